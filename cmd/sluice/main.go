@@ -19,21 +19,32 @@ func main() {
 	// a process cannot end, so it is kept from that: the process would be taken for
 	// one of that namespace.
 	runtime.LockOSThread()
+	if run := client(); run != nil {
+		end(run())
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	before, err := handover.Receive()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "sluice:", err)
-		os.Exit(1)
+		end(err)
 	}
 	os.Exit(cli.Main(ctx, os.Args, cli.Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Hostname: os.Hostname, Hangup: hangup, Synced: saveMemory(),
-		Service: services(),
-		Before:  before, Execute: func(next *handover.Handover) error { return execute(ctx, next) },
+		Service: services(), Self: self,
+		Before: before, Execute: func(next *handover.Handover) error { return execute(ctx, next) },
 	}))
+}
+
+// end exits, with status 1 if there is an error.
+func end(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sluice:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 // services returns what runs programs as services of this system, nil if it has none.

@@ -7,7 +7,8 @@
 //
 // A shell runs each command. testsum reads the format of go test -json: it prints
 // packages when they end, and the output of failed tests. A step without such
-// output counts as one test, by its exit status. All steps run, also after a
+// output counts as one test, by its exit status. Attributes of tests with a key TABLE/ROW are
+// printed as tables at the end. All steps run, also after a
 // failure; the exit status is 1 if one failed. docs/decisions/0026 explains why
 // this is not gotestsum.
 package main

@@ -133,6 +133,19 @@ func TestSummary(t *testing.T) {
 			says: []string{"slowest:\n     2.5s p TestSlower\n     1.5s p TestSlow\n"},
 			not:  []string{"TestFast"},
 		},
+		{
+			name: "what tests measure is gathered in tables",
+			output: `{"Action":"attr","Package":"p","Test":"TestA","Key":"instructions-verified/b","Value":"12"}
+{"Action":"attr","Package":"p","Test":"TestA","Key":"instructions-verified/a","Value":"1412"}
+{"Action":"attr","Package":"p","Test":"TestA","Key":"instructions-verified/a","Value":"1412"}
+{"Action":"attr","Package":"p","Test":"TestA","Key":"instructions-verified/a","Value":"1500"}
+{"Action":"attr","Package":"p","Test":"TestA","Key":"owner","Value":"x"}
+{"Action":"pass","Package":"p","Test":"TestA","Elapsed":0.5}
+`,
+			last: "sluice: 1 passed, 0 failed, 0 skipped",
+			says: []string{"\ninstructions verified:\n  1412, 1500 a\n        12 b\n"},
+			not:  []string{"owner"},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, out := run(tt.output, tt.ended)

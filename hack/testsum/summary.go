@@ -19,6 +19,7 @@ type event struct {
 	Test        string
 	Elapsed     float64 // seconds
 	Output      string
+	Key, Value  string // of an attribute of a test
 	FailedBuild string
 }
 
@@ -47,6 +48,9 @@ type summary struct {
 	reasons  map[string]int // why tests were skipped
 	broken   []string       // what failed
 	slow     []timed
+
+	// measured has the attributes of tests whose key is TABLE/ROW: the values, by table and row.
+	measured map[string]map[string][]string
 }
 
 type timed struct {
@@ -63,7 +67,7 @@ const (
 func newSummary(out io.Writer) *summary {
 	return &summary{
 		out: out, output: map[id][]string{}, packages: map[string]*pkgResult{},
-		parents: map[id]bool{}, reasons: map[string]int{},
+		parents: map[id]bool{}, reasons: map[string]int{}, measured: map[string]map[string][]string{},
 	}
 }
 
@@ -101,12 +105,26 @@ func (s *summary) line(line string) {
 		if !strings.HasPrefix(e.Output, "=== ") { // RUN, PAUSE, CONT, NAME
 			s.output[key] = append(s.output[key], e.Output)
 		}
+	case "attr":
+		s.measure(e.Key, e.Value)
 	case "build-output":
 		s.printf("%s", e.Output)
 	case "pass", "fail", "skip":
 		s.ended(key, e)
 		delete(s.output, key)
 	}
+}
+
+// measure records a value of a table, once.
+func (s *summary) measure(key, value string) {
+	table, row, ok := strings.Cut(key, "/")
+	if !ok || slices.Contains(s.measured[table][row], value) {
+		return
+	}
+	if s.measured[table] == nil {
+		s.measured[table] = map[string][]string{}
+	}
+	s.measured[table][row] = append(s.measured[table][row], value)
 }
 
 func (s *summary) ended(key id, e event) {
@@ -209,6 +227,9 @@ func (s *summary) print() {
 		}
 		s.printf("  %6.1fs %s\n", t.elapsed, t.id)
 	}
+	for _, table := range slices.Sorted(maps.Keys(s.measured)) {
+		s.list(strings.ReplaceAll(table, "-", " "), s.rows(table))
+	}
 	s.list("skipped", s.skips())
 	s.list("failed", s.broken)
 	s.printf("\nsluice: %d passed, %d failed, %d skipped\n", s.passed, s.failed, s.skipped)
@@ -218,6 +239,15 @@ func (s *summary) skips() []string {
 	var lines []string
 	for _, why := range slices.Sorted(maps.Keys(s.reasons)) {
 		lines = append(lines, fmt.Sprintf("%dx %s", s.reasons[why], why))
+	}
+	return lines
+}
+
+// rows returns the lines of a table: several values of a row differ between the steps.
+func (s *summary) rows(table string) []string {
+	var lines []string
+	for _, row := range slices.Sorted(maps.Keys(s.measured[table])) {
+		lines = append(lines, fmt.Sprintf("%8s %s", strings.Join(s.measured[table][row], ", "), row))
 	}
 	return lines
 }

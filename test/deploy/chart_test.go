@@ -48,6 +48,7 @@ func TestManifestsAreTheChart(t *testing.T) {
 		"sysctls/configmap.yaml":     sources(template(t, "--set=sysctls.enabled=true"))["configmap.yaml"],
 
 		"components/iptables/configmap.yaml": sources(template(t, "--set=config.mode=iptables"))["configmap.yaml"],
+		"components/ebpf/configmap.yaml":     sources(template(t, "--set=config.mode=ebpf"))["configmap.yaml"],
 	}
 	for name, text := range plain {
 		files["base/"+name] = text
@@ -102,6 +103,8 @@ func TestOverlaysAreTheChart(t *testing.T) {
 		{"monitoring", []string{"--set=metrics.scrape=podMonitor"}},
 		{"sysctls", []string{"--set=sysctls.enabled=true"}},
 		{"iptables", []string{"--set=config.mode=iptables"}},
+		{"ebpf", []string{"--set=config.mode=ebpf"}},
+		{"canary-ebpf", []string{"--set=config.mode=ebpf", "--set=nodeSelector.service-proxy=sluice"}},
 		{"canary-iptables", []string{"--set=config.mode=iptables", "--set=nodeSelector.service-proxy=sluice"}},
 	} {
 		t.Run(tt.overlay, func(t *testing.T) {

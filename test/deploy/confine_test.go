@@ -25,11 +25,12 @@ const confinedArg = "confined"
 type confinement struct {
 	Root         string            // the container's file system; "": that of the host, read-only
 	Mounts       map[string]string // folders by mount point, read-only
-	Writable     map[string]string // files of the host by mount point
+	Writable     map[string]string // files and folders of the host by mount point
 	Capabilities []int             // bounding set; for root also permitted and effective
 	User         int
 	Privileged   bool // all capabilities, no filter, /proc/sys and /sys writable
 	GainNew      bool // without no_new_privs
+	HostPID      bool // in the PID namespace of the host
 	OOMScoreAdj  int
 	Filter       []unix.SockFilter
 	Argv, Env    []string

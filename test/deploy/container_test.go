@@ -28,13 +28,14 @@ import (
 var capabilities = map[corev1.Capability]int{
 	"NET_ADMIN": unix.CAP_NET_ADMIN, "NET_RAW": unix.CAP_NET_RAW, "SYS_ADMIN": unix.CAP_SYS_ADMIN,
 	"SYS_RESOURCE": unix.CAP_SYS_RESOURCE, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "BPF": unix.CAP_BPF,
+	"SYS_PTRACE": unix.CAP_SYS_PTRACE,
 }
 
 // buildImage builds the program and creates the file system of the image.
 func buildImage(t testing.TB) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
-	for _, dir := range []string{"usr/local/bin", "proc", "sys", "dev", "run", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
+	for _, dir := range []string{"usr/local/bin", "proc", "sys", "host/sys/fs/cgroup", "dev", "run", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -106,6 +107,7 @@ type kubelet struct {
 	maps        map[string]map[string]string // ConfigMaps, by name
 	dir         string                       // folder for volumes
 	extraMounts map[string]string            // further mounts
+	hostFolders map[string]string            // what is mounted in place of folders of the host
 }
 
 // confinement returns the confinement of a container. Unset fields of the security context have
@@ -122,12 +124,10 @@ func (k kubelet) confinement(t *testing.T, pod *corev1.PodSpec, c *corev1.Contai
 		User:        int(*pod.SecurityContext.RunAsUser),
 		Privileged:  c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged,
 		GainNew:     c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation,
+		HostPID:     pod.HostPID,
 	}
 	if !*c.SecurityContext.ReadOnlyRootFilesystem {
 		t.Fatal("the root is not read-only, which these tests do not support")
-	}
-	if pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault {
-		out.Filter = runtimeDefault(t)
 	}
 	if caps := c.SecurityContext.Capabilities; caps != nil {
 		if len(caps.Drop) != 1 || caps.Drop[0] != "ALL" {
@@ -141,9 +141,16 @@ func (k kubelet) confinement(t *testing.T, pod *corev1.PodSpec, c *corev1.Contai
 			out.Capabilities = append(out.Capabilities, number)
 		}
 	}
+	if pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault {
+		out.Filter = runtimeDefault(t, out.Capabilities)
+	}
 	for _, m := range c.VolumeMounts {
 		if isLock(pod, m) {
 			out.Writable[m.MountPath] = k.lock(t)
+			continue
+		}
+		if folder := hostFolder(pod, m); folder != "" {
+			out.Writable[m.MountPath] = k.hostFolders[folder]
 			continue
 		}
 		out.Mounts[m.MountPath] = k.volume(t, pod, m.Name)
@@ -199,6 +206,16 @@ func isLock(pod *corev1.PodSpec, m corev1.VolumeMount) bool {
 	return false
 }
 
+// hostFolder returns the folder of the host that a mount is; "" if it is none.
+func hostFolder(pod *corev1.PodSpec, m corev1.VolumeMount) string {
+	for _, v := range pod.Volumes {
+		if v.Name == m.Name && v.HostPath != nil && *v.HostPath.Type == corev1.HostPathDirectory && !m.ReadOnly {
+			return v.HostPath.Path
+		}
+	}
+	return ""
+}
+
 // lock creates the lock file of a host at the path that the conformance tests use, because
 // hosts of the lab share /run.
 func (k kubelet) lock(t *testing.T) string {
@@ -251,7 +268,10 @@ func (c confinement) start(t testing.TB, host *lab.Host) *process {
 	}
 	p := &process{t: t, cmd: exec.Command("/proc/self/exe", confinedArg, string(text)), log: &harness.Log{}}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWIPC}
+	if !c.HostPID {
+		p.cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWPID
+	}
 	if p.wait, err = host.Start(p.cmd); err != nil {
 		t.Fatal(err)
 	}

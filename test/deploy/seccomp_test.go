@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -70,10 +71,24 @@ func numbers(t *testing.T) map[string]int {
 	return out
 }
 
+// allowedWith returns the system calls that the profile RuntimeDefault allows with a capability.
+func allowedWith(capability int) []string {
+	switch capability {
+	case unix.CAP_BPF:
+		return []string{"bpf"}
+	case unix.CAP_SYS_ADMIN:
+		return strings.Fields(`bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr
+			move_mount open_tree perf_event_open quotactl quotactl_fd setdomainname sethostname setns syslog umount2 unshare`)
+	case unix.CAP_SYS_PTRACE:
+		return strings.Fields("kcmp pidfd_getfd process_vm_readv process_vm_writev")
+	}
+	return nil
+}
+
 // runtimeDefault returns a filter equivalent to the profile RuntimeDefault of containerd and
-// Docker for a container with NET_ADMIN only: it refuses the listed system calls and new
-// namespaces (docs.docker.com/engine/security/seccomp). The real profile is an allow-list.
-func runtimeDefault(t *testing.T) []unix.SockFilter {
+// Docker for a container with some capabilities, of which NET_ADMIN and NET_RAW change nothing: it refuses the
+// listed system calls and new namespaces (docs.docker.com/engine/security/seccomp). The real profile is an allow-list.
+func runtimeDefault(t *testing.T, capabilities []int) []unix.SockFilter {
 	t.Helper()
 	const refused = `acct add_key bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module
 		fsconfig fsmount fsopen fspick get_mempolicy init_module io_uring_enter io_uring_register io_uring_setup
@@ -82,12 +97,19 @@ func runtimeDefault(t *testing.T) []unix.SockFilter {
 		pivot_root process_vm_readv process_vm_writev quotactl quotactl_fd reboot request_key set_mempolicy
 		setdomainname sethostname setns settimeofday swapoff swapon sysfs syslog umount2 unshare uselib userfaultfd
 		ustat vhangup`
+	var allowed []string
+	for _, c := range capabilities {
+		allowed = append(allowed, allowedWith(c)...)
+	}
 	all := numbers(t)
 	filter := []unix.SockFilter{loadField(dataNumber)}
 	for name := range strings.FieldsSeq(refused) {
-		if number, here := all[name]; here {
+		if number, here := all[name]; here && !slices.Contains(allowed, name) {
 			filter = append(filter, onCall(number, retForbid)...)
 		}
+	}
+	if slices.Contains(allowed, "clone3") {
+		return append(filter, ret(retAllow))
 	}
 	// Filters cannot read the flags of clone3, so runtimes report it as unsupported.
 	filter = append(filter, onCall(all["clone3"], retNone)...)

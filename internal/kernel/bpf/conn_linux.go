@@ -25,6 +25,9 @@ type Options struct {
 	ConnectedUDP Where
 
 	Node string // its name, for ByHash
+
+	// Program is the binary that calls Client if IsClient says so. Try executes it in another cgroup; empty: it does not.
+	Program string
 }
 
 // layout is the version of the meaning of the maps. It is part of their path: maps of another version are not adopted.
@@ -36,8 +39,9 @@ type Conn struct {
 	version string
 	cookie  uint64
 
-	mu   sync.Mutex
-	maps map[string]*ebpf.Map // of the programs; nil: they are not opened yet
+	mu      sync.Mutex
+	maps    map[string]*ebpf.Map // of the programs; nil: they are not opened yet
+	entries map[string]int       // of the tables, since they were read
 }
 
 // Open returns the tables. It creates nothing.
@@ -46,7 +50,7 @@ func Open(o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{opt: o, cookie: cookie, version: version(cookie, o)}, nil
+	return &Conn{opt: o, cookie: cookie, version: version(cookie, o), entries: map[string]int{}}, nil
 }
 
 // Version returns the value that the entry of the programs should have.
@@ -82,14 +86,15 @@ func (c *Conn) Read(ctx context.Context) (State, error) {
 		if err != nil {
 			return nil, err
 		}
-		if m == nil {
-			continue
+		before := len(state)
+		if m != nil {
+			err = each(m, func(k, v []byte) { state[Key{t, string(k)}] = string(v) })
+			done()
 		}
-		err = each(m, func(k, v []byte) { state[Key{t, string(k)}] = string(v) })
-		done()
 		if err != nil {
 			return nil, fmt.Errorf("read map %s: %w", t, err)
 		}
+		c.entries[t.String()] = len(state) - before
 	}
 	attached, err := c.attached()
 	if err != nil {
@@ -156,22 +161,25 @@ func (c *Conn) write(s *Step) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	m := c.maps[s.Table.String()]
+	name := s.Table.String()
 	if s.Remove {
-		err := m.Delete([]byte(s.Data))
+		err := c.maps[name].Delete([]byte(s.Data))
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			return ErrNotFound
 		}
+		if err == nil {
+			c.counted(name, -1)
+		}
 		return err
 	}
-	err := m.Put([]byte(s.Data), []byte(s.Value))
+	err := c.put(name, []byte(s.Data), []byte(s.Value))
 	if !isFull(err) {
 		return err
 	}
-	if err := c.grow(s.Table.String()); err != nil {
+	if err := c.grow(name); err != nil {
 		return fmt.Errorf("make the map larger: %w", err)
 	}
-	return c.maps[s.Table.String()].Put([]byte(s.Data), []byte(s.Value))
+	return c.put(name, []byte(s.Data), []byte(s.Value))
 }
 
 // isFull reports whether a map has no room: the kernel says it differently for each kind.
@@ -194,7 +202,7 @@ func (c *Conn) open() error {
 	}
 	all := map[string]*ebpf.Map{}
 	for name, ms := range spec.Maps {
-		if strings.HasPrefix(name, ".") { // constants of programs
+		if isConstants(name) {
 			continue
 		}
 		m, err := c.openMap(ms)
@@ -209,6 +217,9 @@ func (c *Conn) open() error {
 	c.maps = all
 	return nil
 }
+
+// isConstants reports whether a map has constants of the programs.
+func isConstants(name string) bool { return strings.HasPrefix(name, ".") }
 
 func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	path := c.mapPath(ms.Name)
@@ -231,6 +242,9 @@ func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	}
 	if err := m.Pin(path); err != nil {
 		return nil, errors.Join(err, m.Close())
+	}
+	if isTable(ms.Name) {
+		c.entries[ms.Name] = 0
 	}
 	return m, nil
 }

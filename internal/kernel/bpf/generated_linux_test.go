@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -57,7 +58,18 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// The verifier accepts the programs, and says how much it looked at.
+// mostInstructions returns how many instructions the verifier may look at, by program. The kernel gives up after a million; a
+// program that comes near does not load on another version. Raise a limit after a change that needs more.
+func mostInstructions() map[string]uint32 {
+	const large, small, tiny = 10_000, 1_000, 250
+	return map[string]uint32{
+		sockProgSluiceConnect4: large, sockProgSluiceConnect6: large, sockProgSluiceSendmsg4: large, sockProgSluiceSendmsg6: large,
+		sockProgSluiceRecvmsg4: small, sockProgSluiceRecvmsg6: small, sockProgSluiceGetpeer4: small, sockProgSluiceGetpeer6: small,
+		sockProgSluiceLearn: small, sockProgSluiceRelease: tiny,
+	}
+}
+
+// The verifier accepts the programs without looking at too much. The summary of a test run prints at how much it looked.
 func TestVerifier(t *testing.T) {
 	n := newNode(t)
 	n.write()
@@ -72,9 +84,9 @@ func TestVerifier(t *testing.T) {
 			t.Fatal(err)
 		}
 		looked, _ := info.VerifiedInstructions()
-		t.Logf("%s: %d instructions verified", name, looked)
-		if looked == 0 || looked > 100_000 {
-			t.Errorf("%s: %d instructions verified, want some", name, looked)
+		t.Attr("instructions-verified/"+name, strconv.FormatUint(uint64(looked), 10))
+		if most := mostInstructions()[name]; looked == 0 || looked > most {
+			t.Errorf("%s: the verifier looks at %d instructions, want 1 to %d: make loops and branches fewer, or raise the limit in mostInstructions", name, looked, most)
 		}
 		if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil { // BPF_PROG_TEST_RUN
 			t.Logf("%s: cannot be run alone, so sockets of the other tests run it: %v", name, err)

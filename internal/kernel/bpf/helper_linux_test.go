@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -19,7 +20,15 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-func TestMain(m *testing.M) { lab.Main(m) }
+func TestMain(m *testing.M) {
+	if IsClient(os.Args) { // of a self-test
+		if err := Client(os.Args, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	lab.Main(m)
+}
 
 // node is a network namespace with a cgroup, in which clients are balanced, and with backends.
 type node struct {

@@ -274,7 +274,7 @@ func TestUDPForPackets(t *testing.T) {
 }
 
 // fill adds sockets until there is no room.
-func fill(t *testing.T, m *ebpf.Map) {
+func fill(t testing.TB, m *ebpf.Map) {
 	t.Helper()
 	value := make([]byte, m.ValueSize())
 	for i := range uint64(m.MaxEntries()) + 1 {

@@ -1,7 +1,6 @@
 package ebpf
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -32,28 +31,54 @@ func Kind(packets plane.Kind) plane.Kind {
 		if err != nil {
 			return nil, err
 		}
-		o, err := place(s)
-		if err == nil {
+		o, done, err := place(s)
+		if err = probe.SocketsError(err); err == nil {
 			err = probe.Sockets(o)
+		}
+		if errors.Is(err, bpf.ErrUntested) {
+			s.Log.Warn("Whether sockets are balanced is known from the kernel only, as the test with a process was not possible", "error", err)
+			err = nil
 		}
 		if err != nil {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
-			return on, nil
+			return on, done()
 		}
-		return open(s, on, withUDP(ctx, s, o))
+		opened, err := open(s, on, withUDP(ctx, s, o))
+		if err != nil {
+			return nil, errors.Join(err, done())
+		}
+		opened.Close = closing(opened.Close, done)
+		return opened, nil
 	}
 	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) { return remove(ctx, s) } // the packet plane removes its own
 	return k
 }
 
-// place returns where the programs and maps are.
-func place(s plane.Setup) (bpf.Options, error) {
-	o := bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName}
-	root, err := bpf.CgroupRoot()
-	if o.Cgroup = cmp.Or(o.Cgroup, root); o.Cgroup != "" {
-		err = nil
+// place returns where the programs and maps are, until done is called.
+func place(s plane.Setup) (o bpf.Options, done func() error, err error) {
+	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self}
+	if o.Cgroup != "" {
+		return o, func() error { return nil }, nil
 	}
-	return o, err
+	root, err := bpf.FindRoot()
+	if err != nil {
+		return o, func() error { return nil }, err
+	}
+	if o.Cgroup = root.Path; root.Private() {
+		s.Log.Info("cgroup v2 is mounted nowhere: it is mounted for this process alone")
+	}
+	return o, root.Close, nil
+}
+
+// closing returns a function that calls several, of which the first may be nil.
+func closing(first, then func() error) func() error {
+	return func() error {
+		var err error
+		if first != nil {
+			err = first()
+		}
+		return errors.Join(err, then())
+	}
 }
 
 // open opens the plane on top of another one, whose parts it keeps.
@@ -72,7 +97,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	count := newCounter(conn.Counts)
 	opened.Parts = append(opened.Parts,
 		plane.Part{Follower: &proof{conn: conn, log: s.Log}},
-		plane.Part{Follower: count, Metrics: []prometheus.Collector{count}},
+		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
 		destroyer(s, o, conn), leases(s, on, conn))
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
 		packets, done, err := on.Reader(ctx)
@@ -89,13 +114,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 			done()
 		}, nil
 	}
-	opened.Close = func() error {
-		err := conn.Close()
-		if on.Close != nil {
-			err = errors.Join(err, on.Close())
-		}
-		return err
-	}
+	opened.Close = closing(on.Close, conn.Close)
 	return &opened, nil
 }
 
@@ -117,9 +136,5 @@ func (p *proof) Applied(route.Change) {
 
 // remove removes the programs and the maps. There are none if there is no bpffs.
 func remove(ctx context.Context, s plane.Setup) ([]string, error) {
-	o, err := place(s)
-	if err != nil && !errors.Is(err, bpf.ErrNoCgroup) {
-		return nil, err
-	}
-	return bpf.Remove(ctx, o)
+	return bpf.Remove(ctx, bpf.Options{Dir: s.Config.EBPF.Dir})
 }

@@ -78,3 +78,44 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), p.namespace, p.service, p.name, p.protocol, p.family)
 	}
 }
+
+// pressure has how full the maps are.
+type pressure struct {
+	usage               func() ([]bpf.Usage, error)
+	entries, max, bytes *prometheus.Desc
+}
+
+func newPressure(usage func() ([]bpf.Usage, error)) *pressure {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("sluice_ebpf_map_"+name, help, []string{"map"}, nil)
+	}
+	return &pressure{
+		usage:   usage,
+		entries: desc("entries", "Entries of a map of the programs."),
+		max:     desc("max_entries", "Entries for which a map of the programs has room; maps that Sluice fills are made larger."),
+		bytes:   desc("bytes", "Memory of a map of the programs, as the kernel accounts it."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (p *pressure) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{p.entries, p.max, p.bytes} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (p *pressure) Collect(out chan<- prometheus.Metric) {
+	list, err := p.usage()
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(p.entries, err)
+		return
+	}
+	for _, u := range list {
+		for desc, n := range map[*prometheus.Desc]int{p.entries: u.Entries, p.max: u.Max, p.bytes: u.Bytes} {
+			if n >= 0 {
+				out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), u.Map)
+			}
+		}
+	}
+}

@@ -43,3 +43,16 @@ func TestConnectionsAreCounted(t *testing.T) {
 		t.Errorf("got\n%s\nfor a Service that is gone", got)
 	}
 }
+
+func TestMapsAreMeasured(t *testing.T) {
+	p := newPressure(func() ([]bpf.Usage, error) {
+		return []bpf.Usage{{Map: "slots", Entries: 3, Max: 1024, Bytes: 4096}, {Map: "connections", Entries: -1, Max: 65536, Bytes: -1}}, nil
+	})
+	want := `sluice_ebpf_map_bytes{map="slots"} 4096
+sluice_ebpf_map_entries{map="slots"} 3
+sluice_ebpf_map_max_entries{map="connections"} 65536
+sluice_ebpf_map_max_entries{map="slots"} 1024`
+	if got := metricstest.Values(t, metricstest.Registry(p), ""); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

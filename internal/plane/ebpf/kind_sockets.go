@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -20,10 +21,14 @@ func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
 			"the kernel does not destroy sockets; it needs CONFIG_INET_DIAG_DESTROY, CONFIG_INET_UDP_DIAG and CONFIG_INET_TCP_DIAG", "error", err)
 		return o
 	}
-	if o.ConnectedUDP = bpf.Everywhere; !sockdiag.SeesAll(o.Cgroup) {
+	err := sockdiag.MayVisit()
+	if err == nil && !sockdiag.SeesAll(o.Cgroup) {
+		err = errors.New("processes of the node are not visible")
+	}
+	if o.ConnectedUDP = bpf.Everywhere; err != nil {
 		o.ConnectedUDP = bpf.OnNode
-		s.Log.Warn("Connected UDP sockets of pods are served packet by packet: this process does not see the processes of the node; " +
-			"run it in the PID namespace of the node (hostPID: true)")
+		s.Log.Warn("Connected UDP sockets of pods are served packet by packet: this process does not find or enter the network namespaces of pods; "+
+			"run it in the PID namespace of the node (hostPID: true), with CAP_SYS_ADMIN and CAP_SYS_PTRACE", "error", err)
 	}
 	return o
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,7 +20,15 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-func TestMain(m *testing.M) { lab.Main(m) }
+func TestMain(m *testing.M) {
+	if bpf.IsClient(os.Args) { // of a self-test
+		if err := bpf.Client(os.Args, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	lab.Main(m)
+}
 
 // The model test: after any sequence of changes, failures and restarts the maps equal those made from scratch, and
 // after each single step every frontend leads to a backend at all of its slots.

@@ -8,6 +8,11 @@ app.kubernetes.io/component: proxy
 {{ if eq (.Values.config.mode | default "") "iptables" }}yes{{ end }}
 {{- end }}
 
+{{- /* Not empty in mode ebpf, which needs rights, and file systems of the host. */ -}}
+{{- define "sluice.ebpf" -}}
+{{ if eq (.Values.config.mode | default "") "ebpf" }}yes{{ end }}
+{{- end }}
+
 {{- define "sluice.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ if include "sluice.iptables" . }}-iptables{{ end }}
 {{- end }}

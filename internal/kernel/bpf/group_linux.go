@@ -1,0 +1,93 @@
+package bpf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// groupPrefix begins the names of cgroups that exist during a test only.
+const groupPrefix = "sluice-probe-"
+
+// group is a cgroup that exists during a test. Its folder is locked, so that removeStale keeps it.
+type group struct {
+	path string
+	dir  *os.File
+}
+
+// newGroup makes a cgroup below another one.
+func newGroup(at string) (*group, error) {
+	path, err := os.MkdirTemp(at, groupPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("make a cgroup: %w", err)
+	}
+	return openGroup(path)
+}
+
+// below makes a cgroup in this one.
+func (g *group) below() (*group, error) {
+	path := filepath.Join(g.path, groupPrefix+"below")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return nil, fmt.Errorf("make a cgroup: %w", err)
+	}
+	return openGroup(path)
+}
+
+// openGroup locks a new cgroup. One below a threaded one has to be threaded for processes to enter it.
+func openGroup(path string) (*group, error) {
+	g := &group{path: path}
+	file := filepath.Join(path, "cgroup.type")
+	kind, err := os.ReadFile(file)
+	if err == nil && bytes.HasPrefix(kind, []byte("domain invalid")) {
+		err = os.WriteFile(file, []byte("threaded"), 0)
+	}
+	if err == nil {
+		g.dir, err = os.Open(path)
+	}
+	if err == nil {
+		err = unix.Flock(int(g.dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
+		g.remove()
+		return nil, fmt.Errorf("set up a cgroup: %w", err)
+	}
+	return g, nil
+}
+
+// remove removes the cgroup, as soon as the processes that were in it are gone.
+func (g *group) remove() {
+	for range 50 {
+		if err := os.Remove(g.path); !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if g.dir != nil {
+		_ = g.dir.Close() // it was only locked
+	}
+}
+
+// removeStale removes the cgroups of tests that were killed.
+func removeStale(at string) error {
+	list, err := filepath.Glob(filepath.Join(at, groupPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range list {
+		dir, err := os.Open(path)
+		if err != nil {
+			continue // it is gone
+		}
+		if unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil { // its test has ended
+			_ = os.Remove(filepath.Join(path, groupPrefix+"below")) // it may not be there
+			_ = os.Remove(path)                                     // the next start tries again
+		}
+		_ = dir.Close() // it was only locked
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package bpf
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// Where cgroup v2 is mounted nowhere, it is mounted for this process alone, and programs work with that. The test uses a
+// cgroup of its own below the root.
+func TestPrivateRoot(t *testing.T) {
+	o := trialOptions(t)
+	mounted, err := mountedRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	below := strings.TrimPrefix(o.Cgroup, mounted)
+	options := mountOptions(t, mounted)
+	err = withoutCgroups(nil, func() error {
+		if path, err := mountedRoot(); path != "" || err != nil {
+			return errors.Join(err, errors.New("it is still mounted at "+path))
+		}
+		root, err := FindRoot()
+		if err != nil {
+			return err
+		}
+		if path, err := mountedRoot(); path != "" || err != nil || !root.Private() {
+			t.Errorf("others see it at %q: %v", path, err)
+		}
+		if err := Whole(root.Path); err != nil {
+			t.Error(err)
+		}
+		if seen := 0; filepath.WalkDir(root.Path, func(string, os.DirEntry, error) error { seen++; return filepath.SkipDir }) != nil || seen != 1 {
+			t.Errorf("a walk sees %d folders", seen)
+		}
+		o.Cgroup = filepath.Join(root.Path, below)
+		if err := Try(o); err != nil {
+			t.Error(err)
+		}
+		noProbes(t, o.Cgroup)
+		return root.Close()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if now := mountOptions(t, mounted); now != options {
+		t.Errorf("the machine's cgroups are mounted with %s, was %s", now, options)
+	}
+}
+
+// As in a container, there may be several: the root of all cgroups is used, and of two the one that is writable.
+func TestBestRoot(t *testing.T) {
+	kerneltest.NeedPrograms(t)
+	mounted, err := mountedRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, part, fixed, whole := lab.Cgroup(t), t.TempDir(), t.TempDir(), t.TempDir()
+	binds := func() error {
+		return errors.Join(unix.Mount(group, part, "", unix.MS_BIND, ""), unix.Mount(mounted, fixed, "", unix.MS_BIND, ""),
+			unix.Mount("", fixed, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""), unix.Mount(mounted, whole, "", unix.MS_BIND, ""))
+	}
+	err = withoutCgroups(binds, func() error {
+		for _, want := range []string{whole, fixed, part, ""} {
+			got, err := mountedRoot()
+			if err != nil || got != want {
+				return errors.Join(err, errors.New("it finds "+got+", want "+want))
+			}
+			if want != "" {
+				err = unix.Unmount(want, unix.MNT_DETACH)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// withoutCgroups runs a function on a thread in a mount namespace in which cgroup v2 is not mounted, except where another
+// function has, if any.
+func withoutCgroups(mount, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+		original, findErr := mountedRoot()
+		if err = errors.Join(err, findErr); err == nil && mount != nil {
+			err = mount()
+		}
+		if err == nil {
+			err = unix.Unmount(original, unix.MNT_DETACH)
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// mountOptions returns the line of a mount.
+func mountOptions(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if words := strings.Fields(line); words[4] == path {
+			return strings.Join(words[5:], " ")
+		}
+	}
+	t.Fatalf("%s is not mounted", path)
+	return ""
+}
+
+func TestMountedRoot(t *testing.T) {
+	root, err := FindRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cgroup := lab.Cgroup(t)
+	if root.Private() || !strings.HasPrefix(cgroup, root.Path+"/") {
+		t.Errorf("the root is %q, and a cgroup %q", root.Path, cgroup)
+	}
+	if err := root.Close(); err != nil {
+		t.Error(err)
+	}
+}

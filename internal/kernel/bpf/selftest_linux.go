@@ -1,0 +1,147 @@
+package bpf
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
+)
+
+// trialTimeout bounds a self-test. A process that has not reported by then proves nothing.
+const trialTimeout = 2 * time.Second
+
+// services returns where the self-test has Services: addresses that are nobody's (RFC 7600, RFC 6666), by where the
+// backends are.
+func services() map[netip.Addr]netip.AddrPort {
+	return map[netip.Addr]netip.AddrPort{
+		netip.AddrFrom4([4]byte{127, 0, 0, 1}): netip.MustParseAddrPort("192.0.0.8:8"),
+		netip.IPv6Loopback():                   netip.MustParseAddrPort("[100::8]:8"),
+	}
+}
+
+// check is a Service that the process of a self-test uses.
+type check struct {
+	protocol         uint8
+	service, backend netip.AddrPort
+	stop             func()
+}
+
+func (c check) args() []string {
+	if c.protocol == unix.IPPROTO_TCP {
+		return []string{byTCP + "/" + c.service.String()}
+	}
+	return []string{byUDP + "/" + c.service.String(), byConnectedUDP + "/" + c.service.String()}
+}
+
+// run starts a process in the cgroup, in the network namespace of the node, which uses Services. add is called with
+// each of them before.
+func (t *trial) run(add func(check) error) error {
+	if t.opt.Program == "" {
+		return nil
+	}
+	var checks []check
+	defer func() {
+		for _, c := range checks {
+			c.stop()
+		}
+	}()
+	return netns.Do(t.opt.NetNS, func() (err error) {
+		if checks, err = serveChecks(); err != nil {
+			return fmt.Errorf("%w: %w", ErrUntested, err)
+		}
+		var args []string
+		for _, c := range checks {
+			if err := add(c); err != nil {
+				return err
+			}
+			args = append(args, c.args()...)
+		}
+		return t.execute(args)
+	})
+}
+
+// execute runs the client in the cgroup. It ends with this thread.
+func (t *trial) execute(args []string) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	ctx, cancel := context.WithTimeout(context.Background(), trialTimeout)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, t.opt.Program, append([]string{clientArg}, args...)...)
+	cmd.Args[0], cmd.Env, cmd.Dir, cmd.Stdout = "sluice", []string{}, "/", &out
+	cmd.WaitDelay = trialTimeout
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(t.group.dir.Fd()), Pdeathsig: unix.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUntested, err)
+	}
+	err := cmd.Wait()
+	problems, whole := strings.CutSuffix(out.String(), clientEnd+"\n")
+	switch {
+	case !whole:
+		return fmt.Errorf("%w: %s has not reported: %w", ErrUntested, t.opt.Program, cmp.Or(ctx.Err(), err, io.ErrUnexpectedEOF))
+	case problems != "":
+		return fmt.Errorf("%w: %s", ErrUnbalanced, strings.ReplaceAll(strings.TrimSpace(problems), "\n", "; "))
+	}
+	return nil
+}
+
+// serveChecks opens backends on loopback, for both families if this host has them.
+func serveChecks() (list []check, err error) {
+	for at, service := range services() {
+		tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
+		if err != nil && at.Is6() {
+			continue // there is no IPv6
+		}
+		if err != nil {
+			return list, err
+		}
+		go greetConns(tcp)
+		list = append(list, check{unix.IPPROTO_TCP, service, tcp.Addr().(*net.TCPAddr).AddrPort(), func() { _ = tcp.Close() }})
+		udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
+		if err != nil {
+			return list, err
+		}
+		go greetDatagrams(udp)
+		list = append(list, check{unix.IPPROTO_UDP, service, udp.LocalAddr().(*net.UDPAddr).AddrPort(), func() { _ = udp.Close() }})
+	}
+	return list, nil
+}
+
+// greetConns answers requests until the listener is closed.
+func greetConns(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = c.SetDeadline(time.Now().Add(trialTimeout)) // it is not closed yet
+		_, err = c.Read(make([]byte, 1))
+		if err == nil {
+			_, _ = c.Write([]byte(greeting)) // the client notices errors
+		}
+		_ = c.Close()
+	}
+}
+
+func greetDatagrams(p *net.UDPConn) {
+	b := make([]byte, 1)
+	for {
+		_, from, err := p.ReadFromUDPAddrPort(b)
+		if err != nil {
+			return
+		}
+		_, _ = p.WriteToUDPAddrPort([]byte(greeting), from) // the client notices errors
+	}
+}

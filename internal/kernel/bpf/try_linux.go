@@ -1,0 +1,133 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// Try finds out whether this kernel and this process can do what Conn does: it attaches programs with maps of their own to a
+// new cgroup below the one of the options, asks whether they are effective for processes below that, lets a process there
+// connect to Services that nothing else knows, and removes everything. ErrUntested means that the last part was not
+// possible, and ErrUnbalanced that it failed.
+func Try(o Options) error {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(o.Dir), &stat); err != nil || stat.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("%w at %s", ErrNoBPFFS, filepath.Dir(o.Dir))
+	}
+	if err := unix.Statfs(o.Cgroup, &stat); err != nil || stat.Type != unix.CGROUP2_SUPER_MAGIC {
+		return fmt.Errorf("%w at %s", ErrNoCgroup, o.Cgroup)
+	}
+	if err := rlimit.RemoveMemlock(); err != nil { // only kernels before 5.11 need it
+		return err
+	}
+	if err := removeStale(o.Cgroup); err != nil {
+		return err
+	}
+	t, err := newTrial(o)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if err := t.attach(); err != nil {
+		return err
+	}
+	return t.run(t.balanced)
+}
+
+// trial is a set of programs with maps of their own, attached to a cgroup that nothing else is in.
+type trial struct {
+	opt        Options
+	programs   *ebpf.Collection
+	links      []link.Link
+	top, group *group // the programs are attached to the first; processes are in the second, which is below
+}
+
+// trialSize is the size of the hashes of a trial. Maps of other types have their own.
+const trialSize = 256
+
+func newTrial(o Options) (*trial, error) {
+	cookie, err := cookieOf(o.NetNS)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := loadSock()
+	if err != nil {
+		return nil, err
+	}
+	for name, m := range spec.Maps {
+		if m.Type != ebpf.Array && m.Type != ebpf.RingBuf && !isConstants(name) {
+			m.MaxEntries = trialSize
+		}
+	}
+	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(cookie), spec.Variables[sockVarConnectedUdp].Set(uint32(Everywhere))); err != nil {
+		return nil, err
+	}
+	programs, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return nil, fmt.Errorf("load the programs: %w", err)
+	}
+	t := &trial{opt: o, programs: programs}
+	if t.top, err = newGroup(o.Cgroup); err == nil {
+		t.group, err = t.top.below()
+	}
+	if err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *trial) close() {
+	for _, l := range t.links {
+		_ = l.Close() // that detaches it
+	}
+	if t.group != nil {
+		t.group.remove()
+	}
+	if t.top != nil {
+		t.top.remove()
+	}
+	t.programs.Close()
+}
+
+// attach attaches the programs, replaces them, and verifies that they are effective in the cgroup below.
+func (t *trial) attach() error {
+	for name, point := range points() {
+		p := t.programs.Programs[name]
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: t.top.path, Attach: point, Program: p})
+		if err != nil {
+			return fmt.Errorf("attach program %s: %w", name, err)
+		}
+		t.links = append(t.links, l)
+		err = l.Update(p)
+		info, infoErr := p.Info()
+		if err = errors.Join(err, infoErr); err == nil {
+			id, _ := info.ID()
+			err = effective(t.group.path, point, id)
+		}
+		if err != nil {
+			return fmt.Errorf("replace program %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// balanced adds a Service to the maps.
+func (t *trial) balanced(c check) error {
+	pool := Pool{c.protocol, c.service.Addr().As16()[0], 1}
+	for _, e := range []Entry{
+		Slot{Pool: pool, Backend: c.backend}.Entry(), Member{pool, c.backend}.Entry(),
+		Frontend{At: c.service, Protocol: c.protocol, Clients: OfNode, Pool: pool, Count: 1}.Entry(),
+	} {
+		if err := t.programs.Maps[e.Table.String()].Put([]byte(e.Data), []byte(e.Value)); err != nil {
+			return fmt.Errorf("%s: %w", e, err)
+		}
+	}
+	return nil
+}

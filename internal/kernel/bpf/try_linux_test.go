@@ -1,0 +1,143 @@
+package bpf
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+const self = "/proc/self/exe"
+
+// trialOptions are those of a node with a cgroup and a bpffs of its own.
+func trialOptions(t *testing.T) Options {
+	t.Helper()
+	kerneltest.NeedPrograms(t)
+	return Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), Program: self}
+}
+
+// noProbes verifies that a cgroup has no cgroup of a test.
+func noProbes(t *testing.T, cgroup string) {
+	t.Helper()
+	if left, err := filepath.Glob(filepath.Join(cgroup, groupPrefix+"*")); err != nil || len(left) > 0 {
+		t.Errorf("there is %v, %v", left, err)
+	}
+}
+
+// A process in another cgroup is balanced, by TCP and UDP, and nothing is left.
+func TestTry(t *testing.T) {
+	o := trialOptions(t)
+	began := time.Now()
+	if err := Try(o); err != nil {
+		t.Error(err)
+	}
+	t.Logf("took %s", time.Since(began))
+	noProbes(t, o.Cgroup)
+	if _, err := os.Stat(o.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is there: %v", o.Dir, err)
+	}
+}
+
+// Programs that have no effect are noticed, for each way in which a Service can be used.
+func TestTryNoticesFailures(t *testing.T) {
+	o := trialOptions(t)
+	all := []string{"tcp/192.0.0.8:8: connect", "connected-udp/192.0.0.8:8: connect", "udp/192.0.0.8:8: send", "tcp/[100::8]:8: connect", "udp/[100::8]:8: send"}
+	for name, c := range map[string]struct {
+		attach bool
+		add    func(*trial) func(check) error
+		want   []string
+	}{
+		"not attached":     {add: func(tr *trial) func(check) error { return tr.balanced }, want: all},
+		"without Services": {attach: true, add: func(*trial) func(check) error { return func(check) error { return nil } }, want: all},
+		"without UDP": {attach: true, want: []string{"udp/192.0.0.8:8"}, add: func(tr *trial) func(check) error {
+			return func(c check) error {
+				if c.protocol == unix.IPPROTO_UDP {
+					return nil
+				}
+				return tr.balanced(c)
+			}
+		}},
+		"another backend": {attach: true, want: []string{"tcp/192.0.0.8:8: connect: connection refused"}, add: func(tr *trial) func(check) error {
+			return func(c check) error {
+				c.stop()
+				return tr.balanced(c)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr, err := newTrial(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tr.close()
+			if c.attach {
+				if err := tr.attach(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err = tr.run(c.add(tr))
+			if !errors.Is(err, ErrUnbalanced) {
+				t.Fatalf("it returns %v, want %v", err, ErrUnbalanced)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("it returns %q, want %q", err, want)
+				}
+			}
+		})
+	}
+	noProbes(t, o.Cgroup)
+}
+
+// A process that does not start or report proves nothing, and is not waited for without end.
+func TestTryWithoutProcess(t *testing.T) {
+	o := trialOptions(t)
+	slow := filepath.Join(t.TempDir(), "slow")
+	if err := os.WriteFile(slow, []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	for name, program := range map[string]string{"no such program": "/run/none", "says nothing": "/bin/true", "fails": "/bin/false", "slow": slow} {
+		t.Run(name, func(t *testing.T) {
+			o.Program = program
+			began := time.Now()
+			if err := Try(o); !errors.Is(err, ErrUntested) {
+				t.Errorf("it returns %v, want %v", err, ErrUntested)
+			}
+			if took := time.Since(began); took > 3*trialTimeout {
+				t.Errorf("it took %s", took)
+			}
+			noProbes(t, o.Cgroup)
+		})
+	}
+}
+
+// What a killed test has left is removed by the next one, but not what belongs to one that runs.
+func TestStaleGroupsAreRemoved(t *testing.T) {
+	o := trialOptions(t)
+	stale := filepath.Join(o.Cgroup, groupPrefix+"stale")
+	if err := errors.Join(os.Mkdir(stale, 0o755), os.Mkdir(filepath.Join(stale, groupPrefix+"below"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	running, err := newGroup(o.Cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Try(o); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is there: %v", stale, err)
+	}
+	if _, err := os.Stat(running.path); err != nil {
+		t.Error(err)
+	}
+	running.remove()
+	noProbes(t, o.Cgroup)
+}
