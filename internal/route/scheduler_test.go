@@ -5,18 +5,20 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// A Service passes its scheduler to all its ports, and a changed one is a change.
+// A Service passes its scheduler and slow start to all its ports, and a changed one is a change.
 func TestSchedulerOfAService(t *testing.T) {
 	store := cluster.NewStore()
 	c := NewCompiler(Options{})
 	name := cluster.Name{Namespace: "default", Name: "web"}
+	slow := time.Duration(0)
 	set := func(scheduler string) Change {
 		store.SetService(&cluster.Service{
-			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Scheduler: scheduler,
+			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Scheduler: scheduler, SlowStart: slow,
 			Ports: []cluster.ServicePort{{Port: 80}, {Port: 81}},
 		})
 		change, _ := c.Compile(store.Take())
@@ -34,6 +36,10 @@ func TestSchedulerOfAService(t *testing.T) {
 	}
 	if change := set("wlc"); !change.Empty() {
 		t.Errorf("the same scheduler changes %v", change.Touched)
+	}
+	slow = time.Minute
+	if change := set("wlc"); len(change.Touched) != 1 || change.Touched[0].New.Ports[1].SlowStart != slow {
+		t.Errorf("slow start changes %v", change.Touched)
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // The kernel and the fake behave alike.
@@ -138,6 +140,40 @@ func TestPins(t *testing.T) {
 	if err := n.conn.Effective(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A map of an earlier version whose entries have another size is replaced, and filled anew. Those that are the same stay, and so connected UDP
+// sockets remain known.
+func TestUpgrade(t *testing.T) {
+	n := newNode(t)
+	serve(t, n.opt.NetNS, "127.0.0.1:53")
+	n.write(service("10.96.0.10:53", 17, OfNode, "127.0.0.1:53")...)
+	s, err := openSocket(unix.AF_INET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	n.run(func() error { return s.connect("10.96.0.10:53") })
+	path := n.conn.mapPath(Frontends.String())
+	earlier, err := ebpf.NewMap(&ebpf.MapSpec{Name: "frontends", Type: ebpf.Hash, KeySize: 20, ValueSize: 20, MaxEntries: 8, Flags: unix.BPF_F_NO_PREALLOC})
+	if err = errors.Join(err, os.Remove(path), earlier.Pin(path), earlier.Close()); err != nil {
+		t.Fatal(err)
+	}
+	n.conn = n.open() // as another run of the program
+	state, err := n.conn.Read(t.Context())
+	for k := range state {
+		if k.Table == Frontends || err != nil {
+			t.Errorf("reads %s from the map of an earlier version: %v", k, err)
+		}
+	}
+	n.write(service("10.96.0.10:53", 17, OfNode, "127.0.0.1:53")...)
+	if list, err := n.conn.Sockets(unix.IPPROTO_UDP); err != nil || len(list) != 1 {
+		t.Errorf("knows the sockets %v, %v, want one", list, err)
+	}
+	n.run(func() error {
+		_, err := s.want("", "10.96.0.10:53")
+		return err
+	})
 }
 
 // A folder that is not on a bpffs is nothing of ours, whatever is in it, and neither is the working directory.

@@ -61,7 +61,7 @@ func TestGenerated(t *testing.T) {
 // mostInstructions returns how many instructions the verifier may look at, by program. The kernel gives up after a million; a
 // program that comes near does not load on another version. Raise a limit after a change that needs more.
 func mostInstructions() map[string]uint32 {
-	const large, small, tiny = 10_000, 1_000, 250
+	const large, small, tiny = 50_000, 1_000, 500
 	return map[string]uint32{
 		sockProgSluiceConnect4: large, sockProgSluiceConnect6: large, sockProgSluiceSendmsg4: large, sockProgSluiceSendmsg6: large,
 		sockProgSluiceRecvmsg4: small, sockProgSluiceRecvmsg6: small, sockProgSluiceGetpeer4: small, sockProgSluiceGetpeer6: small,
