@@ -148,12 +148,14 @@ func TestUpgrade(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:53")
 	n.write(service("10.96.0.10:53", 17, OfNode, "127.0.0.1:53")...)
-	s, err := openSocket(unix.AF_INET)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var s *socket
+	n.run(func() (err error) {
+		if s, err = openSocket(unix.AF_INET); err != nil {
+			return err
+		}
+		return s.connect("10.96.0.10:53")
+	})
 	defer s.close()
-	n.run(func() error { return s.connect("10.96.0.10:53") })
 	path := n.conn.mapPath(Frontends.String())
 	earlier, err := ebpf.NewMap(&ebpf.MapSpec{Name: "frontends", Type: ebpf.Hash, KeySize: 20, ValueSize: 20, MaxEntries: 8, Flags: unix.BPF_F_NO_PREALLOC})
 	if err = errors.Join(err, os.Remove(path), earlier.Pin(path), earlier.Close()); err != nil {
