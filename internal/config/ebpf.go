@@ -3,6 +3,9 @@ package config
 import (
 	"cmp"
 	"path"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 const ebpfMode = "ebpf"
@@ -11,20 +14,35 @@ const ebpfMode = "ebpf"
 type EBPF struct {
 	Dir    string // on a bpffs, for the maps and programs
 	Cgroup string // programs are for the processes in this cgroup; empty: in all
+
+	// ExemptCgroups are patterns of path.Match for paths in the cgroup root: connections of processes in these cgroups, and
+	// below, are for packets.
+	ExemptCgroups []string
+
+	ExemptPods string // a label selector: so are those of these pods; empty: of no pod
 }
+
+// Exempts reports whether some connections are exempt.
+func (e EBPF) Exempts() bool { return len(e.ExemptCgroups) > 0 || e.ExemptPods != "" }
 
 // defaultBPFDir is on the bpffs that init systems mount.
 const defaultBPFDir = "/sys/fs/bpf/sluice"
 
 // ebpf returns the settings of the mode ebpf.
 func (c *check) ebpf() EBPF {
-	e := EBPF{Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot}
+	e := EBPF{
+		Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot,
+		ExemptCgroups: c.exemptCgroups(), ExemptPods: c.exemptPods(),
+	}
 	for flag, value := range map[string]string{"bpf-dir": e.Dir, "cgroup-root": e.Cgroup} {
 		if value != "" && (!path.IsAbs(value) || path.Clean(value) != value || value == "/") {
 			c.flagProblem(flag, invalid(value, "must be an absolute path of a folder"))
 		}
 	}
 	if c.config.Mode == ebpfMode {
+		if e.ExemptPods != "" && len(c.own.Manifests) > 0 {
+			c.warn("--exempt-pods has no effect with --manifests: pods are selected by an API server")
+		}
 		return e
 	}
 	for _, flag := range []string{"bpf-dir", "cgroup-root"} {
@@ -32,5 +50,36 @@ func (c *check) ebpf() EBPF {
 			c.warn("--%s has an effect in mode ebpf and with --cleanup only: the mode is %s", flag, c.config.Mode)
 		}
 	}
+	for _, flag := range []string{"exempt-cgroups", "exempt-pods"} {
+		if _, given := c.flags[flag]; given {
+			c.warn("--%s has an effect in mode ebpf only: the mode is %s", flag, c.config.Mode)
+		}
+	}
 	return e
+}
+
+// exemptCgroups returns the patterns of cgroups.
+func (c *check) exemptCgroups() (list []string) {
+	for pattern := range strings.SplitSeq(c.own.ExemptCgroups, ",") {
+		pattern = strings.TrimSpace(pattern)
+		_, err := path.Match(pattern, "")
+		switch {
+		case pattern == "":
+		case err != nil, path.IsAbs(pattern), path.Clean(pattern) != pattern, pattern == ".", strings.HasPrefix(pattern, ".."):
+			c.flagProblem("exempt-cgroups", invalid(pattern, "must be a pattern of a path in the cgroup root, such as system.slice/nfs-*"))
+		default:
+			list = append(list, pattern)
+		}
+	}
+	return list
+}
+
+// exemptPods returns the label selector of pods.
+func (c *check) exemptPods() string {
+	selector, err := labels.Parse(c.own.ExemptPods)
+	if err != nil {
+		c.flagProblem("exempt-pods", invalid(c.own.ExemptPods, "must be a label selector, such as security.istio.io/tlsMode=istio: "+err.Error()))
+		return ""
+	}
+	return selector.String()
 }

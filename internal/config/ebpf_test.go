@@ -26,7 +26,10 @@ func loadEBPF(t *testing.T, args ...string) (EBPF, []string, error) {
 func TestEBPF(t *testing.T) {
 	for args, want := range map[string]EBPF{
 		"": {Dir: "/sys/fs/bpf/sluice"},
-		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {"/run/bpf/s", "/sys/fs/cgroup/unified"},
+		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {Dir: "/run/bpf/s", Cgroup: "/sys/fs/cgroup/unified"},
+		"--exempt-cgroups=system.slice/nfs-*,mesh/*/proxy --exempt-pods=a==b,!c": {
+			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"}, ExemptPods: "a==b,!c",
+		},
 		"--proxy-mode=nftables": {Dir: "/sys/fs/bpf/sluice"}, // what another mode has left is found there
 	} {
 		got, _, err := loadEBPF(t, strings.Fields(args)...)
@@ -42,8 +45,23 @@ func TestEBPF(t *testing.T) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
-	_, said, err := loadEBPF(t, "--proxy-mode=nftables", "--cgroup-root=/x")
-	if err != nil || len(said) != 1 || !strings.Contains(said[0], "--cgroup-root has an effect in mode ebpf and with --cleanup only") {
-		t.Errorf("warnings %q, %v", said, err)
+	for _, pattern := range []string{"/system.slice", "a/../b", "..", ".", "a//b", "[", "a/"} {
+		if _, _, err := loadEBPF(t, "--exempt-cgroups=ok,"+pattern); err == nil || !strings.Contains(err.Error(), "must be a pattern of a path in the cgroup root") {
+			t.Errorf("%s: %v", pattern, err)
+		}
+	}
+	if _, _, err := loadEBPF(t, "--exempt-pods=a in b"); err == nil || !strings.Contains(err.Error(), "must be a label selector") {
+		t.Errorf("not a selector: %v", err)
+	}
+	for args, want := range map[string]string{
+		"--proxy-mode=nftables --cgroup-root=/x":               "--cgroup-root has an effect in mode ebpf and with --cleanup only",
+		"--proxy-mode=nftables --exempt-cgroups=x":             "--exempt-cgroups has an effect in mode ebpf only",
+		"--proxy-mode=nftables --exempt-pods=x":                "--exempt-pods has an effect in mode ebpf only",
+		"--proxy-mode=ebpf --exempt-pods=x --manifests=/x.yml": "--exempt-pods has no effect with --manifests",
+	} {
+		_, said, err := loadEBPF(t, strings.Fields(args)...)
+		if err != nil || len(said) != 1 || !strings.Contains(said[0], want) {
+			t.Errorf("%s: warnings %q, %v, want %q", args, said, err, want)
+		}
 	}
 }

@@ -43,6 +43,8 @@ type ownFlags struct {
 	DrainTimeout    *metav1.Duration `json:"drain-timeout"` // nil: not set
 	BPFDir          string           `json:"bpf-dir"`
 	CgroupRoot      string           `json:"cgroup-root"`
+	ExemptCgroups   string           `json:"exempt-cgroups"`
+	ExemptPods      string           `json:"exempt-pods"`
 }
 
 // Group is a heading of the help text and the flags below it.

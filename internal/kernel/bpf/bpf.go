@@ -7,7 +7,7 @@ import "errors"
 // ErrNotFound is the error of the removal of an entry that is not there.
 var ErrNotFound = errors.New("no such entry")
 
-// ErrFull is the error of a lease for which there is no room.
+// ErrFull is the error of an entry for which a map has no room.
 var ErrFull = errors.New("no room for another entry")
 
 //go:generate ../../../hack/bpf.sh

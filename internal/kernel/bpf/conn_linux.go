@@ -26,6 +26,9 @@ type Options struct {
 
 	Node string // its name, for ByHash
 
+	// Exempting means that Exempt has an effect.
+	Exempting bool
+
 	// Program is the binary that calls Client if IsClient says so. Try executes it in another cgroup; empty: it does not.
 	Program string
 }

@@ -21,6 +21,7 @@ const (
 	sockMapConnections     = "connections"
 	sockMapCounted         = "counted"
 	sockMapCounts          = "counts"
+	sockMapExempt          = "exempt"
 	sockMapFrontends       = "frontends"
 	sockMapLeases          = "leases"
 	sockMapLoads           = "loads"
@@ -43,6 +44,7 @@ const (
 	sockProgSluiceSendmsg4 = "sluice_sendmsg4"
 	sockProgSluiceSendmsg6 = "sluice_sendmsg6"
 	sockVarConnectedUdp    = "connected_udp"
+	sockVarExempting       = "exempting"
 	sockVarNodeHash        = "node_hash"
 	sockVarNodeNetns       = "node_netns"
 )
@@ -110,6 +112,7 @@ type sockMapSpecs struct {
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	Counted     *ebpf.MapSpec `ebpf:"counted"`
 	Counts      *ebpf.MapSpec `ebpf:"counts"`
+	Exempt      *ebpf.MapSpec `ebpf:"exempt"`
 	Frontends   *ebpf.MapSpec `ebpf:"frontends"`
 	Leases      *ebpf.MapSpec `ebpf:"leases"`
 	Loads       *ebpf.MapSpec `ebpf:"loads"`
@@ -128,6 +131,7 @@ type sockMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockVariableSpecs struct {
 	ConnectedUdp *ebpf.VariableSpec `ebpf:"connected_udp"`
+	Exempting    *ebpf.VariableSpec `ebpf:"exempting"`
 	NodeHash     *ebpf.VariableSpec `ebpf:"node_hash"`
 	NodeNetns    *ebpf.VariableSpec `ebpf:"node_netns"`
 }
@@ -157,6 +161,7 @@ type sockMaps struct {
 	Connections *ebpf.Map `ebpf:"connections"`
 	Counted     *ebpf.Map `ebpf:"counted"`
 	Counts      *ebpf.Map `ebpf:"counts"`
+	Exempt      *ebpf.Map `ebpf:"exempt"`
 	Frontends   *ebpf.Map `ebpf:"frontends"`
 	Leases      *ebpf.Map `ebpf:"leases"`
 	Loads       *ebpf.Map `ebpf:"loads"`
@@ -177,6 +182,7 @@ func (m *sockMaps) Close() error {
 		m.Connections,
 		m.Counted,
 		m.Counts,
+		m.Exempt,
 		m.Frontends,
 		m.Leases,
 		m.Loads,
@@ -196,6 +202,7 @@ func (m *sockMaps) Close() error {
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockVariables struct {
 	ConnectedUdp *ebpf.Variable `ebpf:"connected_udp"`
+	Exempting    *ebpf.Variable `ebpf:"exempting"`
 	NodeHash     *ebpf.Variable `ebpf:"node_hash"`
 	NodeNetns    *ebpf.Variable `ebpf:"node_netns"`
 }

@@ -56,7 +56,7 @@ func Kind(packets plane.Kind) plane.Kind {
 
 // place returns where the programs and maps are, until done is called.
 func place(s plane.Setup) (o bpf.Options, done func() error, err error) {
-	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self}
+	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, Exempting: s.Config.EBPF.Exempts()}
 	if o.Cgroup != "" {
 		return o, func() error { return nil }, nil
 	}
@@ -94,11 +94,15 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane, Ramp: conn.Ramp})
 	answers := &balancing{sockets: conn.Sockets, node: o.Node}
 	opened.Balance, opened.Shares = answers.balance, answers.shares
+	exempt, err := exemptions(s, o, conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	count := newCounter(conn.Counts)
 	opened.Parts = append(opened.Parts,
 		plane.Part{Follower: &proof{conn: conn, log: s.Log}},
 		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
-		destroyer(s, o, conn), leases(s, on, conn))
+		destroyer(s, o, conn), leases(s, on, conn), exempt)
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
 		packets, done, err := on.Reader(ctx)
 		if err != nil {

@@ -30,6 +30,7 @@ type Client struct {
 	slices   lister
 	nodes    lister
 	cidrs    lister
+	pods     lister
 	events   func(namespace string) eventAPI
 }
 
@@ -64,6 +65,7 @@ func NewClient(config *rest.Config) (*Client, error) {
 		slices:   of(sliceKind(), discovery, metav1.NamespaceAll),
 		nodes:    of(nodeKind(), core, ""),
 		cidrs:    of(cidrKind(), networking, ""),
+		pods:     of(podKind(), core, metav1.NamespaceAll),
 		events: func(namespace string) eventAPI {
 			return gentype.NewClient("events", events, params, namespace, func() *eventsv1.Event { return &eventsv1.Event{} }, gentype.PrefersProtobuf[*eventsv1.Event]())
 		},

@@ -137,6 +137,9 @@ const volatile __u32 connected_udp = nowhere;
 // The node among the clients that by_hash tells apart.
 const volatile __u32 node_hash = 0;
 
+// Whether connections of processes in some cgroups are for packets.
+const volatile __u32 exempting = 0;
+
 // Maps that the program of user space writes.
 
 struct {
@@ -182,6 +185,15 @@ struct {
 } pod_prefixes SEC(".maps");
 
 // Maps that other parts of user space write.
+
+// The ids of cgroups: connections of processes in them, and below, are for packets.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, __u32);
+} exempt SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -368,13 +380,29 @@ static always_inline void count(const struct pool *p)
 		bpf_map_update_elem(&counts, p, &one, BPF_ANY);
 }
 
+// is_exempt reports whether connections of this process are for packets. Exempt cgroups below the sixteenth level have no effect.
+enum { deepest = 16 };
+static always_inline int is_exempt(void)
+{
+	if (!exempting)
+		return 0;
+	for (int level = 1; level <= deepest; level++) { // 0 is the root
+		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
+		if (!id)
+			return 0;
+		if (bpf_map_lookup_elem(&exempt, &id))
+			return 1;
+	}
+	return 0;
+}
+
 // decidable finds the frontend of a connection that can be decided here.
 static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c)
 {
 	c->netns = bpf_get_netns_cookie(ctx);
 	c->kind = c->netns == node_netns ? of_node : of_pods;
 	struct frontend *f = frontend_of(to, ctx->protocol, c->kind);
-	if (!f || is_bound(ctx) || (c->kind == of_pods && !is_pod(c, to, &f->pool)))
+	if (!f || is_bound(ctx) || is_exempt() || (c->kind == of_pods && !is_pod(c, to, &f->pool)))
 		return 0;
 	return f;
 }

@@ -1,0 +1,188 @@
+// Package exempt finds the cgroups whose processes are not balanced at their sockets, by patterns and by pods, and follows
+// them while cgroups are created and removed.
+package exempt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// settle is the time from an event to the search: cgroups are created in groups. A container has no process by then.
+	settle = 2 * time.Millisecond
+
+	rescan = 30 * time.Second // finds cgroups whose events were lost
+	retry  = 5 * time.Second  // after a failure
+)
+
+// Exemptions is the set of exempt cgroups in the kernel. The id of a cgroup is the inode number of its folder.
+type Exemptions interface {
+	// Exempt adds cgroups.
+	Exempt(ids map[uint64]bool) error
+
+	// ExemptOnly adds cgroups, and removes all others.
+	ExemptOnly(ids map[uint64]bool) error
+}
+
+// Options for New.
+type Options struct {
+	Root     string   // folder of the cgroup that all patterns are relative to
+	Patterns []string // of path.Match, element by element: "system.slice/nfs-*"
+	Pods     bool     // pods are exempt as well. Until SetPods is called, no exemption is removed
+
+	Exemptions Exemptions
+	Failed     func(error) // called with each error; Run tries again
+}
+
+// Follower keeps the exempt cgroups. It is safe for concurrent use.
+type Follower struct {
+	opt  Options
+	wake chan struct{}
+
+	mu      sync.Mutex
+	pods    map[string]bool // by UID without separators
+	listed  bool            // SetPods was called
+	count   int             // of exempt cgroups
+	folders map[string]bool // that the last search has read
+}
+
+// New returns a Follower that has not searched yet.
+func New(o Options) *Follower { return &Follower{opt: o, wake: make(chan struct{}, 1)} }
+
+// SetPods exempts the pods with these UIDs, and no other pods.
+func (f *Follower) SetPods(uids []string) {
+	pods := map[string]bool{}
+	for _, uid := range uids {
+		pods[withoutSeparators(uid)] = true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.listed && maps.Equal(f.pods, pods) {
+		return
+	}
+	f.pods, f.listed = pods, true
+	select {
+	case f.wake <- struct{}{}:
+	default: // Run wakes anyway
+	}
+}
+
+// Count returns the number of cgroups that the last search exempted.
+func (f *Follower) Count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.count
+}
+
+// Search finds the cgroups, and exempts them.
+func (f *Follower) Search() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := newSearch(f.opt.Root)
+	for _, pattern := range f.opt.Patterns {
+		s.byPattern(pattern)
+	}
+	if f.opt.Pods {
+		s.byPod(f.pods)
+	}
+	set := f.opt.Exemptions.ExemptOnly
+	if f.opt.Pods && !f.listed {
+		set = f.opt.Exemptions.Exempt
+	}
+	if err := set(s.ids); err != nil {
+		return err
+	}
+	f.count, f.folders = len(s.ids), s.folders
+	return nil
+}
+
+// Run follows the cgroups until the context ends, and returns nil then.
+func (f *Follower) Run(ctx context.Context) error {
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		f.opt.Failed(fmt.Errorf("watch cgroups: %w; exempt ones are searched every %s", err, rescan))
+		notify = &fsnotify.Watcher{}
+	} else {
+		defer func() { _ = notify.Close() }() // nothing is written
+	}
+	watched := map[string]uint64{}
+	for ctx.Err() == nil {
+		wait := rescan
+		if err := f.Search(); err != nil {
+			f.opt.Failed(err)
+			wait = retry
+		} else if notify.Events != nil && f.watch(notify, watched) {
+			continue // a cgroup may have been created before the watch
+		}
+		f.wait(ctx, notify, time.After(wait))
+	}
+	return nil
+}
+
+// wait waits for a reason to search.
+func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, due <-chan time.Time) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wake:
+			return
+		case <-due:
+			return
+		case <-notify.Errors: // events are lost
+			return
+		case e := <-notify.Events:
+			if e.Has(fsnotify.Create) || e.Has(fsnotify.Remove) { // files of cgroups are written all the time
+				drain(notify.Events)
+				return
+			}
+		}
+	}
+}
+
+// watch watches the folders that the last search has read, by their inode numbers. It returns true if some were not
+// watched before.
+func (f *Follower) watch(notify *fsnotify.Watcher, watched map[string]uint64) (more bool) {
+	f.mu.Lock()
+	folders := maps.Clone(f.folders)
+	f.mu.Unlock()
+	for dir := range watched {
+		if !folders[dir] {
+			_ = notify.Remove(dir) // it may be gone
+			delete(watched, dir)
+		}
+	}
+	for dir := range folders {
+		var stat unix.Stat_t
+		if err := unix.Stat(dir, &stat); err != nil || watched[dir] == stat.Ino {
+			continue
+		}
+		switch err := notify.Add(dir); {
+		case err == nil:
+			watched[dir], more = stat.Ino, true
+		case !errors.Is(err, fs.ErrNotExist):
+			f.opt.Failed(&fs.PathError{Op: "watch", Path: dir, Err: err})
+		}
+	}
+	return more
+}
+
+// drain discards the events of the next moment.
+func drain(events <-chan fsnotify.Event) {
+	end := time.After(settle)
+	for {
+		select {
+		case <-events:
+		case <-end:
+			return
+		}
+	}
+}

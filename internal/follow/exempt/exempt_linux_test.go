@@ -1,0 +1,179 @@
+package exempt
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tree is a folder in place of the cgroups, and what is exempt.
+type tree struct {
+	t    *testing.T
+	root string
+
+	mu   sync.Mutex
+	ids  map[uint64]bool
+	fail error
+}
+
+// Exempt implements Exemptions.
+func (x *tree) Exempt(ids map[uint64]bool) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.fail == nil {
+		maps.Copy(x.ids, ids)
+	}
+	return x.fail
+}
+
+// ExemptOnly implements Exemptions.
+func (x *tree) ExemptOnly(ids map[uint64]bool) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.fail == nil {
+		x.ids = ids
+	}
+	return x.fail
+}
+
+func (x *tree) mkdir(dir string) {
+	x.t.Helper()
+	if err := os.MkdirAll(filepath.Join(x.root, dir), 0o755); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// exempt lists the folders that are exempt.
+func (x *tree) exempt() (list []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_ = filepath.Walk(x.root, func(path string, _ os.FileInfo, err error) error { // what is gone is not exempt
+		var stat unix.Stat_t
+		if err == nil && unix.Stat(path, &stat) == nil && x.ids[stat.Ino] {
+			name, _ := filepath.Rel(x.root, path) // it is below
+			list = append(list, name)
+		}
+		return nil
+	})
+	slices.Sort(list)
+	return list
+}
+
+// want waits until these are exempt, and no others.
+func (x *tree) want(list ...string) {
+	x.t.Helper()
+	slices.Sort(list)
+	var got []string
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if got = x.exempt(); slices.Equal(got, list) {
+			return
+		}
+	}
+	x.t.Fatalf("exempt are %q, want %q", got, list)
+}
+
+// newTree returns a tree, and a Follower of it that runs until the test ends.
+func newTree(t *testing.T, pods bool, patterns ...string) (*tree, *Follower) {
+	t.Helper()
+	x := &tree{t: t, root: t.TempDir(), ids: map[uint64]bool{}}
+	return x, New(Options{Root: x.root, Patterns: patterns, Pods: pods, Exemptions: x, Failed: func(err error) { t.Log(err) }})
+}
+
+func run(t *testing.T, f *Follower) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := f.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		done.Wait()
+	})
+}
+
+func TestFollowsCgroups(t *testing.T) {
+	x, f := newTree(t, false, "system.slice/nfs-*", "mesh/*/proxy")
+	x.mkdir("system.slice/nfs-a")
+	x.mkdir("system.slice/other")
+	if err := f.Search(); err != nil {
+		t.Fatal(err)
+	}
+	if f.Count() != 1 {
+		t.Errorf("%d are exempt, want 1", f.Count())
+	}
+	x.want("system.slice/nfs-a")
+	run(t, f)
+
+	x.mkdir("system.slice/nfs-b")
+	x.want("system.slice/nfs-a", "system.slice/nfs-b")
+	x.mkdir("mesh/pod-1/proxy/deep") // several folders at once, of which none was watched
+	x.want("mesh/pod-1/proxy", "system.slice/nfs-a", "system.slice/nfs-b")
+	if err := errors.Join(os.RemoveAll(filepath.Join(x.root, "mesh")), os.Remove(filepath.Join(x.root, "system.slice/nfs-a"))); err != nil {
+		t.Fatal(err)
+	}
+	x.want("system.slice/nfs-b")
+	x.mkdir("mesh/pod-2/proxy") // the folder is a new one
+	x.want("mesh/pod-2/proxy", "system.slice/nfs-b")
+	x.mkdir("mesh/pod-3/proxy")
+	x.want("mesh/pod-2/proxy", "mesh/pod-3/proxy", "system.slice/nfs-b")
+}
+
+// Pods are found where the kubelet puts them, with either of its drivers.
+func TestFollowsPods(t *testing.T) {
+	x, f := newTree(t, true, "a")
+	const earlier, uid = "11111111-25a6-4c3b-9a51-0e2a7c1d7f10", "8b9d3e3c-25a6-4c3b-9a51-0e2a7c1d7f10"
+	const static = "0f1e2d3c4b5a69788796a5b4c3d2e1f0" // of a static pod
+	x.mkdir("a")
+	x.mkdir("kubepods/pod" + earlier)
+	f.SetPods([]string{earlier})
+	if err := f.Search(); err != nil {
+		t.Fatal(err)
+	}
+	x.want("a", "kubepods/pod"+earlier)
+
+	f = New(f.opt) // as after a restart
+	if err := f.Search(); err != nil {
+		t.Fatal(err)
+	}
+	x.want("a", "kubepods/pod"+earlier) // which pods there are is not known yet
+	run(t, f)
+	f.SetPods([]string{uid, static})
+	x.want("a")
+	const slice = "8b9d3e3c_25a6_4c3b_9a51_0e2a7c1d7f10.slice"
+	exempt := []string{
+		"kubepods/burstable/pod" + uid,
+		"kubepods/pod" + static,
+		"kubepods.slice/kubepods-pod" + slice,
+		"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + slice,
+		"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + slice,
+	}
+	for _, dir := range append([]string{
+		"kubepods/burstable/pod" + uid + "/container",
+		"kubepods/burstable/pod" + earlier,
+		"system.slice/pod" + uid,
+	}, exempt...) {
+		x.mkdir(dir)
+	}
+	x.want(append(exempt, "a")...)
+	f.SetPods(nil)
+	x.want("a")
+}
+
+func TestFailure(t *testing.T) {
+	x, f := newTree(t, false, "a")
+	x.fail = errors.New("injected")
+	if err := f.Search(); !errors.Is(err, x.fail) {
+		t.Errorf("Search returns %v, want %v", err, x.fail)
+	}
+}
