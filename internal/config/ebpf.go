@@ -19,11 +19,11 @@ type EBPF struct {
 	// below, are for packets.
 	ExemptCgroups []string
 
+	// ExemptRoot means that so are those of processes in the root of all cgroups, as threads of the kernel are, but not below.
+	ExemptRoot bool
+
 	ExemptPods string // a label selector: so are those of these pods; empty: of no pod
 }
-
-// Exempts reports whether some connections are exempt.
-func (e EBPF) Exempts() bool { return len(e.ExemptCgroups) > 0 || e.ExemptPods != "" }
 
 // defaultBPFDir is on the bpffs that init systems mount.
 const defaultBPFDir = "/sys/fs/bpf/sluice"
@@ -31,9 +31,9 @@ const defaultBPFDir = "/sys/fs/bpf/sluice"
 // ebpf returns the settings of the mode ebpf.
 func (c *check) ebpf() EBPF {
 	e := EBPF{
-		Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot,
-		ExemptCgroups: c.exemptCgroups(), ExemptPods: c.exemptPods(),
+		Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot, ExemptPods: c.exemptPods(),
 	}
+	e.ExemptCgroups, e.ExemptRoot = c.exemptCgroups()
 	for flag, value := range map[string]string{"bpf-dir": e.Dir, "cgroup-root": e.Cgroup} {
 		if value != "" && (!path.IsAbs(value) || path.Clean(value) != value || value == "/") {
 			c.flagProblem(flag, invalid(value, "must be an absolute path of a folder"))
@@ -58,20 +58,22 @@ func (c *check) ebpf() EBPF {
 	return e
 }
 
-// exemptCgroups returns the patterns of cgroups.
-func (c *check) exemptCgroups() (list []string) {
+// exemptCgroups returns the patterns of cgroups, and whether "/" is among them.
+func (c *check) exemptCgroups() (list []string, root bool) {
 	for pattern := range strings.SplitSeq(c.own.ExemptCgroups, ",") {
 		pattern = strings.TrimSpace(pattern)
 		_, err := path.Match(pattern, "")
 		switch {
 		case pattern == "":
+		case pattern == "/":
+			root = true
 		case err != nil, path.IsAbs(pattern), path.Clean(pattern) != pattern, pattern == ".", strings.HasPrefix(pattern, ".."):
-			c.flagProblem("exempt-cgroups", invalid(pattern, "must be a pattern of a path in the cgroup root, such as system.slice/nfs-*"))
+			c.flagProblem("exempt-cgroups", invalid(pattern, "must be / for the root of all cgroups, or a pattern of a path in the cgroup root, such as system.slice/nfs-*"))
 		default:
 			list = append(list, pattern)
 		}
 	}
-	return list
+	return list, root
 }
 
 // exemptPods returns the label selector of pods.

@@ -27,8 +27,8 @@ func TestEBPF(t *testing.T) {
 	for args, want := range map[string]EBPF{
 		"": {Dir: "/sys/fs/bpf/sluice"},
 		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {Dir: "/run/bpf/s", Cgroup: "/sys/fs/cgroup/unified"},
-		"--exempt-cgroups=system.slice/nfs-*,mesh/*/proxy --exempt-pods=a==b,!c": {
-			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"}, ExemptPods: "a==b,!c",
+		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy --exempt-pods=a==b,!c": {
+			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"}, ExemptRoot: true, ExemptPods: "a==b,!c",
 		},
 		"--proxy-mode=nftables": {Dir: "/sys/fs/bpf/sluice"}, // what another mode has left is found there
 	} {
@@ -46,7 +46,7 @@ func TestEBPF(t *testing.T) {
 		}
 	}
 	for _, pattern := range []string{"/system.slice", "a/../b", "..", ".", "a//b", "[", "a/"} {
-		if _, _, err := loadEBPF(t, "--exempt-cgroups=ok,"+pattern); err == nil || !strings.Contains(err.Error(), "must be a pattern of a path in the cgroup root") {
+		if _, _, err := loadEBPF(t, "--exempt-cgroups=ok,"+pattern); err == nil || !strings.Contains(err.Error(), "a pattern of a path in the cgroup root") {
 			t.Errorf("%s: %v", pattern, err)
 		}
 	}

@@ -38,10 +38,10 @@ func Cgroup(t T) string {
 	return dir
 }
 
-// removeSoon removes a cgroup when its threads have ended; the next test process removes it otherwise.
+// removeSoon removes a cgroup, and those below, when their threads have ended; the next test process removes it otherwise.
 func removeSoon(dir string) {
 	for range 100 {
-		if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
+		if err := removeTree(dir); err == nil || errors.Is(err, os.ErrNotExist) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)

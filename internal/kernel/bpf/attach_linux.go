@@ -23,15 +23,8 @@ func version(cookie uint64, o Options) string {
 	h.Write(native64(cookie))
 	h.Write(native32(uint32(o.ConnectedUDP)))
 	h.Write([]byte(o.Node))
-	h.Write(native32(o.exempting()))
+	h.Write(native32(uint32(o.Exempting)))
 	return hex.EncodeToString(h.Sum(nil)[:6])
-}
-
-func (o Options) exempting() uint32 {
-	if o.Exempting {
-		return 1
-	}
-	return 0
 }
 
 // cookieOf returns the number by which programs know a network namespace.
@@ -174,7 +167,7 @@ func (c *Conn) load() (*ebpf.Collection, error) {
 		return nil, err
 	}
 	if err := errors.Join(spec.Variables["node_netns"].Set(c.cookie), spec.Variables["connected_udp"].Set(uint32(c.opt.ConnectedUDP)),
-		spec.Variables["node_hash"].Set(NodeHash(c.opt.Node)), spec.Variables["exempting"].Set(c.opt.exempting())); err != nil {
+		spec.Variables["node_hash"].Set(NodeHash(c.opt.Node)), spec.Variables["exempting"].Set(uint32(c.opt.Exempting))); err != nil {
 		return nil, err
 	}
 	for name, m := range c.maps {

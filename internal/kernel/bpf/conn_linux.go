@@ -26,8 +26,8 @@ type Options struct {
 
 	Node string // its name, for ByHash
 
-	// Exempting means that Exempt has an effect.
-	Exempting bool
+	// Exempting says which connections are for packets, whatever their Service.
+	Exempting Exempting
 
 	// Program is the binary that calls Client if IsClient says so. Try executes it in another cgroup; empty: it does not.
 	Program string
@@ -45,6 +45,7 @@ type Conn struct {
 	mu      sync.Mutex
 	maps    map[string]*ebpf.Map // of the programs; nil: they are not opened yet
 	entries map[string]int       // of the tables, since they were read
+	exempts func() error         // writes the last exemptions, if the maps were not open then
 }
 
 // Open returns the tables. It creates nothing.
@@ -218,6 +219,9 @@ func (c *Conn) open() error {
 		all[name] = m
 	}
 	c.maps = all
+	if c.exempts != nil {
+		_ = c.exempts() // Exempt is called again, and then returns the error
+	}
 	return nil
 }
 

@@ -8,18 +8,38 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Exempt leaves connections of processes in these cgroups, and in those below, to packets. The id of a cgroup is the inode
-// number of its folder. Without room it returns ErrFull.
+// Exempting says which processes are exempt: their connections are for packets. Values can be added.
+type Exempting uint32
+
+// Processes that are exempt, as in programs/sock.c.
+const (
+	ExemptCgroups Exempting = 1 // in the cgroups that Exempt and ExemptOnly name, and below
+	ExemptRoot    Exempting = 2 // in the root of all cgroups, but not below, as threads of the kernel are
+)
+
+// Exempt exempts the processes in these cgroups, and in those below. The id of a cgroup is the inode number of its
+// folder. It creates no map: if there is none, the cgroups are exempt once Write creates them. Without room it returns ErrFull.
 func (c *Conn) Exempt(cgroups map[uint64]bool) error {
+	return c.whenOpen(func() error { return c.exempt(cgroups) })
+}
+
+// ExemptOnly does the same, and ends the exemption of all other cgroups.
+func (c *Conn) ExemptOnly(cgroups map[uint64]bool) error {
+	return c.whenOpen(func() error { return errors.Join(c.unexempt(cgroups), c.exempt(cgroups)) })
+}
+
+// whenOpen calls a function once the maps are open.
+func (c *Conn) whenOpen(write func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.exempt(cgroups)
+	if c.maps == nil {
+		c.exempts = write
+		return nil
+	}
+	return write()
 }
 
 func (c *Conn) exempt(cgroups map[uint64]bool) error {
-	if err := c.open(); err != nil {
-		return err
-	}
 	for id := range cgroups {
 		err := c.maps[sockMapExempt].Put(native64(id), native32(1))
 		if isFull(err) {
@@ -32,17 +52,12 @@ func (c *Conn) exempt(cgroups map[uint64]bool) error {
 	return nil
 }
 
-// ExemptOnly does the same, and balances processes of all other cgroups.
-func (c *Conn) ExemptOnly(cgroups map[uint64]bool) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.exempt(cgroups); err != nil {
-		return err
-	}
+// unexempt ends the exemption of all cgroups except these.
+func (c *Conn) unexempt(except map[uint64]bool) error {
 	m := c.maps[sockMapExempt]
 	var others [][]byte
 	err := each(m, func(k, _ []byte) {
-		if id := binary.NativeEndian.Uint64(k); !cgroups[id] {
+		if id := binary.NativeEndian.Uint64(k); !except[id] {
 			others = append(others, native64(id))
 		}
 	})

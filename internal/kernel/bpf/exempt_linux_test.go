@@ -1,8 +1,10 @@
 package bpf
 
 import (
-	"errors"
+	"fmt"
+	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -11,25 +13,14 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// A process in an exempt cgroup, or below one, is not balanced, while one beside it is.
-func TestExempt(t *testing.T) {
+// Processes in an exempt cgroup, or below one, are not balanced, while those beside it are.
+func TestExemptCgroups(t *testing.T) {
 	n := newNode(t)
-	n.conn = n.reopen(func(o *Options) { o.Exempting = true })
+	n.conn = n.reopen(func(o *Options) { o.Exempting = ExemptCgroups })
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
-	inside := map[string]func(func() error) error{}
-	ids := map[string]uint64{}
+	inside, ids := map[string]func(func() error) error{}, map[string]uint64{}
 	for _, name := range []string{"a", "a/below", "b"} {
-		dir := filepath.Join(n.opt.Cgroup, name)
-		err := os.Mkdir(dir, 0o755)
-		if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0)); err != nil { // tests enter it by thread
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = os.Remove(dir) }) // the cgroup of the test is removed with what is in it
-		var stat unix.Stat_t
-		if err := unix.Stat(dir, &stat); err != nil {
-			t.Fatal(err)
-		}
-		inside[name], ids[name] = lab.Inside(t, dir, n.opt.NetNS), stat.Ino
+		inside[name], ids[name] = n.below(name)
 	}
 	want := func(balanced map[string]bool) {
 		t.Helper()
@@ -40,20 +31,102 @@ func TestExempt(t *testing.T) {
 			}
 		}
 	}
-	if err := n.conn.Exempt(map[uint64]bool{ids["a"]: true}); err != nil {
-		t.Fatal(err)
+	exempt := func(by func(map[uint64]bool) error, names ...string) {
+		t.Helper()
+		set := map[uint64]bool{}
+		for _, name := range names {
+			set[ids[name]] = true
+		}
+		if err := by(set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exempt(n.conn.ExemptOnly, "a")
+	if _, err := os.Stat(n.opt.Dir); !os.IsNotExist(err) {
+		t.Errorf("something is pinned before the first write: %v", err)
 	}
 	n.write(service(vip, 6, OfNode, "127.0.0.1:8080")...)
 	want(map[string]bool{"b": true})
-	if err := n.conn.Exempt(map[uint64]bool{ids["b"]: true}); err != nil {
-		t.Fatal(err)
-	}
+	exempt(n.conn.Exempt, "b")
 	want(map[string]bool{})
-	if err := n.conn.ExemptOnly(map[uint64]bool{ids["a/below"]: true, ids["b"]: true}); err != nil {
-		t.Fatal(err)
-	}
+	exempt(n.conn.ExemptOnly, "a/below", "b")
 	want(map[string]bool{"a": true})
-	n.conn = n.reopen(func(o *Options) { o.Exempting = false }) // as a run without exemptions
+
+	n.conn = n.reopen(func(*Options) {}) // as after a restart
+	exempt(n.conn.Exempt)
+	n.write()
+	want(map[string]bool{"a": true})
+	n.conn = n.reopen(func(o *Options) { o.Exempting = 0 }) // as with another configuration
 	n.write()
 	want(map[string]bool{"a": true, "a/below": true, "b": true})
+}
+
+// below makes a cgroup in that of the node, and returns a thread in it, and the id.
+func (n *node) below(name string) (run func(func() error) error, id uint64) {
+	n.t.Helper()
+	dir := filepath.Join(n.opt.Cgroup, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0); err != nil {
+		n.t.Fatal(err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(dir, &stat); err != nil {
+		n.t.Fatal(err)
+	}
+	return lab.Inside(n.t, dir, n.opt.NetNS), stat.Ino
+}
+
+// A process in the root of all cgroups that connects a socket of a cgroup below, as threads of the kernel do, is exempt
+// if the option says so; a process in that cgroup is balanced all the same.
+func TestExemptRoot(t *testing.T) {
+	n := newNode(t)
+	root, err := FindRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := root.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	serve(t, n.opt.NetNS, "127.0.0.1:8080")
+	for exempting, balanced := range map[Exempting]bool{0: true, ExemptCgroups: true, ExemptRoot: false, ExemptCgroups | ExemptRoot: false} {
+		n.conn = n.reopen(func(o *Options) { o.Exempting = exempting })
+		n.write(service(vip, 6, OfNode, "127.0.0.1:8080")...)
+		if err := n.connectFrom(root.Path); (err == nil) != balanced {
+			t.Errorf("%d: balanced %t in the root, want %t: %v", exempting, err == nil, balanced, err)
+		}
+		n.run(func() error { _, _, err := ask(vip); return err })
+	}
+}
+
+// connectInherited is the argument with which this program connects a socket that it inherits.
+const connectInherited = "connect-inherited"
+
+// connectFrom opens a socket in the cgroup of the node, and lets a process in another cgroup connect it.
+func (n *node) connectFrom(cgroup string) error {
+	var socket *os.File
+	n.run(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		socket = os.NewFile(uintptr(fd), "socket")
+		return err
+	})
+	defer func() { _ = socket.Close() }() // nothing was written to it
+	cmd := exec.CommandContext(n.t.Context(), "/proc/self/exe", connectInherited, vip, filepath.Join(cgroup, "cgroup.procs"))
+	cmd.ExtraFiles = []*os.File{socket}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// connectAsChild connects descriptor 3 after it has entered a cgroup.
+func connectAsChild(to, procs string) error {
+	if err := os.WriteFile(procs, []byte("0"), 0); err != nil {
+		return err
+	}
+	at := netip.MustParseAddrPort(to)
+	return unix.Connect(3, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())})
 }

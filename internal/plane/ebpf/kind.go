@@ -56,7 +56,7 @@ func Kind(packets plane.Kind) plane.Kind {
 
 // place returns where the programs and maps are, until done is called.
 func place(s plane.Setup) (o bpf.Options, done func() error, err error) {
-	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, Exempting: s.Config.EBPF.Exempts()}
+	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, Exempting: exempting(s.Config.EBPF)}
 	if o.Cgroup != "" {
 		return o, func() error { return nil }, nil
 	}

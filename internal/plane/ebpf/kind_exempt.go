@@ -3,6 +3,7 @@ package ebpf
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/exempt"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -10,8 +11,10 @@ import (
 
 // exemptions returns the part that keeps the exempt cgroups, after a first search: programs that are attached later find them.
 // If the configuration exempts none, the part is empty.
+//
+// A process that connects is exempt or not by its own cgroup, not by that of its socket.
 func exemptions(s plane.Setup, o bpf.Options, conn *bpf.Conn) (plane.Part, error) {
-	if !o.Exempting {
+	if o.Exempting&bpf.ExemptCgroups == 0 {
 		return plane.Part{}, nil
 	}
 	f := exempt.New(exempt.Options{
@@ -32,4 +35,15 @@ func exemptions(s plane.Setup, o bpf.Options, conn *bpf.Conn) (plane.Part, error
 		part.SetExemptPods = f.SetPods
 	}
 	return part, nil
+}
+
+// exempting returns which processes the configuration exempts.
+func exempting(c config.EBPF) (e bpf.Exempting) {
+	if c.ExemptRoot {
+		e |= bpf.ExemptRoot
+	}
+	if len(c.ExemptCgroups) > 0 || c.ExemptPods != "" {
+		e |= bpf.ExemptCgroups
+	}
+	return e
 }
