@@ -51,13 +51,18 @@ func (x *tree) mkdir(dir string) {
 	}
 }
 
+func inode(dir string) (uint64, error) {
+	var stat unix.Stat_t
+	err := unix.Stat(dir, &stat)
+	return stat.Ino, err
+}
+
 // exempt lists the folders that are exempt.
 func (x *tree) exempt() (list []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	_ = filepath.Walk(x.root, func(path string, _ os.FileInfo, err error) error { // what is gone is not exempt
-		var stat unix.Stat_t
-		if err == nil && unix.Stat(path, &stat) == nil && x.ids[stat.Ino] {
+		if id, failed := inode(path); err == nil && failed == nil && x.ids[id] {
 			name, _ := filepath.Rel(x.root, path) // it is below
 			list = append(list, name)
 		}
@@ -84,7 +89,7 @@ func (x *tree) want(list ...string) {
 func newTree(t *testing.T, pods bool, patterns ...string) (*tree, *Follower) {
 	t.Helper()
 	x := &tree{t: t, root: t.TempDir(), ids: map[uint64]bool{}}
-	return x, New(Options{Root: x.root, Patterns: patterns, Pods: pods, Exemptions: x, Failed: func(err error) { t.Log(err) }})
+	return x, New(Options{Root: x.root, Patterns: patterns, Pods: pods, ID: inode, Exemptions: x, Failed: func(err error) { t.Log(err) }})
 }
 
 func run(t *testing.T, f *Follower) {

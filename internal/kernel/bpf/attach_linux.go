@@ -113,12 +113,12 @@ func (c *Conn) here(l link.Link) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("ask for the cgroup of a program: %w", err)
 	}
-	var stat unix.Stat_t
-	if err := unix.Stat(c.opt.Cgroup, &stat); err != nil {
-		return false, fmt.Errorf("find the cgroup: %w", &fs.PathError{Op: "stat", Path: c.opt.Cgroup, Err: err})
+	id, err := CgroupID(c.opt.Cgroup)
+	if err != nil {
+		return false, fmt.Errorf("find the cgroup: %w", err)
 	}
 	group := info.Cgroup()
-	return group != nil && group.CgroupId == stat.Ino, nil
+	return group != nil && group.CgroupId == id, nil
 }
 
 // attach loads the programs with the maps as they are, and attaches them. One that is attached already is replaced at

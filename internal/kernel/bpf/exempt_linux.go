@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // Exempting says which processes are exempt: their connections are for packets. Values can be added.
@@ -17,8 +19,16 @@ const (
 	ExemptRoot    Exempting = 2 // in the root of all cgroups, but not below, as threads of the kernel are
 )
 
-// Exempt exempts the processes in these cgroups, and in those below. The id of a cgroup is the inode number of its
-// folder. It creates no map: if there is none, the cgroups are exempt once Write creates them. Without room it returns ErrFull.
+// CgroupID returns the id of a cgroup by its folder: the number of the inode.
+func CgroupID(dir string) (uint64, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(dir, &stat); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return stat.Ino, nil
+}
+
+// Exempt exempts the processes in these cgroups, and in those below, by ids. It creates no map: if there is none, the cgroups are exempt once Write creates them. Without room it returns ErrFull.
 func (c *Conn) Exempt(cgroups map[uint64]bool) error {
 	return c.whenOpen(func() error { return c.exempt(cgroups) })
 }

@@ -71,11 +71,11 @@ func (n *node) below(name string) (run func(func() error) error, id uint64) {
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0); err != nil {
 		n.t.Fatal(err)
 	}
-	var stat unix.Stat_t
-	if err := unix.Stat(dir, &stat); err != nil {
+	id, err := CgroupID(dir)
+	if err != nil {
 		n.t.Fatal(err)
 	}
-	return lab.Inside(n.t, dir, n.opt.NetNS), stat.Ino
+	return lab.Inside(n.t, dir, n.opt.NetNS), id
 }
 
 // A process in the root of all cgroups that connects a socket of a cgroup below, as threads of the kernel do, is exempt

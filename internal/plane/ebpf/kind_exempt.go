@@ -18,7 +18,7 @@ func exemptions(s plane.Setup, o bpf.Options, conn *bpf.Conn) (plane.Part, error
 		return plane.Part{}, nil
 	}
 	f := exempt.New(exempt.Options{
-		Root: o.Cgroup, Patterns: s.Config.EBPF.ExemptCgroups, Pods: s.Config.EBPF.ExemptPods != "", Exemptions: conn,
+		Root: o.Cgroup, Patterns: s.Config.EBPF.ExemptCgroups, Pods: s.Config.EBPF.ExemptPods != "", ID: bpf.CgroupID, Exemptions: conn,
 		Failed: func(err error) {
 			s.Log.Error("Connections of some exempt processes are balanced at their sockets, retrying", "error", err)
 		},

@@ -6,21 +6,20 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // search collects cgroups and the folders that it has read to find them.
 type search struct {
 	root    string
+	id      func(dir string) (uint64, error)
 	ids     map[uint64]bool
 	folders map[string]bool
 	pod     *regexp.Regexp // the name of the cgroup of a pod
 }
 
-func newSearch(root string) *search {
+func newSearch(root string, id func(dir string) (uint64, error)) *search {
 	return &search{
-		root: root, ids: map[uint64]bool{}, folders: map[string]bool{root: true},
+		root: root, id: id, ids: map[uint64]bool{}, folders: map[string]bool{root: true},
 		pod: regexp.MustCompile(`pod([0-9a-f_-]{32,36})(\.slice)?$`),
 	}
 }
@@ -93,8 +92,7 @@ func (s *search) children(dir string) []string {
 
 // add adds the cgroup of a folder, unless it is gone.
 func (s *search) add(dir string) {
-	var stat unix.Stat_t
-	if err := unix.Stat(dir, &stat); err == nil {
-		s.ids[stat.Ino] = true
+	if id, err := s.id(dir); err == nil {
+		s.ids[id] = true
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -23,7 +22,7 @@ const (
 	retry  = 5 * time.Second  // after a failure
 )
 
-// Exemptions is the set of exempt cgroups in the kernel. The id of a cgroup is the inode number of its folder.
+// Exemptions is the set of exempt cgroups in the kernel.
 type Exemptions interface {
 	// Exempt adds cgroups.
 	Exempt(ids map[uint64]bool) error
@@ -38,6 +37,7 @@ type Options struct {
 	Patterns []string // of path.Match, element by element: "system.slice/nfs-*"
 	Pods     bool     // pods are exempt as well. Until SetPods is called, no exemption is removed
 
+	ID         func(dir string) (uint64, error) // returns the id of a cgroup by its folder
 	Exemptions Exemptions
 	Failed     func(error) // called with each error; Run tries again
 }
@@ -86,7 +86,7 @@ func (f *Follower) Count() int {
 func (f *Follower) Search() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := newSearch(f.opt.Root)
+	s := newSearch(f.opt.Root, f.opt.ID)
 	for _, pattern := range f.opt.Patterns {
 		s.byPattern(pattern)
 	}
@@ -137,7 +137,8 @@ func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, due <-cha
 			return
 		case <-due:
 			return
-		case <-notify.Errors: // events are lost
+		case err := <-notify.Errors:
+			f.opt.Failed(fmt.Errorf("watch cgroups: %w", err)) // events are lost: search again
 			return
 		case e := <-notify.Events:
 			if e.Has(fsnotify.Create) || e.Has(fsnotify.Remove) { // files of cgroups are written all the time
@@ -148,7 +149,7 @@ func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, due <-cha
 	}
 }
 
-// watch watches the folders that the last search has read, by their inode numbers. It returns true if some were not
+// watch watches the folders that the last search has read, by the ids of the cgroups. It returns true if some were not
 // watched before.
 func (f *Follower) watch(notify *fsnotify.Watcher, watched map[string]uint64) (more bool) {
 	f.mu.Lock()
@@ -161,13 +162,13 @@ func (f *Follower) watch(notify *fsnotify.Watcher, watched map[string]uint64) (m
 		}
 	}
 	for dir := range folders {
-		var stat unix.Stat_t
-		if err := unix.Stat(dir, &stat); err != nil || watched[dir] == stat.Ino {
+		id, err := f.opt.ID(dir)
+		if err != nil || watched[dir] == id {
 			continue
 		}
 		switch err := notify.Add(dir); {
 		case err == nil:
-			watched[dir], more = stat.Ino, true
+			watched[dir], more = id, true
 		case !errors.Is(err, fs.ErrNotExist):
 			f.opt.Failed(&fs.PathError{Op: "watch", Path: dir, Err: err})
 		}
