@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +35,9 @@ func get(t testing.TB, netns int, url string) (code int, body string) {
 		},
 	}}
 	r, err := client.Get("http://" + url)
+	for end := time.Now().Add(testTimeout); errors.Is(err, syscall.ECONNREFUSED) && time.Now().Before(end); r, err = client.Get("http://" + url) {
+		time.Sleep(10 * time.Millisecond) // the server of a daemon that has just started may not listen yet
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,7 @@ func TestAPIServer(t *testing.T) {
 		{"S-274 restart", testRestart},
 		{"latency", testLatency},
 		{"the program", testProgram},
+		{"exempt pods", testExemptPods},
 		{"Events", testEvents},
 		{"Events are forbidden", testEventsForbidden},
 	} {

@@ -16,13 +16,13 @@ import (
 // user is the user name of Sluice in the API server. It has only the rights that Sluice needs.
 const user = "system:serviceaccount:kube-system:sluice"
 
-// grant gives the user the right to list and watch four kinds.
+// grant gives the user the right to list and watch five kinds.
 func (c *Cluster) grant() error {
 	watches := []string{"list", "watch"}
 	role := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "sluice"},
 		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: watches},
+			{APIGroups: []string{""}, Resources: []string{"services", "nodes", "pods"}, Verbs: watches},
 			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: watches},
 			{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"servicecidrs"}, Verbs: watches},
 		},

@@ -71,3 +71,39 @@ func TestSocketsAreBalancedWithoutSluice(t *testing.T) {
 		t.Errorf("after --cleanup the Service answers: %s", r)
 	}
 }
+
+// Connections of processes in exempt cgroups, also in those made later, are translated packet by packet.
+func TestExemptCgroups(t *testing.T) {
+	kerneltest.NeedPrograms(t)
+	w := newTestEnvIn(t, lab.Options{Cgroups: true})
+	node := w.lab.NodeA
+	inside := func(path string) func(func() error) error {
+		return lab.Inside(t, lab.Below(t, node.Cgroup(), path), node.NetNSFD())
+	}
+	early, other := inside("mesh-early/proxy"), inside("other")
+	w.args = append(w.args, "--proxy-mode=ebpf", "--exempt-cgroups=mesh-*/proxy",
+		"--bpf-dir="+filepath.Join(lab.BPFFS(t), "sluice"), "--cgroup-root="+node.Cgroup())
+	d := w.start(launch{})
+	d.waitSynced(1)
+	to := w.ways()[2].To
+	check := func(name string, run func(func() error) error, exempt bool) {
+		t.Helper()
+		if got, err := node.PeerInKernel(run, to); got != exempt || err != nil {
+			t.Errorf("%s: a connection is translated packet by packet: %t, want %t; %v", name, got, exempt, err)
+		}
+	}
+	check("early", early, true)
+	check("other", other, false)
+
+	late := inside("mesh-late/proxy")
+	w.waitMetric("sluice_ebpf_exempt_cgroups", "2")
+	check("late", late, true)
+	check("beside", inside("mesh-late/app"), false)
+
+	d.kill()
+	d = w.start(launch{})
+	d.waitSynced(1)
+	check("early, after a restart", early, true)
+	check("other, after a restart", other, false)
+	d.kill()
+}

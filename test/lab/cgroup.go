@@ -38,6 +38,25 @@ func Cgroup(t T) string {
 	return dir
 }
 
+// Below makes the cgroups of a path below one that Cgroup has made, and returns the last. They are removed with that one.
+func Below(t T, cgroup, path string) string {
+	t.Helper()
+	for name := range strings.SplitSeq(path, "/") {
+		cgroup = filepath.Join(cgroup, name)
+		err := os.Mkdir(cgroup, 0o755)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(cgroup, "cgroup.type"), []byte("threaded"), 0)
+		}
+		if err != nil {
+			t.Fatalf("make a cgroup: %v", err)
+		}
+	}
+	return cgroup
+}
+
 // removeSoon removes a cgroup, and those below, when their threads have ended; the next test process removes it otherwise.
 func removeSoon(dir string) {
 	for range 100 {

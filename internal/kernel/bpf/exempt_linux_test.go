@@ -20,7 +20,12 @@ func TestExemptCgroups(t *testing.T) {
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
 	inside, ids := map[string]func(func() error) error{}, map[string]uint64{}
 	for _, name := range []string{"a", "a/below", "b"} {
-		inside[name], ids[name] = n.below(name)
+		dir := lab.Below(t, n.opt.Cgroup, name)
+		id, err := CgroupID(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside[name], ids[name] = lab.Inside(t, dir, n.opt.NetNS), id
 	}
 	want := func(balanced map[string]bool) {
 		t.Helper()
@@ -59,23 +64,6 @@ func TestExemptCgroups(t *testing.T) {
 	n.conn = n.reopen(func(o *Options) { o.Exempting = 0 }) // as with another configuration
 	n.write()
 	want(map[string]bool{"a": true, "a/below": true, "b": true})
-}
-
-// below makes a cgroup in that of the node, and returns a thread in it, and the id.
-func (n *node) below(name string) (run func(func() error) error, id uint64) {
-	n.t.Helper()
-	dir := filepath.Join(n.opt.Cgroup, name)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0); err != nil {
-		n.t.Fatal(err)
-	}
-	id, err := CgroupID(dir)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return lab.Inside(n.t, dir, n.opt.NetNS), id
 }
 
 // A process in the root of all cgroups that connects a socket of a cgroup below, as threads of the kernel do, is exempt

@@ -73,18 +73,22 @@ func start(t *testing.T, api *apiServer) *testSource {
 
 func startWith(t *testing.T, client *Client) *testSource {
 	t.Helper()
+	return startOptions(t, Options{Client: client, NodeName: "n1", AllowExternalIPs: true})
+}
+
+// startOptions starts a Source whose log and problems are recorded.
+func startOptions(t *testing.T, o Options) *testSource {
+	t.Helper()
 	f := &testSource{t: t, store: cluster.NewStore(), log: &texttest.Buffer{}, state: map[string]string{}}
-	src := New(f.store, Options{
-		Client: client, NodeName: "n1", AllowExternalIPs: true,
-		Log: slog.New(slog.NewTextHandler(f.log, nil)),
-		Report: func(ps []route.Problem) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			for _, p := range ps {
-				f.problems = append(f.problems, p.Object+" "+p.Field)
-			}
-		},
-	})
+	o.Log = slog.New(slog.NewTextHandler(f.log, nil))
+	o.Report = func(ps []route.Problem) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, p := range ps {
+			f.problems = append(f.problems, p.Object+" "+p.Field)
+		}
+	}
+	src := New(f.store, o)
 	f.src = src
 	shortenPauses(src)
 	ctx, cancel := context.WithCancel(t.Context())
