@@ -22,6 +22,9 @@ type EBPF struct {
 	// ExemptRoot means that so are those of processes in the root of all cgroups, as threads of the kernel are, but not below.
 	ExemptRoot bool
 
+	// GuardNodePorts means that other programs cannot bind the ports of NodePorts.
+	GuardNodePorts bool
+
 	ExemptPods string // a label selector: so are those of these pods; empty: of no pod
 }
 
@@ -31,7 +34,7 @@ const defaultBPFDir = "/sys/fs/bpf/sluice"
 // ebpf returns the settings of the mode ebpf.
 func (c *check) ebpf() EBPF {
 	e := EBPF{
-		Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot, ExemptPods: c.exemptPods(),
+		Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot, ExemptPods: c.exemptPods(), GuardNodePorts: c.own.GuardNodePorts,
 	}
 	e.ExemptCgroups, e.ExemptRoot = c.exemptCgroups()
 	for flag, value := range map[string]string{"bpf-dir": e.Dir, "cgroup-root": e.Cgroup} {
@@ -50,7 +53,7 @@ func (c *check) ebpf() EBPF {
 			c.warn("--%s has an effect in mode ebpf and with --cleanup only: the mode is %s", flag, c.config.Mode)
 		}
 	}
-	for _, flag := range []string{"exempt-cgroups", "exempt-pods"} {
+	for _, flag := range []string{"exempt-cgroups", "exempt-pods", "guard-node-ports"} {
 		if _, given := c.flags[flag]; given {
 			c.warn("--%s has an effect in mode ebpf only: the mode is %s", flag, c.config.Mode)
 		}

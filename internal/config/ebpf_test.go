@@ -27,8 +27,8 @@ func TestEBPF(t *testing.T) {
 	for args, want := range map[string]EBPF{
 		"": {Dir: "/sys/fs/bpf/sluice"},
 		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {Dir: "/run/bpf/s", Cgroup: "/sys/fs/cgroup/unified"},
-		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy --exempt-pods=a==b,!c": {
-			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"}, ExemptRoot: true, ExemptPods: "a==b,!c",
+		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy --exempt-pods=a==b,!c --guard-node-ports": {
+			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"}, ExemptRoot: true, GuardNodePorts: true, ExemptPods: "a==b,!c",
 		},
 		"--proxy-mode=nftables": {Dir: "/sys/fs/bpf/sluice"}, // what another mode has left is found there
 	} {
@@ -57,6 +57,7 @@ func TestEBPF(t *testing.T) {
 		"--proxy-mode=nftables --cgroup-root=/x":               "--cgroup-root has an effect in mode ebpf and with --cleanup only",
 		"--proxy-mode=nftables --exempt-cgroups=x":             "--exempt-cgroups has an effect in mode ebpf only",
 		"--proxy-mode=nftables --exempt-pods=x":                "--exempt-pods has an effect in mode ebpf only",
+		"--proxy-mode=nftables --guard-node-ports":             "--guard-node-ports has an effect in mode ebpf only",
 		"--proxy-mode=ebpf --exempt-pods=x --manifests=/x.yml": "--exempt-pods has no effect with --manifests",
 	} {
 		_, said, err := loadEBPF(t, strings.Fields(args)...)

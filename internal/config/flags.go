@@ -45,6 +45,7 @@ type ownFlags struct {
 	CgroupRoot      string           `json:"cgroup-root"`
 	ExemptCgroups   string           `json:"exempt-cgroups"`
 	ExemptPods      string           `json:"exempt-pods"`
+	GuardNodePorts  bool             `json:"guard-node-ports"`
 }
 
 // Group is a heading of the help text and the flags below it.

@@ -24,6 +24,7 @@ func version(cookie uint64, o Options) string {
 	h.Write(native32(uint32(o.ConnectedUDP)))
 	h.Write([]byte(o.Node))
 	h.Write(native32(uint32(o.Exempting)))
+	h.Write(native32(uint32(len(o.points()))))
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
@@ -45,14 +46,18 @@ func cookieOf(ns int) (cookie uint64, err error) {
 }
 
 // points are where the programs are attached.
-func points() map[string]ebpf.AttachType {
-	return map[string]ebpf.AttachType{
+func (o Options) points() map[string]ebpf.AttachType {
+	all := map[string]ebpf.AttachType{
 		sockProgSluiceConnect4: ebpf.AttachCGroupInet4Connect, sockProgSluiceConnect6: ebpf.AttachCGroupInet6Connect,
 		sockProgSluiceSendmsg4: ebpf.AttachCGroupUDP4Sendmsg, sockProgSluiceSendmsg6: ebpf.AttachCGroupUDP6Sendmsg,
 		sockProgSluiceRecvmsg4: ebpf.AttachCGroupUDP4Recvmsg, sockProgSluiceRecvmsg6: ebpf.AttachCGroupUDP6Recvmsg,
 		sockProgSluiceGetpeer4: ebpf.AttachCgroupInet4GetPeername, sockProgSluiceGetpeer6: ebpf.AttachCgroupInet6GetPeername,
 		sockProgSluiceLearn: ebpf.AttachCGroupSockOps, sockProgSluiceRelease: ebpf.AttachCgroupInetSockRelease,
 	}
+	if o.GuardNodePorts {
+		all[sockProgSluiceBind4], all[sockProgSluiceBind6] = ebpf.AttachCGroupInet4Bind, ebpf.AttachCGroupInet6Bind
+	}
+	return all
 }
 
 // The name of a pinned link is that of its program, and the version.
@@ -65,7 +70,7 @@ func (c *Conn) attached() (string, error) {
 	if err != nil || len(names) == 0 {
 		return "", err
 	}
-	for program := range points() {
+	for program := range c.opt.points() {
 		l, err := c.linkOf(names, program)
 		if err != nil {
 			return "", err
@@ -136,7 +141,7 @@ func (c *Conn) attach() error {
 	if err != nil {
 		return err
 	}
-	for program, at := range points() {
+	for program, at := range c.opt.points() {
 		if err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: at, Program: programs.Programs[program]}); err != nil {
 			return fmt.Errorf("attach program %s to %s: %w", program, c.opt.Cgroup, err)
 		}

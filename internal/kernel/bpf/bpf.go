@@ -21,16 +21,17 @@ const (
 	Members
 	PodPrefixes
 	NodeAddrs
+	NodePorts
 	Frontends
 	Programs
 )
 
 // tables returns those that are maps.
-func tables() []Table { return []Table{Slots, Members, PodPrefixes, NodeAddrs, Frontends} }
+func tables() []Table { return []Table{Slots, Members, PodPrefixes, NodeAddrs, NodePorts, Frontends} }
 
 // String returns the name of the map in sock.c.
 func (t Table) String() string {
-	return [...]string{"", "slots", "members", "pod_prefixes", "node_addrs", "frontends", "programs"}[t]
+	return [...]string{"", "slots", "members", "pod_prefixes", "node_addrs", "node_ports", "frontends", "programs"}[t]
 }
 
 // Where says in which network namespaces UDP sockets are balanced when they connect: those in which they can be destroyed

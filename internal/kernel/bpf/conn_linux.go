@@ -29,6 +29,9 @@ type Options struct {
 	// Exempting says which connections are for packets, whatever their Service.
 	Exempting Exempting
 
+	// GuardNodePorts means that programs in the network of the node cannot bind the ports in NodePorts: bind(2) returns EPERM.
+	GuardNodePorts bool
+
 	// Program is the binary that calls Client if IsClient says so. Try executes it in another cgroup; empty: it does not.
 	Program string
 }

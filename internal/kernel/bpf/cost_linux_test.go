@@ -31,7 +31,7 @@ func BenchmarkPrograms(b *testing.B) {
 			return errors.Join(unix.Connect(fd, &unix.SockaddrInet4{Addr: [4]byte{10, 96, 0, 1}, Port: 80}), unix.Close(fd))
 		})
 	}
-	for program := range points() {
+	for program := range (Options{GuardNodePorts: true}).points() {
 		l, err := n.conn.linkOf(names, program)
 		if err != nil {
 			b.Fatal(err)

@@ -81,6 +81,11 @@ func (m Member) Entry() Entry {
 // NodeAddr returns the entry of an address that serves NodePorts.
 func NodeAddr(a netip.Addr) Entry { return entry(NodeAddrs, address(a), native32(1)) }
 
+// NodePort returns the entry of a port that other programs must not bind, at all addresses of a family.
+func NodePort(any netip.Addr, port uint16, protocol uint8) Entry {
+	return entry(NodePorts, append(endpoint(netip.AddrPortFrom(any, port))[:18], protocol, 0), native32(1))
+}
+
 // PodPrefix returns the entry of addresses that pods on this node have.
 func PodPrefix(p netip.Prefix) Entry {
 	bits := p.Bits()
@@ -103,6 +108,8 @@ func (t Table) sizes() (key, value int) {
 		return 20, 4
 	case NodeAddrs:
 		return 16, 4
+	case NodePorts:
+		return 20, 4
 	case Frontends:
 		return 20, 24
 	default:
@@ -176,6 +183,8 @@ func (k Key) String() string {
 		return fmt.Sprintf("pod_prefixes %s", netip.PrefixFrom(a, bits))
 	case NodeAddrs:
 		return "node_addrs " + addressIn(d).String()
+	case NodePorts:
+		return fmt.Sprintf("node_ports %s/%s", endpointIn(d), protocolName(d[18]))
 	case Frontends:
 		return fmt.Sprintf("frontends %s/%s for %s", endpointIn(d), protocolName(d[18]), Clients(d[19]))
 	default:

@@ -61,7 +61,7 @@ func (c *Conn) Effective() error {
 	if err != nil {
 		return err
 	}
-	for program, at := range points() {
+	for program, at := range c.opt.points() {
 		l, err := c.linkOf(names, program)
 		if err != nil || l == nil {
 			return fmt.Errorf("program %s is not attached: %w", program, errors.Join(err, ErrNotFound))

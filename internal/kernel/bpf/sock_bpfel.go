@@ -28,11 +28,14 @@ const (
 	sockMapMembers         = "members"
 	sockMapNewcomers       = "newcomers"
 	sockMapNodeAddrs       = "node_addrs"
+	sockMapNodePorts       = "node_ports"
 	sockMapOriginals       = "originals"
 	sockMapPodPrefixes     = "pod_prefixes"
 	sockMapRequests        = "requests"
 	sockMapSlots           = "slots"
 	sockMapUdpSockets      = "udp_sockets"
+	sockProgSluiceBind4    = "sluice_bind4"
+	sockProgSluiceBind6    = "sluice_bind6"
 	sockProgSluiceConnect4 = "sluice_connect4"
 	sockProgSluiceConnect6 = "sluice_connect6"
 	sockProgSluiceGetpeer4 = "sluice_getpeer4"
@@ -91,6 +94,8 @@ type sockSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockProgramSpecs struct {
+	SluiceBind4    *ebpf.ProgramSpec `ebpf:"sluice_bind4"`
+	SluiceBind6    *ebpf.ProgramSpec `ebpf:"sluice_bind6"`
 	SluiceConnect4 *ebpf.ProgramSpec `ebpf:"sluice_connect4"`
 	SluiceConnect6 *ebpf.ProgramSpec `ebpf:"sluice_connect6"`
 	SluiceGetpeer4 *ebpf.ProgramSpec `ebpf:"sluice_getpeer4"`
@@ -119,6 +124,7 @@ type sockMapSpecs struct {
 	Members     *ebpf.MapSpec `ebpf:"members"`
 	Newcomers   *ebpf.MapSpec `ebpf:"newcomers"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
+	NodePorts   *ebpf.MapSpec `ebpf:"node_ports"`
 	Originals   *ebpf.MapSpec `ebpf:"originals"`
 	PodPrefixes *ebpf.MapSpec `ebpf:"pod_prefixes"`
 	Requests    *ebpf.MapSpec `ebpf:"requests"`
@@ -168,6 +174,7 @@ type sockMaps struct {
 	Members     *ebpf.Map `ebpf:"members"`
 	Newcomers   *ebpf.Map `ebpf:"newcomers"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
+	NodePorts   *ebpf.Map `ebpf:"node_ports"`
 	Originals   *ebpf.Map `ebpf:"originals"`
 	PodPrefixes *ebpf.Map `ebpf:"pod_prefixes"`
 	Requests    *ebpf.Map `ebpf:"requests"`
@@ -189,6 +196,7 @@ func (m *sockMaps) Close() error {
 		m.Members,
 		m.Newcomers,
 		m.NodeAddrs,
+		m.NodePorts,
 		m.Originals,
 		m.PodPrefixes,
 		m.Requests,
@@ -211,6 +219,8 @@ type sockVariables struct {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockPrograms struct {
+	SluiceBind4    *ebpf.Program `ebpf:"sluice_bind4"`
+	SluiceBind6    *ebpf.Program `ebpf:"sluice_bind6"`
 	SluiceConnect4 *ebpf.Program `ebpf:"sluice_connect4"`
 	SluiceConnect6 *ebpf.Program `ebpf:"sluice_connect6"`
 	SluiceGetpeer4 *ebpf.Program `ebpf:"sluice_getpeer4"`
@@ -225,6 +235,8 @@ type sockPrograms struct {
 
 func (p *sockPrograms) Close() error {
 	return _SockClose(
+		p.SluiceBind4,
+		p.SluiceBind6,
 		p.SluiceConnect4,
 		p.SluiceConnect6,
 		p.SluiceGetpeer4,

@@ -98,7 +98,7 @@ func (t *trial) close() {
 
 // attach attaches the programs, replaces them, and verifies that they are effective in the cgroup below.
 func (t *trial) attach() error {
-	for name, point := range points() {
+	for name, point := range (Options{}).points() {
 		p := t.programs.Programs[name]
 		l, err := link.AttachCgroup(link.CgroupOptions{Path: t.top.path, Attach: point, Program: p})
 		if err != nil {

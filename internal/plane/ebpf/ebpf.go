@@ -30,6 +30,9 @@ type Options struct {
 	// Packets is the plane beneath.
 	Packets plane.Plane
 
+	// GuardNodePorts means that the ports of NodePorts are noted, so that other programs cannot bind them.
+	GuardNodePorts bool
+
 	// Ramp makes the share of backends grow from now on (bpf.Conn). Nil: new backends get all of it at once.
 	Ramp func(backends []bpf.Member, window time.Duration) error
 }

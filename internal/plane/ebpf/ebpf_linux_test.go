@@ -85,3 +85,21 @@ func TestDecisions(t *testing.T) {
 		t.Log(all)
 	}
 }
+
+// With the option all NodePorts are noted, also those that are for packets; without, none.
+func TestGuardedNodePorts(t *testing.T) {
+	for _, guard := range []bool{false, true} {
+		k := bpf.NewFake()
+		opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
+		apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}, GuardNodePorts: guard}), planetest.Compile(planetest.EveryShape(), opt))
+		all, err := text(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{"node_ports 0.0.0.0:30020/tcp", "node_ports [::]:30020/tcp", "node_ports 0.0.0.0:30010/tcp"} {
+			if strings.Contains(all, line) != guard {
+				t.Errorf("with the option %t: %q: %t in\n%s", guard, line, !guard, all)
+			}
+		}
+	}
+}

@@ -24,7 +24,7 @@ func Kind(packets plane.Kind) plane.Kind {
 	k.Facts.Name, k.Facts.Path = mode, pathOver(packets.Facts.Path)
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
-		return New(bpf.NewFake(), Options{Families: s.Families, Packets: packets.Preview(s)})
+		return New(bpf.NewFake(), Options{Families: s.Families, Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
 	}
 	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		on, err := packets.Open(ctx, s)
@@ -56,7 +56,7 @@ func Kind(packets plane.Kind) plane.Kind {
 
 // place returns where the programs and maps are, until done is called.
 func place(s plane.Setup) (o bpf.Options, done func() error, err error) {
-	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, Exempting: exempting(s.Config.EBPF)}
+	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, Exempting: exempting(s.Config.EBPF), GuardNodePorts: s.Config.EBPF.GuardNodePorts}
 	if o.Cgroup != "" {
 		return o, func() error { return nil }, nil
 	}
@@ -91,7 +91,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
-	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane, Ramp: conn.Ramp})
+	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane, Ramp: conn.Ramp, GuardNodePorts: o.GuardNodePorts})
 	answers := &balancing{sockets: conn.Sockets, node: o.Node}
 	opened.Balance, opened.Shares = answers.balance, answers.shares
 	exempt, err := exemptions(s, o, conn)
@@ -113,7 +113,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 			done()
 			return nil, nil, err
 		}
-		return New(other, Options{Families: s.Families, Packets: packets}), func() {
+		return New(other, Options{Families: s.Families, Packets: packets, GuardNodePorts: o.GuardNodePorts}), func() {
 			_ = other.Close() // it was only read from
 			done()
 		}, nil

@@ -21,11 +21,26 @@ func (p *Plane) render(svc *route.Service) []entry {
 	r := rendering{known: map[key]bool{}}
 	for i := range svc.Ports {
 		port := &svc.Ports[i]
-		if slices.Contains(p.opt.Families, port.Family) && decidable(port) {
+		if !slices.Contains(p.opt.Families, port.Family) {
+			continue
+		}
+		if p.opt.GuardNodePorts && port.Protocol != cluster.SCTP { // the kernel asks no program about sockets of SCTP
+			r.guard(port)
+		}
+		if decidable(port) {
 			r.port(svc.Name, port)
 		}
 	}
 	return r.list
+}
+
+// guard adds the NodePorts of a port, also those that are for packets.
+func (r *rendering) guard(p *route.Port) {
+	for i := range p.Frontends {
+		if f := &p.Frontends[i]; f.Kind == route.NodePort {
+			r.add(bpf.NodePort(addrOf(p, f), f.Port, uint8(p.Protocol)))
+		}
+	}
 }
 
 // decidable reports whether programs may decide connections of a port. They do not see those of SCTP. With session

@@ -2,7 +2,8 @@
 // is translated. README.md draws the maps.
 //
 // A program that cannot decide exactly what the packet plane would decide leaves the address as it is: the
-// packets then go to the packet plane. No program ever makes a system call fail.
+// packets then go to the packet plane. No program makes a system call fail, except bind(2) of the ports of NodePorts,
+// where that is asked for.
 
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -176,6 +177,15 @@ struct {
 	__type(key, struct address);
 	__type(value, __u32);
 } node_addrs SEC(".maps");
+
+// NodePorts, also those that are for packets: frontend keys with clients 0. Only the programs that bind read it.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct frontend_key);
+	__type(value, __u32);
+} node_ports SEC(".maps");
 
 // Addresses by which pods on this node are recognized.
 struct {
@@ -802,5 +812,37 @@ SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)
 	}
 	return passed;
 }
+
+// claimed reports whether there is a NodePort with the port of a socket, at addresses of the family of an unspecified one.
+static always_inline int claimed(struct bpf_sock_addr *ctx, const struct address *any)
+{
+	struct frontend_key k = { .addr = *any, .port = ctx->user_port, .protocol = ctx->protocol };
+	return bpf_map_lookup_elem(&node_ports, &k) != 0;
+}
+
+// may_bind reports whether a program may bind a socket to an address. Connections to a NodePort would never reach it. A
+// socket of IPv6 that has no address yet may serve IPv4 as well.
+static always_inline int may_bind(struct bpf_sock_addr *ctx, const struct endpoint *at)
+{
+	const struct address any6 = {}, any4 = mapped(0);
+	int v4 = is4(&at->addr), any = equal(&at->addr, v4 ? &any4 : &any6);
+	if (!at->port || bpf_get_netns_cookie(ctx) != node_netns)
+		return 1;
+	if (!any && !bpf_map_lookup_elem(&node_addrs, &at->addr))
+		return 1;
+	if (!v4 && claimed(ctx, &any6))
+		return 0;
+	return !(v4 || any) || !claimed(ctx, &any4);
+}
+
+#define BIND_PROGRAM(name, section, family)                                    \
+	SEC(section) int name(struct bpf_sock_addr *ctx)                       \
+	{                                                                      \
+		struct endpoint at = read##family(ctx);                        \
+		return may_bind(ctx, &at);                                     \
+	}
+
+BIND_PROGRAM(sluice_bind4, "cgroup/bind4", 4)
+BIND_PROGRAM(sluice_bind6, "cgroup/bind6", 6)
 
 char _license[] SEC("license") = "Apache-2.0";
