@@ -248,7 +248,7 @@ struct {
 	__type(value, struct member_key);
 } counted SEC(".maps");
 
-// The source address of a network namespace, as its last TCP connection had it.
+// The source address of a network namespace, as its last TCP connection or connected UDP socket had it.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -752,6 +752,46 @@ static always_inline void write6(struct bpf_sock_addr *ctx, const struct endpoin
 	ctx->user_port = e->port;
 }
 
+// learn remembers the source address of a network namespace.
+static always_inline void learn(__u64 netns, const struct address *own)
+{
+	struct client_key k = { .netns = netns, .is4 = is4(own) };
+	if (netns == node_netns)
+		return;
+	if (k.is4 ? !own->word[3] || (own->word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000)
+		  : own->word[0] == 0 || (own->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
+		return; // none, loopback, link-local: not what other connections have
+	struct address *last = bpf_map_lookup_elem(&clients, &k);
+	if (!last || !equal(last, own))
+		bpf_map_update_elem(&clients, &k, own, BPF_ANY);
+}
+
+// learn_connected remembers the source address of a connected UDP socket, when its program asks for the peer or receives. There is no
+// event of the connection itself, as TCP has.
+static always_inline void learn_connected(struct bpf_sock_addr *ctx)
+{
+	volatile struct bpf_sock *sk = ctx->sk; // the verifier wants constant offsets
+	if (!sk || ctx->protocol != IPPROTO_UDP || !sk->dst_port)
+		return;
+	__u32 own4 = sk->src_ip4;
+	struct address own6 = { .word = { sk->src_ip6[0], sk->src_ip6[1], sk->src_ip6[2], sk->src_ip6[3] } };
+	struct address own = sk->family == AF_INET ? mapped(own4) : own6;
+	learn(bpf_get_netns_cookie(ctx), &own);
+}
+
+// seen_peer and seen_sender learn the source address before they do what peer and original do.
+static always_inline int seen_peer(struct bpf_sock_addr *ctx, struct endpoint *from)
+{
+	learn_connected(ctx);
+	return peer(ctx, from);
+}
+
+static always_inline int seen_sender(struct bpf_sock_addr *ctx, struct endpoint *from)
+{
+	learn_connected(ctx);
+	return original(ctx, from);
+}
+
 #define ADDRESS_PROGRAM(name, section, family, condition, decide)              \
 	SEC(section) int name(struct bpf_sock_addr *ctx)                       \
 	{                                                                      \
@@ -765,35 +805,21 @@ ADDRESS_PROGRAM(sluice_connect4, "cgroup/connect4", 4, 1, connect(ctx, &seen, &n
 ADDRESS_PROGRAM(sluice_connect6, "cgroup/connect6", 6, 1, connect(ctx, &seen, &now))
 ADDRESS_PROGRAM(sluice_sendmsg4, "cgroup/sendmsg4", 4, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now))
 ADDRESS_PROGRAM(sluice_sendmsg6, "cgroup/sendmsg6", 6, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now))
-ADDRESS_PROGRAM(sluice_recvmsg4, "cgroup/recvmsg4", 4, 1, original(ctx, &now))
-ADDRESS_PROGRAM(sluice_recvmsg6, "cgroup/recvmsg6", 6, 1, original(ctx, &now))
-ADDRESS_PROGRAM(sluice_getpeer4, "cgroup/getpeername4", 4, 1, peer(ctx, &now))
-ADDRESS_PROGRAM(sluice_getpeer6, "cgroup/getpeername6", 6, 1, peer(ctx, &now))
+ADDRESS_PROGRAM(sluice_recvmsg4, "cgroup/recvmsg4", 4, 1, seen_sender(ctx, &now))
+ADDRESS_PROGRAM(sluice_recvmsg6, "cgroup/recvmsg6", 6, 1, seen_sender(ctx, &now))
+ADDRESS_PROGRAM(sluice_getpeer4, "cgroup/getpeername4", 4, 1, seen_peer(ctx, &now))
+ADDRESS_PROGRAM(sluice_getpeer6, "cgroup/getpeername6", 6, 1, seen_peer(ctx, &now))
 
-// sluice_learn remembers the source address of a network namespace.
+// sluice_learn remembers the source address of TCP connections.
 SEC("sockops") int sluice_learn(struct bpf_sock_ops *ctx)
 {
-	if (ctx->op != BPF_SOCK_OPS_TCP_CONNECT_CB)
+	volatile struct bpf_sock_ops *v = ctx; // the verifier wants constant offsets
+	if (v->op != BPF_SOCK_OPS_TCP_CONNECT_CB)
 		return 1;
-	struct client_key k = { .netns = bpf_get_netns_cookie(ctx) };
-	struct address own = {};
-	if (k.netns == node_netns)
-		return 1;
-	if (ctx->family == AF_INET) {
-		own = mapped(ctx->local_ip4);
-	} else {
-		own.word[0] = ctx->local_ip6[0];
-		own.word[1] = ctx->local_ip6[1];
-		own.word[2] = ctx->local_ip6[2];
-		own.word[3] = ctx->local_ip6[3];
-	}
-	k.is4 = is4(&own);
-	if (k.is4 ? (own.word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000)
-		  : own.word[0] == 0 || (own.word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
-		return 1; // loopback, link-local: not what other connections have
-	struct address *last = bpf_map_lookup_elem(&clients, &k);
-	if (!last || !equal(last, &own))
-		bpf_map_update_elem(&clients, &k, &own, BPF_ANY);
+	__u32 own4 = v->local_ip4;
+	struct address own6 = { .word = { v->local_ip6[0], v->local_ip6[1], v->local_ip6[2], v->local_ip6[3] } };
+	struct address own = v->family == AF_INET ? mapped(own4) : own6;
+	learn(bpf_get_netns_cookie(ctx), &own);
 	return 1;
 }
 
