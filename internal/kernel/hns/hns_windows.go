@@ -79,7 +79,7 @@ func (*Service) Network(_ context.Context, name string) (Network, error) {
 		}
 		network.Remote = append(network.Remote, RemoteSubnet{prefix, provider})
 	}
-	return network, nil
+	return network.Canonical(), nil
 }
 
 // Endpoints returns the endpoints of all networks.
@@ -90,7 +90,7 @@ func (*Service) Endpoints(context.Context) ([]Endpoint, error) {
 	}
 	all := make([]Endpoint, len(list))
 	for i := range list {
-		all[i] = endpointOf(&list[i])
+		all[i] = endpointOf(&list[i]).Canonical()
 	}
 	return all, nil
 }
@@ -137,7 +137,7 @@ func (*Service) CreateEndpoint(_ context.Context, e Endpoint) (string, error) {
 	if err != nil {
 		return "", mapped(fmt.Sprintf("create the endpoint %s", e.Addrs), err)
 	}
-	return made.Id, nil
+	return ID(made.Id), nil
 }
 
 // DeleteEndpoint deletes an endpoint, or returns ErrNotFound.

@@ -58,7 +58,7 @@ func (s *state) root(name string, family route.Family) netip.Addr {
 func (s *state) setEndpoints(list []hns.Endpoint) {
 	s.endpoints, s.hidden, s.elsewhere = map[netip.Addr]hns.Endpoint{}, map[string]hns.Endpoint{}, map[string]bool{}
 	for _, e := range list {
-		if !strings.EqualFold(e.Network, s.network.ID) {
+		if e.Network != s.network.ID {
 			s.elsewhere[e.ID] = true
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
@@ -55,6 +56,11 @@ func Contract(t *testing.T, h HNS) {
 		t.Fatalf("network %+v, %v, want %+v", n, err, want)
 	}
 	ids := contractEndpoints(t, h, n.ID)
+	for _, id := range append(slices.Clone(ids), n.ID) {
+		if id != hns.ID(id) || id == strings.ToUpper(id) {
+			t.Errorf("the ID %s is not in lower case, or has no letters", id)
+		}
+	}
 	contractBalancers(t, h, ids)
 	for _, id := range ids {
 		if err := h.DeleteEndpoint(ctx, id); err != nil {
@@ -115,6 +121,9 @@ func contractBalancers(t *testing.T, h HNS, ids []string) {
 		}
 		l.ID = id
 		checkBalancer(t, h, l)
+		if id != hns.ID(id) {
+			t.Errorf("the ID %s is not in lower case", id)
+		}
 		if _, err := h.CreateLoadBalancer(ctx, l); !errors.Is(err, hns.ErrPortExists) {
 			t.Errorf("%s again: %v", l, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
@@ -33,6 +34,9 @@ type Fake struct {
 
 	// KeepDangling means that load balancers stay when the network of their endpoints is deleted, with their IDs.
 	KeepDangling bool
+
+	// Normalize, if not nil, returns a load balancer as HNS returns it, from what was written.
+	Normalize func(hns.LoadBalancer) hns.LoadBalancer
 
 	// Refuse, if not nil, returns an error for calls that HNS does not accept, by their line in Writes.
 	Refuse func(write string) error
@@ -62,7 +66,7 @@ func New(network hns.Network) *Fake {
 
 func (f *Fake) id() string {
 	f.last++
-	return fmt.Sprintf("00000000-0000-0000-0000-%012d", f.last)
+	return fmt.Sprintf("c0ffee00-abcd-4ef0-8abc-%012x", f.last)
 }
 
 // AddNetwork creates a network with a new ID.
@@ -145,7 +149,7 @@ func (f *Fake) Endpoints(context.Context) ([]hns.Endpoint, error) {
 	defer f.mu.Unlock()
 	var all []hns.Endpoint
 	for _, id := range slices.Sorted(maps.Keys(f.endpoints)) {
-		all = append(all, f.endpoints[id])
+		all = append(all, returnedEndpoint(f.endpoints[id]).Canonical())
 	}
 	return all, nil
 }
@@ -154,6 +158,7 @@ func (f *Fake) Endpoints(context.Context) ([]hns.Endpoint, error) {
 func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	e = e.Canonical()
 	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), func(n hns.Network) bool { return n.ID == e.Network }) {
 		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNotFound)
 	}
@@ -177,6 +182,7 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error)
 func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	id = hns.ID(id)
 	e, has := f.endpoints[id]
 	if !has {
 		return fmt.Errorf("endpoint %s: %w", id, hns.ErrNotFound)
@@ -210,15 +216,36 @@ func (f *Fake) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
 	defer f.mu.Unlock()
 	var all []hns.LoadBalancer
 	for _, id := range slices.Sorted(maps.Keys(f.balancers)) {
-		all = append(all, f.balancers[id])
+		all = append(all, f.returned(f.balancers[id]).Canonical())
 	}
 	return all, nil
+}
+
+// returnedEndpoint returns an endpoint as HNS returns it: the ID of its network is spelled in another way than in the
+// document of the network.
+func returnedEndpoint(e hns.Endpoint) hns.Endpoint {
+	e.Network = strings.ToUpper(e.Network)
+	return e
+}
+
+// returned returns a load balancer as HNS returns it: its IDs are spelled in another way than in the documents of endpoints.
+func (f *Fake) returned(l hns.LoadBalancer) hns.LoadBalancer {
+	if f.Normalize != nil {
+		l = f.Normalize(l)
+	}
+	l = l.Canonical() // a copy
+	l.ID = strings.ToUpper(l.ID)
+	for i, id := range l.Endpoints {
+		l.Endpoints[i] = strings.ToUpper(id)
+	}
+	return l
 }
 
 // CreateLoadBalancer creates a load balancer.
 func (f *Fake) CreateLoadBalancer(_ context.Context, l hns.LoadBalancer) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	l = l.Canonical()
 	l.ID = f.id()
 	if err := f.check(l); err != nil {
 		return "", err
@@ -234,6 +261,7 @@ func (f *Fake) CreateLoadBalancer(_ context.Context, l hns.LoadBalancer) (string
 func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	l = l.Canonical()
 	if !f.Version.Modify {
 		return hns.ErrNotImplemented
 	}
@@ -254,6 +282,7 @@ func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 func (f *Fake) DeleteLoadBalancer(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	id = hns.ID(id)
 	l, has := f.balancers[id]
 	if !has {
 		return fmt.Errorf("load balancer %s: %w", id, hns.ErrNotFound)

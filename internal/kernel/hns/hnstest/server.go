@@ -165,7 +165,7 @@ func (f *Fake) enumerate(call string, text []byte) ([]string, error) {
 	defer f.mu.Unlock()
 	ids := []string{}
 	add := func(id, name, network string) {
-		if (filter.ID == "" || filter.ID == id) && (filter.Name == "" || filter.Name == name) &&
+		if (filter.ID == "" || strings.EqualFold(filter.ID, id)) && (filter.Name == "" || filter.Name == name) &&
 			(filter.VirtualNetwork == "" || strings.EqualFold(filter.VirtualNetwork, network)) {
 			ids = append(ids, id)
 		}
@@ -208,7 +208,7 @@ func (f *Fake) endpointWith(id string) (any, error) {
 	if !has {
 		return nil, fmt.Errorf("endpoint %s: %w", id, hns.ErrNotFound)
 	}
-	return endpointOf(e), nil
+	return endpointOf(returnedEndpoint(e)), nil
 }
 
 func (f *Fake) balancerWith(id string) (any, error) {
@@ -218,7 +218,7 @@ func (f *Fake) balancerWith(id string) (any, error) {
 	if !has {
 		return nil, fmt.Errorf("load balancer %s: %w", id, hns.ErrNotFound)
 	}
-	return balancerOf(l), nil
+	return balancerOf(f.returned(l)), nil
 }
 
 // versionOf returns a version of HNS that can do something (hcnglobals.go of hnslib has the ranges).
