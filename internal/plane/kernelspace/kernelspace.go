@@ -86,7 +86,9 @@ type Plane struct {
 	waits  waiting
 	took   atomic.Int64    // the duration of the last Refresh in nanoseconds, for Watch
 	noted  map[string]bool // problems that were reported
-	stuck  bool            // HNS confirms changes in place, and does not make them
+
+	formNoted bool                  // HNS returns settings in another form, which was reported
+	forms     atomic.Pointer[forms] // of the last Refresh, for readers
 
 	// single means that HNS takes one load balancer for each address and port: only backends with
 	// the most common port are served.
@@ -100,7 +102,7 @@ func New(h HNS, opt Options) *Plane {
 	}
 	return &Plane{
 		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{},
-		writer: &writer{hns: h, opt: opt, modified: map[string]modification{}, unmoved: map[key]bool{}, lacking: lacking{}},
+		writer: &writer{hns: h, opt: opt, sent: map[string]sent{}, unmoved: map[key]bool{}, lacking: lacking{}},
 	}
 }
 
@@ -121,12 +123,9 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("read HNS: %w", err)
 	}
-	if p.writer.stuck(s) && s.features.Modify {
-		p.stuck = true
-		p.note("HNS confirmed changes of load balancers in place, and did not make them (kubernetes/kubernetes#131466); " +
-			"from now on Sluice makes changed load balancers anew")
-	}
-	s.features.Modify = s.features.Modify && !p.stuck
+	p.learn(p.writer.confirm(s))
+	known := p.writer.forms
+	p.forms.Store(&known)
 	if s.overlay() && p.opt.IPv6 {
 		p.note("it is an overlay network, which has no dual stack: IPv6 addresses of Services are not served")
 	}

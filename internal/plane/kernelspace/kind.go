@@ -145,7 +145,11 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 		Reader: func(context.Context) (plane.Plane, func(), error) {
 			reading := opt
 			reading.Failed, reading.Report = nil, nil
-			return New(h, reading), func() {}, nil
+			r := New(h, reading)
+			if known := p.forms.Load(); known != nil {
+				r.writer.forms = *known
+			}
+			return r, func() {}, nil
 		},
 		WatchTrouble: func() string { return "HNS does not say who changes its objects" },
 	}, nil

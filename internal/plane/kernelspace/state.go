@@ -1,6 +1,7 @@
 package kernelspace
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -135,15 +136,16 @@ func (s *state) sortOut(list []hns.LoadBalancer) {
 
 func (s *state) entryOf(l hns.LoadBalancer, addrs map[string]netip.Addr) (key, value) {
 	family := route.IPv4
-	if l.Flags.IPv6 {
+	if l.Flags.IPv6 || l.VIP.Is6() {
 		family = route.IPv6
 	}
 	k := key{class: frontend, addr: l.VIP, family: family, protocol: l.Protocol, port: l.Port}
 	if _, has := s.balancers[k]; has {
 		k.target = l.Target
 	}
-	if _, has := s.balancers[k]; has || l.Other {
-		k = key{class: unknown, id: l.ID}
+	if _, has := s.balancers[k]; has {
+		k = k.place()
+		k.class, k.id = unknown, l.ID
 	}
 	var names []string
 	for _, id := range l.Endpoints {
@@ -154,6 +156,18 @@ func (s *state) entryOf(l hns.LoadBalancer, addrs map[string]netip.Addr) (key, v
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	v := value{target: l.Target, endpoints: strings.Join(names, " "), source: l.SourceVIP, flags: l.Flags}
+	v := value{target: l.Target, endpoints: strings.Join(names, " "), source: l.SourceVIP, flags: l.Flags, other: l.Other}
 	return k, v
+}
+
+// ids returns the IDs of all endpoints.
+func (s *state) ids() map[string]bool {
+	all := maps.Clone(s.elsewhere)
+	for _, e := range s.endpoints {
+		all[e.ID] = true
+	}
+	for id := range s.hidden {
+		all[id] = true
+	}
+	return all
 }

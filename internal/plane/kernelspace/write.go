@@ -25,21 +25,21 @@ var (
 // writer writes entries into HNS. It implements ledger.Writer. HNS has no transactions: steps that
 // are carried out already do nothing when they are written again after a refusal.
 type writer struct {
-	hns      HNS
-	opt      Options
-	state    *state // nil before the first Refresh
-	listed   bool   // the endpoints were read again by this write
-	modified map[string]modification
-	unmoved  map[key]bool // removals that failed and were reported
+	hns     HNS
+	opt     Options
+	state   *state          // nil before the first Refresh
+	listed  bool            // the endpoints were read again by this write
+	sent    map[string]sent // by ID
+	forms   forms
+	anew    map[string]bool // load balancers that HNS does not change in place as a whole, by ID
+	remake  bool            // HNS changes no load balancer in place
+	unmoved map[key]bool    // removals that failed and were reported
 
 	lacking lacking
 }
 
 // lacking has the load balancers that were written without an endpoint that HNS did not have, by its address.
 type lacking map[netip.Addr]map[key]value
-
-// modification is a change of a load balancer in place.
-type modification struct{ old, new value }
 
 // Room implements ledger.Writer: all steps are written in the order of their phases, as a load
 // balancer that goes may make room for another one.
