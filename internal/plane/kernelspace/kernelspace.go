@@ -151,7 +151,7 @@ func (o *Options) report(reason string) {
 }
 
 func (p *Plane) read(ctx context.Context) (*state, error) {
-	s := &state{balancers: map[key]balancer{}}
+	s := &state{balancers: map[key]balancer{}, sourceVIP: p.opt.SourceVIP}
 	var err error
 	if s.features, err = p.hns.Features(ctx); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package kernelspace
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -21,6 +22,7 @@ type state struct {
 	kept      map[string]bool             // endpoints to which load balancers of other programs refer
 	nodeIP    netip.Addr                  // of this node; invalid: not known
 	hostMAC   string                      // of the interface with nodeIP
+	sourceVIP netip.Addr                  // of the options
 }
 
 // balancer is a load balancer in HNS.
@@ -88,14 +90,27 @@ func (s *state) class(e hns.Endpoint) (class, bool) {
 	switch {
 	case len(e.Addrs) != 1:
 		return 0, false
-	case e.Name == sourceName:
+	case e.Name == sourceName, s.kubeProxySource(e):
 		return source, true
-	case e.Remote && sameMAC(e.MAC, hns.MAC(e.Addrs[0])):
+	case e.Remote && isRemoteMAC(e.MAC, e.Addrs[0]):
 		return remote, true
 	case e.Remote && s.overlay() && (s.isHostMAC(e.MAC) || s.nodeIP.IsValid() && e.Provider == s.nodeIP):
 		return vip, true
 	}
 	return 0, false
+}
+
+// kubeProxySource reports whether an endpoint is that of the source VIP as kube-proxy makes it: without a name.
+func (s *state) kubeProxySource(e hns.Endpoint) bool {
+	return s.overlay() && !e.Remote && e.Name == "" && e.Addrs[0] == s.sourceVIP && s.isHostMAC(e.MAC)
+}
+
+// isRemoteMAC reports whether a MAC address is that of a remote endpoint with an address: kube-proxy's form, or that of
+// earlier versions of this plane, which did not reverse the bytes of IPv6 addresses.
+func isRemoteMAC(mac string, a netip.Addr) bool {
+	b := a.AsSlice()
+	b = b[len(b)-4:]
+	return sameMAC(mac, hns.MAC(a)) || sameMAC(mac, fmt.Sprintf("02-11-%02X-%02X-%02X-%02X", b[0], b[1], b[2], b[3]))
 }
 
 // owned reports whether this plane may delete an endpoint: no load balancer of another program refers to it.
