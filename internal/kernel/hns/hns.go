@@ -11,9 +11,12 @@ import (
 	"strings"
 )
 
-// The errors that callers distinguish.
+// ErrNotFound means that an object does not exist.
+var ErrNotFound = errors.New("HNS has no such object (ELEMENT_NOT_FOUND)")
+
+// The other errors that callers distinguish.
 var (
-	ErrNotFound       = errors.New("HNS has no such object (ELEMENT_NOT_FOUND)")
+	ErrNoNetwork      = fmt.Errorf("%w: the network does not exist", ErrNotFound)
 	ErrPortExists     = errors.New("another load balancer has this address and port (HCN_E_PORT_ALREADY_EXISTS)")
 	ErrNotImplemented = errors.New("this version of HNS cannot do it (E_NOTIMPL)")
 	ErrInvalidIP      = errors.New("HNS does not accept an address (HCN_E_INVALID_IP)")

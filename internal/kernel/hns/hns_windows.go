@@ -31,7 +31,9 @@ func mapped(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case hcn.IsNotFoundError(err), hcn.IsElementNotFoundError(err), hcn.IsNetworkNotFoundError(err), hcn.IsEndpointNotFoundError(err):
+	case hcn.IsNetworkNotFoundError(err), isNoNetwork(err):
+		return fmt.Errorf("%s: %w: %w", doing, ErrNoNetwork, err)
+	case hcn.IsNotFoundError(err), hcn.IsElementNotFoundError(err), hcn.IsEndpointNotFoundError(err):
 		return fmt.Errorf("%s: %w: %w", doing, ErrNotFound, err)
 	case hcn.IsPortAlreadyExistsError(err):
 		return fmt.Errorf("%s: %w: %w", doing, ErrPortExists, err)
@@ -43,6 +45,12 @@ func mapped(doing string, err error) error {
 		return fmt.Errorf("%s: %w: %w", doing, ErrNotImplemented, err)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// isNoNetwork reports whether the library has searched for a network in vain.
+func isNoNetwork(err error) bool {
+	_, is := errors.AsType[hcn.NetworkNotFoundError](err)
+	return is
 }
 
 // Features returns what this version of HNS can do.
@@ -57,7 +65,7 @@ func (*Service) Features(context.Context) (Features, error) {
 	}, nil
 }
 
-// Network returns the network with a name, or ErrNotFound.
+// Network returns the network with a name, or ErrNoNetwork.
 func (*Service) Network(_ context.Context, name string) (Network, error) {
 	n, err := hcn.GetNetworkByName(name)
 	if err != nil {

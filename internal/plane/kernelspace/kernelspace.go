@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // HNS is access to the service: hns.Service.
@@ -29,7 +28,7 @@ type HNS interface {
 // Node describes what there is on this node.
 type Node interface {
 	Features(ctx context.Context) (hns.Features, error)
-	Network(ctx context.Context, name string) (hns.Network, error) // hns.ErrNotFound
+	Network(ctx context.Context, name string) (hns.Network, error) // hns.ErrNoNetwork
 }
 
 // Endpoints are the endpoints of all networks.
@@ -102,11 +101,11 @@ func New(h HNS, opt Options) *Plane {
 	}
 	return &Plane{
 		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{},
-		writer: &writer{hns: h, opt: opt, sent: map[string]sent{}, unmoved: map[key]bool{}, lacking: lacking{}},
+		writer: &writer{hns: h, opt: opt, sent: map[string]sent{}, unmoved: map[key]error{}, lacking: lacking{}},
 	}
 }
 
-// Refresh reads the network, its endpoints and the load balancers. The error wraps hns.ErrNotFound
+// Refresh reads the network, its endpoints and the load balancers. The error wraps hns.ErrNoNetwork
 // while the network does not exist.
 func (p *Plane) Refresh(ctx context.Context) error {
 	began := time.Now()
@@ -164,14 +163,19 @@ func (p *Plane) read(ctx context.Context) (*state, error) {
 			return nil, err
 		}
 	}
+	return s, p.objects(ctx, s)
+}
+
+// objects reads the endpoints and the load balancers.
+func (p *Plane) objects(ctx context.Context, s *state) error {
 	list, err := p.hns.Endpoints(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.setEndpoints(list)
 	balancers, err := p.hns.LoadBalancers(ctx)
 	s.sortOut(balancers)
-	return s, err
+	return err
 }
 
 // Plan computes what to write; after a Refresh it compares everything.
@@ -256,30 +260,4 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return err
 	}
 	return p.plane.Plan(p.change).Apply(ctx)
-}
-
-// Remove deletes all load balancers in the network, and then the remote endpoints and the endpoint
-// of the source VIP. Without the network there is nothing to remove.
-func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
-	s, err := p.read(ctx)
-	if errors.Is(err, hns.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read HNS: %w", err)
-	}
-	p.writer.state, p.fresh = s, false
-	plan := p.ledger.Compare(p.writer, newListing(p.writer.state))
-	plan.End()
-	count := map[class]int{}
-	plan.Each(func(s step) { count[s.Key.class]++ })
-	for _, c := range []struct {
-		n    int
-		name string
-	}{{count[frontend] + count[unknown], "load balancer"}, {count[remote] + count[vip] + count[source], "endpoint"}} {
-		if c.n > 0 {
-			removed = append(removed, text.Count(c.n, c.name))
-		}
-	}
-	return removed, plan.Apply(ctx)
 }

@@ -33,7 +33,7 @@ type writer struct {
 	forms   forms
 	anew    map[string]bool // load balancers that HNS does not change in place as a whole, by ID
 	remake  bool            // HNS changes no load balancer in place
-	unmoved map[key]bool    // removals that failed and were reported
+	unmoved map[key]error   // removals that failed and were reported
 
 	lacking lacking
 }
@@ -77,6 +77,9 @@ func (w *writer) general(ctx context.Context, err error) error {
 	if errors.Is(err, hns.ErrPortExists) {
 		return nil
 	}
+	if w.state.network.ID == "" {
+		return nil // Remove without the network
+	}
 	now, readErr := w.hns.Network(ctx, w.opt.Network)
 	if readErr != nil {
 		return errors.Join(err, readErr)
@@ -91,8 +94,8 @@ func (w *writer) general(ctx context.Context, err error) error {
 // written, and each comparison tries again. An endpoint stays with its load balancers.
 func (w *writer) unremoved(s *step, err error) {
 	inUse := !s.Key.class.balancer() && len(w.users(s.Key.addr)) > 0
-	if !w.unmoved[s.Key] && !inUse {
-		w.unmoved[s.Key] = true
+	if w.unmoved[s.Key] == nil && !inUse {
+		w.unmoved[s.Key] = err
 		w.opt.report("cannot delete an object that no Service needs; Sluice retries periodically: " + err.Error())
 	}
 }

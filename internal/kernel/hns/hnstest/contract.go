@@ -47,8 +47,12 @@ func Contract(t *testing.T, h HNS) {
 	if want := (hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true}); err != nil || has != want {
 		t.Errorf("features %+v, %v", has, err)
 	}
-	if _, err := h.Network(ctx, "missing"); !errors.Is(err, hns.ErrNotFound) {
+	if _, err := h.Network(ctx, "missing"); !errors.Is(err, hns.ErrNotFound) || !errors.Is(err, hns.ErrNoNetwork) {
 		t.Errorf("a missing network: %v", err)
+	}
+	nowhere := hns.Endpoint{Network: "00000000-0000-0000-0000-0000000000ff", Addrs: []netip.Addr{netip.MustParseAddr("10.180.1.9")}}
+	if _, err := h.CreateEndpoint(ctx, nowhere); !errors.Is(err, hns.ErrNoNetwork) {
+		t.Errorf("an endpoint in a missing network: %v", err)
 	}
 	n, err := h.Network(ctx, "pods")
 	want := ContractNetwork()
@@ -146,7 +150,7 @@ func contractBalancers(t *testing.T, h HNS, ids []string) {
 		}
 	}
 	missing := hns.LoadBalancer{Protocol: 6, Port: 1, Target: 1, Endpoints: []string{"00000000-0000-0000-0000-0000000000ff"}}
-	if _, err := h.CreateLoadBalancer(ctx, missing); !errors.Is(err, hns.ErrNotFound) {
+	if _, err := h.CreateLoadBalancer(ctx, missing); !errors.Is(err, hns.ErrNotFound) || errors.Is(err, hns.ErrNoNetwork) {
 		t.Errorf("a load balancer without its endpoint: %v", err)
 	}
 }

@@ -144,7 +144,7 @@ func (f *Fake) Network(_ context.Context, name string) (hns.Network, error) {
 	}
 	n, has := f.networks[name]
 	if !has {
-		return n, fmt.Errorf("network %s: %w", name, hns.ErrNotFound)
+		return n, fmt.Errorf("network %s: %w", name, hns.ErrNoNetwork)
 	}
 	return n, nil
 }
@@ -166,7 +166,7 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error)
 	defer f.mu.Unlock()
 	e = e.Canonical()
 	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), func(n hns.Network) bool { return n.ID == e.Network }) {
-		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNotFound)
+		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNoNetwork)
 	}
 	for _, other := range f.endpoints {
 		for _, a := range e.Addrs {

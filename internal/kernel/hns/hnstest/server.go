@@ -60,6 +60,8 @@ func resultOf(err error) uint32 {
 	switch {
 	case err == nil:
 		return ok
+	case errors.Is(err, hns.ErrNoNetwork):
+		return 0x803b0001
 	case errors.Is(err, hns.ErrNotFound):
 		return 0x80070490 // ERROR_NOT_FOUND
 	case errors.Is(err, hns.ErrPortExists):
@@ -198,7 +200,7 @@ func (f *Fake) networkWith(id string) (any, error) {
 			return networkOf(n), nil
 		}
 	}
-	return nil, fmt.Errorf("network %s: %w", id, hns.ErrNotFound)
+	return nil, fmt.Errorf("network %s: %w", id, hns.ErrNoNetwork)
 }
 
 func (f *Fake) endpointWith(id string) (any, error) {
