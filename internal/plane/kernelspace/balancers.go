@@ -9,6 +9,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 )
 
+// removeBalancer deletes the load balancer of an entry, unless one of another class is in its place by now.
+func (w *writer) removeBalancer(ctx context.Context, k key) error {
+	b := w.state.balancers[k.stored()]
+	if b.kind != "" && (b.kind == ofHealthCheck) != (k.class == healthCheck) {
+		return nil
+	}
+	w.forget(k.stored())
+	return w.deleteBalancer(ctx, k.stored())
+}
+
 func (w *writer) deleteBalancer(ctx context.Context, k key) error {
 	b, has := w.state.balancers[k]
 	if !has {

@@ -74,13 +74,13 @@ type (
 	step  = ledger.Step[key, value]
 )
 
-// The phases. A load balancer refers to endpoints. One that goes makes room for another one
-// at the same address, and changes make room for further ones with the port of the backends.
+// The phases. A load balancer refers to endpoints. Changes make room for further ones at the same address with the port of the
+// backends. Removals come last, so that what replaces a load balancer is there before it goes; order makes the exceptions.
 const (
 	endpointsAdded ledger.Phase = 1 + iota
-	balancersRemoved
 	balancersChanged
 	balancersAdded
+	balancersRemoved
 	endpointsRemoved
 )
 

@@ -41,8 +41,8 @@ type writer struct {
 // lacking has the load balancers that were written without an endpoint that HNS did not have, by its address.
 type lacking map[netip.Addr]map[key]value
 
-// Room implements ledger.Writer: all steps are written in the order of their phases, as a load
-// balancer that goes may make room for another one.
+// Room implements ledger.Writer: all steps are written at once, as a load balancer that goes may make room for
+// another one.
 func (*writer) Room() int { return math.MaxInt32 }
 
 // Size implements ledger.Writer.
@@ -51,7 +51,7 @@ func (*writer) Size(step) int { return 1 }
 // Write implements ledger.Writer.
 func (w *writer) Write(ctx context.Context, steps []*step) error {
 	w.listed = false
-	for _, s := range steps {
+	for _, s := range order(steps) {
 		err := w.step(ctx, s)
 		if err == nil {
 			continue
@@ -66,6 +66,29 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 		return &ledger.Refusal{Phase: s.Phase, Err: err}
 	}
 	return nil
+}
+
+// order returns steps in the order in which they are written: that of their phases, except that a load balancer is removed
+// just before another one is written at its address, protocol and port.
+func order(steps []*step) []*step {
+	isRemoval := func(s *step) bool { return s.Key.class.balancer() && s.Op == ledger.Remove }
+	going := map[key][]*step{}
+	for _, s := range steps {
+		if isRemoval(s) {
+			going[s.Key.place()] = append(going[s.Key.place()], s)
+		}
+	}
+	list := make([]*step, 0, len(steps))
+	for _, s := range steps {
+		if s.Key.class.balancer() {
+			list = append(list, going[s.Key.place()]...)
+			delete(going, s.Key.place())
+		}
+		if !isRemoval(s) {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // general returns an error that concerns more than one object: what Refresh read is out of date, or HNS does not
@@ -114,8 +137,7 @@ func (w *writer) carryOut(ctx context.Context, s *step) error {
 		w.forget(s.Key.stored())
 		return w.balancer(ctx, s.Key.stored(), s.New)
 	case s.Key.class.balancer():
-		w.forget(s.Key.stored())
-		return w.deleteBalancer(ctx, s.Key.stored())
+		return w.removeBalancer(ctx, s.Key)
 	case s.Op == ledger.Remove:
 		return w.deleteEndpoint(ctx, s.Key)
 	}
@@ -252,7 +274,7 @@ func (w *writer) release(ctx context.Context, a netip.Addr, id string) error {
 // Print implements ledger.Writer.
 func (w *writer) Print(steps []*step) string {
 	var b strings.Builder
-	for _, s := range steps {
+	for _, s := range order(steps) {
 		op := [...]string{"add", "change", "empty", "remove"}[s.Op]
 		if !s.Key.class.balancer() {
 			fmt.Fprintf(&b, "%s endpoint %s", op, s.Key.addr)
