@@ -34,10 +34,16 @@ func (w *writer) deleteBalancer(ctx context.Context, k key) error {
 
 // deleteID deletes the load balancer with an ID, if there is one.
 func (w *writer) deleteID(ctx context.Context, id string) error {
-	if err := w.hns.DeleteLoadBalancer(ctx, id); err != nil && !errors.Is(err, hns.ErrNotFound) {
+	if err := w.hns.DeleteLoadBalancer(ctx, id); err != nil && !isGone(err) {
 		return err
 	}
 	return nil
+}
+
+// isGone reports whether an error says that HNS does not have an object that a call names. That the network is missing is
+// another error, which does not say that the object is.
+func isGone(err error) bool {
+	return errors.Is(err, hns.ErrNotFound) && !errors.Is(err, hns.ErrNoNetwork)
 }
 
 // balancer creates a load balancer, or changes it. If an endpoint was made anew, or the load balancer is gone, it tries again
@@ -48,13 +54,13 @@ func (w *writer) balancer(ctx context.Context, k key, v value) error {
 		return nil
 	}
 	err := w.put(ctx, k, v)
-	if errors.Is(err, hns.ErrNotFound) {
+	if isGone(err) {
 		if err := w.list(ctx); err != nil {
 			return err
 		}
 		err = w.put(ctx, k, v)
 	}
-	if errors.Is(err, hns.ErrNotFound) {
+	if isGone(err) {
 		if err := w.deleteBalancer(ctx, k); err != nil {
 			return err
 		}
@@ -91,6 +97,7 @@ func (w *writer) put(ctx context.Context, k key, v value) error {
 	switch {
 	case errors.Is(err, hns.ErrNotImplemented):
 		w.remake = true
+		w.failed(Failure{Op: "update", Family: k.family, Kind: string(v.kind), Reason: reasonOf(err)})
 		w.opt.report("HNS cannot change load balancers in place, though its version should: from now on Sluice makes changed load balancers anew: " + err.Error())
 		return w.replace(ctx, k, v, l)
 	case err != nil:

@@ -125,10 +125,16 @@ func (w *writer) unremoved(s *step, err error) {
 
 func (w *writer) step(ctx context.Context, s *step) error {
 	err := w.carryOut(ctx, s)
-	if err != nil && w.opt.Failed != nil && s.Key.class.balancer() && !errors.Is(err, errOneTarget) {
-		w.opt.Failed(failureOf(s, err))
+	if err != nil && s.Key.class.balancer() && !errors.Is(err, errOneTarget) {
+		w.failed(failureOf(s, err))
 	}
 	return err
+}
+
+func (w *writer) failed(f Failure) {
+	if w.opt.Failed != nil {
+		w.opt.Failed(f)
+	}
 }
 
 func (w *writer) carryOut(ctx context.Context, s *step) error {
@@ -211,7 +217,7 @@ func (w *writer) retire(ctx context.Context, e hns.Endpoint) error {
 		}
 	}
 	err := w.hns.DeleteEndpoint(ctx, e.ID)
-	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+	if err != nil && !isGone(err) {
 		w.state.endpoints[a] = e
 		return err
 	}
@@ -242,7 +248,7 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	if err := w.release(ctx, k.addr, e.ID); err != nil {
 		return err
 	}
-	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !isGone(err) {
 		return err
 	}
 	if w.state.endpoints[k.addr].ID == e.ID {
