@@ -86,6 +86,7 @@ type Plane struct {
 	took   atomic.Int64    // the duration of the last Refresh in nanoseconds, for Watch
 	noted  map[string]bool // problems that were reported
 
+	unserved  unserved
 	formNoted bool                  // HNS returns settings in another form, which was reported
 	forms     atomic.Pointer[forms] // of the last Refresh, for readers
 
@@ -100,7 +101,7 @@ func New(h HNS, opt Options) *Plane {
 		opt.Poll = pollPeriod
 	}
 	return &Plane{
-		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{},
+		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{}, unserved: unserved{},
 		writer: &writer{hns: h, opt: opt, sent: map[string]sent{}, unmoved: map[key]error{}, lacking: lacking{}},
 	}
 }
@@ -182,6 +183,7 @@ func (p *Plane) objects(ctx context.Context, s *state) error {
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	host := &change.Table.Host
 	plan := &Plan{plane: p, change: change}
+	p.reportUnserved(change)
 	if !p.fresh {
 		plan.Plan = p.ledger.Change(p.writer)
 		p.touched(plan.Plan, change)
