@@ -15,7 +15,7 @@ func (*Service) LoadBalancers(context.Context) ([]LoadBalancer, error) {
 	}
 	all := make([]LoadBalancer, len(list))
 	for i := range list {
-		all[i] = balancerOf(&list[i])
+		all[i] = balancerOf(&list[i]).Canonical()
 	}
 	return all, nil
 }
@@ -27,7 +27,7 @@ func (*Service) CreateLoadBalancer(_ context.Context, l LoadBalancer) (string, e
 	if err != nil {
 		return "", mapped("create the load balancer "+l.String(), err)
 	}
-	return made.Id, nil
+	return ID(made.Id), nil
 }
 
 // ModifyLoadBalancer changes the load balancer with the ID in place.

@@ -1,24 +1,32 @@
 // Package hns is access to the Host Networking Service of Windows (HNS, API version 2): networks,
 // endpoints and load balancers. The types are those of this package on every operating system; the
-// access itself exists on Windows only.
+// access itself exists on Windows only. All IDs that it returns are in lower case.
 package hns
 
 import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
-// The errors that callers distinguish.
+// ErrNotFound means that an object does not exist.
+var ErrNotFound = errors.New("HNS has no such object (ELEMENT_NOT_FOUND)")
+
+// The other errors that callers distinguish.
 var (
-	ErrNotFound       = errors.New("HNS has no such object (ELEMENT_NOT_FOUND)")
+	ErrNoNetwork      = fmt.Errorf("%w: the network does not exist", ErrNotFound)
 	ErrPortExists     = errors.New("another load balancer has this address and port (HCN_E_PORT_ALREADY_EXISTS)")
 	ErrNotImplemented = errors.New("this version of HNS cannot do it (E_NOTIMPL)")
 	ErrInvalidIP      = errors.New("HNS does not accept an address (HCN_E_INVALID_IP)")
 	ErrDenied         = errors.New("HNS denies access (E_ACCESSDENIED)")
 	ErrNoService      = errors.New("the Host Networking Service (HNS) is not installed, not running, or too old")
 )
+
+// ID returns an ID as this package spells all of them: in lower case. HNS returns the ID of an object with
+// different cases: in its own document, and in those of load balancers that refer to it.
+func ID(text string) string { return strings.ToLower(text) }
 
 // NetworkType is the driver of a network.
 type NetworkType string
@@ -40,6 +48,12 @@ type Network struct {
 	Remote   []RemoteSubnet // of an overlay network: the subnets of other nodes
 }
 
+// Canonical returns the network with the spelling of IDs of this package.
+func (n Network) Canonical() Network {
+	n.ID = ID(n.ID)
+	return n
+}
+
 // RemoteSubnet says at which address of another node the endpoints of a subnet are.
 type RemoteSubnet struct {
 	Prefix   netip.Prefix
@@ -57,11 +71,19 @@ type Endpoint struct {
 	Remote   bool
 }
 
-// MAC returns the MAC address that kube-proxy gives the remote endpoint at an address: 02-11 and
-// the last four bytes of the address.
+// Canonical returns the endpoint with the spelling of IDs of this package.
+func (e Endpoint) Canonical() Endpoint {
+	e.ID, e.Network = ID(e.ID), ID(e.Network)
+	return e
+}
+
+// MAC returns the MAC address that kube-proxy gives the remote endpoint at an address: 02-11 and an IPv4 address, or
+// the last four bytes of an IPv6 address, the last one first.
 func MAC(a netip.Addr) string {
 	b := a.AsSlice()
-	b = b[len(b)-4:]
+	if a.Is6() {
+		slices.Reverse(b)
+	}
 	return fmt.Sprintf("02-11-%02X-%02X-%02X-%02X", b[0], b[1], b[2], b[3])
 }
 
@@ -91,6 +113,16 @@ type LoadBalancer struct {
 	// Other means that HNS returned properties that this package does not write, such as a
 	// second port or address.
 	Other bool
+}
+
+// Canonical returns the load balancer with the spelling of IDs of this package.
+func (l LoadBalancer) Canonical() LoadBalancer {
+	ids := make([]string, len(l.Endpoints))
+	for i, id := range l.Endpoints {
+		ids[i] = ID(id)
+	}
+	l.ID, l.Endpoints = ID(l.ID), ids
+	return l
 }
 
 // String prints a load balancer without its ID.

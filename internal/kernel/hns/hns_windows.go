@@ -31,7 +31,9 @@ func mapped(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case hcn.IsNotFoundError(err), hcn.IsElementNotFoundError(err), hcn.IsNetworkNotFoundError(err), hcn.IsEndpointNotFoundError(err):
+	case hcn.IsNetworkNotFoundError(err), isNoNetwork(err):
+		return fmt.Errorf("%s: %w: %w", doing, ErrNoNetwork, err)
+	case hcn.IsNotFoundError(err), hcn.IsElementNotFoundError(err), hcn.IsEndpointNotFoundError(err):
 		return fmt.Errorf("%s: %w: %w", doing, ErrNotFound, err)
 	case hcn.IsPortAlreadyExistsError(err):
 		return fmt.Errorf("%s: %w: %w", doing, ErrPortExists, err)
@@ -43,6 +45,12 @@ func mapped(doing string, err error) error {
 		return fmt.Errorf("%s: %w: %w", doing, ErrNotImplemented, err)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// isNoNetwork reports whether the library has searched for a network in vain.
+func isNoNetwork(err error) bool {
+	_, is := errors.AsType[hcn.NetworkNotFoundError](err)
+	return is
 }
 
 // Features returns what this version of HNS can do.
@@ -57,7 +65,7 @@ func (*Service) Features(context.Context) (Features, error) {
 	}, nil
 }
 
-// Network returns the network with a name, or ErrNotFound.
+// Network returns the network with a name, or ErrNoNetwork.
 func (*Service) Network(_ context.Context, name string) (Network, error) {
 	n, err := hcn.GetNetworkByName(name)
 	if err != nil {
@@ -79,7 +87,7 @@ func (*Service) Network(_ context.Context, name string) (Network, error) {
 		}
 		network.Remote = append(network.Remote, RemoteSubnet{prefix, provider})
 	}
-	return network, nil
+	return network.Canonical(), nil
 }
 
 // Endpoints returns the endpoints of all networks.
@@ -90,7 +98,7 @@ func (*Service) Endpoints(context.Context) ([]Endpoint, error) {
 	}
 	all := make([]Endpoint, len(list))
 	for i := range list {
-		all[i] = endpointOf(&list[i])
+		all[i] = endpointOf(&list[i]).Canonical()
 	}
 	return all, nil
 }
@@ -137,7 +145,7 @@ func (*Service) CreateEndpoint(_ context.Context, e Endpoint) (string, error) {
 	if err != nil {
 		return "", mapped(fmt.Sprintf("create the endpoint %s", e.Addrs), err)
 	}
-	return made.Id, nil
+	return ID(made.Id), nil
 }
 
 // DeleteEndpoint deletes an endpoint, or returns ErrNotFound.

@@ -4,18 +4,27 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 )
+
+// removeBalancer deletes the load balancer of an entry, unless one of another class is in its place by now.
+func (w *writer) removeBalancer(ctx context.Context, k key) error {
+	b := w.state.balancers[k.stored()]
+	if b.kind != "" && (b.kind == ofHealthCheck) != (k.class == healthCheck) {
+		return nil
+	}
+	w.forget(k.stored())
+	return w.deleteBalancer(ctx, k.stored())
+}
 
 func (w *writer) deleteBalancer(ctx context.Context, k key) error {
 	b, has := w.state.balancers[k]
 	if !has {
 		return nil
 	}
-	if err := w.hns.DeleteLoadBalancer(ctx, b.id); err != nil && !errors.Is(err, hns.ErrNotFound) {
+	if err := w.deleteID(ctx, b.id); err != nil {
 		return err
 	}
 	delete(w.state.balancers, k)
@@ -23,21 +32,35 @@ func (w *writer) deleteBalancer(ctx context.Context, k key) error {
 	return nil
 }
 
+// deleteID deletes the load balancer with an ID, if there is one.
+func (w *writer) deleteID(ctx context.Context, id string) error {
+	if err := w.hns.DeleteLoadBalancer(ctx, id); err != nil && !isGone(err) {
+		return err
+	}
+	return nil
+}
+
+// isGone reports whether an error says that HNS does not have an object that a call names. That the network is missing is
+// another error, which does not say that the object is.
+func isGone(err error) bool {
+	return errors.Is(err, hns.ErrNotFound) && !errors.Is(err, hns.ErrNoNetwork)
+}
+
 // balancer creates a load balancer, or changes it. If an endpoint was made anew, or the load balancer is gone, it tries again
 // with what HNS has now.
 func (w *writer) balancer(ctx context.Context, k key, v value) error {
 	had, has := w.state.balancers[k]
-	if ids, _ := w.known(v.endpoints); has && had.same(v) && slices.Equal(had.ids, ids) {
+	if ids, _ := w.known(v.endpoints); has && had.same(v) && had.content() == v.content(ids) {
 		return nil
 	}
 	err := w.put(ctx, k, v)
-	if errors.Is(err, hns.ErrNotFound) {
+	if isGone(err) {
 		if err := w.list(ctx); err != nil {
 			return err
 		}
 		err = w.put(ctx, k, v)
 	}
-	if errors.Is(err, hns.ErrNotFound) {
+	if isGone(err) {
 		if err := w.deleteBalancer(ctx, k); err != nil {
 			return err
 		}
@@ -61,38 +84,58 @@ func (w *writer) put(ctx context.Context, k key, v value) error {
 		ID: had.id, VIP: k.addr, Protocol: k.protocol, Port: k.port, Target: v.target,
 		Endpoints: ids, SourceVIP: v.source, Flags: v.flags,
 	}
-	if has && len(ids) > 0 && w.state.features.Modify {
-		if err := w.hns.ModifyLoadBalancer(ctx, l); err != nil {
-			return err
-		}
-		if before, is := w.modified[had.id]; is {
-			had.value = before.old
-		}
-		w.modified[had.id] = modification{had.value, v}
-		w.state.balancers[k] = balancer{had.id, ids, v}
-		return nil
+	if len(ids) == 0 {
+		return w.deleteBalancer(ctx, k)
 	}
-	if err := w.deleteBalancer(ctx, k); err != nil || len(ids) == 0 {
+	if !has || !w.inPlace(had.id) {
+		return w.replace(ctx, k, v, l)
+	}
+	before, now := had.content(), v.content(ids)
+	if before != now {
+		err = w.hns.ModifyLoadBalancer(ctx, l)
+	}
+	switch {
+	case errors.Is(err, hns.ErrNotImplemented):
+		w.remake = true
+		w.failed(Failure{Op: "update", Family: k.family, Kind: string(v.kind), Reason: reasonOf(err)})
+		w.opt.report("HNS cannot change load balancers in place, though its version should: from now on Sluice makes changed load balancers anew: " + err.Error())
+		return w.replace(ctx, k, v, l)
+	case err != nil:
 		return err
+	case before != now:
+		w.noteSent(had.id, &before, now)
 	}
-	id, err := w.hns.CreateLoadBalancer(ctx, l)
-	if err == nil {
-		w.state.balancers[k] = balancer{id, ids, v}
-	}
-	return err
+	w.state.balancers[k] = balancer{had.id, ids, v}
+	return nil
 }
 
-// stuck reports whether HNS has a load balancer as it was before a change in place that it confirmed, as some
-// versions did (kubernetes/kubernetes#131466). It forgets all changes.
-func (w *writer) stuck(s *state) bool {
-	found := false
-	for _, b := range s.balancers {
-		if m, changed := w.modified[b.id]; changed && b.same(m.old) && !b.same(m.new) {
-			found = true
+// replace creates a load balancer. If there is one under its key, it creates the new one first if the backends have another
+// port, as HNS may take both.
+func (w *writer) replace(ctx context.Context, k key, v value, l hns.LoadBalancer) error {
+	had, has := w.state.balancers[k]
+	if has && had.target != v.target {
+		err := w.create(ctx, k, v, l)
+		if err == nil {
+			return w.deleteID(ctx, had.id)
+		}
+		if !errors.Is(err, hns.ErrPortExists) {
+			return err
 		}
 	}
-	w.modified = map[string]modification{}
-	return found
+	if err := w.deleteBalancer(ctx, k); err != nil {
+		return err
+	}
+	return w.create(ctx, k, v, l)
+}
+
+func (w *writer) create(ctx context.Context, k key, v value, l hns.LoadBalancer) error {
+	id, err := w.hns.CreateLoadBalancer(ctx, l)
+	if err != nil {
+		return err
+	}
+	w.noteSent(id, nil, v.content(l.Endpoints))
+	w.state.balancers[k] = balancer{id, l.Endpoints, v}
+	return nil
 }
 
 // resolve returns the IDs of the backends of a load balancer. If one is missing, it reads the list again, once in a

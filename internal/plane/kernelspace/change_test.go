@@ -261,3 +261,45 @@ func TestHealthChecksAtThePortOfAService(t *testing.T) {
 		t.Errorf("%+v", reported)
 	}
 }
+
+// Load balancers with properties that the plane does not write, such as a second port, and further ones at the address and
+// port of others are replaced by what Services need, and deleted where none needs them.
+func TestLoadBalancersWithOtherProperties(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	s.compared()
+	s.quiet()
+	id := s.idOf(t, "10.180.0.1")
+	list, err := s.fake.LoadBalancers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := list[0]
+	other.Other = true
+	vip := netip.MustParseAddr("fd00:172:30::9")
+	for _, l := range []hns.LoadBalancer{
+		{VIP: netip.MustParseAddr("172.30.0.9"), Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{id}, Other: true},
+		{VIP: vip, Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{id}, Flags: hns.Flags{IPv6: true}},
+		{VIP: vip, Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{id}},
+		{VIP: vip, Protocol: 6, Port: 80, Target: 8081, Endpoints: []string{id}},
+	} {
+		if _, err := s.fake.CreateLoadBalancer(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.fake.ModifyLoadBalancer(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, line := range s.compared() {
+		got = append(got, place(line))
+	}
+	slices.Sort(got)
+	want := []string{"delete 172.30.0.9 protocol 6 port 80"}
+	want = append(want, slices.Repeat([]string{"delete fd00:172:30::9 protocol 6 port 80"}, 3)...)
+	want = append(want, "modify "+place(other.String()))
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	s.settled()
+	s.quiet()
+}

@@ -33,7 +33,7 @@ const (
 	vip                      // the remote endpoint of a clusterIP in an overlay network; the ports of a Service share it
 	frontend                 // a load balancer
 	healthCheck              // a load balancer for health checks; Services with the same address share it
-	unknown                  // a load balancer that this plane would not write
+	unknown                  // a further load balancer with the address and port of others
 )
 
 // balancer reports whether an entry is a load balancer.
@@ -45,6 +45,7 @@ type value struct {
 	endpoints string // the addresses of the backends, sorted
 	source    netip.Addr
 	flags     hns.Flags
+	other     bool // HNS has properties that this plane does not write; never of a wanted one
 	kind      kind // what the load balancer is for; HNS does not store it
 
 	provider netip.Addr // the node of a remote endpoint in an overlay network
@@ -73,13 +74,13 @@ type (
 	step  = ledger.Step[key, value]
 )
 
-// The phases. A load balancer refers to endpoints. One that goes makes room for another one
-// at the same address, and changes make room for further ones with the port of the backends.
+// The phases. A load balancer refers to endpoints. Changes make room for further ones at the same address with the port of the
+// backends. Removals come last, so that what replaces a load balancer is there before it goes; order makes the exceptions.
 const (
 	endpointsAdded ledger.Phase = 1 + iota
-	balancersRemoved
 	balancersChanged
 	balancersAdded
+	balancersRemoved
 	endpointsRemoved
 )
 
@@ -101,6 +102,11 @@ func (k key) kind() ledger.Kind {
 func (k key) compare(o key) int {
 	return cmp.Or(cmp.Compare(k.class, o.class), k.addr.Compare(o.addr), cmp.Compare(k.family, o.family),
 		cmp.Compare(k.protocol, o.protocol), cmp.Compare(k.port, o.port), cmp.Compare(k.target, o.target), cmp.Compare(k.id, o.id))
+}
+
+// place returns the address, protocol and port of a load balancer.
+func (k key) place() key {
+	return key{addr: k.addr, family: k.family, protocol: k.protocol, port: k.port}
 }
 
 // first returns the key of the first load balancer at the same address and port.

@@ -17,28 +17,29 @@ type Failure struct {
 }
 
 func failureOf(s *step, err error) Failure {
-	f := Failure{Op: [...]string{"create", "update", "delete", "delete"}[s.Op], Family: s.Key.family, Kind: string(s.New.kind), Reason: "other"}
+	f := Failure{Op: [...]string{"create", "update", "delete", "delete"}[s.Op], Family: s.Key.family, Kind: string(s.New.kind), Reason: reasonOf(err)}
 	if s.Op == ledger.Remove {
 		f.Kind = string(guess(s.Key, s.Old))
 	}
-	if f.Family == 0 {
-		f.Family = route.IPv4
-	}
+	return f
+}
+
+// reasonOf returns an error as metrics name it. That an endpoint or a load balancer is missing has no name.
+func reasonOf(err error) string {
 	for _, r := range []struct {
 		is   error
 		name string
 	}{
-		{hns.ErrNotFound, "network_not_found"},
+		{hns.ErrNoNetwork, "network_not_found"},
 		{hns.ErrPortExists, "port_already_exists"},
 		{hns.ErrNotImplemented, "not_implemented"},
 		{hns.ErrInvalidIP, "invalid_ip"},
 	} {
 		if errors.Is(err, r.is) {
-			f.Reason = r.name
-			return f
+			return r.name
 		}
 	}
-	return f
+	return "other"
 }
 
 // guess returns what a load balancer is for; of one that an earlier run left, what it probably was for.

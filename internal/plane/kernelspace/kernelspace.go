@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // HNS is access to the service: hns.Service.
@@ -29,7 +28,7 @@ type HNS interface {
 // Node describes what there is on this node.
 type Node interface {
 	Features(ctx context.Context) (hns.Features, error)
-	Network(ctx context.Context, name string) (hns.Network, error) // hns.ErrNotFound
+	Network(ctx context.Context, name string) (hns.Network, error) // hns.ErrNoNetwork
 }
 
 // Endpoints are the endpoints of all networks.
@@ -86,7 +85,10 @@ type Plane struct {
 	waits  waiting
 	took   atomic.Int64    // the duration of the last Refresh in nanoseconds, for Watch
 	noted  map[string]bool // problems that were reported
-	stuck  bool            // HNS confirms changes in place, and does not make them
+
+	unserved  unserved
+	formNoted bool                  // HNS returns settings in another form, which was reported
+	forms     atomic.Pointer[forms] // of the last Refresh, for readers
 
 	// single means that HNS takes one load balancer for each address and port: only backends with
 	// the most common port are served.
@@ -99,12 +101,12 @@ func New(h HNS, opt Options) *Plane {
 		opt.Poll = pollPeriod
 	}
 	return &Plane{
-		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{},
-		writer: &writer{hns: h, opt: opt, modified: map[string]modification{}, unmoved: map[key]bool{}, lacking: lacking{}},
+		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{}, unserved: unserved{},
+		writer: &writer{hns: h, opt: opt, sent: map[string]sent{}, unmoved: map[key]error{}, lacking: lacking{}},
 	}
 }
 
-// Refresh reads the network, its endpoints and the load balancers. The error wraps hns.ErrNotFound
+// Refresh reads the network, its endpoints and the load balancers. The error wraps hns.ErrNoNetwork
 // while the network does not exist.
 func (p *Plane) Refresh(ctx context.Context) error {
 	began := time.Now()
@@ -121,12 +123,9 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("read HNS: %w", err)
 	}
-	if p.writer.stuck(s) && s.features.Modify {
-		p.stuck = true
-		p.note("HNS confirmed changes of load balancers in place, and did not make them (kubernetes/kubernetes#131466); " +
-			"from now on Sluice makes changed load balancers anew")
-	}
-	s.features.Modify = s.features.Modify && !p.stuck
+	p.learn(p.writer.confirm(s))
+	known := p.writer.forms
+	p.forms.Store(&known)
 	if s.overlay() && p.opt.IPv6 {
 		p.note("it is an overlay network, which has no dual stack: IPv6 addresses of Services are not served")
 	}
@@ -152,7 +151,7 @@ func (o *Options) report(reason string) {
 }
 
 func (p *Plane) read(ctx context.Context) (*state, error) {
-	s := &state{balancers: map[key]balancer{}}
+	s := &state{balancers: map[key]balancer{}, sourceVIP: p.opt.SourceVIP}
 	var err error
 	if s.features, err = p.hns.Features(ctx); err != nil {
 		return nil, err
@@ -165,20 +164,26 @@ func (p *Plane) read(ctx context.Context) (*state, error) {
 			return nil, err
 		}
 	}
+	return s, p.objects(ctx, s)
+}
+
+// objects reads the endpoints and the load balancers.
+func (p *Plane) objects(ctx context.Context, s *state) error {
 	list, err := p.hns.Endpoints(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.setEndpoints(list)
 	balancers, err := p.hns.LoadBalancers(ctx)
 	s.sortOut(balancers)
-	return s, err
+	return err
 }
 
 // Plan computes what to write; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	host := &change.Table.Host
 	plan := &Plan{plane: p, change: change}
+	p.reportUnserved(change)
 	if !p.fresh {
 		plan.Plan = p.ledger.Change(p.writer)
 		p.touched(plan.Plan, change)
@@ -257,30 +262,4 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return err
 	}
 	return p.plane.Plan(p.change).Apply(ctx)
-}
-
-// Remove deletes all load balancers in the network, and then the remote endpoints and the endpoint
-// of the source VIP. Without the network there is nothing to remove.
-func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
-	s, err := p.read(ctx)
-	if errors.Is(err, hns.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read HNS: %w", err)
-	}
-	p.writer.state, p.fresh = s, false
-	plan := p.ledger.Compare(p.writer, newListing(p.writer.state))
-	plan.End()
-	count := map[class]int{}
-	plan.Each(func(s step) { count[s.Key.class]++ })
-	for _, c := range []struct {
-		n    int
-		name string
-	}{{count[frontend] + count[unknown], "load balancer"}, {count[remote] + count[vip] + count[source], "endpoint"}} {
-		if c.n > 0 {
-			removed = append(removed, text.Count(c.n, c.name))
-		}
-	}
-	return removed, plan.Apply(ctx)
 }

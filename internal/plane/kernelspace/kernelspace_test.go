@@ -66,6 +66,33 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// HNS spells the IDs of endpoints in load balancers in another way than those of endpoints. Nevertheless a further comparison
+// writes nothing and reports nothing, and a load balancer of another network stays.
+func TestSpellingOfIDs(t *testing.T) {
+	s, change := written(t)
+	if err := s.addForeign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.fake.Writes = nil
+	var reported []route.Problem
+	opt := s.options()
+	opt.Report = func(list []route.Problem) { reported = append(reported, list...) }
+	p := New(s.fake, opt)
+	for range 3 {
+		write(t, p, change)
+	}
+	if len(s.fake.Writes) > 0 || len(reported) > 0 {
+		t.Errorf("comparisons write\n%s\nand report %+v", strings.Join(s.fake.Writes, "\n"), reported)
+	}
+	if _, err := New(s.fake, opt).Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.fake.LoadBalancers(t.Context())
+	if err != nil || len(list) != 1 || list[0].ID != s.foreign[0] {
+		t.Errorf("%+v, %v, want the load balancer of another network", list, err)
+	}
+}
+
 // Remove leaves the endpoints of containers and nothing else.
 func TestRemove(t *testing.T) {
 	s, _ := written(t)

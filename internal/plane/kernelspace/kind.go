@@ -40,10 +40,14 @@ func Kind(h HNS, host Host) plane.Kind {
 		},
 		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, optionsOf(s, nil)) },
 		Remove: func(ctx context.Context, s plane.Setup) ([]string, error) {
-			if s.Config.HNS.Network == "" {
-				return nil, nil // no run wrote anything without it
+			removed, err := New(h, optionsOf(s, host)).Remove(ctx)
+			if s.Config.HNS.Network == "" && errors.Is(err, hns.ErrNoService) {
+				return nil, nil // this host runs another mode
 			}
-			return New(h, optionsOf(s, host)).Remove(ctx)
+			return removed, err
+		},
+		Cleanup: func(ctx context.Context, s plane.Setup) ([]string, error) {
+			return remains(ctx, h, s.Config.HNS.Network), nil
 		},
 	}
 }
@@ -126,7 +130,7 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 		return nil, err
 	}
 	n, err := h.Network(ctx, opt.Network)
-	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+	if err != nil && !errors.Is(err, hns.ErrNoNetwork) {
 		return nil, err
 	}
 	if err := opt.check(n, has); err != nil {
@@ -145,7 +149,11 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 		Reader: func(context.Context) (plane.Plane, func(), error) {
 			reading := opt
 			reading.Failed, reading.Report = nil, nil
-			return New(h, reading), func() {}, nil
+			r := New(h, reading)
+			if known := p.forms.Load(); known != nil {
+				r.writer.forms = *known
+			}
+			return r, func() {}, nil
 		},
 		WatchTrouble: func() string { return "HNS does not say who changes its objects" },
 	}, nil

@@ -39,7 +39,7 @@ func kindsOfHNS() map[string]func(*hnstest.Fake) {
 
 func TestModelOnTheFake(t *testing.T) {
 	for name, kind := range kindsOfHNS() {
-		for _, network := range []hns.NetworkType{hns.L2Bridge, hns.Overlay} {
+		for _, network := range []hns.NetworkType{hns.L2Bridge, hns.L2Tunnel, hns.Overlay} {
 			t.Run(fmt.Sprint(name, " ", network), func(t *testing.T) {
 				for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
 					s := newSubject(network, kind)

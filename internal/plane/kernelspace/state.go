@@ -1,6 +1,8 @@
 package kernelspace
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,6 +22,7 @@ type state struct {
 	kept      map[string]bool             // endpoints to which load balancers of other programs refer
 	nodeIP    netip.Addr                  // of this node; invalid: not known
 	hostMAC   string                      // of the interface with nodeIP
+	sourceVIP netip.Addr                  // of the options
 }
 
 // balancer is a load balancer in HNS.
@@ -58,7 +61,7 @@ func (s *state) root(name string, family route.Family) netip.Addr {
 func (s *state) setEndpoints(list []hns.Endpoint) {
 	s.endpoints, s.hidden, s.elsewhere = map[netip.Addr]hns.Endpoint{}, map[string]hns.Endpoint{}, map[string]bool{}
 	for _, e := range list {
-		if !strings.EqualFold(e.Network, s.network.ID) {
+		if e.Network != s.network.ID {
 			s.elsewhere[e.ID] = true
 			continue
 		}
@@ -87,14 +90,27 @@ func (s *state) class(e hns.Endpoint) (class, bool) {
 	switch {
 	case len(e.Addrs) != 1:
 		return 0, false
-	case e.Name == sourceName:
+	case e.Name == sourceName, s.kubeProxySource(e):
 		return source, true
-	case e.Remote && sameMAC(e.MAC, hns.MAC(e.Addrs[0])):
+	case e.Remote && isRemoteMAC(e.MAC, e.Addrs[0]):
 		return remote, true
 	case e.Remote && s.overlay() && (s.isHostMAC(e.MAC) || s.nodeIP.IsValid() && e.Provider == s.nodeIP):
 		return vip, true
 	}
 	return 0, false
+}
+
+// kubeProxySource reports whether an endpoint is that of the source VIP as kube-proxy makes it: without a name.
+func (s *state) kubeProxySource(e hns.Endpoint) bool {
+	return s.overlay() && !e.Remote && e.Name == "" && e.Addrs[0] == s.sourceVIP && s.isHostMAC(e.MAC)
+}
+
+// isRemoteMAC reports whether a MAC address is that of a remote endpoint with an address: kube-proxy's form, or that of
+// earlier versions of this plane, which did not reverse the bytes of IPv6 addresses.
+func isRemoteMAC(mac string, a netip.Addr) bool {
+	b := a.AsSlice()
+	b = b[len(b)-4:]
+	return sameMAC(mac, hns.MAC(a)) || sameMAC(mac, fmt.Sprintf("02-11-%02X-%02X-%02X-%02X", b[0], b[1], b[2], b[3]))
 }
 
 // owned reports whether this plane may delete an endpoint: no load balancer of another program refers to it.
@@ -135,15 +151,16 @@ func (s *state) sortOut(list []hns.LoadBalancer) {
 
 func (s *state) entryOf(l hns.LoadBalancer, addrs map[string]netip.Addr) (key, value) {
 	family := route.IPv4
-	if l.Flags.IPv6 {
+	if l.Flags.IPv6 || l.VIP.Is6() {
 		family = route.IPv6
 	}
 	k := key{class: frontend, addr: l.VIP, family: family, protocol: l.Protocol, port: l.Port}
 	if _, has := s.balancers[k]; has {
 		k.target = l.Target
 	}
-	if _, has := s.balancers[k]; has || l.Other {
-		k = key{class: unknown, id: l.ID}
+	if _, has := s.balancers[k]; has {
+		k = k.place()
+		k.class, k.id = unknown, l.ID
 	}
 	var names []string
 	for _, id := range l.Endpoints {
@@ -154,6 +171,18 @@ func (s *state) entryOf(l hns.LoadBalancer, addrs map[string]netip.Addr) (key, v
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	v := value{target: l.Target, endpoints: strings.Join(names, " "), source: l.SourceVIP, flags: l.Flags}
+	v := value{target: l.Target, endpoints: strings.Join(names, " "), source: l.SourceVIP, flags: l.Flags, other: l.Other}
 	return k, v
+}
+
+// ids returns the IDs of all endpoints.
+func (s *state) ids() map[string]bool {
+	all := maps.Clone(s.elsewhere)
+	for _, e := range s.endpoints {
+		all[e.ID] = true
+	}
+	for id := range s.hidden {
+		all[id] = true
+	}
+	return all
 }

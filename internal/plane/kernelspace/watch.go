@@ -63,7 +63,7 @@ func (p *Plane) look(ctx context.Context) look {
 	if err == nil {
 		return look{network: n}
 	}
-	if errors.Is(err, hns.ErrNotFound) {
+	if errors.Is(err, hns.ErrNoNetwork) {
 		p.waits.set(p.whatFor(err))
 	}
 	return look{failure: err.Error()}
@@ -89,7 +89,7 @@ func (w *waiting) get() string {
 
 // whatFor returns what the plane waits for after an error of HNS; empty: nothing.
 func (p *Plane) whatFor(err error) string {
-	if !errors.Is(err, hns.ErrNotFound) {
+	if !errors.Is(err, hns.ErrNoNetwork) {
 		return ""
 	}
 	return fmt.Sprintf("HNS network %q does not exist: waiting for the CNI plugin to create it", p.opt.Network)

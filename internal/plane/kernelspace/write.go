@@ -25,12 +25,15 @@ var (
 // writer writes entries into HNS. It implements ledger.Writer. HNS has no transactions: steps that
 // are carried out already do nothing when they are written again after a refusal.
 type writer struct {
-	hns      HNS
-	opt      Options
-	state    *state // nil before the first Refresh
-	listed   bool   // the endpoints were read again by this write
-	modified map[string]modification
-	unmoved  map[key]bool // removals that failed and were reported
+	hns     HNS
+	opt     Options
+	state   *state          // nil before the first Refresh
+	listed  bool            // the endpoints were read again by this write
+	sent    map[string]sent // by ID
+	forms   forms
+	anew    map[string]bool // load balancers that HNS does not change in place as a whole, by ID
+	remake  bool            // HNS changes no load balancer in place
+	unmoved map[key]error   // removals that failed and were reported
 
 	lacking lacking
 }
@@ -38,11 +41,8 @@ type writer struct {
 // lacking has the load balancers that were written without an endpoint that HNS did not have, by its address.
 type lacking map[netip.Addr]map[key]value
 
-// modification is a change of a load balancer in place.
-type modification struct{ old, new value }
-
-// Room implements ledger.Writer: all steps are written in the order of their phases, as a load
-// balancer that goes may make room for another one.
+// Room implements ledger.Writer: all steps are written at once, as a load balancer that goes may make room for
+// another one.
 func (*writer) Room() int { return math.MaxInt32 }
 
 // Size implements ledger.Writer.
@@ -51,7 +51,7 @@ func (*writer) Size(step) int { return 1 }
 // Write implements ledger.Writer.
 func (w *writer) Write(ctx context.Context, steps []*step) error {
 	w.listed = false
-	for _, s := range steps {
+	for _, s := range order(steps) {
 		err := w.step(ctx, s)
 		if err == nil {
 			continue
@@ -68,6 +68,29 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 	return nil
 }
 
+// order returns steps in the order in which they are written: that of their phases, except that a load balancer is removed
+// just before another one is written at its address, protocol and port.
+func order(steps []*step) []*step {
+	isRemoval := func(s *step) bool { return s.Key.class.balancer() && s.Op == ledger.Remove }
+	going := map[key][]*step{}
+	for _, s := range steps {
+		if isRemoval(s) {
+			going[s.Key.place()] = append(going[s.Key.place()], s)
+		}
+	}
+	list := make([]*step, 0, len(steps))
+	for _, s := range steps {
+		if s.Key.class.balancer() {
+			list = append(list, going[s.Key.place()]...)
+			delete(going, s.Key.place())
+		}
+		if !isRemoval(s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
 // general returns an error that concerns more than one object: what Refresh read is out of date, or HNS does not
 // answer; nil: HNS does not accept one object, and others may be accepted.
 func (w *writer) general(ctx context.Context, err error) error {
@@ -76,6 +99,9 @@ func (w *writer) general(ctx context.Context, err error) error {
 	}
 	if errors.Is(err, hns.ErrPortExists) {
 		return nil
+	}
+	if w.state.network.ID == "" {
+		return nil // Remove without the network
 	}
 	now, readErr := w.hns.Network(ctx, w.opt.Network)
 	if readErr != nil {
@@ -91,18 +117,24 @@ func (w *writer) general(ctx context.Context, err error) error {
 // written, and each comparison tries again. An endpoint stays with its load balancers.
 func (w *writer) unremoved(s *step, err error) {
 	inUse := !s.Key.class.balancer() && len(w.users(s.Key.addr)) > 0
-	if !w.unmoved[s.Key] && !inUse {
-		w.unmoved[s.Key] = true
+	if w.unmoved[s.Key] == nil && !inUse {
+		w.unmoved[s.Key] = err
 		w.opt.report("cannot delete an object that no Service needs; Sluice retries periodically: " + err.Error())
 	}
 }
 
 func (w *writer) step(ctx context.Context, s *step) error {
 	err := w.carryOut(ctx, s)
-	if err != nil && w.opt.Failed != nil && s.Key.class.balancer() && !errors.Is(err, errOneTarget) {
-		w.opt.Failed(failureOf(s, err))
+	if err != nil && s.Key.class.balancer() && !errors.Is(err, errOneTarget) {
+		w.failed(failureOf(s, err))
 	}
 	return err
+}
+
+func (w *writer) failed(f Failure) {
+	if w.opt.Failed != nil {
+		w.opt.Failed(f)
+	}
 }
 
 func (w *writer) carryOut(ctx context.Context, s *step) error {
@@ -111,8 +143,7 @@ func (w *writer) carryOut(ctx context.Context, s *step) error {
 		w.forget(s.Key.stored())
 		return w.balancer(ctx, s.Key.stored(), s.New)
 	case s.Key.class.balancer():
-		w.forget(s.Key.stored())
-		return w.deleteBalancer(ctx, s.Key.stored())
+		return w.removeBalancer(ctx, s.Key)
 	case s.Op == ledger.Remove:
 		return w.deleteEndpoint(ctx, s.Key)
 	}
@@ -186,7 +217,7 @@ func (w *writer) retire(ctx context.Context, e hns.Endpoint) error {
 		}
 	}
 	err := w.hns.DeleteEndpoint(ctx, e.ID)
-	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+	if err != nil && !isGone(err) {
 		w.state.endpoints[a] = e
 		return err
 	}
@@ -217,7 +248,7 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	if err := w.release(ctx, k.addr, e.ID); err != nil {
 		return err
 	}
-	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !isGone(err) {
 		return err
 	}
 	if w.state.endpoints[k.addr].ID == e.ID {
@@ -249,7 +280,7 @@ func (w *writer) release(ctx context.Context, a netip.Addr, id string) error {
 // Print implements ledger.Writer.
 func (w *writer) Print(steps []*step) string {
 	var b strings.Builder
-	for _, s := range steps {
+	for _, s := range order(steps) {
 		op := [...]string{"add", "change", "empty", "remove"}[s.Op]
 		if !s.Key.class.balancer() {
 			fmt.Fprintf(&b, "%s endpoint %s", op, s.Key.addr)

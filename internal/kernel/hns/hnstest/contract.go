@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
@@ -46,8 +47,12 @@ func Contract(t *testing.T, h HNS) {
 	if want := (hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true}); err != nil || has != want {
 		t.Errorf("features %+v, %v", has, err)
 	}
-	if _, err := h.Network(ctx, "missing"); !errors.Is(err, hns.ErrNotFound) {
+	if _, err := h.Network(ctx, "missing"); !errors.Is(err, hns.ErrNotFound) || !errors.Is(err, hns.ErrNoNetwork) {
 		t.Errorf("a missing network: %v", err)
+	}
+	nowhere := hns.Endpoint{Network: "00000000-0000-0000-0000-0000000000ff", Addrs: []netip.Addr{netip.MustParseAddr("10.180.1.9")}}
+	if _, err := h.CreateEndpoint(ctx, nowhere); !errors.Is(err, hns.ErrNoNetwork) {
+		t.Errorf("an endpoint in a missing network: %v", err)
 	}
 	n, err := h.Network(ctx, "pods")
 	want := ContractNetwork()
@@ -55,6 +60,11 @@ func Contract(t *testing.T, h HNS) {
 		t.Fatalf("network %+v, %v, want %+v", n, err, want)
 	}
 	ids := contractEndpoints(t, h, n.ID)
+	for _, id := range append(slices.Clone(ids), n.ID) {
+		if id != hns.ID(id) || id == strings.ToUpper(id) {
+			t.Errorf("the ID %s is not in lower case, or has no letters", id)
+		}
+	}
 	contractBalancers(t, h, ids)
 	for _, id := range ids {
 		if err := h.DeleteEndpoint(ctx, id); err != nil {
@@ -115,6 +125,9 @@ func contractBalancers(t *testing.T, h HNS, ids []string) {
 		}
 		l.ID = id
 		checkBalancer(t, h, l)
+		if id != hns.ID(id) {
+			t.Errorf("the ID %s is not in lower case", id)
+		}
 		if _, err := h.CreateLoadBalancer(ctx, l); !errors.Is(err, hns.ErrPortExists) {
 			t.Errorf("%s again: %v", l, err)
 		}
@@ -137,7 +150,7 @@ func contractBalancers(t *testing.T, h HNS, ids []string) {
 		}
 	}
 	missing := hns.LoadBalancer{Protocol: 6, Port: 1, Target: 1, Endpoints: []string{"00000000-0000-0000-0000-0000000000ff"}}
-	if _, err := h.CreateLoadBalancer(ctx, missing); !errors.Is(err, hns.ErrNotFound) {
+	if _, err := h.CreateLoadBalancer(ctx, missing); !errors.Is(err, hns.ErrNotFound) || errors.Is(err, hns.ErrNoNetwork) {
 		t.Errorf("a load balancer without its endpoint: %v", err)
 	}
 }

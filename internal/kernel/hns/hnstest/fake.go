@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
@@ -28,11 +29,20 @@ type Fake struct {
 	// StuckModify means that changes in place succeed without an effect, as in some versions.
 	StuckModify bool
 
+	// ModifyMissing means that changes in place are not implemented, whatever the version says.
+	ModifyMissing bool
+
+	// ModifyBackendsOnly means that a change in place succeeds, and has an effect on the backends only.
+	ModifyBackendsOnly bool
+
 	// SharedAddrs means that a container of this host may have the address of a remote endpoint.
 	SharedAddrs bool
 
 	// KeepDangling means that load balancers stay when the network of their endpoints is deleted, with their IDs.
 	KeepDangling bool
+
+	// Normalize, if not nil, returns a load balancer as HNS returns it, from what was written.
+	Normalize func(hns.LoadBalancer) hns.LoadBalancer
 
 	// Refuse, if not nil, returns an error for calls that HNS does not accept, by their line in Writes.
 	Refuse func(write string) error
@@ -62,7 +72,7 @@ func New(network hns.Network) *Fake {
 
 func (f *Fake) id() string {
 	f.last++
-	return fmt.Sprintf("00000000-0000-0000-0000-%012d", f.last)
+	return fmt.Sprintf("c0ffee00-abcd-4ef0-8abc-%012x", f.last)
 }
 
 // AddNetwork creates a network with a new ID.
@@ -134,7 +144,7 @@ func (f *Fake) Network(_ context.Context, name string) (hns.Network, error) {
 	}
 	n, has := f.networks[name]
 	if !has {
-		return n, fmt.Errorf("network %s: %w", name, hns.ErrNotFound)
+		return n, fmt.Errorf("network %s: %w", name, hns.ErrNoNetwork)
 	}
 	return n, nil
 }
@@ -145,7 +155,7 @@ func (f *Fake) Endpoints(context.Context) ([]hns.Endpoint, error) {
 	defer f.mu.Unlock()
 	var all []hns.Endpoint
 	for _, id := range slices.Sorted(maps.Keys(f.endpoints)) {
-		all = append(all, f.endpoints[id])
+		all = append(all, returnedEndpoint(f.endpoints[id]).Canonical())
 	}
 	return all, nil
 }
@@ -154,8 +164,9 @@ func (f *Fake) Endpoints(context.Context) ([]hns.Endpoint, error) {
 func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	e = e.Canonical()
 	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), func(n hns.Network) bool { return n.ID == e.Network }) {
-		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNotFound)
+		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNoNetwork)
 	}
 	for _, other := range f.endpoints {
 		for _, a := range e.Addrs {
@@ -177,6 +188,7 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error)
 func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	id = hns.ID(id)
 	e, has := f.endpoints[id]
 	if !has {
 		return fmt.Errorf("endpoint %s: %w", id, hns.ErrNotFound)
@@ -210,15 +222,36 @@ func (f *Fake) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
 	defer f.mu.Unlock()
 	var all []hns.LoadBalancer
 	for _, id := range slices.Sorted(maps.Keys(f.balancers)) {
-		all = append(all, f.balancers[id])
+		all = append(all, f.returned(f.balancers[id]).Canonical())
 	}
 	return all, nil
+}
+
+// returnedEndpoint returns an endpoint as HNS returns it: the ID of its network is spelled in another way than in the
+// document of the network.
+func returnedEndpoint(e hns.Endpoint) hns.Endpoint {
+	e.Network = strings.ToUpper(e.Network)
+	return e
+}
+
+// returned returns a load balancer as HNS returns it: its IDs are spelled in another way than in the documents of endpoints.
+func (f *Fake) returned(l hns.LoadBalancer) hns.LoadBalancer {
+	if f.Normalize != nil {
+		l = f.Normalize(l)
+	}
+	l = l.Canonical() // a copy
+	l.ID = strings.ToUpper(l.ID)
+	for i, id := range l.Endpoints {
+		l.Endpoints[i] = strings.ToUpper(id)
+	}
+	return l
 }
 
 // CreateLoadBalancer creates a load balancer.
 func (f *Fake) CreateLoadBalancer(_ context.Context, l hns.LoadBalancer) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	l = l.Canonical()
 	l.ID = f.id()
 	if err := f.check(l); err != nil {
 		return "", err
@@ -234,10 +267,12 @@ func (f *Fake) CreateLoadBalancer(_ context.Context, l hns.LoadBalancer) (string
 func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.Version.Modify {
+	l = l.Canonical()
+	if !f.Version.Modify || f.ModifyMissing {
 		return hns.ErrNotImplemented
 	}
-	if _, has := f.balancers[l.ID]; !has {
+	had, has := f.balancers[l.ID]
+	if !has {
 		return fmt.Errorf("load balancer %s: %w", l.ID, hns.ErrNotFound)
 	}
 	if err := f.check(l); err != nil {
@@ -245,6 +280,10 @@ func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 	}
 	if err := f.write("modify " + l.String()); err != nil || f.StuckModify {
 		return err
+	}
+	if f.ModifyBackendsOnly {
+		had.Endpoints = l.Endpoints
+		l = had
 	}
 	f.balancers[l.ID] = l
 	return nil
@@ -254,6 +293,7 @@ func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 func (f *Fake) DeleteLoadBalancer(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	id = hns.ID(id)
 	l, has := f.balancers[id]
 	if !has {
 		return fmt.Errorf("load balancer %s: %w", id, hns.ErrNotFound)

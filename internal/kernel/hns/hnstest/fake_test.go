@@ -3,10 +3,42 @@ package hnstest
 import (
 	"errors"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 )
+
+// As HNS does, the fake spells the IDs of endpoints in upper case in the documents of load balancers, and in lower case in
+// their own documents.
+func TestSpellingOfIDs(t *testing.T) {
+	ctx := t.Context()
+	f := New(hns.Network{Name: "n", Type: hns.L2Bridge})
+	n, err := f.Network(ctx, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := f.CreateEndpoint(ctx, hns.Endpoint{Network: strings.ToUpper(n.ID), Addrs: []netip.Addr{netip.MustParseAddr("10.180.1.7")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	balancer, err := f.CreateLoadBalancer(ctx, hns.LoadBalancer{Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{strings.ToUpper(id)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := f.endpointWith(id)
+	l, errBalancer := f.balancerWith(balancer)
+	if err != nil || errBalancer != nil {
+		t.Fatal(err, errBalancer)
+	}
+	endpointDoc, balancerDoc := e.(endpointDocument), l.(balancerDocument)
+	got := []string{endpointDoc.ID, endpointDoc.HostComputeNetwork, balancerDoc.ID, balancerDoc.HostComputeEndpoints[0]}
+	want := []string{id, strings.ToUpper(n.ID), strings.ToUpper(balancer), strings.ToUpper(id)}
+	if !slices.Equal(got, want) || id == strings.ToUpper(id) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
 
 // The fake refuses what HNS refuses.
 func TestRefusals(t *testing.T) {

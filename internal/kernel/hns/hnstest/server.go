@@ -60,6 +60,8 @@ func resultOf(err error) uint32 {
 	switch {
 	case err == nil:
 		return ok
+	case errors.Is(err, hns.ErrNoNetwork):
+		return 0x803b0001
 	case errors.Is(err, hns.ErrNotFound):
 		return 0x80070490 // ERROR_NOT_FOUND
 	case errors.Is(err, hns.ErrPortExists):
@@ -165,7 +167,7 @@ func (f *Fake) enumerate(call string, text []byte) ([]string, error) {
 	defer f.mu.Unlock()
 	ids := []string{}
 	add := func(id, name, network string) {
-		if (filter.ID == "" || filter.ID == id) && (filter.Name == "" || filter.Name == name) &&
+		if (filter.ID == "" || strings.EqualFold(filter.ID, id)) && (filter.Name == "" || filter.Name == name) &&
 			(filter.VirtualNetwork == "" || strings.EqualFold(filter.VirtualNetwork, network)) {
 			ids = append(ids, id)
 		}
@@ -198,7 +200,7 @@ func (f *Fake) networkWith(id string) (any, error) {
 			return networkOf(n), nil
 		}
 	}
-	return nil, fmt.Errorf("network %s: %w", id, hns.ErrNotFound)
+	return nil, fmt.Errorf("network %s: %w", id, hns.ErrNoNetwork)
 }
 
 func (f *Fake) endpointWith(id string) (any, error) {
@@ -208,7 +210,7 @@ func (f *Fake) endpointWith(id string) (any, error) {
 	if !has {
 		return nil, fmt.Errorf("endpoint %s: %w", id, hns.ErrNotFound)
 	}
-	return endpointOf(e), nil
+	return endpointOf(returnedEndpoint(e)), nil
 }
 
 func (f *Fake) balancerWith(id string) (any, error) {
@@ -218,7 +220,7 @@ func (f *Fake) balancerWith(id string) (any, error) {
 	if !has {
 		return nil, fmt.Errorf("load balancer %s: %w", id, hns.ErrNotFound)
 	}
-	return balancerOf(l), nil
+	return balancerOf(f.returned(l)), nil
 }
 
 // versionOf returns a version of HNS that can do something (hcnglobals.go of hnslib has the ranges).

@@ -1,0 +1,128 @@
+package kernelspace
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+)
+
+// settings are the properties of a load balancer that HNS may return in another form than they were written.
+type settings struct {
+	source netip.Addr
+	flags  hns.Flags
+	other  bool // there are properties that this plane does not write
+}
+
+// content is what HNS holds of a load balancer.
+type content struct {
+	settings
+	target uint16
+	ids    string // of its endpoints, sorted
+}
+
+// content returns what HNS holds of a load balancer with a value that refers to some endpoints.
+func (v value) content(ids []string) content {
+	sorted := slices.Sorted(slices.Values(ids))
+	return content{settings{v.source, v.flags, v.other}, v.target, strings.Join(sorted, " ")}
+}
+
+func (b balancer) content() content { return b.value.content(b.ids) }
+
+// sent is what was written of a load balancer since the last Refresh, and HNS confirmed.
+type sent struct {
+	before, now content // before the first change and after the last one; of one that was only created they are equal
+	created     bool    // with these settings
+}
+
+// forms has the settings that HNS returns in another form than they were written, by the ID of the load balancer.
+type forms map[string]form
+
+type form struct{ written, returned settings }
+
+// findings are what a comparison found out about HNS.
+type findings struct {
+	ignored bool // a change in place, as some versions do (kubernetes/kubernetes#131466)
+	partial bool // a change in place had a part of its effect, or none but on settings
+	form    *form
+}
+
+// confirm compares what was written since the last Refresh with what HNS has now. If a load balancer that was created has other
+// settings now, the state gets those that were written, as long as HNS returns these. One that was changed in place, and
+// differs, is made anew by the next write.
+func (w *writer) confirm(s *state) (found findings) {
+	now, anew, exists := forms{}, map[string]bool{}, s.ids()
+	for k, b := range s.balancers {
+		read := b.content()
+		wrote, was := w.sent[b.id]
+		f, has := w.forms[b.id]
+		if was && wrote.created && read.settings != wrote.now.settings {
+			f, has = form{wrote.now.settings, read.settings}, true
+			found.form = &f
+		}
+		if has {
+			now[b.id] = f
+		}
+		if has && read.settings == f.returned {
+			b.source, b.flags, b.other = f.written.source, f.written.flags, f.written.other
+			s.balancers[k] = b
+		}
+		complete := !slices.ContainsFunc(strings.Fields(wrote.now.ids), func(id string) bool { return !exists[id] })
+		differs := was && wrote.before != wrote.now && b.content() != wrote.now && complete
+		if w.anew[b.id] || differs {
+			anew[b.id] = true
+		}
+		if differs {
+			ignored := wrote.before.ids != wrote.now.ids && read.ids == wrote.before.ids
+			found.ignored, found.partial = found.ignored || ignored, found.partial || !ignored
+		}
+	}
+	w.forms, w.anew, w.sent = now, anew, map[string]sent{}
+	return found
+}
+
+// learn reports what a comparison found out about HNS.
+func (p *Plane) learn(f findings) {
+	if f.ignored {
+		p.writer.remake = true
+		p.note("HNS confirmed changes of load balancers in place, and did not make them (kubernetes/kubernetes#131466); " +
+			"from now on Sluice makes changed load balancers anew")
+	}
+	if f.partial && !p.writer.remake {
+		p.note("HNS confirmed changes of load balancers in place, and made them in part: Sluice makes those load balancers anew")
+	}
+	if f.form != nil && !p.formNoted {
+		p.formNoted = true
+		p.note(fmt.Sprintf("HNS returns settings of load balancers in another form than they were written, such as %s for %s; "+
+			"Sluice regards them as equal", f.form.returned, f.form.written))
+	}
+}
+
+// String prints the settings.
+func (s settings) String() string {
+	text := fmt.Sprintf("source %s, %+v", s.source, s.flags)
+	if s.other {
+		text += " and unknown properties"
+	}
+	return text
+}
+
+// inPlace reports whether the load balancer with an ID can be changed in place.
+func (w *writer) inPlace(id string) bool { return w.state.features.Modify && !w.remake && !w.anew[id] }
+
+// noteSent stores what HNS confirmed of a load balancer; had is what it held before, nil if it was created.
+func (w *writer) noteSent(id string, had *content, now content) {
+	wrote, was := w.sent[id]
+	switch {
+	case had == nil:
+		wrote = sent{before: now, created: true}
+	case !was:
+		wrote = sent{before: *had}
+	default:
+		wrote.created = wrote.created && wrote.now.settings == now.settings
+	}
+	wrote.now = now
+	w.sent[id] = wrote
+}

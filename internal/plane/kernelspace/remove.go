@@ -1,0 +1,97 @@
+package kernelspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// Remove deletes all load balancers in the network, and then the remote endpoints and the endpoint
+// of the source VIP. If the network does not exist, or the options do not name one, it deletes the load balancers
+// that refer to no existing endpoint. The error names the objects that HNS did not delete.
+func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
+	s, err := p.leftovers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read HNS: %w", err)
+	}
+	p.writer.state, p.fresh = s, false
+	plan := p.ledger.Compare(p.writer, newListing(s))
+	plan.End()
+	var steps []step
+	plan.Each(func(s step) { steps = append(steps, s) })
+	errs := []error{plan.Apply(ctx)}
+	for _, k := range slices.SortedFunc(maps.Keys(p.writer.unmoved), key.compare) {
+		errs = append(errs, p.writer.unmoved[k])
+	}
+	return s.gone(steps), errors.Join(errs...)
+}
+
+// leftovers reads what Remove deletes.
+func (p *Plane) leftovers(ctx context.Context) (*state, error) {
+	if p.opt.Network != "" {
+		s, err := p.read(ctx)
+		if !errors.Is(err, hns.ErrNoNetwork) {
+			return s, err
+		}
+	}
+	s := &state{balancers: map[key]balancer{}}
+	var err error
+	if s.features, err = p.hns.Features(ctx); err != nil || !s.features.V2 {
+		return s, err
+	}
+	return s, p.objects(ctx, s)
+}
+
+// gone returns a few words for each kind of objects that were deleted.
+func (s *state) gone(steps []step) (lines []string) {
+	balancers, endpoints := 0, 0
+	for _, step := range steps {
+		switch k := step.Key; {
+		case k.class.balancer():
+			balancers += absent(s.balancers, k.stored())
+		case k.id != "":
+			endpoints += absent(s.hidden, k.id)
+		default:
+			endpoints += absent(s.endpoints, k.addr)
+		}
+	}
+	for _, c := range []struct {
+		n    int
+		name string
+	}{{balancers, "load balancer"}, {endpoints, "endpoint"}} {
+		if c.n > 0 {
+			lines = append(lines, text.Count(c.n, c.name))
+		}
+	}
+	return lines
+}
+
+// absent returns 1 if a map does not have a key, otherwise 0.
+func absent[K comparable, V any](in map[K]V, k K) int {
+	if _, has := in[k]; has {
+		return 0
+	}
+	return 1
+}
+
+// remains returns a line if a clean-up leaves load balancers as it does not know their network.
+func remains(ctx context.Context, h HNS, network string) []string {
+	list, err := h.LoadBalancers(ctx)
+	if err != nil || len(list) == 0 {
+		return nil
+	}
+	count := text.Count(len(list), "load balancer")
+	if network == "" {
+		return []string{"HNS still has " + count + ": to remove those of an HNS network, " +
+			"name it by --network-name, winkernel.networkName or the environment variable KUBE_NETWORK"}
+	}
+	if _, err := h.Network(ctx, network); errors.Is(err, hns.ErrNoNetwork) {
+		return []string{fmt.Sprintf("HNS still has %s, and no network %q (--network-name): they refer to endpoints of other networks", count, network)}
+	}
+	return nil
+}
