@@ -84,9 +84,10 @@ type Plane struct {
 	writer *writer
 	fresh  bool // Refresh has read the state, and no plan has used it
 	waits  waiting
-	took   atomic.Int64    // the duration of the last Refresh in nanoseconds, for Watch
-	noted  map[string]bool // problems that were reported
-	stuck  bool            // HNS confirms changes in place, and does not make them
+	seen   atomic.Pointer[state] // features and network as last read, for explanations
+	took   atomic.Int64          // the duration of the last Refresh in nanoseconds, for Watch
+	noted  map[string]bool       // problems that were reported
+	stuck  bool                  // HNS confirms changes in place, and does not make them
 
 	// single means that HNS takes one load balancer for each address and port: only backends with
 	// the most common port are served.
@@ -133,6 +134,7 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	if name := p.opt.RootEndpoint; name != "" && !s.root(name, route.IPv4).IsValid() && !s.root(name, route.IPv6).IsValid() {
 		p.note(fmt.Sprintf("it has no endpoint %q (--root-hnsendpoint-name): health checks at addresses of load balancers are not forwarded", name))
 	}
+	p.seen.Store(&state{features: s.features, network: s.network})
 	p.writer.state, p.writer.lacking, p.fresh = s, lacking{}, true
 	return nil
 }
