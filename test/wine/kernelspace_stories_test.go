@@ -126,7 +126,7 @@ func (k *kernelspaceTest) refusal() {
 // overlay: in an overlay network the program creates the endpoint of the source VIP, and remote endpoints know
 // their node.
 func (k *kernelspaceTest) overlay() {
-	k.cleanup()
+	k.cleanup("cbr0", "container")
 	ip(k.T, "link", "add", "eth0", "type", "veth", "peer", "name", "wire") // the program looks for the MAC address of the node
 	ip(k.T, "address", "add", "192.168.0.2/24", "dev", "eth0")
 	ip(k.T, "link", "set", "eth0", "up")
