@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -142,9 +143,10 @@ func (d *daemon) assemble(ctx context.Context) error {
 		RecordLeft:      func(note string) { d.events.Record(event.KubeProxyRulesLeft(note)) },
 	}, d.inForce)
 	d.reload = d.newReloader()
+	kind := d.o.kind()
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
-		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.o.kind().Facts, Balance: d.plane.Balance, Sockets: d.plane.Sockets, Shares: d.plane.Shares,
+		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: *cmp.Or(d.plane.Facts, &kind.Facts), Balance: d.plane.Balance, Sockets: d.plane.Sockets, Shares: d.plane.Shares,
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings)

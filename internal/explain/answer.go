@@ -42,6 +42,9 @@ type Case struct {
 	// stays with its backend.
 	AffinitySeconds int `json:"affinitySeconds,omitempty"`
 
+	// Affinity says what session affinity does if its timeout has no effect in this plane.
+	Affinity string `json:"affinity,omitempty"`
+
 	Backends []Backend `json:"backends,omitempty"`
 	LeftOut  []LeftOut `json:"leftOut,omitempty"` // all other endpoints of the Service
 }
@@ -179,6 +182,7 @@ func (c Case) print(out *text.Columns, source string) {
 	if c.AffinitySeconds > 0 {
 		out.Field("Affinity", "a client stays with its backend until it made no new connection for "+period(c.AffinitySeconds))
 	}
+	out.Field("Affinity", c.Affinity)
 	c.printBackends(out)
 	c.printLeftOut(out)
 }

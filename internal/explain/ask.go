@@ -35,7 +35,8 @@ const mostCases = 32
 type asker struct {
 	view     View
 	question Question
-	omitted  int // cases
+	omitted  int  // cases
+	open     bool // a frontend has source ranges, which the plane cannot check
 }
 
 // found is a frontend with its Service and port.
@@ -84,6 +85,9 @@ func (a *asker) remarks(cases []Case) []string {
 		}
 	}
 	all := slices.Concat(problems, refused)
+	if a.open {
+		all = append(all, fmt.Sprintf("mode %s does not check source ranges: every client may connect", a.view.Plane.Name))
+	}
 	switch {
 	case a.view.Err != nil:
 		return append(all, "this may not be in force yet, the last write to the kernel failed: "+strings.ReplaceAll(a.view.Err.Error(), "\n", "; "))
@@ -244,7 +248,10 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	if a.view.Plane.Checks(f.frontend, w) {
 		out.Access = &Access{Allowed: inside(f.frontend.Allow, c.addr), Ranges: text.Strings(f.frontend.Allow)}
 	}
+	without := a.without(f.port)
 	switch {
+	case without != "":
+		out.Verdict, out.Why = Untouched, without
 	case out.Access != nil && !out.Access.Allowed:
 		out.Verdict, out.Why = Dropped, "the source ranges of the Service do not let the client in"
 	case w.Verdict == route.Balance:
@@ -252,8 +259,17 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	default:
 		a.end(&out, to, f, c)
 	}
+	a.open = a.open || out.Verdict == Balanced && f.frontend.Restricted && a.view.Plane.Ranges == plane.RangesNever
 	a.path(&out, f, w)
 	return out
+}
+
+// without returns why the plane does not serve a port; empty: it serves it.
+func (a *asker) without(p *route.Port) string {
+	if a.view.Plane.Without == nil {
+		return ""
+	}
+	return a.view.Plane.Without(p)
 }
 
 func frontendOf(f found) *Frontend {
@@ -284,6 +300,9 @@ func (a *asker) end(out *Case, to netip.Addr, f found, c client) {
 	switch {
 	case f.unserved:
 		out.Why += fmt.Sprintf("; %s serves no nodePorts, but a nodePort without a backend does this at every address of this node", to)
+	case a.view.Plane.NoBackend != "":
+		out.Verdict = Untouched
+		out.Why += "; but " + a.view.Plane.NoBackend
 	case a.ends(to, f.frontend, c):
 	case a.isLocal(to):
 		out.Verdict = Untouched
@@ -302,7 +321,7 @@ func (a *asker) refuse(out *Case, f found) {
 	if n := len(out.LeftOut); n > 0 {
 		out.Why = fmt.Sprintf("none of the Service's %s takes traffic", text.Count(n, "endpoint"))
 	}
-	if f.frontend.Restricted && out.Access == nil {
+	if f.frontend.Restricted && out.Access == nil && a.view.Plane.Ranges != plane.RangesNever {
 		out.Why += "; source ranges are not checked then"
 	}
 }
@@ -312,7 +331,11 @@ func (a *asker) drop(out *Case, f found) {
 	choices := a.view.Routes.Explain(f.service.Name, f.port, route.Local)
 	out.LeftOut = leftOut(choices)
 	out.Verdict = Dropped
-	out.Why = fmt.Sprintf("%s is Local, and no endpoint on this node takes traffic while others do", policyField(f.frontend))
+	policy := policyField(f.frontend) + " is Local"
+	if f.preserved() {
+		policy = "the Service has the annotation preserve-destination"
+	}
+	out.Why = policy + ", and no endpoint on this node takes traffic while others do"
 }
 
 func leftOut(choices []route.Choice) []LeftOut {
@@ -328,6 +351,12 @@ func leftOut(choices []route.Choice) []LeftOut {
 		out = append(out, l)
 	}
 	return out
+}
+
+// preserved reports whether connections stay on this node because they keep their destination.
+func (f found) preserved() bool {
+	k := f.frontend.Kind
+	return f.port.PreserveDestination && (k == route.NodePort || k == route.LoadBalancer)
 }
 
 func policyField(f *route.Frontend) string {

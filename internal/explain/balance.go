@@ -14,11 +14,16 @@ import (
 // balance answers for connections that reach backends.
 func (a *asker) balance(out *Case, f found, c client) {
 	w := c.way(f.frontend)
-	policy := policyOf(f.frontend, c)
+	policy := policyOf(f, c)
 	out.Policy = &policy
 	nat := a.sourceNAT(f, c)
 	out.SourceNAT = &nat
-	out.AffinitySeconds = seconds(f.port.Affinity)
+	if f.port.Affinity != 0 {
+		out.Affinity = a.view.Plane.Affinity
+	}
+	if out.Affinity == "" {
+		out.AffinitySeconds = seconds(f.port.Affinity)
+	}
 
 	choices := a.view.Routes.Explain(f.service.Name, f.port, w.Pool)
 	pool, made := f.port.Backends(w.Pool), chosen(choices)
@@ -29,7 +34,7 @@ func (a *asker) balance(out *Case, f found, c client) {
 	}
 	for _, b := range pool {
 		backend := Backend{Address: b.String(), Chance: fmt.Sprintf("%d/%d", weight(b), total)}
-		backend.Hairpin = b.Addr() == c.addr && slices.Contains(f.port.Here, c.addr)
+		backend.Hairpin = b.Addr() == c.addr && slices.Contains(f.port.Here, c.addr) && a.view.Plane.SourceNAT == nil
 		if choice, ok := made[b]; ok {
 			e := choice.Endpoint
 			backend.Node, backend.Slice = e.Node, choice.Slice.Name.Name
@@ -97,12 +102,15 @@ func chosen(choices []route.Choice) map[netip.AddrPort]route.Choice {
 
 // policyOf returns which endpoints are eligible for a client. An external policy
 // Local applies neither to pods nor to this node.
-func policyOf(f *route.Frontend, c client) Policy {
+func policyOf(f found, c client) Policy {
+	at := f.frontend
 	switch {
-	case c.way(f).Pool == route.Local:
-		return Policy{"Local", policyField(f) + " Local: only endpoints on this node"}
-	case f.Kind == route.ClusterIP || f.Others.Verdict == route.Balance && f.Others.Pool == route.Cluster:
-		return Policy{"Cluster", policyField(f) + " Cluster: any usable endpoint of the Service"}
+	case c.way(at).Pool == route.Local && f.preserved():
+		return Policy{"Local", "annotation preserve-destination: only endpoints on this node"}
+	case c.way(at).Pool == route.Local:
+		return Policy{"Local", policyField(at) + " Local: only endpoints on this node"}
+	case at.Kind == route.ClusterIP || at.Others.Verdict == route.Balance && at.Others.Pool == route.Cluster:
+		return Policy{"Cluster", policyField(at) + " Cluster: any usable endpoint of the Service"}
 	}
 	who := "a pod"
 	if c.CountsAs == Node {
@@ -120,13 +128,17 @@ func (a *asker) sourceNAT(f found, c client) SourceNAT {
 	if a.ownVIP(f.frontend.Addr) && c.addr == f.frontend.Addr {
 		return SourceNAT{true, "this node uses the address of the Service as its source, to which a backend cannot reply"}
 	}
+	if nat := a.view.Plane.SourceNAT; nat != nil {
+		applied, why := nat(f.passage(c.CountsAs, c.way(f.frontend)))
+		return SourceNAT{applied, why}
+	}
 	if !c.way(f.frontend).Masquerade {
 		return SourceNAT{false, whyOriginal(f, c)}
 	}
 	external := f.frontend.Kind != route.ClusterIP
 	why := "the client is not a pod, so the answer must come back through this node"
 	switch {
-	case external && policyOf(f.frontend, c).Name == "Cluster":
+	case external && policyOf(f, c).Name == "Cluster":
 		why = "externalTrafficPolicy Cluster: the answer must come back through this node"
 	case a.view.Routes.Host.MasqueradeAll && !external:
 		why = "masqueradeAll is set, which is for everything sent to a clusterIP"

@@ -15,16 +15,21 @@ type client struct {
 	Client
 	addr netip.Addr // invalid: unknown
 	own  bool       // it is this node, whatever its class
+
+	alike bool // the plane does not distinguish clients (plane.Facts)
 }
 
 // way returns where a frontend sends the client.
 func (c *client) way(f *route.Frontend) route.Way {
-	switch c.CountsAs {
-	case Pod:
+	switch {
+	case c.alike && f.Kind == route.ClusterIP:
 		return f.Pods
-	case Node:
+	case c.alike:
+		return f.Others
+	case c.CountsAs == Pod:
+		return f.Pods
+	case c.CountsAs == Node:
 		return f.Node
-	case Outside:
 	}
 	return f.Others
 }
@@ -37,7 +42,7 @@ func (a *asker) client(to netip.Addr) client {
 		addr = a.ownSource(to)
 	}
 	local := !a.question.Source.IsValid() || a.isLocal(addr)
-	c := client{addr: addr, own: local, Client: Client{Via: a.question.Via}}
+	c := client{addr: addr, own: local, alike: a.view.Plane.Alike, Client: Client{Via: a.question.Via}}
 	if addr.IsValid() {
 		c.Address = addr.String()
 	}

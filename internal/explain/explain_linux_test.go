@@ -82,6 +82,9 @@ func ask(t *testing.T, words []string) Answer {
 		v.Plane = pathless(iptables.Kind())
 		v.Plane.Path = chains
 	}
+	if name, is := strings.CutPrefix(words[0], "kernelspace"); is {
+		v.Plane = ofHNS(t, name)
+	}
 	if strings.HasSuffix(words[0], "bound") { // addresses of Services are the node's as well
 		v.Local = append(v.Local, addrs("198.51.100.7", "10.96.0.80")...)
 	}

@@ -5,7 +5,11 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/kernelspace"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -65,8 +69,37 @@ func settings() map[string]func(*route.Options) {
 		"iptables-no-localhost": func(o *route.Options) {
 			o.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackNever}
 		},
-		"ipv4-only": func(o *route.Options) { o.Families = []route.Family{route.IPv4} },
+		"kernelspace":          windows,
+		"kernelspace-dsr":      windows,
+		"kernelspace-overlay":  windows,
+		"kernelspace-features": windows,
+		"ipv4-only":            func(o *route.Options) { o.Families = []route.Family{route.IPv4} },
 	}
+}
+
+// windows is the configuration of a node with a recent HNS.
+func windows(o *route.Options) {
+	o.NodePorts, o.PreserveDestination = route.NodePortOptions{All: true}, true
+}
+
+// ofHNS returns the facts of a plane with an HNS: a recent one, with --enable-dsr ("-dsr"), with an
+// overlay network ("-overlay"), or without optional features ("-features").
+func ofHNS(t testing.TB, name string) plane.Facts {
+	t.Helper()
+	network, with := hns.Network{Name: "pods", Type: hns.L2Bridge}, config.HNS{Network: "pods", SourceVIP: addrs("10.244.1.250")[0]}
+	if name == "-overlay" {
+		network.Type = hns.Overlay
+	}
+	with.DSR = name == "-dsr"
+	fake := hnstest.New(network)
+	if name == "-features" {
+		fake.Version = hns.Features{V2: true}
+	}
+	opened, err := kernelspace.Kind(fake, nil).Open(t.Context(), plane.Setup{Config: &config.Config{HNS: with}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *opened.Facts
 }
 
 // view compiles testdata/cluster.yaml for node one.

@@ -27,6 +27,26 @@ type Facts struct {
 	// one have that address as their source, and get source NAT always.
 	OwnVIPs bool
 
+	// Alike means that the plane does not distinguish clients: all those of a clusterIP have the Way of
+	// pods, and all those of other addresses the Way of clients outside of the cluster.
+	Alike bool
+
+	// NoBackend is why connections without a backend are neither refused nor dropped, as a clause. Empty: they
+	// are, as Ends says.
+	NoBackend string
+
+	// Without returns why the plane does not serve a port, as a sentence; empty: it serves it. Nil: it
+	// serves all.
+	Without func(*route.Port) string
+
+	// SourceNAT returns whether backends see another source than the client, and why, for a connection that is
+	// balanced. Nil: it follows from the Way.
+	SourceNAT func(Passage) (applied bool, why string)
+
+	// Affinity is what happens to a client with session affinity, as a sentence. Empty: it stays with its backend
+	// for the timeout of the Service.
+	Affinity string
+
 	// Path returns the names of the chains, maps and so on that the first packet of a
 	// connection passes, in order. Nil: the plane has no such names.
 	Path func(Passage) []string

@@ -190,6 +190,10 @@ type Opened struct {
 	// for Services that ask for it (route.Options).
 	PreserveDestination bool
 
+	// Facts are those of the Kind, made more exact by what Open has found out. Nil: those of the Kind.
+	// Their functions are safe for concurrent use.
+	Facts *Facts
+
 	// WatchTrouble returns why edits by other programs are detected only by periodic
 	// comparisons; empty: they are detected at once.
 	WatchTrouble func() string

@@ -3,20 +3,33 @@
 package wine_test
 
 import (
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
 	"github.com/sluice-proxy/sluice/test/wine"
 )
 
-// The access to HNS, with the library of Microsoft, does what the fake does.
+// The access to HNS, with the library of Microsoft, does what the fake does. testdata/documents.txt has the documents that
+// the library sends: of endpoints, local and remote, and of load balancers with every flag, and of their changes.
 func TestAccessToHNS(t *testing.T) {
 	t.Setenv("SLUICE_TEST_HNS", "1")
 	p := wine.New(t)
-	p.ServeHNS(hnstest.New(hnstest.ContractNetwork()))
+	fake := hnstest.New(hnstest.ContractNetwork())
+	p.ServeHNS(fake)
 	r := p.Run(p.BuildTests(module+"internal/kernel/hns"), "-test.run=TestContract", "-test.v")
 	if r.Code != 0 || !strings.Contains(r.Stdout, "--- PASS: TestContract") {
 		t.Errorf("status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	want, err := os.ReadFile("testdata/documents.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(fake.Documents(), "\n") + "\n"
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("the library sends\n%s\n%s", got, diff)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,87 +34,120 @@ type kernelspaceTest struct {
 	fake    *hnstest.Fake
 	sluice  string
 	args    []string
+	vip     netip.AddrPort // of the Service web
+
+	refused atomic.Pointer[string] // the beginning of writes that HNS does not accept; nil: it accepts all
 }
 
-// The program serves Services of an API server by HNS: after a start and after changes. After a crash it writes
-// only what differs. A clean-up leaves nothing of it, and what others have.
+// TestKernelspace runs the program with one HNS and one API server: each story leaves nothing of the program.
 func TestKernelspace(t *testing.T) {
 	c := apiserver.Start(t)
 	kubeconfig, err := c.Kubeconfig("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake := hnstest.New(hns.Network{Name: "pods", Type: hns.L2Bridge})
-	n, err := fake.Network(t.Context(), "pods")
-	if err != nil {
+	k := &kernelspaceTest{T: t, Cluster: c, fake: hnstest.New(hns.Network{Name: "pods", Type: hns.L2Bridge})}
+	k.fake.Refuse = k.refuse
+	k.addEndpoints("container", "10.180.0.9")
+	k.grantEvents()
+	if err := c.PutNode(t.Context(), "node-a", nil, "192.168.0.2"); err != nil {
 		t.Fatal(err)
 	}
-	foreign := hns.Endpoint{Network: n.ID, Name: "container", Addrs: []netip.Addr{netip.MustParseAddr("10.180.0.9")}}
-	if _, err := fake.CreateEndpoint(t.Context(), foreign); err != nil {
-		t.Fatal(err)
+	k.windows = wine.New(t)
+	k.windows.ServeHNS(k.fake)
+	k.sluice = k.windows.Build(module + "cmd/sluice")
+	k.args = []string{"--kubeconfig=" + wine.Path(kubeconfig), "--network-name=pods", "--hostname-override=node-a"}
+	k.vip = k.createService("web")
+	for _, story := range []struct {
+		name string
+		run  func()
+	}{
+		{"crash", k.crash},
+		{"service of Windows", k.service},
+		{"network", k.networks},
+		{"load balancer", k.loadBalancer},
+		{"refusal", k.refusal},
+		{"overlay", k.overlay},
+	} {
+		t.Run(story.name, func(t *testing.T) {
+			k.T = t
+			story.run()
+		})
 	}
-	p := wine.New(t)
-	p.ServeHNS(fake)
-	k := &kernelspaceTest{t, c, p, fake, p.Build(module + "cmd/sluice"), []string{
-		"--kubeconfig=" + wine.Path(kubeconfig), "--network-name=pods", "--hostname-override=node-a",
-	}}
-	vip := k.createService("web")
+}
+
+// crash: the program serves Services after a start and after changes. After a crash it writes only what differs. A
+// clean-up leaves nothing of it, and what others have.
+func (k *kernelspaceTest) crash() {
 	k.setEndpoints("web", "10.180.1.7", "10.180.1.8")
-
-	d := p.Start(t.Output(), k.sluice, k.args...)
-	k.has(vip, "10.180.1.7", "10.180.1.8")
-	if r := p.Run(k.sluice, "status"); !strings.Contains(r.Stdout, "kernelspace") {
-		t.Errorf("status: %+v", r)
+	d := k.start()
+	k.has(k.vip, "10.180.1.7", "10.180.1.8")
+	if r := k.windows.Run(k.sluice, "status"); !strings.Contains(r.Stdout, "kernelspace") {
+		k.Errorf("status: %+v", r)
 	}
-	k.setEndpoints("web", "10.180.1.8", "10.180.0.9")
-	k.has(vip, "10.180.1.8", "10.180.0.9")
-	if r := p.Run(k.sluice, "diff"); r.Code != 0 {
-		t.Errorf("diff: %+v", r)
+	k.setEndpoints("web", "10.180.1.7", "10.180.1.8", "10.180.0.9")
+	k.has(k.vip, "10.180.1.7", "10.180.1.8", "10.180.0.9")
+	if r := k.windows.Run(k.sluice, "diff"); r.Code != 0 {
+		k.Errorf("diff: %+v", r)
 	}
-	if r := p.Run(k.sluice, "explain", "10.180.0.9", vip.String()); r.Code != 0 || !strings.Contains(r.Stdout, "10.180.1.8:8080") {
-		t.Errorf("explain: %+v", r)
+	if r := k.windows.Run(k.sluice, "explain", "10.180.0.9", k.vip.String()); r.Code != 0 || !strings.Contains(r.Stdout, "10.180.1.8:8080") {
+		k.Errorf("explain: %+v", r)
 	}
-
 	k.serves("http://127.0.0.1:10256/livez", "")
 	k.serves("http://127.0.0.1:10249/metrics", "kubeproxy_sync_proxy_rules_last_timestamp_seconds")
 	k.serves("http://127.0.0.1:10249/proxyMode", "kernelspace")
 
 	d.Kill()
-	before := k.writes()
-	k.setEndpoints("web", "10.180.1.8")
-	d = p.Start(t.Output(), k.sluice, k.args...)
-	k.has(vip, "10.180.1.8")
-	written := k.writes()[len(before):]
-	if len(written) != 1 || !strings.HasPrefix(written[0], "modify 172.30.") && !strings.HasPrefix(written[0], "modify "+vip.Addr().String()) {
-		t.Errorf("after a crash it writes\n%s\nwant the change of one load balancer", strings.Join(written, "\n"))
-	}
+	before := k.fake.Written()
+	k.setEndpoints("web", "10.180.1.8") // one that is gone was on another node
+	d = k.start()
+	k.has(k.vip, "10.180.1.8")
 	d.Kill()
-	if r := p.Run(k.sluice, append([]string{"--cleanup"}, k.args...)...); r.Code != 0 {
-		t.Errorf("--cleanup: %+v", r)
+	written := k.fake.Written()[len(before):]
+	if len(written) != 2 || !strings.HasPrefix(written[0], "modify "+k.vip.Addr().String()+" ") || written[1] != "delete endpoint [10.180.1.7]" {
+		k.Errorf("after a crash it writes\n%s\nwant the change of one load balancer, and the deletion of the endpoint", strings.Join(written, "\n"))
 	}
-	list, err := fake.LoadBalancers(t.Context())
-	endpoints, endpointsErr := fake.Endpoints(t.Context())
-	if err != nil || endpointsErr != nil || len(list) > 0 || len(endpoints) != 1 || endpoints[0].Name != "container" {
-		t.Errorf("after --cleanup: %+v, %+v, %v, %v", list, endpoints, err, endpointsErr)
+	k.cleanup("container")
+}
+
+// start starts the program until the end of the story.
+func (k *kernelspaceTest) start(args ...string) *wine.Process {
+	k.Helper()
+	d := k.windows.Start(k.Output(), k.sluice, append(append([]string{}, k.args...), args...)...)
+	k.Cleanup(d.Kill)
+	return d
+}
+
+// cleanup verifies that a clean-up leaves no load balancer, and the endpoints of others by their names.
+func (k *kernelspaceTest) cleanup(want ...string) {
+	k.Helper()
+	if r := k.windows.Run(k.sluice, append([]string{"--cleanup"}, k.args...)...); r.Code != 0 {
+		k.Errorf("--cleanup: %+v", r)
 	}
-	t.Run("service of Windows", func(t *testing.T) {
-		k.T = t
-		k.service(vip)
-	})
+	list, err := k.fake.LoadBalancers(k.Context())
+	endpoints, endpointsErr := k.fake.Endpoints(k.Context())
+	var names []string
+	for _, e := range endpoints {
+		names = append(names, e.Name)
+	}
+	slices.Sort(names)
+	if err != nil || endpointsErr != nil || len(list) > 0 || !slices.Equal(names, want) {
+		k.Errorf("after --cleanup: %+v, %+v, %v, %v, want the endpoints %q", list, endpoints, err, endpointsErr, want)
+	}
 }
 
 // service runs the program as a service of Windows.
-func (k *kernelspaceTest) service(vip netip.AddrPort) {
+func (k *kernelspaceTest) service() {
 	k.Helper()
 	log := filepath.Join(k.TempDir(), "log.txt")
 	install(k.T, k.windows, wine.Path(k.sluice)+" --windows-service --log-file "+wine.Path(log)+" "+strings.Join(k.args, " "))
 	control(k.T, k.windows, "start")
-	k.has(vip, "10.180.1.8")
+	k.has(k.vip, "10.180.1.8")
 	control(k.T, k.windows, "stop")
 	if text := state(k.T, k.windows, "STOPPED"); !strings.Contains(text, "WIN32_EXIT_CODE    : 0 ") {
 		k.Errorf("after a graceful end: %s", text)
 	}
-	k.has(vip, "10.180.1.8") // it stays
+	k.has(k.vip, "10.180.1.8") // it stays
 	if text, err := os.ReadFile(log); err != nil || !strings.Contains(string(text), "the rules stay") {
 		k.Errorf("the log has %s, %v", text, err)
 	}
@@ -122,23 +156,32 @@ func (k *kernelspaceTest) service(vip netip.AddrPort) {
 // serves verifies that a server of the program answers with a text.
 func (k *kernelspaceTest) serves(url, text string) {
 	k.Helper()
-	r, err := http.NewRequestWithContext(k.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		k.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		k.Error(err)
-		return
-	}
-	defer func() { _ = answer.Body.Close() }() // it was only read
-	body, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(string(body), text) {
-		k.Errorf("%s: %s, %v, want %q in\n%.2000s", url, answer.Status, err, text, body)
+	if code, body := k.get(url); code != http.StatusOK || !strings.Contains(body, text) {
+		k.Errorf("%s: status %d, want %q in\n%.2000s", url, code, text, body)
 	}
 }
 
-func (k *kernelspaceTest) writes() []string { return k.fake.Written() }
+// get returns the answer of a server of the program; 0: it does not answer.
+func (k *kernelspaceTest) get(url string) (code int, body string) {
+	k.Helper()
+	ctx, cancel := context.WithTimeout(k.Context(), 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		k.Fatal(err)
+	}
+	r.Close = true // the next request may be for another process
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = answer.Body.Close() }() // it was only read
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return answer.StatusCode, string(text)
+}
 
 // createService creates a Service with port 80 and returns its address.
 func (k *kernelspaceTest) createService(name string) netip.AddrPort {
@@ -191,13 +234,16 @@ func (k *kernelspaceTest) check(vip netip.AddrPort, backends []string) error {
 	if err != nil {
 		return err
 	}
-	addrs := map[string]string{}
-	for _, e := range endpoints {
-		addrs[e.ID] = e.Addrs[0].String()
-	}
 	list, err := k.fake.LoadBalancers(ctx)
 	if err != nil {
 		return err
+	}
+	if err := remoteOnly(endpoints, list); err != nil {
+		return err
+	}
+	addrs := map[string]string{}
+	for _, e := range endpoints {
+		addrs[e.ID] = e.Addrs[0].String()
 	}
 	for _, l := range list {
 		if netip.AddrPortFrom(l.VIP, l.Port) != vip {
@@ -215,4 +261,21 @@ func (k *kernelspaceTest) check(vip netip.AddrPort, backends []string) error {
 		return nil
 	}
 	return fmt.Errorf("no load balancer for %s in %v", vip, list)
+}
+
+// remoteOnly verifies that the remote endpoints are those of other nodes that a load balancer has.
+func remoteOnly(endpoints []hns.Endpoint, balancers []hns.LoadBalancer) error {
+	used := map[string]bool{}
+	for _, l := range balancers {
+		for _, id := range l.Endpoints {
+			used[id] = true
+		}
+	}
+	for _, e := range endpoints {
+		here := strings.HasPrefix(e.Addrs[0].String(), "10.180.0.")
+		if e.Remote == here || e.Remote && (!used[e.ID] || e.MAC != hns.MAC(e.Addrs[0])) {
+			return fmt.Errorf("endpoint %+v: on this node %v, in a load balancer %v", e, here, used[e.ID])
+		}
+	}
+	return nil
 }

@@ -39,6 +39,13 @@ func TestSluice(t *testing.T) {
 	t.Run("bad input", func(t *testing.T) { testBadInput(t, p, sluice) })
 	t.Run("daemon", func(t *testing.T) { testDaemon(t, p, sluice) })
 	t.Run("addresses", func(t *testing.T) { testAddresses(t, p, sluice) })
+	t.Run("default mode", func(t *testing.T) { testDefaultMode(t, p, sluice) })
+	t.Run("access list", func(t *testing.T) {
+		r := p.Run(p.BuildTests(module+"internal/kernel/adminpipe"), "-test.run=TestAccess", "-test.v")
+		if r.Code != 0 || !strings.Contains(r.Stdout, "--- PASS: TestAccess") {
+			t.Errorf("status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+	})
 	t.Run("failing service", func(t *testing.T) { testFailingService(t, p, sluice) })
 }
 
@@ -76,6 +83,20 @@ func testDaemon(t *testing.T, p *wine.Prefix, sluice string) {
 			t.Errorf("status of a killed daemon: %+v", r)
 		}
 	}
+}
+
+// Without an HNS the default is mode userspace, and the status says why.
+func testDefaultMode(t *testing.T, p *wine.Prefix, sluice string) {
+	d := p.Start(t.Output(), sluice, "--manifests", writeServices(t, t.TempDir(), []string{"10.96.0.23"}))
+	defer d.Kill()
+	var last wine.Result
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		last = p.Run(sluice, "status")
+		if strings.Contains(last.Stdout, "userspace") && strings.Contains(last.Stdout, "the Host Networking Service (HNS) is not installed") {
+			return
+		}
+	}
+	t.Errorf("status: %+v", last)
 }
 
 // patience is for a machine that is busy.

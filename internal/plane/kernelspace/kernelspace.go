@@ -83,8 +83,9 @@ type Plane struct {
 	writer *writer
 	fresh  bool // Refresh has read the state, and no plan has used it
 	waits  waiting
-	took   atomic.Int64    // the duration of the last Refresh in nanoseconds, for Watch
-	noted  map[string]bool // problems that were reported
+	seen   atomic.Pointer[state] // features and network as last read, for explanations
+	took   atomic.Int64          // the duration of the last Refresh in nanoseconds, for Watch
+	noted  map[string]bool       // problems that were reported
 
 	unserved  unserved
 	formNoted bool                  // HNS returns settings in another form, which was reported
@@ -132,6 +133,7 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	if name := p.opt.RootEndpoint; name != "" && !s.root(name, route.IPv4).IsValid() && !s.root(name, route.IPv6).IsValid() {
 		p.note(fmt.Sprintf("it has no endpoint %q (--root-hnsendpoint-name): health checks at addresses of load balancers are not forwarded", name))
 	}
+	p.seen.Store(&state{features: s.features, network: s.network})
 	p.writer.state, p.writer.lacking, p.fresh = s, lacking{}, true
 	return nil
 }

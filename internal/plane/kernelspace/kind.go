@@ -25,15 +25,10 @@ type Host interface {
 
 // Kind returns the plane that balances with an HNS: kube-proxy's mode on Windows.
 func Kind(h HNS, host Host) plane.Kind {
-	const only = "HNS translates connections to the ports of Services only"
-	untouched := plane.Behaviour{Verdict: plane.Untouched, Why: only}
 	return plane.Kind{
 		Mode: mode, Persistent: true,
 		Owned: "the load balancers of HNS in the configured network, and its remote endpoints",
-		Facts: plane.Facts{
-			Name: mode, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Ranges: plane.RangesNever,
-			Loopback: "another program forwards it: HNS balances at addresses of interfaces",
-		},
+		Facts: usualFacts(),
 		Probe: func(ctx context.Context, _ int) (plane.Support, error) { return support(ctx, h) },
 		Open: func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 			return open(ctx, h, optionsOf(s, host), s)
@@ -140,11 +135,13 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	opt.Failed = failures.count
 	p := New(h, opt)
 	p.waits.set(p.whatFor(err))
+	p.seen.Store(&state{features: has, network: n})
+	facts := p.facts()
 	if waits := p.Waiting(); waits != "" {
 		s.Log.Warn("Services are not served yet", "reason", waits)
 	}
 	return &plane.Opened{
-		Plane: p, Load: Load(), Waiting: p.Waiting, PreserveDestination: has.DSR,
+		Plane: p, Load: Load(), Waiting: p.Waiting, PreserveDestination: has.DSR, Facts: &facts,
 		Parts: []plane.Part{{Metrics: []prometheus.Collector{failures}}},
 		Reader: func(context.Context) (plane.Plane, func(), error) {
 			reading := opt
@@ -166,7 +163,7 @@ var errPreview = errors.New("a preview writes nothing")
 
 // Features implements HNS.
 func (empty) Features(context.Context) (hns.Features, error) {
-	return hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true}, nil
+	return recent(), nil
 }
 
 // Network implements HNS.

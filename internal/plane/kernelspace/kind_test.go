@@ -58,8 +58,15 @@ func TestProbe(t *testing.T) {
 	}
 	fake.Version = hns.Features{V2: true}
 	s, err = k.Probe(t.Context(), 0)
-	if err != nil || !s.IPv4 || s.IPv6 || len(s.Notes) != 5 {
-		t.Errorf("an old HNS: %+v, %v", s, err)
+	want := plane.Support{IPv4: true, Notes: []string{
+		"IPv6 is not served: this version of HNS has no dual stack: use Windows Server 2022 or newer",
+		"HNS has no direct server return: externalTrafficPolicy Local hides the addresses of clients, and preserve-destination has no effect",
+		"HNS has no remote subnets: overlay networks are not served",
+		"HNS has no session affinity: Services with it are served without",
+		"HNS cannot change load balancers in place: a changed one is made anew, and connections in between are refused",
+	}}
+	if diff := cmp.Diff(want, s); err != nil || diff != "" {
+		t.Errorf("an old HNS: %v\n%s", err, diff)
 	}
 	fake.Version = hns.Features{}
 	if _, err = k.Probe(t.Context(), 0); !errors.Is(err, probe.ErrFeature) || !strings.Contains(err.Error(), "Windows Server 2019") {

@@ -55,6 +55,7 @@ type Fake struct {
 	endpoints map[string]hns.Endpoint
 	balancers map[string]hns.LoadBalancer
 	last      int // number of the last ID
+	documents []string
 
 	// Writes lists what was written, one line each.
 	Writes []string

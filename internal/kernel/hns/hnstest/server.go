@@ -113,8 +113,12 @@ func (f *Fake) call(name, id string, text []byte) (newID string, answer any, err
 }
 
 func (f *Fake) createEndpoint(ctx context.Context, network string, text []byte) (string, error) {
-	var doc endpointDocument
-	if err := json.Unmarshal(text, &doc); err != nil {
+	f.keep("HcnCreateEndpoint", text)
+	var doc endpointRequest
+	if err := decode(text, &doc); err != nil {
+		return "-", err
+	}
+	if err := errors.Join(doc.SchemaVersion.check(), checkMAC(doc.MacAddress)); err != nil {
 		return "-", err
 	}
 	e, err := doc.endpoint()
@@ -128,8 +132,16 @@ func (f *Fake) createEndpoint(ctx context.Context, network string, text []byte) 
 
 // writeBalancer creates a load balancer, or changes the one with an ID.
 func (f *Fake) writeBalancer(ctx context.Context, id string, text []byte) (string, error) {
+	call := "HcnModifyLoadBalancer"
+	if id == "-" {
+		call = "HcnCreateLoadBalancer"
+	}
+	f.keep(call, text)
 	var doc balancerDocument
-	if err := json.Unmarshal(text, &doc); err != nil {
+	if err := decode(text, &doc); err != nil {
+		return "-", err
+	}
+	if err := doc.SchemaVersion.check(); err != nil {
 		return "-", err
 	}
 	l, err := doc.balancer()
