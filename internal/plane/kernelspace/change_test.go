@@ -252,7 +252,7 @@ func TestHealthChecksAtThePortOfAService(t *testing.T) {
 	})
 	opt := s.options()
 	var reported []route.Problem
-	opt.Report = func(list []route.Problem) { reported = append(reported, list...) }
+	opt.Report = func(list []route.Problem) { reported = append(reported, ofNetwork(list)...) }
 	p := New(s.fake, opt)
 	for range 2 {
 		apply(t, p, onNode(store))

@@ -76,7 +76,7 @@ func TestSpellingOfIDs(t *testing.T) {
 	s.fake.Writes = nil
 	var reported []route.Problem
 	opt := s.options()
-	opt.Report = func(list []route.Problem) { reported = append(reported, list...) }
+	opt.Report = func(list []route.Problem) { reported = append(reported, ofNetwork(list)...) }
 	p := New(s.fake, opt)
 	for range 3 {
 		write(t, p, change)

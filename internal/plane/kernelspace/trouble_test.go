@@ -32,6 +32,11 @@ func (s *subject) refuse(prefix string) {
 	}
 }
 
+// ofNetwork returns the problems of the network, without those of Services.
+func ofNetwork(list []route.Problem) []route.Problem {
+	return slices.DeleteFunc(slices.Clone(list), func(p route.Problem) bool { return p.Object != "HNS network "+networkName })
+}
+
 // An error of HNS for one Service, whatever it is, costs only that Service.
 func TestOddErrors(t *testing.T) {
 	for prefix, want := range map[string][]string{
@@ -98,7 +103,7 @@ func TestCannotDelete(t *testing.T) {
 	s, change := written(t)
 	var reported []route.Problem
 	opt := s.options()
-	opt.Report = func(list []route.Problem) { reported = append(reported, list...) }
+	opt.Report = func(list []route.Problem) { reported = append(reported, ofNetwork(list)...) }
 	p := New(s.fake, opt)
 	apply(t, p, change)
 	store := planetest.EveryShape()
@@ -141,7 +146,7 @@ func TestChangesInPlaceWithoutEffect(t *testing.T) {
 	s.fake.StuckModify = true
 	var reported []route.Problem
 	opt := s.options()
-	opt.Report = func(list []route.Problem) { reported = append(reported, list...) }
+	opt.Report = func(list []route.Problem) { reported = append(reported, ofNetwork(list)...) }
 	p := New(s.fake, opt)
 	apply(t, p, change)
 	if len(reported) > 0 {
@@ -215,7 +220,11 @@ func TestNotes(t *testing.T) {
 	s := newSubject(hns.Overlay, func(*hnstest.Fake) {})
 	opt := s.options()
 	var reasons []string
-	opt.Report = func(list []route.Problem) { reasons = append(reasons, list[0].Reason) }
+	opt.Report = func(list []route.Problem) {
+		for _, p := range ofNetwork(list) {
+			reasons = append(reasons, p.Reason)
+		}
+	}
 	opt.IPv6, opt.RootEndpoint = true, "other"
 	p := New(s.fake, opt)
 	for range 2 {
