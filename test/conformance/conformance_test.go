@@ -156,7 +156,7 @@ func ipvsPlane() Plane {
 func userspacePlane() Plane {
 	nature := Userspace("nft")
 	kind := userspace.Kind(iptables.PortalsKind())
-	var parts, handing, goingOn, inherited sync.Map // of open planes, by network namespace
+	var parts, shared, handing, goingOn, inherited sync.Map // of open planes, by network namespace
 	return Plane{
 		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(), SCTPSockets: overSCTP(),
 		Others: []func() Plane{nftablesPlane},
@@ -178,7 +178,12 @@ func userspacePlane() Plane {
 			}
 			parts.Store(host.NetNSFD(), opened.Parts)
 			handing.Store(host.NetNSFD(), opened.HandOver)
+			shared.Store(host.NetNSFD(), opened.Shares)
 			return opened.Plane
+		},
+		Shares: func(host *lab.Host) shares {
+			of, _ := shared.Load(host.NetNSFD())
+			return of.(shares)
 		},
 		Reload: func(host *lab.Host) {
 			handOver, open := goingOn.LoadAndDelete(host.NetNSFD())
