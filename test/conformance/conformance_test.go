@@ -222,10 +222,10 @@ func userspaceConfig() *config.Config {
 	}}
 }
 
-// notInUserspace has the scenarios that stop the proxy.
+// notInUserspace has the scenario in which the proxy is killed and clients connect before the next run: no other process
+// has the sockets then.
 func notInUserspace() map[int]string {
-	const ends = "in mode userspace connections end with the process"
-	return map[int]string{195: ends, 273: ends, 274: ends}
+	return map[int]string{273: "in mode userspace no process serves while the proxy is down"}
 }
 
 // overSCTP returns the scenarios in which associations reach backends.
