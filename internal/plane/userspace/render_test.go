@@ -53,8 +53,17 @@ func TestPrintedTargets(t *testing.T) {
 func TestSchedulerOfOptions(t *testing.T) {
 	p := tcp(80, backend)
 	for _, c := range []struct{ option, service, want string }{
-		{"", "", "rr"}, {"", "lc", "lc"}, {"lc", "", "lc"}, {"wlc", "", "lc"}, {"p2c", "", "p2c"}, {"sh", "rr", "rr"},
-		{"lc", "wrr", "rr"}, {"lc", "mh", "sh"}, {"lc", "maglev", "sh"}, {"lc", "twos", "p2c"}, {"p2c", "sed", "p2c"},
+		{"", "", "rr"},
+		{"", "lc", "lc"},
+		{"lc", "", "lc"},
+		{"wlc", "", "lc"},
+		{"p2c", "", "p2c"},
+		{"sh", "rr", "rr"},
+		{"lc", "wrr", "rr"},
+		{"lc", "mh", "sh"},
+		{"lc", "maglev", "sh"},
+		{"lc", "twos", "p2c"},
+		{"p2c", "sed", "p2c"},
 	} {
 		r := newRig(t, Options{Scheduler: c.option})
 		p.Scheduler = c.service
