@@ -57,7 +57,7 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, config, quiet+"ipvs: {scheduler: wrr}\n")
-	both := weighted("10.244.1.5=3, 10.244.1.6=0, 10.244.1.6=1")
+	both := weighted("", "10.244.1.5=3, 10.244.1.6=0, 10.244.1.6=1")
 	path := manifests(t, both)
 	o, _ := daemonOptions(t, config, "--manifests="+path, "--proxy-mode=ipvs")
 	o.NetNS = netns

@@ -39,34 +39,55 @@ func TestExplainFromManifests(t *testing.T) {
 	}
 }
 
-// Weights count in modes that have them, and nowhere else.
+// Weights count in modes that have them, and nowhere else. Some schedulers of IPVS respect only 0; all of mode
+// userspace respect all.
 func TestExplainWeights(t *testing.T) {
-	for _, c := range []struct{ mode, weights, want string }{
-		{"ipvs", "10.244.1.5=3", "balanced over 2 backends, by their weights"},
-		{"ipvs", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
-		{"ipvs", "10.244.1.5=0", "0/1 10.244.1.5:8080"},
-		{"ipvs", "10.244.1.5=0, 10.244.1.6=2", "balanced over 2 backends, by their weights"},
-		{"ipvs", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0, so that they get no new connections"},
-		{"ipvs", "10.244.1.5=1", "balanced over 2 backends, each with the same chance"},
-		{"nftables", "10.244.1.5=3", "balanced over 2 backends, each with the same chance"},
+	const byWeights, alike = "balanced over 2 backends, by their weights", "balanced over 2 backends, each with the same chance"
+	for _, c := range []struct{ mode, scheduler, weights, want string }{
+		{"ipvs", "", "10.244.1.5=3", byWeights},
+		{"ipvs", "", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
+		{"ipvs", "", "10.244.1.5=0", "0/1 10.244.1.5:8080"},
+		{"ipvs", "", "10.244.1.5=0, 10.244.1.6=2", byWeights},
+		{"ipvs", "", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0, so that they get no new connections"},
+		{"ipvs", "", "10.244.1.5=1", alike},
+		{"ipvs", "rr", "10.244.1.5=3", alike},
+		{"ipvs", "lc", "10.244.1.5=3", "1/2 10.244.1.5:8080"},
+		{"ipvs", "dh", "10.244.1.5=0", "0/1 10.244.1.5:8080"},
+		{"ipvs", "wlc", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
+		{"nftables", "", "10.244.1.5=3", alike},
+		{"userspace", "", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
+		{"userspace", "rr", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
+		{"userspace", "rr", "10.244.1.5=3", byWeights},
+		{"userspace", "lc", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
+		{"userspace", "p2c", "10.244.1.5=0, 10.244.1.6=2", "2/2 10.244.1.6:8080"},
+		{"userspace", "lc", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0, so that they get no new connections"},
+		{"userspace", "lc", "", alike},
 	} {
 		q, err := explain.Parse("10.9.9.9", "10.96.0.80:80")
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := Explain(t.Context(), Options{
-			Kinds: Kinds(), Log: slog.New(slog.DiscardHandler), Stdin: strings.NewReader(weighted(c.weights)),
-			Config: &config.Config{Mode: c.mode, Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
+			Kinds: Kinds(), Log: slog.New(slog.DiscardHandler), Stdin: strings.NewReader(weighted(c.scheduler, c.weights)),
+			Config: &config.Config{Mode: c.mode, Userspace: bound(c.mode), Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
 		}, q)
 		if err != nil || !strings.Contains(got.String(), c.want) {
-			t.Errorf("mode %s, %s: %v\n%s\nwant %s", c.mode, c.weights, err, got, c.want)
+			t.Errorf("mode %s, scheduler %q, %s: %v\n%s\nwant %s", c.mode, c.scheduler, c.weights, err, got, c.want)
 		}
 	}
 }
 
-// weighted is webService with two endpoints and weights for them.
-func weighted(weights string) string {
-	text := strings.Replace(webService, "name: web,", `name: web, annotations: {sluice-proxy.github.io/weights: "`+weights+`"},`, 1)
+// bound returns the settings of mode userspace; none in other modes.
+func bound(mode string) config.Userspace {
+	if mode != "userspace" {
+		return config.Userspace{}
+	}
+	return config.Userspace{Bind: config.BindRules}
+}
+
+// weighted is webService with a scheduler, and two endpoints and weights for them.
+func weighted(scheduler, weights string) string {
+	text := strings.Replace(webService, "name: web,", `name: web, annotations: {sluice-proxy.github.io/scheduler: "`+scheduler+`", sluice-proxy.github.io/weights: "`+weights+`"},`, 1)
 	return strings.Replace(text, "endpoints: [", "endpoints: [{addresses: [10.244.1.6]}, ", 1)
 }
 

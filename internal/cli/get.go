@@ -79,7 +79,7 @@ func newGet(env Env) *cobra.Command {
 
 The command asks the daemon of the network namespace in which it runs: run it as root on the node,
 or in the Sluice pod. NAME is NAME or NAMESPACE/NAME. Without --namespace it lists all namespaces.
-In mode ipvs, backends have the scheduler, the weight and the numbers of connections of the kernel.`,
+In modes ipvs, ebpf and userspace, backends have the scheduler, the weight and the numbers of connections.`,
 		Example: `  sluice get services
   sluice get svc web -n default -o wide
   sluice get backends default/web

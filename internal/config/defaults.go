@@ -65,7 +65,8 @@ func periods(cfg *v1alpha1.KubeProxyConfiguration) map[string]*metav1.Duration {
 
 // nodePortDefault is the keyword for an empty list of NodePort addresses.
 func nodePortDefault(mode string) string {
-	if mode == "iptables" || mode == "ipvs" || mode == kernelspaceMode {
+	switch mode {
+	case "iptables", "ipvs", userspaceMode, kernelspaceMode:
 		return "all"
 	}
 	return "primary"

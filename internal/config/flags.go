@@ -40,6 +40,7 @@ type ownFlags struct {
 	Bind            Bind             `json:"bind"`
 	UDPTimeout      *metav1.Duration `json:"udp-timeout"` // nil: not set
 	Transparent     bool             `json:"transparent"`
+	Scheduler       string           `json:"scheduler"`
 	DrainTimeout    *metav1.Duration `json:"drain-timeout"` // nil: not set
 	BPFDir          string           `json:"bpf-dir"`
 	CgroupRoot      string           `json:"cgroup-root"`

@@ -123,6 +123,7 @@ func passing() []flagCase {
 		{args: "--proxy-port-range="},
 		{args: "--udp-timeout=1s", warning: "--udp-timeout has no effect in mode nftables: only the mode userspace has UDP flows; use --conntrack-udp-timeout for those of the kernel"},
 		{args: "--udp-timeout=250ms"},
+		{args: "--scheduler=lc", warning: "--scheduler has no effect in mode nftables: only the mode userspace has this flag; mode ipvs has --ipvs-scheduler"},
 		{args: "--windows-service", want: func(c *Config) { c.WindowsService = true }},
 		{args: "--windows-service --log-file=/l", want: func(c *Config) { c.WindowsService, c.Logging.File = true, "/l" }},
 		{args: "--source-vip=10.0.0.9", want: func(c *Config) { c.HNS.SourceVIP = netip.MustParseAddr("10.0.0.9") }},

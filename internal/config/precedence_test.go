@@ -139,10 +139,11 @@ ipvs: {syncPeriod: 3m, minSyncPeriod: 1s}
 		NodePorts     NodePorts
 	}
 	for mode, want := range map[string]settings{
-		"nftables": {time.Minute, 0, 2, false, NodePorts{Primary: true}},
-		"ebpf":     {time.Minute, 0, 2, false, NodePorts{Primary: true}},
-		"iptables": {2 * time.Minute, 0, 4, true, NodePorts{All: true}},
-		"ipvs":     {3 * time.Minute, time.Second, 4, true, NodePorts{All: true}},
+		"nftables":  {time.Minute, 0, 2, false, NodePorts{Primary: true}},
+		"ebpf":      {time.Minute, 0, 2, false, NodePorts{Primary: true}},
+		"iptables":  {2 * time.Minute, 0, 4, true, NodePorts{All: true}},
+		"ipvs":      {3 * time.Minute, time.Second, 4, true, NodePorts{All: true}},
+		"userspace": {2 * time.Minute, 0, 4, true, NodePorts{All: true}},
 	} {
 		fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 		f := NewFlags(fs)
@@ -150,7 +151,7 @@ ipvs: {syncPeriod: 3m, minSyncPeriod: 1s}
 			t.Fatal(err)
 		}
 		env := Env{Hostname: os.Hostname, ReadFile: func(string) ([]byte, error) { return []byte(file), nil }}
-		cfg, _, err := f.Load(env, Options{Modes: []string{"nftables", "iptables", "ipvs", "ebpf"}})
+		cfg, _, err := f.Load(env, Options{Modes: []string{"nftables", "iptables", "ipvs", "ebpf", "userspace"}})
 		if err != nil {
 			t.Fatal(err)
 		}

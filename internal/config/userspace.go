@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 const userspaceMode = "userspace"
@@ -29,9 +31,15 @@ func (c *check) userspace() Userspace {
 	if len(binds) == 0 {
 		binds = []Bind{BindRules, BindLoopback}
 	}
-	u := Userspace{Bind: cmp.Or(c.own.Bind, binds[0]), UDPTimeout: defaultUDPTimeout, DrainTimeout: defaultDrainTimeout}
+	u := Userspace{
+		Bind: cmp.Or(c.own.Bind, binds[0]), Scheduler: cmp.Or(c.own.Scheduler, schedulers()[0]),
+		UDPTimeout: defaultUDPTimeout, DrainTimeout: defaultDrainTimeout,
+	}
 	if !slices.Contains(binds, u.Bind) {
-		c.flagProblem("bind", invalid(string(u.Bind), "must be "+alternatives(binds)))
+		c.flagProblem("bind", invalid(string(u.Bind), "must be "+text.Alternatives(binds)))
+	}
+	if !slices.Contains(schedulers(), u.Scheduler) {
+		c.flagProblem("scheduler", invalid(u.Scheduler, "must be "+text.Alternatives(schedulers())))
 	}
 	if u.Transparent = c.own.Transparent; u.Transparent && u.Bind == BindLoopback {
 		c.flagProblem("transparent", "not possible with --bind=loopback: it needs privileges")
@@ -53,14 +61,8 @@ func (c *check) userspace() Userspace {
 	return u
 }
 
-// alternatives returns "rules or loopback".
-func alternatives(binds []Bind) string {
-	var names []string
-	for _, b := range binds {
-		names = append(names, string(b))
-	}
-	return strings.Join(names, " or ")
-}
+// schedulers returns the schedulers of the mode userspace, the default first.
+func schedulers() []string { return []string{"rr", "lc", "wlc", "sh", "p2c"} }
 
 // parsePorts reads "FROM-TO", "FROM+COUNT" (COUNT more ports) or "PORT", as kube-proxy did
 // (k8s.io/apimachinery/pkg/util/net/port_range.go). Empty, "0" and "0-0" are the default.
@@ -96,6 +98,9 @@ func (c *check) unusedInKernel() {
 	}
 	if d := c.own.UDPTimeout; d != nil && d.Duration != 250*time.Millisecond { // kube-proxy's default
 		c.warn("--udp-timeout has no effect in mode %s: only the mode userspace has UDP flows; use --conntrack-udp-timeout for those of the kernel", c.config.Mode)
+	}
+	if _, given := c.flags["scheduler"]; given {
+		c.warn("--scheduler has no effect in mode %s: only the mode userspace has this flag; mode ipvs has --ipvs-scheduler", c.config.Mode)
 	}
 	for _, flag := range []string{"bind", "drain-timeout", "transparent"} {
 		if text, given := c.flags[flag]; given {

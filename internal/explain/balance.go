@@ -76,14 +76,13 @@ func (a *asker) shares(f found, c client, backends []Backend) bool {
 	return true
 }
 
-// weights returns the weights of the backends of a port, all 1 in planes without weights. For
-// some schedulers of IPVS only 0 counts.
+// weights returns the weights of the backends of a port, all 1 in planes without weights.
 func (a *asker) weights(p *route.Port) func(netip.AddrPort) int {
 	if !a.view.Plane.Weights {
 		return func(netip.AddrPort) int { return 1 }
 	}
 	most := uint16(math.MaxUint16)
-	if slices.Contains([]string{"rr", "lc", "dh"}, p.Scheduler) {
+	if slices.Contains(a.view.Plane.Unweighted, p.Scheduler) {
 		most = 1
 	}
 	return func(b netip.AddrPort) int { return int(min(most, p.Weight(b))) }

@@ -19,6 +19,9 @@ type Facts struct {
 	// Weights means that the weights of backends count.
 	Weights bool
 
+	// Unweighted are the schedulers with which only the weight 0 counts.
+	Unweighted []string
+
 	// Proxied means that connections end in the process, which makes others to the backends: these
 	// have an address of this node as their source always.
 	Proxied bool

@@ -30,3 +30,19 @@ func Strings[T fmt.Stringer](list []T) []string {
 	}
 	return out
 }
+
+// Alternatives returns "a, b or c".
+func Alternatives[T ~string](list []T) string {
+	var out strings.Builder
+	for i, v := range list {
+		switch {
+		case i == 0:
+		case i == len(list)-1:
+			out.WriteString(" or ")
+		default:
+			out.WriteString(", ")
+		}
+		out.WriteString(string(v))
+	}
+	return out.String()
+}

@@ -19,3 +19,11 @@ func TestCount(t *testing.T) {
 		}
 	}
 }
+
+func TestAlternatives(t *testing.T) {
+	for want, list := range map[string][]string{"": nil, "a": {"a"}, "a or b": {"a", "b"}, "a, b or c": {"a", "b", "c"}} {
+		if got := Alternatives(list); got != want {
+			t.Errorf("%q: got %q, want %q", list, got, want)
+		}
+	}
+}

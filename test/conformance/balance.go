@@ -27,7 +27,7 @@ func (e *env) balance(b balance) error {
 		return err
 	}
 	hits := map[netip.AddrPort]int{}
-	got := observation{verdict: explain.Balanced, backends: slices.Clone(b.want)}
+	got := observation{verdict: explain.Balanced, backends: slices.Clone(b.want), hits: hits, n: b.n}
 	if slices.Equal(b.want, []netip.AddrPort{probe.To}) {
 		got.verdict = explain.Untouched
 	} else if e.traits().proxied {

@@ -156,7 +156,7 @@ func ipvsPlane() Plane {
 func userspacePlane() Plane {
 	nature := Userspace("nft")
 	kind := userspace.Kind(iptables.PortalsKind())
-	var parts, handing, goingOn, inherited sync.Map // of open planes, by network namespace
+	var parts, shared, handing, goingOn, inherited sync.Map // of open planes, by network namespace
 	return Plane{
 		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(), SCTPSockets: overSCTP(),
 		Others: []func() Plane{nftablesPlane},
@@ -178,7 +178,12 @@ func userspacePlane() Plane {
 			}
 			parts.Store(host.NetNSFD(), opened.Parts)
 			handing.Store(host.NetNSFD(), opened.HandOver)
+			shared.Store(host.NetNSFD(), opened.Shares)
 			return opened.Plane
+		},
+		Shares: func(host *lab.Host) shares {
+			of, _ := shared.Load(host.NetNSFD())
+			return of.(shares)
 		},
 		Reload: func(host *lab.Host) {
 			handOver, open := goingOn.LoadAndDelete(host.NetNSFD())
@@ -217,10 +222,10 @@ func userspaceConfig() *config.Config {
 	}}
 }
 
-// notInUserspace has the scenarios that stop the proxy.
+// notInUserspace has the scenario in which the proxy is killed and clients connect before the next run: no other process
+// has the sockets then.
 func notInUserspace() map[int]string {
-	const ends = "in mode userspace connections end with the process"
-	return map[int]string{195: ends, 273: ends, 274: ends}
+	return map[int]string{273: "in mode userspace no process serves while the proxy is down"}
 }
 
 // overSCTP returns the scenarios in which associations reach backends.

@@ -4,9 +4,12 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
@@ -21,7 +24,11 @@ type observation struct {
 	verdict  explain.Verdict
 	backends []netip.AddrPort // exactly these answered; nil: only results are compared
 	results  []lab.Result     // connections that were answered
-	sticky   bool             // all connections reached one backend
+
+	hits map[netip.AddrPort]int // how many of n connections reached each backend; nil: they are not counted
+	n    int
+
+	sticky bool // all connections reached one backend
 }
 
 // checkExplain compares the answer of explain with the connections of a client. It checks
@@ -56,6 +63,9 @@ func (e *env) compareExplain(client *lab.Host, c explain.Case, got observation) 
 	case got.sticky && c.AffinitySeconds == 0:
 		return fmt.Errorf("the client stays with its backend")
 	}
+	if err := e.compareChances(c, got); err != nil {
+		return err
+	}
 	for _, r := range got.results {
 		b, known := explained[r.Backend]
 		want := original
@@ -70,6 +80,43 @@ func (e *env) compareExplain(client *lab.Host, c explain.Case, got observation) 
 		}
 	}
 	return nil
+}
+
+// compareChances compares the chances of backends with how many connections reached them. A plane whose chances
+// follow from the weights does not know what a client with session affinity has.
+func (e *env) compareChances(c explain.Case, got observation) error {
+	if got.hits == nil || c.AffinitySeconds > 0 && e.proxy.shares == nil {
+		return nil
+	}
+	for _, b := range c.Backends {
+		p, err := probability(b.Chance)
+		if err != nil {
+			return err
+		}
+		hits, lo, hi := got.hits[netip.MustParseAddrPort(b.Address)], 0, 0
+		switch {
+		case p >= 1:
+			lo, hi = got.n, got.n
+		case p > 0:
+			lo, hi = lab.Bounds(got.n, p)
+		}
+		if hits < lo || hits > hi {
+			return fmt.Errorf("%d of %d connections reached %s; with the chance %s they are %d to %d", hits, got.n, b.Address, b.Chance, lo, hi)
+		}
+	}
+	return nil
+}
+
+// probability returns the value of a chance: "1/3" or "33.3%".
+func probability(chance string) (float64, error) {
+	if percent, is := strings.CutSuffix(chance, "%"); is {
+		p, err := strconv.ParseFloat(percent, 64)
+		return p / 100, err
+	}
+	of, total, _ := strings.Cut(chance, "/")
+	n, err := strconv.ParseFloat(of, 64)
+	d, err2 := strconv.ParseFloat(total, 64)
+	return n / d, errors.Join(err, err2)
 }
 
 // explain computes the answer of explain for the connections of a client, from the routes that
@@ -87,7 +134,7 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 	routes, err := e.proxy.routes()
 	if known = routes != nil; known {
 		answer = explain.Ask(explain.View{
-			View: proxy.View{Routes: routes, Started: true}, Node: e.proxy.store.Node(), Local: local, Plane: e.proxy.plane.Explain,
+			View: proxy.View{Routes: routes, Started: true}, Node: e.proxy.store.Node(), Local: local, Plane: e.proxy.plane.Explain, Shares: e.proxy.shares,
 		}, q)
 	}
 	if known && len(answer.Cases) != 1 {

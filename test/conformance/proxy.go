@@ -40,6 +40,8 @@ type proxyUnderTest struct {
 	former   func(plane.Setup, <-chan struct{}) ([]plane.Part, error) // Plane.GoOn of the mode before; may be nil
 	replaced func()                                                   // tells it that its rules are gone
 
+	shares shares // of the plane that runs; nil: they follow from the weights
+
 	// routes returns nil if the routes are not in the kernel.
 	routes func() (*route.Snapshot, error)
 }
@@ -120,10 +122,10 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()
-	p.skipExplain, p.routes = false, routesOf(node.Loop())
+	p.skipExplain, p.routes, p.shares = false, routesOf(node.Loop()), opened.Shares
 	p.stop = sync.OnceFunc(func() {
 		last, err := p.routes()
-		p.routes = func() (*route.Snapshot, error) { return last, err }
+		p.routes, p.shares = func() (*route.Snapshot, error) { return last, err }, nil
 		cancel()
 		if err := <-ended; err != nil {
 			p.t.Errorf("the proxy ended: %v", err)

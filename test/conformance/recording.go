@@ -41,10 +41,9 @@ func (e *env) restartRecording() (*recordingPlane, error) {
 	if err := requireInProcess(e); err != nil {
 		return nil, err
 	}
-	if reload := e.proxy.plane.Reload; reload != nil {
-		reload(e.proxy.host)
+	if err := stopForNext(e); err != nil {
+		return nil, err
 	}
-	e.proxy.stop()
 	w := &recordingPlane{}
 	start := e.proxy.plane.Start
 	e.proxy.plane.Start = func(t testing.TB, host *lab.Host) plane.Plane {

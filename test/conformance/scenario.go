@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,9 @@ type Plane struct {
 	// Parts returns plane.Opened.Parts for the plane. Nil: there are none.
 	Parts func(plane.Setup) ([]plane.Part, error)
 
+	// Shares returns plane.Opened.Shares for the plane of a host, which was started. Nil: it has none.
+	Shares func(host *lab.Host) shares
+
 	// Sockets means that the plane acts on sockets of node A's cgroup, for pods once they have connected to anything.
 	Sockets bool
 
@@ -67,11 +71,17 @@ type Plane struct {
 	Only []int
 }
 
+// shares returns how probable it is that each backend gets the next connection of a client.
+type shares = func(p plane.Passage, client netip.Addr) map[netip.AddrPort]float64
+
 // open opens the plane with its parts for a host.
 func (p *Plane) open(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened, error) {
 	opened := &plane.Opened{Plane: p.Start(t, host)}
 	if due, drains := opened.Plane.(interface{ Due() time.Time }); drains {
 		opened.Due = due.Due
+	}
+	if p.Shares != nil {
+		opened.Shares = p.Shares(host)
 	}
 	if p.Parts == nil {
 		return opened, nil

@@ -282,6 +282,18 @@ func stopProxy(e *env) error {
 	return nil
 }
 
+// stopForNext stops the proxy as a restart does. One that forwards connections itself hands them over to the next run, as it
+// does when its configuration changes.
+func stopForNext(e *env) error {
+	if reload := e.proxy.plane.Reload; reload != nil {
+		reload(e.proxy.host)
+	}
+	return stopProxy(e)
+}
+
+// whileStopped runs steps with a plane that serves while the proxy is stopped.
+func whileStopped(steps ...step) step { return when(inUserspaceMode).otherwise(steps...) }
+
 // startProxy starts the proxy again, and waits until the objects are in the kernel.
 func startProxy(e *env) error { return e.proxy.start(e.objects) }
 

@@ -5,6 +5,7 @@ package conformance
 import (
 	"slices"
 
+	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
@@ -125,6 +126,9 @@ func inIptablesMode(n *Traits) bool { return n.mode == "iptables" || inUserspace
 func acceptsMasqueraded(n *Traits) bool { return inIptablesMode(n) && !n.proxied }
 
 func inUserspaceMode(n *Traits) bool { return n.mode == "userspace" }
+
+// servesSCTP selects planes that translate packets, and those of a process if the kernel has SCTP sockets.
+func servesSCTP(n *Traits) bool { return !n.proxied || forward.HasSCTP() }
 
 // usesIptables selects planes with rules of iptables.
 func usesIptables(n *Traits) bool { return inIptablesMode(n) || inIPVSMode(n) }

@@ -49,6 +49,8 @@ func TestManifestsAreTheChart(t *testing.T) {
 
 		"components/iptables/configmap.yaml": sources(template(t, "--set=config.mode=iptables"))["configmap.yaml"],
 		"components/ebpf/configmap.yaml":     sources(template(t, "--set=config.mode=ebpf"))["configmap.yaml"],
+
+		"components/userspace/configmap.yaml": sources(template(t, "--set=config.mode=userspace"))["configmap.yaml"],
 	}
 	for name, text := range plain {
 		files["base/"+name] = text
@@ -104,7 +106,9 @@ func TestOverlaysAreTheChart(t *testing.T) {
 		{"sysctls", []string{"--set=sysctls.enabled=true"}},
 		{"iptables", []string{"--set=config.mode=iptables"}},
 		{"ebpf", []string{"--set=config.mode=ebpf"}},
+		{"userspace", []string{"--set=config.mode=userspace"}},
 		{"canary-ebpf", []string{"--set=config.mode=ebpf", "--set=nodeSelector.service-proxy=sluice"}},
+		{"canary-userspace", []string{"--set=config.mode=userspace", "--set=nodeSelector.service-proxy=sluice"}},
 		{"canary-iptables", []string{"--set=config.mode=iptables", "--set=nodeSelector.service-proxy=sluice"}},
 	} {
 		t.Run(tt.overlay, func(t *testing.T) {

@@ -59,7 +59,7 @@ func buildImage(t testing.TB) string {
 // imageFor returns the image of a mode.
 func imageFor(t testing.TB, mode string) string {
 	t.Helper()
-	if mode == "iptables" {
+	if mode == "iptables" || mode == "userspace" {
 		return withIptables(t, buildImage(t))
 	}
 	return buildImage(t)

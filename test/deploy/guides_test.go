@@ -3,6 +3,7 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,11 +99,15 @@ func testInstall(t *testing.T, c *cluster, root string) {
 		if b.section == "Uninstall" {
 			eventually(t, func() error { return d.checkReached(to, "10.180.1.3") })
 		}
-		out := sh.run(b)
-		mode := "nftables"
-		if b.section == modeSection {
-			mode = "iptables"
+		var clients *connections
+		if strings.Contains(b.text, "rollout restart") { // of mode userspace: the others end first
+			clients = d.startConnections(to, "10.180.1.3")
 		}
+		out := sh.run(b)
+		if clients != nil {
+			clients.end(t)
+		}
+		mode := cmp.Or(map[string]string{modeSection: "iptables", "Mode userspace": "userspace"}[b.section], "nftables")
 		if strings.Contains(b.text, "sluice status") && (!strings.Contains(out, "healthy") || !strings.Contains(out, mode+" (")) {
 			t.Errorf("sluice status prints\n%s\nwant healthy, and %s", out, mode)
 		}

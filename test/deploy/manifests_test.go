@@ -20,7 +20,7 @@ func testManifests(t *testing.T, c *cluster) {
 		return err
 	})
 	strict := []string{"apply", "--dry-run=server", "--validate=strict"}
-	for _, folder := range []string{"base", "canary", "canary-ebpf", "canary-iptables", "cleanup", "cleanup-ebpf", "cleanup-iptables", "ebpf", "iptables", "monitoring", "sysctls", "windows"} {
+	for _, folder := range []string{"base", "canary", "canary-ebpf", "canary-iptables", "canary-userspace", "cleanup", "cleanup-ebpf", "cleanup-iptables", "ebpf", "iptables", "monitoring", "sysctls", "userspace", "windows"} {
 		t.Run(folder, func(t *testing.T) {
 			path := filepath.Join(projectPath("deploy/kubernetes"), folder)
 			// Strict validation rejects unknown fields instead of dropping them.
@@ -53,6 +53,7 @@ func testManifests(t *testing.T, c *cluster) {
 		"annotations":           "metrics.scrape=annotations",
 		"mode iptables":         "config.mode=iptables,sysctls.enabled=true",
 		"mode ebpf":             "config.mode=ebpf,sysctls.enabled=true",
+		"mode userspace":        "config.mode=userspace,sysctls.enabled=true,metrics.scrape=podMonitor",
 		"an existing ConfigMap": "existingConfigMap=kube-proxy",
 	} {
 		t.Run("chart with "+name, func(t *testing.T) {

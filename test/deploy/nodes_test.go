@@ -40,6 +40,15 @@ type podOnNode struct {
 	generation int64 // of its DaemonSet
 	process    *process
 	ready      func() error
+	before     *podOnNode // ends when this one is ready; nil: none is left
+}
+
+// stop ends a pod, and the one before it.
+func (p *podOnNode) stop() {
+	if p.before != nil {
+		p.before.stop()
+	}
+	_ = p.process.stop()
 }
 
 // startNodes reconciles until the returned function is called, or the test ends.
@@ -64,7 +73,7 @@ func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) (stop
 		cancel()
 		<-done
 		for _, p := range n.pods {
-			_ = p.process.stop()
+			p.stop()
 		}
 	})
 	t.Cleanup(stop)
@@ -91,7 +100,7 @@ func (n *nodes) reconcile(ctx context.Context) error {
 	}
 	for key, pod := range n.pods { // stop pods before starting others
 		if !wanted[key] {
-			_ = pod.process.stop()
+			pod.stop()
 			delete(n.pods, key)
 		}
 	}
@@ -113,16 +122,13 @@ func (n *nodes) run(ctx context.Context, ds *appsv1.DaemonSet, wanted map[string
 		}
 		total++
 		pod := n.pods[key]
-		if pod != nil && pod.generation != ds.Generation { // the template may have changed
-			_ = pod.process.stop()
-			pod = nil
-		}
-		if pod == nil {
-			pod = n.start(ds, n.hosts[name])
+		if pod == nil || pod.generation != ds.Generation { // the template may have changed
+			pod = n.replace(pod, ds, n.hosts[name])
 			n.pods[key] = pod
 		}
 		if pod.ready() == nil {
 			ready++
+			pod.endBefore()
 		}
 	}
 	was := ds.Status
@@ -135,6 +141,26 @@ func (n *nodes) run(ctx context.Context, ds *appsv1.DaemonSet, wanted map[string
 	}
 	_, err := n.cluster.Client.AppsV1().DaemonSets(system).UpdateStatus(ctx, ds, metav1.UpdateOptions{})
 	return err
+}
+
+// replace starts a pod in place of another one, which ends first, or with a surge when the new one is ready.
+func (n *nodes) replace(old *podOnNode, ds *appsv1.DaemonSet, host *lab.Host) *podOnNode {
+	surge := ds.Spec.UpdateStrategy.RollingUpdate != nil && ds.Spec.UpdateStrategy.RollingUpdate.MaxSurge.String() != "0"
+	if old != nil && !surge {
+		old.stop()
+		old = nil
+	}
+	pod := n.start(ds, host)
+	pod.before = old
+	return pod
+}
+
+// endBefore ends the pod that this one has replaced.
+func (p *podOnNode) endBefore() {
+	if p.before != nil {
+		p.before.stop()
+		p.before = nil
+	}
 }
 
 // matchesNode reports whether a pod may run on a node with these labels.

@@ -126,7 +126,7 @@ func facts() plane.Facts {
 		OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that no program of this node is reached through it", Path: filter},
 		Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "a clusterIP is an address of " + Device + ": this node answers to an ICMP echo"},
 		Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node"},
-		Ranges:      plane.RangesFirst, OwnVIPs: true, Weights: true,
+		Ranges:      plane.RangesFirst, OwnVIPs: true, Weights: true, Unweighted: []string{"rr", "lc", "dh"},
 		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
 		Loopback: "never: IPVS does not forward from loopback addresses",
 		Path:     Path,

@@ -18,7 +18,7 @@ func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *rout
 	if at == nil {
 		return b, nil
 	}
-	b.Scheduler = schedulerName(schedulerOf(at.Scheduler))
+	b.Scheduler = schedulerName(p.schedulerOf(at))
 	if balancer := p.sockets.balancer(id); balancer != nil {
 		for to, open := range balancer.Open() {
 			b.Backends[to] = plane.Balanced{Weight: uint32(at.Weight(to)), Active: open}

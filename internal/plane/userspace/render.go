@@ -99,7 +99,7 @@ func (p *Plane) preferred(port *route.Port) uint16 {
 // targetOf returns where the connections of a port go.
 func (p *Plane) targetOf(port *route.Port) *forward.Target {
 	t := &forward.Target{
-		Scheduler: schedulerOf(port.Scheduler), Affinity: port.Affinity, Pools: make([][]forward.Backend, 2),
+		Scheduler: p.schedulerOf(port), Affinity: port.Affinity, Pools: make([][]forward.Backend, 2),
 		ProxyHeader: port.Clients == cluster.ProxyHeader && port.Protocol == cluster.TCP,
 	}
 	if port.Clients == cluster.TransparentClients && port.Protocol != cluster.SCTP {
@@ -137,17 +137,29 @@ func (p *Plane) onThisNode(port *route.Port) map[netip.Addr]bool {
 	return here
 }
 
-// schedulerOf returns the scheduler with the name that IPVS has for it.
-func schedulerOf(name string) forward.Scheduler {
-	switch name {
-	case "lc", "wlc":
-		return forward.LeastConnections
-	case "sh":
-		return forward.SourceHash
-	case "p2c":
-		return forward.TwoChoices
+// schedulerOf returns the scheduler of a port: that of its Service, or of Options if the Service names none, or one that
+// only other modes have.
+func (p *Plane) schedulerOf(port *route.Port) forward.Scheduler {
+	if s, known := schedulerNamed(port.Scheduler); known {
+		return s
 	}
-	return forward.RoundRobin
+	s, _ := schedulerNamed(p.opt.Scheduler)
+	return s
+}
+
+// schedulerNamed returns the scheduler with a name. IPVS and other modes have some of the names.
+func schedulerNamed(name string) (s forward.Scheduler, known bool) {
+	switch name {
+	case "rr", "wrr":
+		return forward.RoundRobin, true
+	case "lc", "wlc":
+		return forward.LeastConnections, true
+	case "sh", "mh", "maglev":
+		return forward.SourceHash, true
+	case "p2c", "twos":
+		return forward.TwoChoices, true
+	}
+	return forward.RoundRobin, false
 }
 
 // schedulerName returns the name of a scheduler.

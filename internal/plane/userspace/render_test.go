@@ -49,6 +49,34 @@ func TestPrintedTargets(t *testing.T) {
 	}
 }
 
+// Services without a scheduler, or with one that only another mode has, get that of Options.
+func TestSchedulerOfOptions(t *testing.T) {
+	p := tcp(80, backend)
+	for _, c := range []struct{ option, service, want string }{
+		{"", "", "rr"},
+		{"", "lc", "lc"},
+		{"lc", "", "lc"},
+		{"wlc", "", "lc"},
+		{"p2c", "", "p2c"},
+		{"sh", "rr", "rr"},
+		{"lc", "wrr", "rr"},
+		{"lc", "mh", "sh"},
+		{"lc", "maglev", "sh"},
+		{"lc", "twos", "p2c"},
+		{"p2c", "sed", "p2c"},
+	} {
+		r := newRig(t, Options{Scheduler: c.option})
+		p.Scheduler = c.service
+		if got, want := print(r.targetOf(&p)), c.want+" cluster "+backend; got != want {
+			t.Errorf("options %q, Service %q: %s, want %s", c.option, c.service, got, want)
+		}
+		r.ok(r.load(service("a", p)))
+		if got, err := r.Balance(t.Context(), r.table.Services[svcName("a")], 0, nil); err != nil || got.Scheduler != c.want {
+			t.Errorf("options %q, Service %q: the balance is %+v, %v", c.option, c.service, got, err)
+		}
+	}
+}
+
 // Ports with equal names are different ports.
 func TestPortsWithEqualNames(t *testing.T) {
 	r := newRig(t, Options{})

@@ -52,6 +52,9 @@ type Options struct {
 	// Transparent lets Services ask that pods on this node see the addresses of clients.
 	Transparent bool
 
+	// Scheduler is the name of the scheduler of Services that name none; empty: rr.
+	Scheduler string
+
 	// Opened is called with each socket that was opened; it may be nil.
 	Opened func(plane.Socket)
 

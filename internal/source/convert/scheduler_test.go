@@ -5,15 +5,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // The annotation names a scheduler. Text that no kernel can have as a name is a problem, and
 // is ignored.
 func TestScheduler(t *testing.T) {
 	for value, want := range map[string]string{
-		"": "", "wlc": "wlc", "p2c": "p2c", "unheard": "unheard", "WLC": "", "wrr,rr": "", "../x": "", strings.Repeat("a", 16): "",
+		"": "", "wlc": "wlc", "p2c": "p2c", "maglev": "maglev", "twos": "twos", "WLC": "", "wrr,rr": "", "../x": "", strings.Repeat("a", 16): "",
 	} {
 		svc := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationScheduler: value}},
@@ -23,6 +26,22 @@ func TestScheduler(t *testing.T) {
 		if got.Scheduler != want || (len(problems) > 0) != (value != want) {
 			t.Errorf("%q: scheduler %q, problems %v, want %q", value, got.Scheduler, problems, want)
 		}
+	}
+}
+
+// A name that no mode has is a problem, and is passed on: the kernel may have it.
+func TestUnknownScheduler(t *testing.T) {
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationScheduler: "unheard"}},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
+	}
+	got, problems := (&Converter{}).Service(svc)
+	want := []route.Problem{{
+		Object: "Service default/web", Field: "metadata.annotations[sluice-proxy.github.io/scheduler]", Value: "unheard",
+		Reason: "unknown scheduler, ignored unless the kernel has it: expected rr, wrr, lc, wlc, sh, mh, maglev, p2c, twos, sed, nq, dh, lblc, lblcr, fo or ovf",
+	}}
+	if diff := cmp.Diff(want, problems); diff != "" || got.Scheduler != "unheard" {
+		t.Errorf("scheduler %q, problems (-want +got):\n%s", got.Scheduler, diff)
 	}
 }
 

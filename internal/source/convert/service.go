@@ -2,6 +2,7 @@ package convert
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 const (
@@ -61,7 +63,15 @@ func scheduler(svc *corev1.Service, n *notes) string {
 		n.add("metadata.annotations["+AnnotationScheduler+"]", name, "ignored: expected at most 15 letters and digits, such as rr or wlc")
 		return ""
 	}
+	if name != "" && !slices.Contains(schedulers(), name) {
+		n.add("metadata.annotations["+AnnotationScheduler+"]", name, "unknown scheduler, ignored unless the kernel has it: expected "+text.Alternatives(schedulers()))
+	}
 	return name
+}
+
+// schedulers returns the names of all schedulers that Linux has, and those of planes that it does not have.
+func schedulers() []string {
+	return []string{"rr", "wrr", "lc", "wlc", "sh", "mh", "maglev", "p2c", "twos", "sed", "nq", "dh", "lblc", "lblcr", "fo", "ovf"}
 }
 
 // slowStart returns how long the share of a new endpoint grows.

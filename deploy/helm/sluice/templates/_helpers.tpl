@@ -3,9 +3,14 @@ app.kubernetes.io/name: sluice
 app.kubernetes.io/component: proxy
 {{- end }}
 
-{{- /* Not empty in mode iptables, which needs programs, and rights for them. */ -}}
+{{- /* Not empty in modes with rules of iptables, which need programs, and rights for them. */ -}}
 {{- define "sluice.iptables" -}}
-{{ if eq (.Values.config.mode | default "") "iptables" }}yes{{ end }}
+{{ if has (.Values.config.mode | default "") (list "iptables" "userspace") }}yes{{ end }}
+{{- end }}
+
+{{- /* Not empty in mode userspace, in which a new pod takes over connections from the old one. */ -}}
+{{- define "sluice.userspace" -}}
+{{ if eq (.Values.config.mode | default "") "userspace" }}yes{{ end }}
 {{- end }}
 
 {{- /* Not empty in mode ebpf, which needs rights, and file systems of the host. */ -}}
