@@ -36,6 +36,18 @@ func newSockets(e Engine) *sockets {
 	return &sockets{engine: e, balancers: map[portID]*forward.Balancer{}, values: map[key]value{}, open: map[key]Listener{}}
 }
 
+// counts returns the counters of all balancers.
+func (s *sockets) counts() map[portID]forward.Counts {
+	s.mu.Lock()
+	all := maps.Clone(s.balancers)
+	s.mu.Unlock()
+	out := make(map[portID]forward.Counts, len(all))
+	for id, b := range all {
+		out[id] = b.Counts()
+	}
+	return out
+}
+
 // writer carries out the steps of one plan.
 type writer struct {
 	*sockets
