@@ -123,7 +123,8 @@ type Stats struct {
 	Refused                  map[string]int64 // since the start, by reason; all reasons are there
 
 	// Unreported is how many refusals of datagrams clients did not learn of, because the
-	// program is not allowed to send ICMP errors, or because there were too many.
+	// program is not allowed to send ICMP errors or cannot on this system, or because there
+	// were too many.
 	Unreported int64
 }
 

@@ -19,6 +19,7 @@ type collector struct {
 	stats    func() forward.Stats
 	families []family
 	refused  *prometheus.Desc
+	silent   *prometheus.Desc
 }
 
 func newCollector(counts func() map[portID]forward.Counts, stats func() forward.Stats) *collector {
@@ -37,6 +38,7 @@ func newCollector(counts func() map[portID]forward.Counts, stats func() forward.
 			of("failures_total", "Connections that no endpoint accepted.", prometheus.CounterValue, func(c forward.Counts) int64 { return c.Failures }),
 		},
 		refused: prometheus.NewDesc("sluice_userspace_refused_total", "New connections and flows that were refused, by the limit that was reached.", []string{"reason"}, nil),
+		silent:  prometheus.NewDesc("sluice_userspace_unreported_refusals_total", "UDP datagrams that an endpoint refused, but whose client got no ICMP error: the process lacks CAP_NET_RAW, the system is not Linux, or there were too many.", nil, nil),
 	}
 }
 
@@ -46,6 +48,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		out <- f.desc
 	}
 	out <- c.refused
+	out <- c.silent
 }
 
 // Collect implements prometheus.Collector.
@@ -56,7 +59,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 				id.service.Namespace, id.service.Name, id.label(), id.protocol.String(), id.family.String())
 		}
 	}
-	for reason, n := range c.stats().Refused {
+	stats := c.stats()
+	out <- prometheus.MustNewConstMetric(c.silent, prometheus.CounterValue, float64(stats.Unreported))
+	for reason, n := range stats.Refused {
 		out <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(n), reason)
 	}
 }

@@ -105,10 +105,12 @@ func TestMetricValues(t *testing.T) {
 			},
 		}
 	}
-	stats := func() forward.Stats { return forward.Stats{Refused: map[string]int64{"connections": 8, "flows": 9}} }
+	stats := func() forward.Stats {
+		return forward.Stats{Refused: map[string]int64{"connections": 8, "flows": 9}, Unreported: 10}
+	}
 	const labels = `{ip_family="IPv6", namespace="ns", port="http", protocol="tcp", service="a"} `
 	want := "connections_total" + labels + "2\nfailures_total" + labels + "6\nopen_connections" + labels + "1\nreceived_bytes_total" + labels +
-		"3\nrefused_total{reason=\"connections\"} 8\nrefused_total{reason=\"flows\"} 9\nretries_total" + labels + "5\nsent_bytes_total" + labels + "4"
+		"3\nrefused_total{reason=\"connections\"} 8\nrefused_total{reason=\"flows\"} 9\nretries_total" + labels + "5\nsent_bytes_total" + labels + "4\nunreported_refusals_total{} 10"
 	if got := metricstest.Values(t, metricstest.Registry(newCollector(counts, stats)), "sluice_userspace_"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -126,7 +128,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("the values are %s", got)
 	}
 	r.ok(r.set(service("a")))
-	if got := metricstest.Gather(t, registry); len(got) != 1 {
+	if got := metricstest.Gather(t, registry); len(got) != 2 {
 		t.Errorf("without a Service there are %v", got)
 	}
 }
