@@ -103,7 +103,7 @@ $(LINT):
 # VERSUS has flags, such as -sizes 10000 -parts start,change; see test/bench/versus.
 bench: setup-test test-assets ## store to kernel; with an API server, and beside kube-proxy if KUBE_PROXY names it, and HAProxy if it is there; Go benchmarks (BENCH=regexp)
 	@go run ./test/bench
-	@go run ./test/bench/relay
+	@go run ./test/bench/relay -rounds 3 -time 1s
 	@KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" go run ./test/bench/versus $(VERSUS)
 	@go test -run='^$$' -bench='$(BENCH)' -benchmem ./internal/...
 

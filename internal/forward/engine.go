@@ -18,8 +18,9 @@ type Engine struct {
 	options     Options
 	connections quota
 	flows       quota
-	remembered  quota   // clients of affinity
-	clients     *shares // of connections
+	remembered  quota                                 // clients of affinity
+	clients     *shares                               // of connections
+	beside      func(listeners int) (connections int) // the limit of connections; nil: it is that of the options
 	start       time.Time
 	refused     refusedBy
 	unreported  atomic.Int64
@@ -122,7 +123,8 @@ type Stats struct {
 	Refused                  map[string]int64 // since the start, by reason; all reasons are there
 
 	// Unreported is how many refusals of datagrams clients did not learn of, because the
-	// program is not allowed to send ICMP errors, or because there were too many.
+	// program is not allowed to send ICMP errors or cannot on this system, or because there
+	// were too many.
 	Unreported int64
 }
 
@@ -130,8 +132,12 @@ type Stats struct {
 func New(o Options) (*Engine, error) { return newEngine(o, newSystem) }
 
 func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, error) {
-	o = o.withDefaults(fileLimit())
+	files, fixed := fileLimit(), o.MaxConnections != 0
+	o = o.withDefaults(files)
 	e := &Engine{options: o, listeners: map[*Listener]struct{}{}, start: time.Now()}
+	if !fixed {
+		e.beside = func(listeners int) int { return maxConnections(files, o.MaxFlows+listeners) }
+	}
 	e.connections.limit, e.flows.limit = int64(o.MaxConnections), int64(o.MaxFlows)
 	e.remembered.limit = maxRemembered
 	e.clients = newShares(&e.connections, int64(idleConnection))
@@ -140,8 +146,16 @@ func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, err
 	return e, err
 }
 
+// maxConnections returns how many connections there may be by default, for a limit of file descriptors of which
+// flows and Listeners may have some. A connection has two. So that the program never runs out of them, which would
+// stop its other work and refuse all clients alike, connections leave some to pipes and to the rest of the program.
+func maxConnections(files, others int) int {
+	pipes, program := min(files/8, 1024), max(files/16, 32)
+	return max(min(files/4*3, files-others-pipes-program)/2, files/16)
+}
+
 // withDefaults returns options without zero fields, for a limit of file descriptors. A connection
-// has two of them, a flow one. Connections get three quarters, flows at most one eighth; the rest is for
+// has two of them, a flow one. Connections get at most three quarters, flows at most one eighth; the rest is for
 // listeners, pipes and the rest of the program.
 func (o Options) withDefaults(files int) Options {
 	const (
@@ -157,11 +171,11 @@ func (o Options) withDefaults(files int) Options {
 	if o.UDPTimeout == 0 {
 		o.UDPTimeout = udpTimeout
 	}
-	if o.MaxConnections == 0 {
-		o.MaxConnections = files / 4 * 3 / 2
-	}
 	if o.MaxFlows == 0 {
 		o.MaxFlows = maxFlows(files)
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = maxConnections(files, o.MaxFlows)
 	}
 	if o.MaxListeners == 0 {
 		o.MaxListeners = maxListeners(files)
@@ -198,7 +212,15 @@ func (e *Engine) Listen(s Spec) (*Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", s.Addr, err)
 	}
 	e.listeners[l] = struct{}{}
+	e.fit()
 	return l, nil
+}
+
+// fit makes the limit of connections follow the number of Listeners. The caller holds the lock.
+func (e *Engine) fit() {
+	if e.beside != nil {
+		e.clients.resize(int64(e.beside(len(e.listeners))))
+	}
 }
 
 // Run forwards until the context ends. Then it resets the connections that are left and closes all
@@ -222,7 +244,7 @@ func (e *Engine) Discard() error {
 // Stats returns the numbers of this moment.
 func (e *Engine) Stats() Stats {
 	s := Stats{
-		Connections: e.connections.open.Load(), MaxConnections: e.connections.limit,
+		Connections: e.connections.open.Load(), MaxConnections: e.clients.limit(),
 		Flows: e.flows.open.Load(), MaxFlows: e.flows.limit, Refused: map[string]int64{},
 		Unreported: e.unreported.Load(),
 	}
@@ -263,6 +285,7 @@ func (l *Listener) Close() {
 	l.engine.mu.Lock()
 	_, open := l.engine.listeners[l]
 	delete(l.engine.listeners, l)
+	l.engine.fit()
 	l.engine.mu.Unlock()
 	if open {
 		l.server.close()

@@ -3,10 +3,12 @@ package forward
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 	"time"
@@ -55,6 +57,52 @@ func TestProxyHeaderToBackend(t *testing.T) {
 				t.Errorf("%d bytes counted from clients", n)
 			}
 		}
+	})
+}
+
+// A connection that is refused is admitted after all because of the address to which the client connected, also if rules
+// have changed that.
+func TestAdmittedByDestination(t *testing.T) {
+	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
+		asked := make(chan netip.AddrPort, 2)
+		service := netip.MustParseAddrPort("127.0.0.80:80")
+		l, err := b.engine.Listen(Spec{
+			Protocol: TCP, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: NewBalancer(one(b.echo())),
+			Admit: func(netip.Addr) Admission {
+				return Admission{Refused: true, Unless: func(to netip.AddrPort) bool {
+					asked <- to
+					return to == service
+				}}
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nat(t, b.ns, service, l.Addr())
+		if _, err := b.outcome(l.Addr()); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a client of the socket itself: %v, want a reset", err)
+		}
+		if _, err := b.outcome(service); err != nil {
+			t.Errorf("a client that rules led to the socket: %v", err)
+		}
+		for _, want := range []netip.AddrPort{l.Addr(), service} {
+			if got := <-asked; got != want {
+				t.Errorf("asked about %v, want %v", got, want)
+			}
+		}
+	})
+}
+
+// nat leads connections of a namespace to a destination elsewhere.
+func nat(t *testing.T, ns int, from, to netip.AddrPort) {
+	t.Helper()
+	rules := fmt.Sprintf("table ip nat { chain output { type nat hook output priority -100; ip daddr %s tcp dport %d dnat to %s; }; }",
+		from.Addr(), from.Port(), to)
+	kerneltest.Do(t, ns, func() error {
+		if out, err := exec.Command("nft", rules).CombinedOutput(); err != nil {
+			t.Fatalf("nft: %v: %s", err, out)
+		}
+		return nil
 	})
 }
 

@@ -75,6 +75,11 @@ func (t *Target) source(client, backend netip.Addr) netip.Addr {
 type Admission struct {
 	Refused bool // the connection is reset, or the datagram dropped
 	Pool    int  // index in Target.Pools
+
+	// Unless, if not nil, returns true for destinations at which connections of TCP and SCTP are admitted although
+	// Refused is true. A destination is the address to which the client connected, before rules of netfilter changed
+	// it. It has no effect on systems other than Linux.
+	Unless func(destination netip.AddrPort) bool
 }
 
 // Spec describes a Listener.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // Limits of TestHostile, and how much more than these the attack asks for.
@@ -61,6 +62,85 @@ func TestHostile(t *testing.T) {
 		if s.Refused[reasonConnections] == 0 || s.Refused[reasonFlows] == 0 {
 			t.Error("want refusals of both kinds")
 		}
+	})
+}
+
+// Connections that are half-closed, by the client or by the backend, and never end take no more than other
+// connections: beyond the limit they are refused, and a client with fewer is served at once. All end when their
+// clients are gone.
+func TestHostileHalfClosed(t *testing.T) {
+	const limit, attempts = 100, 400
+	run(t, Options{NetNS: kerneltest.Namespace(t), MaxConnections: limit}, newSystem, func(b *bench) {
+		gone := make(chan struct{})
+		t.Cleanup(sync.OnceFunc(func() { close(gone) }))
+		byClient, _ := b.front(one(b.backend(func(c *net.TCPConn) {
+			_, _ = io.Copy(io.Discard, c)
+			<-gone // it does not close its own half
+			_ = c.Close()
+		})))
+		byBackend, _ := b.front(one(b.backend(func(c *net.TCPConn) {
+			_ = c.CloseWrite()
+			<-gone
+			_ = c.Close()
+		})))
+		good, _ := b.front(one(b.echo()))
+		var open []*net.TCPConn
+		slowest := time.Duration(0)
+		before := liveHeap()
+		for i := range attempts {
+			to := byClient
+			if i%2 > 0 {
+				to = byBackend
+			}
+			if c, err := b.try(to.Addr(), time.Second); err == nil { // otherwise it was reset at once
+				if i%2 == 0 {
+					_ = c.CloseWrite()
+				}
+				open = append(open, c)
+			}
+			if i%10 > 0 {
+				continue
+			}
+			start := time.Now()
+			if err := b.answered("127.0.0.9", good.Addr()); err != nil {
+				t.Fatalf("another client, beside %d half-closed connections: %v", i+1, err)
+			}
+			slowest = max(slowest, time.Since(start))
+			if n := b.engine.Stats().Connections; n > limit {
+				t.Fatalf("%d connections are open, want at most %d", n, limit)
+			}
+		}
+		growth := liveHeap() - before
+		t.Logf("slowest %v; refused %v; heap +%d KiB", slowest, b.engine.Stats().Refused, growth>>10)
+		if slowest > time.Second || growth > 4<<20 {
+			t.Error("want others served at once, and bounded memory")
+		}
+		b.eventually("all but those at the limit refused, and these open", func() bool {
+			s := b.engine.Stats()
+			return s.Refused[reasonConnections] >= attempts-limit && s.Connections >= limit-1
+		})
+		for _, c := range open {
+			_ = c.SetLinger(0)
+			_ = c.Close()
+		}
+		b.eventually("all ended", func() bool { return b.engine.Stats().Connections == 0 })
+	})
+}
+
+// answered connects a client with an address and exchanges a byte.
+func (b *bench) answered(from string, to netip.AddrPort) error {
+	return netns.Do(b.ns, func() error {
+		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0)), Timeout: time.Second}
+		c, err := d.DialContext(b.Context(), "tcp", to.String())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err = c.Write([]byte("x")); err == nil {
+			_, err = io.ReadFull(c, make([]byte, 1))
+		}
+		return err
 	})
 }
 

@@ -39,6 +39,53 @@ func TestAffinityIsBoundedOverBalancers(t *testing.T) {
 	}
 }
 
+// Connections leave file descriptors to listening sockets, flows, pipes and the rest of the program.
+func TestConnectionsLeaveFileDescriptors(t *testing.T) {
+	for _, c := range []struct{ files, others, want int }{
+		{65536, 8192, 24576},
+		{65536, 8192 + 32768, 9728},
+		{8192, 1024, 2816},
+		{1024, 128, 352},
+		{1024, 128 + 512, 96},
+		{64, 8, 8},
+		{64, 8 + 32, 4},
+	} {
+		if got := maxConnections(c.files, c.others); got != c.want {
+			t.Errorf("%d file descriptors, %d of others: %d connections, want %d", c.files, c.others, got, c.want)
+		}
+	}
+}
+
+// The limit of connections follows the number of listening sockets, unless the options have one.
+func TestListenersLowerTheLimitOfConnections(t *testing.T) {
+	for fixed, lower := range map[int]int64{0: 1, 7: 0} {
+		e, err := New(Options{MaxConnections: fixed, MaxFlows: fileLimit() / 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		alone := e.Stats().MaxConnections
+		var open []*Listener
+		for range 2 {
+			l, err := e.Listen(Spec{Protocol: TCP, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: NewBalancer(&Target{})})
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, l)
+		}
+		if got := e.Stats().MaxConnections; got != alone-lower {
+			t.Errorf("limit %d: with two Listeners %d connections, want %d", fixed, got, alone-lower)
+		}
+		open[0].Close()
+		open[1].Close()
+		if got := e.Stats().MaxConnections; got != alone {
+			t.Errorf("limit %d: after both were closed %d connections, want %d", fixed, got, alone)
+		}
+		if err := e.Discard(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // One that opens very many Listeners gets an error in time, and the others keep file descriptors for
 // connections.
 func TestListenersAreBounded(t *testing.T) {

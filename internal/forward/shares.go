@@ -60,6 +60,20 @@ func newShares(q *quota, idle int64) *shares {
 	return &shares{quota: q, idle: idle}
 }
 
+// resize changes how many there may be. If there are more, those that are open stay.
+func (s *shares) resize(limit int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quota.limit = limit
+}
+
+// limit returns how many there may be.
+func (s *shares) limit() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.quota.limit
+}
+
 // network returns the first address of a client's network of IPv6, and an address of IPv4 as it is.
 func network(client netip.Addr) netip.Addr {
 	if client.Is4() {

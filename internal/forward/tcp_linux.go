@@ -242,7 +242,7 @@ func (a *acceptor) Ready(uint32) {
 func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	e, s := a.worker.engine, a.server.settings.Load()
 	admission := s.admission(client.Addr())
-	if admission.Refused {
+	if admission.Refused && !admission.except(fd) {
 		s.balancer.counts.refused.Add(1)
 		stream.SetReset(fd)
 		stream.Close(fd)
@@ -271,6 +271,15 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 		return
 	}
 	to.worker.Post(c.start)
+}
+
+// except reports whether a refused connection is admitted because of its destination.
+func (a Admission) except(fd int) bool {
+	if a.Unless == nil {
+		return false
+	}
+	to, err := stream.Destination(fd)
+	return err == nil && a.Unless(to)
 }
 
 // least returns the acceptor on whose worker a connection should be: this one, unless another one has

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -98,6 +99,43 @@ func TestRetry(t *testing.T) {
 			if n := balancer.Counts(); n.Retries != 1 || n.Failures != 0 {
 				t.Errorf("%s: counted %+v", name, n)
 			}
+		}
+	})
+}
+
+// By default there are four attempts, which may take 250 ms, 500 ms, 1 s and 2 s.
+func TestAttemptsByDefault(t *testing.T) {
+	want := []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+	if got := (Options{}).withDefaults(1024).Attempts; !slices.Equal(got, want) {
+		t.Errorf("attempts of %v, want %v", got, want)
+	}
+}
+
+// An attempt that is not answered ends when its time is over, not before. Then the next one begins, to another backend while there
+// is one. After the last one the client is reset.
+func TestAttemptsInTime(t *testing.T) {
+	attempts := []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond}
+	both(t, Options{Attempts: attempts}, func(b *bench) {
+		const early, late = 5 * time.Millisecond, time.Second // clocks are not exact, and the machine may be busy
+		l, balancer := b.front(one(b.silent(), b.silent(), b.silent(), b.silent(), b.silent()))
+		begin := time.Now()
+		c := b.dial(l.Addr())
+		due := time.Duration(0)
+		for i, limit := range attempts[:3] {
+			due += limit
+			b.eventually("the next attempt", func() bool { return balancer.Counts().Retries > int64(i) })
+			if took := time.Since(begin); took < due-early || took > due+late {
+				t.Errorf("attempt %d begins after %v, want %v", i+2, took, due)
+			}
+		}
+		_, err := c.Read(make([]byte, 1))
+		due += attempts[3]
+		if took := time.Since(begin); took < due-early || took > due+late || !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("after %v the client reads %v, want a reset after %v", took, err, due)
+		}
+		b.eventually("counted", func() bool { return balancer.Counts().Open == 0 })
+		if got, want := balancer.Counts(), (Counts{Connections: 1, Retries: 3, Failures: 1}); got != want {
+			t.Errorf("counted %+v, want %+v", got, want)
 		}
 	})
 }

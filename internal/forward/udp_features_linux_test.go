@@ -66,6 +66,18 @@ func TestUDPTransparent(t *testing.T) {
 	}
 }
 
+// The portable implementation reports no refusal: it counts those of a backend, and those because there is none.
+func TestUDPUnreportedPortable(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	closed, dead := echoUDP(t, ns, "dead", "127.0.0.1:0")
+	_ = closed.Close()
+	for what, target := range map[string]*Target{"refused": pools(dead), "no backend": pools()} {
+		r := portableRig(t, ns, Options{}, Spec{Addr: loopback, Balancer: NewBalancer(target)})
+		_, _ = dialUDP(t, ns, r.at).Write([]byte("x"))
+		eventually(t, what+": unreported", 1, func() int64 { return r.Stats().Unreported })
+	}
+}
+
 // Without the capability, a refusal is counted.
 func TestUDPUnreported(t *testing.T) {
 	ns := kerneltest.Namespace(t)

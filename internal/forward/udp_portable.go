@@ -250,6 +250,7 @@ func (f *portableFlow) connect() bool {
 	for range u.attempts {
 		to, ok := f.next()
 		if !ok {
+			u.engine.unreported.Add(1)
 			return false
 		}
 		conn, err := u.dial(to)
@@ -266,7 +267,14 @@ func (f *portableFlow) connect() bool {
 		f.failed(to)
 	}
 	b.counts.failures.Add(1)
+	u.engine.unreported.Add(1)
 	return false
+}
+
+// onRefusal handles that the backend has refused a datagram. The client is not informed.
+func (f *portableFlow) onRefusal() {
+	f.choice.onRefusal()
+	f.listener.udp.engine.unreported.Add(1)
 }
 
 // end ends the flow.

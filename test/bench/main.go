@@ -5,6 +5,7 @@
 // program, and kube-proxy, are measured by test/bench/versus.
 //
 //	go run ./test/bench
+//	go run ./test/bench -plane userspace -sizes 100,1000,10000
 //	go run ./test/bench -questions -sizes 100000 # the delay of changes while get, explain and diff run
 //	go run ./test/uml -clock real -program ./test/bench -- -programs -sizes 100,10000
 //

@@ -62,11 +62,28 @@ func TestMeasure(t *testing.T) {
 	if r.Heap == 0 || r.PeakRSS < r.Heap {
 		t.Errorf("heap %d, peak RSS %d", r.Heap, r.PeakRSS)
 	}
+	if r.Files < 3 || r.Files > 50 {
+		t.Errorf("%d file descriptors", r.Files)
+	}
 	var table bytes.Buffer
 	if err := printSizes(&table, []int{100}, [][]result{{r}}); err != nil {
 		t.Fatal(err)
 	}
 	if lines := strings.Split(strings.TrimSpace(table.String()), "\n"); len(lines) != 2+len(rows())+2 {
 		t.Errorf("the table has %d lines:\n%s", len(lines), table.String())
+	}
+}
+
+// In mode userspace a Service has a socket, and a restart opens it again.
+func TestMeasureUserspace(t *testing.T) {
+	for _, name := range []string{"userspace", "userspace-rules"} {
+		r, err := measure(options{plane: name, child: 100, changes: 10, dir: t.TempDir()})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if r.Files < 100 || r.Files > 150 || r.Cold.Steps < 200 || r.Adopt.Steps < 200 || r.Replace.P50 <= 0 || r.Add.P50 <= 0 {
+			t.Errorf("%s: %+v, want a socket and a balancer for each of 100 Services, at the start and at a restart", name, r)
+		}
 	}
 }

@@ -32,14 +32,19 @@ type planeKind struct {
 	open func(dir string, families []route.Family) (plane.Plane, plane.Load, error)
 
 	excess func(*route.Service) (size, limit string) // that of its Kind; nil: it has none
+
+	// transient means that a restart writes anew what the process itself had.
+	transient bool
 }
 
 func planes() []planeKind {
 	return []planeKind{
-		{"nftables", openNftables, nftables.Excess},
-		{"iptables-nft", openIptables(iptables.NFT), planeiptables.Excess},
-		{"iptables-legacy", openIptables(iptables.Legacy), planeiptables.Excess},
-		{ipvsPlane, openIPVS, nil},
+		{name: "nftables", open: openNftables, excess: nftables.Excess},
+		{name: "iptables-nft", open: openIptables(iptables.NFT), excess: planeiptables.Excess},
+		{name: "iptables-legacy", open: openIptables(iptables.Legacy), excess: planeiptables.Excess},
+		{name: ipvsPlane, open: openIPVS},
+		{name: "userspace", open: openLoopback, transient: true},
+		{name: "userspace-rules", open: openWithRules, excess: planeiptables.Excess, transient: true},
 	}
 }
 

@@ -32,7 +32,7 @@ func rows() []row {
 		{"restart, nothing changed, ms", span(func(r result) time.Duration { return r.Adopt.total() }), millis, false},
 		{"— compile", span(func(r result) time.Duration { return r.Adopt.Compile }), millis, false},
 		{"— read the kernel", span(func(r result) time.Duration { return r.Adopt.Refresh }), millis, false},
-		{"— plan (0 steps)", span(func(r result) time.Duration { return r.Adopt.Plan }), millis, false},
+		{"— plan (0 steps where the kernel keeps all)", span(func(r result) time.Duration { return r.Adopt.Plan }), millis, false},
 		{"— CPU", span(func(r result) time.Duration { return r.Adopt.CPU }), millis, false},
 	}
 	for _, kind := range []struct {
@@ -56,6 +56,7 @@ func rows() []row {
 	return append(all,
 		row{"heap after GC, MB", func(r result) float64 { return float64(r.Heap) / (1 << 20) }, decimal, false},
 		row{"peak RSS, MB", func(r result) float64 { return float64(r.PeakRSS) / (1 << 20) }, decimal, false},
+		row{"file descriptors", func(r result) float64 { return float64(r.Files) }, count, false},
 	)
 }
 

@@ -66,7 +66,7 @@ const (
 )
 
 func attacks() []attack {
-	return slices.Concat(manifests(), claims(), largeServices(), oddObjects(), badClients(), controlSocket(), neighbours(), editors())
+	return slices.Concat(manifests(), claims(), largeServices(), oddObjects(), badClients(), controlSocket(), neighbours(), editors(), proxied())
 }
 
 // TestCostlyAttacks runs the rows that must run alone, one after another.
@@ -87,7 +87,7 @@ func run(t *testing.T, selected func(attack) bool) {
 		}
 	})
 	rows := attacks()
-	for _, p := range []plane{nftables, iptablesNFT, iptablesLegacy} {
+	for _, p := range []plane{nftables, iptablesNFT, iptablesLegacy, userspace} {
 		t.Run(p.name, func(t *testing.T) {
 			mine := slices.DeleteFunc(slices.Clone(rows), func(a attack) bool {
 				return !selected(a) || !slices.Contains(a.testPlanes(), p)

@@ -1,7 +1,7 @@
 // Package hostile attacks a running Sluice like a tenant, a neighbour, a local user or
 // a careless operator could: with malformed manifests and objects, with bad clients of
-// each listener and of the control socket, with packets for 127.0.0.0/8, and by editing
-// its tables in a tight loop.
+// each listener, of the control socket and of Services in mode userspace, with packets for
+// 127.0.0.0/8, and by editing its tables in a tight loop.
 //
 // Each attack is a row of one table. During the attack, good Services must answer, a
 // change of a good Service must reach the kernel within the bound of the data plane, and

@@ -33,6 +33,7 @@ var (
 	nftables       = plane{"nftables", "nftables", "", 500 * time.Millisecond}
 	iptablesNFT    = plane{"iptables-nft", "iptables", "nft", 2 * time.Second}
 	iptablesLegacy = plane{"iptables-legacy", "iptables", "legacy", 2 * time.Second}
+	userspace      = plane{"userspace", "userspace", "nft", 2 * time.Second}
 	mainPlanes     = []plane{nftables, iptablesNFT}
 )
 
@@ -64,6 +65,8 @@ type attackTest struct {
 	daemon  *daemon
 	checks  []func() // made after each change during the attack
 	stops   []func() // stop the attack's processes and servers on node A
+
+	mostFiles int // file descriptors of the daemon during the attack, if sampled
 
 	rounds atomic.Int64   // how many times neighbours have sent all packets
 	faults map[string]int // failed checks, and how often each failed

@@ -70,6 +70,7 @@ func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 	if text, err := os.ReadFile(log); err != nil || !strings.Contains(string(text), "msg=\"Stopped; ") {
 		t.Errorf("the log has %s, %v", text, err)
 	}
+	testPolicies(t, p, sluice)
 }
 
 // A service that cannot start ends with an exit code, and the error is in its log. In a terminal there is

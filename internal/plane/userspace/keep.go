@@ -231,7 +231,7 @@ func (p *Plane) adopt(s heldSocket, adopt adoption) bool {
 		return false
 	}
 	l, err := adopt(forward.Spec{
-		Protocol: forward.Protocol(k.port.protocol), Addr: s.At, Balancer: to, Admit: p.admit(value{at: s.At, pool: s.Pool}),
+		Protocol: forward.Protocol(k.port.protocol), Addr: s.At, Balancer: to, Admit: p.admit(k, value{at: s.At, pool: s.Pool}, nil),
 	}, s.Handed)
 	if err != nil {
 		return false

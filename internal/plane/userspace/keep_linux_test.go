@@ -1,6 +1,7 @@
 package userspace_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -25,16 +26,18 @@ import (
 type loopbackRun struct {
 	*plane.Opened
 	stop func()
+	log  *bytes.Buffer // complete once it has stopped
 }
 
 // begin starts a run with the first port of the range, and what the run before has left.
 func begin(t *testing.T, ns int, first uint16, in *plane.Inherited) *loopbackRun {
 	t.Helper()
+	var log bytes.Buffer
 	opened, err := userspace.Loopback().Open(t.Context(), plane.Setup{
 		Config: &config.Config{Mode: "userspace", Userspace: config.Userspace{
 			Bind: config.BindLoopback, FirstPort: first, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Second,
 		}},
-		NetNS: ns, Families: []route.Family{route.IPv4}, Log: slog.New(slog.DiscardHandler), Inherited: in,
+		NetNS: ns, Families: []route.Family{route.IPv4}, Log: slog.New(slog.NewTextHandler(&log, nil)), Inherited: in,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +51,7 @@ func begin(t *testing.T, ns int, first uint16, in *plane.Inherited) *loopbackRun
 			t.Error(err)
 		}
 		done <- nil
-	}}
+	}, &log}
 	t.Cleanup(r.stop)
 	return r
 }

@@ -104,7 +104,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	opened := *on
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
 	opened.Shares, opened.HandOver = p.Shares, keeping.handOver
-	opened.Parts = []plane.Part{{Run: keeping.run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets, engine.Stats)}}}
+	opened.Parts = []plane.Part{{Run: keeping.run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets.counts, engine.Stats)}}}
 	for _, part := range on.Parts {
 		if part.Follower != nil {
 			part.Follower = p.redirected(part.Follower)

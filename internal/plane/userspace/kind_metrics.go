@@ -1,8 +1,6 @@
 package userspace
 
 import (
-	"maps"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/forward"
@@ -17,19 +15,20 @@ type family struct {
 
 // collector collects the counters of all balancers, and those of the engine.
 type collector struct {
-	sockets  *sockets
+	counts   func() map[portID]forward.Counts
 	stats    func() forward.Stats
 	families []family
 	refused  *prometheus.Desc
+	silent   *prometheus.Desc
 }
 
-func newCollector(s *sockets, stats func() forward.Stats) *collector {
+func newCollector(counts func() map[portID]forward.Counts, stats func() forward.Stats) *collector {
 	labels := []string{"namespace", "service", "port", "protocol", "ip_family"}
 	of := func(name, help string, kind prometheus.ValueType, value func(forward.Counts) int64) family {
 		return family{prometheus.NewDesc("sluice_userspace_"+name, help, labels, nil), kind, value}
 	}
 	return &collector{
-		sockets: s, stats: stats,
+		counts: counts, stats: stats,
 		families: []family{
 			of("open_connections", "Connections and UDP flows to a Service port that are open.", prometheus.GaugeValue, func(c forward.Counts) int64 { return c.Open }),
 			of("connections_total", "Connections and UDP flows to a Service port.", prometheus.CounterValue, func(c forward.Counts) int64 { return c.Connections }),
@@ -39,6 +38,7 @@ func newCollector(s *sockets, stats func() forward.Stats) *collector {
 			of("failures_total", "Connections that no endpoint accepted.", prometheus.CounterValue, func(c forward.Counts) int64 { return c.Failures }),
 		},
 		refused: prometheus.NewDesc("sluice_userspace_refused_total", "New connections and flows that were refused, by the limit that was reached.", []string{"reason"}, nil),
+		silent:  prometheus.NewDesc("sluice_userspace_unreported_refusals_total", "UDP datagrams that an endpoint refused, but whose client got no ICMP error: the process lacks CAP_NET_RAW, the system is not Linux, or there were too many.", nil, nil),
 	}
 }
 
@@ -48,21 +48,20 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		out <- f.desc
 	}
 	out <- c.refused
+	out <- c.silent
 }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
-	c.sockets.mu.Lock()
-	all := maps.Clone(c.sockets.balancers)
-	c.sockets.mu.Unlock()
-	for id, b := range all {
-		counts := b.Counts()
+	for id, counts := range c.counts() {
 		for _, f := range c.families {
 			out <- prometheus.MustNewConstMetric(f.desc, f.kind, float64(f.of(counts)),
 				id.service.Namespace, id.service.Name, id.label(), id.protocol.String(), id.family.String())
 		}
 	}
-	for reason, n := range c.stats().Refused {
+	stats := c.stats()
+	out <- prometheus.MustNewConstMetric(c.silent, prometheus.CounterValue, float64(stats.Unreported))
+	for reason, n := range stats.Refused {
 		out <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(n), reason)
 	}
 }

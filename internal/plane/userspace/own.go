@@ -122,10 +122,14 @@ func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Ad
 // admit returns who may use a socket, and what for. Nobody may before the first write is complete:
 // before, there may be no rules that keep clients from the sockets, or rules of an earlier run that lead
 // to those of another Service.
-func (p *Plane) admit(v value) func(netip.Addr) forward.Admission {
+func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) forward.Admission {
 	if p.opt.Own == nil {
+		led := p.led(k, v, svc)
 		return func(netip.Addr) forward.Admission {
-			return forward.Admission{Pool: int(v.pool), Refused: !p.sockets.guarded.Load()}
+			if p.sockets.guarded.Load() {
+				return forward.Admission{Pool: int(v.pool)}
+			}
+			return forward.Admission{Pool: int(v.pool), Refused: true, Unless: led}
 		}
 	}
 	allow := parsePrefixes(v.policy.allow)
@@ -140,6 +144,25 @@ func (p *Plane) admit(v value) func(netip.Addr) forward.Admission {
 		refused := way.Verdict != route.Balance || !p.sockets.guarded.Load() ||
 			v.policy.restricted && !slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(client) })
 		return forward.Admission{Pool: int(way.Pool), Refused: refused}
+	}
+}
+
+// led returns a function that reports whether a client that connected to a destination came to a socket by the rules for it:
+// these take effect a moment before it is known that they were written. nil: no client can have.
+func (p *Plane) led(k key, v value, svc *route.Service) func(netip.AddrPort) bool {
+	if p.opt.Rules == nil || svc == nil || p.sockets.guarded.Load() {
+		return nil
+	}
+	return func(to netip.AddrPort) bool {
+		for port, id := range portsOf(svc) {
+			for i := range port.Frontends {
+				f := &port.Frontends[i]
+				if id == k.port && f.Port == to.Port() && (f.Addr == to.Addr() || !f.Addr.IsValid()) {
+					return to != v.at
+				}
+			}
+		}
+		return false
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/assign"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -32,6 +33,39 @@ func TestAddressesOfServices(t *testing.T) {
 	}
 }
 
+// Until the first write is complete, a socket admits only clients that connected to a frontend of its port, so that
+// rules which are there led them. Afterwards it admits all, as rules keep others away.
+func TestAdmittedBeforeTheWriteIsComplete(t *testing.T) {
+	p := newRuleRig(t, Options{})
+	web := tcp(80, backend)
+	web.Frontends = append(web.Frontends, route.Frontend{Kind: route.NodePort, Port: 30080})
+	other := tcp(81, backend)
+	other.Name = "other"
+	svc := service("web", web, other)
+	k := key{port: portID{service: svc.Name, family: route.IPv4, protocol: cluster.TCP}, part: clusterSocket}
+	v := value{at: at("127.0.0.1:30080")[0]}
+	admit := p.admit(k, v, svc)
+	got := admit(netip.Addr{})
+	if !got.Refused || got.Unless == nil {
+		t.Fatalf("before the write %+v, want a refusal with exceptions", got)
+	}
+	for to, want := range map[string]bool{
+		"172.30.0.1:80": true, "192.0.2.1:30080": true, "172.30.0.1:81": false, "172.30.0.2:80": false,
+		v.at.String(): false, // the socket itself
+	} {
+		if got.Unless(netip.MustParseAddrPort(to)) != want {
+			t.Errorf("a client that connected to %s is admitted: %t, want %t", to, !want, want)
+		}
+	}
+	if got := p.admit(k, v, nil)(netip.Addr{}); !got.Refused || got.Unless != nil {
+		t.Errorf("an inherited socket, of which nothing else is known: %+v, want a refusal", got)
+	}
+	p.sockets.guarded.Store(true)
+	if got := admit(netip.Addr{}); got.Refused {
+		t.Errorf("after the write %+v, want all admitted", got)
+	}
+}
+
 // Each client gets what the Service has for it.
 func TestThePolicyOfAnAddress(t *testing.T) {
 	fake := assign.NewFake()
@@ -43,10 +77,10 @@ func TestThePolicyOfAnAddress(t *testing.T) {
 	p.host.set(route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
 	p.local.set([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	p.sockets.guarded.Store(true)
-	admit := p.admit(value{at: at("172.30.0.1:80")[0], policy: policyOf(&route.Frontend{
+	admit := p.admit(key{}, value{at: at("172.30.0.1:80")[0], policy: policyOf(&route.Frontend{
 		Pods: route.Way{Verdict: route.Reject}, Node: route.Way{Pool: route.Local}, Others: route.Way{Pool: route.Cluster},
 		Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.1.0.0/16")},
-	})})
+	})}, nil)
 	for client, want := range map[string]struct {
 		refused bool
 		pool    route.Pool

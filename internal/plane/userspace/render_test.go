@@ -124,10 +124,31 @@ func TestBalance(t *testing.T) {
 	}
 }
 
+// Each metric has the value of its counter.
+func TestMetricValues(t *testing.T) {
+	counts := func() map[portID]forward.Counts {
+		return map[portID]forward.Counts{
+			{service: svcName("a"), protocol: cluster.TCP, family: route.IPv6, name: "http"}: {
+				Open: 1, Connections: 2, Received: 3, Sent: 4, Retries: 5, Failures: 6, Refused: 7,
+			},
+		}
+	}
+	stats := func() forward.Stats {
+		return forward.Stats{Refused: map[string]int64{"connections": 8, "flows": 9}, Unreported: 10}
+	}
+	const labels = `{ip_family="IPv6", namespace="ns", port="http", protocol="tcp", service="a"} `
+	want := "connections_total" + labels + "2\nfailures_total" + labels + "6\nopen_connections" + labels + "1\nreceived_bytes_total" + labels +
+		"3\nrefused_total{reason=\"connections\"} 8\nrefused_total{reason=\"flows\"} 9\nretries_total" + labels + "5\nsent_bytes_total" + labels + "4\nunreported_refusals_total{} 10"
+	if got := metricstest.Values(t, metricstest.Registry(newCollector(counts, stats)), "sluice_userspace_"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Each port of a Service has its series, until the Service is deleted.
 func TestMetrics(t *testing.T) {
 	r := newRig(t, Options{})
 	stats := func() forward.Stats { return forward.Stats{Refused: map[string]int64{"connections": 3}} }
-	var c prometheus.Collector = newCollector(r.sockets, stats)
+	var c prometheus.Collector = newCollector(r.sockets.counts, stats)
 	r.ok(r.load(service("a", tcp(80, backend), tcp(81, backend))))
 	registry := metricstest.Registry(c)
 	golden(t, "metrics.txt", metricstest.Shape(metricstest.Gather(t, registry)))
@@ -135,7 +156,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("the values are %s", got)
 	}
 	r.ok(r.set(service("a")))
-	if got := metricstest.Gather(t, registry); len(got) != 1 {
+	if got := metricstest.Gather(t, registry); len(got) != 2 {
 		t.Errorf("without a Service there are %v", got)
 	}
 }

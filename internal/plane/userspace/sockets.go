@@ -36,6 +36,18 @@ func newSockets(e Engine) *sockets {
 	return &sockets{engine: e, balancers: map[portID]*forward.Balancer{}, values: map[key]value{}, open: map[key]Listener{}}
 }
 
+// counts returns the counters of all balancers.
+func (s *sockets) counts() map[portID]forward.Counts {
+	s.mu.Lock()
+	all := maps.Clone(s.balancers)
+	s.mu.Unlock()
+	out := make(map[portID]forward.Counts, len(all))
+	for id, b := range all {
+		out[id] = b.Counts()
+	}
+	return out
+}
+
 // writer carries out the steps of one plan.
 type writer struct {
 	*sockets
@@ -43,7 +55,7 @@ type writer struct {
 	target  func(*route.Port) *forward.Target
 	taken   func(key) // called if another program has the address of a socket
 	opened  func(plane.Socket)
-	admit   func(value) func(client netip.Addr) forward.Admission
+	admit   func(key, value, *route.Service) func(client netip.Addr) forward.Admission
 	own     Addresses            // nil: none
 	failed  map[key]error        // sockets that could not be opened; a plan tries each once
 	lacks   map[netip.Addr]error // addresses that this host could not get
@@ -99,7 +111,7 @@ func (w writer) Write(ctx context.Context, steps []*step) error {
 // closed, so it waits again.
 func (w writer) undo(s *step) {
 	if s.Op == ledger.Change {
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Old))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.Old, nil))
 		w.values[s.Key] = s.Old
 		return
 	}
@@ -117,7 +129,7 @@ func (w writer) write(s *step) error {
 		w.stay(s.Key)
 		w.balance(s.Key.port)
 	case s.Op == ledger.Change:
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.New))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.New, w.service(s.Key.port.service)))
 	default:
 		if err := w.listen(s); err != nil {
 			return err
@@ -144,7 +156,7 @@ func (w writer) balance(id portID) {
 // listen opens a socket. One that waits to be closed serves again.
 func (w writer) listen(s *step) error {
 	if w.stay(s.Key) {
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.New))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.New, w.service(s.Key.port.service)))
 		return nil
 	}
 	if err := w.failed[s.Key]; err != nil {
@@ -158,7 +170,7 @@ func (w writer) listen(s *step) error {
 	}
 	l, err := w.engine.Listen(forward.Spec{
 		Protocol: forward.Protocol(s.Key.port.protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
-		Admit: w.admit(s.New),
+		Admit: w.admit(s.Key, s.New, w.service(s.Key.port.service)),
 	})
 	if inUse(err) {
 		w.taken(s.Key)

@@ -26,10 +26,14 @@ const (
 	direct    = "direct"
 	nftables  = "nftables"
 	haproxy   = "haproxy"
-	userspace = "userspace"
+	userspace = "userspace"       // at loopback addresses
+	withRules = "userspace-rules" // behind the rules of the mode
 )
 
-func proxyNames() []string { return []string{direct, nftables, haproxy, userspace} }
+func proxyNames() []string { return []string{direct, nftables, haproxy, userspace, withRules} }
+
+// planes are the contenders that are compared with HAProxy.
+func planes() []string { return []string{userspace, withRules} }
 
 // Ports of the backend, and of the Service and of HAProxy.
 const (
@@ -57,7 +61,7 @@ type contender struct {
 
 // start starts the chosen proxies. HAProxy is left out if the system has none.
 func start(t lab.T, o options) ([]*contender, error) {
-	if o.sluice == "" && (slices.Contains(o.proxies, userspace) || slices.Contains(o.proxies, nftables)) {
+	if o.sluice == "" && slices.ContainsFunc(o.proxies, func(name string) bool { return name != direct && name != haproxy }) {
 		var err error
 		if o.sluice, err = harness.Program(); err != nil {
 			return nil, err
@@ -86,6 +90,7 @@ func start(t lab.T, o options) ([]*contender, error) {
 		}
 		c := &contender{name: name, host: l.Node(name, fmt.Sprintf("192.168.0.%d", 10+i))}
 		c.host.Sysctl("net/ipv4/ip_local_port_range", "2000 65000")
+		c.host.Sysctl("net/ipv4/tcp_tw_reuse", "1") // new connections for several seconds would use up all ports
 		if err := c.start(o, filepath.Join(dir, name)); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -124,6 +129,7 @@ func (c *contender) start(o options, dir string) error {
 	}
 	c.at, err = map[string]func(options, string) (map[kind]netip.AddrPort, error){
 		direct: c.startNothing, nftables: c.startNftables, haproxy: c.startHAProxy, userspace: c.startUserspace,
+		withRules: c.startWithRules,
 	}[c.name](o, dir)
 	if err != nil {
 		return err
@@ -207,9 +213,18 @@ func (c *contender) startSluice(o options, dir string, args ...string) error {
 }
 
 func (c *contender) startNftables(o options, dir string) (map[kind]netip.AddrPort, error) {
+	return service(), c.startSluice(o, dir, "--proxy-mode", "nftables")
+}
+
+// startWithRules starts the userspace plane with the rules that lead clients of the Service to its sockets.
+func (c *contender) startWithRules(o options, dir string) (map[kind]netip.AddrPort, error) {
+	return service(), c.startSluice(o, dir, "--proxy-mode", "userspace", "--bind", "rules")
+}
+
+// service returns where clients of the Service connect to.
+func service() map[kind]netip.AddrPort {
 	cluster := netip.MustParseAddr(clusterIP)
-	return targets(netip.AddrPortFrom(cluster, servedEcho), netip.AddrPortFrom(cluster, servedSource)),
-		c.startSluice(o, dir, "--proxy-mode", "nftables")
+	return targets(netip.AddrPortFrom(cluster, servedEcho), netip.AddrPortFrom(cluster, servedSource))
 }
 
 // startUserspace starts the userspace plane without rules. Sluice chooses where it listens.

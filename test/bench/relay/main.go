@@ -4,8 +4,9 @@
 // nftables and with direct connections for scale, and prints a Markdown table. docs/benchmarks.md
 // explains each number.
 //
-//	go run ./test/bench/relay                     # under three minutes
-//	go run ./test/bench/relay -proxies haproxy,userspace -rounds 9
+//	go run ./test/bench/relay                     # about 25 minutes
+//	go run ./test/bench/relay -rounds 3 -time 1s  # about four minutes
+//	go run ./test/bench/relay -proxies haproxy,userspace
 //	go run ./test/bench/relay -profile DIR        # and CPU profiles of the userspace plane
 //
 // Each proxy has a network namespace of its own, in which clients, proxy and backend are processes
@@ -33,7 +34,7 @@ import (
 type options struct {
 	rounds      int
 	time        time.Duration // of each measurement
-	connections []int         // numbers of kept connections
+	connections []int         // numbers of kept connections, and of clients that open new ones
 	proxies     []string      // of proxyNames()
 	haproxy     string        // path; if empty, that of the system
 	sluice      string        // path; if empty, it is built
@@ -67,9 +68,9 @@ func parse(args []string, help io.Writer) (options, error) {
 	o := options{connections: []int{1, 64, 1000}, proxies: proxyNames()}
 	fs := flag.NewFlagSet("relay", flag.ContinueOnError)
 	fs.SetOutput(help)
-	fs.IntVar(&o.rounds, "rounds", 5, "rounds; the table has their medians, minima and maxima")
-	fs.DurationVar(&o.time, "time", time.Second, "duration of each measurement")
-	fs.Func("connections", "numbers of kept connections, with commas between (default 1,64,1000)", func(text string) error {
+	fs.IntVar(&o.rounds, "rounds", 9, "rounds; the table has their medians, minima and maxima")
+	fs.DurationVar(&o.time, "time", 3*time.Second, "duration of each measurement")
+	fs.Func("connections", "numbers of kept connections, and of clients that open new ones, with commas between (default 1,64,1000)", func(text string) error {
 		o.connections = nil
 		for word := range strings.SplitSeq(text, ",") {
 			n, err := strconv.Atoi(word)

@@ -34,11 +34,12 @@ func works(o options) []work {
 	for _, n := range o.connections {
 		list = append(list, work{requests, n})
 	}
-	return append(list, work{streams, 1}, work{streams, 4}, work{connects, connectClients})
+	list = append(list, work{streams, 1}, work{streams, 4})
+	for _, n := range o.connections {
+		list = append(list, work{connects, n})
+	}
+	return list
 }
-
-// connectClients is how many clients open new connections at a time.
-const connectClients = 16
 
 // measureAll measures all contenders in turns. Each round begins with another one.
 func measureAll(o options, contenders []*contender) (results, error) {

@@ -26,10 +26,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// A short run measures direct connections and both planes of Sluice, and nothing fails.
+// A short run measures direct connections and the planes of Sluice, and nothing fails.
 func TestRun(t *testing.T) {
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // each process of clients would wait for a second at its end
-	o, err := parse(strings.Fields("-rounds 1 -time 100ms -connections 1,20 -proxies direct,nftables,userspace"), t.Output())
+	o, err := parse(strings.Fields("-rounds 1 -time 100ms -connections 1,20 -proxies direct,nftables,userspace,userspace-rules"), t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("nothing was done: %s", line)
 		}
 	}
-	for _, want := range []string{"| | direct | nftables | userspace |\n", "| kept connections: 20, requests/s |", "| streams: 4, MB/s |", "| clients: 16, new connections/s |"} {
+	for _, want := range []string{"| | direct | nftables | userspace | userspace-rules |\n", "| kept connections: 20, requests/s |", "| streams: 4, MB/s |", "| clients: 1, new connections/s |", "| clients: 20, new connections/s |"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("there is no %q", want)
 		}
@@ -100,17 +100,26 @@ func TestTable(t *testing.T) {
 		}
 		return map[work][]sample{w: list}
 	}
-	all := results{direct: of(1000, 2000), haproxy: of(100, 200), userspace: of(50, 300)}
-	contenders := []*contender{{name: direct}, {name: haproxy}, {name: userspace}}
-	const want = `| | direct | haproxy | userspace | userspace / haproxy |
-|---|---:|---:|---:|---:|
-| kept connections: 1, requests/s | 1500 (1000–2000) | 150 (100–200) | 175 (50.0–300) | 1.00 (0.50–1.50) |
-| — p50, µs | 1000 (1000–1000) | 1000 (1000–1000) | 1000 (1000–1000) | 1.00 (1.00–1.00) |
-| — p99, µs | 2000 (2000–2000) | 2000 (2000–2000) | 2000 (2000–2000) | 1.00 (1.00–1.00) |
-| — CPU of the proxy for a request, µs |  | 7500 (5000–10000) | 11667 (3333–20000) | 1.33 (0.67–2.00) |
-| — resident memory of the proxy, MB |  | 3.00 (3.00–3.00) | 3.00 (3.00–3.00) | 1.00 (1.00–1.00) |
+	all := results{direct: of(1000, 2000), haproxy: of(100, 200), userspace: of(50, 300), withRules: of(80, 80)}
+	contenders := []*contender{{name: direct}, {name: haproxy}, {name: userspace}, {name: withRules}}
+	const want = `| | direct | haproxy | userspace | userspace-rules | userspace / haproxy | userspace-rules / haproxy |
+|---|---:|---:|---:|---:|---:|---:|
+| kept connections: 1, requests/s | 1500 (1000–2000) | 150 (100–200) | 175 (50.0–300) | 80.0 (80.0–80.0) | 1.000 (0.500–1.500) | 0.600 (0.400–0.800) |
+| — p50, µs | 1000 (1000–1000) | 1000 (1000–1000) | 1000 (1000–1000) | 1000 (1000–1000) | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) |
+| — p99, µs | 2000 (2000–2000) | 2000 (2000–2000) | 2000 (2000–2000) | 2000 (2000–2000) | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) |
+| — CPU of the proxy for a request, µs |  | 7500 (5000–10000) | 11667 (3333–20000) | 12500 (12500–12500) | 1.333 (0.667–2.000) | 1.875 (1.250–2.500) |
+| — resident memory of the proxy, MB |  | 3.00 (3.00–3.00) | 3.00 (3.00–3.00) | 3.00 (3.00–3.00) | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) |
 `
 	if got := table(contenders, tableRows(options{connections: []int{1}})[:6], all); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// The interval of a ratio leaves out as many values at each end as the tables of the sign test say.
+func TestOutside(t *testing.T) {
+	for n, want := range map[int]int{1: 0, 5: 0, 6: 0, 8: 0, 9: 1, 11: 1, 12: 2, 15: 3, 20: 5, 25: 7} {
+		if got := outside(n); got != want {
+			t.Errorf("of %d values %d at each end are outside, want %d", n, got, want)
+		}
 	}
 }

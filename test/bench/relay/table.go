@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -56,24 +57,23 @@ func (s sample) rate() float64 { return float64(s.Done) / s.Took.Seconds() }
 // cost returns the CPU time of the proxy, in microseconds, for each thing done.
 func (s sample) cost() float64 { return micros(s.CPU) / float64(max(s.Done, 1)) }
 
-// table returns the Markdown table: median (minimum to maximum) of the rounds, and if both were
-// measured, the ratio between the userspace plane and HAProxy in the same round. Rows of failures
-// without any are left out.
+// table returns the Markdown table: median (minimum to maximum) of the rounds, and if HAProxy was
+// measured, the ratio between each userspace plane and HAProxy in the same round, as the median and
+// the interval that has the true median in 95% of all runs. Rows of failures without any are left out.
 func table(contenders []*contender, rows []row, all results) string {
 	var b strings.Builder
 	b.WriteString("| |")
 	for _, c := range contenders {
 		fmt.Fprintf(&b, " %s |", c.name)
 	}
-	both := all[haproxy] != nil && all[userspace] != nil
-	if both {
-		b.WriteString(" userspace / haproxy |")
+	var compared []string
+	for _, name := range planes() {
+		if all[haproxy] != nil && all[name] != nil {
+			compared = append(compared, name)
+			fmt.Fprintf(&b, " %s / haproxy |", name)
+		}
 	}
-	columns := len(contenders)
-	if both {
-		columns++
-	}
-	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", columns))
+	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", len(contenders)+len(compared)))
 	for _, r := range rows {
 		if r.title == "— failed" && r.isZero(all) {
 			continue
@@ -81,13 +81,14 @@ func table(contenders []*contender, rows []row, all results) string {
 		fmt.Fprintf(&b, "| %s |", r.title)
 		for _, c := range contenders {
 			text := ""
-			if !r.proxy || c.name == haproxy || c.name == userspace {
-				text = span(r.values(all[c.name]), number)
+			if !r.proxy || c.name == haproxy || slices.Contains(planes(), c.name) {
+				text = span(r.values(all[c.name]), 0, number)
 			}
 			fmt.Fprintf(&b, " %s |", text)
 		}
-		if both {
-			fmt.Fprintf(&b, " %s |", span(ratios(r.values(all[userspace]), r.values(all[haproxy])), func(v float64) string { return fmt.Sprintf("%.2f", v) }))
+		for _, name := range compared {
+			list := ratios(r.values(all[name]), r.values(all[haproxy]))
+			fmt.Fprintf(&b, " %s |", span(list, outside(len(list)), func(v float64) string { return fmt.Sprintf("%.3f", v) }))
 		}
 		b.WriteString("\n")
 	}
@@ -122,14 +123,30 @@ func ratios(a, b []float64) []float64 {
 	return list
 }
 
-// span prints the median, minimum and maximum; nothing if there are no values.
-func span(values []float64, format func(float64) string) string {
+// span prints the median, and the lowest and highest values without some at each end; nothing if there are no
+// values.
+func span(values []float64, without int, format func(float64) string) string {
 	if len(values) == 0 {
 		return ""
 	}
 	slices.Sort(values)
 	median := (values[(len(values)-1)/2] + values[len(values)/2]) / 2
-	return fmt.Sprintf("%s (%s–%s)", format(median), format(values[0]), format(values[len(values)-1]))
+	return fmt.Sprintf("%s (%s–%s)", format(median), format(values[without]), format(values[len(values)-1-without]))
+}
+
+// outside returns how many of n sorted values at each end are outside of an interval that has the true median with a
+// probability of 95%: each value is above the median with 1/2, so k of them are with that of a binomial distribution.
+// With fewer than six values the interval has all, and a lower probability.
+func outside(n int) int {
+	const risk = 0.05 / 2 // at each end
+	k, below, choose := 0, 0.0, math.Pow(0.5, float64(n))
+	for {
+		if below += choose; below > risk {
+			return max(k-1, 0)
+		}
+		k++
+		choose *= float64(n-k+1) / float64(k)
+	}
 }
 
 // number prints three digits or more.

@@ -1,0 +1,47 @@
+package userspace_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/plane/userspace"
+)
+
+// At loopback addresses, where people connect, the log has the address of each socket, once: not again when the next run
+// inherits it.
+func TestTheLogHasAddresses(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	backend := echoServer(t, ns)
+	r := begin(t, ns, 1024, nil)
+	if err := r.compare(t, backend).Apply(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	in := r.end(t)
+	_, line, _ := strings.Cut(r.log.String(), " ") // after the time
+	if want := "level=INFO msg=Listening service=shop/web port=\"\" protocol=tcp address=127.0.0.1:8080\n"; line != want {
+		t.Errorf("the log has %s, want %s", line, want)
+	}
+	r = begin(t, ns, 1024, in)
+	if err := r.compare(t, backend).Apply(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	if got := r.log.String(); got != "" {
+		t.Errorf("the log of the next run has %s", got)
+	}
+}
+
+// Without SCTP in the system, a note at the start says that its ports are refused; test/uml has a kernel with SCTP.
+func TestSCTPNote(t *testing.T) {
+	s, err := userspace.Loopback().Probe(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const note = "Ports with SCTP are refused: this system has no SCTP sockets (on Linux: CONFIG_IP_SCTP, module sctp)"
+	if has := slices.Contains(s.Notes, note); has == forward.HasSCTP() {
+		t.Errorf("SCTP is there: %t; the notes are %q", forward.HasSCTP(), s.Notes)
+	}
+}
