@@ -62,72 +62,6 @@ func points() map[string]ebpf.AttachType {
 	}
 }
 
-// The name of a pinned link is that of its program, and the version.
-func (c *Conn) linkName(program string) string { return program + "-" + c.version }
-
-// attached returns the version of the programs that are attached to the cgroup; "" if there are none, and "incomplete"
-// if some are not there.
-func (c *Conn) attached() (string, error) {
-	names, err := c.names("links")
-	if err != nil || len(names) == 0 {
-		return "", err
-	}
-	for program := range points() {
-		l, err := c.linkOf(names, program)
-		if err != nil {
-			return "", err
-		}
-		if l == nil {
-			return "incomplete", nil
-		}
-		_ = l.Close() // it stays pinned
-		if !exists(c.linkPath(c.linkName(program))) {
-			return "other", nil
-		}
-	}
-	return c.version, nil
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
-// linkOf opens the pinned link of a program, whatever its version; nil: there is none to this cgroup.
-func (c *Conn) linkOf(names []string, program string) (link.Link, error) {
-	for _, name := range names {
-		if !strings.HasPrefix(name, program+"-") {
-			continue
-		}
-		l, err := link.LoadPinnedLink(c.linkPath(name), nil)
-		if err != nil {
-			return nil, fmt.Errorf("open the link of program %s: %w", program, err)
-		}
-		here, err := c.here(l)
-		if here || err != nil {
-			return l, err
-		}
-		if err := l.Close(); err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
-}
-
-// here reports whether a link is to the cgroup.
-func (c *Conn) here(l link.Link) (bool, error) {
-	info, err := l.Info()
-	if err != nil {
-		return false, fmt.Errorf("ask for the cgroup of a program: %w", err)
-	}
-	var stat unix.Stat_t
-	if err := unix.Stat(c.opt.Cgroup, &stat); err != nil {
-		return false, fmt.Errorf("find the cgroup: %w", &fs.PathError{Op: "stat", Path: c.opt.Cgroup, Err: err})
-	}
-	group := info.Cgroup()
-	return group != nil && group.CgroupId == stat.Ino, nil
-}
-
 // attach loads the programs with the maps as they are, and attaches them. One that is attached already is replaced at
 // once: at every moment a socket finds either.
 func (c *Conn) attach() error {
@@ -144,27 +78,16 @@ func (c *Conn) attach() error {
 		return err
 	}
 	for program, at := range points() {
-		if err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: at, Program: programs.Programs[program]}); err != nil {
+		p := programs.Programs[program]
+		err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: at, Program: p})
+		if err == nil {
+			err = pinOver(c, p, c.linkPath(programPin(program)))
+		}
+		if err != nil {
 			return fmt.Errorf("attach program %s to %s: %w", program, c.opt.Cgroup, err)
 		}
 	}
-	return errors.Join(c.pinAgain(), c.tidy())
-}
-
-// pinAgain pins maps whose pins another program has removed.
-func (c *Conn) pinAgain() error {
-	if err := os.MkdirAll(c.mapsDir(), 0o700); err != nil {
-		return fmt.Errorf("make the folder for maps: %w", err)
-	}
-	for name, m := range c.maps {
-		if exists(c.mapPath(name)) {
-			continue
-		}
-		if err := errors.Join(m.Unpin(), m.Pin(c.mapPath(name))); err != nil {
-			return fmt.Errorf("pin map %s: %w", name, err)
-		}
-	}
-	return nil
+	return errors.Join(c.pinMaps(), c.tidy())
 }
 
 // load loads the programs.
@@ -194,6 +117,9 @@ func (c *Conn) replace(names []string, program string, o link.CgroupOptions) err
 		return err
 	}
 	path := c.linkPath(c.linkName(program))
+	if err := c.fault(Attach); err != nil {
+		return errors.Join(err, closeLink(l))
+	}
 	if l == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is to another cgroup
 			return err
@@ -212,14 +138,14 @@ func (c *Conn) replace(names []string, program string, o link.CgroupOptions) err
 	return errors.Join(err, l.Close())
 }
 
-// tidy removes links of other versions or to other cgroups, and maps of other layouts.
+// tidy removes links of other versions or to other cgroups, pins of programs that this version does not have, and maps of other layouts.
 func (c *Conn) tidy() error {
 	names, err := c.names("links")
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if !strings.HasSuffix(name, "-"+c.version) {
+		if !c.isCurrent(name) {
 			if err := os.Remove(c.linkPath(name)); err != nil {
 				return err
 			}

@@ -29,6 +29,12 @@ type Options struct {
 	// Exempting means that Exempt has an effect.
 	Exempting bool
 
+	// FirstSize is the size of the maps that Write fills, before they grow. 0: the default.
+	FirstSize int
+
+	// Fault makes an operation fail in a test, with the error that it returns. Nil: none fails.
+	Fault func(Operation) error
+
 	// Program is the binary that calls Client if IsClient says so. Try executes it in another cgroup; empty: it does not.
 	Program string
 }
@@ -80,12 +86,16 @@ func (c *Conn) linkPath(n string) string { return filepath.Join(c.linksDir(), n)
 func (c *Conn) Read(ctx context.Context) (State, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	spec, err := loadSock()
+	if err != nil {
+		return nil, err
+	}
 	state := State{}
 	for _, t := range tables() {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		m, done, err := c.lookAt(t)
+		m, done, err := c.lookAt(spec.Maps[t.String()])
 		if err != nil {
 			return nil, err
 		}
@@ -107,26 +117,6 @@ func (c *Conn) Read(ctx context.Context) (State, error) {
 		state[Key{Table: Programs}] = attached
 	}
 	return state, nil
-}
-
-// lookAt returns a map, without creating it; nil: there is none that is usable.
-func (c *Conn) lookAt(t Table) (m *ebpf.Map, done func(), err error) {
-	if m := c.maps[t.String()]; m != nil {
-		return m, func() {}, nil
-	}
-	m, err = ebpf.LoadPinnedMap(c.mapPath(t.String()), nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("open the map %s: %w", t, err)
-	}
-	done = func() { _ = m.Close() } // it was only read from
-	if k, v := t.sizes(); int(m.KeySize()) != k || int(m.ValueSize()) != v {
-		done()
-		return nil, nil, nil
-	}
-	return m, done, nil
 }
 
 // each calls a function with the entries of a map. One that another process changes meanwhile may have some twice.
@@ -185,120 +175,6 @@ func (c *Conn) write(s *Step) error {
 	return c.put(name, []byte(s.Data), []byte(s.Value))
 }
 
-// isFull reports whether a map has no room: the kernel says it differently for each kind.
-func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
-
-// firstSize is the size of the maps that are filled by Write before they grow.
-const firstSize = 1024
-
-// open opens or creates the maps.
-func (c *Conn) open() error {
-	if c.maps != nil {
-		return nil
-	}
-	if err := os.MkdirAll(c.mapsDir(), 0o700); err != nil {
-		return fmt.Errorf("make the folder for maps: %w", err)
-	}
-	spec, err := loadSock()
-	if err != nil {
-		return err
-	}
-	all := map[string]*ebpf.Map{}
-	for name, ms := range spec.Maps {
-		if isConstants(name) {
-			continue
-		}
-		m, err := c.openMap(ms)
-		if err != nil {
-			for _, m := range all {
-				_ = m.Close() // the error matters
-			}
-			return fmt.Errorf("open map %s: %w", name, err)
-		}
-		all[name] = m
-	}
-	c.maps = all
-	return nil
-}
-
-// isConstants reports whether a map has constants of the programs.
-func isConstants(name string) bool { return strings.HasPrefix(name, ".") }
-
-func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
-	path := c.mapPath(ms.Name)
-	m, err := ebpf.LoadPinnedMap(path, nil)
-	if err == nil {
-		if m.Type() == ms.Type && m.KeySize() == ms.KeySize && m.ValueSize() == ms.ValueSize && m.Flags() == ms.Flags {
-			return m, nil
-		}
-		if err := errors.Join(m.Close(), os.Remove(path)); err != nil {
-			return nil, err
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if ms = ms.Copy(); ms.MaxEntries == 1 {
-		ms.MaxEntries = firstSize
-	}
-	if m, err = ebpf.NewMap(ms); err != nil {
-		return nil, err
-	}
-	if err := m.Pin(path); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	if isTable(ms.Name) {
-		c.entries[ms.Name] = 0
-	}
-	return m, nil
-}
-
-// grow replaces a map by one of twice its size: it fills the new one, and then the programs use it.
-func (c *Conn) grow(name string) error {
-	spec, err := loadSock()
-	if err != nil {
-		return err
-	}
-	old := c.maps[name]
-	ms := spec.Maps[name]
-	ms.MaxEntries = 2 * old.MaxEntries()
-	larger, err := ebpf.NewMap(ms)
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = each(old, func(k, v []byte) {
-		if err := larger.Put(k, v); err != nil && failed == nil {
-			failed = err
-		}
-	})
-	if err = errors.Join(err, failed); err != nil {
-		return errors.Join(err, larger.Close())
-	}
-	c.maps[name] = larger
-	if attached, err := c.attached(); err != nil || attached != "" {
-		if err == nil {
-			err = c.attach()
-		}
-		if err != nil {
-			c.maps[name] = old
-			return errors.Join(err, larger.Close())
-		}
-	}
-	return errors.Join(c.pinOver(larger, name), old.Close())
-}
-
-// pinOver replaces a pinned map at once.
-func (c *Conn) pinOver(m *ebpf.Map, name string) error {
-	path := c.mapPath(name)
-	if err := os.Remove(path + "-new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := m.Pin(path + "-new"); err != nil {
-		return err
-	}
-	return os.Rename(path+"-new", path)
-}
-
 // Remove removes what a Conn with these options has made, also where none could be opened. A folder that is not on a
 // bpffs has nothing of it.
 func Remove(ctx context.Context, o Options) ([]string, error) {
@@ -321,19 +197,23 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var removed []string
+	n := 0
 	for _, name := range links {
 		if err := os.Remove(c.linkPath(name)); err != nil {
 			return nil, fmt.Errorf("detach a program: %w", err)
 		}
+		if !isProgramPin(name) {
+			n++
+		}
 	}
-	if n := len(links); n > 0 {
+	if n > 0 {
 		removed = append(removed, fmt.Sprintf("%d programs of sockets", n))
 	}
 	dirs, err := c.names(".")
 	if err != nil {
 		return removed, err
 	}
-	n := 0
+	n = 0
 	for _, dir := range dirs {
 		if dir != "links" && !strings.HasPrefix(dir, "maps-") {
 			continue // of another program
