@@ -77,7 +77,7 @@ func many() (steps []Step) {
 // The programs are replaced if they use other maps than those that are pinned, as nothing that is written would reach them.
 func TestOtherMaps(t *testing.T) {
 	for name, spoil := range map[string]func(*node) error{
-		"another program has removed the maps": func(n *node) error { return os.RemoveAll(n.conn.mapsDir()) },
+		"another program has removed the maps": func(n *node) error { return os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))) },
 		"another program has removed one map":  func(n *node) error { return os.Remove(n.conn.mapPath("udp_sockets")) },
 		"another program has removed the pins of programs": func(n *node) error {
 			pins, err := filepath.Glob(n.conn.linkPath(programPin("*")))
@@ -133,7 +133,7 @@ func (n *node) fails(fault func(Operation) error, steps ...Step) error {
 // While maps of a new version are filled, and grow, the programs of the earlier version stay: new ones would not find all.
 func TestGrowthBeforeAttachment(t *testing.T) {
 	n, backends := twoBackends(t)
-	if err := os.RemoveAll(n.conn.mapsDir()); err != nil {
+	if err := os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))); err != nil {
 		t.Fatal(err)
 	}
 	n.conn = n.reopen(func(*Options) {})

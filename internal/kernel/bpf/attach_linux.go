@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -16,14 +18,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// version says which programs there are, for which network namespace, and with which options.
-func version(cookie uint64, o Options) string {
+// versionOf says which programs there are, for which network namespace, and with which options.
+func (c *Conn) versionOf() string {
 	h := sha256.New()
-	h.Write(_SockBytes)
-	h.Write(native64(cookie))
-	h.Write(native32(uint32(o.ConnectedUDP)))
-	h.Write([]byte(o.Node))
-	h.Write(native32(o.exempting()))
+	h.Write(c.build.object)
+	h.Write(native64(c.cookie))
+	h.Write(native32(uint32(c.opt.ConnectedUDP)))
+	h.Write([]byte(c.opt.Node))
+	h.Write(native32(c.opt.exempting()))
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
@@ -62,24 +64,59 @@ func points() map[string]ebpf.AttachType {
 	}
 }
 
+// phases returns the programs in the order in which they are replaced: first those that write what the later ones read.
+func phases() [][]string {
+	phases := make([][]string, 3)
+	for program, at := range points() {
+		phase := 2
+		switch at {
+		case ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupSockOps:
+			phase = 0
+		case ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg:
+			phase = 1
+		}
+		phases[phase] = append(phases[phase], program)
+	}
+	return phases
+}
+
 // attach loads the programs with the maps as they are, and attaches them. One that is attached already is replaced at
-// once: at every moment a socket finds either.
+// once: at every moment a socket finds either. After each phase it copies what programs of an earlier version have written, so that the
+// programs of the next phase find it.
 func (c *Conn) attach() error {
 	if err := os.MkdirAll(c.linksDir(), 0o700); err != nil {
 		return fmt.Errorf("make the folder for links: %w", err)
+	}
+	if err := c.copyMoves(); err != nil {
+		return err
 	}
 	programs, err := c.load()
 	if err != nil {
 		return err
 	}
 	defer programs.Close()
+	if err := c.attachBeside(programs); err != nil {
+		return err
+	}
+	for _, phase := range phases() {
+		if err := errors.Join(c.attachAll(phase, programs), c.copyMoves()); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(c.recount(), c.pinMaps(), c.tidy()); err != nil {
+		return err
+	}
+	return errors.Join(c.closeBeside(), c.closeMoves())
+}
+
+func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 	names, err := c.names("links")
 	if err != nil {
 		return err
 	}
-	for program, at := range points() {
+	for _, program := range list {
 		p := programs.Programs[program]
-		err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: at, Program: p})
+		err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: points()[program], Program: p})
 		if err == nil {
 			err = pinOver(c, p, c.linkPath(programPin(program)))
 		}
@@ -87,12 +124,39 @@ func (c *Conn) attach() error {
 			return fmt.Errorf("attach program %s to %s: %w", program, c.opt.Cgroup, err)
 		}
 	}
-	return errors.Join(c.pinMaps(), c.tidy())
+	return nil
+}
+
+// attachBeside attaches programs that read what others write beside those of an earlier version, while entries move: a socket is in the
+// maps of one of them, and a program does nothing for an address that another one has put in place. They stay until all programs
+// are attached, also after an error. The kernel detaches them when the process ends.
+func (c *Conn) attachBeside(programs *ebpf.Collection) error {
+	if len(c.moves) == 0 || len(c.beside) > 0 {
+		return nil
+	}
+	for _, program := range slices.Concat(phases()[1:]...) {
+		o := link.CgroupOptions{Path: c.opt.Cgroup, Attach: points()[program], Program: programs.Programs[program]}
+		l, err := link.AttachCgroup(o)
+		if err != nil {
+			return errors.Join(fmt.Errorf("attach program %s beside the earlier one: %w", program, err), c.closeBeside())
+		}
+		c.beside = append(c.beside, l)
+	}
+	return nil
+}
+
+func (c *Conn) closeBeside() error {
+	var failed []error
+	for _, l := range c.beside {
+		failed = append(failed, l.Close())
+	}
+	c.beside = nil
+	return errors.Join(failed...)
 }
 
 // load loads the programs.
 func (c *Conn) load() (*ebpf.Collection, error) {
-	spec, err := loadSock()
+	spec, err := c.build.load()
 	if err != nil {
 		return nil, err
 	}
@@ -151,13 +215,35 @@ func (c *Conn) tidy() error {
 			}
 		}
 	}
+	return c.tidyMaps()
+}
+
+// tidyMaps removes maps that this version does not have, or not with this layout.
+func (c *Conn) tidyMaps() error {
 	dirs, err := c.names(".")
 	if err != nil {
 		return err
 	}
 	for _, dir := range dirs {
-		if strings.HasPrefix(dir, "maps-") && dir != "maps-"+layout {
-			if err := os.RemoveAll(c.opt.Dir + "/" + dir); err != nil {
+		if !strings.HasPrefix(dir, mapsPrefix) {
+			continue // of another program, or the links
+		}
+		names, err := c.names(dir)
+		if err != nil {
+			return err
+		}
+		used := slices.Contains(c.build.dirs(), dir)
+		for _, name := range names {
+			path := filepath.Join(c.opt.Dir, dir, name)
+			if c.maps[name] != nil && path == c.mapPath(name) {
+				continue
+			}
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+		if !used {
+			if err := os.Remove(filepath.Join(c.opt.Dir, dir)); err != nil {
 				return err
 			}
 		}

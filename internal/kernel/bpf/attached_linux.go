@@ -45,7 +45,7 @@ func (c *Conn) attached() (string, error) {
 	if err != nil || !slices.ContainsFunc(names, func(name string) bool { return !isProgramPin(name) }) {
 		return "", err
 	}
-	spec, err := loadSock()
+	spec, err := c.build.load()
 	if err != nil {
 		return "", err
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,27 +40,34 @@ type Options struct {
 	Program string
 }
 
-// layout is the version of the meaning of the maps. It is part of their path: maps of another version are not adopted.
-const layout = "1"
+// mapsPrefix begins the names of folders with maps; the layout of the maps follows.
+const mapsPrefix = "maps-"
 
 // Conn has the tables of the kernel. It is safe for concurrent use. Reading creates nothing.
 type Conn struct {
 	opt     Options
+	build   build
 	version string
 	cookie  uint64
 
 	mu      sync.Mutex
 	maps    map[string]*ebpf.Map // of the programs; nil: they are not opened yet
+	moves   map[string]*move     // into maps that no program uses yet
+	beside  []link.Link          // of programs, while entries move
 	entries map[string]int       // of the tables, since they were read
 }
 
 // Open returns the tables. It creates nothing.
-func Open(o Options) (*Conn, error) {
+func Open(o Options) (*Conn, error) { return openBuild(o, current()) }
+
+func openBuild(o Options, b build) (*Conn, error) {
 	cookie, err := cookieOf(o.NetNS)
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{opt: o, cookie: cookie, version: version(cookie, o), entries: map[string]int{}}, nil
+	c := &Conn{opt: o, build: b, cookie: cookie, moves: map[string]*move{}, entries: map[string]int{}}
+	c.version = c.versionOf()
+	return c, nil
 }
 
 // Version returns the value that the entry of the programs should have.
@@ -69,7 +77,7 @@ func (c *Conn) Version() string { return c.version }
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var failed []error
+	failed := []error{c.closeBeside(), c.closeMoves()}
 	for _, m := range c.maps {
 		failed = append(failed, m.Close())
 	}
@@ -77,16 +85,20 @@ func (c *Conn) Close() error {
 	return errors.Join(failed...)
 }
 
-func (c *Conn) mapsDir() string          { return filepath.Join(c.opt.Dir, "maps-"+layout) }
-func (c *Conn) mapPath(n string) string  { return filepath.Join(c.mapsDir(), n) }
+func (c *Conn) mapPath(n string) string  { return c.pathAt(c.build.layout(n), n) }
 func (c *Conn) linksDir() string         { return filepath.Join(c.opt.Dir, "links") }
 func (c *Conn) linkPath(n string) string { return filepath.Join(c.linksDir(), n) }
+
+// pathAt returns where a map with a layout is pinned.
+func (c *Conn) pathAt(layout int, name string) string {
+	return filepath.Join(c.opt.Dir, dirOf(layout), name)
+}
 
 // Read returns all entries. Maps that are not there are empty.
 func (c *Conn) Read(ctx context.Context) (State, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	spec, err := loadSock()
+	spec, err := c.build.load()
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +227,7 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	}
 	n = 0
 	for _, dir := range dirs {
-		if dir != "links" && !strings.HasPrefix(dir, "maps-") {
+		if dir != "links" && !strings.HasPrefix(dir, mapsPrefix) {
 			continue // of another program
 		}
 		names, err := c.names(dir)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -38,8 +39,11 @@ const firstSize = 1024
 // isConstants reports whether a map has constants of the programs.
 func isConstants(name string) bool { return strings.HasPrefix(name, ".") }
 
-// fits reports whether a map has the shape that programs need.
+// fits reports whether a map has the shape that programs need. It may have more room, but for an array: its size is part of the keys.
 func fits(m *ebpf.Map, ms *ebpf.MapSpec) bool {
+	if m.MaxEntries() < ms.MaxEntries || ms.Type == ebpf.Array && m.MaxEntries() != ms.MaxEntries {
+		return false
+	}
 	return m.Type() == ms.Type && m.KeySize() == ms.KeySize && m.ValueSize() == ms.ValueSize && m.Flags() == ms.Flags
 }
 
@@ -93,10 +97,10 @@ func (c *Conn) open() error {
 	if c.maps != nil {
 		return nil
 	}
-	if err := os.MkdirAll(c.mapsDir(), 0o700); err != nil {
-		return fmt.Errorf("make the folder for maps: %w", err)
+	if err := c.makeDirs(); err != nil {
+		return err
 	}
-	spec, err := loadSock()
+	spec, err := c.build.load()
 	if err != nil {
 		return err
 	}
@@ -110,7 +114,7 @@ func (c *Conn) open() error {
 			for _, m := range all {
 				_ = m.Close() // the error matters
 			}
-			return fmt.Errorf("open map %s: %w", name, err)
+			return errors.Join(fmt.Errorf("open map %s: %w", name, err), c.closeMoves())
 		}
 		all[name] = m
 	}
@@ -118,6 +122,16 @@ func (c *Conn) open() error {
 	return nil
 }
 
+func (c *Conn) makeDirs() error {
+	for _, dir := range c.build.dirs() {
+		if err := os.MkdirAll(filepath.Join(c.opt.Dir, dir), 0o700); err != nil {
+			return fmt.Errorf("make a folder for maps: %w", err)
+		}
+	}
+	return nil
+}
+
+// openMap opens or creates a map. A new one into which entries of another one have to be moved is pinned after that.
 func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := c.pinned(ms)
 	if m != nil || err != nil {
@@ -129,7 +143,17 @@ func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	if m, err = ebpf.NewMap(ms); err != nil {
 		return nil, err
 	}
-	if err := pinOver(c, m, c.mapPath(ms.Name)); err != nil {
+	var into *move
+	if keeps(ms.Name) {
+		into, err = c.newMove(m, ms)
+	}
+	switch {
+	case into != nil:
+		c.moves[ms.Name] = into
+	case err == nil:
+		err = pinOver(c, m, c.mapPath(ms.Name))
+	}
+	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	if isTable(ms.Name) {
@@ -172,7 +196,7 @@ func (c *Conn) grow(name string) error {
 
 // larger returns a copy of a map with room for twice as many entries.
 func (c *Conn) larger(name string) (*ebpf.Map, error) {
-	spec, err := loadSock()
+	spec, err := c.build.load()
 	if err = errors.Join(err, c.fault(Grow)); err != nil {
 		return nil, err
 	}
@@ -196,10 +220,10 @@ func (c *Conn) larger(name string) (*ebpf.Map, error) {
 
 // pinMaps pins the maps, unless they are pinned.
 func (c *Conn) pinMaps() error {
-	if err := os.MkdirAll(c.mapsDir(), 0o700); err != nil {
-		return fmt.Errorf("make the folder for maps: %w", err)
+	if err := c.makeDirs(); err != nil {
+		return err
 	}
-	spec, err := loadSock()
+	spec, err := c.build.load()
 	if err != nil {
 		return err
 	}
