@@ -45,11 +45,7 @@ func (c *Conn) attached() (string, error) {
 	if err != nil || !slices.ContainsFunc(names, func(name string) bool { return !isProgramPin(name) }) {
 		return "", err
 	}
-	spec, err := c.build.load()
-	if err != nil {
-		return "", err
-	}
-	ids, err := c.mapIDs(spec)
+	ids, err := c.mapIDs()
 	if err != nil {
 		return "", err
 	}
@@ -62,7 +58,7 @@ func (c *Conn) attached() (string, error) {
 		if l == nil {
 			return incomplete, nil
 		}
-		same, err := c.isAttached(l, spec.Programs[program], ids)
+		same, err := c.isAttached(l, c.spec.Programs[program], ids)
 		if err = errors.Join(err, l.Close()); err != nil { // it stays pinned
 			return "", err
 		}
@@ -75,9 +71,9 @@ func (c *Conn) attached() (string, error) {
 
 // mapIDs returns the ids of the maps that programs should use. A map that is missing, that has another shape, or that is open but not
 // pinned, is left out.
-func (c *Conn) mapIDs(spec *ebpf.CollectionSpec) (map[string]ebpf.MapID, error) {
+func (c *Conn) mapIDs() (map[string]ebpf.MapID, error) {
 	ids := map[string]ebpf.MapID{}
-	for name, ms := range spec.Maps {
+	for name, ms := range c.spec.Maps {
 		if isConstants(name) {
 			continue
 		}

@@ -43,6 +43,7 @@ func keeps(name string) bool {
 	}, name)
 }
 
+// load returns the programs and maps, which the caller may change.
 func (b *build) load() (*ebpf.CollectionSpec, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(b.object))
 	if err != nil {

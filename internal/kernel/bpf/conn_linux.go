@@ -47,6 +47,7 @@ const mapsPrefix = "maps-"
 type Conn struct {
 	opt     Options
 	build   build
+	spec    *ebpf.CollectionSpec // of the build; nobody changes it
 	version string
 	cookie  uint64
 
@@ -65,7 +66,11 @@ func openBuild(o Options, b build) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{opt: o, build: b, cookie: cookie, moves: map[string]*move{}, entries: map[string]int{}}
+	spec, err := b.load()
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{opt: o, build: b, spec: spec, cookie: cookie, moves: map[string]*move{}, entries: map[string]int{}}
 	c.version = c.versionOf()
 	return c, nil
 }
@@ -98,16 +103,12 @@ func (c *Conn) pathAt(layout int, name string) string {
 func (c *Conn) Read(ctx context.Context) (State, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	spec, err := c.build.load()
-	if err != nil {
-		return nil, err
-	}
 	state := State{}
 	for _, t := range tables() {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		m, done, err := c.lookAt(spec.Maps[t.String()])
+		m, done, err := c.lookAt(c.spec.Maps[t.String()])
 		if err != nil {
 			return nil, err
 		}

@@ -100,12 +100,8 @@ func (c *Conn) open() error {
 	if err := c.makeDirs(); err != nil {
 		return err
 	}
-	spec, err := c.build.load()
-	if err != nil {
-		return err
-	}
 	all := map[string]*ebpf.Map{}
-	for name, ms := range spec.Maps {
+	for name, ms := range c.spec.Maps {
 		if isConstants(name) {
 			continue
 		}
@@ -196,11 +192,10 @@ func (c *Conn) grow(name string) error {
 
 // larger returns a copy of a map with room for twice as many entries.
 func (c *Conn) larger(name string) (*ebpf.Map, error) {
-	spec, err := c.build.load()
-	if err = errors.Join(err, c.fault(Grow)); err != nil {
+	if err := c.fault(Grow); err != nil {
 		return nil, err
 	}
-	old, ms := c.maps[name], spec.Maps[name]
+	old, ms := c.maps[name], c.spec.Maps[name].Copy()
 	ms.MaxEntries = 2 * old.MaxEntries()
 	larger, err := ebpf.NewMap(ms)
 	if err != nil {
@@ -223,12 +218,8 @@ func (c *Conn) pinMaps() error {
 	if err := c.makeDirs(); err != nil {
 		return err
 	}
-	spec, err := c.build.load()
-	if err != nil {
-		return err
-	}
 	for name, m := range c.maps {
-		is, err := c.pinnedID(spec.Maps[name])
+		is, err := c.pinnedID(c.spec.Maps[name])
 		if err != nil {
 			return err
 		}

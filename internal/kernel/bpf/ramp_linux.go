@@ -18,11 +18,7 @@ func (c *Conn) use(name string, do func(*ebpf.Map) error) error {
 	if m := c.maps[name]; m != nil {
 		return do(m)
 	}
-	spec, err := c.build.load()
-	if err != nil {
-		return err
-	}
-	m, done, err := c.lookAt(spec.Maps[name])
+	m, done, err := c.lookAt(c.spec.Maps[name])
 	if m == nil || err != nil {
 		return err
 	}

@@ -213,8 +213,9 @@ func callUDP() error {
 	}
 	defer s.close()
 	for range 3 {
-		if _, from, err := s.ask(dns4); err != nil || from != dns4 {
-			return fmt.Errorf("a reply comes from %s, want %s: %w", from, dns4, err)
+		_, from, err := s.ask(dns4)
+		if err = errors.Join(err, differs("the source of a reply", from, dns4)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -239,6 +240,14 @@ func callOneSocket(t *testing.T) func() error {
 	}
 }
 
+// differs returns an error unless two values are equal.
+func differs[T comparable](what string, is, want T) error {
+	if is == want {
+		return nil
+	}
+	return fmt.Errorf("%s is %v, want %v", what, is, want)
+}
+
 // live verifies the connected sockets.
 func (n *upgraded) live() {
 	n.t.Helper()
@@ -247,17 +256,16 @@ func (n *upgraded) live() {
 		if err != nil {
 			return fmt.Errorf("the connected socket: %w", err)
 		}
-		if again, err := n.connected.want(dns4, dns4); err != nil || again != by {
-			return fmt.Errorf("the connected socket sends to the Service: %s, %s, %w", by, again, err)
+		again, err := n.connected.want(dns4, dns4)
+		if err = errors.Join(err, differs("the backend of the connected socket that sends to the Service", again, by)); err != nil {
+			return err
 		}
 		raw, err := n.tcp.(*net.TCPConn).SyscallConn()
 		if err != nil {
 			return err
 		}
-		if peer, err := peerOf(raw); err != nil || peer != vip {
-			return fmt.Errorf("the peer of the TCP connection is %s, want %s: %w", peer, vip, err)
-		}
-		return nil
+		peer, err := peerOf(raw)
+		return errors.Join(err, differs("the peer of the TCP connection", peer, vip))
 	})
 	for name, service := range map[string]string{sockMapUdpSockets: dns4, sockMapConnections: vip} {
 		if list := n.sockets(name); len(list) != 1 || list[0].Service.String() != service {
@@ -286,13 +294,12 @@ func (n *upgraded) remembers() {
 	n.t.Helper()
 	n.run(func() error {
 		b := make([]byte, 64)
-		if _, from, err := unix.Recvfrom(n.sends.fd, b, 0); err != nil || text(from) != dns4 {
-			return fmt.Errorf("an early reply comes from %s, want %s: %w", text(from), dns4, err)
+		_, early, err := unix.Recvfrom(n.sends.fd, b, 0)
+		if err = errors.Join(err, differs("the source of an early reply", text(early), dns4)); err != nil {
+			return err
 		}
-		if by, from, err := n.sends.ask(dns4); err != nil || by != n.answers || from != dns4 {
-			return fmt.Errorf("%s answers as %s, want %s: %w", by, from, n.answers, err)
-		}
-		return nil
+		by, from, err := n.sends.ask(dns4)
+		return errors.Join(err, differs("the backend", by, n.answers), differs("the source of a reply", from, dns4))
 	})
 	if err := n.inPod(callPod); err != nil {
 		n.t.Errorf("the pod: %v", err)
@@ -333,10 +340,8 @@ func (n *upgraded) destroy() {
 		n.t.Errorf("destroyed %v, %v, want one socket", result, err)
 	}
 	n.run(func() error {
-		if _, _, err := unix.Recvfrom(n.connected.fd, make([]byte, 1), 0); !errors.Is(err, unix.ECONNABORTED) {
-			return fmt.Errorf("the socket that was destroyed: %w, want %w", err, unix.ECONNABORTED)
-		}
-		return nil
+		_, _, err := unix.Recvfrom(n.connected.fd, make([]byte, 1), 0)
+		return differs("the error of the socket that was destroyed", err, error(unix.ECONNABORTED))
 	})
 }
 
