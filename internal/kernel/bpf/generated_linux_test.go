@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 )
 
 // The compiled programs are those of the sources. With the same compiler, they are compiled again.
@@ -94,8 +96,33 @@ func TestVerifier(t *testing.T) {
 		if most := mostInstructions()[name]; looked == 0 || looked > most {
 			t.Errorf("%s: the verifier looks at %d instructions, want 1 to %d: make loops and branches fewer, or raise the limit in mostInstructions", name, looked, most)
 		}
-		if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil { // BPF_PROG_TEST_RUN
-			t.Logf("%s: cannot be run alone, so sockets of the other tests run it: %v", name, err)
+	}
+}
+
+// The kernel runs none of these types of programs alone (BPF_PROG_TEST_RUN, Linux 6.18), so sockets of the other tests run them. When this
+// fails a kernel can do it, and programs should have tests of their own.
+func TestProgramsCannotRunAlone(t *testing.T) {
+	n := newNode(t)
+	n.write()
+	programs, err := n.conn.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer programs.Close()
+	run := &ebpf.RunOptions{Data: make([]byte, 64)}
+	filter, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SocketFilter, Instructions: asm.Instructions{asm.LoadImm(asm.R0, 7, asm.DWord), asm.Return()}, License: "MIT",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = filter.Close() }() // it was only run
+	if result, err := filter.Run(run); err != nil || result != 7 {
+		t.Errorf("a socket filter returns %d, %v, want 7", result, err)
+	}
+	for name, p := range programs.Programs {
+		if result, err := p.Run(run); !errors.Is(err, ebpf.ErrNotSupported) {
+			t.Errorf("%s, of type %s, returns %d, %v, want %v", name, p.Type(), result, err, ebpf.ErrNotSupported)
 		}
 	}
 }
