@@ -125,7 +125,7 @@ func TestOtherMaps(t *testing.T) {
 func (n *node) fails(fault func(Operation) error, steps ...Step) error {
 	n.conn.opt.Fault = fault
 	if err := n.conn.Write(n.t.Context(), steps); !errors.Is(err, errFault) {
-		return fmt.Errorf("the write returns %v, want %v", err, errFault)
+		return errors.Join(errors.New("the write does not fail as it should"), err)
 	}
 	return nil
 }

@@ -69,10 +69,9 @@ func phases() [][]string {
 	phases := make([][]string, 3)
 	for program, at := range points() {
 		phase := 2
-		switch at {
-		case ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupSockOps:
+		if slices.Contains([]ebpf.AttachType{ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupSockOps}, at) {
 			phase = 0
-		case ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg:
+		} else if at == ebpf.AttachCGroupUDP4Sendmsg || at == ebpf.AttachCGroupUDP6Sendmsg {
 			phase = 1
 		}
 		phases[phase] = append(phases[phase], program)

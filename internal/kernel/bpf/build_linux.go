@@ -81,8 +81,8 @@ func (b *build) conversion(name string, from int) conversion {
 		chain = known[from-firstLayout : to-firstLayout]
 	}
 	return func(k, v []byte) ([]byte, []byte, bool) {
-		ok := true
 		for _, c := range chain {
+			var ok bool
 			if k, v, ok = c(k, v); !ok {
 				return nil, nil, false
 			}

@@ -75,13 +75,17 @@ func TestConversions(t *testing.T) {
 	}
 	b := build{layouts: map[string]int{"a": 3, "b": 2}, conversions: map[string][]conversion{"a": {add("1"), add("2")}}}
 	for _, c := range []struct {
-		name  string
-		from  int
-		value string
-		want  string
+		name        string
+		from        int
+		value, want string
 	}{
-		{"a", 1, "v", "k12"}, {"a", 2, "v", "k2"}, {"a", 3, "v", "k"},
-		{"a", 1, "", "no place"}, {"a", 0, "v", "none"}, {"b", 1, "v", "none"}, {"c", 1, "v", "k"},
+		{"a", 1, "v", "k12"},
+		{"a", 2, "v", "k2"},
+		{"a", 3, "v", "k"},
+		{"a", 1, "", "no place"},
+		{"a", 0, "v", "none"},
+		{"b", 1, "v", "none"},
+		{"c", 1, "v", "k"},
 	} {
 		got := "none"
 		if convert := b.conversion(c.name, c.from); convert != nil {
