@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -16,15 +18,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// version says which programs there are, for which network namespace, and with which options.
-func version(cookie uint64, o Options) string {
+// versionOf says which programs there are, for which network namespace, and with which options.
+func (c *Conn) versionOf() string {
 	h := sha256.New()
-	h.Write(_SockBytes)
-	h.Write(native64(cookie))
-	h.Write(native32(uint32(o.ConnectedUDP)))
-	h.Write([]byte(o.Node))
-	h.Write(native32(uint32(o.Exempting)))
-	h.Write(native32(uint32(len(o.points()))))
+	h.Write(c.build.object)
+	h.Write(native64(c.cookie))
+	h.Write(native32(uint32(c.opt.ConnectedUDP)))
+	h.Write([]byte(c.opt.Node))
+	h.Write(native32(uint32(c.opt.Exempting)))
+	h.Write(native32(uint32(len(c.opt.points()))))
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
@@ -60,114 +62,103 @@ func (o Options) points() map[string]ebpf.AttachType {
 	return all
 }
 
-// The name of a pinned link is that of its program, and the version.
-func (c *Conn) linkName(program string) string { return program + "-" + c.version }
-
-// attached returns the version of the programs that are attached to the cgroup; "" if there are none, and "incomplete"
-// if some are not there.
-func (c *Conn) attached() (string, error) {
-	names, err := c.names("links")
-	if err != nil || len(names) == 0 {
-		return "", err
+// phases returns the programs in the order in which they are attached. Those that do what connections need afterwards are before those
+// that choose backends. While entries move from the maps of an earlier version, programs that write what others read are first.
+func (c *Conn) phases() [][]string {
+	phases := make([][]string, 3)
+	for program, at := range c.opt.points() {
+		phase := 2
+		switch {
+		case len(c.moves) == 0 && !choosing(program):
+			phase = 0
+		case len(c.moves) == 0:
+		case slices.Contains([]ebpf.AttachType{ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupSockOps}, at):
+			phase = 0
+		case at == ebpf.AttachCGroupUDP4Sendmsg || at == ebpf.AttachCGroupUDP6Sendmsg:
+			phase = 1
+		}
+		phases[phase] = append(phases[phase], program)
 	}
-	for program := range c.opt.points() {
-		l, err := c.linkOf(names, program)
-		if err != nil {
-			return "", err
-		}
-		if l == nil {
-			return "incomplete", nil
-		}
-		_ = l.Close() // it stays pinned
-		if !exists(c.linkPath(c.linkName(program))) {
-			return "other", nil
-		}
-	}
-	return c.version, nil
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
-// linkOf opens the pinned link of a program, whatever its version; nil: there is none to this cgroup.
-func (c *Conn) linkOf(names []string, program string) (link.Link, error) {
-	for _, name := range names {
-		if !strings.HasPrefix(name, program+"-") {
-			continue
-		}
-		l, err := link.LoadPinnedLink(c.linkPath(name), nil)
-		if err != nil {
-			return nil, fmt.Errorf("open the link of program %s: %w", program, err)
-		}
-		here, err := c.here(l)
-		if here || err != nil {
-			return l, err
-		}
-		if err := l.Close(); err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
-}
-
-// here reports whether a link is to the cgroup.
-func (c *Conn) here(l link.Link) (bool, error) {
-	info, err := l.Info()
-	if err != nil {
-		return false, fmt.Errorf("ask for the cgroup of a program: %w", err)
-	}
-	id, err := CgroupID(c.opt.Cgroup)
-	if err != nil {
-		return false, fmt.Errorf("find the cgroup: %w", err)
-	}
-	group := info.Cgroup()
-	return group != nil && group.CgroupId == id, nil
+	return phases
 }
 
 // attach loads the programs with the maps as they are, and attaches them. One that is attached already is replaced at
-// once: at every moment a socket finds either.
+// once: at every moment a socket finds either. After each phase it copies what programs of an earlier version have written, so that the
+// programs of the next phase find it.
 func (c *Conn) attach() error {
 	if err := os.MkdirAll(c.linksDir(), 0o700); err != nil {
 		return fmt.Errorf("make the folder for links: %w", err)
+	}
+	if err := c.copyMoves(); err != nil {
+		return err
 	}
 	programs, err := c.load()
 	if err != nil {
 		return err
 	}
 	defer programs.Close()
+	if err := c.attachBeside(programs); err != nil {
+		return err
+	}
+	for _, phase := range c.phases() {
+		if err := errors.Join(c.attachAll(phase, programs), c.copyMoves()); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(c.recount(), c.pinMaps(), c.tidy()); err != nil {
+		return err
+	}
+	return errors.Join(c.closeBeside(), c.closeMoves())
+}
+
+func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 	names, err := c.names("links")
 	if err != nil {
 		return err
 	}
-	for program, at := range c.opt.points() {
-		if err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: at, Program: programs.Programs[program]}); err != nil {
+	for _, program := range list {
+		p := programs.Programs[program]
+		err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: p})
+		if err == nil {
+			err = pinOver(c, p, c.linkPath(programPin(program)))
+		}
+		if err != nil {
 			return fmt.Errorf("attach program %s to %s: %w", program, c.opt.Cgroup, err)
-		}
-	}
-	return errors.Join(c.pinAgain(), c.tidy())
-}
-
-// pinAgain pins maps whose pins another program has removed.
-func (c *Conn) pinAgain() error {
-	if err := os.MkdirAll(c.mapsDir(), 0o700); err != nil {
-		return fmt.Errorf("make the folder for maps: %w", err)
-	}
-	for name, m := range c.maps {
-		if exists(c.mapPath(name)) {
-			continue
-		}
-		if err := errors.Join(m.Unpin(), m.Pin(c.mapPath(name))); err != nil {
-			return fmt.Errorf("pin map %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
+// attachBeside attaches programs that read what others write beside those of an earlier version, while entries move: a socket is in the
+// maps of one of them, and a program does nothing for an address that another one has put in place. They stay until all programs
+// are attached, also after an error. The kernel detaches them when the process ends.
+func (c *Conn) attachBeside(programs *ebpf.Collection) error {
+	if len(c.moves) == 0 || len(c.beside) > 0 {
+		return nil
+	}
+	for _, program := range slices.Concat(c.phases()[1:]...) {
+		o := link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: programs.Programs[program]}
+		l, err := link.AttachCgroup(o)
+		if err != nil {
+			return errors.Join(fmt.Errorf("attach program %s beside the earlier one: %w", program, err), c.closeBeside())
+		}
+		c.beside = append(c.beside, l)
+	}
+	return nil
+}
+
+func (c *Conn) closeBeside() error {
+	var failed []error
+	for _, l := range c.beside {
+		failed = append(failed, l.Close())
+	}
+	c.beside = nil
+	return errors.Join(failed...)
+}
+
 // load loads the programs.
 func (c *Conn) load() (*ebpf.Collection, error) {
-	spec, err := loadSock()
+	spec, err := c.build.load()
 	if err != nil {
 		return nil, err
 	}
@@ -192,6 +183,9 @@ func (c *Conn) replace(names []string, program string, o link.CgroupOptions) err
 		return err
 	}
 	path := c.linkPath(c.linkName(program))
+	if err := c.fault(Attach); err != nil {
+		return errors.Join(err, closeLink(l))
+	}
 	if l == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is to another cgroup
 			return err
@@ -210,26 +204,48 @@ func (c *Conn) replace(names []string, program string, o link.CgroupOptions) err
 	return errors.Join(err, l.Close())
 }
 
-// tidy removes links of other versions or to other cgroups, and maps of other layouts.
+// tidy removes links of other versions or to other cgroups, pins of programs that this version does not have, and maps of other layouts.
 func (c *Conn) tidy() error {
 	names, err := c.names("links")
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if !strings.HasSuffix(name, "-"+c.version) {
+		if !c.isCurrent(name) {
 			if err := os.Remove(c.linkPath(name)); err != nil {
 				return err
 			}
 		}
 	}
+	return c.tidyMaps()
+}
+
+// tidyMaps removes maps that this version does not have, or not with this layout.
+func (c *Conn) tidyMaps() error {
 	dirs, err := c.names(".")
 	if err != nil {
 		return err
 	}
 	for _, dir := range dirs {
-		if strings.HasPrefix(dir, "maps-") && dir != "maps-"+layout {
-			if err := os.RemoveAll(c.opt.Dir + "/" + dir); err != nil {
+		if !strings.HasPrefix(dir, mapsPrefix) {
+			continue // of another program, or the links
+		}
+		names, err := c.names(dir)
+		if err != nil {
+			return err
+		}
+		used := slices.Contains(c.build.dirs(), dir)
+		for _, name := range names {
+			path := filepath.Join(c.opt.Dir, dir, name)
+			if c.maps[name] != nil && path == c.mapPath(name) {
+				continue
+			}
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+		if !used {
+			if err := os.Remove(filepath.Join(c.opt.Dir, dir)); err != nil {
 				return err
 			}
 		}

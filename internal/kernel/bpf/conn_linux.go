@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,32 +33,50 @@ type Options struct {
 	// GuardNodePorts means that programs in the network of the node cannot bind the ports in NodePorts: bind(2) returns EPERM.
 	GuardNodePorts bool
 
+	// FirstSize is the size of the maps that Write fills, before they grow. 0: the default.
+	FirstSize int
+
+	// Fault makes an operation fail in a test, with the error that it returns. Nil: none fails.
+	Fault func(Operation) error
+
 	// Program is the binary that calls Client if IsClient says so. Try executes it in another cgroup; empty: it does not.
 	Program string
 }
 
-// layout is the version of the meaning of the maps. It is part of their path: maps of another version are not adopted.
-const layout = "1"
+// mapsPrefix begins the names of folders with maps; the layout of the maps follows.
+const mapsPrefix = "maps-"
 
 // Conn has the tables of the kernel. It is safe for concurrent use. Reading creates nothing.
 type Conn struct {
 	opt     Options
+	build   build
+	spec    *ebpf.CollectionSpec // of the build; nobody changes it
 	version string
 	cookie  uint64
 
 	mu      sync.Mutex
 	maps    map[string]*ebpf.Map // of the programs; nil: they are not opened yet
+	moves   map[string]*move     // into maps that no program uses yet
+	beside  []link.Link          // of programs, while entries move
 	entries map[string]int       // of the tables, since they were read
 	exempts func() error         // writes the last exemptions, if the maps were not open then
 }
 
 // Open returns the tables. It creates nothing.
-func Open(o Options) (*Conn, error) {
+func Open(o Options) (*Conn, error) { return openBuild(o, current()) }
+
+func openBuild(o Options, b build) (*Conn, error) {
 	cookie, err := cookieOf(o.NetNS)
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{opt: o, cookie: cookie, version: version(cookie, o), entries: map[string]int{}}, nil
+	spec, err := b.load()
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{opt: o, build: b, spec: spec, cookie: cookie, moves: map[string]*move{}, entries: map[string]int{}}
+	c.version = c.versionOf()
+	return c, nil
 }
 
 // Version returns the value that the entry of the programs should have.
@@ -67,7 +86,7 @@ func (c *Conn) Version() string { return c.version }
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var failed []error
+	failed := []error{c.closeBeside(), c.closeMoves()}
 	for _, m := range c.maps {
 		failed = append(failed, m.Close())
 	}
@@ -75,10 +94,14 @@ func (c *Conn) Close() error {
 	return errors.Join(failed...)
 }
 
-func (c *Conn) mapsDir() string          { return filepath.Join(c.opt.Dir, "maps-"+layout) }
-func (c *Conn) mapPath(n string) string  { return filepath.Join(c.mapsDir(), n) }
+func (c *Conn) mapPath(n string) string  { return c.pathAt(c.build.layout(n), n) }
 func (c *Conn) linksDir() string         { return filepath.Join(c.opt.Dir, "links") }
 func (c *Conn) linkPath(n string) string { return filepath.Join(c.linksDir(), n) }
+
+// pathAt returns where a map with a layout is pinned.
+func (c *Conn) pathAt(layout int, name string) string {
+	return filepath.Join(c.opt.Dir, dirOf(layout), name)
+}
 
 // Read returns all entries. Maps that are not there are empty.
 func (c *Conn) Read(ctx context.Context) (State, error) {
@@ -89,7 +112,7 @@ func (c *Conn) Read(ctx context.Context) (State, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		m, done, err := c.lookAt(t)
+		m, done, err := c.lookAt(c.spec.Maps[t.String()])
 		if err != nil {
 			return nil, err
 		}
@@ -111,26 +134,6 @@ func (c *Conn) Read(ctx context.Context) (State, error) {
 		state[Key{Table: Programs}] = attached
 	}
 	return state, nil
-}
-
-// lookAt returns a map, without creating it; nil: there is none that is usable.
-func (c *Conn) lookAt(t Table) (m *ebpf.Map, done func(), err error) {
-	if m := c.maps[t.String()]; m != nil {
-		return m, func() {}, nil
-	}
-	m, err = ebpf.LoadPinnedMap(c.mapPath(t.String()), nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("open the map %s: %w", t, err)
-	}
-	done = func() { _ = m.Close() } // it was only read from
-	if k, v := t.sizes(); int(m.KeySize()) != k || int(m.ValueSize()) != v {
-		done()
-		return nil, nil, nil
-	}
-	return m, done, nil
 }
 
 // each calls a function with the entries of a map. One that another process changes meanwhile may have some twice.
@@ -189,123 +192,6 @@ func (c *Conn) write(s *Step) error {
 	return c.put(name, []byte(s.Data), []byte(s.Value))
 }
 
-// isFull reports whether a map has no room: the kernel says it differently for each kind.
-func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
-
-// firstSize is the size of the maps that are filled by Write before they grow.
-const firstSize = 1024
-
-// open opens or creates the maps.
-func (c *Conn) open() error {
-	if c.maps != nil {
-		return nil
-	}
-	if err := os.MkdirAll(c.mapsDir(), 0o700); err != nil {
-		return fmt.Errorf("make the folder for maps: %w", err)
-	}
-	spec, err := loadSock()
-	if err != nil {
-		return err
-	}
-	all := map[string]*ebpf.Map{}
-	for name, ms := range spec.Maps {
-		if isConstants(name) {
-			continue
-		}
-		m, err := c.openMap(ms)
-		if err != nil {
-			for _, m := range all {
-				_ = m.Close() // the error matters
-			}
-			return fmt.Errorf("open map %s: %w", name, err)
-		}
-		all[name] = m
-	}
-	c.maps = all
-	if c.exempts != nil {
-		_ = c.exempts() // Exempt is called again, and then returns the error
-	}
-	return nil
-}
-
-// isConstants reports whether a map has constants of the programs.
-func isConstants(name string) bool { return strings.HasPrefix(name, ".") }
-
-func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
-	path := c.mapPath(ms.Name)
-	m, err := ebpf.LoadPinnedMap(path, nil)
-	if err == nil {
-		if m.Type() == ms.Type && m.KeySize() == ms.KeySize && m.ValueSize() == ms.ValueSize && m.Flags() == ms.Flags {
-			return m, nil
-		}
-		if err := errors.Join(m.Close(), os.Remove(path)); err != nil {
-			return nil, err
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if ms = ms.Copy(); ms.MaxEntries == 1 {
-		ms.MaxEntries = firstSize
-	}
-	if m, err = ebpf.NewMap(ms); err != nil {
-		return nil, err
-	}
-	if err := m.Pin(path); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	if isTable(ms.Name) {
-		c.entries[ms.Name] = 0
-	}
-	return m, nil
-}
-
-// grow replaces a map by one of twice its size: it fills the new one, and then the programs use it.
-func (c *Conn) grow(name string) error {
-	spec, err := loadSock()
-	if err != nil {
-		return err
-	}
-	old := c.maps[name]
-	ms := spec.Maps[name]
-	ms.MaxEntries = 2 * old.MaxEntries()
-	larger, err := ebpf.NewMap(ms)
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = each(old, func(k, v []byte) {
-		if err := larger.Put(k, v); err != nil && failed == nil {
-			failed = err
-		}
-	})
-	if err = errors.Join(err, failed); err != nil {
-		return errors.Join(err, larger.Close())
-	}
-	c.maps[name] = larger
-	if attached, err := c.attached(); err != nil || attached != "" {
-		if err == nil {
-			err = c.attach()
-		}
-		if err != nil {
-			c.maps[name] = old
-			return errors.Join(err, larger.Close())
-		}
-	}
-	return errors.Join(c.pinOver(larger, name), old.Close())
-}
-
-// pinOver replaces a pinned map at once.
-func (c *Conn) pinOver(m *ebpf.Map, name string) error {
-	path := c.mapPath(name)
-	if err := os.Remove(path + "-new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := m.Pin(path + "-new"); err != nil {
-		return err
-	}
-	return os.Rename(path+"-new", path)
-}
-
 // Remove removes what a Conn with these options has made, also where none could be opened. A folder that is not on a
 // bpffs has nothing of it.
 func Remove(ctx context.Context, o Options) ([]string, error) {
@@ -328,21 +214,25 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var removed []string
+	n := 0
 	for _, name := range links {
 		if err := os.Remove(c.linkPath(name)); err != nil {
 			return nil, fmt.Errorf("detach a program: %w", err)
 		}
+		if !isProgramPin(name) {
+			n++
+		}
 	}
-	if n := len(links); n > 0 {
+	if n > 0 {
 		removed = append(removed, fmt.Sprintf("%d programs of sockets", n))
 	}
 	dirs, err := c.names(".")
 	if err != nil {
 		return removed, err
 	}
-	n := 0
+	n = 0
 	for _, dir := range dirs {
-		if dir != "links" && !strings.HasPrefix(dir, "maps-") {
+		if dir != "links" && !strings.HasPrefix(dir, mapsPrefix) {
 			continue // of another program
 		}
 		names, err := c.names(dir)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
@@ -19,14 +18,12 @@ func (c *Conn) use(name string, do func(*ebpf.Map) error) error {
 	if m := c.maps[name]; m != nil {
 		return do(m)
 	}
-	m, err := ebpf.LoadPinnedMap(c.mapPath(name), nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	m, done, err := c.lookAt(c.spec.Maps[name])
+	if m == nil || err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("open map %s: %w", name, err)
-	}
-	return errors.Join(do(m), m.Close())
+	defer done()
+	return do(m)
 }
 
 // clock returns the time that programs read, in nanoseconds.

@@ -3,6 +3,7 @@ package kerneltest
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,15 +57,43 @@ func FlushIPVS(t testing.TB, netns int) {
 	})
 }
 
-// NeedPrograms skips the test if this process may not load programs (eBPF): no user namespace may, whatever the privileges
-// in it.
+// NeedPrograms skips the test if the kernel has no programs (eBPF) of cgroups, or if this process may not load them: no user namespace may,
+// whatever the privileges in it. In CI, which is root of the machine (CI=true), only the kernel is a reason to skip.
 func NeedPrograms(t testing.TB) {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/uid_map")
+	file, uids := readFile(t, "/proc/filesystems"), readFile(t, "/proc/self/uid_map")
+	missing, forbidden := programsMissing(file), programsForbidden(uids, os.Geteuid())
+	switch {
+	case missing != "":
+		t.Skipf("this kernel has no file system %q, and so no programs of cgroups", missing)
+	case forbidden && os.Getenv("CI") == "true":
+		t.Fatal("only root of the machine may load programs, and CI has to run this test")
+	case forbidden:
+		t.Skip("only root of the machine may load programs")
+	}
+}
+
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f := strings.Fields(string(b)); len(f) != 3 || f[2] != "4294967295" || os.Geteuid() != 0 {
-		t.Skip("only root of the machine may load programs")
+	return string(b)
+}
+
+// programsMissing returns which file system a kernel lacks that has programs of cgroups; "" if it has all. text is /proc/filesystems.
+func programsMissing(text string) string {
+	for _, fs := range []string{"bpf", "cgroup2"} {
+		if !slices.Contains(strings.Fields(text), fs) {
+			return fs
+		}
 	}
+	return ""
+}
+
+// programsForbidden reports whether a user is not root of the machine. uidMap is /proc/self/uid_map.
+func programsForbidden(uidMap string, uid int) bool {
+	f := strings.Fields(uidMap)
+	return len(f) != 3 || f[2] != "4294967295" || uid != 0
 }

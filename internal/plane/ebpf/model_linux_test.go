@@ -11,10 +11,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -48,17 +53,139 @@ func TestModelOnTheFake(t *testing.T) {
 }
 
 func TestModelOnTheKernel(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+(*seeds+9)/10; seed++ {
-		if err := planetest.NewModel(seed, subject(realKernel(t))).Run(); err != nil {
+	count := map[string]int{}
+	clusters := (*seeds + 9) / 10
+	for seed := *firstSeed; seed < *firstSeed+clusters; seed++ {
+		k := newRestarting(t)
+		if err := planetest.NewModel(seed, k.subject()).Run(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
+		}
+		k.add(count)
+	}
+	for _, o := range []bpf.Operation{bpf.Grow, bpf.Attach, bpf.Pin} {
+		if clusters >= 4 && (count[string(o)] == 0 || count[failed(o)] == 0) {
+			t.Errorf("operations %v, want some of %s, also failed ones", count, o)
 		}
 	}
 }
 
+// The rules of the plane beneath fail as well, and other programs delete them.
+func TestModelAboveNFTables(t *testing.T) {
+	k := newRestarting(t)
+	conn, err := nft.Open(nft.Options{NetNS: k.options.NetNS})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is left to lose
+	s := k.subject()
+	s.Plane = func(opt route.Options) plane.Plane {
+		packets := nftables.New(faultyRules{conn, s.Faults}, nftables.Options{Families: opt.Families, Mark: 0x4000})
+		return k.plane(opt, packets)
+	}
+	s.Edit = func(w *planetest.World) error {
+		if w.Chance(2) {
+			return edit(w, k)
+		}
+		family := planetest.Pick(w.Rand, nft.IP4, nft.IP6)
+		return conn.DeleteTables(context.Background(), nft.Table{Family: family, Name: nftables.TableName})
+	}
+	if err := planetest.NewModel(*firstSeed, s).Run(); err != nil {
+		t.Fatalf("seed %d: %v", *firstSeed, err)
+	}
+}
+
+// faultyRules is nf_tables, whose reads and writes sometimes fail.
+type faultyRules struct {
+	nftables.Kernel
+	*planetest.Faults
+}
+
+func (k faultyRules) Room() int { return 1000 * k.Faults.Room }
+
+func (k faultyRules) Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error) {
+	if err := k.Faults.Read(); err != nil {
+		return nil, err
+	}
+	return k.Kernel.Read(ctx, t, guesses)
+}
+
+func (k faultyRules) Commit(ctx context.Context, tx *nft.Tx) error {
+	return k.Write(func() error { return k.Kernel.Commit(ctx, tx) })
+}
+
+// restarting is a kernel whose Conn is opened anew with each plane, as at a start of the program: it adopts what is pinned. Its maps are
+// small, so that they grow, and its operations sometimes fail.
+type restarting struct {
+	*bpf.Conn
+	t       *testing.T
+	options bpf.Options
+	faults  *planetest.Faults
+	counts  map[string]int // of operations
+}
+
+func newRestarting(t *testing.T) *restarting {
+	t.Helper()
+	k := &restarting{t: t, options: placeFor(t), faults: &planetest.Faults{Room: 1}, counts: map[string]int{}}
+	k.options.FirstSize = 4
+	k.options.Fault = func(o bpf.Operation) error {
+		k.counts[string(o)]++
+		err := k.faults.Step()
+		if err != nil {
+			k.counts[failed(o)]++
+		}
+		return err
+	}
+	k.restart()
+	t.Cleanup(func() {
+		if _, err := k.Remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return k
+}
+
+func failed(o bpf.Operation) string { return "failed " + string(o) }
+
+func (k *restarting) restart() {
+	k.t.Helper()
+	if k.Conn != nil {
+		_ = k.Close() // as if it were killed
+	}
+	conn, err := bpf.Open(k.options)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.Conn = conn
+}
+
+func (k *restarting) add(to map[string]int) {
+	for o, n := range k.counts {
+		to[o] += n
+	}
+}
+
+func (k *restarting) plane(opt route.Options, packets plane.Plane) plane.Plane {
+	k.restart()
+	p := New(faulty{k, k.faults}, Options{Families: opt.Families, Packets: packets, Ramp: k.ramp})
+	p.room = k.faults.Room
+	return p
+}
+
+// ramp calls Ramp of the Conn that is open then.
+func (k *restarting) ramp(backends []bpf.Member, window time.Duration) error {
+	return k.Ramp(backends, window)
+}
+
+func (k *restarting) subject() planetest.Subject {
+	s := subject(k)
+	s.Faults = k.faults
+	s.Plane = func(opt route.Options) plane.Plane { return k.plane(opt, noPackets{}) }
+	return s
+}
+
 func realKernel(t *testing.T) *bpf.Conn {
 	t.Helper()
-	kerneltest.NeedPrograms(t)
-	conn, err := bpf.Open(bpf.Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)})
+	conn, err := bpf.Open(placeFor(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +195,13 @@ func realKernel(t *testing.T) *bpf.Conn {
 		}
 	})
 	return conn
+}
+
+// placeFor returns where a test has its maps and programs.
+func placeFor(t *testing.T) bpf.Options {
+	t.Helper()
+	kerneltest.NeedPrograms(t)
+	return bpf.Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)}
 }
 
 // faulty is a kernel whose reads and writes sometimes fail, also in the middle.
@@ -148,43 +282,57 @@ func edit(w *planetest.World, k Kernel) error {
 	return k.Write(context.Background(), steps)
 }
 
-// audit verifies after each step that no frontend leads nowhere.
+// audit verifies after each step that no frontend leads nowhere, and that UDP sockets may stay on the backends that they choose; at the end that
+// clients may do so as well. A table of Maglev makes so many entries that it leaves out some steps.
 type audit struct {
 	kernel Kernel
 	edited bool  // another program has made holes
 	wrong  error // the first hole
+	skip   int   // steps
 }
 
 // Begin implements planetest.Audit.
-func (a *audit) Begin(*planetest.Model) { a.edited, a.wrong = a.holes() != nil, nil }
+func (a *audit) Begin(*planetest.Model) { a.edited, a.wrong = a.holes(staysUDP) != nil, nil }
 
 // Note implements planetest.Audit.
 func (a *audit) Note() {
-	if !a.edited && a.wrong == nil {
-		a.wrong = a.holes()
+	if a.skip--; a.skip < 0 && !a.edited && a.wrong == nil {
+		a.wrong = a.holes(staysUDP)
 	}
 }
 
 // End implements planetest.Audit.
 func (a *audit) End(*planetest.Model) error {
-	a.edited = false
-	a.Note()
-	return a.wrong
+	if a.wrong != nil {
+		return a.wrong
+	}
+	return a.holes(stays)
 }
 
-func (a *audit) holes() error {
+// staysUDP and stays report whether sockets, or also clients, of a frontend stay on a backend. One with session affinity that finds no member is
+// for packets.
+func staysUDP(key, _ string) bool  { return key[18] == unix.IPPROTO_UDP }
+func stays(key, value string) bool { return staysUDP(key, value) || value[21] != 0 }
+
+func (a *audit) holes(stays func(key, value string) bool) error {
 	state, err := a.kernel.Read(context.Background())
 	if err != nil {
 		return err
 	}
+	a.skip = len(state) / 200
 	for k, v := range state {
 		if k.Table != bpf.Frontends {
 			continue
 		}
+		pool := v[:16]
 		for i := range binary.NativeEndian.Uint32([]byte(v)[16:]) {
-			slot := bpf.Key{Table: bpf.Slots, Data: v[:16] + string(binary.NativeEndian.AppendUint32(nil, i))}
-			if _, there := state[slot]; !there {
+			slot, there := state[bpf.Key{Table: bpf.Slots, Data: pool + string(binary.NativeEndian.AppendUint32(nil, i))}]
+			if !there {
 				return fmt.Errorf("%s has no slot %d", bpf.Entry{Key: k, Value: v}, i)
+			}
+			member := bpf.Key{Table: bpf.Members, Data: pool + slot[:20]}
+			if _, is := state[member]; !is && stays(k.Data, v) {
+				return fmt.Errorf("%s has slot %d, but not %s", bpf.Entry{Key: k, Value: v}, i, member)
 			}
 		}
 	}

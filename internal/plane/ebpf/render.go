@@ -93,8 +93,8 @@ func (r *rendering) port(name cluster.Name, p *route.Port) {
 	}
 	for pool, is := range used {
 		if is {
+			r.members(p, poolOf(name, p, route.Pool(pool)), p.Backends(route.Pool(pool))) // first: a socket stays on a member
 			r.pool(p, poolOf(name, p, route.Pool(pool)), slots[pool])
-			r.members(p, poolOf(name, p, route.Pool(pool)), p.Backends(route.Pool(pool)))
 		}
 	}
 }

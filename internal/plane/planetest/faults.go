@@ -9,7 +9,7 @@ import (
 var ErrInjected = errors.New("injected")
 
 // Faults makes reads and writes of a plane fail: a read or a write once. A write may also
-// fail after it was carried out, as if only the reply were lost.
+// fail after it was carried out, as if only the reply were lost, or in the middle.
 type Faults struct {
 	Room int // the size limit of one write, in the unit of the kernel
 
@@ -18,12 +18,14 @@ type Faults struct {
 
 	writeFails int  // the number of the write that fails, counted from now; 0: none
 	readFails  int  // the same for reads
+	stepFails  int  // the same for steps of a write
 	late       bool // the write fails after it was carried out
 }
 
 // choose chooses the next faults.
 func (f *Faults) choose(r *rand.Rand) {
 	f.writeFails, f.readFails, f.late = r.IntN(12), max(0, r.IntN(40)-20), r.IntN(2) == 0
+	f.stepFails = r.IntN(1 + r.IntN(30))
 }
 
 // Write calls write, and fails if it is the chosen call.
@@ -39,6 +41,15 @@ func (f *Faults) Write(write func() error) error {
 		f.After()
 	}
 	if f.writeFails == 0 {
+		return ErrInjected
+	}
+	return nil
+}
+
+// Step fails if it is the chosen call. A kernel calls it in the middle of writes.
+func (f *Faults) Step() error {
+	f.stepFails--
+	if f.stepFails == 0 {
 		return ErrInjected
 	}
 	return nil

@@ -60,6 +60,14 @@ func EveryShape() *cluster.Store {
 			}
 		}
 	}
+	for _, svc := range []*cluster.Service{
+		{Scheduler: "mh"},
+		{Scheduler: "lc", Weights: map[string]uint16{"a": 3}},
+		{Weights: map[string]uint16{"a": 2, "10.180.1.27": 0}, SlowStart: time.Minute},
+	} {
+		i++
+		addShape(s, i, svc, "both")
+	}
 	return s
 }
 

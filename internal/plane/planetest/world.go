@@ -62,7 +62,7 @@ func (w *World) serviceName() cluster.Name {
 
 // Change makes a random change.
 func (w *World) Change() {
-	switch w.IntN(20) {
+	switch w.IntN(21) {
 	case 0, 1, 2, 3:
 		w.setService(w.service(w.serviceName()))
 	case 4:
@@ -93,6 +93,8 @@ func (w *World) Change() {
 		w.Store.SetLocalAddresses(w.local)
 	case 19:
 		w.changeAffinity()
+	case 20:
+		w.changeBalancing()
 	}
 }
 
@@ -135,6 +137,7 @@ func (w *World) service(name cluster.Name) *cluster.Service {
 	if w.Chance(3) {
 		svc.Affinity = Pick(w.Rand, time.Second, 3*time.Hour)
 	}
+	w.balancing(svc)
 	for i, name := range []string{"", "web", "dns"}[w.IntN(3):] {
 		svc.Ports = append(svc.Ports, cluster.ServicePort{
 			Name:     name,
@@ -143,6 +146,30 @@ func (w *World) service(name cluster.Name) *cluster.Service {
 		})
 	}
 	return svc
+}
+
+// balancing sets how the endpoints of some Services are chosen.
+func (w *World) balancing(svc *cluster.Service) {
+	if w.Chance(3) {
+		svc.Scheduler = Pick(w.Rand, "lc", "rr", "wlc", "lc", "rr", "wlc", "mh")
+	}
+	if w.Chance(3) {
+		svc.Weights = map[string]uint16{Pick(w.Rand, "a", "b"): Pick[uint16](w.Rand, 0, 2, 300), "10.180.0.1": Pick[uint16](w.Rand, 0, 3)}
+	}
+	if w.Chance(4) {
+		svc.SlowStart = Pick(w.Rand, time.Second, time.Hour)
+	}
+}
+
+// changeBalancing changes how the endpoints of a Service are chosen.
+func (w *World) changeBalancing() {
+	if len(w.services) == 0 {
+		return
+	}
+	svc := *w.services[Pick(w.Rand, slices.SortedFunc(maps.Keys(w.services), cluster.Name.Compare)...)]
+	svc.Scheduler, svc.Weights, svc.SlowStart = "", nil, 0
+	w.balancing(&svc)
+	w.setService(&svc)
 }
 
 func (w *World) changeAffinity() {

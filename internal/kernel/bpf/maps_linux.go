@@ -1,0 +1,265 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// Operation is a step of a write that may fail in the middle of it.
+type Operation string
+
+// The operations.
+const (
+	Grow   Operation = "grow"   // before a map is replaced by a larger one
+	Attach Operation = "attach" // before a program is attached
+	Pin    Operation = "pin"    // before a map or program is pinned
+)
+
+// fault returns the error with which an operation fails in a test.
+func (c *Conn) fault(o Operation) error {
+	if c.opt.Fault == nil {
+		return nil
+	}
+	return c.opt.Fault(o)
+}
+
+// isFull reports whether a map has no room: the kernel says it differently for each kind.
+func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
+
+// firstSize is the default of Options.FirstSize.
+const firstSize = 1024
+
+// isConstants reports whether a map has constants of the programs.
+func isConstants(name string) bool { return strings.HasPrefix(name, ".") }
+
+// fits reports whether a map has the shape that programs need. It may have more room, but for an array: its size is part of the keys.
+func fits(m *ebpf.Map, ms *ebpf.MapSpec) bool {
+	if m.MaxEntries() < ms.MaxEntries || ms.Type == ebpf.Array && m.MaxEntries() != ms.MaxEntries {
+		return false
+	}
+	return m.Type() == ms.Type && m.KeySize() == ms.KeySize && m.ValueSize() == ms.ValueSize && m.Flags() == ms.Flags
+}
+
+// lookAt returns a map, without creating it; nil: there is none that fits.
+func (c *Conn) lookAt(ms *ebpf.MapSpec) (m *ebpf.Map, done func(), err error) {
+	if m := c.maps[ms.Name]; m != nil {
+		return m, func() {}, nil
+	}
+	if m, err = c.pinned(ms); m == nil || err != nil {
+		return nil, nil, err
+	}
+	return m, func() { _ = m.Close() }, nil // it was only read from
+}
+
+// pinned opens the pinned map; nil: there is none that fits.
+func (c *Conn) pinned(ms *ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(c.mapPath(ms.Name), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open map %s: %w", ms.Name, err)
+	}
+	if !fits(m, ms) {
+		return nil, m.Close()
+	}
+	return m, nil
+}
+
+// pinnedID returns the id of the pinned map; 0: there is none that fits.
+func (c *Conn) pinnedID(ms *ebpf.MapSpec) (ebpf.MapID, error) {
+	m, err := c.pinned(ms)
+	if m == nil || err != nil {
+		return 0, err
+	}
+	id, err := mapID(m)
+	return id, errors.Join(err, m.Close())
+}
+
+func mapID(m *ebpf.Map) (ebpf.MapID, error) {
+	info, err := m.Info()
+	if err != nil {
+		return 0, fmt.Errorf("ask for the id of a map: %w", err)
+	}
+	id, _ := info.ID()
+	return id, nil
+}
+
+// open opens or creates the maps.
+func (c *Conn) open() error {
+	if c.maps != nil {
+		return nil
+	}
+	if err := c.makeDirs(); err != nil {
+		return err
+	}
+	all := map[string]*ebpf.Map{}
+	for name, ms := range c.spec.Maps {
+		if isConstants(name) {
+			continue
+		}
+		m, err := c.openMap(ms)
+		if err != nil {
+			for _, m := range all {
+				_ = m.Close() // the error matters
+			}
+			return errors.Join(fmt.Errorf("open map %s: %w", name, err), c.closeMoves())
+		}
+		all[name] = m
+	}
+	c.maps = all
+	if c.exempts != nil {
+		_ = c.exempts() // Exempt is called again, and then returns the error
+	}
+	return nil
+}
+
+func (c *Conn) makeDirs() error {
+	for _, dir := range c.build.dirs() {
+		if err := os.MkdirAll(filepath.Join(c.opt.Dir, dir), 0o700); err != nil {
+			return fmt.Errorf("make a folder for maps: %w", err)
+		}
+	}
+	return nil
+}
+
+// openMap opens or creates a map. A new one into which entries of another one have to be moved is pinned after that.
+func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := c.pinned(ms)
+	if m != nil || err != nil {
+		return m, err
+	}
+	if ms = ms.Copy(); ms.MaxEntries == 1 {
+		ms.MaxEntries = c.firstSize()
+	}
+	if m, err = ebpf.NewMap(ms); err != nil {
+		return nil, err
+	}
+	var into *move
+	if keeps(ms.Name) {
+		into, err = c.newMove(m, ms)
+	}
+	switch {
+	case into != nil:
+		c.moves[ms.Name] = into
+	case err == nil:
+		err = pinOver(c, m, c.mapPath(ms.Name))
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	if isTable(ms.Name) {
+		c.entries[ms.Name] = 0
+	}
+	return m, nil
+}
+
+func (c *Conn) firstSize() uint32 {
+	if c.opt.FirstSize > 0 {
+		return uint32(c.opt.FirstSize)
+	}
+	return firstSize
+}
+
+// grow replaces a map by one of twice its size: it fills the new one, and then the programs use it. Programs that use other maps than
+// those of c are not replaced: new ones would find maps that are not filled yet.
+func (c *Conn) grow(name string) error {
+	attached, err := c.attached()
+	if err != nil {
+		return err
+	}
+	old := c.maps[name]
+	larger, err := c.larger(name)
+	if err != nil {
+		return err
+	}
+	c.maps[name] = larger
+	if attached == c.version {
+		err = c.attach()
+	} else {
+		err = pinOver(c, larger, c.mapPath(name))
+	}
+	if err != nil {
+		c.maps[name] = old
+		return errors.Join(err, larger.Close())
+	}
+	return old.Close()
+}
+
+// larger returns a copy of a map with room for twice as many entries.
+func (c *Conn) larger(name string) (*ebpf.Map, error) {
+	if err := c.fault(Grow); err != nil {
+		return nil, err
+	}
+	old, ms := c.maps[name], c.spec.Maps[name].Copy()
+	ms.MaxEntries = 2 * old.MaxEntries()
+	larger, err := ebpf.NewMap(ms)
+	if err != nil {
+		return nil, err
+	}
+	var failed error
+	err = each(old, func(k, v []byte) {
+		if err := larger.Put(k, v); err != nil && failed == nil {
+			failed = err
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return nil, errors.Join(err, larger.Close())
+	}
+	return larger, nil
+}
+
+// pinMaps pins the maps, unless they are pinned.
+func (c *Conn) pinMaps() error {
+	if err := c.makeDirs(); err != nil {
+		return err
+	}
+	for name, m := range c.maps {
+		is, err := c.pinnedID(c.spec.Maps[name])
+		if err != nil {
+			return err
+		}
+		want, err := mapID(m)
+		if err == nil && is != want {
+			err = pinOver(c, m, c.mapPath(name))
+		}
+		if err != nil {
+			return fmt.Errorf("pin map %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// pinnable is a map or a program.
+type pinnable[T any] interface {
+	Clone() (T, error)
+	Pin(path string) error
+	Close() error
+}
+
+// pinOver pins something at a path, in place of what is pinned there. It pins a clone: c.maps and the collection of programs do not
+// keep track of pins.
+func pinOver[T pinnable[T]](c *Conn, from T, path string) error {
+	if err := c.fault(Pin); err != nil {
+		return err
+	}
+	if err := os.Remove(path + "-new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	clone, err := from.Clone()
+	if err != nil {
+		return err
+	}
+	err = clone.Pin(path + "-new")
+	if err = errors.Join(err, clone.Close()); err != nil {
+		return err
+	}
+	return os.Rename(path+"-new", path)
+}

@@ -1,0 +1,232 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+
+	"github.com/cilium/ebpf"
+)
+
+// move copies entries from a map of another layout or shape into the one that takes its place. While programs of both versions run, each
+// writes its own map, and copy is called again for what the earlier ones have written meanwhile.
+type move struct {
+	from, to *ebpf.Map
+	convert  conversion
+	seen     map[string]string // the entries of from that were copied last, as they are in to
+}
+
+// newMove returns a move into a map; nil: there is nothing to copy.
+func (c *Conn) newMove(to *ebpf.Map, ms *ebpf.MapSpec) (*move, error) {
+	for layout := c.build.layout(ms.Name); layout >= firstLayout; layout-- {
+		convert := c.build.conversion(ms.Name, layout)
+		if convert == nil {
+			return nil, nil
+		}
+		from, err := ebpf.LoadPinnedMap(c.pathAt(layout, ms.Name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open map %s of layout %d: %w", ms.Name, layout, err)
+		}
+		return &move{from: from, to: to, convert: convert}, nil
+	}
+	return nil, nil
+}
+
+// copyMoves copies what the programs of an earlier version have written since the last call.
+func (c *Conn) copyMoves() error {
+	for name, m := range c.moves {
+		if err := m.copy(); err != nil {
+			return fmt.Errorf("copy map %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (c *Conn) closeMoves() error {
+	var failed []error
+	for _, m := range c.moves {
+		failed = append(failed, m.from.Close())
+	}
+	c.moves = map[string]*move{}
+	return errors.Join(failed...)
+}
+
+// copy copies what is new, changed or deleted since the last call. What other programs have changed in the new map stays.
+func (m *move) copy() error {
+	list, err := dump(m.from)
+	if err != nil {
+		return err
+	}
+	now := make(map[string]string, len(list))
+	for k, v := range list {
+		key, value, ok := m.fit([]byte(k), []byte(v))
+		if !ok {
+			continue
+		}
+		now[key] = value
+		if m.seen[key] == value {
+			continue
+		}
+		if err := m.replace(key, m.seen[key], value); err != nil {
+			return err
+		}
+		if err := m.verify(k, key, value); err != nil {
+			return err
+		}
+	}
+	for key, value := range m.seen {
+		if _, there := now[key]; !there {
+			if err := m.replace(key, value, ""); err != nil {
+				return err
+			}
+		}
+	}
+	m.seen = now
+	return nil
+}
+
+// fit converts an entry, and cuts its value or fills it with zeros.
+func (m *move) fit(k, v []byte) (key, value string, ok bool) {
+	if k, v, ok = m.convert(k, v); !ok {
+		return "", "", false
+	}
+	if m.to.Type() == ebpf.Array { // connections: by the cookie of the socket, and the size of the map
+		k = native32(uint32(binary.NativeEndian.Uint64(v) % uint64(m.to.MaxEntries())))
+	}
+	if len(k) != int(m.to.KeySize()) {
+		return "", "", false
+	}
+	if isPerCPU(m.to) {
+		return string(k), string(v), m.from.ValueSize() == m.to.ValueSize()
+	}
+	fitting := make([]byte, m.to.ValueSize())
+	copy(fitting, v)
+	return string(k), string(fitting), true
+}
+
+// replace writes a value, or deletes the entry if that is empty, unless the map has another value than the one that was there before. If
+// the map has no room it does nothing.
+func (m *move) replace(key, was, is string) error {
+	has, err := get(m.to, key)
+	if err != nil || has != was {
+		return err
+	}
+	if is == "" {
+		return remove(m.to, key)
+	}
+	flags := ebpf.UpdateAny
+	if has == "" && m.to.Type() != ebpf.Array {
+		flags = ebpf.UpdateNoExist
+	}
+	var value any = []byte(is)
+	if isPerCPU(m.to) {
+		value = cells(is, m.to.ValueSize())
+	}
+	err = m.to.Update([]byte(key), value, flags)
+	if errors.Is(err, ebpf.ErrKeyExist) || isFull(err) {
+		return nil
+	}
+	return err
+}
+
+// verify removes the entry of a socket that was closed while it was copied: programs of both versions see that, but the later one may
+// have looked before.
+func (m *move) verify(from, key, value string) error {
+	if m.from.Type() != ebpf.Hash {
+		return nil // others forget the oldest entries
+	}
+	if has, err := get(m.from, from); err != nil || has != "" {
+		return err
+	}
+	return m.replace(key, value, "")
+}
+
+func isPerCPU(m *ebpf.Map) bool {
+	return m.Type() == ebpf.PerCPUHash || m.Type() == ebpf.LRUCPUHash
+}
+
+// cells splits a value of all processors.
+func cells(all string, size uint32) (list [][]byte) {
+	aligned := int(size+7) / 8 * 8
+	for at := 0; at < len(all); at += aligned {
+		list = append(list, []byte(all[at:at+int(size)]))
+	}
+	return list
+}
+
+// get returns a value, of all processors if each has one; "" if there is none. In an array zeros are none.
+func get(m *ebpf.Map, key string) (string, error) {
+	v, err := m.LookupBytes([]byte(key))
+	if err != nil || m.Type() == ebpf.Array && isZero(v) {
+		return "", err
+	}
+	return string(v), nil
+}
+
+func remove(m *ebpf.Map, key string) error {
+	if m.Type() == ebpf.Array {
+		return m.Put([]byte(key), make([]byte, m.ValueSize()))
+	}
+	if err := m.Delete([]byte(key)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+func isZero(v []byte) bool {
+	for _, b := range v {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// dump returns the entries of a map that programs change meanwhile.
+func dump(m *ebpf.Map) (map[string]string, error) {
+	all := map[string]string{}
+	if isPerCPU(m) {
+		return all, dumpByKeys(m, all)
+	}
+	const batch = 8192 // no bucket of a hash is as large
+	for at, k, v := new(ebpf.MapBatchCursor), newCells(m.KeySize(), batch), newCells(m.ValueSize(), batch); ; {
+		n, err := m.BatchLookup(at, k, v, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil, err
+		}
+		keys, values := reflect.ValueOf(k), reflect.ValueOf(v)
+		for i := range n {
+			if value := values.Index(i).Bytes(); m.Type() != ebpf.Array || !isZero(value) {
+				all[string(keys.Index(i).Bytes())] = string(value)
+			}
+		}
+		if err != nil {
+			return all, nil
+		}
+	}
+}
+
+// dumpByKeys reads a map entry by entry. It begins again after an entry that was deleted meanwhile, but not without end.
+func dumpByKeys(m *ebpf.Map, all map[string]string) error {
+	var key any
+	for range 2 * m.MaxEntries() {
+		next, err := m.NextKeyBytes(key)
+		if err != nil || next == nil {
+			return err
+		}
+		v, err := m.LookupBytes(next)
+		if err != nil {
+			return err
+		}
+		if v != nil {
+			all[string(next)] = string(v)
+		}
+		key = next
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// keep calls functions again and again, once before it returns, until the test calls the function that it returns, which fails the test if
+// any call has failed.
+func (n *upgraded) keep(calls ...func() error) (end func()) {
+	for _, call := range calls {
+		inside := lab.Inside(n.t, n.opt.Cgroup, n.opt.NetNS)
+		if err := inside(call); err != nil {
+			n.t.Fatal(err)
+		}
+		n.traffic.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-n.stop:
+					n.t.Logf("%d calls", i)
+					if i < 20 {
+						n.t.Errorf("only %d calls", i)
+					}
+					return
+				default:
+				}
+				if err := inside(call); err != nil {
+					n.t.Errorf("call %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	return func() {
+		n.t.Helper()
+		time.Sleep(100 * time.Millisecond)
+		close(n.stop)
+		n.traffic.Wait()
+	}
+}
+
+func callTCP() error {
+	_, peer, err := ask(vip)
+	if err == nil && peer != vip {
+		err = fmt.Errorf("the peer is %s, want %s", peer, vip)
+	}
+	return err
+}
+
+func callConnectedUDP() error {
+	s, err := openSocket(unix.AF_INET)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.connect(dns4); err != nil {
+		return err
+	}
+	_, err = s.want("", dns4)
+	if err != nil {
+		return fmt.Errorf("a connected socket: %w", err)
+	}
+	if _, err = s.want(dns4, dns4); err != nil {
+		err = fmt.Errorf("a connected socket that sends to the Service: %w", err)
+	}
+	return err
+}
+
+// callUDP sends from a new socket. While programs of two versions run, a later datagram may go to another backend.
+func callUDP() error {
+	s, err := openSocket(unix.AF_INET)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for range 3 {
+		_, from, err := s.ask(dns4)
+		if err = errors.Join(err, differs("the source of a reply", from, dns4)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// callOneSocket sends from one socket all the time: its backend stays.
+func callOneSocket(t *testing.T) func() error {
+	s, by := (*socket)(nil), ""
+	return func() (err error) {
+		if s == nil {
+			if s, err = openSocket(unix.AF_INET); err != nil {
+				return err
+			}
+			t.Cleanup(s.close)
+		}
+		answered, from, err := s.ask(dns4)
+		if err == nil && (from != dns4 || by != "" && by != answered) {
+			err = fmt.Errorf("%s answers as %s after %s", answered, from, by)
+		}
+		by = answered
+		return err
+	}
+}
