@@ -143,7 +143,8 @@ func (c *Conn) attach() error {
 	if err != nil {
 		return err
 	}
-	for program, at := range points() {
+	for _, program := range inOrder() {
+		at := points()[program]
 		if err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: at, Program: programs.Programs[program]}); err != nil {
 			return fmt.Errorf("attach program %s to %s: %w", program, c.opt.Cgroup, err)
 		}

@@ -309,7 +309,7 @@ func Remove(ctx context.Context, o Options) ([]string, error) {
 	return (&Conn{opt: o}).Remove(ctx)
 }
 
-// Remove detaches the programs and deletes all maps.
+// Remove detaches the programs and deletes all maps. Sockets get the answers to what they have sent before.
 func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	if err := c.Close(); err != nil {
 		return nil, err
@@ -321,10 +321,8 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var removed []string
-	for _, name := range links {
-		if err := os.Remove(c.linkPath(name)); err != nil {
-			return nil, fmt.Errorf("detach a program: %w", err)
-		}
+	if err := c.detach(ctx, links); err != nil {
+		return nil, err
 	}
 	if n := len(links); n > 0 {
 		removed = append(removed, fmt.Sprintf("%d programs of sockets", n))
