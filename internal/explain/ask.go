@@ -252,7 +252,9 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	default:
 		a.end(&out, to, f, c)
 	}
-	a.path(&out, f, w)
+	p := f.passage(c.CountsAs, w)
+	p.Client, p.To, p.Detector = c.addr, to, &a.view.Routes.Host.Detector
+	a.path(&out, f, p)
 	return out
 }
 

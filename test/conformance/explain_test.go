@@ -33,14 +33,14 @@ func TestCheckExplain(t *testing.T) {
 		got            observation
 		want           string // in the error; empty: no error
 	}{
-		{"everything as explained", pod, vip, observation{explain.Balanced, both, answered(here, pod, pod), false}, ""},
+		{"everything as explained", pod, vip, observation{explain.Balanced, both, answered(here, pod, pod), false, false}, ""},
 		{"another verdict", pod, vip, observation{verdict: explain.Dropped}, "connections are dropped"},
 		{"a backend missing", pod, vip, observation{verdict: explain.Balanced, backends: both[:1]}, "the backends are [10.180.0.1:80]"},
-		{"not masqueraded", "outside", vip, observation{explain.Balanced, both, answered(here, "203.0.113.2", "203.0.113.2"), false}, "a connection is answered"},
-		{"masqueraded", "outside", vip, observation{explain.Balanced, both, answered(here, "203.0.113.2", "192.168.0.2"), false}, ""},
-		{"masqueraded without need", pod, vip, observation{explain.Balanced, both, answered(here, pod, "192.168.0.2"), false}, "a connection is answered"},
-		{"hairpin", "10.180.0.1", vip, observation{explain.Balanced, both, answered(here, "10.180.0.1", "192.168.0.2"), false}, ""},
-		{"not hairpin", "10.180.0.1", vip, observation{explain.Balanced, both, answered(there, "10.180.0.1", "192.168.0.2"), false}, "a connection is answered"},
+		{"not masqueraded", "outside", vip, observation{explain.Balanced, both, answered(here, "203.0.113.2", "203.0.113.2"), false, false}, "a connection is answered"},
+		{"masqueraded", "outside", vip, observation{explain.Balanced, both, answered(here, "203.0.113.2", "192.168.0.2"), false, false}, ""},
+		{"masqueraded without need", pod, vip, observation{explain.Balanced, both, answered(here, pod, "192.168.0.2"), false, false}, "a connection is answered"},
+		{"hairpin", "10.180.0.1", vip, observation{explain.Balanced, both, answered(here, "10.180.0.1", "192.168.0.2"), false, false}, ""},
+		{"not hairpin", "10.180.0.1", vip, observation{explain.Balanced, both, answered(there, "10.180.0.1", "192.168.0.2"), false, false}, "a connection is answered"},
 		{"an unknown backend", pod, vip, observation{verdict: explain.Balanced, results: answered(netip.MustParseAddrPort("10.180.0.7:80"), pod, pod)}, "a connection is answered"},
 		{"another address of the node", "node", vip, observation{verdict: explain.Balanced, results: answered(here, "192.168.1.2", "192.168.0.2")}, "the client is 192.168.1.2"},
 		{"sticky", pod, sticky, observation{verdict: explain.Balanced, sticky: true}, ""},

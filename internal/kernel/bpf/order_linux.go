@@ -14,7 +14,7 @@ import (
 )
 
 // answerTime is how long answers to datagrams are expected that sockets have sent to backends.
-const answerTime = 2 * time.Second
+const answerTime = time.Second
 
 // choosing reports whether a program puts a backend in place of a Service. The others do what this needs from then on: answers seem to
 // come from the Service, and sockets are forgotten when they are closed.
