@@ -4,6 +4,7 @@ package endurance
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -63,9 +64,7 @@ func withUDP(objects []any) []any {
 		}
 		ports := slices.Clone(in["ports"].([]object))
 		first := object{"name": "web"}
-		for k, v := range ports[0] {
-			first[k] = v
-		}
+		maps.Copy(first, ports[0])
 		in["ports"] = []object{first, more}
 	}
 	return objects
