@@ -16,7 +16,7 @@ BENCH        ?= .
 VERSUS       ?=
 
 # A folder with kube-apiserver, etcd and kube-proxy, and one with kubectl, helm,
-# prometheus and promtool; made if they lack them.
+# prometheus, promtool and coredns; made if they lack them.
 KUBEBUILDER_ASSETS ?= $(CURDIR)/.cache/test-assets
 TEST_TOOLS         ?= $(CURDIR)/.cache/test-tools
 
@@ -75,7 +75,7 @@ test: setup-test ## everything, what it needs included
 test-assets: setup-build ## the real API server, etcd and kube-proxy for the tests: minutes, once
 	@KUBEBUILDER_ASSETS= hack/test-assets.sh "$(KUBEBUILDER_ASSETS)"
 
-test-tools: setup-build ## kubectl, helm and prometheus for the tests: minutes, once
+test-tools: setup-build ## kubectl, helm, prometheus and coredns for the tests: minutes, once
 	@hack/test-tools.sh "$(TEST_TOOLS)"
 
 test-kernel: setup-test ## Linux 6.1 for the tests, as a program: minutes, once

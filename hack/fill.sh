@@ -44,11 +44,11 @@ begin() {
 	export GOTMPDIR=$tmp/work GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0 GOOS='' GOARCH=''
 }
 
-# compile NAME PACKAGE LDFLAGS builds at low priority, to leave the machine usable.
+# compile NAME PACKAGE [LDFLAGS] builds at low priority, to leave the machine usable.
 # It keeps quiet about the hundred-odd modules it fetches.
 compile() {
 	say "building $1"
-	nice go build -trimpath -ldflags "-s -w $3" -o "$tmp/bin/$1" "$2" \
+	nice go build -trimpath -ldflags "-s -w ${3-}" -o "$tmp/bin/$1" "$2" \
 		2> >(grep -v '^go: downloading' >&2)
 }
 

@@ -62,6 +62,7 @@ need_for_test() {
 	have shellcheck || need shellcheck shellcheck
 	have systemd-analyze || need systemd-analyze systemd
 	compiles || need "gcc with libc headers" gcc libc6-dev
+	have musl-gcc || need musl-gcc musl-tools
 	need_for_windows
 	need_for_kernel
 }

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Fetch the programs that the tests of deploy/ run: kubectl, helm, prometheus and
-# promtool.
+# Fetch the programs that the tests of deploy/ and of DNS resolvers run: kubectl,
+# helm, prometheus, promtool and coredns.
 #
 # usage: hack/test-tools.sh DIR
 #
 # kubectl and helm are built from their Go modules, in one go because most of
-# either is the same libraries. The other two are taken out of Debian's package
-# without installing it, so nothing is started; where there is no apt-get, those
-# on the PATH are used. A second run returns at once, and one that finds some of
+# either is the same libraries, and coredns with only the plugins that tests use.
+# The other two are taken out of Debian's package without installing it, so
+# nothing is started; where there is no apt-get, those on the PATH are used. A second run returns at once, and one that finds some of
 # the programs fetches the others.
 set -euo pipefail
 
@@ -16,8 +16,9 @@ source "$(dirname "$0")/fill.sh"
 
 kubernetes=v0.36.3 # of the libraries; kubectl calls it v1.36.3
 helm=v3.21.4       # the release that is built on these libraries
-wanted="kubectl v1.${kubernetes#v0.}, helm $helm, prometheus"
-programs=(kubectl helm prometheus promtool)
+coredns=v1.14.7
+wanted="kubectl v1.${kubernetes#v0.}, helm $helm, coredns $coredns, prometheus"
+programs=(kubectl helm prometheus promtool coredns)
 
 die() {
 	say "$*" >&2
@@ -55,6 +56,32 @@ GO
 		-X $module/pkg/lint/rules.k8sVersionMajor=1 -X $module/pkg/lint/rules.k8sVersionMinor=${minor%.*}"
 }
 
+# build_coredns makes a main of the plugins that tests use; with all of them it
+# would take minutes.
+build_coredns() {
+	mkdir "$tmp/coredns"
+	cd "$tmp/coredns"
+	go mod init tools/coredns 2>/dev/null
+	go mod edit -require="github.com/coredns/coredns@$coredns"
+	cat >main.go <<'GO'
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/file"
+	_ "github.com/coredns/coredns/plugin/log"
+)
+
+func main() {
+	dnsserver.Directives = []string{"errors", "log", "file"}
+	coremain.Run()
+}
+GO
+	compile coredns .
+}
+
 fetch_prometheus() {
 	if have apt-get && have dpkg; then
 		say "fetching prometheus"
@@ -89,5 +116,6 @@ fi
 
 begin "$1"
 if lacks prometheus || lacks promtool; then (fetch_prometheus); fi
+if lacks coredns; then (build_coredns); fi
 if lacks kubectl || lacks helm; then (build_clients); fi
 install_all

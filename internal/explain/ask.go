@@ -260,7 +260,9 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 		a.end(&out, to, f, c)
 	}
 	a.open = a.open || out.Verdict == Balanced && f.frontend.Restricted && a.view.Plane.Ranges == plane.RangesNever
-	a.path(&out, f, w)
+	p := f.passage(c.CountsAs, w)
+	p.Client, p.To, p.Detector = c.addr, to, &a.view.Routes.Host.Detector
+	a.path(&out, f, p)
 	return out
 }
 

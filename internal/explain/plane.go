@@ -8,17 +8,16 @@ import (
 )
 
 // path sets the path of the case, and of each backend the part after it.
-func (a *asker) path(out *Case, f found, w route.Way) {
+func (a *asker) path(out *Case, f found, p plane.Passage) {
 	if a.view.Plane.Path == nil || out.Verdict == Untouched {
 		return
 	}
-	p := f.passage(out.Client.CountsAs, w)
 	p.KeptOut = out.Access != nil && !out.Access.Allowed
 	out.Path = a.view.Plane.Path(p)
 	if out.Verdict != Balanced {
 		return
 	}
-	for i, b := range f.port.Backends(w.Pool) {
+	for i, b := range f.port.Backends(p.Way.Pool) {
 		p.Backend = b
 		out.Backends[i].Path = beyond(out.Path, a.view.Plane.Path(p))
 	}

@@ -118,6 +118,9 @@ type Passage struct {
 	KeptOut  bool           // source ranges do not admit the client, whatever Way is
 	Backend  netip.AddrPort // the one chosen; invalid: up to the choice
 
+	Client, To netip.Addr      // of the connection; invalid: not known
+	Detector   *route.Detector // recognizes pods; nil: not known
+
 	// Unserved: its destination is a NodePort at an address that serves none
 	// (Ends.Unserved).
 	Unserved bool

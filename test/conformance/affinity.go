@@ -54,8 +54,8 @@ func (e *env) checkAffinity(key, from, to string, want []netip.AddrPort) error {
 		return err
 	}
 	got := observation{verdict: explain.Balanced, sticky: true}
-	for range lab.Samples(2) {
-		r := client.Try(probe)
+	for i := range lab.Samples(2) {
+		r := client.Try(alternately(probe, i))
 		if r.Outcome != lab.Answered || !slices.Contains(want, r.Backend) {
 			return fmt.Errorf("%s to %s: %s, want an answer of one of %s", from, to, r, want)
 		}

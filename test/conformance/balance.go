@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -33,8 +34,8 @@ func (e *env) balance(b balance) error {
 	} else if e.traits().proxied {
 		b.seen = masqueraded
 	}
-	for range b.n {
-		r := client.Try(probe)
+	for i := range b.n {
+		r := client.Try(alternately(probe, i))
 		if r.Outcome != lab.Answered || !slices.Contains(b.want, r.Backend) {
 			return fmt.Errorf("%s to %s: %s, want an answer of %s", b.from, b.to, r, b.want)
 		}
@@ -72,22 +73,30 @@ func (s source) String() string {
 	return [...]string{"any", "unchanged", "masqueraded"}[s]
 }
 
-// probe resolves the client and the target of a connection.
+// alternately returns a probe for one of several connections: of UDP every second socket does not connect.
+func alternately(p lab.Probe, i int) lab.Probe {
+	p.Unconnected = p.Protocol == lab.UDP && i%2 > 0
+	return p
+}
+
+// probe resolves the client and the target of a connection: "172.30.0.41:80", "172.30.0.41:53/udp", or, with a socket that does not
+// connect, "172.30.0.41:53/udp unconnected".
 func (e *env) probe(from, to string) (*lab.Host, lab.Probe, error) {
 	client, err := e.host(from)
 	if err != nil {
 		return nil, lab.Probe{}, err
 	}
+	to, unconnected := strings.CutSuffix(to, " unconnected")
 	target, protocol, err := e.target(to)
 	if err != nil {
 		return nil, lab.Probe{}, err
 	}
-	p := lab.Probe{Protocol: protocol, To: target}
+	p := lab.Probe{Protocol: protocol, To: target, Unconnected: unconnected}
 	if client == e.lab.Outside || client == e.lab.Blocked {
 		p.From = netip.AddrPortFrom(client.Addr(target.Addr()), 0)
 	}
 	e.introduce(client, target.Addr())
-	return client, p, nil
+	return client, p, e.noteDecided()
 }
 
 func (e *env) backends(texts []string) ([]netip.AddrPort, error) {

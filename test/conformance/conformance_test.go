@@ -4,8 +4,10 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
@@ -27,7 +30,15 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-func TestMain(m *testing.M) { lab.Main(m) }
+func TestMain(m *testing.M) {
+	if bpf.IsClient(os.Args) { // of the self-test of the plane ebpf
+		if err := bpf.Client(os.Args, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	lab.Main(m)
+}
 
 func TestConformance(t *testing.T) {
 	Run(t, nftablesPlane(), ebpfPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane())
@@ -56,18 +67,23 @@ func nftablesPlane() Plane {
 
 // ebpfPlane is the plane ebpf, on top of nftables.
 func ebpfPlane() Plane {
-	var bpffs string
+	var bpffs, self string
 	kind := ebpf.Kind(nftables.Kind())
 	var parts sync.Map // of open planes, by network namespace
 	setupOn := func(host *lab.Host) plane.Setup {
 		at := config.EBPF{Dir: filepath.Join(bpffs, fmt.Sprint("sluice-", host.NetNSFD())), Cgroup: host.Cgroup()}
 		cfg := &config.Config{Mode: "ebpf", MasqueradeMark: 0x4000, EBPF: at}
-		return plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf()}
+		return plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Self: self}
 	}
 	return Plane{
+		Decided: func(host *lab.Host) (uint64, error) { return decidedAtSockets(setupOn(host)) },
 		Need: func(t testing.TB) {
 			kerneltest.NeedPrograms(t)
 			bpffs = lab.BPFFS(t)
+			var err error
+			if self, err = os.Executable(); err != nil {
+				t.Fatal(err)
+			}
 		},
 		Leave: func(host *lab.Host) error {
 			_, err := kind.Remove(context.Background(), setupOn(host))
@@ -96,6 +112,19 @@ func ebpfPlane() Plane {
 			return list.([]plane.Part), nil
 		},
 	}
+}
+
+// decidedAtSockets returns how many connections the programs of a host have decided.
+func decidedAtSockets(s plane.Setup) (sum uint64, err error) {
+	conn, err := bpf.Open(bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS})
+	if err != nil {
+		return 0, err
+	}
+	counts, err := conn.Counts()
+	for _, n := range counts {
+		sum += n
+	}
+	return sum, errors.Join(err, conn.Close())
 }
 
 func iptablesNFTPlane() Plane { return iptablesPlane("nft") }

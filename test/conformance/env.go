@@ -28,6 +28,7 @@ type env struct {
 	serving  map[server]bool
 	remote   map[*lab.Host]bool // pods on node B
 	known    map[client]bool    // those that have made a connection
+	decided  uint64             // connections at sockets, before those of a step
 	flows    map[string]*lab.Flow
 	answered map[string]netip.AddrPort // the backend that answered last, by flow or client
 	tap      *lab.Tap

@@ -29,6 +29,7 @@ type observation struct {
 	n    int
 
 	sticky bool // all connections reached one backend
+	pings  bool // instead of connections
 }
 
 // checkExplain compares the answer of explain with the connections of a client. It checks
@@ -39,7 +40,11 @@ func (e *env) checkExplain(client *lab.Host, p lab.Probe, got observation) error
 		return err
 	}
 	c := answer.Cases[0]
-	if err := e.compareExplain(client, c, got); err != nil {
+	err = e.compareExplain(client, c, got)
+	if err == nil {
+		err = e.compareSockets(client, c, got)
+	}
+	if err != nil {
 		return fmt.Errorf("explain contradicts the connections: %w; its answer:\n%s", err, answer)
 	}
 	return nil

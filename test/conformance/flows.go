@@ -67,9 +67,17 @@ func openAlso(name, from, to string) step {
 	}
 }
 
+// choosesAnew reports whether an unconnected UDP socket gets another backend in the next mode: packets and sockets choose for it.
+func (e *env) choosesAnew() bool {
+	return e.proxy.plane.Sockets || slices.ContainsFunc(e.proxy.plane.Others, func(other func() Plane) bool { return other().Sockets })
+}
+
 // sendOnAll sends a request on each open flow. The backend that answered before must answer.
 func sendOnAll(e *env) error {
 	for _, name := range slices.Sorted(maps.Keys(e.flows)) {
+		if e.flows[name].Probe().Unconnected && e.choosesAnew() {
+			delete(e.answered, name)
+		}
 		if err := send(name)(e); err != nil {
 			return err
 		}

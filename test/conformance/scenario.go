@@ -47,6 +47,9 @@ type Plane struct {
 	// Sockets means that the plane acts on sockets of node A's cgroup, for pods once they have connected to anything.
 	Sockets bool
 
+	// Decided returns how many connections were decided at sockets of a host. Nil: none is.
+	Decided func(host *lab.Host) (uint64, error)
+
 	// On is the name of the plane that this one stands on, and Leave removes what it has besides.
 	On    string
 	Leave func(host *lab.Host) error

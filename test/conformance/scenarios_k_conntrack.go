@@ -77,6 +77,21 @@ func udpBackendChanges() []scenario {
 			steps:   followsBackends("node", "172.30.0.41:53/udp", near+" A", far+" B"),
 		},
 		{
+			covers: []int{199}, summary: "a UDP client that does not connect always reaches a current backend of a ClusterIP",
+			cluster: []string{plain},
+			steps:   followsBackends("10.180.0.2", "172.30.0.41:53/udp unconnected", near+" A", far+" B"),
+		},
+		{
+			covers: []int{201}, summary: "a UDP client on the node that does not connect always reaches a current backend of a ClusterIP",
+			cluster: []string{plain},
+			steps:   followsBackends("node", "172.30.0.41:53/udp unconnected", near+" A", far+" B"),
+		},
+		{
+			covers: []int{197}, summary: "a UDP client that does not connect always reaches a current backend of a NodePort",
+			cluster: []string{nodePort},
+			steps:   followsBackends("outside", "192.168.0.2:32000/udp unconnected", near+" A", far+" B"),
+		},
+		{
 			covers: []int{202}, summary: "a UDP client of a VIP reaches a new backend on another node",
 			cluster: []string{balanced},
 			steps:   followsBackends("outside", "192.168.99.1:53/udp", near+" A", far+" B"),

@@ -217,7 +217,11 @@ func otherPrograms() []scenario {
 					reach(client, "192.168.99.3:80", original, "10.180.0.1:8080", "10.180.1.1:8080"),
 					reach("outside", "192.168.99.3:80", original, "10.180.0.1:8080"),
 					openAlso("pod", client, vip),
-					betweenKernelModes(openAlso("udp", client, "172.30.0.41:53/udp")),
+					betweenKernelModes(
+						openAlso("udp", client, "172.30.0.41:53/udp"),
+						openAlso("udp unconnected", client, "172.30.0.41:53/udp unconnected"),
+						openAlso("udp unconnected on the node", "node", "172.30.0.41:53/udp unconnected"),
+					),
 					openAlso("pod to a load balancer", client, "192.168.99.3:80"),
 					openAlso("node", "node", vip),
 					openAlso("outside", "outside", "192.168.0.2:32000"),

@@ -109,8 +109,8 @@ func refused(from, to string) step {
 		if err != nil {
 			return err
 		}
-		for range 3 {
-			r := client.Try(probe)
+		for i := range 3 {
+			r := client.Try(alternately(probe, i))
 			if r.Outcome != lab.Refused || r.Took > time.Second {
 				return fmt.Errorf("%s to %s: %s after %v, want refused at once", from, to, r, r.Took)
 			}
@@ -177,7 +177,7 @@ func pingRefused(from, to string) step {
 		if r := client.Ping(addr); r.Outcome != lab.Refused {
 			return fmt.Errorf("ping from %s to %s: %s, want refused", from, to, r)
 		}
-		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Refused})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Refused, pings: true})
 	}
 }
 
@@ -192,7 +192,7 @@ func pingAnswered(from, to string) step {
 		if r := client.Ping(addr); r.Outcome != lab.Answered {
 			return fmt.Errorf("ping from %s to %s: %s, want an answer", from, to, r)
 		}
-		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Untouched})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Untouched, pings: true})
 	}
 }
 
@@ -222,7 +222,7 @@ func pingUntouched(from, to string) step {
 		if !e.arrives(tap, func(p lab.Packet) bool { return !p.Out && p.Dst.Addr() == addr }) {
 			return fmt.Errorf("ping from %s to %s: did not leave the node", from, to)
 		}
-		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Untouched})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Untouched, pings: true})
 	}
 }
 
@@ -295,7 +295,10 @@ func stopForNext(e *env) error {
 func whileStopped(steps ...step) step { return when(inUserspaceMode).otherwise(steps...) }
 
 // startProxy starts the proxy again, and waits until the objects are in the kernel.
-func startProxy(e *env) error { return e.proxy.start(e.objects) }
+func startProxy(e *env) error {
+	clear(e.known) // if the programs were removed
+	return e.proxy.start(e.objects)
+}
 
 // addRoute makes a host send packets for a prefix to another host.
 func addRoute(from, prefix, next string) step {

@@ -69,7 +69,15 @@ func (e *env) checkEntry(f entryCheck, before conntrack.Entry) error {
 			return err
 		})
 	}
-	if f.deleted && e.proxy.plane.Sockets && before.OrigDst != e.flows[f.flow].Probe().To { // its socket is destroyed, not the entry
+	atSocket := f.deleted && e.proxy.plane.Sockets && before.OrigDst != e.flows[f.flow].Probe().To
+	if atSocket && e.flows[f.flow].Probe().Unconnected { // its next datagram goes to another backend
+		gone = soon(func(e *env) error {
+			if r := e.flows[f.flow].AskWithin(nil, lab.Soon); r.Outcome != lab.Answered || r.Backend == before.OrigDst {
+				return fmt.Errorf("flow %s: %s, but its backend %s is gone", f.flow, r, before.OrigDst)
+			}
+			return nil
+		})
+	} else if atSocket { // its socket is destroyed, not the entry
 		was := e.flows[f.flow].Destroyed()
 		gone = soon(func(e *env) error {
 			if r := e.flows[f.flow].AskWithin(nil, lab.Soon); e.flows[f.flow].Destroyed() == was {

@@ -105,13 +105,30 @@ func TestDashboardPanels(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow}; !slices.Equal(rows, want) {
+	if want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow}; !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)
 	}
 }
 
-// iptablesRow is the row of panels that have data in mode iptables only.
-const iptablesRow = "Mode iptables"
+// Rows of panels that have data in one mode only.
+const iptablesRow, ebpfRow = "Mode iptables", "Mode ebpf"
+
+// rowOf returns the panels of a row.
+func rowOf(t *testing.T, title string) (row []panel) {
+	t.Helper()
+	in := false
+	for _, p := range panels(t) {
+		if p.Type == "row" {
+			in = p.Title == title
+		} else if in {
+			row = append(row, p)
+		}
+	}
+	if len(row) == 0 {
+		t.Fatalf("the row %q has no panels", title)
+	}
+	return row
+}
 
 // monitoredSluice is a Sluice with a Prometheus that scrapes it, on node A.
 type monitoredSluice struct {
@@ -137,6 +154,14 @@ func startMonitored(t *testing.T, mode string) *monitoredSluice {
 	daemonSetContainer(t, imageFor(t, mode), mode, conformance.Program{
 		Host: l.NodeA, Manifests: m.dir, Args: []string{"--hostname-override=node-a", "--proxy-mode=" + mode},
 	}).start(t, l.NodeA).waitForLog("msg=Synced")
+	m.monitor()
+	return m
+}
+
+// monitor starts a Prometheus that scrapes Sluice.
+func (m *monitoredSluice) monitor() {
+	t := m.t
+	t.Helper()
 	config := filepath.Join(t.TempDir(), "prometheus.yaml")
 	must(t, os.WriteFile(config, fmt.Appendf(nil, scrape, projectPath("deploy/prometheus/alerts.yaml")), 0o600))
 	run(t, tool("promtool"), "check", "config", config)
@@ -144,9 +169,14 @@ func startMonitored(t *testing.T, mode string) *monitoredSluice {
 		"--web.listen-address=127.0.0.1:9090", "--log.level=error")
 	log := &harness.Log{}
 	cmd.Stdout, cmd.Stderr = log, log
-	_, err := l.NodeA.Start(cmd)
+	_, err := m.node.Start(cmd)
 	must(t, err)
-	return m
+	eventually(t, func() error {
+		if up, err := m.query("up"); err != nil || !slices.Equal(up, []string{"1"}) {
+			return fmt.Errorf("up is %v: %w", up, err)
+		}
+		return nil
+	})
 }
 
 // write replaces the manifests. The endpoint depends on n, and one object is invalid.
@@ -217,12 +247,6 @@ func (m *monitoredSluice) query(expr string) ([]string, error) {
 func newMonitored(t *testing.T, mode string) *monitoredSluice {
 	t.Helper()
 	m := startMonitored(t, mode)
-	eventually(t, func() error {
-		if up, err := m.query("up"); err != nil || !slices.Equal(up, []string{"1"}) {
-			return fmt.Errorf("up is %v: %w", up, err)
-		}
-		return nil
-	})
 	m.createActivity()
 	return m
 }
@@ -246,12 +270,43 @@ func (m *monitoredSluice) checkPanel(p panel) {
 // The panels for mode iptables have data in that mode.
 func TestQueriesOfIptablesMode(t *testing.T) {
 	m := newMonitored(t, "iptables")
-	all := panels(t)
-	first := slices.IndexFunc(all, func(p panel) bool { return p.Title == iptablesRow })
-	for _, p := range all[first:] {
+	for _, p := range rowOf(t, iptablesRow) {
 		m.checkPanel(p)
 	}
 }
+
+// The panels for mode ebpf, and the alert about its maps, have data in that mode.
+func TestQueriesOfEBPFMode(t *testing.T) {
+	n := newSocketsNode(t)
+	n.container(t).start(t, n.lab.NodeA).waitForLog("msg=Synced")
+	m := &monitoredSluice{t: t, node: n.lab.NodeA, mode: "ebpf", dir: n.dir}
+	m.monitor()
+	for range 3 { // a rate needs samples before and after
+		for range 5 {
+			if r := n.lab.NodeA.Dial(lab.TCP, netip.MustParseAddrPort("10.96.0.10:80")); r.Outcome != lab.Answered {
+				t.Fatal(r)
+			}
+		}
+		time.Sleep(2 * time.Second)
+	}
+	for _, p := range rowOf(t, ebpfRow) {
+		m.checkPanel(p)
+	}
+	for name, expr := range alerts(t) {
+		if !strings.Contains(expr, ebpfMetrics) {
+			continue
+		}
+		if values, err := m.query(strings.Replace(expr, "> 0.9", ">= 0", 1)); err != nil || len(values) == 0 {
+			t.Errorf("alert %s has no data: %v", name, err)
+		}
+	}
+	if values, err := m.query("sum(sluice_ebpf_connections_total)"); err != nil || !slices.Equal(values, []string{"15"}) {
+		t.Errorf("%v connections are counted (%v), want 15", values, err)
+	}
+}
+
+// ebpfMetrics begins the names of metrics that are there in mode ebpf only.
+const ebpfMetrics = "sluice_ebpf_"
 
 // TestQueries runs the queries of the dashboard and the alerts on a real Prometheus that scrapes
 // a real Sluice.
@@ -268,6 +323,9 @@ func TestQueries(t *testing.T) {
 			t.Errorf("alert %s: %v", name, err)
 		}
 		for metric := range metricNames(expr) {
+			if strings.HasPrefix(metric, ebpfMetrics) {
+				continue
+			}
 			if values, err := m.query(fmt.Sprintf("count({__name__=%q})", metric)); err != nil || len(values) == 0 {
 				t.Errorf("alert %s uses %s, which Sluice does not export: %v", name, metric, err)
 			}

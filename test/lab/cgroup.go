@@ -27,7 +27,13 @@ func Cgroup(t T) string {
 	if err != nil {
 		t.Fatalf("enter a cgroup for tests: %v", err)
 	}
-	dir, err := os.MkdirTemp(home, "node-")
+	return below(t, home, "node-")
+}
+
+// below makes a threaded cgroup in another one, which is removed when the test ends.
+func below(t T, cgroup, prefix string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(cgroup, prefix)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("threaded"), 0)
 	}
@@ -72,9 +78,8 @@ func removeSoon(dir string) {
 func Inside(t T, cgroup string, netns int) func(func() error) error {
 	t.Helper()
 	calls, started, ended := make(chan func()), make(chan error), make(chan struct{})
-	go func() {
+	onThread(func() {
 		defer close(ended)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := os.WriteFile(filepath.Join(cgroup, "cgroup.threads"), []byte("0"), 0)
 		if err == nil {
 			err = unix.Setns(netns, unix.CLONE_NEWNET)
@@ -85,7 +90,7 @@ func Inside(t T, cgroup string, netns int) func(func() error) error {
 		for call := range calls {
 			call()
 		}
-	}()
+	})
 	if err := <-started; err != nil {
 		t.Fatalf("enter the cgroup: %v", err)
 	}
@@ -98,6 +103,25 @@ func Inside(t T, cgroup string, netns int) func(func() error) error {
 		calls <- func() { done <- f() }
 		return <-done
 	}
+}
+
+// onThread starts a goroutine on a thread that ends with it: any but the main thread, which would remain in the cgroup.
+func onThread(f func()) {
+	go func() {
+		runtime.LockOSThread() // unlocked on the main thread only
+		if unix.Gettid() != os.Getpid() {
+			f()
+			return
+		}
+		started := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			close(started)
+			f()
+		}()
+		<-started
+		runtime.UnlockOSThread()
+	}()
 }
 
 // leaveCgroups moves this process out of the cgroups that Cgroup made, and removes them.
@@ -166,13 +190,16 @@ func removeStale(root string) error {
 	return nil
 }
 
+// removeTree removes a cgroup with the cgroups of nodes in it, and those of pods in these.
 func removeTree(dir string) error {
-	list, err := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs"))
-	if err != nil {
-		return err
-	}
-	for _, file := range list {
-		removeSoon(filepath.Dir(file))
+	for _, pattern := range []string{"*/*", "*"} {
+		list, err := filepath.Glob(filepath.Join(dir, pattern, "cgroup.procs"))
+		if err != nil {
+			return err
+		}
+		for _, file := range list {
+			removeSoon(filepath.Dir(file))
+		}
 	}
 	return os.Remove(dir)
 }

@@ -48,7 +48,7 @@ type Host struct {
 	t     T
 	addrs []netip.Addr
 
-	cgroup string                     // of the node; empty: that of this process
+	cgroup string                     // of the node or pod; empty: that of this process
 	inside func(f func() error) error // opens sockets of clients; nil: do
 }
 
@@ -92,7 +92,7 @@ func (h *Host) NetNSFD() int { return h.fd }
 // children.
 func (h *Host) NetNSPath() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), h.fd) }
 
-// Cgroup returns the folder of the cgroup of a node. It is empty without Options.Cgroups.
+// Cgroup returns the folder of the cgroup of node A or of a pod on it. It is empty without Options.Cgroups.
 func (h *Host) Cgroup() string { return h.cgroup }
 
 // asClient runs f in the host's namespace and cgroup.
@@ -177,6 +177,26 @@ func (h *Host) Start(cmd *exec.Cmd) (wait func() error, err error) {
 		<-ended.Done()
 	})
 	return sync.OnceValue(func() error { return <-done }), nil
+}
+
+// StartClient starts a program like Start, in the cgroup of the host's clients (Options.Cgroups).
+func (h *Host) StartClient(cmd *exec.Cmd) (wait func() error, err error) {
+	if h.inside == nil {
+		return h.Start(cmd)
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL // the thread that starts it lives as long as the host
+	if err := h.inside(cmd.Start); err != nil {
+		return nil, fmt.Errorf("start %s on %s: %w", cmd.Path, h.name, err)
+	}
+	wait = sync.OnceValue(cmd.Wait)
+	h.onClose(func() {
+		_ = cmd.Process.Kill() // an error means that it has ended
+		_ = wait()
+	})
+	return wait, nil
 }
 
 // onClose registers f to be called before the test or the machine ends, whichever is first.

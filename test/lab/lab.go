@@ -32,8 +32,8 @@ type Options struct {
 	// instead of raw packets. Proxies that terminate associations need it.
 	SCTPSockets bool
 
-	// Cgroups gives node A a cgroup (v2), in which its clients and those of its pods are. Programs that are
-	// attached to it see no others.
+	// Cgroups gives node A a cgroup (v2), in which its clients are, and each of its pods one below it. Programs that
+	// are attached to that of the node see no others.
 	Cgroups bool
 
 	// Timeout is how long probes wait for an answer; two seconds if zero.
@@ -130,7 +130,8 @@ func (l *Lab) Pod(node *Host, addrs ...string) *Host {
 	h := &Host{t: l.t, machine: l.machine("pod-" + addrs[0]), addrs: parse(addrs...)}
 	h.node = node.machine
 	if node.cgroup != "" {
-		h.cgroup, h.inside = node.cgroup, Inside(l.t, node.cgroup, h.fd)
+		h.cgroup = below(l.t, node.cgroup, "pod-")
+		h.inside = Inside(l.t, h.cgroup, h.fd)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

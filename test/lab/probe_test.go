@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 )
@@ -69,6 +70,39 @@ func checkOutcome(t *testing.T, client *Host, p Probe, want Outcome) {
 	}
 	if want != TimedOut && r.Took > 900*time.Millisecond {
 		t.Errorf("%s from %s to %s: took %v", p.Protocol, client.Name(), p.To, r.Took)
+	}
+	if p.Protocol == UDP && !p.Unconnected {
+		p.Unconnected = true
+		checkOutcome(t, client, p, want)
+	}
+}
+
+// A socket that does not connect knows its own address, and accepts no answer from another address than the one it asked.
+func TestUnconnectedSockets(t *testing.T) {
+	s := newTestLab(t, Options{Timeout: 3 * time.Second})
+	s.far.Serve(UDP, 80)
+	for name, family := range families {
+		t.Run(name, func(t *testing.T) {
+			far, near := s.far.Addr(family(netip.IPv4Unspecified())), s.near.Addr(family(netip.IPv4Unspecified()))
+			f, r := s.near.Open(Probe{Protocol: UDP, To: netip.AddrPortFrom(far, 80), Unconnected: true})
+			if f == nil {
+				t.Fatal(r)
+			}
+			defer f.Close()
+			for range 2 {
+				r := f.Ask([]byte("question"))
+				if r.Outcome != Answered || !r.Echoed || r.Backend.Addr() != far || r.Source.Addr() != near || r.Local != r.Source {
+					t.Errorf("%s, its own address is %s; want an answer of %s to %s", r, r.Local, far, near)
+				}
+			}
+			if err := f.socket.write([]byte("question"), time.Now().Add(time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			f.socket.peer = netip.AddrPortFrom(f.socket.peer.Addr(), 81)
+			if _, err := f.socket.read(make([]byte, 100), time.Now().Add(3*time.Second)); err == nil || !strings.Contains(err.Error(), "came from "+f.probe.To.String()) {
+				t.Errorf("the error for an answer of another port is %v", err)
+			}
+		})
 	}
 }
 

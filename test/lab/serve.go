@@ -154,15 +154,18 @@ func (h *Host) serveUDP(family string, port uint16, s *Server) error {
 
 // askDestination enables control messages with the destination address of packets.
 func askDestination(family string, c syscall.RawConn) error {
-	level, option := unix.SOL_IP, unix.IP_PKTINFO
-	if family == "6" {
-		level, option = unix.SOL_IPV6, unix.IPV6_RECVPKTINFO
-	}
 	var set error
-	if err := c.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), level, option, 1) }); err != nil {
+	if err := c.Control(func(fd uintptr) { set = enableDestination(int(fd), family) }); err != nil {
 		return fmt.Errorf("reach socket: %w", err)
 	}
 	return set
+}
+
+func enableDestination(fd int, family string) error {
+	if family == "6" {
+		return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_PKTINFO, 1)
 }
 
 // destination returns the destination address in a control message.

@@ -42,9 +42,10 @@ func (e *icmpError) portUnreachable() bool {
 type socket struct {
 	fd    int
 	local netip.AddrPort
-	took  time.Duration // of connect
-	raw   bool          // SCTP by the lab
-	watch *socket       // if not nil, it receives the ICMP errors: SCTP by the kernel
+	took  time.Duration  // of connect
+	raw   bool           // SCTP by the lab
+	peer  netip.AddrPort // of a UDP socket that does not connect
+	watch *socket        // if not nil, it receives the ICMP errors: SCTP by the kernel
 
 	// mine, if set, reports whether an ICMP error belongs to this socket: raw sockets
 	// also receive those of other sockets.
@@ -53,9 +54,9 @@ type socket struct {
 
 // open opens a socket in the host's namespace without connecting it.
 func (h *Host) open(p Probe) (*socket, error) {
-	domain, kind, proto := unix.AF_INET, unix.SOCK_DGRAM, int(p.Protocol)
+	domain, family, kind, proto := unix.AF_INET, "4", unix.SOCK_DGRAM, int(p.Protocol)
 	if p.To.Addr().Is6() {
-		domain = unix.AF_INET6
+		domain, family = unix.AF_INET6, "6"
 	}
 	switch p.Protocol {
 	case TCP:
@@ -81,6 +82,9 @@ func (h *Host) open(p Probe) (*socket, error) {
 	}
 	s := &socket{fd: fd, raw: kind == unix.SOCK_RAW}
 	err = s.prepare(h.source(p), p)
+	if err == nil && p.Unconnected {
+		err = enableDestination(fd, family)
+	}
 	if err == nil && p.Protocol == SCTP && !s.raw {
 		err = s.watchICMP(h, p)
 	}
@@ -137,7 +141,12 @@ func (s *socket) connect(p Probe, deadline time.Time) error {
 		to = netip.AddrPortFrom(to.Addr(), 0)
 	}
 	address, began := sockaddr(to), time.Now()
-	err := unix.Connect(s.fd, address)
+	var err error
+	if p.Unconnected {
+		s.peer = to
+	} else {
+		err = unix.Connect(s.fd, address)
+	}
 	if errors.Is(err, unix.EINPROGRESS) {
 		err = s.wait(unix.POLLOUT, deadline)
 	}
@@ -276,7 +285,7 @@ func parseICMP(m unix.SocketControlMessage) *icmpError {
 
 func (s *socket) write(b []byte, deadline time.Time) error {
 	for len(b) > 0 {
-		n, err := unix.Write(s.fd, b)
+		n, err := s.send(b)
 		switch {
 		case err == nil:
 			b = b[n:]
@@ -293,10 +302,34 @@ func (s *socket) write(b []byte, deadline time.Time) error {
 	return nil
 }
 
+func (s *socket) send(b []byte) (int, error) {
+	if !s.peer.IsValid() {
+		return unix.Write(s.fd, b)
+	}
+	return len(b), unix.Sendto(s.fd, b, 0, sockaddr(s.peer))
+}
+
+// receive reads data that is there. A socket that is not connected has its own address from there.
+func (s *socket) receive(b []byte) (int, error) {
+	if !s.peer.IsValid() {
+		return unix.Read(s.fd, b)
+	}
+	oob := make([]byte, 128)
+	n, oobn, _, sender, err := unix.Recvmsg(s.fd, b, oob, 0)
+	if err != nil {
+		return 0, err
+	}
+	if from := addrPort(sender); from != s.peer {
+		return 0, fmt.Errorf("an answer came from %s", from)
+	}
+	s.local = netip.AddrPortFrom(destination(oob[:oobn]), s.local.Port())
+	return n, nil
+}
+
 // read waits for data; a length of 0 is the end of a stream.
 func (s *socket) read(b []byte, deadline time.Time) (int, error) {
 	for {
-		n, err := unix.Read(s.fd, b)
+		n, err := s.receive(b)
 		if err == nil {
 			return n, nil
 		}

@@ -93,7 +93,7 @@ func TestOtherMaps(t *testing.T) {
 			return n.fails(failAt(Pin, len((Options{}).points())+1), many()...) // the programs are pinned first
 		},
 		"killed while programs with a larger map are attached": func(n *node) error {
-			return n.fails(failAt(Attach, len((Options{}).points())/2), many()...)
+			return n.fails(failAt(Attach, len((Options{}).points())-2), many()...) // those that use the map are the last four
 		},
 		"killed while programs are attached anew": func(n *node) error {
 			n.conn = n.reopen(func(o *Options) { o.Node = "another" })

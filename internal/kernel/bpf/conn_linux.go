@@ -202,7 +202,7 @@ func Remove(ctx context.Context, o Options) ([]string, error) {
 	return (&Conn{opt: o}).Remove(ctx)
 }
 
-// Remove detaches the programs and deletes all maps.
+// Remove detaches the programs and deletes all maps. Sockets get the answers to what they have sent before.
 func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	if err := c.Close(); err != nil {
 		return nil, err
@@ -214,11 +214,11 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var removed []string
+	if err := c.detach(ctx, links); err != nil {
+		return nil, err
+	}
 	n := 0
 	for _, name := range links {
-		if err := os.Remove(c.linkPath(name)); err != nil {
-			return nil, fmt.Errorf("detach a program: %w", err)
-		}
 		if !isProgramPin(name) {
 			n++
 		}

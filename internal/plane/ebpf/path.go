@@ -31,7 +31,8 @@ func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string
 	}
 }
 
-// atSocket reports whether programs can decide all connections of a client.
+// atSocket reports whether programs can decide all connections of a client. Without a Detector the client is one from outside, as nothing
+// says whether it is a pod on this node.
 func atSocket(p plane.Passage) bool {
 	port := &p.Service.Ports[p.Port]
 	clients := bpf.OfPods
@@ -39,5 +40,16 @@ func atSocket(p plane.Passage) bool {
 		clients = bpf.OfNode
 	}
 	served := slices.ContainsFunc(port.Backends(p.Way.Pool), func(b netip.AddrPort) bool { return port.Weight(b) > 0 })
-	return p.Inside && served && exact(clients, p.Way) && decidable(port) && port.Affinity == 0 && !port.Frontends[p.Frontend].Restricted
+	frontend := &port.Frontends[p.Frontend]
+	return p.Inside && served && exact(clients, p.Way) && decidable(port) && port.Affinity == 0 && !frontend.Restricted &&
+		(frontend.Kind != route.NodePort || !p.To.IsValid() || isNodeAddr(p.To)) && (p.Node || !p.Client.IsValid() || knownPod(p, port))
+}
+
+// knownPod reports whether the source address of a pod shows that it is one, and that it is no backend.
+func knownPod(p plane.Passage, port *route.Port) bool {
+	if slices.ContainsFunc(port.Backends(p.Way.Pool), func(b netip.AddrPort) bool { return b.Addr() == p.Client }) {
+		return false
+	}
+	known := func(prefix netip.Prefix) bool { return prefix.Contains(p.Client) }
+	return p.Detector == nil || slices.ContainsFunc(podPrefixes(p.Detector, port.Family), known)
 }

@@ -55,3 +55,46 @@ func TestPath(t *testing.T) {
 }
 
 func protocolOf(p *route.Port) string { return strings.ToLower(p.Protocol.String()) }
+
+// A pod that is a backend, or is not recognized by its address, and a NodePort at a loopback address are for packets.
+func TestPathOfCertainClients(t *testing.T) {
+	opt := route.Options{Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
+	table := planetest.Compile(planetest.EveryShape(), opt).Table
+	path := pathOver(func(plane.Passage) []string { return []string{"packets"} })
+	byCIDR := route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	byBridge := route.Detector{Interface: "cbr0"}
+	loopback, known := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.99.0.1")
+	pods, nodePorts := 0, 0
+	for _, svc := range table.Services {
+		for i := range svc.Ports {
+			port := &svc.Ports[i]
+			for j, f := range port.Frontends {
+				p := plane.Passage{Service: svc, Port: i, Frontend: j, Inside: true, Way: f.Pods}
+				if port.Family == route.IPv4 && path(p)[0] != "packets" {
+					pods++
+					backend := port.Backends(f.Pods.Pool)[0].Addr()
+					for _, c := range []struct {
+						client  netip.Addr
+						by      *route.Detector
+						packets bool
+					}{{known, &byCIDR, false}, {backend, &byCIDR, true}, {netip.MustParseAddr("11.0.0.1"), &byCIDR, true}, {known, &byBridge, true}, {known, nil, false}} {
+						p.Client, p.Detector = c.client, c.by
+						if got := path(p); (got[0] == "packets") != c.packets {
+							t.Errorf("%s: the path of %s with %+v is %v; want packets: %t", svc.Name, c.client, c.by, got, c.packets)
+						}
+					}
+				}
+				p = plane.Passage{Service: svc, Port: i, Frontend: j, Inside: true, Node: true, Way: f.Node}
+				if f.Kind == route.NodePort && path(p)[0] != "packets" {
+					nodePorts++
+					if p.To = loopback; path(p)[0] != "packets" {
+						t.Errorf("%s: the path of a NodePort at %s is %v", svc.Name, loopback, path(p))
+					}
+				}
+			}
+		}
+	}
+	if pods == 0 || nodePorts == 0 {
+		t.Errorf("%d frontends of pods, %d NodePorts, want some", pods, nodePorts)
+	}
+}

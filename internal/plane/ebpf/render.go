@@ -143,7 +143,7 @@ func poolOf(name cluster.Name, p *route.Port, pool route.Pool) bpf.Pool {
 func (p *Plane) host(h *route.Host) []entry {
 	r := rendering{known: map[key]bool{}}
 	for _, a := range slices.Concat(h.Local, h.NodePorts.Addrs) {
-		if h.NodePorts.Serve(a) && !a.IsLoopback() && !a.IsLinkLocalUnicast() && slices.Contains(p.opt.Families, route.FamilyOf(a)) {
+		if h.NodePorts.Serve(a) && isNodeAddr(a) && slices.Contains(p.opt.Families, route.FamilyOf(a)) {
 			r.add(bpf.NodeAddr(a))
 		}
 	}
@@ -155,6 +155,9 @@ func (p *Plane) host(h *route.Host) []entry {
 	r.add(bpf.Entry{Key: key{Table: bpf.Programs}, Value: p.kernel.Version()})
 	return r.list
 }
+
+// isNodeAddr reports whether sockets find NodePorts at an address of this host.
+func isNodeAddr(a netip.Addr) bool { return !a.IsLoopback() && !a.IsLinkLocalUnicast() }
 
 // podPrefixes returns the source addresses of clients for whom the frontends of pods are. Without a detector these are
 // all. Interfaces by which others are recognized cannot be seen from a socket, so there are none.

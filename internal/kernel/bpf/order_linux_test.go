@@ -1,0 +1,97 @@
+package bpf
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+)
+
+// Programs for answers and for the end of sockets are attached before those that choose backends, unless entries of an earlier
+// version move.
+func TestOrderOfPrograms(t *testing.T) {
+	sorted := func(phases [][]string) [][]string {
+		for _, phase := range phases {
+			slices.Sort(phase)
+		}
+		return phases
+	}
+	answers := []string{"sluice_getpeer4", "sluice_getpeer6", "sluice_learn", "sluice_recvmsg4", "sluice_recvmsg6", "sluice_release"}
+	connect, sendmsg := []string{"sluice_connect4", "sluice_connect6"}, []string{"sluice_sendmsg4", "sluice_sendmsg6"}
+	if diff := cmp.Diff([][]string{answers, nil, slices.Concat(connect, sendmsg)}, sorted((&Conn{}).phases())); diff != "" {
+		t.Errorf("the first time (-want +got):\n%s", diff)
+	}
+	moving := &Conn{moves: map[string]*move{sockMapOriginals: nil}}
+	want := [][]string{append(connect, "sluice_learn"), sendmsg, slices.DeleteFunc(answers, func(p string) bool { return p == "sluice_learn" })}
+	if diff := cmp.Diff(want, sorted(moving.phases())); diff != "" {
+		t.Errorf("while entries move (-want +got):\n%s", diff)
+	}
+}
+
+// An answer to what a socket has sent before the programs are removed seems to come from the Service, as the socket expects.
+func TestAnswersDuringARemoval(t *testing.T) {
+	n := newNode(t)
+	var backend net.PacketConn
+	kerneltest.Do(t, n.opt.NetNS, func() (err error) {
+		backend, err = net.ListenPacket("udp", "127.0.0.1:53")
+		return err
+	})
+	t.Cleanup(func() { _ = backend.Close() })
+	n.write(service("10.96.0.10:53", 17, OfNode, "127.0.0.1:53")...)
+	to := netip.MustParseAddrPort("10.96.0.10:53")
+	var client net.PacketConn
+	n.run(func() (err error) {
+		if client, err = net.ListenPacket("udp4", ":0"); err == nil {
+			_, err = client.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(to))
+		}
+		return err
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	removed := make(chan error, 1)
+	go func() {
+		_, err := n.conn.Remove(t.Context())
+		removed <- err
+	}()
+	b := make([]byte, 1)
+	_, from, err := backend.ReadFrom(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitDetached(t, n.conn, "sluice_sendmsg4")
+	if _, err := backend.WriteTo([]byte("!"), from); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, from, err = client.ReadFrom(b); err != nil || from.String() != to.String() {
+		t.Errorf("the answer seems to come from %s, want %s: %v", from, to, err)
+	}
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
+	if names, err := n.conn.names("links"); err != nil || len(names) > 0 {
+		t.Errorf("links are left: %v, %v", names, err)
+	}
+}
+
+// waitDetached waits until a program is detached.
+func waitDetached(t *testing.T, c *Conn, program string) {
+	t.Helper()
+	var err error
+	for range 1000 {
+		var names []string
+		if names, err = c.names("links"); err == nil && !slices.ContainsFunc(names, func(n string) bool { return n == c.linkName(program) }) {
+			return
+		}
+		err = fmt.Errorf("attached are %v: %w", names, err)
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal(err)
+}
