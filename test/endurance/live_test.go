@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-
 // sockets is an environment in which the daemon changes from and to mode ebpf.
 type sockets struct {
 	*testEnv
