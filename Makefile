@@ -104,6 +104,7 @@ $(LINT):
 bench: setup-test test-assets ## store to kernel; with an API server, and beside kube-proxy if KUBE_PROXY names it, and HAProxy if it is there; Go benchmarks (BENCH=regexp)
 	@go run ./test/bench
 	@go run ./test/bench/relay -rounds 3 -time 1s
+	@go run ./test/bench/sockets
 	@KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" go run ./test/bench/versus $(VERSUS)
 	@go test -run='^$$' -bench='$(BENCH)' -benchmem ./internal/...
 

@@ -34,17 +34,17 @@ func Main(m *testing.M, checks ...func() error) {
 			os.Exit(1)
 		}
 	}
-	raisePriority()
+	RaisePriority()
 	lab.Main(m)
 }
 
 // priority is the nice value of tests and of the programs that they start.
 const priority = -10
 
-// raisePriority raises the scheduling priority of this thread, and so of the test process that
-// lab.Main starts: tests bound how long changes and repairs take, which must not depend on
+// RaisePriority raises the scheduling priority of this thread, and so of the process that
+// lab.Main or lab.Enter starts: tests bound how long changes and repairs take, which must not depend on
 // other load. Without the right to do so, the priority stays.
-func raisePriority() {
+func RaisePriority() {
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, priority)
 }

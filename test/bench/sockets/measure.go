@@ -1,0 +1,95 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// result are the measurements with one number of Services.
+type result struct {
+	services int
+	batches  map[string]map[string][]batch // by measurement and way, of each round
+
+	load    time.Duration   // first write
+	changes []time.Duration // of one endpoint
+	maps    []bpf.Usage
+}
+
+// threads is how many threads of the runtime may run: a client and a server that wait for each other must not wait for the runtime.
+const threads = 8
+
+// measure makes all measurements with n Services.
+func measure(t lab.T, o options, n int) (r result, err error) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(threads))
+	s, err := newSite(t, n)
+	if err != nil {
+		return r, err
+	}
+	r.services = n
+	ctx := context.Background()
+	if err := s.plane.Refresh(ctx); err != nil {
+		return r, err
+	}
+	began := time.Now()
+	if err := s.pass(ctx); err != nil {
+		return r, fmt.Errorf("load: %w", err)
+	}
+	r.load = time.Since(began)
+	if r.maps, err = s.kernel.Usage(); err != nil {
+		return r, err
+	}
+	if r.batches, err = s.traffic(o); err != nil {
+		return r, err
+	}
+	r.changes, err = s.pipeline.changes(ctx, n, 2, o.changes)
+	return r, err
+}
+
+// traffic makes the measurements of all ways in turns. Each round begins with another way.
+func (s *site) traffic(o options) (map[string]map[string][]batch, error) {
+	all := map[string]map[string][]batch{}
+	for _, m := range measurements() {
+		all[m.title] = map[string][]batch{}
+		for round := -1; round < o.rounds; round++ { // the first one is not counted: the programs learn the address of the client
+			runtime.GC()
+			limit := debug.SetGCPercent(-1)
+			for i := range s.ways {
+				w := s.ways[(i+round+1)%len(s.ways)]
+				b, err := m.run(w, o)
+				if err != nil {
+					return nil, fmt.Errorf("%s, %s: %w", m.title, w.name, err)
+				}
+				if round >= 0 {
+					all[m.title][w.name] = append(all[m.title][w.name], b)
+				}
+			}
+			debug.SetGCPercent(limit)
+		}
+	}
+	return all, s.decided(o)
+}
+
+// decided verifies that the programs have decided the connections of mode ebpf, and no others.
+func (s *site) decided(o options) error {
+	counts, err := s.kernel.Counts()
+	if err != nil {
+		return err
+	}
+	sum := uint64(0)
+	for _, n := range counts {
+		sum += n
+	}
+	// Connections of two measurements, one of each batch of the others. The programs see the first round of each as well.
+	if want := uint64((o.rounds + 1) * (2*o.calls + len(measurements()) - 2)); sum != want {
+		return fmt.Errorf("the programs have decided %d connections, want %d", sum, want)
+	}
+	return nil
+}
