@@ -42,7 +42,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	traffic := []string{
-		"connect(), p50, µs", "socket(), connect(), close(), p50, µs", "TCP request and response, p50, µs", "TCP stream, MB/s",
+		"connect(), p50, µs", "socket(), connect(), close(), p50, µs", "connect(), first request and response, p50, µs", "TCP request and response, p50, µs", "TCP stream, MB/s",
 		"UDP request and response, connected, p50, µs", "UDP request and response, not connected, p50, µs",
 	}
 	want := slices.Concat([]string{"3 Services"}, traffic, []string{"10 Services"}, traffic, []string{
@@ -93,7 +93,8 @@ func TestReport(t *testing.T) {
 		"3 rounds of 3 calls, or of 1.0 MB, by each way. Ratios are those of a round: median (lowest–highest).\n\n| 10 Services | direct | direct, programs attached | ebpf | nftables |\n",
 		"| connect(), p50, µs | 2.00 | 2.00 | 2.10 | 2.00 |\n| — p10, µs | 1.00 | 1.00 | 1.10 | 2.00 |\n" +
 			"| — p90, µs | 5.00 | 5.00 | 6.00 | 3.00 |\n| — p99, µs | 5.00 | 5.00 | 6.00 | 3.00 |\n" +
-			"| — ratio to direct | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) | 1.100 (1.000–1.250) | 1.000 (0.500–2.000) |\n",
+			"| — ratio to direct | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) | 1.100 (1.000–1.250) | 1.000 (0.500–2.000) |\n" +
+			"| — ratio to direct, programs attached | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) | 1.100 (1.000–1.250) | 1.000 (0.500–2.000) |\n",
 		"| TCP stream, MB/s | 500 (250–1000) | 500 (250–1000) | 500 (200–909) | 500 (500–500) |\n",
 		"| Services | 10 | 12 |\n| --- | ---: | ---: |\n| first load, ms | 1000.0 | 1000.0 |\n| an endpoint replaced, p50, µs | 2.00 | 2.00 |\n",
 		"| maps of Services, KB | 1.0 | 3.0 |\n| maps that programs and other parts write, KB | 2.0 | 2.0 |\n| bytes per further Service |  | 1000 |\n",

@@ -87,8 +87,11 @@ func (s *site) decided(o options) error {
 	for _, n := range counts {
 		sum += n
 	}
-	// Connections of two measurements, one of each batch of the others. The programs see the first round of each as well.
-	if want := uint64((o.rounds + 1) * (2*o.calls + len(measurements()) - 2)); sum != want {
+	perRound := 0
+	for _, m := range measurements() {
+		perRound += m.connections(o)
+	}
+	if want := uint64((o.rounds + 1) * perRound); sum != want {
 		return fmt.Errorf("the programs have decided %d connections, want %d", sum, want)
 	}
 	return nil

@@ -56,8 +56,10 @@ func (r result) write(b *strings.Builder, title string) {
 			line(b, name, of(func(list []batch) string { return micros(harness.Quantile(times(list), q)) }))
 		}
 	}
-	base := r.batches[title][direct]
-	line(b, "— ratio to direct", of(func(list []batch) string { return span(ratios(list, base, number), "%.3f") }))
+	for _, name := range []string{direct, attached} {
+		base := r.batches[title][name]
+		line(b, "— ratio to "+name, of(func(list []batch) string { return span(ratios(list, base, number), "%.3f") }))
+	}
 }
 
 // times returns the times of all rounds.

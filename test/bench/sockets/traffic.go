@@ -25,18 +25,24 @@ type batch struct {
 
 // measurement is one of those that each round makes.
 type measurement struct {
-	title string
-	run   func(way, options) (batch, error)
+	title       string
+	run         func(way, options) (batch, error)
+	connections func(options) int // of a batch, and sockets of UDP
 }
+
+// perCall and perBatch return how many connections a batch has.
+func perCall(o options) int { return o.calls }
+func perBatch(options) int  { return 1 }
 
 func measurements() []measurement {
 	return []measurement{
-		{"connect()", connects},
-		{"socket(), connect(), close()", connections},
-		{"TCP request and response", requests},
-		{streamTitle, streams},
-		{"UDP request and response, connected", datagramsConnected},
-		{"UDP request and response, not connected", datagramsUnconnected},
+		{"connect()", connects, perCall},
+		{"socket(), connect(), close()", connections, perCall},
+		{"connect(), first request and response", firsts, perCall},
+		{"TCP request and response", requests, perBatch},
+		{streamTitle, streams, perBatch},
+		{"UDP request and response, connected", datagramsConnected, perBatch},
+		{"UDP request and response, not connected", datagramsUnconnected, perBatch},
 	}
 }
 
@@ -153,6 +159,32 @@ func requests(w way, o options) (b batch, err error) {
 	return b, w.connected(
 		func(fd int) error { return timed(b.took, func(buffer []byte) error { return ask(fd, buffer) }) },
 		func(fd int) error { return repeat(o.calls, func(buffer []byte) error { return reply(fd, buffer) }) })
+}
+
+// firsts times new connections with one request and its response each.
+func firsts(w way, o options) (b batch, err error) {
+	b.took = make([]time.Duration, o.calls)
+	return b, w.both(func() error {
+		to := sockaddr(w.to)
+		return timed(b.took, func(buffer []byte) error {
+			fd, err := openSocket(unix.SOCK_STREAM)
+			if err != nil {
+				return err
+			}
+			if err = unix.Connect(fd, to); err == nil {
+				err = ask(fd, buffer)
+			}
+			return errors.Join(err, reset(fd))
+		})
+	}, func() error {
+		return repeat(o.calls, func(buffer []byte) error {
+			fd, _, err := unix.Accept4(w.listener, unix.SOCK_CLOEXEC)
+			if err != nil {
+				return fmt.Errorf("accept: %w", err)
+			}
+			return errors.Join(reply(fd, buffer), unix.Close(fd))
+		})
+	})
 }
 
 // repeat calls a function with the same buffer.
