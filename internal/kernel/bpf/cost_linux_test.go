@@ -2,55 +2,103 @@ package bpf
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// BenchmarkPrograms reports how long each program runs, while the node connects to a Service.
+// BenchmarkPrograms reports how long each program runs, and how often for a connection, while the node and a pod connect to a
+// Service, and straight to its backend.
 func BenchmarkPrograms(b *testing.B) {
-	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = stats.Close() }() // nothing was written to it
-	n := newNode(b)
-	serve(b, n.opt.NetNS, "127.0.0.1:8080")
-	n.write(service("10.96.0.1:80", 6, OfNode, "127.0.0.1:8080")...)
-	names, err := n.conn.names("links")
-	if err != nil {
-		b.Fatal(err)
-	}
-	for range b.N {
-		n.run(func() error {
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	const vip, backend = "10.96.0.1:80", "10.1.0.9:8080"
+	for _, c := range []struct {
+		name, to string
+		clients  Clients
+	}{{"node", vip, OfNode}, {"node direct", backend, OfNode}, {"pod", vip, OfPods}, {"pod direct", backend, OfPods}} {
+		b.Run(c.name, func(b *testing.B) {
+			stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
 			if err != nil {
-				return err
+				b.Fatal(err)
 			}
-			return errors.Join(unix.Connect(fd, &unix.SockaddrInet4{Addr: [4]byte{10, 96, 0, 1}, Port: 80}), unix.Close(fd))
+			defer func() { _ = stats.Close() }() // nothing was written to it
+			n := newNode(b)
+			netns, inside := n.opt.NetNS, n.inside
+			if c.clients == OfPods {
+				netns = kerneltest.Namespace(b)
+				inside = lab.Inside(b, n.opt.Cgroup, netns)
+			}
+			address4(b, netns, "10.1.0.9/32")
+			serve(b, netns, backend)
+			n.write(append(service(vip, 6, c.clients, backend), PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))...)
+			connect := func(to string) {
+				if err := inside(func() error { return connectOnce(to) }); err != nil {
+					b.Fatal(err)
+				}
+			}
+			connect(backend) // the programs learn the address of the pod
+			before := n.cost()
+			for range b.N {
+				connect(c.to)
+			}
+			for program, after := range n.cost() {
+				runs, ns := after.RunCount-before[program].RunCount, after.Runtime-before[program].Runtime
+				if runs > 0 {
+					b.ReportMetric(float64(ns.Nanoseconds())/float64(runs), program+"-ns")
+					b.ReportMetric(float64(runs)/float64(b.N), program+"-runs")
+				}
+			}
 		})
 	}
-	for program := range (Options{GuardNodePorts: true}).points() {
-		l, err := n.conn.linkOf(names, program)
-		if err != nil {
-			b.Fatal(err)
-		}
-		info, err := l.Info()
-		if err != nil {
-			b.Fatal(err)
-		}
-		p, err := ebpf.NewProgramFromID(info.Program)
-		if err != nil {
-			b.Fatal(err)
-		}
-		s, err := p.Stats()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if s.RunCount > 0 {
-			b.ReportMetric(float64(s.Runtime.Nanoseconds())/float64(s.RunCount), program+"-ns")
-		}
-		_, _ = p.Close(), l.Close() // they were only read from
+}
+
+// connectOnce connects, and resets the connection.
+func connectOnce(to string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
 	}
+	return errors.Join(unix.Connect(fd, sockaddr(netip.MustParseAddrPort(to))),
+		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), unix.Close(fd))
+}
+
+// cost returns what the kernel has measured of each program.
+func (n *node) cost() map[string]*ebpf.ProgramStats {
+	n.t.Helper()
+	names, err := n.conn.names("links")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	all := map[string]*ebpf.ProgramStats{}
+	for program := range (Options{GuardNodePorts: true}).points() {
+		all[program] = n.costOf(names, program)
+	}
+	return all
+}
+
+func (n *node) costOf(names []string, program string) *ebpf.ProgramStats {
+	n.t.Helper()
+	l, err := n.conn.linkOf(names, program)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }() // it was only read from
+	info, err := l.Info()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	p, err := ebpf.NewProgramFromID(info.Program)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }() // it was only read from
+	s, err := p.Stats()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return s
 }
