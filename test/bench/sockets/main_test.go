@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) { harness.Main(m, withoutSignals) }
 
 // A short run measures every way: programs decide exactly the connections of mode ebpf, and no cell of a table is empty.
 func TestRun(t *testing.T) {
