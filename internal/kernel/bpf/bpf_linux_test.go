@@ -144,6 +144,9 @@ func TestPods(t *testing.T) {
 	n.write(PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))
 	want("10.96.0.1:80", "127.0.0.1:8080")
 	want("10.96.0.2:80", "none") // it would connect to itself
+	f := Frontend{At: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: 6, Clients: OfPods, Pool: Pool([]byte(other[0].Data)[:16]), Count: 1, Remote: true}
+	n.write(f.Entry())
+	want("10.96.0.1:80", "127.0.0.1:8080") // no backend is on this node
 }
 
 func TestNodePort(t *testing.T) {

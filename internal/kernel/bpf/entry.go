@@ -37,6 +37,7 @@ type Frontend struct {
 	Scheduler Scheduler
 	Sticky    bool // a client stays on the backend that the packet plane has chosen for it (Lease)
 	Ramps     bool // backends may be new, and get a part of their share (Conn.Ramp)
+	Remote    bool // the pool has no Member with port 0
 }
 
 // Entry encodes it.
@@ -49,6 +50,9 @@ func (f Frontend) Entry() Entry {
 	}
 	if f.Ramps {
 		choice[2] = 1
+	}
+	if f.Remote {
+		choice[3] = 1
 	}
 	return entry(Frontends, k, append(v, choice...))
 }

@@ -103,3 +103,33 @@ func TestGuardedNodePorts(t *testing.T) {
 		}
 	}
 }
+
+// A frontend says that its pool has no backend on this node if, and only if, the pool has no member for one.
+func TestRemote(t *testing.T) {
+	k := bpf.NewFake()
+	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
+	state, err := k.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := map[string]bool{}
+	for key := range state {
+		if key.Table == bpf.Members && key.Data[32:34] == "\x00\x00" { // the port
+			here[key.Data[:16]] = true
+		}
+	}
+	seen := map[byte]int{}
+	for key, value := range state {
+		if key.Table != bpf.Frontends {
+			continue
+		}
+		remote := value[23]
+		seen[remote]++
+		if (remote == 1) == here[value[:16]] {
+			t.Errorf("%s: remote is %d, and the pool has a backend on this node: %t", key, remote, here[value[:16]])
+		}
+	}
+	if seen[0] == 0 || seen[1] == 0 || len(seen) != 2 {
+		t.Errorf("frontends by that: %v, want some of both", seen)
+	}
+}

@@ -87,13 +87,13 @@ func (r *rendering) port(name cluster.Name, p *route.Port) {
 			r.add(bpf.Frontend{
 				At: netip.AddrPortFrom(addrOf(p, f), f.Port), Protocol: uint8(p.Protocol), Clients: bpf.Clients(clients),
 				Pool: poolOf(name, p, way.Pool), Count: len(slots[way.Pool]),
-				Scheduler: schedulerOf(p), Sticky: p.Affinity > 0, Ramps: p.SlowStart > 0,
+				Scheduler: schedulerOf(p), Sticky: p.Affinity > 0, Ramps: p.SlowStart > 0, Remote: len(here(p, way.Pool)) == 0,
 			}.Entry())
 		}
 	}
 	for pool, is := range used {
 		if is {
-			r.members(p, poolOf(name, p, route.Pool(pool)), p.Backends(route.Pool(pool))) // first: a socket stays on a member
+			r.members(p, poolOf(name, p, route.Pool(pool)), route.Pool(pool)) // first: a socket stays on a member
 			r.pool(p, poolOf(name, p, route.Pool(pool)), slots[pool])
 		}
 	}
@@ -106,18 +106,26 @@ func (r *rendering) pool(p *route.Port, id bpf.Pool, slots []netip.AddrPort) {
 }
 
 // members adds the backends that sockets or clients may remember, also those of weight 0, and addresses on this node.
-func (r *rendering) members(p *route.Port, id bpf.Pool, backends []netip.AddrPort) {
+func (r *rendering) members(p *route.Port, id bpf.Pool, pool route.Pool) {
 	if p.Protocol == cluster.UDP || p.Affinity > 0 {
-		for _, b := range backends {
+		for _, b := range p.Backends(pool) {
 			r.add(bpf.Member{Pool: id, Backend: b}.Entry())
 		}
 	}
+	for _, a := range here(p, pool) {
+		r.add(bpf.Member{Pool: id, Backend: netip.AddrPortFrom(a, 0)}.Entry())
+	}
+}
+
+// here returns the addresses of the backends of a pool that may be on this node.
+func here(p *route.Port, pool route.Pool) (list []netip.Addr) {
+	backends := p.Backends(pool)
 	for _, a := range p.Here {
-		first := netip.AddrPortFrom(a, 0)
-		if i, _ := slices.BinarySearchFunc(backends, first, netip.AddrPort.Compare); i < len(backends) && backends[i].Addr() == a {
-			r.add(bpf.Member{Pool: id, Backend: first}.Entry())
+		if i, _ := slices.BinarySearchFunc(backends, netip.AddrPortFrom(a, 0), netip.AddrPort.Compare); i < len(backends) && backends[i].Addr() == a {
+			list = append(list, a)
 		}
 	}
+	return list
 }
 
 func addrOf(p *route.Port, f *route.Frontend) netip.Addr {

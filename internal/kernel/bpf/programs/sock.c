@@ -55,7 +55,7 @@ struct frontend {
 	__u8 scheduler;
 	__u8 sticky; // a client stays on the backend that the packet plane has chosen for it
 	__u8 ramps;  // some backends may be new, and get a part of their share
-	__u8 zero;
+	__u8 remote; // no backend of the pool is on this node: no client can be one
 };
 
 struct slot_key {
@@ -355,8 +355,8 @@ struct client {
 };
 
 // is_pod finds the address of a client, and reports whether it is known to be a pod of this node, other than a
-// backend of this pool: a connection of a backend to itself needs source NAT.
-static always_inline int is_pod(struct client *c, const struct endpoint *to, const struct pool *p)
+// backend of the pool: a connection of a backend to itself needs source NAT.
+static always_inline int is_pod(struct client *c, const struct endpoint *to, const struct frontend *f)
 {
 	struct client_key k = { .netns = c->netns, .is4 = is4(&to->addr) };
 	struct address *own = bpf_map_lookup_elem(&clients, &k);
@@ -367,7 +367,7 @@ static always_inline int is_pod(struct client *c, const struct endpoint *to, con
 		return 0;
 	struct endpoint self = { .addr = *own };
 	c->addr = *own;
-	return !has_member(p, &self);
+	return f->remote || !has_member(&f->pool, &self);
 }
 
 // is_bound reports whether the program has chosen the source of the connection.
@@ -418,7 +418,7 @@ static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const
 	c->netns = bpf_get_netns_cookie(ctx);
 	c->kind = c->netns == node_netns ? of_node : of_pods;
 	struct frontend *f = frontend_of(to, ctx->protocol, c->kind);
-	if (!f || is_bound(ctx) || is_exempt() || (c->kind == of_pods && !is_pod(c, to, &f->pool)))
+	if (!f || is_bound(ctx) || is_exempt() || (c->kind == of_pods && !is_pod(c, to, f)))
 		return 0;
 	return f;
 }
