@@ -3,8 +3,8 @@
 // Command sockets measures mode ebpf beside direct connections and mode nftables, and prints Markdown
 // tables. docs/benchmarks.md explains each number.
 //
-//	go run ./test/bench/sockets                                 # four minutes
-//	go run ./test/bench/sockets -sizes 10,100000 -rounds 200    # for a quiet machine
+//	go run ./test/bench/sockets                                 # three minutes
+//	go run ./test/bench/sockets -sizes 10,100000 -rounds 300    # for a quiet machine
 //
 // A pod connects to another pod of the same node, in network namespaces of a lab. All ways to the backend
 // are measured in turns, each time with the same number of calls, so other load on the machine affects

@@ -5,8 +5,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
@@ -53,16 +55,21 @@ func measure(t lab.T, o options, n int) (r result, err error) {
 	return r, err
 }
 
-// traffic makes the measurements of all ways in turns. Each round begins with another way.
+// traffic makes the measurements of all ways in turns. Each way follows each other one, as it may leave work to the next.
 func (s *site) traffic(o options) (map[string]map[string][]batch, error) {
 	all := map[string]map[string][]batch{}
+	random := rand.New(rand.NewPCG(1, 2))
 	for _, m := range measurements() {
 		all[m.title] = map[string][]batch{}
 		for round := -1; round < o.rounds; round++ { // the first one is not counted: the programs learn the address of the client
 			runtime.GC()
 			limit := debug.SetGCPercent(-1)
-			for i := range s.ways {
-				w := s.ways[(i+round+1)%len(s.ways)]
+			order := random.Perm(len(s.ways))
+			if round < 0 {
+				slices.Sort(order)
+			}
+			for _, i := range order {
+				w := s.ways[i]
 				b, err := m.run(w, o)
 				if err != nil {
 					return nil, fmt.Errorf("%s, %s: %w", m.title, w.name, err)
