@@ -150,7 +150,7 @@ func TestBadCredentialsAreReportedOnce(t *testing.T) {
 	for path := range kinds {
 		api.setStatus(path, http.StatusUnauthorized)
 	}
-	f := start(t, api)
+	f := startOptions(t, Options{Client: api.client(), NodeName: "n1", Pods: PodSelection{Labels: "a=b", Changed: func([]string) {}}})
 	api.waitForRequests(someRequests, slices.Collect(maps.Keys(kinds))...)
 	f.stop()
 	f.wantLog(fmt.Sprintf(`WARN %q`, unauthorized.text()))
