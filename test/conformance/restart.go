@@ -152,15 +152,14 @@ func inEachMode(steps ...step) step {
 	}
 }
 
-// betweenKernelModes runs the steps unless mode userspace is among the modes of inEachMode: from and to that one, UDP
-// flows begin anew, at any backend.
-func betweenKernelModes(steps ...step) step {
+// unlessAmong runs the steps unless a mode is among those of inEachMode.
+func unlessAmong(mode string, steps ...step) step {
 	return func(e *env) error {
 		modes := []string{e.traits().mode}
 		for _, other := range e.proxy.plane.Others {
 			modes = append(modes, other().mode)
 		}
-		if slices.Contains(modes, "userspace") {
+		if slices.Contains(modes, mode) {
 			return nil
 		}
 		return sequence(steps...)(e)
