@@ -85,13 +85,14 @@ func (x *tree) want(list ...string) {
 	x.t.Fatalf("exempt are %q, want %q", got, list)
 }
 
-// newTree returns a tree, and a Follower of it that runs until the test ends.
+// newTree returns a tree, and a Follower of it that does not run yet.
 func newTree(t *testing.T, pods bool, patterns ...string) (*tree, *Follower) {
 	t.Helper()
 	x := &tree{t: t, root: t.TempDir(), ids: map[uint64]bool{}}
 	return x, New(Options{Root: x.root, Patterns: patterns, Pods: pods, ID: inode, Exemptions: x, Failed: func(err error) { t.Log(err) }})
 }
 
+// run runs a Follower until the test ends.
 func run(t *testing.T, f *Follower) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

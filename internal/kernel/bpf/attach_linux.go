@@ -63,7 +63,8 @@ func (o Options) points() map[string]ebpf.AttachType {
 }
 
 // phases returns the programs in the order in which they are attached. Those that do what connections need afterwards are before those
-// that choose backends. While entries move from the maps of an earlier version, programs that write what others read are first.
+// that choose backends. While entries move from the maps of an earlier version, the programs that write a map are attached before
+// those that read it.
 func (c *Conn) phases() [][]string {
 	phases := make([][]string, 3)
 	for program, at := range c.opt.points() {

@@ -74,7 +74,7 @@ func (n *node) cost() map[string]*ebpf.ProgramStats {
 		n.t.Fatal(err)
 	}
 	all := map[string]*ebpf.ProgramStats{}
-	for program := range (Options{GuardNodePorts: true}).points() {
+	for program := range n.opt.points() {
 		all[program] = n.costOf(names, program)
 	}
 	return all

@@ -77,15 +77,22 @@ func mostInstructions() map[string]uint32 {
 	}
 }
 
-// The verifier accepts the programs without looking at too much. The summary of a test run prints at how much it looked.
-func TestVerifier(t *testing.T) {
+// loaded returns the programs, as they are loaded for a node.
+func loaded(t *testing.T) *ebpf.Collection {
+	t.Helper()
 	n := newNode(t)
 	n.write()
 	programs, err := n.conn.load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer programs.Close()
+	t.Cleanup(programs.Close)
+	return programs
+}
+
+// The verifier accepts the programs without looking at too much. The summary of a test run prints at how much it looked.
+func TestVerifier(t *testing.T) {
+	programs := loaded(t)
 	for name, p := range programs.Programs {
 		info, err := p.Info()
 		if err != nil {
@@ -102,13 +109,7 @@ func TestVerifier(t *testing.T) {
 // The kernel runs none of these types of programs alone (BPF_PROG_TEST_RUN, Linux 6.18), so sockets of the other tests run them. When this
 // fails a kernel can do it, and programs should have tests of their own.
 func TestProgramsCannotRunAlone(t *testing.T) {
-	n := newNode(t)
-	n.write()
-	programs, err := n.conn.load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer programs.Close()
+	programs := loaded(t)
 	run := &ebpf.RunOptions{Data: make([]byte, 64)}
 	filter, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SocketFilter, Instructions: asm.Instructions{asm.LoadImm(asm.R0, 7, asm.DWord), asm.Return()}, License: "MIT",
