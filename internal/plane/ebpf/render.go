@@ -73,6 +73,7 @@ func (r *rendering) add(e bpf.Entry) {
 
 func (r *rendering) port(name cluster.Name, p *route.Port) {
 	slots := [2][]netip.AddrPort{route.Cluster: slotsOf(p, route.Cluster), route.Local: slotsOf(p, route.Local)}
+	local := [2][]netip.Addr{route.Cluster: here(p, route.Cluster), route.Local: here(p, route.Local)}
 	var used [2]bool
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
@@ -87,14 +88,20 @@ func (r *rendering) port(name cluster.Name, p *route.Port) {
 			r.add(bpf.Frontend{
 				At: netip.AddrPortFrom(addrOf(p, f), f.Port), Protocol: uint8(p.Protocol), Clients: bpf.Clients(clients),
 				Pool: poolOf(name, p, way.Pool), Count: len(slots[way.Pool]),
-				Scheduler: schedulerOf(p), Sticky: p.Affinity > 0, Ramps: p.SlowStart > 0, Remote: len(here(p, way.Pool)) == 0,
+				Scheduler: schedulerOf(p), Sticky: p.Affinity > 0, Ramps: p.SlowStart > 0, Remote: len(local[way.Pool]) == 0,
 			}.Entry())
 		}
 	}
 	for pool, is := range used {
 		if is {
-			r.members(p, poolOf(name, p, route.Pool(pool)), route.Pool(pool)) // first: a socket stays on a member
-			r.pool(p, poolOf(name, p, route.Pool(pool)), slots[pool])
+			id := poolOf(name, p, route.Pool(pool))
+			if p.Protocol == cluster.UDP || p.Affinity > 0 {
+				r.members(id, p.Backends(route.Pool(pool))) // before slots: a socket stays on a member
+			}
+			for _, a := range local[pool] {
+				r.add(bpf.Member{Pool: id, Backend: netip.AddrPortFrom(a, 0)}.Entry())
+			}
+			r.pool(p, id, slots[pool])
 		}
 	}
 }
@@ -105,15 +112,10 @@ func (r *rendering) pool(p *route.Port, id bpf.Pool, slots []netip.AddrPort) {
 	}
 }
 
-// members adds the backends that sockets or clients may remember, also those of weight 0, and addresses on this node.
-func (r *rendering) members(p *route.Port, id bpf.Pool, pool route.Pool) {
-	if p.Protocol == cluster.UDP || p.Affinity > 0 {
-		for _, b := range p.Backends(pool) {
-			r.add(bpf.Member{Pool: id, Backend: b}.Entry())
-		}
-	}
-	for _, a := range here(p, pool) {
-		r.add(bpf.Member{Pool: id, Backend: netip.AddrPortFrom(a, 0)}.Entry())
+// members adds the backends that sockets or clients may remember, also those of weight 0.
+func (r *rendering) members(id bpf.Pool, backends []netip.AddrPort) {
+	for _, b := range backends {
+		r.add(bpf.Member{Pool: id, Backend: b}.Entry())
 	}
 }
 

@@ -18,23 +18,7 @@ import (
 
 // ofIPv6 makes the Service of preserving one of IPv6.
 func ofIPv6(annotated, local bool) *cluster.Store {
-	s := preserving(annotated, local)
-	name := cluster.Name{Namespace: "ns", Name: "web"}
-	svc := &cluster.Service{
-		Name: name, Type: cluster.LoadBalancer, PreserveDestination: annotated, ExternalLocal: local, Affinity: 1,
-		ClusterIPs: planetest.Addrs("fd00:172:30::1"), LoadBalancerIPs: planetest.Addrs("2001:db8:203::1"), ExternalIPs: planetest.Addrs("2001:db8:198::1"),
-		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80, NodePort: 30080}},
-	}
-	if local {
-		svc.HealthCheckNodePort = 31000
-	}
-	s.SetService(svc)
-	s.SetSlice(&cluster.Slice{
-		Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: name,
-		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
-		Endpoints: []cluster.Endpoint{planetest.Endpoint("fd00:10:180::1", "a"), planetest.Endpoint("fd00:10:180:1::1", "b")},
-	})
-	return s
+	return preservingAt(annotated, local, "fd00:172:30::1", "2001:db8:203::1", "2001:db8:198::1", "fd00:10:180::1", "fd00:10:180:1::1")
 }
 
 // balancers lists what a plane has written: address, port, flags and backends.

@@ -237,12 +237,17 @@ func TestNotes(t *testing.T) {
 
 // preserving is a Service with a load balancer address that wants to see it as the destination.
 func preserving(annotated, local bool) *cluster.Store {
+	return preservingAt(annotated, local, "172.30.0.1", "203.0.113.1", "198.51.100.1", "10.180.0.1", "10.180.1.1")
+}
+
+// preservingAt is the same with a cluster IP, an address of a load balancer, an external IP, and an endpoint on each of two nodes.
+func preservingAt(annotated, local bool, at ...string) *cluster.Store {
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode())
 	name := cluster.Name{Namespace: "ns", Name: "web"}
 	svc := &cluster.Service{
 		Name: name, Type: cluster.LoadBalancer, PreserveDestination: annotated, ExternalLocal: local, Affinity: 1,
-		ClusterIPs: planetest.Addrs("172.30.0.1"), LoadBalancerIPs: planetest.Addrs("203.0.113.1"), ExternalIPs: planetest.Addrs("198.51.100.1"),
+		ClusterIPs: planetest.Addrs(at[0]), LoadBalancerIPs: planetest.Addrs(at[1]), ExternalIPs: planetest.Addrs(at[2]),
 		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80, NodePort: 30080}},
 	}
 	if local {
@@ -252,7 +257,7 @@ func preserving(annotated, local bool) *cluster.Store {
 	s.SetSlice(&cluster.Slice{
 		Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: name,
 		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
-		Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b")},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint(at[3], "a"), planetest.Endpoint(at[4], "b")},
 	})
 	return s
 }
