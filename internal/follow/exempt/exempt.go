@@ -113,7 +113,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	} else {
 		defer func() { _ = notify.Close() }() // nothing is written
 	}
-	watched := map[string]uint64{}
+	watched := map[string]bool{}
 	for ctx.Err() == nil {
 		wait := rescan
 		if err := f.Search(); err != nil {
@@ -122,13 +122,13 @@ func (f *Follower) Run(ctx context.Context) error {
 		} else if notify.Events != nil && f.watch(notify, watched) {
 			continue // a cgroup may have been created before the watch
 		}
-		f.wait(ctx, notify, time.After(wait))
+		f.wait(ctx, notify, watched, time.After(wait))
 	}
 	return nil
 }
 
-// wait waits for a reason to search.
-func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, due <-chan time.Time) {
+// wait waits for a reason to search. It removes folders from watched whose watch has ended.
+func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, watched map[string]bool, due <-chan time.Time) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -138,20 +138,41 @@ func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, due <-cha
 		case <-due:
 			return
 		case err := <-notify.Errors:
-			f.opt.Failed(fmt.Errorf("watch cgroups: %w", err)) // events are lost: search again
+			f.opt.Failed(fmt.Errorf("watch cgroups: %w", err)) // events are lost: watch and search all again
+			clear(watched)
 			return
 		case e := <-notify.Events:
 			if e.Has(fsnotify.Create) || e.Has(fsnotify.Remove) { // files of cgroups are written all the time
-				drain(notify.Events)
+				forget(watched, e)
+				drain(notify.Events, watched)
 				return
 			}
 		}
 	}
 }
 
-// watch watches the folders that the last search has read, by the ids of the cgroups. It returns true if some were not
-// watched before.
-func (f *Follower) watch(notify *fsnotify.Watcher, watched map[string]uint64) (more bool) {
+// forget removes a folder that is gone: a new one in its place needs a watch of its own.
+func forget(watched map[string]bool, e fsnotify.Event) {
+	if e.Has(fsnotify.Remove) {
+		delete(watched, e.Name)
+	}
+}
+
+// drain receives the events of the next moment.
+func drain(events <-chan fsnotify.Event, watched map[string]bool) {
+	end := time.After(settle)
+	for {
+		select {
+		case e := <-events:
+			forget(watched, e)
+		case <-end:
+			return
+		}
+	}
+}
+
+// watch watches the folders that the last search has read. It returns true if some were not watched before.
+func (f *Follower) watch(notify *fsnotify.Watcher, watched map[string]bool) (more bool) {
 	f.mu.Lock()
 	folders := maps.Clone(f.folders)
 	f.mu.Unlock()
@@ -162,28 +183,15 @@ func (f *Follower) watch(notify *fsnotify.Watcher, watched map[string]uint64) (m
 		}
 	}
 	for dir := range folders {
-		id, err := f.opt.ID(dir)
-		if err != nil || watched[dir] == id {
+		if watched[dir] {
 			continue
 		}
 		switch err := notify.Add(dir); {
 		case err == nil:
-			watched[dir], more = id, true
+			watched[dir], more = true, true
 		case !errors.Is(err, fs.ErrNotExist):
 			f.opt.Failed(&fs.PathError{Op: "watch", Path: dir, Err: err})
 		}
 	}
 	return more
-}
-
-// drain discards the events of the next moment.
-func drain(events <-chan fsnotify.Event) {
-	end := time.After(settle)
-	for {
-		select {
-		case <-events:
-		case <-end:
-			return
-		}
-	}
 }

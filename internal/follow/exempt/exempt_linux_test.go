@@ -135,6 +135,26 @@ func TestFollowsCgroups(t *testing.T) {
 	x.want("mesh/pod-2/proxy", "mesh/pod-3/proxy", "system.slice/nfs-b")
 }
 
+// A folder that replaces another one is watched, also if it has the inode of that one.
+func TestFollowsReplacedFolders(t *testing.T) {
+	x, f := newTree(t, false, "mesh/*/proxy")
+	run(t, f)
+	for range 30 {
+		x.mkdir("mesh/pod-1/proxy")
+		x.want("mesh/pod-1/proxy")
+		if err := os.RemoveAll(filepath.Join(x.root, "mesh")); err != nil {
+			t.Fatal(err)
+		}
+		x.mkdir("mesh/pod-2")
+		time.Sleep(20 * time.Millisecond) // the search for the folder is over
+		x.mkdir("mesh/pod-2/proxy")
+		x.want("mesh/pod-2/proxy")
+		if err := os.RemoveAll(filepath.Join(x.root, "mesh")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Pods are found where the kubelet puts them, with either of its drivers.
 func TestFollowsPods(t *testing.T) {
 	x, f := newTree(t, true, "a")
