@@ -120,10 +120,15 @@ func (e *env) sendAndFind(name string) (conntrack.Entry, error) {
 	return found[0], nil
 }
 
-// hasEntry reports whether the same entry is still there.
+// hasEntry reports whether the same entry is still there. The ID alone does not tell: the kernel computes it from the
+// entry's address in memory, and a later entry of the flow often gets the memory of the deleted one.
 func (e *env) hasEntry(entry conntrack.Entry) (there bool, err error) {
+	same := func(c conntrack.Entry) bool {
+		return c.ID == entry.ID && c.Protocol == entry.Protocol && c.OrigSrc == entry.OrigSrc && c.OrigDst == entry.OrigDst &&
+			c.ReplySrc == entry.ReplySrc && c.ReplyDst == entry.ReplyDst
+	}
 	err = e.listEntries(entry.OrigSrc.Addr(), func(c conntrack.Entry) {
-		there = there || c.ID == entry.ID && c.OrigSrc == entry.OrigSrc && c.OrigDst == entry.OrigDst && c.Protocol == entry.Protocol
+		there = there || same(c)
 	})
 	return there, err
 }

@@ -65,7 +65,7 @@ type Entry struct {
 	Status Status
 	State  State  // of TCP and SCTP
 	Zone   uint16 // of the original direction
-	ID     uint32 // differs in a later entry with the same addresses; 0: not known
+	ID     uint32 // differs in a later entry, unless that has the same addresses and memory (nf_ct_get_id); 0: not known
 }
 
 // Translated reports whether the destination was translated.
