@@ -47,14 +47,14 @@ func cookieOf(ns int) (cookie uint64, err error) {
 	return cookie, nil
 }
 
-// points are where the programs are attached.
+// points are where the programs are attached. That of Learn is attached when it is needed.
 func (o Options) points() map[string]ebpf.AttachType {
 	all := map[string]ebpf.AttachType{
 		sockProgSluiceConnect4: ebpf.AttachCGroupInet4Connect, sockProgSluiceConnect6: ebpf.AttachCGroupInet6Connect,
 		sockProgSluiceSendmsg4: ebpf.AttachCGroupUDP4Sendmsg, sockProgSluiceSendmsg6: ebpf.AttachCGroupUDP6Sendmsg,
 		sockProgSluiceRecvmsg4: ebpf.AttachCGroupUDP4Recvmsg, sockProgSluiceRecvmsg6: ebpf.AttachCGroupUDP6Recvmsg,
 		sockProgSluiceGetpeer4: ebpf.AttachCgroupInet4GetPeername, sockProgSluiceGetpeer6: ebpf.AttachCgroupInet6GetPeername,
-		sockProgSluiceLearn: ebpf.AttachCGroupSockOps, sockProgSluiceRelease: ebpf.AttachCgroupInetSockRelease,
+		sockProgSluiceRelease: ebpf.AttachCgroupInetSockRelease,
 	}
 	if o.GuardNodePorts {
 		all[sockProgSluiceBind4], all[sockProgSluiceBind6] = ebpf.AttachCGroupInet4Bind, ebpf.AttachCGroupInet6Bind
@@ -73,7 +73,7 @@ func (c *Conn) phases() [][]string {
 		case len(c.moves) == 0 && !choosing(program):
 			phase = 0
 		case len(c.moves) == 0:
-		case slices.Contains([]ebpf.AttachType{ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupSockOps}, at):
+		case slices.Contains([]ebpf.AttachType{ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect}, at):
 			phase = 0
 		case at == ebpf.AttachCGroupUDP4Sendmsg || at == ebpf.AttachCGroupUDP6Sendmsg:
 			phase = 1

@@ -132,6 +132,7 @@ func TestPods(t *testing.T) {
 	self := service("10.96.0.2:80", 6, OfPods, "10.1.0.1:8080")
 	self = append(self, Member{Pool([]byte(self[0].Data)[:16]), netip.MustParseAddrPort("10.1.0.1:0")}.Entry())
 	n.write(slices.Concat(other, self)...)
+	n.learn()
 	want := func(vip, backend string) {
 		t.Helper()
 		if got := try(vip); got != backend {
@@ -144,9 +145,12 @@ func TestPods(t *testing.T) {
 	n.write(PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))
 	want("10.96.0.1:80", "127.0.0.1:8080")
 	want("10.96.0.2:80", "none") // it would connect to itself
-	f := Frontend{At: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: 6, Clients: OfPods, Pool: Pool([]byte(other[0].Data)[:16]), Count: 1, Remote: true}
-	n.write(f.Entry())
-	want("10.96.0.1:80", "127.0.0.1:8080") // no backend is on this node
+	f := Frontend{At: netip.MustParseAddrPort("10.96.0.2:80"), Protocol: 6, Clients: OfPods, Pool: Pool([]byte(self[0].Data)[:16]), Count: 1}
+	for local, backend := range map[string]string{"10.1.0.1": "none", "10.1.0.65": "none", "10.1.0.2": "10.1.0.1:8080"} {
+		f.Strangers = Strangers([]netip.Addr{netip.MustParseAddr(local)})
+		n.write(f.Entry())
+		want("10.96.0.2:80", backend) // the last set is wrong: the members are not read then
+	}
 }
 
 func TestNodePort(t *testing.T) {

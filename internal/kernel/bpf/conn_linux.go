@@ -153,6 +153,10 @@ func (c *Conn) Write(ctx context.Context, steps []Step) error {
 	if err := c.open(); err != nil {
 		return err
 	}
+	return c.changeTables(func() error { return c.writeAll(ctx, steps) })
+}
+
+func (c *Conn) writeAll(ctx context.Context, steps []Step) error {
 	for i := range steps {
 		if i%1024 == 0 && ctx.Err() != nil {
 			return ctx.Err()

@@ -37,7 +37,17 @@ type Frontend struct {
 	Scheduler Scheduler
 	Sticky    bool // a client stays on the backend that the packet plane has chosen for it (Lease)
 	Ramps     bool // backends may be new, and get a part of their share (Conn.Ramp)
-	Remote    bool // the pool has no Member with port 0
+	Strangers uint64 // of the pool's backends on this node; 0 is always right
+}
+
+// Strangers returns a set of the last 6 bits of addresses: no address in the list ends with them. A client with such an address is
+// not searched for among the backends.
+func Strangers(local []netip.Addr) uint64 {
+	set := ^uint64(0)
+	for _, a := range local {
+		set &^= 1 << (a.As16()[15] & 63)
+	}
+	return set
 }
 
 // Entry encodes it.
@@ -51,10 +61,7 @@ func (f Frontend) Entry() Entry {
 	if f.Ramps {
 		choice[2] = 1
 	}
-	if f.Remote {
-		choice[3] = 1
-	}
-	return entry(Frontends, k, append(v, choice...))
+	return entry(Frontends, k, append(append(v, choice...), native64(f.Strangers)...))
 }
 
 // Slot is a numbered backend of a pool. A backend may have several slots.
@@ -115,7 +122,7 @@ func (t Table) sizes() (key, value int) {
 	case NodePorts:
 		return 20, 4
 	case Frontends:
-		return 20, 24
+		return 20, 32
 	default:
 		return 0, 0
 	}

@@ -82,6 +82,16 @@ func (n *node) write(list ...Entry) {
 	}
 }
 
+// learn makes programs learn the addresses of clients until the test ends.
+func (n *node) learn() {
+	n.t.Helper()
+	l, err := n.conn.attachLearn()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = l.Close() }) // that detaches it
+}
+
 func (n *node) run(f func() error) {
 	n.t.Helper()
 	if err := n.inside(f); err != nil {

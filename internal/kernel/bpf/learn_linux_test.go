@@ -1,10 +1,14 @@
 package bpf
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
@@ -56,5 +60,86 @@ func TestConnectedUDPShowsTheAddressOfAPod(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// learningPod is a pod with a backend of the Service, and a server at its own address.
+type learningPod struct {
+	n      *node
+	own    string
+	inside func(func() error) error
+}
+
+func newLearningPod(n *node, own string) *learningPod {
+	n.t.Helper()
+	netns := kerneltest.Namespace(n.t)
+	address4(n.t, netns, own+"/32")
+	serve(n.t, netns, own+":8080")
+	serve(n.t, netns, "127.0.0.1:8080")
+	return &learningPod{n, own, lab.Inside(n.t, n.opt.Cgroup, netns)}
+}
+
+// connects reports whether the pod reaches an address.
+func (p *learningPod) connects(to string) bool {
+	return p.inside(func() error { _, _, err := ask(to); return err }) == nil
+}
+
+// isLearning reports whether the program that learns is attached.
+func (n *node) isLearning() bool {
+	n.t.Helper()
+	fd, err := unix.Open(n.opt.Cgroup, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }() // it was only read from
+	found, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: ebpf.AttachCGroupSockOps})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return len(found.Programs) > 0
+}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// Addresses are learned for a while after the start, and again when an unknown client connects to a Service.
+func TestLearn(t *testing.T) {
+	n := newNode(t)
+	n.write(append(service(vip, 6, OfPods, "127.0.0.1:8080"), PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))...)
+	first, second := newLearningPod(n, "10.1.0.1"), newLearningPod(n, "10.1.0.2")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.conn.Learn(ctx, 300*time.Millisecond, func(err error) { t.Error(err) }) }()
+	eventually(t, "the first pod is known", func() bool { return first.connects("10.1.0.1:8080") && first.connects(vip) })
+	eventually(t, "nothing is learned", func() bool { return !n.isLearning() })
+	if !second.connects("10.1.0.2:8080") || second.connects(vip) {
+		t.Error("a pod is known that has connected while nothing was learned")
+	}
+	eventually(t, "the second pod is known", func() bool { return second.connects("10.1.0.2:8080") && second.connects(vip) })
+	if !first.connects(vip) {
+		t.Error("the first pod is unknown again")
+	}
+	eventually(t, "nothing is learned again", func() bool { return !n.isLearning() })
+	second.connects(vip)
+	if n.isLearning() {
+		t.Error("a known pod makes programs learn")
+	}
+	third := newLearningPod(n, "10.2.0.3") // pods have other addresses, and it may have one of these too
+	for range 2 {
+		eventually(t, "a client that is no known pod makes programs learn", func() bool { return !third.connects(vip) && n.isLearning() })
+		if !third.connects("10.2.0.3:8080") {
+			t.Error("no server")
+		}
+		eventually(t, "nothing is learned", func() bool { return !n.isLearning() })
+	}
+	cancel()
+	if err := <-ended; err != nil || n.isLearning() {
+		t.Errorf("Learn returns %v, and programs learn: %t", err, n.isLearning())
 	}
 }

@@ -35,7 +35,7 @@ const requestSize = 56
 // Requests calls a function with the requests of programs until the context ends, and returns nil then. Those that were made while nobody
 // called it may be among them. When many are made at once, some are lost.
 func (c *Conn) Requests(ctx context.Context, do func(Request)) error {
-	r, err := c.requests()
+	r, err := c.reader(sockMapRequests)
 	if err != nil {
 		return fmt.Errorf("open the requests of programs: %w", err)
 	}
@@ -59,13 +59,14 @@ func (c *Conn) Requests(ctx context.Context, do func(Request)) error {
 	}
 }
 
-func (c *Conn) requests() (*ringbuf.Reader, error) {
+// reader returns what programs write to a ring buffer.
+func (c *Conn) reader(name string) (*ringbuf.Reader, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	return ringbuf.NewReader(c.maps[sockMapRequests])
+	return ringbuf.NewReader(c.maps[name])
 }
 
 // Lease lets programs choose a backend for a client for some time.

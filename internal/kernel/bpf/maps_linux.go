@@ -136,7 +136,7 @@ func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	if m != nil || err != nil {
 		return m, err
 	}
-	if ms = ms.Copy(); ms.MaxEntries == 1 {
+	if ms = ms.Copy(); isTable(ms.Name) {
 		ms.MaxEntries = c.firstSize()
 	}
 	if m, err = ebpf.NewMap(ms); err != nil {

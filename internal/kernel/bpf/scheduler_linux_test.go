@@ -63,6 +63,7 @@ func TestByHashOfPods(t *testing.T) {
 		list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(fmt.Sprint("127.0.0.1:", 8080+i)), 1}.Entry())
 	}
 	n.write(list...)
+	n.learn()
 	hit := map[string]bool{}
 	for i := range 8 {
 		own := netip.AddrFrom4([4]byte{10, 1, byte(i), byte(3 * i)})

@@ -23,6 +23,7 @@ const (
 	sockMapCounts          = "counts"
 	sockMapExempt          = "exempt"
 	sockMapFrontends       = "frontends"
+	sockMapGeneration      = "generation"
 	sockMapLeases          = "leases"
 	sockMapLoads           = "loads"
 	sockMapMembers         = "members"
@@ -31,9 +32,11 @@ const (
 	sockMapNodePorts       = "node_ports"
 	sockMapOriginals       = "originals"
 	sockMapPodPrefixes     = "pod_prefixes"
+	sockMapReported        = "reported"
 	sockMapRequests        = "requests"
 	sockMapSlots           = "slots"
 	sockMapUdpSockets      = "udp_sockets"
+	sockMapUnknownClients  = "unknown_clients"
 	sockProgSluiceBind4    = "sluice_bind4"
 	sockProgSluiceBind6    = "sluice_bind6"
 	sockProgSluiceConnect4 = "sluice_connect4"
@@ -112,24 +115,27 @@ type sockProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockMapSpecs struct {
-	Chosen      *ebpf.MapSpec `ebpf:"chosen"`
-	Clients     *ebpf.MapSpec `ebpf:"clients"`
-	Connections *ebpf.MapSpec `ebpf:"connections"`
-	Counted     *ebpf.MapSpec `ebpf:"counted"`
-	Counts      *ebpf.MapSpec `ebpf:"counts"`
-	Exempt      *ebpf.MapSpec `ebpf:"exempt"`
-	Frontends   *ebpf.MapSpec `ebpf:"frontends"`
-	Leases      *ebpf.MapSpec `ebpf:"leases"`
-	Loads       *ebpf.MapSpec `ebpf:"loads"`
-	Members     *ebpf.MapSpec `ebpf:"members"`
-	Newcomers   *ebpf.MapSpec `ebpf:"newcomers"`
-	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
-	NodePorts   *ebpf.MapSpec `ebpf:"node_ports"`
-	Originals   *ebpf.MapSpec `ebpf:"originals"`
-	PodPrefixes *ebpf.MapSpec `ebpf:"pod_prefixes"`
-	Requests    *ebpf.MapSpec `ebpf:"requests"`
-	Slots       *ebpf.MapSpec `ebpf:"slots"`
-	UdpSockets  *ebpf.MapSpec `ebpf:"udp_sockets"`
+	Chosen         *ebpf.MapSpec `ebpf:"chosen"`
+	Clients        *ebpf.MapSpec `ebpf:"clients"`
+	Connections    *ebpf.MapSpec `ebpf:"connections"`
+	Counted        *ebpf.MapSpec `ebpf:"counted"`
+	Counts         *ebpf.MapSpec `ebpf:"counts"`
+	Exempt         *ebpf.MapSpec `ebpf:"exempt"`
+	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
+	Generation     *ebpf.MapSpec `ebpf:"generation"`
+	Leases         *ebpf.MapSpec `ebpf:"leases"`
+	Loads          *ebpf.MapSpec `ebpf:"loads"`
+	Members        *ebpf.MapSpec `ebpf:"members"`
+	Newcomers      *ebpf.MapSpec `ebpf:"newcomers"`
+	NodeAddrs      *ebpf.MapSpec `ebpf:"node_addrs"`
+	NodePorts      *ebpf.MapSpec `ebpf:"node_ports"`
+	Originals      *ebpf.MapSpec `ebpf:"originals"`
+	PodPrefixes    *ebpf.MapSpec `ebpf:"pod_prefixes"`
+	Reported       *ebpf.MapSpec `ebpf:"reported"`
+	Requests       *ebpf.MapSpec `ebpf:"requests"`
+	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	UdpSockets     *ebpf.MapSpec `ebpf:"udp_sockets"`
+	UnknownClients *ebpf.MapSpec `ebpf:"unknown_clients"`
 }
 
 // sockVariableSpecs contains global variables before they are loaded into the kernel.
@@ -162,24 +168,27 @@ func (o *sockObjects) Close() error {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockMaps struct {
-	Chosen      *ebpf.Map `ebpf:"chosen"`
-	Clients     *ebpf.Map `ebpf:"clients"`
-	Connections *ebpf.Map `ebpf:"connections"`
-	Counted     *ebpf.Map `ebpf:"counted"`
-	Counts      *ebpf.Map `ebpf:"counts"`
-	Exempt      *ebpf.Map `ebpf:"exempt"`
-	Frontends   *ebpf.Map `ebpf:"frontends"`
-	Leases      *ebpf.Map `ebpf:"leases"`
-	Loads       *ebpf.Map `ebpf:"loads"`
-	Members     *ebpf.Map `ebpf:"members"`
-	Newcomers   *ebpf.Map `ebpf:"newcomers"`
-	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
-	NodePorts   *ebpf.Map `ebpf:"node_ports"`
-	Originals   *ebpf.Map `ebpf:"originals"`
-	PodPrefixes *ebpf.Map `ebpf:"pod_prefixes"`
-	Requests    *ebpf.Map `ebpf:"requests"`
-	Slots       *ebpf.Map `ebpf:"slots"`
-	UdpSockets  *ebpf.Map `ebpf:"udp_sockets"`
+	Chosen         *ebpf.Map `ebpf:"chosen"`
+	Clients        *ebpf.Map `ebpf:"clients"`
+	Connections    *ebpf.Map `ebpf:"connections"`
+	Counted        *ebpf.Map `ebpf:"counted"`
+	Counts         *ebpf.Map `ebpf:"counts"`
+	Exempt         *ebpf.Map `ebpf:"exempt"`
+	Frontends      *ebpf.Map `ebpf:"frontends"`
+	Generation     *ebpf.Map `ebpf:"generation"`
+	Leases         *ebpf.Map `ebpf:"leases"`
+	Loads          *ebpf.Map `ebpf:"loads"`
+	Members        *ebpf.Map `ebpf:"members"`
+	Newcomers      *ebpf.Map `ebpf:"newcomers"`
+	NodeAddrs      *ebpf.Map `ebpf:"node_addrs"`
+	NodePorts      *ebpf.Map `ebpf:"node_ports"`
+	Originals      *ebpf.Map `ebpf:"originals"`
+	PodPrefixes    *ebpf.Map `ebpf:"pod_prefixes"`
+	Reported       *ebpf.Map `ebpf:"reported"`
+	Requests       *ebpf.Map `ebpf:"requests"`
+	Slots          *ebpf.Map `ebpf:"slots"`
+	UdpSockets     *ebpf.Map `ebpf:"udp_sockets"`
+	UnknownClients *ebpf.Map `ebpf:"unknown_clients"`
 }
 
 func (m *sockMaps) Close() error {
@@ -191,6 +200,7 @@ func (m *sockMaps) Close() error {
 		m.Counts,
 		m.Exempt,
 		m.Frontends,
+		m.Generation,
 		m.Leases,
 		m.Loads,
 		m.Members,
@@ -199,9 +209,11 @@ func (m *sockMaps) Close() error {
 		m.NodePorts,
 		m.Originals,
 		m.PodPrefixes,
+		m.Reported,
 		m.Requests,
 		m.Slots,
 		m.UdpSockets,
+		m.UnknownClients,
 	)
 }
 

@@ -299,6 +299,7 @@ func TestUDPNowhere(t *testing.T) {
 	serve(t, pod, "10.1.0.1:8080")
 	n.write(append(service(dns4, 17, OfNode, "127.0.0.1:53"), PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))...)
 	n.write(service(dns4, 17, OfPods, "127.0.0.1:53")...)
+	n.learn()
 	try := func() error {
 		s, err := openSocket(unix.AF_INET)
 		if err != nil {

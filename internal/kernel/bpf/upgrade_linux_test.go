@@ -138,6 +138,7 @@ func (n *upgraded) begin() {
 		n.sends.close()
 		_ = n.tcp.Close() // nothing is left to lose
 	})
+	n.learn()
 	if err := n.inPod(func() error { _, _, err := ask("10.1.0.1:53"); return err }); err != nil { // its address is known from now on
 		n.t.Fatal(err)
 	}

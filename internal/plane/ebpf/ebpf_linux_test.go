@@ -2,6 +2,8 @@ package ebpf
 
 import (
 	"context"
+	"encoding/binary"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -104,32 +106,39 @@ func TestGuardedNodePorts(t *testing.T) {
 	}
 }
 
-// A frontend says that its pool has no backend on this node if, and only if, the pool has no member for one.
-func TestRemote(t *testing.T) {
+// The address of each backend on this node is among those that programs search for; of a pool without any, none is.
+func TestStrangers(t *testing.T) {
 	k := bpf.NewFake()
 	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
 	state, err := k.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	here := map[string]bool{}
+	here := map[string][]netip.Addr{}
 	for key := range state {
 		if key.Table == bpf.Members && key.Data[32:34] == "\x00\x00" { // the port
-			here[key.Data[:16]] = true
+			here[key.Data[:16]] = append(here[key.Data[:16]], netip.AddrFrom16([16]byte([]byte(key.Data[16:32]))))
 		}
 	}
-	seen := map[byte]int{}
+	with, without := 0, 0
 	for key, value := range state {
 		if key.Table != bpf.Frontends {
 			continue
 		}
-		remote := value[23]
-		seen[remote]++
-		if (remote == 1) == here[value[:16]] {
-			t.Errorf("%s: remote is %d, and the pool has a backend on this node: %t", key, remote, here[value[:16]])
+		local := here[value[:16]]
+		if got, want := binary.NativeEndian.Uint64([]byte(value[24:])), bpf.Strangers(local); got != want {
+			t.Errorf("%s: strangers are %x, want %x, as %s are on this node", key, got, want, local)
+		}
+		if len(local) > 0 {
+			with++
+		} else {
+			without++
 		}
 	}
-	if seen[0] == 0 || seen[1] == 0 || len(seen) != 2 {
-		t.Errorf("frontends by that: %v, want some of both", seen)
+	if with == 0 || without == 0 {
+		t.Errorf("%d frontends with backends on this node, %d without, want some of both", with, without)
+	}
+	if got := bpf.Strangers([]netip.Addr{netip.MustParseAddr("10.1.0.67"), netip.MustParseAddr("fd00::1")}); got != ^uint64(1<<3|1<<1) {
+		t.Errorf("Strangers returns %x", got)
 	}
 }

@@ -102,7 +102,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	opened.Parts = append(opened.Parts,
 		plane.Part{Follower: &proof{conn: conn, log: s.Log}},
 		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
-		destroyer(s, o, conn), leases(s, on, conn), exempt)
+		destroyer(s, o, conn), leases(s, on, conn), learner(s, conn), exempt)
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
 		packets, done, err := on.Reader(ctx)
 		if err != nil {

@@ -88,7 +88,7 @@ func (r *rendering) port(name cluster.Name, p *route.Port) {
 			r.add(bpf.Frontend{
 				At: netip.AddrPortFrom(addrOf(p, f), f.Port), Protocol: uint8(p.Protocol), Clients: bpf.Clients(clients),
 				Pool: poolOf(name, p, way.Pool), Count: len(slots[way.Pool]),
-				Scheduler: schedulerOf(p), Sticky: p.Affinity > 0, Ramps: p.SlowStart > 0, Remote: len(local[way.Pool]) == 0,
+				Scheduler: schedulerOf(p), Sticky: p.Affinity > 0, Ramps: p.SlowStart > 0, Strangers: bpf.Strangers(local[way.Pool]),
 			}.Entry())
 		}
 	}

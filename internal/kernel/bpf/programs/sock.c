@@ -55,7 +55,8 @@ struct frontend {
 	__u8 scheduler;
 	__u8 sticky; // a client stays on the backend that the packet plane has chosen for it
 	__u8 ramps;  // some backends may be new, and get a part of their share
-	__u8 remote; // no backend of the pool is on this node: no client can be one
+	__u8 zero;
+	__u64 strangers; // bit n: no backend of the pool on this node has an address that ends with these 6 bits
 };
 
 struct slot_key {
@@ -113,6 +114,12 @@ struct client_key {
 	__u32 zero;
 };
 
+// The address of a client.
+struct source {
+	struct address addr;
+	__u64 generation; // of the maps by which it is the address of a pod; 0: unknown
+};
+
 // A socket that is connected to a backend in place of a Service.
 struct connected {
 	__u64 socket;
@@ -125,6 +132,13 @@ struct flow_key {
 	__u64 socket;
 	struct endpoint to;
 	__u32 protocol;
+};
+
+// The backend that a UDP socket has chosen for a Service.
+struct choice {
+	struct endpoint backend;
+	__u32 zero;
+	__u64 generation; // of the maps by which the choice was right; 0: unknown
 };
 
 // The network namespace of the node.
@@ -196,6 +210,14 @@ struct {
 	__type(value, __u32);
 } pod_prefixes SEC(".maps");
 
+// The number of the state that the maps above are in. It is odd while they are written, and differs after that.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} generation SEC(".maps");
+
 // Maps that other parts of user space write.
 
 // The ids of cgroups: connections of processes in them, and below, are for packets.
@@ -231,6 +253,20 @@ struct {
 	__uint(max_entries, 65536);
 } requests SEC(".maps");
 
+// Network namespaces of unknown clients, one in a second at most. While nobody reads it, it is full, and further ones are lost.
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} unknown_clients SEC(".maps");
+
+// The time of the last entry of unknown_clients.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} reported SEC(".maps");
+
 // Open connections to backends of frontends that are by_load.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -253,7 +289,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, struct client_key);
-	__type(value, struct address);
+	__type(value, struct source);
 } clients SEC(".maps");
 
 // From the Service to the backend that a UDP socket has chosen for it.
@@ -261,7 +297,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct flow_key);
-	__type(value, struct endpoint);
+	__type(value, struct choice);
 } chosen SEC(".maps");
 
 // The Service to which a TCP socket has connected, for what its program sees as its peer. Cookies of sockets count up, so
@@ -327,6 +363,14 @@ static always_inline struct address mapped(__u32 addr)
 	return a;
 }
 
+// settled returns the generation of the maps; 0 while they are written.
+static always_inline __u64 settled(void)
+{
+	__u32 only = 0;
+	__u64 *g = bpf_map_lookup_elem(&generation, &only);
+	return g && !(*g & 1) ? *g : 0;
+}
+
 static always_inline int has_member(const struct pool *p, const struct endpoint *backend)
 {
 	struct member_key k = { .pool = *p, .backend = *backend };
@@ -354,20 +398,42 @@ struct client {
 	struct address addr; // of a pod
 };
 
+// report lets user space know of an unknown client, so that it attaches sluice_learn.
+static always_inline void report(__u64 netns)
+{
+	const __u64 second = 1000000000;
+	__u32 only = 0;
+	__u64 now = bpf_ktime_get_ns(), *last = bpf_map_lookup_elem(&reported, &only);
+	if (!last || now - *last < second)
+		return;
+	*last = now;
+	bpf_ringbuf_output(&unknown_clients, &netns, sizeof(netns), 0);
+}
+
 // is_pod finds the address of a client, and reports whether it is known to be a pod of this node, other than a
 // backend of the pool: a connection of a backend to itself needs source NAT.
 static always_inline int is_pod(struct client *c, const struct endpoint *to, const struct frontend *f)
 {
 	struct client_key k = { .netns = c->netns, .is4 = is4(&to->addr) };
-	struct address *own = bpf_map_lookup_elem(&clients, &k);
-	if (!own)
+	__u64 now = settled(); // before any map is read
+	struct source *own = bpf_map_lookup_elem(&clients, &k);
+	if (!own) {
+		report(c->netns);
 		return 0;
-	struct prefix whole = { .bits = 128, .addr = *own };
-	if (!bpf_map_lookup_elem(&pod_prefixes, &whole))
-		return 0;
-	struct endpoint self = { .addr = *own };
-	c->addr = *own;
-	return f->remote || !has_member(&f->pool, &self);
+	}
+	c->addr = own->addr;
+	if (!now || own->generation != now) {
+		struct prefix whole = { .bits = 128, .addr = own->addr };
+		if (!bpf_map_lookup_elem(&pod_prefixes, &whole)) {
+			report(c->netns); // it may have several addresses
+			return 0;
+		}
+		own->generation = now;
+	}
+	if (f->strangers >> (bpf_ntohl(c->addr.word[3]) & 63) & 1)
+		return 1;
+	struct endpoint self = { .addr = c->addr };
+	return !has_member(&f->pool, &self);
 }
 
 // is_bound reports whether the program has chosen the source of the connection.
@@ -412,15 +478,26 @@ static always_inline int is_exempt(void)
 	return 0;
 }
 
-// decidable finds the frontend of a connection that can be decided here.
-static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c)
+// allowed finds the frontend of a connection, unless its socket or process makes it one for packets.
+static always_inline struct frontend *allowed(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c)
 {
 	c->netns = bpf_get_netns_cookie(ctx);
 	c->kind = c->netns == node_netns ? of_node : of_pods;
 	struct frontend *f = frontend_of(to, ctx->protocol, c->kind);
-	if (!f || is_bound(ctx) || is_exempt() || (c->kind == of_pods && !is_pod(c, to, f)))
-		return 0;
-	return f;
+	return !f || is_bound(ctx) || is_exempt() ? 0 : f;
+}
+
+// is_known reports whether a client is the node or a known pod.
+static always_inline int is_known(struct client *c, const struct endpoint *to, const struct frontend *f)
+{
+	return c->kind == of_node || is_pod(c, to, f);
+}
+
+// decidable finds the frontend of a connection that can be decided here.
+static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c)
+{
+	struct frontend *f = allowed(ctx, to, c);
+	return f && is_known(c, to, f) ? f : 0;
 }
 
 static always_inline __u32 mix(__u32 h)
@@ -574,39 +651,50 @@ static always_inline void remember(const struct connected *is)
 	c->socket = is->socket;
 }
 
-// balance chooses a backend, and returns 0 if the packet plane must.
-static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+// connect_tcp chooses a backend for a connection, and returns 0 if the packet plane must.
+static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
-	__u8 protocol = ctx->protocol;
 	struct client client = {};
 	struct frontend *f = decidable(ctx, to, &client);
+	if (!f || !choose(f, to, IPPROTO_TCP, &client, backend))
+		return 0;
+	count(&f->pool);
+	struct connected c = { .socket = bpf_get_socket_cookie(ctx), .backend = *backend, .service = *to, .pool = f->pool, .netns = client.netns };
+	remember(&c);
+	burden(f, c.socket, backend);
+	return 1;
+}
+
+// balance chooses a backend for a datagram of a socket that is not connected, and returns 0 if the packet plane must. It repeats the
+// choice for the last datagram without a check, if the maps have not changed since the last check.
+static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+{
+	__u64 now = settled(); // before any map is read
+	struct client client = {};
+	struct frontend *f = allowed(ctx, to, &client);
 	if (!f)
 		return 0;
-	struct flow_key k = { .to = *to, .protocol = protocol };
-	if (protocol == IPPROTO_UDP) {
-		k.socket = bpf_get_socket_cookie(ctx);
-		struct endpoint *last = bpf_map_lookup_elem(&chosen, &k);
-		if (last && has_member(&f->pool, last)) {
-			*backend = *last;
-			k.to = *backend;
-			if (!bpf_map_lookup_elem(&originals, &k)) // it was evicted
-				bpf_map_update_elem(&originals, &k, to, BPF_ANY);
-			return 1;
-		}
+	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *to, .protocol = IPPROTO_UDP };
+	struct choice *last = bpf_map_lookup_elem(&chosen, &k);
+	if (last && now && last->generation == now) {
+		*backend = last->backend;
+		return 1;
 	}
-	if (!choose(f, to, protocol, &client, backend))
+	if (!is_known(&client, to, f))
 		return 0;
-	if (protocol == IPPROTO_UDP)
-		bpf_map_update_elem(&chosen, &k, backend, BPF_ANY);
-	count(&f->pool);
-	if (protocol == IPPROTO_UDP) {
-		k.to = *backend;
-		bpf_map_update_elem(&originals, &k, to, BPF_ANY);
+	if (last && has_member(&f->pool, &last->backend)) {
+		*backend = last->backend;
+		last->generation = now;
 	} else {
-		struct connected c = { .socket = bpf_get_socket_cookie(ctx), .backend = *backend, .service = *to, .pool = f->pool, .netns = client.netns };
-		remember(&c);
-		burden(f, c.socket, backend);
+		if (!choose(f, to, IPPROTO_UDP, &client, backend))
+			return 0;
+		struct choice c = { .backend = *backend, .generation = now };
+		bpf_map_update_elem(&chosen, &k, &c, BPF_ANY);
+		count(&f->pool);
 	}
+	k.to = *backend;
+	if (!bpf_map_lookup_elem(&originals, &k))
+		bpf_map_update_elem(&originals, &k, to, BPF_ANY);
 	return 1;
 }
 
@@ -645,9 +733,9 @@ static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint
 		return 0;
 	struct connected c = { .socket = bpf_get_socket_cookie(ctx), .service = *to, .netns = client.netns };
 	struct flow_key k = { .socket = c.socket, .to = *to, .protocol = IPPROTO_UDP };
-	struct endpoint *last = bpf_map_lookup_elem(&chosen, &k);
-	if (last && has_member(&f->pool, last))
-		*backend = *last;
+	struct choice *last = bpf_map_lookup_elem(&chosen, &k);
+	if (last && has_member(&f->pool, &last->backend))
+		*backend = last->backend;
 	else if (!choose(f, to, IPPROTO_UDP, &client, backend))
 		return 0;
 	c.backend = *backend;
@@ -676,7 +764,7 @@ static always_inline int connect(struct bpf_sock_addr *ctx, const struct endpoin
 {
 	switch (ctx->protocol) {
 	case IPPROTO_TCP:
-		return balance(ctx, to, backend);
+		return connect_tcp(ctx, to, backend);
 	case IPPROTO_UDP:
 		return join(ctx, to, backend);
 	}
@@ -711,14 +799,14 @@ static always_inline int peer(struct bpf_sock_addr *ctx, struct endpoint *from)
 // original finds the Service to which a UDP socket has sent, or is connected.
 static always_inline int original(struct bpf_sock_addr *ctx, struct endpoint *from)
 {
-	if (ctx->protocol == IPPROTO_UDP && peer(ctx, from))
-		return 1;
+	struct bpf_sock *sk = ctx->sk;
+	if (ctx->protocol == IPPROTO_UDP && sk && sk->dst_port)
+		return peer(ctx, from);
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *from, .protocol = ctx->protocol };
 	struct endpoint *to = bpf_map_lookup_elem(&originals, &k);
-	if (!to)
-		return 0;
-	*from = *to;
-	return 1;
+	if (to)
+		*from = *to;
+	return to || (ctx->protocol == IPPROTO_UDP && peer(ctx, from)); // it was connected before
 }
 
 static always_inline struct endpoint read4(struct bpf_sock_addr *ctx)
@@ -761,9 +849,11 @@ static always_inline void learn(__u64 netns, const struct address *own)
 	if (k.is4 ? !own->word[3] || (own->word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000)
 		  : own->word[0] == 0 || (own->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
 		return; // none, loopback, link-local: not what other connections have
-	struct address *last = bpf_map_lookup_elem(&clients, &k);
-	if (!last || !equal(last, own))
-		bpf_map_update_elem(&clients, &k, own, BPF_ANY);
+	struct source *last = bpf_map_lookup_elem(&clients, &k);
+	if (last && equal(&last->addr, own))
+		return;
+	struct source now = { .addr = *own };
+	bpf_map_update_elem(&clients, &k, &now, BPF_ANY);
 }
 
 // learn_connected remembers the source address of a connected UDP socket, when its program asks for the peer or receives. There is no
@@ -810,7 +900,8 @@ ADDRESS_PROGRAM(sluice_recvmsg6, "cgroup/recvmsg6", 6, 1, seen_sender(ctx, &now)
 ADDRESS_PROGRAM(sluice_getpeer4, "cgroup/getpeername4", 4, 1, seen_peer(ctx, &now))
 ADDRESS_PROGRAM(sluice_getpeer6, "cgroup/getpeername6", 6, 1, seen_peer(ctx, &now))
 
-// sluice_learn remembers the source address of TCP connections.
+// sluice_learn remembers the source address of TCP connections. The kernel calls it five times for each connection of the node, so
+// it is attached only while clients are unknown.
 SEC("sockops") int sluice_learn(struct bpf_sock_ops *ctx)
 {
 	volatile struct bpf_sock_ops *v = ctx; // the verifier wants constant offsets

@@ -1,0 +1,75 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A socket repeats its choice without a check until the tables change. While they are written, each choice is checked.
+func TestRepeatedChoices(t *testing.T) {
+	const a, b = "127.0.0.1:53", "127.0.0.2:53"
+	n := dns(t)
+	entries := map[string][]Entry{a: service(dns4, 17, OfNode, a), b: service(dns4, 17, OfNode, b)}
+	n.with(unix.AF_INET, func(s *socket) error {
+		want := func(backend string) error {
+			for range 20 { // another choice would be the same one with a probability of 2^-20
+				if by, from, err := s.ask(dns4); err != nil || by != backend || from != dns4 {
+					return fmt.Errorf("%s answers, as %s, want %s: %w", by, from, backend, err)
+				}
+			}
+			return nil
+		}
+		first, _, err := s.ask(dns4)
+		if err != nil {
+			return err
+		}
+		other := map[string]string{a: b, b: a}[first]
+		n.unnoticed(Step{Entry: member(entries[first]), Remove: true})
+		if err := want(first); err != nil {
+			return fmt.Errorf("without a change of the generation: %w", err)
+		}
+		n.write(entries[other]...)
+		if err := want(other); err != nil {
+			return fmt.Errorf("after a change: %w", err)
+		}
+		n.beginChange()
+		n.unnoticed(Step{Entry: member(entries[other]), Remove: true})
+		for _, e := range entries[first] {
+			n.unnoticed(Step{Entry: e})
+		}
+		if err := want(first); err != nil {
+			return fmt.Errorf("during a change: %w", err)
+		}
+		return nil
+	})
+}
+
+// member returns the entry of the only backend of a Service.
+func member(list []Entry) Entry {
+	return list[slices.IndexFunc(list, func(e Entry) bool { return e.Table == Members })]
+}
+
+// unnoticed carries out a step without a new generation.
+func (n *node) unnoticed(s Step) {
+	n.t.Helper()
+	if err := n.conn.write(&s); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// beginChange begins a change, as a process does that ends before the change is complete.
+func (n *node) beginChange() {
+	n.t.Helper()
+	m := n.conn.maps[sockMapGeneration]
+	v, err := m.LookupBytes(native32(0))
+	if err == nil {
+		err = m.Put(native32(0), native64(binary.NativeEndian.Uint64(v)|1))
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
