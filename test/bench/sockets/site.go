@@ -53,8 +53,9 @@ type way struct {
 // site is a node with both planes, and all ways.
 type site struct {
 	*pipeline
-	kernel *bpf.Conn
-	ways   []way
+	kernel     *bpf.Conn
+	ways       []way
+	introduced uint64 // connections that the programs have decided before the first measurement
 }
 
 // newSite makes a node with n Services in a lab.

@@ -796,17 +796,18 @@ static always_inline int peer(struct bpf_sock_addr *ctx, struct endpoint *from)
 	return 1;
 }
 
-// original finds the Service to which a UDP socket has sent, or is connected.
+// original finds the Service to which a UDP socket is connected, or has sent.
 static always_inline int original(struct bpf_sock_addr *ctx, struct endpoint *from)
 {
 	struct bpf_sock *sk = ctx->sk;
-	if (ctx->protocol == IPPROTO_UDP && sk && sk->dst_port)
+	if (sk && sk->dst_port)
 		return peer(ctx, from);
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *from, .protocol = ctx->protocol };
 	struct endpoint *to = bpf_map_lookup_elem(&originals, &k);
-	if (to)
-		*from = *to;
-	return to || (ctx->protocol == IPPROTO_UDP && peer(ctx, from)); // it was connected before
+	if (!to)
+		return 0;
+	*from = *to;
+	return 1;
 }
 
 static always_inline struct endpoint read4(struct bpf_sock_addr *ctx)
