@@ -95,7 +95,9 @@ func (e *env) probe(from, to string) (*lab.Host, lab.Probe, error) {
 	if client == e.lab.Outside || client == e.lab.Blocked {
 		p.From = netip.AddrPortFrom(client.Addr(target.Addr()), 0)
 	}
-	e.introduce(client, target.Addr())
+	if err := e.introduce(client, target.Addr()); err != nil {
+		return nil, lab.Probe{}, err
+	}
 	return client, p, e.noteDecided()
 }
 

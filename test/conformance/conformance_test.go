@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	cilium "github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
@@ -76,7 +79,8 @@ func ebpfPlane() Plane {
 		return plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Self: self}
 	}
 	return Plane{
-		Decided: func(host *lab.Host) (uint64, error) { return decidedAtSockets(setupOn(host)) },
+		Decided:  func(host *lab.Host) (uint64, error) { return decidedAtSockets(setupOn(host)) },
+		Learning: learning,
 		Need: func(t testing.TB) {
 			kerneltest.NeedPrograms(t)
 			bpffs = lab.BPFFS(t)
@@ -112,6 +116,17 @@ func ebpfPlane() Plane {
 			return list.([]plane.Part), nil
 		},
 	}
+}
+
+// learning reports whether the program that learns addresses is attached to the cgroup of a host.
+func learning(host *lab.Host) (bool, error) {
+	dir, err := os.Open(host.Cgroup())
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = dir.Close() }() // nothing was written to it
+	found, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: cilium.AttachCGroupSockOps})
+	return err == nil && len(found.Programs) > 0, err
 }
 
 // decidedAtSockets returns how many connections the programs of a host have decided.

@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -53,13 +54,30 @@ type client struct {
 
 // introduce makes a client connect to its node, as most pods have done before they connect to a Service. The
 // connection is reset.
-func (e *env) introduce(h *lab.Host, to netip.Addr) {
+func (e *env) introduce(h *lab.Host, to netip.Addr) error {
 	c := client{h, to.Is4()}
 	if !e.proxy.plane.Sockets || e.known[c] {
-		return
+		return nil
+	}
+	if len(e.known) == 0 {
+		if err := e.waitLearning(); err != nil {
+			return err
+		}
 	}
 	e.known[c] = true
 	h.Try(lab.Probe{Protocol: lab.TCP, To: netip.AddrPortFrom(e.lab.NodeA.Addr(to), 9), Timeout: time.Second})
+	return nil
+}
+
+// waitLearning waits until the proxy, which has just started, learns the addresses of clients.
+func (e *env) waitLearning() error {
+	return eventually(changeTimeout, func() error {
+		is, err := e.proxy.plane.Learning(e.lab.NodeA)
+		if err == nil && !is {
+			err = errors.New("addresses of clients are not learned")
+		}
+		return err
+	})
 }
 
 // change applies documents and removes objects. It first starts pods for all new endpoints.

@@ -212,9 +212,10 @@ func (s *stage) clients(kind int) (through, others []*client) {
 	return through, others
 }
 
-// learnPod makes the address of the pod known, by a TCP connection.
+// learnPod makes the address of the pod known, by a TCP connection. Without that the pod has no way to the Service.
 func (s *stage) learnPod() {
 	s.t.Helper()
+	s.learn()
 	err := s.pod(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -231,12 +232,39 @@ func (s *stage) learnPod() {
 		if err != nil {
 			return err
 		}
-		c, err := net.Dial("tcp", "10.1.0.1:99")
-		return errors.Join(err, c.Close(), l.Close())
+		defer func() { _ = l.Close() }() // nothing was written to it
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			err := errors.Join(connect("10.1.0.1:99"), connect(services[route.IPv4].String()))
+			if err == nil || time.Now().After(end) {
+				return err
+			}
+		}
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// connect connects by TCP, and closes the connection.
+func connect(to string) error {
+	c, err := net.Dial("tcp", to)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// learn makes programs learn addresses until the test ends.
+func (s *stage) learn() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.conn.Learn(ctx, time.Minute, func(err error) { s.t.Error(err) }) }()
+	s.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.t.Error(err)
+		}
+	})
 }
 
 func (s *stage) want(list []*client, want error) {
