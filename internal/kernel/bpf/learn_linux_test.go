@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// A pod that opens no TCP connections is known by its connected UDP sockets, once it asks one for its peer, as Go does, or receives from
-// it with the address of the sender, as the resolver of glibc does.
+// The programs learn the address of a pod without TCP connections from its connected UDP sockets: when it calls getpeername, as Go does, or
+// receives a datagram with the address of the sender, as the resolver of glibc does.
 func TestConnectedUDPShowsTheAddressOfAPod(t *testing.T) {
 	for name, use := range map[string]func(fd int) error{
 		"getpeername": func(fd int) error { _, err := unix.Getpeername(fd); return err },
