@@ -212,7 +212,7 @@ func (s *stage) clients(kind int) (through, others []*client) {
 	return through, others
 }
 
-// learnPod makes the address of the pod known, by a TCP connection.
+// learnPod opens a TCP connection, by which the programs learn the address of the pod.
 func (s *stage) learnPod() {
 	s.t.Helper()
 	err := s.pod(func() error {

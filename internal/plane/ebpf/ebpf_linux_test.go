@@ -17,7 +17,7 @@ func TestEveryShape(t *testing.T) {
 	}
 }
 
-// roundTrip writes every shape, and verifies that neither the same plane nor a new one finds anything to write.
+// roundTrip writes every shape, and verifies that afterwards neither the same plane nor a new one plans a step.
 func roundTrip(t *testing.T, k Kernel, opt route.Options) {
 	opt.ListLocal = true
 	change := planetest.Compile(planetest.EveryShape(), opt)
@@ -48,7 +48,7 @@ func apply(t *testing.T, p *Plane, change route.Change) {
 	}
 }
 
-// What the programs decide, and what they leave to the packet plane.
+// Only frontends that programs can decide exactly get entries.
 func TestDecisions(t *testing.T) {
 	opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
 	k := bpf.NewFake()
@@ -86,7 +86,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// With the option all NodePorts are noted, also those that are for packets; without, none.
+// With GuardNodePorts all NodePorts get entries, also those that are served by packets; without it none do.
 func TestGuardedNodePorts(t *testing.T) {
 	for _, guard := range []bool{false, true} {
 		k := bpf.NewFake()
@@ -104,7 +104,7 @@ func TestGuardedNodePorts(t *testing.T) {
 	}
 }
 
-// A frontend says that its pool has no backend on this node if, and only if, the pool has no member for one.
+// A frontend is Remote if and only if its pool has no Member with port 0.
 func TestRemote(t *testing.T) {
 	k := bpf.NewFake()
 	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
