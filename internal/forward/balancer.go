@@ -64,7 +64,7 @@ func NewBalancer(t *Target) *Balancer {
 	return b
 }
 
-// subscribe makes the Balancer tell an Engine which backends have left.
+// subscribe makes the Balancer notify an Engine of backends that have left.
 func (b *Balancer) subscribe(e *Engine) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,8 +74,7 @@ func (b *Balancer) subscribe(e *Engine) {
 	}
 }
 
-// Forget forgets the clients of affinity. A Balancer that is not used any more would take up room for those
-// of others.
+// Forget removes the clients of affinity of a Balancer that is not used any more: they count for the limit of all Balancers.
 func (b *Balancer) Forget() { b.affinity.keep(nil) }
 
 // Set changes the target. Connections to backends that are in no pool any more drain.

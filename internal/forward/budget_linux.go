@@ -33,7 +33,7 @@ func (b *budgets) take(client netip.Addr, now time.Time) bool {
 		b.all.take(rate{refusalsPerSecond, refusalsAtOnce}, now)
 }
 
-// budget is what is left of a rate.
+// budget is the unused part of a rate.
 type budget struct {
 	left float64
 	last time.Time

@@ -57,7 +57,7 @@ const connEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 // resetDelay is how long bytes that were received before a reset may take to reach the other peer.
 const resetDelay = time.Second
 
-// start connects the client to a backend. What the client sends meanwhile stays in the kernel.
+// start connects the client to a backend. Bytes that the client sends meanwhile stay in the kernel.
 func (c *conn) start() {
 	a := c.owner
 	c.list()
@@ -86,7 +86,7 @@ func (c *conn) evict(by any) {
 	c.giveWay()
 }
 
-// giveWay ends the connection for one of another client.
+// giveWay ends the connection to make room for one of another client.
 func (c *conn) giveWay() {
 	switch {
 	case c.state == closed:
@@ -153,7 +153,7 @@ func (c *conn) source(backend netip.Addr) netip.Addr {
 	return c.settings.balancer.target.Load().source(c.peer.Addr(), backend)
 }
 
-// refuse resets the client because this host has run out of something.
+// refuse resets the client because this host has run out of a resource.
 func (c *conn) refuse(reason string) {
 	c.owner.worker.engine.refuse(c.settings.balancer, reason)
 	c.abort()
@@ -312,7 +312,7 @@ func (c *conn) end() {
 	c.forget()
 }
 
-// forget removes what the loop knows of the connection, except for its sockets.
+// forget removes the connection from the lists of the loop, but not its sockets.
 func (c *conn) forget() {
 	w, b := c.owner.worker, c.settings.balancer
 	w.Stop(&c.timer)

@@ -192,7 +192,7 @@ func (d *direction) finish() {
 	stream.CloseWrite(d.to.fd)
 }
 
-// idle gives back what the direction does not need while nothing is moved.
+// idle releases the pipe when the direction has moved all bytes.
 func (d *direction) idle() {
 	d.putPipe()
 	d.bulk = d.bulk && d.moved >= bufferSize

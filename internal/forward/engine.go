@@ -20,7 +20,7 @@ type Engine struct {
 	flows       quota
 	remembered  quota                                 // clients of affinity
 	clients     *shares                               // of connections
-	beside      func(listeners int) (connections int) // the limit of connections; nil: it is that of the options
+	maximum     func(listeners int) (connections int) // the limit of connections; nil: that of the options
 	start       time.Time
 	refused     refusedBy
 	unreported  atomic.Int64
@@ -51,7 +51,7 @@ type server interface {
 	close() // no new connection is accepted; those that exist drain
 }
 
-// settings say where new connections of a Listener go.
+// settings decide about new connections of a Listener.
 type settings struct {
 	balancer *Balancer
 	admit    func(client netip.Addr) Admission
@@ -74,7 +74,7 @@ const (
 	reasonMemory      = "memory"
 )
 
-// shortage returns the reason if an error means that this host has run out of something; "": it
+// shortage returns the reason if an error means that this host has run out of a resource; "" if it
 // does not.
 func shortage(err error) string {
 	switch {
@@ -116,14 +116,14 @@ type quota struct {
 // release counts one less.
 func (q *quota) release() { q.open.Add(-1) }
 
-// Stats are the numbers of an Engine.
+// Stats are the counters and limits of an Engine.
 type Stats struct {
 	Connections, Flows       int64            // open now
 	MaxConnections, MaxFlows int64            // the limits of them
 	Refused                  map[string]int64 // since the start, by reason; all reasons are there
 
-	// Unreported is how many refusals of datagrams clients did not learn of, because the
-	// program is not allowed to send ICMP errors or cannot on this system, or because there
+	// Unreported counts refused datagrams for which the client got no ICMP error: the
+	// program is not allowed to send ICMP errors, the system does not support it, or there
 	// were too many.
 	Unreported int64
 }
@@ -136,7 +136,7 @@ func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, err
 	o = o.withDefaults(files)
 	e := &Engine{options: o, listeners: map[*Listener]struct{}{}, start: time.Now()}
 	if !fixed {
-		e.beside = func(listeners int) int { return maxConnections(files, o.MaxFlows+listeners) }
+		e.maximum = func(listeners int) int { return maxConnections(files, o.MaxFlows+listeners) }
 	}
 	e.connections.limit, e.flows.limit = int64(o.MaxConnections), int64(o.MaxFlows)
 	e.remembered.limit = maxRemembered
@@ -146,9 +146,9 @@ func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, err
 	return e, err
 }
 
-// maxConnections returns how many connections there may be by default, for a limit of file descriptors of which
-// flows and Listeners may have some. A connection has two. So that the program never runs out of them, which would
-// stop its other work and refuse all clients alike, connections leave some to pipes and to the rest of the program.
+// maxConnections returns the default limit of connections, for a limit of file descriptors and the number that flows
+// and Listeners may use. A connection has two. Connections leave some to pipes and to the rest of the program: without
+// file descriptors it could not work, and would refuse all clients alike.
 func maxConnections(files, others int) int {
 	pipes, program := min(files/8, 1024), max(files/16, 32)
 	return max(min(files/4*3, files-others-pipes-program)/2, files/16)
@@ -218,8 +218,8 @@ func (e *Engine) Listen(s Spec) (*Listener, error) {
 
 // fit makes the limit of connections follow the number of Listeners. The caller holds the lock.
 func (e *Engine) fit() {
-	if e.beside != nil {
-		e.clients.resize(int64(e.beside(len(e.listeners))))
+	if e.maximum != nil {
+		e.clients.resize(int64(e.maximum(len(e.listeners))))
 	}
 }
 
@@ -241,7 +241,7 @@ func (e *Engine) Discard() error {
 	return e.Run(ctx)
 }
 
-// Stats returns the numbers of this moment.
+// Stats returns the current counters and limits.
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		Connections: e.connections.open.Load(), MaxConnections: e.clients.limit(),
@@ -270,7 +270,7 @@ type Listener struct {
 // Addr returns the address, with the port that was chosen if Spec.Addr had none.
 func (l *Listener) Addr() netip.AddrPort { return l.server.addr() }
 
-// Set changes where new connections go. Those that exist stay where they are.
+// Set changes the Balancer and the admission of new connections. Existing connections keep their backends.
 func (l *Listener) Set(b *Balancer, admit func(client netip.Addr) Admission) {
 	b.subscribe(l.engine)
 	l.server.set(&settings{balancer: b, admit: admit})

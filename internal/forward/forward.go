@@ -1,6 +1,6 @@
 // Package forward balances connections in this process: it accepts a connection or receives a
 // datagram, chooses a backend, dials it and copies bytes in both directions. It needs no privilege
-// and no feature of a kernel, and knows nothing of Kubernetes.
+// and no feature of a kernel, and does not depend on Kubernetes.
 //
 // An Engine has Listeners. Each sends its clients to the backends of a Balancer, which several
 // Listeners may share.
@@ -41,7 +41,7 @@ type Backend struct {
 	Weight uint16
 }
 
-// Target says where the connections of a Balancer go. It does not change after it was set.
+// Target holds the backends of a Balancer and how it chooses among them. It does not change after it was set.
 type Target struct {
 	Scheduler Scheduler
 

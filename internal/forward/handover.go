@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Handed is what a Listener hands over to the next run of the program: file descriptors, and what this program
-// knows about them. It can be encoded as JSON.
+// Handed is the state of a Listener for the next run of the program: file descriptors, connections and
+// flows. It can be encoded as JSON.
 type Handed struct {
 	Socket int    // that listens; -1: it is closed
 	Conns  []Conn `json:",omitempty"`
@@ -89,8 +89,8 @@ func (h *Handed) Descriptors() []int {
 	return list
 }
 
-// Renumber replaces the file descriptors by those that this process has for them, and returns those that
-// nothing needs any more: they belong to connections and flows of which one was not received.
+// Renumber replaces the file descriptors by those of this process. It returns descriptors to close: they belong to
+// connections and flows of which another descriptor was not received.
 func (h *Handed) Renumber(numbers map[int]int) (rest []int) {
 	if _, is := numbers[h.Socket]; !is {
 		h.Socket = -1
@@ -118,8 +118,8 @@ func (h *Handed) Renumber(numbers map[int]int) (rest []int) {
 
 // handover is a system whose sockets another Engine can adopt.
 type handover interface {
-	// handOver takes the sockets of all Listeners out of the loops. What belongs to those that
-	// are closed has the key nil.
+	// handOver takes the sockets of all Listeners out of the loops. The key nil holds the connections of
+	// closed ones.
 	handOver(ctx context.Context, open map[server]*Listener) (map[*Listener]*Handed, error)
 
 	// retired returns a server without a socket. It closes the socket and the flows of what was handed over.
@@ -136,9 +136,9 @@ type heir interface {
 // errNoHandover is returned where sockets cannot be handed over.
 var errNoHandover = errors.New("sockets cannot be handed over on this system")
 
-// HandOver takes all sockets out of the Engine, so that the next run of the program can adopt them. The
-// Engine forwards nothing from then on, and Run ends no connection. The result has what belongs to each
-// Listener; the key nil has connections of Listeners that are closed. It is called once, while Run runs.
+// HandOver takes all sockets out of the Engine, so that the next run of the program can adopt them. After that the
+// Engine forwards nothing, and Run ends no connection. The result holds the state of each
+// Listener; the key nil holds connections of closed Listeners. HandOver is called once, while Run runs.
 func (e *Engine) HandOver(ctx context.Context) (map[*Listener]*Handed, error) {
 	s, can := e.system.(handover)
 	if !can {

@@ -298,7 +298,7 @@ func TestFlowsOutliveTheEngine(t *testing.T) {
 	}
 }
 
-// What nobody adopts can be closed.
+// Descriptors of connections that are not adopted can be closed.
 func TestDescriptors(t *testing.T) {
 	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
 		l, _ := b.front(one(b.echo()))

@@ -11,7 +11,7 @@ import (
 )
 
 // The pause of a handover, from the request to the first answer by the next Engine, is short, also with
-// thousands of connections. docs/userspace.md has the figures that this test logs.
+// thousands of connections. docs/userspace.md quotes the figures that this test logs.
 func TestPauseOfHandover(t *testing.T) {
 	for _, count := range []int{100, 1000, 4500} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {

@@ -25,7 +25,7 @@ type ports struct {
 	next  int // in order
 }
 
-// holding says how many flows have a port, and where in order it is.
+// holding is the number of flows with a port, and the index of the port in order.
 type holding struct{ flows, index int }
 
 // binding is a local port and its peer. The kernel delivers the datagrams of each to one socket.
@@ -34,10 +34,10 @@ type binding struct {
 	port    uint16
 }
 
-// portRange is where the kernel has the range of ports for outgoing connections.
+// portRange is the file with the range of ports for outgoing connections.
 const portRange = "/proc/sys/net/ipv4/ip_local_port_range"
 
-// newPorts reads how many ports the network namespace of the thread has.
+// newPorts reads the range of ports of the thread's network namespace.
 func newPorts() (*ports, error) {
 	text, err := os.ReadFile(portRange)
 	if err != nil {
@@ -102,10 +102,10 @@ func (p *ports) share(to netip.AddrPort) (int, uint16, error) {
 
 // reserve takes a port for a backend to which no flow has it.
 func (p *ports) reserve(to netip.AddrPort) (binding, bool) {
-	const maxLooks = 128
+	const attempts = 128
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for range min(maxLooks, len(p.order)) {
+	for range min(attempts, len(p.order)) {
 		p.next++
 		b := binding{backend: to, port: p.order[p.next%len(p.order)]}
 		if _, used := p.used[b]; !used {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// seat is the place of a connection or flow among those of its client.
+// seat is an element in the list of the connections or flows of a client.
 type seat struct {
 	link[*seat]
 	used   atomic.Int64 // when the flow was last used
@@ -53,8 +53,8 @@ type shares struct {
 // networkBits is the length of the prefix of a network.
 const networkBits = 64
 
-// maxLooks bounds how many clients and flows are looked at to find one that is idle.
-const maxLooks = 16
+// maxVisits bounds how many clients and flows a search for an idle one visits.
+const maxVisits = 16
 
 func newShares(q *quota, idle int64) *shares {
 	return &shares{quota: q, idle: idle}
@@ -218,7 +218,7 @@ func (s *shares) victim(client netip.Addr, now int64) *seat {
 		r = &c.ranking // which is empty in IPv4
 	}
 	top := &s.ranks[s.most]
-	for range maxLooks {
+	for range maxVisits {
 		c := top.next
 		if v := c.item.oldest(); now-v.used.Load() >= s.idle {
 			return v
@@ -236,7 +236,7 @@ func (c *share) oldest() *seat {
 		c = c.ranks[c.most].next.item
 	}
 	best := c.seats.next.item
-	for range min(maxLooks, c.count) {
+	for range min(maxVisits, c.count) {
 		e := c.seats.next.item
 		used := e.used.Load()
 		if used == e.placed {

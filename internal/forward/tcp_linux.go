@@ -321,7 +321,7 @@ func (t *tcpLoop) init(w *worker) {
 	t.pipeLimit = min(maxPipes, fileLimit()/part/ends/runtime.GOMAXPROCS(0))
 }
 
-// end closes what is not of a connection.
+// end closes the unused pipes.
 func (t *tcpLoop) end() {
 	for _, p := range t.pipes {
 		p.Close()

@@ -6,8 +6,8 @@ import "time"
 // timeout late.
 const slotsPerTimeout = 64
 
-// wheel knows which elements have been unused for a timeout. Using an element costs nothing here:
-// the wheel looks at it about once per timeout.
+// wheel finds elements that have been unused for a timeout. The use of an element does not involve the wheel,
+// which checks each element about once per timeout.
 type wheel[T any] struct {
 	timeout time.Duration
 	tick    time.Duration

@@ -97,6 +97,16 @@ func (r Refused) Names() []cluster.Name {
 	return slices.SortedFunc(maps.Keys(r), cluster.Name.Compare)
 }
 
+// Merge adds the Services that err refuses, and returns nil. It returns any other error.
+func (r Refused) Merge(err error) error {
+	more, is := errors.AsType[Refused](err)
+	if !is {
+		return err
+	}
+	maps.Copy(r, more)
+	return nil
+}
+
 // Error returns each Service with its reason.
 func (r Refused) Error() string {
 	var lines []string

@@ -10,7 +10,7 @@ import (
 
 // udpFlows is section 7.K: UDP and conntrack.
 func udpFlows() []scenario {
-	return slices.Concat(udpBackendChanges(), staleFlows(), specialFlows(), earlyClients())
+	return slices.Concat(udpBackendChanges(), unconnectedUDPClients(), staleFlows(), specialFlows(), earlyClients())
 }
 
 // earlyClients are TCP clients that connect before they can be served. kube-proxy leaves their
@@ -39,7 +39,7 @@ func earlyClients() []scenario {
 	return all
 }
 
-// udpBackendChanges are UDP clients with a fixed source port while backends change.
+// udpBackendChanges are connected UDP clients with a fixed source port while backends change.
 func udpBackendChanges() []scenario {
 	const near, far = "10.180.0.1", "10.180.1.1"
 	plain := service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`)
@@ -53,7 +53,7 @@ func udpBackendChanges() []scenario {
 		},
 		{
 			covers: []int{197}, summary: "a UDP client that sent before the NodePort existed reaches the backend",
-			cluster: []string{service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`), slice("web", "53/udp", near+" A")},
+			cluster: []string{plain, slice("web", "53/udp", near+" A")},
 			steps: []step{
 				open("f", "outside", "192.168.0.2:32000/udp"),
 				unanswered("f", lab.Refused),
@@ -75,21 +75,6 @@ func udpBackendChanges() []scenario {
 			covers: []int{201}, summary: "a UDP client on the node always reaches a current backend of a ClusterIP",
 			cluster: []string{plain},
 			steps:   followsBackends("node", "172.30.0.41:53/udp", near+" A", far+" B"),
-		},
-		{
-			covers: []int{199}, summary: "a UDP client that does not connect always reaches a current backend of a ClusterIP",
-			cluster: []string{plain},
-			steps:   followsBackends("10.180.0.2", "172.30.0.41:53/udp unconnected", near+" A", far+" B"),
-		},
-		{
-			covers: []int{201}, summary: "a UDP client on the node that does not connect always reaches a current backend of a ClusterIP",
-			cluster: []string{plain},
-			steps:   followsBackends("node", "172.30.0.41:53/udp unconnected", near+" A", far+" B"),
-		},
-		{
-			covers: []int{197}, summary: "a UDP client that does not connect always reaches a current backend of a NodePort",
-			cluster: []string{nodePort},
-			steps:   followsBackends("outside", "192.168.0.2:32000/udp unconnected", near+" A", far+" B"),
 		},
 		{
 			covers: []int{202}, summary: "a UDP client of a VIP reaches a new backend on another node",
@@ -119,6 +104,30 @@ func udpBackendChanges() []scenario {
 				entriesAfter(apply(slice("web", "5353/udp", near+" A")), entryDeleted("f")),
 				send("f", near+":5353"),
 			},
+		},
+	}
+}
+
+// unconnectedUDPClients are the same clients, but with sockets that do not connect.
+func unconnectedUDPClients() []scenario {
+	const near, far = "10.180.0.1", "10.180.1.1"
+	plain := service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`)
+	nodePort := service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP, nodePort: 32000}]`)
+	return []scenario{
+		{
+			covers: []int{199}, summary: "a UDP client that does not connect always reaches a current backend of a ClusterIP",
+			cluster: []string{plain},
+			steps:   followsBackends("10.180.0.2", "172.30.0.41:53/udp unconnected", near+" A", far+" B"),
+		},
+		{
+			covers: []int{201}, summary: "a UDP client on the node that does not connect always reaches a current backend of a ClusterIP",
+			cluster: []string{plain},
+			steps:   followsBackends("node", "172.30.0.41:53/udp unconnected", near+" A", far+" B"),
+		},
+		{
+			covers: []int{197}, summary: "a UDP client that does not connect always reaches a current backend of a NodePort",
+			cluster: []string{nodePort},
+			steps:   followsBackends("outside", "192.168.0.2:32000/udp unconnected", near+" A", far+" B"),
 		},
 	}
 }

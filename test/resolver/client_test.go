@@ -22,15 +22,15 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// resolveArg makes the test program the client with the resolver of Go.
+// resolveArg is the argument with which the test program runs as a client with the resolver of Go.
 const resolveArg = "resolve-names"
 
-// resolveNames is testdata/resolve.c with the resolver of Go.
+// resolveNames does the same as testdata/resolve.c, by the resolver of Go.
 func resolveNames(args []string) {
 	network := map[string]string{"0": "ip", "4": "ip4", "6": "ip6"}[args[0]]
 	ended := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // it ends in any case
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error ends the client, too
 		close(ended)
 	}()
 	for n := 1; ; n++ {
@@ -64,11 +64,11 @@ func resolveName(network, name string) {
 	fmt.Println()
 }
 
-// question is what a client asks.
+// question is a list of look-ups.
 type question struct {
 	servers []string // in resolv.conf
 	family  int      // 4, 6, or 0 for both
-	rounds  int      // 0: until the client is ended
+	rounds  int      // 0: until client.end
 	names   []string
 }
 
@@ -80,7 +80,7 @@ type lookup struct {
 	err   string
 }
 
-// String returns the answer.
+// String returns the look-up with its result.
 func (l lookup) String() string {
 	if l.err != "" {
 		return fmt.Sprintf("%s after %v: %s", l.name, l.took, l.err)
@@ -88,8 +88,8 @@ func (l lookup) String() string {
 	return fmt.Sprintf("%s after %v: %v", l.name, l.took, l.addrs)
 }
 
-// asking is a running client.
-type asking struct {
+// client is a running client program.
+type client struct {
 	r    resolver
 	from *lab.Host
 	out  bytes.Buffer
@@ -98,27 +98,27 @@ type asking struct {
 }
 
 // ask starts a client on a host, in its cgroup, with an /etc of its own.
-func (e *env) ask(r resolver, from *lab.Host, q question) *asking {
+func (e *env) ask(r resolver, from *lab.Host, q question) *client {
 	e.Helper()
 	args := append(slices.Clone(r.argv), strconv.Itoa(q.family), strconv.Itoa(q.rounds))
 	cmd := exec.Command("sh", append([]string{"-c", `mount --bind "$0" /etc && exec "$@"`, e.etc(q.servers)}, append(args, q.names...)...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-	a := &asking{r: r, from: from}
-	cmd.Stdout, cmd.Stderr = &a.out, &a.out
+	c := &client{r: r, from: from}
+	cmd.Stdout, cmd.Stderr = &c.out, &c.out
 	var err error
-	if a.in, err = cmd.StdinPipe(); err != nil {
+	if c.in, err = cmd.StdinPipe(); err != nil {
 		e.Fatal(err)
 	}
-	if a.wait, err = from.StartClient(cmd); err != nil {
+	if c.wait, err = from.StartClient(cmd); err != nil {
 		e.Fatal(err)
 	}
-	return a
+	return c
 }
 
-// attempt is how long a resolver waits for an answer before it asks again. Musl asks three times in this time.
+// attempt is the timeout in resolv.conf, after which a resolver sends a query again. Musl sends it three times within the timeout.
 const attempt = 3 * time.Second
 
-// etc returns a folder that has only files for resolvers.
+// etc returns a folder with the configuration of resolvers, to be mounted at /etc.
 func (e *env) etc(servers []string) string {
 	e.Helper()
 	dir := e.TempDir()
@@ -134,20 +134,20 @@ func (e *env) etc(servers []string) string {
 	return dir
 }
 
-// end ends a client and returns its look-ups.
-func (a *asking) end() ([]lookup, error) {
-	err := a.in.Close()
-	if waited := a.wait(); waited != nil { // that closes it, too
+// end ends the client and returns its look-ups.
+func (c *client) end() ([]lookup, error) {
+	err := c.in.Close()
+	if waited := c.wait(); waited != nil { // closes the input, too
 		err = waited
 	}
 	if err != nil && !errors.Is(err, os.ErrClosed) {
-		return nil, fmt.Errorf("%s on %s: %w: %s", a.r.name, a.from.Name(), err, &a.out)
+		return nil, fmt.Errorf("%s on %s: %w: %s", c.r.name, c.from.Name(), err, &c.out)
 	}
 	var all []lookup
-	for line := range strings.Lines(a.out.String()) {
+	for line := range strings.Lines(c.out.String()) {
 		l, err := readLookup(strings.TrimSpace(line))
 		if err != nil {
-			return nil, fmt.Errorf("%s on %s: %w", a.r.name, a.from.Name(), err)
+			return nil, fmt.Errorf("%s on %s: %w", c.r.name, c.from.Name(), err)
 		}
 		all = append(all, l)
 	}
@@ -172,19 +172,19 @@ func readLookup(line string) (l lookup, err error) {
 	return l, err
 }
 
-// resolve runs a client until it has the answers.
+// resolve runs a client until it has made its look-ups, and returns them.
 func (e *env) resolve(r resolver, from *lab.Host, q question) []lookup {
 	e.Helper()
-	a := e.ask(r, from, q)
-	if err := a.wait(); err != nil { // its input stays open until then
-		e.Fatalf("%s on %s: %v: %s", r.name, from.Name(), err, &a.out)
+	c := e.ask(r, from, q)
+	if err := c.wait(); err != nil { // its input stays open until then
+		e.Fatalf("%s on %s: %v: %s", r.name, from.Name(), err, &c.out)
 	}
-	list, err := a.end()
+	list, err := c.end()
 	if err != nil {
 		e.Fatal(err)
 	}
 	if len(list) != q.rounds*len(q.names) {
-		e.Fatalf("%s on %s: %d look-ups, want %d:\n%s", r.name, from.Name(), len(list), q.rounds*len(q.names), &a.out)
+		e.Fatalf("%s on %s: %d look-ups, want %d:\n%s", r.name, from.Name(), len(list), q.rounds*len(q.names), &c.out)
 	}
 	return list
 }

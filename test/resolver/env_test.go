@@ -35,7 +35,7 @@ type env struct {
 	backend [2]*lab.Host        // on node A and B
 	server  [2]*harness.Process // CoreDNS there
 	dir     string              // the folder of manifests
-	where   []string            // flags of the places of programs
+	flags   []string            // of Sluice: folder of the programs, and cgroup
 	daemon  *harness.Process
 }
 
@@ -44,7 +44,7 @@ func newEnv(t *testing.T) *env {
 	kerneltest.NeedPrograms(t)
 	l := lab.New(t, lab.Options{Cgroups: true})
 	e := &env{T: t, lab: l, dir: t.TempDir()}
-	e.where = []string{"--bpf-dir=" + filepath.Join(lab.BPFFS(t), "sluice"), "--cgroup-root=" + l.NodeA.Cgroup()}
+	e.flags = []string{"--bpf-dir=" + filepath.Join(lab.BPFFS(t), "sluice"), "--cgroup-root=" + l.NodeA.Cgroup()}
 	e.pod = l.Pod(l.NodeA, "10.180.0.9", "fd00:10:180::9")
 	for i, node := range []*lab.Host{l.NodeA, l.NodeB} {
 		a := harness.PodAddr(i)
@@ -56,7 +56,7 @@ func newEnv(t *testing.T) *env {
 	return e
 }
 
-// Addresses of name many.test are too many for a datagram, also for one of Go, which allows 1,232 bytes.
+// The number of addresses of many.test. They do not fit into a datagram, not even one of 1,232 bytes, which Go accepts.
 const many4, many6 = 100, 60
 
 func manyAddrs() (addrs []netip.Addr) {
@@ -69,7 +69,7 @@ func manyAddrs() (addrs []netip.Addr) {
 	return addrs
 }
 
-// zone is the zone test of CoreDNS in a pod.
+// zone returns the zone file of test for CoreDNS in a pod.
 func (e *env) zone(i int) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "$TTL 60\n@ SOA ns.test. host.test. 1 3600 600 86400 60\n@ NS ns.test.")
@@ -91,7 +91,7 @@ func (e *env) zone(i int) string {
 	return b.String()
 }
 
-// Addresses of names: web.test has both, four.test has one.
+// web.test has the addresses web4 and web6, four.test has only four.
 func web4() netip.Addr { return netip.MustParseAddr("192.0.2.1") }
 func web6() netip.Addr { return netip.MustParseAddr("2001:db8:2::1") }
 func four() netip.Addr { return netip.MustParseAddr("192.0.2.4") }
@@ -139,7 +139,7 @@ func (e *env) signal(i int, s syscall.Signal) {
 	}
 }
 
-// queries counts the queries of a name by a protocol, "udp" or "tcp", that CoreDNS answered.
+// queries counts the queries for a name by a protocol, "udp" or "tcp", that CoreDNS has answered.
 func (e *env) queries(name, protocol string) (n int) {
 	for _, p := range e.server {
 		n += len(p.Log.Lines("[INFO]", " IN "+name+". "+protocol+" "))
@@ -170,7 +170,7 @@ func (e *env) endpoints(pods ...int) {
 	}
 }
 
-// start starts Sluice with these backends, and waits until it serves.
+// start starts Sluice, and waits until it serves with so many backends of each port.
 func (e *env) start(backends int) {
 	e.Helper()
 	path, err := harness.Program()
@@ -179,19 +179,19 @@ func (e *env) start(backends int) {
 	}
 	args := append([]string{
 		"--manifests=" + e.dir, "--hostname-override=node-a", "--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--proxy-mode=ebpf",
-	}, e.where...)
+	}, e.flags...)
 	if e.daemon, err = harness.Start(e.lab.NodeA, exec.Command(path, args...)); err != nil {
 		e.Fatal(err)
 	}
 	e.waitBackends(backends)
-	for _, problem := range []string{"Sockets are not balanced", "have no effect", "the test with a process was not possible"} {
+	for _, problem := range []string{"Sockets are not balanced", "have no effect", "The self-test has no result"} {
 		if n := e.daemon.Log.Count(problem); n > 0 {
 			e.Fatalf("programs do not work:\n%s", e.daemon.Log)
 		}
 	}
 }
 
-// kill ends Sluice at once.
+// kill kills Sluice.
 func (e *env) kill() {
 	e.Helper()
 	if _, err := e.daemon.Stop(syscall.SIGKILL, timeout); err != nil {
@@ -217,14 +217,14 @@ func (e *env) waitBackends(n int) {
 	})
 }
 
-// introduce makes a pod known by a TCP connection, which is refused, in each family.
+// introduce makes the programs learn the addresses of a pod: it opens a TCP connection in each family, which is refused.
 func (e *env) introduce(pod *lab.Host) {
 	for _, a := range e.lab.NodeA.Addrs() {
 		pod.Dial(lab.TCP, netip.AddrPortFrom(a, 9))
 	}
 }
 
-// atSockets returns how many connections to a port of the Service were decided at sockets.
+// atSockets returns how many connections and UDP flows to a port of the Service were decided at sockets.
 func (e *env) atSockets(port string) (sum int) {
 	e.Helper()
 	page, err := e.daemon.Get("http://127.0.0.1:10249/metrics")

@@ -16,12 +16,12 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// services are addresses of the Service that resolv.conf has. With both, musl asks both by one IPv6 socket.
+// services returns the lists of name servers in resolv.conf: addresses of the Service. With both, musl queries both by one IPv6 socket.
 func services() map[string][]string {
 	return map[string][]string{"IPv4": {dnsIP4}, "IPv6": {dnsIP6}, "both": {dnsIP4, dnsIP6}}
 }
 
-// each calls a function with each resolver, as a test.
+// each runs a subtest for each resolver.
 func (e *env) each(do func(*testing.T, resolver)) {
 	e.Helper()
 	list, err := resolvers()
@@ -33,7 +33,7 @@ func (e *env) each(do func(*testing.T, resolver)) {
 	}
 }
 
-// checkAddrs verifies the addresses of a name.
+// checkAddrs verifies the result of a look-up.
 func checkAddrs(t *testing.T, l lookup, want ...netip.Addr) {
 	t.Helper()
 	if l.err != "" || !slices.Equal(l.addrs, want) {
@@ -41,7 +41,7 @@ func checkAddrs(t *testing.T, l lookup, want ...netip.Addr) {
 	}
 }
 
-// Every resolver gets the right answers from the Service, in a pod and on the node, and its sockets go straight to CoreDNS.
+// Every resolver gets the right answers from the Service, in a pod and on the node, and its sockets are connected directly to CoreDNS.
 func TestResolversAreBalancedAtSockets(t *testing.T) {
 	e := newEnv(t)
 	e.introduce(e.pod)
@@ -64,7 +64,7 @@ func TestResolversAreBalancedAtSockets(t *testing.T) {
 	})
 }
 
-// A name with addresses of one family has them also if both are asked for, and one that does not exist has none.
+// A query for both families of a name with one family succeeds. A query for a name that does not exist fails at once.
 func TestResolversGetNegativeAnswers(t *testing.T) {
 	e := newEnv(t)
 	e.introduce(e.pod)
@@ -77,26 +77,26 @@ func TestResolversGetNegativeAnswers(t *testing.T) {
 	})
 }
 
-// getent, which asks as other programs of glibc do, has the addresses as well.
+// getent, which uses nsswitch of glibc, prints the addresses.
 func TestGetent(t *testing.T) {
 	e := newEnv(t)
 	getent := resolver{"getent", []string{"sh", "-c", `exec getent ahosts "$3"`, "getent"}}
-	a := e.ask(getent, e.lab.NodeA, question{[]string{dnsIP4}, 0, 1, []string{"web.test"}})
-	if err := a.wait(); err != nil {
-		t.Fatalf("%v: %s", err, &a.out)
+	c := e.ask(getent, e.lab.NodeA, question{[]string{dnsIP4}, 0, 1, []string{"web.test"}})
+	if err := c.wait(); err != nil {
+		t.Fatalf("%v: %s", err, &c.out)
 	}
-	got := strings.Fields(a.out.String())
+	got := strings.Fields(c.out.String())
 	if !slices.Contains(got, web4().String()) || !slices.Contains(got, web6().String()) {
-		t.Errorf("getent prints %s, want %s and %s", &a.out, web4(), web6())
+		t.Errorf("getent prints %s, want %s and %s", &c.out, web4(), web6())
 	}
 	if n := e.atSockets("dns"); n == 0 {
 		t.Error("no connection was decided at a socket")
 	}
 }
 
-// An answer that is too long for a datagram is asked for by TCP, which goes straight to CoreDNS, too. Before 1.2.4 musl takes
+// If an answer is truncated, glibc and Go send the query again by TCP, also directly to CoreDNS. Before 1.2.4 musl takes
 // the addresses of the truncated answer; it returns 48 at most.
-func TestTruncatedAnswersAreAskedForByTCP(t *testing.T) {
+func TestTruncatedAnswersAreQueriedByTCP(t *testing.T) {
 	e := newEnv(t)
 	e.introduce(e.pod)
 	want := manyAddrs()
@@ -105,11 +105,11 @@ func TestTruncatedAnswersAreAskedForByTCP(t *testing.T) {
 		for name, servers := range services() {
 			for _, from := range []*lab.Host{e.pod, e.lab.NodeA} {
 				t.Run(name+" on "+from.Name(), func(t *testing.T) {
-					sockets, asked := e.atSockets("dns-tcp"), e.queries("many.test", "tcp")
+					sockets, queries := e.atSockets("dns-tcp"), e.queries("many.test", "tcp")
 					l := e.resolve(r, from, question{servers, 0, 1, []string{"many.test"}})[0]
-					sockets, asked = e.atSockets("dns-tcp")-sockets, e.queries("many.test", "tcp")-asked
-					if sockets < min(asked, 1) {
-						t.Errorf("%d queries by TCP, and %d connections were decided at sockets", asked, sockets)
+					sockets, queries = e.atSockets("dns-tcp")-sockets, e.queries("many.test", "tcp")-queries
+					if sockets < min(queries, 1) {
+						t.Errorf("%d queries by TCP, and %d connections were decided at sockets", queries, sockets)
 					}
 					if r.name == "musl" {
 						missing := slices.ContainsFunc(l.addrs, func(a netip.Addr) bool { return !slices.Contains(want, a) })
@@ -119,8 +119,8 @@ func TestTruncatedAnswersAreAskedForByTCP(t *testing.T) {
 						return
 					}
 					checkAddrs(t, l, want...)
-					if asked < 2 { // one for each family
-						t.Errorf("%d queries by TCP, want 2", asked)
+					if queries < 2 { // one for each family
+						t.Errorf("%d queries by TCP, want 2", queries)
 					}
 				})
 			}
@@ -128,8 +128,8 @@ func TestTruncatedAnswersAreAskedForByTCP(t *testing.T) {
 	})
 }
 
-// The sockets of glibc and Go are connected: a pod is known by its first query, and further ones are decided at sockets. Those of musl are not:
-// the queries of a pod are for packets, with the same answers, until it has made a TCP connection.
+// The sockets of glibc and Go are connected: the programs learn the address of a pod from its first query, and decide further ones. The
+// sockets of musl are not connected: packets serve a pod, with the same answers, until it has opened a TCP connection.
 func TestAPodIsKnownByItsConnectedSockets(t *testing.T) {
 	e := newEnv(t)
 	n := byte(20)
@@ -155,7 +155,7 @@ func TestAPodIsKnownByItsConnectedSockets(t *testing.T) {
 	})
 }
 
-// When an endpoint is removed, no resolver asks it any more, though CoreDNS still runs there.
+// After an endpoint is removed, no resolver sends queries to it, although CoreDNS still runs there.
 func TestNoQueryGoesToARemovedEndpoint(t *testing.T) {
 	e := newEnv(t)
 	e.introduce(e.pod)
@@ -170,9 +170,9 @@ func TestNoQueryGoesToARemovedEndpoint(t *testing.T) {
 	})
 }
 
-// A resolver that waits for an answer of a backend that goes away asks another one: at once if its socket is connected and so is destroyed,
-// and otherwise when it sends again, which musl does after a third of the time.
-func TestResolverThatWaitsAsksAnotherBackend(t *testing.T) {
+// If a backend goes away before it has answered, the resolver gets an answer from another one: at once if its socket is connected, and so is
+// destroyed, and otherwise when it sends again, which musl does after a third of its timeout.
+func TestUnansweredQueryGoesToAnotherBackend(t *testing.T) {
 	e := newEnv(t)
 	e.introduce(e.pod)
 	e.each(func(t *testing.T, r resolver) {
@@ -183,19 +183,19 @@ func TestResolverThatWaitsAsksAnotherBackend(t *testing.T) {
 				e.signal(0, syscall.SIGSTOP)
 				defer e.signal(0, syscall.SIGCONT)
 				before := e.atSockets("dns")
-				a := e.ask(r, from, question{[]string{dnsIP4}, 0, 1, []string{"backend.test"}})
+				c := e.ask(r, from, question{[]string{dnsIP4}, 0, 1, []string{"backend.test"}})
 				harness.Eventually(t, timeout, func() error {
 					if e.atSockets("dns") == before {
-						return errors.New("the resolver has not asked")
+						return errors.New("the resolver has sent no query")
 					}
 					return nil
 				})
 				e.endpoints(1)
 				e.waitBackends(1)
-				if err := a.wait(); err != nil {
-					t.Fatalf("%v: %s", err, &a.out)
+				if err := c.wait(); err != nil {
+					t.Fatalf("%v: %s", err, &c.out)
 				}
-				list, err := a.end()
+				list, err := c.end()
 				if err != nil || len(list) != 1 {
 					t.Fatalf("look-ups %v: %v", list, err)
 				}
@@ -209,11 +209,11 @@ func TestResolverThatWaitsAsksAnotherBackend(t *testing.T) {
 	})
 }
 
-// retried is the time after which a look-up has been asked again because no answer came: that of musl is the shortest.
+// retried is a duration of a look-up that shows that the resolver has sent the query again: just less than the shortest timeout, that of musl.
 const retried = 900 * time.Millisecond
 
-// While resolvers ask all the time, each CoreDNS is replaced several times, as in a roll-out: its endpoint is removed, then it ends, and
-// later the endpoint is there again. Sluice is killed and started in between. Every look-up has the right answer.
+// While resolvers send queries continuously, each CoreDNS is replaced several times, as in a roll-out: its endpoint is removed, then it ends,
+// and later the endpoint is added again. Sluice is killed and started in between. Every look-up has the right answer.
 func TestNoLookupFailsWhileBackendsAndSluiceAreReplaced(t *testing.T) {
 	e := newEnv(t)
 	e.introduce(e.pod)
@@ -223,7 +223,7 @@ func TestNoLookupFailsWhileBackendsAndSluiceAreReplaced(t *testing.T) {
 	}
 	const rounds = 4
 	before := e.atSockets("dns")
-	var clients []*asking
+	var clients []*client
 	for _, r := range list {
 		for _, from := range []*lab.Host{e.pod, e.lab.NodeA} {
 			for _, servers := range services() {
@@ -261,15 +261,15 @@ func TestNoLookupFailsWhileBackendsAndSluiceAreReplaced(t *testing.T) {
 	}
 }
 
-// replace replaces CoreDNS in a pod. It goes on for a moment after its endpoint is removed, as with its lameduck period.
+// replace replaces CoreDNS in a pod. CoreDNS serves for a moment after its endpoint is removed, as in its lameduck period.
 func (e *env) replace(i int) {
 	e.Helper()
 	e.endpoints(1 - i)
 	e.waitBackends(1)
-	asked := e.queries("web.test", "udp")
-	harness.Eventually(e, timeout, func() error { // queries that were sent before are answered
-		if n := e.queries("web.test", "udp"); n < asked+20 {
-			return fmt.Errorf("%d queries were answered since, want 20", n-asked)
+	before := e.queries("web.test", "udp")
+	harness.Eventually(e, timeout, func() error { // after that, earlier queries are answered
+		if n := e.queries("web.test", "udp"); n < before+20 {
+			return fmt.Errorf("%d queries were answered since, want 20", n-before)
 		}
 		return nil
 	})
@@ -281,7 +281,7 @@ func (e *env) replace(i int) {
 	e.waitBackends(2)
 }
 
-// tally is what the look-ups of a resolver were.
+// tally sums up the look-ups of a resolver.
 type tally struct {
 	lookups, retried int
 	longest          time.Duration
@@ -299,7 +299,7 @@ func (s *tally) add(t *testing.T, list []lookup) {
 	}
 }
 
-// String returns the numbers in words.
+// String returns the numbers as text.
 func (s *tally) String() string {
 	return fmt.Sprintf("%d look-ups, of which %d took %v or longer, at most %v", s.lookups, s.retried, retried, s.longest)
 }

@@ -1,5 +1,5 @@
-// Package exempt finds the cgroups whose processes are not balanced at their sockets, by patterns and by pods, and follows
-// them while cgroups are created and removed.
+// Package exempt finds the cgroups whose processes are not balanced at their sockets, by patterns and by pods. It updates the set
+// when cgroups are created and removed.
 package exempt
 
 import (
@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// settle is the time from an event to the search: cgroups are created in groups. A container has no process by then.
-	settle = 2 * time.Millisecond
+	// searchDelay is the time from an event to the search, as cgroups are created in groups. It is shorter than the time from the creation
+	// of a container's cgroup to its first process.
+	searchDelay = 2 * time.Millisecond
 
-	rescan = 30 * time.Second // finds cgroups whose events were lost
+	rescan = 30 * time.Second // period of searches without an event, as events may be lost
 	retry  = 5 * time.Second  // after a failure
 )
 
@@ -35,14 +36,14 @@ type Exemptions interface {
 type Options struct {
 	Root     string   // folder of the cgroup that all patterns are relative to
 	Patterns []string // of path.Match, element by element: "system.slice/nfs-*"
-	Pods     bool     // pods are exempt as well. Until SetPods is called, no exemption is removed
+	Pods     bool     // the pods of SetPods are exempt as well; until SetPods is called, no exemption is removed
 
 	ID         func(dir string) (uint64, error) // returns the id of a cgroup by its folder
 	Exemptions Exemptions
-	Failed     func(error) // called with each error; Run tries again
+	Failed     func(error) // called with each error; Run retries
 }
 
-// Follower keeps the exempt cgroups. It is safe for concurrent use.
+// Follower updates the set of exempt cgroups. It is safe for concurrent use.
 type Follower struct {
 	opt  Options
 	wake chan struct{}
@@ -51,7 +52,7 @@ type Follower struct {
 	pods    map[string]bool // by UID without separators
 	listed  bool            // SetPods was called
 	count   int             // of exempt cgroups
-	folders map[string]bool // that the last search has read
+	folders map[string]bool // read by the last search
 }
 
 // New returns a Follower that has not searched yet.
@@ -108,7 +109,7 @@ func (f *Follower) Search() error {
 func (f *Follower) Run(ctx context.Context) error {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		f.opt.Failed(fmt.Errorf("watch cgroups: %w; exempt ones are searched every %s", err, rescan))
+		f.opt.Failed(fmt.Errorf("watch cgroups: %w; they are searched every %s instead", err, rescan))
 		notify = &fsnotify.Watcher{}
 	} else {
 		defer func() { _ = notify.Close() }() // nothing is written
@@ -120,14 +121,14 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.opt.Failed(err)
 			wait = retry
 		} else if notify.Events != nil && f.watch(notify, watched) {
-			continue // a cgroup may have been created before the watch
+			continue // a cgroup may have been created after the search and before the watch
 		}
 		f.wait(ctx, notify, watched, time.After(wait))
 	}
 	return nil
 }
 
-// wait waits for a reason to search. It removes folders from watched whose watch has ended.
+// wait waits for the next search: for an event, a change of pods, or the time. It removes deleted folders from watched.
 func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, watched map[string]bool, due <-chan time.Time) {
 	for {
 		select {
@@ -151,16 +152,16 @@ func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, watched m
 	}
 }
 
-// forget removes a folder that is gone: a new one in its place needs a watch of its own.
+// forget removes a deleted folder from watched: a new folder with its name needs a new watch.
 func forget(watched map[string]bool, e fsnotify.Event) {
 	if e.Has(fsnotify.Remove) {
 		delete(watched, e.Name)
 	}
 }
 
-// drain receives the events of the next moment.
+// drain receives events until searchDelay has passed.
 func drain(events <-chan fsnotify.Event, watched map[string]bool) {
-	end := time.After(settle)
+	end := time.After(searchDelay)
 	for {
 		select {
 		case e := <-events:
@@ -171,7 +172,7 @@ func drain(events <-chan fsnotify.Event, watched map[string]bool) {
 	}
 }
 
-// watch watches the folders that the last search has read. It returns true if some were not watched before.
+// watch watches the folders that the last search has read. It returns true if it has added a watch.
 func (f *Follower) watch(notify *fsnotify.Watcher, watched map[string]bool) (more bool) {
 	f.mu.Lock()
 	folders := maps.Clone(f.folders)

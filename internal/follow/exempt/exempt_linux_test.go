@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is a folder in place of the cgroups, and what is exempt.
+// tree is a folder that stands for the cgroups, with the set of exempt ones.
 type tree struct {
 	t    *testing.T
 	root string
@@ -72,7 +72,7 @@ func (x *tree) exempt() (list []string) {
 	return list
 }
 
-// want waits until these are exempt, and no others.
+// want waits until exactly these folders are exempt.
 func (x *tree) want(list ...string) {
 	x.t.Helper()
 	slices.Sort(list)
@@ -135,7 +135,7 @@ func TestFollowsCgroups(t *testing.T) {
 	x.want("mesh/pod-2/proxy", "mesh/pod-3/proxy", "system.slice/nfs-b")
 }
 
-// A folder that replaces another one is watched, also if it has the inode of that one.
+// A folder that replaces a deleted one is watched, also if it has the same inode.
 func TestFollowsReplacedFolders(t *testing.T) {
 	x, f := newTree(t, false, "mesh/*/proxy")
 	run(t, f)
@@ -168,11 +168,11 @@ func TestFollowsPods(t *testing.T) {
 	}
 	x.want("a", "kubepods/pod"+earlier)
 
-	f = New(f.opt) // as after a restart
+	f = New(f.opt) // restart
 	if err := f.Search(); err != nil {
 		t.Fatal(err)
 	}
-	x.want("a", "kubepods/pod"+earlier) // which pods there are is not known yet
+	x.want("a", "kubepods/pod"+earlier) // SetPods was not called yet
 	run(t, f)
 	f.SetPods([]string{uid, static})
 	x.want("a")

@@ -39,12 +39,12 @@ func (s *search) match(dir string, pattern []string) {
 	}
 }
 
-// podDepth is the number of cgroups above the one of a pod, at most. The kubelet's are, by driver,
+// podDepth is the maximum number of cgroups above that of a pod. The paths depend on the driver of the kubelet:
 //
 //	kubepods/burstable/podUID
 //	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice
 //
-// without the second for pods of the class Guaranteed, and with one more above for a kubelet with --cgroup-root.
+// Guaranteed pods have no second element. With --cgroup-root of the kubelet there is one more element at the front.
 const podDepth = 3
 
 // byPod finds the cgroups of pods, by UIDs without separators.
@@ -65,7 +65,7 @@ func leadsToPods(name string) bool {
 	return strings.Contains(name, "kube") || name == "burstable" || name == "besteffort"
 }
 
-// podUID returns the UID in the name of the cgroup of a pod, without separators; "": it is not one of a pod.
+// podUID returns the UID in the name of the cgroup of a pod, without separators; "" if the cgroup is not that of a pod.
 func (s *search) podUID(name string) string {
 	uid := s.pod.FindStringSubmatch(name)
 	if uid == nil {
@@ -74,10 +74,10 @@ func (s *search) podUID(name string) string {
 	return withoutSeparators(uid[1])
 }
 
-// withoutSeparators removes what differs between a UID and its spelling in names of cgroups: systemd has "_" in place of "-".
+// withoutSeparators removes "-" and "_" from a UID: names of cgroups of systemd have "_" in place of "-".
 func withoutSeparators(uid string) string { return strings.NewReplacer("-", "", "_", "").Replace(uid) }
 
-// children lists the folders in another one; none if that is gone.
+// children lists the subfolders of a folder; none if the folder is gone.
 func (s *search) children(dir string) []string {
 	s.folders[dir] = true
 	entries, _ := os.ReadDir(dir)

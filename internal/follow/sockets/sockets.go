@@ -1,8 +1,8 @@
 // Package sockets destroys sockets that programs have connected to a backend in place of a Service, when that backend is
-// gone. Conntrack does not know them: their packets were never translated.
+// gone. They have no NAT entry in conntrack that could be deleted: their packets were never translated.
 //
-// A UDP socket would send to a backend that is gone without end, so it is destroyed when the backend no longer serves, as its
-// conntrack entry would be. A TCP connection goes on until its endpoint is removed.
+// A UDP socket would keep sending to the lost backend, so it is destroyed when the backend no longer serves, as conntrack entries
+// are deleted then. A TCP connection goes on until its endpoint is removed.
 package sockets
 
 import (
@@ -19,22 +19,22 @@ import (
 )
 
 const (
-	// secondPass is the time from a change to the pass for TCP, and a second one for UDP: a socket may have chosen the backend
-	// just before. An endpoint may be in no EndpointSlice for a moment, when it moves to another.
+	// secondPass is the time from a change to the pass for TCP, and to the second pass for UDP. An endpoint that moves between
+	// EndpointSlices may be in none for a moment, and a UDP socket may have chosen the backend just before the change.
 	secondPass = 2 * time.Second
 
-	// rest is the pause after a pass as a multiple of its duration.
-	rest    = 4
-	minRest = 10 * time.Millisecond
-	retry   = 5 * time.Second
+	// pauseFactor is the pause after a pass as a multiple of its duration.
+	pauseFactor = 4
+	minPause    = 10 * time.Millisecond
+	retry       = 5 * time.Second
 )
 
 // Options for New.
 type Options struct {
 	Sockets func(protocol uint8) ([]bpf.Socket, error) // those that programs have connected
 	Destroy func(context.Context, []sockdiag.Socket) (sockdiag.Result, error)
-	Pools   func(*route.Service, *route.Port) []bpf.Pool // by which Sockets name the backends of a port
-	Report  func(sockdiag.Result, error)                 // called after a pass that had something to destroy, or failed
+	Pools   func(*route.Service, *route.Port) []bpf.Pool // returns the pools of a port
+	Report  func(sockdiag.Result, error)                 // called after a pass that had sockets to destroy, or failed
 }
 
 // Follower destroys sockets. It is safe for concurrent use.
@@ -46,7 +46,7 @@ type Follower struct {
 	started bool
 	ports   map[bpf.Pool]*route.Port
 	due     map[uint8]time.Time // the next pass, by protocol
-	again   map[uint8]time.Time // a second one
+	again   map[uint8]time.Time // the pass after the next one, by protocol
 }
 
 // New returns a Follower without any Service.
@@ -54,7 +54,7 @@ func New(opt Options) *Follower {
 	return &Follower{opt: opt, wake: make(chan struct{}, 1), ports: map[bpf.Pool]*route.Port{}, due: map[uint8]time.Time{}, again: map[uint8]time.Time{}}
 }
 
-// Applied queues passes if a change has removed backends. The first one is after the start: it queues passes in any case.
+// Applied queues passes if a change has removed backends. The first change, after the start, always queues passes.
 func (f *Follower) Applied(change route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,7 +93,7 @@ type old struct {
 
 // lost reports whether a socket of the pool may have to be destroyed.
 func (f *Follower) lost(o old) bool {
-	for _, b := range keeps(o.port) {
+	for _, b := range keptBackends(o.port) {
 		if f.stale(o.pool, uint8(o.port.Protocol), b) {
 			return true
 		}
@@ -101,8 +101,8 @@ func (f *Follower) lost(o old) bool {
 	return false
 }
 
-// keeps returns the backends whose sockets stay.
-func keeps(p *route.Port) []netip.AddrPort {
+// keptBackends returns the backends whose sockets stay.
+func keptBackends(p *route.Port) []netip.AddrPort {
 	if p.Protocol == cluster.UDP {
 		return p.Serving
 	}
@@ -116,9 +116,9 @@ func (f *Follower) stale(id bpf.Pool, protocol uint8, backend netip.AddrPort) bo
 	if p == nil {
 		return protocol == uint8(cluster.UDP)
 	}
-	list := keeps(p)
+	list := keptBackends(p)
 	if list == nil && p.Protocol == cluster.TCP {
-		return false // nobody has asked for them
+		return false // route.Options.ListEndpoints is off
 	}
 	_, there := slices.BinarySearchFunc(list, backend, netip.AddrPort.Compare)
 	return !there
@@ -135,7 +135,7 @@ func (f *Follower) each(svc *route.Service, do func(bpf.Pool, *route.Port)) {
 	}
 }
 
-// queue makes a pass due, unless an earlier one is.
+// queue makes a pass due at a time. If an earlier pass is due, it is followed by this one.
 func (f *Follower) queue(protocol uint8, at time.Time) {
 	if is := f.due[protocol]; !is.IsZero() && is.Before(at) {
 		at, f.again[protocol] = is, at
@@ -156,20 +156,20 @@ func (f *Follower) Run(ctx context.Context) error {
 			continue
 		}
 		began := time.Now()
-		pause := minRest
+		pause := minPause
 		if err := f.pass(ctx, protocols); err != nil {
 			f.requeue(protocols)
 			pause = retry
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(max(pause, rest*time.Since(began))):
+		case <-time.After(max(pause, pauseFactor*time.Since(began))):
 		}
 	}
 	return nil
 }
 
-// take returns the protocols whose pass is due, and the time until the next one; 0: none is.
+// take returns the protocols whose pass is due, and the time until the next pass; 0 if none is queued.
 func (f *Follower) take(now time.Time) (protocols []uint8, wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -209,7 +209,7 @@ func (f *Follower) idle(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// pass destroys the sockets that are stale by the last applied state.
+// pass destroys the sockets that are stale after the last applied change.
 func (f *Follower) pass(ctx context.Context, protocols []uint8) error {
 	var list []sockdiag.Socket
 	for _, p := range protocols {

@@ -212,7 +212,7 @@ func (s *stage) clients(kind int) (through, others []*client) {
 	return through, others
 }
 
-// learnPod makes the address of the pod known, by a TCP connection. Without that the pod has no way to the Service.
+// learnPod opens TCP connections until the programs have learned the address of the pod. Without that the pod has no route to the Service.
 func (s *stage) learnPod() {
 	s.t.Helper()
 	s.learn()

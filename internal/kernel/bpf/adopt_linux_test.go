@@ -26,7 +26,7 @@ func failAt(o Operation, n int) func(Operation) error {
 	}
 }
 
-// reads returns what Read has for the programs.
+// reads returns the version of the programs that Read returns.
 func (n *node) reads() string {
 	n.t.Helper()
 	state, err := n.conn.Read(n.t.Context())
@@ -36,8 +36,7 @@ func (n *node) reads() string {
 	return state[Key{Table: Programs}]
 }
 
-// balances verifies that connections go to the backend, and follow a change of the slots, as they do only if the programs read the maps
-// of the Conn.
+// balances verifies that connections go to the backend and follow a change of the slots: the programs read the maps of the Conn.
 func (n *node) balances(backends ...string) {
 	n.t.Helper()
 	for _, b := range backends {
@@ -74,7 +73,7 @@ func many() (steps []Step) {
 	return steps
 }
 
-// The programs are replaced if they use other maps than those that are pinned, as nothing that is written would reach them.
+// Programs that do not use the pinned maps are replaced: otherwise they would not see what Write changes.
 func TestOtherMaps(t *testing.T) {
 	for name, spoil := range map[string]func(*node) error{
 		"another program has removed the maps": func(n *node) error { return os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))) },
@@ -121,7 +120,7 @@ func TestOtherMaps(t *testing.T) {
 	}
 }
 
-// fails writes, and returns an error unless that fails as it should.
+// fails writes with a fault, and returns an error unless the write fails with errFault.
 func (n *node) fails(fault func(Operation) error, steps ...Step) error {
 	n.conn.opt.Fault = fault
 	if err := n.conn.Write(n.t.Context(), steps); !errors.Is(err, errFault) {
@@ -130,7 +129,7 @@ func (n *node) fails(fault func(Operation) error, steps ...Step) error {
 	return nil
 }
 
-// While maps of a new version are filled, and grow, the programs of the earlier version stay: new ones would not find all.
+// While maps of a new version are filled, and grow, the programs of the earlier version stay: new programs would miss entries.
 func TestGrowthBeforeAttachment(t *testing.T) {
 	n, backends := twoBackends(t)
 	if err := os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// versionOf says which programs there are, for which network namespace, and with which options.
+// versionOf returns a hash of the compiled programs and of the options that they are loaded with.
 func (c *Conn) versionOf() string {
 	h := sha256.New()
 	h.Write(c.build.object)
@@ -30,7 +30,7 @@ func (c *Conn) versionOf() string {
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
-// cookieOf returns the number by which programs know a network namespace.
+// cookieOf returns the cookie of a network namespace, by which programs identify it.
 func cookieOf(ns int) (cookie uint64, err error) {
 	err = netns.Do(ns, func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -47,7 +47,7 @@ func cookieOf(ns int) (cookie uint64, err error) {
 	return cookie, nil
 }
 
-// points are where the programs are attached. That of Learn is attached when it is needed.
+// points returns the attach type of each program, except the one that Learn attaches.
 func (o Options) points() map[string]ebpf.AttachType {
 	all := map[string]ebpf.AttachType{
 		sockProgSluiceConnect4: ebpf.AttachCGroupInet4Connect, sockProgSluiceConnect6: ebpf.AttachCGroupInet6Connect,
@@ -62,15 +62,15 @@ func (o Options) points() map[string]ebpf.AttachType {
 	return all
 }
 
-// phases returns the programs in the order in which they are attached. Those that do what connections need afterwards are before those
-// that choose backends. While entries move from the maps of an earlier version, the programs that write a map are attached before
-// those that read it.
+// phases returns the programs in the order in which they are attached: first those that translate answers and track sockets, then those
+// that choose backends. But while entries move from the maps of an earlier version, the programs that write a map come before those
+// that read it.
 func (c *Conn) phases() [][]string {
 	phases := make([][]string, 3)
 	for program, at := range c.opt.points() {
 		phase := 2
 		switch {
-		case len(c.moves) == 0 && !choosing(program):
+		case len(c.moves) == 0 && !choosesBackends(program):
 			phase = 0
 		case len(c.moves) == 0:
 		case slices.Contains([]ebpf.AttachType{ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect}, at):
@@ -83,9 +83,9 @@ func (c *Conn) phases() [][]string {
 	return phases
 }
 
-// attach loads the programs with the maps as they are, and attaches them. One that is attached already is replaced at
-// once: at every moment a socket finds either. After each phase it copies what programs of an earlier version have written, so that the
-// programs of the next phase find it.
+// attach loads the programs with the current maps, and attaches them. It replaces an attached program atomically: a socket always runs
+// the old or the new one. After each phase it copies the entries that programs of an earlier version have written, so that the
+// programs of the next phase find them.
 func (c *Conn) attach() error {
 	if err := os.MkdirAll(c.linksDir(), 0o700); err != nil {
 		return fmt.Errorf("make the folder for links: %w", err)
@@ -98,7 +98,7 @@ func (c *Conn) attach() error {
 		return err
 	}
 	defer programs.Close()
-	if err := c.attachBeside(programs); err != nil {
+	if err := c.attachTemporary(programs); err != nil {
 		return err
 	}
 	for _, phase := range c.phases() {
@@ -109,7 +109,7 @@ func (c *Conn) attach() error {
 	if err := errors.Join(c.recount(), c.pinMaps(), c.tidy()); err != nil {
 		return err
 	}
-	return errors.Join(c.closeBeside(), c.closeMoves())
+	return errors.Join(c.detachTemporary(), c.closeMoves())
 }
 
 func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
@@ -130,30 +130,30 @@ func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 	return nil
 }
 
-// attachBeside attaches programs that read what others write beside those of an earlier version, while entries move: a socket is in the
-// maps of one of them, and a program does nothing for an address that another one has put in place. They stay until all programs
+// attachTemporary attaches the programs of later phases in addition to those of the earlier version, while entries move: a socket may be in the
+// maps of either version, and a program does not change an address that another one has translated. The links stay until all programs
 // are attached, also after an error. The kernel detaches them when the process ends.
-func (c *Conn) attachBeside(programs *ebpf.Collection) error {
-	if len(c.moves) == 0 || len(c.beside) > 0 {
+func (c *Conn) attachTemporary(programs *ebpf.Collection) error {
+	if len(c.moves) == 0 || len(c.temporary) > 0 {
 		return nil
 	}
 	for _, program := range slices.Concat(c.phases()[1:]...) {
 		o := link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: programs.Programs[program]}
 		l, err := link.AttachCgroup(o)
 		if err != nil {
-			return errors.Join(fmt.Errorf("attach program %s beside the earlier one: %w", program, err), c.closeBeside())
+			return errors.Join(fmt.Errorf("attach program %s in addition to the earlier one: %w", program, err), c.detachTemporary())
 		}
-		c.beside = append(c.beside, l)
+		c.temporary = append(c.temporary, l)
 	}
 	return nil
 }
 
-func (c *Conn) closeBeside() error {
+func (c *Conn) detachTemporary() error {
 	var failed []error
-	for _, l := range c.beside {
+	for _, l := range c.temporary {
 		failed = append(failed, l.Close())
 	}
-	c.beside = nil
+	c.temporary = nil
 	return errors.Join(failed...)
 }
 
@@ -177,18 +177,18 @@ func (c *Conn) load() (*ebpf.Collection, error) {
 	return programs, nil
 }
 
-// replace makes a link lead to another program, or makes one.
+// replace updates the link of a program, or attaches the program and pins the link.
 func (c *Conn) replace(names []string, program string, o link.CgroupOptions) error {
 	l, err := c.linkOf(names, program)
 	if err != nil {
 		return err
 	}
 	path := c.linkPath(c.linkName(program))
-	if err := c.fault(Attach); err != nil {
+	if err := c.injectFault(Attach); err != nil {
 		return errors.Join(err, closeLink(l))
 	}
 	if l == nil {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is to another cgroup
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a link to another cgroup
 			return err
 		}
 		if l, err = link.AttachCgroup(o); err != nil {
@@ -205,7 +205,7 @@ func (c *Conn) replace(names []string, program string, o link.CgroupOptions) err
 	return errors.Join(err, l.Close())
 }
 
-// tidy removes links of other versions or to other cgroups, pins of programs that this version does not have, and maps of other layouts.
+// tidy removes the pins of other versions: links, programs and maps.
 func (c *Conn) tidy() error {
 	names, err := c.names("links")
 	if err != nil {
@@ -229,7 +229,7 @@ func (c *Conn) tidyMaps() error {
 	}
 	for _, dir := range dirs {
 		if !strings.HasPrefix(dir, mapsPrefix) {
-			continue // of another program, or the links
+			continue // the links, or a folder of another program
 		}
 		names, err := c.names(dir)
 		if err != nil {

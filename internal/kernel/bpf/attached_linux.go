@@ -12,24 +12,23 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// What attached returns if the programs are not those of this version, on the maps as they are pinned.
+// The results of attached if the programs are not those of this version with the pinned maps.
 const (
-	incomplete = "incomplete" // some are not attached
-	other      = "other"      // some have another version, or other maps
+	incomplete = "incomplete" // some programs are not attached
+	other      = "other"      // some programs have another version or other maps
 )
 
-// The name of a pinned link is that of its program, and the version.
+// linkName returns the name of the pinned link of a program.
 func (c *Conn) linkName(program string) string { return program + "-" + c.version }
 
-// A program is pinned beside its link. The kernel lists the maps of a program for whoever has it, but opens a program by its id only
-// with CAP_SYS_ADMIN.
+// programPinPrefix begins the names of pinned programs. Without the pin, opening a program to list its maps would need CAP_SYS_ADMIN.
 const programPinPrefix = "program-"
 
 func programPin(program string) string { return programPinPrefix + program }
 
 func isProgramPin(name string) bool { return strings.HasPrefix(name, programPinPrefix) }
 
-// isCurrent reports whether a pin among the links is of this version.
+// isCurrent reports whether a pin in the folder of links belongs to this version.
 func (c *Conn) isCurrent(name string) bool {
 	if program, is := strings.CutPrefix(name, programPinPrefix); is {
 		_, is = c.opt.points()[program]
@@ -38,7 +37,7 @@ func (c *Conn) isCurrent(name string) bool {
 	return strings.HasSuffix(name, "-"+c.version)
 }
 
-// attached returns the version of the programs that are attached to the cgroup; "" if there are none, incomplete, or other.
+// attached returns the version of the attached programs, incomplete, or other; "" if none is attached.
 func (c *Conn) attached() (string, error) {
 	names, err := c.names("links")
 	if err != nil || !slices.ContainsFunc(names, func(name string) bool { return !isProgramPin(name) }) {
@@ -58,7 +57,7 @@ func (c *Conn) attached() (string, error) {
 			return incomplete, nil
 		}
 		same, err := c.isAttached(l, c.spec.Programs[program], ids)
-		if err = errors.Join(err, l.Close()); err != nil { // it stays pinned
+		if err = errors.Join(err, l.Close()); err != nil { // the link stays pinned
 			return "", err
 		}
 		if !same {
@@ -68,12 +67,12 @@ func (c *Conn) attached() (string, error) {
 	return state, nil
 }
 
-// mapIDs returns the ids of the maps that programs should use. A map that is missing, that has another shape, or that is open but not
-// pinned, is left out.
+// mapIDs returns the ids of the maps that programs should use. It omits maps that are missing, that have another shape, or that are open but
+// not pinned.
 func (c *Conn) mapIDs() (map[string]ebpf.MapID, error) {
 	ids := map[string]ebpf.MapID{}
 	for name, ms := range c.spec.Maps {
-		if isConstants(name) {
+		if isDataSection(name) {
 			continue
 		}
 		id, err := c.pinnedID(ms)
@@ -107,11 +106,11 @@ func (c *Conn) isAttached(l link.Link, spec *ebpf.ProgramSpec, ids map[string]eb
 	defer func() { _ = p.Close() }() // it was only read from
 	info, err := p.Info()
 	if err != nil {
-		return false, fmt.Errorf("ask for the maps of program %s: %w", spec.Name, err)
+		return false, fmt.Errorf("read the maps of program %s: %w", spec.Name, err)
 	}
 	at, err := l.Info()
 	if err != nil {
-		return false, fmt.Errorf("ask for the program of a link: %w", err)
+		return false, fmt.Errorf("read the program of a link: %w", err)
 	}
 	id, _ := info.ID()
 	used, _ := info.MapIDs()
@@ -126,7 +125,7 @@ func (c *Conn) isAttached(l link.Link, spec *ebpf.ProgramSpec, ids map[string]eb
 // mapsOf returns the names of the maps that a program uses.
 func mapsOf(spec *ebpf.ProgramSpec) (names []string) {
 	for _, ins := range spec.Instructions {
-		if name := ins.Reference(); ins.IsLoadFromMap() && !isConstants(name) && !slices.Contains(names, name) {
+		if name := ins.Reference(); ins.IsLoadFromMap() && !isDataSection(name) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -138,7 +137,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// linkOf opens the pinned link of a program, preferably that of this version; nil: there is none to this cgroup.
+// linkOf opens the pinned link of a program to this cgroup, preferably that of this version. It returns nil if there is none.
 func (c *Conn) linkOf(names []string, program string) (link.Link, error) {
 	candidates := []string{c.linkName(program)}
 	for _, name := range names {
@@ -154,8 +153,8 @@ func (c *Conn) linkOf(names []string, program string) (link.Link, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open the link of program %s: %w", program, err)
 		}
-		here, err := c.here(l)
-		if here || err != nil {
+		ours, err := c.isToCgroup(l)
+		if ours || err != nil {
 			return l, err
 		}
 		if err := l.Close(); err != nil {
@@ -173,11 +172,11 @@ func closeLink(l link.Link) error {
 	return l.Close()
 }
 
-// here reports whether a link is to the cgroup.
-func (c *Conn) here(l link.Link) (bool, error) {
+// isToCgroup reports whether a link attaches a program to the cgroup of the options.
+func (c *Conn) isToCgroup(l link.Link) (bool, error) {
 	info, err := l.Info()
 	if err != nil {
-		return false, fmt.Errorf("ask for the cgroup of a program: %w", err)
+		return false, fmt.Errorf("read the cgroup of a link: %w", err)
 	}
 	id, err := CgroupID(c.opt.Cgroup)
 	if err != nil {

@@ -51,21 +51,21 @@ func TestNodePortsAreGuarded(t *testing.T) {
 	n.opt.GuardNodePorts = false
 	n.conn = n.open()
 	n.write()
-	n.run(func() error { return bind(unix.IPPROTO_TCP, netip.MustParseAddrPort("0.0.0.0:30080")) })
+	eventually(t, func() error { // the kernel detaches a program some time after its link is gone
+		return n.inside(func() error { return bind(unix.IPPROTO_TCP, netip.MustParseAddrPort("0.0.0.0:30080")) })
+	})
 }
 
 // bind binds a socket for a moment.
 func bind(protocol int, at netip.AddrPort) error {
-	family, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(at.Port())})
-	if at.Addr().Is4() {
-		sa.(*unix.SockaddrInet4).Addr = at.Addr().As4()
-	} else {
-		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	family := unix.AF_INET
+	if at.Addr().Is6() {
+		family = unix.AF_INET6
 	}
 	kind := map[int]int{unix.IPPROTO_TCP: unix.SOCK_STREAM, unix.IPPROTO_UDP: unix.SOCK_DGRAM}[protocol]
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return err
 	}
-	return errors.Join(unix.Bind(fd, sa), unix.Close(fd))
+	return errors.Join(unix.Bind(fd, sockaddr(at)), unix.Close(fd))
 }

@@ -1,13 +1,13 @@
 // Package bpf balances connections when sockets connect, by programs of cgroup v2 (sock.c). Conn
-// has the maps and programs of the kernel, which stay when the process ends; Fake is the same in memory.
+// writes maps and programs of the kernel, which stay when the process ends; Fake is the same in memory.
 package bpf
 
 import "errors"
 
-// ErrNotFound is the error of the removal of an entry that is not there.
+// ErrNotFound is returned by the removal of an entry that does not exist.
 var ErrNotFound = errors.New("no such entry")
 
-// ErrFull is the error of an entry for which a map has no room.
+// ErrFull is returned if a map has no room for another entry.
 var ErrFull = errors.New("no room for another entry")
 
 //go:generate ../../../hack/bpf.sh
@@ -26,7 +26,7 @@ const (
 	Programs
 )
 
-// tables returns those that are maps.
+// tables returns the tables that are maps.
 func tables() []Table { return []Table{Slots, Members, PodPrefixes, NodeAddrs, NodePorts, Frontends} }
 
 // String returns the name of the map in sock.c.
@@ -34,11 +34,11 @@ func (t Table) String() string {
 	return [...]string{"", "slots", "members", "pod_prefixes", "node_addrs", "node_ports", "frontends", "programs"}[t]
 }
 
-// Where says in which network namespaces UDP sockets are balanced when they connect: those in which they can be destroyed
-// when their backend is gone.
+// Where is the set of network namespaces in which UDP sockets are balanced when they connect: the caller can destroy sockets
+// there when their backend is gone.
 type Where uint32
 
-// The namespaces, by the numbers of sock.c.
+// The sets of namespaces, with the values of sock.c.
 const (
 	Nowhere Where = iota
 	OnNode
@@ -48,13 +48,13 @@ const (
 // Key identifies an entry of a table.
 type Key struct {
 	Table Table
-	Data  string // as the map has it
+	Data  string // encoded as in the map
 }
 
 // Entry is an entry of a table.
 type Entry struct {
 	Key
-	Value string // as the map has it
+	Value string // encoded as in the map
 }
 
 // Step adds, changes or removes an entry.
@@ -63,5 +63,5 @@ type Step struct {
 	Remove bool
 }
 
-// State is all that the tables hold.
+// State is the contents of all tables.
 type State map[Key]string

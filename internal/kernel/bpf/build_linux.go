@@ -9,21 +9,21 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// build is a version of the programs, and of the meaning of their maps.
+// build is a version of the programs, with the layouts of their maps.
 type build struct {
 	object  []byte         // compiled programs
-	layouts map[string]int // of the maps whose layout is not the first one
+	layouts map[string]int // by map; firstLayout if a map is missing
 
-	// conversions translate entries of maps that programs write, by map: the first one of a list from the first layout to the second.
+	// conversions translate entries of maps that programs write. The first one of a map translates from the first layout to the second.
 	conversions map[string][]conversion
 }
 
-// conversion translates an entry into the next layout of its map. It returns false if the entry has no place there.
+// conversion translates an entry into the next layout of its map. It returns false if that layout cannot hold the entry.
 type conversion func(k, v []byte) (key, value []byte, ok bool)
 
 const firstLayout = 1
 
-// current returns the version of this program.
+// current returns the build of this version of Sluice.
 //
 // The layout of a map is the meaning of its keys and values. It is part of the path of the map, so that each version opens those maps
 // that it understands. These changes keep the layout: fields at the end of a value, if zero in them means what versions without them mean;
@@ -70,7 +70,7 @@ func (b *build) dirs() []string {
 
 func dirOf(layout int) string { return fmt.Sprint(mapsPrefix, layout) }
 
-// conversion returns what translates entries of an earlier layout of a map, or of the same one. It returns nil if nothing does.
+// conversion returns the conversion of a map from an earlier layout, or from the current one. It returns nil if there is none.
 func (b *build) conversion(name string, from int) conversion {
 	var chain []conversion
 	if to := b.layout(name); from < to {

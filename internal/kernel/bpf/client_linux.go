@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// clientArg is the first argument of a process that Try starts; those after it are the Services.
+	// clientArg is the first argument of a process that Try starts. The Services follow it.
 	clientArg = "connect-to-test-services"
 
-	// greeting is what backends answer, and clientEnd the last line of a report.
+	// greeting is the answer of backends, and clientEnd the last line of a report.
 	greeting  = "balanced"
 	clientEnd = "done"
 
@@ -25,7 +25,7 @@ const (
 // IsClient reports whether Try has started a process with this command line.
 func IsClient(args []string) bool { return len(args) > 1 && args[1] == clientArg }
 
-// Client connects to the Services of a command line, and prints what is wrong.
+// Client connects to the Services of a command line, and prints the errors.
 func Client(args []string, out io.Writer) error {
 	results := make(chan error)
 	for _, text := range args[2:] {
@@ -49,7 +49,7 @@ const (
 	byConnectedUDP = "connected-udp"
 )
 
-// visit uses a Service, such as "tcp/192.0.0.8:8", and returns an error unless it seems to answer itself.
+// visit connects or sends to a Service, such as "tcp/192.0.0.8:8", and verifies that the answer comes from its address.
 func visit(text string) error {
 	way, at, _ := strings.Cut(text, "/")
 	service, err := netip.ParseAddrPort(at)
@@ -76,7 +76,7 @@ func visit(text string) error {
 	return nil
 }
 
-// openClient opens a socket whose packets do not leave the node, if they are sent to the Service.
+// openClient opens a socket for a Service. If it is not balanced, its packets reach the first router at most.
 func openClient(to netip.Addr, kind int) (int, error) {
 	family, level, hops := unix.AF_INET, unix.IPPROTO_IP, unix.IP_TTL
 	if to.Is6() {
@@ -103,7 +103,7 @@ func connect(fd int, service netip.AddrPort) error {
 	}
 	peer, err := unix.Getpeername(fd)
 	if err != nil {
-		return fmt.Errorf("ask for the peer: %w", err)
+		return fmt.Errorf("read the peer: %w", err)
 	}
 	if got := addrPort(peer); got != service {
 		return fmt.Errorf("the peer seems to be %s", got)
@@ -115,7 +115,7 @@ func connect(fd int, service netip.AddrPort) error {
 	return err
 }
 
-// exchange sends a datagram, and verifies who seems to reply.
+// exchange sends a datagram, and verifies the source of the reply.
 func exchange(fd int, service netip.AddrPort) error {
 	if err := unix.Sendto(fd, []byte("?"), 0, sockaddr(service)); err != nil {
 		return fmt.Errorf("send: %w", err)
@@ -127,7 +127,7 @@ func exchange(fd int, service netip.AddrPort) error {
 	return err
 }
 
-// answer reads the reply of a backend, and returns from where a datagram seems to come.
+// answer reads the reply of a backend, and returns the source of a datagram.
 func answer(fd int) (from netip.AddrPort, err error) {
 	b := make([]byte, 2*len(greeting))
 	n, sa, err := unix.Recvfrom(fd, b, unix.MSG_WAITALL)

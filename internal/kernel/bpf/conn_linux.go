@@ -27,7 +27,7 @@ type Options struct {
 
 	Node string // its name, for ByHash
 
-	// Exempting says which connections are for packets, whatever their Service.
+	// Exempting selects the processes whose connections are left to the packet plane.
 	Exempting Exempting
 
 	// GuardNodePorts means that programs in the network of the node cannot bind the ports in NodePorts: bind(2) returns EPERM.
@@ -39,27 +39,27 @@ type Options struct {
 	// Fault makes an operation fail in a test, with the error that it returns. Nil: none fails.
 	Fault func(Operation) error
 
-	// Program is the binary that calls Client if IsClient says so. Try executes it in another cgroup; empty: it does not.
+	// Program is the binary that Try executes in another cgroup. It calls Client if IsClient returns true. Empty: Try executes none.
 	Program string
 }
 
 // mapsPrefix begins the names of folders with maps; the layout of the maps follows.
 const mapsPrefix = "maps-"
 
-// Conn has the tables of the kernel. It is safe for concurrent use. Reading creates nothing.
+// Conn reads and writes the tables of the kernel. It is safe for concurrent use. Reading creates nothing.
 type Conn struct {
 	opt     Options
 	build   build
-	spec    *ebpf.CollectionSpec // of the build; nobody changes it
+	spec    *ebpf.CollectionSpec // of the build; read-only
 	version string
-	cookie  uint64
+	cookie  uint64 // of the network namespace of the node
 
-	mu      sync.Mutex
-	maps    map[string]*ebpf.Map // of the programs; nil: they are not opened yet
-	moves   map[string]*move     // into maps that no program uses yet
-	beside  []link.Link          // of programs, while entries move
-	entries map[string]int       // of the tables, since they were read
-	exempts func() error         // writes the last exemptions, if the maps were not open then
+	mu        sync.Mutex
+	maps      map[string]*ebpf.Map // of the programs; nil: not opened yet
+	moves     map[string]*move     // into maps that no program uses yet
+	temporary []link.Link          // of programs that run only while entries move
+	entries   map[string]int       // number of entries of each table that was read
+	exempts   func() error         // writes the exemptions of the last call before the maps were opened; may be nil
 }
 
 // Open returns the tables. It creates nothing.
@@ -82,11 +82,11 @@ func openBuild(o Options, b build) (*Conn, error) {
 // Version returns the value that the entry of the programs should have.
 func (c *Conn) Version() string { return c.version }
 
-// Close closes descriptors. What they stand for stays.
+// Close closes the descriptors. Pinned maps and attached programs stay.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	failed := []error{c.closeBeside(), c.closeMoves()}
+	failed := []error{c.detachTemporary(), c.closeMoves()}
 	for _, m := range c.maps {
 		failed = append(failed, m.Close())
 	}
@@ -112,7 +112,7 @@ func (c *Conn) Read(ctx context.Context) (State, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		m, done, err := c.lookAt(c.spec.Maps[t.String()])
+		m, done, err := c.find(c.spec.Maps[t.String()])
 		if err != nil {
 			return nil, err
 		}
@@ -136,7 +136,7 @@ func (c *Conn) Read(ctx context.Context) (State, error) {
 	return state, nil
 }
 
-// each calls a function with the entries of a map. One that another process changes meanwhile may have some twice.
+// each calls a function with the entries of a map. It may repeat entries if another process changes the map meanwhile.
 func each(m *ebpf.Map, do func(k, v []byte)) error {
 	var k, v []byte
 	entries := m.Iterate()
@@ -182,7 +182,7 @@ func (c *Conn) write(s *Step) error {
 			return ErrNotFound
 		}
 		if err == nil {
-			c.counted(name, -1)
+			c.addCount(name, -1)
 		}
 		return err
 	}
@@ -196,8 +196,8 @@ func (c *Conn) write(s *Step) error {
 	return c.put(name, []byte(s.Data), []byte(s.Value))
 }
 
-// Remove removes what a Conn with these options has made, also where none could be opened. A folder that is not on a
-// bpffs has nothing of it.
+// Remove removes what a Conn with these options has created, also if Open would fail. It does nothing if the folder is not on a
+// bpffs.
 func Remove(ctx context.Context, o Options) ([]string, error) {
 	var stat unix.Statfs_t
 	if o.Dir == "" || unix.Statfs(o.Dir, &stat) != nil || stat.Type != unix.BPF_FS_MAGIC {
@@ -206,7 +206,7 @@ func Remove(ctx context.Context, o Options) ([]string, error) {
 	return (&Conn{opt: o}).Remove(ctx)
 }
 
-// Remove detaches the programs and deletes all maps. Sockets get the answers to what they have sent before.
+// Remove detaches the programs and deletes all maps. Sockets still receive the answers to datagrams that they sent before.
 func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	if err := c.Close(); err != nil {
 		return nil, err
@@ -257,20 +257,20 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 		removed = append(removed, fmt.Sprintf("%d maps", n))
 	}
 	err = os.Remove(c.opt.Dir)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) { // other programs have something there
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) { // it holds files of other programs
 		err = nil
 	}
 	return removed, err
 }
 
-// names lists a folder of pins; none if it is not there.
+// names lists the pins in a folder; none if the folder does not exist.
 func (c *Conn) names(dir string) ([]string, error) {
 	list, err := os.ReadDir(filepath.Join(c.opt.Dir, dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list what is pinned: %w", err)
+		return nil, fmt.Errorf("list the pins: %w", err)
 	}
 	var all []string
 	for _, e := range list {

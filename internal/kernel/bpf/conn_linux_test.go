@@ -110,8 +110,7 @@ func TestNoWindow(t *testing.T) {
 	}
 }
 
-// What another program has removed is there again after the next write of the programs, and what an earlier version has
-// left is not.
+// The next write of the programs restores pins that another program has removed, and removes pins of an earlier version.
 func TestPins(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
@@ -142,8 +141,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// A map of an earlier version whose entries have another size is replaced, and filled anew. Those that are the same stay, and so connected UDP
-// sockets remain known.
+// A map of an earlier version whose entries have another size is replaced and filled again. The other maps stay, so connected UDP
+// sockets are still known.
 func TestUpgrade(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:53")
@@ -178,7 +177,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// A folder that is not on a bpffs is nothing of ours, whatever is in it, and neither is the working directory.
+// Remove deletes nothing in a folder that is not on a bpffs, nor in the working directory.
 func TestRemoveKeepsOtherFolders(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "links", "precious")

@@ -57,7 +57,7 @@ func BenchmarkPrograms(b *testing.B) {
 	}
 }
 
-// connectOnce connects, and resets the connection.
+// connectOnce opens a connection, and resets it.
 func connectOnce(to string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -67,7 +67,7 @@ func connectOnce(to string) error {
 		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), unix.Close(fd))
 }
 
-// cost returns what the kernel has measured of each program.
+// cost returns the run count and run time of each program.
 func (n *node) cost() map[string]*ebpf.ProgramStats {
 	n.t.Helper()
 	names, err := n.conn.names("links")

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 )
 
-// Clients are those for whom a frontend is: connections of the two may go to different pools.
+// Clients is a group of clients. A frontend may have a different pool for each group.
 type Clients uint8
 
-// The clients whose sockets a node has.
+// The groups of clients with sockets on a node.
 const (
 	OfPods Clients = iota
 	OfNode
@@ -19,29 +19,28 @@ const (
 // String completes "for".
 func (c Clients) String() string { return [...]string{"pods", "the node"}[c] }
 
-// Pool identifies the backends that connections choose among. Pools of the same Service port differ in the
-// last byte only.
+// Pool identifies a list of backends. Pools of the same Service port differ in the last byte only.
 type Pool [16]byte
 
-// String returns the beginning, which is enough to tell pools apart.
+// String returns a short form: the first four bytes and the last one.
 func (p Pool) String() string { return hex.EncodeToString(p[:4]) + "/" + hex.EncodeToString(p[15:]) }
 
-// Frontend is where connections of some clients go.
+// Frontend is the pool of an address and port of a Service, for one group of clients.
 type Frontend struct {
 	At       netip.AddrPort // with the unspecified address: a NodePort
 	Protocol uint8
 	Clients  Clients
 	Pool     Pool
-	Count    int // of the slots of the pool
+	Count    int // number of slots of the pool
 
 	Scheduler Scheduler
-	Sticky    bool // a client stays on the backend that the packet plane has chosen for it (Lease)
-	Ramps     bool // backends may be new, and get a part of their share (Conn.Ramp)
-	Strangers uint64 // of the pool's backends on this node; 0 is always right
+	Sticky    bool   // session affinity: a client stays on the backend that the packet plane has chosen for it (Lease)
+	Ramps     bool   // slow start: a new backend gets a part of its share (Conn.Ramp)
+	Strangers uint64 // last bits of the addresses that no backend on this node has (Strangers); 0 makes programs search for every client
 }
 
-// Strangers returns a set of the last 6 bits of addresses: no address in the list ends with them. A client with such an address is
-// not searched for among the backends.
+// Strangers returns the set of the last 6 bits of addresses, bit n for the value n, that no address in a list ends with. Programs search
+// for a client with other bits among the backends of a pool.
 func Strangers(local []netip.Addr) uint64 {
 	set := ^uint64(0)
 	for _, a := range local {
@@ -50,7 +49,7 @@ func Strangers(local []netip.Addr) uint64 {
 	return set
 }
 
-// Entry encodes it.
+// Entry returns the encoded frontend.
 func (f Frontend) Entry() Entry {
 	k := append(endpoint(f.At)[:18], f.Protocol, byte(f.Clients))
 	v := append(append([]byte{}, f.Pool[:]...), native32(uint32(f.Count))...)
@@ -72,19 +71,19 @@ type Slot struct {
 	Weight  uint16 // for ByLoad
 }
 
-// Entry encodes it.
+// Entry returns the encoded slot.
 func (s Slot) Entry() Entry {
 	return entry(Slots, append(append([]byte{}, s.Pool[:]...), native32(uint32(s.Index))...), append(endpoint(s.Backend), native32(uint32(s.Weight))...))
 }
 
-// Member says that a pool has a backend, for sockets and clients that have chosen it before; with port 0, that it has a
-// backend with this address that may be on this node.
+// Member records that a pool contains a backend, for sockets and clients that chose the backend before. A Member with port 0 records that
+// a backend with this address may be on this node.
 type Member struct {
 	Pool    Pool
 	Backend netip.AddrPort
 }
 
-// Entry encodes it.
+// Entry returns the encoded member.
 func (m Member) Entry() Entry {
 	return entry(Members, append(append([]byte{}, m.Pool[:]...), endpoint(m.Backend)...), native32(1))
 }
@@ -92,12 +91,12 @@ func (m Member) Entry() Entry {
 // NodeAddr returns the entry of an address that serves NodePorts.
 func NodeAddr(a netip.Addr) Entry { return entry(NodeAddrs, address(a), native32(1)) }
 
-// NodePort returns the entry of a port that other programs must not bind, at all addresses of a family.
-func NodePort(any netip.Addr, port uint16, protocol uint8) Entry {
-	return entry(NodePorts, append(endpoint(netip.AddrPortFrom(any, port))[:18], protocol, 0), native32(1))
+// NodePort returns the entry of a port that other programs must not bind. The unspecified address stands for all addresses of its family.
+func NodePort(unspecified netip.Addr, port uint16, protocol uint8) Entry {
+	return entry(NodePorts, append(endpoint(netip.AddrPortFrom(unspecified, port))[:18], protocol, 0), native32(1))
 }
 
-// PodPrefix returns the entry of addresses that pods on this node have.
+// PodPrefix returns the entry of a prefix with addresses of pods on this node.
 func PodPrefix(p netip.Prefix) Entry {
 	bits := p.Bits()
 	if p.Addr().Is4() {
@@ -108,7 +107,7 @@ func PodPrefix(p netip.Prefix) Entry {
 
 func entry(t Table, k, v []byte) Entry { return Entry{Key{t, string(k)}, string(v)} }
 
-// sizes returns how long keys and values of a map are.
+// sizes returns the sizes of keys and values in bytes.
 func (t Table) sizes() (key, value int) {
 	switch t {
 	case Slots:
@@ -163,7 +162,7 @@ func weightIn(slot []byte) string {
 	return ""
 }
 
-// choice describes how a frontend chooses.
+// choice returns the scheduler, affinity and slow start of a frontend as text.
 func choice(v []byte) string {
 	text := ""
 	if s := Scheduler(v[0]); s != ByChance {

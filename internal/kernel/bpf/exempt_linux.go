@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exempting says which processes are exempt: their connections are for packets. Values can be added.
+// Exempting is a set of exempt processes, whose connections are left to the packet plane.
 type Exempting uint32
 
-// Processes that are exempt, as in programs/sock.c.
+// The elements of the set, with the values of sock.c.
 const (
-	ExemptCgroups Exempting = 1 // in the cgroups that Exempt and ExemptOnly name, and below
-	ExemptRoot    Exempting = 2 // in the root of all cgroups, but not below, as threads of the kernel are
+	ExemptCgroups Exempting = 1 // processes in the cgroups of Exempt and ExemptOnly, and below
+	ExemptRoot    Exempting = 2 // processes in the root of all cgroups, but not below: threads of the kernel
 )
 
-// CgroupID returns the id of a cgroup by its folder: the number of the inode.
+// CgroupID returns the id of a cgroup by its folder: the inode number.
 func CgroupID(dir string) (uint64, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(dir, &stat); err != nil {
@@ -28,7 +28,8 @@ func CgroupID(dir string) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// Exempt exempts the processes in these cgroups, and in those below, by ids. It creates no map: if there is none, the cgroups are exempt once Write creates them. Without room it returns ErrFull.
+// Exempt exempts the processes in these cgroups, and in those below, by ids. If the maps do not exist yet, the cgroups are exempt once Write
+// creates them. Exempt returns ErrFull if the map has no room.
 func (c *Conn) Exempt(cgroups map[uint64]bool) error {
 	return c.whenOpen(func() error { return c.exempt(cgroups) })
 }
@@ -38,7 +39,7 @@ func (c *Conn) ExemptOnly(cgroups map[uint64]bool) error {
 	return c.whenOpen(func() error { return errors.Join(c.unexempt(cgroups), c.exempt(cgroups)) })
 }
 
-// whenOpen calls a function once the maps are open.
+// whenOpen calls a function now, or when the maps are opened.
 func (c *Conn) whenOpen(write func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Processes in an exempt cgroup, or below one, are not balanced, while those beside it are.
+// Processes in an exempt cgroup, or below one, are not balanced; others are.
 func TestExemptCgroups(t *testing.T) {
 	n := newNode(t)
 	n.conn = n.reopen(func(o *Options) { o.Exempting = ExemptCgroups })

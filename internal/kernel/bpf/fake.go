@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Fake has the tables in memory. It is safe for concurrent use.
+// Fake holds the tables in memory. It is safe for concurrent use.
 type Fake struct {
 	mu    sync.Mutex
 	state State
@@ -58,7 +58,7 @@ func (f *Fake) Remove(context.Context) ([]string, error) {
 	return []string{fmt.Sprintf("%d entries", n)}, nil
 }
 
-// check returns an error if the map could not have the entry.
+// check returns an error if the entry does not fit into the map.
 func (s *Step) check() error {
 	k, v := s.Table.sizes()
 	switch {

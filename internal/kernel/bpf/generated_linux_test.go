@@ -16,7 +16,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// The compiled programs are those of the sources. With the same compiler, they are compiled again.
+// The compiled programs match the sources. If this machine has the same compiler, the test compiles them again.
 func TestGenerated(t *testing.T) {
 	b, err := os.ReadFile("sock.sum")
 	if err != nil {
@@ -66,8 +66,8 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// mostInstructions returns how many instructions the verifier may look at, by program. The kernel gives up after a million; a
-// program that comes near does not load on another version. Raise a limit after a change that needs more.
+// mostInstructions returns how many instructions the verifier may process, by program. The kernel rejects a program after a million; one
+// that comes near may not load on another version. Raise a limit after a change that needs more.
 func mostInstructions() map[string]uint32 {
 	const large, small, tiny = 50_000, 1_000, 500
 	return map[string]uint32{
@@ -90,7 +90,7 @@ func loaded(t *testing.T) *ebpf.Collection {
 	return programs
 }
 
-// The verifier accepts the programs without looking at too much. The summary of a test run prints at how much it looked.
+// The verifier processes no more instructions than mostInstructions allows. The summary of a test run prints the numbers.
 func TestVerifier(t *testing.T) {
 	programs := loaded(t)
 	for name, p := range programs.Programs {
@@ -101,13 +101,13 @@ func TestVerifier(t *testing.T) {
 		looked, _ := info.VerifiedInstructions()
 		t.Attr("instructions-verified/"+name, strconv.FormatUint(uint64(looked), 10))
 		if most := mostInstructions()[name]; looked == 0 || looked > most {
-			t.Errorf("%s: the verifier looks at %d instructions, want 1 to %d: make loops and branches fewer, or raise the limit in mostInstructions", name, looked, most)
+			t.Errorf("%s: the verifier processes %d instructions, want 1 to %d: reduce loops and branches, or raise the limit in mostInstructions", name, looked, most)
 		}
 	}
 }
 
-// The kernel runs none of these types of programs alone (BPF_PROG_TEST_RUN, Linux 6.18), so sockets of the other tests run them. When this
-// fails a kernel can do it, and programs should have tests of their own.
+// BPF_PROG_TEST_RUN supports none of these program types (Linux 6.18), so the other tests run the programs by sockets. If this test fails,
+// the kernel supports one: give the programs unit tests then.
 func TestProgramsCannotRunAlone(t *testing.T) {
 	programs := loaded(t)
 	run := &ebpf.RunOptions{Data: make([]byte, 64)}

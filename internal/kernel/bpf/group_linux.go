@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupPrefix begins the names of cgroups that exist during a test only.
+// groupPrefix begins the names of cgroups that exist during a self-test only.
 const groupPrefix = "sluice-probe-"
 
-// group is a cgroup that exists during a test. Its folder is locked, so that removeStale keeps it.
+// group is a cgroup that exists during a self-test. Its folder is locked, so that removeStale keeps it.
 type group struct {
 	path string
 	dir  *os.File
@@ -72,7 +72,7 @@ func (g *group) remove() {
 	}
 }
 
-// removeStale removes the cgroups of tests that were killed.
+// removeStale removes the cgroups of self-tests that were killed.
 func removeStale(at string) error {
 	list, err := filepath.Glob(filepath.Join(at, groupPrefix+"*"))
 	if err != nil {

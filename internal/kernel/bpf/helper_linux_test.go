@@ -99,7 +99,20 @@ func (n *node) run(f func() error) {
 	}
 }
 
-// address gives a namespace an address on lo.
+// eventually calls a function until it returns nil, for ten seconds at most.
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	var err error
+	for range 1000 {
+		if err = f(); err == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal(err)
+}
+
+// address4 gives a namespace an address on lo.
 func address4(t testing.TB, netns int, text string) {
 	t.Helper()
 	kerneltest.Do(t, netns, func() error {
@@ -144,7 +157,7 @@ func serve(t testing.TB, netns int, at string) {
 	}()
 }
 
-// ask connects by TCP, and returns who answered, and whom the socket calls its peer.
+// ask connects by TCP. It returns the backend that answered, and the address that getpeername returns.
 func ask(to string) (answered, peer string, err error) {
 	c, err := net.DialTimeout("tcp", to, time.Second)
 	if err != nil {
@@ -163,25 +176,19 @@ func ask(to string) (answered, peer string, err error) {
 	return answered, peer, err
 }
 
-// answerer returns who has answered a connection.
+// answerer returns the backend that has answered a connection.
 func answerer(c net.Conn) (string, error) {
 	line, err := bufio.NewReader(c).ReadString('\n')
 	return strings.TrimSuffix(line, "\n"), err
 }
 
-// peerOf returns what getpeername tells.
+// peerOf returns the address that getpeername returns.
 func peerOf(raw syscall.RawConn) (peer string, err error) {
 	var sa unix.Sockaddr
 	if failed := raw.Control(func(fd uintptr) { sa, err = unix.Getpeername(int(fd)) }); failed != nil {
 		return "", failed
 	}
-	switch a := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)).String(), err
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)).String(), err
-	}
-	return "", err
+	return text(sa), err
 }
 
 // connectMapped connects a socket of IPv6 to an IPv4 address.
@@ -192,7 +199,7 @@ func connectMapped(to string) error {
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written to it
 	at := netip.MustParseAddrPort(to)
-	if err := unix.Connect(fd, &unix.SockaddrInet6{Addr: at.Addr().As16(), Port: int(at.Port())}); err != nil {
+	if err := unix.Connect(fd, mapped(at)); err != nil {
 		return err
 	}
 	sa, err := unix.Getpeername(fd)

@@ -73,7 +73,7 @@ func (c *Conn) attachLearn() (link.Link, error) {
 		}
 	}
 	for name := range spec.Maps {
-		if name != sockMapClients && !isConstants(name) {
+		if name != sockMapClients && !isDataSection(name) {
 			delete(spec.Maps, name)
 		}
 	}

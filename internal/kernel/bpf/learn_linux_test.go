@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// A pod that opens no TCP connections is known by its connected UDP sockets, once it asks one for its peer, as Go does, or receives from
-// it with the address of the sender, as the resolver of glibc does.
+// The programs learn the address of a pod without TCP connections from its connected UDP sockets: when it calls getpeername, as Go does, or
+// receives a datagram with the address of the sender, as the resolver of glibc does.
 func TestConnectedUDPShowsTheAddressOfAPod(t *testing.T) {
 	for name, use := range map[string]func(fd int) error{
 		"getpeername": func(fd int) error { _, err := unix.Getpeername(fd); return err },
@@ -99,13 +99,15 @@ func (n *node) isLearning() bool {
 	return len(found.Programs) > 0
 }
 
-func eventually(t testing.TB, what string, is func() bool) {
+// becomes waits until something is true.
+func becomes(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+	eventually(t, func() error {
+		if !is() {
+			return errors.New("never: " + what)
 		}
-	}
+		return nil
+	})
 }
 
 // Addresses are learned for a while after the start, and again when an unknown client connects to a Service.
@@ -116,27 +118,27 @@ func TestLearn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.conn.Learn(ctx, 300*time.Millisecond, func(err error) { t.Error(err) }) }()
-	eventually(t, "the first pod is known", func() bool { return first.connects("10.1.0.1:8080") && first.connects(vip) })
-	eventually(t, "nothing is learned", func() bool { return !n.isLearning() })
+	becomes(t, "the first pod is known", func() bool { return first.connects("10.1.0.1:8080") && first.connects(vip) })
+	becomes(t, "nothing is learned", func() bool { return !n.isLearning() })
 	if !second.connects("10.1.0.2:8080") || second.connects(vip) {
 		t.Error("a pod is known that has connected while nothing was learned")
 	}
-	eventually(t, "the second pod is known", func() bool { return second.connects("10.1.0.2:8080") && second.connects(vip) })
+	becomes(t, "the second pod is known", func() bool { return second.connects("10.1.0.2:8080") && second.connects(vip) })
 	if !first.connects(vip) {
 		t.Error("the first pod is unknown again")
 	}
-	eventually(t, "nothing is learned again", func() bool { return !n.isLearning() })
+	becomes(t, "nothing is learned again", func() bool { return !n.isLearning() })
 	second.connects(vip)
 	if n.isLearning() {
 		t.Error("a known pod makes programs learn")
 	}
 	third := newLearningPod(n, "10.2.0.3") // pods have other addresses, and it may have one of these too
 	for range 2 {
-		eventually(t, "a client that is no known pod makes programs learn", func() bool { return !third.connects(vip) && n.isLearning() })
+		becomes(t, "a client that is no known pod makes programs learn", func() bool { return !third.connects(vip) && n.isLearning() })
 		if !third.connects("10.2.0.3:8080") {
 			t.Error("no server")
 		}
-		eventually(t, "nothing is learned", func() bool { return !n.isLearning() })
+		becomes(t, "nothing is learned", func() bool { return !n.isLearning() })
 	}
 	cancel()
 	if err := <-ended; err != nil || n.isLearning() {

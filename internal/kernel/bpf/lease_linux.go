@@ -13,13 +13,13 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 )
 
-// Leased says whose backend a program may choose without the packet plane, at all frontends of a port.
+// Leased identifies a lease: programs may send the connections of a client to the backend of the lease, at all frontends of a Service port.
 type Leased struct {
 	Port   Pool       // with 0 as its last byte
 	Client netip.Addr // a pod; for the node the address of the frontend
 }
 
-// Request is a connection of a client with session affinity that has no lease. The packet plane has it.
+// Request reports a connection to a frontend with session affinity whose client has no lease. The packet plane handles the connection.
 type Request struct {
 	Leased
 	Frontend netip.AddrPort
@@ -32,8 +32,8 @@ func (l Leased) key() []byte { return append(append([]byte{}, l.Port[:]...), add
 // requestSize is the size of a struct request of sock.c.
 const requestSize = 56
 
-// Requests calls a function with the requests of programs until the context ends, and returns nil then. Those that were made while nobody
-// called it may be among them. When many are made at once, some are lost.
+// Requests calls a function with the requests of programs until the context ends, and then returns nil. It includes requests from before
+// the call. If programs make many requests at once, some are lost.
 func (c *Conn) Requests(ctx context.Context, do func(Request)) error {
 	r, err := c.reader(sockMapRequests)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *Conn) reader(name string) (*ringbuf.Reader, error) {
 	return ringbuf.NewReader(c.maps[name])
 }
 
-// Lease lets programs choose a backend for a client for some time.
+// Lease lets programs send the connections of a client to a backend for some time.
 func (c *Conn) Lease(l Leased, backend netip.AddrPort, length time.Duration) error {
 	now, err := clock()
 	if err != nil {
@@ -86,7 +86,7 @@ func (c *Conn) Lease(l Leased, backend netip.AddrPort, length time.Duration) err
 	})
 }
 
-// EndLeases ends leases. It is no error if some are not there.
+// EndLeases deletes leases. It ignores those that do not exist.
 func (c *Conn) EndLeases(list []Leased) error {
 	return c.use(sockMapLeases, func(m *ebpf.Map) error {
 		for _, l := range list {
@@ -98,7 +98,7 @@ func (c *Conn) EndLeases(list []Leased) error {
 	})
 }
 
-// Leases lists all leases, also those whose time is over.
+// Leases lists all leases, also expired ones.
 func (c *Conn) Leases() (list []Leased, err error) {
 	err = c.use(sockMapLeases, func(m *ebpf.Map) error {
 		return each(m, func(k, _ []byte) { list = append(list, Leased{Pool(k[:16]), addressIn(k[16:])}) })

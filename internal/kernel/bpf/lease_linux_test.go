@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A frontend with affinity is for packets, and its program requests a lease. With one, all connections of the client go to its backend
-// until the time is over, or the backend is no member of the pool.
+// Without a lease, the program leaves a connection to a frontend with affinity to the packet plane, and requests a lease. With one, it sends
+// all connections of the client to the backend of the lease, until the lease expires or the backend is no member of the pool.
 func TestLease(t *testing.T) {
 	n := newNode(t)
 	backends := scheduled(n, func(f *Frontend) { f.Sticky = true })
@@ -26,7 +26,7 @@ func TestLease(t *testing.T) {
 			if err == nil {
 				answered = by
 			}
-			return nil // without a lease it is for packets, and here are none
+			return nil // without a lease the packet plane has the connection; this test has no packet plane
 		})
 		return answered
 	}
@@ -88,7 +88,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// While nobody reads requests, connections go on by packets. A full map of leases refuses further ones.
+// If no process reads requests, packets serve connections. If the map of leases is full, Lease returns ErrFull.
 func TestLimitsOfLeases(t *testing.T) {
 	n := newNode(t)
 	n.write()

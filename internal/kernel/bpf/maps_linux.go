@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Operation is a step of a write that may fail in the middle of it.
+// Operation is a step of Write that Options.Fault can make fail.
 type Operation string
 
 // The operations.
@@ -22,24 +22,24 @@ const (
 	Pin    Operation = "pin"    // before a map or program is pinned
 )
 
-// fault returns the error with which an operation fails in a test.
-func (c *Conn) fault(o Operation) error {
+// injectFault returns the error with which an operation fails in a test.
+func (c *Conn) injectFault(o Operation) error {
 	if c.opt.Fault == nil {
 		return nil
 	}
 	return c.opt.Fault(o)
 }
 
-// isFull reports whether a map has no room: the kernel says it differently for each kind.
+// isFull reports whether a map has no room. The error of the kernel depends on the type of the map.
 func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
 
 // firstSize is the default of Options.FirstSize.
 const firstSize = 1024
 
-// isConstants reports whether a map has constants of the programs.
-func isConstants(name string) bool { return strings.HasPrefix(name, ".") }
+// isDataSection reports whether a map is a data section of the programs, such as .rodata. It is not pinned.
+func isDataSection(name string) bool { return strings.HasPrefix(name, ".") }
 
-// fits reports whether a map has the shape that programs need. It may have more room, but for an array: its size is part of the keys.
+// fits reports whether a map has the shape that programs need. It may be larger, except an array: keys depend on its size.
 func fits(m *ebpf.Map, ms *ebpf.MapSpec) bool {
 	if m.MaxEntries() < ms.MaxEntries || ms.Type == ebpf.Array && m.MaxEntries() != ms.MaxEntries {
 		return false
@@ -47,8 +47,8 @@ func fits(m *ebpf.Map, ms *ebpf.MapSpec) bool {
 	return m.Type() == ms.Type && m.KeySize() == ms.KeySize && m.ValueSize() == ms.ValueSize && m.Flags() == ms.Flags
 }
 
-// lookAt returns a map, without creating it; nil: there is none that fits.
-func (c *Conn) lookAt(ms *ebpf.MapSpec) (m *ebpf.Map, done func(), err error) {
+// find returns the open map, or opens the pinned one. It returns nil if neither exists with this shape, and otherwise a function to close it.
+func (c *Conn) find(ms *ebpf.MapSpec) (m *ebpf.Map, done func(), err error) {
 	if m := c.maps[ms.Name]; m != nil {
 		return m, func() {}, nil
 	}
@@ -58,7 +58,7 @@ func (c *Conn) lookAt(ms *ebpf.MapSpec) (m *ebpf.Map, done func(), err error) {
 	return m, func() { _ = m.Close() }, nil // it was only read from
 }
 
-// pinned opens the pinned map; nil: there is none that fits.
+// pinned opens the pinned map. It returns nil if there is none with this shape.
 func (c *Conn) pinned(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(c.mapPath(ms.Name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,7 +73,7 @@ func (c *Conn) pinned(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// pinnedID returns the id of the pinned map; 0: there is none that fits.
+// pinnedID returns the id of the pinned map; 0 if there is none with this shape.
 func (c *Conn) pinnedID(ms *ebpf.MapSpec) (ebpf.MapID, error) {
 	m, err := c.pinned(ms)
 	if m == nil || err != nil {
@@ -86,7 +86,7 @@ func (c *Conn) pinnedID(ms *ebpf.MapSpec) (ebpf.MapID, error) {
 func mapID(m *ebpf.Map) (ebpf.MapID, error) {
 	info, err := m.Info()
 	if err != nil {
-		return 0, fmt.Errorf("ask for the id of a map: %w", err)
+		return 0, fmt.Errorf("read the id of a map: %w", err)
 	}
 	id, _ := info.ID()
 	return id, nil
@@ -102,13 +102,13 @@ func (c *Conn) open() error {
 	}
 	all := map[string]*ebpf.Map{}
 	for name, ms := range c.spec.Maps {
-		if isConstants(name) {
+		if isDataSection(name) {
 			continue
 		}
 		m, err := c.openMap(ms)
 		if err != nil {
 			for _, m := range all {
-				_ = m.Close() // the error matters
+				_ = m.Close() // the error of openMap matters
 			}
 			return errors.Join(fmt.Errorf("open map %s: %w", name, err), c.closeMoves())
 		}
@@ -130,7 +130,7 @@ func (c *Conn) makeDirs() error {
 	return nil
 }
 
-// openMap opens or creates a map. A new one into which entries of another one have to be moved is pinned after that.
+// openMap opens or creates a map. A new map is pinned at once, unless entries of another map have to be moved into it first.
 func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := c.pinned(ms)
 	if m != nil || err != nil {
@@ -168,8 +168,8 @@ func (c *Conn) firstSize() uint32 {
 	return firstSize
 }
 
-// grow replaces a map by one of twice its size: it fills the new one, and then the programs use it. Programs that use other maps than
-// those of c are not replaced: new ones would find maps that are not filled yet.
+// grow replaces a map by one of twice its size: it copies the entries, and then replaces the programs. It does not replace programs that
+// use other maps than those of c: the new programs would find maps that are not filled yet.
 func (c *Conn) grow(name string) error {
 	attached, err := c.attached()
 	if err != nil {
@@ -195,7 +195,7 @@ func (c *Conn) grow(name string) error {
 
 // larger returns a copy of a map with room for twice as many entries.
 func (c *Conn) larger(name string) (*ebpf.Map, error) {
-	if err := c.fault(Grow); err != nil {
+	if err := c.injectFault(Grow); err != nil {
 		return nil, err
 	}
 	old, ms := c.maps[name], c.spec.Maps[name].Copy()
@@ -244,10 +244,10 @@ type pinnable[T any] interface {
 	Close() error
 }
 
-// pinOver pins something at a path, in place of what is pinned there. It pins a clone: c.maps and the collection of programs do not
-// keep track of pins.
+// pinOver pins a map or program at a path, and replaces an existing pin atomically. It pins a clone, so that the original does not
+// remember the temporary path.
 func pinOver[T pinnable[T]](c *Conn, from T, path string) error {
-	if err := c.fault(Pin); err != nil {
+	if err := c.injectFault(Pin); err != nil {
 		return err
 	}
 	if err := os.Remove(path + "-new"); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -10,15 +10,15 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// move copies entries from a map of another layout or shape into the one that takes its place. While programs of both versions run, each
-// writes its own map, and copy is called again for what the earlier ones have written meanwhile.
+// move copies entries from a map of another layout or shape into its successor. While programs of both versions run, each version
+// writes its own map, and copy is called again for entries that the earlier programs have written meanwhile.
 type move struct {
 	from, to *ebpf.Map
 	convert  conversion
-	seen     map[string]string // the entries of from that were copied last, as they are in to
+	copied   map[string]string // the entries of from at the last copy, converted
 }
 
-// newMove returns a move into a map; nil: there is nothing to copy.
+// newMove returns a move into a map; nil if there is no map to copy from.
 func (c *Conn) newMove(to *ebpf.Map, ms *ebpf.MapSpec) (*move, error) {
 	for layout := c.build.layout(ms.Name); layout >= firstLayout; layout-- {
 		convert := c.build.conversion(ms.Name, layout)
@@ -37,7 +37,7 @@ func (c *Conn) newMove(to *ebpf.Map, ms *ebpf.MapSpec) (*move, error) {
 	return nil, nil
 }
 
-// copyMoves copies what the programs of an earlier version have written since the last call.
+// copyMoves copies the entries that the programs of an earlier version have written since the last call.
 func (c *Conn) copyMoves() error {
 	for name, m := range c.moves {
 		if err := m.copy(); err != nil {
@@ -56,7 +56,7 @@ func (c *Conn) closeMoves() error {
 	return errors.Join(failed...)
 }
 
-// copy copies what is new, changed or deleted since the last call. What other programs have changed in the new map stays.
+// copy repeats additions, changes and deletions since the last call. It keeps changes that the new programs have made.
 func (m *move) copy() error {
 	list, err := dump(m.from)
 	if err != nil {
@@ -69,28 +69,28 @@ func (m *move) copy() error {
 			continue
 		}
 		now[key] = value
-		if m.seen[key] == value {
+		if m.copied[key] == value {
 			continue
 		}
-		if err := m.replace(key, m.seen[key], value); err != nil {
+		if err := m.replace(key, m.copied[key], value); err != nil {
 			return err
 		}
 		if err := m.verify(k, key, value); err != nil {
 			return err
 		}
 	}
-	for key, value := range m.seen {
+	for key, value := range m.copied {
 		if _, there := now[key]; !there {
 			if err := m.replace(key, value, ""); err != nil {
 				return err
 			}
 		}
 	}
-	m.seen = now
+	m.copied = now
 	return nil
 }
 
-// fit converts an entry, and cuts its value or fills it with zeros.
+// fit converts an entry, and truncates its value or pads it with zeros.
 func (m *move) fit(k, v []byte) (key, value string, ok bool) {
 	if k, v, ok = m.convert(k, v); !ok {
 		return "", "", false
@@ -109,23 +109,23 @@ func (m *move) fit(k, v []byte) (key, value string, ok bool) {
 	return string(k), string(fitting), true
 }
 
-// replace writes a value, or deletes the entry if that is empty, unless the map has another value than the one that was there before. If
-// the map has no room it does nothing.
-func (m *move) replace(key, was, is string) error {
-	has, err := get(m.to, key)
-	if err != nil || has != was {
+// replace changes a value from old to new. An empty one stands for no entry. It does nothing if the map holds another value than old, or has
+// no room.
+func (m *move) replace(key, old, new string) error {
+	current, err := get(m.to, key)
+	if err != nil || current != old {
 		return err
 	}
-	if is == "" {
+	if new == "" {
 		return remove(m.to, key)
 	}
 	flags := ebpf.UpdateAny
-	if has == "" && m.to.Type() != ebpf.Array {
+	if current == "" && m.to.Type() != ebpf.Array {
 		flags = ebpf.UpdateNoExist
 	}
-	var value any = []byte(is)
+	var value any = []byte(new)
 	if isPerCPU(m.to) {
-		value = cells(is, m.to.ValueSize())
+		value = cells(new, m.to.ValueSize())
 	}
 	err = m.to.Update([]byte(key), value, flags)
 	if errors.Is(err, ebpf.ErrKeyExist) || isFull(err) {
@@ -134,13 +134,13 @@ func (m *move) replace(key, was, is string) error {
 	return err
 }
 
-// verify removes the entry of a socket that was closed while it was copied: programs of both versions see that, but the later one may
-// have looked before.
+// verify removes the entry of a socket that was closed while copy copied it: the new program may have tried to delete the entry before copy
+// added it.
 func (m *move) verify(from, key, value string) error {
 	if m.from.Type() != ebpf.Hash {
-		return nil // others forget the oldest entries
+		return nil // other types evict the oldest entries
 	}
-	if has, err := get(m.from, from); err != nil || has != "" {
+	if v, err := get(m.from, from); err != nil || v != "" {
 		return err
 	}
 	return m.replace(key, value, "")
@@ -159,7 +159,7 @@ func cells(all string, size uint32) (list [][]byte) {
 	return list
 }
 
-// get returns a value, of all processors if each has one; "" if there is none. In an array zeros are none.
+// get returns a value, of a per-CPU map the values of all processors; "" if there is none. In an array a value of zeros is none.
 func get(m *ebpf.Map, key string) (string, error) {
 	v, err := m.LookupBytes([]byte(key))
 	if err != nil || m.Type() == ebpf.Array && isZero(v) {
@@ -211,7 +211,8 @@ func dump(m *ebpf.Map) (map[string]string, error) {
 	}
 }
 
-// dumpByKeys reads a map entry by entry. It begins again after an entry that was deleted meanwhile, but not without end.
+// dumpByKeys adds the entries of a map to all, one by one. It starts again if an entry was deleted meanwhile, but it reads a bounded number
+// of entries.
 func dumpByKeys(m *ebpf.Map, all map[string]string) error {
 	var key any
 	for range 2 * m.MaxEntries() {

@@ -11,20 +11,21 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// answerTime is how long answers to datagrams are expected that sockets have sent to backends.
+// answerTime is how long detach waits for the answers to datagrams that sockets have sent to backends.
 const answerTime = time.Second
 
-// choosing reports whether a program puts a backend in place of a Service. The others do what this needs from then on: answers seem to
-// come from the Service, and sockets are forgotten when they are closed.
-func choosing(program string) bool {
+// choosesBackends reports whether a program replaces the address of a Service by that of a backend. The other programs translate answers
+// back, and delete the entries of closed sockets.
+func choosesBackends(program string) bool {
 	return strings.HasPrefix(program, "sluice_connect") || strings.HasPrefix(program, "sluice_sendmsg")
 }
 
-// detach removes links. Those of programs that choose are first; if a socket may wait for an answer then, the others are after answerTime.
+// detach removes links, those of programs that choose backends first. If a socket may still wait for an answer, it removes the others
+// after answerTime.
 func (c *Conn) detach(ctx context.Context, links []string) error {
 	var others []string
 	for _, name := range links {
-		if !choosing(name) {
+		if !choosesBackends(name) {
 			others = append(others, name)
 		} else if err := os.Remove(c.linkPath(name)); err != nil {
 			return fmt.Errorf("detach a program: %w", err)
@@ -32,7 +33,7 @@ func (c *Conn) detach(ctx context.Context, links []string) error {
 	}
 	if len(others) > 0 && c.answersDue() {
 		select {
-		case <-ctx.Done(): // what is left is removed by the next attempt
+		case <-ctx.Done(): // the next attempt removes the other links
 			return ctx.Err()
 		case <-time.After(answerTime):
 		}
@@ -45,7 +46,7 @@ func (c *Conn) detach(ctx context.Context, links []string) error {
 	return nil
 }
 
-// answersDue reports whether a socket may wait for an answer. A map that cannot be read is one of another version: nobody reads it.
+// answersDue reports whether a socket may wait for an answer. It ignores a map that it cannot open.
 func (c *Conn) answersDue() bool {
 	m, err := ebpf.LoadPinnedMap(c.mapPath(sockMapOriginals), nil)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// Programs for answers and for the end of sockets are attached before those that choose backends, unless entries of an earlier
+// Programs that translate answers and track closed sockets are attached before those that choose backends, unless entries of an earlier
 // version move.
 func TestOrderOfPrograms(t *testing.T) {
 	sorted := func(phases [][]string) [][]string {
@@ -34,7 +34,7 @@ func TestOrderOfPrograms(t *testing.T) {
 	}
 }
 
-// An answer to what a socket has sent before the programs are removed seems to come from the Service, as the socket expects.
+// A datagram that a socket sent before the programs were removed is answered from the address of the Service.
 func TestAnswersDuringARemoval(t *testing.T) {
 	n := newNode(t)
 	var backend net.PacketConn
@@ -84,14 +84,11 @@ func TestAnswersDuringARemoval(t *testing.T) {
 // waitDetached waits until a program is detached.
 func waitDetached(t *testing.T, c *Conn, program string) {
 	t.Helper()
-	var err error
-	for range 1000 {
-		var names []string
-		if names, err = c.names("links"); err == nil && !slices.ContainsFunc(names, func(n string) bool { return n == c.linkName(program) }) {
-			return
+	eventually(t, func() error {
+		names, err := c.names("links")
+		if err == nil && slices.Contains(names, c.linkName(program)) {
+			err = fmt.Errorf("attached are %v", names)
 		}
-		err = fmt.Errorf("attached are %v: %w", names, err)
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal(err)
+		return err
+	})
 }

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// use calls a function with a map of the programs: the open one, or the pinned one; with neither it does nothing.
+// use calls a function with a map of the programs: the open one, or the pinned one. It does nothing if neither exists.
 func (c *Conn) use(name string, do func(*ebpf.Map) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m := c.maps[name]; m != nil {
 		return do(m)
 	}
-	m, done, err := c.lookAt(c.spec.Maps[name])
+	m, done, err := c.find(c.spec.Maps[name])
 	if m == nil || err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (c *Conn) use(name string, do func(*ebpf.Map) error) error {
 	return do(m)
 }
 
-// clock returns the time that programs read, in nanoseconds.
+// clock returns the monotonic time in nanoseconds, as programs read it.
 func clock() (uint64, error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -35,8 +35,8 @@ func clock() (uint64, error) {
 	return uint64(t.Nano()), nil
 }
 
-// Ramp gives a backend a share that grows from a tenth to all of it. Without room for it the backend gets its whole share. Backends
-// whose time is over are forgotten.
+// Ramp makes the shares of backends grow from a tenth to the whole during a time window. A backend for which the map has no room gets its
+// whole share at once. Ramp also deletes the entries of backends whose window has ended.
 func (c *Conn) Ramp(backends []Member, window time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,30 +48,30 @@ func (c *Conn) Ramp(backends []Member, window time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if err := grown(m, now); err != nil {
-		return fmt.Errorf("forget backends that were new: %w", err)
+	if err := deleteExpired(m, now); err != nil {
+		return fmt.Errorf("delete expired entries of slow start: %w", err)
 	}
 	for _, b := range backends {
 		err := m.Put([]byte(b.Entry().Data), append(native64(now), native64(now+uint64(window))...))
 		if err != nil && !isFull(err) {
-			return fmt.Errorf("note that %s is new: %w", b.Backend, err)
+			return fmt.Errorf("add backend %s to slow start: %w", b.Backend, err)
 		}
 	}
 	return nil
 }
 
-// grown removes backends whose time is over.
-func grown(m *ebpf.Map, now uint64) error {
-	var over [][]byte
+// deleteExpired deletes the entries of backends whose window has ended.
+func deleteExpired(m *ebpf.Map, now uint64) error {
+	var expired [][]byte
 	err := each(m, func(k, v []byte) {
 		if binary.NativeEndian.Uint64(v[8:]) <= now {
-			over = append(over, slices.Clone(k))
+			expired = append(expired, slices.Clone(k))
 		}
 	})
 	if err != nil {
 		return err
 	}
-	for _, k := range over {
+	for _, k := range expired {
 		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return err
 		}

@@ -2,11 +2,11 @@ package bpf
 
 import "fmt"
 
-// mostRecounts bounds how often recount compares: sockets that connect and close meanwhile change what it reads.
+// mostRecounts bounds the comparisons of recount: sockets that connect and close meanwhile change the maps.
 const mostRecounts = 100
 
-// recount corrects the loads after a move: while programs of two versions ran, sockets were counted in several maps, or by several programs.
-// It ends when the loads were right twice. Without that they may be wrong by the sockets that connected or closed in a moment.
+// recount corrects the loads after a move: while programs of two versions ran, a socket may have been counted in several maps, or by several
+// programs. It returns once two comparisons in a row find no difference, or after mostRecounts.
 func (c *Conn) recount() error {
 	if c.moves[sockMapCounted] == nil && c.moves[sockMapLoads] == nil {
 		return nil
@@ -32,11 +32,11 @@ func (c *Conn) recount() error {
 	return nil
 }
 
-// wrongLoads returns what the loads should be that differ from the number of sockets.
+// wrongLoads returns the correct value of each load that differs from the number of counted sockets.
 func (c *Conn) wrongLoads() (map[string]uint64, error) {
 	counted, err := dump(c.maps[sockMapCounted])
 	if err != nil {
-		return nil, fmt.Errorf("read the sockets that are counted: %w", err)
+		return nil, fmt.Errorf("read the counted sockets: %w", err)
 	}
 	loads, err := dump(c.maps[sockMapLoads])
 	if err != nil {

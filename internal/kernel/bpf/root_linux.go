@@ -17,8 +17,8 @@ type Root struct {
 	mount *os.File // nil if it was mounted already
 }
 
-// FindRoot returns the root of cgroup v2, wherever that is mounted. If it is not, FindRoot mounts it where no process sees
-// it; that ends when the Root is closed. Processes that this one executes have to find it themselves.
+// FindRoot returns the root of cgroup v2, wherever that is mounted. If it is not mounted, FindRoot mounts it for this process alone, until
+// the Root is closed. Child processes do not inherit the mount.
 func FindRoot() (*Root, error) {
 	path, err := mountedRoot()
 	if err != nil || path != "" {
@@ -28,7 +28,7 @@ func FindRoot() (*Root, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w, and cannot be mounted: %w", ErrNoCgroup, err)
 	}
-	// The last part makes it a folder also for callers that do not follow links.
+	// The last dot makes the path a folder also for callers that do not follow links.
 	return &Root{fmt.Sprintf("/proc/self/fd/%d/.", fd), os.NewFile(uintptr(fd), "cgroup2")}, nil
 }
 
@@ -64,7 +64,7 @@ func mountedRoot() (path string, err error) {
 	return path, lines.Err()
 }
 
-// rank says how good a mount of cgroup v2 is: the root of all is better than one of some, and then one that is writable.
+// rank orders mounts of cgroup v2, the best one highest: the root of all cgroups first, then a writable mount.
 func rank(path string) int {
 	n := 0
 	if Whole(path) == nil {
@@ -76,14 +76,14 @@ func rank(path string) int {
 	return n
 }
 
-// unescape undoes how the kernel writes paths with spaces.
+// unescape decodes the octal escapes in paths of mountinfo.
 func unescape(path string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
 }
 
-// mountRoot mounts cgroup v2 without a place, and returns the file descriptor of the mount. A mount from the first cgroup
-// namespace would set the flags of the machine's cgroups, such as nsdelegate, to its own: so a thread leaves that
-// after it has chosen the root to mount, and ends.
+// mountRoot creates a mount of cgroup v2 without a mount point, and returns its file descriptor. A mount from the initial cgroup
+// namespace would change the mount options of the host, such as nsdelegate. So a thread opens the file system there, enters
+// a cgroup namespace of its own to create the mount, and ends.
 func mountRoot() (fd int, err error) {
 	done := make(chan struct{})
 	go func() {

@@ -56,7 +56,7 @@ func TestPrivateRoot(t *testing.T) {
 	}
 }
 
-// As in a container, there may be several: the root of all cgroups is used, and of two the one that is writable.
+// If cgroup v2 is mounted several times, as in a container, FindRoot prefers the root of all cgroups, and then a writable mount.
 func TestBestRoot(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	mounted, err := mountedRoot()
@@ -88,8 +88,7 @@ func TestBestRoot(t *testing.T) {
 	}
 }
 
-// withoutCgroups runs a function on a thread in a mount namespace in which cgroup v2 is not mounted, except where another
-// function has, if any.
+// withoutCgroups calls f in a mount namespace without the mount of cgroup v2 that this process sees. mount, unless nil, adds others there.
 func withoutCgroups(mount, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

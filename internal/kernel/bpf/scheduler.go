@@ -7,14 +7,14 @@ import (
 	"net/netip"
 )
 
-// Scheduler is how programs choose a slot, by the numbers of sock.c.
+// Scheduler is the algorithm by which programs choose a slot, with the values of sock.c.
 type Scheduler uint8
 
 // The schedulers.
 const (
-	ByChance Scheduler = iota // each slot has the same chance
-	ByHash                    // the address of the client chooses one; for a node its name does
-	ByLoad                    // the one with the fewest open connections for its weight, of eight
+	ByChance Scheduler = iota // a random slot
+	ByHash                    // by a hash of the client's address, or of the name of the node
+	ByLoad                    // of eight slots, the one with the fewest open connections for its weight
 )
 
 // String completes "chosen".
@@ -30,7 +30,7 @@ func (s Scheduler) String() string {
 	return fmt.Sprint("scheduler ", uint8(s))
 }
 
-// PodHash returns the number by which ByHash chooses for a pod: the slot is its remainder by the number of slots.
+// PodHash returns the hash by which ByHash chooses for a pod: the slot is the hash modulo the number of slots.
 func PodHash(a netip.Addr) uint32 {
 	b, h := a.As16(), uint32(0)
 	for i := 0; i < len(b); i += 4 {
@@ -39,7 +39,7 @@ func PodHash(a netip.Addr) uint32 {
 	return h
 }
 
-// NodeHash returns that number for processes in the network of a node.
+// NodeHash returns the same hash for processes in the network of a node.
 func NodeHash(name string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name)) // never fails

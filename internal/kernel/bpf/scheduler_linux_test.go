@@ -54,7 +54,7 @@ func TestByHash(t *testing.T) {
 	}
 }
 
-// The programs have the same hash of pods as user space.
+// The programs and PodHash compute the same hash.
 func TestByHashOfPods(t *testing.T) {
 	n := newNode(t)
 	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfPods, Pool: Pool{7, 15: 1}, Count: 4, Scheduler: ByHash}

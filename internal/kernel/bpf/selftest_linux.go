@@ -22,8 +22,8 @@ import (
 // trialTimeout bounds a self-test. A process that has not reported by then proves nothing.
 const trialTimeout = 2 * time.Second
 
-// services returns where the self-test has Services: addresses that are nobody's (RFC 7600, RFC 6666), by where the
-// backends are.
+// services returns the Services of the self-test, by the loopback address of their backends. No host has the addresses of the
+// Services (RFC 7600, RFC 6666).
 func services() map[netip.Addr]netip.AddrPort {
 	return map[netip.Addr]netip.AddrPort{
 		netip.AddrFrom4([4]byte{127, 0, 0, 1}): netip.MustParseAddrPort("192.0.0.8:8"),
@@ -45,8 +45,8 @@ func (c check) args() []string {
 	return []string{byUDP + "/" + c.service.String(), byConnectedUDP + "/" + c.service.String()}
 }
 
-// run starts a process in the cgroup, in the network namespace of the node, which uses Services. add is called with
-// each of them before.
+// run starts a process in the cgroup, in the network namespace of the node, which connects to the Services. Before that it calls add with
+// each Service.
 func (t *trial) run(add func(check) error) error {
 	if t.opt.Program == "" {
 		return nil
@@ -72,7 +72,7 @@ func (t *trial) run(add func(check) error) error {
 	})
 }
 
-// execute runs the client in the cgroup. It ends with this thread.
+// execute runs the client in the cgroup. The kernel kills the client if this thread ends.
 func (t *trial) execute(args []string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -97,7 +97,7 @@ func (t *trial) execute(args []string) error {
 	return nil
 }
 
-// serveChecks opens backends on loopback, for both families if this host has them.
+// serveChecks opens backends on loopback, for IPv4 and, if this host has it, for IPv6.
 func serveChecks() (list []check, err error) {
 	for at, service := range services() {
 		tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a socket that is connected to a backend in place of a Service. It may be closed, or connected to something else, since.
+// Socket is a socket that a program connected to a backend in place of a Service. Since then it may have been closed, or connected elsewhere.
 type Socket struct {
 	Socket           uint64 // its cookie
 	Backend, Service netip.AddrPort
@@ -18,7 +18,7 @@ type Socket struct {
 	NetNS            uint64 // the cookie of its network namespace
 }
 
-// Sockets returns the sockets of a protocol that are connected through Services: the newest ones of TCP, all of UDP.
+// Sockets returns the sockets of a protocol that programs have connected: of TCP the newest ones, of UDP all.
 func (c *Conn) Sockets(protocol uint8) ([]Socket, error) {
 	name := sockMapConnections
 	if protocol == unix.IPPROTO_UDP {

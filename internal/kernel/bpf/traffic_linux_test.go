@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// keep calls functions again and again, once before it returns, until the test calls the function that it returns, which fails the test if
-// any call has failed.
+// keep calls functions in a loop until the test calls end. It fails the test if any call fails. The first call of each function ends before
+// keep returns.
 func (n *upgraded) keep(calls ...func() error) (end func()) {
 	for _, call := range calls {
 		inside := lab.Inside(n.t, n.opt.Cgroup, n.opt.NetNS)
@@ -54,38 +54,28 @@ func callTCP() error {
 }
 
 func callConnectedUDP() error {
-	s, err := openSocket(unix.AF_INET)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	if err := s.connect(dns4); err != nil {
-		return err
-	}
-	_, err = s.want("", dns4)
-	if err != nil {
-		return fmt.Errorf("a connected socket: %w", err)
-	}
-	if _, err = s.want(dns4, dns4); err != nil {
-		err = fmt.Errorf("a connected socket that sends to the Service: %w", err)
-	}
-	return err
+	return withSocket(unix.AF_INET, func(s *socket) error {
+		if err := s.connectAndAsk(dns4); err != nil {
+			return fmt.Errorf("a connected socket: %w", err)
+		}
+		if _, err := s.want(dns4, dns4); err != nil {
+			return fmt.Errorf("a connected socket that sends to the Service: %w", err)
+		}
+		return nil
+	})
 }
 
 // callUDP sends from a new socket. While programs of two versions run, a later datagram may go to another backend.
 func callUDP() error {
-	s, err := openSocket(unix.AF_INET)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	for range 3 {
-		_, from, err := s.ask(dns4)
-		if err = errors.Join(err, differs("the source of a reply", from, dns4)); err != nil {
-			return err
+	return withSocket(unix.AF_INET, func(s *socket) error {
+		for range 3 {
+			_, from, err := s.ask(dns4)
+			if err = errors.Join(err, differs("the source of a reply", from, dns4)); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // callOneSocket sends from one socket all the time: its backend stays.

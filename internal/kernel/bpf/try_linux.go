@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Try finds out whether this kernel and this process can do what Conn does: it attaches programs with maps of their own to a
-// new cgroup below the one of the options, asks whether they are effective for processes below that, lets a process there
-// connect to Services that nothing else knows, and removes everything. ErrUntested means that the last part was not
-// possible, and ErrUnbalanced that it failed.
+// Try tests whether programs balance sockets on this host. It attaches programs with maps of their own to a
+// new cgroup below the one of the options, verifies that they are effective in a cgroup below that, starts a process there, which connects
+// to Services of the test, and removes everything. It returns ErrUntested if the process could not be started or did not report, and
+// ErrUnbalanced if the process was not balanced.
 func Try(o Options) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(o.Dir), &stat); err != nil || stat.Type != unix.BPF_FS_MAGIC {
@@ -37,7 +37,7 @@ func Try(o Options) error {
 	if err := t.attach(); err != nil {
 		return err
 	}
-	return t.run(t.balanced)
+	return t.run(t.addService)
 }
 
 // trial is a set of programs with maps of their own, attached to a cgroup that nothing else is in.
@@ -45,7 +45,7 @@ type trial struct {
 	opt        Options
 	programs   *ebpf.Collection
 	links      []link.Link
-	top, group *group // the programs are attached to the first; processes are in the second, which is below
+	top, group *group // programs are attached to top; the process is in group, which is below
 }
 
 // trialSize is the size of the hashes of a trial. Maps of other types have their own.
@@ -61,7 +61,7 @@ func newTrial(o Options) (*trial, error) {
 		return nil, err
 	}
 	for name, m := range spec.Maps {
-		if m.Type != ebpf.Array && m.Type != ebpf.RingBuf && !isConstants(name) {
+		if m.Type != ebpf.Array && m.Type != ebpf.RingBuf && !isDataSection(name) {
 			m.MaxEntries = trialSize
 		}
 	}
@@ -85,7 +85,7 @@ func newTrial(o Options) (*trial, error) {
 
 func (t *trial) close() {
 	for _, l := range t.links {
-		_ = l.Close() // that detaches it
+		_ = l.Close() // detaches the program
 	}
 	if t.group != nil {
 		t.group.remove()
@@ -118,8 +118,8 @@ func (t *trial) attach() error {
 	return nil
 }
 
-// balanced adds a Service to the maps.
-func (t *trial) balanced(c check) error {
+// addService adds a Service to the maps.
+func (t *trial) addService(c check) error {
 	pool := Pool{c.protocol, c.service.Addr().As16()[0], 1}
 	for _, e := range []Entry{
 		Slot{Pool: pool, Backend: c.backend}.Entry(), Member{pool, c.backend}.Entry(),

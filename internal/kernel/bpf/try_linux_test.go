@@ -31,7 +31,7 @@ func noProbes(t *testing.T, cgroup string) {
 	}
 }
 
-// A process in another cgroup is balanced, by TCP and UDP, and nothing is left.
+// Try balances a process in another cgroup, by TCP and UDP, and leaves no cgroup.
 func TestTry(t *testing.T) {
 	o := trialOptions(t)
 	began := time.Now()
@@ -45,7 +45,7 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// Programs that have no effect are noticed, for each way in which a Service can be used.
+// Try detects programs without effect, for each way to use a Service.
 func TestTryNoticesFailures(t *testing.T) {
 	o := trialOptions(t)
 	all := []string{"tcp/192.0.0.8:8: connect", "connected-udp/192.0.0.8:8: connect", "udp/192.0.0.8:8: send", "tcp/[100::8]:8: connect", "udp/[100::8]:8: send"}
@@ -54,20 +54,20 @@ func TestTryNoticesFailures(t *testing.T) {
 		add    func(*trial) func(check) error
 		want   []string
 	}{
-		"not attached":     {add: func(tr *trial) func(check) error { return tr.balanced }, want: all},
+		"not attached":     {add: func(tr *trial) func(check) error { return tr.addService }, want: all},
 		"without Services": {attach: true, add: func(*trial) func(check) error { return func(check) error { return nil } }, want: all},
 		"without UDP": {attach: true, want: []string{"udp/192.0.0.8:8"}, add: func(tr *trial) func(check) error {
 			return func(c check) error {
 				if c.protocol == unix.IPPROTO_UDP {
 					return nil
 				}
-				return tr.balanced(c)
+				return tr.addService(c)
 			}
 		}},
 		"another backend": {attach: true, want: []string{"tcp/192.0.0.8:8: connect: connection refused"}, add: func(tr *trial) func(check) error {
 			return func(c check) error {
 				c.stop()
-				return tr.balanced(c)
+				return tr.addService(c)
 			}
 		}},
 	} {
@@ -118,7 +118,7 @@ func TestTryWithoutProcess(t *testing.T) {
 	}
 }
 
-// What a killed test has left is removed by the next one, but not what belongs to one that runs.
+// Try removes the cgroups of a self-test that was killed, but not those of a running one.
 func TestStaleGroupsAreRemoved(t *testing.T) {
 	o := trialOptions(t)
 	stale := filepath.Join(o.Cgroup, groupPrefix+"stale")

@@ -31,11 +31,26 @@ func openSocket(family int) (*socket, error) {
 
 func (s *socket) close() { _ = unix.Close(s.fd) } // nothing is left to lose
 
+// withSocket calls a function with a new socket.
+func withSocket(family int, f func(*socket) error) error {
+	s, err := openSocket(family)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return f(s)
+}
+
 func (s *socket) address(to string) unix.Sockaddr {
 	at := netip.MustParseAddrPort(to)
 	if s.family == unix.AF_INET {
-		return &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}
+		return sockaddr(at)
 	}
+	return mapped(at)
+}
+
+// mapped returns an address for an IPv6 socket; IPv4 addresses are mapped.
+func mapped(at netip.AddrPort) *unix.SockaddrInet6 {
 	return &unix.SockaddrInet6{Addr: at.Addr().As16(), Port: int(at.Port())}
 }
 
@@ -55,7 +70,16 @@ func (s *socket) disconnect() error {
 	return nil
 }
 
-// ask sends a datagram to an address, or to the peer if that is empty, and returns who answered.
+// connectAndAsk connects to a Service, and verifies its answers.
+func (s *socket) connectAndAsk(service string) error {
+	if err := s.connect(service); err != nil {
+		return err
+	}
+	_, err := s.want("", service)
+	return err
+}
+
+// ask sends a datagram to an address, or to the peer if that is empty. It returns the backend that answered, and the source of the reply.
 func (s *socket) ask(to string) (answered, from string, err error) {
 	if to == "" {
 		_, err = unix.Write(s.fd, []byte("?"))
@@ -73,7 +97,7 @@ func (s *socket) ask(to string) (answered, from string, err error) {
 	return string(b[:n]), text(sa), nil
 }
 
-// want asks twice, and verifies that the Service seems to answer. It returns who did.
+// want asks twice, and verifies that the same backend answers from the address of the Service. It returns the backend.
 func (s *socket) want(to, service string) (answered string, err error) {
 	for range 2 {
 		by, from, err := s.ask(to)
@@ -94,14 +118,10 @@ func (s *socket) want(to, service string) (answered string, err error) {
 	return answered, err
 }
 
+// text returns an address, as IPv4 if it is a mapped one.
 func text(sa unix.Sockaddr) string {
-	switch a := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)).String()
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)).String()
-	}
-	return ""
+	at := addrPort(sa)
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
 }
 
 const (
@@ -127,14 +147,7 @@ func dns(t *testing.T) *node {
 // with runs a function with a new socket.
 func (n *node) with(family int, f func(*socket) error) {
 	n.t.Helper()
-	n.run(func() error {
-		s, err := openSocket(family)
-		if err != nil {
-			return err
-		}
-		defer s.close()
-		return f(s)
-	})
+	n.run(func() error { return withSocket(family, f) })
 }
 
 func (n *node) udpSockets() (list []Socket) {
@@ -221,7 +234,8 @@ func TestUDPConnectsAgain(t *testing.T) {
 	}
 }
 
-// A socket that sends to a Service and connects to it later stays on its backend. One that is connected elsewhere is for packets.
+// A socket that sends to a Service and connects to it later stays on its backend. The programs do not change datagrams that a connected socket
+// sends to another Service.
 func TestUDPSendsAndConnects(t *testing.T) {
 	n := dns(t)
 	for range 20 {
@@ -244,10 +258,10 @@ func TestUDPSendsAndConnects(t *testing.T) {
 	}
 }
 
-// Sockets that keep a source that others have chosen, and sockets for which the map has no room, are for the packet plane.
+// The programs leave sockets that keep an earlier source address, and sockets for which the map has no room, to the packet plane.
 func TestUDPForPackets(t *testing.T) {
 	n := dns(t)
-	address4(t, n.opt.NetNS, "10.96.0.10/32") // there is a route, and nobody answers
+	address4(t, n.opt.NetNS, "10.96.0.10/32") // a route to the Service, without a server
 	refuse := func(name string, before func(*socket) error) {
 		t.Helper()
 		n.with(unix.AF_INET, func(s *socket) error {
@@ -287,7 +301,7 @@ func fill(t testing.TB, m *ebpf.Map) {
 	t.Fatal("the map is never full")
 }
 
-// Where sockets cannot be destroyed they are not balanced when they connect; datagrams with an address are.
+// UDP sockets are balanced when they connect only in the network namespaces of Options.ConnectedUDP.
 func TestUDPNowhere(t *testing.T) {
 	n := newNode(t)
 	n.opt.ConnectedUDP = OnNode
@@ -301,19 +315,10 @@ func TestUDPNowhere(t *testing.T) {
 	n.write(service(dns4, 17, OfPods, "127.0.0.1:53")...)
 	n.learn()
 	try := func() error {
-		s, err := openSocket(unix.AF_INET)
-		if err != nil {
-			return err
-		}
-		defer s.close()
-		if err := s.connect(dns4); err != nil {
-			return err
-		}
-		_, err = s.want("", dns4)
-		return err
+		return withSocket(unix.AF_INET, func(s *socket) error { return s.connectAndAsk(dns4) })
 	}
 	inPod := lab.Inside(t, n.opt.Cgroup, pod)
-	if err := inPod(func() error { _, _, err := ask("10.1.0.1:8080"); return err }); err != nil { // the address is known from now on
+	if err := inPod(func() error { _, _, err := ask("10.1.0.1:8080"); return err }); err != nil { // the programs learn the address of the pod
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

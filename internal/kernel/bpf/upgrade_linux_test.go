@@ -76,7 +76,7 @@ type upgraded struct {
 	list      []Entry // of the Services
 	connected *socket // to a Service
 	sends     *socket // has sent to a Service, and its reply is not read yet
-	answers   string  // who has answered sends before
+	answers   string  // the backend that has answered sends before
 	tcp       net.Conn
 	inPod     func(func() error) error
 	stop      chan struct{}
@@ -152,7 +152,7 @@ func differs[T comparable](what string, is, want T) error {
 	return fmt.Errorf("%s is %v, want %v", what, is, want)
 }
 
-// live verifies the connected sockets.
+// live verifies that the connected sockets still reach their backends.
 func (n *upgraded) live() {
 	n.t.Helper()
 	n.run(func() error {
@@ -277,12 +277,11 @@ func TestUpgradeThatFails(t *testing.T) {
 	n.use(laterBuild())
 	for i := range len((Options{}).points()) {
 		n.conn.opt.Fault = failAt(Attach, i+1)
-		steps := []Step{{Entry: Entry{Key{Table: Programs}, n.conn.Version()}}}
+		var steps []Step
 		for _, e := range n.list {
 			steps = append(steps, Step{Entry: e})
 		}
-		slices.Reverse(steps[1:]) // frontends first would lead nowhere
-		slices.Reverse(steps)
+		steps = append(steps, Step{Entry: Entry{Key{Table: Programs}, n.conn.Version()}})
 		if err := n.conn.Write(t.Context(), steps); !errors.Is(err, errFault) {
 			t.Errorf("attachment %d: %v, want %v", i, err, errFault)
 		}
@@ -315,7 +314,7 @@ func TestUpgradeThatIsKilled(t *testing.T) {
 	}
 }
 
-// An earlier version replaces a later one, whose layouts it does not know: it has the connections and connected sockets, as their keys are the
+// An earlier version replaces a later one, whose layouts it does not know. It keeps connections and connected sockets, whose keys are the
 // same, and learns the rest again. No call fails.
 func TestDowngrade(t *testing.T) {
 	n := newUpgraded(t, laterBuild())

@@ -10,16 +10,16 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Usage is how full a map is.
+// Usage is the number of entries and the size of a map.
 type Usage struct {
 	Map     string
-	Entries int // -1: nobody counts them, as old ones make room for new ones
-	Max     int // maps that Write fills are made larger
-	Bytes   int // of memory; -1: the kernel does not say it
+	Entries int // -1: not counted, as the kernel evicts the oldest entries
+	Max     int // capacity; Write replaces a full map by a larger one
+	Bytes   int // of memory; -1: the kernel does not report it
 }
 
-// Usage returns how full the maps are; nothing before they are opened by Write. It reads the map of connected UDP sockets: the
-// others that programs write forget the oldest entries, so that they are full in any case after a while.
+// Usage returns the usage of all maps; none before Write opens them. It reads the map of connected UDP sockets to count its entries. The
+// other maps that programs write evict their oldest entries, so they are always full after a while.
 func (c *Conn) Usage() ([]Usage, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,7 +37,7 @@ func (c *Conn) Usage() ([]Usage, error) {
 		}
 		info, err := m.Info()
 		if err != nil {
-			return nil, fmt.Errorf("ask for the size of map %s: %w", name, err)
+			return nil, fmt.Errorf("read the size of map %s: %w", name, err)
 		}
 		if bytes, known := info.Memlock(); known {
 			u.Bytes = int(bytes)
@@ -47,7 +47,7 @@ func (c *Conn) Usage() ([]Usage, error) {
 	return list, nil
 }
 
-// isTable reports whether Write fills a map. It counts the entries then.
+// isTable reports whether Write fills a map, and so counts its entries.
 func isTable(name string) bool {
 	return slices.ContainsFunc(tables(), func(t Table) bool { return t.String() == name })
 }
@@ -74,7 +74,7 @@ func newCells(size uint32, n int) any {
 	return reflect.MakeSlice(reflect.SliceOf(cell), n, n).Interface()
 }
 
-// put writes an entry, and counts it if it is new.
+// put writes an entry, and counts a new one.
 func (c *Conn) put(name string, k, v []byte) error {
 	m := c.maps[name]
 	err := m.Update(k, v, ebpf.UpdateNoExist)
@@ -82,13 +82,13 @@ func (c *Conn) put(name string, k, v []byte) error {
 		return m.Put(k, v)
 	}
 	if err == nil {
-		c.counted(name, 1)
+		c.addCount(name, 1)
 	}
 	return err
 }
 
-// counted adds to the number of entries of a map, if that is known.
-func (c *Conn) counted(name string, n int) {
+// addCount adds to the number of entries of a map, if that is known.
+func (c *Conn) addCount(name string, n int) {
 	if _, known := c.entries[name]; known {
 		c.entries[name] += n
 	}

@@ -22,7 +22,7 @@ func (n *node) usage(c *Conn) map[string]Usage {
 	return all
 }
 
-// The number of entries is known through additions, changes, removals, growth and a restart.
+// Usage counts entries correctly after additions, changes, removals, growth and a restart.
 func TestUsageOfTables(t *testing.T) {
 	n := newNode(t)
 	if list, err := n.conn.Usage(); err != nil || len(list) > 0 {
@@ -66,7 +66,7 @@ func TestUsageOfTables(t *testing.T) {
 	verify(other)
 }
 
-// Of the maps that programs write, the one whose sockets fall to packets without room is counted.
+// Of the maps that programs write, Usage counts udp_sockets only: without room there, the packet plane has a socket.
 func TestUsageOfSockets(t *testing.T) {
 	n := dns(t)
 	for range 3 {

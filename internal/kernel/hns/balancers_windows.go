@@ -41,7 +41,7 @@ func (*Service) DeleteLoadBalancer(_ context.Context, id string) error {
 	return mapped("delete load balancer "+id, (&hcn.HostComputeLoadBalancer{Id: id}).Delete())
 }
 
-// documentOf returns the document that HNS gets. Its ID is not in it.
+// documentOf returns the document for HNS, without the ID.
 func documentOf(l LoadBalancer) *hcn.HostComputeLoadBalancer {
 	mapping := hcn.LoadBalancerPortMapping{Protocol: uint32(l.Protocol), InternalPort: l.Target, ExternalPort: l.Port}
 	if l.Flags.Affinity {

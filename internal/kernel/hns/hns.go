@@ -1,6 +1,6 @@
-// Package hns is access to the Host Networking Service of Windows (HNS, API version 2): networks,
-// endpoints and load balancers. The types are those of this package on every operating system; the
-// access itself exists on Windows only. All IDs that it returns are in lower case.
+// Package hns reads and writes the networks, endpoints and load balancers of the Host Networking Service of
+// Windows (HNS, API version 2). Its types exist on every operating system, Service on Windows only. All IDs
+// that it returns are in lower case.
 package hns
 
 import (
@@ -24,21 +24,21 @@ var (
 	ErrNoService      = errors.New("the Host Networking Service (HNS) is not installed, not running, or too old")
 )
 
-// ID returns an ID as this package spells all of them: in lower case. HNS returns the ID of an object with
-// different cases: in its own document, and in those of load balancers that refer to it.
+// ID returns an ID in lower case, as this package returns all IDs. HNS may spell the ID of an object in its own document
+// with another case than in load balancers that refer to it.
 func ID(text string) string { return strings.ToLower(text) }
 
 // NetworkType is the driver of a network.
 type NetworkType string
 
-// The types of networks that load balancers are made for.
+// The types of networks that support load balancers.
 const (
 	L2Bridge NetworkType = "L2Bridge"
 	L2Tunnel NetworkType = "L2Tunnel"
 	Overlay  NetworkType = "Overlay"
 )
 
-// Is reports whether two types are the same; HNS spells them with different cases.
+// Is reports whether two types are the same, whatever the case: HNS is not consistent.
 func (t NetworkType) Is(other NetworkType) bool { return strings.EqualFold(string(t), string(other)) }
 
 // Network is a network of HNS. A network that is deleted and made again has another ID.
@@ -54,7 +54,7 @@ func (n Network) Canonical() Network {
 	return n
 }
 
-// RemoteSubnet says at which address of another node the endpoints of a subnet are.
+// RemoteSubnet is a subnet whose endpoints are on another node.
 type RemoteSubnet struct {
 	Prefix   netip.Prefix
 	Provider netip.Addr
@@ -91,7 +91,7 @@ func MAC(a netip.Addr) string {
 type Flags struct {
 	DSR         bool // replies go to the client directly
 	IPv6        bool
-	ILB         bool // internal load balancing; neither kube-proxy nor Sluice asks for it
+	ILB         bool // internal load balancing; neither kube-proxy nor Sluice sets it
 	External    bool // the address is not one of the cluster
 	LocalRouted bool // the host itself can use the address
 	UseMux      bool // for clients that a load balancer outside sends here
@@ -130,7 +130,7 @@ func (l LoadBalancer) String() string {
 	return fmt.Sprintf("%s protocol %d port %d -> %d, source %s, %+v", l.VIP, l.Protocol, l.Port, l.Target, l.SourceVIP, l.Flags)
 }
 
-// Features are what a version of HNS can do.
+// Features are the features of a version of HNS.
 type Features struct {
 	V2              bool // API version 2
 	RemoteSubnet    bool

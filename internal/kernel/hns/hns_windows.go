@@ -16,17 +16,17 @@ import (
 // Service is the HNS of this host.
 type Service struct{}
 
-// New returns the HNS of this host. It calls nothing. The library logs what it returns as well, in another format
-// than this program; that is discarded.
+// New returns the HNS of this host. It makes no call. It discards the log of the library, which repeats the errors that
+// the library returns.
 func New() *Service {
 	logrus.SetOutput(io.Discard)
 	return &Service{}
 }
 
-// denied is the code of E_ACCESSDENIED, which the library makes of its result.
+// denied is the code to which the library converts E_ACCESSDENIED.
 const denied = hcn.ErrorCode(windows.ERROR_ACCESS_DENIED)
 
-// mapped returns an error that wraps those of this package.
+// mapped wraps an error of the library with the matching error of this package.
 func mapped(doing string, err error) error {
 	switch {
 	case err == nil:
@@ -47,13 +47,13 @@ func mapped(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// isNoNetwork reports whether the library has searched for a network in vain.
+// isNoNetwork reports whether the library has not found a network.
 func isNoNetwork(err error) bool {
 	_, is := errors.AsType[hcn.NetworkNotFoundError](err)
 	return is
 }
 
-// Features returns what this version of HNS can do.
+// Features returns the features of this version of HNS.
 func (*Service) Features(context.Context) (Features, error) {
 	f, err := hcn.GetCachedSupportedFeatures()
 	if err != nil {

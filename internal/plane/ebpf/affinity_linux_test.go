@@ -37,7 +37,7 @@ func sticky(s *cluster.Store, backends []string) {
 	s.SetSlice(sl)
 }
 
-// Sockets and packets of a client go to the same backend, at all addresses of the Service, and sockets soon without the rules.
+// Sockets and packets of a client go to the same backend, at all addresses of the Service. With a lease, sockets connect without the rules.
 func TestAffinityOfSocketsAndPackets(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	addrs := []string{"10.180.0.11", "10.180.0.12", "10.180.0.13", "10.180.0.14", "10.180.0.15", "10.180.0.16"}

@@ -13,24 +13,24 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// balancing answers how sockets are balanced. It is safe for concurrent use.
+// balancing implements Balance and Shares of plane.Opened. It is safe for concurrent use.
 type balancing struct {
 	sockets func(protocol uint8) ([]bpf.Socket, error)
 	node    string
 
 	mu   sync.Mutex
-	at   time.Time // of the census
-	open map[bpf.Member]int
+	at   time.Time          // when open was counted
+	open map[bpf.Member]int // open connections by backend
 }
 
-// censusAge is how old the numbers of an answer may be: a census reads all sockets, and one answer may need many ports.
-const censusAge = time.Second
+// maxCountAge is how long openConnections returns the same counts: counting reads all sockets, and one answer may need many ports.
+const maxCountAge = time.Second
 
-// census returns the open connections by backend: all of UDP, and of TCP those among the newest sockets.
-func (b *balancing) census() (map[bpf.Member]int, error) {
+// openConnections returns the open connections by backend: all of UDP, and of TCP those among the newest sockets.
+func (b *balancing) openConnections() (map[bpf.Member]int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.open != nil && time.Since(b.at) < censusAge {
+	if b.open != nil && time.Since(b.at) < maxCountAge {
 		return b.open, nil
 	}
 	open := map[bpf.Member]int{}
@@ -51,22 +51,22 @@ func (b *balancing) census() (map[bpf.Member]int, error) {
 func (b *balancing) balance(_ context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
 	p := &svc.Ports[port]
 	answer := plane.Balance{Scheduler: schedulerName(schedulerOf(p)), Backends: map[netip.AddrPort]plane.Balanced{}}
-	open, err := b.census()
+	open, err := b.openConnections()
 	if err != nil {
 		return answer, err
 	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
 		for _, at := range p.Backends(pool) {
-			has := answer.Backends[at]
-			has.Weight = uint32(p.Weight(at))
-			has.Active += open[bpf.Member{Pool: poolOf(svc.Name, p, pool), Backend: at}]
-			answer.Backends[at] = has
+			backend := answer.Backends[at]
+			backend.Weight = uint32(p.Weight(at))
+			backend.Active += open[bpf.Member{Pool: poolOf(svc.Name, p, pool), Backend: at}]
+			answer.Backends[at] = backend
 		}
 	}
 	return answer, nil
 }
 
-// shares implements Shares of plane.Opened: for connections that are decided at sockets, by something else than chance.
+// shares implements Shares of plane.Opened. It returns nil for connections that are left to packets, or whose backends have equal chances.
 func (b *balancing) shares(by plane.Passage, client netip.Addr) map[netip.AddrPort]float64 {
 	p := &by.Service.Ports[by.Port]
 	if !atSocket(by) || schedulerOf(p) == bpf.ByChance && len(p.Weights) == 0 {
@@ -91,10 +91,10 @@ func (b *balancing) shares(by plane.Passage, client netip.Addr) map[netip.AddrPo
 	return shares
 }
 
-// least returns the backends with the fewest open connections for their weight. Without a census it returns all.
+// least returns the backends with the fewest open connections for their weight. If they cannot be counted, it returns all backends.
 func (b *balancing) least(by plane.Passage, backends []netip.AddrPort) []netip.AddrPort {
 	p := &by.Service.Ports[by.Port]
-	open, err := b.census()
+	open, err := b.openConnections()
 	if err != nil {
 		return backends
 	}

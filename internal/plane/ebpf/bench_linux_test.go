@@ -76,8 +76,8 @@ func write(b *testing.B, p plane.Plane, c route.Change) {
 	}
 }
 
-// BenchmarkConnect times connect() from a pod to another one on the same node: straight, through a Service by its socket, and
-// through the same Service by rules, in turns. It is one run with each number of Services.
+// BenchmarkConnect times connect() from a pod to another one on the same node: directly, through a Service by its socket, and
+// through the same Service by rules, in turns. There is one run for each number of Services.
 func BenchmarkConnect(b *testing.B) {
 	for _, n := range []int{10, 10_000} {
 		b.Run(fmt.Sprint(n, " Services"), func(b *testing.B) {
@@ -98,7 +98,7 @@ func BenchmarkConnect(b *testing.B) {
 			}{{"direct", inside, straight}, {"ebpf", inside, service}, {"nftables", pod.WithoutCgroup().Do, service}}
 			took := map[string][]time.Duration{}
 			for i := range max(b.N, 100) {
-				for k := range ways { // each is as often after each other one
+				for k := range ways { // rotated, so that each follows each other one equally often
 					w := ways[(i+k*(1+i/3%2))%3]
 					if err := w.on(func() error { return connect(w.to, func(d time.Duration) { took[w.name] = append(took[w.name], d) }) }); err != nil {
 						b.Fatalf("%s: %v", w.name, err)

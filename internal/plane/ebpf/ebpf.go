@@ -1,7 +1,7 @@
-// Package ebpf is the plane that balances when sockets connect: programs of cgroup v2 put the address of
-// a backend in place of that of the Service, so that no packet is translated. It stands on a packet plane, which
-// has the rules for everything that has no socket here, and for what the programs cannot decide
-// exactly. README.md says what that is.
+// Package ebpf is the plane that balances when sockets connect: programs of cgroup v2 replace the address of
+// the Service by that of a backend, so that no packet is translated. It stands on a packet plane, whose rules
+// serve clients without a socket on this node, and connections that the programs cannot decide
+// exactly. docs/ebpf.md lists those.
 package ebpf
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Kernel has the maps and the programs: bpf.Conn, or bpf.Fake.
+// Kernel reads and writes the maps and the programs: bpf.Conn, or bpf.Fake.
 type Kernel interface {
 	Read(context.Context) (bpf.State, error)
 	Write(context.Context, []bpf.Step) error
@@ -30,10 +30,10 @@ type Options struct {
 	// Packets is the plane beneath.
 	Packets plane.Plane
 
-	// GuardNodePorts means that the ports of NodePorts are noted, so that other programs cannot bind them.
+	// GuardNodePorts means that other programs cannot bind the ports of NodePorts.
 	GuardNodePorts bool
 
-	// Ramp makes the share of backends grow from now on (bpf.Conn). Nil: new backends get all of it at once.
+	// Ramp starts slow start for backends (bpf.Conn). Nil: new backends get their whole share at once.
 	Ramp func(backends []bpf.Member, window time.Duration) error
 }
 
@@ -48,9 +48,9 @@ type Plane struct {
 	kernel Kernel
 	opt    Options
 	ledger *ledger.Ledger[key, string]
-	room   int // steps of one write
+	room   int // maximum number of steps of one write
 
-	seen bpf.State // what Refresh read; nil once a Plan used it
+	seen bpf.State // read by Refresh; nil once Plan has used it
 }
 
 const defaultRoom = 1 << 14
@@ -60,7 +60,7 @@ func New(k Kernel, opt Options) *Plane {
 	return &Plane{kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom}
 }
 
-// Refresh reads the maps, and what the plane beneath reads.
+// Refresh reads the maps, and refreshes the plane beneath.
 func (p *Plane) Refresh(ctx context.Context) error {
 	seen, err := p.kernel.Read(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *Plane) Discard() {
 	}
 }
 
-// Watch reports edits of the rules of the plane beneath. The kernel reports none of maps.
+// Watch reports edits of the rules of the plane beneath. The kernel does not report edits of maps.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	return p.opt.Packets.Watch(ctx, subscribed, report)
 }
@@ -101,7 +101,7 @@ type Plan struct {
 	ramp    func([]bpf.Member, time.Duration) error
 }
 
-// Plan computes what to write; after a Refresh by comparing everything.
+// Plan computes the steps for a change. After a Refresh it compares all entries.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // a Plan has no Left
 	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp}
@@ -138,19 +138,19 @@ func (p *Plan) Kept() int { return p.packets.Kept() + p.Plan.Kept() }
 // String implements plane.Plan.
 func (p *Plan) String() string { return p.packets.String() + p.Plan.String() }
 
-// Apply writes the rules first, as the programs leave to them what they cannot decide. A Service whose rules the
-// kernel refuses is balanced by the programs.
+// Apply writes the rules first, as the programs rely on them for connections that they cannot decide. If the kernel refuses the rules of
+// a Service, the programs still balance it.
 func (p *Plan) Apply(ctx context.Context) error {
 	refused := plane.Refused{}
-	if err := merge(refused, p.packets.Apply(ctx)); err != nil {
+	if err := refused.Merge(p.packets.Apply(ctx)); err != nil {
 		return err
 	}
-	for window, backends := range p.ramps { // before anything leads to them
+	for window, backends := range p.ramps { // before slots refer to them
 		if err := p.ramp(backends, window); err != nil {
 			return fmt.Errorf("slow start: %w", err)
 		}
 	}
-	if err := merge(refused, p.Plan.Apply(ctx)); err != nil {
+	if err := refused.Merge(p.Plan.Apply(ctx)); err != nil {
 		return err
 	}
 	if len(refused) > 0 {

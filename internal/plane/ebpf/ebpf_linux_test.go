@@ -19,7 +19,7 @@ func TestEveryShape(t *testing.T) {
 	}
 }
 
-// roundTrip writes every shape, and verifies that neither the same plane nor a new one finds anything to write.
+// roundTrip writes every shape, and verifies that afterwards neither the same plane nor a new one plans a step.
 func roundTrip(t *testing.T, k Kernel, opt route.Options) {
 	opt.ListLocal = true
 	change := planetest.Compile(planetest.EveryShape(), opt)
@@ -50,7 +50,7 @@ func apply(t *testing.T, p *Plane, change route.Change) {
 	}
 }
 
-// What the programs decide, and what they leave to the packet plane.
+// Only frontends that programs can decide exactly get entries.
 func TestDecisions(t *testing.T) {
 	opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
 	k := bpf.NewFake()
@@ -88,7 +88,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// With the option all NodePorts are noted, also those that are for packets; without, none.
+// With GuardNodePorts all NodePorts get entries, also those that are served by packets; without it none do.
 func TestGuardedNodePorts(t *testing.T) {
 	for _, guard := range []bool{false, true} {
 		k := bpf.NewFake()

@@ -16,8 +16,8 @@ import (
 
 const mode = "ebpf"
 
-// Kind returns the plane that stands on a packet plane. If this host cannot do what the programs need, the packet
-// plane is all there is.
+// Kind returns the plane that stands on a packet plane. If this host does not support the programs, Open returns the packet
+// plane alone.
 func Kind(packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal, k.ListEndpoints = mode, packets.Mode, true, true
@@ -31,12 +31,12 @@ func Kind(packets plane.Kind) plane.Kind {
 		if err != nil {
 			return nil, err
 		}
-		o, done, err := place(s)
+		o, done, err := bpfOptions(s)
 		if err = probe.SocketsError(err); err == nil {
 			err = probe.Sockets(o)
 		}
 		if errors.Is(err, bpf.ErrUntested) {
-			s.Log.Warn("Whether sockets are balanced is known from the kernel only, as the test with a process was not possible", "error", err)
+			s.Log.Warn("The self-test has no result of a process: only the kernel reports that sockets are balanced", "error", err)
 			err = nil
 		}
 		if err != nil {
@@ -47,15 +47,15 @@ func Kind(packets plane.Kind) plane.Kind {
 		if err != nil {
 			return nil, errors.Join(err, done())
 		}
-		opened.Close = closing(opened.Close, done)
+		opened.Close = closeBoth(opened.Close, done)
 		return opened, nil
 	}
 	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) { return remove(ctx, s) } // the packet plane removes its own
 	return k
 }
 
-// place returns where the programs and maps are, until done is called.
-func place(s plane.Setup) (o bpf.Options, done func() error, err error) {
+// bpfOptions returns the options for the programs and maps. done releases the cgroup root.
+func bpfOptions(s plane.Setup) (o bpf.Options, done func() error, err error) {
 	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, Exempting: exempting(s.Config.EBPF), GuardNodePorts: s.Config.EBPF.GuardNodePorts}
 	if o.Cgroup != "" {
 		return o, func() error { return nil }, nil
@@ -65,13 +65,13 @@ func place(s plane.Setup) (o bpf.Options, done func() error, err error) {
 		return o, func() error { return nil }, err
 	}
 	if o.Cgroup = root.Path; root.Private() {
-		s.Log.Info("cgroup v2 is mounted nowhere: it is mounted for this process alone")
+		s.Log.Info("cgroup v2 is not mounted: Sluice mounts it for itself alone")
 	}
 	return o, root.Close, nil
 }
 
-// closing returns a function that calls several, of which the first may be nil.
-func closing(first, then func() error) func() error {
+// closeBoth returns a function that calls two functions, of which the first may be nil.
+func closeBoth(first, then func() error) func() error {
 	return func() error {
 		var err error
 		if first != nil {
@@ -81,7 +81,7 @@ func closing(first, then func() error) func() error {
 	}
 }
 
-// open opens the plane on top of another one, whose parts it keeps.
+// open opens the plane on top of a packet plane, whose parts it keeps.
 func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error) {
 	conn, err := bpf.Open(o)
 	if err != nil {
@@ -100,7 +100,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	}
 	count := newCounter(conn.Counts)
 	opened.Parts = append(opened.Parts,
-		plane.Part{Follower: &proof{conn: conn, log: s.Log}},
+		plane.Part{Follower: &verifier{conn: conn, log: s.Log}},
 		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
 		destroyer(s, o, conn), leases(s, on, conn), learner(s, conn), exempt)
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
@@ -118,22 +118,22 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 			done()
 		}, nil
 	}
-	opened.Close = closing(on.Close, conn.Close)
+	opened.Close = closeBoth(on.Close, conn.Close)
 	return &opened, nil
 }
 
-// proof verifies after the first write that the programs are effective for processes in other cgroups than this one.
-type proof struct {
+// verifier verifies after the first write that the programs are effective for processes in other cgroups.
+type verifier struct {
 	once sync.Once
 	conn *bpf.Conn
 	log  *slog.Logger
 }
 
 // Applied implements plane.Follower.
-func (p *proof) Applied(route.Change) {
-	p.once.Do(func() {
-		if err := p.conn.Effective(); err != nil {
-			p.log.Error("Programs for sockets have no effect: connections are translated packet by packet", "error", err)
+func (v *verifier) Applied(route.Change) {
+	v.once.Do(func() {
+		if err := v.conn.Effective(); err != nil {
+			v.log.Error("Programs for sockets have no effect: connections are translated packet by packet", "error", err)
 		}
 	})
 }

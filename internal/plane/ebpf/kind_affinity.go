@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// leases returns the part that lets sockets repeat what the packet plane remembers about clients; none if that does not tell.
+// leases returns the part that grants leases: sockets then repeat the choices of the packet plane. The part is empty if the packet plane
+// does not report them.
 func leases(s plane.Setup, on *plane.Opened, conn *bpf.Conn) plane.Part {
 	if on.Remembered == nil {
 		return plane.Part{}
@@ -21,7 +22,7 @@ func leases(s plane.Setup, on *plane.Opened, conn *bpf.Conn) plane.Part {
 		Port:   func(svc *route.Service, p *route.Port) bpf.Pool { return portOf(poolOf(svc.Name, p, route.Cluster)) },
 		Source: func(to netip.Addr) (netip.Addr, error) { return host.Source(to) },
 		Failed: func(err error) {
-			s.Log.Error("Connections with session affinity are served packet by packet for now; it will be tried again", "error", err)
+			s.Log.Error("Connections with session affinity are served packet by packet, retrying", "error", err)
 		},
 	})
 	return plane.Part{Run: f.Run, Follower: f}

@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
-// exemptions returns the part that keeps the exempt cgroups, after a first search: programs that are attached later find them.
-// If the configuration exempts none, the part is empty.
+// exemptions returns the part that updates the set of exempt cgroups. It searches once before it returns, so that programs that are attached
+// later find the cgroups. If the configuration exempts none, the part is empty.
 //
-// A process that connects is exempt or not by its own cgroup, not by that of its socket.
+// The cgroup of the process that connects counts, not that of its socket.
 func exemptions(s plane.Setup, o bpf.Options, conn *bpf.Conn) (plane.Part, error) {
 	if o.Exempting&bpf.ExemptCgroups == 0 {
 		return plane.Part{}, nil

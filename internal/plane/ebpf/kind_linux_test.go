@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// What a host lacks is said with the remedy, and the plane then is the one beneath.
+// If the host lacks a requirement, the log names the remedy, and the packet plane serves alone.
 func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	good := config.EBPF{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t)}
@@ -96,7 +96,7 @@ func openWith(t *testing.T, s plane.Setup, log *bytes.Buffer) *plane.Opened {
 	return opened
 }
 
-// The plane serves only if a process in another cgroup was balanced; if that cannot be tried, the log says so.
+// The plane serves only if a process in another cgroup was balanced. If no process could be started, the plane serves and the log warns.
 func TestSelfTest(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	at := config.EBPF{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t)}

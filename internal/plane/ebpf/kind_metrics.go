@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// counter has a series for each Service port to which sockets have connected. It follows changes, as programs know pools by
-// a hash of the name only.
+// counter collects a series for each Service port to which sockets have connected. It follows changes to find the ports of pools, as the
+// id of a pool is a hash of the name.
 type counter struct {
 	counts func() (map[bpf.Pool]uint64, error)
 	desc   *prometheus.Desc
@@ -79,7 +79,7 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// pressure has how full the maps are.
+// pressure collects the number of entries and the size of each map.
 type pressure struct {
 	usage               func() ([]bpf.Usage, error)
 	entries, max, bytes *prometheus.Desc

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// withUDP sets where UDP sockets are balanced when they connect: in network namespaces in which they can be destroyed.
+// withUDP sets ConnectedUDP to the network namespaces in which this process can destroy sockets.
 func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
 	if err := (sockdiag.Destroyer{Node: s.NetNS}).Try(ctx); err != nil {
-		s.Log.Warn("Connected UDP sockets are served packet by packet, and TCP connections to endpoints that are gone are not ended: "+
+		s.Log.Warn("Connected UDP sockets are served packet by packet, and TCP connections to removed endpoints are not ended: "+
 			"the kernel does not destroy sockets; it needs CONFIG_INET_DIAG_DESTROY, CONFIG_INET_UDP_DIAG and CONFIG_INET_TCP_DIAG", "error", err)
 		return o
 	}
@@ -33,7 +33,7 @@ func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
 	return o
 }
 
-// destroyer returns the part that destroys sockets whose backend is gone; none if the kernel does not do that.
+// destroyer returns the part that destroys sockets whose backend is gone. It is empty if the kernel does not support that.
 func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 	if o.ConnectedUDP == bpf.Nowhere {
 		return plane.Part{}
@@ -53,10 +53,10 @@ func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 				destroyed.WithLabelValues(names[protocol]).Add(float64(n))
 			}
 			if err != nil {
-				s.Log.Error("Sockets that are connected to backends that are gone are not destroyed; it will be tried again", "error", err)
+				s.Log.Error("Cannot destroy sockets whose backend is gone, retrying", "error", err)
 			}
 			if r.Unreached > 0 {
-				s.Log.Debug("Sockets are in network namespaces that are gone, or not visible", "sockets", r.Unreached)
+				s.Log.Debug("Cannot find the network namespaces of some sockets whose backend is gone", "sockets", r.Unreached)
 			}
 		},
 	})

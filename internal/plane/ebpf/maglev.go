@@ -6,9 +6,9 @@ import (
 	"net/netip"
 )
 
-// tableSizes are the sizes of Maglev tables: primes. A table has at least a hundred slots for each backend, so that shares differ by
-// a hundredth at most, up to 655 backends. A Service that grows beyond the size of its table gets another one, and most of its
-// clients other backends.
+// tableSizes returns the sizes of Maglev tables, which are primes. Up to 655 backends a table has at least a hundred slots for each, so
+// that shares differ by a hundredth at most. If a Service grows beyond its table, it gets the next one, and most of its
+// clients get other backends.
 func tableSizes() []int { return []int{509, 1021, 4093, 16381, 65521} }
 
 func tableSize(backends int) int {
@@ -21,25 +21,25 @@ func tableSize(backends int) int {
 	return sizes[len(sizes)-1]
 }
 
-// maglev returns a table in which each backend has as many slots as its weight is of all weights. A backend that comes or goes changes
-// few slots besides its own. Backends take slots in turn, in an order of their own (Eisenbud et al., "Maglev: A Fast and Reliable Software Network
-// Load Balancer", NSDI 2016, section 3.4). One with a smaller weight leaves turns out.
+// maglev returns a table in which the number of slots of each backend is proportional to its weight. An added or removed backend changes
+// few slots of others. Backends take slots in turn, each in its own order (Eisenbud et al., "Maglev: A Fast and Reliable Software Network
+// Load Balancer", NSDI 2016, section 3.4). A backend with a smaller weight skips turns.
 func maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
 	table := make([]netip.AddrPort, tableSize(len(backends)))
-	takers := make([]taker, len(backends))
+	permutations := make([]permutation, len(backends))
 	most := 0
 	for i, b := range backends {
-		takers[i] = newTaker(b, len(table))
+		permutations[i] = newPermutation(b, len(table))
 		most = max(most, int(weight(b)))
 	}
 	for left := len(table); ; {
 		for i, b := range backends {
-			t := &takers[i]
-			if t.credit += int(weight(b)); t.credit < most {
+			p := &permutations[i]
+			if p.credit += int(weight(b)); p.credit < most {
 				continue
 			}
-			t.credit -= most
-			table[t.next(table)] = b
+			p.credit -= most
+			table[p.next(table)] = b
 			if left--; left == 0 {
 				return table
 			}
@@ -47,20 +47,23 @@ func maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []net
 	}
 }
 
-// taker visits all slots of a table, in an order that depends on the backend.
-type taker struct{ at, step, credit int }
+// permutation visits all slots of a table, in an order that depends on the backend.
+type permutation struct {
+	at, step int
+	credit   int // of weight; a turn costs the largest weight
+}
 
-func newTaker(b netip.AddrPort, size int) taker {
+func newPermutation(b netip.AddrPort, size int) permutation {
 	a := b.Addr().As16()
 	sum := sha256.Sum256(binary.BigEndian.AppendUint16(a[:], b.Port()))
 	first, second := binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])
-	return taker{at: int(first % uint64(size)), step: int(second%uint64(size-1)) + 1}
+	return permutation{at: int(first % uint64(size)), step: int(second%uint64(size-1)) + 1}
 }
 
-// next returns the next slot that is free.
-func (t *taker) next(table []netip.AddrPort) int {
-	for table[t.at].IsValid() {
-		t.at = (t.at + t.step) % len(table)
+// next returns the next free slot.
+func (p *permutation) next(table []netip.AddrPort) int {
+	for table[p.at].IsValid() {
+		p.at = (p.at + p.step) % len(table)
 	}
-	return t.at
+	return p.at
 }

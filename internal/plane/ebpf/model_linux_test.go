@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// The model test: after any sequence of changes, failures and restarts the maps equal those made from scratch, and
-// after each single step every frontend leads to a backend at all of its slots.
+// The model test: after any sequence of changes, failures and restarts the maps equal those of a new plane, and
+// after each single step every frontend has a backend at all of its slots.
 
 // A failure reports its seed: -args -seed N -seeds 1 repeats it.
 var (
@@ -113,8 +113,8 @@ func (k faultyRules) Commit(ctx context.Context, tx *nft.Tx) error {
 	return k.Write(func() error { return k.Kernel.Commit(ctx, tx) })
 }
 
-// restarting is a kernel whose Conn is opened anew with each plane, as at a start of the program: it adopts what is pinned. Its maps are
-// small, so that they grow, and its operations sometimes fail.
+// restarting is a kernel that opens a new Conn for each plane, as a restart of the program does: the Conn adopts pinned maps and programs. The maps
+// are small, so that they grow, and operations sometimes fail.
 type restarting struct {
 	*bpf.Conn
 	t       *testing.T
@@ -125,7 +125,7 @@ type restarting struct {
 
 func newRestarting(t *testing.T) *restarting {
 	t.Helper()
-	k := &restarting{t: t, options: placeFor(t), faults: &planetest.Faults{Room: 1}, counts: map[string]int{}}
+	k := &restarting{t: t, options: testOptions(t), faults: &planetest.Faults{Room: 1}, counts: map[string]int{}}
 	k.options.FirstSize = 4
 	k.options.Fault = func(o bpf.Operation) error {
 		k.counts[string(o)]++
@@ -185,7 +185,7 @@ func (k *restarting) subject() planetest.Subject {
 
 func realKernel(t *testing.T) *bpf.Conn {
 	t.Helper()
-	conn, err := bpf.Open(placeFor(t))
+	conn, err := bpf.Open(testOptions(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,8 +197,8 @@ func realKernel(t *testing.T) *bpf.Conn {
 	return conn
 }
 
-// placeFor returns where a test has its maps and programs.
-func placeFor(t *testing.T) bpf.Options {
+// testOptions returns options with a bpffs, a cgroup and a network namespace of the test.
+func testOptions(t *testing.T) bpf.Options {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
 	return bpf.Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)}
@@ -282,13 +282,13 @@ func edit(w *planetest.World, k Kernel) error {
 	return k.Write(context.Background(), steps)
 }
 
-// audit verifies after each step that no frontend leads nowhere, and that UDP sockets may stay on the backends that they choose; at the end that
-// clients may do so as well. A table of Maglev makes so many entries that it leaves out some steps.
+// audit verifies after each step that each slot of each frontend has a backend, and that UDP sockets may stay on it; at the end that
+// clients with affinity may stay as well. If there are many entries, as with Maglev tables, it verifies after some steps only.
 type audit struct {
 	kernel Kernel
-	edited bool  // another program has made holes
+	edited bool  // an edit by another program has made holes
 	wrong  error // the first hole
-	skip   int   // steps
+	skip   int   // how many steps are not verified
 }
 
 // Begin implements planetest.Audit.
@@ -309,8 +309,8 @@ func (a *audit) End(*planetest.Model) error {
 	return a.holes(stays)
 }
 
-// staysUDP and stays report whether sockets, or also clients, of a frontend stay on a backend. One with session affinity that finds no member is
-// for packets.
+// staysUDP reports whether sockets of a frontend stay on a backend, and stays whether sockets or clients do. A missing member is an error for
+// these only.
 func staysUDP(key, _ string) bool  { return key[18] == unix.IPPROTO_UDP }
 func stays(key, value string) bool { return staysUDP(key, value) || value[21] != 0 }
 

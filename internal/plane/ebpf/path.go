@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// pathOver returns a function with the programs and maps that decide a connection when its socket connects, or a datagram when it
-// is sent. Others, among them those with session affinity, whose first one is for packets, have the path of the packet plane.
+// pathOver returns a function that lists the programs and maps that decide a connection or datagram at its socket. For all others it
+// returns the path of the packet plane, also for connections with session affinity, as the first one is left to packets.
 func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string {
 	return func(p plane.Passage) []string {
 		if !atSocket(p) {
@@ -20,7 +20,7 @@ func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string
 		}
 		port := &p.Service.Ports[p.Port]
 		program := "program sluice_connect"
-		if port.Protocol == cluster.UDP { // of sockets that connect it is that of TCP
+		if port.Protocol == cluster.UDP { // of an unconnected socket; a connected one has the path of TCP
 			program = "program sluice_sendmsg"
 		}
 		path := []string{fmt.Sprint(program, uint8(port.Family))}
@@ -31,8 +31,8 @@ func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string
 	}
 }
 
-// atSocket reports whether programs can decide all connections of a client. Without a Detector the client is one from outside, as nothing
-// says whether it is a pod on this node.
+// atSocket reports whether programs decide all connections of a client. A client that is not recognized as a pod on this node is not Inside,
+// and so is served by packets.
 func atSocket(p plane.Passage) bool {
 	port := &p.Service.Ports[p.Port]
 	clients := bpf.OfPods
@@ -45,7 +45,7 @@ func atSocket(p plane.Passage) bool {
 		(frontend.Kind != route.NodePort || !p.To.IsValid() || isNodeAddr(p.To)) && (p.Node || !p.Client.IsValid() || knownPod(p, port))
 }
 
-// knownPod reports whether the source address of a pod shows that it is one, and that it is no backend.
+// knownPod reports whether programs recognize a pod by its source address, and the pod is not a backend of the port.
 func knownPod(p plane.Passage, port *route.Port) bool {
 	if slices.ContainsFunc(port.Backends(p.Way.Pool), func(b netip.AddrPort) bool { return b.Addr() == p.Client }) {
 		return false

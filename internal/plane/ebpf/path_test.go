@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The path that explain shows agrees with what is rendered.
+// The path of explain agrees with the rendered entries.
 func TestPath(t *testing.T) {
 	opt := route.Options{Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
 	table := planetest.Compile(planetest.EveryShape(), opt).Table
@@ -56,7 +56,7 @@ func TestPath(t *testing.T) {
 
 func protocolOf(p *route.Port) string { return strings.ToLower(p.Protocol.String()) }
 
-// A pod that is a backend, or is not recognized by its address, and a NodePort at a loopback address are for packets.
+// The packet plane serves a pod that is a backend, or is not recognized by its address, and NodePorts at loopback addresses.
 func TestPathOfCertainClients(t *testing.T) {
 	opt := route.Options{Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 	table := planetest.Compile(planetest.EveryShape(), opt).Table

@@ -9,16 +9,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// ramps are the backends that are new, by the time that their share takes to grow.
+// ramps are the new backends that start slowly, by the window of their slow start.
 type ramps map[time.Duration][]bpf.Member
 
-// add adds the backends that a Service has since a change, if it has had others: the first ones of a Service share all of it.
-func (r *ramps) add(old, is *route.Service) {
-	if old == nil || is == nil {
+// add adds the backends that a change adds to a Service. The first backends of a pool do not start slowly: no others could take their share.
+func (r *ramps) add(old, current *route.Service) {
+	if old == nil || current == nil {
 		return
 	}
-	for i := range is.Ports {
-		p := &is.Ports[i]
+	for i := range current.Ports {
+		p := &current.Ports[i]
 		before := slices.IndexFunc(old.Ports, func(q route.Port) bool {
 			return q.Name == p.Name && q.Protocol == p.Protocol && q.Family == p.Family
 		})
@@ -30,18 +30,18 @@ func (r *ramps) add(old, is *route.Service) {
 				if *r == nil {
 					*r = ramps{}
 				}
-				(*r)[p.SlowStart] = append((*r)[p.SlowStart], bpf.Member{Pool: poolOf(is.Name, p, pool), Backend: b})
+				(*r)[p.SlowStart] = append((*r)[p.SlowStart], bpf.Member{Pool: poolOf(current.Name, p, pool), Backend: b})
 			}
 		}
 	}
 }
 
-// added returns the backends that a pool has since a change; none if it was empty.
-func added(old, is []netip.AddrPort) (list []netip.AddrPort) {
+// added returns the backends that a change adds to a pool; none if the pool was empty.
+func added(old, current []netip.AddrPort) (list []netip.AddrPort) {
 	if len(old) == 0 {
 		return nil
 	}
-	for _, b := range is {
+	for _, b := range current {
 		if _, had := slices.BinarySearchFunc(old, b, netip.AddrPort.Compare); !had {
 			list = append(list, b)
 		}

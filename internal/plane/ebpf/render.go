@@ -13,7 +13,7 @@ import (
 )
 
 // render returns the entries of a Service: the frontends whose connections the programs can decide exactly
-// as the packet plane does, and what these lead to.
+// as the packet plane does, and their pools.
 func (p *Plane) render(svc *route.Service) []entry {
 	if svc == nil || svc.Ignored != "" {
 		return nil
@@ -24,7 +24,7 @@ func (p *Plane) render(svc *route.Service) []entry {
 		if !slices.Contains(p.opt.Families, port.Family) {
 			continue
 		}
-		if p.opt.GuardNodePorts && port.Protocol != cluster.SCTP { // the kernel asks no program about sockets of SCTP
+		if p.opt.GuardNodePorts && port.Protocol != cluster.SCTP { // the kernel runs no program when SCTP sockets bind
 			r.guard(port)
 		}
 		if decidable(port) {
@@ -34,7 +34,7 @@ func (p *Plane) render(svc *route.Service) []entry {
 	return r.list
 }
 
-// guard adds the NodePorts of a port, also those that are for packets.
+// guard adds the NodePorts of a port that other programs must not bind, also those that are served by packets.
 func (r *rendering) guard(p *route.Port) {
 	for i := range p.Frontends {
 		if f := &p.Frontends[i]; f.Kind == route.NodePort {
@@ -43,8 +43,8 @@ func (r *rendering) guard(p *route.Port) {
 	}
 }
 
-// decidable reports whether programs may decide connections of a port. They do not see those of SCTP. With session
-// affinity they repeat what the packet plane has chosen, for a small part of the timeout.
+// decidable reports whether programs may decide connections of a port. They do not run for SCTP. With session
+// affinity they repeat the choice of the packet plane, for a small part of the timeout.
 func decidable(p *route.Port) bool {
 	return p.Protocol != cluster.SCTP && (p.Affinity == 0 || p.Affinity >= shortestAffinity)
 }
@@ -52,13 +52,13 @@ func decidable(p *route.Port) bool {
 // shortestAffinity is the shortest timeout of a session affinity that sockets repeat.
 const shortestAffinity = 20 * time.Second
 
-// exact reports whether clients that connect to a backend themselves reach it as the packet plane lets them: with the
-// same source. The source of the node is its own address, with and without source NAT.
+// exact reports whether a backend sees the same source address if clients connect to it directly as if their packets are
+// translated. Connections of the node have its own address, with and without source NAT.
 func exact(clients bpf.Clients, w route.Way) bool {
 	return w.Verdict == route.Balance && (clients == bpf.OfNode || !w.Masquerade)
 }
 
-// rendering collects entries, each once: ports of the same name have the same pools.
+// rendering collects entries without duplicates: ports of the same name have the same pools.
 type rendering struct {
 	list  []entry
 	known map[key]bool
@@ -73,11 +73,11 @@ func (r *rendering) add(e bpf.Entry) {
 
 func (r *rendering) port(name cluster.Name, p *route.Port) {
 	slots := [2][]netip.AddrPort{route.Cluster: slotsOf(p, route.Cluster), route.Local: slotsOf(p, route.Local)}
-	local := [2][]netip.Addr{route.Cluster: here(p, route.Cluster), route.Local: here(p, route.Local)}
+	local := [2][]netip.Addr{route.Cluster: localAddrs(p, route.Cluster), route.Local: localAddrs(p, route.Local)}
 	var used [2]bool
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
-		if f.Restricted { // by source addresses, which sockets have only later
+		if f.Restricted { // by source addresses, which a socket does not have before it connects
 			continue
 		}
 		for clients, way := range []route.Way{bpf.OfPods: f.Pods, bpf.OfNode: f.Node} {
@@ -112,15 +112,15 @@ func (r *rendering) pool(p *route.Port, id bpf.Pool, slots []netip.AddrPort) {
 	}
 }
 
-// members adds the backends that sockets or clients may remember, also those of weight 0.
+// members adds the backends on which sockets or clients may stay, also those of weight 0.
 func (r *rendering) members(id bpf.Pool, backends []netip.AddrPort) {
 	for _, b := range backends {
 		r.add(bpf.Member{Pool: id, Backend: b}.Entry())
 	}
 }
 
-// here returns the addresses of the backends of a pool that may be on this node.
-func here(p *route.Port, pool route.Pool) (list []netip.Addr) {
+// localAddrs returns the addresses of the backends of a pool that may be on this node.
+func localAddrs(p *route.Port, pool route.Pool) (list []netip.Addr) {
 	backends := p.Backends(pool)
 	for _, a := range p.Here {
 		if i, _ := slices.BinarySearchFunc(backends, netip.AddrPortFrom(a, 0), netip.AddrPort.Compare); i < len(backends) && backends[i].Addr() == a {
@@ -140,8 +140,8 @@ func addrOf(p *route.Port, f *route.Frontend) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// poolOf returns the id of a pool. As it is a hash of the name, nothing has to be remembered, and a restart finds the
-// pools as they were. Nobody can find two names with the same.
+// poolOf returns the id of a pool: a hash of its name. So a restart computes the same ids, and nothing has to be stored. Collisions cannot
+// be constructed.
 func poolOf(name cluster.Name, p *route.Port, pool route.Pool) bpf.Pool {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%s/%s/%s", name.Namespace, name.Name, p.Name, p.Protocol, p.Family))
 	id := bpf.Pool(sum[:16])
@@ -166,21 +166,21 @@ func (p *Plane) host(h *route.Host) []entry {
 	return r.list
 }
 
-// isNodeAddr reports whether sockets find NodePorts at an address of this host.
+// isNodeAddr reports whether sockets reach NodePorts at an address of this host.
 func isNodeAddr(a netip.Addr) bool { return !a.IsLoopback() && !a.IsLinkLocalUnicast() }
 
-// podPrefixes returns the source addresses of clients for whom the frontends of pods are. Without a detector these are
-// all. Interfaces by which others are recognized cannot be seen from a socket, so there are none.
+// podPrefixes returns the source addresses of pods on this node. Without a detector these are all addresses. If the detector recognizes pods
+// by interfaces, which a program cannot see, there are none.
 func podPrefixes(d *route.Detector, f route.Family) []netip.Prefix {
 	if !d.Detects(f) {
-		return everything(f)
+		return allAddrs(f)
 	}
 	var list []netip.Prefix
 	for _, p := range d.PodCIDRs {
 		switch {
 		case route.FamilyOf(p.Addr()) != f:
 		case p.Bits() == 0:
-			list = append(list, everything(f)...)
+			list = append(list, allAddrs(f)...)
 		default:
 			list = append(list, p)
 		}
@@ -188,9 +188,9 @@ func podPrefixes(d *route.Detector, f route.Family) []netip.Prefix {
 	return list
 }
 
-// everything returns prefixes with all addresses that sockets of a family may have as their source. The maps have IPv4
-// addresses as a part of those of IPv6, below ::/8.
-func everything(f route.Family) []netip.Prefix {
+// allAddrs returns prefixes that cover all source addresses of a family. In the maps IPv4
+// addresses are mapped ones, so the prefixes for IPv6 exclude ::/8.
+func allAddrs(f route.Family) []netip.Prefix {
 	if f == route.IPv4 {
 		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// schedulerOf returns how sockets choose, by a name that IPVS has for it, or maglev. Any other name is for other planes.
+// schedulerOf returns the scheduler of a port by its name: one of IPVS, or maglev. It returns ByChance for names that only other planes know.
 func schedulerOf(p *route.Port) bpf.Scheduler {
 	switch p.Scheduler {
 	case "maglev", "mh", "sh":
@@ -42,10 +42,10 @@ func slotsOf(p *route.Port, pool route.Pool) []netip.AddrPort {
 	return repeat(used, p.Weight)
 }
 
-// mostTurns bounds the slots of a backend that are due to its weight.
+// mostTurns is the maximum number of slots of a backend.
 const mostTurns = 256
 
-// repeat returns each backend as often as its weight has it. Large weights become smaller ones of about the same proportions.
+// repeat returns a list that contains each backend in proportion to its weight. It scales large weights down, to about the same proportions.
 func repeat(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
 	divisor, most := 0, 0
 	for _, b := range backends {

@@ -25,7 +25,7 @@ func countOf(slots []netip.AddrPort) map[netip.AddrPort]int {
 	return count
 }
 
-// Each backend has its share of the slots, by its weight, within a hundredth of all in a table of a hundred slots each.
+// The slots of each backend are proportional to its weight, with an error of a hundredth of all slots.
 func TestMaglevShares(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10, 40, 41, 160} {
 		for name, weight := range map[string]func(i int) uint16{
@@ -50,7 +50,7 @@ func TestMaglevShares(t *testing.T) {
 	}
 }
 
-// A backend that goes takes few clients of others with it.
+// A removed backend moves few clients of others.
 func TestMaglevDisruption(t *testing.T) {
 	all := pods(10)
 	one := func(netip.AddrPort) uint16 { return 1 }
@@ -90,7 +90,7 @@ func TestWeightedSlots(t *testing.T) {
 	}
 }
 
-// Backends that come to a pool with others are new; the first ones of a pool are not.
+// Backends that are added to others start slowly; the first backends of a pool do not.
 func TestRamps(t *testing.T) {
 	service := func(backends []netip.AddrPort) *route.Service {
 		return &route.Service{Ports: []route.Port{{Name: "http", Cluster: backends, SlowStart: 30e9}}}

@@ -3,24 +3,22 @@ package ebpf
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 )
 
 // The phases of a write. After each of them a program finds a backend at every slot below the count of a frontend.
 const (
 	_      ledger.Phase = iota
-	fill                // what frontends lead to
-	lead                // frontends, and addresses at which NodePorts are
+	fill                // slots and members, to which frontends refer
+	lead                // frontends, addresses and ports of NodePorts, prefixes of pods
 	attach              // programs
-	leave
-	empty
+	leave               // remove entries of phase lead
+	empty               // remove entries of phase fill
 )
 
 func layout() ledger.Layout[key] {
@@ -83,7 +81,7 @@ func (w writer) Room() int { return w.room }
 // Size implements ledger.Writer.
 func (w writer) Size(step) int { return 1 }
 
-// listing is what the maps have.
+// listing compares the contents of the maps with wanted entries. It implements ledger.Listing.
 type listing struct {
 	found bpf.State
 	taken map[key]bool
@@ -115,14 +113,4 @@ func (l *listing) Rest() []step {
 		}
 	}
 	return list
-}
-
-// merge adds the Services that an error refuses to all. It returns any other error.
-func merge(all plane.Refused, err error) error {
-	refused, is := errors.AsType[plane.Refused](err)
-	if !is {
-		return err
-	}
-	maps.Copy(all, refused)
-	return nil
 }

@@ -40,14 +40,14 @@ func (w *writer) deleteID(ctx context.Context, id string) error {
 	return nil
 }
 
-// isGone reports whether an error says that HNS does not have an object that a call names. That the network is missing is
-// another error, which does not say that the object is.
+// isGone reports whether an error means that an object of a call does not exist. The error of a missing network does not
+// mean that.
 func isGone(err error) bool {
 	return errors.Is(err, hns.ErrNotFound) && !errors.Is(err, hns.ErrNoNetwork)
 }
 
-// balancer creates a load balancer, or changes it. If an endpoint was made anew, or the load balancer is gone, it tries again
-// with what HNS has now.
+// balancer creates a load balancer, or changes it. If an endpoint was replaced, or the load balancer is gone, it reads HNS and
+// retries.
 func (w *writer) balancer(ctx context.Context, k key, v value) error {
 	had, has := w.state.balancers[k]
 	if ids, _ := w.known(v.endpoints); has && had.same(v) && had.content() == v.content(ids) {
@@ -72,8 +72,8 @@ func (w *writer) balancer(ctx context.Context, k key, v value) error {
 	return err
 }
 
-// put writes a load balancer. One whose backends HNS does not have is deleted: a container of this node has just
-// ended, and the cluster does not know it yet.
+// put writes a load balancer, or deletes it if none of its backends exists in HNS: a container of this node has just
+// ended, and its endpoint is still in the EndpointSlice.
 func (w *writer) put(ctx context.Context, k key, v value) error {
 	ids, err := w.resolve(ctx, k, v)
 	if err != nil {
@@ -138,8 +138,8 @@ func (w *writer) create(ctx context.Context, k key, v value, l hns.LoadBalancer)
 	return nil
 }
 
-// resolve returns the IDs of the backends of a load balancer. If one is missing, it reads the list again, once in a
-// write. If it is missing still, the load balancer gets it when it is created.
+// resolve returns the IDs of the backends of a load balancer. If one is missing, it reads the endpoints again, once per
+// write. If it is still missing, complete adds it to the load balancer later.
 func (w *writer) resolve(ctx context.Context, k key, v value) ([]string, error) {
 	ids, missing := w.known(v.endpoints)
 	if len(missing) > 0 && !w.listed {

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 )
 
-// The errors of a configuration that HNS cannot follow.
+// The errors of a configuration that HNS does not support.
 var (
 	errNoNetwork = errors.New("mode kernelspace needs the name of an HNS network: " +
 		"set --network-name, winkernel.networkName or the environment variable KUBE_NETWORK, or use --proxy-mode userspace")

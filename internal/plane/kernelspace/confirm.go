@@ -16,14 +16,14 @@ type settings struct {
 	other  bool // there are properties that this plane does not write
 }
 
-// content is what HNS holds of a load balancer.
+// content is the part of a load balancer that HNS stores.
 type content struct {
 	settings
 	target uint16
 	ids    string // of its endpoints, sorted
 }
 
-// content returns what HNS holds of a load balancer with a value that refers to some endpoints.
+// content returns the content of a load balancer with this value and these endpoints.
 func (v value) content(ids []string) content {
 	sorted := slices.Sorted(slices.Values(ids))
 	return content{settings{v.source, v.flags, v.other}, v.target, strings.Join(sorted, " ")}
@@ -31,27 +31,27 @@ func (v value) content(ids []string) content {
 
 func (b balancer) content() content { return b.value.content(b.ids) }
 
-// sent is what was written of a load balancer since the last Refresh, and HNS confirmed.
+// sent is a load balancer that was written since the last Refresh, and that HNS confirmed.
 type sent struct {
-	before, now content // before the first change and after the last one; of one that was only created they are equal
-	created     bool    // with these settings
+	before, now content // before the first change and after the last one; equal if the load balancer was only created
+	created     bool    // since the last Refresh, with the settings of now
 }
 
-// forms has the settings that HNS returns in another form than they were written, by the ID of the load balancer.
+// forms contains the load balancers whose settings HNS returns in another form than written, by ID.
 type forms map[string]form
 
 type form struct{ written, returned settings }
 
-// findings are what a comparison found out about HNS.
+// findings are properties of HNS that a comparison has detected.
 type findings struct {
-	ignored bool // a change in place, as some versions do (kubernetes/kubernetes#131466)
-	partial bool // a change in place had a part of its effect, or none but on settings
+	ignored bool // HNS ignored a change in place, as some versions do (kubernetes/kubernetes#131466)
+	partial bool // HNS applied only a part of a change in place
 	form    *form
 }
 
-// confirm compares what was written since the last Refresh with what HNS has now. If a load balancer that was created has other
-// settings now, the state gets those that were written, as long as HNS returns these. One that was changed in place, and
-// differs, is made anew by the next write.
+// confirm compares the load balancers written since the last Refresh with those that HNS returns. If a created load balancer has other
+// settings, confirm records that form, and the state holds the written settings as long as HNS returns the same form. If one that was
+// changed in place differs, the next write replaces it.
 func (w *writer) confirm(s *state) (found findings) {
 	now, anew, exists := forms{}, map[string]bool{}, s.ids()
 	for k, b := range s.balancers {
@@ -83,7 +83,7 @@ func (w *writer) confirm(s *state) (found findings) {
 	return found
 }
 
-// learn reports what a comparison found out about HNS.
+// learn records the findings of a comparison, and reports them.
 func (p *Plane) learn(f findings) {
 	if f.ignored {
 		p.writer.remake = true
@@ -112,7 +112,7 @@ func (s settings) String() string {
 // inPlace reports whether the load balancer with an ID can be changed in place.
 func (w *writer) inPlace(id string) bool { return w.state.features.Modify && !w.remake && !w.anew[id] }
 
-// noteSent stores what HNS confirmed of a load balancer; had is what it held before, nil if it was created.
+// noteSent records a load balancer that HNS confirmed; had is its content before, nil if it was created.
 func (w *writer) noteSent(id string, had *content, now content) {
 	wrote, was := w.sent[id]
 	switch {

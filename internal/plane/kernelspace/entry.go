@@ -51,7 +51,7 @@ type value struct {
 	provider netip.Addr // the node of a remote endpoint in an overlay network
 }
 
-// kind says what a load balancer is for, as metrics name it.
+// kind is the kind of address of a load balancer, as in the labels of metrics.
 type kind string
 
 // The kinds.
@@ -74,8 +74,9 @@ type (
 	step  = ledger.Step[key, value]
 )
 
-// The phases. A load balancer refers to endpoints. Changes make room for further ones at the same address with the port of the
-// backends. Removals come last, so that what replaces a load balancer is there before it goes; order makes the exceptions.
+// The phases. Endpoints come before the load balancers that refer to them. Changes come before additions, as they can free an address and
+// port for another load balancer. Removals come last, so that the replacement of a load balancer exists before it is deleted; order makes
+// the exceptions.
 const (
 	endpointsAdded ledger.Phase = 1 + iota
 	balancersChanged

@@ -52,7 +52,7 @@ func (p *Plane) without(port *route.Port) string {
 	return "this version of HNS has no dual stack: IPv6 is not served"
 }
 
-// sourceNAT returns whether HNS translates the source of a connection, and why.
+// sourceNAT reports whether HNS translates the source of a connection, and why.
 func (p *Plane) sourceNAT(by plane.Passage) (applied bool, why string) {
 	port := &by.Service.Ports[by.Port]
 	r := renderer{Plane: p, state: p.seen.Load()}

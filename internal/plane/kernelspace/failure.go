@@ -24,7 +24,7 @@ func failureOf(s *step, err error) Failure {
 	return f
 }
 
-// reasonOf returns an error as metrics name it. That an endpoint or a load balancer is missing has no name.
+// reasonOf returns the label of an error in metrics. A missing endpoint or load balancer has no label of its own.
 func reasonOf(err error) string {
 	for _, r := range []struct {
 		is   error
@@ -42,7 +42,7 @@ func reasonOf(err error) string {
 	return "other"
 }
 
-// guess returns what a load balancer is for; of one that an earlier run left, what it probably was for.
+// guess returns the kind of a load balancer, or the probable kind if an earlier run created it.
 func guess(k key, v value) kind {
 	switch {
 	case v.kind != "":

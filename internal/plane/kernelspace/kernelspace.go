@@ -25,7 +25,7 @@ type HNS interface {
 	Balancers
 }
 
-// Node describes what there is on this node.
+// Node reads the features and the networks of HNS.
 type Node interface {
 	Features(ctx context.Context) (hns.Features, error)
 	Network(ctx context.Context, name string) (hns.Network, error) // hns.ErrNoNetwork
@@ -64,8 +64,8 @@ type Options struct {
 	Failed func(Failure)         // called for each write of a load balancer that failed; may be nil
 	Report func([]route.Problem) // called with each new problem of the network; may be nil
 
-	// OneTarget is for an HNS that takes one load balancer for each address and port. Without it
-	// the plane finds out with the first write that is refused.
+	// OneTarget means that HNS accepts only one load balancer for each address and port. If it is false, the
+	// plane detects that when HNS refuses a second one.
 	OneTarget bool
 }
 
@@ -91,7 +91,7 @@ type Plane struct {
 	formNoted bool                  // HNS returns settings in another form, which was reported
 	forms     atomic.Pointer[forms] // of the last Refresh, for readers
 
-	// single means that HNS takes one load balancer for each address and port: only backends with
+	// single means that HNS accepts only one load balancer for each address and port: only backends with
 	// the most common port are served.
 	single bool
 }
@@ -251,8 +251,8 @@ type Plan struct {
 	change route.Change
 }
 
-// Apply writes the plan. If HNS turns out to take one load balancer for each address and port, it
-// compares everything again, without further ones.
+// Apply writes the plan. If HNS refuses a second load balancer for an address and port, it
+// compares everything again, with one for each.
 func (p *Plan) Apply(ctx context.Context) error {
 	p.plane.fresh = false
 	err := p.Plan.Apply(ctx)

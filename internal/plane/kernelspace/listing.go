@@ -42,8 +42,8 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	return found.value, ledger.Different
 }
 
-// takeEndpoint compares an endpoint. One that another program made stays as it is; so does one whose
-// node HNS does not name.
+// takeEndpoint compares an endpoint. It keeps endpoints of other programs, and those whose node HNS does not
+// return.
 func (l *listing) takeEndpoint(want entry) (had value, is ledger.Match) {
 	a := want.Key.addr
 	l.taken[a] = true

@@ -31,7 +31,7 @@ func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
 	return s.gone(steps), errors.Join(errs...)
 }
 
-// leftovers reads what Remove deletes.
+// leftovers reads the objects that Remove deletes.
 func (p *Plane) leftovers(ctx context.Context) (*state, error) {
 	if p.opt.Network != "" {
 		s, err := p.read(ctx)
@@ -79,7 +79,7 @@ func absent[K comparable, V any](in map[K]V, k K) int {
 	return 1
 }
 
-// remains returns a line if a clean-up leaves load balancers as it does not know their network.
+// remains returns a line about load balancers that a clean-up keeps: their network is not named, or is another one.
 func remains(ctx context.Context, h HNS, network string) []string {
 	list, err := h.LoadBalancers(ctx)
 	if err != nil || len(list) == 0 {

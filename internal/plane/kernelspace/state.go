@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// state is what Refresh read, kept up to date by the writer.
+// state is the result of the last Refresh, updated by the writer.
 type state struct {
 	features  hns.Features
 	network   hns.Network
@@ -84,8 +84,8 @@ func (s *state) setEndpoint(a netip.Addr, e hns.Endpoint) {
 	s.endpoints[a] = e
 }
 
-// class returns the class of an endpoint that this plane, an earlier run, or kube-proxy made; false:
-// it is another one.
+// class returns the class of an endpoint that this plane, an earlier run, or kube-proxy created; false if
+// another program created it.
 func (s *state) class(e hns.Endpoint) (class, bool) {
 	switch {
 	case len(e.Addrs) != 1:
@@ -126,8 +126,8 @@ func sameMAC(a, b string) bool {
 	return strings.EqualFold(strings.ReplaceAll(a, ":", "-"), strings.ReplaceAll(b, ":", "-"))
 }
 
-// sortOut stores all load balancers except those for endpoints in other networks: they are this plane's, those of
-// an earlier run, or kube-proxy's. Their endpoints may be gone, as after the network was made anew.
+// sortOut stores all load balancers except those for endpoints in other networks: it adopts those of an earlier run and
+// of kube-proxy. Their endpoints may be gone, for example after the network was replaced.
 func (s *state) sortOut(list []hns.LoadBalancer) {
 	s.kept = map[string]bool{}
 	addrs := map[string]netip.Addr{} // by ID, of the endpoints to which load balancers should refer

@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// unserved has the ports that HNS cannot balance, of Services that have some.
+// unserved holds the ports that HNS cannot balance, by Service.
 type unserved map[cluster.Name][]uint16
 
-// note stores such ports of a Service, and returns a problem for each that it did not have before.
+// note stores the unserved ports of a Service, and returns a problem for each new one.
 func (u unserved) note(name cluster.Name, svc *route.Service) (problems []route.Problem) {
 	had := u[name]
 	delete(u, name)

@@ -12,21 +12,21 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
-// networkPeriod is the time between two looks at the network: one call of HNS.
+// networkPeriod is the time between two reads of the network, each of which is one call of HNS.
 const networkPeriod = time.Second
 
-// readPause is the least ratio of the time between two comparisons to the duration of a read: HNS is asked
-// for each load balancer, and takes time of its own for the answer.
+// readPause is the minimum time between two comparisons as a multiple of the duration of a read, which keeps HNS
+// busy for each load balancer.
 const readPause = 100
 
-// period returns the time between two comparisons without a cause.
+// period returns the time between two periodic comparisons.
 func (p *Plane) period() time.Duration {
 	return max(p.opt.Poll, readPause*time.Duration(p.took.Load()))
 }
 
-// Watch implements plane.Plane. HNS has notifications, but they do not name who made a change. The
-// network itself is read more often than everything else: when it is made, or made anew, and when its
-// remote subnets change, Watch reports an edit at once.
+// Watch implements plane.Plane. HNS has notifications, but they do not tell the changes of this plane from those of others.
+// Watch reads the network more often than everything else: it reports an edit at once when the network is created or
+// replaced, and when its remote subnets change.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	ticker := time.NewTicker(min(networkPeriod, p.opt.Poll))
 	defer ticker.Stop()
@@ -47,7 +47,7 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 	}
 }
 
-// look is what Watch sees of the network.
+// look is the result of one read of the network by Watch.
 type look struct {
 	network hns.Network
 	failure string // empty: the network exists
@@ -69,7 +69,7 @@ func (p *Plane) look(ctx context.Context) look {
 	return look{failure: err.Error()}
 }
 
-// waiting is what the plane waits for. It is safe for concurrent use.
+// waiting is the reason why the plane waits. It is safe for concurrent use.
 type waiting struct {
 	mu   sync.Mutex
 	text string
@@ -87,7 +87,7 @@ func (w *waiting) get() string {
 	return w.text
 }
 
-// whatFor returns what the plane waits for after an error of HNS; empty: nothing.
+// whatFor returns why the plane waits after an error of HNS; empty if it does not wait.
 func (p *Plane) whatFor(err error) string {
 	if !errors.Is(err, hns.ErrNoNetwork) {
 		return ""
@@ -95,5 +95,5 @@ func (p *Plane) whatFor(err error) string {
 	return fmt.Sprintf("HNS network %q does not exist: waiting for the CNI plugin to create it", p.opt.Network)
 }
 
-// Waiting returns what the plane waits for; empty: nothing. It is safe for concurrent use.
+// Waiting returns why the plane waits; empty if it does not wait. It is safe for concurrent use.
 func (p *Plane) Waiting() string { return p.waits.get() }

@@ -15,15 +15,15 @@ import (
 )
 
 var (
-	// errOneTarget is the error of a write of a second load balancer for an address and port.
+	// errOneTarget is returned if HNS refuses a second load balancer for an address and port.
 	errOneTarget = errors.New("HNS takes one load balancer for each address and port")
 
 	// errChanged means that what Refresh read is out of date.
 	errChanged = errors.New("the network has changed")
 )
 
-// writer writes entries into HNS. It implements ledger.Writer. HNS has no transactions: steps that
-// are carried out already do nothing when they are written again after a refusal.
+// writer writes entries into HNS. It implements ledger.Writer. HNS has no transactions: after a refusal the ledger
+// writes all steps again, and those that are already carried out do nothing.
 type writer struct {
 	hns     HNS
 	opt     Options
@@ -31,17 +31,17 @@ type writer struct {
 	listed  bool            // the endpoints were read again by this write
 	sent    map[string]sent // by ID
 	forms   forms
-	anew    map[string]bool // load balancers that HNS does not change in place as a whole, by ID
+	anew    map[string]bool // load balancers whose changes in place HNS applies only in part, by ID
 	remake  bool            // HNS changes no load balancer in place
 	unmoved map[key]error   // removals that failed and were reported
 
 	lacking lacking
 }
 
-// lacking has the load balancers that were written without an endpoint that HNS did not have, by its address.
+// lacking holds the load balancers that were written without an endpoint that did not exist, by the address of the endpoint.
 type lacking map[netip.Addr]map[key]value
 
-// Room implements ledger.Writer: all steps are written at once, as a load balancer that goes may make room for
+// Room implements ledger.Writer: all steps are written at once, as the removal of a load balancer may free its address and port for
 // another one.
 func (*writer) Room() int { return math.MaxInt32 }
 
@@ -91,8 +91,8 @@ func order(steps []*step) []*step {
 	return list
 }
 
-// general returns an error that concerns more than one object: what Refresh read is out of date, or HNS does not
-// answer; nil: HNS does not accept one object, and others may be accepted.
+// general returns an error that concerns more than one object: the state is out of date, or HNS does not
+// answer. It returns nil if HNS only refuses one object.
 func (w *writer) general(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.Is(err, errOneTarget) || errors.Is(err, errChanged) {
 		return err
@@ -113,8 +113,8 @@ func (w *writer) general(ctx context.Context, err error) error {
 	return nil
 }
 
-// unremoved reports an object that could not be deleted. It does not keep other objects from being
-// written, and each comparison tries again. An endpoint stays with its load balancers.
+// unremoved reports an object that could not be deleted, once. The write goes on, and each comparison
+// retries. It does not report an endpoint to which load balancers still refer.
 func (w *writer) unremoved(s *step, err error) {
 	inUse := !s.Key.class.balancer() && len(w.users(s.Key.addr)) > 0
 	if w.unmoved[s.Key] == nil && !inUse {
@@ -150,7 +150,7 @@ func (w *writer) carryOut(ctx context.Context, s *step) error {
 	return w.endpoint(ctx, s)
 }
 
-// endpoint creates an endpoint, unless there is one or, at a change, makes that anew.
+// endpoint creates an endpoint unless it exists. For a change it replaces the endpoint.
 func (w *writer) endpoint(ctx context.Context, s *step) error {
 	e := w.endpointOf(s)
 	found, has := w.state.endpoints[s.Key.addr]
@@ -205,7 +205,7 @@ func (w *writer) recent(ctx context.Context, k key) error {
 	return nil
 }
 
-// retire deletes an endpoint that is to be made anew. Its load balancers lack it meanwhile.
+// retire deletes an endpoint that will be replaced. Meanwhile its load balancers do not contain it.
 func (w *writer) retire(ctx context.Context, e hns.Endpoint) error {
 	a := e.Addrs[0]
 	delete(w.state.endpoints, a)
@@ -224,7 +224,7 @@ func (w *writer) retire(ctx context.Context, e hns.Endpoint) error {
 	return nil
 }
 
-// users returns the load balancers that lead to an address.
+// users returns the load balancers with an address among their backends.
 func (w *writer) users(a netip.Addr) map[key]value {
 	users := map[key]value{}
 	for k, b := range w.state.balancers {
@@ -259,7 +259,7 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	return nil
 }
 
-// release gives the load balancers that refer to an endpoint another one with the address.
+// release makes the load balancers that refer to an endpoint refer to another one with the same address.
 func (w *writer) release(ctx context.Context, a netip.Addr, id string) error {
 	users := w.users(a)
 	maps.DeleteFunc(users, func(k key, _ value) bool { return !slices.Contains(w.state.balancers[k].ids, id) })

@@ -192,7 +192,7 @@ type rulePlan struct {
 	drop    map[ruleKey]bool
 	kept    int
 	refused plane.Refused
-	wrong   error // what is wrong with the change
+	wrong   error // the first error of a change
 }
 
 func (p *rulePlan) comparison(c route.Change) {

@@ -74,7 +74,7 @@ func (k *keeper) run(ctx context.Context) error {
 // estate is what a plane hands over.
 type estate struct {
 	Range     PortRange
-	Complete  bool // rules lead to these sockets only
+	Complete  bool // all rules point to these sockets
 	Balancers []heldBalancer
 	Sockets   []heldSocket
 	Closed    []*forward.Handed `json:",omitempty"`
@@ -157,7 +157,7 @@ func (s *sockets) estate(handed map[*forward.Listener]*forward.Handed, from Port
 	return out
 }
 
-// inherit goes on with the sockets of the previous run of the program: the first plan finds them open.
+// inherit adopts the sockets of the previous run of the program, so that the first plan finds them open.
 func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited, adopt adoption) error {
 	if in == nil {
 		return nil
@@ -191,7 +191,7 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited, adopt adoption) 
 	return nil
 }
 
-// renumber replaces the file descriptors by those of this process, and closes those that nothing needs.
+// renumber replaces the file descriptors by those of this process, and closes unused ones.
 func (e *estate) renumber(numbers map[int]int) {
 	var rest []int
 	for _, s := range e.Sockets {
@@ -223,7 +223,7 @@ func listenAgain(e *forward.Engine) adoption {
 	}
 }
 
-// adopt goes on with an inherited socket. It returns false if that failed.
+// adopt adopts an inherited socket. It returns false if that failed.
 func (p *Plane) adopt(s heldSocket, adopt adoption) bool {
 	k := key{port: s.Port.id(), part: s.Part}
 	to := p.sockets.balancers[k.port]

@@ -42,18 +42,35 @@ func begin(t *testing.T, ns int, first uint16, in *plane.Inherited) *loopbackRun
 	if err != nil {
 		t.Fatal(err)
 	}
+	return &loopbackRun{opened, runUntilStopped(t, opened.Parts[0].Run), &log}
+}
+
+// runUntilStopped calls a function with a context that ends when the test calls stop, or ends.
+func runUntilStopped(t *testing.T, run func(context.Context) error) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- opened.Parts[0].Run(ctx) }()
-	r := &loopbackRun{opened, func() {
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		done <- nil
-	}, &log}
-	t.Cleanup(r.stop)
-	return r
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// handOver ends a run and returns the state that the next one inherits.
+func handOver(t *testing.T, begin func() func(context.Context) (*plane.Inherited, error), stop func()) *plane.Inherited {
+	t.Helper()
+	finish := begin()
+	stop()
+	in, err := finish(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
 }
 
 // compare returns the first plan for a Service with an endpoint.
@@ -76,16 +93,9 @@ func (r *loopbackRun) compare(t *testing.T, backend netip.AddrPort) plane.Plan {
 	return r.Plane.Plan(planetest.Compile(s, route.Options{Families: []route.Family{route.IPv4}}))
 }
 
-// end ends a run and returns what the next one inherits.
 func (r *loopbackRun) end(t *testing.T) *plane.Inherited {
 	t.Helper()
-	finish := r.HandOver()
-	r.stop()
-	in, err := finish(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return in
+	return handOver(t, r.HandOver, r.stop)
 }
 
 // The next run finds the sockets open and has nothing to write. With another range of ports it opens
@@ -228,28 +238,12 @@ func goOn(t *testing.T, ns int, in *plane.Inherited, replaced chan struct{}) *re
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rest.Run(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(stop)
-	return &restRun{rest, stop}
+	return &restRun{rest, runUntilStopped(t, rest.Run)}
 }
 
 func (r *restRun) end(t *testing.T) *plane.Inherited {
 	t.Helper()
-	finish := r.HandOver()
-	r.stop()
-	in, err := finish(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return in
+	return handOver(t, r.HandOver, r.stop)
 }
 
 // echoServer returns the address of a server that returns what it reads.

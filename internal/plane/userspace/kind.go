@@ -65,7 +65,7 @@ func options(s plane.Setup, addrs []netip.Addr, rules plane.Plane) Options {
 	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without(), Transparent: s.Transparent, Scheduler: u.Scheduler}
 }
 
-// without returns a function that reports whether package forward does not forward a protocol here.
+// without returns a function that reports whether package forward lacks a protocol on this host.
 func without() func(cluster.Protocol) bool {
 	hasSCTP := forward.HasSCTP()
 	return func(p cluster.Protocol) bool { return p == cluster.SCTP && !hasSCTP }
@@ -85,7 +85,7 @@ func newEngine(s plane.Setup) (*forward.Engine, error) {
 	return forward.New(forward.Options{NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout})
 }
 
-// open opens the plane, on top of another plane, whose parts it keeps; without one, its Plane is nil.
+// open opens the plane on top of another one, whose parts it keeps. The Plane of on is nil if there is no other one.
 func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	engine, err := newEngine(s)
 	if err != nil {
@@ -124,7 +124,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	return &opened, nil
 }
 
-// redirected returns a follower that passes changes on as the rules have them.
+// redirected returns a follower that passes on the rewritten changes, as the plane beneath gets them.
 func (p *Plane) redirected(f plane.Follower) plane.Follower { return follower{p, f} }
 
 type follower struct {

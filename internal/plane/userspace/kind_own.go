@@ -124,7 +124,7 @@ func keep(ctx context.Context, s plane.Setup, add func(context.Context) error) e
 			now = err.Error()
 		}
 		if now != "" && now != last {
-			s.Log.Warn("Cannot restore addresses; Services at them are not reached; retrying", "error", now)
+			s.Log.Warn("Cannot restore addresses; clients do not reach Services at these addresses; retrying", "error", now)
 		}
 		last = now
 	}

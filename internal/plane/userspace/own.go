@@ -23,21 +23,21 @@ type Addresses interface {
 	Retain(keep []netip.Addr) ([]netip.Addr, error)
 }
 
-// facts are what tells clients apart. It is safe for concurrent use.
+// facts recognizes pods among the clients. It is safe for concurrent use.
 type facts struct {
 	detector atomic.Pointer[route.Detector]
 }
 
 func (f *facts) set(d route.Detector) { f.detector.Store(&d) }
 
-// pod reports whether an address is that of a pod on this node. By the interface on which packets of pods
-// arrive nobody can tell here.
+// pod reports whether an address is that of a pod on this node. It cannot recognize pods by the interface on which their packets
+// arrive.
 func (f *facts) pod(client netip.Addr) bool {
 	d := f.detector.Load()
 	return d != nil && slices.ContainsFunc(d.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// policy is what a frontend does with its clients.
+// policy is the pools and restrictions of a frontend, by kind of client.
 type policy struct {
 	pods, node, others route.Way
 	restricted         bool
@@ -57,7 +57,7 @@ func policyOf(f *route.Frontend) policy {
 	return p
 }
 
-// pool returns the pool of most clients; false: no client has one.
+// pool returns the pool of most clients; false if no client is served.
 func (p policy) pool() (route.Pool, bool) {
 	for _, w := range []route.Way{p.others, p.pods, p.node} {
 		if w.Verdict == route.Balance {
@@ -119,9 +119,9 @@ func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Ad
 	return slices.DeleteFunc(slices.Clone(p.nodePorts.Addrs), func(a netip.Addr) bool { return route.FamilyOf(a) != family })
 }
 
-// admit returns who may use a socket, and what for. Nobody may before the first write is complete:
-// before, there may be no rules that keep clients from the sockets, or rules of an earlier run that lead
-// to those of another Service.
+// admit returns the admission of clients to a socket. Before the first write is complete it admits only clients
+// that rules sent there: there may be no rules that protect the sockets, or rules of an earlier run that send clients to
+// the socket of another Service.
 func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) forward.Admission {
 	if p.opt.Own == nil {
 		led := p.led(k, v, svc)
@@ -147,8 +147,8 @@ func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) forwa
 	}
 }
 
-// led returns a function that reports whether a client that connected to a destination came to a socket by the rules for it:
-// these take effect a moment before it is known that they were written. nil: no client can have.
+// led returns a function that reports whether rules sent a client with this original destination to a socket. Rules take effect
+// a moment before the process knows that they were written. It returns nil if rules send no client there.
 func (p *Plane) led(k key, v value, svc *route.Service) func(netip.AddrPort) bool {
 	if p.opt.Rules == nil || svc == nil || p.sockets.guarded.Load() {
 		return nil

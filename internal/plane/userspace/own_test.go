@@ -66,7 +66,7 @@ func TestAdmittedBeforeTheWriteIsComplete(t *testing.T) {
 	}
 }
 
-// Each client gets what the Service has for it.
+// Each kind of client gets the pool and the verdict of its policy.
 func TestThePolicyOfAnAddress(t *testing.T) {
 	fake := assign.NewFake()
 	own, err := assign.New(fake, fake)

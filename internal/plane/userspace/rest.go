@@ -80,11 +80,11 @@ func (r *rest) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// restPeriod is the time between two looks whether connections are left.
+// restPeriod is the time between two checks for open connections.
 const restPeriod = time.Second
 
-// wait closes the listening sockets once other rules have replaced those that lead there, and waits until no
-// connection is left.
+// wait closes the listening sockets once other rules have replaced those that point to them, and waits until the last
+// connection has ended.
 func (r *rest) wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():

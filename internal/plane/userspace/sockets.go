@@ -29,7 +29,7 @@ type sockets struct {
 	balancers map[portID]*forward.Balancer
 	values    map[key]value
 	open      map[key]Listener
-	leave     []key // sockets and balancers to close once no rule leads there
+	leave     []key // sockets and balancers to close once no rule points to them
 }
 
 func newSockets(e Engine) *sockets {

@@ -6,7 +6,6 @@ package userspace
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net/netip"
 	"sync"
@@ -230,13 +229,13 @@ func (p *Plan) Apply(ctx context.Context) error {
 	on.compare = true // unless it succeeds
 	on.host.set(p.change.Table.Host.Detector)
 	lacking, refused := plane.Refused{}, plane.Refused{}
-	err := merge(lacking, p.Plan.Apply(ctx))
+	err := lacking.Merge(p.Plan.Apply(ctx))
 	if err == nil && len(lacking) > 0 {
 		on.lacking = lacking
 		err = p.withoutLacking(ctx)
 	}
 	if err == nil {
-		err = merge(refused, p.rules.Apply(ctx))
+		err = refused.Merge(p.rules.Apply(ctx))
 	}
 	if err != nil {
 		return err
@@ -273,16 +272,6 @@ func (p *Plan) withoutLacking(ctx context.Context) error {
 		return err
 	}
 	p.rules = p.plane.opt.Rules.Plan(p.rewrite(p.change))
-	return nil
-}
-
-// merge adds the Services that an error refuses to all. It returns any other error.
-func merge(all plane.Refused, err error) error {
-	refused, is := errors.AsType[plane.Refused](err)
-	if !is {
-		return err
-	}
-	maps.Copy(all, refused)
 	return nil
 }
 

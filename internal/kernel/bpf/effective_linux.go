@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The reasons why programs cannot be used.
+// The reasons why programs do not balance all sockets.
 var (
 	ErrNoCgroup = errors.New("cgroup v2 is not mounted")
 	ErrNoBPFFS  = errors.New("no bpffs")
 	ErrPartial  = errors.New("programs see a part of the processes only")
 
-	// ErrUnbalanced is returned if a process was not balanced, ErrUntested if the kernel says that it would be but no
-	// process could be started to find out.
+	// ErrUnbalanced is returned if the process of the self-test was not balanced; ErrUntested if the programs are effective,
+	// but no process could be started.
 	ErrUnbalanced = errors.New("a process in another cgroup is not balanced")
 	ErrUntested   = errors.New("no process was started in another cgroup")
 )
@@ -30,7 +30,7 @@ func effective(group string, point ebpf.AttachType, id ebpf.ProgramID) error {
 	defer func() { _ = unix.Close(fd) }() // it was only read from
 	found, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: point, QueryFlags: unix.BPF_F_QUERY_EFFECTIVE})
 	if err != nil {
-		return fmt.Errorf("ask for the programs of a cgroup: %w", err)
+		return fmt.Errorf("list the programs of a cgroup: %w", err)
 	}
 	if !contains(found, id) {
 		return fmt.Errorf("it is not effective in %s", group)
@@ -38,19 +38,19 @@ func effective(group string, point ebpf.AttachType, id ebpf.ProgramID) error {
 	return nil
 }
 
-// Whole returns ErrPartial if there are processes outside of the cgroup, as in a container that sees its own cgroups only.
+// Whole returns ErrPartial if the cgroup is not the root of all cgroups, as in a container that sees its own cgroups only.
 func Whole(cgroup string) error {
 	var stat unix.Stat_t
 	if err := unix.Stat(cgroup, &stat); err != nil {
 		return err
 	}
-	if stat.Ino != 1 { // the root of all
+	if stat.Ino != 1 { // inode number of the root of all cgroups
 		return fmt.Errorf("%w: %s is not the root of all cgroups", ErrPartial, cgroup)
 	}
 	return nil
 }
 
-// Effective verifies that the programs are effective for processes in other cgroups: it asks for those of a new cgroup.
+// Effective verifies that the programs are effective for processes in other cgroups: it lists the effective programs of a new cgroup.
 func (c *Conn) Effective() error {
 	group, err := newGroup(c.opt.Cgroup)
 	if err != nil {
