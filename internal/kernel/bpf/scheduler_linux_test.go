@@ -153,6 +153,37 @@ func TestByLoad(t *testing.T) {
 	}
 }
 
+// Of ten backends ByLoad compares Compared: one with the lowest load is found as often as it is among them. The check fails by chance with a
+// probability below 1e-10.
+func TestByLoadComparesSome(t *testing.T) {
+	n := newNode(t)
+	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: Pool{7, 15: 1}, Count: 10, Scheduler: ByLoad}
+	list := []Entry{f.Entry()}
+	for i := range f.Count {
+		at, weight := fmt.Sprint("127.0.0.1:", 8080+i), uint16(1)
+		if i == 4 {
+			weight = 2
+		}
+		serve(t, n.opt.NetNS, at)
+		list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(at), weight}.Entry())
+	}
+	n.write(list...)
+	const tries = 1000
+	found := 0
+	for range tries {
+		n.run(func() error {
+			answered, _, err := ask(vip)
+			if answered == "127.0.0.1:8084" {
+				found++
+			}
+			return err
+		})
+	}
+	if lo, hi := lab.Bounds(tries, float64(Compared)/float64(f.Count)); found < lo || found > hi {
+		t.Errorf("%d of %d connections have the backend with the lowest load, want %d to %d", found, tries, lo, hi)
+	}
+}
+
 // A connection that fails is part of the load only until its socket is closed.
 func TestByLoadWithoutServer(t *testing.T) {
 	n := newNode(t)
