@@ -179,6 +179,8 @@ func TestAnnotationsGovernSockets(t *testing.T) {
 	for _, o := range all {
 		opened += o.checkLeast()
 	}
+	s.annotate(object{annotationScheduler: "lc"}, `10\.180\.1\.1:80 .* lc +1 `, "get", "backends", "web")
+	opened += all[0].checkTie()
 	if counted := s.atSockets() - before; counted != opened {
 		t.Errorf("the metric counts %d connections, want %d", counted, opened)
 	}
@@ -237,4 +239,19 @@ func (o opener) checkLeast() (opened int) {
 		o.Errorf("%s: by least connections explain says %v, want all for the second", o, chance)
 	}
 	return 12 + 3
+}
+
+// checkTie opens a socket that stays open, and others while two pods have none: the one that comes first after a random one of all three
+// gets each of them, so that the two do not get equally many. It returns how many sockets it has opened.
+func (o opener) checkTie() (opened int) {
+	o.Helper()
+	const n = 600
+	f, busy := o.open()
+	defer f.Close()
+	o.shows(fmt.Sprintf(`10\.180\.1\.%d:80 .* lc +1 +1 `, busy+1), "get", "backends", "web")
+	_, chance := o.checkSpread(n)
+	if next := (busy + 1) % 3; chance[busy] != 0 || chance[next] != 0.667 {
+		o.Errorf("%s: while pod %d has a connection, explain says %v", o, busy, chance)
+	}
+	return n + 1
 }
