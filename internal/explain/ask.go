@@ -23,8 +23,8 @@ type View struct {
 	Local []netip.Addr  // addresses of this host
 	Plane plane.Facts
 
-	// Shares returns the probabilities of backends (plane.Opened); nil: they follow from the weights.
-	Shares func(p plane.Passage, client netip.Addr) map[netip.AddrPort]float64
+	// Shares returns the probabilities of backends at this moment (plane.Opened); nil: they are those of Plane.
+	Shares func(plane.Passage) plane.Shares
 }
 
 // mostCases is how many cases an Answer has at most. For an address of a node
@@ -248,6 +248,7 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	if a.view.Plane.Checks(f.frontend, w) {
 		out.Access = &Access{Allowed: inside(f.frontend.Allow, c.addr), Ranges: text.Strings(f.frontend.Allow)}
 	}
+	p := a.passage(f, c, to)
 	without := a.without(f.port)
 	switch {
 	case without != "":
@@ -255,13 +256,11 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	case out.Access != nil && !out.Access.Allowed:
 		out.Verdict, out.Why = Dropped, "the source ranges of the Service do not let the client in"
 	case w.Verdict == route.Balance:
-		a.balance(&out, f, c)
+		a.balance(&out, f, c, p)
 	default:
 		a.end(&out, to, f, c)
 	}
 	a.open = a.open || out.Verdict == Balanced && f.frontend.Restricted && a.view.Plane.Ranges == plane.RangesNever
-	p := f.passage(c.CountsAs, w)
-	p.Client, p.To, p.Detector = c.addr, to, &a.view.Routes.Host.Detector
 	a.path(&out, f, p)
 	return out
 }

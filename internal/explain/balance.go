@@ -7,16 +7,16 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // balance answers for connections that reach backends.
-func (a *asker) balance(out *Case, f found, c client) {
-	w := c.way(f.frontend)
+func (a *asker) balance(out *Case, f found, c client, p plane.Passage) {
 	policy := policyOf(f, c)
 	out.Policy = &policy
-	nat := a.sourceNAT(f, c)
+	nat := a.sourceNAT(f, c, p)
 	out.SourceNAT = &nat
 	if f.port.Affinity != 0 {
 		out.Affinity = a.view.Plane.Affinity
@@ -25,15 +25,11 @@ func (a *asker) balance(out *Case, f found, c client) {
 		out.AffinitySeconds = seconds(f.port.Affinity)
 	}
 
-	choices := a.view.Routes.Explain(f.service.Name, f.port, w.Pool)
-	pool, made := f.port.Backends(w.Pool), chosen(choices)
-	weight, total, alike := a.weights(f.port), 0, true
-	for _, b := range pool {
-		total += weight(b)
-		alike = alike && weight(b) == weight(pool[0])
-	}
-	for _, b := range pool {
-		backend := Backend{Address: b.String(), Chance: fmt.Sprintf("%d/%d", weight(b), total)}
+	choices := a.view.Routes.Explain(f.service.Name, f.port, p.Way.Pool)
+	pool, made := f.port.Backends(p.Way.Pool), chosen(choices)
+	chances, why := a.chances(f.port, p)
+	for i, b := range pool {
+		backend := Backend{Address: b.String(), Chance: chances[i]}
 		backend.Hairpin = b.Addr() == c.addr && slices.Contains(f.port.Here, c.addr) && a.view.Plane.SourceNAT == nil
 		if choice, ok := made[b]; ok {
 			e := choice.Endpoint
@@ -42,38 +38,50 @@ func (a *asker) balance(out *Case, f found, c client) {
 		}
 		out.Backends = append(out.Backends, backend)
 	}
-	shared := a.shares(f, c, out.Backends)
 	out.LeftOut = leftOut(choices)
-	out.Verdict = Balanced
-	out.Why = fmt.Sprintf("over %s, each with the same chance", text.Count(len(pool), "backend"))
-	switch {
-	case total == 0:
+	if out.Verdict, out.Why = Balanced, why; why == "" {
 		out.Verdict, out.Why = Refused, "all backends have weight 0, so that they get no new connections"
-	case len(pool) == 1:
-		out.Why = "over 1 backend, to which all connections go"
-	case !alike:
-		out.Why = fmt.Sprintf("over %s, by their weights", text.Count(len(pool), "backend"))
-	}
-	if shared && len(pool) > 1 && total > 0 {
-		out.Why = fmt.Sprintf("over %s, with the chances that the next connection has", text.Count(len(pool), "backend"))
 	}
 }
 
-// shares sets the chances of backends that the plane knows better than their weights do. It returns
-// false if it knows none.
-func (a *asker) shares(f found, c client, backends []Backend) bool {
-	if a.view.Shares == nil {
-		return false
+// chances returns the chance of each backend, and why; why is empty if all have weight 0.
+func (a *asker) chances(port *route.Port, p plane.Passage) (chances []string, why string) {
+	pool, shares := port.Backends(p.Way.Pool), a.shares(p)
+	weight, total, alike := a.weights(port), 0, true
+	for _, b := range pool {
+		total += weight(b)
+		alike = alike && weight(b) == weight(pool[0])
 	}
-	shares := a.view.Shares(f.passage(c.CountsAs, c.way(f.frontend)), c.addr)
-	if len(shares) == 0 {
-		return false
+	for _, b := range pool {
+		chance := fmt.Sprintf("%d/%d", weight(b), total)
+		if len(shares.Of) > 0 {
+			chance = strconv.FormatFloat(100*shares.Of[b], 'f', 1, 64) + "%"
+		}
+		chances = append(chances, chance)
 	}
-	for i := range backends {
-		at, _ := netip.ParseAddrPort(backends[i].Address) // it was printed from one
-		backends[i].Chance = strconv.FormatFloat(100*shares[at], 'f', 1, 64) + "%"
+	over := "over " + text.Count(len(pool), "backend") + ", "
+	switch {
+	case total == 0:
+		return chances, ""
+	case len(pool) == 1:
+		return chances, over + "to which all connections go"
+	case len(shares.Of) > 0:
+		return chances, over + shares.How
+	case alike:
+		return chances, over + "each with the same chance"
 	}
-	return true
+	return chances, over + "by their weights"
+}
+
+// shares returns the probabilities that the plane knows better than the weights do.
+func (a *asker) shares(p plane.Passage) plane.Shares {
+	switch {
+	case a.view.Shares != nil:
+		return a.view.Shares(p)
+	case a.view.Plane.Shares != nil:
+		return a.view.Plane.Shares(p)
+	}
+	return plane.Shares{}
 }
 
 // weights returns the weights of the backends of a port, all 1 in planes without weights.
@@ -120,7 +128,7 @@ func policyOf(f found, c client) Policy {
 }
 
 // sourceNAT returns whether backends see an address of this node, and why.
-func (a *asker) sourceNAT(f found, c client) SourceNAT {
+func (a *asker) sourceNAT(f found, c client, p plane.Passage) SourceNAT {
 	if a.view.Plane.Proxied {
 		return SourceNAT{true, "the proxy process connects to the backend in place of the client"}
 	}
@@ -128,7 +136,7 @@ func (a *asker) sourceNAT(f found, c client) SourceNAT {
 		return SourceNAT{true, "this node uses the address of the Service as its source, to which a backend cannot reply"}
 	}
 	if nat := a.view.Plane.SourceNAT; nat != nil {
-		applied, why := nat(f.passage(c.CountsAs, c.way(f.frontend)))
+		applied, why := nat(p)
 		return SourceNAT{applied, why}
 	}
 	if !c.way(f.frontend).Masquerade {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ebpf"
 	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -81,6 +82,9 @@ func ask(t *testing.T, words []string) Answer {
 	if strings.HasPrefix(words[0], "iptables") {
 		v.Plane = pathless(iptables.Kind())
 		v.Plane.Path = chains
+	}
+	if words[0] == "ebpf" {
+		v.Plane = pathless(ebpf.Kind(nftables.Kind()))
 	}
 	if name, is := strings.CutPrefix(words[0], "kernelspace"); is {
 		v.Plane = ofHNS(t, name)
@@ -297,10 +301,10 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	v := view(t, usual())
 	v.Plane.Proxied = true
 	var asked string
-	v.Shares = func(p plane.Passage, client netip.Addr) map[netip.AddrPort]float64 {
-		asked = fmt.Sprint(p.Service.Name, " ", p.Port, " ", p.Way.Pool, " ", p.Node, " ", client)
+	v.Shares = func(p plane.Passage) plane.Shares {
+		asked = fmt.Sprint(p.Service.Name, " ", p.Port, " ", p.Way.Pool, " ", p.Node, " ", p.Client, " ", p.NodeName)
 		port := &p.Service.Ports[p.Port]
-		return map[netip.AddrPort]float64{port.Cluster[0]: 0.75, port.Cluster[1]: 0.25}
+		return plane.Shares{Of: map[netip.AddrPort]float64{port.Cluster[0]: 0.75, port.Cluster[1]: 0.25}, How: "as it comes"}
 	}
 	q, err := Parse("node", "10.96.0.80:80")
 	if err != nil {
@@ -308,7 +312,7 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	}
 	c := Ask(v, q).Cases[0]
 	if !c.SourceNAT.Applied || len(c.Backends) < 2 || c.Backends[0].Chance != "75.0%" || c.Backends[1].Chance != "25.0%" ||
-		!strings.HasSuffix(c.Why, "the next connection has") || asked != "default/web 0 0 true 192.168.0.2" {
+		c.Why != "over 2 backends, as it comes" || asked != "default/web 0 0 true 192.168.0.2 one" {
 		t.Errorf("got %+v for %q", c, asked)
 	}
 }

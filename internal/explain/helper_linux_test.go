@@ -55,6 +55,7 @@ func settings() map[string]func(*route.Options) {
 	}
 	return map[string]func(*route.Options){
 		"usual":          func(*route.Options) {},
+		"ebpf":           func(*route.Options) {},
 		"no-detector":    detect(route.DetectorOptions{}),
 		"bridge":         detect(route.DetectorOptions{Kind: route.DetectBridge, Interface: "cni0"}),
 		"prefix":         detect(route.DetectorOptions{Kind: route.DetectInterfacePrefix, Interface: "veth"}),

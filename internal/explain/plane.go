@@ -1,10 +1,10 @@
 package explain
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // path sets the path of the case, and of each backend the part after it.
@@ -24,11 +24,16 @@ func (a *asker) path(out *Case, f found, p plane.Passage) {
 }
 
 // passage returns the connection of a client, up to the choice of a backend.
-func (f found) passage(client Who, w route.Way) plane.Passage {
-	return plane.Passage{
+func (a *asker) passage(f found, c client, to netip.Addr) plane.Passage {
+	p := plane.Passage{
 		Service: f.service, Port: index(f.service.Ports, f.port), Frontend: index(f.port.Frontends, f.frontend),
-		Inside: client != Outside, Node: client == Node, Way: w, Unserved: f.unserved,
+		Inside: c.CountsAs != Outside, Node: c.CountsAs == Node, Way: f.way(c), Unserved: f.unserved,
+		Client: c.addr, To: to, Detector: &a.view.Routes.Host.Detector,
 	}
+	if a.view.Node != nil {
+		p.NodeName = a.view.Node.Name
+	}
+	return p
 }
 
 // beyond returns a path without the elements of its beginning in common; the whole path if

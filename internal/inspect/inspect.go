@@ -36,8 +36,8 @@ type Options struct {
 	// Balance returns how the kernel balances a port (plane.Opened); nil: it does not know.
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error)
 
-	// Shares returns the probabilities of backends (plane.Opened); nil: they follow from the weights.
-	Shares func(p plane.Passage, client netip.Addr) map[netip.AddrPort]float64
+	// Shares returns the probabilities of backends at this moment (plane.Opened); nil: they are those of Plane.
+	Shares func(plane.Passage) plane.Shares
 
 	// Sockets lists the listening sockets of the plane (plane.Opened); nil: it opens none.
 	Sockets func() []plane.Socket

@@ -22,6 +22,10 @@ type Facts struct {
 	// Unweighted are the schedulers with which only the weight 0 counts.
 	Unweighted []string
 
+	// Shares returns the probabilities of backends, as far as they are known without what happens at this moment, such
+	// as how many connections are open. Nil: they follow from the weights.
+	Shares func(Passage) Shares
+
 	// Proxied means that connections end in the process, which makes others to the backends: these
 	// have an address of this node as their source always.
 	Proxied bool
@@ -53,6 +57,12 @@ type Facts struct {
 	// Path returns the names of the chains, maps and so on that the first packet of a
 	// connection passes, in order. Nil: the plane has no such names.
 	Path func(Passage) []string
+}
+
+// Shares are how probable it is that each backend gets a connection.
+type Shares struct {
+	Of  map[netip.AddrPort]float64 // empty: it follows from the weights
+	How string                     // completes "balanced over 3 backends, "
 }
 
 // Behaviour is a verdict, its reason as a sentence, and the path of the packet, if the
@@ -119,6 +129,7 @@ type Passage struct {
 	Backend  netip.AddrPort // the one chosen; invalid: up to the choice
 
 	Client, To netip.Addr      // of the connection; invalid: not known
+	NodeName   string          // of this node; empty: not known
 	Detector   *route.Detector // recognizes pods; nil: not known
 
 	// Unserved: its destination is a NodePort at an address that serves none

@@ -161,8 +161,8 @@ type Opened struct {
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (Balance, error)
 
 	// Shares returns how probable it is at this moment that each backend gets the next connection of a
-	// client. It is safe for concurrent use. Nil, or an empty map: it follows from the weights.
-	Shares func(p Passage, client netip.Addr) map[netip.AddrPort]float64
+	// client. It is safe for concurrent use. Nil: that of Facts is all that is known.
+	Shares func(Passage) Shares
 
 	// Remembered returns the backend of a client with session affinity, for a frontend, and how long the plane remembers it from
 	// now on; 0: it does not. The client is a pod on this node or the node. It is safe for concurrent use.

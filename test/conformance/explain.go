@@ -4,12 +4,9 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
@@ -94,34 +91,16 @@ func (e *env) compareChances(c explain.Case, got observation) error {
 		return nil
 	}
 	for _, b := range c.Backends {
-		p, err := probability(b.Chance)
+		p, err := lab.Chance(b.Chance)
 		if err != nil {
 			return err
 		}
-		hits, lo, hi := got.hits[netip.MustParseAddrPort(b.Address)], 0, 0
-		switch {
-		case p >= 1:
-			lo, hi = got.n, got.n
-		case p > 0:
-			lo, hi = lab.Bounds(got.n, p)
-		}
-		if hits < lo || hits > hi {
+		lo, hi := lab.Bounds(got.n, p)
+		if hits := got.hits[netip.MustParseAddrPort(b.Address)]; hits < lo || hits > hi {
 			return fmt.Errorf("%d of %d connections reached %s; with the chance %s they are %d to %d", hits, got.n, b.Address, b.Chance, lo, hi)
 		}
 	}
 	return nil
-}
-
-// probability returns the value of a chance: "1/3" or "33.3%".
-func probability(chance string) (float64, error) {
-	if percent, is := strings.CutSuffix(chance, "%"); is {
-		p, err := strconv.ParseFloat(percent, 64)
-		return p / 100, err
-	}
-	of, total, _ := strings.Cut(chance, "/")
-	n, err := strconv.ParseFloat(of, 64)
-	d, err2 := strconv.ParseFloat(total, 64)
-	return n / d, errors.Join(err, err2)
 }
 
 // explain computes the answer of explain for the connections of a client, from the routes that

@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -78,7 +77,7 @@ type Plane struct {
 }
 
 // shares returns how probable it is that each backend gets the next connection of a client.
-type shares = func(p plane.Passage, client netip.Addr) map[netip.AddrPort]float64
+type shares = func(plane.Passage) plane.Shares
 
 // open opens the plane with its parts for a host.
 func (p *Plane) open(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened, error) {

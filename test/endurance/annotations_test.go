@@ -3,45 +3,119 @@
 package endurance
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/explain"
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// annotate replaces the annotations of Service web.
-func (s *sockets) annotate(annotations object) {
-	s.Helper()
-	objects := withUDP(web(0, 1, 2))
-	objects[0].(object)["metadata"].(object)["annotations"] = annotations
-	s.write("web.json", objects)
+// opener opens sockets of one kind to Service web.
+type opener struct {
+	*sockets
+	from  *lab.Host
+	probe lab.Probe
 }
 
-// spread connects n times from the node, and counts the answers of each pod.
-func (s *sockets) spread(n int) (count [3]int) {
-	s.Helper()
-	for range n {
-		r := s.lab.NodeA.Dial(lab.TCP, netip.AddrPortFrom(netip.MustParseAddr(webIP4), 80))
-		i := s.podOf(r)
-		if i < 0 {
-			s.Fatal(r)
+// openers are all kinds of sockets of some clients.
+func (s *sockets) openers(clients ...*lab.Host) (all []opener) {
+	for _, from := range clients {
+		for _, p := range longProbes() {
+			all = append(all, opener{s, from, p})
 		}
+	}
+	return all
+}
+
+// String names the sockets in messages.
+func (o opener) String() string {
+	name := fmt.Sprintf("%s to %s/%s", o.from.Name(), o.probe.To, o.probe.Protocol)
+	if o.probe.Unconnected {
+		name += " unconnected"
+	}
+	return name
+}
+
+// open opens a socket, and returns the index of the pod that answers.
+func (o opener) open() (*lab.Flow, int) {
+	o.Helper()
+	f, r := o.from.Open(o.probe)
+	if f != nil && o.probe.Protocol == lab.UDP {
+		r = f.Ask(nil)
+	}
+	i := slices.IndexFunc(o.pods[:], func(pod *lab.Host) bool { return r.Backend.Addr() == pod.Addr(o.probe.To.Addr()) })
+	if r.Outcome != lab.Answered || i < 0 {
+		o.Fatalf("%s: %s", o, r)
+	}
+	return f, i
+}
+
+// spread opens n sockets, one after another, and counts the answers of each pod.
+func (o opener) spread(n int) (count [3]int) {
+	o.Helper()
+	for range n {
+		f, i := o.open()
+		f.Close()
 		count[i]++
 	}
 	return count
 }
 
-// podOf returns the index of the pod that answered, or -1.
-func (s *sockets) podOf(r lab.Result) int {
-	for i, pod := range s.pods {
-		if r.Outcome == lab.Answered && r.Backend.Addr() == pod.Addr(r.Backend.Addr()) {
-			return i
+// chances returns what explain says: the chance of each pod, and the reason.
+func (o opener) chances() (chance [3]float64, why string) {
+	o.Helper()
+	from := "node"
+	if o.from != o.lab.NodeA {
+		from = o.from.Addr(o.probe.To.Addr()).String()
+	}
+	out, status := o.runSluice("explain", from, fmt.Sprint(o.probe.To, "/", o.probe.Protocol), "--output=json")
+	var answer explain.Answer
+	if err := json.Unmarshal([]byte(out), &answer); err != nil || status != 0 || len(answer.Cases) != 1 || len(answer.Cases[0].Backends) != 3 {
+		o.Fatalf("%s: explain exits with %d: %s", o, status, out)
+	}
+	for _, b := range answer.Cases[0].Backends {
+		at := netip.MustParseAddrPort(b.Address).Addr()
+		p, err := lab.Chance(b.Chance)
+		o.must(err)
+		chance[slices.IndexFunc(o.pods[:], func(pod *lab.Host) bool { return at == pod.Addr(at) })] = p
+	}
+	return chance, answer.Cases[0].Why
+}
+
+// checkSpread opens n sockets, and compares how often each pod answers with the chances that explain gives. A chance of 0 or 1 is
+// exact; any other check fails by chance with a probability below 1e-10 (lab.Bounds), all of one test in less than one of a million runs.
+func (o opener) checkSpread(n int) (count [3]int, chance [3]float64) {
+	o.Helper()
+	chance, why := o.chances()
+	count = o.spread(n)
+	for i, p := range chance {
+		if lo, hi := lab.Bounds(n, p); count[i] < lo || count[i] > hi {
+			o.Errorf("%s: the pods get %v of %d connections, but explain says %.3f: %s", o, count, n, chance, why)
+			break
 		}
 	}
-	return -1
+	return count, chance
+}
+
+// annotate replaces the annotations of Service web, and waits until a command shows that they are in force.
+func (s *sockets) annotate(annotations object, pattern string, args ...string) {
+	s.Helper()
+	s.writeWeb(annotations, 0, 1, 2)
+	s.shows(pattern, args...)
+}
+
+// writeWeb replaces Service web and its endpoints.
+func (s *sockets) writeWeb(annotations object, pods ...int) {
+	s.Helper()
+	objects := withUDP(web(pods...))
+	objects[0].(object)["metadata"].(object)["annotations"] = annotations
+	s.write("web.json", objects)
 }
 
 // shows waits until a command prints text that matches a pattern.
@@ -55,84 +129,129 @@ func (s *sockets) shows(pattern string, args ...string) {
 	})
 }
 
-// Annotations of a Service govern the connections of sockets, and get backends, explain and the metrics agree with them.
-func TestAnnotationsGovernSockets(t *testing.T) {
-	s := newSockets(t, "ebpf")
-	before := s.atSockets()
-	if count := s.spread(60); count[0] == 0 || count[1] == 0 || count[2] == 0 {
-		t.Errorf("at random the pods get %v of 60", count)
+// weights are those of the pods by address, in both families.
+func weights(of ...int) string {
+	var list []string
+	for i, w := range of {
+		a := harness.PodAddr(i)
+		list = append(list, fmt.Sprintf("%s=%d", a, w), fmt.Sprintf("%s=%d", lab.Analog(a), w))
 	}
-	if n := s.atSockets() - before; n != 60 {
-		t.Errorf("the metric counts %d connections, want 60", n)
-	}
-	if n := s.metric(`sluice_ebpf_connections_total{ip_family="IPv4",namespace="default",port="web",protocol="tcp",service="web"}`); n != "60" {
-		t.Errorf("the metric of the Service is %q, want 60", n)
-	}
-	s.shows(`program sluice_connect4 -> map frontends -> map slots`, "explain", "node", webIP4+":80")
-
-	s.annotate(object{"sluice-proxy.github.io/weights": "10.180.1.1=0, 10.180.1.2=3"})
-	s.shows(`10\.180\.1\.1:80 .* 0 `, "get", "backends", "web")
-	if count := s.spread(80); count[0] > 0 || count[1] <= count[2] {
-		t.Errorf("with weights 0, 3 and 1 the pods get %v of 80", count)
-	}
-
-	s.annotate(object{"sluice-proxy.github.io/scheduler": "maglev"})
-	s.shows(`10\.180\.1\.1:80 .* maglev `, "get", "backends", "web")
-	if count := s.spread(20); max(count[0], count[1], count[2]) != 20 {
-		t.Errorf("by Maglev the pods get %v of 20, want one to get all", count)
-	}
-
-	s.annotate(object{"sluice-proxy.github.io/scheduler": "lc"})
-	s.shows(`10\.180\.1\.1:80 .* lc `, "get", "backends", "web")
-	s.leastConnections()
+	return strings.Join(list, ", ")
 }
 
-// leastConnections opens connections that stay open: each pod gets the same number.
-func (s *sockets) leastConnections() {
+const (
+	annotationWeights   = "sluice-proxy.github.io/weights"
+	annotationScheduler = "sluice-proxy.github.io/scheduler"
+	annotationSlowStart = "sluice-proxy.github.io/slow-start"
+)
+
+// Annotations of a Service govern all kinds of sockets, of the node and of a pod, and get backends, explain and the metrics agree
+// with them.
+func TestAnnotationsGovernSockets(t *testing.T) {
+	s := newSockets(t, "ebpf")
+	all := s.openers(s.lab.NodeA, s.client)
+	const n = 300
+	opened, before := 0, s.atSockets()
+	s.shows(`program sluice_connect4 -> map frontends -> map slots`, "explain", "node", webIP4+":80")
+	for _, c := range []struct {
+		annotations object
+		shows       string // by get backends
+		chance      [3]float64
+	}{
+		{nil, `10\.180\.1\.1:80 .* random +1 `, [3]float64{0.333, 0.333, 0.333}},
+		{object{annotationWeights: weights(0, 3, 1)}, `10\.180\.1\.1:80 .* random +0 `, [3]float64{0, 0.75, 0.25}},
+	} {
+		s.annotate(c.annotations, c.shows, "get", "backends", "web")
+		for _, o := range all {
+			_, chance := o.checkSpread(n)
+			for i := range chance {
+				if d := chance[i] - c.chance[i]; d < -0.001 || d > 0.001 {
+					t.Errorf("%v, %s: explain says %.3f, want %.3f", c.annotations, o, chance, c.chance)
+				}
+			}
+			opened += n
+		}
+	}
+
+	s.annotate(object{annotationScheduler: "maglev", annotationWeights: weights(0, 2, 1)}, `10\.180\.1\.1:80 .* maglev +0 `, "get", "backends", "web")
+	opened += s.checkMaglev(all)
+	s.annotate(object{annotationScheduler: "lc", annotationWeights: weights(0, 2, 1)}, `10\.180\.1\.1:80 .* lc +0 `, "get", "backends", "web")
+	for _, o := range all {
+		opened += o.checkLeast()
+	}
+	s.annotate(object{annotationScheduler: "lc"}, `10\.180\.1\.1:80 .* lc +1 `, "get", "backends", "web")
+	opened += all[0].checkTie()
+	if counted := s.atSockets() - before; counted != opened {
+		t.Errorf("the metric counts %d connections, want %d", counted, opened)
+	}
+}
+
+// checkMaglev verifies that all connections of a client go to one pod, the one that explain names. It adds clients, so that
+// each pod has some, except the one of weight 0. It returns how many connections it has made.
+func (s *sockets) checkMaglev(all []opener) (opened int) {
 	s.Helper()
+	for i := range 5 {
+		a := netip.AddrFrom4([4]byte{10, 180, 0, byte(50 + i)})
+		client := s.lab.Pod(s.lab.NodeA, a.String(), lab.Analog(a).String())
+		s.introduce(client)
+		all = append(all, s.openers(client)...)
+	}
+	const n = 5
+	var sum [3]int
+	for _, o := range all {
+		count, _ := o.checkSpread(n)
+		if slices.Max(count[:]) != n {
+			s.Errorf("%s: by Maglev the pods get %v of %d, want one to get all", o, count, n)
+		}
+		for i := range sum {
+			sum[i] += count[i]
+		}
+	}
+	if sum[0] > 0 || sum[1] == 0 || sum[2] == 0 {
+		s.Errorf("with weights 0, 2 and 1 the pods of several clients get %v", sum)
+	}
+	return n * len(all)
+}
+
+// checkLeast opens sockets that stay open: with weights 0, 2 and 1 the second pod gets twice as many as the third. Those that do not
+// connect count as none, so that the second always has the fewest for its weight. It returns how many sockets it has opened.
+func (o opener) checkLeast() (opened int) {
+	o.Helper()
 	var count [3]int
 	for range 12 {
-		f, r := s.lab.NodeA.Open(lab.Probe{Protocol: lab.TCP, To: netip.AddrPortFrom(netip.MustParseAddr(webIP4), 80)})
-		i := s.podOf(r)
-		if i < 0 {
-			s.Fatal(r)
-		}
+		f, i := o.open()
 		defer f.Close()
 		count[i]++
 	}
-	if count != [3]int{4, 4, 4} {
-		s.Errorf("by least connections the pods get %v of 12", count)
+	want := [3]int{0, 8, 4}
+	if o.probe.Unconnected {
+		want = [3]int{0, 12, 0}
 	}
-	for i := range s.pods {
-		s.shows(fmt.Sprintf(`10\.180\.1\.%d:80 .* lc +1 +4 `, i+1), "get", "backends", "web")
+	if count != want {
+		o.Errorf("%s: by least connections the pods get %v, want %v", o, count, want)
 	}
+	if o.from != o.lab.NodeA || o.probe.Protocol != lab.TCP || o.probe.To.Addr().Is6() {
+		return 12
+	}
+	o.shows(`10\.180\.1\.2:80 .* lc +2 +8 `, "get", "backends", "web") // what explain knows may be a second old
+	o.shows(`10\.180\.1\.3:80 .* lc +1 +4 `, "get", "backends", "web")
+	if _, chance := o.checkSpread(3); chance != [3]float64{0, 1, 0} {
+		o.Errorf("%s: by least connections explain says %v, want all for the second", o, chance)
+	}
+	return 12 + 3
 }
 
-// A new endpoint with slow start gets a part of its share at first.
-func TestSlowStartGovernsSockets(t *testing.T) {
-	s := newSockets(t, "ebpf")
-	slow := object{"sluice-proxy.github.io/slow-start": "10m"}
-	for _, pods := range [][]int{{0, 1}, {0, 1, 2}} {
-		objects := withUDP(web(pods...))
-		objects[0].(object)["metadata"].(object)["annotations"] = slow
-		s.write("web.json", objects)
-		s.waitAnswered(len(pods))
+// checkTie opens a socket that stays open, and others while two pods have none: the one that comes first after a random one of all three
+// gets each of them, so that the two do not get equally many. It returns how many sockets it has opened.
+func (o opener) checkTie() (opened int) {
+	o.Helper()
+	const n = 600
+	f, busy := o.open()
+	defer f.Close()
+	o.shows(fmt.Sprintf(`10\.180\.1\.%d:80 .* lc +1 +1 `, busy+1), "get", "backends", "web")
+	_, chance := o.checkSpread(n)
+	if next := (busy + 1) % 3; chance[busy] != 0 || chance[next] != 0.667 {
+		o.Errorf("%s: while pod %d has a connection, explain says %v", o, busy, chance)
 	}
-	const n = 150
-	if count := s.spread(n); count[2] > n/6 {
-		t.Errorf("the new pod gets %d of %d connections, want about a thirtieth", count[2], n)
-	}
-	s.shows(`10\.180\.1\.3:80`, "get", "backends", "web")
-}
-
-// waitAnswered waits until the daemon has so many backends of the Service.
-func (s *sockets) waitAnswered(backends int) {
-	s.Helper()
-	s.eventually(func() error {
-		status, err := s.status()
-		if err == nil && (status.Counts.Backends != 4*backends || status.Pending > 0) {
-			err = fmt.Errorf("%d backends, %d pending, want %d", status.Counts.Backends, status.Pending, 4*backends)
-		}
-		return err
-	})
+	return n + 1
 }

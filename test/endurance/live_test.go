@@ -45,10 +45,15 @@ func newSockets(t *testing.T, first string) *sockets {
 	}
 	s.d = w.start(launch{})
 	s.d.waitSynced(1)
-	for _, a := range w.lab.NodeA.Addrs() { // the addresses of the pod are known from then on
-		w.client.Dial(lab.TCP, netip.AddrPortFrom(a, 9))
-	}
+	s.introduce(w.client)
 	return s
+}
+
+// introduce makes the addresses of a pod known, by connections of no Service.
+func (s *sockets) introduce(pod *lab.Host) {
+	for _, a := range s.lab.NodeA.Addrs() {
+		pod.Dial(lab.TCP, netip.AddrPortFrom(a, 9))
+	}
 }
 
 // withUDP adds a UDP port to a Service and its EndpointSlices.

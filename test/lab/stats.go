@@ -2,7 +2,12 @@
 
 package lab
 
-import "math"
+import (
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+)
 
 // maxFalseFailure bounds the probability that a check of random balancing fails although it is
 // uniform. A run makes fewer than ten thousand checks, so fewer than one run in a million fails
@@ -23,7 +28,25 @@ func Samples(k int) int {
 // Bounds returns how often an event of probability p happens in n attempts, by the binomial
 // distribution. A count outside [lo, hi] shows that the probability is another.
 func Bounds(n int, p float64) (lo, hi int) {
+	switch {
+	case p <= 0:
+		return 0, 0
+	case p >= 1:
+		return n, n
+	}
 	return binomialQuantile(n, p), n - binomialQuantile(n, 1-p)
+}
+
+// Chance returns the value of a chance as sluice explain prints it: "1/3" or "33.3%".
+func Chance(text string) (float64, error) {
+	if percent, is := strings.CutSuffix(text, "%"); is {
+		p, err := strconv.ParseFloat(percent, 64)
+		return p / 100, err
+	}
+	of, total, _ := strings.Cut(text, "/")
+	n, err := strconv.ParseFloat(of, 64)
+	d, err2 := strconv.ParseFloat(total, 64)
+	return n / d, errors.Join(err, err2)
 }
 
 // binomialQuantile returns the lowest count k for which the probability of at most k is more than

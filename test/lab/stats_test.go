@@ -22,6 +22,11 @@ func TestBounds(t *testing.T) {
 	if lo, hi := Bounds(10, 0.5); lo != 0 || hi != 10 {
 		t.Errorf("10 attempts: %d to %d, want no restriction", lo, hi)
 	}
+	for p, want := range map[float64]int{0: 0, 1: 10} {
+		if lo, hi := Bounds(10, p); lo != want || hi != want {
+			t.Errorf("10 attempts with the probability %v: %d to %d", p, lo, hi)
+		}
+	}
 	random := rand.New(rand.NewPCG(1, 2))
 	lo, hi := Bounds(300, 1.0/3)
 	for range 10000 {
@@ -33,6 +38,19 @@ func TestBounds(t *testing.T) {
 		}
 		if hits < lo || hits > hi {
 			t.Fatalf("%d of 300 is out of %d to %d", hits, lo, hi)
+		}
+	}
+}
+
+func TestChance(t *testing.T) {
+	for text, want := range map[string]float64{"1/4": 0.25, "12.5%": 0.125, "100.0%": 1, "0/3": 0} {
+		if got, err := Chance(text); got != want || err != nil {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "1", "x/3", "1/x", "x%"} {
+		if got, err := Chance(text); err == nil {
+			t.Errorf("%q: %v, want an error", text, got)
 		}
 	}
 }

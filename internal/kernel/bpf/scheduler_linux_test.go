@@ -29,15 +29,29 @@ func scheduled(n *node, change func(*Frontend)) []string {
 	return backends
 }
 
-// With ByHash all connections of a client have the backend that PodHash or NodeHash names.
+// With ByHash all connections of a client have the backend that PodHash or NodeHash names, or, while that is new and passes them on, the one
+// that Redraw names.
 func TestByHash(t *testing.T) {
 	n := newNode(t)
-	backends := scheduled(n, func(f *Frontend) { f.Scheduler = ByHash })
-	hit := map[string]bool{}
-	for i := range 12 {
+	backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.Ramps = ByHash, true })
+	hit, passedOn := map[string]bool{}, 0
+	for i := range 16 {
 		n.conn = n.reopen(func(o *Options) { o.Node = fmt.Sprint("node-", i) })
 		n.write()
-		want := backends[NodeHash(n.opt.Node)%4]
+		if i == 4 {
+			n.ramp(backends[0], time.Hour)
+		}
+		number, first := NodeHash(n.opt.Node), backends[NodeHash(n.opt.Node)%4]
+		for range Draws - 1 {
+			if i < 4 || backends[number%4] != backends[0] || number>>24 < leastPart {
+				break
+			}
+			number = Redraw(number)
+		}
+		want := backends[number%4]
+		if want != first {
+			passedOn++
+		}
 		for range 3 {
 			n.run(func() error {
 				answered, _, err := ask(vip)
@@ -49,8 +63,8 @@ func TestByHash(t *testing.T) {
 		}
 		hit[want] = true
 	}
-	if len(hit) < 3 {
-		t.Errorf("12 nodes have the backends %v, want nearly all", hit)
+	if len(hit) < 3 || passedOn == 0 {
+		t.Errorf("16 nodes have the backends %v, %d of them another than the first; want nearly all, and some", hit, passedOn)
 	}
 }
 
@@ -140,6 +154,37 @@ func TestByLoad(t *testing.T) {
 	}
 }
 
+// Of ten backends ByLoad compares Compared: one with the lowest load is found as often as it is among them. The check fails by chance with a
+// probability below 1e-10.
+func TestByLoadComparesSome(t *testing.T) {
+	n := newNode(t)
+	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: Pool{7, 15: 1}, Count: 10, Scheduler: ByLoad}
+	list := []Entry{f.Entry()}
+	for i := range f.Count {
+		at, weight := fmt.Sprint("127.0.0.1:", 8080+i), uint16(1)
+		if i == 4 {
+			weight = 2
+		}
+		serve(t, n.opt.NetNS, at)
+		list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(at), weight}.Entry())
+	}
+	n.write(list...)
+	const tries = 1000
+	found := 0
+	for range tries {
+		n.run(func() error {
+			answered, _, err := ask(vip)
+			if answered == "127.0.0.1:8084" {
+				found++
+			}
+			return err
+		})
+	}
+	if lo, hi := lab.Bounds(tries, float64(Compared)/float64(f.Count)); found < lo || found > hi {
+		t.Errorf("%d of %d connections have the backend with the lowest load, want %d to %d", found, tries, lo, hi)
+	}
+}
+
 // A connection that fails is part of the load only until its socket is closed.
 func TestByLoadWithoutServer(t *testing.T) {
 	n := newNode(t)
@@ -166,7 +211,6 @@ func TestRamp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.Ramps = s, true })
-			is := Member{Pool{7, 15: 1}, netip.MustParseAddrPort(backends[0])}
 			share := func() float64 {
 				const tries = 300
 				count := 0
@@ -181,16 +225,17 @@ func TestRamp(t *testing.T) {
 				}
 				return float64(count) / tries
 			}
-			ramp := func(window time.Duration) {
-				if err := n.conn.Ramp([]Member{is}, window); err != nil {
-					t.Fatal(err)
-				}
+			n.ramp(backends[0], time.Hour)
+			if parts, err := n.conn.Parts(); err != nil || len(parts) != 1 || parts[Member{Pool{7, 15: 1}, netip.MustParseAddrPort(backends[0])}] != leastPart {
+				t.Errorf("the part of the new one is %v, %v; want %d", parts, err, leastPart)
 			}
-			ramp(time.Hour)
 			young := share()
-			ramp(time.Millisecond)
+			n.ramp(backends[0], time.Millisecond)
 			time.Sleep(2 * time.Millisecond)
 			grownUp := share()
+			if parts, err := n.conn.Parts(); err != nil || len(parts) > 0 {
+				t.Errorf("later the part of the new one is %v, %v; want all", parts, err)
+			}
 			if young > 0.1 || grownUp < 0.15 || grownUp > 0.35 {
 				t.Errorf("its share is %.3f, and later %.3f; want less than 0.1, and about 0.25", young, grownUp)
 			}
@@ -202,6 +247,23 @@ func TestRamp(t *testing.T) {
 				t.Errorf("%d backends that are no longer new are noted: %v", left, err)
 			}
 		})
+	}
+}
+
+// ramp makes a backend of the Service new.
+func (n *node) ramp(backend string, window time.Duration) {
+	n.t.Helper()
+	if err := n.conn.Ramp([]Member{{Pool{7, 15: 1}, netip.MustParseAddrPort(backend)}}, window); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// The part of a new backend is a tenth at first, grows with time, and in the end is all.
+func TestPartAt(t *testing.T) {
+	for now, want := range map[uint64]uint32{999: FullPart, 1000: leastPart, 1100: leastPart, 1500: 128, 1999: 255, 2000: FullPart} {
+		if got := partAt(now, 1000, 2000); got != want {
+			t.Errorf("at %d: %d, want %d", now, got, want)
+		}
 	}
 }
 

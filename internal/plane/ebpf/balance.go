@@ -3,7 +3,6 @@ package ebpf
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,10 +12,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// balancing implements Balance and Shares of plane.Opened. It is safe for concurrent use.
+// balancing implements Balance and Shares of plane.Opened. It is safe for concurrent use. The zero value has neither open connections nor
+// new backends.
 type balancing struct {
 	sockets func(protocol uint8) ([]bpf.Socket, error)
-	node    string
+	parts   func() (map[bpf.Member]uint32, error)
 
 	mu   sync.Mutex
 	at   time.Time          // when open was counted
@@ -64,43 +64,4 @@ func (b *balancing) balance(_ context.Context, svc *route.Service, port int, _ *
 		}
 	}
 	return answer, nil
-}
-
-// shares implements Shares of plane.Opened. It returns nil for connections that are left to packets, or whose backends have equal chances.
-func (b *balancing) shares(by plane.Passage, client netip.Addr) map[netip.AddrPort]float64 {
-	p := &by.Service.Ports[by.Port]
-	if !atSocket(by) || schedulerOf(p) == bpf.ByChance && len(p.Weights) == 0 {
-		return nil
-	}
-	slots := slotsOf(p, by.Way.Pool)
-	switch schedulerOf(p) {
-	case bpf.ByHash:
-		hash := bpf.PodHash(client)
-		if by.Node {
-			hash = bpf.NodeHash(b.node)
-		}
-		slots = []netip.AddrPort{slots[int(hash)%len(slots)]}
-	case bpf.ByLoad:
-		slots = b.least(by, slots)
-	case bpf.ByChance:
-	}
-	shares := map[netip.AddrPort]float64{}
-	for _, at := range slots {
-		shares[at] += 1 / float64(len(slots))
-	}
-	return shares
-}
-
-// least returns the backends with the fewest open connections for their weight. If they cannot be counted, it returns all backends.
-func (b *balancing) least(by plane.Passage, backends []netip.AddrPort) []netip.AddrPort {
-	p := &by.Service.Ports[by.Port]
-	open, err := b.openConnections()
-	if err != nil {
-		return backends
-	}
-	load := func(at netip.AddrPort) float64 {
-		return float64(open[bpf.Member{Pool: poolOf(by.Service.Name, p, by.Way.Pool), Backend: at}]+1) / float64(p.Weight(at))
-	}
-	lowest := slices.MinFunc(backends, func(x, y netip.AddrPort) int { return int(1e6 * (load(x) - load(y))) })
-	return slices.DeleteFunc(slices.Clone(backends), func(at netip.AddrPort) bool { return load(at) > load(lowest) })
 }

@@ -6,11 +6,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -23,9 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-const backend = "10.180.0.9"
-
-// services is a cluster in which the first Service leads to the backend.
+// services is a cluster whose Services have three endpoints each.
 func services(n, generation int) *cluster.Store {
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode("10.180.0.0/24", "fd00:10:180::/64"))
@@ -38,9 +33,6 @@ func services(n, generation int) *cluster.Store {
 		sl := &cluster.Slice{Name: name, Service: name, Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}}}
 		for k := range 3 {
 			sl.Endpoints = append(sl.Endpoints, planetest.Endpoint(fmt.Sprintf("10.%d.%d.%d", 190+k+generation, i/250%250, 1+i%250), "b"))
-		}
-		if i == 0 {
-			sl.Endpoints = []cluster.Endpoint{planetest.Endpoint(backend, "a")}
 		}
 		s.SetSlice(sl)
 	}
@@ -74,59 +66,6 @@ func write(b *testing.B, p plane.Plane, c route.Change) {
 	if err := p.Plan(c).Apply(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-}
-
-// BenchmarkConnect times connect() from a pod to another one on the same node: directly, through a Service by its socket, and
-// through the same Service by rules, in turns. There is one run for each number of Services.
-func BenchmarkConnect(b *testing.B) {
-	for _, n := range []int{10, 10_000} {
-		b.Run(fmt.Sprint(n, " Services"), func(b *testing.B) {
-			l := lab.New(b, lab.Options{Cgroups: true})
-			l.Pod(l.NodeA, backend).Serve(lab.TCP, 8080)
-			pod := l.Pod(l.NodeA, "10.180.0.2")
-			p := open(b, l.NodeA)
-			if err := p.Refresh(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			write(b, p, planetest.Compile(services(n, 0), route.Options{Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}))
-			straight, service := netip.MustParseAddrPort(backend+":8080"), netip.MustParseAddrPort("172.30.0.1:80")
-			inside := lab.Inside(b, l.NodeA.Cgroup(), pod.NetNSFD())
-			ways := []struct {
-				name string
-				on   func(func() error) error
-				to   netip.AddrPort
-			}{{"direct", inside, straight}, {"ebpf", inside, service}, {"nftables", pod.WithoutCgroup().Do, service}}
-			took := map[string][]time.Duration{}
-			for i := range max(b.N, 100) {
-				for k := range ways { // rotated, so that each follows each other one equally often
-					w := ways[(i+k*(1+i/3%2))%3]
-					if err := w.on(func() error { return connect(w.to, func(d time.Duration) { took[w.name] = append(took[w.name], d) }) }); err != nil {
-						b.Fatalf("%s: %v", w.name, err)
-					}
-				}
-			}
-			for _, w := range ways {
-				slices.Sort(took[w.name])
-				p50 := took[w.name][len(took[w.name])/2]
-				b.ReportMetric(float64(p50.Nanoseconds()), w.name+"-p50-ns")
-				b.ReportMetric(float64(p50)/float64(took["direct"][len(took["direct"])/2]), w.name+"/direct")
-			}
-		})
-	}
-}
-
-// connect times connect().
-func connect(to netip.AddrPort, note func(time.Duration)) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }() // nothing was written to it
-	at := &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
-	begin := time.Now()
-	err = unix.Connect(fd, at)
-	note(time.Since(begin))
-	return err
 }
 
 // BenchmarkChange replaces the endpoints of one Service of many, in maps and rules.

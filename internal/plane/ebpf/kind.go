@@ -21,7 +21,7 @@ const mode = "ebpf"
 func Kind(packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal, k.ListEndpoints = mode, packets.Mode, true, true
-	k.Facts.Name, k.Facts.Path = mode, pathOver(packets.Facts.Path)
+	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), new(balancing).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
 		return New(bpf.NewFake(), Options{Families: s.Families, Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
@@ -41,7 +41,7 @@ func Kind(packets plane.Kind) plane.Kind {
 		}
 		if err != nil {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
-			return on, done()
+			return alone(packets, on), done()
 		}
 		opened, err := open(s, on, withUDP(ctx, s, o))
 		if err != nil {
@@ -52,6 +52,17 @@ func Kind(packets plane.Kind) plane.Kind {
 	}
 	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) { return remove(ctx, s) } // the packet plane removes its own
 	return k
+}
+
+// alone returns the packet plane without programs above it, whose facts are those of the mode as well.
+func alone(packets plane.Kind, on *plane.Opened) *plane.Opened {
+	opened, facts := *on, packets.Facts
+	if on.Facts != nil {
+		facts = *on.Facts
+	}
+	facts.Name = mode
+	opened.Facts = &facts
+	return &opened
 }
 
 // bpfOptions returns the options for the programs and maps. done releases the cgroup root.
@@ -92,7 +103,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	}
 	opened := *on
 	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane, Ramp: conn.Ramp, GuardNodePorts: o.GuardNodePorts})
-	answers := &balancing{sockets: conn.Sockets, node: o.Node}
+	answers := &balancing{sockets: conn.Sockets, parts: conn.Parts}
 	opened.Balance, opened.Shares = answers.balance, answers.shares
 	exempt, err := exemptions(s, o, conn)
 	if err != nil {

@@ -41,6 +41,9 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 			if _, is := opened.Plane.(*nftables.Plane); !is {
 				t.Errorf("the plane is %T", opened.Plane)
 			}
+			if f := opened.Facts; f == nil || f.Name != "ebpf" || f.Shares != nil {
+				t.Errorf("its facts are %+v, want those of packets in mode ebpf", f)
+			}
 			if text := log.String(); !strings.Contains(text, "Sockets are not balanced") || !strings.Contains(text, c.want) {
 				t.Errorf("it says %q, want %q", text, c.want)
 			}
@@ -51,7 +54,7 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 	}
 	var log bytes.Buffer
 	opened := openAt(t, good, &log)
-	if _, is := opened.Plane.(*ebpf.Plane); !is || strings.Contains(log.String(), "WARN") {
+	if _, is := opened.Plane.(*ebpf.Plane); !is || opened.Facts != nil || strings.Contains(log.String(), "WARN") {
 		t.Errorf("the plane is %T: %s", opened.Plane, &log)
 	}
 	if left, err := filepath.Glob(filepath.Join(good.Cgroup, "sluice-*")); err != nil || len(left) > 0 {

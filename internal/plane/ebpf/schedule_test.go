@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -112,49 +110,4 @@ func TestRamps(t *testing.T) {
 			t.Errorf("%s: %d new backends, want %d", c.name, got, c.want)
 		}
 	}
-}
-
-func TestShares(t *testing.T) {
-	b := pods(3)
-	pool := func(p *route.Port) bpf.Pool {
-		return poolOf((&route.Service{}).Name, p, route.Cluster)
-	}
-	port := route.Port{Name: "http", Protocol: 6, Family: route.IPv4, Cluster: b, Frontends: make([]route.Frontend, 1), Scheduler: "lc"}
-	answers := balancing{node: "a", sockets: func(protocol uint8) (list []bpf.Socket, _ error) {
-		for _, at := range []netip.AddrPort{b[0], b[0], b[1]} {
-			if protocol == 6 {
-				list = append(list, bpf.Socket{Backend: at, Pool: pool(&port)})
-			}
-		}
-		return list, nil
-	}}
-	ask := func(scheduler string, weight uint16, inside bool) map[netip.AddrPort]float64 {
-		p := port
-		p.Scheduler, p.Weights = scheduler, map[netip.AddrPort]uint16{b[0]: weight}
-		svc := &route.Service{Ports: []route.Port{p}}
-		return answers.shares(planePassage(svc, inside), netip.MustParseAddr("10.180.0.2"))
-	}
-	if got := ask("lc", 1, true); got[b[2]] != 1 {
-		t.Errorf("least connections: %v, want all for the third", got)
-	}
-	if got := ask("lc", 5, true); got[b[0]] != 0 && got[b[2]] != 0 {
-		t.Errorf("least connections, a weight of 5: %v, want the first alone", got)
-	}
-	if got := ask("maglev", 1, true); len(got) != 1 {
-		t.Errorf("by hash: %v, want one backend", got)
-	}
-	if got := ask("", 2, true); got[b[0]] != 0.5 || got[b[1]] != 0.25 {
-		t.Errorf("by weight: %v", got)
-	}
-	if got := ask("maglev", 1, false); got != nil {
-		t.Errorf("from outside: %v, want none, as packets are balanced at random", got)
-	}
-	kernel, err := answers.balance(t.Context(), &route.Service{Ports: []route.Port{port}}, 0, nil)
-	if err != nil || kernel.Scheduler != "lc" || kernel.Backends[b[0]].Active != 2 || kernel.Backends[b[2]].Active != 0 {
-		t.Errorf("answers %+v, %v", kernel, err)
-	}
-}
-
-func planePassage(svc *route.Service, inside bool) plane.Passage {
-	return plane.Passage{Service: svc, Inside: inside, Way: route.Way{Verdict: route.Balance}}
 }

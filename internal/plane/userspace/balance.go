@@ -41,15 +41,15 @@ func nth(svc *route.Service, index int) (*route.Port, portID) {
 
 // Shares returns how probable it is now that each backend gets the next connection of a client. It is
 // safe for concurrent use.
-func (p *Plane) Shares(by plane.Passage, client netip.Addr) map[netip.AddrPort]float64 {
-	shares := map[netip.AddrPort]float64{}
+func (p *Plane) Shares(by plane.Passage) plane.Shares {
+	shares := plane.Shares{Of: map[netip.AddrPort]float64{}, How: "with the chances that the next connection has"}
 	at, id := nth(by.Service, by.Port)
 	if at == nil {
 		return shares
 	}
 	if b := p.sockets.balancer(id); b != nil {
-		for _, s := range b.Shares(client, int(by.Way.Pool)) {
-			shares[s.Addr] = s.Probability
+		for _, s := range b.Shares(by.Client, int(by.Way.Pool)) {
+			shares.Of[s.Addr] = s.Probability
 		}
 	}
 	return shares

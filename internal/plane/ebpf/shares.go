@@ -1,0 +1,147 @@
+package ebpf
+
+import (
+	"math"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// shares implements Shares of plane.Opened, and, without a kernel, that of plane.Facts: for connections that are decided at sockets.
+// Others follow from the facts of the packet plane.
+func (b *balancing) shares(by plane.Passage) plane.Shares {
+	if !atSocket(by) {
+		return plane.Shares{}
+	}
+	p := &by.Service.Ports[by.Port]
+	c := choice{pool: poolOf(by.Service.Name, p, by.Way.Pool), slots: slotsOf(p, by.Way.Pool), parts: b.newcomers(p)}
+	switch schedulerOf(p) {
+	case bpf.ByHash:
+		return plane.Shares{Of: c.byHash(by), How: "to the one that a hash of the client chooses"}
+	case bpf.ByLoad:
+		return plane.Shares{Of: b.byLoad(&c, p), How: "to the one with the fewest open connections for its weight"}
+	case bpf.ByChance:
+	}
+	switch grow := c.grow(); {
+	case grow && len(p.Weights) > 0:
+		return plane.Shares{Of: c.byChance(), How: "by their weights, of which new ones have a part"}
+	case grow:
+		return plane.Shares{Of: c.byChance(), How: "of which new ones have a part of their chance"}
+	case len(p.Weights) > 0:
+		return plane.Shares{Of: c.byChance(), How: "by their weights"}
+	}
+	return plane.Shares{}
+}
+
+// newcomers returns the parts that new backends get of their share. Without a kernel, or if it cannot be read, none is new.
+func (b *balancing) newcomers(p *route.Port) map[bpf.Member]uint32 {
+	if b.parts == nil || p.SlowStart == 0 {
+		return nil
+	}
+	parts, err := b.parts()
+	if err != nil {
+		return nil
+	}
+	return parts
+}
+
+// byLoad returns the probabilities of backends with open connections. If these are not known they are those of the weights, which
+// backends get if connections stay open.
+func (b *balancing) byLoad(c *choice, p *route.Port) map[netip.AddrPort]float64 {
+	if b.sockets != nil {
+		if open, err := b.openConnections(); err == nil {
+			return c.byLoad(open, p.Weight)
+		}
+	}
+	c.slots = repeat(c.slots, p.Weight)
+	return c.byChance()
+}
+
+// choice is how programs choose a backend of a pool: functions of sock.c, as probabilities.
+type choice struct {
+	pool  bpf.Pool
+	slots []netip.AddrPort
+	parts map[bpf.Member]uint32 // of new backends
+}
+
+// part returns which part of its share a backend gets, in 256ths.
+func (c *choice) part(at netip.AddrPort) uint32 {
+	if part, is := c.parts[bpf.Member{Pool: c.pool, Backend: at}]; is {
+		return part
+	}
+	return bpf.FullPart
+}
+
+// grow reports whether some backends get a part of their share.
+func (c *choice) grow() bool {
+	for _, at := range c.slots {
+		if c.part(at) < bpf.FullPart {
+			return true
+		}
+	}
+	return false
+}
+
+// byChance returns the probabilities of a draw. A new backend passes a part of its connections on to the next one, but not at the last.
+func (c *choice) byChance() map[netip.AddrPort]float64 {
+	each := 1 / float64(len(c.slots))
+	kept := func(at netip.AddrPort) float64 { return float64(c.part(at)) / bpf.FullPart }
+	again := 0.0 // the probability that a draw is passed on
+	for _, at := range c.slots {
+		again += each * (1 - kept(at))
+	}
+	draws, last := 0.0, 1.0 // how many draws there are on average, and the probability of the last one
+	for i := range bpf.Draws {
+		last = math.Pow(again, float64(i))
+		draws += last
+	}
+	shares := map[netip.AddrPort]float64{}
+	for _, at := range c.slots {
+		shares[at] += each * (kept(at)*draws + (1-kept(at))*last)
+	}
+	return shares
+}
+
+// byHash returns the backend of a client. If its number is not known, the probabilities are the shares of the table.
+func (c *choice) byHash(by plane.Passage) map[netip.AddrPort]float64 {
+	var number uint32
+	switch {
+	case !by.Node && by.Client.IsValid():
+		number = bpf.PodHash(by.Client)
+	case by.Node && by.NodeName != "":
+		number = bpf.NodeHash(by.NodeName)
+	default:
+		return c.byChance()
+	}
+	var at netip.AddrPort
+	for range bpf.Draws {
+		at = c.slots[number%uint32(len(c.slots))]
+		if number>>24 < c.part(at) {
+			break
+		}
+		number = bpf.Redraw(number)
+	}
+	return map[netip.AddrPort]float64{at: 1}
+}
+
+// byLoad returns the probabilities of the backends that are first among those with the lowest load, wherever the programs begin.
+func (c *choice) byLoad(open map[bpf.Member]int, weight func(netip.AddrPort) uint16) map[netip.AddrPort]float64 {
+	loads := make([]uint64, len(c.slots))
+	for i, at := range c.slots {
+		connections := uint64(open[bpf.Member{Pool: c.pool, Backend: at}]) + 1
+		loads[i] = connections << 24 / (uint64(weight(at)) * uint64(c.part(at)))
+	}
+	shares := map[netip.AddrPort]float64{}
+	for first := range c.slots {
+		best := first
+		for i := range min(bpf.Compared, len(c.slots)) {
+			if at := (first + i) % len(c.slots); loads[at] < loads[best] {
+				best = at
+			}
+		}
+		shares[c.slots[best]] += 1 / float64(len(c.slots))
+	}
+	return shares
+}
