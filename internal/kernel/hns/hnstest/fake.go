@@ -55,7 +55,7 @@ type Fake struct {
 	endpoints map[string]hns.Endpoint
 	balancers map[string]hns.LoadBalancer
 	last      int // number of the last ID
-	documents []string
+	requests  []Request
 
 	// Writes lists what was written, one line each.
 	Writes []string
