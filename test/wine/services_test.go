@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -35,16 +36,17 @@ type servicesTest struct {
 	folder  string    // of manifests
 	output  io.Writer // of the program, which outlives a file
 
-	args    string            // of the program that runs; empty: none does
-	process *wine.Process     // the program that runs
-	read    int               // how many requests were compared
-	names   map[string]string // of objects in golden files, by ID
+	process  *wine.Process     // the program that runs
+	settings string            // with which it runs; empty: none does
+	read     int               // how many requests were compared
+	names    map[string]string // of objects in golden files, by ID
 }
 
 // Each file in testdata/services is a kind of Service: what the program requests of HNS for it, and how that differs from kube-proxy
 // (pkg/proxy/winkernel of release 1.36). The requests are compared as a whole, and each document with Microsoft's schema. In a file, in this order:
 //
-//   - args: the arguments of the program. It keeps running for the next file with the same arguments.
+//   - args: the arguments of the program. It keeps running for the next file with the same arguments and the same HNS.
+//   - hns: what an older HNS can do, as fields of hns.Features. Without it HNS is a recent one.
 //   - start: the requests of a program that has just started.
 //   - NAME.yaml, NAME: manifests, and the requests after them.
 //   - delete: the requests after the manifests are removed.
@@ -63,7 +65,7 @@ func TestDocumentsOfServices(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	slices.SortStableFunc(files, func(a, b string) int { return strings.Compare(argsOf(archives[a]), argsOf(archives[b])) })
+	slices.SortStableFunc(files, func(a, b string) int { return strings.Compare(settings(archives[a]), settings(archives[b])) })
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			s.T = t
@@ -81,7 +83,17 @@ func TestDocumentsOfServices(t *testing.T) {
 	}
 }
 
-func argsOf(a *txtar.Archive) string { return strings.TrimSpace(string(a.Files[0].Data)) }
+// settings returns what a program needs to be restarted for.
+func settings(a *txtar.Archive) string { return section(a, "args") + "\n" + section(a, "hns") }
+
+func section(a *txtar.Archive, name string) string {
+	for _, f := range a.Files {
+		if f.Name == name {
+			return strings.TrimSpace(string(f.Data))
+		}
+	}
+	return ""
+}
 
 // newServicesTest makes an HNS with a network of each kind. Both have a container of this node, and one has the endpoint that health checks
 // go to.
@@ -131,11 +143,11 @@ func (s *servicesTest) endpoint(network, name string, addrs ...string) {
 // run carries out the steps of a file, and replaces its requests by those that were made.
 func (s *servicesTest) run(a *txtar.Archive) {
 	manifest := filepath.Join(s.folder, "service.yaml")
+	s.start(a)
 	for i := range a.Files {
 		f := &a.Files[i]
-		switch text := string(f.Data); {
-		case f.Name == "args":
-			s.start(strings.TrimSpace(text))
+		switch {
+		case f.Name == "args", f.Name == "hns":
 			continue
 		case strings.HasSuffix(f.Name, ".yaml"):
 			if err := os.WriteFile(manifest+".new", f.Data, 0o600); err != nil {
@@ -150,7 +162,7 @@ func (s *servicesTest) run(a *txtar.Archive) {
 				s.Fatal(err)
 			}
 		case f.Name == "cleanup":
-			s.cleanup()
+			s.cleanup(a)
 		}
 		got := s.requests(strings.Count(string(f.Data), "\n"))
 		if *update {
@@ -162,31 +174,44 @@ func (s *servicesTest) run(a *txtar.Archive) {
 	}
 }
 
-// start starts the program, if it does not run with these arguments.
-func (s *servicesTest) start(args string) {
+// start starts the program, if it does not run with the settings of a file.
+func (s *servicesTest) start(a *txtar.Archive) {
 	s.Helper()
-	if s.args == args {
+	if s.settings == settings(a) {
 		return
 	}
 	if s.process != nil {
 		s.process.Kill()
 	}
-	s.args = args
-	s.process = s.windows.Start(s.output, s.sluice, s.command()...)
+	s.fake.SetVersion(s.features(section(a, "hns")))
+	args := []string{"--manifests=" + wine.Path(s.folder), "--hostname-override=node-a", "--iptables-min-sync-period=0s"}
+	s.process = s.windows.Start(s.output, s.sluice, append(args, strings.Fields(section(a, "args"))...)...)
+	s.settings = settings(a)
 }
 
-func (s *servicesTest) command() []string {
-	return append([]string{"--manifests=" + wine.Path(s.folder), "--hostname-override=node-a", "--iptables-min-sync-period=0s"}, strings.Fields(s.args)...)
+// features returns what an HNS can do: all that it has if the list is empty.
+func (s *servicesTest) features(list string) (has hns.Features) {
+	s.Helper()
+	for name := range strings.FieldsSeq(list) {
+		field := reflect.ValueOf(&has).Elem().FieldByName(name)
+		if !field.IsValid() {
+			s.Fatalf("no feature %s", name)
+		}
+		field.SetBool(true)
+	}
+	if list == "" {
+		return hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true}
+	}
+	return has
 }
 
-func (s *servicesTest) cleanup() {
+func (s *servicesTest) cleanup(a *txtar.Archive) {
 	s.Helper()
 	s.process.Kill()
-	args := strings.Fields(s.args)
-	if r := s.windows.Run(s.sluice, append([]string{"--cleanup"}, args...)...); r.Code != 0 {
+	if r := s.windows.Run(s.sluice, append([]string{"--cleanup"}, strings.Fields(section(a, "args"))...)...); r.Code != 0 {
 		s.Errorf("--cleanup: %+v", r)
 	}
-	s.args = ""
+	s.settings = ""
 }
 
 // requests waits for so many requests, and returns them, one line each. It verifies each document. With -update it waits until there are

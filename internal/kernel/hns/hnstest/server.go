@@ -93,7 +93,8 @@ func (f *Fake) carryOut(name, id string, text []byte) (newID string, answer any,
 	ctx := context.Background()
 	switch name {
 	case "HNSCall":
-		return "-", map[string]any{"Success": true, "Output": versionOf(f.Version)}, nil
+		has, err := f.Features(ctx)
+		return "-", map[string]any{"Success": true, "Output": versionOf(has)}, err
 	case "HcnEnumerateNetworks", "HcnEnumerateEndpoints", "HcnEnumerateLoadBalancers":
 		ids, err := f.enumerate(name, text)
 		return "-", ids, err
