@@ -14,7 +14,8 @@ import (
 )
 
 // The access to HNS, with the library of Microsoft, does what the fake does. testdata/documents.txt has the documents that
-// the library sends: of endpoints, local and remote, and of load balancers with every flag, and of their changes.
+// the library sends: of endpoints, local and remote, and of load balancers with every flag, and of their changes. They are those of Microsoft's
+// schema. TestDocumentsOfServices has the documents of Services.
 func TestAccessToHNS(t *testing.T) {
 	t.Setenv("SLUICE_TEST_HNS", "1")
 	p := wine.New(t)
@@ -23,6 +24,12 @@ func TestAccessToHNS(t *testing.T) {
 	r := p.Run(p.BuildTests(module+"internal/kernel/hns"), "-test.run=TestContract", "-test.v")
 	if r.Code != 0 || !strings.Contains(r.Stdout, "--- PASS: TestContract") {
 		t.Errorf("status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	for _, line := range fake.Documents() {
+		call, document, _ := strings.Cut(line, " ")
+		if err := checkDocument(call, document); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
 	}
 	want, err := os.ReadFile("testdata/documents.txt")
 	if err != nil {

@@ -90,9 +90,9 @@ func layout() ledger.Layout[key] { return ledger.Layout[key]{Kind: key.kind, Ord
 func (k key) kind() ledger.Kind {
 	switch k.class {
 	case source:
-		return ledger.Kind{Add: endpointsAdded, Change: endpointsAdded, Remove: endpointsRemoved, Target: true}
+		return ledger.Kind{Add: endpointsAdded, Change: endpointsAdded, Remove: endpointsRemoved, Target: true, Checked: true}
 	case remote, vip:
-		return ledger.Kind{Add: endpointsAdded, Change: endpointsAdded, Remove: endpointsRemoved, Target: true, Shared: true}
+		return ledger.Kind{Add: endpointsAdded, Change: endpointsAdded, Remove: endpointsRemoved, Target: true, Checked: true, Shared: true}
 	case healthCheck:
 		return ledger.Kind{Add: balancersAdded, Change: balancersChanged, Remove: balancersRemoved, Shared: true}
 	default:

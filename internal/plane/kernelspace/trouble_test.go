@@ -262,7 +262,7 @@ func preservingAt(annotated, local bool, at ...string) *cluster.Store {
 	return s
 }
 
-// The flags and backends of load balancers are kube-proxy's.
+// The flags and backends of load balancers are kube-proxy's, except DSR of an annotated NodePort.
 func TestFlags(t *testing.T) {
 	for name, want := range map[string]string{
 		"plain": `

@@ -114,10 +114,9 @@ func (w *writer) general(ctx context.Context, err error) error {
 }
 
 // unremoved reports an object that could not be deleted, once. The write goes on, and each comparison
-// retries. It does not report an endpoint to which load balancers still refer.
+// retries.
 func (w *writer) unremoved(s *step, err error) {
-	inUse := !s.Key.class.balancer() && len(w.users(s.Key.addr)) > 0
-	if w.unmoved[s.Key] == nil && !inUse {
+	if w.unmoved[s.Key] == nil {
 		w.unmoved[s.Key] = err
 		w.opt.report("cannot delete an object that no Service needs; Sluice retries periodically: " + err.Error())
 	}
@@ -236,7 +235,8 @@ func (w *writer) users(a netip.Addr) map[key]value {
 }
 
 // deleteEndpoint deletes an endpoint of this plane that no Service needs. If a container of this host has its address now, load
-// balancers that refer to it get the endpoint of the container.
+// balancers that refer to it get the endpoint of the container. An endpoint stays while a load balancer refers to it, such as one
+// of a refused Service; the next comparison tries again.
 func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	e, has := w.state.endpoints[k.addr]
 	if k.id != "" {
@@ -247,6 +247,9 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	}
 	if err := w.release(ctx, k.addr, e.ID); err != nil {
 		return err
+	}
+	if w.inUse(e.ID) {
+		return nil
 	}
 	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !isGone(err) {
 		return err
@@ -275,6 +278,16 @@ func (w *writer) release(ctx context.Context, a netip.Addr, id string) error {
 		}
 	}
 	return nil
+}
+
+// inUse reports whether a load balancer refers to the endpoint with an ID.
+func (w *writer) inUse(id string) bool {
+	for _, b := range w.state.balancers {
+		if slices.Contains(b.ids, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // Print implements ledger.Writer.

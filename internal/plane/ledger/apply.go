@@ -144,12 +144,17 @@ func (p *Plan[K, V]) eachOf(batch []*group[K, V], from Phase, do func(*Step[K, V
 		}
 		for i := range g.steps {
 			s := &g.steps[i]
-			stays := len(p.refused) > 0 && g.common() && (s.Op == Empty || s.Op == Remove) && p.kind(s.Key).Target
-			if s.Phase >= from && !stays {
+			if s.Phase >= from && !p.stays(g, s) {
 				do(s)
 			}
 		}
 	}
+}
+
+// stays reports whether a step removes a target that old entries of a refused Service may lead to.
+func (p *Plan[K, V]) stays(g *group[K, V], s *Step[K, V]) bool {
+	k := p.kind(s.Key)
+	return len(p.refused) > 0 && g.common() && (s.Op == Empty || s.Op == Remove) && k.Target && !k.Checked
 }
 
 // rewritten returns the steps of the Rewrite, if there is one.

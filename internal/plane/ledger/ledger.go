@@ -40,6 +40,10 @@ type Kind struct {
 	// in the kernel may lead there.
 	Target bool
 
+	// Checked: Writer does not remove a target that an entry in the kernel leads to, so the removal
+	// does not wait for refused Services.
+	Checked bool
+
 	// Shared: several Services may need it. It is there as long as one does.
 	Shared bool
 

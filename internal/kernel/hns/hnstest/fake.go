@@ -55,7 +55,7 @@ type Fake struct {
 	endpoints map[string]hns.Endpoint
 	balancers map[string]hns.LoadBalancer
 	last      int // number of the last ID
-	documents []string
+	requests  []Request
 
 	// Writes lists what was written, one line each.
 	Writes []string
@@ -133,8 +133,19 @@ func (f *Fake) DeleteNetwork(name string) {
 	})
 }
 
+// SetVersion replaces Version.
+func (f *Fake) SetVersion(v hns.Features) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Version = v
+}
+
 // Features returns what the version can do.
-func (f *Fake) Features(context.Context) (hns.Features, error) { return f.Version, nil }
+func (f *Fake) Features(context.Context) (hns.Features, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.Version, nil
+}
 
 // Network returns the network with a name.
 func (f *Fake) Network(_ context.Context, name string) (hns.Network, error) {

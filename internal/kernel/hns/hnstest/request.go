@@ -15,18 +15,35 @@ type endpointRequest struct {
 	Health json.RawMessage
 }
 
-// Documents returns the documents of all creations and changes that Serve has received, as they came, one line each
-// with the name of the call.
-func (f *Fake) Documents() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.documents)
+// Request is a call that Serve has received, and that changes HNS if it succeeds.
+type Request struct {
+	Call     string // such as HcnCreateEndpoint
+	ID       string // of the network of a new endpoint, or of the object that is changed or deleted; "-": none
+	Made     string // the ID of a new object; "-": none
+	Document string // as it came; empty: a deletion
 }
 
-func (f *Fake) keep(call string, text []byte) {
+// Requests returns all requests, in the order in which they were answered.
+func (f *Fake) Requests() []Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.documents = append(f.documents, call+" "+string(text))
+	return slices.Clone(f.requests)
+}
+
+// Documents returns the documents of all creations and changes, one line each with the name of the call.
+func (f *Fake) Documents() (lines []string) {
+	for _, r := range f.Requests() {
+		if r.Document != "" {
+			lines = append(lines, r.Call+" "+r.Document)
+		}
+	}
+	return lines
+}
+
+func (f *Fake) keep(r Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.requests = append(f.requests, r)
 }
 
 // decode decodes a document. It refuses fields that this package does not know: HNS would ignore them.

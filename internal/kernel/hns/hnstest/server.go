@@ -78,12 +78,23 @@ func resultOf(err error) uint32 {
 	return fail
 }
 
-// call carries out a call. It returns the ID of a new object, and a document.
+// call carries out a call, and keeps it if it is to change HNS. It returns the ID of a new object, and a document.
 func (f *Fake) call(name, id string, text []byte) (newID string, answer any, err error) {
+	newID, answer, err = f.carryOut(name, id, text)
+	for _, verb := range []string{"HcnCreate", "HcnModify", "HcnDelete"} {
+		if strings.HasPrefix(name, verb) {
+			f.keep(Request{name, id, newID, string(text)})
+		}
+	}
+	return newID, answer, err
+}
+
+func (f *Fake) carryOut(name, id string, text []byte) (newID string, answer any, err error) {
 	ctx := context.Background()
 	switch name {
 	case "HNSCall":
-		return "-", map[string]any{"Success": true, "Output": versionOf(f.Version)}, nil
+		has, err := f.Features(ctx)
+		return "-", map[string]any{"Success": true, "Output": versionOf(has)}, err
 	case "HcnEnumerateNetworks", "HcnEnumerateEndpoints", "HcnEnumerateLoadBalancers":
 		ids, err := f.enumerate(name, text)
 		return "-", ids, err
@@ -113,7 +124,6 @@ func (f *Fake) call(name, id string, text []byte) (newID string, answer any, err
 }
 
 func (f *Fake) createEndpoint(ctx context.Context, network string, text []byte) (string, error) {
-	f.keep("HcnCreateEndpoint", text)
 	var doc endpointRequest
 	if err := decode(text, &doc); err != nil {
 		return "-", err
@@ -132,11 +142,6 @@ func (f *Fake) createEndpoint(ctx context.Context, network string, text []byte) 
 
 // writeBalancer creates a load balancer, or changes the one with an ID.
 func (f *Fake) writeBalancer(ctx context.Context, id string, text []byte) (string, error) {
-	call := "HcnModifyLoadBalancer"
-	if id == "-" {
-		call = "HcnCreateLoadBalancer"
-	}
-	f.keep(call, text)
 	var doc balancerDocument
 	if err := decode(text, &doc); err != nil {
 		return "-", err
