@@ -9,6 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// unverified is how often a socket repeats a choice until the program verifies it in any case, by sock.c.
+const unverified = 16
+
 // A socket repeats its choice without a check until the tables change. While they are written, each choice is checked.
 func TestRepeatedChoices(t *testing.T) {
 	const a, b = "127.0.0.1:53", "127.0.0.2:53"
@@ -16,7 +19,7 @@ func TestRepeatedChoices(t *testing.T) {
 	entries := map[string][]Entry{a: service(dns4, 17, OfNode, a), b: service(dns4, 17, OfNode, b)}
 	n.with(unix.AF_INET, func(s *socket) error {
 		want := func(backend string) error {
-			for range 20 { // another choice would be the same one with a probability of 2^-20
+			for range unverified - 1 { // the next one is verified. Choices at random are all the same with a probability of 2^-15
 				if by, from, err := s.ask(dns4); err != nil || by != backend || from != dns4 {
 					return fmt.Errorf("%s answers, as %s, want %s: %w", by, from, backend, err)
 				}
@@ -43,6 +46,39 @@ func TestRepeatedChoices(t *testing.T) {
 		}
 		if err := want(first); err != nil {
 			return fmt.Errorf("during a change: %w", err)
+		}
+		return nil
+	})
+}
+
+// An entry for replies that other sockets have evicted is written again.
+func TestEvictedOriginals(t *testing.T) {
+	n := dns(t)
+	n.with(unix.AF_INET, func(s *socket) error {
+		if _, _, err := s.ask(dns4); err != nil {
+			return err
+		}
+		all, err := dump(n.conn.maps[sockMapOriginals])
+		if err != nil || len(all) != 1 {
+			return fmt.Errorf("%d entries for replies, want one: %w", len(all), err)
+		}
+		for k := range all {
+			if err := remove(n.conn.maps[sockMapOriginals], k); err != nil {
+				return err
+			}
+		}
+		wrong := 0
+		for range 2 * unverified {
+			_, from, err := s.ask(dns4)
+			if err != nil {
+				return err
+			}
+			if from != dns4 {
+				wrong++
+			}
+		}
+		if wrong == 0 || wrong >= unverified {
+			return fmt.Errorf("%d replies came from the backend, want 1 to %d", wrong, unverified-1)
 		}
 		return nil
 	})

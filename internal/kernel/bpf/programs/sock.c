@@ -117,7 +117,7 @@ struct client_key {
 // The address of a client.
 struct source {
 	struct address addr;
-	__u64 generation; // of the maps by which it is the address of a pod; 0: unknown
+	__u64 generation; // of the maps by which it was the address of a pod; 0: unknown
 };
 
 // A socket that is connected to a backend in place of a Service.
@@ -137,8 +137,8 @@ struct flow_key {
 // The backend that a UDP socket has chosen for a Service.
 struct choice {
 	struct endpoint backend;
-	__u32 zero;
-	__u64 generation; // of the maps by which the choice was right; 0: unknown
+	__u32 repeats;    // since the entry was created
+	__u64 generation; // of the maps by which the choice was verified; 0: unknown
 };
 
 // The network namespace of the node.
@@ -210,7 +210,7 @@ struct {
 	__type(value, __u32);
 } pod_prefixes SEC(".maps");
 
-// The number of the state that the maps above are in. It is odd while they are written, and differs after that.
+// The number of the present content of the maps above. It is odd while user space changes them, and a new one afterwards.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -363,7 +363,7 @@ static always_inline struct address mapped(__u32 addr)
 	return a;
 }
 
-// settled returns the generation of the maps; 0 while they are written.
+// settled returns the generation of the maps; 0 while user space changes them.
 static always_inline __u64 settled(void)
 {
 	__u32 only = 0;
@@ -666,7 +666,9 @@ static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct end
 }
 
 // balance chooses a backend for a datagram of a socket that is not connected, and returns 0 if the packet plane must. It repeats the
-// choice for the last datagram without a check, if the maps have not changed since the last check.
+// choice for the last datagram, which it verifies only after a change of the maps, and every 16 datagrams: originals may have evicted
+// the entry that replies need.
+enum { unverified = 16 };
 static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 now = settled(); // before any map is read
@@ -676,7 +678,7 @@ static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoin
 		return 0;
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *to, .protocol = IPPROTO_UDP };
 	struct choice *last = bpf_map_lookup_elem(&chosen, &k);
-	if (last && now && last->generation == now) {
+	if (last && now && last->generation == now && ++last->repeats % unverified) {
 		*backend = last->backend;
 		return 1;
 	}
