@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"time"
 
@@ -60,6 +61,11 @@ func next(reports *ringbuf.Reader) (bool, error) {
 
 // attachLearn attaches the program that learns addresses. It is detached when the link is closed, also by the end of the process.
 func (c *Conn) attachLearn() (link.Link, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.open(); err != nil {
+		return nil, err
+	}
 	spec, err := c.build.load()
 	if err != nil {
 		return nil, err
@@ -67,30 +73,22 @@ func (c *Conn) attachLearn() (link.Link, error) {
 	if err := spec.Variables[sockVarNodeNetns].Set(c.cookie); err != nil {
 		return nil, err
 	}
-	for name := range spec.Programs {
-		if name != sockProgSluiceLearn {
-			delete(spec.Programs, name)
-		}
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != sockProgSluiceLearn })
+	used := map[string]*ebpf.Map{}
+	for _, name := range mapsOf(spec.Programs[sockProgSluiceLearn]) {
+		used[name] = c.maps[name]
 	}
-	for name := range spec.Maps {
-		if name != sockMapClients && !isDataSection(name) {
-			delete(spec.Maps, name)
-		}
+	maps.DeleteFunc(spec.Maps, func(name string, _ *ebpf.MapSpec) bool { return used[name] == nil && !isDataSection(name) })
+	programs, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: used})
+	if err != nil {
+		return nil, fmt.Errorf("load the program that learns addresses: %w", err)
 	}
-	var l link.Link
-	err = c.use(sockMapClients, func(m *ebpf.Map) error {
-		programs, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{sockMapClients: m}})
-		if err != nil {
-			return fmt.Errorf("load the program that learns addresses: %w", err)
-		}
-		defer programs.Close() // the link keeps the program
-		l, err = link.AttachCgroup(link.CgroupOptions{
-			Path: c.opt.Cgroup, Attach: ebpf.AttachCGroupSockOps, Program: programs.Programs[sockProgSluiceLearn],
-		})
-		if err != nil {
-			return fmt.Errorf("attach the program that learns addresses to %s: %w", c.opt.Cgroup, err)
-		}
-		return nil
+	defer programs.Close() // the link keeps the program
+	l, err := link.AttachCgroup(link.CgroupOptions{
+		Path: c.opt.Cgroup, Attach: ebpf.AttachCGroupSockOps, Program: programs.Programs[sockProgSluiceLearn],
 	})
-	return l, err
+	if err != nil {
+		return nil, fmt.Errorf("attach the program that learns addresses to %s: %w", c.opt.Cgroup, err)
+	}
+	return l, nil
 }

@@ -21,6 +21,8 @@ const (
 	sockMapConnections     = "connections"
 	sockMapCounted         = "counted"
 	sockMapCounts          = "counts"
+	sockMapDecisions       = "decisions"
+	sockMapEpoch           = "epoch"
 	sockMapExempt          = "exempt"
 	sockMapFrontends       = "frontends"
 	sockMapGeneration      = "generation"
@@ -120,6 +122,8 @@ type sockMapSpecs struct {
 	Connections    *ebpf.MapSpec `ebpf:"connections"`
 	Counted        *ebpf.MapSpec `ebpf:"counted"`
 	Counts         *ebpf.MapSpec `ebpf:"counts"`
+	Decisions      *ebpf.MapSpec `ebpf:"decisions"`
+	Epoch          *ebpf.MapSpec `ebpf:"epoch"`
 	Exempt         *ebpf.MapSpec `ebpf:"exempt"`
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
 	Generation     *ebpf.MapSpec `ebpf:"generation"`
@@ -173,6 +177,8 @@ type sockMaps struct {
 	Connections    *ebpf.Map `ebpf:"connections"`
 	Counted        *ebpf.Map `ebpf:"counted"`
 	Counts         *ebpf.Map `ebpf:"counts"`
+	Decisions      *ebpf.Map `ebpf:"decisions"`
+	Epoch          *ebpf.Map `ebpf:"epoch"`
 	Exempt         *ebpf.Map `ebpf:"exempt"`
 	Frontends      *ebpf.Map `ebpf:"frontends"`
 	Generation     *ebpf.Map `ebpf:"generation"`
@@ -198,6 +204,8 @@ func (m *sockMaps) Close() error {
 		m.Connections,
 		m.Counted,
 		m.Counts,
+		m.Decisions,
+		m.Epoch,
 		m.Exempt,
 		m.Frontends,
 		m.Generation,

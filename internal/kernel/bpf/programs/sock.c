@@ -141,6 +141,21 @@ struct choice {
 	__u64 generation; // of the maps by which the choice was verified; 0: unknown
 };
 
+// The number of changes of the tables and of the clients.
+struct moment {
+	__u64 generation, epoch;
+};
+
+// A decision for TCP connections of a network namespace to a Service. It is right as long as neither the tables nor the clients change.
+struct decision {
+	__u32 writes; // odd while the entry is written
+	struct endpoint service;
+	struct address client;
+	__u64 netns;
+	struct moment at;
+	struct frontend frontend;
+};
+
 // The network namespace of the node.
 const volatile __u64 node_netns = 0;
 
@@ -252,6 +267,25 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 65536);
 } requests SEC(".maps");
+
+// The number of changes of the map clients.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} epoch SEC(".maps");
+
+// The last decisions of each processor, by a hash of the Service and the network namespace: one look-up in place of two to four, and
+// Services that are used often stay in the cache of the processor, however many there are.
+enum { places = 256 };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, places);
+	__type(key, __u32);
+	__type(value, struct decision);
+} decisions SEC(".maps");
 
 // Network namespaces of unknown clients, one in a second at most. While nobody reads it, it is full, and further ones are lost.
 struct {
@@ -651,17 +685,83 @@ static always_inline void remember(const struct connected *is)
 	c->socket = is->socket;
 }
 
+// present returns the numbers of changes. The generation is 0 while user space changes the tables.
+static always_inline struct moment present(void)
+{
+	__u32 only = 0;
+	__u64 *e = bpf_map_lookup_elem(&epoch, &only);
+	struct moment now = { .generation = settled(), .epoch = e ? *e : 0 };
+	return now;
+}
+
+static always_inline struct decision *place_of(const struct endpoint *to, __u64 netns)
+{
+	__u32 i = mix(to->addr.word[3] ^ (__u32)to->port << 8 ^ (__u32)netns) % places;
+	return bpf_map_lookup_elem(&decisions, &i);
+}
+
+#define barrier() asm volatile("" ::: "memory")
+
+// recall repeats the last decision, if nothing has changed since. Another process may run on this processor at any moment, and replace
+// the entry: the number of writes shows that.
+static always_inline int recall(const struct endpoint *to, const struct moment *now, struct client *c, struct frontend *f)
+{
+	struct decision *d = place_of(to, c->netns);
+	if (!d || !now->generation)
+		return 0;
+	__u32 writes = *(volatile __u32 *)&d->writes;
+	barrier();
+	if (writes & 1 || d->netns != c->netns || d->at.generation != now->generation || d->at.epoch != now->epoch || !same(&d->service, to))
+		return 0;
+	c->addr = d->client;
+	*f = d->frontend;
+	barrier();
+	return *(volatile __u32 *)&d->writes == writes;
+}
+
+static always_inline void keep(const struct endpoint *to, const struct moment *at, const struct client *c, const struct frontend *f)
+{
+	struct decision *d = place_of(to, c->netns);
+	if (!d || !at->generation || d->writes & 1)
+		return;
+	d->writes++;
+	barrier();
+	d->service = *to;
+	d->client = c->addr;
+	d->netns = c->netns;
+	d->at = *at;
+	d->frontend = *f;
+	barrier();
+	d->writes++;
+}
+
+// decide copies the frontend of a TCP connection, if the connection can be decided here.
+static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c, struct frontend *f)
+{
+	struct moment now = present(); // before any map is read
+	c->netns = bpf_get_netns_cookie(ctx);
+	c->kind = c->netns == node_netns ? of_node : of_pods;
+	if (recall(to, &now, c, f))
+		return !is_bound(ctx) && !is_exempt();
+	struct frontend *found = decidable(ctx, to, c);
+	if (!found)
+		return 0;
+	*f = *found;
+	keep(to, &now, c, f);
+	return 1;
+}
+
 // connect_tcp chooses a backend for a connection, and returns 0 if the packet plane must.
 static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	struct client client = {};
-	struct frontend *f = decidable(ctx, to, &client);
-	if (!f || !choose(f, to, IPPROTO_TCP, &client, backend))
+	struct frontend f;
+	if (!decide(ctx, to, &client, &f) || !choose(&f, to, IPPROTO_TCP, &client, backend))
 		return 0;
-	count(&f->pool);
-	struct connected c = { .socket = bpf_get_socket_cookie(ctx), .backend = *backend, .service = *to, .pool = f->pool, .netns = client.netns };
+	count(&f.pool);
+	struct connected c = { .socket = bpf_get_socket_cookie(ctx), .backend = *backend, .service = *to, .pool = f.pool, .netns = client.netns };
 	remember(&c);
-	burden(f, c.socket, backend);
+	burden(&f, c.socket, backend);
 	return 1;
 }
 
@@ -857,6 +957,10 @@ static always_inline void learn(__u64 netns, const struct address *own)
 		return;
 	struct source now = { .addr = *own };
 	bpf_map_update_elem(&clients, &k, &now, BPF_ANY);
+	__u32 only = 0;
+	__u64 *e = bpf_map_lookup_elem(&epoch, &only);
+	if (e)
+		__sync_fetch_and_add(e, 1);
 }
 
 // learn_connected remembers the source address of a connected UDP socket, when its program asks for the peer or receives. There is no

@@ -1,0 +1,148 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// stay keeps this thread on the first processor that it may use.
+func stay() error {
+	var all, first unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return err
+	}
+	for i := 0; first.Count() == 0; i++ {
+		if all.IsSet(i) {
+			first.Set(i)
+		}
+	}
+	return unix.SchedSetaffinity(0, &first)
+}
+
+// A processor repeats the decision for a client and a Service until the tables change. While they are written it decides anew.
+func TestRepeatedDecisions(t *testing.T) {
+	n := newNode(t)
+	serve(t, n.opt.NetNS, "127.0.0.1:8080")
+	list := service(vip, 6, OfNode, "127.0.0.1:8080")
+	n.write(list...)
+	frontend := list[slices.IndexFunc(list, func(e Entry) bool { return e.Table == Frontends })]
+	want := func(balanced bool, when string) {
+		t.Helper()
+		if _, _, err := ask(vip); (err == nil) != balanced {
+			t.Errorf("%s: %v, want a balanced connection: %t", when, err, balanced)
+		}
+	}
+	n.run(func() error {
+		if err := stay(); err != nil {
+			return err
+		}
+		want(true, "at first")
+		n.unnoticed(Step{Entry: frontend, Remove: true})
+		want(true, "without a change of the generation")
+		n.write()
+		want(false, "after a change")
+		n.unnoticed(Step{Entry: frontend})
+		want(true, "without a frontend before")
+		n.beginChange()
+		n.unnoticed(Step{Entry: frontend, Remove: true})
+		want(false, "during a change")
+		return nil
+	})
+}
+
+// A pod whose address changes is not the client of decisions before that.
+func TestChangedAddressOfAPod(t *testing.T) {
+	n := newNode(t)
+	pod := kerneltest.Namespace(t)
+	address4(t, pod, "10.1.0.1/32")
+	serve(t, pod, "127.0.0.1:8080")
+	n.write(append(service(vip, 6, OfPods, "127.0.0.1:8080"), PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))...)
+	n.learn()
+	serve(t, pod, "10.1.0.1:80")
+	inside := lab.Inside(t, n.opt.Cgroup, pod)
+	err := inside(func() error {
+		if err := stay(); err != nil {
+			return err
+		}
+		return errors.Join(connectOnce("10.1.0.1:80"), connectOnce(vip), connectOnce(vip))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Do(t, pod, func() error { return changeAddress("10.1.0.1/32", "10.2.0.1/32") })
+	serve(t, pod, "10.2.0.1:80")
+	if err := inside(func() error { return connectOnce("10.2.0.1:80") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := inside(func() error { return connectOnce(vip) }); err == nil {
+		t.Error("a connection is balanced whose source is no address of a pod")
+	}
+}
+
+// changeAddress replaces an address of lo.
+func changeAddress(from, to string) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	was, err := netlink.ParseAddr(from)
+	if err != nil {
+		return err
+	}
+	is, err := netlink.ParseAddr(to)
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.AddrDel(lo, was), netlink.AddrAdd(lo, is))
+}
+
+// Decisions for many Services have the same places, and many clients of the same processor replace them while the tables change. Each
+// connection reaches the backend of its Service.
+func TestDecisionsOfManyServices(t *testing.T) {
+	const services, clients, connections = 600, 8, 400
+	n := newNode(t)
+	backends := []string{"127.0.0.1:8080", "127.0.0.2:8080", "127.0.0.3:8080"}
+	for _, at := range backends {
+		serve(t, n.opt.NetNS, at)
+	}
+	at := func(i int) string { return fmt.Sprintf("10.97.%d.%d:80", i/250, i%250) }
+	var list []Entry
+	for i := range services {
+		pool := Pool{2, byte(i >> 8), byte(i)}
+		list = append(list, Slot{Pool: pool, Backend: netip.MustParseAddrPort(backends[i%len(backends)])}.Entry(),
+			Frontend{At: netip.MustParseAddrPort(at(i)), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: pool, Count: 1}.Entry())
+	}
+	n.write(list...)
+	var wait sync.WaitGroup
+	for c := range clients {
+		inside := lab.Inside(t, n.opt.Cgroup, n.opt.NetNS)
+		wait.Go(func() {
+			err := inside(func() error {
+				for i := range connections {
+					s := (i*7 + c*61) % services
+					if got, _, err := ask(at(s)); err != nil || got != backends[s%len(backends)] {
+						return fmt.Errorf("Service %d: %s answers, want %s: %w", s, got, backends[s%len(backends)], err)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 50 {
+		n.write(list[:2]...)
+	}
+	wait.Wait()
+}
