@@ -123,26 +123,31 @@ func TestDecisionsOfManyServices(t *testing.T) {
 			Frontend{At: netip.MustParseAddrPort(at(i)), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: pool, Count: 1}.Entry())
 	}
 	n.write(list...)
-	var wait sync.WaitGroup
-	for c := range clients {
-		inside := lab.Inside(t, n.opt.Cgroup, n.opt.NetNS)
-		wait.Go(func() {
-			err := inside(func() error {
-				for i := range connections {
-					s := (i*7 + c*61) % services
-					if got, _, err := ask(at(s)); err != nil || got != backends[s%len(backends)] {
-						return fmt.Errorf("Service %d: %s answers, want %s: %w", s, got, backends[s%len(backends)], err)
-					}
-				}
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
+	var inside []func(func() error) error
+	for range clients {
+		inside = append(inside, lab.Inside(t, n.opt.Cgroup, n.opt.NetNS))
+	}
+	connect := func(c int) error {
+		for i := range connections {
+			s := (i*7 + c*61) % services
+			if got, _, err := ask(at(s)); err != nil || got != backends[s%len(backends)] {
+				return fmt.Errorf("Service %d: %s answers, want %s: %w", s, got, backends[s%len(backends)], err)
 			}
-		})
+		}
+		return nil
 	}
-	for range 50 {
-		n.write(list[:2]...)
+	for _, changes := range []int{0, 50} {
+		var wait sync.WaitGroup
+		for c := range clients {
+			wait.Go(func() {
+				if err := inside[c](func() error { return connect(c) }); err != nil {
+					t.Errorf("%d changes: %v", changes, err)
+				}
+			})
+		}
+		for range changes {
+			n.write(list[:2]...)
+		}
+		wait.Wait()
 	}
-	wait.Wait()
 }
