@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -20,23 +21,34 @@ import (
 // timeout bounds one guest.
 const timeout = 20 * time.Minute
 
-// jobs returns the tests to run, the longest first: all scenarios of each plane, in
+// programTests are the tests of what programs for sockets do in the kernel. Others call them all the time while programs or maps change, which
+// takes minutes in a guest, or compile them.
+const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Lease|Exempt|Learn|Tables|Growth|Pins|Order|Answers|Try|Root|Stale|Verifier|Usage|Retried"
+
+// socketScenarios are those of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees which source, traffic policies,
+// UDP, affinity, restarts, and changes of the mode.
+const socketScenarios = "S-00|S-01|S-02|S-03|S-04|S-107|S-110|S-12[3-6]|S-18|S-19|S-20|S-21[0-3]|S-273|S-274|S-281"
+
+// jobs returns the tests to run, the longest first: all scenarios of each plane, except ebpf, in
 // parts of similar length by the variants that scenarios have, and the tests of packages
 // whose subject the machine's own kernel may lack.
 func jobs() []job {
 	var all []job
-	for _, plane := range []string{"iptables-legacy", "iptables-nft", "ipvs", "nftables"} {
+	scenarios := map[string]string{"ebpf": "^(" + socketScenarios + ")"}
+	for _, plane := range []string{"iptables-legacy", "iptables-nft", "ipvs", "nftables", "ebpf"} {
 		for _, variant := range []string{"IPv6", "(IPv4|dual-stack)"} {
-			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + anyTest + "/^" + variant + "$"})
+			which := cmp.Or(scenarios[plane], anyTest)
+			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + which + "/^" + variant + "$"})
 		}
 	}
 	// A process needs sockets of SCTP, which other kernels may not have.
-	all = append(all, job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205|S-309|S-310|S-311)/" + anyTest})
-	all = append(all, job{"./internal/plane/ipvs", "OnTheKernel"}, job{"./test/takeover", "IPVS"})
+	all = append(all, job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205|S-274|S-309|S-310|S-311)/" + anyTest})
+	all = append(all, job{"./internal/plane/ipvs", "OnTheKernel"}, job{"./test/takeover", "IPVS"},
+		job{"./internal/kernel/bpf", programTests}, job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Affinity|Decisions|Guarded"})
 	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe"} {
 		all = append(all, job{"./internal/" + pkg, anyTest})
 	}
-	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"},
+	return append(all, job{"./internal/follow/sockets", anyTest}, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"},
 		job{"./internal/forward", "TestSCTP|TestIdle|TestUDPManyFlows"}, job{"./internal/plane/userspace", "TestSCTP"},
 		job{"./test/bench", "Programs"}, job{"./test/bench/balance", anyTest})
 }

@@ -87,15 +87,25 @@ func TestNamesOfJobs(t *testing.T) {
 		base + "iptables-nft:IPv6", base + "iptables-nft:IPv4|dual-stack",
 		base + "ipvs:IPv6", base + "ipvs:IPv4|dual-stack",
 		base + "nftables:IPv6", base + "nftables:IPv4|dual-stack",
-		base + "userspace:S-005|S-107|S-110|S-205|S-309|S-310|S-311",
+		base + "ebpf:" + socketScenarios + ":IPv6", base + "ebpf:" + socketScenarios + ":IPv4|dual-stack",
+		base + "userspace:S-005|S-107|S-110|S-205|S-274|S-309|S-310|S-311",
 		"linux-6.1/internal/plane/ipvs", "linux-6.1/test/takeover",
+		"linux-6.1/internal/kernel/bpf", "linux-6.1/internal/plane/ebpf",
 		"linux-6.1/internal/kernel/ipvs", "linux-6.1/internal/kernel/link", "linux-6.1/internal/kernel/probe",
-		"linux-6.1/internal/app", "linux-6.1/internal/takeover", "linux-6.1/internal/forward", "linux-6.1/internal/plane/userspace",
+		"linux-6.1/internal/follow/sockets", "linux-6.1/internal/app", "linux-6.1/internal/takeover", "linux-6.1/internal/forward", "linux-6.1/internal/plane/userspace",
 		"linux-6.1/test/bench", "linux-6.1/test/bench/balance",
 		"linux-6.1/internal/route",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("jobs are %q, want %q", got, want)
+	}
+}
+
+func TestBinariesWithTheSameNameAreInDifferentFolders(t *testing.T) {
+	got := groups([]job{{"./a/x", "1"}, {"./b/x", "2"}, {"./a/y", "3"}, {"./a/x", "4"}, {"./c/x", "5"}})
+	want := [][]string{{"./a/x", "./a/y"}, {"./b/x"}, {"./c/x"}}
+	if !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

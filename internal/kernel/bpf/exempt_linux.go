@@ -52,7 +52,7 @@ func (c *Conn) whenOpen(write func() error) error {
 
 func (c *Conn) exempt(cgroups map[uint64]bool) error {
 	for id := range cgroups {
-		err := c.maps[sockMapExempt].Put(native64(id), native32(1))
+		err := put(c.maps[sockMapExempt], native64(id), native32(1))
 		if isFull(err) {
 			err = ErrFull
 		}

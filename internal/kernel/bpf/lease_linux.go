@@ -78,7 +78,7 @@ func (c *Conn) Lease(l Leased, backend netip.AddrPort, length time.Duration) err
 	value := append(endpoint(backend), 0, 0, 0, 0)
 	value = binary.NativeEndian.AppendUint64(value, now+uint64(length))
 	return c.use(sockMapLeases, func(m *ebpf.Map) error {
-		err := m.Put(l.key(), value)
+		err := put(m, l.key(), value)
 		if isFull(err) {
 			return ErrFull
 		}

@@ -206,7 +206,7 @@ func (c *Conn) larger(name string) (*ebpf.Map, error) {
 	}
 	var failed error
 	err = each(old, func(k, v []byte) {
-		if err := larger.Put(k, v); err != nil && failed == nil {
+		if err := put(larger, k, v); err != nil && failed == nil {
 			failed = err
 		}
 	})

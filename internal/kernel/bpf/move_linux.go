@@ -127,7 +127,7 @@ func (m *move) replace(key, old, new string) error {
 	if isPerCPU(m.to) {
 		value = cells(new, m.to.ValueSize())
 	}
-	err = m.to.Update([]byte(key), value, flags)
+	err = store(m.to, []byte(key), value, flags)
 	if errors.Is(err, ebpf.ErrKeyExist) || isFull(err) {
 		return nil
 	}

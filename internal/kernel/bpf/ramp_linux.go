@@ -52,7 +52,7 @@ func (c *Conn) Ramp(backends []Member, window time.Duration) error {
 		return fmt.Errorf("delete expired entries of slow start: %w", err)
 	}
 	for _, b := range backends {
-		err := m.Put([]byte(b.Entry().Data), append(native64(now), native64(now+uint64(window))...))
+		err := put(m, []byte(b.Entry().Data), append(native64(now), native64(now+uint64(window))...))
 		if err != nil && !isFull(err) {
 			return fmt.Errorf("add backend %s to slow start: %w", b.Backend, err)
 		}

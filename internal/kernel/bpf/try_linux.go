@@ -125,7 +125,7 @@ func (t *trial) addService(c check) error {
 		Slot{Pool: pool, Backend: c.backend}.Entry(), Member{pool, c.backend}.Entry(),
 		Frontend{At: c.service, Protocol: c.protocol, Clients: OfNode, Pool: pool, Count: 1}.Entry(),
 	} {
-		if err := t.programs.Maps[e.Table.String()].Put([]byte(e.Data), []byte(e.Value)); err != nil {
+		if err := put(t.programs.Maps[e.Table.String()], []byte(e.Data), []byte(e.Value)); err != nil {
 			return fmt.Errorf("%s: %w", e, err)
 		}
 	}

@@ -292,7 +292,7 @@ func fill(t testing.TB, m *ebpf.Map) {
 	t.Helper()
 	value := make([]byte, m.ValueSize())
 	for i := range uint64(m.MaxEntries()) + 1 {
-		if err := m.Put(1<<60+i+1, value); isFull(err) {
+		if err := put(m, 1<<60+i+1, value); isFull(err) {
 			return
 		} else if err != nil {
 			t.Fatal(err)

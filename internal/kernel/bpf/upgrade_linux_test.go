@@ -61,7 +61,7 @@ func (n *node) fill(list []Entry) error {
 		k, v := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
 		copy(k, e.Data)
 		copy(v, e.Value)
-		if err := m.Put(k, v); err != nil {
+		if err := put(m, k, v); err != nil {
 			return fmt.Errorf("%s: %w", e, err)
 		}
 	}

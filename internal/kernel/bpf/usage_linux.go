@@ -77,9 +77,9 @@ func newCells(size uint32, n int) any {
 // put writes an entry, and counts a new one.
 func (c *Conn) put(name string, k, v []byte) error {
 	m := c.maps[name]
-	err := m.Update(k, v, ebpf.UpdateNoExist)
+	err := store(m, k, v, ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
-		return m.Put(k, v)
+		return put(m, k, v)
 	}
 	if err == nil {
 		c.addCount(name, 1)

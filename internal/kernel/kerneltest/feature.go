@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -20,10 +22,16 @@ const CompleteVar = "SLUICE_TEST_KERNEL_COMPLETE"
 // test/uml it fails the test, so that each test runs on one of the two kernels.
 func Lacks(t testing.TB, feature string) {
 	t.Helper()
+	failIfComplete(t, feature)
+	t.Skipf("this kernel has no %s; test/uml runs this test on a kernel that has it", feature)
+}
+
+// failIfComplete fails the test on the kernel of test/uml because that lacks a feature.
+func failIfComplete(t testing.TB, feature string) {
+	t.Helper()
 	if os.Getenv(CompleteVar) != "" {
 		t.Fatalf("the kernel of test/uml has no %s: add it to hack/test-kernel.config", feature)
 	}
-	t.Skipf("this kernel has no %s; test/uml runs this test on a kernel that has it", feature)
 }
 
 // ipvs is the name of IPVS among the families of generic netlink.
@@ -58,18 +66,23 @@ func FlushIPVS(t testing.TB, netns int) {
 }
 
 // NeedPrograms skips the test if the kernel has no programs (eBPF) of cgroups, or if this process may not load them: no user namespace may,
-// whatever the privileges in it. In CI, which is root of the machine (CI=true), only the kernel is a reason to skip.
+// whatever the privileges in it. In CI, which is root of the machine (CI=true), only the kernel is a reason to skip; on the kernel of
+// test/uml there is none.
 func NeedPrograms(t testing.TB) {
 	t.Helper()
-	file, uids := readFile(t, "/proc/filesystems"), readFile(t, "/proc/self/uid_map")
-	missing, forbidden := programsMissing(file), programsForbidden(uids, os.Geteuid())
+	loaded := features.HaveProgramType(ebpf.CGroupSockAddr)
+	missing := programsMissing(readFile(t, "/proc/filesystems"), loaded)
+	forbidden := programsForbidden(readFile(t, "/proc/self/uid_map"), os.Geteuid()) || errors.Is(loaded, os.ErrPermission)
 	switch {
 	case missing != "":
-		t.Skipf("this kernel has no file system %q, and so no programs of cgroups", missing)
+		failIfComplete(t, missing)
+		t.Skipf("this kernel has no %s, and so no programs of cgroups", missing)
 	case forbidden && os.Getenv("CI") == "true":
 		t.Fatal("only root of the machine may load programs, and CI has to run this test")
 	case forbidden:
 		t.Skip("only root of the machine may load programs")
+	case loaded != nil:
+		t.Fatalf("load a program of cgroups: %v", loaded)
 	}
 }
 
@@ -82,12 +95,16 @@ func readFile(t testing.TB, path string) string {
 	return string(b)
 }
 
-// programsMissing returns which file system a kernel lacks that has programs of cgroups; "" if it has all. text is /proc/filesystems.
-func programsMissing(text string) string {
+// programsMissing returns what a kernel lacks that has programs of cgroups; "" if it has all. text is /proc/filesystems, and loaded the result
+// of loading such a program.
+func programsMissing(text string, loaded error) string {
 	for _, fs := range []string{"bpf", "cgroup2"} {
 		if !slices.Contains(strings.Fields(text), fs) {
-			return fs
+			return "file system " + fs
 		}
+	}
+	if errors.Is(loaded, ebpf.ErrNotSupported) {
+		return "CONFIG_CGROUP_BPF"
 	}
 	return ""
 }

@@ -1,15 +1,31 @@
 package kerneltest
 
-import "testing"
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
 
 func TestProgramsMissing(t *testing.T) {
-	for text, want := range map[string]string{
-		"nodev\tcgroup2\nnodev\tbpf\n\text4\n": "",
-		"nodev\tcgroup\nnodev\tbpf\n":          "cgroup2",
-		"nodev\tcgroup2\n\text4\n":             "bpf",
+	const complete = "nodev\tcgroup2\nnodev\tbpf\n\text4\n"
+	unknown := fmt.Errorf("detect support for CGroupSockAddr: %w", ebpf.ErrNotSupported)
+	for _, c := range []struct {
+		filesystems string
+		loaded      error
+		want        string
+	}{
+		{complete, nil, ""},
+		{complete, unix.EPERM, ""},
+		{complete, errors.New("another"), ""},
+		{complete, unknown, "CONFIG_CGROUP_BPF"},
+		{"nodev\tcgroup\nnodev\tbpf\n", unknown, "file system cgroup2"},
+		{"nodev\tcgroup2\n\text4\n", unknown, "file system bpf"},
 	} {
-		if got := programsMissing(text); got != want {
-			t.Errorf("%q: %q is missing, want %q", text, got, want)
+		if got := programsMissing(c.filesystems, c.loaded); got != c.want {
+			t.Errorf("%q, %v: %q is missing, want %q", c.filesystems, c.loaded, got, c.want)
 		}
 	}
 }

@@ -32,6 +32,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if r, is := refusals()[kerneltest.Role()]; is {
+		if err := openRefused(r); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	lab.Main(m)
 }
 
