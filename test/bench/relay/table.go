@@ -4,10 +4,11 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // row is a line of the table: a value of each sample of one measurement.
@@ -88,7 +89,7 @@ func table(contenders []*contender, rows []row, all results) string {
 		}
 		for _, name := range compared {
 			list := ratios(r.values(all[name]), r.values(all[haproxy]))
-			fmt.Fprintf(&b, " %s |", span(list, outside(len(list)), func(v float64) string { return fmt.Sprintf("%.3f", v) }))
+			fmt.Fprintf(&b, " %s |", span(list, harness.Outside(len(list)), func(v float64) string { return fmt.Sprintf("%.3f", v) }))
 		}
 		b.WriteString("\n")
 	}
@@ -132,21 +133,6 @@ func span(values []float64, without int, format func(float64) string) string {
 	slices.Sort(values)
 	median := (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 	return fmt.Sprintf("%s (%s–%s)", format(median), format(values[without]), format(values[len(values)-1-without]))
-}
-
-// outside returns how many of n sorted values at each end are outside of an interval that has the true median with a
-// probability of 95%: each value is above the median with 1/2, so k of them are with that of a binomial distribution.
-// With fewer than six values the interval has all, and a lower probability.
-func outside(n int) int {
-	const risk = 0.05 / 2 // at each end
-	k, below, choose := 0, 0.0, math.Pow(0.5, float64(n))
-	for {
-		if below += choose; below > risk {
-			return max(k-1, 0)
-		}
-		k++
-		choose *= float64(n-k+1) / float64(k)
-	}
 }
 
 // number prints three digits or more.

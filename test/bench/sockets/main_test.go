@@ -90,7 +90,7 @@ func TestReport(t *testing.T) {
 	more.services, more.maps = 12, []bpf.Usage{{Map: "slots", Bytes: 3048}, {Map: "counts", Bytes: 2048}}
 	text := report(options{rounds: 3, calls: 3, stream: 1e6}, []result{r, more})
 	for _, want := range []string{
-		"3 rounds of 3 calls, or of 1.0 MB, by each way. Ratios are those of a round: median (lowest–highest).\n\n| 10 Services | direct | direct, programs attached | ebpf | nftables |\n",
+		"3 rounds of 3 calls, or of 1.0 MB, by each way. Ratios are those of a round: the median, and the interval that has the true one with a probability of 95%.\n\n| 10 Services | direct | direct, programs attached | ebpf | nftables |\n",
 		"| connect(), p50, µs | 2.00 | 2.00 | 2.10 | 2.00 |\n| — p10, µs | 1.00 | 1.00 | 1.10 | 2.00 |\n" +
 			"| — p90, µs | 5.00 | 5.00 | 6.00 | 3.00 |\n| — p99, µs | 5.00 | 5.00 | 6.00 | 3.00 |\n" +
 			"| — ratio to direct | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) | 1.100 (1.000–1.250) | 1.000 (0.500–2.000) |\n" +

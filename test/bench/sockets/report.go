@@ -15,7 +15,7 @@ import (
 // report returns a table of the ways for each size, and one of all sizes.
 func report(o options, all []result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d rounds of %d calls, or of %.1f MB, by each way. Ratios are those of a round: median (lowest–highest).\n",
+	fmt.Fprintf(&b, "%d rounds of %d calls, or of %.1f MB, by each way. Ratios are those of a round: the median, and the interval that has the true one with a probability of 95%%.\n",
 		o.rounds, o.calls, float64(o.stream)/1e6)
 	for _, r := range all {
 		b.WriteString("\n")
@@ -58,7 +58,7 @@ func (r result) write(b *strings.Builder, title string) {
 	}
 	for _, name := range []string{direct, attached} {
 		base := r.batches[title][name]
-		line(b, "— ratio to "+name, of(func(list []batch) string { return span(ratios(list, base, number), "%.3f") }))
+		line(b, "— ratio to "+name, of(func(list []batch) string { return interval(ratios(list, base, number)) }))
 	}
 }
 
@@ -91,11 +91,20 @@ func ratios(list, base []batch, number func(batch) float64) (all []float64) {
 	return all
 }
 
+// interval prints the median, and the interval that has the true one with a probability of 95%.
+func interval(values []float64) string {
+	out := harness.Outside(len(values))
+	sorted := slices.Sorted(slices.Values(values))
+	return fmt.Sprintf("%.3f (%.3f–%.3f)", middle(sorted), sorted[out], sorted[len(sorted)-1-out])
+}
+
+// middle returns the median of sorted values.
+func middle(sorted []float64) float64 { return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2 }
+
 // span prints the median, the minimum and the maximum.
 func span(values []float64, format string) string {
 	sorted := slices.Sorted(slices.Values(values))
-	middle := (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
-	return fmt.Sprintf(format+" ("+format+"–"+format+")", middle, sorted[0], sorted[len(sorted)-1])
+	return fmt.Sprintf(format+" ("+format+"–"+format+")", middle(sorted), sorted[0], sorted[len(sorted)-1])
 }
 
 func micros(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Microsecond)) }
