@@ -99,7 +99,8 @@ func ebpfPlane() Plane {
 				t.Fatalf("%v", err)
 			}
 			t.Cleanup(func() {
-				_ = opened.Close() // nothing is left to lose
+				parts.Delete(host.NetNSFD()) // each holds the programs, and a process in a guest of test/uml has 256 MB
+				_ = opened.Close()           // nothing is left to lose
 				if _, err := kind.Remove(context.Background(), setup); err != nil {
 					t.Error(err)
 				}

@@ -11,9 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,54 +45,29 @@ type test struct {
 	binary, dir string // dir is that of the package
 }
 
-// compile builds a test binary of each package, several at a time. They are static and without the race
+// compile builds a test binary of each package, once. They are static and without the race
 // detector, which needs more memory than the guest has.
 func compile(ctx context.Context, dir string, jobs []job) ([]test, error) {
-	binaries := map[string]string{}
-	for i, packages := range groups(jobs) {
-		folder := filepath.Join(dir, strconv.Itoa(i))
-		if err := os.Mkdir(folder, 0o755); err != nil {
-			return nil, fmt.Errorf("create a folder for test binaries: %w", err)
-		}
-		cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-c", "-o", folder + "/"}, packages...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("compile the tests of %s: %w\n%s", strings.Join(packages, ", "), err, out)
-		}
-		for _, pkg := range packages {
-			binaries[pkg] = filepath.Join(folder, path.Base(pkg)+".test")
-		}
-	}
+	made := map[string]string{}
 	var tests []test
 	for _, j := range jobs {
+		binary, ok := made[j.pkg]
+		if !ok {
+			binary = filepath.Join(dir, strings.ReplaceAll(strings.TrimPrefix(j.pkg, "./"), "/", "_")+".test")
+			cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, j.pkg)
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return nil, fmt.Errorf("compile the tests of %s: %w\n%s", j.pkg, err, out)
+			}
+			made[j.pkg] = binary
+		}
 		abs, err := filepath.Abs(j.pkg)
 		if err != nil {
 			return nil, fmt.Errorf("find %s: %w", j.pkg, err)
 		}
-		tests = append(tests, test{j, binaries[j.pkg], abs})
+		tests = append(tests, test{j, binary, abs})
 	}
 	return tests, nil
-}
-
-// groups splits the packages of jobs into lists without two of the same name: the go command
-// names binaries by it.
-func groups(jobs []job) [][]string {
-	var lists [][]string
-	seen := map[string]bool{}
-	for _, j := range jobs {
-		if seen[j.pkg] {
-			continue
-		}
-		seen[j.pkg] = true
-		i := slices.IndexFunc(lists, func(list []string) bool {
-			return !slices.ContainsFunc(list, func(pkg string) bool { return path.Base(pkg) == path.Base(j.pkg) })
-		})
-		if i < 0 {
-			i, lists = len(lists), append(lists, nil)
-		}
-		lists[i] = append(lists[i], j.pkg)
-	}
-	return lists
 }
 
 // runInGuest runs a test in a guest on a processor and prints its output. It returns nil if all

@@ -101,14 +101,6 @@ func TestNamesOfJobs(t *testing.T) {
 	}
 }
 
-func TestBinariesWithTheSameNameAreInDifferentFolders(t *testing.T) {
-	got := groups([]job{{"./a/x", "1"}, {"./b/x", "2"}, {"./a/y", "3"}, {"./a/x", "4"}, {"./c/x", "5"}})
-	want := [][]string{{"./a/x", "./a/y"}, {"./b/x"}, {"./c/x"}}
-	if !slices.EqualFunc(got, want, slices.Equal) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 // A run without a test that passed is a failure: a pattern that matches nothing passes, as
 // does a test all of whose subtests a pattern excludes.
 func TestOnlyTestsOfTheDepthOfThePatternCount(t *testing.T) {
