@@ -56,7 +56,7 @@ type client struct {
 // connection is reset.
 func (e *env) introduce(h *lab.Host, to netip.Addr) error {
 	c := client{h, to.Is4()}
-	if !e.proxy.plane.Sockets || e.known[c] {
+	if !e.proxy.plane.Sockets || e.known[c] || e.proxy.stop == nil { // without a running proxy nothing is learned
 		return nil
 	}
 	if len(e.known) == 0 {
