@@ -3,7 +3,6 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -54,30 +53,13 @@ type client struct {
 
 // introduce makes a client connect to its node, as most pods have done before they connect to a Service. The
 // connection is reset.
-func (e *env) introduce(h *lab.Host, to netip.Addr) error {
+func (e *env) introduce(h *lab.Host, to netip.Addr) {
 	c := client{h, to.Is4()}
-	if !e.proxy.plane.Sockets || e.known[c] || e.proxy.stop == nil { // without a running proxy nothing is learned
-		return nil
-	}
-	if len(e.known) == 0 {
-		if err := e.waitLearning(); err != nil {
-			return err
-		}
+	if !e.proxy.plane.Sockets || e.known[c] {
+		return
 	}
 	e.known[c] = true
 	h.Try(lab.Probe{Protocol: lab.TCP, To: netip.AddrPortFrom(e.lab.NodeA.Addr(to), 9), Timeout: time.Second})
-	return nil
-}
-
-// waitLearning waits until the proxy, which has just started, learns the addresses of clients.
-func (e *env) waitLearning() error {
-	return eventually(changeTimeout, func() error {
-		is, err := e.proxy.plane.Learning(e.lab.NodeA)
-		if err == nil && !is {
-			err = errors.New("addresses of clients are not learned")
-		}
-		return err
-	})
 }
 
 // change applies documents and removes objects. It first starts pods for all new endpoints.

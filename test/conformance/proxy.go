@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -133,7 +134,21 @@ func (p *proxyUnderTest) start(objects *objects) error {
 		objects.store = nil
 	})
 	p.t.Cleanup(p.stop)
-	return p.barrier.wait()
+	return errors.Join(p.barrier.wait(), p.waitLearning())
+}
+
+// waitLearning waits until the plane learns the addresses of clients, if it does that.
+func (p *proxyUnderTest) waitLearning() error {
+	if p.plane.Learning == nil {
+		return nil
+	}
+	return eventually(changeTimeout, func() error {
+		is, err := p.plane.Learning(p.host)
+		if err == nil && !is {
+			err = errors.New("addresses of clients are not learned")
+		}
+		return err
+	})
 }
 
 // goOn adds what the mode before has handed over.

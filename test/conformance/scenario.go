@@ -49,7 +49,7 @@ type Plane struct {
 	// Decided returns how many connections were decided at sockets of a host. Nil: none is.
 	Decided func(host *lab.Host) (uint64, error)
 
-	// Learning reports whether addresses of clients on a host are learned. It is not nil if Decided is not.
+	// Learning reports whether addresses of clients on a host are learned. Nil: they are not needed.
 	Learning func(host *lab.Host) (bool, error)
 
 	// On is the name of the plane that this one stands on, and Leave removes what it has besides.
