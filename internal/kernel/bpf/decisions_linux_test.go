@@ -60,6 +60,37 @@ func TestRepeatedDecisions(t *testing.T) {
 	})
 }
 
+// A processor repeats decisions with the backends of small pools, each with the same chance, and without those of larger ones.
+func TestBackendsOfDecisions(t *testing.T) {
+	n := newNode(t)
+	var backends []string
+	for i := range 6 {
+		backends = append(backends, fmt.Sprint("127.0.0.1:", 8080+i))
+		serve(t, n.opt.NetNS, backends[i])
+	}
+	for count := 1; count <= len(backends); count++ {
+		n.write(service(vip, 6, OfNode, backends[:count]...)...)
+		n.run(func() error {
+			hits := map[string]int{}
+			const connections = 240
+			for range connections {
+				answered, _, err := ask(vip)
+				if err != nil {
+					return err
+				}
+				hits[answered]++
+			}
+			low, high := lab.Bounds(connections, 1/float64(count))
+			for _, at := range backends[:count] {
+				if hits[at] < low || hits[at] > high {
+					t.Errorf("of %d backends %s gets %d of %d connections, want %d to %d", count, at, hits[at], connections, low, high)
+				}
+			}
+			return nil
+		})
+	}
+}
+
 // A pod whose address changes is not the client of decisions before that.
 func TestChangedAddressOfAPod(t *testing.T) {
 	n := newNode(t)

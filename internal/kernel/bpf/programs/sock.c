@@ -146,6 +146,9 @@ struct moment {
 	__u64 generation, epoch;
 };
 
+// How many backends a decision has at most.
+enum { few = 4 };
+
 // A decision for TCP connections of a network namespace to a Service. It is right as long as neither the tables nor the clients change.
 struct decision {
 	__u32 writes; // odd while the entry is written
@@ -154,6 +157,8 @@ struct decision {
 	__u64 netns;
 	struct moment at;
 	struct frontend frontend;
+	__u32 filled; // number of backends; 0: they are in slots
+	struct endpoint backends[few];
 };
 
 // The network namespace of the node.
@@ -276,7 +281,7 @@ struct {
 	__type(value, __u64);
 } epoch SEC(".maps");
 
-// The last decisions of each processor, by a hash of the Service and the network namespace: one look-up in place of two to four, and
+// The last decisions of each processor, by a hash of the Service and the network namespace: one look-up in place of up to five, and
 // Services that are used often stay in the cache of the processor, however many there are.
 enum { places = 256 };
 
@@ -671,18 +676,19 @@ static always_inline void burden(const struct frontend *f, __u64 socket, const s
 		__sync_fetch_and_add(n, 1);
 }
 
-static always_inline void remember(const struct connected *is)
+// remember notes the connection of a TCP socket.
+static always_inline void remember(__u64 socket, const struct endpoint *service, const struct endpoint *backend, const struct pool *pool, __u64 netns)
 {
-	__u32 i = is->socket % newest;
+	__u32 i = socket % newest;
 	struct connected *c = bpf_map_lookup_elem(&connections, &i);
 	if (!c)
 		return;
 	c->socket = 0; // until all of it is there
-	c->backend = is->backend;
-	c->service = is->service;
-	c->pool = is->pool;
-	c->netns = is->netns;
-	c->socket = is->socket;
+	c->backend = *backend;
+	c->service = *service;
+	c->pool = *pool;
+	c->netns = netns;
+	c->socket = socket;
 }
 
 // present returns the numbers of changes. The generation is 0 while user space changes the tables.
@@ -702,21 +708,42 @@ static always_inline struct decision *place_of(const struct endpoint *to, __u64 
 
 #define barrier() asm volatile("" ::: "memory")
 
+// What is decided about a connection.
+enum { nothing = 0, its_frontend = 1, its_backend = 2 };
+
 // recall repeats the last decision, if nothing has changed since. Another process may run on this processor at any moment, and replace
 // the entry: the number of writes shows that.
-static always_inline int recall(const struct endpoint *to, const struct moment *now, struct client *c, struct frontend *f)
+static always_inline int recall(const struct endpoint *to, const struct moment *now, struct client *c, struct frontend *f, struct endpoint *backend)
 {
 	struct decision *d = place_of(to, c->netns);
 	if (!d || !now->generation)
-		return 0;
+		return nothing;
 	__u32 writes = *(volatile __u32 *)&d->writes;
 	barrier();
 	if (writes & 1 || d->netns != c->netns || d->at.generation != now->generation || d->at.epoch != now->epoch || !same(&d->service, to))
-		return 0;
+		return nothing;
+	__u32 filled = d->filled;
 	c->addr = d->client;
 	*f = d->frontend;
+	if (filled)
+		*backend = d->backends[bpf_get_prandom_u32() % filled & (few - 1)];
 	barrier();
-	return *(volatile __u32 *)&d->writes == writes;
+	if (*(volatile __u32 *)&d->writes != writes)
+		return nothing;
+	return filled ? its_backend : its_frontend;
+}
+
+// fill copies the backends of a frontend that chooses among few by chance.
+static always_inline void fill(struct decision *d, const struct frontend *f)
+{
+	__u32 weight;
+	d->filled = 0;
+	if (f->scheduler != by_chance || f->sticky || f->ramps || f->count > few)
+		return;
+	for (__u32 i = 0; i < few && i < f->count; i++)
+		if (!backend_at(f, i, &d->backends[i], &weight))
+			return;
+	d->filled = f->count;
 }
 
 static always_inline void keep(const struct endpoint *to, const struct moment *at, const struct client *c, const struct frontend *f)
@@ -731,24 +758,27 @@ static always_inline void keep(const struct endpoint *to, const struct moment *a
 	d->netns = c->netns;
 	d->at = *at;
 	d->frontend = *f;
+	fill(d, f);
 	barrier();
 	d->writes++;
 }
 
-// decide copies the frontend of a TCP connection, if the connection can be decided here.
-static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c, struct frontend *f)
+// decide copies the frontend of a TCP connection, if the connection can be decided here, and a backend if there is a last decision with
+// some.
+static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c, struct frontend *f, struct endpoint *backend)
 {
 	struct moment now = present(); // before any map is read
 	c->netns = bpf_get_netns_cookie(ctx);
 	c->kind = c->netns == node_netns ? of_node : of_pods;
-	if (recall(to, &now, c, f))
-		return !is_bound(ctx) && !is_exempt();
+	int last = recall(to, &now, c, f, backend);
+	if (last)
+		return is_bound(ctx) || is_exempt() ? nothing : last;
 	struct frontend *found = decidable(ctx, to, c);
 	if (!found)
-		return 0;
+		return nothing;
 	*f = *found;
 	keep(to, &now, c, f);
-	return 1;
+	return its_frontend;
 }
 
 // connect_tcp chooses a backend for a connection, and returns 0 if the packet plane must.
@@ -756,12 +786,13 @@ static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct end
 {
 	struct client client = {};
 	struct frontend f;
-	if (!decide(ctx, to, &client, &f) || !choose(&f, to, IPPROTO_TCP, &client, backend))
+	int decided = decide(ctx, to, &client, &f, backend);
+	if (!decided || (decided == its_frontend && !choose(&f, to, IPPROTO_TCP, &client, backend)))
 		return 0;
 	count(&f.pool);
-	struct connected c = { .socket = bpf_get_socket_cookie(ctx), .backend = *backend, .service = *to, .pool = f.pool, .netns = client.netns };
-	remember(&c);
-	burden(&f, c.socket, backend);
+	__u64 socket = bpf_get_socket_cookie(ctx);
+	remember(socket, to, backend, &f.pool, client.netns);
+	burden(&f, socket, backend);
 	return 1;
 }
 
