@@ -236,3 +236,18 @@ func BPFFS(t T) string {
 	})
 	return dir
 }
+
+// Pin keeps this thread on the last processor that it may use.
+func Pin() error {
+	var all, last unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return err
+	}
+	for i := range len(all) * 64 {
+		if all.IsSet(i) {
+			last.Zero()
+			last.Set(i)
+		}
+	}
+	return unix.SchedSetaffinity(0, &last)
+}

@@ -78,7 +78,7 @@ func TestDocumentsOfServices(t *testing.T) {
 			}
 		})
 		if t.Failed() {
-			return // the next file would begin with what is left
+			return // later kinds would begin with the remaining objects
 		}
 	}
 }

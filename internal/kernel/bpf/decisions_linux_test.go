@@ -15,20 +15,6 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// stay keeps this thread on the first processor that it may use.
-func stay() error {
-	var all, first unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		return err
-	}
-	for i := 0; first.Count() == 0; i++ {
-		if all.IsSet(i) {
-			first.Set(i)
-		}
-	}
-	return unix.SchedSetaffinity(0, &first)
-}
-
 // A processor repeats the decision for a client and a Service until the tables change. While they are written it decides anew.
 func TestRepeatedDecisions(t *testing.T) {
 	n := newNode(t)
@@ -43,7 +29,7 @@ func TestRepeatedDecisions(t *testing.T) {
 		}
 	}
 	n.run(func() error {
-		if err := stay(); err != nil {
+		if err := lab.Pin(); err != nil {
 			return err
 		}
 		want(true, "at first")
@@ -102,7 +88,7 @@ func TestChangedAddressOfAPod(t *testing.T) {
 	serve(t, pod, "10.1.0.1:80")
 	inside := lab.Inside(t, n.opt.Cgroup, pod)
 	err := inside(func() error {
-		if err := stay(); err != nil {
+		if err := lab.Pin(); err != nil {
 			return err
 		}
 		return errors.Join(connectOnce("10.1.0.1:80"), connectOnce(vip), connectOnce(vip))
@@ -110,7 +96,8 @@ func TestChangedAddressOfAPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kerneltest.Do(t, pod, func() error { return changeAddress("10.1.0.1/32", "10.2.0.1/32") })
+	editAddress(t, pod, "10.1.0.1/32", netlink.AddrDel)
+	address4(t, pod, "10.2.0.1/32")
 	serve(t, pod, "10.2.0.1:80")
 	if err := inside(func() error { return connectOnce("10.2.0.1:80") }); err != nil {
 		t.Fatal(err)
@@ -118,23 +105,6 @@ func TestChangedAddressOfAPod(t *testing.T) {
 	if err := inside(func() error { return connectOnce(vip) }); err == nil {
 		t.Error("a connection is balanced whose source is no address of a pod")
 	}
-}
-
-// changeAddress replaces an address of lo.
-func changeAddress(from, to string) error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	was, err := netlink.ParseAddr(from)
-	if err != nil {
-		return err
-	}
-	is, err := netlink.ParseAddr(to)
-	if err != nil {
-		return err
-	}
-	return errors.Join(netlink.AddrDel(lo, was), netlink.AddrAdd(lo, is))
 }
 
 // Decisions for many Services have the same places, and many clients of the same processor replace them while the tables change. Each

@@ -115,6 +115,12 @@ func eventually(t testing.TB, f func() error) {
 // address4 gives a namespace an address on lo.
 func address4(t testing.TB, netns int, text string) {
 	t.Helper()
+	editAddress(t, netns, text, netlink.AddrAdd)
+}
+
+// editAddress adds or deletes an address of lo.
+func editAddress(t testing.TB, netns int, text string, edit func(netlink.Link, *netlink.Addr) error) {
+	t.Helper()
 	kerneltest.Do(t, netns, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -124,7 +130,7 @@ func address4(t testing.TB, netns int, text string) {
 		if err != nil {
 			return err
 		}
-		return netlink.AddrAdd(lo, a)
+		return edit(lo, a)
 	})
 }
 

@@ -17,13 +17,11 @@ import (
 // to a Service has been unknown for some time. Unknown clients attach it again. It runs until the context ends, and returns nil then. It
 // calls failed with errors of the kernel; the next report of an unknown client, within a second, repeats what has failed.
 func (c *Conn) Learn(ctx context.Context, quiet time.Duration, failed func(error)) error {
-	reports, err := c.reader(sockMapUnknownClients)
-	if err != nil {
-		return fmt.Errorf("open the reports of unknown clients: %w", err)
-	}
-	defer func() { _ = reports.Close() }() // it was only read from
-	stop := context.AfterFunc(ctx, func() { _ = reports.Close() })
-	defer stop()
+	return c.reading(ctx, sockMapUnknownClients, func(reports *ringbuf.Reader) error { return c.learn(reports, quiet, failed) })
+}
+
+// learn is Learn with a reader of the reports. It returns the error of the reader.
+func (c *Conn) learn(reports *ringbuf.Reader, quiet time.Duration, failed func(error)) (err error) {
 	var learning link.Link // nil: not attached
 	defer func() { _ = closeLink(learning) }()
 	for unknown := true; ; { // at first all clients may be
@@ -41,13 +39,9 @@ func (c *Conn) Learn(ctx context.Context, quiet time.Duration, failed func(error
 			failed(err)
 		}
 		if unknown, err = next(reports); err != nil {
-			break
+			return err
 		}
 	}
-	if errors.Is(err, os.ErrClosed) {
-		return nil
-	}
-	return fmt.Errorf("read the reports of unknown clients: %w", err)
 }
 
 // next waits for a report. It returns false if there is none until the deadline.

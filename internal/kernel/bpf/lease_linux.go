@@ -35,31 +35,38 @@ const requestSize = 56
 // Requests calls a function with the requests of programs until the context ends, and then returns nil. It includes requests from before
 // the call. If programs make many requests at once, some are lost.
 func (c *Conn) Requests(ctx context.Context, do func(Request)) error {
-	r, err := c.reader(sockMapRequests)
+	return c.reading(ctx, sockMapRequests, func(r *ringbuf.Reader) error {
+		for {
+			record, err := r.Read()
+			if err != nil {
+				return err
+			}
+			if b := record.RawSample; len(b) >= requestSize {
+				do(Request{
+					Leased:   Leased{Pool(b[:16]), addressIn(b[16:])},
+					Frontend: endpointIn(b[32:]), Protocol: b[52], Clients: Clients(b[53]),
+				})
+			}
+		}
+	})
+}
+
+// reading calls a function with a reader of a ring buffer. The reader is closed when the context ends; reading returns nil then.
+func (c *Conn) reading(ctx context.Context, name string, do func(*ringbuf.Reader) error) error {
+	r, err := c.reader(name)
 	if err != nil {
-		return fmt.Errorf("open the requests of programs: %w", err)
+		return fmt.Errorf("open map %s: %w", name, err)
 	}
 	defer func() { _ = r.Close() }() // it was only read from
 	stop := context.AfterFunc(ctx, func() { _ = r.Close() })
 	defer stop()
-	for {
-		record, err := r.Read()
-		if errors.Is(err, os.ErrClosed) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read the requests of programs: %w", err)
-		}
-		if b := record.RawSample; len(b) >= requestSize {
-			do(Request{
-				Leased:   Leased{Pool(b[:16]), addressIn(b[16:])},
-				Frontend: endpointIn(b[32:]), Protocol: b[52], Clients: Clients(b[53]),
-			})
-		}
+	if err := do(r); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("read map %s: %w", name, err)
 	}
+	return nil
 }
 
-// reader returns what programs write to a ring buffer.
+// reader returns a reader of a ring buffer.
 func (c *Conn) reader(name string) (*ringbuf.Reader, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

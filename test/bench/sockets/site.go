@@ -115,7 +115,8 @@ func newSide(t lab.T, cgroup string, hosts [2]*lab.Host, port uint16) (*side, er
 	t.Cleanup(func() {
 		_, _ = unix.Close(s.listener), unix.Close(s.datagrams) // nothing was written to them
 	})
-	err := errors.Join(s.client(pin), s.server(pin), s.server(func() (err error) {
+	// A client and its server take turns, and do not wake an idle processor.
+	err := errors.Join(s.client(lab.Pin), s.server(lab.Pin), s.server(func() (err error) {
 		at := &unix.SockaddrInet4{Addr: netip.MustParseAddr(backendAddr).As4(), Port: int(port)}
 		if s.listener, err = openSocket(unix.SOCK_STREAM); err != nil {
 			return err
@@ -129,19 +130,4 @@ func newSide(t lab.T, cgroup string, hosts [2]*lab.Host, port uint16) (*side, er
 		return nil, fmt.Errorf("listen at port %d: %w", port, err)
 	}
 	return s, nil
-}
-
-// pin keeps this thread on the last processor: a client and its server take turns, and do not wake an idle processor.
-func pin() error {
-	var all, last unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		return err
-	}
-	for i := range len(all) * 64 {
-		if all.IsSet(i) {
-			last.Zero()
-			last.Set(i)
-		}
-	}
-	return unix.SchedSetaffinity(0, &last)
 }

@@ -402,11 +402,17 @@ static always_inline struct address mapped(__u32 addr)
 	return a;
 }
 
+// number returns the only value of a map.
+static always_inline __u64 *number(void *map)
+{
+	__u32 only = 0;
+	return bpf_map_lookup_elem(map, &only);
+}
+
 // settled returns the generation of the maps; 0 while user space changes them.
 static always_inline __u64 settled(void)
 {
-	__u32 only = 0;
-	__u64 *g = bpf_map_lookup_elem(&generation, &only);
+	__u64 *g = number(&generation);
 	return g && !(*g & 1) ? *g : 0;
 }
 
@@ -441,8 +447,7 @@ struct client {
 static always_inline void report(__u64 netns)
 {
 	const __u64 second = 1000000000;
-	__u32 only = 0;
-	__u64 now = bpf_ktime_get_ns(), *last = bpf_map_lookup_elem(&reported, &only);
+	__u64 now = bpf_ktime_get_ns(), *last = number(&reported);
 	if (!last || now - *last < second)
 		return;
 	*last = now;
@@ -517,11 +522,17 @@ static always_inline int is_exempt(void)
 	return 0;
 }
 
-// allowed finds the frontend of a connection, unless its socket or process makes it one for packets.
-static always_inline struct frontend *allowed(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c)
+// client_of returns the client that connects, without its address.
+static always_inline struct client client_of(struct bpf_sock_addr *ctx)
 {
-	c->netns = bpf_get_netns_cookie(ctx);
-	c->kind = c->netns == node_netns ? of_node : of_pods;
+	struct client c = { .netns = bpf_get_netns_cookie(ctx) };
+	c.kind = c.netns == node_netns ? of_node : of_pods;
+	return c;
+}
+
+// allowed finds the frontend of a connection, unless its socket or process makes it one for packets.
+static always_inline struct frontend *allowed(struct bpf_sock_addr *ctx, const struct endpoint *to, const struct client *c)
+{
 	struct frontend *f = frontend_of(to, ctx->protocol, c->kind);
 	return !f || is_bound(ctx) || is_exempt() ? 0 : f;
 }
@@ -694,8 +705,7 @@ static always_inline void remember(__u64 socket, const struct endpoint *service,
 // present returns the numbers of changes. The generation is 0 while user space changes the tables.
 static always_inline struct moment present(void)
 {
-	__u32 only = 0;
-	__u64 *e = bpf_map_lookup_elem(&epoch, &only);
+	__u64 *e = number(&epoch);
 	struct moment now = { .generation = settled(), .epoch = e ? *e : 0 };
 	return now;
 }
@@ -768,8 +778,6 @@ static always_inline void keep(const struct endpoint *to, const struct moment *a
 static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c, struct frontend *f, struct endpoint *backend)
 {
 	struct moment now = present(); // before any map is read
-	c->netns = bpf_get_netns_cookie(ctx);
-	c->kind = c->netns == node_netns ? of_node : of_pods;
 	int last = recall(to, &now, c, f, backend);
 	if (last)
 		return is_bound(ctx) || is_exempt() ? nothing : last;
@@ -784,7 +792,7 @@ static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint
 // connect_tcp chooses a backend for a connection, and returns 0 if the packet plane must.
 static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
-	struct client client = {};
+	struct client client = client_of(ctx);
 	struct frontend f;
 	int decided = decide(ctx, to, &client, &f, backend);
 	if (!decided || (decided == its_frontend && !choose(&f, to, IPPROTO_TCP, &client, backend)))
@@ -803,7 +811,7 @@ enum { unverified = 16 };
 static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 now = settled(); // before any map is read
-	struct client client = {};
+	struct client client = client_of(ctx);
 	struct frontend *f = allowed(ctx, to, &client);
 	if (!f)
 		return 0;
@@ -858,8 +866,8 @@ static always_inline int rejoin(struct bpf_sock_addr *ctx, const struct endpoint
 // settle chooses a backend for a UDP socket that connects: the one to which it has sent before, if any.
 static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
-	struct client client = {};
-	if (connected_udp == nowhere || (connected_udp == on_node && bpf_get_netns_cookie(ctx) != node_netns))
+	struct client client = client_of(ctx);
+	if (connected_udp == nowhere || (connected_udp == on_node && client.kind != of_node))
 		return 0;
 	struct frontend *f = decidable(ctx, to, &client);
 	if (!f)
@@ -988,8 +996,7 @@ static always_inline void learn(__u64 netns, const struct address *own)
 		return;
 	struct source now = { .addr = *own };
 	bpf_map_update_elem(&clients, &k, &now, BPF_ANY);
-	__u32 only = 0;
-	__u64 *e = bpf_map_lookup_elem(&epoch, &only);
+	__u64 *e = number(&epoch);
 	if (e)
 		__sync_fetch_and_add(e, 1);
 }
