@@ -1,11 +1,14 @@
 package bpf
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,19 +59,13 @@ func visit(text string) error {
 	if err != nil {
 		return err
 	}
-	kind := unix.SOCK_DGRAM
-	if way == byTCP {
-		kind = unix.SOCK_STREAM
-	}
-	fd, err := openClient(service.Addr(), kind)
-	if err != nil {
-		return fmt.Errorf("%s: open a socket: %w", text, err)
-	}
-	defer func() { _ = unix.Close(fd) }() // all is read
-	if way == byUDP {
-		err = exchange(fd, service)
-	} else {
-		err = connect(fd, service)
+	switch way {
+	case byUDP:
+		err = exchange(service)
+	case byConnectedUDP:
+		err = connect("udp", service)
+	default:
+		err = connect("tcp", service)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", text, err)
@@ -76,83 +73,69 @@ func visit(text string) error {
 	return nil
 }
 
-// openClient opens a socket for a Service. If it is not balanced, its packets reach the first router at most.
-func openClient(to netip.Addr, kind int) (int, error) {
-	family, level, hops := unix.AF_INET, unix.IPPROTO_IP, unix.IP_TTL
-	if to.Is6() {
-		family, level, hops = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
-	}
-	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
+// connect connects to a Service, and verifies the peer and the answer. It sends a request, which TCP does not need.
+func connect(network string, service netip.AddrPort) error {
+	conn, err := (&net.Dialer{Timeout: clientTimeout, Control: stayNear}).Dial(network, service.String())
 	if err != nil {
-		return 0, err
+		return err
 	}
-	wait := unix.NsecToTimeval(clientTimeout.Nanoseconds())
-	err = errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DONTROUTE, 1), unix.SetsockoptInt(fd, level, hops, 1),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
-	if err != nil {
-		return 0, errors.Join(err, unix.Close(fd))
-	}
-	return fd, nil
-}
-
-// connect connects a socket, and verifies its peer and the answer. It sends a request, which TCP does not need.
-func connect(fd int, service netip.AddrPort) error {
-	if err := unix.Connect(fd, sockaddr(service)); err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	peer, err := unix.Getpeername(fd)
-	if err != nil {
-		return fmt.Errorf("read the peer: %w", err)
-	}
-	if got := addrPort(peer); got != service {
+	defer func() { _ = conn.Close() }() // all is read
+	if got := conn.RemoteAddr().String(); got != service.String() {
 		return fmt.Errorf("the peer seems to be %s", got)
 	}
-	if _, err := unix.Write(fd, []byte("?")); err != nil {
-		return fmt.Errorf("send: %w", err)
+	if _, err := conn.Write([]byte("?")); err != nil {
+		return err
 	}
-	_, err = answer(fd)
-	return err
+	return verifyAnswer(conn, conn.Read)
 }
 
-// exchange sends a datagram, and verifies the source of the reply.
-func exchange(fd int, service netip.AddrPort) error {
-	if err := unix.Sendto(fd, []byte("?"), 0, sockaddr(service)); err != nil {
-		return fmt.Errorf("send: %w", err)
+// exchange sends a datagram, and verifies the answer and its source.
+func exchange(service netip.AddrPort) error {
+	network := "udp4"
+	if service.Addr().Is6() {
+		network = "udp6"
 	}
-	from, err := answer(fd)
-	if err == nil && from != service {
+	conn, err := (&net.ListenConfig{Control: stayNear}).ListenPacket(context.Background(), network, "")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // all is read
+	if _, err := conn.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(service)); err != nil {
+		return err
+	}
+	var from net.Addr
+	err = verifyAnswer(conn, func(b []byte) (n int, err error) { n, from, err = conn.ReadFrom(b); return n, err })
+	if err == nil && from.String() != service.String() {
 		err = fmt.Errorf("the reply seems to come from %s", from)
 	}
 	return err
 }
 
-// answer reads the reply of a backend, and returns the source of a datagram.
-func answer(fd int) (from netip.AddrPort, err error) {
+// stayNear sets the options of a socket whose packets reach the first router at most if the socket is not balanced.
+func stayNear(network, _ string, raw syscall.RawConn) error {
+	level, hops := unix.IPPROTO_IP, unix.IP_TTL
+	if strings.HasSuffix(network, "6") {
+		level, hops = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
+	}
+	var err error
+	failed := raw.Control(func(fd uintptr) {
+		err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DONTROUTE, 1), unix.SetsockoptInt(int(fd), level, hops, 1))
+	})
+	return errors.Join(failed, err)
+}
+
+// verifyAnswer reads the reply of a backend.
+func verifyAnswer(conn interface{ SetDeadline(time.Time) error }, read func([]byte) (int, error)) error {
+	if err := conn.SetDeadline(time.Now().Add(clientTimeout)); err != nil {
+		return err
+	}
 	b := make([]byte, 2*len(greeting))
-	n, sa, err := unix.Recvfrom(fd, b, unix.MSG_WAITALL)
+	n, err := read(b)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("receive: %w", err)
+		return err
 	}
 	if got := string(b[:n]); got != greeting {
-		return netip.AddrPort{}, fmt.Errorf("another program replies %q", got)
+		return fmt.Errorf("another program replies %q", got)
 	}
-	return addrPort(sa), nil
-}
-
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
-	if a.Addr().Is4() {
-		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
-	}
-	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
-}
-
-func addrPort(sa unix.Sockaddr) netip.AddrPort {
-	switch a := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
-	}
-	return netip.AddrPort{}
+	return nil
 }

@@ -48,7 +48,7 @@ func TestTry(t *testing.T) {
 // Try detects programs without effect, for each way to use a Service.
 func TestTryNoticesFailures(t *testing.T) {
 	o := trialOptions(t)
-	all := []string{"tcp/192.0.0.8:8: connect", "connected-udp/192.0.0.8:8: connect", "udp/192.0.0.8:8: send", "tcp/[100::8]:8: connect", "udp/[100::8]:8: send"}
+	all := []string{"tcp/192.0.0.8:8: dial", "connected-udp/192.0.0.8:8: dial", "udp/192.0.0.8:8: write", "tcp/[100::8]:8: dial", "udp/[100::8]:8: write"}
 	for name, c := range map[string]struct {
 		attach bool
 		add    func(*trial) func(check) error
@@ -64,7 +64,7 @@ func TestTryNoticesFailures(t *testing.T) {
 				return tr.addService(c)
 			}
 		}},
-		"another backend": {attach: true, want: []string{"tcp/192.0.0.8:8: connect: connection refused"}, add: func(tr *trial) func(check) error {
+		"another backend": {attach: true, want: []string{"tcp/192.0.0.8:8: dial tcp 192.0.0.8:8: connect: connection refused"}, add: func(tr *trial) func(check) error {
 			return func(c check) error {
 				c.stop()
 				return tr.addService(c)

@@ -49,6 +49,23 @@ func (s *socket) address(to string) unix.Sockaddr {
 	return mapped(at)
 }
 
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+}
+
+func addrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	return netip.AddrPort{}
+}
+
 // mapped returns an address for an IPv6 socket; IPv4 addresses are mapped.
 func mapped(at netip.AddrPort) *unix.SockaddrInet6 {
 	return &unix.SockaddrInet6{Addr: at.Addr().As16(), Port: int(at.Port())}
@@ -89,12 +106,25 @@ func (s *socket) ask(to string) (answered, from string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("send: %w", err)
 	}
-	b := make([]byte, 64)
-	n, sa, err := unix.Recvfrom(s.fd, b, 0)
+	answered, from, err = s.receive()
 	if err != nil {
 		return "", "", fmt.Errorf("receive: %w", err)
 	}
-	return string(b[:n]), text(sa), nil
+	return answered, from, nil
+}
+
+// receive returns a datagram and its source. A signal of the Go runtime interrupts a call that has a timeout (signal(7)).
+func (s *socket) receive() (datagram, from string, err error) {
+	b := make([]byte, 64)
+	for {
+		n, sa, err := unix.Recvfrom(s.fd, b, 0)
+		if err == nil {
+			return string(b[:n]), text(sa), nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return "", "", err
+		}
+	}
 }
 
 // want asks twice, and verifies that the same backend answers from the address of the Service. It returns the backend.

@@ -197,9 +197,8 @@ func (n *upgraded) sockets(name string) (list []Socket) {
 func (n *upgraded) remembers() {
 	n.t.Helper()
 	n.run(func() error {
-		b := make([]byte, 64)
-		_, early, err := unix.Recvfrom(n.sends.fd, b, 0)
-		if err = errors.Join(err, differs("the source of an early reply", text(early), dns4)); err != nil {
+		_, early, err := n.sends.receive()
+		if err = errors.Join(err, differs("the source of an early reply", early, dns4)); err != nil {
 			return err
 		}
 		by, from, err := n.sends.ask(dns4)
@@ -244,7 +243,7 @@ func (n *upgraded) destroy() {
 		n.t.Errorf("destroyed %v, %v, want one socket", result, err)
 	}
 	n.run(func() error {
-		_, _, err := unix.Recvfrom(n.connected.fd, make([]byte, 1), 0)
+		_, _, err := n.connected.receive()
 		return differs("the error of the socket that was destroyed", err, error(unix.ECONNABORTED))
 	})
 }

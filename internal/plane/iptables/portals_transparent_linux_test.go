@@ -1,11 +1,11 @@
 package iptables
 
 import (
-	"fmt"
+	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,42 +18,13 @@ import (
 
 // asClient connects to a backend from a foreign address, and returns the first bytes.
 func asClient(h *lab.Host, p cluster.Protocol, client, backend netip.AddrPort) (string, error) {
+	network, local := "tcp", net.Addr(net.TCPAddrFromAddrPort(client))
+	if p == cluster.UDP {
+		network, local = "udp", net.UDPAddrFromAddrPort(client)
+	}
 	var conn net.Conn
-	err := h.Do(func() error {
-		family, level, opt := unix.AF_INET, unix.SOL_IP, unix.IP_TRANSPARENT
-		sa := func(a netip.AddrPort) unix.Sockaddr {
-			if a.Addr().Is6() {
-				return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
-			}
-			return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
-		}
-		if backend.Addr().Is6() {
-			family, level, opt = unix.AF_INET6, unix.SOL_IPV6, unix.IPV6_TRANSPARENT
-		}
-		kind := unix.SOCK_STREAM
-		if p == cluster.UDP {
-			kind = unix.SOCK_DGRAM
-		}
-		fd, err := unix.Socket(family, kind, 0)
-		if err != nil {
-			return err
-		}
-		f := os.NewFile(uintptr(fd), "x")
-		defer f.Close()
-		if err := unix.SetsockoptInt(fd, level, opt, 1); err != nil {
-			return err
-		}
-		if err := unix.Bind(fd, sa(client)); err != nil {
-			return err
-		}
-		tv := unix.Timeval{Usec: 500000}
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv); err != nil {
-			return err
-		}
-		if err := unix.Connect(fd, sa(backend)); err != nil {
-			return fmt.Errorf("connect: %w", err)
-		}
-		conn, err = net.FileConn(f)
+	err := h.Do(func() (err error) {
+		conn, err = (&net.Dialer{Timeout: 500 * time.Millisecond, LocalAddr: local, Control: setTransparent}).Dial(network, backend.String())
 		return err
 	})
 	if err != nil {
@@ -69,6 +40,17 @@ func asClient(h *lab.Host, p cluster.Protocol, client, backend netip.AddrPort) (
 	b := make([]byte, 200)
 	n, err := conn.Read(b)
 	return string(b[:n]), err
+}
+
+// setTransparent lets a socket have a foreign address.
+func setTransparent(network, _ string, raw syscall.RawConn) error {
+	level, opt := unix.SOL_IP, unix.IP_TRANSPARENT
+	if strings.HasSuffix(network, "6") {
+		level, opt = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	var err error
+	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, opt, 1) })
+	return errors.Join(failed, err)
 }
 
 // Pods on this node see the address of the client, and their replies reach the socket that has
