@@ -59,6 +59,7 @@ type Conn struct {
 	moves     map[string]*move     // into maps that no program uses yet
 	temporary []link.Link          // of programs that run only while entries move
 	entries   map[string]int       // number of entries of each table that was read
+	filter    filter               // of the addresses in the tables
 	exempts   func() error         // writes the exemptions of the last call before the maps were opened; may be nil
 }
 
@@ -90,7 +91,7 @@ func (c *Conn) Close() error {
 	for _, m := range c.maps {
 		failed = append(failed, m.Close())
 	}
-	c.maps = nil
+	c.maps, c.filter = nil, filter{}
 	return errors.Join(failed...)
 }
 
@@ -153,7 +154,12 @@ func (c *Conn) Write(ctx context.Context, steps []Step) error {
 	if err := c.open(); err != nil {
 		return err
 	}
-	return c.changeTables(func() error { return c.writeAll(ctx, steps) })
+	return c.changeTables(func() error {
+		if err := c.openFilter(); err != nil {
+			return err
+		}
+		return c.writeAll(ctx, steps)
+	})
 }
 
 func (c *Conn) writeAll(ctx context.Context, steps []Step) error {
@@ -182,18 +188,18 @@ func (c *Conn) write(s *Step) error {
 			return ErrNotFound
 		}
 		if err == nil {
-			c.addCount(name, -1)
+			err = c.counted(s.Key, -1)
 		}
 		return err
 	}
-	err := c.put(name, []byte(s.Data), []byte(s.Value))
+	err := c.put(s.Entry)
 	if !isFull(err) {
 		return err
 	}
 	if err := c.grow(name); err != nil {
 		return fmt.Errorf("make the map larger: %w", err)
 	}
-	return c.put(name, []byte(s.Data), []byte(s.Value))
+	return c.put(s.Entry)
 }
 
 // Remove removes what a Conn with these options has created, also if Open would fail. It does nothing if the folder is not on a

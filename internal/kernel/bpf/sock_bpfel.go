@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	sockMapAddressFilter   = "address_filter"
 	sockMapChosen          = "chosen"
 	sockMapClients         = "clients"
 	sockMapConnections     = "connections"
@@ -117,6 +118,7 @@ type sockProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockMapSpecs struct {
+	AddressFilter  *ebpf.MapSpec `ebpf:"address_filter"`
 	Chosen         *ebpf.MapSpec `ebpf:"chosen"`
 	Clients        *ebpf.MapSpec `ebpf:"clients"`
 	Connections    *ebpf.MapSpec `ebpf:"connections"`
@@ -172,6 +174,7 @@ func (o *sockObjects) Close() error {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockMaps struct {
+	AddressFilter  *ebpf.Map `ebpf:"address_filter"`
 	Chosen         *ebpf.Map `ebpf:"chosen"`
 	Clients        *ebpf.Map `ebpf:"clients"`
 	Connections    *ebpf.Map `ebpf:"connections"`
@@ -199,6 +202,7 @@ type sockMaps struct {
 
 func (m *sockMaps) Close() error {
 	return _SockClose(
+		m.AddressFilter,
 		m.Chosen,
 		m.Clients,
 		m.Connections,

@@ -46,6 +46,7 @@ type trial struct {
 	programs   *ebpf.Collection
 	links      []link.Link
 	top, group *group // programs are attached to top; the process is in group, which is below
+	addresses  filter
 }
 
 // trialSize is the size of the hashes of a trial. Maps of other types have their own.
@@ -72,7 +73,7 @@ func newTrial(o Options) (*trial, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the programs: %w", err)
 	}
-	t := &trial{opt: o, programs: programs}
+	t := &trial{opt: o, programs: programs, addresses: filter{programs.Maps[sockMapAddressFilter], map[uint32]int{}}}
 	if t.top, err = newGroup(o.Cgroup); err == nil {
 		t.group, err = t.top.below()
 	}
@@ -125,7 +126,11 @@ func (t *trial) addService(c check) error {
 		Slot{Pool: pool, Backend: c.backend}.Entry(), Member{pool, c.backend}.Entry(),
 		Frontend{At: c.service, Protocol: c.protocol, Clients: OfNode, Pool: pool, Count: 1}.Entry(),
 	} {
-		if err := put(t.programs.Maps[e.Table.String()], []byte(e.Data), []byte(e.Value)); err != nil {
+		err := put(t.programs.Maps[e.Table.String()], []byte(e.Data), []byte(e.Value))
+		if err == nil {
+			err = t.addresses.count(e.Key, 1)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", e, err)
 		}
 	}

@@ -65,6 +65,9 @@ func (n *node) fill(list []Entry) error {
 			return fmt.Errorf("%s: %w", e, err)
 		}
 	}
+	if err := n.conn.openFilter(); err != nil {
+		return err
+	}
 	return n.conn.attach()
 }
 

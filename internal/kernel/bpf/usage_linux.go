@@ -75,21 +75,22 @@ func newCells(size uint32, n int) any {
 }
 
 // put writes an entry, and counts a new one.
-func (c *Conn) put(name string, k, v []byte) error {
-	m := c.maps[name]
-	err := store(m, k, v, ebpf.UpdateNoExist)
+func (c *Conn) put(e Entry) error {
+	m := c.maps[e.Table.String()]
+	err := store(m, []byte(e.Data), []byte(e.Value), ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
-		return put(m, k, v)
+		return put(m, []byte(e.Data), []byte(e.Value))
 	}
 	if err == nil {
-		c.addCount(name, 1)
+		err = c.counted(e.Key, 1)
 	}
 	return err
 }
 
-// addCount adds to the number of entries of a map, if that is known.
-func (c *Conn) addCount(name string, n int) {
-	if _, known := c.entries[name]; known {
-		c.entries[name] += n
+// counted records that an entry was added (1) or removed (-1).
+func (c *Conn) counted(k Key, n int) error {
+	if _, known := c.entries[k.Table.String()]; known {
+		c.entries[k.Table.String()] += n
 	}
+	return c.filter.count(k, n)
 }

@@ -212,6 +212,16 @@ struct {
 	__type(value, __u32);
 } node_addrs SEC(".maps");
 
+// A filter for most addresses that are no Service's: a bit is set if frontends or node_addrs have an address with this bit.
+enum { filter_bits = 1 << 20 };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, filter_bits / 64);
+	__type(key, __u32);
+	__type(value, __u64);
+} address_filter SEC(".maps");
+
 // NodePorts, also those that are for packets: frontend keys with clients 0. Only the programs that bind read it.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -402,6 +412,13 @@ static always_inline struct address mapped(__u32 addr)
 	return a;
 }
 
+static always_inline __u32 mix(__u32 h)
+{
+	h = (h ^ (h >> 16)) * 0x85ebca6b;
+	h = (h ^ (h >> 13)) * 0xc2b2ae35;
+	return h ^ (h >> 16);
+}
+
 // number returns the only value of a map.
 static always_inline __u64 *number(void *map)
 {
@@ -420,6 +437,14 @@ static always_inline int has_member(const struct pool *p, const struct endpoint 
 {
 	struct member_key k = { .pool = *p, .backend = *backend };
 	return bpf_map_lookup_elem(&members, &k) != 0;
+}
+
+// may_serve reports whether an address may be one of a Service or of a NodePort. filterBit of filter_linux.go is the same.
+static always_inline int may_serve(const struct address *a)
+{
+	__u32 bit = mix(a->word[0] * 3 ^ a->word[1] * 5 ^ a->word[2] * 7 ^ a->word[3]) % filter_bits, i = bit / 64;
+	__u64 *word = bpf_map_lookup_elem(&address_filter, &i);
+	return word && *word >> bit % 64 & 1;
 }
 
 // frontend_of finds the frontend at an address; one of this node has those of NodePorts.
@@ -530,31 +555,14 @@ static always_inline struct client client_of(struct bpf_sock_addr *ctx)
 	return c;
 }
 
-// allowed finds the frontend of a connection, unless its socket or process makes it one for packets.
-static always_inline struct frontend *allowed(struct bpf_sock_addr *ctx, const struct endpoint *to, const struct client *c)
-{
-	struct frontend *f = frontend_of(to, ctx->protocol, c->kind);
-	return !f || is_bound(ctx) || is_exempt() ? 0 : f;
-}
-
-// is_known reports whether a client is the node or a known pod.
-static always_inline int is_known(struct client *c, const struct endpoint *to, const struct frontend *f)
-{
-	return c->kind == of_node || is_pod(c, to, f);
-}
-
-// decidable finds the frontend of a connection that can be decided here.
+// decidable finds the frontend of a connection that can be decided here: neither its socket nor its process makes it one for packets, and the
+// client is the node or a known pod.
 static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c)
 {
-	struct frontend *f = allowed(ctx, to, c);
-	return f && is_known(c, to, f) ? f : 0;
-}
-
-static always_inline __u32 mix(__u32 h)
-{
-	h = (h ^ (h >> 16)) * 0x85ebca6b;
-	h = (h ^ (h >> 13)) * 0xc2b2ae35;
-	return h ^ (h >> 16);
+	struct frontend *f = frontend_of(to, ctx->protocol, c->kind);
+	if (!f || is_bound(ctx) || is_exempt())
+		return 0;
+	return c->kind == of_node || is_pod(c, to, f) ? f : 0;
 }
 
 // hash_of returns the number of a client. clientHash of schedule.go is the same.
@@ -810,18 +818,18 @@ static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct end
 enum { unverified = 16 };
 static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
-	__u64 now = settled(); // before any map is read
-	struct client client = client_of(ctx);
-	struct frontend *f = allowed(ctx, to, &client);
-	if (!f)
+	if (!may_serve(&to->addr))
 		return 0;
+	__u64 now = settled(); // before any other map is read
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *to, .protocol = IPPROTO_UDP };
 	struct choice *last = bpf_map_lookup_elem(&chosen, &k);
 	if (last && now && last->generation == now && ++last->repeats % unverified) {
 		*backend = last->backend;
-		return 1;
+		return !is_bound(ctx) && !is_exempt();
 	}
-	if (!is_known(&client, to, f))
+	struct client client = client_of(ctx);
+	struct frontend *f = decidable(ctx, to, &client);
+	if (!f)
 		return 0;
 	if (last && has_member(&f->pool, &last->backend)) {
 		*backend = last->backend;
