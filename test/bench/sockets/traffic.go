@@ -62,29 +62,6 @@ func openSocket(kind int) (int, error) {
 	return fd, nil
 }
 
-// read reads from a socket. A signal of the Go runtime interrupts calls that time out (signal(7)).
-func read(fd int, buffer []byte) (int, error) {
-	return again(func() (int, error) { return unix.Read(fd, buffer) })
-}
-
-// receive returns the size and the source of a datagram.
-func receive(fd int, buffer []byte) (n int, from unix.Sockaddr, err error) {
-	n, err = again(func() (n int, err error) {
-		n, from, err = unix.Recvfrom(fd, buffer, 0)
-		return n, err
-	})
-	return n, from, err
-}
-
-// again calls a function until no signal interrupts it.
-func again(call func() (int, error)) (int, error) {
-	for {
-		if n, err := call(); !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
-}
-
 func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
 }
@@ -135,24 +112,12 @@ func eachConnection(w way, n int, call func(unix.Sockaddr) (time.Duration, error
 	return b, errors.Join(err, w.server(func() error { return w.drain(n) }))
 }
 
-// accept returns the next connection.
-func (s *side) accept() (int, error) {
-	fd, err := again(func() (int, error) {
-		fd, _, err := unix.Accept4(s.listener, unix.SOCK_CLOEXEC)
-		return fd, err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("accept: %w", err)
-	}
-	return fd, nil
-}
-
 // drain accepts and closes n connections.
 func (s *side) drain(n int) error {
 	for range n {
-		fd, err := s.accept()
+		fd, _, err := unix.Accept4(s.listener, unix.SOCK_CLOEXEC)
 		if err != nil {
-			return err
+			return fmt.Errorf("accept: %w", err)
 		}
 		_ = unix.Close(fd) // the client has reset it
 	}
@@ -179,9 +144,9 @@ func (w way) connected(client, server func(fd int) error) error {
 		}
 		return errors.Join(err, reset(fd))
 	}, func() error {
-		fd, err := w.accept()
+		fd, _, err := unix.Accept4(w.listener, unix.SOCK_CLOEXEC)
 		if err != nil {
-			return err
+			return fmt.Errorf("accept: %w", err)
 		}
 		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1), server(fd))
 		return errors.Join(err, unix.Close(fd))
@@ -213,9 +178,9 @@ func firsts(w way, o options) (b batch, err error) {
 		})
 	}, func() error {
 		return repeat(o.calls, func(buffer []byte) error {
-			fd, err := w.accept()
+			fd, _, err := unix.Accept4(w.listener, unix.SOCK_CLOEXEC)
 			if err != nil {
-				return err
+				return fmt.Errorf("accept: %w", err)
 			}
 			return errors.Join(reply(fd, buffer), unix.Close(fd))
 		})
@@ -249,14 +214,14 @@ func ask(fd int, buffer []byte) error {
 	if _, err := unix.Write(fd, buffer); err != nil {
 		return fmt.Errorf("send a request: %w", err)
 	}
-	if n, err := read(fd, buffer); err != nil || n != len(buffer) {
+	if n, err := unix.Read(fd, buffer); err != nil || n != len(buffer) {
 		return fmt.Errorf("read a response: %d bytes, %w", n, err)
 	}
 	return nil
 }
 
 func reply(fd int, buffer []byte) error {
-	if n, err := read(fd, buffer); err != nil || n != len(buffer) {
+	if n, err := unix.Read(fd, buffer); err != nil || n != len(buffer) {
 		return fmt.Errorf("read a request: %d bytes, %w", n, err)
 	}
 	if _, err := unix.Write(fd, buffer); err != nil {
@@ -271,13 +236,13 @@ func streams(w way, o options) (b batch, err error) {
 		buffer := make([]byte, streamBuffer)
 		began := time.Now()
 		for left := o.stream; left > 0; {
-			n, err := again(func() (int, error) { return unix.Write(fd, buffer[:min(left, len(buffer))]) })
+			n, err := unix.Write(fd, buffer[:min(left, len(buffer))])
 			if err != nil {
 				return fmt.Errorf("send: %w", err)
 			}
 			left -= n
 		}
-		if _, err := read(fd, buffer); err != nil {
+		if _, err := unix.Read(fd, buffer); err != nil {
 			return fmt.Errorf("read the confirmation: %w", err)
 		}
 		b.rate = float64(o.stream) / time.Since(began).Seconds()
@@ -285,7 +250,7 @@ func streams(w way, o options) (b batch, err error) {
 	}, func(fd int) error {
 		buffer := make([]byte, streamBuffer)
 		for left := o.stream; left > 0; {
-			n, err := read(fd, buffer)
+			n, err := unix.Read(fd, buffer)
 			if err != nil || n == 0 {
 				return fmt.Errorf("receive: %d bytes are missing, %w", left, err)
 			}
@@ -311,7 +276,7 @@ func datagramsUnconnected(w way, o options) (batch, error) {
 			if err := unix.Sendto(fd, buffer, 0, to); err != nil {
 				return fmt.Errorf("send a request: %w", err)
 			}
-			if n, _, err := receive(fd, buffer); err != nil || n != len(buffer) {
+			if n, _, err := unix.Recvfrom(fd, buffer, 0); err != nil || n != len(buffer) {
 				return fmt.Errorf("read a response: %d bytes, %w", n, err)
 			}
 			return nil
@@ -333,7 +298,7 @@ func datagrams(w way, n int, prepare func(fd int) (func([]byte) error, error)) (
 		return errors.Join(err, unix.Close(fd))
 	}, func() error {
 		return repeat(n, func(buffer []byte) error {
-			n, from, err := receive(w.datagrams, buffer)
+			n, from, err := unix.Recvfrom(w.datagrams, buffer, 0)
 			if err != nil {
 				return fmt.Errorf("read a request: %w", err)
 			}
