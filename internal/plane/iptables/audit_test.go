@@ -66,8 +66,9 @@ func (a *audit) check() error {
 		if len(states) < 3 {
 			continue // no intermediate state
 		}
+		changed := changedChains(states)
 		for _, pk := range a.probes(f.ip, states[0], states[len(states)-1]) {
-			if err := a.follow(pk, states); err != nil {
+			if err := a.follow(pk, states, changed); err != nil {
 				return err
 			}
 		}
@@ -92,7 +93,7 @@ func (s state) equal(o state) bool {
 	})
 }
 
-func (a *audit) follow(pk packet, states []state) error {
+func (a *audit) follow(pk packet, states []state, changed []map[string]bool) error {
 	before, ownerBefore := a.walker.outcome(states[0], pk)
 	after, ownerAfter := a.walker.outcome(states[len(states)-1], pk)
 	if partial(after) {
@@ -101,14 +102,13 @@ func (a *audit) follow(pk packet, states []state) error {
 	if ownerBefore != "" && ownerAfter != "" && ownerBefore != ownerAfter {
 		return nil // for a moment no Service may have the frontend
 	}
-	for i, s := range states[1:] {
-		now, _ := a.walker.outcome(s, pk)
+	for i, now := range a.walker.outcomes(states, changed, pk) {
 		switch {
 		case now == before, now == after:
 		case now == "refused" && before == "untouched":
 		case after == "untouched" && !partial(now):
 		default:
-			return fmt.Errorf("after COMMIT %d of %d, the outcome for %s is\n%s\nbefore\n%s\nat the end\n%s", i+1, len(states)-1, pk, now, before, after)
+			return fmt.Errorf("after COMMIT %d of %d, the outcome for %s is\n%s\nbefore\n%s\nat the end\n%s", i, len(states)-1, pk, now, before, after)
 		}
 	}
 	return nil

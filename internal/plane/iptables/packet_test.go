@@ -48,13 +48,14 @@ type parsed struct {
 
 // walker follows packets through rules. It caches parsed rules.
 type walker struct {
-	known map[string]*parsed
-	local func(netip.Addr) bool
+	known   map[string]*parsed
+	visited map[string]bool // the names of the chains, also of missing ones, since outcomes has cleared it
+	local   func(netip.Addr) bool
 }
 
 func newWalker() *walker {
 	nodes := nodeAddrs()
-	return &walker{known: map[string]*parsed{}, local: func(a netip.Addr) bool {
+	return &walker{known: map[string]*parsed{}, visited: map[string]bool{}, local: func(a netip.Addr) bool {
 		return slices.Contains(nodes, a)
 	}}
 }
@@ -177,6 +178,7 @@ type end struct {
 func (w *walker) chain(table iptables.Chains, name string, pk packet) []end {
 	ways := []packet{pk}
 	var ends []end
+	w.visited[name] = true
 	for _, text := range table[name].Rules {
 		r := w.rule(text)
 		if r.unrecognised != "" {
@@ -227,6 +229,7 @@ func (w *walker) target(table iptables.Chains, r *parsed, pk packet) []end {
 		return []end{{packet: pk, verdict: "RETURN"}}
 	}
 	if _, there := table[r.target]; !there {
+		w.visited[r.target] = true
 		return []end{{pk, r.target}}
 	}
 	ends := w.chain(table, r.target, pk)
@@ -265,6 +268,51 @@ func (w *walker) outcome(s state, pk packet) (outcome, owner string) {
 	}
 	slices.Sort(words)
 	return strings.Join(slices.Compact(words), ", "), owner
+}
+
+// outcomes returns the outcome for a packet in each of several successive states. It follows the packet again only if a chain on its way has
+// changed.
+func (w *walker) outcomes(states []state, changed []map[string]bool, pk packet) []string {
+	list := make([]string, len(states))
+	for i, s := range states {
+		if i > 0 && !overlap(changed[i], w.visited) {
+			list[i] = list[i-1]
+			continue
+		}
+		clear(w.visited)
+		list[i], _ = w.outcome(s, pk)
+	}
+	return list
+}
+
+func overlap(a, b map[string]bool) bool {
+	for name := range a {
+		if b[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// changedChains returns the names of the chains that differ from those of the state before, by state.
+func changedChains(states []state) []map[string]bool {
+	list := make([]map[string]bool, len(states))
+	for i := range states {
+		list[i] = map[string]bool{}
+		if i == 0 {
+			continue
+		}
+		for _, of := range [][2]state{{states[i-1], states[i]}, {states[i], states[i-1]}} {
+			for table, chains := range of[0] {
+				for name, c := range chains {
+					if d, there := of[1][table][name]; !there || !slices.Equal(c.Rules, d.Rules) {
+						list[i][name] = true
+					}
+				}
+			}
+		}
+	}
+	return list
 }
 
 func filterHook(hook string, local bool) string {
