@@ -53,6 +53,7 @@ type Fake struct {
 	mu        sync.Mutex
 	networks  map[string]hns.Network // by name
 	endpoints map[string]hns.Endpoint
+	owners    map[place]string // IDs of endpoints
 	balancers map[string]hns.LoadBalancer
 	last      int // number of the last ID
 	requests  []Request
@@ -65,7 +66,7 @@ type Fake struct {
 func New(network hns.Network) *Fake {
 	f := &Fake{
 		Version:  hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true},
-		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, balancers: map[string]hns.LoadBalancer{},
+		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, owners: map[place]string{}, balancers: map[string]hns.LoadBalancer{},
 	}
 	f.AddNetwork(network)
 	return f
@@ -180,12 +181,9 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error)
 	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), func(n hns.Network) bool { return n.ID == e.Network }) {
 		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNoNetwork)
 	}
-	for _, other := range f.endpoints {
-		for _, a := range e.Addrs {
-			shared := f.SharedAddrs && other.Remote != e.Remote
-			if other.Network == e.Network && !shared && slices.Contains(other.Addrs, a) {
-				return "", fmt.Errorf("endpoint %s has the address %s already", other.ID, a)
-			}
+	for _, p := range f.places(e) {
+		if id, taken := f.owners[p]; taken {
+			return "", fmt.Errorf("endpoint %s has the address %s already", id, p.addr)
 		}
 	}
 	if err := f.write(fmt.Sprintf("create endpoint %s", e.Addrs)); err != nil {
@@ -193,7 +191,31 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error)
 	}
 	e.ID = f.id()
 	f.endpoints[e.ID] = e
+	for _, p := range f.places(e) {
+		f.owners[p] = e.ID
+	}
 	return e.ID, nil
+}
+
+// place is an address that one endpoint can have.
+type place struct {
+	network string
+	addr    netip.Addr
+	remote  bool
+}
+
+func (f *Fake) places(e hns.Endpoint) (list []place) {
+	for _, a := range e.Addrs {
+		list = append(list, place{e.Network, a, e.Remote && f.SharedAddrs})
+	}
+	return list
+}
+
+func (f *Fake) forget(id string) {
+	for _, p := range f.places(f.endpoints[id]) {
+		delete(f.owners, p)
+	}
+	delete(f.endpoints, id)
 }
 
 // DeleteEndpoint deletes an endpoint to which no load balancer refers.
@@ -213,7 +235,7 @@ func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
 	if err := f.write(fmt.Sprintf("delete endpoint %s", e.Addrs)); err != nil {
 		return err
 	}
-	delete(f.endpoints, id)
+	f.forget(id)
 	return nil
 }
 
@@ -221,7 +243,7 @@ func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
 func (f *Fake) KillEndpoint(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.endpoints, id)
+	f.forget(id)
 	for at, l := range f.balancers {
 		l.Endpoints = slices.DeleteFunc(slices.Clone(l.Endpoints), func(e string) bool { return e == id })
 		f.balancers[at] = l
