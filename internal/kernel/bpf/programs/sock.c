@@ -695,19 +695,17 @@ static always_inline void burden(const struct frontend *f, __u64 socket, const s
 		__sync_fetch_and_add(n, 1);
 }
 
-// remember notes the connection of a TCP socket.
-static always_inline void remember(__u64 socket, const struct endpoint *service, const struct endpoint *backend, const struct pool *pool, __u64 netns)
+// fetch finds the place of a TCP socket in connections. It reads the place, which no processor has in its cache: the memory answers while the
+// program goes on.
+static always_inline struct connected *fetch(__u64 socket)
 {
 	__u32 i = socket % newest;
-	struct connected *c = bpf_map_lookup_elem(&connections, &i);
-	if (!c)
-		return;
-	c->socket = 0; // until all of it is there
-	c->backend = *backend;
-	c->service = *service;
-	c->pool = *pool;
-	c->netns = netns;
-	c->socket = socket;
+	volatile struct connected *c = bpf_map_lookup_elem(&connections, &i);
+	if (c) {
+		(void)c->socket;
+		(void)c->netns;
+	}
+	return (struct connected *)c;
 }
 
 // present returns the numbers of changes. The generation is 0 while user space changes the tables.
@@ -800,14 +798,20 @@ static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint
 // connect_tcp chooses a backend for a connection, and returns 0 if the packet plane must.
 static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
+	__u64 socket = bpf_get_socket_cookie(ctx);
+	struct connected *c = fetch(socket);
 	struct client client = client_of(ctx);
 	struct frontend f;
 	int decided = decide(ctx, to, &client, &f, backend);
-	if (!decided || (decided == its_frontend && !choose(&f, to, IPPROTO_TCP, &client, backend)))
+	if (!c || !decided || (decided == its_frontend && !choose(&f, to, IPPROTO_TCP, &client, backend)))
 		return 0;
+	c->socket = 0; // until all of it is there
+	c->backend = *backend;
+	c->service = *to;
+	c->pool = f.pool;
+	c->netns = client.netns;
+	c->socket = socket;
 	count(&f.pool);
-	__u64 socket = bpf_get_socket_cookie(ctx);
-	remember(socket, to, backend, &f.pool, client.netns);
 	burden(&f, socket, backend);
 	return 1;
 }
