@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
@@ -19,6 +20,9 @@ func Try(o Options) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(o.Dir), &stat); err != nil || stat.Type != unix.BPF_FS_MAGIC {
 		return fmt.Errorf("%w at %s", ErrNoBPFFS, filepath.Dir(o.Dir))
+	}
+	if err := unix.Access(filepath.Dir(o.Dir), unix.W_OK); err != nil { // a read-only mount
+		return &fs.PathError{Op: "write", Path: filepath.Dir(o.Dir), Err: err}
 	}
 	if err := unix.Statfs(o.Cgroup, &stat); err != nil || stat.Type != unix.CGROUP2_SUPER_MAGIC {
 		return fmt.Errorf("%w at %s", ErrNoCgroup, o.Cgroup)

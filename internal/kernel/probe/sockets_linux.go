@@ -30,7 +30,7 @@ func SocketsError(err error) error {
 	case errors.Is(err, bpf.ErrNoCgroup):
 		return fmt.Errorf("%w: programs have nothing to be attached to (%w): mount it with: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified, or name the folder with --cgroup-root", ErrFeature, err)
 	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%w: programs for sockets need the capabilities CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN before Linux 5.8, and a cgroup file system that is writable: run as root, or grant them (%w)", ErrPrivilege, err)
+		return fmt.Errorf("%w: programs for sockets need the capabilities CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN before Linux 5.8, and a bpffs and a cgroup file system that are writable: run as root, or grant them (%w)", ErrPrivilege, err)
 	}
 	if failed, is := errors.AsType[*ebpf.VerifierError](err); is {
 		return fmt.Errorf("%w: the kernel does not accept the programs for sockets: use Linux 5.15 or newer with CONFIG_CGROUP_BPF (%w)", ErrFeature, failed)

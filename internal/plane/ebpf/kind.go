@@ -41,6 +41,7 @@ func Kind(packets plane.Kind) plane.Kind {
 		}
 		if err != nil {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
+			removeEarlier(ctx, s)
 			return alone(packets, on), done()
 		}
 		opened, err := open(s, on, withUDP(ctx, s, o))
@@ -52,6 +53,18 @@ func Kind(packets plane.Kind) plane.Kind {
 	}
 	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) { return remove(ctx, s) } // the packet plane removes its own
 	return k
+}
+
+// removeEarlier removes programs and maps of an earlier run, which nothing updates while the packet plane serves alone: the programs
+// would send connections to backends that are gone.
+func removeEarlier(ctx context.Context, s plane.Setup) {
+	removed, err := remove(ctx, s)
+	if err != nil {
+		s.Log.Error("Programs of an earlier run still balance sockets, to backends that may be gone; remove them with --cleanup", "error", err)
+	}
+	for _, what := range removed {
+		s.Log.Info("Removed what an earlier run left: " + what)
+	}
 }
 
 // alone returns the packet plane without programs above it, whose facts are those of the mode as well.

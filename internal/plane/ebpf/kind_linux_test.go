@@ -30,10 +30,11 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 		at   config.EBPF
 		want string
 	}{
-		"no bpffs":      {config.EBPF{Dir: "/run/sluice", Cgroup: good.Cgroup}, "mount it with: mount -t bpf bpf /sys/fs/bpf"},
-		"not a cgroup":  {config.EBPF{Dir: good.Dir, Cgroup: "/run"}, "name the folder with --cgroup-root"},
-		"read-only":     {config.EBPF{Dir: good.Dir, Cgroup: readOnly(t, good.Cgroup)}, "a cgroup file system that is writable"},
-		"no such group": {config.EBPF{Dir: good.Dir, Cgroup: good.Cgroup + "/none"}, "name the folder with --cgroup-root"},
+		"no bpffs":       {config.EBPF{Dir: "/run/sluice", Cgroup: good.Cgroup}, "mount it with: mount -t bpf bpf /sys/fs/bpf"},
+		"not a cgroup":   {config.EBPF{Dir: good.Dir, Cgroup: "/run"}, "name the folder with --cgroup-root"},
+		"read-only":      {config.EBPF{Dir: good.Dir, Cgroup: readOnly(t, good.Cgroup)}, "a cgroup file system that are writable"},
+		"read-only pins": {config.EBPF{Dir: filepath.Join(readOnly(t, filepath.Dir(good.Dir)), "sluice"), Cgroup: good.Cgroup}, "a bpffs and a cgroup file system that are writable"},
+		"no such group":  {config.EBPF{Dir: good.Dir, Cgroup: good.Cgroup + "/none"}, "name the folder with --cgroup-root"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer

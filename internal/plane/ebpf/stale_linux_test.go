@@ -1,0 +1,71 @@
+package ebpf_test
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// If the packet plane serves alone, because the self-test fails, programs of an earlier run do not send connections to backends
+// that nothing updates any more.
+func TestProgramsOfAnEarlierRunEndIfPacketsServeAlone(t *testing.T) {
+	kerneltest.NeedPrograms(t)
+	at := config.EBPF{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t)}
+	ns := kerneltest.Namespace(t)
+	conn, err := bpf.Open(bpf.Options{Dir: at.Dir, Cgroup: at.Cgroup, NetNS: ns, ConnectedUDP: bpf.Everywhere})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l net.Listener
+	kerneltest.Do(t, ns, func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:8080")
+		return err
+	})
+	t.Cleanup(func() { _ = l.Close() }) // nothing was written to it
+	pool, backend := bpf.Pool{1}, netip.MustParseAddrPort("127.0.0.1:8080")
+	steps := []bpf.Step{
+		{Entry: bpf.Slot{Pool: pool, Backend: backend, Weight: 1}.Entry()},
+		{Entry: bpf.Frontend{At: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: unix.IPPROTO_TCP, Clients: bpf.OfNode, Pool: pool, Count: 1}.Entry()},
+		{Entry: bpf.Entry{Key: bpf.Key{Table: bpf.Programs}, Value: conn.Version()}},
+	}
+	if err := conn.Write(t.Context(), steps); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil { // the first run ends
+		t.Fatal(err)
+	}
+	inside := lab.Inside(t, at.Cgroup, ns)
+	connect := func() error {
+		return inside(func() error {
+			c, err := net.DialTimeout("tcp", "10.96.0.1:80", time.Second)
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		})
+	}
+	if err := connect(); err != nil {
+		t.Fatalf("the first run does not balance: %v", err)
+	}
+	fails := filepath.Join(t.TempDir(), "fails")
+	if err := os.WriteFile(fails, []byte("#!/bin/sh\necho broken\necho done\n"), 0o755); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	openWith(t, plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}, Self: fails}, &log)
+	if err := connect(); err == nil {
+		t.Errorf("programs of the first run still send connections to its backends; the log is %s", &log)
+	}
+}
