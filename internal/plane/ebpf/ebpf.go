@@ -50,7 +50,8 @@ type Plane struct {
 	ledger *ledger.Ledger[key, string]
 	room   int // maximum number of steps of one write
 
-	seen bpf.State // read by Refresh; nil once Plan has used it
+	seen   bpf.State // read by Refresh; nil once Plan has used it
+	unread error     // why Refresh could not read it; nil once Plan has used it
 }
 
 const defaultRoom = 1 << 14
@@ -60,19 +61,23 @@ func New(k Kernel, opt Options) *Plane {
 	return &Plane{kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom}
 }
 
-// Refresh reads the maps, and refreshes the plane beneath.
+// Refresh reads the maps, and refreshes the plane beneath. If the maps cannot be read, the next Plan writes the rules only, and its Apply
+// returns the error.
 func (p *Plane) Refresh(ctx context.Context) error {
+	p.seen, p.unread = nil, nil
 	seen, err := p.kernel.Read(ctx)
-	if err != nil {
-		return fmt.Errorf("read the maps: %w", err)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	p.seen = seen
+	if p.seen = seen; err != nil {
+		p.unread = fmt.Errorf("read the maps: %w", err)
+	}
 	return p.opt.Packets.Refresh(ctx)
 }
 
 // Discard implements plane.Discarder.
 func (p *Plane) Discard() {
-	p.seen = nil
+	p.seen, p.unread = nil, nil
 	if d, does := p.opt.Packets.(plane.Discarder); does {
 		d.Discard()
 	}
@@ -99,6 +104,7 @@ type Plan struct {
 	packets plane.Plan
 	ramps   ramps
 	ramp    func([]bpf.Member, time.Duration) error
+	unread  error // the maps could not be read: only rules are written
 }
 
 // Plan computes the steps for a change. After a Refresh it compares all entries.
@@ -106,14 +112,18 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // a Plan has no Left
 	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp}
 	w := writer{p.kernel, p.room}
-	if p.seen != nil {
+	switch {
+	case p.unread != nil:
+		plan.Plan, plan.unread = p.ledger.Change(w), p.unread
+		p.unread = nil
+	case p.seen != nil:
 		plan.Plan = p.ledger.Compare(w, newListing(p.seen))
 		p.seen = nil
 		plan.Host(nil, p.host(&change.Table.Host))
 		for _, name := range change.Table.Order() {
 			plan.Service(name, nil, p.render(change.InKernel(name)))
 		}
-	} else {
+	default:
 		plan.Plan = p.ledger.Change(w)
 		if change.OldHost != nil {
 			plan.Host(p.host(change.OldHost), p.host(&change.Table.Host))
@@ -144,6 +154,9 @@ func (p *Plan) Apply(ctx context.Context) error {
 	refused := plane.Refused{}
 	if err := refused.Merge(p.packets.Apply(ctx)); err != nil {
 		return err
+	}
+	if p.unread != nil {
+		return p.unread
 	}
 	for window, backends := range p.ramps { // before slots refer to them
 		if err := p.ramp(backends, window); err != nil {
