@@ -125,17 +125,33 @@ func destroyOf(family, protocol uint8, want map[uint64]netip.AddrPort) (n int, e
 	if err != nil {
 		return 0, fmt.Errorf("list sockets: %w", err)
 	}
+	return destroyFound(found)
+}
+
+// mostRounds bounds the attempts of destroyFound: it destroys so many sockets that have the same addresses and ports.
+const mostRounds = 16
+
+// destroyFound destroys sockets, and returns how many. The kernel finds a socket by its addresses and ports, and then compares the cookie. So
+// of several sockets that share them it finds one, until that is destroyed.
+func destroyFound(found []*request) (n int, err error) {
 	var failed []error
-	for _, r := range found {
-		kill := nl.NewNetlinkRequest(unix.SOCK_DESTROY, unix.NLM_F_ACK)
-		kill.AddData(r)
-		switch _, err := kill.Execute(unix.NETLINK_INET_DIAG, 0); {
-		case err == nil:
-			n++
-		case errors.Is(err, unix.ENOENT): // it is closed
-		default:
-			failed = append(failed, fmt.Errorf("destroy a socket: %w", err))
+	for round, progress := 0, true; progress && len(found) > 0 && round < mostRounds; round++ {
+		var hidden []*request
+		progress = false
+		for _, r := range found {
+			kill := nl.NewNetlinkRequest(unix.SOCK_DESTROY, unix.NLM_F_ACK)
+			kill.AddData(r)
+			switch _, err := kill.Execute(unix.NETLINK_INET_DIAG, 0); {
+			case err == nil:
+				n++
+				progress = true
+			case errors.Is(err, unix.ENOENT): // it is closed, or another one is found
+				hidden = append(hidden, r)
+			default:
+				failed = append(failed, fmt.Errorf("destroy a socket: %w", err))
+			}
 		}
+		found = hidden
 	}
 	return n, errors.Join(failed...)
 }
