@@ -214,7 +214,7 @@ func Remove(ctx context.Context, o Options) ([]string, error) {
 
 // Remove detaches the programs and deletes all maps. Sockets still receive the answers to datagrams that they sent before.
 func (c *Conn) Remove(ctx context.Context) ([]string, error) {
-	if err := c.Close(); err != nil {
+	if err := errors.Join(c.Close(), verifyOwner(c.opt.Dir)); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()

@@ -121,7 +121,30 @@ func (c *Conn) open() error {
 	return nil
 }
 
+// verifyOwner returns an error if other users can change a folder, as one of them may have created it: all users may create folders on
+// a bpffs that is mounted without options. A folder that is missing is no error.
+func verifyOwner(dir string) error {
+	var stat unix.Stat_t
+	err := unix.Lstat(dir, &stat)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && (stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0) {
+		err = fmt.Errorf("another user may change it; remove it, or use another folder: %w", unix.EPERM)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "use", Path: dir, Err: err}
+	}
+	return nil
+}
+
 func (c *Conn) makeDirs() error {
+	if err := os.MkdirAll(c.opt.Dir, 0o700); err != nil {
+		return fmt.Errorf("make a folder for maps: %w", err)
+	}
+	if err := verifyOwner(c.opt.Dir); err != nil {
+		return err
+	}
 	for _, dir := range c.build.dirs() {
 		if err := os.MkdirAll(filepath.Join(c.opt.Dir, dir), 0o700); err != nil {
 			return fmt.Errorf("make a folder for maps: %w", err)

@@ -24,6 +24,9 @@ func Try(o Options) error {
 	if err := unix.Access(filepath.Dir(o.Dir), unix.W_OK); err != nil { // a read-only mount
 		return &fs.PathError{Op: "write", Path: filepath.Dir(o.Dir), Err: err}
 	}
+	if err := verifyOwner(o.Dir); err != nil {
+		return err
+	}
 	if err := unix.Statfs(o.Cgroup, &stat); err != nil || stat.Type != unix.CGROUP2_SUPER_MAGIC {
 		return fmt.Errorf("%w at %s", ErrNoCgroup, o.Cgroup)
 	}
