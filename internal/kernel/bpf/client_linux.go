@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -104,11 +105,15 @@ func exchange(service netip.AddrPort) error {
 		return err
 	}
 	var from net.Addr
-	err = verifyAnswer(conn, func(b []byte) (n int, err error) { n, from, err = conn.ReadFrom(b); return n, err })
-	if err == nil && from.String() != service.String() {
-		err = fmt.Errorf("the reply seems to come from %s", from)
+	for end := time.Now().Add(clientTimeout); ; { // other programs may send datagrams to the port
+		err = verifyAnswer(conn, func(b []byte) (n int, err error) { n, from, err = conn.ReadFrom(b); return n, err })
+		if err == nil && from.String() != service.String() {
+			err = fmt.Errorf("the reply seems to come from %s", from)
+		}
+		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(end) {
+			return err
+		}
 	}
-	return err
 }
 
 // stayNear sets the options of a socket whose packets reach the first router at most if the socket is not balanced.
