@@ -7,6 +7,7 @@ package sockets
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -47,11 +48,14 @@ type Follower struct {
 	ports   map[bpf.Pool]*route.Port
 	due     map[uint8]time.Time // the next pass, by protocol
 	again   map[uint8]time.Time // the pass after the next one, by protocol
+
+	// since is when endpoints of TCP were removed, in the last secondPass. They may come back.
+	since map[bpf.Member]time.Time
 }
 
 // New returns a Follower without any Service.
 func New(opt Options) *Follower {
-	return &Follower{opt: opt, wake: make(chan struct{}, 1), ports: map[bpf.Pool]*route.Port{}, due: map[uint8]time.Time{}, again: map[uint8]time.Time{}}
+	return &Follower{opt: opt, wake: make(chan struct{}, 1), ports: map[bpf.Pool]*route.Port{}, due: map[uint8]time.Time{}, again: map[uint8]time.Time{}, since: map[bpf.Member]time.Time{}}
 }
 
 // Applied queues passes if a change has removed backends. The first change, after the start, always queues passes.
@@ -70,12 +74,12 @@ func (f *Follower) Applied(change route.Change) {
 		})
 	}
 	for _, t := range change.Touched {
-		f.each(t.New, func(id bpf.Pool, p *route.Port) { f.ports[id] = p })
-	}
-	for _, o := range gone {
-		lost[o.port.Protocol] = lost[o.port.Protocol] || f.lost(o)
+		f.each(t.New, f.add)
 	}
 	now := time.Now()
+	for _, o := range gone {
+		lost[o.port.Protocol] = f.lost(o, now) || lost[o.port.Protocol]
+	}
 	if lost[cluster.UDP] {
 		f.queue(uint8(cluster.UDP), now)
 		f.again[uint8(cluster.UDP)] = now.Add(secondPass)
@@ -91,14 +95,29 @@ type old struct {
 	port *route.Port
 }
 
-// lost reports whether a socket of the pool may have to be destroyed.
-func (f *Follower) lost(o old) bool {
+// add adds a pool, whose backends may have been removed before.
+func (f *Follower) add(id bpf.Pool, p *route.Port) {
+	f.ports[id] = p
+	if len(f.since) == 0 || p.Protocol != cluster.TCP {
+		return
+	}
+	for _, b := range keptBackends(p) {
+		delete(f.since, bpf.Member{Pool: id, Backend: b})
+	}
+}
+
+// lost reports whether a socket of the pool may have to be destroyed, and records since when.
+func (f *Follower) lost(o old, now time.Time) (some bool) {
 	for _, b := range keptBackends(o.port) {
-		if f.stale(o.pool, uint8(o.port.Protocol), b) {
-			return true
+		if !f.stale(o.pool, uint8(o.port.Protocol), b) {
+			continue
+		}
+		some = true
+		if o.port.Protocol == cluster.TCP {
+			f.since[bpf.Member{Pool: o.pool, Backend: b}] = now
 		}
 	}
-	return false
+	return some
 }
 
 // keptBackends returns the backends whose sockets stay.
@@ -234,8 +253,10 @@ func (f *Follower) pass(ctx context.Context, protocols []uint8) error {
 func (f *Follower) choose(protocol uint8, all []bpf.Socket) (list []sockdiag.Socket) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	maps.DeleteFunc(f.since, func(_ bpf.Member, at time.Time) bool { return time.Since(at) >= secondPass })
 	for _, s := range all {
-		if f.stale(s.Pool, protocol, s.Backend) {
+		_, recently := f.since[bpf.Member{Pool: s.Pool, Backend: s.Backend}]
+		if f.stale(s.Pool, protocol, s.Backend) && !(recently && protocol == uint8(cluster.TCP)) {
 			list = append(list, sockdiag.Socket{Cookie: s.Socket, NetNS: s.NetNS, Protocol: protocol, Peer: s.Backend})
 		}
 	}
