@@ -63,6 +63,11 @@ func (f *Follower) Applied(change route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	lost := map[cluster.Protocol]bool{cluster.TCP: !f.started, cluster.UDP: !f.started}
+	if !f.started && change.Table != nil { // those that the kernel refuses are not in Touched, but programs balance them
+		for _, svc := range change.Table.Services {
+			f.each(svc, f.add)
+		}
+	}
 	f.started = true
 	var gone []old
 	for _, t := range change.Touched {
