@@ -109,7 +109,7 @@ func (c *Conn) attach() error {
 	if err := errors.Join(c.recount(), c.pinMaps(), c.tidy()); err != nil {
 		return err
 	}
-	return errors.Join(c.detachTemporary(), c.closeMoves())
+	return errors.Join(c.detachTemporary(), c.closeMoves(), c.detachOthers())
 }
 
 func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {

@@ -3,6 +3,7 @@ package ebpf
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 
@@ -41,7 +42,7 @@ func Kind(packets plane.Kind) plane.Kind {
 		}
 		if err != nil {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
-			removeEarlier(ctx, s)
+			removeEarlier(ctx, s, o)
 			return alone(packets, on), done()
 		}
 		opened, err := open(s, on, withUDP(ctx, s, o))
@@ -57,10 +58,16 @@ func Kind(packets plane.Kind) plane.Kind {
 
 // removeEarlier removes programs and maps of an earlier run, which nothing updates while the packet plane serves alone: the programs
 // would send connections to backends that are gone.
-func removeEarlier(ctx context.Context, s plane.Setup) {
+func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 	removed, err := remove(ctx, s)
+	if o.Cgroup != "" && err == nil { // they may be pinned elsewhere
+		var n int
+		if n, err = bpf.DetachStrays(o.Cgroup); n > 0 {
+			removed = append(removed, fmt.Sprintf("%d programs of sockets that are pinned elsewhere", n))
+		}
+	}
 	if err != nil {
-		s.Log.Error("Programs of an earlier run still balance sockets, to backends that may be gone; remove them with --cleanup", "error", err)
+		s.Log.Error("Programs of an earlier run may still balance sockets, to backends that are gone; remove them with --cleanup", "error", err)
 	}
 	for _, what := range removed {
 		s.Log.Info("Removed what an earlier run left: " + what)
