@@ -27,24 +27,36 @@ func tableSize(backends int) int {
 func maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
 	table := make([]netip.AddrPort, tableSize(len(backends)))
 	permutations := make([]permutation, len(backends))
-	most := 0
+	weights := bounded(backends, weight)
 	for i, b := range backends {
 		permutations[i] = newPermutation(b, len(table))
-		most = max(most, int(weight(b)))
 	}
 	for left := len(table); ; {
 		for i, b := range backends {
 			p := &permutations[i]
-			if p.credit += int(weight(b)); p.credit < most {
+			if p.credit += weights[i]; p.credit < mostTurns {
 				continue
 			}
-			p.credit -= most
+			p.credit -= mostTurns
 			table[p.next(table)] = b
 			if left--; left == 0 {
 				return table
 			}
 		}
 	}
+}
+
+// bounded returns the weights scaled so that the largest one is mostTurns. Without that a table would take as many rounds as it has slots.
+func bounded(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []int {
+	weights, most := make([]int, len(backends)), 1
+	for i, b := range backends {
+		weights[i] = int(weight(b))
+		most = max(most, weights[i])
+	}
+	for i, w := range weights {
+		weights[i] = max(1, w*mostTurns/most)
+	}
+	return weights
 }
 
 // permutation visits all slots of a table, in an order that depends on the backend.

@@ -18,16 +18,28 @@ func (p *Plane) render(svc *route.Service) []entry {
 	if svc == nil || svc.Ignored != "" {
 		return nil
 	}
+	if r := p.rendered(svc, true); len(r) <= mostEntries {
+		return r
+	}
+	return p.rendered(svc, false)
+}
+
+// mostEntries is how many entries a Service has at most, about 26 MB; packets serve a larger one, as its tenant must not take the memory of
+// the node.
+const mostEntries = 1 << 18
+
+// rendered returns the entries of a Service, or a part of them that has more than mostEntries. Without sockets these are its NodePorts only.
+func (p *Plane) rendered(svc *route.Service, sockets bool) []entry {
 	r := rendering{known: map[key]bool{}}
 	for i := range svc.Ports {
 		port := &svc.Ports[i]
-		if !slices.Contains(p.opt.Families, port.Family) {
+		if !slices.Contains(p.opt.Families, port.Family) || len(r.list) > mostEntries {
 			continue
 		}
 		if p.opt.GuardNodePorts && port.Protocol != cluster.SCTP { // the kernel runs no program when SCTP sockets bind
 			r.guard(port)
 		}
-		if decidable(port) {
+		if sockets && decidable(port) {
 			r.port(svc.Name, port)
 		}
 	}

@@ -45,6 +45,9 @@ func slotsOf(p *route.Port, pool route.Pool) []netip.AddrPort {
 // mostTurns is the maximum number of slots of a backend.
 const mostTurns = 256
 
+// mostSlots is about how many slots a pool has at most, unless it has more backends.
+const mostSlots = 1 << 16
+
 // repeat returns a list that contains each backend in proportion to its weight. It scales large weights down, to about the same proportions.
 func repeat(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
 	divisor, most := 0, 0
@@ -55,6 +58,14 @@ func repeat(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []net
 	turns := func(b netip.AddrPort) int { return int(weight(b)) / divisor }
 	if most/divisor > mostTurns {
 		turns = func(b netip.AddrPort) int { return max(1, int(weight(b))*mostTurns/most) }
+	}
+	total := 0
+	for _, b := range backends {
+		total += turns(b)
+	}
+	if share := max(1, total/max(mostSlots, len(backends))); share > 1 {
+		all := turns
+		turns = func(b netip.AddrPort) int { return max(1, all(b)/share) }
 	}
 	var slots []netip.AddrPort
 	for _, b := range backends {
