@@ -134,7 +134,7 @@ struct flow_key {
 	__u32 protocol;
 };
 
-// The backend that a UDP socket has chosen for a Service.
+// The backend that a UDP socket has chosen for a Service. With port 0: the packet plane has chosen one, which the socket keeps.
 struct choice {
 	struct endpoint backend;
 	__u32 repeats;    // since the entry was created
@@ -447,10 +447,18 @@ static always_inline int may_serve(const struct address *a)
 	return word && *word >> bit % 64 & 1;
 }
 
+// is_any reports whether an address is unspecified, which connects to the own host. The keys of NodePorts have it too.
+static always_inline int is_any(const struct address *a)
+{
+	return !a->word[3] && !a->word[0] && !a->word[1] && (!a->word[2] || is4(a));
+}
+
 // frontend_of finds the frontend at an address; one of this node has those of NodePorts.
 static always_inline struct frontend *frontend_of(const struct endpoint *to, __u8 protocol, __u8 from)
 {
 	struct frontend_key k = { .addr = to->addr, .port = to->port, .protocol = protocol, .clients = from };
+	if (is_any(&to->addr))
+		return 0;
 	struct frontend *f = bpf_map_lookup_elem(&frontends, &k);
 	if (f || !bpf_map_lookup_elem(&node_addrs, &to->addr))
 		return f;
@@ -555,14 +563,24 @@ static always_inline struct client client_of(struct bpf_sock_addr *ctx)
 	return c;
 }
 
-// decidable finds the frontend of a connection that can be decided here: neither its socket nor its process makes it one for packets, and the
-// client is the node or a known pod.
-static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c)
+// allowed finds the frontend of a connection, unless its socket or process makes it one for packets.
+static always_inline struct frontend *allowed(struct bpf_sock_addr *ctx, const struct endpoint *to, const struct client *c)
 {
 	struct frontend *f = frontend_of(to, ctx->protocol, c->kind);
-	if (!f || is_bound(ctx) || is_exempt())
-		return 0;
-	return c->kind == of_node || is_pod(c, to, f) ? f : 0;
+	return !f || is_bound(ctx) || is_exempt() ? 0 : f;
+}
+
+// is_known reports whether a client is the node or a known pod.
+static always_inline int is_known(struct client *c, const struct endpoint *to, const struct frontend *f)
+{
+	return c->kind == of_node || is_pod(c, to, f);
+}
+
+// decidable finds the frontend of a connection that can be decided here.
+static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c)
+{
+	struct frontend *f = allowed(ctx, to, c);
+	return f && is_known(c, to, f) ? f : 0;
 }
 
 // hash_of returns the number of a client. clientHash of schedule.go is the same.
@@ -684,10 +702,7 @@ static always_inline void burden(const struct frontend *f, __u64 socket, const s
 {
 	struct member_key k = { .pool = f->pool, .backend = *backend };
 	__u64 none = 0;
-	if (f->scheduler != by_load)
-		return;
-	lighten(socket); // it may connect once more
-	if (bpf_map_update_elem(&counted, &socket, &k, BPF_ANY))
+	if (f->scheduler != by_load || bpf_map_update_elem(&counted, &socket, &k, BPF_ANY))
 		return;
 	bpf_map_update_elem(&loads, &k, &none, BPF_NOEXIST);
 	__u64 *n = bpf_map_lookup_elem(&loads, &k);
@@ -695,17 +710,16 @@ static always_inline void burden(const struct frontend *f, __u64 socket, const s
 		__sync_fetch_and_add(n, 1);
 }
 
-// fetch finds the place of a TCP socket in connections. It reads the place, which no processor has in its cache: the memory answers while the
-// program goes on.
-static always_inline struct connected *fetch(__u64 socket)
+// vacate finds the place of a TCP socket that connects in connections, and forgets an earlier connection of the socket.
+static always_inline struct connected *vacate(__u64 socket)
 {
 	__u32 i = socket % newest;
-	volatile struct connected *c = bpf_map_lookup_elem(&connections, &i);
-	if (c) {
-		(void)c->socket;
-		(void)c->netns;
+	struct connected *c = bpf_map_lookup_elem(&connections, &i);
+	if (c && c->socket == socket) {
+		c->socket = 0;
+		lighten(socket);
 	}
-	return (struct connected *)c;
+	return c;
 }
 
 // present returns the numbers of changes. The generation is 0 while user space changes the tables.
@@ -765,10 +779,16 @@ static always_inline void fill(struct decision *d, const struct frontend *f)
 static always_inline void keep(const struct endpoint *to, const struct moment *at, const struct client *c, const struct frontend *f)
 {
 	struct decision *d = place_of(to, c->netns);
-	if (!d || !at->generation || d->writes & 1)
+	if (!d || !at->generation)
 		return;
-	d->writes++;
-	barrier();
+	__u32 writes = *(volatile __u32 *)&d->writes;
+	if (writes & 1)
+		return;
+	__sync_fetch_and_add(&d->writes, 1);
+	if (*(volatile __u32 *)&d->writes != writes + 1) { // another process has replaced the entry meanwhile, or is about to
+		__sync_fetch_and_add(&d->writes, 1);
+		return;
+	}
 	d->service = *to;
 	d->client = c->addr;
 	d->netns = c->netns;
@@ -776,7 +796,7 @@ static always_inline void keep(const struct endpoint *to, const struct moment *a
 	d->frontend = *f;
 	fill(d, f);
 	barrier();
-	d->writes++;
+	__sync_fetch_and_add(&d->writes, 1);
 }
 
 // decide copies the frontend of a TCP connection, if the connection can be decided here, and a backend if there is a last decision with
@@ -799,7 +819,7 @@ static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint
 static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
-	struct connected *c = fetch(socket);
+	struct connected *c = vacate(socket);
 	struct client client = client_of(ctx);
 	struct frontend f;
 	int decided = decide(ctx, to, &client, &f, backend);
@@ -816,9 +836,20 @@ static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct end
 	return 1;
 }
 
+// attribute lets replies of a backend to a socket seem to come from a Service. It returns 0 if they seem to come from another one already.
+static always_inline int attribute(__u64 socket, const struct endpoint *backend, const struct endpoint *to)
+{
+	struct flow_key k = { .socket = socket, .to = *backend, .protocol = IPPROTO_UDP };
+	struct endpoint *now = bpf_map_lookup_elem(&originals, &k);
+	if (now)
+		return same(now, to);
+	bpf_map_update_elem(&originals, &k, to, BPF_ANY);
+	return 1;
+}
+
 // balance chooses a backend for a datagram of a socket that is not connected, and returns 0 if the packet plane must. It repeats the
-// choice for the last datagram, which it verifies only after a change of the maps, and every 16 datagrams: originals may have evicted
-// the entry that replies need.
+// choice for the last datagram, also that of the packet plane. It verifies it only after a change of the maps, and every 16 datagrams:
+// originals may have evicted the entry that replies need.
 enum { unverified = 16 };
 static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
@@ -831,23 +862,29 @@ static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoin
 		*backend = last->backend;
 		return !is_bound(ctx) && !is_exempt();
 	}
+	if (last && !last->backend.port)
+		return 0;
 	struct client client = client_of(ctx);
-	struct frontend *f = decidable(ctx, to, &client);
+	struct frontend *f = allowed(ctx, to, &client);
 	if (!f)
 		return 0;
 	if (last && has_member(&f->pool, &last->backend)) {
 		*backend = last->backend;
-		last->generation = now;
-	} else {
-		if (!choose(f, to, IPPROTO_UDP, &client, backend))
-			return 0;
-		struct choice c = { .backend = *backend, .generation = now };
-		bpf_map_update_elem(&chosen, &k, &c, BPF_ANY);
-		count(&f->pool);
+		int own = attribute(k.socket, backend, to);
+		last->generation = own ? now : 0;
+		return own;
 	}
-	k.to = *backend;
-	if (!bpf_map_lookup_elem(&originals, &k))
-		bpf_map_update_elem(&originals, &k, to, BPF_ANY);
+	struct choice c = { .generation = now };
+	if (!is_known(&client, to, f)) {
+		c.generation = 0;
+		bpf_map_update_elem(&chosen, &k, &c, BPF_ANY);
+		return 0;
+	}
+	if (!choose(f, to, IPPROTO_UDP, &client, backend) || !attribute(k.socket, backend, to))
+		return 0;
+	c.backend = *backend;
+	bpf_map_update_elem(&chosen, &k, &c, BPF_ANY);
+	count(&f->pool);
 	return 1;
 }
 
@@ -924,13 +961,14 @@ static always_inline int connect(struct bpf_sock_addr *ctx, const struct endpoin
 	return 0;
 }
 
-// send chooses a backend for a datagram. A connected socket gets replies from its peer only.
-static always_inline int send(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+// send chooses a backend for a datagram. A connected socket gets replies from its peer only. A datagram whose source the program has
+// chosen (IP_PKTINFO) is for packets.
+static always_inline int send(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend, int has_source)
 {
 	struct bpf_sock *sk = ctx->sk;
 	if (sk && sk->dst_port)
 		return rejoin(ctx, to, backend);
-	return balance(ctx, to, backend);
+	return has_source ? 0 : balance(ctx, to, backend);
 }
 
 // peer finds the Service to which a socket has connected.
@@ -1039,6 +1077,11 @@ static always_inline int seen_sender(struct bpf_sock_addr *ctx, struct endpoint 
 	return original(ctx, from);
 }
 
+static always_inline int has_source6(struct bpf_sock_addr *ctx)
+{
+	return ctx->msg_src_ip6[0] || ctx->msg_src_ip6[1] || ctx->msg_src_ip6[2] || ctx->msg_src_ip6[3];
+}
+
 #define ADDRESS_PROGRAM(name, section, family, condition, decide)              \
 	SEC(section) int name(struct bpf_sock_addr *ctx)                       \
 	{                                                                      \
@@ -1050,8 +1093,8 @@ static always_inline int seen_sender(struct bpf_sock_addr *ctx, struct endpoint 
 
 ADDRESS_PROGRAM(sluice_connect4, "cgroup/connect4", 4, 1, connect(ctx, &seen, &now))
 ADDRESS_PROGRAM(sluice_connect6, "cgroup/connect6", 6, 1, connect(ctx, &seen, &now))
-ADDRESS_PROGRAM(sluice_sendmsg4, "cgroup/sendmsg4", 4, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now))
-ADDRESS_PROGRAM(sluice_sendmsg6, "cgroup/sendmsg6", 6, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now))
+ADDRESS_PROGRAM(sluice_sendmsg4, "cgroup/sendmsg4", 4, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now, ctx->msg_src_ip4 != 0))
+ADDRESS_PROGRAM(sluice_sendmsg6, "cgroup/sendmsg6", 6, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now, has_source6(ctx)))
 ADDRESS_PROGRAM(sluice_recvmsg4, "cgroup/recvmsg4", 4, 1, seen_sender(ctx, &now))
 ADDRESS_PROGRAM(sluice_recvmsg6, "cgroup/recvmsg6", 6, 1, seen_sender(ctx, &now))
 ADDRESS_PROGRAM(sluice_getpeer4, "cgroup/getpeername4", 4, 1, seen_peer(ctx, &now))

@@ -1,0 +1,73 @@
+package bpf
+
+import (
+	"bufio"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// The unspecified address is a name of the own host: a NodePort does not divert connections to it, neither of pods nor of the node.
+func TestUnspecifiedAddressIsNoNodePort(t *testing.T) {
+	n := newNode(t)
+	pod := kerneltest.Namespace(t)
+	address4(t, pod, "10.1.0.1/32")
+	serve(t, pod, "10.1.0.1:8080")
+	inside := map[string]func(func() error) error{"node": n.inside, "pod": lab.Inside(t, n.opt.Cgroup, pod)}
+	for _, ns := range []int{n.opt.NetNS, pod} {
+		for _, at := range []string{"127.0.0.1:30080", "[::1]:30080", "127.0.0.2:8080", "[::1]:8080"} {
+			serve(t, ns, at)
+		}
+	}
+	n.write(PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))
+	for _, protocol := range []uint8{6, 17} {
+		for _, clients := range []Clients{OfPods, OfNode} {
+			n.write(slices.Concat(service("0.0.0.0:30080", protocol, clients, "127.0.0.2:8080"), service("[::]:30080", protocol, clients, "[::1]:8080"))...)
+		}
+	}
+	n.learn()
+	if err := inside["pod"](func() error { _, _, err := ask("10.1.0.1:8080"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	for name, run := range inside {
+		for to, want := range map[string]string{"0.0.0.0:30080": "127.0.0.1:30080", "[::]:30080": "[::1]:30080"} {
+			err := run(func() error {
+				answered, err := askRaw(netip.MustParseAddrPort(to))
+				if err == nil && answered != want {
+					err = fmt.Errorf("%s answers, want %s", answered, want)
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("the %s connects to %s: %v", name, to, err)
+			}
+		}
+	}
+}
+
+// askRaw connects by TCP to exactly this address, and returns the backend that answered: package net replaces unspecified addresses.
+func askRaw(to netip.AddrPort) (string, error) {
+	family := unix.AF_INET
+	if to.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	f := os.NewFile(uintptr(fd), "socket")
+	defer func() { _ = f.Close() }() // all is read
+	if err := unix.Connect(fd, sockaddr(to)); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(f).ReadString('\n')
+	return strings.TrimSuffix(line, "\n"), err
+}
