@@ -68,6 +68,9 @@ func (d differ) once(ctx context.Context) (out inspect.Difference, sure bool, er
 		return out, false, err
 	}
 	plan := d.plane.Plan(route.Change{Table: after.Routes.Table()})
+	if err := plane.Unread(plan); err != nil {
+		return out, false, err
+	}
 	sure = plan.Steps() == 0 || before.Writes == after.Writes
 	return inspect.Difference{Steps: plan.Steps(), Text: plan.String()}, sure, nil
 }

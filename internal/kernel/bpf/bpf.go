@@ -10,6 +10,18 @@ var ErrNotFound = errors.New("no such entry")
 // ErrFull is returned if a map has no room for another entry.
 var ErrFull = errors.New("no room for another entry")
 
+// NoRoom is the error of a Write if the kernel has no memory for an entry, or for a larger map. Steps before it were carried out.
+type NoRoom struct {
+	Step int // its index
+	Err  error
+}
+
+// Error returns the reason.
+func (e *NoRoom) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *NoRoom) Unwrap() error { return e.Err }
+
 //go:generate ../../../hack/bpf.sh
 
 // Table is a map that user space writes, or the programs.

@@ -168,7 +168,11 @@ func (c *Conn) writeAll(ctx context.Context, steps []Step) error {
 			return ctx.Err()
 		}
 		if err := c.write(&steps[i]); err != nil {
-			return fmt.Errorf("%s: %w", steps[i].Entry, err)
+			err = fmt.Errorf("%s: %w", steps[i].Entry, err)
+			if errors.Is(err, unix.ENOMEM) {
+				return &NoRoom{i, err}
+			}
+			return err
 		}
 	}
 	return nil

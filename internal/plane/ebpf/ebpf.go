@@ -6,9 +6,11 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -102,15 +104,19 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 type Plan struct {
 	*ledger.Plan[key, string]
 	packets plane.Plan
+	kernel  Kernel
 	ramps   ramps
 	ramp    func([]bpf.Member, time.Duration) error
 	unread  error // the maps could not be read: only rules are written
+
+	frontends func(cluster.Name) []bpf.Step // the removal of the frontends of a Service
 }
 
 // Plan computes the steps for a change. After a Refresh it compares all entries.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // a Plan has no Left
-	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp}
+	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp, kernel: p.kernel}
+	plan.frontends = func(name cluster.Name) []bpf.Step { return removals(p.render(change.InKernel(name))) }
 	w := writer{p.kernel, p.room}
 	switch {
 	case p.unread != nil:
@@ -163,7 +169,16 @@ func (p *Plan) Apply(ctx context.Context) error {
 			return fmt.Errorf("slow start: %w", err)
 		}
 	}
-	if err := refused.Merge(p.Plan.Apply(ctx)); err != nil {
+	full := plane.Refused{}
+	if err := full.Merge(p.Plan.Apply(ctx)); err != nil {
+		return err
+	}
+	for _, name := range full.Names() {
+		if err := p.withdraw(ctx, name); err != nil {
+			return err
+		}
+	}
+	if err := refused.Merge(full); err != nil {
 		return err
 	}
 	if len(refused) > 0 {
@@ -171,5 +186,28 @@ func (p *Plan) Apply(ctx context.Context) error {
 	}
 	return nil
 }
+
+// withdraw leaves a Service for whose entries the kernel has no room to packets. Otherwise sockets would connect to its former backends.
+func (p *Plan) withdraw(ctx context.Context, name cluster.Name) error {
+	for _, s := range p.frontends(name) {
+		if err := p.kernel.Write(ctx, []bpf.Step{s}); err != nil && !errors.Is(err, bpf.ErrNotFound) {
+			return fmt.Errorf("leave Service %s to packets: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// removals returns steps that remove the frontends in a list of entries.
+func removals(list []entry) (steps []bpf.Step) {
+	for _, e := range list {
+		if e.Key.Table == bpf.Frontends {
+			steps = append(steps, bpf.Step{Entry: bpf.Entry{Key: e.Key}, Remove: true})
+		}
+	}
+	return steps
+}
+
+// Unread returns why the maps could not be compared; nil if they were.
+func (p *Plan) Unread() error { return p.unread }
 
 var _ plane.Discarder = (*Plane)(nil)

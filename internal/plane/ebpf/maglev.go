@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 )
 
 // tableSizes returns the sizes of Maglev tables, which are primes. Up to 655 backends a table has at least a hundred slots for each, so
@@ -48,14 +49,11 @@ func maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []net
 
 // bounded returns the weights scaled so that the largest one is mostTurns. Without that a table would take as many rounds as it has slots.
 func bounded(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []int {
-	weights, most := make([]int, len(backends)), 1
+	weights := make([]int, len(backends))
 	for i, b := range backends {
 		weights[i] = int(weight(b))
-		most = max(most, weights[i])
 	}
-	for i, w := range weights {
-		weights[i] = max(1, w*mostTurns/most)
-	}
+	scale(weights, mostTurns, max(1, slices.Max(weights)))
 	return weights
 }
 

@@ -18,22 +18,11 @@ func (p *Plane) render(svc *route.Service) []entry {
 	if svc == nil || svc.Ignored != "" {
 		return nil
 	}
-	if r := p.rendered(svc, true); len(r) <= mostEntries {
-		return r
-	}
-	return p.rendered(svc, false)
-}
-
-// mostEntries is how many entries a Service has at most, about 26 MB; packets serve a larger one, as its tenant must not take the memory of
-// the node.
-const mostEntries = 1 << 18
-
-// rendered returns the entries of a Service, or a part of them that has more than mostEntries. Without sockets these are its NodePorts only.
-func (p *Plane) rendered(svc *route.Service, sockets bool) []entry {
 	r := rendering{known: map[key]bool{}}
+	sockets := fits(svc)
 	for i := range svc.Ports {
 		port := &svc.Ports[i]
-		if !slices.Contains(p.opt.Families, port.Family) || len(r.list) > mostEntries {
+		if !slices.Contains(p.opt.Families, port.Family) {
 			continue
 		}
 		if p.opt.GuardNodePorts && port.Protocol != cluster.SCTP { // the kernel runs no program when SCTP sockets bind
@@ -44,6 +33,23 @@ func (p *Plane) rendered(svc *route.Service, sockets bool) []entry {
 		}
 	}
 	return r.list
+}
+
+// mostEntries is how many slots and members a Service has at most, about 26 MB.
+const mostEntries = 1 << 18
+
+// fits reports whether a Service has at most mostEntries. Packets serve a larger one: its tenant must not take the memory of the node.
+func fits(svc *route.Service) bool {
+	n := 0
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		for _, pool := range []route.Pool{route.Cluster, route.Local} {
+			if decidable(p) && p.Uses(pool) {
+				n += slotCount(p, pool) + len(p.Backends(pool))
+			}
+		}
+	}
+	return n <= mostEntries
 }
 
 // guard adds the NodePorts of a port that other programs must not bind, also those that are served by packets.

@@ -3,6 +3,7 @@ package ebpf
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -47,13 +48,18 @@ type writer struct {
 	room   int
 }
 
-// Write implements ledger.Writer.
+// Write implements ledger.Writer. It may carry out steps of a phase again: an addition or change has the same result each time, and a removal
+// needs no room.
 func (w writer) Write(ctx context.Context, steps []*step) error {
 	list := make([]bpf.Step, len(steps))
 	for i, s := range steps {
 		list[i] = bpf.Step{Entry: bpf.Entry{Key: s.Key, Value: s.New}, Remove: s.Op == ledger.Remove}
 	}
-	return w.kernel.Write(ctx, list)
+	err := w.kernel.Write(ctx, list)
+	if full, is := errors.AsType[*bpf.NoRoom](err); is {
+		return &ledger.Refusal{Phase: steps[full.Step].Phase, Err: err}
+	}
+	return err
 }
 
 // Print implements ledger.Writer.
