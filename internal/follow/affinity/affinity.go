@@ -145,11 +145,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 	var done sync.WaitGroup
 	defer done.Wait()
-	done.Go(func() {
-		if err := f.opt.Leases.Requests(ctx, f.request); err != nil {
-			f.opt.Failed(err)
-		}
-	})
+	done.Go(func() { f.readRequests(ctx) })
 	sweep := time.NewTicker(sweeps)
 	defer sweep.Stop()
 	for f.pause(ctx, sweep.C) {
@@ -164,6 +160,19 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// readRequests reads requests until the end of the context, also after errors.
+func (f *Follower) readRequests(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := f.opt.Leases.Requests(ctx, f.request); err != nil {
+			f.opt.Failed(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+		}
+	}
 }
 
 // pause waits until there is something to do, and for the packets of the first request. It returns false at the end of the context.

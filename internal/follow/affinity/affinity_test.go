@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 // fake has leases in memory, and a packet plane that remembers one client.
 type fake struct {
 	requests chan bpf.Request
+	unread   atomic.Int32 // how often Requests fails at once
 
 	mu     sync.Mutex
 	leases map[bpf.Leased]time.Duration
@@ -28,6 +30,9 @@ type fake struct {
 }
 
 func (f *fake) Requests(ctx context.Context, do func(bpf.Request)) error {
+	if f.unread.Add(-1) >= 0 {
+		return errors.New("the map cannot be read")
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -123,6 +128,18 @@ func run(t *testing.T, f *fake, test func(*Follower, *route.Service, func(client
 		test(follower, svc, request)
 		cancel()
 		done.Wait()
+	})
+}
+
+// Requests are read again after an error.
+func TestRequestsAreReadAgain(t *testing.T) {
+	f := &fake{}
+	f.unread.Store(3)
+	run(t, f, func(_ *Follower, _ *route.Service, request func(netip.Addr, bpf.Clients) time.Duration) {
+		time.Sleep(time.Minute)
+		if request(pod, bpf.OfPods) == 0 {
+			t.Error("the client has no lease")
+		}
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,8 +20,10 @@ const (
 	// clientArg is the first argument of a process that Try starts. The Services follow it.
 	clientArg = "connect-to-test-services"
 
-	// greeting is the answer of backends, and clientEnd the last line of a report.
+	// greeting is the answer of backends. A report has a line for each error, which begins with noProof if the error does not prove that
+	// the process is not balanced, and clientEnd as its last line.
 	greeting  = "balanced"
+	noProof   = "no result: "
 	clientEnd = "done"
 
 	clientTimeout = time.Second // for each call
@@ -36,14 +39,30 @@ func Client(args []string, out io.Writer) error {
 		go func() { results <- visit(text) }()
 	}
 	for range args[2:] {
-		if err := <-results; err != nil {
-			if _, err := fmt.Fprintln(out, err); err != nil {
-				return err
-			}
+		err := <-results
+		if err == nil {
+			continue
+		}
+		prefix := ""
+		if !isProof(err) {
+			prefix = noProof
+		}
+		if _, err := fmt.Fprint(out, prefix, err, "\n"); err != nil {
+			return err
 		}
 	}
 	_, err := fmt.Fprintln(out, clientEnd)
 	return err
+}
+
+// isProof reports whether an error proves that a process is not balanced: not if the machine is slow, or if other programs have taken all
+// ports, descriptors or memory.
+func isProof(err error) bool {
+	if timed, is := errors.AsType[net.Error](err); is && timed.Timeout() {
+		return false
+	}
+	return !slices.ContainsFunc([]error{unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM},
+		func(lacking error) bool { return errors.Is(err, lacking) })
 }
 
 // The ways to reach a Service.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -87,14 +88,17 @@ func (t *trial) execute(args []string) error {
 		return fmt.Errorf("%w: %w", ErrUntested, err)
 	}
 	err := cmd.Wait()
-	problems, whole := strings.CutSuffix(out.String(), clientEnd+"\n")
+	report, whole := strings.CutSuffix(out.String(), clientEnd+"\n")
+	problems := strings.Split(strings.TrimSpace(report), "\n")
 	switch {
 	case !whole:
 		return fmt.Errorf("%w: %s has not reported: %w", ErrUntested, t.opt.Program, cmp.Or(ctx.Err(), err, io.ErrUnexpectedEOF))
-	case problems != "":
-		return fmt.Errorf("%w: %s", ErrUnbalanced, strings.ReplaceAll(strings.TrimSpace(problems), "\n", "; "))
+	case report == "":
+		return nil
+	case slices.ContainsFunc(problems, func(line string) bool { return !strings.HasPrefix(line, noProof) }):
+		return fmt.Errorf("%w: %s", ErrUnbalanced, strings.Join(problems, "; "))
 	}
-	return nil
+	return fmt.Errorf("%w: %s", ErrUntested, strings.Join(problems, "; "))
 }
 
 // serveChecks opens backends on loopback, for IPv4 and, if this host has it, for IPv6.

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,6 +95,27 @@ func TestTryNoticesFailures(t *testing.T) {
 		})
 	}
 	noProbes(t, o.Cgroup)
+}
+
+// A test that lacks time or resources proves nothing.
+func TestProofs(t *testing.T) {
+	for text, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"refused":       {&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", unix.ECONNREFUSED)}, true},
+		"no ports left": {&net.OpError{Op: "listen", Err: os.NewSyscallError("bind", unix.EADDRINUSE)}, false},
+		"a deadline":    {&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, false},
+		"another reply": {errors.New("another program replies"), true},
+	} {
+		if is := isProof(c.err); is != c.want {
+			t.Errorf("%s: %t, want %t", text, is, c.want)
+		}
+	}
+	_, err := (&net.Dialer{Timeout: time.Nanosecond}).Dial("tcp", "127.0.0.1:1")
+	if err == nil || isProof(err) {
+		t.Errorf("a dial that times out is a proof: %v", err)
+	}
 }
 
 // A process that does not start or report proves nothing, and is not waited for without end.

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -49,6 +50,41 @@ func TestUnspecifiedAddressIsNoNodePort(t *testing.T) {
 			if err != nil {
 				t.Errorf("the %s connects to %s: %v", name, to, err)
 			}
+		}
+	}
+}
+
+// A pod reaches itself at its own address, also if a Service has that as an external address.
+func TestOwnAddressStaysInThePod(t *testing.T) {
+	n := newNode(t)
+	pod := kerneltest.Namespace(t)
+	inside := lab.Inside(t, n.opt.Cgroup, pod)
+	address4(t, pod, "10.1.0.1/32")
+	address4(t, pod, "10.1.0.2/32")
+	for _, at := range []string{"10.1.0.1:80", "10.1.0.1:8080", "127.0.0.1:8080"} {
+		serve(t, pod, at)
+	}
+	n.write(PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))
+	for _, at := range []string{"10.1.0.1:80", "10.1.0.2:80"} {
+		n.write(slices.Concat(service(at, 6, OfPods, "127.0.0.1:8080"), service(at, 17, OfPods, "127.0.0.1:8080"))...)
+	}
+	n.learn()
+	if err := inside(func() error { _, _, err := ask("10.1.0.1:8080"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	for to, want := range map[string]string{"10.1.0.1:80": "10.1.0.1:80", "10.1.0.2:80": "127.0.0.1:8080"} {
+		err := inside(func() error {
+			by, err := askRaw(netip.MustParseAddrPort(to))
+			if err != nil {
+				return err
+			}
+			return withSocket(unix.AF_INET, func(s *socket) error {
+				answered, _, err := s.ask(to)
+				return errors.Join(err, differs("the backend of a connection", by, want), differs("the backend of a datagram", answered, want))
+			})
+		})
+		if err != nil {
+			t.Errorf("%s: %v", to, err)
 		}
 	}
 }

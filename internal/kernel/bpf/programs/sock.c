@@ -305,7 +305,7 @@ struct {
 // Network namespaces of unknown clients, one in a second at most. While nobody reads it, it is full, and further ones are lost.
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 65536); // a page, on any architecture
 } unknown_clients SEC(".maps");
 
 // The time of the last entry of unknown_clients.
@@ -488,7 +488,7 @@ static always_inline void report(__u64 netns)
 }
 
 // is_pod finds the address of a client, and reports whether it is known to be a pod of this node, other than a
-// backend of the pool: a connection of a backend to itself needs source NAT.
+// backend of the pool: a connection of a backend to itself needs source NAT. A connection to the pod's own address stays in the pod.
 static always_inline int is_pod(struct client *c, const struct endpoint *to, const struct frontend *f)
 {
 	struct client_key k = { .netns = c->netns, .is4 = is4(&to->addr) };
@@ -499,6 +499,8 @@ static always_inline int is_pod(struct client *c, const struct endpoint *to, con
 		return 0;
 	}
 	c->addr = own->addr;
+	if (equal(&c->addr, &to->addr))
+		return 0;
 	if (!now || own->generation != now) {
 		struct prefix whole = { .bits = 128, .addr = own->addr };
 		if (!bpf_map_lookup_elem(&pod_prefixes, &whole)) {
@@ -1038,9 +1040,9 @@ static always_inline void learn(__u64 netns, const struct address *own)
 	struct client_key k = { .netns = netns, .is4 = is4(own) };
 	if (netns == node_netns)
 		return;
-	if (k.is4 ? !own->word[3] || (own->word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000)
-		  : own->word[0] == 0 || (own->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
-		return; // none, loopback, link-local: not what other connections have
+	__u32 first = bpf_ntohl(own->word[k.is4 ? 3 : 0]);
+	if (k.is4 ? !first || first >> 24 == 127 || first >> 28 == 14 : !first || first >> 22 == 0xfe80 >> 6 || first >> 24 == 0xff)
+		return; // none, loopback, link-local, multicast: not what other connections have
 	struct source *last = bpf_map_lookup_elem(&clients, &k);
 	if (last && equal(&last->addr, own))
 		return;
