@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -145,6 +146,31 @@ func each(m *ebpf.Map, do func(k, v []byte)) error {
 		do(k, v)
 	}
 	return entries.Err()
+}
+
+// eachInBatches does the same with few system calls, and also if programs delete entries meanwhile. The slices are valid during a call only. It does
+// not support per-CPU maps.
+func eachInBatches(m *ebpf.Map, do func(k, v []byte)) error {
+	const batch = 8192 // no bucket of a hash is as large
+	keys, values := newCells(m.KeySize(), batch), newCells(m.ValueSize(), batch)
+	for at := new(ebpf.MapBatchCursor); ; {
+		n, err := m.BatchLookup(at, keys.Interface(), values.Interface(), nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		for i := range n {
+			do(keys.Index(i).Bytes(), values.Index(i).Bytes())
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// newCells returns a slice of arrays of bytes.
+func newCells(size uint32, n int) reflect.Value {
+	cell := reflect.ArrayOf(int(size), reflect.TypeFor[byte]())
+	return reflect.MakeSlice(reflect.SliceOf(cell), n, n)
 }
 
 // Write carries out steps in order. The maps and programs are created when they are first written.

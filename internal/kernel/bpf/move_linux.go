@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"reflect"
 
 	"github.com/cilium/ebpf"
 )
@@ -193,22 +192,11 @@ func dump(m *ebpf.Map) (map[string]string, error) {
 	if isPerCPU(m) {
 		return all, dumpByKeys(m, all)
 	}
-	const batch = 8192 // no bucket of a hash is as large
-	for at, k, v := new(ebpf.MapBatchCursor), newCells(m.KeySize(), batch), newCells(m.ValueSize(), batch); ; {
-		n, err := m.BatchLookup(at, k, v, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil, err
+	return all, eachInBatches(m, func(k, v []byte) {
+		if m.Type() != ebpf.Array || !isZero(v) {
+			all[string(k)] = string(v)
 		}
-		keys, values := reflect.ValueOf(k), reflect.ValueOf(v)
-		for i := range n {
-			if value := values.Index(i).Bytes(); m.Type() != ebpf.Array || !isZero(value) {
-				all[string(keys.Index(i).Bytes())] = string(value)
-			}
-		}
-		if err != nil {
-			return all, nil
-		}
-	}
+	})
 }
 
 // dumpByKeys adds the entries of a map to all, one by one. It starts again if an entry was deleted meanwhile, but it reads a bounded number

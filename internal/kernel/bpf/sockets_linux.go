@@ -2,7 +2,6 @@ package bpf
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -25,9 +24,15 @@ func (c *Conn) Sockets(protocol uint8) ([]Socket, error) {
 		name = sockMapUdpSockets
 	}
 	var list []Socket
-	err := c.use(name, func(m *ebpf.Map) (err error) {
-		list, err = socketsIn(m)
-		return err
+	err := c.use(name, func(m *ebpf.Map) error {
+		if m.ValueSize() != socketSize {
+			return nil // of another version
+		}
+		return eachInBatches(m, func(_, v []byte) {
+			if s := socketIn(v); s.Socket != 0 {
+				list = append(list, s)
+			}
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read map %s: %w", name, err)
@@ -37,32 +42,6 @@ func (c *Conn) Sockets(protocol uint8) ([]Socket, error) {
 
 // socketSize is the size of a struct connected of sock.c.
 const socketSize = 72
-
-func socketsIn(m *ebpf.Map) (list []Socket, err error) {
-	if m.ValueSize() != socketSize {
-		return nil, nil // of another version
-	}
-	const batch = 8192 // no bucket of a hash is as large
-	var keys any = make([]uint64, batch)
-	if m.KeySize() == 4 {
-		keys = make([]uint32, batch)
-	}
-	values := make([][socketSize]byte, batch)
-	for at := new(ebpf.MapBatchCursor); ; {
-		n, err := m.BatchLookup(at, keys, values, nil)
-		for i := range values[:n] {
-			if s := socketIn(values[i][:]); s.Socket != 0 {
-				list = append(list, s)
-			}
-		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return list, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-}
 
 func socketIn(v []byte) Socket {
 	return Socket{

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -30,8 +29,8 @@ func (c *Conn) Usage() ([]Usage, error) {
 		if n, known := c.entries[name]; known {
 			u.Entries = n
 		} else if m.Type() == ebpf.Hash && !isTable(name) {
-			var err error
-			if u.Entries, err = count(m); err != nil {
+			u.Entries = 0
+			if err := eachInBatches(m, func(_, _ []byte) { u.Entries++ }); err != nil {
 				return nil, fmt.Errorf("count the entries of map %s: %w", name, err)
 			}
 		}
@@ -50,28 +49,6 @@ func (c *Conn) Usage() ([]Usage, error) {
 // isTable reports whether Write fills a map, and so counts its entries.
 func isTable(name string) bool {
 	return slices.ContainsFunc(tables(), func(t Table) bool { return t.String() == name })
-}
-
-// count returns the number of entries of a hash.
-func count(m *ebpf.Map) (int, error) {
-	const batch = 4096 // no bucket of a hash is as large
-	sum := 0
-	for at, k, v := new(ebpf.MapBatchCursor), newCells(m.KeySize(), batch), newCells(m.ValueSize(), batch); ; {
-		n, err := m.BatchLookup(at, k, v, nil)
-		sum += n
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return sum, nil
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
-}
-
-// newCells returns a slice of arrays of bytes.
-func newCells(size uint32, n int) any {
-	cell := reflect.ArrayOf(int(size), reflect.TypeFor[byte]())
-	return reflect.MakeSlice(reflect.SliceOf(cell), n, n).Interface()
 }
 
 // put writes an entry, and counts a new one.
