@@ -123,7 +123,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		plan.Plan, plan.unread = p.ledger.Change(w), p.unread
 		p.unread = nil
 	case p.seen != nil:
-		plan.Plan = p.ledger.Compare(w, newListing(p.seen))
+		plan.Plan = p.ledger.Compare(w, ledger.MapListing[key, string](p.seen))
 		p.seen = nil
 		plan.Host(nil, p.host(&change.Table.Host))
 		for _, name := range change.Table.Order() {

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
@@ -86,37 +84,3 @@ func (w writer) Room() int { return w.room }
 
 // Size implements ledger.Writer.
 func (w writer) Size(step) int { return 1 }
-
-// listing compares the contents of the maps with wanted entries. It implements ledger.Listing.
-type listing struct {
-	found bpf.State
-	taken map[key]bool
-}
-
-func newListing(s bpf.State) *listing { return &listing{s, make(map[key]bool, len(s))} }
-
-// Take implements ledger.Listing.
-func (l *listing) Take(want entry) (had string, is ledger.Match) {
-	had, there := l.found[want.Key]
-	switch {
-	case !there:
-		return "", ledger.Absent
-	case had != want.Value:
-		is = ledger.Different
-	default:
-		is = ledger.Equal
-	}
-	l.taken[want.Key] = true
-	return had, is
-}
-
-// Rest implements ledger.Listing.
-func (l *listing) Rest() []step {
-	var list []step
-	for _, k := range slices.SortedFunc(maps.Keys(l.found), order) {
-		if !l.taken[k] {
-			list = append(list, step{Op: ledger.Remove, Key: k, Old: l.found[k]})
-		}
-	}
-	return list
-}

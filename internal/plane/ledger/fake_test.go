@@ -207,27 +207,5 @@ func targets(value string) []name {
 	return list
 }
 
-// listing is a copy of what the fake holds.
-type listing map[name]string
-
-func (f *fake) list() listing { return maps.Clone(f.entries) }
-
-func (l listing) Take(want testEntry) (had string, is Match) {
-	had, there := l[want.Key]
-	delete(l, want.Key)
-	switch {
-	case !there:
-		return "", Absent
-	case had == want.Value:
-		return had, Equal
-	}
-	return had, Different
-}
-
-func (l listing) Rest() []testStep {
-	var list []testStep
-	for key, value := range l {
-		list = append(list, testStep{Op: Remove, Key: key, Old: value})
-	}
-	return list
-}
+// list returns a copy of what the fake holds.
+func (f *fake) list() MapListing[name, string] { return maps.Clone(f.entries) }

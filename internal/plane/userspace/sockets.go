@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,34 +240,8 @@ func (s *sockets) serves(k key) bool {
 }
 
 // listing returns what is open.
-func (s *sockets) listing() *listing {
+func (s *sockets) listing() ledger.MapListing[key, value] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &listing{maps.Clone(s.values)}
-}
-
-// listing is a ledger.Listing of sockets and balancers.
-type listing struct{ left map[key]value }
-
-// Take implements ledger.Listing.
-func (l *listing) Take(want entry) (value, ledger.Match) {
-	had, there := l.left[want.Key]
-	delete(l.left, want.Key)
-	switch {
-	case !there:
-		return had, ledger.Absent
-	case had == want.Value:
-		return had, ledger.Equal
-	}
-	return had, ledger.Different
-}
-
-// Rest implements ledger.Listing.
-func (l *listing) Rest() []step {
-	var steps []step
-	for k, v := range l.left {
-		steps = append(steps, step{Op: ledger.Remove, Key: k, Old: v})
-	}
-	slices.SortFunc(steps, func(a, b step) int { return cmp.Or(a.Key.compare(b.Key), cmp.Compare(a.Op, b.Op)) })
-	return steps
+	return maps.Clone(s.values)
 }
