@@ -11,7 +11,7 @@ import (
 // full, the kernel evicts the least recently used pools.
 func (c *Conn) Counts() (map[Pool]uint64, error) {
 	all := map[Pool]uint64{}
-	err := c.use(sockMapCounts, func(m *ebpf.Map) error {
+	err := c.withMap(sockMapCounts, func(m *ebpf.Map) error {
 		var pool Pool
 		var cpus []uint64
 		entries := m.Iterate()

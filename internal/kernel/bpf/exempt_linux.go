@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -65,20 +64,9 @@ func (c *Conn) exempt(cgroups map[uint64]bool) error {
 
 // unexempt ends the exemption of all cgroups except these.
 func (c *Conn) unexempt(except map[uint64]bool) error {
-	m := c.maps[sockMapExempt]
-	var others [][]byte
-	err := each(m, func(k, _ []byte) {
-		if id := binary.NativeEndian.Uint64(k); !except[id] {
-			others = append(others, native64(id))
-		}
-	})
+	err := removeIf(c.maps[sockMapExempt], func(k, _ []byte) bool { return !except[binary.NativeEndian.Uint64(k)] })
 	if err != nil {
-		return fmt.Errorf("read the exempt cgroups: %w", err)
-	}
-	for _, k := range others {
-		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("end the exemption of a cgroup: %w", err)
-		}
+		return fmt.Errorf("end the exemption of cgroups: %w", err)
 	}
 	return nil
 }

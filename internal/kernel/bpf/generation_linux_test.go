@@ -63,7 +63,7 @@ func TestEvictedOriginals(t *testing.T) {
 			return fmt.Errorf("%d entries for replies, want one: %w", len(all), err)
 		}
 		for k := range all {
-			if err := remove(n.conn.maps[sockMapOriginals], k); err != nil {
+			if err := remove(n.conn.maps[sockMapOriginals], []byte(k)); err != nil {
 				return err
 			}
 		}

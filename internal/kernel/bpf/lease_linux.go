@@ -84,7 +84,7 @@ func (c *Conn) Lease(l Leased, backend netip.AddrPort, length time.Duration) err
 	}
 	value := append(endpoint(backend), 0, 0, 0, 0)
 	value = binary.NativeEndian.AppendUint64(value, now+uint64(length))
-	return c.use(sockMapLeases, func(m *ebpf.Map) error {
+	return c.withMap(sockMapLeases, func(m *ebpf.Map) error {
 		err := put(m, l.key(), value)
 		if isFull(err) {
 			return ErrFull
@@ -95,9 +95,9 @@ func (c *Conn) Lease(l Leased, backend netip.AddrPort, length time.Duration) err
 
 // EndLeases deletes leases. It ignores those that do not exist.
 func (c *Conn) EndLeases(list []Leased) error {
-	return c.use(sockMapLeases, func(m *ebpf.Map) error {
+	return c.withMap(sockMapLeases, func(m *ebpf.Map) error {
 		for _, l := range list {
-			if err := m.Delete(l.key()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			if err := remove(m, l.key()); err != nil {
 				return err
 			}
 		}
@@ -107,7 +107,7 @@ func (c *Conn) EndLeases(list []Leased) error {
 
 // Leases lists all leases, also expired ones.
 func (c *Conn) Leases() (list []Leased, err error) {
-	err = c.use(sockMapLeases, func(m *ebpf.Map) error {
+	err = c.withMap(sockMapLeases, func(m *ebpf.Map) error {
 		return each(m, func(k, _ []byte) { list = append(list, Leased{Pool(k[:16]), addressIn(k[16:])}) })
 	})
 	return list, err

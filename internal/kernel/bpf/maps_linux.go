@@ -58,6 +58,18 @@ func (c *Conn) find(ms *ebpf.MapSpec) (m *ebpf.Map, done func(), err error) {
 	return m, func() { _ = m.Close() }, nil // it was only read from
 }
 
+// withMap calls a function with a map of the programs: the open one, or the pinned one. It does nothing if neither exists.
+func (c *Conn) withMap(name string, do func(*ebpf.Map) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m, done, err := c.find(c.spec.Maps[name])
+	if m == nil || err != nil {
+		return err
+	}
+	defer done()
+	return do(m)
+}
+
 // pinned opens the pinned map. It returns nil if there is none with this shape.
 func (c *Conn) pinned(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(c.mapPath(ms.Name), nil)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/cilium/ebpf"
 )
@@ -116,7 +117,7 @@ func (m *move) replace(key, old, new string) error {
 		return err
 	}
 	if new == "" {
-		return remove(m.to, key)
+		return remove(m.to, []byte(key))
 	}
 	flags := ebpf.UpdateAny
 	if current == "" && m.to.Type() != ebpf.Array {
@@ -167,12 +168,32 @@ func get(m *ebpf.Map, key string) (string, error) {
 	return string(v), nil
 }
 
-func remove(m *ebpf.Map, key string) error {
+// remove removes an entry, if there is one.
+func remove(m *ebpf.Map, key []byte) error {
 	if m.Type() == ebpf.Array {
-		return m.Put([]byte(key), make([]byte, m.ValueSize()))
+		return m.Put(key, make([]byte, m.ValueSize()))
 	}
-	if err := m.Delete([]byte(key)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
+	}
+	return nil
+}
+
+// removeIf removes the entries for which a function returns true.
+func removeIf(m *ebpf.Map, is func(k, v []byte) bool) error {
+	var keys [][]byte
+	err := each(m, func(k, v []byte) {
+		if is(k, v) {
+			keys = append(keys, slices.Clone(k))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if err := remove(m, k); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -2,29 +2,12 @@ package bpf
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
-
-// use calls a function with a map of the programs: the open one, or the pinned one. It does nothing if neither exists.
-func (c *Conn) use(name string, do func(*ebpf.Map) error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if m := c.maps[name]; m != nil {
-		return do(m)
-	}
-	m, done, err := c.find(c.spec.Maps[name])
-	if m == nil || err != nil {
-		return err
-	}
-	defer done()
-	return do(m)
-}
 
 // clock returns the monotonic time in nanoseconds, as programs read it.
 func clock() (uint64, error) {
@@ -48,7 +31,7 @@ func (c *Conn) Ramp(backends []Member, window time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if err := deleteExpired(m, now); err != nil {
+	if err := removeIf(m, func(_, v []byte) bool { return binary.NativeEndian.Uint64(v[8:]) <= now }); err != nil {
 		return fmt.Errorf("delete expired entries of slow start: %w", err)
 	}
 	for _, b := range backends {
@@ -73,7 +56,7 @@ func (c *Conn) Parts() (map[Member]uint32, error) {
 		return nil, err
 	}
 	parts := map[Member]uint32{}
-	err = c.use(sockMapNewcomers, func(m *ebpf.Map) error {
+	err = c.withMap(sockMapNewcomers, func(m *ebpf.Map) error {
 		return each(m, func(k, v []byte) {
 			part := partAt(now, binary.NativeEndian.Uint64(v), binary.NativeEndian.Uint64(v[8:]))
 			if part < FullPart {
@@ -93,23 +76,4 @@ func partAt(now, from, until uint64) uint32 {
 		return FullPart
 	}
 	return max(leastPart, uint32((now-from)*FullPart/(until-from)))
-}
-
-// deleteExpired deletes the entries of backends whose window has ended.
-func deleteExpired(m *ebpf.Map, now uint64) error {
-	var expired [][]byte
-	err := each(m, func(k, v []byte) {
-		if binary.NativeEndian.Uint64(v[8:]) <= now {
-			expired = append(expired, slices.Clone(k))
-		}
-	})
-	if err != nil {
-		return err
-	}
-	for _, k := range expired {
-		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return err
-		}
-	}
-	return nil
 }

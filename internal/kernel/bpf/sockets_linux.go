@@ -24,7 +24,7 @@ func (c *Conn) Sockets(protocol uint8) ([]Socket, error) {
 		name = sockMapUdpSockets
 	}
 	var list []Socket
-	err := c.use(name, func(m *ebpf.Map) error {
+	err := c.withMap(name, func(m *ebpf.Map) error {
 		if m.ValueSize() != socketSize {
 			return nil // of another version
 		}
