@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -13,7 +14,6 @@ import (
 var (
 	ErrNoCgroup = errors.New("cgroup v2 is not mounted")
 	ErrNoBPFFS  = errors.New("no bpffs")
-	ErrPartial  = errors.New("programs see a part of the processes only")
 
 	// ErrUnbalanced is returned if the process of the self-test was not balanced; ErrUntested if the programs are effective,
 	// but no process could be started.
@@ -32,20 +32,20 @@ func effective(group string, point ebpf.AttachType, id ebpf.ProgramID) error {
 	if err != nil {
 		return fmt.Errorf("list the programs of a cgroup: %w", err)
 	}
-	if !contains(found, id) {
+	if !slices.ContainsFunc(found.Programs, func(p link.AttachedProgram) bool { return p.ID == id }) {
 		return fmt.Errorf("it is not effective in %s", group)
 	}
 	return nil
 }
 
-// Whole returns ErrPartial if the cgroup is not the root of all cgroups, as in a container that sees its own cgroups only.
-func Whole(cgroup string) error {
+// VerifyRoot returns an error unless the cgroup is the root of all cgroups. A container may see only its own cgroups.
+func VerifyRoot(cgroup string) error {
 	var stat unix.Stat_t
 	if err := unix.Stat(cgroup, &stat); err != nil {
 		return err
 	}
 	if stat.Ino != 1 { // inode number of the root of all cgroups
-		return fmt.Errorf("%w: %s is not the root of all cgroups", ErrPartial, cgroup)
+		return fmt.Errorf("programs see a part of the processes only: %s is not the root of all cgroups", cgroup)
 	}
 	return nil
 }
@@ -75,13 +75,4 @@ func (c *Conn) Effective() error {
 		}
 	}
 	return nil
-}
-
-func contains(list *link.QueryResult, id ebpf.ProgramID) bool {
-	for _, p := range list.Programs {
-		if p.ID == id {
-			return true
-		}
-	}
-	return false
 }

@@ -67,7 +67,7 @@ func mountedRoot() (path string, err error) {
 // rank orders mounts of cgroup v2, the best one highest: the root of all cgroups first, then a writable mount.
 func rank(path string) int {
 	n := 0
-	if Whole(path) == nil {
+	if VerifyRoot(path) == nil {
 		n += 2
 	}
 	if unix.Access(path, unix.W_OK) == nil {

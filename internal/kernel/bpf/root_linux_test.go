@@ -35,7 +35,7 @@ func TestPrivateRoot(t *testing.T) {
 		if path, err := mountedRoot(); path != "" || err != nil || !root.Private() {
 			t.Errorf("others see it at %q: %v", path, err)
 		}
-		if err := Whole(root.Path); err != nil {
+		if err := VerifyRoot(root.Path); err != nil {
 			t.Error(err)
 		}
 		if seen := 0; filepath.WalkDir(root.Path, func(string, os.DirEntry, error) error { seen++; return filepath.SkipDir }) != nil || seen != 1 {

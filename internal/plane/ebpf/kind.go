@@ -118,7 +118,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := bpf.Whole(o.Cgroup); err != nil {
+	if err := bpf.VerifyRoot(o.Cgroup); err != nil {
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
