@@ -67,15 +67,13 @@ func (o Options) points() map[string]ebpf.AttachType {
 // that read it.
 func (c *Conn) phases() [][]string {
 	phases := make([][]string, 3)
-	for program, at := range c.opt.points() {
+	moving := len(c.moves) > 0
+	for program := range c.opt.points() {
 		phase := 2
 		switch {
-		case len(c.moves) == 0 && !choosesBackends(program):
+		case moving && strings.HasPrefix(program, connectPrefix), !moving && !choosesBackends(program):
 			phase = 0
-		case len(c.moves) == 0:
-		case slices.Contains([]ebpf.AttachType{ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect}, at):
-			phase = 0
-		case at == ebpf.AttachCGroupUDP4Sendmsg || at == ebpf.AttachCGroupUDP6Sendmsg:
+		case moving && strings.HasPrefix(program, sendmsgPrefix):
 			phase = 1
 		}
 		phases[phase] = append(phases[phase], program)
@@ -163,8 +161,8 @@ func (c *Conn) load() (*ebpf.Collection, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(spec.Variables["node_netns"].Set(c.cookie), spec.Variables["connected_udp"].Set(uint32(c.opt.ConnectedUDP)),
-		spec.Variables["node_hash"].Set(NodeHash(c.opt.Node)), spec.Variables["exempting"].Set(uint32(c.opt.Exempting))); err != nil {
+	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(c.cookie), spec.Variables[sockVarConnectedUdp].Set(uint32(c.opt.ConnectedUDP)),
+		spec.Variables[sockVarNodeHash].Set(NodeHash(c.opt.Node)), spec.Variables[sockVarExempting].Set(uint32(c.opt.Exempting))); err != nil {
 		return nil, err
 	}
 	for name, m := range c.maps {

@@ -253,41 +253,16 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var removed []string
 	if err := c.detach(ctx, links); err != nil {
 		return nil, err
 	}
-	n := 0
-	for _, name := range links {
-		if !isProgramPin(name) {
-			n++
-		}
-	}
-	if n > 0 {
+	var removed []string
+	if n := len(slices.DeleteFunc(links, isProgramPin)); n > 0 {
 		removed = append(removed, fmt.Sprintf("%d programs of sockets", n))
 	}
-	dirs, err := c.names(".")
+	n, err := c.removeMaps(ctx)
 	if err != nil {
 		return removed, err
-	}
-	n = 0
-	for _, dir := range dirs {
-		if dir != "links" && !strings.HasPrefix(dir, mapsPrefix) {
-			continue // of another program
-		}
-		names, err := c.names(dir)
-		if err != nil {
-			return removed, err
-		}
-		for _, name := range names {
-			if err := errors.Join(ctx.Err(), os.Remove(filepath.Join(c.opt.Dir, dir, name))); err != nil {
-				return removed, err
-			}
-			n++
-		}
-		if err := os.Remove(filepath.Join(c.opt.Dir, dir)); err != nil {
-			return removed, err
-		}
 	}
 	if n > 0 {
 		removed = append(removed, fmt.Sprintf("%d maps", n))
@@ -297,6 +272,33 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 		err = nil
 	}
 	return removed, err
+}
+
+// removeMaps removes the pins of all maps, and their folders and that of the links, which is empty. It returns the number of maps.
+func (c *Conn) removeMaps(ctx context.Context) (n int, err error) {
+	dirs, err := c.names(".")
+	if err != nil {
+		return 0, err
+	}
+	for _, dir := range dirs {
+		if dir != "links" && !strings.HasPrefix(dir, mapsPrefix) {
+			continue // of another program
+		}
+		names, err := c.names(dir)
+		if err != nil {
+			return n, err
+		}
+		for _, name := range names {
+			if err := errors.Join(ctx.Err(), os.Remove(filepath.Join(c.opt.Dir, dir, name))); err != nil {
+				return n, err
+			}
+			n++
+		}
+		if err := os.Remove(filepath.Join(c.opt.Dir, dir)); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // names lists the pins in a folder; none if the folder does not exist.

@@ -14,10 +14,16 @@ import (
 // answerTime is how long detach waits for the answers to datagrams that sockets have sent to backends.
 const answerTime = time.Second
 
+// The prefixes of the names of programs that choose backends.
+const (
+	connectPrefix = "sluice_connect"
+	sendmsgPrefix = "sluice_sendmsg"
+)
+
 // choosesBackends reports whether a program replaces the address of a Service by that of a backend. The other programs translate answers
 // back, and delete the entries of closed sockets.
 func choosesBackends(program string) bool {
-	return strings.HasPrefix(program, "sluice_connect") || strings.HasPrefix(program, "sluice_sendmsg")
+	return strings.HasPrefix(program, connectPrefix) || strings.HasPrefix(program, sendmsgPrefix)
 }
 
 // detach removes links, those of programs that choose backends first. If a socket may still wait for an answer, it removes the others
