@@ -52,7 +52,7 @@ func Kind(packets plane.Kind) plane.Kind {
 		opened.Close = closeBoth(opened.Close, done)
 		return opened, nil
 	}
-	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) { return remove(ctx, s) } // the packet plane removes its own
+	k.Remove = remove // the packet plane removes its own
 	return k
 }
 

@@ -1,8 +1,6 @@
 package ebpf
 
 import (
-	"net/netip"
-
 	"github.com/sluice-proxy/sluice/internal/follow/affinity"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
@@ -16,11 +14,10 @@ func leases(s plane.Setup, on *plane.Opened, conn *bpf.Conn) plane.Part {
 	if on.Remembered == nil {
 		return plane.Part{}
 	}
-	host := address.New(address.Options{NetNS: s.NetNS})
 	f := affinity.New(affinity.Options{
 		Leases: conn, Remembered: on.Remembered,
 		Port:   func(svc *route.Service, p *route.Port) bpf.Pool { return portOf(poolOf(svc.Name, p, route.Cluster)) },
-		Source: func(to netip.Addr) (netip.Addr, error) { return host.Source(to) },
+		Source: address.New(address.Options{NetNS: s.NetNS}).Source,
 		Failed: func(err error) {
 			s.Log.Error("Connections with session affinity are served packet by packet, retrying", "error", err)
 		},

@@ -19,7 +19,7 @@ type counter struct {
 	ports map[bpf.Pool]port
 }
 
-// port are the labels of a Service port.
+// port holds the labels of a Service port.
 type port struct{ namespace, service, name, protocol, family string }
 
 func newCounter(counts func() (map[bpf.Pool]uint64, error)) *counter {

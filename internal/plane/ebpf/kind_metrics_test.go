@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -34,7 +35,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 			sum += n
 		}
 	}
-	want := `sluice_ebpf_connections_total{ip_family="IPv4", namespace="ns", port="tcp", protocol="tcp", service="svc-15"} ` + string(rune('0'+sum))
+	want := `sluice_ebpf_connections_total{ip_family="IPv4", namespace="ns", port="tcp", protocol="tcp", service="svc-15"} ` + strconv.Itoa(sum)
 	if got := metricstest.Values(t, r, ""); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
