@@ -19,23 +19,23 @@ import (
 
 // fakeEngine opens sockets in memory. Set its fields before use.
 type fakeEngine struct {
-	faults *planetest.Faults // may be nil
-	others map[place]bool    // addresses of other programs
+	faults *planetest.Faults   // may be nil
+	others map[socketAddr]bool // addresses of other programs
 	refuse func(forward.Spec) error
 	closed func() // called after a socket was closed; may be nil
 
-	open    map[place]*fakeListener
+	open    map[socketAddr]*fakeListener
 	listens int
 }
 
 func newFakeEngine() *fakeEngine {
-	return &fakeEngine{others: map[place]bool{}, open: map[place]*fakeListener{}, refuse: func(forward.Spec) error { return nil }}
+	return &fakeEngine{others: map[socketAddr]bool{}, open: map[socketAddr]*fakeListener{}, refuse: func(forward.Spec) error { return nil }}
 }
 
 // fakeListener is an open socket.
 type fakeListener struct {
 	engine   *fakeEngine
-	where    place
+	where    socketAddr
 	balancer *forward.Balancer
 	admit    func(netip.Addr) forward.Admission
 }
@@ -43,7 +43,7 @@ type fakeListener struct {
 // Listen implements Engine.
 func (e *fakeEngine) Listen(s forward.Spec) (Listener, error) {
 	e.listens++
-	l := &fakeListener{e, place{cluster.Protocol(s.Protocol), s.Addr}, s.Balancer, s.Admit}
+	l := &fakeListener{e, socketAddr{cluster.Protocol(s.Protocol), s.Addr}, s.Balancer, s.Admit}
 	switch {
 	case !s.Addr.IsValid() || s.Addr.Port() == 0 || s.Balancer == nil || s.Admit == nil:
 		return nil, fmt.Errorf("the fake does not open %+v", s)

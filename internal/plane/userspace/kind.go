@@ -100,11 +100,11 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	if err := p.inherit(engine, s.Inherited, listenAgain(engine)); err != nil {
 		return nil, errors.Join(err, engine.Discard())
 	}
-	keeping := newKeeper(engine, p)
+	run := newRunner(engine, p)
 	opened := *on
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
-	opened.Shares, opened.HandOver = p.Shares, keeping.handOver
-	opened.Parts = []plane.Part{{Run: keeping.run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets.counts, engine.Stats)}}}
+	opened.Shares, opened.HandOver = p.Shares, run.handOver
+	opened.Parts = []plane.Part{{Run: run.run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets.counts, engine.Stats)}}}
 	for _, part := range on.Parts {
 		if part.Follower != nil {
 			part.Follower = p.redirected(part.Follower)

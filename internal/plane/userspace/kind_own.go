@@ -86,7 +86,7 @@ func openOwn(s plane.Setup, own Assigned, release func() error) (*plane.Opened, 
 	opt.Own = own
 	return open(s, &plane.Opened{
 		Assigned: own.Addrs,
-		Parts:    []plane.Part{{Run: func(ctx context.Context) error { return keep(ctx, s, own.Restore) }}},
+		Parts:    []plane.Part{{Run: func(ctx context.Context) error { return restorePeriodically(ctx, s, own.Restore) }}},
 		Close: func() error {
 			if _, err := own.Retain(nil); err != nil {
 				return errors.Join(fmt.Errorf("remove the addresses of Services: %w", err), release())
@@ -105,13 +105,13 @@ func (noAddresses) Add(context.Context, []netip.Addr) map[netip.Addr]error { ret
 // Retain implements Addresses.
 func (noAddresses) Retain([]netip.Addr) ([]netip.Addr, error) { return nil, nil }
 
-// keepPeriod is how often missing addresses are added: programs that manage the network delete those of
+// restorePeriod is how often missing addresses are added: programs that manage the network delete those of
 // others.
-const keepPeriod = 10 * time.Second
+const restorePeriod = 10 * time.Second
 
-// keep adds addresses again until the context ends.
-func keep(ctx context.Context, s plane.Setup, add func(context.Context) error) error {
-	ticker := time.NewTicker(keepPeriod)
+// restorePeriodically adds missing addresses until the context ends.
+func restorePeriodically(ctx context.Context, s plane.Setup, add func(context.Context) error) error {
+	ticker := time.NewTicker(restorePeriod)
 	defer ticker.Stop()
 	for last := ""; ; {
 		select {

@@ -23,16 +23,16 @@ type Addresses interface {
 	Retain(keep []netip.Addr) ([]netip.Addr, error)
 }
 
-// facts recognizes pods among the clients. It is safe for concurrent use.
-type facts struct {
+// podDetector recognizes pods among the clients. It is safe for concurrent use.
+type podDetector struct {
 	detector atomic.Pointer[route.Detector]
 }
 
-func (f *facts) set(d route.Detector) { f.detector.Store(&d) }
+func (f *podDetector) set(d route.Detector) { f.detector.Store(&d) }
 
-// pod reports whether an address is that of a pod on this node. It cannot recognize pods by the interface on which their packets
+// isPod reports whether an address is that of a pod on this node. It cannot recognize pods by the interface on which their packets
 // arrive.
-func (f *facts) pod(client netip.Addr) bool {
+func (f *podDetector) isPod(client netip.Addr) bool {
 	d := f.detector.Load()
 	return d != nil && slices.ContainsFunc(d.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(client) })
 }
@@ -124,12 +124,12 @@ func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Ad
 // the socket of another Service.
 func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) forward.Admission {
 	if p.opt.Own == nil {
-		led := p.led(k, v, svc)
+		sentByRules := p.sentByRules(k, v, svc)
 		return func(netip.Addr) forward.Admission {
 			if p.sockets.guarded.Load() {
 				return forward.Admission{Pool: int(v.pool)}
 			}
-			return forward.Admission{Pool: int(v.pool), Refused: true, Unless: led}
+			return forward.Admission{Pool: int(v.pool), Refused: true, Unless: sentByRules}
 		}
 	}
 	allow := parsePrefixes(v.policy.allow)
@@ -138,7 +138,7 @@ func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) forwa
 		switch {
 		case client.IsLoopback(), client == v.at.Addr(), slices.Contains(p.local.get(), client):
 			way = v.policy.node
-		case p.host.pod(client):
+		case p.pods.isPod(client):
 			way = v.policy.pods
 		}
 		refused := way.Verdict != route.Balance || !p.sockets.guarded.Load() ||
@@ -147,9 +147,9 @@ func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) forwa
 	}
 }
 
-// led returns a function that reports whether rules sent a client with this original destination to a socket. Rules take effect
+// sentByRules returns a function that reports whether rules sent a client with this original destination to a socket. Rules take effect
 // a moment before the process knows that they were written. It returns nil if rules send no client there.
-func (p *Plane) led(k key, v value, svc *route.Service) func(netip.AddrPort) bool {
+func (p *Plane) sentByRules(k key, v value, svc *route.Service) func(netip.AddrPort) bool {
 	if p.opt.Rules == nil || svc == nil || p.sockets.guarded.Load() {
 		return nil
 	}

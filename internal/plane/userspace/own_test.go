@@ -74,7 +74,7 @@ func TestThePolicyOfAnAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newRig(t, Options{Own: own})
-	p.host.set(route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
+	p.pods.set(route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
 	p.local.set([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	p.sockets.guarded.Store(true)
 	admit := p.admit(key{}, value{at: at("172.30.0.1:80")[0], policy: policyOf(&route.Frontend{

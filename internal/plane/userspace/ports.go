@@ -23,12 +23,12 @@ type ports struct {
 
 	mu    sync.Mutex
 	at    map[key]netip.AddrPort
-	users map[place]key
+	users map[socketAddr]key
 	leave []key // of closed sockets, to be freed after the next plan
 }
 
-// place is an address that a socket can have. A key of no Service stands for another program.
-type place struct {
+// socketAddr is an address that a socket can have. A key of no Service stands for another program.
+type socketAddr struct {
 	protocol cluster.Protocol
 	at       netip.AddrPort
 }
@@ -37,7 +37,7 @@ func newPorts(addrs []netip.Addr, from PortRange) *ports {
 	if from == (PortRange{}) {
 		from = PortRange{unprivileged, 65535}
 	}
-	p := &ports{addrs: map[route.Family]netip.Addr{}, from: from, at: map[key]netip.AddrPort{}, users: map[place]key{}}
+	p := &ports{addrs: map[route.Family]netip.Addr{}, from: from, at: map[key]netip.AddrPort{}, users: map[socketAddr]key{}}
 	for _, a := range addrs {
 		p.addrs[route.FamilyOf(a)] = a
 	}
@@ -75,7 +75,7 @@ func (p *ports) of(k key, preferred uint16) netip.AddrPort {
 // forget makes the next attempts try the addresses again that other programs had. The caller holds
 // the lock.
 func (p *ports) forget() {
-	maps.DeleteFunc(p.users, func(_ place, k key) bool { return k == key{} })
+	maps.DeleteFunc(p.users, func(_ socketAddr, k key) bool { return k == key{} })
 }
 
 // known returns the address that a socket has. It returns false if it has none.
@@ -87,7 +87,7 @@ func (p *ports) known(k key) (netip.AddrPort, bool) {
 }
 
 func (p *ports) take(k key, at netip.AddrPort) bool {
-	where := place{k.port.protocol, at}
+	where := socketAddr{k.port.protocol, at}
 	if _, used := p.users[where]; used {
 		return false
 	}
@@ -100,7 +100,7 @@ func (p *ports) refuse(k key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if at, has := p.at[k]; has {
-		p.users[place{k.port.protocol, at}] = key{}
+		p.users[socketAddr{k.port.protocol, at}] = key{}
 		delete(p.at, k)
 	}
 }
@@ -132,7 +132,7 @@ func (p *ports) retain(open func(key) bool) {
 // free frees an address. The caller holds the lock.
 func (p *ports) free(k key) {
 	if at, has := p.at[k]; has {
-		delete(p.users, place{k.port.protocol, at})
+		delete(p.users, socketAddr{k.port.protocol, at})
 		delete(p.at, k)
 	}
 }

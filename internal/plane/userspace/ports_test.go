@@ -101,7 +101,7 @@ func wantRefused(t *testing.T, err error, name, reason string) {
 // port is left, those of other programs are tried again.
 func TestPortOfAnotherProgram(t *testing.T) {
 	r := newRig(t, Options{Ports: PortRange{20000, 20000}})
-	taken := func(text string) place { return place{cluster.TCP, at(text)[0]} }
+	taken := func(text string) socketAddr { return socketAddr{cluster.TCP, at(text)[0]} }
 	r.engine.others[taken("127.0.0.1:8080")] = true
 	r.engine.others[taken("127.0.0.1:20000")] = true
 	a, b := service("a", tcp(80, backend)), service("b", tcp(90, backend))
@@ -159,12 +159,12 @@ func TestSocketsOfRefusedRulesStay(t *testing.T) {
 	local := service("a", to(a, route.Local))
 	wantRefused(t, r.load(local, service("b", tcp(82, backend))), "a", "too long")
 	r.ok(r.set(service("b", tcp(82, backend, "127.0.0.1:10"))))
-	if r.engine.open[place{cluster.TCP, old}] == nil {
+	if r.engine.open[socketAddr{cluster.TCP, old}] == nil {
 		t.Error("the socket is closed to which the old rules lead")
 	}
 	r.rules.refused = func(cluster.Name) error { return nil }
 	r.ok(r.load(local, service("b", tcp(82, backend))))
-	if r.engine.open[place{cluster.TCP, old}] != nil || len(r.engine.open) != 2 {
+	if r.engine.open[socketAddr{cluster.TCP, old}] != nil || len(r.engine.open) != 2 {
 		t.Errorf("open are %v, want only the sockets of the new rules", r.engine.open)
 	}
 }
@@ -178,7 +178,7 @@ func TestPoolChangesWithoutRules(t *testing.T) {
 	if socket.Pool != route.Local || socket.At != at("127.0.0.1:8080")[0] || r.engine.listens != 1 {
 		t.Errorf("the socket is %+v after %d calls of Listen", socket, r.engine.listens)
 	}
-	if l := r.engine.open[place{cluster.TCP, socket.At}]; l.pool() != route.Local {
+	if l := r.engine.open[socketAddr{cluster.TCP, socket.At}]; l.pool() != route.Local {
 		t.Errorf("it leads to pool %d", l.pool())
 	}
 }

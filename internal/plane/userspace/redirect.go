@@ -12,13 +12,13 @@ import (
 // balances to it. The proxy process is the one that needs the address of the client, for session
 // affinity, so there is no source NAT before it.
 type redirect struct {
-	place   func(key) (netip.AddrPort, bool)
+	addrOf  func(key) (netip.AddrPort, bool)
 	without func(cluster.Protocol) bool
 	table   route.Table
 }
 
-func newRedirect(place func(key) (netip.AddrPort, bool), without func(cluster.Protocol) bool) *redirect {
-	return &redirect{place: place, without: without, table: route.Table{Services: map[cluster.Name]*route.Service{}}}
+func newRedirect(addrOf func(key) (netip.AddrPort, bool), without func(cluster.Protocol) bool) *redirect {
+	return &redirect{addrOf: addrOf, without: without, table: route.Table{Services: map[cluster.Name]*route.Service{}}}
 }
 
 // whole rewrites a change that compares everything.
@@ -93,7 +93,7 @@ func (r *redirect) lead(port *route.Port, id portID, pool route.Pool) bool {
 	if *to != nil {
 		return true
 	}
-	at, has := r.place(key{port: id, part: socketOf(pool)})
+	at, has := r.addrOf(key{port: id, part: socketOf(pool)})
 	if has {
 		*to = []netip.AddrPort{at}
 	}

@@ -22,7 +22,7 @@ func (p *Plane) render(svc *route.Service) []entry {
 		if used == nil || !p.ports.serve(id.family) || p.opt.Without(id.protocol) {
 			continue
 		}
-		list = append(list, entry{Key: key{port: id, part: balancer}, Value: value{target: print(p.targetOf(port))}})
+		list = append(list, entry{Key: key{port: id, part: balancer}, Value: value{target: describe(p.targetOf(port))}})
 		if p.opt.Own != nil {
 			list = append(list, p.frontends(port, id)...)
 			continue
@@ -165,8 +165,8 @@ func schedulerNamed(name string) (s forward.Scheduler, known bool) {
 // schedulerName returns the name of a scheduler.
 func schedulerName(s forward.Scheduler) string { return [...]string{"rr", "lc", "sh", "p2c"}[s] }
 
-// print returns a target as text: "rr affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80".
-func print(t *forward.Target) string {
+// describe returns a target as text: "rr affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80".
+func describe(t *forward.Target) string {
 	var b strings.Builder
 	b.WriteString(schedulerName(t.Scheduler))
 	if t.Affinity > 0 {

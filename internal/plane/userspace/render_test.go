@@ -40,11 +40,11 @@ func TestPrintedTargets(t *testing.T) {
 	for scheduler, want := range map[string]string{"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "p2c": "p2c", "other": "rr"} {
 		p.Scheduler = scheduler
 		want += " affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80"
-		if got := print(newRig(t, Options{}).targetOf(&p)); got != want {
+		if got := describe(newRig(t, Options{}).targetOf(&p)); got != want {
 			t.Errorf("scheduler %q: %s, want %s", scheduler, got, want)
 		}
 	}
-	if got := print(&forward.Target{}); got != "rr" {
+	if got := describe(&forward.Target{}); got != "rr" {
 		t.Errorf("an empty target is %q", got)
 	}
 }
@@ -67,7 +67,7 @@ func TestSchedulerOfOptions(t *testing.T) {
 	} {
 		r := newRig(t, Options{Scheduler: c.option})
 		p.Scheduler = c.service
-		if got, want := print(r.targetOf(&p)), c.want+" cluster "+backend; got != want {
+		if got, want := describe(r.targetOf(&p)), c.want+" cluster "+backend; got != want {
 			t.Errorf("options %q, Service %q: %s, want %s", c.option, c.service, got, want)
 		}
 		r.ok(r.load(service("a", p)))

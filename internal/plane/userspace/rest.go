@@ -20,7 +20,7 @@ type rest struct {
 	setup    plane.Setup
 	engine   *forward.Engine
 	plane    *Plane // that plans nothing
-	keeper   *keeper
+	runner   *runner
 	replaced <-chan struct{}
 	over     chan struct{}
 }
@@ -39,7 +39,7 @@ func goOn(s plane.Setup, addrs []netip.Addr, replaced <-chan struct{}) (*plane.R
 		setup: s, engine: engine, plane: New(EngineOf(engine), Options{Addrs: addrs, Ports: from.Range}),
 		replaced: replaced, over: make(chan struct{}),
 	}
-	r.keeper = newKeeper(engine, r.plane)
+	r.runner = newRunner(engine, r.plane)
 	if err := r.plane.inherit(engine, s.Inherited, r.adopt); err != nil {
 		return nil, errors.Join(err, engine.Discard())
 	}
@@ -60,7 +60,7 @@ func (r *rest) handOver() func(context.Context) (*plane.Inherited, error) {
 	case <-r.over:
 		return func(context.Context) (*plane.Inherited, error) { return nil, nil }
 	default:
-		return r.keeper.handOver()
+		return r.runner.handOver()
 	}
 }
 
@@ -71,7 +71,7 @@ func (r *rest) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.keeper.run(ctx) })
+	group.Go(func() error { return r.runner.run(ctx) })
 	group.Go(func() error {
 		defer stop()
 		r.wait(ctx)

@@ -58,7 +58,7 @@ func Kind(rules plane.Kind) plane.Kind {
 			return nil, err
 		}
 		on.Parts = append(on.Parts, plane.Part{Run: func(ctx context.Context) error {
-			return keep(ctx, s, func(ctx context.Context) error { return addAddresses(ctx, s) })
+			return restorePeriodically(ctx, s, func(ctx context.Context) error { return addAddresses(ctx, s) })
 		}})
 		return open(s, on, options(s, s.Listeners, on.Plane))
 	}

@@ -73,9 +73,9 @@ type Plane struct {
 	ports    *ports
 	sockets  *sockets
 	redirect *redirect
-	local    *addresses // of this host
-	host     *facts     // of the last change that was applied
-	compare  bool       // the next Plan compares everything
+	local    *addresses   // of this host
+	pods     *podDetector // of the last change that was applied
+	compare  bool         // the next Plan compares everything
 
 	nodePorts route.NodePorts       // as the last Plan has them
 	lacking   plane.Refused         // Services of which a socket could not be opened by the last comparison
@@ -90,14 +90,14 @@ func New(e Engine, opt Options) *Plane { return on(newSockets(e), newPorts(opt.A
 
 // on makes a Plane for sockets that may be open already.
 func on(s *sockets, at *ports, opt Options) *Plane {
-	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, local: &addresses{}, host: &facts{}, compare: true}
+	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, local: &addresses{}, pods: &podDetector{}, compare: true}
 	if p.opt.Opened == nil {
 		p.opt.Opened = func(plane.Socket) {}
 	}
 	if p.opt.Without == nil {
 		p.opt.Without = func(cluster.Protocol) bool { return false }
 	}
-	p.redirect = newRedirect(p.place, p.opt.Without)
+	p.redirect = newRedirect(p.addrOf, p.opt.Without)
 	return p
 }
 
@@ -107,7 +107,7 @@ func (p *Plane) Reader(rules plane.Plane) *Plane {
 	opt := p.opt
 	opt.Rules = rules
 	reader := on(p.sockets, p.ports, opt)
-	reader.local, reader.host = p.local, p.host
+	reader.local, reader.pods = p.local, p.pods
 	return reader
 }
 
@@ -227,7 +227,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return errEnded
 	}
 	on.compare = true // unless it succeeds
-	on.host.set(p.change.Table.Host.Detector)
+	on.pods.set(p.change.Table.Host.Detector)
 	lacking, refused := plane.Refused{}, plane.Refused{}
 	err := lacking.Merge(p.Plan.Apply(ctx))
 	if err == nil && len(lacking) > 0 {
@@ -275,8 +275,8 @@ func (p *Plan) withoutLacking(ctx context.Context) error {
 	return nil
 }
 
-// place returns the address of a socket that a rule leads to. It returns false if there is none.
-func (p *Plane) place(k key) (netip.AddrPort, bool) {
+// addrOf returns the address of a socket that a rule leads to. It returns false if there is none.
+func (p *Plane) addrOf(k key) (netip.AddrPort, bool) {
 	if p.lacking[k.port.service] != nil && !p.sockets.serves(k) {
 		return netip.AddrPort{}, false
 	}

@@ -20,8 +20,8 @@ import (
 // errEnded is returned for a plan of a plane whose sockets belong to the next run of the program.
 var errEnded = errors.New("the sockets belong to the next run of the program")
 
-// keeper runs an engine. If another run of the program follows, it keeps the sockets open for that.
-type keeper struct {
+// runner runs an engine. If another run of the program follows, it keeps the sockets open for that.
+type runner struct {
 	engine *forward.Engine
 	plane  *Plane
 	wanted atomic.Bool
@@ -31,19 +31,19 @@ type keeper struct {
 	err    error
 }
 
-func newKeeper(e *forward.Engine, p *Plane) *keeper {
-	k := &keeper{engine: e, plane: p, done: make(chan struct{})}
-	k.close = sync.OnceFunc(func() { close(k.done) })
-	return k
+func newRunner(e *forward.Engine, p *Plane) *runner {
+	r := &runner{engine: e, plane: p, done: make(chan struct{})}
+	r.close = sync.OnceFunc(func() { close(r.done) })
+	return r
 }
 
 // handOver implements plane.Opened.HandOver.
-func (k *keeper) handOver() func(context.Context) (*plane.Inherited, error) {
-	k.wanted.Store(true)
+func (r *runner) handOver() func(context.Context) (*plane.Inherited, error) {
+	r.wanted.Store(true)
 	return func(ctx context.Context) (*plane.Inherited, error) {
 		select {
-		case <-k.done:
-			return k.result, k.err
+		case <-r.done:
+			return r.result, r.err
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -52,36 +52,36 @@ func (k *keeper) handOver() func(context.Context) (*plane.Inherited, error) {
 
 // run forwards until the context ends. If another run follows, it then waits for the end of a write, takes the
 // sockets out of the engine, and returns.
-func (k *keeper) run(ctx context.Context) error {
+func (r *runner) run(ctx context.Context) error {
 	forwarding, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	defer k.close()
+	defer r.close()
 	ended := make(chan error, 1)
-	go func() { ended <- k.engine.Run(forwarding) }()
+	go func() { ended <- r.engine.Run(forwarding) }()
 	select {
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
 	}
-	if k.wanted.Load() {
-		k.result, k.err = k.plane.leave(k.engine)
-		k.close() // the engine ends meanwhile
+	if r.wanted.Load() {
+		r.result, r.err = r.plane.leave(r.engine)
+		r.close() // the engine ends meanwhile
 	}
 	stop()
 	return <-ended
 }
 
-// estate is what a plane hands over.
-type estate struct {
+// handedState is what a plane hands over.
+type handedState struct {
 	Range     PortRange
 	Complete  bool // all rules point to these sockets
-	Balancers []heldBalancer
-	Sockets   []heldSocket
+	Balancers []handedBalancer
+	Sockets   []handedSocket
 	Closed    []*forward.Handed `json:",omitempty"`
 }
 
-// heldPort is a portID that can be encoded.
-type heldPort struct {
+// handedPort is a portID that can be encoded.
+type handedPort struct {
 	Service  cluster.Name
 	Family   route.Family
 	Protocol cluster.Protocol
@@ -89,22 +89,22 @@ type heldPort struct {
 	Nth      int    `json:",omitempty"`
 }
 
-func heldPortOf(id portID) heldPort {
-	return heldPort{id.service, id.family, id.protocol, id.name, id.nth}
+func handedPortOf(id portID) handedPort {
+	return handedPort{id.service, id.family, id.protocol, id.name, id.nth}
 }
 
-func (p heldPort) id() portID { return portID{p.Service, p.Family, p.Protocol, p.Name, p.Nth} }
+func (p handedPort) id() portID { return portID{p.Service, p.Family, p.Protocol, p.Name, p.Nth} }
 
-// heldBalancer is a balancer in an estate.
-type heldBalancer struct {
-	Port    heldPort
+// handedBalancer is a balancer in a handedState.
+type handedBalancer struct {
+	Port    handedPort
 	Target  *forward.Target
 	Clients []forward.Client `json:",omitempty"`
 }
 
-// heldSocket is a socket in an estate.
-type heldSocket struct {
-	Port   heldPort
+// handedSocket is a socket in a handedState.
+type handedSocket struct {
+	Port   handedPort
 	Part   part
 	At     netip.AddrPort
 	Pool   route.Pool
@@ -132,22 +132,22 @@ func (p *Plane) leave(e *forward.Engine) (*plane.Inherited, error) {
 	for _, fd := range in.Descriptors {
 		in.Numbers[fd] = fd
 	}
-	in.State, err = json.Marshal(p.sockets.estate(handed, p.ports.from))
+	in.State, err = json.Marshal(p.sockets.handOver(handed, p.ports.from))
 	return in, err
 }
 
-// estate returns what the sockets hand over.
-func (s *sockets) estate(handed map[*forward.Listener]*forward.Handed, from PortRange) *estate {
+// handOver returns what the sockets hand over.
+func (s *sockets) handOver(handed map[*forward.Listener]*forward.Handed, from PortRange) *handedState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := &estate{Range: from, Complete: s.guarded.Load() && len(s.leave) == 0}
+	out := &handedState{Range: from, Complete: s.guarded.Load() && len(s.leave) == 0}
 	for id, b := range s.balancers {
-		out.Balancers = append(out.Balancers, heldBalancer{heldPortOf(id), b.Target(), b.Clients()})
+		out.Balancers = append(out.Balancers, handedBalancer{handedPortOf(id), b.Target(), b.Clients()})
 	}
 	for k, v := range s.values {
 		l, is := s.open[k].(*forward.Listener)
 		if h := handed[l]; is && h != nil {
-			out.Sockets = append(out.Sockets, heldSocket{heldPortOf(k.port), k.part, v.at, v.pool, h})
+			out.Sockets = append(out.Sockets, handedSocket{handedPortOf(k.port), k.part, v.at, v.pool, h})
 			delete(handed, l)
 		}
 	}
@@ -162,7 +162,7 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited, adopt adoption) 
 	if in == nil {
 		return nil
 	}
-	var from estate
+	var from handedState
 	if err := json.Unmarshal(in.State, &from); err != nil {
 		return fmt.Errorf("read the sockets of the previous run: %w", err)
 	}
@@ -174,7 +174,7 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited, adopt adoption) 
 		again := forward.NewBalancer(b.Target)
 		again.Remember(b.Clients)
 		p.sockets.balancers[id] = again
-		p.sockets.values[key{port: id, part: balancer}] = value{target: print(b.Target)}
+		p.sockets.values[key{port: id, part: balancer}] = value{target: describe(b.Target)}
 	}
 	complete := from.Complete
 	for _, s := range from.Sockets {
@@ -192,7 +192,7 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited, adopt adoption) 
 }
 
 // renumber replaces the file descriptors by those of this process, and closes unused ones.
-func (e *estate) renumber(numbers map[int]int) {
+func (e *handedState) renumber(numbers map[int]int) {
 	var rest []int
 	for _, s := range e.Sockets {
 		rest = append(rest, s.Handed.Renumber(numbers)...)
@@ -224,7 +224,7 @@ func listenAgain(e *forward.Engine) adoption {
 }
 
 // adopt adopts an inherited socket. It returns false if that failed.
-func (p *Plane) adopt(s heldSocket, adopt adoption) bool {
+func (p *Plane) adopt(s handedSocket, adopt adoption) bool {
 	k := key{port: s.Port.id(), part: s.Part}
 	to := p.sockets.balancers[k.port]
 	if to == nil {
@@ -236,13 +236,13 @@ func (p *Plane) adopt(s heldSocket, adopt adoption) bool {
 	if err != nil {
 		return false
 	}
-	p.ports.keep(k, s.At)
+	p.ports.adopt(k, s.At)
 	p.sockets.open[k], p.sockets.values[k] = l, value{at: s.At, pool: s.Pool}
 	return true
 }
 
-// keep records the address of an inherited socket.
-func (p *ports) keep(k key, at netip.AddrPort) {
+// adopt records the address of an inherited socket.
+func (p *ports) adopt(k key, at netip.AddrPort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.take(k, at)
