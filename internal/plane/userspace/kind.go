@@ -107,7 +107,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	opened.Parts = []plane.Part{{Run: run.run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets.counts, engine.Stats)}}}
 	for _, part := range on.Parts {
 		if part.Follower != nil {
-			part.Follower = p.redirected(part.Follower)
+			part.Follower = follower{p, part.Follower}
 		}
 		opened.Parts = append(opened.Parts, part)
 	}
@@ -124,9 +124,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	return &opened, nil
 }
 
-// redirected returns a follower that passes on the rewritten changes, as the plane beneath gets them.
-func (p *Plane) redirected(f plane.Follower) plane.Follower { return follower{p, f} }
-
+// follower passes on the rewritten changes, as the plane beneath gets them.
 type follower struct {
 	plane *Plane
 	to    plane.Follower

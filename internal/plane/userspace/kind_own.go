@@ -30,6 +30,12 @@ func OnServices(assigned func() (Assigned, error), claim func() (release func() 
 		}
 		return loopbacks(), nil
 	}
+	begin := func() (own Assigned, release func() error, err error) {
+		if own, err = assigned(); err == nil {
+			release, err = claim()
+		}
+		return own, release, err
+	}
 	const closed = "this host has the addresses of Services itself, and nothing listens at other ports"
 	return plane.Kind{
 		Mode: mode, Bind: config.BindRules, Owned: "the addresses of Services on an interface of this host, and the listening sockets of the process",
@@ -42,11 +48,7 @@ func OnServices(assigned func() (Assigned, error), claim func() (release func() 
 		},
 		Probe: probe,
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
-			own, err := assigned()
-			if err != nil {
-				return nil, err
-			}
-			release, err := claim()
+			own, release, err := begin()
 			if err != nil {
 				return nil, err
 			}
@@ -62,11 +64,7 @@ func OnServices(assigned func() (Assigned, error), claim func() (release func() 
 			return New(noEngine{}, opt)
 		},
 		Remove: func(context.Context, plane.Setup) ([]string, error) {
-			own, err := assigned()
-			if err != nil {
-				return nil, err
-			}
-			release, err := claim()
+			own, release, err := begin()
 			if err != nil {
 				return nil, err
 			}

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -26,8 +25,7 @@ func (r *rig) follow(svc *route.Service) route.Change {
 		touch.New = nil
 	}
 	var got changes
-	var f plane.Follower = &got
-	r.redirected(f).Applied(route.Change{Table: r.table, Touched: []route.Touch{touch}})
+	follower{r.Plane, &got}.Applied(route.Change{Table: r.table, Touched: []route.Touch{touch}})
 	return got.last
 }
 
