@@ -28,7 +28,7 @@ func (w *writer) deleteBalancer(ctx context.Context, k key) error {
 		return err
 	}
 	delete(w.state.balancers, k)
-	delete(w.unmoved, k)
+	delete(w.unremoved, k)
 	return nil
 }
 

@@ -81,11 +81,11 @@ type Plane struct {
 	opt    Options
 	ledger *ledger.Ledger[key, value]
 	writer *writer
-	fresh  bool // Refresh has read the state, and no plan has used it
-	waits  waiting
-	seen   atomic.Pointer[state] // features and network as last read, for explanations
-	took   atomic.Int64          // the duration of the last Refresh in nanoseconds, for Watch
-	noted  map[string]bool       // problems that were reported
+	fresh  bool                   // Refresh has read the state, and no plan has used it
+	waits  atomic.Pointer[string] // why the plane waits
+	seen   atomic.Pointer[state]  // features and network as last read, for explanations
+	took   atomic.Int64           // the duration of the last Refresh in nanoseconds, for Watch
+	noted  map[string]bool        // problems that were reported
 
 	unserved  unserved
 	formNoted bool                  // HNS returns settings in another form, which was reported
@@ -101,10 +101,12 @@ func New(h HNS, opt Options) *Plane {
 	if opt.Poll == 0 {
 		opt.Poll = pollPeriod
 	}
-	return &Plane{
+	p := &Plane{
 		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{}, unserved: unserved{},
-		writer: &writer{hns: h, opt: opt, sent: map[string]sent{}, unmoved: map[key]error{}, lacking: lacking{}},
+		writer: &writer{hns: h, opt: opt, sent: map[string]sent{}, unremoved: map[key]error{}, lacking: lacking{}},
 	}
+	p.waits.Store(new(string))
+	return p
 }
 
 // Refresh reads the network, its endpoints and the load balancers. The error wraps hns.ErrNoNetwork
@@ -116,8 +118,7 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	if err == nil {
 		err = p.opt.check(s.network, s.features)
 	}
-	waits := p.whatFor(err)
-	p.waits.set(waits)
+	waits := p.setWaiting(err)
 	switch {
 	case waits != "":
 		return fmt.Errorf("%s: %w", waits, err)
@@ -177,7 +178,7 @@ func (p *Plane) objects(ctx context.Context, s *state) error {
 	}
 	s.setEndpoints(list)
 	balancers, err := p.hns.LoadBalancers(ctx)
-	s.sortOut(balancers)
+	s.setBalancers(balancers)
 	return err
 }
 

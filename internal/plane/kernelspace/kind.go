@@ -134,10 +134,9 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	failures := newFailures()
 	opt.Failed = failures.count
 	p := New(h, opt)
-	p.waits.set(p.whatFor(err))
 	p.seen.Store(&state{features: has, network: n})
 	facts := p.facts()
-	if waits := p.Waiting(); waits != "" {
+	if waits := p.setWaiting(err); waits != "" {
 		s.Log.Warn("Services are not served yet", "reason", waits)
 	}
 	return &plane.Opened{

@@ -25,8 +25,8 @@ func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
 	var steps []step
 	plan.Each(func(s step) { steps = append(steps, s) })
 	errs := []error{plan.Apply(ctx)}
-	for _, k := range slices.SortedFunc(maps.Keys(p.writer.unmoved), key.compare) {
-		errs = append(errs, p.writer.unmoved[k])
+	for _, k := range slices.SortedFunc(maps.Keys(p.writer.unremoved), key.compare) {
+		errs = append(errs, p.writer.unremoved[k])
 	}
 	return s.gone(steps), errors.Join(errs...)
 }

@@ -126,9 +126,9 @@ func sameMAC(a, b string) bool {
 	return strings.EqualFold(strings.ReplaceAll(a, ":", "-"), strings.ReplaceAll(b, ":", "-"))
 }
 
-// sortOut stores all load balancers except those for endpoints in other networks: it adopts those of an earlier run and
+// setBalancers stores all load balancers except those for endpoints in other networks: it adopts those of an earlier run and
 // of kube-proxy. Their endpoints may be gone, for example after the network was replaced.
-func (s *state) sortOut(list []hns.LoadBalancer) {
+func (s *state) setBalancers(list []hns.LoadBalancer) {
 	s.kept = map[string]bool{}
 	addrs := map[string]netip.Addr{} // by ID, of the endpoints to which load balancers should refer
 	for a, e := range s.endpoints {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
@@ -30,7 +29,7 @@ func (p *Plane) period() time.Duration {
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	ticker := time.NewTicker(min(networkPeriod, p.opt.Poll))
 	defer ticker.Stop()
-	last, reported := p.look(ctx), time.Now()
+	last, reported := p.readNetwork(ctx), time.Now()
 	subscribed()
 	for {
 		select {
@@ -38,8 +37,8 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 			return nil
 		case <-ticker.C:
 		}
-		now := p.look(ctx)
-		if same := now.same(last); same && time.Since(reported) < p.period() {
+		now := p.readNetwork(ctx)
+		if now.same(last) && time.Since(reported) < p.period() {
 			continue
 		}
 		last, reported = now, time.Now()
@@ -47,53 +46,37 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 	}
 }
 
-// look is the result of one read of the network by Watch.
-type look struct {
+// networkState is the result of one read of the network by Watch.
+type networkState struct {
 	network hns.Network
 	failure string // empty: the network exists
 }
 
-func (l look) same(o look) bool {
-	return l.failure == o.failure && l.network.ID == o.network.ID && l.network.Type == o.network.Type &&
-		slices.Equal(l.network.Remote, o.network.Remote)
+func (s networkState) same(o networkState) bool {
+	return s.failure == o.failure && s.network.ID == o.network.ID && s.network.Type == o.network.Type &&
+		slices.Equal(s.network.Remote, o.network.Remote)
 }
 
-func (p *Plane) look(ctx context.Context) look {
+func (p *Plane) readNetwork(ctx context.Context) networkState {
 	n, err := p.hns.Network(ctx, p.opt.Network)
 	if err == nil {
-		return look{network: n}
+		return networkState{network: n}
 	}
 	if errors.Is(err, hns.ErrNoNetwork) {
-		p.waits.set(p.whatFor(err))
+		p.setWaiting(err)
 	}
-	return look{failure: err.Error()}
+	return networkState{failure: err.Error()}
 }
 
-// waiting is the reason why the plane waits. It is safe for concurrent use.
-type waiting struct {
-	mu   sync.Mutex
-	text string
-}
-
-func (w *waiting) set(text string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.text = text
-}
-
-func (w *waiting) get() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text
-}
-
-// whatFor returns why the plane waits after an error of HNS; empty if it does not wait.
-func (p *Plane) whatFor(err error) string {
-	if !errors.Is(err, hns.ErrNoNetwork) {
-		return ""
+// setWaiting records and returns why the plane waits after an error of HNS; empty if it does not wait.
+func (p *Plane) setWaiting(err error) string {
+	reason := ""
+	if errors.Is(err, hns.ErrNoNetwork) {
+		reason = fmt.Sprintf("HNS network %q does not exist: waiting for the CNI plugin to create it", p.opt.Network)
 	}
-	return fmt.Sprintf("HNS network %q does not exist: waiting for the CNI plugin to create it", p.opt.Network)
+	p.waits.Store(&reason)
+	return reason
 }
 
 // Waiting returns why the plane waits; empty if it does not wait. It is safe for concurrent use.
-func (p *Plane) Waiting() string { return p.waits.get() }
+func (p *Plane) Waiting() string { return *p.waits.Load() }

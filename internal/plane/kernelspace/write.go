@@ -25,15 +25,15 @@ var (
 // writer writes entries into HNS. It implements ledger.Writer. HNS has no transactions: after a refusal the ledger
 // writes all steps again, and those that are already carried out do nothing.
 type writer struct {
-	hns     HNS
-	opt     Options
-	state   *state          // nil before the first Refresh
-	listed  bool            // the endpoints were read again by this write
-	sent    map[string]sent // by ID
-	forms   forms
-	anew    map[string]bool // load balancers whose changes in place HNS applies only in part, by ID
-	remake  bool            // HNS changes no load balancer in place
-	unmoved map[key]error   // removals that failed and were reported
+	hns       HNS
+	opt       Options
+	state     *state          // nil before the first Refresh
+	listed    bool            // the endpoints were read again by this write
+	sent      map[string]sent // by ID
+	forms     forms
+	anew      map[string]bool // load balancers whose changes in place HNS applies only in part, by ID
+	remake    bool            // HNS changes no load balancer in place
+	unremoved map[key]error   // removals that failed and were reported
 
 	lacking lacking
 }
@@ -60,7 +60,7 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 			return general
 		}
 		if s.Op == ledger.Remove {
-			w.unremoved(s, err)
+			w.reportUnremoved(s, err)
 			continue
 		}
 		return &ledger.Refusal{Phase: s.Phase, Err: err}
@@ -113,11 +113,11 @@ func (w *writer) general(ctx context.Context, err error) error {
 	return nil
 }
 
-// unremoved reports an object that could not be deleted, once. The write goes on, and each comparison
+// reportUnremoved reports an object that could not be deleted, once. The write goes on, and each comparison
 // retries.
-func (w *writer) unremoved(s *step, err error) {
-	if w.unmoved[s.Key] == nil {
-		w.unmoved[s.Key] = err
+func (w *writer) reportUnremoved(s *step, err error) {
+	if w.unremoved[s.Key] == nil {
+		w.unremoved[s.Key] = err
 		w.opt.report("cannot delete an object that no Service needs; Sluice retries periodically: " + err.Error())
 	}
 }
@@ -258,7 +258,7 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 		delete(w.state.endpoints, k.addr)
 	}
 	delete(w.state.hidden, e.ID)
-	delete(w.unmoved, k)
+	delete(w.unremoved, k)
 	return nil
 }
 
