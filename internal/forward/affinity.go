@@ -21,30 +21,29 @@ const (
 type affinity struct {
 	mu      sync.Mutex
 	all     *quota // of the clients of all Balancers; nil: no limit
-	clients map[netip.Addr]*sticky
-	list    sticky // the head of a ring, the oldest first
+	clients map[netip.Addr]*link[sticky]
+	list    link[sticky] // the oldest first
 }
 
 // sticky is the backend of a client.
 type sticky struct {
-	client     netip.Addr
-	backend    netip.AddrPort
-	used       time.Time
-	prev, next *sticky
+	client  netip.Addr
+	backend netip.AddrPort
+	used    time.Time
 }
 
 // get returns the backend of a client that has made a connection since a time.
 func (a *affinity) get(client netip.Addr, since time.Time) (netip.AddrPort, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for oldest := a.list.next; oldest != nil && oldest != &a.list && !oldest.used.After(since); oldest = a.list.next {
-		a.remove(oldest)
+	for !a.list.empty() && !a.list.next.item.used.After(since) {
+		a.remove(a.list.next)
 	}
 	s := a.clients[client]
 	if s == nil {
 		return netip.AddrPort{}, false
 	}
-	return s.backend, true
+	return s.item.backend, true
 }
 
 // put records a connection of a client to a backend.
@@ -52,30 +51,27 @@ func (a *affinity) put(client netip.Addr, backend netip.AddrPort, now time.Time)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.clients == nil {
-		a.clients = map[netip.Addr]*sticky{}
-		a.list.next, a.list.prev = &a.list, &a.list
+		a.clients = map[netip.Addr]*link[sticky]{}
 	}
 	s := a.clients[client]
 	if s == nil {
-		if s = (&sticky{}); a.full() {
+		if s = (&link[sticky]{}); a.full() {
 			s = a.list.next
 			a.remove(s)
 		}
 		a.clients[client] = s
 		a.count(1)
-	} else {
-		s.prev.next, s.next.prev = s.next, s.prev
 	}
-	s.client, s.backend, s.used = client, backend, now
-	s.prev, s.next = a.list.prev, &a.list
-	s.prev.next, a.list.prev = s, s
+	s.remove() // from its old place in the list
+	s.item = sticky{client, backend, now}
+	a.list.push(s)
 }
 
 // drop forgets a client, if its backend is this one.
 func (a *affinity) drop(client netip.Addr, backend netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.clients[client]; s != nil && s.backend == backend {
+	if s := a.clients[client]; s != nil && s.item.backend == backend {
 		a.remove(s)
 	}
 }
@@ -85,16 +81,16 @@ func (a *affinity) keep(listed map[netip.AddrPort]*load) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.clients {
-		if listed[s.backend] == nil {
+		if listed[s.item.backend] == nil {
 			a.remove(s)
 		}
 	}
 }
 
 // remove forgets a client.
-func (a *affinity) remove(s *sticky) {
-	s.prev.next, s.next.prev = s.next, s.prev
-	delete(a.clients, s.client)
+func (a *affinity) remove(s *link[sticky]) {
+	s.remove()
+	delete(a.clients, s.item.client)
 	a.count(-1)
 }
 

@@ -218,7 +218,7 @@ func (b *Balancer) Clients() []Client {
 	defer b.affinity.mu.Unlock()
 	list := make([]Client, 0, len(b.affinity.clients))
 	for s := b.affinity.list.next; s != nil && s != &b.affinity.list; s = s.next {
-		list = append(list, Client{s.client, s.backend, now.Sub(s.used)})
+		list = append(list, Client{s.item.client, s.item.backend, now.Sub(s.item.used)})
 	}
 	return list
 }
