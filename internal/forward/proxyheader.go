@@ -2,7 +2,6 @@ package forward
 
 import (
 	"encoding/binary"
-	"errors"
 	"net/netip"
 )
 
@@ -14,7 +13,6 @@ const (
 	proxyCommand = 0x21 // version 2, command PROXY
 	proxyTCP4    = 0x11
 	proxyTCP6    = 0x21
-	proxyFixed   = len(proxySignature) + 4 // before the addresses
 	proxyLength4 = 2 * (4 + 2)
 	proxyLength6 = 2 * (16 + 2)
 )
@@ -35,37 +33,4 @@ func proxyHeader(client, to netip.AddrPort) []byte {
 	}
 	b = binary.BigEndian.AppendUint16(b, client.Port())
 	return binary.BigEndian.AppendUint16(b, to.Port())
-}
-
-// errProxyHeader is returned for bytes that are no PROXY header as proxyHeader writes it.
-var errProxyHeader = errors.New("not a PROXY header of version 2 for TCP")
-
-// parseProxyHeader decodes the header at the beginning of b, and returns the bytes after it. It is strict:
-// it accepts what proxyHeader writes and nothing else.
-func parseProxyHeader(b []byte) (client, to netip.AddrPort, rest []byte, err error) {
-	if len(b) < proxyFixed || string(b[:len(proxySignature)]) != proxySignature || b[len(proxySignature)] != proxyCommand {
-		return client, to, nil, errProxyHeader
-	}
-	family, length := b[len(proxySignature)+1], int(binary.BigEndian.Uint16(b[proxyFixed-2:]))
-	b = b[proxyFixed:]
-	size := 0
-	switch {
-	case family == proxyTCP4 && length == proxyLength4:
-		size = 4
-	case family == proxyTCP6 && length == proxyLength6:
-		size = 16
-	}
-	if size == 0 || len(b) < length {
-		return client, to, nil, errProxyHeader
-	}
-	source, _ := netip.AddrFromSlice(b[:size]) // the size is one of an address
-	destination, _ := netip.AddrFromSlice(b[size : 2*size])
-	source, destination = source.Unmap(), destination.Unmap()
-	if size == 16 && source.Is4() && destination.Is4() {
-		return client, to, nil, errProxyHeader // it has a shorter form
-	}
-	ports := b[2*size:]
-	client = netip.AddrPortFrom(source, binary.BigEndian.Uint16(ports))
-	to = netip.AddrPortFrom(destination, binary.BigEndian.Uint16(ports[2:]))
-	return client, to, b[length:], nil
 }

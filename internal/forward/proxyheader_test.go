@@ -2,7 +2,9 @@ package forward
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"net/netip"
 	"testing"
 )
@@ -48,4 +50,40 @@ func FuzzProxyHeader(f *testing.F) {
 			t.Errorf("%x is accepted, but would be written as %x", b, again)
 		}
 	})
+}
+
+// proxyFixed is the length of a header before the addresses.
+const proxyFixed = len(proxySignature) + 4
+
+// errProxyHeader is returned for bytes that are no PROXY header as proxyHeader writes it.
+var errProxyHeader = errors.New("not a PROXY header of version 2 for TCP")
+
+// parseProxyHeader decodes the header at the beginning of b, and returns the bytes after it. It is strict:
+// it accepts what proxyHeader writes and nothing else.
+func parseProxyHeader(b []byte) (client, to netip.AddrPort, rest []byte, err error) {
+	if len(b) < proxyFixed || string(b[:len(proxySignature)]) != proxySignature || b[len(proxySignature)] != proxyCommand {
+		return client, to, nil, errProxyHeader
+	}
+	family, length := b[len(proxySignature)+1], int(binary.BigEndian.Uint16(b[proxyFixed-2:]))
+	b = b[proxyFixed:]
+	size := 0
+	switch {
+	case family == proxyTCP4 && length == proxyLength4:
+		size = 4
+	case family == proxyTCP6 && length == proxyLength6:
+		size = 16
+	}
+	if size == 0 || len(b) < length {
+		return client, to, nil, errProxyHeader
+	}
+	source, _ := netip.AddrFromSlice(b[:size]) // the size is one of an address
+	destination, _ := netip.AddrFromSlice(b[size : 2*size])
+	source, destination = source.Unmap(), destination.Unmap()
+	if size == 16 && source.Is4() && destination.Is4() {
+		return client, to, nil, errProxyHeader // it has a shorter form
+	}
+	ports := b[2*size:]
+	client = netip.AddrPortFrom(source, binary.BigEndian.Uint16(ports))
+	to = netip.AddrPortFrom(destination, binary.BigEndian.Uint16(ports[2:]))
+	return client, to, b[length:], nil
 }
