@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -46,7 +45,6 @@ type system interface {
 // server is the socket of a Listener. Any goroutine may call it.
 type server interface {
 	addr() netip.AddrPort
-	file() (*os.File, error)
 	set(s *settings)
 	close() // no new connection is accepted; those that exist drain
 }
@@ -275,10 +273,6 @@ func (l *Listener) Set(b *Balancer, admit func(client netip.Addr) Admission) {
 	b.subscribe(l.engine)
 	l.server.set(&settings{balancer: b, admit: admit})
 }
-
-// File returns a duplicate of the listening socket, to hand it over to another process. It must stay
-// non-blocking: do not call its method Fd.
-func (l *Listener) File() (*os.File, error) { return l.server.file() }
 
 // Close stops to accept connections. Those that exist drain.
 func (l *Listener) Close() {

@@ -92,7 +92,7 @@ type Spec struct {
 	Admit func(client netip.Addr) Admission
 
 	// Inherited is a listening socket that a previous run of the program opened for Addr; nil:
-	// the Engine opens one. The Engine closes it.
+	// the Engine opens one. The Engine closes it. Only Linux has it, as HandOver.
 	Inherited *os.File
 }
 

@@ -123,11 +123,11 @@ type handover interface {
 	handOver(ctx context.Context, open map[server]*Listener) (map[*Listener]*Handed, error)
 
 	// retired returns a server without a socket. It closes the socket and the flows of what was handed over.
-	retired(s Spec, h *Handed) heir
+	retired(s Spec, h *Handed) adopter
 }
 
-// heir is a server that adopts what belonged to its socket.
-type heir interface {
+// adopter is a server that adopts what belonged to its socket.
+type adopter interface {
 	server
 	adopt(h *Handed)
 	retire() // closes the socket; connections go on, flows end
@@ -157,7 +157,7 @@ func (e *Engine) HandOver(ctx context.Context) (map[*Listener]*Handed, error) {
 // Adopt adopts the connections and flows that belonged to the socket in the previous run of the program.
 // The Listener was opened with that socket.
 func (l *Listener) Adopt(h *Handed) {
-	if a, can := l.server.(heir); can {
+	if a, can := l.server.(adopter); can {
 		a.adopt(h)
 	}
 }
@@ -166,7 +166,7 @@ func (l *Listener) Adopt(h *Handed) {
 // except those whose backend sees the address of the client (Target.Transparent), which are reset: their packets
 // need rules. UDP flows end.
 func (l *Listener) Retire() {
-	if a, can := l.server.(heir); can {
+	if a, can := l.server.(adopter); can {
 		a.retire()
 	}
 }

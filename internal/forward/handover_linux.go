@@ -149,14 +149,14 @@ func (s *tcpServer) adopt(h *Handed) {
 }
 
 // retired implements handover.
-func (p *poller) retired(spec Spec, h *Handed) heir {
+func (p *poller) retired(spec Spec, h *Handed) adopter {
 	if h.Socket >= 0 {
 		stream.Close(h.Socket)
 	}
 	for i := range h.Flows {
 		stream.Close(h.Flows[i].Socket)
 	}
-	s := &tcpServer{protocol: stream.Protocol(spec.Protocol), at: spec.Addr, fd: -1, closed: true}
+	s := &tcpServer{protocol: stream.Protocol(spec.Protocol), at: spec.Addr, fd: -1}
 	s.set(&settings{balancer: spec.Balancer, admit: spec.Admit})
 	for _, w := range p.workers {
 		s.loops = append(s.loops, &acceptor{worker: w, server: s, retired: true})

@@ -14,20 +14,12 @@ func (l *udpListener) handOver(to *Handed, _ *int) {
 	_ = l.loop.Remove(l.fd) // it may not be in the loop yet
 	delete(l.loop.members, l)
 	to.Socket = l.fd
-	l.server.handOver()
 	for _, f := range l.flows {
 		if !f.refused && f.current(l.settings) { // otherwise the next datagram begins another one
 			to.Flows = append(to.Flows, f.handOver())
 		}
 		l.end(f)
 	}
-}
-
-// handOver marks the socket as handed over, so that close leaves it open.
-func (s *udpServer) handOver() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
 }
 
 // handOver takes the socket to the backend out of the flow.

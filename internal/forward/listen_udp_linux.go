@@ -69,10 +69,9 @@ func (p *poller) listenUDP(l *Listener) (server, error) {
 		loop: &w.udp, fd: fd, port: at.Port(), flows: map[datagram.Path]*flow{},
 		settings: &settings{balancer: l.spec.Balancer, admit: l.spec.Admit},
 	}
-	s := &udpServer{listener: listener, at: at}
-	listener.server, listener.closeSocket = s, s.closeSocket
+	listener.server = &udpServer{listener: listener, at: at}
 	w.Post(listener.start)
-	return s, nil
+	return listener.server, nil
 }
 
 // socketUDP returns the socket of a listener.
@@ -80,10 +79,15 @@ func socketUDP(s Spec) (int, error) {
 	if s.Inherited == nil {
 		return datagram.Listen(s.Addr)
 	}
-	fd, err := duplicate(s.Inherited)
-	err = errors.Join(err, s.Inherited.Close())
+	return inherit(s.Inherited, func(fd int) error { return datagram.Prepare(fd, s.Addr.Addr()) })
+}
+
+// inherit returns a duplicate of an inherited socket, and closes the file. prepare sets the socket up.
+func inherit(f *os.File, prepare func(fd int) error) (int, error) {
+	fd, err := duplicate(f)
+	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = datagram.Prepare(fd, s.Addr.Addr())
+		err = prepare(fd)
 	}
 	if err != nil && fd >= 0 {
 		_ = unix.Close(fd)
@@ -112,25 +116,9 @@ func duplicate(f *os.File) (int, error) {
 type udpServer struct {
 	listener *udpListener
 	at       netip.AddrPort
-
-	mu     sync.Mutex
-	closed bool
 }
 
 func (s *udpServer) addr() netip.AddrPort { return s.at }
-
-func (s *udpServer) file() (*os.File, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, os.ErrClosed
-	}
-	fd, err := unix.FcntlInt(uintptr(s.listener.fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(fd), "udp:"+s.at.String()), nil
-}
 
 func (s *udpServer) set(new *settings) {
 	l := s.listener
@@ -144,13 +132,5 @@ func (s *udpServer) close() {
 	s.listener.loop.Post(s.listener.reset)
 }
 
-// retire implements heir.
+// retire implements adopter.
 func (s *udpServer) retire() { s.close() }
-
-// closeSocket closes the socket. It is called on the thread of the loop.
-func (s *udpServer) closeSocket() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	s.listener.loop.Close(s.listener.fd)
-}

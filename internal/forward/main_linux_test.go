@@ -94,15 +94,6 @@ func (b *bench) backend(handle func(c *net.TCPConn)) netip.AddrPort {
 
 func address(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String()) }
 
-// named starts a backend that sends its name and closes.
-func (b *bench) named(name string) netip.AddrPort {
-	b.Helper()
-	return b.backend(func(c *net.TCPConn) {
-		_, _ = c.Write([]byte(name))
-		_ = c.Close()
-	})
-}
-
 // refusing returns an address that refuses connections.
 func (b *bench) refusing() netip.AddrPort {
 	b.Helper()

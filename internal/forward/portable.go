@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"syscall"
 )
@@ -27,6 +28,9 @@ func newPortable(e *Engine) *portable {
 
 // listen implements system.
 func (p *portable) listen(l *Listener) (server, error) {
+	if f := l.spec.Inherited; f != nil {
+		return nil, errors.Join(errNoHandover, f.Close())
+	}
 	switch l.spec.Protocol {
 	case TCP:
 		return p.tcp.listen(l)

@@ -3,9 +3,7 @@ package forward
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,9 +23,6 @@ type tcpServer struct {
 	loops    []*acceptor
 	users    atomic.Int32 // how many of these have not left
 	handed   atomic.Bool  // the socket belongs to the next run
-
-	mu     sync.Mutex
-	closed bool // also the file descriptor, or it will be soon
 }
 
 func (p *poller) listenTCP(l *Listener) (server, error) {
@@ -35,7 +30,7 @@ func (p *poller) listenTCP(l *Listener) (server, error) {
 	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
 	err := netns.Do(p.engine.options.NetNS, func() (err error) {
 		if l.spec.Inherited != nil {
-			s.fd, err = adopt(s.protocol, l.spec.Inherited)
+			s.fd, err = inherit(l.spec.Inherited, func(fd int) error { return stream.Adopt(s.protocol, fd) })
 			return err
 		}
 		s.fd, err = stream.Listen(s.protocol, l.spec.Addr)
@@ -58,39 +53,11 @@ func (p *poller) listenTCP(l *Listener) (server, error) {
 	return s, nil
 }
 
-// adopt returns a duplicate of an inherited socket, which it closes.
-func adopt(p stream.Protocol, f *os.File) (fd int, err error) {
-	fd, err = duplicate(f)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = stream.Adopt(p, fd)
-	}
-	if err != nil && fd >= 0 {
-		stream.Close(fd)
-		fd = -1
-	}
-	return fd, err
-}
-
 // addr implements server.
 func (s *tcpServer) addr() netip.AddrPort { return s.at }
 
 // set implements server.
 func (s *tcpServer) set(to *settings) { s.settings.Store(to) }
-
-// file implements server.
-func (s *tcpServer) file() (*os.File, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, os.ErrClosed
-	}
-	fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(fd), s.at.String()), nil
-}
 
 // close implements server.
 func (s *tcpServer) close() {
@@ -99,7 +66,7 @@ func (s *tcpServer) close() {
 	}
 }
 
-// retire implements heir.
+// retire implements adopter.
 func (s *tcpServer) retire() {
 	for _, a := range s.loops {
 		a.worker.Post(a.retire)
@@ -108,13 +75,7 @@ func (s *tcpServer) retire() {
 
 // release is called when a loop does not use the socket any more.
 func (s *tcpServer) release() {
-	if s.users.Add(-1) > 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	if !s.handed.Load() {
+	if s.users.Add(-1) == 0 && !s.handed.Load() {
 		stream.Close(s.fd)
 	}
 }

@@ -307,34 +307,6 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// A listener is handed over without a gap, also if connections wait in it.
-func TestHandover(t *testing.T) {
-	both(t, Options{}, func(b *bench) {
-		l, _ := b.front(one(b.named("first")))
-		f, err := l.File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
-		if b.engine.Stats().Connections != 0 {
-			t.Error("there are connections")
-		}
-		time.Sleep(20 * time.Millisecond)
-		c := b.dial(l.Addr()) // it waits in the queue
-		balancer := NewBalancer(one(b.named("second")))
-		second, err := b.engine.Listen(Spec{Protocol: TCP, Addr: l.Addr(), Balancer: balancer, Inherited: f})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if second.Addr() != l.Addr() {
-			t.Errorf("the address is %v, want %v", second.Addr(), l.Addr())
-		}
-		if got, err := io.ReadAll(c); string(got) != "second" || err != nil {
-			t.Errorf("received %q, %v", got, err)
-		}
-	})
-}
-
 // Clients that are not admitted, and those beyond the limit, are reset and counted.
 func TestRefused(t *testing.T) {
 	both(t, Options{MaxConnections: 2}, func(b *bench) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -92,29 +91,19 @@ func (t *portableTCP) listen(l *Listener) (server, error) {
 	return s, nil
 }
 
-// socket opens a listening socket, or adopts an inherited one.
+// socket opens a listening socket.
 func (t *portableTCP) socket(s Spec) (*net.TCPListener, error) {
-	var l net.Listener
-	var err error
-	if s.Inherited != nil {
-		l, err = net.FileListener(s.Inherited)
-		err = errors.Join(err, s.Inherited.Close())
-	} else {
-		network := "tcp6"
-		if s.Addr.Addr().Is4() {
-			network = "tcp4"
-		}
-		var config net.ListenConfig
-		config.SetMultipathTCP(false)
-		l, err = config.Listen(t.ctx, network, s.Addr.String())
+	network := "tcp6"
+	if s.Addr.Addr().Is4() {
+		network = "tcp4"
 	}
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(t.ctx, network, s.Addr.String())
 	if err != nil {
 		return nil, err
 	}
-	if tcp, ok := l.(*net.TCPListener); ok {
-		return tcp, nil
-	}
-	return nil, errors.Join(syscall.EPROTONOSUPPORT, l.Close())
+	return l.(*net.TCPListener), nil
 }
 
 // addr implements server.
@@ -122,9 +111,6 @@ func (s *portableServer) addr() netip.AddrPort {
 	at, _ := netip.ParseAddrPort(s.listener.Addr().String()) // package net formats it
 	return at
 }
-
-// file implements server.
-func (s *portableServer) file() (*os.File, error) { return s.listener.File() }
 
 // set implements server.
 func (s *portableServer) set(to *settings) { s.settings.Store(to) }

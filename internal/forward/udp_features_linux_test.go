@@ -10,36 +10,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// The socket of a listener passes to another Engine; no datagram is refused meanwhile.
-func TestUDPHandover(t *testing.T) {
-	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
-		ns := kerneltest.Namespace(t)
-		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
-		_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
-		first := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: NewBalancer(pools(a))})
-		c := dialUDP(t, ns, first.at)
-		want(t, c, "x", "a:x")
-		f, err := first.File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		first.Close()
-		second := start(t, ns, Options{}, Spec{Addr: first.at, Balancer: NewBalancer(pools(b)), Inherited: f})
-		if second.at != first.at {
-			t.Errorf("address %v, want %v", second.at, first.at)
-		}
-		answers := 0
-		for range 50 { // the first Engine may take one more before it has closed its socket
-			if got, err := ask(c, "x"); err == nil && got == "b:x" {
-				answers++
-			}
-		}
-		if answers < 49 {
-			t.Errorf("%d of 50 answers", answers)
-		}
-	})
-}
-
 // A backend that is listed as transparent sees the address of the client.
 func TestUDPTransparent(t *testing.T) {
 	ns := kerneltest.Namespace(t)

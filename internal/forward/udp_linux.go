@@ -76,8 +76,6 @@ type udpListener struct {
 	flows    map[datagram.Path]*flow
 	swept    *plan       // at the last sweep
 	retry    epoll.Timer // of start
-
-	closeSocket func()
 }
 
 // Ready implements epoll.Handler.
@@ -181,7 +179,7 @@ func (l *udpListener) reset() {
 	for _, f := range l.flows {
 		l.end(f)
 	}
-	l.closeSocket()
+	l.loop.Close(l.fd)
 }
 
 // refuse sends the client of a path an ICMP error about its last datagram.

@@ -2,11 +2,9 @@ package forward
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -82,7 +80,7 @@ func (u *portableUDPs) left(b *Balancer) {
 func (u *portableUDPs) listen(l *Listener) (server, error) {
 	var conn *net.UDPConn
 	err := u.system.open(func() (err error) {
-		conn, err = socket(l.spec)
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(l.spec.Addr))
 		return err
 	})
 	if err != nil {
@@ -112,25 +110,7 @@ func (u *portableUDPs) dial(to netip.AddrPort) (conn *net.UDPConn, err error) {
 	return conn, err
 }
 
-// socket returns the socket of a listener.
-func socket(s Spec) (*net.UDPConn, error) {
-	if s.Inherited == nil {
-		return net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.Addr))
-	}
-	conn, err := net.FilePacketConn(s.Inherited)
-	if err != nil {
-		return nil, err
-	}
-	udp, ok := conn.(*net.UDPConn)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("the inherited socket is a %T", conn), conn.Close())
-	}
-	return udp, s.Inherited.Close()
-}
-
 func (l *portableUDP) addr() netip.AddrPort { return l.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
-
-func (l *portableUDP) file() (*os.File, error) { return l.conn.File() }
 
 func (l *portableUDP) set(s *settings) {
 	l.settings.Store(s)
