@@ -51,7 +51,7 @@ type side struct {
 	fd   int
 }
 
-// events are those of both sockets, edge-triggered: they are set once.
+// connEvents are the events of both sockets, edge-triggered: they are set once.
 const connEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 
 // resetDelay is how long bytes that were received before a reset may take to reach the other peer.
@@ -80,14 +80,14 @@ func (c *conn) start() {
 func (c *conn) evict(by any) {
 	w := c.owner.worker
 	if by != w {
-		w.Post(c.giveWay)
+		w.Post(c.makeRoom)
 		return
 	}
-	c.giveWay()
+	c.makeRoom()
 }
 
-// giveWay ends the connection to make room for one of another client.
-func (c *conn) giveWay() {
+// makeRoom ends the connection to make room for one of another client.
+func (c *conn) makeRoom() {
 	switch {
 	case c.state == closed:
 		return // it has ended meanwhile
@@ -125,7 +125,7 @@ func (c *conn) connect() {
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
 			b.reached(c.peer.Addr(), to)
-			w.Set(&c.timer, w.Now().Add(limits[c.attempts-1]), c.unanswered)
+			w.Set(&c.timer, w.Now().Add(limits[c.attempts-1]), c.failed)
 			if err := w.Add(fd, connEvents, &c.remote); err != nil {
 				c.refuse(reasonMemory)
 			}
@@ -159,20 +159,17 @@ func (c *conn) refuse(reason string) {
 	c.abort()
 }
 
-// unanswered is called when the backend has not answered in time.
-func (c *conn) unanswered() { c.failed() }
-
-// failed ends an attempt to reach a backend and begins the next one.
+// failed ends an attempt to reach a backend, which was refused or not answered in time, and begins the next one.
 func (c *conn) failed() {
 	b := c.settings.balancer
 	b.failed(c.peer.Addr(), c.backend)
 	c.tried = append(c.tried, c.backend)
-	c.hangUp()
+	c.closeRemote()
 	c.connect()
 }
 
-// hangUp closes the socket to the backend.
-func (c *conn) hangUp() {
+// closeRemote closes the socket to the backend.
+func (c *conn) closeRemote() {
 	if c.remote.fd < 0 {
 		return
 	}
@@ -194,7 +191,7 @@ func (s *side) Ready(events uint32) {
 		return
 	case open, closed:
 	}
-	c.seat.used.Store(c.owner.worker.clock())
+	c.seat.used.Store(int64(c.owner.worker.clock()))
 	in, out := c.directions(s)
 	const (
 		readable = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
@@ -307,7 +304,7 @@ func (c *conn) abort() {
 
 // end closes both sides.
 func (c *conn) end() {
-	c.hangUp()
+	c.closeRemote()
 	c.owner.worker.Close(c.client.fd)
 	c.forget()
 }

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,7 +34,7 @@ type worker struct {
 }
 
 // clock returns the time of the loop, since the start of the engine.
-func (w *worker) clock() int64 { return int64(w.Now().Sub(w.engine.start)) }
+func (w *worker) clock() time.Duration { return w.Now().Sub(w.engine.start) }
 
 // member has sockets on a worker, which calls it on its thread.
 type member interface {

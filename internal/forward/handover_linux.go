@@ -108,7 +108,7 @@ func (c *conn) handOver() Conn {
 	w := c.owner.worker
 	s := Conn{Protocol: Protocol(c.protocol), Client: c.client.fd, Remote: -1, Peer: c.peer, Pool: c.pool}
 	if c.state == connecting {
-		c.hangUp()
+		c.closeRemote()
 	} else {
 		s.Remote, s.Backend, s.Up, s.Down = c.remote.fd, c.backend, c.up.handOver(), c.down.handOver()
 		s.Ends = c.timer.At()
@@ -171,7 +171,7 @@ func (a *acceptor) adopt(s *Conn) {
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = s.Client, s.Remote
 	c.seat.owner = c
-	w.engine.clients.adopt(s.Peer.Addr(), &c.seat, w.clock())
+	w.engine.clients.adopt(s.Peer.Addr(), &c.seat, int64(w.clock()))
 	b := c.settings.balancer
 	b.counts.open.Add(1)
 	w.members[a] = struct{}{}

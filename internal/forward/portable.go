@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"syscall"
+	"time"
 )
 
 // portable is the system of all others than Linux: goroutines over package net. It is built on
@@ -25,6 +26,9 @@ func newPortable(e *Engine) *portable {
 	p.udp.init(p)
 	return p
 }
+
+// clock returns the time since the start of the engine.
+func (p *portable) clock() int64 { return int64(time.Since(p.engine.start)) }
 
 // listen implements system.
 func (p *portable) listen(l *Listener) (server, error) {

@@ -214,7 +214,7 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = fd, -1
 	c.seat.owner = c
-	evicted, ok := e.clients.take(client.Addr(), &c.seat, a.worker.clock())
+	evicted, ok := e.clients.take(client.Addr(), &c.seat, int64(a.worker.clock()))
 	if evicted != nil {
 		evicted.owner.evict(a.worker)
 	}

@@ -31,9 +31,6 @@ func (t *portableTCP) init(p *portable) {
 	t.servers, t.conns = map[*portableServer]struct{}{}, map[*portableConn]struct{}{}
 }
 
-// clock returns the time since the start of the engine.
-func (t *portableTCP) clock() int64 { return int64(time.Since(t.engine.start)) }
-
 func (t *portableTCP) start() { close(t.running) }
 
 // end resets all connections and closes all listeners.

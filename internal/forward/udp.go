@@ -7,7 +7,6 @@ import (
 // udp is what the UDP listeners of an Engine share.
 type udp struct {
 	engine   *Engine
-	start    time.Time
 	timeout  time.Duration
 	attempts int
 	shares   *shares
@@ -19,7 +18,7 @@ const idleFraction = 16
 func newUDP(e *Engine) *udp {
 	o := e.options
 	return &udp{
-		engine: e, start: time.Now(), timeout: o.UDPTimeout, attempts: len(o.Attempts),
+		engine: e, timeout: o.UDPTimeout, attempts: len(o.Attempts),
 		shares: newShares(&e.flows, int64(o.UDPTimeout/idleFraction)),
 	}
 }

@@ -29,9 +29,6 @@ func (l *udpLoop) init(w *worker, u *udpPoller) {
 	l.wheel, l.busy, l.budget = newWheel[*flow](u.timeout), map[*udpListener]struct{}{}, newBudgets()
 }
 
-// clock returns the time of the loop, since the start of the engine.
-func (l *udpLoop) clock() time.Duration { return l.Now().Sub(l.udp.start) }
-
 // left ends the flows to backends that have left all pools of a Balancer.
 func (l *udpLoop) left(b *Balancer) {
 	for listener := range l.busy {

@@ -126,8 +126,6 @@ func (l *portableUDP) sweep() {
 	}
 }
 
-func (l *portableUDP) clock() int64 { return int64(time.Since(l.udp.udp.start)) }
-
 // run forwards datagrams until the socket is closed. Then it ends all flows.
 func (l *portableUDP) run() {
 	buffer := make([]byte, maxDatagram)
@@ -175,7 +173,7 @@ func (l *portableUDP) flow(from netip.AddrPort) *portableFlow {
 	f = &portableFlow{listener: l, from: from}
 	f.choice = choice{settings: s, client: client, pool: admission.Pool}
 	f.owner = f
-	evicted, ok := l.udp.shares.take(client, &f.seat, l.clock())
+	evicted, ok := l.udp.shares.take(client, &f.seat, l.udp.system.clock())
 	if !ok {
 		l.udp.engine.refuse(s.balancer, reasonFlows)
 		return nil
@@ -299,7 +297,7 @@ func (f *portableFlow) send(data []byte) {
 
 // write returns false if the flow has no backend any more. The caller holds mu.
 func (f *portableFlow) write(data []byte) bool {
-	f.used.Store(f.listener.clock())
+	f.used.Store(f.listener.udp.system.clock())
 	f.settings.balancer.counts.received.Add(int64(len(data)))
 	const tries = 3 // a refusal of an earlier datagram is reported in place of sending
 	for range tries {
@@ -339,7 +337,7 @@ func (f *portableFlow) read(conn *net.UDPConn) {
 				f.onRefusal()
 			}
 			f.mu.Unlock()
-		case l.clock()-f.used.Load() >= int64(l.udp.timeout):
+		case l.udp.system.clock()-f.used.Load() >= int64(l.udp.timeout):
 			f.end()
 			return
 		default:
@@ -357,7 +355,7 @@ func (f *portableFlow) reply(data []byte) {
 	f.replied = true
 	counts := &f.settings.balancer.counts
 	f.mu.Unlock()
-	f.used.Store(f.listener.clock())
+	f.used.Store(f.listener.udp.system.clock())
 	counts.sent.Add(int64(len(data)))
 	_, _ = f.listener.conn.WriteToUDPAddrPort(data, f.from)
 }
