@@ -24,7 +24,7 @@ func TestConnectDiscardsOthers(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return errors.Join(unix.Sendto(stranger, []byte("x"), 0, Sockaddr(at)), unix.Sendto(stranger, nil, 0, Sockaddr(at)))
+			return errors.Join(unix.Sendto(stranger, []byte("x"), 0, sockaddr(at)), unix.Sendto(stranger, nil, 0, sockaddr(at)))
 		}, connect(netip.AddrPortFrom(local, 9)))
 		if err != nil {
 			return err

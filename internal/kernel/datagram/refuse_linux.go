@@ -61,7 +61,7 @@ func (r *Refuser) Refuse(p *Path, port uint16, length int) error {
 	var control ancillary
 	controlLength := p.source(&control)
 	oob := unsafe.Slice((*byte)(unsafe.Pointer(&control)), controlLength)
-	to := Sockaddr(netip.AddrPortFrom(p.Client().Addr(), 0))
+	to := sockaddr(netip.AddrPortFrom(p.Client().Addr(), 0))
 	if v6, ok := to.(*unix.SockaddrInet6); ok {
 		v6.ZoneId = p.zone
 	}

@@ -39,14 +39,14 @@ func Listen(at netip.AddrPort) (int, error) {
 
 // bind returns the step that binds a socket.
 func bind(at netip.AddrPort) func(fd int) error {
-	return func(fd int) error { return os.NewSyscallError("bind", unix.Bind(fd, Sockaddr(at))) }
+	return func(fd int) error { return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(at))) }
 }
 
 // connect returns the step that connects a socket. It discards what others have sent to the socket before
 // it was connected: the kernel does not.
 func connect(to netip.AddrPort) func(fd int) error {
 	return func(fd int) error {
-		if err := unix.Connect(fd, Sockaddr(to)); err != nil {
+		if err := unix.Connect(fd, sockaddr(to)); err != nil {
 			return os.NewSyscallError("connect", err)
 		}
 		const most = 1 << 16 // in case the peer sends without end
@@ -95,7 +95,7 @@ func bindTransparent(fd int, source netip.Addr) error {
 	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
-	return os.NewSyscallError("bind", unix.Bind(fd, Sockaddr(netip.AddrPortFrom(source, 0))))
+	return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(netip.AddrPortFrom(source, 0))))
 }
 
 // DialFrom opens a UDP socket like Dial, from a port of this host that other sockets, which Share has
@@ -128,8 +128,8 @@ func LocalAddr(fd int) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("%T is no address of a UDP socket", sa)
 }
 
-// Sockaddr returns an address in the form that system calls take.
-func Sockaddr(a netip.AddrPort) unix.Sockaddr {
+// sockaddr returns an address in the form that system calls take.
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
 	}
