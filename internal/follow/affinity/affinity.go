@@ -40,9 +40,9 @@ const (
 // Leases are the leases of programs (bpf.Conn).
 type Leases interface {
 	Requests(ctx context.Context, do func(bpf.Request)) error
-	Lease(l bpf.Leased, backend netip.AddrPort, length time.Duration) error
-	EndLeases(list []bpf.Leased) error
-	Leases() ([]bpf.Leased, error)
+	Lease(l bpf.LeaseKey, backend netip.AddrPort, length time.Duration) error
+	EndLeases(list []bpf.LeaseKey) error
+	Leases() ([]bpf.LeaseKey, error)
 }
 
 // Options for New.
@@ -63,15 +63,15 @@ type Follower struct {
 	started bool
 	ports   map[bpf.Pool]*route.Port              // with affinity
 	granted map[bpf.Pool]map[netip.Addr]time.Time // when leases end
-	ended   []bpf.Leased                          // to be ended
-	waiting map[bpf.Leased]bpf.Request
+	ended   []bpf.LeaseKey                        // to be ended
+	waiting map[bpf.LeaseKey]bpf.Request
 }
 
 // New returns a Follower without any Service.
 func New(opt Options) *Follower {
 	return &Follower{
 		opt: opt, wake: make(chan struct{}, 1), ports: map[bpf.Pool]*route.Port{},
-		granted: map[bpf.Pool]map[netip.Addr]time.Time{}, waiting: map[bpf.Leased]bpf.Request{},
+		granted: map[bpf.Pool]map[netip.Addr]time.Time{}, waiting: map[bpf.LeaseKey]bpf.Request{},
 	}
 }
 
@@ -84,7 +84,7 @@ func (f *Follower) Applied(change route.Change) {
 		f.each(t.Old, func(id bpf.Pool, _ *route.Port) {
 			delete(f.ports, id)
 			for client := range f.granted[id] {
-				f.ended = append(f.ended, bpf.Leased{Port: id, Client: client})
+				f.ended = append(f.ended, bpf.LeaseKey{Port: id, Client: client})
 			}
 			delete(f.granted, id)
 		})
@@ -197,7 +197,7 @@ func (f *Follower) request(r bpf.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.waiting) < most {
-		f.waiting[r.Leased] = r
+		f.waiting[r.LeaseKey] = r
 		f.signal()
 	}
 }
@@ -209,7 +209,7 @@ func (f *Follower) sweep(now time.Time) {
 	for id, clients := range f.granted {
 		for client, end := range clients {
 			if end.Before(now) {
-				f.ended = append(f.ended, bpf.Leased{Port: id, Client: client})
+				f.ended = append(f.ended, bpf.LeaseKey{Port: id, Client: client})
 				delete(clients, client)
 			}
 		}
@@ -268,7 +268,7 @@ func (f *Follower) answer(r bpf.Request) error {
 	if left == 0 || length <= 0 {
 		return nil
 	}
-	return f.grant(r.Leased, port, backend, length)
+	return f.grant(r.LeaseKey, port, backend, length)
 }
 
 // frontend returns the port of a request, and the key of the frontend that was asked for; nil: there is none with affinity.
@@ -289,7 +289,7 @@ func (f *Follower) frontend(r bpf.Request) (*route.Port, route.Key) {
 }
 
 // grant grants a lease, unless the port has changed meanwhile.
-func (f *Follower) grant(l bpf.Leased, port *route.Port, backend netip.AddrPort, length time.Duration) error {
+func (f *Follower) grant(l bpf.LeaseKey, port *route.Port, backend netip.AddrPort, length time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ports[l.Port] != port {

@@ -22,7 +22,7 @@ type fake struct {
 	unread   atomic.Int32 // how often Requests fails at once
 
 	mu     sync.Mutex
-	leases map[bpf.Leased]time.Duration
+	leases map[bpf.LeaseKey]time.Duration
 	left   time.Duration
 	fail   error
 	full   bool
@@ -43,7 +43,7 @@ func (f *fake) Requests(ctx context.Context, do func(bpf.Request)) error {
 	}
 }
 
-func (f *fake) Lease(l bpf.Leased, _ netip.AddrPort, length time.Duration) error {
+func (f *fake) Lease(l bpf.LeaseKey, _ netip.AddrPort, length time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.full {
@@ -53,7 +53,7 @@ func (f *fake) Lease(l bpf.Leased, _ netip.AddrPort, length time.Duration) error
 	return nil
 }
 
-func (f *fake) EndLeases(list []bpf.Leased) error {
+func (f *fake) EndLeases(list []bpf.LeaseKey) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fail != nil {
@@ -65,7 +65,7 @@ func (f *fake) EndLeases(list []bpf.Leased) error {
 	return nil
 }
 
-func (f *fake) Leases() (list []bpf.Leased, _ error) {
+func (f *fake) Leases() (list []bpf.LeaseKey, _ error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for l := range f.leases {
@@ -98,7 +98,7 @@ func run(t *testing.T, f *fake, test func(*Follower, *route.Service, func(client
 	synctest.Test(t, func(t *testing.T) {
 		f.requests, f.left = make(chan bpf.Request, 10), time.Hour
 		if f.leases == nil {
-			f.leases = map[bpf.Leased]time.Duration{}
+			f.leases = map[bpf.LeaseKey]time.Duration{}
 		}
 		follower := New(Options{
 			Leases: f, Remembered: f.remembered, Failed: func(err error) { t.Log(err) },
@@ -118,8 +118,8 @@ func run(t *testing.T, f *fake, test func(*Follower, *route.Service, func(client
 		follower.Applied(route.Change{Touched: []route.Touch{{Name: svc.Name, New: svc}}})
 		synctest.Wait()
 		request := func(client netip.Addr, c bpf.Clients) time.Duration {
-			l := bpf.Leased{Port: bpf.Pool{1}, Client: client}
-			f.requests <- bpf.Request{Leased: l, Frontend: netip.AddrPortFrom(vip, 80), Protocol: 6, Clients: c}
+			l := bpf.LeaseKey{Port: bpf.Pool{1}, Client: client}
+			f.requests <- bpf.Request{LeaseKey: l, Frontend: netip.AddrPortFrom(vip, 80), Protocol: 6, Clients: c}
 			time.Sleep(time.Second)
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -173,7 +173,7 @@ func TestTheNodeHasTheSourceOfItsRoute(t *testing.T) {
 
 // A change of a Service ends its leases, those of an earlier run end at the start, and those that are over are removed.
 func TestLeasesEnd(t *testing.T) {
-	f := &fake{leases: map[bpf.Leased]time.Duration{{Port: bpf.Pool{9}}: time.Hour}}
+	f := &fake{leases: map[bpf.LeaseKey]time.Duration{{Port: bpf.Pool{9}}: time.Hour}}
 	run(t, f, func(follower *Follower, svc *route.Service, request func(netip.Addr, bpf.Clients) time.Duration) {
 		none := func(when string) {
 			t.Helper()

@@ -46,13 +46,13 @@ func (t Table) String() string {
 	return [...]string{"", "slots", "members", "pod_prefixes", "node_addrs", "node_ports", "frontends", "programs"}[t]
 }
 
-// Where is the set of network namespaces in which UDP sockets are balanced when they connect: the caller can destroy sockets
+// Scope is the set of network namespaces in which UDP sockets are balanced when they connect: the caller can destroy sockets
 // there when their backend is gone.
-type Where uint32
+type Scope uint32
 
 // The sets of namespaces, with the values of sock.c.
 const (
-	Nowhere Where = iota
+	Nowhere Scope = iota
 	OnNode
 	Everywhere
 )

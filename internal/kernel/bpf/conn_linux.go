@@ -24,7 +24,7 @@ type Options struct {
 	NetNS  int    // file descriptor of the network namespace of the node; 0: the current one
 
 	// ConnectedUDP says which UDP sockets are balanced when they connect.
-	ConnectedUDP Where
+	ConnectedUDP Scope
 
 	Node string // its name, for ByHash
 

@@ -13,21 +13,21 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 )
 
-// Leased identifies a lease: programs may send the connections of a client to the backend of the lease, at all frontends of a Service port.
-type Leased struct {
+// LeaseKey identifies a lease: programs may send the connections of a client to the backend of the lease, at all frontends of a Service port.
+type LeaseKey struct {
 	Port   Pool       // with 0 as its last byte
 	Client netip.Addr // a pod; for the node the address of the frontend
 }
 
 // Request reports a connection to a frontend with session affinity whose client has no lease. The packet plane handles the connection.
 type Request struct {
-	Leased
+	LeaseKey
 	Frontend netip.AddrPort
 	Protocol uint8
 	Clients  Clients
 }
 
-func (l Leased) key() []byte { return append(append([]byte{}, l.Port[:]...), address(l.Client)...) }
+func (l LeaseKey) key() []byte { return append(append([]byte{}, l.Port[:]...), address(l.Client)...) }
 
 // requestSize is the size of a struct request of sock.c.
 const requestSize = 56
@@ -43,7 +43,7 @@ func (c *Conn) Requests(ctx context.Context, do func(Request)) error {
 			}
 			if b := record.RawSample; len(b) >= requestSize {
 				do(Request{
-					Leased:   Leased{Pool(b[:16]), addressIn(b[16:])},
+					LeaseKey: LeaseKey{Pool(b[:16]), addressIn(b[16:])},
 					Frontend: endpointIn(b[32:]), Protocol: b[52], Clients: Clients(b[53]),
 				})
 			}
@@ -77,7 +77,7 @@ func (c *Conn) reader(name string) (*ringbuf.Reader, error) {
 }
 
 // Lease lets programs send the connections of a client to a backend for some time.
-func (c *Conn) Lease(l Leased, backend netip.AddrPort, length time.Duration) error {
+func (c *Conn) Lease(l LeaseKey, backend netip.AddrPort, length time.Duration) error {
 	now, err := clock()
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (c *Conn) Lease(l Leased, backend netip.AddrPort, length time.Duration) err
 }
 
 // EndLeases deletes leases. It ignores those that do not exist.
-func (c *Conn) EndLeases(list []Leased) error {
+func (c *Conn) EndLeases(list []LeaseKey) error {
 	return c.withMap(sockMapLeases, func(m *ebpf.Map) error {
 		for _, l := range list {
 			if err := remove(m, l.key()); err != nil {
@@ -106,9 +106,9 @@ func (c *Conn) EndLeases(list []Leased) error {
 }
 
 // Leases lists all leases, also expired ones.
-func (c *Conn) Leases() (list []Leased, err error) {
+func (c *Conn) Leases() (list []LeaseKey, err error) {
 	err = c.withMap(sockMapLeases, func(m *ebpf.Map) error {
-		return each(m, func(k, _ []byte) { list = append(list, Leased{Pool(k[:16]), addressIn(k[16:])}) })
+		return each(m, func(k, _ []byte) { list = append(list, LeaseKey{Pool(k[:16]), addressIn(k[16:])}) })
 	})
 	return list, err
 }

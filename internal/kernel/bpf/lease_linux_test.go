@@ -40,12 +40,12 @@ func TestLease(t *testing.T) {
 		t.Fatal("no request")
 	}
 	at := netip.MustParseAddrPort(vip)
-	want := Request{Leased{Pool{7}, at.Addr()}, at, unix.IPPROTO_TCP, OfNode}
+	want := Request{LeaseKey{Pool{7}, at.Addr()}, at, unix.IPPROTO_TCP, OfNode}
 	if r != want {
 		t.Errorf("the request is %+v, want %+v", r, want)
 	}
 	for _, b := range backends {
-		if err := n.conn.Lease(r.Leased, netip.MustParseAddrPort(b), time.Minute); err != nil {
+		if err := n.conn.Lease(r.LeaseKey, netip.MustParseAddrPort(b), time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
@@ -66,17 +66,17 @@ func TestLease(t *testing.T) {
 	if by := balanced(); by != last {
 		t.Errorf("%q answers, want %s", by, last)
 	}
-	if err := n.conn.Lease(r.Leased, netip.MustParseAddrPort(last), time.Millisecond); err != nil {
+	if err := n.conn.Lease(r.LeaseKey, netip.MustParseAddrPort(last), time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(2 * time.Millisecond)
 	if by := balanced(); by != "" {
 		t.Errorf("%s answers after the end of the lease", by)
 	}
-	if list, err := n.conn.Leases(); err != nil || len(list) != 1 || list[0] != r.Leased {
+	if list, err := n.conn.Leases(); err != nil || len(list) != 1 || list[0] != r.LeaseKey {
 		t.Errorf("leases %v, %v", list, err)
 	}
-	if err := n.conn.EndLeases([]Leased{r.Leased, {}}); err != nil {
+	if err := n.conn.EndLeases([]LeaseKey{r.LeaseKey, {}}); err != nil {
 		t.Error(err)
 	}
 	if list, err := n.conn.Leases(); err != nil || len(list) != 0 {
@@ -93,8 +93,8 @@ func TestLimitsOfLeases(t *testing.T) {
 	n := newNode(t)
 	n.write()
 	port := Pool{7}
-	client := func(i int) Leased {
-		return Leased{port, netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}
+	client := func(i int) LeaseKey {
+		return LeaseKey{port, netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}
 	}
 	at := netip.MustParseAddrPort("127.0.0.1:80")
 	for i := 0; ; i++ {

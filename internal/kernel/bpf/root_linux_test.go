@@ -17,7 +17,7 @@ import (
 // Where cgroup v2 is mounted nowhere, it is mounted for this process alone, and programs work with that. The test uses a
 // cgroup of its own below the root.
 func TestPrivateRoot(t *testing.T) {
-	o := trialOptions(t)
+	o := selfTestOptions(t)
 	mounted, err := mountedRoot()
 	if err != nil {
 		t.Fatal(err)

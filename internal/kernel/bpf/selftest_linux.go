@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// trialTimeout bounds a self-test. A process that has not reported by then proves nothing.
-const trialTimeout = 2 * time.Second
+// selfTestTimeout bounds a self-test. A process that has not reported by then proves nothing.
+const selfTestTimeout = 2 * time.Second
 
 // services returns the Services of the self-test, by the loopback address of their backends. No host has the addresses of the
 // Services (RFC 7600, RFC 6666).
@@ -48,7 +48,7 @@ func (c check) args() []string {
 
 // run starts a process in the cgroup, in the network namespace of the node, which connects to the Services. Before that it calls add with
 // each Service.
-func (t *trial) run(add func(check) error) error {
+func (t *selfTest) run(add func(check) error) error {
 	if t.opt.Program == "" {
 		return nil
 	}
@@ -74,15 +74,15 @@ func (t *trial) run(add func(check) error) error {
 }
 
 // execute runs the client in the cgroup. The kernel kills the client if this thread ends.
-func (t *trial) execute(args []string) error {
+func (t *selfTest) execute(args []string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	ctx, cancel := context.WithTimeout(context.Background(), trialTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), selfTestTimeout)
 	defer cancel()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, t.opt.Program, append([]string{clientArg}, args...)...)
 	cmd.Args[0], cmd.Env, cmd.Dir, cmd.Stdout = "sluice", []string{}, "/", &out
-	cmd.WaitDelay = trialTimeout
+	cmd.WaitDelay = selfTestTimeout
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(t.group.dir.Fd()), Pdeathsig: unix.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%w: %w", ErrUntested, err)
@@ -130,7 +130,7 @@ func greetConns(l net.Listener) {
 		if err != nil {
 			return
 		}
-		_ = c.SetDeadline(time.Now().Add(trialTimeout)) // it is not closed yet
+		_ = c.SetDeadline(time.Now().Add(selfTestTimeout)) // it is not closed yet
 		_, err = c.Read(make([]byte, 1))
 		if err == nil {
 			_, _ = c.Write([]byte(greeting)) // the client notices errors

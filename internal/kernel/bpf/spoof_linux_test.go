@@ -11,7 +11,7 @@ import (
 
 // Datagrams of other programs do not make the self-test fail. A user who has bound most ports knows which are left.
 func TestTryIgnoresOtherDatagrams(t *testing.T) {
-	o := trialOptions(t)
+	o := selfTestOptions(t)
 	var sender *net.UDPConn
 	kerneltest.Do(t, o.NetNS, func() (err error) {
 		if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40015"), 0); err != nil {

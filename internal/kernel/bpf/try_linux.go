@@ -36,7 +36,7 @@ func Try(o Options) error {
 	if err := removeStale(o.Cgroup); err != nil {
 		return err
 	}
-	t, err := newTrial(o)
+	t, err := newSelfTest(o)
 	if err != nil {
 		return err
 	}
@@ -47,8 +47,8 @@ func Try(o Options) error {
 	return t.run(t.addService)
 }
 
-// trial is a set of programs with maps of their own, attached to a cgroup that nothing else is in.
-type trial struct {
+// selfTest is a set of programs with maps of their own, attached to a cgroup that nothing else is in.
+type selfTest struct {
 	opt        Options
 	programs   *ebpf.Collection
 	links      []link.Link
@@ -56,10 +56,10 @@ type trial struct {
 	addresses  filter
 }
 
-// trialSize is the size of the hashes of a trial. Maps of other types have their own.
-const trialSize = 256
+// selfTestMapSize is the size of the hashes of a self-test. Maps of other types have their own.
+const selfTestMapSize = 256
 
-func newTrial(o Options) (*trial, error) {
+func newSelfTest(o Options) (*selfTest, error) {
 	cookie, err := cookieOf(o.NetNS)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func newTrial(o Options) (*trial, error) {
 	}
 	for name, m := range spec.Maps {
 		if m.Type != ebpf.Array && m.Type != ebpf.RingBuf && !isDataSection(name) {
-			m.MaxEntries = trialSize
+			m.MaxEntries = selfTestMapSize
 		}
 	}
 	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(cookie), spec.Variables[sockVarConnectedUdp].Set(uint32(Everywhere))); err != nil {
@@ -80,7 +80,7 @@ func newTrial(o Options) (*trial, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the programs: %w", err)
 	}
-	t := &trial{opt: o, programs: programs, addresses: filter{programs.Maps[sockMapAddressFilter], map[uint32]int{}}}
+	t := &selfTest{opt: o, programs: programs, addresses: filter{programs.Maps[sockMapAddressFilter], map[uint32]int{}}}
 	if t.top, err = newGroup(o.Cgroup); err == nil {
 		t.group, err = t.top.below()
 	}
@@ -91,7 +91,7 @@ func newTrial(o Options) (*trial, error) {
 	return t, nil
 }
 
-func (t *trial) close() {
+func (t *selfTest) close() {
 	for _, l := range t.links {
 		_ = l.Close() // detaches the program
 	}
@@ -105,7 +105,7 @@ func (t *trial) close() {
 }
 
 // attach attaches the programs, replaces them, and verifies that they are effective in the cgroup below.
-func (t *trial) attach() error {
+func (t *selfTest) attach() error {
 	for name, point := range (Options{}).points() {
 		p := t.programs.Programs[name]
 		l, err := link.AttachCgroup(link.CgroupOptions{Path: t.top.path, Attach: point, Program: p})
@@ -127,7 +127,7 @@ func (t *trial) attach() error {
 }
 
 // addService adds a Service to the maps.
-func (t *trial) addService(c check) error {
+func (t *selfTest) addService(c check) error {
 	pool := Pool{c.protocol, c.service.Addr().As16()[0], 1}
 	for _, e := range []Entry{
 		Slot{Pool: pool, Backend: c.backend}.Entry(), Member{pool, c.backend}.Entry(),

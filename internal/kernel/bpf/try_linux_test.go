@@ -17,8 +17,8 @@ import (
 
 const self = "/proc/self/exe"
 
-// trialOptions are those of a node with a cgroup and a bpffs of its own.
-func trialOptions(t *testing.T) Options {
+// selfTestOptions are those of a node with a cgroup and a bpffs of its own.
+func selfTestOptions(t *testing.T) Options {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
 	return Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), Program: self}
@@ -34,7 +34,7 @@ func noProbes(t *testing.T, cgroup string) {
 
 // Try balances a process in another cgroup, by TCP and UDP, and leaves no cgroup.
 func TestTry(t *testing.T) {
-	o := trialOptions(t)
+	o := selfTestOptions(t)
 	began := time.Now()
 	if err := Try(o); err != nil {
 		t.Error(err)
@@ -48,16 +48,16 @@ func TestTry(t *testing.T) {
 
 // Try detects programs without effect, for each way to use a Service.
 func TestTryNoticesFailures(t *testing.T) {
-	o := trialOptions(t)
+	o := selfTestOptions(t)
 	all := []string{"tcp/192.0.0.8:8: dial", "connected-udp/192.0.0.8:8: dial", "udp/192.0.0.8:8: write", "tcp/[100::8]:8: dial", "udp/[100::8]:8: write"}
 	for name, c := range map[string]struct {
 		attach bool
-		add    func(*trial) func(check) error
+		add    func(*selfTest) func(check) error
 		want   []string
 	}{
-		"not attached":     {add: func(tr *trial) func(check) error { return tr.addService }, want: all},
-		"without Services": {attach: true, add: func(*trial) func(check) error { return func(check) error { return nil } }, want: all},
-		"without UDP": {attach: true, want: []string{"udp/192.0.0.8:8"}, add: func(tr *trial) func(check) error {
+		"not attached":     {add: func(tr *selfTest) func(check) error { return tr.addService }, want: all},
+		"without Services": {attach: true, add: func(*selfTest) func(check) error { return func(check) error { return nil } }, want: all},
+		"without UDP": {attach: true, want: []string{"udp/192.0.0.8:8"}, add: func(tr *selfTest) func(check) error {
 			return func(c check) error {
 				if c.protocol == unix.IPPROTO_UDP {
 					return nil
@@ -65,7 +65,7 @@ func TestTryNoticesFailures(t *testing.T) {
 				return tr.addService(c)
 			}
 		}},
-		"another backend": {attach: true, want: []string{"tcp/192.0.0.8:8: dial tcp 192.0.0.8:8: connect: connection refused"}, add: func(tr *trial) func(check) error {
+		"another backend": {attach: true, want: []string{"tcp/192.0.0.8:8: dial tcp 192.0.0.8:8: connect: connection refused"}, add: func(tr *selfTest) func(check) error {
 			return func(c check) error {
 				c.stop()
 				return tr.addService(c)
@@ -73,7 +73,7 @@ func TestTryNoticesFailures(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr, err := newTrial(o)
+			tr, err := newSelfTest(o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -120,7 +120,7 @@ func TestProofs(t *testing.T) {
 
 // A process that does not start or report proves nothing, and is not waited for without end.
 func TestTryWithoutProcess(t *testing.T) {
-	o := trialOptions(t)
+	o := selfTestOptions(t)
 	slow := filepath.Join(t.TempDir(), "slow")
 	if err := os.WriteFile(slow, []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestTryWithoutProcess(t *testing.T) {
 			if err := Try(o); !errors.Is(err, ErrUntested) {
 				t.Errorf("it returns %v, want %v", err, ErrUntested)
 			}
-			if took := time.Since(began); took > 3*trialTimeout {
+			if took := time.Since(began); took > 3*selfTestTimeout {
 				t.Errorf("it took %s", took)
 			}
 			noProbes(t, o.Cgroup)
@@ -142,7 +142,7 @@ func TestTryWithoutProcess(t *testing.T) {
 
 // Try removes the cgroups of a self-test that was killed, but not those of a running one.
 func TestStaleGroupsAreRemoved(t *testing.T) {
-	o := trialOptions(t)
+	o := selfTestOptions(t)
 	stale := filepath.Join(o.Cgroup, groupPrefix+"stale")
 	if err := errors.Join(os.Mkdir(stale, 0o755), os.Mkdir(filepath.Join(stale, groupPrefix+"below"), 0o755)); err != nil {
 		t.Fatal(err)

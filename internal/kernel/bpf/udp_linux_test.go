@@ -352,7 +352,7 @@ func TestUDPNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		where      Where
+		where      Scope
 		node, pods bool
 	}{{OnNode, true, false}, {Nowhere, false, false}, {Everywhere, true, true}} {
 		n.opt.ConnectedUDP = c.where
