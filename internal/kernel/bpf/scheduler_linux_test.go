@@ -30,7 +30,7 @@ func scheduled(n *node, change func(*Frontend)) []string {
 }
 
 // With ByHash all connections of a client have the backend that PodHash or NodeHash names, or, while that is new and passes them on, the one
-// that Redraw names.
+// that Rehash names.
 func TestByHash(t *testing.T) {
 	n := newNode(t)
 	backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.Ramps = ByHash, true })
@@ -46,7 +46,7 @@ func TestByHash(t *testing.T) {
 			if i < 4 || backends[number%4] != backends[0] || number>>24 < leastPart {
 				break
 			}
-			number = Redraw(number)
+			number = Rehash(number)
 		}
 		want := backends[number%4]
 		if want != first {

@@ -3,6 +3,7 @@ package ebpf
 import (
 	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -24,10 +25,10 @@ func (b *balancing) shares(by plane.Passage) plane.Shares {
 		return plane.Shares{Of: b.byLoad(&c, p), How: "to the one with the fewest open connections for its weight"}
 	case bpf.ByChance:
 	}
-	switch grow := c.grow(); {
-	case grow && len(p.Weights) > 0:
+	switch slowStart := c.slowStart(); {
+	case slowStart && len(p.Weights) > 0:
 		return plane.Shares{Of: c.byChance(), How: "by their weights, of which new ones have a part"}
-	case grow:
+	case slowStart:
 		return plane.Shares{Of: c.byChance(), How: "of which new ones have a part of their chance"}
 	case len(p.Weights) > 0:
 		return plane.Shares{Of: c.byChance(), How: "by their weights"}
@@ -74,14 +75,9 @@ func (c *choice) part(at netip.AddrPort) uint32 {
 	return bpf.FullPart
 }
 
-// grow reports whether some backends get a part of their share.
-func (c *choice) grow() bool {
-	for _, at := range c.slots {
-		if c.part(at) < bpf.FullPart {
-			return true
-		}
-	}
-	return false
+// slowStart reports whether some backends get a part of their share.
+func (c *choice) slowStart() bool {
+	return slices.ContainsFunc(c.slots, func(at netip.AddrPort) bool { return c.part(at) < bpf.FullPart })
 }
 
 // byChance returns the probabilities of a draw. A new backend passes a part of its connections on to the next one, but not at the last.
@@ -104,24 +100,24 @@ func (c *choice) byChance() map[netip.AddrPort]float64 {
 	return shares
 }
 
-// byHash returns the backend of a client. If its number is not known, the probabilities are the shares of the table.
+// byHash returns the backend of a client. If the hash of the client is not known, the probabilities are the shares of the table.
 func (c *choice) byHash(by plane.Passage) map[netip.AddrPort]float64 {
-	var number uint32
+	var hash uint32
 	switch {
 	case !by.Node && by.Client.IsValid():
-		number = bpf.PodHash(by.Client)
+		hash = bpf.PodHash(by.Client)
 	case by.Node && by.NodeName != "":
-		number = bpf.NodeHash(by.NodeName)
+		hash = bpf.NodeHash(by.NodeName)
 	default:
 		return c.byChance()
 	}
 	var at netip.AddrPort
 	for range bpf.Draws {
-		at = c.slots[number%uint32(len(c.slots))]
-		if number>>24 < c.part(at) {
+		at = c.slots[hash%uint32(len(c.slots))]
+		if hash>>24 < c.part(at) {
 			break
 		}
-		number = bpf.Redraw(number)
+		hash = bpf.Rehash(hash)
 	}
 	return map[netip.AddrPort]float64{at: 1}
 }
