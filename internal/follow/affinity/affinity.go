@@ -1,9 +1,9 @@
 // Package affinity lets programs of sockets repeat what the packet plane has chosen for a client with session affinity, so that
 // both send it to the same backend.
 //
-// A socket without a lease is for packets, and its program requests one. Afterwards the packet plane remembers the client, and the
-// Follower grants a lease, for a small part of the timeout. When that is over a connection is for packets again, which renews
-// what the packet plane remembers. A client that pauses for less than the timeout and that part keeps its backend.
+// The packet plane serves the connection of a client without a lease, and the program requests one. Then the packet plane remembers the client, and the
+// Follower grants a lease, for a small part of the timeout. When it has expired, the packet plane serves the next connection, which renews
+// what it remembers. A client that pauses for less than the timeout and that part keeps its backend.
 package affinity
 
 import (
@@ -20,21 +20,21 @@ import (
 )
 
 const (
-	// part and longest bound a lease: it ends after a part of the timeout since the packet plane has seen the client.
-	part    = 20
-	longest = time.Minute
+	// A lease ends after the timeout divided by timeoutParts, but at most maxLease, since the packet plane has seen the client.
+	timeoutParts = 20
+	maxLease     = time.Minute
 
-	// delay is the time from a request to its answer: the packet plane has to have the first packet.
-	delay = 20 * time.Millisecond
+	// answerDelay is the time from a request to its answer: the packet plane has to have the first packet.
+	answerDelay = 20 * time.Millisecond
 
-	// most is how many requests wait for an answer; further ones are lost, and made again with the next connection.
-	most = 1000
+	// maxWaiting is how many requests wait for an answer; further ones are lost, and made again with the next connection.
+	maxWaiting = 1000
 
-	// rest is the pause after answers as a multiple of the time that they have taken.
-	rest = 4
+	// pauseFactor is the pause after answers as a multiple of the time that they have taken.
+	pauseFactor = 4
 
-	sweeps = time.Minute     // between removals of leases that are over
-	retry  = 5 * time.Second // after a failure
+	sweepPeriod = time.Minute // between removals of expired leases
+	retryPause  = 5 * time.Second
 )
 
 // Leases are the leases of programs (bpf.Conn).
@@ -146,17 +146,17 @@ func (f *Follower) Run(ctx context.Context) error {
 	var done sync.WaitGroup
 	defer done.Wait()
 	done.Go(func() { f.readRequests(ctx) })
-	sweep := time.NewTicker(sweeps)
+	sweep := time.NewTicker(sweepPeriod)
 	defer sweep.Stop()
 	for f.pause(ctx, sweep.C) {
 		began, pause := time.Now(), time.Duration(0)
 		if err := f.pass(); err != nil {
 			f.opt.Failed(err)
-			pause = retry
+			pause = retryPause
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(max(pause, rest*time.Since(began))):
+		case <-time.After(max(pause, pauseFactor*time.Since(began))):
 		}
 	}
 	return nil
@@ -170,7 +170,7 @@ func (f *Follower) readRequests(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(retry):
+		case <-time.After(retryPause):
 		}
 	}
 }
@@ -187,7 +187,7 @@ func (f *Follower) pause(ctx context.Context, sweep <-chan time.Time) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(delay):
+	case <-time.After(answerDelay):
 		return true
 	}
 }
@@ -196,7 +196,7 @@ func (f *Follower) pause(ctx context.Context, sweep <-chan time.Time) bool {
 func (f *Follower) request(r bpf.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.waiting) < most {
+	if len(f.waiting) < maxWaiting {
 		f.waiting[r.LeaseKey] = r
 		f.signal()
 	}
@@ -264,7 +264,7 @@ func (f *Follower) answer(r bpf.Request) error {
 	if err != nil {
 		return err
 	}
-	length := min(port.Affinity/part, longest) - (port.Affinity - left) // since the packet plane has seen it
+	length := min(port.Affinity/timeoutParts, maxLease) - (port.Affinity - left) // since the packet plane has seen it
 	if left == 0 || length <= 0 {
 		return nil
 	}
