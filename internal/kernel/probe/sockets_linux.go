@@ -26,7 +26,7 @@ func SocketsError(err error) error {
 	case errors.Is(err, bpf.ErrUnbalanced):
 		return fmt.Errorf("%w: programs for sockets have no effect, although the kernel attaches them: another program in a cgroup may undo it, or a firewall closes 127.0.0.1; see: bpftool cgroup tree (%w)", ErrFeature, err)
 	case errors.Is(err, bpf.ErrNoBPFFS):
-		return fmt.Errorf("%w: maps have no place to stay (%w): mount it with: mount -t bpf bpf /sys/fs/bpf, or name a folder on another bpffs with --bpf-dir", ErrFeature, err)
+		return fmt.Errorf("%w: maps have no place to stay (%w): mount it with: mount -t bpf -o mode=700 bpf /sys/fs/bpf, or name a folder on another bpffs with --bpf-dir", ErrFeature, err)
 	case errors.Is(err, bpf.ErrNoCgroup):
 		return fmt.Errorf("%w: programs have nothing to be attached to (%w): mount it with: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified, or name the folder with --cgroup-root", ErrFeature, err)
 	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.EROFS):

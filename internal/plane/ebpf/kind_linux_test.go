@@ -30,7 +30,7 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 		at   config.EBPF
 		want string
 	}{
-		"no bpffs":       {config.EBPF{Dir: "/run/sluice", Cgroup: good.Cgroup}, "mount it with: mount -t bpf bpf /sys/fs/bpf"},
+		"no bpffs":       {config.EBPF{Dir: "/run/sluice", Cgroup: good.Cgroup}, "mount it with: mount -t bpf -o mode=700 bpf /sys/fs/bpf"},
 		"not a cgroup":   {config.EBPF{Dir: good.Dir, Cgroup: "/run"}, "name the folder with --cgroup-root"},
 		"read-only":      {config.EBPF{Dir: good.Dir, Cgroup: readOnly(t, good.Cgroup)}, "a cgroup file system that are writable"},
 		"read-only pins": {config.EBPF{Dir: filepath.Join(readOnly(t, filepath.Dir(good.Dir)), "sluice"), Cgroup: good.Cgroup}, "a bpffs and a cgroup file system that are writable"},
