@@ -261,7 +261,7 @@ func (f *Follower) choose(protocol uint8, all []bpf.Socket) (list []sockdiag.Soc
 	maps.DeleteFunc(f.since, func(_ bpf.Member, at time.Time) bool { return time.Since(at) >= secondPass })
 	for _, s := range all {
 		_, recently := f.since[bpf.Member{Pool: s.Pool, Backend: s.Backend}]
-		if f.stale(s.Pool, protocol, s.Backend) && !(recently && protocol == uint8(cluster.TCP)) {
+		if f.stale(s.Pool, protocol, s.Backend) && !recently {
 			list = append(list, sockdiag.Socket{Cookie: s.Socket, NetNS: s.NetNS, Protocol: protocol, Peer: s.Backend})
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 )
 
 // answerTime is how long detach waits for the answers to datagrams that sockets have sent to backends.
@@ -33,8 +34,8 @@ func (c *Conn) detach(ctx context.Context, links []string) error {
 	for _, name := range links {
 		if !choosesBackends(name) {
 			others = append(others, name)
-		} else if err := os.Remove(c.linkPath(name)); err != nil {
-			return fmt.Errorf("detach a program: %w", err)
+		} else if err := c.unpin(name); err != nil {
+			return err
 		}
 	}
 	if len(others) > 0 && c.answersDue() {
@@ -45,9 +46,21 @@ func (c *Conn) detach(ctx context.Context, links []string) error {
 		}
 	}
 	for _, name := range others {
-		if err := os.Remove(c.linkPath(name)); err != nil {
-			return fmt.Errorf("detach a program: %w", err)
+		if err := c.unpin(name); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// unpin removes the pin of a link, after it has detached the program: the kernel does that some milliseconds after a removal.
+func (c *Conn) unpin(name string) error {
+	path := c.linkPath(name)
+	if l, err := link.LoadPinnedLink(path, nil); err == nil { // pins of programs are no links
+		_ = errors.Join(l.Detach(), l.Close()) // the removal detaches it in any case
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("detach a program: %w", err)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func TestWeightsOfMaglevAreBounded(t *testing.T) {
 }
 
 // tenant returns a Service with some ports and backends.
-func tenant(name string, scheduler string, ports int, backends []netip.AddrPort) *route.Service {
+func tenant(name, scheduler string, ports int, backends []netip.AddrPort) *route.Service {
 	svc := &route.Service{Name: cluster.Name{Namespace: "ns", Name: name}}
 	for i := range ports {
 		at := netip.AddrFrom4([4]byte{10, 96, 0, byte(len(name))})
