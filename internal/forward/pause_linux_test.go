@@ -25,10 +25,11 @@ func TestPauseOfHandover(t *testing.T) {
 					echoed(t, clients[i], "before")
 				}
 				const limit = time.Second
+				last := clients[count-1] // its deadline is the latest
 				s := Spec{Protocol: TCP, Addr: l.Addr(), Balancer: NewBalancer(target)}
 				began := time.Now()
-				next := b.handOver(o, s, func() { _, _ = clients[0].Write([]byte("!")) })
-				if _, err := io.ReadFull(clients[0], make([]byte, 1)); err != nil {
+				next := b.handOver(o, s, func() { _, _ = last.Write([]byte("!")) })
+				if _, err := io.ReadFull(last, make([]byte, 1)); err != nil {
 					t.Error(err)
 				}
 				took := time.Since(began)
