@@ -23,7 +23,7 @@ const timeout = 20 * time.Minute
 
 // programTests are the tests of what programs for sockets do in the kernel. Others call them all the time while programs or maps change, which
 // takes minutes in a guest, or compile them.
-const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Lease|Exempt|Learn|Tables|Growth|Pins|Order|Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions"
+const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Lease|Exempt|Learn|Tables|Growth|Pins|Order|Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions|Filter|Flows|Unspecified|OwnAddress"
 
 // socketScenarios are those of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees which source, traffic policies,
 // UDP, affinity, restarts, and changes of the mode.
