@@ -52,7 +52,7 @@ type side struct {
 }
 
 // connEvents are the events of both sockets, edge-triggered: they are set once.
-const connEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
+const connEvents = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 
 // resetDelay is how long bytes that were received before a reset may take to reach the other peer.
 const resetDelay = time.Second

@@ -23,7 +23,7 @@ type direction struct {
 	piped    bool
 	bulk     bool // when the direction was busy the last time, the buffer was too small
 	readable bool // there may be bytes to read
-	toEnd    bool // the peer has closed its side, so that no event follows
+	toEnd    bool // the peer has closed its side, so that no event follows, or has sent urgent data, at which reads end early
 	blocked  bool // the destination takes no more until the next event
 	queued   bool // Loop.Next will go on
 	done     bool // the end was passed on
@@ -43,10 +43,13 @@ func (d *direction) init(from, to *side, count *atomic.Int64) {
 	d.from, d.to, d.count = from, to, count
 }
 
+// turnPerRead is how much of a turn each read takes beside its bytes, so that many small ones take no longer than others.
+const turnPerRead = 2 << 10
+
 // received records an event that means that there are bytes, an end or an error to read.
 func (d *direction) received(events uint32) {
 	d.readable = d.readable || events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
-	d.toEnd = d.toEnd || events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
+	d.toEnd = d.toEnd || events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR|unix.EPOLLPRI) != 0
 }
 
 // pump moves bytes until there are none or the destination takes no more.
@@ -69,7 +72,7 @@ func (d *direction) pump() {
 		if !ok {
 			return
 		}
-		turn += n
+		turn += n + turnPerRead
 	}
 }
 
@@ -132,7 +135,9 @@ func (d *direction) fill() (int, bool) {
 	piped := d.bulk && d.getPipe()
 	if piped {
 		n, e = stream.Splice(d.from.fd, d.pipe.Write, maxSplice)
-	} else {
+		piped = !d.atMark(n, e)
+	}
+	if !piped {
 		n, e = stream.Read(d.from.fd, d.buffer())
 	}
 	switch {
@@ -158,6 +163,12 @@ func (d *direction) fill() (int, bool) {
 	d.readable = full || d.toEnd
 	d.bulk = d.bulk || full
 	return n, d.copied(d.buffer()[:n])
+}
+
+// atMark reports whether there may be urgent data where a splice ended: as only a read gets past it, the splice found
+// no bytes, or the end of what follows.
+func (d *direction) atMark(n int, e syscall.Errno) bool {
+	return e == 0 && n == 0 || e == unix.EAGAIN && d.toEnd
 }
 
 // copied writes bytes from the buffer of the loop. What the destination does not take is kept.
