@@ -67,6 +67,7 @@ func (l *udpListener) adopt(s *Flow) {
 		evicted.owner.evict(l.loop)
 	}
 	if f.port > 0 {
+		_ = datagram.Share(f.fd) // an earlier version has shared it with other users; without, no other flow gets the port
 		u.ports.adopt(binding{backend: s.Backend, port: f.port})
 	}
 	f.connected(s.Backend)

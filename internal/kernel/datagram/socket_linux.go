@@ -108,9 +108,13 @@ func DialFrom(port uint16, to netip.AddrPort) (int, error) {
 	return open(to.Addr(), Share, bind(netip.AddrPortFrom(any, port)), connect(to))
 }
 
-// Share lets sockets of DialFrom use the port of a socket.
+// Share lets sockets of DialFrom use the port of a socket, but not those of other users: with SO_REUSEADDR, which earlier
+// versions set, every user could open a socket with the same peer, and receive in place of this one.
 func Share(fd int) error {
-	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0))
 }
 
 // LocalAddr returns the address of a socket.
