@@ -137,7 +137,8 @@ func Accept(c *net.UnixConn) (*Handover, error) {
 	}
 	fds = fds[len(p.Files):]
 	if p.Format != format {
-		closeAll(fds)
+		h.Descriptors = fds
+		h.Discard() // connections are reset: their peers must not take the end for that of the data
 		return h, ErrFormat
 	}
 	h.Values, h.Descriptors, h.Numbers = p.Values, fds, map[int]int{}

@@ -183,3 +183,42 @@ func TestADescriptorThatIsNotOpen(t *testing.T) {
 		t.Errorf("%v, %v remain", err, h.Descriptors)
 	}
 }
+
+// Connections that another version has handed over are reset: an orderly end would look like that of their data.
+func TestOtherFormatResets(t *testing.T) {
+	ends := pair(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed with the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	c, err := net.Dial("tcp", l.Addr().String()) //nolint:noctx // it is closed with the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	served, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := served.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = served.Close() // f is another descriptor of it
+	p := parcel{Format: format + 1, Descriptors: []int{int(f.Fd())}}
+	sent := make(chan error, 1)
+	go func() {
+		err := p.send(ends[0], p.Descriptors)
+		sent <- errors.Join(err, f.Close())
+	}()
+	if _, err := Accept(ends[1]); !errors.Is(err, ErrFormat) {
+		t.Errorf("got %v, want ErrFormat", err)
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the peer got %v, want a reset", err)
+	}
+}
