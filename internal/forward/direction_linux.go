@@ -18,6 +18,7 @@ type direction struct {
 	pending  []byte        // read, but not written
 	message  message       // of SCTP
 	pipe     stream.Pipe   // valid if piped
+	kept     int           // how many bytes of pending count for tcpLoop.kept
 	held     int           // how many bytes are in the pipe
 	moved    int           // how many bytes were moved since the direction was idle
 	piped    bool
@@ -102,8 +103,20 @@ func (d *direction) flush() bool {
 		}
 		d.count.Add(int64(n))
 	}
-	d.pending = nil
+	d.release()
 	return true
+}
+
+// keep keeps bytes that the destination does not take yet.
+func (d *direction) keep(b []byte) {
+	d.pending, d.kept = b, len(b)
+	d.from.conn.owner.worker.tcp.kept += d.kept
+}
+
+// release forgets what was kept.
+func (d *direction) release() {
+	d.from.conn.owner.worker.tcp.kept -= d.kept
+	d.pending, d.kept = nil, 0
 }
 
 // write writes some of what was read.
@@ -184,12 +197,20 @@ func (d *direction) copied(b []byte) bool {
 		return false
 	}
 	if len(b) > 0 {
-		d.pending = append([]byte(nil), b...)
+		d.keep(append([]byte(nil), b...))
 	}
 	return true
 }
 
-func (d *direction) buffer() []byte { return d.from.conn.owner.worker.tcp.buffer }
+// buffer returns the buffer of the loop, or a small part if directions whose destinations do not read keep much: the next
+// one that reads may have such a destination too.
+func (d *direction) buffer() []byte {
+	t := &d.from.conn.owner.worker.tcp
+	if t.kept > maxKept {
+		return t.buffer[:smallRead]
+	}
+	return t.buffer
+}
 
 // finish passes on that the source has closed its direction. The connection ends with the second one.
 func (d *direction) finish() {
@@ -248,7 +269,8 @@ func (d *direction) putPipe() {
 
 // discard drops everything.
 func (d *direction) discard() {
-	d.done, d.pending = true, nil
+	d.done = true
+	d.release()
 	if d.held > 0 {
 		d.pipe.Close()
 		d.from.conn.owner.worker.tcp.pipeCount--

@@ -127,7 +127,7 @@ func (d *direction) size() int { return len(d.pending) + len(d.message.part) }
 // handOver returns what the direction has read but not written.
 func (d *direction) handOver() Way {
 	s := Way{Done: d.done, Pending: d.pending}
-	d.pending = nil
+	d.release()
 	if m := d.message; d.from.conn.protocol == stream.SCTP {
 		s.Message = &Message{Stream: m.info.Stream, Unordered: m.info.Unordered, PPID: m.info.PPID, Part: m.part}
 	}
@@ -204,7 +204,8 @@ func (c *conn) drainUntil(end time.Time) {
 
 // adopt goes on with a direction.
 func (d *direction) adopt(s *Way) {
-	d.done, d.pending = s.Done, s.Pending
+	d.done = s.Done
+	d.keep(s.Pending)
 	if s.Held > 0 {
 		d.held, d.pipe, d.piped = s.Held, stream.Pipe{Read: s.Pipe[0], Write: s.Pipe[1]}, true
 		d.from.conn.owner.worker.tcp.pipeCount++

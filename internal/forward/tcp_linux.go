@@ -264,6 +264,7 @@ type tcpLoop struct {
 	buffer               []byte
 	pipes                []stream.Pipe // that are not in use
 	pipeCount, pipeLimit int           // of all pipes
+	kept                 int           // bytes that directions have read, but not written
 	backends             map[remote]*link[*conn]
 }
 
@@ -275,6 +276,13 @@ type remote struct {
 
 // bufferSize is how much is read at once. A direction that fills the buffer is moved to a pipe.
 const bufferSize = 16 << 10
+
+// maxKept is how many bytes a worker keeps of connections whose peers do not read before it reads only smallRead at once: there
+// may be tens of thousands of these.
+const (
+	maxKept   = 1 << 20
+	smallRead = 512
+)
 
 func (t *tcpLoop) init(w *worker) {
 	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*link[*conn]{}
