@@ -94,6 +94,9 @@ type acceptor struct {
 // maxAccept is how many connections are accepted before other work goes on.
 const maxAccept = 16
 
+// maxRetire is how many connections are accepted before a socket is retired: as many as its queue may have by default.
+const maxRetire = 4096
+
 // acceptPause is how long an acceptor waits when the kernel has no resources for a connection.
 const acceptPause = 50 * time.Millisecond
 
@@ -135,7 +138,7 @@ func (a *acceptor) close() {
 // retire stops to accept. Connections go on, except those that need rules.
 func (a *acceptor) retire() {
 	if a.added {
-		a.Ready(unix.EPOLLIN) // clients that wait
+		a.accept(maxRetire) // clients that wait
 	}
 	a.leave()
 	for e := a.conns.next; e != nil && e != &a.conns; {
@@ -173,8 +176,11 @@ func (a *acceptor) reset() {
 }
 
 // Ready implements epoll.Handler: clients wait to be accepted.
-func (a *acceptor) Ready(uint32) {
-	for range maxAccept {
+func (a *acceptor) Ready(uint32) { a.accept(maxAccept) }
+
+// accept accepts clients that wait, up to a number.
+func (a *acceptor) accept(most int) {
+	for range most {
 		fd, client, err := a.worker.files.accept(a.server.fd)
 		if err == nil {
 			a.accepted(fd, client)
