@@ -27,6 +27,7 @@ type conn struct {
 	backend  netip.AddrPort
 	tried    []netip.AddrPort
 	attempts int
+	hops     uint8       // of the client
 	timer    epoll.Timer // of the attempt to connect, or of the end of draining
 	gone     *side       // in state resetting
 	until    time.Time   // when the other side is reset at the latest
@@ -124,6 +125,7 @@ func (c *conn) connect() {
 		fd, err := w.files.connect(c.protocol, to, c.source(to.Addr()))
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
+			c.beginHop()
 			b.reached(c.peer.Addr(), to)
 			w.Set(&c.timer, w.Now().Add(limits[c.attempts-1]), c.failed)
 			if err := w.Add(fd, connEvents, &c.remote); err != nil {
@@ -173,10 +175,26 @@ func (c *conn) closeRemote() {
 	if c.remote.fd < 0 {
 		return
 	}
-	c.owner.worker.Stop(&c.timer)
-	c.owner.worker.Close(c.remote.fd)
+	w := c.owner.worker
+	w.Stop(&c.timer)
+	c.endHop()
+	w.Close(c.remote.fd)
 	c.remote.fd = -1
 	c.settings.balancer.ended(c.backend)
+}
+
+// beginHop records the socket to the backend, for hops.
+func (c *conn) beginHop() {
+	if at, err := stream.Addr(c.remote.fd); err == nil {
+		c.owner.worker.engine.hops.begin(Protocol(c.protocol), at, c.hops)
+	}
+}
+
+// endHop forgets the socket to the backend.
+func (c *conn) endHop() {
+	if at, err := stream.Addr(c.remote.fd); err == nil {
+		c.owner.worker.engine.hops.end(Protocol(c.protocol), at)
+	}
 }
 
 // Ready implements epoll.Handler.

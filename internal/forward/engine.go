@@ -23,6 +23,7 @@ type Engine struct {
 	start       time.Time
 	refused     refusedBy
 	unreported  atomic.Int64
+	hops        hops
 	system      system
 
 	mu        sync.Mutex

@@ -21,6 +21,7 @@ type flow struct {
 	fd       int    // -1: none
 	port     uint16 // of the socket; 0: it is not one of ports
 	length   uint16 // of the last datagram of the client
+	hops     uint8  // of the client
 	ended    bool
 }
 
@@ -82,8 +83,24 @@ func (f *flow) open(to netip.AddrPort) error {
 	}
 	if err = loop.Add(f.fd, unix.EPOLLIN, f); err != nil {
 		f.close(to)
+		return err
 	}
-	return err
+	f.beginHop()
+	return nil
+}
+
+// beginHop records the socket to the backend, for hops.
+func (f *flow) beginHop() {
+	if at, err := datagram.LocalAddr(f.fd); err == nil {
+		f.listener.loop.engine.hops.begin(UDP, at, f.hops)
+	}
+}
+
+// endHop forgets the socket to the backend.
+func (f *flow) endHop() {
+	if at, err := datagram.LocalAddr(f.fd); err == nil {
+		f.listener.loop.engine.hops.end(UDP, at)
+	}
 }
 
 // dial opens a socket to a backend.
@@ -102,6 +119,7 @@ func (f *flow) dial(to netip.AddrPort) error {
 // close closes the socket to a backend.
 func (f *flow) close(backend netip.AddrPort) {
 	loop := f.listener.loop
+	f.endHop()
 	loop.Close(f.fd)
 	f.fd = -1
 	if f.port > 0 {

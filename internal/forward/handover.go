@@ -25,6 +25,7 @@ type Conn struct {
 	Peer     netip.AddrPort
 	Backend  netip.AddrPort
 	Pool     int       `json:",omitempty"`
+	Hops     uint8     `json:",omitempty"` // through how many sockets of the Engine the client has come
 	Up, Down Way       // to the backend, to the client
 	Ends     time.Time // when it ends, if its backend does not return; zero: it does not drain
 }
@@ -54,6 +55,7 @@ type Flow struct {
 	Local   netip.Addr // the address of this host to which the client sends
 	Backend netip.AddrPort
 	Pool    int           `json:",omitempty"`
+	Hops    uint8         `json:",omitempty"` // as in Conn
 	Idle    time.Duration // since the last datagram
 	Port    uint16        `json:",omitempty"` // of the socket, if the Engine counts ports
 	Replied bool          `json:",omitempty"` // the backend has sent a datagram

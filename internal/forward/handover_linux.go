@@ -106,12 +106,13 @@ func (a *acceptor) handOver(to *Handed, room *int) {
 // handOver removes a connection without closing its sockets.
 func (c *conn) handOver() Conn {
 	w := c.owner.worker
-	s := Conn{Protocol: Protocol(c.protocol), Client: c.client.fd, Remote: -1, Peer: c.peer, Pool: c.pool}
+	s := Conn{Protocol: Protocol(c.protocol), Client: c.client.fd, Remote: -1, Peer: c.peer, Pool: c.pool, Hops: c.hops}
 	if c.state == connecting {
 		c.closeRemote()
 	} else {
 		s.Remote, s.Backend, s.Up, s.Down = c.remote.fd, c.backend, c.up.handOver(), c.down.handOver()
 		s.Ends = c.timer.At()
+		c.endHop()
 		_ = w.Remove(c.remote.fd) // it is in the loop
 		c.remote.fd = -1
 		c.settings.balancer.ended(c.backend)
@@ -167,7 +168,7 @@ func (p *poller) retired(spec Spec, h *Handed) adopter {
 // adopt goes on with a connection.
 func (a *acceptor) adopt(s *Conn) {
 	w := a.worker
-	c := &conn{owner: a, protocol: stream.Protocol(s.Protocol), settings: a.server.settings.Load(), pool: s.Pool, peer: s.Peer}
+	c := &conn{owner: a, protocol: stream.Protocol(s.Protocol), settings: a.server.settings.Load(), pool: s.Pool, peer: s.Peer, hops: s.Hops}
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = s.Client, s.Remote
 	c.seat.owner = c
@@ -181,6 +182,7 @@ func (a *acceptor) adopt(s *Conn) {
 	}
 	c.list()
 	c.backend, c.state = s.Backend, open
+	c.beginHop()
 	b.reached(c.peer.Addr(), c.backend)
 	c.up.adopt(&s.Up)
 	c.down.adopt(&s.Down)

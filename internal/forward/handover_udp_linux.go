@@ -26,9 +26,10 @@ func (l *udpListener) handOver(to *Handed, _ *int) {
 func (f *flow) handOver() Flow {
 	loop := f.listener.loop
 	s := Flow{
-		Socket: f.fd, Client: f.path.Client(), Zone: f.path.Zone(), Local: f.path.Local(), Backend: f.backend, Pool: f.pool,
+		Socket: f.fd, Client: f.path.Client(), Zone: f.path.Zone(), Local: f.path.Local(), Backend: f.backend, Pool: f.pool, Hops: f.hops,
 		Idle: loop.clock() - time.Duration(f.used.Load()), Port: f.port, Replied: f.replied,
 	}
+	f.endHop()
 	_ = loop.Remove(f.fd) // it is in the loop
 	if f.port > 0 {
 		loop.udp.ports.release(f.backend, f.port)
@@ -51,7 +52,7 @@ func (s *udpServer) adopt(h *Handed) {
 // adopt goes on with a flow.
 func (l *udpListener) adopt(s *Flow) {
 	u, used := l.loop.udp, l.loop.clock()-s.Idle
-	f := &flow{listener: l, path: datagram.PathOf(s.Client, s.Zone, s.Local), fd: s.Socket, port: s.Port}
+	f := &flow{listener: l, path: datagram.PathOf(s.Client, s.Zone, s.Local), fd: s.Socket, port: s.Port, hops: s.Hops}
 	f.choice = choice{settings: l.settings, client: s.Client.Addr(), pool: s.Pool, replied: s.Replied}
 	f.owner, f.due.item = f, f
 	if began := l.flows[f.path]; began != nil {
@@ -71,6 +72,7 @@ func (l *udpListener) adopt(s *Flow) {
 		u.ports.adopt(binding{backend: s.Backend, port: f.port})
 	}
 	f.connected(s.Backend)
+	f.beginHop()
 	l.settings.balancer.counts.open.Add(1)
 	l.flows[f.path] = f
 	l.loop.busy[l] = struct{}{}

@@ -70,6 +70,9 @@ func run(t *testing.T, o Options, system func(*Engine) (system, error), test fun
 	if s := e.Stats(); s.Connections != 0 {
 		t.Errorf("%d connections are open after Run", s.Connections)
 	}
+	if n := len(e.hops.from); n != 0 {
+		t.Errorf("%d sockets to backends are known after Run", n)
+	}
 }
 
 // listen opens a listener of a backend.

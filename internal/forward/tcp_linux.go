@@ -209,14 +209,15 @@ func (a *acceptor) accept(most int) {
 func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	e, s := a.worker.engine, a.server.settings.Load()
 	admission := s.admission(client.Addr())
-	if admission.Refused && !admission.except(fd) {
+	hops := e.hops.of(Protocol(a.server.protocol), client)
+	if hops >= maxHops || admission.Refused && !admission.except(fd) {
 		s.balancer.counts.refused.Add(1)
 		stream.SetReset(fd)
 		stream.Close(fd)
 		return
 	}
 	to := a.least()
-	c := &conn{owner: to, protocol: a.server.protocol, settings: s, pool: admission.Pool, peer: client}
+	c := &conn{owner: to, protocol: a.server.protocol, settings: s, pool: admission.Pool, peer: client, hops: hops}
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = fd, -1
 	c.seat.owner = c

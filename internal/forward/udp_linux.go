@@ -108,11 +108,12 @@ func (l *udpListener) begin(p datagram.Path, length int) *flow {
 	s := l.settings
 	client := p.Client().Addr()
 	admission := s.admission(client)
-	if admission.Refused {
+	hops := l.loop.engine.hops.of(UDP, p.Client())
+	if admission.Refused || hops >= maxHops {
 		s.balancer.counts.refused.Add(1)
 		return nil
 	}
-	f := &flow{listener: l, path: p, fd: -1, length: uint16(length)}
+	f := &flow{listener: l, path: p, fd: -1, length: uint16(length), hops: hops}
 	f.choice = choice{settings: s, client: client, pool: admission.Pool}
 	f.owner, f.due.item = f, f
 	evicted, ok := l.loop.udp.shares.take(client, &f.seat, int64(l.loop.clock()))

@@ -65,6 +65,9 @@ func rig(t *testing.T, e *Engine, s Spec) *udpRig {
 		if stats := e.Stats(); stats.Flows != 0 {
 			t.Errorf("%d flows remain after the end", stats.Flows)
 		}
+		if n := len(e.hops.from); n != 0 {
+			t.Errorf("%d sockets to backends are known after the end", n)
+		}
 		if p, ok := e.system.(*poller); ok && len(p.udp.ports.used)+len(p.udp.ports.order)+len(p.udp.ports.taken) > 0 {
 			t.Errorf("%d ports remain after the end", len(p.udp.ports.order))
 		}
