@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -203,6 +204,24 @@ func (e *handedState) renumber(numbers map[int]int) {
 	for _, fd := range rest {
 		_ = os.NewFile(uintptr(fd), "inherited").Close() // nothing was written to it
 	}
+}
+
+// discard resets the connections of the previous run, which nobody goes on with.
+func discard(in *plane.Inherited) error {
+	var from handedState
+	if err := json.Unmarshal(in.State, &from); err != nil {
+		return fmt.Errorf("read the sockets of the previous run: %w", err)
+	}
+	from.renumber(in.Numbers)
+	var all handover.Handover
+	for _, s := range from.Sockets {
+		all.Descriptors = append(all.Descriptors, s.Handed.Descriptors()...)
+	}
+	for _, h := range from.Closed {
+		all.Descriptors = append(all.Descriptors, h.Descriptors()...)
+	}
+	all.Discard()
+	return nil
 }
 
 // adoption opens a Listener with what one of the previous run has handed over.

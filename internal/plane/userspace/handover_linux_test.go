@@ -223,6 +223,42 @@ func TestConnectionsGoOnInAnotherMode(t *testing.T) {
 	}
 }
 
+// If another mode cannot go on with the connections, as there are no file descriptors, they are reset, and do not hang.
+func TestConnectionsThatCannotGoOnAreReset(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	backend := echoServer(t, ns)
+	r := begin(t, ns, 1024, nil)
+	if err := r.compare(t, backend).Apply(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var c net.Conn
+	kerneltest.Do(t, ns, func() (err error) {
+		c, err = net.DialTimeout("tcp", "127.0.0.1:8080", time.Second)
+		return err
+	})
+	defer func() { _ = c.Close() }()
+	checkEcho(t, c, "before the change")
+	in := r.end(t)
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 3, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := userspace.Loopback().GoOn(plane.Setup{Config: &config.Config{}, Log: slog.New(slog.DiscardHandler), Inherited: in}, nil)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, syscall.EMFILE) {
+		t.Fatalf("got %v, want EMFILE", err)
+	}
+	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a client got %v, want a reset", err)
+	}
+}
+
 // restRun is a run in another mode.
 type restRun struct {
 	*plane.Rest

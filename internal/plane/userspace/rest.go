@@ -33,7 +33,7 @@ func goOn(s plane.Setup, addrs []netip.Addr, replaced <-chan struct{}) (*plane.R
 	}
 	engine, err := newEngine(s)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, discard(s.Inherited))
 	}
 	r := &rest{
 		setup: s, engine: engine, plane: New(EngineOf(engine), Options{Addrs: addrs, Ports: from.Range}),
