@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,9 +27,13 @@ type node struct {
 	*lab.Lab
 	pod    *lab.Host
 	opened *plane.Opened
+	stop   func() // ends the parts, as the end of the process does: the rules stay
 }
 
-func newNode(t *testing.T, clients cluster.Clients) *node {
+func newNode(t *testing.T, clients cluster.Clients) *node { return nodeWith(t, store(clients)) }
+
+// nodeWith returns a node with some Services.
+func nodeWith(t *testing.T, services *cluster.Store) *node {
 	n := &node{Lab: lab.New(t, lab.Options{})}
 	n.pod = n.Pod(n.NodeA, "10.180.0.1", "fd00:10:180::1")
 	families := []route.Family{route.IPv4, route.IPv6}
@@ -43,13 +48,18 @@ func newNode(t *testing.T, clients cluster.Clients) *node {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
+	var parts sync.WaitGroup
+	n.stop = func() {
+		stop()
+		parts.Wait()
+	}
 	for _, part := range opened.Parts {
 		if part.SetLocal != nil {
 			part.SetLocal(n.NodeA.Addrs())
 		}
 		if part.Run != nil {
 			done := make(chan error, 1)
-			go func() { done <- part.Run(ctx) }()
+			parts.Go(func() { done <- part.Run(ctx) })
 			t.Cleanup(func() {
 				stop()
 				if err := <-done; err != nil {
@@ -59,7 +69,7 @@ func newNode(t *testing.T, clients cluster.Clients) *node {
 		}
 	}
 	n.opened = opened
-	planetest.Load(t, opened.Plane, planetest.Compile(store(clients), route.Options{
+	planetest.Load(t, opened.Plane, planetest.Compile(services, route.Options{
 		Families: families, NodePorts: route.NodePortOptions{All: true},
 	}))
 	return n
