@@ -28,6 +28,7 @@ type conn struct {
 	tried    []netip.AddrPort
 	attempts int
 	hops     uint8       // of the client
+	from     source      // of the remote side, for hops
 	timer    epoll.Timer // of the attempt to connect, or of the end of draining
 	gone     *side       // in state resetting
 	until    time.Time   // when the other side is reset at the latest
@@ -177,24 +178,17 @@ func (c *conn) closeRemote() {
 	}
 	w := c.owner.worker
 	w.Stop(&c.timer)
-	c.endHop()
+	w.engine.hops.end(c.from)
 	w.Close(c.remote.fd)
 	c.remote.fd = -1
 	c.settings.balancer.ended(c.backend)
 }
 
-// beginHop records the socket to the backend, for hops.
+// beginHop records the socket to the backend.
 func (c *conn) beginHop() {
-	if at, err := stream.Addr(c.remote.fd); err == nil {
-		c.owner.worker.engine.hops.begin(Protocol(c.protocol), at, c.hops)
-	}
-}
-
-// endHop forgets the socket to the backend.
-func (c *conn) endHop() {
-	if at, err := stream.Addr(c.remote.fd); err == nil {
-		c.owner.worker.engine.hops.end(Protocol(c.protocol), at)
-	}
+	at, _ := stream.Addr(c.remote.fd) // without an address no client comes from it
+	c.from = source{Protocol(c.protocol), at}
+	c.owner.worker.engine.hops.begin(c.from, c.hops)
 }
 
 // Ready implements epoll.Handler.

@@ -22,6 +22,7 @@ type flow struct {
 	port     uint16 // of the socket; 0: it is not one of ports
 	length   uint16 // of the last datagram of the client
 	hops     uint8  // of the client
+	from     source // of the socket, for hops
 	ended    bool
 }
 
@@ -89,18 +90,11 @@ func (f *flow) open(to netip.AddrPort) error {
 	return nil
 }
 
-// beginHop records the socket to the backend, for hops.
+// beginHop records the socket to the backend.
 func (f *flow) beginHop() {
-	if at, err := datagram.LocalAddr(f.fd); err == nil {
-		f.listener.loop.engine.hops.begin(UDP, at, f.hops)
-	}
-}
-
-// endHop forgets the socket to the backend.
-func (f *flow) endHop() {
-	if at, err := datagram.LocalAddr(f.fd); err == nil {
-		f.listener.loop.engine.hops.end(UDP, at)
-	}
+	at, _ := datagram.LocalAddr(f.fd) // without an address no client comes from it
+	f.from = source{UDP, at}
+	f.listener.loop.engine.hops.begin(f.from, f.hops)
 }
 
 // dial opens a socket to a backend.
@@ -119,7 +113,7 @@ func (f *flow) dial(to netip.AddrPort) error {
 // close closes the socket to a backend.
 func (f *flow) close(backend netip.AddrPort) {
 	loop := f.listener.loop
-	f.endHop()
+	loop.engine.hops.end(f.from)
 	loop.Close(f.fd)
 	f.fd = -1
 	if f.port > 0 {

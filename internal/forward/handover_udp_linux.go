@@ -29,7 +29,7 @@ func (f *flow) handOver() Flow {
 		Socket: f.fd, Client: f.path.Client(), Zone: f.path.Zone(), Local: f.path.Local(), Backend: f.backend, Pool: f.pool, Hops: f.hops,
 		Idle: loop.clock() - time.Duration(f.used.Load()), Port: f.port, Replied: f.replied,
 	}
-	f.endHop()
+	loop.engine.hops.end(f.from)
 	_ = loop.Remove(f.fd) // it is in the loop
 	if f.port > 0 {
 		loop.udp.ports.release(f.backend, f.port)

@@ -13,7 +13,7 @@ const maxHops = 8
 // them. It is safe for concurrent use.
 type hops struct {
 	mu   sync.Mutex
-	from map[source]uint8
+	from map[source]uint8 // nil: none yet
 }
 
 // source is the local address of a socket to a backend.
@@ -23,25 +23,25 @@ type source struct {
 }
 
 // of returns through how many sockets a client has come.
-func (h *hops) of(p Protocol, client netip.AddrPort) uint8 {
+func (h *hops) of(client source) uint8 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.from[source{p, client}]
+	return h.from[client]
 }
 
 // begin records a socket whose client has come through some others.
-func (h *hops) begin(p Protocol, at netip.AddrPort, client uint8) {
+func (h *hops) begin(s source, client uint8) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.from == nil {
 		h.from = map[source]uint8{}
 	}
-	h.from[source{p, at}] = client + 1
+	h.from[s] = client + 1
 }
 
 // end forgets a socket, which is still open.
-func (h *hops) end(p Protocol, at netip.AddrPort) {
+func (h *hops) end(s source) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.from, source{p, at})
+	delete(h.from, s)
 }

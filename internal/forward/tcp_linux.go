@@ -209,7 +209,7 @@ func (a *acceptor) accept(most int) {
 func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	e, s := a.worker.engine, a.server.settings.Load()
 	admission := s.admission(client.Addr())
-	hops := e.hops.of(Protocol(a.server.protocol), client)
+	hops := e.hops.of(source{Protocol(a.server.protocol), client})
 	if hops >= maxHops || admission.Refused && !admission.except(fd) {
 		s.balancer.counts.refused.Add(1)
 		stream.SetReset(fd)
