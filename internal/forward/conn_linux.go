@@ -178,7 +178,7 @@ func (c *conn) closeRemote() {
 	}
 	w := c.owner.worker
 	w.Stop(&c.timer)
-	w.engine.hops.end(c.from)
+	w.engine.hops.end(c.from, c.backend)
 	w.Close(c.remote.fd)
 	c.remote.fd = -1
 	c.settings.balancer.ended(c.backend)
@@ -188,7 +188,7 @@ func (c *conn) closeRemote() {
 func (c *conn) beginHop() {
 	at, _ := stream.Addr(c.remote.fd) // without an address no client comes from it
 	c.from = source{Protocol(c.protocol), at}
-	c.owner.worker.engine.hops.begin(c.from, c.hops)
+	c.owner.worker.engine.hops.begin(c.from, c.backend, c.hops)
 }
 
 // Ready implements epoll.Handler.

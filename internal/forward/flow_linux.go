@@ -86,15 +86,15 @@ func (f *flow) open(to netip.AddrPort) error {
 		f.close(to)
 		return err
 	}
-	f.beginHop()
+	f.beginHop(to)
 	return nil
 }
 
 // beginHop records the socket to the backend.
-func (f *flow) beginHop() {
+func (f *flow) beginHop(backend netip.AddrPort) {
 	at, _ := datagram.LocalAddr(f.fd) // without an address no client comes from it
 	f.from = source{UDP, at}
-	f.listener.loop.engine.hops.begin(f.from, f.hops)
+	f.listener.loop.engine.hops.begin(f.from, backend, f.hops)
 }
 
 // dial opens a socket to a backend.
@@ -113,7 +113,7 @@ func (f *flow) dial(to netip.AddrPort) error {
 // close closes the socket to a backend.
 func (f *flow) close(backend netip.AddrPort) {
 	loop := f.listener.loop
-	loop.engine.hops.end(f.from)
+	loop.engine.hops.end(f.from, backend)
 	loop.Close(f.fd)
 	f.fd = -1
 	if f.port > 0 {

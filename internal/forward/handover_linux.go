@@ -112,7 +112,7 @@ func (c *conn) handOver() Conn {
 	} else {
 		s.Remote, s.Backend, s.Up, s.Down = c.remote.fd, c.backend, c.up.handOver(), c.down.handOver()
 		s.Ends = c.timer.At()
-		w.engine.hops.end(c.from)
+		w.engine.hops.end(c.from, c.backend)
 		_ = w.Remove(c.remote.fd) // it is in the loop
 		c.remote.fd = -1
 		c.settings.balancer.ended(c.backend)

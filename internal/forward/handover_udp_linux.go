@@ -29,7 +29,7 @@ func (f *flow) handOver() Flow {
 		Socket: f.fd, Client: f.path.Client(), Zone: f.path.Zone(), Local: f.path.Local(), Backend: f.backend, Pool: f.pool, Hops: f.hops,
 		Idle: loop.clock() - time.Duration(f.used.Load()), Port: f.port, Replied: f.replied,
 	}
-	loop.engine.hops.end(f.from)
+	loop.engine.hops.end(f.from, f.backend)
 	_ = loop.Remove(f.fd) // it is in the loop
 	if f.port > 0 {
 		loop.udp.ports.release(f.backend, f.port)
@@ -72,7 +72,7 @@ func (l *udpListener) adopt(s *Flow) {
 		u.ports.adopt(binding{backend: s.Backend, port: f.port})
 	}
 	f.connected(s.Backend)
-	f.beginHop()
+	f.beginHop(s.Backend)
 	l.settings.balancer.counts.open.Add(1)
 	l.flows[f.path] = f
 	l.loop.busy[l] = struct{}{}

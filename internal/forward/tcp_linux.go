@@ -205,11 +205,23 @@ func (a *acceptor) accept(most int) {
 	}
 }
 
+// hopsOf returns through how many sockets a client has come. A client of this host may have the source of a socket to another address.
+func (a *acceptor) hopsOf(fd int, client netip.AddrPort) uint8 {
+	h := a.worker.engine.hops.of(source{Protocol(a.server.protocol), client})
+	if h.count == 0 {
+		return 0
+	}
+	if to, err := stream.Destination(fd); err != nil || to != h.to {
+		return 0
+	}
+	return h.count
+}
+
 // accepted starts a connection, on the worker that has few.
 func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	e, s := a.worker.engine, a.server.settings.Load()
 	admission := s.admission(client.Addr())
-	hops := e.hops.of(source{Protocol(a.server.protocol), client})
+	hops := a.hopsOf(fd, client)
 	if hops >= maxHops || admission.Refused && !admission.except(fd) {
 		s.balancer.counts.refused.Add(1)
 		stream.SetReset(fd)

@@ -108,7 +108,7 @@ func (l *udpListener) begin(p datagram.Path, length int) *flow {
 	s := l.settings
 	client := p.Client().Addr()
 	admission := s.admission(client)
-	hops := l.loop.engine.hops.of(source{UDP, p.Client()})
+	hops := l.loop.engine.hops.of(source{UDP, p.Client()}).count
 	if admission.Refused || hops >= maxHops {
 		s.balancer.counts.refused.Add(1)
 		return nil
