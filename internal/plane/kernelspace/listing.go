@@ -54,7 +54,7 @@ func (l *listing) takeEndpoint(want entry) (had value, is ledger.Match) {
 	had.provider = e.Provider
 	moved := want.Value.provider.IsValid() && e.Provider.IsValid() && e.Provider != want.Value.provider
 	otherHost := want.Key.class == vip && !l.state.isHostMAC(e.MAC)
-	if (moved || otherHost) && l.state.owned(e) {
+	if l.state.misfit(want.Key, e) || (moved || otherHost) && l.state.owned(e) {
 		return had, ledger.Different
 	}
 	return had, ledger.Equal

@@ -119,6 +119,13 @@ func (s *state) owned(e hns.Endpoint) bool {
 	return ours && !s.kept[e.ID]
 }
 
+// misfit reports whether an endpoint at the address of an entry is of another class, and has to be replaced. A backend may have the
+// address of the source VIP or of a clusterIP, and uses its endpoint.
+func (s *state) misfit(k key, e hns.Endpoint) bool {
+	class, _ := s.class(e)
+	return s.owned(e) && class != k.class && (k.class == source || k.class == vip && class == remote)
+}
+
 // isHostMAC reports whether the interface of this node has a MAC address.
 func (s *state) isHostMAC(mac string) bool { return s.hostMAC != "" && sameMAC(mac, s.hostMAC) }
 

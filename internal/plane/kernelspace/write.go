@@ -149,12 +149,12 @@ func (w *writer) carryOut(ctx context.Context, s *step) error {
 	return w.endpoint(ctx, s)
 }
 
-// endpoint creates an endpoint unless it exists. For a change it replaces the endpoint.
+// endpoint creates an endpoint unless it exists. For a change it replaces the endpoint, and also if the address needs one of another class.
 func (w *writer) endpoint(ctx context.Context, s *step) error {
 	e := w.endpointOf(s)
 	found, has := w.state.endpoints[s.Key.addr]
 	same := found.Provider == e.Provider && sameMAC(found.MAC, e.MAC)
-	if has && (s.Op != ledger.Change || same || !w.state.owned(found)) {
+	if has && !w.state.misfit(s.Key, found) && (s.Op != ledger.Change || same || !w.state.owned(found)) {
 		return w.complete(ctx, s.Key.addr)
 	}
 	if err := w.recent(ctx, s.Key); err != nil {
@@ -242,8 +242,9 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	if k.id != "" {
 		e, has = w.state.hidden[k.id]
 	}
-	if !has || !w.state.owned(e) {
-		return nil
+	class, _ := w.state.class(e)
+	if !has || !w.state.owned(e) || k.id == "" && class != k.class {
+		return nil // a backend may have the address of a clusterIP or of the source VIP
 	}
 	if err := w.release(ctx, k.addr, e.ID); err != nil {
 		return err

@@ -1,0 +1,98 @@
+package kernelspace
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// overlayStory is a story in an overlay network.
+func overlayStory(t *testing.T) *story {
+	t.Helper()
+	o := options()
+	o.NodeName = "a"
+	s := &story{
+		T: t, subject: newSubject(hns.Overlay, func(*hnstest.Fake) {}), store: preserving(false, false), compiler: route.NewCompiler(o),
+	}
+	s.restart()
+	return s
+}
+
+// rival adds a Service of another tenant with one backend, without a node.
+func (s *story) rival(backend string) cluster.Name {
+	name := cluster.Name{Namespace: "tenant", Name: "rival"}
+	s.store.SetService(&cluster.Service{
+		Name: name, ClusterIPs: planetest.Addrs("172.30.0.66"), Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+	})
+	s.store.SetSlice(&cluster.Slice{
+		Name: cluster.Name{Namespace: "tenant", Name: "rival-1"}, Service: name,
+		Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 9090}}, Endpoints: []cluster.Endpoint{planetest.Endpoint(backend, "")},
+	})
+	return name
+}
+
+// A tenant writes a backend with the address of another Service, or of the source VIP, and deletes it: the endpoint of the
+// address stays as it was.
+func TestABackendWithTheAddressOfAnotherEndpoint(t *testing.T) {
+	for _, addr := range []string{"172.30.0.1", "10.180.99.1"} {
+		s := overlayStory(t)
+		s.compared()
+		before := s.endpoint(t, addr)
+		name := s.rival(addr)
+		s.changed()
+		s.store.DeleteService(name)
+		if writes := s.changed(); slices.Contains(writes, "delete endpoint ["+addr+"]") {
+			t.Errorf("%s: the endpoint is deleted", addr)
+		}
+		if got := s.endpoint(t, addr); got.ID != before.ID {
+			t.Errorf("%s: endpoint %+v, want %+v", addr, got, before)
+		}
+		s.quiet()
+		s.settled()
+	}
+}
+
+// A backend has an address before it becomes a clusterIP or the source VIP: the endpoint of the address gets the properties of the latter.
+func TestABackendBeforeTheEndpointOfItsAddress(t *testing.T) {
+	for _, compared := range []bool{false, true} {
+		s := overlayStory(t)
+		s.store = cluster.NewStore()
+		s.store.SetNode(planetest.NewNode())
+		name := s.rival("172.30.0.1")
+		s.compared()
+		onlyClusterIP(s)
+		s.backends(8080, "10.180.1.1")
+		if compared {
+			s.compared()
+		} else {
+			s.changed()
+		}
+		if e := s.endpoint(t, "172.30.0.1"); !sameMAC(e.MAC, "00:15:5d:00:00:02") {
+			t.Errorf("compared %t: endpoint %+v is that of a backend", compared, e)
+		}
+		s.quiet()
+		s.store.DeleteService(name)
+		s.changed()
+		s.settled()
+	}
+}
+
+// endpoint returns the endpoint with an address.
+func (s *subject) endpoint(t *testing.T, addr string) hns.Endpoint {
+	t.Helper()
+	list, err := s.fake.Endpoints(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(list, func(e hns.Endpoint) bool { return slices.Contains(e.Addrs, planetest.Addrs(addr)[0]) })
+	if i < 0 {
+		t.Errorf("no endpoint has the address %s", addr)
+		return hns.Endpoint{}
+	}
+	return list[i]
+}
