@@ -11,13 +11,18 @@ import (
 
 // removeBalancer deletes the load balancer of an entry, unless one of another class is in its place by now.
 func (w *writer) removeBalancer(ctx context.Context, k key) error {
-	b := w.state.balancers[k.stored()]
-	if b.kind != "" && (b.kind == ofHealthCheck) != (k.class == healthCheck) {
+	if w.state.balancers[k.stored()].ofAnother(k.class) {
 		return nil
 	}
 	w.forget(k.stored())
 	return w.deleteBalancer(ctx, k.stored())
 }
+
+// ofAnother reports whether a load balancer was written for an entry of another class.
+func (b balancer) ofAnother(c class) bool { return b.kind != "" && b.kind.class() != c }
+
+// taken reports whether the address, protocol and port of an entry have a load balancer of another class, which stays.
+func (w *writer) taken(k key) bool { return w.state.balancers[k.stored().first()].ofAnother(k.class) }
 
 func (w *writer) deleteBalancer(ctx context.Context, k key) error {
 	b, has := w.state.balancers[k]

@@ -33,6 +33,7 @@ const (
 	vip                      // the remote endpoint of a clusterIP in an overlay network; the ports of a Service share it
 	frontend                 // a load balancer
 	healthCheck              // a load balancer for health checks; Services with the same address share it
+	nodePort                 // a load balancer of a NodePort
 	unknown                  // a further load balancer with the address and port of others
 )
 
@@ -62,6 +63,17 @@ const (
 	ofIngressIP   kind = "ingressip"
 	ofHealthCheck kind = "healthcheck"
 )
+
+// class returns the class of the load balancers of a kind.
+func (k kind) class() class {
+	switch k {
+	case ofHealthCheck:
+		return healthCheck
+	case ofNodePort:
+		return nodePort
+	}
+	return frontend
+}
 
 // same reports whether HNS stores two values alike.
 func (v value) same(o value) bool {
@@ -117,9 +129,9 @@ func (k key) first() key {
 }
 
 // stored returns the key under which the state has an entry: HNS does not know which load balancers
-// are for health checks.
+// are for health checks or NodePorts.
 func (k key) stored() key {
-	if k.class == healthCheck {
+	if k.class == healthCheck || k.class == nodePort {
 		k.class = frontend
 	}
 	return k

@@ -200,7 +200,11 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	}
 	plan.End()
 	for _, k := range found.twice {
-		p.note(fmt.Sprintf("a Service and health checks (--forward-healthcheck-vip) need %s: only one of them is served; use another port", netip.AddrPortFrom(k.addr, k.port)))
+		other := "health checks (--forward-healthcheck-vip)"
+		if k.class == nodePort {
+			other = "a NodePort (--nodeport-addresses)"
+		}
+		p.note(fmt.Sprintf("a Service and %s need %s: only one of them is served; use another port", other, netip.AddrPortFrom(k.addr, k.port)))
 	}
 	plan.Users(func(k key) (users []cluster.Name) {
 		for _, name := range change.Table.Order() {

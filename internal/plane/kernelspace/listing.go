@@ -12,8 +12,8 @@ type listing struct {
 	state     *state
 	balancers map[key]balancer
 	taken     map[netip.Addr]bool
-	claims    map[key]class
-	twice     []key // load balancers that two classes of entries need
+	claims    map[key]class // by address, protocol and port
+	twice     []key         // load balancers that entries of two classes need, with the class that is not frontend
 }
 
 func newListing(s *state) *listing {
@@ -26,17 +26,22 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 		return l.takeEndpoint(want)
 	}
 	k := want.Key.stored()
-	if c, claimed := l.claims[k]; claimed && c != want.Key.class {
+	if c, claimed := l.claims[k.place()]; claimed && c != want.Key.class {
+		k.class = max(c, want.Key.class)
 		l.twice = append(l.twice, k)
+		return want.Value, ledger.Equal // the first one stays
 	}
-	l.claims[k] = want.Key.class
+	l.claims[k.place()] = want.Key.class
 	l.exchange(k, want.Value)
 	found, has := l.balancers[k]
 	delete(l.balancers, k)
-	switch {
-	case !has:
+	if !has {
 		return had, ledger.Absent
-	case found.same(want.Value):
+	}
+	known := l.state.balancers[k]
+	known.kind = want.Value.kind
+	l.state.balancers[k] = known
+	if found.same(want.Value) {
 		return want.Value, ledger.Equal
 	}
 	return found.value, ledger.Different

@@ -57,7 +57,7 @@ func (r *renderer) port(p *route.Port) {
 		}
 		backends := p.Backends(way.Pool)
 		for _, addr := range r.addresses(f, p.Family) {
-			k := key{class: frontend, addr: addr, family: p.Family, protocol: protocol, port: f.Port}
+			k := key{class: kindOf(f.Kind).class(), addr: addr, family: p.Family, protocol: protocol, port: f.Port}
 			v := value{flags: r.flags(p, f, way), source: r.source(p, backends), kind: kindOf(f.Kind)}
 			for _, b := range r.balancers(k, v, backends) {
 				needed[b.Addr()] = true

@@ -2,6 +2,7 @@ package kernelspace
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -95,4 +96,62 @@ func (s *subject) endpoint(t *testing.T, addr string) hns.Endpoint {
 		return hns.Endpoint{}
 	}
 	return list[i]
+}
+
+// A tenant writes an external IP that is an address of this node, with the NodePort of another Service. The owner of the
+// NodePort keeps it, also when the tenant's Service changes and goes.
+func TestAnExternalIPAtTheNodePortOfAnother(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	s.store.SetLocalAddresses(planetest.Addrs("192.168.0.2"))
+	o := options()
+	o.NodeName, o.NodePorts = "a", route.NodePortOptions{CIDRs: planetest.Prefixes("192.168.0.0/24")}
+	s.compiler = route.NewCompiler(o)
+	s.compared()
+	at := "192.168.0.2 protocol 6 port 30080"
+	if s.places()[at] != 1 {
+		t.Fatalf("%v", s.places())
+	}
+	name := s.rival("10.180.1.66")
+	s.store.SetService(&cluster.Service{
+		Name: name, ClusterIPs: planetest.Addrs("172.30.0.66"), ExternalIPs: planetest.Addrs("192.168.0.2"),
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 30080}},
+	})
+	for _, line := range s.changed() {
+		if strings.Contains(line, at) {
+			t.Errorf("the tenant writes %s", line)
+		}
+	}
+	s.quiet()
+	s.store.DeleteService(name)
+	s.changed()
+	if s.places()[at] != 1 {
+		t.Error("the NodePort is gone")
+	}
+	s.settled()
+}
+
+// Health checks and an external IP of another Service need the same load balancer: comparisons write nothing, and one of the two that
+// goes takes nothing of the other one.
+func TestAnExternalIPAtTheHealthChecksOfAnother(t *testing.T) {
+	for _, namespace := range []string{"a", "tenant"} { // before and after the other Service
+		s := newStory(t, func(*hnstest.Fake) {})
+		s.compared()
+		name := cluster.Name{Namespace: namespace, Name: "rival"}
+		s.store.SetService(&cluster.Service{
+			Name: name, ClusterIPs: planetest.Addrs("172.30.0.66"), ExternalIPs: planetest.Addrs("203.0.113.1"),
+			Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 10256}},
+		})
+		s.store.SetSlice(&cluster.Slice{
+			Name: cluster.Name{Namespace: namespace, Name: "rival-1"}, Service: name,
+			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 9090}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.1.66", "b")},
+		})
+		s.changed()
+		s.compared()
+		s.quiet()
+		s.only("health checks")
+		s.store.DeleteService(name)
+		s.changed()
+		s.compared()
+		s.settled()
+	}
 }
