@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -206,17 +207,24 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		}
 		p.note(fmt.Sprintf("a Service and %s need %s: only one of them is served; use another port", other, netip.AddrPortFrom(k.addr, k.port)))
 	}
-	plan.Users(func(k key) (users []cluster.Name) {
+	plan.Users(p.users(change))
+	return plan
+}
+
+// users returns a function that returns the Services that need a shared entry. Its first call renders all Services.
+func (p *Plane) users(change route.Change) func(key) []cluster.Name {
+	index := sync.OnceValue(func() map[key][]cluster.Name {
+		users := map[key][]cluster.Name{}
 		for _, name := range change.Table.Order() {
-			for _, e := range p.render(change.InKernel(name), host) {
-				if e.Key == k {
-					users = append(users, name)
+			for _, e := range p.render(change.InKernel(name), &change.Table.Host) {
+				if list := users[e.Key]; e.Key.kind().Shared && (len(list) == 0 || list[len(list)-1] != name) {
+					users[e.Key] = append(list, name)
 				}
 			}
 		}
 		return users
 	})
-	return plan
+	return func(k key) []cluster.Name { return index()[k] }
 }
 
 // touched plans a change between two states that are both known.
