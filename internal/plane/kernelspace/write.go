@@ -266,15 +266,18 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	return nil
 }
 
-// release makes the load balancers that refer to an endpoint refer to another one with the same address.
+// release makes the load balancers that refer to an endpoint refer to another one with the same address. It reads the endpoints again,
+// once per write.
 func (w *writer) release(ctx context.Context, a netip.Addr, id string) error {
 	users := w.users(a)
 	maps.DeleteFunc(users, func(k key, _ value) bool { return !slices.Contains(w.state.balancers[k].ids, id) })
 	if len(users) == 0 {
 		return nil
 	}
-	if err := w.list(ctx); err != nil {
-		return err
+	if !w.listed {
+		if err := w.list(ctx); err != nil {
+			return err
+		}
 	}
 	for k, v := range users {
 		if err := w.balancer(ctx, k, v); err != nil {

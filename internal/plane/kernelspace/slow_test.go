@@ -1,0 +1,89 @@
+package kernelspace
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+)
+
+// counting is an HNS that counts how often its endpoints are listed: each list is a call for every endpoint.
+type counting struct {
+	*hnstest.Fake
+	lists int
+}
+
+func (c *counting) Endpoints(ctx context.Context) ([]hns.Endpoint, error) {
+	c.lists++
+	return c.Fake.Endpoints(ctx)
+}
+
+// many returns addresses in a network of another node.
+func many(format string, n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprintf(format, i/250, i%250+1))
+	}
+	return list
+}
+
+// A refused Service whose load balancers keep old endpoints does not have the endpoints listed once for each of them.
+func TestListsOfARefusedService(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	onlyClusterIP(s)
+	c := &counting{Fake: s.fake}
+	s.plane = New(c, s.options())
+	s.backends(8080, many("10.181.%d.%d", 200)...)
+	s.compared()
+	s.refuse("modify 172.30.0.1 ")
+	s.backends(8080, many("10.182.%d.%d", 200)...)
+	for range 2 {
+		c.lists = 0
+		s.refusedNames()
+		if c.lists > 10 {
+			t.Errorf("a comparison lists all endpoints %d times", c.lists)
+		}
+	}
+	s.fake.Refuse = nil
+	s.compared()
+	s.settled()
+}
+
+// HNS does not accept the remote endpoints of one Service, and there are other Services: the work for each refused endpoint does not grow
+// with all Services.
+func TestManyRefusedEndpoints(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	const services = 500
+	for i := range services {
+		name := cluster.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
+		s.store.SetService(&cluster.Service{
+			Name: name, ClusterIPs: planetest.Addrs(fmt.Sprintf("172.31.%d.%d", i/250, i%250+1)), Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+		})
+		s.store.SetSlice(&cluster.Slice{
+			Name: cluster.Name{Namespace: "ns", Name: name.Name + "-1"}, Service: name,
+			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")},
+		})
+	}
+	s.compared()
+	s.refuse("create endpoint [240.")
+	s.backends(8080, many("240.1.%d.%d", 100)...)
+	began := mallocs()
+	if names := s.refusedNames(); !slices.Equal(names, []string{"web"}) {
+		t.Fatalf("refused: %q", names)
+	}
+	if n := mallocs() - began; n > 100*services {
+		t.Errorf("%d allocations", n)
+	}
+}
+
+// mallocs returns how many objects this process has allocated.
+func mallocs() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
+}
