@@ -70,7 +70,7 @@ type Port struct {
 	// may connect to itself through a frontend (hairpin), which needs source NAT.
 	Here []netip.Addr
 
-	// Unplaced lists those of Here whose node is not known, such as backends outside of the cluster.
+	// Unplaced lists those of Here whose node is not known, such as backends outside of the cluster. Both lists are sorted.
 	Unplaced []netip.Addr
 
 	// Affinity, if not 0, keeps a client address on its backend until the client

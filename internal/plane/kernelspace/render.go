@@ -73,7 +73,13 @@ func (r *renderer) port(p *route.Port) {
 
 // here reports whether a backend is on this node, so that its endpoint belongs to the CNI.
 func here(p *route.Port, a netip.Addr) bool {
-	return slices.Contains(p.Here, a) && !slices.Contains(p.Unplaced, a)
+	return contains(p.Here, a) && !contains(p.Unplaced, a)
+}
+
+// contains reports whether a sorted list has an address. A Service may have very many.
+func contains(sorted []netip.Addr, a netip.Addr) bool {
+	_, has := slices.BinarySearchFunc(sorted, a, netip.Addr.Compare)
+	return has
 }
 
 // clusterIP adds the remote endpoint of a clusterIP, which an overlay network needs.

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
@@ -86,4 +87,35 @@ func mallocs() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.Mallocs
+}
+
+// A Service with many backends, of which the node is not known, is rendered in a time that grows with them, not with their square.
+func TestManyBackendsWithoutANode(t *testing.T) {
+	duration := func(n int) time.Duration {
+		s := newStory(t, func(*hnstest.Fake) {})
+		onlyClusterIP(s)
+		slice := &cluster.Slice{
+			Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
+			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+		}
+		for _, a := range many("10.181.%d.%d", n) {
+			slice.Endpoints = append(slice.Endpoints, planetest.Endpoint(a, ""))
+		}
+		s.store.SetSlice(slice)
+		change, _ := s.compiler.Compile(s.store.Take())
+		if err := s.plane.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		svc := change.Table.Services[cluster.Name{Namespace: "ns", Name: "web"}]
+		best := time.Hour
+		for range 3 {
+			began := time.Now()
+			s.plane.render(svc, &change.Table.Host)
+			best = min(best, time.Since(began))
+		}
+		return best
+	}
+	if few, more := duration(1000), duration(20000); more > 80*few {
+		t.Errorf("1000 backends take %s, 20000 take %s", few, more)
+	}
 }
