@@ -132,7 +132,7 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	if s.overlay() && p.opt.IPv6 {
 		p.note("it is an overlay network, which has no dual stack: IPv6 addresses of Services are not served")
 	}
-	if name := p.opt.RootEndpoint; name != "" && !s.root(name, route.IPv4).IsValid() && !s.root(name, route.IPv6).IsValid() {
+	if name := p.opt.RootEndpoint; name != "" && len(s.roots) == 0 {
 		p.note(fmt.Sprintf("it has no endpoint %q (--root-hnsendpoint-name): health checks at addresses of load balancers are not forwarded", name))
 	}
 	p.seen.Store(&state{features: s.features, network: s.network})
@@ -178,6 +178,7 @@ func (p *Plane) objects(ctx context.Context, s *state) error {
 		return err
 	}
 	s.setEndpoints(list)
+	s.findRoots(p.opt.RootEndpoint)
 	balancers, err := p.hns.LoadBalancers(ctx)
 	s.setBalancers(balancers)
 	return err

@@ -92,7 +92,7 @@ func (r *renderer) clusterIP(a netip.Addr) {
 // healthChecks adds a load balancer for the health checks of each load balancer address. It leads to
 // the endpoint of this node, at the health check node port of the Service or the port of the health server.
 func (r *renderer) healthChecks(p *route.Port) {
-	root, port := r.state.root(r.opt.RootEndpoint, p.Family), cmp.Or(p.HealthPort, r.opt.HealthPort)
+	root, port := r.state.roots[p.Family], cmp.Or(p.HealthPort, r.opt.HealthPort)
 	if !root.IsValid() || port == 0 {
 		return
 	}

@@ -119,3 +119,28 @@ func TestManyBackendsWithoutANode(t *testing.T) {
 		t.Errorf("1000 backends take %s, 20000 take %s", few, more)
 	}
 }
+
+// A change of one Service takes no longer if HNS has many endpoints.
+func TestAChangeAmongManyEndpoints(t *testing.T) {
+	duration := func(n int) time.Duration {
+		s := newStory(t, func(*hnstest.Fake) {})
+		for _, a := range many("10.181.%d.%d", n) {
+			s.addPod(t, a)
+		}
+		change, _ := s.compiler.Compile(s.store.Take())
+		apply(t, s.plane, change)
+		svc := change.Table.Services[cluster.Name{Namespace: "ns", Name: "web"}]
+		best := time.Hour
+		for range 5 {
+			began := time.Now()
+			for range 20 {
+				s.plane.render(svc, &change.Table.Host)
+			}
+			best = min(best, time.Since(began))
+		}
+		return best / 20
+	}
+	if few, more := duration(100), duration(10000); more > 5*few {
+		t.Errorf("one rendering takes %s, with 10000 endpoints %s", few, more)
+	}
+}

@@ -20,6 +20,7 @@ type state struct {
 	elsewhere map[string]bool             // the IDs of endpoints in other networks
 	balancers map[key]balancer            // of this plane
 	kept      map[string]bool             // endpoints to which load balancers of other programs refer
+	roots     map[route.Family]netip.Addr // of the endpoint of this node that gets health checks
 	nodeIP    netip.Addr                  // of this node; invalid: not known
 	hostMAC   string                      // of the interface with nodeIP
 	sourceVIP netip.Addr                  // of the options
@@ -48,14 +49,15 @@ func (s *state) provider(a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// root returns the address of the endpoint with a name, of a family; invalid: there is none.
-func (s *state) root(name string, family route.Family) netip.Addr {
+// findRoots sets the addresses of the endpoint with a name, one of each family that it has.
+func (s *state) findRoots(name string) {
+	s.roots = map[route.Family]netip.Addr{}
 	for a, e := range s.endpoints {
-		if name != "" && strings.EqualFold(e.Name, name) && route.FamilyOf(a) == family {
-			return a
+		f := route.FamilyOf(a)
+		if had := s.roots[f]; name != "" && strings.EqualFold(e.Name, name) && (!had.IsValid() || a.Less(had)) {
+			s.roots[f] = a
 		}
 	}
-	return netip.Addr{}
 }
 
 func (s *state) setEndpoints(list []hns.Endpoint) {
