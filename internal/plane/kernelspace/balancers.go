@@ -32,7 +32,7 @@ func (w *writer) deleteBalancer(ctx context.Context, k key) error {
 	if err := w.deleteID(ctx, b.id); err != nil {
 		return err
 	}
-	delete(w.state.balancers, k)
+	w.state.drop(k)
 	delete(w.unremoved, k)
 	return nil
 }
@@ -110,7 +110,7 @@ func (w *writer) put(ctx context.Context, k key, v value) error {
 	case before != now:
 		w.noteSent(had.id, &before, now)
 	}
-	w.state.balancers[k] = balancer{had.id, ids, v}
+	w.state.store(k, balancer{had.id, ids, v})
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (w *writer) create(ctx context.Context, k key, v value, l hns.LoadBalancer)
 		return err
 	}
 	w.noteSent(id, nil, v.content(l.Endpoints))
-	w.state.balancers[k] = balancer{id, l.Endpoints, v}
+	w.state.store(k, balancer{id, l.Endpoints, v})
 	return nil
 }
 

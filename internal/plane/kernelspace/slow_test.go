@@ -60,16 +60,7 @@ func TestListsOfARefusedService(t *testing.T) {
 func TestManyRefusedEndpoints(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	const services = 500
-	for i := range services {
-		name := cluster.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
-		s.store.SetService(&cluster.Service{
-			Name: name, ClusterIPs: planetest.Addrs(fmt.Sprintf("172.31.%d.%d", i/250, i%250+1)), Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
-		})
-		s.store.SetSlice(&cluster.Slice{
-			Name: cluster.Name{Namespace: "ns", Name: name.Name + "-1"}, Service: name,
-			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")},
-		})
-	}
+	s.services(services)
 	s.compared()
 	s.refuse("create endpoint [240.")
 	s.backends(8080, many("240.1.%d.%d", 100)...)
@@ -142,5 +133,37 @@ func TestAChangeAmongManyEndpoints(t *testing.T) {
 	}
 	if few, more := duration(100), duration(10000); more > 5*few {
 		t.Errorf("one rendering takes %s, with 10000 endpoints %s", few, more)
+	}
+}
+
+// The removal of endpoints costs no more if there are many load balancers of other Services.
+func TestRemovalAmongManyLoadBalancers(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	const services = 2000
+	s.services(services)
+	s.backends(8080, many("10.181.%d.%d", 50)...)
+	s.compared()
+	s.backends(8080, "10.180.1.1")
+	began := mallocs()
+	if writes := s.changed(); len(writes) < 50 {
+		t.Fatalf("%q", writes)
+	}
+	if n := mallocs() - began; n > 10*services {
+		t.Errorf("%d allocations", n)
+	}
+	s.settled()
+}
+
+// services adds Services with a backend on this node.
+func (s *story) services(n int) {
+	for i := range n {
+		name := cluster.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
+		s.store.SetService(&cluster.Service{
+			Name: name, ClusterIPs: planetest.Addrs(fmt.Sprintf("172.31.%d.%d", i/250, i%250+1)), Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+		})
+		s.store.SetSlice(&cluster.Slice{
+			Name: cluster.Name{Namespace: "ns", Name: name.Name + "-1"}, Service: name,
+			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")},
+		})
 	}
 }

@@ -19,6 +19,7 @@ type state struct {
 	hidden    map[string]hns.Endpoint     // remote ones at the address of one of this host, by ID
 	elsewhere map[string]bool             // the IDs of endpoints in other networks
 	balancers map[key]balancer            // of this plane
+	uses      map[string]int              // by the ID of an endpoint: how many of these refer to it
 	kept      map[string]bool             // endpoints to which load balancers of other programs refer
 	roots     map[route.Family]netip.Addr // of the endpoint of this node that gets health checks
 	nodeIP    netip.Addr                  // of this node; invalid: not known
@@ -138,7 +139,7 @@ func sameMAC(a, b string) bool {
 // setBalancers stores all load balancers except those for endpoints in other networks: it adopts those of an earlier run and
 // of kube-proxy. Their endpoints may be gone, for example after the network was replaced.
 func (s *state) setBalancers(list []hns.LoadBalancer) {
-	s.kept = map[string]bool{}
+	s.kept, s.uses = map[string]bool{}, map[string]int{}
 	addrs := map[string]netip.Addr{} // by ID, of the endpoints to which load balancers should refer
 	for a, e := range s.endpoints {
 		addrs[e.ID] = a
@@ -154,8 +155,27 @@ func (s *state) setBalancers(list []hns.LoadBalancer) {
 			continue
 		}
 		k, v := s.entryOf(l, addrs)
-		s.balancers[k] = balancer{l.ID, l.Endpoints, v}
+		s.store(k, balancer{l.ID, l.Endpoints, v})
 	}
+}
+
+// store stores a load balancer in place of the one with its key.
+func (s *state) store(k key, b balancer) {
+	s.drop(k)
+	s.balancers[k] = b
+	for _, id := range b.ids {
+		s.uses[id]++
+	}
+}
+
+// drop removes a load balancer, if there is one.
+func (s *state) drop(k key) {
+	for _, id := range s.balancers[k].ids {
+		if s.uses[id]--; s.uses[id] == 0 {
+			delete(s.uses, id)
+		}
+	}
+	delete(s.balancers, k)
 }
 
 func (s *state) entryOf(l hns.LoadBalancer, addrs map[string]netip.Addr) (key, value) {

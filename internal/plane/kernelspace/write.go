@@ -252,7 +252,7 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	if err := w.release(ctx, k.addr, e.ID); err != nil {
 		return err
 	}
-	if w.inUse(e.ID) {
+	if w.state.uses[e.ID] > 0 {
 		return nil
 	}
 	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !isGone(err) {
@@ -269,6 +269,9 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 // release makes the load balancers that refer to an endpoint refer to another one with the same address. It reads the endpoints again,
 // once per write.
 func (w *writer) release(ctx context.Context, a netip.Addr, id string) error {
+	if w.state.uses[id] == 0 {
+		return nil // there may be very many load balancers
+	}
 	users := w.users(a)
 	maps.DeleteFunc(users, func(k key, _ value) bool { return !slices.Contains(w.state.balancers[k].ids, id) })
 	if len(users) == 0 {
@@ -285,16 +288,6 @@ func (w *writer) release(ctx context.Context, a netip.Addr, id string) error {
 		}
 	}
 	return nil
-}
-
-// inUse reports whether a load balancer refers to the endpoint with an ID.
-func (w *writer) inUse(id string) bool {
-	for _, b := range w.state.balancers {
-		if slices.Contains(b.ids, id) {
-			return true
-		}
-	}
-	return false
 }
 
 // Print implements ledger.Writer.
