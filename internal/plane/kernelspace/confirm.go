@@ -69,8 +69,7 @@ func (w *writer) confirm(s *state) (found findings) {
 			b.source, b.flags, b.other = f.written.source, f.written.flags, f.written.other
 			s.balancers[k] = b
 		}
-		complete := !slices.ContainsFunc(strings.Fields(wrote.now.ids), func(id string) bool { return !exists[id] })
-		differs := was && wrote.before != wrote.now && b.content() != wrote.now && complete
+		differs := was && wrote.before != wrote.now && b.content() != wrote.now && all(exists, strings.Fields(wrote.now.ids))
 		if w.anew[b.id] || differs {
 			anew[b.id] = true
 		}
@@ -81,6 +80,21 @@ func (w *writer) confirm(s *state) (found findings) {
 	}
 	w.forms, w.anew, w.sent = now, anew, map[string]sent{}
 	return found
+}
+
+// doubts reports whether a load balancer refers to an endpoint that was not read, or lacks one that was written and read.
+func (w *writer) doubts(s *state, list []hns.LoadBalancer) bool {
+	exists := s.ids()
+	return slices.ContainsFunc(list, func(l hns.LoadBalancer) bool {
+		wrote, was := w.sent[l.ID]
+		lacks := was && value{}.content(l.Endpoints).ids != wrote.now.ids && all(exists, strings.Fields(wrote.now.ids))
+		return lacks || !all(exists, l.Endpoints)
+	})
+}
+
+// all reports whether a set has all members of a list.
+func all(set map[string]bool, list []string) bool {
+	return !slices.ContainsFunc(list, func(id string) bool { return !set[id] })
 }
 
 // learn records the findings of a comparison, and reports them.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -171,17 +172,29 @@ func (p *Plane) read(ctx context.Context) (*state, error) {
 	return s, p.objects(ctx, s)
 }
 
-// objects reads the endpoints and the load balancers.
+// objects reads the endpoints and the load balancers. Reading may take minutes, so it reads the endpoints again if some may have been created
+// or deleted meanwhile.
 func (p *Plane) objects(ctx context.Context, s *state) error {
 	list, err := p.hns.Endpoints(ctx)
 	if err != nil {
 		return err
 	}
 	s.setEndpoints(list)
-	s.findRoots(p.opt.RootEndpoint)
 	balancers, err := p.hns.LoadBalancers(ctx)
+	if err != nil {
+		return err
+	}
+	if p.writer.doubts(s, balancers) {
+		if list, err = p.hns.Endpoints(ctx); err != nil {
+			return err
+		}
+		before := s.elsewhere
+		s.setEndpoints(list)
+		maps.Copy(s.elsewhere, before)
+	}
+	s.findRoots(p.opt.RootEndpoint)
 	s.setBalancers(balancers)
-	return err
+	return nil
 }
 
 // Plan computes what to write; after a Refresh it compares everything.

@@ -1,0 +1,71 @@
+package kernelspace
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
+	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+)
+
+// between is an HNS in which something happens after its endpoints were listed, and before its load balancers are.
+type between struct {
+	*hnstest.Fake
+	happens func()
+}
+
+func (b *between) LoadBalancers(ctx context.Context) ([]hns.LoadBalancer, error) {
+	if b.happens != nil {
+		b.happens()
+		b.happens = nil
+	}
+	return b.Fake.LoadBalancers(ctx)
+}
+
+// A container that has just become a backend ends while HNS is read, which takes minutes if HNS is slow: HNS removes it from the load
+// balancers, which is no change in place without effect.
+func TestAContainerEndsWhileHNSIsRead(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	b := &between{Fake: s.fake}
+	opt := s.options()
+	opt.Report = s.plane.opt.Report
+	s.plane = New(b, opt)
+	s.backends(8080, "10.180.0.1", "10.180.1.1")
+	s.compared()
+	s.backends(8080, "10.180.0.1", "10.180.0.3", "10.180.1.1")
+	s.changed()
+	b.happens = func() { s.fake.KillEndpoint(s.idOf(t, "10.180.0.3")) }
+	s.compared()
+	if len(s.reported) > 0 || s.plane.writer.remake {
+		t.Errorf("load balancers are not changed in place any more: %q", s.reported)
+	}
+	s.backends(8080, "10.180.0.1", "10.180.1.2")
+	for _, line := range s.changed() {
+		if strings.HasPrefix(line, "delete ") && !strings.HasPrefix(line, "delete endpoint ") {
+			t.Errorf("it is replaced: %s", line)
+		}
+	}
+}
+
+// Another program creates an endpoint in its network and a load balancer for it while HNS is read: both stay.
+func TestALoadBalancerAppearsWhileHNSIsRead(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	b := &between{Fake: s.fake, happens: func() {
+		if err := s.addForeign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}}
+	s.plane = New(b, s.options())
+	s.compared()
+	list, err := s.fake.LoadBalancers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range list {
+		if hns.ID(l.ID) == s.foreign[0] {
+			return
+		}
+	}
+	t.Errorf("the load balancer of another program is deleted")
+}
