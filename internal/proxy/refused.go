@@ -12,12 +12,14 @@ import (
 type refusals struct {
 	services plane.Refused
 	wait     time.Duration    // before the next attempt
+	rest     time.Duration    // between two attempts at least, as the last one took long
+	ended    time.Time        // the last one
 	due      time.Time        // of the next attempt
 	again    <-chan time.Time // fires at due; nil: no attempt is due
 }
 
-// retryChanged bounds the time until a refused Service that has changed is tried again. It
-// is not tried at once, as the change may be one of very many.
+// retryChanged is the usual time until a refused Service that has changed is tried again. It
+// is not tried at once, as the change may be one of very many. If an attempt takes long, retryFactor holds here too.
 const retryChanged = time.Second
 
 // retryFactor is the least ratio of the retry delay to the duration of an attempt, during
@@ -40,8 +42,8 @@ func (l *Loop) withoutRefused(change route.Change) route.Change {
 			rest = append(rest, t)
 		}
 	}
-	if len(rest) < len(change.Touched) && time.Until(l.refused.due) > retryChanged {
-		l.refused.after(retryChanged)
+	if soon := max(retryChanged, l.refused.rest-time.Since(l.refused.ended)); len(rest) < len(change.Touched) && time.Until(l.refused.due) > soon {
+		l.refused.after(soon)
 	}
 	change.Touched = rest
 	return change
@@ -66,6 +68,9 @@ func (l *Loop) refuse(now plane.Refused, s Sync) {
 		return
 	}
 	l.report(newRefusals(before, now))
+	if s.Full() {
+		l.refused.rest, l.refused.ended = retryFactor*time.Since(s.Began), time.Now()
+	}
 	if l.refused.again == nil {
 		l.refused.wait = max(min(max(firstRetry, 2*l.refused.wait), lastRetry), retryFactor*time.Since(s.Began))
 		l.refused.after(l.refused.wait)

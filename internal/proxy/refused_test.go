@@ -169,3 +169,23 @@ func TestAFailureWhileOneIsRefused(t *testing.T) {
 		)
 	})
 }
+
+// A refused Service changes all the time, and an attempt takes long: most of the time is left for the changes of other Services.
+func TestARefusedServiceThatChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.plane.refreshTime = 20 * time.Second
+		for range 400 {
+			w.plane.applyErrs = append(w.plane.applyErrs, refuses("too long", "a"))
+		}
+		w.setService("a", 1)
+		w.listed()
+		for port := range uint16(300) {
+			w.setService("a", port+2)
+			w.advance(2 * time.Second)
+		}
+		if attempts := strings.Count(w.plane.takeOps(), "refresh"); attempts > 6 {
+			t.Errorf("%d attempts of 20 s in 10 minutes", attempts)
+		}
+	})
+}
