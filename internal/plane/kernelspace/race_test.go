@@ -69,3 +69,45 @@ func TestALoadBalancerAppearsWhileHNSIsRead(t *testing.T) {
 	}
 	t.Errorf("the load balancer of another program is deleted")
 }
+
+// HNS does not delete a remote endpoint, or does not change a load balancer, when a backend moves to another node: all other objects are
+// written, the backend stays served as it was, and a problem is reported.
+func TestAnEndpointThatCannotMove(t *testing.T) {
+	for _, prefix := range []string{"delete endpoint [10.180.1.1]", "modify 172.30.0.1 "} {
+		s := overlayStory(t)
+		s.compared()
+		s.fake.SetRemote(networkName, subnets("192.168.0.4"))
+		s.refuse(prefix)
+		s.rival("10.180.1.9")
+		s.refusedNames()
+		if places := s.places(); places["172.30.0.66 protocol 6 port 80"] != 1 {
+			t.Errorf("%s: another Service is not served: %v", prefix, places)
+		}
+		s.refusedNames()
+		if len(s.reported) != 1 || !strings.Contains(s.reported[0], "10.180.1.1") {
+			t.Errorf("%s: reported %q", prefix, s.reported)
+		}
+		s.checkWeb(2)
+		s.fake.Refuse = nil
+		s.compared()
+		if e := s.endpoint(t, "10.180.1.1"); e.Provider.String() != "192.168.0.4" {
+			t.Errorf("%s: %+v", prefix, e)
+		}
+		s.checkWeb(2)
+		s.quiet()
+	}
+}
+
+// checkWeb verifies how many backends the load balancers with backends at port 8080 have.
+func (s *story) checkWeb(want int) {
+	s.Helper()
+	list, err := s.fake.LoadBalancers(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, l := range list {
+		if l.Target == 8080 && len(l.Endpoints) != want {
+			s.Errorf("%s has %d backends, want %d", l, len(l.Endpoints), want)
+		}
+	}
+}

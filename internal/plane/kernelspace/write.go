@@ -165,8 +165,9 @@ func (w *writer) endpoint(ctx context.Context, s *step) error {
 	}
 	if has {
 		if err := w.retire(ctx, found); err != nil {
-			return err
+			return w.keep(ctx, s, err)
 		}
+		delete(w.unremoved, s.Key)
 	}
 	id, err := w.hns.CreateEndpoint(ctx, e)
 	if err != nil {
@@ -224,6 +225,18 @@ func (w *writer) retire(ctx context.Context, e hns.Endpoint) error {
 		return err
 	}
 	return nil
+}
+
+// keep continues with an endpoint that could not be replaced, and reports that once: it affects no other object. Each comparison retries.
+func (w *writer) keep(ctx context.Context, s *step, err error) error {
+	if w.general(ctx, err) != nil {
+		return err
+	}
+	if w.unremoved[s.Key] == nil {
+		w.unremoved[s.Key] = err
+		w.opt.report(fmt.Sprintf("cannot replace the endpoint %s, which stays as it was; Sluice retries periodically: %s", s.Key.addr, err))
+	}
+	return w.complete(ctx, s.Key.addr)
 }
 
 // users returns the load balancers with an address among their backends.
