@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 )
 
 // between is an HNS in which something happens after its endpoints were listed, and before its load balancers are.
@@ -110,4 +111,28 @@ func (s *story) checkWeb(want int) {
 			s.Errorf("%s has %d backends, want %d", l, len(l.Endpoints), want)
 		}
 	}
+}
+
+// The endpoint of this node was made again at another address, and HNS does not change a load balancer for health checks: only its
+// Service is refused.
+func TestHealthChecksThatCannotChange(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	s.compared()
+	s.fake.KillEndpoint(s.idOf(t, "10.180.99.2"))
+	n, err := s.fake.Network(t.Context(), networkName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := hns.Endpoint{Network: n.ID, Name: rootName, MAC: "00-15-5D-00-00-02", Addrs: planetest.Addrs("10.180.99.3")}
+	if _, err := s.fake.CreateEndpoint(t.Context(), root); err != nil {
+		t.Fatal(err)
+	}
+	s.refuse("modify 203.0.113.1 protocol 6 port 10256 ")
+	s.rival("10.180.1.9")
+	if names := s.refusedNames(); len(names) != 1 || names[0] != "web" {
+		t.Errorf("refused: %q", names)
+	}
+	s.fake.Refuse = nil
+	s.compared()
+	s.quiet()
 }

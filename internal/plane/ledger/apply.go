@@ -99,7 +99,7 @@ func (p *Plan[K, V]) halves(steps []*Step[K, V]) []*group[K, V] {
 // lack refuses the Services that need a shared entry. If there are none, the whole node
 // needs it, and the refusal is an error.
 func (p *Plan[K, V]) lack(s Step[K, V], refusal *Refusal) error {
-	if p.users == nil || s.Op != Add || !p.kind(s.Key).Shared {
+	if p.users == nil || s.Op != Add && s.Op != Change || !p.kind(s.Key).Shared {
 		return refusal
 	}
 	names := p.users(s.Key)
