@@ -4,6 +4,7 @@
 package hns
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -48,9 +49,13 @@ type Network struct {
 	Remote   []RemoteSubnet // of an overlay network: the subnets of other nodes
 }
 
-// Canonical returns the network with the spelling of IDs of this package.
+// Canonical returns the network with the spelling of IDs of this package, and its subnets sorted, the smallest first: HNS does not
+// promise an order.
 func (n Network) Canonical() Network {
-	n.ID = ID(n.ID)
+	n.ID, n.Remote = ID(n.ID), slices.Clone(n.Remote)
+	slices.SortFunc(n.Remote, func(a, b RemoteSubnet) int {
+		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Provider.Compare(b.Provider))
+	})
 	return n
 }
 

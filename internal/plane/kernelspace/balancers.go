@@ -42,6 +42,7 @@ func (w *writer) deleteID(ctx context.Context, id string) error {
 	if err := w.hns.DeleteLoadBalancer(ctx, id); err != nil && !isGone(err) {
 		return err
 	}
+	delete(w.sent, id)
 	return nil
 }
 
@@ -200,7 +201,9 @@ func (w *writer) complete(ctx context.Context, a netip.Addr) error {
 
 // forget removes a load balancer from those that lack an endpoint.
 func (w *writer) forget(k key) {
-	for _, users := range w.lacking {
-		delete(users, k)
+	for a, users := range w.lacking {
+		if delete(users, k); len(users) == 0 {
+			delete(w.lacking, a)
+		}
 	}
 }

@@ -180,6 +180,9 @@ func (p *Plane) objects(ctx context.Context, s *state) error {
 		return err
 	}
 	s.setEndpoints(list)
+	if ctx.Err() != nil {
+		return ctx.Err() // the calls of the library do not end with the context
+	}
 	balancers, err := p.hns.LoadBalancers(ctx)
 	if err != nil {
 		return err

@@ -2,6 +2,9 @@ package kernelspace
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -135,4 +138,111 @@ func TestHealthChecksThatCannotChange(t *testing.T) {
 	s.fake.Refuse = nil
 	s.compared()
 	s.quiet()
+}
+
+// remembering is an HNS that lists one more endpoint, and the remote subnets in another order each time.
+type remembering struct {
+	*hnstest.Fake
+	more  []hns.Endpoint
+	turns int
+}
+
+func (r *remembering) Endpoints(ctx context.Context) ([]hns.Endpoint, error) {
+	list, err := r.Fake.Endpoints(ctx)
+	return append(list, r.more...), err
+}
+
+func (r *remembering) DeleteEndpoint(ctx context.Context, id string) error {
+	for i, e := range r.more {
+		if e.ID == id {
+			r.more = append(r.more[:i:i], r.more[i+1:]...)
+			return nil
+		}
+	}
+	return r.Fake.DeleteEndpoint(ctx, id)
+}
+
+// Network returns the network as package hns does.
+func (r *remembering) Network(ctx context.Context, name string) (hns.Network, error) {
+	n, err := r.Fake.Network(ctx, name)
+	n.Remote = slices.Clone(n.Remote)
+	if r.turns++; r.turns%2 == 0 {
+		slices.Reverse(n.Remote)
+	}
+	return n.Canonical(), err
+}
+
+// Two processes have created a remote endpoint at the same address: the second one is deleted.
+func TestTwoRemoteEndpointsAtAnAddress(t *testing.T) {
+	s := overlayStory(t)
+	s.compared()
+	twin := s.endpoint(t, "10.180.1.1").Canonical()
+	twin.ID = "ffffffff-0000-0000-0000-000000000001"
+	r := &remembering{Fake: s.fake, more: []hns.Endpoint{twin}}
+	s.plane = New(r, s.options())
+	s.compared()
+	if len(r.more) > 0 {
+		t.Error("the second endpoint is left")
+	}
+	s.quiet()
+	s.checkWeb(2)
+}
+
+// HNS may list remote subnets in any order.
+func TestTheOrderOfRemoteSubnets(t *testing.T) {
+	s := overlayStory(t)
+	s.fake.SetRemote(networkName, append(subnets("192.168.0.3"), hns.RemoteSubnet{
+		Prefix: planetest.Prefixes("10.180.2.0/24")[0], Provider: planetest.Addrs("192.168.0.4")[0],
+	}))
+	s.plane = New(&remembering{Fake: s.fake}, s.options())
+	s.compared()
+	first, second := s.plane.readNetwork(t.Context()), s.plane.readNetwork(t.Context())
+	if !first.same(second) {
+		t.Error("the network seems to have changed")
+	}
+	s.rival("198.18.0.7") // in no subnet
+	s.changed()
+	s.rival("198.18.0.8")
+	s.changed()
+}
+
+// A comparison may be interrupted, so that changes are written first: no further call of HNS follows.
+func TestAnInterruptedRead(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	s.compared()
+	ctx, cancel := context.WithCancel(t.Context())
+	called := false
+	s.plane = New(&between{Fake: s.fake, happens: func() { called = true }}, s.options())
+	s.plane.hns = &interrupting{HNS: s.plane.hns, interrupt: cancel}
+	if err := s.plane.Refresh(ctx); !errors.Is(err, context.Canceled) || called {
+		t.Errorf("error %v, load balancers are listed: %t", err, called)
+	}
+}
+
+// interrupting is an HNS that does not end a call when its context ends, as the real one.
+type interrupting struct {
+	HNS
+	interrupt func()
+}
+
+func (i *interrupting) Endpoints(context.Context) ([]hns.Endpoint, error) {
+	i.interrupt()
+	return i.HNS.Endpoints(context.Background())
+}
+
+// Load balancers that are replaced all the time leave nothing behind until the next comparison, which may be hours away.
+func TestWhatTheWriterRemembers(t *testing.T) {
+	s := newStory(t, func(f *hnstest.Fake) { f.Version.Modify = false })
+	onlyClusterIP(s)
+	s.compared()
+	for i := range 100 {
+		s.backends(8080, fmt.Sprintf("10.180.1.%d", i+1), "10.180.0.251", fmt.Sprintf("10.180.0.%d", 252+i%4))
+		s.changed()
+	}
+	if n := len(s.plane.writer.sent); n > 2 {
+		t.Errorf("%d load balancers are remembered", n)
+	}
+	if n := len(s.plane.writer.lacking); n > 2 {
+		t.Errorf("%d endpoints are remembered", n)
+	}
 }

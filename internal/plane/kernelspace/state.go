@@ -16,7 +16,7 @@ type state struct {
 	features  hns.Features
 	network   hns.Network
 	endpoints map[netip.Addr]hns.Endpoint // in the network; one of this host before a remote one
-	hidden    map[string]hns.Endpoint     // remote ones at the address of one of this host, by ID
+	hidden    map[string]hns.Endpoint     // remote ones at the address of another one, by ID
 	elsewhere map[string]bool             // the IDs of endpoints in other networks
 	balancers map[key]balancer            // of this plane
 	uses      map[string]int              // by the ID of an endpoint: how many of these refer to it
@@ -78,7 +78,7 @@ func (s *state) setEndpoints(list []hns.Endpoint) {
 func (s *state) setEndpoint(a netip.Addr, e hns.Endpoint) {
 	old, has := s.endpoints[a]
 	switch {
-	case has && !old.Remote && e.Remote:
+	case has && e.Remote && e.ID != old.ID: // of two remote ones, the first stays
 		s.hidden[e.ID] = e
 		return
 	case has && old.Remote && !e.Remote:
