@@ -20,6 +20,9 @@ var (
 
 	// errChanged means that what Refresh read is out of date.
 	errChanged = errors.New("the network has changed")
+
+	// errGeneral marks an error that concerns more than one object.
+	errGeneral = errors.New("nothing more can be written")
 )
 
 // writer writes entries into HNS. It implements ledger.Writer. HNS has no transactions: after a refusal the ledger
@@ -94,7 +97,7 @@ func order(steps []*step) []*step {
 // general returns an error that concerns more than one object: the state is out of date, or HNS does not
 // answer. It returns nil if HNS only refuses one object.
 func (w *writer) general(ctx context.Context, err error) error {
-	if ctx.Err() != nil || errors.Is(err, errOneTarget) || errors.Is(err, errChanged) {
+	if ctx.Err() != nil || errors.Is(err, errOneTarget) || errors.Is(err, errChanged) || errors.Is(err, errGeneral) {
 		return err
 	}
 	if errors.Is(err, hns.ErrPortExists) {
@@ -229,8 +232,8 @@ func (w *writer) retire(ctx context.Context, e hns.Endpoint) error {
 
 // keep continues with an endpoint that could not be replaced, and reports that once: it affects no other object. Each comparison retries.
 func (w *writer) keep(ctx context.Context, s *step, err error) error {
-	if w.general(ctx, err) != nil {
-		return err
+	if general := w.general(ctx, err); general != nil {
+		return fmt.Errorf("%w: %w", errGeneral, general) // HNS may answer again by now, but the state is out of date
 	}
 	if w.unremoved[s.Key] == nil {
 		w.unremoved[s.Key] = err
