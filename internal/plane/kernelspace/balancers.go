@@ -60,6 +60,9 @@ func (w *writer) balancer(ctx context.Context, k key, v value) error {
 		return nil
 	}
 	err := w.put(ctx, k, v)
+	if isGone(err) && w.bereft {
+		err = w.renew(ctx, k, v)
+	}
 	if isGone(err) {
 		if err := w.list(ctx); err != nil {
 			return err
@@ -67,15 +70,21 @@ func (w *writer) balancer(ctx context.Context, k key, v value) error {
 		err = w.put(ctx, k, v)
 	}
 	if isGone(err) {
-		if err := w.deleteBalancer(ctx, k); err != nil {
-			return err
-		}
-		err = w.put(ctx, k, v)
+		err = w.renew(ctx, k, v)
+		w.bereft = has && err == nil
 	}
 	if _, other := w.state.balancers[k.first()]; errors.Is(err, hns.ErrPortExists) && k.target != 0 && other {
 		return errOneTarget
 	}
 	return err
+}
+
+// renew deletes a load balancer, which may be gone, and creates it.
+func (w *writer) renew(ctx context.Context, k key, v value) error {
+	if err := w.deleteBalancer(ctx, k); err != nil {
+		return err
+	}
+	return w.put(ctx, k, v)
 }
 
 // put writes a load balancer, or deletes it if none of its backends exists in HNS: a container of this node has just

@@ -167,3 +167,45 @@ func (s *story) services(n int) {
 		})
 	}
 }
+
+// Another program has deleted the load balancers of a Service with many ports: the next change does not have all endpoints listed for
+// each of them.
+func TestListsForLoadBalancersThatAreGone(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	c := &counting{Fake: s.fake}
+	s.plane = New(c, s.options())
+	s.service(func(svc *cluster.Service) {
+		for i := range uint16(100) {
+			svc.Ports = append(svc.Ports, cluster.ServicePort{Name: fmt.Sprint(i), Protocol: cluster.TCP, Port: 1000 + i})
+		}
+	})
+	backends := func(addr string) {
+		slice := &cluster.Slice{
+			Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
+			Endpoints: []cluster.Endpoint{planetest.Endpoint(addr, "b")}, Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+		}
+		for i := range uint16(100) {
+			slice.Ports = append(slice.Ports, cluster.SlicePort{Name: fmt.Sprint(i), Protocol: cluster.TCP, Port: 2000 + i})
+		}
+		s.store.SetSlice(slice)
+	}
+	backends("10.180.1.1")
+	s.compared()
+	list, err := s.fake.LoadBalancers(t.Context())
+	if err != nil || len(list) < 300 {
+		t.Fatal(len(list), err)
+	}
+	for _, l := range list {
+		if err := s.fake.DeleteLoadBalancer(t.Context(), l.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	backends("10.180.1.2")
+	c.lists = 0
+	s.changed()
+	if c.lists > 5 {
+		t.Errorf("a change lists all endpoints %d times", c.lists)
+	}
+	s.compared()
+	s.settled()
+}

@@ -32,6 +32,7 @@ type writer struct {
 	opt       Options
 	state     *state          // nil before the first Refresh
 	listed    bool            // the endpoints were read again by this write
+	bereft    bool            // this write has found that another program deletes load balancers
 	sent      map[string]sent // by ID
 	forms     forms
 	anew      map[string]bool // load balancers whose changes in place HNS applies only in part, by ID
@@ -53,7 +54,7 @@ func (*writer) Size(step) int { return 1 }
 
 // Write implements ledger.Writer.
 func (w *writer) Write(ctx context.Context, steps []*step) error {
-	w.listed = false
+	w.listed, w.bereft = false, false
 	for _, s := range order(steps) {
 		err := w.step(ctx, s)
 		if err == nil {
