@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // between is an HNS in which something happens after its endpoints were listed, and before its load balancers are.
@@ -244,5 +245,22 @@ func TestWhatTheWriterRemembers(t *testing.T) {
 	}
 	if n := len(s.plane.writer.lacking); n > 2 {
 		t.Errorf("%d endpoints are remembered", n)
+	}
+}
+
+// The service is stopped during a long write: what remains is not written, although the calls of HNS do not end with the context.
+func TestAStopDuringAWrite(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	s.services(200)
+	change, _ := s.compiler.Compile(s.store.Take())
+	if err := s.plane.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.fake.Refuse = func(string) error { cancel(); return nil }
+	before := len(s.fake.Written())
+	err := s.plane.Plan(route.Change{Table: change.Table}).Apply(ctx)
+	if n := len(s.fake.Written()) - before; !errors.Is(err, context.Canceled) || n > 1 {
+		t.Errorf("%d objects are written, error %v", n, err)
 	}
 }

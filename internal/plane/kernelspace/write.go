@@ -56,6 +56,9 @@ func (*writer) Size(step) int { return 1 }
 func (w *writer) Write(ctx context.Context, steps []*step) error {
 	w.listed, w.bereft = false, false
 	for _, s := range order(steps) {
+		if ctx.Err() != nil {
+			return ctx.Err() // the calls of the library do not end with the context
+		}
 		err := w.step(ctx, s)
 		if err == nil {
 			continue
