@@ -9,9 +9,12 @@ import (
 
 // LoadBalancers returns all load balancers of this host, also those of other programs.
 func (*Service) LoadBalancers(context.Context) ([]LoadBalancer, error) {
-	list, err := hcn.ListLoadBalancers()
+	list, err := complete(func() ([]hcn.HostComputeLoadBalancer, error) {
+		list, err := hcn.ListLoadBalancers()
+		return list, mapped("list load balancers", err)
+	})
 	if err != nil {
-		return nil, mapped("list load balancers", err)
+		return nil, err
 	}
 	all := make([]LoadBalancer, len(list))
 	for i := range list {

@@ -25,6 +25,20 @@ var (
 	ErrNoService      = errors.New("the Host Networking Service (HNS) is not installed, not running, or too old")
 )
 
+// listAttempts is how often a list is read at most.
+const listAttempts = 5
+
+// complete calls a function that lists objects until none of them was deleted meanwhile: the library lists the IDs, reads
+// one object after the other, and returns nothing if one is gone.
+func complete[T any](list func() ([]T, error)) (all []T, err error) {
+	for range listAttempts {
+		if all, err = list(); !errors.Is(err, ErrNotFound) {
+			break
+		}
+	}
+	return all, err
+}
+
 // ID returns an ID in lower case, as this package returns all IDs. HNS may spell the ID of an object in its own document
 // with another case than in load balancers that refer to it.
 func ID(text string) string { return strings.ToLower(text) }

@@ -1,8 +1,11 @@
 package hns
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -37,6 +40,26 @@ func TestMAC(t *testing.T) {
 	} {
 		if got := MAC(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s: %s, want %s", addr, got, want)
+		}
+	}
+}
+
+// An object that is deleted while all are listed, such as the endpoint of a container that ends, does not make the list fail.
+func TestAnObjectIsDeletedWhileAllAreListed(t *testing.T) {
+	gone, other := fmt.Errorf("list endpoints: %w", ErrNotFound), errors.New("0x803b0099")
+	for name, tc := range map[string]struct {
+		errs []error
+		want error
+	}{
+		"none":      {errs: []error{nil}},
+		"two":       {errs: []error{gone, gone, nil}},
+		"always":    {errs: slices.Repeat([]error{gone}, listAttempts), want: gone},
+		"HNS fails": {errs: []error{other}, want: other},
+	} {
+		calls := 0
+		list, err := complete(func() ([]int, error) { calls++; return []int{calls}, tc.errs[calls-1] })
+		if !errors.Is(err, tc.want) || calls != len(tc.errs) || err == nil && list[0] != calls {
+			t.Errorf("%s: %v, %v after %d calls", name, list, err, calls)
 		}
 	}
 }

@@ -92,9 +92,12 @@ func (*Service) Network(_ context.Context, name string) (Network, error) {
 
 // Endpoints returns the endpoints of all networks.
 func (*Service) Endpoints(context.Context) ([]Endpoint, error) {
-	list, err := hcn.ListEndpoints()
+	list, err := complete(func() ([]hcn.HostComputeEndpoint, error) {
+		list, err := hcn.ListEndpoints()
+		return list, mapped("list endpoints", err)
+	})
 	if err != nil {
-		return nil, mapped("list endpoints", err)
+		return nil, err
 	}
 	all := make([]Endpoint, len(list))
 	for i := range list {
