@@ -155,6 +155,9 @@ func (o *Options) report(reason string) {
 	}
 }
 
+// errNode means that the address of this node or its MAC address could not be read.
+var errNode = errors.New("read the address of this node")
+
 func (p *Plane) read(ctx context.Context) (*state, error) {
 	s := &state{balancers: map[key]balancer{}, sourceVIP: p.opt.SourceVIP}
 	var err error
@@ -166,7 +169,7 @@ func (p *Plane) read(ctx context.Context) (*state, error) {
 	}
 	if s.overlay() && p.opt.Node != nil {
 		if s.nodeIP, s.hostMAC, err = p.opt.Node(); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", errNode, err)
 		}
 	}
 	return s, p.objects(ctx, s)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -262,5 +263,17 @@ func TestAStopDuringAWrite(t *testing.T) {
 	err := s.plane.Plan(route.Change{Table: change.Table}).Apply(ctx)
 	if n := len(s.fake.Written()) - before; !errors.Is(err, context.Canceled) || n > 1 {
 		t.Errorf("%d objects are written, error %v", n, err)
+	}
+}
+
+// The interface of this node is down: a clean-up of an overlay network deletes the load balancers all the same, and says what is missing.
+func TestRemoveWithoutAnAddressOfTheNode(t *testing.T) {
+	s := overlayStory(t)
+	s.compared()
+	opt := s.options()
+	opt.Node = func() (netip.Addr, string, error) { return netip.Addr{}, "", errOdd }
+	removed, err := New(s.fake, opt).Remove(t.Context())
+	if list, listErr := s.fake.LoadBalancers(t.Context()); !errors.Is(err, errOdd) || listErr != nil || len(list) > 0 {
+		t.Errorf("removed %q, %v; %d load balancers are left, %v", removed, err, len(list), listErr)
 	}
 }

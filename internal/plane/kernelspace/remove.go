@@ -16,6 +16,11 @@ import (
 // that refer to no existing endpoint. The error names the objects that HNS did not delete.
 func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
 	s, err := p.leftovers(ctx)
+	var errs []error
+	if errors.Is(err, errNode) { // the endpoints that name this node are not recognized then
+		errs, p.opt.Node = append(errs, err), nil
+		s, err = p.leftovers(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read HNS: %w", err)
 	}
@@ -24,7 +29,7 @@ func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
 	plan.End()
 	var steps []step
 	plan.Each(func(s step) { steps = append(steps, s) })
-	errs := []error{plan.Apply(ctx)}
+	errs = append(errs, plan.Apply(ctx))
 	for _, k := range slices.SortedFunc(maps.Keys(p.writer.unremoved), key.compare) {
 		errs = append(errs, p.writer.unremoved[k])
 	}
