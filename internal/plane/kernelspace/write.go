@@ -146,10 +146,10 @@ func (w *writer) failed(f Failure) {
 func (w *writer) carryOut(ctx context.Context, s *step) error {
 	switch {
 	case s.Key.class.balancer() && s.Op != ledger.Remove:
-		w.forget(s.Key.stored())
 		if w.taken(s.Key) {
 			return nil
 		}
+		w.forget(s.Key.stored())
 		return w.balancer(ctx, s.Key.stored(), s.New)
 	case s.Key.class.balancer():
 		return w.removeBalancer(ctx, s.Key)
