@@ -91,6 +91,13 @@ func (h *Handed) Descriptors() []int {
 	return list
 }
 
+// Discard closes the file descriptors, which nobody goes on with. Connections are reset.
+func (h *Handed) Discard() {
+	for _, fd := range h.Descriptors() {
+		reset(fd)
+	}
+}
+
 // Renumber replaces the file descriptors by those of this process. It returns descriptors to close: they belong to
 // connections and flows of which another descriptor was not received.
 func (h *Handed) Renumber(numbers map[int]int) (rest []int) {

@@ -103,6 +103,12 @@ func (a *acceptor) handOver(to *Handed, room *int) {
 	}
 }
 
+// reset closes a file descriptor, and resets its connection if it is that of one.
+func reset(fd int) {
+	stream.SetReset(fd)
+	stream.Close(fd)
+}
+
 // handOver removes a connection without closing its sockets.
 func (c *conn) handOver() Conn {
 	w := c.owner.worker

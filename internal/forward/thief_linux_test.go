@@ -35,7 +35,7 @@ func TestPortsOfFlowsAreNotShared(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			steal(t, ns, option, flow, at)
+			steal(t, ns, option, [2]netip.AddrPort{flow, at})
 			if _, err := backend.WriteToUDPAddrPort([]byte("answer"), flow); err != nil {
 				t.Fatal(err)
 			}
@@ -46,10 +46,11 @@ func TestPortsOfFlowsAreNotShared(t *testing.T) {
 	}
 }
 
-// steal opens a socket as another user, if the kernel allows it.
-func steal(t *testing.T, ns, option int, from, to netip.AddrPort) {
+// steal opens a socket as another user, from one address to another, if the kernel allows it.
+func steal(t *testing.T, ns, option int, addrs [2]netip.AddrPort) {
 	t.Helper()
 	const nobody = 65534
+	from, to := addrs[0], addrs[1]
 	kerneltest.Do(t, ns, func() error { // on a thread that ends after this
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); e != 0 {
 			return e

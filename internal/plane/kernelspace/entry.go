@@ -71,6 +71,7 @@ func (k kind) class() class {
 		return healthCheck
 	case ofNodePort:
 		return nodePort
+	case ofClusterIP, ofExternalIP, ofIngressIP:
 	}
 	return frontend
 }

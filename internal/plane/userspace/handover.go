@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
-	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -213,14 +212,12 @@ func discard(in *plane.Inherited) error {
 		return fmt.Errorf("read the sockets of the previous run: %w", err)
 	}
 	from.renumber(in.Numbers)
-	var all handover.Handover
-	for _, s := range from.Sockets {
-		all.Descriptors = append(all.Descriptors, s.Handed.Descriptors()...)
+	for i := range from.Sockets {
+		from.Sockets[i].Handed.Discard()
 	}
-	for _, h := range from.Closed {
-		all.Descriptors = append(all.Descriptors, h.Descriptors()...)
+	for i := range from.Closed {
+		from.Closed[i].Discard()
 	}
-	all.Discard()
 	return nil
 }
 
