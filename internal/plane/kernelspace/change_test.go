@@ -32,7 +32,7 @@ func onNode(s *cluster.Store) route.Change {
 }
 
 // addPod creates the endpoint of a container, and returns its ID.
-func (s *subject) addPod(t *testing.T, addr string) string {
+func (s *subject) addPod(t testing.TB, addr string) string {
 	t.Helper()
 	n, err := s.fake.Network(t.Context(), networkName)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 // story is a plane, an HNS, and Services that change.
 type story struct {
-	*testing.T
+	testing.TB
 	*subject
 	store    *cluster.Store
 	compiler *route.Compiler
@@ -27,11 +27,11 @@ type story struct {
 }
 
 // newStory begins with a Service whose backends are two addresses of this node and one of another node.
-func newStory(t *testing.T, kind func(*hnstest.Fake)) *story {
+func newStory(t testing.TB, kind func(*hnstest.Fake)) *story {
 	t.Helper()
 	o := options()
 	o.NodeName = "a"
-	s := &story{T: t, subject: newSubject(hns.L2Bridge, kind), store: preserving(false, false), compiler: route.NewCompiler(o)}
+	s := &story{TB: t, subject: newSubject(hns.L2Bridge, kind), store: preserving(false, false), compiler: route.NewCompiler(o)}
 	s.restart()
 	s.backends(8080, "10.180.0.1", "10.180.0.2", "10.180.1.1")
 	return s
@@ -107,7 +107,7 @@ func (s *story) settled() {
 	s.Helper()
 	change, _ := s.compiler.Compile(s.store.Take())
 	fresh := newSubject(s.network, func(*hnstest.Fake) {})
-	write(s.T, New(fresh.fake, s.options()), route.Change{Table: change.Table})
+	write(s.TB, New(fresh.fake, s.options()), route.Change{Table: change.Table})
 	normalize := s.fake.Normalize
 	s.fake.Normalize = nil
 	got, err := s.state(nil)

@@ -31,7 +31,7 @@ func written(t *testing.T) (*subject, route.Change) {
 	return s, change
 }
 
-func write(t *testing.T, p *Plane, change route.Change) {
+func write(t testing.TB, p *Plane, change route.Change) {
 	t.Helper()
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)

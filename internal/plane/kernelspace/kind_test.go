@@ -183,7 +183,7 @@ func watch(t *testing.T, p plane.Plane) func() int {
 }
 
 // apply reads HNS and writes what a change lacks.
-func apply(t *testing.T, p plane.Plane, change route.Change) {
+func apply(t testing.TB, p plane.Plane, change route.Change) {
 	t.Helper()
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
@@ -80,59 +79,43 @@ func mallocs() uint64 {
 	return m.Mallocs
 }
 
-// A Service with many backends, of which the node is not known, is rendered in a time that grows with them, not with their square.
-func TestManyBackendsWithoutANode(t *testing.T) {
-	duration := func(n int) time.Duration {
-		s := newStory(t, func(*hnstest.Fake) {})
-		onlyClusterIP(s)
-		slice := &cluster.Slice{
-			Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
-			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
-		}
-		for _, a := range many("10.181.%d.%d", n) {
-			slice.Endpoints = append(slice.Endpoints, planetest.Endpoint(a, ""))
-		}
-		s.store.SetSlice(slice)
-		change, _ := s.compiler.Compile(s.store.Take())
-		if err := s.plane.Refresh(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		svc := change.Table.Services[cluster.Name{Namespace: "ns", Name: "web"}]
-		best := time.Hour
-		for range 3 {
-			began := time.Now()
-			s.plane.render(svc, &change.Table.Host)
-			best = min(best, time.Since(began))
-		}
-		return best
+// BenchmarkRender prints how long a Service is rendered whose backends are on unknown nodes, and one while HNS has many endpoints of others.
+func BenchmarkRender(b *testing.B) {
+	for _, n := range []int{1000, 20000} {
+		b.Run(fmt.Sprint(n, " backends"), func(b *testing.B) {
+			s := newStory(b, func(*hnstest.Fake) {})
+			onlyClusterIP(s)
+			slice := &cluster.Slice{
+				Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
+				Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+			}
+			for _, a := range many("10.181.%d.%d", n) {
+				slice.Endpoints = append(slice.Endpoints, planetest.Endpoint(a, ""))
+			}
+			s.store.SetSlice(slice)
+			s.benchmarkRender(b)
+		})
 	}
-	if few, more := duration(1000), duration(20000); more > 80*few {
-		t.Errorf("1000 backends take %s, 20000 take %s", few, more)
+	for _, n := range []int{100, 10000} {
+		b.Run(fmt.Sprint(n, " other endpoints"), func(b *testing.B) {
+			s := newStory(b, func(*hnstest.Fake) {})
+			for _, a := range many("10.181.%d.%d", n) {
+				s.addPod(b, a)
+			}
+			s.benchmarkRender(b)
+		})
 	}
 }
 
-// A change of one Service takes no longer if HNS has many endpoints.
-func TestAChangeAmongManyEndpoints(t *testing.T) {
-	duration := func(n int) time.Duration {
-		s := newStory(t, func(*hnstest.Fake) {})
-		for _, a := range many("10.181.%d.%d", n) {
-			s.addPod(t, a)
-		}
-		change, _ := s.compiler.Compile(s.store.Take())
-		apply(t, s.plane, change)
-		svc := change.Table.Services[cluster.Name{Namespace: "ns", Name: "web"}]
-		best := time.Hour
-		for range 5 {
-			began := time.Now()
-			for range 20 {
-				s.plane.render(svc, &change.Table.Host)
-			}
-			best = min(best, time.Since(began))
-		}
-		return best / 20
+func (s *story) benchmarkRender(b *testing.B) {
+	b.Helper()
+	change, _ := s.compiler.Compile(s.store.Take())
+	if err := s.plane.Refresh(b.Context()); err != nil {
+		b.Fatal(err)
 	}
-	if few, more := duration(100), duration(10000); more > 5*few {
-		t.Errorf("one rendering takes %s, with 10000 endpoints %s", few, more)
+	svc := change.Table.Services[cluster.Name{Namespace: "ns", Name: "web"}]
+	for b.Loop() {
+		s.plane.render(svc, &change.Table.Host)
 	}
 }
 

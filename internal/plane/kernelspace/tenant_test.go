@@ -18,7 +18,7 @@ func overlayStory(t *testing.T) *story {
 	o := options()
 	o.NodeName = "a"
 	s := &story{
-		T: t, subject: newSubject(hns.Overlay, func(*hnstest.Fake) {}), store: preserving(false, false), compiler: route.NewCompiler(o),
+		TB: t, subject: newSubject(hns.Overlay, func(*hnstest.Fake) {}), store: preserving(false, false), compiler: route.NewCompiler(o),
 	}
 	s.restart()
 	return s

@@ -36,7 +36,7 @@ func TestPortsWithSCTP(t *testing.T) {
 	opt := fake.options()
 	var reported []route.Problem
 	opt.Report = func(list []route.Problem) { reported = append(reported, list...) }
-	s := &story{T: t, subject: fake, store: cluster.NewStore(), compiler: route.NewCompiler(options()), plane: New(fake.fake, opt)}
+	s := &story{TB: t, subject: fake, store: cluster.NewStore(), compiler: route.NewCompiler(options()), plane: New(fake.fake, opt)}
 	for _, step := range []struct {
 		svc   *cluster.Service // nil: it is deleted
 		write func() []string
