@@ -71,6 +71,7 @@ const (
 	reasonFlows       = "flows"
 	reasonPorts       = "ports"
 	reasonMemory      = "memory"
+	reasonLoop        = "loop" // the client has come through maxHops sockets
 )
 
 // shortage returns the reason if an error means that this host has run out of a resource; "" if it
@@ -88,7 +89,7 @@ func shortage(err error) string {
 }
 
 // refusedBy has a counter for each reason.
-type refusedBy struct{ files, connections, flows, ports, memory atomic.Int64 }
+type refusedBy struct{ files, connections, flows, ports, memory, loop atomic.Int64 }
 
 // of returns the counter of a reason.
 func (r *refusedBy) of(reason string) *atomic.Int64 {
@@ -101,6 +102,8 @@ func (r *refusedBy) of(reason string) *atomic.Int64 {
 		return &r.flows
 	case reasonPorts:
 		return &r.ports
+	case reasonLoop:
+		return &r.loop
 	default:
 		return &r.memory
 	}
@@ -247,7 +250,7 @@ func (e *Engine) Stats() Stats {
 		Flows: e.flows.open.Load(), MaxFlows: e.flows.limit, Refused: map[string]int64{},
 		Unreported: e.unreported.Load(),
 	}
-	for _, reason := range []string{reasonFiles, reasonConnections, reasonFlows, reasonPorts, reasonMemory} {
+	for _, reason := range []string{reasonFiles, reasonConnections, reasonFlows, reasonPorts, reasonMemory, reasonLoop} {
 		s.Refused[reason] = e.refused.of(reason).Load()
 	}
 	return s

@@ -18,6 +18,9 @@ func TestLoopOfConnections(t *testing.T) {
 		if n := balancer.Counts().Connections; n > 20 {
 			t.Errorf("one client made %d connections through the Service", n)
 		}
+		if n := b.engine.Stats().Refused[reasonLoop]; n != 1 {
+			t.Errorf("%d connections were refused as a loop, want one", n)
+		}
 		t.Log(b.engine.Stats())
 	})
 }

@@ -222,10 +222,14 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	e, s := a.worker.engine, a.server.settings.Load()
 	admission := s.admission(client.Addr())
 	hops := a.hopsOf(fd, client)
-	if hops >= maxHops || admission.Refused && !admission.except(fd) {
+	switch {
+	case hops >= maxHops:
+		e.refuse(s.balancer, reasonLoop)
+		reset(fd)
+		return
+	case admission.Refused && !admission.except(fd):
 		s.balancer.counts.refused.Add(1)
-		stream.SetReset(fd)
-		stream.Close(fd)
+		reset(fd)
 		return
 	}
 	to := a.least()
@@ -239,8 +243,7 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	}
 	if !ok {
 		e.refuse(s.balancer, reasonConnections)
-		stream.SetReset(fd)
-		stream.Close(fd)
+		reset(fd)
 		return
 	}
 	s.balancer.counts.connections.Add(1)

@@ -109,7 +109,11 @@ func (l *udpListener) begin(p datagram.Path, length int) *flow {
 	client := p.Client().Addr()
 	admission := s.admission(client)
 	hops := l.loop.engine.hops.of(source{UDP, p.Client()}).count
-	if admission.Refused || hops >= maxHops {
+	switch {
+	case hops >= maxHops:
+		l.loop.engine.refuse(s.balancer, reasonLoop)
+		return nil
+	case admission.Refused:
 		s.balancer.counts.refused.Add(1)
 		return nil
 	}
