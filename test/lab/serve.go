@@ -4,6 +4,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -70,11 +72,22 @@ func (h *Host) Serve(p Protocol, port uint16) *Server {
 	}
 	h.onClose(s.Close)
 	for _, family := range []string{"4", "6"} {
-		if err := start(family, port, s); err != nil {
+		err := patiently(func() error { return start(family, port, s) })
+		if err != nil {
 			h.t.Fatalf("serve %s port %d on %s: %v", p, port, h.name, err)
 		}
 	}
 	return s
+}
+
+// patiently calls a function that opens a socket until the port is free, for a second: a process that another test has just forked may
+// have the socket of a server that is closed by now.
+func patiently(open func() error) error {
+	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if err := open(); !errors.Is(err, unix.EADDRINUSE) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 func (h *Host) serveTCP(family string, port uint16, s *Server) error {

@@ -1034,15 +1034,26 @@ static always_inline void write6(struct bpf_sock_addr *ctx, const struct endpoin
 	ctx->user_port = e->port;
 }
 
+// is_special4 and is_special6 report whether an address, of which they get the first word, is none, loopback, multicast or link-local: not
+// what other connections have.
+static always_inline int is_special4(__u32 word)
+{
+	return !word || word >> 24 == 127 || word >> 28 == 14;
+}
+
+static always_inline int is_special6(__u32 word)
+{
+	return !word || word >> 22 == 0xfe80 >> 6 || word >> 24 == 0xff;
+}
+
 // learn remembers the source address of a network namespace.
 static always_inline void learn(__u64 netns, const struct address *own)
 {
 	struct client_key k = { .netns = netns, .is4 = is4(own) };
 	if (netns == node_netns)
 		return;
-	__u32 first = bpf_ntohl(own->word[k.is4 ? 3 : 0]);
-	if (k.is4 ? !first || first >> 24 == 127 || first >> 28 == 14 : !first || first >> 22 == 0xfe80 >> 6 || first >> 24 == 0xff)
-		return; // none, loopback, link-local, multicast: not what other connections have
+	if (k.is4 ? is_special4(bpf_ntohl(own->word[3])) : is_special6(bpf_ntohl(own->word[0])))
+		return;
 	struct source *last = bpf_map_lookup_elem(&clients, &k);
 	if (last && equal(&last->addr, own))
 		return;
