@@ -68,7 +68,7 @@ test: setup-test ## everything, what it needs included
 		'test-assets: make test-assets' \
 		'test-tools: make test-tools' \
 		'test-kernel: make test-kernel' \
-		'test: KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" TEST_TOOLS="$(TEST_TOOLS)" TEST_KERNEL="$(TEST_KERNEL)" go test -race -count=1 -timeout=30m -p $(TESTS_AT_ONCE) -parallel $(TESTS_AT_ONCE) -json $$(go list ./... | grep -v /test/hostile$$)' \
+		'test: KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" TEST_TOOLS="$(TEST_TOOLS)" TEST_KERNEL="$(TEST_KERNEL)" go test -race -count=1 -timeout=60m -p $(TESTS_AT_ONCE) -parallel $(TESTS_AT_ONCE) -json $$(go list ./... | grep -v /test/hostile$$)' \
 		'linux-6.1: go build -o .cache/bin/uml ./test/uml && KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" .cache/bin/uml -kernel "$(TEST_KERNEL)/linux"' \
 		'hostile: go test -race -count=1 -timeout=10m -json ./test/hostile'
 
