@@ -63,8 +63,7 @@ func (f *files) reset(listener int) error {
 	f.reserve = -1
 	fd, _, err := stream.Accept(listener)
 	if err == nil {
-		stream.SetReset(fd)
-		stream.Close(fd)
+		reset(fd)
 	}
 	f.keep()
 	return err

@@ -49,10 +49,7 @@ func (p *poller) handOver(ctx context.Context, open map[server]*Listener) (map[*
 		return all, nil
 	}
 	for _, h := range all { // nobody would adopt them
-		for _, fd := range h.Descriptors() {
-			stream.SetReset(fd)
-			stream.Close(fd)
-		}
+		h.Discard()
 	}
 	return nil, err
 }

@@ -11,7 +11,7 @@ import (
 // filterBits is the size of the map address_filter, as in sock.c.
 const filterBits = 1 << 20
 
-// filter keeps the map address_filter in step with the addresses in Frontends and NodeAddrs.
+// filter keeps the map address_filter in step with the addresses in Frontends and NodeAddrs, which begin the keys of both.
 type filter struct {
 	m     *ebpf.Map
 	users map[uint32]int // number of entries that need a bit; nil: unknown
@@ -23,9 +23,6 @@ func filterBit(address string) uint32 {
 	return mix(word(0)*3^word(1)*5^word(2)*7^word(3)) % filterBits
 }
 
-// isFiltered reports whether the addresses of a table are in the filter. They begin its keys.
-func (t Table) isFiltered() bool { return t == Frontends || t == NodeAddrs }
-
 // openFilter reads the addresses, unless they are known, and writes all bits: another version of Sluice may have changed the addresses.
 // Programs of another version may have other tables and this filter, so their bits stay.
 func (c *Conn) openFilter() error {
@@ -33,11 +30,8 @@ func (c *Conn) openFilter() error {
 		return nil
 	}
 	f := filter{c.maps[sockMapAddressFilter], map[uint32]int{}}
-	for _, t := range tables() {
-		if !t.isFiltered() {
-			continue
-		}
-		if err := each(c.maps[t.String()], func(k, _ []byte) { f.users[filterBit(string(k))]++ }); err != nil {
+	for _, t := range []Table{NodeAddrs, Frontends} {
+		if err := eachInBatches(c.maps[t.String()], func(k, _ []byte) { f.users[filterBit(string(k))]++ }); err != nil {
 			return fmt.Errorf("read the addresses of map %s: %w", t, err)
 		}
 	}
@@ -85,7 +79,7 @@ func (f *filter) add(words []uint64) error {
 
 // count records that an entry was added (1) or removed (-1). After an error openFilter has to write all bits again.
 func (f *filter) count(k Key, n int) error {
-	if !k.Table.isFiltered() {
+	if k.Table != NodeAddrs && k.Table != Frontends {
 		return nil
 	}
 	bit := filterBit(k.Data)

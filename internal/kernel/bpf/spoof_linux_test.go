@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// Datagrams of other programs do not make the self-test fail. A user who has bound most ports knows which are left.
+// Datagrams of other programs do not make the self-test fail. Here the client has one of 16 ports, and each of them receives garbage.
 func TestTryIgnoresOtherDatagrams(t *testing.T) {
 	o := selfTestOptions(t)
 	var sender *net.UDPConn

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -135,23 +136,25 @@ const mostRounds = 16
 // of several sockets that share them it finds one, until that is destroyed.
 func destroyFound(found []*request) (n int, err error) {
 	var failed []error
-	for round, progress := 0, true; progress && len(found) > 0 && round < mostRounds; round++ {
-		var hidden []*request
-		progress = false
-		for _, r := range found {
+	for range mostRounds {
+		before := n
+		found = slices.DeleteFunc(found, func(r *request) bool {
 			kill := nl.NewNetlinkRequest(unix.SOCK_DESTROY, unix.NLM_F_ACK)
 			kill.AddData(r)
-			switch _, err := kill.Execute(unix.NETLINK_INET_DIAG, 0); {
+			_, err := kill.Execute(unix.NETLINK_INET_DIAG, 0)
+			switch {
 			case err == nil:
 				n++
-				progress = true
 			case errors.Is(err, unix.ENOENT): // it is closed, or another one is found
-				hidden = append(hidden, r)
+				return false
 			default:
 				failed = append(failed, fmt.Errorf("destroy a socket: %w", err))
 			}
+			return true
+		})
+		if n == before {
+			break
 		}
-		found = hidden
 	}
 	return n, errors.Join(failed...)
 }

@@ -104,19 +104,20 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 type Plan struct {
 	*ledger.Plan[key, string]
 	packets plane.Plan
-	kernel  Kernel
 	ramps   ramps
 	ramp    func([]bpf.Member, time.Duration) error
 	unread  error // the maps could not be read: only rules are written
 
-	frontends func(cluster.Name) []bpf.Step // the removal of the frontends of a Service
+	withdraw func(context.Context, cluster.Name) error // leaves a Service to packets
 }
 
 // Plan computes the steps for a change. After a Refresh it compares all entries.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // a Plan has no Left
-	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp, kernel: p.kernel}
-	plan.frontends = func(name cluster.Name) []bpf.Step { return removals(p.render(change.InKernel(name))) }
+	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp}
+	plan.withdraw = func(ctx context.Context, name cluster.Name) error {
+		return p.withdraw(ctx, p.render(change.InKernel(name)))
+	}
 	w := writer{p.kernel, p.room}
 	switch {
 	case p.unread != nil:
@@ -175,7 +176,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 	}
 	for _, name := range full.Names() {
 		if err := p.withdraw(ctx, name); err != nil {
-			return err
+			return fmt.Errorf("leave Service %s to packets: %w", name, err)
 		}
 	}
 	if err := refused.Merge(full); err != nil {
@@ -187,24 +188,19 @@ func (p *Plan) Apply(ctx context.Context) error {
 	return nil
 }
 
-// withdraw leaves a Service for whose entries the kernel has no room to packets. Otherwise sockets would connect to its former backends.
-func (p *Plan) withdraw(ctx context.Context, name cluster.Name) error {
-	for _, s := range p.frontends(name) {
-		if err := p.kernel.Write(ctx, []bpf.Step{s}); err != nil && !errors.Is(err, bpf.ErrNotFound) {
-			return fmt.Errorf("leave Service %s to packets: %w", name, err)
+// withdraw removes the frontends in a list of entries of a Service for which the kernel has no room. Otherwise sockets would connect to its
+// former backends.
+func (p *Plane) withdraw(ctx context.Context, list []entry) error {
+	for _, e := range list {
+		if e.Key.Table != bpf.Frontends {
+			continue
+		}
+		err := p.kernel.Write(ctx, []bpf.Step{{Entry: bpf.Entry{Key: e.Key}, Remove: true}})
+		if err != nil && !errors.Is(err, bpf.ErrNotFound) {
+			return err
 		}
 	}
 	return nil
-}
-
-// removals returns steps that remove the frontends in a list of entries.
-func removals(list []entry) (steps []bpf.Step) {
-	for _, e := range list {
-		if e.Key.Table == bpf.Frontends {
-			steps = append(steps, bpf.Step{Entry: bpf.Entry{Key: e.Key}, Remove: true})
-		}
-	}
-	return steps
 }
 
 // Unread returns why the maps could not be compared; nil if they were.

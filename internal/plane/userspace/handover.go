@@ -162,11 +162,10 @@ func (p *Plane) inherit(e *forward.Engine, in *plane.Inherited, adopt adoption) 
 	if in == nil {
 		return nil
 	}
-	var from handedState
-	if err := json.Unmarshal(in.State, &from); err != nil {
-		return fmt.Errorf("read the sockets of the previous run: %w", err)
+	from, err := readState(in)
+	if err != nil {
+		return err
 	}
-	from.renumber(in.Numbers)
 	p.sockets.mu.Lock()
 	defer p.sockets.mu.Unlock()
 	for _, b := range from.Balancers {
@@ -205,13 +204,22 @@ func (e *handedState) renumber(numbers map[int]int) {
 	}
 }
 
+// readState returns what the previous run has handed over, with the file descriptors of this process.
+func readState(in *plane.Inherited) (*handedState, error) {
+	s := &handedState{}
+	if err := json.Unmarshal(in.State, s); err != nil {
+		return nil, fmt.Errorf("read the sockets of the previous run: %w", err)
+	}
+	s.renumber(in.Numbers)
+	return s, nil
+}
+
 // discard resets the connections of the previous run, which nobody goes on with.
 func discard(in *plane.Inherited) error {
-	var from handedState
-	if err := json.Unmarshal(in.State, &from); err != nil {
-		return fmt.Errorf("read the sockets of the previous run: %w", err)
+	from, err := readState(in)
+	if err != nil {
+		return err
 	}
-	from.renumber(in.Numbers)
 	for i := range from.Sockets {
 		from.Sockets[i].Handed.Discard()
 	}
