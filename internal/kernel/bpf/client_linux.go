@@ -106,7 +106,10 @@ func connect(network string, service netip.AddrPort) error {
 	if _, err := conn.Write([]byte("?")); err != nil {
 		return err
 	}
-	return verifyAnswer(conn, conn.Read)
+	if err := conn.SetDeadline(time.Now().Add(clientTimeout)); err != nil {
+		return err
+	}
+	return verifyAnswer(conn.Read)
 }
 
 // exchange sends a datagram, and verifies the answer and its source.
@@ -123,15 +126,22 @@ func exchange(service netip.AddrPort) error {
 	if _, err := conn.WriteTo([]byte("?"), net.UDPAddrFromAddrPort(service)); err != nil {
 		return err
 	}
-	var from net.Addr
-	for end := time.Now().Add(clientTimeout); ; { // other programs may send datagrams to the port
-		err = verifyAnswer(conn, func(b []byte) (n int, err error) { n, from, err = conn.ReadFrom(b); return n, err })
-		if err == nil && from.String() != service.String() {
+	if err := conn.SetDeadline(time.Now().Add(clientTimeout)); err != nil {
+		return err
+	}
+	var wrong error
+	for { // other programs may send datagrams to the port
+		var from net.Addr
+		err := verifyAnswer(func(b []byte) (n int, err error) { n, from, err = conn.ReadFrom(b); return n, err })
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && wrong != nil:
+			return wrong
+		case errors.Is(err, os.ErrDeadlineExceeded), err == nil && from.String() == service.String():
+			return err
+		case err == nil:
 			err = fmt.Errorf("the reply seems to come from %s", from)
 		}
-		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(end) {
-			return err
-		}
+		wrong = err
 	}
 }
 
@@ -149,10 +159,7 @@ func stayNear(network, _ string, raw syscall.RawConn) error {
 }
 
 // verifyAnswer reads the reply of a backend.
-func verifyAnswer(conn interface{ SetDeadline(time.Time) error }, read func([]byte) (int, error)) error {
-	if err := conn.SetDeadline(time.Now().Add(clientTimeout)); err != nil {
-		return err
-	}
+func verifyAnswer(read func([]byte) (int, error)) error {
 	b := make([]byte, 2*len(greeting))
 	n, err := read(b)
 	if err != nil {

@@ -10,6 +10,29 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
+// A reply that is not attributed to the Service proves that replies are not translated, also after the deadline.
+func TestReplyFromAnotherAddress(t *testing.T) {
+	backend, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = backend.Close() }()
+	other, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	go func() {
+		if _, client, err := backend.ReadFromUDP(make([]byte, 1)); err == nil {
+			_, _ = other.WriteToUDP([]byte(greeting), client) // the client notices errors
+		}
+	}()
+	err = exchange(backend.LocalAddr().(*net.UDPAddr).AddrPort())
+	if want := "the reply seems to come from " + other.LocalAddr().String(); err == nil || err.Error() != want || !isProof(err) {
+		t.Errorf("it returns %v, want %q", err, want)
+	}
+}
+
 // Datagrams of other programs do not make the self-test fail. Here the client has one of 16 ports, and each of them receives garbage.
 func TestTryIgnoresOtherDatagrams(t *testing.T) {
 	o := selfTestOptions(t)
