@@ -105,13 +105,13 @@ func (s *sctpStack) drain(fd int) (done bool) {
 		if err != nil {
 			return false
 		}
-		client, to := addrPort(sender).Addr(), destination(oob[:oobn])
+		client, to := AddrPort(sender).Addr(), destination(oob[:oobn])
 		p, ok := decodeSCTP(afterIP(b[:n], client))
 		if !ok {
 			continue
 		}
 		if reply, ok := s.answer(p, client, to); ok {
-			_ = unix.Sendmsg(fd, reply.encode(), from(to), sockaddr(netip.AddrPortFrom(client, 0)), 0)
+			_ = unix.Sendmsg(fd, reply.encode(), from(to), Sockaddr(netip.AddrPortFrom(client, 0)), 0)
 		}
 	}
 }

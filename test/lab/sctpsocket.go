@@ -51,7 +51,7 @@ func (h *Host) listenSCTP(at netip.AddrPort) (net.Listener, error) {
 	}
 	file := os.NewFile(uintptr(fd), "sctp")
 	defer func() { _ = file.Close() }() // the listener has a copy
-	if err := unix.Bind(fd, sockaddr(at)); err != nil {
+	if err := unix.Bind(fd, Sockaddr(at)); err != nil {
 		return nil, fmt.Errorf("bind: %w", err)
 	}
 	if err := unix.Listen(fd, backlog); err != nil {
@@ -80,7 +80,7 @@ func (s *socket) watchICMP(h *Host, p Probe) error {
 	if err := watch.prepare(h.source(p), p); err != nil {
 		return err
 	}
-	if err := unix.Connect(watch.fd, sockaddr(netip.AddrPortFrom(p.To.Addr(), 0))); err != nil {
+	if err := unix.Connect(watch.fd, Sockaddr(netip.AddrPortFrom(p.To.Addr(), 0))); err != nil {
 		return fmt.Errorf("connect raw socket to %s: %w", p.To.Addr(), err)
 	}
 	return nil

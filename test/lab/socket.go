@@ -128,7 +128,7 @@ func (s *socket) prepare(from netip.AddrPort, p Probe) error {
 	if s.raw {
 		from = netip.AddrPortFrom(from.Addr(), 0) // a raw socket has no ports
 	}
-	if err := unix.Bind(s.fd, sockaddr(from)); err != nil {
+	if err := unix.Bind(s.fd, Sockaddr(from)); err != nil {
 		return fmt.Errorf("bind to %s: %w", from, err)
 	}
 	return nil
@@ -140,7 +140,7 @@ func (s *socket) connect(p Probe, deadline time.Time) error {
 	if s.raw {
 		to = netip.AddrPortFrom(to.Addr(), 0)
 	}
-	address, began := sockaddr(to), time.Now()
+	address, began := Sockaddr(to), time.Now()
 	var err error
 	if p.Unconnected {
 		s.peer = to
@@ -158,7 +158,7 @@ func (s *socket) connect(p Probe, deadline time.Time) error {
 	if err != nil {
 		return fmt.Errorf("read own address: %w", err)
 	}
-	s.local = addrPort(name)
+	s.local = AddrPort(name)
 	return nil
 }
 
@@ -306,7 +306,7 @@ func (s *socket) send(b []byte) (int, error) {
 	if !s.peer.IsValid() {
 		return unix.Write(s.fd, b)
 	}
-	return len(b), unix.Sendto(s.fd, b, 0, sockaddr(s.peer))
+	return len(b), unix.Sendto(s.fd, b, 0, Sockaddr(s.peer))
 }
 
 // receive reads data that is there. A socket that is not connected has its own address from there.
@@ -319,7 +319,7 @@ func (s *socket) receive(b []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if from := addrPort(sender); from != s.peer {
+	if from := AddrPort(sender); from != s.peer {
 		return 0, fmt.Errorf("an answer came from %s", from)
 	}
 	s.local = netip.AddrPortFrom(destination(oob[:oobn]), s.local.Port())
@@ -351,14 +351,16 @@ func (s *socket) close() {
 	_ = unix.Close(s.fd)
 }
 
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
+// Sockaddr returns an address as system calls have it.
+func Sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
 	}
 	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
 }
 
-func addrPort(sa unix.Sockaddr) netip.AddrPort {
+// AddrPort returns the address and port of a socket address; none if it has another family.
+func AddrPort(sa unix.Sockaddr) netip.AddrPort {
 	switch a := sa.(type) {
 	case *unix.SockaddrInet4:
 		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))

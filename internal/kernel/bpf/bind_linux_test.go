@@ -67,5 +67,5 @@ func bind(protocol int, at netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(unix.Bind(fd, sockaddr(at)), unix.Close(fd))
+	return errors.Join(unix.Bind(fd, lab.Sockaddr(at)), unix.Close(fd))
 }

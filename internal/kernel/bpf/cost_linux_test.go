@@ -63,7 +63,7 @@ func connectOnce(to string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(unix.Connect(fd, sockaddr(netip.MustParseAddrPort(to))),
+	return errors.Join(unix.Connect(fd, lab.Sockaddr(netip.MustParseAddrPort(to))),
 		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), unix.Close(fd))
 }
 

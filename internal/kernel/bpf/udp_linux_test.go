@@ -44,26 +44,9 @@ func withSocket(family int, f func(*socket) error) error {
 func (s *socket) address(to string) unix.Sockaddr {
 	at := netip.MustParseAddrPort(to)
 	if s.family == unix.AF_INET {
-		return sockaddr(at)
+		return lab.Sockaddr(at)
 	}
 	return mapped(at)
-}
-
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
-	if a.Addr().Is4() {
-		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
-	}
-	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
-}
-
-func addrPort(sa unix.Sockaddr) netip.AddrPort {
-	switch a := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
-	}
-	return netip.AddrPort{}
 }
 
 // mapped returns an address for an IPv6 socket; IPv4 addresses are mapped.
@@ -150,7 +133,7 @@ func (s *socket) want(to, service string) (answered string, err error) {
 
 // text returns an address, as IPv4 if it is a mapped one.
 func text(sa unix.Sockaddr) string {
-	at := addrPort(sa)
+	at := lab.AddrPort(sa)
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
 }
 

@@ -101,7 +101,7 @@ func askRaw(to netip.AddrPort) (string, error) {
 	}
 	f := os.NewFile(uintptr(fd), "socket")
 	defer func() { _ = f.Close() }() // all is read
-	if err := unix.Connect(fd, sockaddr(to)); err != nil {
+	if err := unix.Connect(fd, lab.Sockaddr(to)); err != nil {
 		return "", err
 	}
 	line, err := bufio.NewReader(f).ReadString('\n')
