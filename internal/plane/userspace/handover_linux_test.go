@@ -108,12 +108,7 @@ func TestAPlaneInheritsSockets(t *testing.T) {
 	if err := first.Apply(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var c net.Conn
-	kerneltest.Do(t, ns, func() (err error) {
-		c, err = net.DialTimeout("tcp", "127.0.0.1:8080", time.Second)
-		return err
-	})
-	defer func() { _ = c.Close() }()
+	c := connect(t, ns)
 	works := func(when string) { t.Helper(); checkEcho(t, c, when) }
 	works("before")
 	in := r.end(t)
@@ -231,12 +226,7 @@ func TestConnectionsThatCannotGoOnAreReset(t *testing.T) {
 	if err := r.compare(t, backend).Apply(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var c net.Conn
-	kerneltest.Do(t, ns, func() (err error) {
-		c, err = net.DialTimeout("tcp", "127.0.0.1:8080", time.Second)
-		return err
-	})
-	defer func() { _ = c.Close() }()
+	c := connect(t, ns)
 	checkEcho(t, c, "before the change")
 	in := r.end(t)
 	var limit syscall.Rlimit

@@ -83,7 +83,7 @@ func bothPools(name string, number uint16, here []netip.AddrPort, away netip.Add
 }
 
 // connect opens a connection to port 80 of the Service, which stays open.
-func connect(t *testing.T, ns int) {
+func connect(t *testing.T, ns int) net.Conn {
 	t.Helper()
 	var c net.Conn
 	kerneltest.Do(t, ns, func() (err error) {
@@ -92,4 +92,5 @@ func connect(t *testing.T, ns int) {
 	})
 	t.Cleanup(func() { _ = c.Close() })
 	checkEcho(t, c, "a new connection")
+	return c
 }
