@@ -10,9 +10,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// repairs makes the loop repair what other programs change. The pause after a comparison
-// is a multiple of its CPU time. So a repair comes as early as a fixed share of one CPU
-// allows, however often another program changes rules.
+// repairs makes the loop repair what other programs change. A repair comes at once, until
+// repairs have used their CPU time in advance; then it comes as early as a fixed share of one
+// CPU allows, however often another program changes rules. The pause before a comparison
+// that repairs no known edit is a multiple of the CPU time of the one before.
 type repairs struct {
 	loop comparer
 	log  *slog.Logger
@@ -25,6 +26,7 @@ type repairs struct {
 	edited, unsure bool          // an edit, or a possible one, since the last comparison
 	cost           time.Duration // CPU time of the last comparison that repairs requested
 	ended          time.Time     // end of that comparison
+	debt           time.Duration // CPU time of comparisons beyond their share, at ended
 	lastEdit       time.Time     // zero: none for calmAfter
 	count          int           // edits since there were none for calmAfter
 
@@ -36,9 +38,14 @@ type comparer interface {
 	Compare(ctx context.Context, why proxy.Cause) error
 }
 
+// The CPU time of repairs: a fifth of a CPU, and a second in advance.
+const (
+	repairShare = 5
+	repairBurst = time.Second
+)
+
 // The pause after a comparison, as multiples of its cost.
 const (
-	repairPause  = 4    // before a repair: a fifth of a CPU at most
 	contestPause = 20   // before a comparison after a possible edit, while another program makes edits
 	verifyPause  = 100  // before a comparison after a possible edit: a hundredth of a CPU
 	periodPause  = 1000 // before a comparison without a cause: a thousandth
@@ -124,7 +131,7 @@ func (r *repairs) run(ctx context.Context) error {
 func (r *repairs) next() (why proxy.Cause, at time.Time) {
 	switch {
 	case r.edited:
-		return proxy.ForeignEdit, r.ended.Add(repairPause * r.cost)
+		return proxy.ForeignEdit, r.ended.Add(repairShare * max(0, r.debt-repairBurst))
 	case r.unsure && !r.lastEdit.IsZero(): // an edit that is reported comes first
 		return proxy.Period, r.ended.Add(contestPause * r.cost)
 	case r.unsure:
@@ -158,13 +165,19 @@ func (r *repairs) compare(ctx context.Context, why proxy.Cause) bool {
 			if s.Began.Before(requested) {
 				continue
 			}
-			r.cost, r.ended = min(s.Took(), r.cpu()-before), time.Now()
+			r.account(min(s.Took(), r.cpu()-before), time.Now())
 			if why == proxy.Period && s.Repair() && !r.edited {
 				r.logRepair(s)
 			}
 			return true
 		}
 	}
+}
+
+// account adds the CPU time of a comparison that ended.
+func (r *repairs) account(cost time.Duration, ended time.Time) {
+	r.debt = max(0, r.debt+cost-ended.Sub(r.ended)/repairShare)
+	r.cost, r.ended = cost, ended
 }
 
 // logRepair logs the edit that a periodic comparison repaired: as it is reported, if that

@@ -119,8 +119,8 @@ func TestAnEditIsRepairedAtOnce(t *testing.T) {
 	})
 }
 
-// However often another program changes our rules, repairs take at most a fifth of a CPU,
-// and the number of log messages is bounded.
+// However often another program changes our rules, repairs take at most a fifth of a CPU and
+// a second in advance, and the number of log messages is bounded.
 func TestRepairsArePacedByTheirCost(t *testing.T) {
 	for _, every := range []time.Duration{time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestRepairsArePacedByTheirCost(t *testing.T) {
 				time.Sleep(every)
 			}
 			synctest.Wait()
-			want := min(edits, int(long/(5*20*time.Millisecond))) // each takes a fifth of the time until the next
+			want := min(edits, int((repairBurst+long/repairShare)/(20*time.Millisecond)))
 			if n := len(loop.times()); n < want-1 || n > want+1 {
 				t.Errorf("an edit every %v: %d repairs in %v, want %d", every, n, long, want)
 			}
