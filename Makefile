@@ -26,7 +26,9 @@ TEST_KERNEL ?= $(CURDIR)/.cache/test-kernel
 # The version is that of the last tag, if this is a Git checkout with one.
 VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/v0.0.0-dev+/')
 LDFLAGS := -s -w -X github.com/sluice-proxy/sluice/internal/cli.stamp=$(VERSION)
-GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
+# All programs are built alike, so that they share compiled packages.
+GOBUILD := CGO_ENABLED=0 go build -trimpath
+RELEASE := $(GOBUILD) -ldflags '$(LDFLAGS)'
 TESTSUM := .cache/bin/testsum
 
 TESTS_AT_ONCE := $(shell echo $$((2 * $$(nproc))))
@@ -37,30 +39,30 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
 
 build: setup-build ## bin/sluice, one static binary (the default)
-	@$(GOBUILD) -o bin/sluice ./cmd/sluice
+	@$(RELEASE) -o bin/sluice ./cmd/sluice
 
 build-all: setup-build ## bin/sluice and bin/sluice-{linux,darwin,windows}-{amd64,arm64}
 	@for os in linux darwin windows; do for arch in amd64 arm64; do \
 		program=bin/sluice-$$os-$$arch; \
 		if [[ $$os == windows ]]; then program+=.exe; fi; \
 		echo "building $$program"; \
-		GOOS=$$os GOARCH=$$arch $(GOBUILD) -o $$program ./cmd/sluice; \
+		GOOS=$$os GOARCH=$$arch $(RELEASE) -o $$program ./cmd/sluice; \
 	done; done
-	@$(GOBUILD) -o bin/sluice ./cmd/sluice
+	@$(RELEASE) -o bin/sluice ./cmd/sluice
 
 demo: setup-demo build ## a little cluster in namespaces, with real traffic; touches nothing else
-	@CGO_ENABLED=0 go build -o bin/sluice-demo ./test/demo
+	@$(GOBUILD) -o bin/sluice-demo ./test/demo
 	@bin/sluice-demo
 
 unit: setup-build ## the quick tests, without root: under a minute
-	@go build -o $(TESTSUM) ./hack/testsum
+	@$(GOBUILD) -o $(TESTSUM) ./hack/testsum
 	@$(TESTSUM) 'unit: go test -short -json ./cmd/... ./internal/... ./hack/...'
 
 # Every step runs, also after a failure; the last line is the sum. Attacks have the
 # machine to themselves, as they measure how long others wait. Other tests wait more
 # than they compute: twice as many run at a time as there are processors.
 test: setup-test ## everything, what it needs included
-	@go build -o $(TESTSUM) ./hack/testsum
+	@$(GOBUILD) -o $(TESTSUM) ./hack/testsum
 	@$(TESTSUM) \
 		'build-all: make build-all' \
 		'examples: bin/sluice plan -f examples >/dev/null' \
@@ -69,7 +71,7 @@ test: setup-test ## everything, what it needs included
 		'test-tools: make test-tools' \
 		'test-kernel: make test-kernel' \
 		'test: KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" TEST_TOOLS="$(TEST_TOOLS)" TEST_KERNEL="$(TEST_KERNEL)" go test -race -count=1 -timeout=60m -p $(TESTS_AT_ONCE) -parallel $(TESTS_AT_ONCE) -json $$(go list ./... | grep -v /test/hostile$$)' \
-		'linux-6.1: go build -o .cache/bin/uml ./test/uml && KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" .cache/bin/uml -kernel "$(TEST_KERNEL)/linux"' \
+		'linux-6.1: $(GOBUILD) -o .cache/bin/uml ./test/uml && KUBEBUILDER_ASSETS="$(KUBEBUILDER_ASSETS)" .cache/bin/uml -kernel "$(TEST_KERNEL)/linux"' \
 		'hostile: go test -race -count=1 -timeout=10m -json ./test/hostile'
 
 test-assets: setup-build ## the real API server, etcd and kube-proxy for the tests: minutes, once

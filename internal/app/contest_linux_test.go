@@ -129,7 +129,9 @@ func TestRulesAreRepairedAfterALoopOfEdits(t *testing.T) {
 // separate process.
 func BenchmarkRulesDuringEdits(b *testing.B) {
 	program := b.TempDir() + "/sluice"
-	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/sluice").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-trimpath", "-o", program, "../../cmd/sluice")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		b.Fatalf("%v\n%s", err, out)
 	}
 	services := manifests(b, manyServices(200))

@@ -5,20 +5,17 @@ package apiserver
 import (
 	"bytes"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // testProgram runs Sluice as a process on node A, with a kubeconfig file.
 func testProgram(w *testEnv) {
-	program := filepath.Join(w.TempDir(), "sluice")
-	build := exec.CommandContext(w.Context(), "go", "build", "-o", program, "../../cmd/sluice")
-	if out, err := build.CombinedOutput(); err != nil {
-		w.Fatalf("build sluice: %v\n%s", err, out)
-	}
+	program, err := harness.Program()
+	w.must(err)
 	w.Forward(w, w.lab.NodeA)
 	kubeconfig, err := w.Kubeconfig("")
 	w.must(err)

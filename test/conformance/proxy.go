@@ -22,7 +22,7 @@ import (
 )
 
 // changeTimeout is how long a change may take until it is in the kernel.
-const changeTimeout = 10 * time.Second
+const changeTimeout = 30 * time.Second
 
 // proxyUnderTest runs the parts of the proxy for one host.
 type proxyUnderTest struct {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // binaries are the programs, built like `make demo`.
@@ -27,8 +29,8 @@ func build(t *testing.T) binaries {
 	dir := t.TempDir()
 	b := binaries{filepath.Join(dir, "sluice-demo"), filepath.Join(dir, "sluice")}
 	for out, pkg := range map[string]string{b.demo: ".", b.sluice: "../../cmd/sluice"} {
-		if text, err := exec.CommandContext(t.Context(), "go", "build", "-o", out, pkg).CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", pkg, err, text)
+		if err := harness.Build(out, pkg); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return b

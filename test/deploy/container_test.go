@@ -31,7 +31,7 @@ var capabilities = map[corev1.Capability]int{
 	"SYS_PTRACE": unix.CAP_SYS_PTRACE,
 }
 
-// buildImage builds the program and creates the file system of the image.
+// buildImage creates the file system of the image.
 func buildImage(t testing.TB) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
@@ -45,10 +45,12 @@ func buildImage(t testing.TB) string {
 			t.Fatal(err)
 		}
 	}
-	build := exec.Command("go", "build", "-o", filepath.Join(root, "usr/local/bin/sluice"), "github.com/sluice-proxy/sluice/cmd/sluice")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build sluice: %v\n%s", err, out)
+	program, err := harness.Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", program, filepath.Join(root, "usr/local/bin/sluice")).CombinedOutput(); err != nil {
+		t.Fatalf("copy the program: %v\n%s", err, out)
 	}
 	if err := os.Symlink("sluice", filepath.Join(root, "usr/local/bin/kube-proxy")); err != nil {
 		t.Fatal(err)

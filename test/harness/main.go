@@ -8,12 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -34,19 +32,7 @@ func Main(m *testing.M, checks ...func() error) {
 			os.Exit(1)
 		}
 	}
-	RaisePriority()
 	lab.Main(m)
-}
-
-// priority is the nice value of tests and of the programs that they start.
-const priority = -10
-
-// RaisePriority raises the scheduling priority of this thread, and so of the process that
-// lab.Main or lab.Enter starts: tests bound how long changes and repairs take, which must not depend on
-// other load. Without the right to do so, the priority stays.
-func RaisePriority() {
-	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, priority)
 }
 
 // Eventually calls try until it returns no error, and fails the test after limit.
@@ -68,16 +54,17 @@ var Program = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return Build(dir)
+	path := filepath.Join(dir, "sluice")
+	return path, Build(path, "github.com/sluice-proxy/sluice/cmd/sluice")
 })
 
-// Build builds Sluice into a folder and returns the path of the program.
-func Build(dir string) (string, error) {
-	path := filepath.Join(dir, "sluice")
-	build := exec.Command("go", "build", "-trimpath", "-o", path, "github.com/sluice-proxy/sluice/cmd/sluice")
+// Build builds a program of a package, as `make build` does, whose compiled packages it uses. The priority of tests is
+// for what they measure: a build runs with the normal one.
+func Build(path, pkg string) error {
+	build := exec.Command("nice", "-n", strconv.Itoa(-lab.Priority), "go", "build", "-trimpath", "-o", path, pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build sluice: %w\n%s", err, out)
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
-	return path, nil
+	return nil
 }

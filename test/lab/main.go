@@ -22,8 +22,9 @@ const parentVar = "SLUICE_LAB_PARENT"
 // runner is the part of testing.M that Main uses.
 type runner interface{ Run() int }
 
-// Main runs the tests in new namespaces and exits. It is for TestMain.
+// Main runs the tests in new namespaces, with a raised priority, and exits. It is for TestMain.
 func Main(m runner) {
+	RaisePriority()
 	if err := Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)

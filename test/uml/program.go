@@ -30,7 +30,7 @@ func runProgram(ctx context.Context, kernel string, how clock, args []string) er
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary := filepath.Join(dir, filepath.Base(args[0]))
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, args[0])
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, args[0])
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", args[0], err, out)

@@ -189,7 +189,7 @@ func kernel(t *testing.T) string {
 func program(t *testing.T) string {
 	t.Helper()
 	path := t.TempDir() + "/uml"
-	cmd := exec.Command("go", "build", "-o", path, ".")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", path, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)

@@ -20,7 +20,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -52,7 +51,7 @@ func bench(args []string) error {
 		fmt.Fprintln(os.Stderr, "sockets: mode ebpf is not measured: only root of the machine may load programs")
 		return nil
 	}
-	harness.RaisePriority()
+	lab.RaisePriority()
 	if err := errors.Join(withoutSignals(), lab.Enter()); err != nil {
 		return err
 	}
