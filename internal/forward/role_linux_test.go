@@ -293,7 +293,11 @@ func TestIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	after := p.state()
+	var after processState
+	b.eventually("the last byte is counted", func() bool { // after the client has it
+		after = p.state()
+		return after.Counts.Sent >= int64(n)
+	})
 	if c := after.Counts; c.Open != int64(n) || c.Received != int64(n) || c.Sent != int64(n) {
 		t.Errorf("counted %+v, want %d open connections with a byte in each direction", c, n)
 	}
