@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 func TestMain(m *testing.M) {
@@ -24,6 +25,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	lab.RaisePriority()
 	os.Exit(kerneltest.Main(m))
 }
 

@@ -25,7 +25,7 @@ func TestPauseOfHandover(t *testing.T) {
 					echoed(t, clients[i], "before")
 				}
 				const limit = 10 * time.Second // other tests share the machine
-				last := clients[count-1] // its deadline is the latest
+				last := clients[count-1]       // its deadline is the latest
 				s := Spec{Protocol: TCP, Addr: l.Addr(), Balancer: NewBalancer(target)}
 				began := time.Now()
 				next := b.handOver(o, s, func() { _, _ = last.Write([]byte("!")) })

@@ -3,7 +3,8 @@
 package lab
 
 import (
-	"runtime"
+	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,10 +12,13 @@ import (
 // Priority is the nice value of tests in namespaces and of the programs that they start.
 const Priority = -10
 
-// RaisePriority raises the scheduling priority of this thread, and so of the process that
-// Enter starts: such tests wait for the kernel within bounds, which must not depend on compilers and on
-// tests that only compute. Without the right to do so, the priority stays.
+// RaisePriority raises the scheduling priority of this process: such tests wait for the kernel within bounds, which
+// must not depend on compilers and on tests that only compute. Without the right to do so, the priority stays.
 func RaisePriority() {
-	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, Priority)
+	threads, _ := os.ReadDir("/proc/self/task") // later ones inherit the priority
+	for _, thread := range threads {
+		if id, err := strconv.Atoi(thread.Name()); err == nil {
+			_ = unix.Setpriority(unix.PRIO_PROCESS, id, Priority)
+		}
+	}
 }
