@@ -42,14 +42,14 @@ func jobs() []job {
 		}
 	}
 	// A process needs sockets of SCTP, which other kernels may not have.
-	all = append(all, job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205|S-274|S-309|S-310|S-311)/" + anyTest})
-	all = append(all, job{"./internal/plane/ipvs", "OnTheKernel"}, job{"./test/takeover", "IPVS"},
-		job{"./internal/kernel/bpf", programTests}, job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Affinity|Decisions|Guarded"})
-	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe"} {
+	all = append(all, job{"./internal/forward", "TestSCTP|TestIdle|TestUDPManyFlows"}, job{"./internal/kernel/bpf", programTests},
+		job{"./test/takeover", "IPVS"}, job{"./internal/plane/ipvs", "OnTheKernel"},
+		job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205|S-274|S-309|S-310|S-311)/" + anyTest},
+		job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Affinity|Decisions|Guarded"})
+	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe", "follow/sockets"} {
 		all = append(all, job{"./internal/" + pkg, anyTest})
 	}
-	return append(all, job{"./internal/follow/sockets", anyTest}, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"},
-		job{"./internal/forward", "TestSCTP|TestIdle|TestUDPManyFlows"}, job{"./internal/plane/userspace", "TestSCTP"},
+	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"}, job{"./internal/plane/userspace", "TestSCTP"},
 		job{"./test/bench", "Programs"}, job{"./test/bench/balance", anyTest})
 }
 
