@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 const (
@@ -20,7 +21,10 @@ const (
 	nftFile   = "testdata/kube-proxy.nft"
 )
 
-func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+func TestMain(m *testing.M) {
+	lab.RaisePriority()
+	os.Exit(kerneltest.Main(m))
+}
 
 // The recorded messages create the rules of the readable file.
 func TestRecordedRules(t *testing.T) {
