@@ -145,7 +145,7 @@ func firstChoice(key, from string) step {
 // choose makes a client connect once to a port of manyPorts, and stores the backend.
 func (e *env) choose(key, from string, port int) (netip.AddrPort, error) {
 	to := fmt.Sprintf("172.30.0.41:%d", 1000+port)
-	client, probe, err := e.probe(from, to)
+	client, probe, err := e.resolve(from, to)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}

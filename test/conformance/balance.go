@@ -79,9 +79,18 @@ func alternately(p lab.Probe, i int) lab.Probe {
 	return p
 }
 
-// probe resolves the client and the target of a connection: "172.30.0.41:80", "172.30.0.41:53/udp", or, with a socket that does not
-// connect, "172.30.0.41:53/udp unconnected".
+// probe resolves the client and the target of the connections of a step, before which it notes how many were decided at sockets.
 func (e *env) probe(from, to string) (*lab.Host, lab.Probe, error) {
+	client, p, err := e.resolve(from, to)
+	if err == nil {
+		err = e.noteDecided()
+	}
+	return client, p, err
+}
+
+// resolve resolves the client and the target of a connection: "172.30.0.41:80", "172.30.0.41:53/udp", or, with a socket that does not
+// connect, "172.30.0.41:53/udp unconnected".
+func (e *env) resolve(from, to string) (*lab.Host, lab.Probe, error) {
 	client, err := e.host(from)
 	if err != nil {
 		return nil, lab.Probe{}, err
@@ -96,7 +105,7 @@ func (e *env) probe(from, to string) (*lab.Host, lab.Probe, error) {
 		p.From = netip.AddrPortFrom(client.Addr(target.Addr()), 0)
 	}
 	e.introduce(client, target.Addr())
-	return client, p, e.noteDecided()
+	return client, p, nil
 }
 
 func (e *env) backends(texts []string) ([]netip.AddrPort, error) {
