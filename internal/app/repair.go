@@ -26,7 +26,7 @@ type repairs struct {
 	edited, unsure bool          // an edit, or a possible one, since the last comparison
 	cost           time.Duration // CPU time of the last comparison that repairs requested
 	ended          time.Time     // end of that comparison
-	debt           time.Duration // CPU time of comparisons beyond their share, at ended
+	free           time.Time     // when comparisons have used no more than the share of repairs
 	lastEdit       time.Time     // zero: none for calmAfter
 	count          int           // edits since there were none for calmAfter
 
@@ -131,7 +131,7 @@ func (r *repairs) run(ctx context.Context) error {
 func (r *repairs) next() (why proxy.Cause, at time.Time) {
 	switch {
 	case r.edited:
-		return proxy.ForeignEdit, r.ended.Add(repairShare * max(0, r.debt-repairBurst))
+		return proxy.ForeignEdit, r.free.Add(-repairShare * repairBurst)
 	case r.unsure && !r.lastEdit.IsZero(): // an edit that is reported comes first
 		return proxy.Period, r.ended.Add(contestPause * r.cost)
 	case r.unsure:
@@ -165,19 +165,17 @@ func (r *repairs) compare(ctx context.Context, why proxy.Cause) bool {
 			if s.Began.Before(requested) {
 				continue
 			}
-			r.account(min(s.Took(), r.cpu()-before), time.Now())
+			r.cost, r.ended = min(s.Took(), r.cpu()-before), time.Now()
+			if r.free.Before(requested) {
+				r.free = requested
+			}
+			r.free = r.free.Add(repairShare * r.cost)
 			if why == proxy.Period && s.Repair() && !r.edited {
 				r.logRepair(s)
 			}
 			return true
 		}
 	}
-}
-
-// account adds the CPU time of a comparison that ended.
-func (r *repairs) account(cost time.Duration, ended time.Time) {
-	r.debt = max(0, r.debt+cost-ended.Sub(r.ended)/repairShare)
-	r.cost, r.ended = cost, ended
 }
 
 // logRepair logs the edit that a periodic comparison repaired: as it is reported, if that

@@ -156,6 +156,27 @@ func TestRepairsArePacedByTheirCost(t *testing.T) {
 	}
 }
 
+// The time without edits before a repair earns no more than the second in advance.
+func TestAnExpensiveRepairDelaysTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, loop, _ := startRepairs(t)
+		const takes = 10 * time.Second
+		loop.setComparison(takes, 0)
+		time.Sleep(minPeriod / 2)
+		began := time.Now()
+		for range 2 {
+			g.add(plane.Edit{What: "table"})
+			time.Sleep(takes)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		at := loop.times()
+		if want := repairShare * (takes - repairBurst); len(at) != 2 || at[1].Sub(began) != want {
+			t.Errorf("repairs at %v, want one at %v and one %v later", at, began, want)
+		}
+	})
+}
+
 // Time that a comparison spends waiting, for example for a lock, does not count as cost.
 func TestWaitingDoesNotCountAsCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
