@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // manyServices returns manifests of Services of type ClusterIP, with one endpoint each.
@@ -129,10 +130,8 @@ func TestRulesAreRepairedAfterALoopOfEdits(t *testing.T) {
 // separate process.
 func BenchmarkRulesDuringEdits(b *testing.B) {
 	program := b.TempDir() + "/sluice"
-	build := exec.Command("go", "build", "-trimpath", "-o", program, "../../cmd/sluice")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		b.Fatalf("%v\n%s", err, out)
+	if err := harness.Build(program, "../../cmd/sluice"); err != nil {
+		b.Fatal(err)
 	}
 	services := manifests(b, manyServices(200))
 	for _, tt := range []struct{ name, mode, hint, command, probe string }{

@@ -139,11 +139,11 @@ func affinityChanges() []scenario {
 	return []scenario{
 		{
 			covers: []int{185, 186}, summary: "each new connection renews the affinity; it expires timeoutSeconds after the last",
-			cluster: manyPorts(10, "10.180.0.1 A", "10.180.1.1 B"), // a round of connections takes seconds on a busy machine
+			cluster: manyPorts(4, "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
 				firstChoice("pod", "10.180.0.2"),
-				renew("pod", "10.180.0.2", 10*time.Second),
-				idle(10500 * time.Millisecond),
+				renew("pod", "10.180.0.2", 4*time.Second),
+				idle(4500 * time.Millisecond),
 				// IPVS remembers a client as long as it remembers its ended connections as well.
 				when(inIPVSMode).otherwise(choose("pod", "10.180.0.2", chosenAnew)),
 			},

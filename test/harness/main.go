@@ -58,8 +58,8 @@ var Program = sync.OnceValues(func() (string, error) {
 	return path, Build(path, "github.com/sluice-proxy/sluice/cmd/sluice")
 })
 
-// Build builds a program of a package, as `make build` does, whose compiled packages it uses. The priority of tests is
-// for what they measure: a build runs with the normal one.
+// Build builds the program of a package, as `make build` does, whose compiled packages it uses. A raised priority is for
+// what tests measure, and a build runs without it.
 func Build(path, pkg string) error {
 	build := exec.Command("nice", "-n", strconv.Itoa(-lab.Priority), "go", "build", "-trimpath", "-o", path, pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 func TestRelay(t *testing.T) {
@@ -189,10 +190,8 @@ func kernel(t *testing.T) string {
 func program(t *testing.T) string {
 	t.Helper()
 	path := t.TempDir() + "/uml"
-	cmd := exec.Command("go", "build", "-trimpath", "-o", path, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := harness.Build(path, "."); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
