@@ -20,11 +20,21 @@ end_if_complete() {
 	exit 0
 }
 
+# share DIR makes DIR a link to the folder of these versions that all checkouts of
+# this user share, unless DIR is a folder already.
+share() {
+	if [[ -d $1 && ! -L $1 ]]; then return; fi
+	local shared
+	shared=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/$(basename "$1")-$(sha256sum <<<"${wanted:?}" | cut -c 1-12)
+	mkdir -p "$shared" "$(dirname "$1")"
+	ln -sfn "$shared" "$1"
+}
+
 # begin DIR ends the script if DIR is complete. Else it locks DIR and makes tmp,
 # a folder in it: what is put into tmp/bin is for install_all.
 begin() {
-	mkdir -p "$1"
-	dir=$(cd "$1" && pwd)
+	share "$1"
+	dir=$(cd "$1" && pwd -P)
 	end_if_complete
 
 	# One run at a time: a second one waits here, then finds the work done. Under

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install what a make target needs and this machine lacks.
 #
-# usage: hack/setup.sh build|demo|test
+# usage: hack/setup.sh build|demo|test|kernel|rest
 #
 # As root on Debian or Ubuntu everything missing is installed with apt-get;
 # elsewhere it is named, with the way to get it, and the script fails. Go itself
@@ -60,8 +60,12 @@ need_for_test() {
 	have dbus-daemon || need dbus-daemon dbus
 	have conntrack || need conntrack conntrack
 	have shellcheck || need shellcheck shellcheck
-	have systemd-analyze || need systemd-analyze systemd
 	compiles || need "gcc with libc headers" gcc libc6-dev
+}
+
+# need_for_rest is for make test-rest, besides need_for_test.
+need_for_rest() {
+	have systemd-analyze || need systemd-analyze systemd
 	have musl-gcc || need musl-gcc musl-tools
 	need_for_windows
 	need_for_kernel
@@ -78,6 +82,7 @@ need_for_windows() {
 # need_for_kernel is for hack/test-kernel.sh.
 need_for_kernel() {
 	local name
+	compiles || need "gcc with libc headers" gcc libc6-dev
 	for name in make flex bison bc perl; do
 		have "$name" || need "$name" "$name"
 	done
@@ -185,9 +190,9 @@ install_go() {
 
 level=${1:-}
 case $level in
-build | demo | test) ;;
+build | demo | test | kernel | rest) ;;
 *)
-	echo "usage: $0 build|demo|test" >&2
+	echo "usage: $0 build|demo|test|kernel|rest" >&2
 	exit 2
 	;;
 esac
@@ -197,7 +202,11 @@ cd "$root"
 PATH=$root/.cache/go/bin:$PATH
 names=() packages=()
 need_for_build
-if [[ $level == test ]]; then need_for_test; fi
+case $level in
+test) need_for_test ;;
+kernel) need_for_kernel ;;
+rest) need_for_test && need_for_rest ;;
+esac
 install_missing
 good_go || install_go
 good_go || die "Go $(go env GOVERSION 2>/dev/null) cannot build this module: $(go list -m 2>&1 | tail -n 1)"

@@ -2,6 +2,7 @@ package kerneltest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -37,13 +38,25 @@ func failIfComplete(t testing.TB, feature string) {
 // ipvs is the name of IPVS among the families of generic netlink.
 const ipvs = "IPVS"
 
+// HasIPVS reports whether the kernel has IPVS or can load it.
+func HasIPVS() (bool, error) {
+	_, err := netlink.GenlFamilyGet(ipvs)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find IPVS: %w", err)
+	}
+	return true, nil
+}
+
 // NeedIPVS calls Lacks if the kernel has no IPVS and cannot load it.
 func NeedIPVS(t testing.TB) {
 	t.Helper()
-	if _, err := netlink.GenlFamilyGet(ipvs); errors.Is(err, unix.ENOENT) {
+	if has, err := HasIPVS(); err != nil {
+		t.Fatal(err)
+	} else if !has {
 		Lacks(t, ipvs)
-	} else if err != nil {
-		t.Fatalf("find IPVS: %v", err)
 	}
 }
 

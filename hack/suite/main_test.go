@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// run feeds a summary one step of output and returns all it printed.
-func run(output string, ended error) (*summary, string) {
+// read reads the output of one step and returns everything printed.
+func read(output string, ended error) (*summary, string) {
 	var out bytes.Buffer
 	s := newSummary(&out)
-	s.begin("unit")
+	r := newResults("unit", s)
 	for line := range strings.Lines(output) {
-		s.line(line)
+		r.line(line)
 	}
-	s.end(ended)
+	r.end(ended)
 	s.print()
 	return s, out.String()
 }
@@ -35,7 +35,7 @@ func TestSummary(t *testing.T) {
 			name:   "a step without tests counts by its exit status",
 			output: "all is well\n",
 			last:   "sluice: 1 passed, 0 failed, 0 skipped",
-			says:   []string{"all is well\n"},
+			says:   []string{"unit: all is well\n"},
 		},
 		{
 			name:   "a step that fails",
@@ -56,7 +56,7 @@ func TestSummary(t *testing.T) {
 `,
 			ended: errExit,
 			last:  "sluice: 1 passed, 1 failed, 0 skipped",
-			says:  []string{"bad_test.go:7: got 1, want 2\n", "fail p (1 passed, 1 failed, 0 skipped) 0.3s\n", "failed:\n  p TestBad\n"},
+			says:  []string{"bad_test.go:7: got 1, want 2\n", "fail p (1 passed, 1 failed, 0 skipped) 0.3s\n", "   0.3 unit: p (1 passed, 1 failed, 0 skipped)\n", "failed:\n  p TestBad\n"},
 			not:   []string{"chatter", "=== RUN"},
 		},
 		{
@@ -130,7 +130,7 @@ func TestSummary(t *testing.T) {
 {"Action":"pass","Package":"p","Test":"TestFast","Elapsed":0.5}
 `,
 			last: "sluice: 3 passed, 0 failed, 0 skipped",
-			says: []string{"slowest:\n     2.5s p TestSlower\n     1.5s p TestSlow\n"},
+			says: []string{"seconds of the slowest tests:\n     2.5 p TestSlower\n     1.5 p TestSlow\n"},
 			not:  []string{"TestFast"},
 		},
 		{
@@ -148,12 +148,12 @@ func TestSummary(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, out := run(tt.output, tt.ended)
+			s, out := read(tt.output, tt.ended)
 			if !strings.HasSuffix(out, "\n"+tt.last+"\n") {
 				t.Errorf("does not end with %q:\n%s", tt.last, out)
 			}
-			if (s.failed > 0) != (tt.ended != nil) {
-				t.Errorf("%d failed, the command ended with %v", s.failed, tt.ended)
+			if (s.Failed > 0) != (tt.ended != nil) {
+				t.Errorf("%d failed, the command ended with %v", s.Failed, tt.ended)
 			}
 			for _, want := range tt.says {
 				if !strings.Contains(out, want) {
@@ -166,35 +166,5 @@ func TestSummary(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestSteps(t *testing.T) {
-	var out bytes.Buffer
-	sum := newSummary(&out)
-	steps, err := parse([]string{"good: echo fine", "bad: echo wrong >&2; exit 3", "after: true"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range steps {
-		if err := s.run(sum); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if sum.passed != 2 || sum.failed != 1 {
-		t.Errorf("%d passed, %d failed; want 2 and 1", sum.passed, sum.failed)
-	}
-	for _, want := range []string{"fine\n", "wrong\n", "FAIL bad: exit status 3\n"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("does not say %q:\n%s", want, &out)
-		}
-	}
-}
-
-func TestParseRefuses(t *testing.T) {
-	for _, args := range [][]string{nil, {"no colon"}, {": nameless"}, {"empty: "}} {
-		if steps, err := parse(args); err == nil {
-			t.Errorf("parse(%q) = %v, want an error", args, steps)
-		}
 	}
 }

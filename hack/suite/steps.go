@@ -1,0 +1,178 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// step is a command that builds, checks or tests something.
+type step struct {
+	name    string
+	about   string
+	command string   // of a shell; packages are appended
+	after   []string // steps that must have succeeded
+	alone   bool     // no other step runs at the same time, as it measures how long others wait
+
+	// packages are patterns of go list, "-" before those to leave out. The command gets the packages, those first
+	// that took longest the last time.
+	packages []string
+}
+
+// machine is what the steps of a run depend on.
+type machine struct {
+	ipvs bool // whether the kernel has IPVS
+}
+
+// stepsOf returns the steps of a run.
+func stepsOf(args []string, m machine) ([]step, error) {
+	switch strings.Join(args, " ") {
+	case "test":
+		return testSteps(), nil
+	case "test-rest":
+		return restSteps(), nil
+	case "check":
+		return checkSteps(), nil
+	}
+	if len(args) == 2 && args[0] == "plane" {
+		return planeSteps(args[1], m)
+	}
+	return nil, fmt.Errorf("want test, test-rest, check or plane PLANE, got %q", args)
+}
+
+// goTest returns the command that tests packages. Symbols for a debugger are left out, which links faster, and lint
+// has vetted the packages. Tests wait more than they compute, so that twice as many run at a time as there are
+// processors.
+func goTest(flags ...string) string {
+	atOnce := 2 * runtime.NumCPU()
+	return fmt.Sprintf("go test -json -vet=off -trimpath -ldflags='-s -w' -count=1 -timeout=60m -p %d -parallel %d %s",
+		atOnce, atOnce, strings.Join(flags, " "))
+}
+
+// Steps that several runs have.
+func sluice() step {
+	return step{name: "sluice", about: "bin/sluice", command: "make build"}
+}
+
+func linter() step {
+	return step{name: "linter", about: "golangci-lint, minutes the first time", command: "make linter"}
+}
+
+func assets() step {
+	return step{name: "assets", about: "etcd, kube-apiserver and kube-proxy, minutes the first time", command: "make test-assets"}
+}
+
+func kernel() step {
+	return step{name: "kernel", about: "Linux 6.1 as a program, minutes the first time", command: "make test-kernel"}
+}
+
+// testSteps prove the program on this machine's kernel.
+func testSteps() []step {
+	return []step{
+		sluice(),
+		assets(),
+		{
+			name: "planes", about: "every scenario in every plane of this kernel, with real packets", after: []string{"sluice"},
+			command: goTest(), packages: []string{"./test/conformance", "./test/lab", "./test/rules", "./test/demo"},
+		},
+		{
+			name: "cluster", about: "a real API server, the take-over from kube-proxy, endurance", after: []string{"sluice", "assets"},
+			command: goTest(), packages: []string{"./test/apiserver", "./test/takeover", "./test/endurance"},
+		},
+		{
+			name: "unit", about: "all packages of the program, with the race detector", after: []string{"sluice"},
+			command: goTest("-race"), packages: []string{"./cmd/...", "./internal/...", "./hack/..."},
+		},
+		linter(),
+		{name: "lint", about: "house style, formatting, modules, shell scripts", after: []string{"linter"}, command: "make lint"},
+		{name: "windows", about: "sluice for Windows", command: "make bin/sluice-windows-amd64.exe"},
+		{name: "examples", about: "a plan of every example", after: []string{"sluice"}, command: "bin/sluice plan -f examples >/dev/null"},
+	}
+}
+
+// restSteps prove what testSteps leave out.
+func restSteps() []step {
+	return []step{
+		sluice(),
+		kernel(),
+		assets(),
+		{name: "tools", about: "kubectl, helm, prometheus and coredns, minutes the first time", command: "make test-tools"},
+		{
+			name: "linux-6.1", about: "mode ipvs, and what a kernel can change, on Linux 6.1", after: []string{"kernel", "assets"},
+			command: "go run ./test/uml",
+		},
+		{
+			name: "deployments", about: "manifests, chart, image, unit files, resolvers, benchmarks, Windows by Wine", after: []string{"sluice", "assets", "tools", "kernel"},
+			command: goTest(), packages: []string{
+				"./test/...", "-./test/conformance", "-./test/lab", "-./test/rules", "-./test/demo",
+				"-./test/apiserver", "-./test/takeover", "-./test/endurance", "-./test/hostile",
+			},
+		},
+		{
+			name: "seeds", about: "every seed of the model tests, with the race detector",
+			command: "SEEDS=all " + goTest("-race", "-run 'Model|Random|Seed'"), packages: []string{"./internal/..."},
+		},
+		{
+			name: "race", about: "conformance in this process, with the race detector", after: []string{"sluice"},
+			command: goTest("-race"), packages: []string{"./test/conformance"},
+		},
+		{name: "systems", about: "the other five systems built, and three of them vetted", command: "make build-all vet-systems"},
+		{name: "hostile", about: "attacks on every plane", after: []string{"sluice"}, alone: true, command: "FULL=1 " + goTest(), packages: []string{"./test/hostile"}},
+	}
+}
+
+// checkSteps are for the working day: go test has the results of packages that have not changed.
+func checkSteps() []step {
+	return []step{
+		sluice(),
+		{
+			name: "unit", about: "the packages of the program that a change touches", after: []string{"sluice"},
+			command: strings.Replace(goTest(), " -count=1", "", 1), packages: []string{"./cmd/...", "./internal/...", "./hack/..."},
+		},
+		{
+			name: "nftables", about: "the scenarios of mode nftables in IPv4, with real packets", after: []string{"sluice"},
+			command: goTest("-run '^TestConformance$/^nftables$/./^(IPv4|dual-stack)$'"), packages: []string{"./test/conformance"},
+		},
+		linter(),
+		{name: "lint", about: "house style and formatting of changed packages", after: []string{"linter"}, command: "make lint-changed"},
+	}
+}
+
+// scenarios are the planes of this system, with the pattern of their names in conformance.
+func scenarios() map[string]string {
+	return map[string]string{
+		"nftables": "nftables", "iptables": "iptables-.*", "ebpf": "ebpf", "ipvs": "ipvs", "userspace": "userspace",
+	}
+}
+
+// planeSteps are the tests of one plane: its package with the model test, and conformance. A plane that this kernel
+// lacks is tested on Linux 6.1, and mode kernelspace of Windows by Wine.
+func planeSteps(name string, m machine) ([]step, error) {
+	pattern, known := scenarios()[name]
+	own := step{
+		name: name, about: "package and model test, with the race detector", after: []string{"sluice"},
+		command: goTest("-race"), packages: []string{"./internal/plane/" + name + "/..."},
+	}
+	switch {
+	case name == "kernelspace":
+		own.packages = append(own.packages, "./internal/kernel/hns/...")
+		return []step{sluice(), own, {
+			name: "wine", about: "the program for Windows, by Wine", after: []string{"sluice"},
+			command: goTest(), packages: []string{"./test/wine"},
+		}}, nil
+	case !known:
+		planes := append(slices.Sorted(maps.Keys(scenarios())), "kernelspace")
+		return nil, fmt.Errorf("no plane %q, want PLANE=%s", name, strings.Join(planes, ", "))
+	case name == "ipvs" && !m.ipvs:
+		return []step{sluice(), kernel(), own, {
+			name: "linux-6.1", about: "tests on IPVS and every scenario, on Linux 6.1", after: []string{"kernel"},
+			command: "go run ./test/uml -plane ipvs",
+		}}, nil
+	}
+	return []step{sluice(), own, {
+		name: "conformance", about: "every scenario, with real packets", after: []string{"sluice"},
+		command: goTest("-run '^TestConformance$/^" + pattern + "$'"), packages: []string{"./test/conformance"},
+	}}, nil
+}
