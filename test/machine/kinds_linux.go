@@ -1,0 +1,15 @@
+package machine
+
+import (
+	"os/exec"
+
+	"golang.org/x/sys/unix"
+)
+
+// kinds returns all kinds of work.
+func kinds() []kind {
+	return append([]kind{
+		{"fork and exec", spawnReference, func() error { return exec.Command("true").Run() }},
+		{"network namespace", namespaceReference, func() error { return unix.Unshare(unix.CLONE_NEWNET) }},
+	}, everywhere()...)
+}
