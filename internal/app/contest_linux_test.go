@@ -129,8 +129,8 @@ func TestRulesAreRepairedAfterALoopOfEdits(t *testing.T) {
 // another program flushes them with a pause, and the CPU time of the daemon, which is a
 // separate process.
 func BenchmarkRulesDuringEdits(b *testing.B) {
-	program := b.TempDir() + "/sluice"
-	if err := harness.Build(program, "../../cmd/sluice"); err != nil {
+	program, err := harness.ProgramIn(b.TempDir())
+	if err != nil {
 		b.Fatal(err)
 	}
 	services := manifests(b, manyServices(200))

@@ -47,16 +47,35 @@ func Eventually(t lab.T, limit time.Duration, try func() error) {
 	t.Fatalf("after %v: %v", limit, err)
 }
 
-// Program returns the path of Sluice, which the first call builds. It is in /run, which is
-// removed with this process.
+// Program returns the path of Sluice: SLUICE in the environment, or else a program that the first call builds. That one is in
+// /run, which is removed with this process.
 var Program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("/run", "program-")
 	if err != nil {
 		return "", err
 	}
+	return ProgramIn(dir)
+})
+
+// ProgramIn is Program for tests without a /run of their own: it builds in dir, at each call.
+func ProgramIn(dir string) (string, error) {
+	if path := os.Getenv("SLUICE"); path != "" {
+		return path, runs(path)
+	}
 	path := filepath.Join(dir, "sluice")
 	return path, Build(path, "github.com/sluice-proxy/sluice/cmd/sluice")
-})
+}
+
+// runs returns an error unless path is absolute and is a program that prints its version.
+func runs(path string) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("SLUICE=%s: want an absolute path", path)
+	}
+	if out, err := exec.Command(path, "--version").CombinedOutput(); err != nil {
+		return fmt.Errorf("SLUICE=%s: run it with --version: %w\n%s", path, err, out)
+	}
+	return nil
+}
 
 // Build builds the program of a package, as `make build` does, whose compiled packages it uses. A raised priority is for
 // what tests measure, and a build runs without it.

@@ -21,15 +21,19 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/text/texttest"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // BenchmarkMemory starts the program in a network namespace, with an API server that has n
 // Services of three endpoints, and prints its memory: at the peak, some seconds later, and
-// the live heap then. The environment variable PROGRAM selects another program to measure.
+// the live heap then. The environment variable SLUICE selects another program to measure.
 // With PLACES=1 it also prints which places in the code allocated the live heap; the
 // program takes a little more memory then.
 func BenchmarkMemory(b *testing.B) {
-	path := program(b)
+	path, err := harness.ProgramIn(b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
 	var rows []memory
 	for _, n := range []int{0, 1000, 10_000, 50_000, 100_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -68,21 +72,6 @@ func memoryTable(rows []memory) string {
 			m.services, m.loaded.Seconds(), m.cpu.Seconds(), m.peak, m.rss, m.file, m.live, peak, live, m.idle)
 	}
 	return w.String()
-}
-
-// program returns the program to measure.
-func program(b *testing.B) string {
-	b.Helper()
-	if path := os.Getenv("PROGRAM"); path != "" {
-		return path
-	}
-	path := filepath.Join(b.TempDir(), "sluice")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/sluice-proxy/sluice/cmd/sluice")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		b.Fatalf("build the program: %v\n%s", err, out)
-	}
-	return path
 }
 
 // idleTime is the time without changes before each measurement.
