@@ -70,7 +70,7 @@ func request() {
 }
 
 func send(network, to, text string) (string, error) {
-	const timeout = 5 * time.Second
+	const timeout = 30 * time.Second
 	c, err := net.DialTimeout(network, to, timeout)
 	if err != nil {
 		return "", err

@@ -18,7 +18,7 @@ import (
 func (b *bench) from(source string, to netip.AddrPort) (*net.TCPConn, error) {
 	var c net.Conn
 	err := netns.Do(b.ns, func() (err error) {
-		d := net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
+		d := net.Dialer{Timeout: 30 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
 		c, err = d.DialContext(b.Context(), "tcp", to.String())
 		return err
 	})

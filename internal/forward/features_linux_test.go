@@ -160,7 +160,7 @@ func TestRetire(t *testing.T) {
 			}
 			defer func() { _ = c.Close() }()
 			ask := func() error {
-				_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+				_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 				if _, err := c.Write([]byte("x")); err != nil {
 					return err
 				}

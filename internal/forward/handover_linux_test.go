@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // successor is an Engine that has adopted what another one handed over.
@@ -219,7 +220,7 @@ func TestAnUnansweredConnectionOutlivesTheEngine(t *testing.T) {
 
 // Connections to a backend that has left, and those of a closed listener, end when they would have ended.
 func TestDrainingConnectionsOutliveTheEngine(t *testing.T) {
-	const drain = 1500 * time.Millisecond
+	drain := machine.Scale(1500 * time.Millisecond)
 	for _, name := range []string{"backend left before", "backend left with the handover", "closed listener"} {
 		t.Run(name, func(t *testing.T) {
 			run(t, Options{NetNS: kerneltest.Namespace(t), Drain: drain}, newSystem, func(b *bench) {
@@ -254,7 +255,7 @@ func TestDrainingConnectionsOutliveTheEngine(t *testing.T) {
 // A UDP flow keeps its backend and the address from which that knows it. A reply that arrives meanwhile is not
 // lost, and an idle flow ends.
 func TestFlowsOutliveTheEngine(t *testing.T) {
-	const timeout = time.Second
+	timeout := machine.Scale(time.Second)
 	for _, family := range []string{"127.0.0.1:0", "[::1]:0"} {
 		ns := kerneltest.Namespace(t)
 		var backend *net.UDPConn
@@ -320,7 +321,7 @@ func TestDescriptors(t *testing.T) {
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Error("the connection is still open")
 		}
-		if _, err := b.try(l.Addr(), time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := b.try(l.Addr(), 30*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("a client gets %v", err)
 		}
 		if _, err := b.engine.Listen(Spec{Protocol: TCP, Addr: loopback, Balancer: NewBalancer(&Target{})}); !errors.Is(err, errEnded) {

@@ -174,7 +174,7 @@ func (b *bench) try(to netip.AddrPort, timeout time.Duration) (*net.TCPConn, err
 // dial connects a client, with a deadline.
 func (b *bench) dial(to netip.AddrPort) *net.TCPConn {
 	b.Helper()
-	const timeout = 10 * time.Second
+	const timeout = 30 * time.Second
 	c, err := b.try(to, timeout)
 	if err != nil {
 		b.Fatal(err)
@@ -189,7 +189,7 @@ func (b *bench) dial(to netip.AddrPort) *net.TCPConn {
 // outcome connects a client, which sends a byte and receives one. It returns the first error.
 func (b *bench) outcome(to netip.AddrPort) (*net.TCPConn, error) {
 	b.Helper()
-	const timeout = 10 * time.Second
+	const timeout = 30 * time.Second
 	c, err := b.try(to, timeout)
 	if err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (b *bench) outcome(to netip.AddrPort) (*net.TCPConn, error) {
 // eventually waits until a condition holds.
 func (b *bench) eventually(what string, condition func() bool) {
 	b.Helper()
-	const limit, pause = 5 * time.Second, time.Millisecond
+	const limit, pause = 30 * time.Second, time.Millisecond
 	for end := time.Now().Add(limit); !condition(); time.Sleep(pause) {
 		if time.Now().After(end) {
 			b.Fatalf("after %v: not %s", limit, what)

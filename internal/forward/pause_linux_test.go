@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // The pause of a handover, from the request to the first answer by the next Engine, waits for no timeout, also with
@@ -24,8 +25,8 @@ func TestPauseOfHandover(t *testing.T) {
 					clients[i] = b.dial(l.Addr())
 					echoed(t, clients[i], "before")
 				}
-				const limit = 10 * time.Second // other tests share the machine
-				last := clients[count-1]       // its deadline is the latest
+				limit := machine.Scale(10 * time.Second)
+				last := clients[count-1] // its deadline is the latest
 				s := Spec{Protocol: TCP, Addr: l.Addr(), Balancer: NewBalancer(target)}
 				began := time.Now()
 				next := b.handOver(o, s, func() { _, _ = last.Write([]byte("!")) })

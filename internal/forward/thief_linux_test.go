@@ -30,7 +30,7 @@ func TestPortsOfFlowsAreNotShared(t *testing.T) {
 			if _, err := c.Write([]byte("question")); err != nil {
 				t.Fatal(err)
 			}
-			_ = backend.SetReadDeadline(time.Now().Add(2 * time.Second))
+			_ = backend.SetReadDeadline(time.Now().Add(30 * time.Second))
 			_, flow, err := backend.ReadFromUDPAddrPort(make([]byte, 100))
 			if err != nil {
 				t.Fatal(err)

@@ -25,7 +25,7 @@ func TestUDPTransparent(t *testing.T) {
 	r := epollUDP(t, ns, Options{}, Spec{Addr: loopback, Balancer: NewBalancer(target)})
 	c := bound(t, ns, "127.0.0.77", r.at)
 	_, _ = c.Write([]byte("x"))
-	_ = backend.SetDeadline(time.Now().Add(2 * time.Second))
+	_ = backend.SetDeadline(time.Now().Add(30 * time.Second))
 	_, seen, err := backend.ReadFromUDPAddrPort(make([]byte, 9))
 	if err != nil || seen.Addr().Unmap().String() != "127.0.0.77" {
 		t.Fatalf("the backend sees %v, want the address of the client: %v", seen, err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // Each client stays on its backend; clients are spread. Datagrams of any size pass.
@@ -78,7 +79,7 @@ func TestUDPReplySource(t *testing.T) {
 						t.Fatal(err)
 					}
 					buffer := make([]byte, 9)
-					_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
+					_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 					_, from, err := c.ReadFromUDPAddrPort(buffer)
 					if netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != at {
 						t.Errorf("the reply comes from %v, want %v: %v", from, at, err)
@@ -98,7 +99,7 @@ func TestUDPTimeout(t *testing.T) {
 		ns := kerneltest.Namespace(t)
 		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
-		const timeout = 300 * time.Millisecond
+		timeout := machine.Scale(300 * time.Millisecond)
 		r := start(t, ns, Options{UDPTimeout: timeout}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		last := time.Now()
@@ -227,7 +228,7 @@ func TestUDPBackendLeaves(t *testing.T) {
 		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
-		r := start(t, ns, Options{UDPTimeout: time.Second}, Spec{Addr: loopback, Balancer: balancer})
+		r := start(t, ns, Options{UDPTimeout: machine.Scale(time.Second)}, Spec{Addr: loopback, Balancer: balancer})
 		used, unused := dialUDP(t, ns, r.at), dialUDP(t, ns, r.at)
 		want(t, used, "x", "a:x")
 		want(t, unused, "x", "a:x")

@@ -124,7 +124,7 @@ func ask(c *net.UDPConn, question string) (string, error) {
 
 func answer(c *net.UDPConn) (string, error) {
 	buffer := make([]byte, datagram.MaxSize)
-	if err := c.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		return "", err
 	}
 	n, err := c.Read(buffer)
@@ -142,7 +142,7 @@ func want(t testing.TB, c *net.UDPConn, question, want string) {
 // eventually waits until a counter has a value.
 func eventually(t testing.TB, what string, want int64, get func() int64) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for get() != want {
 		if time.Now().After(deadline) {
 			t.Errorf("%s: %d, want %d", what, get(), want)

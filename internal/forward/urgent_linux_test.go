@@ -35,7 +35,7 @@ func TestUrgentData(t *testing.T) {
 			b := &bench{T: t, ns: e.options.NetNS, engine: e}
 			got := make(chan int, 1)
 			l, _ := b.front(one(b.backend(func(c *net.TCPConn) {
-				_ = c.SetReadDeadline(time.Now().Add(3 * time.Second))
+				_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 				n, _ := io.ReadFull(c, make([]byte, test.before+behind))
 				got <- n
 				_ = c.Close()

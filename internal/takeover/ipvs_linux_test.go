@@ -86,7 +86,7 @@ func addServers(t *testing.T, netns int) {
 func talk(t *testing.T, netns int, to string) (conn *net.TCPConn, say func()) {
 	t.Helper()
 	kerneltest.Do(t, netns, func() error {
-		c, err := net.DialTimeout("tcp", to, 2*time.Second)
+		c, err := net.DialTimeout("tcp", to, 30*time.Second)
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func talk(t *testing.T, netns int, to string) (conn *net.TCPConn, say func()) {
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn, func() {
 		t.Helper()
-		_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 		if _, err := conn.Write([]byte("hello")); err != nil {
 			t.Fatalf("%s: %v", to, err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // testProgram runs Sluice as a process on node A, with a kubeconfig file.
@@ -35,7 +36,7 @@ func testProgram(w *testEnv) {
 	if err := wait(); err != nil {
 		w.Errorf("after SIGTERM: %v\n%s", err, log.String())
 	}
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > machine.Scale(time.Second) {
 		w.Errorf("stopping took %v", took)
 	}
 	w.waitReached(w.client, targets(svc, 80), w.pods[0])

@@ -22,6 +22,7 @@ import (
 	dockerfile "github.com/sluice-proxy/sluice/test/deploy/image"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // capabilities are those that the manifests may name.
@@ -285,14 +286,14 @@ func (c confinement) start(t testing.TB, host *lab.Host) *process {
 	return p
 }
 
-// stopTimeout is how long a program may take to stop after SIGTERM.
+// stopTimeout is how long a program may take to stop after SIGTERM, on a fast machine.
 const stopTimeout = 5 * time.Second
 
 // stop sends SIGTERM and waits. Like kubelet it kills the program after stopTimeout: the first
 // process of a PID namespace ignores signals until it installs a handler.
 func (p *process) stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has already ended
-	kill := time.AfterFunc(stopTimeout, func() { _ = p.cmd.Process.Kill() })
+	kill := time.AfterFunc(machine.Scale(stopTimeout), func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()
 	return p.wait()
 }
@@ -314,16 +315,5 @@ const timeout = 30 * time.Second
 // eventually calls try until it returns no error.
 func eventually(t testing.TB, try func() error) {
 	t.Helper()
-	eventuallyWithin(t, timeout, try)
-}
-
-func eventuallyWithin(t testing.TB, timeout time.Duration, try func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("still after %v: %v", timeout, err)
+	harness.Eventually(t, timeout, try)
 }

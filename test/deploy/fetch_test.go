@@ -16,7 +16,7 @@ import (
 
 // fetch gets a page from a server on a host, connecting from that host.
 func fetch(from *lab.Host, at netip.AddrPort, path string) ([]byte, error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 			err = from.Do(func() error {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -152,7 +153,7 @@ func testEachRight(t *testing.T, c *cluster, root string) {
 				d.createConflict(t)
 				limit += eventDelay
 			}
-			eventuallyWithin(t, limit, func() error { return right.checkReported(p) })
+			harness.Eventually(t, limit, func() error { return right.checkReported(p) })
 			must(t, p.stop())
 		})
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // timeout bounds the wait for an expected event; pace is the interval of test connections.
@@ -173,7 +174,7 @@ func (w *testEnv) waitAnsweredBy(from *lab.Host, to netip.AddrPort, pods ...int)
 	w.eventually(func() error {
 		var seen []int
 		for range 60 {
-			r := from.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: 900 * time.Millisecond})
+			r := from.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: machine.Scale(900 * time.Millisecond)})
 			i := slices.IndexFunc(w.pods[:], func(h *lab.Host) bool { return r.Backend.Addr() == h.Addr(to.Addr()) })
 			if r.Outcome != lab.Answered || !slices.Contains(pods, i) {
 				return fmt.Errorf("%s: %s, want one of the pods %v", to, r, pods)
@@ -197,7 +198,7 @@ func (w *testEnv) rules() string {
 
 // get reads a page from a server on node A.
 func (w *testEnv) get(address, path string) (code int, body string, err error) {
-	code, text, err := harness.Get(w.lab.NodeA, 5*time.Second, "http://"+address+path)
+	code, text, err := harness.Get(w.lab.NodeA, machine.Scale(5*time.Second), "http://"+address+path)
 	return code, string(text), err
 }
 

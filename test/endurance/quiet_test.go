@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // quiet is how long nothing changes.
@@ -25,8 +27,8 @@ func TestAQuietNodeLogsNothing(t *testing.T) {
 	d.waitForLog("Serving server=healthz")
 	d.waitForLog("Serving server=metrics") // one of the last lines of a start
 	before := d.log.String()
-	used := quiet
-	for i := 0; i < 3 && used > quiet/200; i++ { // other tests may evict caches and slow this one down
+	used, most := quiet, machine.Scale(quiet/200)
+	for i := 0; i < 3 && used > most; i++ { // other tests may evict caches and slow this one down
 		began := d.cpu()
 		time.Sleep(quiet)
 		used = d.cpu() - began
@@ -35,8 +37,8 @@ func TestAQuietNodeLogsNothing(t *testing.T) {
 	if added := strings.TrimPrefix(d.log.String(), before); added != "" {
 		w.Errorf("logged without a change:\n%s", added)
 	}
-	if used > quiet/200 {
-		w.Errorf("it used %v of CPU in %v", used, quiet)
+	if used > most {
+		w.Errorf("it used %v of CPU in %v, want at most %v", used, quiet, most)
 	}
 }
 

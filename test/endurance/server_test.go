@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/test/apiserver"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // longOutage is how many failed connections to the API server make the pauses between them
@@ -215,7 +216,7 @@ func testFirstList(s *apiEnv) {
 	// Without the capability Sluice exits.
 	began := time.Now()
 	out, status := s.runSluiceWith(launch{restriction: noNetAdmin}, s.args...)
-	if status == 0 || !strings.Contains(out, "CAP_NET_ADMIN") || time.Since(began) > 5*time.Second {
+	if status == 0 || !strings.Contains(out, "CAP_NET_ADMIN") || time.Since(began) > machine.Scale(5*time.Second) {
 		s.Errorf("without CAP_NET_ADMIN it exits after %v with %d; its output:\n%s", time.Since(began), status, out)
 	}
 }
@@ -245,13 +246,13 @@ func (s *apiEnv) waitIdle() {
 }
 
 // checkWithin does something, waits until connections on a way succeed, and verifies that this
-// took at most the given time.
+// took at most the given time, on a fast machine.
 func (s *apiEnv) checkWithin(most time.Duration, event string, do func(), way lab.Way) {
 	s.Helper()
 	do()
 	began := time.Now()
 	s.waitServed(way, true)
-	took := time.Since(began)
+	took, most := time.Since(began), machine.Scale(most)
 	s.Logf("connections work %v after %s", took, event)
 	if took > most {
 		s.Errorf("connections work %v after %s, want at most %v", took, event, most)

@@ -56,8 +56,8 @@ func TestReloadsInModeUserspaceKeepConnections(t *testing.T) {
 	w.checkDiff()
 
 	// An endpoint leaves. A reload does not make its connections end later or earlier.
-	w.write("web.json", web(0))
 	begin := time.Now()
+	w.write("web.json", web(0))
 	w.waitAnsweredBy(w.client, netip.AddrPortFrom(netip.MustParseAddr(webIP4), 80), 0)
 	traffic = w.startTraffic()
 	reload(11)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // Main runs the tests of a package in new namespaces and exits, like lab.Main. With -short it
@@ -35,10 +36,11 @@ func Main(m *testing.M, checks ...func() error) {
 	lab.Main(m)
 }
 
-// Eventually calls try until it returns no error, and fails the test after limit.
+// Eventually calls try until it returns no error, and fails the test after limit, which suits a fast machine.
 func Eventually(t lab.T, limit time.Duration, try func() error) {
 	t.Helper()
 	var err error
+	limit = machine.Scale(limit)
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if err = try(); err == nil {
 			return

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // roleVar is an environment variable that makes the test binary act as an unprivileged local
@@ -58,7 +60,7 @@ func controlSocket() []attack {
 		})
 	}
 	return append(rows, attack{
-		name: "local users flood the control socket", alone: true, duration: 4 * time.Second, limits: limits{cpu: 1},
+		name: "local users flood the control socket", alone: true, duration: 3 * time.Second, limits: limits{cpu: 1},
 		during: func(ctx context.Context, s *attackTest) error {
 			for _, role := range []string{roleFlood, roleFlood, roleHold} {
 				defer s.startLocalUser(role)()
@@ -119,13 +121,13 @@ func checkStatus(ctx context.Context, s *attackTest) error {
 }
 
 // checkSingleDaemon verifies that neither a second daemon nor a cleanup runs while the daemon
-// is running. Both may wait until it ends.
+// is running. Both may wait until it ends: without a daemon they need a fraction of this time.
 func checkSingleDaemon(s *attackTest) {
 	s.Helper()
 	var both sync.WaitGroup
 	for _, args := range [][]string{append(slices.Clip(s.args), "--cleanup"), s.args} {
 		both.Go(func() {
-			if out, code := s.runSluiceWithin(commandTimeout/2, args...); code == 0 || strings.Contains(out, "msg=Synced") {
+			if out, code := s.runSluiceWithin(machine.Scale(1500*time.Millisecond), args...); code == 0 || strings.Contains(out, "msg=Synced") {
 				s.Errorf("sluice %s runs beside the daemon: exit code %d: %s", args[len(args)-1], code, abridged(out))
 			}
 		})

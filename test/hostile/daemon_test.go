@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/test/harness"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // daemon is a Sluice process on node A.
@@ -50,9 +51,9 @@ func (s *attackTest) launch(args ...string) {
 // stop ends the daemon with a signal.
 func (d *daemon) stop(signal syscall.Signal) {
 	d.s.Helper()
-	if _, err := d.Stop(signal, changeTimeout); err != nil {
+	if _, err := d.Stop(signal, changeTimeout()); err != nil {
 		d.s.Error(err)
-		_, err := d.Stop(syscall.SIGKILL, changeTimeout)
+		_, err := d.Stop(syscall.SIGKILL, changeTimeout())
 		d.s.must(err)
 	}
 }
@@ -66,12 +67,12 @@ func (d *daemon) checkAlive() {
 }
 
 // commandTimeout bounds a sluice command.
-const commandTimeout = 5 * time.Second
+func commandTimeout() time.Duration { return machine.Scale(5 * time.Second) }
 
 // runSluice runs a sluice command with commandTimeout.
 func (s *attackTest) runSluice(args ...string) (out string, code int) {
 	s.Helper()
-	return s.runSluiceWithin(commandTimeout, args...)
+	return s.runSluiceWithin(commandTimeout(), args...)
 }
 
 // runSluiceWithin runs a sluice command as root on node A, and returns its output and exit
@@ -96,7 +97,7 @@ func (s *attackTest) checkUsage(bounds limits, began time.Time) {
 	used, err := s.daemon.CPU()
 	s.must(err)
 	memory, cpu := int(peak>>20), used.Seconds()
-	most := startCPU + bounds.cpu*time.Since(began).Seconds()
+	most := startCPU*machine.Slowdown() + bounds.cpu*time.Since(began).Seconds()
 	s.Logf("%d MB (of %d), %.1f s of CPU (of %.1f), %d bytes of log", memory, bounds.memory, cpu, most, s.daemon.Log.Size())
 	if memory > bounds.memory {
 		s.Errorf("the daemon used %d MB, want at most %d", memory, bounds.memory)

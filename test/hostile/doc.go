@@ -8,6 +8,9 @@
 // /healthz must answer. Afterwards memory, CPU time and log size must be within their
 // bounds, and after a cleanup nothing of the daemon may remain.
 //
-//	go test ./test/hostile                                 # all, about two minutes
+// The bounds are those of a fast machine, scaled by test/machine. Each attack runs in the plane where it matters; with FULL=1
+// in others as well.
+//
+//	go test ./test/hostile                                 # about a minute and a half
 //	go test -v -run 'Attacks/nftables/idle' ./test/hostile
 package hostile

@@ -10,23 +10,24 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // editors are other programs that remove rules in a loop.
 func editors() []attack {
 	var rows []attack
 	for _, e := range []struct {
-		name   string
-		planes []plane
-		script string
+		name         string
+		planes, full []plane
+		script       string
 	}{
-		{"nft flush ruleset", mainPlanes, "nft flush ruleset"},
-		{"iptables -t nat -F", []plane{iptablesNFT}, "iptables-nft -t nat -F"},
-		{"iptables-legacy -t nat -F", []plane{iptablesLegacy}, "iptables-legacy -t nat -F"},
-		{"iptables-legacy -t nat -F PREROUTING", []plane{iptablesLegacy}, "iptables-legacy -t nat -F PREROUTING"},
+		{"nft flush ruleset", []plane{nftables}, []plane{iptablesNFT}, "nft flush ruleset"},
+		{"iptables -t nat -F", []plane{iptablesNFT}, []plane{}, "iptables-nft -t nat -F"},
+		{"iptables-legacy -t nat -F", []plane{iptablesLegacy}, []plane{}, "iptables-legacy -t nat -F"},
+		{"iptables-legacy -t nat -F PREROUTING", []plane{}, []plane{iptablesLegacy}, "iptables-legacy -t nat -F PREROUTING"},
 	} {
 		rows = append(rows, attack{
-			name: e.name + " in a loop", planes: e.planes, removesRules: true,
+			name: e.name + " in a loop", planes: e.planes, full: e.full, removesRules: true,
 			flags: []string{"--iptables-sync-period=5s"}, limits: limits{cpu: 0.75},
 			duration: time.Millisecond,
 			before:   func(s *attackTest) { s.write("good-crowd.json", extraServices()) },
@@ -40,8 +41,8 @@ func editors() []attack {
 	return rows
 }
 
-// editRate is how fast and for how long an editor runs, and the least percentage of probes that
-// must find the rules present.
+// editRate is how fast and for how long an editor runs, on a fast machine, and the least percentage of probes that must
+// find the rules present.
 type editRate struct {
 	interval, duration time.Duration
 	minPresent         int
@@ -77,7 +78,8 @@ func extraServices() []object {
 // restored soon after the editor ends.
 func (s *attackTest) runEditor(script string, l editRate) {
 	s.Helper()
-	end := s.startEditor(script, l.interval)
+	l.interval, l.duration = machine.Scale(l.interval), machine.Scale(l.duration)
+	end, probeTime := s.startEditor(script, l.interval), machine.Scale(15*time.Millisecond)
 	ctx, cancel := context.WithTimeout(s.Context(), l.duration)
 	defer cancel()
 	reported := make(chan bool)
@@ -85,15 +87,15 @@ func (s *attackTest) runEditor(script string, l editRate) {
 	probes, answered := 0, 0
 	for ctx.Err() == nil {
 		probes++
-		r := s.client.Try(lab.Probe{Protocol: lab.TCP, To: at(fixedIP, 80), Timeout: 15 * time.Millisecond})
+		r := s.client.Try(lab.Probe{Protocol: lab.TCP, To: at(fixedIP, 80), Timeout: probeTime})
 		if r.Outcome == lab.Answered {
 			answered++
-			s.pause(ctx, max(0, 15*time.Millisecond-r.Took)) // keep a constant rate
+			s.pause(ctx, max(0, probeTime-r.Took)) // keep a constant rate
 		}
 	}
 	end()
 	ended, share, unhealthy := time.Now(), 100*answered/probes, <-reported
-	s.eventually(changeTimeout, func() error {
+	s.eventually(changeTimeout(), func() error {
 		for _, way := range s.ways() {
 			if !s.answers(way.From, way.To, s.pods[0]) {
 				return fmt.Errorf("after edits every %v: %s is not answered", l.interval, way)

@@ -24,7 +24,7 @@ import (
 func checkEncodings(s *attackTest) {
 	s.Helper()
 	putEncodings(s) // removeHostile deleted them
-	s.eventually(changeTimeout, func() error {
+	s.eventually(changeTimeout(), func() error {
 		for i, e := range encodings() {
 			if err := s.servedOrReported(e.file, encodedIPs(i)); err != nil {
 				return err
@@ -177,7 +177,7 @@ func replaceConfig(ctx context.Context, s *attackTest) error {
 // second address of the node as well.
 func checkConfig(s *attackTest) {
 	s.Helper()
-	s.eventually(changeTimeout, func() error {
+	s.eventually(changeTimeout(), func() error {
 		if to := at("192.168.1.2", fixedNodePort); !s.answers(s.lab.Outside, to, s.pods[0]) {
 			return fmt.Errorf("%s does not answer: the last configuration is not in effect", to)
 		}

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // plane is a data plane under attack.
@@ -26,7 +28,7 @@ type plane struct {
 	name    string
 	mode    string
 	variant string        // of the iptables programs
-	change  time.Duration // bound on the time until new connections follow a change
+	change  time.Duration // bound on the time until new connections follow a change, on a fast machine
 }
 
 var (
@@ -34,7 +36,6 @@ var (
 	iptablesNFT    = plane{"iptables-nft", "iptables", "nft", 2 * time.Second}
 	iptablesLegacy = plane{"iptables-legacy", "iptables", "legacy", 2 * time.Second}
 	userspace      = plane{"userspace", "userspace", "nft", 2 * time.Second}
-	mainPlanes     = []plane{nftables, iptablesNFT}
 )
 
 // The good Services: the backend of Service fixed never changes, that of Service changing
@@ -186,8 +187,8 @@ func (s *attackTest) change() time.Duration {
 			if s.daemon != nil {
 				s.daemon.checkAlive()
 			}
-			if time.Since(began) > changeTimeout {
-				s.Fatalf("a change of a good Service has no effect after %v; the log:\n%s", changeTimeout, s.daemon.Log.End())
+			if time.Since(began) > changeTimeout() {
+				s.Fatalf("a change of a good Service has no effect after %v; the log:\n%s", changeTimeout(), s.daemon.Log.End())
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
@@ -197,12 +198,12 @@ func (s *attackTest) change() time.Duration {
 
 // answers reports whether a pod answers a new connection.
 func (s *attackTest) answers(from *lab.Host, to netip.AddrPort, pod *lab.Host) bool {
-	r := from.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: 200 * time.Millisecond})
+	r := from.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: machine.Scale(200 * time.Millisecond)})
 	return r.Outcome == lab.Answered && r.Backend.Addr() == pod.Addr(to.Addr())
 }
 
-// probeTime is the timeout of kubelet for /healthz, twice its default.
-const probeTime = 2 * time.Second
+// probeTimeout is the timeout of kubelet for /healthz, twice its default.
+func probeTimeout() time.Duration { return machine.Scale(2 * time.Second) }
 
 // checkHealth verifies that the health server answers 200 to kubelet, which connects from the
 // node. A bad client may prevent answers to others at its own address.
@@ -226,12 +227,12 @@ func (s *attackTest) recordFault(check string, details ...any) {
 }
 
 func (s *attackTest) getHealth() (code int, err error) {
-	conn, err := dial(s.lab.NodeA, healthAt, probeTime)
+	conn, err := dial(s.lab.NodeA, healthAt, probeTimeout())
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(probeTime))
+	_ = conn.SetDeadline(time.Now().Add(probeTimeout()))
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
@@ -266,6 +267,11 @@ func (s *attackTest) eventually(limit time.Duration, try func() error) {
 	}
 }
 
+// others are the planes of a full run for objects, which reach every plane.
+func others(own plane) []plane {
+	return slices.DeleteFunc([]plane{nftables, iptablesNFT, iptablesLegacy, userspace}, func(p plane) bool { return p == own })
+}
+
 // waitHealthy waits until the daemon is healthy and its rules are as intended.
 func (s *attackTest) waitHealthy() {
 	s.Helper()
@@ -275,7 +281,7 @@ func (s *attackTest) waitHealthy() {
 // waitForSuccess runs commands of sluice until each exits with 0.
 func (s *attackTest) waitForSuccess(commands ...string) {
 	s.Helper()
-	s.eventually(changeTimeout, func() error {
+	s.eventually(changeTimeout(), func() error {
 		s.daemon.checkAlive()
 		for _, command := range commands {
 			if out, code := s.runSluice(command); code != 0 {

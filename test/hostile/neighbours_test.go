@@ -23,17 +23,15 @@ import (
 // while the daemon is killed, reconfigured, stopped and cleaned up.
 func neighbours() []attack {
 	return []attack{{
-		name: "packets of neighbours for 127.0.0.0/8", planes: mainPlanes,
+		name: "packets of neighbours for 127.0.0.0/8", full: []plane{iptablesNFT},
 		limits: limits{cpu: 1},
 		flags:  []string{"--nodeport-addresses=localhost,192.168.0.0/16,2001:db8::/32"},
 		before: func(s *attackTest) { s.sendToLoopback() },
 		during: func(ctx context.Context, s *attackTest) error {
 			for ctx.Err() == nil {
-				if to := at("127.0.0.1", fixedNodePort); !s.answers(s.lab.NodeA, to, s.pods[0]) {
-					s.pause(ctx, 100*time.Millisecond)
-					if !s.answers(s.lab.NodeA, to, s.pods[0]) {
-						return fmt.Errorf("the node itself does not reach %s", to)
-					}
+				to := at("127.0.0.1", fixedNodePort)
+				if r := s.lab.NodeA.Try(lab.Probe{Protocol: lab.TCP, To: to}); r.Outcome != lab.Answered {
+					return fmt.Errorf("the node itself does not reach %s: %s", to, r)
 				}
 				s.pause(ctx, 100*time.Millisecond)
 			}
@@ -152,7 +150,7 @@ func (s *attackTest) sendToLoopback() {
 func (s *attackTest) waitForRounds() {
 	s.Helper()
 	want := s.rounds.Load() + 10
-	s.eventually(changeTimeout, func() error {
+	s.eventually(changeTimeout(), func() error {
 		if n := s.rounds.Load(); n < want {
 			return fmt.Errorf("neighbours have sent all packets %d times, want %d", n, want)
 		}

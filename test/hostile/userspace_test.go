@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 const (
@@ -72,6 +73,7 @@ func proxied() []attack {
 	for i := range rows {
 		a := &rows[i]
 		before, after := a.before, a.after
+		a.full = []plane{}
 		a.planes, a.files, a.duration, a.limits = []plane{userspace}, proxiedFiles, 3*time.Second, limits{memory: 100, cpu: 1}
 		a.before = func(s *attackTest) {
 			s.Helper()
@@ -210,7 +212,7 @@ func serveDatagrams(s *attackTest) {
 		harness.Service("datagrams", object{"clusterIP": datagramIP, "ports": ports}),
 		harness.EndpointSlice("datagrams", "IPv4", ports, harness.PodAddr(0).String()),
 	})
-	to := lab.Probe{Protocol: lab.UDP, To: at(datagramIP, datagramPort), Timeout: 100 * time.Millisecond}
+	to := lab.Probe{Protocol: lab.UDP, To: at(datagramIP, datagramPort), Timeout: machine.Scale(100 * time.Millisecond)}
 	s.checks = append(s.checks, func() {
 		s.Helper()
 		const tries = 10 // the flood fills the queue of the socket, and a client of UDP sends again
@@ -263,7 +265,7 @@ func (s *attackTest) checkFiles() {
 	if s.mostFiles > own+2*proxiedConnections+proxiedFlows {
 		s.Errorf("%d file descriptors were open, want at most %d", s.mostFiles, own+2*proxiedConnections+proxiedFlows)
 	}
-	s.eventually(changeTimeout, func() error {
+	s.eventually(changeTimeout(), func() error {
 		if n := s.openFiles(); n > own {
 			return fmt.Errorf("%d file descriptors are open after the attack, want at most %d", n, own)
 		}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	speed "github.com/sluice-proxy/sluice/test/machine"
 )
 
 // T is the part of testing.TB that a lab uses. Programs that are not tests may implement it.
@@ -36,7 +38,7 @@ type Options struct {
 	// are attached to that of the node see no others.
 	Cgroups bool
 
-	// Timeout is how long probes wait for an answer; two seconds if zero.
+	// Timeout is how long probes wait for an answer on a fast machine; two seconds if zero.
 	Timeout time.Duration
 }
 
@@ -80,6 +82,7 @@ func New(t T, o Options) *Lab {
 	if o.Timeout == 0 {
 		o.Timeout = 2 * time.Second
 	}
+	o.Timeout = speed.Scale(o.Timeout)
 	l := &Lab{t: t, topology: &topology{options: o, pods: map[netip.Addr]*machine{}}}
 	outside := l.machine("outside")
 	outside.outside = true

@@ -28,7 +28,7 @@ func (w Way) String() string { return fmt.Sprintf("%s to %s", w.From.Name(), w.T
 
 // answerTimeout is how long an answer may take. It is long because the machine may be busy; a
 // lost first packet is detected by its retransmission.
-const answerTimeout = 10 * time.Second
+const answerTimeout = 30 * time.Second
 
 // Steady is continuous traffic of which nothing may fail: on each way it sends on one open
 // connection, and opens new ones, at a constant rate.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // resolveArg is the argument with which the test program runs as a client with the resolver of Go.
@@ -115,14 +116,15 @@ func (e *env) ask(r resolver, from *lab.Host, q question) *client {
 	return c
 }
 
-// attempt is the timeout in resolv.conf, after which a resolver sends a query again. Musl sends it three times within the timeout.
-const attempt = 3 * time.Second
+// attempt is the timeout in resolv.conf, of whole seconds, after which a resolver sends a query again. Musl sends it three times
+// within the timeout.
+func attempt() time.Duration { return machine.Scale(3 * time.Second).Round(time.Second) }
 
 // etc returns a folder with the configuration of resolvers, to be mounted at /etc.
 func (e *env) etc(servers []string) string {
 	e.Helper()
 	dir := e.TempDir()
-	conf := fmt.Sprintf("options timeout:%.0f attempts:3\n", attempt.Seconds())
+	conf := fmt.Sprintf("options timeout:%.0f attempts:3\n", attempt().Seconds())
 	for _, s := range servers {
 		conf += "nameserver " + s + "\n"
 	}

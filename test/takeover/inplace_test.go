@@ -152,7 +152,7 @@ func (k *kubeProxy) waitSynced(m mode) {
 		if m.mode != "ipvs" && !slices.ContainsFunc(k.chains(m.name), func(line string) bool { return strings.Contains(line, "KUBE-PROXY-CANARY") }) {
 			return errors.New("kube-proxy has not created its canary chain yet")
 		}
-		_, page, err := harness.Get(k.lab.NodeA, time.Second, "http://127.0.0.1:10249/metrics")
+		_, page, err := harness.Get(k.lab.NodeA, 10*time.Second, "http://127.0.0.1:10249/metrics")
 		if err != nil {
 			return err
 		}

@@ -77,7 +77,7 @@ func (x *tree) want(list ...string) {
 	x.t.Helper()
 	slices.Sort(list)
 	var got []string
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if got = x.exempt(); slices.Equal(got, list) {
 			return
 		}

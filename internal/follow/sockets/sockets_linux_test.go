@@ -233,7 +233,7 @@ func (s *stage) learnPod() {
 			return err
 		}
 		defer func() { _ = l.Close() }() // nothing was written to it
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 			err := errors.Join(connect("10.1.0.1:99"), connect(services[route.IPv4].String()))
 			if err == nil || time.Now().After(end) {
 				return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 func TestConnect(t *testing.T) {
@@ -88,7 +89,7 @@ func askThrice(network, service string) (answered string, err error) {
 			return "", err
 		}
 		b := make([]byte, 64)
-		if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(machine.Scale(time.Second))); err != nil {
 			return "", err
 		}
 		size, from, err := c.ReadFrom(b)

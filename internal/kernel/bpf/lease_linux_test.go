@@ -36,7 +36,7 @@ func TestLease(t *testing.T) {
 	var r Request
 	select {
 	case r = <-requests:
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("no request")
 	}
 	at := netip.MustParseAddrPort(vip)

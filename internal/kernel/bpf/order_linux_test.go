@@ -67,7 +67,7 @@ func TestAnswersDuringARemoval(t *testing.T) {
 	if _, err := backend.WriteTo([]byte("!"), from); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := client.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, from, err = client.ReadFrom(b); err != nil || from.String() != to.String() {

@@ -165,9 +165,14 @@ func TestWaitsForTheLock(t *testing.T) {
 	holder := fmt.Sprintf("held by %s (process %d)", strings.TrimSpace(string(name)), os.Getpid())
 
 	var log texttest.Buffer
-	h := newHostWith(t, Legacy, Options{Wait: 10 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	h := newHostWith(t, Legacy, Options{Wait: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	free := holdLock(t, h.lock)
-	time.AfterFunc(1500*time.Millisecond, free)
+	go func() {
+		for log.String() == "" && t.Context().Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		free()
+	}()
 	h.restore(IPv4, small)
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") || !strings.Contains(got, holder) {
 		t.Errorf("logged %q, want one line with %q", got, holder)
@@ -188,13 +193,13 @@ func TestWaitsForTheLock(t *testing.T) {
 
 // When the context ends, the program is stopped, and no process is left.
 func TestAStoppedProgramIsGone(t *testing.T) {
-	h := newHost(t, Legacy)
+	h := newHostWith(t, Legacy, Options{Wait: time.Hour})
 	defer holdLock(t, h.lock)()
 	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer stop()
 	started := time.Now()
 	err := h.tools.Restore(ctx, IPv4, []byte(small))
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(started) > 4*time.Second {
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(started) > time.Minute {
 		t.Errorf("after %s: %v", time.Since(started), err)
 	}
 	if len(h.tools.own.running) > 0 {

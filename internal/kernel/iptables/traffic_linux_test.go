@@ -45,13 +45,13 @@ COMMIT
 `, address, server.Addr()), program+"-restore")
 
 	service := net.JoinHostPort(address, "80")
-	conn, err := net.DialTimeout("tcp", service, 5*time.Second)
+	conn, err := net.DialTimeout("tcp", service, 30*time.Second)
 	if err != nil {
 		return fmt.Errorf("connect to the service: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	exchange := func(word string) error {
-		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(conn, word); err != nil {
@@ -69,7 +69,7 @@ COMMIT
 	if err := h.kernel().Remove(t.Context(), removals(h.outlines())...); err != nil {
 		return err
 	}
-	if other, err := net.DialTimeout("tcp", service, 5*time.Second); err == nil {
+	if other, err := net.DialTimeout("tcp", service, 30*time.Second); err == nil {
 		_ = other.Close()
 		t.Error("a new connection is still translated")
 	}

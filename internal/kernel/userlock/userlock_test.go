@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/userlock"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // holdVariable has the folder of the lock that a child of the tests holds.
@@ -172,7 +173,7 @@ func TestWithoutTheSecret(t *testing.T) {
 	}
 	_ = server.Close()
 	for _, c := range strangers {
-		if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -202,7 +203,7 @@ func TestAnotherProgramAtThePort(t *testing.T) {
 		}
 		defer func() { _ = c.Close() }()
 		_, _ = c.Write(make([]byte, 1000))
-		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 		all, _ := io.ReadAll(c)
 		sent <- len(all)
 	}()
@@ -240,11 +241,11 @@ func TestManySilentConnections(t *testing.T) {
 		}
 		served <- err
 	}()
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 		t.Fatalf("a command is not served: %v", err)
 	}
-	if err := <-served; err != nil || time.Since(begin) > time.Second {
+	if err := <-served; err != nil || time.Since(begin) > machine.Scale(time.Second) {
 		t.Errorf("served after %v, %v", time.Since(begin), err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/divert"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // asClient connects to a backend from a foreign address, and returns the first bytes.
@@ -24,14 +25,14 @@ func asClient(h *lab.Host, p cluster.Protocol, client, backend netip.AddrPort) (
 	}
 	var conn net.Conn
 	err := h.Do(func() (err error) {
-		conn, err = (&net.Dialer{Timeout: 500 * time.Millisecond, LocalAddr: local, Control: setTransparent}).Dial(network, backend.String())
+		conn, err = (&net.Dialer{Timeout: machine.Scale(500 * time.Millisecond), LocalAddr: local, Control: setTransparent}).Dial(network, backend.String())
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(500 * time.Millisecond))
+	_ = conn.SetDeadline(time.Now().Add(machine.Scale(500 * time.Millisecond)))
 	if p == cluster.UDP {
 		if _, err := conn.Write([]byte("x")); err != nil {
 			return "", err

@@ -76,7 +76,7 @@ func dial(t *testing.T, netns int) net.Conn {
 	t.Helper()
 	var c net.Conn
 	kerneltest.Do(t, netns, func() (err error) {
-		c, err = net.DialTimeout("tcp", "10.96.0.1:80", 5*time.Second)
+		c, err = net.DialTimeout("tcp", "10.96.0.1:80", 30*time.Second)
 		return err
 	})
 	t.Cleanup(func() { _ = c.Close() })
@@ -86,7 +86,7 @@ func dial(t *testing.T, netns int) net.Conn {
 // ask returns the address of the listener that a connection reaches.
 func ask(t *testing.T, c net.Conn) string {
 	t.Helper()
-	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := fmt.Fprintln(c, "who"); err != nil {

@@ -204,7 +204,7 @@ func TestAnEditIsReportedOnTheKernel(t *testing.T) {
 			if e.What == "" {
 				t.Errorf("%s: reported %+v", edit, e)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Errorf("%s was not reported", edit)
 		}
 	}
@@ -265,7 +265,7 @@ func TestAFlushOfManyIsReportedOnTheKernel(t *testing.T) {
 	}
 	select {
 	case <-edits:
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the flush was not reported")
 	}
 }

@@ -234,7 +234,7 @@ func (r *rollout) connect(of [2]netip.Addr, stop <-chan struct{}) {
 // connectFrom makes a connection, which the server ends first. A retransmission is an error.
 func connectFrom(from netip.AddrPort, to string) error {
 	dialer := net.Dialer{
-		Timeout: 5 * time.Second, LocalAddr: net.TCPAddrFromAddrPort(from),
+		Timeout: 30 * time.Second, LocalAddr: net.TCPAddrFromAddrPort(from),
 		Control: func(_, _ string, raw syscall.RawConn) error {
 			var failed error
 			err := raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
@@ -246,7 +246,7 @@ func connectFrom(from netip.AddrPort, to string) error {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 	answer, err := io.ReadAll(c)
 	if err != nil || !strings.Contains(string(answer), "served") {
 		return fmt.Errorf("the answer is %q, %w", answer, err)

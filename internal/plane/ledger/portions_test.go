@@ -96,7 +96,7 @@ func TestPortionsArePlannedAhead(t *testing.T) {
 					if n == i+1 {
 						return nil
 					}
-				case <-time.After(10 * time.Second):
+				case <-time.After(30 * time.Second):
 					return fmt.Errorf("part %d is not planned while part %d is written", i+1, i)
 				}
 			}

@@ -304,7 +304,7 @@ func listen(t *testing.T, netns int) {
 // dial connects to the i-th service from this thread.
 func dial(i int) error {
 	to := numberedService(i).Ports[0].Frontends[0]
-	d := net.Dialer{Timeout: 5 * time.Second}
+	d := net.Dialer{Timeout: 30 * time.Second}
 	c, err := d.Dial("tcp4", netip.AddrPortFrom(to.Addr, to.Port).String())
 	if err != nil {
 		return err

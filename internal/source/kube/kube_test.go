@@ -109,8 +109,8 @@ func (f *testSource) ready() {
 	f.t.Helper()
 	select {
 	case <-f.store.Ready():
-	case <-time.After(10 * time.Second):
-		f.t.Fatal("the store is not ready after 10 s")
+	case <-time.After(30 * time.Second):
+		f.t.Fatal("the store is not ready after 30 s")
 	}
 }
 
@@ -144,7 +144,7 @@ func (f *testSource) waitFor(want map[string]string) {
 
 func (f *testSource) until(diff func() string) {
 	f.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		f.takeChanges()
 		d := diff()
@@ -152,7 +152,7 @@ func (f *testSource) until(diff func() string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			f.t.Fatalf("after 10 s (-want +got):\n%s", d)
+			f.t.Fatalf("after 30 s (-want +got):\n%s", d)
 		}
 		select {
 		case <-f.store.Changed():

@@ -121,7 +121,7 @@ func TestALargeFileDoesNotDelayOthers(t *testing.T) {
 	large := string(manyServices(2500))
 	write(t, filepath.Join(dir, ".large"), large)
 	must(t, os.Rename(filepath.Join(dir, ".large"), filepath.Join(dir, "large.yaml")))
-	for deadline := time.Now().Add(10 * time.Second); len(r.src.jobs.large) == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); len(r.src.jobs.large) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the large file is not being read")
 		}
