@@ -19,13 +19,14 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// program returns the path of Sluice, with a link named kube-proxy beside it.
-var program = sync.OnceValues(func() (string, error) {
+// programs returns a folder with Sluice under two names, sluice and kube-proxy.
+var programs = sync.OnceValues(func() (string, error) {
 	path, err := harness.Program()
 	if err != nil {
 		return "", err
 	}
-	return path, os.Symlink(path, filepath.Join(filepath.Dir(path), "kube-proxy"))
+	dir, err := os.MkdirTemp("/run", "programs-")
+	return dir, errors.Join(err, os.Symlink(path, filepath.Join(dir, "sluice")), os.Symlink(path, filepath.Join(dir, "kube-proxy")))
 })
 
 // launch are options of a start of Sluice.
@@ -47,9 +48,9 @@ type daemon struct {
 // command returns a sluice command.
 func (w *testEnv) command(l launch, args ...string) *exec.Cmd {
 	w.Helper()
-	path, err := program()
+	dir, err := programs()
 	w.must(err)
-	path = filepath.Join(filepath.Dir(path), cmp.Or(l.name, "sluice"))
+	path := filepath.Join(dir, cmp.Or(l.name, "sluice"))
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), l.env...)
 	if l.restriction != "" {

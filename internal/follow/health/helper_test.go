@@ -17,7 +17,7 @@ import (
 )
 
 // patience is for a machine that is busy; nothing here takes a second.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // node is a Follower at work, told what a compiler makes of a cluster.
 type node struct {

@@ -271,7 +271,7 @@ func (s *stage) want(list []*client, want error) {
 	s.t.Helper()
 	for _, c := range list {
 		var err error
-		for range 60 {
+		for range 600 { // a pass comes after seconds
 			if err = c.broken(); want == nil || err != nil {
 				break
 			}

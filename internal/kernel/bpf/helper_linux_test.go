@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 func TestMain(m *testing.M) {
@@ -99,11 +100,11 @@ func (n *node) run(f func() error) {
 	}
 }
 
-// eventually calls a function until it returns nil, for ten seconds at most.
+// eventually calls a function until it returns nil, for 30 seconds at most.
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
 	var err error
-	for range 1000 {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
 		if err = f(); err == nil {
 			return
 		}
@@ -165,7 +166,7 @@ func serve(t testing.TB, netns int, at string) {
 
 // ask connects by TCP. It returns the backend that answered, and the address that getpeername returns.
 func ask(to string) (answered, peer string, err error) {
-	c, err := net.DialTimeout("tcp", to, time.Second)
+	c, err := net.DialTimeout("tcp", to, machine.Scale(time.Second))
 	if err != nil {
 		return "", "", err
 	}

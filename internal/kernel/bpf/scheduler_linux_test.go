@@ -120,7 +120,7 @@ func TestByLoad(t *testing.T) {
 	var open []net.Conn
 	connect := func() (to string) {
 		n.run(func() error {
-			c, err := net.DialTimeout("tcp", vip, time.Second)
+			c, err := net.DialTimeout("tcp", vip, 30*time.Second)
 			if err != nil {
 				return err
 			}

@@ -3,15 +3,14 @@ package bpf
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// keep calls functions in a loop until the test calls end. It fails the test if any call fails. The first call of each function ends before
-// keep returns.
+// keep calls functions in a loop until the test calls end, and then 20 times more. It fails the test if any call fails. The first call of
+// each function ends before keep returns.
 func (n *upgraded) keep(calls ...func() error) (end func()) {
 	for _, call := range calls {
 		inside := lab.Inside(n.t, n.opt.Cgroup, n.opt.NetNS)
@@ -19,15 +18,9 @@ func (n *upgraded) keep(calls ...func() error) (end func()) {
 			n.t.Fatal(err)
 		}
 		n.traffic.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-n.stop:
-					n.t.Logf("%d calls", i)
-					if i < 20 {
-						n.t.Errorf("only %d calls", i)
-					}
-					return
-				default:
+			for i, more := 0, 20; more > 0; i++ {
+				if n.stopped() {
+					more--
 				}
 				if err := inside(call); err != nil {
 					n.t.Errorf("call %d: %v", i, err)
@@ -38,9 +31,17 @@ func (n *upgraded) keep(calls ...func() error) (end func()) {
 	}
 	return func() {
 		n.t.Helper()
-		time.Sleep(100 * time.Millisecond)
 		close(n.stop)
 		n.traffic.Wait()
+	}
+}
+
+func (n *upgraded) stopped() bool {
+	select {
+	case <-n.stop:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // socket is a UDP socket whose calls the tests make one by one.
@@ -25,7 +26,7 @@ func openSocket(family int) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	wait := unix.NsecToTimeval(int64(time.Second / 2))
+	wait := unix.NsecToTimeval(int64(machine.Scale(time.Second / 2)))
 	return &socket{fd, family}, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait)
 }
 
