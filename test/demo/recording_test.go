@@ -28,7 +28,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// TestRecord records the rules of a real kube-proxy for examples/.
+// TestRecord records the rules of a real kube-proxy for examples/, as messages and in readable form.
 func TestRecord(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error { return serveByKubeProxy(t) })
@@ -40,11 +40,22 @@ func TestRecord(t *testing.T) {
 		must(t, err)
 		fmt.Fprintln(&text, base64.StdEncoding.EncodeToString(b))
 	}
-	for file, content := range map[string]string{rulesFile: text.String(), nftFile: listed(t, ns)} {
-		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+	for file, content := range map[string]string{"kube-proxy.rules": text.String(), "kube-proxy.nft": listed(t, ns)} {
+		if err := os.WriteFile(filepath.Join("testdata", file), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// listed returns all rules as nft lists them.
+func listed(t *testing.T, ns int) string {
+	t.Helper()
+	var out []byte
+	kerneltest.Do(t, ns, func() (err error) {
+		out, err = exec.Command("nft", "-s", "list", "ruleset").Output()
+		return err
+	})
+	return string(out)
 }
 
 // serveByKubeProxy runs kube-proxy in the thread's namespace until it has
