@@ -3,9 +3,6 @@
 package rules
 
 import (
-	"errors"
-	"io/fs"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -63,28 +60,6 @@ func edit(t *testing.T, old, with string) string {
 	return r.ReplaceAllString(sample, with)
 }
 
-func TestSameRules(t *testing.T) {
-	for name, text := range map[string]string{
-		"itself":                     sample,
-		"Services in another order":  edit(t, `^(.*"a/a:x cluster.*\n.*"a/a:x ext.*\n)(.*\n)(.*\n)`, "$3$2$1"),
-		"ports in another order":     edit(t, `^(.*"a/a:x cluster.*\n.*"a/a:x ext.*\n)(.*"a/a:y.*\n)`, "$2$1"),
-		"ports of Services mixed":    edit(t, `^(.*"a/a:x ext.*\n)(.*"a/a:y.*\n)`, "$2$1"),
-		"node's addresses reordered": edit(t, `^(.*-d 192.168.0.2.*\n)(.*-d 192.168.1.2.*\n)`, "$2$1"),
-		"other counters":             edit(t, `\[12:720\]`, "[0:0]"),
-		"one blank":                  edit(t, `--nfacct-name  `, "--nfacct-name "),
-		"no canary":                  edit(t, `^.*CANARY.*\n`, ""),
-		"no idle built-in chain":     edit(t, `^:OUTPUT.*\n`, ""),
-		"another table":              sample + "*mangle\n:X - [0:0]\nCOMMIT\n",
-	} {
-		if diff := Diff(parsed(t, sample), parsed(t, text)); diff != "" {
-			t.Errorf("%s:\n%s", name, diff)
-		}
-		if diff := Diff(parsed(t, text), parsed(t, sample)); diff != "" {
-			t.Errorf("%s, reversed:\n%s", name, diff)
-		}
-	}
-}
-
 func TestOtherRules(t *testing.T) {
 	for name, text := range map[string]string{
 		"endpoints in another order":     edit(t, `^(-A KUBE-SVC-A.*\n)(-A KUBE-SVC-A.*\n)`, "$2$1"),
@@ -111,113 +86,6 @@ func TestOtherRules(t *testing.T) {
 		}
 		if Diff(parsed(t, text), parsed(t, sample)) == "" {
 			t.Errorf("%s: no difference if reversed", name)
-		}
-	}
-}
-
-// Unaccounted removes all counting.
-func TestUnaccounted(t *testing.T) {
-	without := parsed(t, edit(t, `^.*localhost_nps.*\n| -m nfacct --nfacct-name  ct_state\S+`, ""))
-	for _, d := range []Dump{parsed(t, sample), without} {
-		if diff := Diff(without, Unaccounted(d)); diff != "" {
-			t.Error(diff)
-		}
-	}
-}
-
-func TestDiffOutput(t *testing.T) {
-	got := Diff(parsed(t, sample), parsed(t, edit(t,
-		`^(-A KUBE-SVC-A.*\n)(-A KUBE-SVC-A.*\n)|^:KUBE-FORWARD.*\n|^-A KUBE-FORWARD.*\n|^:KUBE-SEP-B.*\n`, "$2$1")))
-	want := `filter KUBE-FORWARD (-want, +got):
-  - chain, policy -
-  - -m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP
-nat KUBE-SEP-B (-want, +got):
-  - chain, policy -
-nat KUBE-SVC-A (-want, +got):
-    ... 1 equal
-  - -m comment --comment "a/a:x -> 10.180.0.1:80" -m statistic --mode random --probability 0.50000000000 -j KUBE-SEP-A
-    ... 1 equal
-  + -m comment --comment "a/a:x -> 10.180.0.1:80" -m statistic --mode random --probability 0.50000000000 -j KUBE-SEP-A
-`
-	if got != want {
-		t.Errorf("got:\n%s\nwant:\n%s", got, want)
-	}
-}
-
-func TestParseErrors(t *testing.T) {
-	for name, text := range map[string]string{
-		"no end":             "*nat\n:A - [0:0]\n",
-		"rule without table": "-A A -j DROP\n",
-		"rule without chain": "*nat\n-A A -j DROP\nCOMMIT\n",
-		"something else":     "*nat\nfoo\nCOMMIT\n",
-		"twice":              "*nat\nCOMMIT\n*nat\nCOMMIT\n",
-	} {
-		if _, err := Parse(text); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
-// The recordings of both variants, from separate runs of kube-proxy with Services in different
-// orders, are equal.
-func TestVariantsAreRecordedAlike(t *testing.T) {
-	for _, c := range Cases() {
-		for _, family := range Families() {
-			var dumps []Dump
-			for _, v := range Variants() {
-				dumps = append(dumps, recorded(t, c, v, family))
-			}
-			if diff := Diff(dumps[0], dumps[1]); diff != "" {
-				t.Errorf("%s, %s: the variants differ:\n%s", c.Name, family, diff)
-			}
-		}
-	}
-}
-
-// Every case differs from the others, so its setting has an effect.
-func TestCasesDiffer(t *testing.T) {
-	seen := map[string]map[string]Dump{}
-	for _, c := range Cases() {
-		now := map[string]Dump{}
-		for _, family := range Families() {
-			now[family] = recorded(t, c, Variants()[0], family)
-		}
-		for name, before := range seen {
-			if Diff(now["iptables"], before["iptables"]) == "" && Diff(now["ip6tables"], before["ip6tables"]) == "" {
-				t.Errorf("%s and %s are the same", c.Name, name)
-			}
-		}
-		seen[c.Name] = now
-	}
-}
-
-// The names of these chains are the same in every cluster.
-func TestKnownAnswers(t *testing.T) {
-	nat := recorded(t, Cases()[0], Variants()[0], "iptables")["nat"]
-	for _, name := range []string{"KUBE-SVC-NPX46M4PTMTKRN6Y", "KUBE-SVC-G4UYIH746YNNDBV2"} {
-		if len(nat[name].Rules) == 0 {
-			t.Errorf("chain %s is missing", name)
-		}
-	}
-}
-
-func TestEveryFolderIsACase(t *testing.T) {
-	entries, err := os.ReadDir("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := map[string]bool{"objects": true}
-	for _, c := range Cases() {
-		known[c.Name] = true
-		for _, name := range c.Objects {
-			if _, err := os.Stat("testdata/objects/" + name + ".yaml"); errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("%s: %v", c.Name, err)
-			}
-		}
-	}
-	for _, e := range entries {
-		if !known[e.Name()] {
-			t.Errorf("%s is not a case", e.Name())
 		}
 	}
 }

@@ -11,12 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
@@ -45,63 +43,6 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-func TestPack(t *testing.T) {
-	want := []string{"/dir with space", "/a.test", "-test.run=^A$/b \"c\"", ""}
-	got, err := unpack(pack(want))
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %q, %v, want %q", got, err, want)
-	}
-	for _, bad := range []string{"", "xyz", pack([]string{"alone"})} {
-		if got, err := unpack(bad); err == nil {
-			t.Errorf("unpack(%q) = %q, want an error", bad, got)
-		}
-	}
-}
-
-func TestVariablesHaveAbsolutePaths(t *testing.T) {
-	work, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := environment(func(name string) string {
-		return map[string]string{"KUBE_PROXY": "bin/kube-proxy", "KUBEBUILDER_ASSETS": "", "HOME": "/root"}[name]
-	})
-	if want := []string{"KUBE_PROXY=" + work + "/bin/kube-proxy"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestUnknownClock(t *testing.T) {
-	if err := runProgram(t.Context(), "linux", "lunar", []string{"./test/bench"}); err == nil || !strings.Contains(err.Error(), `"lunar"`) {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestNamesOfJobs(t *testing.T) {
-	var got []string
-	for _, j := range append(jobs(), job{"./internal/route", ""}) {
-		got = append(got, j.name())
-	}
-	const base = "linux-6.1/test/conformance:"
-	want := []string{
-		base + "iptables-legacy:IPv6", base + "iptables-legacy:IPv4|dual-stack",
-		base + "iptables-nft:IPv6", base + "iptables-nft:IPv4|dual-stack",
-		base + "ipvs:IPv6", base + "ipvs:IPv4|dual-stack",
-		base + "nftables:IPv6", base + "nftables:IPv4|dual-stack",
-		base + "ebpf:" + socketScenarios + ":IPv6", base + "ebpf:" + socketScenarios + ":IPv4|dual-stack",
-		"linux-6.1/internal/forward", "linux-6.1/internal/kernel/bpf", "linux-6.1/test/takeover", "linux-6.1/internal/plane/ipvs",
-		base + "userspace:S-005|S-107|S-110|S-205|S-274|S-309|S-310|S-311",
-		"linux-6.1/internal/plane/ebpf",
-		"linux-6.1/internal/kernel/ipvs", "linux-6.1/internal/kernel/link", "linux-6.1/internal/kernel/probe", "linux-6.1/internal/follow/sockets",
-		"linux-6.1/internal/app", "linux-6.1/internal/takeover", "linux-6.1/internal/plane/userspace",
-		"linux-6.1/test/bench", "linux-6.1/test/bench/balance",
-		"linux-6.1/internal/route",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("jobs are %q, want %q", got, want)
-	}
-}
-
 // A run without a test that passed is a failure: a pattern that matches nothing passes, as
 // does a test all of whose subtests a pattern excludes.
 func TestOnlyTestsOfTheDepthOfThePatternCount(t *testing.T) {
@@ -116,20 +57,6 @@ func TestOnlyTestsOfTheDepthOfThePatternCount(t *testing.T) {
 	}
 }
 
-func TestTestsGetTheProgramsAndAreToldThatTheKernelIsComplete(t *testing.T) {
-	getenv := func(name string) string {
-		return map[string]string{"KUBEBUILDER_ASSETS": "/assets", "OTHER": "x"}[name]
-	}
-	got := test{job{"./a", "B"}, "/a.test", "/a"}.command(getenv)
-	want := []string{
-		"/a", "/usr/bin/env", kerneltest.CompleteVar + "=1", "KUBEBUILDER_ASSETS=/assets",
-		"/a.test", "-test.v=test2json", "-test.parallel=1", "-test.run=B", "-test.timeout=0",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestOnlyAnotherProcessorIsAReasonToSkip(t *testing.T) {
 	for arch, want := range map[string]string{"amd64": "", "arm64": "no older kernel: user mode Linux is for x86_64, this machine is arm64"} {
 		if got := unsupported(arch); got != want {
@@ -139,36 +66,6 @@ func TestOnlyAnotherProcessorIsAReasonToSkip(t *testing.T) {
 	missing := t.TempDir() + "/linux"
 	if path, err := find(missing); err == nil || !strings.Contains(err.Error(), "make test-kernel") || !strings.Contains(err.Error(), missing) {
 		t.Errorf("without a kernel: %q, %v", path, err)
-	}
-}
-
-func TestSkipsHaveTheReason(t *testing.T) {
-	var out bytes.Buffer
-	(&output{w: &out}).skip(job{"./test/conformance", "TestConformance/^nftables$"}, "no older kernel")
-	for _, want := range []string{`"Action":"skip"`, `no older kernel\n`, `"Package":"linux-6.1/test/conformance:nftables"`} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%s lacks %s", &out, want)
-		}
-	}
-}
-
-func TestStayOnOneProcessor(t *testing.T) {
-	all, err := processors()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range all {
-		now := make(chan []int)
-		go func() { // the thread ends with the goroutine
-			if err := bindTo(n); err != nil {
-				t.Error(err)
-			}
-			left, _ := processors()
-			now <- left
-		}()
-		if left := <-now; !slices.Equal(left, []int{n}) {
-			t.Errorf("bound to processor %d, it may use %v", n, left)
-		}
 	}
 }
 
