@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"strings"
 	"testing"
 
@@ -12,36 +11,6 @@ import (
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
-
-func TestParse(t *testing.T) {
-	for _, test := range []struct {
-		name, args, problem string
-		want                options
-	}{
-		{name: "nothing", want: options{sizes: []int{1000, 10000, 100000}, runs: 5, changes: 1000}},
-		{name: "sizes", args: "-sizes 100,200 -runs 1 -changes 10", want: options{sizes: []int{100, 200}, runs: 1, changes: 10}},
-		{name: "too small", args: "-sizes 99", problem: "from 100 up"},
-		{name: "no number", args: "-sizes many", problem: "from 100 up"},
-		{name: "unknown plane", args: "-plane ipchains", problem: "want a plane of"},
-		{name: "no runs", args: "-runs 0", problem: "at least one run"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := parse(strings.Fields(test.args), io.Discard)
-			if test.problem != "" {
-				if err == nil || !strings.Contains(err.Error(), test.problem) {
-					t.Fatalf("got %v, want one about %q", err, test.problem)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.runs != test.want.runs || got.changes != test.want.changes || len(got.sizes) != len(test.want.sizes) {
-				t.Errorf("got %+v, want %+v", got, test.want)
-			}
-		})
-	}
-}
 
 // TestMeasure measures a small size: every change is written, and the restart adopts all entries.
 func TestMeasure(t *testing.T) {

@@ -3,27 +3,13 @@
 package main
 
 import (
-	"bytes"
-	"io"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
-
-func TestParse(t *testing.T) {
-	o, err := parse([]string{"-schedulers", "rr,lc", "-requests", "100"}, io.Discard)
-	if err != nil || strings.Join(o.schedulers, " ") != "rr lc" || o.requests != 100 {
-		t.Errorf("got %+v, %v", o, err)
-	}
-	if _, err := parse([]string{"-requests", "3"}, io.Discard); err == nil {
-		t.Error("three requests of 64 clients are accepted")
-	}
-}
 
 // Round robin gives every backend the same share, and so the slow one as well; least connections
 // gives it less.
@@ -48,19 +34,5 @@ func TestSlowBackend(t *testing.T) {
 	}
 	if share := slow("lc"); share > 0.7/backends {
 		t.Errorf("lc gives the slow backend %.3f, want less", share)
-	}
-}
-
-func TestTable(t *testing.T) {
-	var b bytes.Buffer
-	r := result{
-		scheduler: "rr", took: []time.Duration{time.Millisecond, 3 * time.Millisecond, 2 * time.Millisecond}, refused: 1,
-		shares: []float64{0.75, 0.25}, most: 7,
-	}
-	if err := printTable(&b, scenario{title: "T"}, []result{r}); err != nil {
-		t.Fatal(err)
-	}
-	if want := "\n| rr | 25.0, 75.0 | 25.0 | 7 | 2 | 3 | 3 | 25.0 |\n"; !strings.Contains(b.String(), want) {
-		t.Errorf("no line %q in\n%s", want, &b)
 	}
 }

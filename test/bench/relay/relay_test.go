@@ -5,12 +5,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/test/harness"
 )
@@ -52,67 +49,3 @@ func TestRun(t *testing.T) {
 		t.Error("some requests failed")
 	}
 }
-
-// A path that was given is not replaced by that of the system.
-func TestFindHAProxy(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	if path, err := findHAProxy("/no/such/haproxy"); err == nil {
-		t.Errorf("found %q", path)
-	}
-	if path, err := findHAProxy(""); err == nil && path != "/usr/sbin/haproxy" {
-		t.Errorf("found %q", path)
-	}
-}
-
-func TestParse(t *testing.T) {
-	for args, problem := range map[string]string{
-		"":                          "",
-		"-connections 1,2":          "",
-		"-connections 0":            `got "0"`,
-		"-connections 4001":         "from 1 to 4000",
-		"-rounds 0":                 "at least one round",
-		"-time 1us":                 "at least one round",
-		"-proxies direct,nginx":     `got "nginx"`,
-		"-proxies haproxy -time 2s": "",
-		"please":                    "want flags only",
-	} {
-		_, err := parse(strings.Fields(args), io.Discard)
-		if (problem == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), problem) {
-			t.Errorf("%q: %v, want %q", args, err, problem)
-		}
-	}
-	o, err := parse(nil, io.Discard)
-	if err != nil || !slices.Equal(o.connections, []int{1, 64, 1000}) || !slices.Equal(o.proxies, proxyNames()) {
-		t.Errorf("got %+v, %v", o, err)
-	}
-}
-
-// The table has medians with minima and maxima, and the ratio of each round.
-func TestTable(t *testing.T) {
-	w := work{requests, 1}
-	of := func(done ...int64) map[work][]sample {
-		var list []sample
-		for _, n := range done {
-			list = append(list, sample{
-				outcome: outcome{Done: n, Took: time.Second, P50: time.Millisecond, P99: 2 * time.Millisecond},
-				CPU:     time.Second, Memory: 3 << 20,
-			})
-		}
-		return map[work][]sample{w: list}
-	}
-	all := results{direct: of(1000, 2000), haproxy: of(100, 200), userspace: of(50, 300), withRules: of(80, 80)}
-	contenders := []*contender{{name: direct}, {name: haproxy}, {name: userspace}, {name: withRules}}
-	const want = `| | direct | haproxy | userspace | userspace-rules | userspace / haproxy | userspace-rules / haproxy |
-|---|---:|---:|---:|---:|---:|---:|
-| kept connections: 1, requests/s | 1500 (1000–2000) | 150 (100–200) | 175 (50.0–300) | 80.0 (80.0–80.0) | 1.000 (0.500–1.500) | 0.600 (0.400–0.800) |
-| — p50, µs | 1000 (1000–1000) | 1000 (1000–1000) | 1000 (1000–1000) | 1000 (1000–1000) | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) |
-| — p99, µs | 2000 (2000–2000) | 2000 (2000–2000) | 2000 (2000–2000) | 2000 (2000–2000) | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) |
-| — CPU of the proxy for a request, µs |  | 7500 (5000–10000) | 11667 (3333–20000) | 12500 (12500–12500) | 1.333 (0.667–2.000) | 1.875 (1.250–2.500) |
-| — resident memory of the proxy, MB |  | 3.00 (3.00–3.00) | 3.00 (3.00–3.00) | 3.00 (3.00–3.00) | 1.000 (1.000–1.000) | 1.000 (1.000–1.000) |
-`
-	if got := table(contenders, tableRows(options{connections: []int{1}})[:6], all); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
-}
-
-// The interval of a ratio leaves out as many values at each end as the tables of the sign test say.
