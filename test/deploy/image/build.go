@@ -52,10 +52,16 @@ func stages(t testing.TB) []stage {
 	return out
 }
 
-// projectPath returns the folder of this project.
+// projectPath returns the folder of this project, which the working folder of a test is in.
 func projectPath() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "../../..")
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	panic("the working folder is in no Go module")
 }
 
 // Stage builds a stage that needs no other, and returns the path of its folder /out.
