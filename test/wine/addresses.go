@@ -17,8 +17,8 @@ import (
 // builtin has the libraries of Wine.
 const builtin = "/usr/lib/x86_64-linux-gnu/wine/x86_64-windows"
 
-// ServeAddresses makes the calls work that add addresses to the loopback interface and delete them:
-// Wine 8 lacks them.
+// ServeAddresses makes the calls work that add addresses to the loopback interface and delete them, which Wine 8 lacks.
+// After the test they fail.
 func (p *Prefix) ServeAddresses() {
 	p.t.Helper()
 	l, err := new(net.ListenConfig).Listen(p.t.Context(), "tcp", "127.0.0.1:0")

@@ -15,10 +15,8 @@ import (
 
 // The access to HNS, with the library of Microsoft, does what the fake does. testdata/documents.txt has the documents that
 // the library sends: of endpoints, local and remote, and of load balancers with every flag, and of their changes. They are those of Microsoft's
-// schema. TestDocumentsOfServices has the documents of Services.
-func TestAccessToHNS(t *testing.T) {
-	t.Setenv("SLUICE_TEST_HNS", "1")
-	p := wine.New(t)
+// schema. testDocumentsOfServices has the documents of Services.
+func testAccessToHNS(t *testing.T, p *wine.Prefix) {
 	fake := hnstest.New(hnstest.ContractNetwork())
 	p.ServeHNS(fake)
 	r := p.Run(p.BuildTests(module+"internal/kernel/hns"), "-test.run=TestContract", "-test.v")

@@ -39,21 +39,20 @@ type kernelspaceTest struct {
 	refused atomic.Pointer[string] // the beginning of writes that HNS does not accept; nil: it accepts all
 }
 
-// TestKernelspace runs the program with one HNS and one API server: each story leaves nothing of the program.
-func TestKernelspace(t *testing.T) {
+// testKernelspace runs the program with one HNS and one API server: each story leaves nothing of the program.
+func testKernelspace(t *testing.T, p *wine.Prefix) {
 	c := apiserver.Start(t)
 	kubeconfig, err := c.Kubeconfig("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &kernelspaceTest{T: t, Cluster: c, fake: hnstest.New(hns.Network{Name: "pods", Type: hns.L2Bridge})}
+	k := &kernelspaceTest{T: t, Cluster: c, windows: p, fake: hnstest.New(hns.Network{Name: "pods", Type: hns.L2Bridge})}
 	k.fake.Refuse = k.refuse
 	k.addEndpoints("container", "10.180.0.9")
 	k.grantEvents()
 	if err := c.PutNode(t.Context(), "node-a", nil, "192.168.0.2"); err != nil {
 		t.Fatal(err)
 	}
-	k.windows = wine.New(t)
 	k.windows.ServeHNS(k.fake)
 	k.sluice = k.windows.Build(module + "cmd/sluice")
 	k.args = []string{"--kubeconfig=" + wine.Path(kubeconfig), "--network-name=pods", "--hostname-override=node-a"}

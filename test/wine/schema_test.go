@@ -259,22 +259,6 @@ func TestSchema(t *testing.T) {
 	})
 }
 
-// Another page of Microsoft, "HCN JSON document schemas" of 2018 (learn.microsoft.com, windows-server/networking/technologies/hcn), spells some
-// fields in another way. These are all: documents with them are not those of the library, which kube-proxy sends.
-func TestOtherPage(t *testing.T) {
-	refuses(t, "HcnCreateEndpoint", goodEndpoint, [][3]string{
-		{`{"HostComputeNetwork"`, `{"Id":"c0ffee00-abcd-4ef0-8abc-000000000003","HostComputeNetwork"`, "Id is no field"}, // ID
-		{`"IpConfigurations"`, `"IPConfigurations"`, "IPConfigurations is no field"},
-		{`"IpAddress"`, `"IPAddress"`, "IPAddress is no field"},
-		{`"Settings"`, `"Data"`, "Data is no field"},
-	})
-	refuses(t, "HcnCreateLoadBalancer", goodBalancer, [][3]string{
-		{`"FrontendVIPs"`, `"VirtualIPs"`, "VirtualIPs is no field"},
-		{`"SourceVIP":"10.0.0.1"`, `"Policies":[{"Type":"SourceVirtualIp","Data":"10.0.0.1"}]`, "Policies is no field"},
-		{`{"Protocol"`, `{"Type":"PortMapping","Protocol"`, "Type is no field"},
-	})
-}
-
 // refuses verifies the errors of a document after edits: each is a text, the one in its place, and a part of the error.
 func refuses(t *testing.T, call, good string, edits [][3]string) {
 	t.Helper()

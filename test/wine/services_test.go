@@ -53,12 +53,12 @@ type servicesTest struct {
 //   - cleanup: the requests of --cleanup, after the program was killed.
 //
 // In place of IDs there are addresses in braces, of a load balancer with its ports, and names of networks.
-func TestDocumentsOfServices(t *testing.T) {
+func testDocumentsOfServices(t *testing.T, p *wine.Prefix) {
 	files, err := filepath.Glob("testdata/services/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no files: %v", err)
 	}
-	s := newServicesTest(t)
+	s := newServicesTest(t, p)
 	archives := map[string]*txtar.Archive{}
 	for _, file := range files {
 		if archives[file], err = txtar.ParseFile(file); err != nil {
@@ -97,13 +97,13 @@ func section(a *txtar.Archive, name string) string {
 
 // newServicesTest makes an HNS with a network of each kind. Both have a container of this node, and one has the endpoint that health checks
 // go to.
-func newServicesTest(t *testing.T) *servicesTest {
+func newServicesTest(t *testing.T, p *wine.Prefix) *servicesTest {
 	t.Helper()
 	fake := hnstest.New(hns.Network{Name: "pods", Type: hns.L2Bridge})
 	fake.AddNetwork(hns.Network{Name: "vxlan0", Type: hns.Overlay, Remote: []hns.RemoteSubnet{
 		{Prefix: netip.MustParsePrefix("10.180.1.0/24"), Provider: netip.MustParseAddr("192.168.0.3")},
 	}})
-	s := &servicesTest{T: t, fake: fake, folder: t.TempDir(), output: t.Output(), names: map[string]string{}}
+	s := &servicesTest{T: t, windows: p, fake: fake, folder: t.TempDir(), output: t.Output(), names: map[string]string{}}
 	s.endpoint("pods", "container", "10.180.0.9", "fd00:10:180::9")
 	s.endpoint("pods", "cbr0", "10.180.0.1", "fd00:10:180::1")
 	s.endpoint("vxlan0", "container", "10.180.0.9")
@@ -116,7 +116,6 @@ func newServicesTest(t *testing.T) *servicesTest {
 	ip(t, "link", "set", "node", "address", "00:15:5d:00:00:04")
 	ip(t, "address", "add", "192.168.0.4/24", "dev", "node")
 	ip(t, "link", "set", "node", "up")
-	s.windows = wine.New(t)
 	s.windows.ServeHNS(fake)
 	s.sluice = s.windows.Build(module + "cmd/sluice")
 	return s

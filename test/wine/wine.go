@@ -47,7 +47,7 @@ type Prefix struct {
 	space  *space
 }
 
-// New returns a Windows, which ends with the test. It takes some 10 seconds.
+// New returns a Windows, which ends with the test. It takes some 10 seconds: tests share it, by For.
 func New(t testing.TB) *Prefix {
 	t.Helper()
 	folder := t.TempDir()
@@ -77,6 +77,13 @@ func New(t testing.TB) *Prefix {
 	return p
 }
 
+// For returns the same Windows for a subtest, which ends what it starts.
+func (p *Prefix) For(t testing.TB) *Prefix {
+	shared := *p
+	shared.t = t
+	return &shared
+}
+
 // compile makes a Windows library of a C file.
 func (p *Prefix) compile(library, source string, flags ...string) {
 	p.t.Helper()
@@ -86,7 +93,7 @@ func (p *Prefix) compile(library, source string, flags ...string) {
 	}
 }
 
-// Build builds a Go package of this module for Windows and returns the program.
+// Build builds a Go package of this module for Windows, once, and returns the program.
 func (p *Prefix) Build(pkg string) string {
 	p.t.Helper()
 	if path := os.Getenv("SLUICE_WINDOWS"); path != "" && filepath.Base(pkg) == "sluice" {
@@ -96,6 +103,9 @@ func (p *Prefix) Build(pkg string) string {
 		return path
 	}
 	program := filepath.Join(p.folder, filepath.Base(pkg)+".exe")
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
 	cmd := exec.CommandContext(p.t.Context(), "go", "build", "-trimpath", "-o", program, pkg)
 	cmd.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -16,9 +16,25 @@ func TestMain(m *testing.M) { wine.Main(m) }
 
 const module = "github.com/sluice-proxy/sluice/"
 
-// TestSluice runs the program on Windows, as far as Wine is one.
-func TestSluice(t *testing.T) {
+// TestWindows runs all tests on one Windows, as far as Wine is one. The last has no HNS, and leaves changed libraries.
+func TestWindows(t *testing.T) {
+	t.Setenv("SLUICE_TEST_HNS", "1") // for the access to HNS
 	p := wine.New(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *wine.Prefix)
+	}{
+		{"access to HNS", testAccessToHNS},
+		{"kernelspace", testKernelspace},
+		{"documents of Services", testDocumentsOfServices},
+		{"userspace", testUserspace},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, p.For(t)) })
+	}
+}
+
+// testUserspace runs the program in mode userspace.
+func testUserspace(t *testing.T, p *wine.Prefix) {
 	sluice := p.Build(module + "cmd/sluice")
 	t.Run("version", func(t *testing.T) {
 		r := p.Run(sluice, "version")
