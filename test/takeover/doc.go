@@ -6,8 +6,8 @@
 // Tests of kube-proxy's mode ipvs need a kernel with IPVS; test/uml runs them on one.
 //
 // KUBE_PROXY is the path of the real program; the default is in the folder
-// KUBEBUILDER_ASSETS, into which `make test-assets` puts it. Without it, the tests load
-// its rules from testdata, which are recorded with:
+// KUBEBUILDER_ASSETS, into which `make test-assets` puts it. The test of the clean-up loads rules
+// of all its modes from testdata, which are recorded with:
 //
 //	go test -tags record -run TestRecord ./test/takeover
 package takeover

@@ -19,26 +19,8 @@ import (
 // testInPlace verifies that in mode iptables Sluice continues to use kube-proxy's chains, and
 // kube-proxy Sluice's.
 func testInPlace(t *testing.T, c *apiserver.Cluster, m mode) {
-	t.Run("recorded", func(t *testing.T) { testInPlaceRecorded(newTestEnvIn(t, c, recordedNamespace), m) })
-	if program() == "" {
-		t.Log("there is no real kube-proxy (KUBE_PROXY): only recorded rules were tested")
-		return
-	}
 	t.Run("there and back", func(t *testing.T) { testThereAndBack(newTestEnv(t, c), m) })
 	t.Run("side by side", func(t *testing.T) { testSideBySide(newTestEnv(t, c), m) })
-}
-
-// testInPlaceRecorded starts Sluice with recorded chains of kube-proxy.
-func testInPlaceRecorded(w *testEnv, m mode) {
-	w.loadForeignRules(m)
-	w.loadAndCheck(m)
-	traffic := w.startTraffic()
-	counters := w.counters(m.name)
-	_, first := w.startIptables(m)
-	w.checkAdopted(first)
-	w.waitExact(m.name)
-	w.checkCounters(m.name, counters)
-	w.endTraffic(traffic)
 }
 
 // startIptables starts Sluice in mode iptables, and returns it with its first write.
@@ -55,8 +37,7 @@ func (w *testEnv) startIptables(m mode, more ...string) (*apiserver.Proxy, proxy
 }
 
 // maxLines bounds the lines of Sluice's first write over kube-proxy's chains for the same
-// Services. None of them is in a chain of a single Service. More than half are rules with
-// nfacct, which the recorded rules lack.
+// Services. None of them is in a chain of a single Service.
 const maxLines = 40
 
 // minAdopted is the minimal number of chains, and single rules of shared chains, that Sluice

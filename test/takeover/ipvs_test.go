@@ -29,9 +29,6 @@ func ipvsMode() mode { return mode{"iptables-legacy", "ipvs", "xtables-legacy-mu
 // it on a kernel that has IPVS.
 func TestIPVS(t *testing.T) {
 	kerneltest.NeedIPVS(t)
-	if program() == "" {
-		t.Skip("there is no real kube-proxy (KUBE_PROXY)")
-	}
 	c := apiserver.Start(t)
 	t.Run("to nftables, kube-proxy stopped last", func(t *testing.T) { testIPVSToNftables(newTestEnv(t, c)) })
 	t.Run("to iptables", func(t *testing.T) { testIPVSToIptables(newTestEnv(t, c)) })

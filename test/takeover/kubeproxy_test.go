@@ -4,6 +4,7 @@ package takeover
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,16 +31,17 @@ func modes() []mode {
 	}
 }
 
-// program returns the path of the real kube-proxy; empty if there is none.
+// program returns the path of the real kube-proxy.
 func program() string {
-	path := os.Getenv("KUBE_PROXY")
-	if path == "" {
-		path = filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kube-proxy")
+	return cmp.Or(os.Getenv("KUBE_PROXY"), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kube-proxy"))
+}
+
+// hasProgram returns an error if there is no real kube-proxy.
+func hasProgram() error {
+	if _, err := os.Stat(program()); err != nil {
+		return fmt.Errorf("there is no kube-proxy: run `make test-assets` to build it, or name another in KUBE_PROXY: %w", err)
 	}
-	if _, err := os.Stat(path); err != nil {
-		return ""
-	}
-	return path
+	return nil
 }
 
 // kubeProxy is a real kube-proxy process on node A.

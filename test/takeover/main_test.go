@@ -9,4 +9,4 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-func TestMain(m *testing.M) { harness.Main(m, apiserver.Assets) }
+func TestMain(m *testing.M) { harness.Main(m, apiserver.Assets, hasProgram) }

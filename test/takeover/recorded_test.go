@@ -36,13 +36,6 @@ func (m mode) recordings() []recordedRules {
 	return out
 }
 
-// loadAndCheck loads the recorded rules of a mode, and waits until they work.
-func (w *testEnv) loadAndCheck(m mode) {
-	w.Helper()
-	w.loadRecorded(m)
-	w.waitReachable()
-}
-
 func (w *testEnv) loadRecorded(m mode) {
 	w.Helper()
 	for _, r := range m.recordings() {
@@ -55,20 +48,6 @@ func (w *testEnv) loadRecorded(m mode) {
 		_, err = w.lab.NodeA.Run(string(text), load...)
 		w.must(err)
 	}
-}
-
-// testRecorded takes over recorded rules, as if kube-proxy had been stopped long ago.
-func testRecorded(w *testEnv, m mode) {
-	w.loadForeignRules(m)
-	before := w.dump()
-	w.loadAndCheck(m)
-	if w.dump() == before {
-		w.Fatal("no rules were loaded to take over")
-	}
-	traffic := w.startTraffic()
-	w.waitRemoved(w.startSluice(), m)
-	w.checkRestored(before)
-	w.endTraffic(traffic)
 }
 
 // TestCleanup verifies that --cleanup removes the rules of kube-proxy in all modes and reports

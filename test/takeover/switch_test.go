@@ -55,11 +55,7 @@ func testSwitchModes(w *testEnv, m mode) {
 func testOtherMechanism(w *testEnv, theirs, ours mode) {
 	_, err := w.lab.NodeA.Run("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n", ours.name+"-restore", "--noflush")
 	w.must(err)
-	load := w.loadAndCheck
-	if program() != "" {
-		load = func(m mode) { w.kubeProxy(m).stop() }
-	}
-	load(theirs)
+	w.kubeProxy(theirs).stop()
 	traffic := w.startTraffic()
 	p, _ := w.startIptables(ours)
 	w.waitRemoved(p, theirs)

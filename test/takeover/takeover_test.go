@@ -19,11 +19,6 @@ func TestTakeover(t *testing.T) {
 	c := apiserver.Start(t)
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) {
-			t.Run("recorded", func(t *testing.T) { testRecorded(newTestEnv(t, c), m) })
-			if program() == "" {
-				t.Log("there is no real kube-proxy (KUBE_PROXY): only recorded rules were tested")
-				return
-			}
 			t.Run("kube-proxy first stopped", func(t *testing.T) { testStoppedFirst(newTestEnv(t, c), m) })
 			t.Run("kube-proxy stopped last", func(t *testing.T) { testStoppedLast(newTestEnv(t, c), m) })
 		})
