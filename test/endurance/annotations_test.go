@@ -148,6 +148,7 @@ const (
 // Annotations of a Service govern all kinds of sockets, of the node and of a pod, and get backends, explain and the metrics agree
 // with them.
 func TestAnnotationsGovernSockets(t *testing.T) {
+	t.Parallel()
 	s := newSockets(t, "ebpf")
 	all := s.openers(s.lab.NodeA, s.client)
 	const n = 300

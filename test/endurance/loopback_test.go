@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,10 +23,13 @@ const routeLocalnetFile = "/proc/sys/net/ipv4/conf/all/route_localnet"
 func (w *testEnv) waitRouteLocalnet(want string) {
 	w.Helper()
 	w.eventually(func() error {
-		if got := strings.TrimSpace(w.lab.NodeA.MustRun("cat", routeLocalnetFile)); got != want {
-			return fmt.Errorf("route_localnet is %s, want %s", got, want)
-		}
-		return nil
+		return w.lab.NodeA.Do(func() error {
+			got, err := os.ReadFile(routeLocalnetFile)
+			if err == nil && strings.TrimSpace(string(got)) != want {
+				err = fmt.Errorf("route_localnet is %s, want %s", got, want)
+			}
+			return err
+		})
 	})
 }
 
@@ -62,8 +66,10 @@ func newAttackedEnv(t *testing.T, mode string) (w *testEnv, dir string, a *attac
 // No packet of a neighbour reaches 127.0.0.0/8 (CVE-2020-8558), also after a kill, stop or
 // cleanup of the daemon.
 func TestNeighboursCannotReachLoopback(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			w, dir, a := newAttackedEnv(t, mode)
 			with, without := configsWithLocalhost(mode)
 			local := lab.Way{From: w.lab.NodeA, To: netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", nodePort))}
@@ -220,8 +226,10 @@ func (w *testEnv) checkFlushes(a *attack, dir string, with settings) {
 
 // No packet arrives during reloads, and after kills at random moments.
 func TestNeighboursCannotReachLoopbackDuringReloads(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			w, dir, a := newAttackedEnv(t, mode)
 			with, without := configsWithLocalhost(mode)
 			d := w.start(launch{})

@@ -16,8 +16,10 @@ import (
 // Services cannot make a node unreachable: the sockets of the node and the servers of the proxy
 // stay reachable at the addresses of the node.
 func TestServicesDoNotTakeThePortsOfTheNode(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			w := newTestEnv(t)
 			w.args = append(w.args, "--proxy-mode="+mode, "--nodeport-addresses=0.0.0.0/0,::/0")
 			w.lab.NodeA.Serve(lab.TCP, 2222)
