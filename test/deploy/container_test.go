@@ -3,6 +3,7 @@
 package deploy
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -68,12 +70,26 @@ func imageFor(t testing.TB, mode string) string {
 	return buildImage(t)
 }
 
-// withIptables adds the programs of iptables to an image.
+// iptablesPrograms returns the folder with the programs of iptables, which the first call builds. It is in /run, which is
+// removed with this process.
+var iptablesPrograms = sync.OnceValues(func() (string, error) {
+	work, err := os.MkdirTemp("/run", "programs-")
+	if err != nil {
+		return "", err
+	}
+	return dockerfile.Stage(context.Background(), "programs", work)
+})
+
+// withIptables returns a copy of an image, with the programs of iptables.
 func withIptables(t testing.TB, root string) string {
 	t.Helper()
-	all := dockerfile.Stage(t, "programs")
-	if out, err := exec.Command("cp", "-a", root+"/.", all).CombinedOutput(); err != nil {
-		t.Fatalf("add the image: %v\n%s", err, out)
+	programs, err := iptablesPrograms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := t.TempDir()
+	if out, err := exec.Command("cp", "-a", programs+"/.", root+"/.", all).CombinedOutput(); err != nil {
+		t.Fatalf("add the programs of iptables: %v\n%s", err, out)
 	}
 	return all
 }

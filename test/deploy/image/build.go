@@ -4,6 +4,7 @@ package image
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,7 +13,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"testing"
 )
 
 // instruction is an instruction of a Dockerfile.
@@ -25,11 +25,10 @@ type stage struct {
 }
 
 // stages parses the Dockerfile.
-func stages(t testing.TB) []stage {
-	t.Helper()
+func stages() ([]stage, error) {
 	text, err := os.ReadFile(filepath.Join(projectPath(), "Dockerfile"))
 	if err != nil {
-		t.Fatal(err)
+		return nil, fmt.Errorf("read the Dockerfile: %w", err)
 	}
 	whole := regexp.MustCompile(`(?m)^#.*\n`).ReplaceAllString(string(text), "")
 	var out []stage
@@ -49,7 +48,7 @@ func stages(t testing.TB) []stage {
 			last.instructions = append(last.instructions, instruction{name, strings.TrimSpace(rest)})
 		}
 	}
-	return out
+	return out, nil
 }
 
 // projectPath returns the folder of this project, which the working folder of a test is in.
@@ -64,30 +63,31 @@ func projectPath() string {
 	panic("the working folder is in no Go module")
 }
 
-// Stage builds a stage that needs no other, and returns the path of its folder /out.
-func Stage(t testing.TB, name string) string {
-	t.Helper()
-	s := &script{t: t, images: map[string]image{}}
-	for _, st := range stages(t) {
+// Stage builds a stage that needs no other in a working folder, and returns the path of its folder /out.
+func Stage(ctx context.Context, name, work string) (string, error) {
+	all, err := stages()
+	if err != nil {
+		return "", err
+	}
+	s := &script{images: map[string]image{}}
+	for _, st := range all {
 		if st.name == name {
 			s.buildStage(st)
 		}
 	}
 	if len(s.images) == 0 {
-		t.Fatalf("the Dockerfile has no stage %q", name)
+		return "", fmt.Errorf("the Dockerfile has no stage %q", name)
 	}
 	s.add("cp -a %s/out $WORK/result", s.images[name].root)
-	work := t.TempDir()
-	if out, err := s.run(work); err != nil {
-		t.Fatalf("build stage %s: %v\n%s", name, err, out)
+	if out, err := s.run(ctx, work); err != nil {
+		return "", fmt.Errorf("build stage %s: %w\n%s", name, err, out)
 	}
-	return filepath.Join(work, "result")
+	return filepath.Join(work, "result"), nil
 }
 
 // script are shell commands that build stages in a new mount namespace. $WORK is a working
 // folder, $CONTEXT the build context.
 type script struct {
-	t      testing.TB
 	lines  []string
 	dir    string // WORKDIR
 	image         // of the current stage
@@ -106,8 +106,8 @@ func (s *script) add(format string, args ...any) {
 }
 
 // run runs the script and returns its output.
-func (s *script) run(work string) (string, error) {
-	cmd := exec.CommandContext(s.t.Context(), "unshare", "--mount", "bash", "-euo", "pipefail", "-c", strings.Join(s.lines, "\n"))
+func (s *script) run(ctx context.Context, work string) (string, error) {
+	cmd := exec.CommandContext(ctx, "unshare", "--mount", "bash", "-euo", "pipefail", "-c", strings.Join(s.lines, "\n"))
 	cmd.Env = append(os.Environ(), "WORK="+work, "CONTEXT="+projectPath())
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -170,7 +170,7 @@ func (s *script) runInstruction(i instruction) {
 		s.entry = strings.Trim(i.rest, `[]"`)
 	case "LABEL", "USER":
 	default:
-		s.t.Fatalf("instruction not supported: %s %s", i.name, i.rest)
+		s.add("echo %s >&2; exit 1", quote("instruction not supported: "+i.name+" "+i.rest))
 	}
 }
 

@@ -20,8 +20,12 @@ func TestImages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
 	}
-	s := &script{t: t, images: map[string]image{}}
-	for _, st := range stages(t) {
+	all, err := stages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &script{images: map[string]image{}}
+	for _, st := range all {
 		s.buildStage(st)
 	}
 	s.add("find $WORK/default -mindepth 1 -printf '%%P %%l\\n' | sort; echo")
@@ -32,7 +36,7 @@ func TestImages(t *testing.T) {
 		s.add("%s /usr/local/bin/kube-proxy --version", inside) // as kubeadm's DaemonSet names it
 		s.add("%s kube-proxy --config=/nowhere 2>&1 | grep -m 1 -o 'open /nowhere' || true", inside)
 	}
-	out, err := s.run(t.TempDir())
+	out, err := s.run(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, strings.Join(s.lines, "\n"), out)
 	}
@@ -50,6 +54,19 @@ usr/local/bin/sluice
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
+}
+
+// TestPrograms builds the stage with the programs of iptables once, for both tests of it.
+func TestPrograms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("mounts file systems")
+	}
+	root, err := Stage(t.Context(), "programs", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("run by themselves", func(t *testing.T) { testProgramsRunByThemselves(t, root) })
+	t.Run("are listed as packages", func(t *testing.T) { testImageListsPackages(t, root) })
 }
 
 // rules has every kind of rule that mode iptables writes.
@@ -71,11 +88,7 @@ COMMIT
 
 // The image for mode iptables has exactly the files of Debian that the iptables programs need:
 // they restore and save the rules of this mode, in both variants and families.
-func TestProgramsRunByThemselves(t *testing.T) {
-	if testing.Short() {
-		t.Skip("mounts file systems")
-	}
-	root := Stage(t, "programs")
+func testProgramsRunByThemselves(t *testing.T, root string) {
 	for family, words := range map[string]*strings.Replacer{
 		"iptables":  strings.NewReplacer("ADDRESS", "255.255.255.255", "TO", "10.1.0.1:80", "UNREACHABLE", "icmp-port-unreachable"),
 		"ip6tables": strings.NewReplacer("ADDRESS", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "TO", "[fd00::1]:80", "UNREACHABLE", "icmp6-port-unreachable"),
@@ -109,11 +122,7 @@ func rulesOnly(saved string) string {
 }
 
 // The image lists its Debian packages and their licences, for scanners and lawyers.
-func TestImageListsPackages(t *testing.T) {
-	if testing.Short() {
-		t.Skip("mounts file systems")
-	}
-	root := Stage(t, "programs")
+func testImageListsPackages(t *testing.T, root string) {
 	for _, name := range []string{"iptables", "libc6", "libnftnl11", "libxtables12"} {
 		status, err := os.ReadFile(filepath.Join(root, "var/lib/dpkg/status.d", name))
 		if err != nil || !strings.HasPrefix(string(status), "Package: "+name+"\n") {
@@ -132,7 +141,11 @@ func TestImageGoVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(string(mod))
-	if from := stages(t)[0].from; from != "golang:"+version[1] {
+	all, err := stages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if from := all[0].from; from != "golang:"+version[1] {
 		t.Errorf("the image is built in %s, but go.mod has %s", from, version[1])
 	}
 }
