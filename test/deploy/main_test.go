@@ -34,7 +34,7 @@ func prepare() error {
 	}
 	for _, name := range []string{"helm", "kubectl", "prometheus", "promtool"} {
 		if _, err := os.Stat(tool(name)); err != nil {
-			return fmt.Errorf("run `hack/test-tools.sh .cache/test-tools`, or name the folder with the programs in %s: %w", toolsVar, err)
+			return fmt.Errorf("run `make test-tools`, or name the folder with the programs in %s: %w", toolsVar, err)
 		}
 	}
 	return nil

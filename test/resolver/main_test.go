@@ -27,7 +27,12 @@ func TestMain(m *testing.M) {
 // prepare verifies that the programs exist.
 func prepare() error {
 	if _, err := os.Stat(coreDNS()); err != nil {
-		return fmt.Errorf("run `hack/test-tools.sh .cache/test-tools`, or name the folder with coredns in %s: %w", toolsVar, err)
+		return fmt.Errorf("run `make test-tools`, or name the folder with coredns in %s: %w", toolsVar, err)
+	}
+	for _, compiler := range []string{"gcc", "musl-gcc"} {
+		if _, err := exec.LookPath(compiler); err != nil {
+			return fmt.Errorf("run `make setup-test`, which installs a C compiler: %w", err)
+		}
 	}
 	return nil
 }

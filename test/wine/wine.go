@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
 // loader is Wine itself: Debian's package wine64 has no program in the search path.
@@ -36,8 +36,18 @@ const (
 	runTimeout   = time.Minute
 )
 
-// Main runs the tests in new namespaces and exits. It is for TestMain.
-func Main(m *testing.M) { lab.Main(m) }
+// Main runs the tests in new namespaces and exits, after checks. It is for TestMain.
+func Main(m *testing.M, checks ...func() error) { harness.Main(m, append(checks, installed)...) }
+
+// installed returns an error if Wine or the compiler is missing.
+func installed() error {
+	for _, program := range []string{loader, server, compiler} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("run `make setup-test`, which installs Wine and a compiler for Windows: %w", err)
+		}
+	}
+	return nil
+}
 
 // Prefix is a Windows with its processes.
 type Prefix struct {

@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/test/apiserver"
 	"github.com/sluice-proxy/sluice/test/wine"
 )
 
-func TestMain(m *testing.M) { wine.Main(m) }
+func TestMain(m *testing.M) { wine.Main(m, apiserver.Assets) }
 
 const module = "github.com/sluice-proxy/sluice/"
 
