@@ -4,12 +4,11 @@
 #
 # usage: hack/test-assets.sh DIR
 #
-# Afterwards KUBEBUILDER_ASSETS=DIR lets envtest find the first two, and
+# Afterwards KUBEBUILDER_ASSETS=DIR lets test/apiserver find the first two, and
 # KUBE_PROXY=DIR/kube-proxy names the third. They are built from their Go modules,
 # so the module proxy is all this needs. A second run returns at once, and one
 # that finds some of the programs builds the others. A run with KUBEBUILDER_ASSETS
-# already set and filled does nothing: those binaries are used as they are, and
-# tests that want kube-proxy do without if it is not among them.
+# already set and filled does nothing: those binaries are used as they are.
 set -euo pipefail
 
 # shellcheck source=hack/fill.sh
@@ -20,7 +19,7 @@ etcd=v3.6.16
 wanted="kubernetes $kubernetes, etcd $etcd"
 programs=(kube-apiserver etcd kube-proxy)
 
-filled() { [[ -x $1/kube-apiserver && -x $1/etcd ]]; }
+filled() { [[ -x $1/kube-apiserver && -x $1/etcd && -x ${KUBE_PROXY:-$1/kube-proxy} ]]; }
 
 # module starts a throw-away main module in a new folder and goes there. It is
 # needed because go install refuses modules that have replace directives.
