@@ -43,9 +43,6 @@ type testEnv struct {
 	deleteAll func() // deletes the objects of the test, once
 }
 
-// recordedNamespace is the namespace of the Services in testdata.
-const recordedNamespace = "recorded"
-
 // newTestEnv returns an environment with a new namespace.
 func newTestEnv(t *testing.T, c *apiserver.Cluster) *testEnv {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 func TestRecord(t *testing.T) {
 	c := apiserver.Start(t)
 	for _, m := range modes() {
-		w := newTestEnvIn(t, c, recordedNamespace)
+		w := newTestEnvIn(t, c, "recorded")
 		kp := w.kubeProxy(m)
 		if m.iptables != "" {
 			kp.waitSynced(m)
