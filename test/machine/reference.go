@@ -5,8 +5,8 @@ import "time"
 // The times of a thousand operations on a fast idle machine: 2 cores, Linux 6.18. `go run ./test/machine/calibrate
 // -reference` prints them.
 const (
-	spawnReference     = 790 * time.Millisecond
-	namespaceReference = 400 * time.Millisecond
-	callReference      = 180 * time.Microsecond
-	computeReference   = 1640 * time.Microsecond
+	spawnReference     = 670 * time.Millisecond
+	namespaceReference = 350 * time.Millisecond
+	callReference      = 175 * time.Microsecond
+	computeReference   = 1635 * time.Microsecond
 )
