@@ -16,8 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // roleVar is an environment variable that makes the test binary act as an unprivileged local
@@ -127,7 +125,7 @@ func checkSingleDaemon(s *attackTest) {
 	var both sync.WaitGroup
 	for _, args := range [][]string{append(slices.Clip(s.args), "--cleanup"), s.args} {
 		both.Go(func() {
-			if out, code := s.runSluiceWithin(machine.Scale(1500*time.Millisecond), args...); code == 0 || strings.Contains(out, "msg=Synced") {
+			if out, code := s.runSluiceWithin(1500*time.Millisecond, args...); code == 0 || strings.Contains(out, "msg=Synced") {
 				s.Errorf("sluice %s runs beside the daemon: exit code %d: %s", args[len(args)-1], code, abridged(out))
 			}
 		})

@@ -29,8 +29,7 @@ func editors() []attack {
 		rows = append(rows, attack{
 			name: e.name + " in a loop", planes: e.planes, full: e.full, removesRules: true,
 			flags: []string{"--iptables-sync-period=5s"}, limits: limits{cpu: 0.75},
-			duration: time.Millisecond,
-			before:   func(s *attackTest) { s.write("good-crowd.json", extraServices()) },
+			before: func(s *attackTest) { s.write("good-crowd.json", extraServices()) },
 			after: func(s *attackTest) {
 				for _, l := range s.plane.editRates() {
 					s.runEditor(e.script, l)
@@ -41,8 +40,7 @@ func editors() []attack {
 	return rows
 }
 
-// editRate is how fast and for how long an editor runs, on a fast machine, and the least percentage of probes that must
-// find the rules present.
+// editRate is how fast and for how long an editor runs, and the least percentage of probes that must find the rules present.
 type editRate struct {
 	interval, duration time.Duration
 	minPresent         int
@@ -57,8 +55,8 @@ func (p plane) editRates() []editRate {
 		minPresent = 10
 	}
 	return []editRate{
-		{500 * time.Millisecond, 2500 * time.Millisecond, minPresent},
-		{100 * time.Millisecond, 7 * time.Second, 0},
+		{machine.Scale(500 * time.Millisecond), machine.Scale(2500 * time.Millisecond), minPresent},
+		{100 * time.Millisecond, 5*time.Second + machine.Scale(2*time.Second), 0},
 		{30 * time.Millisecond, time.Second, 0},
 		{0, time.Second, 0},
 	}
@@ -78,7 +76,6 @@ func extraServices() []object {
 // restored soon after the editor ends.
 func (s *attackTest) runEditor(script string, l editRate) {
 	s.Helper()
-	l.interval, l.duration = machine.Scale(l.interval), machine.Scale(l.duration)
 	end, probeTime := s.startEditor(script, l.interval), machine.Scale(15*time.Millisecond)
 	ctx, cancel := context.WithTimeout(s.Context(), l.duration)
 	defer cancel()

@@ -14,7 +14,6 @@ import (
 	"unicode/utf16"
 
 	"github.com/sluice-proxy/sluice/test/harness"
-	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // manifests are malformed or expensive manifest files. They do not depend on the plane.
@@ -48,7 +47,7 @@ func manifests() []attack {
 			limits: limits{cpu: f.cpu, change: 2 * time.Second},
 			during: func(ctx context.Context, s *attackTest) error {
 				err := s.put("hostile.yaml", f.text())
-				s.pause(ctx, machine.Scale(700*time.Millisecond))
+				s.pause(ctx, 700*time.Millisecond)
 				return errors.Join(err, s.put("hostile.yaml", append(f.text(), "\n# again"...)))
 			},
 		})

@@ -74,7 +74,7 @@ func proxied() []attack {
 		a := &rows[i]
 		before, after := a.before, a.after
 		a.full = []plane{}
-		a.planes, a.files, a.duration, a.limits = []plane{userspace}, proxiedFiles, 3*time.Second, limits{memory: 100, cpu: 1}
+		a.planes, a.files, a.duration, a.limits = []plane{userspace}, proxiedFiles, machine.Scale(2*time.Second), limits{memory: 100, cpu: 1}
 		a.before = func(s *attackTest) {
 			s.Helper()
 			if before != nil {
