@@ -53,9 +53,12 @@ func TestModesAfterUserspaceKeepConnections(t *testing.T) {
 		return nil
 	})
 	change(2, settings{"mode": "nftables", "nftables": object{"masqueradeAll": true}})
-	if n := d.log.count("Connections of another mode go on"); n != 2 {
-		t.Errorf("%d runs say that connections go on, want 2:\n%s", n, d.log)
-	}
+	w.eventually(func() error {
+		if n := d.log.count("Connections of another mode go on"); n != 2 {
+			return fmt.Errorf("%d runs say that connections go on, want 2:\n%s", n, d.log)
+		}
+		return nil
+	})
 	change(3, settings{"mode": "iptables"})
 	change(4, settings{"mode": "userspace"})
 	change(5, settings{"mode": "nftables"})
