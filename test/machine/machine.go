@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"sync"
@@ -35,7 +36,7 @@ var slowdown = sync.OnceValue(func() float64 {
 
 func parse(text string) (float64, error) {
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(f >= 1 && f <= MaxSlowdown) {
+	if err != nil || math.IsNaN(f) || f < 1 || f > MaxSlowdown {
 		return 0, fmt.Errorf("%s=%s: want a number from 1 to %d", Variable, text, MaxSlowdown)
 	}
 	return f, nil

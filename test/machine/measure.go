@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -36,21 +37,22 @@ func (k kind) operations(d time.Duration) int { return max(1, int(1000*d/k.refer
 func everywhere() []kind {
 	return []kind{
 		{"system call", callReference, func() error { _ = os.Getppid(); return nil }},
-		{"computing", computeReference, func() error { compute(); return nil }},
+		{"computing", computeReference, compute},
 	}
 }
 
 // compute keeps a processor busy for about a microsecond. The race detector does not slow it down.
-//
-//go:noinline
-func compute() uint64 {
+func compute() error {
 	x := uint64(1)
 	for range 1000 {
 		x ^= x << 13
 		x ^= x >> 7
 		x ^= x << 17
 	}
-	return x
+	if x == 0 {
+		return errors.New("a xorshift is never 0")
+	}
+	return nil
 }
 
 // Figures are the measured times of a calibration.
@@ -65,15 +67,15 @@ type Figure struct {
 
 // Measure calibrates. It leaves out kinds of work that fail, such as network namespaces without the privilege.
 func Measure() Figures {
-	kinds := kinds()
-	sums := make([]sum, len(kinds))
-	var all sync.WaitGroup
+	all := kinds()
+	sums := make([]sum, len(all))
+	var working sync.WaitGroup
 	var mu sync.Mutex
 	end := time.Now().Add(window)
 	for range workers {
-		all.Go(func() {
+		working.Go(func() {
 			runtime.LockOSThread() // never unlocked: the thread, which may be in another namespace, ends here
-			mine := work(kinds, end)
+			mine := work(all, end)
 			mu.Lock()
 			defer mu.Unlock()
 			for i := range sums {
@@ -81,12 +83,12 @@ func Measure() Figures {
 			}
 		})
 	}
-	all.Wait()
+	working.Wait()
 	var f Figures
-	for i, k := range kinds {
+	for i, k := range all {
 		if s := sums[i]; s.err == nil {
-			time := s.took * 1000 / time.Duration(s.done)
-			f = append(f, Figure{k.name, time, float64(time) / float64(k.reference)})
+			took := s.took * 1000 / time.Duration(s.done)
+			f = append(f, Figure{k.name, took, float64(took) / float64(k.reference)})
 		}
 	}
 	return f
