@@ -157,10 +157,7 @@ func (c *Conn) detachTemporary() error {
 
 // load loads the programs.
 func (c *Conn) load() (*ebpf.Collection, error) {
-	spec, err := c.build.load()
-	if err != nil {
-		return nil, err
-	}
+	spec := c.spec.Copy()
 	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(c.cookie), spec.Variables[sockVarConnectedUdp].Set(uint32(c.opt.ConnectedUDP)),
 		spec.Variables[sockVarNodeHash].Set(NodeHash(c.opt.Node)), spec.Variables[sockVarExempting].Set(uint32(c.opt.Exempting))); err != nil {
 		return nil, err

@@ -60,10 +60,7 @@ func (c *Conn) attachLearn() (link.Link, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	spec, err := c.build.load()
-	if err != nil {
-		return nil, err
-	}
+	spec := c.spec.Copy()
 	if err := spec.Variables[sockVarNodeNetns].Set(c.cookie); err != nil {
 		return nil, err
 	}

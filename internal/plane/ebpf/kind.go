@@ -19,7 +19,10 @@ const mode = "ebpf"
 
 // Kind returns the plane that stands on a packet plane. If this host does not support the programs, Open returns the packet
 // plane alone.
-func Kind(packets plane.Kind) plane.Kind {
+func Kind(packets plane.Kind) plane.Kind { return KindTestedBy(probe.Sockets, packets) }
+
+// KindTestedBy is Kind with another self-test, for processes that open many planes. The self-test returns the errors of probe.Sockets.
+func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal, k.ListEndpoints = mode, packets.Mode, true, true
 	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), new(balancing).shares
@@ -34,7 +37,7 @@ func Kind(packets plane.Kind) plane.Kind {
 		}
 		o, done, err := bpfOptions(s)
 		if err = probe.SocketsError(err); err == nil {
-			err = probe.Sockets(o)
+			err = test(o)
 		}
 		if errors.Is(err, bpf.ErrUntested) {
 			s.Log.Warn("The self-test has no result of a process: only the kernel reports that sockets are balanced", "error", err)

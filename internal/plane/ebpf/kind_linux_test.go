@@ -100,6 +100,28 @@ func openWith(t *testing.T, s plane.Setup, log *bytes.Buffer) *plane.Opened {
 	return opened
 }
 
+// A kind with the result of a self-test does what it says: the result of a self-test that has run is not tried again.
+func TestResultOfASelfTest(t *testing.T) {
+	kerneltest.NeedPrograms(t)
+	at := config.EBPF{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t)}
+	for _, result := range []error{nil, probe.ErrFeature} {
+		s := plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}, Self: "/run/none"} // a self-test would warn
+		var log bytes.Buffer
+		s.NetNS, s.Families, s.Log = kerneltest.Namespace(t), planetest.Families(), slog.New(slog.NewTextHandler(&log, nil))
+		opened, err := ebpf.KindTestedBy(func(bpf.Options) error { return result }, nftables.Kind()).Open(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, serves := opened.Plane.(*ebpf.Plane)
+		if serves != (result == nil) || strings.Contains(log.String(), "no process was started") {
+			t.Errorf("with the result %v it serves: %t; it says %s", result, serves, &log)
+		}
+		if err := opened.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The plane serves only if a process in another cgroup was balanced. If no process could be started, the plane serves and the log warns.
 func TestSelfTest(t *testing.T) {
 	kerneltest.NeedPrograms(t)
