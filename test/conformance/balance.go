@@ -131,7 +131,7 @@ func (e *env) isLocalToNodeA(a netip.Addr) bool {
 
 // onNodeB reports whether packets from a client cross the outside host on their way to node A.
 func (e *env) onNodeB(client *lab.Host) bool {
-	return client == e.lab.NodeB || e.remote[client]
+	return client == e.lab.NodeB || e.world.remote[client.Name()]
 }
 
 // isIncoming matches packets of a probe that came in from another host.

@@ -22,6 +22,7 @@ import (
 	kernel "github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ebpf"
@@ -71,16 +72,20 @@ func nftablesPlane() Plane {
 // ebpfPlane is the plane ebpf, on top of nftables.
 func ebpfPlane() Plane {
 	var bpffs, self string
-	kind := ebpf.Kind(nftables.Kind())
-	var parts sync.Map // of open planes, by network namespace
+	kind := ebpf.KindTestedBy(once(probe.Sockets), nftables.Kind())
+	var parts, counters sync.Map // of open planes, by network namespace
 	setupOn := func(host *lab.Host) plane.Setup {
 		at := config.EBPF{Dir: filepath.Join(bpffs, fmt.Sprint("sluice-", host.NetNSFD())), Cgroup: host.Cgroup()}
 		cfg := &config.Config{Mode: "ebpf", MasqueradeMark: 0x4000, EBPF: at}
 		return plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Self: self}
 	}
 	return Plane{
-		Decided:  func(host *lab.Host) (uint64, error) { return decidedAtSockets(setupOn(host)) },
+		Decided: func(host *lab.Host) (uint64, error) {
+			counter, _ := counters.Load(host.NetNSFD())
+			return decidedAtSockets(counter.(*bpf.Conn))
+		},
 		Learning: learning,
+		Left:     func(host *lab.Host) error { return programsLeft(setupOn(host).Config.EBPF) },
 		Need: func(t testing.TB) {
 			kerneltest.NeedPrograms(t)
 			bpffs = lab.BPFFS(t)
@@ -102,9 +107,15 @@ func ebpfPlane() Plane {
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
+			counter, err := bpf.Open(bpf.Options{Dir: setup.Config.EBPF.Dir, Cgroup: setup.Config.EBPF.Cgroup, NetNS: setup.NetNS})
+			if err != nil {
+				t.Fatalf("%v", err)
+			}
+			counters.Store(host.NetNSFD(), counter)
 			t.Cleanup(func() {
 				parts.Delete(host.NetNSFD()) // each holds the programs, and a process in a guest of test/uml has 256 MB
-				_ = opened.Close()           // nothing is left to lose
+				counters.Delete(host.NetNSFD())
+				_, _ = opened.Close(), counter.Close() // nothing is left to lose
 				if _, err := kind.Remove(context.Background(), setup); err != nil {
 					t.Error(err)
 				}
@@ -131,16 +142,34 @@ func learning(host *lab.Host) (bool, error) {
 }
 
 // decidedAtSockets returns how many connections the programs of a host have decided.
-func decidedAtSockets(s plane.Setup) (sum uint64, err error) {
-	conn, err := bpf.Open(bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS})
-	if err != nil {
-		return 0, err
-	}
+func decidedAtSockets(conn *bpf.Conn) (sum uint64, err error) {
 	counts, err := conn.Counts()
 	for _, n := range counts {
 		sum += n
 	}
-	return sum, errors.Join(err, conn.Close())
+	return sum, err
+}
+
+// once returns a self-test that runs the first time only: all planes have the same kernel.
+func once(test func(bpf.Options) error) func(bpf.Options) error {
+	var first sync.Once
+	var result error
+	return func(o bpf.Options) error {
+		first.Do(func() { result = test(o) })
+		return result
+	}
+}
+
+// programsLeft returns an error if maps or pins are left, or programs that are attached to the cgroup.
+func programsLeft(c config.EBPF) error {
+	if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("pins are left in %s: %w", c.Dir, err)
+	}
+	n, err := bpf.DetachStrays(c.Cgroup)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("%d programs were left in the cgroup", n)
+	}
+	return err
 }
 
 func iptablesNFTPlane() Plane { return iptablesPlane("nft") }

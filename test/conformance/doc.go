@@ -4,7 +4,10 @@
 // lists those without a scenario, and the reasons.
 //
 // Each scenario runs in both IP families: it is written with IPv4 addresses, which
-// translate.go replaces in its text, and each run has its own lab.
+// translate.go replaces in its text. Both variants run one after another in one lab, with the
+// same pods. Between them the plane removes everything, and nothing of it may remain on the
+// node (world.go). A step that leaves something behind calls env.alters: then the next variant
+// has a lab of its own.
 //
 //	{
 //		covers: []int{21}, summary: "pod to ClusterIP keeps the client's address",

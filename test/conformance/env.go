@@ -20,15 +20,16 @@ import (
 type env struct {
 	translator
 	t        testing.TB
-	lab      *lab.Lab
+	world    *world
+	lab      *lab.Lab // of the world, for this variant
+	before   []string // stateOf node A before the first start
+	altered  string   // what a step leaves behind; see alters
 	settings settings
 	objects  *objects
 	proxy    *proxyUnderTest
 	hosts    map[string]*lab.Host // pods by address
-	serving  map[server]bool
-	remote   map[*lab.Host]bool // pods on node B
-	known    map[client]bool    // those that have made a connection
-	decided  uint64             // connections at sockets, before those of a step
+	known    map[client]bool      // those that have made a connection
+	decided  uint64               // connections at sockets, before those of a step
 	flows    map[string]*lab.Flow
 	answered map[string]netip.AddrPort // the backend that answered last, by flow or client
 	tap      *lab.Tap
@@ -36,13 +37,6 @@ type env struct {
 	probers  []*prober     // of the running uninterrupted steps, the innermost last
 
 	nodeAddrs []netip.Addr // of node A: the possible sources of masqueraded connections
-}
-
-// server is a listening socket.
-type server struct {
-	host     *lab.Host
-	protocol lab.Protocol
-	port     uint16
 }
 
 // client is a host in one IP family.
@@ -114,17 +108,17 @@ func (e *env) serveEndpoints(d document) error {
 					return err
 				}
 			}
-			e.serve(server{h, protocol, uint16(*p.Port)})
+			e.serve(h, protocol, uint16(*p.Port))
 		}
 	}
 	return nil
 }
 
 // serve starts a server unless it is already running.
-func (e *env) serve(s server) {
-	if !e.serving[s] {
-		e.serving[s] = true
-		s.host.Serve(s.protocol, s.port)
+func (e *env) serve(h *lab.Host, protocol lab.Protocol, port uint16) {
+	if s := (server{h.Name(), protocol, port}); !e.world.serving[s] {
+		e.world.serving[s] = true
+		h.For(e.owner()).Serve(protocol, port)
 	}
 }
 
@@ -144,7 +138,7 @@ func (e *env) pod(text string) error {
 		if err != nil {
 			return err
 		}
-		e.serve(server{h, protocol, port})
+		e.serve(h, protocol, port)
 	}
 	return nil
 }
@@ -181,6 +175,19 @@ func (e *env) podAt(a netip.Addr, node string) *lab.Host {
 			return h
 		}
 	}
+	known := e.world.hosts[a.String()]
+	if known == nil {
+		known = e.addPod(a, node)
+	}
+	h := known.For(e.t)
+	for _, a := range h.Addrs() {
+		e.hosts[a.String()] = h
+	}
+	return h
+}
+
+// addPod creates a pod on a node.
+func (e *env) addPod(a netip.Addr, node string) *lab.Host {
 	on := e.lab.NodeA
 	if node == "B" {
 		on = e.lab.NodeB
@@ -189,10 +196,10 @@ func (e *env) podAt(a netip.Addr, node string) *lab.Host {
 	if a.Is4() {
 		addrs = append(addrs, lab.Analog(a).String())
 	}
-	h := e.lab.Pod(on, addrs...)
-	e.remote[h] = on == e.lab.NodeB
+	h := e.world.lab.For(e.owner()).Pod(on, addrs...)
+	e.world.remote[h.Name()] = on == e.lab.NodeB
 	for _, text := range addrs {
-		e.hosts[text] = h
+		e.world.hosts[text] = h
 	}
 	return h
 }
@@ -209,6 +216,7 @@ func (e *env) closeFlows() {
 	for _, f := range e.flows {
 		f.Close()
 	}
+	clear(e.flows)
 }
 
 // target parses "172.30.0.41:80" (TCP) or "172.30.0.41:53/udp".

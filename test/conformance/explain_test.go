@@ -19,7 +19,7 @@ func TestCheckExplain(t *testing.T) {
 		cluster: append(aNodePort(`{port: 80, nodePort: 3001}`),
 			service("sticky", `clusterIP: 172.30.0.42, ports: [{port: 80}], `+clientIP), slice("sticky", "80", "10.180.0.1 A")),
 		lab: lab.Options{Timeout: lab.Soon},
-	}.setUp(t, inertPlane(), translator{})
+	}.setUpAlone(t, inertPlane())
 	here, there := netip.MustParseAddrPort("10.180.0.1:80"), netip.MustParseAddrPort("10.180.1.1:80")
 	both := []netip.AddrPort{here, there}
 	answered := func(by netip.AddrPort, client, seen string) []lab.Result {

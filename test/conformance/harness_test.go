@@ -103,13 +103,19 @@ func inertPlane() Plane {
 	}
 }
 
+// setUpAlone sets up a scenario as written, in a lab of its own.
+func (s scenario) setUpAlone(t *testing.T, p Plane) *env {
+	t.Helper()
+	return s.setUp(t, p, translator{}, newWorld(t, s.labFor(p)))
+}
+
 // With a plane that does nothing, every step that expects a Service fails, and
 // untouched succeeds.
 func TestStepsDetectFaults(t *testing.T) {
 	e := scenario{
 		cluster: aNodePort(`{port: 80, nodePort: 3001}`),
 		lab:     lab.Options{Timeout: lab.Soon},
-	}.setUp(t, inertPlane(), translator{})
+	}.setUpAlone(t, inertPlane())
 	e.timeout = lab.Soon // no expected event will happen
 	for name, check := range map[string]step{
 		"no answer":                reach("10.180.0.2", "172.30.0.41:80", original, "10.180.0.1:80"),

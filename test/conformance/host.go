@@ -42,6 +42,7 @@ func routeLocalnetIs(want string) step {
 // enableFirewall makes the firewall of node A drop all incoming and forwarded packets unless a
 // rule accepts them, except for ICMPv6 and the loopback interface.
 func enableFirewall(e *env) error {
+	e.alters("a firewall on node A")
 	rules := e.traits().firewall
 	for _, args := range [][]string{
 		{"-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT"},

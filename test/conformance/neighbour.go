@@ -31,6 +31,7 @@ func neighbourCannotReachLoopback(port uint16) step {
 // such a packet arrives: the proxy must not filter it if it serves no NodePorts on 127.0.0.1.
 func neighbourReachesLoopback(port uint16) step {
 	return func(e *env) error {
+		e.alters("another program has set route_localnet")
 		setOn(e.t, e.lab.NodeA, routeLocalnet)
 		arrived, err := e.neighbourSends(port)
 		if err == nil && !arrived {

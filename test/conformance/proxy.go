@@ -35,8 +35,9 @@ type proxyUnderTest struct {
 
 	barrier     *barrier
 	store       *cluster.Store
-	stop        func() // nil: not running
-	skipExplain bool   // the rules may differ from the routes: deleted, or written by another process
+	opened      plane.Plane // by the last start
+	stop        func()      // nil: not running
+	skipExplain bool        // the rules may differ from the routes: deleted, or written by another process
 
 	former   func(plane.Setup, <-chan struct{}) ([]plane.Part, error) // Plane.GoOn of the mode before; may be nil
 	replaced func()                                                   // tells it that its rules are gone
@@ -113,6 +114,7 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	if err != nil {
 		return err
 	}
+	p.opened = opened.Plane
 	if err := p.goOn(opened, setup); err != nil {
 		return err
 	}

@@ -71,6 +71,7 @@ func switchMode(e *env) error {
 	if err := requireInProcess(e); err != nil {
 		return err
 	}
+	e.alters("rules and connections of another mode")
 	first := e.proxy.plane
 	next := first.Others[0]()
 	next.Others = append(slices.Clone(first.Others[1:]), func() Plane { return first })
@@ -169,6 +170,7 @@ func unlessAmong(mode string, steps ...step) step {
 // replaceAllRules deletes every rule on node A, and programs that act without rules, and loads foreign rules that keep conntrack
 // active.
 func replaceAllRules(e *env) error {
+	e.alters("rules of another program")
 	if e.proxy.plane.Sockets {
 		if err := removeRules(e); err != nil {
 			return err
@@ -252,6 +254,7 @@ COMMIT
 // withForeignRules adds foreign rules and verifies that the steps do not change them.
 func withForeignRules(steps ...step) step {
 	return func(e *env) error {
+		e.alters("rules of other programs")
 		e.lab.NodeA.Nft(foreignRules)
 		if err := e.traits().firewall.add(e.lab.NodeA, foreignChains); err != nil {
 			return err

@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -35,37 +36,43 @@ func (s scenario) run(t *testing.T, p Plane) {
 	if p.Launch != nil {
 		variants = s.oneVariant(variants)
 	}
-	for name, translated := range variants {
+	w := newWorld(t, s.labFor(p))
+	for i, name := range slices.Sorted(maps.Keys(variants)) {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s.runVariant(t, p, translator{ipv6: translated})
+			e := s.runVariant(t, p, translator{ipv6: variants[name]}, w)
+			if i+1 == len(variants) {
+				return
+			}
+			if err := e.leave(); err != nil {
+				t.Errorf("leave the lab to the next variant: %v", err)
+			}
 		})
 	}
 }
 
 // runVariant runs a scenario in one IP family.
-func (s scenario) runVariant(t *testing.T, p Plane, tr translator) {
-	e := s.setUp(t, p, tr)
+func (s scenario) runVariant(t *testing.T, p Plane, tr translator, w *world) *env {
+	e := s.setUp(t, p, tr, w)
 	for i, step := range s.steps {
 		if err := step(e); err != nil {
 			t.Fatalf("step %d: %v", i+1, err)
 		}
 	}
+	return e
 }
 
-// setUp builds the lab of a scenario and starts the proxy in it.
-func (s scenario) setUp(t *testing.T, p Plane, tr translator) *env {
+// setUp starts the proxy of a scenario in a lab.
+func (s scenario) setUp(t *testing.T, p Plane, tr translator, w *world) *env {
 	t.Helper()
 	e := &env{
 		timeout:    changeTimeout,
 		translator: tr,
 		t:          t,
-		lab:        lab.New(t, s.labFor(p)),
+		world:      w,
+		lab:        w.enter(t),
 		settings:   s.settings,
 		objects:    newObjects(s.settings),
 		hosts:      map[string]*lab.Host{},
-		serving:    map[server]bool{},
-		remote:     map[*lab.Host]bool{},
 		known:      map[client]bool{},
 		flows:      map[string]*lab.Flow{},
 		answered:   map[string]netip.AddrPort{},
@@ -76,6 +83,10 @@ func (s scenario) setUp(t *testing.T, p Plane, tr translator) *env {
 	e.proxy.args = arguments(s.settings, tr, p.mode)
 	if s.settings.liberal {
 		setOn(t, e.lab.NodeA, "net/netfilter/nf_conntrack_tcp_be_liberal")
+	}
+	var err error
+	if e.before, err = stateOf(e.lab.NodeA); err != nil {
+		t.Fatalf("%v", err)
 	}
 	if err := e.prepare(s); err != nil {
 		t.Fatalf("prepare: %v", err)

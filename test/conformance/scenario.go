@@ -56,6 +56,9 @@ type Plane struct {
 	On    string
 	Leave func(host *lab.Host) error
 
+	// Left returns an error if anything of the plane besides rules is left on a host, from which it was removed. Nil: it has nothing.
+	Left func(host *lab.Host) error
+
 	// Launch, if not nil, runs the proxy as a separate process. It returns a function
 	// that stops the process and may be called more than once. Start is then called
 	// only by scenarios that need the proxy in this process, and must skip them.
@@ -72,7 +75,7 @@ type Plane struct {
 	SCTPSockets []int
 
 	// Only, if not empty, are the S-numbers of the scenarios to run. It is for a plane
-	// for which another test runs all scenarios.
+	// for which another test runs all scenarios. The others are not reported as skipped.
 	Only []int
 }
 

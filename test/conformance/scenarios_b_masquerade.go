@@ -197,6 +197,7 @@ func hairpinPort(pod string) step {
 // watchMarks sets another bit of the mark on all packets that enter node A, and counts the
 // marks of packets that leave it, before and after source NAT.
 func watchMarks(e *env) error {
+	e.alters("rules that count marks")
 	e.lab.NodeA.Nft(`table inet watch {
 	counter marked {}
 	counter clean {}

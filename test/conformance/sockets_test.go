@@ -38,7 +38,7 @@ func TestSocketsAreComparedWithExplain(t *testing.T) {
 		{name: "pods that nothing recognizes", client: near, c: unknown, got: three, decided: 3, e: env{settings: settings{detector: "none"}}},
 	} {
 		e := &tt.e
-		e.lab, e.remote, e.decided = l, map[*lab.Host]bool{far: true}, 40
+		e.lab, e.world, e.decided = l, &world{remote: map[string]bool{far.Name(): true}}, 40
 		e.proxy = &proxyUnderTest{plane: Plane{Decided: func(*lab.Host) (uint64, error) { return 40 + tt.decided, nil }}}
 		if err := e.compareSockets(tt.client, tt.c, tt.got); (err != nil) != tt.wrong {
 			t.Errorf("%s: the error is %v; want one: %t", tt.name, err, tt.wrong)

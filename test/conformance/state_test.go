@@ -31,7 +31,7 @@ func testStateSteps(t *testing.T, p Plane) {
 			slice("web", "t:8080 u:53/udp", "10.180.0.1 A", "10.180.1.1 B"),
 		},
 		lab: lab.Options{Timeout: lab.Soon},
-	}.setUp(t, p, translator{})
+	}.setUpAlone(t, p)
 	e.timeout = 4 * lab.Soon // most of the expected events never happen
 	nothing := sequence()
 	moved := slice("web", "t:8080 u:53/udp", "10.180.0.3 A")

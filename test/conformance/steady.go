@@ -108,6 +108,7 @@ func dropNew(pod string) step {
 		if err != nil {
 			return err
 		}
+		e.alters("a pod that drops packets")
 		h.Nft("table inet gone { chain input { type filter hook input priority 0; tcp flags & (syn | ack) == syn drop; }; }")
 		return nil
 	}

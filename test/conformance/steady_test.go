@@ -17,7 +17,7 @@ func setUpForSteps(t *testing.T) *env {
 	return scenario{
 		cluster: exposed("Cluster", "10.180.0.1 A", "10.180.1.1 B"),
 		lab:     lab.Options{Timeout: time.Second},
-	}.setUp(t, nftablesPlane(), translator{})
+	}.setUpAlone(t, nftablesPlane())
 }
 
 func TestSequenceEndsAtTheFirstFailure(t *testing.T) {

@@ -269,6 +269,7 @@ const longestPause = 100 * time.Millisecond
 // has detected it: follow it with soon.
 func addAddress(addr string) step {
 	return func(e *env) error {
+		e.alters("another address of node A")
 		a := netip.MustParseAddr(e.text(addr))
 		e.lab.NodeA.AddAddr(a)
 		e.nodeAddrs = append(e.nodeAddrs, a)

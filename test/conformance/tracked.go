@@ -103,56 +103,64 @@ func (e *env) sendAndFind(name string) (conntrack.Entry, error) {
 		return conntrack.Entry{}, fmt.Errorf("no flow %q is open", name)
 	}
 	r, to := f.AskWithin(nil, lab.Soon), f.Probe()
-	client := r.Local
-	var found []conntrack.Entry
-	err := e.listEntries(client.Addr(), func(c conntrack.Entry) {
-		dst := c.OrigDst == to.To || e.proxy.plane.Sockets && (c.OrigDst == r.Backend || r.Outcome != lab.Answered) // or its socket knows the backend
-		if c.OrigSrc == client && dst && c.Protocol == uint8(to.Protocol) {
-			found = append(found, c)
+	want := conntrack.Entry{Protocol: uint8(to.Protocol), OrigSrc: r.Local, OrigDst: to.To}
+	entry, found, err := e.getEntry(want)
+	if e.proxy.plane.Sockets && err == nil && !found {
+		entry, found, err = e.entryOfSocket(want, r)
+	}
+	if err == nil && !found {
+		err = fmt.Errorf("flow %s from %s has no entry", name, r.Local)
+	}
+	return entry, err
+}
+
+// entryOfSocket returns the entry of a flow whose socket may know the backend.
+func (e *env) entryOfSocket(want conntrack.Entry, r lab.Result) (entry conntrack.Entry, found bool, err error) {
+	if r.Outcome == lab.Answered {
+		want.OrigDst = r.Backend
+		return e.getEntry(want)
+	}
+	err = e.listEntries(want, func(c conntrack.Entry) {
+		if c.OrigSrc == want.OrigSrc {
+			entry, found = c, true
 		}
 	})
-	if err == nil && len(found) != 1 {
-		err = fmt.Errorf("flow %s from %s: %d entries, want one: %v", name, client, len(found), found)
-	}
-	if err != nil {
-		return conntrack.Entry{}, err
-	}
-	return found[0], nil
+	return entry, found, err
 }
 
 // hasEntry reports whether the same entry is still there. The ID alone does not tell: the kernel computes it from the
 // entry's address in memory, and a later entry of the flow often gets the memory of the deleted one.
 func (e *env) hasEntry(entry conntrack.Entry) (there bool, err error) {
-	same := func(c conntrack.Entry) bool {
-		return c.ID == entry.ID && c.Protocol == entry.Protocol && c.OrigSrc == entry.OrigSrc && c.OrigDst == entry.OrigDst &&
-			c.ReplySrc == entry.ReplySrc && c.ReplyDst == entry.ReplyDst
-	}
-	err = e.listEntries(entry.OrigSrc.Addr(), func(c conntrack.Entry) {
-		there = there || same(c)
-	})
-	return there, err
+	c, found, err := e.getEntry(entry)
+	same := c.ID == entry.ID && c.ReplySrc == entry.ReplySrc && c.ReplyDst == entry.ReplyDst
+	return found && same, err
 }
 
-// listEntries lists the conntrack entries of node A in the family of an address.
-func (e *env) listEntries(like netip.Addr, each func(conntrack.Entry)) error {
+// getEntry returns the conntrack entry of node A with the protocol and the addresses of the first packet of another one.
+func (e *env) getEntry(want conntrack.Entry) (entry conntrack.Entry, found bool, err error) {
+	err = e.listEntries(want, func(c conntrack.Entry) {
+		if c.OrigSrc == want.OrigSrc && c.OrigDst == want.OrigDst {
+			entry, found = c, true
+		}
+	})
+	return entry, found, err
+}
+
+// listEntries lists the conntrack entries of node A with the protocol and the family of another one. A listing of a protocol takes as
+// long as one of all, as the kernel walks through the table of the machine.
+func (e *env) listEntries(like conntrack.Entry, each func(conntrack.Entry)) error {
 	table, err := conntrack.Open(conntrack.Options{NetNS: e.lab.NodeA.NetNSFD()})
 	if err != nil {
 		return fmt.Errorf("open conntrack: %w", err)
 	}
 	defer func() { _ = table.Close() }() // nothing is left to lose
-	family := conntrack.IPv4
-	if like.Is6() {
-		family = conntrack.IPv6
-	}
-	for _, protocol := range []uint8{conntrack.TCP, conntrack.UDP, conntrack.SCTP} {
-		err := table.Each(context.Background(), conntrack.Filter{Family: family, Protocol: protocol},
-			func(c conntrack.Entry) error {
-				each(c)
-				return nil
-			})
-		if err != nil {
-			return fmt.Errorf("list conntrack: %w", err)
-		}
+	all := conntrack.Filter{Family: like.Family(), Protocol: like.Protocol}
+	err = table.Each(context.Background(), all, func(c conntrack.Entry) error {
+		each(c)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list conntrack: %w", err)
 	}
 	return nil
 }
@@ -206,8 +214,8 @@ func untranslatedEntry(from, to string) step {
 			return err
 		}
 		found := false
-		err = e.listEntries(p.To.Addr(), func(c conntrack.Entry) {
-			found = found || c.OrigDst == p.To && c.Protocol == uint8(p.Protocol) && !c.Translated() && !c.Answered()
+		err = e.listEntries(conntrack.Entry{Protocol: uint8(p.Protocol), OrigDst: p.To}, func(c conntrack.Entry) {
+			found = found || c.OrigDst == p.To && !c.Translated() && !c.Answered()
 		})
 		if err == nil && !found {
 			err = fmt.Errorf("no untranslated, unanswered conntrack entry for %s", to)
@@ -242,6 +250,7 @@ func dropUDP(pod string, port uint16) step {
 		if err != nil {
 			return err
 		}
+		e.alters("a pod that drops packets")
 		h.Nft(fmt.Sprintf(`table inet drop-udp {
   chain input { type filter hook input priority 0; udp dport %d drop; }
 }`, port))

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -140,6 +141,16 @@ func (h *Host) Nft(rules string) {
 	if _, err := h.Run(rules, "nft", "-f", "-"); err != nil {
 		h.t.Fatalf("%v", err)
 	}
+}
+
+// FlushConntrack deletes all conntrack entries of the host.
+func (h *Host) FlushConntrack() error {
+	return h.do(func() error {
+		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+			return fmt.Errorf("flush conntrack on %s: %w", h.name, err)
+		}
+		return nil
+	})
 }
 
 // HintIptables creates kubelet's hint chain on a host, by which proxies choose this variant ("nft"
