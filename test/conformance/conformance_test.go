@@ -45,7 +45,14 @@ func TestMain(m *testing.M) {
 }
 
 func TestConformance(t *testing.T) {
-	Run(t, nftablesPlane(), ebpfPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane())
+	planes := []Plane{nftablesPlane(), ebpfPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane()}
+	for i, p := range planes {
+		var err error
+		if planes[i].Only, err = selected(p.Name, os.Getenv); err != nil {
+			t.Fatal(err)
+		}
+	}
+	Run(t, planes...)
 }
 
 func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }

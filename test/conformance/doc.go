@@ -9,6 +9,11 @@
 // node (world.go). A step that leaves something behind calls env.alters: then the next variant
 // has a lab of its own.
 //
+// Two environment variables select scenarios (choice.go). By default iptables-legacy runs only
+// those that cover its shapes of rules or depend on the variant of iptables; with FULL=1 it runs
+// all. With SCENARIOS=kernel each plane runs only those whose result another kernel may change.
+// Scenarios that are not selected are not reported.
+//
 //	{
 //		covers: []int{21}, summary: "pod to ClusterIP keeps the client's address",
 //		cluster: []string{
