@@ -20,7 +20,11 @@ import (
 )
 
 // job is the tests of a package that match run.
-type job struct{ pkg, run string }
+type job struct {
+	pkg, run string
+	plane    string // that the tests are about; empty: several
+	env      string // a variable of the tests, NAME=VALUE; may be empty
+}
 
 // name returns the package name in the output, with the parts of run that select tests.
 func (j job) name() string {
@@ -136,6 +140,9 @@ func (g guest) run(ctx context.Context, text io.Writer) error {
 // variables by which they find programs.
 func (t test) command(getenv func(string) string) []string {
 	command := append([]string{t.dir, "/usr/bin/env", kerneltest.CompleteVar + "=1"}, environment(getenv)...)
+	if t.env != "" {
+		command = append(command, t.env)
+	}
 	return append(append(command, t.binary), t.args()...)
 }
 

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -12,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,28 +29,61 @@ const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Lease|Exempt|
 // UDP, affinity, restarts, and changes of the mode.
 const socketScenarios = "S-00|S-01|S-02|S-03|S-04|S-107|S-110|S-12[3-6]|S-18|S-19|S-20|S-21[0-3]|S-273|S-274|S-281"
 
-// jobs returns the tests to run, the longest first: all scenarios of each plane, except ebpf, in
-// parts of similar length by the variants that scenarios have, and the tests of packages
-// whose subject the machine's own kernel may lack.
-func jobs() []job {
-	var all []job
-	scenarios := map[string]string{"ebpf": "^(" + socketScenarios + ")"}
-	for _, plane := range []string{"iptables-legacy", "iptables-nft", "ipvs", "nftables", "ebpf"} {
-		for _, variant := range []string{"IPv6", "(IPv4|dual-stack)"} {
-			which := cmp.Or(scenarios[plane], anyTest)
-			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + which + "/^" + variant + "$"})
+// halves returns patterns for the scenarios with low and with high numbers. Those with high numbers are fewer, and take longer.
+func halves() []string { return []string{"^(S-0|S-1[0-4])", "^(S-1[5-9]|S-2|S-3)"} }
+
+// conformance returns the jobs of planes with all scenarios if full is "1". Otherwise they are all of ipvs, and those that a kernel can
+// change of nftables and ebpf, which leaves others to nftables.
+func conformance(full string) (all []job) {
+	planes := []string{"ipvs", "nftables", "ebpf"}
+	if full == "1" {
+		planes = []string{"iptables-legacy", "iptables-nft", "ipvs", "nftables", "ebpf"}
+	}
+	for _, plane := range planes {
+		env := kernelScenarios
+		if full == "1" || plane == "ipvs" {
+			env = allScenarios
+		}
+		patterns := halves()
+		if plane == "ebpf" {
+			patterns = []string{"^(" + socketScenarios + ")"}
+		}
+		for _, pattern := range patterns {
+			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + pattern + "/" + anyTest, plane, env})
 		}
 	}
+	return all
+}
+
+// Variables of conformance: the scenarios that a kernel can change, and all.
+const kernelScenarios, allScenarios = "SCENARIOS=kernel", "FULL=1"
+
+// jobs returns the tests to run, the longest first: scenarios of planes, in parts of similar length, and the tests of packages whose
+// subject the machine's own kernel may lack.
+func jobs(full string) []job {
 	// A process needs sockets of SCTP, which other kernels may not have.
-	all = append(all, job{"./internal/forward", "TestSCTP|TestIdle|TestUDPManyFlows"}, job{"./internal/kernel/bpf", programTests},
-		job{"./test/takeover", "IPVS"}, job{"./internal/plane/ipvs", "OnTheKernel"},
-		job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205|S-274|S-309|S-310|S-311)/" + anyTest},
-		job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Affinity|Decisions|Guarded"})
-	for _, pkg := range []string{"kernel/ipvs", "kernel/link", "kernel/probe", "follow/sockets"} {
-		all = append(all, job{"./internal/" + pkg, anyTest})
+	all := append(conformance(full),
+		job{"./internal/forward", "TestSCTP|TestIdle|TestUDPManyFlows", "userspace", ""}, job{"./internal/kernel/bpf", programTests, "ebpf", ""},
+		job{"./test/takeover", "IPVS", "", ""}, job{"./internal/plane/ipvs", "OnTheKernel", "ipvs", ""},
+		job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205|S-274|S-309|S-310|S-311)/" + anyTest, "userspace", ""},
+		job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Affinity|Decisions|Guarded", "ebpf", ""})
+	for _, p := range []struct{ pkg, plane string }{
+		{"kernel/ipvs", "ipvs"}, {"kernel/link", "ipvs"}, {"kernel/probe", ""}, {"follow/sockets", "ebpf"},
+	} {
+		all = append(all, job{"./internal/" + p.pkg, anyTest, p.plane, ""})
 	}
-	return append(all, job{"./internal/app", "ModeIPVS"}, job{"./internal/takeover", "IPVS"}, job{"./internal/plane/userspace", "TestSCTP"},
-		job{"./test/bench", "Programs"}, job{"./test/bench/balance", anyTest})
+	return append(all, job{"./internal/app", "ModeIPVS", "", ""}, job{"./internal/takeover", "IPVS", "", ""},
+		job{"./internal/plane/userspace", "TestSCTP", "userspace", ""},
+		job{"./test/bench", "Programs", "", ""}, job{"./test/bench/balance", anyTest, "", ""})
+}
+
+// ofPlane returns the jobs of a plane, with all its scenarios.
+func ofPlane(plane string) ([]job, error) {
+	list := slices.DeleteFunc(jobs("1"), func(j job) bool { return j.plane != plane })
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no tests of a plane %q run on the older kernel", plane)
+	}
+	return list, nil
 }
 
 func main() {
@@ -63,6 +96,7 @@ func main() {
 	}
 	kernel := flag.String("kernel", ".cache/test-kernel/linux", "the kernel, a program")
 	run := flag.String("run", "", "which tests of the packages named; all if empty")
+	plane := flag.String("plane", "", "a plane whose tests to run, without packages")
 	program := flag.String("program", "", "a program to run instead of tests: its package")
 	timing := flag.String("clock", string(idleClock), "the clock of a program: idle, which advances only while nothing runs, or real")
 	flag.Parse()
@@ -72,7 +106,7 @@ func main() {
 	if *program != "" {
 		err = runProgram(ctx, *kernel, clock(*timing), append([]string{*program}, flag.Args()...))
 	} else {
-		err = runAll(ctx, *kernel, chosen(flag.Args(), *run))
+		err = runChosen(ctx, *kernel, choice{flag.Args(), *run, *plane})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "uml:", err)
@@ -80,16 +114,33 @@ func main() {
 	}
 }
 
-// chosen returns the tests of packages that match run; all jobs without packages.
-func chosen(packages []string, run string) []job {
-	if len(packages) == 0 {
-		return jobs()
+// choice selects tests: those of packages that match run, or those of a plane.
+type choice struct {
+	packages   []string
+	run, plane string
+}
+
+// jobs returns the tests that are selected; without packages and plane all that make runs there.
+func (c choice) jobs(getenv func(string) string) ([]job, error) {
+	switch {
+	case c.plane != "":
+		return ofPlane(c.plane)
+	case len(c.packages) == 0:
+		return jobs(getenv("FULL")), nil
 	}
 	var list []job
-	for _, pkg := range packages {
-		list = append(list, job{pkg, run})
+	for _, pkg := range c.packages {
+		list = append(list, job{pkg: pkg, run: c.run})
 	}
-	return list
+	return list, nil
+}
+
+func runChosen(ctx context.Context, kernel string, c choice) error {
+	list, err := c.jobs(os.Getenv)
+	if err != nil {
+		return err
+	}
+	return runAll(ctx, kernel, list)
 }
 
 // runAll runs every job and returns the errors of all. Each processor runs one guest

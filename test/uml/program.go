@@ -49,7 +49,7 @@ func runProgram(ctx context.Context, kernel string, how clock, args []string) er
 }
 
 // environment returns the variables by which tests and programs find other programs, as
-// NAME=VALUE with absolute paths.
+// NAME=VALUE with absolute paths, and those that select scenarios.
 func environment(getenv func(string) string) []string {
 	var list []string
 	for _, name := range []string{"KUBEBUILDER_ASSETS", "KUBE_PROXY"} {
@@ -61,6 +61,11 @@ func environment(getenv func(string) string) []string {
 			value = abs
 		}
 		list = append(list, name+"="+value)
+	}
+	for _, name := range []string{"FULL", "SCENARIOS"} { // of test/conformance
+		if value := getenv(name); value != "" {
+			list = append(list, name+"="+value)
+		}
 	}
 	return list
 }

@@ -7,9 +7,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -43,6 +45,21 @@ func TestRelay(t *testing.T) {
 	}
 }
 
+// The halves have each scenario once.
+func TestHalves(t *testing.T) {
+	for n := range 400 {
+		name, found := fmt.Sprintf("S-%03d", n), 0
+		for _, half := range halves() {
+			if regexp.MustCompile(half).MatchString(name) {
+				found++
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s is in %d halves", name, found)
+		}
+	}
+}
+
 // A run without a test that passed is a failure: a pattern that matches nothing passes, as
 // does a test all of whose subtests a pattern excludes.
 func TestOnlyTestsOfTheDepthOfThePatternCount(t *testing.T) {
@@ -50,7 +67,7 @@ func TestOnlyTestsOfTheDepthOfThePatternCount(t *testing.T) {
 		"    --- SKIP: TestA/b/d (0.00s)\n    --- FAIL: TestA/b/e (0.00s)\ntalk of --- PASS: TestA/b/f (0.00s)\nPASS\n"
 	for run, want := range map[string]int{"TestA": 2, "TestA/b": 1, "TestA/./c": 1, "TestA/././d": 0} {
 		var to bytes.Buffer
-		passed := &tally{to: &to, depth: job{"./x", run}.depth()}
+		passed := &tally{to: &to, depth: job{run: run}.depth()}
 		if _, err := relay(strings.NewReader(out+exitMark+"0\n"), passed); err != nil || passed.count != want || to.String() != out {
 			t.Errorf("-run %s: %d passed, %v, want %d; the output is %q", run, passed.count, err, want, &to)
 		}
