@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // byFronts divides changes by the number of frontends.
@@ -166,7 +167,7 @@ func TestQueueOfAChangeToNothing(t *testing.T) {
 // Whatever changes in whatever order: applied batch by batch, no two Services ever
 // have the same frontend, and in the end everything is as it should be.
 func TestQueueAtRandom(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeds.Of(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		q := NewQueue(byFrontends(r.IntN(5)))
 		want, kernel := map[string]*route.Service{}, model{}
@@ -193,18 +194,18 @@ func TestQueueAtRandom(t *testing.T) {
 			}
 			if r.IntN(2) == 0 && !q.Empty() {
 				if err := kernel.apply(q.Next()); err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
+					t.Fatal(err)
 				}
 			}
 		}
 		for !q.Empty() {
 			if err := kernel.apply(q.Next()); err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
+				t.Fatal(err)
 			}
 		}
 		for name, svc := range want {
 			if got, wanted := kernel.text(name), (model{}).with(svc).text(name); got != wanted {
-				t.Fatalf("seed %d: %s has %s, want %s", seed, name, got, wanted)
+				t.Fatalf("%s has %s, want %s", name, got, wanted)
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package ebpf
 import (
 	"context"
 	"encoding/binary"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -23,6 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 func TestMain(m *testing.M) {
@@ -45,32 +45,26 @@ func TestMain(m *testing.M) {
 // The model test: after any sequence of changes, failures and restarts the maps equal those of a new plane, and
 // after each single step every frontend has a backend at all of its slots.
 
-// A failure reports its seed: -args -seed N -seeds 1 repeats it.
-var (
-	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 40, "number of random clusters of the model test; a tenth of it on the kernel")
-)
-
 func TestModelOnTheFake(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+	for seed := range seeds.Of(t, 40) {
 		if err := planetest.NewModel(seed, subject(bpf.NewFake())).Run(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 	}
 }
 
 func TestModelOnTheKernel(t *testing.T) {
-	count := map[string]int{}
-	clusters := (*seeds + 9) / 10
-	for seed := *firstSeed; seed < *firstSeed+clusters; seed++ {
+	count, clusters := map[string]int{}, 0
+	for seed := range seeds.Of(t, 4) {
 		k := newRestarting(t)
-		if err := planetest.NewModel(seed, k.subject()).Run(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+		if err := planetest.NewModel(seed, k.subject()).RunFor(seeds.Rounds(t, planetest.Rounds)); err != nil {
+			t.Fatal(err)
 		}
 		k.add(count)
+		clusters++
 	}
 	for _, o := range []bpf.Operation{bpf.Grow, bpf.Attach, bpf.Pin} {
-		if clusters >= 4 && (count[string(o)] == 0 || count[failed(o)] == 0) {
+		if clusters > 1 && (count[string(o)] == 0 || count[failed(o)] == 0) {
 			t.Errorf("operations %v, want some of %s, also failed ones", count, o)
 		}
 	}
@@ -78,26 +72,28 @@ func TestModelOnTheKernel(t *testing.T) {
 
 // The rules of the plane beneath fail as well, and other programs delete them.
 func TestModelAboveNFTables(t *testing.T) {
-	k := newRestarting(t)
-	conn, err := nft.Open(nft.Options{NetNS: k.options.NetNS})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() }) // nothing is left to lose
-	s := k.subject()
-	s.Plane = func(opt route.Options) plane.Plane {
-		packets := nftables.New(faultyRules{conn, s.Faults}, nftables.Options{Families: opt.Families, Mark: 0x4000})
-		return k.plane(opt, packets)
-	}
-	s.Edit = func(w *planetest.World) error {
-		if w.Chance(2) {
-			return edit(w, k)
+	for seed := range seeds.Of(t, 1) {
+		k := newRestarting(t)
+		conn, err := nft.Open(nft.Options{NetNS: k.options.NetNS})
+		if err != nil {
+			t.Fatal(err)
 		}
-		family := planetest.Pick(w.Rand, nft.IP4, nft.IP6)
-		return conn.DeleteTables(context.Background(), nft.Table{Family: family, Name: nftables.TableName})
-	}
-	if err := planetest.NewModel(*firstSeed, s).Run(); err != nil {
-		t.Fatalf("seed %d: %v", *firstSeed, err)
+		t.Cleanup(func() { _ = conn.Close() }) // nothing is left to lose
+		s := k.subject()
+		s.Plane = func(opt route.Options) plane.Plane {
+			packets := nftables.New(faultyRules{conn, s.Faults}, nftables.Options{Families: opt.Families, Mark: 0x4000})
+			return k.plane(opt, packets)
+		}
+		s.Edit = func(w *planetest.World) error {
+			if w.Chance(2) {
+				return edit(w, k)
+			}
+			family := planetest.Pick(w.Rand, nft.IP4, nft.IP6)
+			return conn.DeleteTables(context.Background(), nft.Table{Family: family, Name: nftables.TableName})
+		}
+		if err := planetest.NewModel(seed, s).RunFor(seeds.Rounds(t, planetest.Rounds)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

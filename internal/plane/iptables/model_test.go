@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,24 +16,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // The model test: after any sequence of changes and failures the kernel holds the same
 // as if everything had been written at once.
 
-// A failure reports its seed: -args -seed N -seeds 1 repeats it.
-var (
-	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 10, "number of random clusters of the model test; a fifth of it on each real kernel")
-)
-
 func TestModelOnTheFake(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+	for seed := range seeds.Of(t, 10) {
 		fake := newFake()
 		s := newSubject(fake)
 		s.audit = newAudit(fake)
 		if err := s.run(seed); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 	}
 }
@@ -42,10 +36,10 @@ func TestModelOnTheFake(t *testing.T) {
 func TestModelOnTheKernel(t *testing.T) {
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
-			for seed := *firstSeed; seed < *firstSeed+(*seeds+4)/5; seed++ {
+			for seed := range seeds.Of(t, 2) {
 				kernel, _ := realKernel(t, variant)
 				if err := newSubject(kernel).run(seed); err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
+					t.Fatal(err)
 				}
 			}
 		})

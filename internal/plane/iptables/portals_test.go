@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 func listenerAddrs() []netip.Addr { return planetest.Addrs("169.254.73.1", "fd73:6c75:6963:65::1") }
@@ -76,12 +77,12 @@ func TestPortalsArePrintedAsInputOfIptablesRestore(t *testing.T) {
 
 // Also routes to any number of backends are programmed, so that the model has every change.
 func TestModelOfPortalsOnTheFake(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+	for seed := range seeds.Of(t, 10) {
 		fake := newFake()
 		s := newSubject(fake)
 		s.audit, s.listeners = newAudit(fake), listenerAddrs()
 		if err := s.run(seed); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
@@ -55,10 +56,10 @@ func run(t *testing.T, netns int, argv ...string) string {
 }
 
 func TestModelOnTheKernel(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+(*seeds+19)/20; seed++ {
+	for seed := range seeds.Of(t, 1) {
 		kernel, _ := realKernel(t)
-		if err := newSubject(kernel).run(seed); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+		if err := newSubject(kernel).run(seed, seeds.Rounds(t, planetest.Rounds)); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

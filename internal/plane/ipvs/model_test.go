@@ -3,7 +3,6 @@ package ipvs
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,21 +14,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // The model test: after any sequence of changes and failures the kernel holds the same
 // as if everything had been written at once.
 
-// A failure reports its seed: -args -seed N -seeds 1 repeats it.
-var (
-	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 20, "number of random clusters of the model test; a twentieth of it on the real kernel")
-)
-
 func TestModelOnTheFake(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
-		if err := newSubject(newFake().kernel()).run(seed); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+	for seed := range seeds.Of(t, 20) {
+		if err := newSubject(newFake().kernel()).run(seed, planetest.Rounds); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -45,9 +39,8 @@ func newSubject(kernel Kernel) *subject {
 	return &subject{kernel: kernel, faults: &planetest.Faults{Room: 1 << 20}}
 }
 
-func (s *subject) run(seed uint64) error {
-	m := planetest.NewModel(seed, s.hooks())
-	return m.Run()
+func (s *subject) run(seed uint64, rounds int) error {
+	return planetest.NewModel(seed, s.hooks()).RunFor(rounds)
 }
 
 func newPlane(kernel Kernel, families []route.Family, room int) *Plane {

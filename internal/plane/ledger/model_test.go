@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -13,12 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
-)
-
-// A failure names its seed: -args -seed N -seeds 1 repeats that one.
-var (
-	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 100, "how many worlds the model test lives through")
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // service is a Service of the model: so many rows, and frontends that lead to all of
@@ -210,11 +204,11 @@ func (w *world) check() error {
 // ends up with what all other Services need, and refuses nothing on the way because
 // of the order.
 func TestModel(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+	for seed := range seeds.Of(t, 100) {
 		w := newWorld(seed)
 		for turn := range 60 {
 			if err := w.turn(); err != nil {
-				t.Fatalf("seed %d, turn %d: %v\n%s", seed, turn, err, strings.Join(w.kernel.log, "--\n"))
+				t.Fatalf("turn %d: %v\n%s", turn, err, strings.Join(w.kernel.log, "--\n"))
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package nftables
 import (
 	"context"
 	"encoding/binary"
-	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,37 +13,32 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // The model test: after any sequence of changes and failures the kernel holds the same
 // as if everything had been written at once. planetest.Model is the part that is the same
 // for every plane.
 
-// A failure reports its seed: -args -seed N -seeds 1 repeats it.
-var (
-	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 40, "number of random clusters of the model test; a tenth of it on the kernel")
-)
-
 func TestModelOnTheFake(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+	for seed := range seeds.Of(t, 40) {
 		fake := nft.NewFake()
 		s := subject(fake, partsOf(seed))
 		s.Audit = newAudit(fake, s.Faults)
 		if err := planetest.NewModel(seed, s).Run(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 	}
 }
 
 func TestModelOnTheKernel(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+(*seeds+9)/10; seed++ {
+	for seed := range seeds.Of(t, 4) {
 		conn, netns := realKernel(t)
 		if err := planetest.NewModel(seed, subject(conn, partsOf(seed))).Run(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 		if out, err := runNft(t, netns, "", "list", "ruleset"); err != nil {
-			t.Fatalf("seed %d: nft list ruleset: %v\n%.2000s", seed, err, out)
+			t.Fatalf("nft list ruleset: %v\n%.2000s", err, out)
 		}
 	}
 }

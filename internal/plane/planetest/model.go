@@ -58,10 +58,10 @@ type Audit interface {
 	End(m *Model) error
 }
 
-const (
-	rounds = 60
-	tries  = 100 // attempts of one sync
-)
+// Rounds is how many rounds of random events Run runs.
+const Rounds = 60
+
+const tries = 100 // attempts of one sync
 
 // NewModel returns a Model. The same seed leads to the same sequence of events.
 func NewModel(seed uint64, s Subject) *Model {
@@ -91,7 +91,10 @@ func (m *Model) load() plane.Load {
 }
 
 // Run runs many rounds of random events.
-func (m *Model) Run() error {
+func (m *Model) Run() error { return m.RunFor(Rounds) }
+
+// RunFor runs rounds of random events, for tests whose kernel is slow.
+func (m *Model) RunFor(rounds int) error {
 	for n := range rounds {
 		if err := m.round(); err != nil {
 			return fmt.Errorf("round %d: %w", n, err)

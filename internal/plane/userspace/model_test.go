@@ -3,7 +3,6 @@ package userspace
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,29 +14,24 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // The model test: after any sequence of changes, failures and restarts the open sockets, targets
 // and rules equal those made from scratch, and each rule always leads to an open socket.
 
-// A failure reports its seed: -args -seed N -seeds 1 repeats it.
-var (
-	firstSeed = flag.Uint64("seed", 0, "first seed of the model test")
-	seeds     = flag.Uint64("seeds", 20, "number of random clusters of the model test")
-)
-
 func TestModelWithRules(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+	for seed := range seeds.Of(t, 20) {
 		if err := planetest.NewModel(seed, newSubject(newFakeRules()).hooks()).Run(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 	}
 }
 
 func TestModelWithoutRules(t *testing.T) {
-	for seed := *firstSeed; seed < *firstSeed+*seeds; seed++ {
+	for seed := range seeds.Of(t, 20) {
 		if err := planetest.NewModel(seed, newSubject(nil).hooks()).Run(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // randomDocument returns one of a few objects, so that random files contain the same ones,
@@ -71,7 +72,7 @@ func all(store *cluster.Store) (view, string) {
 func TestChangesEqualAFreshStart(t *testing.T) {
 	names := []string{"a.yaml", "b.yaml", "c.yaml"}
 	rd := reader{nodeName: "n1"}
-	for seed := range uint64(100) {
+	for seed := range seeds.Of(t, 100) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		files := map[string]content{}
 		x := newTestIndex()
@@ -90,10 +91,10 @@ func TestChangesEqualAFreshStart(t *testing.T) {
 			x.store.SetNode(nodeOf(x))
 			got, gotFacts := all(x.store)
 			if d := cmp.Diff(want, got) + cmp.Diff(wantFacts, gotFacts); d != "" {
-				t.Fatalf("seed %d, step %d (-fresh +changed):\n%s", seed, step, d)
+				t.Fatalf("step %d (-fresh +changed):\n%s", step, d)
 			}
 			if n, m := len(x.store.SliceNames()), len(fresh.store.SliceNames()); n != m {
-				t.Fatalf("seed %d, step %d: %d slices, fresh %d", seed, step, n, m)
+				t.Fatalf("step %d: %d slices, fresh %d", step, n, m)
 			}
 		}
 	}

@@ -1,0 +1,71 @@
+// Package seeds chooses the seeds of tests that make random events, and how many rounds long tests have. By default a
+// test runs a fifth of them. With SEEDS=all in the environment it runs all, and with SEED=17 that seed only.
+package seeds
+
+import (
+	"iter"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// part is the part of the seeds and rounds that run by default: one of so many.
+const part = 5
+
+// Of returns the seeds to run of the seeds 0 to n-1. If the test fails with a seed, Of logs which one it was and how to run
+// it alone, and no other seed follows.
+func Of(t testing.TB, n int) iter.Seq[uint64] {
+	t.Helper()
+	first, end := uint64(0), uint64(Rounds(t, n))
+	if text := os.Getenv("SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 63)
+		if err != nil {
+			t.Fatalf("SEED: %v", err)
+		}
+		first, end = seed, seed+1
+	}
+	return func(yield func(uint64) bool) {
+		for seed := first; seed < end && run(t, seed, yield); seed++ {
+			continue
+		}
+	}
+}
+
+// Rounds returns a fifth of n, at least 1, or n if everything runs.
+func Rounds(t testing.TB, n int) int {
+	t.Helper()
+	switch text := os.Getenv("SEEDS"); text {
+	case "":
+		return max(1, n/part)
+	case "all":
+		return n
+	default:
+		t.Fatalf("SEEDS is %q, want all or nothing", text)
+		return 0
+	}
+}
+
+// run runs a test with a seed, and reports whether the next seed should follow.
+func run(t testing.TB, seed uint64, test func(uint64) bool) bool {
+	t.Helper()
+	if t.Failed() {
+		return test(seed) // whose fault a failure is cannot be told apart
+	}
+	defer func() { // t.Fatal ends the goroutine
+		if t.Failed() {
+			t.Logf("seed %d; to repeat it: SEED=%d go test -run '%s'", seed, seed, pattern(t.Name()))
+		}
+	}()
+	return test(seed) && !t.Failed()
+}
+
+// pattern returns the regular expression of go test for one test.
+func pattern(name string) string {
+	names := strings.Split(name, "/")
+	for i, n := range names {
+		names[i] = "^" + regexp.QuoteMeta(n) + "$"
+	}
+	return strings.Join(names, "/")
+}
