@@ -16,7 +16,6 @@ import (
 //
 //	exec answer ADDRESS NAME
 func answer() {
-	enter()
 	check("answer", answerAt(os.Args[1], os.Args[2]))
 }
 
@@ -63,7 +62,6 @@ func (t toAddr) Write(b []byte) (int, error) { return t.conn.WriteTo(b, t.to) }
 //
 //	exec ask tcp|udp ADDRESS TEXT
 func request() {
-	enter()
 	reply, err := send(os.Args[1], os.Args[2], os.Args[3])
 	check("ask", err)
 	fmt.Println(reply)
@@ -99,7 +97,6 @@ func send(network, to, text string) (string, error) {
 //
 //	exec keep ADDRESS &
 func keep() {
-	enter()
 	c, err := net.Dial("tcp", os.Args[1])
 	check("keep", err)
 	_, _ = io.Copy(io.Discard, c)
@@ -126,7 +123,6 @@ func says() {
 
 // closed succeeds if nothing listens at a TCP address.
 func closed() {
-	enter()
 	if _, err := net.Dial("tcp", os.Args[1]); !errors.Is(err, syscall.ECONNREFUSED) {
 		os.Exit(1)
 	}

@@ -11,12 +11,10 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -37,10 +35,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
 )
 
-// netnsPath is the environment variable with the network namespace for a program of
-// these scripts.
-const netnsPath = "SLUICE_TEST_NETNS"
-
 var update = flag.Bool("update", false, "write what is compared in scripts of a daemon anew")
 
 // testsInNamespace are the tests of this package, with a namespace to make
@@ -50,26 +44,10 @@ type testsInNamespace struct{ m *testing.M }
 // Run implements testscript.TestingM.
 func (t testsInNamespace) Run() int { return kerneltest.Main(t.m) }
 
-// enter executes this program anew in the network namespace of netnsPath, if it is set. A
-// process starts in the namespace of the thread that created it.
-func enter() {
-	path := os.Getenv(netnsPath)
-	if path == "" {
-		return
-	}
+// enter puts this goroutine, and the programs that it starts, into a network namespace. Its thread ends with it.
+func enter(netns int) error {
 	runtime.LockOSThread()
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		err = unix.Setns(fd, unix.CLONE_NEWNET)
-	}
-	if err == nil {
-		err = os.Unsetenv(netnsPath)
-	}
-	if err == nil {
-		err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
-	}
-	fmt.Fprintln(os.Stderr, "enter the namespace of the test:", err)
-	os.Exit(1)
+	return unix.Setns(netns, unix.CLONE_NEWNET)
 }
 
 // TestDaemonScripts runs the scripts with a daemon, each in its own network namespace.
@@ -80,12 +58,12 @@ func TestDaemonScripts(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			netns := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), kerneltest.Namespace(t))
+			netns := kerneltest.Namespace(t)
 			testscript.Run(t, testscript.Params{
 				Files: []string{file}, UpdateScripts: *update,
 				Setup: func(env *testscript.Env) error {
-					env.Setenv(netnsPath, netns)
-					return nil
+					env.Vars = append(env.Vars, noPause)
+					return enter(netns)
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
 					"exits": exits, "await": await, "lines": lines,
@@ -176,22 +154,8 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// within runs a program of the machine in the network namespace of a test:
-//
-//	exec within PROGRAM ARG...
-func within() {
-	enter()
-	path, err := exec.LookPath(os.Args[1])
-	if err == nil {
-		err = syscall.Exec(path, os.Args[1:], os.Environ())
-	}
-	fmt.Fprintln(os.Stderr, "within:", err)
-	os.Exit(1)
-}
-
 // lagging succeeds when the daemon has something to write.
 func lagging() {
-	enter()
 	var s inspect.Status
 	err := control.Dial(control.Options{}).Get(context.Background(), "/status", nil, &s)
 	if err != nil || s.Lag.Oldest.IsZero() {
@@ -203,7 +167,6 @@ func lagging() {
 //
 //	exec fetch ADDRESS [LINE]
 func fetch() {
-	enter()
 	r, err := http.Get("http://" + os.Args[1])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "fetch:", err)
@@ -220,7 +183,6 @@ func fetch() {
 // manifests in the folders of its arguments. The file "difference", if it exists, is the
 // difference between that kernel and the rules that it should have.
 func daemon() {
-	enter()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := serveFolder(ctx, os.Args[1:]); err != nil {

@@ -83,7 +83,7 @@ func TestItemLimit(t *testing.T) {
 		t.Errorf("read %d items, %v", n, err)
 	}
 	const many = 1 << 16
-	item := `{"name":"` + strings.Repeat("x", 2*maxItem/many) + `"},`
+	item := `{"name":"` + strings.Repeat("x", maxItem/many) + `"},`
 	long := `{"items":[` + strings.Repeat(item, many) + `{}]}`
 	if n, err := eachItem(strings.NewReader(long), func(json.RawMessage) error { return nil }); n != many+1 || err != nil {
 		t.Errorf("read %d items, %v, want %d", n, err, many+1)

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(testsInNamespace{m}, map[string]func(){
 		"sluice": program(nil), "kube-proxy": program(nil),
 		"memory": program(append(app.Kinds(), (&planetest.Memory{}).Kind())),
-		"daemon": daemon, "within": within, "lagging": lagging, "fetch": fetch,
+		"daemon": daemon, "lagging": lagging, "fetch": fetch,
 		"answer": answer, "ask": request, "keep": keep, "says": says, "closed": closed,
 	})
 }
@@ -33,7 +33,6 @@ func TestMain(m *testing.M) {
 // program returns the real program with data planes.
 func program(kinds []plane.Kind) func() {
 	return func() {
-		enter()
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		os.Exit(Main(ctx, os.Args, Env{
@@ -43,6 +42,9 @@ func program(kinds []plane.Kind) func() {
 	}
 }
 
+// noPause is an environment variable of programs with the race detector: otherwise each waits for a second at its end.
+const noPause = "GORACE=atexit_sleep_ms=0"
+
 // TestScripts runs the scripts of commands. They write to no kernel, because they run
 // without privileges.
 func TestScripts(t *testing.T) {
@@ -50,7 +52,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			// Where no test machine's cluster is found by accident.
-			env.Vars = append(env.Vars, "KUBECONFIG=", "KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT=")
+			env.Vars = append(env.Vars, "KUBECONFIG=", "KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT=", noPause)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
