@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/harness"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // manyServices returns manifests of Services of type ClusterIP, with one endpoint each.
@@ -118,7 +119,7 @@ func TestRulesAreRepairedAfterALoopOfEdits(t *testing.T) {
 			r.sync()
 			r.drain()
 			e := edits(t, netns, 0, tt.command)
-			e.await(t, 300)
+			e.await(t, int64(seeds.Rounds(t, 300)))
 			e.stop()
 			waitForRules(t, netns)
 		})
