@@ -48,8 +48,8 @@ func runProgram(ctx context.Context, kernel string, how clock, args []string) er
 	return guest{<-processors, how, kernel, command}.run(ctx, os.Stdout)
 }
 
-// environment returns the variables by which tests and programs find other programs, as
-// NAME=VALUE with absolute paths, and those that select scenarios.
+// environment returns the variables of tests and programs, as NAME=VALUE: where they find other programs, with absolute
+// paths, and which seeds and scenarios they run.
 func environment(getenv func(string) string) []string {
 	var list []string
 	for _, name := range []string{"KUBEBUILDER_ASSETS", "KUBE_PROXY"} {
@@ -62,7 +62,7 @@ func environment(getenv func(string) string) []string {
 		}
 		list = append(list, name+"="+value)
 	}
-	for _, name := range []string{"FULL", "SCENARIOS"} { // of test/conformance
+	for _, name := range []string{"FULL", "SCENARIOS", "SEEDS", "SEED"} {
 		if value := getenv(name); value != "" {
 			list = append(list, name+"="+value)
 		}

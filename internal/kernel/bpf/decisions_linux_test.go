@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // A processor repeats the decision for a client and a Service until the tables change. While they are written it decides anew.
@@ -110,7 +111,8 @@ func TestChangedAddressOfAPod(t *testing.T) {
 // Decisions for many Services have the same places, and many clients of the same processor replace them while the tables change. Each
 // connection reaches the backend of its Service.
 func TestDecisionsOfManyServices(t *testing.T) {
-	const services, clients, connections = 600, 8, 400
+	const services, clients = 600, 8
+	connections, edits := seeds.Rounds(t, 400), seeds.Rounds(t, 50)
 	n := newNode(t)
 	backends := []string{"127.0.0.1:8080", "127.0.0.2:8080", "127.0.0.3:8080"}
 	for _, at := range backends {
@@ -137,7 +139,7 @@ func TestDecisionsOfManyServices(t *testing.T) {
 		}
 		return nil
 	}
-	for _, changes := range []int{0, 50} {
+	for _, changes := range []int{0, edits} {
 		var wait sync.WaitGroup
 		for c := range clients {
 			wait.Go(func() {
