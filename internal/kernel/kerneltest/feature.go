@@ -78,11 +78,14 @@ func FlushIPVS(t testing.TB, netns int) {
 	})
 }
 
-// NeedPrograms skips the test if the kernel has no programs (eBPF) of cgroups, or if this process may not load them: no user namespace may,
-// whatever the privileges in it. In CI, which is root of the machine (CI=true), only the kernel is a reason to skip; on the kernel of
-// test/uml there is none.
+// NeedPrograms skips the test if the kernel has no programs (eBPF) of cgroups, or if this process may not load them: no
+// user namespace may, whatever the privileges in it. The quick tests (-short) need no root, and leave these tests out. In
+// CI, which is root of the machine (CI=true), only the kernel is a reason to skip; on the kernel of test/uml there is none.
 func NeedPrograms(t testing.TB) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("only root of the machine may load programs, and the quick tests need no root")
+	}
 	loaded := features.HaveProgramType(ebpf.CGroupSockAddr)
 	missing := programsMissing(readFile(t, "/proc/filesystems"), loaded)
 	forbidden := programsForbidden(readFile(t, "/proc/self/uid_map"), os.Geteuid()) || errors.Is(loaded, os.ErrPermission)
