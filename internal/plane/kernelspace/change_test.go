@@ -140,7 +140,7 @@ func TestLoadBalancersOfADeletedNetwork(t *testing.T) {
 // The endpoint of a container is made anew, or load balancers are deleted by another program, without the plane knowing:
 // the next write reads what there is now, and succeeds.
 func TestObjectsThatAreGone(t *testing.T) {
-	const addr = "10.180.0.77"
+	const addr = "10.180.0.57"
 	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
 	compiler := route.NewCompiler(func() route.Options { o := options(); o.NodeName = "a"; return o }())
 	store := at("10.180.0.9", "a")
