@@ -166,12 +166,12 @@ func TestWaitsForTheLock(t *testing.T) {
 
 	var log texttest.Buffer
 	h := newHostWith(t, Legacy, Options{Wait: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	free := holdLock(t, h.lock)
+	release := holdLock(t, h.lock)
 	go func() {
 		for log.String() == "" && t.Context().Err() == nil {
 			time.Sleep(10 * time.Millisecond)
 		}
-		free()
+		release()
 	}()
 	h.restore(IPv4, small)
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") || !strings.Contains(got, holder) {
@@ -179,8 +179,7 @@ func TestWaitsForTheLock(t *testing.T) {
 	}
 
 	short := newHostWith(t, Legacy, Options{Wait: time.Second})
-	free = holdLock(t, short.lock)
-	defer free()
+	defer holdLock(t, short.lock)()
 	err = short.tools.Restore(t.Context(), IPv4, []byte(small))
 	if _, ok := errors.AsType[*RestoreError](err); ok || err == nil || !strings.Contains(err.Error(), short.lock+": "+holder+" after 1s") {
 		t.Errorf("got %v, want that the lock is %s", err, holder)
