@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +45,7 @@ func act(addresses string) {
 		}()
 	}
 	fmt.Println("ready")
-	select {}
+	time.Sleep(time.Hour) // select {} would be a deadlock without a server, which ends the program
 }
 
 // program copies this test program to a file of kube-proxy's name, which any

@@ -143,9 +143,10 @@ func runRole(role string) error {
 	}
 	switch role {
 	case roleSquat:
-		_, err := net.Listen("unix", abstractName)
+		l, err := net.Listen("unix", abstractName)
 		ready(err)
-		select {}
+		time.Sleep(time.Hour) // select {} would be a deadlock, which ends the program
+		return l.Close()
 	case roleEndless, roleRefuse:
 		l, err := net.Listen("unix", abstractName)
 		ready(err)
