@@ -147,7 +147,11 @@ func ip(t *testing.T, args ...string) string {
 // addAddress adds an address to this host until the end of the test.
 func addAddress(t *testing.T, addr string) {
 	t.Helper()
-	ip(t, "address", "replace", addr, "dev", "lo")
+	args := []string{"address", "replace", addr, "dev", "lo"}
+	if strings.Contains(addr, ":") {
+		args = append(args, "nodad") // else nothing can listen there at once
+	}
+	ip(t, args...)
 	t.Cleanup(func() {
 		if err := exec.Command("ip", "address", "delete", addr, "dev", "lo").Run(); err != nil {
 			t.Errorf("ip address delete %s: %v", addr, err)
