@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // timeout bounds one guest.
@@ -170,6 +172,7 @@ func runAll(ctx context.Context, kernel string, jobs []job) error {
 	if err != nil {
 		return err
 	}
+	lab.RaisePriority() // as the tests beside it, which would starve the guests
 	errs := make([]error, len(tests))
 	var all sync.WaitGroup
 	for i, t := range tests {
