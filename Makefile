@@ -10,7 +10,7 @@ MAKEFLAGS += --no-print-directory
 # hack/setup.sh puts Go there if the machine has none that is new enough.
 export PATH := $(CURDIR)/.cache/go/bin:$(PATH)
 
-CACHE        := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sluice
+CACHE        := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sluice-build
 LINT_VERSION := v2.15.0
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 FUZZTIME     ?= 20s
@@ -30,6 +30,8 @@ LDFLAGS := -s -w -X github.com/sluice-proxy/sluice/internal/cli.stamp=$(VERSION)
 # All programs are built alike, so that they share compiled packages.
 GOBUILD := CGO_ENABLED=0 go build -trimpath
 RELEASE := $(GOBUILD) -ldflags '$(LDFLAGS)'
+# golangci-lint compiles packages as make build does, and so uses those that it has compiled.
+LINTED  := GOFLAGS=-trimpath CGO_ENABLED=0
 SUITE   := .cache/bin/suite -cache $(CACHE)
 SYSTEMS := $(foreach os,linux darwin windows,$(foreach arch,amd64 arm64,bin/sluice-$(os)-$(arch)$(if $(filter windows,$(os)),.exe)))
 
@@ -84,12 +86,12 @@ test-kernel: setup-kernel ## Linux 6.1 for the tests, as a program: minutes, onc
 	@hack/test-kernel.sh "$(TEST_KERNEL)"
 
 lint: setup-build linter ## house style, formatting, modules, shell scripts
-	@$(LINT) run ./...
-	@go mod tidy -diff
+	@$(LINTED) $(LINT) run ./...
+	@go mod tidy -diff 2> >(grep -v '^go: downloading' >&2)
 	@if command -v shellcheck >/dev/null; then shellcheck hack/*.sh .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
 
 lint-changed: setup-build linter ## the same of packages that differ from the main branch
-	@packages=$$(hack/changed.sh); if [[ -n $$packages ]]; then $(LINT) run $$packages; else echo 'no package has changed'; fi
+	@packages=$$(hack/changed.sh); if [[ -n $$packages ]]; then $(LINTED) $(LINT) run $$packages; else echo 'no package has changed'; fi
 
 # The packages of the program compile on other systems, with their tests; those
 # that are for Linux are not among them. The flags are those of build-all, whose

@@ -25,7 +25,7 @@ end_if_complete() {
 share() {
 	if [[ -d $1 && ! -L $1 ]]; then return; fi
 	local shared
-	shared=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/$(basename "$1")-$(sha256sum <<<"${wanted:?}" | cut -c 1-12)
+	shared=${XDG_CACHE_HOME:-$HOME/.cache}/sluice-build/$(basename "$1")-$(sha256sum <<<"${wanted:?}" | cut -c 1-12)
 	mkdir -p "$shared" "$(dirname "$1")"
 	ln -sfn "$shared" "$1"
 }

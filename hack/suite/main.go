@@ -26,6 +26,7 @@ import (
 	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 func main() {
@@ -53,7 +54,7 @@ func run(ctx context.Context, args []string, o options) (failed bool, err error)
 	if err != nil {
 		return false, err
 	}
-	steps, err := stepsOf(args, machine{ipvs: ipvs})
+	steps, err := stepsOf(args, kernel{ipvs: ipvs})
 	if err != nil {
 		return false, err
 	}
@@ -69,7 +70,12 @@ func run(ctx context.Context, args []string, o options) (failed bool, err error)
 	if err != nil {
 		return false, err
 	}
-	r := &runner{title: "make " + strings.Join(args, " "), env: env, sum: sum, times: times}
+	speed := machine.Measure()
+	r := &runner{
+		title: "make " + strings.Join(args, " "), sum: sum, times: times,
+		env:   append(env, fmt.Sprintf("%s=%.1f", machine.Variable, speed.Slowdown())),
+		notes: []string{"Bounds on time are those of this machine: " + speed.String() + "."},
+	}
 	if args[0] == "test" && !ipvs {
 		r.notes = append(r.notes, "This kernel has no IPVS: make plane PLANE=ipvs and make test-rest test that mode on Linux 6.1.")
 	}

@@ -76,6 +76,7 @@ func (r *runner) run(ctx context.Context, steps []step) error {
 		}
 	}
 	if ctx.Err() != nil {
+		r.sum.print()
 		return errors.New("interrupted")
 	}
 	return r.finish()
@@ -214,11 +215,11 @@ func (r *runner) list(ctx context.Context, s step) ([]string, error) {
 			in = append(in, pattern)
 		}
 	}
-	packages, err := tested(ctx, in)
+	packages, err := tested(ctx, in, s.importing)
 	if err != nil {
 		return nil, err
 	}
-	left, err := tested(ctx, out)
+	left, err := tested(ctx, out, "")
 	if err != nil {
 		return nil, err
 	}
@@ -229,17 +230,23 @@ func (r *runner) list(ctx context.Context, s step) ([]string, error) {
 	return packages, nil
 }
 
-// tested returns the packages with tests that match patterns.
-func tested(ctx context.Context, patterns []string) ([]string, error) {
+// tested returns the packages that match patterns and have tests that import a package; any tests if that is empty.
+func tested(ctx context.Context, patterns []string, importing string) ([]string, error) {
 	if len(patterns) == 0 {
 		return nil, nil
 	}
-	const format = "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}"
-	found, err := exec.CommandContext(ctx, "go", append([]string{"list", "-f", format}, patterns...)...).Output()
+	const format = `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}{{end}}`
+	list, err := exec.CommandContext(ctx, "go", append([]string{"list", "-f", format}, patterns...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("list the packages of %s: %w", patterns, err)
 	}
-	return strings.Fields(string(found)), nil
+	var packages []string
+	for line := range strings.Lines(string(list)) {
+		if names := strings.Fields(line); len(names) > 0 && (importing == "" || slices.Contains(names[1:], importing)) {
+			packages = append(packages, names[0])
+		}
+	}
+	return packages, nil
 }
 
 // command runs a command by a shell, in a process group of its own, and passes on each line of its output. When ctx

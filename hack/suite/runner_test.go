@@ -84,7 +84,6 @@ func TestStepsRunTwoAtATimeAndAloneIfTheySaySo(t *testing.T) {
 func TestPackagesThatTookLongestComeFirst(t *testing.T) {
 	var out bytes.Buffer
 	r := newRunner(t, &out)
-	const module = "github.com/sluice-proxy/sluice/"
 	r.times.known["unit "+module+"internal/text"] = time.Second
 	r.times.known["unit "+module+"internal/cow"] = time.Minute
 	got, err := r.list(t.Context(), step{name: "unit", packages: []string{
@@ -93,6 +92,16 @@ func TestPackagesThatTookLongestComeFirst(t *testing.T) {
 	want := []string{module + "internal/cow", module + "internal/text"}
 	if err != nil || strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
+func TestPackagesWhoseTestsImportOne(t *testing.T) {
+	var out bytes.Buffer
+	got, err := newRunner(t, &out).list(t.Context(), step{
+		packages: []string{"../../internal/cow", "../../internal/route"}, importing: module + "test/seeds",
+	})
+	if err != nil || strings.Join(got, " ") != module+"internal/route" {
+		t.Errorf("got %q, %v, want internal/route", got, err)
 	}
 }
 

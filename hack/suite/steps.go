@@ -16,18 +16,21 @@ type step struct {
 	after   []string // steps that must have succeeded
 	alone   bool     // no other step runs at the same time, as it measures how long others wait
 
-	// packages are patterns of go list, "-" before those to leave out. The command gets the packages, those first
-	// that took longest the last time.
+	// packages are patterns of go list, "-" before those to leave out. The command gets the packages that have tests,
+	// those first that took longest the last time.
 	packages []string
+
+	// importing leaves out the packages whose tests do not import this one.
+	importing string
 }
 
-// machine is what the steps of a run depend on.
-type machine struct {
-	ipvs bool // whether the kernel has IPVS
+// kernel is that of this machine.
+type kernel struct {
+	ipvs bool // whether it has IPVS
 }
 
 // stepsOf returns the steps of a run.
-func stepsOf(args []string, m machine) ([]step, error) {
+func stepsOf(args []string, k kernel) ([]step, error) {
 	switch strings.Join(args, " ") {
 	case "test":
 		return testSteps(), nil
@@ -37,19 +40,27 @@ func stepsOf(args []string, m machine) ([]step, error) {
 		return checkSteps(), nil
 	}
 	if len(args) == 2 && args[0] == "plane" {
-		return planeSteps(args[1], m)
+		return planeSteps(args[1], k)
 	}
 	return nil, fmt.Errorf("want test, test-rest, check or plane PLANE, got %q", args)
 }
 
-// goTest returns the command that tests packages. Symbols for a debugger are left out, which links faster, and lint
-// has vetted the packages. Tests wait more than they compute, so that twice as many run at a time as there are
-// processors.
+// goTest returns the command that tests packages. It compiles them as make build does, so that all share what is
+// compiled, but without symbols for a debugger, which links faster; make lint vets them. Tests wait more than they
+// compute, so that twice as many run at a time as there are processors.
 func goTest(flags ...string) string {
 	atOnce := 2 * runtime.NumCPU()
-	return fmt.Sprintf("go test -json -vet=off -trimpath -ldflags='-s -w' -count=1 -timeout=60m -p %d -parallel %d %s",
+	return fmt.Sprintf("CGO_ENABLED=0 go test -json -vet=off -trimpath -ldflags='-s -w' -count=1 -timeout=60m -p %d -parallel %d %s",
 		atOnce, atOnce, strings.Join(flags, " "))
 }
+
+// raceTest is goTest with the race detector, which needs C, and would have each process wait for a second at its end.
+func raceTest(flags ...string) string {
+	return strings.Replace(goTest(append([]string{"-race"}, flags...)...), "CGO_ENABLED=0", "CGO_ENABLED=1 GORACE=atexit_sleep_ms=0", 1)
+}
+
+// module begins the import path of each package.
+const module = "github.com/sluice-proxy/sluice/"
 
 // Steps that several runs have.
 func sluice() step {
@@ -64,7 +75,7 @@ func assets() step {
 	return step{name: "assets", about: "etcd, kube-apiserver and kube-proxy, minutes the first time", command: "make test-assets"}
 }
 
-func kernel() step {
+func olderKernel() step {
 	return step{name: "kernel", about: "Linux 6.1 as a program, minutes the first time", command: "make test-kernel"}
 }
 
@@ -75,7 +86,7 @@ func testSteps() []step {
 		assets(),
 		{
 			name: "planes", about: "every scenario in every plane of this kernel, with real packets", after: []string{"sluice"},
-			command: goTest(), packages: []string{"./test/conformance", "./test/lab", "./test/rules", "./test/demo"},
+			command: goTest(), packages: []string{"./test/conformance", "./test/lab", "./test/harness", "./test/rules", "./test/demo"},
 		},
 		{
 			name: "cluster", about: "a real API server, the take-over from kube-proxy, endurance", after: []string{"sluice", "assets"},
@@ -83,7 +94,7 @@ func testSteps() []step {
 		},
 		{
 			name: "unit", about: "all packages of the program, with the race detector", after: []string{"sluice"},
-			command: goTest("-race"), packages: []string{"./cmd/...", "./internal/...", "./hack/..."},
+			command: raceTest(), packages: []string{"./cmd/...", "./internal/...", "./hack/..."},
 		},
 		linter(),
 		{name: "lint", about: "house style, formatting, modules, shell scripts", after: []string{"linter"}, command: "make lint"},
@@ -96,29 +107,33 @@ func testSteps() []step {
 func restSteps() []step {
 	return []step{
 		sluice(),
-		kernel(),
+		olderKernel(),
 		assets(),
 		{name: "tools", about: "kubectl, helm, prometheus and coredns, minutes the first time", command: "make test-tools"},
 		{
 			name: "linux-6.1", about: "mode ipvs, and what a kernel can change, on Linux 6.1", after: []string{"kernel", "assets"},
-			command: "go run ./test/uml",
+			command: "go run -trimpath ./test/uml",
 		},
 		{
 			name: "deployments", about: "manifests, chart, image, unit files, resolvers, benchmarks, Windows by Wine", after: []string{"sluice", "assets", "tools", "kernel"},
 			command: goTest(), packages: []string{
-				"./test/...", "-./test/conformance", "-./test/lab", "-./test/rules", "-./test/demo",
+				"./test/...", "-./test/conformance", "-./test/lab", "-./test/harness", "-./test/rules", "-./test/demo",
 				"-./test/apiserver", "-./test/takeover", "-./test/endurance", "-./test/hostile",
 			},
 		},
 		{
-			name: "seeds", about: "every seed of the model tests, with the race detector",
-			command: "SEEDS=all " + goTest("-race", "-run 'Model|Random|Seed'"), packages: []string{"./internal/..."},
+			name: "seeds", about: "every seed of the model tests", after: []string{"sluice"},
+			command: "SEEDS=all " + goTest(), packages: []string{"./internal/..."}, importing: module + "test/seeds",
 		},
 		{
-			name: "race", about: "conformance in this process, with the race detector", after: []string{"sluice"},
-			command: goTest("-race"), packages: []string{"./test/conformance"},
+			name: "race", about: "every scenario in every plane, in one family, with the race detector",
+			command: "FULL=1 " + raceTest("-run '^TestConformance$/././^(IPv4|dual-stack)$'"), packages: []string{"./test/conformance"},
 		},
-		{name: "systems", about: "the other five systems built, and three of them vetted", command: "make build-all vet-systems"},
+		{
+			name: "race-cluster", about: "API server and take-over, with the race detector", after: []string{"sluice", "assets"},
+			command: raceTest(), packages: []string{"./test/apiserver", "./test/takeover", "./test/rules"},
+		},
+		{name: "systems", about: "sluice for six systems, and the packages vetted for three", command: "make build-all vet-systems"},
 		{name: "hostile", about: "attacks on every plane", after: []string{"sluice"}, alone: true, command: "FULL=1 " + goTest(), packages: []string{"./test/hostile"}},
 	}
 }
@@ -149,11 +164,11 @@ func scenarios() map[string]string {
 
 // planeSteps are the tests of one plane: its package with the model test, and conformance. A plane that this kernel
 // lacks is tested on Linux 6.1, and mode kernelspace of Windows by Wine.
-func planeSteps(name string, m machine) ([]step, error) {
+func planeSteps(name string, k kernel) ([]step, error) {
 	pattern, known := scenarios()[name]
 	own := step{
 		name: name, about: "package and model test, with the race detector", after: []string{"sluice"},
-		command: goTest("-race"), packages: []string{"./internal/plane/" + name + "/..."},
+		command: raceTest(), packages: []string{"./internal/plane/" + name + "/..."},
 	}
 	switch {
 	case name == "kernelspace":
@@ -165,14 +180,14 @@ func planeSteps(name string, m machine) ([]step, error) {
 	case !known:
 		planes := append(slices.Sorted(maps.Keys(scenarios())), "kernelspace")
 		return nil, fmt.Errorf("no plane %q, want PLANE=%s", name, strings.Join(planes, ", "))
-	case name == "ipvs" && !m.ipvs:
-		return []step{sluice(), kernel(), own, {
+	case name == "ipvs" && !k.ipvs:
+		return []step{sluice(), olderKernel(), own, {
 			name: "linux-6.1", about: "tests on IPVS and every scenario, on Linux 6.1", after: []string{"kernel"},
-			command: "go run ./test/uml -plane ipvs",
+			command: "go run -trimpath ./test/uml -plane ipvs",
 		}}, nil
 	}
 	return []step{sluice(), own, {
 		name: "conformance", about: "every scenario, with real packets", after: []string{"sluice"},
-		command: goTest("-run '^TestConformance$/^" + pattern + "$'"), packages: []string{"./test/conformance"},
+		command: "FULL=1 " + goTest("-run '^TestConformance$/^"+pattern+"$'"), packages: []string{"./test/conformance"},
 	}}, nil
 }

@@ -14,7 +14,7 @@ func every(t *testing.T) map[string][]step {
 	for _, args := range []string{
 		"test", "test-rest", "check", "plane nftables", "plane ebpf", "plane iptables", "plane ipvs", "plane userspace", "plane kernelspace",
 	} {
-		steps, err := stepsOf(strings.Fields(args), machine{})
+		steps, err := stepsOf(strings.Fields(args), kernel{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestEveryPackageIsTested(t *testing.T) {
 
 func TestIPVSIsTestedOnTheKernelThatHasIt(t *testing.T) {
 	for ipvs, want := range map[bool]string{true: "conformance", false: "linux-6.1"} {
-		steps, err := stepsOf([]string{"plane", "ipvs"}, machine{ipvs: ipvs})
+		steps, err := stepsOf([]string{"plane", "ipvs"}, kernel{ipvs: ipvs})
 		if err != nil || steps[len(steps)-1].name != want {
 			t.Errorf("kernel with IPVS: %t, steps %v, %v, want %s as the last", ipvs, steps, err, want)
 		}
@@ -80,7 +80,7 @@ func TestIPVSIsTestedOnTheKernelThatHasIt(t *testing.T) {
 
 func TestUnknownRuns(t *testing.T) {
 	for _, args := range [][]string{nil, {"tests"}, {"plane"}, {"plane", "nftable"}} {
-		if steps, err := stepsOf(args, machine{}); err == nil {
+		if steps, err := stepsOf(args, kernel{}); err == nil {
 			t.Errorf("%q has steps %v, want an error", args, steps)
 		}
 	}
