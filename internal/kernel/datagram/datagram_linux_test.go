@@ -58,7 +58,7 @@ func dial(t *testing.T, netns int, to string, port uint16) *net.UDPConn {
 		return err
 	})
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -66,7 +66,7 @@ func dial(t *testing.T, netns int, to string, port uint16) *net.UDPConn {
 
 func ready(t *testing.T, fd int) {
 	t.Helper()
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 5000); n != 1 {
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000); n != 1 {
 		t.Fatalf("nothing to receive: %v", err)
 	}
 }
@@ -75,7 +75,7 @@ func ready(t *testing.T, fd int) {
 // which a busy machine may lose one.
 func sendUntilReady(t *testing.T, client *net.UDPConn, data []byte, fd int) {
 	t.Helper()
-	for range 5 {
+	for range 60 {
 		if _, err := client.Write(data); err != nil {
 			t.Fatal(err)
 		}
