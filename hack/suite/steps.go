@@ -84,7 +84,6 @@ func testSteps() []step {
 	return []step{
 		sluice(),
 		assets(),
-		{name: "tools", about: "kubectl, helm, prometheus and coredns, minutes the first time", command: "make test-tools"},
 		{
 			name: "planes", about: "every scenario in every plane of this kernel, with real packets", after: []string{"sluice"},
 			command: goTest(), packages: []string{"./test/conformance", "./test/lab", "./test/harness", "./test/rules", "./test/demo"},
@@ -94,7 +93,7 @@ func testSteps() []step {
 			command: goTest(), packages: []string{"./test/apiserver", "./test/takeover", "./test/endurance"},
 		},
 		{
-			name: "unit", about: "all packages of the program, with the race detector", after: []string{"sluice", "tools"},
+			name: "unit", about: "all packages of the program, with the race detector", after: []string{"sluice"},
 			command: raceTest(), packages: []string{"./cmd/...", "./internal/...", "./hack/..."},
 		},
 		linter(),

@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 )
 
@@ -89,38 +87,18 @@ func Values(t testing.TB, from prometheus.Gatherer, prefix string) string {
 	return strings.Join(out, "\n")
 }
 
-// promtool finds the program: where TEST_TOOLS says, where hack/test-tools.sh
-// puts it, or on the PATH. Only the quick tests do without it.
-func promtool(t testing.TB) string {
-	t.Helper()
-	for _, dir := range []string{os.Getenv("TEST_TOOLS"), "../../.cache/test-tools", "../../../.cache/test-tools"} {
-		if path, err := filepath.Abs(filepath.Join(dir, "promtool")); dir != "" && err == nil && exists(path) {
-			return path
-		}
-	}
-	found, err := exec.LookPath("promtool")
-	switch {
-	case err == nil:
-	case testing.Short():
-		t.Skip("the quick tests do without promtool")
-	default:
-		t.Fatalf("there is no promtool (make test-tools fetches it): %v", err)
-	}
-	return found
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// Lint returns what Prometheus' own tool says about the metrics that a handler serves.
+// Lint returns what `promtool check metrics` reports about the metrics that a handler serves, by the library of that program.
 func Lint(t testing.TB, page http.Handler) string {
 	t.Helper()
 	w := httptest.NewRecorder()
 	page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	check := exec.CommandContext(t.Context(), promtool(t), "check", "metrics")
-	check.Stdin = w.Body
-	said, _ := check.CombinedOutput() // it fails when it has something to say
-	return strings.TrimSpace(string(said))
+	problems, err := promlint.New(w.Body).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := make([]string, 0, len(problems))
+	for _, p := range problems {
+		lines = append(lines, p.Metric+" "+p.Text)
+	}
+	return strings.Join(lines, "\n")
 }
