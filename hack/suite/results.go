@@ -12,7 +12,7 @@ import (
 type event struct {
 	Action      string
 	Package     string
-	ImportPath  string // of what is built
+	ImportPath  string // of a package that was built
 	Test        string
 	Elapsed     float64 // seconds
 	Output      string

@@ -45,18 +45,24 @@ func stepsOf(args []string, k kernel) ([]step, error) {
 	return nil, fmt.Errorf("want test, test-rest, check or plane PLANE, got %q", args)
 }
 
-// goTest returns the command that tests packages. It compiles them as make build does, so that all share what is
-// compiled, but without symbols for a debugger, which links faster; make lint vets them. Tests wait more than they
-// compute, so that twice as many run at a time as there are processors.
-func goTest(flags ...string) string {
-	atOnce := 2 * runtime.NumCPU()
-	return fmt.Sprintf("CGO_ENABLED=0 go test -json -vet=off -trimpath -ldflags='-s -w' -count=1 -timeout=60m -p %d -parallel %d %s",
-		atOnce, atOnce, strings.Join(flags, " "))
+// goTest returns the command that runs the tests of packages.
+func goTest(flags ...string) string { return "CGO_ENABLED=0 " + testCommand("-count=1", flags) }
+
+// cachedTest is goTest that does not run the tests of packages whose last result is still valid.
+func cachedTest() string { return "CGO_ENABLED=0 " + testCommand("", nil) }
+
+// raceTest is goTest with the race detector, which needs C, and would make each process wait for a second at its end.
+func raceTest(flags ...string) string {
+	return "CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 " + testCommand("-count=1 -race", flags)
 }
 
-// raceTest is goTest with the race detector, which needs C, and would have each process wait for a second at its end.
-func raceTest(flags ...string) string {
-	return strings.Replace(goTest(append([]string{"-race"}, flags...)...), "CGO_ENABLED=0", "CGO_ENABLED=1 GORACE=atexit_sleep_ms=0", 1)
+// testCommand returns a command that compiles packages as make build does, so that all share what is compiled, but
+// without symbols for a debugger, which links faster. It does not vet them: make lint does. Tests wait more than they
+// compute, so that twice as many run at a time as there are processors.
+func testCommand(kind string, flags []string) string {
+	const command = "go test -json -vet=off -trimpath -ldflags='-s -w' -timeout=60m -p %d -parallel %d %s %s"
+	atOnce := 2 * runtime.NumCPU()
+	return fmt.Sprintf(command, atOnce, atOnce, kind, strings.Join(flags, " "))
 }
 
 // module begins the import path of each package.
@@ -85,11 +91,13 @@ func testSteps() []step {
 		sluice(),
 		assets(),
 		{
-			name: "planes", about: "every scenario in every plane of this kernel, with real packets", after: []string{"sluice"},
+			name: "planes", about: "every scenario in every plane of this kernel, with real packets",
+			after:   []string{"sluice"},
 			command: goTest(), packages: []string{"./test/conformance", "./test/lab", "./test/harness", "./test/rules", "./test/demo"},
 		},
 		{
-			name: "cluster", about: "a real API server, the take-over from kube-proxy, endurance", after: []string{"sluice", "assets"},
+			name: "cluster", about: "a real API server, the take-over from kube-proxy, endurance",
+			after:   []string{"sluice", "assets"},
 			command: goTest(), packages: []string{"./test/apiserver", "./test/takeover", "./test/endurance"},
 		},
 		{
@@ -97,9 +105,15 @@ func testSteps() []step {
 			command: raceTest(), packages: []string{"./cmd/...", "./internal/...", "./hack/..."},
 		},
 		linter(),
-		{name: "lint", about: "house style, formatting, modules, shell scripts", after: []string{"linter"}, command: "make lint"},
+		{
+			name: "lint", about: "house style, formatting, modules, shell scripts",
+			after: []string{"linter"}, command: "make lint",
+		},
 		{name: "windows", about: "sluice for Windows", command: "make bin/sluice-windows-amd64.exe"},
-		{name: "examples", about: "a plan of every example", after: []string{"sluice"}, command: "bin/sluice plan -f examples >/dev/null"},
+		{
+			name: "examples", about: "a plan of every example",
+			after: []string{"sluice"}, command: "bin/sluice plan -f examples >/dev/null",
+		},
 	}
 }
 
@@ -109,17 +123,19 @@ func restSteps() []step {
 		sluice(),
 		olderKernel(),
 		assets(),
-		{name: "tools", about: "kubectl, helm, prometheus and coredns, minutes the first time", command: "make test-tools"},
 		{
-			name: "linux-6.1", about: "mode ipvs, and what a kernel can change, on Linux 6.1", after: []string{"kernel", "assets"},
-			command: "go run -trimpath ./test/uml",
+			name: "tools", about: "kubectl, helm, prometheus and coredns, minutes the first time",
+			command: "make test-tools",
 		},
 		{
-			name: "deployments", about: "manifests, chart, image, unit files, resolvers, benchmarks, Windows by Wine", after: []string{"sluice", "assets", "tools", "kernel"},
-			command: goTest(), packages: []string{
-				"./test/...", "-./test/conformance", "-./test/lab", "-./test/harness", "-./test/rules", "-./test/demo",
-				"-./test/apiserver", "-./test/takeover", "-./test/endurance", "-./test/hostile",
-			},
+			name: "linux-6.1", about: "mode ipvs, and what a kernel can change, on Linux 6.1",
+			after:   []string{"kernel", "assets"},
+			command: `go run -trimpath ./test/uml -kernel "$TEST_KERNEL/linux"`,
+		},
+		{
+			name: "deployments", about: "manifests, chart, image, unit files, resolvers, benchmarks, Windows by Wine",
+			after:   []string{"sluice", "assets", "tools", "kernel"},
+			command: goTest(), packages: append(leftOver(), "-./test/hostile"),
 		},
 		{
 			name: "seeds", about: "every seed of the model tests", after: []string{"sluice"},
@@ -130,12 +146,32 @@ func restSteps() []step {
 			command: "FULL=1 " + raceTest("-run '^TestConformance$/././^(IPv4|dual-stack)$'"), packages: []string{"./test/conformance"},
 		},
 		{
-			name: "race-cluster", about: "API server and take-over, with the race detector", after: []string{"sluice", "assets"},
+			name: "race-cluster", about: "API server and take-over, with the race detector",
+			after:   []string{"sluice", "assets"},
 			command: raceTest(), packages: []string{"./test/apiserver", "./test/takeover", "./test/rules"},
 		},
-		{name: "systems", about: "sluice for six systems, and the packages vetted for three", command: "make build-all vet-systems"},
-		{name: "hostile", about: "attacks on every plane", after: []string{"sluice"}, alone: true, command: "FULL=1 " + goTest(), packages: []string{"./test/hostile"}},
+		{
+			name: "systems", about: "sluice for six systems, and the packages vetted for three",
+			command: "make build-all vet-systems",
+		},
+		{
+			name: "hostile", about: "attacks on every plane",
+			after: []string{"sluice"}, alone: true, command: "FULL=1 " + goTest(), packages: []string{"./test/hostile"},
+		},
 	}
+}
+
+// leftOver are patterns of the packages below test/ that testSteps leave out.
+func leftOver() []string {
+	patterns := []string{"./test/..."}
+	for _, s := range testSteps() {
+		for _, p := range s.packages {
+			if strings.HasPrefix(p, "./test/") {
+				patterns = append(patterns, "-"+p)
+			}
+		}
+	}
+	return patterns
 }
 
 // checkSteps are for the working day: go test has the results of packages that have not changed.
@@ -144,14 +180,18 @@ func checkSteps() []step {
 		sluice(),
 		{
 			name: "unit", about: "the packages of the program that a change touches", after: []string{"sluice"},
-			command: strings.Replace(goTest(), " -count=1", "", 1), packages: []string{"./cmd/...", "./internal/...", "./hack/..."},
+			command: cachedTest(), packages: []string{"./cmd/...", "./internal/...", "./hack/..."},
 		},
 		{
-			name: "nftables", about: "the scenarios of mode nftables in IPv4, with real packets", after: []string{"sluice"},
+			name: "nftables", about: "the scenarios of mode nftables in IPv4, with real packets",
+			after:   []string{"sluice"},
 			command: goTest("-run '^TestConformance$/^nftables$/./^(IPv4|dual-stack)$'"), packages: []string{"./test/conformance"},
 		},
 		linter(),
-		{name: "lint", about: "house style and formatting of changed packages", after: []string{"linter"}, command: "make lint-changed"},
+		{
+			name: "lint", about: "house style and formatting of changed packages",
+			after: []string{"linter"}, command: "make lint-changed",
+		},
 	}
 }
 
@@ -183,7 +223,7 @@ func planeSteps(name string, k kernel) ([]step, error) {
 	case name == "ipvs" && !k.ipvs:
 		return []step{sluice(), olderKernel(), own, {
 			name: "linux-6.1", about: "tests on IPVS and every scenario, on Linux 6.1", after: []string{"kernel"},
-			command: "go run -trimpath ./test/uml -plane ipvs",
+			command: `go run -trimpath ./test/uml -kernel "$TEST_KERNEL/linux" -plane ipvs`,
 		}}, nil
 	}
 	return []step{sluice(), own, {
