@@ -18,19 +18,23 @@ const (
 func selected(plane string, getenv func(string) string) ([]int, error) {
 	switch value := getenv(scenariosVar); {
 	case value == "kernel":
-		return slices.Sorted(maps.Keys(dependOnKernel())), nil
+		return numbers(dependOnKernel()), nil
 	case value != "":
 		return nil, fmt.Errorf("%s is %q, want kernel or nothing", scenariosVar, value)
 	case plane == "iptables-legacy" && getenv(fullVar) != "1":
-		return slices.Concat(slices.Sorted(maps.Keys(dependOnVariant())), coverShapes()), nil
+		return append(numbers(dependOnVariant()), coverShapes()...), nil
 	}
 	return nil, nil
 }
 
-// dependOnKernel returns the S-numbers of scenarios whose result another kernel may change, and why.
-func dependOnKernel() map[int]string {
-	all := map[int]string{}
-	for reason, numbers := range map[string][]int{
+// numbers returns all numbers of a list, in order.
+func numbers(byReason map[string][]int) []int {
+	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(byReason))...)))
+}
+
+// dependOnKernel returns the S-numbers of scenarios whose result another kernel may change, by reason.
+func dependOnKernel() map[string][]int {
+	return map[string][]int{
 		"the kernel chooses backends at random":                         {3},
 		"hairpin: a connection to oneself needs source NAT on one path": {2, 306},
 		"each protocol has its own lookup and NAT":                      {5, 107},
@@ -58,19 +62,14 @@ func dependOnKernel() map[int]string {
 		"rules of two modes at once":                                      {281},
 		"a family that the host lacks, and changes of families":           {301, 302},
 		"maps and sets that change their type or are deleted and created": {230},
-	} {
-		for _, n := range numbers {
-			all[n] = reason
-		}
 	}
-	return all
 }
 
-// dependOnVariant returns the S-numbers of scenarios whose result depends on the variant of iptables, and why. With iptables-legacy
-// the others are run by FULL=1 only: iptables-nft runs them with the same chains, and test/rules compares whole dumps of both.
-func dependOnVariant() map[int]string {
-	all := map[int]string{}
-	for reason, numbers := range map[string][]int{
+// dependOnVariant returns the S-numbers of scenarios whose result depends on the variant of iptables, by reason. With
+// iptables-legacy the others are run by FULL=1 only: iptables-nft runs them with the same chains, and test/rules compares
+// whole dumps of both.
+func dependOnVariant() map[string][]int {
+	return map[string][]int{
 		"modules of x_tables choose, remember and match": {3, 54, 56, 181, 184, 185, 189, 191, 194, 252},
 		"reading back what an earlier run wrote":         {195, 273, 274},
 		"edits are polled, and whole tables replaced":    {211, 226, 233, 277, 278, 282},
@@ -81,14 +80,9 @@ func dependOnVariant() map[int]string {
 		"rules of two modes at once":                     {281},
 		"packets that are invalid":                       {214},
 		"a family that the host lacks":                   {301},
-	} {
-		for _, n := range numbers {
-			all[n] = reason
-		}
 	}
-	return all
 }
 
-// coverShapes returns the S-numbers of scenarios that have, besides those of dependOnVariant, every shape of rules that any scenario
-// begins with. After a change TestShapes prints the shapes that are missing, and numbers that cover them.
+// coverShapes returns the S-numbers of scenarios that have, besides those of dependOnVariant, every shape of rules that any
+// scenario begins with. After a change TestShapes prints the shapes that are missing, and numbers that cover them.
 func coverShapes() []int { return []int{49, 53, 110, 157, 183} }

@@ -126,7 +126,7 @@ func replacements() (all []replacement) {
 // The lists have numbers of scenarios only, and FULL=1 and SCENARIOS select as the package comment says.
 func TestSelected(t *testing.T) {
 	covered := coveredNumbers()
-	for _, n := range slices.Concat(slices.Collect(maps.Keys(dependOnKernel())), slices.Collect(maps.Keys(dependOnVariant())), coverShapes()) {
+	for _, n := range slices.Concat(numbers(dependOnKernel()), numbers(dependOnVariant()), coverShapes()) {
 		if !covered[n] {
 			t.Errorf("no scenario covers S-%03d", n)
 		}
