@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, o options) (failed bool, err error)
 	speed := machine.Measure()
 	r := &runner{
 		title: "make " + strings.Join(args, " "), sum: sum, times: times,
-		env:   append(env, fmt.Sprintf("%s=%.1f", machine.Variable, speed.Slowdown())),
+		env:   append(env, speed.Environ()),
 		notes: []string{"Bounds on time are those of this machine: " + speed.String() + "."},
 	}
 	if args[0] == "test" && !ipvs {

@@ -3,9 +3,6 @@
 // fork and exec, a system call, a new network namespace, and computing. It measures elapsed time on two processors at
 // once, so other programs and quotas count as much as a slow processor does.
 //
-// The runner of the tests calibrates once and sets TEST_SLOWDOWN for all of them:
-//
-//	go run ./test/machine/calibrate
-//
-// A test binary without that variable calibrates when a test first calls Slowdown or Scale.
+// The runner of the tests (hack/suite) calibrates once and sets TEST_SLOWDOWN for all of them. A test binary without that
+// variable calibrates when a test first calls Slowdown or Scale.
 package machine

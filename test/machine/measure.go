@@ -151,13 +151,16 @@ func (f Figures) Slowdown() float64 {
 	return min(max(1, math.Round(10*median)/10), MaxSlowdown)
 }
 
-// String returns the slowdown as a variable of the environment, and the ratios, on one line.
+// Environ returns the slowdown as a variable of the environment: TEST_SLOWDOWN=1.2.
+func (f Figures) Environ() string { return fmt.Sprintf("%s=%.1f", Variable, f.Slowdown()) }
+
+// String returns the result of Environ, and the ratios, on one line.
 func (f Figures) String() string {
 	ratios := make([]string, 0, len(f))
 	for _, one := range f {
 		ratios = append(ratios, fmt.Sprintf("%s %.1f", one.Name, one.Ratio))
 	}
-	return fmt.Sprintf("%s=%.1f (%s)", Variable, f.Slowdown(), strings.Join(ratios, ", "))
+	return fmt.Sprintf("%s (%s)", f.Environ(), strings.Join(ratios, ", "))
 }
 
 // Fastest returns the shorter times of two calibrations.

@@ -31,7 +31,7 @@ func prepare() error {
 	}
 	for _, compiler := range []string{"gcc", "musl-gcc"} {
 		if _, err := exec.LookPath(compiler); err != nil {
-			return fmt.Errorf("run `make setup-test`, which installs a C compiler: %w", err)
+			return fmt.Errorf("run `make setup-rest`, which installs a C compiler: %w", err)
 		}
 	}
 	return nil

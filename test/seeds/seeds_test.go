@@ -44,7 +44,7 @@ func (r *recorder) Logf(format string, args ...any) {
 }
 func (r *recorder) Fatalf(format string, args ...any) { r.fail(fmt.Sprintf(format, args...)) }
 
-// A failure prints its seed, also if it ends the goroutine, and ends the test.
+// A test that fails prints its seed, even if it calls Fatal, and runs no other seed.
 func TestFailure(t *testing.T) {
 	t.Setenv("SEEDS", "all")
 	t.Setenv("SEED", "")

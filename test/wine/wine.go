@@ -43,7 +43,7 @@ func Main(m *testing.M, checks ...func() error) { harness.Main(m, append(checks,
 func installed() error {
 	for _, program := range []string{loader, server, compiler} {
 		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("run `make setup-test`, which installs Wine and a compiler for Windows: %w", err)
+			return fmt.Errorf("run `make setup-rest`, which installs Wine and a compiler for Windows: %w", err)
 		}
 	}
 	return nil
@@ -106,12 +106,6 @@ func (p *Prefix) compile(library, source string, flags ...string) {
 // Build builds a Go package of this module for Windows, once, and returns the program.
 func (p *Prefix) Build(pkg string) string {
 	p.t.Helper()
-	if path := os.Getenv("SLUICE_WINDOWS"); path != "" && filepath.Base(pkg) == "sluice" {
-		if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
-			p.t.Fatalf("SLUICE_WINDOWS=%s: want the absolute path of a program: %v", path, err)
-		}
-		return path
-	}
 	program := filepath.Join(p.folder, filepath.Base(pkg)+".exe")
 	if _, err := os.Stat(program); err == nil {
 		return program
