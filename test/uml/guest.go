@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // guestVar is the environment variable of the guest's first process with the command to run.
@@ -44,12 +46,15 @@ func runTests() error {
 	if err != nil {
 		return err
 	}
+	env := []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=" + scratch, "TMPDIR=" + scratch,
+	}
+	if slowdown, set := os.LookupEnv(machine.Variable); set {
+		env = append(env, machine.Variable+"="+slowdown)
+	}
 	pid, err := syscall.ForkExec(args[1], args[1:], &syscall.ProcAttr{
-		Dir: args[0],
-		Env: []string{
-			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-			"HOME=" + scratch, "TMPDIR=" + scratch,
-		},
+		Dir: args[0], Env: env,
 		Files: []uintptr{null.Fd(), port.Fd(), port.Fd()},
 	})
 	if err != nil {

@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // hostArg is the first argument of the copy of this program that executes the kernel. PROCESSOR
@@ -37,17 +39,19 @@ type clock string
 
 const (
 	// idleClock advances only while nothing runs in the guest: timeouts of tests do not depend on
-	// the speed and load of this machine, and pauses take no time.
+	// the speed and load of this machine, and pauses take no time. By this clock computing takes
+	// none either, so that a guest cannot measure its speed: it would repeat for a minute what is
+	// to last for some milliseconds.
 	idleClock clock = "idle"
 
 	// realClock is the clock of this machine, for measurements.
 	realClock clock = "real"
 )
 
-// parameters returns the parameters of the kernel that select the clock.
+// parameters returns the parameters of the kernel that select the clock, and variables of its first process.
 func (c clock) parameters() []string {
 	if c == idleClock {
-		return []string{"time-travel=inf-cpu"}
+		return []string{"time-travel=inf-cpu", machine.Variable + "=1"}
 	}
 	return nil
 }
