@@ -58,7 +58,7 @@ func compile(ctx context.Context, dir string, jobs []job) ([]test, error) {
 		binary, ok := made[j.pkg]
 		if !ok {
 			binary = filepath.Join(dir, strings.ReplaceAll(strings.TrimPrefix(j.pkg, "./"), "/", "_")+".test")
-			cmd := exec.CommandContext(ctx, "go", "test", "-c", "-trimpath", "-o", binary, j.pkg)
+			cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-trimpath", "-ldflags=-s -w", "-o", binary, j.pkg)
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 			if out, err := cmd.CombinedOutput(); err != nil {
 				return nil, fmt.Errorf("compile the tests of %s: %w\n%s", j.pkg, err, out)

@@ -45,17 +45,17 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// The halves have each scenario once.
-func TestHalves(t *testing.T) {
+// The parts have each scenario once.
+func TestParts(t *testing.T) {
 	for n := range 400 {
 		name, found := fmt.Sprintf("S-%03d", n), 0
-		for _, half := range halves() {
-			if regexp.MustCompile(half).MatchString(name) {
+		for _, part := range parts() {
+			if regexp.MustCompile(part).MatchString(name) {
 				found++
 			}
 		}
 		if found != 1 {
-			t.Errorf("%s is in %d halves", name, found)
+			t.Errorf("%s is in %d parts", name, found)
 		}
 	}
 }
