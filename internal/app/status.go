@@ -64,10 +64,12 @@ func (d *daemon) verdict() inspect.Health {
 		return inspect.Health{State: inspect.Sick, Reason: "a write is overdue"}
 	case v.Contest.Active():
 		return inspect.Health{State: inspect.Sick, Reason: v.Contest.String()}
+	case v.Refusal.Grave():
+		return inspect.Health{State: inspect.Sick, Reason: v.Refusal.String()}
 	case !v.Eligible:
 		return inspect.Health{State: inspect.Sick, Reason: "the Node is leaving, or not known"}
 	}
-	return inspect.Health{State: inspect.Healthy}
+	return inspect.Health{State: inspect.Healthy, Reason: v.Refusal.String()}
 }
 
 // notServing returns the state of a proxy whose plane waits for something.

@@ -31,6 +31,7 @@ type Verdict struct {
 	Eligible    bool      // the own Node is known and is not being removed
 	Contest     Contest   // another program keeps changing the rules
 	Waiting     string    // what the data plane waits for; empty: nothing
+	Refusal     Refusal   // of the rules of Services by the kernel
 
 	// Families are those that the Verdict applies to: one write is for all of them.
 	// Empty before the first write.
@@ -39,13 +40,15 @@ type Verdict struct {
 
 // Programmed reports whether the rules are in the kernel as they should be.
 // They are not while another program keeps removing them, however soon they are
-// repaired, or while the data plane waits for something. The process is live then, as a
-// restart would not help.
+// repaired, while the data plane waits for something, or while the kernel refuses those of most Services. The
+// process is live then, as a restart would not help.
 func (v Verdict) Programmed() bool { return v.Started && v.Serving() }
 
 // Serving reports whether this node may be sent new connections as far as its
 // rules are concerned. Before the first write no rules are known to be wrong.
-func (v Verdict) Serving() bool { return v.Live && !v.Contest.Active() && v.Waiting == "" }
+func (v Verdict) Serving() bool {
+	return v.Live && !v.Contest.Active() && v.Waiting == "" && !v.Refusal.Grave()
+}
 
 // Ready reports whether the node should be sent new connections.
 func (v Verdict) Ready() bool { return v.Programmed() && v.Eligible }
@@ -123,6 +126,7 @@ type Tracker struct {
 	mu                              sync.Mutex
 	listedAt, syncedAt, failedSince time.Time
 	contest                         contest
+	refusal                         Refusal
 }
 
 // Options for New.
@@ -162,6 +166,7 @@ func (t *Tracker) Observe(s proxy.Sync) {
 	switch {
 	case s.Err == nil:
 		t.syncedAt, t.failedSince = time.Now(), time.Time{}
+		t.refusal = Refusal{s.Refused, s.Known, s.Vital}
 	case t.failedSince.IsZero():
 		t.failedSince = s.Began
 	}
@@ -196,6 +201,7 @@ func (t *Tracker) Verdict() Verdict {
 		now: now, contest: t.contest.at(now), listed: t.listedAt, synced: t.syncedAt, pending: pending,
 		failing: t.failedSince, timeout: t.timeout, node: node, before: t.before,
 	}.verdict(t.families)
+	v.Refusal = t.refusal
 	if t.waiting != nil {
 		v.Waiting = t.waiting()
 		v.Live = v.Live || v.Waiting != ""

@@ -312,7 +312,7 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 		return
 	}
 	l.refuse(refused, *s)
-	s.Refused = len(l.refused.services)
+	s.Refused, s.Known, s.Vital = len(l.refused.services), len(change.Table.Services), l.refused.vital(change.Table)
 	l.rehost = nil
 	if s.Full() {
 		l.compare, l.started, l.known = Change, true, true

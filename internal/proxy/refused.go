@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"maps"
+	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -75,6 +77,27 @@ func (l *Loop) refuse(now plane.Refused, s Sync) {
 		l.refused.wait = max(min(max(firstRetry, 2*l.refused.wait), lastRetry), retryFactor*time.Since(s.Began))
 		l.refused.after(l.refused.wait)
 	}
+}
+
+// vital returns a refused Service without which a node does not work: the API server's, or one of DNS in kube-system. Services of other
+// namespaces are none: a tenant must not be able to make nodes unhealthy.
+func (r *refusals) vital(t *route.Table) cluster.Name {
+	for _, name := range r.services.Names() {
+		if name == (cluster.Name{Namespace: "default", Name: "kubernetes"}) || name.Namespace == "kube-system" && servesDNS(t.Services[name]) {
+			return name
+		}
+	}
+	return cluster.Name{}
+}
+
+func servesDNS(svc *route.Service) bool {
+	if svc == nil {
+		return false
+	}
+	const dns = 53
+	return slices.ContainsFunc(svc.Ports, func(p route.Port) bool {
+		return p.Protocol == cluster.UDP && slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool { return f.Port == dns })
+	})
 }
 
 // newRefusals returns the problems of Services that were not refused before, or for another

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -187,4 +188,33 @@ func TestARefusedServiceThatChanges(t *testing.T) {
 			t.Errorf("%d attempts of 20 s in 10 minutes", attempts)
 		}
 	})
+}
+
+// A write reports how many Services are refused, and whether a node does not work without one of them.
+func TestVitalServices(t *testing.T) {
+	dns := cluster.Name{Namespace: "kube-system", Name: "dns"}
+	for refused, vital := range map[string]cluster.Name{"a": {}, "kubernetes": {Namespace: "default", Name: "kubernetes"}, "dns": dns} {
+		synctest.Test(t, func(t *testing.T) {
+			w := start(t, nil)
+			for i, name := range []cluster.Name{dns, {Namespace: "tenant", Name: "dns"}} { // that of a tenant is not vital
+				w.store.SetService(&cluster.Service{
+					Name: name, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})},
+					Ports: []cluster.ServicePort{{Protocol: cluster.UDP, Port: 53}},
+				})
+			}
+			w.setService("a", 1)
+			w.setService("kubernetes", 1)
+			all := plane.Refused{{Namespace: "tenant", Name: "dns"}: errors.New("too long")}
+			all[cluster.Name{Namespace: "default", Name: refused}] = errors.New("too long")
+			if refused == dns.Name {
+				all[dns] = errors.New("too long")
+			}
+			w.plane.applyErrs = []error{all}
+			w.listed()
+			synctest.Wait()
+			if s := w.syncs[0]; s.Refused != len(all) || s.Known != 4 || s.Vital != vital {
+				t.Errorf("%s is refused: %+v", refused, s)
+			}
+		})
+	}
 }

@@ -41,6 +41,8 @@ type Sync struct {
 	Compile  time.Duration
 	Apply    time.Duration // reading and planning included; followers are notified afterwards
 	Refused  int           // Services whose rules the kernel rejects
+	Known    int           // all Services
+	Vital    cluster.Name  // one of the refused Services without which a node does not work; zero: none of them is
 	Waiting  int           // large Services of the start that are not completely written yet
 	Err      error
 

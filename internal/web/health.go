@@ -27,8 +27,11 @@ func Health(j Judge, c Counter) http.Handler {
 			v := j.Verdict()
 			r := report(v, v.Programmed(), &v.Eligible)
 			r.Reason = v.Waiting
-			if v.Contest.Active() {
+			switch {
+			case v.Contest.Active():
 				r.Reason = v.Contest.String()
+			case v.Refusal.Grave():
+				r.Reason = v.Refusal.String()
 			}
 			c.Healthz(r.write(w))
 		case "/livez":
