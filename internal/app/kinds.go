@@ -64,7 +64,7 @@ func (o Options) setup() plane.Setup {
 // policy returns the policy of the configuration, with the limits of the plane.
 func (o Options) policy(families []route.Family) route.Options {
 	p := Policy(o.Config, families)
-	p.Excess, p.ListLocal, p.ListEndpoints = o.kind().Excess, o.kind().ListLocal, o.kind().ListEndpoints
+	p.Excess, p.ListLocal = o.kind().Excess, o.kind().ListLocal
 	return p
 }
 

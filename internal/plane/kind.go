@@ -36,9 +36,6 @@ type Kind struct {
 	// example as it has an object for each of them.
 	ListLocal bool
 
-	// ListEndpoints means that the plane needs all endpoints of TCP ports in route.Port, also those without traffic.
-	ListEndpoints bool
-
 	// Persistent means that Services are served while the process is down.
 	Persistent bool
 

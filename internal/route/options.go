@@ -18,9 +18,6 @@ type Options struct {
 	// each of them. Every change of an address then changes the Host.
 	ListLocal bool
 
-	// ListEndpoints has the ports of TCP list all endpoints (Port.Present).
-	ListEndpoints bool
-
 	// PreserveDestination means that the data plane can leave the destination as it is, for Services
 	// that ask for it.
 	PreserveDestination bool

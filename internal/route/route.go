@@ -101,10 +101,6 @@ type Port struct {
 	// Serving lists all serving backends, whatever the policy, sorted. It is set for
 	// UDP only, to find established flows to backends that no longer serve.
 	Serving []netip.AddrPort
-
-	// Present lists all endpoints, whatever their condition and the policy, sorted. It is set for TCP only, to find
-	// connections to endpoints that are gone, and nil unless Options.ListEndpoints.
-	Present []netip.AddrPort
 }
 
 // Kind is the kind of address of a frontend.

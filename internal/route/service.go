@@ -17,7 +17,6 @@ type view struct {
 	masqueradeAll bool
 	preserve      bool // Options.PreserveDestination
 	own           own
-	listEndpoints bool // Options.ListEndpoints
 }
 
 // viewOf returns the view that follows from the options and the facts.
@@ -29,7 +28,6 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 		masqueradeAll: host.MasqueradeAll,
 		preserve:      opt.PreserveDestination,
 		own:           ownOf(opt, facts, host),
-		listEndpoints: opt.ListEndpoints,
 	}
 	if facts.Node == nil {
 		return v
@@ -265,9 +263,6 @@ func (b *builder) fill(p *Port, candidates []Choice) {
 	if p.Protocol == cluster.UDP {
 		p.Serving = share(serving(candidates), p.Cluster)
 	}
-	if p.Protocol == cluster.TCP && b.view.listEndpoints {
-		p.Present = present(candidates, p.Cluster)
-	}
 }
 
 // Uses reports whether a frontend of the port sends connections to a pool.
@@ -319,18 +314,6 @@ func serving(list []Choice) []netip.AddrPort {
 		}
 	}
 	return slices.Clip(out)
-}
-
-// present returns all backends; not nil.
-func present(list []Choice, like []netip.AddrPort) []netip.AddrPort {
-	out := make([]netip.AddrPort, 0, len(list))
-	for i := range list {
-		out = append(out, list[i].Backend)
-	}
-	if len(out) == 0 {
-		return out
-	}
-	return share(out, like)
 }
 
 // here returns the addresses of chosen endpoints that may be on this node.

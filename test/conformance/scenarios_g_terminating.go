@@ -192,7 +192,7 @@ func terminatingChanges() []scenario {
 				apply(slice("web", "80", "10.180.0.1 A 001", "10.180.0.2 A")),
 				send("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
 				apply(slice("web", "80", "10.180.0.2 A")),
-				send("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
+				beyondTimers, send("old", "10.180.0.1:80"), reach(from, to, seen, "10.180.0.2:80"),
 				remove("EndpointSlice/web"),
 				send("old", "10.180.0.1:80"), refused(from, to),
 			},

@@ -334,6 +334,6 @@ func manyConnections(n int, change step) step {
 			opens = append(opens, open(name, "10.180.0.2", "172.30.0.41:80"), send(name))
 			sends = append(sends, send(name))
 		}
-		return sequence(sequence(opens...), change, sequence(sends...), change, sequence(sends...))(e)
+		return sequence(sequence(opens...), change, sequence(sends...), change, beyondTimers, sequence(sends...))(e)
 	}
 }

@@ -262,6 +262,12 @@ func eventually(timeout time.Duration, try func() error) error {
 	}
 }
 
+// beyondTimers waits for longer than any timer of the proxy after which it still acts on a change.
+func beyondTimers(*env) error {
+	time.Sleep(3 * time.Second)
+	return nil
+}
+
 // longestPause bounds the pause between two attempts of eventually.
 const longestPause = 100 * time.Millisecond
 

@@ -177,11 +177,12 @@ func TestAnnotationsGovernSockets(t *testing.T) {
 	s.annotate(object{annotationScheduler: "maglev", annotationWeights: weights(0, 2, 1)}, `10\.180\.1\.1:80 .* maglev +0 `, "get", "backends", "web")
 	opened += s.checkMaglev(all)
 	s.annotate(object{annotationScheduler: "lc", annotationWeights: weights(0, 2, 1)}, `10\.180\.1\.1:80 .* lc +0 `, "get", "backends", "web")
+	s.waitMetric(`sluice_ebpf_map_entries{map="loads"}`, "12") // until then sockets choose by chance
 	for _, o := range all {
 		opened += o.checkLeast()
 	}
 	s.annotate(object{annotationScheduler: "lc"}, `10\.180\.1\.1:80 .* lc +1 `, "get", "backends", "web")
-	opened += all[0].checkTie()
+	opened += all[0].checkEven()
 	if counted := s.atSockets() - before; counted != opened {
 		t.Errorf("the metric counts %d connections, want %d", counted, opened)
 	}
@@ -214,8 +215,8 @@ func (s *sockets) checkMaglev(all []opener) (opened int) {
 	return n * len(all)
 }
 
-// checkLeast opens sockets that stay open: with weights 0, 2 and 1 the second pod gets twice as many as the third. Those that do not
-// connect count as none, so that the second always has the fewest for its weight. It returns how many sockets it has opened.
+// checkLeast opens sockets that stay open: a pod of weight 2 gets about twice as many as one of weight 1. Connections that are opened while others
+// are counted may count twice until the next count. It returns how many sockets it has opened.
 func (o opener) checkLeast() (opened int) {
 	o.Helper()
 	var count [3]int
@@ -224,35 +225,30 @@ func (o opener) checkLeast() (opened int) {
 		defer f.Close()
 		count[i]++
 	}
-	want := [3]int{0, 8, 4}
-	if o.probe.Unconnected {
-		want = [3]int{0, 12, 0}
+	if count[0] > 0 || !o.probe.Unconnected && (count[1] < 6 || count[1] > 10) {
+		o.Errorf("%s: by least connections the pods get %v, want about [0 8 4]", o, count)
 	}
-	if count != want {
-		o.Errorf("%s: by least connections the pods get %v, want %v", o, count, want)
+	if o.from == o.lab.NodeA && o.probe.Protocol == lab.TCP && o.probe.To.Addr().Is4() {
+		o.shows(fmt.Sprintf(`10\.180\.1\.2:80 .* lc +2 +%d `, count[1]), "get", "backends", "web")
+		o.shows(fmt.Sprintf(`10\.180\.1\.3:80 .* lc +1 +%d `, count[2]), "get", "backends", "web")
 	}
-	if o.from != o.lab.NodeA || o.probe.Protocol != lab.TCP || o.probe.To.Addr().Is6() {
-		return 12
-	}
-	o.shows(`10\.180\.1\.2:80 .* lc +2 +8 `, "get", "backends", "web") // what explain knows may be a second old
-	o.shows(`10\.180\.1\.3:80 .* lc +1 +4 `, "get", "backends", "web")
-	if _, chance := o.checkSpread(3); chance != [3]float64{0, 1, 0} {
-		o.Errorf("%s: by least connections explain says %v, want all for the second", o, chance)
-	}
-	return 12 + 3
+	return 12
 }
 
-// checkTie opens a socket that stays open, and others while two pods have none: the one that comes first after a random one of all three
-// gets each of them, so that the two do not get equally many. It returns how many sockets it has opened.
-func (o opener) checkTie() (opened int) {
+// checkEven opens a socket that stays open, and others that are closed at once: all pods get about as many. It returns how many sockets it has
+// opened.
+func (o opener) checkEven() (opened int) {
 	o.Helper()
 	const n = 600
 	f, busy := o.open()
 	defer f.Close()
 	o.shows(fmt.Sprintf(`10\.180\.1\.%d:80 .* lc +1 +1 `, busy+1), "get", "backends", "web")
-	_, chance := o.checkSpread(n)
-	if next := (busy + 1) % 3; chance[busy] != 0 || chance[next] != 0.667 {
-		o.Errorf("%s: while pod %d has a connection, explain says %v", o, busy, chance)
+	count := o.spread(n)
+	for _, c := range count {
+		if c < n/4 || c > n/2 {
+			o.Errorf("%s: by least connections the pods get %v of %d that were closed at once, want about as many each", o, count, n)
+			break
+		}
 	}
 	return n + 1
 }

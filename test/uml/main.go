@@ -32,7 +32,9 @@ const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Lease|Exempt|
 const socketScenarios = "S-00|S-01|S-02|S-03|S-04|S-107|S-110|S-12[3-6]|S-18|S-19|S-20|S-21[0-3]|S-273|S-274|S-281"
 
 // parts returns patterns for all scenarios, by their numbers, in parts that take a similar time.
-func parts() []string { return []string{"^S-2[0-4]", "^(S-2[5-9]|S-3)", "^S-1[5-9]", "^S-1[0-4]", "^S-0[5-9]", "^S-0[0-4]"} }
+func parts() []string {
+	return []string{"^S-2[0-4]", "^(S-2[5-9]|S-3)", "^S-1[5-9]", "^S-1[0-4]", "^S-0[5-9]", "^S-0[0-4]"}
+}
 
 // conformance returns the jobs of planes with all scenarios if full is "1". Otherwise they are all of ipvs, and those that a kernel can
 // change of nftables and ebpf, which leaves others to nftables.

@@ -14,7 +14,7 @@ import (
 // sockets stay.
 func TestSocketsOfRefusedServicesStay(t *testing.T) {
 	s := newStage(t)
-	svc := service(lists("127.0.0.1:53", "[::1]:53"), lists("127.0.0.1:53", "[::1]:53"))
+	svc := service(lists("127.0.0.1:53", "[::1]:53"))
 	s.write(svc)
 	c := s.client("node", s.node, unix.SOCK_DGRAM, services[route.IPv4])
 	table := &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}

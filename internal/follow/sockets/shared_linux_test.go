@@ -44,7 +44,7 @@ func (s *stage) sharing(n int) (list []*client) {
 func TestUDPSocketsThatShareAPort(t *testing.T) {
 	s := newStage(t)
 	first, second := lists("127.0.0.1:53", "[::1]:53"), lists("127.0.0.2:53", "[::1]:54")
-	was, is := service(first, first), service(second, first)
+	was, is := service(first), service(second)
 	s.write(was)
 	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, New: was}}})
 	list := s.sharing(4)

@@ -1,13 +1,10 @@
-// Package sockets destroys sockets that programs have connected to a backend in place of a Service, when that backend is
-// gone. They have no NAT entry in conntrack that could be deleted: their packets were never translated.
-//
-// A UDP socket would keep sending to the lost backend, so it is destroyed when the backend no longer serves, as conntrack entries
-// are deleted then. A TCP connection goes on until its endpoint is removed.
+// Package sockets destroys UDP sockets that programs have connected to a backend in place of a Service, when that backend no longer
+// serves, or the Service has lost the address or port to which the socket was connected. They have no NAT entry in conntrack that could be
+// deleted: their packets were never translated.
 package sockets
 
 import (
 	"context"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -20,19 +17,18 @@ import (
 )
 
 const (
-	// secondPass is the time from a change to the pass for TCP, and to the second pass for UDP. An endpoint that moves between
-	// EndpointSlices may be in none for a moment, and a UDP socket may have chosen the backend just before the change.
+	// secondPass is the time from a change to the second pass: a socket may have chosen the backend just before the change.
 	secondPass = 2 * time.Second
 
 	// pauseFactor is the pause after a pass as a multiple of its duration.
 	pauseFactor = 4
 	minPause    = 10 * time.Millisecond
-	retry       = 5 * time.Second
+	retryTime   = 5 * time.Second
 )
 
 // Options for New.
 type Options struct {
-	Sockets func(protocol uint8) ([]bpf.Socket, error) // those that programs have connected
+	Sockets func() ([]bpf.Socket, error) // those that programs have connected
 	Destroy func(context.Context, []sockdiag.Socket) (sockdiag.Result, error)
 	Pools   func(*route.Service, *route.Port) []bpf.Pool // returns the pools of a port
 	Report  func(sockdiag.Result, error)                 // called after a pass that had sockets to destroy, or failed
@@ -45,35 +41,31 @@ type Follower struct {
 
 	mu      sync.Mutex
 	started bool
-	ports   map[bpf.Pool]*route.Port
-	due     map[uint8]time.Time // the next pass, by protocol
-	again   map[uint8]time.Time // the pass after the next one, by protocol
-
-	// since is when endpoints of TCP were removed, in the last secondPass. They may come back.
-	since map[bpf.Member]time.Time
+	ports   map[bpf.Pool]*route.Port // of UDP
+	due     []time.Time              // of the next passes, in order
 }
 
 // New returns a Follower without any Service.
 func New(opt Options) *Follower {
-	return &Follower{opt: opt, wake: make(chan struct{}, 1), ports: map[bpf.Pool]*route.Port{}, due: map[uint8]time.Time{}, again: map[uint8]time.Time{}, since: map[bpf.Member]time.Time{}}
+	return &Follower{opt: opt, wake: make(chan struct{}, 1), ports: map[bpf.Pool]*route.Port{}}
 }
 
-// Applied queues passes if a change has removed backends. The first change, after the start, always queues passes.
+// Applied queues passes if a change has removed backends or frontends. The first change, after the start, always queues passes.
 func (f *Follower) Applied(change route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	lost := map[cluster.Protocol]bool{cluster.TCP: !f.started, cluster.UDP: !f.started}
+	lost := !f.started
 	if !f.started && change.Table != nil { // those that the kernel refuses are not in Touched, but programs balance them
 		for _, svc := range change.Table.Services {
 			f.each(svc, f.add)
 		}
 	}
 	f.started = true
-	var gone []old
+	gone := map[bpf.Pool]*route.Port{}
 	for _, t := range change.Touched {
 		f.each(t.Old, func(id bpf.Pool, _ *route.Port) {
 			if p := f.ports[id]; p != nil {
-				gone = append(gone, old{id, p})
+				gone[id] = p
 				delete(f.ports, id)
 			}
 		})
@@ -81,90 +73,63 @@ func (f *Follower) Applied(change route.Change) {
 	for _, t := range change.Touched {
 		f.each(t.New, f.add)
 	}
-	now := time.Now()
-	for _, o := range gone {
-		lost[o.port.Protocol] = f.lost(o, now) || lost[o.port.Protocol]
+	for id, p := range gone {
+		lost = lost || f.loses(id, p)
 	}
-	if lost[cluster.UDP] {
-		f.queue(uint8(cluster.UDP), now)
-		f.again[uint8(cluster.UDP)] = now.Add(secondPass)
-	}
-	if lost[cluster.TCP] {
-		f.queue(uint8(cluster.TCP), now.Add(secondPass))
+	if lost {
+		f.queue()
 	}
 }
 
-// old is a pool of a port before a change.
-type old struct {
-	pool bpf.Pool
-	port *route.Port
+func (f *Follower) add(id bpf.Pool, p *route.Port) { f.ports[id] = p }
+
+// loses reports whether sockets of a pool, that had this port before, may be stale.
+func (f *Follower) loses(id bpf.Pool, before *route.Port) bool {
+	now := f.ports[id]
+	if now == nil {
+		return true
+	}
+	lost := func(b netip.AddrPort) bool { return !serves(now, b) }
+	same := func(a, b route.Frontend) bool { return a.Kind == b.Kind && a.Addr == b.Addr && a.Port == b.Port }
+	return slices.ContainsFunc(before.Serving, lost) || !slices.EqualFunc(before.Frontends, now.Frontends, same)
 }
 
-// add adds a pool, whose backends may have been removed before.
-func (f *Follower) add(id bpf.Pool, p *route.Port) {
-	f.ports[id] = p
-	if len(f.since) == 0 || p.Protocol != cluster.TCP {
-		return
-	}
-	for _, b := range keptBackends(p) {
-		delete(f.since, bpf.Member{Pool: id, Backend: b})
-	}
+// stale reports whether a socket has to be destroyed.
+func (f *Follower) stale(s *bpf.Socket) bool {
+	p := f.ports[s.Pool]
+	return p == nil || !serves(p, s.Backend) || !hasFrontend(p, s.Service)
 }
 
-// lost reports whether a socket of the pool may have to be destroyed, and records since when.
-func (f *Follower) lost(o old, now time.Time) (some bool) {
-	for _, b := range keptBackends(o.port) {
-		if !f.stale(o.pool, uint8(o.port.Protocol), b) {
-			continue
-		}
-		some = true
-		if o.port.Protocol == cluster.TCP {
-			f.since[bpf.Member{Pool: o.pool, Backend: b}] = now
-		}
-	}
-	return some
+func serves(p *route.Port, backend netip.AddrPort) bool {
+	_, there := slices.BinarySearchFunc(p.Serving, backend, netip.AddrPort.Compare)
+	return there
 }
 
-// keptBackends returns the backends whose sockets stay.
-func keptBackends(p *route.Port) []netip.AddrPort {
-	if p.Protocol == cluster.UDP {
-		return p.Serving
-	}
-	return p.Present
+// hasFrontend reports whether sockets can be connected to a port at an address. NodePorts are at any address of the node.
+func hasFrontend(p *route.Port, at netip.AddrPort) bool {
+	return slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool {
+		return f.Port == at.Port() && (f.Addr == at.Addr() || f.Kind == route.NodePort)
+	})
 }
 
-// stale reports whether sockets of a pool that are connected to a backend have to be destroyed. A TCP connection outlives the
-// Service.
-func (f *Follower) stale(id bpf.Pool, protocol uint8, backend netip.AddrPort) bool {
-	p := f.ports[id]
-	if p == nil {
-		return protocol == uint8(cluster.UDP)
-	}
-	list := keptBackends(p)
-	if list == nil && p.Protocol == cluster.TCP {
-		return false // route.Options.ListEndpoints is off
-	}
-	_, there := slices.BinarySearchFunc(list, backend, netip.AddrPort.Compare)
-	return !there
-}
-
+// each calls a function for the pools of the UDP ports of a Service, which may be nil.
 func (f *Follower) each(svc *route.Service, do func(bpf.Pool, *route.Port)) {
 	if svc == nil {
 		return
 	}
 	for i := range svc.Ports {
-		for _, id := range f.opt.Pools(svc, &svc.Ports[i]) {
-			do(id, &svc.Ports[i])
+		if p := &svc.Ports[i]; p.Protocol == cluster.UDP {
+			for _, id := range f.opt.Pools(svc, p) {
+				do(id, p)
+			}
 		}
 	}
 }
 
-// queue makes a pass due at a time. If an earlier pass is due, it is followed by this one.
-func (f *Follower) queue(protocol uint8, at time.Time) {
-	if is := f.due[protocol]; !is.IsZero() && is.Before(at) {
-		at, f.again[protocol] = is, at
-	}
-	f.due[protocol] = at
+// queue makes a pass due now, and another one after secondPass.
+func (f *Follower) queue() {
+	now := time.Now()
+	f.due = []time.Time{now, now.Add(secondPass)}
 	select {
 	case f.wake <- struct{}{}:
 	default: // Run wakes anyway
@@ -173,77 +138,64 @@ func (f *Follower) queue(protocol uint8, at time.Time) {
 
 // Run makes passes until the context ends, and returns nil then.
 func (f *Follower) Run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		protocols, wait := f.take(time.Now())
-		if len(protocols) == 0 {
-			f.idle(ctx, wait)
-			continue
-		}
-		began := time.Now()
-		pause := minPause
-		if err := f.pass(ctx, protocols); err != nil {
-			f.requeue(protocols)
-			pause = retry
+	for {
+		var due <-chan time.Time
+		if at := f.next(); !at.IsZero() {
+			due = time.After(time.Until(at))
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(max(pause, pauseFactor*time.Since(began))):
+			return nil
+		case <-f.wake: // the next pass may be an earlier one
+			continue
+		case <-due:
+		}
+		began := time.Now()
+		f.begin(began)
+		if f.pass(ctx) != nil {
+			f.retry()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(max(minPause, pauseFactor*time.Since(began))):
 		}
 	}
-	return nil
 }
 
-// take returns the protocols whose pass is due, and the time until the next pass; 0 if none is queued.
-func (f *Follower) take(now time.Time) (protocols []uint8, wait time.Duration) {
+// next returns when the next pass is due; zero: no pass is.
+func (f *Follower) next() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, p := range []uint8{uint8(cluster.UDP), uint8(cluster.TCP)} {
-		at := f.due[p]
-		if !at.IsZero() && !at.After(now) {
-			protocols = append(protocols, p)
-			f.due[p] = f.again[p]
-			delete(f.again, p)
-			at = f.due[p]
-		}
-		if left := at.Sub(now); !at.IsZero() && (wait == 0 || left < wait) {
-			wait = max(left, time.Millisecond)
-		}
+	if len(f.due) == 0 {
+		return time.Time{}
 	}
-	return protocols, wait
+	return f.due[0]
 }
 
-func (f *Follower) requeue(protocols []uint8) {
+// begin removes the passes that are due.
+func (f *Follower) begin(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, p := range protocols {
-		f.queue(p, time.Now())
-	}
+	f.due = slices.DeleteFunc(f.due, func(at time.Time) bool { return !at.After(now) })
 }
 
-// idle waits for a change, or for the next pass.
-func (f *Follower) idle(ctx context.Context, wait time.Duration) {
-	var due <-chan time.Time
-	if wait > 0 {
-		due = time.After(wait)
-	}
-	select {
-	case <-ctx.Done():
-	case <-f.wake:
-	case <-due:
-	}
+// retry queues a pass after one that failed.
+func (f *Follower) retry() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.due = append(f.due, time.Now().Add(retryTime))
+	slices.SortFunc(f.due, time.Time.Compare)
 }
 
 // pass destroys the sockets that are stale after the last applied change.
-func (f *Follower) pass(ctx context.Context, protocols []uint8) error {
-	var list []sockdiag.Socket
-	for _, p := range protocols {
-		all, err := f.opt.Sockets(p)
-		if err != nil {
-			f.opt.Report(sockdiag.Result{}, err)
-			return err
-		}
-		list = append(list, f.choose(p, all)...)
+func (f *Follower) pass(ctx context.Context) error {
+	all, err := f.opt.Sockets()
+	if err != nil {
+		f.opt.Report(sockdiag.Result{}, err)
+		return err
 	}
+	list := f.choose(all)
 	if len(list) == 0 {
 		return nil
 	}
@@ -255,14 +207,12 @@ func (f *Follower) pass(ctx context.Context, protocols []uint8) error {
 }
 
 // choose returns the sockets that are stale.
-func (f *Follower) choose(protocol uint8, all []bpf.Socket) (list []sockdiag.Socket) {
+func (f *Follower) choose(all []bpf.Socket) (list []sockdiag.Socket) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.since, func(_ bpf.Member, at time.Time) bool { return time.Since(at) >= secondPass })
-	for _, s := range all {
-		_, recently := f.since[bpf.Member{Pool: s.Pool, Backend: s.Backend}]
-		if f.stale(s.Pool, protocol, s.Backend) && !recently {
-			list = append(list, sockdiag.Socket{Cookie: s.Socket, NetNS: s.NetNS, Protocol: protocol, Peer: s.Backend})
+	for i := range all {
+		if s := &all[i]; f.stale(s) {
+			list = append(list, sockdiag.Socket{Cookie: s.Socket, NetNS: s.NetNS, Peer: s.Backend})
 		}
 	}
 	return list

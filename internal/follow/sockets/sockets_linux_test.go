@@ -31,12 +31,11 @@ type stage struct {
 	follow *Follower
 	node   func(func() error) error // as a process of the node
 	pod    func(func() error) error // as a process of a pod
-	count  map[uint8]int
 }
 
 func newStage(t *testing.T) *stage {
 	kerneltest.NeedPrograms(t)
-	s := &stage{t: t, count: map[uint8]int{}}
+	s := &stage{t: t}
 	s.opt = bpf.Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), ConnectedUDP: bpf.Everywhere}
 	pod := kerneltest.Namespace(t)
 	s.node, s.pod = lab.Inside(t, s.opt.Cgroup, s.opt.NetNS), lab.Inside(t, s.opt.Cgroup, pod)
@@ -64,7 +63,7 @@ func (s *stage) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	s.follow = New(Options{
-		Sockets: s.conn.Sockets, Destroy: sockdiag.Destroyer{Node: s.opt.NetNS}.Destroy,
+		Sockets: s.conn.Sockets, Destroy: sockdiag.Node{NetNS: s.opt.NetNS}.Destroy,
 		Pools: func(svc *route.Service, p *route.Port) []bpf.Pool { return []bpf.Pool{poolOf(svc, p)} },
 		Report: func(_ sockdiag.Result, err error) {
 			if err != nil {
@@ -104,15 +103,13 @@ var services = map[route.Family]netip.AddrPort{
 }
 
 // service has a port of each protocol and family.
-func service(pool, existing map[route.Family][]netip.AddrPort) *route.Service {
+func service(pool map[route.Family][]netip.AddrPort) *route.Service {
 	svc := &route.Service{Name: cluster.Name{Namespace: "ns", Name: "dns"}}
 	for f := range services {
 		for _, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP} {
-			p := route.Port{Protocol: protocol, Family: f, Cluster: pool[f]}
+			p := route.Port{Protocol: protocol, Family: f, Cluster: pool[f], Frontends: []route.Frontend{{Addr: services[f].Addr(), Port: services[f].Port()}}}
 			if protocol == cluster.UDP {
 				p.Serving = pool[f]
-			} else {
-				p.Present = append([]netip.AddrPort{}, existing[f]...)
 			}
 			svc.Ports = append(svc.Ports, p)
 		}
@@ -286,7 +283,7 @@ func (s *stage) want(list []*client, want error) {
 func TestUDPSocketsOfLostBackends(t *testing.T) {
 	s := newStage(t)
 	first, second := lists("127.0.0.1:53", "[::1]:53"), lists("127.0.0.2:53", "[::1]:54")
-	was, is := service(first, first), service(second, first)
+	was, is := service(first), service(second)
 	s.write(was)
 	s.learnPod()
 	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, New: was}}})
@@ -302,7 +299,7 @@ func TestUDPSocketsOfLostBackends(t *testing.T) {
 			t.Errorf("%s: connect again: %v", c.name, err)
 		}
 	}
-	list, err := s.conn.Sockets(unix.IPPROTO_UDP)
+	list, err := s.conn.Sockets()
 	for _, socket := range list {
 		if socket.Backend != second[route.IPv4][0] && socket.Backend != second[route.IPv6][0] {
 			t.Errorf("connected again to %s", socket.Backend)
@@ -318,29 +315,44 @@ func TestUDPSocketsOfLostBackends(t *testing.T) {
 	s.want(others, nil)
 }
 
-func TestTCPConnectionsToRemovedEndpoints(t *testing.T) {
+// A socket is destroyed if the Service loses the address to which it is connected, and its backend serves still.
+func TestUDPSocketsOfLostAddresses(t *testing.T) {
 	s := newStage(t)
-	first, second := lists("127.0.0.1:53", "[::1]:53"), lists("127.0.0.2:53", "[::1]:54")
-	both := map[route.Family][]netip.AddrPort{}
-	for f := range services {
-		both[f] = append(append(both[f], first[f]...), second[f]...)
+	backends := lists("127.0.0.1:53", "[::1]:53")
+	was, is := service(backends), service(backends)
+	for i := range is.Ports {
+		if p := &is.Ports[i]; p.Family == route.IPv4 {
+			p.Frontends = []route.Frontend{{Addr: netip.MustParseAddr("10.96.0.9"), Port: 53}}
+		}
 	}
-	was, terminating, is := service(first, first), service(second, both), service(second, second)
+	s.write(was)
+	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, New: was}}})
+	lost := s.client("IPv4", s.node, unix.SOCK_DGRAM, services[route.IPv4])
+	stays := s.client("IPv6", s.node, unix.SOCK_DGRAM, services[route.IPv6])
+	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, Old: was, New: is}}})
+	s.want([]*client{lost}, unix.ECONNABORTED)
+	time.Sleep(secondPass + secondPass/2)
+	s.want([]*client{stays}, nil)
+}
+
+// TCP connections go on, whatever happens to their endpoints and Services.
+func TestTCPConnectionsStay(t *testing.T) {
+	s := newStage(t)
+	was, is := service(lists("127.0.0.1:53", "[::1]:53")), service(lists("127.0.0.2:53", "[::1]:54"))
 	s.write(was)
 	s.learnPod()
 	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, New: was}}})
 	through, others := s.clients(unix.SOCK_STREAM)
-	s.write(terminating)
-	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, Old: was, New: terminating}}})
+	s.write(is)
+	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, Old: was, New: is}}})
+	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, Old: is}}})
 	time.Sleep(secondPass + secondPass/2)
 	s.want(through, nil)
-	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, Old: terminating, New: is}}})
-	s.want(through, unix.ECONNABORTED)
 	s.want(others, nil)
 }
 
 func TestTry(t *testing.T) {
-	if err := (sockdiag.Destroyer{Node: kerneltest.Namespace(t)}).Try(t.Context()); err != nil {
+	if err := (sockdiag.Node{NetNS: kerneltest.Namespace(t)}).Try(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

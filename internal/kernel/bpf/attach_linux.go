@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -21,7 +20,7 @@ import (
 // versionOf returns a hash of the compiled programs and of the options that they are loaded with.
 func (c *Conn) versionOf() string {
 	h := sha256.New()
-	h.Write(c.build.object)
+	h.Write(_SockBytes)
 	h.Write(native64(c.cookie))
 	h.Write(native32(uint32(c.opt.ConnectedUDP)))
 	h.Write([]byte(c.opt.Node))
@@ -63,17 +62,12 @@ func (o Options) points() map[string]ebpf.AttachType {
 }
 
 // phases returns the programs in the order in which they are attached: first those that translate answers and track sockets, then those
-// that choose backends. But while entries move from the maps of an earlier version, the programs that write a map come before those
-// that read it.
-func (c *Conn) phases() [][]string {
-	phases := make([][]string, 3)
-	moving := len(c.moves) > 0
+// that choose backends.
+func (c *Conn) phases() [2][]string {
+	var phases [2][]string
 	for program := range c.opt.points() {
-		phase := 2
-		switch {
-		case moving && strings.HasPrefix(program, connectPrefix), !moving && !choosesBackends(program):
-			phase = 0
-		case moving && strings.HasPrefix(program, sendmsgPrefix):
+		phase := 0
+		if choosesBackends(program) {
 			phase = 1
 		}
 		phases[phase] = append(phases[phase], program)
@@ -82,32 +76,22 @@ func (c *Conn) phases() [][]string {
 }
 
 // attach loads the programs with the current maps, and attaches them. It replaces an attached program atomically: a socket always runs
-// the old or the new one. After each phase it copies the entries that programs of an earlier version have written, so that the
-// programs of the next phase find them.
+// the old or the new one.
 func (c *Conn) attach() error {
 	if err := os.MkdirAll(c.linksDir(), 0o700); err != nil {
 		return fmt.Errorf("make the folder for links: %w", err)
-	}
-	if err := c.copyMoves(); err != nil {
-		return err
 	}
 	programs, err := c.load()
 	if err != nil {
 		return err
 	}
 	defer programs.Close()
-	if err := c.attachTemporary(programs); err != nil {
-		return err
-	}
 	for _, phase := range c.phases() {
-		if err := errors.Join(c.attachAll(phase, programs), c.copyMoves()); err != nil {
+		if err := c.attachAll(phase, programs); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(c.recount(), c.pinMaps(), c.tidy()); err != nil {
-		return err
-	}
-	return errors.Join(c.detachTemporary(), c.closeMoves(), c.detachOthers())
+	return errors.Join(c.pinMaps(), c.tidy(), c.detachOthers())
 }
 
 func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
@@ -126,33 +110,6 @@ func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 		}
 	}
 	return nil
-}
-
-// attachTemporary attaches the programs of later phases in addition to those of the earlier version, while entries move: a socket may be in the
-// maps of either version, and a program does not change an address that another one has translated. The links stay until all programs
-// are attached, also after an error. The kernel detaches them when the process ends.
-func (c *Conn) attachTemporary(programs *ebpf.Collection) error {
-	if len(c.moves) == 0 || len(c.temporary) > 0 {
-		return nil
-	}
-	for _, program := range slices.Concat(c.phases()[1:]...) {
-		o := link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: programs.Programs[program]}
-		l, err := link.AttachCgroup(o)
-		if err != nil {
-			return errors.Join(fmt.Errorf("attach program %s in addition to the earlier one: %w", program, err), c.detachTemporary())
-		}
-		c.temporary = append(c.temporary, l)
-	}
-	return nil
-}
-
-func (c *Conn) detachTemporary() error {
-	var failed []error
-	for _, l := range c.temporary {
-		failed = append(failed, l.Close())
-	}
-	c.temporary = nil
-	return errors.Join(failed...)
 }
 
 // load loads the programs.
@@ -216,7 +173,7 @@ func (c *Conn) tidy() error {
 	return c.tidyMaps()
 }
 
-// tidyMaps removes maps that this version does not have, or not with this layout.
+// tidyMaps removes maps that this version does not have, or not with these fields.
 func (c *Conn) tidyMaps() error {
 	dirs, err := c.names(".")
 	if err != nil {
@@ -230,7 +187,6 @@ func (c *Conn) tidyMaps() error {
 		if err != nil {
 			return err
 		}
-		used := slices.Contains(c.build.dirs(), dir)
 		for _, name := range names {
 			path := filepath.Join(c.opt.Dir, dir, name)
 			if c.maps[name] != nil && path == c.mapPath(name) {
@@ -240,7 +196,7 @@ func (c *Conn) tidyMaps() error {
 				return err
 			}
 		}
-		if !used {
+		if dir != c.mapsDir {
 			if err := os.Remove(filepath.Join(c.opt.Dir, dir)); err != nil {
 				return err
 			}

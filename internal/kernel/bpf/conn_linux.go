@@ -13,7 +13,6 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,39 +43,31 @@ type Options struct {
 	Program string
 }
 
-// mapsPrefix begins the names of folders with maps; the layout of the maps follows.
-const mapsPrefix = "maps-"
-
 // Conn reads and writes the tables of the kernel. It is safe for concurrent use. Reading creates nothing.
 type Conn struct {
 	opt     Options
-	build   build
-	spec    *ebpf.CollectionSpec // of the build; read-only
+	spec    *ebpf.CollectionSpec // read-only
+	mapsDir string               // the name of the folder of maps
 	version string
 	cookie  uint64 // of the network namespace of the node
 
-	mu        sync.Mutex
-	maps      map[string]*ebpf.Map // of the programs; nil: not opened yet
-	moves     map[string]*move     // into maps that no program uses yet
-	temporary []link.Link          // of programs that run only while entries move
-	entries   map[string]int       // number of entries of each table that was read
-	filter    filter               // of the addresses in the tables
-	exempts   func() error         // writes the exemptions of the last call before the maps were opened; may be nil
+	mu      sync.Mutex
+	maps    map[string]*ebpf.Map // of the programs; nil: not opened yet
+	entries map[string]int       // number of entries of each table that was read
+	exempts func() error         // writes the exemptions of the last call before the maps were opened; may be nil
 }
 
 // Open returns the tables. It creates nothing.
-func Open(o Options) (*Conn, error) { return openBuild(o, current()) }
-
-func openBuild(o Options, b build) (*Conn, error) {
+func Open(o Options) (*Conn, error) {
 	cookie, err := cookieOf(o.NetNS)
 	if err != nil {
 		return nil, err
 	}
-	spec, err := b.load()
+	spec, err := loadSock()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the compiled programs: %w", err)
 	}
-	c := &Conn{opt: o, build: b, spec: spec, cookie: cookie, moves: map[string]*move{}, entries: map[string]int{}}
+	c := &Conn{opt: o, spec: spec, mapsDir: mapsDirOf(spec), cookie: cookie, entries: map[string]int{}}
 	c.version = c.versionOf()
 	return c, nil
 }
@@ -88,22 +79,17 @@ func (c *Conn) Version() string { return c.version }
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	failed := []error{c.detachTemporary(), c.closeMoves()}
+	var failed []error
 	for _, m := range c.maps {
 		failed = append(failed, m.Close())
 	}
-	c.maps, c.filter = nil, filter{}
+	c.maps = nil
 	return errors.Join(failed...)
 }
 
-func (c *Conn) mapPath(n string) string  { return c.pathAt(c.build.layout(n), n) }
+func (c *Conn) mapPath(n string) string  { return filepath.Join(c.opt.Dir, c.mapsDir, n) }
 func (c *Conn) linksDir() string         { return filepath.Join(c.opt.Dir, "links") }
 func (c *Conn) linkPath(n string) string { return filepath.Join(c.linksDir(), n) }
-
-// pathAt returns where a map with a layout is pinned.
-func (c *Conn) pathAt(layout int, name string) string {
-	return filepath.Join(c.opt.Dir, dirOf(layout), name)
-}
 
 // Read returns all entries. Maps that are not there are empty.
 func (c *Conn) Read(ctx context.Context) (State, error) {
@@ -180,12 +166,7 @@ func (c *Conn) Write(ctx context.Context, steps []Step) error {
 	if err := c.open(); err != nil {
 		return err
 	}
-	return c.changeTables(func() error {
-		if err := c.openFilter(); err != nil {
-			return err
-		}
-		return c.writeAll(ctx, steps)
-	})
+	return c.changeTables(func() error { return c.writeAll(ctx, steps) })
 }
 
 func (c *Conn) writeAll(ctx context.Context, steps []Step) error {
@@ -218,7 +199,7 @@ func (c *Conn) write(s *Step) error {
 			return ErrNotFound
 		}
 		if err == nil {
-			err = c.counted(s.Key, -1)
+			c.counted(s.Table, -1)
 		}
 		return err
 	}

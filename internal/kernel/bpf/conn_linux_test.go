@@ -168,7 +168,7 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 	n.write(service("10.96.0.10:53", 17, OfNode, "127.0.0.1:53")...)
-	if list, err := n.conn.Sockets(unix.IPPROTO_UDP); err != nil || len(list) != 1 {
+	if list, err := n.conn.Sockets(); err != nil || len(list) != 1 {
 		t.Errorf("knows the sockets %v, %v, want one", list, err)
 	}
 	n.run(func() error {

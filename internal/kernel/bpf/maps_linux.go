@@ -1,14 +1,19 @@
 package bpf
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,6 +40,37 @@ func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err
 
 // firstSize is the default of Options.FirstSize.
 const firstSize = 1024
+
+// mapsPrefix begins the names of folders with maps.
+const mapsPrefix = "maps-"
+
+// mapsDirOf returns the name of the folder for the maps of some programs. Other versions, with other maps or fields, have another
+// folder: their programs stay until those of this version are attached, with maps that are filled. What the earlier programs have written is
+// lost with them.
+func mapsDirOf(spec *ebpf.CollectionSpec) string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+		if ms := spec.Maps[name]; !isDataSection(name) {
+			fmt.Fprintln(h, name, ms.Type, ms.Flags, layoutOf(ms.Key), layoutOf(ms.Value))
+		}
+	}
+	return mapsPrefix + hex.EncodeToString(h.Sum(nil)[:6])
+}
+
+// layoutOf returns the fields of a key or value, with those of its structs.
+func layoutOf(t btf.Type) string {
+	if t == nil {
+		return ""
+	}
+	size, _ := btf.Sizeof(t) // 0 where it has none
+	list := []string{t.TypeName(), fmt.Sprint(size)}
+	if s, is := btf.UnderlyingType(t).(*btf.Struct); is {
+		for _, m := range s.Members {
+			list = append(list, m.Name, fmt.Sprint(m.Offset), layoutOf(m.Type))
+		}
+	}
+	return strings.Join(list, " ")
+}
 
 // isDataSection reports whether a map is a data section of the programs, such as .rodata. It is not pinned.
 func isDataSection(name string) bool { return strings.HasPrefix(name, ".") }
@@ -122,7 +158,7 @@ func (c *Conn) open() error {
 			for _, m := range all {
 				_ = m.Close() // the error of openMap matters
 			}
-			return errors.Join(fmt.Errorf("open map %s: %w", name, err), c.closeMoves())
+			return fmt.Errorf("open map %s: %w", name, err)
 		}
 		all[name] = m
 	}
@@ -157,15 +193,13 @@ func (c *Conn) makeDirs() error {
 	if err := verifyOwner(c.opt.Dir); err != nil {
 		return err
 	}
-	for _, dir := range c.build.dirs() {
-		if err := os.MkdirAll(filepath.Join(c.opt.Dir, dir), 0o700); err != nil {
-			return fmt.Errorf("make a folder for maps: %w", err)
-		}
+	if err := os.MkdirAll(filepath.Join(c.opt.Dir, c.mapsDir), 0o700); err != nil {
+		return fmt.Errorf("make a folder for maps: %w", err)
 	}
 	return nil
 }
 
-// openMap opens or creates a map. A new map is pinned at once, unless entries of another map have to be moved into it first.
+// openMap opens a map, or creates and pins it.
 func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := c.pinned(ms)
 	if m != nil || err != nil {
@@ -177,17 +211,7 @@ func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	if m, err = ebpf.NewMap(ms); err != nil {
 		return nil, err
 	}
-	var into *move
-	if keeps(ms.Name) {
-		into, err = c.newMove(m, ms)
-	}
-	switch {
-	case into != nil:
-		c.moves[ms.Name] = into
-	case err == nil:
-		err = pinOver(c, m, c.mapPath(ms.Name))
-	}
-	if err != nil {
+	if err := pinOver(c, m, c.mapPath(ms.Name)); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	if isTable(ms.Name) {

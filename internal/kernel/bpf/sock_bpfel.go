@@ -16,11 +16,9 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	sockMapAddressFilter   = "address_filter"
 	sockMapChosen          = "chosen"
 	sockMapClients         = "clients"
 	sockMapConnections     = "connections"
-	sockMapCounted         = "counted"
 	sockMapCounts          = "counts"
 	sockMapDecisions       = "decisions"
 	sockMapEpoch           = "epoch"
@@ -118,11 +116,9 @@ type sockProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockMapSpecs struct {
-	AddressFilter  *ebpf.MapSpec `ebpf:"address_filter"`
 	Chosen         *ebpf.MapSpec `ebpf:"chosen"`
 	Clients        *ebpf.MapSpec `ebpf:"clients"`
 	Connections    *ebpf.MapSpec `ebpf:"connections"`
-	Counted        *ebpf.MapSpec `ebpf:"counted"`
 	Counts         *ebpf.MapSpec `ebpf:"counts"`
 	Decisions      *ebpf.MapSpec `ebpf:"decisions"`
 	Epoch          *ebpf.MapSpec `ebpf:"epoch"`
@@ -174,11 +170,9 @@ func (o *sockObjects) Close() error {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockMaps struct {
-	AddressFilter  *ebpf.Map `ebpf:"address_filter"`
 	Chosen         *ebpf.Map `ebpf:"chosen"`
 	Clients        *ebpf.Map `ebpf:"clients"`
 	Connections    *ebpf.Map `ebpf:"connections"`
-	Counted        *ebpf.Map `ebpf:"counted"`
 	Counts         *ebpf.Map `ebpf:"counts"`
 	Decisions      *ebpf.Map `ebpf:"decisions"`
 	Epoch          *ebpf.Map `ebpf:"epoch"`
@@ -202,11 +196,9 @@ type sockMaps struct {
 
 func (m *sockMaps) Close() error {
 	return _SockClose(
-		m.AddressFilter,
 		m.Chosen,
 		m.Clients,
 		m.Connections,
-		m.Counted,
 		m.Counts,
 		m.Decisions,
 		m.Epoch,

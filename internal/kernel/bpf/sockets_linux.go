@@ -6,10 +6,9 @@ import (
 	"net/netip"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 )
 
-// Socket is a socket that a program connected to a backend in place of a Service. Since then it may have been closed, or connected elsewhere.
+// Socket is a UDP socket that a program connected to a backend in place of a Service. Since then it may have been closed, or connected elsewhere.
 type Socket struct {
 	Socket           uint64 // its cookie
 	Backend, Service netip.AddrPort
@@ -17,32 +16,18 @@ type Socket struct {
 	NetNS            uint64 // the cookie of its network namespace
 }
 
-// Sockets returns the sockets of a protocol that programs have connected: of TCP the newest ones, of UDP all.
-func (c *Conn) Sockets(protocol uint8) ([]Socket, error) {
-	name := sockMapConnections
-	if protocol == unix.IPPROTO_UDP {
-		name = sockMapUdpSockets
-	}
-	var list []Socket
-	err := c.withMap(name, func(m *ebpf.Map) error {
-		if m.ValueSize() != socketSize {
-			return nil // of another version
-		}
-		return eachInBatches(m, func(_, v []byte) {
-			if s := socketIn(v); s.Socket != 0 {
-				list = append(list, s)
-			}
-		})
+// Sockets returns the UDP sockets that programs have connected.
+func (c *Conn) Sockets() (list []Socket, err error) {
+	err = c.withMap(sockMapUdpSockets, func(m *ebpf.Map) error {
+		return eachInBatches(m, func(_, v []byte) { list = append(list, socketIn(v)) })
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read map %s: %w", name, err)
+		return nil, fmt.Errorf("read the connected sockets: %w", err)
 	}
 	return list, nil
 }
 
-// socketSize is the size of a struct connected of sock.c.
-const socketSize = 72
-
+// socketIn decodes a struct connected of sock.c.
 func socketIn(v []byte) Socket {
 	return Socket{
 		Socket: binary.NativeEndian.Uint64(v), Backend: endpointIn(v[8:]), Service: endpointIn(v[28:]),

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -30,4 +31,31 @@ func retried(try func() error) error {
 		err = try()
 	}
 	return err
+}
+
+// remove removes an entry, if there is one.
+func remove(m *ebpf.Map, key []byte) error {
+	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+// removeIf removes the entries for which a function returns true.
+func removeIf(m *ebpf.Map, is func(k, v []byte) bool) error {
+	var keys [][]byte
+	err := each(m, func(k, v []byte) {
+		if is(k, v) {
+			keys = append(keys, slices.Clone(k))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if err := remove(m, k); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -53,7 +53,6 @@ type selfTest struct {
 	programs   *ebpf.Collection
 	links      []link.Link
 	top, group *group // programs are attached to top; the process is in group, which is below
-	addresses  filter
 }
 
 // selfTestMapSize is the size of the hashes of a self-test. Maps of other types have their own.
@@ -80,7 +79,7 @@ func newSelfTest(o Options) (*selfTest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the programs: %w", err)
 	}
-	t := &selfTest{opt: o, programs: programs, addresses: filter{programs.Maps[sockMapAddressFilter], map[uint32]int{}}}
+	t := &selfTest{opt: o, programs: programs}
 	if t.top, err = newGroup(o.Cgroup); err == nil {
 		t.group, err = t.top.below()
 	}
@@ -133,11 +132,7 @@ func (t *selfTest) addService(c check) error {
 		Slot{Pool: pool, Backend: c.backend}.Entry(), Member{pool, c.backend}.Entry(),
 		Frontend{At: c.service, Protocol: c.protocol, Clients: OfNode, Pool: pool, Count: 1}.Entry(),
 	} {
-		err := put(t.programs.Maps[e.Table.String()], []byte(e.Data), []byte(e.Value))
-		if err == nil {
-			err = t.addresses.count(e.Key, 1)
-		}
-		if err != nil {
+		if err := put(t.programs.Maps[e.Table.String()], []byte(e.Data), []byte(e.Value)); err != nil {
 			return fmt.Errorf("%s: %w", e, err)
 		}
 	}

@@ -50,7 +50,7 @@ func TestTry(t *testing.T) {
 // Try detects programs without effect, for each way to use a Service.
 func TestTryNoticesFailures(t *testing.T) {
 	o := selfTestOptions(t)
-	all := []string{"tcp/192.0.0.8:8: dial", "connected-udp/192.0.0.8:8: dial", "udp/192.0.0.8:8: write", "tcp/[100::8]:8: dial", "udp/[100::8]:8: write"}
+	all := []string{"tcp/192.0.0.8:53: dial", "connected-udp/192.0.0.8:53: dial", "udp/192.0.0.8:53: write", "tcp/[100::8]:53: dial", "udp/[100::8]:53: write"}
 	for name, c := range map[string]struct {
 		attach bool
 		add    func(*selfTest) func(check) error
@@ -58,7 +58,7 @@ func TestTryNoticesFailures(t *testing.T) {
 	}{
 		"not attached":     {add: func(tr *selfTest) func(check) error { return tr.addService }, want: all},
 		"without Services": {attach: true, add: func(*selfTest) func(check) error { return func(check) error { return nil } }, want: all},
-		"without UDP": {attach: true, want: []string{"udp/192.0.0.8:8"}, add: func(tr *selfTest) func(check) error {
+		"without UDP": {attach: true, want: []string{"udp/192.0.0.8:53"}, add: func(tr *selfTest) func(check) error {
 			return func(c check) error {
 				if c.protocol == unix.IPPROTO_UDP {
 					return nil
@@ -66,7 +66,7 @@ func TestTryNoticesFailures(t *testing.T) {
 				return tr.addService(c)
 			}
 		}},
-		"another backend": {attach: true, want: []string{"tcp/192.0.0.8:8: dial tcp 192.0.0.8:8: connect: connection refused"}, add: func(tr *selfTest) func(check) error {
+		"another backend": {attach: true, want: []string{"tcp/192.0.0.8:53: dial tcp 192.0.0.8:53: connect: connection refused"}, add: func(tr *selfTest) func(check) error {
 			return func(c check) error {
 				c.stop()
 				return tr.addService(c)

@@ -166,7 +166,7 @@ func (n *node) with(family int, f func(*socket) error) {
 
 func (n *node) udpSockets() (list []Socket) {
 	n.t.Helper()
-	list, err := n.conn.Sockets(unix.IPPROTO_UDP)
+	list, err := n.conn.Sockets()
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -288,8 +288,8 @@ func TestUDPForPackets(t *testing.T) {
 			if by, _, err := s.ask(dns4); err == nil {
 				return fmt.Errorf("%s: %s answers a datagram with the address", name, by)
 			}
-			if list := n.udpSockets(); len(list) != 0 && list[0].Socket <= 1<<60 {
-				return fmt.Errorf("%s: noted: %+v", name, list)
+			if list := n.udpSockets(); len(list) != 0 && list[0].Socket != 0 {
+				return fmt.Errorf("%s: noted: %+v", name, list[0])
 			}
 			return nil
 		})

@@ -29,10 +29,8 @@ func TestUnspecifiedAddressIsNoNodePort(t *testing.T) {
 		}
 	}
 	n.write(PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))
-	for _, protocol := range []uint8{6, 17} {
-		for _, clients := range []Clients{OfPods, OfNode} {
-			n.write(slices.Concat(service("0.0.0.0:30080", protocol, clients, "127.0.0.2:8080"), service("[::]:30080", protocol, clients, "[::1]:8080"))...)
-		}
+	for _, clients := range []Clients{OfPods, OfNode} {
+		n.write(slices.Concat(service("0.0.0.0:30080", 6, clients, "127.0.0.2:8080"), service("[::]:30080", 6, clients, "[::1]:8080"))...)
 	}
 	n.learn()
 	if err := inside["pod"](func() error { _, _, err := ask("10.1.0.1:8080"); return err }); err != nil {
@@ -61,18 +59,18 @@ func TestOwnAddressStaysInThePod(t *testing.T) {
 	inside := lab.Inside(t, n.opt.Cgroup, pod)
 	address4(t, pod, "10.1.0.1/32")
 	address4(t, pod, "10.1.0.2/32")
-	for _, at := range []string{"10.1.0.1:80", "10.1.0.1:8080", "127.0.0.1:8080"} {
+	for _, at := range []string{"10.1.0.1:53", "10.1.0.1:8080", "127.0.0.1:8080"} {
 		serve(t, pod, at)
 	}
 	n.write(PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))
-	for _, at := range []string{"10.1.0.1:80", "10.1.0.2:80"} {
+	for _, at := range []string{"10.1.0.1:53", "10.1.0.2:53"} {
 		n.write(slices.Concat(service(at, 6, OfPods, "127.0.0.1:8080"), service(at, 17, OfPods, "127.0.0.1:8080"))...)
 	}
 	n.learn()
 	if err := inside(func() error { _, _, err := ask("10.1.0.1:8080"); return err }); err != nil {
 		t.Fatal(err)
 	}
-	for to, want := range map[string]string{"10.1.0.1:80": "10.1.0.1:80", "10.1.0.2:80": "127.0.0.1:8080"} {
+	for to, want := range map[string]string{"10.1.0.1:53": "10.1.0.1:53", "10.1.0.2:53": "127.0.0.1:8080"} {
 		err := inside(func() error {
 			by, err := askRaw(netip.MustParseAddrPort(to))
 			if err != nil {

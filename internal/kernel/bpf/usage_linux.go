@@ -59,15 +59,14 @@ func (c *Conn) put(e Entry) error {
 		return put(m, []byte(e.Data), []byte(e.Value))
 	}
 	if err == nil {
-		err = c.counted(e.Key, 1)
+		c.counted(e.Table, 1)
 	}
 	return err
 }
 
 // counted records that an entry was added (1) or removed (-1).
-func (c *Conn) counted(k Key, n int) error {
-	if _, known := c.entries[k.Table.String()]; known {
-		c.entries[k.Table.String()] += n
+func (c *Conn) counted(t Table, n int) {
+	if _, known := c.entries[t.String()]; known {
+		c.entries[t.String()] += n
 	}
-	return c.filter.count(k, n)
 }

@@ -66,7 +66,7 @@ func TestUsageOfTables(t *testing.T) {
 	verify(other)
 }
 
-// Of the maps that programs write, Usage counts udp_sockets only: without room there, the packet plane has a socket.
+// Of the maps that programs write, Usage counts udp_sockets and loads: without room there, the packet plane has a socket, or a backend no load.
 func TestUsageOfSockets(t *testing.T) {
 	n := dns(t)
 	for range 3 {
@@ -89,7 +89,7 @@ func TestUsageOfSockets(t *testing.T) {
 		})
 	}
 	all := n.usage(n.conn)
-	for name, want := range map[string]int{sockMapUdpSockets: 0, sockMapChosen: -1, sockMapCounts: -1, sockMapConnections: -1} {
+	for name, want := range map[string]int{sockMapUdpSockets: 0, sockMapChosen: -1, sockMapCounts: -1, sockMapConnections: -1, sockMapLoads: 0} {
 		if all[name].Entries != want || all[name].Max == 0 || all[name].Bytes <= 0 {
 			t.Errorf("%+v, want %d entries", all[name], want)
 		}

@@ -12,23 +12,24 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// visit runs a function in each network namespace, on a thread in it, until done: in that of the node, of processes, of mounts as
-// those in /run/netns, and of single threads, in this order. Namespaces that disappear meanwhile are left out.
-func (d Destroyer) visit(done func() bool, do func(cookie uint64)) error {
-	seen := map[uint64]bool{}
+// visit runs a function in each network namespace, on a thread in it, until done: in that of the node, and in those of some lists of paths.
+// Namespaces that disappear meanwhile are left out.
+func (n Node) visit(lists []func() []string, done func() bool, do func(cookie uint64)) error {
+	seen, entered := map[uint64]bool{}, map[uint64]bool{} // by the inode of a path, and by cookie: processes are in that of the node, too
 	enter := func(fd int) error {
 		return netns.Do(fd, func() error {
 			cookie, err := currentCookie()
-			if err == nil {
+			if err == nil && !entered[cookie] {
+				entered[cookie] = true
 				do(cookie)
 			}
 			return err
 		})
 	}
-	if err := enter(d.Node); err != nil || done() {
+	if err := enter(n.NetNS); err != nil || done() {
 		return err
 	}
-	for _, list := range []func() []string{ofProcesses, ofMounts, ofThreads} {
+	for _, list := range lists {
 		for _, path := range list() {
 			if done() {
 				return nil

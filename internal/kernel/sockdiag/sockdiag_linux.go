@@ -1,4 +1,5 @@
-// Package sockdiag destroys connected sockets of other processes, in any network namespace (SOCK_DESTROY).
+// Package sockdiag counts TCP connections, and destroys connected UDP sockets of other processes, in any network namespace (sock_diag(7),
+// SOCK_DESTROY).
 package sockdiag
 
 import (
@@ -15,32 +16,33 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// Socket identifies a socket with its peer.
+// Socket identifies a UDP socket with its peer.
 type Socket struct {
-	Cookie   uint64
-	NetNS    uint64 // cookie of its network namespace
-	Protocol uint8  // TCP or UDP
-	Peer     netip.AddrPort
+	Cookie uint64
+	NetNS  uint64 // cookie of its network namespace
+	Peer   netip.AddrPort
 }
 
 // Result is what Destroy has done. Sockets that are closed, or have another peer by now, are in neither.
 type Result struct {
-	Destroyed map[uint8]int // by protocol
-	Unreached int           // sockets in network namespaces that are gone, or that this process cannot see
+	Destroyed int
+	Unreached int // sockets in network namespaces that are gone, or that this process cannot see
 }
 
-// Destroyer destroys sockets.
-type Destroyer struct {
-	Node int // file descriptor of the network namespace of the node; 0: the current one
+// Node is a node with its network namespaces.
+type Node struct {
+	NetNS int // file descriptor of the network namespace of the node; 0: the current one
 }
 
 // Destroy destroys the sockets that have their peer still. It visits only the namespaces that these are in. Their programs get
 // ECONNABORTED.
-func (d Destroyer) Destroy(ctx context.Context, list []Socket) (Result, error) {
-	result := Result{Destroyed: map[uint8]int{}}
-	wanted := map[uint64][]Socket{}
+func (n Node) Destroy(ctx context.Context, list []Socket) (result Result, err error) {
+	wanted := map[uint64]map[uint64]netip.AddrPort{} // peers by namespace and cookie
 	for _, s := range list {
-		wanted[s.NetNS] = append(wanted[s.NetNS], s)
+		if wanted[s.NetNS] == nil {
+			wanted[s.NetNS] = map[uint64]netip.AddrPort{}
+		}
+		wanted[s.NetNS][s.Cookie] = s.Peer
 	}
 	var failed []error
 	visit := func(cookie uint64) {
@@ -49,37 +51,18 @@ func (d Destroyer) Destroy(ctx context.Context, list []Socket) (Result, error) {
 			return
 		}
 		delete(wanted, cookie)
-		failed = append(failed, destroy(sockets, result.Destroyed))
+		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+			destroyed, err := destroy(family, sockets)
+			result.Destroyed += destroyed
+			failed = append(failed, err)
+		}
 	}
-	if err := d.visit(func() bool { return len(wanted) == 0 || ctx.Err() != nil }, visit); err != nil {
-		failed = append(failed, err)
-	}
+	lists := []func() []string{ofProcesses, ofMounts, ofThreads}
+	failed = append(failed, n.visit(lists, func() bool { return len(wanted) == 0 || ctx.Err() != nil }, visit))
 	for _, sockets := range wanted {
 		result.Unreached += len(sockets)
 	}
 	return result, errors.Join(append(failed, ctx.Err())...)
-}
-
-// destroy destroys sockets of the current network namespace.
-func destroy(list []Socket, count map[uint8]int) error {
-	var failed []error
-	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-		want := map[uint64]netip.AddrPort{}
-		for _, s := range list {
-			if s.Protocol == protocol {
-				want[s.Cookie] = s.Peer
-			}
-		}
-		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-			if len(want) == 0 {
-				break
-			}
-			n, err := destroyOf(family, protocol, want)
-			count[protocol] += n
-			failed = append(failed, err)
-		}
-	}
-	return errors.Join(failed...)
 }
 
 // message and request are the structs inet_diag_msg and inet_diag_req_v2: four bytes, the state in the former, then
@@ -91,6 +74,9 @@ const (
 	anyState    = 1<<12 - 1
 )
 
+// The states of connections that both sides use: ESTABLISHED, SYN_SENT and CLOSE_WAIT.
+const openStates = 1<<unix.BPF_TCP_ESTABLISHED | 1<<unix.BPF_TCP_SYN_SENT | 1<<unix.BPF_TCP_CLOSE_WAIT
+
 // request is a struct inet_diag_req_v2.
 type request [requestSize]byte
 
@@ -100,16 +86,16 @@ func (r *request) Len() int { return requestSize }
 // Serialize implements nl.NetlinkRequestData.
 func (r *request) Serialize() []byte { return r[:] }
 
-func newRequest(family, protocol uint8) *request {
+func newRequest(family, protocol uint8, states uint32) *request {
 	r := &request{family, protocol}
-	binary.NativeEndian.PutUint32(r[4:], anyState)
+	binary.NativeEndian.PutUint32(r[4:], states)
 	return r
 }
 
-// destroyOf destroys sockets of a family and a protocol, and returns how many.
-func destroyOf(family, protocol uint8, want map[uint64]netip.AddrPort) (n int, err error) {
+// destroy destroys sockets of the current network namespace that have a family, and returns how many.
+func destroy(family uint8, want map[uint64]netip.AddrPort) (n int, err error) {
 	list := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	list.AddData(newRequest(family, protocol))
+	list.AddData(newRequest(family, unix.IPPROTO_UDP, anyState))
 	var found []*request
 	err = list.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(m []byte) bool {
 		if len(m) < messageSize {
@@ -117,7 +103,7 @@ func destroyOf(family, protocol uint8, want map[uint64]netip.AddrPort) (n int, e
 		}
 		id := m[4 : 4+idSize]
 		if peer, is := want[cookieOf(id)]; is && peer == peerOf(family, id) {
-			r := newRequest(family, protocol)
+			r := newRequest(family, unix.IPPROTO_UDP, anyState)
 			copy(r[8:], id)
 			found = append(found, r)
 		}
@@ -171,52 +157,46 @@ func peerOf(family uint8, id []byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(id[20:36])).Unmap(), port)
 }
 
-// Try finds out whether this kernel destroys sockets of UDP and TCP: it makes one of each in the network namespace of the node,
-// and destroys them.
-func (d Destroyer) Try(ctx context.Context) error {
-	return netns.Do(d.Node, func() error {
-		for _, kind := range []int{unix.SOCK_DGRAM, unix.SOCK_STREAM} {
-			if err := d.try(ctx, kind); err != nil {
-				return err
-			}
+// Try finds out whether this kernel destroys UDP sockets: it makes one in the network namespace of the node, and destroys it.
+func (n Node) Try(ctx context.Context) error {
+	return netns.Do(n.NetNS, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }() // it was made for this
+		s, err := connectToItself(fd)
+		if err != nil {
+			return err
+		}
+		r, err := n.Destroy(ctx, []Socket{s})
+		if err == nil && r.Destroyed != 1 {
+			err = errors.New("the kernel does not find it")
+		}
+		if err != nil {
+			return fmt.Errorf("destroy a socket: %w", err)
 		}
 		return nil
 	})
 }
 
-// try makes a socket that is connected to itself, in the namespace of the thread.
-func (d Destroyer) try(ctx context.Context, kind int) error {
-	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }() // it was made for this
+// connectToItself connects a socket to its own address.
+func connectToItself(fd int) (Socket, error) {
 	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return err
+		return Socket{}, err
 	}
 	at, err := unix.Getsockname(fd)
 	if err != nil {
-		return err
+		return Socket{}, err
 	}
-	if err := unix.Connect(fd, at); err != nil { // TCP connects to itself as well
-		return err
+	if err := unix.Connect(fd, at); err != nil {
+		return Socket{}, err
 	}
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
 	if err != nil {
-		return err
+		return Socket{}, err
 	}
 	ns, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return err
-	}
-	protocol := map[int]uint8{unix.SOCK_DGRAM: unix.IPPROTO_UDP, unix.SOCK_STREAM: unix.IPPROTO_TCP}[kind]
 	peer := at.(*unix.SockaddrInet4)
-	r, err := d.Destroy(ctx, []Socket{{cookie, ns, protocol, netip.AddrPortFrom(netip.AddrFrom4(peer.Addr), uint16(peer.Port))}})
-	if err == nil && r.Destroyed[protocol] != 1 {
-		err = errors.New("the kernel does not find it")
-	}
-	if err != nil {
-		return fmt.Errorf("destroy a socket of protocol %d: %w", protocol, err)
-	}
-	return nil
+	return Socket{cookie, ns, netip.AddrPortFrom(netip.AddrFrom4(peer.Addr), uint16(peer.Port))}, err
 }

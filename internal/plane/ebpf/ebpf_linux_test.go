@@ -72,7 +72,8 @@ func TestDecisions(t *testing.T) {
 	has(false, "pods get source NAT", "frontends 203.0.113.2:80/tcp for pods")
 	has(false, "pods get source NAT", "frontends 0.0.0.0:30020/tcp for pods")
 	has(true, "NodePort", "frontends 0.0.0.0:30020/tcp for the node")
-	has(true, "IPv6", "frontends [fd00:172:30::2]:80/udp for pods")
+	has(true, "IPv6", "frontends [fd00:172:30::2]:80/tcp for pods")
+	has(false, "UDP is for packets, except DNS", "/udp for")
 	has(false, "SCTP has no programs", "0.0.0.0:30022/")
 	has(false, "no endpoints: the packet plane refuses", "frontends 172.30.0.1:80/")
 	// ns/svc-5 has affinity.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -24,7 +25,7 @@ func Kind(packets plane.Kind) plane.Kind { return KindTestedBy(probe.Sockets, pa
 // KindTestedBy is Kind with another self-test, for processes that open many planes. The self-test returns the errors of probe.Sockets.
 func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
-	k.Mode, k.On, k.ListLocal, k.ListEndpoints = mode, packets.Mode, true, true
+	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
 	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), new(balancing).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
@@ -126,16 +127,21 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	}
 	opened := *on
 	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane, Ramp: conn.Ramp, GuardNodePorts: o.GuardNodePorts})
-	answers := &balancing{sockets: conn.Sockets, parts: conn.Parts}
+	sockets := sockdiag.Node{NetNS: s.NetNS}
+	answers := &balancing{sockets: conn.Sockets, connections: sockets.Count, loads: conn.Loads, parts: conn.Parts}
 	opened.Balance, opened.Shares = answers.balance, answers.shares
 	exempt, err := exemptions(s, o, conn)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	count := newCounter(conn.Counts)
+	load := newLoads(conn, sockets.Count, func(err error) {
+		s.Log.Error("Cannot count the connections of backends for least connections, retrying", "error", err)
+	})
 	opened.Parts = append(opened.Parts,
 		plane.Part{Follower: &verifier{conn: conn, log: s.Log}},
 		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
+		plane.Part{Run: load.Run, Follower: load},
 		destroyer(s, o, conn), leases(s, on, conn), learner(s, conn), exempt)
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
 		packets, done, err := on.Reader(ctx)

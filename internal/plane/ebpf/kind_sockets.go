@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/follow/sockets"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
@@ -16,9 +15,9 @@ import (
 
 // withUDP sets ConnectedUDP to the network namespaces in which this process can destroy sockets.
 func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
-	if err := (sockdiag.Destroyer{Node: s.NetNS}).Try(ctx); err != nil {
-		s.Log.Warn("Connected UDP sockets are served packet by packet, and TCP connections to removed endpoints are not ended: "+
-			"the kernel does not destroy sockets; it needs CONFIG_INET_DIAG_DESTROY, CONFIG_INET_UDP_DIAG and CONFIG_INET_TCP_DIAG", "error", err)
+	if err := (sockdiag.Node{NetNS: s.NetNS}).Try(ctx); err != nil {
+		s.Log.Warn("Connected sockets of DNS are served packet by packet: the kernel does not destroy sockets; "+
+			"it needs CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", "error", err)
 		return o
 	}
 	err := sockdiag.MayVisit()
@@ -27,7 +26,7 @@ func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
 	}
 	if o.ConnectedUDP = bpf.Everywhere; err != nil {
 		o.ConnectedUDP = bpf.OnNode
-		s.Log.Warn("Connected UDP sockets of pods are served packet by packet: this process does not find or enter the network namespaces of pods; "+
+		s.Log.Warn("Connected sockets of DNS in pods are served packet by packet: this process does not find or enter the network namespaces of pods; "+
 			"run it in the PID namespace of the node (hostPID: true), with CAP_SYS_ADMIN and CAP_SYS_PTRACE", "error", err)
 	}
 	return o
@@ -38,20 +37,14 @@ func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 	if o.ConnectedUDP == bpf.Nowhere {
 		return plane.Part{}
 	}
-	destroyed := prometheus.NewCounterVec(prometheus.CounterOpts{
+	destroyed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sluice_ebpf_sockets_destroyed_total",
-		Help: "Connected sockets that were destroyed because their backend was gone.",
-	}, []string{"protocol"})
-	names := map[uint8]string{uint8(cluster.TCP): cluster.TCP.String(), uint8(cluster.UDP): cluster.UDP.String()}
-	for _, name := range names {
-		destroyed.WithLabelValues(name)
-	}
+		Help: "Connected sockets of DNS that were destroyed because their backend or their Service was gone.",
+	})
 	f := sockets.New(sockets.Options{
-		Sockets: conn.Sockets, Destroy: sockdiag.Destroyer{Node: s.NetNS}.Destroy, Pools: pools,
+		Sockets: conn.Sockets, Destroy: sockdiag.Node{NetNS: s.NetNS}.Destroy, Pools: pools,
 		Report: func(r sockdiag.Result, err error) {
-			for protocol, n := range r.Destroyed {
-				destroyed.WithLabelValues(names[protocol]).Add(float64(n))
-			}
+			destroyed.Add(float64(r.Destroyed))
 			if err != nil {
 				s.Log.Error("Cannot destroy sockets whose backend is gone, retrying", "error", err)
 			}

@@ -41,7 +41,7 @@ func atSocket(p plane.Passage) bool {
 	}
 	served := slices.ContainsFunc(port.Backends(p.Way.Pool), func(b netip.AddrPort) bool { return port.Weight(b) > 0 })
 	frontend := &port.Frontends[p.Frontend]
-	return p.Inside && served && exact(clients, p.Way) && decidable(port) && fits(p.Service) && port.Affinity == 0 && !frontend.Restricted &&
+	return p.Inside && served && exact(clients, p.Way) && decidable(port) && fits(p.Service) && port.Affinity == 0 && !frontend.Restricted && balances(port.Protocol, frontend.Port) &&
 		(frontend.Kind != route.NodePort || !p.To.IsValid() || isNodeAddr(p.To)) && (p.Node || !p.Client.IsValid() || knownPod(p, port))
 }
 

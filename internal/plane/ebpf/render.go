@@ -64,7 +64,15 @@ func (r *rendering) guard(p *route.Port) {
 // decidable reports whether programs may decide connections of a port. They do not run for SCTP. With session
 // affinity they repeat the choice of the packet plane, for a small part of the timeout.
 func decidable(p *route.Port) bool {
-	return p.Protocol != cluster.SCTP && (p.Affinity == 0 || p.Affinity >= shortestAffinity)
+	atSockets := func(f route.Frontend) bool { return balances(p.Protocol, f.Port) }
+	return (p.Affinity == 0 || p.Affinity >= shortestAffinity) && slices.ContainsFunc(p.Frontends, atSockets)
+}
+
+// balances reports whether programs balance sockets that connect to a port: of UDP only those of DNS. A socket that stays
+// connected would lose its backend for good, and datagrams of a pod that is asked directly would seem to come from the Service.
+func balances(protocol cluster.Protocol, port uint16) bool {
+	const dns = 53
+	return protocol == cluster.TCP || protocol == cluster.UDP && port == dns
 }
 
 // shortestAffinity is the shortest timeout of a session affinity that sockets repeat.
@@ -95,7 +103,7 @@ func (r *rendering) port(name cluster.Name, p *route.Port) {
 	var used [2]bool
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
-		if f.Restricted { // by source addresses, which a socket does not have before it connects
+		if f.Restricted || !balances(p.Protocol, f.Port) { // by source addresses, which a socket does not have before it connects
 			continue
 		}
 		for clients, way := range []route.Way{bpf.OfPods: f.Pods, bpf.OfNode: f.Node} {

@@ -48,12 +48,12 @@ func (b *balancing) newcomers(p *route.Port) map[bpf.Member]uint32 {
 	return parts
 }
 
-// byLoad returns the probabilities of backends with open connections. If these are not known they are those of the weights, which
+// byLoad returns the probabilities of backends with their loads. If these are not known they are those of the weights, which
 // backends get if connections stay open.
 func (b *balancing) byLoad(c *choice, p *route.Port) map[netip.AddrPort]float64 {
-	if b.sockets != nil {
-		if open, err := b.openConnections(); err == nil {
-			return c.byLoad(open, p.Weight)
+	if b.loads != nil {
+		if loads, err := b.loads(); err == nil {
+			return c.byLoad(loads, p.Weight)
 		}
 	}
 	c.slots = repeat(c.slots, p.Weight)
@@ -122,18 +122,24 @@ func (c *choice) byHash(by plane.Passage) map[netip.AddrPort]float64 {
 	return map[netip.AddrPort]float64{at: 1}
 }
 
-// byLoad returns the probabilities of the backends that are first among those with the lowest load, wherever the programs begin.
-func (c *choice) byLoad(open map[bpf.Member]int, weight func(netip.AddrPort) uint16) map[netip.AddrPort]float64 {
+// byLoad returns the probabilities of the backends that are first among those with the lowest load, wherever the programs begin. Where
+// the load of a backend is unknown, they choose the one with which they begin.
+func (c *choice) byLoad(known map[netip.AddrPort]bpf.Load, weight func(netip.AddrPort) uint16) map[netip.AddrPort]float64 {
 	loads := make([]uint64, len(c.slots))
 	for i, at := range c.slots {
-		connections := uint64(open[bpf.Member{Pool: c.pool, Backend: at}]) + 1
+		connections := uint64(known[at].Counted) + uint64(known[at].Since) + 1
 		loads[i] = connections << 24 / (uint64(weight(at)) * uint64(c.part(at)))
 	}
 	shares := map[netip.AddrPort]float64{}
 	for first := range c.slots {
 		best := first
 		for i := range min(bpf.Compared, len(c.slots)) {
-			if at := (first + i) % len(c.slots); loads[at] < loads[best] {
+			at := (first + i) % len(c.slots)
+			if _, is := known[c.slots[at]]; !is {
+				best = first
+				break
+			}
+			if loads[at] < loads[best] {
 				best = at
 			}
 		}

@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,11 +12,12 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// fakeKernel has open sockets of TCP and new backends, all of one pool.
+// fakeKernel has open connections and new backends, all of one pool.
 type fakeKernel struct {
 	pool bpf.Pool
 	open []netip.AddrPort
@@ -23,13 +25,16 @@ type fakeKernel struct {
 	err  error
 }
 
-func (k fakeKernel) sockets(protocol uint8) (list []bpf.Socket, _ error) {
-	for _, at := range k.open {
-		if protocol == 6 {
-			list = append(list, bpf.Socket{Backend: at, Pool: k.pool})
+func (k fakeKernel) loads() (map[netip.AddrPort]bpf.Load, error) {
+	all := map[netip.AddrPort]bpf.Load{}
+	for i, at := range append(pods(3), k.open...) {
+		l := all[at]
+		if i >= 3 {
+			l.Since++
 		}
+		all[at] = l
 	}
-	return list, k.err
+	return all, k.err
 }
 
 func (k fakeKernel) parts() (map[bpf.Member]uint32, error) {
@@ -100,14 +105,14 @@ func TestShares(t *testing.T) {
 		c.port.Cluster = b
 		by := ofPort(c.port, c.from)
 		k := fakeKernel{pool: poolIn(by), open: c.open, new: c.new}
-		if got := percents((&balancing{sockets: k.sockets, parts: k.parts}).shares(by), b); got != c.want {
+		if got := percents((&balancing{loads: k.loads, parts: k.parts}).shares(by), b); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 		if c.unopened == "" {
 			c.unopened = c.want
 		}
 		k.err = errors.New("unreadable")
-		for _, unopened := range []*balancing{new(balancing), {sockets: k.sockets, parts: k.parts}} {
+		for _, unopened := range []*balancing{new(balancing), {loads: k.loads, parts: k.parts}} {
 			if got := percents(unopened.shares(by), b); got != c.unopened {
 				t.Errorf("%s, without a kernel: %s, want %s", name, got, c.unopened)
 			}
@@ -148,12 +153,17 @@ func TestSharesByHash(t *testing.T) {
 	}
 }
 
-// The open connections of a backend are those of both pools.
+// The open connections of a backend are those of all clients.
 func TestBalance(t *testing.T) {
 	b := pods(3)
 	by := ofPort(route.Port{Scheduler: "lc", Cluster: b}, plane.Passage{})
-	k := fakeKernel{pool: poolIn(by), open: []netip.AddrPort{b[0], b[0], b[1]}}
-	got, err := (&balancing{sockets: k.sockets}).balance(t.Context(), by.Service, 0, nil)
+	answers := balancing{
+		connections: func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error) {
+			return sockdiag.Connections{b[0]: {sockdiag.OfNode: 1, 7: 1}, b[1]: {7: 1}}, nil
+		},
+		sockets: func() ([]bpf.Socket, error) { return nil, nil },
+	}
+	got, err := answers.balance(t.Context(), by.Service, 0, nil)
 	if err != nil || got.Scheduler != "lc" || got.Backends[b[0]].Active != 2 || got.Backends[b[2]].Active != 0 {
 		t.Errorf("answers %+v, %v", got, err)
 	}

@@ -23,9 +23,9 @@ const (
 	backendAddr = "10.180.0.9"
 )
 
-// Ports of a Service, and of endpoints that nobody uses.
+// Ports of a Service, and of endpoints that nobody uses. Of UDP sockets are balanced at port 53 only.
 const (
-	servedPort = 80
+	servedPort = 53
 	idlePort   = 8080
 )
 

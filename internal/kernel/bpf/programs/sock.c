@@ -14,6 +14,8 @@
 #define AF_INET 2
 #define AF_INET6 10
 
+#define DNS bpf_htons(53)
+
 #define always_inline inline __attribute__((always_inline))
 
 enum { passed = 1 }; // the system call goes on
@@ -103,6 +105,12 @@ struct ramp {
 	__u64 from, until;
 };
 
+// The load of a backend.
+struct load {
+	__u32 counted; // connections, when user space counted them last
+	__u32 since;   // connections since then
+};
+
 struct prefix {
 	__u32 bits;
 	struct address addr;
@@ -120,12 +128,25 @@ struct source {
 	__u64 generation; // of the maps by which it was the address of a pod; 0: unknown
 };
 
-// A socket that is connected to a backend in place of a Service.
+// A UDP socket that is connected to a backend in place of a Service.
 struct connected {
 	__u64 socket;
 	struct endpoint backend, service;
 	struct pool pool;
 	__u64 netns;
+};
+
+// The backend of a TCP socket, and the Service to which its program has connected it.
+struct connection {
+	__u64 socket;
+	struct endpoint backend, service;
+};
+
+// Connections whose cookies have the same hash. The next one replaces the oldest.
+enum { ways = 4 };
+struct connections_of_hash {
+	struct connection of[ways];
+	__u64 next;
 };
 
 struct flow_key {
@@ -212,16 +233,6 @@ struct {
 	__type(value, __u32);
 } node_addrs SEC(".maps");
 
-// A filter for most addresses that are no Service's: a bit is set if frontends or node_addrs have an address with this bit.
-enum { filter_bits = 1 << 20 };
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, filter_bits / 64);
-	__type(key, __u32);
-	__type(value, __u64);
-} address_filter SEC(".maps");
-
 // NodePorts, also those that are for packets: frontend keys with clients 0. Only the programs that bind read it.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -275,6 +286,16 @@ struct {
 	__type(value, struct ramp);
 } newcomers SEC(".maps");
 
+// The connections of this node to backends of frontends that are by_load: user space writes what it counts, and programs add the
+// connections since. A backend that is not here is chosen by chance.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct endpoint);
+	__type(value, struct load);
+} loads SEC(".maps");
+
 // Maps that the programs write.
 
 // Clients that ask for leases. While nobody reads it, it is full, and requests are lost.
@@ -316,23 +337,6 @@ struct {
 	__type(value, __u64);
 } reported SEC(".maps");
 
-// Open connections to backends of frontends that are by_load.
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 16384);
-	__type(key, struct member_key);
-	__type(value, __u64);
-} loads SEC(".maps");
-
-// The sockets that are part of a load, until they are closed. Without room connections are not counted.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, __u64);
-	__type(value, struct member_key);
-} counted SEC(".maps");
-
 // The source address of a network namespace, as its last TCP connection or connected UDP socket had it.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -349,15 +353,16 @@ struct {
 	__type(value, struct choice);
 } chosen SEC(".maps");
 
-// The Service to which a TCP socket has connected, for what its program sees as its peer. Cookies of sockets count up, so
-// this has the newest ones. Neither of the maps made for this is as fast: an LRU takes 0.3 us, storage of sockets 0.7 us.
-enum { newest = 65536 };
+// The TCP connections of the last sockets, for what a program sees as its peer. The kernel gives each processor 4,096 cookies at a time, so
+// that their order is not that of the sockets: places are chosen by a hash. TestAgeOfConnections computes how long they last. An LRU would
+// take 0.3 us for each connection, storage of sockets 0.7 us.
+enum { hashes = 16384 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, newest);
+	__uint(max_entries, hashes);
 	__type(key, __u32);
-	__type(value, struct connected);
+	__type(value, struct connections_of_hash);
 } connections SEC(".maps");
 
 // The UDP sockets that are connected through Services, until they are closed. It does not evict: a socket that is not here could not
@@ -437,14 +442,6 @@ static always_inline int has_member(const struct pool *p, const struct endpoint 
 {
 	struct member_key k = { .pool = *p, .backend = *backend };
 	return bpf_map_lookup_elem(&members, &k) != 0;
-}
-
-// may_serve reports whether an address may be one of a Service or of a NodePort. filterBit of filter_linux.go is the same.
-static always_inline int may_serve(const struct address *a)
-{
-	__u32 bit = mix(a->word[0] * 3 ^ a->word[1] * 5 ^ a->word[2] * 7 ^ a->word[3]) % filter_bits, i = bit / 64;
-	__u64 *word = bpf_map_lookup_elem(&address_filter, &i);
-	return word && *word >> bit % 64 & 1;
 }
 
 // is_any reports whether an address is unspecified, which connects to the own host. The keys of NodePorts have it too.
@@ -640,21 +637,24 @@ static always_inline int draw(const struct frontend *f, __u32 number, struct end
 	return 1;
 }
 
-// least chooses the backend with the fewest connections for its weight, of eight whose place is random.
+// least chooses the backend with the fewest connections for its weight, of eight whose place is random. It chooses by chance if the load of
+// one of them is unknown.
 enum { compared = 8 };
 static always_inline int least(const struct frontend *f, struct endpoint *backend)
 {
 	__u32 first = bpf_get_prandom_u32() % f->count, weight;
 	__u64 best = ~0ULL;
 	for (__u32 i = 0; i < compared && i < f->count; i++) {
-		struct member_key k = { .pool = f->pool };
-		if (!backend_at(f, (first + i) % f->count, &k.backend, &weight) || !weight)
+		struct endpoint b;
+		if (!backend_at(f, (first + i) % f->count, &b, &weight) || !weight)
 			continue;
-		__u64 *n = bpf_map_lookup_elem(&loads, &k);
-		__u64 load = (((n ? *n : 0) + 1) << 24) / (weight * share(f, &k.backend));
-		if (load < best) {
-			best = load;
-			*backend = k.backend;
+		struct load *l = bpf_map_lookup_elem(&loads, &b);
+		if (!l)
+			return backend_at(f, first, backend, &weight);
+		__u64 n = (((__u64)l->counted + l->since + 1) << 24) / (weight * share(f, &b));
+		if (n < best) {
+			best = n;
+			*backend = b;
 		}
 	}
 	return best != ~0ULL;
@@ -687,41 +687,49 @@ static always_inline int choose(const struct frontend *f, const struct endpoint 
 	return draw(f, f->scheduler == by_hash ? hash_of(c) : bpf_get_prandom_u32(), backend);
 }
 
-// lighten removes a socket from the load of its backend.
-static always_inline void lighten(__u64 socket)
+// burden adds a connection to the load of its backend.
+static always_inline void burden(const struct frontend *f, const struct endpoint *backend)
 {
-	struct member_key *k = bpf_map_lookup_elem(&counted, &socket);
-	if (!k)
-		return;
-	__u64 *n = bpf_map_lookup_elem(&loads, k);
-	if (n && *n)
-		__sync_fetch_and_add(n, -1);
-	bpf_map_delete_elem(&counted, &socket);
+	struct load *l;
+	if (f->scheduler == by_load && (l = bpf_map_lookup_elem(&loads, backend)))
+		__sync_fetch_and_add(&l->since, 1);
 }
 
-// burden adds a socket to the load of its backend.
-static always_inline void burden(const struct frontend *f, __u64 socket, const struct endpoint *backend)
+static always_inline struct connections_of_hash *place_of_socket(__u64 socket)
 {
-	struct member_key k = { .pool = f->pool, .backend = *backend };
-	__u64 none = 0;
-	if (f->scheduler != by_load || bpf_map_update_elem(&counted, &socket, &k, BPF_ANY))
-		return;
-	bpf_map_update_elem(&loads, &k, &none, BPF_NOEXIST);
-	__u64 *n = bpf_map_lookup_elem(&loads, &k);
-	if (n)
-		__sync_fetch_and_add(n, 1);
+	__u32 i = mix(socket) % hashes;
+	return bpf_map_lookup_elem(&connections, &i);
 }
 
-// vacate finds the place of a TCP socket that connects in connections, and forgets an earlier connection of the socket.
-static always_inline struct connected *vacate(__u64 socket)
+// connection_of finds the connection of a socket.
+static always_inline struct connection *connection_of(__u64 socket)
 {
-	__u32 i = socket % newest;
-	struct connected *c = bpf_map_lookup_elem(&connections, &i);
-	if (c && c->socket == socket) {
+	struct connections_of_hash *place = place_of_socket(socket);
+	for (int i = 0; place && i < ways; i++)
+		if (place->of[i].socket == socket)
+			return &place->of[i];
+	return 0;
+}
+
+// forget forgets an earlier connection of a TCP socket.
+static always_inline void forget(__u64 socket)
+{
+	struct connection *c = connection_of(socket);
+	if (c)
 		c->socket = 0;
-		lighten(socket);
-	}
-	return c;
+}
+
+// remember stores the connection of a TCP socket.
+static always_inline void remember(__u64 socket, const struct endpoint *backend, const struct endpoint *service)
+{
+	struct connections_of_hash *place = place_of_socket(socket);
+	if (!place)
+		return;
+	struct connection *c = &place->of[place->next++ % ways];
+	c->socket = 0; // until all of it is there
+	c->backend = *backend;
+	c->service = *service;
+	c->socket = socket;
 }
 
 // present returns the numbers of changes. The generation is 0 while user space changes the tables.
@@ -821,20 +829,15 @@ static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint
 static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
-	struct connected *c = vacate(socket);
 	struct client client = client_of(ctx);
 	struct frontend f;
+	forget(socket);
 	int decided = decide(ctx, to, &client, &f, backend);
-	if (!c || !decided || (decided == its_frontend && !choose(&f, to, IPPROTO_TCP, &client, backend)))
+	if (!decided || (decided == its_frontend && !choose(&f, to, IPPROTO_TCP, &client, backend)))
 		return 0;
-	c->socket = 0; // until all of it is there
-	c->backend = *backend;
-	c->service = *to;
-	c->pool = f.pool;
-	c->netns = client.netns;
-	c->socket = socket;
+	remember(socket, backend, to);
 	count(&f.pool);
-	burden(&f, socket, backend);
+	burden(&f, backend);
 	return 1;
 }
 
@@ -855,8 +858,6 @@ static always_inline int attribute(__u64 socket, const struct endpoint *backend,
 enum { unverified = 16 };
 static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
-	if (!may_serve(&to->addr))
-		return 0;
 	__u64 now = settled(); // before any other map is read
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *to, .protocol = IPPROTO_UDP };
 	struct choice *last = bpf_map_lookup_elem(&chosen, &k);
@@ -935,18 +936,18 @@ static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint
 	if (bpf_map_update_elem(&udp_sockets, &c.socket, &c, BPF_ANY))
 		return 0;
 	count(&f->pool);
-	burden(f, c.socket, backend);
+	burden(f, backend);
 	return 1;
 }
 
-// join connects a UDP socket. One that is connected and connects to something else keeps its source: that is for packets.
+// join connects a UDP socket. One that is connected and connects to something else keeps its source: that is for packets, as are all
+// Services but DNS. A resolver closes its socket soon, while others that stay connected would lose it with their backend.
 static always_inline int join(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
 	if (rejoin(ctx, to, backend))
 		return 1;
-	lighten(socket); // it may have been connected through a Service before
-	if (settle(ctx, to, backend))
+	if (to->port == DNS && settle(ctx, to, backend))
 		return 1;
 	bpf_map_delete_elem(&udp_sockets, &socket);
 	return 0;
@@ -968,6 +969,8 @@ static always_inline int connect(struct bpf_sock_addr *ctx, const struct endpoin
 static always_inline int send(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend, int has_source)
 {
 	struct bpf_sock *sk = ctx->sk;
+	if (to->port != DNS)
+		return 0;
 	if (sk && sk->dst_port)
 		return rejoin(ctx, to, backend);
 	return has_source ? 0 : balance(ctx, to, backend);
@@ -977,15 +980,20 @@ static always_inline int send(struct bpf_sock_addr *ctx, const struct endpoint *
 static always_inline int peer(struct bpf_sock_addr *ctx, struct endpoint *from)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
-	__u32 i = socket % newest;
-	struct connected *c;
-	if (ctx->protocol == IPPROTO_UDP)
-		c = bpf_map_lookup_elem(&udp_sockets, &socket);
-	else
-		c = bpf_map_lookup_elem(&connections, &i);
-	if (!c || c->socket != socket || !same(&c->backend, from))
+	if (ctx->protocol == IPPROTO_UDP) {
+		struct connected *c = bpf_map_lookup_elem(&udp_sockets, &socket);
+		if (!c || !same(&c->backend, from))
+			return 0;
+		*from = c->service;
+		return 1;
+	}
+	struct connection *c = connection_of(socket);
+	if (!c || !same(&c->backend, from))
 		return 0;
-	*from = c->service;
+	struct endpoint service = c->service;
+	if (c->socket != socket) // another connection has taken its place meanwhile
+		return 0;
+	*from = service;
 	return 1;
 }
 
@@ -1131,15 +1139,10 @@ SEC("sockops") int sluice_learn(struct bpf_sock_ops *ctx)
 SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)
 {
 	__u64 socket = bpf_get_socket_cookie(sk);
-	__u32 i = socket % newest;
-	lighten(socket);
-	if (sk->protocol == IPPROTO_UDP) {
+	if (sk->protocol == IPPROTO_UDP)
 		bpf_map_delete_elem(&udp_sockets, &socket);
-	} else if (sk->protocol == IPPROTO_TCP) {
-		struct connected *c = bpf_map_lookup_elem(&connections, &i);
-		if (c && c->socket == socket)
-			c->socket = 0;
-	}
+	else if (sk->protocol == IPPROTO_TCP)
+		forget(socket);
 	return passed;
 }
 
