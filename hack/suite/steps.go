@@ -93,7 +93,7 @@ func testSteps() []step {
 		{
 			name: "planes", about: "every scenario in every plane of this kernel, with real packets",
 			after:   []string{"sluice"},
-			command: goTest(), packages: []string{"./test/conformance", "./test/lab", "./test/harness", "./test/rules", "./test/demo"},
+			command: goTest(), packages: []string{"./test/conformance", "./test/exact", "./test/lab", "./test/harness", "./test/rules", "./test/demo"},
 		},
 		{
 			name: "cluster", about: "a real API server, the take-over from kube-proxy, endurance",

@@ -1,0 +1,236 @@
+//go:build linux
+
+package exact
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// patience is how long a program waits for an answer.
+const patience = 2 * time.Second
+
+// program is a client that uses sockets in one way.
+type program struct {
+	use    use
+	client string
+	node   *node
+	inside func(func() error) error // on a thread of the client
+	kept   int                      // a socket; -1: none
+	asked  atomic.Int32
+}
+
+// programs returns a program for each use and client.
+func (n *node) programs() (all []*program) {
+	for name, h := range n.clients {
+		inside := lab.Inside(n, h.Cgroup(), h.NetNSFD())
+		for _, u := range uses() {
+			p := &program{use: u, client: name, node: n, inside: inside, kept: -1}
+			n.Cleanup(func() { p.close(p.kept) })
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// observe uses sockets once, and returns what the program sees.
+func (p *program) observe() string { return observed(p.use.run(p)) }
+
+// observed returns an answer or an error as text. A rule refuses the first datagram with EPERM, and the next ones with ECONNREFUSED.
+func observed(seen string, err error) string {
+	switch errno, is := errors.AsType[unix.Errno](err); {
+	case is && (errno == unix.EAGAIN || errno == unix.EINPROGRESS):
+		return "no answer"
+	case is && (errno == unix.EPERM || errno == unix.ECONNREFUSED):
+		return "refused"
+	case is:
+		return unix.ErrnoName(errno)
+	case err != nil:
+		return err.Error()
+	}
+	return seen
+}
+
+func (p *program) close(fd int) {
+	if fd >= 0 {
+		_ = unix.Close(fd)
+	}
+}
+
+// socket opens a socket with time limits.
+func (p *program) socket(domain, kind, protocol int) (fd int, err error) {
+	err = p.inside(func() error {
+		fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC, protocol)
+		return err
+	})
+	if err != nil {
+		return -1, err
+	}
+	limit := unix.NsecToTimeval(int64(patience))
+	return fd, errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
+}
+
+func domain(to netip.AddrPort) int {
+	if to.Addr().Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// prepare sets options of a socket that is not connected yet.
+type prepare func(fd int) error
+
+// stream opens and connects a TCP socket; datagrams a UDP socket.
+func (p *program) stream(to netip.AddrPort, prepare ...prepare) (int, error) {
+	return p.dial(unix.SOCK_STREAM, 0, to, prepare)
+}
+
+func (p *program) datagrams(to netip.AddrPort, prepare ...prepare) (int, error) {
+	return p.dial(unix.SOCK_DGRAM, 0, to, prepare)
+}
+
+func (p *program) dial(kind, protocol int, to netip.AddrPort, prepare []prepare) (int, error) {
+	fd, err := p.open(domain(to), kind, protocol, prepare)
+	if err == nil {
+		err = retried(func() error { return unix.Connect(fd, lab.Sockaddr(to)) })
+	}
+	if err != nil {
+		p.close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func (p *program) open(domain, kind, protocol int, prepare []prepare) (int, error) {
+	fd, err := p.socket(domain, kind, protocol)
+	for _, do := range prepare {
+		if err == nil {
+			err = do(fd)
+		}
+	}
+	return fd, err
+}
+
+// retried repeats a system call that a signal of the Go runtime interrupted.
+func retried(call func() error) error {
+	for {
+		err := call()
+		if errors.Is(err, unix.EISCONN) {
+			return nil // the interrupted connect
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// keep opens a socket at the first call, and returns it at all others. After an error it opens another one.
+func (p *program) keep(open func() (int, error)) (int, error) {
+	if p.kept < 0 {
+		var err error
+		if p.kept, err = open(); err != nil {
+			return -1, err
+		}
+	}
+	return p.kept, nil
+}
+
+// question returns a text that no question before had.
+func (p *program) question() string { return fmt.Sprint("q", p.asked.Add(1)) }
+
+// ask sends a question on a connected socket, and returns who answered, and whom that one saw.
+func (p *program) ask(fd int) (string, error) {
+	return p.askTo(fd, netip.AddrPort{})
+}
+
+// askTo sends a question to an address; to none on a connected socket. The answer has its source if an address is given. It asks
+// again after an error of an earlier datagram, and on a socket that was destroyed: whether a program sees that during a change or after it is a
+// matter of time.
+func (p *program) askTo(fd int, to netip.AddrPort) (string, error) {
+	answer, err := p.askOnce(fd, to)
+	if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ECONNREFUSED) {
+		answer, err = p.askOnce(fd, to)
+	}
+	return answer, err
+}
+
+func (p *program) askOnce(fd int, to netip.AddrPort) (string, error) {
+	q := p.question()
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return "", err
+	}
+	if kind == unix.SOCK_STREAM {
+		q += "\n"
+	}
+	send := func() error {
+		if to.IsValid() {
+			return retried(func() error { return unix.Sendto(fd, []byte(q), 0, lab.Sockaddr(to)) })
+		}
+		return retried(func() error { return unix.Send(fd, []byte(q), 0) })
+	}
+	if err := send(); err != nil {
+		return "", err
+	}
+	return p.answer(fd, strings.TrimSpace(q), to.IsValid())
+}
+
+// answer waits for the answer to a question.
+func (p *program) answer(fd int, question string, from bool) (string, error) {
+	b := make([]byte, 256)
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		var size int
+		var peer unix.Sockaddr
+		err := retried(func() error {
+			var err error
+			size, peer, err = unix.Recvfrom(fd, b, unix.MSG_NOSIGNAL)
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+		if size == 0 {
+			return "", errors.New("end of stream")
+		}
+		text, ours := strings.CutPrefix(strings.TrimSpace(string(b[:size])), question+" ")
+		if !ours {
+			continue // late
+		}
+		text = strings.TrimSuffix(text, " sees "+p.client) // its own address
+		if from {
+			text += " from " + p.node.called(lab.AddrPort(peer).Addr())
+		}
+		return text, nil
+	}
+	return "", unix.EAGAIN
+}
+
+// once opens a socket, asks on it, and closes it.
+func (p *program) once(open func() (int, error)) (string, error) {
+	fd, err := open()
+	if err != nil {
+		return "", err
+	}
+	defer p.close(fd)
+	return p.ask(fd)
+}
+
+// again asks on the socket that is kept. A socket that ended is replaced, as programs do.
+func (p *program) again(open func() (int, error)) (string, error) {
+	fd, err := p.keep(open)
+	if err != nil {
+		return "", err
+	}
+	return p.ask(fd)
+}
+
+func pointer(sa *unix.RawSockaddr) unsafe.Pointer { return unsafe.Pointer(sa) }
