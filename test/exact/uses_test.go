@@ -3,6 +3,7 @@
 package exact
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -287,27 +288,38 @@ func fastOpen(p *program) (string, error) {
 	return p.answer(fd, q, false)
 }
 
-// onePort binds two sockets to one port, and connects each to another Service.
+// onePort binds two sockets to one port, and connects each to another Service. It tries again if another program has got the same port.
 func onePort(kind int, to, twin netip.AddrPort) func(*program) (string, error) {
 	return func(p *program) (string, error) {
-		first, err := p.dial(kind, 0, to, []prepare{reusing})
-		if err != nil {
-			return "", err
+		seen, err := p.onePort(kind, to, twin)
+		for range 100 {
+			if !errors.Is(err, unix.EADDRINUSE) {
+				break
+			}
+			seen, err = p.onePort(kind, to, twin)
 		}
-		defer p.close(first)
-		own, err := unix.Getsockname(first)
-		if err != nil {
-			return "", err
-		}
-		second, err := p.dial(kind, 0, twin, []prepare{reusing, func(fd int) error {
-			return unix.Bind(fd, &unix.SockaddrInet4{Port: int(lab.AddrPort(own).Port())})
-		}})
-		if err != nil {
-			return "", err
-		}
-		defer p.close(second)
-		return observed(p.ask(first)) + ", " + observed(p.ask(second)), nil
+		return seen, err
 	}
+}
+
+func (p *program) onePort(kind int, to, twin netip.AddrPort) (string, error) {
+	first, err := p.dial(kind, 0, to, []prepare{reusing})
+	if err != nil {
+		return "", err
+	}
+	defer p.close(first)
+	own, err := unix.Getsockname(first)
+	if err != nil {
+		return "", err
+	}
+	second, err := p.dial(kind, 0, twin, []prepare{reusing, func(fd int) error {
+		return unix.Bind(fd, &unix.SockaddrInet4{Port: int(lab.AddrPort(own).Port())})
+	}})
+	if err != nil {
+		return "", err
+	}
+	defer p.close(second)
+	return observed(p.ask(first)) + ", " + observed(p.ask(second)), nil
 }
 
 func reusing(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,9 +67,14 @@ func (c *Conn) unpin(name string) error {
 	return nil
 }
 
-// answersDue reports whether a socket may wait for an answer. It ignores a map that it cannot open.
+// answersDue reports whether a socket may wait for an answer, by the maps of any version. It ignores a map that it cannot open.
 func (c *Conn) answersDue() bool {
-	m, err := ebpf.LoadPinnedMap(c.mapPath(sockMapOriginals), nil)
+	paths, _ := filepath.Glob(filepath.Join(c.opt.Dir, mapsPrefix+"*", sockMapOriginals)) // the pattern is a valid one
+	return slices.ContainsFunc(paths, hasEntries)
+}
+
+func hasEntries(path string) bool {
+	m, err := ebpf.LoadPinnedMap(path, nil)
 	if err != nil {
 		return false
 	}

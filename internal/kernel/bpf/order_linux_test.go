@@ -49,7 +49,7 @@ func TestAnswersDuringARemoval(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	removed := make(chan error, 1)
 	go func() {
-		_, err := n.conn.Remove(t.Context())
+		_, err := Remove(t.Context(), Options{Dir: n.opt.Dir}) // as another mode does
 		removed <- err
 	}()
 	b := make([]byte, 1)
