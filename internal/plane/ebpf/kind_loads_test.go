@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,7 +45,15 @@ func TestLoadsFollowServices(t *testing.T) {
 		b := pods(3)
 		open, kernel, counts, failures := sockdiag.Connections{b[0]: {1: 2}, b[1]: {1: 1, 2: 1}}, fakeLoads{b[2]: 7}, 0, 0
 		var failure error
+		var mu sync.Mutex // fake time does not order accesses for the race detector
+		change := func(do func()) {
+			mu.Lock()
+			defer mu.Unlock()
+			do()
+		}
 		l := newLoads(kernel, func(_ context.Context, isPeer func(netip.AddrPort) bool) (sockdiag.Connections, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			counts++
 			if isPeer(netip.MustParseAddrPort("10.9.9.9:80")) {
 				t.Error("counts connections to other peers")
@@ -65,13 +74,13 @@ func TestLoadsFollowServices(t *testing.T) {
 		web, other := least("web", b[0], b[1]), least("other", b[1], b[2])
 		l.Applied(route.Change{Table: &route.Table{Services: map[cluster.Name]*route.Service{web.Name: web}}, Touched: []route.Touch{{Name: web.Name, New: web}}})
 		want("with a Service", fakeLoads{b[0]: 2, b[1]: 2})
-		open[b[0]] = map[uint64]int{1: 5}
+		change(func() { open[b[0]] = map[uint64]int{1: 5} })
 		time.Sleep(countPeriod)
 		want("later", fakeLoads{b[0]: 5, b[1]: 2})
-		failure = errors.New("no memory")
+		change(func() { failure = errors.New("no memory") })
 		time.Sleep(countPeriod)
 		want("without a count", fakeLoads{b[0]: 5, b[1]: 2})
-		failure = nil
+		change(func() { failure = nil })
 		l.Applied(route.Change{Touched: []route.Touch{{Name: other.Name, New: other}}})
 		want("with two", fakeLoads{b[0]: 5, b[1]: 2, b[2]: 0})
 		l.Applied(route.Change{Touched: []route.Touch{{Name: web.Name, Old: web}}})
