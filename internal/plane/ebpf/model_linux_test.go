@@ -129,7 +129,7 @@ type restarting struct {
 func newRestarting(t *testing.T) *restarting {
 	t.Helper()
 	k := &restarting{t: t, options: testOptions(t), faults: &planetest.Faults{Room: 1}, counts: map[string]int{}}
-	k.options.FirstSize = 4
+	k.options.FirstSize = 1 // so that maps grow often
 	k.options.Fault = func(o bpf.Operation) error {
 		k.counts[string(o)]++
 		err := k.faults.Step()

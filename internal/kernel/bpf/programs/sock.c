@@ -701,22 +701,23 @@ static always_inline struct connections_of_hash *place_of_socket(__u64 socket)
 	return bpf_map_lookup_elem(&connections, &i);
 }
 
-// connection_of finds the connection of a socket.
-static always_inline struct connection *connection_of(__u64 socket)
-{
-	struct connections_of_hash *place = place_of_socket(socket);
-	for (int i = 0; place && i < ways; i++)
-		if (place->of[i].socket == socket)
-			return &place->of[i];
-	return 0;
-}
+// Without CAP_PERFMON the verifier takes no offset that depends on the path to it. So the functions below have the code for each place, which
+// only() keeps the compiler from merging.
+#define each_place(i) _Pragma("unroll") for (int i = 0; i < ways; i++)
+#define only(i) asm volatile("" ::"i"(i) : "memory")
 
 // forget forgets an earlier connection of a TCP socket.
 static always_inline void forget(__u64 socket)
 {
-	struct connection *c = connection_of(socket);
-	if (c)
-		c->socket = 0;
+	struct connections_of_hash *place = place_of_socket(socket);
+	if (!place)
+		return;
+	each_place(i) {
+		if (place->of[i].socket == socket) {
+			place->of[i].socket = 0;
+			only(i);
+		}
+	}
 }
 
 // remember stores the connection of a TCP socket.
@@ -725,11 +726,35 @@ static always_inline void remember(__u64 socket, const struct endpoint *backend,
 	struct connections_of_hash *place = place_of_socket(socket);
 	if (!place)
 		return;
-	struct connection *c = &place->of[place->next++ % ways];
-	c->socket = 0; // until all of it is there
-	c->backend = *backend;
-	c->service = *service;
-	c->socket = socket;
+	__u64 at = place->next++ % ways;
+	each_place(i) {
+		if (at == i) {
+			struct connection *c = &place->of[i];
+			c->socket = 0; // until all of it is there
+			c->backend = *backend;
+			c->service = *service;
+			c->socket = socket;
+			only(i);
+		}
+	}
+}
+
+// service_of finds the Service to which a program has connected a TCP socket, if the socket is connected to the backend that was chosen.
+static always_inline int service_of(__u64 socket, const struct endpoint *backend, struct endpoint *service)
+{
+	struct connections_of_hash *place = place_of_socket(socket);
+	int found = 0;
+	if (!place)
+		return 0;
+	each_place(i) {
+		struct connection *c = &place->of[i];
+		if (c->socket == socket && same(&c->backend, backend)) {
+			*service = c->service;
+			found = c->socket == socket; // otherwise another connection has taken its place meanwhile
+			only(i);
+		}
+	}
+	return found;
 }
 
 // present returns the numbers of changes. The generation is 0 while user space changes the tables.
@@ -987,11 +1012,8 @@ static always_inline int peer(struct bpf_sock_addr *ctx, struct endpoint *from)
 		*from = c->service;
 		return 1;
 	}
-	struct connection *c = connection_of(socket);
-	if (!c || !same(&c->backend, from))
-		return 0;
-	struct endpoint service = c->service;
-	if (c->socket != socket) // another connection has taken its place meanwhile
+	struct endpoint service;
+	if (!service_of(socket, from, &service))
 		return 0;
 	*from = service;
 	return 1;
