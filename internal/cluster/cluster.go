@@ -25,6 +25,9 @@ const (
 	SCTP Protocol = 132
 )
 
+// DNSPort is the port of DNS servers, of UDP and TCP.
+const DNSPort = 53
+
 // String returns the name as Kubernetes prints it, in lower case.
 func (p Protocol) String() string {
 	switch p {

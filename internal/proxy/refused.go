@@ -94,9 +94,9 @@ func servesDNS(svc *route.Service) bool {
 	if svc == nil {
 		return false
 	}
-	const dns = 53
+	isDNS := func(f route.Frontend) bool { return f.Port == cluster.DNSPort }
 	return slices.ContainsFunc(svc.Ports, func(p route.Port) bool {
-		return p.Protocol == cluster.UDP && slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool { return f.Port == dns })
+		return p.Protocol == cluster.UDP && slices.ContainsFunc(p.Frontends, isDNS)
 	})
 }
 

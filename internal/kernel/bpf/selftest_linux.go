@@ -24,7 +24,7 @@ import (
 const selfTestTimeout = 2 * time.Second
 
 // services returns the Services of the self-test, by the loopback address of their backends. No host has the addresses of the
-// Services (RFC 7600, RFC 6666). Of UDP programs balance DNS only.
+// Services (RFC 7600, RFC 6666). Programs balance UDP at port 53 only.
 func services() map[netip.Addr]netip.AddrPort {
 	return map[netip.Addr]netip.AddrPort{
 		netip.AddrFrom4([4]byte{127, 0, 0, 1}): netip.MustParseAddrPort("192.0.0.8:53"),

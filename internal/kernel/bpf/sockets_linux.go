@@ -19,7 +19,7 @@ type Socket struct {
 // Sockets returns the UDP sockets that programs have connected.
 func (c *Conn) Sockets() (list []Socket, err error) {
 	err = c.withMap(sockMapUdpSockets, func(m *ebpf.Map) error {
-		return eachInBatches(m, func(_, v []byte) { list = append(list, socketIn(v)) })
+		return eachInBatches(m, func(k, v []byte) { list = append(list, socketIn(k, v)) })
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the connected sockets: %w", err)
@@ -27,10 +27,10 @@ func (c *Conn) Sockets() (list []Socket, err error) {
 	return list, nil
 }
 
-// socketIn decodes a struct connected of sock.c.
-func socketIn(v []byte) Socket {
+// socketIn decodes an entry of the map udp_sockets, a struct connected of sock.c.
+func socketIn(k, v []byte) Socket {
 	return Socket{
-		Socket: binary.NativeEndian.Uint64(v), Backend: endpointIn(v[8:]), Service: endpointIn(v[28:]),
-		Pool: Pool(v[48:64]), NetNS: binary.NativeEndian.Uint64(v[64:]),
+		Socket: binary.NativeEndian.Uint64(k), Backend: endpointIn(v), Service: endpointIn(v[20:]),
+		Pool: Pool(v[40:56]), NetNS: binary.NativeEndian.Uint64(v[56:]),
 	}
 }

@@ -71,8 +71,7 @@ func decidable(p *route.Port) bool {
 // balances reports whether programs balance sockets that connect to a port: of UDP only those of DNS. A socket that stays
 // connected would lose its backend for good, and datagrams of a pod that is asked directly would seem to come from the Service.
 func balances(protocol cluster.Protocol, port uint16) bool {
-	const dns = 53
-	return protocol == cluster.TCP || protocol == cluster.UDP && port == dns
+	return protocol == cluster.TCP || protocol == cluster.UDP && port == cluster.DNSPort
 }
 
 // shortestAffinity is the shortest timeout of a session affinity that sockets repeat.

@@ -128,9 +128,8 @@ struct source {
 	__u64 generation; // of the maps by which it was the address of a pod; 0: unknown
 };
 
-// A UDP socket that is connected to a backend in place of a Service.
+// The backend to which a UDP socket is connected in place of a Service.
 struct connected {
-	__u64 socket;
 	struct endpoint backend, service;
 	struct pool pool;
 	__u64 netns;
@@ -949,8 +948,8 @@ static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint
 	struct frontend *f = decidable(ctx, to, &client);
 	if (!f)
 		return 0;
-	struct connected c = { .socket = bpf_get_socket_cookie(ctx), .service = *to, .netns = client.netns };
-	struct flow_key k = { .socket = c.socket, .to = *to, .protocol = IPPROTO_UDP };
+	struct connected c = { .service = *to, .netns = client.netns };
+	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *to, .protocol = IPPROTO_UDP };
 	struct choice *last = bpf_map_lookup_elem(&chosen, &k);
 	if (last && has_member(&f->pool, &last->backend))
 		*backend = last->backend;
@@ -958,7 +957,7 @@ static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint
 		return 0;
 	c.backend = *backend;
 	c.pool = f->pool;
-	if (bpf_map_update_elem(&udp_sockets, &c.socket, &c, BPF_ANY))
+	if (bpf_map_update_elem(&udp_sockets, &k.socket, &c, BPF_ANY))
 		return 0;
 	count(&f->pool);
 	burden(f, backend);
@@ -970,9 +969,7 @@ static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint
 static always_inline int join(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
-	if (rejoin(ctx, to, backend))
-		return 1;
-	if (to->port == DNS && settle(ctx, to, backend))
+	if (to->port == DNS && (rejoin(ctx, to, backend) || settle(ctx, to, backend)))
 		return 1;
 	bpf_map_delete_elem(&udp_sockets, &socket);
 	return 0;
