@@ -12,19 +12,15 @@ import (
 )
 
 // unconnected sends from a new socket.
-func unconnected(to netip.AddrPort, options ...func(*program, int) error) func(*program) (string, error) {
+func unconnected(to netip.AddrPort, options ...option) func(*program) (string, error) {
 	return func(p *program) (string, error) {
-		fd, err := p.open(domain(to), unix.SOCK_DGRAM, 0, p.with(options))
+		fd, err := p.open(domain(to), unix.SOCK_DGRAM, 0, options...)
+		defer p.close(fd)
 		if err != nil {
 			return "", err
 		}
-		defer p.close(fd)
 		return p.askTo(fd, to)
 	}
-}
-
-func unconnectedKept(to netip.AddrPort) func(*program) (string, error) {
-	return inTurnKept(to)
 }
 
 // inTurn asks several destinations on one socket.
@@ -60,7 +56,7 @@ func (p *program) askAll(fd int, to []netip.AddrPort) (string, error) {
 // elsewhere sends a datagram to another address than that to which the socket is connected. Its answer does not pass.
 func elsewhere(to, other netip.AddrPort) func(*program) (string, error) {
 	return func(p *program) (string, error) {
-		fd, err := p.datagrams(to)
+		fd, err := p.dial(unix.SOCK_DGRAM, 0, to)
 		if err != nil {
 			return "", err
 		}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -86,20 +85,12 @@ func domain(to netip.AddrPort) int {
 	return unix.AF_INET6
 }
 
-// prepare sets options of a socket that is not connected yet.
-type prepare func(fd int) error
+// option prepares a socket that is not connected yet.
+type option func(p *program, fd int) error
 
-// stream opens and connects a TCP socket; datagrams a UDP socket.
-func (p *program) stream(to netip.AddrPort, prepare ...prepare) (int, error) {
-	return p.dial(unix.SOCK_STREAM, 0, to, prepare)
-}
-
-func (p *program) datagrams(to netip.AddrPort, prepare ...prepare) (int, error) {
-	return p.dial(unix.SOCK_DGRAM, 0, to, prepare)
-}
-
-func (p *program) dial(kind, protocol int, to netip.AddrPort, prepare []prepare) (int, error) {
-	fd, err := p.open(domain(to), kind, protocol, prepare)
+// dial opens and connects a socket.
+func (p *program) dial(kind, protocol int, to netip.AddrPort, options ...option) (int, error) {
+	fd, err := p.open(domain(to), kind, protocol, options...)
 	if err == nil {
 		err = retried(func() error { return unix.Connect(fd, lab.Sockaddr(to)) })
 	}
@@ -110,11 +101,11 @@ func (p *program) dial(kind, protocol int, to netip.AddrPort, prepare []prepare)
 	return fd, nil
 }
 
-func (p *program) open(domain, kind, protocol int, prepare []prepare) (int, error) {
+func (p *program) open(domain, kind, protocol int, options ...option) (int, error) {
 	fd, err := p.socket(domain, kind, protocol)
-	for _, do := range prepare {
+	for _, prepare := range options {
 		if err == nil {
-			err = do(fd)
+			err = prepare(p, fd)
 		}
 	}
 	return fd, err
@@ -133,7 +124,7 @@ func retried(call func() error) error {
 	}
 }
 
-// keep opens a socket at the first call, and returns it at all others. After an error it opens another one.
+// keep opens a socket at the first call, and returns it at all others. If it cannot be opened, the next call tries again.
 func (p *program) keep(open func() (int, error)) (int, error) {
 	if p.kept < 0 {
 		var err error
@@ -217,14 +208,14 @@ func (p *program) answer(fd int, question string, from bool) (string, error) {
 // once opens a socket, asks on it, and closes it.
 func (p *program) once(open func() (int, error)) (string, error) {
 	fd, err := open()
+	defer p.close(fd)
 	if err != nil {
 		return "", err
 	}
-	defer p.close(fd)
 	return p.ask(fd)
 }
 
-// again asks on the socket that is kept. A socket that ended is replaced, as programs do.
+// again asks on the socket that is kept, also if it has ended: the program does not open another one.
 func (p *program) again(open func() (int, error)) (string, error) {
 	fd, err := p.keep(open)
 	if err != nil {
@@ -232,5 +223,3 @@ func (p *program) again(open func() (int, error)) (string, error) {
 	}
 	return p.ask(fd)
 }
-
-func pointer(sa *unix.RawSockaddr) unsafe.Pointer { return unsafe.Pointer(sa) }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -49,7 +50,7 @@ func uses() []use {
 		{"TCP, one port to two Services", onePort(unix.SOCK_STREAM, web, twin)},
 		{"MPTCP", multipath},
 		{"MPTCP, kept", multipathKept},
-		{"raw connect to no port", noPort},
+		{"TCP, a port that the Service lacks", noPort},
 	}
 	for _, u := range []struct {
 		name     string
@@ -64,7 +65,7 @@ func uses() []use {
 			use{u.name + ", connected, kept, IPv6", kept(unix.SOCK_DGRAM, u.ipv6)},
 			use{u.name + ", not connected", unconnected(u.to)},
 			use{u.name + ", not connected, IPv6", unconnected(u.ipv6)},
-			use{u.name + ", not connected, kept", unconnectedKept(u.to)},
+			use{u.name + ", not connected, kept", inTurnKept(u.to)},
 			use{u.name + ", not connected, bound to an address", unconnected(u.to, bound)},
 			use{u.name + ", connected, bound to an interface", fresh(unix.SOCK_DGRAM, u.to, toInterface)},
 			use{u.name + ", connected, interface by IP_UNICAST_IF", fresh(unix.SOCK_DGRAM, u.to, byUnicastIF)},
@@ -87,25 +88,17 @@ func uses() []use {
 }
 
 // fresh opens a socket each time.
-func fresh(kind int, to netip.AddrPort, prepare ...func(*program, int) error) func(*program) (string, error) {
+func fresh(kind int, to netip.AddrPort, options ...option) func(*program) (string, error) {
 	return func(p *program) (string, error) {
-		return p.once(func() (int, error) { return p.dial(kind, 0, to, p.with(prepare)) })
+		return p.once(func() (int, error) { return p.dial(kind, 0, to, options...) })
 	}
 }
 
 // kept opens a socket once.
 func kept(kind int, to netip.AddrPort) func(*program) (string, error) {
 	return func(p *program) (string, error) {
-		return p.again(func() (int, error) { return p.dial(kind, 0, to, nil) })
+		return p.again(func() (int, error) { return p.dial(kind, 0, to) })
 	}
-}
-
-// with binds options to a program.
-func (p *program) with(options []func(*program, int) error) (list []prepare) {
-	for _, set := range options {
-		list = append(list, func(fd int) error { return set(p, fd) })
-	}
-	return list
 }
 
 func (p *program) host() *lab.Host { return p.node.clients[p.client] }
@@ -171,7 +164,7 @@ func mapped(kind int, to netip.AddrPort) func(*program) (string, error) {
 }
 
 func halfClosed(p *program) (string, error) {
-	fd, err := p.stream(web)
+	fd, err := p.dial(unix.SOCK_STREAM, 0, web)
 	if err != nil {
 		return "", err
 	}
@@ -189,7 +182,7 @@ func halfClosed(p *program) (string, error) {
 // reconnected disconnects a socket, and connects it again.
 func reconnected(kind int, to netip.AddrPort) func(*program) (string, error) {
 	return func(p *program) (string, error) {
-		fd, err := p.keep(func() (int, error) { return p.dial(kind, 0, to, nil) })
+		fd, err := p.keep(func() (int, error) { return p.dial(kind, 0, to) })
 		if err != nil {
 			return "", err
 		}
@@ -207,7 +200,7 @@ func reconnected(kind int, to netip.AddrPort) func(*program) (string, error) {
 
 func disconnect(fd int) error {
 	var none unix.RawSockaddr // AF_UNSPEC
-	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(pointer(&none)), unix.SizeofSockaddrInet4)
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unix.SizeofSockaddrInet4)
 	if errno != 0 {
 		return errno
 	}
@@ -216,7 +209,7 @@ func disconnect(fd int) error {
 
 func names(kind int, to netip.AddrPort) func(*program) (string, error) {
 	return func(p *program) (string, error) {
-		fd, err := p.dial(kind, 0, to, nil)
+		fd, err := p.dial(kind, 0, to)
 		if err != nil {
 			return "", err
 		}
@@ -236,7 +229,7 @@ func names(kind int, to netip.AddrPort) func(*program) (string, error) {
 func duplicated(kind int, to netip.AddrPort) func(*program) (string, error) {
 	return func(p *program) (string, error) {
 		return p.once(func() (int, error) {
-			fd, err := p.dial(kind, 0, to, nil)
+			fd, err := p.dial(kind, 0, to)
 			if err != nil {
 				return -1, err
 			}
@@ -250,10 +243,10 @@ func notBlocking(p *program) (string, error) {
 	return p.once(func() (int, error) {
 		fd, err := p.socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
-			return -1, err
+			return fd, err
 		}
 		if err := unix.Connect(fd, lab.Sockaddr(web)); err != nil && err != unix.EINPROGRESS {
-			return -1, err
+			return fd, err
 		}
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 		err = retried(func() error {
@@ -261,14 +254,14 @@ func notBlocking(p *program) (string, error) {
 			return err
 		})
 		if err != nil {
-			return -1, err
+			return fd, err
 		}
 		code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		if err == nil && code != 0 {
 			err = unix.Errno(code)
 		}
 		if err != nil {
-			return -1, err
+			return fd, err
 		}
 		return fd, unix.SetNonblock(fd, false)
 	})
@@ -303,7 +296,7 @@ func onePort(kind int, to, twin netip.AddrPort) func(*program) (string, error) {
 }
 
 func (p *program) onePort(kind int, to, twin netip.AddrPort) (string, error) {
-	first, err := p.dial(kind, 0, to, []prepare{reusing})
+	first, err := p.dial(kind, 0, to, reusing)
 	if err != nil {
 		return "", err
 	}
@@ -312,9 +305,9 @@ func (p *program) onePort(kind int, to, twin netip.AddrPort) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	second, err := p.dial(kind, 0, twin, []prepare{reusing, func(fd int) error {
+	second, err := p.dial(kind, 0, twin, reusing, func(_ *program, fd int) error {
 		return unix.Bind(fd, &unix.SockaddrInet4{Port: int(lab.AddrPort(own).Port())})
-	}})
+	})
 	if err != nil {
 		return "", err
 	}
@@ -322,18 +315,20 @@ func (p *program) onePort(kind int, to, twin netip.AddrPort) (string, error) {
 	return observed(p.ask(first)) + ", " + observed(p.ask(second)), nil
 }
 
-func reusing(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }
+func reusing(_ *program, fd int) error {
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+}
 
 func multipath(p *program) (string, error) {
-	return p.once(func() (int, error) { return p.dial(unix.SOCK_STREAM, unix.IPPROTO_MPTCP, web, nil) })
+	return p.once(func() (int, error) { return p.dial(unix.SOCK_STREAM, unix.IPPROTO_MPTCP, web) })
 }
 
 func multipathKept(p *program) (string, error) {
-	return p.again(func() (int, error) { return p.dial(unix.SOCK_STREAM, unix.IPPROTO_MPTCP, web, nil) })
+	return p.again(func() (int, error) { return p.dial(unix.SOCK_STREAM, unix.IPPROTO_MPTCP, web) })
 }
 
 func noPort(p *program) (string, error) {
-	fd, err := p.stream(at(web4, 9))
+	fd, err := p.dial(unix.SOCK_STREAM, 0, at(web4, 9))
 	p.close(fd)
 	return "", err
 }

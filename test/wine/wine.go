@@ -87,7 +87,7 @@ func New(t testing.TB) *Prefix {
 	return p
 }
 
-// For returns the same Windows for a subtest, which ends what it starts.
+// For returns the same Windows for a subtest. Programs that the subtest starts end with it.
 func (p *Prefix) For(t testing.TB) *Prefix {
 	shared := *p
 	shared.t = t

@@ -23,7 +23,7 @@ const (
 	backendAddr = "10.180.0.9"
 )
 
-// Ports of a Service, and of endpoints that nobody uses. Of UDP sockets are balanced at port 53 only.
+// Ports of a Service, and of endpoints without clients. UDP sockets are balanced at port 53 only.
 const (
 	servedPort = 53
 	idlePort   = 8080
