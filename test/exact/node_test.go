@@ -65,9 +65,7 @@ func newNode(t *testing.T, mode string) *node {
 	n.start()
 	n.serve("pod-a")
 	n.synced()
-	for _, a := range l.NodeA.Addrs() { // programs learn the address of the pod
-		n.clients["pod"].Dial(lab.TCP, netip.AddrPortFrom(a, 9))
-	}
+	n.known()
 	return n
 }
 

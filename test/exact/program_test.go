@@ -28,15 +28,22 @@ type program struct {
 	asked  atomic.Int32
 }
 
-// programs returns a program for each use and client.
+// programs returns a program for each use and client, and one for some uses in a container inside of the pod.
 func (n *node) programs() (all []*program) {
+	add := func(u use, client string, inside func(func() error) error) {
+		p := &program{use: u, client: client, node: n, inside: inside, kept: -1}
+		n.Cleanup(func() { p.close(p.kept) })
+		all = append(all, p)
+	}
 	for name, h := range n.clients {
 		inside := lab.Inside(n, h.Cgroup(), h.NetNSFD())
 		for _, u := range uses() {
-			p := &program{use: u, client: name, node: n, inside: inside, kept: -1}
-			n.Cleanup(func() { p.close(p.kept) })
-			all = append(all, p)
+			add(u, name, inside)
 		}
+	}
+	nested := n.nest()
+	for _, u := range nestedUses() {
+		add(u, "container in the pod", nested)
 	}
 	return all
 }

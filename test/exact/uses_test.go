@@ -29,6 +29,11 @@ var (
 	webIPv6, nameIPv6 = at(web6, port), at(web6, dns)
 )
 
+// nestedUses are those of a container inside of the pod, whose Service is another one.
+func nestedUses() []use {
+	return []use{{"TCP", fresh(unix.SOCK_STREAM, web)}, {"TCP, kept", kept(unix.SOCK_STREAM, web)}, {"TCP, peer and own address", names(unix.SOCK_STREAM, web)}}
+}
+
 func uses() []use {
 	list := []use{
 		{"TCP", fresh(unix.SOCK_STREAM, web)},

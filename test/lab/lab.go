@@ -133,6 +133,7 @@ func (l *Lab) Pod(node *Host, addrs ...string) *Host {
 	h := &Host{t: l.t, machine: l.machine("pod-" + addrs[0]), addrs: parse(addrs...)}
 	h.node = node.machine
 	if node.cgroup != "" {
+		mountNamespace(l.t, h.fd)
 		h.cgroup = below(l.t, node.cgroup, "pod-")
 		h.inside = Inside(l.t, h.cgroup, h.fd)
 	}

@@ -73,6 +73,28 @@ func newNamespace() (*namespace, error) {
 	return n, nil
 }
 
+// mountNamespace mounts a namespace in /run/netns until the test ends, as container runtimes do. Mode ebpf finds pods there, or by their processes.
+func mountNamespace(t T, fd int) {
+	t.Helper()
+	const dir = "/run/netns"
+	err := os.MkdirAll(dir, 0o755)
+	var file *os.File
+	if err == nil {
+		file, err = os.CreateTemp(dir, "pod-")
+	}
+	if err != nil {
+		t.Fatalf("make a file for a namespace: %v", err)
+	}
+	_ = file.Close() // nothing was written to it
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), file.Name(), "", unix.MS_BIND, ""); err != nil {
+		t.Fatalf("mount a namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Unmount(file.Name(), unix.MNT_DETACH) // /run is gone with the process in any case
+		_ = os.Remove(file.Name())
+	})
+}
+
 // currentNamespace returns the namespace of the calling thread.
 func currentNamespace() (*namespace, error) {
 	fd, err := unix.Open(threadNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -140,9 +140,6 @@ func (s *stage) write(svc *route.Service) {
 			add(bpf.Frontend{At: services[p.Family], Protocol: uint8(p.Protocol), Clients: clients, Pool: poolOf(svc, p), Count: len(p.Cluster)}.Entry())
 		}
 	}
-	for _, p := range []string{"10.1.0.0/16", "fd01::/16"} {
-		add(bpf.PodPrefix(netip.MustParsePrefix(p)))
-	}
 	add(bpf.Entry{Key: bpf.Key{Table: bpf.Programs}, Value: s.conn.Version()})
 	if err := s.conn.Write(context.Background(), steps); err != nil {
 		s.t.Fatal(err)
@@ -209,59 +206,18 @@ func (s *stage) clients(kind int) (through, others []*client) {
 	return through, others
 }
 
-// learnPod opens TCP connections until the programs have learned the address of the pod. Without that the pod has no route to the Service.
-func (s *stage) learnPod() {
+// knowPod makes programs decide for the pod, which has no route to the Service.
+func (s *stage) knowPod() {
 	s.t.Helper()
-	s.learn()
-	err := s.pod(func() error {
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		a, err := netlink.ParseAddr("10.1.0.1/32")
-		if err != nil {
-			return err
-		}
-		if err := netlink.AddrAdd(lo, a); err != nil {
-			return err
-		}
-		l, err := net.Listen("tcp", "10.1.0.1:99")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = l.Close() }() // nothing was written to it
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			err := errors.Join(connect("10.1.0.1:99"), connect(services[route.IPv4].String()))
-			if err == nil || time.Now().After(end) {
-				return err
-			}
-		}
+	var pod bpf.Pod
+	err := s.pod(func() (err error) {
+		pod.NetNS, err = netns.Cookie()
+		return err
 	})
-	if err != nil {
+	pod.IPv4 = netip.MustParseAddr("10.1.0.1")
+	if err = errors.Join(err, s.conn.SetPods([]bpf.Pod{pod})); err != nil {
 		s.t.Fatal(err)
 	}
-}
-
-// connect connects by TCP, and closes the connection.
-func connect(to string) error {
-	c, err := net.Dial("tcp", to)
-	if err != nil {
-		return err
-	}
-	return c.Close()
-}
-
-// learn makes programs learn addresses until the test ends.
-func (s *stage) learn() {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- s.conn.Learn(ctx, time.Minute, func(err error) { s.t.Error(err) }) }()
-	s.t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			s.t.Error(err)
-		}
-	})
 }
 
 func (s *stage) want(list []*client, want error) {
@@ -285,7 +241,7 @@ func TestUDPSocketsOfLostBackends(t *testing.T) {
 	first, second := lists("127.0.0.1:53", "[::1]:53"), lists("127.0.0.2:53", "[::1]:54")
 	was, is := service(first), service(second)
 	s.write(was)
-	s.learnPod()
+	s.knowPod()
 	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, New: was}}})
 	through, others := s.clients(unix.SOCK_DGRAM)
 	time.Sleep(2*secondPass - secondPass/2) // the passes of the start are over
@@ -340,7 +296,7 @@ func TestTCPConnectionsStay(t *testing.T) {
 	s := newStage(t)
 	was, is := service(lists("127.0.0.1:53", "[::1]:53")), service(lists("127.0.0.2:53", "[::1]:54"))
 	s.write(was)
-	s.learnPod()
+	s.knowPod()
 	s.follow.Applied(route.Change{Touched: []route.Touch{{Name: was.Name, New: was}}})
 	through, others := s.clients(unix.SOCK_STREAM)
 	s.write(is)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
@@ -32,12 +31,7 @@ func (c *Conn) versionOf() string {
 // cookieOf returns the cookie of a network namespace, by which programs identify it.
 func cookieOf(ns int) (cookie uint64, err error) {
 	err = netns.Do(ns, func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = unix.Close(fd) }() // nothing was written to it
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		cookie, err = netns.Cookie()
 		return err
 	})
 	if err != nil {
@@ -46,7 +40,7 @@ func cookieOf(ns int) (cookie uint64, err error) {
 	return cookie, nil
 }
 
-// points returns the attach type of each program, except the one that Learn attaches.
+// points returns the attach type of each program.
 func (o Options) points() map[string]ebpf.AttachType {
 	all := map[string]ebpf.AttachType{
 		sockProgSluiceConnect4: ebpf.AttachCGroupInet4Connect, sockProgSluiceConnect6: ebpf.AttachCGroupInet6Connect,

@@ -31,7 +31,6 @@ type Table uint8
 const (
 	Slots Table = iota + 1
 	Members
-	PodPrefixes
 	NodeAddrs
 	NodePorts
 	Frontends
@@ -39,11 +38,11 @@ const (
 )
 
 // tables returns the tables that are maps.
-func tables() []Table { return []Table{Slots, Members, PodPrefixes, NodeAddrs, NodePorts, Frontends} }
+func tables() []Table { return []Table{Slots, Members, NodeAddrs, NodePorts, Frontends} }
 
 // String returns the name of the map in sock.c.
 func (t Table) String() string {
-	return [...]string{"", "slots", "members", "pod_prefixes", "node_addrs", "node_ports", "frontends", "programs"}[t]
+	return [...]string{"", "slots", "members", "node_addrs", "node_ports", "frontends", "programs"}[t]
 }
 
 // Scope is the set of network namespaces in which UDP sockets are balanced when they connect: the caller can destroy sockets

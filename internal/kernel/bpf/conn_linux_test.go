@@ -35,7 +35,7 @@ func TestTables(t *testing.T) {
 					add(e)
 				}
 				add(Slot{Pool{9}, i, netip.MustParseAddrPort("10.1.1.1:80"), 1}.Entry())
-				add(PodPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 2, byte(i / 256), byte(i)}), 32)))
+				add(NodeAddr(netip.AddrFrom4([4]byte{10, 2, byte(i / 256), byte(i)})))
 			}
 			add(Entry{Key{Table: Programs}, k.Version()})
 			if err := k.Write(t.Context(), steps); err != nil {

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
@@ -78,34 +77,36 @@ func TestBackendsOfDecisions(t *testing.T) {
 	}
 }
 
-// A pod whose address changes is not the client of decisions before that.
-func TestChangedAddressOfAPod(t *testing.T) {
+// A pod that is no longer known, or has another address, is not the client of decisions before that.
+func TestDecisionsOfAPodThatChanges(t *testing.T) {
 	n := newNode(t)
 	pod := kerneltest.Namespace(t)
 	address4(t, pod, "10.1.0.1/32")
 	serve(t, pod, "127.0.0.1:8080")
-	n.write(append(service(vip, 6, OfPods, "127.0.0.1:8080"), PodPrefix(netip.MustParsePrefix("10.1.0.0/24")))...)
-	n.learn()
-	serve(t, pod, "10.1.0.1:80")
+	own := Member{Pool([]byte(service(vip, 6, OfPods)[0].Value)[:16]), netip.MustParseAddrPort("10.1.0.2:0")}.Entry()
+	n.write(append(service(vip, 6, OfPods, "127.0.0.1:8080"), own)...)
 	inside := lab.Inside(t, n.opt.Cgroup, pod)
-	err := inside(func() error {
-		if err := lab.Pin(); err != nil {
-			return err
+	connects := func(want bool, when string) {
+		t.Helper()
+		err := inside(func() error {
+			if err := lab.Pin(); err != nil {
+				return err
+			}
+			return errors.Join(connectOnce(vip), connectOnce(vip))
+		})
+		if (err == nil) != want {
+			t.Errorf("%s: %v, want a connection: %t", when, err, want)
 		}
-		return errors.Join(connectOnce("10.1.0.1:80"), connectOnce(vip), connectOnce(vip))
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
-	editAddress(t, pod, "10.1.0.1/32", netlink.AddrDel)
-	address4(t, pod, "10.2.0.1/32")
-	serve(t, pod, "10.2.0.1:80")
-	if err := inside(func() error { return connectOnce("10.2.0.1:80") }); err != nil {
-		t.Fatal(err)
-	}
-	if err := inside(func() error { return connectOnce(vip) }); err == nil {
-		t.Error("a connection is balanced whose source is no address of a pod")
-	}
+	connects(false, "unknown")
+	n.know(pod, "10.1.0.1")
+	connects(true, "known")
+	n.know(pod, "10.1.0.2")
+	connects(false, "with the address of a backend")
+	n.know(pod, "10.1.0.1")
+	connects(true, "known again")
+	n.know(pod)
+	connects(false, "unknown again")
 }
 
 // Decisions for many Services have the same places, and many clients of the same processor replace them while the tables change. Each

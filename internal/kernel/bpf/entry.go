@@ -96,15 +96,6 @@ func NodePort(unspecified netip.Addr, port uint16, protocol uint8) Entry {
 	return entry(NodePorts, append(endpoint(netip.AddrPortFrom(unspecified, port))[:18], protocol, 0), native32(1))
 }
 
-// PodPrefix returns the entry of a prefix with addresses of pods on this node.
-func PodPrefix(p netip.Prefix) Entry {
-	bits := p.Bits()
-	if p.Addr().Is4() {
-		bits += 96
-	}
-	return entry(PodPrefixes, append(native32(uint32(bits)), address(p.Addr())...), native32(1))
-}
-
 func entry(t Table, k, v []byte) Entry { return Entry{Key{t, string(k)}, string(v)} }
 
 // sizes returns the sizes of keys and values in bytes.
@@ -114,8 +105,6 @@ func (t Table) sizes() (key, value int) {
 		return 20, 24
 	case Members:
 		return 36, 4
-	case PodPrefixes:
-		return 20, 4
 	case NodeAddrs:
 		return 16, 4
 	case NodePorts:
@@ -185,12 +174,6 @@ func (k Key) String() string {
 		return fmt.Sprintf("slots %s %d", Pool(d[:16]), binary.NativeEndian.Uint32(d[16:]))
 	case Members:
 		return fmt.Sprintf("members %s %s", Pool(d[:16]), endpointIn(d[16:]))
-	case PodPrefixes:
-		bits, a := int(binary.NativeEndian.Uint32(d)), addressIn(d[4:])
-		if a.Is4() {
-			bits -= 96
-		}
-		return fmt.Sprintf("pod_prefixes %s", netip.PrefixFrom(a, bits))
 	case NodeAddrs:
 		return "node_addrs " + addressIn(d).String()
 	case NodePorts:

@@ -73,7 +73,7 @@ func mostInstructions() map[string]uint32 {
 	return map[string]uint32{
 		sockProgSluiceConnect4: large, sockProgSluiceConnect6: large, sockProgSluiceSendmsg4: large, sockProgSluiceSendmsg6: large,
 		sockProgSluiceRecvmsg4: small, sockProgSluiceRecvmsg6: small, sockProgSluiceGetpeer4: small, sockProgSluiceGetpeer6: small,
-		sockProgSluiceLearn: small, sockProgSluiceRelease: tiny, sockProgSluiceBind4: tiny, sockProgSluiceBind6: tiny,
+		sockProgSluiceRelease: tiny, sockProgSluiceBind4: tiny, sockProgSluiceBind6: tiny,
 	}
 }
 

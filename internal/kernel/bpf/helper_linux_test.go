@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/test/lab"
 	"github.com/sluice-proxy/sluice/test/machine"
 )
@@ -44,6 +46,7 @@ type node struct {
 	conn   *Conn
 	opt    Options
 	inside func(func() error) error
+	pods   []Pod // those that programs know
 }
 
 func newNode(t testing.TB) *node {
@@ -83,14 +86,25 @@ func (n *node) write(list ...Entry) {
 	}
 }
 
-// learn makes programs learn the addresses of clients until the test ends.
-func (n *node) learn() {
+// know makes programs decide for a pod with these source addresses, of each family one at most; without one not any more.
+func (n *node) know(pod int, addrs ...string) {
 	n.t.Helper()
-	l, err := n.conn.attachLearn()
-	if err != nil {
+	var p Pod
+	kerneltest.Do(n.t, pod, func() (err error) {
+		p.NetNS, err = netns.Cookie()
+		return err
+	})
+	for _, text := range addrs {
+		if a := netip.MustParseAddr(text); a.Is4() {
+			p.IPv4 = a
+		} else {
+			p.IPv6 = a
+		}
+	}
+	n.pods = append(slices.DeleteFunc(n.pods, func(other Pod) bool { return other.NetNS == p.NetNS }), p)
+	if err := n.conn.SetPods(n.pods); err != nil {
 		n.t.Fatal(err)
 	}
-	n.t.Cleanup(func() { _ = l.Close() }) // that detaches it
 }
 
 func (n *node) run(f func() error) {

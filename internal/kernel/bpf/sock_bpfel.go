@@ -21,7 +21,6 @@ const (
 	sockMapConnections     = "connections"
 	sockMapCounts          = "counts"
 	sockMapDecisions       = "decisions"
-	sockMapEpoch           = "epoch"
 	sockMapExempt          = "exempt"
 	sockMapFrontends       = "frontends"
 	sockMapGeneration      = "generation"
@@ -32,7 +31,6 @@ const (
 	sockMapNodeAddrs       = "node_addrs"
 	sockMapNodePorts       = "node_ports"
 	sockMapOriginals       = "originals"
-	sockMapPodPrefixes     = "pod_prefixes"
 	sockMapReported        = "reported"
 	sockMapRequests        = "requests"
 	sockMapSlots           = "slots"
@@ -44,7 +42,6 @@ const (
 	sockProgSluiceConnect6 = "sluice_connect6"
 	sockProgSluiceGetpeer4 = "sluice_getpeer4"
 	sockProgSluiceGetpeer6 = "sluice_getpeer6"
-	sockProgSluiceLearn    = "sluice_learn"
 	sockProgSluiceRecvmsg4 = "sluice_recvmsg4"
 	sockProgSluiceRecvmsg6 = "sluice_recvmsg6"
 	sockProgSluiceRelease  = "sluice_release"
@@ -104,7 +101,6 @@ type sockProgramSpecs struct {
 	SluiceConnect6 *ebpf.ProgramSpec `ebpf:"sluice_connect6"`
 	SluiceGetpeer4 *ebpf.ProgramSpec `ebpf:"sluice_getpeer4"`
 	SluiceGetpeer6 *ebpf.ProgramSpec `ebpf:"sluice_getpeer6"`
-	SluiceLearn    *ebpf.ProgramSpec `ebpf:"sluice_learn"`
 	SluiceRecvmsg4 *ebpf.ProgramSpec `ebpf:"sluice_recvmsg4"`
 	SluiceRecvmsg6 *ebpf.ProgramSpec `ebpf:"sluice_recvmsg6"`
 	SluiceRelease  *ebpf.ProgramSpec `ebpf:"sluice_release"`
@@ -121,7 +117,6 @@ type sockMapSpecs struct {
 	Connections    *ebpf.MapSpec `ebpf:"connections"`
 	Counts         *ebpf.MapSpec `ebpf:"counts"`
 	Decisions      *ebpf.MapSpec `ebpf:"decisions"`
-	Epoch          *ebpf.MapSpec `ebpf:"epoch"`
 	Exempt         *ebpf.MapSpec `ebpf:"exempt"`
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
 	Generation     *ebpf.MapSpec `ebpf:"generation"`
@@ -132,7 +127,6 @@ type sockMapSpecs struct {
 	NodeAddrs      *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodePorts      *ebpf.MapSpec `ebpf:"node_ports"`
 	Originals      *ebpf.MapSpec `ebpf:"originals"`
-	PodPrefixes    *ebpf.MapSpec `ebpf:"pod_prefixes"`
 	Reported       *ebpf.MapSpec `ebpf:"reported"`
 	Requests       *ebpf.MapSpec `ebpf:"requests"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
@@ -175,7 +169,6 @@ type sockMaps struct {
 	Connections    *ebpf.Map `ebpf:"connections"`
 	Counts         *ebpf.Map `ebpf:"counts"`
 	Decisions      *ebpf.Map `ebpf:"decisions"`
-	Epoch          *ebpf.Map `ebpf:"epoch"`
 	Exempt         *ebpf.Map `ebpf:"exempt"`
 	Frontends      *ebpf.Map `ebpf:"frontends"`
 	Generation     *ebpf.Map `ebpf:"generation"`
@@ -186,7 +179,6 @@ type sockMaps struct {
 	NodeAddrs      *ebpf.Map `ebpf:"node_addrs"`
 	NodePorts      *ebpf.Map `ebpf:"node_ports"`
 	Originals      *ebpf.Map `ebpf:"originals"`
-	PodPrefixes    *ebpf.Map `ebpf:"pod_prefixes"`
 	Reported       *ebpf.Map `ebpf:"reported"`
 	Requests       *ebpf.Map `ebpf:"requests"`
 	Slots          *ebpf.Map `ebpf:"slots"`
@@ -201,7 +193,6 @@ func (m *sockMaps) Close() error {
 		m.Connections,
 		m.Counts,
 		m.Decisions,
-		m.Epoch,
 		m.Exempt,
 		m.Frontends,
 		m.Generation,
@@ -212,7 +203,6 @@ func (m *sockMaps) Close() error {
 		m.NodeAddrs,
 		m.NodePorts,
 		m.Originals,
-		m.PodPrefixes,
 		m.Reported,
 		m.Requests,
 		m.Slots,
@@ -241,7 +231,6 @@ type sockPrograms struct {
 	SluiceConnect6 *ebpf.Program `ebpf:"sluice_connect6"`
 	SluiceGetpeer4 *ebpf.Program `ebpf:"sluice_getpeer4"`
 	SluiceGetpeer6 *ebpf.Program `ebpf:"sluice_getpeer6"`
-	SluiceLearn    *ebpf.Program `ebpf:"sluice_learn"`
 	SluiceRecvmsg4 *ebpf.Program `ebpf:"sluice_recvmsg4"`
 	SluiceRecvmsg6 *ebpf.Program `ebpf:"sluice_recvmsg6"`
 	SluiceRelease  *ebpf.Program `ebpf:"sluice_release"`
@@ -257,7 +246,6 @@ func (p *sockPrograms) Close() error {
 		p.SluiceConnect6,
 		p.SluiceGetpeer4,
 		p.SluiceGetpeer6,
-		p.SluiceLearn,
 		p.SluiceRecvmsg4,
 		p.SluiceRecvmsg6,
 		p.SluiceRelease,

@@ -49,7 +49,7 @@ func isOfSluice(id ebpf.ProgramID) bool {
 	}
 	defer func() { _ = p.Close() }() // it was only read from
 	info, err := p.Info()
-	return err == nil && strings.HasPrefix(info.Name, "sluice_") && info.Name != sockProgSluiceLearn
+	return err == nil && strings.HasPrefix(info.Name, "sluice_")
 }
 
 // detachOthers detaches programs of earlier runs with another folder: they would choose backends from maps that nothing updates.

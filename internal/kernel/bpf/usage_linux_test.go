@@ -38,7 +38,8 @@ func TestUsageOfTables(t *testing.T) {
 		s.Remove = true
 		steps = append(steps, s)
 	}
-	steps = append(steps, Step{Entry: PodPrefix(netip.MustParsePrefix("10.2.0.0/16"))}, Step{Entry: PodPrefix(netip.MustParsePrefix("10.2.0.0/16"))})
+	address := NodeAddr(netip.MustParseAddr("10.2.0.1"))
+	steps = append(steps, Step{Entry: address}, Step{Entry: address})
 	if err := n.conn.Write(t.Context(), steps); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func TestUsageOfTables(t *testing.T) {
 		if u := all["slots"]; u.Entries != 3*firstSize-10 || u.Max != 4*firstSize || u.Bytes < u.Entries*40 {
 			t.Errorf("%+v", u)
 		}
-		if u := all["pod_prefixes"]; u.Entries != 1 || u.Max != firstSize {
+		if u := all["node_addrs"]; u.Entries != 1 || u.Max != firstSize {
 			t.Errorf("%+v", u)
 		}
 		if u := all["frontends"]; u.Entries != 0 || u.Max != firstSize {
@@ -66,7 +67,7 @@ func TestUsageOfTables(t *testing.T) {
 	verify(other)
 }
 
-// Of the maps that programs write, Usage counts udp_sockets and loads: without room there, the packet plane has a socket, or a backend no load.
+// Of the maps that programs write, Usage counts those that do not evict.
 func TestUsageOfSockets(t *testing.T) {
 	n := dns(t)
 	for range 3 {
@@ -89,7 +90,7 @@ func TestUsageOfSockets(t *testing.T) {
 		})
 	}
 	all := n.usage(n.conn)
-	for name, want := range map[string]int{sockMapUdpSockets: 0, sockMapChosen: -1, sockMapCounts: -1, sockMapConnections: -1, sockMapLoads: 0} {
+	for name, want := range map[string]int{sockMapUdpSockets: 0, sockMapChosen: -1, sockMapCounts: -1, sockMapConnections: -1, sockMapLoads: 0, sockMapClients: 0} {
 		if all[name].Entries != want || all[name].Max == 0 || all[name].Bytes <= 0 {
 			t.Errorf("%+v, want %d entries", all[name], want)
 		}

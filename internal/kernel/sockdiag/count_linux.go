@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
 // Connections are numbers of open TCP connections, by peer and by the cookie of the network namespace of the client, which is
@@ -39,7 +41,7 @@ func (n Node) Count(ctx context.Context, isPeer func(netip.AddrPort) bool) (Conn
 			}))
 		}
 	}
-	failed = append(failed, n.visit([]func() []string{ofProcesses, ofMounts}, func() bool { return ctx.Err() != nil }, visit), ctx.Err())
+	failed = append(failed, netns.Visit(n.NetNS, []netns.Paths{netns.OfProcesses, netns.OfMounts}, func() bool { return ctx.Err() != nil }, visit), ctx.Err())
 	return all, errors.Join(failed...)
 }
 

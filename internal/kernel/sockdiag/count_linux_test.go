@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -52,7 +53,7 @@ func TestCount(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(mount, unix.MNT_DETACH) }) // the mount namespace ends with the test
 	var cookie uint64
-	kerneltest.Do(t, pod, func() (err error) { cookie, err = currentCookie(); return err })
+	kerneltest.Do(t, pod, func() (err error) { cookie, err = netns.Cookie(); return err })
 	for _, ns := range []int{node, pod} {
 		var l net.Listener
 		kerneltest.Do(t, ns, func() (err error) {

@@ -57,8 +57,8 @@ func (n Node) Destroy(ctx context.Context, list []Socket) (result Result, err er
 			failed = append(failed, err)
 		}
 	}
-	lists := []func() []string{ofProcesses, ofMounts, ofThreads}
-	failed = append(failed, n.visit(lists, func() bool { return len(wanted) == 0 || ctx.Err() != nil }, visit))
+	paths := []netns.Paths{netns.OfProcesses, netns.OfMounts, netns.OfThreads}
+	failed = append(failed, netns.Visit(n.NetNS, paths, func() bool { return len(wanted) == 0 || ctx.Err() != nil }, visit))
 	for _, sockets := range wanted {
 		result.Unreached += len(sockets)
 	}

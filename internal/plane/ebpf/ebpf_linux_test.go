@@ -81,7 +81,6 @@ func TestDecisions(t *testing.T) {
 	// ns/svc-8 is restricted to source ranges.
 	has(false, "source ranges", "frontends 203.0.113.8:80/tcp")
 	has(true, "source ranges are for load balancers only", "frontends 172.30.0.8:80/tcp")
-	has(true, "pods of this node", "pod_prefixes 10.180.0.0/24")
 	has(true, "NodePorts", "node_addrs 192.168.0.2")
 	has(false, "pods have 127.0.0.1 themselves", "node_addrs 127.0.0.1")
 	if t.Failed() {

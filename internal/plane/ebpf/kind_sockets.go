@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/follow/sockets"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -20,8 +21,8 @@ func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
 			"it needs CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", "error", err)
 		return o
 	}
-	err := sockdiag.MayVisit()
-	if err == nil && !sockdiag.SeesAll(o.Cgroup) {
+	err := netns.MayVisit()
+	if err == nil && !netns.SeesAll(o.Cgroup) {
 		err = errors.New("processes of the node are not visible")
 	}
 	if o.ConnectedUDP = bpf.Everywhere; err != nil {

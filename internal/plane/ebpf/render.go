@@ -182,11 +182,6 @@ func (p *Plane) host(h *route.Host) []entry {
 			r.add(bpf.NodeAddr(a))
 		}
 	}
-	for _, f := range p.opt.Families {
-		for _, prefix := range podPrefixes(&h.Detector, f) {
-			r.add(bpf.PodPrefix(prefix))
-		}
-	}
 	r.add(bpf.Entry{Key: key{Table: bpf.Programs}, Value: p.kernel.Version()})
 	return r.list
 }
@@ -198,30 +193,16 @@ func isNodeAddr(a netip.Addr) bool { return !a.IsLoopback() && !a.IsLinkLocalUni
 // by interfaces, which a program cannot see, there are none.
 func podPrefixes(d *route.Detector, f route.Family) []netip.Prefix {
 	if !d.Detects(f) {
-		return allAddrs(f)
+		if f == route.IPv4 {
+			return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
+		}
+		return []netip.Prefix{netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 	}
 	var list []netip.Prefix
 	for _, p := range d.PodCIDRs {
-		switch {
-		case route.FamilyOf(p.Addr()) != f:
-		case p.Bits() == 0:
-			list = append(list, allAddrs(f)...)
-		default:
+		if route.FamilyOf(p.Addr()) == f {
 			list = append(list, p)
 		}
-	}
-	return list
-}
-
-// allAddrs returns prefixes that cover all source addresses of a family. In the maps IPv4
-// addresses are mapped ones, so the prefixes for IPv6 exclude ::/8.
-func allAddrs(f route.Family) []netip.Prefix {
-	if f == route.IPv4 {
-		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
-	}
-	var list []netip.Prefix
-	for bits := 1; bits <= 8; bits++ { // 8000::/1, 4000::/2 ... 100::/8
-		list = append(list, netip.PrefixFrom(netip.AddrFrom16([16]byte{1 << (8 - bits)}), bits))
 	}
 	return list
 }

@@ -24,7 +24,7 @@ func layout() ledger.Layout[key] {
 	return ledger.Layout[key]{
 		Kind: func(k key) ledger.Kind {
 			switch k.Table {
-			case bpf.Frontends, bpf.NodeAddrs, bpf.NodePorts, bpf.PodPrefixes:
+			case bpf.Frontends, bpf.NodeAddrs, bpf.NodePorts:
 				return ledger.Kind{Add: lead, Change: lead, Remove: leave}
 			case bpf.Programs:
 				return ledger.Kind{Add: attach, Change: attach, Remove: leave}

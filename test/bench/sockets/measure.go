@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -49,7 +51,7 @@ func measure(t lab.T, o options, n int) (r result, err error) {
 	if r.maps, err = s.kernel.Usage(); err != nil {
 		return r, err
 	}
-	if err := s.introduce(ctx); err != nil {
+	if err := s.introduce(); err != nil {
 		return r, err
 	}
 	if r.batches, err = s.traffic(o); err != nil {
@@ -59,28 +61,15 @@ func measure(t lab.T, o options, n int) (r result, err error) {
 	return r, err
 }
 
-// introduce lets the programs learn the address of the client. Afterwards nothing is learned, as on a node whose pods are known.
-func (s *site) introduce(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var failed error
-	ended := make(chan error, 1)
-	go func() { ended <- s.kernel.Learn(ctx, callTimeout, func(err error) { failed = err }) }()
-	service := s.ways[slices.IndexFunc(s.ways, func(w way) bool { return w.name == sockets })]
-	for end := time.Now().Add(callTimeout); s.introduced == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			return errors.New("the programs do not learn the address of the client")
-		}
-		_, err := connects(service, options{calls: 1})
-		if err == nil {
-			s.introduced, err = s.sum()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	cancel()
-	return errors.Join(<-ended, failed)
+// introduce makes programs decide for the client.
+func (s *site) introduce() error {
+	var pod bpf.Pod
+	err := s.client.Do(func() (err error) {
+		pod.NetNS, err = netns.Cookie()
+		return err
+	})
+	pod.IPv4 = netip.MustParseAddr(clientAddr)
+	return errors.Join(err, s.kernel.SetPods([]bpf.Pod{pod}))
 }
 
 // traffic makes the measurements of all ways in turns. Each way follows each other one, as it may leave work to the next.
@@ -122,7 +111,7 @@ func (s *site) decided(o options) error {
 	for _, m := range measurements() {
 		perRound += m.connections(o)
 	}
-	if want := s.introduced + uint64((o.rounds+1)*perRound); sum != want {
+	if want := uint64((o.rounds + 1) * perRound); sum != want {
 		return fmt.Errorf("the programs have decided %d connections, want %d", sum, want)
 	}
 	return nil

@@ -53,9 +53,9 @@ type way struct {
 // site is a node with both planes, and all ways.
 type site struct {
 	*pipeline
-	kernel     *bpf.Conn
-	ways       []way
-	introduced uint64 // connections that the programs have decided before the first measurement
+	kernel *bpf.Conn
+	client *lab.Host
+	ways   []way
 }
 
 // newSite makes a node with n Services in a lab.
@@ -70,7 +70,7 @@ func newSite(t lab.T, n int) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &site{}
+	s := &site{client: client}
 	address := netip.MustParseAddr(backendAddr)
 	s.ways = []way{
 		{direct, outside, netip.AddrPortFrom(address, outsidePort)},

@@ -111,21 +111,10 @@ struct load {
 	__u32 since;   // connections since then
 };
 
-struct prefix {
-	__u32 bits;
-	struct address addr;
-};
-
 struct client_key {
 	__u64 netns;
 	__u32 is4;
 	__u32 zero;
-};
-
-// The address of a client.
-struct source {
-	struct address addr;
-	__u64 generation; // of the maps by which it was the address of a pod; 0: unknown
 };
 
 // The backend to which a UDP socket is connected in place of a Service.
@@ -161,21 +150,16 @@ struct choice {
 	__u64 generation; // of the maps by which the choice was verified; 0: unknown
 };
 
-// The number of changes of the tables and of the clients.
-struct moment {
-	__u64 generation, epoch;
-};
-
 // How many backends a decision has at most.
 enum { few = 4 };
 
-// A decision for TCP connections of a network namespace to a Service. It is right as long as neither the tables nor the clients change.
+// A decision for TCP connections of a network namespace to a Service. It is right as long as the tables do not change.
 struct decision {
 	__u32 writes; // odd while the entry is written
 	struct endpoint service;
 	struct address client;
 	__u64 netns;
-	struct moment at;
+	__u64 generation;
 	struct frontend frontend;
 	__u32 filled; // number of backends; 0: they are in slots
 	struct endpoint backends[few];
@@ -241,15 +225,6 @@ struct {
 	__type(value, __u32);
 } node_ports SEC(".maps");
 
-// Addresses by which pods on this node are recognized.
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct prefix);
-	__type(value, __u32);
-} pod_prefixes SEC(".maps");
-
 // The number of the present content of the maps above. It is odd while user space changes them, and a new one afterwards.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -259,6 +234,15 @@ struct {
 } generation SEC(".maps");
 
 // Maps that other parts of user space write.
+
+// The source addresses of pods of this node, by their network namespaces. Clients in other namespaces are for packets.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, struct client_key);
+	__type(value, struct address);
+} clients SEC(".maps");
 
 // The ids of cgroups: connections of processes in them, and below, are for packets.
 struct {
@@ -303,14 +287,6 @@ struct {
 	__uint(max_entries, 65536);
 } requests SEC(".maps");
 
-// The number of changes of the map clients.
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} epoch SEC(".maps");
-
 // The last decisions of each processor, by a hash of the Service and the network namespace: one look-up in place of up to five, and
 // Services that are used often stay in the cache of the processor, however many there are.
 enum { places = 256 };
@@ -335,14 +311,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } reported SEC(".maps");
-
-// The source address of a network namespace, as its last TCP connection or connected UDP socket had it.
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 16384);
-	__type(key, struct client_key);
-	__type(value, struct source);
-} clients SEC(".maps");
 
 // From the Service to the backend that a UDP socket has chosen for it.
 struct {
@@ -472,7 +440,7 @@ struct client {
 	struct address addr; // of a pod
 };
 
-// report lets user space know of an unknown client, so that it attaches sluice_learn.
+// report lets user space know of an unknown client, so that it looks for new pods.
 static always_inline void report(__u64 netns)
 {
 	const __u64 second = 1000000000;
@@ -483,28 +451,19 @@ static always_inline void report(__u64 netns)
 	bpf_ringbuf_output(&unknown_clients, &netns, sizeof(netns), 0);
 }
 
-// is_pod finds the address of a client, and reports whether it is known to be a pod of this node, other than a
+// is_pod finds the address of a client, and reports whether it is a pod of this node, other than a
 // backend of the pool: a connection of a backend to itself needs source NAT. A connection to the pod's own address stays in the pod.
 static always_inline int is_pod(struct client *c, const struct endpoint *to, const struct frontend *f)
 {
 	struct client_key k = { .netns = c->netns, .is4 = is4(&to->addr) };
-	__u64 now = settled(); // before any map is read
-	struct source *own = bpf_map_lookup_elem(&clients, &k);
+	struct address *own = bpf_map_lookup_elem(&clients, &k);
 	if (!own) {
 		report(c->netns);
 		return 0;
 	}
-	c->addr = own->addr;
+	c->addr = *own;
 	if (equal(&c->addr, &to->addr))
 		return 0;
-	if (!now || own->generation != now) {
-		struct prefix whole = { .bits = 128, .addr = own->addr };
-		if (!bpf_map_lookup_elem(&pod_prefixes, &whole)) {
-			report(c->netns); // it may have several addresses
-			return 0;
-		}
-		own->generation = now;
-	}
 	if (f->strangers >> (bpf_ntohl(c->addr.word[3]) & 63) & 1)
 		return 1;
 	struct endpoint self = { .addr = c->addr };
@@ -756,14 +715,6 @@ static always_inline int service_of(__u64 socket, const struct endpoint *backend
 	return found;
 }
 
-// present returns the numbers of changes. The generation is 0 while user space changes the tables.
-static always_inline struct moment present(void)
-{
-	__u64 *e = number(&epoch);
-	struct moment now = { .generation = settled(), .epoch = e ? *e : 0 };
-	return now;
-}
-
 static always_inline struct decision *place_of(const struct endpoint *to, __u64 netns)
 {
 	__u32 i = mix(to->addr.word[3] ^ (__u32)to->port << 8 ^ (__u32)netns) % places;
@@ -777,14 +728,14 @@ enum { nothing = 0, its_frontend = 1, its_backend = 2 };
 
 // recall repeats the last decision, if nothing has changed since. Another process may run on this processor at any moment, and replace
 // the entry: the number of writes shows that.
-static always_inline int recall(const struct endpoint *to, const struct moment *now, struct client *c, struct frontend *f, struct endpoint *backend)
+static always_inline int recall(const struct endpoint *to, __u64 now, struct client *c, struct frontend *f, struct endpoint *backend)
 {
 	struct decision *d = place_of(to, c->netns);
-	if (!d || !now->generation)
+	if (!d || !now)
 		return nothing;
 	__u32 writes = *(volatile __u32 *)&d->writes;
 	barrier();
-	if (writes & 1 || d->netns != c->netns || d->at.generation != now->generation || d->at.epoch != now->epoch || !same(&d->service, to))
+	if (writes & 1 || d->netns != c->netns || d->generation != now || !same(&d->service, to))
 		return nothing;
 	__u32 filled = d->filled;
 	c->addr = d->client;
@@ -810,10 +761,10 @@ static always_inline void fill(struct decision *d, const struct frontend *f)
 	d->filled = f->count;
 }
 
-static always_inline void keep(const struct endpoint *to, const struct moment *at, const struct client *c, const struct frontend *f)
+static always_inline void keep(const struct endpoint *to, __u64 now, const struct client *c, const struct frontend *f)
 {
 	struct decision *d = place_of(to, c->netns);
-	if (!d || !at->generation)
+	if (!d || !now)
 		return;
 	__u32 writes = *(volatile __u32 *)&d->writes;
 	if (writes & 1)
@@ -826,7 +777,7 @@ static always_inline void keep(const struct endpoint *to, const struct moment *a
 	d->service = *to;
 	d->client = c->addr;
 	d->netns = c->netns;
-	d->at = *at;
+	d->generation = now;
 	d->frontend = *f;
 	fill(d, f);
 	barrier();
@@ -837,15 +788,15 @@ static always_inline void keep(const struct endpoint *to, const struct moment *a
 // some.
 static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c, struct frontend *f, struct endpoint *backend)
 {
-	struct moment now = present(); // before any map is read
-	int last = recall(to, &now, c, f, backend);
+	__u64 now = settled(); // before any map is read
+	int last = recall(to, now, c, f, backend);
 	if (last)
 		return is_bound(ctx) || is_exempt() ? nothing : last;
 	struct frontend *found = decidable(ctx, to, c);
 	if (!found)
 		return nothing;
 	*f = *found;
-	keep(to, &now, c, f);
+	keep(to, now, c, f);
 	return its_frontend;
 }
 
@@ -1061,62 +1012,6 @@ static always_inline void write6(struct bpf_sock_addr *ctx, const struct endpoin
 	ctx->user_port = e->port;
 }
 
-// is_special4 and is_special6 report whether an address, of which they get the first word, is none, loopback, multicast or link-local: not
-// what other connections have.
-static always_inline int is_special4(__u32 word)
-{
-	return !word || word >> 24 == 127 || word >> 28 == 14;
-}
-
-static always_inline int is_special6(__u32 word)
-{
-	return !word || word >> 22 == 0xfe80 >> 6 || word >> 24 == 0xff;
-}
-
-// learn remembers the source address of a network namespace.
-static always_inline void learn(__u64 netns, const struct address *own)
-{
-	struct client_key k = { .netns = netns, .is4 = is4(own) };
-	if (netns == node_netns)
-		return;
-	if (k.is4 ? is_special4(bpf_ntohl(own->word[3])) : is_special6(bpf_ntohl(own->word[0])))
-		return;
-	struct source *last = bpf_map_lookup_elem(&clients, &k);
-	if (last && equal(&last->addr, own))
-		return;
-	struct source now = { .addr = *own };
-	bpf_map_update_elem(&clients, &k, &now, BPF_ANY);
-	__u64 *e = number(&epoch);
-	if (e)
-		__sync_fetch_and_add(e, 1);
-}
-
-// learn_connected remembers the source address of a connected UDP socket, when its program asks for the peer or receives. There is no
-// event of the connection itself, as TCP has.
-static always_inline void learn_connected(struct bpf_sock_addr *ctx)
-{
-	volatile struct bpf_sock *sk = ctx->sk; // the verifier wants constant offsets
-	if (!sk || ctx->protocol != IPPROTO_UDP || !sk->dst_port)
-		return;
-	__u32 own4 = sk->src_ip4;
-	struct address own6 = { .word = { sk->src_ip6[0], sk->src_ip6[1], sk->src_ip6[2], sk->src_ip6[3] } };
-	struct address own = sk->family == AF_INET ? mapped(own4) : own6;
-	learn(bpf_get_netns_cookie(ctx), &own);
-}
-
-// seen_peer and seen_sender learn the source address before they do what peer and original do.
-static always_inline int seen_peer(struct bpf_sock_addr *ctx, struct endpoint *from)
-{
-	learn_connected(ctx);
-	return peer(ctx, from);
-}
-
-static always_inline int seen_sender(struct bpf_sock_addr *ctx, struct endpoint *from)
-{
-	learn_connected(ctx);
-	return original(ctx, from);
-}
-
 static always_inline int has_source6(struct bpf_sock_addr *ctx)
 {
 	return ctx->msg_src_ip6[0] || ctx->msg_src_ip6[1] || ctx->msg_src_ip6[2] || ctx->msg_src_ip6[3];
@@ -1135,24 +1030,10 @@ ADDRESS_PROGRAM(sluice_connect4, "cgroup/connect4", 4, 1, connect(ctx, &seen, &n
 ADDRESS_PROGRAM(sluice_connect6, "cgroup/connect6", 6, 1, connect(ctx, &seen, &now))
 ADDRESS_PROGRAM(sluice_sendmsg4, "cgroup/sendmsg4", 4, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now, ctx->msg_src_ip4 != 0))
 ADDRESS_PROGRAM(sluice_sendmsg6, "cgroup/sendmsg6", 6, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now, has_source6(ctx)))
-ADDRESS_PROGRAM(sluice_recvmsg4, "cgroup/recvmsg4", 4, 1, seen_sender(ctx, &now))
-ADDRESS_PROGRAM(sluice_recvmsg6, "cgroup/recvmsg6", 6, 1, seen_sender(ctx, &now))
-ADDRESS_PROGRAM(sluice_getpeer4, "cgroup/getpeername4", 4, 1, seen_peer(ctx, &now))
-ADDRESS_PROGRAM(sluice_getpeer6, "cgroup/getpeername6", 6, 1, seen_peer(ctx, &now))
-
-// sluice_learn remembers the source address of TCP connections. The kernel calls it five times for each connection of the node, so
-// it is attached only while clients are unknown.
-SEC("sockops") int sluice_learn(struct bpf_sock_ops *ctx)
-{
-	volatile struct bpf_sock_ops *v = ctx; // the verifier wants constant offsets
-	if (v->op != BPF_SOCK_OPS_TCP_CONNECT_CB)
-		return 1;
-	__u32 own4 = v->local_ip4;
-	struct address own6 = { .word = { v->local_ip6[0], v->local_ip6[1], v->local_ip6[2], v->local_ip6[3] } };
-	struct address own = v->family == AF_INET ? mapped(own4) : own6;
-	learn(bpf_get_netns_cookie(ctx), &own);
-	return 1;
-}
+ADDRESS_PROGRAM(sluice_recvmsg4, "cgroup/recvmsg4", 4, 1, original(ctx, &now))
+ADDRESS_PROGRAM(sluice_recvmsg6, "cgroup/recvmsg6", 6, 1, original(ctx, &now))
+ADDRESS_PROGRAM(sluice_getpeer4, "cgroup/getpeername4", 4, 1, peer(ctx, &now))
+ADDRESS_PROGRAM(sluice_getpeer6, "cgroup/getpeername6", 6, 1, peer(ctx, &now))
 
 // sluice_release forgets a socket that is closed.
 SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)

@@ -1,4 +1,4 @@
-package sockdiag
+package netns
 
 import (
 	"bufio"
@@ -8,17 +8,19 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// visit runs a function in each network namespace, on a thread in it, until done: in that of the node, and in those of some lists of paths.
-// Namespaces that disappear meanwhile are left out.
-func (n Node) visit(lists []func() []string, done func() bool, do func(cookie uint64)) error {
+// Paths list where network namespaces can be opened.
+type Paths func() []string
+
+// Visit runs a function in each network namespace, on a thread in it, until done: in that of the node (a file descriptor; 0: the current one), and
+// in those at some paths. The function gets the cookie of the namespace (SO_NETNS_COOKIE). Namespaces that disappear meanwhile, or
+// that this process cannot enter, are left out.
+func Visit(node int, paths []Paths, done func() bool, do func(cookie uint64)) error {
 	seen, entered := map[uint64]bool{}, map[uint64]bool{} // by the inode of a path, and by cookie: processes are in that of the node, too
 	enter := func(fd int) error {
-		return netns.Do(fd, func() error {
-			cookie, err := currentCookie()
+		return Do(fd, func() error {
+			cookie, err := Cookie()
 			if err == nil && !entered[cookie] {
 				entered[cookie] = true
 				do(cookie)
@@ -26,10 +28,10 @@ func (n Node) visit(lists []func() []string, done func() bool, do func(cookie ui
 			return err
 		})
 	}
-	if err := enter(n.NetNS); err != nil || done() {
+	if err := enter(node); err != nil || done() {
 		return err
 	}
-	for _, list := range lists {
+	for _, list := range paths {
 		for _, path := range list() {
 			if done() {
 				return nil
@@ -43,23 +45,26 @@ func (n Node) visit(lists []func() []string, done func() bool, do func(cookie ui
 			if err != nil {
 				continue // the process has ended
 			}
-			_ = enter(fd) // what cannot be entered is counted as not reached
+			_ = enter(fd) // it cannot be entered
 			_ = unix.Close(fd)
 		}
 	}
 	return nil
 }
 
-func ofProcesses() []string { return glob("/proc/[0-9]*/ns/net") }
-func ofThreads() []string   { return glob("/proc/[0-9]*/task/[0-9]*/ns/net") }
+// OfProcesses are the namespaces of processes.
+func OfProcesses() []string { return glob("/proc/[0-9]*/ns/net") }
+
+// OfThreads are the namespaces of threads.
+func OfThreads() []string { return glob("/proc/[0-9]*/task/[0-9]*/ns/net") }
 
 func glob(pattern string) []string {
 	list, _ := filepath.Glob(pattern) // the pattern is a valid one
 	return list
 }
 
-// ofMounts returns where namespaces are mounted.
-func ofMounts() (list []string) {
+// OfMounts are the namespaces that are mounted, as those in /run/netns.
+func OfMounts() (list []string) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return nil
@@ -74,7 +79,8 @@ func ofMounts() (list []string) {
 	return list
 }
 
-func currentCookie() (uint64, error) {
+// Cookie returns the cookie of the current network namespace, by which programs of the kernel identify it.
+func Cookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
