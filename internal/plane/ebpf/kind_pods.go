@@ -59,7 +59,7 @@ func podsOf(s plane.Setup, conn *bpf.Conn) plane.Part {
 	p := newPodFinder(conn, func(ctx context.Context) ([]netns.Namespace, error) { return netns.Namespaces(ctx, s.NetNS) }, func(err error) {
 		s.Log.Error("Some new pods may not be found: their connections are served packet by packet for now; it will be tried again", "error", err)
 	})
-	return plane.Part{Run: p.Run, Follower: p}
+	return plane.Part{Run: p.Run, Follower: p, SetLocal: func([]netip.Addr) { p.search() }} // links of new pods have addresses on the node
 }
 
 // Applied implements plane.Follower.
@@ -114,7 +114,7 @@ func (p *podFinder) unknown(netns uint64) {
 	}
 }
 
-// Run searches for pods after the start, after a change of the node, and when an unknown client connects to a Service, until the context
+// Run searches for pods after the start, after a change of the node or of its addresses, and when an unknown client connects to a Service, until the context
 // ends. It returns nil then.
 func (p *podFinder) Run(ctx context.Context) error {
 	var reports sync.WaitGroup
@@ -183,7 +183,7 @@ func (p *podFinder) choose(all []netns.Namespace) (found []bpf.Pod) {
 		pod := bpf.Pod{NetNS: n.Cookie, IPv4: p.source(n, route.IPv4), IPv6: p.source(n, route.IPv6)}
 		if (n.Attached || slices.ContainsFunc(n.Addrs, isEndpoint)) && (pod.IPv4.IsValid() || pod.IPv6.IsValid()) {
 			found = append(found, pod)
-		} else {
+		} else if len(n.Addrs) > 0 { // without one it may be the network of a pod that is being made
 			p.ignored[n.Cookie] = time.Now()
 		}
 	}
