@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/machine"
 )
 
 // assetsVar is the environment variable with the folder of kube-apiserver and etcd.
@@ -116,7 +117,7 @@ func (c *Cluster) prepare() error {
 			return err
 		}
 	}
-	c.env = &envtest.Environment{ControlPlaneStartTimeout: time.Minute, ControlPlaneStopTimeout: time.Second}
+	c.env = &envtest.Environment{ControlPlaneStartTimeout: machine.Scale(time.Minute), ControlPlaneStopTimeout: time.Second}
 	c.env.ControlPlane.Etcd = &envtest.Etcd{Path: c.path("etcd-bound"), DataDir: c.path("etcd")}
 	server := c.env.ControlPlane.GetAPIServer()
 	server.Path, server.CertDir = c.path("kube-apiserver-bound"), c.path("certs")

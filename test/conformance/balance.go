@@ -104,8 +104,7 @@ func (e *env) resolve(from, to string) (*lab.Host, lab.Probe, error) {
 	if client == e.lab.Outside || client == e.lab.Blocked {
 		p.From = netip.AddrPortFrom(client.Addr(target.Addr()), 0)
 	}
-	e.introduce(client, target.Addr())
-	return client, p, nil
+	return client, p, e.awaitPod(client)
 }
 
 func (e *env) backends(texts []string) ([]netip.AddrPort, error) {

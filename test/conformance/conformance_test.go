@@ -13,9 +13,6 @@ import (
 	"testing"
 	"time"
 
-	cilium "github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
@@ -31,6 +28,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/plane/userspace"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -91,8 +89,8 @@ func ebpfPlane() Plane {
 			counter, _ := counters.Load(host.NetNSFD())
 			return decidedAtSockets(counter.(*bpf.Conn))
 		},
-		Learning: learning,
-		Left:     func(host *lab.Host) error { return programsLeft(setupOn(host).Config.EBPF) },
+		Found: func(host, pod *lab.Host) error { return harness.Known(setupOn(host).Config.EBPF.Dir, pod) },
+		Left:  func(host *lab.Host) error { return programsLeft(setupOn(host).Config.EBPF) },
 		Need: func(t testing.TB) {
 			kerneltest.NeedPrograms(t)
 			bpffs = lab.BPFFS(t)
@@ -135,17 +133,6 @@ func ebpfPlane() Plane {
 			return list.([]plane.Part), nil
 		},
 	}
-}
-
-// learning reports whether the program that learns addresses is attached to the cgroup of a host.
-func learning(host *lab.Host) (bool, error) {
-	dir, err := os.Open(host.Cgroup())
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = dir.Close() }() // nothing was written to it
-	found, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: cilium.AttachCGroupSockOps})
-	return err == nil && len(found.Programs) > 0, err
 }
 
 // decidedAtSockets returns how many connections the programs of a host have decided.

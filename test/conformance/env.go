@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -28,7 +29,7 @@ type env struct {
 	objects  *objects
 	proxy    *proxyUnderTest
 	hosts    map[string]*lab.Host // pods by address
-	known    map[client]bool      // those that have made a connection
+	found    map[string]bool      // names of pods for whose sockets the plane decides
 	decided  uint64               // connections at sockets, before those of a step
 	flows    map[string]*lab.Flow
 	answered map[string]netip.AddrPort // the backend that answered last, by flow or client
@@ -39,21 +40,16 @@ type env struct {
 	nodeAddrs []netip.Addr // of node A: the possible sources of masqueraded connections
 }
 
-// client is a host in one IP family.
-type client struct {
-	host *lab.Host
-	is4  bool
-}
-
-// introduce makes a client connect to its node, as most pods have done before they connect to a Service. The
-// connection is reset.
-func (e *env) introduce(h *lab.Host, to netip.Addr) {
-	c := client{h, to.Is4()}
-	if !e.proxy.plane.Sockets || e.known[c] {
-		return
+// awaitPod waits until the plane has found a pod on node A, if it decides for the sockets of pods.
+func (e *env) awaitPod(h *lab.Host) error {
+	find, kind := e.proxy.plane.Found, e.proxy.options.Detector.Kind
+	isPod := h != e.lab.NodeA && h.Cgroup() != "" && kind != route.DetectBridge && kind != route.DetectInterfacePrefix
+	if find == nil || !isPod || e.found[h.Name()] || e.proxy.skipExplain { // the plane was removed
+		return nil
 	}
-	e.known[c] = true
-	h.Try(lab.Probe{Protocol: lab.TCP, To: netip.AddrPortFrom(e.lab.NodeA.Addr(to), 9), Timeout: time.Second})
+	err := eventually(changeTimeout, func() error { return find(e.lab.NodeA, h) })
+	e.found[h.Name()] = err == nil
+	return err
 }
 
 // change applies documents and removes objects. It first starts pods for all new endpoints.

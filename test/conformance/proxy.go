@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -136,21 +135,7 @@ func (p *proxyUnderTest) start(objects *objects) error {
 		objects.store = nil
 	})
 	p.t.Cleanup(p.stop)
-	return errors.Join(p.barrier.wait(), p.waitLearning())
-}
-
-// waitLearning waits until the plane learns the addresses of clients, if it does that.
-func (p *proxyUnderTest) waitLearning() error {
-	if p.plane.Learning == nil {
-		return nil
-	}
-	return eventually(changeTimeout, func() error {
-		is, err := p.plane.Learning(p.host)
-		if err == nil && !is {
-			err = errors.New("addresses of clients are not learned")
-		}
-		return err
-	})
+	return p.barrier.wait()
 }
 
 // goOn adds what the mode before has handed over.

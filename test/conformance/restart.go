@@ -83,7 +83,7 @@ func switchMode(e *env) error {
 	e.proxy.stop()
 	e.proxy.plane, e.proxy.former = next, first.GoOn
 	e.proxy.options = options(e.settings, e.translator, next.Traits)
-	clear(e.known)
+	clear(e.found)
 	if err := e.proxy.start(e.objects); err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func (s scenario) setUp(t *testing.T, p Plane, tr translator, w *world) *env {
 		settings:   s.settings,
 		objects:    newObjects(s.settings),
 		hosts:      map[string]*lab.Host{},
-		known:      map[client]bool{},
+		found:      map[string]bool{},
 		flows:      map[string]*lab.Flow{},
 		answered:   map[string]netip.AddrPort{},
 	}

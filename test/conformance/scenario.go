@@ -43,14 +43,14 @@ type Plane struct {
 	// Shares returns plane.Opened.Shares for the plane of a host, which was started. Nil: it has none.
 	Shares func(host *lab.Host) shares
 
-	// Sockets means that the plane acts on sockets of node A's cgroup, for pods once they have connected to anything.
+	// Sockets means that the plane acts on sockets of node A's cgroup.
 	Sockets bool
 
 	// Decided returns how many connections were decided at sockets of a host. Nil: none is.
 	Decided func(host *lab.Host) (uint64, error)
 
-	// Learning reports whether addresses of clients on a host are learned. Nil: they are not needed.
-	Learning func(host *lab.Host) (bool, error)
+	// Found returns an error until the plane of a host decides for the sockets of a pod. Nil: it does not decide for sockets of pods.
+	Found func(host, pod *lab.Host) error
 
 	// On is the name of the plane that this one stands on, and Leave removes what it has besides.
 	On    string

@@ -303,7 +303,7 @@ func whileStopped(steps ...step) step { return when(inUserspaceMode).otherwise(s
 
 // startProxy starts the proxy again, and waits until the objects are in the kernel.
 func startProxy(e *env) error {
-	clear(e.known) // if the programs were removed
+	clear(e.found) // if the programs were removed
 	return e.proxy.start(e.objects)
 }
 

@@ -69,7 +69,7 @@ func (n *socketsNode) container(t *testing.T, args ...string) confinement {
 
 // problems returns what the log says about what does not work.
 func problems(log string) (list []string) {
-	for _, text := range []string{"Sockets are not balanced", "The self-test has no result", "Connected sockets of DNS", "have no effect"} {
+	for _, text := range []string{"Sockets are not balanced", "The self-test has no result", "Pods are served packet by packet", "have no effect"} {
 		if strings.Contains(log, text) {
 			list = append(list, text)
 		}
@@ -116,7 +116,7 @@ func TestSocketsNeedEachRight(t *testing.T) {
 		want   string
 	}{
 		"SYS_ADMIN":  {without(unix.CAP_SYS_ADMIN), "Sockets are not balanced"},
-		"SYS_PTRACE": {without(unix.CAP_SYS_PTRACE), "Connected sockets of DNS"},
+		"SYS_PTRACE": {without(unix.CAP_SYS_PTRACE), "Pods are served packet by packet"},
 		"BPF in place of SYS_ADMIN": {func(c *confinement) {
 			without(unix.CAP_SYS_ADMIN)(c)
 			c.Capabilities = append(c.Capabilities, unix.CAP_BPF)

@@ -4,7 +4,6 @@ package deploy
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -99,13 +97,13 @@ func testInstall(t *testing.T, c *cluster, root string) {
 		if b.section == "Uninstall" {
 			eventually(t, func() error { return d.checkReached(to, "10.180.1.3") })
 		}
-		var clients *connections
+		var clients *lab.Steady
 		if strings.Contains(b.text, "rollout restart") { // of mode userspace: the others end first
-			clients = d.startConnections(to, "10.180.1.3")
+			clients = d.startConnections(t, to)
 		}
 		out := sh.run(b)
 		if clients != nil {
-			clients.end(t)
+			must(t, clients.End())
 		}
 		mode := cmp.Or(map[string]string{modeSection: "iptables", "Mode userspace": "userspace"}[b.section], "nftables")
 		if strings.Contains(b.text, "sluice status") && (!strings.Contains(out, "healthy") || !strings.Contains(out, mode+" (")) {
@@ -173,11 +171,11 @@ func testMigration(t *testing.T, c *cluster, root, mode string) {
 	stop := startNodes(t, c, root, d.lab.NodeA, d.lab.NodeB)
 	eventually(t, func() error { return d.checkReached(to, "10.180.1.4") })
 
-	sh, clients := newShell(t, c, d.lab.NodeA, root), d.startConnections(to, "10.180.1.4")
+	sh, clients := newShell(t, c, d.lab.NodeA, root), d.startConnections(t, to)
 	for _, b := range migration(t, mode) {
 		d.checkBlock(t, b, sh.run(b))
 	}
-	clients.end(t)
+	must(t, clients.End())
 	eventually(t, func() error { return d.checkReached(to, "10.180.1.4") })
 	if rules := d.lab.NodeA.MustRun("nft", "list", "tables"); strings.Contains(rules, "sluice") {
 		t.Errorf("remaining on node A:\n%s", rules)
@@ -251,43 +249,8 @@ func (d *deployed) hasTables(host *lab.Host) bool {
 	return strings.Contains(host.MustRun("nft", "list", "tables"), "sluice")
 }
 
-// connections opens one connection after another.
-type connections struct {
-	cancel func()
-	done   chan struct{}
-	mu     sync.Mutex
-	good   int
-	bad    []error
-}
-
-// startConnections opens connections until end.
-func (d *deployed) startConnections(to netip.AddrPort, pod string) *connections {
-	ctx, cancel := context.WithCancel(context.Background())
-	v := &connections{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(v.done)
-		for ctx.Err() == nil {
-			// The timeout is shorter than the retransmission after one second, so a lost packet is a failure.
-			err := d.checkReachedWithin(900*time.Millisecond, to, pod)
-			v.mu.Lock()
-			if err != nil {
-				v.bad = append(v.bad, err)
-			} else {
-				v.good++
-			}
-			v.mu.Unlock()
-			time.Sleep(5 * time.Millisecond)
-		}
-	}()
-	return v
-}
-
-// end verifies that all connections were answered.
-func (v *connections) end(t *testing.T) {
+// startConnections opens connections to a Service, and keeps one open.
+func (d *deployed) startConnections(t *testing.T, to netip.AddrPort) *lab.Steady {
 	t.Helper()
-	v.cancel()
-	<-v.done
-	if len(v.bad) > 0 || v.good == 0 {
-		t.Errorf("%d connections were answered, %d not: %v", v.good, len(v.bad), v.bad)
-	}
+	return lab.StartSteady(t, 5*time.Millisecond, lab.Way{From: d.client, To: to})
 }

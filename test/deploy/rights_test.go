@@ -82,11 +82,7 @@ func (d *deployed) createService(t *testing.T, name, pod string) netip.AddrPort 
 
 // checkReached returns an error unless the pod answers at the Service's address.
 func (d *deployed) checkReached(to netip.AddrPort, pod string) error {
-	return d.checkReachedWithin(lab.Soon, to, pod)
-}
-
-func (d *deployed) checkReachedWithin(timeout time.Duration, to netip.AddrPort, pod string) error {
-	r := d.client.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: timeout})
+	r := d.client.Try(lab.Probe{Protocol: lab.TCP, To: to, Timeout: lab.Soon})
 	if r.Outcome != lab.Answered || r.Backend.Addr().String() != pod {
 		return fmt.Errorf("%s: %s, want an answer of %s", to, r, pod)
 	}

@@ -195,7 +195,7 @@ func (s *sockets) checkMaglev(all []opener) (opened int) {
 	for i := range 5 {
 		a := netip.AddrFrom4([4]byte{10, 180, 0, byte(50 + i)})
 		client := s.lab.Pod(s.lab.NodeA, a.String(), lab.Analog(a).String())
-		s.introduce(client)
+		s.awaitPod(s.bpf, client)
 		all = append(all, s.openers(client)...)
 	}
 	const n = 5

@@ -3,7 +3,6 @@
 package endurance
 
 import (
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,9 +26,7 @@ func TestSocketsAreBalancedWithoutSluice(t *testing.T) {
 	if n := d.log.count("Sockets are not balanced") + d.log.count("have no effect") + d.log.count("The self-test has no result"); n > 0 {
 		t.Fatalf("programs do not work:\n%s", d.log)
 	}
-	for _, a := range w.lab.NodeA.Addrs() { // the addresses of the pod are known from then on
-		w.client.Dial(lab.TCP, netip.AddrPortFrom(a, 9))
-	}
+	w.awaitPod(dir, w.client)
 	traffic := w.startTraffic()
 	for n := range 5 {
 		d.kill()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -45,15 +46,16 @@ func newSockets(t *testing.T, first string) *sockets {
 	}
 	s.d = w.start(launch{})
 	s.d.waitSynced(1)
-	s.introduce(w.client)
+	if first == "ebpf" {
+		s.awaitPod(s.bpf, w.client)
+	}
 	return s
 }
 
-// introduce makes the addresses of a pod known, by connections of no Service.
-func (s *sockets) introduce(pod *lab.Host) {
-	for _, a := range s.lab.NodeA.Addrs() {
-		pod.Dial(lab.TCP, netip.AddrPortFrom(a, 9))
-	}
+// awaitPod waits until mode ebpf, with its maps in a folder, decides for the sockets of a pod.
+func (w *testEnv) awaitPod(dir string, pod *lab.Host) {
+	w.Helper()
+	w.eventually(func() error { return harness.Known(dir, pod) })
 }
 
 // withUDP adds a UDP port to a Service and its EndpointSlices.
@@ -85,6 +87,7 @@ func (s *sockets) change(mode string) {
 	})
 	s.d.waitSynced(1)
 	if mode == "ebpf" {
+		s.awaitPod(s.bpf, s.client)
 		if held := s.held(); len(held) == 0 {
 			s.Errorf("in mode ebpf the daemon has no maps open")
 		}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os/exec"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,20 +52,4 @@ func (n *node) nest() (inside func(func() error) error) {
 	n.must(err)
 	n.Cleanup(func() { _ = unix.Close(fd) }) // it was only entered
 	return lab.Inside(n, pod.Cgroup(), fd)
-}
-
-// known waits until programs decide for the pod: a search for pods has ended.
-func (n *node) known() {
-	n.Helper()
-	if n.mode != "ebpf" {
-		return
-	}
-	harness.Eventually(n, timeout, func() error {
-		_, body, err := harness.Get(n.lab.NodeA, timeout, "http://127.0.0.1:10249/metrics")
-		if err == nil && !strings.Contains(string(body), `sluice_ebpf_map_entries{map="clients"}`) || strings.Contains(string(body), `sluice_ebpf_map_entries{map="clients"} 0`) {
-			err = fmt.Errorf("no pod is known")
-		}
-		return err
-	})
-	time.Sleep(time.Second) // and is not searched for any more
 }

@@ -37,6 +37,7 @@ type node struct {
 	clients map[string]*lab.Host
 	names   map[netip.Addr]string // of hosts and Services
 	dir     string                // the manifests
+	bpf     string                // the programs
 	config  string
 
 	// What Sluice should have in the kernel.
@@ -47,7 +48,7 @@ type node struct {
 
 func newNode(t *testing.T, mode string) *node {
 	l := lab.New(t, lab.Options{Cgroups: true})
-	n := &node{T: t, mode: mode, lab: l, dir: t.TempDir(), names: map[netip.Addr]string{}}
+	n := &node{T: t, mode: mode, lab: l, dir: t.TempDir(), bpf: filepath.Join(lab.BPFFS(t), "sluice"), names: map[netip.Addr]string{}}
 	n.config = filepath.Join(t.TempDir(), "config.yaml")
 	n.clients = map[string]*lab.Host{"pod": n.pod("pod", l.NodeA, "10.180.0.9"), "node": l.NodeA}
 	for _, a := range l.NodeA.Addrs() {
@@ -65,7 +66,6 @@ func newNode(t *testing.T, mode string) *node {
 	n.start()
 	n.serve("pod-a")
 	n.synced()
-	n.known()
 	return n
 }
 
@@ -88,7 +88,7 @@ func (n *node) start() {
 	sluice, err := harness.Program()
 	n.must(err)
 	cmd := exec.Command(sluice, "--manifests="+n.dir, "--hostname-override=node-a", "--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--reload-jitter=0",
-		"--config="+n.config, "--bpf-dir="+filepath.Join(lab.BPFFS(n), "sluice"), "--cgroup-root="+n.lab.NodeA.Cgroup())
+		"--config="+n.config, "--bpf-dir="+n.bpf, "--cgroup-root="+n.lab.NodeA.Cgroup())
 	p, err := harness.Start(n.lab.NodeA, cmd)
 	n.must(err)
 	n.Cleanup(func() {
@@ -157,7 +157,7 @@ func (n *node) write(objects []harness.Object, services int) {
 	n.must(harness.Replace(filepath.Join(n.dir, "objects.json"), harness.Manifest(objects)))
 }
 
-// synced waits until all is in the kernel.
+// synced waits until all is in the kernel, and programs decide for the pod.
 func (n *node) synced() {
 	n.Helper()
 	harness.Eventually(n, timeout, func() error {
@@ -168,6 +168,9 @@ func (n *node) synced() {
 		}
 		return err
 	})
+	if n.now == "ebpf" {
+		harness.Eventually(n, timeout, func() error { return harness.Known(n.bpf, n.clients["pod"]) })
+	}
 }
 
 func (n *node) status() (inspect.Status, error) {

@@ -35,7 +35,8 @@ type env struct {
 	backend [2]*lab.Host        // on node A and B
 	server  [2]*harness.Process // CoreDNS there
 	dir     string              // the folder of manifests
-	flags   []string            // of Sluice: folder of the programs, and cgroup
+	bpf     string              // the folder of the programs
+	flags   []string            // of Sluice
 	daemon  *harness.Process
 }
 
@@ -43,8 +44,8 @@ func newEnv(t *testing.T) *env {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
 	l := lab.New(t, lab.Options{Cgroups: true})
-	e := &env{T: t, lab: l, dir: t.TempDir()}
-	e.flags = []string{"--bpf-dir=" + filepath.Join(lab.BPFFS(t), "sluice"), "--cgroup-root=" + l.NodeA.Cgroup()}
+	e := &env{T: t, lab: l, dir: t.TempDir(), bpf: filepath.Join(lab.BPFFS(t), "sluice")}
+	e.flags = []string{"--bpf-dir=" + e.bpf, "--cgroup-root=" + l.NodeA.Cgroup()}
 	e.pod = l.Pod(l.NodeA, "10.180.0.9", "fd00:10:180::9")
 	for i, node := range []*lab.Host{l.NodeA, l.NodeB} {
 		a := harness.PodAddr(i)
@@ -217,11 +218,10 @@ func (e *env) waitBackends(n int) {
 	})
 }
 
-// introduce makes the programs learn the addresses of a pod: it opens a TCP connection in each family, which is refused.
-func (e *env) introduce(pod *lab.Host) {
-	for _, a := range e.lab.NodeA.Addrs() {
-		pod.Dial(lab.TCP, netip.AddrPortFrom(a, 9))
-	}
+// awaitPod waits until the programs decide for the sockets of a pod.
+func (e *env) awaitPod(pod *lab.Host) {
+	e.Helper()
+	harness.Eventually(e, timeout, func() error { return harness.Known(e.bpf, pod) })
 }
 
 // atSockets returns how many connections and UDP flows to a port of the Service were decided at sockets.

@@ -45,7 +45,7 @@ func checkAddrs(t *testing.T, l lookup, want ...netip.Addr) {
 // Every resolver gets the right answers from the Service, in a pod and on the node, and its sockets are connected directly to CoreDNS.
 func TestResolversAreBalancedAtSockets(t *testing.T) {
 	e := newEnv(t)
-	e.introduce(e.pod)
+	e.awaitPod(e.pod)
 	e.each(func(t *testing.T, r resolver) {
 		for name, servers := range services() {
 			for _, from := range []*lab.Host{e.pod, e.lab.NodeA} {
@@ -68,7 +68,7 @@ func TestResolversAreBalancedAtSockets(t *testing.T) {
 // A query for both families of a name with one family succeeds. A query for a name that does not exist fails at once.
 func TestResolversGetNegativeAnswers(t *testing.T) {
 	e := newEnv(t)
-	e.introduce(e.pod)
+	e.awaitPod(e.pod)
 	e.each(func(t *testing.T, r resolver) {
 		list := e.resolve(r, e.pod, question{[]string{dnsIP4}, 0, 1, []string{"four.test", "absent.test"}})
 		checkAddrs(t, list[0], four())
@@ -99,7 +99,7 @@ func TestGetent(t *testing.T) {
 // the addresses of the truncated answer; it returns 48 at most.
 func TestTruncatedAnswersAreQueriedByTCP(t *testing.T) {
 	e := newEnv(t)
-	e.introduce(e.pod)
+	e.awaitPod(e.pod)
 	want := manyAddrs()
 	slices.SortFunc(want, netip.Addr.Compare)
 	e.each(func(t *testing.T, r resolver) {
@@ -129,37 +129,10 @@ func TestTruncatedAnswersAreQueriedByTCP(t *testing.T) {
 	})
 }
 
-// The sockets of glibc and Go are connected: the programs learn the address of a pod from its first query, and decide further ones. The
-// sockets of musl are not connected: packets serve a pod, with the same answers, until it has opened a TCP connection.
-func TestAPodIsKnownByItsConnectedSockets(t *testing.T) {
-	e := newEnv(t)
-	n := byte(20)
-	e.each(func(t *testing.T, r resolver) {
-		n++
-		a := netip.AddrFrom4([4]byte{10, 180, 0, n})
-		pod := e.lab.Pod(e.lab.NodeA, a.String(), lab.Analog(a).String())
-		for _, introduced := range []bool{false, true} {
-			if introduced {
-				e.introduce(pod)
-			}
-			known := introduced || r.name != "musl"
-			before := e.atSockets("dns")
-			for _, servers := range services() {
-				for _, l := range e.resolve(r, pod, question{servers, 0, 2, []string{"web.test"}}) {
-					checkAddrs(t, l, web4(), web6())
-				}
-			}
-			if n := e.atSockets("dns") - before; (n > 0) != known {
-				t.Errorf("%d connections were decided at sockets; the pod is known: %t", n, known)
-			}
-		}
-	})
-}
-
 // After an endpoint is removed, no resolver sends queries to it, although CoreDNS still runs there.
 func TestNoQueryGoesToARemovedEndpoint(t *testing.T) {
 	e := newEnv(t)
-	e.introduce(e.pod)
+	e.awaitPod(e.pod)
 	e.endpoints(1)
 	e.waitBackends(1)
 	e.each(func(t *testing.T, r resolver) {
@@ -175,7 +148,7 @@ func TestNoQueryGoesToARemovedEndpoint(t *testing.T) {
 // destroyed, and otherwise when it sends again, which musl does after a third of its timeout.
 func TestUnansweredQueryGoesToAnotherBackend(t *testing.T) {
 	e := newEnv(t)
-	e.introduce(e.pod)
+	e.awaitPod(e.pod)
 	e.each(func(t *testing.T, r resolver) {
 		for _, from := range []*lab.Host{e.pod, e.lab.NodeA} {
 			t.Run(from.Name(), func(t *testing.T) {
@@ -217,7 +190,7 @@ const retried = 900 * time.Millisecond
 // and later the endpoint is added again. Sluice is killed and started in between. Every look-up has the right answer.
 func TestNoLookupFailsWhileBackendsAndSluiceAreReplaced(t *testing.T) {
 	e := newEnv(t)
-	e.introduce(e.pod)
+	e.awaitPod(e.pod)
 	list, err := resolvers()
 	if err != nil {
 		t.Fatal(err)

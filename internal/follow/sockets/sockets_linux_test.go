@@ -36,7 +36,7 @@ type stage struct {
 func newStage(t *testing.T) *stage {
 	kerneltest.NeedPrograms(t)
 	s := &stage{t: t}
-	s.opt = bpf.Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), ConnectedUDP: bpf.Everywhere}
+	s.opt = bpf.Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), ConnectedUDP: true}
 	pod := kerneltest.Namespace(t)
 	s.node, s.pod = lab.Inside(t, s.opt.Cgroup, s.opt.NetNS), lab.Inside(t, s.opt.Cgroup, pod)
 	for _, ns := range []int{s.opt.NetNS, pod} {

@@ -21,7 +21,7 @@ func (c *Conn) versionOf() string {
 	h := sha256.New()
 	h.Write(_SockBytes)
 	h.Write(native64(c.cookie))
-	h.Write(native32(uint32(c.opt.ConnectedUDP)))
+	fmt.Fprint(h, c.opt.ConnectedUDP)
 	h.Write([]byte(c.opt.Node))
 	h.Write(native32(uint32(c.opt.Exempting)))
 	h.Write(native32(uint32(len(c.opt.points()))))
@@ -109,7 +109,7 @@ func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 // load loads the programs.
 func (c *Conn) load() (*ebpf.Collection, error) {
 	spec := c.spec.Copy()
-	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(c.cookie), spec.Variables[sockVarConnectedUdp].Set(uint32(c.opt.ConnectedUDP)),
+	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(c.cookie), spec.Variables[sockVarConnectedUdp].Set(c.opt.ConnectedUDP),
 		spec.Variables[sockVarNodeHash].Set(NodeHash(c.opt.Node)), spec.Variables[sockVarExempting].Set(uint32(c.opt.Exempting))); err != nil {
 		return nil, err
 	}

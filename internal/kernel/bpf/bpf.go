@@ -45,17 +45,6 @@ func (t Table) String() string {
 	return [...]string{"", "slots", "members", "node_addrs", "node_ports", "frontends", "programs"}[t]
 }
 
-// Scope is the set of network namespaces in which UDP sockets are balanced when they connect: the caller can destroy sockets
-// there when their backend is gone.
-type Scope uint32
-
-// The sets of namespaces, with the values of sock.c.
-const (
-	Nowhere Scope = iota
-	OnNode
-	Everywhere
-)
-
 // Key identifies an entry of a table.
 type Key struct {
 	Table Table

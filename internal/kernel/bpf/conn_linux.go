@@ -22,8 +22,8 @@ type Options struct {
 	Cgroup string // folder of a cgroup: programs are for sockets of processes in it, and below
 	NetNS  int    // file descriptor of the network namespace of the node; 0: the current one
 
-	// ConnectedUDP says which UDP sockets are balanced when they connect.
-	ConnectedUDP Scope
+	// ConnectedUDP means that UDP sockets are balanced when they connect: the caller destroys them when their backend is gone.
+	ConnectedUDP bool
 
 	Node string // its name, for ByHash
 

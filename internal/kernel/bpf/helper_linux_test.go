@@ -52,7 +52,7 @@ type node struct {
 func newNode(t testing.TB) *node {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
-	n := &node{t: t, opt: Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), ConnectedUDP: Everywhere}}
+	n := &node{t: t, opt: Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), ConnectedUDP: true}}
 	n.inside = lab.Inside(t, n.opt.Cgroup, n.opt.NetNS)
 	n.conn = n.open()
 	t.Cleanup(func() {

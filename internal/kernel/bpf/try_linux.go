@@ -72,7 +72,7 @@ func newSelfTest(o Options) (*selfTest, error) {
 			m.MaxEntries = selfTestMapSize
 		}
 	}
-	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(cookie), spec.Variables[sockVarConnectedUdp].Set(uint32(Everywhere))); err != nil {
+	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(cookie), spec.Variables[sockVarConnectedUdp].Set(true)); err != nil {
 		return nil, err
 	}
 	programs, err := ebpf.NewCollection(spec)

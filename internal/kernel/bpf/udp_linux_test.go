@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
 	"github.com/sluice-proxy/sluice/test/machine"
 )
@@ -315,34 +314,20 @@ func fill(t testing.TB, m *ebpf.Map) {
 	t.Fatal("the map is never full")
 }
 
-// UDP sockets are balanced when they connect only in the network namespaces of Options.ConnectedUDP.
-func TestUDPNowhere(t *testing.T) {
+// UDP sockets are balanced when they connect only with Options.ConnectedUDP.
+func TestConnectedUDPIsOptional(t *testing.T) {
 	n := newNode(t)
-	n.opt.ConnectedUDP = OnNode
-	n.conn = n.open()
 	serve(t, n.opt.NetNS, "127.0.0.1:53")
-	pod := kerneltest.Namespace(t)
-	address4(t, pod, "10.1.0.1/32")
-	serve(t, pod, "127.0.0.1:53")
 	n.write(service(dns4, 17, OfNode, "127.0.0.1:53")...)
-	n.write(service(dns4, 17, OfPods, "127.0.0.1:53")...)
-	n.know(pod, "10.1.0.1")
-	try := func() error {
-		return withSocket(unix.AF_INET, func(s *socket) error { return s.connectAndAsk(dns4) })
-	}
-	inPod := lab.Inside(t, n.opt.Cgroup, pod)
-	for _, c := range []struct {
-		where      Scope
-		node, pods bool
-	}{{OnNode, true, false}, {Nowhere, false, false}, {Everywhere, true, true}} {
-		n.opt.ConnectedUDP = c.where
+	for _, is := range []bool{false, true} {
+		n.opt.ConnectedUDP = is
 		n.conn = n.open()
 		n.write()
-		if err := n.inside(try); (err == nil) != c.node {
-			t.Errorf("%d, on the node: %v, want %t", c.where, err, c.node)
-		}
-		if err := inPod(try); (err == nil) != c.pods {
-			t.Errorf("%d, in a pod: %v, want %t", c.where, err, c.pods)
+		err := n.inside(func() error {
+			return withSocket(unix.AF_INET, func(s *socket) error { return s.connectAndAsk(dns4) })
+		})
+		if (err == nil) != is {
+			t.Errorf("with ConnectedUDP %t: %v", is, err)
 		}
 	}
 }

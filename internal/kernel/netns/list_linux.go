@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	rtnetlink "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -45,6 +46,30 @@ func Namespaces(ctx context.Context, node int) ([]Namespace, error) {
 		all = append(all, n)
 	})
 	return all, errors.Join(append(failed, err, ctx.Err())...)
+}
+
+// WatchLinks calls a function once it notices changes, and after each change of the links of a network namespace (a file descriptor; 0: the
+// current one), until the context ends. It returns nil then.
+func WatchLinks(ctx context.Context, node int, changed func()) error {
+	events, err := rtnetlink.Dial(unix.NETLINK_ROUTE, &rtnetlink.Config{NetNS: node})
+	if err != nil {
+		return fmt.Errorf("open route netlink: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = events.Close() })() // wakes Receive
+	defer func() { _ = events.Close() }()                         // it was only read from
+	if err := events.JoinGroup(unix.RTNLGRP_LINK); err != nil {
+		return fmt.Errorf("subscribe to changes of links: %w", err)
+	}
+	for {
+		changed()
+		_, err := events.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !errors.Is(err, unix.ENOBUFS): // the kernel dropped messages
+			return fmt.Errorf("wait for changes of links: %w", err)
+		}
+	}
 }
 
 // describe describes the current network namespace.

@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,14 +17,15 @@ import (
 )
 
 const (
-	// searchFactor is the pause after a search for pods as a multiple of its duration, and minSearch the least pause.
-	searchFactor = 50
-	minSearch    = 50 * time.Millisecond
+	// searchFactor is the pause after a search for pods as a multiple of its duration, and minSearch the least pause. While there are pods
+	// without an address, which are being made, the search is repeated, after pauses that double up to maxSearch.
+	searchFactor         = 20
+	minSearch, maxSearch = 50 * time.Millisecond, time.Minute
 
 	// ignoreTime is how long clients in a namespace that is no pod's cause no other search.
 	ignoreTime = time.Minute
 
-	searchRetry = 5 * time.Second
+	searchRetry = 5 * time.Second // after an error
 )
 
 // podMap are the pods for which programs decide: bpf.Conn.
@@ -32,12 +34,18 @@ type podMap interface {
 	UnknownClients(ctx context.Context, do func(netns uint64)) error
 }
 
+// namespaces are the network namespaces of a node: netns.Namespaces and netns.WatchLinks.
+type namespaces struct {
+	list  func(context.Context) ([]netns.Namespace, error)
+	watch func(ctx context.Context, changed func()) error
+}
+
 // podFinder finds the network namespaces of the pods of this node, and their source addresses: those that are attached to the namespace of the node, or
 // have the address of an endpoint. Namespaces inside of a pod, as of Docker or kind, may have the addresses and Services of another cluster: they
 // are left to packets, and so are pods with several addresses of a family in the pod CIDRs, whose source depends on routes.
 type podFinder struct {
 	kernel podMap
-	list   func(context.Context) ([]netns.Namespace, error)
+	node   namespaces
 	failed func(error)
 	wake   chan struct{}
 
@@ -47,19 +55,31 @@ type podFinder struct {
 	ignored  map[uint64]time.Time                 // namespaces that are no pod's, and when that was found
 }
 
-func newPodFinder(kernel podMap, list func(context.Context) ([]netns.Namespace, error), failed func(error)) *podFinder {
+func newPodFinder(kernel podMap, node namespaces, failed func(error)) *podFinder {
 	return &podFinder{
-		kernel: kernel, list: list, failed: failed, wake: make(chan struct{}, 1),
+		kernel: kernel, node: node, failed: failed, wake: make(chan struct{}, 1),
 		services: map[cluster.Name]map[netip.Addr]bool{}, ignored: map[uint64]time.Time{},
 	}
 }
 
 // podsOf returns the part that finds pods.
-func podsOf(s plane.Setup, conn *bpf.Conn) plane.Part {
-	p := newPodFinder(conn, func(ctx context.Context) ([]netns.Namespace, error) { return netns.Namespaces(ctx, s.NetNS) }, func(err error) {
+func podsOf(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
+	err := netns.MayVisit()
+	if err == nil && !netns.SeesAll(o.Cgroup) {
+		err = errors.New("processes of the node are not visible")
+	}
+	if err != nil {
+		s.Log.Warn("Pods are served packet by packet: this process does not find or enter all of their network namespaces; "+
+			"run it in the PID namespace of the node (hostPID: true), with CAP_SYS_ADMIN and CAP_SYS_PTRACE", "error", err)
+	}
+	node := namespaces{
+		list:  func(ctx context.Context) ([]netns.Namespace, error) { return netns.Namespaces(ctx, s.NetNS) },
+		watch: func(ctx context.Context, changed func()) error { return netns.WatchLinks(ctx, s.NetNS, changed) },
+	}
+	p := newPodFinder(conn, node, func(err error) {
 		s.Log.Error("Some new pods may not be found: their connections are served packet by packet for now; it will be tried again", "error", err)
 	})
-	return plane.Part{Run: p.Run, Follower: p, SetLocal: func([]netip.Addr) { p.search() }} // links of new pods have addresses on the node
+	return plane.Part{Run: p.Run, Follower: p}
 }
 
 // Applied implements plane.Follower.
@@ -114,37 +134,48 @@ func (p *podFinder) unknown(netns uint64) {
 	}
 }
 
-// Run searches for pods after the start, after a change of the node or of its addresses, and when an unknown client connects to a Service, until the context
-// ends. It returns nil then.
+// Run searches for pods after the start, after a change of the node or of its links, and when an unknown client connects to a Service, until the
+// context ends. It returns nil then.
 func (p *podFinder) Run(ctx context.Context) error {
-	var reports sync.WaitGroup
-	reports.Go(func() { p.read(ctx) })
-	defer reports.Wait()
+	var events sync.WaitGroup
+	events.Go(func() { p.follow(ctx, func() error { return p.kernel.UnknownClients(ctx, p.unknown) }) })
+	events.Go(func() { p.follow(ctx, func() error { return p.node.watch(ctx, p.search) }) })
+	defer events.Wait()
+	again := time.NewTimer(maxSearch)
+	defer again.Stop()
+	pause := minSearch
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-p.wake:
+			pause = minSearch
+		case <-again.C:
+			pause = min(2*pause, maxSearch)
 		}
 		began := time.Now()
-		pause := time.Duration(0)
-		if err := p.update(ctx); err != nil && ctx.Err() == nil {
+		unfinished, err := p.update(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
 			p.failed(err)
-			pause = searchRetry
-			p.search()
+			again.Reset(searchRetry)
+		case unfinished:
+			again.Reset(pause)
+		default:
+			again.Stop()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(pause, minSearch, searchFactor*time.Since(began))):
+		case <-time.After(max(minSearch, searchFactor*time.Since(began))):
 		}
 	}
 }
 
-// read reads the reports of programs.
-func (p *podFinder) read(ctx context.Context) {
+// follow runs a function that waits for events, and runs it again after an error, until the context ends.
+func (p *podFinder) follow(ctx context.Context, wait func() error) {
 	for ctx.Err() == nil {
-		if err := p.kernel.UnknownClients(ctx, p.unknown); err != nil {
+		if err := wait(); err != nil {
 			p.failed(err)
 		}
 		select {
@@ -154,16 +185,26 @@ func (p *podFinder) read(ctx context.Context) {
 	}
 }
 
-// update lists the namespaces, and writes the pods among them.
-func (p *podFinder) update(ctx context.Context) error {
-	all, err := p.list(ctx)
+// update lists the namespaces, and writes the pods among them. Before the first change it leaves those of an earlier run. It reports whether
+// pods without an address are left.
+func (p *podFinder) update(ctx context.Context) (unfinished bool, err error) {
+	if !p.started() {
+		return false, nil
+	}
+	all, err := p.node.list(ctx)
 	if err != nil && len(all) == 0 {
-		return err
+		return false, err
 	}
 	if failed := p.kernel.SetPods(p.choose(all)); failed != nil {
-		return failed
+		return false, failed
 	}
-	return err
+	return slices.ContainsFunc(all, func(n netns.Namespace) bool { return n.Attached && len(n.Addrs) == 0 }), err
+}
+
+func (p *podFinder) started() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.detector != nil
 }
 
 // choose returns the namespaces that are those of pods.
@@ -171,9 +212,6 @@ func (p *podFinder) choose(all []netns.Namespace) (found []bpf.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ignored = map[uint64]time.Time{}
-	if p.detector == nil {
-		return nil
-	}
 	endpoints := map[netip.Addr]bool{}
 	for _, addrs := range p.services {
 		maps.Copy(endpoints, addrs)

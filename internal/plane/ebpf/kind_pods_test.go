@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,59 +44,121 @@ func addrs(list ...string) (all []netip.Addr) {
 	return all
 }
 
+// finder is a podFinder that runs, with the namespaces that it finds.
+type finder struct {
+	*podFinder
+	kernel *fakePods
+
+	mu    sync.Mutex
+	all   []netns.Namespace
+	lists int
+}
+
+// searches returns how often Run has searched so far.
+func (f *finder) searches() int {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lists
+}
+
+// set replaces a namespace, or adds one behind the last.
+func (f *finder) set(i int, n netns.Namespace) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all[:i:i], n)
+}
+
+func startFinder(t *testing.T, all ...netns.Namespace) *finder {
+	f := &finder{kernel: &fakePods{reports: make(chan uint64)}, all: all}
+	list := func(context.Context) ([]netns.Namespace, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.lists++
+		return slices.Clone(f.all), nil
+	}
+	watch := func(ctx context.Context, _ func()) error {
+		<-ctx.Done()
+		return nil
+	}
+	f.podFinder = newPodFinder(f.kernel, namespaces{list, watch}, func(err error) { t.Error(err) })
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	svc := &route.Service{Name: cluster.Name{Namespace: "ns", Name: "web"}, Ports: []route.Port{{Here: addrs("10.180.0.3")}}}
+	table := &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}
+	table.Host.Detector = route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.180.0.0/24"), netip.MustParsePrefix("fd00:10:180::/64")}}
+	f.Applied(route.Change{Table: table})
+	synctest.Wait()
+	return f
+}
+
 // Pods are namespaces that are attached to that of the node, or have the address of an endpoint, and have one address of a family in the pod CIDRs.
 func TestPodsAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kernel := &fakePods{reports: make(chan uint64)}
-		lists := 0
-		all := []netns.Namespace{
-			{Cookie: 1, Attached: true, Addrs: addrs("10.180.0.1", "172.17.0.1", "fd00:10:180::1")},
-			{Cookie: 2, Addrs: addrs("10.180.0.2")},                                 // inside of a pod
-			{Cookie: 3, Addrs: addrs("10.180.0.3")},                                 // an endpoint, by SR-IOV
-			{Cookie: 4, Attached: true, Addrs: addrs("10.180.0.4", "10.180.0.44")},  // which one it uses depends on routes
-			{Cookie: 5, Attached: true, Addrs: addrs("10.9.0.5", "fd00:10:180::5")}, // another pod CIDR
-			{Cookie: 6, Attached: true},
-		}
-		p := newPodFinder(kernel, func(context.Context) ([]netns.Namespace, error) {
-			lists++
-			return all, nil
-		}, func(err error) { t.Error(err) })
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- p.Run(ctx) }()
-		svc := &route.Service{Name: cluster.Name{Namespace: "ns", Name: "web"}, Ports: []route.Port{{Here: addrs("10.180.0.3")}}}
-		table := &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}
-		table.Host.Detector = route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.180.0.0/24"), netip.MustParsePrefix("fd00:10:180::/64")}}
-		p.Applied(route.Change{Table: table})
-		synctest.Wait()
+		f := startFinder(
+			t,
+			netns.Namespace{Cookie: 1, Attached: true, Addrs: addrs("10.180.0.1", "172.17.0.1", "fd00:10:180::1")},
+			netns.Namespace{Cookie: 2, Addrs: addrs("10.180.0.2")},                                 // inside of a pod
+			netns.Namespace{Cookie: 3, Addrs: addrs("10.180.0.3")},                                 // an endpoint, by SR-IOV
+			netns.Namespace{Cookie: 4, Attached: true, Addrs: addrs("10.180.0.4", "10.180.0.44")},  // which one it uses depends on routes
+			netns.Namespace{Cookie: 5, Attached: true, Addrs: addrs("10.9.0.5", "fd00:10:180::5")}, // another pod CIDR
+			netns.Namespace{Cookie: 6}, // not attached yet
+		)
 		want := []bpf.Pod{
 			{NetNS: 1, IPv4: addrs("10.180.0.1")[0], IPv6: addrs("fd00:10:180::1")[0]}, {NetNS: 3, IPv4: addrs("10.180.0.3")[0]},
 			{NetNS: 5, IPv6: addrs("fd00:10:180::5")[0]},
 		}
-		if !slices.Equal(kernel.known, want) {
-			t.Errorf("the pods are %v, want %v", kernel.known, want)
+		if !slices.Equal(f.kernel.known, want) {
+			t.Errorf("the pods are %v, want %v", f.kernel.known, want)
 		}
 		report := func(netns uint64, searches int) {
 			t.Helper()
 			time.Sleep(time.Second)
-			before := lists
-			kernel.reports <- netns
-			synctest.Wait()
-			if lists-before != searches {
-				t.Errorf("a client in namespace %d causes %d searches, want %d", netns, lists-before, searches)
+			before := f.searches()
+			f.kernel.reports <- netns
+			if n := f.searches() - before; n != searches {
+				t.Errorf("a client in namespace %d causes %d searches, want %d", netns, n, searches)
 			}
 		}
 		report(2, 0)
-		all = append(all, netns.Namespace{Cookie: 7, Attached: true, Addrs: addrs("10.180.0.7")})
+		f.set(6, netns.Namespace{Cookie: 7, Attached: true, Addrs: addrs("10.180.0.7")})
 		report(7, 1)
-		if last := kernel.known[len(kernel.known)-1]; last.NetNS != 7 {
+		if last := f.kernel.known[len(f.kernel.known)-1]; last.NetNS != 7 {
 			t.Errorf("the last pod is %v, want that of namespace 7", last)
 		}
+		report(6, 1)
 		time.Sleep(ignoreTime)
 		report(2, 1)
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
+	})
+}
+
+// A pod that is being made is found once it has an address. One that never gets one causes few searches.
+func TestPodsThatAreMadeAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startFinder(t, netns.Namespace{Cookie: 1, Attached: true})
+		if len(f.kernel.known) > 0 {
+			t.Errorf("the pods are %v, want none", f.kernel.known)
+		}
+		f.set(0, netns.Namespace{Cookie: 1, Attached: true, Addrs: addrs("10.180.0.1")})
+		time.Sleep(3 * minSearch)
+		f.searches()
+		want := []bpf.Pod{{NetNS: 1, IPv4: addrs("10.180.0.1")[0]}}
+		if !slices.Equal(f.kernel.known, want) {
+			t.Errorf("the pods are %v, want %v", f.kernel.known, want)
+		}
+		f.set(1, netns.Namespace{Cookie: 2, Attached: true})
+		before := f.searches()
+		f.search()
+		time.Sleep(time.Hour)
+		if n := f.searches() - before; n < 10 || n > 90 {
+			t.Errorf("%d searches in an hour for a pod without an address, want 10 to 90", n)
 		}
 	})
 }

@@ -2,40 +2,30 @@ package ebpf
 
 import (
 	"context"
-	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/follow/sockets"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
-	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// withUDP sets ConnectedUDP to the network namespaces in which this process can destroy sockets.
+// withUDP sets ConnectedUDP if this process can destroy sockets: all whose network namespaces podFinder finds.
 func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
 	if err := (sockdiag.Node{NetNS: s.NetNS}).Try(ctx); err != nil {
 		s.Log.Warn("Connected sockets of DNS are served packet by packet: the kernel does not destroy sockets; "+
 			"it needs CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", "error", err)
 		return o
 	}
-	err := netns.MayVisit()
-	if err == nil && !netns.SeesAll(o.Cgroup) {
-		err = errors.New("processes of the node are not visible")
-	}
-	if o.ConnectedUDP = bpf.Everywhere; err != nil {
-		o.ConnectedUDP = bpf.OnNode
-		s.Log.Warn("Connected sockets of DNS in pods are served packet by packet: this process does not find or enter the network namespaces of pods; "+
-			"run it in the PID namespace of the node (hostPID: true), with CAP_SYS_ADMIN and CAP_SYS_PTRACE", "error", err)
-	}
+	o.ConnectedUDP = true
 	return o
 }
 
 // destroyer returns the part that destroys sockets whose backend is gone. It is empty if the kernel does not support that.
 func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
-	if o.ConnectedUDP == bpf.Nowhere {
+	if !o.ConnectedUDP {
 		return plane.Part{}
 	}
 	destroyed := prometheus.NewCounter(prometheus.CounterOpts{

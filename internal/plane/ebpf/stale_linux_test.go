@@ -24,7 +24,7 @@ func TestProgramsOfAnEarlierRunEndIfPacketsServeAlone(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	at := config.EBPF{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t)}
 	ns := kerneltest.Namespace(t)
-	conn, err := bpf.Open(bpf.Options{Dir: at.Dir, Cgroup: at.Cgroup, NetNS: ns, ConnectedUDP: bpf.Everywhere})
+	conn, err := bpf.Open(bpf.Options{Dir: at.Dir, Cgroup: at.Cgroup, NetNS: ns, ConnectedUDP: true})
 	if err != nil {
 		t.Fatal(err)
 	}

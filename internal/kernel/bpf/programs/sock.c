@@ -168,10 +168,8 @@ struct decision {
 // The network namespace of the node.
 const volatile __u64 node_netns = 0;
 
-// Where UDP sockets that connect are balanced: in namespaces in which they can be destroyed, as a connected socket does not
-// leave a backend that is gone.
-enum { nowhere = 0, on_node = 1, everywhere = 2 };
-const volatile __u32 connected_udp = nowhere;
+// UDP sockets that connect are balanced: they can be destroyed, as a connected socket does not leave a backend that is gone.
+const volatile _Bool connected_udp = 0;
 
 // The node among the clients that by_hash tells apart.
 const volatile __u32 node_hash = 0;
@@ -894,9 +892,7 @@ static always_inline int rejoin(struct bpf_sock_addr *ctx, const struct endpoint
 static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	struct client client = client_of(ctx);
-	if (connected_udp == nowhere || (connected_udp == on_node && client.kind != of_node))
-		return 0;
-	struct frontend *f = decidable(ctx, to, &client);
+	struct frontend *f = connected_udp ? decidable(ctx, to, &client) : 0;
 	if (!f)
 		return 0;
 	struct connected c = { .service = *to, .netns = client.netns };
