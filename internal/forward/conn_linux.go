@@ -2,6 +2,7 @@ package forward
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -117,13 +118,13 @@ func (c *conn) connect() {
 	var reason string
 	for c.attempts < len(limits) {
 		to, ok := b.pick(c.peer.Addr(), c.pool, c.tried)
-		if !ok {
+		if !ok || reason == reasonPorts && slices.Contains(c.tried, to) { // an immediate second attempt finds no port either
 			break
 		}
 		if c.attempts++; c.attempts > 1 {
 			b.counts.retries.Add(1)
 		}
-		fd, err := w.files.connect(c.protocol, to, c.source(to.Addr()))
+		fd, err := c.dial(to)
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
 			c.beginHop()
@@ -149,6 +150,16 @@ func (c *conn) connect() {
 	}
 	b.counts.failures.Add(1)
 	c.abort()
+}
+
+// dial begins to connect to a backend. It reuses no ports if the source is the address of the client: each client has the
+// whole range of ports for itself.
+func (c *conn) dial(to netip.AddrPort) (int, error) {
+	w, source := c.owner.worker, c.source(to.Addr())
+	if c.protocol != stream.TCP || source.IsValid() {
+		return w.files.connect(c.protocol, to, source)
+	}
+	return w.waiting.dial(w.files, to, w.clock())
 }
 
 // source returns the address that the backend should see, if it is not one of this host.
@@ -182,6 +193,17 @@ func (c *conn) closeRemote() {
 	w.Close(c.remote.fd)
 	c.remote.fd = -1
 	c.settings.balancer.ended(c.backend)
+}
+
+// freePort closes the socket to the backend, and then records its port if the connection is in TIME_WAIT: another worker
+// may connect from a recorded port at once.
+func (c *conn) freePort() {
+	w := c.owner.worker
+	reusable := c.protocol == stream.TCP && stream.Reusable(c.remote.fd)
+	c.closeRemote()
+	if reusable {
+		w.waiting.add(c.backend, c.from.at, w.clock())
+	}
 }
 
 // beginHop records the socket to the backend.

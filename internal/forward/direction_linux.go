@@ -218,6 +218,7 @@ func (d *direction) finish() {
 	d.done = true
 	d.putPipe()
 	if c.up.done && c.down.done {
+		c.freePort()
 		c.end()
 		return
 	}

@@ -19,6 +19,7 @@ type poller struct {
 	engine  *Engine
 	workers []*worker
 	files   files
+	waiting waiting
 	udp     udpPoller
 }
 
@@ -28,6 +29,7 @@ type worker struct {
 	engine  *Engine
 	peers   []*worker // all workers
 	files   *files
+	waiting *waiting
 	members map[member]struct{}
 	tcp     tcpLoop
 	udp     udpLoop
@@ -56,7 +58,7 @@ func newSystem(e *Engine) (system, error) {
 			p.files.close()
 			return nil, err
 		}
-		w := &worker{Loop: l, engine: e, files: &p.files, members: map[member]struct{}{}}
+		w := &worker{Loop: l, engine: e, files: &p.files, waiting: &p.waiting, members: map[member]struct{}{}}
 		w.tcp.init(w)
 		w.udp.init(w, &p.udp)
 		p.workers = append(p.workers, w)

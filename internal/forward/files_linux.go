@@ -51,6 +51,15 @@ func (f *files) connect(p stream.Protocol, to netip.AddrPort, source netip.Addr)
 	return fd, err
 }
 
+// connectFrom begins to connect to a backend from a local address and port.
+func (f *files) connectFrom(from, to netip.AddrPort) (fd int, err error) {
+	err = f.open(func() (err error) {
+		fd, err = stream.ConnectFrom(from, to)
+		return err
+	})
+	return fd, err
+}
+
 // reset resets the next client of a listening socket. It returns EAGAIN if none waits, and EMFILE if there
 // is no file descriptor for it.
 func (f *files) reset(listener int) error {

@@ -325,10 +325,12 @@ func (c *portableConn) connect() (*net.TCPConn, netip.AddrPort) {
 		}
 		b.ended(to)
 		tried = append(tried, to)
-		if is(err, syscall.EMFILE) || is(err, syscall.ENFILE) || is(err, syscall.EADDRNOTAVAIL) {
+		if is(err, syscall.EMFILE) || is(err, syscall.ENFILE) {
 			break
 		}
-		b.failed(c.peer.Addr(), to)
+		if !is(err, syscall.EADDRNOTAVAIL) {
+			b.failed(c.peer.Addr(), to)
+		}
 	}
 	switch {
 	case is(err, syscall.EMFILE), is(err, syscall.ENFILE):

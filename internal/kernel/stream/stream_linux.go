@@ -171,6 +171,29 @@ func Accept(fd int) (int, netip.AddrPort, error) {
 // host, which replies to this one. The socket is connected, or the attempt has failed, when the
 // socket is ready to write.
 func Connect(p Protocol, to netip.AddrPort, source netip.Addr) (int, error) {
+	return connect(p, to, func(fd int) error {
+		if !source.IsValid() {
+			return nil
+		}
+		return bind(fd, source, to.Addr())
+	})
+}
+
+// ConnectFrom is Connect for TCP from an address and port of this host. They may be those of a Reusable connection to the
+// same address, which the kernel then replaces (tcp_twsk_unique in net/ipv4/tcp_ipv4.c). It returns EADDRNOTAVAIL or
+// EADDRINUSE if the port is in use.
+func ConnectFrom(from, to netip.AddrPort) (int, error) {
+	return connect(TCP, to, func(fd int) error {
+		at, err := sockaddr(from)
+		if err != nil {
+			return err
+		}
+		return unix.Bind(fd, at)
+	})
+}
+
+// connect opens a socket, prepares it and starts to connect it.
+func connect(p Protocol, to netip.AddrPort, prepare func(fd int) error) (int, error) {
 	n, _, e := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family(to.Addr())),
 		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, uintptr(p))
 	if e != 0 {
@@ -178,11 +201,12 @@ func Connect(p Protocol, to netip.AddrPort, source netip.Addr) (int, error) {
 	}
 	fd := int(n)
 	p.set(fd)
-	if source.IsValid() {
-		if err := bind(fd, source, to.Addr()); err != nil {
-			Close(fd)
-			return -1, err
-		}
+	if p == TCP { // ConnectFrom binds the port in TIME_WAIT
+		option(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err := prepare(fd); err != nil {
+		Close(fd)
+		return -1, err
 	}
 	var a raw
 	size := a.set(to)
@@ -222,6 +246,17 @@ func IsTransparent(fd int) bool {
 		}
 	}
 	return false
+}
+
+// Reusable reports whether ConnectFrom can use the port of a TCP socket once the socket is closed, although its
+// connection is in TIME_WAIT: the connection must have timestamps, and come from Connect or ConnectFrom.
+func Reusable(fd int) bool {
+	var info unix.TCPInfo
+	size := uint32(unsafe.Offsetof(info.Rto)) // the state and the options come before
+	_, _, e := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, unix.TCP_INFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	const timestamps = 1 // TCPI_OPT_TIMESTAMPS in linux/tcp.h
+	return e == 0 && info.State == unix.BPF_TCP_CLOSE && info.Options&timestamps != 0
 }
 
 // Error returns and clears the error of a socket; nil: it has none.

@@ -141,3 +141,70 @@ func TestErrors(t *testing.T) {
 		return nil
 	})
 }
+
+// The port of a connection to an address can be used again in TIME_WAIT, but not while the connection is open.
+func TestConnectFrom(t *testing.T) {
+	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(at, func(t *testing.T) {
+			kerneltest.Do(t, kerneltest.Namespace(t), func() error {
+				l, err := Listen(TCP, netip.MustParseAddrPort(at))
+				if err != nil {
+					return err
+				}
+				defer Close(l)
+				to, err := Addr(l)
+				if err != nil {
+					return err
+				}
+				first, err := Connect(TCP, to, netip.Addr{})
+				if err != nil {
+					return err
+				}
+				from, err := Addr(first)
+				if err != nil {
+					return err
+				}
+				other, err := Listen(TCP, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), from.Port()))
+				if err != nil { // a listener with this port at another address does not matter
+					return err
+				}
+				defer Close(other)
+				if fd, err := ConnectFrom(from, to); err != unix.EADDRNOTAVAIL { //nolint:errorlint // it is an Errno
+					t.Errorf("from a port that is in use: %d, %v", fd, err)
+				}
+				for range 3 {
+					endFirst(t, first, l)
+					if first, err = ConnectFrom(from, to); err != nil {
+						return err
+					}
+					if again, err := Addr(first); again != from || err != nil {
+						t.Errorf("connected from %v, %v, want %v", again, err, from)
+					}
+				}
+				Close(first)
+				return nil
+			})
+		})
+	}
+}
+
+// endFirst accepts a connection, closes it from the near side first, and verifies when it is Reusable.
+func endFirst(t *testing.T, near, listener int) {
+	t.Helper()
+	await(t, listener, unix.POLLIN)
+	far, _, err := Accept(listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if Reusable(near) {
+		t.Error("an open connection is reusable")
+	}
+	CloseWrite(near)
+	await(t, far, unix.POLLIN)
+	Close(far)
+	await(t, near, unix.POLLIN)
+	if !Reusable(near) {
+		t.Error("a connection in TIME_WAIT is not reusable")
+	}
+	Close(near)
+}

@@ -7,6 +7,7 @@
 //	go run ./test/bench/relay                     # about 25 minutes
 //	go run ./test/bench/relay -rounds 3 -time 1s  # about four minutes
 //	go run ./test/bench/relay -proxies haproxy,userspace
+//	go run ./test/bench/relay -ports 32768-60999 -time 120s -rounds 1 -connections 1 -proxies haproxy,userspace
 //	go run ./test/bench/relay -profile DIR        # and CPU profiles of the userspace plane
 //
 // Each proxy has a network namespace of its own, in which clients, proxy and backend are processes
@@ -38,6 +39,7 @@ type options struct {
 	proxies     []string      // of proxyNames()
 	haproxy     string        // path; if empty, that of the system
 	sluice      string        // path; if empty, it is built
+	ports       string        // range of local ports, as in ip_local_port_range; if empty, one that does not limit
 	profile     string        // folder for CPU profiles of the userspace plane
 }
 
@@ -87,6 +89,14 @@ func parse(args []string, help io.Writer) (options, error) {
 	})
 	fs.StringVar(&o.haproxy, "haproxy", "", "path of HAProxy (default that of the system)")
 	fs.StringVar(&o.sluice, "sluice", "", "path of Sluice (default: build it)")
+	fs.Func("ports", "range of local ports, such as 32768-60999; measures new connections only, without the reuse by tcp_tw_reuse", func(text string) error {
+		var first, last uint16
+		if _, err := fmt.Sscanf(text, "%d-%d", &first, &last); err != nil {
+			return fmt.Errorf("want FROM-TO, got %q: %w", text, err)
+		}
+		o.ports = fmt.Sprintf("%d %d", first, last)
+		return nil
+	})
 	fs.StringVar(&o.profile, "profile", "", "folder to write CPU profiles of the userspace plane to, one for each measurement")
 	if err := fs.Parse(args); err != nil {
 		return o, err

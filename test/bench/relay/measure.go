@@ -31,10 +31,12 @@ type results map[string]map[work][]sample
 // works returns what each round measures.
 func works(o options) []work {
 	var list []work
-	for _, n := range o.connections {
-		list = append(list, work{requests, n})
+	if o.ports == "" {
+		for _, n := range o.connections {
+			list = append(list, work{requests, n})
+		}
+		list = append(list, work{streams, 1}, work{streams, 4})
 	}
-	list = append(list, work{streams, 1}, work{streams, 4})
 	for _, n := range o.connections {
 		list = append(list, work{connects, n})
 	}

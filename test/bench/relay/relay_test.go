@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,5 +48,19 @@ func TestRun(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "failed") {
 		t.Error("some requests failed")
+	}
+}
+
+// With a range of local ports, only new connections are measured.
+func TestPorts(t *testing.T) {
+	o, err := parse(strings.Fields("-ports 32768-60999 -connections 1,20"), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []work{{connects, 1}, {connects, 20}}; !slices.Equal(works(o), want) || o.ports != "32768 60999" {
+		t.Errorf("ports %q, works %v, want %v", o.ports, works(o), want)
+	}
+	if _, err := parse([]string{"-ports", "many"}, t.Output()); err == nil {
+		t.Error("a range without numbers is accepted")
 	}
 }
