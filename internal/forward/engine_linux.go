@@ -35,6 +35,13 @@ type worker struct {
 	udp     udpLoop
 }
 
+// reset closes all sockets.
+func (w *worker) reset() {
+	for m := range w.members {
+		m.reset()
+	}
+}
+
 // clock returns the time of the loop, since the start of the engine.
 func (w *worker) clock() time.Duration { return w.Now().Sub(w.engine.start) }
 
@@ -100,20 +107,28 @@ func (p *poller) run(ctx context.Context) error {
 	defer cancel()
 	addProcs(len(p.workers))
 	defer addProcs(-len(p.workers))
-	var running sync.WaitGroup
-	errs := make([]error, len(p.workers))
+	var accepting, running sync.WaitGroup
+	closed, errs := make([]func(), len(p.workers)), make([]error, len(p.workers))
 	for i, w := range p.workers {
+		accepting.Add(1)
+		closed[i] = sync.OnceFunc(accepting.Done)
 		running.Go(func() {
+			defer closed[i]()
 			defer cancel() // an engine without one of its loops is not useful
 			errs[i] = w.Run(p.engine.options.NetNS)
 		})
 	}
 	<-ctx.Done()
-	for _, w := range p.workers {
+	for i, w := range p.workers {
 		w.Post(func() {
-			for m := range w.members {
-				m.reset()
-			}
+			w.reset()
+			closed[i]()
+		})
+	}
+	accepting.Wait()
+	for _, w := range p.workers { // to which others may have passed connections until now
+		w.Post(func() {
+			w.reset()
 			w.tcp.end()
 			w.End()
 		})
