@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -127,12 +128,19 @@ type Result struct {
 	Stdout, Stderr string
 }
 
-// Run runs a program to its end, a minute at most.
-func (p *Prefix) Run(program string, args ...string) Result {
+// Run runs a program to its end, a minute at most. It tries again if Wine could not start the program, as on a busy machine.
+func (p *Prefix) Run(program string, args ...string) (r Result) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), runTimeout)
-	defer cancel()
-	return p.run(ctx, append([]string{loader, program}, args...)...)
+	const attempts = 3
+	for range attempts {
+		ctx, cancel := context.WithTimeout(p.t.Context(), runTimeout)
+		r = p.run(ctx, append([]string{loader, program}, args...)...)
+		cancel()
+		if !strings.Contains(r.Stdout, "ShellExecuteEx failed: Internal error") {
+			break
+		}
+	}
+	return r
 }
 
 func (p *Prefix) run(ctx context.Context, command ...string) Result {
