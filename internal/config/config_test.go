@@ -72,7 +72,7 @@ func defaults() *Config {
 		NodePorts:   NodePorts{Primary: true},
 		Loopback:    LoopbackNamed,
 
-		EBPF: EBPF{Dir: "/sys/fs/bpf/sluice"},
+		EBPF: EBPF{Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/systemd-resolved.service"}},
 
 		MasqueradeMark: 0x4000,
 		ExternalIPs:    true,

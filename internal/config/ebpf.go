@@ -61,9 +61,16 @@ func (c *check) ebpf() EBPF {
 	return e
 }
 
+// defaultExemptCgroups has the resolver of systemd: its sockets name an interface (IP_UNICAST_IF), which programs cannot see.
+const defaultExemptCgroups = "system.slice/systemd-resolved.service"
+
 // exemptCgroups returns the patterns of cgroups, and whether "/" is among them.
 func (c *check) exemptCgroups() (list []string, root bool) {
-	for pattern := range strings.SplitSeq(c.own.ExemptCgroups, ",") {
+	patterns := c.own.ExemptCgroups
+	if _, given := c.flags["exempt-cgroups"]; !given {
+		patterns = defaultExemptCgroups
+	}
+	for pattern := range strings.SplitSeq(patterns, ",") {
 		pattern = strings.TrimSpace(pattern)
 		_, err := path.Match(pattern, "")
 		switch {

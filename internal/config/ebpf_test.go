@@ -24,13 +24,15 @@ func loadEBPF(t *testing.T, args ...string) (EBPF, []string, error) {
 }
 
 func TestEBPF(t *testing.T) {
+	resolved := []string{"system.slice/systemd-resolved.service"}
 	for args, want := range map[string]EBPF{
-		"": {Dir: "/sys/fs/bpf/sluice"},
-		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {Dir: "/run/bpf/s", Cgroup: "/sys/fs/cgroup/unified"},
+		"":                  {Dir: "/sys/fs/bpf/sluice", ExemptCgroups: resolved},
+		"--exempt-cgroups=": {Dir: "/sys/fs/bpf/sluice"},
+		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {Dir: "/run/bpf/s", Cgroup: "/sys/fs/cgroup/unified", ExemptCgroups: resolved},
 		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy --exempt-pods=a==b,!c --guard-node-ports": {
 			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"}, ExemptRoot: true, GuardNodePorts: true, ExemptPods: "a==b,!c",
 		},
-		"--proxy-mode=nftables": {Dir: "/sys/fs/bpf/sluice"}, // what another mode has left is found there
+		"--proxy-mode=nftables": {Dir: "/sys/fs/bpf/sluice", ExemptCgroups: resolved}, // what another mode has left is found there
 	} {
 		got, _, err := loadEBPF(t, strings.Fields(args)...)
 		if err != nil {

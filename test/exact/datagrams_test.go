@@ -79,7 +79,7 @@ func packetInfo(to netip.AddrPort, source bool) func(*program) (string, error) {
 		}
 		info := unix.Inet4Pktinfo{Ifindex: int32(i)}
 		if source {
-			info.Spec_dst = p.host().Addr4().As4()
+			info.Spec_dst = p.host.Addr4().As4()
 		}
 		q := p.question()
 		if err := retried(func() error { return unix.Sendmsg(fd, []byte(q), unix.PktInfo4(&info), lab.Sockaddr(to), 0) }); err != nil {

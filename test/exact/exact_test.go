@@ -114,7 +114,7 @@ func TestExact(t *testing.T) {
 	})
 	known := documented(t)
 	for _, u := range uses() {
-		for _, client := range []string{"pod", "node", "container in the pod"} {
+		for _, client := range []string{"pod", "node", "container in the pod", "resolver of systemd"} {
 			before := moment{}
 			for _, c := range changes() {
 				m := moment{u.name, client, c.name}

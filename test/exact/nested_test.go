@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/test/harness"
-	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // Addresses of a container inside of the pod, as of Docker or kind, and of the pod on their link. That of the container is in the pod CIDR of the node.
 const nestedAddr, outerAddr, innerPort = "10.180.0.77", "172.17.0.1", 8088
 
-// nest starts a container inside of the pod. There the address of the Service is one of an inner cluster, which the pod translates. It returns a
-// function that runs others in the container.
-func (n *node) nest() (inside func(func() error) error) {
+// nest starts a container inside of the pod. There the address of the Service is one of an inner cluster, which the pod translates. It returns the
+// network namespace of the container.
+func (n *node) nest() (netns int) {
 	n.Helper()
 	pod := n.clients["pod"]
 	n.must(pod.Do(func() error {
@@ -51,5 +50,5 @@ func (n *node) nest() (inside func(func() error) error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	n.must(err)
 	n.Cleanup(func() { _ = unix.Close(fd) }) // it was only entered
-	return lab.Inside(n, pod.Cgroup(), fd)
+	return fd
 }

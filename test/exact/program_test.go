@@ -23,33 +23,46 @@ type program struct {
 	use    use
 	client string
 	node   *node
-	inside func(func() error) error // on a thread of the client
+	host   *lab.Host
+	inside func(func() error) error // on the thread of the program
 	kept   int                      // a socket; -1: none
 	asked  atomic.Int32
 }
 
-// programs returns a program for each use and client, and one for some uses in a container inside of the pod.
+// programs returns a program for each use and client, and for some uses in a container inside of the pod, and in the cgroup of systemd-resolved.
 func (n *node) programs() (all []*program) {
-	add := func(u use, client string, inside func(func() error) error) {
-		p := &program{use: u, client: client, node: n, inside: inside, kept: -1}
+	add := func(u use, client string, host *lab.Host, cgroup string, netns int) {
+		p := &program{use: u, client: client, node: n, host: host, inside: lab.Inside(n, cgroup, netns), kept: -1}
 		n.Cleanup(func() { p.close(p.kept) })
 		all = append(all, p)
 	}
 	for name, h := range n.clients {
-		inside := lab.Inside(n, h.Cgroup(), h.NetNSFD())
 		for _, u := range uses() {
-			add(u, name, inside)
+			add(u, name, h, h.Cgroup(), h.NetNSFD())
+		}
+	}
+	host, pod := n.lab.NodeA, n.clients["pod"]
+	resolved := lab.Below(n, host.Cgroup(), "system.slice/systemd-resolved.service")
+	for _, u := range uses() {
+		if strings.Contains(u.name, "DNS") {
+			add(u, "resolver of systemd", host, resolved, host.NetNSFD())
 		}
 	}
 	nested := n.nest()
 	for _, u := range nestedUses() {
-		add(u, "container in the pod", nested)
+		add(u, "container in the pod", pod, pod.Cgroup(), nested)
 	}
 	return all
 }
 
 // observe uses sockets once, and returns what the program sees.
-func (p *program) observe() string { return observed(p.use.run(p)) }
+func (p *program) observe() (seen string) {
+	_ = p.inside(func() error { // observed has the error
+		seen = observed(p.use.run(p))
+		return nil
+	})
+	return seen
+}
 
 // observed returns an answer or an error as text. A rule refuses the first datagram with EPERM, and the next ones with ECONNREFUSED.
 func observed(seen string, err error) string {
@@ -74,10 +87,7 @@ func (p *program) close(fd int) {
 
 // socket opens a socket with time limits.
 func (p *program) socket(domain, kind, protocol int) (fd int, err error) {
-	err = p.inside(func() error {
-		fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC, protocol)
-		return err
-	})
+	fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return -1, err
 	}

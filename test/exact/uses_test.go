@@ -5,9 +5,8 @@ package exact
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"os"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -106,38 +105,23 @@ func kept(kind int, to netip.AddrPort) func(*program) (string, error) {
 	}
 }
 
-func (p *program) host() *lab.Host { return p.node.clients[p.client] }
-
 func bound(p *program, fd int) error {
-	return unix.Bind(fd, lab.Sockaddr(netip.AddrPortFrom(p.host().Addr4(), 0)))
+	return unix.Bind(fd, lab.Sockaddr(netip.AddrPortFrom(p.host.Addr4(), 0)))
 }
 
-func (p *program) link() string { return p.host().Interface() }
+func (p *program) link() string { return p.host.Interface() }
 
 func toInterface(p *program, fd int) error {
 	return unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, p.link())
 }
 
 // index returns the index of the interface of the client.
-func (p *program) index() (index int, err error) {
-	err = p.inside(func() error {
-		text, err := os.ReadFile("/proc/thread-self/net/igmp")
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(text)) {
-			var n int
-			var name string
-			if _, err := fmt.Sscanf(line, "%d %s", &n, &name); err == nil && name == p.link() {
-				index = n
-			}
-		}
-		if index == 0 {
-			return fmt.Errorf("no interface %s", p.link())
-		}
-		return nil
-	})
-	return index, err
+func (p *program) index() (int, error) {
+	link, err := net.InterfaceByName(p.link())
+	if err != nil {
+		return 0, err
+	}
+	return link.Index, nil
 }
 
 func byUnicastIF(p *program, fd int) error {

@@ -17,9 +17,13 @@ import (
 func BenchmarkPrograms(b *testing.B) {
 	const vip, backend = "10.96.0.1:80", "10.1.0.9:8080"
 	for _, c := range []struct {
-		name, to string
-		clients  Clients
-	}{{"node", vip, OfNode}, {"node direct", backend, OfNode}, {"pod", vip, OfPods}, {"pod direct", backend, OfPods}} {
+		name, to  string
+		clients   Clients
+		exempting Exempting
+	}{
+		{"node", vip, OfNode, 0}, {"node direct", backend, OfNode, 0}, {"pod", vip, OfPods, 0}, {"pod direct", backend, OfPods, 0},
+		{"node, one exempt level", vip, OfNode, ExemptLevel(2)}, {"node, all exempt levels", vip, OfNode, ExemptAny},
+	} {
 		b.Run(c.name, func(b *testing.B) {
 			stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
 			if err != nil {
@@ -27,6 +31,7 @@ func BenchmarkPrograms(b *testing.B) {
 			}
 			defer func() { _ = stats.Close() }() // nothing was written to it
 			n := newNode(b)
+			n.conn = n.reopen(func(o *Options) { o.Exempting = c.exempting })
 			netns, inside := n.opt.NetNS, n.inside
 			if c.clients == OfPods {
 				netns = kerneltest.Namespace(b)

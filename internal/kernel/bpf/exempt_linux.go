@@ -5,18 +5,33 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
-// Exempting is a set of exempt processes, whose connections are left to the packet plane.
+// Exempting says which processes may be exempt: their connections are left to the packet plane. It has the values of sock.c.
 type Exempting uint32
 
-// The elements of the set, with the values of sock.c.
 const (
-	ExemptCgroups Exempting = 1 // processes in the cgroups of Exempt and ExemptOnly, and below
-	ExemptRoot    Exempting = 2 // processes in the root of all cgroups, but not below: threads of the kernel
+	// ExemptRoot are processes in the root of all cgroups, but not below: threads of the kernel.
+	ExemptRoot Exempting = 1
+
+	// ExemptAny are the processes in the cgroups of Exempt and ExemptOnly, and below, wherever these are. Each level costs a connection two look-ups.
+	ExemptAny Exempting = 1<<(deepest+1) - 2
+
+	deepest = 16
 )
+
+// ExemptLevel are those in the cgroups that are some levels below the root of all cgroups, 16 at most.
+func ExemptLevel(level int) Exempting { return 1 << level & ExemptAny }
+
+// IsRoot reports whether a folder is the root of all cgroups, which has no type.
+func IsRoot(cgroup string) bool {
+	_, err := os.Stat(filepath.Join(cgroup, "cgroup.type"))
+	return errors.Is(err, fs.ErrNotExist)
+}
 
 // CgroupID returns the id of a cgroup by its folder: the inode number.
 func CgroupID(dir string) (uint64, error) {

@@ -16,7 +16,7 @@ import (
 // Processes in an exempt cgroup, or below one, are not balanced; others are.
 func TestExemptCgroups(t *testing.T) {
 	n := newNode(t)
-	n.conn = n.reopen(func(o *Options) { o.Exempting = ExemptCgroups })
+	n.conn = n.reopen(func(o *Options) { o.Exempting = ExemptAny })
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
 	inside, ids := map[string]func(func() error) error{}, map[string]uint64{}
 	for _, name := range []string{"a", "a/below", "b"} {
@@ -80,7 +80,7 @@ func TestExemptRoot(t *testing.T) {
 		}
 	})
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
-	for exempting, balanced := range map[Exempting]bool{0: true, ExemptCgroups: true, ExemptRoot: false, ExemptCgroups | ExemptRoot: false} {
+	for exempting, balanced := range map[Exempting]bool{0: true, ExemptAny: true, ExemptRoot: false, ExemptAny | ExemptRoot: false} {
 		n.conn = n.reopen(func(o *Options) { o.Exempting = exempting })
 		n.write(service(vip, 6, OfNode, "127.0.0.1:8080")...)
 		if err := n.connectFrom(root.Path); (err == nil) != balanced {

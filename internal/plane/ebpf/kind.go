@@ -91,18 +91,19 @@ func alone(packets plane.Kind, on *plane.Opened) *plane.Opened {
 
 // bpfOptions returns the options for the programs and maps. done releases the cgroup root.
 func bpfOptions(s plane.Setup) (o bpf.Options, done func() error, err error) {
-	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, Exempting: exempting(s.Config.EBPF), GuardNodePorts: s.Config.EBPF.GuardNodePorts}
-	if o.Cgroup != "" {
-		return o, func() error { return nil }, nil
+	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, GuardNodePorts: s.Config.EBPF.GuardNodePorts}
+	done = func() error { return nil }
+	if o.Cgroup == "" {
+		root, err := bpf.FindRoot()
+		if err != nil {
+			return o, done, err
+		}
+		if o.Cgroup, done = root.Path, root.Close; root.Private() {
+			s.Log.Info("cgroup v2 is not mounted: Sluice mounts it for itself alone")
+		}
 	}
-	root, err := bpf.FindRoot()
-	if err != nil {
-		return o, func() error { return nil }, err
-	}
-	if o.Cgroup = root.Path; root.Private() {
-		s.Log.Info("cgroup v2 is not mounted: Sluice mounts it for itself alone")
-	}
-	return o, root.Close, nil
+	o.Exempting = exempting(s.Config.EBPF, o.Cgroup)
+	return o, done, nil
 }
 
 // closeBoth returns a function that calls two functions, of which the first may be nil.

@@ -1,6 +1,8 @@
 package ebpf
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -14,7 +16,7 @@ import (
 //
 // The cgroup of the process that connects counts, not that of its socket.
 func exemptions(s plane.Setup, o bpf.Options, conn *bpf.Conn) (plane.Part, error) {
-	if o.Exempting&bpf.ExemptCgroups == 0 {
+	if o.Exempting&bpf.ExemptAny == 0 {
 		return plane.Part{}, nil
 	}
 	f := exempt.New(exempt.Options{
@@ -37,13 +39,16 @@ func exemptions(s plane.Setup, o bpf.Options, conn *bpf.Conn) (plane.Part, error
 	return part, nil
 }
 
-// exempting returns which processes the configuration exempts.
-func exempting(c config.EBPF) (e bpf.Exempting) {
+// exempting returns which processes the configuration exempts, with paths below a cgroup.
+func exempting(c config.EBPF, cgroup string) (e bpf.Exempting) {
 	if c.ExemptRoot {
 		e |= bpf.ExemptRoot
 	}
-	if len(c.ExemptCgroups) > 0 || c.ExemptPods != "" {
-		e |= bpf.ExemptCgroups
+	if c.ExemptPods != "" || len(c.ExemptCgroups) > 0 && !bpf.IsRoot(cgroup) {
+		return e | bpf.ExemptAny
+	}
+	for _, pattern := range c.ExemptCgroups {
+		e |= bpf.ExemptLevel(1 + strings.Count(pattern, "/"))
 	}
 	return e
 }

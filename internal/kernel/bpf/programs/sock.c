@@ -174,9 +174,8 @@ const volatile _Bool connected_udp = 0;
 // The node among the clients that by_hash tells apart.
 const volatile __u32 node_hash = 0;
 
-// Which connections are for packets, whatever their Service: those of processes in the cgroups of the map exempt, and below;
-// those of processes in the root of all cgroups, as threads of the kernel are, but not below.
-enum { exempt_cgroups = 1, exempt_root = 2 };
+// Which connections are for packets, whatever their Service. Bit n: those of processes in the cgroups of the map exempt, and below, that
+// are n levels below the root of all cgroups. Bit 0: those of processes in that root, as threads of the kernel are, but not below.
 const volatile __u32 exempting = 0;
 
 // Maps that the program of user space writes.
@@ -490,22 +489,21 @@ static always_inline void count(const struct pool *p)
 		bpf_map_update_elem(&counts, p, &one, BPF_ANY);
 }
 
-// is_exempt reports whether the connections of this process are for packets. Exempt cgroups below the sixteenth level have no
-// effect.
+// is_exempt reports whether the connections of this process are for packets. The verifier removes the code of levels without exempt cgroups.
 enum { deepest = 16 };
 static always_inline int is_exempt(void)
 {
-	if (!exempting)
-		return 0;
-	__u64 id = bpf_get_current_ancestor_cgroup_id(1);
-	if (!id)
-		return exempting & exempt_root;
-	if (!(exempting & exempt_cgroups))
-		return 0;
-	for (int level = 2; id && level <= deepest + 1; level++) {
+	if (exempting & 1 && !bpf_get_current_ancestor_cgroup_id(1))
+		return 1;
+#pragma unroll
+	for (int level = 1; level <= deepest; level++) {
+		if (!(exempting >> level & 1))
+			continue;
+		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
+		if (!id)
+			return 0;
 		if (bpf_map_lookup_elem(&exempt, &id))
 			return 1;
-		id = bpf_get_current_ancestor_cgroup_id(level);
 	}
 	return 0;
 }
