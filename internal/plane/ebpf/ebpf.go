@@ -52,29 +52,38 @@ type Plane struct {
 	ledger *ledger.Ledger[key, string]
 	room   int // maximum number of steps of one write
 
+	staleLimit time.Duration // how long the maps may miss changes; then the programs are detached
+	failing    time.Time     // since when they miss some; zero: they do not
+
 	seen   bpf.State // read by Refresh; nil once Plan has used it
 	unread error     // why Refresh could not read it; nil once Plan has used it
 }
 
-const defaultRoom = 1 << 14
+const (
+	defaultRoom       = 1 << 14
+	defaultStaleLimit = 30 * time.Second
+)
 
 // New makes a Plane. It does nothing yet.
 func New(k Kernel, opt Options) *Plane {
-	return &Plane{kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom}
+	return &Plane{kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom, staleLimit: defaultStaleLimit}
 }
 
 // Refresh reads the maps, and refreshes the plane beneath. If the maps cannot be read, the next Plan writes the rules only, and its Apply
-// returns the error.
+// returns the error. An interrupted Refresh changes nothing.
 func (p *Plane) Refresh(ctx context.Context) error {
 	p.seen, p.unread = nil, nil
-	seen, err := p.kernel.Read(ctx)
+	seen, unread := p.kernel.Read(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if p.seen = seen; err != nil {
-		p.unread = fmt.Errorf("read the maps: %w", err)
+	if err := p.opt.Packets.Refresh(ctx); err != nil {
+		return err
 	}
-	return p.opt.Packets.Refresh(ctx)
+	if p.seen = seen; unread != nil {
+		p.unread = fmt.Errorf("read the maps: %w", unread)
+	}
+	return nil
 }
 
 // Discard implements plane.Discarder.
@@ -109,12 +118,13 @@ type Plan struct {
 	unread  error // the maps could not be read: only rules are written
 
 	withdraw func(context.Context, cluster.Name) error // leaves a Service to packets
+	written  func(context.Context, error) error        // called with the outcome of the maps
 }
 
 // Plan computes the steps for a change. After a Refresh it compares all entries.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // a Plan has no Left
-	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp}
+	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp, written: p.written}
 	plan.withdraw = func(ctx context.Context, name cluster.Name) error {
 		return p.withdraw(ctx, p.render(change.InKernel(name)))
 	}
@@ -162,16 +172,8 @@ func (p *Plan) Apply(ctx context.Context) error {
 	if err := refused.Merge(p.packets.Apply(ctx)); err != nil {
 		return err
 	}
-	if p.unread != nil {
-		return p.unread
-	}
-	for window, backends := range p.ramps { // before slots refer to them
-		if err := p.ramp(backends, window); err != nil {
-			return fmt.Errorf("slow start: %w", err)
-		}
-	}
 	full := plane.Refused{}
-	if err := full.Merge(p.Plan.Apply(ctx)); err != nil {
+	if err := p.written(ctx, full.Merge(p.applyMaps(ctx))); err != nil {
 		return err
 	}
 	for _, name := range full.Names() {
@@ -186,6 +188,40 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return refused
 	}
 	return nil
+}
+
+// applyMaps writes the maps.
+func (p *Plan) applyMaps(ctx context.Context) error {
+	if p.unread != nil {
+		return p.unread
+	}
+	for window, backends := range p.ramps { // before slots refer to them
+		if err := p.ramp(backends, window); err != nil {
+			return fmt.Errorf("slow start: %w", err)
+		}
+	}
+	return p.Plan.Apply(ctx)
+}
+
+// written returns the error of a write of the maps, if any. If writes fail for long, it removes programs and maps, as they may have backends that are
+// gone: packets serve all connections then, until a write succeeds.
+func (p *Plane) written(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		p.failing = time.Time{}
+		return nil
+	case ctx.Err() != nil:
+		return err
+	case p.failing.IsZero():
+		p.failing = time.Now()
+	}
+	if time.Since(p.failing) < p.staleLimit {
+		return err
+	}
+	if _, failed := p.kernel.Remove(ctx); failed != nil {
+		return errors.Join(err, fmt.Errorf("detach programs that may know backends that are gone: %w", failed))
+	}
+	return fmt.Errorf("packets serve all connections, as programs may know backends that are gone: %w", err)
 }
 
 // withdraw removes the frontends in a list of entries of a Service for which the kernel has no room. Otherwise sockets would connect to its
