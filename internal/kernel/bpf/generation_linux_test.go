@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -78,6 +79,44 @@ func TestEvictedOriginals(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// An entry that the kernel has given to another flow, while a program reads it, is taken for none.
+func TestRecycledEntries(t *testing.T) {
+	n := dns(t)
+	n.with(unix.AF_INET, func(s *socket) error {
+		if _, _, err := s.ask(dns4); err != nil {
+			return err
+		}
+		for _, name := range []string{sockMapOriginals, sockMapChosen} {
+			m := n.conn.maps[name]
+			err := eachInBatches(m, func(k, v []byte) {
+				v[0] ^= 1 // the copy of the key begins with the cookie of the socket
+				if err := m.Put(k, v); err != nil {
+					t.Error(err)
+				}
+			})
+			if err != nil {
+				return err
+			}
+		}
+		backend, from, err := s.ask(dns4) // chooses again
+		if err == nil && from != dns4 {
+			err = fmt.Errorf("the reply of %s comes from %s", backend, from)
+		}
+		return err
+	})
+}
+
+// LRU maps have room for the free entries of each processor besides.
+func TestRoomOfLRUMaps(t *testing.T) {
+	n := dns(t)
+	want := 65536 + 128*uint32(ebpf.MustPossibleCPU())
+	for _, name := range []string{sockMapOriginals, sockMapChosen, sockMapCounts} {
+		if got := n.conn.maps[name].MaxEntries(); got != want {
+			t.Errorf("%s has room for %d entries, want %d", name, got, want)
+		}
+	}
 }
 
 // member returns the entry of the only backend of a Service.

@@ -38,6 +38,10 @@ func (c *Conn) injectFault(o Operation) error {
 // isFull reports whether a map has no room. The error of the kernel depends on the type of the map.
 func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
 
+// freeOfCPU is how many free entries of an LRU map each processor has for itself, while others have to evict (LOCAL_FREE_TARGET in
+// kernel/bpf/bpf_lru_list.c): with 512 processors 65,536 entries would be none.
+const freeOfCPU = 128
+
 // firstSize is the default of Options.FirstSize.
 const firstSize = 1024
 
@@ -205,8 +209,11 @@ func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	if m != nil || err != nil {
 		return m, err
 	}
-	if ms = ms.Copy(); isTable(ms.Name) {
+	switch ms = ms.Copy(); {
+	case isTable(ms.Name):
 		ms.MaxEntries = c.firstSize()
+	case ms.Type == ebpf.LRUHash, ms.Type == ebpf.LRUCPUHash:
+		ms.MaxEntries += freeOfCPU * uint32(ebpf.MustPossibleCPU())
 	}
 	if m, err = ebpf.NewMap(ms); err != nil {
 		return nil, err

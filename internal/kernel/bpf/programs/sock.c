@@ -144,7 +144,9 @@ struct flow_key {
 };
 
 // The backend that a UDP socket has chosen for a Service. With port 0: the packet plane has chosen one, which the socket keeps.
+// The kernel may reuse an entry for another flow while a program reads it, which the copy of the key shows.
 struct choice {
+	struct flow_key flow;
 	struct endpoint backend;
 	__u32 repeats;    // since the entry was created
 	__u64 generation; // of the maps by which the choice was verified; 0: unknown
@@ -152,6 +154,13 @@ struct choice {
 
 // How many backends a decision has at most.
 enum { few = 4 };
+
+// The Service for which a UDP socket has chosen a backend, with a copy of the key as in a choice.
+struct original {
+	struct flow_key flow;
+	struct endpoint service;
+	__u32 zero;
+};
 
 // A decision for TCP connections of a network namespace to a Service. It is right as long as the tables do not change.
 struct decision {
@@ -344,7 +353,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct flow_key);
-	__type(value, struct endpoint);
+	__type(value, struct original);
 } originals SEC(".maps");
 
 // Connections and flows that were decided here, by pool.
@@ -812,14 +821,43 @@ static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct end
 	return 1;
 }
 
+static always_inline int same_flow(const struct flow_key *a, const struct flow_key *b)
+{
+	return a->socket == b->socket && same(&a->to, &b->to) && a->protocol == b->protocol;
+}
+
+// original_of finds the Service for which a socket has chosen a backend.
+static always_inline int original_of(const struct flow_key *k, struct endpoint *service)
+{
+	struct original *o = bpf_map_lookup_elem(&originals, k);
+	if (!o)
+		return 0;
+	*service = o->service;
+	barrier();
+	return same_flow(&o->flow, k);
+}
+
+// choice_of finds the choice of a socket.
+static always_inline int choice_of(const struct flow_key *k, struct choice *c)
+{
+	struct choice *last = bpf_map_lookup_elem(&chosen, k);
+	if (!last)
+		return 0;
+	last->repeats++;
+	*c = *last;
+	barrier();
+	return same_flow(&last->flow, k);
+}
+
 // attribute lets replies of a backend to a socket seem to come from a Service. It returns 0 if they seem to come from another one already.
 static always_inline int attribute(__u64 socket, const struct endpoint *backend, const struct endpoint *to)
 {
 	struct flow_key k = { .socket = socket, .to = *backend, .protocol = IPPROTO_UDP };
-	struct endpoint *now = bpf_map_lookup_elem(&originals, &k);
-	if (now)
-		return same(now, to);
-	bpf_map_update_elem(&originals, &k, to, BPF_ANY);
+	struct original o = { .flow = k, .service = *to };
+	struct endpoint now;
+	if (original_of(&k, &now))
+		return same(&now, to);
+	bpf_map_update_elem(&originals, &k, &o, BPF_ANY);
 	return 1;
 }
 
@@ -831,33 +869,35 @@ static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoin
 {
 	__u64 now = settled(); // before any other map is read
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *to, .protocol = IPPROTO_UDP };
-	struct choice *last = bpf_map_lookup_elem(&chosen, &k);
-	if (last && now && last->generation == now && ++last->repeats % unverified) {
-		*backend = last->backend;
+	struct choice c;
+	int has = choice_of(&k, &c);
+	if (has && now && c.generation == now && c.repeats % unverified) {
+		*backend = c.backend;
 		return !is_bound(ctx) && !is_exempt();
 	}
-	if (last && !last->backend.port)
+	if (has && !c.backend.port)
 		return 0;
 	struct client client = client_of(ctx);
 	struct frontend *f = allowed(ctx, to, &client);
 	if (!f)
 		return 0;
-	if (last && has_member(&f->pool, &last->backend)) {
-		*backend = last->backend;
+	if (has && has_member(&f->pool, &c.backend)) {
+		*backend = c.backend;
 		int own = attribute(k.socket, backend, to);
-		last->generation = own ? now : 0;
+		c.generation = own ? now : 0;
+		bpf_map_update_elem(&chosen, &k, &c, BPF_EXIST);
 		return own;
 	}
-	struct choice c = { .generation = now };
+	struct choice next = { .flow = k };
 	if (!is_known(&client, to, f)) {
-		c.generation = 0;
-		bpf_map_update_elem(&chosen, &k, &c, BPF_ANY);
+		bpf_map_update_elem(&chosen, &k, &next, BPF_ANY);
 		return 0;
 	}
 	if (!choose(f, to, IPPROTO_UDP, &client, backend) || !attribute(k.socket, backend, to))
 		return 0;
-	c.backend = *backend;
-	bpf_map_update_elem(&chosen, &k, &c, BPF_ANY);
+	next.backend = *backend;
+	next.generation = now;
+	bpf_map_update_elem(&chosen, &k, &next, BPF_ANY);
 	count(&f->pool);
 	return 1;
 }
@@ -895,9 +935,9 @@ static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint
 		return 0;
 	struct connected c = { .service = *to, .netns = client.netns };
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *to, .protocol = IPPROTO_UDP };
-	struct choice *last = bpf_map_lookup_elem(&chosen, &k);
-	if (last && has_member(&f->pool, &last->backend))
-		*backend = last->backend;
+	struct choice last;
+	if (choice_of(&k, &last) && has_member(&f->pool, &last.backend))
+		*backend = last.backend;
 	else if (!choose(f, to, IPPROTO_UDP, &client, backend))
 		return 0;
 	c.backend = *backend;
@@ -968,10 +1008,10 @@ static always_inline int original(struct bpf_sock_addr *ctx, struct endpoint *fr
 	if (sk && sk->dst_port)
 		return peer(ctx, from);
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *from, .protocol = ctx->protocol };
-	struct endpoint *to = bpf_map_lookup_elem(&originals, &k);
-	if (!to)
+	struct endpoint service;
+	if (!original_of(&k, &service))
 		return 0;
-	*from = *to;
+	*from = service;
 	return 1;
 }
 
