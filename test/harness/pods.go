@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -24,8 +24,8 @@ func Known(dir string, pod *lab.Host) error {
 		return err
 	}
 	defer func() { _ = clients.Close() }() // it was only read from
-	var cookie uint64
-	if err := pod.Do(func() (err error) { cookie, err = netns.Cookie(); return err }); err != nil {
+	cookie, err := cookieOf(pod)
+	if err != nil {
 		return err
 	}
 	for _, a := range pod.Addrs() {
@@ -42,4 +42,18 @@ func Known(dir string, pod *lab.Host) error {
 		}
 	}
 	return nil
+}
+
+// cookieOf returns the number by which programs identify a network namespace.
+func cookieOf(host *lab.Host) (cookie uint64, err error) {
+	err = host.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }() // nothing was written to it
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+	return cookie, err
 }
