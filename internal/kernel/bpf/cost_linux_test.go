@@ -21,8 +21,12 @@ func BenchmarkPrograms(b *testing.B) {
 		clients   Clients
 		exempting Exempting
 	}{
-		{"node", vip, OfNode, 0}, {"node direct", backend, OfNode, 0}, {"pod", vip, OfPods, 0}, {"pod direct", backend, OfPods, 0},
-		{"node, one exempt level", vip, OfNode, ExemptLevel(2)}, {"node, all exempt levels", vip, OfNode, ExemptAny},
+		{"node", vip, OfNode, 0},
+		{"node direct", backend, OfNode, 0},
+		{"pod", vip, OfPods, 0},
+		{"pod direct", backend, OfPods, 0},
+		{"node, one exempt level", vip, OfNode, ExemptLevel(2)},
+		{"node, all exempt levels", vip, OfNode, ExemptAny},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))

@@ -112,7 +112,8 @@ func TestPodsAreFound(t *testing.T) {
 			netns.Namespace{Cookie: 6}, // not attached yet
 		)
 		want := []bpf.Pod{
-			{NetNS: 1, IPv4: addrs("10.180.0.1")[0], IPv6: addrs("fd00:10:180::1")[0]}, {NetNS: 3, IPv4: addrs("10.180.0.3")[0]},
+			{NetNS: 1, IPv4: addrs("10.180.0.1")[0], IPv6: addrs("fd00:10:180::1")[0]},
+			{NetNS: 3, IPv4: addrs("10.180.0.3")[0]},
 			{NetNS: 5, IPv6: addrs("fd00:10:180::5")[0]},
 		}
 		if !slices.Equal(f.kernel.known, want) {
