@@ -97,11 +97,12 @@ func byLoad(svc *route.Service) map[netip.AddrPort]bool {
 
 // Run counts until the context ends, and returns nil then.
 func (l *loads) Run(ctx context.Context) error {
+	failed := once(l.failed)
 	for {
 		began := time.Now()
 		some, err := l.update(ctx)
-		if err != nil && ctx.Err() == nil {
-			l.failed(err)
+		if ctx.Err() == nil {
+			failed(err)
 		}
 		var next <-chan time.Time
 		if some {

@@ -137,6 +137,7 @@ func (p *podFinder) unknown(netns uint64) {
 // Run searches for pods after the start, after a change of the node or of its links, and when an unknown client connects to a Service, until the
 // context ends. It returns nil then.
 func (p *podFinder) Run(ctx context.Context) error {
+	failed := once(p.failed)
 	var events sync.WaitGroup
 	events.Go(func() { p.follow(ctx, func() error { return p.kernel.UnknownClients(ctx, p.unknown) }) })
 	events.Go(func() { p.follow(ctx, func() error { return p.node.watch(ctx, p.search) }) })
@@ -155,9 +156,11 @@ func (p *podFinder) Run(ctx context.Context) error {
 		}
 		began := time.Now()
 		unfinished, err := p.update(ctx)
+		if ctx.Err() == nil {
+			failed(err)
+		}
 		switch {
-		case err != nil && ctx.Err() == nil:
-			p.failed(err)
+		case err != nil:
 			again.Reset(searchRetry)
 		case unfinished:
 			again.Reset(pause)
@@ -174,10 +177,9 @@ func (p *podFinder) Run(ctx context.Context) error {
 
 // follow runs a function that waits for events, and runs it again after an error, until the context ends.
 func (p *podFinder) follow(ctx context.Context, wait func() error) {
+	failed := once(p.failed)
 	for ctx.Err() == nil {
-		if err := wait(); err != nil {
-			p.failed(err)
-		}
+		failed(wait())
 		select {
 		case <-ctx.Done():
 		case <-time.After(searchRetry):
