@@ -305,8 +305,28 @@ func TestQueriesOfEBPFMode(t *testing.T) {
 	}
 }
 
-// ebpfMetrics begins the names of metrics that are there in mode ebpf only.
-const ebpfMetrics = "sluice_ebpf_"
+// The alerts about mode userspace have metrics in that mode.
+func TestQueriesOfUserspaceMode(t *testing.T) {
+	m := newMonitored(t, "userspace")
+	for name, expr := range alerts(t) {
+		if strings.Contains(expr, userspaceMetrics) {
+			m.hasMetrics(name, expr)
+		}
+	}
+}
+
+// hasMetrics verifies that there are all metrics that an alert uses.
+func (m *monitoredSluice) hasMetrics(alert, expr string) {
+	m.t.Helper()
+	for metric := range metricNames(expr) {
+		if values, err := m.query(fmt.Sprintf("count({__name__=%q})", metric)); err != nil || len(values) == 0 {
+			m.t.Errorf("alert %s uses %s, which Sluice does not export: %v", alert, metric, err)
+		}
+	}
+}
+
+// These begin the names of metrics that are there in one mode only.
+const ebpfMetrics, userspaceMetrics = "sluice_ebpf_", "sluice_userspace_"
 
 // TestQueries runs the queries of the dashboard and the alerts on a real Prometheus that scrapes
 // a real Sluice.
@@ -322,13 +342,8 @@ func TestQueries(t *testing.T) {
 		if _, err := m.query(expr); err != nil {
 			t.Errorf("alert %s: %v", name, err)
 		}
-		for metric := range metricNames(expr) {
-			if strings.HasPrefix(metric, ebpfMetrics) {
-				continue
-			}
-			if values, err := m.query(fmt.Sprintf("count({__name__=%q})", metric)); err != nil || len(values) == 0 {
-				t.Errorf("alert %s uses %s, which Sluice does not export: %v", name, metric, err)
-			}
+		if !strings.Contains(expr, ebpfMetrics) && !strings.Contains(expr, userspaceMetrics) {
+			m.hasMetrics(name, expr)
 		}
 	}
 	for _, change := range []string{
