@@ -52,21 +52,20 @@ type Plane struct {
 	ledger *ledger.Ledger[key, string]
 	room   int // maximum number of steps of one write
 
-	staleLimit time.Duration // how long the maps may miss changes; then the programs are detached
-	failing    time.Time     // since when they miss some; zero: they do not
+	failing time.Time // since when the maps miss changes; zero: they do not
 
 	seen   bpf.State // read by Refresh; nil once Plan has used it
 	unread error     // why Refresh could not read it; nil once Plan has used it
 }
 
-const (
-	defaultRoom       = 1 << 14
-	defaultStaleLimit = 30 * time.Second
-)
+const defaultRoom = 1 << 14
+
+// staleLimit is how long the maps may miss changes; then the programs are detached.
+const staleLimit = 30 * time.Second
 
 // New makes a Plane. It does nothing yet.
 func New(k Kernel, opt Options) *Plane {
-	return &Plane{kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom, staleLimit: defaultStaleLimit}
+	return &Plane{kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom}
 }
 
 // Refresh reads the maps, and refreshes the plane beneath. If the maps cannot be read, the next Plan writes the rules only, and its Apply
@@ -215,7 +214,7 @@ func (p *Plane) written(ctx context.Context, err error) error {
 	case p.failing.IsZero():
 		p.failing = time.Now()
 	}
-	if time.Since(p.failing) < p.staleLimit {
+	if time.Since(p.failing) < staleLimit {
 		return err
 	}
 	if _, failed := p.kernel.Remove(ctx); failed != nil {
