@@ -35,7 +35,7 @@ LINTED  := GOFLAGS=-trimpath CGO_ENABLED=0
 SUITE   := .cache/bin/suite -cache $(CACHE)
 SYSTEMS := $(foreach os,linux darwin windows,$(foreach arch,amd64 arm64,bin/sluice-$(os)-$(arch)$(if $(filter windows,$(os)),.exe)))
 
-.PHONY: help build build-all demo check plane unit test test-rest test-all suite test-assets test-tools test-kernel \
+.PHONY: help build build-all image demo check plane unit test test-rest test-all suite test-assets test-tools test-kernel \
 	lint lint-changed linter vet-systems fmt bench fuzz clean distclean setup-build setup-demo setup-test setup-kernel setup-rest
 
 help: ## list the targets
@@ -49,6 +49,11 @@ build-all: $(SYSTEMS) ## bin/sluice-{linux,darwin,windows}-{amd64,arm64}
 bin/sluice-%: setup-build
 	@echo 'building $@'
 	@system='$(basename $*)'; GOOS=$${system%-*} GOARCH=$${system#*-} $(RELEASE) -o $@ ./cmd/sluice
+
+image: bin/sluice-linux-amd64 bin/sluice-linux-arm64 ## the image without iptables, as an OCI image layout in dist/image
+	@rm -rf dist/image
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} go run -trimpath ./hack/image -version '$(VERSION)' -out dist/image \
+		$(foreach arch,amd64 arm64,linux/$(arch)=bin/sluice-linux-$(arch))
 
 demo: setup-demo build ## a little cluster in namespaces, with real traffic; touches nothing else
 	@$(GOBUILD) -o bin/sluice-demo ./test/demo

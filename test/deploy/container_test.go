@@ -10,12 +10,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"golang.org/x/sys/unix"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -34,11 +39,61 @@ var capabilities = map[corev1.Capability]int{
 	"SYS_PTRACE": unix.CAP_SYS_PTRACE,
 }
 
-// buildImage creates the file system of the image.
+// imageFiles returns the folder with the files of the image that hack/image writes. It is in /run, which is removed with this process.
+var imageFiles = sync.OnceValues(func() (string, error) {
+	work, err := os.MkdirTemp("/run", "image-")
+	if err != nil {
+		return "", err
+	}
+	program, err := harness.Program()
+	if err != nil {
+		return "", err
+	}
+	files, out := filepath.Join(work, "files"), filepath.Join(work, "layout")
+	cmd := exec.Command("go", "run", "-trimpath", "./hack/image", "-version", "v0.0.0-test", "-out", out, "linux/"+runtime.GOARCH+"="+program)
+	cmd.Dir, cmd.Env = projectPath("."), append(os.Environ(), "SOURCE_DATE_EPOCH=0", "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("write the image: %w\n%s", err, text)
+	}
+	image, err := imageIn(out)
+	if err != nil {
+		return "", err
+	}
+	content := mutate.Extract(image)
+	defer func() { _ = content.Close() }() // it was only read from
+	untar := exec.Command("tar", "-x", "-C", files)
+	untar.Stdin = content
+	if err := os.Mkdir(files, 0o755); err != nil {
+		return "", err
+	}
+	if text, err := untar.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("extract the image: %w\n%s", err, text)
+	}
+	return files, nil
+})
+
+// imageIn returns the image in an image layout, whose index has an index of platforms.
+func imageIn(dir string) (v1.Image, error) {
+	top, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	platforms, err := partial.FindIndexes(top, func(v1.Descriptor) bool { return true })
+	if err != nil || len(platforms) != 1 {
+		return nil, fmt.Errorf("%d indexes in %s, want one: %w", len(platforms), dir, err)
+	}
+	images, err := partial.FindImages(platforms[0], func(v1.Descriptor) bool { return true })
+	if err != nil || len(images) != 1 {
+		return nil, fmt.Errorf("%d images in %s, want one: %w", len(images), dir, err)
+	}
+	return images[0], nil
+}
+
+// buildImage creates the file system of a container, with the files of the image and the mount points that a runtime makes.
 func buildImage(t testing.TB) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
-	for _, dir := range []string{"usr/local/bin", "proc", "sys", "host/sys/fs/cgroup", "dev", "run", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
+	for _, dir := range []string{"proc", "sys", "host/sys/fs/cgroup", "dev", "run", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -48,15 +103,12 @@ func buildImage(t testing.TB) string {
 			t.Fatal(err)
 		}
 	}
-	program, err := harness.Program()
+	files, err := imageFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("cp", program, filepath.Join(root, "usr/local/bin/sluice")).CombinedOutput(); err != nil {
-		t.Fatalf("copy the program: %v\n%s", err, out)
-	}
-	if err := os.Symlink("sluice", filepath.Join(root, "usr/local/bin/kube-proxy")); err != nil {
-		t.Fatal(err)
+	if out, err := exec.Command("cp", "-a", files+"/.", root).CombinedOutput(); err != nil {
+		t.Fatalf("copy the image: %v\n%s", err, out)
 	}
 	return root
 }
