@@ -6,6 +6,8 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=v0.1.0 -t sluice:v0.1.0 .
 #   docker buildx build ... --target iptables -t sluice:v0.1.0-iptables .
 #
+# `make image` writes both without a container engine, with the same files.
+#
 # The binary is there under its own name and as kube-proxy, so that the command of
 # kubeadm's DaemonSet works with it unchanged.
 
@@ -18,26 +20,20 @@ COPY internal internal
 ARG TARGETOS=linux
 ARG TARGETARCH
 ARG VERSION=v0.0.0-dev
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath \
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
       -ldflags "-s -w -X github.com/sluice-proxy/sluice/internal/cli.stamp=$VERSION" \
       -o /out/usr/local/bin/sluice ./cmd/sluice \
  && ln -s sluice /out/usr/local/bin/kube-proxy
 
-# iptables of both variants, and of Debian only what these programs need: their
-# extensions, shared libraries, names of protocols; and for scanners and lawyers
-# which packages that is. There is no plain iptables-save: it would have to know
-# which variant the node uses.
-FROM debian:bookworm-slim AS programs
-RUN apt-get update \
- && apt-get install -y --no-install-recommends iptables
-RUN mkdir -p /out/var/lib/dpkg/status.d \
- && cp -a --parents /usr/sbin/xtables-*-multi /usr/sbin/ip*tables-nft* /usr/sbin/ip*tables-legacy* /out \
- && cp -a --parents /usr/lib/*/xtables/lib[ix]*.so /etc/protocols /out \
- && ldd /usr/sbin/xtables-*-multi /usr/lib/*/xtables/lib[ix]*.so >/libraries \
- && for library in $(sed -n 's,^\t[^/]*\(/[^ ]*\) (0x.*,\1,p' /libraries | sort -u); do cp -L --parents $library /out || exit; done \
- && for package in iptables $(dpkg-query -W -f '${Depends}' iptables | sed 's/ *([^)]*)//g; s/,//g'); do \
-      dpkg-query -s $package >/out/var/lib/dpkg/status.d/$package && cp -L --parents /usr/share/doc/$package/copyright /out || exit; \
-    done
+# The programs of iptables, from the Debian packages that are pinned in hack/image.
+FROM --platform=$BUILDPLATFORM golang:1.26.8 AS programs
+WORKDIR /src
+COPY go.mod go.sum ./
+COPY hack/image hack/image
+ARG TARGETARCH
+RUN mkdir /out \
+ && hack/image/debian.sh $TARGETARCH /packages/$TARGETARCH \
+ && go run -trimpath ./hack/image -packages /packages -files $TARGETARCH | tar -x -C /out
 
 FROM scratch AS iptables
 ARG VERSION=v0.0.0-dev

@@ -28,14 +28,14 @@ export TEST_KERNEL        ?= $(CURDIR)/.cache/test-kernel
 VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/v0.0.0-dev+/')
 LDFLAGS := -s -w -X github.com/sluice-proxy/sluice/internal/cli.stamp=$(VERSION)
 # All programs are built alike, so that they share compiled packages.
-GOBUILD := CGO_ENABLED=0 go build -trimpath
+GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false
 RELEASE := $(GOBUILD) -ldflags '$(LDFLAGS)'
 # golangci-lint compiles packages as make build does, and so uses those that it has compiled.
 LINTED  := GOFLAGS=-trimpath CGO_ENABLED=0
 SUITE   := .cache/bin/suite -cache $(CACHE)
 SYSTEMS := $(foreach os,linux darwin windows,$(foreach arch,amd64 arm64,bin/sluice-$(os)-$(arch)$(if $(filter windows,$(os)),.exe)))
 
-.PHONY: help build build-all image demo check plane unit test test-rest test-all suite test-assets test-tools test-kernel \
+.PHONY: help build build-all image dist demo check plane unit test test-rest test-all suite test-assets test-tools test-kernel \
 	lint lint-changed linter vet-systems fmt bench fuzz clean distclean setup-build setup-demo setup-test setup-kernel setup-rest
 
 help: ## list the targets
@@ -50,10 +50,17 @@ bin/sluice-%: setup-build
 	@echo 'building $@'
 	@system='$(basename $*)'; GOOS=$${system%-*} GOARCH=$${system#*-} $(RELEASE) -o $@ ./cmd/sluice
 
-image: bin/sluice-linux-amd64 bin/sluice-linux-arm64 ## the image without iptables, as an OCI image layout in dist/image
-	@rm -rf dist/image
-	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} go run -trimpath ./hack/image -version '$(VERSION)' -out dist/image \
-		$(foreach arch,amd64 arm64,linux/$(arch)=bin/sluice-linux-$(arch))
+IMAGE = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} go run -trimpath ./hack/image -version '$(VERSION)'
+IMAGE_PROGRAMS = $(foreach arch,amd64 arm64,linux/$(arch)=bin/sluice-linux-$(arch))
+
+image: bin/sluice-linux-amd64 bin/sluice-linux-arm64 ## both images for amd64 and arm64, as OCI image layouts in dist/image and dist/image-iptables
+	@rm -rf dist/image dist/image-iptables
+	@$(IMAGE) -out dist/image $(IMAGE_PROGRAMS)
+	@for arch in amd64 arm64; do hack/image/debian.sh $$arch $(CACHE)/debian/$$arch; done
+	@$(IMAGE) -out dist/image-iptables -packages $(CACHE)/debian $(IMAGE_PROGRAMS)
+
+dist: setup-build ## the files of a release in dist/: archives, images, chart, manifests, bills of materials, licences, checksums
+	@hack/dist.sh '$(VERSION)'
 
 demo: setup-demo build ## a little cluster in namespaces, with real traffic; touches nothing else
 	@$(GOBUILD) -o bin/sluice-demo ./test/demo
@@ -93,7 +100,7 @@ test-kernel: setup-kernel ## Linux 6.1 for the tests, as a program: minutes, onc
 lint: setup-build linter ## house style, formatting, modules, shell scripts
 	@$(LINTED) $(LINT) run ./...
 	@go mod tidy -diff 2> >(grep -v '^go: downloading' >&2)
-	@if command -v shellcheck >/dev/null; then shellcheck hack/*.sh .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
+	@if command -v shellcheck >/dev/null; then shellcheck hack/*.sh hack/*/*.sh .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
 
 lint-changed: setup-build linter ## the same of packages that differ from the main branch
 	@packages=$$(hack/changed.sh); if [[ -n $$packages ]]; then $(LINTED) $(LINT) run $$packages; else echo 'no package has changed'; fi

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
@@ -71,13 +72,8 @@ func images(t *testing.T, dir string) map[string]v1.Image {
 	return all
 }
 
-// The layout is valid, and its images have the files and the settings of the Dockerfile.
+// The layout is valid, and its images have the program under both names.
 func TestImage(t *testing.T) {
-	text, err := os.ReadFile("../../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, last, _ := strings.Cut(string(text), "FROM scratch\n")
 	all := images(t, written(t))
 	if len(all) != 2 {
 		t.Fatalf("%d images, want 2", len(all))
@@ -91,18 +87,6 @@ func TestImage(t *testing.T) {
 		if c.Architecture != arch || c.OS != "linux" || c.Created.Unix() != 1764115200 {
 			t.Errorf("%s: the image is for %s/%s, of %v", arch, c.OS, c.Architecture, c.Created)
 		}
-		lines := []string{"ENV " + c.Config.Env[0], "USER " + c.Config.User, fmt.Sprintf("ENTRYPOINT [%q]", c.Config.Entrypoint[0])}
-		for key, value := range c.Config.Labels {
-			lines = append(lines, fmt.Sprintf("%s=%q", key, strings.Replace(value, "v0.1.0", "$VERSION", 1)))
-		}
-		for _, line := range lines {
-			if !strings.Contains(last, line) {
-				t.Errorf("the last stage of the Dockerfile has no %q", line)
-			}
-		}
-		if n := strings.Count(last, "org.opencontainers"); n != len(c.Config.Labels) {
-			t.Errorf("%d labels, the Dockerfile has %d", len(c.Config.Labels), n)
-		}
 		want := []string{
 			"usr 755 0:0", "usr/local 755 0:0", "usr/local/bin 755 0:0", "usr/local/bin/kube-proxy 777 0:0 -> sluice",
 			"usr/local/bin/sluice 755 0:0 program of " + arch,
@@ -110,6 +94,80 @@ func TestImage(t *testing.T) {
 		if got := listing(t, image); !slices.Equal(got, want) {
 			t.Errorf("%s: the files are %q, want %q", arch, got, want)
 		}
+	}
+}
+
+// The settings of the images are those of the last two stages of the Dockerfile.
+func TestSettings(t *testing.T) {
+	text, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(string(text), "FROM scratch")
+	for i, o := range []options{{version: "v0.1.0", packages: "packages"}, {version: "v0.1.0"}} {
+		stage, c := parts[i+1], configOf(o, program{}, empty.Image).Config
+		lines := []string{"ENV " + c.Env[0] + "\n", "USER " + c.User, fmt.Sprintf("ENTRYPOINT [%q]", c.Entrypoint[0])}
+		for key, value := range c.Labels {
+			lines = append(lines, fmt.Sprintf("%s=%q", key, strings.Replace(value, "v0.1.0", "$VERSION", 1)))
+		}
+		for _, line := range lines {
+			if !strings.Contains(stage, line) {
+				t.Errorf("stage %d of the Dockerfile has no %q", i+1, line)
+			}
+		}
+		if n := strings.Count(stage, "org.opencontainers"); n != len(c.Labels) {
+			t.Errorf("%d labels, stage %d of the Dockerfile has %d", len(c.Labels), i+1, n)
+		}
+	}
+}
+
+// What a program needs must be in a package.
+func TestFilesOfDebian(t *testing.T) {
+	content, err := os.ReadFile("/bin/sh") // it needs a library
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := func(also ...string) map[string]file {
+		all := map[string]file{}
+		for _, name := range append(also, "usr/sbin/iptables-nft", "usr/sbin/iptables-legacy", "usr/lib/x/xtables/libxt_a.so", "etc/protocols",
+			"usr/share/doc/a/copyright", "var/lib/dpkg/status.d/a", "usr/bin/other") {
+			all[name] = file{path: name, mode: 0o644}
+		}
+		return all
+	}
+	if _, err := choose(files()); err == nil || !strings.Contains(err.Error(), "no package has /usr/sbin/xtables-*-multi") {
+		t.Errorf("without the program: %v", err)
+	}
+	all := files("usr/sbin/xtables-nft-multi")
+	all["usr/sbin/iptables-nft"] = file{path: "usr/sbin/iptables-nft", link: "xtables-nft-multi"}
+	if got, err := choose(all); err != nil || len(got) != len(all)-1 {
+		t.Errorf("%d files, %v, want all but usr/bin/other", len(got), err)
+	}
+	all["usr/sbin/iptables-nft"] = file{path: "usr/sbin/iptables-nft", link: "/usr/sbin/absent"}
+	if _, err := choose(all); err == nil || !strings.Contains(err.Error(), "no package has /usr/sbin/absent") {
+		t.Errorf("a link to nothing: %v", err)
+	}
+	all = files("usr/sbin/xtables-nft-multi")
+	all["usr/sbin/xtables-nft-multi"] = file{path: "usr/sbin/xtables-nft-multi", content: content}
+	if _, err := choose(all); err == nil || !strings.Contains(err.Error(), "no package has the library libc.so.6") {
+		t.Errorf("without a library: %v", err)
+	}
+}
+
+// A package that is not the pinned one is refused.
+func TestChecksum(t *testing.T) {
+	dir := t.TempDir()
+	for line := range strings.Lines(debianPackages) {
+		name := filepath.Base(strings.TrimSpace(line))
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("another"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := debianFiles(dir, "arm64"); err == nil || !strings.Contains(err.Error(), "arm64.deb: its SHA-256 is ") {
+		t.Errorf("another package: %v", err)
+	}
+	if _, err := debianFiles(t.TempDir(), "amd64"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no package: %v", err)
 	}
 }
 
@@ -171,6 +229,7 @@ func TestReproducible(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	for _, c := range []struct{ args, epoch, want string }{
 		{"-out x linux/amd64=y", epoch, "-version"},
+		{"-files amd64", epoch, "-packages"},
 		{"-version v1 -out x", epoch, "a program"},
 		{"-version v1 -out x linux/amd64=y", "", "SOURCE_DATE_EPOCH="},
 		{"-version v1 -out x linux/amd64=y", "-5", "SOURCE_DATE_EPOCH=-5"},

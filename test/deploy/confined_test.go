@@ -121,7 +121,7 @@ func createHint(t *testing.T, host *lab.Host, variant string) {
 // TestEachMissingRightIsReported removes one privilege of the DaemonSet at a time, and verifies
 // that Sluice names it in its error.
 func TestEachMissingRightIsReported(t *testing.T) {
-	plain, iptables := buildImage(t), imageFor(t, "iptables")
+	plain, iptables := imageFor(t, "nftables"), imageFor(t, "iptables")
 	for _, tt := range []struct {
 		name          string
 		root          string
@@ -186,7 +186,7 @@ func TestLockIsThatOfTheHost(t *testing.T) {
 // The status of the process verifies that confinement works in the tests above.
 func TestAConfinedProcessHasOnlyItsRights(t *testing.T) {
 	l := lab.New(t, lab.Options{})
-	c := daemonSetContainer(t, buildImage(t), "nftables", conformance.Program{Host: l.NodeA, Manifests: projectPath("examples")})
+	c := daemonSetContainer(t, imageFor(t, "nftables"), "nftables", conformance.Program{Host: l.NodeA, Manifests: projectPath("examples")})
 	if len(c.Capabilities) != 1 || c.Capabilities[0] != unix.CAP_NET_ADMIN || c.GainNew || c.Privileged {
 		t.Fatalf("the DaemonSet grants %v", c)
 	}

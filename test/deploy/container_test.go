@@ -10,23 +10,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"golang.org/x/sys/unix"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	dockerfile "github.com/sluice-proxy/sluice/test/deploy/image"
+	"github.com/sluice-proxy/sluice/test/deploy/image"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 	"github.com/sluice-proxy/sluice/test/machine"
@@ -39,8 +34,19 @@ var capabilities = map[corev1.Capability]int{
 	"SYS_PTRACE": unix.CAP_SYS_PTRACE,
 }
 
-// imageFiles returns the folder with the files of the image that hack/image writes. It is in /run, which is removed with this process.
-var imageFiles = sync.OnceValues(func() (string, error) {
+// These return the folder with the files of an image, which the first call writes. It is in /run, which is removed with this process.
+var (
+	plainImage    = sync.OnceValues(func() (string, error) { return writeImage() })
+	iptablesImage = sync.OnceValues(func() (string, error) {
+		packages, err := image.Packages(context.Background())
+		if err != nil {
+			return "", err
+		}
+		return writeImage("-packages", packages)
+	})
+)
+
+func writeImage(flags ...string) (string, error) {
 	work, err := os.MkdirTemp("/run", "image-")
 	if err != nil {
 		return "", err
@@ -49,48 +55,11 @@ var imageFiles = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	files, out := filepath.Join(work, "files"), filepath.Join(work, "layout")
-	cmd := exec.Command("go", "run", "-trimpath", "./hack/image", "-version", "v0.0.0-test", "-out", out, "linux/"+runtime.GOARCH+"="+program)
-	cmd.Dir, cmd.Env = projectPath("."), append(os.Environ(), "SOURCE_DATE_EPOCH=0", "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("write the image: %w\n%s", err, text)
-	}
-	image, err := imageIn(out)
-	if err != nil {
-		return "", err
-	}
-	content := mutate.Extract(image)
-	defer func() { _ = content.Close() }() // it was only read from
-	untar := exec.Command("tar", "-x", "-C", files)
-	untar.Stdin = content
-	if err := os.Mkdir(files, 0o755); err != nil {
-		return "", err
-	}
-	if text, err := untar.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("extract the image: %w\n%s", err, text)
-	}
-	return files, nil
-})
-
-// imageIn returns the image in an image layout, whose index has an index of platforms.
-func imageIn(dir string) (v1.Image, error) {
-	top, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		return nil, err
-	}
-	platforms, err := partial.FindIndexes(top, func(v1.Descriptor) bool { return true })
-	if err != nil || len(platforms) != 1 {
-		return nil, fmt.Errorf("%d indexes in %s, want one: %w", len(platforms), dir, err)
-	}
-	images, err := partial.FindImages(platforms[0], func(v1.Descriptor) bool { return true })
-	if err != nil || len(images) != 1 {
-		return nil, fmt.Errorf("%d images in %s, want one: %w", len(images), dir, err)
-	}
-	return images[0], nil
+	return image.Files(context.Background(), work, program, flags...)
 }
 
-// buildImage creates the file system of a container, with the files of the image and the mount points that a runtime makes.
-func buildImage(t testing.TB) string {
+// imageFor creates the file system of a container, with the files of the image of a mode and the mount points that a runtime makes.
+func imageFor(t testing.TB, mode string) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
 	for _, dir := range []string{"proc", "sys", "host/sys/fs/cgroup", "dev", "run", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
@@ -103,7 +72,11 @@ func buildImage(t testing.TB) string {
 			t.Fatal(err)
 		}
 	}
-	files, err := imageFiles()
+	write := plainImage
+	if mode == "iptables" || mode == "userspace" {
+		write = iptablesImage
+	}
+	files, err := write()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,39 +84,6 @@ func buildImage(t testing.TB) string {
 		t.Fatalf("copy the image: %v\n%s", err, out)
 	}
 	return root
-}
-
-// imageFor returns the image of a mode.
-func imageFor(t testing.TB, mode string) string {
-	t.Helper()
-	if mode == "iptables" || mode == "userspace" {
-		return withIptables(t, buildImage(t))
-	}
-	return buildImage(t)
-}
-
-// iptablesPrograms returns the folder with the programs of iptables, which the first call builds. It is in /run, which is
-// removed with this process.
-var iptablesPrograms = sync.OnceValues(func() (string, error) {
-	work, err := os.MkdirTemp("/run", "programs-")
-	if err != nil {
-		return "", err
-	}
-	return dockerfile.Stage(context.Background(), "programs", work)
-})
-
-// withIptables returns a copy of an image, with the programs of iptables.
-func withIptables(t testing.TB, root string) string {
-	t.Helper()
-	programs, err := iptablesPrograms()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := t.TempDir()
-	if out, err := exec.Command("cp", "-a", programs+"/.", root+"/.", all).CombinedOutput(); err != nil {
-		t.Fatalf("add the programs of iptables: %v\n%s", err, out)
-	}
-	return all
 }
 
 // daemonSetFor returns the DaemonSet of a mode.

@@ -54,7 +54,7 @@ func (p *podOnNode) stop() {
 // startNodes reconciles until the returned function is called, or the test ends.
 func startNodes(t *testing.T, c *cluster, root string, hosts ...*lab.Host) (stop func()) {
 	t.Helper()
-	n := &nodes{t: t, cluster: c, root: root, iptablesRoot: withIptables(t, root), hosts: map[string]*lab.Host{}, pods: map[string]*podOnNode{}}
+	n := &nodes{t: t, cluster: c, root: root, iptablesRoot: imageFor(t, "iptables"), hosts: map[string]*lab.Host{}, pods: map[string]*podOnNode{}}
 	for _, h := range hosts {
 		n.hosts[h.Name()] = h
 	}

@@ -254,7 +254,7 @@ func (d *deployed) checkDenied(t *testing.T, r right) error {
 // TestCluster starts one API server for all tests.
 func TestCluster(t *testing.T) {
 	c := newCluster(t)
-	root := buildImage(t)
+	root := imageFor(t, "nftables")
 	eventually(t, func() error {
 		_, err := c.Client.CoreV1().Namespaces().Get(t.Context(), system, metav1.GetOptions{})
 		return err

@@ -29,7 +29,7 @@ func TestInitContainerSetsKernelParameters(t *testing.T) {
 	pod := readDaemonSet(t, []byte(made["daemonset.yaml"])).Spec.Template.Spec
 	l := lab.New(t, lab.Options{})
 	k := kubelet{
-		root: buildImage(t), node: l.NodeA, dir: t.TempDir(), extraMounts: map[string]string{empty: t.TempDir()},
+		root: imageFor(t, "nftables"), node: l.NodeA, dir: t.TempDir(), extraMounts: map[string]string{empty: t.TempDir()},
 		maps: map[string]map[string]string{"sluice": config.Data, "sluice-apiserver": {"host": "192.0.2.1", "port": "6443"}},
 	}
 	manifests := func(c *corev1.Container) confinement {

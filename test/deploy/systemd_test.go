@@ -121,7 +121,7 @@ func unitConfinement(t *testing.T, settings map[string][]string, mode string) co
 		Filter: allowOnly(t, allowedCalls(t, settings["SystemCallFilter"]), unix.AF_NETLINK, unix.AF_INET, unix.AF_INET6, unix.AF_UNIX),
 
 		Argv: []string{
-			buildImage(t) + "/usr/local/bin/sluice", "--manifests=" + projectPath("examples"), "--hostname-override=node-a", "--proxy-mode=" + mode,
+			imageFor(t, "nftables") + "/usr/local/bin/sluice", "--manifests=" + projectPath("examples"), "--hostname-override=node-a", "--proxy-mode=" + mode,
 			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
 		},
 	}

@@ -63,28 +63,6 @@ func projectPath() string {
 	panic("the working folder is in no Go module")
 }
 
-// Stage builds a stage that needs no other in a working folder, and returns the path of its folder /out.
-func Stage(ctx context.Context, name, work string) (string, error) {
-	all, err := stages()
-	if err != nil {
-		return "", err
-	}
-	s := &script{images: map[string]image{}}
-	for _, st := range all {
-		if st.name == name {
-			s.buildStage(st)
-		}
-	}
-	if len(s.images) == 0 {
-		return "", fmt.Errorf("the Dockerfile has no stage %q", name)
-	}
-	s.add("cp -a %s/out $WORK/result", s.images[name].root)
-	if out, err := s.run(ctx, work); err != nil {
-		return "", fmt.Errorf("build stage %s: %w\n%s", name, err, out)
-	}
-	return filepath.Join(work, "result"), nil
-}
-
 // script are shell commands that build stages in a new mount namespace. $WORK is a working
 // folder, $CONTEXT the build context.
 type script struct {
@@ -105,10 +83,10 @@ func (s *script) add(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// run runs the script and returns its output.
-func (s *script) run(ctx context.Context, work string) (string, error) {
+// run runs the script in a working folder, with the Debian packages in a folder, and returns its output.
+func (s *script) run(ctx context.Context, work, packages string) (string, error) {
 	cmd := exec.CommandContext(ctx, "unshare", "--mount", "bash", "-euo", "pipefail", "-c", strings.Join(s.lines, "\n"))
-	cmd.Env = append(os.Environ(), "WORK="+work, "CONTEXT="+projectPath())
+	cmd.Env = append(os.Environ(), "WORK="+work, "CONTEXT="+projectPath(), "PACKAGES="+packages)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -133,18 +111,8 @@ func (s *script) mountHost(overlay string) {
 	s.add("mount -t overlay -o lowerdir=/,upperdir=%[1]s/upper,workdir=%[1]s/work none %[2]s", overlay, s.root)
 	s.add("mount --rbind /proc %[1]s/proc && mount --rbind /dev %[1]s/dev", s.root)
 	s.add(`for dir in "$(go env GOCACHE)" "$(go env GOMODCACHE)"; do mkdir -p "$dir" && mount --bind "$dir" %s"$dir"; done`, s.root)
-	// hack/setup.sh has already installed the packages that the Dockerfile installs.
-	s.add("printf '%%s\\n' %s >%s/usr/bin/apt-get", quote(aptGet), s.root)
-	s.add("chmod +x %s/usr/bin/apt-get", s.root)
+	s.add("mkdir %[1]s/packages && mount --bind $PACKAGES %[1]s/packages", s.root) // hack/image/debian.sh downloads nothing again
 }
-
-// aptGet replaces apt-get by a script that verifies that packages are installed.
-const aptGet = `#!/bin/sh
-case $1 in
-update) ;;
-install) for word; do case $word in install | -*) ;; *) dpkg-query -s "$word" >/dev/null ;; esac || exit 1; done ;;
-*) exit 1 ;;
-esac`
 
 func (s *script) runInstruction(i instruction) {
 	switch i.name {

@@ -15,7 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestImages builds the images and runs the program in them by all its names.
+// TestImages builds the images of the Dockerfile, and runs the program in them by all its names. They have the files of those that
+// hack/image writes.
 func TestImages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
@@ -24,11 +25,22 @@ func TestImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	packages, err := Packages(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := &script{images: map[string]image{}}
 	for _, st := range all {
 		s.buildStage(st)
 	}
-	s.add("find $WORK/default -mindepth 1 -printf '%%P %%l\\n' | sort; echo")
+	for name, flags := range map[string][]string{"": nil, "iptables": {"-packages", packages}} {
+		written, err := Files(t.Context(), t.TempDir(), "/bin/true", flags...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.add(`list() { (cd "$1"; find . -printf '%%P %%y %%m %%U:%%G %%l\n'; find . -type f ! -name sluice -exec sha256sum {} +) | sort; }
+			diff <(list %s) <(list %s)`, written, s.images[name].root)
+	}
 	for _, name := range []string{"", "iptables"} {
 		i := s.images[name]
 		inside := "env -i " + strings.Join(i.env, " ") + ` "$(command -v chroot)" ` + i.root
@@ -36,7 +48,7 @@ func TestImages(t *testing.T) {
 		s.add("%s /usr/local/bin/kube-proxy --version", inside) // as kubeadm's DaemonSet names it
 		s.add("%s kube-proxy --config=/nowhere 2>&1 | grep -m 1 -o 'open /nowhere' || true", inside)
 	}
-	out, err := s.run(t.Context(), t.TempDir())
+	out, err := s.run(t.Context(), t.TempDir(), packages)
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, strings.Join(s.lines, "\n"), out)
 	}
@@ -44,24 +56,22 @@ func TestImages(t *testing.T) {
 Kubernetes v9.8.7
 open /nowhere
 `, runtime.Version(), runtime.GOARCH)
-	want := `usr 
-usr/local 
-usr/local/bin 
-usr/local/bin/kube-proxy sluice
-usr/local/bin/sluice 
-
-` + outputs + outputs
+	want := outputs + outputs
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
 
-// TestPrograms builds the stage with the programs of iptables once, for both tests of it.
+// TestPrograms writes the image with the programs of iptables once, for both tests of it.
 func TestPrograms(t *testing.T) {
 	if testing.Short() {
-		t.Skip("mounts file systems")
+		t.Skip("runs programs of Debian")
 	}
-	root, err := Stage(t.Context(), "programs", t.TempDir())
+	packages, err := Packages(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := Files(t.Context(), t.TempDir(), "/bin/true", "-packages", packages)
 	if err != nil {
 		t.Fatal(err)
 	}
