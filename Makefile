@@ -13,6 +13,9 @@ export PATH := $(CURDIR)/.cache/go/bin:$(PATH)
 CACHE        := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sluice-build
 LINT_VERSION := v2.15.0
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
+ACTIONLINT_VERSION := v1.7.12
+ACTIONLINT   := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
+VULN_VERSION := v1.9.0
 FUZZTIME     ?= 20s
 BENCH        ?= .
 VERSUS       ?=
@@ -36,7 +39,7 @@ SUITE   := .cache/bin/suite -cache $(CACHE)
 SYSTEMS := $(foreach os,linux darwin windows,$(foreach arch,amd64 arm64,bin/sluice-$(os)-$(arch)$(if $(filter windows,$(os)),.exe)))
 
 .PHONY: help build build-all image dist demo check plane unit test test-rest test-all suite test-assets test-tools test-kernel \
-	lint lint-changed linter vet-systems fmt bench fuzz clean distclean setup-build setup-demo setup-test setup-kernel setup-rest
+	lint lint-changed linter vuln vet-systems fmt bench fuzz clean distclean setup-build setup-demo setup-test setup-kernel setup-rest
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -97,10 +100,11 @@ test-tools: setup-build ## kubectl, helm, prometheus and coredns for the tests: 
 test-kernel: setup-kernel ## Linux 6.1 for the tests, as a program: minutes, once
 	@hack/test-kernel.sh "$(TEST_KERNEL)"
 
-lint: setup-build linter ## house style, formatting, modules, shell scripts
+lint: setup-build linter ## house style, formatting, modules, shell scripts, workflows
 	@$(LINTED) $(LINT) run ./...
 	@go mod tidy -diff 2> >(grep -v '^go: downloading' >&2)
 	@if command -v shellcheck >/dev/null; then shellcheck hack/*.sh hack/*/*.sh .ci/run; else echo 'lint: no shellcheck here, scripts not checked'; fi
+	@$(ACTIONLINT)
 
 lint-changed: setup-build linter ## the same of packages that differ from the main branch
 	@packages=$$(hack/changed.sh); if [[ -n $$packages ]]; then $(LINTED) $(LINT) run $$packages; else echo 'no package has changed'; fi
@@ -119,10 +123,20 @@ fmt: setup-build linter ## format the code
 	@$(LINT) fmt ./...
 
 linter: setup-build
-	@if [[ ! -x $(LINT) ]]; then \
-		echo 'building golangci-lint $(LINT_VERSION): minutes, once'; \
-		GOBIN=$(dir $(LINT)) GOFLAGS= nice go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) 2> >(grep -v '^go: downloading' >&2); \
+	@$(call once,$(LINT),github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION))
+	@$(call once,$(ACTIONLINT),github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION))
+
+# $(call once,PROGRAM,PACKAGE@VERSION) is a command that builds a program if it is not there.
+once = if [[ ! -x $(1) ]]; then \
+		echo 'building $(notdir $(2)), once: up to some minutes'; \
+		GOBIN=$$(dirname $(1)) GOFLAGS= nice go install $(2) 2> >(grep -v '^go: downloading' >&2); \
 	fi
+
+# govulncheck reads code only of the Go that it was built with, or an older one.
+vuln: setup-build ## known vulnerabilities in Sluice and its modules; hack/vuln.sh has the exit status
+	@vuln=$(CACHE)/govulncheck-$(VULN_VERSION)-$$(go env GOVERSION)/govulncheck; \
+	$(call once,$$vuln,golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)); \
+	hack/vuln.sh $$vuln
 
 # VERSUS has flags, such as -sizes 10000 -parts start,change; see test/bench/versus.
 bench: setup-test test-assets ## store to kernel; with an API server, and beside kube-proxy if KUBE_PROXY names it, and HAProxy if it is there; Go benchmarks (BENCH=regexp)
