@@ -2,7 +2,6 @@ package workflows_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -76,28 +75,6 @@ func TestFormsHaveTheFieldsThatGitHubNeeds(t *testing.T) {
 		for _, problem := range problemsOf(text) {
 			t.Errorf("%s: %s", name, problem)
 		}
-	}
-}
-
-func TestFormsThatGitHubRefusesAreFound(t *testing.T) {
-	const bad = `
-name: Bug
-body:
-  - { type: markdown, attributes: { label: not a value } }
-  - { type: dropdown, id: mode, attributes: { label: Mode } }
-  - { type: input, id: mode, attributes: { label: Twice } }
-  - { type: text, id: other, attributes: { label: Unknown } }
-`
-	got := problemsOf(bad)
-	want := []string{
-		"no name or no description", "element 0: no value", "element 1: no options",
-		`element 2: id "mode", want one of its own`, `element 3: type "text"`,
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("problems\n%q\nwant\n%q", got, want)
-	}
-	if len(problemsOf("name: Bug\nabout: of the older templates\n")) == 0 {
-		t.Error("an unknown field was not found")
 	}
 }
 
