@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,7 +60,7 @@ func goParts(modules []module) (parts []part) {
 // addBills adds the bills of materials, as SPDX 2.3 and CycloneDX 1.6: of the programs and the image, and of the image for mode iptables.
 func addBills(o options, made map[string][]byte, modules []module, debian []part) error {
 	plain := goParts(modules)
-	for suffix, parts := range map[string][]part{"": plain, "_iptables": append(plain[:len(plain):len(plain)], debian...)} {
+	for suffix, parts := range map[string][]part{"": plain, "_iptables": append(slices.Clip(plain), debian...)} {
 		name := "sluice_" + o.version + suffix
 		var out bytes.Buffer
 		if err := spdxjson.Write(spdxOf(o, name, parts), &out, spdxjson.Indent(" ")); err != nil {

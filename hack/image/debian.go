@@ -17,7 +17,7 @@ import (
 )
 
 //go:embed debian.txt
-var debianPackages string //nolint:gochecknoglobals // go:embed can set nothing else
+var debianPackages string
 
 // debianFiles returns the files of Debian in the image for mode iptables, from the packages in a folder: the programs of
 // iptables, what these load, the copyrights, and for scanners the packages' control data.
@@ -62,8 +62,7 @@ func readPackage(all map[string]file, name, sum string) error {
 // output runs a program and returns its output.
 func output(program string, args ...string) ([]byte, error) {
 	out, err := exec.Command(program, args...).Output() //nolint:gosec // of this package
-	var failed *exec.ExitError
-	if errors.As(err, &failed) {
+	if failed, is := errors.AsType[*exec.ExitError](err); is {
 		return nil, fmt.Errorf("%s: %w: %s", program, err, bytes.TrimSpace(failed.Stderr))
 	}
 	return out, err
