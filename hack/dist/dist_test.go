@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -214,6 +215,36 @@ func testBills(t *testing.T, all map[string][]byte) {
 		if strings.Contains(text, "pkg:deb/debian/iptables@1.8.9-2?arch=arm64") != debian {
 			t.Errorf("Debian packages: want %v\n%s", debian, text)
 		}
+	}
+}
+
+// All files of deploy/ and the newest section of CHANGELOG.md name one version.
+func TestVersion(t *testing.T) {
+	t.Chdir("../..")
+	changes, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := regexp.MustCompile(`(?m)^## (v\S+)`).FindSubmatch(changes)
+	if section == nil {
+		t.Fatal("CHANGELOG.md has no section of a version")
+	}
+	files, err := filesIn("deploy", "deploy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, places := options{version: string(section[1])}, 0
+	for _, f := range files {
+		places += len(named.FindAll(f.content, -1))
+		if got := withVersion(o, f.content); !bytes.Equal(got, f.content) {
+			t.Errorf("%s names another version than %s, as CHANGELOG.md has it", f.path, o.version)
+		}
+		if f.path == "deploy/helm/sluice/Chart.yaml" && !bytes.Contains(f.content, []byte("\nversion: "+o.version[1:]+"\nappVersion: "+o.version+"\n")) {
+			t.Errorf("%s has another version than %s:\n%s", f.path, o.version, f.content)
+		}
+	}
+	if places < 8 {
+		t.Errorf("%d images in deploy/", places)
 	}
 }
 
