@@ -1,5 +1,5 @@
 # What people and CI do. `make help` lists it; CONTRIBUTING.md explains it.
-# Everything made here is in bin/ and .cache/, except programs for tests and the
+# Everything made here is in bin/, dist/, site/dist/ and .cache/, except programs for tests and the
 # durations of test runs: they are in CACHE, which all checkouts of a user share.
 
 SHELL := bash
@@ -20,6 +20,7 @@ FUZZTIME     ?= 20s
 BENCH        ?= .
 VERSUS       ?=
 PLANE        ?=
+SITE_BASE    ?= /
 
 # A folder with kube-apiserver, etcd and kube-proxy, one with kubectl, helm,
 # prometheus, promtool and coredns, and one with an older kernel; made if they lack them.
@@ -39,7 +40,7 @@ SUITE   := .cache/bin/suite -cache $(CACHE)
 SYSTEMS := $(foreach os,linux darwin windows,$(foreach arch,amd64 arm64,bin/sluice-$(os)-$(arch)$(if $(filter windows,$(os)),.exe)))
 
 .PHONY: help build build-all image dist demo check plane unit test test-rest test-all suite test-assets test-tools test-kernel \
-	lint lint-changed linter vuln vet-systems fmt bench fuzz clean distclean setup-build setup-demo setup-test setup-kernel setup-rest
+	lint lint-changed linter vuln vet-systems fmt bench fuzz site clean distclean setup-build setup-demo setup-test setup-kernel setup-rest setup-site
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -149,11 +150,23 @@ bench: setup-test test-assets ## store to kernel; with an API server, and beside
 fuzz: setup-build ## each fuzz test for a while (FUZZTIME=20s)
 	@hack/fuzz.sh '$(FUZZTIME)'
 
+# The packages are below .cache, where neither Go nor the tests of pages look; npm writes its list of them last.
+site: .cache/site/node_modules/.package-lock.json ## docs/ as a site with a search, in site/dist (SITE_BASE=/sluice/ if it is served below a path)
+	@rm -rf .cache/site/.vitepress .cache/site/docs site/dist
+	@cp -R site/.vitepress docs README.md .cache/site
+	@cd .cache/site && SITE_BASE='$(SITE_BASE)' node_modules/.bin/vitepress build
+
+.cache/site/node_modules/.package-lock.json: site/package.json site/package-lock.json | setup-site
+	@mkdir -p .cache/site
+	@cp $^ .cache/site
+	@cd .cache/site && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
 clean: ## remove what was built
-	@rm -rf bin dist
+	@rm -rf bin dist site/dist
 
 distclean: clean ## and what was fetched for building and testing, by this checkout and others
 	@rm -rf .cache $(CACHE)
 
-setup-build setup-demo setup-test setup-kernel setup-rest: setup-%:
+setup-build setup-demo setup-test setup-kernel setup-rest setup-site: setup-%:
 	@hack/setup.sh $*

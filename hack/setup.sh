@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install what a make target needs and this machine lacks.
 #
-# usage: hack/setup.sh build|demo|test|kernel|rest
+# usage: hack/setup.sh build|demo|test|kernel|rest|site
 #
 # As root on Debian or Ubuntu everything missing is installed with apt-get;
 # elsewhere it is named, with the way to get it, and the script fails. Go itself
@@ -16,6 +16,9 @@ go_version=1.26.8
 go_sha256_amd64=30c2b1bf7dcc88d3eb0a1364e47ddd9128edb3110a30e8a0ef61cd5856b31de7
 go_sha256_arm64=02b36b6787b3ac767668f630e2998df45a3b1f9ffee08d1bf3ef6487cd658d99
 
+# The oldest Node.js that builds the site (site/package.json).
+node_major=18
+
 say() { printf 'setup: %s\n' "$*"; }
 
 die() {
@@ -28,6 +31,9 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # good_go says whether the go command at hand can build this module. It may
 # switch to a newer toolchain by itself, which counts.
 good_go() { have go && go list -m >/dev/null 2>&1; }
+
+# good_node says whether node can build the site.
+good_node() { node -e "process.exit(parseInt(process.versions.node) < $node_major ? 1 : 0)"; }
 
 # compiles says whether the C compiler finds the C library, for the race detector.
 compiles() { have gcc && printf '#include <stdlib.h>\n' | gcc -E - >/dev/null 2>&1; }
@@ -88,6 +94,12 @@ need_for_kernel() {
 	done
 	have xz || need xz xz-utils
 	have strip || need binutils binutils
+}
+
+# need_for_site is for make site, which needs no Go.
+need_for_site() {
+	have node || need node nodejs
+	have npm || need npm npm
 }
 
 # install_missing brings everything noted, or says what is to be brought.
@@ -190,9 +202,9 @@ install_go() {
 
 level=${1:-}
 case $level in
-build | demo | test | kernel | rest) ;;
+build | demo | test | kernel | rest | site) ;;
 *)
-	echo "usage: $0 build|demo|test|kernel|rest" >&2
+	echo "usage: $0 build|demo|test|kernel|rest|site" >&2
 	exit 2
 	;;
 esac
@@ -201,12 +213,17 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 PATH=$root/.cache/go/bin:$PATH
 names=() packages=()
-need_for_build
+[[ $level == site ]] || need_for_build
 case $level in
+site) need_for_site ;;
 test) need_for_test ;;
 kernel) need_for_kernel ;;
 rest) need_for_test && need_for_rest ;;
 esac
 install_missing
+if [[ $level == site ]]; then
+	good_node || die "'make site' needs Node.js $node_major or newer, and node is $(node --version): see https://nodejs.org/en/download"
+	exit
+fi
 good_go || install_go
 good_go || die "Go $(go env GOVERSION 2>/dev/null) cannot build this module: $(go list -m 2>&1 | tail -n 1)"
