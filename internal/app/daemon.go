@@ -136,7 +136,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	})
 	d.assembleNode()
 	d.takeover = takeover.New(takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane), Others: leftovers(o, d.formers), Replaced: d.replaceFormer,
+		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane.KubeProxyRules), Others: leftovers(o, d.formers), Replaced: d.replaceFormer,
 		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },

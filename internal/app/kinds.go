@@ -123,10 +123,10 @@ func removeRules(ctx context.Context, k plane.Kind, o Options) ([]string, error)
 	return k.Remove(ctx, o.setup())
 }
 
-// mechanisms returns those in which the rules of the plane have kube-proxy's names.
-func mechanisms(of *plane.Opened) []takeover.Mechanism {
+// mechanisms returns those with the names of plane.Kind or plane.Opened.
+func mechanisms(names []string) []takeover.Mechanism {
 	var all []takeover.Mechanism
-	for _, name := range of.KubeProxyRules {
+	for _, name := range names {
 		all = append(all, takeover.Mechanism(name))
 	}
 	return all

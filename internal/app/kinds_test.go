@@ -67,7 +67,7 @@ func TestPlanesMayShareACleanup(t *testing.T) {
 // Package takeover knows the mechanisms of the planes.
 func TestMechanismsAreKnown(t *testing.T) {
 	for _, variant := range []string{"iptables-legacy", "iptables-nft"} {
-		for _, m := range mechanisms(&plane.Opened{KubeProxyRules: []string{variant}}) {
+		for _, m := range mechanisms([]string{variant}) {
 			if !slices.Contains(takeover.Mechanisms(), m) {
 				t.Errorf("the take-over does not know %s", m)
 			}

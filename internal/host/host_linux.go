@@ -16,6 +16,7 @@ import (
 type store interface {
 	Get(name string) (string, error)
 	Set(name, value string) error
+	Writable(name string) error
 }
 
 // Host is the host that this process runs on. It is safe for concurrent use.
@@ -80,6 +81,24 @@ func (h *Host) Configure(c *config.Config) error {
 // process.
 func (h *Host) Prepare(c *config.Config) error {
 	return h.apply(Lasting(c, h.CPUs()))
+}
+
+// Compare returns the settings that outlive this process and do not have the wanted value. The error of an Effect is why
+// this process cannot set it, or cannot read it; nil: it can set it. Compare sets nothing.
+func (h *Host) Compare(c *config.Config) []Effect {
+	var differ []Effect
+	for _, s := range Lasting(c, h.CPUs()) {
+		e := Effect{Name: s.Name, Wanted: s.Value}
+		to := h.storeOf(s.Name)
+		if e.Is, e.Err = to.Get(s.Name); e.Err == nil && s.holds(e.Is) {
+			continue
+		}
+		if e.Err == nil {
+			e.Err = to.Writable(s.Name)
+		}
+		differ = append(differ, e)
+	}
+	return differ
 }
 
 func (h *Host) apply(settings []Setting) error {

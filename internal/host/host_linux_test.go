@@ -208,6 +208,40 @@ func TestKernelChangesTheValue(t *testing.T) {
 	}
 }
 
+// Compare returns what Configure would write, and writes nothing.
+func TestCompare(t *testing.T) {
+	now := fresh()
+	root := tree(t, now)
+	c := defaults()
+	c.Conntrack.UDP = time.Minute // the host lacks it
+	h := host.New(host.Options{Root: root})
+	got := map[string]host.Effect{}
+	for _, e := range h.Compare(c) {
+		got[e.Name] = e
+	}
+	if diff := cmp.Diff(now, values(t, root, now)); diff != "" {
+		t.Errorf("it wrote (-before +after):\n%s", diff)
+	}
+	const udp = "net.netfilter.nf_conntrack_udp_timeout"
+	if e := got[udp]; !errors.Is(e.Err, sysctl.ErrNotFound) || e.Wanted != "60" {
+		t.Errorf("a missing parameter: %+v", e)
+	}
+	if e := got[maximum]; e.Err != nil || e.Is != "65536" || e.Wanted == e.Is {
+		t.Errorf("the limit: %+v", e)
+	}
+	if _, listed := got[oom]; listed {
+		t.Error("the OOM score belongs to a process")
+	}
+	delete(now, "/sys/devices/system/cpu/online")
+	c.Conntrack.UDP = 0
+	if err := h.Configure(c); err != nil {
+		t.Fatal(err)
+	}
+	if rest := h.Compare(c); len(rest) != 0 {
+		t.Errorf("after Configure: %+v", rest)
+	}
+}
+
 // CPUs counts the online CPUs, or if it cannot read them, those that this process may
 // use.
 func TestCPUs(t *testing.T) {

@@ -18,3 +18,6 @@ func (*Host) Prepare(*config.Config) error { return nil }
 
 // Effects returns none.
 func (*Host) Effects() []Effect { return nil }
+
+// Compare returns none.
+func (*Host) Compare(*config.Config) []Effect { return nil }

@@ -36,6 +36,10 @@ type Kind struct {
 	// example as it has an object for each of them.
 	ListLocal bool
 
+	// KubeProxyRules are the mechanisms in which rules of the plane may have kube-proxy's names, as package takeover
+	// spells them. Opened has those that the plane uses on this host.
+	KubeProxyRules []string
+
 	// Persistent means that Services are served while the process is down.
 	Persistent bool
 
@@ -47,6 +51,10 @@ type Kind struct {
 	// removes everything that it creates. The error has a sentence with the remedy for
 	// each problem and wraps probe.ErrPrivilege or probe.ErrFeature.
 	Probe func(ctx context.Context, netns int) (Support, error)
+
+	// Beyond tests what the plane uses besides, and without which Open opens it all the same, as one that does less. The
+	// error is like that of Probe. Nil: there is nothing.
+	Beyond func(Setup) error
 
 	// Open opens the plane for the life of the process. It writes no rules.
 	Open func(context.Context, Setup) (*Opened, error)

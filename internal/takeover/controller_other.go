@@ -51,3 +51,6 @@ func (c *Controller) State() State {
 
 // Cleanup finds nothing.
 func Cleanup(context.Context, Options) (Account, error) { return Account{}, nil }
+
+// Search finds nothing.
+func Search(context.Context, Options) (Found, error) { return Found{}, nil }

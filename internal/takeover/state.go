@@ -110,6 +110,13 @@ func (e Entry) owner() string {
 	return "kube-proxy"
 }
 
+// Found is what Search found.
+type Found struct {
+	KubeProxy *KubeProxy // runs on this node; nil: none
+	Same      bool       // it writes the same chains as Sluice (Options.Ours)
+	Rules     []Entry    // of kube-proxy; those with a Remedy are removed only where Sluice can do that
+}
+
 // Account lists what was removed and what was not.
 type Account struct {
 	Removed   []Entry

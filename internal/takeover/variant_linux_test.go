@@ -117,3 +117,25 @@ func TestRulesInTheOtherVariantAreRemoved(t *testing.T) {
 	}
 	compare(t, "cleanup", "removed iptables-legacy: 3 chains and 1 rule in iptables-legacy nat", strings.Join(a.Lines(), "; "))
 }
+
+// Search finds what a take-over would remove, and removes nothing.
+func TestSearch(t *testing.T) {
+	node := afterIPTables(iptables.Legacy)
+	node.tables = afterNFTables().tables
+	m := &machine{pids: []int{812}, answers: speaking("iptables")}
+	r := node.rules()
+	found, err := search(t.Context(), r, m.detector())
+	if err != nil || found.KubeProxy == nil || found.KubeProxy.PID != 812 || found.Same || len(found.Rules) != 2 {
+		t.Fatalf("found %+v, %v", found, err)
+	}
+	if legacy, tables := found.Rules[0], found.Rules[1]; legacy.Mechanism != IPTablesLegacy || legacy.Remedy == "" || tables.Mechanism != NFTables || tables.Remedy != "" {
+		t.Errorf("rules %+v", found.Rules)
+	}
+	if len(node.done) != 0 {
+		t.Errorf("it did %q", node.done)
+	}
+	r.ours = []Mechanism{IPTablesLegacy, IPTablesNFT}
+	if found, err = search(t.Context(), r, m.detector()); err != nil || !found.Same || len(found.Rules) != 1 {
+		t.Errorf("with the same chains: %+v, %v", found, err)
+	}
+}

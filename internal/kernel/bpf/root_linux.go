@@ -20,7 +20,7 @@ type Root struct {
 // FindRoot returns the root of cgroup v2, wherever that is mounted. If it is not mounted, FindRoot mounts it for this process alone, until
 // the Root is closed. Child processes do not inherit the mount.
 func FindRoot() (*Root, error) {
-	path, err := mountedRoot()
+	path, err := MountedRoot()
 	if err != nil || path != "" {
 		return &Root{Path: path}, err
 	}
@@ -43,9 +43,9 @@ func (r *Root) Close() error {
 	return r.mount.Close()
 }
 
-// mountedRoot returns where cgroup v2 is mounted; "" if it is not. A container may have its own cgroups, and those of the host
+// MountedRoot returns where cgroup v2 is mounted; "" if it is not. A container may have its own cgroups, and those of the host
 // at another place.
-func mountedRoot() (path string, err error) {
+func MountedRoot() (path string, err error) {
 	f, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return "", err

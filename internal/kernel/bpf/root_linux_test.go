@@ -18,21 +18,21 @@ import (
 // cgroup of its own below the root.
 func TestPrivateRoot(t *testing.T) {
 	o := selfTestOptions(t)
-	mounted, err := mountedRoot()
+	mounted, err := MountedRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
 	below := strings.TrimPrefix(o.Cgroup, mounted)
 	options := mountOptions(t, mounted)
 	err = withoutCgroups(nil, func() error {
-		if path, err := mountedRoot(); path != "" || err != nil {
+		if path, err := MountedRoot(); path != "" || err != nil {
 			return errors.Join(err, errors.New("it is still mounted at "+path))
 		}
 		root, err := FindRoot()
 		if err != nil {
 			return err
 		}
-		if path, err := mountedRoot(); path != "" || err != nil || !root.Private() {
+		if path, err := MountedRoot(); path != "" || err != nil || !root.Private() {
 			t.Errorf("others see it at %q: %v", path, err)
 		}
 		if err := VerifyRoot(root.Path); err != nil {
@@ -59,7 +59,7 @@ func TestPrivateRoot(t *testing.T) {
 // If cgroup v2 is mounted several times, as in a container, FindRoot prefers the root of all cgroups, and then a writable mount.
 func TestBestRoot(t *testing.T) {
 	kerneltest.NeedPrograms(t)
-	mounted, err := mountedRoot()
+	mounted, err := MountedRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestBestRoot(t *testing.T) {
 	}
 	err = withoutCgroups(binds, func() error {
 		for _, want := range []string{whole, fixed, part, ""} {
-			got, err := mountedRoot()
+			got, err := MountedRoot()
 			if err != nil || got != want {
 				return errors.Join(err, errors.New("it finds "+got+", want "+want))
 			}
@@ -94,7 +94,7 @@ func withoutCgroups(mount, f func() error) error {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-		original, findErr := mountedRoot()
+		original, findErr := MountedRoot()
 		if err = errors.Join(err, findErr); err == nil && mount != nil {
 			err = mount()
 		}

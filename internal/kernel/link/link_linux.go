@@ -1,5 +1,3 @@
-// Package link reads network interfaces by name, creates and deletes them, and changes
-// their addresses.
 package link
 
 import (
@@ -25,9 +23,6 @@ type Links struct{ netns int }
 // New returns access to the interfaces of the network namespace of a file descriptor; 0: the
 // current one.
 func New(netns int) *Links { return &Links{netns} }
-
-// ErrNotFound is the error for a missing interface.
-var ErrNotFound = errors.New("no such interface")
 
 // Addresses returns the addresses on an interface, sorted; ErrNotFound if there
 // is none of this name.

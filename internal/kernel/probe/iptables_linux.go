@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/kernel/process"
 )
 
 // extension is a match, target or table of iptables.
@@ -152,15 +154,14 @@ func Iptables(ctx context.Context, opts Options) (Support, error) {
 // capable checks the capabilities of this thread, which the programs inherit.
 // The legacy variant opens a raw socket.
 func capable(variant iptables.Variant) error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		return fmt.Errorf("read own capabilities: %w", err)
+	has, err := process.Capabilities()
+	if err != nil {
+		return err
 	}
-	if data[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
+	if !slices.Contains(has, "CAP_NET_ADMIN") {
 		return mayNot("CAP_NET_ADMIN")
 	}
-	if variant == iptables.Legacy && data[0].Effective&(1<<unix.CAP_NET_RAW) == 0 {
+	if variant == iptables.Legacy && !slices.Contains(has, "CAP_NET_RAW") {
 		return mayNot("CAP_NET_RAW")
 	}
 	return nil

@@ -51,6 +51,9 @@ func (f *Files) Set(path, value string) error {
 	return fmt.Errorf("write %s to %s: %w", value, path, cause(err))
 }
 
+// Writable returns why this process may not open a file for writing; nil if it may.
+func (f *Files) Writable(path string) error { return writable(f.netns, filepath.Join(f.root, path)) }
+
 // cause returns an error without its path.
 func cause(err error) error {
 	if e, ok := errors.AsType[*os.PathError](err); ok {

@@ -110,6 +110,26 @@ func (s *Sysctl) Set(key, value string) error {
 	return nil
 }
 
+// Writable returns why this process may not set a parameter; nil if it may.
+func (s *Sysctl) Writable(key string) error {
+	path, err := s.path(key)
+	if err != nil {
+		return err
+	}
+	return writable(s.opts.NetNS, path)
+}
+
+// writable opens a file for writing, and writes nothing.
+func writable(ns int, path string) error {
+	return netns.Do(ns, func() error {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	})
+}
+
 // write writes a value to an existing file: a missing parameter is an error.
 func write(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)

@@ -106,6 +106,30 @@ func TestKernelRefuses(t *testing.T) {
 	}
 }
 
+// Writable says which parameters this process may set, and sets none.
+func TestWritable(t *testing.T) {
+	s := sysctl.New(sysctl.Options{NetNS: kerneltest.Namespace(t)})
+	const key = "net.ipv4.conf.lo.forwarding"
+	before, err := s.Get(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Writable(key); err != nil {
+		t.Errorf("%s: %v", key, err)
+	}
+	if after, err := s.Get(key); after != before || err != nil {
+		t.Errorf("%s is %s, was %s: %v", key, after, before, err)
+	}
+	for _, key := range []string{"kernel.osrelease", "net.none", "../x"} {
+		if s.Writable(key) == nil {
+			t.Errorf("%s may be set", key)
+		}
+	}
+	if err := sysctl.NewFiles(sysctl.Options{}).Writable("/proc/sys/kernel/osrelease"); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a file: %v", err)
+	}
+}
+
 // Parameters are those of the given namespace.
 func TestNamespace(t *testing.T) {
 	one := sysctl.New(sysctl.Options{NetNS: kerneltest.Namespace(t)})

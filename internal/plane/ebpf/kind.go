@@ -31,15 +31,16 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k.Preview = func(s plane.Setup) plane.Plane {
 		return New(bpf.NewFake(), Options{Families: s.Families, Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
 	}
+	k.Beyond = func(s plane.Setup) error {
+		_, done, err := tested(s, test)
+		return errors.Join(err, done())
+	}
 	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		on, err := packets.Open(ctx, s)
 		if err != nil {
 			return nil, err
 		}
-		o, done, err := bpfOptions(s)
-		if err = probe.SocketsError(err); err == nil {
-			err = test(o)
-		}
+		o, done, err := tested(s, test)
 		if errors.Is(err, bpf.ErrUntested) {
 			s.Log.Warn("The self-test has no result of a process: only the kernel reports that sockets are balanced", "error", err)
 			err = nil
@@ -87,6 +88,15 @@ func alone(packets plane.Kind, on *plane.Opened) *plane.Opened {
 	facts.Name = mode
 	opened.Facts = &facts
 	return &opened
+}
+
+// tested returns the same as bpfOptions, and the error of the self-test.
+func tested(s plane.Setup, test func(bpf.Options) error) (o bpf.Options, done func() error, err error) {
+	o, done, err = bpfOptions(s)
+	if err = probe.SocketsError(err); err == nil {
+		err = test(o)
+	}
+	return o, done, err
 }
 
 // bpfOptions returns the options for the programs and maps. done releases the cgroup root.

@@ -18,6 +18,8 @@ import (
 func Kind() plane.Kind {
 	return plane.Kind{
 		Mode: "iptables", Facts: facts(), Owned: "the chains KUBE-*", Persistent: true, PartialSyncs: true,
+		KubeProxyRules: []string{"iptables-legacy", "iptables-nft"},
+
 		Probe:   support,
 		Open:    open,
 		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, options(s)) },

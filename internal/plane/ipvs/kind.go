@@ -21,7 +21,9 @@ import (
 func Kind() plane.Kind {
 	return plane.Kind{
 		Mode: "ipvs", Facts: facts(), Persistent: true, ListLocal: true,
-		Owned:   "the virtual servers of Services, the interface " + Device + ", the ipsets and chains KUBE-*",
+		Owned:          "the virtual servers of Services, the interface " + Device + ", the ipsets and chains KUBE-*",
+		KubeProxyRules: []string{"ipvs", "iptables-legacy", "iptables-nft"},
+
 		Probe:   support,
 		Open:    open,
 		Preview: func(s plane.Setup) plane.Plane { return New(empty(), options(s)) },

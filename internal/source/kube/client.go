@@ -3,13 +3,16 @@ package kube
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,6 +35,7 @@ type Client struct {
 	cidrs    lister
 	pods     lister
 	events   func(namespace string) eventAPI
+	version  func(context.Context) ([]byte, error)
 }
 
 // eventAPI writes the Events of a namespace.
@@ -66,6 +70,9 @@ func NewClient(config *rest.Config) (*Client, error) {
 		nodes:    of(nodeKind(), core, ""),
 		cidrs:    of(cidrKind(), networking, ""),
 		pods:     of(podKind(), core, metav1.NamespaceAll),
+		version: func(ctx context.Context) ([]byte, error) {
+			return core.Get().AbsPath("/version").SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
+		},
 		events: func(namespace string) eventAPI {
 			return gentype.NewClient("events", events, params, namespace, func() *eventsv1.Event { return &eventsv1.Event{} }, gentype.PrefersProtobuf[*eventsv1.Event]())
 		},
@@ -79,6 +86,26 @@ func (c *Client) Reachable(ctx context.Context) error {
 		return fmt.Errorf("list Services of %s: %w", c.server, err)
 	}
 	return nil
+}
+
+// Server returns the URL of the API server; empty: it is not known.
+func (c *Client) Server() string { return c.server }
+
+// Version returns the version of the API server, such as "v1.37.0". The error is fs.ErrPermission if this client may not
+// ask for it.
+func (c *Client) Version(ctx context.Context) (string, error) {
+	text, err := c.version(ctx)
+	if apierrors.IsForbidden(err) {
+		return "", fmt.Errorf("ask %s for its version: %w: %w", c.server, fs.ErrPermission, err)
+	}
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", c.server, err)
+	}
+	var v struct{ GitVersion string }
+	if err := json.Unmarshal(text, &v); err != nil {
+		return "", fmt.Errorf("read the version of %s: %w", c.server, err)
+	}
+	return v.GitVersion, nil
 }
 
 // groups makes clients of groups of the API that share connections and pace.
