@@ -60,7 +60,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 		asking := env // an answer of the daemon may have text from objects of any author
 		asking.Stdout, asking.Stderr = text.Safe(env.Stdout), text.Safe(env.Stderr)
 		root.AddCommand(newGet(asking), newStatus(asking), newDiff(asking), newExplain(asking), newPlan(env),
-			newCompletion(env), newVersion(env))
+			newPreflight(asking), newCompletion(env), newVersion(env))
 		completeModes(root, app.Modes(env.Kinds))
 	}
 	root.CompletionOptions.DisableDefaultCmd = true // newCompletion has more help; kube-proxy has no such command
@@ -128,12 +128,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 		return printVersion(env.Stdout, v)
 	}
 	signal.Ignore(syscall.SIGPIPE) // a closed log does not end the proxy
-	chosen := app.Configured("")
-	reader := configuration{flags: flags, env: env, opt: config.Options{
-		Modes:   app.Modes(env.Kinds),
-		Binds:   app.Binds(env.Kinds),
-		Default: sync.OnceValue(func() string { chosen = app.Choose(ctx, env.Kinds, 0); return chosen.Mode }),
-	}}
+	reader, chosen := choosing(ctx, flags, env)
 	if err := env.Before.Get(textName, &reader.text); err != nil {
 		return err
 	}
@@ -234,6 +229,16 @@ func (c *configuration) load() (app.Options, *logs, error) {
 		log.Warn(w)
 	}
 	return app.Options{Config: cfg, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds, Self: c.env.Self}, logs, nil
+}
+
+// choosing returns a reader that chooses a mode if the configuration names none. Choice is the outcome after the first read.
+func choosing(ctx context.Context, flags *config.Flags, env Env) (*configuration, *app.Choice) {
+	chosen := app.Configured("")
+	return &configuration{flags: flags, env: env, opt: config.Options{
+		Modes:   app.Modes(env.Kinds),
+		Binds:   app.Binds(env.Kinds),
+		Default: sync.OnceValue(func() string { chosen = app.Choose(ctx, env.Kinds, 0); return chosen.Mode }),
+	}}, &chosen
 }
 
 // load reads the configuration for a command that does not depend on what this kernel

@@ -1,0 +1,64 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/preflight"
+	"github.com/sluice-proxy/sluice/internal/takeover"
+)
+
+// preflightTime bounds the wait for the API server, and for a daemon.
+const preflightTime = 3 * time.Second
+
+// Preflight reads the facts that a start would depend on, and changes nothing. It first makes the tests of the mode, as a
+// start does: they may make the kernel load modules.
+func Preflight(ctx context.Context, o Options) preflight.Facts {
+	kind := o.kind()
+	support, probeErr := kind.Probe(ctx, o.NetNS)
+	f := preflight.Host(ctx, o.Config, o.NetNS)
+	f.Version, f.Tested, f.Mode, f.Reason = o.Version, emulates, o.Config.Mode, o.Reason
+	f.Probe, f.Notes = preflight.TrialOf(probeErr), support.Notes
+	if kind.Beyond != nil {
+		trial := preflight.TrialOf(kind.Beyond(o.setup()))
+		f.Beyond = &trial
+	}
+	if !o.Config.Unprivileged() {
+		f.Others, f.OthersErr = o.others(ctx, kind)
+	}
+	ctx, cancel := context.WithTimeout(ctx, preflightTime)
+	defer cancel()
+	var s inspect.Status
+	if err := control.Dial(o.control()).Get(ctx, "/status", nil, &s); err == nil {
+		f.Sluice = &preflight.Daemon{Version: s.Version, Mode: s.Mode.Name, PID: s.PID}
+	}
+	f.Source = o.serverVersion(ctx)
+	return f
+}
+
+// others looks for a kube-proxy and for its rules.
+func (o Options) others(ctx context.Context, kind plane.Kind) (takeover.Found, preflight.Trial) {
+	found, err := takeover.Search(ctx, takeover.Options{
+		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(kind.KubeProxyRules), Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
+	})
+	return found, preflight.TrialOf(err)
+}
+
+// serverVersion asks the API server for its version.
+func (o Options) serverVersion(ctx context.Context) preflight.Source {
+	if len(o.Config.Manifests) > 0 {
+		return preflight.Source{Manifests: true}
+	}
+	s := preflight.Source{Named: o.Config.Client.Kubeconfig != "" || o.Config.Client.Master != ""}
+	client, err := dial(o.Config)
+	if err == nil {
+		s.Server = client.Server()
+		s.Version, err = client.Version(ctx)
+	}
+	s.Trial = preflight.TrialOf(err)
+	return s
+}

@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/app"
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/preflight"
+)
+
+// newPreflight returns the command that tests whether Sluice can serve this node.
+func newPreflight(env Env) *cobra.Command {
+	fs := pflag.NewFlagSet("preflight", pflag.ContinueOnError)
+	flags, o := config.NewFlags(fs), newOutput("text", "json", "yaml")
+	cmd := &cobra.Command{
+		Use:   "preflight",
+		Short: "Test whether Sluice can serve this node, before it is started; changes nothing",
+		Long: `Test whether Sluice can serve this node with a configuration: kernel, modules, capabilities, cgroups,
+other proxies and their rules, ports, ranges, sizes of conntrack, forwarding, rp_filter, MTU, and
+the version of the API server. It takes the flags and the configuration file of the proxy, writes
+nothing, and works beside a kube-proxy or a Sluice that runs.
+
+Each line is ok, warning or stop, with what was found and what to do. What this process may not
+test is a warning that names the missing right: run it as root.
+
+Exit status: 0 there is no stop; 1 there is one; 2 the arguments or the configuration are invalid.`,
+		Example: `  sluice preflight --config /var/lib/kube-proxy/config.conf
+  sluice preflight --kubeconfig /etc/kubernetes/admin.conf --proxy-mode iptables
+  sluice preflight -o json | jq -r '.items[] | select(.level == "stop").found'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runPreflight(cmd.Context(), flags, o, env) },
+	}
+	o.register(cmd, cmd.Flags())
+	addHidden(cmd, fs)
+	for _, name := range []string{"config", "kubeconfig", "proxy-mode"} {
+		fs.Lookup(name).Hidden = false
+	}
+	return answers(cmd)
+}
+
+func runPreflight(ctx context.Context, flags *config.Flags, o *output, env Env) error {
+	reader, chosen := choosing(ctx, flags, env)
+	opt, logs, err := reader.load()
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
+	opt.Reason, opt.Version = chosen.Reason, version()
+	report := preflight.Judge(app.Preflight(ctx, opt))
+	answer, err := json.Marshal(report)
+	if err != nil {
+		return err
+	}
+	if err := o.print(env.Stdout, answer, func() error { return report.WriteText(env.Stdout) }); err != nil {
+		return err
+	}
+	if report.Stops() {
+		return &exitError{status: exitFailure}
+	}
+	return nil
+}

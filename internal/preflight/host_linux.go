@@ -1,0 +1,91 @@
+package preflight
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/host"
+	"github.com/sluice-proxy/sluice/internal/kernel/address"
+	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/kernel/process"
+	"github.com/sluice-proxy/sluice/internal/kernel/socket"
+	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/takeover"
+)
+
+// parameters are patterns of the kernel parameters that Judge needs, or a person who reads a bug report.
+func parameters() []string {
+	return []string{
+		"kernel/modules_disabled", "kernel/osrelease",
+		"net/bridge/bridge-nf-call-*", "net/core/somaxconn", "net/ipv4/ip_forward", "net/ipv4/ip_local_*port*", "net/ipv4/vs/*",
+		"net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/route_localnet", "net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/all/forwarding",
+		"net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_buckets",
+		"net/netfilter/nf_conntrack_tcp_*", "net/netfilter/nf_conntrack_udp_*",
+	}
+}
+
+// Host reads the facts that this host has. What it cannot read is left out, or has an error in the Facts.
+func Host(ctx context.Context, c *config.Config, netns int) Facts {
+	f := Facts{Unprivileged: c.Unprivileged(), HardFail: c.HardFail, Detector: c.Detector, Parameters: map[string]string{}}
+	values := sysctl.New(sysctl.Options{NetNS: netns})
+	for _, pattern := range parameters() {
+		found, _ := values.Match(pattern) // a person without the right sees less
+		maps.Copy(f.Parameters, found)
+	}
+	f.System = "Linux " + f.Parameters["kernel/osrelease"]
+	list, _ := sysctl.NewFiles(sysctl.Options{}).Get("/proc/modules")
+	for line := range strings.Lines(list) {
+		name, _, _ := strings.Cut(line, " ")
+		f.Modules = append(f.Modules, name)
+	}
+	f.Capabilities, _ = process.Capabilities()
+	if f.Cgroup, _ = bpf.MountedRoot(); f.Cgroup != "" {
+		f.CgroupRoot = TrialOf(bpf.VerifyRoot(f.Cgroup))
+	}
+	var err error
+	f.Network, err = link.New(netns).Network(ctx)
+	f.NetworkErr = TrialOf(err)
+	f.Primary, _ = address.New(address.Options{NetNS: netns, Except: takeover.ServiceDevice}).Primary()
+	f.Ports, err = servers(ctx, c, netns)
+	f.PortsErr = TrialOf(err)
+	if !c.Unprivileged() {
+		f.Settings = host.New(host.Options{NetNS: netns}).Compare(c)
+	}
+	return f
+}
+
+// servers returns the ports of the servers, and which process listens there.
+func servers(ctx context.Context, c *config.Config, netns int) ([]Port, error) {
+	listeners, err := socket.New(netns).Listeners(ctx)
+	processes := process.New(process.Options{NetNS: netns})
+	var all []Port
+	for _, p := range []Port{{Field: "healthzBindAddress", At: c.Healthz}, {Field: "metricsBindAddress", At: c.Metrics}} {
+		if !p.At.IsValid() {
+			continue
+		}
+		i := slices.IndexFunc(listeners, func(l socket.Listener) bool { return !l.UDP() && meet(l.At, p.At) })
+		if p.Taken = i >= 0; p.Taken {
+			pid, pidErr := processes.WithSocket(listeners[i].Inode)
+			err = errors.Join(err, pidErr)
+			p.PID = pid
+		}
+		if p.PID != 0 {
+			p.Holder = cmp.Or(processes.Describe(p.PID).Program, "a process")
+		}
+		all = append(all, p)
+	}
+	return all, err
+}
+
+// meet reports whether two sockets cannot listen at the same time.
+func meet(a, b netip.AddrPort) bool {
+	every := a.Addr().IsUnspecified() || b.Addr().IsUnspecified()
+	return a.Port() == b.Port() && (every || a.Addr() == b.Addr())
+}

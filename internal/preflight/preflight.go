@@ -1,0 +1,132 @@
+// Package preflight finds out whether Sluice can serve a node, before it is started there. Host reads facts and changes
+// nothing; Judge decides.
+package preflight
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/host"
+	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// Level says what a Finding means for a start of Sluice.
+type Level string
+
+// The levels.
+const (
+	OK      Level = "ok"
+	Warning Level = "warning" // Sluice serves, but something does not work, or was not tested
+	Stop    Level = "stop"    // Sluice does not serve, or fights with another proxy
+)
+
+// Finding is one line.
+type Finding struct {
+	Level   Level  `json:"level"`
+	Subject string `json:"subject"`
+	Found   string `json:"found"`
+	Remedy  string `json:"remedy,omitempty"`
+}
+
+// Report is the answer of the command.
+type Report struct {
+	Items []Finding `json:"items"`
+}
+
+// Stops reports whether Sluice should not be started.
+func (r Report) Stops() bool {
+	return slices.ContainsFunc(r.Items, func(f Finding) bool { return f.Level == Stop })
+}
+
+// WriteText writes one line for each finding.
+func (r Report) WriteText(w io.Writer) error {
+	var b strings.Builder
+	for _, f := range r.Items {
+		fmt.Fprintf(&b, "%-7s  %-13s  %s", f.Level, f.Subject, text.Line(f.Found))
+		if f.Remedy != "" {
+			fmt.Fprintf(&b, "; to do: %s", text.Line(f.Remedy))
+		}
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Trial is the outcome of a test.
+type Trial struct {
+	Err   string // empty: it succeeded
+	Right bool   // this process may not do it
+}
+
+// TrialOf returns the outcome with an error.
+func TrialOf(err error) Trial {
+	if err == nil {
+		return Trial{}
+	}
+	return Trial{Err: err.Error(), Right: errors.Is(err, probe.ErrPrivilege) || errors.Is(err, fs.ErrPermission)}
+}
+
+// Facts are about a node, and what the configuration wants from it.
+type Facts struct {
+	Version      string // of this program
+	Tested       string // the newest Kubernetes with which it is tested: "1.37"
+	Mode, Reason string // the data plane, and why this one
+	Unprivileged bool   // Sluice changes nothing on this host
+
+	System       string // "Linux 6.1.0"
+	Probe        Trial  // of what the mode needs
+	Notes        []string
+	Beyond       *Trial // of what it uses besides; nil: nothing
+	Capabilities []string
+	Modules      []string          // that are loaded
+	Parameters   map[string]string // of the kernel, by name with slashes; those that it lacks are left out
+	Cgroup       string            // where cgroup v2 is mounted; empty: nowhere
+	CgroupRoot   Trial             // whether that is the root of all cgroups
+
+	Sluice     *Daemon // that runs here; nil: none
+	Others     takeover.Found
+	OthersErr  Trial
+	Ports      []Port
+	PortsErr   Trial
+	HardFail   bool // a port that is taken ends Sluice
+	Network    link.Network
+	NetworkErr Trial
+	Primary    []netip.Addr // addresses of the node
+	Detector   config.Detector
+	Settings   []host.Effect // of conntrack that differ from what the configuration wants
+
+	Source Source
+}
+
+// Daemon is a Sluice.
+type Daemon struct {
+	Version, Mode string
+	PID           int
+}
+
+// Port is a port that Sluice listens on.
+type Port struct {
+	Field  string // of the configuration
+	At     netip.AddrPort
+	Taken  bool
+	PID    int    // of the process that listens there; 0: not known
+	Holder string // its program
+}
+
+// Source is where Services come from.
+type Source struct {
+	Manifests bool   // from files
+	Named     bool   // the configuration names an API server
+	Server    string // its URL; empty: not known
+	Version   string // of the API server
+	Trial
+}
