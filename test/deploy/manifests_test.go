@@ -20,7 +20,7 @@ func testManifests(t *testing.T, c *cluster) {
 		return err
 	})
 	strict := []string{"apply", "--dry-run=server", "--validate=strict"}
-	for _, folder := range []string{"base", "canary", "canary-ebpf", "canary-iptables", "canary-userspace", "cleanup", "cleanup-ebpf", "cleanup-iptables", "ebpf", "iptables", "monitoring", "sysctls", "userspace", "windows"} {
+	for _, folder := range []string{"base", "canary", "canary-ebpf", "canary-iptables", "canary-userspace", "cleanup", "cleanup-ebpf", "cleanup-iptables", "ebpf", "iptables", "monitoring", "preflight", "sysctls", "userspace", "windows"} {
 		t.Run(folder, func(t *testing.T) {
 			path := filepath.Join(projectPath("deploy/kubernetes"), folder)
 			// Strict validation rejects unknown fields instead of dropping them.

@@ -198,7 +198,7 @@ func (n *nodes) start(ds *appsv1.DaemonSet, host *lab.Host) *podOnNode {
 	if spec.ServiceAccountName != "" {
 		k.extraMounts["/var/run/secrets/kubernetes.io/serviceaccount"] = n.cluster.serviceAccountDir(n.t, spec.ServiceAccountName)
 	}
-	if ds.Name == "sluice-cleanup" {
+	if spec.Containers[0].Name == "done" { // the init container does the work
 		p := k.confinement(n.t, spec, &spec.InitContainers[0]).start(n.t, host)
 		return &podOnNode{generation: ds.Generation, process: p, ready: p.wait}
 	}
