@@ -20,7 +20,7 @@ const preflightTime = 3 * time.Second
 func Preflight(ctx context.Context, o Options) preflight.Facts {
 	kind := o.kind()
 	support, probeErr := kind.Probe(ctx, o.NetNS)
-	f := preflight.Host(ctx, o.Config, o.NetNS)
+	f := preflight.Read(ctx, o.Config, o.NetNS)
 	f.Version, f.Tested, f.Mode, f.Reason = o.Version, emulates, o.Config.Mode, o.Reason
 	f.Probe, f.Notes = preflight.TrialOf(probeErr), support.Notes
 	if kind.Beyond != nil {

@@ -23,7 +23,7 @@ import (
 // parameters are patterns of the kernel parameters that Judge needs, or a person who reads a bug report.
 func parameters() []string {
 	return []string{
-		"kernel/modules_disabled", "kernel/osrelease",
+		"kernel/osrelease",
 		"net/bridge/bridge-nf-call-*", "net/core/somaxconn", "net/ipv4/ip_forward", "net/ipv4/ip_local_*port*", "net/ipv4/vs/*",
 		"net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/route_localnet", "net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/all/forwarding",
 		"net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_buckets",
@@ -31,34 +31,41 @@ func parameters() []string {
 	}
 }
 
-// Host reads the facts that this host has. What it cannot read is left out, or has an error in the Facts.
-func Host(ctx context.Context, c *config.Config, netns int) Facts {
-	f := Facts{Unprivileged: c.Unprivileged(), HardFail: c.HardFail, Detector: c.Detector, Parameters: map[string]string{}}
-	values := sysctl.New(sysctl.Options{NetNS: netns})
-	for _, pattern := range parameters() {
-		found, _ := values.Match(pattern) // a person without the right sees less
-		maps.Copy(f.Parameters, found)
-	}
-	f.System = "Linux " + f.Parameters["kernel/osrelease"]
-	list, _ := sysctl.NewFiles(sysctl.Options{}).Get("/proc/modules")
-	for line := range strings.Lines(list) {
-		name, _, _ := strings.Cut(line, " ")
-		f.Modules = append(f.Modules, name)
-	}
-	f.Capabilities, _ = process.Capabilities()
-	if f.Cgroup, _ = bpf.MountedRoot(); f.Cgroup != "" {
-		f.CgroupRoot = TrialOf(bpf.VerifyRoot(f.Cgroup))
-	}
+// Read reads the facts that this host and its configuration have. What it cannot read is left out, or has an error in the Facts.
+func Read(ctx context.Context, c *config.Config, netns int) Facts {
+	f := Facts{Host: ReadHost(ctx, netns), Unprivileged: c.Unprivileged(), HardFail: c.HardFail, Detector: c.Detector}
 	var err error
-	f.Network, err = link.New(netns).Network(ctx)
-	f.NetworkErr = TrialOf(err)
-	f.Primary, _ = address.New(address.Options{NetNS: netns, Except: takeover.ServiceDevice}).Primary()
 	f.Ports, err = servers(ctx, c, netns)
 	f.PortsErr = TrialOf(err)
 	if !c.Unprivileged() {
 		f.Settings = host.New(host.Options{NetNS: netns}).Compare(c)
 	}
 	return f
+}
+
+// ReadHost reads the facts that do not depend on a configuration.
+func ReadHost(ctx context.Context, netns int) Host {
+	h := Host{Parameters: map[string]string{}, CPUs: host.New(host.Options{}).CPUs()}
+	values := sysctl.New(sysctl.Options{NetNS: netns})
+	for _, pattern := range parameters() {
+		found, _ := values.Match(pattern) // a person without the right sees less
+		maps.Copy(h.Parameters, found)
+	}
+	h.System = "Linux " + h.Parameters["kernel/osrelease"]
+	list, _ := sysctl.NewFiles(sysctl.Options{}).Get("/proc/modules")
+	for line := range strings.Lines(list) {
+		name, _, _ := strings.Cut(line, " ")
+		h.Modules = append(h.Modules, name)
+	}
+	h.Capabilities, _ = process.Capabilities()
+	if h.Cgroup, _ = bpf.MountedRoot(); h.Cgroup != "" {
+		h.CgroupRoot = TrialOf(bpf.VerifyRoot(h.Cgroup))
+	}
+	var err error
+	h.Network, err = link.New(netns).Network(ctx)
+	h.NetworkErr = TrialOf(err)
+	h.Primary, _ = address.New(address.Options{NetNS: netns, Except: takeover.ServiceDevice}).Primary()
+	return h
 }
 
 // servers returns the ports of the servers, and which process listens there.

@@ -43,7 +43,7 @@ func configuration() *config.Config {
 // lines returns the findings about a namespace that are not ok.
 func lines(t *testing.T, ns int, c *config.Config) string {
 	t.Helper()
-	f := Host(t.Context(), c, ns)
+	f := Read(t.Context(), c, ns)
 	var bad []Finding
 	for _, line := range Judge(f).Items {
 		if line.Level != OK {
@@ -124,7 +124,7 @@ func TestReadingChangesNothing(t *testing.T) {
 		return text
 	}
 	before := state()
-	f := Host(t.Context(), configuration(), ns)
+	f := Read(t.Context(), configuration(), ns)
 	if after := state(); after != before {
 		t.Errorf("after it\n%s\nbefore\n%s", after, before)
 	}

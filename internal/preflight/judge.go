@@ -54,10 +54,6 @@ func kernel(f Facts) []Finding {
 func modules(f Facts) []Finding {
 	const subject = "modules"
 	var out []Finding
-	if f.Parameters["kernel/modules_disabled"] == "1" {
-		out = one(Warning, subject, "the kernel loads no more modules (kernel.modules_disabled), so features that no Service uses yet may be missing later",
-			"load those that the test of a mode names before the parameter is set")
-	}
 	seen := map[string]bool{}
 	for _, l := range f.Network.Links {
 		if l.Bridge == "" || seen[l.Bridge] || f.Unprivileged || f.Parameters["net/bridge/bridge-nf-call-iptables"] == "1" {

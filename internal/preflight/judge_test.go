@@ -18,24 +18,27 @@ import (
 // well is a node on which everything is as it should be.
 func well() Facts {
 	return Facts{
-		Version: "v0.2.0", Tested: "1.37", Mode: "fast", Reason: "the default", System: "Linux 6.18.5",
-		Capabilities: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"},
-		Parameters: map[string]string{
-			"kernel/modules_disabled": "0", "net/ipv4/ip_forward": "1", "net/ipv4/ip_local_port_range": "32768\t60999", "net/ipv4/ip_local_reserved_ports": "",
-			"net/netfilter/nf_conntrack_count": "812", "net/netfilter/nf_conntrack_max": "131072",
-			"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0/rp_filter": "2", "net/ipv4/conf/lo/rp_filter": "1",
+		Version: "v0.2.0", Tested: "1.37", Mode: "fast", Reason: "the default",
+		Host: Host{
+			System:       "Linux 6.18.5",
+			Capabilities: []string{"CAP_NET_ADMIN", "CAP_NET_RAW"},
+			Parameters: map[string]string{
+				"net/ipv4/ip_forward": "1", "net/ipv4/ip_local_port_range": "32768\t60999", "net/ipv4/ip_local_reserved_ports": "",
+				"net/netfilter/nf_conntrack_count": "812", "net/netfilter/nf_conntrack_max": "131072",
+				"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0/rp_filter": "2", "net/ipv4/conf/lo/rp_filter": "1",
+			},
+			Cgroup: "/sys/fs/cgroup",
+			Network: link.Network{Routes: 4, Links: []link.Link{
+				{Name: "lo", Kind: "device", MTU: 65536, Up: true},
+				{Name: "eth0", Kind: "device", MTU: 1500, Up: true, Uplink: true},
+				{Name: "veth1", Kind: "veth", MTU: 1450, Up: true},
+			}},
+			Primary: []netip.Addr{netip.MustParseAddr("192.168.0.4")},
 		},
-		Cgroup: "/sys/fs/cgroup",
 		Ports: []Port{
 			{Field: "healthzBindAddress", At: netip.MustParseAddrPort("0.0.0.0:10256")},
 			{Field: "metricsBindAddress", At: netip.MustParseAddrPort("127.0.0.1:10249")},
 		},
-		Network: link.Network{Routes: 4, Links: []link.Link{
-			{Name: "lo", Kind: "device", MTU: 65536, Up: true},
-			{Name: "eth0", Kind: "device", MTU: 1500, Up: true, Uplink: true},
-			{Name: "veth1", Kind: "veth", MTU: 1450, Up: true},
-		}},
-		Primary:  []netip.Addr{netip.MustParseAddr("192.168.0.4")},
 		Detector: config.Detector{Mode: config.DetectClusterCIDR, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
 		Source:   Source{Named: true, Server: "https://192.168.0.1:6443", Version: "v1.34.2"},
 	}
@@ -109,9 +112,6 @@ func TestKernelAndRights(t *testing.T) {
 		"warning other proxies: not all of them could be looked for: list tables: not permitted; list sets: not permitted | "+root)
 	expect(t, "a mode that needs no right", func(f *Facts) { f.Unprivileged, f.Capabilities = true, nil },
 		"ok capabilities: this process has what the mode needs: none")
-	expect(t, "locked", func(f *Facts) { f.Parameters["kernel/modules_disabled"] = "1" },
-		"warning modules: the kernel loads no more modules (kernel.modules_disabled), so features that no Service uses yet may be missing later | "+
-			"load those that the test of a mode names before the parameter is set")
 }
 
 func TestBridges(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package preflight finds out whether Sluice can serve a node, before it is started there. Host reads facts and changes
+// Package preflight finds out whether Sluice can serve a node, before it is started there. Read reads facts and changes
 // nothing; Judge decides.
 package preflight
 
@@ -82,15 +82,11 @@ type Facts struct {
 	Mode, Reason string // the data plane, and why this one
 	Unprivileged bool   // Sluice changes nothing on this host
 
-	System       string // "Linux 6.1.0"
-	Probe        Trial  // of what the mode needs
-	Notes        []string
-	Beyond       *Trial // of what it uses besides; nil: nothing
-	Capabilities []string
-	Modules      []string          // that are loaded
-	Parameters   map[string]string // of the kernel, by name with slashes; those that it lacks are left out
-	Cgroup       string            // where cgroup v2 is mounted; empty: nowhere
-	CgroupRoot   Trial             // whether that is the root of all cgroups
+	Host
+
+	Probe  Trial // of what the mode needs
+	Notes  []string
+	Beyond *Trial // of what it uses besides; nil: nothing
 
 	Sluice     *Daemon // that runs here; nil: none
 	Others     takeover.Found
@@ -98,13 +94,24 @@ type Facts struct {
 	Ports      []Port
 	PortsErr   Trial
 	HardFail   bool // a port that is taken ends Sluice
-	Network    link.Network
-	NetworkErr Trial
-	Primary    []netip.Addr // addresses of the node
 	Detector   config.Detector
 	Settings   []host.Effect // of conntrack that differ from what the configuration wants
 
 	Source Source
+}
+
+// Host has the facts that do not depend on a configuration.
+type Host struct {
+	System       string // "Linux 6.1.0"
+	CPUs         int
+	Capabilities []string
+	Modules      []string          // that are loaded
+	Parameters   map[string]string // of the kernel, by name with slashes; those that it lacks are left out
+	Cgroup       string            // where cgroup v2 is mounted; empty: nowhere
+	CgroupRoot   Trial             // whether that is the root of all cgroups
+	Network      link.Network
+	NetworkErr   Trial
+	Primary      []netip.Addr // addresses of the node
 }
 
 // Daemon is a Sluice.

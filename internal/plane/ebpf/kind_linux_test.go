@@ -108,7 +108,11 @@ func TestResultOfASelfTest(t *testing.T) {
 		s := plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}, Self: "/run/none"} // a self-test would warn
 		var log bytes.Buffer
 		s.NetNS, s.Families, s.Log = kerneltest.Namespace(t), planetest.Families(), slog.New(slog.NewTextHandler(&log, nil))
-		opened, err := ebpf.KindTestedBy(func(bpf.Options) error { return result }, nftables.Kind()).Open(t.Context(), s)
+		kind := ebpf.KindTestedBy(func(bpf.Options) error { return result }, nftables.Kind())
+		if err := kind.Beyond(s); !errors.Is(err, result) {
+			t.Errorf("Beyond returns %v, want %v", err, result)
+		}
+		opened, err := kind.Open(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
