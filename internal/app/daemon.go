@@ -121,6 +121,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	if d.source, d.events, err = d.openSource(); err != nil {
 		return err
 	}
+	d.events = keptEvents{d.events, d.history}
 	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health, Waiting: d.plane.Waiting})
 	d.contests = newContestReporter(d.health.Contest, d.events, o)
 	share := budget(o.Log)
@@ -145,7 +146,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	d.reload = d.newReloader()
 	kind := d.o.kind()
 	d.inspect = inspect.New(inspect.Options{
-		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
+		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff, Plan: d.plan, Settings: d.settings(),
 		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: *cmp.Or(d.plane.Facts, &kind.Facts), Balance: d.plane.Balance, Sockets: d.plane.Sockets, Shares: d.plane.Shares,
 	})
 	d.assembleServers()

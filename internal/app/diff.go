@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -31,6 +32,28 @@ func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
 	}
 	defer done()
 	return differ{d.node.Loop(), reader}.compare(ctx)
+}
+
+// maxPlanned is how many Services a plan of all has at most, which takes much memory.
+const maxPlanned = 1000
+
+// plan returns the rules that the kernel should have: what would be written if it had none.
+func (d *daemon) plan(ctx context.Context) (inspect.Difference, error) {
+	v, err := d.node.Loop().View(ctx)
+	if err != nil {
+		return inspect.Difference{}, err
+	}
+	if n := v.Routes.Len(); n > maxPlanned {
+		return inspect.Difference{}, fmt.Errorf("there are %d Services, and the plan of more than %d takes too much memory", n, maxPlanned)
+	}
+	s := d.o.setup()
+	s.Families = d.families
+	p := d.o.kind().Preview(s)
+	if err := p.Refresh(ctx); err != nil {
+		return inspect.Difference{}, err
+	}
+	plan := p.Plan(route.Change{Table: v.Routes.Table()})
+	return inspect.Difference{Steps: plan.Steps(), Text: plan.String()}, nil
 }
 
 // differ compares the kernel with the routes of a loop.

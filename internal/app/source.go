@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
@@ -82,4 +83,17 @@ type noEvents struct{ event.Discard }
 func (noEvents) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
+}
+
+// keptEvents also keeps Events for commands.
+type keptEvents struct {
+	recorder
+
+	history *inspect.History
+}
+
+// Record implements event.Recorder.
+func (k keptEvents) Record(e event.Event) {
+	k.history.Record(e)
+	k.recorder.Record(e)
 }

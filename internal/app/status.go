@@ -110,6 +110,15 @@ func server(name string, s web.State) inspect.Server {
 	return out
 }
 
+// settings returns the configuration and the command line.
+func (d *daemon) settings() inspect.Settings {
+	text, err := d.o.Config.Effective()
+	if err != nil {
+		d.o.Log.Error("Cannot show the configuration", "error", err)
+	}
+	return inspect.Settings{Configuration: text, Flags: d.o.Flags}
+}
+
 // identity returns what another daemon learns when this one holds the lock.
 func (d *daemon) identity() control.Identity {
 	name, _ := os.Hostname() // the name is only shown

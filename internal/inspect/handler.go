@@ -8,6 +8,7 @@ import (
 	"iter"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ const (
 //	/names                           ["NAMESPACE/NAME", ...], of ?namespace=, with ?name= as prefix
 //	/status                          Status
 //	/diff                            Difference
+//	/plan                            Difference from a kernel without rules
+//	/events                          {"items": [...]} of Event
+//	/settings                        Settings
 //	/explain                         explain.Answer to ?source= ?destination= ?via=
 //
 // An error is answered with its message in plain text.
@@ -54,10 +58,14 @@ func (i *Inspector) Handler() http.Handler {
 		respond(w, answer, err)
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { respond(w, i.Status(r.Context()), nil) })
-	mux.Handle("GET /diff", i.diffs.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		d, err := i.opt.Diff(r.Context())
-		respond(w, d, err)
-	}), diffTime, errDiffs))
+	for path, compare := range map[string]func(context.Context) (Difference, error){"/diff": i.opt.Diff, "/plan": i.opt.Plan} {
+		mux.Handle("GET "+path, i.diffs.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			d, err := compare(r.Context())
+			respond(w, d, err)
+		}), diffTime, errDiffs))
+	}
+	mux.HandleFunc("GET /events", func(w http.ResponseWriter, _ *http.Request) { _ = writeItems(w, slices.Values(i.opt.History.Events())) })
+	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, _ *http.Request) { respond(w, i.opt.Settings, nil) })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unknown question "+r.Method+" "+r.URL.Path, http.StatusNotImplemented)
 	})

@@ -33,6 +33,8 @@ func TestAnswers(t *testing.T) {
 		var trouble error
 		w := start(t, func(_ *world, o *Options) {
 			o.Diff = func(context.Context) (Difference, error) { return Difference{2, "add a\nadd b\n"}, trouble }
+			o.Plan = func(context.Context) (Difference, error) { return Difference{1, "add c\n"}, nil }
+			o.Settings = Settings{Configuration: json.RawMessage(`{"mode":"a"}`), Flags: map[string]string{"v": "4"}}
 		})
 		w.load()
 		h := w.Handler()
@@ -53,6 +55,9 @@ func TestAnswers(t *testing.T) {
 			{"/names?name=w", 200, `["default/web","staging/web"]`},
 			{"/names?name=nothing", 200, `[]`},
 			{"/diff", 200, `{"steps":2,"text":"add a\nadd b\n"}`},
+			{"/plan", 200, `{"steps":1,"text":"add c\n"}`},
+			{"/settings", 200, `{"configuration":{"mode":"a"},"flags":{"v":"4"}}`},
+			{"/events", 200, `{"items":[]}`},
 			{"/explain?source=node&destination=web", 400, "destination \"web\": want an address or namespace/name, such as " +
 				"10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, default/web, default/web:80 or default/web:http"},
 			{"/pods", 501, "unknown question GET /pods"},

@@ -10,8 +10,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// maxProblems is how many problems with objects a History keeps.
-const maxProblems = 20
+// maxProblems is how many problems with objects a History keeps, and maxEvents how many Events.
+const (
+	maxProblems = 20
+	maxEvents   = 100
+)
 
 // History keeps the past events that a Status contains. It is safe for concurrent
 // use.
@@ -24,6 +27,7 @@ type History struct {
 	adopted  int
 	rejected int
 	problems []keptProblem // newest first
+	events   []Event       // oldest first
 	failure  string        // of the last write; empty: it succeeded
 }
 
@@ -104,4 +108,32 @@ func (h *History) fill(s *Status) {
 	for _, k := range h.problems {
 		s.Problems = append(s.Problems, k.Problem)
 	}
+}
+
+// Event is an Event that the daemon has made.
+type Event struct {
+	At        time.Time `json:"at"`
+	Type      string    `json:"type"`
+	Reason    string    `json:"reason"`
+	Kind      string    `json:"kind,omitempty"` // of the object; empty: the own Node
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name,omitempty"`
+	Note      string    `json:"note,omitempty"`
+}
+
+// Record keeps an Event. It implements event.Recorder.
+func (h *History) Record(e event.Event) {
+	kept := Event{
+		At: time.Now(), Type: string(e.Type), Reason: e.Reason, Kind: e.Object.Kind, Namespace: e.Object.Namespace, Name: e.Object.Name, Note: e.Note,
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events[max(0, len(h.events)-maxEvents+1):], kept)
+}
+
+// Events returns the latest Events, the oldest first.
+func (h *History) Events() []Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.events)
 }

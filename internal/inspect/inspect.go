@@ -5,6 +5,7 @@ package inspect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,7 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Options for New. All are required, except Balance, Shares and Sockets.
+// Options for New. All are required, except Balance, Shares, Sockets and Settings.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -48,6 +49,17 @@ type Options struct {
 	// Diff compares the kernel with the table. The Inspector never calls it
 	// concurrently.
 	Diff func(context.Context) (Difference, error)
+
+	// Plan returns the rules that the kernel should have. The Inspector never calls it concurrently with itself and Diff.
+	Plan func(context.Context) (Difference, error)
+
+	Settings Settings
+}
+
+// Settings are what the daemon was told.
+type Settings struct {
+	Configuration json.RawMessage   `json:"configuration,omitempty"` // in force, defaults and flags included
+	Flags         map[string]string `json:"flags,omitempty"`
 }
 
 // Difference is what a comparison of everything would write.

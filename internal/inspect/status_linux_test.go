@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -209,6 +210,22 @@ func TestHistoryKeepsTheLatestProblems(t *testing.T) {
 }
 
 // Very many Services that ask for the same are one problem, and a count.
+// The latest Events are kept, with their objects.
+func TestHistoryKeepsTheLatestEvents(t *testing.T) {
+	h := NewHistory()
+	for i := range maxEvents + 5 {
+		h.Record(event.Event{Object: event.Object{Kind: "Service", Namespace: "a", Name: fmt.Sprint(i)}, Type: event.Warning, Reason: "R", Note: "n"})
+	}
+	got := h.Events()
+	if len(got) != maxEvents || got[0].Name != "5" || got[maxEvents-1].Name != fmt.Sprint(maxEvents+4) {
+		t.Errorf("%d Events from %+v", len(got), got[0])
+	}
+	want := Event{At: got[0].At, Type: "Warning", Reason: "R", Kind: "Service", Namespace: "a", Name: "5", Note: "n"}
+	if got[0] != want || want.At.IsZero() {
+		t.Errorf("got %+v", got[0])
+	}
+}
+
 func TestHistoryCountsRepeatedProblems(t *testing.T) {
 	h := NewHistory()
 	report := func(service, field, value, reason string, count int) {
