@@ -88,14 +88,14 @@ type Facts struct {
 	Notes  []string
 	Beyond *Trial // of what it uses besides; nil: nothing
 
-	Sluice     *Daemon // that runs here; nil: none
-	Others     takeover.Found
-	OthersErr  Trial
-	Ports      []Port
-	PortsErr   Trial
-	HardFail   bool // a port that is taken ends Sluice
-	Detector   config.Detector
-	Settings   []host.Effect // of conntrack that differ from what the configuration wants
+	Sluice    *Daemon // that runs here; nil: none
+	Others    takeover.Found
+	OthersErr Trial
+	Ports     []Port
+	PortsErr  Trial
+	HardFail  bool // a port that is taken ends Sluice
+	Detector  config.Detector
+	Settings  []host.Effect // of conntrack that differ from what the configuration wants
 
 	Source Source
 }

@@ -1,0 +1,250 @@
+package bugreport
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Anonymizer replaces addresses, and names of objects of a cluster, by hashes: the same by the same.
+type Anonymizer struct {
+	key   []byte // the hashes of two archives differ, and nobody can try names
+	names map[string]bool
+	begin []string          // names, sorted
+	known map[string]string // words that were replaced before: most are there again and again
+}
+
+// wellKnown are names that every cluster has.
+func wellKnown() []string {
+	return []string{"", "default", "kube-system", "kube-public", "kube-node-lease", "kubernetes", "kube-dns", "localhost"}
+}
+
+// NewAnonymizer returns an Anonymizer that knows the names in files, and others.
+func NewAnonymizer(key []byte, files []File, others ...string) *Anonymizer {
+	a := &Anonymizer{key: key, names: map[string]bool{}, known: map[string]string{}}
+	for _, name := range others {
+		a.add(name)
+	}
+	for _, f := range files {
+		a.addFields(f)
+	}
+	for _, f := range files {
+		a.addBeside(f.Text)
+	}
+	a.begin = slices.Sorted(maps.Keys(a.names))
+	return a
+}
+
+func (a *Anonymizer) add(name string) {
+	if name = strings.ToLower(name); !slices.Contains(wellKnown(), name) {
+		a.names[name] = true
+	}
+}
+
+// addFields adds the names in the fields of a file of JSON.
+func (a *Anonymizer) addFields(f File) {
+	var v struct {
+		Items         []struct{ Namespace, Name, Service string }
+		Node          struct{ Name, Zone string }
+		Configuration struct{ HostnameOverride string }
+	}
+	if !strings.HasSuffix(f.Name, ".json") || json.Unmarshal(f.Text, &v) != nil {
+		return
+	}
+	for _, name := range []string{v.Node.Name, v.Node.Zone, v.Configuration.HostnameOverride} {
+		a.add(name)
+	}
+	for _, i := range v.Items {
+		a.add(i.Namespace)
+		a.add(i.Name)
+		a.add(i.Service)
+	}
+}
+
+// addBeside adds names that follow a kind, a namespace with a known name, or the scheme of a URL.
+func (a *Anonymizer) addBeside(text []byte) {
+	namespaced := []string{"Service", "EndpointSlice", "Endpoints", "Pod"}
+	var kind, last string
+	var end int
+	for begin, stop := range words(text) {
+		between := string(text[end:begin])
+		word := string(text[begin:stop])
+		switch {
+		case between == " " && slices.Contains(namespaced, last) && bytes.HasPrefix(text[stop:], []byte("/")):
+			kind = last
+			a.add(word)
+		case between == "/" && (kind != "" || a.names[strings.ToLower(last)] || slices.Contains(wellKnown(), last)):
+			name, _, _ := strings.Cut(word, ":")
+			a.add(strings.Trim(name, ".-_"))
+			kind = ""
+		case between == " " && last == "Node" && bytes.HasPrefix(text[stop:], []byte(`"`)): // the whole value of a field
+			a.add(word)
+		case between == "//" && strings.HasPrefix(last, "http"):
+			host, _, _ := strings.Cut(word, ":")
+			a.add(host)
+		}
+		last, end = word, stop
+	}
+}
+
+// words yields where words begin and end: runs of the characters of names and addresses. An escape of JSON is none.
+func words(text []byte) func(yield func(begin, end int) bool) {
+	return func(yield func(begin, end int) bool) {
+		for i := 0; i < len(text); {
+			if text[i] == '\\' {
+				i += 2
+				if i <= len(text) && text[i-1] == 'u' {
+					i += 4
+				}
+				continue
+			}
+			begin := i
+			for i < len(text) && ofWord(text[i]) {
+				i++
+			}
+			if i > begin && !yield(begin, i) {
+				return
+			}
+			if i == begin {
+				i++
+			}
+		}
+	}
+}
+
+func ofWord(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || strings.IndexByte("-_.:", c) >= 0
+}
+
+// Clean returns a text with hashes. The keys of JSON stay. One goroutine may call it at a time.
+func (a *Anonymizer) Clean(text []byte) []byte {
+	out, end := make([]byte, 0, len(text)+len(text)/4), 0
+	for begin, stop := range words(text) {
+		if bytes.HasPrefix(text[stop:], []byte(`":`)) {
+			continue
+		}
+		with, known := a.known[string(text[begin:stop])]
+		if !known {
+			word := string(text[begin:stop])
+			with = a.word(word)
+			a.known[word] = with
+		}
+		out = append(append(out, text[end:begin]...), with...)
+		end = stop
+	}
+	return append(out, text[end:]...)
+}
+
+var (
+	ip4   = regexp.MustCompile(`\d{1,3}(?:\.\d{1,3}){3}`)
+	chain = regexp.MustCompile(`^KUBE-[A-Z]+-[A-Z0-9]{16}$`) // of one Service
+)
+
+// word replaces the addresses in a word, or else the names.
+func (a *Anonymizer) word(word string) string {
+	if _, err := net.ParseMAC(word); err == nil && strings.Contains(word, ":") {
+		return a.hash("mac", strings.ToLower(word))
+	}
+	if strings.Count(word, ".") >= 3 && !strings.Contains(word, "::") && ip4.MatchString(word) {
+		return ip4.ReplaceAllStringFunc(word, a.address)
+	}
+	if first, last, ranged := strings.Cut(word, "-"); ranged && strings.Contains(first, ":") && strings.Contains(last, ":") {
+		return a.word(first) + "-" + a.word(last)
+	}
+	if strings.Count(word, ":") >= 2 {
+		return a.inColons(word)
+	}
+	parts := strings.Split(word, ":")
+	for i := range parts {
+		parts[i] = a.name(parts[i])
+	}
+	return strings.Join(parts, ":")
+}
+
+// inColons replaces the longest IPv6 address of a word such as "at:fd00::1:", or else the names between the colons.
+func (a *Anonymizer) inColons(word string) string {
+	for _, end := range []int{len(word), len(strings.TrimRight(word, ".")), len(strings.TrimSuffix(word, ":"))} {
+		for begin := range end {
+			if begin > 0 && word[begin-1] != ':' {
+				continue
+			}
+			if _, err := netip.ParseAddr(word[begin:end]); err == nil {
+				return a.word(word[:begin]) + a.address(word[begin:end]) + word[end:]
+			}
+		}
+	}
+	parts := strings.Split(word, ":")
+	for i := range parts {
+		parts[i] = a.name(parts[i])
+	}
+	return strings.Join(parts, ":")
+}
+
+// address replaces an address, unless it is one that every host has.
+func (a *Anonymizer) address(text string) string {
+	addr, err := netip.ParseAddr(text)
+	addr = addr.Unmap()
+	switch {
+	case err != nil, addr.IsLoopback(), addr.IsUnspecified():
+		return text
+	case addr.Is4():
+		return a.hash("ip4", addr.String())
+	}
+	return a.hash("ip6", addr.String())
+}
+
+// name replaces a name, a longer one that begins with it as those of pods and EndpointSlices do, each name between dots,
+// and the chain of a Service, whose name is made from that of the Service.
+func (a *Anonymizer) name(word string) string {
+	if chain.MatchString(word) {
+		return word[:strings.LastIndexByte(word, '-')+1] + strings.ToUpper(a.digest(word))
+	}
+	core := strings.Trim(word, ".-_")
+	if lower := strings.ToLower(core); a.secret(lower) {
+		return strings.Replace(word, core, a.hash("name", lower), 1)
+	}
+	if !strings.Contains(core, ".") {
+		return word
+	}
+	parts := strings.Split(word, ".")
+	for i := range parts {
+		parts[i] = a.name(parts[i])
+	}
+	return strings.Join(parts, ".")
+}
+
+// cutName is how long the begin of a name is that counts as one: comments in the kernel may be cut off.
+const cutName = 16
+
+func (a *Anonymizer) secret(word string) bool {
+	if a.names[word] {
+		return true
+	}
+	for i := range len(word) {
+		if word[i] == '-' && a.names[word[:i]] {
+			return true
+		}
+	}
+	if len(word) < cutName {
+		return false
+	}
+	i, _ := slices.BinarySearch(a.begin, word)
+	return i < len(a.begin) && strings.HasPrefix(a.begin[i], word)
+}
+
+func (a *Anonymizer) hash(kind, value string) string { return kind + "-" + a.digest(value) }
+
+func (a *Anonymizer) digest(value string) string {
+	h := hmac.New(sha256.New, a.key)
+	h.Write([]byte(value))
+	const length = 6 // bytes: a cluster has far fewer names than would collide
+	return hex.EncodeToString(h.Sum(nil)[:length])
+}
