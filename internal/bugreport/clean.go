@@ -87,7 +87,7 @@ func (a *Anonymizer) addBeside(text []byte) {
 			kind = ""
 		case between == " " && last == "Node" && bytes.HasPrefix(text[stop:], []byte(`"`)): // the whole value of a field
 			a.add(word)
-		case between == "//" && strings.HasPrefix(last, "http"):
+		case between == "//" && strings.HasPrefix(last, "http") && !bytes.HasPrefix(text[stop:], []byte("@")), between == "@":
 			host, _, _ := strings.Cut(word, ":")
 			a.add(host)
 		}

@@ -46,7 +46,7 @@ func anonymizer(key string) *Anonymizer {
 		{Name: "backends.json", Text: []byte(`{"items":[{"namespace":"shop","service":"db"}]}`)},
 		{Name: "status.json", Text: []byte(`{"node":{"name":"node-a.example.com","zone":"zone-1"},"problems":[{"object":"Service gone/old"},{"object":"Node Far-1"}],` +
 			`"source":{"from":"https://api.example.org:6443"}}`)},
-		{Name: "diff.txt", Text: []byte("comment default/payments")},
+		{Name: "diff.txt", Text: []byte("comment default/payments; https://a:b@inside.example.org:6443/x")},
 	}, "Host-7")
 }
 
@@ -77,6 +77,7 @@ func TestAddressesAndNamesBecomeHashes(t *testing.T) {
 		"default/payments":                         "default/" + name("payments"),
 		"gone/old on Far-1 host-7 HOST-7 far-2":    name("gone") + "/" + name("old") + " on " + name("far-1") + " " + name("host-7") + " " + name("host-7") + " far-2",
 		"node-a.example.com zone-1":                name("node-a.example.com") + " " + name("zone-1"),
+		"inside.example.org":                       name("inside.example.org"),
 		"https://api.example.org:6443":             "https://" + name("api.example.org") + ":6443",
 		"a-service-with-a-lo":                      name("a-service-with-a-lo"), // a comment that was cut off
 		"a-service":                                "a-service",

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,6 +51,9 @@ in all files of the archive. Ports, and names that every cluster has, stay as th
 				return err
 			}
 			r := report(cmd.Context(), now, name)
+			if err := cmd.Context().Err(); err != nil {
+				return fmt.Errorf("collect files: %w", err)
+			}
 			if anonymize {
 				r = anonymous(r)
 			}
@@ -165,6 +169,9 @@ func writeReport(r bugreport.Archive, file string, env Env) error {
 	_, err = partial.Write(b.Bytes())
 	if err = errors.Join(err, partial.Close()); err == nil {
 		err = os.Link(partial.Name(), file) // fails if it exists, unlike Rename
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) { // a file system without links, such as that of a memory stick
+		err = os.Rename(partial.Name(), file)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)

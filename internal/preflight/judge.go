@@ -113,10 +113,11 @@ func proxies(f Facts) []Finding {
 	if d := f.Sluice; d != nil {
 		out = one(OK, subject, fmt.Sprintf("Sluice %s runs in mode %s (pid %d); this is %s", d.Version, d.Mode, d.PID, f.Version), "")
 	}
+	if f.OthersErr.Err != "" {
+		out = append(out, Finding{Warning, subject, "not all of them could be looked for: " + strings.ReplaceAll(f.OthersErr.Err, "\n", "; "), rights})
+	}
 	p := f.Others.KubeProxy
 	switch {
-	case f.OthersErr.Err != "":
-		out = append(out, Finding{Warning, subject, "not all of them could be looked for: " + strings.ReplaceAll(f.OthersErr.Err, "\n", "; "), rights})
 	case p != nil && f.Others.Same:
 		out = append(out, Finding{Stop, subject, p.String() + " writes the chains that mode " + f.Mode + " writes, each against the other", "stop it first"})
 	case p != nil:

@@ -143,6 +143,12 @@ func TestOtherProxies(t *testing.T) {
 		"warning other proxies: kube-proxy (pid 7, /kube-proxy) in mode iptables runs (it listens on port 10256): both serve until it is stopped | start Sluice, then stop it; Sluice removes its rules")
 	expect(t, "the same chains", func(f *Facts) { f.Others = takeover.Found{KubeProxy: kubeProxy, Same: true} },
 		"stop other proxies: kube-proxy (pid 7, /kube-proxy) in mode iptables writes the chains that mode fast writes, each against the other | stop it first")
+	lines := changed(func(f *Facts) {
+		f.Others, f.OthersErr = takeover.Found{KubeProxy: kubeProxy, Same: true}, Trial{Err: "no ipsets"}
+	})
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "warning other proxies: not all") || !strings.HasPrefix(lines[1], "stop other proxies: ") {
+		t.Errorf("found in spite of an error: %q", lines)
+	}
 	expect(t, "left", func(f *Facts) { f.Others.Rules = []takeover.Entry{left, legacy} },
 		"ok other proxies: rules are left, nftables: table ip kube-proxy with 8 chains; Sluice removes them",
 		"warning other proxies: rules are left, iptables-legacy: 3 chains | install iptables")
