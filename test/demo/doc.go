@@ -7,6 +7,10 @@
 //
 //	KUBE_PROXY=path go test -tags record -run TestRecord ./test/demo
 //
+// With -svg it also writes an animation of the run, that of the README with
+//
+//	bin/sluice-demo -svg docs/demo.svg
+//
 // It does not change the network of the machine. Everything is in the namespaces
 // and mounts of this process and ends with it, even if it is killed.
 //

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,8 +31,14 @@ func main() {
 	var o options
 	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "the `binary` to show")
 	flag.StringVar(&o.examples, "examples", "examples", "`folder` with the manifests to copy")
+	flag.StringVar(&o.svg, "svg", "", "write an animation of a run without failures to a `file`")
+	flag.StringVar(&o.chapters, "chapters", "1,6,10,12,13", "`numbers` of the chapters in the animation")
 	flag.Parse()
 	s := newScreen(os.Stdout, os.Getenv)
+	var recorded *recorder
+	if o.svg != "" {
+		recorded = s.record(time.Now)
+	}
 	// The programs of iptables are in folders that may not be in the PATH of unprivileged users.
 	err := errors.Join(o.check(), os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"))
 	if err == nil {
@@ -41,13 +48,23 @@ func main() {
 		os.Exit(cannot(s, err))
 	}
 	go stopOnSignal(s)
-	os.Exit(run(s, o))
+	code := run(s, o)
+	if code == 0 && recorded != nil {
+		lines := choose(recorded.lines, strings.Split(o.chapters, ","))
+		if err := os.WriteFile(o.svg, []byte(drawSVG(lines)), 0o644); err != nil { //nolint:gosec // for everybody
+			fmt.Fprintf(s, "  The animation was not written: %v\n", err)
+			code = exitFailed
+		}
+	}
+	os.Exit(code)
 }
 
 // options are the flags.
 type options struct {
 	sluice   string
 	examples string
+	svg      string
+	chapters string
 }
 
 // check makes the paths absolute and verifies that the files exist.

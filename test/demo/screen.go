@@ -44,6 +44,13 @@ func newScreen(w *os.File, getenv func(string) string) *screen {
 	return &screen{w: w, colours: !plain}
 }
 
+// record records what is printed from now on, with colours even if this is no terminal.
+func (s *screen) record(now func() time.Time) *recorder {
+	r := &recorder{w: s.w, now: now}
+	s.w, s.colours = r, true
+	return r
+}
+
 // Write implements io.Writer. After end it prints nothing.
 func (s *screen) Write(b []byte) (int, error) {
 	s.mu.Lock()
