@@ -20,7 +20,7 @@ func TestPreflightAsDeployed(t *testing.T) {
 	pod := readDaemonSet(t, text).Spec.Template.Spec
 	l := lab.New(t, lab.Options{})
 	k := kubelet{
-		root: buildImage(t), node: l.NodeA, dir: t.TempDir(), extraMounts: map[string]string{empty: t.TempDir()},
+		root: imageFor(t, "nftables"), node: l.NodeA, dir: t.TempDir(), extraMounts: map[string]string{empty: t.TempDir()},
 		maps: map[string]map[string]string{"sluice-apiserver": {"host": "192.0.2.1", "port": "6443"}},
 	}
 	container := pod.InitContainers[0].DeepCopy()
