@@ -4,20 +4,25 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cli"
 )
 
-// The README names existing flags, and every example.
+// The README names existing flags, every example, and the pace of the animation.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if bounds := fmt.Sprintf("%v to %v s between two lines", shortestGap.Seconds(), longestGap.Seconds()); !strings.Contains(string(text), bounds) {
+		t.Errorf("the caption of the animation does not say %q", bounds)
 	}
 	var help bytes.Buffer
 	if code := cli.Main(t.Context(), []string{"sluice", "--help"}, cli.Env{Stdout: &help, Stderr: &help}); code != 0 {
@@ -44,19 +49,19 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// transcript returns the lines of the demo in the README.
-func transcript(t *testing.T) []string {
+// checkedLines returns the lines of the animation in docs that are the same in each run, except for numbers: chapters,
+// commands and checks.
+func checkedLines(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	svg, err := os.ReadFile("../../docs/demo.svg")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "    make demo\n")
-	_, rest, _ = strings.Cut(rest, "\n```text\n")
-	block, _, _ := strings.Cut(rest, "\n```")
-	lines := strings.Split(block, "\n")
-	if len(lines) < 10 {
-		t.Fatalf("the README has no lines of the demo, but %q", lines)
+	lines := slices.DeleteFunc(linesOf(t, string(svg)), func(line string) bool {
+		return !regexp.MustCompile(`^(  \d+  |   ✓ |     \$ )\S`).MatchString(line)
+	})
+	if len(lines) < 20 {
+		t.Fatalf("docs/demo.svg has no lines of the demo, but %q", lines)
 	}
 	return lines
 }

@@ -3,11 +3,13 @@
 package main
 
 import (
+	"errors"
 	"bytes"
 	"encoding/xml"
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -135,6 +137,29 @@ func TestSVGRepeats(t *testing.T) {
 	}
 }
 
+// The animation in docs is of this program, has no failed check, and loads nothing.
+func TestCommittedSVG(t *testing.T) {
+	text, err := os.ReadFile("../../docs/demo.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(linesOf(t, string(text)), "\n")
+	for _, part := range []string{"\n  1  Take over", "\n  12  Repair", "✓ All of it shown and measured in this run"} {
+		if !strings.Contains(all, part) {
+			t.Errorf("it does not show %q", part)
+		}
+	}
+	rest := strings.Replace(string(text), "http://www.w3.org/2000/svg", "", 1)
+	for _, bad := range []string{"✗", "http", "href", "url(", "@import", "<script"} {
+		if strings.Contains(rest, bad) {
+			t.Errorf("it has %q", bad)
+		}
+	}
+	if !strings.Contains(rest, "\n"+sheet+"</style>") || len(text) > 100_000 {
+		t.Errorf("%d bytes, or other styles: make it again with bin/sluice-demo -svg docs/demo.svg", len(text))
+	}
+}
+
 // linesOf returns the lines that an SVG shows, and verifies their places. It must be well-formed.
 func linesOf(t *testing.T, svg string) []string {
 	t.Helper()
@@ -143,7 +168,7 @@ func linesOf(t *testing.T, svg string) []string {
 	row, inText := 0, false
 	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
 		token, err := d.Token()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return lines
 		}
 		if err != nil {
