@@ -3,9 +3,9 @@
 package main
 
 import (
-	"errors"
 	"bytes"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"math"
