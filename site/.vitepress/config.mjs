@@ -16,33 +16,46 @@ const isPage = (path) => /^(README|docs\/.+)\.md$/.test(path)
 // titleOf returns the heading of a page as plain text.
 const titleOf = (page) => readFileSync(`${root}/${page}`, 'utf8').match(/^# (.+)$/m)[1].replaceAll('`', '')
 
+// shortTitleOf returns it without what follows a colon.
+const shortTitleOf = (page) => titleOf(page).split(':')[0]
+
 const item = (page, text) => ({ text, link: `/${address(page)}` })
 
-// target returns where a relative link of a page leads to: a page of the site, or else a file at GitHub.
+// target returns the file that a relative link of a page leads to: of a folder with a page, this page.
 function target(page, href) {
-	const [, path, anchor] = href.match(/^([^#]*)(.*)$/)
-	let file = posix.join(posix.dirname(page), decodeURI(path)).replace(/\/$/, '')
+	const file = posix.join(posix.dirname(page), decodeURI(href.replace(/#.*/, ''))).replace(/\/$/, '')
 	if (!existsSync(`${root}/${file}`)) {
 		throw new Error(`${page}: ${href} leads nowhere`)
 	}
-	const folder = statSync(`${root}/${file}`).isDirectory()
-	if (folder && isPage(`${file}/README.md`)) {
-		file += '/README.md'
-	}
-	if (isPage(file)) {
-		return `/${address(file)}${anchor}`
-	}
-	return `${repository}/${folder ? 'tree' : 'blob'}/main/${file}${anchor}`
+	const index = `${file}/README.md`
+	return isPage(index) && existsSync(`${root}/${index}`) ? index : file
 }
 
-function links(md) {
-	md.core.ruler.push('links', ({ tokens, env }) => {
+// atGitHub returns the address of a file or folder that is not in the site.
+const atGitHub = (file) => `${repository}/${statSync(`${root}/${file}`).isDirectory() ? 'tree' : 'blob'}/main/${file}`
+
+// link changes a relative link, and its text if that is the name of the file.
+function link(page, token, text) {
+	const href = token.attrGet('href')
+	if (/^(#|[a-z]+:)/.test(href)) {
+		return
+	}
+	const file = target(page, href)
+	token.attrSet('href', (isPage(file) ? `/${address(file)}` : atGitHub(file)) + (href.match(/#.*/) ?? ''))
+	if (isPage(file) && text.type === 'text' && /^[\w./-]+\.md$/.test(text.content)) {
+		text.content = shortTitleOf(file)
+	}
+}
+
+function rules(md) {
+	md.core.ruler.push('sluice', ({ tokens, env }) => {
 		const page = posix.relative(resolve('.'), env.realPath ?? env.path)
-		for (const token of tokens.flatMap((block) => block.children ?? [])) {
-			const href = token.type === 'link_open' ? token.attrGet('href') : '#'
-			if (!/^(#|[a-z]+:)/.test(href)) {
-				token.attrSet('href', target(page, href))
+		for (const block of tokens) {
+			if (block.type === 'code_block') {
+				block.type = 'fence' // the theme has no style for the other one
 			}
+			const inline = block.children ?? []
+			inline.forEach((token, i) => token.type === 'link_open' && link(page, token, inline[i + 1]))
 		}
 	})
 }
@@ -57,7 +70,7 @@ export default {
 	markdown: {
 		// As GitHub makes anchors of headings; hack/pages verifies the links to them.
 		anchor: { slugify: (title) => title.trim().toLowerCase().replace(/[^\p{L}\p{M}\p{N}\p{Pc} -]/gu, '').replaceAll(' ', '-') },
-		config: links,
+		config: rules,
 	},
 	themeConfig: {
 		search: { provider: 'local' },
@@ -67,7 +80,7 @@ export default {
 		sidebar: [
 			...Object.entries(sections).map(([text, names]) => ({
 				text,
-				items: names.map((name) => item(`docs/${name}.md`, titleOf(`docs/${name}.md`).split(':')[0])),
+				items: names.map((name) => item(`docs/${name}.md`, shortTitleOf(`docs/${name}.md`))),
 			})),
 			{
 				text: 'Decisions',
