@@ -226,8 +226,9 @@ func (n *node) restart(r *result) error {
 		return err
 	}
 	r.ratio("restart.bare", "restart.synced", "bare.list")
-	r.count("restart.steps", firstSteps(n.proxy.Log.String()))
-	return errors.Join(n.peak("restart.peak", r), n.halt())
+	err := errors.Join(n.peak("restart.peak", r), n.halt())
+	r.count("restart.steps", firstSteps(n.proxy.Log.String())) // the log is complete now
+	return err
 }
 
 // firstSteps returns the number of steps of the first sync in a log of Sluice;
