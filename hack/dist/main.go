@@ -75,17 +75,11 @@ func write(o options) error {
 	if err != nil {
 		return err
 	}
-	notices := thirdParty(modules)
-	made := map[string][]byte{"THIRD_PARTY_LICENSES": notices}
-	for _, make := range []func(options, map[string][]byte) error{
-		func(o options, made map[string][]byte) error { return addPrograms(o, made, programs) },
-		addChart,
-		addManifests,
-		func(o options, made map[string][]byte) error { return addBills(o, made, modules, debian) },
-	} {
-		if err := make(o, made); err != nil {
-			return err
-		}
+	made := map[string][]byte{"THIRD_PARTY_LICENSES": thirdParty(modules)}
+	if err := errors.Join(
+		addPrograms(o, made, programs), addChart(o, made), addManifests(o, made), addBills(o, made, modules, debian),
+	); err != nil {
+		return err
 	}
 	for name, content := range made {
 		if err := os.WriteFile(filepath.Join(o.out, name), content, 0o644); err != nil { //nolint:gosec // for everybody
