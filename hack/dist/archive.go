@@ -59,9 +59,12 @@ func addPrograms(o options, made map[string][]byte, programs map[string]string) 
 // named matches what names the version of Sluice in deploy/.
 var named = regexp.MustCompile(`(ghcr\.io/sluice-proxy/sluice(?:-windows)?:)v[0-9A-Za-z.+]+(?:-(?:alpha|beta|rc)\.[0-9]+)?`)
 
-// withVersion replaces the version in references of images. A tag has no plus sign.
+// tag returns the version as a tag of images, which has no plus sign.
+func (o options) tag() string { return strings.ReplaceAll(o.version, "+", "_") }
+
+// withVersion replaces the version in references of images.
 func withVersion(o options, text []byte) []byte {
-	return named.ReplaceAll(text, []byte("${1}"+strings.ReplaceAll(o.version, "+", "_")))
+	return named.ReplaceAll(text, []byte("${1}"+o.tag()))
 }
 
 // addChart adds the Helm chart, as helm package does.
@@ -74,7 +77,7 @@ func addChart(o options, made map[string][]byte) error {
 	for i, f := range files {
 		if f.path == "sluice/Chart.yaml" {
 			text := regexp.MustCompile(`(?m)^version: .*$`).ReplaceAll(f.content, []byte("version: "+version))
-			files[i].content = regexp.MustCompile(`(?m)^appVersion: .*$`).ReplaceAll(text, []byte("appVersion: "+strings.ReplaceAll(o.version, "+", "_")))
+			files[i].content = regexp.MustCompile(`(?m)^appVersion: .*$`).ReplaceAll(text, []byte("appVersion: "+o.tag()))
 		}
 	}
 	made["sluice-"+version+".tgz"], err = tarGz(files, o.created)
