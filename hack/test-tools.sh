@@ -17,7 +17,7 @@ source "$(dirname "$0")/fill.sh"
 kubernetes=v0.36.3 # of the libraries; kubectl calls it v1.36.3
 helm=v3.21.4       # the release that is built on these libraries
 coredns=v1.14.7
-wanted="kubectl v1.${kubernetes#v0.}, helm $helm, coredns $coredns, prometheus"
+wanted="kubectl v1.${kubernetes#v0.}, helm $helm, coredns $coredns with Services, prometheus"
 programs=(kubectl helm prometheus promtool coredns)
 
 die() {
@@ -69,13 +69,17 @@ package main
 import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/coremain"
+	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/file"
+	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/log"
+	_ "github.com/coredns/coredns/plugin/ready"
 )
 
 func main() {
-	dnsserver.Directives = []string{"errors", "log", "file"}
+	dnsserver.Directives = []string{"health", "ready", "errors", "log", "cache", "kubernetes", "file"}
 	coremain.Run()
 }
 GO

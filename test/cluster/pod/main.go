@@ -1,0 +1,182 @@
+// Command pod is what containers of the test cluster run: the process that keeps a pod's namespaces, a server, and a client that opens a
+// connection to a Service again and again.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const usage = `usage: pod                 wait for SIGTERM
+       pod serve           answer at port 8080 with the name of the host, for 5 s longer after SIGTERM
+       pod load HOST:PORT  ask such a server all the time, and serve counts at port 8081
+`
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	var err error
+	switch args := os.Args[1:]; {
+	case len(args) == 0:
+		<-ctx.Done()
+	case args[0] == "serve":
+		err = serve(ctx)
+	case args[0] == "load" && len(args) == 2:
+		err = load(ctx, args[1])
+	default:
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pod:", err)
+		os.Exit(1)
+	}
+}
+
+// grace is how long a server answers after SIGTERM, until each node has left it out.
+const grace = 5 * time.Second
+
+// serve answers each line with the name of the host and the client's address.
+func serve(ctx context.Context) error {
+	listener, err := net.Listen("tcp", ":8080")
+	if err != nil {
+		return err
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	go func() {
+		<-ctx.Done()
+		time.Sleep(grace)
+		os.Exit(0)
+	}()
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		go answer(conn, name)
+	}
+}
+
+// answer answers one client until it closes the connection.
+func answer(conn net.Conn, name string) {
+	defer func() { _ = conn.Close() }()
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+	for question := make([]byte, 1); ; {
+		if _, err := conn.Read(question); err != nil {
+			return
+		}
+		if _, err := fmt.Fprintf(conn, "%s %s\n", name, host); err != nil {
+			return
+		}
+	}
+}
+
+// counts are what a client has seen.
+type counts struct {
+	Connections int
+	Lost        []string       // errors of those without an answer
+	Backends    map[string]int // connections by the name of the server
+	Sources     map[string]int // connections by the address that it saw
+	Slowest     time.Duration
+	Kept        string // the error of a connection that was kept open from the start, "" while it answers
+}
+
+// client asks a server.
+type client struct {
+	to string
+	mu sync.Mutex
+	counts
+}
+
+// load asks a server from now on, over a new connection every 5 ms and over one that it keeps.
+func load(ctx context.Context, to string) error {
+	c := &client{to: to, counts: counts{Backends: map[string]int{}, Sources: map[string]int{}}}
+	go c.keep(ctx)
+	go func() {
+		for every := time.NewTicker(5 * time.Millisecond); ctx.Err() == nil; <-every.C {
+			go c.once(ctx)
+		}
+	}()
+	server := &http.Server{Addr: ":8081", Handler: c, ReadHeaderTimeout: time.Second}
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// ServeHTTP answers with the counts as JSON.
+func (c *client) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = json.NewEncoder(w).Encode(c.counts) // an error means that the reader is gone
+}
+
+// patience is when a connection counts as lost.
+const patience = 10 * time.Second
+
+// once opens one connection.
+func (c *client) once(ctx context.Context) {
+	start := time.Now()
+	name, source, err := c.ask(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Connections++
+	c.Slowest = max(c.Slowest, time.Since(start))
+	if err != nil {
+		c.Lost = append(c.Lost, fmt.Sprintf("%s: %v", start.UTC().Format(time.TimeOnly), err))
+		c.Lost = slices.Delete(c.Lost, 0, max(0, len(c.Lost)-20))
+		return
+	}
+	c.Backends[name]++
+	c.Sources[source]++
+}
+
+func (c *client) ask(ctx context.Context) (name, source string, err error) {
+	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", c.to)
+	if err != nil {
+		return "", "", err
+	}
+	defer func() { _ = conn.Close() }()
+	return question(conn)
+}
+
+// question asks once over a connection.
+func question(conn net.Conn) (name, source string, err error) {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return "", "", err
+	}
+	if _, err := conn.Write([]byte("?")); err != nil {
+		return "", "", err
+	}
+	_, err = fmt.Fscanln(conn, &name, &source)
+	return name, source, err
+}
+
+// keep keeps a connection open.
+func (c *client) keep(ctx context.Context) {
+	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", c.to)
+	for err == nil && ctx.Err() == nil {
+		if _, _, err = question(conn); err == nil {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	if ctx.Err() == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.Kept = err.Error()
+	}
+}
