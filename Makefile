@@ -23,10 +23,11 @@ PLANE        ?=
 SITE_BASE    ?= /
 
 # A folder with kube-apiserver, etcd and kube-proxy, one with kubectl, helm,
-# prometheus, promtool and coredns, and one with an older kernel; made if they lack them.
+# prometheus, promtool and coredns, one with an older kernel, and one with kubelet and the rest of the control plane; made if they lack them.
 export KUBEBUILDER_ASSETS ?= $(CURDIR)/.cache/test-assets
 export TEST_TOOLS         ?= $(CURDIR)/.cache/test-tools
 export TEST_KERNEL        ?= $(CURDIR)/.cache/test-kernel
+export TEST_CLUSTER       ?= $(CURDIR)/.cache/test-cluster
 
 # The version is that of the last tag, if this is a Git checkout with one.
 VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/v0.0.0-dev+/')
@@ -39,8 +40,8 @@ LINTED  := GOFLAGS=-trimpath CGO_ENABLED=0
 SUITE   := .cache/bin/suite -cache $(CACHE)
 SYSTEMS := $(foreach os,linux darwin windows,$(foreach arch,amd64 arm64,bin/sluice-$(os)-$(arch)$(if $(filter windows,$(os)),.exe)))
 
-.PHONY: help build build-all image dist demo check plane unit test test-rest test-all suite test-assets test-tools test-kernel \
-	lint lint-changed linter vuln vet-systems fmt bench fuzz site clean distclean setup-build setup-demo setup-test setup-kernel setup-rest setup-site
+.PHONY: help build build-all image dist demo cluster cluster-down check plane unit test test-rest test-all suite test-assets test-tools test-kernel test-cluster \
+	lint lint-changed linter vuln vet-systems fmt bench fuzz site clean distclean setup-build setup-demo setup-test setup-kernel setup-rest setup-cluster setup-site
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +70,12 @@ dist: setup-build ## the files of a release in dist/: archives, images, chart, m
 demo: setup-demo build ## a little cluster in namespaces, with real traffic; touches nothing else
 	@$(GOBUILD) -o bin/sluice-demo ./test/demo
 	@bin/sluice-demo
+
+cluster: setup-cluster build test-cluster test-assets test-tools ## a real cluster in namespaces, for trying things: kubelets, containers, CoreDNS, Sluice
+	@.cache/bin/cluster up
+
+cluster-down: ## end it; nothing is left
+	@if [[ -x .cache/bin/cluster ]]; then .cache/bin/cluster down; fi
 
 check: setup-test suite ## the loop of a working day: unit tests, changed packages, lint, real packets in mode nftables
 	@$(SUITE) check
@@ -100,6 +107,11 @@ test-tools: setup-build ## kubectl, helm, prometheus and coredns for the tests: 
 
 test-kernel: setup-kernel ## Linux 6.1 for the tests, as a program: minutes, once
 	@hack/test-kernel.sh "$(TEST_KERNEL)"
+
+test-cluster: setup-build ## kubelet, controller manager and scheduler for make cluster and its tests: minutes, once
+	@hack/test-cluster.sh "$(TEST_CLUSTER)"
+	@$(GOBUILD) -o .cache/bin/pod ./test/cluster/pod
+	@$(GOBUILD) -o .cache/bin/cluster ./test/cluster
 
 lint: setup-build linter ## house style, formatting, modules, shell scripts, workflows
 	@$(LINTED) $(LINT) run ./...
@@ -168,5 +180,5 @@ clean: ## remove what was built
 distclean: clean ## and what was fetched for building and testing, by this checkout and others
 	@rm -rf .cache $(CACHE)
 
-setup-build setup-demo setup-test setup-kernel setup-rest setup-site: setup-%:
+setup-build setup-demo setup-test setup-kernel setup-rest setup-cluster setup-site: setup-%:
 	@hack/setup.sh $*

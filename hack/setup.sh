@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install what a make target needs and this machine lacks.
 #
-# usage: hack/setup.sh build|demo|test|kernel|rest|site
+# usage: hack/setup.sh build|demo|test|kernel|rest|cluster|site
 #
 # As root on Debian or Ubuntu everything missing is installed with apt-get;
 # elsewhere it is named, with the way to get it, and the script fails. Go itself
@@ -96,6 +96,16 @@ need_for_kernel() {
 	have strip || need binutils binutils
 }
 
+# need_for_cluster is for make cluster and test/cluster.
+need_for_cluster() {
+	have containerd || need containerd containerd # as a test runs it, see without_services
+	have runc || need runc runc
+	[[ -x /usr/lib/cni/ptp || -x /opt/cni/bin/ptp ]] || need "the network plugins of CNI" containernetworking-plugins
+	have nsenter || need nsenter util-linux
+	have nft || need nft nftables
+	{ have iptables-nft && have iptables-legacy; } || need "iptables of both variants" iptables
+}
+
 # need_for_site is for make site, which needs no Go.
 need_for_site() {
 	have node || need node nodejs
@@ -121,16 +131,19 @@ install_missing() {
 }
 
 # without_services has packages start nothing on this machine: programs are for
-# tests, which run them in namespaces. The firewall of firewalld would also come
-# with the next start of the machine, so its unit is masked until somebody wants
-# it: systemctl unmask firewalld.
+# tests, which run them in namespaces. Some would also come with the next start of
+# the machine, so their units are masked until somebody wants them: systemctl unmask
+# firewalld containerd.
 without_services() {
-	local policy=/usr/sbin/policy-rc.d unit=/etc/systemd/system/firewalld.service ours=
-	if [[ " ${packages[*]} " == *' firewalld '* && ! -e $unit && ! -L $unit ]]; then
-		mkdir -p "${unit%/*}"
-		ln -s /dev/null "$unit"
-		say "firewalld is masked: it is not to run on this machine"
-	fi
+	local policy=/usr/sbin/policy-rc.d name unit ours=
+	for name in firewalld containerd; do
+		unit=/etc/systemd/system/$name.service
+		if [[ " ${packages[*]} " == *" $name "* && ! -e $unit && ! -L $unit ]]; then
+			mkdir -p "${unit%/*}"
+			ln -s /dev/null "$unit"
+			say "$name is masked: it is not to run on this machine"
+		fi
+	done
 	if [[ ! -e $policy ]]; then
 		ours=$policy
 		printf '#!/bin/sh\nexit 101\n' >"$policy"
@@ -202,9 +215,9 @@ install_go() {
 
 level=${1:-}
 case $level in
-build | demo | test | kernel | rest | site) ;;
+build | demo | test | kernel | rest | cluster | site) ;;
 *)
-	echo "usage: $0 build|demo|test|kernel|rest|site" >&2
+	echo "usage: $0 build|demo|test|kernel|rest|cluster|site" >&2
 	exit 2
 	;;
 esac
@@ -218,7 +231,8 @@ case $level in
 site) need_for_site ;;
 test) need_for_test ;;
 kernel) need_for_kernel ;;
-rest) need_for_test && need_for_rest ;;
+rest) need_for_test && need_for_rest && need_for_cluster ;;
+cluster) need_for_cluster ;;
 esac
 install_missing
 if [[ $level == site ]]; then

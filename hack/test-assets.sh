@@ -13,38 +13,14 @@ set -euo pipefail
 
 # shellcheck source=hack/fill.sh
 source "$(dirname "$0")/fill.sh"
+# shellcheck source=hack/kubernetes.sh
+source "$(dirname "$0")/kubernetes.sh"
 
-kubernetes=v1.36.3
 etcd=v3.6.16
-wanted="kubernetes $kubernetes, etcd $etcd"
+wanted="kubernetes ${kubernetes:?}, etcd $etcd"
 programs=(kube-apiserver etcd kube-proxy)
 
 filled() { [[ -x $1/kube-apiserver && -x $1/etcd && -x ${KUBE_PROXY:-$1/kube-proxy} ]]; }
-
-# module starts a throw-away main module in a new folder and goes there. It is
-# needed because go install refuses modules that have replace directives.
-module() {
-	mkdir "$tmp/$1"
-	cd "$tmp/$1"
-	go mod init "assets/$1" 2>/dev/null
-	go mod edit -require="$2@$3"
-}
-
-# build_kubernetes NAME pairs kubernetes v1.X.Y with the libraries published from
-# the same commit as v0.X.Y: its own go.mod names them v0.0.0, which never existed.
-build_kubernetes() {
-	local gomod major minor staging library
-	module "$1" k8s.io/kubernetes "$kubernetes"
-	IFS=. read -r major minor _ <<<"${kubernetes#v}"
-	gomod=$(cd / && go list -m -f '{{.GoMod}}' "k8s.io/kubernetes@$kubernetes")
-	staging=$(awk '$2 == "v0.0.0" { print $1 }' "$gomod")
-	for library in $staging; do
-		go mod edit -replace="$library=$library@v0.${kubernetes#v1.}"
-	done
-	local version=k8s.io/component-base/version
-	compile "$1" "k8s.io/kubernetes/cmd/$1" \
-		"-X $version.gitVersion=$kubernetes -X $version.gitMajor=$major -X $version.gitMinor=$minor"
-}
 
 build_etcd() {
 	module etcd go.etcd.io/etcd/server/v3 "$etcd"

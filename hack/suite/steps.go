@@ -135,7 +135,16 @@ func restSteps() []step {
 		{
 			name: "deployments", about: "manifests, chart, image, unit files, resolvers, benchmarks, Windows by Wine",
 			after:   []string{"sluice", "assets", "tools", "kernel"},
-			command: goTest(), packages: append(leftOver(), "-./test/hostile"),
+			command: goTest(), packages: append(leftOver(), "-./test/hostile", "-./test/cluster"),
+		},
+		{
+			name: "cluster-programs", about: "kubelet, controller manager and scheduler, minutes the first time",
+			command: "make test-cluster",
+		},
+		{
+			name: "real-cluster", about: "a cluster of kubelets and containers: modes, roll-outs, migration, upgrades, drain",
+			after:   []string{"sluice", "assets", "tools", "cluster-programs"},
+			command: goTest(), packages: []string{"./test/cluster"},
 		},
 		{
 			name: "seeds", about: "every seed of the model tests", after: []string{"sluice"},

@@ -83,7 +83,7 @@ func delegate(dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range strings.Fields(string(controllers)) {
+	for c := range strings.FieldsSeq(string(controllers)) {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0); err != nil {
 			return fmt.Errorf("use the cgroup controller %s: %w", c, err)
 		}

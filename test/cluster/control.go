@@ -114,10 +114,18 @@ func removeLeft(lock *os.File) error {
 	return removeCgroups(dirs)
 }
 
-// nodeArgs are the arguments of the first process of a node.
-func nodeArgs(dir, name string) []string { return []string{stageNode, dir, name} }
+// controlPlane is the machine of the API server, which is no node.
+const controlPlane = "control-plane"
 
-// execOn runs a command in the namespaces of a node.
+// argsOf are the arguments of the first process of a machine of a cluster.
+func argsOf(dir, name string) []string {
+	if name == controlPlane {
+		return []string{stageInside, dir}
+	}
+	return []string{stageNode, dir, name}
+}
+
+// execOn runs a command in the namespaces of a node, or of the control plane.
 func execOn(dir string, args []string) error {
 	if len(args) > 1 && args[1] == "--" {
 		args = append(args[:1:1], args[2:]...)
@@ -125,7 +133,7 @@ func execOn(dir string, args []string) error {
 	if len(args) < 2 {
 		return errors.New("want NODE -- COMMAND")
 	}
-	pid, err := findNode(dir, args[0])
+	pid, err := findMachine(dir, args[0])
 	if err != nil {
 		return err
 	}
@@ -133,20 +141,21 @@ func execOn(dir string, args []string) error {
 	if err != nil {
 		return err
 	}
-	return unix.Exec(nsenter, append([]string{"nsenter", "--all", "--target=" + pid, "--"}, args[1:]...), os.Environ())
+	// nsenter does not pass signals on, so its end is one for the command.
+	return unix.Exec(nsenter, append([]string{"nsenter", "--all", "--target=" + pid, "--", "setpriv", "--pdeathsig=TERM", "--"}, args[1:]...), os.Environ())
 }
 
-// findNode returns the PID of a node's first process.
-func findNode(dir, name string) (string, error) {
+// findMachine returns the PID of the first process of a node, or of the control plane.
+func findMachine(dir, name string) (string, error) {
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return "", err
 	}
-	want := "\x00" + strings.Join(nodeArgs(dir, name), "\x00") + "\x00"
+	want := "\x00" + strings.Join(argsOf(dir, name), "\x00") + "\x00"
 	for _, file := range lines {
 		if text, err := os.ReadFile(file); err == nil && strings.HasSuffix(string(text), want) {
 			return filepath.Base(filepath.Dir(file)), nil
 		}
 	}
-	return "", fmt.Errorf("no node %s runs, want one of %v of a cluster", name, nodeNames())
+	return "", fmt.Errorf("no %s runs, want %s or one of the nodes %v", name, controlPlane, nodeNames())
 }

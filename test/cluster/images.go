@@ -21,11 +21,12 @@ import (
 	"github.com/sluice-proxy/sluice/test/deploy/image"
 )
 
-// Names of images. podImage is the sandbox of each pod, and the client and the server of tests.
+// Names of images. podImage is the client and the server of tests, and in place of pauseImage the sandbox of each pod.
 const (
-	podImage  = "sluice.test/pod:1"
-	dnsImage  = "sluice.test/coredns:1"
-	kubeProxy = "registry.k8s.io/kube-proxy:v1.37.2"
+	podImage   = "sluice.test/pod:1"
+	pauseImage = "registry.k8s.io/pause:3.10" // in deploy/
+	dnsImage   = "sluice.test/coredns:1"
+	kubeProxy  = "registry.k8s.io/kube-proxy:v1.37.2"
 )
 
 // writeImages writes archives of all images into a folder: those of Sluice with the names in deploy/.
@@ -51,7 +52,7 @@ func writeImages(ctx context.Context, dir string, programs map[string]string) ([
 		return nil, err
 	}
 	images := map[string]v1.Image{sluice: plain, sluice + "-iptables": iptables, kubeProxy: proxy}
-	for at, program := range map[string]string{podImage: "pod", dnsImage: "coredns"} {
+	for at, program := range map[string]string{podImage: "pod", pauseImage: "pod", dnsImage: "coredns"} {
 		if images[at], err = withFile(empty.Image, program, programs[program]); err != nil {
 			return nil, err
 		}
@@ -59,16 +60,21 @@ func writeImages(ctx context.Context, dir string, programs map[string]string) ([
 	var files []string
 	for at, content := range images {
 		file := filepath.Join(dir, fmt.Sprintf("%d.tar", len(files)))
-		tag, err := name.NewTag(at)
-		if err != nil {
-			return nil, err
-		}
-		if err := tarball.WriteToFile(file, tag, content); err != nil {
+		if err := writeArchive(file, at, content); err != nil {
 			return nil, err
 		}
 		files = append(files, file)
 	}
 	return files, nil
+}
+
+// writeArchive writes an image with a name for ctr images import.
+func writeArchive(file, at string, content v1.Image) error {
+	tag, err := name.NewTag(at)
+	if err != nil {
+		return err
+	}
+	return tarball.WriteToFile(file, tag, content)
 }
 
 // withFile adds a program to an image, which runs it.

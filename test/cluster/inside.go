@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -51,6 +52,7 @@ func inside() error {
 	}
 	fmt.Println("ready")
 	in.exitAtEnd()
+	runtime.KeepAlive(c) // the nodes end with their orders
 	return nil
 }
 
@@ -60,6 +62,7 @@ type control struct {
 	processes *reaper
 	log       *os.File
 	client    kubernetes.Interface
+	nodes     []*child
 }
 
 // files makes the file system of a cluster.
@@ -70,7 +73,7 @@ func (c *control) files() error {
 	if err := errors.Join(unix.Mount("tmpfs", root, "tmpfs", 0, "mode=755"), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
-	files := map[string][]byte{"api.crt": c.Certificate, "api.key": c.Key, "accounts.key": c.AccountKey, "tokens.csv": c.tokenFile()}
+	files := map[string][]byte{"ca.crt": c.Authority, "api.crt": c.Certificate, "api.key": c.Key, "accounts.key": c.AccountKey, "tokens.csv": c.tokenFile()}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(root, name), content, 0o600); err != nil {
 			return err
@@ -145,7 +148,7 @@ func (c *control) start() error {
 	fmt.Println("the API server answers")
 	if err := c.processes.daemon(c.log, c.Programs["kube-controller-manager"],
 		"--kubeconfig="+kubeconfigOf(controller), "--use-service-account-credentials", "--leader-elect=false",
-		"--service-account-private-key-file="+file("accounts.key"), "--root-ca-file="+file("api.crt"),
+		"--service-account-private-key-file="+file("accounts.key"), "--root-ca-file="+file("ca.crt"),
 		"--flex-volume-plugin-dir="+file("volume-plugins"), "--allocate-node-cidrs", "--cluster-cidr="+podRanges, "--service-cluster-ip-range="+serviceRanges,
 		"--cert-dir="+file("certificates")); err != nil {
 		return err
@@ -190,18 +193,18 @@ func poll(try func(context.Context) error) error {
 
 // startNodes starts the nodes, and connects their pods when the controller manager has given each its addresses.
 func (c *control) startNodes() error {
-	nodes := make([]*child, len(c.Nodes))
 	for i, name := range c.Nodes {
-		var err error
-		if nodes[i], err = c.startNode(i, name); err != nil {
+		node, err := c.startNode(i, name)
+		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		c.nodes = append(c.nodes, node)
 	}
 	pods := map[string][]string{}
 	if err := poll(func(ctx context.Context) error { return c.findPodAddresses(ctx, pods) }); err != nil {
 		return err
 	}
-	return errors.Join(c.connectPods(nodes, pods), poll(c.nodesReady))
+	return errors.Join(c.connectPods(pods), poll(c.nodesReady))
 }
 
 // nodeOrder is what a node is to do.
@@ -219,7 +222,7 @@ func (c *control) startNode(i int, name string) (*child, error) {
 	var node *child
 	ended, err := c.processes.start(func() (int, error) {
 		var err error
-		if node, err = newChild(namespaces, log, nodeArgs(c.Dir, name)); err != nil {
+		if node, err = newChild(namespaces, log, argsOf(c.Dir, name)); err != nil {
 			return 0, err
 		}
 		return node.cmd.Process.Pid, nil
@@ -257,7 +260,7 @@ func (c *control) findPodAddresses(ctx context.Context, pods map[string][]string
 }
 
 // connectPods gives each node the addresses of its pods, and the routes to those of the others.
-func (c *control) connectPods(nodes []*child, pods map[string][]string) error {
+func (c *control) connectPods(pods map[string][]string) error {
 	for i, name := range c.Nodes {
 		order := podNetwork{Own: pods[name], Via: map[int][]string{}}
 		for j, other := range c.Nodes {
@@ -265,7 +268,7 @@ func (c *control) connectPods(nodes []*child, pods map[string][]string) error {
 				order.Via[j+2] = pods[other]
 			}
 		}
-		if err := nodes[i].order(order); err != nil {
+		if err := c.nodes[i].order(order); err != nil {
 			return err
 		}
 		if err := addRoutes(i+2, pods[name]); err != nil {

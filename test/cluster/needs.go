@@ -32,7 +32,7 @@ func findPrograms() (map[string]string, error) {
 			}
 		}
 	}
-	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "nsenter"} {
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "nsenter", "setpriv"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			lacks = append(lacks, fmt.Sprintf("%s, which make cluster installs on Debian and Ubuntu: %v", name, err))

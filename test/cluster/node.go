@@ -89,8 +89,12 @@ func (n *node) cgroups() error {
 func (n *node) files() error {
 	own := filepath.Join(root, n.Name)
 	mounts := []struct{ from, at, kind string }{
-		{filepath.Join(own, "run"), "/run", ""}, {filepath.Join(own, "lib"), "/var/lib", ""}, {filepath.Join(own, "log"), "/var/log", ""},
-		{"proc", "/proc", "proc"}, {"sysfs", "/sys", "sysfs"}, {"bpf", "/sys/fs/bpf", "bpf"},
+		{filepath.Join(own, "run"), "/run", ""},
+		{filepath.Join(own, "lib"), "/var/lib", ""},
+		{filepath.Join(own, "log"), "/var/log", ""},
+		{"proc", "/proc", "proc"},
+		{"sysfs", "/sys", "sysfs"},
+		{"bpf", "/sys/fs/bpf", "bpf"},
 	}
 	for _, m := range mounts {
 		var flags uintptr
@@ -164,9 +168,31 @@ func (n *node) start() error {
 			return err
 		}
 	}
+	if err := n.chooseIptables(); err != nil {
+		return err
+	}
 	addresses := lan(n.Number)
 	return n.processes.daemon(os.Stderr, n.Programs["kubelet"], "--config=/run/kubelet.yaml", "--kubeconfig="+kubeconfigOf(nodeUser(n.Name)),
 		"--hostname-override="+n.Name, fmt.Sprintf("--node-ip=%s,%s", addresses[0].Addr(), addresses[1].Addr()))
+}
+
+// chooseIptables makes links to one variant of iptables, for kubelet and kube-proxy: legacy on each second node, nft on the others. The
+// programs have the same paths in kube-proxy's image.
+func (n *node) chooseIptables() error {
+	const dir = "/run/iptables"
+	multi := "/usr/sbin/xtables-nft-multi"
+	if n.Number%2 != 0 {
+		multi = "/usr/sbin/xtables-legacy-multi"
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		if err := os.Symlink(multi, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return os.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
 // connectPods configures the network plugin, which makes the node ready.

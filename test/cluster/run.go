@@ -131,7 +131,7 @@ func (m *machine) begin(ready chan struct{}, ended chan error) error {
 	}
 	_, m.port, _ = net.SplitHostPort(listener.Addr().String())
 	files := []*os.File{relay}
-	for _, name := range append([]string{"control-plane"}, m.Nodes...) {
+	for _, name := range append([]string{controlPlane}, m.Nodes...) {
 		log, err := os.Create(filepath.Join(m.dir, name+".log"))
 		if err != nil {
 			return err
@@ -142,7 +142,7 @@ func (m *machine) begin(ready chan struct{}, ended chan error) error {
 	if err != nil {
 		return err
 	}
-	m.control, err = newChild(namespaces, output, []string{stageInside}, files...)
+	m.control, err = newChild(namespaces, output, argsOf(m.dir, controlPlane), files...)
 	for _, f := range append(files, output) {
 		_ = f.Close() // the child has it
 	}
@@ -150,7 +150,7 @@ func (m *machine) begin(ready chan struct{}, ended chan error) error {
 	if err != nil {
 		return err
 	}
-	if err := enter(below(m.Cgroups, "control-plane"), m.control.cmd.Process.Pid); err != nil {
+	if err := enter(below(m.Cgroups, controlPlane), m.control.cmd.Process.Pid); err != nil {
 		return err
 	}
 	for _, dir := range m.Cgroups {
@@ -187,7 +187,7 @@ func (m *machine) end() error {
 // lastLines returns the ends of the logs.
 func (m *machine) lastLines() error {
 	var out error
-	for _, name := range append([]string{"control-plane"}, m.Nodes...) {
+	for _, name := range append([]string{controlPlane}, m.Nodes...) {
 		text, err := os.ReadFile(filepath.Join(m.dir, name+".log"))
 		if err != nil {
 			continue
@@ -204,12 +204,16 @@ func (m *machine) announce(ctx context.Context) error {
 	if err := clientcmd.WriteToFile(m.kubeconfig(admin, "127.0.0.1:"+m.port), file); err != nil {
 		return err
 	}
-	if !m.bare {
-		if err := m.deploy(ctx, file); err != nil {
-			return err
-		}
+	bin := filepath.Dir(m.Programs["kubectl"])
+	if m.bare {
+		fmt.Printf("The cluster runs, without a service proxy.\n\n  export KUBECONFIG=%s PATH=$PATH:%s\n\n%s\n", file, bin, lastLine)
+		return m.detach()
 	}
-	fmt.Printf(`The cluster runs: Kubernetes 1.37, two nodes with containerd, and Sluice.
+	if err := m.deploy(ctx, file); err != nil {
+		return err
+	}
+	fmt.Printf(`
+The cluster runs: Kubernetes 1.37, two nodes, Sluice in mode nftables, CoreDNS.
 
   export KUBECONFIG=%[1]s PATH=$PATH:%[2]s
   kubectl get pods -A -o wide
@@ -217,7 +221,7 @@ func (m *machine) announce(ctx context.Context) error {
   %[3]s exec node-a -- nft list table ip sluice
 
 %[4]s
-`, file, filepath.Dir(m.Programs["kubectl"]), os.Args[0], lastLine)
+`, file, bin, os.Args[0], lastLine)
 	return m.detach()
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -50,7 +51,8 @@ type spec struct {
 	Images      []string          // archives
 	Nodes       []string          // names
 	Cgroups     []string          // folders
-	Certificate []byte            // of the API server, with that of its authority
+	Authority   []byte            // the certificate that signs that of the API server
+	Certificate []byte            // of the API server
 	Key         []byte
 	AccountKey  []byte            // signs tokens of ServiceAccounts
 	Tokens      map[string]string // by user
@@ -65,6 +67,9 @@ func (s *spec) identify() (err error) {
 	if s.Certificate, s.Key, err = cert.GenerateSelfSignedCertKey("127.0.0.1", addresses, []string{apiName, "kubernetes", "localhost"}); err != nil {
 		return err
 	}
+	// Both certificates are in one text, the authority's last.
+	last := bytes.LastIndex(s.Certificate, []byte("-----BEGIN"))
+	s.Certificate, s.Authority = s.Certificate[:last], s.Certificate[last:]
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return err
@@ -112,7 +117,7 @@ func (s *spec) kubeconfig(user, server string) api.Config {
 	return api.Config{
 		CurrentContext: "sluice",
 		Contexts:       map[string]*api.Context{"sluice": {Cluster: "sluice", AuthInfo: user}},
-		Clusters:       map[string]*api.Cluster{"sluice": {Server: "https://" + server, CertificateAuthorityData: s.Certificate}},
+		Clusters:       map[string]*api.Cluster{"sluice": {Server: "https://" + server, CertificateAuthorityData: s.Authority}},
 		AuthInfos:      map[string]*api.AuthInfo{user: {Token: s.Tokens[user]}},
 	}
 }

@@ -30,7 +30,6 @@ type deployed struct {
 	lab    *lab.Lab
 	client *lab.Host // a pod on node A
 	root   string
-	mode   string
 }
 
 // deploy applies the manifests and creates the objects that their pods need.
@@ -262,8 +261,5 @@ func TestCluster(t *testing.T) {
 	t.Run("manifests", func(t *testing.T) { testManifests(t, c) })
 	t.Run("chart", func(t *testing.T) { testChart(t, c) })
 	t.Run("rights are sufficient", func(t *testing.T) { testRights(t, c, root) })
-	t.Run("docs/install.md", func(t *testing.T) { testInstall(t, c, root) })
-	t.Run("docs/migration.md", func(t *testing.T) { testMigration(t, c, root, "nftables") })
-	t.Run("docs/migration.md in mode iptables", func(t *testing.T) { testMigration(t, c, root, "iptables") })
 	t.Run("each right is needed", func(t *testing.T) { testEachRight(t, c, root) })
 }

@@ -19,7 +19,7 @@ import (
 
 const usage = `usage: pod                 wait for SIGTERM
        pod serve           answer at port 8080 with the name of the host, for 5 s longer after SIGTERM
-       pod load HOST:PORT  ask such a server all the time, and serve counts at port 8081
+       pod load HOST:PORT  ask such a server all the time, serve counts at port 8081, and print them at the end
 `
 
 func main() {
@@ -101,12 +101,12 @@ type client struct {
 	counts
 }
 
-// load asks a server from now on, over a new connection every 5 ms and over one that it keeps.
+// load asks a server from now on, over a new connection every 10 ms and over one that it keeps.
 func load(ctx context.Context, to string) error {
 	c := &client{to: to, counts: counts{Backends: map[string]int{}, Sources: map[string]int{}}}
 	go c.keep(ctx)
 	go func() {
-		for every := time.NewTicker(5 * time.Millisecond); ctx.Err() == nil; <-every.C {
+		for every := time.NewTicker(10 * time.Millisecond); ctx.Err() == nil; <-every.C {
 			go c.once(ctx)
 		}
 	}()
@@ -115,7 +115,9 @@ func load(ctx context.Context, to string) error {
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
-	return nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return json.NewEncoder(os.Stdout).Encode(c.counts)
 }
 
 // ServeHTTP answers with the counts as JSON.
@@ -134,6 +136,9 @@ func (c *client) once(ctx context.Context) {
 	name, source, err := c.ask(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if ctx.Err() != nil {
+		return // it ended with the client
+	}
 	c.Connections++
 	c.Slowest = max(c.Slowest, time.Since(start))
 	if err != nil {

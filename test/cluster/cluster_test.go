@@ -1,0 +1,391 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/deploy/image"
+)
+
+// testCluster is a cluster that runs, with the programs to use it.
+type testCluster struct {
+	*running
+	programs map[string]string
+	work     string // folder of the shells of guides, and of the Sluice to upgrade from
+
+	before     sync.Once
+	beforePath string
+}
+
+// start starts a cluster with CoreDNS, which nothing reaches before there is a service proxy.
+func start(t *testing.T) *testCluster {
+	t.Helper()
+	programs, err := findPrograms()
+	must(t, err)
+	c := &testCluster{running: begin(t), programs: programs, work: t.TempDir()}
+	c.waitFor(lastLine)
+	c.prepareShell(t)
+	c.apply(t, strings.NewReplacer("IMAGE", dnsImage, "ADDRESS", dnsService).Replace(coreDNS))
+	return c
+}
+
+// kubectl runs kubectl on the machine, and returns its output.
+func (c *testCluster) kubectl(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := c.try(args...)
+	must(t, err)
+	return out
+}
+
+// try is kubectl with an error instead of a failed test.
+func (c *testCluster) try(args ...string) (string, error) {
+	cmd := exec.Command(c.programs["kubectl"], append([]string{"--kubeconfig=" + kubeconfigIn(c.dir)}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("kubectl %v: %w\n%s", args, err, out)
+	}
+	return string(out), nil
+}
+
+// apply applies manifests.
+func (c *testCluster) apply(t testing.TB, manifests string) {
+	t.Helper()
+	cmd := exec.Command(c.programs["kubectl"], "--kubeconfig="+kubeconfigIn(c.dir), "apply", "-f", "-")
+	cmd.Stdin = strings.NewReader(manifests)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("apply: %v\n%s\n%s", err, out, manifests)
+	}
+}
+
+// rollOut waits until the pods of a workload are new and ready.
+func (c *testCluster) rollOut(t testing.TB, namespace, workload string) {
+	t.Helper()
+	if _, err := c.try("-n", namespace, "rollout", "status", workload, "--timeout=5m"); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, c.kubectl(t, "get", "pods", "-A", "-o", "wide"), c.describe(namespace, workload))
+	}
+}
+
+// describe returns what explains why pods are not ready.
+func (c *testCluster) describe(namespace, workload string) string {
+	_, name, _ := strings.Cut(workload, "/")
+	events, _ := c.try("-n", namespace, "get", "events", "--sort-by=.lastTimestamp")
+	logs, _ := c.try("-n", namespace, "logs", workload, "--all-pods", "--tail=20")
+	return fmt.Sprintf("events of %s:\n%s\nlogs:\n%s", name, events, logs)
+}
+
+// sluice runs Sluice's program in a pod of its DaemonSet.
+func (c *testCluster) sluice(t testing.TB, args ...string) string {
+	t.Helper()
+	return c.kubectl(t, append([]string{"-n", "kube-system", "exec", "daemonset/sluice", "--", "sluice"}, args...)...)
+}
+
+// checkMode verifies that Sluice serves in a mode, and is healthy.
+func (c *testCluster) checkMode(t testing.TB, mode string) {
+	t.Helper()
+	if out := c.sluice(t, "status"); !strings.Contains(out, ": healthy\n") || !regexp.MustCompile(`(?m)^Mode +`+mode+" ").MatchString(out) {
+		t.Errorf("want healthy, and mode %s:\n%s", mode, out)
+	}
+}
+
+// on returns a command on a machine of the cluster.
+func (c *testCluster) on(machine string, argv ...string) *exec.Cmd {
+	return exec.Command("/proc/self/exe", append([]string{"exec", "-dir=" + c.dir, machine, "--"}, argv...)...)
+}
+
+// traffic are clients on each node, which find the Service by DNS, and one outside, which uses the NodePort of node A.
+type traffic struct {
+	*testCluster
+	outside *exec.Cmd
+	counted *output
+}
+
+// startTraffic starts clients, and returns when all servers have answered each. They end with the test.
+func (c *testCluster) startTraffic(t *testing.T) *traffic {
+	t.Helper()
+	text, err := os.ReadFile("testdata/web.yaml")
+	must(t, err)
+	c.apply(t, string(text))
+	c.rollOut(t, "kube-system", "deployment/coredns")
+	c.rollOut(t, "default", "deployment/web")
+	c.rollOut(t, "default", "daemonset/load")
+	f := &traffic{testCluster: c, counted: &output{}}
+	f.outside = c.on(controlPlane, c.programs["pod"], "load", lan(2)[0].Addr().String()+":30080")
+	f.outside.Stdout, f.outside.Stderr = f.counted, f.counted
+	must(t, f.outside.Start())
+	t.Cleanup(func() { f.stop() })
+	eventually(t, func() error {
+		for pod, seen := range f.read(t) {
+			if len(seen.Backends) < 3 {
+				return fmt.Errorf("%s has reached %v", pod, seen.Backends)
+			}
+		}
+		return nil
+	})
+	return f
+}
+
+// clientCounts are what the program pod counts.
+type clientCounts struct {
+	Connections int
+	Lost        []string
+	Backends    map[string]int
+	Sources     map[string]int
+	Slowest     time.Duration
+	Kept        string
+}
+
+// read returns what the clients on the nodes have counted, by pod.
+func (f *traffic) read(t testing.TB) map[string]clientCounts {
+	t.Helper()
+	out := map[string]clientCounts{}
+	for pod := range strings.FieldsSeq(f.kubectl(t, "get", "pods", "-l", "app=load", "-o", "name")) {
+		name := strings.TrimPrefix(pod, "pod/")
+		text := f.kubectl(t, "get", "--raw", "/api/v1/namespaces/default/pods/"+name+":8081/proxy/")
+		var seen clientCounts
+		must(t, json.Unmarshal([]byte(text), &seen))
+		out[name] = seen
+	}
+	if len(out) != len(nodeNames()) {
+		t.Errorf("%d clients run", len(out))
+	}
+	return out
+}
+
+// stop ends the client outside, which then prints its counts.
+func (f *traffic) stop() clientCounts {
+	_ = f.outside.Process.Signal(unix.SIGTERM) // an error means that it has ended
+	_ = f.outside.Wait()
+	var seen clientCounts
+	if err := json.Unmarshal([]byte(f.counted.String()), &seen); err != nil {
+		seen.Lost = []string{fmt.Sprintf("no counts: %v: %s", err, f.counted)}
+	}
+	return seen
+}
+
+// keeps says whether a connection that was open from the start must go on.
+type keeps int
+
+const (
+	allBackendsStay keeps = iota
+	someBackendsEnd
+)
+
+// end verifies that no connection was lost, and returns how many there were.
+func (f *traffic) end(t testing.TB, backends keeps) {
+	t.Helper()
+	all := f.read(t)
+	all["outside"] = f.stop()
+	f.kubectl(t, "delete", "daemonset", "load", "--wait") // the next one begins to count anew
+	var total int
+	var slowest time.Duration
+	for client, seen := range all {
+		total += seen.Connections
+		slowest = max(slowest, seen.Slowest)
+		if len(seen.Lost) > 0 {
+			t.Errorf("%s lost %d of %d connections, the last ones: %s", client, len(seen.Lost), seen.Connections, strings.Join(seen.Lost, "\n  "))
+		}
+		if seen.Kept != "" && backends == allBackendsStay {
+			t.Errorf("%s: a connection that was open ended: %s", client, seen.Kept)
+		}
+		if seen.Connections < 100 {
+			t.Errorf("%s has made only %d connections", client, seen.Connections)
+		}
+	}
+	t.Logf("%d connections, slowest %v", total, slowest.Round(time.Millisecond))
+}
+
+// TestCluster does in one real cluster what an operator does with Sluice, with traffic.
+func TestCluster(t *testing.T) {
+	c := start(t)
+	t.Run("docs/install.md", func(t *testing.T) { testInstall(t, c) })
+	t.Run("mode ebpf", func(t *testing.T) { testEBPF(t, c) })
+	t.Run("chart", func(t *testing.T) { testChart(t, c) })
+	t.Run("drain of a node", func(t *testing.T) { testDrain(t, c) })
+	for _, mode := range []string{"nftables", "iptables", "ebpf"} {
+		t.Run("upgrade and rollback in mode "+mode, func(t *testing.T) { testUpgrade(t, c, mode) })
+	}
+	c.remove(t)
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run("docs/migration.md in mode "+mode, func(t *testing.T) { testMigration(t, c, mode) })
+	}
+}
+
+// overlay returns the folder of a mode's manifests.
+func overlay(mode string) string {
+	if mode == "nftables" {
+		mode = "base"
+	}
+	return absolute(filepath.Join("deploy/kubernetes", mode))
+}
+
+// install applies the manifests of a mode, on a cluster with the address of the API server.
+func (c *testCluster) install(t testing.TB, mode string) {
+	t.Helper()
+	if _, err := c.try("-n", "kube-system", "get", "configmap", "sluice-apiserver"); err != nil {
+		c.kubectl(t, "-n", "kube-system", "create", "configmap", "sluice-apiserver",
+			"--from-literal=host="+apiAddress().String(), fmt.Sprintf("--from-literal=port=%d", apiPort))
+	}
+	c.kubectl(t, "apply", "-k", overlay(mode))
+	c.rollOut(t, "kube-system", "daemonset/sluice")
+	c.checkMode(t, mode)
+}
+
+// remove removes Sluice and its rules; those in iptables-legacy first, without which the other cleanup fails.
+func (c *testCluster) remove(t testing.TB) {
+	t.Helper()
+	c.kubectl(t, "delete", "--ignore-not-found", "-k", overlay("nftables"))
+	for _, cleanup := range []string{"cleanup-iptables", "cleanup-ebpf"} {
+		dir := absolute("deploy/kubernetes/" + cleanup)
+		c.kubectl(t, "label", "nodes", "--all", "sluice-cleanup=true")
+		c.kubectl(t, "apply", "-k", dir)
+		c.rollOut(t, "kube-system", "daemonset/sluice-cleanup")
+		c.kubectl(t, "label", "nodes", "--all", "sluice-cleanup-")
+		c.kubectl(t, "delete", "--wait", "-k", dir)
+	}
+	for _, node := range nodeNames() {
+		if out, err := c.on(node, "nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(out), "sluice") {
+			t.Errorf("left on %s: %v\n%s", node, err, out)
+		}
+	}
+	c.kubectl(t, "-n", "kube-system", "delete", "--ignore-not-found", "configmap", "sluice-apiserver")
+}
+
+// restart restarts Sluice with traffic, of which nothing is lost.
+func (c *testCluster) restart(t *testing.T) {
+	t.Helper()
+	f := c.startTraffic(t)
+	c.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/sluice")
+	c.rollOut(t, "kube-system", "daemonset/sluice")
+	f.end(t, allBackendsStay)
+}
+
+func testEBPF(t *testing.T, c *testCluster) {
+	c.install(t, "ebpf")
+	c.restart(t)
+}
+
+// testChart installs the chart, and upgrades it to each mode.
+func testChart(t *testing.T, c *testCluster) {
+	c.remove(t)
+	helm := func(args ...string) {
+		t.Helper()
+		cmd := exec.Command(filepath.Join(filepath.Dir(c.programs["kubectl"]), "helm"),
+			append([]string{"--kubeconfig=" + kubeconfigIn(c.dir), "--namespace=kube-system"}, args...)...)
+		cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("helm %v: %v\n%s", args, err, out)
+		}
+	}
+	for i, mode := range []string{"nftables", "iptables", "ebpf", "userspace"} {
+		helm([]string{"install", "upgrade", "upgrade", "upgrade"}[i], "sluice", absolute("deploy/helm/sluice"),
+			"--set=apiServer.host="+apiAddress().String()+",config.clusterCIDR=10.244.0.0/16,config.mode="+mode)
+		c.rollOut(t, "kube-system", "daemonset/sluice")
+		c.checkMode(t, mode)
+		c.startTraffic(t).end(t, allBackendsStay)
+	}
+	helm("uninstall", "sluice", "--wait")
+}
+
+// testDrain drains a node with traffic: its pods answer for some seconds after they were asked to end, and by then nothing reaches them.
+func testDrain(t *testing.T, c *testCluster) {
+	c.remove(t)
+	c.install(t, "nftables")
+	f := c.startTraffic(t)
+	c.kubectl(t, "drain", "node-b", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=2m")
+	c.rollOut(t, "default", "deployment/web")
+	f.end(t, someBackendsEnd)
+	c.kubectl(t, "uncordon", "node-b")
+	c.kubectl(t, "rollout", "restart", "deployment/web") // also back on node B
+	c.rollOut(t, "default", "deployment/web")
+}
+
+// testUpgrade upgrades Sluice from the commit before, and takes that back, with traffic.
+func testUpgrade(t *testing.T, c *testCluster, mode string) {
+	c.remove(t)
+	sluice, err := sluiceImage()
+	must(t, err)
+	if mode == "iptables" {
+		sluice += "-iptables"
+	}
+	before := c.imageBefore(t, mode)
+	c.install(t, mode)
+	set := func(image string) {
+		t.Helper()
+		c.kubectl(t, "-n", "kube-system", "set", "image", "daemonset/sluice", "sluice="+image)
+		c.rollOut(t, "kube-system", "daemonset/sluice")
+	}
+	set(before)
+	f := c.startTraffic(t)
+	set(sluice)
+	c.checkMode(t, mode)
+	c.kubectl(t, "-n", "kube-system", "rollout", "undo", "daemonset/sluice")
+	c.rollOut(t, "kube-system", "daemonset/sluice")
+	if out := c.kubectl(t, "-n", "kube-system", "get", "daemonset/sluice", "-o", "jsonpath={.spec.template.spec.containers[0].image}"); out != before {
+		t.Errorf("after the rollback the image is %s", out)
+	}
+	c.checkMode(t, mode)
+	f.end(t, allBackendsStay)
+}
+
+// imageBefore imports an image of the last release into the nodes, or until there is one of the commit before, and returns its name.
+func (c *testCluster) imageBefore(t *testing.T, mode string) string {
+	t.Helper()
+	name := "sluice.test/before:" + mode
+	dir := t.TempDir()
+	var flags []string
+	if mode == "iptables" {
+		packages, err := image.Packages(t.Context())
+		must(t, err)
+		flags = []string{"-packages", packages}
+	}
+	content, err := image.Build(t.Context(), filepath.Join(dir, "layout"), c.programBefore(t), flags...)
+	must(t, err)
+	file := filepath.Join(dir, "before.tar")
+	must(t, writeArchive(file, name, content))
+	for _, node := range nodeNames() {
+		out, err := c.on(node, c.programs["ctr"], "--address="+containerdSocket, "--namespace=k8s.io", "images", "import", file).CombinedOutput()
+		if err != nil {
+			t.Fatalf("import into %s: %v\n%s", node, err, out)
+		}
+	}
+	return name
+}
+
+// programBefore builds Sluice as it was. Without its history, as in an archive of the source, it is this one.
+func (c *testCluster) programBefore(t *testing.T) string {
+	t.Helper()
+	git := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(t.Context(), "git", append([]string{"-C", absolute(".")}, args...)...).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	before, err := git("describe", "--tags", "--match=v[0-9]*", "--abbrev=0", "HEAD~1")
+	if err != nil {
+		if before, err = git("rev-parse", "HEAD~1"); err != nil {
+			t.Logf("without the history of the source (%v) the upgrade is from this Sluice to itself", err)
+			return c.programs["sluice"]
+		}
+	}
+	t.Logf("the upgrade is from %s", before)
+	c.before.Do(func() {
+		dir := filepath.Join(c.work, "before")
+		c.beforePath = filepath.Join(c.work, "sluice-before")
+		script := `mkdir "$1" && git -C "$2" archive "$3" | tar -x -C "$1" && cd "$1" && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$4" ./cmd/sluice`
+		out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script, "bash", dir, absolute("."), before, c.beforePath).CombinedOutput()
+		if err != nil {
+			t.Fatalf("build %s: %v\n%s", before, err, out)
+		}
+	})
+	return c.beforePath
+}
