@@ -210,7 +210,7 @@ func (s *shares) victim(client netip.Addr, now int64) *seat {
 			has = c.count
 		}
 		if r.most > has+1 {
-			return r.ranks[r.most].next.item.oldest()
+			return r.ranks[r.most].next.item.oldest(now - s.idle)
 		}
 		if c == nil {
 			break
@@ -220,7 +220,7 @@ func (s *shares) victim(client netip.Addr, now int64) *seat {
 	top := &s.ranks[s.most]
 	for range maxVisits {
 		c := top.next
-		if v := c.item.oldest(); now-v.used.Load() >= s.idle {
+		if v := c.item.oldest(now - s.idle); now-v.used.Load() >= s.idle {
 			return v
 		}
 		c.remove()
@@ -230,8 +230,9 @@ func (s *shares) victim(client netip.Addr, now int64) *seat {
 }
 
 // oldest returns a flow of a client, or of the address in a network that has most, which has not been used
-// for long: the one unused for longest, if only a few were used since the last call.
-func (c *share) oldest() *seat {
+// for long: an idle one, not used after idle, or else the one unused for longest, if only a few were used since the last
+// call. It puts no idle flow at the end of the list: calls in quick succession would soon find only flows in use.
+func (c *share) oldest(idle int64) *seat {
 	if c.most > 0 {
 		c = c.ranks[c.most].next.item
 	}
@@ -239,7 +240,7 @@ func (c *share) oldest() *seat {
 	for range min(maxVisits, c.count) {
 		e := c.seats.next.item
 		used := e.used.Load()
-		if used == e.placed {
+		if used == e.placed || used <= idle {
 			return e
 		}
 		if used < best.used.Load() {

@@ -107,6 +107,21 @@ func TestHogLosesFlows(t *testing.T) {
 	}
 }
 
+// A resolver on one address asks in a new flow each time, and each is used once more, by the answer. An old flow ends for
+// each new one.
+func TestShortFlowsOfOneClient(t *testing.T) {
+	const limit = 2500
+	b := newTable(t, limit)
+	b.idle = 600 // so 1,900 of them are always idle
+	for n := range 4 * limit {
+		now := int64(n)
+		if got := b.open(1, n, now); got == "refused" {
+			t.Fatalf("flow %d is refused", n)
+		}
+		b.flows[fmt.Sprintf("1/%d", n)].used.Store(now + 1)
+	}
+}
+
 // Many clients with one flow each: an idle one ends for a new client, one in use does not.
 func TestFloodOfClients(t *testing.T) {
 	b := newTable(t, 10)

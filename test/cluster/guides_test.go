@@ -40,10 +40,10 @@ func blocks(t *testing.T, guide string) []block {
 	return out
 }
 
-// prepareShell provides what guides take for granted: kubectl, the folder deploy, and on-node, which runs a command on node A.
+// prepareShell provides what guides take for granted: kubectl, the folder deploy, and on-node, which runs a command on NODE, or node A.
 func (c *testCluster) prepareShell(t *testing.T) {
 	t.Helper()
-	onNode := fmt.Sprintf("#!/bin/sh\nexec %q exec -dir=%q node-a -- \"$@\"\n", c.executable(t), c.dir)
+	onNode := fmt.Sprintf("#!/bin/sh\nexec %q exec -dir=%q \"${NODE:-node-a}\" -- \"$@\"\n", c.executable(t), c.dir)
 	must(t, os.WriteFile(filepath.Join(c.work, "on-node"), []byte(onNode), 0o755))
 	must(t, os.Symlink(c.programs["kubectl"], filepath.Join(c.work, "kubectl")))
 	must(t, os.Symlink(absolute("deploy"), filepath.Join(c.work, "deploy")))
@@ -123,6 +123,20 @@ func migration(t *testing.T, mode string) []block {
 	return slices.Insert(out, back, other[2:]...)
 }
 
+// onEachNode repeats what the guide does on node A to go back: on node B, which has iptables-legacy and so another cleanup.
+func onEachNode(list []block) []block {
+	begin := slices.IndexFunc(list, func(b block) bool {
+		return b.section == "Back" && strings.Contains(b.text, "label node node-a service-proxy-")
+	})
+	end := slices.IndexFunc(list, func(b block) bool { return strings.Contains(b.text, "label node node-a sluice-cleanup-") }) + 1
+	other := strings.NewReplacer("node-a", "node-b", "deploy/kubernetes/cleanup\n", "deploy/kubernetes/cleanup-iptables\n")
+	var again []block
+	for _, b := range list[begin:end] {
+		again = append(again, block{section: "Back, on node B", text: "export NODE=node-b\n" + other.Replace(b.text)})
+	}
+	return slices.Insert(list, end, again...)
+}
+
 // testMigration follows the guide from kube-proxy to Sluice and back, with traffic.
 func testMigration(t *testing.T, c *testCluster, mode string) {
 	text, err := os.ReadFile("testdata/kube-proxy.yaml")
@@ -130,12 +144,12 @@ func testMigration(t *testing.T, c *testCluster, mode string) {
 	c.apply(t, string(text))
 	c.rollOut(t, "kube-system", "daemonset/kube-proxy")
 	f := c.startTraffic(t)
-	for _, b := range migration(t, mode) {
+	for _, b := range onEachNode(migration(t, mode)) {
 		c.checkBlock(t, b, mode, c.run(t, b))
 	}
 	f.end(t, allBackendsStay)
 	for _, node := range nodeNames() {
-		must(t, c.hasKubeProxyRules(node))
+		eventually(t, func() error { return c.hasKubeProxyRules(node) })
 		if c.hasTables(t, node) {
 			t.Errorf("tables of Sluice are left on %s", node)
 		}
