@@ -33,6 +33,8 @@ type Options struct {
 	// Started is called once when everything is open, before anything is written. It may be nil.
 	Started func()
 
+	Warnings []string // about Config: deprecated settings, and those without effect
+
 	Reason  string            // why Config.Mode is the mode
 	Version string            // of this program
 	Flags   map[string]string // the command line, for /flagz

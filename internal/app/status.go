@@ -25,7 +25,7 @@ func (d *daemon) status(context.Context) inspect.Status {
 		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent},
 		Source:        d.sourceStatus(),
 		Takeover:      d.takeover.State().Lines(),
-		Configuration: configuration(d.reload.State()),
+		Configuration: configuration(d.reload.State(), d.o.Warnings),
 		Servers:       []inspect.Server{server("healthz", d.healthz.State()), server("metrics", d.diagnostics.State())},
 	}
 	if d.plane.WatchTrouble != nil {
@@ -91,8 +91,8 @@ func (d *daemon) sourceStatus() inspect.Source {
 	}
 }
 
-func configuration(s reload.State) inspect.Configuration {
-	c := inspect.Configuration{File: s.File, Loaded: s.LoadedAt, Due: s.Due, Reloads: s.Count.Accepted}
+func configuration(s reload.State, warnings []string) inspect.Configuration {
+	c := inspect.Configuration{File: s.File, Loaded: s.LoadedAt, Due: s.Due, Reloads: s.Count.Accepted, Warnings: warnings}
 	if s.Refused != nil {
 		c.Refused, c.RefusedAt = s.Refused.Error(), s.RefusedAt
 	}
@@ -159,6 +159,7 @@ func (d *daemon) readings() metrics.Readings {
 		Connected:          d.source.State().Connected,
 		ReloadsAccepted:    reloads.Accepted,
 		ReloadsRefused:     reloads.Refused,
+		ConfigWarnings:     len(d.o.Warnings),
 		KubeProxyRunning:   takeover.KubeProxy != nil,
 		Leftovers:          takeover.Leftovers,
 		Removed:            takeover.Removed,

@@ -228,7 +228,7 @@ func (c *configuration) load() (app.Options, *logs, error) {
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	return app.Options{Config: cfg, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds, Self: c.env.Self}, logs, nil
+	return app.Options{Config: cfg, Warnings: warnings, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds, Self: c.env.Self}, logs, nil
 }
 
 // choosing returns a reader that chooses a mode if the configuration names none. Choice is the outcome after the first read.

@@ -176,6 +176,7 @@ type Configuration struct {
 	RefusedAt time.Time `json:"refusedAt,omitzero"` // when that file was read
 	Due       time.Time `json:"due,omitzero"`       // when a changed file takes effect
 	Reloads   int       `json:"reloads"`            // changed files that took effect since the process started
+	Warnings  []string  `json:"warnings,omitempty"` // deprecated settings, and those without effect
 }
 
 // HostSetting is a kernel parameter or similar setting of the host that Sluice

@@ -136,6 +136,9 @@ func (s Status) configuration(p *page) {
 	if !c.Due.IsZero() {
 		p.Field("", "changed: in force in "+Duration(max(0, c.Due.Sub(p.now))).String())
 	}
+	for _, warning := range c.Warnings {
+		p.Field("", "warning: "+warning)
+	}
 	for i, line := range s.Takeover {
 		p.Field([]string{"Take-over", ""}[min(i, 1)], line)
 	}

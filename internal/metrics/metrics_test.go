@@ -154,7 +154,7 @@ proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1767323046`)
 func TestNoReadings(t *testing.T) {
 	m := newMetrics()
 	shown := shape(t, m)
-	for _, name := range []string{"sluice_source_connected", "sluice_takeover_leftovers", "_changes_total", "sluice_config_reloads_total"} {
+	for _, name := range []string{"sluice_source_connected", "sluice_takeover_leftovers", "_changes_total", "sluice_config_reloads_total", "sluice_config_warnings"} {
 		if strings.Contains(shown, name) {
 			t.Errorf("%s is shown without Readings", name)
 		}

@@ -21,6 +21,8 @@ type Readings struct {
 
 	ReloadsAccepted, ReloadsRefused int // configuration files, since the process started
 
+	ConfigWarnings int // about the configuration in force
+
 	KubeProxyRunning   bool
 	Leftovers          map[takeover.Mechanism]int // rules by mechanism
 	Removed            map[takeover.Mechanism]int // the same, since the start
@@ -101,6 +103,7 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	put("sluice_source_connected", truth(r.Connected))
 	put("sluice_config_reloads_total", float64(r.ReloadsAccepted), "ok")
 	put("sluice_config_reloads_total", float64(r.ReloadsRefused), "refused")
+	put("sluice_config_warnings", float64(r.ConfigWarnings))
 	put("sluice_kube_proxy_running", truth(r.KubeProxyRunning))
 	for _, mechanism := range takeover.Mechanisms() {
 		put("sluice_takeover_leftovers", float64(r.Leftovers[mechanism]), string(mechanism))
