@@ -299,6 +299,36 @@ func TestFlowsOutliveTheEngine(t *testing.T) {
 	}
 }
 
+// After a handover a new flow displaces one that is idle, although there are others that were used just before.
+func TestIdleFlowsEndAfterTheHandover(t *testing.T) {
+	const limit = 100
+	o := Options{UDPTimeout: 16 * time.Second, MaxFlows: limit} // a flow is idle after a second
+	ns := kerneltest.Namespace(t)
+	_, to := echoUDP(t, ns, "backend", "127.0.0.1:0")
+	r := epollUDP(t, ns, o, Spec{Addr: anyAddr, Balancer: NewBalancer(pools(to))})
+	client := newSwarm(t, ns, "127.0.0.1", r)
+	for i := range limit {
+		if i == limit/2 {
+			time.Sleep(o.UDPTimeout/idleFraction + 100*time.Millisecond) // the first half is idle then
+		}
+		client.send(i)
+	}
+	b := &bench{T: t, ns: ns, engine: r.Engine}
+	b.eventually("open", func() bool { return r.Stats().Flows == limit })
+	next := b.handOver(o, Spec{Protocol: UDP, Addr: r.at, Balancer: NewBalancer(pools(to))}, nothing)
+	b.eventually("adopted", func() bool { return next.engine.Stats().Flows == limit })
+	const more = 10
+	for i := range more {
+		client.send(limit + i)
+	}
+	b.eventually("begun", func() bool {
+		return next.balancer.Counts().Connections+next.engine.Stats().Refused[reasonFlows] == more
+	})
+	if n := next.engine.Stats().Refused[reasonFlows]; n > 0 {
+		t.Errorf("%d of %d flows were refused", n, more)
+	}
+}
+
 // Descriptors of connections that are not adopted can be closed.
 func TestDescriptors(t *testing.T) {
 	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {

@@ -1,6 +1,8 @@
 package forward
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,8 +42,9 @@ func (f *flow) handOver() Flow {
 	return s
 }
 
-// adopt implements adopter.
+// adopt implements adopter. The flow that is idle for longest is adopted first, and so is the first to end for another one.
 func (s *udpServer) adopt(h *Handed) {
+	slices.SortFunc(h.Flows, func(a, b Flow) int { return cmp.Compare(b.Idle, a.Idle) })
 	s.listener.loop.Post(func() {
 		for i := range h.Flows {
 			s.listener.adopt(&h.Flows[i])

@@ -147,6 +147,7 @@ type clientCounts struct {
 	Lost        []string
 	Backends    map[string]int
 	Sources     map[string]int
+	Unanswered  int
 	Slowest     time.Duration
 	Kept        string
 }
@@ -200,6 +201,9 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 		slowest = max(slowest, seen.Slowest)
 		if len(seen.Lost) > 0 {
 			t.Errorf("%s lost %d of %d connections, the last ones: %s", client, len(seen.Lost), seen.Connections, strings.Join(seen.Lost, "\n  "))
+		}
+		if seen.Unanswered > 0 {
+			t.Errorf("%s: %d questions to the name server had no answer", client, seen.Unanswered)
 		}
 		if seen.Kept != "" && backends == allBackendsStay {
 			t.Errorf("%s: a connection that was open ended: %s", client, seen.Kept)

@@ -90,6 +90,7 @@ type counts struct {
 	Lost        []string       // errors of those without an answer
 	Backends    map[string]int // connections by the name of the server
 	Sources     map[string]int // connections by the address that it saw
+	Unanswered  int            // questions to the name server
 	Slowest     time.Duration
 	Kept        string // the error of a connection that was kept open from the start, "" while it answers
 }
@@ -151,12 +152,46 @@ func (c *client) once(ctx context.Context) {
 }
 
 func (c *client) ask(ctx context.Context) (name, source string, err error) {
-	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", c.to)
+	conn, err := c.dial(ctx)
 	if err != nil {
 		return "", "", err
 	}
 	defer func() { _ = conn.Close() }()
 	return question(conn)
+}
+
+// dial opens a connection. Each name is looked up anew.
+func (c *client) dial(ctx context.Context) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: patience, Resolver: &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, server)
+		if u, is := conn.(*net.UDPConn); is {
+			return &lookup{UDPConn: u, client: c}, err
+		}
+		return conn, err
+	}}}
+	return dialer.DialContext(ctx, "tcp", c.to)
+}
+
+// lookup is a question to a name server.
+type lookup struct {
+	*net.UDPConn
+	client   *client
+	answered bool
+}
+
+func (l *lookup) Read(b []byte) (int, error) {
+	n, err := l.UDPConn.Read(b)
+	l.answered = l.answered || err == nil
+	return n, err
+}
+
+func (l *lookup) Close() error {
+	if !l.answered {
+		l.client.mu.Lock()
+		defer l.client.mu.Unlock()
+		l.client.Unanswered++
+	}
+	return l.UDPConn.Close()
 }
 
 // question asks once over a connection.
@@ -173,7 +208,7 @@ func question(conn net.Conn) (name, source string, err error) {
 
 // keep keeps a connection open.
 func (c *client) keep(ctx context.Context) {
-	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", c.to)
+	conn, err := c.dial(ctx)
 	for err == nil && ctx.Err() == nil {
 		if _, _, err = question(conn); err == nil {
 			time.Sleep(20 * time.Millisecond)
