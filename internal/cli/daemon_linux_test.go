@@ -62,7 +62,7 @@ func TestDaemonScripts(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Files: []string{file}, UpdateScripts: *update,
 				Setup: func(env *testscript.Env) error {
-					env.Vars = append(env.Vars, noPause)
+					env.Vars = append(env.Vars, "HOME="+env.WorkDir, noPause)
 					return enter(netns)
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -74,6 +74,9 @@ func testInstall(t *testing.T, c *testCluster) {
 	for _, b := range blocks(t, "docs/install.md") {
 		restarts := strings.Contains(b.text, "rollout restart") // of mode userspace, as it says what goes on
 		var f *traffic
+		if b.section == "Mode userspace" && !restarts {
+			c.settle(t)
+		}
 		if restarts {
 			f = c.startTraffic(t)
 		}

@@ -126,6 +126,7 @@ func mountOptions(t *testing.T, path string) string {
 }
 
 func TestMountedRoot(t *testing.T) {
+	kerneltest.NeedPrograms(t) // for which it finds the root
 	root, err := FindRoot()
 	if err != nil {
 		t.Fatal(err)

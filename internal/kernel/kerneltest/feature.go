@@ -102,6 +102,14 @@ func NeedPrograms(t testing.TB) {
 	}
 }
 
+// NeedUsers skips a quick test (-short) if this process cannot become another user: the user namespace of Main has only one.
+func NeedUsers(t testing.TB) {
+	t.Helper()
+	if testing.Short() && programsForbidden(readFile(t, "/proc/self/uid_map"), os.Geteuid()) {
+		t.Skip("only root of the machine may become another user, and the quick tests need no root")
+	}
+}
+
 func readFile(t testing.TB, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)

@@ -28,7 +28,14 @@ func Main(m *testing.M) int {
 	if !flag.Parsed() {
 		flag.Parse()
 	}
-	if os.Geteuid() == 0 || os.Getenv(inside) != "" {
+	if os.Getenv(inside) != "" {
+		if err := loopbackUp(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}
+	if os.Geteuid() == 0 {
 		return m.Run()
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -96,13 +103,17 @@ func namespace() (fd int, err error) {
 		if err != nil {
 			return fmt.Errorf("open namespace: %w", err)
 		}
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return fmt.Errorf("find loopback: %w", err)
-		}
-		return netlink.LinkSetUp(lo)
+		return loopbackUp()
 	})
 	return fd, err
+}
+
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find loopback: %w", err)
+	}
+	return netlink.LinkSetUp(lo)
 }
 
 // onOwnThread runs fn on a new thread, which ends afterwards, so that changes of the thread
