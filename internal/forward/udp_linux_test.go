@@ -149,8 +149,11 @@ func TestUDPRefusal(t *testing.T) {
 		at := conn.LocalAddr().String()
 		_ = conn.Close()
 		_, _ = c.Write([]byte("lost"))
-		time.Sleep(50 * time.Millisecond)
-		_, _ = answer(c)
+		if strings.HasSuffix(t.Name(), "epoll") {
+			_, _ = answer(c) // the refusal
+		} else {
+			time.Sleep(50 * time.Millisecond)
+		}
 		echoUDP(t, ns, "again", at)
 		want(t, c, "x", "again:x")
 	})
