@@ -20,6 +20,9 @@ import (
 // inside marks the copy of the test program that runs in a user namespace.
 const inside = "SLUICE_TEST_USER_NAMESPACE"
 
+// isNew is the value of inside while loopback is down.
+const isNew = "new"
+
 // Main runs the tests. If they were not started by root, it runs them as root of a new user
 // namespace. Call it from TestMain and exit with its result. If the kernel does not allow
 // that, Main fails, except with -short, which promises to need no root: then tests that use
@@ -28,19 +31,18 @@ func Main(m *testing.M) int {
 	if !flag.Parsed() {
 		flag.Parse()
 	}
-	if os.Getenv(inside) != "" {
-		if err := loopbackUp(); err != nil {
+	if os.Getenv(inside) == isNew {
+		if err := errors.Join(loopbackUp(), os.Setenv(inside, "with loopback")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		return m.Run()
 	}
-	if os.Geteuid() == 0 {
+	if os.Geteuid() == 0 || os.Getenv(inside) != "" {
 		return m.Run()
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Env = append(os.Environ(), inside+"="+isNew)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
