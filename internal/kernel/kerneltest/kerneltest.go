@@ -20,7 +20,7 @@ import (
 // inside marks the copy of the test program that runs in a user namespace.
 const inside = "SLUICE_TEST_USER_NAMESPACE"
 
-// isNew is the value of inside while loopback is down.
+// isNew is the value of inside until the namespaces have loopback and a folder /run.
 const isNew = "new"
 
 // Main runs the tests. If they were not started by root, it runs them as root of a new user
@@ -32,7 +32,9 @@ func Main(m *testing.M) int {
 		flag.Parse()
 	}
 	if os.Getenv(inside) == isNew {
-		if err := errors.Join(loopbackUp(), os.Setenv(inside, "with loopback")); err != nil {
+		// The lock of iptables is in /run.
+		err := errors.Join(unix.Mount("tmpfs", "/run", "tmpfs", 0, ""), loopbackUp(), os.Setenv(inside, "ready"))
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

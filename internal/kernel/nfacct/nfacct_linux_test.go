@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -58,7 +57,6 @@ func read(t *testing.T, o *Objects, name string) Count {
 
 // An object has the counts of its rule. Ensure for an existing object does not reset it.
 func TestAnObjectCountsForARule(t *testing.T) {
-	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	for _, variant := range []string{"nft", "legacy"} {
 		t.Run(variant, func(t *testing.T) {
 			netns := kerneltest.Namespace(t)
