@@ -10,13 +10,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/test/deploy/image"
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
@@ -26,8 +24,7 @@ type testCluster struct {
 	programs map[string]string
 	work     string // folder of the shells of guides, and of the Sluice to upgrade from
 
-	before     sync.Once
-	beforePath string
+	before programBefore
 }
 
 // start starts a cluster with CoreDNS, which nothing reaches before there is a service proxy.
@@ -337,83 +334,4 @@ func testDrain(t *testing.T, c *testCluster) {
 	c.kubectl(t, "uncordon", "node-b")
 	c.kubectl(t, "rollout", "restart", "deployment/web") // also back on node B
 	c.rollOut(t, "default", "deployment/web")
-}
-
-// testUpgrade upgrades Sluice from the commit before, and takes that back, with traffic.
-func testUpgrade(t *testing.T, c *testCluster, mode string) {
-	c.remove(t)
-	sluice, err := sluiceImage()
-	must(t, err)
-	if mode == "iptables" {
-		sluice += "-iptables"
-	}
-	before := c.imageBefore(t, mode)
-	c.install(t, mode)
-	set := func(image string) {
-		t.Helper()
-		c.kubectl(t, "-n", "kube-system", "set", "image", "daemonset/sluice", "sluice="+image)
-		c.rollOut(t, "kube-system", "daemonset/sluice")
-	}
-	set(before)
-	f := c.startTraffic(t)
-	set(sluice)
-	c.checkMode(t, mode)
-	c.kubectl(t, "-n", "kube-system", "rollout", "undo", "daemonset/sluice")
-	c.rollOut(t, "kube-system", "daemonset/sluice")
-	if out := c.kubectl(t, "-n", "kube-system", "get", "daemonset/sluice", "-o", "jsonpath={.spec.template.spec.containers[0].image}"); out != before {
-		t.Errorf("after the rollback the image is %s", out)
-	}
-	c.checkMode(t, mode)
-	f.end(t, allBackendsStay)
-}
-
-// imageBefore imports an image of the last release into the nodes, or until there is one of the commit before, and returns its name.
-func (c *testCluster) imageBefore(t *testing.T, mode string) string {
-	t.Helper()
-	name := "sluice.test/before:" + mode
-	dir := t.TempDir()
-	var flags []string
-	if mode == "iptables" {
-		packages, err := image.Packages(t.Context())
-		must(t, err)
-		flags = []string{"-packages", packages}
-	}
-	content, err := image.Build(t.Context(), filepath.Join(dir, "layout"), c.programBefore(t), flags...)
-	must(t, err)
-	file := filepath.Join(dir, "before.tar")
-	must(t, writeArchive(file, name, content))
-	for _, node := range nodeNames() {
-		out, err := c.on(node, c.programs["ctr"], "--address="+containerdSocket, "--namespace=k8s.io", "images", "import", file).CombinedOutput()
-		if err != nil {
-			t.Fatalf("import into %s: %v\n%s", node, err, out)
-		}
-	}
-	return name
-}
-
-// programBefore builds Sluice as it was. Without its history, as in an archive of the source, it is this one.
-func (c *testCluster) programBefore(t *testing.T) string {
-	t.Helper()
-	git := func(args ...string) (string, error) {
-		out, err := exec.CommandContext(t.Context(), "git", append([]string{"-C", absolute(".")}, args...)...).Output()
-		return strings.TrimSpace(string(out)), err
-	}
-	before, err := git("describe", "--tags", "--match=v[0-9]*", "--abbrev=0", "HEAD~1")
-	if err != nil {
-		if before, err = git("rev-parse", "HEAD~1"); err != nil {
-			t.Logf("without the history of the source (%v) the upgrade is from this Sluice to itself", err)
-			return c.programs["sluice"]
-		}
-	}
-	t.Logf("the upgrade is from %s", before)
-	c.before.Do(func() {
-		dir := filepath.Join(c.work, "before")
-		c.beforePath = filepath.Join(c.work, "sluice-before")
-		script := `mkdir "$1" && git -C "$2" archive "$3" | tar -x -C "$1" && cd "$1" && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$4" ./cmd/sluice`
-		out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script, "bash", dir, absolute("."), before, c.beforePath).CombinedOutput()
-		if err != nil {
-			t.Fatalf("build %s: %v\n%s", before, err, out)
-		}
-	})
-	return c.beforePath
 }

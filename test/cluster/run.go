@@ -234,5 +234,5 @@ func (m *machine) detach() error {
 	if err != nil || !m.background {
 		return err
 	}
-	return errors.Join(unix.Dup2(int(none.Fd()), 1), unix.Dup2(int(none.Fd()), 2))
+	return errors.Join(unix.Dup3(int(none.Fd()), 1, 0), unix.Dup3(int(none.Fd()), 2, 0))
 }
