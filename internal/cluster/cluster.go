@@ -89,24 +89,14 @@ type Service struct {
 	// SlowStart is how long the share of a new endpoint grows, in data planes that do that. 0: it has all of it at once.
 	SlowStart time.Duration
 
-	// Clients is how endpoints learn the addresses of clients, in data planes that connect to
-	// endpoints in place of clients.
-	Clients Clients
+	// ProxyHeader tells TCP endpoints the address of each client in a header of the PROXY protocol, version 2, in data planes
+	// that connect to endpoints in place of clients.
+	ProxyHeader bool
 
 	// Weights are the weights of endpoints, by their address or else by their node, for data
 	// planes whose algorithms use them. All other endpoints have weight 1.
 	Weights map[string]uint16
 }
-
-// Clients is how endpoints learn the addresses of clients.
-type Clients uint8
-
-// The ways.
-const (
-	HiddenClients      Clients = iota // they do not
-	ProxyHeader                       // by a header of the PROXY protocol, version 2, before the first byte
-	TransparentClients                // the client is the source of the connection, if the endpoint is a pod on this node
-)
 
 // ServicePort is one port of a Service.
 type ServicePort struct {

@@ -154,7 +154,6 @@ type Userspace struct {
 	Bind                     Bind
 	FirstPort, LastPort      uint16 // of listening sockets, both ends included
 	UDPTimeout, DrainTimeout time.Duration
-	Transparent              bool   // pods on this node see addresses of clients if their Service asks for it
 	Scheduler                string // of Services that name none
 }
 

@@ -39,7 +39,6 @@ type ownFlags struct {
 	ConntrackMax    *int32           `json:"conntrack-max"` // nil: not set
 	Bind            Bind             `json:"bind"`
 	UDPTimeout      *metav1.Duration `json:"udp-timeout"` // nil: not set
-	Transparent     bool             `json:"transparent"`
 	Scheduler       string           `json:"scheduler"`
 	DrainTimeout    *metav1.Duration `json:"drain-timeout"` // nil: not set
 	BPFDir          string           `json:"bpf-dir"`

@@ -41,9 +41,6 @@ func (c *check) userspace() Userspace {
 	if !slices.Contains(schedulers(), u.Scheduler) {
 		c.flagProblem("scheduler", invalid(u.Scheduler, "must be "+text.Alternatives(schedulers())))
 	}
-	if u.Transparent = c.own.Transparent; u.Transparent && u.Bind == BindLoopback {
-		c.flagProblem("transparent", "not possible with --bind=loopback: it needs privileges")
-	}
 	if d := c.own.UDPTimeout; d != nil {
 		if u.UDPTimeout = d.Duration; u.UDPTimeout <= 0 {
 			c.flagProblem("udp-timeout", invalid(d.Duration, "must be more than 0"))
@@ -102,7 +99,7 @@ func (c *check) unusedInKernel() {
 	if _, given := c.flags["scheduler"]; given {
 		c.warn("--scheduler has no effect in mode %s: only the mode userspace has this flag; mode ipvs has --ipvs-scheduler", c.config.Mode)
 	}
-	for _, flag := range []string{"bind", "drain-timeout", "transparent"} {
+	for _, flag := range []string{"bind", "drain-timeout"} {
 		if text, given := c.flags[flag]; given {
 			c.flagProblem(flag, invalid(text, fmt.Sprintf("only the mode userspace has this flag, and the mode is %s", c.config.Mode)))
 		}

@@ -26,16 +26,15 @@ func loadUserspace(t *testing.T, args ...string) (Userspace, error) {
 
 func TestUserspace(t *testing.T) {
 	for args, want := range map[string]Userspace{
-		"": {BindRules, 33000, 49151, 30 * time.Second, time.Minute, false, "rr"},
-		"--bind=loopback --proxy-port-range=20000-20010 --udp-timeout=1m --drain-timeout=0s": {BindLoopback, 20000, 20010, time.Minute, 0, false, "rr"},
-		"--proxy-port-range=20000+5": {BindRules, 20000, 20005, 30 * time.Second, time.Minute, false, "rr"},
-		"--proxy-port-range=7":       {BindRules, 7, 7, 30 * time.Second, time.Minute, false, "rr"},
-		"--transparent":              {BindRules, 33000, 49151, 30 * time.Second, time.Minute, true, "rr"},
-		"--scheduler=p2c":            {BindRules, 33000, 49151, 30 * time.Second, time.Minute, false, "p2c"},
-		"--scheduler=wlc":            {BindRules, 33000, 49151, 30 * time.Second, time.Minute, false, "wlc"},
-		"--scheduler=":               {BindRules, 33000, 49151, 30 * time.Second, time.Minute, false, "rr"},
+		"": {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "rr"},
+		"--bind=loopback --proxy-port-range=20000-20010 --udp-timeout=1m --drain-timeout=0s": {BindLoopback, 20000, 20010, time.Minute, 0, "rr"},
+		"--proxy-port-range=20000+5": {BindRules, 20000, 20005, 30 * time.Second, time.Minute, "rr"},
+		"--proxy-port-range=7":       {BindRules, 7, 7, 30 * time.Second, time.Minute, "rr"},
+		"--scheduler=p2c":            {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "p2c"},
+		"--scheduler=wlc":            {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "wlc"},
+		"--scheduler=":               {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "rr"},
 		"--proxy-mode=nftables":      {},
-		"--proxy-port-range=1-65535": {BindRules, 1, 65535, 30 * time.Second, time.Minute, false, "rr"},
+		"--proxy-port-range=1-65535": {BindRules, 1, 65535, 30 * time.Second, time.Minute, "rr"},
 	} {
 		got, err := loadUserspace(t, strings.Fields(args)...)
 		if err != nil {
@@ -47,7 +46,6 @@ func TestUserspace(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"--bind=0.0.0.0":                           `--bind: Invalid value: "0.0.0.0": must be rules or loopback`,
-		"--bind=loopback --transparent":            "--transparent: not possible with --bind=loopback",
 		"--udp-timeout=0s":                         "--udp-timeout: Invalid value: 0s: must be more than 0",
 		"--drain-timeout=-1s":                      "--drain-timeout: Invalid value: -1s: must be 0 or more",
 		"--scheduler=best":                         `--scheduler: Invalid value: "best": must be rr, lc, wlc, sh or p2c`,

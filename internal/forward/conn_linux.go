@@ -152,19 +152,13 @@ func (c *conn) connect() {
 	c.abort()
 }
 
-// dial begins to connect to a backend. It reuses no ports if the source is the address of the client: each client has the
-// whole range of ports for itself.
+// dial begins to connect to a backend.
 func (c *conn) dial(to netip.AddrPort) (int, error) {
-	w, source := c.owner.worker, c.source(to.Addr())
-	if c.protocol != stream.TCP || source.IsValid() {
-		return w.files.connect(c.protocol, to, source)
+	w := c.owner.worker
+	if c.protocol != stream.TCP {
+		return w.files.connect(c.protocol, to)
 	}
 	return w.waiting.dial(w.files, to, w.clock())
-}
-
-// source returns the address that the backend should see, if it is not one of this host.
-func (c *conn) source(backend netip.Addr) netip.Addr {
-	return c.settings.balancer.target.Load().source(c.peer.Addr(), backend)
 }
 
 // refuse resets the client because this host has run out of a resource.

@@ -106,83 +106,23 @@ func nat(t *testing.T, ns int, from, to netip.AddrPort) {
 	})
 }
 
-// A transparent backend sees the address of the client.
-func TestTransparent(t *testing.T) {
-	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
-		sources := make(chan netip.Addr, 1)
-		at := b.backend(func(c *net.TCPConn) {
-			sources <- address(c.RemoteAddr()).Addr()
-			_ = c.Close()
-		})
-		target := one(at)
-		l, balancer := b.front(target)
-		source := netip.MustParseAddr("127.0.0.77")
-		for _, want := range []netip.Addr{netip.MustParseAddr("127.0.0.1"), source} {
-			kerneltest.Do(t, b.ns, func() error {
-				d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))}
-				c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
-				if err == nil {
-					_, err = io.ReadAll(c)
-					_ = c.Close()
-				}
-				return err
-			})
-			if got := <-sources; got != want {
-				t.Errorf("the backend sees %v, want %v", got, want)
-			}
-			target = one(at)
-			target.Transparent = map[netip.Addr]bool{at.Addr(): true}
-			balancer.Set(target)
-		}
-	})
-}
-
-// A Listener that is retired accepts no client. Its connections go on for longer than those of a closed one, except
-// transparent ones, which are reset.
+// A Listener that is retired accepts no client. Its connections go on for longer than those of a closed one.
 func TestRetire(t *testing.T) {
 	run(t, Options{NetNS: kerneltest.Namespace(t), Drain: 50 * time.Millisecond}, newSystem, func(b *bench) {
-		for _, transparent := range []bool{false, true} {
-			echo := b.echo()
-			target := one(echo)
-			target.Transparent = map[netip.Addr]bool{echo.Addr(): transparent}
-			l, _ := b.front(target)
-			dial := func() (c net.Conn, err error) {
-				kerneltest.Do(t, b.ns, func() error {
-					d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 77)}}
-					c, err = d.DialContext(t.Context(), "tcp", l.Addr().String())
-					return nil
-				})
-				return c, err
+		l, _ := b.front(one(b.echo()))
+		at := l.Addr()
+		c := b.dial(at)
+		echoed(t, c, "before")
+		l.Retire()
+		b.eventually("clients are refused", func() bool {
+			late, err := b.try(at, time.Second)
+			if err == nil {
+				_ = late.Close()
 			}
-			c, err := dial()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = c.Close() }()
-			ask := func() error {
-				_ = c.SetDeadline(time.Now().Add(30 * time.Second))
-				if _, err := c.Write([]byte("x")); err != nil {
-					return err
-				}
-				_, err := io.ReadFull(c, make([]byte, 1))
-				return err
-			}
-			if err := ask(); err != nil {
-				t.Fatal(err)
-			}
-			l.Retire()
-			b.eventually("clients are refused", func() bool {
-				late, err := dial()
-				if err == nil {
-					_ = late.Close()
-				}
-				return errors.Is(err, syscall.ECONNREFUSED)
-			})
-			time.Sleep(200 * time.Millisecond)
-			if err := ask(); transparent && !errors.Is(err, syscall.ECONNRESET) || !transparent && err != nil {
-				t.Errorf("transparent %t: a connection that is open: %v", transparent, err)
-			}
-		}
+			return errors.Is(err, syscall.ECONNREFUSED)
+		})
+		time.Sleep(200 * time.Millisecond)
+		echoed(t, c, "after")
 	})
 }
 

@@ -101,10 +101,6 @@ func (f *flow) beginHop(backend netip.AddrPort) {
 func (f *flow) dial(to netip.AddrPort) error {
 	loop := f.listener.loop
 	return loop.files.open(func() (err error) {
-		if source := f.settings.balancer.target.Load().source(f.client, to.Addr()); source.IsValid() {
-			f.fd, err = datagram.Dial(to, source)
-			return err
-		}
 		f.fd, f.port, err = loop.udp.ports.dial(to)
 		return err
 	})

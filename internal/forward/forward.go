@@ -55,20 +55,6 @@ type Target struct {
 	// ProxyHeader sends a PROXY protocol header of version 2 to TCP backends before the bytes
 	// of the client.
 	ProxyHeader bool
-
-	// Transparent lists the backends that see the address of the client as source: replies of
-	// these must return to this host. It needs CAP_NET_ADMIN, and Linux.
-	Transparent map[netip.Addr]bool
-}
-
-// source returns the address that a backend should see as that of a client; invalid: one of this host. A
-// backend that is its own client would not reply to itself through this host, and a loopback address
-// does not leave a host.
-func (t *Target) source(client, backend netip.Addr) netip.Addr {
-	if !t.Transparent[backend] || client == backend || client.IsLoopback() && !backend.IsLoopback() {
-		return netip.Addr{}
-	}
-	return client
 }
 
 // Admission is the decision about a client.

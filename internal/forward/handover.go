@@ -171,9 +171,7 @@ func (l *Listener) Adopt(h *Handed) {
 	}
 }
 
-// Retire closes the socket of a Listener that can be handed over. Its connections go on without a deadline,
-// except those whose backend sees the address of the client (Target.Transparent), which are reset: their packets
-// need rules. UDP flows end.
+// Retire closes the socket of a Listener that can be handed over. Its connections go on without a deadline. UDP flows end.
 func (l *Listener) Retire() {
 	if a, can := l.server.(adopter); can {
 		a.retire()

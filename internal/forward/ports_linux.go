@@ -59,7 +59,7 @@ func (p *ports) dial(to netip.AddrPort) (int, uint16, error) {
 	if !free {
 		return p.share(to)
 	}
-	fd, err := datagram.Dial(to, netip.Addr{})
+	fd, err := datagram.Dial(to)
 	if errors.Is(err, unix.EAGAIN) { // other programs have so many
 		return p.share(to)
 	}

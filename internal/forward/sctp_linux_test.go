@@ -66,7 +66,7 @@ func (s *sctp) await(fd int, events int16) {
 func (s *sctp) pair(listener int) (client, backend int) {
 	s.Helper()
 	kerneltest.Do(s, s.ns, func() (err error) {
-		client, err = stream.Connect(stream.SCTP, s.front, netip.Addr{})
+		client, err = stream.Connect(stream.SCTP, s.front)
 		return err
 	})
 	s.await(client, unix.POLLOUT)
@@ -229,7 +229,7 @@ func TestSCTPWithoutBackend(t *testing.T) { withSCTP(t, nil, (*sctp).withoutback
 func (s *sctp) withoutbackend() {
 	var client int
 	kerneltest.Do(s, s.ns, func() (err error) {
-		client, err = stream.Connect(stream.SCTP, s.front, netip.Addr{})
+		client, err = stream.Connect(stream.SCTP, s.front)
 		return err
 	})
 	defer stream.Close(client)

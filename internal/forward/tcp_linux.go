@@ -135,19 +135,12 @@ func (a *acceptor) close() {
 	a.ended()
 }
 
-// retire stops to accept. Connections go on, except those that need rules.
+// retire stops to accept. Connections go on.
 func (a *acceptor) retire() {
 	if a.added {
 		a.accept(maxRetire) // clients that wait
 	}
 	a.leave()
-	for e := a.conns.next; e != nil && e != &a.conns; {
-		c := e.item
-		e = e.next
-		if c.remote.fd >= 0 && stream.IsTransparent(c.remote.fd) {
-			c.abort()
-		}
-	}
 }
 
 // leave makes the loop not use the socket any more.

@@ -2,39 +2,12 @@ package forward
 
 import (
 	"context"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
-
-// A backend that is listed as transparent sees the address of the client.
-func TestUDPTransparent(t *testing.T) {
-	ns := kerneltest.Namespace(t)
-	var backend *net.UDPConn
-	kerneltest.Do(t, ns, func() (err error) {
-		backend, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 5)})
-		return err
-	})
-	defer backend.Close()
-	at := address(backend.LocalAddr())
-	target := pools(at)
-	target.Transparent = map[netip.Addr]bool{at.Addr(): true}
-	r := epollUDP(t, ns, Options{}, Spec{Addr: loopback, Balancer: NewBalancer(target)})
-	c := bound(t, ns, "127.0.0.77", r.at)
-	_, _ = c.Write([]byte("x"))
-	_ = backend.SetDeadline(time.Now().Add(30 * time.Second))
-	_, seen, err := backend.ReadFromUDPAddrPort(make([]byte, 9))
-	if err != nil || seen.Addr().Unmap().String() != "127.0.0.77" {
-		t.Fatalf("the backend sees %v, want the address of the client: %v", seen, err)
-	}
-	_, _ = backend.WriteToUDPAddrPort([]byte("y"), seen)
-	if got, err := answer(c); got != "y" {
-		t.Errorf("answer %q: %v", got, err)
-	}
-}
 
 // The portable implementation reports no refusal: it counts those of a backend, and those because there is none.
 func TestUDPUnreportedPortable(t *testing.T) {

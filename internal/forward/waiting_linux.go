@@ -102,7 +102,7 @@ func (w *waiting) dial(f *files, to netip.AddrPort, now time.Duration) (int, err
 	if fd, err := w.reuse(f, to, manyWaiting, now); err == nil {
 		return fd, nil
 	}
-	fd, err := f.connect(stream.TCP, to, netip.Addr{})
+	fd, err := f.connect(stream.TCP, to)
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
 		return w.reuse(f, to, 0, now)
 	}

@@ -47,7 +47,7 @@ func KubeProxyAlone(name string) bool {
 // SluiceAlone reports whether Sluice creates chains with this name, and kube-proxy never
 // does.
 func SluiceAlone(name string) bool {
-	return slices.Contains([]string{"KUBE-MARK-MASQ-NOT-POD", "KUBE-TRANSPARENT", "KUBE-IPVS-SHORT-CUT", "KUBE-NOT-LOCAL"}, name)
+	return slices.Contains([]string{"KUBE-MARK-MASQ-NOT-POD", "KUBE-IPVS-SHORT-CUT", "KUBE-NOT-LOCAL"}, name)
 }
 
 func hasPrefix(name string, prefixes ...string) bool {

@@ -125,11 +125,6 @@ type Setup struct {
 	// empty except for planes that forward in the process.
 	Listeners []netip.Addr
 
-	// Transparent means that sockets of this program have addresses of clients (IP_TRANSPARENT),
-	// and that replies to them from pods on this node must reach the sockets. Replies from other
-	// nodes, and from programs in the network of this node, do not.
-	Transparent bool
-
 	// Local lists the addresses of this host.
 	Local func(context.Context) ([]netip.Addr, error)
 

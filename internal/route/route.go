@@ -84,9 +84,9 @@ type Port struct {
 	// SlowStart is how long the share of a new backend grows, for planes that do that. 0: it has all of it at once.
 	SlowStart time.Duration
 
-	// Clients is how backends learn the addresses of clients, for planes that connect to backends
+	// ProxyHeader tells TCP backends the addresses of clients (PROXY protocol, version 2), for planes that connect to backends
 	// in place of clients.
-	Clients cluster.Clients
+	ProxyHeader bool
 
 	// PreserveDestination means that backends see the load balancer address as the destination.
 	// Connections to it and to the NodePort then stay on this node (Options.PreserveDestination).

@@ -190,14 +190,14 @@ func (g guard) problems(svc *cluster.Service, f Family) []Problem {
 func (b *builder) port(st state, won []candidate, g guard) Port {
 	sp, f := st.service.Ports[won[0].port], won[0].family
 	p := Port{
-		Name:      sp.Name,
-		Protocol:  sp.Protocol,
-		Family:    f,
-		Affinity:  st.service.Affinity,
-		Scheduler: st.service.Scheduler,
-		SlowStart: st.service.SlowStart,
-		Clients:   st.service.Clients,
-		Frontends: make([]Frontend, 0, len(won)),
+		Name:        sp.Name,
+		Protocol:    sp.Protocol,
+		Family:      f,
+		Affinity:    st.service.Affinity,
+		Scheduler:   st.service.Scheduler,
+		SlowStart:   st.service.SlowStart,
+		ProxyHeader: st.service.ProxyHeader,
+		Frontends:   make([]Frontend, 0, len(won)),
 	}
 	p.PreserveDestination = st.service.PreserveDestination && b.view.preserve
 	b.choices = b.supplies.candidates(b.choices[:0], backendKey{portName{sp.Name, sp.Protocol}, f})

@@ -78,25 +78,7 @@ func Prepare(fd int, at netip.Addr) error {
 }
 
 // Dial opens a UDP socket that is connected to an address, in the network namespace of the thread.
-// If source is valid, the datagrams come from it, which needs CAP_NET_ADMIN if it is no address of
-// this host.
-func Dial(to netip.AddrPort, source netip.Addr) (int, error) {
-	if !source.IsValid() {
-		return open(to.Addr(), connect(to))
-	}
-	return open(to.Addr(), func(fd int) error { return bindTransparent(fd, source) }, connect(to))
-}
-
-func bindTransparent(fd int, source netip.Addr) error {
-	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
-	if source.Is6() {
-		level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
-	}
-	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(netip.AddrPortFrom(source, 0))))
-}
+func Dial(to netip.AddrPort) (int, error) { return open(to.Addr(), connect(to)) }
 
 // DialFrom opens a UDP socket like Dial, from a port of this host that other sockets, which Share has
 // prepared, use for other peers.

@@ -68,18 +68,6 @@ func extensions(variant iptables.Variant) []extension {
 	)
 }
 
-// extensions returns what the options require.
-func (o Options) extensions(variant iptables.Variant) []extension {
-	all := extensions(variant)
-	if o.Transparent {
-		all = append(all, extension{
-			name: "match socket", table: "mangle", rule: "-p tcp -m socket --transparent",
-			config: "NETFILTER_XT_MATCH_SOCKET", module: "xt_socket",
-		})
-	}
-	return all
-}
-
 // remedy returns advice.
 func (e extension) remedy(f xtFamily) string {
 	config, module := e.config, e.module
@@ -137,7 +125,7 @@ func Iptables(ctx context.Context, opts Options) (Support, error) {
 	}
 	restore, end := trial(tools)
 	defer end()
-	n := needs{all: opts.extensions(tools.Variant()), try: func(f xtFamily, all []extension) error {
+	n := needs{all: extensions(tools.Variant()), try: func(f xtFamily, all []extension) error {
 		return restore(ctx, f.family, []byte(input(f, all)))
 	}}
 	missing, err := n.check(xtFamilies()[0])

@@ -84,7 +84,7 @@ func TestEachExtension(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range xtFamilies() {
-			for _, one := range (Options{Transparent: true}).extensions(variant) {
+			for _, one := range extensions(variant) {
 				if err := tools.Restore(t.Context(), f.family, []byte(input(f, []extension{one}))); err != nil {
 					t.Errorf("%s in %s: %v", one.name, f.name, err)
 				}

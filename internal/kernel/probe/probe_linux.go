@@ -22,9 +22,6 @@ const tableName = "sluice-probe"
 // Options for NFTables and Iptables.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
-
-	// Transparent requires the match for packets of sockets that have addresses of clients.
-	Transparent bool
 }
 
 // Support lists the usable families.

@@ -167,16 +167,10 @@ func Accept(fd int) (int, netip.AddrPort, error) {
 	return int(n), a.addr(), nil
 }
 
-// Connect opens a socket and starts to connect it. The source, if it is valid, is an address of another
-// host, which replies to this one. The socket is connected, or the attempt has failed, when the
+// Connect opens a socket and starts to connect it. The socket is connected, or the attempt has failed, when the
 // socket is ready to write.
-func Connect(p Protocol, to netip.AddrPort, source netip.Addr) (int, error) {
-	return connect(p, to, func(fd int) error {
-		if !source.IsValid() {
-			return nil
-		}
-		return bind(fd, source, to.Addr())
-	})
+func Connect(p Protocol, to netip.AddrPort) (int, error) {
+	return connect(p, to, func(int) error { return nil })
 }
 
 // ConnectFrom is Connect for TCP from an address and port of this host. They may be those of a Reusable connection to the
@@ -216,36 +210,6 @@ func connect(p Protocol, to netip.AddrPort, prepare func(fd int) error) (int, er
 		return -1, e
 	}
 	return fd, nil
-}
-
-// bind gives a socket the address of another host.
-func bind(fd int, source, to netip.Addr) error {
-	if source.Is4() != to.Is4() {
-		return unix.EAFNOSUPPORT
-	}
-	level, transparent := unix.SOL_IP, unix.IP_TRANSPARENT
-	if to.Is6() {
-		level, transparent = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
-	}
-	if err := unix.SetsockoptInt(fd, level, transparent, 1); err != nil {
-		return err
-	}
-	option(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
-	at, err := sockaddr(netip.AddrPortFrom(source, 0))
-	if err != nil {
-		return err
-	}
-	return unix.Bind(fd, at)
-}
-
-// IsTransparent reports whether a socket may have the address of another host (IP_TRANSPARENT).
-func IsTransparent(fd int) bool {
-	for _, option := range [][2]int{{unix.SOL_IP, unix.IP_TRANSPARENT}, {unix.SOL_IPV6, unix.IPV6_TRANSPARENT}} {
-		if n, err := unix.GetsockoptInt(fd, option[0], option[1]); err == nil && n != 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // Reusable reports whether ConnectFrom can use the port of a TCP socket once the socket is closed, although its

@@ -16,7 +16,7 @@ type table uint8
 const (
 	filter table = iota
 	nat
-	mangle // only for Options.Transparent, and to remove what others left
+	mangle // only to remove what others left
 )
 
 // String returns the name.
@@ -33,7 +33,6 @@ type family struct {
 	counting    bool   // rules count with nfacct
 	entrances   []entrance
 	listener    netip.Addr // valid: the variant of PortalsKind
-	transparent uint32     // Options.Transparent
 
 	ledger   *ledger.Ledger[key, string]
 	restorer restorer
@@ -83,7 +82,7 @@ func families(opt Options) []*family {
 	for _, ip := range opt.Families {
 		f := &family{
 			ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: loopbackRange,
-			counting: opt.Accounting != nil, entrances: entrances(), transparent: opt.Transparent,
+			counting: opt.Accounting != nil, entrances: entrances(),
 		}
 		for _, a := range opt.Listeners {
 			if route.FamilyOf(a) == ip {

@@ -33,9 +33,6 @@ func (f *family) hostEntries(host *route.Host, opt Options) []entry {
 	if f.isPortals() {
 		list = append(list, chain(filter, nonLocal, f.guardListeners()...))
 	}
-	if f.transparent != 0 {
-		list = append(list, chain(mangle, transparent, f.markReplies()...))
-	}
 	for _, t := range everyTable() {
 		for _, name := range builtin(t) {
 			var rules []string
@@ -140,9 +137,6 @@ func (f *family) jumps() []key {
 		{filter, "OUTPUT", fresh + `"kubernetes service portals" -j ` + services},
 		{nat, "POSTROUTING", any + `"kubernetes postrouting rules" -j ` + postrouting},
 	}...)
-	if f.transparent != 0 {
-		list = append(list, key{mangle, "PREROUTING", any + `"kubernetes service portals" -j ` + transparent})
-	}
 	for _, e := range f.entrances {
 		for _, hook := range e.hooks {
 			list = append(list, key{nat, hook, any + `"kubernetes service portals" -j ` + e.frontends})

@@ -78,10 +78,6 @@ type Options struct {
 	// variant that PortalsKind describes.
 	Listeners []netip.Addr
 
-	// Transparent, if not 0, is a bit of the packet mark for replies to sockets of this program
-	// that have the address of a client; see Setup.Transparent of package plane.
-	Transparent uint32
-
 	Observer Observer // may be nil
 }
 

@@ -55,22 +55,11 @@ func (empty) Read(context.Context, iptables.Table) (iptables.Chains, error) { re
 // Room implements Kernel.
 func (empty) Room() int { return math.MaxInt }
 
-// transparentBit is the bit of the packet mark for Options.Transparent, and that before it if
-// packets to masquerade have the same.
-const transparentBit = 1 << 13
-
 func options(s plane.Setup) Options {
-	o := Options{
+	return Options{
 		Families: s.Families, Mark: s.Config.MasqueradeMark, KeepInvalid: s.Config.Conntrack.TCPBeLiberal,
 		Listeners: s.Listeners,
 	}
-	if s.Transparent {
-		o.Transparent = transparentBit
-		if o.Mark == o.Transparent {
-			o.Transparent >>= 1
-		}
-	}
-	return o
 }
 
 func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {

@@ -39,9 +39,6 @@ const (
 	nonLocal          = "KUBE-NODEPORT-NON-LOCAL"
 )
 
-// transparent is a chain of table mangle that kube-proxy does not have.
-const transparent = "KUBE-TRANSPARENT"
-
 // The prefixes of chains of a single Service port.
 const (
 	clusterPrefix  = "KUBE-SVC-" // to any usable endpoint

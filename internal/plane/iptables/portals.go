@@ -1,10 +1,8 @@
 package iptables
 
 import (
-	"fmt"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -61,15 +59,6 @@ func (f *family) guardListeners() []string {
 		to + `"connections to Services" -m conntrack --ctstate DNAT -j ACCEPT`,
 		to + `"direct connections, which would bypass source ranges" -j DROP`,
 	}
-}
-
-// markReplies returns rules that mark replies to sockets with the address of a client.
-func (f *family) markReplies() []string {
-	var list []string
-	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP} {
-		list = append(list, fmt.Sprintf("-p %s -m socket --transparent -j MARK --set-xmark %#x/%#x", p, f.transparent, f.transparent))
-	}
-	return list
 }
 
 // abandons reports whether a chain has rules of all Services in the other variant of this plane

@@ -18,7 +18,7 @@ import (
 func listenerAddrs() []netip.Addr { return planetest.Addrs("169.254.73.1", "fd73:6c75:6963:65::1") }
 
 func newPortals(kernel Kernel) *Plane {
-	return New(kernel, Options{Families: planetest.Families(), Mark: testMark, Listeners: listenerAddrs(), Transparent: transparentBit})
+	return New(kernel, Options{Families: planetest.Families(), Mark: testMark, Listeners: listenerAddrs()})
 }
 
 // toListeners returns routes with a listener of this node in place of each pool.
@@ -67,7 +67,7 @@ func TestPortalsArePrintedAsInputOfIptablesRestore(t *testing.T) {
 	change, _ := s.compiler.Compile(s.store.Take())
 	change = toListeners(change)
 	opt := s.plane.opt
-	opt.Listeners, opt.Transparent = listenerAddrs(), transparentBit
+	opt.Listeners = listenerAddrs()
 	p := New(s.kernel, opt)
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestSwitchesBetweenEndpointsAndPortals(t *testing.T) {
 				if i == 0 {
 					first = inOrder(left)
 				}
-				if has := strings.Contains(left, "KUBE-PORTALS-") || strings.Contains(left, "KUBE-NODEPORT-") || strings.Contains(left, transparent); has != (i == 1) {
+				if has := strings.Contains(left, "KUBE-PORTALS-") || strings.Contains(left, "KUBE-NODEPORT-"); has != (i == 1) {
 					t.Errorf("step %d: chains of portals: %v", i, has)
 				}
 				if has := strings.Contains(left, endpointPrefix) || strings.Contains(left, "PREROUTING -m comment --comment \"kubernetes service portals\" -j "+services); has == (i == 1) {

@@ -30,7 +30,7 @@ type node struct {
 	stop   func() // ends the parts, as the end of the process does: the rules stay
 }
 
-func newNode(t *testing.T, clients cluster.Clients) *node { return nodeWith(t, store(clients)) }
+func newNode(t *testing.T) *node { return nodeWith(t, store()) }
 
 // nodeWith returns a node with some Services.
 func nodeWith(t *testing.T, services *cluster.Store) *node {
@@ -38,7 +38,7 @@ func nodeWith(t *testing.T, services *cluster.Store) *node {
 	n.pod = n.Pod(n.NodeA, "10.180.0.1", "fd00:10:180::1")
 	families := []route.Family{route.IPv4, route.IPv6}
 	cfg := &config.Config{Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: time.Minute, Userspace: config.Userspace{
-		Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute, Transparent: true,
+		Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
 	}}
 	opened, err := userspace.Kind(iptables.PortalsKind()).Open(t.Context(), plane.Setup{
 		Config: cfg, NetNS: n.NodeA.NetNSFD(), Families: families, Log: slog.New(slog.DiscardHandler),
@@ -75,11 +75,11 @@ func nodeWith(t *testing.T, services *cluster.Store) *node {
 	return n
 }
 
-func store(clients cluster.Clients) *cluster.Store {
+func store() *cluster.Store {
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode("10.180.0.0/24", "fd00:10:180::/64"))
 	svc := &cluster.Service{
-		Name: cluster.Name{Namespace: "shop", Name: "web"}, Type: cluster.NodePort, Clients: clients,
+		Name: cluster.Name{Namespace: "shop", Name: "web"}, Type: cluster.NodePort, ProxyHeader: true,
 		ClusterIPs: planetest.Addrs("172.30.0.41", "fd00:172:30::41"),
 	}
 	slices := []*cluster.Slice{
@@ -99,29 +99,10 @@ func store(clients cluster.Clients) *cluster.Store {
 	return s
 }
 
-// A pod on this node sees the address of the client, from outside, from this node and from another
-// node, in both families; it sees that of the node without the annotation.
-func TestTransparentClients(t *testing.T) {
-	for clients, transparent := range map[cluster.Clients]bool{cluster.HiddenClients: false, cluster.TransparentClients: true} {
-		n := newNode(t, clients)
-		for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP} {
-			n.pod.Serve(p, 8080)
-			for _, to := range []string{"192.168.0.2:30080", "[2001:db8::1]:30080"} {
-				for what, from := range map[string]*lab.Host{"outside": n.Outside, "node B": n.NodeB} {
-					r := from.Dial(p, netip.MustParseAddrPort(to))
-					if r.Outcome != lab.Answered || r.Masqueraded() == transparent {
-						t.Errorf("%s from %s to %s, transparent %t: %s by a client at %s", p, what, to, transparent, r, r.Local)
-					}
-				}
-			}
-		}
-	}
-}
-
 // A backend learns the address of the client and that to which it connected from a PROXY header,
 // before the first byte of the client.
 func TestProxyHeader(t *testing.T) {
-	n := newNode(t, cluster.ProxyHeader)
+	n := newNode(t)
 	var l net.Listener
 	if err := n.pod.Do(func() (err error) {
 		l, err = net.Listen("tcp", "10.180.0.1:8080")

@@ -12,7 +12,7 @@ import (
 func TestSocketsAreGuarded(t *testing.T) {
 	for what, notrack := range map[string]bool{"tracked": false, "untracked": true} {
 		t.Run(what, func(t *testing.T) {
-			n := newNode(t, cluster.HiddenClients)
+			n := newNode(t)
 			client := n.Pod(n.NodeA, "10.180.0.9", "fd00:10:180::9")
 			n.pod.Serve(lab.TCP, 8080)
 			if notrack {

@@ -62,7 +62,7 @@ func loopbackAddrs(families []route.Family) []netip.Addr {
 
 func options(s plane.Setup, addrs []netip.Addr, rules plane.Plane) Options {
 	u := s.Config.Userspace
-	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without(), Transparent: s.Transparent, Scheduler: u.Scheduler}
+	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without(), Scheduler: u.Scheduler}
 }
 
 // without returns a function that reports whether package forward lacks a protocol on this host.

@@ -2,7 +2,6 @@ package userspace
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -100,10 +99,7 @@ func (p *Plane) preferred(port *route.Port) uint16 {
 func (p *Plane) targetOf(port *route.Port) *forward.Target {
 	t := &forward.Target{
 		Scheduler: p.schedulerOf(port), Affinity: port.Affinity, Pools: make([][]forward.Backend, 2),
-		ProxyHeader: port.Clients == cluster.ProxyHeader && port.Protocol == cluster.TCP,
-	}
-	if port.Clients == cluster.TransparentClients && port.Protocol != cluster.SCTP {
-		t.Transparent = p.onThisNode(port)
+		ProxyHeader: port.ProxyHeader && port.Protocol == cluster.TCP,
 	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
 		for _, at := range port.Backends(pool) {
@@ -116,25 +112,6 @@ func (p *Plane) targetOf(port *route.Port) *forward.Target {
 		}
 	}
 	return t
-}
-
-// onThisNode returns the backends of a port that are pods on this node. A backend in the network of
-// the node would send its replies past the rules that lead them back.
-func (p *Plane) onThisNode(port *route.Port) map[netip.Addr]bool {
-	if !p.opt.Transparent {
-		return nil
-	}
-	here := map[netip.Addr]bool{}
-	for _, a := range port.Here {
-		here[a] = true
-	}
-	for _, b := range port.Local {
-		here[b.Addr()] = true
-	}
-	for _, a := range p.local.get() {
-		delete(here, a)
-	}
-	return here
 }
 
 // schedulerOf returns the scheduler of a port: that of its Service, or of Options if the Service names none, or one that
@@ -184,9 +161,6 @@ func describe(t *forward.Target) string {
 			b.WriteString(" " + backend.Addr.String())
 			if backend.Weight != 1 {
 				fmt.Fprintf(&b, "*%d", backend.Weight)
-			}
-			if t.Transparent[backend.Addr.Addr()] {
-				b.WriteString(" (transparent)")
 			}
 		}
 	}

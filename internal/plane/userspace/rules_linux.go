@@ -42,11 +42,11 @@ func Kind(rules plane.Kind) plane.Kind {
 		return withNotes(s), err
 	}
 	k.Preview = func(s plane.Setup) plane.Plane {
-		s.Listeners, s.Transparent = listenAddrs(s.Families), s.Config.Userspace.Transparent
+		s.Listeners = listenAddrs(s.Families)
 		return New(noEngine{}, options(s, s.Listeners, rules.Preview(s)))
 	}
 	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
-		s.Listeners, s.Transparent = listenAddrs(s.Families), s.Config.Userspace.Transparent
+		s.Listeners = listenAddrs(s.Families)
 		if err := addAddresses(ctx, s); err != nil {
 			return nil, err
 		}

@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
 )
@@ -17,7 +16,7 @@ func TestSCTP(t *testing.T) {
 	if !forward.HasSCTP() {
 		t.Skip("this kernel has no SCTP; test/uml runs this test on a kernel that has it")
 	}
-	n := newNode(t, cluster.HiddenClients)
+	n := newNode(t)
 	for front, backend := range map[string]string{
 		"192.168.0.2:30080": "10.180.0.1:8080", "[2001:db8::1]:30080": "[fd00:10:180::1]:8080",
 	} {
@@ -29,7 +28,7 @@ func TestSCTP(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := n.Outside.Do(func() (err error) {
-			client, err = stream.Connect(stream.SCTP, netip.MustParseAddrPort(front), netip.Addr{})
+			client, err = stream.Connect(stream.SCTP, netip.MustParseAddrPort(front))
 			return err
 		}); err != nil {
 			t.Fatal(err)

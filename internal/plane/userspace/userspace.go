@@ -48,9 +48,6 @@ type Options struct {
 	// Without reports whether a protocol is not forwarded: ports with it are refused. Nil: all are.
 	Without func(cluster.Protocol) bool
 
-	// Transparent lets Services ask that pods on this node see the addresses of clients.
-	Transparent bool
-
 	// Scheduler is the name of the scheduler of Services that name none; empty: rr.
 	Scheduler string
 

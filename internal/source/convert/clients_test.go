@@ -6,25 +6,22 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
 // The annotation says how endpoints learn the addresses of clients. Any other value is a problem, and is ignored.
-func TestClients(t *testing.T) {
+func TestProxyHeader(t *testing.T) {
 	problem := func(value string) []string {
-		return []string{"Service default/web: metadata.annotations[sluice-proxy.github.io/client-address]: " + value + ": ignored: expected proxy-protocol or transparent"}
+		return []string{"Service default/web: metadata.annotations[sluice-proxy.github.io/client-address]: " + value + ": ignored: expected proxy-protocol"}
 	}
 	for _, c := range []struct {
 		value    string
-		want     cluster.Clients
+		want     bool
 		problems []string
 	}{
-		{"", cluster.HiddenClients, nil},
-		{"proxy-protocol", cluster.ProxyHeader, nil},
-		{"transparent", cluster.TransparentClients, nil},
-		{"Transparent", cluster.HiddenClients, problem("Transparent")},
-		{"proxy-protocol,transparent", cluster.HiddenClients, problem("proxy-protocol,transparent")},
+		{"", false, nil},
+		{"proxy-protocol", true, nil},
+		{"Proxy-Protocol", false, problem("Proxy-Protocol")},
+		{"proxy-protocol,transparent", false, problem("proxy-protocol,transparent")},
 	} {
 		svc := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationClients: c.value}},
@@ -35,8 +32,8 @@ func TestClients(t *testing.T) {
 		for _, p := range problems {
 			texts = append(texts, p.String())
 		}
-		if got.Clients != c.want || !slices.Equal(texts, c.problems) {
-			t.Errorf("%q: %v, problems %q, want %v, %q", c.value, got.Clients, texts, c.want, c.problems)
+		if got.ProxyHeader != c.want || !slices.Equal(texts, c.problems) {
+			t.Errorf("%q: %v, problems %q, want %v, %q", c.value, got.ProxyHeader, texts, c.want, c.problems)
 		}
 	}
 }

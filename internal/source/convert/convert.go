@@ -23,8 +23,8 @@ const (
 
 // AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that
 // have several. AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0".
-// AnnotationClients says how endpoints learn the addresses of clients in mode userspace:
-// "proxy-protocol" or "transparent". AnnotationSlowStart is how long the share of a new endpoint grows
+// AnnotationClients with the value "proxy-protocol" tells endpoints the addresses of clients in mode userspace.
+// AnnotationSlowStart is how long the share of a new endpoint grows
 // in mode ebpf, such as 30s. AnnotationPreserve is kube-proxy's for Windows: "true" leaves
 // the destination as it is.
 const (

@@ -47,7 +47,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.Affinity = affinity(svc, n)
 	out.Scheduler = c.Strings.Of(scheduler(svc, n))
 	out.SlowStart = slowStart(svc, n)
-	out.Clients = clients(svc, n)
+	out.ProxyHeader = proxyHeader(svc, n)
 	out.PreserveDestination = svc.Annotations[AnnotationPreserve] == "true"
 	out.Weights = c.weights(svc, n)
 	policies(svc, out, n)
@@ -89,18 +89,13 @@ func slowStart(svc *corev1.Service, n *notes) time.Duration {
 	return d
 }
 
-// clients returns how endpoints learn the addresses of clients.
-func clients(svc *corev1.Service, n *notes) cluster.Clients {
-	switch text := svc.Annotations[AnnotationClients]; text {
-	case "":
-	case "proxy-protocol":
-		return cluster.ProxyHeader
-	case "transparent":
-		return cluster.TransparentClients
-	default:
-		n.add("metadata.annotations["+AnnotationClients+"]", text, "ignored: expected proxy-protocol or transparent")
+// proxyHeader reports whether endpoints learn the addresses of clients.
+func proxyHeader(svc *corev1.Service, n *notes) bool {
+	text := svc.Annotations[AnnotationClients]
+	if text != "" && text != "proxy-protocol" {
+		n.add("metadata.annotations["+AnnotationClients+"]", text, "ignored: expected proxy-protocol")
 	}
-	return cluster.HiddenClients
+	return text == "proxy-protocol"
 }
 
 // ignored returns the reason why a Service is not for this proxy; empty if it is.

@@ -41,7 +41,7 @@ func TestUnreadFieldsAreNotRead(t *testing.T) {
 		svc.Labels = pick(svc.Labels, convert.LabelProxyName, "other")
 		svc.Annotations = pick(svc.Annotations, convert.AnnotationScheduler, "wrr")
 		svc.Annotations = pick(svc.Annotations, convert.AnnotationWeights, "node-a=3, bad")
-		svc.Annotations = pick(svc.Annotations, convert.AnnotationClients, "transparent")
+		svc.Annotations = pick(svc.Annotations, convert.AnnotationClients, "proxy-protocol")
 		svc.Annotations = pick(svc.Annotations, convert.AnnotationSlowStart, "30s")
 		svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "10.96.0.1", nil
 		got := &corev1.Service{}
