@@ -200,14 +200,17 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 		if len(seen.Lost) > 0 {
 			t.Errorf("%s lost %d of %d connections, the last ones: %s", client, len(seen.Lost), seen.Connections, strings.Join(seen.Lost, "\n  "))
 		}
+		if seen.Connections < enough {
+			t.Errorf("%s has made only %d connections", client, seen.Connections)
+		}
+		if backends == someBackendsEnd {
+			continue // CoreDNS too: a question of a flow that it answered before may come between its end and the change of its EndpointSlice
+		}
 		if seen.Unanswered > 0 {
 			t.Errorf("%s: %d questions to the name server had no answer", client, seen.Unanswered)
 		}
-		if seen.Kept != "" && backends == allBackendsStay {
+		if seen.Kept != "" {
 			t.Errorf("%s: a connection that was open ended: %s", client, seen.Kept)
-		}
-		if seen.Connections < enough {
-			t.Errorf("%s has made only %d connections", client, seen.Connections)
 		}
 	}
 	t.Logf("%d connections, slowest %v", total, slowest.Round(time.Millisecond))
