@@ -30,7 +30,7 @@ type node struct {
 	stop   func() // ends the parts, as the end of the process does: the rules stay
 }
 
-func newNode(t *testing.T) *node { return nodeWith(t, store()) }
+func newNode(t *testing.T) *node { return nodeWith(t, store(func(*cluster.Service) {})) }
 
 // nodeWith returns a node with some Services.
 func nodeWith(t *testing.T, services *cluster.Store) *node {
@@ -75,11 +75,12 @@ func nodeWith(t *testing.T, services *cluster.Store) *node {
 	return n
 }
 
-func store() *cluster.Store {
+// store has a Service with changes.
+func store(change func(*cluster.Service)) *cluster.Store {
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode("10.180.0.0/24", "fd00:10:180::/64"))
 	svc := &cluster.Service{
-		Name: cluster.Name{Namespace: "shop", Name: "web"}, Type: cluster.NodePort, ProxyHeader: true,
+		Name: cluster.Name{Namespace: "shop", Name: "web"}, Type: cluster.NodePort,
 		ClusterIPs: planetest.Addrs("172.30.0.41", "fd00:172:30::41"),
 	}
 	slices := []*cluster.Slice{
@@ -92,6 +93,7 @@ func store() *cluster.Store {
 			sl.Ports = append(sl.Ports, cluster.SlicePort{Name: p.String(), Protocol: p, Port: 8080})
 		}
 	}
+	change(svc)
 	s.SetService(svc)
 	for _, sl := range slices {
 		s.SetSlice(sl)
@@ -102,7 +104,7 @@ func store() *cluster.Store {
 // A backend learns the address of the client and that to which it connected from a PROXY header,
 // before the first byte of the client.
 func TestProxyHeader(t *testing.T) {
-	n := newNode(t)
+	n := nodeWith(t, store(func(svc *cluster.Service) { svc.ProxyHeader = true }))
 	var l net.Listener
 	if err := n.pod.Do(func() (err error) {
 		l, err = net.Listen("tcp", "10.180.0.1:8080")

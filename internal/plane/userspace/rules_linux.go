@@ -65,17 +65,7 @@ func Kind(rules plane.Kind) plane.Kind {
 	k.GoOn = func(s plane.Setup, replaced <-chan struct{}) (*plane.Rest, error) {
 		return goOn(s, address.OfSockets(), replaced)
 	}
-	k.Remove = func(ctx context.Context, s plane.Setup) ([]string, error) {
-		var removed []string
-		if rules.Remove != nil {
-			var err error
-			if removed, err = rules.Remove(ctx, s); err != nil {
-				return removed, err
-			}
-		}
-		addrs, err := removeAddresses(ctx, s)
-		return append(removed, addrs...), err
-	}
+	k.Remove = removeAddresses // the take-over removes the rules
 	return k
 }
 
