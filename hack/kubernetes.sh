@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The version of Kubernetes of all tests, and how its programs are built from the Go
-# module; scripts that use fill.sh source this after it.
+# The version of Kubernetes that tests run, except for kubectl (hack/test-tools.sh), and how
+# its programs are built from the Go module; scripts that use fill.sh source this after it.
 
 kubernetes=v1.37.2
 

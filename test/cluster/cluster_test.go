@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -35,7 +36,7 @@ func start(t *testing.T) *testCluster {
 	c := &testCluster{running: begin(t), programs: programs, work: t.TempDir()}
 	c.waitFor(lastLine)
 	c.prepareShell(t)
-	c.apply(t, strings.NewReplacer("IMAGE", dnsImage, "ADDRESS", dnsService).Replace(coreDNS))
+	must(t, c.client().applyCoreDNS(t.Context()))
 	return c
 }
 
@@ -49,28 +50,15 @@ func (c *testCluster) kubectl(t testing.TB, args ...string) string {
 
 // try is kubectl with an error instead of a failed test.
 func (c *testCluster) try(args ...string) (string, error) {
-	cmd := exec.Command(c.programs["kubectl"], append([]string{"--kubeconfig=" + kubeconfigIn(c.dir)}, args...)...)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("kubectl %v: %w\n%s", args, err, out)
-	}
-	return string(out), nil
+	return c.client().run(context.Background(), "", args...)
 }
 
-// apply applies manifests.
-func (c *testCluster) apply(t testing.TB, manifests string) {
-	t.Helper()
-	cmd := exec.Command(c.programs["kubectl"], "--kubeconfig="+kubeconfigIn(c.dir), "apply", "-f", "-")
-	cmd.Stdin = strings.NewReader(manifests)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("apply: %v\n%s\n%s", err, out, manifests)
-	}
-}
+func (c *testCluster) client() kubectl { return kubectl{c.programs["kubectl"], kubeconfigIn(c.dir)} }
 
 // rollOut waits until the pods of a workload are new and ready.
 func (c *testCluster) rollOut(t testing.TB, namespace, workload string) {
 	t.Helper()
-	if _, err := c.try("-n", namespace, "rollout", "status", workload, "--timeout=5m"); err != nil {
+	if err := c.client().rollOut(t.Context(), namespace, workload); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, c.kubectl(t, "get", "pods", "-A", "-o", "wide"), c.describe(namespace, workload))
 	}
 }
@@ -109,7 +97,7 @@ func (c *testCluster) on(machine string, argv ...string) *exec.Cmd {
 type traffic struct {
 	*testCluster
 	outside *exec.Cmd
-	counted *output
+	counted *harness.Log
 }
 
 // enough connections of a client are made in a second on a quiet machine.
@@ -123,7 +111,7 @@ func (c *testCluster) startTraffic(t *testing.T) *traffic {
 		c.kubectl(t, "apply", "-f", filepath.Join("testdata", file.name))
 		c.rollOut(t, "default", file.workload)
 	}
-	f := &traffic{testCluster: c, counted: &output{}}
+	f := &traffic{testCluster: c, counted: &harness.Log{}}
 	f.outside = c.on(controlPlane, c.programs["pod"], "load", lan(2)[0].Addr().String()+":30080")
 	f.outside.Stdout, f.outside.Stderr = f.counted, f.counted
 	must(t, f.outside.Start())
@@ -244,8 +232,7 @@ func overlay(mode string) string {
 func (c *testCluster) install(t testing.TB, mode string) {
 	t.Helper()
 	if _, err := c.try("-n", "kube-system", "get", "configmap", "sluice-apiserver"); err != nil {
-		c.kubectl(t, "-n", "kube-system", "create", "configmap", "sluice-apiserver",
-			"--from-literal=host="+apiAddress().String(), fmt.Sprintf("--from-literal=port=%d", apiPort))
+		must(t, c.client().nameAPIServer(t.Context()))
 	}
 	c.kubectl(t, "apply", "-k", overlay(mode))
 	c.rollOut(t, "kube-system", "daemonset/sluice")

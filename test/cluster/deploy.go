@@ -29,23 +29,53 @@ func sluiceImage() (string, error) {
 	return string(found[1]), nil
 }
 
-// deploy deploys Sluice as docs/install.md says, then CoreDNS.
-func (m *machine) deploy(ctx context.Context, kubeconfig string) error {
-	for _, step := range []struct {
-		input string
-		args  string
-	}{
-		{args: fmt.Sprintf("-n kube-system create configmap sluice-apiserver --from-literal=host=%s --from-literal=port=%d", apiAddress(), apiPort)},
-		{args: "apply -k " + absolute("deploy/kubernetes/base")},
-		{args: "-n kube-system rollout status daemonset/sluice --timeout=5m"},
-		{args: "apply -f -", input: strings.NewReplacer("IMAGE", dnsImage, "ADDRESS", dnsService).Replace(coreDNS)},
-		{args: "-n kube-system rollout status deployment/coredns --timeout=5m"},
-	} {
-		cmd := exec.CommandContext(ctx, m.Programs["kubectl"], append([]string{"--kubeconfig=" + kubeconfig}, strings.Fields(step.args)...)...)
-		cmd.Stdin = strings.NewReader(step.input)
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("kubectl %s: %w\n%s", step.args, err, text)
-		}
+// kubectl is the program as the administrator of a cluster.
+type kubectl struct{ program, kubeconfig string }
+
+// run runs it with an input, and returns its output.
+func (k kubectl) run(ctx context.Context, input string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, k.program, append([]string{"--kubeconfig=" + k.kubeconfig}, args...)...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
-	return nil
+	return string(out), nil
+}
+
+// nameAPIServer creates the ConfigMap with the address of the API server (docs/install.md).
+func (k kubectl) nameAPIServer(ctx context.Context) error {
+	_, err := k.run(ctx, "", "-n", "kube-system", "create", "configmap", "sluice-apiserver",
+		fmt.Sprintf("--from-literal=host=%s", apiAddress()), fmt.Sprintf("--from-literal=port=%d", apiPort))
+	return err
+}
+
+// applyCoreDNS applies the manifests of CoreDNS.
+func (k kubectl) applyCoreDNS(ctx context.Context) error {
+	manifests := strings.NewReplacer("IMAGE", dnsImage, "ADDRESS", dnsService).Replace(coreDNS)
+	_, err := k.run(ctx, manifests, "apply", "-f", "-")
+	return err
+}
+
+// rollOut waits until the pods of a workload are new and ready.
+func (k kubectl) rollOut(ctx context.Context, namespace, workload string) error {
+	_, err := k.run(ctx, "", "-n", namespace, "rollout", "status", workload, "--timeout=5m")
+	return err
+}
+
+// deploy deploys Sluice as docs/install.md says, then CoreDNS.
+func (k kubectl) deploy(ctx context.Context) error {
+	if err := k.nameAPIServer(ctx); err != nil {
+		return err
+	}
+	if _, err := k.run(ctx, "", "apply", "-k", absolute("deploy/kubernetes/base")); err != nil {
+		return err
+	}
+	if err := k.rollOut(ctx, "kube-system", "daemonset/sluice"); err != nil {
+		return err
+	}
+	if err := k.applyCoreDNS(ctx); err != nil {
+		return err
+	}
+	return k.rollOut(ctx, "kube-system", "deployment/coredns")
 }

@@ -72,7 +72,7 @@ func (c *testCluster) run(t *testing.T, b block) string {
 func testInstall(t *testing.T, c *testCluster) {
 	modes := map[string]string{"The manifests": "nftables", "Mode userspace": "userspace", "Mode iptables": "iptables"}
 	for _, b := range blocks(t, "docs/install.md") {
-		restarts := strings.Contains(b.text, "rollout restart") // of mode userspace, as it says what goes on
+		restarts := strings.Contains(b.text, "rollout restart") // in the section of mode userspace
 		var f *traffic
 		if b.section == "Mode userspace" && !restarts {
 			c.settle(t)
@@ -142,9 +142,7 @@ func onEachNode(list []block) []block {
 
 // testMigration follows the guide from kube-proxy to Sluice and back, with traffic.
 func testMigration(t *testing.T, c *testCluster, mode string) {
-	text, err := os.ReadFile("testdata/kube-proxy.yaml")
-	must(t, err)
-	c.apply(t, string(text))
+	c.kubectl(t, "apply", "-f", "testdata/kube-proxy.yaml")
 	c.rollOut(t, "kube-system", "daemonset/kube-proxy")
 	f := c.startTraffic(t)
 	for _, b := range onEachNode(migration(t, mode)) {

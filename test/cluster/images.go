@@ -51,11 +51,16 @@ func writeImages(ctx context.Context, dir string, programs map[string]string) ([
 	if err != nil {
 		return nil, err
 	}
-	images := map[string]v1.Image{sluice: plain, sluice + "-iptables": iptables, kubeProxy: proxy}
-	for at, program := range map[string]string{podImage: "pod", pauseImage: "pod", dnsImage: "coredns"} {
-		if images[at], err = withFile(empty.Image, program, programs[program]); err != nil {
-			return nil, err
-		}
+	pod, err := withFile(empty.Image, "pod", programs["pod"])
+	if err != nil {
+		return nil, err
+	}
+	dns, err := withFile(empty.Image, "coredns", programs["coredns"])
+	if err != nil {
+		return nil, err
+	}
+	images := map[string]v1.Image{
+		sluice: plain, sluice + "-iptables": iptables, kubeProxy: proxy, podImage: pod, pauseImage: pod, dnsImage: dns,
 	}
 	var files []string
 	for at, content := range images {

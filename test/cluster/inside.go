@@ -91,39 +91,29 @@ func (c *control) files() error {
 func kubeconfigOf(user string) string { return filepath.Join(root, user+".kubeconfig") }
 
 // bind makes programs and images visible in the file system of the cluster, as those of the machine may be hidden on nodes.
-func (c *control) bind() error {
-	bound := map[string]*string{}
-	for i := range c.Images {
-		bound[filepath.Join(root, "images", filepath.Base(c.Images[i]))] = &c.Images[i]
-	}
-	programs := maps.Clone(c.Programs)
-	for name, path := range programs {
-		bound[filepath.Join(root, "bin", name)] = &path
-	}
-	for at, from := range bound {
-		if err := bindFile(*from, at); err != nil {
+func (c *control) bind() (err error) {
+	for i, path := range c.Images {
+		if c.Images[i], err = bindFile(path, filepath.Join(root, "images", filepath.Base(path))); err != nil {
 			return err
 		}
-		*from = at
 	}
-	for name := range programs {
-		c.Programs[name] = filepath.Join(root, "bin", name)
+	for name, path := range c.Programs {
+		if c.Programs[name], err = bindFile(path, filepath.Join(root, "bin", name)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// bindFile makes a file visible at another path.
-func bindFile(from, at string) error {
-	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(at, nil, 0o600); err != nil && !errors.Is(err, os.ErrPermission) {
-		return err
+// bindFile makes a file visible at another path, which it returns.
+func bindFile(from, at string) (string, error) {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, nil, 0o600)); err != nil {
+		return "", err
 	}
 	if err := unix.Mount(from, at, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount %s at %s: %w", from, at, err)
+		return "", fmt.Errorf("mount %s at %s: %w", from, at, err)
 	}
-	return nil
+	return at, nil
 }
 
 // start starts etcd and the programs of the control plane.

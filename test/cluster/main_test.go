@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -59,32 +58,14 @@ type running struct {
 	t    testing.TB
 	dir  string
 	cmd  *exec.Cmd
-	log  *output
+	log  *harness.Log
 	wait func() error
-}
-
-// output collects what a process writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // begin begins to start a cluster without Sluice. It ends with the test, also if that is killed.
 func begin(t testing.TB) *running {
 	t.Helper()
-	r := &running{t: t, dir: filepath.Join(t.TempDir(), "cluster"), log: &output{}}
+	r := &running{t: t, dir: filepath.Join(t.TempDir(), "cluster"), log: &harness.Log{}}
 	r.cmd = exec.Command("/proc/self/exe", "run", "-bare", "-dir="+r.dir)
 	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGTERM}

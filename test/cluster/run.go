@@ -209,7 +209,7 @@ func (m *machine) announce(ctx context.Context) error {
 		fmt.Printf("The cluster runs, without a service proxy.\n\n  export KUBECONFIG=%s PATH=$PATH:%s\n\n%s\n", file, bin, lastLine)
 		return m.detach()
 	}
-	if err := m.deploy(ctx, file); err != nil {
+	if err := (kubectl{m.Programs["kubectl"], file}).deploy(ctx); err != nil {
 		return err
 	}
 	fmt.Printf(`
