@@ -6,9 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // DetachStrays detaches the programs of earlier runs from a cgroup, wherever they are pinned: in another folder, or on a bpffs that this
@@ -24,22 +26,44 @@ func detachStrays(cgroup string, ours map[link.ID]bool) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	all := new(link.Iterator)
-	for all.Next() {
-		info, err := all.Link.Info()
+	err = eachLink(func(l link.Link) error {
+		info, err := l.Info()
 		if err != nil || ours[info.ID] {
-			continue // of another type, which has no Info, or not a stray
+			return nil // of another type, which has no Info, or not a stray
 		}
 		if group := info.Cgroup(); group == nil || group.CgroupId != id || !isOfSluice(info.Program) {
-			continue
+			return nil
 		}
-		if err := all.Link.Detach(); err != nil {
-			return n, fmt.Errorf("detach a program of an earlier run: %w", err)
+		if err := l.Detach(); err != nil {
+			return fmt.Errorf("detach a program of an earlier run: %w", err)
 		}
 		n++
-	}
-	return n, all.Err()
+		return nil
+	})
+	return n, err
 }
+
+// eachLink calls do for all links of the kernel. A link that another program is making has no file descriptor yet: the kernel answers
+// EAGAIN until it is made (bpf_link_by_id of kernel/bpf/syscall.c).
+func eachLink(do func(link.Link) error) error {
+	all := new(link.Iterator)
+	for deadline := time.Now().Add(linkTimeout); ; {
+		for all.Next() {
+			if err := do(all.Link); err != nil {
+				all.Close()
+				return err
+			}
+		}
+		if err := all.Err(); !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+		all = &link.Iterator{ID: all.ID}
+	}
+}
+
+// linkTimeout is how long a link may be in the making.
+const linkTimeout = 5 * time.Second
 
 // isOfSluice reports whether a program has the name of one that stays when its process ends.
 func isOfSluice(id ebpf.ProgramID) bool {
