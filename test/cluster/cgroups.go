@@ -116,7 +116,7 @@ func below(dirs []string, name string) []string {
 // removeCgroups removes cgroups with all those in them, whose processes have been killed.
 func removeCgroups(dirs []string) error {
 	var failed error
-	for range 100 {
+	for range 600 { // a minute
 		failed = nil
 		for _, dir := range dirs {
 			failed = errors.Join(failed, removeTree(dir))

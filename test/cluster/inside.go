@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -38,6 +37,7 @@ func inside() error {
 	if err := in.next(&s); err != nil {
 		return err
 	}
+	go in.exitAtEnd() // also while it starts. The nodes end with it, as their PID namespaces are in its own
 	c := &control{spec: s, processes: newReaper(), log: os.NewFile(logFiles, "log")}
 	unix.CloseOnExec(logFiles)
 	if err := errors.Join(c.files(), c.network()); err != nil {
@@ -51,9 +51,7 @@ func inside() error {
 		return err
 	}
 	fmt.Println("ready")
-	in.exitAtEnd()
-	runtime.KeepAlive(c) // the nodes end with their orders
-	return nil
+	select {}
 }
 
 // control is the control plane.
