@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// atOnce is how many steps run at a time: one computes while another waits.
+// atOnce is how many steps run at a time, without those that mostly wait: one computes while another waits.
 const atOnce = 2
 
 // progressEvery is the time between lines of progress.
@@ -121,18 +121,29 @@ func (r *runner) refuse() {
 
 // next removes the next step to start from the waiting ones. It returns nil if none can start now.
 func (r *runner) next() *step {
-	if len(r.running) >= atOnce || r.isAlone() {
+	if r.isAlone() {
 		return nil
 	}
+	full := r.computing() >= atOnce
 	for i, s := range r.waiting {
 		ready := !slices.ContainsFunc(s.after, func(name string) bool { return !r.ended[name] })
-		if !ready || s.alone && len(r.running) > 0 {
+		if !ready || full && !s.waits || s.alone && len(r.running) > 0 {
 			continue
 		}
 		r.waiting = slices.Delete(r.waiting, i, i+1)
 		return &s
 	}
 	return nil
+}
+
+// computing returns how many steps are running that compute.
+func (r *runner) computing() (n int) {
+	for _, s := range r.running {
+		if !s.waits {
+			n++
+		}
+	}
+	return n
 }
 
 // isAlone reports whether a step is running that runs alone.

@@ -49,6 +49,23 @@ func TestAllStepsRunExceptThoseThatNeedAFailedOne(t *testing.T) {
 	}
 }
 
+func TestAStepThatWaitsRunsBesideTwoThatCompute(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	wait := "while [ ! -e " + file + " ]; do sleep 0.01; done"
+	var out bytes.Buffer
+	r := newRunner(t, &out)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := r.run(ctx, []step{
+		{name: "a", command: wait},
+		{name: "b", command: wait},
+		{name: "waits", waits: true, command: "touch " + file},
+	})
+	if err != nil || r.sum.Failed > 0 {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+}
+
 // Each step writes when it begins and ends; the file shows what ran at the same time.
 func TestStepsRunTwoAtATimeAndAloneIfTheySaySo(t *testing.T) {
 	dir := t.TempDir()

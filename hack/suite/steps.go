@@ -15,6 +15,7 @@ type step struct {
 	command string   // of a shell; packages are appended
 	after   []string // steps that must have succeeded
 	alone   bool     // no other step runs at the same time, as it measures how long others wait
+	waits   bool     // it waits more than it computes: it runs beside those that compute
 
 	// packages are patterns of go list, "-" before those to leave out. The command gets the packages that have tests,
 	// those first that took longest the last time.
@@ -128,6 +129,10 @@ func restSteps() []step {
 			command: "make test-tools",
 		},
 		{
+			name: "cluster-programs", about: "kubelet, controller manager and scheduler, minutes the first time",
+			command: "make test-cluster",
+		},
+		{
 			name: "linux-6.1", about: "mode ipvs, and what a kernel can change, on Linux 6.1",
 			after:   []string{"kernel", "assets"},
 			command: `go run -trimpath ./test/uml -kernel "$TEST_KERNEL/linux"`,
@@ -138,12 +143,8 @@ func restSteps() []step {
 			command: goTest(), packages: append(leftOver(), "-./test/hostile", "-./test/cluster"),
 		},
 		{
-			name: "cluster-programs", about: "kubelet, controller manager and scheduler, minutes the first time",
-			command: "make test-cluster",
-		},
-		{
 			name: "real-cluster", about: "a cluster of kubelets and containers: modes, roll-outs, migration, upgrades, drain",
-			after:   []string{"sluice", "assets", "tools", "cluster-programs"},
+			after: []string{"sluice", "assets", "tools", "cluster-programs"}, waits: true,
 			command: goTest(), packages: []string{"./test/cluster"},
 		},
 		{
