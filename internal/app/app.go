@@ -6,7 +6,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -49,9 +48,6 @@ type Options struct {
 	// Handover as Before. It returns at once. It is needed if there is a File.
 	Replace func(*handover.Handover)
 	Before  *handover.Handover // nil: another process started this one
-
-	// succeed hands over to another process; nil: that is not possible.
-	succeed func(context.Context, *net.UnixConn) error
 
 	// Compare requests that the configuration be read, and everything be compared with the
 	// kernel.

@@ -42,7 +42,6 @@ type daemon struct {
 	listen   *listen.Ports // of all servers
 	plane    *plane.Opened
 	families []route.Family
-	formers  []former // modes
 
 	lock     lock
 	held     *control.Server // nil if the kernel has no lock; then there is no control socket
@@ -70,26 +69,18 @@ type daemon struct {
 
 	inForce     chan struct{} // closed when everything was in the kernel once
 	inForceOnce func()
-
-	replacing     chan struct{} // closed when no rule leads to sockets of former modes
-	replaceFormer func()
 }
 
 // newDaemon assembles everything. First it acquires the lock of this network namespace: if
 // another daemon holds it, newDaemon changes nothing.
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
-	d := &daemon{started: time.Now()}
-	if o.Replace != nil {
-		o.succeed = d.succeed
-	}
-	*d = daemon{
-		o: o, started: d.started, lock: newLock(o),
+	d := &daemon{
+		o: o, started: time.Now(), lock: newLock(o),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
-		inForce: make(chan struct{}), replacing: make(chan struct{}), logged: o.logged(),
+		inForce: make(chan struct{}), logged: o.logged(),
 	}
 	d.warnings = warnings(func(e event.Event) { d.events.Record(e) })
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
-	d.replaceFormer = sync.OnceFunc(func() { close(d.replacing) })
 	if d.o.Before == nil {
 		d.o.Before = &handover.Handover{}
 	}
@@ -137,7 +128,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	})
 	d.assembleNode()
 	d.takeover = takeover.New(takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane.KubeProxyRules), Others: leftovers(o, d.formers), Replaced: d.replaceFormer,
+		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane.KubeProxyRules), Others: leftovers(o),
 		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
@@ -222,9 +213,7 @@ func (d *daemon) work(ctx context.Context) error {
 		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
 		d.logged.Run, d.warnings.Run, d.contests.run,
 	}
-	if d.o.Config.Unprivileged() { // there are no rules that this run could replace
-		d.replaceFormer()
-	} else {
+	if !d.o.Config.Unprivileged() {
 		parts = append(parts, d.takeover.Run)
 	}
 	for _, part := range parts {

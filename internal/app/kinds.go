@@ -80,35 +80,31 @@ func (d *daemon) openPlane(ctx context.Context) error {
 	for _, note := range support.Notes {
 		o.Log.LogAttrs(ctx, slog.LevelInfo, note)
 	}
-	inherited, err := o.inherited()
-	if err != nil {
+	s := o.setup()
+	s.Families, s.Report = support.Families(), d.report
+	if s.Inherited, err = o.inherited(); err != nil {
 		return err
 	}
-	s := o.setup()
-	s.Families, s.Report, s.Inherited = support.Families(), d.report, inherited[planeName(kind)]
 	if d.plane, err = kind.Open(ctx, s); err != nil {
 		return err
 	}
 	if d.plane.How != "" {
 		o.Log.Info("Rules are written " + d.plane.How)
 	}
-	d.families, d.formers = s.Families, goOn(o, s, inherited, d.replacing)
-	for _, f := range d.formers {
-		d.plane.Parts = append(d.plane.Parts, f.part(o.Log))
-	}
+	d.families = s.Families
 	return nil
 }
 
 // leftovers returns the planes that may have left rules when the mode changed, except
 // those whose rules the take-over removes, and the one that this plane stands on.
-func leftovers(o Options, formers []former) []takeover.Leftover {
+func leftovers(o Options) []takeover.Leftover {
 	var list []takeover.Leftover
 	for _, k := range o.Kinds {
 		if k.Mode == o.Config.Mode || k.Mode == o.kind().On || k.Remove == nil {
 			continue
 		}
 		list = append(list, takeover.Leftover{Mode: k.Mode, Remove: func(ctx context.Context) ([]string, error) {
-			return removeUnused(ctx, k, o, formers)
+			return removeRules(ctx, k, o)
 		}})
 	}
 	return list

@@ -45,7 +45,7 @@ func TestLeftoversOfOtherPlanes(t *testing.T) {
 		c.Mode = mode
 		o.Config = &c
 		var got []string
-		for _, l := range leftovers(o, nil) {
+		for _, l := range leftovers(o) {
 			got = append(got, l.Mode)
 		}
 		if !slices.Equal(got, want) {

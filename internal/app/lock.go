@@ -26,7 +26,7 @@ func newLock(from Options) lock {
 
 // control returns the options of the control socket.
 func (o Options) control() control.Options {
-	return control.Options{NetNS: o.NetNS, User: o.Config.Unprivileged(), Replace: o.succeed}
+	return control.Options{NetNS: o.NetNS, User: o.Config.Unprivileged()}
 }
 
 func lockOf(o control.Options, log *slog.Logger) lock {

@@ -8,10 +8,10 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/event"
 	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
 	"github.com/sluice-proxy/sluice/internal/health"
@@ -153,42 +153,59 @@ func (d *daemon) handOver(ctx context.Context, c carried) (_ *handover.Handover,
 		return nil, err
 	}
 	maps.Copy(h.Files, ports)
-	d.handOverPlanes(h)
+	d.handOverPlane(h)
 	return h, nil
 }
 
-// handOverPlanes lets the plane, and former modes, hand over what they have when their parts have ended.
-func (d *daemon) handOverPlanes(h *handover.Handover) {
-	if d.plane.HandOver != nil {
-		d.handOverPlane(h, d.o.kind(), d.plane.HandOver())
+// handOverPlane adds what the plane hands over when its parts have ended.
+func (d *daemon) handOverPlane(h *handover.Handover) {
+	if d.plane.HandOver == nil {
+		return
 	}
-	for _, f := range d.formers {
-		d.handOverPlane(h, f.kind, f.HandOver())
-	}
-}
-
-// handOverPlane adds what a function returns about a plane at the end.
-func (d *daemon) handOverPlane(h *handover.Handover, of plane.Kind, finish func(context.Context) (*plane.Inherited, error)) {
+	finish := d.plane.HandOver()
 	h.Last(func(h *handover.Handover) error {
 		ctx, cancel := context.WithTimeout(context.Background(), planeTime)
 		defer cancel()
 		in, err := finish(ctx)
-		switch {
-		case err != nil:
-			return fmt.Errorf("connections end, as they cannot be handed over: %w", err)
-		case in == nil:
+		if err != nil {
+			return fmt.Errorf("clients are refused until the next run listens: %w", err)
+		}
+		prefix := planePrefix(d.o.kind())
+		for name, f := range in.Sockets {
+			h.Files[prefix+name] = f
+		}
+		if in.State == nil {
 			return nil
 		}
-		h.Descriptors = append(h.Descriptors, in.Descriptors...)
-		return h.Put(planeName(of), in.State)
+		return h.Put(prefix, in.State)
 	})
 }
 
 // planeTime is how long a plane may take to hand over what it has.
 const planeTime = 5 * time.Second
 
-// planeName returns the name in a Handover of what a plane hands over.
-func planeName(k plane.Kind) string { return "plane " + k.Mode + " " + string(k.Bind) }
+// planesPrefix begins the names of what planes hand over.
+const planesPrefix = "plane "
+
+// planePrefix begins the names of what one plane hands over.
+func planePrefix(k plane.Kind) string { return planesPrefix + k.Mode + " " + string(k.Bind) + " " }
+
+// inherited returns what the plane has handed over in the previous run of the program. It closes the sockets of another mode.
+func (o Options) inherited() (plane.Inherited, error) {
+	in, prefix := plane.Inherited{Sockets: map[string]*os.File{}}, planePrefix(o.kind())
+	for name := range o.Before.Files {
+		if !strings.HasPrefix(name, planesPrefix) {
+			continue
+		}
+		f := o.Before.Take(name)
+		if of, own := strings.CutPrefix(name, prefix); own {
+			in.Sockets[of] = f
+		} else {
+			_ = f.Close() // a listening socket has nothing to flush
+		}
+	}
+	return in, o.Before.Get(prefix, &in.State)
+}
 
 // takeLock adopts the lock of the previous run, or acquires it.
 func (d *daemon) takeLock(ctx context.Context) (err error) {
@@ -197,8 +214,5 @@ func (d *daemon) takeLock(ctx context.Context) (err error) {
 		return err
 	}
 	d.held, err = d.lock.acquireWithin(ctx, afterKill)
-	if _, taken := errors.AsType[*control.TakenError](err); taken && handover.Possible() == nil {
-		err = fmt.Errorf("%w, or take over from it: --replace", err)
-	}
 	return err
 }

@@ -156,10 +156,6 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 		o.Load, o.File = reader.read, flags.File()
 	}
 	o.Log.Info("Starting", "version", o.Version, "mode", cfg.Mode, "reason", o.Reason, "node", cfg.NodeName)
-	standBy, err := env.standsBy()
-	if standBy || err != nil {
-		return errors.Join(err, env.standBy(ctx, o, logs))
-	}
 	next, err := env.run(ctx, o)
 	if err != nil || next == nil {
 		return err
@@ -170,7 +166,6 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	if err := next.Finish(); err != nil {
 		o.Log.Warn("Not everything is passed to the new run", "error", err)
 	}
-	next = pass(o.Log, next)
 	logs.Flush()
 	return env.Execute(next)
 }

@@ -25,11 +25,6 @@ func (e Env) asService(ctx context.Context, program winservice.Program) error {
 
 // run serves until the context ends, or until another run of the program is to follow.
 func (e Env) run(ctx context.Context, o app.Options) (next *handover.Handover, err error) {
-	if o.Before == nil && o.Config.Replace {
-		if o.Before, err = app.TakeOver(ctx, o); err != nil || ctx.Err() != nil {
-			return nil, err
-		}
-	}
 	if e.Service != nil && o.Config.WindowsService {
 		return e.serveAsService(ctx, o)
 	}

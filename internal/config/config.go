@@ -55,9 +55,6 @@ type Config struct {
 
 	WindowsService bool // run as a service of Windows; no effect elsewhere
 
-	// Replace takes over from the Sluice that runs.
-	Replace bool
-
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
 	IgnoreKubeProxy bool
 

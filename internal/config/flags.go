@@ -30,7 +30,6 @@ type ownFlags struct {
 	Manifests       paths            `json:"manifests"`
 	Cleanup         bool             `json:"cleanup"`
 	InitOnly        bool             `json:"init-only"`
-	Replace         bool             `json:"replace"`
 	IgnoreKubeProxy bool             `json:"ignore-kube-proxy"`
 	Jitter          *metav1.Duration `json:"reload-jitter"` // nil: not set
 	Version         Version          `json:"version"`

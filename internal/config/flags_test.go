@@ -66,7 +66,6 @@ func settings() []flagCase {
 		{args: "--reload-jitter=5m", want: func(c *Config) { c.ReloadJitter = 5 * time.Minute }},
 		{args: "--ignore-kube-proxy", want: func(c *Config) { c.IgnoreKubeProxy = true }},
 		{args: "--init-only", want: func(c *Config) { c.InitOnly = true }},
-		{args: "--replace", want: func(c *Config) { c.Replace = true }},
 		{args: "--oom-score-adj=-5", want: func(c *Config) { c.OOMScoreAdj = -5 }},
 		{args: "--conntrack-max-per-core=0", want: func(c *Config) { c.Conntrack.MaxPerCore = 0 }},
 		{args: "--conntrack-min=9", want: func(c *Config) { c.Conntrack.Min = 9 }},

@@ -116,7 +116,6 @@ func (c *check) convert(opt Options) *Config {
 		InitOnly:      c.own.InitOnly,
 		Version:       c.own.Version,
 
-		Replace:         c.own.Replace,
 		IgnoreKubeProxy: c.own.IgnoreKubeProxy,
 		WindowsService:  in.WindowsRunAsService,
 		ReloadJitter:    c.reloadJitter(),
@@ -240,9 +239,6 @@ func (c *check) combinations() {
 	}
 	if c.own.Cleanup && c.own.InitOnly {
 		c.flagProblem("cleanup", "Forbidden: cannot be used together with --init-only")
-	}
-	if c.own.Replace && (c.own.Cleanup || c.own.InitOnly) {
-		c.flagProblem("replace", "Forbidden: cannot be used together with --cleanup or --init-only")
 	}
 	seen := map[string]bool{}
 	for _, path := range c.own.Manifests {

@@ -32,10 +32,6 @@ type Options struct {
 	// MaxConns is the most connections that Serve keeps open; a further one closes
 	// the one that has been silent longest (package connlimit). 0: no limit.
 	MaxConns int
-
-	// Replace hands over to the process at the other end of the connection, which it owns unless it fails. It
-	// returns before the handover. Nil: the daemon does not hand over.
-	Replace func(context.Context, *net.UnixConn) error
 }
 
 // Identity describes a daemon to another one that finds the lock held.

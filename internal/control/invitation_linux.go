@@ -22,7 +22,6 @@ import (
 // connect. Only the holder of the lock receives the proof.
 type invitation struct {
 	name, proof string
-	uid         int // of both ends
 }
 
 const (
@@ -39,7 +38,7 @@ func newInvitation() invitation {
 		_, _ = rand.Read(b) // it never fails
 		return hex.EncodeToString(b)
 	}
-	return invitation{token(), token(), root}
+	return invitation{token(), token()}
 }
 
 // parseInvitation is the inverse of text.
@@ -48,7 +47,7 @@ func parseInvitation(text string) (invitation, bool) {
 	if len(f) != 3 || f[0] != greeting || !isToken(f[1]) || !isToken(f[2]) {
 		return invitation{}, false
 	}
-	return invitation{f[1], f[2], root}, true
+	return invitation{f[1], f[2]}, true
 }
 
 func isToken(s string) bool {
@@ -103,7 +102,7 @@ func (i invitation) accept(ctx context.Context, l *net.UnixListener, refused *re
 			break
 		}
 		from, err := peerOf(c)
-		if err != nil || from.uid != i.uid {
+		if err != nil || from.uid != root {
 			refused.count, refused.last = refused.count+1, from
 			_ = c.Close()
 			continue
@@ -170,7 +169,7 @@ func (i invitation) connect(ctx context.Context, o Options) (*net.UnixConn, erro
 		return nil, err
 	}
 	to, err := peerOf(c)
-	if err == nil && to.uid != i.uid { // the sender has ended, and another process has bound the name
+	if err == nil && to.uid != root { // the sender has ended, and another process has bound the name
 		err = fmt.Errorf("socket of the invitation belongs to uid %d", to.uid)
 	}
 	if err == nil {

@@ -75,7 +75,6 @@ func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error 
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", h)
-	mux.HandleFunc("GET "+successorPath, s.succeed)
 	mux.HandleFunc("GET "+identityPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(identity) // the peer may have closed the connection
@@ -113,25 +112,6 @@ func shutdown(srv *http.Server) {
 	if srv.Shutdown(ctx) != nil {
 		_ = srv.Close() // ends the answers that are still being written
 	}
-}
-
-// succeed hands over to the process that asks for it.
-func (s *Server) succeed(w http.ResponseWriter, r *http.Request) {
-	if s.opts.Replace == nil {
-		http.Error(w, "this Sluice cannot hand over: stop it first", http.StatusNotImplemented)
-		return
-	}
-	c, err := meet(r.Context(), s.opts, r.FormValue("invitation"))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	if err := s.opts.Replace(r.Context(), c); err != nil {
-		_ = c.Close() // nothing was sent
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	_, _ = w.Write([]byte("{}\n")) // the peer may have ended; then nothing is handed over
 }
 
 // withVersion adds the version to the header of each answer.

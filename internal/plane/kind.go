@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,11 +59,6 @@ type Kind struct {
 
 	// Open opens the plane for the life of the process. It writes no rules.
 	Open func(context.Context, Setup) (*Opened, error)
-
-	// GoOn goes on with what a run in this mode has handed over (Setup.Inherited), beside the plane of another
-	// mode. It accepts new connections until a channel is closed: no rule leads to it then. Nil: the plane hands
-	// nothing over.
-	GoOn func(s Setup, replaced <-chan struct{}) (*Rest, error)
 
 	// Preview returns a plane whose mechanism is an empty one in memory. It needs no
 	// privilege.
@@ -128,22 +124,18 @@ type Setup struct {
 	// Local lists the addresses of this host.
 	Local func(context.Context) ([]netip.Addr, error)
 
-	// Inherited is what the same plane of the previous run of the program has handed over. Nil:
-	// nothing.
-	Inherited *Inherited
+	// Inherited is what the same plane of the previous run of the program has handed over.
+	Inherited Inherited
 
 	// Report is called with problems of objects that a part of the plane finds. It may
 	// be nil.
 	Report func([]route.Problem)
 }
 
-// Inherited is what a plane hands over to the next run of the program in the same process.
+// Inherited is what a plane hands over to the next run of the program in the same process. The zero value is nothing.
 type Inherited struct {
-	State       json.RawMessage
-	Descriptors []int // open files, whose numbers State has; the plane closes those that it does not use
-
-	// Numbers has the numbers of Descriptors by those in State.
-	Numbers map[int]int
+	Sockets map[string]*os.File // that listen, by names that the plane chooses; the plane closes those that it does not use
+	State   json.RawMessage
 }
 
 // Opened is an open plane with its parts.
@@ -205,7 +197,7 @@ type Opened struct {
 	// HandOver is called before the context of the parts ends, if another run of the program
 	// follows in this process. It returns a function that is called after that, and returns what
 	// the next run inherits. Nil: nothing.
-	HandOver func() (finish func(context.Context) (*Inherited, error))
+	HandOver func() (finish func(context.Context) (Inherited, error))
 
 	How string // completes "rules are written" in messages; may be empty
 
@@ -214,14 +206,6 @@ type Opened struct {
 	Assigned func() []netip.Addr
 
 	Close func() error // called last; nil: nothing is open
-}
-
-// Rest is what a mode that was replaced still does.
-type Rest struct {
-	Run      func(context.Context) error                               // returns when nothing is left, too
-	HandOver func() (finish func(context.Context) (*Inherited, error)) // as in Opened; finish returns nil if nothing is left
-	Over     <-chan struct{}                                           // closed when nothing is left
-	Open     func() int64                                              // connections at this moment
 }
 
 // Socket is a listening socket for a port of a Service.

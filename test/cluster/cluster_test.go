@@ -239,24 +239,6 @@ func (c *testCluster) install(t testing.TB, mode string) {
 	c.checkMode(t, mode)
 }
 
-// settle waits until all pods of Sluice have been ready for minReadySeconds of mode userspace. The DaemonSet controller of Kubernetes
-// 1.37 forgets the second of two times at which it is to look again (docs/install.md).
-func (c *testCluster) settle(t testing.TB) {
-	t.Helper()
-	const age = 62 * time.Second
-	harness.Eventually(t, 2*age, func() error {
-		times := c.kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=sluice",
-			"-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].lastTransitionTime}`)
-		for text := range strings.FieldsSeq(times) {
-			if at, err := time.Parse(time.RFC3339, text); err != nil || time.Since(at) < age {
-				time.Sleep(time.Second) // each try runs a program
-				return fmt.Errorf("a pod is ready since %q only", text)
-			}
-		}
-		return nil
-	})
-}
-
 // remove removes Sluice and its rules; those in iptables-legacy first, without which the other cleanup fails.
 func (c *testCluster) remove(t testing.TB) {
 	t.Helper()

@@ -68,28 +68,21 @@ func (c *testCluster) run(t *testing.T, b block) string {
 	return string(out)
 }
 
-// testInstall follows the guide. In each mode of it Sluice is restarted with traffic.
+// testInstall follows the guide. In each mode of it Sluice is restarted with traffic; in mode userspace its connections end.
 func testInstall(t *testing.T, c *testCluster) {
 	modes := map[string]string{"The manifests": "nftables", "Mode userspace": "userspace", "Mode iptables": "iptables"}
 	for _, b := range blocks(t, "docs/install.md") {
-		restarts := strings.Contains(b.text, "rollout restart") // in the section of mode userspace
-		var f *traffic
-		if b.section == "Mode userspace" && !restarts {
-			c.settle(t)
-		}
-		if restarts {
-			f = c.startTraffic(t)
-		}
 		c.run(t, b)
-		if restarts {
-			f.end(t, allBackendsStay)
-		}
 		mode, known := modes[b.section]
-		if !known || restarts {
+		if !known {
 			continue
 		}
 		c.checkMode(t, mode)
-		if mode != "userspace" {
+		if mode == "userspace" {
+			c.kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/sluice")
+			c.rollOut(t, "kube-system", "daemonset/sluice")
+			c.startTraffic(t).end(t, allBackendsStay)
+		} else {
 			c.restart(t)
 		}
 		delete(modes, b.section)

@@ -224,7 +224,7 @@ func ipvsPlane() Plane {
 func userspacePlane() Plane {
 	nature := Userspace("nft")
 	kind := userspace.Kind(iptables.PortalsKind())
-	var parts, shared, handing, goingOn, inherited sync.Map // of open planes, by network namespace
+	var parts, shared, handing, inherited sync.Map // of open planes, by network namespace
 	return Plane{
 		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(), SCTPSockets: overSCTP(),
 		Others: []func() Plane{nftablesPlane},
@@ -234,7 +234,7 @@ func userspacePlane() Plane {
 			}
 			setup := plane.Setup{Config: userspaceConfig(), NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler)}
 			if finish, reloads := inherited.LoadAndDelete(host.NetNSFD()); reloads {
-				in, err := finish.(func(context.Context) (*plane.Inherited, error))(t.Context())
+				in, err := finish.(func(context.Context) (plane.Inherited, error))(t.Context())
 				if err != nil {
 					t.Fatalf("hand over: %v", err)
 				}
@@ -254,27 +254,9 @@ func userspacePlane() Plane {
 			return of.(shares)
 		},
 		Reload: func(host *lab.Host) {
-			handOver, open := goingOn.LoadAndDelete(host.NetNSFD())
-			if !open {
-				handOver, open = handing.LoadAndDelete(host.NetNSFD())
+			if handOver, open := handing.LoadAndDelete(host.NetNSFD()); open {
+				inherited.Store(host.NetNSFD(), handOver.(func() func(context.Context) (plane.Inherited, error))())
 			}
-			if open {
-				inherited.Store(host.NetNSFD(), handOver.(func() func(context.Context) (*plane.Inherited, error))())
-			}
-		},
-		GoOn: func(s plane.Setup, replaced <-chan struct{}) ([]plane.Part, error) {
-			finish, _ := inherited.LoadAndDelete(s.NetNS)
-			in, err := finish.(func(context.Context) (*plane.Inherited, error))(context.Background())
-			if err != nil {
-				return nil, err
-			}
-			s.Config, s.Inherited = userspaceConfig(), in
-			rest, err := kind.GoOn(s, replaced)
-			if err != nil {
-				return nil, err
-			}
-			goingOn.Store(s.NetNS, rest.HandOver) // Start is called to remove rules, too
-			return []plane.Part{{Run: rest.Run}}, nil
 		},
 		Parts: func(s plane.Setup) ([]plane.Part, error) {
 			list, _ := parts.Load(s.NetNS)
@@ -290,10 +272,13 @@ func userspaceConfig() *config.Config {
 	}}
 }
 
-// notInUserspace has the scenario in which the proxy is killed and clients connect before the next run: no other process
-// has the sockets then.
+// notInUserspace has the scenarios in which connections outlive the process that forwards them.
 func notInUserspace() map[int]string {
-	return map[int]string{273: "in mode userspace no process serves while the proxy is down"}
+	return map[int]string{
+		273: "in mode userspace no process serves while the proxy is down",
+		274: "in mode userspace connections end with a restart",
+		281: "in mode userspace connections end with the mode",
+	}
 }
 
 // overSCTP returns the scenarios in which associations reach backends.

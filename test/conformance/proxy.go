@@ -38,9 +38,6 @@ type proxyUnderTest struct {
 	stop        func()      // nil: not running
 	skipExplain bool        // the rules may differ from the routes: deleted, or written by another process
 
-	former   func(plane.Setup, <-chan struct{}) ([]plane.Part, error) // Plane.GoOn of the mode before; may be nil
-	replaced func()                                                   // tells it that its rules are gone
-
 	shares shares // of the plane that runs; nil: they follow from the weights
 
 	// routes returns nil if the routes are not in the kernel.
@@ -114,9 +111,6 @@ func (p *proxyUnderTest) start(objects *objects) error {
 		return err
 	}
 	p.opened = opened.Plane
-	if err := p.goOn(opened, setup); err != nil {
-		return err
-	}
 	node := app.NewNode(app.NodeOptions{
 		Store: p.store, Source: newSource(objects, p.store, p.barrier), Plane: opened,
 		Policy: p.options, NetNS: p.host.NetNSFD(), Followers: []proxy.Follower{p.barrier}, Log: log,
@@ -136,19 +130,6 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	})
 	p.t.Cleanup(p.stop)
 	return p.barrier.wait()
-}
-
-// goOn adds what the mode before has handed over.
-func (p *proxyUnderTest) goOn(opened *plane.Opened, s plane.Setup) error {
-	replaced := make(chan struct{})
-	p.replaced = sync.OnceFunc(func() { close(replaced) })
-	if p.former == nil {
-		return nil
-	}
-	parts, err := p.former(s, replaced)
-	p.former = nil
-	opened.Parts = append(opened.Parts, parts...)
-	return err
 }
 
 // routesOf returns a function that returns the routes of a running proxy.

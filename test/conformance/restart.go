@@ -75,13 +75,8 @@ func switchMode(e *env) error {
 	first := e.proxy.plane
 	next := first.Others[0]()
 	next.Others = append(slices.Clone(first.Others[1:]), func() Plane { return first })
-	for _, p := range []Plane{first, next} { // the next one may have connections from before
-		if p.Reload != nil {
-			p.Reload(e.proxy.host)
-		}
-	}
 	e.proxy.stop()
-	e.proxy.plane, e.proxy.former = next, first.GoOn
+	e.proxy.plane = next
 	e.proxy.options = options(e.settings, e.translator, next.Traits)
 	clear(e.found)
 	if err := e.proxy.start(e.objects); err != nil {
@@ -102,11 +97,7 @@ func switchMode(e *env) error {
 			return err
 		}
 	}
-	if err := e.takeOver(); err != nil {
-		return err
-	}
-	e.proxy.replaced()
-	return nil
+	return e.takeOver()
 }
 
 // takeOver runs the take-over beside the proxy. It removes the rules of mode ipvs, those with

@@ -33,10 +33,6 @@ type Plane struct {
 	// Start returns next. Nil: it has none.
 	Reload func(host *lab.Host)
 
-	// GoOn makes what was handed over go on beside another plane, until a channel is closed that says that rules
-	// of the other one have replaced those of this one; then only connections go on. Nil: it has nothing.
-	GoOn func(s plane.Setup, replaced <-chan struct{}) ([]plane.Part, error)
-
 	// Parts returns plane.Opened.Parts for the plane. Nil: there are none.
 	Parts func(plane.Setup) ([]plane.Part, error)
 

@@ -139,7 +139,7 @@ func interference() []scenario {
 			cluster: everyKind(),
 			steps: []step{
 				everyKindWorks(),
-				uninterrupted(client, vip, whileRejected(
+				uninterruptedByRestart(client, vip, whileRejected(
 					changeNoWait(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"), slice("empty", "8080", "10.180.0.3 A")),
 					everyKindWorks(),
 				)),

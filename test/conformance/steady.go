@@ -46,6 +46,11 @@ func uninterrupted(from, to string, steps ...step) step {
 	}
 }
 
+// uninterruptedByRestart is uninterrupted for steps that restart the proxy. In mode userspace a restart ends connections.
+func uninterruptedByRestart(from, to string, steps ...step) step {
+	return when(inUserspaceMode, steps...).otherwise(uninterrupted(from, to, steps...))
+}
+
 // prober makes one connection after another.
 type prober struct {
 	stop     chan struct{} // closed to stop the prober

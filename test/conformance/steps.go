@@ -289,8 +289,8 @@ func stopProxy(e *env) error {
 	return nil
 }
 
-// stopForNext stops the proxy as a restart does. One that forwards connections itself hands them over to the next run, as it
-// does when its configuration changes.
+// stopForNext stops the proxy as a restart does. One that forwards connections itself hands its listening sockets
+// over to the next run, as it does when its configuration changes.
 func stopForNext(e *env) error {
 	if reload := e.proxy.plane.Reload; reload != nil {
 		reload(e.proxy.host)

@@ -15,120 +15,83 @@ import (
 	"github.com/sluice-proxy/sluice/test/machine"
 )
 
-// A change from mode userspace to another one, and back, ends no connection that is open, and refuses none. Also
-// a connection that was opened two modes before goes on.
-func TestModesAfterUserspaceKeepConnections(t *testing.T) {
-	w := newTestEnv(t)
-	dir := w.tempDir()
-	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, settings{"mode": "userspace"})}
-	d := w.start(launch{})
-	d.waitSynced(1)
-	open := []*kept{w.keep(0), w.keep(1)}
-	var traffic *lab.Steady
-	change := func(n int, s settings) {
-		t.Helper()
-		traffic = w.startTraffic()
-		w.config(dir, s)
-		w.eventually(func() error {
-			if got := w.reloads(d); got != n {
-				return fmt.Errorf("%d configurations took effect, want %d:\n%s", got, n, d.log)
-			}
-			return nil
-		})
-		d.waitSynced(1)
-		w.checkTraffic(traffic)
-		for i, k := range open {
-			if k.broken.Load() > 0 {
-				t.Fatalf("after change %d to %v connection %d is broken:\n%s", n, s, i, d.log)
-			}
-		}
-		w.checkDiff()
-		open = append(open, w.keep(n%3))
-	}
-	change(1, settings{"mode": "nftables"})
-	w.eventually(func() error {
-		if rules := w.rules(); strings.Contains(rules, "KUBE-PORTALS") {
-			return fmt.Errorf("rules of the previous mode remain:\n%.2000s", rules)
-		}
-		return nil
-	})
-	change(2, settings{"mode": "nftables", "nftables": object{"masqueradeAll": true}})
-	w.eventually(func() error {
-		if n := d.log.count("Connections of another mode go on"); n != 2 {
-			return fmt.Errorf("%d runs say that connections go on, want 2:\n%s", n, d.log)
-		}
-		return nil
-	})
-	change(3, settings{"mode": "iptables"})
-	change(4, settings{"mode": "userspace"})
-	change(5, settings{"mode": "nftables"})
-	for i, k := range open {
-		if err := k.end(); err != nil {
-			t.Errorf("connection %d: %v\n%s", i, err, d.log)
-		}
-		k.close()
-	}
-	w.eventually(func() error {
-		if d.log.count("The last connection of another mode has ended") == 0 {
-			return fmt.Errorf("connections are left:\n%s", d.log)
-		}
-		return nil
-	})
-	w.eventually(func() error {
-		if addrs := w.lab.NodeA.MustRun("ip", "address", "show", "dev", "lo"); strings.Contains(addrs, "169.254.73.1") {
-			return fmt.Errorf("the addresses of the sockets are left:\n%s", addrs)
-		}
-		return nil
-	})
-}
-
-// A change from mode nftables to userspace, and back, ends no TCP connection that is open, and refuses none. Datagrams get lost
-// for a moment only; the test prints how many.
-func TestModesBeforeUserspaceKeepConnections(t *testing.T) {
+// A change of mode from and to userspace. Connections that the kernel forwards go on, and none is refused in the change to userspace;
+// those that the process forwards are reset. Nothing of the mode before is left. Datagrams get lost for a moment only; the test prints
+// how many.
+func TestModesAroundUserspace(t *testing.T) {
 	w := newTestEnv(t)
 	w.write("dns.json", w.serveUDP())
 	dir := w.tempDir()
 	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, settings{"mode": "nftables"})}
 	d := w.start(launch{})
 	d.waitSynced(2)
-	open := []*kept{w.keep(0), w.keep(1), w.keep(2)}
-	for n, mode := range []string{"userspace", "nftables"} {
-		traffic := w.startTraffic()
-		clients := []*datagrams{w.sendDatagrams(w.client), w.sendDatagrams(w.lab.NodeA)}
-		w.config(dir, settings{"mode": mode})
-		w.eventually(func() error {
-			if got := w.reloads(d); got != n+1 {
-				return fmt.Errorf("%d configurations took effect, want %d:\n%s", got, n+1, d.log)
+	forwarded := []*kept{w.keep(0), w.keep(1), w.keep(2)}
+	var own *kept // that the process forwards
+	for n, mode := range []string{"userspace", "iptables", "userspace", "nftables"} {
+		if mode == "userspace" {
+			traffic := w.startTraffic()
+			w.changeMode(d, dir, n+1, mode)
+			w.checkTraffic(traffic)
+			own = w.keep(n % 3)
+		} else {
+			w.changeMode(d, dir, n+1, mode)
+			if err := own.wait(); err == nil {
+				t.Errorf("a connection of mode userspace goes on in mode %s", mode)
 			}
-			return nil
-		})
-		if s := d.waitSynced(2); s.Mode.Name != mode {
-			t.Fatalf("mode %v, want %s:\n%s", s.Mode, mode, d.log)
+			w.checkUserspaceGone()
 		}
-		w.checkTraffic(traffic)
-		for i, k := range open {
+		for i, k := range forwarded {
 			if k.broken.Load() > 0 {
 				t.Errorf("after the change to %s connection %d is broken:\n%s", mode, i, d.log)
 			}
 		}
-		for _, c := range clients {
-			c.end()
-			t.Logf("to %s, from %s: %s", mode, c.from.Name(), c)
-			for what, f := range map[string]*answers{"an open flow": &c.same, "new flows": &c.fresh} {
-				if f.longest > machine.Scale(maxUDPGap) {
-					t.Errorf("to %s, from %s: %s got no answer for %v, want at most %v", mode, c.from.Name(), what, f.longest, machine.Scale(maxUDPGap))
-				}
-			}
-		}
 		w.checkDiff()
-		open = append(open, w.keep(n))
 	}
-	for i, k := range open {
+	for i, k := range forwarded {
 		if err := k.end(); err != nil {
 			t.Errorf("connection %d: %v\n%s", i, err, d.log)
 		}
 		k.close()
 	}
+}
+
+// changeMode changes the mode by the configuration file, as change n, and checks how long clients of UDP get no answer.
+func (w *testEnv) changeMode(d *daemon, dir string, n int, mode string) {
+	w.Helper()
+	clients := []*datagrams{w.sendDatagrams(w.client), w.sendDatagrams(w.lab.NodeA)}
+	w.config(dir, settings{"mode": mode})
+	w.eventually(func() error {
+		if got := w.reloads(d); got != n {
+			return fmt.Errorf("%d configurations took effect, want %d:\n%s", got, n, d.log)
+		}
+		return nil
+	})
+	if s := d.waitSynced(2); s.Mode.Name != mode {
+		w.Fatalf("mode %v, want %s:\n%s", s.Mode, mode, d.log)
+	}
+	for _, c := range clients {
+		c.end()
+		w.Logf("to %s, from %s: %s", mode, c.from.Name(), c)
+		for what, f := range map[string]*answers{"an open flow": &c.same, "new flows": &c.fresh} {
+			if f.longest > machine.Scale(maxUDPGap) {
+				w.Errorf("to %s, from %s: %s got no answer for %v, want at most %v", mode, c.from.Name(), what, f.longest, machine.Scale(maxUDPGap))
+			}
+		}
+	}
+}
+
+// checkUserspaceGone verifies that nothing of mode userspace is left.
+func (w *testEnv) checkUserspaceGone() {
+	w.Helper()
+	w.eventually(func() error {
+		if rules := w.rules(); strings.Contains(rules, "KUBE-PORTALS") {
+			return fmt.Errorf("rules of mode userspace remain:\n%.2000s", rules)
+		}
+		if addrs := w.lab.NodeA.MustRun("ip", "address", "show", "dev", "lo"); strings.Contains(addrs, "169.254.73.1") {
+			return fmt.Errorf("the addresses of the sockets are left:\n%s", addrs)
+		}
+		return nil
+	})
 }
 
 // maxUDPGap is how long clients of UDP may get no answer during a change of the mode, on a fast machine.

@@ -1,6 +1,5 @@
 // Package handover re-executes the program of this process, in the same process,
-// and passes open files and values to the new run. It also passes them to another process,
-// over a unix socket.
+// and passes open files and values to the new run.
 //
 // The new run has the same PID, arguments and environment. It is the same
 // binary, also if the file was replaced or deleted meanwhile: /proc/self/exe
@@ -11,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 )
 
@@ -20,14 +18,6 @@ import (
 type Handover struct {
 	Files  map[string]*os.File
 	Values map[string]json.RawMessage
-
-	// Descriptors are more open files. A Handover that was received has their Numbers in this process,
-	// by those in the previous run.
-	Descriptors []int
-	Numbers     map[int]int
-
-	// To is the connection to the process that is the next run; nil: this process executes its program anew.
-	To *net.UnixConn
 
 	last []func(*Handover) error
 }
@@ -42,7 +32,6 @@ func (h *Handover) Finish() error {
 		errs = append(errs, add(h))
 	}
 	h.last = nil
-	errs = append(errs, h.check())
 	return errors.Join(errs...)
 }
 
@@ -57,13 +46,6 @@ func (h *Handover) Put(name string, value any) error {
 	}
 	h.Values[name] = data
 	return nil
-}
-
-// Forget removes a value. A nil Handover has none.
-func (h *Handover) Forget(name string) {
-	if h != nil {
-		delete(h.Values, name)
-	}
 }
 
 // Get decodes a value into out, which stays as it is if there is no such value.
@@ -89,30 +71,9 @@ func (h *Handover) Take(name string) *os.File {
 	return f
 }
 
-// TakeDescriptors returns the Descriptors and removes them from the Handover. A nil Handover has none.
-func (h *Handover) TakeDescriptors() []int {
-	if h == nil {
-		return nil
-	}
-	fds := h.Descriptors
-	h.Descriptors = nil
-	return fds
-}
-
-// Discard closes the Descriptors. Connections are reset.
-func (h *Handover) Discard() {
-	for _, fd := range h.TakeDescriptors() {
-		reset(fd)
-	}
-}
-
-// Close closes the files, and the connection To.
+// Close closes the files.
 func (h *Handover) Close() {
-	if h.To != nil {
-		_ = h.To.Close() // the other process sees that nothing follows
-	}
 	for _, f := range h.Files {
 		_ = f.Close() // nothing was written to it
 	}
-	h.Discard()
 }

@@ -23,10 +23,9 @@ const program = "/proc/self/exe"
 
 // listing is a Handover in the file that the new run reads.
 type listing struct {
-	PID         int                        `json:"pid"`
-	Files       map[string]uintptr         `json:"files"`
-	Values      map[string]json.RawMessage `json:"values"`
-	Descriptors []int                      `json:"descriptors,omitempty"`
+	PID    int                        `json:"pid"`
+	Files  map[string]uintptr         `json:"files"`
+	Values map[string]json.RawMessage `json:"values"`
 }
 
 // Possible returns the reason why this process cannot re-execute its program; nil if none
@@ -56,10 +55,7 @@ func (h *Handover) Exec(args []string) error {
 // list lets the new run inherit the files and returns the descriptor of the file
 // that lists them.
 func (h *Handover) list() (int, error) {
-	l := listing{PID: os.Getpid(), Files: map[string]uintptr{}, Values: h.Values, Descriptors: h.Descriptors}
-	for _, fd := range h.Descriptors {
-		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // Finish has checked it
-	}
+	l := listing{PID: os.Getpid(), Files: map[string]uintptr{}, Values: h.Values}
 	for name, f := range h.Files {
 		fd, err := inheritable(f)
 		if err != nil {
@@ -126,11 +122,7 @@ func Receive() (*Handover, error) {
 	if l.PID != os.Getpid() { // for another process
 		return nil, nil
 	}
-	h := &Handover{Files: map[string]*os.File{}, Values: l.Values, Descriptors: l.Descriptors, Numbers: map[int]int{}}
-	for _, fd := range l.Descriptors {
-		unix.CloseOnExec(fd)
-		h.Numbers[fd] = fd
-	}
+	h := &Handover{Files: map[string]*os.File{}, Values: l.Values}
 	for name, fd := range l.Files {
 		unix.CloseOnExec(int(fd))
 		h.Files[name] = os.NewFile(fd, name)

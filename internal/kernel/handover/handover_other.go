@@ -4,8 +4,6 @@ package handover
 
 import (
 	"errors"
-	"net"
-	"os"
 )
 
 // errUnsupported is the error of every attempt.
@@ -19,16 +17,3 @@ func (*Handover) Exec([]string) error { return errUnsupported }
 
 // Receive returns nil: no process of this system re-executes itself.
 func Receive() (*Handover, error) { return nil, nil }
-
-// ErrFormat is no error of this system.
-var ErrFormat = errors.New("another version of the program handed over")
-
-// Send returns an error: Possible said so.
-func (*Handover) Send() error { return errUnsupported }
-
-// Accept returns an error: Possible says so.
-func Accept(*net.UnixConn) (*Handover, error) { return nil, errUnsupported }
-
-func (*Handover) check() error { return nil }
-
-func reset(fd int) { _ = os.NewFile(uintptr(fd), "inherited").Close() }

@@ -32,9 +32,6 @@ func Loopback() plane.Kind {
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 			return open(s, &plane.Opened{}, options(s, loopbackAddrs(s.Families), nil))
 		},
-		GoOn: func(s plane.Setup, replaced <-chan struct{}) (*plane.Rest, error) {
-			return goOn(s, loopbackAddrs([]route.Family{route.IPv4, route.IPv6}), replaced)
-		},
 		Preview: func(s plane.Setup) plane.Plane { return New(noEngine{}, options(s, loopbackAddrs(s.Families), nil)) },
 	}
 }
@@ -97,7 +94,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 		}
 	}
 	p := New(EngineOf(engine), opt)
-	if err := p.inherit(engine, s.Inherited, listenAgain(engine)); err != nil {
+	if err := p.inherit(s.Inherited); err != nil {
 		return nil, errors.Join(err, engine.Discard())
 	}
 	run := newRunner(engine, p)

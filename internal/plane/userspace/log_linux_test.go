@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/userspace"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestTheLogHasAddresses(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	backend := echoServer(t, ns)
-	r := begin(t, ns, 1024, nil)
+	r := begin(t, ns, plane.Inherited{})
 	if err := r.compare(t, backend).Apply(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +25,7 @@ func TestTheLogHasAddresses(t *testing.T) {
 	if want := "level=INFO msg=Listening service=shop/web port=\"\" protocol=tcp address=127.0.0.1:8080\n"; line != want {
 		t.Errorf("the log has %s, want %s", line, want)
 	}
-	r = begin(t, ns, 1024, in)
+	r = begin(t, ns, in)
 	if err := r.compare(t, backend).Apply(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,9 @@ type ports struct {
 	at    map[key]netip.AddrPort
 	users map[socketAddr]key
 	leave []key // of closed sockets, to be freed after the next plan
+
+	inherited map[string]netip.AddrPort // addresses of sockets of the previous run, by the text of their keys
+	reserved  map[netip.AddrPort]bool   // the values of inherited
 }
 
 // socketAddr is an address that a socket can have. A key of no Service stands for another program.
@@ -55,6 +58,9 @@ func (p *ports) of(k key, preferred uint16) netip.AddrPort {
 	if at, has := p.at[k]; has {
 		return at
 	}
+	if at, had := p.inherited[k.String()]; had && p.suits(k, at) && p.take(k, at) {
+		return at
+	}
 	addr := p.addrs[k.port.family]
 	if at := netip.AddrPortFrom(addr, preferred); preferred != 0 && p.take(k, at) {
 		return at
@@ -78,6 +84,27 @@ func (p *ports) forget() {
 	maps.DeleteFunc(p.users, func(_ socketAddr, k key) bool { return k == key{} })
 }
 
+// reserve reserves an address for the socket with a key, as text, until endReservations.
+func (p *ports) reserve(of string, at netip.AddrPort) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inherited == nil {
+		p.inherited, p.reserved = map[string]netip.AddrPort{}, map[netip.AddrPort]bool{}
+	}
+	p.inherited[of], p.reserved[at] = at, true
+}
+
+func (p *ports) endReservations() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inherited, p.reserved = nil, nil
+}
+
+// suits reports whether a socket may have an address, by the addresses and ports that are configured. The caller holds the lock.
+func (p *ports) suits(k key, at netip.AddrPort) bool {
+	return at.Addr() == p.addrs[k.port.family] && at.Port() >= p.from.First && at.Port() <= p.from.Last
+}
+
 // known returns the address that a socket has. It returns false if it has none.
 func (p *ports) known(k key) (netip.AddrPort, bool) {
 	p.mu.Lock()
@@ -88,7 +115,7 @@ func (p *ports) known(k key) (netip.AddrPort, bool) {
 
 func (p *ports) take(k key, at netip.AddrPort) bool {
 	where := socketAddr{k.port.protocol, at}
-	if _, used := p.users[where]; used {
+	if _, used := p.users[where]; used || p.reserved[at] && p.inherited[k.String()] != at {
 		return false
 	}
 	p.users[where], p.at[k] = k, at

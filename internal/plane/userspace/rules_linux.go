@@ -62,9 +62,6 @@ func Kind(rules plane.Kind) plane.Kind {
 		}})
 		return open(s, on, options(s, s.Listeners, on.Plane))
 	}
-	k.GoOn = func(s plane.Setup, replaced <-chan struct{}) (*plane.Rest, error) {
-		return goOn(s, address.OfSockets(), replaced)
-	}
 	k.Remove = removeAddresses // the take-over removes the rules
 	return k
 }

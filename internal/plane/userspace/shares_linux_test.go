@@ -19,7 +19,7 @@ import (
 // shares of a port follow from its own open connections, over all backends or over those on this node.
 func TestSharesFollowOpenConnections(t *testing.T) {
 	ns := kerneltest.Namespace(t)
-	r := begin(t, ns, 1024, nil)
+	r := begin(t, ns, plane.Inherited{})
 	here := []netip.AddrPort{echoServer(t, ns), echoServer(t, ns)}
 	slices.SortFunc(here, netip.AddrPort.Compare)
 	away := netip.MustParseAddrPort("192.0.2.1:80")

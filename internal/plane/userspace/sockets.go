@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +30,9 @@ type sockets struct {
 	values    map[key]value
 	open      map[key]Listener
 	leave     []key // sockets and balancers to close once no rule points to them
+
+	inherited  map[string]*os.File         // listening sockets of the previous run that are not adopted yet
+	remembered map[string][]forward.Client // clients with session affinity in the previous run, by the text of a portID
 }
 
 func newSockets(e Engine) *sockets {
@@ -149,6 +153,7 @@ func (w writer) balance(id portID) {
 			return
 		}
 		w.balancers[id] = forward.NewBalancer(w.target(port))
+		w.balancers[id].Remember(w.remembered[id.String()])
 	}
 }
 
@@ -167,9 +172,10 @@ func (w writer) listen(s *step) error {
 	if s.New.at.Port() == 0 {
 		return &plane.NoSocket{Err: errors.New("all ports of the range for listening sockets are in use (portRange)")}
 	}
+	inherited := w.inheritedSocket(s.Key, s.New.at)
 	l, err := w.engine.Listen(forward.Spec{
 		Protocol: forward.Protocol(s.Key.port.protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
-		Admit: w.admit(s.Key, s.New, w.service(s.Key.port.service)),
+		Admit: w.admit(s.Key, s.New, w.service(s.Key.port.service)), Inherited: inherited,
 	})
 	if inUse(err) {
 		w.taken(s.Key)
@@ -180,7 +186,9 @@ func (w writer) listen(s *step) error {
 		return w.failed[s.Key]
 	}
 	w.open[s.Key] = l
-	w.opened(s.Key.socket(s.New))
+	if inherited == nil {
+		w.opened(s.Key.socket(s.New))
+	}
 	return nil
 }
 

@@ -240,6 +240,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 	on.compare = false
 	on.sockets.guarded.Store(true)
 	if p.full {
+		on.disown()
 		on.held = map[cluster.Name]bool{}
 		for name := range refused {
 			on.held[name] = true

@@ -8,11 +8,6 @@ app.kubernetes.io/component: proxy
 {{ if has (.Values.config.mode | default "") (list "iptables" "userspace") }}yes{{ end }}
 {{- end }}
 
-{{- /* Not empty in mode userspace, in which a new pod takes over connections from the old one. */ -}}
-{{- define "sluice.userspace" -}}
-{{ if eq (.Values.config.mode | default "") "userspace" }}yes{{ end }}
-{{- end }}
-
 {{- /* Not empty in mode ebpf, which needs rights, and file systems of the host. */ -}}
 {{- define "sluice.ebpf" -}}
 {{ if eq (.Values.config.mode | default "") "ebpf" }}yes{{ end }}

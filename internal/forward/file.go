@@ -1,0 +1,13 @@
+package forward
+
+import "os"
+
+// File returns a duplicate of the listening socket, which stays open when the Engine ends, for Spec.Inherited of another Engine.
+// The caller closes it. Only Linux has it.
+func (l *Listener) File() (*os.File, error) {
+	s, can := l.server.(interface{ file() (*os.File, error) })
+	if !can {
+		return nil, errNoHandover
+	}
+	return s.file()
+}
