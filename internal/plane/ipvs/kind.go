@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
@@ -80,13 +81,29 @@ func KernelOf(netns int, tools *iptables.Tools) Kernel {
 	return Kernel{Servers: ipvs.New(netns), Sets: ipset.New(netns), Links: link.New(netns), Chains: tools}
 }
 
-// empty returns the kernel of a preview, which calls only Plan.
-func empty() Kernel {
-	return Kernel{Servers: ipvs.NewFake(), Sets: ipset.NewFake(), Links: link.NewFake(), Chains: noChains{}}
+// empty returns the kernel of a preview, which reads it and writes nothing.
+func empty() Kernel { return Kernel{noServers{}, noSets{}, noLinks{}, noChains{}} }
+
+type (
+	noServers struct{ Servers }
+	noSets    struct{ Sets }
+	noLinks   struct{ Links }
+	noChains  struct{ Chains }
+)
+
+// List implements Servers.
+func (noServers) List(context.Context) ([]ipvs.Listed, error) { return nil, nil }
+
+// Destinations implements Servers.
+func (noServers) Destinations(context.Context, ...ipvs.Server) ([][]ipvs.Destination, error) {
+	return nil, nil
 }
 
-// noChains are tables without chains.
-type noChains struct{ Chains }
+// List implements Sets.
+func (noSets) List(context.Context, []string) (map[string]*ipset.Set, error) { return nil, nil }
+
+// Addresses implements Links.
+func (noLinks) Addresses(context.Context, string) ([]netip.Addr, error) { return nil, link.ErrNotFound }
 
 // Read implements Chains.
 func (noChains) Read(context.Context, iptables.Table) (iptables.Chains, error) { return nil, nil }

@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"math"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -20,12 +21,21 @@ func Kind() plane.Kind {
 		Mode: "nftables", Facts: facts(), Owned: `the tables "sluice"`, Persistent: true, PartialSyncs: true,
 		Probe:   support,
 		Open:    open,
-		Preview: func(s plane.Setup) plane.Plane { return New(nft.NewFake(), options(s)) },
+		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, options(s)) },
 		Excess:  Excess,
 		Remove:  remove,
 		Prepare: netfilter.Prepare, Cleanup: netfilter.Cleanup,
 	}
 }
+
+// empty is the kernel of a preview, which reads it and writes nothing.
+type empty struct{ Kernel }
+
+// Read implements Kernel.
+func (empty) Read(context.Context, nft.Table, []nft.Guess) (*nft.State, error) { return nil, nil }
+
+// Room implements Kernel.
+func (empty) Room() int { return math.MaxInt }
 
 func support(ctx context.Context, netns int) (plane.Support, error) {
 	s, err := probe.NFTables(ctx, probe.Options{NetNS: netns})
