@@ -50,6 +50,36 @@ func TestOutlinesMatchIptablesSave(t *testing.T) {
 	}
 }
 
+// Without the programs only the chains that were added to legacy tables are known.
+func TestOutlinesWithoutPrograms(t *testing.T) {
+	h := newHost(t)
+	h.load()
+	var want, got []string
+	for _, table := range h.outlines() {
+		for _, c := range table.Chains {
+			if table.Variant == iptables.Legacy && !c.Builtin {
+				want = append(want, table.String()+" "+c.Name)
+			}
+		}
+	}
+	tables, err := iptables.NewKernel(iptables.Options{NetNS: h.netns, Path: t.TempDir()}).Outlines(t.Context(), iptables.AllRules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range tables {
+		for _, c := range table.Chains {
+			if table.Variant == iptables.Legacy {
+				got = append(got, table.String()+" "+c.Name)
+			}
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" || len(want) < 20 {
+		t.Errorf("chains (-want +got):\n%s", diff)
+	}
+}
+
 // Foreign rules keep their order, bytes and counters.
 func TestRemovesOnlyKubeProxysRules(t *testing.T) {
 	h := newHost(t)

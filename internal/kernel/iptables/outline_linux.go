@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
@@ -34,37 +32,14 @@ type RuleOutline struct {
 	Jump   bool   // Target is a chain, by jump or goto
 }
 
-// Kernel reads the tables of both variants in one network namespace without a program,
-// and removes chains from them. It holds no resources.
+// Kernel reads the tables of both variants in one network namespace, and removes chains
+// from them: those of nft by netlink, those of legacy by the programs. It holds no resources.
 type Kernel struct{ opts Options }
 
 // NewKernel returns the tables of a namespace.
 func NewKernel(o Options) *Kernel {
 	o.fill()
 	return &Kernel{opts: o}
-}
-
-// legacy calls fn for each legacy table that exists, in the namespace. It creates none.
-func (k *Kernel) legacy(ctx context.Context, fn func(TableID, protocol) error) error {
-	return netns.Do(k.opts.NetNS, func() error {
-		for _, f := range []Family{IPv4, IPv6} {
-			p := protocolOf(f)
-			names, err := p.tables()
-			if err != nil {
-				return err
-			}
-			for _, name := range names {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				id := TableID{Variant: Legacy, Family: f, Name: name}
-				if err := fn(id, p); err != nil {
-					return fmt.Errorf("%s: %w", id, err)
-				}
-			}
-		}
-		return nil
-	})
 }
 
 // nft calls use with a connection to nf_tables, if the kernel has that.
@@ -83,29 +58,76 @@ func (k *Kernel) nft(use func(*nft.Conn) error) error {
 // Outlines returns all tables of both variants and families that exist. It creates none.
 // In the nft variant these are the tables with the names that iptables uses, whatever
 // program created them. It may leave out the rules of chains that are not selected, which
-// saves most of the time in that variant.
+// saves most of the time in that variant. Legacy tables have no rules, and only the chains that were added, if this
+// process lacks the programs of iptables-legacy or the capabilities to use them.
 func (k *Kernel) Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error) {
-	var all []Outline
-	err := k.legacy(ctx, func(id TableID, p protocol) error {
-		t, err := p.read(ctx, id.Name)
-		if err == nil {
-			all = append(all, t.outline(id))
-		}
-		return err
-	})
-	if err == nil {
-		err = k.nft(func(conn *nft.Conn) error {
-			tables, err := conn.Outline(ctx, nftTables(), func(_ nft.Table, chain string) bool { return rules(chain) })
-			for _, t := range tables {
-				all = append(all, outlineOf(t))
-			}
-			return err
-		})
-	}
+	legacy, err := k.outlinesLegacy(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read iptables rules: %w%s", err, remedy(err))
 	}
+	inNFT, err := k.outlinesNFT(ctx, rules)
+	if err != nil {
+		return nil, fmt.Errorf("read iptables rules: %w%s", err, remedy(err))
+	}
+	return append(legacy, inNFT...), nil
+}
+
+func (k *Kernel) outlinesNFT(ctx context.Context, rules func(chain string) bool) (all []Outline, err error) {
+	err = k.nft(func(conn *nft.Conn) error {
+		tables, err := conn.Outline(ctx, nftTables(), func(_ nft.Table, chain string) bool { return rules(chain) })
+		for _, t := range tables {
+			all = append(all, outlineOf(t))
+		}
+		return err
+	})
+	return all, err
+}
+
+func (k *Kernel) outlinesLegacy(ctx context.Context) (all []Outline, err error) {
+	err = k.legacy(ctx, func(id TableID, p protocol) error {
+		o := Outline{TableID: id}
+		names, _, err := p.chains(ctx, id.Name)
+		for _, name := range names {
+			o.Chains = append(o.Chains, ChainOutline{Name: name})
+		}
+		all = append(all, o)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		saved, err := k.saveLegacy(ctx, all[i].TableID)
+		if errors.Is(err, ErrBeyondReach) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		all[i].Chains = savedChains(saved, all[i].Name)
+	}
 	return all, nil
+}
+
+// savedChains returns the chains of a table in the output of PROGRAM-save.
+func savedChains(saved, table string) []ChainOutline {
+	var chains []ChainOutline
+	at := map[string]int{}
+	_ = commands(saved, func(c command) error { // it returns no error
+		switch {
+		case c.table != table:
+		case c.verb == ":":
+			at[c.chain] = len(chains)
+			chains = append(chains, ChainOutline{Name: c.chain, Builtin: c.rest != "-"})
+		case c.verb == "-A":
+			target := Target(c.rest)
+			_, jump := at[target] // all chains come before all rules
+			chain := &chains[at[c.chain]]
+			chain.Rules = append(chain.Rules, RuleOutline{Target: target, Jump: jump})
+		}
+		return nil
+	})
+	return chains
 }
 
 // AllRules selects the rules of all chains.
@@ -173,33 +195,12 @@ func (k *Kernel) has(ctx context.Context, id TableID, chain string) (found bool,
 			return err
 		})
 	} else {
-		err = k.legacy(ctx, func(table TableID, p protocol) error {
-			if table != id || chain == "" {
-				found = found || table == id
-				return nil
-			}
-			t, err := p.read(ctx, id.Name)
-			if err == nil {
-				found = slices.ContainsFunc(t.chains, func(c legacyChain) bool { return c.name == chain })
-			}
-			return err
-		})
+		found, err = k.hasLegacy(ctx, id, chain)
 	}
 	if err != nil {
 		return false, fmt.Errorf("look for %s %s: %w%s", id, chain, err, remedy(err))
 	}
 	return found, nil
-}
-
-// LegacyRules returns how many rules and chains have been added to the legacy tables. Its
-// cost does not depend on their number.
-func (k *Kernel) LegacyRules(ctx context.Context) (int, error) {
-	stamps, err := k.Stamps(ctx)
-	total := 0
-	for _, s := range stamps {
-		total += s.rules()
-	}
-	return total, err
 }
 
 // remedy returns a hint how to resolve an error, if there is one.

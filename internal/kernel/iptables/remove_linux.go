@@ -170,26 +170,37 @@ func (k *Kernel) removeLegacy(ctx context.Context, x index) error {
 	if err != nil || !there {
 		return err
 	}
+	saved, err := k.saveLegacy(ctx, x.table)
+	if err != nil {
+		return err
+	}
+	input, err := x.input(saved)
+	if err != nil || input == "" {
+		return err
+	}
 	t, err := k.legacyTools(ctx, x.table.Family)
 	if err != nil {
 		return err
 	}
+	return beyondReach(t.Restore(ctx, x.table.Family, []byte(input)))
+}
+
+// saveLegacy returns what PROGRAM-save prints of a legacy table, which must exist. The error is ErrBeyondReach if
+// this process lacks the programs or the capabilities to use them.
+func (k *Kernel) saveLegacy(ctx context.Context, table TableID) (string, error) {
+	t, err := k.legacyTools(ctx, table.Family)
+	if err != nil {
+		return "", err
+	}
 	var saved []byte
 	err = t.run(ctx, call{
-		path: t.programs[x.table.Family].save, args: []string{"-t", x.table.Name},
+		path: t.programs[table.Family].save, args: []string{"-t", table.Name},
 		output: func(r io.Reader) (err error) {
 			saved, err = io.ReadAll(r)
 			return err
 		},
 	})
-	if err != nil {
-		return beyondReach(err)
-	}
-	input, err := x.input(string(saved))
-	if err != nil || input == "" {
-		return err
-	}
-	return beyondReach(t.Restore(ctx, x.table.Family, []byte(input)))
+	return string(saved), beyondReach(err)
 }
 
 // legacyTools returns the programs of the legacy variant.
@@ -201,7 +212,7 @@ func (k *Kernel) legacyTools(ctx context.Context, f Family) (*Tools, error) {
 	if installed[Legacy][f].restore == "" {
 		return nil, fmt.Errorf("%w: %s is %w", ErrBeyondReach, programName(f, "-legacy-restore"), ErrMissing)
 	}
-	return &Tools{opts: k.opts, kernel: k, tables: k, variant: Legacy, programs: installed[Legacy]}, nil
+	return &Tools{opts: k.opts, kernel: k, variant: Legacy, programs: installed[Legacy]}, nil
 }
 
 // beyondReach recognizes the messages of programs that lack a capability or cannot open

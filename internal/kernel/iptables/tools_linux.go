@@ -35,7 +35,6 @@ const (
 type Tools struct {
 	opts     Options
 	kernel   *Kernel
-	tables   tableReader // the kernel
 	variant  Variant
 	reason   string
 	programs map[Family]programs
@@ -52,12 +51,12 @@ type programs struct{ save, restore string }
 func Open(ctx context.Context, o Options) (*Tools, error) {
 	o.fill()
 	kernel := NewKernel(o)
-	t := &Tools{opts: o, kernel: kernel, tables: kernel}
+	t := &Tools{opts: o, kernel: kernel}
 	installed, err := o.installed(ctx)
 	if err != nil {
 		return nil, err
 	}
-	variant, reason, err := detector{&t.opts, kernel, installed}.detect(ctx)
+	variant, reason, err := kernel.detect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("detect the variant of iptables in use: %w", err)
 	}
