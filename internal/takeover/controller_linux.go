@@ -34,9 +34,8 @@ type Controller struct {
 	others   otherModes
 	failure  failure
 
-	unconfirmed unconfirmed
-	clean       bool // the last search found nothing, and no kube-proxy ran since
-	retry       backoff
+	clean bool // the last search found nothing, and no kube-proxy ran since
+	retry backoff
 
 	mu    sync.Mutex
 	state State
@@ -92,13 +91,16 @@ func (c *Controller) update(change func(*State)) {
 // time until the next call.
 func (c *Controller) reconcile(ctx context.Context) time.Duration {
 	kubeProxy, err := c.detector.detect(ctx)
-	kubeProxy = c.confirm(ctx, kubeProxy)
+	if c.opt.IgnoreKubeProxy {
+		c.ignore(kubeProxy)
+		kubeProxy = nil
+	}
 	if ctx.Err() != nil {
 		return 0
 	}
 	before := c.State().KubeProxy
 	if kubeProxy != nil {
-		if before == nil || before.PID != kubeProxy.PID || before.Confirmed != kubeProxy.Confirmed {
+		if before == nil || before.PID != kubeProxy.PID {
 			c.started(ctx, kubeProxy)
 		}
 		if kubeProxy.Mode != "" { // while it starts or stops it does not report one
@@ -118,14 +120,26 @@ func (c *Controller) reconcile(ctx context.Context) time.Duration {
 	return c.remove(ctx, err)
 }
 
+// ignore stores and reports that a kube-proxy is not waited for; nil: none runs.
+func (c *Controller) ignore(p *KubeProxy) {
+	why := ""
+	if p != nil {
+		why = fmt.Sprintf("%s runs beside Sluice (%s) and is ignored, as --ignore-kube-proxy says", p, p.Evidence)
+	}
+	if c.State().Ignored == why {
+		return
+	}
+	c.update(func(s *State) { s.Ignored = why })
+	if why != "" {
+		c.opt.Log.Warn("Removing kube-proxy's rules although it runs", "reason", why)
+		c.opt.Record(why)
+	}
+}
+
 // started reports a kube-proxy that runs. Its rules stay, as it would write them again.
 func (c *Controller) started(ctx context.Context, kubeProxy *KubeProxy) {
 	if !c.rules.shared(kubeProxy.Mode) {
-		text := "A kube-proxy runs beside this proxy; its rules stay until it is stopped"
-		if !kubeProxy.Confirmed {
-			text = "A process called kube-proxy runs beside this proxy; kube-proxy's rules stay until it is clear what it is"
-		}
-		c.warn(text, kubeProxy)
+		c.warn("A kube-proxy runs beside this proxy; its rules stay until it is stopped", kubeProxy)
 	}
 	found, err := c.rules.find(ctx)
 	c.report(err)
