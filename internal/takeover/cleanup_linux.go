@@ -93,7 +93,8 @@ func (f findings) divide(kubeProxy *KubeProxy) (unused, used findings) {
 
 // divideChains separates chains, with the rules that jump there, from all others.
 func divideChains(c iptables.Removal, is func(chain string) bool) (these, rest iptables.Removal) {
-	these.Table, rest.Table = c.Table, c.Table
+	none := iptables.Removal{Table: c.Table, Handle: c.Handle}
+	these, rest = none, none
 	to := func(chain string) *iptables.Removal {
 		if is(chain) {
 			return &these

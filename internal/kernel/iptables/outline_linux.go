@@ -16,6 +16,7 @@ import (
 // they were created.
 type Outline struct {
 	TableID
+	Handle uint64 // of the table, in the nft variant
 	Chains []ChainOutline
 }
 
@@ -30,6 +31,8 @@ type ChainOutline struct {
 type RuleOutline struct {
 	Target string // a chain, or a target such as "ACCEPT" or "DNAT"; empty: none
 	Jump   bool   // Target is a chain, by jump or goto
+	Handle uint64 // identifies the rule in its table, in the nft variant
+	Text   string // identifies the rule in its chain, in the legacy variant
 }
 
 // Kernel reads the tables of both variants in one network namespace, and removes chains
@@ -123,7 +126,7 @@ func savedChains(saved, table string) []ChainOutline {
 			target := Target(c.rest)
 			_, jump := at[target] // all chains come before all rules
 			chain := &chains[at[c.chain]]
-			chain.Rules = append(chain.Rules, RuleOutline{Target: target, Jump: jump})
+			chain.Rules = append(chain.Rules, RuleOutline{Target: target, Jump: jump, Text: c.rest})
 		}
 		return nil
 	})
@@ -165,11 +168,11 @@ func fromNFT(t nft.Table) TableID {
 }
 
 func outlineOf(t nft.Outline) Outline {
-	o := Outline{TableID: fromNFT(t.Table)}
+	o := Outline{TableID: fromNFT(t.Table), Handle: t.Handle}
 	for _, c := range t.Chains {
 		chain := ChainOutline{Name: c.Name, Builtin: c.Base}
 		for _, r := range c.Rules {
-			chain.Rules = append(chain.Rules, RuleOutline{Target: r.Target, Jump: r.Jump})
+			chain.Rules = append(chain.Rules, RuleOutline{Target: r.Target, Jump: r.Jump, Handle: r.Handle})
 		}
 		o.Chains = append(o.Chains, chain)
 	}
