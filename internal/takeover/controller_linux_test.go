@@ -44,8 +44,8 @@ func playWith(t *testing.T, n *node, o Options, story func(*stage)) {
 		}}
 		o.Log = slog.New(slog.NewTextHandler(s.log, plain))
 		s.controller = New(o, s.ready)
-		s.controller.rules, s.controller.detector = n.rules(), s.machine.detector()
-		s.controller.rules.ours = o.Ours
+		s.controller.platform.rules, s.controller.platform.detector = n.rules(), s.machine.detector()
+		s.controller.platform.rules.ours = o.Ours
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.controller.Run(ctx) }()

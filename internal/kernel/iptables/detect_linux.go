@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // detect returns the variant in use and the reason, as iptables-wrapper of Kubernetes
@@ -11,39 +12,44 @@ import (
 // the variant with more rules, as in iptables-wrapper 2, so that the rules of the host
 // and of the proxy are in the same tables; or nft if both have equally many.
 func (k *Kernel) detect(ctx context.Context) (Variant, string, error) {
+	legacy, err := k.legacyTables(ctx)
+	if err != nil {
+		return "", "", fmt.Errorf("read legacy tables: %w%s", err, remedy(err))
+	}
 	for _, variant := range []Variant{NFT, Legacy} {
 		for _, f := range []Family{IPv4, IPv6} {
 			for _, hint := range []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"} {
-				table := TableID{Variant: variant, Family: f, Name: "mangle"}
-				found, err := k.HasChain(ctx, table, hint)
-				if err != nil {
-					return "", "", err
+				mangle := TableID{Variant: variant, Family: f, Name: "mangle"}
+				found := slices.ContainsFunc(legacy, func(t legacyTable) bool {
+					return t.TableID == mangle && slices.Contains(t.chains, hint)
+				})
+				if variant == NFT {
+					found, err = k.hasNFT(ctx, mangle, hint)
 				}
-				if found {
-					return variant, fmt.Sprintf("%s is in %s of %s", hint, table.Name, variant), nil
+				if found || err != nil {
+					return variant, fmt.Sprintf("%s is in %s of %s", hint, mangle.Name, variant), err
 				}
 			}
 		}
 	}
-	return k.count(ctx)
+	return k.count(ctx, legacy)
 }
 
 // count compares the numbers of rules of both variants. Those of nft are counted only if
 // legacy has some.
-func (k *Kernel) count(ctx context.Context) (Variant, string, error) {
-	legacy, err := k.legacyRules(ctx)
-	if err != nil {
-		return "", "", fmt.Errorf("count rules of legacy: %w%s", err, remedy(err))
+func (k *Kernel) count(ctx context.Context, tables []legacyTable) (Variant, string, error) {
+	legacy, nft := 0, 0
+	for _, t := range tables {
+		legacy += t.rules
 	}
 	if legacy == 0 {
 		return NFT, "there are no rules of legacy", nil
 	}
-	tables, err := k.outlinesNFT(ctx, AllRules)
+	inNFT, err := k.outlinesNFT(ctx, AllRules)
 	if err != nil {
 		return "", "", fmt.Errorf("count rules of nft: %w%s", err, remedy(err))
 	}
-	nft := 0
-	for _, t := range tables {
+	for _, t := range inNFT {
 		for _, c := range t.Chains {
 			nft += len(c.Rules)
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -120,33 +119,41 @@ func (k *Kernel) Stamps(ctx context.Context) (map[TableID]Stamp, error) {
 	return stamps, nil
 }
 
+// legacyTable is what is known about a legacy table without the programs.
+type legacyTable struct {
+	TableID
+	chains []string // that were added
+	rules  int
+}
+
+// legacyTables returns the legacy tables that exist.
+func (k *Kernel) legacyTables(ctx context.Context) (all []legacyTable, err error) {
+	err = k.legacy(ctx, func(id TableID, p protocol) error {
+		chains, stamp, err := p.chains(id.Name)
+		for pause := time.Millisecond; errors.Is(err, unix.EAGAIN) && pause < time.Second; pause *= 2 { // it changed meanwhile
+			time.Sleep(pause)
+			chains, stamp, err = p.chains(id.Name)
+		}
+		all = append(all, legacyTable{id, chains, stamp.rules(len(chains))})
+		return err
+	})
+	return all, err
+}
+
 // chains returns the names of the chains that were added to a table, which must exist, and its stamp.
-// The kernel refuses with EAGAIN if the size changed since the stamp was read; the pauses grow, so that a
-// program with many writes can finish.
-func (p protocol) chains(ctx context.Context, table string) ([]string, Stamp, error) {
-	const attempts, firstPause, lastPause = 20, time.Millisecond, 250 * time.Millisecond
-	for i := range attempts {
-		if err := ctx.Err(); err != nil {
-			return nil, Stamp{}, err
-		}
-		stamp, err := p.stamp(table)
-		if err != nil {
-			return nil, Stamp{}, err
-		}
-		listing := make([]byte, listingHead+stamp.size())
-		copy(listing[:nameLen-1], table)
-		binary.NativeEndian.PutUint32(listing[nameLen:], uint32(stamp.size()))
-		err = p.get(getEntries, listing)
-		if errors.Is(err, unix.EAGAIN) {
-			time.Sleep(min(firstPause<<i, lastPause))
-			continue
-		}
-		if err != nil {
-			return nil, Stamp{}, fmt.Errorf("read entries: %w", err)
-		}
-		return chainNames(listing[listingHead:]), stamp, nil
+// The error is EAGAIN if the size changed between the two.
+func (p protocol) chains(table string) ([]string, Stamp, error) {
+	stamp, err := p.stamp(table)
+	if err != nil {
+		return nil, stamp, err
 	}
-	return nil, Stamp{}, fmt.Errorf("the table changed during each of %d attempts to read it", attempts)
+	listing := make([]byte, listingHead+stamp.size())
+	copy(listing[:nameLen-1], table)
+	binary.NativeEndian.PutUint32(listing[nameLen:], uint32(stamp.size()))
+	if err := p.get(getEntries, listing); err != nil {
+		return nil, stamp, fmt.Errorf("read entries: %w", err)
+	}
+	return chainNames(listing[listingHead:]), stamp, nil
 }
 
 // chainNames finds the names of chains in the entries of a table. Before the name of a chain is the head of a target
@@ -188,29 +195,4 @@ func (k *Kernel) legacy(ctx context.Context, fn func(TableID, protocol) error) e
 		}
 		return nil
 	})
-}
-
-// hasLegacy reports whether a legacy table exists and, if chain is not empty, has that chain.
-func (k *Kernel) hasLegacy(ctx context.Context, id TableID, chain string) (found bool, err error) {
-	err = k.legacy(ctx, func(table TableID, p protocol) error {
-		if table != id || chain == "" {
-			found = found || table == id
-			return nil
-		}
-		names, _, err := p.chains(ctx, id.Name)
-		found = slices.Contains(names, chain)
-		return err
-	})
-	return found, err
-}
-
-// legacyRules returns the number of rules in all legacy tables.
-func (k *Kernel) legacyRules(ctx context.Context) (int, error) {
-	total := 0
-	err := k.legacy(ctx, func(id TableID, p protocol) error {
-		names, stamp, err := p.chains(ctx, id.Name)
-		total += stamp.rules(len(names))
-		return err
-	})
-	return total, err
 }

@@ -87,29 +87,23 @@ func (k *Kernel) outlinesNFT(ctx context.Context, rules func(chain string) bool)
 }
 
 func (k *Kernel) outlinesLegacy(ctx context.Context) (all []Outline, err error) {
-	err = k.legacy(ctx, func(id TableID, p protocol) error {
-		o := Outline{TableID: id}
-		names, _, err := p.chains(ctx, id.Name)
-		for _, name := range names {
-			o.Chains = append(o.Chains, ChainOutline{Name: name})
+	tables, err := k.legacyTables(ctx)
+	for _, t := range tables {
+		o := Outline{TableID: t.TableID}
+		saved, saveErr := k.saveLegacy(ctx, t.TableID)
+		switch {
+		case saveErr == nil:
+			o.Chains = savedChains(saved, t.Name)
+		case errors.Is(saveErr, ErrBeyondReach):
+			for _, name := range t.chains {
+				o.Chains = append(o.Chains, ChainOutline{Name: name})
+			}
+		default:
+			return nil, saveErr
 		}
 		all = append(all, o)
-		return err
-	})
-	if err != nil {
-		return nil, err
 	}
-	for i := range all {
-		saved, err := k.saveLegacy(ctx, all[i].TableID)
-		if errors.Is(err, ErrBeyondReach) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		all[i].Chains = savedChains(saved, all[i].Name)
-	}
-	return all, nil
+	return all, err
 }
 
 // savedChains returns the chains of a table in the output of PROGRAM-save.
@@ -181,25 +175,27 @@ func outlineOf(t nft.Outline) Outline {
 
 // Exists reports whether a table exists. Unlike PROGRAM-save of the legacy variant it
 // creates none.
-func (k *Kernel) Exists(ctx context.Context, id TableID) (bool, error) {
-	return k.has(ctx, id, "")
-}
-
-// HasChain reports whether a table exists and has a chain. In the nft variant the
-// cost does not depend on what the table holds.
-func (k *Kernel) HasChain(ctx context.Context, id TableID, chain string) (bool, error) {
-	return k.has(ctx, id, chain)
-}
-
-func (k *Kernel) has(ctx context.Context, id TableID, chain string) (found bool, err error) {
+func (k *Kernel) Exists(ctx context.Context, id TableID) (found bool, err error) {
 	if id.Variant == NFT {
-		err = k.nft(func(conn *nft.Conn) error {
-			found, err = conn.Has(ctx, id.inNFT(), chain)
-			return err
-		})
-	} else {
-		found, err = k.hasLegacy(ctx, id, chain)
+		return k.hasNFT(ctx, id, "")
 	}
+	err = k.legacy(ctx, func(table TableID, _ protocol) error {
+		found = found || table == id
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for %s: %w%s", id, err, remedy(err))
+	}
+	return found, nil
+}
+
+// hasNFT reports whether a table of the nft variant exists and, if chain is not empty, has that chain. The
+// cost does not depend on what the table holds.
+func (k *Kernel) hasNFT(ctx context.Context, id TableID, chain string) (found bool, err error) {
+	err = k.nft(func(conn *nft.Conn) error {
+		found, err = conn.Has(ctx, id.inNFT(), chain)
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("look for %s %s: %w%s", id, chain, err, remedy(err))
 	}
