@@ -95,11 +95,11 @@ func (d *detector) identify(l socket.Listener, answers bool) *KubeProxy {
 	}
 	p := d.processes.Describe(pid)
 	found.PID, found.Program = pid, p.Program
-	named := slices.Contains(p.Names, name)
+	named := slices.Contains(p.Names, name) && !p.Self
 	if named {
 		found.Evidence = fmt.Sprintf("it listens on port %d", l.At.Port())
 	}
-	if !p.Admin || p.Self || !named && !answers {
+	if !p.Admin || !named && !answers {
 		return nil
 	}
 	return found

@@ -40,7 +40,6 @@ type Tools struct {
 	programs map[Family]programs
 	legacy   atomic.Pointer[legacyWatch] // nil: no Watch of the legacy variant runs
 	waits    atomic.Bool                 // for the lock, and that was logged
-	trouble  atomic.Pointer[string]      // of the watch of legacy tables; nil or empty: none
 	own      ownPrograms
 }
 

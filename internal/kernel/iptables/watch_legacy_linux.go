@@ -65,7 +65,6 @@ func (w *legacyWatch) poll(ctx context.Context) Edit {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	err := w.compare(ctx)
-	w.tools.logTrouble(ctx, err)
 	edit := Edit{What: w.changed.String(), Unclear: true}
 	switch {
 	case edit.What != "":
@@ -104,41 +103,11 @@ func (w *legacyWatch) compare(ctx context.Context) error {
 func (w *legacyWatch) write(ctx context.Context, restore func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_ = w.compare(ctx) // the next poll fails as well
+	_ = w.compare(ctx) // the comparison after a write finds what this does not
 	err := restore()
 	if now, readErr := w.read(context.WithoutCancel(ctx)); readErr == nil {
 		w.stamps = now
 	}
 	w.wrote = true
 	return err
-}
-
-// logTrouble logs once that the tables cannot be read, and once that they can be again.
-func (t *Tools) logTrouble(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
-	}
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	before := t.WatchTrouble()
-	t.trouble.Store(&text)
-	switch text {
-	case before:
-	case "":
-		t.opts.Log.Info("The tables of iptables can be read again")
-	default:
-		t.opts.Log.Warn("Cannot read the sizes of the tables of iptables to find changes by other programs; "+
-			"retrying, and meanwhile comparing all rules", "error", err)
-	}
-}
-
-// WatchTrouble returns why changes by other programs are found only by comparing all
-// rules; empty if they are found earlier.
-func (t *Tools) WatchTrouble() string {
-	if text := t.trouble.Load(); text != nil {
-		return *text
-	}
-	return ""
 }
