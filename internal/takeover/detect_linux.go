@@ -74,35 +74,25 @@ func (d *detector) detect(ctx context.Context) (*KubeProxy, error) {
 		if l.UDP() || !slices.Contains(d.ports(), l.At.Port()) {
 			continue
 		}
-		if found := d.identify(l, answers && d.serves(l.At)); found != nil {
-			found.Mode = mode
-			return found, nil
+		p := d.holder(l)
+		switch {
+		case !p.Admin:
+		case slices.Contains(p.Names, name) && !p.Self:
+			return &KubeProxy{p.PID, p.Program, mode, fmt.Sprintf("it listens on port %d", l.At.Port())}, nil
+		case answers && d.serves(l.At):
+			return &KubeProxy{p.PID, p.Program, mode, "it answers at " + d.address}, nil
 		}
 	}
 	return nil, nil
 }
 
-// identify returns the kube-proxy that has a listener; nil if another program has it. A process that cannot be
-// seen is one if it answers as kube-proxy, and is root's.
-func (d *detector) identify(l socket.Listener, answers bool) *KubeProxy {
-	found := &KubeProxy{Evidence: "it answers at " + d.address}
+// holder returns the process that has a listener. One that cannot be seen may change rules if it is root's.
+func (d *detector) holder(l socket.Listener) process.Process {
 	pid, err := d.processes.WithSocket(l.Inode)
 	if err != nil || pid == 0 {
-		if answers && l.UID == 0 {
-			return found
-		}
-		return nil
+		return process.Process{Admin: l.UID == 0}
 	}
-	p := d.processes.Describe(pid)
-	found.PID, found.Program = pid, p.Program
-	named := slices.Contains(p.Names, name) && !p.Self
-	if named {
-		found.Evidence = fmt.Sprintf("it listens on port %d", l.At.Port())
-	}
-	if !p.Admin || !named && !answers {
-		return nil
-	}
-	return found
+	return d.processes.Describe(pid)
 }
 
 // ports returns the ports on which a kube-proxy serves health and metrics.
