@@ -27,10 +27,10 @@ type RuleRef struct {
 	Handle uint64
 }
 
-// Prune deletes the cuts, all of them or nothing. It fails if one of the objects does not exist, or if a table was made anew since
-// it was listed: the handle of a rule of a deleted table may identify another rule of a new one. The
-// error is EBUSY if a rule that stays jumps to one of the chains. Within a table the kernel never uses a handle
-// twice, so other programs may write meanwhile, even without a pause.
+// Prune deletes the cuts, all of them or nothing. It fails if one of the objects does not exist, or if a
+// table was made anew since it was listed: the handle of a rule of a deleted table may identify another
+// rule of a new one. The error is EBUSY if a rule that stays jumps to one of the chains. Within a table the
+// kernel never uses a handle twice, so other programs may write meanwhile, even without a pause.
 //
 // If the kernel does not grant the buffer, for lack of privilege outside of this user
 // namespace, Prune uses several transactions. Rules that jump go first, so that no rule
@@ -49,8 +49,8 @@ func (c *Conn) Prune(ctx context.Context, cuts []Cut) error {
 // errMadeAnew is the error of a table that is not the one that was listed.
 var errMadeAnew = errors.New("the table was made anew")
 
-// compareTables verifies that the tables of the cuts are those that were listed. The kernel never uses a handle twice (since
-// Linux 4.16, nf_tables_newtable in net/netfilter/nf_tables_api.c).
+// compareTables verifies that the tables of the cuts are those that were listed. The kernel never uses a
+// handle twice (since Linux 4.16, nf_tables_newtable in net/netfilter/nf_tables_api.c).
 func (c *Conn) compareTables(cuts []Cut) error {
 	now := map[Table]uint64{}
 	for _, f := range []Family{IP4, IP6} {
