@@ -38,7 +38,7 @@ type NodeOptions struct {
 	Followers []proxy.Follower      // besides the plane's own
 	Report    func([]route.Problem) // may be nil
 	Observe   func(proxy.Sync)      // may be nil
-	Edited    func(plane.Edit)      // called for each edit by another program; may be nil
+	Edited    func(plane.Edit)      // called for each edit by another program, except unclear ones; may be nil
 	Written   func()                // called once when no more rules are written; may be nil
 }
 
@@ -118,7 +118,7 @@ func (n *Node) close() {
 func (n *Node) edited(e plane.Edit) {
 	n.loop.Edited()
 	n.repairs.add(e)
-	if n.opt.Edited != nil && !e.Possible {
+	if n.opt.Edited != nil && !e.Possible && !e.Unclear {
 		n.opt.Edited(e)
 	}
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -24,13 +25,13 @@ type repairs struct {
 	syncs    chan proxy.Sync // comparisons that ended; the latest
 
 	edited, unsure bool          // an edit, or a possible one, since the last comparison
+	logged         bool          // such an edit was logged
+	unclear        string        // the latest one that is unclear
 	cost           time.Duration // CPU time of the last comparison that repairs requested
 	ended          time.Time     // end of that comparison
 	free           time.Time     // when comparisons have used no more than the share of repairs
 	lastEdit       time.Time     // zero: none for calmAfter
 	count          int           // edits since there were none for calmAfter
-
-	unreported proxy.Sync // the last comparison that repaired an edit before it was reported
 }
 
 // comparer compares everything with the kernel.
@@ -112,8 +113,7 @@ func (r *repairs) run(ctx context.Context) error {
 			timer.Stop()
 			return nil
 		case e := <-r.edits:
-			r.edited = true
-			r.logEdit(e)
+			r.receive(e)
 		case <-r.possible:
 			r.unsure = true
 		case <-timer.C:
@@ -142,8 +142,8 @@ func (r *repairs) next() (why proxy.Cause, at time.Time) {
 
 // compare requests a comparison and waits for its end; false: the context ended.
 func (r *repairs) compare(ctx context.Context, why proxy.Cause) bool {
-	requested, before := time.Now(), r.cpu()
-	r.edited, r.unsure = false, false
+	requested, before, logged := time.Now(), r.cpu(), r.logged
+	r.edited, r.unsure, r.logged = false, false, false
 	if err := r.loop.Compare(ctx, why); err != nil {
 		return false // the context ended
 	}
@@ -156,8 +156,8 @@ func (r *repairs) compare(ctx context.Context, why proxy.Cause) bool {
 		case <-ctx.Done():
 			return false
 		case e := <-edits:
-			edits, r.edited = nil, true
-			r.logEdit(e)
+			edits = nil
+			r.receive(e)
 			if err := r.loop.Compare(ctx, proxy.ForeignEdit); err != nil {
 				return false // the context ended
 			}
@@ -170,33 +170,43 @@ func (r *repairs) compare(ctx context.Context, why proxy.Cause) bool {
 				r.free = requested
 			}
 			r.free = r.free.Add(repairShare * r.cost)
-			if why == proxy.Period && s.Repair() && !r.edited {
+			if s.Repair() && !logged && !r.logged {
 				r.logRepair(s)
+			}
+			if !r.edited {
+				r.unclear = ""
 			}
 			return true
 		}
 	}
 }
 
-// logRepair logs the edit that a periodic comparison repaired: as it is reported, if that
+// receive has an edit repaired. An unclear one is logged if there is something to repair.
+func (r *repairs) receive(e plane.Edit) {
+	r.edited = true
+	if e.Unclear {
+		r.unclear = e.What
+		return
+	}
+	r.logged = true
+	r.logEdit(e)
+}
+
+// logRepair logs an edit that was not logged before a comparison repaired it: as it is reported, if that
 // is at the same moment.
 func (r *repairs) logRepair(s proxy.Sync) {
 	select {
 	case e := <-r.edits:
-		r.edited = true
-		r.logEdit(e)
+		r.receive(e)
 	default:
-		r.logEdit(plane.Edit{What: fmt.Sprintf("rules, without a notification; %d steps repaired them", s.Steps)})
-		r.unreported = s
+	}
+	if !r.logged {
+		r.logEdit(plane.Edit{What: fmt.Sprintf("%s; %d steps repaired them", cmp.Or(r.unclear, "rules, without a notification"), s.Steps)})
 	}
 }
 
-// logEdit logs an edit, unless it was logged when a comparison repaired it. After maxLogged
-// edits it logs once that they continue.
+// logEdit logs an edit. After maxLogged edits it logs once that they continue.
 func (r *repairs) logEdit(e plane.Edit) {
-	if s := r.unreported; e.Until.After(s.Began) && e.Until.Before(s.Began.Add(s.Took())) {
-		return
-	}
 	r.lastEdit = time.Now()
 	r.count++
 	switch {

@@ -263,38 +263,43 @@ func TestAnEditDuringAPeriodicComparisonIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// An edit that a comparison repaired before it was reported is not logged again, but is
-// compared again: the comparison may have read the rules before the edit.
-func TestAnEditThatIsReportedAfterItsRepair(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, loop, log := startRepairs(t)
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		const takes = 20 * time.Millisecond
-		loop.setComparison(takes, 7)
-		began := time.Now()
-		g.add(plane.Edit{What: "chains just written", Possible: true})
-		time.Sleep(time.Minute / 2)
-		synctest.Wait()
-		if text := log.Take(); !strings.Contains(text, "without a notification; 7 steps") {
-			t.Fatalf("the repair is not logged:\n%s", text)
-		}
-		for _, test := range []struct {
-			until  time.Time
-			logged int
-		}{{began.Add(takes / 2), 0}, {began.Add(2 * takes), 1}, {time.Time{}, 1}} {
-			before := len(loop.times())
-			g.add(plane.Edit{What: "chains just written", Until: test.until})
-			time.Sleep(time.Second)
+// An unclear edit is compared as soon as any other, and logged only if something was repaired, with or without a
+// periodic comparison that had already begun.
+func TestAnUnclearEdit(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		steps  int
+		during bool // a periodic comparison
+		want   string
+	}{
+		{"of other programs", 0, false, ""},
+		{"of our rules", 7, false, "rules in nat; 7 steps repaired them"},
+		{"during a comparison", 7, true, "rules in nat; 7 steps repaired them"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g, loop, log := startRepairs(t)
+			time.Sleep(time.Minute)
+			const takes = 20 * time.Millisecond
+			loop.setComparison(takes, tt.steps)
+			if tt.during {
+				g.add(plane.Edit{What: "chains just written", Possible: true})
+				time.Sleep(takes / 2)
+				loop.setComparison(takes, 0)
+			}
+			began := time.Now()
+			g.add(plane.Edit{What: "rules in nat", Unclear: true})
+			time.Sleep(takes + takes/2)
 			synctest.Wait()
-			if n := len(loop.times()) - before; n != 1 {
-				t.Errorf("an edit until %v: %d comparisons, want 1", test.until, n)
+			at := slices.Index(loop.causes(), proxy.ForeignEdit)
+			if at < 0 || !loop.times()[at].Equal(began) {
+				t.Errorf("%s: compared at %v because of %v, want at once", tt.name, loop.times(), loop.causes())
 			}
-			if n := strings.Count(log.Take(), "Another program changed our rules"); n != test.logged {
-				t.Errorf("an edit until %v: logged %d times, want %d", test.until, n, test.logged)
+			lines := strings.Count(log.String(), "Another program changed our rules")
+			if !strings.Contains(log.String(), tt.want) || lines != min(tt.steps, 1) {
+				t.Errorf("%s: the log is %q, want %q once", tt.name, log, tt.want)
 			}
-		}
-	})
+		})
+	}
 }
 
 // An edit that is reported when the comparison ends is logged as reported.

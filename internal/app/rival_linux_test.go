@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,9 +40,9 @@ func runWithEvents(t *testing.T, o Options) eventLog {
 	return events
 }
 
-// A process with the name kube-proxy is reported in an Event and in the status, with its
+// A process with the name and a port of kube-proxy is reported in an Event and in the status, with its
 // executable and advice.
-func TestAProcessCalledKubeProxyIsReported(t *testing.T) {
+func TestAKubeProxyIsReported(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
 		t.Fatal(err)
@@ -56,13 +58,24 @@ func TestAProcessCalledKubeProxyIsReported(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
 	cmd := exec.Command(path, "600")
-	kerneltest.Do(t, o.NetNS, cmd.Start)
+	kerneltest.Do(t, o.NetNS, func() error {
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 10256})
+		if err != nil {
+			return err
+		}
+		file, err := l.File()
+		if err != nil {
+			return err
+		}
+		cmd.ExtraFiles = []*os.File{file}
+		return errors.Join(cmd.Start(), file.Close(), l.Close()) // it alone listens
+	})
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
 	}()
 	events := runWithEvents(t, o)
-	want := fmt.Sprintf("a process called kube-proxy (pid %d, %s) runs", cmd.Process.Pid, path)
+	want := fmt.Sprintf("kube-proxy (pid %d, %s) runs beside Sluice (it listens on port 10256)", cmd.Process.Pid, path)
 	for e := range events {
 		if e.Reason != "KubeProxyRuns" {
 			continue // another Event

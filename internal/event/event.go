@@ -119,8 +119,8 @@ func ConfigurationRefused(err error) Event {
 	}
 }
 
-// KubeProxyRuns is the Event of a kube-proxy, or a process that may be one, that runs
-// beside this proxy. It names the process, and says whether its rules are removed.
+// KubeProxyRuns is the Event of a kube-proxy that runs beside this proxy. It names the process, and says
+// whether its rules are removed.
 func KubeProxyRuns(note string) Event {
 	return Event{Type: Warning, Reason: reasonKubeProxyRuns, Action: actionTakeOver, Note: note}
 }

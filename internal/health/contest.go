@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -167,7 +168,7 @@ func (c *contest) unrepaired(now time.Time) span {
 
 // at returns the Contest at a time.
 func (c *contest) at(now time.Time) Contest {
-	out := Contest{What: c.what, By: strings.Join(c.by, ", ")}
+	out := Contest{What: cmp.Or(c.what, "rules"), By: strings.Join(c.by, ", ")}
 	switch {
 	case !c.since.IsZero() && now.Sub(c.last) < contestCalm:
 		out.Since, out.Repairs = c.since, c.count

@@ -69,7 +69,7 @@ func troubled() Status {
 		{Name: "oom_score_adj", Want: "-999", Was: "0", Is: "0", Error: "write -999 to oom_score_adj: permission denied"},
 	}
 	s.Contest = &Contest{Since: ago(42 * time.Second), Repairs: 17, What: "table", By: "nft (thread 812)"}
-	s.WatchTrouble = "table iptables-legacy nat: understand what the kernel holds: the last entry is missing"
+	s.WatchTrouble = "list virtual servers: operation not permitted"
 	s.HealthPorts = []HealthPort{{"default/web", 32000, "address already in use"}}
 	s.Problems = []Problem{
 		{ago(time.Second), "Service default/web", "spec.externalIPs[0]", "bogus", "want an IP address", 1},

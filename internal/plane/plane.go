@@ -69,13 +69,15 @@ type Edit struct {
 	What string // the kinds of objects: "chain, rule"
 	By   string // the program: "nft (thread 812)"; empty: unknown
 
+	// Unclear means that the change may be one of objects of other programs. The caller compares everything, as after
+	// any edit, and counts it as one if the comparison repairs something.
+	Unclear bool
 	// Possible means that no change was observed, but that one may have been missed. The
 	// caller compares everything once that is cheap.
 	Possible bool
 
-	// Since and Until are the earliest and the latest time at which the edit may have been
-	// made; zero: now. An edit with Until was found right before a write of the plane.
-	Since, Until time.Time
+	// Since is the earliest time at which the edit may have been made; zero: now.
+	Since time.Time
 }
 
 // Refused is the error of an Apply that wrote everything except the rules of some Services,

@@ -71,7 +71,7 @@ func ReadHost(ctx context.Context, netns int) Host {
 // servers returns the ports of the servers, and which process listens there.
 func servers(ctx context.Context, c *config.Config, netns int) ([]Port, error) {
 	listeners, err := socket.New(netns).Listeners(ctx)
-	processes := process.New(process.Options{NetNS: netns})
+	processes := process.New(process.Options{})
 	var all []Port
 	for _, p := range []Port{{Field: "healthzBindAddress", At: c.Healthz}, {Field: "metricsBindAddress", At: c.Metrics}} {
 		if !p.At.IsValid() {

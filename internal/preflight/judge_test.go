@@ -136,7 +136,7 @@ func TestCgroups(t *testing.T) {
 }
 
 func TestOtherProxies(t *testing.T) {
-	kubeProxy := &takeover.KubeProxy{PID: 7, Program: "/kube-proxy", Mode: "iptables", Evidence: "it listens on port 10256", Confirmed: true}
+	kubeProxy := &takeover.KubeProxy{PID: 7, Program: "/kube-proxy", Mode: "iptables", Evidence: "it listens on port 10256"}
 	left := takeover.Entry{Mechanism: takeover.NFTables, Count: 9, What: "table ip kube-proxy with 8 chains"}
 	legacy := takeover.Entry{Mechanism: takeover.IPTablesLegacy, Count: 3, What: "3 chains", Remedy: "install iptables"}
 	expect(t, "beside", func(f *Facts) { f.Others = takeover.Found{KubeProxy: kubeProxy, Rules: []takeover.Entry{left}} },
@@ -160,7 +160,7 @@ func TestPorts(t *testing.T) {
 	take := func(pid int) func(*Facts) {
 		return func(f *Facts) { f.Ports[0].Taken, f.Ports[0].PID, f.Ports[0].Holder = true, pid, "/bin/other" }
 	}
-	kubeProxy := &takeover.KubeProxy{PID: 7, Confirmed: true}
+	kubeProxy := &takeover.KubeProxy{PID: 7}
 	both := func(fs ...func(*Facts)) func(*Facts) {
 		return func(f *Facts) {
 			for _, change := range fs {

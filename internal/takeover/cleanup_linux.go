@@ -1,7 +1,6 @@
 package takeover
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +23,11 @@ func Cleanup(ctx context.Context, o Options) (Account, error) {
 
 func cleanup(ctx context.Context, r *rules, d *detector, o Options) (Account, error) {
 	found, foundErr := r.find(ctx)
-	kubeProxy, ignored := keptFor(ctx, d, o)
+	kubeProxy, _ := d.detect(ctx) // after an error none is known
+	var ignored *KubeProxy
+	if o.IgnoreKubeProxy {
+		kubeProxy, ignored = nil, kubeProxy
+	}
 	unused, used := found.divide(kubeProxy)
 	unused.vips = unused.vips.immediately()
 	account, err := r.remove(ctx, unused)
@@ -59,16 +62,6 @@ func (a Account) withoutBeyond() (Account, error) {
 	return a, errors.Join(errs...)
 }
 
-// keptFor returns the kube-proxy whose rules stay, or one that runs and is ignored. A
-// process that only has the name counts for as long as a kube-proxy takes to start.
-func keptFor(ctx context.Context, d *detector, o Options) (kubeProxy, ignored *KubeProxy) {
-	kubeProxy, _ = d.detect(ctx) // after an error none is known
-	if kubeProxy == nil || !o.IgnoreKubeProxy && (kubeProxy.Confirmed || kubeProxy.Age < cmp.Or(o.Grace, defaultGrace)) {
-		return kubeProxy, nil
-	}
-	return nil, kubeProxy
-}
-
 // divide returns the rules that a running kube-proxy does not use, and those that it may
 // use: in mode nftables no chain of iptables, in other modes none that only Sluice makes, and
 // none of mode userspace if it is in another one. A kube-proxy that reports no mode may use all
@@ -100,7 +93,8 @@ func (f findings) divide(kubeProxy *KubeProxy) (unused, used findings) {
 
 // divideChains separates chains, with the rules that jump there, from all others.
 func divideChains(c iptables.Removal, is func(chain string) bool) (these, rest iptables.Removal) {
-	these.Table, rest.Table = c.Table, c.Table
+	none := iptables.Removal{Table: c.Table, Handle: c.Handle}
+	these, rest = none, none
 	to := func(chain string) *iptables.Removal {
 		if is(chain) {
 			return &these

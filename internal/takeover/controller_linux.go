@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -24,81 +23,32 @@ const (
 	remedyCleanup = "to remove them: kubectl apply -k deploy/kubernetes/cleanup-iptables, or install iptables on the node and run sluice --cleanup there as root"
 )
 
-// Controller removes kube-proxy's rules once Sluice's own are in force and no
-// kube-proxy runs. It continues to watch for one that is started.
-type Controller struct {
-	opt      Options
-	ready    <-chan struct{}
+// platform has what the take-over needs of this system.
+type platform struct {
 	rules    *rules
 	detector *detector
-	others   otherModes
-	failure  failure
-
-	unconfirmed unconfirmed
-	clean       bool // the last search found nothing, and no kube-proxy ran since
-	retry       backoff
-
-	mu    sync.Mutex
-	state State
 }
 
-// New returns a Controller. ready is closed when Sluice's own rules are in force.
-func New(o Options, ready <-chan struct{}) *Controller {
-	o = o.withDefaults()
-	c := &Controller{
-		opt: o, ready: ready, rules: newRules(o), detector: newDetector(o),
-		others:  newOtherModes(o),
-		failure: failure{log: o.Log, began: "Cannot take over from kube-proxy, retrying", ended: "Can take over from kube-proxy again"},
-		retry:   backoff{first: o.Soon, last: o.Rarely},
-		state:   State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
-	}
-	c.rules.remedy = remedyRunning
-	return c
-}
-
-// Run takes over, and watches for a kube-proxy until the context ends.
-func (c *Controller) Run(ctx context.Context) error {
-	select {
-	case <-c.ready:
-	case <-ctx.Done():
-		return nil
-	}
-	for {
-		wait := c.others.remove(ctx)
-		c.update(func(s *State) { s.Others = c.others.lines() })
-		wait = min(wait, c.reconcile(ctx))
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// State returns the progress of the take-over. It is safe for concurrent use.
-func (c *Controller) State() State {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.state.clone()
-}
-
-func (c *Controller) update(change func(*State)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	change(&c.state)
+func newPlatform(o Options) platform {
+	p := platform{rules: newRules(o), detector: newDetector(o)}
+	p.rules.remedy = remedyRunning
+	return p
 }
 
 // reconcile looks for a kube-proxy, and removes its rules if none runs. It returns the
 // time until the next call.
 func (c *Controller) reconcile(ctx context.Context) time.Duration {
-	kubeProxy, err := c.detector.detect(ctx)
-	kubeProxy = c.confirm(ctx, kubeProxy)
+	kubeProxy, err := c.platform.detector.detect(ctx)
+	if c.opt.IgnoreKubeProxy {
+		c.ignore(kubeProxy)
+		kubeProxy = nil
+	}
 	if ctx.Err() != nil {
 		return 0
 	}
 	before := c.State().KubeProxy
 	if kubeProxy != nil {
-		if before == nil || before.PID != kubeProxy.PID || before.Confirmed != kubeProxy.Confirmed {
+		if before == nil || before.PID != kubeProxy.PID {
 			c.started(ctx, kubeProxy)
 		}
 		if kubeProxy.Mode != "" { // while it starts or stops it does not report one
@@ -118,16 +68,28 @@ func (c *Controller) reconcile(ctx context.Context) time.Duration {
 	return c.remove(ctx, err)
 }
 
+// ignore stores and reports that a kube-proxy is not waited for; nil: none runs.
+func (c *Controller) ignore(p *KubeProxy) {
+	why := ""
+	if p != nil {
+		why = fmt.Sprintf("%s runs beside Sluice (%s) and is ignored, as --ignore-kube-proxy says", p, p.Evidence)
+	}
+	if c.State().Ignored == why {
+		return
+	}
+	c.update(func(s *State) { s.Ignored = why })
+	if why != "" {
+		c.opt.Log.Warn("Removing kube-proxy's rules although it runs", "reason", why)
+		c.opt.Record(why)
+	}
+}
+
 // started reports a kube-proxy that runs. Its rules stay, as it would write them again.
 func (c *Controller) started(ctx context.Context, kubeProxy *KubeProxy) {
-	if !c.rules.shared(kubeProxy.Mode) {
-		text := "A kube-proxy runs beside this proxy; its rules stay until it is stopped"
-		if !kubeProxy.Confirmed {
-			text = "A process called kube-proxy runs beside this proxy; kube-proxy's rules stay until it is clear what it is"
-		}
-		c.warn(text, kubeProxy)
+	if !c.platform.rules.shared(kubeProxy.Mode) {
+		c.warn("A kube-proxy runs beside this proxy; its rules stay until it is stopped", kubeProxy)
 	}
-	found, err := c.rules.find(ctx)
+	found, err := c.platform.rules.find(ctx)
 	c.report(err)
 	c.update(func(s *State) {
 		s.Searched, s.KubeProxy, s.Same, s.Leftovers = true, kubeProxy, false, counts(found.entries())
@@ -140,7 +102,7 @@ func (c *Controller) started(ctx context.Context, kubeProxy *KubeProxy) {
 // setMode stores the mode that a kube-proxy reports. One that writes the same chains as
 // Sluice does more harm than one that writes others.
 func (c *Controller) setMode(kubeProxy *KubeProxy) {
-	same := c.rules.shared(kubeProxy.Mode)
+	same := c.platform.rules.shared(kubeProxy.Mode)
 	if same && !c.State().Same {
 		c.warn("A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it", kubeProxy)
 	}
@@ -164,13 +126,13 @@ func (c *Controller) stopped(p *KubeProxy) {
 // remove removes kube-proxy's rules, and searches again later: with growing waits if it
 // found any, as some may be left, or another program may restore them.
 func (c *Controller) remove(ctx context.Context, err error) time.Duration {
-	found, findErr := c.rules.find(ctx)
+	found, findErr := c.platform.rules.find(ctx)
 	err = errors.Join(err, findErr)
 	entries := found.entries()
 	var account Account
 	if len(entries) > 0 {
 		var removeErr error
-		account, removeErr = c.rules.remove(ctx, found)
+		account, removeErr = c.platform.rules.remove(ctx, found)
 		err = errors.Join(err, removeErr)
 	}
 	if ctx.Err() != nil {

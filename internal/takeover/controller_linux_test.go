@@ -44,8 +44,8 @@ func playWith(t *testing.T, n *node, o Options, story func(*stage)) {
 		}}
 		o.Log = slog.New(slog.NewTextHandler(s.log, plain))
 		s.controller = New(o, s.ready)
-		s.controller.rules, s.controller.detector = n.rules(), s.machine.detector()
-		s.controller.rules.ours = o.Ours
+		s.controller.platform.rules, s.controller.platform.detector = n.rules(), s.machine.detector()
+		s.controller.platform.rules.ours = o.Ours
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.controller.Run(ctx) }()
@@ -113,7 +113,7 @@ func TestTheRulesOfAKubeProxyThatRunsStayUntilItStops(t *testing.T) {
 		close(s.ready)
 		state := s.after(time.Hour)
 		want := State{
-			Searched: true, KubeProxy: &KubeProxy{7, theirProgram, "nftables", "it listens on port 10256", true, 0},
+			Searched: true, KubeProxy: &KubeProxy{7, theirProgram, "nftables", "it listens on port 10256"},
 			Leftovers: map[Mechanism]int{NFTables: 23}, Removed: map[Mechanism]int{},
 		}
 		if diff := cmp.Diff(want, state); diff != "" {
@@ -357,4 +357,37 @@ func TestWhatIsInUseIsRemovedLater(t *testing.T) {
 		compare(t, "log", `msg="Removed what Sluice left in another mode" mode=userspace removed="2 addresses of lo"`+"\n", s.said())
 		compare(t, "in words", "removed what Sluice left in mode userspace: 2 addresses of lo", strings.Join(state.Lines(), "\n"))
 	})
+}
+
+// With --ignore-kube-proxy the rules of a kube-proxy that runs are removed, and it is named.
+func TestAKubeProxyThatIsIgnored(t *testing.T) {
+	var events []string
+	playWith(t, afterNFTables(), Options{IgnoreKubeProxy: true, Record: func(note string) { events = append(events, note) }}, func(s *stage) {
+		s.pids, s.answers = []int{7}, speaking("nftables")
+		close(s.ready)
+		state := s.after(time.Hour)
+		const want = "kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode nftables runs beside Sluice (it listens on port 10256) " +
+			"and is ignored, as --ignore-kube-proxy says"
+		if state.KubeProxy != nil || state.Ignored != want || state.Removed[NFTables] != 23 {
+			t.Errorf("state %+v, want its rules removed and %q", state, want)
+		}
+		compare(t, "events", want, strings.Join(events, "\n"))
+		s.pids, s.answers = nil, nil
+		if state = s.after(time.Hour); state.Ignored != "" {
+			t.Errorf("when it has stopped: %q", state.Ignored)
+		}
+	})
+}
+
+func TestKubeProxysWhoseRulesCleanupKeeps(t *testing.T) {
+	for ignore, says := range map[bool]string{
+		false: "kube-proxy (pid 7, /usr/local/bin/kube-proxy) runs and uses them",
+		true:  "runs, and its rules were removed (it listens on port 10256)",
+	} {
+		m := machine{pids: []int{7}}
+		a, err := cleanup(t.Context(), afterNFTables().rules(), m.detector(), Options{IgnoreKubeProxy: ignore})
+		if err != nil || !strings.Contains(strings.Join(a.Lines(), "; "), says) || ignore != (len(a.Removed) > 0) {
+			t.Errorf("ignore %v: account %q, %v, want %q", ignore, a, err, says)
+		}
+	}
 }

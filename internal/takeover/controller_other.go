@@ -4,49 +4,19 @@ package takeover
 
 import (
 	"context"
-	"sync"
+	"math"
 	"time"
 )
 
-// Controller removes what other modes of Sluice left.
-type Controller struct {
-	ready  <-chan struct{}
-	others otherModes
+// platform is empty: kube-proxy leaves no rules on this system.
+type platform struct{}
 
-	mu    sync.Mutex
-	state State
-}
+func newPlatform(Options) platform { return platform{} }
 
-// New returns a Controller. ready is closed when Services are served.
-func New(o Options, ready <-chan struct{}) *Controller {
-	return &Controller{ready: ready, others: newOtherModes(o.withDefaults())}
-}
-
-// Run removes what other modes left, and waits for the context to end.
-func (c *Controller) Run(ctx context.Context) error {
-	select {
-	case <-c.ready:
-	case <-ctx.Done():
-		return nil
-	}
-	for {
-		wait := c.others.remove(ctx)
-		c.mu.Lock()
-		c.state = State{Searched: true, Others: c.others.lines()}
-		c.mu.Unlock()
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// State returns what was removed. It is safe for concurrent use.
-func (c *Controller) State() State {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.state.clone()
+// reconcile finds nothing.
+func (c *Controller) reconcile(context.Context) time.Duration {
+	c.update(func(s *State) { s.Searched = true })
+	return math.MaxInt64
 }
 
 // Cleanup finds nothing.

@@ -81,9 +81,9 @@ func (f tablesFake) Find(_ context.Context, names ...nft.Table) ([]nft.Outline, 
 	return found, f.do("read tables")
 }
 
-func (f tablesFake) Close(_ context.Context, all ...nft.Table) error {
-	for _, t := range all {
-		if err := f.do("close %s", t); err != nil {
+func (f tablesFake) Prune(_ context.Context, all []nft.Cut) error {
+	for _, cut := range all {
+		if err := f.do("close %s", cut.Table); err != nil {
 			return err
 		}
 	}

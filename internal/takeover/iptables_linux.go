@@ -20,7 +20,7 @@ import (
 func leftovers(all []iptables.Outline) []iptables.Removal {
 	var found []iptables.Removal
 	for _, t := range all {
-		r := iptables.Removal{Table: t.TableID}
+		r := iptables.Removal{Table: t.TableID, Handle: t.Handle}
 		kept := usedByOthers(t)
 		removable := func(name string) bool { return kubechain.Proxy(name) && !slices.Contains(kept, name) }
 		for _, chain := range t.Chains {
@@ -30,7 +30,7 @@ func leftovers(all []iptables.Outline) []iptables.Removal {
 			}
 			for _, rule := range chain.Rules {
 				if rule.Jump && removable(rule.Target) {
-					r.Rules = append(r.Rules, iptables.ChainRule{Chain: chain.Name, Target: rule.Target})
+					r.Rules = append(r.Rules, iptables.ChainRule{Chain: chain.Name, RuleOutline: rule})
 				}
 			}
 		}

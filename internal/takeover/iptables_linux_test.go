@@ -195,7 +195,7 @@ func TestTheMasqueradeChainsOfANetworkPluginStay(t *testing.T) {
 	}}}
 	want := []iptables.Removal{{
 		Table: id, Chains: []string{"KUBE-SERVICES"},
-		Rules: []iptables.ChainRule{{Chain: "PREROUTING", Target: "KUBE-SERVICES"}},
+		Rules: []iptables.ChainRule{{Chain: "PREROUTING", RuleOutline: jump("KUBE-SERVICES")}},
 	}}
 	if found := leftovers(all); !reflect.DeepEqual(found, want) {
 		t.Errorf("found %v, want %v", found, want)
@@ -208,17 +208,24 @@ func TestARunningKubeProxyKeepsTheChainsThatItUses(t *testing.T) {
 	nat := iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "nat"}
 	f := findings{chains: []iptables.Removal{{
 		Table: nat, Chains: []string{"KUBE-SERVICES", "KUBE-PORTALS-HOST", "KUBE-MARK-MASQ-NOT-POD"},
-		Rules: []iptables.ChainRule{{Chain: "OUTPUT", Target: "KUBE-SERVICES"}, {Chain: "OUTPUT", Target: "KUBE-PORTALS-HOST"}},
+		Rules: []iptables.ChainRule{
+			{Chain: "OUTPUT", RuleOutline: iptables.RuleOutline{Target: "KUBE-SERVICES"}},
+			{Chain: "OUTPUT", RuleOutline: iptables.RuleOutline{Target: "KUBE-PORTALS-HOST"}},
+		},
 	}}}
 	for mode, want := range map[string]string{
-		"iptables":  "[KUBE-PORTALS-HOST KUBE-MARK-MASQ-NOT-POD] [{OUTPUT KUBE-PORTALS-HOST}]",
-		"ipvs":      "[KUBE-PORTALS-HOST KUBE-MARK-MASQ-NOT-POD] [{OUTPUT KUBE-PORTALS-HOST}]",
+		"iptables":  "[KUBE-PORTALS-HOST KUBE-MARK-MASQ-NOT-POD] [KUBE-PORTALS-HOST]",
+		"ipvs":      "[KUBE-PORTALS-HOST KUBE-MARK-MASQ-NOT-POD] [KUBE-PORTALS-HOST]",
 		"userspace": "[KUBE-MARK-MASQ-NOT-POD] []",
 		"":          "[KUBE-MARK-MASQ-NOT-POD] []",
-		"nftables":  "[KUBE-SERVICES KUBE-PORTALS-HOST KUBE-MARK-MASQ-NOT-POD] [{OUTPUT KUBE-SERVICES} {OUTPUT KUBE-PORTALS-HOST}]",
+		"nftables":  "[KUBE-SERVICES KUBE-PORTALS-HOST KUBE-MARK-MASQ-NOT-POD] [KUBE-SERVICES KUBE-PORTALS-HOST]",
 	} {
 		unused, used := f.divide(&KubeProxy{Mode: mode})
-		if got := fmt.Sprint(unused.chains[0].Chains, unused.chains[0].Rules); got != want {
+		targets := []string{}
+		for _, r := range unused.chains[0].Rules {
+			targets = append(targets, r.Target)
+		}
+		if got := fmt.Sprint(unused.chains[0].Chains, targets); got != want {
 			t.Errorf("mode %q: %s goes, want %s", mode, got, want)
 		}
 		all := unused.chains[0].Size()

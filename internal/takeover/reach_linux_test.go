@@ -43,7 +43,7 @@ func TestLegacyRulesBeyondReach(t *testing.T) {
 	n := beyondReach(t)
 	var events []string
 	playWith(t, n, Options{RecordLeft: func(note string) { events = append(events, note) }}, func(s *stage) {
-		s.controller.rules.remedy = "do this"
+		s.controller.platform.rules.remedy = "do this"
 		close(s.ready)
 		state := s.after(time.Hour)
 		compare(t, "in words", inNFT+"\nleft "+inLegacy+"; do this", strings.Join(state.Lines(), "\n"))

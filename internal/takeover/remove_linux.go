@@ -58,15 +58,22 @@ func inMangle(chains []iptables.Removal) []iptables.Removal {
 	return slices.DeleteFunc(slices.Clone(chains), func(c iptables.Removal) bool { return c.Table.Name != "mangle" })
 }
 
-// removeTables first deletes the chains that packets enter before they are routed. A
-// packet between two chains of a table then still meets the second one, which translates
+// removeTables first deletes the chains that packets enter before they are routed, so that no connection gets into the
+// tables from then on. A packet between two chains of a table then still meets the second one, which translates
 // its source.
 func (r *rules) removeTables(ctx context.Context, f findings) error {
 	var names []nft.Table
+	var entrances []nft.Cut
 	for _, t := range f.tables {
-		names = append(names, t.Table)
+		cut := nft.Cut{Table: t.Table, Handle: t.Handle}
+		for _, c := range t.Chains {
+			if c.Entrance() {
+				cut.Chains = append(cut.Chains, c.Name)
+			}
+		}
+		names, entrances = append(names, t.Table), append(entrances, cut)
 	}
-	if err := r.tables.Close(ctx, names...); err != nil {
+	if err := r.tables.Prune(ctx, entrances); err != nil {
 		return err
 	}
 	r.pause()

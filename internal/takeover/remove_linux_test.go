@@ -182,7 +182,7 @@ func TestNoVirtualServerIsRemovedWhileNodePortsAreUnknown(t *testing.T) {
 	whole := join(n.order)
 	play(t, n, func(s *stage) {
 		busy := errors.New("the proxy is busy")
-		s.controller.rules.nodePorts = func(context.Context) ([]uint16, error) { return []uint16{30080}, busy }
+		s.controller.platform.rules.nodePorts = func(context.Context) ([]uint16, error) { return []uint16{30080}, busy }
 		close(s.ready)
 		state := s.after(0)
 		if !errors.Is(state.Err, busy) || len(n.vips) != 2 || join(n.order) != whole || len(n.tables) != 1 {

@@ -29,7 +29,7 @@ type (
 	}
 	tableKernel interface {
 		Find(ctx context.Context, names ...nft.Table) ([]nft.Outline, error)
-		Close(ctx context.Context, names ...nft.Table) error
+		Prune(ctx context.Context, cuts []nft.Cut) error
 		Delete(ctx context.Context, names ...nft.Table) error
 	}
 	ipvsKernel interface {

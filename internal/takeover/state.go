@@ -4,19 +4,16 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// KubeProxy is a kube-proxy that runs on this node, or a process that may be one.
+// KubeProxy is a kube-proxy that runs on this node.
 type KubeProxy struct {
-	PID       int           // 0: it is in another PID namespace
-	Program   string        // its executable; empty: not known
-	Mode      string        // as it reports; empty: it does not
-	Evidence  string        // how it was detected
-	Confirmed bool          // it does what only a kube-proxy does; false: it has the name and may change rules
-	Age       time.Duration // since its start, when it was detected; 0: not known
+	PID      int    // 0: it is in another PID namespace, or may not be read
+	Program  string // its executable; empty: not known
+	Mode     string // as it reports; empty: it does not
+	Evidence string // how it was detected
 }
 
 // String returns its name, process and mode.
@@ -42,8 +39,7 @@ type State struct {
 	Searched  bool              // there was a search, after the first complete sync
 	KubeProxy *KubeProxy        // runs beside Sluice; nil: none
 	Same      bool              // it writes the same chains as Sluice
-	WaitUntil time.Time         // how long an unconfirmed KubeProxy is waited for
-	Ignored   string            // why a process called kube-proxy is not waited for; empty: there is none
+	Ignored   string            // why a kube-proxy that runs is not waited for; empty: none runs
 	Leftovers map[Mechanism]int // objects; mechanisms without any are left out
 	Removed   map[Mechanism]int // objects, since the start
 	Last      Account           // what was removed last, and what is left
@@ -58,9 +54,6 @@ func (s State) Lines() []string {
 	case s.KubeProxy == nil:
 	case s.Same:
 		out = append(out, fmt.Sprintf("%s runs beside Sluice, and both write the same chains, each against the other: stop it", s.KubeProxy))
-	case !s.KubeProxy.Confirmed:
-		out = append(out, fmt.Sprintf("a process called %s runs: unless it listens or changes rules as a kube-proxy does, "+
-			"Sluice removes kube-proxy's rules after %s; %s", s.KubeProxy, s.WaitUntil.UTC().Format(time.TimeOnly+" MST"), ignoreHint))
 	default:
 		out = append(out, fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; %s", s.KubeProxy, s.KubeProxy.Evidence, ignoreHint))
 	}
@@ -123,7 +116,7 @@ type Account struct {
 	Lost      []string   // rules of other programs that jumped to kube-proxy's chains, removed with these
 	Left      []Entry    // not kube-proxy's, or still in use; What gives the reason
 	KubeProxy *KubeProxy // runs and uses the rules; nil: none
-	Ignored   *KubeProxy // runs, but is no kube-proxy or is to be ignored; nil: none
+	Ignored   *KubeProxy // runs, but is to be ignored; nil: none
 	Kept      string     // chains that other programs use as well, in a sentence; empty: none
 }
 

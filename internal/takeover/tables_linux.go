@@ -28,25 +28,9 @@ func (t tables) Find(ctx context.Context, names ...nft.Table) (found []nft.Outli
 	return found, err
 }
 
-// Close deletes the chains at which packets enter the node, in one transaction:
-// from then on no connection gets into the tables.
-func (t tables) Close(ctx context.Context, names ...nft.Table) error {
-	return t.use(func(conn *nft.Conn) error {
-		return conn.Prune(ctx, func() ([]nft.Cut, error) {
-			found, err := conn.Outline(ctx, names, nft.NoRules)
-			var cuts []nft.Cut
-			for _, o := range found {
-				cut := nft.Cut{Table: o.Table}
-				for _, c := range o.Chains {
-					if c.Entrance() {
-						cut.Chains = append(cut.Chains, c.Name)
-					}
-				}
-				cuts = append(cuts, cut)
-			}
-			return cuts, err
-		})
-	})
+// Prune deletes chains of tables, in one transaction.
+func (t tables) Prune(ctx context.Context, cuts []nft.Cut) error {
+	return t.use(func(conn *nft.Conn) error { return conn.Prune(ctx, cuts) })
 }
 
 // Delete deletes tables with all they hold, in one transaction.

@@ -61,9 +61,6 @@ type Options struct {
 	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove;
 	// nil: none.
 	RecordLeft func(note string)
-	// Grace is how long to wait for a process that has kube-proxy's name, but does
-	// nothing that only a kube-proxy does; 0: 2 minutes.
-	Grace time.Duration
 
 	// Soon is the time between two searches while a kube-proxy runs or its rules are
 	// there, Rarely at other times; 0: 3 seconds and a minute.
@@ -72,7 +69,6 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.Soon, o.Rarely = cmp.Or(o.Soon, 3*time.Second), cmp.Or(o.Rarely, time.Minute)
-	o.Grace = cmp.Or(o.Grace, defaultGrace)
 	if o.Record == nil {
 		o.Record = func(string) {}
 	}
@@ -81,9 +77,6 @@ func (o Options) withDefaults() Options {
 	}
 	return o
 }
-
-// defaultGrace is longer than a kube-proxy takes from its start to listening.
-const defaultGrace = 2 * time.Minute
 
 // Later is the error of a Leftover.Remove that has to wait, with the reason.
 type Later string

@@ -1,50 +1,38 @@
 package iptables
 
 import (
-	"context"
 	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// unreadableKernel is a kernel whose legacy tables cannot be decoded.
-type unreadableKernel struct{ ruleReader }
-
-func (p unreadableKernel) HasChain(ctx context.Context, id TableID, chain string) (bool, error) {
-	if id.Variant == Legacy {
-		return false, errUnreadable
-	}
-	return p.ruleReader.HasChain(ctx, id, chain)
-}
-
-func (p unreadableKernel) Outlines(context.Context, func(chain string) bool) ([]Outline, error) {
-	return nil, errUnreadable
-}
-
-// If the tables of the kernel cannot be decoded, the variant in use is detected by the
-// output of the programs.
-func TestDetectByPrograms(t *testing.T) {
+// The variant with a hint of kubelet is used, else the one with more rules.
+func TestDetect(t *testing.T) {
 	for _, tt := range []struct {
-		command string
-		want    Variant
-		reason  string
+		commands []string
+		want     Variant
+		reason   string
 	}{
-		{"ip6tables-legacy -t mangle -N KUBE-KUBELET-CANARY", Legacy, "KUBE-KUBELET-CANARY is in mangle of legacy"},
-		{"iptables-legacy -A INPUT -j ACCEPT", Legacy, "nft has 0 rules and legacy 1"},
+		{[]string{"ip6tables-legacy -t mangle -N KUBE-KUBELET-CANARY"}, Legacy, "KUBE-KUBELET-CANARY is in mangle of legacy"},
+		{
+			[]string{"iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "ip6tables-nft -t mangle -N KUBE-KUBELET-CANARY"},
+			NFT, "KUBE-KUBELET-CANARY is in mangle of nft",
+		},
+		{[]string{"iptables-legacy -t nat -N EMPTY"}, NFT, "there are no rules of legacy"},
+		{
+			[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-legacy -N ERROR", "ip6tables-legacy -t nat -A OUTPUT -j LOG --log-prefix ERROR"},
+			Legacy, "nft has 0 rules and legacy 2",
+		},
+		{[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, NFT, "nft has 1 rules and legacy 1"},
 	} {
 		netns, lock := kerneltest.Namespace(t), t.TempDir()+"/lock"
-		runIn(t, netns, lock, strings.Fields(tt.command)...)
-		o := Options{NetNS: netns, Lock: lock, Path: onlyPrograms(t, NFT, Legacy)}
-		o.fill()
-		installed, err := o.installed(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		for _, command := range tt.commands {
+			runIn(t, netns, lock, strings.Fields(command)...)
 		}
-		d := detector{&o, unreadableKernel{NewKernel(Options{NetNS: netns, Lock: lock})}, installed}
-		got, reason, err := d.detect(t.Context())
+		got, reason, err := NewKernel(Options{NetNS: netns, Lock: lock}).detect(t.Context())
 		if err != nil || got != tt.want || reason != tt.reason {
-			t.Errorf("after %s: %s, %q, %v, want %s, %q", tt.command, got, reason, err, tt.want, tt.reason)
+			t.Errorf("after %s: %s, %q, %v, want %s, %q", tt.commands, got, reason, err, tt.want, tt.reason)
 		}
 	}
 }

@@ -60,21 +60,6 @@ func (c *command) read(line string) {
 	}
 }
 
-// chainsOf returns the chains that input names, by table.
-func chainsOf(input string) map[string]map[string]bool {
-	named := map[string]map[string]bool{}
-	_ = commands(input, func(c command) error { // it returns no error
-		if c.verb == "*" && named[c.table] == nil {
-			named[c.table] = map[string]bool{}
-		}
-		if c.chain != "" && named[c.table] != nil {
-			named[c.table][c.chain] = true
-		}
-		return nil
-	})
-	return named
-}
-
 // lineOf returns a line of input.
 func lineOf(input string, number int) string {
 	n := 0

@@ -66,14 +66,15 @@ type Edit struct {
 	What string // in a few words: "rule of KUBE-SERVICES in nat"
 	By   string // the program, as far as it is known: "iptables (thread 812)"
 
+	// Unclear means that a table was changed, but perhaps only rules of other programs: it is an edit if a comparison of
+	// the tables with their expected contents repairs something.
+	Unclear bool
 	// Possible means that no change was observed, but that one may have been missed: the
-	// tables should be compared with their expected contents, as soon as that is cheap.
+	// tables should be compared as soon as that is cheap.
 	Possible bool
 
-	// Since and Until are when the edit was made at the earliest and at the latest, where
-	// tables are polled; zero: now. An edit with Until was found right before a Restore of
-	// the proxy.
-	Since, Until time.Time
+	// Since is when the edit was made at the earliest; zero: now.
+	Since time.Time
 }
 
 // RestoreError is the error of input that PROGRAM-restore refused. Tables are committed

@@ -167,7 +167,7 @@ func add(t *iptables.Outline, chain, text string) {
 func removals(tables []iptables.Outline) []iptables.Removal {
 	var all []iptables.Removal
 	for _, t := range tables {
-		r := iptables.Removal{Table: t.TableID}
+		r := iptables.Removal{Table: t.TableID, Handle: t.Handle}
 		for _, chain := range t.Chains {
 			if proxyChains.MatchString(chain.Name) {
 				r.Chains = append(r.Chains, chain.Name)
@@ -175,7 +175,7 @@ func removals(tables []iptables.Outline) []iptables.Removal {
 			}
 			for _, rule := range chain.Rules {
 				if rule.Jump && proxyChains.MatchString(rule.Target) {
-					r.Rules = append(r.Rules, iptables.ChainRule{Chain: chain.Name, Target: rule.Target})
+					r.Rules = append(r.Rules, iptables.ChainRule{Chain: chain.Name, RuleOutline: rule})
 				}
 			}
 		}

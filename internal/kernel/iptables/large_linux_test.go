@@ -2,13 +2,10 @@ package iptables_test
 
 import (
 	"fmt"
-	"hash/maphash"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
 // loadServices loads a nat table with n Services of three endpoints each, and some foreign
@@ -87,18 +84,5 @@ func BenchmarkTenThousandServices(b *testing.B) {
 				b.ReportMetric(read.Seconds(), "read-s")
 			}
 		})
-	}
-}
-
-// BenchmarkDigest reads a legacy table of 110,000 rules like the watch does.
-func BenchmarkDigest(b *testing.B) {
-	h := newHost(b)
-	h.loadServices("iptables-legacy", 10000, 10000)
-	id := iptables.TableID{Variant: iptables.Legacy, Family: iptables.IPv4, Name: "nat"}
-	seed := maphash.MakeSeed()
-	for b.Loop() {
-		if _, _, err := h.kernel().Digest(b.Context(), id, seed, proxyChains.MatchString); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

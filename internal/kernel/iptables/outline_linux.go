@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
@@ -18,6 +16,7 @@ import (
 // they were created.
 type Outline struct {
 	TableID
+	Handle uint64 // of the table, in the nft variant
 	Chains []ChainOutline
 }
 
@@ -32,39 +31,18 @@ type ChainOutline struct {
 type RuleOutline struct {
 	Target string // a chain, or a target such as "ACCEPT" or "DNAT"; empty: none
 	Jump   bool   // Target is a chain, by jump or goto
+	Handle uint64 // identifies the rule in its table, in the nft variant
+	Text   string // identifies the rule in its chain, in the legacy variant
 }
 
-// Kernel reads the tables of both variants in one network namespace without a program,
-// and removes chains from them. It holds no resources.
+// Kernel reads the tables of both variants in one network namespace, and removes chains
+// from them: those of nft by netlink, those of legacy by the programs. It holds no resources.
 type Kernel struct{ opts Options }
 
 // NewKernel returns the tables of a namespace.
 func NewKernel(o Options) *Kernel {
 	o.fill()
 	return &Kernel{opts: o}
-}
-
-// legacy calls fn for each legacy table that exists, in the namespace. It creates none.
-func (k *Kernel) legacy(ctx context.Context, fn func(TableID, protocol) error) error {
-	return netns.Do(k.opts.NetNS, func() error {
-		for _, f := range []Family{IPv4, IPv6} {
-			p := protocolOf(f)
-			names, err := p.tables()
-			if err != nil {
-				return err
-			}
-			for _, name := range names {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				id := TableID{Variant: Legacy, Family: f, Name: name}
-				if err := fn(id, p); err != nil {
-					return fmt.Errorf("%s: %w", id, err)
-				}
-			}
-		}
-		return nil
-	})
 }
 
 // nft calls use with a connection to nf_tables, if the kernel has that.
@@ -83,29 +61,70 @@ func (k *Kernel) nft(use func(*nft.Conn) error) error {
 // Outlines returns all tables of both variants and families that exist. It creates none.
 // In the nft variant these are the tables with the names that iptables uses, whatever
 // program created them. It may leave out the rules of chains that are not selected, which
-// saves most of the time in that variant.
+// saves most of the time in that variant. Legacy tables have no rules, and only the chains that were added, if this
+// process lacks the programs of iptables-legacy or the capabilities to use them.
 func (k *Kernel) Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error) {
-	var all []Outline
-	err := k.legacy(ctx, func(id TableID, p protocol) error {
-		t, err := p.read(ctx, id.Name)
-		if err == nil {
-			all = append(all, t.outline(id))
-		}
-		return err
-	})
-	if err == nil {
-		err = k.nft(func(conn *nft.Conn) error {
-			tables, err := conn.Outline(ctx, nftTables(), func(_ nft.Table, chain string) bool { return rules(chain) })
-			for _, t := range tables {
-				all = append(all, outlineOf(t))
-			}
-			return err
-		})
-	}
+	legacy, err := k.outlinesLegacy(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read iptables rules: %w%s", err, remedy(err))
 	}
-	return all, nil
+	inNFT, err := k.outlinesNFT(ctx, rules)
+	if err != nil {
+		return nil, fmt.Errorf("read iptables rules: %w%s", err, remedy(err))
+	}
+	return append(legacy, inNFT...), nil
+}
+
+func (k *Kernel) outlinesNFT(ctx context.Context, rules func(chain string) bool) (all []Outline, err error) {
+	err = k.nft(func(conn *nft.Conn) error {
+		tables, err := conn.Outline(ctx, nftTables(), func(_ nft.Table, chain string) bool { return rules(chain) })
+		for _, t := range tables {
+			all = append(all, outlineOf(t))
+		}
+		return err
+	})
+	return all, err
+}
+
+func (k *Kernel) outlinesLegacy(ctx context.Context) (all []Outline, err error) {
+	tables, err := k.legacyTables(ctx)
+	for _, t := range tables {
+		o := Outline{TableID: t.TableID}
+		saved, saveErr := k.saveLegacy(ctx, t.TableID)
+		switch {
+		case saveErr == nil:
+			o.Chains = savedChains(saved, t.Name)
+		case errors.Is(saveErr, ErrBeyondReach):
+			for _, name := range t.chains {
+				o.Chains = append(o.Chains, ChainOutline{Name: name})
+			}
+		default:
+			return nil, saveErr
+		}
+		all = append(all, o)
+	}
+	return all, err
+}
+
+// savedChains returns the chains of a table in the output of PROGRAM-save.
+func savedChains(saved, table string) []ChainOutline {
+	var chains []ChainOutline
+	at := map[string]int{}
+	_ = commands(saved, func(c command) error { // it returns no error
+		switch {
+		case c.table != table:
+		case c.verb == ":":
+			at[c.chain] = len(chains)
+			chains = append(chains, ChainOutline{Name: c.chain, Builtin: c.rest != "-"})
+		case c.verb == "-A":
+			target := Target(c.rest)
+			_, jump := at[target] // all chains come before all rules
+			chain := &chains[at[c.chain]]
+			chain.Rules = append(chain.Rules, RuleOutline{Target: target, Jump: jump, Text: c.rest})
+		}
+		return nil
+	})
+	return chains
 }
 
 // AllRules selects the rules of all chains.
@@ -143,11 +162,11 @@ func fromNFT(t nft.Table) TableID {
 }
 
 func outlineOf(t nft.Outline) Outline {
-	o := Outline{TableID: fromNFT(t.Table)}
+	o := Outline{TableID: fromNFT(t.Table), Handle: t.Handle}
 	for _, c := range t.Chains {
 		chain := ChainOutline{Name: c.Name, Builtin: c.Base}
 		for _, r := range c.Rules {
-			chain.Rules = append(chain.Rules, RuleOutline{Target: r.Target, Jump: r.Jump})
+			chain.Rules = append(chain.Rules, RuleOutline{Target: r.Target, Jump: r.Jump, Handle: r.Handle})
 		}
 		o.Chains = append(o.Chains, chain)
 	}
@@ -156,50 +175,31 @@ func outlineOf(t nft.Outline) Outline {
 
 // Exists reports whether a table exists. Unlike PROGRAM-save of the legacy variant it
 // creates none.
-func (k *Kernel) Exists(ctx context.Context, id TableID) (bool, error) {
-	return k.has(ctx, id, "")
-}
-
-// HasChain reports whether a table exists and has a chain. In the nft variant the
-// cost does not depend on what the table holds.
-func (k *Kernel) HasChain(ctx context.Context, id TableID, chain string) (bool, error) {
-	return k.has(ctx, id, chain)
-}
-
-func (k *Kernel) has(ctx context.Context, id TableID, chain string) (found bool, err error) {
+func (k *Kernel) Exists(ctx context.Context, id TableID) (found bool, err error) {
 	if id.Variant == NFT {
-		err = k.nft(func(conn *nft.Conn) error {
-			found, err = conn.Has(ctx, id.inNFT(), chain)
-			return err
-		})
-	} else {
-		err = k.legacy(ctx, func(table TableID, p protocol) error {
-			if table != id || chain == "" {
-				found = found || table == id
-				return nil
-			}
-			t, err := p.read(ctx, id.Name)
-			if err == nil {
-				found = slices.ContainsFunc(t.chains, func(c legacyChain) bool { return c.name == chain })
-			}
-			return err
-		})
+		return k.hasNFT(ctx, id, "")
 	}
+	err = k.legacy(ctx, func(table TableID, _ protocol) error {
+		found = found || table == id
+		return nil
+	})
 	if err != nil {
-		return false, fmt.Errorf("look for %s %s: %w%s", id, chain, err, remedy(err))
+		return false, fmt.Errorf("look for %s: %w%s", id, err, remedy(err))
 	}
 	return found, nil
 }
 
-// LegacyRules returns how many rules and chains have been added to the legacy tables. Its
-// cost does not depend on their number.
-func (k *Kernel) LegacyRules(ctx context.Context) (int, error) {
-	stamps, err := k.Stamps(ctx)
-	total := 0
-	for _, s := range stamps {
-		total += s.rules()
+// hasNFT reports whether a table of the nft variant exists and, if chain is not empty, has that chain. The
+// cost does not depend on what the table holds.
+func (k *Kernel) hasNFT(ctx context.Context, id TableID, chain string) (found bool, err error) {
+	err = k.nft(func(conn *nft.Conn) error {
+		found, err = conn.Has(ctx, id.inNFT(), chain)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for %s %s: %w%s", id, chain, err, remedy(err))
 	}
-	return total, err
+	return found, nil
 }
 
 // remedy returns a hint how to resolve an error, if there is one.

@@ -13,16 +13,20 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 )
 
-// Removal is what to remove from a table: chains with all their rules, and the
+// Removal is what to remove from a table that was listed: chains with all their rules, and the
 // rules of other chains that lead to these.
 type Removal struct {
 	Table  TableID
+	Handle uint64 // Outline.Handle
 	Chains []string
-	Rules  []ChainRule // of chains that stay, each by where it leads
+	Rules  []ChainRule // of chains that stay
 }
 
-// ChainRule is a rule of a chain that leads to another.
-type ChainRule struct{ Chain, Target string }
+// ChainRule is a rule of a chain.
+type ChainRule struct {
+	Chain string
+	RuleOutline
+}
 
 // Size returns how many rules and chains are named.
 func (r Removal) Size() int { return len(r.Rules) + len(r.Chains) }
@@ -35,7 +39,7 @@ var ErrInUse = errors.New("the chain is in use")
 // lacks the programs of iptables-legacy or the capabilities to use them.
 var ErrBeyondReach = errors.New("legacy tables cannot be changed from here")
 
-// Remove removes rules and chains. It is no error if some do not exist. The tables of the
+// Remove removes rules and chains, which must exist. The tables of the
 // nft variant change all together or not at all, by netlink; each legacy table changes as
 // a whole or not at all, by iptables-legacy-restore. After a failure it goes on with the
 // other tables. Other rules keep their order and their counters, but the programs set the
@@ -44,152 +48,91 @@ var ErrBeyondReach = errors.New("legacy tables cannot be changed from here")
 // Existing connections are not affected, as conntrack translates them, as long as other
 // rules of that family use conntrack: the kernel stops tracking with its last user.
 func (k *Kernel) Remove(ctx context.Context, removals ...Removal) error {
-	var inNFT []index
-	var beyond error
+	var cuts []nft.Cut
 	var errs []error
 	for _, r := range removals {
 		if r.Table.Variant == NFT {
-			inNFT = append(inNFT, r.index())
+			cuts = append(cuts, r.cut())
 			continue
 		}
-		if beyond != nil { // the next one is, too
-			continue
+		err := k.removeLegacy(ctx, r)
+		if errors.Is(err, ErrBeyondReach) && errors.Is(errors.Join(errs...), ErrBeyondReach) {
+			continue // as for the table before
 		}
-		err := k.removeLegacy(ctx, r.index())
-		switch {
-		case errors.Is(err, ErrBeyondReach):
-			beyond = err
-		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %w", r.Table, err))
-		}
+		errs = append(errs, err)
 	}
-	if len(inNFT) > 0 {
-		errs = append(errs, k.nft(func(conn *nft.Conn) error { return pruneNFT(ctx, conn, inNFT) }))
+	if len(cuts) > 0 {
+		err := k.nft(func(conn *nft.Conn) error { return conn.Prune(ctx, cuts) })
+		if errors.Is(err, unix.EBUSY) { // a rule or an element of a map leads to a chain
+			err = fmt.Errorf("%w: %w", ErrInUse, err)
+		}
+		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
-	if err == nil && beyond != nil {
-		return beyond
-	}
-	if err = errors.Join(err, beyond); err != nil {
+	if err != nil && !errors.Is(err, ErrBeyondReach) {
 		return fmt.Errorf("remove iptables rules: %w%s", err, remedy(err))
 	}
-	return nil
+	return err
 }
 
-// index is a Removal with constant-time lookups.
-type index struct {
-	table  TableID
-	chains map[string]bool
-	rules  map[ChainRule]bool
+// cut returns what to delete from a table of the nft variant.
+func (r Removal) cut() nft.Cut {
+	cut := nft.Cut{Table: r.Table.inNFT(), Handle: r.Handle, Chains: r.Chains}
+	for _, rule := range r.Rules {
+		cut.Rules = append(cut.Rules, nft.RuleRef{Chain: rule.Chain, Handle: rule.Handle})
+	}
+	return cut
 }
 
-func (r Removal) index() index {
-	x := index{table: r.Table, chains: map[string]bool{}, rules: map[ChainRule]bool{}}
+// input returns the input of PROGRAM-restore that removes from a legacy table. Rules are
+// identified by their text, not by their number, which another program may change.
+func (r Removal) input() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%s\n", r.Table.Name)
 	for _, chain := range r.Chains {
-		x.chains[chain] = true
+		fmt.Fprintf(&b, ":%s - [0:0]\n", chain) // takes its rules out
 	}
 	for _, rule := range r.Rules {
-		x.rules[rule] = true
+		fmt.Fprintf(&b, "-D %s %s\n", rule.Chain, rule.Text)
 	}
-	return x
+	for _, chain := range r.Chains {
+		fmt.Fprintf(&b, "-X %s\n", chain)
+	}
+	return b.String() + "COMMIT\n"
 }
 
-// removes reports whether a rule of a remaining chain is removed. It is an error if a
-// remaining rule leads to a removed chain.
-func (x index) removes(r ChainRule) (bool, error) {
-	if x.chains[r.Target] && !x.rules[r] {
-		return false, fmt.Errorf("remove chain %s: a rule of chain %s leads to it: %w", r.Target, r.Chain, ErrInUse)
+// removeLegacy removes from one legacy table.
+func (k *Kernel) removeLegacy(ctx context.Context, r Removal) error {
+	if r.Size() == 0 {
+		return nil
 	}
-	return x.chains[r.Target], nil
-}
-
-func errBuiltin(chain string) error {
-	return fmt.Errorf("remove chain %s: it is built in", chain)
-}
-
-// pruneNFT removes from tables of the nft variant.
-func pruneNFT(ctx context.Context, conn *nft.Conn, all []index) error {
-	var tables []nft.Table
-	byTable := map[nft.Table]index{}
-	for _, x := range all {
-		tables = append(tables, x.table.inNFT())
-		byTable[x.table.inNFT()] = x
+	t, err := k.legacyTools(ctx, r.Table.Family)
+	if err != nil {
+		return err
 	}
-	err := conn.Prune(ctx, func() ([]nft.Cut, error) {
-		outlines, err := conn.Outline(ctx, tables, func(t nft.Table, chain string) bool { return !byTable[t].chains[chain] })
-		if err != nil {
-			return nil, err
-		}
-		var cuts []nft.Cut
-		for _, o := range outlines {
-			cut, err := byTable[o.Table].cut(o)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", fromNFT(o.Table), err)
-			}
-			cuts = append(cuts, cut)
-		}
-		return cuts, nil
-	})
-	if errors.Is(err, unix.EBUSY) { // an element of a map leads there
+	err = beyondReach(t.Restore(ctx, r.Table.Family, []byte(r.input())))
+	if refused, is := errors.AsType[*RestoreError](err); is && strings.HasPrefix(refused.Rule, "-X ") {
 		err = fmt.Errorf("%w: %w", ErrInUse, err)
 	}
 	return err
 }
 
-// cut returns the part of a removal that exists in a table.
-func (x index) cut(o nft.Outline) (nft.Cut, error) {
-	cut := nft.Cut{Table: o.Table}
-	for _, c := range o.Chains {
-		if x.chains[c.Name] {
-			if c.Base {
-				return cut, errBuiltin(c.Name)
-			}
-			cut.Chains = append(cut.Chains, c.Name)
-			continue
-		}
-		for _, r := range c.Rules {
-			if !r.Jump {
-				continue
-			}
-			goes, err := x.removes(ChainRule{c.Name, r.Target})
-			if err != nil {
-				return cut, err
-			}
-			if goes {
-				cut.Rules = append(cut.Rules, nft.RuleRef{Chain: c.Name, Handle: r.Handle})
-			}
-		}
-	}
-	return cut, nil
-}
-
-// removeLegacy removes from one legacy table. If another program changes the table
-// between reading and writing, the program may refuse the input, and nothing is removed.
-func (k *Kernel) removeLegacy(ctx context.Context, x index) error {
-	there, err := k.Exists(ctx, x.table)
-	if err != nil || !there {
-		return err
-	}
-	t, err := k.legacyTools(ctx, x.table.Family)
+// saveLegacy returns what PROGRAM-save prints of a legacy table, which must exist. The error is ErrBeyondReach if
+// this process lacks the programs or the capabilities to use them.
+func (k *Kernel) saveLegacy(ctx context.Context, table TableID) (string, error) {
+	t, err := k.legacyTools(ctx, table.Family)
 	if err != nil {
-		return err
+		return "", err
 	}
 	var saved []byte
 	err = t.run(ctx, call{
-		path: t.programs[x.table.Family].save, args: []string{"-t", x.table.Name},
+		path: t.programs[table.Family].save, args: []string{"-t", table.Name},
 		output: func(r io.Reader) (err error) {
 			saved, err = io.ReadAll(r)
 			return err
 		},
 	})
-	if err != nil {
-		return beyondReach(err)
-	}
-	input, err := x.input(string(saved))
-	if err != nil || input == "" {
-		return err
-	}
-	return beyondReach(t.Restore(ctx, x.table.Family, []byte(input)))
+	return string(saved), beyondReach(err)
 }
 
 // legacyTools returns the programs of the legacy variant.
@@ -201,44 +144,19 @@ func (k *Kernel) legacyTools(ctx context.Context, f Family) (*Tools, error) {
 	if installed[Legacy][f].restore == "" {
 		return nil, fmt.Errorf("%w: %s is %w", ErrBeyondReach, programName(f, "-legacy-restore"), ErrMissing)
 	}
-	return &Tools{opts: k.opts, kernel: k, tables: k, variant: Legacy, programs: installed[Legacy]}, nil
+	return &Tools{opts: k.opts, kernel: k, variant: Legacy, programs: installed[Legacy]}, nil
 }
 
 // beyondReach recognizes the messages of programs that lack a capability or cannot open
 // the lock file.
 func beyondReach(err error) error {
-	if err != nil && (errors.Is(err, fs.ErrPermission) ||
-		strings.Contains(err.Error(), "you must be root") || strings.Contains(err.Error(), "can't open lock file")) {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "unable to initialize table"): // which exists
+		return fmt.Errorf("%w: the programs of iptables lack CAP_NET_ADMIN or CAP_NET_RAW", ErrBeyondReach)
+	case errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "you must be root") || strings.Contains(err.Error(), "can't open lock file"):
 		return fmt.Errorf("%w: %w", ErrBeyondReach, err)
 	}
 	return err
-}
-
-// input returns the input of PROGRAM-restore that removes the part of a removal that
-// exists in a table, given the output of PROGRAM-save; empty: nothing exists. Rules are
-// identified by their text, not by their number, which another program may change.
-func (x index) input(saved string) (string, error) {
-	var chains, rules, gone strings.Builder
-	err := commands(saved, func(c command) error {
-		switch {
-		case c.table != x.table.Name:
-		case c.verb == ":" && x.chains[c.chain]:
-			if c.rest != "-" {
-				return errBuiltin(c.chain)
-			}
-			fmt.Fprintf(&chains, ":%s - [0:0]\n", c.chain) // takes its rules out
-			fmt.Fprintf(&gone, "-X %s\n", c.chain)
-		case c.verb == "-A" && !x.chains[c.chain]:
-			goes, err := x.removes(ChainRule{c.chain, Target(c.rest)})
-			if goes {
-				fmt.Fprintf(&rules, "-D %s %s\n", c.chain, c.rest)
-			}
-			return err
-		}
-		return nil
-	})
-	if err != nil || chains.Len()+rules.Len() == 0 {
-		return "", err
-	}
-	return fmt.Sprintf("*%s\n%s%s%sCOMMIT\n", x.table.Name, chains.String(), rules.String(), gone.String()), nil
 }

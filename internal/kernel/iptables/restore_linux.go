@@ -60,7 +60,7 @@ func (t *Tools) In(netns int) *Tools {
 	o.NetNS, o.Lock = netns, os.DevNull
 	kernel := NewKernel(o)
 	return &Tools{
-		opts: o, kernel: kernel, tables: kernel,
+		opts: o, kernel: kernel,
 		variant: t.variant, reason: t.reason, programs: t.programs,
 	}
 }
@@ -79,7 +79,7 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	c.started, c.finish = t.started, finishTime
 	run := func() error { return t.run(ctx, c) }
 	if w := t.legacy.Load(); w != nil {
-		err = w.write(ctx, f, string(input), run)
+		err = w.write(ctx, run)
 	} else {
 		err = run()
 	}

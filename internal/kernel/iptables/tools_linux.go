@@ -35,13 +35,11 @@ const (
 type Tools struct {
 	opts     Options
 	kernel   *Kernel
-	tables   tableReader // the kernel
 	variant  Variant
 	reason   string
 	programs map[Family]programs
 	legacy   atomic.Pointer[legacyWatch] // nil: no Watch of the legacy variant runs
 	waits    atomic.Bool                 // for the lock, and that was logged
-	trouble  atomic.Pointer[string]      // of the watch of legacy tables; nil or empty: none
 	own      ownPrograms
 }
 
@@ -52,12 +50,12 @@ type programs struct{ save, restore string }
 func Open(ctx context.Context, o Options) (*Tools, error) {
 	o.fill()
 	kernel := NewKernel(o)
-	t := &Tools{opts: o, kernel: kernel, tables: kernel}
+	t := &Tools{opts: o, kernel: kernel}
 	installed, err := o.installed(ctx)
 	if err != nil {
 		return nil, err
 	}
-	variant, reason, err := detector{&t.opts, kernel, installed}.detect(ctx)
+	variant, reason, err := kernel.detect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("detect the variant of iptables in use: %w", err)
 	}

@@ -15,12 +15,13 @@ import (
 // not reported. Subscribed is called once all later changes are noticed. Only one Watch
 // runs at a time.
 //
-// The kernel reports changes of nft tables at once. Legacy tables are polled.
+// The kernel reports changes of nft tables at once. Legacy tables are polled: every change that another program
+// makes to them is Unclear, and every Restore is followed by an Edit that is only Possible.
 func (t *Tools) Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), report func(Edit)) error {
 	if t.variant == NFT {
 		return t.watchNFT(ctx, ours, subscribed, report)
 	}
-	return t.watchLegacy(ctx, ours, subscribed, report)
+	return t.watchLegacy(ctx, subscribed, report)
 }
 
 // watched reports whether Watch covers a table of nf_tables.

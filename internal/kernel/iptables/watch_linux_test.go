@@ -23,7 +23,6 @@ func ours(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
 type observer struct {
 	*host
 	edits     chan Edit
-	possible  int // number of possible edits that settle received
 	sentinels int // number of edits by sentinel
 }
 
@@ -36,9 +35,6 @@ func observe(t *testing.T, variant Variant, prepare func(*host)) *observer {
 
 func observeHost(t *testing.T, h *host) *observer {
 	t.Helper()
-	if h.tools.Variant() == Legacy {
-		h.run("iptables -w 10 -t mangle -N KUBE-SENTINEL") // edits of a new table are only possible
-	}
 	o := &observer{host: h, edits: make(chan Edit, 1000)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done, listening := make(chan error, 1), make(chan struct{})
@@ -67,16 +63,6 @@ func (o *observer) next() Edit {
 	}
 }
 
-// observed waits for an edit that is not only possible.
-func (o *observer) observed() Edit {
-	o.t.Helper()
-	for {
-		if e := o.next(); !e.Possible {
-			return e
-		}
-	}
-}
-
 // sentinel edits a chain of the proxy in a table that no test uses, and returns the What of
 // the edit that Watch reports.
 func (o *observer) sentinel() string {
@@ -88,47 +74,17 @@ func (o *observer) sentinel() string {
 }
 
 // settle waits until all changes so far have been processed, and returns the reported
-// edits, except those that are only possible. Edits are reported in the order of changes of
-// nft tables, and of polls of legacy tables: all earlier ones arrive before that of a
-// sentinel.
+// edits. They are reported in the order of changes: all earlier ones arrive before that of a sentinel.
 func (o *observer) settle() []Edit {
 	o.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !o.settled(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			o.t.Fatal("the watch has not processed all changes")
-		}
-	}
 	var all []Edit
 	for last := o.sentinel(); ; {
-		switch e := o.next(); {
-		case e.What == last && !e.Possible:
+		e := o.next()
+		if e.What == last {
 			return all
-		case e.Possible:
-			o.possible++
-		default:
-			all = append(all, e)
 		}
+		all = append(all, e)
 	}
-}
-
-// settled reports whether all legacy tables that changed were read.
-func (o *observer) settled() bool {
-	stamps, err := o.tools.kernel.Stamps(o.t.Context())
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	w := o.tools.legacy.Load()
-	if w == nil {
-		return true
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for table, s := range w.tables {
-		if !s.edited.IsZero() || len(s.written) > 0 || s.stamp != stamps[o.tools.id(table)] {
-			return false
-		}
-	}
-	return true
 }
 
 // base are the rules before edits: chains of ours, jumps to them, and foreign rules around
@@ -165,62 +121,58 @@ func (o *observer) reset() {
 }
 
 func TestEditsOfOtherProgramsAreReported(t *testing.T) {
-	both(t, func(t *testing.T, variant Variant) {
-		o := observe(t, variant, func(*host) {})
-		for _, tt := range []struct {
-			command string
-			want    string
-		}{
-			{"iptables -t nat -F KUBE-SERVICES", "rule of KUBE-SERVICES in nat"},
-			{"iptables -F KUBE-SERVICES", "rule of KUBE-SERVICES in filter"},
-			{"ip6tables -t nat -F KUBE-SVC-A", "rule of KUBE-SVC-A in nat of IPv6"},
-			{"iptables -t nat -F", "rule of "},
-			{"iptables -t nat -X KUBE-EMPTY", "chain KUBE-EMPTY in nat"},
-			{"iptables -t nat -N KUBE-NEW", "chain KUBE-NEW in nat"},
-			{"iptables -t nat -D PREROUTING -j KUBE-SERVICES", "rule of PREROUTING in nat"},
-			{"iptables -D INPUT -j KUBE-SERVICES", "rule of INPUT in filter"},
-			{"ip6tables -D INPUT -j KUBE-SERVICES", "rule of INPUT in filter of IPv6"},
-			{"iptables -I OUTPUT -j KUBE-SERVICES", "rule of OUTPUT in filter"},
-			{"iptables -t nat -I KUBE-SVC-A -j ACCEPT", "rule of KUBE-SVC-A in nat"},
-			{"iptables -t nat -R KUBE-SVC-A 1 -j ACCEPT", "rule of KUBE-SVC-A in nat"},
-			{"iptables -t nat -D KUBE-SERVICES 1", "rule of KUBE-SERVICES in nat"},
-			{"iptables -t nat -A DOCKER -j KUBE-SVC-A", "rule of DOCKER in nat"},
-			{"iptables -t nat -I PREROUTING -j RETURN", "rule of PREROUTING in nat"},
-		} {
-			o.reset()
-			o.settle()
-			o.run("iptables -t nat -A DOCKER -j ACCEPT") // a foreign chain: not reported
-			if reported := o.settle(); len(reported) > 0 {
-				t.Fatalf("before %q: reported %v", tt.command, reported)
-			}
-			o.run(tt.command)
-			e := o.observed()
-			if !strings.HasPrefix(e.What, tt.want) {
-				t.Errorf("after %q: reported %q, want %q", tt.command, e.What, tt.want)
-			}
-			if variant == NFT && !strings.Contains(e.By, "tables-nft (thread ") {
-				t.Errorf("after %q: by %q", tt.command, e.By)
-			}
-			o.settle()
+	o := observe(t, NFT, func(*host) {})
+	for _, tt := range []struct {
+		command string
+		want    string
+	}{
+		{"iptables -t nat -F KUBE-SERVICES", "rule of KUBE-SERVICES in nat"},
+		{"iptables -F KUBE-SERVICES", "rule of KUBE-SERVICES in filter"},
+		{"ip6tables -t nat -F KUBE-SVC-A", "rule of KUBE-SVC-A in nat of IPv6"},
+		{"iptables -t nat -F", "rule of "},
+		{"iptables -t nat -X KUBE-EMPTY", "chain KUBE-EMPTY in nat"},
+		{"iptables -t nat -N KUBE-NEW", "chain KUBE-NEW in nat"},
+		{"iptables -t nat -D PREROUTING -j KUBE-SERVICES", "rule of PREROUTING in nat"},
+		{"iptables -D INPUT -j KUBE-SERVICES", "rule of INPUT in filter"},
+		{"ip6tables -D INPUT -j KUBE-SERVICES", "rule of INPUT in filter of IPv6"},
+		{"iptables -I OUTPUT -j KUBE-SERVICES", "rule of OUTPUT in filter"},
+		{"iptables -t nat -I KUBE-SVC-A -j ACCEPT", "rule of KUBE-SVC-A in nat"},
+		{"iptables -t nat -R KUBE-SVC-A 1 -j ACCEPT", "rule of KUBE-SVC-A in nat"},
+		{"iptables -t nat -D KUBE-SERVICES 1", "rule of KUBE-SERVICES in nat"},
+		{"iptables -t nat -A DOCKER -j KUBE-SVC-A", "rule of DOCKER in nat"},
+		{"iptables -t nat -I PREROUTING -j RETURN", "rule of PREROUTING in nat"},
+	} {
+		o.reset()
+		o.settle()
+		o.run("iptables -t nat -A DOCKER -j ACCEPT") // a foreign chain: not reported
+		if reported := o.settle(); len(reported) > 0 {
+			t.Fatalf("before %q: reported %v", tt.command, reported)
 		}
-	})
+		o.run(tt.command)
+		e := o.next()
+		if !strings.HasPrefix(e.What, tt.want) {
+			t.Errorf("after %q: reported %q, want %q", tt.command, e.What, tt.want)
+		}
+		if !strings.Contains(e.By, "tables-nft (thread ") {
+			t.Errorf("after %q: by %q", tt.command, e.By)
+		}
+		o.settle()
+	}
 }
 
 // A jump that is moved behind foreign rules is reported, although the number of rules stays
 // the same.
 func TestAJumpThatIsMovedIsReported(t *testing.T) {
-	both(t, func(t *testing.T, variant Variant) {
-		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
-		input := "*nat\n-D PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
-		file := filepath.Join(t.TempDir(), "input")
-		if err := os.WriteFile(file, []byte(input), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		o.run("iptables-restore --noflush " + file)
-		if e := o.observed(); e.What != "rule of PREROUTING in nat" {
-			t.Errorf("reported %+v", e)
-		}
-	})
+	o := observe(t, NFT, func(h *host) { h.restore(IPv4, base) })
+	input := "*nat\n-D PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
+	file := filepath.Join(t.TempDir(), "input")
+	if err := os.WriteFile(file, []byte(input), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.run("iptables-restore --noflush " + file)
+	if e := o.next(); e.What != "rule of PREROUTING in nat" {
+		t.Errorf("reported %+v", e)
+	}
 }
 
 // Edits of the tables of iptables-nft by nft are reported as well.
@@ -229,7 +181,7 @@ func TestEditsByNftAreReported(t *testing.T) {
 	for _, command := range []string{"nft flush table ip nat", "nft delete table ip nat", "nft flush ruleset", "nft flush chain ip nat KUBE-SVC-A"} {
 		o.restore(IPv4, base)
 		o.run(command)
-		if e := o.observed(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
+		if e := o.next(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
 			t.Errorf("after %q: reported %+v", command, e)
 		}
 	}
@@ -240,83 +192,77 @@ func TestEditsByNftAreReported(t *testing.T) {
 
 // Edits of foreign chains and rules are not reported.
 func TestChainsOfOtherProgramsAreNotReported(t *testing.T) {
-	both(t, func(t *testing.T, variant Variant) {
-		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
-		for _, command := range []string{
-			"iptables -t nat -F DOCKER",
-			"iptables -t nat -I PREROUTING -p tcp -j DOCKER",
-			"iptables -t nat -A PREROUTING -p tcp -j ACCEPT",
-			"iptables -t nat -D PREROUTING -p udp -j DOCKER",
-			"iptables -N THEIRS",
-			"iptables -I INPUT -j THEIRS",
-			"iptables -P FORWARD DROP",
-			"iptables -t mangle -A PREROUTING -j ACCEPT",
-			"iptables -t raw -A PREROUTING -j ACCEPT",
-			"iptables -t nat -S",
-			"ip6tables -t nat -A PREROUTING -p tcp -j ACCEPT",
-		} {
-			o.run(command)
-			if reported := o.settle(); len(reported) > 0 {
-				t.Errorf("after %q: reported %v", command, reported)
-			}
+	o := observe(t, NFT, func(h *host) { h.restore(IPv4, base) })
+	for _, command := range []string{
+		"iptables -t nat -F DOCKER",
+		"iptables -t nat -I PREROUTING -p tcp -j DOCKER",
+		"iptables -t nat -A PREROUTING -p tcp -j ACCEPT",
+		"iptables -t nat -D PREROUTING -p udp -j DOCKER",
+		"iptables -N THEIRS",
+		"iptables -I INPUT -j THEIRS",
+		"iptables -P FORWARD DROP",
+		"iptables -t mangle -A PREROUTING -j ACCEPT",
+		"iptables -t raw -A PREROUTING -j ACCEPT",
+		"iptables -t nat -S",
+		"ip6tables -t nat -A PREROUTING -p tcp -j ACCEPT",
+	} {
+		o.run(command)
+		if reported := o.settle(); len(reported) > 0 {
+			t.Errorf("after %q: reported %v", command, reported)
 		}
-	})
+	}
 }
 
 // Writes of Restore are not reported, whatever their size. Edits between two of them are.
 func TestOwnWritesAreNotReported(t *testing.T) {
-	both(t, func(t *testing.T, variant Variant) {
-		o := observe(t, variant, func(*host) {})
-		o.restore(IPv4, base)
-		for round := range 5 {
-			var b strings.Builder
-			b.WriteString("*nat\n")
-			for i := range 1000 {
-				fmt.Fprintf(&b, ":KUBE-SVC-%d-%d - [0:0]\n-A KUBE-SVC-%d-%d -j ACCEPT\n", round, i, round, i)
-			}
-			b.WriteString("-D PREROUTING -j KUBE-SERVICES\n-I PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
-			o.restore(IPv4, b.String())
+	o := observe(t, NFT, func(*host) {})
+	o.restore(IPv4, base)
+	for round := range 5 {
+		var b strings.Builder
+		b.WriteString("*nat\n")
+		for i := range 1000 {
+			fmt.Fprintf(&b, ":KUBE-SVC-%d-%d - [0:0]\n-A KUBE-SVC-%d-%d -j ACCEPT\n", round, i, round, i)
 		}
-		if reported := o.settle(); len(reported) > 0 {
-			t.Fatalf("reported %v", reported)
-		}
-		o.run("iptables -t nat -I KUBE-SVC-0-1 -j RETURN")
-		o.restore(IPv4, "*nat\n:KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j ACCEPT\nCOMMIT\n")
-		if e := o.observed(); e.What != "rule of KUBE-SVC-0-1 in nat" {
-			t.Errorf("reported %+v", e)
-		}
-		if reported := o.settle(); len(reported) > 0 {
-			t.Errorf("reported additional edits: %v", reported)
-		}
-	})
+		b.WriteString("-D PREROUTING -j KUBE-SERVICES\n-I PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
+		o.restore(IPv4, b.String())
+	}
+	if reported := o.settle(); len(reported) > 0 {
+		t.Fatalf("reported %v", reported)
+	}
+	o.run("iptables -t nat -I KUBE-SVC-0-1 -j RETURN")
+	o.restore(IPv4, "*nat\n:KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j ACCEPT\nCOMMIT\n")
+	if e := o.next(); e.What != "rule of KUBE-SVC-0-1 in nat" {
+		t.Errorf("reported %+v", e)
+	}
+	if reported := o.settle(); len(reported) > 0 {
+		t.Errorf("reported additional edits: %v", reported)
+	}
 }
 
 // An edit while Restore is called repeatedly is reported; the writes of Restore are not.
 func TestEditsDuringARestore(t *testing.T) {
-	both(t, func(t *testing.T, variant Variant) {
-		o := observe(t, variant, func(h *host) { h.restore(IPv4, base) })
-		inputs := make(chan error)
-		go func() {
-			var err error
-			for i := range 20 {
-				input := fmt.Sprintf("*nat\n:KUBE-SVC-%d - [0:0]\n-A KUBE-SVC-%d -j ACCEPT\nCOMMIT\n", i, i)
-				if err == nil {
-					err = o.tools.Restore(t.Context(), IPv4, []byte(input))
-				}
+	o := observe(t, NFT, func(h *host) { h.restore(IPv4, base) })
+	inputs := make(chan error)
+	go func() {
+		var err error
+		for i := range 20 {
+			input := fmt.Sprintf("*nat\n:KUBE-SVC-%d - [0:0]\n-A KUBE-SVC-%d -j ACCEPT\nCOMMIT\n", i, i)
+			if err == nil {
+				err = o.tools.Restore(t.Context(), IPv4, []byte(input))
 			}
-			inputs <- err
-		}()
-		o.run("iptables -w 10 -t nat -I KUBE-SVC-A -j ACCEPT")
-		if err := <-inputs; err != nil {
-			t.Fatal(err)
 		}
-		if e := o.observed(); e.What != "rule of KUBE-SVC-A in nat" {
-			t.Errorf("reported %+v", e)
-		}
-		if reported := o.settle(); len(reported) > 0 {
-			t.Errorf("reported additional edits: %v", reported)
-		}
-	})
+		inputs <- err
+	}()
+	o.run("iptables -w 10 -t nat -I KUBE-SVC-A -j ACCEPT")
+	if err := <-inputs; err != nil {
+		t.Fatal(err)
+	}
+	if e := o.next(); e.What != "rule of KUBE-SVC-A in nat" {
+		t.Errorf("reported %+v", e)
+	}
+	if reported := o.settle(); len(reported) > 0 {
+		t.Errorf("reported additional edits: %v", reported)
+	}
 }
 
 // If another socket has the netlink port of a program, the program is identified by its
@@ -353,7 +299,7 @@ func TestAProgramWithoutItsPort(t *testing.T) {
 		t.Errorf("reported %v, want %v", reported, want)
 	}
 	o.run("iptables -t nat -F KUBE-SVC-A")
-	if e := o.observed(); e.What != "rule of KUBE-SVC-A in nat" {
+	if e := o.next(); e.What != "rule of KUBE-SVC-A in nat" {
 		t.Errorf("reported %+v", e)
 	}
 }

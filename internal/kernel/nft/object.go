@@ -33,13 +33,16 @@ func DecodeChange(m netlink.Message) (c Change, ok bool) {
 	return Change{Table: o.table, Kind: kind, Gone: gone, Chain: o.chain, Rule: o.rule}, err == nil
 }
 
+const tableHandle = 4 // NFTA_TABLE_HANDLE
+
 // object is the content of one message about a table, chain or rule.
 type object struct {
-	table Table
-	chain string
-	base  bool
-	hook  Point
-	rule  RuleOutline
+	table  Table
+	handle uint64 // of the table
+	chain  string
+	base   bool
+	hook   Point
+	rule   RuleOutline
 }
 
 func decodeObject(m netlink.Message) (object, error) {
@@ -49,6 +52,8 @@ func decodeObject(m netlink.Message) (object, error) {
 		switch {
 		case ad.Type() == unix.NFTA_TABLE_NAME: // the same number in all kinds
 			o.table.Name = ad.String()
+		case kind == "table" && ad.Type() == tableHandle:
+			o.handle = ad.Uint64()
 		case kind == "chain" && ad.Type() == unix.NFTA_CHAIN_NAME, kind == "rule" && ad.Type() == unix.NFTA_RULE_CHAIN:
 			o.chain = ad.String()
 		case kind == "chain" && ad.Type() == unix.NFTA_CHAIN_HOOK:

@@ -15,6 +15,7 @@ import (
 // leaves out sets and the conditions of rules.
 type Outline struct {
 	Table
+	Handle uint64         // identifies the table: one that is made anew has another
 	Chains []ChainOutline // in the order in which they were added
 }
 
@@ -87,7 +88,7 @@ func (c *Conn) chainsOf(f Family, tables []Table) ([]Outline, error) {
 	var found []Outline
 	err := c.dump(unix.NFT_MSG_GETTABLE, f, nil, func(o object) {
 		if slices.Contains(tables, o.table) {
-			found = append(found, Outline{Table: o.table})
+			found = append(found, Outline{Table: o.table, Handle: o.handle})
 		}
 	})
 	if absent(err) {

@@ -16,6 +16,7 @@ import (
 // Cut lists what to delete from a table: single rules, and chains with all their rules.
 type Cut struct {
 	Table  Table
+	Handle uint64 // of the table (Outline.Handle)
 	Rules  []RuleRef
 	Chains []string
 }
@@ -26,81 +27,43 @@ type RuleRef struct {
 	Handle uint64
 }
 
-// Prune deletes what decide returns, all of it or nothing. decide calls Outline.
-// If another program makes one of the tables anew between the two, Prune calls decide again:
-// the handle of a rule of a deleted table may identify another rule of a new one. The
-// error is EBUSY if a rule that stays jumps to one of the chains.
-//
-// Other changes between the two, which may never pause, do not call for another decision: within
-// a table the kernel never uses a handle twice.
+// Prune deletes the cuts, all of them or nothing. It fails if one of the objects does not exist, or if a
+// table was made anew since it was listed: the handle of a rule of a deleted table may identify another
+// rule of a new one. The error is EBUSY if a rule that stays jumps to one of the chains. Within a table the
+// kernel never uses a handle twice, so other programs may write meanwhile, even without a pause.
 //
 // If the kernel does not grant the buffer, for lack of privilege outside of this user
 // namespace, Prune uses several transactions. Rules that jump go first, so that no rule
 // ever jumps to a missing chain.
-func (c *Conn) Prune(ctx context.Context, decide func() ([]Cut, error)) error {
-	return c.retry(ctx, func() error {
-		tables, err := c.tableHandles()
-		if err != nil {
-			return err
-		}
-		cuts, err := decide()
-		if err != nil {
-			return err
-		}
-		messages, err := deletions(cuts)
-		if err != nil || len(messages) == 0 {
-			return err
-		}
-		return c.deleteAll(ctx, messages, func() error { return c.compareTables(tables, cuts) })
-	})
-}
-
-// compareTables returns ERESTART if a table of the cuts does not have the same handle as before.
-func (c *Conn) compareTables(before map[Table]uint64, cuts []Cut) error {
-	now, err := c.tableHandles()
-	if err != nil {
+func (c *Conn) Prune(ctx context.Context, cuts []Cut) error {
+	messages, err := deletions(cuts)
+	if err != nil || len(messages) == 0 {
 		return err
 	}
-	for _, cut := range cuts {
-		if now[cut.Table] != before[cut.Table] {
-			return fmt.Errorf("table %s was made anew: %w", cut.Table, unix.ERESTART)
-		}
+	if err = c.attempt(ctx, func() error { return c.deleteAll(ctx, messages, cuts) }); err != nil {
+		return errors.Join(ctx.Err(), err, c.redial())
 	}
 	return nil
 }
 
-// tableHandles returns the handle of each table. The kernel never uses a handle twice (since
-// Linux 4.16, nf_tables_newtable in net/netfilter/nf_tables_api.c).
-func (c *Conn) tableHandles() (map[Table]uint64, error) {
-	const tableHandle = 4 // NFTA_TABLE_HANDLE
-	dump := request(unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, nil)
-	dump.Header.Flags |= netlink.Dump
-	answers, err := c.sock.Execute(dump)
-	if absent(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list tables of nf_tables: %w", err)
-	}
-	handles := map[Table]uint64{}
-	for _, answer := range answers {
-		var t Table
-		var handle uint64
-		err := nl.Decode(answer, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
-			switch ad.Type() {
-			case unix.NFTA_TABLE_NAME:
-				t.Name = ad.String()
-			case tableHandle:
-				handle = ad.Uint64()
-			}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("list tables of nf_tables: %w", err)
+// errMadeAnew is the error of a table that is not the one that was listed.
+var errMadeAnew = errors.New("the table was made anew")
+
+// compareTables verifies that the tables of the cuts are those that were listed. The kernel never uses a
+// handle twice (since Linux 4.16, nf_tables_newtable in net/netfilter/nf_tables_api.c).
+func (c *Conn) compareTables(cuts []Cut) error {
+	now := map[Table]uint64{}
+	for _, f := range []Family{IP4, IP6} {
+		if err := c.dump(unix.NFT_MSG_GETTABLE, f, nil, func(o object) { now[o.table] = o.handle }); err != nil && !absent(err) {
+			return fmt.Errorf("list tables of nf_tables: %w", err)
 		}
-		t.Family = Family(answer.Data[0])
-		handles[t] = handle
 	}
-	return handles, nil
+	for _, cut := range cuts {
+		if now[cut.Table] != cut.Handle {
+			return fmt.Errorf("%s: %w", cut.Table, errMadeAnew)
+		}
+	}
+	return nil
 }
 
 // deletions returns the messages for the cuts: first those that delete rules, then those
@@ -131,9 +94,8 @@ func deletions(cuts []Cut) ([]netlink.Message, error) {
 	return slices.Concat(rules, flushes, chains), err
 }
 
-// deleteAll sends the messages, in as few transactions as possible. Each transaction changes
-// the state that valid has found valid.
-func (c *Conn) deleteAll(ctx context.Context, messages []netlink.Message, valid func() error) error {
+// deleteAll sends the messages, in as few transactions as possible.
+func (c *Conn) deleteAll(ctx context.Context, messages []netlink.Message, cuts []Cut) error {
 	const envelope, leastRoom = 4 << 10, 64 << 10 // bytes: at most, around the messages; of any transaction
 	size := envelope
 	for _, m := range messages {
@@ -147,16 +109,16 @@ func (c *Conn) deleteAll(ctx context.Context, messages []netlink.Message, valid 
 		return fmt.Errorf("read size of netlink send buffer: %w", err)
 	}
 	for _, portion := range portions(messages, max(room-envelope, leastRoom)) {
-		if err := c.deleteSoon(ctx, portion, valid); err != nil {
+		if err := c.deleteSoon(ctx, portion, cuts); err != nil {
 			return fmt.Errorf("commit %d deletions to nf_tables: %w", len(portion), err)
 		}
 	}
 	return nil
 }
 
-// deleteSoon executes the messages, all or none, in a transaction right after valid, so that a
+// deleteSoon executes the messages, all or none, in a transaction right after it compared the tables, so that a
 // program that writes without pause leaves enough time between two of its transactions.
-func (c *Conn) deleteSoon(ctx context.Context, messages []netlink.Message, valid func() error) error {
+func (c *Conn) deleteSoon(ctx context.Context, messages []netlink.Message, cuts []Cut) error {
 	const attempts = 100
 	var err error
 	for range attempts {
@@ -164,10 +126,11 @@ func (c *Conn) deleteSoon(ctx context.Context, messages []netlink.Message, valid
 		if generation, err = c.generation(); err != nil {
 			return err
 		}
-		if err = valid(); err != nil {
-			return err
+		if err = c.compareTables(cuts); err == nil {
+			err = c.deleteAt(generation, messages)
 		}
-		if err = c.deleteAt(generation, messages); ctx.Err() != nil || !errors.Is(err, unix.ERESTART) {
+		interrupted := errors.Is(err, unix.ERESTART) || errors.Is(err, unix.EINTR)
+		if ctx.Err() != nil || !interrupted {
 			return err
 		}
 	}

@@ -3,9 +3,9 @@ package process
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,19 +13,25 @@ import (
 // Describe returns the properties of a process, as far as they can be read.
 func (p *Processes) Describe(pid int) Process {
 	entry := strconv.Itoa(pid)
+	comm, _ := os.ReadFile(p.path(entry, "comm"))
+	command, _ := os.ReadFile(p.path(entry, "cmdline"))
+	first, _, _ := bytes.Cut(command, []byte{0})
+	program, err := os.Readlink(p.path(entry, "exe"))
+	if err != nil {
+		program = string(first)
+	}
 	return Process{
-		PID: pid, Program: p.program(entry), Admin: p.admin(entry), Age: p.age(entry), Sockets: p.sockets(entry),
+		PID: pid, Program: program, Names: []string{filepath.Base(string(first)), strings.TrimSuffix(string(comm), "\n")},
+		Admin: p.admin(entry), Self: p.self(entry),
 	}
 }
 
-// program returns the path of the executable, else the first argument.
-func (p *Processes) program(pid string) string {
-	if path, err := os.Readlink(p.path(pid, "exe")); err == nil {
-		return path
-	}
-	command, _ := os.ReadFile(p.path(pid, "cmdline"))
-	first, _, _ := bytes.Cut(command, []byte{0})
-	return string(first)
+// self reports whether a process runs the program of this one. It compares files, as paths may
+// belong to different file systems.
+func (p *Processes) self(pid string) bool {
+	own, ownErr := os.Stat(p.path("self", "exe"))
+	its, itsErr := os.Stat(p.path(pid, "exe"))
+	return ownErr == nil && itsErr == nil && os.SameFile(own, its)
 }
 
 // admin reports whether a process has CAP_NET_ADMIN in the user namespace of this process,
@@ -60,48 +66,4 @@ func (p *Processes) same(pid, file string, read func(path string) (string, error
 func readText(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	return string(text), err
-}
-
-// age returns how long ago a process was started (proc_pid_stat(5)).
-func (p *Processes) age(pid string) time.Duration {
-	const (
-		startTime = 22 - 3 // the 22nd field; the list below begins with the third
-		tick      = time.Second / 100
-	)
-	stat, _ := os.ReadFile(p.path(pid, "stat"))
-	uptime, _ := os.ReadFile(p.path("uptime"))
-	_, rest, _ := strings.Cut(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]), ") ") // the name may contain both
-	fields, up := strings.Fields(rest), strings.Fields(string(uptime))
-	if len(fields) <= startTime || len(up) == 0 {
-		return 0
-	}
-	started, err := strconv.ParseInt(fields[startTime], 10, 64)
-	if err != nil {
-		return 0
-	}
-	now, err := strconv.ParseFloat(up[0], 64)
-	if err != nil {
-		return 0
-	}
-	return max(0, time.Duration(now*float64(time.Second))-time.Duration(started)*tick)
-}
-
-// sockets returns the inodes of the sockets that a process has open.
-func (p *Processes) sockets(pid string) []uint64 {
-	files, err := os.ReadDir(p.path(pid, "fd"))
-	if err != nil {
-		return nil // it has ended, or may not be read
-	}
-	inodes := []uint64{} // not nil: the list was read
-	for _, f := range files {
-		to, err := os.Readlink(p.path(pid, "fd", f.Name()))
-		number, isSocket := strings.CutPrefix(to, "socket:[")
-		if err != nil || !isSocket {
-			continue
-		}
-		if inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64); err == nil {
-			inodes = append(inodes, inode)
-		}
-	}
-	return inodes
 }

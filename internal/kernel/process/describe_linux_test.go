@@ -5,15 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
 // run starts a copy of sleep with these attributes and files, and kills it when the test
@@ -34,17 +31,18 @@ func run(t *testing.T, attr *syscall.SysProcAttr, files ...*os.File) Process {
 	}
 	cmd := exec.Command(path, "60")
 	cmd.SysProcAttr, cmd.ExtraFiles = attr, files
-	netns := kerneltest.Namespace(t)
-	kerneltest.Do(t, netns, cmd.Start)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
 	})
-	list, err := New(Options{NetNS: netns}).Named(t.Context(), "their-proxy")
-	if err != nil || len(list) != 1 || list[0].PID != cmd.Process.Pid || list[0].Program != path {
-		t.Fatalf("processes %+v, %v, want pid %d of %s", list, err, cmd.Process.Pid, path)
+	p := New(Options{}).Describe(cmd.Process.Pid)
+	if p.Program != path || p.Names[0] != "their-proxy" || p.Names[1] != "their-proxy" || p.Self {
+		t.Fatalf("process %+v, want that of %s", p, path)
 	}
-	return list[0]
+	return p
 }
 
 // Neither a process of another user nor one with capabilities only in its own user
@@ -73,7 +71,7 @@ func TestWhoHasNetAdmin(t *testing.T) {
 	}
 }
 
-func TestAgeAndSockets(t *testing.T) {
+func TestWithSocket(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -89,9 +87,6 @@ func TestAgeAndSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := run(t, nil, file)
-	if !slices.Contains(p.Sockets, stat.Ino) || p.Age < 0 || p.Age > time.Hour {
-		t.Errorf("%+v, want socket %d and a young process", p, stat.Ino)
-	}
 	found, err := New(Options{}).WithSocket(stat.Ino)
 	if err != nil || found != min(p.PID, os.Getpid()) {
 		t.Errorf("socket %d is of process %d, %v, want %d", stat.Ino, found, err, min(p.PID, os.Getpid()))
@@ -99,16 +94,31 @@ func TestAgeAndSockets(t *testing.T) {
 	if found, err := New(Options{}).WithSocket(1 << 60); found != 0 || err != nil {
 		t.Errorf("no socket is of process %d, %v", found, err)
 	}
-	if own := New(Options{}).Describe(1); own.Age == 0 {
-		t.Errorf("process 1: %+v, want an age", own)
+}
+
+// Names are those of the command line and of the kernel. Properties that cannot be read have their default values.
+func TestDescribe(t *testing.T) {
+	root := t.TempDir()
+	for path, text := range map[string]string{"7/comm": "q\n", "7/cmdline": "/usr/bin/p\x00--flag\x00", "8/x": ""} {
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, path), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := New(Options{Root: root})
+	want := []Process{{PID: 7, Program: "/usr/bin/p", Names: []string{"p", "q"}, Admin: true}, {PID: 8, Names: []string{".", ""}, Admin: true}}
+	if diff := cmp.Diff(want, []Process{p.Describe(7), p.Describe(8)}); diff != "" {
+		t.Errorf("processes (-want +got):\n%s", diff)
+	}
+	if !New(Options{}).Describe(os.Getpid()).Self {
+		t.Error("this process does not run its own program")
 	}
 }
 
-// Properties that cannot be read have their default values.
-func TestAProcessWithUnreadableFilesHasUnknownProperties(t *testing.T) {
-	root := folder(t, map[string][4]string{"7": {"p", "/usr/bin/p", "net:[1]", ""}})
-	want := Process{PID: 7, Program: "/usr/bin/p", Admin: true}
-	if got := New(Options{Root: root}).Describe(7); got.PID != want.PID || got.Program != want.Program || !got.Admin || got.Age != 0 || got.Sockets != nil {
-		t.Errorf("%+v, want %+v", got, want)
+func TestWithoutProcIsAnError(t *testing.T) {
+	if _, err := New(Options{Root: filepath.Join(t.TempDir(), "none")}).WithSocket(1); err == nil {
+		t.Error("no error")
 	}
 }

@@ -83,7 +83,6 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	writer.Observer = count
 	return &plane.Opened{
 		Plane: New(tools, writer), Load: Load(tools.Room()), Parts: append(parts, own),
-		WatchTrouble:   tools.WatchTrouble,
 		KubeProxyRules: []string{fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
 		Reader: func(context.Context) (plane.Plane, func(), error) { // several goroutines may use the tools

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 )
 
-// Kernel is an in-memory fake of iptables.Kernel. It refuses to remove a built-in chain, or
+// Kernel is an in-memory fake of iptables.Kernel. It refuses to remove
 // a chain to which a rule still jumps.
 type Kernel struct {
 	// Fail, if set, is called before each read ("read") and removal ("remove legacy",
@@ -90,18 +90,14 @@ func (k *Kernel) remove(ctx context.Context, verb string, removals ...iptables.R
 func without(o iptables.Outline, r iptables.Removal) (iptables.Outline, error) {
 	rest := iptables.Outline{TableID: o.TableID}
 	for _, c := range o.Chains {
-		removed := slices.Contains(r.Chains, c.Name)
-		if removed && c.Builtin {
-			return o, fmt.Errorf("remove chain %s: it is built in", c.Name)
-		}
-		if removed {
+		if slices.Contains(r.Chains, c.Name) {
 			continue
 		}
 		kept := iptables.ChainOutline{Name: c.Name, Builtin: c.Builtin}
 		for _, rule := range c.Rules {
 			if !slices.Contains(r.Chains, rule.Target) {
 				kept.Rules = append(kept.Rules, rule)
-			} else if !slices.Contains(r.Rules, iptables.ChainRule{Chain: c.Name, Target: rule.Target}) {
+			} else if !slices.Contains(r.Rules, iptables.ChainRule{Chain: c.Name, RuleOutline: rule}) {
 				return o, fmt.Errorf("remove chain %s: a rule of chain %s leads to it: %w", rule.Target, c.Name, iptables.ErrInUse)
 			}
 		}
