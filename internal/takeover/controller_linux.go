@@ -138,9 +138,6 @@ func (c *Controller) remove(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
-	if c.opt.Replaced != nil {
-		c.opt.Replaced()
-	}
 	c.add(entries, account)
 	c.report(err)
 	if c.clean = err == nil && len(entries) == 0; c.clean {

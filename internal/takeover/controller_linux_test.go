@@ -331,34 +331,6 @@ func TestKubeProxyModesThatWriteTheSameChains(t *testing.T) {
 	}
 }
 
-// What a former mode still uses is removed later. That is no failure.
-func TestWhatIsInUseIsRemovedLater(t *testing.T) {
-	var unused atomic.Bool
-	var replaced atomic.Int32
-	others := []Leftover{{"userspace", func(context.Context) ([]string, error) {
-		if !unused.Load() {
-			return nil, Later("connections are open")
-		}
-		return []string{"2 addresses of lo"}, nil
-	}}}
-	playWith(t, &node{}, Options{Others: others, Replaced: func() { replaced.Add(1) }}, func(s *stage) {
-		if replaced.Load() > 0 {
-			t.Error("rules are replaced before those of this mode are in force")
-		}
-		close(s.ready)
-		state := s.after(time.Hour)
-		compare(t, "log", "", s.said())
-		compare(t, "in words", "what Sluice left in mode userspace is removed later: connections are open", strings.Join(state.Lines(), "\n"))
-		if replaced.Load() == 0 {
-			t.Error("nobody learns that the rules of other modes are removed")
-		}
-		unused.Store(true)
-		state = s.after(time.Minute)
-		compare(t, "log", `msg="Removed what Sluice left in another mode" mode=userspace removed="2 addresses of lo"`+"\n", s.said())
-		compare(t, "in words", "removed what Sluice left in mode userspace: 2 addresses of lo", strings.Join(state.Lines(), "\n"))
-	})
-}
-
 // With --ignore-kube-proxy the rules of a kube-proxy that runs are removed, and it is named.
 func TestAKubeProxyThatIsIgnored(t *testing.T) {
 	var events []string

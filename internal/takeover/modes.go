@@ -15,7 +15,6 @@ import (
 type otherModes struct {
 	pending []Leftover
 	removed []string // sentences
-	later   []string // sentences about what has to wait
 	log     *slog.Logger
 	failure failure
 	retry   backoff
@@ -32,17 +31,11 @@ func newOtherModes(o Options) otherModes {
 func (m *otherModes) remove(ctx context.Context) time.Duration {
 	var err error
 	var pending []Leftover
-	m.later = nil
 	for _, l := range m.pending {
 		gone, removeErr := l.Remove(ctx)
 		if what := strings.Join(gone, ", "); what != "" { // also when the rest failed
 			m.log.Info("Removed what Sluice left in another mode", "mode", l.Mode, "removed", what)
 			m.removed = append(m.removed, fmt.Sprintf("removed what Sluice left in mode %s: %s", l.Mode, what))
-		}
-		if later, waits := errors.AsType[Later](removeErr); waits {
-			pending = append(pending, l)
-			m.later = append(m.later, fmt.Sprintf("what Sluice left in mode %s is removed later: %s", l.Mode, later))
-			continue
 		}
 		if removeErr != nil {
 			pending = append(pending, l)
@@ -62,7 +55,7 @@ func (m *otherModes) remove(ctx context.Context) time.Duration {
 
 // lines returns a sentence for what was removed and for what cannot be removed.
 func (m *otherModes) lines() []string {
-	lines := append(slices.Clone(m.removed), m.later...)
+	lines := slices.Clone(m.removed)
 	if m.failure.last != "" {
 		lines = append(lines, "cannot remove what Sluice left in another mode, retrying: "+m.failure.last)
 	}

@@ -40,10 +40,6 @@ type Options struct {
 	// ignores them.
 	Others []Leftover
 
-	// Replaced is called when rules of other modes that lead to sockets of this process were removed, or an attempt
-	// has failed; more than once; nil: not.
-	Replaced func()
-
 	// NodePorts lists the NodePorts of all Services. They distinguish kube-proxy's virtual
 	// servers at addresses of the node from those of other programs. Nil: any port in
 	// 30000-32767 is a NodePort. If it fails, no virtual server is removed.
@@ -77,12 +73,6 @@ func (o Options) withDefaults() Options {
 	}
 	return o
 }
-
-// Later is the error of a Leftover.Remove that has to wait, with the reason.
-type Later string
-
-// Error implements error.
-func (l Later) Error() string { return string(l) }
 
 // Leftover removes the rules that another plane of Sluice may have left.
 type Leftover struct {
