@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -142,6 +143,13 @@ func (l LoadBalancer) Canonical() LoadBalancer {
 	}
 	l.ID, l.Endpoints = ID(l.ID), ids
 	return l
+}
+
+// Same reports whether two load balancers are the same except for their IDs. The order of endpoints does not matter.
+func (l LoadBalancer) Same(o LoadBalancer) bool {
+	same := slices.Equal(slices.Sorted(slices.Values(l.Endpoints)), slices.Sorted(slices.Values(o.Endpoints)))
+	l.ID, l.Endpoints, o.ID, o.Endpoints = "", nil, "", nil
+	return same && reflect.DeepEqual(l, o)
 }
 
 // String prints a load balancer without its ID.

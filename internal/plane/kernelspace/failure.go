@@ -3,25 +3,32 @@ package kernelspace
 import (
 	"errors"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
-	"github.com/sluice-proxy/sluice/internal/plane/ledger"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Failure is a write of a load balancer that failed, with the labels of kube-proxy's metrics.
-type Failure struct {
-	Op     string // create, update or delete
-	Family route.Family
-	Kind   string // clusterip, nodeport, externalip, ingressip or healthcheck
-	Reason string // network_not_found, port_already_exists, not_implemented, invalid_ip or other
+// failures counts writes of load balancers that failed, under the names of kube-proxy.
+type failures map[string]*prometheus.CounterVec
+
+func newFailures() failures {
+	all := failures{}
+	for _, op := range []string{"create", "update", "delete"} {
+		all[op] = prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubeproxy_sync_proxy_rules_winkernel_lb_" + op + "_failures_total",
+			Help: "Load balancers of HNS of which the " + op + " failed, by IP family, kind of address and error.",
+		}, []string{"ip_family", "lb_type", "error"})
+	}
+	return all
 }
 
-func failureOf(s *step, err error) Failure {
-	f := Failure{Op: [...]string{"create", "update", "delete", "delete"}[s.Op], Family: s.Key.family, Kind: string(s.New.kind), Reason: reasonOf(err)}
-	if s.Op == ledger.Remove {
-		f.Kind = string(guess(s.Key, s.Old))
+// count counts a failed step of a load balancer.
+func (f failures) count(s *step, err error) {
+	if f == nil || !s.Key.class.balancer() {
+		return
 	}
-	return f
+	op := [...]string{"create", "update", "delete", "delete"}[s.Op]
+	f[op].WithLabelValues(s.Key.family.String(), s.Key.class.String(), reasonOf(err)).Inc()
 }
 
 // reasonOf returns the label of an error in metrics. A missing endpoint or load balancer has no label of its own.
@@ -42,15 +49,16 @@ func reasonOf(err error) string {
 	return "other"
 }
 
-// guess returns the kind of a load balancer, or the probable kind if an earlier run created it.
-func guess(k key, v value) kind {
-	switch {
-	case v.kind != "":
-		return v.kind
-	case !k.addr.IsValid():
-		return ofNodePort
-	case v.flags.External:
-		return ofIngressIP
+// Describe implements prometheus.Collector.
+func (f failures) Describe(out chan<- *prometheus.Desc) {
+	for _, c := range f {
+		c.Describe(out)
 	}
-	return ofClusterIP
+}
+
+// Collect implements prometheus.Collector.
+func (f failures) Collect(out chan<- prometheus.Metric) {
+	for _, c := range f {
+		c.Collect(out)
+	}
 }

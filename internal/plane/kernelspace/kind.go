@@ -131,8 +131,7 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	if err := opt.check(n, has); err != nil {
 		return nil, fmt.Errorf("%w: %w", probe.ErrFeature, err)
 	}
-	failures := newFailures()
-	opt.Failed = failures.count
+	opt.failures = newFailures()
 	p := New(h, opt)
 	p.seen.Store(&state{features: has, network: n})
 	facts := p.facts()
@@ -141,24 +140,18 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	}
 	return &plane.Opened{
 		Plane: p, Load: Load(), Waiting: p.Waiting, PreserveDestination: has.DSR, Facts: &facts,
-		Parts: []plane.Part{{Metrics: []prometheus.Collector{failures}}},
+		Parts: []plane.Part{{Metrics: []prometheus.Collector{opt.failures}}},
 		Reader: func(context.Context) (plane.Plane, func(), error) {
 			reading := opt
-			reading.Failed, reading.Report = nil, nil
-			r := New(h, reading)
-			if known := p.forms.Load(); known != nil {
-				r.writer.forms = *known
-			}
-			return r, func() {}, nil
+			reading.failures, reading.Report = nil, nil
+			return New(h, reading), func() {}, nil
 		},
 		WatchTrouble: func() string { return "HNS does not say who changes its objects" },
 	}, nil
 }
 
-// empty is the HNS of a preview: a recent one with nothing in it.
-type empty struct{}
-
-var errPreview = errors.New("a preview writes nothing")
+// empty is the HNS of a preview: a recent one with nothing in it. Nothing is written into it.
+type empty struct{ HNS }
 
 // Features implements HNS.
 func (empty) Features(context.Context) (hns.Features, error) {
@@ -173,22 +166,5 @@ func (empty) Network(_ context.Context, name string) (hns.Network, error) {
 // Endpoints implements HNS.
 func (empty) Endpoints(context.Context) ([]hns.Endpoint, error) { return nil, nil }
 
-// CreateEndpoint implements HNS.
-func (empty) CreateEndpoint(context.Context, hns.Endpoint) (string, error) { return "", errPreview }
-
-// DeleteEndpoint implements HNS.
-func (empty) DeleteEndpoint(context.Context, string) error { return errPreview }
-
 // LoadBalancers implements HNS.
 func (empty) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) { return nil, nil }
-
-// CreateLoadBalancer implements HNS.
-func (empty) CreateLoadBalancer(context.Context, hns.LoadBalancer) (string, error) {
-	return "", errPreview
-}
-
-// ModifyLoadBalancer implements HNS.
-func (empty) ModifyLoadBalancer(context.Context, hns.LoadBalancer) error { return errPreview }
-
-// DeleteLoadBalancer implements HNS.
-func (empty) DeleteLoadBalancer(context.Context, string) error { return errPreview }

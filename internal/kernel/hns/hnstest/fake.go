@@ -22,10 +22,6 @@ var ErrInUse = errors.New("a load balancer refers to the endpoint")
 type Fake struct {
 	Version hns.Features
 
-	// OneTarget means that an address and port has at most one load balancer. Otherwise it may have
-	// one for each port of backends.
-	OneTarget bool
-
 	// StuckModify means that changes in place succeed without an effect, as in some versions.
 	StuckModify bool
 
@@ -354,7 +350,7 @@ func (f *Fake) check(l hns.LoadBalancer) error {
 	}
 	for _, o := range f.balancers {
 		same := o.VIP == l.VIP && o.Protocol == l.Protocol && o.Port == l.Port && o.Flags.IPv6 == l.Flags.IPv6
-		if o.ID != l.ID && same && (f.OneTarget || o.Target == l.Target) {
+		if o.ID != l.ID && same {
 			return fmt.Errorf("%w: %s", hns.ErrPortExists, l)
 		}
 	}
