@@ -33,7 +33,7 @@ func Kind(h HNS, host Host) plane.Kind {
 		Open: func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 			return open(ctx, h, optionsOf(s, host), s)
 		},
-		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, optionsOf(s, nil)) },
+		Preview: func(s plane.Setup) plane.Plane { return newPreview(optionsOf(s, nil)) },
 		Remove: func(ctx context.Context, s plane.Setup) ([]string, error) {
 			removed, err := New(h, optionsOf(s, host)).Remove(ctx)
 			if s.Config.HNS.Network == "" && errors.Is(err, hns.ErrNoService) {
@@ -150,21 +150,17 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	}, nil
 }
 
-// empty is the HNS of a preview: a recent one with nothing in it. Nothing is written into it.
-type empty struct{ HNS }
+// preview is a plane for a recent HNS with nothing in it, which it does not call.
+type preview struct{ *Plane }
 
-// Features implements HNS.
-func (empty) Features(context.Context) (hns.Features, error) {
-	return recent(), nil
+func newPreview(opt Options) preview {
+	p := New(nil, opt)
+	p.writer.state = &state{features: recent(), network: hns.Network{Name: opt.Network, Type: hns.L2Bridge}}
+	p.writer.state.setEndpoints(nil)
+	p.writer.state.setBalancers(nil, nil)
+	p.fresh = true
+	return preview{p}
 }
 
-// Network implements HNS.
-func (empty) Network(_ context.Context, name string) (hns.Network, error) {
-	return hns.Network{ID: name, Name: name, Type: hns.L2Bridge}, nil
-}
-
-// Endpoints implements HNS.
-func (empty) Endpoints(context.Context) ([]hns.Endpoint, error) { return nil, nil }
-
-// LoadBalancers implements HNS.
-func (empty) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) { return nil, nil }
+// Refresh implements plane.Plane.
+func (preview) Refresh(context.Context) error { return nil }

@@ -55,7 +55,7 @@ func (p *problems) add(found []route.Problem) {
 	}
 }
 
-// unserved returns a problem for each port whose protocol HNS cannot balance, and for each port with backends at several ports.
+// unserved returns a problem for each port that HNS does not serve, or not as a whole.
 func unserved(name cluster.Name, svc *route.Service) (problems []route.Problem) {
 	if svc == nil {
 		return nil
@@ -63,19 +63,25 @@ func unserved(name cluster.Name, svc *route.Service) (problems []route.Problem) 
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		at := slices.IndexFunc(p.Frontends, func(f route.Frontend) bool { return f.Kind == route.ClusterIP })
-		if at < 0 {
+		reason := whyUnserved(p)
+		if at < 0 || reason == "" {
 			continue
 		}
-		problem := route.Problem{Object: "Service " + name.String(), Field: "spec.ports", Value: fmt.Sprintf("%d/%s", p.Frontends[at].Port, strings.ToUpper(p.Protocol.String()))}
-		switch backends := p.Backends(route.Cluster); {
-		case protocolOf(p.Protocol) == 0:
-			problem.Reason = "HNS does not balance SCTP: the port is not served in mode kernelspace"
-		case len(ofOnePort(backends)) < len(backends):
-			problem.Reason = "a load balancer of HNS leads to one port of backends: in mode kernelspace only backends at the most common port are served"
-		default:
-			continue
-		}
-		problems = append(problems, problem)
+		problems = append(problems, route.Problem{
+			Object: "Service " + name.String(), Field: "spec.ports", Reason: reason,
+			Value: fmt.Sprintf("%d/%s", p.Frontends[at].Port, strings.ToUpper(p.Protocol.String())),
+		})
 	}
 	return problems
+}
+
+// whyUnserved returns why HNS does not serve a port or some of its backends; empty: it does.
+func whyUnserved(p *route.Port) string {
+	if protocolOf(p.Protocol) == 0 {
+		return "HNS does not balance SCTP: the port is not served in mode kernelspace"
+	}
+	if backends := p.Backends(route.Cluster); len(ofOnePort(backends)) < len(backends) {
+		return "a load balancer of HNS leads to one port of backends: in mode kernelspace only backends at the most common port are served"
+	}
+	return ""
 }

@@ -122,6 +122,10 @@ func (r *renderer) balancer(k key, v value, p *route.Port, backends []netip.Addr
 
 // ofOnePort returns the backends with the most common port: a load balancer leads to one.
 func ofOnePort(backends []netip.AddrPort) []netip.AddrPort {
+	other := func(b netip.AddrPort) bool { return b.Port() != backends[0].Port() }
+	if !slices.ContainsFunc(backends, other) {
+		return backends
+	}
 	count := map[uint16]int{}
 	for _, b := range backends {
 		count[b.Port()]++
@@ -131,9 +135,6 @@ func ofOnePort(backends []netip.AddrPort) []netip.AddrPort {
 		if n > count[port] || n == count[port] && p < port {
 			port = p
 		}
-	}
-	if len(count) < 2 {
-		return backends
 	}
 	return slices.DeleteFunc(slices.Clone(backends), func(b netip.AddrPort) bool { return b.Port() != port })
 }
