@@ -111,7 +111,6 @@ func MAC(a netip.Addr) string {
 type Flags struct {
 	DSR         bool // replies go to the client directly
 	IPv6        bool
-	ILB         bool // internal load balancing; neither kube-proxy nor Sluice sets it
 	External    bool // the address is not one of the cluster
 	LocalRouted bool // the host itself can use the address
 	UseMux      bool // for clients that a load balancer outside sends here

@@ -95,7 +95,7 @@ func New(h HNS, opt Options) *Plane {
 	problems := &problems{network: opt.Network, report: opt.Report, reported: map[route.Problem]bool{}}
 	p := &Plane{
 		hns: h, opt: opt, problems: problems, ledger: ledger.New[key, value](layout()),
-		writer: &writer{hns: h, opt: opt, problems: problems, unremoved: map[key]error{}, waiting: map[key]bool{}},
+		writer: &writer{hns: h, opt: opt, problems: problems, unremoved: map[key]error{}},
 	}
 	p.waits.Store(new(string))
 	return p
@@ -128,7 +128,6 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	}
 	p.seen.Store(&state{features: s.features, network: s.network})
 	p.writer.state, p.fresh = s, true
-	clear(p.writer.waiting)
 	return nil
 }
 

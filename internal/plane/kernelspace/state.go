@@ -18,6 +18,7 @@ type state struct {
 	unfit     map[string]hns.Endpoint     // of this plane, which another one replaces, by ID
 	elsewhere map[string]bool             // the IDs of endpoints in other networks
 	found     map[place][]found           // load balancers that Refresh has read
+	waiting   map[key]bool                // endpoints that no Service needs, and to which load balancers still refer
 	balancers map[key]hns.LoadBalancer    // of this plane: as written, or as a comparison found them
 	roots     map[route.Family]netip.Addr // of the endpoint of this node that gets health checks
 	nodeIP    netip.Addr                  // of this node; invalid: not known
@@ -75,8 +76,6 @@ func (s *state) setEndpoints(list []hns.Endpoint) {
 func (s *state) setEndpoint(a netip.Addr, e hns.Endpoint) {
 	old, has := s.endpoints[a]
 	switch {
-	case has && e.ID == old.ID:
-		return
 	case has && e.Remote:
 		s.retire(e)
 		return
@@ -159,7 +158,7 @@ func (s *state) setBalancers(list []hns.LoadBalancer, written map[key]hns.LoadBa
 	for _, l := range written {
 		wrote[l.ID] = l
 	}
-	s.found, s.balancers = map[place][]found{}, map[key]hns.LoadBalancer{}
+	s.found, s.balancers, s.waiting = map[place][]found{}, map[key]hns.LoadBalancer{}, map[key]bool{}
 	for _, l := range list {
 		if !slices.ContainsFunc(l.Endpoints, here) && slices.ContainsFunc(l.Endpoints, elsewhere) {
 			continue

@@ -194,6 +194,17 @@ func TestABackendThatHNSDoesNotHave(t *testing.T) {
 		t.Errorf("nothing can be changed yet: %q", writes)
 	}
 	s.compared()
+	s.backends(8080, "10.180.0.254")
+	s.changed()
+	change, _ := s.compiler.Compile(s.store.Take())
+	if err := s.plane.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if plan := s.plane.Plan(route.Change{Table: change.Table}); plan.Steps() > 0 {
+		t.Errorf("a comparison would write what it cannot write yet:\n%s", plan)
+	}
+	s.backends(8080, "10.180.0.1", "10.180.0.2", "10.180.0.254", "10.180.1.1")
+	s.compared()
 	s.addPod(t, "10.180.0.254")
 	if writes := s.compared(); len(writes) != 4 || !allBegin(writes, "modify ") {
 		t.Errorf("with the endpoint: %q", writes)
@@ -203,7 +214,21 @@ func TestABackendThatHNSDoesNotHave(t *testing.T) {
 	}
 }
 
-// Nor does a backend that ends after a change in place.
+// The endpoint of a container is created again: the next change reads the endpoints, and succeeds.
+func TestTheEndpointOfAContainerIsCreatedAgain(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	s.compared()
+	s.fake.KillEndpoint(s.idOf(t, "10.180.0.2"))
+	s.addPod(t, "10.180.0.2")
+	s.backends(8080, "10.180.0.2", "10.180.1.1")
+	if writes := s.changed(); len(writes) != 4 || !allBegin(writes, "modify ") {
+		t.Errorf("%q", writes)
+	}
+	s.checkWeb(2)
+	s.quiet()
+}
+
+// A backend that ends after a change in place has no load balancer replaced.
 func TestABackendThatEndsAfterAChange(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.backends(8080, "10.180.0.1", "10.180.1.1")

@@ -24,7 +24,6 @@ type writer struct {
 	state     *state          // nil before the first Refresh
 	listed    bool            // the endpoints were read again by this write
 	used      map[string]bool // the IDs of endpoints in load balancers, once this write has removed one
-	waiting   map[key]bool    // endpoints that no Service needs, and to which load balancers still refer
 	deleted   deleted
 	problems  *problems
 	unremoved map[key]error // removals that failed and were reported
@@ -75,7 +74,7 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 			refused = &ledger.Refusal{Phase: s.Phase, Err: err}
 		}
 	}
-	for k := range w.waiting {
+	for k := range w.state.waiting {
 		if err := w.deleteEndpoint(ctx, k); err != nil {
 			w.reportUnremoved(k, err)
 		}
@@ -207,7 +206,7 @@ func (w *writer) deleteBalancer(ctx context.Context, k key) error {
 
 // createEndpoint creates an endpoint unless the address has one.
 func (w *writer) createEndpoint(ctx context.Context, k key) error {
-	delete(w.waiting, k)
+	delete(w.state.waiting, k)
 	found, has := w.state.endpoints[k.addr]
 	if c, ours := w.state.class(found); has && (c == k.class || k.class == remote || !ours) {
 		return nil
@@ -238,12 +237,12 @@ func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	if k.id != "" {
 		e, has = w.state.unfit[k.id]
 	}
-	delete(w.waiting, k)
+	delete(w.state.waiting, k)
 	if c, ours := w.state.class(e); !has || k.id == "" && (c != k.class || !ours) {
 		return nil // a backend may have the address of a clusterIP, of the source VIP, or of a container
 	}
 	if k.id == "" && w.inUse(e.ID) {
-		w.waiting[k] = true
+		w.state.waiting[k] = true
 		return nil
 	}
 	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !isGone(err) {
