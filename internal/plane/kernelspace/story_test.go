@@ -162,9 +162,15 @@ func TestChangesInPlaceThatFail(t *testing.T) {
 		kind func(*hnstest.Fake)
 		err  error // of the change
 	}{
-		"not implemented": {func(f *hnstest.Fake) { f.ModifyMissing = true }, hns.ErrNotImplemented},
-		"no effect":       {func(f *hnstest.Fake) { f.StuckModify = true }, nil}, // kubernetes/kubernetes#131466
-		"in part":         {func(f *hnstest.Fake) { f.ModifyBackendsOnly = true }, nil},
+		"no effect": {func(f *hnstest.Fake) { f.StuckModify = true }, nil}, // kubernetes/kubernetes#131466
+		"not implemented": {func(f *hnstest.Fake) {
+			f.Refuse = func(line string) error {
+				if strings.HasPrefix(line, "modify ") {
+					return hns.ErrNotImplemented
+				}
+				return nil
+			}
+		}, hns.ErrNotImplemented},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t, tc.kind)

@@ -25,12 +25,6 @@ type Fake struct {
 	// StuckModify means that changes in place succeed without an effect, as in some versions.
 	StuckModify bool
 
-	// ModifyMissing means that changes in place are not implemented, whatever the version says.
-	ModifyMissing bool
-
-	// ModifyBackendsOnly means that a change in place succeeds, and has an effect on the backends only.
-	ModifyBackendsOnly bool
-
 	// SharedAddrs means that a container of this host may have the address of a remote endpoint.
 	SharedAddrs bool
 
@@ -298,11 +292,10 @@ func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l = l.Canonical()
-	if !f.Version.Modify || f.ModifyMissing {
+	if !f.Version.Modify {
 		return hns.ErrNotImplemented
 	}
-	had, has := f.balancers[l.ID]
-	if !has {
+	if _, has := f.balancers[l.ID]; !has {
 		return fmt.Errorf("load balancer %s: %w", l.ID, hns.ErrNotFound)
 	}
 	if err := f.check(l); err != nil {
@@ -310,10 +303,6 @@ func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 	}
 	if err := f.write("modify " + l.String()); err != nil || f.StuckModify {
 		return err
-	}
-	if f.ModifyBackendsOnly {
-		had.Endpoints = l.Endpoints
-		l = had
 	}
 	f.balancers[l.ID] = l
 	return nil
