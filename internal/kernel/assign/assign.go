@@ -38,9 +38,8 @@ type Table interface {
 type Assigner struct {
 	table Table
 
-	mu     sync.Mutex
-	added  map[netip.Addr]struct{} // now or in an earlier run
-	wanted map[netip.Addr]struct{} // by this run
+	mu    sync.Mutex
+	added map[netip.Addr]struct{} // now or in an earlier run
 }
 
 // New returns an Assigner that knows what earlier runs added.
@@ -49,7 +48,7 @@ func New(table Table) (*Assigner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read which addresses of Services this host has: %w", err)
 	}
-	return &Assigner{table: table, added: marked(rows), wanted: map[netip.Addr]struct{}{}}, nil
+	return &Assigner{table: table, added: marked(rows)}, nil
 }
 
 // How long Add waits for new addresses to be usable: Windows first asks the network whether another host
@@ -73,9 +72,6 @@ func (a *Assigner) Add(ctx context.Context, want []netip.Addr) map[netip.Addr]er
 func (a *Assigner) addMissing(want []netip.Addr) (added []netip.Addr, failed map[netip.Addr]error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, addr := range want {
-		a.wanted[addr] = struct{}{}
-	}
 	return a.change(want)
 }
 
@@ -157,20 +153,15 @@ func unready(rows []Row, addrs []netip.Addr, failed map[netip.Addr]error) []neti
 	return list
 }
 
-// Restore adds the addresses of this run again that another program removed. It does not wait until they
-// are usable.
+// Restore adds addresses again that another program removed. It does not wait until they are usable.
 func (a *Assigner) Restore(context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	want := slices.DeleteFunc(a.addrs(), func(addr netip.Addr) bool {
-		return !has(a.wanted, addr) // only the first write of this run decides about those of earlier ones
-	})
+	want := a.addrs()
 	_, failed := a.change(want)
-	var errs []error
-	for _, addr := range want {
-		if err := failed[addr]; err != nil {
-			errs = append(errs, err)
-		}
+	errs := make([]error, len(want))
+	for i, addr := range want {
+		errs[i] = failed[addr] // nil: it is there
 	}
 	return errors.Join(errs...)
 }
@@ -191,8 +182,10 @@ func (a *Assigner) addrs() []netip.Addr {
 func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	kept := setOf(keep)
-	maps.DeleteFunc(a.wanted, func(addr netip.Addr, _ struct{}) bool { return !has(kept, addr) })
+	kept := map[netip.Addr]struct{}{}
+	for _, addr := range keep {
+		kept[addr] = struct{}{}
+	}
 	old := slices.DeleteFunc(a.addrs(), func(addr netip.Addr) bool { return has(kept, addr) })
 	if len(old) == 0 {
 		return nil, nil
@@ -224,14 +217,6 @@ func marked(rows []Row) map[netip.Addr]struct{} {
 		if r.Marked {
 			set[r.Addr] = struct{}{}
 		}
-	}
-	return set
-}
-
-func setOf(list []netip.Addr) map[netip.Addr]struct{} {
-	set := map[netip.Addr]struct{}{}
-	for _, addr := range list {
-		set[addr] = struct{}{}
 	}
 	return set
 }

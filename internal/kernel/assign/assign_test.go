@@ -126,23 +126,6 @@ func TestRestore(t *testing.T) {
 	has(t, f, "10.96.0.10")
 }
 
-// Restore leaves out the addresses of an earlier run: the first write decides about them.
-func TestRestoreAfterACrash(t *testing.T) {
-	f := assigntest.New()
-	add(t, open(t, f), "10.96.0.10", "10.96.0.11")
-	next := open(t, f)
-	for _, addr := range addrs("10.96.0.10", "10.96.0.11") {
-		if err := f.Delete(addr); err != nil {
-			t.Fatal(err)
-		}
-	}
-	add(t, next, "10.96.0.11")
-	if err := next.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	has(t, f, "10.96.0.11")
-}
-
 // slow is a host on which addresses never become usable, or are found on another host.
 type slow struct {
 	*assigntest.Fake
