@@ -51,7 +51,7 @@ func (t table) Rows() ([]Row, error) {
 	return rows, nil
 }
 
-// Add implements Table. Windows forgets the address when it starts anew.
+// Add implements Table. Windows forgets the address when it restarts.
 func (t table) Add(a netip.Addr) error {
 	row, err := t.row(a)
 	if err != nil {

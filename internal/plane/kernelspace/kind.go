@@ -72,7 +72,7 @@ func support(ctx context.Context, h HNS) (plane.Support, error) {
 		{has.DSR, "HNS has no direct server return: externalTrafficPolicy Local hides the addresses of clients, and preserve-destination has no effect"},
 		{has.RemoteSubnet, "HNS has no remote subnets: overlay networks are not served"},
 		{has.SessionAffinity, "HNS has no session affinity: Services with it are served without"},
-		{has.Modify, "HNS cannot change load balancers in place: a changed one is made anew, and connections in between are refused"},
+		{has.Modify, "HNS cannot change load balancers in place: a changed one is deleted and created again, and connections in between fail"},
 	} {
 		if !missing.has {
 			s.Notes = append(s.Notes, missing.note)

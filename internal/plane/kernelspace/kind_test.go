@@ -63,7 +63,7 @@ func TestProbe(t *testing.T) {
 		"HNS has no direct server return: externalTrafficPolicy Local hides the addresses of clients, and preserve-destination has no effect",
 		"HNS has no remote subnets: overlay networks are not served",
 		"HNS has no session affinity: Services with it are served without",
-		"HNS cannot change load balancers in place: a changed one is made anew, and connections in between are refused",
+		"HNS cannot change load balancers in place: a changed one is deleted and created again, and connections in between fail",
 	}}
 	if diff := cmp.Diff(want, s); err != nil || diff != "" {
 		t.Errorf("an old HNS: %v\n%s", err, diff)
