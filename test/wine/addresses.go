@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -60,7 +61,7 @@ func (p *Prefix) forwards(library string) string {
 	if err != nil {
 		p.t.Fatalf("read %s: %v", library, err)
 	}
-	own := []string{"InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry", "DeleteUnicastIpAddressEntry"}
+	own := []string{"InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry", "DeleteUnicastIpAddressEntry", "GetUnicastIpAddressTable"}
 	var b strings.Builder
 	b.WriteString("LIBRARY iphlpapi.dll\nEXPORTS\n  " + strings.Join(own, "\n  ") + "\n")
 	_, table, _ := strings.Cut(string(out), "[Ordinal/Name Pointer] Table")
@@ -80,21 +81,36 @@ const (
 
 // serveAddresses serves the requests of iphlpapi.c.
 func serveAddresses(l net.Listener) {
+	skipped := map[string]string{} // SkipAsSource of each address that was added
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
 		line, _ := bufio.NewReader(c).ReadString('\n')
-		_, _ = fmt.Fprintf(c, "%d", changeAddress(strings.Fields(line)))
+		_, _ = fmt.Fprintf(c, "%d", answerAddress(strings.Fields(line), skipped))
 		_ = c.Close()
 	}
 }
 
-func changeAddress(request []string) int {
-	if len(request) != 3 {
+// answerAddress returns the answer to a request. Those to "list" are SkipAsSource of an address.
+func answerAddress(request []string, skipped map[string]string) int {
+	if len(request) != 4 {
 		return elementNotFound
 	}
+	verb, addr, skip := request[0], request[1], request[3]
+	if verb == "list" {
+		skip, _ := strconv.Atoi(skipped[addr]) // 0 if it was not added
+		return skip
+	}
+	result := changeAddress(request)
+	if delete(skipped, addr); verb == "add" && result == success {
+		skipped[addr] = skip
+	}
+	return result
+}
+
+func changeAddress(request []string) int {
 	cmd := exec.Command("ip", "address", request[0], request[1]+"/"+request[2], "dev", "lo")
 	if strings.Contains(request[1], ":") && request[0] == "add" {
 		cmd.Args = append(cmd.Args, "nodad")

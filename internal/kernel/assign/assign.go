@@ -1,8 +1,7 @@
 // Package assign adds addresses to an interface of this host, and removes those that it added
-// and no others. A journal outlives the process, so that the next run knows what a crashed one added.
+// and no others. The host marks them, so that the next run knows what a crashed one added.
 //
-// The interface table and the journal are small interfaces: those of Windows are in *_windows.go,
-// and Fake has both in memory.
+// The interface table is a small interface: that of Windows is in *_windows.go, and package assigntest has one in memory.
 package assign
 
 import (
@@ -19,57 +18,37 @@ import (
 // ErrClaimed means that another process of this machine adds and removes addresses.
 var ErrClaimed = errors.New("another Sluice on this machine has addresses of Services, perhaps one of another user; stop it first")
 
-// Mark is an address that this program added to an interface, or is about to add.
-type Mark struct {
-	Addr      netip.Addr
-	Interface uint64 // its identity, which no other interface gets while the host runs
-}
-
 // Row is an address of an interface of this host.
 type Row struct {
-	Mark
-	Bits      int  // length of its prefix
+	Addr      netip.Addr
+	Marked    bool // this program added it, now or in an earlier run
 	Usable    bool // sockets can be bound to it
 	Duplicate bool // another host has it too, so it will not be usable
 }
 
 // Table is the addresses of all interfaces of this host.
 type Table interface {
-	Interface() uint64 // that gets addresses
 	Rows() ([]Row, error)
-	Add(netip.Addr) error
-	Delete(Mark) error
-}
-
-// Journal remembers Marks until the host starts anew, which also removes the addresses.
-type Journal interface {
-	Marks() ([]Mark, error)
-	Write(Mark) error
-	Strike(Mark) error
+	Add(netip.Addr) error    // to one interface, with the mark
+	Delete(netip.Addr) error // from that interface
 }
 
 // Assigner adds and removes addresses. It is safe for concurrent use. Only one process may have
 // one.
 type Assigner struct {
-	table   Table
-	journal Journal
+	table Table
 
-	mu     sync.Mutex
-	marks  map[netip.Addr]Mark     // as in the journal
-	wanted map[netip.Addr]struct{} // by this run; marks of earlier ones may have others
+	mu    sync.Mutex
+	added map[netip.Addr]struct{} // now or in an earlier run
 }
 
 // New returns an Assigner that knows what earlier runs added.
-func New(table Table, journal Journal) (*Assigner, error) {
-	list, err := journal.Marks()
+func New(table Table) (*Assigner, error) {
+	rows, err := table.Rows()
 	if err != nil {
 		return nil, fmt.Errorf("read which addresses of Services this host has: %w", err)
 	}
-	a := &Assigner{table: table, journal: journal, marks: map[netip.Addr]Mark{}, wanted: map[netip.Addr]struct{}{}}
-	for _, m := range list {
-		a.marks[m.Addr] = m
-	}
-	return a, nil
+	return &Assigner{table: table, added: marked(rows)}, nil
 }
 
 // How long Add waits for new addresses to be usable: Windows first asks the network whether another host
@@ -93,9 +72,6 @@ func (a *Assigner) Add(ctx context.Context, want []netip.Addr) map[netip.Addr]er
 func (a *Assigner) addMissing(want []netip.Addr) (added []netip.Addr, failed map[netip.Addr]error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, addr := range want {
-		a.wanted[addr] = struct{}{}
-	}
 	return a.change(want)
 }
 
@@ -110,10 +86,11 @@ func (a *Assigner) change(want []netip.Addr) (added []netip.Addr, failed map[net
 		return nil, failed
 	}
 	for _, addr := range missing(rows, want) {
-		if err := a.add(addr); err != nil {
-			failed[addr] = err
+		if err := a.table.Add(addr); err != nil {
+			failed[addr] = fmt.Errorf("add address %s: %w", addr, err)
 			continue
 		}
+		a.added[addr] = struct{}{}
 		added = append(added, addr)
 	}
 	return added, failed
@@ -133,36 +110,6 @@ func missing(rows []Row, want []netip.Addr) []netip.Addr {
 		}
 	}
 	return list
-}
-
-// add adds an address. It is in the journal before the host has it: a crash between the two leaves a
-// mark without an address.
-func (a *Assigner) add(addr netip.Addr) error {
-	m := Mark{addr, a.table.Interface()}
-	known := a.marks[addr] == m
-	if !known {
-		if err := a.journal.Write(m); err != nil {
-			return fmt.Errorf("remember address %s: %w", addr, err)
-		}
-		a.marks[addr] = m
-	}
-	err := a.table.Add(addr)
-	if err == nil {
-		return nil
-	}
-	err = fmt.Errorf("add address %s: %w", addr, err)
-	if known {
-		return err // Restore tries again
-	}
-	return errors.Join(err, a.strike(m))
-}
-
-func (a *Assigner) strike(m Mark) error {
-	if err := a.journal.Strike(m); err != nil {
-		return fmt.Errorf("forget address %s: %w", m.Addr, err)
-	}
-	delete(a.marks, m.Addr)
-	return nil
 }
 
 // await waits until addresses are usable.
@@ -206,20 +153,15 @@ func unready(rows []Row, addrs []netip.Addr, failed map[netip.Addr]error) []neti
 	return list
 }
 
-// Restore adds the addresses of this run again that another program removed. It does not wait until they
-// are usable.
+// Restore adds addresses again that another program removed. It does not wait until they are usable.
 func (a *Assigner) Restore(context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	want := slices.DeleteFunc(a.addrs(), func(addr netip.Addr) bool {
-		return !has(a.wanted, addr) // only the first write of this run decides about those of earlier ones
-	})
+	want := a.addrs()
 	_, failed := a.change(want)
-	var errs []error
-	for _, addr := range want {
-		if err := failed[addr]; err != nil {
-			errs = append(errs, err)
-		}
+	errs := make([]error, len(want))
+	for i, addr := range want {
+		errs[i] = failed[addr] // nil: it is there
 	}
 	return errors.Join(errs...)
 }
@@ -232,7 +174,7 @@ func (a *Assigner) Addrs() []netip.Addr {
 }
 
 func (a *Assigner) addrs() []netip.Addr {
-	return slices.SortedFunc(maps.Keys(a.marks), netip.Addr.Compare)
+	return slices.SortedFunc(maps.Keys(a.added), netip.Addr.Compare)
 }
 
 // Retain removes all addresses that this program added, now or in an earlier run, except some. It
@@ -244,8 +186,7 @@ func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	for _, addr := range keep {
 		kept[addr] = struct{}{}
 	}
-	maps.DeleteFunc(a.wanted, func(addr netip.Addr, _ struct{}) bool { return !has(kept, addr) })
-	old := unwanted(a.marks, kept)
+	old := slices.DeleteFunc(a.addrs(), func(addr netip.Addr) bool { return has(kept, addr) })
 	if len(old) == 0 {
 		return nil, nil
 	}
@@ -253,42 +194,34 @@ func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the addresses of this host: %w", err)
 	}
+	there := marked(rows)
 	var gone []netip.Addr
 	var errs []error
-	for _, m := range old {
-		if assigned(rows, m) {
-			if err := a.table.Delete(m); err != nil {
-				errs = append(errs, fmt.Errorf("remove address %s: %w", m.Addr, err))
+	for _, addr := range old {
+		if has(there, addr) {
+			if err := a.table.Delete(addr); err != nil {
+				errs = append(errs, fmt.Errorf("remove address %s: %w", addr, err))
 				continue
 			}
-			gone = append(gone, m.Addr)
+			gone = append(gone, addr)
 		}
-		if err := a.strike(m); err != nil {
-			errs = append(errs, err)
-		}
+		delete(a.added, addr)
 	}
 	return gone, errors.Join(errs...)
 }
 
-// unwanted returns the marks of addresses that are not to be kept, sorted.
-func unwanted(marks map[netip.Addr]Mark, keep map[netip.Addr]struct{}) []Mark {
-	var list []Mark
-	for _, m := range marks {
-		if !has(keep, m.Addr) {
-			list = append(list, m)
+// marked returns the addresses that this program added.
+func marked(rows []Row) map[netip.Addr]struct{} {
+	set := map[netip.Addr]struct{}{}
+	for _, r := range rows {
+		if r.Marked {
+			set[r.Addr] = struct{}{}
 		}
 	}
-	slices.SortFunc(list, func(a, b Mark) int { return a.Addr.Compare(b.Addr) })
-	return list
+	return set
 }
 
 func has(set map[netip.Addr]struct{}, addr netip.Addr) bool {
 	_, ok := set[addr]
 	return ok
-}
-
-// assigned reports whether the host has a marked address as this program adds it: on that interface, and
-// alone in its prefix.
-func assigned(rows []Row, m Mark) bool {
-	return slices.ContainsFunc(rows, func(r Row) bool { return r.Mark == m && r.Bits == m.Addr.BitLen() })
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/assign"
+	"github.com/sluice-proxy/sluice/internal/kernel/assign/assigntest"
 )
 
 func addrs(list ...string) []netip.Addr {
@@ -19,9 +20,9 @@ func addrs(list ...string) []netip.Addr {
 	return all
 }
 
-func open(t *testing.T, f *assign.Fake) *assign.Assigner {
+func open(t *testing.T, f *assigntest.Fake) *assign.Assigner {
 	t.Helper()
-	a, err := assign.New(f, f)
+	a, err := assign.New(f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +45,7 @@ func retain(t *testing.T, a *assign.Assigner, keep ...string) []netip.Addr {
 	return gone
 }
 
-func has(t *testing.T, f *assign.Fake, want ...string) {
+func has(t *testing.T, f *assigntest.Fake, want ...string) {
 	t.Helper()
 	if got := f.Addrs(); !slices.Equal(got, addrs(want...)) {
 		t.Errorf("the host has %v, want %v", got, want)
@@ -53,7 +54,7 @@ func has(t *testing.T, f *assign.Fake, want ...string) {
 
 // An address is added once, and removed when nobody wants it. What the host had before stays.
 func TestAddAndRetain(t *testing.T) {
-	f := assign.NewFake(netip.MustParsePrefix("192.0.2.1/24"))
+	f := assigntest.New(addrs("192.0.2.1")...)
 	a := open(t, f)
 	add(t, a, "10.96.0.10", "10.96.0.10", "192.0.2.1", "fd00::10")
 	add(t, a, "10.96.0.10")
@@ -69,7 +70,7 @@ func TestAddAndRetain(t *testing.T) {
 
 // After a crash the next run keeps the addresses that it wants and removes the others.
 func TestAfterACrash(t *testing.T) {
-	f := assign.NewFake()
+	f := assigntest.New()
 	add(t, open(t, f), "10.96.0.10", "10.96.0.11", "10.96.0.12")
 	next := open(t, f)
 	add(t, next, "10.96.0.11", "10.96.0.13")
@@ -77,38 +78,23 @@ func TestAfterACrash(t *testing.T) {
 	has(t, f, "10.96.0.11", "10.96.0.13")
 	retain(t, open(t, f))
 	has(t, f)
-	if marks, _ := f.Marks(); len(marks) > 0 {
-		t.Errorf("the journal has %v", marks)
-	}
 }
 
-// A crash between the journal and the address leaves a mark. If another program then adds the address
-// in its own way, it stays.
-func TestAMarkWithoutItsAddress(t *testing.T) {
-	for name, row := range map[string]assign.Row{
-		"another interface": {Mark: assign.Mark{Addr: addrs("10.96.0.10")[0], Interface: 2}, Bits: 32},
-		"another prefix":    {Mark: assign.Mark{Addr: addrs("10.96.0.10")[0], Interface: 1}, Bits: 24},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := assign.NewFake()
-			if err := f.Write(assign.Mark{Addr: row.Addr, Interface: 1}); err != nil {
-				t.Fatal(err)
-			}
-			f.Put(row)
-			if gone := retain(t, open(t, f)); len(gone) > 0 {
-				t.Errorf("removed %v", gone)
-			}
-			has(t, f, "10.96.0.10")
-			if marks, _ := f.Marks(); len(marks) > 0 {
-				t.Errorf("the journal still has %v", marks)
-			}
-		})
+// An address that another program added in place of one of this program stays.
+func TestAnAddressOfAnotherProgram(t *testing.T) {
+	f := assigntest.New()
+	a := open(t, f)
+	add(t, a, "10.96.0.10")
+	f.Put(assign.Row{Addr: addrs("10.96.0.10")[0], Usable: true})
+	if gone := retain(t, a); len(gone) > 0 {
+		t.Errorf("removed %v", gone)
 	}
+	has(t, f, "10.96.0.10")
 }
 
-// An address that cannot be added leaves no mark, and does not keep others from being added.
+// An address that cannot be added does not keep others from being added.
 func TestARefusedAddress(t *testing.T) {
-	f := assign.NewFake()
+	f := assigntest.New()
 	f.Refuse(addrs("10.96.0.10")[0])
 	a := open(t, f)
 	failed := a.Add(t.Context(), addrs("10.96.0.10", "10.96.0.11"))
@@ -116,17 +102,17 @@ func TestARefusedAddress(t *testing.T) {
 		t.Errorf("failed: %v", failed)
 	}
 	has(t, f, "10.96.0.11")
-	if marks, _ := f.Marks(); len(marks) != 1 {
-		t.Errorf("the journal has %v", marks)
+	if got := a.Addrs(); !slices.Equal(got, addrs("10.96.0.11")) {
+		t.Errorf("it says that it added %v", got)
 	}
 }
 
 // Addresses that another program removed come back, also if that fails at first.
 func TestRestore(t *testing.T) {
-	f := assign.NewFake()
+	f := assigntest.New()
 	a := open(t, f)
 	add(t, a, "10.96.0.10")
-	if err := f.Delete(assign.Mark{Addr: addrs("10.96.0.10")[0], Interface: 1}); err != nil {
+	if err := f.Delete(addrs("10.96.0.10")[0]); err != nil {
 		t.Fatal(err)
 	}
 	f.Refuse(addrs("10.96.0.10")[0])
@@ -140,26 +126,9 @@ func TestRestore(t *testing.T) {
 	has(t, f, "10.96.0.10")
 }
 
-// Restore leaves out the addresses of an earlier run: the first write decides about them.
-func TestRestoreAfterACrash(t *testing.T) {
-	f := assign.NewFake()
-	add(t, open(t, f), "10.96.0.10", "10.96.0.11")
-	for _, addr := range addrs("10.96.0.10", "10.96.0.11") {
-		if err := f.Delete(assign.Mark{Addr: addr, Interface: 1}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	next := open(t, f)
-	add(t, next, "10.96.0.11")
-	if err := next.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	has(t, f, "10.96.0.11")
-}
-
 // slow is a host on which addresses never become usable, or are found on another host.
 type slow struct {
-	*assign.Fake
+	*assigntest.Fake
 	duplicate bool
 }
 
@@ -174,8 +143,8 @@ func (s slow) Rows() ([]assign.Row, error) {
 func TestAnAddressThatIsNotUsable(t *testing.T) {
 	for duplicate, want := range map[bool]string{false: "not usable yet", true: "another host has"} {
 		synctest.Test(t, func(t *testing.T) {
-			s := slow{assign.NewFake(), duplicate}
-			a, err := assign.New(s, s)
+			s := slow{assigntest.New(), duplicate}
+			a, err := assign.New(s)
 			if err != nil {
 				t.Fatal(err)
 			}

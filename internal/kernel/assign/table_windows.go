@@ -24,14 +24,12 @@ func Open(name string) (*Assigner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(table{winipcfg.LUID(chosen.ID)}, journal{})
+	return New(table{winipcfg.LUID(chosen.ID)})
 }
 
-// table is the Table of the IP helper API.
+// table is the Table of the IP helper API. Its mark is an address that is alone in its prefix and that Windows does not choose as the source of
+// connections, on the interface that gets addresses.
 type table struct{ luid winipcfg.LUID }
-
-// Interface implements Table.
-func (t table) Interface() uint64 { return uint64(t.luid) }
 
 // Rows implements Table.
 func (t table) Rows() ([]Row, error) {
@@ -44,7 +42,8 @@ func (t table) Rows() ([]Row, error) {
 		r := &list[i]
 		addr := r.Address.Addr().WithZone("")
 		rows = append(rows, Row{
-			Mark: Mark{addr, uint64(r.InterfaceLUID)}, Bits: int(r.OnLinkPrefixLength),
+			Addr:      addr,
+			Marked:    r.InterfaceLUID == t.luid && int(r.OnLinkPrefixLength) == addr.BitLen() && r.SkipAsSource,
 			Usable:    r.DadState == winipcfg.DadStatePreferred || r.DadState == winipcfg.DadStateDeprecated,
 			Duplicate: r.DadState == winipcfg.DadStateDuplicate,
 		})
@@ -52,8 +51,7 @@ func (t table) Rows() ([]Row, error) {
 	return rows, nil
 }
 
-// Add implements Table. Windows does not choose the address as the source of other connections, and
-// forgets it when it starts anew.
+// Add implements Table. Windows forgets the address when it restarts.
 func (t table) Add(a netip.Addr) error {
 	row, err := t.row(a)
 	if err != nil {
@@ -63,8 +61,8 @@ func (t table) Add(a netip.Addr) error {
 }
 
 // Delete implements Table.
-func (t table) Delete(m Mark) error {
-	row, err := table{winipcfg.LUID(m.Interface)}.row(m.Addr)
+func (t table) Delete(a netip.Addr) error {
+	row, err := t.row(a)
 	if err != nil {
 		return err
 	}

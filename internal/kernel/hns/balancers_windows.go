@@ -113,7 +113,6 @@ const flagExternal hcn.LoadBalancerPortMappingFlags = 16
 
 func portFlags(f *Flags) []flag[hcn.LoadBalancerPortMappingFlags] {
 	return []flag[hcn.LoadBalancerPortMappingFlags]{
-		{&f.ILB, hcn.LoadBalancerPortMappingFlagsILB},
 		{&f.LocalRouted, hcn.LoadBalancerPortMappingFlagsLocalRoutedVIP},
 		{&f.UseMux, hcn.LoadBalancerPortMappingFlagsUseMux},
 		{&f.PreserveDIP, hcn.LoadBalancerPortMappingFlagsPreserveDIP},

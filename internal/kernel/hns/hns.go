@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -110,7 +111,6 @@ func MAC(a netip.Addr) string {
 type Flags struct {
 	DSR         bool // replies go to the client directly
 	IPv6        bool
-	ILB         bool // internal load balancing; neither kube-proxy nor Sluice sets it
 	External    bool // the address is not one of the cluster
 	LocalRouted bool // the host itself can use the address
 	UseMux      bool // for clients that a load balancer outside sends here
@@ -142,6 +142,13 @@ func (l LoadBalancer) Canonical() LoadBalancer {
 	}
 	l.ID, l.Endpoints = ID(l.ID), ids
 	return l
+}
+
+// Same reports whether two load balancers are the same except for their IDs. The order of endpoints does not matter.
+func (l LoadBalancer) Same(o LoadBalancer) bool {
+	same := slices.Equal(slices.Sorted(slices.Values(l.Endpoints)), slices.Sorted(slices.Values(o.Endpoints)))
+	l.ID, l.Endpoints, o.ID, o.Endpoints = "", nil, "", nil
+	return same && reflect.DeepEqual(l, o)
 }
 
 // String prints a load balancer without its ID.

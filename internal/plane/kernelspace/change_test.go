@@ -1,14 +1,15 @@
 package kernelspace
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -82,41 +83,38 @@ func (s *subject) remotes(t *testing.T, addr string) (list []hns.Endpoint) {
 	return list
 }
 
-// A container of this node gets the address that a backend on another node had: load balancers refer to the
-// container, by a change and by a comparison, and the remote endpoint is deleted.
+// A container of this node gets the address that a backend on another node had: with the next comparison load balancers refer to the
+// container, and the remote endpoint is deleted.
 func TestABackendComesToThisNode(t *testing.T) {
 	const addr = "10.180.1.7"
-	for _, compared := range []bool{false, true} {
-		s := newSubject(hns.L2Bridge, func(f *hnstest.Fake) { f.SharedAddrs = true })
-		p := New(s.fake, s.options())
-		compiler := route.NewCompiler(func() route.Options { o := options(); o.NodeName = "a"; return o }())
-		store := at(addr, "b")
-		first, _ := compiler.Compile(store.Take())
-		apply(t, p, first)
-		if len(s.remotes(t, addr)) != 1 {
-			t.Fatal("no remote endpoint")
-		}
-		pod := s.addPod(t, addr)
-		store.SetSlice(&cluster.Slice{
-			Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
-			Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
-			Endpoints: []cluster.Endpoint{planetest.Endpoint(addr, "a")},
-		})
-		second, _ := compiler.Compile(store.Take())
-		if compared {
-			apply(t, p, route.Change{Table: second.Table})
-		} else if err := p.Plan(second).Apply(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		s.checkBackends(t, 4, pod)
-		if left := s.remotes(t, addr); len(left) > 0 {
-			t.Errorf("compared: %t: %+v is left", compared, left)
-		}
-		s.fake.Writes = nil
-		apply(t, p, route.Change{Table: second.Table})
-		if len(s.fake.Writes) > 0 {
-			t.Errorf("a further comparison writes %q", s.fake.Writes)
-		}
+	s := newSubject(hns.L2Bridge, func(f *hnstest.Fake) { f.SharedAddrs = true })
+	p := New(s.fake, s.options())
+	compiler := route.NewCompiler(func() route.Options { o := options(); o.NodeName = "a"; return o }())
+	store := at(addr, "b")
+	first, _ := compiler.Compile(store.Take())
+	apply(t, p, first)
+	if len(s.remotes(t, addr)) != 1 {
+		t.Fatal("no remote endpoint")
+	}
+	pod := s.addPod(t, addr)
+	store.SetSlice(&cluster.Slice{
+		Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
+		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint(addr, "a")},
+	})
+	second, _ := compiler.Compile(store.Take())
+	if err := p.Plan(second).Apply(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, p, route.Change{Table: second.Table})
+	s.checkBackends(t, 4, pod)
+	if left := s.remotes(t, addr); len(left) > 0 {
+		t.Errorf("%+v is left", left)
+	}
+	s.fake.Writes = nil
+	apply(t, p, route.Change{Table: second.Table})
+	if len(s.fake.Writes) > 0 {
+		t.Errorf("a further comparison writes %q", s.fake.Writes)
 	}
 }
 
@@ -137,8 +135,8 @@ func TestLoadBalancersOfADeletedNetwork(t *testing.T) {
 	full(t, s)
 }
 
-// The endpoint of a container is made anew, or load balancers are deleted by another program, without the plane knowing:
-// the next write reads what there is now, and succeeds.
+// The endpoint of a container is created again, and load balancers are deleted by another program, without the plane knowing:
+// the next write fails, and the comparison after it writes what is missing.
 func TestObjectsThatAreGone(t *testing.T) {
 	const addr = "10.180.0.57"
 	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
@@ -167,9 +165,10 @@ func TestObjectsThatAreGone(t *testing.T) {
 		Endpoints: []cluster.Endpoint{planetest.Endpoint(addr, "a")},
 	})
 	second, _ := compiler.Compile(store.Take())
-	if err := p.Plan(second).Apply(t.Context()); err != nil {
+	if err := p.Plan(second).Apply(t.Context()); !errors.Is(err, hns.ErrNotFound) {
 		t.Fatal(err)
 	}
+	apply(t, p, route.Change{Table: second.Table})
 	s.checkBackends(t, 4, pod)
 }
 
@@ -236,7 +235,7 @@ func TestTheHardwareAddressChanges(t *testing.T) {
 	}
 }
 
-// A Service that has a port where another one has its health checks: a problem says so.
+// A Service that has a port where another one has its health checks: HNS accepts one load balancer there, and one of the Services is refused.
 func TestHealthChecksAtThePortOfAService(t *testing.T) {
 	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
 	store := preserving(false, false)
@@ -250,15 +249,19 @@ func TestHealthChecksAtThePortOfAService(t *testing.T) {
 		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8081}},
 		Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.9", "a")},
 	})
-	opt := s.options()
-	var reported []route.Problem
-	opt.Report = func(list []route.Problem) { reported = append(reported, ofNetwork(list)...) }
-	p := New(s.fake, opt)
+	p, change := New(s.fake, s.options()), onNode(store)
 	for range 2 {
-		apply(t, p, onNode(store))
+		if err := p.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := p.Plan(change).Apply(t.Context())
+		refused, is := errors.AsType[plane.Refused](err)
+		if name := (cluster.Name{Namespace: "ns", Name: "web"}); !is || len(refused) != 1 || !errors.Is(refused[name], hns.ErrPortExists) {
+			t.Errorf("%v", err)
+		}
 	}
-	if len(reported) != 1 || !strings.Contains(reported[0].Reason, "203.0.113.1:10256") {
-		t.Errorf("%+v", reported)
+	if list, err := s.fake.LoadBalancers(t.Context()); err != nil || len(list) != 6 {
+		t.Errorf("%d load balancers, %v, want all except one", len(list), err)
 	}
 }
 
@@ -280,7 +283,6 @@ func TestLoadBalancersWithOtherProperties(t *testing.T) {
 		{VIP: netip.MustParseAddr("172.30.0.9"), Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{id}, Other: true},
 		{VIP: vip, Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{id}, Flags: hns.Flags{IPv6: true}},
 		{VIP: vip, Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{id}},
-		{VIP: vip, Protocol: 6, Port: 80, Target: 8081, Endpoints: []string{id}},
 	} {
 		if _, err := s.fake.CreateLoadBalancer(t.Context(), l); err != nil {
 			t.Fatal(err)
@@ -291,12 +293,11 @@ func TestLoadBalancersWithOtherProperties(t *testing.T) {
 	}
 	var got []string
 	for _, line := range s.compared() {
-		got = append(got, place(line))
+		got = append(got, placeOf(line))
 	}
 	slices.Sort(got)
-	want := []string{"delete 172.30.0.9 protocol 6 port 80"}
-	want = append(want, slices.Repeat([]string{"delete fd00:172:30::9 protocol 6 port 80"}, 3)...)
-	want = append(want, "modify "+place(other.String()))
+	want := []string{"create " + placeOf(other.String()), "delete " + placeOf(other.String()), "delete 172.30.0.9 protocol 6 port 80"}
+	want = append(want, slices.Repeat([]string{"delete fd00:172:30::9 protocol 6 port 80"}, 2)...)
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

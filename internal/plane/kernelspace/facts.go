@@ -15,7 +15,7 @@ func recent() hns.Features {
 
 // usualFacts returns the facts of a plane with a recent HNS, a network that is no overlay, and no options.
 func usualFacts() plane.Facts {
-	p := New(empty{}, Options{})
+	p := New(nil, Options{})
 	p.seen.Store(&state{features: recent()})
 	return p.facts()
 }

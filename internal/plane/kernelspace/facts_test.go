@@ -54,7 +54,7 @@ func TestFactsOfTheSource(t *testing.T) {
 		"with DSR":     {recent(), true, [3]bool{false, true, false}},
 		"an old HNS":   {hns.Features{V2: true}, false, [3]bool{true, true, true}},
 	} {
-		p := New(empty{}, Options{DSR: tc.dsr})
+		p := New(nil, Options{DSR: tc.dsr})
 		p.seen.Store(&state{features: tc.has})
 		var got [3]bool
 		for i, by := range []plane.Passage{{Service: svc}, {Service: svc, Frontend: 1}, {Service: svc, Frontend: 1, Way: route.Way{Pool: route.Local}}} {

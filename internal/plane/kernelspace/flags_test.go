@@ -23,9 +23,17 @@ func ofIPv6(annotated, local bool) *cluster.Store {
 
 // balancers lists what a plane has written: address, port, flags and backends.
 func (p *Plane) balancers() string {
+	addrs := map[string]string{}
+	for a, e := range p.writer.state.endpoints {
+		addrs[e.ID] = a.String()
+	}
 	var got []string
 	for k, b := range p.writer.state.balancers {
-		got = append(got, k.addr.String()+":"+number(k.port)+" "+flagNames(b.flags)+": "+b.endpoints)
+		var to []string
+		for _, id := range b.Endpoints {
+			to = append(to, addrs[id])
+		}
+		got = append(got, fmt.Sprintf("%s:%d %s: %s", k.addr, k.port, flagNames(b.Flags), strings.Join(to, " ")))
 	}
 	slices.Sort(got)
 	return strings.Join(got, "\n")
@@ -158,7 +166,7 @@ func nodePorts(t *testing.T, f *hnstest.Fake) (got []string) {
 	return got
 }
 
-// If the address of the node changes, the load balancer of its new one is created before that of the old one goes.
+// If the address of the node changes, its NodePorts move to the new one.
 func TestThePrimaryAddressChanges(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	opt := options()
@@ -169,8 +177,8 @@ func TestThePrimaryAddressChanges(t *testing.T) {
 	node.Addresses = []netip.Addr{netip.MustParseAddr("192.168.0.9")}
 	s.store.SetNode(node)
 	writes := s.changed()
-	want := []string{"create 192.168.0.9 protocol 6 port 30080", "delete 192.168.0.2 protocol 6 port 30080"}
-	if len(writes) != 2 || place(writes[0]) != want[0] || place(writes[1]) != want[1] {
+	want := []string{"delete 192.168.0.2 protocol 6 port 30080", "create 192.168.0.9 protocol 6 port 30080"}
+	if len(writes) != 2 || placeOf(writes[0]) != want[0] || placeOf(writes[1]) != want[1] {
 		t.Errorf("%q, want %q", writes, want)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -63,12 +62,9 @@ type Options struct {
 	// address of its interface. Refresh calls it if the network is an overlay. Nil: they are not known.
 	Node func() (netip.Addr, string, error)
 
-	Failed func(Failure)         // called for each write of a load balancer that failed; may be nil
-	Report func([]route.Problem) // called with each new problem of the network; may be nil
+	Report func([]route.Problem) // called with each new problem; may be nil
 
-	// OneTarget means that HNS accepts only one load balancer for each address and port. If it is false, the
-	// plane detects that when HNS refuses a second one.
-	OneTarget bool
+	failures failures // nil: failed writes are not counted
 }
 
 // pollPeriod is the usual time between two comparisons: HNS reports no edits.
@@ -87,15 +83,8 @@ type Plane struct {
 	waits  atomic.Pointer[string] // why the plane waits
 	seen   atomic.Pointer[state]  // features and network as last read, for explanations
 	took   atomic.Int64           // the duration of the last Refresh in nanoseconds, for Watch
-	noted  map[string]bool        // problems that were reported
 
-	unserved  unserved
-	formNoted bool                  // HNS returns settings in another form, which was reported
-	forms     atomic.Pointer[forms] // of the last Refresh, for readers
-
-	// single means that HNS accepts only one load balancer for each address and port: only backends with
-	// the most common port are served.
-	single bool
+	problems *problems
 }
 
 // New makes a Plane. It does nothing yet.
@@ -103,9 +92,10 @@ func New(h HNS, opt Options) *Plane {
 	if opt.Poll == 0 {
 		opt.Poll = pollPeriod
 	}
+	problems := &problems{network: opt.Network, report: opt.Report, reported: map[route.Problem]bool{}}
 	p := &Plane{
-		hns: h, opt: opt, single: opt.OneTarget, ledger: ledger.New[key, value](layout()), noted: map[string]bool{}, unserved: unserved{},
-		writer: &writer{hns: h, opt: opt, sent: map[string]sent{}, unremoved: map[key]error{}, lacking: lacking{}},
+		hns: h, opt: opt, problems: problems, ledger: ledger.New[key, value](layout()),
+		writer: &writer{hns: h, opt: opt, problems: problems, unremoved: map[key]error{}},
 	}
 	p.waits.Store(new(string))
 	return p
@@ -127,39 +117,25 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("read HNS: %w", err)
 	}
-	p.learn(p.writer.confirm(s))
-	known := p.writer.forms
-	p.forms.Store(&known)
+	if s.differs() {
+		p.problems.ofNetwork("HNS does not have load balancers as they were written, or another program changed them: Sluice deletes and creates these")
+	}
 	if s.overlay() && p.opt.IPv6 {
-		p.note("it is an overlay network, which has no dual stack: IPv6 addresses of Services are not served")
+		p.problems.ofNetwork("it is an overlay network, which has no dual stack: IPv6 addresses of Services are not served")
 	}
 	if name := p.opt.RootEndpoint; name != "" && len(s.roots) == 0 {
-		p.note(fmt.Sprintf("it has no endpoint %q (--root-hnsendpoint-name): health checks at addresses of load balancers are not forwarded", name))
+		p.problems.ofNetwork(fmt.Sprintf("it has no endpoint %q (--root-hnsendpoint-name): health checks at addresses of load balancers are not forwarded", name))
 	}
 	p.seen.Store(&state{features: s.features, network: s.network})
-	p.writer.state, p.writer.lacking, p.fresh = s, lacking{}, true
+	p.writer.state, p.fresh = s, true
 	return nil
-}
-
-// note reports a problem of the network, once.
-func (p *Plane) note(reason string) {
-	if !p.noted[reason] {
-		p.noted[reason] = true
-		p.opt.report(reason)
-	}
-}
-
-func (o *Options) report(reason string) {
-	if o.Report != nil {
-		o.Report([]route.Problem{{Object: "HNS network " + o.Network, Reason: reason}})
-	}
 }
 
 // errNode means that the address of this node or its MAC address could not be read.
 var errNode = errors.New("read the address of this node")
 
 func (p *Plane) read(ctx context.Context) (*state, error) {
-	s := &state{balancers: map[key]balancer{}, sourceVIP: p.opt.SourceVIP}
+	s := &state{sourceVIP: p.opt.SourceVIP}
 	var err error
 	if s.features, err = p.hns.Features(ctx); err != nil {
 		return nil, err
@@ -175,60 +151,72 @@ func (p *Plane) read(ctx context.Context) (*state, error) {
 	return s, p.objects(ctx, s)
 }
 
-// objects reads the endpoints and the load balancers. Reading may take minutes, so it reads the endpoints again if some may have been created
-// or deleted meanwhile.
+// objects reads the load balancers, and then the endpoints: an endpoint that is deleted meanwhile is missing, and none is
+// to which a load balancer refers.
 func (p *Plane) objects(ctx context.Context, s *state) error {
-	list, err := p.hns.Endpoints(ctx)
-	if err != nil {
-		return err
-	}
-	s.setEndpoints(list)
-	if ctx.Err() != nil {
-		return ctx.Err() // the calls of the library do not end with the context
-	}
 	balancers, err := p.hns.LoadBalancers(ctx)
 	if err != nil {
 		return err
 	}
-	if p.writer.doubts(s, balancers) {
-		if list, err = p.hns.Endpoints(ctx); err != nil {
-			return err
-		}
-		before := s.elsewhere
-		s.setEndpoints(list)
-		maps.Copy(s.elsewhere, before)
+	if ctx.Err() != nil {
+		return ctx.Err() // the calls of the library do not end with the context
 	}
+	endpoints, err := p.hns.Endpoints(ctx)
+	if err != nil {
+		return err
+	}
+	s.setEndpoints(endpoints)
 	s.findRoots(p.opt.RootEndpoint)
-	s.setBalancers(balancers)
+	var written map[key]hns.LoadBalancer
+	if before := p.writer.state; before != nil {
+		written = before.balancers
+	}
+	s.setBalancers(balancers, written)
 	return nil
 }
 
 // Plan computes what to write; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	host := &change.Table.Host
-	plan := &Plan{plane: p, change: change}
-	p.reportUnserved(change)
+	plan := &Plan{plane: p}
 	if !p.fresh {
+		for _, t := range change.Touched {
+			p.problems.ofChange(t)
+		}
 		plan.Plan = p.ledger.Change(p.writer)
 		p.touched(plan.Plan, change)
 		return plan
 	}
-	found := newListing(p.writer.state)
-	plan.Plan = p.ledger.Compare(p.writer, found)
+	p.problems.ofServices(change.Table)
+	plan.Plan = p.ledger.Compare(p.writer, newListing(p.writer.state, p.reserved(change.Table)))
 	plan.Host(nil, p.fixed())
 	for _, name := range change.Table.Order() {
 		plan.Service(name, nil, p.render(change.InKernel(name), host))
 	}
 	plan.End()
-	for _, k := range found.twice {
-		other := "health checks (--forward-healthcheck-vip)"
-		if k.class == nodePort {
-			other = "a NodePort (--nodeport-addresses)"
-		}
-		p.note(fmt.Sprintf("a Service and %s need %s: only one of them is served; use another port", other, netip.AddrPortFrom(k.addr, k.port)))
-	}
 	plan.Users(p.users(change))
 	return plan
+}
+
+// reserved returns the addresses whose endpoints an overlay network needs, with their classes.
+func (p *Plane) reserved(t *route.Table) map[netip.Addr]class {
+	if !p.writer.state.overlay() {
+		return nil
+	}
+	all := map[netip.Addr]class{}
+	for _, svc := range t.Services {
+		for i := range svc.Ports {
+			for _, f := range svc.Ports[i].Frontends {
+				if f.Kind == route.ClusterIP {
+					all[f.Addr] = vip
+				}
+			}
+		}
+	}
+	if p.opt.SourceVIP.IsValid() {
+		all[p.opt.SourceVIP] = source
+	}
+	return all
 }
 
 // users returns a function that returns the Services that need a shared entry. Its first call renders all Services.
@@ -280,21 +268,11 @@ func (p *Plane) fixed() []entry {
 // Plan is a change of HNS.
 type Plan struct {
 	*ledger.Plan[key, value]
-	plane  *Plane
-	change route.Change
+	plane *Plane
 }
 
-// Apply writes the plan. If HNS refuses a second load balancer for an address and port, it
-// compares everything again, with one for each.
+// Apply writes the plan.
 func (p *Plan) Apply(ctx context.Context) error {
 	p.plane.fresh = false
-	err := p.Plan.Apply(ctx)
-	if !errors.Is(err, errOneTarget) || p.plane.single {
-		return err
-	}
-	p.plane.single = true
-	if err := p.plane.Refresh(ctx); err != nil {
-		return err
-	}
-	return p.plane.Plan(p.change).Apply(ctx)
+	return p.Plan.Apply(ctx)
 }

@@ -145,24 +145,20 @@ func twoTargets() *cluster.Store {
 	return s
 }
 
-// Backends with different ports get a load balancer each. If HNS takes only one, the
-// largest group is served.
+// A load balancer leads to one port of backends: the largest group is served, and a problem says so, once.
 func TestTargetPorts(t *testing.T) {
-	for one, want := range map[bool][]string{false: {"80 -> 8081", "80 -> 8080"}, true: {"80 -> 8081"}} {
-		s := newSubject(hns.L2Bridge, func(f *hnstest.Fake) { f.OneTarget = one })
-		p := New(s.fake, Options{Network: networkName})
+	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
+	var reported []route.Problem
+	p := New(s.fake, Options{Network: networkName, Report: func(list []route.Problem) { reported = append(reported, list...) }})
+	for range 2 {
 		write(t, p, planetest.Compile(twoTargets(), options()))
-		list, err := s.fake.LoadBalancers(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, l := range list {
-			got = append(got, fmt.Sprintf("%d -> %d", l.Port, l.Target))
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Error(one, diff)
-		}
+	}
+	list, err := s.fake.LoadBalancers(t.Context())
+	if err != nil || len(list) != 1 || list[0].Target != 8081 || len(list[0].Endpoints) != 2 {
+		t.Errorf("%v, %v", list, err)
+	}
+	if len(reported) != 1 || reported[0].Object != "Service ns/web" || reported[0].Value != "80/TCP" {
+		t.Errorf("%+v", reported)
 	}
 }
 

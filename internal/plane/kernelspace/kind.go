@@ -33,7 +33,7 @@ func Kind(h HNS, host Host) plane.Kind {
 		Open: func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 			return open(ctx, h, optionsOf(s, host), s)
 		},
-		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, optionsOf(s, nil)) },
+		Preview: func(s plane.Setup) plane.Plane { return newPreview(optionsOf(s, nil)) },
 		Remove: func(ctx context.Context, s plane.Setup) ([]string, error) {
 			removed, err := New(h, optionsOf(s, host)).Remove(ctx)
 			if s.Config.HNS.Network == "" && errors.Is(err, hns.ErrNoService) {
@@ -72,7 +72,7 @@ func support(ctx context.Context, h HNS) (plane.Support, error) {
 		{has.DSR, "HNS has no direct server return: externalTrafficPolicy Local hides the addresses of clients, and preserve-destination has no effect"},
 		{has.RemoteSubnet, "HNS has no remote subnets: overlay networks are not served"},
 		{has.SessionAffinity, "HNS has no session affinity: Services with it are served without"},
-		{has.Modify, "HNS cannot change load balancers in place: a changed one is made anew, and connections in between are refused"},
+		{has.Modify, "HNS cannot change load balancers in place: a changed one is deleted and created again, and connections in between fail"},
 	} {
 		if !missing.has {
 			s.Notes = append(s.Notes, missing.note)
@@ -131,8 +131,7 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	if err := opt.check(n, has); err != nil {
 		return nil, fmt.Errorf("%w: %w", probe.ErrFeature, err)
 	}
-	failures := newFailures()
-	opt.Failed = failures.count
+	opt.failures = newFailures()
 	p := New(h, opt)
 	p.seen.Store(&state{features: has, network: n})
 	facts := p.facts()
@@ -141,54 +140,27 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	}
 	return &plane.Opened{
 		Plane: p, Load: Load(), Waiting: p.Waiting, PreserveDestination: has.DSR, Facts: &facts,
-		Parts: []plane.Part{{Metrics: []prometheus.Collector{failures}}},
+		Parts: []plane.Part{{Metrics: []prometheus.Collector{opt.failures}}},
 		Reader: func(context.Context) (plane.Plane, func(), error) {
 			reading := opt
-			reading.Failed, reading.Report = nil, nil
-			r := New(h, reading)
-			if known := p.forms.Load(); known != nil {
-				r.writer.forms = *known
-			}
-			return r, func() {}, nil
+			reading.failures, reading.Report = nil, nil
+			return New(h, reading), func() {}, nil
 		},
 		WatchTrouble: func() string { return "HNS does not say who changes its objects" },
 	}, nil
 }
 
-// empty is the HNS of a preview: a recent one with nothing in it.
-type empty struct{}
+// preview is a plane for a recent HNS with nothing in it, which it does not call.
+type preview struct{ *Plane }
 
-var errPreview = errors.New("a preview writes nothing")
-
-// Features implements HNS.
-func (empty) Features(context.Context) (hns.Features, error) {
-	return recent(), nil
+func newPreview(opt Options) preview {
+	p := New(nil, opt)
+	p.writer.state = &state{features: recent(), network: hns.Network{Name: opt.Network, Type: hns.L2Bridge}}
+	p.writer.state.setEndpoints(nil)
+	p.writer.state.setBalancers(nil, nil)
+	p.fresh = true
+	return preview{p}
 }
 
-// Network implements HNS.
-func (empty) Network(_ context.Context, name string) (hns.Network, error) {
-	return hns.Network{ID: name, Name: name, Type: hns.L2Bridge}, nil
-}
-
-// Endpoints implements HNS.
-func (empty) Endpoints(context.Context) ([]hns.Endpoint, error) { return nil, nil }
-
-// CreateEndpoint implements HNS.
-func (empty) CreateEndpoint(context.Context, hns.Endpoint) (string, error) { return "", errPreview }
-
-// DeleteEndpoint implements HNS.
-func (empty) DeleteEndpoint(context.Context, string) error { return errPreview }
-
-// LoadBalancers implements HNS.
-func (empty) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) { return nil, nil }
-
-// CreateLoadBalancer implements HNS.
-func (empty) CreateLoadBalancer(context.Context, hns.LoadBalancer) (string, error) {
-	return "", errPreview
-}
-
-// ModifyLoadBalancer implements HNS.
-func (empty) ModifyLoadBalancer(context.Context, hns.LoadBalancer) error { return errPreview }
-
-// DeleteLoadBalancer implements HNS.
-func (empty) DeleteLoadBalancer(context.Context, string) error { return errPreview }
+// Refresh implements plane.Plane.
+func (preview) Refresh(context.Context) error { return nil }

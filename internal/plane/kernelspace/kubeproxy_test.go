@@ -24,7 +24,6 @@ func (s *subject) asKubeProxy(t *testing.T) {
 	list := []hns.Endpoint{
 		{MAC: "02-11-0a-b4-01-07", Addrs: planetest.Addrs("10.180.1.7"), Remote: true},
 		{MAC: "02-11-07-00-01-00", Addrs: planetest.Addrs("fd00:10:180::1:7"), Remote: true},
-		{MAC: "02-11-00-01-00-08", Addrs: planetest.Addrs("fd00:10:180::1:8"), Remote: true}, // an earlier Sluice
 	}
 	if s.network == hns.Overlay {
 		list = []hns.Endpoint{
@@ -55,8 +54,8 @@ func (s *subject) asKubeProxy(t *testing.T) {
 // Remove deletes what kube-proxy made, and nothing else.
 func TestRemoveAfterKubeProxy(t *testing.T) {
 	for network, want := range map[hns.NetworkType][]string{
-		hns.L2Bridge: {"3 load balancers", "3 endpoints"},
-		hns.L2Tunnel: {"3 load balancers", "3 endpoints"},
+		hns.L2Bridge: {"2 load balancers", "2 endpoints"},
+		hns.L2Tunnel: {"2 load balancers", "2 endpoints"},
 		hns.Overlay:  {"1 load balancer", "3 endpoints"},
 	} {
 		subject := newSubject(network, func(*hnstest.Fake) {})

@@ -3,104 +3,80 @@ package kernelspace
 import (
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 )
 
 // listing compares HNS with the entries that it should hold. It implements ledger.Listing.
 type listing struct {
-	state     *state
-	balancers map[key]balancer
-	taken     map[netip.Addr]bool
-	claims    map[key]class // by address, protocol and port
-	twice     []key         // load balancers that entries of two classes need, with the class that is not frontend
+	state    *state
+	reserved map[netip.Addr]class // addresses whose endpoints belong to a class
+	found    map[place][]found
+	taken    map[netip.Addr]bool // addresses of wanted endpoints
 }
 
-func newListing(s *state) *listing {
-	return &listing{state: s, balancers: maps.Clone(s.balancers), taken: map[netip.Addr]bool{}, claims: map[key]class{}}
+func newListing(s *state, reserved map[netip.Addr]class) *listing {
+	s.retireUnfit(reserved)
+	return &listing{state: s, reserved: reserved, found: maps.Clone(s.found), taken: map[netip.Addr]bool{}}
 }
 
-// Take implements ledger.Listing.
+// Take implements ledger.Listing. An object that has to be replaced is absent, and Rest deletes it. A load balancer at the place of
+// another entry is absent too: HNS decides whether it accepts a second one.
 func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	if !want.Key.class.balancer() {
-		return l.takeEndpoint(want)
-	}
-	k := want.Key.stored()
-	if c, claimed := l.claims[k.place()]; claimed && c != want.Key.class {
-		k.class = max(c, want.Key.class)
-		l.twice = append(l.twice, k)
-		return want.Value, ledger.Equal // the first one stays
-	}
-	l.claims[k.place()] = want.Key.class
-	l.exchange(k, want.Value)
-	found, has := l.balancers[k]
-	delete(l.balancers, k)
-	if !has {
+		l.taken[want.Key.addr] = true
+		_, has := l.state.endpoints[want.Key.addr]
+		if c, is := l.reserved[want.Key.addr]; has || is && c != want.Key.class {
+			return had, ledger.Equal
+		}
 		return had, ledger.Absent
 	}
-	known := l.state.balancers[k]
-	known.kind = want.Value.kind
-	l.state.balancers[k] = known
-	if found.same(want.Value) {
-		return want.Value, ledger.Equal
+	wanted, missing := l.state.document(want.Key, want.Value)
+	complete := !slices.ContainsFunc(missing, func(a netip.Addr) bool { return l.taken[a] }) // no missing endpoint is created now
+	place := want.Key.place()
+	i := slices.IndexFunc(l.found[place], func(f found) bool { return !l.replaced(f) })
+	if i < 0 && complete && len(wanted.Endpoints) == 0 {
+		return had, ledger.Equal
 	}
-	return found.value, ledger.Different
-}
-
-// takeEndpoint compares an endpoint. It keeps endpoints of other programs, and those whose node HNS does not
-// return.
-func (l *listing) takeEndpoint(want entry) (had value, is ledger.Match) {
-	a := want.Key.addr
-	l.taken[a] = true
-	e, has := l.state.endpoints[a]
-	if !has {
+	if i < 0 {
 		return had, ledger.Absent
 	}
-	had.provider = e.Provider
-	moved := want.Value.provider.IsValid() && e.Provider.IsValid() && e.Provider != want.Value.provider
-	otherHost := want.Key.class == vip && !l.state.isHostMAC(e.MAC)
-	if l.state.misfit(want.Key, e) || (moved || otherHost) && l.state.owned(e) {
-		return had, ledger.Different
+	found := l.found[place][i]
+	l.found[place] = slices.Delete(slices.Clone(l.found[place]), i, i+1)
+	l.state.balancers[want.Key] = found.LoadBalancer
+	if complete && found.Same(wanted) {
+		return had, ledger.Equal
 	}
-	return had, ledger.Equal
+	return had, ledger.Different
 }
 
-// exchange makes the load balancer that leads to the wanted port of backends the first one of its
-// address and port, if it is another one.
-func (l *listing) exchange(first key, want value) {
-	other := first
-	other.target = want.target
-	if first.target != 0 {
-		return
-	}
-	now, has := l.balancers[other]
-	before, hasBefore := l.balancers[first]
-	if !has || !hasBefore || before.target == want.target {
-		return
-	}
-	third := first
-	third.target = before.target
-	for _, m := range []map[key]balancer{l.balancers, l.state.balancers} {
-		delete(m, other)
-		m[first], m[third] = now, before
-	}
+// replaced reports whether a load balancer is deleted before another one is created in its place: it is not as it was written, or refers to
+// an endpoint that is replaced.
+func (l *listing) replaced(f found) bool {
+	return f.differs || slices.ContainsFunc(f.Endpoints, func(id string) bool { return l.state.unfit[id].ID != "" })
 }
 
 // Rest implements ledger.Listing.
 func (l *listing) Rest() []step {
 	var list []step
-	for k, b := range l.balancers {
-		list = append(list, step{Op: ledger.Remove, Key: k, Old: b.value})
+	for _, all := range l.found {
+		for _, f := range all {
+			k := keyOf(f.LoadBalancer)
+			l.state.balancers[k] = f.LoadBalancer
+			list = append(list, step{Op: ledger.Remove, Key: k, Old: value{
+				target: f.Target, endpoints: strings.Join(f.Endpoints, " "), source: f.SourceVIP, flags: f.Flags,
+			}})
+		}
 	}
 	for a, e := range l.state.endpoints {
-		if class, _ := l.state.class(e); !l.taken[a] && l.state.owned(e) {
+		if class, ours := l.state.class(e); ours && !l.taken[a] {
 			list = append(list, step{Op: ledger.Remove, Key: key{class: class, addr: a}})
 		}
 	}
-	for id, e := range l.state.hidden {
-		if l.state.owned(e) {
-			list = append(list, step{Op: ledger.Remove, Key: key{class: remote, addr: e.Addrs[0], id: id}})
-		}
+	for id, e := range l.state.unfit {
+		list = append(list, step{Op: ledger.Remove, Key: key{class: remote, addr: e.Addrs[0], id: id}})
 	}
 	return list
 }

@@ -23,8 +23,7 @@ import (
 // kindsOfHNS are the versions of HNS that the model runs on.
 func kindsOfHNS() map[string]func(*hnstest.Fake) {
 	return map[string]func(*hnstest.Fake){
-		"recent":     func(f *hnstest.Fake) { f.KeepDangling = true },
-		"one target": func(f *hnstest.Fake) { f.OneTarget = true },
+		"recent": func(f *hnstest.Fake) { f.KeepDangling = true },
 		"old": func(f *hnstest.Fake) {
 			f.Version = hns.Features{V2: true, RemoteSubnet: true}
 		},
@@ -97,7 +96,7 @@ func (s *subject) addPods() {
 
 func (s *subject) options() Options {
 	opt := Options{
-		Network: networkName, DSR: s.fake.Version.DSR, OneTarget: s.fake.OneTarget, RootEndpoint: rootName, HealthPort: 10256,
+		Network: networkName, DSR: s.fake.Version.DSR, RootEndpoint: rootName, HealthPort: 10256,
 		Node: func() (netip.Addr, string, error) {
 			return netip.MustParseAddr("192.168.0.2"), "00:15:5d:00:00:02", nil
 		},

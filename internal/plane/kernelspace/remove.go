@@ -25,15 +25,13 @@ func (p *Plane) Remove(ctx context.Context) (removed []string, err error) {
 		return nil, fmt.Errorf("read HNS: %w", err)
 	}
 	p.writer.state, p.fresh = s, false
-	plan := p.ledger.Compare(p.writer, newListing(s))
+	plan := p.ledger.Compare(p.writer, newListing(s, nil))
 	plan.End()
-	var steps []step
-	plan.Each(func(s step) { steps = append(steps, s) })
 	errs = append(errs, plan.Apply(ctx))
 	for _, k := range slices.SortedFunc(maps.Keys(p.writer.unremoved), key.compare) {
 		errs = append(errs, p.writer.unremoved[k])
 	}
-	return s.gone(steps), errors.Join(errs...)
+	return p.writer.deleted.lines(), errors.Join(errs...)
 }
 
 // leftovers reads the objects that Remove deletes.
@@ -44,44 +42,12 @@ func (p *Plane) leftovers(ctx context.Context) (*state, error) {
 			return s, err
 		}
 	}
-	s := &state{balancers: map[key]balancer{}}
+	s := &state{}
 	var err error
 	if s.features, err = p.hns.Features(ctx); err != nil || !s.features.V2 {
 		return s, err
 	}
 	return s, p.objects(ctx, s)
-}
-
-// gone returns a few words for each kind of objects that were deleted.
-func (s *state) gone(steps []step) (lines []string) {
-	balancers, endpoints := 0, 0
-	for _, step := range steps {
-		switch k := step.Key; {
-		case k.class.balancer():
-			balancers += absent(s.balancers, k.stored())
-		case k.id != "":
-			endpoints += absent(s.hidden, k.id)
-		default:
-			endpoints += absent(s.endpoints, k.addr)
-		}
-	}
-	for _, c := range []struct {
-		n    int
-		name string
-	}{{balancers, "load balancer"}, {endpoints, "endpoint"}} {
-		if c.n > 0 {
-			lines = append(lines, text.Count(c.n, c.name))
-		}
-	}
-	return lines
-}
-
-// absent returns 1 if a map does not have a key, otherwise 0.
-func absent[K comparable, V any](in map[K]V, k K) int {
-	if _, has := in[k]; has {
-		return 0
-	}
-	return 1
 }
 
 // remains returns a line about load balancers that a clean-up keeps: their network is not named, or is another one.

@@ -23,6 +23,7 @@ type renderer struct {
 	state   *state
 	host    *route.Host
 	entries []entry
+	remotes map[netip.Addr]bool // that entries has
 }
 
 // render returns the entries of a Service; none of one that does not exist. It depends on nothing
@@ -31,7 +32,7 @@ func (p *Plane) render(svc *route.Service, host *route.Host) []entry {
 	if svc == nil || p.writer.state == nil {
 		return nil
 	}
-	r := renderer{Plane: p, state: p.writer.state, host: host}
+	r := renderer{Plane: p, state: p.writer.state, host: host, remotes: map[netip.Addr]bool{}}
 	for i := range svc.Ports {
 		r.port(&svc.Ports[i])
 	}
@@ -44,7 +45,6 @@ func (r *renderer) port(p *route.Port) {
 		return
 	}
 	r.healthChecks(p)
-	needed := map[netip.Addr]bool{}
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
 		way := f.Others
@@ -55,18 +55,10 @@ func (r *renderer) port(p *route.Port) {
 		if way.Verdict != route.Balance {
 			continue // HNS neither refuses nor drops
 		}
-		backends := p.Backends(way.Pool)
+		backends := ofOnePort(p.Backends(way.Pool))
 		for _, addr := range r.addresses(f, p.Family) {
-			k := key{class: kindOf(f.Kind).class(), addr: addr, family: p.Family, protocol: protocol, port: f.Port}
-			v := value{flags: r.flags(p, f, way), source: r.source(p, backends), kind: kindOf(f.Kind)}
-			for _, b := range r.balancers(k, v, backends) {
-				needed[b.Addr()] = true
-			}
-		}
-	}
-	for a := range needed {
-		if !here(p, a) {
-			r.entries = append(r.entries, entry{Key: key{class: remote, addr: a}, Value: value{provider: r.provider(a)}})
+			k := key{class: classOf(f.Kind), addr: addr, family: p.Family, protocol: protocol, port: f.Port}
+			r.balancer(k, value{flags: r.flags(p, f, way), source: r.source(p, backends)}, p, backends)
 		}
 	}
 }
@@ -85,7 +77,7 @@ func contains(sorted []netip.Addr, a netip.Addr) bool {
 // clusterIP adds the remote endpoint of a clusterIP, which an overlay network needs.
 func (r *renderer) clusterIP(a netip.Addr) {
 	if r.state.overlay() && r.state.hostMAC != "" && r.state.nodeIP.IsValid() {
-		r.entries = append(r.entries, entry{Key: key{class: vip, addr: a}, Value: value{provider: r.state.nodeIP}})
+		r.entries = append(r.entries, entry{Key: key{class: vip, addr: a}})
 	}
 }
 
@@ -106,44 +98,45 @@ func (r *renderer) healthChecks(p *route.Port) {
 		r.entries = append(r.entries, entry{
 			Key: key{class: healthCheck, addr: f.Addr, family: p.Family, protocol: uint8(cluster.TCP), port: port},
 			Value: value{
-				target: port, endpoints: root.String(), source: r.source(p, nil), kind: ofHealthCheck,
+				target: port, endpoints: root.String(), source: r.source(p, nil),
 				flags: hns.Flags{IPv6: p.Family == route.IPv6, UseMux: preserve, PreserveDIP: preserve},
 			},
 		})
 	}
 }
 
-// balancers adds a load balancer for each port that backends have. It returns the backends.
-func (r *renderer) balancers(k key, v value, backends []netip.AddrPort) (used []netip.AddrPort) {
-	groups := byPort(backends)
-	if r.single {
-		groups = groups[:min(1, len(groups))]
+// balancer adds a load balancer, and before it the remote endpoints of its backends.
+func (r *renderer) balancer(k key, v value, p *route.Port, backends []netip.AddrPort) {
+	if len(backends) == 0 {
+		return
 	}
-	for i, g := range groups {
-		v.target, v.endpoints = g[0].Port(), join(g)
-		if i > 0 {
-			k.target = v.target
+	for _, b := range backends {
+		if !here(p, b.Addr()) && !r.remotes[b.Addr()] {
+			r.remotes[b.Addr()] = true
+			r.entries = append(r.entries, entry{Key: key{class: remote, addr: b.Addr()}})
 		}
-		r.entries = append(r.entries, entry{Key: k, Value: v})
-		used = append(used, g...)
 	}
-	return used
+	v.target, v.endpoints = backends[0].Port(), join(backends)
+	r.entries = append(r.entries, entry{Key: k, Value: v})
 }
 
-// byPort divides backends by their port, the largest group first.
-func byPort(backends []netip.AddrPort) [][]netip.AddrPort {
-	var groups [][]netip.AddrPort
-	for _, b := range backends {
-		i := slices.IndexFunc(groups, func(g []netip.AddrPort) bool { return g[0].Port() == b.Port() })
-		if i < 0 {
-			i, groups = len(groups), append(groups, nil)
-		}
-		groups[i] = append(groups[i], b)
+// ofOnePort returns the backends with the most common port: a load balancer leads to one.
+func ofOnePort(backends []netip.AddrPort) []netip.AddrPort {
+	other := func(b netip.AddrPort) bool { return b.Port() != backends[0].Port() }
+	if !slices.ContainsFunc(backends, other) {
+		return backends
 	}
-	slices.SortFunc(groups, func(a, b []netip.AddrPort) int {
-		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a[0].Port(), b[0].Port()))
-	})
-	return groups
+	count := map[uint16]int{}
+	for _, b := range backends {
+		count[b.Port()]++
+	}
+	var port uint16
+	for p, n := range count {
+		if n > count[port] || n == count[port] && p < port {
+			port = p
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(backends), func(b netip.AddrPort) bool { return b.Port() != port })
 }
 
 // join returns the addresses of backends as they are in a value.
@@ -201,19 +194,8 @@ func (r *renderer) source(p *route.Port, backends []netip.AddrPort) netip.Addr {
 	return out
 }
 
-// provider returns the node of a remote endpoint; invalid: the network needs none.
-func (r *renderer) provider(a netip.Addr) netip.Addr {
-	if !r.state.overlay() {
-		return netip.Addr{}
-	}
-	if node := r.state.provider(a); node.IsValid() {
-		return node
-	}
-	return r.state.nodeIP
-}
-
-func kindOf(k route.Kind) kind {
-	return [...]kind{route.ClusterIP: ofClusterIP, route.NodePort: ofNodePort, route.ExternalIP: ofExternalIP, route.LoadBalancer: ofIngressIP}[k]
+func classOf(k route.Kind) class {
+	return [...]class{route.ClusterIP: clusterIP, route.NodePort: nodePort, route.ExternalIP: externalIP, route.LoadBalancer: ingressIP}[k]
 }
 
 // protocolOf returns the number of a protocol that HNS balances; 0: it does not.

@@ -1,7 +1,6 @@
 package kernelspace
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,22 +15,21 @@ type state struct {
 	features  hns.Features
 	network   hns.Network
 	endpoints map[netip.Addr]hns.Endpoint // in the network; one of this host before a remote one
-	hidden    map[string]hns.Endpoint     // remote ones at the address of another one, by ID
+	unfit     map[string]hns.Endpoint     // of this plane, which another one replaces, by ID
 	elsewhere map[string]bool             // the IDs of endpoints in other networks
-	balancers map[key]balancer            // of this plane
-	uses      map[string]int              // by the ID of an endpoint: how many of these refer to it
-	kept      map[string]bool             // endpoints to which load balancers of other programs refer
+	found     map[place][]found           // load balancers that Refresh has read
+	waiting   map[key]bool                // endpoints that no Service needs, and to which load balancers still refer
+	balancers map[key]hns.LoadBalancer    // of this plane: as written, or as a comparison found them
 	roots     map[route.Family]netip.Addr // of the endpoint of this node that gets health checks
 	nodeIP    netip.Addr                  // of this node; invalid: not known
 	hostMAC   string                      // of the interface with nodeIP
 	sourceVIP netip.Addr                  // of the options
 }
 
-// balancer is a load balancer in HNS.
-type balancer struct {
-	id  string
-	ids []string // of its endpoints
-	value
+// found is a load balancer that Refresh has read.
+type found struct {
+	hns.LoadBalancer
+	differs bool // from what this plane wrote
 }
 
 func (s *state) overlay() bool { return s.network.Type.Is(hns.Overlay) }
@@ -62,7 +60,7 @@ func (s *state) findRoots(name string) {
 }
 
 func (s *state) setEndpoints(list []hns.Endpoint) {
-	s.endpoints, s.hidden, s.elsewhere = map[netip.Addr]hns.Endpoint{}, map[string]hns.Endpoint{}, map[string]bool{}
+	s.endpoints, s.unfit, s.elsewhere = map[netip.Addr]hns.Endpoint{}, map[string]hns.Endpoint{}, map[string]bool{}
 	for _, e := range list {
 		if e.Network != s.network.ID {
 			s.elsewhere[e.ID] = true
@@ -74,17 +72,52 @@ func (s *state) setEndpoints(list []hns.Endpoint) {
 	}
 }
 
-// setEndpoint stores the endpoint with an address.
+// setEndpoint stores the endpoint with an address. Of two remote ones the first stays, and one of a container replaces a remote one.
 func (s *state) setEndpoint(a netip.Addr, e hns.Endpoint) {
 	old, has := s.endpoints[a]
 	switch {
-	case has && e.Remote && e.ID != old.ID: // of two remote ones, the first stays
-		s.hidden[e.ID] = e
+	case has && e.Remote:
+		s.retire(e)
 		return
-	case has && old.Remote && !e.Remote:
-		s.hidden[old.ID] = old
+	case has && old.Remote:
+		s.retire(old)
 	}
 	s.endpoints[a] = e
+}
+
+// retire notes an endpoint that another one replaces, if it belongs to this plane.
+func (s *state) retire(e hns.Endpoint) {
+	if _, ours := s.class(e); ours {
+		s.unfit[e.ID] = e
+	}
+}
+
+// retireUnfit retires the endpoints that are not as this plane creates them. Some addresses are reserved for endpoints of a class: a backend
+// may have such an address too, and uses its endpoint.
+func (s *state) retireUnfit(reserved map[netip.Addr]class) {
+	for a, e := range s.endpoints {
+		c, ours := s.class(e)
+		want, is := reserved[a]
+		if !is {
+			want = c
+		}
+		node := s.node(c, a)
+		if ours && (want != c || node.IsValid() && e.Provider != node || c == vip && !s.isHostMAC(e.MAC)) {
+			s.unfit[e.ID] = e
+			delete(s.endpoints, a)
+		}
+	}
+}
+
+// node returns the address of the node of an endpoint; invalid: it needs none.
+func (s *state) node(c class, a netip.Addr) netip.Addr {
+	if !s.overlay() || c == source {
+		return netip.Addr{}
+	}
+	if node := s.provider(a); c == remote && node.IsValid() {
+		return node
+	}
+	return s.nodeIP
 }
 
 // class returns the class of an endpoint that this plane, an earlier run, or kube-proxy created; false if
@@ -95,7 +128,7 @@ func (s *state) class(e hns.Endpoint) (class, bool) {
 		return 0, false
 	case e.Name == sourceName, s.kubeProxySource(e):
 		return source, true
-	case e.Remote && isRemoteMAC(e.MAC, e.Addrs[0]):
+	case e.Remote && sameMAC(e.MAC, hns.MAC(e.Addrs[0])):
 		return remote, true
 	case e.Remote && s.overlay() && (s.isHostMAC(e.MAC) || s.nodeIP.IsValid() && e.Provider == s.nodeIP):
 		return vip, true
@@ -108,27 +141,6 @@ func (s *state) kubeProxySource(e hns.Endpoint) bool {
 	return s.overlay() && !e.Remote && e.Name == "" && e.Addrs[0] == s.sourceVIP && s.isHostMAC(e.MAC)
 }
 
-// isRemoteMAC reports whether a MAC address is that of a remote endpoint with an address: kube-proxy's form, or that of
-// earlier versions of this plane, which did not reverse the bytes of IPv6 addresses.
-func isRemoteMAC(mac string, a netip.Addr) bool {
-	b := a.AsSlice()
-	b = b[len(b)-4:]
-	return sameMAC(mac, hns.MAC(a)) || sameMAC(mac, fmt.Sprintf("02-11-%02X-%02X-%02X-%02X", b[0], b[1], b[2], b[3]))
-}
-
-// owned reports whether this plane may delete an endpoint: no load balancer of another program refers to it.
-func (s *state) owned(e hns.Endpoint) bool {
-	_, ours := s.class(e)
-	return ours && !s.kept[e.ID]
-}
-
-// misfit reports whether an endpoint at the address of an entry is of another class, and has to be replaced. A backend may have the
-// address of the source VIP or of a clusterIP, and uses its endpoint.
-func (s *state) misfit(k key, e hns.Endpoint) bool {
-	class, _ := s.class(e)
-	return s.owned(e) && class != k.class && (k.class == source || k.class == vip && class == remote)
-}
-
 // isHostMAC reports whether the interface of this node has a MAC address.
 func (s *state) isHostMAC(mac string) bool { return s.hostMAC != "" && sameMAC(mac, s.hostMAC) }
 
@@ -136,82 +148,65 @@ func sameMAC(a, b string) bool {
 	return strings.EqualFold(strings.ReplaceAll(a, ":", "-"), strings.ReplaceAll(b, ":", "-"))
 }
 
-// setBalancers stores all load balancers except those for endpoints in other networks: it adopts those of an earlier run and
+// setBalancers stores the load balancers that were read, except those for endpoints in other networks: it adopts those of an earlier run and
 // of kube-proxy. Their endpoints may be gone, for example after the network was replaced.
-func (s *state) setBalancers(list []hns.LoadBalancer) {
-	s.kept, s.uses = map[string]bool{}, map[string]int{}
-	addrs := map[string]netip.Addr{} // by ID, of the endpoints to which load balancers should refer
-	for a, e := range s.endpoints {
-		addrs[e.ID] = a
+func (s *state) setBalancers(list []hns.LoadBalancer, written map[key]hns.LoadBalancer) {
+	exists := s.ids()
+	here := func(id string) bool { return exists[id] }
+	elsewhere := func(id string) bool { return s.elsewhere[id] }
+	wrote := map[string]hns.LoadBalancer{}
+	for _, l := range written {
+		wrote[l.ID] = l
 	}
-	slices.SortFunc(list, func(a, b hns.LoadBalancer) int { return int(a.Target) - int(b.Target) })
+	s.found, s.balancers, s.waiting = map[place][]found{}, map[key]hns.LoadBalancer{}, map[key]bool{}
 	for _, l := range list {
-		here := func(id string) bool { return addrs[id].IsValid() || s.hidden[id].Remote }
-		elsewhere := func(id string) bool { return s.elsewhere[id] }
 		if !slices.ContainsFunc(l.Endpoints, here) && slices.ContainsFunc(l.Endpoints, elsewhere) {
-			for _, id := range l.Endpoints {
-				s.kept[id] = true
-			}
 			continue
 		}
-		k, v := s.entryOf(l, addrs)
-		s.store(k, balancer{l.ID, l.Endpoints, v})
+		was, did := wrote[l.ID]
+		at := keyOf(l).place()
+		s.found[at] = append(s.found[at], found{l, did && !only(was, here).Same(only(l, here))})
 	}
 }
 
-// store stores a load balancer in place of the one with its key.
-func (s *state) store(k key, b balancer) {
-	s.drop(k)
-	s.balancers[k] = b
-	for _, id := range b.ids {
-		s.uses[id]++
-	}
-}
-
-// drop removes a load balancer, if there is one.
-func (s *state) drop(k key) {
-	for _, id := range s.balancers[k].ids {
-		if s.uses[id]--; s.uses[id] == 0 {
-			delete(s.uses, id)
+// differs reports whether a load balancer that was read is not as it was written.
+func (s *state) differs() bool {
+	for _, all := range s.found {
+		if slices.ContainsFunc(all, func(f found) bool { return f.differs }) {
+			return true
 		}
 	}
-	delete(s.balancers, k)
+	return false
 }
 
-func (s *state) entryOf(l hns.LoadBalancer, addrs map[string]netip.Addr) (key, value) {
-	family := route.IPv4
-	if l.Flags.IPv6 || l.VIP.Is6() {
-		family = route.IPv6
-	}
-	k := key{class: frontend, addr: l.VIP, family: family, protocol: l.Protocol, port: l.Port}
-	if _, has := s.balancers[k]; has {
-		k.target = l.Target
-	}
-	if _, has := s.balancers[k]; has {
-		k = k.place()
-		k.class, k.id = unknown, l.ID
-	}
-	var names []string
-	for _, id := range l.Endpoints {
-		name := id // of an endpoint that is gone or hidden
-		if a, has := addrs[id]; has {
-			name = a.String()
-		}
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	v := value{target: l.Target, endpoints: strings.Join(names, " "), source: l.SourceVIP, flags: l.Flags, other: l.Other}
-	return k, v
+// only returns a load balancer with those endpoints that exist: HNS removes others when a container ends.
+func only(l hns.LoadBalancer, exists func(string) bool) hns.LoadBalancer {
+	l.Endpoints = slices.DeleteFunc(slices.Clone(l.Endpoints), func(id string) bool { return !exists(id) })
+	return l
 }
 
-// ids returns the IDs of all endpoints.
+// ids returns the IDs of the endpoints in the network.
 func (s *state) ids() map[string]bool {
-	all := maps.Clone(s.elsewhere)
+	all := map[string]bool{}
 	for _, e := range s.endpoints {
 		all[e.ID] = true
 	}
-	for id := range s.hidden {
+	for id := range maps.Keys(s.unfit) {
 		all[id] = true
 	}
 	return all
+}
+
+// document returns the load balancer of an entry, with the backends that HNS has, and the addresses of the others.
+func (s *state) document(k key, v value) (l hns.LoadBalancer, missing []netip.Addr) {
+	l = hns.LoadBalancer{VIP: k.addr, Protocol: k.protocol, Port: k.port, Target: v.target, SourceVIP: v.source, Flags: v.flags}
+	for text := range strings.FieldsSeq(v.endpoints) {
+		a := netip.MustParseAddr(text) // join wrote it
+		if e, has := s.endpoints[a]; has {
+			l.Endpoints = append(l.Endpoints, e.ID)
+		} else {
+			missing = append(missing, a)
+		}
+	}
+	return l, missing
 }

@@ -1,6 +1,7 @@
 package kernelspace
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -68,11 +69,13 @@ func TestABackendBeforeTheEndpointOfItsAddress(t *testing.T) {
 		s.compared()
 		onlyClusterIP(s)
 		s.backends(8080, "10.180.1.1")
-		if compared {
-			s.compared()
-		} else {
-			s.changed()
+		if !compared {
+			change, _ := s.compiler.Compile(s.store.Take())
+			if err := s.plane.Plan(change).Apply(t.Context()); err == nil {
+				t.Error("HNS accepts two endpoints")
+			}
 		}
+		s.compared()
 		if e := s.endpoint(t, "172.30.0.1"); !sameMAC(e.MAC, "00:15:5d:00:00:02") {
 			t.Errorf("compared %t: endpoint %+v is that of a backend", compared, e)
 		}
@@ -116,12 +119,19 @@ func TestAnExternalIPAtTheNodePortOfAnother(t *testing.T) {
 		Name: name, ClusterIPs: planetest.Addrs("172.30.0.66"), ExternalIPs: planetest.Addrs("192.168.0.2"),
 		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 30080}},
 	})
-	for _, line := range s.changed() {
+	change, _ := s.compiler.Compile(s.store.Take())
+	if err := s.plane.Plan(change).Apply(t.Context()); !errors.Is(err, hns.ErrPortExists) {
+		t.Error(err)
+	}
+	before := len(s.fake.Written())
+	if names := s.refusedNames(); !slices.Equal(names, []string{"rival"}) {
+		t.Errorf("refused: %q", names)
+	}
+	for _, line := range s.fake.Written()[before:] {
 		if strings.Contains(line, at) {
 			t.Errorf("the tenant writes %s", line)
 		}
 	}
-	s.quiet()
 	s.store.DeleteService(name)
 	s.changed()
 	if s.places()[at] != 1 {
@@ -130,8 +140,8 @@ func TestAnExternalIPAtTheNodePortOfAnother(t *testing.T) {
 	s.settled()
 }
 
-// Health checks and an external IP of another Service need the same load balancer: comparisons write nothing, and one of the two that
-// goes takes nothing of the other one.
+// Health checks and an external IP of another Service need the same load balancer: HNS accepts one, the Service of the other one is refused, and one of
+// the two that goes takes nothing of the other one.
 func TestAnExternalIPAtTheHealthChecksOfAnother(t *testing.T) {
 	for _, namespace := range []string{"a", "tenant"} { // before and after the other Service
 		s := newStory(t, func(*hnstest.Fake) {})
@@ -145,10 +155,11 @@ func TestAnExternalIPAtTheHealthChecksOfAnother(t *testing.T) {
 			Name: cluster.Name{Namespace: namespace, Name: "rival-1"}, Service: name,
 			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 9090}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.1.66", "b")},
 		})
-		s.changed()
-		s.compared()
-		s.quiet()
-		s.only("health checks")
+		for range 3 {
+			if names := s.refusedNames(); len(names) != 1 {
+				t.Errorf("refused: %q", names)
+			}
+		}
 		s.store.DeleteService(name)
 		s.changed()
 		s.compared()

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -128,41 +127,6 @@ func TestCannotDelete(t *testing.T) {
 	}
 }
 
-// Some versions of HNS confirm changes in place and do not make them. The next comparison finds that
-// out, and from then on load balancers are made anew.
-func TestChangesInPlaceWithoutEffect(t *testing.T) {
-	s, change := written(t)
-	s.fake.StuckModify = true
-	list, err := s.fake.LoadBalancers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.fake.StuckModify = false
-	changed := list[0]
-	changed.Endpoints = changed.Endpoints[:1]
-	if err := s.fake.ModifyLoadBalancer(t.Context(), changed); err != nil {
-		t.Fatal(err)
-	}
-	s.fake.StuckModify = true
-	var reported []route.Problem
-	opt := s.options()
-	opt.Report = func(list []route.Problem) { reported = append(reported, ofNetwork(list)...) }
-	p := New(s.fake, opt)
-	apply(t, p, change)
-	if len(reported) > 0 {
-		t.Errorf("too early: %+v", reported)
-	}
-	apply(t, p, change)
-	if len(reported) != 1 || !strings.Contains(reported[0].Reason, "131466") {
-		t.Errorf("%+v", reported)
-	}
-	full(t, s)
-	apply(t, p, change)
-	if len(reported) != 1 {
-		t.Errorf("%+v", reported)
-	}
-}
-
 // A remote subnet that moves to another node takes its endpoints along, and no other load balancer
 // is written. While an endpoint is made anew, the others of its load balancers stay.
 func TestTheSubnetMoves(t *testing.T) {
@@ -194,25 +158,6 @@ func TestTheSubnetMoves(t *testing.T) {
 		apply(t, p, change)
 		full(t, s)
 	}
-}
-
-// The node of a new endpoint may have joined the cluster after the plane read the network.
-func TestANewSubnet(t *testing.T) {
-	s := newSubject(hns.Overlay, func(*hnstest.Fake) {})
-	p := New(s.fake, s.options())
-	write(t, p, planetest.Compile(cluster.NewStore(), options()))
-	change := planetest.Compile(planetest.EveryShape(), options())
-	s.fake.SetRemote(networkName, nil)
-	if err := p.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	plan := p.Plan(change)
-	s.fake.SetRemote(networkName, subnets("192.168.0.3"))
-	if err := plan.Apply(t.Context()); !errors.Is(err, errChanged) {
-		t.Fatal(err)
-	}
-	apply(t, p, change)
-	full(t, s)
 }
 
 // An overlay network has no dual stack; that, and a missing endpoint of this node, is reported once.
@@ -294,18 +239,11 @@ invalid IP:30080 [DSR External LocalRouted Affinity]: 10.180.0.1`,
 		p := New(s.fake, s.options())
 		store := preserving(strings.Contains(name, "annotated"), strings.Contains(name, "local"))
 		write(t, p, planetest.Compile(store, options()))
-		var got []string
-		for k, b := range p.writer.state.balancers {
-			got = append(got, k.addr.String()+":"+number(k.port)+" "+flagNames(b.flags)+": "+b.endpoints)
-		}
-		slices.Sort(got)
-		if diff := cmp.Diff(strings.TrimSpace(want), strings.Join(got, "\n")); diff != "" {
+		if diff := cmp.Diff(strings.TrimSpace(want), p.balancers()); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
 }
-
-func number(port uint16) string { return strconv.Itoa(int(port)) }
 
 // flagNames lists the flags that are set.
 func flagNames(f hns.Flags) string {

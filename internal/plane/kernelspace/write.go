@@ -4,46 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-var (
-	// errOneTarget is returned if HNS refuses a second load balancer for an address and port.
-	errOneTarget = errors.New("HNS takes one load balancer for each address and port")
-
-	// errChanged means that what Refresh read is out of date.
-	errChanged = errors.New("the network has changed")
-
-	// errGeneral marks an error that concerns more than one object.
-	errGeneral = errors.New("nothing more can be written")
-)
+// errChanged means that what Refresh read is out of date.
+var errChanged = errors.New("the network has changed")
 
 // writer writes entries into HNS. It implements ledger.Writer. HNS has no transactions: after a refusal the ledger
-// writes all steps again, and those that are already carried out do nothing.
+// writes steps again, and those that are already carried out do nothing.
 type writer struct {
 	hns       HNS
 	opt       Options
 	state     *state          // nil before the first Refresh
 	listed    bool            // the endpoints were read again by this write
-	bereft    bool            // this write has found that another program deletes load balancers
-	sent      map[string]sent // by ID
-	forms     forms
-	anew      map[string]bool // load balancers whose changes in place HNS applies only in part, by ID
-	remake    bool            // HNS changes no load balancer in place
-	unremoved map[key]error   // removals that failed and were reported
-
-	lacking lacking
+	used      map[string]bool // the IDs of endpoints in load balancers, once this write has removed one
+	deleted   deleted
+	problems  *problems
+	unremoved map[key]error // removals that failed and were reported
 }
 
-// lacking holds the load balancers that were written without an endpoint that did not exist, by the address of the endpoint.
-type lacking map[netip.Addr]map[key]value
+// deleted counts deleted objects.
+type deleted struct{ balancers, endpoints int }
+
+// lines returns a few words for each kind of objects.
+func (d deleted) lines() (lines []string) {
+	if d.balancers > 0 {
+		lines = append(lines, text.Count(d.balancers, "load balancer"))
+	}
+	if d.endpoints > 0 {
+		lines = append(lines, text.Count(d.endpoints, "endpoint"))
+	}
+	return lines
+}
 
 // Room implements ledger.Writer: all steps are written at once, as the removal of a load balancer may free its address and port for
 // another one.
@@ -52,10 +50,12 @@ func (*writer) Room() int { return math.MaxInt32 }
 // Size implements ledger.Writer.
 func (*writer) Size(step) int { return 1 }
 
-// Write implements ledger.Writer.
+// Write implements ledger.Writer. If HNS refuses an object, it writes all others, and returns the first refusal. An object that cannot be deleted
+// affects no Service: it is reported, and each comparison retries.
 func (w *writer) Write(ctx context.Context, steps []*step) error {
-	w.listed, w.bereft = false, false
-	for _, s := range order(steps) {
+	w.listed, w.used = false, nil
+	var refused error
+	for _, s := range steps {
 		if ctx.Err() != nil {
 			return ctx.Err() // the calls of the library do not end with the context
 		}
@@ -63,49 +63,30 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 		if err == nil {
 			continue
 		}
+		w.opt.failures.count(s, err)
 		if general := w.general(ctx, err); general != nil {
 			return general
 		}
-		if s.Op == ledger.Remove {
-			w.reportUnremoved(s, err)
-			continue
-		}
-		return &ledger.Refusal{Phase: s.Phase, Err: err}
-	}
-	return nil
-}
-
-// order returns steps in the order in which they are written: that of their phases, except that a load balancer is removed
-// just before another one is written at its address, protocol and port.
-func order(steps []*step) []*step {
-	isRemoval := func(s *step) bool { return s.Key.class.balancer() && s.Op == ledger.Remove }
-	going := map[key][]*step{}
-	for _, s := range steps {
-		if isRemoval(s) {
-			going[s.Key.place()] = append(going[s.Key.place()], s)
+		switch {
+		case s.Op == ledger.Remove:
+			w.reportUnremoved(s.Key, err)
+		case refused == nil:
+			refused = &ledger.Refusal{Phase: s.Phase, Err: err}
 		}
 	}
-	list := make([]*step, 0, len(steps))
-	for _, s := range steps {
-		if s.Key.class.balancer() {
-			list = append(list, going[s.Key.place()]...)
-			delete(going, s.Key.place())
-		}
-		if !isRemoval(s) {
-			list = append(list, s)
+	for k := range w.state.waiting {
+		if err := w.deleteEndpoint(ctx, k); err != nil {
+			w.reportUnremoved(k, err)
 		}
 	}
-	return list
+	return refused
 }
 
 // general returns an error that concerns more than one object: the state is out of date, or HNS does not
 // answer. It returns nil if HNS only refuses one object.
 func (w *writer) general(ctx context.Context, err error) error {
-	if ctx.Err() != nil || errors.Is(err, errOneTarget) || errors.Is(err, errChanged) || errors.Is(err, errGeneral) {
+	if ctx.Err() != nil {
 		return err
-	}
-	if errors.Is(err, hns.ErrPortExists) {
-		return nil
 	}
 	if w.state.network.ID == "" {
 		return nil // Remove without the network
@@ -120,205 +101,183 @@ func (w *writer) general(ctx context.Context, err error) error {
 	return nil
 }
 
-// reportUnremoved reports an object that could not be deleted, once. The write goes on, and each comparison
-// retries.
-func (w *writer) reportUnremoved(s *step, err error) {
-	if w.unremoved[s.Key] == nil {
-		w.unremoved[s.Key] = err
-		w.opt.report("cannot delete an object that no Service needs; Sluice retries periodically: " + err.Error())
+// reportUnremoved reports an object that could not be deleted, once.
+func (w *writer) reportUnremoved(k key, err error) {
+	if w.unremoved[k] == nil {
+		w.unremoved[k] = err
+		w.problems.ofNetwork("cannot delete an object that no Service needs; Sluice retries periodically: " + err.Error())
 	}
 }
 
 func (w *writer) step(ctx context.Context, s *step) error {
-	err := w.carryOut(ctx, s)
-	if err != nil && s.Key.class.balancer() && !errors.Is(err, errOneTarget) {
-		w.failed(failureOf(s, err))
-	}
-	return err
-}
-
-func (w *writer) failed(f Failure) {
-	if w.opt.Failed != nil {
-		w.opt.Failed(f)
-	}
-}
-
-func (w *writer) carryOut(ctx context.Context, s *step) error {
 	switch {
-	case s.Key.class.balancer() && s.Op != ledger.Remove:
-		if w.taken(s.Key) {
-			return nil
-		}
-		w.forget(s.Key.stored())
-		return w.balancer(ctx, s.Key.stored(), s.New)
+	case s.Key.class.balancer() && s.Op == ledger.Remove:
+		return w.deleteBalancer(ctx, s.Key)
 	case s.Key.class.balancer():
-		return w.removeBalancer(ctx, s.Key)
+		err := w.balancer(ctx, s.Key, s.New)
+		if isGone(err) && !w.listed { // perhaps the container of a backend has just ended
+			if err := w.list(ctx); err != nil {
+				return err
+			}
+			err = w.balancer(ctx, s.Key, s.New)
+		}
+		return err
 	case s.Op == ledger.Remove:
 		return w.deleteEndpoint(ctx, s.Key)
 	}
-	return w.endpoint(ctx, s)
+	return w.createEndpoint(ctx, s.Key)
 }
 
-// endpoint creates an endpoint unless it exists. For a change it replaces the endpoint, and also if the address needs one of another class.
-func (w *writer) endpoint(ctx context.Context, s *step) error {
-	e := w.endpointOf(s)
-	found, has := w.state.endpoints[s.Key.addr]
-	same := found.Provider == e.Provider && sameMAC(found.MAC, e.MAC)
-	if has && !w.state.misfit(s.Key, found) && (s.Op != ledger.Change || same || !w.state.owned(found)) {
-		return w.complete(ctx, s.Key.addr)
-	}
-	if err := w.recent(ctx, s.Key); err != nil {
+// isGone reports whether an error means that an object of a call does not exist. The error of a missing network does not
+// mean that.
+func isGone(err error) bool {
+	return errors.Is(err, hns.ErrNotFound) && !errors.Is(err, hns.ErrNoNetwork)
+}
+
+// balancer creates a load balancer, or changes it, in place if HNS can. If none of its backends exists in HNS it is deleted: a container of this
+// node has just ended, and its endpoint is still in the EndpointSlice.
+func (w *writer) balancer(ctx context.Context, k key, v value) error {
+	l, err := w.resolve(ctx, k, v)
+	if err != nil {
 		return err
 	}
-	if has {
-		if err := w.retire(ctx, found); err != nil {
-			return w.keep(ctx, s, err)
+	had, has := w.state.balancers[k]
+	l.ID = had.ID
+	if has && had.Same(l) {
+		return nil
+	}
+	if has && len(l.Endpoints) > 0 && w.state.features.Modify {
+		had.Other = true // until HNS confirms the change: the next comparison replaces it otherwise
+		w.state.balancers[k] = had
+		if err := w.hns.ModifyLoadBalancer(ctx, l); err != nil {
+			return err
 		}
-		delete(w.unremoved, s.Key)
+		w.state.balancers[k] = l
+		return nil
+	}
+	if err := w.deleteBalancer(ctx, k); err != nil || len(l.Endpoints) == 0 {
+		return err
+	}
+	if l.ID, err = w.hns.CreateLoadBalancer(ctx, l); err != nil {
+		return err
+	}
+	w.state.balancers[k] = l
+	return nil
+}
+
+// resolve returns the document of a load balancer. If the endpoint of a backend is missing, such as that of a new container, it reads the endpoints
+// again, once per write.
+func (w *writer) resolve(ctx context.Context, k key, v value) (hns.LoadBalancer, error) {
+	l, missing := w.state.document(k, v)
+	if len(missing) == 0 || w.listed {
+		return l, nil
+	}
+	if err := w.list(ctx); err != nil {
+		return l, err
+	}
+	l, _ = w.state.document(k, v)
+	return l, nil
+}
+
+// list reads the endpoints again.
+func (w *writer) list(ctx context.Context) error {
+	list, err := w.hns.Endpoints(ctx)
+	if err != nil {
+		return err
+	}
+	w.listed = true
+	w.state.setEndpoints(list)
+	return nil
+}
+
+// deleteBalancer deletes a load balancer, if there is one.
+func (w *writer) deleteBalancer(ctx context.Context, k key) error {
+	l, has := w.state.balancers[k]
+	if !has {
+		return nil
+	}
+	if err := w.hns.DeleteLoadBalancer(ctx, l.ID); err != nil && !isGone(err) {
+		return err
+	}
+	delete(w.state.balancers, k)
+	w.deleted.balancers++
+	return nil
+}
+
+// createEndpoint creates an endpoint unless the address has one.
+func (w *writer) createEndpoint(ctx context.Context, k key) error {
+	delete(w.state.waiting, k)
+	found, has := w.state.endpoints[k.addr]
+	if c, ours := w.state.class(found); has && (c == k.class || k.class == remote || !ours) {
+		return nil
+	}
+	e := hns.Endpoint{
+		Network: w.state.network.ID, Addrs: []netip.Addr{k.addr}, Remote: k.class != source, MAC: w.state.hostMAC, Provider: w.state.node(k.class, k.addr),
+	}
+	switch k.class {
+	case source:
+		e.Name = sourceName
+	case remote:
+		e.MAC = hns.MAC(k.addr)
+	default:
 	}
 	id, err := w.hns.CreateEndpoint(ctx, e)
 	if err != nil {
 		return err
 	}
 	e.ID = id
-	w.state.endpoints[s.Key.addr] = e
-	return w.complete(ctx, s.Key.addr)
-}
-
-// endpointOf returns the endpoint that a step writes.
-func (w *writer) endpointOf(s *step) hns.Endpoint {
-	e := hns.Endpoint{Network: w.state.network.ID, Addrs: []netip.Addr{s.Key.addr}}
-	switch s.Key.class {
-	case source:
-		e.Name, e.MAC = sourceName, w.state.hostMAC
-	case vip:
-		e.Remote, e.MAC, e.Provider = true, w.state.hostMAC, s.New.provider
-	default:
-		e.Remote, e.MAC, e.Provider = true, hns.MAC(s.Key.addr), s.New.provider
-	}
-	return e
-}
-
-// recent verifies that no remote subnet of another node was added since Refresh, before an endpoint in
-// none of them is created: its node may have joined the cluster a moment ago.
-func (w *writer) recent(ctx context.Context, k key) error {
-	if k.class != remote || !w.state.overlay() || w.state.provider(k.addr).IsValid() {
-		return nil
-	}
-	now, err := w.hns.Network(ctx, w.opt.Network)
-	if err != nil {
-		return err
-	}
-	if now.ID != w.state.network.ID || !slices.Equal(now.Remote, w.state.network.Remote) {
-		return fmt.Errorf("the remote subnets of network %s: %w", w.opt.Network, errChanged)
-	}
+	w.state.endpoints[k.addr] = e
 	return nil
 }
 
-// retire deletes an endpoint that will be replaced. Meanwhile its load balancers do not contain it.
-func (w *writer) retire(ctx context.Context, e hns.Endpoint) error {
-	a := e.Addrs[0]
-	delete(w.state.endpoints, a)
-	w.listed = true // HNS still has it
-	for k, v := range w.users(a) {
-		if err := w.balancer(ctx, k, v); err != nil {
-			w.state.endpoints[a] = e
-			return err
-		}
-	}
-	err := w.hns.DeleteEndpoint(ctx, e.ID)
-	if err != nil && !isGone(err) {
-		w.state.endpoints[a] = e
-		return err
-	}
-	return nil
-}
-
-// keep continues with an endpoint that could not be replaced, and reports that once: it affects no other object. Each comparison retries.
-func (w *writer) keep(ctx context.Context, s *step, err error) error {
-	if general := w.general(ctx, err); general != nil {
-		return fmt.Errorf("%w: %w", errGeneral, general) // HNS may answer again by now, but the state is out of date
-	}
-	if w.unremoved[s.Key] == nil {
-		w.unremoved[s.Key] = err
-		w.opt.report(fmt.Sprintf("cannot replace the endpoint %s, which stays as it was; Sluice retries periodically: %s", s.Key.addr, err))
-	}
-	return w.complete(ctx, s.Key.addr)
-}
-
-// users returns the load balancers with an address among their backends.
-func (w *writer) users(a netip.Addr) map[key]value {
-	users := map[key]value{}
-	for k, b := range w.state.balancers {
-		if slices.Contains(strings.Fields(b.endpoints), a.String()) {
-			users[k] = b.value
-		}
-	}
-	return users
-}
-
-// deleteEndpoint deletes an endpoint of this plane that no Service needs. If a container of this host has its address now, load
-// balancers that refer to it get the endpoint of the container. An endpoint stays while a load balancer refers to it, such as one
-// of a refused Service; the next comparison tries again.
+// deleteEndpoint deletes an endpoint of this plane that no Service needs. It waits while a load balancer refers to the endpoint, such as one
+// of a refused Service.
 func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	e, has := w.state.endpoints[k.addr]
 	if k.id != "" {
-		e, has = w.state.hidden[k.id]
+		e, has = w.state.unfit[k.id]
 	}
-	class, _ := w.state.class(e)
-	if !has || !w.state.owned(e) || k.id == "" && class != k.class {
-		return nil // a backend may have the address of a clusterIP or of the source VIP
+	delete(w.state.waiting, k)
+	if c, ours := w.state.class(e); !has || k.id == "" && (c != k.class || !ours) {
+		return nil // a backend may have the address of a clusterIP, of the source VIP, or of a container
 	}
-	if err := w.release(ctx, k.addr, e.ID); err != nil {
-		return err
-	}
-	if w.state.uses[e.ID] > 0 {
+	if k.id == "" && w.inUse(e.ID) {
+		w.state.waiting[k] = true
 		return nil
 	}
 	if err := w.hns.DeleteEndpoint(ctx, e.ID); err != nil && !isGone(err) {
 		return err
 	}
+	w.deleted.endpoints++
 	if w.state.endpoints[k.addr].ID == e.ID {
 		delete(w.state.endpoints, k.addr)
 	}
-	delete(w.state.hidden, e.ID)
-	delete(w.unremoved, k)
+	delete(w.state.unfit, e.ID)
 	return nil
 }
 
-// release makes the load balancers that refer to an endpoint refer to another one with the same address. It reads the endpoints again,
-// once per write.
-func (w *writer) release(ctx context.Context, a netip.Addr, id string) error {
-	if w.state.uses[id] == 0 {
-		return nil // there may be very many load balancers
-	}
-	users := w.users(a)
-	maps.DeleteFunc(users, func(k key, _ value) bool { return !slices.Contains(w.state.balancers[k].ids, id) })
-	if len(users) == 0 {
-		return nil
-	}
-	if !w.listed {
-		if err := w.list(ctx); err != nil {
-			return err
+// inUse reports whether a load balancer refers to an endpoint. It is called after load balancers are written.
+func (w *writer) inUse(id string) bool {
+	if w.used == nil {
+		w.used = map[string]bool{}
+		for _, l := range w.state.balancers {
+			for _, id := range l.Endpoints {
+				w.used[id] = true
+			}
 		}
 	}
-	for k, v := range users {
-		if err := w.balancer(ctx, k, v); err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.used[id]
 }
 
 // Print implements ledger.Writer.
 func (w *writer) Print(steps []*step) string {
 	var b strings.Builder
-	for _, s := range order(steps) {
+	for _, s := range steps {
 		op := [...]string{"add", "change", "empty", "remove"}[s.Op]
 		if !s.Key.class.balancer() {
 			fmt.Fprintf(&b, "%s endpoint %s", op, s.Key.addr)
-			if s.New.provider.IsValid() {
-				fmt.Fprintf(&b, " at node %s", s.New.provider)
+			if node := w.state.node(s.Key.class, s.Key.addr); s.Op == ledger.Add && node.IsValid() {
+				fmt.Fprintf(&b, " at node %s", node)
 			}
 			b.WriteByte('\n')
 			continue
@@ -327,8 +286,8 @@ func (w *writer) Print(steps []*step) string {
 		if s.Op == ledger.Remove {
 			v = s.Old
 		}
-		l := hns.LoadBalancer{VIP: s.Key.addr, Protocol: s.Key.protocol, Port: s.Key.port, Target: v.target, SourceVIP: v.source, Flags: v.flags}
-		fmt.Fprintf(&b, "%s load balancer %s: %s%s\n", op, l, v.endpoints, s.Key.id)
+		l, _ := w.state.document(s.Key, value{target: v.target, source: v.source, flags: v.flags})
+		fmt.Fprintf(&b, "%s load balancer %s: %s\n", op, l, v.endpoints)
 	}
 	return b.String()
 }

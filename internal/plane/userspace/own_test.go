@@ -7,14 +7,15 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/assign"
+	"github.com/sluice-proxy/sluice/internal/kernel/assign/assigntest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // The host has the address of a Service as long as the Service exists, and a socket listens there, at
 // the port of the Service.
 func TestAddressesOfServices(t *testing.T) {
-	fake := assign.NewFake()
-	own, err := assign.New(fake, fake)
+	fake := assigntest.New()
+	own, err := assign.New(fake)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +69,8 @@ func TestAdmittedBeforeTheWriteIsComplete(t *testing.T) {
 
 // Each kind of client gets the pool and the verdict of its policy.
 func TestThePolicyOfAnAddress(t *testing.T) {
-	fake := assign.NewFake()
-	own, err := assign.New(fake, fake)
+	fake := assigntest.New()
+	own, err := assign.New(fake)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,7 @@ func contractEndpoints(t *testing.T, h HNS, network string) (ids []string) {
 func contractBalancers(t *testing.T, h HNS, ids []string) {
 	t.Helper()
 	ctx := t.Context()
-	all := hns.Flags{DSR: true, ILB: true, External: true, LocalRouted: true, UseMux: true, PreserveDIP: true, Affinity: true}
+	all := hns.Flags{DSR: true, External: true, LocalRouted: true, UseMux: true, PreserveDIP: true, Affinity: true}
 	for _, l := range []hns.LoadBalancer{
 		{VIP: netip.MustParseAddr("172.30.0.41"), Protocol: 6, Port: 80, Target: 8080, Endpoints: ids[:1]},
 		{VIP: netip.MustParseAddr("172.30.0.41"), Protocol: 17, Port: 53, Target: 53, Endpoints: ids[1:], SourceVIP: netip.MustParseAddr("10.180.0.2"), Flags: all},

@@ -150,7 +150,7 @@ type bit struct {
 func balancerFlags(f *hns.Flags) []bit { return []bit{{&f.DSR, 1}, {&f.IPv6, 2}} }
 
 func portFlags(f *hns.Flags) []bit {
-	return []bit{{&f.ILB, 1}, {&f.LocalRouted, 2}, {&f.UseMux, 4}, {&f.PreserveDIP, 8}, {&f.External, 16}}
+	return []bit{{&f.LocalRouted, 2}, {&f.UseMux, 4}, {&f.PreserveDIP, 8}, {&f.External, 16}}
 }
 
 func (b bit) in(all uint32) uint32 {

@@ -22,18 +22,8 @@ var ErrInUse = errors.New("a load balancer refers to the endpoint")
 type Fake struct {
 	Version hns.Features
 
-	// OneTarget means that an address and port has at most one load balancer. Otherwise it may have
-	// one for each port of backends.
-	OneTarget bool
-
 	// StuckModify means that changes in place succeed without an effect, as in some versions.
 	StuckModify bool
-
-	// ModifyMissing means that changes in place are not implemented, whatever the version says.
-	ModifyMissing bool
-
-	// ModifyBackendsOnly means that a change in place succeeds, and has an effect on the backends only.
-	ModifyBackendsOnly bool
 
 	// SharedAddrs means that a container of this host may have the address of a remote endpoint.
 	SharedAddrs bool
@@ -302,11 +292,10 @@ func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l = l.Canonical()
-	if !f.Version.Modify || f.ModifyMissing {
+	if !f.Version.Modify {
 		return hns.ErrNotImplemented
 	}
-	had, has := f.balancers[l.ID]
-	if !has {
+	if _, has := f.balancers[l.ID]; !has {
 		return fmt.Errorf("load balancer %s: %w", l.ID, hns.ErrNotFound)
 	}
 	if err := f.check(l); err != nil {
@@ -314,10 +303,6 @@ func (f *Fake) ModifyLoadBalancer(_ context.Context, l hns.LoadBalancer) error {
 	}
 	if err := f.write("modify " + l.String()); err != nil || f.StuckModify {
 		return err
-	}
-	if f.ModifyBackendsOnly {
-		had.Endpoints = l.Endpoints
-		l = had
 	}
 	f.balancers[l.ID] = l
 	return nil
@@ -354,7 +339,7 @@ func (f *Fake) check(l hns.LoadBalancer) error {
 	}
 	for _, o := range f.balancers {
 		same := o.VIP == l.VIP && o.Protocol == l.Protocol && o.Port == l.Port && o.Flags.IPv6 == l.Flags.IPv6
-		if o.ID != l.ID && same && (f.OneTarget || o.Target == l.Target) {
+		if o.ID != l.ID && same {
 			return fmt.Errorf("%w: %s", hns.ErrPortExists, l)
 		}
 	}

@@ -1,7 +1,11 @@
 package kernelspace
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 )
 
 // failures counts writes of load balancers that failed, under the names of kube-proxy.
@@ -18,8 +22,31 @@ func newFailures() failures {
 	return all
 }
 
-func (f failures) count(x Failure) {
-	f[x.Op].WithLabelValues(x.Family.String(), x.Kind, x.Reason).Inc()
+// count counts a failed step of a load balancer.
+func (f failures) count(s *step, err error) {
+	if f == nil || !s.Key.class.balancer() {
+		return
+	}
+	op := [...]string{"create", "update", "delete", "delete"}[s.Op]
+	f[op].WithLabelValues(s.Key.family.String(), s.Key.class.String(), reasonOf(err)).Inc()
+}
+
+// reasonOf returns the label of an error in metrics. A missing endpoint or load balancer has no label of its own.
+func reasonOf(err error) string {
+	for _, r := range []struct {
+		is   error
+		name string
+	}{
+		{hns.ErrNoNetwork, "network_not_found"},
+		{hns.ErrPortExists, "port_already_exists"},
+		{hns.ErrNotImplemented, "not_implemented"},
+		{hns.ErrInvalidIP, "invalid_ip"},
+	} {
+		if errors.Is(err, r.is) {
+			return r.name
+		}
+	}
+	return "other"
 }
 
 // Describe implements prometheus.Collector.

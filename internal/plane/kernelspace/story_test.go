@@ -1,7 +1,7 @@
 package kernelspace
 
 import (
-	"net/netip"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
@@ -137,133 +136,62 @@ func allBegin(lines []string, word string) bool {
 	return len(lines) > 0 && !slices.ContainsFunc(lines, func(l string) bool { return !strings.HasPrefix(l, word) })
 }
 
-// otherForm is an HNS that returns settings otherwise than they were written.
-func otherForm(f *hnstest.Fake) {
-	f.Normalize = func(l hns.LoadBalancer) hns.LoadBalancer {
-		if !l.SourceVIP.IsValid() {
-			l.SourceVIP = netip.MustParseAddr("192.168.0.2")
-		}
-		l.Flags.LocalRouted, l.Flags.Affinity, l.Other = false, false, true
-		return l
-	}
-}
-
-// HNS may return settings in another form than they were written. The plane finds that out with the first load balancer
-// that it creates, says so once, and does not write them again and again. It notices when another program changes one.
+// If HNS does not have a load balancer as it was written, each comparison deletes and creates it. A problem is reported once, and a restart changes
+// nothing.
 func TestSettingsInAnotherForm(t *testing.T) {
-	s := newStory(t, otherForm)
-	s.compared()
-	s.quiet()
-	s.only("in another form")
-
-	s.backends(8080, "10.180.0.1", "10.180.1.1")
-	if writes := s.changed(); !allBegin(writes, "modify ") {
-		t.Errorf("%q", writes)
-	}
-	s.quiet()
-	s.settled()
-
-	list, err := s.fake.LoadBalancers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	edited := list[0]
-	edited.Flags.External = !edited.Flags.External
-	if err := s.fake.ModifyLoadBalancer(t.Context(), edited); err != nil {
-		t.Fatal(err)
-	}
-	if writes := s.compared(); len(writes) != 1 || !strings.HasPrefix(writes[0], "modify ") {
-		t.Errorf("after an edit by another program: %q", writes)
-	}
-	s.quiet()
-	s.settled()
-	s.only("in another form")
-}
-
-// After a restart the form of what an earlier run wrote is not known: each load balancer is made anew once.
-func TestSettingsInAnotherFormAfterARestart(t *testing.T) {
-	s := newStory(t, otherForm)
-	s.compared()
-	s.restart()
-	if writes := s.compared(); !allBegin(writes, "modify ") {
-		t.Errorf("first comparison: %q", writes)
-	}
-	if writes := s.compared(); len(writes) != 10 {
-		t.Errorf("second comparison: %q, want five load balancers deleted and created", writes)
-	}
-	s.quiet()
-	s.settled()
-	if slices.ContainsFunc(s.reported[1:], func(text string) bool { return strings.Contains(text, "131466") }) {
-		t.Errorf("%q", s.reported)
-	}
-}
-
-// A reader, which prints the difference to HNS, knows the form as well.
-func TestReaderKnowsTheForm(t *testing.T) {
-	s := newStory(t, otherForm)
-	setup, _ := setup(config.HNS{Network: networkName})
-	opened, err := Kind(s.fake, thisHost{}).Open(t.Context(), setup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	change, _ := s.compiler.Compile(s.store.Take())
-	for range 2 {
-		apply(t, opened.Plane, route.Change{Table: change.Table})
-	}
-	reader, end, err := opened.Reader(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer end()
-	if err := reader.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if plan := reader.Plan(route.Change{Table: change.Table}); plan.Steps() > 0 {
-		t.Errorf("the reader finds a difference:\n%s", plan)
-	}
-}
-
-// If changes in place are not implemented, though the version of HNS should have them, load balancers are made anew, and no
-// Service is refused.
-func TestChangesInPlaceAreMissing(t *testing.T) {
-	s := newStory(t, func(f *hnstest.Fake) { f.ModifyMissing = true })
-	s.compared()
-	for _, addrs := range [][]string{{"10.180.0.1", "10.180.1.1"}, {"10.180.0.2", "10.180.1.1"}} {
-		s.backends(8080, addrs...)
-		writes := s.changed()
-		if len(writes) == 0 || slices.ContainsFunc(writes, func(l string) bool { return strings.HasPrefix(l, "modify ") }) {
-			t.Errorf("%q", writes)
+	s := newStory(t, func(f *hnstest.Fake) {
+		f.Normalize = func(l hns.LoadBalancer) hns.LoadBalancer {
+			l.Other = l.Port == 30080
+			return l
 		}
-		s.settled()
-		s.quiet()
-	}
-	s.only("E_NOTIMPL")
-}
-
-// If HNS changes the backends in place and nothing else, the next comparison makes the load balancers anew that lack something.
-// Changes of backends are still made in place.
-func TestChangesInPlaceInPart(t *testing.T) {
-	s := newStory(t, func(f *hnstest.Fake) { f.ModifyBackendsOnly = true })
+	})
 	s.compared()
-	s.backends(8081, "10.180.0.1", "10.180.1.1")
-	if writes := s.changed(); !allBegin(writes, "modify ") {
-		t.Errorf("the change: %q", writes)
-	}
-	if writes := s.compared(); len(writes) != 8 {
-		t.Errorf("the comparison: %q, want four load balancers created and deleted", writes)
-	}
-	s.settled()
-	s.quiet()
-	s.only("in part")
-	s.backends(8081, "10.180.0.1")
-	if writes := s.changed(); len(writes) != 5 || !allBegin(writes[:4], "modify ") {
-		t.Errorf("a change of backends: %q, want four changes in place and the deletion of an endpoint", writes)
+	for range 2 {
+		want := []string{"delete invalid IP protocol 6 port 30080", "create invalid IP protocol 6 port 30080"}
+		if writes := placesOf(s.compared()); !slices.Equal(writes, want) {
+			t.Errorf("%q, want %q", writes, want)
+		}
 	}
 	s.settled()
-	s.only("in part")
+	s.only("HNS does not have load balancers as they were written")
 }
 
-// A backend of this node that HNS does not have yet is no proof that HNS ignores changes in place.
+// Whatever HNS does with a change in place, the next comparison deletes and creates the load balancers that are not as they were written.
+func TestChangesInPlaceThatFail(t *testing.T) {
+	for name, tc := range map[string]struct {
+		kind func(*hnstest.Fake)
+		err  error // of the change
+	}{
+		"no effect": {func(f *hnstest.Fake) { f.StuckModify = true }, nil}, // kubernetes/kubernetes#131466
+		"not implemented": {func(f *hnstest.Fake) {
+			f.Refuse = func(line string) error {
+				if strings.HasPrefix(line, "modify ") {
+					return hns.ErrNotImplemented
+				}
+				return nil
+			}
+		}, hns.ErrNotImplemented},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t, tc.kind)
+			s.compared()
+			s.backends(8081, "10.180.0.1", "10.180.1.1")
+			change, _ := s.compiler.Compile(s.store.Take())
+			if err := s.plane.Plan(change).Apply(t.Context()); !errors.Is(err, tc.err) {
+				t.Fatalf("error %v, want %v", err, tc.err)
+			}
+			writes := s.compared()
+			if len(writes) != 8 || !allBegin(writes[:4], "delete ") || !allBegin(writes[4:], "create ") {
+				t.Errorf("the comparison: %q, want four load balancers deleted and created", writes)
+			}
+			s.settled()
+			s.quiet()
+			s.only("HNS does not have load balancers as they were written")
+		})
+	}
+}
+
+// A backend of this node that HNS does not have yet has no load balancer replaced.
 func TestABackendThatHNSDoesNotHave(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.compared()
@@ -271,6 +199,17 @@ func TestABackendThatHNSDoesNotHave(t *testing.T) {
 	if writes := s.changed(); len(writes) > 0 {
 		t.Errorf("nothing can be changed yet: %q", writes)
 	}
+	s.compared()
+	s.backends(8080, "10.180.0.254")
+	s.changed()
+	change, _ := s.compiler.Compile(s.store.Take())
+	if err := s.plane.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if plan := s.plane.Plan(route.Change{Table: change.Table}); plan.Steps() > 0 {
+		t.Errorf("a comparison would write what it cannot write yet:\n%s", plan)
+	}
+	s.backends(8080, "10.180.0.1", "10.180.0.2", "10.180.0.254", "10.180.1.1")
 	s.compared()
 	s.addPod(t, "10.180.0.254")
 	if writes := s.compared(); len(writes) != 4 || !allBegin(writes, "modify ") {
@@ -281,7 +220,21 @@ func TestABackendThatHNSDoesNotHave(t *testing.T) {
 	}
 }
 
-// A backend that ends after a change in place is no proof either.
+// The endpoint of a container is created again: the next change reads the endpoints, and succeeds.
+func TestTheEndpointOfAContainerIsCreatedAgain(t *testing.T) {
+	s := newStory(t, func(*hnstest.Fake) {})
+	s.compared()
+	s.fake.KillEndpoint(s.idOf(t, "10.180.0.2"))
+	s.addPod(t, "10.180.0.2")
+	s.backends(8080, "10.180.0.2", "10.180.1.1")
+	if writes := s.changed(); len(writes) != 4 || !allBegin(writes, "modify ") {
+		t.Errorf("%q", writes)
+	}
+	s.checkWeb(2)
+	s.quiet()
+}
+
+// A backend that ends after a change in place has no load balancer replaced.
 func TestABackendThatEndsAfterAChange(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.backends(8080, "10.180.0.1", "10.180.1.1")

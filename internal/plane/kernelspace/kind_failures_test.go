@@ -20,21 +20,21 @@ import (
 type failureFamily struct {
 	family   route.Family
 	store    func(annotated, local bool) *cluster.Store
-	places   map[kind]string // of its load balancers
+	places   map[class]string // of its load balancers
 	backends []cluster.Endpoint
 }
 
 func failureFamilies() []failureFamily {
 	return []failureFamily{
-		{route.IPv4, preserving, map[kind]string{
-			ofClusterIP: "172.30.0.1 protocol 6 port 80", ofNodePort: "invalid IP protocol 6 port 30080",
-			ofExternalIP: "198.51.100.1 protocol 6 port 80", ofIngressIP: "203.0.113.1 protocol 6 port 80",
-			ofHealthCheck: "203.0.113.1 protocol 6 port 31000",
+		{route.IPv4, preserving, map[class]string{
+			clusterIP: "172.30.0.1 protocol 6 port 80", nodePort: "invalid IP protocol 6 port 30080",
+			externalIP: "198.51.100.1 protocol 6 port 80", ingressIP: "203.0.113.1 protocol 6 port 80",
+			healthCheck: "203.0.113.1 protocol 6 port 31000",
 		}, []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")}},
-		{route.IPv6, ofIPv6, map[kind]string{
-			ofClusterIP: "fd00:172:30::1 protocol 6 port 80", ofNodePort: "invalid IP protocol 6 port 30080",
-			ofExternalIP: "2001:db8:198::1 protocol 6 port 80", ofIngressIP: "2001:db8:203::1 protocol 6 port 80",
-			ofHealthCheck: "2001:db8:203::1 protocol 6 port 31000",
+		{route.IPv6, ofIPv6, map[class]string{
+			clusterIP: "fd00:172:30::1 protocol 6 port 80", nodePort: "invalid IP protocol 6 port 30080",
+			externalIP: "2001:db8:198::1 protocol 6 port 80", ingressIP: "2001:db8:203::1 protocol 6 port 80",
+			healthCheck: "2001:db8:203::1 protocol 6 port 31000",
 		}, []cluster.Endpoint{planetest.Endpoint("fd00:10:180::1", "a")}},
 	}
 }
@@ -43,7 +43,7 @@ func failureFamilies() []failureFamily {
 type failureCase struct {
 	failureFamily
 	op   string
-	kind kind
+	kind class
 	err  error
 }
 
@@ -77,7 +77,7 @@ func (tc *failureCase) failures(t *testing.T) []string {
 	}
 	opt := options()
 	opt.NodeName = "a"
-	compiler, store := route.NewCompiler(opt), tc.store(false, tc.kind == ofHealthCheck)
+	compiler, store := route.NewCompiler(opt), tc.store(false, tc.kind == healthCheck)
 	change, _ := compiler.Compile(store.Take())
 	if err := opened.Plane.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func (tc *failureCase) failures(t *testing.T) []string {
 	f.Refuse = func(line string) error {
 		op, rest, _ := strings.Cut(line, " ")
 		refused := op == "modify" || op == tc.op || op == "create" && tc.op == "update"
-		if refused && place(rest) == tc.places[tc.kind] {
+		if refused && placeOf(rest) == tc.places[tc.kind] {
 			return fmt.Errorf("%s: %w", line, tc.err)
 		}
 		return nil
@@ -111,7 +111,7 @@ func (tc *failureCase) changed(store *cluster.Store) *cluster.Store {
 	switch {
 	case tc.op == "delete":
 		store.DeleteService(service)
-	case tc.kind == ofHealthCheck:
+	case tc.kind == healthCheck:
 		return tc.store(true, true) // its flags are others
 	default:
 		store.SetSlice(&cluster.Slice{
@@ -136,7 +136,7 @@ func TestFailuresOfEachKind(t *testing.T) {
 				for err, reason := range reasons {
 					tc := failureCase{family, op, kind, err}
 					want := []string{fmt.Sprintf("kubeproxy_sync_proxy_rules_winkernel_lb_%s_failures_total{error=%q, ip_family=%q, lb_type=%q",
-						op, reason, family.family, kind)}
+						op, reason, family.family, kind.String())}
 					if op == "delete" && errors.Is(err, hns.ErrNotFound) && reason == "other" {
 						want = []string{""}
 					}
