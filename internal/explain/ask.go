@@ -251,8 +251,8 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	p := a.passage(f, c, to)
 	without := a.without(f.port)
 	switch {
-	case without != "":
-		out.Verdict, out.Why = Untouched, without
+	case without.Verdict != "":
+		out.Verdict, out.Why = Verdict(without.Verdict), without.Why
 	case out.Access != nil && !out.Access.Allowed:
 		out.Verdict, out.Why = Dropped, "the source ranges of the Service do not let the client in"
 	case w.Verdict == route.Balance:
@@ -265,10 +265,10 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	return out
 }
 
-// without returns why the plane does not serve a port; empty: it serves it.
-func (a *asker) without(p *route.Port) string {
+// without returns what happens to connections to a port that the plane does not serve; the zero value: it serves it.
+func (a *asker) without(p *route.Port) plane.Behaviour {
 	if a.view.Plane.Without == nil {
-		return ""
+		return plane.Behaviour{}
 	}
 	return a.view.Plane.Without(p)
 }

@@ -11,12 +11,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
 )
 
-// conn is a connection of a client, or an association of SCTP, and the one to its backend. It is used on the
+// conn is a connection of a client and the one to its backend. It is used on the
 // thread of its acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
 // other.
 type conn struct {
 	seat     seat
-	protocol stream.Protocol
 	owner    *acceptor
 	settings *settings
 	pool     int
@@ -124,7 +123,7 @@ func (c *conn) connect() {
 		if c.attempts++; c.attempts > 1 {
 			b.counts.retries.Add(1)
 		}
-		fd, err := c.dial(to)
+		fd, err := w.waiting.dial(w.files, to, w.clock())
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
 			c.beginHop()
@@ -150,15 +149,6 @@ func (c *conn) connect() {
 	}
 	b.counts.failures.Add(1)
 	c.abort()
-}
-
-// dial begins to connect to a backend.
-func (c *conn) dial(to netip.AddrPort) (int, error) {
-	w := c.owner.worker
-	if c.protocol != stream.TCP {
-		return w.files.connect(c.protocol, to)
-	}
-	return w.waiting.dial(w.files, to, w.clock())
 }
 
 // refuse resets the client because this host has run out of a resource.
@@ -193,7 +183,7 @@ func (c *conn) closeRemote() {
 // may connect from a recorded port at once.
 func (c *conn) freePort() {
 	w := c.owner.worker
-	reusable := c.protocol == stream.TCP && stream.Reusable(c.remote.fd)
+	reusable := stream.Reusable(c.remote.fd)
 	c.closeRemote()
 	if reusable {
 		w.waiting.add(c.backend, c.from.at, w.clock())
@@ -203,7 +193,7 @@ func (c *conn) freePort() {
 // beginHop records the socket to the backend.
 func (c *conn) beginHop() {
 	at, _ := stream.Addr(c.remote.fd) // without an address no client comes from it
-	c.from = source{Protocol(c.protocol), at}
+	c.from = source{TCP, at}
 	c.owner.worker.engine.hops.begin(c.from, c.backend, c.hops)
 }
 
@@ -278,7 +268,7 @@ func (c *conn) connected(events uint32) {
 	if c.owner.closed || !b.has(c.backend) {
 		c.drain()
 	}
-	if b.target.Load().ProxyHeader && c.protocol == stream.TCP {
+	if b.target.Load().ProxyHeader {
 		to, err := stream.Destination(c.client.fd)
 		if err != nil {
 			c.abort()

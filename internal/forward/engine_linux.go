@@ -95,8 +95,6 @@ func (p *poller) listen(l *Listener) (server, error) {
 		return p.listenTCP(l)
 	case UDP:
 		return p.listenUDP(l)
-	case SCTP:
-		return p.listenSCTP(l)
 	}
 	return nil, syscall.EPROTONOSUPPORT
 }

@@ -43,9 +43,9 @@ func (f *files) accept(listener int) (fd int, client netip.AddrPort, err error) 
 }
 
 // connect begins to connect to a backend.
-func (f *files) connect(p stream.Protocol, to netip.AddrPort) (fd int, err error) {
+func (f *files) connect(to netip.AddrPort) (fd int, err error) {
 	err = f.open(func() (err error) {
-		fd, err = stream.Connect(p, to)
+		fd, err = stream.Connect(to)
 		return err
 	})
 	return fd, err

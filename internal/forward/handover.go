@@ -16,10 +16,9 @@ type Handed struct {
 	Flows  []Flow `json:",omitempty"`
 }
 
-// Conn is a connection of a client, or an association of SCTP. One that has no backend yet begins to look for
+// Conn is a connection of a client. One that has no backend yet begins to look for
 // one again.
 type Conn struct {
-	Protocol Protocol
 	Client   int // the socket to the client
 	Remote   int // the socket to the backend; -1: there is none yet
 	Peer     netip.AddrPort
@@ -32,19 +31,10 @@ type Conn struct {
 
 // Way is a direction of a Conn.
 type Way struct {
-	Done    bool     `json:",omitempty"` // the end was passed on
-	Pending []byte   `json:",omitempty"` // read, but not written
-	Held    int      `json:",omitempty"` // how many bytes are in a pipe
-	Pipe    [2]int   // its ends, to read and to write, if Held is not 0
-	Message *Message `json:",omitempty"` // of SCTP
-}
-
-// Message is the state of a Way of SCTP.
-type Message struct {
-	Stream    uint16 // of Pending, as the next two
-	Unordered bool
-	PPID      [4]byte
-	Part      []byte // the beginning of a message that was not received whole
+	Done    bool   `json:",omitempty"` // the end was passed on
+	Pending []byte `json:",omitempty"` // read, but not written
+	Held    int    `json:",omitempty"` // how many bytes are in a pipe
+	Pipe    [2]int // its ends, to read and to write, if Held is not 0
 }
 
 // Flow is a UDP flow.

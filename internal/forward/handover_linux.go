@@ -90,7 +90,7 @@ func (a *acceptor) handOver(to *Handed, room *int) {
 	}
 	for !a.conns.empty() {
 		c := a.conns.next.item
-		size := c.up.size() + c.down.size()
+		size := len(c.up.pending) + len(c.down.pending)
 		if c.state == resetting || size > *room {
 			c.abort()
 			continue
@@ -109,7 +109,7 @@ func reset(fd int) {
 // handOver removes a connection without closing its sockets.
 func (c *conn) handOver() Conn {
 	w := c.owner.worker
-	s := Conn{Protocol: Protocol(c.protocol), Client: c.client.fd, Remote: -1, Peer: c.peer, Pool: c.pool, Hops: c.hops}
+	s := Conn{Client: c.client.fd, Remote: -1, Peer: c.peer, Pool: c.pool, Hops: c.hops}
 	if c.state == connecting {
 		c.closeRemote()
 	} else {
@@ -125,16 +125,10 @@ func (c *conn) handOver() Conn {
 	return s
 }
 
-// size is how many bytes the direction has in the memory of the process.
-func (d *direction) size() int { return len(d.pending) + len(d.message.part) }
-
 // handOver returns what the direction has read but not written.
 func (d *direction) handOver() Way {
 	s := Way{Done: d.done, Pending: d.pending}
 	d.release()
-	if m := d.message; d.from.conn.protocol == stream.SCTP {
-		s.Message = &Message{Stream: m.info.Stream, Unordered: m.info.Unordered, PPID: m.info.PPID, Part: m.part}
-	}
 	if d.held > 0 {
 		s.Held, s.Pipe = d.held, [2]int{d.pipe.Read, d.pipe.Write}
 		d.from.conn.owner.worker.tcp.pipeCount--
@@ -160,7 +154,7 @@ func (p *poller) retired(spec Spec, h *Handed) adopter {
 	for i := range h.Flows {
 		stream.Close(h.Flows[i].Socket)
 	}
-	s := &tcpServer{protocol: stream.Protocol(spec.Protocol), at: spec.Addr, fd: -1}
+	s := &tcpServer{at: spec.Addr, fd: -1}
 	s.set(&settings{balancer: spec.Balancer, admit: spec.Admit})
 	for _, w := range p.workers {
 		s.loops = append(s.loops, &acceptor{worker: w, server: s, retired: true})
@@ -171,7 +165,7 @@ func (p *poller) retired(spec Spec, h *Handed) adopter {
 // adopt goes on with a connection.
 func (a *acceptor) adopt(s *Conn) {
 	w := a.worker
-	c := &conn{owner: a, protocol: stream.Protocol(s.Protocol), settings: a.server.settings.Load(), pool: s.Pool, peer: s.Peer, hops: s.Hops}
+	c := &conn{owner: a, settings: a.server.settings.Load(), pool: s.Pool, peer: s.Peer, hops: s.Hops}
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = s.Client, s.Remote
 	c.seat.owner = c
@@ -214,9 +208,6 @@ func (d *direction) adopt(s *Way) {
 	if s.Held > 0 {
 		d.held, d.pipe, d.piped = s.Held, stream.Pipe{Read: s.Pipe[0], Write: s.Pipe[1]}, true
 		d.from.conn.owner.worker.tcp.pipeCount++
-	}
-	if m := s.Message; m != nil {
-		d.message = message{stream.Info{Stream: m.Stream, Unordered: m.Unordered, PPID: m.PPID}, m.Part}
 	}
 	d.blocked = len(d.pending) > 0 || d.held > 0
 }

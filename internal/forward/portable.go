@@ -40,7 +40,6 @@ func (p *portable) listen(l *Listener) (server, error) {
 		return p.tcp.listen(l)
 	case UDP:
 		return p.udp.listen(l)
-	case SCTP:
 	}
 	return nil, syscall.EPROTONOSUPPORT
 }

@@ -55,7 +55,7 @@ func (b *bench) held() (bytes int) {
 		for m := range w.members {
 			a, is := m.(*acceptor)
 			for e := a.conns.next; is && e != nil && e != &a.conns; e = e.next {
-				n += e.item.up.size() + e.item.down.size()
+				n += len(e.item.up.pending) + len(e.item.down.pending)
 			}
 		}
 		sizes <- n

@@ -14,9 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
 )
 
-// tcpServer is a listening socket of TCP or SCTP, which all workers have in their loops.
+// tcpServer is a listening socket of TCP, which all workers have in their loops.
 type tcpServer struct {
-	protocol stream.Protocol
 	at       netip.AddrPort
 	fd       int
 	settings atomic.Pointer[settings]
@@ -26,14 +25,14 @@ type tcpServer struct {
 }
 
 func (p *poller) listenTCP(l *Listener) (server, error) {
-	s := &tcpServer{protocol: stream.Protocol(l.spec.Protocol)}
+	s := &tcpServer{}
 	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
 	err := netns.Do(p.engine.options.NetNS, func() (err error) {
 		if l.spec.Inherited != nil {
-			s.fd, err = inherit(l.spec.Inherited, func(fd int) error { return stream.Adopt(s.protocol, fd) })
+			s.fd, err = inherit(l.spec.Inherited, stream.Adopt)
 			return err
 		}
-		s.fd, err = stream.Listen(s.protocol, l.spec.Addr)
+		s.fd, err = stream.Listen(l.spec.Addr)
 		return err
 	})
 	if err != nil {
@@ -200,7 +199,7 @@ func (a *acceptor) accept(most int) {
 
 // hopsOf returns through how many sockets a client has come. A client of this host may have the source of a socket to another address.
 func (a *acceptor) hopsOf(fd int, client netip.AddrPort) uint8 {
-	h := a.worker.engine.hops.of(source{Protocol(a.server.protocol), client})
+	h := a.worker.engine.hops.of(source{TCP, client})
 	if h.count == 0 {
 		return 0
 	}
@@ -226,7 +225,7 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 		return
 	}
 	to := a.least()
-	c := &conn{owner: to, protocol: a.server.protocol, settings: s, pool: admission.Pool, peer: client, hops: hops}
+	c := &conn{owner: to, settings: s, pool: admission.Pool, peer: client, hops: hops}
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = fd, -1
 	c.seat.owner = c

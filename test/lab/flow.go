@@ -83,9 +83,6 @@ func (f *Flow) handshake(deadline time.Time) error {
 	case TCP:
 		return f.handshakeTCP(deadline)
 	case SCTP:
-		if !f.socket.raw {
-			return f.handshakeTCP(deadline)
-		}
 		return f.handshakeSCTP(deadline)
 	}
 	return nil
@@ -123,7 +120,7 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 	var r Result
 	var err error
 	switch p := f.probe.Protocol; {
-	case p == TCP, p == SCTP && !f.socket.raw:
+	case p == TCP:
 		r, err = f.askTCP(payload, deadline)
 	case p == SCTP:
 		r, err = f.askSCTP(payload, deadline)

@@ -18,7 +18,7 @@ func (p *Plane) render(svc *route.Service) []entry {
 	var list []entry
 	for port, id := range portsOf(svc) {
 		used := p.used(port)
-		if used == nil || !p.ports.serve(id.family) || p.opt.Without(id.protocol) {
+		if used == nil || !p.ports.serve(id.family) || !forwards(id.protocol) {
 			continue
 		}
 		list = append(list, entry{Key: key{port: id, part: balancer}, Value: value{target: describe(p.targetOf(port))}})
