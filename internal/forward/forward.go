@@ -31,7 +31,6 @@ const (
 	RoundRobin       Scheduler = iota // each in turn, smoothly by weight
 	LeastConnections                  // the fewest open connections for its weight
 	SourceHash                        // by the address of the client; few clients move when backends change
-	TwoChoices                        // two at random, and of these the one with fewer connections for its weight
 )
 
 // Backend is where connections can go.
