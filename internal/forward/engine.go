@@ -191,6 +191,9 @@ func (o Options) withDefaults(files int) Options {
 // idleConnection is how long a connection must be unused to end for one of another client that has no more.
 const idleConnection = 5 * time.Minute
 
+// acceptPause is how long a Listener waits when the kernel has no resources for it.
+const acceptPause = 50 * time.Millisecond
+
 // errEnded is returned for a Listener of an Engine that has ended.
 var errEnded = errors.New("the engine has ended")
 

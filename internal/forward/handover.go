@@ -41,8 +41,7 @@ type Way struct {
 type Flow struct {
 	Socket  int // to the backend
 	Client  netip.AddrPort
-	Zone    uint32     `json:",omitempty"` // the interface, if the client has a link-local address
-	Local   netip.Addr // the address of this host to which the client sends
+	Local   netip.Addr // the address of this host to which the client sends, if the Listener has all
 	Backend netip.AddrPort
 	Pool    int           `json:",omitempty"`
 	Hops    uint8         `json:",omitempty"` // as in Conn

@@ -29,17 +29,18 @@ func (p *poller) handOver(ctx context.Context, open map[server]*Listener) (map[*
 			return // too late: its connections end with the Engine
 		}
 		for m := range w.members {
-			var l *Listener
-			switch m := m.(type) {
-			case *acceptor:
-				l = open[m.server]
-			case *udpListener:
-				l = open[m.server]
-			}
+			l := open[m.server]
 			if all[l] == nil {
 				all[l] = &Handed{Socket: -1}
 			}
 			m.handOver(all[l], &room)
+		}
+		for m := range w.udp.listeners {
+			l := open[m]
+			if all[l] == nil {
+				all[l] = &Handed{Socket: -1}
+			}
+			m.handOver(w, all[l])
 		}
 	})
 	mu.Lock()
@@ -76,13 +77,11 @@ func (p *poller) each(ctx context.Context, do func(w *worker)) error {
 // stopAccepting leaves new clients in the queues of the listening sockets.
 func (w *worker) stopAccepting() {
 	for m := range w.members {
-		if a, is := m.(*acceptor); is {
-			a.stop()
-		}
+		m.stop()
 	}
 }
 
-// handOver implements member.
+// handOver adds the sockets and takes them out of the loop. It lowers how many bytes there is room for.
 func (a *acceptor) handOver(to *Handed, room *int) {
 	if !a.retired {
 		to.Socket = a.server.fd

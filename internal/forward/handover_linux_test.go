@@ -291,7 +291,7 @@ func TestFlowsOutliveTheEngine(t *testing.T) {
 			t.Errorf("%+v, %+v", s, balancer.Counts())
 		}
 		next.eventually("idle", func() bool { return next.engine.Stats().Flows == 0 })
-		if p := next.engine.system.(*poller).udp.ports; len(p.used)+len(p.taken) != 0 {
+		if p := next.engine.system.(*poller).hosts.ports; len(p.used)+len(p.taken) != 0 {
 			t.Errorf("%d ports remain", len(p.used))
 		}
 		balancer.Set(pools(other))
@@ -374,9 +374,8 @@ func TestTooManyPendingBytes(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			for m := range w.members {
-				a := m.(*acceptor)
-				if first && !a.conns.empty() {
-					a.conns.next.item.up.pending, first = []byte("x"), false
+				if first && !m.conns.empty() {
+					m.conns.next.item.up.pending, first = []byte("x"), false
 				}
 				m.handOver(all, &room)
 			}

@@ -2,86 +2,79 @@ package forward
 
 import (
 	"cmp"
+	"net"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/datagram"
 )
 
-// handOver implements member.
-func (l *udpListener) handOver(to *Handed, _ *int) {
-	l.loop.Stop(&l.retry)
-	_ = l.loop.Remove(l.fd) // it may not be in the loop yet
-	delete(l.loop.members, l)
-	to.Socket = l.fd
+// handOver adds the socket and the flows, and takes them out of the loop.
+func (l *udpListener) handOver(w *worker, to *Handed) {
+	l.closed = true
+	delete(l.loop.listeners, l)
+	fd := l.socket.(*fdSocket).fd
+	_ = w.Remove(fd) // it may not be in the loop yet
+	to.Socket = fd
 	for _, f := range l.flows {
 		if !f.refused && f.current(l.settings) { // otherwise the next datagram begins another one
-			to.Flows = append(to.Flows, f.handOver())
+			to.Flows = append(to.Flows, f.handOver(w))
 		}
 		l.end(f)
 	}
 }
 
 // handOver takes the socket to the backend out of the flow.
-func (f *flow) handOver() Flow {
+func (f *flow) handOver(w *worker) Flow {
 	loop := f.listener.loop
 	s := Flow{
-		Socket: f.fd, Client: f.path.Client(), Zone: f.path.Zone(), Local: f.path.Local(), Backend: f.backend, Pool: f.pool, Hops: f.hops,
-		Idle: loop.clock() - time.Duration(f.used.Load()), Port: f.port, Replied: f.replied,
+		Socket: f.socket.(*fdSocket).fd, Client: f.path.client, Local: f.path.local, Backend: f.backend, Pool: f.pool, Hops: f.hops,
+		Idle: time.Since(loop.udp.engine.start) - time.Duration(f.used.Load()), Port: f.port, Replied: f.replied,
 	}
-	loop.engine.hops.end(f.from, f.backend)
-	_ = loop.Remove(f.fd) // it is in the loop
-	if f.port > 0 {
-		loop.udp.ports.release(f.backend, f.port)
-		f.port = 0
-	}
-	f.fd = -1
+	loop.udp.engine.hops.end(f.from, f.backend)
+	_ = w.Remove(s.Socket) // it is in the loop
+	loop.udp.host.release(f.backend, f.port)
+	f.socket = nil
 	f.disconnected()
 	return s
 }
 
 // adopt implements adopter. The flow that is idle for longest is adopted first, and so is the first to end for another one.
-func (s *udpServer) adopt(h *Handed) {
+func (l *udpListener) adopt(h *Handed) {
 	slices.SortFunc(h.Flows, func(a, b Flow) int { return cmp.Compare(b.Idle, a.Idle) })
-	s.listener.loop.Post(func() {
+	l.loop.Post(func() {
+		l.loop.clock()
 		for i := range h.Flows {
-			s.listener.adopt(&h.Flows[i])
+			l.adoptFlow(&h.Flows[i])
 		}
 	})
 }
 
-// adopt goes on with a flow.
-func (l *udpListener) adopt(s *Flow) {
-	u, used := l.loop.udp, l.loop.clock()-s.Idle
-	f := &flow{listener: l, path: datagram.PathOf(s.Client, s.Zone, s.Local), fd: s.Socket, port: s.Port, hops: s.Hops}
-	f.choice = choice{settings: l.settings, client: s.Client.Addr(), pool: s.Pool, replied: s.Replied}
-	f.owner, f.due.item = f, f
+// adoptFlow goes on with a flow.
+func (l *udpListener) adoptFlow(s *Flow) {
+	f := l.newFlow(path{s.Client, s.Local}, net.UDPAddrFromAddrPort(s.Client))
+	f.pool, f.hops, f.replied = s.Pool, s.Hops, s.Replied
 	if began := l.flows[f.path]; began != nil {
 		l.end(began)
 	}
-	evicted, ok := u.shares.take(f.client, &f.seat, int64(used))
-	if !ok {
-		u.engine.refuse(l.settings.balancer, reasonFlows)
-		_ = unix.Close(f.fd)
+	to, err := newFDSocket(s.Socket, nil)
+	if err != nil {
 		return
 	}
-	if evicted != nil {
-		evicted.owner.evict(l.loop)
+	if !l.seat(f, l.loop.now-s.Idle) {
+		_ = unix.Close(s.Socket)
+		return
 	}
-	if f.port > 0 {
-		_ = datagram.Share(f.fd) // an earlier version has shared it with other users; without, no other flow gets the port
-		u.ports.adopt(binding{backend: s.Backend, port: f.port})
+	if s.Port > 0 {
+		l.loop.udp.host.(*udpSockets).ports.adopt(binding{backend: s.Backend, port: s.Port})
 	}
-	f.connected(s.Backend)
-	f.beginHop(s.Backend)
-	l.settings.balancer.counts.open.Add(1)
-	l.flows[f.path] = f
-	l.loop.busy[l] = struct{}{}
-	l.loop.wheel.add(&f.due, used)
-	l.loop.wait()
-	if l.loop.Add(f.fd, unix.EPOLLIN, f) != nil || !f.current(l.settings) {
+	if err := f.use(to, s.Port, s.Backend); err != nil {
+		f.ended = true
+		l.loop.udp.shares.release(&f.seat)
+		return
+	}
+	l.list(f)
+	if !f.current(l.settings) {
 		l.end(f)
 	}
 }

@@ -52,9 +52,8 @@ func (b *bench) held() (bytes int) {
 	sizes := make(chan int, 100)
 	err := b.engine.system.(*poller).each(b.Context(), func(w *worker) {
 		n := 0
-		for m := range w.members {
-			a, is := m.(*acceptor)
-			for e := a.conns.next; is && e != nil && e != &a.conns; e = e.next {
+		for a := range w.members {
+			for e := a.conns.next; e != nil && e != &a.conns; e = e.next {
 				n += len(e.item.up.pending) + len(e.item.down.pending)
 			}
 		}

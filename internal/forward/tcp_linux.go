@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"runtime"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -96,9 +95,6 @@ const maxAccept = 16
 // maxRetire is how many connections are accepted before a socket is retired: as many as its queue may have by default.
 const maxRetire = 4096
 
-// acceptPause is how long an acceptor waits when the kernel has no resources for a connection.
-const acceptPause = 50 * time.Millisecond
-
 // start adds the socket to the loop.
 func (a *acceptor) start() {
 	if a.closed || a.retired {
@@ -159,7 +155,7 @@ func (a *acceptor) ended() {
 	}
 }
 
-// reset implements member.
+// reset closes all sockets at once.
 func (a *acceptor) reset() {
 	a.close()
 	for !a.conns.empty() {
