@@ -7,15 +7,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
+	"github.com/sluice-proxy/sluice/internal/list"
 )
 
 // conn is a connection of a client and the one to its backend. It is used on the
 // thread of its acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
 // other.
 type conn struct {
-	seat     seat
+	seat     fair.Seat
 	owner    *acceptor
 	settings *settings
 	pool     int
@@ -27,14 +29,14 @@ type conn struct {
 	backend  netip.AddrPort
 	tried    []netip.AddrPort
 	attempts int
-	hops     uint8       // of the client
-	from     source      // of the remote side, for hops
-	timer    epoll.Timer // of the attempt to connect, or of the end of draining
-	gone     *side       // in state resetting
-	until    time.Time   // when the other side is reset at the latest
-	evicted  bool        // before it was started
-	all      link[*conn] // in acceptor.conns
-	same     link[*conn] // in tcpLoop.backends
+	hops     uint8               // of the client
+	from     source              // of the remote side, for hops
+	timer    epoll.Timer         // of the attempt to connect, or of the end of draining
+	gone     *side               // in state resetting
+	until    time.Time           // when the other side is reset at the latest
+	evicted  bool                // before it was started
+	all      list.Element[*conn] // in acceptor.conns
+	same     list.Element[*conn] // in tcpLoop.backends
 }
 
 // state is the state of a conn.
@@ -78,8 +80,8 @@ func (c *conn) start() {
 	c.connect()
 }
 
-// evict implements evicter. The connection may not have been started yet, as that is posted too.
-func (c *conn) evict(by any) {
+// Evict implements fair.Owner. The connection may not have been started yet, as that is posted too.
+func (c *conn) Evict(by any) {
 	w := c.owner.worker
 	if by != w {
 		w.Post(c.makeRoom)
@@ -93,7 +95,7 @@ func (c *conn) makeRoom() {
 	switch {
 	case c.state == closed:
 		return // it has ended meanwhile
-	case c.all.item == nil:
+	case c.all.Item == nil:
 		c.evicted = true
 		c.owner.worker.engine.refuse(c.settings.balancer, reasonConnections)
 	default:
@@ -103,10 +105,10 @@ func (c *conn) makeRoom() {
 
 // list puts the connection among those of its acceptor.
 func (c *conn) list() {
-	c.all.item, c.same.item = c, c
+	c.all.Item, c.same.Item = c, c
 	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
 	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
-	c.owner.conns.push(&c.all)
+	c.owner.conns.Push(&c.all)
 	c.owner.worker.members[c.owner] = struct{}{} // an acceptor that was closed meanwhile was forgotten
 }
 
@@ -209,7 +211,7 @@ func (s *side) Ready(events uint32) {
 		return
 	case open, closed:
 	}
-	c.seat.used.Store(int64(c.owner.worker.clock()))
+	c.seat.Used.Store(int64(c.owner.worker.clock()))
 	in, out := c.directions(s)
 	const (
 		readable = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
@@ -289,10 +291,10 @@ func (c *conn) join() {
 	t, key := &c.owner.worker.tcp, remote{c.settings.balancer, c.backend}
 	conns := t.backends[key]
 	if conns == nil {
-		conns = &link[*conn]{}
+		conns = &list.Element[*conn]{}
 		t.backends[key] = conns
 	}
-	conns.push(&c.same)
+	conns.Push(&c.same)
 }
 
 // drain makes the connection end after a time, unless its backend returns.
@@ -334,15 +336,15 @@ func (c *conn) forget() {
 	c.up.discard()
 	c.down.discard()
 	c.state = closed
-	c.all.remove()
-	if c.same.next != nil {
-		c.same.remove()
-		if key := (remote{b, c.backend}); w.tcp.backends[key].empty() {
+	c.all.Remove()
+	if c.same.Next != nil {
+		c.same.Remove()
+		if key := (remote{b, c.backend}); w.tcp.backends[key].Empty() {
 			delete(w.tcp.backends, key)
 		}
 	}
 	c.owner.ended()
 	w.tcp.open.Add(-1)
-	w.engine.clients.release(&c.seat)
+	w.engine.connections.Release(&c.seat)
 	b.counts.open.Add(-1)
 }

@@ -213,8 +213,8 @@ func (b *Balancer) Clients() []Client {
 	b.affinity.mu.Lock()
 	defer b.affinity.mu.Unlock()
 	list := make([]Client, 0, len(b.affinity.clients))
-	for s := b.affinity.list.next; s != nil && s != &b.affinity.list; s = s.next {
-		list = append(list, Client{s.item.client, s.item.backend, now.Sub(s.item.used)})
+	for s := b.affinity.list.Next; s != nil && s != &b.affinity.list; s = s.Next {
+		list = append(list, Client{s.Item.client, s.Item.backend, now.Sub(s.Item.used)})
 	}
 	return list
 }

@@ -87,8 +87,8 @@ func (a *acceptor) handOver(to *Handed, room *int) {
 		to.Socket = a.server.fd
 		a.server.handed.Store(true)
 	}
-	for !a.conns.empty() {
-		c := a.conns.next.item
+	for !a.conns.Empty() {
+		c := a.conns.Next.Item
 		size := len(c.up.pending) + len(c.down.pending)
 		if c.state == resetting || size > *room {
 			c.abort()
@@ -167,8 +167,8 @@ func (a *acceptor) adopt(s *Conn) {
 	c := &conn{owner: a, settings: a.server.settings.Load(), pool: s.Pool, peer: s.Peer, hops: s.Hops}
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = s.Client, s.Remote
-	c.seat.owner = c
-	w.engine.clients.adopt(s.Peer.Addr(), &c.seat, int64(w.clock()))
+	c.seat.Owner = c
+	w.engine.connections.Adopt(s.Peer.Addr(), &c.seat, int64(w.clock()))
 	b := c.settings.balancer
 	b.counts.open.Add(1)
 	w.members[a] = struct{}{}

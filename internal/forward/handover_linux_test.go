@@ -374,8 +374,8 @@ func TestTooManyPendingBytes(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			for m := range w.members {
-				if first && !m.conns.empty() {
-					m.conns.next.item.up.pending, first = []byte("x"), false
+				if first && !m.conns.Empty() {
+					m.conns.Next.Item.up.pending, first = []byte("x"), false
 				}
 				m.handOver(all, &room)
 			}

@@ -29,7 +29,7 @@ func (f *flow) handOver(w *worker) Flow {
 	loop := f.listener.loop
 	s := Flow{
 		Socket: f.socket.(*fdSocket).fd, Client: f.path.client, Local: f.path.local, Backend: f.backend, Pool: f.pool, Hops: f.hops,
-		Idle: time.Since(loop.udp.engine.start) - time.Duration(f.used.Load()), Port: f.port, Replied: f.replied,
+		Idle: time.Since(loop.udp.engine.start) - time.Duration(f.Used.Load()), Port: f.port, Replied: f.replied,
 	}
 	loop.udp.engine.hops.end(f.from, f.backend)
 	_ = w.Remove(s.Socket) // it is in the loop
@@ -70,7 +70,7 @@ func (l *udpListener) adoptFlow(s *Flow) {
 	}
 	if err := f.use(to, s.Port, s.Backend); err != nil {
 		f.ended = true
-		l.loop.udp.shares.release(&f.seat)
+		l.loop.udp.engine.flows.Release(&f.Seat)
 		return
 	}
 	l.list(f)

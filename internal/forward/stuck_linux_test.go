@@ -53,8 +53,8 @@ func (b *bench) held() (bytes int) {
 	err := b.engine.system.(*poller).each(b.Context(), func(w *worker) {
 		n := 0
 		for a := range w.members {
-			for e := a.conns.next; e != nil && e != &a.conns; e = e.next {
-				n += len(e.item.up.pending) + len(e.item.down.pending)
+			for e := a.conns.Next; e != nil && e != &a.conns; e = e.Next {
+				n += len(e.Item.up.pending) + len(e.Item.down.pending)
 			}
 		}
 		sizes <- n

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
+	"github.com/sluice-proxy/sluice/internal/list"
 )
 
 // tcpServer is a listening socket of TCP, which all workers have in their loops.
@@ -82,7 +83,7 @@ func (s *tcpServer) release() {
 type acceptor struct {
 	worker  *worker
 	server  *tcpServer
-	conns   link[*conn]
+	conns   list.Element[*conn]
 	added   bool // the socket is in the loop
 	retired bool // the socket is not used any more
 	closed  bool // connections drain, too
@@ -124,8 +125,8 @@ func (a *acceptor) close() {
 	}
 	a.closed = true
 	a.leave()
-	for e := a.conns.next; e != nil && e != &a.conns; e = e.next {
-		e.item.drain()
+	for e := a.conns.Next; e != nil && e != &a.conns; e = e.Next {
+		e.Item.drain()
 	}
 	a.ended()
 }
@@ -150,7 +151,7 @@ func (a *acceptor) leave() {
 
 // ended makes the worker forget an acceptor that was closed when its last connection has ended.
 func (a *acceptor) ended() {
-	if a.closed && a.conns.empty() {
+	if a.closed && a.conns.Empty() {
 		delete(a.worker.members, a)
 	}
 }
@@ -158,8 +159,8 @@ func (a *acceptor) ended() {
 // reset closes all sockets at once.
 func (a *acceptor) reset() {
 	a.close()
-	for !a.conns.empty() {
-		a.conns.next.item.abort()
+	for !a.conns.Empty() {
+		a.conns.Next.Item.abort()
 	}
 }
 
@@ -224,10 +225,10 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	c := &conn{owner: to, settings: s, pool: admission.Pool, peer: client, hops: hops}
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = fd, -1
-	c.seat.owner = c
-	evicted, ok := e.clients.take(client.Addr(), &c.seat, int64(a.worker.clock()))
+	c.seat.Owner = c
+	evicted, ok := e.connections.Take(client.Addr(), &c.seat, int64(a.worker.clock()))
 	if evicted != nil {
-		evicted.owner.evict(a.worker)
+		evicted.Owner.Evict(a.worker)
 	}
 	if !ok {
 		e.refuse(s.balancer, reasonConnections)
@@ -275,7 +276,7 @@ type tcpLoop struct {
 	pipes                []stream.Pipe // that are not in use
 	pipeCount, pipeLimit int           // of all pipes
 	kept                 int           // bytes that directions have read, but not written
-	backends             map[remote]*link[*conn]
+	backends             map[remote]*list.Element[*conn]
 }
 
 // remote is a backend of a Balancer.
@@ -295,7 +296,7 @@ const (
 )
 
 func (t *tcpLoop) init(w *worker) {
-	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*link[*conn]{}
+	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*list.Element[*conn]{}
 	const part, ends = 8, 2 // a part of the file descriptors, see Options.withDefaults
 	t.pipeLimit = min(maxPipes, fileLimit()/part/ends/runtime.GOMAXPROCS(0))
 }
@@ -315,8 +316,8 @@ func (t *tcpLoop) left(b *Balancer, gone []netip.AddrPort) {
 		if conns == nil {
 			continue
 		}
-		for e := conns.next; e != conns; e = e.next {
-			e.item.drain()
+		for e := conns.Next; e != conns; e = e.Next {
+			e.Item.drain()
 		}
 	}
 }

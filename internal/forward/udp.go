@@ -12,7 +12,6 @@ import (
 type udp struct {
 	engine *Engine
 	host   udpHost
-	shares *shares
 	loops  []*udpLoop
 
 	mu   sync.Mutex
@@ -50,7 +49,7 @@ type eventLoop interface {
 const idleFraction = 16
 
 func newUDP(e *Engine, host udpHost) *udp {
-	return &udp{engine: e, host: host, shares: newShares(&e.flows, int64(e.options.UDPTimeout/idleFraction))}
+	return &udp{engine: e, host: host}
 }
 
 // add adds a loop on which listeners can be.
@@ -222,7 +221,7 @@ func (l *udpListener) forward(m *ipv4.Message) {
 			return
 		}
 	}
-	f.used.Store(int64(l.loop.now))
+	f.Used.Store(int64(l.loop.now))
 	f.send(data)
 }
 
@@ -245,7 +244,7 @@ func (l *udpListener) begin(f *flow) bool {
 	s.balancer.counts.connections.Add(1)
 	if !f.connect() {
 		f.ended = true
-		l.loop.udp.shares.release(&f.seat)
+		e.flows.Release(&f.Seat)
 		return false
 	}
 	l.list(f)
@@ -254,13 +253,13 @@ func (l *udpListener) begin(f *flow) bool {
 
 // seat takes a seat for a flow. It returns false if the client cannot have another flow.
 func (l *udpListener) seat(f *flow, used time.Duration) bool {
-	evicted, ok := l.loop.udp.shares.take(f.client, &f.seat, int64(used))
+	evicted, ok := l.loop.udp.engine.flows.Take(f.client, &f.Seat, int64(used))
 	if !ok {
 		l.loop.udp.engine.refuse(l.settings.balancer, reasonFlows)
 		return false
 	}
 	if evicted != nil {
-		evicted.owner.evict(l.loop)
+		evicted.Owner.Evict(l.loop)
 	}
 	return true
 }
@@ -275,7 +274,7 @@ func (l *udpListener) list(f *flow) {
 // end ends a flow.
 func (l *udpListener) end(f *flow) {
 	f.disconnect()
-	l.loop.udp.shares.release(&f.seat)
+	l.loop.udp.engine.flows.Release(&f.Seat)
 	delete(l.flows, f.path)
 	f.settings.balancer.counts.open.Add(-1)
 	f.ended = true
@@ -285,7 +284,7 @@ func (l *udpListener) end(f *flow) {
 func (l *udpListener) sweep() {
 	timeout := l.loop.udp.engine.options.UDPTimeout
 	for _, f := range l.flows {
-		if l.loop.now-time.Duration(f.used.Load()) >= timeout || !f.current(l.settings) {
+		if l.loop.now-time.Duration(f.Used.Load()) >= timeout || !f.current(l.settings) {
 			l.end(f)
 		}
 	}

@@ -4,12 +4,14 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+
+	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
 // flow is the datagrams between one address of a client and one address of this host. It has a socket of its own to the
-// backend. It is used on the loop of its listener only, except for evict and what shares uses.
+// backend. It is used on the loop of its listener only, except for Evict and its Seat.
 type flow struct {
-	seat
+	fair.Seat
 	choice
 	listener *udpListener
 	path     path
@@ -26,12 +28,12 @@ type flow struct {
 func (l *udpListener) newFlow(p path, client net.Addr) *flow {
 	f := &flow{listener: l, path: p, to: client, control: from(p.local)}
 	f.choice = choice{settings: l.settings, client: p.client.Addr().WithZone("")}
-	f.owner = f
+	f.Owner = f
 	return f
 }
 
-// evict implements evicter.
-func (f *flow) evict(by any) {
+// Evict implements fair.Owner.
+func (f *flow) Evict(by any) {
 	if by == f.listener.loop {
 		f.listener.end(f)
 		return
@@ -74,11 +76,11 @@ func (f *flow) open(to netip.AddrPort) error {
 	u := loop.udp
 	s, port, err := u.host.dial(to)
 	if is(err, syscall.EMFILE) {
-		evicted := u.shares.replace(f.client, int64(loop.now))
+		evicted := u.engine.flows.Replace(f.client, int64(loop.now))
 		if evicted == nil {
 			return err
 		}
-		evicted.owner.evict(loop)
+		evicted.Owner.Evict(loop)
 		u.engine.refuse(f.settings.balancer, reasonFiles)
 		s, port, err = u.host.dial(to)
 	}
@@ -147,7 +149,7 @@ func (f *flow) ready() {
 		return
 	}
 	f.replied = true
-	f.used.Store(int64(loop.clock()))
+	f.Used.Store(int64(loop.clock()))
 	f.settings.balancer.counts.sent.Add(loop.batch.address(n, f.to, f.control))
 	f.listener.socket.write(loop.batch, n)
 }

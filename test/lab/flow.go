@@ -119,12 +119,12 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 	deadline := start.Add(timeout)
 	var r Result
 	var err error
-	switch p := f.probe.Protocol; {
-	case p == TCP:
+	switch f.probe.Protocol {
+	case TCP:
 		r, err = f.askTCP(payload, deadline)
-	case p == SCTP:
+	case SCTP:
 		r, err = f.askSCTP(payload, deadline)
-	case p == Echo:
+	case Echo:
 		r, err = f.askPing(payload, deadline)
 	default:
 		r, err = f.askUDP(payload, deadline)
