@@ -229,7 +229,7 @@ func (l *udpListener) forward(m *ipv4.Message) {
 func (l *udpListener) begin(f *flow) bool {
 	e, s := l.loop.udp.engine, l.settings
 	admission := s.admission(f.client)
-	f.pool, f.hops = admission.Pool, e.hops.of(source{UDP, f.path.client}).count
+	f.pool, f.hops = admission.Pool, e.hops.of(source{UDP, netip.AddrPortFrom(f.client, f.path.client.Port())}).count
 	switch {
 	case f.hops >= maxHops:
 		e.refuse(s.balancer, reasonLoop)
