@@ -150,7 +150,7 @@ func (s *plainSocket) read(b *batch) (int, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
-	b.clear()
+	b.clear(1)
 	m := &b.messages[0]
 	m.N, m.Addr = copy(m.Buffers[0], s.buffer[:s.size]), net.UDPAddrFromAddrPort(s.sender)
 	return 1, nil

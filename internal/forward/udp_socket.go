@@ -11,7 +11,7 @@ import (
 // maxDatagram is the size of the largest datagram.
 const maxDatagram = 65535
 
-// batchSize is how many datagrams are received at once.
+// batchSize is how many datagrams are received at once at most.
 const batchSize = 32
 
 // socket is a UDP socket. It is used on one loop.
@@ -52,12 +52,13 @@ func newBatch() *batch {
 	return b
 }
 
-// clear makes room for datagrams.
-func (b *batch) clear() {
-	for i := range b.messages {
+// clear makes room for some datagrams.
+func (b *batch) clear(n int) []ipv4.Message {
+	for i := range n {
 		b.messages[i] = ipv4.Message{Buffers: b.data[i][:], OOB: b.control[i]}
 		b.data[i][0] = b.data[i][0][:maxDatagram]
 	}
+	return b.messages[:n]
 }
 
 // address makes the first datagrams ones to an address, and returns how many bytes they have. Control is their control
