@@ -59,7 +59,7 @@ func TestExplainWeights(t *testing.T) {
 		{"userspace", "rr", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
 		{"userspace", "rr", "10.244.1.5=3", byWeights},
 		{"userspace", "lc", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
-		{"userspace", "p2c", "10.244.1.5=0, 10.244.1.6=2", "2/2 10.244.1.6:8080"},
+		{"userspace", "sh", "10.244.1.5=0, 10.244.1.6=2", "2/2 10.244.1.6:8080"},
 		{"userspace", "lc", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0, so that they get no new connections"},
 		{"userspace", "lc", "", alike},
 	} {

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/sluice-proxy/sluice/internal/connlimit"
 	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/kernel/process"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/web"
@@ -18,13 +18,13 @@ const emulates = "1.37"
 
 // budget returns how many file descriptors each server may have. If the limit
 // cannot be read, the usual smallest one counts.
-func budget(log *slog.Logger) connlimit.Budget {
+func budget(log *slog.Logger) fair.Budget {
 	limit, err := process.DescriptorLimit()
 	if err != nil {
 		limit = 1024
 		log.Warn("Cannot read the limit of file descriptors; assuming the usual one", "limit", limit, "error", err)
 	}
-	return connlimit.Split(limit)
+	return fair.Split(limit)
 }
 
 // assembleServers makes the HTTP servers, at kube-proxy's addresses.

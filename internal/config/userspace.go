@@ -39,7 +39,7 @@ func (c *check) userspace() Userspace {
 		c.flagProblem("bind", invalid(string(u.Bind), "must be "+text.Alternatives(binds)))
 	}
 	if !slices.Contains(schedulers(), u.Scheduler) {
-		c.flagProblem("scheduler", invalid(u.Scheduler, "must be "+text.Alternatives(schedulers())))
+		c.flagProblem("scheduler", invalid(u.Scheduler, "must be "+text.Alternatives(schedulers())+", the schedulers of mode userspace"))
 	}
 	if d := c.own.UDPTimeout; d != nil {
 		if u.UDPTimeout = d.Duration; u.UDPTimeout <= 0 {
@@ -59,7 +59,7 @@ func (c *check) userspace() Userspace {
 }
 
 // schedulers returns the schedulers of the mode userspace, the default first.
-func schedulers() []string { return []string{"rr", "lc", "wlc", "sh", "p2c"} }
+func schedulers() []string { return []string{"rr", "lc", "wlc", "sh"} }
 
 // parsePorts reads "FROM-TO", "FROM+COUNT" (COUNT more ports) or "PORT", as kube-proxy did
 // (k8s.io/apimachinery/pkg/util/net/port_range.go). Empty, "0" and "0-0" are the default.

@@ -30,7 +30,7 @@ type Options struct {
 	User bool
 
 	// MaxConns is the most connections that Serve keeps open; a further one closes
-	// the one that has been silent longest (package connlimit). 0: no limit.
+	// the one that has been silent longest (package fair). 0: no limit.
 	MaxConns int
 }
 

@@ -5,7 +5,7 @@ import (
 	"net"
 	"sync"
 
-	"github.com/sluice-proxy/sluice/internal/connlimit"
+	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/kernel/netlock"
 )
 
@@ -19,13 +19,13 @@ type invited struct {
 	lock  *netlock.Lock
 	opts  Options
 	conns chan net.Conn
-	limit *connlimit.Limiter
+	limit *fair.Limiter
 	ctx   context.Context // ends with Close
 	close context.CancelFunc
 }
 
 func newInvited(ctx context.Context, lock *netlock.Lock, o Options) *invited {
-	l := &invited{lock: lock, opts: o, conns: make(chan net.Conn), limit: connlimit.New(connlimit.Options{Max: o.MaxConns})}
+	l := &invited{lock: lock, opts: o, conns: make(chan net.Conn), limit: fair.NewLimiter(fair.LimiterOptions{Max: o.MaxConns})}
 	l.ctx, l.close = context.WithCancel(ctx)
 	return l
 }

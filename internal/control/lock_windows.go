@@ -6,7 +6,7 @@ import (
 	"net"
 	"os"
 
-	"github.com/sluice-proxy/sluice/internal/connlimit"
+	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/kernel/adminpipe"
 )
 
@@ -83,7 +83,7 @@ type pipeLock struct{ *adminpipe.Listener }
 func (pipeLock) File() (*os.File, error) { return nil, errNoHandover }
 
 func (l pipeLock) listen(_ context.Context, o Options) (listener, error) {
-	limit := connlimit.New(connlimit.Options{Max: o.MaxConns})
+	limit := fair.NewLimiter(fair.LimiterOptions{Max: o.MaxConns})
 	return pipeListener{limit.Listener(l.Listener)}, nil
 }
 

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/connlimit"
+	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/kernel/userlock"
 )
 
@@ -85,7 +85,7 @@ func (l userLock) listen(ctx context.Context, o Options) (listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := connlimit.New(connlimit.Options{Max: o.MaxConns})
+	limit := fair.NewLimiter(fair.LimiterOptions{Max: o.MaxConns})
 	return &userListener{limit.Listener(inner), l, inner}, nil
 }
 

@@ -244,19 +244,25 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 		Frontend:    frontendOf(f),
 		Client:      c.Client,
 	}
-	w := f.way(c)
+	w, without := f.way(c), a.without(f.port)
+	unserved := w.Verdict == route.Balance && without.Verdict == plane.Refuse
+	if unserved {
+		w.Verdict = route.Reject
+	}
 	if a.view.Plane.Checks(f.frontend, w) {
 		out.Access = &Access{Allowed: inside(f.frontend.Allow, c.addr), Ranges: text.Strings(f.frontend.Allow)}
 	}
 	p := a.passage(f, c, to)
-	without := a.without(f.port)
 	switch {
-	case without != "":
-		out.Verdict, out.Why = Untouched, without
+	case without.Verdict == plane.Untouched:
+		out.Verdict, out.Why = Untouched, without.Why
 	case out.Access != nil && !out.Access.Allowed:
 		out.Verdict, out.Why = Dropped, "the source ranges of the Service do not let the client in"
 	case w.Verdict == route.Balance:
 		a.balance(&out, f, c, p)
+	case unserved:
+		out.Verdict, out.Why = Refused, without.Why
+		a.applies(&out, to, f, c)
 	default:
 		a.end(&out, to, f, c)
 	}
@@ -265,10 +271,10 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	return out
 }
 
-// without returns why the plane does not serve a port; empty: it serves it.
-func (a *asker) without(p *route.Port) string {
+// without returns what happens to connections to a port that the plane does not serve; the zero value: it serves it.
+func (a *asker) without(p *route.Port) plane.Behaviour {
 	if a.view.Plane.Without == nil {
-		return ""
+		return plane.Behaviour{}
 	}
 	return a.view.Plane.Without(p)
 }
@@ -298,6 +304,11 @@ func (a *asker) end(out *Case, to netip.Addr, f found, c client) {
 	} else {
 		a.drop(out, f)
 	}
+	a.applies(out, to, f, c)
+}
+
+// applies adds where connections without a backend are neither refused nor dropped.
+func (a *asker) applies(out *Case, to netip.Addr, f found, c client) {
 	switch {
 	case f.unserved:
 		out.Why += fmt.Sprintf("; %s serves no nodePorts, but a nodePort without a backend does this at every address of this node", to)

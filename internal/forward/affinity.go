@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/list"
 )
 
 // maxAffinity is how many clients a Balancer remembers. If there are more, it forgets the one that has
@@ -21,8 +23,8 @@ const (
 type affinity struct {
 	mu      sync.Mutex
 	all     *quota // of the clients of all Balancers; nil: no limit
-	clients map[netip.Addr]*link[sticky]
-	list    link[sticky] // the oldest first
+	clients map[netip.Addr]*list.Element[sticky]
+	list    list.Element[sticky] // the oldest first
 }
 
 // sticky is the backend of a client.
@@ -36,14 +38,14 @@ type sticky struct {
 func (a *affinity) get(client netip.Addr, since time.Time) (netip.AddrPort, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for !a.list.empty() && !a.list.next.item.used.After(since) {
-		a.remove(a.list.next)
+	for !a.list.Empty() && !a.list.Next.Item.used.After(since) {
+		a.remove(a.list.Next)
 	}
 	s := a.clients[client]
 	if s == nil {
 		return netip.AddrPort{}, false
 	}
-	return s.item.backend, true
+	return s.Item.backend, true
 }
 
 // put records a connection of a client to a backend.
@@ -51,27 +53,27 @@ func (a *affinity) put(client netip.Addr, backend netip.AddrPort, now time.Time)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.clients == nil {
-		a.clients = map[netip.Addr]*link[sticky]{}
+		a.clients = map[netip.Addr]*list.Element[sticky]{}
 	}
 	s := a.clients[client]
 	if s == nil {
-		if s = (&link[sticky]{}); a.full() {
-			s = a.list.next
+		if s = (&list.Element[sticky]{}); a.full() {
+			s = a.list.Next
 			a.remove(s)
 		}
 		a.clients[client] = s
 		a.count(1)
 	}
-	s.remove() // from its old place in the list
-	s.item = sticky{client, backend, now}
-	a.list.push(s)
+	s.Remove() // from its old place in the list
+	s.Item = sticky{client, backend, now}
+	a.list.Push(s)
 }
 
 // drop forgets a client, if its backend is this one.
 func (a *affinity) drop(client netip.Addr, backend netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.clients[client]; s != nil && s.item.backend == backend {
+	if s := a.clients[client]; s != nil && s.Item.backend == backend {
 		a.remove(s)
 	}
 }
@@ -81,16 +83,16 @@ func (a *affinity) keep(listed map[netip.AddrPort]*load) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.clients {
-		if listed[s.item.backend] == nil {
+		if listed[s.Item.backend] == nil {
 			a.remove(s)
 		}
 	}
 }
 
 // remove forgets a client.
-func (a *affinity) remove(s *link[sticky]) {
-	s.remove()
-	delete(a.clients, s.item.client)
+func (a *affinity) remove(s *list.Element[sticky]) {
+	s.Remove()
+	delete(a.clients, s.Item.client)
 	a.count(-1)
 }
 
@@ -114,5 +116,32 @@ func (a *affinity) limit(all *quota) {
 	if a.all == nil {
 		a.all = all
 		a.count(len(a.clients))
+	}
+}
+
+// Client is the backend of a client by affinity.
+type Client struct {
+	Addr    netip.Addr
+	Backend netip.AddrPort
+	Idle    time.Duration // since its last connection
+}
+
+// Clients returns which clients the Balancer remembers for affinity, the one that is idle for longest first.
+func (b *Balancer) Clients() []Client {
+	now := b.now()
+	b.affinity.mu.Lock()
+	defer b.affinity.mu.Unlock()
+	list := make([]Client, 0, len(b.affinity.clients))
+	for s := b.affinity.list.Next; s != nil && s != &b.affinity.list; s = s.Next {
+		list = append(list, Client{s.Item.client, s.Item.backend, now.Sub(s.Item.used)})
+	}
+	return list
+}
+
+// Remember makes the Balancer remember what Clients of another one returned.
+func (b *Balancer) Remember(list []Client) {
+	now := b.now()
+	for _, c := range list {
+		b.affinity.put(c.Addr, c.Backend, now.Add(-c.Idle))
 	}
 }

@@ -60,7 +60,7 @@ func counted(b *Balancer, pool, n int) map[netip.AddrPort]int {
 func TestDistribution(t *testing.T) {
 	const picks = 60_000
 	for s, name := range map[Scheduler]string{
-		RoundRobin: "RoundRobin", LeastConnections: "LeastConnections", SourceHash: "SourceHash", TwoChoices: "TwoChoices",
+		RoundRobin: "RoundRobin", LeastConnections: "LeastConnections", SourceHash: "SourceHash",
 	} {
 		for _, weights := range [][]uint16{{1}, {1, 1, 1}, {1, 2, 3}, {0, 5, 1}, {65535, 1, 65534}} {
 			t.Run(fmt.Sprint(name, weights), func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestDistribution(t *testing.T) {
 					if s != LeastConnections && math.Abs(share-expected) > 0.01 {
 						t.Errorf("backend %d has %.3f of the connections, Shares says %.3f", i, share, expected)
 					}
-					if want := float64(w) / total; s != TwoChoices && math.Abs(share-want) > 0.01 || w == 0 && share > 0 {
+					if want := float64(w) / total; math.Abs(share-want) > 0.01 || w == 0 && share > 0 {
 						t.Errorf("backend %d has %.3f of the connections, want %.3f", i, share, want)
 					}
 				}
@@ -125,27 +125,25 @@ func TestRoundRobinIsSmooth(t *testing.T) {
 
 // A backend with fewer connections gets the next ones.
 func TestLeastConnections(t *testing.T) {
-	for _, s := range []Scheduler{LeastConnections, TwoChoices} {
-		b, _ := seeded(&Target{Scheduler: s, Pools: [][]Backend{equal(2), equal(2)}})
-		for range 5 {
-			b.reached(client(0), backend(0))
-		}
-		if got := counted(b, 1, 100); got[backend(1)] != 100 {
-			t.Errorf("scheduler %d: with 5 connections at backend 0: %v", s, got)
-		}
-		b.Set(&Target{Scheduler: s, Pools: [][]Backend{equal(3)}})
-		if got := counted(b, 0, 100); got[backend(0)] > 0 {
-			t.Errorf("scheduler %d: after a change: %v", s, got)
-		}
-		for range 5 {
-			b.ended(backend(0))
-		}
-		if got := counted(b, 0, 300); got[backend(0)] < 70 {
-			t.Errorf("scheduler %d: after its connections have ended: %v", s, got)
-		}
-		b.ended(backend(0)) // once too often
-		b.reached(client(0), netip.MustParseAddrPort("[2001:db8::1]:1"))
+	b, _ := seeded(&Target{Scheduler: LeastConnections, Pools: [][]Backend{equal(2), equal(2)}})
+	for range 5 {
+		b.reached(client(0), backend(0))
 	}
+	if got := counted(b, 1, 100); got[backend(1)] != 100 {
+		t.Errorf("with 5 connections at backend 0: %v", got)
+	}
+	b.Set(&Target{Scheduler: LeastConnections, Pools: [][]Backend{equal(3)}})
+	if got := counted(b, 0, 100); got[backend(0)] > 0 {
+		t.Errorf("after a change: %v", got)
+	}
+	for range 5 {
+		b.ended(backend(0))
+	}
+	if got := counted(b, 0, 300); got[backend(0)] < 70 {
+		t.Errorf("after its connections have ended: %v", got)
+	}
+	b.ended(backend(0)) // once too often
+	b.reached(client(0), netip.MustParseAddrPort("[2001:db8::1]:1"))
 }
 
 // If a backend of a hash leaves or comes, few other clients move.
@@ -185,7 +183,7 @@ func TestSourceHashOfAChosenClient(t *testing.T) {
 
 // Backends that were tried are avoided while there are others.
 func TestTried(t *testing.T) {
-	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash, TwoChoices} {
+	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash} {
 		for _, weights := range [][]uint16{{1, 1, 1, 1}, {100, 7, 1, 2}} {
 			b, _ := seeded(&Target{Scheduler: s, Pools: [][]Backend{backends(weights...)}})
 			for i := range 200 {
@@ -209,7 +207,7 @@ func TestTried(t *testing.T) {
 
 // A pool without backends of a weight has none to choose.
 func TestNone(t *testing.T) {
-	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash, TwoChoices} {
+	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash} {
 		b, _ := seeded(&Target{Scheduler: s, Affinity: time.Hour, Pools: [][]Backend{nil, backends(0, 0)}})
 		for pool := range 3 {
 			if addr, ok := b.pick(client(0), pool, nil); ok {
@@ -298,7 +296,7 @@ func TestAffinityIsBounded(t *testing.T) {
 
 // Concurrent use is safe, and keeps the loads right.
 func TestConcurrentPicks(t *testing.T) {
-	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash, TwoChoices} {
+	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash} {
 		b := NewBalancer(&Target{Scheduler: s, Affinity: time.Hour, Pools: [][]Backend{backends(1, 2, 3)}})
 		done := make(chan bool)
 		for w := range 4 {
@@ -327,7 +325,7 @@ func TestConcurrentPicks(t *testing.T) {
 }
 
 func BenchmarkPick(b *testing.B) {
-	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash, TwoChoices} {
+	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash} {
 		for _, n := range []int{3, 10_000} {
 			weights := make([]uint16, n)
 			for i := range weights {

@@ -4,6 +4,8 @@ import (
 	"hash/maphash"
 	"net/netip"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
 // rate is how many ICMP errors may be sent a second, and at once.
@@ -28,7 +30,7 @@ func newBudgets() *budgets { return &budgets{seed: maphash.MakeSeed()} }
 
 // take reports whether one more may be sent to a client.
 func (b *budgets) take(client netip.Addr, now time.Time) bool {
-	slot := maphash.Comparable(b.seed, network(client)) % uint64(len(b.clients))
+	slot := maphash.Comparable(b.seed, fair.Network(client)) % uint64(len(b.clients))
 	return b.clients[slot].take(rate{clientRefusalsPerSecond, clientRefusalsAtOnce}, now) &&
 		b.all.take(rate{refusalsPerSecond, refusalsAtOnce}, now)
 }

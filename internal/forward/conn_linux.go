@@ -7,16 +7,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
+	"github.com/sluice-proxy/sluice/internal/list"
 )
 
-// conn is a connection of a client, or an association of SCTP, and the one to its backend. It is used on the
+// conn is a connection of a client and the one to its backend. It is used on the
 // thread of its acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
 // other.
 type conn struct {
-	seat     seat
-	protocol stream.Protocol
+	seat     fair.Seat
 	owner    *acceptor
 	settings *settings
 	pool     int
@@ -28,14 +29,14 @@ type conn struct {
 	backend  netip.AddrPort
 	tried    []netip.AddrPort
 	attempts int
-	hops     uint8       // of the client
-	from     source      // of the remote side, for hops
-	timer    epoll.Timer // of the attempt to connect, or of the end of draining
-	gone     *side       // in state resetting
-	until    time.Time   // when the other side is reset at the latest
-	evicted  bool        // before it was started
-	all      link[*conn] // in acceptor.conns
-	same     link[*conn] // in tcpLoop.backends
+	hops     uint8               // of the client
+	from     source              // of the remote side, for hops
+	timer    epoll.Timer         // of the attempt to connect, or of the end of draining
+	gone     *side               // in state resetting
+	until    time.Time           // when the other side is reset at the latest
+	evicted  bool                // before it was started
+	all      list.Element[*conn] // in acceptor.conns
+	same     list.Element[*conn] // in tcpLoop.backends
 }
 
 // state is the state of a conn.
@@ -79,8 +80,8 @@ func (c *conn) start() {
 	c.connect()
 }
 
-// evict implements evicter. The connection may not have been started yet, as that is posted too.
-func (c *conn) evict(by any) {
+// Evict implements fair.Owner. The connection may not have been started yet, as that is posted too.
+func (c *conn) Evict(by any) {
 	w := c.owner.worker
 	if by != w {
 		w.Post(c.makeRoom)
@@ -94,7 +95,7 @@ func (c *conn) makeRoom() {
 	switch {
 	case c.state == closed:
 		return // it has ended meanwhile
-	case c.all.item == nil:
+	case c.all.Item == nil:
 		c.evicted = true
 		c.owner.worker.engine.refuse(c.settings.balancer, reasonConnections)
 	default:
@@ -104,10 +105,10 @@ func (c *conn) makeRoom() {
 
 // list puts the connection among those of its acceptor.
 func (c *conn) list() {
-	c.all.item, c.same.item = c, c
+	c.all.Item, c.same.Item = c, c
 	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
 	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
-	c.owner.conns.push(&c.all)
+	c.owner.conns.Push(&c.all)
 	c.owner.worker.members[c.owner] = struct{}{} // an acceptor that was closed meanwhile was forgotten
 }
 
@@ -124,7 +125,7 @@ func (c *conn) connect() {
 		if c.attempts++; c.attempts > 1 {
 			b.counts.retries.Add(1)
 		}
-		fd, err := c.dial(to)
+		fd, err := w.waiting.dial(w.files, to, w.clock())
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
 			c.beginHop()
@@ -150,15 +151,6 @@ func (c *conn) connect() {
 	}
 	b.counts.failures.Add(1)
 	c.abort()
-}
-
-// dial begins to connect to a backend.
-func (c *conn) dial(to netip.AddrPort) (int, error) {
-	w := c.owner.worker
-	if c.protocol != stream.TCP {
-		return w.files.connect(c.protocol, to)
-	}
-	return w.waiting.dial(w.files, to, w.clock())
 }
 
 // refuse resets the client because this host has run out of a resource.
@@ -193,7 +185,7 @@ func (c *conn) closeRemote() {
 // may connect from a recorded port at once.
 func (c *conn) freePort() {
 	w := c.owner.worker
-	reusable := c.protocol == stream.TCP && stream.Reusable(c.remote.fd)
+	reusable := stream.Reusable(c.remote.fd)
 	c.closeRemote()
 	if reusable {
 		w.waiting.add(c.backend, c.from.at, w.clock())
@@ -203,7 +195,7 @@ func (c *conn) freePort() {
 // beginHop records the socket to the backend.
 func (c *conn) beginHop() {
 	at, _ := stream.Addr(c.remote.fd) // without an address no client comes from it
-	c.from = source{Protocol(c.protocol), at}
+	c.from = source{TCP, at}
 	c.owner.worker.engine.hops.begin(c.from, c.backend, c.hops)
 }
 
@@ -219,7 +211,7 @@ func (s *side) Ready(events uint32) {
 		return
 	case open, closed:
 	}
-	c.seat.used.Store(int64(c.owner.worker.clock()))
+	c.seat.Used.Store(int64(c.owner.worker.clock()))
 	in, out := c.directions(s)
 	const (
 		readable = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
@@ -278,7 +270,7 @@ func (c *conn) connected(events uint32) {
 	if c.owner.closed || !b.has(c.backend) {
 		c.drain()
 	}
-	if b.target.Load().ProxyHeader && c.protocol == stream.TCP {
+	if b.target.Load().ProxyHeader {
 		to, err := stream.Destination(c.client.fd)
 		if err != nil {
 			c.abort()
@@ -299,10 +291,10 @@ func (c *conn) join() {
 	t, key := &c.owner.worker.tcp, remote{c.settings.balancer, c.backend}
 	conns := t.backends[key]
 	if conns == nil {
-		conns = &link[*conn]{}
+		conns = &list.Element[*conn]{}
 		t.backends[key] = conns
 	}
-	conns.push(&c.same)
+	conns.Push(&c.same)
 }
 
 // drain makes the connection end after a time, unless its backend returns.
@@ -330,29 +322,24 @@ func (c *conn) abort() {
 	c.end()
 }
 
-// end closes both sides.
+// end closes both sides, and removes the connection from the lists of the loop.
 func (c *conn) end() {
 	c.closeRemote()
-	c.owner.worker.Close(c.client.fd)
-	c.forget()
-}
-
-// forget removes the connection from the lists of the loop, but not its sockets.
-func (c *conn) forget() {
 	w, b := c.owner.worker, c.settings.balancer
+	w.Close(c.client.fd)
 	w.Stop(&c.timer)
 	c.up.discard()
 	c.down.discard()
 	c.state = closed
-	c.all.remove()
-	if c.same.next != nil {
-		c.same.remove()
-		if key := (remote{b, c.backend}); w.tcp.backends[key].empty() {
+	c.all.Remove()
+	if c.same.Next != nil {
+		c.same.Remove()
+		if key := (remote{b, c.backend}); w.tcp.backends[key].Empty() {
 			delete(w.tcp.backends, key)
 		}
 	}
 	c.owner.ended()
 	w.tcp.open.Add(-1)
-	w.engine.clients.release(&c.seat)
+	w.engine.connections.Release(&c.seat)
 	b.counts.open.Add(-1)
 }

@@ -16,7 +16,6 @@ type direction struct {
 	from, to *side
 	count    *atomic.Int64 // of the bytes
 	pending  []byte        // read, but not written
-	message  message       // of SCTP
 	pipe     stream.Pipe   // valid if piped
 	kept     int           // how many bytes of pending count for tcpLoop.kept
 	held     int           // how many bytes are in the pipe
@@ -121,9 +120,6 @@ func (d *direction) release() {
 
 // write writes some of what was read.
 func (d *direction) write() (n int, e syscall.Errno) {
-	if len(d.pending) > 0 && d.from.conn.protocol == stream.SCTP {
-		return d.send()
-	}
 	if len(d.pending) > 0 {
 		n, e = stream.Write(d.to.fd, d.pending)
 		if e == 0 {
@@ -140,9 +136,6 @@ func (d *direction) write() (n int, e syscall.Errno) {
 
 // fill reads. It returns false if the connection, or this direction, has come to its end.
 func (d *direction) fill() (int, bool) {
-	if d.from.conn.protocol == stream.SCTP {
-		return d.receive()
-	}
 	var n int
 	var e syscall.Errno
 	piped := d.bulk && d.getPipe()

@@ -10,15 +10,16 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
 // Engine forwards the connections of its Listeners. All methods are safe for concurrent use.
 type Engine struct {
 	options     Options
-	connections quota
-	flows       quota
+	connections *fair.Shares
+	flows       *fair.Shares
 	remembered  quota                                 // clients of affinity
-	clients     *shares                               // of connections
 	maximum     func(listeners int) (connections int) // the limit of connections; nil: that of the options
 	start       time.Time
 	refused     refusedBy
@@ -109,14 +110,11 @@ func (r *refusedBy) of(reason string) *atomic.Int64 {
 	}
 }
 
-// quota counts what is open, up to a limit, for shares.
+// quota counts what is open, up to a limit.
 type quota struct {
 	limit int64
 	open  atomic.Int64
 }
-
-// release counts one less.
-func (q *quota) release() { q.open.Add(-1) }
 
 // Stats are the counters and limits of an Engine.
 type Stats struct {
@@ -140,9 +138,9 @@ func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, err
 	if !fixed {
 		e.maximum = func(listeners int) int { return maxConnections(files, o.MaxFlows+listeners) }
 	}
-	e.connections.limit, e.flows.limit = int64(o.MaxConnections), int64(o.MaxFlows)
+	e.connections = fair.New(fair.Options{Limit: int64(o.MaxConnections), Idle: int64(idleConnection)})
+	e.flows = fair.New(fair.Options{Limit: int64(o.MaxFlows), Idle: int64(o.UDPTimeout / idleFraction)})
 	e.remembered.limit = maxRemembered
-	e.clients = newShares(&e.connections, int64(idleConnection))
 	var err error
 	e.system, err = newSystem(e)
 	return e, err
@@ -191,6 +189,9 @@ func (o Options) withDefaults(files int) Options {
 // idleConnection is how long a connection must be unused to end for one of another client that has no more.
 const idleConnection = 5 * time.Minute
 
+// acceptPause is how long a Listener waits when the kernel has no resources for it.
+const acceptPause = 50 * time.Millisecond
+
 // errEnded is returned for a Listener of an Engine that has ended.
 var errEnded = errors.New("the engine has ended")
 
@@ -221,7 +222,7 @@ func (e *Engine) Listen(s Spec) (*Listener, error) {
 // fit makes the limit of connections follow the number of Listeners. The caller holds the lock.
 func (e *Engine) fit() {
 	if e.maximum != nil {
-		e.clients.resize(int64(e.maximum(len(e.listeners))))
+		e.connections.Resize(int64(e.maximum(len(e.listeners))))
 	}
 }
 
@@ -245,11 +246,9 @@ func (e *Engine) Discard() error {
 
 // Stats returns the current counters and limits.
 func (e *Engine) Stats() Stats {
-	s := Stats{
-		Connections: e.connections.open.Load(), MaxConnections: e.clients.limit(),
-		Flows: e.flows.open.Load(), MaxFlows: e.flows.limit, Refused: map[string]int64{},
-		Unreported: e.unreported.Load(),
-	}
+	s := Stats{Refused: map[string]int64{}, Unreported: e.unreported.Load()}
+	s.Connections, s.MaxConnections = e.connections.Count()
+	s.Flows, s.MaxFlows = e.flows.Count()
 	for _, reason := range []string{reasonFiles, reasonConnections, reasonFlows, reasonPorts, reasonMemory, reasonLoop} {
 		s.Refused[reason] = e.refused.of(reason).Load()
 	}

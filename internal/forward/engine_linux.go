@@ -20,7 +20,8 @@ type poller struct {
 	workers []*worker
 	files   files
 	waiting waiting
-	udp     udpPoller
+	udp     *udp
+	hosts   *udpSockets
 }
 
 // worker is a loop and what its thread uses. All its methods must be called on that thread.
@@ -30,9 +31,10 @@ type worker struct {
 	peers   []*worker // all workers
 	files   *files
 	waiting *waiting
-	members map[member]struct{}
+	members map[*acceptor]struct{} // which have sockets on this worker
 	tcp     tcpLoop
-	udp     udpLoop
+	udp     *udpLoop
+	packets *packets // for sockets of udp
 }
 
 // reset closes all sockets.
@@ -40,21 +42,16 @@ func (w *worker) reset() {
 	for m := range w.members {
 		m.reset()
 	}
+	w.udp.reset()
 }
 
 // clock returns the time of the loop, since the start of the engine.
 func (w *worker) clock() time.Duration { return w.Now().Sub(w.engine.start) }
 
-// member has sockets on a worker, which calls it on its thread.
-type member interface {
-	reset() // closes all sockets at once
-
-	// handOver adds the sockets and takes them out of the loop. It lowers how many bytes there is room for.
-	handOver(to *Handed, room *int)
-}
-
 func newSystem(e *Engine) (system, error) {
-	p := &poller{engine: e, files: files{reserve: -1}, udp: udpPoller{udp: newUDP(e)}}
+	p := &poller{engine: e, files: files{reserve: -1}}
+	p.hosts = &udpSockets{engine: e, files: &p.files, budgets: newBudgets()}
+	p.udp = newUDP(e, p.hosts)
 	p.files.keep()
 	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) { // a limit of CPU time lowers the first, another Engine that runs raises it
 		l, err := epoll.New()
@@ -65,9 +62,9 @@ func newSystem(e *Engine) (system, error) {
 			p.files.close()
 			return nil, err
 		}
-		w := &worker{Loop: l, engine: e, files: &p.files, waiting: &p.waiting, members: map[member]struct{}{}}
+		w := &worker{Loop: l, engine: e, files: &p.files, waiting: &p.waiting, packets: newPackets(), members: map[*acceptor]struct{}{}}
 		w.tcp.init(w)
-		w.udp.init(w, &p.udp)
+		w.udp = p.udp.add(w)
 		p.workers = append(p.workers, w)
 	}
 	for _, w := range p.workers {
@@ -94,9 +91,7 @@ func (p *poller) listen(l *Listener) (server, error) {
 	case TCP:
 		return p.listenTCP(l)
 	case UDP:
-		return p.listenUDP(l)
-	case SCTP:
-		return p.listenSCTP(l)
+		return p.udp.listen(l)
 	}
 	return nil, syscall.EPROTONOSUPPORT
 }
@@ -135,7 +130,7 @@ func (p *poller) run(ctx context.Context) error {
 	}
 	running.Wait()
 	p.files.close()
-	p.udp.close()
+	p.hosts.close()
 	return errors.Join(errs...)
 }
 
@@ -149,7 +144,7 @@ func (p *poller) left(b *Balancer, gone []netip.AddrPort) {
 	for _, w := range p.workers {
 		w.Post(func() {
 			w.tcp.left(b, gone)
-			w.udp.left(b)
 		})
 	}
+	p.udp.left(b)
 }

@@ -14,6 +14,3 @@ func maxFlows(files int) int { return files / 8 }
 // maxListeners returns how many Listeners there may be by default, for a limit of file descriptors. Windows
 // has none for sockets.
 func maxListeners(int) int { return 1 << 16 }
-
-// reset does nothing: no descriptors are handed over.
-func reset(int) {}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -106,23 +107,52 @@ func nat(t *testing.T, ns int, from, to netip.AddrPort) {
 	})
 }
 
-// A Listener that is retired accepts no client. Its connections go on for longer than those of a closed one.
-func TestRetire(t *testing.T) {
-	run(t, Options{NetNS: kerneltest.Namespace(t), Drain: 50 * time.Millisecond}, newSystem, func(b *bench) {
-		l, _ := b.front(one(b.echo()))
-		at := l.Addr()
-		c := b.dial(at)
-		echoed(t, c, "before")
-		l.Retire()
-		b.eventually("clients are refused", func() bool {
-			late, err := b.try(at, time.Second)
-			if err == nil {
-				_ = late.Close()
-			}
-			return errors.Is(err, syscall.ECONNREFUSED)
-		})
-		time.Sleep(200 * time.Millisecond)
-		echoed(t, c, "after")
+// The Engine of the next run adopts a listening socket. A client that connects in between is served by it.
+func TestAListenerIsAdopted(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	for name, protocol := range map[string]Protocol{"tcp": TCP, "udp": UDP} {
+		t.Run(name, func(t *testing.T) { testAdoption(t, ns, protocol, name) })
+	}
+}
+
+func testAdoption(t *testing.T, ns int, protocol Protocol, network string) {
+	t.Helper()
+	var file *os.File
+	var at netip.AddrPort
+	run(t, Options{NetNS: ns}, newSystem, func(b *bench) {
+		l, err := b.engine.Listen(Spec{Protocol: protocol, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: NewBalancer(&Target{})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = l.Addr()
+		if file, err = l.File(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	var c net.Conn
+	kerneltest.Do(t, ns, func() (err error) {
+		c, err = net.Dial(network, at.String())
+		return err
+	})
+	defer func() { _ = c.Close() }()
+	_, _ = c.Write([]byte("hello"))
+	run(t, Options{NetNS: ns}, newSystem, func(b *bench) {
+		backend := b.echo()
+		if protocol == UDP {
+			_, backend = echoUDP(t, ns, "b", "127.0.0.1:0")
+		}
+		l, err := b.engine.Listen(Spec{Protocol: protocol, Addr: at, Balancer: NewBalancer(one(backend)), Inherited: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Addr() != at {
+			t.Errorf("the listener is at %s, want %s", l.Addr(), at)
+		}
+		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		got := make([]byte, 100)
+		if n, err := c.Read(got); err != nil || !strings.HasSuffix(string(got[:n]), "hello") {
+			t.Errorf("the client received %q, %v", got[:max(n, 0)], err)
+		}
 	})
 }
 

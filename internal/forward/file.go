@@ -1,6 +1,12 @@
 package forward
 
-import "os"
+import (
+	"errors"
+	"os"
+)
+
+// errNoHandover is returned where sockets cannot be handed over.
+var errNoHandover = errors.New("sockets cannot be handed over on this system")
 
 // File returns a duplicate of the listening socket, which stays open when the Engine ends, for Spec.Inherited of another Engine.
 // The caller closes it. Only Linux has it.

@@ -1,8 +1,11 @@
 package forward
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -43,9 +46,9 @@ func (f *files) accept(listener int) (fd int, client netip.AddrPort, err error) 
 }
 
 // connect begins to connect to a backend.
-func (f *files) connect(p stream.Protocol, to netip.AddrPort) (fd int, err error) {
+func (f *files) connect(to netip.AddrPort) (fd int, err error) {
 	err = f.open(func() (err error) {
-		fd, err = stream.Connect(p, to)
+		fd, err = stream.Connect(to)
 		return err
 	})
 	return fd, err
@@ -99,4 +102,34 @@ func (f *files) close() {
 		stream.Close(f.reserve)
 		f.reserve = -1
 	}
+}
+
+// inherit returns a duplicate of an inherited socket, and closes the file. prepare sets the socket up.
+func inherit(f *os.File, prepare func(fd int) error) (int, error) {
+	fd, err := duplicate(f)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = prepare(fd)
+	}
+	if err != nil && fd >= 0 {
+		_ = unix.Close(fd)
+		fd = -1
+	}
+	return fd, err
+}
+
+// duplicate duplicates the file descriptor of a file or a socket.
+func duplicate(f syscall.Conn) (int, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd, failed := -1, error(nil)
+	err = raw.Control(func(old uintptr) {
+		fd, failed = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	if err == nil {
+		err = os.NewSyscallError("fcntl", failed)
+	}
+	return fd, err
 }

@@ -23,7 +23,7 @@ func TestReserveOfFiles(t *testing.T) {
 
 // reserveRole uses the file descriptors of a process of its own. It prints an error or "as expected".
 func reserveRole() error {
-	l, err := stream.Listen(stream.TCP, netip.MustParseAddrPort("127.0.0.1:0"))
+	l, err := stream.Listen(netip.MustParseAddrPort("127.0.0.1:0"))
 	if err != nil {
 		return err
 	}

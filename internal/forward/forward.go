@@ -18,9 +18,8 @@ type Protocol uint8
 
 // The protocols.
 const (
-	TCP  Protocol = 6
-	UDP  Protocol = 17
-	SCTP Protocol = 132
+	TCP Protocol = 6
+	UDP Protocol = 17
 )
 
 // Scheduler is an algorithm that chooses a backend for a new connection. All respect weights, and
@@ -32,7 +31,6 @@ const (
 	RoundRobin       Scheduler = iota // each in turn, smoothly by weight
 	LeastConnections                  // the fewest open connections for its weight
 	SourceHash                        // by the address of the client; few clients move when backends change
-	TwoChoices                        // two at random, and of these the one with fewer connections for its weight
 )
 
 // Backend is where connections can go.
@@ -62,7 +60,7 @@ type Admission struct {
 	Refused bool // the connection is reset, or the datagram dropped
 	Pool    int  // index in Target.Pools
 
-	// Unless, if not nil, returns true for destinations at which connections of TCP and SCTP are admitted although
+	// Unless, if not nil, returns true for destinations at which connections of TCP are admitted although
 	// Refused is true. A destination is the address to which the client connected, before rules of netfilter changed
 	// it. It has no effect on systems other than Linux.
 	Unless func(destination netip.AddrPort) bool
@@ -78,7 +76,7 @@ type Spec struct {
 	Admit func(client netip.Addr) Admission
 
 	// Inherited is a listening socket that a previous run of the program opened for Addr; nil:
-	// the Engine opens one. The Engine closes it. Only Linux has it, as HandOver.
+	// the Engine opens one. The Engine closes it. Only Linux has it, as Listener.File.
 	Inherited *os.File
 }
 
@@ -98,7 +96,7 @@ type Options struct {
 	// UDPTimeout is how long a flow may be idle (1 minute).
 	UDPTimeout time.Duration
 
-	// MaxConnections and MaxFlows limit open TCP and SCTP connections, and UDP flows; by default
+	// MaxConnections and MaxFlows limit open TCP connections and UDP flows; by default
 	// they follow the limit of file descriptors.
 	MaxConnections, MaxFlows int
 

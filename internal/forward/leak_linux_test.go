@@ -6,8 +6,6 @@ import (
 	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
@@ -81,45 +79,6 @@ func TestNothingLeaks(t *testing.T) {
 			t.Errorf("%s: %d file descriptors, before %d", name, after, before)
 		}
 	}
-}
-
-// A listener that could not be added to its loop is added later.
-func TestUDPAddedLater(t *testing.T) {
-	ns := kerneltest.Namespace(t)
-	run(t, Options{NetNS: ns}, newSystem, func(b *bench) {
-		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
-		l, err := b.engine.Listen(Spec{Protocol: UDP, Addr: loopback, Balancer: NewBalancer(pools(a))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		u := l.server.(*udpServer).listener
-		broken := make(chan struct{})
-		u.loop.Post(func() {
-			_ = u.loop.Remove(u.fd)
-			fd := u.fd
-			u.fd = int(b.listenerFile()) // which is no socket that epoll takes
-			u.start()
-			u.fd = fd
-			close(broken)
-		})
-		<-broken
-		want(t, bound(t, ns, "127.0.0.8", l.Addr()), "x", "a:x")
-	})
-}
-
-// listenerFile returns a regular file, which epoll refuses.
-func (b *bench) listenerFile() uintptr {
-	f, err := os.CreateTemp(b.TempDir(), "")
-	if err != nil {
-		b.Error(err)
-		return 0
-	}
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		b.Error(err)
-	}
-	b.Cleanup(func() { _ = unix.Close(fd) })
-	return uintptr(fd)
 }
 
 // If other programs have the ports that are left, flows to different backends share those of the Engine.

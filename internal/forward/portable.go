@@ -13,7 +13,8 @@ import (
 type portable struct {
 	engine *Engine
 	tcp    portableTCP
-	udp    portableUDPs
+	udp    *udp
+	loop   *plainUDP // of udp
 	open   opener
 }
 
@@ -23,7 +24,9 @@ type opener func(open func() error) error
 func newPortable(e *Engine) *portable {
 	p := &portable{engine: e, open: func(open func() error) error { return open() }}
 	p.tcp.init(p)
-	p.udp.init(p)
+	p.loop = newPlainUDP(func(open func() error) error { return p.open(open) })
+	p.udp = newUDP(e, p.loop)
+	p.udp.add(p.loop)
 	return p
 }
 
@@ -40,7 +43,6 @@ func (p *portable) listen(l *Listener) (server, error) {
 		return p.tcp.listen(l)
 	case UDP:
 		return p.udp.listen(l)
-	case SCTP:
 	}
 	return nil, syscall.EPROTONOSUPPORT
 }
@@ -48,9 +50,14 @@ func (p *portable) listen(l *Listener) (server, error) {
 // run implements system.
 func (p *portable) run(ctx context.Context) error {
 	p.tcp.start()
-	p.udp.start()
-	<-ctx.Done()
-	p.udp.end()
+	ended := context.AfterFunc(ctx, func() {
+		p.loop.Post(func() {
+			p.udp.loops[0].reset()
+			p.loop.end()
+		})
+	})
+	defer ended()
+	p.loop.run()
 	p.tcp.end()
 	return nil
 }

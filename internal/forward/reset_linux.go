@@ -11,7 +11,7 @@ import (
 // reset handles that the peer of a side has reset the connection. What it sent before still reaches the other
 // peer, which gets the reset after that, or after resetDelay.
 func (c *conn) reset(by *side) {
-	if c.state != open || c.protocol == stream.SCTP { // an ABORT overtakes what was sent before
+	if c.state != open {
 		c.abort()
 		return
 	}

@@ -28,8 +28,6 @@ func newScheduler(s Scheduler, m members, old scheduler, random func(uint64) uin
 		return newLeast(m)
 	case SourceHash:
 		return newTree(m)
-	case TwoChoices:
-		return newTwo(m, random)
 	case RoundRobin:
 	}
 	for _, b := range m.backends {

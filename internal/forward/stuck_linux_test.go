@@ -49,23 +49,21 @@ func TestBytesOfStuckConnections(t *testing.T) {
 // held returns how many bytes of connections are in the memory of the process.
 func (b *bench) held() (bytes int) {
 	b.Helper()
-	sizes := make(chan int, 100)
-	err := b.engine.system.(*poller).each(b.Context(), func(w *worker) {
-		n := 0
-		for m := range w.members {
-			a, is := m.(*acceptor)
-			for e := a.conns.next; is && e != nil && e != &a.conns; e = e.next {
-				n += e.item.up.size() + e.item.down.size()
+	workers := b.engine.system.(*poller).workers
+	sizes := make(chan int, len(workers))
+	for _, w := range workers {
+		w.Post(func() {
+			n := 0
+			for a := range w.members {
+				for e := a.conns.Next; e != nil && e != &a.conns; e = e.Next {
+					n += len(e.Item.up.pending) + len(e.Item.down.pending)
+				}
 			}
-		}
-		sizes <- n
-	})
-	if err != nil {
-		b.Fatal(err)
+			sizes <- n
+		})
 	}
-	close(sizes)
-	for n := range sizes {
-		bytes += n
+	for range workers {
+		bytes += <-sizes
 	}
 	return bytes
 }

@@ -5,35 +5,33 @@ import (
 	"net/netip"
 	"runtime"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/internal/kernel/stream"
+	"github.com/sluice-proxy/sluice/internal/list"
 )
 
-// tcpServer is a listening socket of TCP or SCTP, which all workers have in their loops.
+// tcpServer is a listening socket of TCP, which all workers have in their loops.
 type tcpServer struct {
-	protocol stream.Protocol
 	at       netip.AddrPort
 	fd       int
 	settings atomic.Pointer[settings]
 	loops    []*acceptor
 	users    atomic.Int32 // how many of these have not left
-	handed   atomic.Bool  // the socket belongs to the next run
 }
 
 func (p *poller) listenTCP(l *Listener) (server, error) {
-	s := &tcpServer{protocol: stream.Protocol(l.spec.Protocol)}
+	s := &tcpServer{}
 	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
 	err := netns.Do(p.engine.options.NetNS, func() (err error) {
 		if l.spec.Inherited != nil {
-			s.fd, err = inherit(l.spec.Inherited, func(fd int) error { return stream.Adopt(s.protocol, fd) })
+			s.fd, err = inherit(l.spec.Inherited, stream.Adopt)
 			return err
 		}
-		s.fd, err = stream.Listen(s.protocol, l.spec.Addr)
+		s.fd, err = stream.Listen(l.spec.Addr)
 		return err
 	})
 	if err != nil {
@@ -66,43 +64,29 @@ func (s *tcpServer) close() {
 	}
 }
 
-// retire implements adopter.
-func (s *tcpServer) retire() {
-	for _, a := range s.loops {
-		a.worker.Post(a.retire)
-	}
-}
-
 // release is called when a loop does not use the socket any more.
 func (s *tcpServer) release() {
-	if s.users.Add(-1) == 0 && !s.handed.Load() {
+	if s.users.Add(-1) == 0 {
 		stream.Close(s.fd)
 	}
 }
 
 // acceptor accepts connections of a tcpServer on the thread of a worker, which alone uses it.
 type acceptor struct {
-	worker  *worker
-	server  *tcpServer
-	conns   link[*conn]
-	added   bool // the socket is in the loop
-	retired bool // the socket is not used any more
-	closed  bool // connections drain, too
-	pause   epoll.Timer
+	worker *worker
+	server *tcpServer
+	conns  list.Element[*conn]
+	added  bool // the socket is in the loop
+	closed bool // the socket is not used any more, and connections drain
+	pause  epoll.Timer
 }
 
 // maxAccept is how many connections are accepted before other work goes on.
 const maxAccept = 16
 
-// maxRetire is how many connections are accepted before a socket is retired: as many as its queue may have by default.
-const maxRetire = 4096
-
-// acceptPause is how long an acceptor waits when the kernel has no resources for a connection.
-const acceptPause = 50 * time.Millisecond
-
 // start adds the socket to the loop.
 func (a *acceptor) start() {
-	if a.closed || a.retired {
+	if a.closed {
 		return
 	}
 	a.worker.members[a] = struct{}{}
@@ -128,52 +112,32 @@ func (a *acceptor) close() {
 		return
 	}
 	a.closed = true
-	a.leave()
-	for e := a.conns.next; e != nil && e != &a.conns; e = e.next {
-		e.item.drain()
+	a.stop()
+	a.server.release()
+	for e := a.conns.Next; e != nil && e != &a.conns; e = e.Next {
+		e.Item.drain()
 	}
 	a.ended()
 }
 
-// retire stops to accept. Connections go on.
-func (a *acceptor) retire() {
-	if a.added {
-		a.accept(maxRetire) // clients that wait
-	}
-	a.leave()
-}
-
-// leave makes the loop not use the socket any more.
-func (a *acceptor) leave() {
-	if a.retired {
-		return
-	}
-	a.retired = true
-	a.stop()
-	a.server.release()
-}
-
 // ended makes the worker forget an acceptor that was closed when its last connection has ended.
 func (a *acceptor) ended() {
-	if a.closed && a.conns.empty() {
+	if a.closed && a.conns.Empty() {
 		delete(a.worker.members, a)
 	}
 }
 
-// reset implements member.
+// reset closes all sockets at once.
 func (a *acceptor) reset() {
 	a.close()
-	for !a.conns.empty() {
-		a.conns.next.item.abort()
+	for !a.conns.Empty() {
+		a.conns.Next.Item.abort()
 	}
 }
 
 // Ready implements epoll.Handler: clients wait to be accepted.
-func (a *acceptor) Ready(uint32) { a.accept(maxAccept) }
-
-// accept accepts clients that wait, up to a number.
-func (a *acceptor) accept(most int) {
-	for range most {
+func (a *acceptor) Ready(uint32) {
+	for range maxAccept {
 		fd, client, err := a.worker.files.accept(a.server.fd)
 		if err == nil {
 			a.accepted(fd, client)
@@ -200,7 +164,7 @@ func (a *acceptor) accept(most int) {
 
 // hopsOf returns through how many sockets a client has come. A client of this host may have the source of a socket to another address.
 func (a *acceptor) hopsOf(fd int, client netip.AddrPort) uint8 {
-	h := a.worker.engine.hops.of(source{Protocol(a.server.protocol), client})
+	h := a.worker.engine.hops.of(source{TCP, client})
 	if h.count == 0 {
 		return 0
 	}
@@ -226,13 +190,13 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 		return
 	}
 	to := a.least()
-	c := &conn{owner: to, protocol: a.server.protocol, settings: s, pool: admission.Pool, peer: client, hops: hops}
+	c := &conn{owner: to, settings: s, pool: admission.Pool, peer: client, hops: hops}
 	c.client.conn, c.remote.conn = c, c
 	c.client.fd, c.remote.fd = fd, -1
-	c.seat.owner = c
-	evicted, ok := e.clients.take(client.Addr(), &c.seat, int64(a.worker.clock()))
+	c.seat.Owner = c
+	evicted, ok := e.connections.Take(client.Addr(), &c.seat, int64(a.worker.clock()))
 	if evicted != nil {
-		evicted.owner.evict(a.worker)
+		evicted.Owner.Evict(a.worker)
 	}
 	if !ok {
 		e.refuse(s.balancer, reasonConnections)
@@ -280,7 +244,7 @@ type tcpLoop struct {
 	pipes                []stream.Pipe // that are not in use
 	pipeCount, pipeLimit int           // of all pipes
 	kept                 int           // bytes that directions have read, but not written
-	backends             map[remote]*link[*conn]
+	backends             map[remote]*list.Element[*conn]
 }
 
 // remote is a backend of a Balancer.
@@ -300,7 +264,7 @@ const (
 )
 
 func (t *tcpLoop) init(w *worker) {
-	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*link[*conn]{}
+	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*list.Element[*conn]{}
 	const part, ends = 8, 2 // a part of the file descriptors, see Options.withDefaults
 	t.pipeLimit = min(maxPipes, fileLimit()/part/ends/runtime.GOMAXPROCS(0))
 }
@@ -320,8 +284,8 @@ func (t *tcpLoop) left(b *Balancer, gone []netip.AddrPort) {
 		if conns == nil {
 			continue
 		}
-		for e := conns.next; e != conns; e = e.next {
-			e.item.drain()
+		for e := conns.Next; e != conns; e = e.Next {
+			e.Item.drain()
 		}
 	}
 }

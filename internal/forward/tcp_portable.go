@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
 // portableTCP is the TCP half of portable: a goroutine for each listener, and two for each connection.
@@ -153,7 +155,7 @@ func (s *portableServer) accept() {
 func (s *portableServer) accepted(client *net.TCPConn) {
 	t, to := s.tcp, s.settings.Load()
 	c := &portableConn{server: s, settings: to, client: client}
-	c.seat.owner = c
+	c.seat.Owner = c
 	c.peer, _ = netip.ParseAddrPort(client.RemoteAddr().String()) // package net formats it
 	c.peer = netip.AddrPortFrom(c.peer.Addr().Unmap().WithZone(""), c.peer.Port())
 	admission := to.admission(c.peer.Addr())
@@ -163,9 +165,9 @@ func (s *portableServer) accepted(client *net.TCPConn) {
 		c.abort()
 		return
 	}
-	evicted, ok := t.engine.clients.take(c.peer.Addr(), &c.seat, t.clock())
+	evicted, ok := t.engine.connections.Take(c.peer.Addr(), &c.seat, t.clock())
 	if evicted != nil {
-		evicted.owner.evict(nil)
+		evicted.Owner.Evict(nil)
 	}
 	if !ok {
 		t.engine.refuse(to.balancer, reasonConnections)
@@ -183,13 +185,13 @@ func (s *portableServer) accepted(client *net.TCPConn) {
 		delete(t.conns, c)
 		t.mu.Unlock()
 		to.balancer.counts.open.Add(-1)
-		t.engine.clients.release(&c.seat)
+		t.engine.connections.Release(&c.seat)
 	})
 }
 
 // portableConn is a connection of a client, and the one to its backend.
 type portableConn struct {
-	seat     seat
+	seat     fair.Seat
 	server   *portableServer
 	settings *settings
 	pool     int
@@ -212,8 +214,8 @@ func (c *portableConn) abort() {
 	}
 }
 
-// evict implements evicter.
-func (c *portableConn) evict(any) {
+// Evict implements fair.Owner.
+func (c *portableConn) Evict(any) {
 	c.server.tcp.engine.refuse(c.settings.balancer, reasonConnections)
 	c.locked((*portableConn).abort)
 }
@@ -295,7 +297,7 @@ type used struct {
 
 // Write implements io.Writer.
 func (u used) Write(b []byte) (int, error) {
-	u.conn.seat.used.Store(u.conn.server.tcp.clock())
+	u.conn.seat.Used.Store(u.conn.server.tcp.clock())
 	return u.to.Write(b)
 }
 

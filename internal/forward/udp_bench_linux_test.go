@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// BenchmarkUDP measures questions and answers of 64 bytes: directly, through the epoll
-// implementation, and through goroutines over package net, which is how kube-proxy did it. With one
+// BenchmarkUDP measures questions and answers of 64 bytes: directly, through an
+// Engine, and through one with package net alone. With one
 // client it reports the latency, with 64 clients the rate.
 func BenchmarkUDP(b *testing.B) {
 	for _, clients := range []int{1, 64} {

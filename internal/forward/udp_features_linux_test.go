@@ -9,13 +9,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 )
 
-// The portable implementation reports no refusal: it counts those of a backend, and those because there is none.
-func TestUDPUnreportedPortable(t *testing.T) {
+// With package net alone, no refusal is reported: it counts those of a backend, and those because there is none.
+func TestUDPUnreportedPlain(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	closed, dead := echoUDP(t, ns, "dead", "127.0.0.1:0")
 	_ = closed.Close()
 	for what, target := range map[string]*Target{"refused": pools(dead), "no backend": pools()} {
-		r := portableRig(t, ns, Options{}, Spec{Addr: loopback, Balancer: NewBalancer(target)})
+		r := portableUDP(t, ns, Options{}, Spec{Addr: loopback, Balancer: NewBalancer(target)})
 		_, _ = dialUDP(t, ns, r.at).Write([]byte("x"))
 		eventually(t, what+": unreported", 1, func() int64 { return r.Stats().Unreported })
 	}
@@ -35,8 +35,7 @@ func TestUDPUnreported(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := e.system.(*poller)
-	p.udp.raw.Close()
-	p.udp.raw = nil // as if the program was not allowed to open it
+	p.hosts.close() // as if the program was not allowed to open it
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- e.Run(ctx) }()

@@ -80,12 +80,16 @@ func TestUDPFlood(t *testing.T) {
 	hog := newSwarm(t, ns, "127.0.0.7", r)
 	before := liveHeap()
 	done := make(chan struct{})
+	pause := time.Millisecond // with one processor, nothing else runs otherwise
+	if raceDetector {
+		pause *= 10
+	}
 	go func() {
 		defer close(done)
 		for i := range flows {
 			hog.send(i)
 			if i%100 == 0 {
-				time.Sleep(time.Millisecond) // with one processor, nothing else runs otherwise
+				time.Sleep(pause)
 			}
 		}
 	}()

@@ -1,202 +1,208 @@
 package forward
 
 import (
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
 	"time"
 
+	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/datagram"
 	"github.com/sluice-proxy/sluice/internal/kernel/epoll"
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
-// batchSize is how many datagrams are received at once.
-const batchSize = 32
+// after implements eventLoop.
+func (w *worker) after(d time.Duration, f func()) { w.Set(&epoll.Timer{}, time.Now().Add(d), f) }
 
-// udpLoop is what the UDP listeners of a worker share.
-type udpLoop struct {
-	*worker
-	udp     *udpPoller
-	batch   *datagram.Batch
-	wheel   *wheel[*flow]
-	timer   epoll.Timer
-	waiting bool                      // the timer is set
-	busy    map[*udpListener]struct{} // those with flows
-	budget  *budgets                  // for ICMP errors
+// watch implements eventLoop.
+func (w *worker) watch(s socket, ready func()) error {
+	f := s.(*fdSocket)
+	f.packets = w.packets
+	return w.Add(f.fd, unix.EPOLLIN, readyFunc(ready))
 }
 
-func (l *udpLoop) init(w *worker, u *udpPoller) {
-	l.worker, l.udp, l.batch = w, u, datagram.NewBatch(batchSize)
-	l.wheel, l.busy, l.budget = newWheel[*flow](u.timeout), map[*udpListener]struct{}{}, newBudgets()
-}
+// close implements eventLoop.
+func (w *worker) close(s socket) { w.Close(s.(*fdSocket).fd) }
 
-// left ends the flows to backends that have left all pools of a Balancer.
-func (l *udpLoop) left(b *Balancer) {
-	for listener := range l.busy {
-		if listener.settings.balancer == b {
-			listener.sweep()
-		}
-	}
-}
-
-// wait makes the loop look for idle flows after the next tick.
-func (l *udpLoop) wait() {
-	if !l.waiting && l.wheel.count > 0 {
-		l.waiting = true
-		l.Set(&l.timer, l.Now().Add(l.wheel.tick), l.sweep)
-	}
-}
-
-// sweep ends flows that are idle, and those to backends that have left.
-func (l *udpLoop) sweep() {
-	l.waiting = false
-	now := l.clock()
-	l.wheel.expire(now, func(f *flow) {
-		if used := time.Duration(f.used.Load()); now-used < l.udp.timeout {
-			l.wheel.add(&f.due, used)
-			return
-		}
-		f.listener.end(f)
-	})
-	for listener := range l.busy {
-		listener.sweep()
-	}
-	l.wait()
-}
-
-// udpListener forwards the datagrams of a socket. It is used on the thread of its loop only.
-type udpListener struct {
-	loop     *udpLoop
-	server   *udpServer
-	fd       int
-	port     uint16
-	settings *settings
-	flows    map[datagram.Path]*flow
-	swept    *plan       // at the last sweep
-	retry    epoll.Timer // of start
-}
+// readyFunc is a function as epoll.Handler.
+type readyFunc func()
 
 // Ready implements epoll.Handler.
-func (l *udpListener) Ready(uint32) {
-	b := l.loop.batch
-	n, err := b.Receive(l.fd)
+func (f readyFunc) Ready(uint32) { f() }
+
+// fdSocket is a socket in an epoll loop.
+type fdSocket struct {
+	fd      int
+	at      netip.AddrPort
+	packets *packets // of its loop
+	found   int      // how many datagrams the last read found
+}
+
+// newFDSocket returns a socket with a file descriptor, and closes that if it fails.
+func newFDSocket(fd int, err error) (*fdSocket, error) {
 	if err != nil {
-		return // EAGAIN: another process, which has the same socket, was faster
+		return nil, err
 	}
-	for i := range n {
-		l.forward(b.Path(i), b.Data(i))
+	at, err := datagram.LocalAddr(fd)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
 	}
+	return &fdSocket{fd: fd, at: at}, nil
 }
 
-// forward sends a datagram of a client to the backend of its flow.
-func (l *udpListener) forward(p datagram.Path, data []byte) {
-	f := l.flows[p]
-	if f != nil && !f.current(l.settings) {
-		l.end(f)
-		f = nil
-	}
-	if f == nil {
-		if f = l.begin(p, len(data)); f == nil {
-			return
+// local implements socket.
+func (s *fdSocket) local() netip.AddrPort { return s.at }
+
+// read implements socket. Room for a datagram costs time even if there is none, so there is twice as much as the last read needed.
+func (s *fdSocket) read(b *batch) (int, error) {
+	room := min(2*s.found+1, batchSize)
+	n, err := s.packets.of(s.fd).ReadBatch(b.clear(room), unix.MSG_DONTWAIT)
+	s.found = max(n, 0) // after an error it is less
+	return n, err
+}
+
+// write implements socket.
+func (s *fdSocket) write(b *batch, n int) {
+	for sent := 0; sent < n; sent++ { // past a datagram that cannot be sent
+		done, err := s.packets.of(s.fd).WriteBatch(b.messages[sent:n], unix.MSG_DONTWAIT)
+		if is(err, syscall.EAGAIN) {
+			return // the network is slower than the backend
 		}
+		sent += done
 	}
-	f.used.Store(int64(l.loop.clock()))
-	f.send(data)
 }
 
-// begin opens a flow for a datagram. It returns nil if the datagram is refused.
-func (l *udpListener) begin(p datagram.Path, length int) *flow {
-	s := l.settings
-	client := p.Client().Addr()
-	admission := s.admission(client)
-	hops := l.loop.engine.hops.of(source{UDP, p.Client()}).count
-	switch {
-	case hops >= maxHops:
-		l.loop.engine.refuse(s.balancer, reasonLoop)
-		return nil
-	case admission.Refused:
-		s.balancer.counts.refused.Add(1)
-		return nil
-	}
-	f := &flow{listener: l, path: p, fd: -1, length: uint16(length), hops: hops}
-	f.choice = choice{settings: s, client: client, pool: admission.Pool}
-	f.owner, f.due.item = f, f
-	evicted, ok := l.loop.udp.shares.take(client, &f.seat, int64(l.loop.clock()))
-	if !ok {
-		l.loop.engine.refuse(s.balancer, reasonFlows)
-		return nil
-	}
-	if evicted != nil {
-		evicted.owner.evict(l.loop)
-	}
-	s.balancer.counts.connections.Add(1)
-	if !f.connect() {
-		f.ended = true
-		l.loop.udp.shares.release(&f.seat)
-		return nil
-	}
-	s.balancer.counts.open.Add(1)
-	l.flows[p] = f
-	l.loop.busy[l] = struct{}{}
-	l.loop.wheel.add(&f.due, l.loop.clock())
-	l.loop.wait()
-	return f
+// send implements socket.
+func (s *fdSocket) send(data []byte) error { return unix.Send(s.fd, data, unix.MSG_DONTWAIT) }
+
+// packets reads and writes batches of the sockets of a loop by package ipv4, in IPv6 as well. Package net does not know these
+// sockets, as their events are those of the loop.
+type packets struct {
+	*net.UDPConn // nil: package ipv4 asks for its type only
+	raw          rawSocket
+	conn         *ipv4.PacketConn
 }
 
-// end ends a flow.
-func (l *udpListener) end(f *flow) {
-	f.disconnect()
-	l.loop.udp.shares.release(&f.seat)
-	if f.due.next != nil {
-		l.loop.wheel.remove(&f.due)
-	}
-	delete(l.flows, f.path)
-	if len(l.flows) == 0 {
-		delete(l.loop.busy, l)
-	}
-	f.settings.balancer.counts.open.Add(-1)
-	f.ended = true
+func newPackets() *packets {
+	p := &packets{}
+	p.conn = ipv4.NewPacketConn(p)
+	return p
 }
 
-// sweep ends the flows to backends that have left all pools.
-func (l *udpListener) sweep() {
-	plan := l.settings.balancer.plan.Load()
-	if plan == l.swept {
-		return
+// of returns the connection for a socket, until the next call.
+func (p *packets) of(fd int) *ipv4.PacketConn {
+	p.raw.fd = uintptr(fd)
+	return p.conn
+}
+
+// SyscallConn implements syscall.Conn.
+func (p *packets) SyscallConn() (syscall.RawConn, error) { return &p.raw, nil }
+
+// LocalAddr implements net.Conn. Errors have this address.
+func (*packets) LocalAddr() net.Addr { return &net.UDPAddr{} }
+
+// rawSocket is a syscall.RawConn that does not wait.
+type rawSocket struct{ fd uintptr }
+
+// Control implements syscall.RawConn.
+func (r *rawSocket) Control(f func(fd uintptr)) error {
+	f(r.fd)
+	return nil
+}
+
+// Read implements syscall.RawConn.
+func (r *rawSocket) Read(f func(fd uintptr) bool) error {
+	f(r.fd)
+	return nil
+}
+
+// Write implements syscall.RawConn.
+func (r *rawSocket) Write(f func(fd uintptr) bool) error { return r.Read(f) }
+
+// udpSockets is the udpHost of Linux.
+type udpSockets struct {
+	engine *Engine
+	files  *files
+
+	mu      sync.Mutex
+	ports   *ports            // nil before the first listener
+	raw     *datagram.Refuser // nil: the program is not allowed to send ICMP errors
+	budgets *budgets          // for ICMP errors
+}
+
+// prepare reads what the network namespace of the thread allows.
+func (u *udpSockets) prepare() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.ports != nil {
+		return nil
 	}
-	l.swept = plan
-	for _, f := range l.flows {
-		if !f.current(l.settings) {
-			l.end(f)
+	ports, err := newPorts()
+	if err != nil {
+		return err
+	}
+	if u.raw, err = datagram.NewRefuser(); err != nil {
+		u.engine.options.Log.Info("Clients get no ICMP error when a UDP backend refuses their datagrams", "reason", err.Error())
+	}
+	u.ports = ports
+	return nil
+}
+
+func (u *udpSockets) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.raw != nil {
+		u.raw.Close()
+		u.raw = nil
+	}
+}
+
+// listen implements udpHost.
+func (u *udpSockets) listen(s Spec) (socket, error) {
+	fd := -1
+	err := netns.Do(u.engine.options.NetNS, func() (err error) {
+		if err = u.prepare(); err == nil {
+			fd, err = socketUDP(s)
 		}
+		return err
+	})
+	return newFDSocket(fd, err)
+}
+
+// socketUDP returns the socket of a listener.
+func socketUDP(s Spec) (int, error) {
+	if s.Inherited == nil {
+		return datagram.Listen(s.Addr)
+	}
+	return inherit(s.Inherited, func(fd int) error { return datagram.Prepare(fd, s.Addr.Addr()) })
+}
+
+// dial implements udpHost. Its thread is that of a loop, in the network namespace of the sockets.
+func (u *udpSockets) dial(to netip.AddrPort) (s socket, port uint16, err error) {
+	err = u.files.open(func() (err error) {
+		var fd int
+		fd, port, err = u.ports.dial(to)
+		s, err = newFDSocket(fd, err)
+		return err
+	})
+	return s, port, err
+}
+
+// release implements udpHost.
+func (u *udpSockets) release(backend netip.AddrPort, port uint16) {
+	if port > 0 {
+		u.ports.release(backend, port)
 	}
 }
 
-// reset implements member.
-func (l *udpListener) reset() {
-	if _, open := l.loop.members[l]; !open {
-		return
-	}
-	delete(l.loop.members, l)
-	l.loop.Stop(&l.retry)
-	for _, f := range l.flows {
-		l.end(f)
-	}
-	l.loop.Close(l.fd)
-}
-
-// refuse sends the client of a path an ICMP error about its last datagram.
-func (l *udpListener) refuse(p *datagram.Path, length int) {
-	raw := l.loop.udp.raw
-	if raw == nil || !l.loop.budget.take(p.Client().Addr(), l.loop.Now()) || raw.Refuse(p, l.port, length) != nil {
-		l.loop.engine.unreported.Add(1)
-	}
-}
-
-// start adds the socket to the loop.
-func (l *udpListener) start() {
-	l.loop.members[l] = struct{}{}
-	if err := l.loop.Add(l.fd, unix.EPOLLIN, l); err != nil {
-		l.loop.engine.options.Log.Error("A UDP listener does not work yet; Sluice tries again.", "error", err)
-		l.loop.Set(&l.retry, l.loop.Now().Add(acceptPause), l.start) // no memory
-	}
+// refuse implements udpHost. It sends an ICMP error.
+func (u *udpSockets) refuse(client, to netip.AddrPort, length int) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.raw != nil && u.budgets.take(client.Addr(), time.Now()) && u.raw.Refuse(client, to, length) == nil
 }

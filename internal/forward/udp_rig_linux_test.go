@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/datagram"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
@@ -20,8 +19,8 @@ type udpRig struct {
 	at netip.AddrPort
 }
 
-// kinds are the two implementations.
-var kinds = map[string]func(*testing.T, int, Options, Spec) *udpRig{"epoll": epollUDP, "portable": portableRig}
+// kinds are the loops on which listeners can be.
+var kinds = map[string]func(*testing.T, int, Options, Spec) *udpRig{"epoll": epollUDP, "portable": portableUDP}
 
 func epollUDP(t *testing.T, netns int, o Options, s Spec) *udpRig {
 	t.Helper()
@@ -33,8 +32,8 @@ func epollUDP(t *testing.T, netns int, o Options, s Spec) *udpRig {
 	return rig(t, e, s)
 }
 
-// portableRig opens the sockets of the portable implementation in a namespace.
-func portableRig(t *testing.T, ns int, o Options, s Spec) *udpRig {
+// portableUDP opens the sockets of package net in a namespace.
+func portableUDP(t *testing.T, ns int, o Options, s Spec) *udpRig {
 	t.Helper()
 	e, err := newEngine(o, func(e *Engine) (system, error) {
 		p := newPortable(e)
@@ -68,8 +67,8 @@ func rig(t *testing.T, e *Engine, s Spec) *udpRig {
 		if n := len(e.hops.from); n != 0 {
 			t.Errorf("%d sockets to backends are known after the end", n)
 		}
-		if p, ok := e.system.(*poller); ok && len(p.udp.ports.used)+len(p.udp.ports.order)+len(p.udp.ports.taken) > 0 {
-			t.Errorf("%d ports remain after the end", len(p.udp.ports.order))
+		if p, ok := e.system.(*poller); ok && len(p.hosts.ports.used)+len(p.hosts.ports.order)+len(p.hosts.ports.taken) > 0 {
+			t.Errorf("%d ports remain after the end", len(p.hosts.ports.order))
 		}
 	})
 	return &udpRig{Engine: e, Listener: l, at: l.Addr()}
@@ -85,7 +84,7 @@ func echoUDP(t testing.TB, netns int, name, at string) (*net.UDPConn, netip.Addr
 	})
 	t.Cleanup(func() { _ = c.Close() })
 	go func() {
-		buffer := make([]byte, datagram.MaxSize)
+		buffer := make([]byte, maxDatagram)
 		for {
 			n, from, err := c.ReadFromUDPAddrPort(buffer[len(name)+1:])
 			if err != nil {
@@ -123,7 +122,7 @@ func ask(c *net.UDPConn, question string) (string, error) {
 }
 
 func answer(c *net.UDPConn) (string, error) {
-	buffer := make([]byte, datagram.MaxSize)
+	buffer := make([]byte, maxDatagram)
 	if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		return "", err
 	}

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-proxy/sluice/internal/kernel/stream"
 )
 
 // waiting has the local ports whose connections to a backend are in TIME_WAIT, because the client closed first. The
@@ -102,7 +100,7 @@ func (w *waiting) dial(f *files, to netip.AddrPort, now time.Duration) (int, err
 	if fd, err := w.reuse(f, to, manyWaiting, now); err == nil {
 		return fd, nil
 	}
-	fd, err := f.connect(stream.TCP, to)
+	fd, err := f.connect(to)
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
 		return w.reuse(f, to, 0, now)
 	}

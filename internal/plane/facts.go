@@ -42,9 +42,9 @@ type Facts struct {
 	// are, as Ends says.
 	NoBackend string
 
-	// Without returns why the plane does not serve a port, as a sentence; empty: it serves it. Nil: it
-	// serves all.
-	Without func(*route.Port) string
+	// Without returns what happens to connections to a port that the plane does not serve; the zero value: it
+	// serves it. Nil: it serves all.
+	Without func(*route.Port) Behaviour
 
 	// SourceNAT returns whether backends see another source than the client, and why, for a connection that is
 	// balanced. Nil: it follows from the Way.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/connlimit"
+	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
 // Bounds on what a client can make a server do.
@@ -38,7 +38,7 @@ type ServerOptions struct {
 	Log     *slog.Logger
 
 	// MaxConns is the most connections at a time; a further one closes the one
-	// that was silent the longest (package connlimit). 0: any number.
+	// that was silent the longest (package fair). 0: any number.
 	MaxConns int
 
 	// HardFail makes Run end with the error if the port cannot be opened, unless
@@ -59,7 +59,7 @@ type State struct {
 // Server serves at one address. If it cannot open the port, it retries.
 type Server struct {
 	opt   ServerOptions
-	conns *connlimit.Limiter
+	conns *fair.Limiter
 
 	mu    sync.Mutex
 	state State
@@ -67,7 +67,7 @@ type Server struct {
 
 // NewServer returns a Server. It does nothing yet.
 func NewServer(o ServerOptions) *Server {
-	conns := connlimit.New(connlimit.Options{Max: o.MaxConns, Full: func() {
+	conns := fair.NewLimiter(fair.LimiterOptions{Max: o.MaxConns, Full: func() {
 		o.Log.Warn("Too many clients are connected; those that were silent the longest are disconnected", "server", o.Name, "connections", o.MaxConns)
 	}})
 	return &Server{opt: o, conns: conns, state: State{Wanted: o.Addr}}

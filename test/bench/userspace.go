@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
@@ -39,7 +38,6 @@ func serve(opt userspace.Options) (plane.Plane, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- engine.Run(ctx) }()
 	opt.Ports = userspace.PortRange{First: 33000, Last: 49151} // the default of the program
-	opt.Without = func(p cluster.Protocol) bool { return p == cluster.SCTP }
 	return served{userspace.New(userspace.EngineOf(engine), opt), func() error {
 		cancel()
 		return <-ended

@@ -226,7 +226,7 @@ func userspacePlane() Plane {
 	kind := userspace.Kind(iptables.PortalsKind())
 	var parts, shared, handing, inherited sync.Map // of open planes, by network namespace
 	return Plane{
-		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(), SCTPSockets: overSCTP(),
+		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(),
 		Others: []func() Plane{nftablesPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
@@ -272,17 +272,16 @@ func userspaceConfig() *config.Config {
 	}}
 }
 
-// notInUserspace has the scenarios in which connections outlive the process that forwards them.
+// notInUserspace has the scenarios in which connections outlive the process that forwards them, and those of SCTP.
 func notInUserspace() map[int]string {
+	const noSCTP = "mode userspace does not forward SCTP"
 	return map[int]string{
 		273: "in mode userspace no process serves while the proxy is down",
 		274: "in mode userspace connections end with a restart",
 		281: "in mode userspace connections end with the mode",
+		309: noSCTP, 310: noSCTP, 311: noSCTP,
 	}
 }
-
-// overSCTP returns the scenarios in which associations reach backends.
-func overSCTP() []int { return []int{5, 107, 110, 205, 309, 310, 311} }
 
 // notInIPVS has the scenarios of NodePorts at loopback addresses that a setting names.
 func notInIPVS() map[int]string {

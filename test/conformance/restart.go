@@ -302,11 +302,6 @@ func withoutLoadingSCTP(steps ...step) step {
 	}
 }
 
-// loadsNoSCTP is withoutLoadingSCTP for planes in the kernel. A process that forwards SCTP needs the module.
-func loadsNoSCTP(steps ...step) step {
-	return when(inUserspaceMode, steps...).otherwise(withoutLoadingSCTP(steps...))
-}
-
 func sctpLoaded() (bool, error) {
 	modules, err := os.ReadFile("/proc/modules")
 	if errors.Is(err, os.ErrNotExist) {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -94,10 +93,9 @@ func (s scenario) setUp(t *testing.T, p Plane, tr translator, w *world) *env {
 	return e
 }
 
-// labFor returns the options of the lab. A process forwards SCTP between sockets.
+// labFor returns the options of the lab.
 func (s scenario) labFor(p Plane) lab.Options {
 	o := s.lab
-	o.SCTPSockets = p.proxied && forward.HasSCTP()
 	o.Cgroups = p.Sockets
 	return o
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -66,9 +65,6 @@ type Plane struct {
 
 	// Unsupported has, by S-number, the reason why a scenario cannot run with the plane.
 	Unsupported map[int]string
-
-	// SCTPSockets are the S-numbers of the scenarios that need SCTP sockets of the kernel.
-	SCTPSockets []int
 
 	// Only, if not empty, are the S-numbers of the scenarios to run. It is for a plane
 	// for which another test runs all scenarios. The others are not reported as skipped.
@@ -152,9 +148,6 @@ func (s scenario) skipReason(p Plane) string {
 	for _, n := range s.covers {
 		if reason := p.Unsupported[n]; reason != "" {
 			return fmt.Sprintf("S-%03d: %s", n, reason)
-		}
-		if slices.Contains(p.SCTPSockets, n) && !forward.HasSCTP() { // not earlier: it loads the module
-			return fmt.Sprintf("S-%03d: this kernel has no SCTP sockets; test/uml runs it on a kernel that has them", n)
 		}
 	}
 	if p.Launch != nil {

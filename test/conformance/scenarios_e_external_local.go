@@ -95,7 +95,9 @@ func externalLocal() []scenario {
 func localOverUDPAndSCTP() []scenario {
 	const here, elsewhere = "10.180.2.1:80", "10.180.0.1:80"
 	both := func(check func(to string) step) step {
-		return onFrontends(func(to string) step { return sequence(check(to+"/udp"), check(to+"/sctp")) })
+		return onFrontends(func(to string) step {
+			return sequence(check(to+"/udp"), when(servesSCTP, check(to+"/sctp")).otherwise())
+		})
 	}
 	return []scenario{
 		{

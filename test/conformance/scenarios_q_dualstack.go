@@ -174,7 +174,7 @@ func sctpServices() []scenario {
 			covers: []int{311}, summary: "SCTP Services do not load the sctp module",
 			cluster: []string{service("other", `clusterIP: 172.30.0.42, ports: [{port: 80}]`)},
 			steps: []step{
-				loadsNoSCTP(
+				withoutLoadingSCTP(
 					apply(web, pods),
 					reach(client, vip, original, here, there),
 					apply(service("web", `clusterIP: 172.30.0.41, `+clientIP+`, ports: [{port: 5060, protocol: SCTP}]`)),

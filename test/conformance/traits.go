@@ -5,7 +5,6 @@ package conformance
 import (
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
@@ -127,8 +126,8 @@ func acceptsMasqueraded(n *Traits) bool { return inIptablesMode(n) && !n.proxied
 
 func inUserspaceMode(n *Traits) bool { return n.mode == "userspace" }
 
-// servesSCTP selects planes that translate packets, and those of a process if the kernel has SCTP sockets.
-func servesSCTP(n *Traits) bool { return !n.proxied || forward.HasSCTP() }
+// servesSCTP selects planes that translate packets. A process forwards TCP and UDP only.
+func servesSCTP(n *Traits) bool { return !n.proxied }
 
 // usesIptables selects planes with rules of iptables.
 func usesIptables(n *Traits) bool { return inIptablesMode(n) || inIPVSMode(n) }

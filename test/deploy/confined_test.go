@@ -72,9 +72,9 @@ func iptablesScenarios() []int {
 }
 
 // userspaceScenarios are those of iptablesScenarios that a process serves: without those in which it is stopped, and without
-// SCTP, for which the kernel of the tests may have no sockets.
+// that of SCTP.
 func userspaceScenarios() []int {
-	left := []int{5, 110, 195, 273, 274, 309}
+	left := []int{195, 273, 274, 309}
 	return slices.DeleteFunc(iptablesScenarios(), func(n int) bool { return slices.Contains(left, n) })
 }
 

@@ -83,9 +83,6 @@ func (f *Flow) handshake(deadline time.Time) error {
 	case TCP:
 		return f.handshakeTCP(deadline)
 	case SCTP:
-		if !f.socket.raw {
-			return f.handshakeTCP(deadline)
-		}
 		return f.handshakeSCTP(deadline)
 	}
 	return nil
@@ -122,12 +119,12 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 	deadline := start.Add(timeout)
 	var r Result
 	var err error
-	switch p := f.probe.Protocol; {
-	case p == TCP, p == SCTP && !f.socket.raw:
+	switch f.probe.Protocol {
+	case TCP:
 		r, err = f.askTCP(payload, deadline)
-	case p == SCTP:
+	case SCTP:
 		r, err = f.askSCTP(payload, deadline)
-	case p == Echo:
+	case Echo:
 		r, err = f.askPing(payload, deadline)
 	default:
 		r, err = f.askUDP(payload, deadline)

@@ -30,10 +30,6 @@ type Options struct {
 	// VethPrefix is the prefix of the pods' interfaces on the node; "veth" if empty.
 	VethPrefix string
 
-	// SCTPSockets makes clients and servers of SCTP use sockets of the kernel, which must have them,
-	// instead of raw packets. Proxies that terminate associations need it.
-	SCTPSockets bool
-
 	// Cgroups gives node A a cgroup (v2), in which its clients are, and each of its pods one below it. Programs that
 	// are attached to that of the node see no others.
 	Cgroups bool

@@ -37,9 +37,6 @@ func (p portHold) Close() error {
 }
 
 func (h *Host) serveSCTP(family string, port uint16, s *Server) error {
-	if h.world.options.SCTPSockets {
-		return h.serveSCTPSockets(family, port, s)
-	}
 	stack, err := h.sctpStack(family)
 	if err != nil {
 		return err

@@ -122,7 +122,7 @@ func (s *Server) accept(l net.Listener) {
 	})
 }
 
-// answer serves one client of a TCP or SCTP socket, which detects errors.
+// answer serves one client of a TCP socket, which detects errors.
 func (s *Server) answer(conn net.Conn) {
 	if !s.track(conn) {
 		return

@@ -43,9 +43,8 @@ type socket struct {
 	fd    int
 	local netip.AddrPort
 	took  time.Duration  // of connect
-	raw   bool           // SCTP by the lab
+	raw   bool           // SCTP
 	peer  netip.AddrPort // of a UDP socket that does not connect
-	watch *socket        // if not nil, it receives the ICMP errors: SCTP by the kernel
 
 	// mine, if set, reports whether an ICMP error belongs to this socket: raw sockets
 	// also receive those of other sockets.
@@ -63,9 +62,6 @@ func (h *Host) open(p Probe) (*socket, error) {
 		kind = unix.SOCK_STREAM
 	case SCTP:
 		kind = unix.SOCK_RAW
-		if h.world.options.SCTPSockets {
-			kind = unix.SOCK_STREAM
-		}
 	case Echo:
 		if domain == unix.AF_INET6 {
 			proto = unix.IPPROTO_ICMPV6
@@ -85,9 +81,6 @@ func (h *Host) open(p Probe) (*socket, error) {
 	if err == nil && p.Unconnected {
 		err = enableDestination(fd, family)
 	}
-	if err == nil && p.Protocol == SCTP && !s.raw {
-		err = s.watchICMP(h, p)
-	}
 	if err != nil {
 		s.close()
 		return nil, err
@@ -99,8 +92,8 @@ func (h *Host) open(p Probe) (*socket, error) {
 // address.
 func (h *Host) source(p Probe) netip.AddrPort {
 	from := p.From.Addr()
-	if !from.IsValid() && (h.outside || p.Protocol == SCTP && h.world.options.SCTPSockets) {
-		from = h.Addr(p.To.Addr()) // without it an SCTP socket uses all addresses of the host
+	if !from.IsValid() && h.outside {
+		from = h.Addr(p.To.Addr())
 	}
 	if !from.IsValid() && p.From.Port() != 0 {
 		from = defaultPrefix(p.To.Addr()).Addr()
@@ -183,9 +176,6 @@ func (s *socket) wait(events int16, deadline time.Time) error {
 			return errTimeout
 		}
 		fds := []unix.PollFd{{Fd: int32(s.fd), Events: events}}
-		if s.watch != nil {
-			fds = append(fds, unix.PollFd{Fd: int32(s.watch.fd)})
-		}
 		n, err := unix.Poll(fds, int((left+time.Millisecond-1)/time.Millisecond))
 		if errors.Is(err, unix.EINTR) || n == 0 {
 			continue
@@ -207,11 +197,6 @@ func (s *socket) failure() error {
 	if icmp := s.icmp(); icmp != nil {
 		return icmp
 	}
-	if s.watch != nil {
-		if err := s.watch.failure(); err != nil {
-			return err
-		}
-	}
 	code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
 		return fmt.Errorf("read socket error: %w", err)
@@ -224,9 +209,6 @@ func (s *socket) failure() error {
 
 // icmp returns the next ICMP error for this socket from its error queue, or nil.
 func (s *socket) icmp() *icmpError {
-	if s.watch != nil {
-		return s.watch.icmp()
-	}
 	for {
 		e, more := s.nextICMP()
 		if e != nil && (s.mine == nil || s.mine(e)) {
@@ -344,12 +326,7 @@ func (s *socket) read(b []byte, deadline time.Time) (int, error) {
 	}
 }
 
-func (s *socket) close() {
-	if s.watch != nil {
-		s.watch.close()
-	}
-	_ = unix.Close(s.fd)
-}
+func (s *socket) close() { _ = unix.Close(s.fd) }
 
 // Sockaddr returns an address as system calls have it.
 func Sockaddr(a netip.AddrPort) unix.Sockaddr {

@@ -65,11 +65,10 @@ const kernelScenarios, allScenarios = "SCENARIOS=kernel", "FULL=1"
 // jobs returns the tests to run, the longest first: scenarios of planes, in parts of similar length, and the tests of packages whose
 // subject the machine's own kernel may lack.
 func jobs(full string) []job {
-	// A process needs sockets of SCTP, which other kernels may not have.
 	all := append(conformance(full),
-		job{"./internal/forward", "TestSCTP|TestIdle|TestUDPManyFlows", "userspace", ""}, job{"./internal/kernel/bpf", programTests, "ebpf", ""},
+		job{"./internal/forward", "TestIdle|TestUDPManyFlows", "userspace", ""}, job{"./internal/kernel/bpf", programTests, "ebpf", ""},
 		job{"./test/takeover", "IPVS", "", ""}, job{"./internal/plane/ipvs", "OnTheKernel", "ipvs", ""},
-		job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205|S-274|S-309|S-310|S-311)/" + anyTest, "userspace", ""},
+		job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205|S-274)/" + anyTest, "userspace", ""},
 		job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Affinity|Decisions|Guarded", "ebpf", ""})
 	for _, p := range []struct{ pkg, plane string }{
 		{"kernel/ipvs", "ipvs"}, {"kernel/link", "ipvs"}, {"kernel/probe", ""}, {"follow/sockets", "ebpf"},
@@ -77,7 +76,6 @@ func jobs(full string) []job {
 		all = append(all, job{"./internal/" + p.pkg, anyTest, p.plane, ""})
 	}
 	return append(all, job{"./internal/app", "ModeIPVS", "", ""}, job{"./internal/takeover", "IPVS", "", ""},
-		job{"./internal/plane/userspace", "TestSCTP", "userspace", ""},
 		job{"./test/bench", "Programs", "", ""}, job{"./test/bench/balance", anyTest, "", ""})
 }
 

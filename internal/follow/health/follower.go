@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/connlimit"
+	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -34,7 +34,7 @@ type Options struct {
 	Live func() bool
 
 	// MaxConns is the most connections at a time, of all ports together; a further
-	// one closes the one that was silent the longest (package connlimit). 0: any
+	// one closes the one that was silent the longest (package fair). 0: any
 	// number.
 	MaxConns int
 
@@ -96,7 +96,7 @@ const retryPeriod = 5 * time.Second
 type Follower struct {
 	opt      Options
 	server   *http.Server
-	conns    *connlimit.Limiter
+	conns    *fair.Limiter
 	serving  sync.WaitGroup
 	failures atomic.Pointer[[]Failure] // of all in failed
 	awake    chan struct{}
@@ -128,7 +128,7 @@ func New(o Options) *Follower {
 		opt: o, awake: make(chan struct{}, 1), changed: map[cluster.Name]*route.Health{},
 		ports: map[key]*port{}, failed: map[key]*port{},
 	}
-	f.server, f.conns = newServer(o.Live), connlimit.New(connlimit.Options{Max: o.MaxConns})
+	f.server, f.conns = newServer(o.Live), fair.NewLimiter(fair.LimiterOptions{Max: o.MaxConns})
 	if len(o.Before.Services) > 0 {
 		f.before, f.nodePorts = o.Before.Services, o.Before.NodePorts
 		for _, a := range f.before {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/sluice-proxy/sluice/internal/connlimit"
+	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -27,7 +27,7 @@ type listener struct {
 	net.Listener
 	port  *port
 	at    netip.Addr
-	conns *connlimit.Limiter
+	conns *fair.Limiter
 }
 
 // conn is a client of a port.

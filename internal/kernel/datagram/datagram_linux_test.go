@@ -1,7 +1,6 @@
 package datagram_test
 
 import (
-	"bytes"
 	"errors"
 	"net"
 	"net/netip"
@@ -20,24 +19,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// families are an address to listen on, one to send to that is not the one the kernel would
-// choose as source, and the largest datagram.
-var families = []struct {
-	name, any, second, client string
-	max                       int
-}{
-	{"IPv4", "0.0.0.0", "127.0.0.2", "127.0.0.1", 65507},
-	{"IPv6", "::", "fd00::2", "::1", 65527},
-}
-
-// listen opens a socket in a namespace with the addresses of families.
+// listen opens a socket in a namespace.
 func listen(t *testing.T, netns int, at string) (fd int, port uint16) {
 	t.Helper()
-	kerneltest.Do(t, netns, func() error {
-		if out, err := exec.Command("ip", "address", "replace", "fd00::2/128", "dev", "lo", "nodad").CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-		var err error
+	kerneltest.Do(t, netns, func() (err error) {
 		fd, err = datagram.Listen(netip.AddrPortFrom(netip.MustParseAddr(at), 0))
 		return err
 	})
@@ -62,91 +47,6 @@ func dial(t *testing.T, netns int, to string, port uint16) *net.UDPConn {
 		t.Fatal(err)
 	}
 	return c
-}
-
-func ready(t *testing.T, fd int) {
-	t.Helper()
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000); n != 1 {
-		t.Fatalf("nothing to receive: %v", err)
-	}
-}
-
-// sendUntilReady sends a datagram again while it does not arrive: the largest one travels in fragments, of
-// which a busy machine may lose one.
-func sendUntilReady(t *testing.T, client *net.UDPConn, data []byte, fd int) {
-	t.Helper()
-	for range 60 {
-		if _, err := client.Write(data); err != nil {
-			t.Fatal(err)
-		}
-		if n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 1000); n == 1 {
-			return
-		}
-	}
-	t.Fatal("nothing to receive")
-}
-
-// A reply to a datagram, of any size, comes from the address to which the datagram was sent.
-func TestReplyFromSecondAddress(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			ns := kerneltest.Namespace(t)
-			fd, port := listen(t, ns, f.any)
-			client := dial(t, ns, f.second, port) // connected: it receives from this address only
-			b := datagram.NewBatch(4)
-			for _, size := range []int{0, 1, 1472, f.max} {
-				sent := bytes.Repeat([]byte{byte(size)}, size)
-				sendUntilReady(t, client, sent, fd)
-				n, err := b.Receive(fd)
-				if err != nil || n != 1 || !bytes.Equal(b.Data(0), sent) {
-					t.Fatalf("received %d datagrams, want 1 of %d bytes: %v", n, size, err)
-				}
-				p := b.Path(0)
-				if p.Local().String() != f.second || p.Client() != client.LocalAddr().(*net.UDPAddr).AddrPort() {
-					t.Errorf("from %v to %v, want to %s", p.Client(), p.Local(), f.second)
-				}
-				if n, err := b.Reply(fd, 0, 1, &p); n != 1 || err != nil {
-					t.Fatalf("replied %d times: %v", n, err)
-				}
-				got := make([]byte, datagram.MaxSize)
-				if n, err := client.Read(got); err != nil || !bytes.Equal(got[:n], sent) {
-					t.Errorf("read %d bytes, want %d: %v", n, size, err)
-				}
-			}
-		})
-	}
-}
-
-// A batch holds as many datagrams as it has room for; those that wait come with the next one.
-func TestBatch(t *testing.T) {
-	ns := kerneltest.Namespace(t)
-	fd, port := listen(t, ns, "0.0.0.0")
-	client := dial(t, ns, "127.0.0.1", port)
-	for i := range 6 {
-		if _, err := client.Write([]byte{byte(i), byte(i)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b := datagram.NewBatch(4)
-	if n, err := b.Receive(fd); n != 4 || err != nil {
-		t.Fatalf("received %d, want 4: %v", n, err)
-	}
-	p := b.Path(3)
-	if n, err := b.Reply(fd, 1, 4, &p); n != 3 || err != nil {
-		t.Fatalf("replied %d times, want 3: %v", n, err)
-	}
-	for i := 1; i < 4; i++ {
-		got := make([]byte, 9)
-		if n, err := client.Read(got); n != 2 || got[0] != byte(i) {
-			t.Errorf("read %v of %d bytes, want datagram %d: %v", got, n, i, err)
-		}
-	}
-	if n, err := b.Receive(fd); n != 2 || err != nil {
-		t.Errorf("received %d, want the 2 others: %v", n, err)
-	}
-	if _, err := b.Receive(fd); !errors.Is(err, unix.EAGAIN) {
-		t.Errorf("error %v, want EAGAIN", err)
-	}
 }
 
 // A client learns that its datagram was refused, with a destination that netfilter has translated
@@ -179,16 +79,16 @@ func TestRefuse(t *testing.T) {
 					to, toPort = family.node, port
 				}
 				run(t, node, "nft", "-f", "-", strings.ReplaceAll(rule, "PORT", strconv.Itoa(int(port))))
-				refuse(t, listener{node, fd, port}, dial(t, pod, to, toPort))
+				refuse(t, listener{node, fd, netip.AddrPortFrom(netip.MustParseAddr(family.node), port)}, dial(t, pod, to, toPort))
 			})
 		}
 	}
 }
 
-// listener is a socket of Listen in a namespace.
+// listener is a socket of Listen in a namespace, and the address to which clients send.
 type listener struct {
 	netns, fd int
-	port      uint16
+	at        netip.AddrPort
 }
 
 // refuse receives a datagram of a client and refuses it.
@@ -197,24 +97,34 @@ func refuse(t *testing.T, l listener, client *net.UDPConn) {
 	if _, err := client.Write([]byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	ready(t, l.fd)
-	b := datagram.NewBatch(1)
-	if _, err := b.Receive(l.fd); err != nil {
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}, 60_000); n != 1 {
+		t.Fatalf("nothing to receive: %v", err)
+	}
+	n, sender, err := unix.Recvfrom(l.fd, make([]byte, 9), 0)
+	if err != nil {
 		t.Fatal(err)
 	}
-	p := b.Path(0)
 	var r *datagram.Refuser
 	kerneltest.Do(t, l.netns, func() (err error) {
 		r, err = datagram.NewRefuser()
 		return err
 	})
 	defer r.Close()
-	if err := r.Refuse(&p, l.port, len("hello")); err != nil {
+	if err := r.Refuse(peer(sender), l.at, n); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.Read(make([]byte, 9)); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("the client gets %v, want that the connection is refused", err)
 	}
+}
+
+// peer returns an address of a system call.
+func peer(a unix.Sockaddr) netip.AddrPort {
+	if v4, is := a.(*unix.SockaddrInet4); is {
+		return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), uint16(v4.Port))
+	}
+	v6 := a.(*unix.SockaddrInet6)
+	return netip.AddrPortFrom(netip.AddrFrom16(v6.Addr), uint16(v6.Port))
 }
 
 // pair returns a node and a pod, whose default route leads to the node.

@@ -2,10 +2,12 @@ package datagram
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"os"
-	"unsafe"
 
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,26 +49,28 @@ func (r *Refuser) Close() {
 	}
 }
 
-// Refuse sends the error "port unreachable" about a datagram of some length that was sent to a port
-// of this host. The source is the address to which the client sent the datagram. The datagram in the error has the
-// addresses that this host's sockets see; conntrack translates them back together with the source.
-func (r *Refuser) Refuse(p *Path, port uint16, length int) error {
-	fd, packet := r.fd4, p.unreachable4(port, length)
-	if p.v6 {
-		fd, packet = r.fd6, p.unreachable6(port, length)
+// Refuse sends a client the error "port unreachable" about a datagram of some length that it sent to an address of this
+// host, which is the source of the error. The datagram in the error has the addresses that this host's sockets see;
+// conntrack translates them back together with the source.
+func (r *Refuser) Refuse(client, to netip.AddrPort, length int) error {
+	fd, packet, control := r.fd4, unreachable4(client, to, length), (&ipv4.ControlMessage{Src: to.Addr().AsSlice()}).Marshal
+	if client.Addr().Is6() {
+		fd, packet, control = r.fd6, unreachable6(client, to, length), (&ipv6.ControlMessage{Src: to.Addr().AsSlice()}).Marshal
 	}
-	if fd < 0 {
+	if fd < 0 || !to.Addr().IsValid() {
 		return unix.EAFNOSUPPORT
 	}
-	var control ancillary
-	controlLength := p.source(&control)
-	oob := unsafe.Slice((*byte)(unsafe.Pointer(&control)), controlLength)
-	to := sockaddr(netip.AddrPortFrom(p.Client().Addr(), 0))
-	if v6, ok := to.(*unix.SockaddrInet6); ok {
-		v6.ZoneId = p.zone
+	destination := sockaddr(netip.AddrPortFrom(client.Addr(), 0))
+	if v6, ok := destination.(*unix.SockaddrInet6); ok {
+		if i, err := net.InterfaceByName(client.Addr().Zone()); err == nil {
+			v6.ZoneId = uint32(i.Index)
+		}
 	}
-	return os.NewSyscallError("sendmsg", unix.Sendmsg(fd, packet, oob, to, unix.MSG_DONTWAIT))
+	return os.NewSyscallError("sendmsg", unix.Sendmsg(fd, packet, control(), destination, unix.MSG_DONTWAIT))
 }
+
+// maxSize is the size of the largest datagram.
+const maxSize = 65535
 
 // Sizes of headers, in bytes.
 const (
@@ -85,40 +89,40 @@ const (
 // hops is the remaining hop limit in the header of the datagram; its real value is not known.
 const hops = 64
 
-func (p *Path) unreachable4(port uint16, length int) []byte {
+func unreachable4(client, to netip.AddrPort, length int) []byte {
 	packet := make([]byte, icmpHeader+ipv4Header+udpHeader)
 	packet[0], packet[1] = icmpUnreachable, icmpPort
 	ip := packet[icmpHeader:]
 	ip[0] = 4<<4 | ipv4Header/4
-	binary.BigEndian.PutUint16(ip[2:], uint16(min(ipv4Header+udpHeader+length, MaxSize)))
+	binary.BigEndian.PutUint16(ip[2:], uint16(min(ipv4Header+udpHeader+length, maxSize)))
 	ip[8], ip[9] = hops, unix.IPPROTO_UDP
-	copy(ip[12:16], p.client[:4])
-	copy(ip[16:20], p.local[:4])
+	copy(ip[12:16], client.Addr().AsSlice())
+	copy(ip[16:20], to.Addr().AsSlice())
 	binary.BigEndian.PutUint16(ip[10:], checksum(ip[:ipv4Header]))
-	p.putUDP(ip[ipv4Header:], port, length)
+	putUDP(ip[ipv4Header:], client.Port(), to.Port(), length)
 	binary.BigEndian.PutUint16(packet[2:], checksum(packet))
 	return packet
 }
 
 // unreachable6 leaves the checksum of ICMP to the kernel, which computes it with the addresses.
-func (p *Path) unreachable6(port uint16, length int) []byte {
+func unreachable6(client, to netip.AddrPort, length int) []byte {
 	packet := make([]byte, icmpHeader+ipv6Header+udpHeader)
 	packet[0], packet[1] = icmpv6Unreachable, icmpv6Port
 	ip := packet[icmpHeader:]
 	ip[0] = 6 << 4
-	binary.BigEndian.PutUint16(ip[4:], uint16(min(udpHeader+length, MaxSize)))
+	binary.BigEndian.PutUint16(ip[4:], uint16(min(udpHeader+length, maxSize)))
 	ip[6], ip[7] = unix.IPPROTO_UDP, hops
-	copy(ip[8:24], p.client[:])
-	copy(ip[24:40], p.local[:])
-	p.putUDP(ip[ipv6Header:], port, length)
+	copy(ip[8:24], client.Addr().AsSlice())
+	copy(ip[24:40], to.Addr().AsSlice())
+	putUDP(ip[ipv6Header:], client.Port(), to.Port(), length)
 	return packet
 }
 
 // putUDP writes a UDP header without a checksum.
-func (p *Path) putUDP(udp []byte, port uint16, length int) {
-	binary.BigEndian.PutUint16(udp, p.port)
-	binary.BigEndian.PutUint16(udp[2:], port)
-	binary.BigEndian.PutUint16(udp[4:], uint16(min(udpHeader+length, MaxSize)))
+func putUDP(udp []byte, from, to uint16, length int) {
+	binary.BigEndian.PutUint16(udp, from)
+	binary.BigEndian.PutUint16(udp[2:], to)
+	binary.BigEndian.PutUint16(udp[4:], uint16(min(udpHeader+length, maxSize)))
 }
 
 // checksum returns the Internet checksum (RFC 1071) of data of even length.

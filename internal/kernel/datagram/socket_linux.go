@@ -1,3 +1,4 @@
+// Package datagram opens UDP sockets, and sends ICMP errors about datagrams.
 package datagram
 
 import (
@@ -27,7 +28,7 @@ func open(like netip.Addr, steps ...func(fd int) error) (int, error) {
 	return fd, nil
 }
 
-// Listen opens a UDP socket at an address for Batch.Receive, in the network namespace of the thread.
+// Listen opens a UDP socket at an address and prepares it, in the network namespace of the thread.
 func Listen(at netip.AddrPort) (int, error) {
 	return open(at.Addr(), func(fd int) error {
 		if at.Addr().Is4() {
@@ -60,19 +61,29 @@ func connect(to netip.AddrPort) func(fd int) error {
 	}
 }
 
-// Prepare prepares a bound socket for Batch.Receive.
+// Prepare sets the buffers of a socket that is bound to an address. If that is all addresses, the socket receives to which
+// one a datagram was sent, as control message.
 func Prepare(fd int, at netip.Addr) error {
+	if at.IsUnspecified() {
+		if err := requestDestinations(fd, at); err != nil {
+			return err
+		}
+	}
+	for _, buffer := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer[0], receiveBuffer) != nil { // it needs CAP_NET_ADMIN
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer[1], receiveBuffer)
+		}
+	}
+	return nil
+}
+
+func requestDestinations(fd int, at netip.Addr) error {
 	level, option := unix.IPPROTO_IP, unix.IP_PKTINFO
 	if at.Is6() {
 		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO
 	}
 	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
 		return fmt.Errorf("request the local address of datagrams: %w", err)
-	}
-	for _, buffer := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
-		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer[0], receiveBuffer) != nil { // it needs CAP_NET_ADMIN
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer[1], receiveBuffer)
-		}
 	}
 	return nil
 }

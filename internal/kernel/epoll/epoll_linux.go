@@ -211,21 +211,6 @@ func (l *Loop) Set(t *Timer, at time.Time, expire func()) {
 	heap.Push(&l.timers, t)
 }
 
-// Reset makes a timer that is set call its function at another time.
-func (l *Loop) Reset(t *Timer, at time.Time) {
-	if t.index > 0 {
-		l.Set(t, at, t.expire)
-	}
-}
-
-// At returns when the timer calls its function; zero: it is not set.
-func (t *Timer) At() time.Time {
-	if t.index == 0 {
-		return time.Time{}
-	}
-	return t.at
-}
-
 // Stop makes the timer call nothing.
 func (l *Loop) Stop(t *Timer) {
 	if t.index > 0 {

@@ -1,5 +1,4 @@
-// Package stream has the system calls of non-blocking TCP and SCTP sockets, and of pipes between those of
-// TCP. They return at once, so most are made without the scheduler of Go, which keeps them short.
+// Package stream has the system calls of non-blocking TCP sockets, and of pipes between them. They return at once, so most are made without the scheduler of Go, which keeps them short.
 package stream
 
 import (
@@ -22,23 +21,14 @@ const (
 	keepAliveInterval = 15
 )
 
-// Protocol is the number of a protocol in IP.
-type Protocol int
-
-// Protocols.
-const (
-	TCP  Protocol = unix.IPPROTO_TCP
-	SCTP Protocol = unix.IPPROTO_SCTP
-)
-
 // Listen opens a listening socket. One for an IPv6 address accepts no connections of IPv4. Accepted
 // connections have the settings that it has, such as TCP_NODELAY and keep-alive.
-func Listen(p Protocol, at netip.AddrPort) (int, error) {
-	fd, err := unix.Socket(family(at.Addr()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(p))
+func Listen(at netip.AddrPort) (int, error) {
+	fd, err := unix.Socket(family(at.Addr()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	p.set(fd)
+	set(fd)
 	if err := prepare(fd, at); err != nil {
 		return -1, errors.Join(err, unix.Close(fd))
 	}
@@ -65,20 +55,16 @@ func prepare(fd int, at netip.AddrPort) error {
 }
 
 // Adopt makes a listening socket of a previous run non-blocking, and sets what Listen sets.
-func Adopt(p Protocol, fd int) error {
+func Adopt(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}
-	p.set(fd)
+	set(fd)
 	return os.NewSyscallError("listen", unix.Listen(fd, backlog()))
 }
 
 // set sets what all connections have. Errors mean that the kernel has no such setting.
-func (p Protocol) set(fd int) {
-	if p == SCTP {
-		setMessages(fd)
-		return
-	}
+func set(fd int) {
 	option(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	option(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	option(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAliveIdle)
@@ -169,15 +155,15 @@ func Accept(fd int) (int, netip.AddrPort, error) {
 
 // Connect opens a socket and starts to connect it. The socket is connected, or the attempt has failed, when the
 // socket is ready to write.
-func Connect(p Protocol, to netip.AddrPort) (int, error) {
-	return connect(p, to, func(int) error { return nil })
+func Connect(to netip.AddrPort) (int, error) {
+	return connect(to, func(int) error { return nil })
 }
 
-// ConnectFrom is Connect for TCP from an address and port of this host. They may be those of a Reusable connection to the
+// ConnectFrom is Connect from an address and port of this host. They may be those of a Reusable connection to the
 // same address, which the kernel then replaces (tcp_twsk_unique in net/ipv4/tcp_ipv4.c). It returns EADDRNOTAVAIL or
 // EADDRINUSE if the port is in use.
 func ConnectFrom(from, to netip.AddrPort) (int, error) {
-	return connect(TCP, to, func(fd int) error {
+	return connect(to, func(fd int) error {
 		at, err := sockaddr(from)
 		if err != nil {
 			return err
@@ -187,17 +173,15 @@ func ConnectFrom(from, to netip.AddrPort) (int, error) {
 }
 
 // connect opens a socket, prepares it and starts to connect it.
-func connect(p Protocol, to netip.AddrPort, prepare func(fd int) error) (int, error) {
+func connect(to netip.AddrPort, prepare func(fd int) error) (int, error) {
 	n, _, e := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family(to.Addr())),
-		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, uintptr(p))
+		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if e != 0 {
 		return -1, e
 	}
 	fd := int(n)
-	p.set(fd)
-	if p == TCP { // ConnectFrom binds the port in TIME_WAIT
-		option(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	}
+	set(fd)
+	option(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // ConnectFrom binds the port in TIME_WAIT
 	if err := prepare(fd); err != nil {
 		Close(fd)
 		return -1, err

@@ -27,13 +27,13 @@ func pair(t *testing.T, at string) (near, far int) {
 	var l int
 	var to netip.AddrPort
 	kerneltest.Do(t, kerneltest.Namespace(t), func() (err error) {
-		if l, err = Listen(TCP, netip.MustParseAddrPort(at)); err != nil {
+		if l, err = Listen(netip.MustParseAddrPort(at)); err != nil {
 			return err
 		}
 		if to, err = Addr(l); err != nil {
 			return err
 		}
-		near, err = Connect(TCP, to)
+		near, err = Connect(to)
 		return err
 	})
 	defer Close(l)
@@ -119,7 +119,7 @@ func TestSplice(t *testing.T) {
 // Errors of connections and addresses are reported.
 func TestErrors(t *testing.T) {
 	kerneltest.Do(t, kerneltest.Namespace(t), func() error {
-		fd, err := Connect(TCP, netip.MustParseAddrPort("127.0.0.1:1"))
+		fd, err := Connect(netip.MustParseAddrPort("127.0.0.1:1"))
 		if err == nil {
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 5000)
 			err = Error(fd)
@@ -127,11 +127,11 @@ func TestErrors(t *testing.T) {
 		if err != unix.ECONNREFUSED { //nolint:errorlint // it is an Errno
 			t.Errorf("error %v, want a refusal", err)
 		}
-		if _, err := Connect(TCP, netip.MustParseAddrPort("192.0.2.1:1")); err != unix.ENETUNREACH { //nolint:errorlint // as above
+		if _, err := Connect(netip.MustParseAddrPort("192.0.2.1:1")); err != unix.ENETUNREACH { //nolint:errorlint // as above
 			t.Errorf("error %v, want no route", err)
 		}
 		for _, at := range []string{"192.0.2.1:1", "[fe80::1%nothing]:1"} {
-			if _, err := Listen(TCP, netip.MustParseAddrPort(at)); err == nil {
+			if _, err := Listen(netip.MustParseAddrPort(at)); err == nil {
 				t.Errorf("listens on %s", at)
 			}
 		}
@@ -144,7 +144,7 @@ func TestConnectFrom(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(at, func(t *testing.T) {
 			kerneltest.Do(t, kerneltest.Namespace(t), func() error {
-				l, err := Listen(TCP, netip.MustParseAddrPort(at))
+				l, err := Listen(netip.MustParseAddrPort(at))
 				if err != nil {
 					return err
 				}
@@ -153,7 +153,7 @@ func TestConnectFrom(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				first, err := Connect(TCP, to)
+				first, err := Connect(to)
 				if err != nil {
 					return err
 				}
@@ -161,7 +161,7 @@ func TestConnectFrom(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				other, err := Listen(TCP, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), from.Port()))
+				other, err := Listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), from.Port()))
 				if err != nil { // a listener with this port at another address does not matter
 					return err
 				}

@@ -29,13 +29,21 @@ func (p *Plane) facts() plane.Facts {
 		Loopback:  "another program forwards it: HNS balances at addresses of interfaces",
 		Alike:     true,
 		NoBackend: "HNS neither refuses nor drops: it has no load balancer for this, and packets follow the routing table",
-		Without:   p.without, SourceNAT: p.sourceNAT,
+		Without:   p.unservedBehaviour, SourceNAT: p.sourceNAT,
 		Affinity: "a client stays with its backend as long as HNS remembers it; the timeout of the Service has no effect",
 	}
 	if !p.seen.Load().features.SessionAffinity {
 		f.Affinity = "none: this version of HNS has no session affinity"
 	}
 	return f
+}
+
+// unservedBehaviour returns what happens to connections to a port that HNS does not serve; the zero value: it does.
+func (p *Plane) unservedBehaviour(port *route.Port) plane.Behaviour {
+	if why := p.without(port); why != "" {
+		return plane.Behaviour{Verdict: plane.Untouched, Why: why}
+	}
+	return plane.Behaviour{}
 }
 
 // without returns why HNS does not serve a port; empty: it does.

@@ -27,7 +27,6 @@ func newRig(t *testing.T, opt Options) *rig {
 	if opt.Addrs == nil {
 		opt.Addrs = loopbackAddrs(planetest.Families())
 	}
-	opt.Without = noSCTP
 	r.Plane = New(r.engine, opt)
 	return r
 }
@@ -99,9 +98,6 @@ func tcp(number uint16, backends ...string) route.Port {
 	}
 	return p
 }
-
-// noSCTP is Options.Without on a system without SCTP.
-func noSCTP(p cluster.Protocol) bool { return p == cluster.SCTP }
 
 // over returns a port with another protocol.
 func over(p route.Port, protocol cluster.Protocol) route.Port {

@@ -26,7 +26,7 @@ func Loopback() plane.Kind {
 		Mode: mode, Bind: config.BindLoopback, Owned: "the listening sockets of the process",
 		Facts: plane.Facts{
 			Name: mode, Proxied: true, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
-			Loopback: "sluice get addresses lists it",
+			Loopback: "sluice get addresses lists it", Without: without(plane.Untouched),
 		},
 		Probe: func(context.Context, int) (plane.Support, error) { return loopbacks(), nil },
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
@@ -59,21 +59,26 @@ func loopbackAddrs(families []route.Family) []netip.Addr {
 
 func options(s plane.Setup, addrs []netip.Addr, rules plane.Plane) Options {
 	u := s.Config.Userspace
-	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Without: without(), Scheduler: u.Scheduler}
+	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Scheduler: u.Scheduler}
 }
 
-// without returns a function that reports whether package forward lacks a protocol on this host.
-func without() func(cluster.Protocol) bool {
-	hasSCTP := forward.HasSCTP()
-	return func(p cluster.Protocol) bool { return p == cluster.SCTP && !hasSCTP }
-}
+// forwards reports whether the plane forwards a protocol. It refuses ports with others.
+func forwards(p cluster.Protocol) bool { return p == cluster.TCP || p == cluster.UDP }
 
 // withNotes adds what the plane cannot serve to what a plane supports.
 func withNotes(s plane.Support) plane.Support {
-	if !forward.HasSCTP() {
-		s.Notes = append(s.Notes, "Ports with SCTP are refused: this system has no SCTP sockets (on Linux: CONFIG_IP_SCTP, module sctp)")
-	}
+	s.Notes = append(s.Notes, "Ports with SCTP are refused: mode userspace forwards TCP and UDP only")
 	return s
+}
+
+// without returns a function for plane.Facts.Without that gives a verdict on ports that the plane does not forward.
+func without(verdict plane.Verdict) func(*route.Port) plane.Behaviour {
+	return func(p *route.Port) plane.Behaviour {
+		if forwards(p.Protocol) {
+			return plane.Behaviour{}
+		}
+		return plane.Behaviour{Verdict: verdict, Why: "mode userspace forwards TCP and UDP only"}
+	}
 }
 
 // newEngine returns the engine of a plane.

@@ -40,7 +40,7 @@ func OnServices(assigned func() (Assigned, error), claim func() (release func() 
 	return plane.Kind{
 		Mode: mode, Bind: config.BindRules, Owned: "the addresses of Services on an interface of this host, and the listening sockets of the process",
 		Facts: plane.Facts{
-			Name: mode, Proxied: true, Weights: true,
+			Name: mode, Proxied: true, Weights: true, Without: without(plane.Refuse),
 			OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: closed},
 			Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "this host has the address itself, and answers"},
 			Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "in this mode this host has only the addresses that Services have"},

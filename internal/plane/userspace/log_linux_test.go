@@ -5,10 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/userspace"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // At loopback addresses, where people connect, the log has the address of each socket, once: not again when the next run
@@ -35,14 +37,20 @@ func TestTheLogHasAddresses(t *testing.T) {
 	}
 }
 
-// Without SCTP in the system, a note at the start says that its ports are refused; test/uml has a kernel with SCTP.
-func TestSCTPNote(t *testing.T) {
+// SCTP is not forwarded: a note at the start says that its ports are refused, and explanations of them say why.
+func TestSCTPIsRefused(t *testing.T) {
 	s, err := userspace.Loopback().Probe(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const note = "Ports with SCTP are refused: this system has no SCTP sockets (on Linux: CONFIG_IP_SCTP, module sctp)"
-	if has := slices.Contains(s.Notes, note); has == forward.HasSCTP() {
-		t.Errorf("SCTP is there: %t; the notes are %q", forward.HasSCTP(), s.Notes)
+	const note = "Ports with SCTP are refused: mode userspace forwards TCP and UDP only"
+	if !slices.Contains(s.Notes, note) {
+		t.Errorf("the notes are %q", s.Notes)
+	}
+	facts := userspace.Kind(iptables.PortalsKind()).Facts
+	for protocol, want := range map[cluster.Protocol]plane.Verdict{cluster.TCP: "", cluster.UDP: "", cluster.SCTP: plane.Refuse} {
+		if got := facts.Without(&route.Port{Protocol: protocol}); got.Verdict != want {
+			t.Errorf("%s: %+v, want verdict %q", protocol, got, want)
+		}
 	}
 }

@@ -70,7 +70,7 @@ func (s *subject) hooks() planetest.Subject {
 
 // open starts a new process, whose sockets are all closed, or returns a reader.
 func (s *subject) open(opt route.Options) plane.Plane {
-	o := Options{Without: noSCTP}
+	o := Options{}
 	if s.rules != nil {
 		o.Rules = &rulePlane{fakeRules: s.rules}
 	}

@@ -12,13 +12,12 @@ import (
 // balances to it. The proxy process is the one that needs the address of the client, for session
 // affinity, so there is no source NAT before it.
 type redirect struct {
-	addrOf  func(key) (netip.AddrPort, bool)
-	without func(cluster.Protocol) bool
-	table   route.Table
+	addrOf func(key) (netip.AddrPort, bool)
+	table  route.Table
 }
 
-func newRedirect(addrOf func(key) (netip.AddrPort, bool), without func(cluster.Protocol) bool) *redirect {
-	return &redirect{addrOf: addrOf, without: without, table: route.Table{Services: map[cluster.Name]*route.Service{}}}
+func newRedirect(addrOf func(key) (netip.AddrPort, bool)) *redirect {
+	return &redirect{addrOf: addrOf, table: route.Table{Services: map[cluster.Name]*route.Service{}}}
 }
 
 // whole rewrites a change that compares everything.
@@ -70,7 +69,7 @@ func (r *redirect) service(svc *route.Service) *route.Service {
 				w.Masquerade = false
 				switch {
 				case w.Verdict != route.Balance:
-				case r.without(p.Protocol) || !r.lead(&port, id, w.Pool):
+				case !forwards(p.Protocol) || !r.lead(&port, id, w.Pool):
 					*w = route.Way{Verdict: route.Reject}
 				}
 			}

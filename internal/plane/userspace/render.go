@@ -18,7 +18,7 @@ func (p *Plane) render(svc *route.Service) []entry {
 	var list []entry
 	for port, id := range portsOf(svc) {
 		used := p.used(port)
-		if used == nil || !p.ports.serve(id.family) || p.opt.Without(id.protocol) {
+		if used == nil || !p.ports.serve(id.family) || !forwards(id.protocol) {
 			continue
 		}
 		list = append(list, entry{Key: key{port: id, part: balancer}, Value: value{target: describe(p.targetOf(port))}})
@@ -133,14 +133,12 @@ func schedulerNamed(name string) (s forward.Scheduler, known bool) {
 		return forward.LeastConnections, true
 	case "sh", "mh", "maglev":
 		return forward.SourceHash, true
-	case "p2c", "twos":
-		return forward.TwoChoices, true
 	}
 	return forward.RoundRobin, false
 }
 
 // schedulerName returns the name of a scheduler.
-func schedulerName(s forward.Scheduler) string { return [...]string{"rr", "lc", "sh", "p2c"}[s] }
+func schedulerName(s forward.Scheduler) string { return [...]string{"rr", "lc", "sh"}[s] }
 
 // describe returns a target as text: "rr affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80".
 func describe(t *forward.Target) string {

@@ -37,7 +37,7 @@ func TestPrintedTargets(t *testing.T) {
 	p.Local = p.Cluster[:1]
 	p.Weights = map[netip.AddrPort]uint16{p.Cluster[1]: 3}
 	p.Affinity = 3 * time.Hour
-	for scheduler, want := range map[string]string{"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "p2c": "p2c", "other": "rr"} {
+	for scheduler, want := range map[string]string{"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "p2c": "rr", "other": "rr"} {
 		p.Scheduler = scheduler
 		want += " affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80"
 		if got := describe(newRig(t, Options{}).targetOf(&p)); got != want {
@@ -57,13 +57,12 @@ func TestSchedulerOfOptions(t *testing.T) {
 		{"", "lc", "lc"},
 		{"lc", "", "lc"},
 		{"wlc", "", "lc"},
-		{"p2c", "", "p2c"},
 		{"sh", "rr", "rr"},
 		{"lc", "wrr", "rr"},
 		{"lc", "mh", "sh"},
 		{"lc", "maglev", "sh"},
-		{"lc", "twos", "p2c"},
-		{"p2c", "sed", "p2c"},
+		{"lc", "twos", "lc"},
+		{"sh", "sed", "sh"},
 	} {
 		r := newRig(t, Options{Scheduler: c.option})
 		p.Scheduler = c.service

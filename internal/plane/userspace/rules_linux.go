@@ -8,10 +8,8 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/kernel/link"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -31,12 +29,9 @@ func Kind(rules plane.Kind) plane.Kind {
 		Mode: mode, Bind: config.BindRules, Facts: rules.Facts, ListLocal: rules.ListLocal, PartialSyncs: rules.PartialSyncs,
 		Excess:  rules.Excess,
 		Owned:   rules.Owned + ", and the listening sockets of the process",
-		Cleanup: rules.Cleanup,
+		Cleanup: rules.Cleanup, Prepare: rules.Prepare,
 	}
-	k.Prepare = func(ctx context.Context, s plane.Setup) error {
-		return errors.Join(admitSCTP(s), rules.Prepare(ctx, s))
-	}
-	k.Facts.Name, k.Facts.Proxied, k.Facts.Weights = mode, true, true
+	k.Facts.Name, k.Facts.Proxied, k.Facts.Weights, k.Facts.Without = mode, true, true, without(plane.Refuse)
 	k.Probe = func(ctx context.Context, netns int) (plane.Support, error) {
 		s, err := rules.Probe(ctx, netns)
 		return withNotes(s), err
@@ -49,9 +44,6 @@ func Kind(rules plane.Kind) plane.Kind {
 		s.Listeners = listenAddrs(s.Families)
 		if err := addAddresses(ctx, s); err != nil {
 			return nil, err
-		}
-		if err := admitSCTP(s); err != nil {
-			s.Log.Warn("SCTP clients with private IPv4 addresses are not served", "error", err)
 		}
 		on, err := rules.Open(ctx, s)
 		if err != nil {
@@ -72,19 +64,6 @@ func addAddresses(ctx context.Context, s plane.Setup) error {
 		return fmt.Errorf("add the addresses of the listening sockets: %w", err)
 	}
 	return nil
-}
-
-// admitSCTP makes SCTP use link-local IPv4 addresses, as those of the sockets are, also with clients whose
-// addresses are private ones: by default (addr_scope_policy in ip-sysctl.rst) it ignores their first packet.
-func admitSCTP(s plane.Setup) error {
-	if !forward.HasSCTP() { // also loads the module
-		return nil
-	}
-	err := sysctl.New(sysctl.Options{NetNS: s.NetNS}).Set("net/sctp/addr_scope_policy", "0")
-	if errors.Is(err, sysctl.ErrNotFound) {
-		return nil
-	}
-	return err
 }
 
 // removeAddresses removes the addresses of the sockets. The rules have kube-proxy's names, and the

@@ -45,9 +45,6 @@ type Options struct {
 	// Ports is the range of their ports; the zero value is every port from 1024 on.
 	Ports PortRange
 
-	// Without reports whether a protocol is not forwarded: ports with it are refused. Nil: all are.
-	Without func(cluster.Protocol) bool
-
 	// Scheduler is the name of the scheduler of Services that name none; empty: rr.
 	Scheduler string
 
@@ -91,10 +88,7 @@ func on(s *sockets, at *ports, opt Options) *Plane {
 	if p.opt.Opened == nil {
 		p.opt.Opened = func(plane.Socket) {}
 	}
-	if p.opt.Without == nil {
-		p.opt.Without = func(cluster.Protocol) bool { return false }
-	}
-	p.redirect = newRedirect(p.addrOf, p.opt.Without)
+	p.redirect = newRedirect(p.addrOf)
 	return p
 }
 

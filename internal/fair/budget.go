@@ -1,4 +1,4 @@
-package connlimit
+package fair
 
 // Budget divides file descriptors between the connections of servers and the
 // listeners of health check node ports.

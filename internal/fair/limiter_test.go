@@ -1,4 +1,4 @@
-package connlimit
+package fair
 
 import (
 	"errors"
@@ -56,7 +56,7 @@ func start(t *testing.T, most int, test func(*testServer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &testServer{t: t}
-		w.limiter = New(Options{Max: most, Full: func() { w.full++ }})
+		w.limiter = NewLimiter(LimiterOptions{Max: most, Full: func() { w.full++ }})
 		test(w)
 	})
 }

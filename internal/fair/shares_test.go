@@ -1,7 +1,8 @@
-package forward
+package fair
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"testing"
 	"testing/quick"
@@ -9,36 +10,36 @@ import (
 
 // owned is a flow of a test.
 type owned struct {
-	seat
+	Seat
 	name string
 }
 
-func (o *owned) evict(any) {}
+func (o *owned) Evict(any) {}
 
 // table is shares with named flows.
 type table struct {
-	*shares
+	*Shares
 	t     *testing.T
 	flows map[string]*owned
 }
 
 func newTable(t *testing.T, limit int) *table {
 	t.Helper()
-	return &table{shares: newShares(&quota{limit: int64(limit)}, 100), t: t, flows: map[string]*owned{}}
+	return &table{Shares: New(Options{Limit: int64(limit), Idle: 100}), t: t, flows: map[string]*owned{}}
 }
 
-// open opens flow n of a client and returns what it displaced: "", "refused" or the name of a flow.
-func (b *table) open(client byte, n int, now int64) string {
+// connect opens flow n of a client and returns what it displaced: "", "refused" or the name of a flow.
+func (b *table) connect(client byte, n int, now int64) string {
 	b.t.Helper()
 	return b.begin(fmt.Sprintf("%d/%d", client, n), netip.AddrFrom4([4]byte{10, 0, 0, client}), now)
 }
 
-// begin opens a flow with a name, like open.
+// begin opens a flow with a name, like connect.
 func (b *table) begin(name string, client netip.Addr, now int64) string {
 	b.t.Helper()
 	o := &owned{name: name}
-	o.owner = o
-	evicted, ok := b.take(client, &o.seat, now)
+	o.Owner = o
+	evicted, ok := b.Take(client, &o.Seat, now)
 	if !ok {
 		return "refused"
 	}
@@ -47,7 +48,7 @@ func (b *table) begin(name string, client netip.Addr, now int64) string {
 	if evicted == nil {
 		return ""
 	}
-	displaced := evicted.owner.(*owned).name
+	displaced := evicted.Owner.(*owned).name
 	delete(b.flows, displaced)
 	return displaced
 }
@@ -67,7 +68,7 @@ func (b *table) check() {
 			b.t.Errorf("a client with %d flows, %d of them of its addresses", c.count, inside)
 		}
 	}
-	if total, limit := int(b.quota.open.Load()), int(b.quota.limit); sum != total || most != b.most || total > limit {
+	if total, limit := int(b.open), int(b.opt.Limit); sum != total || most != b.most || total > limit {
 		b.t.Errorf("%d flows of at most %d for a client, counted %d and %d, limit %d", sum, most, total, b.most, limit)
 	}
 }
@@ -76,33 +77,33 @@ func (b *table) check() {
 func TestHogLosesFlows(t *testing.T) {
 	b := newTable(t, 4)
 	for i := range 4 {
-		if got := b.open(1, i, int64(i)); got != "" {
+		if got := b.connect(1, i, int64(i)); got != "" {
 			t.Fatalf("flow %d: %s", i, got)
 		}
 	}
-	b.flows["1/0"].used.Store(10) // 1/1 is the oldest then
-	if got := b.open(2, 0, 11); got != "1/1" {
+	b.flows["1/0"].Used.Store(10) // 1/1 is the oldest then
+	if got := b.connect(2, 0, 11); got != "1/1" {
 		t.Errorf("displaced %q, want 1/1", got)
 	}
-	if got := b.open(2, 1, 12); got != "1/2" {
+	if got := b.connect(2, 1, 12); got != "1/2" {
 		t.Errorf("displaced %q, want 1/2", got)
 	}
 	// Both have two flows that are in use.
 	for _, client := range []byte{1, 2} {
-		if got := b.open(client, 9, 13); got != "refused" {
+		if got := b.connect(client, 9, 13); got != "refused" {
 			t.Errorf("client %d displaced %q, want it refused", client, got)
 		}
 	}
 	// A third client has none, so it gets one of the two of client 1, which reached its number first.
-	if got := b.open(3, 0, 14); got != "1/3" {
+	if got := b.connect(3, 0, 14); got != "1/3" {
 		t.Errorf("displaced %q, want 1/3", got)
 	}
 	// It gets a second one only if one of those with two has an idle one.
-	if got := b.open(3, 1, 15); got != "refused" {
+	if got := b.connect(3, 1, 15); got != "refused" {
 		t.Errorf("displaced %q, want it refused", got)
 	}
-	b.flows["2/0"].used.Store(190)
-	if got := b.open(3, 1, 200); got != "2/1" {
+	b.flows["2/0"].Used.Store(190)
+	if got := b.connect(3, 1, 200); got != "2/1" {
 		t.Errorf("displaced %q, want 2/1", got)
 	}
 }
@@ -112,13 +113,13 @@ func TestHogLosesFlows(t *testing.T) {
 func TestShortFlowsOfOneClient(t *testing.T) {
 	const limit = 2500
 	b := newTable(t, limit)
-	b.idle = 600 // so 1,900 of them are always idle
+	b.opt.Idle = 600 // so 1,900 of them are always idle
 	for n := range 4 * limit {
 		now := int64(n)
-		if got := b.open(1, n, now); got == "refused" {
+		if got := b.connect(1, n, now); got == "refused" {
 			t.Fatalf("flow %d is refused", n)
 		}
-		b.flows[fmt.Sprintf("1/%d", n)].used.Store(now + 1)
+		b.flows[fmt.Sprintf("1/%d", n)].Used.Store(now + 1)
 	}
 }
 
@@ -126,15 +127,15 @@ func TestShortFlowsOfOneClient(t *testing.T) {
 func TestFloodOfClients(t *testing.T) {
 	b := newTable(t, 10)
 	for i := range 10 {
-		b.open(byte(i), 0, 0)
+		b.connect(byte(i), 0, 0)
 	}
-	b.flows["0/0"].used.Store(150)
+	b.flows["0/0"].Used.Store(150)
 	for i := range 9 {
-		if got := b.open(byte(100+i), 0, 160); got == "0/0" || got == "refused" || got == "" {
+		if got := b.connect(byte(100+i), 0, 160); got == "0/0" || got == "refused" || got == "" {
 			t.Errorf("displaced %q, want an idle flow", got)
 		}
 	}
-	if got := b.open(200, 0, 161); got != "refused" {
+	if got := b.connect(200, 0, 161); got != "refused" {
 		t.Errorf("displaced %q, want it refused: all flows are in use", got)
 	}
 }
@@ -142,15 +143,15 @@ func TestFloodOfClients(t *testing.T) {
 // Released flows make room, and a flow can be released twice.
 func TestRelease(t *testing.T) {
 	b := newTable(t, 2)
-	b.open(1, 0, 0)
-	b.open(1, 1, 0)
-	b.release(&b.flows["1/0"].seat)
-	b.release(&b.flows["1/0"].seat)
+	b.connect(1, 0, 0)
+	b.connect(1, 1, 0)
+	b.Release(&b.flows["1/0"].Seat)
+	b.Release(&b.flows["1/0"].Seat)
 	b.check()
-	if got := b.open(2, 0, 0); got != "" {
+	if got := b.connect(2, 0, 0); got != "" {
 		t.Errorf("displaced %q, want free room", got)
 	}
-	if newTable(t, 0).open(1, 0, 0) != "refused" {
+	if newTable(t, 0).connect(1, 0, 0) != "refused" {
 		t.Error("a limit of 0 admits a flow")
 	}
 }
@@ -180,7 +181,7 @@ func TestNetworksShare(t *testing.T) {
 		}
 	}
 	for _, o := range b.flows {
-		b.release(&o.seat)
+		b.Release(&o.Seat)
 	}
 	if len(b.clients) != 0 {
 		t.Errorf("%d clients without flows", len(b.clients))
@@ -196,7 +197,7 @@ func TestSharesAlways(t *testing.T) {
 			client := byte(step % 7)
 			if step%5 == 0 {
 				for _, o := range b.flows {
-					b.release(&o.seat)
+					b.Release(&o.Seat)
 					delete(b.flows, o.name)
 					break
 				}
@@ -205,7 +206,7 @@ func TestSharesAlways(t *testing.T) {
 			}
 			hog := b.most > 1
 			none := b.clients[netip.AddrFrom4([4]byte{10, 0, 0, client})] == nil
-			if got := b.open(client, i, int64(i)); got == "refused" && hog && none {
+			if got := b.connect(client, i, int64(i)); got == "refused" && hog && none {
 				t.Logf("client %d was refused although one has %d flows", client, b.most)
 				return false
 			}
@@ -217,12 +218,27 @@ func TestSharesAlways(t *testing.T) {
 	}
 }
 
+// With Always a new flow ends another one even if all are in use: the oldest of its client, if that has as many as any other.
+func TestAlways(t *testing.T) {
+	b := newTable(t, 3)
+	b.opt = Options{Limit: 3, Idle: math.MaxInt64, Always: true}
+	for client := byte(1); client <= 3; client++ {
+		b.connect(client, 0, int64(client))
+	}
+	if got := b.connect(2, 1, 10); got != "2/0" {
+		t.Errorf("displaced %q, want the flow of the same client", got)
+	}
+	if got := b.connect(4, 0, 11); got != "1/0" {
+		t.Errorf("displaced %q, want one of another client", got)
+	}
+}
+
 // BenchmarkTake measures a new flow while the table is full.
 func BenchmarkTake(b *testing.B) {
-	s := newShares(&quota{limit: 20000}, 0)
+	s := New(Options{Limit: 20000})
 	flows := make([]owned, b.N)
 	for i := range b.N {
-		flows[i].owner = &flows[i]
-		s.take(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), &flows[i].seat, int64(i))
+		flows[i].Owner = &flows[i]
+		s.Take(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), &flows[i].Seat, int64(i))
 	}
 }

@@ -1,0 +1,6 @@
+//go:build !race
+
+package forward
+
+// raceDetector reports whether the race detector runs.
+const raceDetector = false
