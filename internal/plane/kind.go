@@ -164,11 +164,6 @@ type Opened struct {
 	// client. It is safe for concurrent use. Nil: that of Facts is all that is known.
 	Shares func(Passage) Shares
 
-	// Remembered returns the backend of a client with session affinity, for a frontend, and how long the plane remembers it from
-	// now on; 0: it does not. The client is a pod on this node or the node. It is safe for concurrent use.
-	// Nil: the plane does not know.
-	Remembered func(f route.Key, client netip.Addr) (backend netip.AddrPort, left time.Duration, err error)
-
 	// Sockets lists the listening sockets, sorted. It is safe for concurrent use. Nil: the plane
 	// opens none.
 	Sockets func() []Socket

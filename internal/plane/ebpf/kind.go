@@ -153,7 +153,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		plane.Part{Follower: &verifier{conn: conn, log: s.Log}},
 		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
 		plane.Part{Run: load.Run, Follower: load},
-		destroyer(s, o, conn), leases(s, on, conn), podsOf(s, o, conn), exempt)
+		destroyer(s, o, conn), podsOf(s, o, conn), exempt)
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
 		packets, done, err := on.Reader(ctx)
 		if err != nil {
