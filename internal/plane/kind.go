@@ -117,9 +117,6 @@ type Setup struct {
 	Families []route.Family
 	Log      *slog.Logger
 
-	// Self is the binary of this program, for tests at the start that need another process. Empty: there are none.
-	Self string
-
 	// Listeners are the addresses of this host, one for each family, at which sockets of this
 	// program listen, to which the routes lead in place of backends. Nothing else uses them. It is
 	// empty except for planes that forward in the process.

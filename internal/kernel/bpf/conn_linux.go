@@ -38,9 +38,6 @@ type Options struct {
 
 	// Fault makes an operation fail in a test, with the error that it returns. Nil: none fails.
 	Fault func(Operation) error
-
-	// Program is the binary that Try executes in another cgroup. It calls Client if IsClient returns true. Empty: Try executes none.
-	Program string
 }
 
 // Conn reads and writes the tables of the kernel. It is safe for concurrent use. Reading creates nothing.

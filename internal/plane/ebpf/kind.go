@@ -41,10 +41,6 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 			return nil, err
 		}
 		o, done, err := tested(s, test)
-		if errors.Is(err, bpf.ErrUntested) {
-			s.Log.Warn("The self-test has no result of a process: only the kernel reports that sockets are balanced", "error", err)
-			err = nil
-		}
 		if err != nil {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
 			removeEarlier(ctx, s, o)
@@ -101,7 +97,7 @@ func tested(s plane.Setup, test func(bpf.Options) error) (o bpf.Options, done fu
 
 // bpfOptions returns the options for the programs and maps. done releases the cgroup root.
 func bpfOptions(s plane.Setup) (o bpf.Options, done func() error, err error) {
-	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, GuardNodePorts: s.Config.EBPF.GuardNodePorts}
+	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: s.Config.EBPF.GuardNodePorts}
 	done = func() error { return nil }
 	if o.Cgroup == "" {
 		root, err := bpf.FindRoot()

@@ -26,12 +26,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if bpf.IsClient(os.Args) { // of a self-test
-		if err := bpf.Client(os.Args, os.Stdout); err != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	if r, is := refusals()[kerneltest.Role()]; is {
 		if err := openRefused(r); err != nil {
 			fmt.Println(err)
