@@ -250,9 +250,6 @@ type Part struct {
 	// SetLocal is called with all addresses of this host, whenever they change.
 	SetLocal func([]netip.Addr)
 
-	// SetExemptPods is called with the UIDs of the pods that --exempt-pods selects, whenever they change.
-	SetExemptPods func(uids []string)
-
 	// Metrics are the metrics that no other plane has, one family each.
 	Metrics []prometheus.Collector
 

@@ -48,10 +48,10 @@ type Conn struct {
 	version string
 	cookie  uint64 // of the network namespace of the node
 
-	mu      sync.Mutex
-	maps    map[string]*ebpf.Map // of the programs; nil: not opened yet
-	entries map[string]int       // number of entries of each table that was read
-	exempts func() error         // writes the exemptions of the last call before the maps were opened; may be nil
+	mu       sync.Mutex
+	maps     map[string]*ebpf.Map // of the programs; nil: not opened yet
+	entries  map[string]int       // number of entries of each table that was read
+	exempted map[uint64]bool      // cgroups of the last Exempt; nil: it was not called yet
 }
 
 // Open returns the tables. It creates nothing.

@@ -167,8 +167,8 @@ func (c *Conn) open() error {
 		all[name] = m
 	}
 	c.maps = all
-	if c.exempts != nil {
-		_ = c.exempts() // Exempt is called again, and then returns the error
+	if c.exempted != nil {
+		_ = c.exempt() // Exempt is called again, and then returns the error
 	}
 	return nil
 }
