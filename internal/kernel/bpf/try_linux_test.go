@@ -46,11 +46,19 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// attachOther attaches a program to a cgroup until the test ends. It lets all system calls pass.
-func attachOther(t *testing.T, cgroup, name string, typ ebpf.ProgramType, at ebpf.AttachType, flags uint32) {
+// otherProgram lets all system calls pass.
+type otherProgram struct {
+	name  string
+	typ   ebpf.ProgramType
+	at    ebpf.AttachType
+	flags uint32
+}
+
+// attach attaches the program to a cgroup until the test ends.
+func (o otherProgram) attach(t *testing.T, cgroup string) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: name, Type: typ, AttachType: at, License: "Apache-2.0",
+		Name: o.name, Type: o.typ, AttachType: o.at, License: "Apache-2.0",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 	})
 	if err != nil {
@@ -60,11 +68,11 @@ func attachOther(t *testing.T, cgroup, name string, typ ebpf.ProgramType, at ebp
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: at, Flags: flags}); err != nil {
+	if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at, Flags: o.flags}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: at}); err != nil {
+		if err := link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at}); err != nil {
 			t.Error(err)
 		}
 		_ = errors.Join(p.Close(), dir.Close()) // nothing was written
@@ -74,27 +82,24 @@ func attachOther(t *testing.T, cgroup, name string, typ ebpf.ProgramType, at ebp
 // Programs of other projects may change or refuse what the programs choose, unless they run when sockets are closed only.
 func TestTryNoticesOtherPrograms(t *testing.T) {
 	for name, c := range map[string]struct {
-		program string
-		typ     ebpf.ProgramType
-		at      ebpf.AttachType
-		flags   uint32
+		program otherProgram
 		want    error
 	}{
-		"connect":          {"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI, ErrOthers},
-		"send":             {"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, unix.BPF_F_ALLOW_MULTI, ErrOthers},
-		"allows no others": {"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, 0, unix.EPERM},
-		"can be replaced":  {"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_OVERRIDE, nil},
-		"release":          {"mesh", ebpf.CGroupSock, ebpf.AttachCgroupInetSockRelease, unix.BPF_F_ALLOW_MULTI, nil},
-		"an earlier run":   {"sluice_connect4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI, nil},
+		"connect":          {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, ErrOthers},
+		"send":             {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, unix.BPF_F_ALLOW_MULTI}, ErrOthers},
+		"allows no others": {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, 0}, unix.EPERM},
+		"can be replaced":  {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_OVERRIDE}, nil},
+		"release":          {otherProgram{"mesh", ebpf.CGroupSock, ebpf.AttachCgroupInetSockRelease, unix.BPF_F_ALLOW_MULTI}, nil},
+		"an earlier run":   {otherProgram{"sluice_connect4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := selfTestOptions(t)
-			attachOther(t, o.Cgroup, c.program, c.typ, c.at, c.flags)
+			c.program.attach(t, o.Cgroup)
 			err := Try(o)
 			if !errors.Is(err, c.want) {
 				t.Errorf("it returns %v, want %v", err, c.want)
-			} else if errors.Is(err, ErrOthers) && !strings.Contains(err.Error(), c.program) {
-				t.Errorf("it returns %q, which does not name program %s", err, c.program)
+			} else if errors.Is(err, ErrOthers) && !strings.Contains(err.Error(), c.program.name) {
+				t.Errorf("it returns %q, which does not name program %s", err, c.program.name)
 			}
 			noProbes(t, o.Cgroup)
 		})
