@@ -19,9 +19,6 @@ func main() {
 	// a process cannot end, so it is kept from that: the process would be taken for
 	// one of that namespace.
 	runtime.LockOSThread()
-	if run := client(); run != nil {
-		end(run())
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	hangup := make(chan os.Signal, 1)
@@ -33,8 +30,8 @@ func main() {
 	os.Exit(cli.Main(ctx, os.Args, cli.Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Hostname: os.Hostname, Hangup: hangup, Synced: saveMemory(),
-		Service: services(), Self: self,
-		Before: before, Execute: func(next *handover.Handover) error { return execute(ctx, next) },
+		Service: services(),
+		Before:  before, Execute: func(next *handover.Handover) error { return execute(ctx, next) },
 	}))
 }
 

@@ -23,7 +23,6 @@ type Options struct {
 	Stdin  io.Reader        // for "--manifests -"
 	NetNS  int              // file descriptor of the network namespace to serve; 0: the current one
 	Synced func(proxy.Sync) // called after each attempt to write; may be nil
-	Self   string           // see plane.Setup
 
 	// Written is called once when the context has ended and no more rules are
 	// written, unless Run ends before it writes any. It may be nil.

@@ -56,7 +56,7 @@ func AfterStop(o Options) string {
 // setup returns what planes are opened with, except families and reports.
 func (o Options) setup() plane.Setup {
 	return plane.Setup{
-		Config: o.Config, NetNS: o.NetNS, Log: o.Log, Self: o.Self,
+		Config: o.Config, NetNS: o.NetNS, Log: o.Log,
 		Local: address.New(address.Options{NetNS: o.NetNS, Except: takeover.ServiceDevice}).List,
 	}
 }

@@ -38,22 +38,9 @@ func (d *daemon) openSource() (statefulSource, recorder, error) {
 		return nil, nil, err
 	}
 	api := kube.New(d.store, kube.Options{
-		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs, Pods: d.exemptPods(), Report: d.report, Log: d.o.Log,
+		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs, Report: d.report, Log: d.o.Log,
 	})
 	return api, kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log}), nil
-}
-
-// exemptPods selects the pods that a part of the plane exempts; none if the plane has no such part.
-func (d *daemon) exemptPods() kube.PodSelection {
-	if d.o.Config.EBPF.ExemptPods == "" {
-		return kube.PodSelection{}
-	}
-	for _, part := range d.plane.Parts {
-		if part.SetExemptPods != nil {
-			return kube.PodSelection{Labels: d.o.Config.EBPF.ExemptPods, Changed: part.SetExemptPods}
-		}
-	}
-	return kube.PodSelection{}
 }
 
 // dial returns a client of the API server. It does not connect yet.

@@ -36,7 +36,6 @@ type Env struct {
 	Hangup         <-chan os.Signal // asks for a full comparison with the kernel; may be nil
 	Synced         func(proxy.Sync) // called after every attempt to write to the kernel; may be nil
 	Kinds          []plane.Kind     // data planes, the default first; nil: those of this build
-	Self           string           // this program, which self-tests execute as another process; may be empty
 
 	// Before is the Handover of the previous run of this process, nil if there is none.
 	// Execute executes the program anew; nil: the configuration file is not watched.
@@ -223,7 +222,7 @@ func (c *configuration) load() (app.Options, *logs, error) {
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	return app.Options{Config: cfg, Warnings: warnings, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds, Self: c.env.Self}, logs, nil
+	return app.Options{Config: cfg, Warnings: warnings, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds}, logs, nil
 }
 
 // choosing returns a reader that chooses a mode if the configuration names none. Choice is the outcome after the first read.

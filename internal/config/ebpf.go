@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"path"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/labels"
 )
 
 const ebpfMode = "ebpf"
@@ -24,8 +22,6 @@ type EBPF struct {
 
 	// GuardNodePorts means that other programs cannot bind the ports of NodePorts.
 	GuardNodePorts bool
-
-	ExemptPods string // a label selector: so are those of these pods; empty: of no pod
 }
 
 // defaultBPFDir is on the bpffs that init systems mount.
@@ -34,7 +30,7 @@ const defaultBPFDir = "/sys/fs/bpf/sluice"
 // ebpf returns the settings of the mode ebpf.
 func (c *check) ebpf() EBPF {
 	e := EBPF{
-		Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot, ExemptPods: c.exemptPods(), GuardNodePorts: c.own.GuardNodePorts,
+		Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot, GuardNodePorts: c.own.GuardNodePorts,
 	}
 	e.ExemptCgroups, e.ExemptRoot = c.exemptCgroups()
 	for flag, value := range map[string]string{"bpf-dir": e.Dir, "cgroup-root": e.Cgroup} {
@@ -43,9 +39,6 @@ func (c *check) ebpf() EBPF {
 		}
 	}
 	if c.config.Mode == ebpfMode {
-		if e.ExemptPods != "" && len(c.own.Manifests) > 0 {
-			c.warn("--exempt-pods has no effect with --manifests: pods are selected by an API server")
-		}
 		return e
 	}
 	for _, flag := range []string{"bpf-dir", "cgroup-root"} {
@@ -53,7 +46,7 @@ func (c *check) ebpf() EBPF {
 			c.warn("--%s has an effect in mode ebpf and with --cleanup only: the mode is %s", flag, c.config.Mode)
 		}
 	}
-	for _, flag := range []string{"exempt-cgroups", "exempt-pods", "guard-node-ports"} {
+	for _, flag := range []string{"exempt-cgroups", "guard-node-ports"} {
 		if _, given := c.flags[flag]; given {
 			c.warn("--%s has an effect in mode ebpf only: the mode is %s", flag, c.config.Mode)
 		}
@@ -84,14 +77,4 @@ func (c *check) exemptCgroups() (list []string, root bool) {
 		}
 	}
 	return list, root
-}
-
-// exemptPods returns the label selector of pods.
-func (c *check) exemptPods() string {
-	selector, err := labels.Parse(c.own.ExemptPods)
-	if err != nil {
-		c.flagProblem("exempt-pods", invalid(c.own.ExemptPods, "must be a label selector, such as security.istio.io/tlsMode=istio: "+err.Error()))
-		return ""
-	}
-	return selector.String()
 }

@@ -29,8 +29,8 @@ func TestEBPF(t *testing.T) {
 		"":                  {Dir: "/sys/fs/bpf/sluice", ExemptCgroups: resolved},
 		"--exempt-cgroups=": {Dir: "/sys/fs/bpf/sluice"},
 		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {Dir: "/run/bpf/s", Cgroup: "/sys/fs/cgroup/unified", ExemptCgroups: resolved},
-		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy --exempt-pods=a==b,!c --guard-node-ports": {
-			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"}, ExemptRoot: true, GuardNodePorts: true, ExemptPods: "a==b,!c",
+		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy --guard-node-ports": {
+			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"}, ExemptRoot: true, GuardNodePorts: true,
 		},
 		"--proxy-mode=nftables": {Dir: "/sys/fs/bpf/sluice", ExemptCgroups: resolved}, // what another mode has left is found there
 	} {
@@ -52,15 +52,10 @@ func TestEBPF(t *testing.T) {
 			t.Errorf("%s: %v", pattern, err)
 		}
 	}
-	if _, _, err := loadEBPF(t, "--exempt-pods=a in b"); err == nil || !strings.Contains(err.Error(), "must be a label selector") {
-		t.Errorf("not a selector: %v", err)
-	}
 	for args, want := range map[string]string{
-		"--proxy-mode=nftables --cgroup-root=/x":               "--cgroup-root has an effect in mode ebpf and with --cleanup only",
-		"--proxy-mode=nftables --exempt-cgroups=x":             "--exempt-cgroups has an effect in mode ebpf only",
-		"--proxy-mode=nftables --exempt-pods=x":                "--exempt-pods has an effect in mode ebpf only",
-		"--proxy-mode=nftables --guard-node-ports":             "--guard-node-ports has an effect in mode ebpf only",
-		"--proxy-mode=ebpf --exempt-pods=x --manifests=/x.yml": "--exempt-pods has no effect with --manifests",
+		"--proxy-mode=nftables --cgroup-root=/x":   "--cgroup-root has an effect in mode ebpf and with --cleanup only",
+		"--proxy-mode=nftables --exempt-cgroups=x": "--exempt-cgroups has an effect in mode ebpf only",
+		"--proxy-mode=nftables --guard-node-ports": "--guard-node-ports has an effect in mode ebpf only",
 	} {
 		_, said, err := loadEBPF(t, strings.Fields(args)...)
 		if err != nil || len(said) != 1 || !strings.Contains(said[0], want) {

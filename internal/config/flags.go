@@ -43,7 +43,6 @@ type ownFlags struct {
 	BPFDir          string           `json:"bpf-dir"`
 	CgroupRoot      string           `json:"cgroup-root"`
 	ExemptCgroups   string           `json:"exempt-cgroups"`
-	ExemptPods      string           `json:"exempt-pods"`
 	GuardNodePorts  bool             `json:"guard-node-ports"`
 }
 

@@ -135,7 +135,7 @@ func passing() []flagCase {
 }
 
 func TestFlags(t *testing.T) {
-	tested := map[string]bool{"v": true, "bind": true, "drain-timeout": true, "bpf-dir": true, "cgroup-root": true, "exempt-cgroups": true, "exempt-pods": true, "guard-node-ports": true} // TestUserspace, TestEBPF
+	tested := map[string]bool{"v": true, "bind": true, "drain-timeout": true, "bpf-dir": true, "cgroup-root": true, "exempt-cgroups": true, "guard-node-ports": true} // TestUserspace, TestEBPF
 	for _, tc := range flagCases() {
 		for arg := range strings.FieldsSeq(tc.args) {
 			name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")

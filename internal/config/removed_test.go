@@ -147,7 +147,7 @@ func release(text string) bool { return regexp.MustCompile(`^1\.\d+$`).MatchStri
 
 // Every flag says since when kube-proxy has it, except for flags of Sluice alone.
 func TestReleases(t *testing.T) {
-	ours := []string{"manifests", "ignore-kube-proxy", "reload-jitter", "replace", "bind", "drain-timeout", "scheduler", "bpf-dir", "cgroup-root", "exempt-cgroups", "exempt-pods", "guard-node-ports"}
+	ours := []string{"manifests", "ignore-kube-proxy", "reload-jitter", "replace", "bind", "drain-timeout", "scheduler", "bpf-dir", "cgroup-root", "exempt-cgroups", "guard-node-ports"}
 	for _, g := range table() {
 		for _, def := range g.flags {
 			if !release(def.since) && !slices.Contains(ours, def.name) {

@@ -113,9 +113,6 @@ type Setup struct {
 	Families []route.Family
 	Log      *slog.Logger
 
-	// Self is the binary of this program, for tests at the start that need another process. Empty: there are none.
-	Self string
-
 	// Listeners are the addresses of this host, one for each family, at which sockets of this
 	// program listen, to which the routes lead in place of backends. Nothing else uses them. It is
 	// empty except for planes that forward in the process.
@@ -155,11 +152,6 @@ type Opened struct {
 	// Shares returns how probable it is at this moment that each backend gets the next connection of a
 	// client. It is safe for concurrent use. Nil: that of Facts is all that is known.
 	Shares func(Passage) Shares
-
-	// Remembered returns the backend of a client with session affinity, for a frontend, and how long the plane remembers it from
-	// now on; 0: it does not. The client is a pod on this node or the node. It is safe for concurrent use.
-	// Nil: the plane does not know.
-	Remembered func(f route.Key, client netip.Addr) (backend netip.AddrPort, left time.Duration, err error)
 
 	// Sockets lists the listening sockets, sorted. It is safe for concurrent use. Nil: the plane
 	// opens none.
@@ -241,9 +233,6 @@ type Part struct {
 
 	// SetLocal is called with all addresses of this host, whenever they change.
 	SetLocal func([]netip.Addr)
-
-	// SetExemptPods is called with the UIDs of the pods that --exempt-pods selects, whenever they change.
-	SetExemptPods func(uids []string)
 
 	// Metrics are the metrics that no other plane has, one family each.
 	Metrics []prometheus.Collector

@@ -31,7 +31,6 @@ func TestAPIServer(t *testing.T) {
 		{"S-274 restart", testRestart},
 		{"latency", testLatency},
 		{"the program", testProgram},
-		{"exempt pods", testExemptPods},
 		{"Events", testEvents},
 		{"Events are forbidden", testEventsForbidden},
 	} {

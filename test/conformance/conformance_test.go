@@ -33,12 +33,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if bpf.IsClient(os.Args) { // of the self-test of the plane ebpf
-		if err := bpf.Client(os.Args, os.Stdout); err != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	lab.Main(m)
 }
 
@@ -76,13 +70,13 @@ func nftablesPlane() Plane {
 
 // ebpfPlane is the plane ebpf, on top of nftables.
 func ebpfPlane() Plane {
-	var bpffs, self string
+	var bpffs string
 	kind := ebpf.KindTestedBy(once(probe.Sockets), nftables.Kind())
 	var parts, counters sync.Map // of open planes, by network namespace
 	setupOn := func(host *lab.Host) plane.Setup {
 		at := config.EBPF{Dir: filepath.Join(bpffs, fmt.Sprint("sluice-", host.NetNSFD())), Cgroup: host.Cgroup()}
 		cfg := &config.Config{Mode: "ebpf", MasqueradeMark: 0x4000, EBPF: at}
-		return plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Self: self}
+		return plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf()}
 	}
 	return Plane{
 		Decided: func(host *lab.Host) (uint64, error) {
@@ -94,10 +88,6 @@ func ebpfPlane() Plane {
 		Need: func(t testing.TB) {
 			kerneltest.NeedPrograms(t)
 			bpffs = lab.BPFFS(t)
-			var err error
-			if self, err = os.Executable(); err != nil {
-				t.Fatal(err)
-			}
 		},
 		Leave: func(host *lab.Host) error {
 			_, err := kind.Remove(context.Background(), setupOn(host))

@@ -20,10 +20,9 @@ func (e *env) noteDecided() (err error) {
 }
 
 // compareSockets verifies that connections of a step were decided at sockets if explain names a program for them, and that none was
-// otherwise. It verifies nothing for a Service with session affinity, whose first connection is for packets, beside other clients, and
-// for pods where nothing recognizes them.
+// otherwise. It verifies nothing beside other clients, and for pods where nothing recognizes them.
 func (e *env) compareSockets(client *lab.Host, c explain.Case, got observation) error {
-	if e.proxy.plane.Decided == nil || len(e.probers) > 0 || c.AffinitySeconds > 0 || got.pings {
+	if e.proxy.plane.Decided == nil || len(e.probers) > 0 || got.pings {
 		return nil
 	}
 	now, err := e.proxy.plane.Decided(e.lab.NodeA)

@@ -14,7 +14,7 @@ func TestSocketsAreComparedWithExplain(t *testing.T) {
 	l := lab.New(t, lab.Options{})
 	near, far := l.Pod(l.NodeA, "10.180.0.1"), l.Pod(l.NodeB, "10.180.1.1")
 	sockets, packets := explain.Case{Path: []string{"program sluice_connect4"}}, explain.Case{Path: []string{"map fronts"}}
-	sticky, unknown := explain.Case{AffinitySeconds: 60}, explain.Case{Client: explain.Client{CountsAs: explain.Outside}}
+	unknown := explain.Case{Client: explain.Client{CountsAs: explain.Outside}}
 	three := observation{results: make([]lab.Result, 3)}
 	for _, tt := range []struct {
 		name    string
@@ -32,7 +32,6 @@ func TestSocketsAreComparedWithExplain(t *testing.T) {
 		{name: "at a socket without a program", client: near, c: packets, got: three, decided: 1, wrong: true},
 		{name: "a pod of another node", client: far, c: sockets, got: three},
 		{name: "at a socket here for another node", client: far, c: sockets, got: three, decided: 1, wrong: true},
-		{name: "session affinity", client: near, c: sticky, got: three, decided: 2},
 		{name: "pings", client: near, c: packets, got: observation{pings: true}, decided: 1},
 		{name: "beside other clients", client: near, c: packets, got: three, decided: 9, e: env{probers: []*prober{{}}}},
 		{name: "pods that nothing recognizes", client: near, c: unknown, got: three, decided: 3, e: env{settings: settings{detector: "none"}}},

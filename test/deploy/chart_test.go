@@ -121,25 +121,6 @@ func TestOverlaysAreTheChart(t *testing.T) {
 	}
 }
 
-// With exemptPods the program has the flag, and the right to read Pods; without, it has neither.
-func TestExemptPods(t *testing.T) {
-	for value, want := range map[string][]string{"": nil, "mesh in (a\\,b)": {"--exempt-pods=mesh in (a,b)"}} {
-		all := objects(t, template(t, "--set=config.mode=ebpf", "--set=exemptPods="+value))
-		text, err := yaml.Marshal(all)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, flag := range want {
-			if !strings.Contains(string(text), flag) {
-				t.Errorf("%q: no argument %s", value, flag)
-			}
-		}
-		if got := strings.Contains(string(text), "- pods\n"); got != (want != nil) {
-			t.Errorf("%q: it may read Pods: %t, want %t", value, got, want != nil)
-		}
-	}
-}
-
 // The static pods equal the pods of the DaemonSet, except for the source of their files.
 func TestStaticPodsAreThoseOfTheDaemonSet(t *testing.T) {
 	for name, mode := range map[string]string{"sluice.yaml": "nftables", "sluice-iptables.yaml": "iptables"} {

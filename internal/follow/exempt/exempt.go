@@ -1,5 +1,5 @@
-// Package exempt finds the cgroups whose processes are not balanced at their sockets, by patterns and by pods. It updates the set
-// when cgroups are created and removed.
+// Package exempt finds the cgroups whose processes are not balanced at their sockets, by patterns. It updates the set when cgroups are
+// created and removed.
 package exempt
 
 import (
@@ -23,58 +23,26 @@ const (
 	retry  = 5 * time.Second  // after a failure
 )
 
-// Exemptions is the set of exempt cgroups in the kernel.
-type Exemptions interface {
-	// Exempt adds cgroups.
-	Exempt(ids map[uint64]bool) error
-
-	// ExemptOnly adds cgroups, and removes all others.
-	ExemptOnly(ids map[uint64]bool) error
-}
-
 // Options for New.
 type Options struct {
-	Root     string   // folder of the cgroup that all patterns are relative to
-	Patterns []string // of path.Match, element by element: "system.slice/nfs-*"
-	Pods     bool     // the pods of SetPods are exempt as well; until SetPods is called, no exemption is removed
-
-	ID         func(dir string) (uint64, error) // returns the id of a cgroup by its folder
-	Exemptions Exemptions
-	Failed     func(error) // called with each error; Run retries
+	Root     string                              // folder of the cgroup that all patterns are relative to
+	Patterns []string                            // of path.Match, element by element: "system.slice/nfs-*"
+	ID       func(dir string) (uint64, error)    // returns the id of a cgroup by its folder
+	Exempt   func(cgroups map[uint64]bool) error // exempts these cgroups by their ids, and no others
+	Failed   func(error)                         // called with each error; Run retries
 }
 
 // Follower updates the set of exempt cgroups. It is safe for concurrent use.
 type Follower struct {
-	opt  Options
-	wake chan struct{}
+	opt Options
 
 	mu      sync.Mutex
-	pods    map[string]bool // by UID without separators
-	listed  bool            // SetPods was called
 	count   int             // of exempt cgroups
 	folders map[string]bool // read by the last search
 }
 
 // New returns a Follower that has not searched yet.
-func New(o Options) *Follower { return &Follower{opt: o, wake: make(chan struct{}, 1)} }
-
-// SetPods exempts the pods with these UIDs, and no other pods.
-func (f *Follower) SetPods(uids []string) {
-	pods := map[string]bool{}
-	for _, uid := range uids {
-		pods[withoutSeparators(uid)] = true
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.listed && maps.Equal(f.pods, pods) {
-		return
-	}
-	f.pods, f.listed = pods, true
-	select {
-	case f.wake <- struct{}{}:
-	default: // Run wakes anyway
-	}
-}
+func New(o Options) *Follower { return &Follower{opt: o} }
 
 // Count returns the number of cgroups that the last search exempted.
 func (f *Follower) Count() int {
@@ -91,14 +59,7 @@ func (f *Follower) Search() error {
 	for _, pattern := range f.opt.Patterns {
 		s.byPattern(pattern)
 	}
-	if f.opt.Pods {
-		s.byPod(f.pods)
-	}
-	set := f.opt.Exemptions.ExemptOnly
-	if f.opt.Pods && !f.listed {
-		set = f.opt.Exemptions.Exempt
-	}
-	if err := set(s.ids); err != nil {
+	if err := f.opt.Exempt(s.ids); err != nil {
 		return err
 	}
 	f.count, f.folders = len(s.ids), s.folders
@@ -128,13 +89,11 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// wait waits for the next search: for an event, a change of pods, or the time. It removes deleted folders from watched.
+// wait waits for the next search: for an event or the time. It removes deleted folders from watched.
 func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, watched map[string]bool, due <-chan time.Time) {
 	for {
 		select {
 		case <-ctx.Done():
-			return
-		case <-f.wake:
 			return
 		case <-due:
 			return

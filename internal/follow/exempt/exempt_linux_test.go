@@ -3,7 +3,6 @@ package exempt
 import (
 	"context"
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,18 +23,7 @@ type tree struct {
 	fail error
 }
 
-// Exempt implements Exemptions.
-func (x *tree) Exempt(ids map[uint64]bool) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.fail == nil {
-		maps.Copy(x.ids, ids)
-	}
-	return x.fail
-}
-
-// ExemptOnly implements Exemptions.
-func (x *tree) ExemptOnly(ids map[uint64]bool) error {
+func (x *tree) replace(ids map[uint64]bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.fail == nil {
@@ -86,10 +74,10 @@ func (x *tree) want(list ...string) {
 }
 
 // newTree returns a tree, and a Follower of it that does not run yet.
-func newTree(t *testing.T, pods bool, patterns ...string) (*tree, *Follower) {
+func newTree(t *testing.T, patterns ...string) (*tree, *Follower) {
 	t.Helper()
 	x := &tree{t: t, root: t.TempDir(), ids: map[uint64]bool{}}
-	return x, New(Options{Root: x.root, Patterns: patterns, Pods: pods, ID: inode, Exemptions: x, Failed: func(err error) { t.Log(err) }})
+	return x, New(Options{Root: x.root, Patterns: patterns, ID: inode, Exempt: x.replace, Failed: func(err error) { t.Log(err) }})
 }
 
 // run runs a Follower until the test ends.
@@ -109,7 +97,7 @@ func run(t *testing.T, f *Follower) {
 }
 
 func TestFollowsCgroups(t *testing.T) {
-	x, f := newTree(t, false, "system.slice/nfs-*", "mesh/*/proxy")
+	x, f := newTree(t, "system.slice/nfs-*", "mesh/*/proxy")
 	x.mkdir("system.slice/nfs-a")
 	x.mkdir("system.slice/other")
 	if err := f.Search(); err != nil {
@@ -137,7 +125,7 @@ func TestFollowsCgroups(t *testing.T) {
 
 // A folder that replaces a deleted one is watched, also if it has the same inode.
 func TestFollowsReplacedFolders(t *testing.T) {
-	x, f := newTree(t, false, "mesh/*/proxy")
+	x, f := newTree(t, "mesh/*/proxy")
 	run(t, f)
 	for range 30 {
 		x.mkdir("mesh/pod-1/proxy")
@@ -155,49 +143,8 @@ func TestFollowsReplacedFolders(t *testing.T) {
 	}
 }
 
-// Pods are found where the kubelet puts them, with either of its drivers.
-func TestFollowsPods(t *testing.T) {
-	x, f := newTree(t, true, "a")
-	const earlier, uid = "11111111-25a6-4c3b-9a51-0e2a7c1d7f10", "8b9d3e3c-25a6-4c3b-9a51-0e2a7c1d7f10"
-	const static = "0f1e2d3c4b5a69788796a5b4c3d2e1f0" // of a static pod
-	x.mkdir("a")
-	x.mkdir("kubepods/pod" + earlier)
-	f.SetPods([]string{earlier})
-	if err := f.Search(); err != nil {
-		t.Fatal(err)
-	}
-	x.want("a", "kubepods/pod"+earlier)
-
-	f = New(f.opt) // restart
-	if err := f.Search(); err != nil {
-		t.Fatal(err)
-	}
-	x.want("a", "kubepods/pod"+earlier) // SetPods was not called yet
-	run(t, f)
-	f.SetPods([]string{uid, static})
-	x.want("a")
-	const slice = "8b9d3e3c_25a6_4c3b_9a51_0e2a7c1d7f10.slice"
-	exempt := []string{
-		"kubepods/burstable/pod" + uid,
-		"kubepods/pod" + static,
-		"kubepods.slice/kubepods-pod" + slice,
-		"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + slice,
-		"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + slice,
-	}
-	for _, dir := range append([]string{
-		"kubepods/burstable/pod" + uid + "/container",
-		"kubepods/burstable/pod" + earlier,
-		"system.slice/pod" + uid,
-	}, exempt...) {
-		x.mkdir(dir)
-	}
-	x.want(append(exempt, "a")...)
-	f.SetPods(nil)
-	x.want("a")
-}
-
 func TestFailure(t *testing.T) {
-	x, f := newTree(t, false, "a")
+	x, f := newTree(t, "a")
 	x.fail = errors.New("injected")
 	if err := f.Search(); !errors.Is(err, x.fail) {
 		t.Errorf("Search returns %v, want %v", err, x.fail)

@@ -72,16 +72,6 @@ func (w *Watcher) Primary() ([]netip.Addr, error) {
 	return primary(all, func(remote netip.Addr) netip.Addr { return sourceFor(handle, remote) }), nil
 }
 
-// Source returns the source address of packets of this host to an address; invalid if there is no route. It sends no packet.
-func (w *Watcher) Source(to netip.Addr) (netip.Addr, error) {
-	handle, err := open(w.opts)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	defer handle.Close()
-	return sourceFor(handle, to), nil
-}
-
 // sourceFor returns the source address of packets to an address; invalid if there is no
 // route, or only one that drops packets.
 func sourceFor(handle *netlink.Handle, remote netip.Addr) netip.Addr {

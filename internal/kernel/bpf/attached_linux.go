@@ -67,8 +67,7 @@ func (c *Conn) attached() (string, error) {
 	return state, nil
 }
 
-// mapIDs returns the ids of the maps that programs should use. It omits maps that are missing, that have another shape, or that are open but
-// not pinned.
+// mapIDs returns the ids of the maps that programs should use. It omits maps that are missing, or that are open but not pinned.
 func (c *Conn) mapIDs() (map[string]ebpf.MapID, error) {
 	ids := map[string]ebpf.MapID{}
 	for name, ms := range c.spec.Maps {

@@ -3,9 +3,11 @@ package bpf
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/cilium/ebpf/ringbuf"
@@ -76,15 +78,32 @@ func (c *Conn) writePods(gone [][]byte, add map[string]string) error {
 // UnknownClients calls a function with the cookie of the network namespace of a client that is no known pod and has connected to a Service, once a
 // second at most, until the context ends. It returns nil then.
 func (c *Conn) UnknownClients(ctx context.Context, do func(netns uint64)) error {
-	return c.reading(ctx, sockMapUnknownClients, func(reports *ringbuf.Reader) error {
-		for {
-			record, err := reports.Read()
-			if err != nil {
-				return err
-			}
-			if len(record.RawSample) >= 8 {
-				do(binary.NativeEndian.Uint64(record.RawSample))
-			}
+	reports, err := c.unknownClients()
+	if err != nil {
+		return fmt.Errorf("open the reports of unknown clients: %w", err)
+	}
+	defer func() { _ = reports.Close() }() // it was only read from
+	stop := context.AfterFunc(ctx, func() { _ = reports.Close() })
+	defer stop()
+	for {
+		record, err := reports.Read()
+		if errors.Is(err, os.ErrClosed) {
+			return nil
 		}
-	})
+		if err != nil {
+			return fmt.Errorf("read the reports of unknown clients: %w", err)
+		}
+		if len(record.RawSample) >= 8 {
+			do(binary.NativeEndian.Uint64(record.RawSample))
+		}
+	}
+}
+
+func (c *Conn) unknownClients() (*ringbuf.Reader, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.open(); err != nil {
+		return nil, err
+	}
+	return ringbuf.NewReader(c.maps[sockMapUnknownClients])
 }

@@ -38,9 +38,6 @@ type Options struct {
 
 	// Fault makes an operation fail in a test, with the error that it returns. Nil: none fails.
 	Fault func(Operation) error
-
-	// Program is the binary that Try executes in another cgroup. It calls Client if IsClient returns true. Empty: Try executes none.
-	Program string
 }
 
 // Conn reads and writes the tables of the kernel. It is safe for concurrent use. Reading creates nothing.
@@ -51,10 +48,10 @@ type Conn struct {
 	version string
 	cookie  uint64 // of the network namespace of the node
 
-	mu      sync.Mutex
-	maps    map[string]*ebpf.Map // of the programs; nil: not opened yet
-	entries map[string]int       // number of entries of each table that was read
-	exempts func() error         // writes the exemptions of the last call before the maps were opened; may be nil
+	mu       sync.Mutex
+	maps     map[string]*ebpf.Map // of the programs; nil: not opened yet
+	entries  map[string]int       // number of entries of each table that was read
+	exempted map[uint64]bool      // cgroups of the last Exempt; nil: it was not called yet
 }
 
 // Open returns the tables. It creates nothing.

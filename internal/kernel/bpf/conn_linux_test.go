@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
@@ -141,40 +140,42 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// A map of an earlier version whose entries have another size is replaced and filled again. The other maps stay, so connected UDP
-// sockets are still known.
+// The programs of a version with other maps stay until the maps of this version are filled. Their sockets keep their backends, but are not
+// known any more.
 func TestUpgrade(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:53")
-	n.write(service("10.96.0.10:53", 17, OfNode, "127.0.0.1:53")...)
-	var s *socket
+	n.conn.mapsDir, n.conn.version = mapsPrefix+"earlier", "earlier"
+	n.write(service(dns4, 17, OfNode, "127.0.0.1:53")...)
+	var kept *socket
 	n.run(func() (err error) {
-		if s, err = openSocket(unix.AF_INET); err != nil {
+		if kept, err = openSocket(unix.AF_INET); err != nil {
 			return err
 		}
-		return s.connect("10.96.0.10:53")
+		return kept.connect(dns4)
 	})
-	defer s.close()
-	path := n.conn.mapPath(Frontends.String())
-	earlier, err := ebpf.NewMap(&ebpf.MapSpec{Name: "frontends", Type: ebpf.Hash, KeySize: 20, ValueSize: 20, MaxEntries: 8, Flags: unix.BPF_F_NO_PREALLOC})
-	if err = errors.Join(err, os.Remove(path), earlier.Pin(path), earlier.Close()); err != nil {
-		t.Fatal(err)
-	}
+	defer kept.close()
 	n.conn = n.open() // as another run of the program
-	state, err := n.conn.Read(t.Context())
-	for k := range state {
-		if k.Table == Frontends || err != nil {
-			t.Errorf("reads %s from the map of an earlier version: %v", k, err)
+	for _, e := range service(dns4, 17, OfNode, "127.0.0.1:53") {
+		if err := n.conn.Write(t.Context(), []Step{{Entry: e}}); err != nil {
+			t.Fatal(err)
 		}
 	}
-	n.write(service("10.96.0.10:53", 17, OfNode, "127.0.0.1:53")...)
-	if list, err := n.conn.Sockets(); err != nil || len(list) != 1 {
-		t.Errorf("knows the sockets %v, %v, want one", list, err)
+	if got := n.reads(); got != other {
+		t.Errorf("while the maps are filled the programs are %q, want %q", got, other)
 	}
-	n.run(func() error {
-		_, err := s.want("", "10.96.0.10:53")
-		return err
-	})
+	n.run(func() error { _, err := kept.want("", dns4); return err })
+	n.write()
+	if got := n.reads(); got != n.conn.Version() {
+		t.Errorf("afterwards the programs are %q, want %q", got, n.conn.Version())
+	}
+	if _, err := os.Stat(filepath.Join(n.opt.Dir, mapsPrefix+"earlier")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the earlier maps are there: %v", err)
+	}
+	if list, err := n.conn.Sockets(); err != nil || len(list) != 0 {
+		t.Errorf("knows the sockets %v, %v, want none", list, err)
+	}
+	n.run(func() error { _, err := kept.want("", "127.0.0.1:53"); return err })
 }
 
 // Remove deletes nothing in a folder that is not on a bpffs, nor in the working directory.

@@ -15,25 +15,51 @@ var (
 	ErrNoCgroup = errors.New("cgroup v2 is not mounted")
 	ErrNoBPFFS  = errors.New("no bpffs")
 
-	// ErrUnbalanced is returned if the process of the self-test was not balanced; ErrUntested if the programs are effective,
-	// but no process could be started.
-	ErrUnbalanced = errors.New("a process in another cgroup is not balanced")
-	ErrUntested   = errors.New("no process was started in another cgroup")
+	// ErrOthers means that the kernel runs programs of another project for the same system calls of all processes: they would see
+	// backends in place of Services, and may change or refuse them.
+	ErrOthers = errors.New("another program runs for the sockets of all processes")
 )
 
-// effective returns an error unless a program runs for the processes in a cgroup.
-func effective(group string, point ebpf.AttachType, id ebpf.ProgramID) error {
+// programsOf lists the programs that the kernel runs for the processes in a cgroup.
+func programsOf(group string, point ebpf.AttachType) ([]link.AttachedProgram, error) {
 	fd, err := unix.Open(group, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = unix.Close(fd) }() // it was only read from
 	found, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: point, QueryFlags: unix.BPF_F_QUERY_EFFECTIVE})
 	if err != nil {
-		return fmt.Errorf("list the programs of a cgroup: %w", err)
+		return nil, fmt.Errorf("list the programs of a cgroup: %w", err)
 	}
-	if !slices.ContainsFunc(found.Programs, func(p link.AttachedProgram) bool { return p.ID == id }) {
+	return found.Programs, nil
+}
+
+// effective returns an error unless the kernel runs a program for the processes in a cgroup.
+func effective(group string, point ebpf.AttachType, id ebpf.ProgramID) error {
+	programs, err := programsOf(group, point)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(programs, func(p link.AttachedProgram) bool { return p.ID == id }) {
 		return fmt.Errorf("it is not effective in %s", group)
+	}
+	return nil
+}
+
+// noOthers returns ErrOthers if the kernel runs a program of another project for the processes in a cgroup. It ignores those that run when a
+// socket is closed, and those that this process may not open, without CAP_SYS_ADMIN.
+func noOthers(group string, point ebpf.AttachType) error {
+	if point == ebpf.AttachCgroupInetSockRelease {
+		return nil
+	}
+	programs, err := programsOf(group, point)
+	if err != nil {
+		return err
+	}
+	for _, p := range programs {
+		if name, err := nameOf(p.ID); err == nil && !isOfSluice(name) {
+			return fmt.Errorf("%w: program %d (%s), attached as %s", ErrOthers, p.ID, name, point)
+		}
 	}
 	return nil
 }

@@ -34,7 +34,6 @@ type Frontend struct {
 	Count    int // number of slots of the pool
 
 	Scheduler Scheduler
-	Sticky    bool   // session affinity: a client stays on the backend that the packet plane has chosen for it (Lease)
 	Ramps     bool   // slow start: a new backend gets a part of its share (Conn.Ramp)
 	Strangers uint64 // last bits of the addresses that no backend on this node has (Strangers); 0 makes programs search for every client
 }
@@ -54,11 +53,8 @@ func (f Frontend) Entry() Entry {
 	k := append(endpoint(f.At)[:18], f.Protocol, byte(f.Clients))
 	v := append(append([]byte{}, f.Pool[:]...), native32(uint32(f.Count))...)
 	choice := []byte{byte(f.Scheduler), 0, 0, 0}
-	if f.Sticky {
-		choice[1] = 1
-	}
 	if f.Ramps {
-		choice[2] = 1
+		choice[1] = 1
 	}
 	return entry(Frontends, k, append(append(v, choice...), native64(f.Strangers)...))
 }
@@ -151,16 +147,13 @@ func weightIn(slot []byte) string {
 	return ""
 }
 
-// choice returns the scheduler, affinity and slow start of a frontend as text.
+// choice returns the scheduler and slow start of a frontend as text.
 func choice(v []byte) string {
 	text := ""
 	if s := Scheduler(v[0]); s != ByChance {
 		text = " " + s.String()
 	}
 	if v[1] != 0 {
-		text += " with affinity"
-	}
-	if v[2] != 0 {
 		text += " with slow start"
 	}
 	return text

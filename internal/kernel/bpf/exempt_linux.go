@@ -18,7 +18,7 @@ const (
 	// ExemptRoot are processes in the root of all cgroups, but not below: threads of the kernel.
 	ExemptRoot Exempting = 1
 
-	// ExemptAny are the processes in the cgroups of Exempt and ExemptOnly, and below, wherever these are. Each level costs a connection two look-ups.
+	// ExemptAny are the processes in the cgroups of Exempt, and below, wherever these are. Each level costs a connection two look-ups.
 	ExemptAny Exempting = 1<<(deepest+1) - 2
 
 	deepest = 16
@@ -42,30 +42,25 @@ func CgroupID(dir string) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// Exempt exempts the processes in these cgroups, and in those below, by ids. If the maps do not exist yet, the cgroups are exempt once Write
-// creates them. Exempt returns ErrFull if the map has no room.
+// Exempt exempts the processes in these cgroups, and in those below, by ids, and ends the exemption of all others. If the maps do not exist
+// yet, it does so once Write creates them. It returns ErrFull if the map has no room.
 func (c *Conn) Exempt(cgroups map[uint64]bool) error {
-	return c.whenOpen(func() error { return c.exempt(cgroups) })
-}
-
-// ExemptOnly does the same, and ends the exemption of all other cgroups.
-func (c *Conn) ExemptOnly(cgroups map[uint64]bool) error {
-	return c.whenOpen(func() error { return errors.Join(c.unexempt(cgroups), c.exempt(cgroups)) })
-}
-
-// whenOpen calls a function now, or when the maps are opened.
-func (c *Conn) whenOpen(write func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.exempted = cgroups
 	if c.maps == nil {
-		c.exempts = write
 		return nil
 	}
-	return write()
+	return c.exempt()
 }
 
-func (c *Conn) exempt(cgroups map[uint64]bool) error {
-	for id := range cgroups {
+// exempt writes the cgroups of the last Exempt.
+func (c *Conn) exempt() error {
+	err := removeIf(c.maps[sockMapExempt], func(k, _ []byte) bool { return !c.exempted[binary.NativeEndian.Uint64(k)] })
+	if err != nil {
+		return fmt.Errorf("end the exemption of cgroups: %w", err)
+	}
+	for id := range c.exempted {
 		err := put(c.maps[sockMapExempt], native64(id), native32(1))
 		if isFull(err) {
 			err = ErrFull
@@ -73,15 +68,6 @@ func (c *Conn) exempt(cgroups map[uint64]bool) error {
 		if err != nil {
 			return fmt.Errorf("exempt a cgroup: %w", err)
 		}
-	}
-	return nil
-}
-
-// unexempt ends the exemption of all cgroups except these.
-func (c *Conn) unexempt(except map[uint64]bool) error {
-	err := removeIf(c.maps[sockMapExempt], func(k, _ []byte) bool { return !except[binary.NativeEndian.Uint64(k)] })
-	if err != nil {
-		return fmt.Errorf("end the exemption of cgroups: %w", err)
 	}
 	return nil
 }

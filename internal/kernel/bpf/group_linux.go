@@ -1,12 +1,9 @@
 package bpf
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,8 +26,8 @@ func newGroup(at string) (*group, error) {
 	return openGroup(path)
 }
 
-// below makes a cgroup in this one.
-func (g *group) below() (*group, error) {
+// newBelow makes a cgroup in this one.
+func (g *group) newBelow() (*group, error) {
 	path := filepath.Join(g.path, groupPrefix+"below")
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return nil, fmt.Errorf("make a cgroup: %w", err)
@@ -38,18 +35,11 @@ func (g *group) below() (*group, error) {
 	return openGroup(path)
 }
 
-// openGroup locks a new cgroup. One below a threaded one has to be threaded for processes to enter it.
+// openGroup locks a new cgroup.
 func openGroup(path string) (*group, error) {
 	g := &group{path: path}
-	file := filepath.Join(path, "cgroup.type")
-	kind, err := os.ReadFile(file)
-	if err == nil && bytes.HasPrefix(kind, []byte("domain invalid")) {
-		err = os.WriteFile(file, []byte("threaded"), 0)
-	}
-	if err == nil {
-		g.dir, err = os.Open(path)
-	}
-	if err == nil {
+	var err error
+	if g.dir, err = os.Open(path); err == nil {
 		err = unix.Flock(int(g.dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
 	if err != nil {
@@ -59,14 +49,9 @@ func openGroup(path string) (*group, error) {
 	return g, nil
 }
 
-// remove removes the cgroup, as soon as the processes that were in it are gone.
+// remove removes the cgroup.
 func (g *group) remove() {
-	for range 50 {
-		if err := os.Remove(g.path); !errors.Is(err, unix.EBUSY) {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	_ = os.Remove(g.path) // the next start tries again
 	if g.dir != nil {
 		_ = g.dir.Close() // it was only locked
 	}

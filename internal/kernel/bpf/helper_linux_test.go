@@ -24,12 +24,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if IsClient(os.Args) { // of a self-test
-		if err := Client(os.Args, os.Stdout); err != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	if len(os.Args) == 4 && os.Args[1] == connectInherited {
 		if err := connectAsChild(os.Args[2], os.Args[3]); err != nil {
 			fmt.Println(err)

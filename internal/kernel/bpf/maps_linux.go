@@ -48,14 +48,14 @@ const firstSize = 1024
 // mapsPrefix begins the names of folders with maps.
 const mapsPrefix = "maps-"
 
-// mapsDirOf returns the name of the folder for the maps of some programs. Other versions, with other maps or fields, have another
-// folder: their programs stay until those of this version are attached, with maps that are filled. What the earlier programs have written is
+// mapsDirOf returns the name of the folder for the maps of some programs. Versions with other maps, fields or sizes have other
+// folders: their programs stay until those of this version are attached, with maps that are filled. What the earlier programs have written is
 // lost with them.
 func mapsDirOf(spec *ebpf.CollectionSpec) string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		if ms := spec.Maps[name]; !isDataSection(name) {
-			fmt.Fprintln(h, name, ms.Type, ms.Flags, layoutOf(ms.Key), layoutOf(ms.Value))
+			fmt.Fprintln(h, name, ms.Type, ms.Flags, ms.MaxEntries, layoutOf(ms.Key), layoutOf(ms.Value))
 		}
 	}
 	return mapsPrefix + hex.EncodeToString(h.Sum(nil)[:6])
@@ -79,15 +79,7 @@ func layoutOf(t btf.Type) string {
 // isDataSection reports whether a map is a data section of the programs, such as .rodata. It is not pinned.
 func isDataSection(name string) bool { return strings.HasPrefix(name, ".") }
 
-// fits reports whether a map has the shape that programs need. It may be larger, except an array: keys depend on its size.
-func fits(m *ebpf.Map, ms *ebpf.MapSpec) bool {
-	if m.MaxEntries() < ms.MaxEntries || ms.Type == ebpf.Array && m.MaxEntries() != ms.MaxEntries {
-		return false
-	}
-	return m.Type() == ms.Type && m.KeySize() == ms.KeySize && m.ValueSize() == ms.ValueSize && m.Flags() == ms.Flags
-}
-
-// find returns the open map, or opens the pinned one. It returns nil if neither exists with this shape, and otherwise a function to close it.
+// find returns the open map, or opens the pinned one. It returns nil if neither exists, and otherwise a function to close it.
 func (c *Conn) find(ms *ebpf.MapSpec) (m *ebpf.Map, done func(), err error) {
 	if m := c.maps[ms.Name]; m != nil {
 		return m, func() {}, nil
@@ -110,7 +102,7 @@ func (c *Conn) withMap(name string, do func(*ebpf.Map) error) error {
 	return do(m)
 }
 
-// pinned opens the pinned map. It returns nil if there is none with this shape.
+// pinned opens the pinned map. It returns nil if there is none.
 func (c *Conn) pinned(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(c.mapPath(ms.Name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,13 +111,10 @@ func (c *Conn) pinned(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open map %s: %w", ms.Name, err)
 	}
-	if !fits(m, ms) {
-		return nil, m.Close()
-	}
 	return m, nil
 }
 
-// pinnedID returns the id of the pinned map; 0 if there is none with this shape.
+// pinnedID returns the id of the pinned map; 0 if there is none.
 func (c *Conn) pinnedID(ms *ebpf.MapSpec) (ebpf.MapID, error) {
 	m, err := c.pinned(ms)
 	if m == nil || err != nil {
@@ -167,8 +156,8 @@ func (c *Conn) open() error {
 		all[name] = m
 	}
 	c.maps = all
-	if c.exempts != nil {
-		_ = c.exempts() // Exempt is called again, and then returns the error
+	if c.exempted != nil {
+		_ = c.exempt() // Exempt is called again, and then returns the error
 	}
 	return nil
 }

@@ -24,7 +24,6 @@ const (
 	sockMapExempt          = "exempt"
 	sockMapFrontends       = "frontends"
 	sockMapGeneration      = "generation"
-	sockMapLeases          = "leases"
 	sockMapLoads           = "loads"
 	sockMapMembers         = "members"
 	sockMapNewcomers       = "newcomers"
@@ -32,7 +31,6 @@ const (
 	sockMapNodePorts       = "node_ports"
 	sockMapOriginals       = "originals"
 	sockMapReported        = "reported"
-	sockMapRequests        = "requests"
 	sockMapSlots           = "slots"
 	sockMapUdpSockets      = "udp_sockets"
 	sockMapUnknownClients  = "unknown_clients"
@@ -120,7 +118,6 @@ type sockMapSpecs struct {
 	Exempt         *ebpf.MapSpec `ebpf:"exempt"`
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
 	Generation     *ebpf.MapSpec `ebpf:"generation"`
-	Leases         *ebpf.MapSpec `ebpf:"leases"`
 	Loads          *ebpf.MapSpec `ebpf:"loads"`
 	Members        *ebpf.MapSpec `ebpf:"members"`
 	Newcomers      *ebpf.MapSpec `ebpf:"newcomers"`
@@ -128,7 +125,6 @@ type sockMapSpecs struct {
 	NodePorts      *ebpf.MapSpec `ebpf:"node_ports"`
 	Originals      *ebpf.MapSpec `ebpf:"originals"`
 	Reported       *ebpf.MapSpec `ebpf:"reported"`
-	Requests       *ebpf.MapSpec `ebpf:"requests"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
 	UdpSockets     *ebpf.MapSpec `ebpf:"udp_sockets"`
 	UnknownClients *ebpf.MapSpec `ebpf:"unknown_clients"`
@@ -172,7 +168,6 @@ type sockMaps struct {
 	Exempt         *ebpf.Map `ebpf:"exempt"`
 	Frontends      *ebpf.Map `ebpf:"frontends"`
 	Generation     *ebpf.Map `ebpf:"generation"`
-	Leases         *ebpf.Map `ebpf:"leases"`
 	Loads          *ebpf.Map `ebpf:"loads"`
 	Members        *ebpf.Map `ebpf:"members"`
 	Newcomers      *ebpf.Map `ebpf:"newcomers"`
@@ -180,7 +175,6 @@ type sockMaps struct {
 	NodePorts      *ebpf.Map `ebpf:"node_ports"`
 	Originals      *ebpf.Map `ebpf:"originals"`
 	Reported       *ebpf.Map `ebpf:"reported"`
-	Requests       *ebpf.Map `ebpf:"requests"`
 	Slots          *ebpf.Map `ebpf:"slots"`
 	UdpSockets     *ebpf.Map `ebpf:"udp_sockets"`
 	UnknownClients *ebpf.Map `ebpf:"unknown_clients"`
@@ -196,7 +190,6 @@ func (m *sockMaps) Close() error {
 		m.Exempt,
 		m.Frontends,
 		m.Generation,
-		m.Leases,
 		m.Loads,
 		m.Members,
 		m.Newcomers,
@@ -204,7 +197,6 @@ func (m *sockMaps) Close() error {
 		m.NodePorts,
 		m.Originals,
 		m.Reported,
-		m.Requests,
 		m.Slots,
 		m.UdpSockets,
 		m.UnknownClients,

@@ -31,7 +31,10 @@ func detachStrays(cgroup string, ours map[link.ID]bool) (n int, err error) {
 		if err != nil || ours[info.ID] {
 			return nil // of another type, which has no Info, or not a stray
 		}
-		if group := info.Cgroup(); group == nil || group.CgroupId != id || !isOfSluice(info.Program) {
+		if group := info.Cgroup(); group == nil || group.CgroupId != id {
+			return nil
+		}
+		if name, err := nameOf(info.Program); err != nil || !isOfSluice(name) { // an error: it is gone
 			return nil
 		}
 		if err := l.Detach(); err != nil {
@@ -65,16 +68,22 @@ func eachLink(do func(link.Link) error) error {
 // linkTimeout is how long a link may be in the making.
 const linkTimeout = 5 * time.Second
 
-// isOfSluice reports whether a program has the name of one that stays when its process ends.
-func isOfSluice(id ebpf.ProgramID) bool {
+// nameOf returns the name of a program.
+func nameOf(id ebpf.ProgramID) (string, error) {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
-		return false // it is gone
+		return "", err
 	}
 	defer func() { _ = p.Close() }() // it was only read from
 	info, err := p.Info()
-	return err == nil && strings.HasPrefix(info.Name, "sluice_")
+	if err != nil {
+		return "", err
+	}
+	return info.Name, nil
 }
+
+// isOfSluice reports whether a program has the name of one of Sluice.
+func isOfSluice(name string) bool { return strings.HasPrefix(name, "sluice_") }
 
 // detachOthers detaches programs of earlier runs with another folder: they would choose backends from maps that nothing updates.
 func (c *Conn) detachOthers() error {

@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Try tests whether programs balance sockets on this host. It attaches programs with maps of their own to a
-// new cgroup below the one of the options, verifies that they are effective in a cgroup below that, starts a process there, which connects
-// to Services of the test, and removes everything. It returns ErrUntested if the process could not be started or did not report, and
-// ErrUnbalanced if the process was not balanced.
+// Try tests whether programs can balance sockets on this host. It attaches programs with maps of their own to a new cgroup below the
+// one of the options, verifies that the kernel runs them for processes in a cgroup below that, and removes everything. It returns ErrOthers
+// if the kernel runs programs of another project as well.
 func Try(o Options) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(o.Dir), &stat); err != nil || stat.Type != unix.BPF_FS_MAGIC {
@@ -44,15 +43,14 @@ func Try(o Options) error {
 	if err := t.attach(); err != nil {
 		return err
 	}
-	return t.run(t.addService)
+	return t.verify()
 }
 
 // selfTest is a set of programs with maps of their own, attached to a cgroup that nothing else is in.
 type selfTest struct {
-	opt        Options
 	programs   *ebpf.Collection
 	links      []link.Link
-	top, group *group // programs are attached to top; the process is in group, which is below
+	top, below *group // programs are attached to top
 }
 
 // selfTestMapSize is the size of the hashes of a self-test. Maps of other types have their own.
@@ -79,9 +77,9 @@ func newSelfTest(o Options) (*selfTest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the programs: %w", err)
 	}
-	t := &selfTest{opt: o, programs: programs}
+	t := &selfTest{programs: programs}
 	if t.top, err = newGroup(o.Cgroup); err == nil {
-		t.group, err = t.top.below()
+		t.below, err = t.top.newBelow()
 	}
 	if err != nil {
 		t.close()
@@ -94,8 +92,8 @@ func (t *selfTest) close() {
 	for _, l := range t.links {
 		_ = l.Close() // detaches the program
 	}
-	if t.group != nil {
-		t.group.remove()
+	if t.below != nil {
+		t.below.remove()
 	}
 	if t.top != nil {
 		t.top.remove()
@@ -103,7 +101,7 @@ func (t *selfTest) close() {
 	t.programs.Close()
 }
 
-// attach attaches the programs, replaces them, and verifies that they are effective in the cgroup below.
+// attach attaches the programs, and replaces them.
 func (t *selfTest) attach() error {
 	for name, point := range (Options{}).points() {
 		p := t.programs.Programs[name]
@@ -112,28 +110,26 @@ func (t *selfTest) attach() error {
 			return fmt.Errorf("attach program %s: %w", name, err)
 		}
 		t.links = append(t.links, l)
-		err = l.Update(p)
-		info, infoErr := p.Info()
-		if err = errors.Join(err, infoErr); err == nil {
-			id, _ := info.ID()
-			err = effective(t.group.path, point, id)
-		}
-		if err != nil {
+		if err := l.Update(p); err != nil {
 			return fmt.Errorf("replace program %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// addService adds a Service to the maps.
-func (t *selfTest) addService(c check) error {
-	pool := Pool{c.protocol, c.service.Addr().As16()[0], 1}
-	for _, e := range []Entry{
-		Slot{Pool: pool, Backend: c.backend}.Entry(), Member{pool, c.backend}.Entry(),
-		Frontend{At: c.service, Protocol: c.protocol, Clients: OfNode, Pool: pool, Count: 1}.Entry(),
-	} {
-		if err := put(t.programs.Maps[e.Table.String()], []byte(e.Data), []byte(e.Value)); err != nil {
-			return fmt.Errorf("%s: %w", e, err)
+// verify verifies that the programs are effective in the cgroup below, and that they are the only ones.
+func (t *selfTest) verify() error {
+	for name, point := range (Options{}).points() {
+		info, err := t.programs.Programs[name].Info()
+		if err != nil {
+			return fmt.Errorf("identify program %s: %w", name, err)
+		}
+		id, _ := info.ID()
+		if err := effective(t.below.path, point, id); err != nil {
+			return fmt.Errorf("program %s: %w", name, err)
+		}
+		if err := noOthers(t.below.path, point); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -2,27 +2,26 @@ package bpf
 
 import (
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
-	"github.com/sluice-proxy/sluice/test/machine"
 )
-
-const self = "/proc/self/exe"
 
 // selfTestOptions are those of a node with a cgroup and a bpffs of its own.
 func selfTestOptions(t *testing.T) Options {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
-	return Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), Program: self}
+	return Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)}
 }
 
 // noProbes verifies that a cgroup has no cgroup of a test.
@@ -33,7 +32,7 @@ func noProbes(t *testing.T, cgroup string) {
 	}
 }
 
-// Try balances a process in another cgroup, by TCP and UDP, and leaves no cgroup.
+// Try leaves neither a cgroup nor a pin.
 func TestTry(t *testing.T) {
 	o := selfTestOptions(t)
 	began := time.Now()
@@ -47,97 +46,85 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// Try detects programs without effect, for each way to use a Service.
-func TestTryNoticesFailures(t *testing.T) {
-	o := selfTestOptions(t)
-	all := []string{"tcp/192.0.0.8:53: dial", "connected-udp/192.0.0.8:53: dial", "udp/192.0.0.8:53: write", "tcp/[100::8]:53: dial", "udp/[100::8]:53: write"}
-	for name, c := range map[string]struct {
-		attach bool
-		add    func(*selfTest) func(check) error
-		want   []string
-	}{
-		"not attached":     {add: func(tr *selfTest) func(check) error { return tr.addService }, want: all},
-		"without Services": {attach: true, add: func(*selfTest) func(check) error { return func(check) error { return nil } }, want: all},
-		"without UDP": {attach: true, want: []string{"udp/192.0.0.8:53"}, add: func(tr *selfTest) func(check) error {
-			return func(c check) error {
-				if c.protocol == unix.IPPROTO_UDP {
-					return nil
-				}
-				return tr.addService(c)
-			}
-		}},
-		"another backend": {attach: true, want: []string{"tcp/192.0.0.8:53: dial tcp 192.0.0.8:53: connect: connection refused"}, add: func(tr *selfTest) func(check) error {
-			return func(c check) error {
-				c.stop()
-				return tr.addService(c)
-			}
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			tr, err := newSelfTest(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer tr.close()
-			if c.attach {
-				if err := tr.attach(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			err = tr.run(c.add(tr))
-			if !errors.Is(err, ErrUnbalanced) {
-				t.Fatalf("it returns %v, want %v", err, ErrUnbalanced)
-			}
-			for _, want := range c.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("it returns %q, want %q", err, want)
-				}
-			}
-		})
-	}
-	noProbes(t, o.Cgroup)
+// otherProgram lets all system calls pass.
+type otherProgram struct {
+	name  string
+	typ   ebpf.ProgramType
+	at    ebpf.AttachType
+	flags uint32
 }
 
-// A test that lacks time or resources proves nothing.
-func TestProofs(t *testing.T) {
-	for text, c := range map[string]struct {
-		err  error
-		want bool
-	}{
-		"refused":       {&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", unix.ECONNREFUSED)}, true},
-		"no ports left": {&net.OpError{Op: "listen", Err: os.NewSyscallError("bind", unix.EADDRINUSE)}, false},
-		"a deadline":    {&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, false},
-		"another reply": {errors.New("another program replies"), true},
-	} {
-		if is := isProof(c.err); is != c.want {
-			t.Errorf("%s: %t, want %t", text, is, c.want)
-		}
-	}
-	_, err := (&net.Dialer{Timeout: time.Nanosecond}).Dial("tcp", "127.0.0.1:1")
-	if err == nil || isProof(err) {
-		t.Errorf("a dial that times out is a proof: %v", err)
-	}
-}
-
-// A process that does not start or report proves nothing, and is not waited for without end.
-func TestTryWithoutProcess(t *testing.T) {
-	o := selfTestOptions(t)
-	slow := filepath.Join(t.TempDir(), "slow")
-	if err := os.WriteFile(slow, []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil { //nolint:gosec // it is a program
+// attach attaches the program to a cgroup until the test ends.
+func (o otherProgram) attach(t *testing.T, cgroup string) {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: o.name, Type: o.typ, AttachType: o.at, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	for name, program := range map[string]string{"no such program": "/run/none", "says nothing": "/bin/true", "fails": "/bin/false", "slow": slow} {
+	dir, err := os.Open(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at, Flags: o.flags}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at}); err != nil {
+			t.Error(err)
+		}
+		_ = errors.Join(p.Close(), dir.Close()) // nothing was written
+	})
+}
+
+// Programs of other projects may change or refuse what the programs choose, unless they run when sockets are closed only.
+func TestTryNoticesOtherPrograms(t *testing.T) {
+	for name, c := range map[string]struct {
+		program otherProgram
+		want    error
+	}{
+		"connect":          {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, ErrOthers},
+		"send":             {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, unix.BPF_F_ALLOW_MULTI}, ErrOthers},
+		"allows no others": {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, 0}, unix.EPERM},
+		"can be replaced":  {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_OVERRIDE}, nil},
+		"release":          {otherProgram{"mesh", ebpf.CGroupSock, ebpf.AttachCgroupInetSockRelease, unix.BPF_F_ALLOW_MULTI}, nil},
+		"an earlier run":   {otherProgram{"sluice_connect4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, nil},
+	} {
 		t.Run(name, func(t *testing.T) {
-			o.Program = program
-			began := time.Now()
-			if err := Try(o); !errors.Is(err, ErrUntested) {
-				t.Errorf("it returns %v, want %v", err, ErrUntested)
-			}
-			if took := time.Since(began); took > machine.Scale(3*selfTestTimeout) {
-				t.Errorf("it took %s", took)
+			o := selfTestOptions(t)
+			c.program.attach(t, o.Cgroup)
+			err := Try(o)
+			if !errors.Is(err, c.want) {
+				t.Errorf("it returns %v, want %v", err, c.want)
+			} else if errors.Is(err, ErrOthers) && !strings.Contains(err.Error(), c.program.name) {
+				t.Errorf("it returns %q, which does not name program %s", err, c.program.name)
 			}
 			noProbes(t, o.Cgroup)
 		})
+	}
+}
+
+// Try detects programs that are not effective in cgroups below the one to which they are attached.
+func TestTryNoticesDetachedPrograms(t *testing.T) {
+	tr, err := newSelfTest(selfTestOptions(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	if err := tr.attach(); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.verify(); err != nil {
+		t.Errorf("while all are attached: %v", err)
+	}
+	if err := tr.links[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	tr.links = tr.links[1:]
+	if err := tr.verify(); err == nil {
+		t.Error("it returns no error without one of them")
 	}
 }
 

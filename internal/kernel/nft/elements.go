@@ -21,8 +21,7 @@ type received struct {
 	Element
 	ends bool // it is the key after a range
 
-	requested string        // the key that the request names, if it names one
-	left      time.Duration // until it is deleted; 0: it has no timeout
+	requested string // the key that the request names, if it names one
 }
 
 // listElements lists a set again until no element is listed twice. For some
@@ -110,11 +109,6 @@ func (e *received) decode(typ uint16, data []byte) error {
 			return errors.New("the flags of an element are malformed")
 		}
 		e.ends = binary.BigEndian.Uint32(data)&unix.NFT_SET_ELEM_INTERVAL_END != 0
-	case unix.NFTA_SET_ELEM_EXPIRATION:
-		if len(data) != 8 {
-			return errors.New("the expiration of an element is malformed")
-		}
-		e.left = time.Duration(binary.BigEndian.Uint64(data)) * time.Millisecond
 	case unix.NFTA_SET_ELEM_USERDATA:
 		e.Comment = commentIn(data)
 	}

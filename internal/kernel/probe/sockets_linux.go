@@ -12,8 +12,7 @@ import (
 )
 
 // Sockets tries whether programs can balance the sockets of a cgroup, and removes everything that it creates. The error
-// has a sentence with the remedy, and is ErrPrivilege or ErrFeature; or it is bpf.ErrUntested, if they should work but no
-// process could be started to try them.
+// has a sentence with the remedy, and is ErrPrivilege or ErrFeature.
 func Sockets(o bpf.Options) error { return SocketsError(bpf.Try(o)) }
 
 // SocketsError adds the remedy to an error of bpf.Try, or of the search for the cgroups.
@@ -21,10 +20,8 @@ func SocketsError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, bpf.ErrUntested):
-		return err
-	case errors.Is(err, bpf.ErrUnbalanced):
-		return fmt.Errorf("%w: programs for sockets have no effect, although the kernel attaches them: another program in a cgroup may undo it, or a firewall closes 127.0.0.1; see: bpftool cgroup tree (%w)", ErrFeature, err)
+	case errors.Is(err, bpf.ErrOthers):
+		return fmt.Errorf("%w: packets must have the addresses of Services while programs of another project run for all sockets, which may change or refuse backends: detach them; see: bpftool cgroup tree (%w)", ErrFeature, err)
 	case errors.Is(err, bpf.ErrNoBPFFS):
 		return fmt.Errorf("%w: maps have no place to stay (%w): mount it with: mount -t bpf -o mode=700 bpf /sys/fs/bpf, or name a folder on another bpffs with --bpf-dir", ErrFeature, err)
 	case errors.Is(err, bpf.ErrNoCgroup):

@@ -77,7 +77,7 @@ func TestDecisions(t *testing.T) {
 	has(false, "SCTP has no programs", "0.0.0.0:30022/")
 	has(false, "no endpoints: the packet plane refuses", "frontends 172.30.0.1:80/")
 	// ns/svc-5 has affinity.
-	has(true, "as the packet plane chooses", "frontends 172.30.0.5:80/tcp for pods -> pool 68bbd35f/01 of 2 with affinity")
+	has(false, "only the packet plane remembers clients", "frontends 172.30.0.5:80/tcp")
 	// ns/svc-8 is restricted to source ranges.
 	has(false, "source ranges", "frontends 203.0.113.8:80/tcp")
 	has(true, "source ranges are for load balancers only", "frontends 172.30.0.8:80/tcp")

@@ -29,7 +29,7 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), new(balancing).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
-		return New(bpf.NewFake(), Options{Families: s.Families, Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
+		return New(noKernel{}, Options{Families: s.Families, Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
 	}
 	k.Beyond = func(s plane.Setup) error {
 		_, done, err := tested(s, test)
@@ -41,10 +41,6 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 			return nil, err
 		}
 		o, done, err := tested(s, test)
-		if errors.Is(err, bpf.ErrUntested) {
-			s.Log.Warn("The self-test has no result of a process: only the kernel reports that sockets are balanced", "error", err)
-			err = nil
-		}
 		if err != nil {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
 			removeEarlier(ctx, s, o)
@@ -60,6 +56,15 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k.Remove = remove // the packet plane removes its own
 	return k
 }
+
+// noKernel is the kernel of a preview, which reads it and writes nothing.
+type noKernel struct{ Kernel }
+
+// Read implements Kernel.
+func (noKernel) Read(context.Context) (bpf.State, error) { return bpf.State{}, nil }
+
+// Version implements Kernel.
+func (noKernel) Version() string { return "of this Sluice" }
 
 // removeEarlier removes programs and maps of an earlier run, which nothing updates while the packet plane serves alone: the programs
 // would send connections to backends that are gone.
@@ -101,7 +106,7 @@ func tested(s plane.Setup, test func(bpf.Options) error) (o bpf.Options, done fu
 
 // bpfOptions returns the options for the programs and maps. done releases the cgroup root.
 func bpfOptions(s plane.Setup) (o bpf.Options, done func() error, err error) {
-	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, Program: s.Self, GuardNodePorts: s.Config.EBPF.GuardNodePorts}
+	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: s.Config.EBPF.GuardNodePorts}
 	done = func() error { return nil }
 	if o.Cgroup == "" {
 		root, err := bpf.FindRoot()
@@ -153,7 +158,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		plane.Part{Follower: &verifier{conn: conn, log: s.Log}},
 		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
 		plane.Part{Run: load.Run, Follower: load},
-		destroyer(s, o, conn), leases(s, on, conn), podsOf(s, o, conn), exempt)
+		destroyer(s, o, conn), podsOf(s, o, conn), exempt)
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
 		packets, done, err := on.Reader(ctx)
 		if err != nil {

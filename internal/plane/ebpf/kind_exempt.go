@@ -20,7 +20,7 @@ func exemptions(s plane.Setup, o bpf.Options, conn *bpf.Conn) (plane.Part, error
 		return plane.Part{}, nil
 	}
 	f := exempt.New(exempt.Options{
-		Root: o.Cgroup, Patterns: s.Config.EBPF.ExemptCgroups, Pods: s.Config.EBPF.ExemptPods != "", ID: bpf.CgroupID, Exemptions: conn,
+		Root: o.Cgroup, Patterns: s.Config.EBPF.ExemptCgroups, ID: bpf.CgroupID, Exempt: conn.Exempt,
 		Failed: func(err error) {
 			s.Log.Error("Connections of some exempt processes are balanced at their sockets, retrying", "error", err)
 		},
@@ -32,11 +32,7 @@ func exemptions(s plane.Setup, o bpf.Options, conn *bpf.Conn) (plane.Part, error
 		Name: "sluice_ebpf_exempt_cgroups",
 		Help: "Cgroups whose processes are not balanced at their sockets, but packet by packet.",
 	}, func() float64 { return float64(f.Count()) })
-	part := plane.Part{Run: f.Run, Metrics: []prometheus.Collector{count}}
-	if s.Config.EBPF.ExemptPods != "" {
-		part.SetExemptPods = f.SetPods
-	}
-	return part, nil
+	return plane.Part{Run: f.Run, Metrics: []prometheus.Collector{count}}, nil
 }
 
 // exempting returns which processes the configuration exempts, with paths below a cgroup.
@@ -44,7 +40,7 @@ func exempting(c config.EBPF, cgroup string) (e bpf.Exempting) {
 	if c.ExemptRoot {
 		e |= bpf.ExemptRoot
 	}
-	if c.ExemptPods != "" || len(c.ExemptCgroups) > 0 && !bpf.IsRoot(cgroup) {
+	if len(c.ExemptCgroups) > 0 && !bpf.IsRoot(cgroup) {
 		return e | bpf.ExemptAny
 	}
 	for _, pattern := range c.ExemptCgroups {

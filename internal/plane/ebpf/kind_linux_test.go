@@ -86,13 +86,13 @@ func readOnly(t *testing.T, cgroup string) string {
 
 func openAt(t *testing.T, at config.EBPF, log *bytes.Buffer) *plane.Opened {
 	t.Helper()
-	return openWith(t, plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}}, log)
+	return openTestedBy(t, probe.Sockets, plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}}, log)
 }
 
-func openWith(t *testing.T, s plane.Setup, log *bytes.Buffer) *plane.Opened {
+func openTestedBy(t *testing.T, test func(bpf.Options) error, s plane.Setup, log *bytes.Buffer) *plane.Opened {
 	t.Helper()
 	s.NetNS, s.Families, s.Log = kerneltest.Namespace(t), planetest.Families(), slog.New(slog.NewTextHandler(log, nil))
-	opened, err := ebpf.Kind(nftables.Kind()).Open(t.Context(), s)
+	opened, err := ebpf.KindTestedBy(test, nftables.Kind()).Open(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestResultOfASelfTest(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	at := config.EBPF{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t)}
 	for _, result := range []error{nil, probe.ErrFeature} {
-		s := plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}, Self: "/run/none"} // a self-test would warn
+		s := plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}}
 		var log bytes.Buffer
 		s.NetNS, s.Families, s.Log = kerneltest.Namespace(t), planetest.Families(), slog.New(slog.NewTextHandler(&log, nil))
 		kind := ebpf.KindTestedBy(func(bpf.Options) error { return result }, nftables.Kind())
@@ -117,42 +117,11 @@ func TestResultOfASelfTest(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, serves := opened.Plane.(*ebpf.Plane)
-		if serves != (result == nil) || strings.Contains(log.String(), "no process was started") {
+		if serves != (result == nil) {
 			t.Errorf("with the result %v it serves: %t; it says %s", result, serves, &log)
 		}
 		if err := opened.Close(); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// The plane serves only if a process in another cgroup was balanced. If no process could be started, the plane serves and the log warns.
-func TestSelfTest(t *testing.T) {
-	kerneltest.NeedPrograms(t)
-	at := config.EBPF{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t)}
-	fails := filepath.Join(t.TempDir(), "fails")
-	script := "#!/bin/sh\necho 'tcp/192.0.0.8:8: connect: network is unreachable'\necho done\n"
-	if err := os.WriteFile(fails, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		self   string
-		serves bool
-		want   string
-	}{
-		"balanced":     {"/proc/self/exe", true, ""},
-		"not balanced": {fails, false, "Sockets are not balanced"},
-		"no process":   {"/run/none", true, "no process was started"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var log bytes.Buffer
-			opened := openWith(t, plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}, Self: c.self}, &log)
-			if _, is := opened.Plane.(*ebpf.Plane); is != c.serves {
-				t.Errorf("the plane is %T", opened.Plane)
-			}
-			if text := log.String(); !strings.Contains(text, c.want) || strings.Contains(text, "WARN") != (c.want != "") {
-				t.Errorf("it says %q, want %q", text, c.want)
-			}
-		})
 	}
 }

@@ -47,7 +47,10 @@ func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 	return plane.Part{Run: f.Run, Follower: f, Metrics: []prometheus.Collector{destroyed}}
 }
 
-// pools returns the pools of a port.
+// pools returns the pools of a port whose sockets programs connect.
 func pools(svc *route.Service, p *route.Port) []bpf.Pool {
+	if !decidable(p) {
+		return nil
+	}
 	return []bpf.Pool{poolOf(svc.Name, p, route.Cluster), poolOf(svc.Name, p, route.Local)}
 }

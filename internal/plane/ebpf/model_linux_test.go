@@ -26,12 +26,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if bpf.IsClient(os.Args) { // of a self-test
-		if err := bpf.Client(os.Args, os.Stdout); err != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	if r, is := refusals()[kerneltest.Role()]; is {
 		if err := openRefused(r); err != nil {
 			fmt.Println(err)
@@ -285,8 +279,7 @@ func edit(w *planetest.World, k Kernel) error {
 	return k.Write(context.Background(), steps)
 }
 
-// audit verifies after each step that each slot of each frontend has a backend, and that UDP sockets may stay on it; at the end that
-// clients with affinity may stay as well. If there are many entries, as with Maglev tables, it verifies after some steps only.
+// audit verifies after each step that each slot of each frontend has a backend, and that UDP sockets may stay on it. If there are many entries, as with Maglev tables, it verifies after some steps only.
 type audit struct {
 	kernel Kernel
 	edited bool  // an edit by another program has made holes
@@ -295,12 +288,12 @@ type audit struct {
 }
 
 // Begin implements planetest.Audit.
-func (a *audit) Begin(*planetest.Model) { a.edited, a.wrong = a.holes(staysUDP) != nil, nil }
+func (a *audit) Begin(*planetest.Model) { a.edited, a.wrong = a.holes() != nil, nil }
 
 // Note implements planetest.Audit.
 func (a *audit) Note() {
 	if a.skip--; a.skip < 0 && !a.edited && a.wrong == nil {
-		a.wrong = a.holes(staysUDP)
+		a.wrong = a.holes()
 	}
 }
 
@@ -309,15 +302,11 @@ func (a *audit) End(*planetest.Model) error {
 	if a.wrong != nil {
 		return a.wrong
 	}
-	return a.holes(stays)
+	return a.holes()
 }
 
-// staysUDP reports whether sockets of a frontend stay on a backend, and stays whether sockets or clients do. A missing member is an error for
-// these only.
-func staysUDP(key, _ string) bool  { return key[18] == unix.IPPROTO_UDP }
-func stays(key, value string) bool { return staysUDP(key, value) || value[21] != 0 }
-
-func (a *audit) holes(stays func(key, value string) bool) error {
+// holes returns an error if a slot of a frontend has no backend, or a backend of UDP is no member.
+func (a *audit) holes() error {
 	state, err := a.kernel.Read(context.Background())
 	if err != nil {
 		return err
@@ -334,7 +323,7 @@ func (a *audit) holes(stays func(key, value string) bool) error {
 				return fmt.Errorf("%s has no slot %d", bpf.Entry{Key: k, Value: v}, i)
 			}
 			member := bpf.Key{Table: bpf.Members, Data: pool + slot[:20]}
-			if _, is := state[member]; !is && stays(k.Data, v) {
+			if _, is := state[member]; !is && k.Data[18] == unix.IPPROTO_UDP {
 				return fmt.Errorf("%s has slot %d, but not %s", bpf.Entry{Key: k, Value: v}, i, member)
 			}
 		}

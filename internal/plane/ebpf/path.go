@@ -12,7 +12,7 @@ import (
 )
 
 // pathOver returns a function that lists the programs and maps that decide a connection or datagram at its socket. For all others it
-// returns the path of the packet plane, also for connections with session affinity, as the first one is left to packets.
+// returns the path of the packet plane.
 func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string {
 	return func(p plane.Passage) []string {
 		if !atSocket(p) {
@@ -41,7 +41,7 @@ func atSocket(p plane.Passage) bool {
 	}
 	served := slices.ContainsFunc(port.Backends(p.Way.Pool), func(b netip.AddrPort) bool { return port.Weight(b) > 0 })
 	frontend := &port.Frontends[p.Frontend]
-	return p.Inside && served && exact(clients, p.Way) && decidable(port) && fits(p.Service) && port.Affinity == 0 && !frontend.Restricted && balances(port.Protocol, frontend.Port) &&
+	return p.Inside && served && exact(clients, p.Way) && decidable(port) && fits(p.Service) && !frontend.Restricted && balances(port.Protocol, frontend.Port) &&
 		(frontend.Kind != route.NodePort || !p.To.IsValid() || isNodeAddr(p.To)) && (p.Node || !p.Client.IsValid() || knownPod(p, port))
 }
 

@@ -33,7 +33,7 @@ func TestPath(t *testing.T) {
 				}{{false, f.Pods, "pods"}, {true, f.Node, "the node"}} {
 					got := path(plane.Passage{Service: svc, Port: i, Frontend: j, Inside: true, Node: client.node, Way: client.way})
 					name := "frontends " + netip.AddrPortFrom(addrOf(port, &f), f.Port).String() + "/" + protocolOf(port) + " for " + client.name
-					there := slices.Contains(rendered, name) && port.Affinity == 0
+					there := slices.Contains(rendered, name)
 					if is := got[0] != "packets"; is != there {
 						t.Errorf("%s %s: path %v, but rendered: %t", svc.Name, name, got, there)
 					}

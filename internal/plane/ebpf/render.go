@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
@@ -62,10 +61,10 @@ func (r *rendering) guard(p *route.Port) {
 }
 
 // decidable reports whether programs may decide connections of a port. They do not run for SCTP. With session
-// affinity they repeat the choice of the packet plane, for a small part of the timeout.
+// affinity only the packet plane remembers the backends of clients.
 func decidable(p *route.Port) bool {
 	atSockets := func(f route.Frontend) bool { return balances(p.Protocol, f.Port) }
-	return (p.Affinity == 0 || p.Affinity >= shortestAffinity) && slices.ContainsFunc(p.Frontends, atSockets)
+	return p.Affinity == 0 && slices.ContainsFunc(p.Frontends, atSockets)
 }
 
 // balances reports whether programs balance sockets that connect to a port: of UDP only those of DNS. A socket that stays
@@ -73,9 +72,6 @@ func decidable(p *route.Port) bool {
 func balances(protocol cluster.Protocol, port uint16) bool {
 	return protocol == cluster.TCP || protocol == cluster.UDP && port == cluster.DNSPort
 }
-
-// shortestAffinity is the shortest timeout of a session affinity that sockets repeat.
-const shortestAffinity = 20 * time.Second
 
 // exact reports whether a backend sees the same source address if clients connect to it directly as if their packets are
 // translated. Connections of the node have its own address, with and without source NAT.
@@ -113,14 +109,14 @@ func (r *rendering) port(name cluster.Name, p *route.Port) {
 			r.add(bpf.Frontend{
 				At: netip.AddrPortFrom(addrOf(p, f), f.Port), Protocol: uint8(p.Protocol), Clients: bpf.Clients(clients),
 				Pool: poolOf(name, p, way.Pool), Count: len(slots[way.Pool]),
-				Scheduler: schedulerOf(p), Sticky: p.Affinity > 0, Ramps: p.SlowStart > 0, Strangers: bpf.Strangers(local[way.Pool]),
+				Scheduler: schedulerOf(p), Ramps: p.SlowStart > 0, Strangers: bpf.Strangers(local[way.Pool]),
 			}.Entry())
 		}
 	}
 	for pool, is := range used {
 		if is {
 			id := poolOf(name, p, route.Pool(pool))
-			if p.Protocol == cluster.UDP || p.Affinity > 0 {
+			if p.Protocol == cluster.UDP {
 				r.members(id, p.Backends(route.Pool(pool))) // before slots: a socket stays on a member
 			}
 			for _, a := range local[pool] {
@@ -137,7 +133,7 @@ func (r *rendering) pool(p *route.Port, id bpf.Pool, slots []netip.AddrPort) {
 	}
 }
 
-// members adds the backends on which sockets or clients may stay, also those of weight 0.
+// members adds the backends on which sockets may stay, also those of weight 0.
 func (r *rendering) members(id bpf.Pool, backends []netip.AddrPort) {
 	for _, b := range backends {
 		r.add(bpf.Member{Pool: id, Backend: b}.Entry())

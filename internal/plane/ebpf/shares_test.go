@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
@@ -90,7 +91,7 @@ func TestShares(t *testing.T) {
 	}{
 		"at random":                   {from: inside, want: "packets"},
 		"from outside":                {port: route.Port{Scheduler: "lc", Weights: weights(1, 2, 3)}, want: "packets"},
-		"with affinity":               {from: inside, port: route.Port{Affinity: 3 * shortestAffinity, Weights: weights(1, 2, 3)}, want: "packets"},
+		"with affinity":               {from: inside, port: route.Port{Affinity: time.Hour, Weights: weights(1, 2, 3)}, want: "packets"},
 		"by weight":                   {from: inside, port: route.Port{Weights: weights(0, 1, 3)}, want: "0.0 25.0 75.0 by their weights"},
 		"all of weight 0":             {from: inside, port: route.Port{Weights: weights(0, 0, 0)}, want: "packets"},
 		"the fewest":                  {from: node, port: route.Port{Scheduler: "lc"}, open: []netip.AddrPort{b[0], b[0], b[1]}, want: "0.0 0.0 100.0" + toLeast, unopened: "33.3 33.3 33.3" + toLeast},

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -59,12 +59,9 @@ func TestProgramsOfAnEarlierRunEndIfPacketsServeAlone(t *testing.T) {
 	if err := connect(); err != nil {
 		t.Fatalf("the first run does not balance: %v", err)
 	}
-	fails := filepath.Join(t.TempDir(), "fails")
-	if err := os.WriteFile(fails, []byte("#!/bin/sh\necho broken\necho done\n"), 0o755); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
 	var log bytes.Buffer
-	openWith(t, plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}, Self: fails}, &log)
+	fails := func(bpf.Options) error { return probe.ErrFeature }
+	openTestedBy(t, fails, plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}}, &log)
 	var balanced error
 	for range 100 { // the kernel detaches programs some milliseconds after their pins are removed
 		if balanced = connect(); balanced != nil {

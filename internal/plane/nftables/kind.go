@@ -55,10 +55,9 @@ func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	count, clients := newFailures(s.Families), newMemory(s.NetNS)
+	count := newFailures(s.Families)
 	return &plane.Opened{
-		Plane: New(conn, options(s)), Load: Load(), Remembered: clients.remembered,
-		Close:       func() error { return errors.Join(clients.close(), conn.Close()) },
+		Plane: New(conn, options(s)), Load: Load(), Close: conn.Close,
 		Parts:       append(parts, plane.Part{Metrics: []prometheus.Collector{count.writes, count.cleanups}}),
 		WriteFailed: count.writeFailed,
 		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },

@@ -24,7 +24,6 @@ const (
 	slicesPath   = "/apis/discovery.k8s.io/v1/endpointslices"
 	nodesPath    = "/api/v1/nodes"
 	cidrsPath    = "/apis/networking.k8s.io/v1/servicecidrs"
-	podsPath     = "/api/v1/pods"
 )
 
 // kinds are the kinds that apiServer serves, by path.
@@ -33,7 +32,6 @@ var kinds = map[string]metav1.TypeMeta{
 	slicesPath:   {APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 	nodesPath:    {APIVersion: "v1", Kind: "Node"},
 	cidrsPath:    {APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"},
-	podsPath:     {APIVersion: "v1", Kind: "Pod"},
 }
 
 // apiServer lists and watches like an API server: resource versions increase, a watch

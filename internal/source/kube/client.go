@@ -33,7 +33,6 @@ type Client struct {
 	slices   lister
 	nodes    lister
 	cidrs    lister
-	pods     lister
 	events   func(namespace string) eventAPI
 	version  func(context.Context) ([]byte, error)
 }
@@ -69,7 +68,6 @@ func NewClient(config *rest.Config) (*Client, error) {
 		slices:   of(sliceKind(), discovery, metav1.NamespaceAll),
 		nodes:    of(nodeKind(), core, ""),
 		cidrs:    of(cidrKind(), networking, ""),
-		pods:     of(podKind(), core, metav1.NamespaceAll),
 		version: func(ctx context.Context) ([]byte, error) {
 			return core.Get().AbsPath("/version").SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
 		},

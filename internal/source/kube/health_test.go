@@ -151,7 +151,7 @@ func TestBadCredentialsAreReportedOnce(t *testing.T) {
 	for path := range kinds {
 		api.setStatus(path, http.StatusUnauthorized)
 	}
-	f := startOptions(t, Options{Client: api.client(), NodeName: "n1", Pods: PodSelection{Labels: "a=b", Changed: func([]string) {}}})
+	f := startOptions(t, Options{Client: api.client(), NodeName: "n1"})
 	api.waitForRequests(someRequests, slices.Collect(maps.Keys(kinds))...)
 	f.stop()
 	f.wantLog(fmt.Sprintf(`WARN %q`, unauthorized.text()))

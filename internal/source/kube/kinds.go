@@ -75,13 +75,6 @@ func cidrKind() kind {
 	}}
 }
 
-// podKind returns the kind of Pods. Only their metadata are read.
-func podKind() kind {
-	return kind{kindPods, listType{"v1", "PodList"}, unreadPod(), func() func() protobufObject {
-		return func() protobufObject { return &corev1.Pod{} }
-	}}
-}
-
 func emptied(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	clear(m.Labels)
 	clear(m.Annotations)

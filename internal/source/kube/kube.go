@@ -33,20 +33,8 @@ type Options struct {
 
 	AllowExternalIPs bool // spec.externalIPs of Services count
 
-	// Pods selects pods of this node. Empty: no Pods are watched.
-	Pods PodSelection
-
 	Report func([]route.Problem) // receives each problem of an object once; may be nil
 	Log    *slog.Logger          // nil: silence
-}
-
-// PodSelection selects pods by their labels.
-type PodSelection struct {
-	Labels string // a label selector
-
-	// Changed is called with the UIDs of the selected pods after the first list and each change, sorted. The UID of a static pod is
-	// that by which the kubelet names its cgroup.
-	Changed func(uids []string)
 }
 
 // Source watches an API server. It is the only source of Services and
@@ -66,7 +54,6 @@ const (
 	kindSlices       = "endpointslices"
 	kindNodes        = "nodes"
 	kindServiceCIDRs = "servicecidrs"
-	kindPods         = "pods"
 )
 
 // feed is one kind of object: its lister and its sink.
@@ -95,9 +82,6 @@ func New(store *cluster.Store, o Options) *Source {
 	s.feeds = []feed{s.services(), s.slices(), s.serviceCIDRs()}
 	if o.NodeName != "" {
 		s.feeds = append(s.feeds, s.node())
-	}
-	if o.Pods.Labels != "" {
-		s.feeds = append(s.feeds, s.pods())
 	}
 	return s
 }
@@ -260,32 +244,6 @@ func (s *Source) serviceCIDRs() feed {
 			flush:  union.flush,
 			report: s.reporter("ServiceCIDR"),
 			done:   done,
-		},
-	}
-}
-
-// pods are the selected pods of this node. Nothing waits for them: a proxy that may not list Pods serves all Services.
-func (s *Source) pods() feed {
-	uids := podUIDs{changed: s.options.Pods.Changed, uids: map[cluster.Name]string{}}
-	return feed{
-		name:   kindPods,
-		object: &corev1.Pod{},
-		pause:  pause(30 * time.Second),
-		from:   s.options.Client.pods,
-		choose: func(o *metav1.ListOptions) {
-			o.LabelSelector = s.options.Pods.Labels
-			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", s.options.NodeName).String()
-		},
-		to: &sink{
-			put: func(obj object) []route.Problem {
-				uids.put(obj)
-				return nil
-			},
-			drop:   uids.drop,
-			names:  uids.names,
-			flush:  uids.flush,
-			report: s.reporter("Pod"),
-			done:   func() {},
 		},
 	}
 }

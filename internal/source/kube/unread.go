@@ -36,15 +36,6 @@ func unreadSlice() *unread {
 	}}
 }
 
-func unreadPod() *unread {
-	meta := unreadMeta()
-	meta.keys[12] = []string{corev1.MirrorPodAnnotationKey}
-	return &unread{
-		fields: []protowire.Number{2, 3}, // spec, status
-		within: map[protowire.Number]*unread{fieldMetadata: meta},
-	}
-}
-
 func unreadMeta() *unread {
 	return &unread{
 		// generateName, selfLink, resourceVersion, generation, ownerReferences, finalizers, managedFields

@@ -55,9 +55,8 @@ struct frontend {
 	struct pool pool;
 	__u32 count; // of slots
 	__u8 scheduler;
-	__u8 sticky; // a client stays on the backend that the packet plane has chosen for it
-	__u8 ramps;  // some backends may be new, and get a part of their share
-	__u8 zero;
+	__u8 ramps; // some backends may be new, and get a part of their share
+	__u16 zero;
 	__u64 strangers; // bit n: no backend of the pool on this node has an address that ends with these 6 bits
 };
 
@@ -77,27 +76,6 @@ struct slot {
 struct member_key {
 	struct pool pool;
 	struct endpoint backend;
-};
-
-// A client whose backend the packet plane remembers. The pool has 0 as its last byte: all pools of a port share it.
-struct lease_key {
-	struct pool pool;
-	struct address client; // of a pod; for the node the frontend's address
-};
-
-struct lease {
-	struct endpoint backend;
-	__u32 zero;
-	__u64 until; // of the clock that bpf_ktime_get_ns reads
-};
-
-// A client without a lease, for user space.
-struct request {
-	struct lease_key key;
-	struct endpoint frontend;
-	__u8 protocol;
-	__u8 clients;
-	__u16 zero;
 };
 
 // While a backend is new its share grows. Times are of the clock that bpf_ktime_get_ns reads.
@@ -263,14 +241,6 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 65536);
-	__type(key, struct lease_key);
-	__type(value, struct lease);
-} leases SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
 	__type(key, struct member_key);
 	__type(value, struct ramp);
 } newcomers SEC(".maps");
@@ -286,12 +256,6 @@ struct {
 } loads SEC(".maps");
 
 // Maps that the programs write.
-
-// Clients that ask for leases. While nobody reads it, it is full, and requests are lost.
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 65536);
-} requests SEC(".maps");
 
 // The last decisions of each processor, by a hash of the Service and the network namespace: one look-up in place of up to five, and
 // Services that are used often stay in the cache of the processor, however many there are.
@@ -623,28 +587,10 @@ static always_inline int least(const struct frontend *f, struct endpoint *backen
 	return best != ~0ULL;
 }
 
-// leased finds the backend that the packet plane has chosen for a client with session affinity. While that is not known the
-// connection is for packets, and user space finds it out.
-static always_inline int leased(const struct frontend *f, const struct endpoint *to, __u8 protocol, const struct client *c, struct endpoint *backend)
-{
-	struct request r = { .key.pool = f->pool, .frontend = *to, .protocol = protocol, .clients = c->kind };
-	r.key.pool.word[3] &= bpf_htonl(0xffffff00);
-	r.key.client = c->kind == of_node ? to->addr : c->addr;
-	struct lease *l = bpf_map_lookup_elem(&leases, &r.key);
-	if (l && bpf_ktime_get_ns() < l->until && has_member(&f->pool, &l->backend)) {
-		*backend = l->backend;
-		return 1;
-	}
-	bpf_ringbuf_output(&requests, &r, sizeof(r), 0);
-	return 0;
-}
-
-static always_inline int choose(const struct frontend *f, const struct endpoint *to, __u8 protocol, const struct client *c, struct endpoint *backend)
+static always_inline int choose(const struct frontend *f, const struct client *c, struct endpoint *backend)
 {
 	if (!f->count)
 		return 0;
-	if (f->sticky)
-		return leased(f, to, protocol, c, backend);
 	if (f->scheduler == by_load)
 		return least(f, backend);
 	return draw(f, f->scheduler == by_hash ? hash_of(c) : bpf_get_prandom_u32(), backend);
@@ -758,7 +704,7 @@ static always_inline void fill(struct decision *d, const struct frontend *f)
 {
 	__u32 weight;
 	d->filled = 0;
-	if (f->scheduler != by_chance || f->sticky || f->ramps || f->count > few)
+	if (f->scheduler != by_chance || f->ramps || f->count > few)
 		return;
 	for (__u32 i = 0; i < few && i < f->count; i++)
 		if (!backend_at(f, i, &d->backends[i], &weight))
@@ -813,7 +759,7 @@ static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct end
 	struct frontend f;
 	forget(socket);
 	int decided = decide(ctx, to, &client, &f, backend);
-	if (!decided || (decided == its_frontend && !choose(&f, to, IPPROTO_TCP, &client, backend)))
+	if (!decided || (decided == its_frontend && !choose(&f, &client, backend)))
 		return 0;
 	remember(socket, backend, to);
 	count(&f.pool);
@@ -893,7 +839,7 @@ static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoin
 		bpf_map_update_elem(&chosen, &k, &next, BPF_ANY);
 		return 0;
 	}
-	if (!choose(f, to, IPPROTO_UDP, &client, backend) || !attribute(k.socket, backend, to))
+	if (!choose(f, &client, backend) || !attribute(k.socket, backend, to))
 		return 0;
 	next.backend = *backend;
 	next.generation = now;
@@ -938,7 +884,7 @@ static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint
 	struct choice last;
 	if (choice_of(&k, &last) && has_member(&f->pool, &last.backend))
 		*backend = last.backend;
-	else if (!choose(f, to, IPPROTO_UDP, &client, backend))
+	else if (!choose(f, &client, backend))
 		return 0;
 	c.backend = *backend;
 	c.pool = f->pool;
