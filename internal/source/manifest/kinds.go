@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -47,6 +49,19 @@ func traitOf(kind string) (trait, bool) {
 // apiVersion returns the preferred version of a kind.
 func (t trait) apiVersion() string { return strings.TrimPrefix(t.group+"/"+t.versions[0], "/") }
 
+// key identifies an object.
+type key struct {
+	kind string
+	name cluster.Name
+}
+
+// String returns the name of the object in problems.
+func (k key) String() string { return convert.Object(k.kind, k.name) }
+
+func (k key) compare(l key) int {
+	return cmp.Or(strings.Compare(k.kind, l.kind), k.name.Compare(l.name))
+}
+
 // header has the fields that all objects share.
 type header struct {
 	APIVersion string `json:"apiVersion"`
@@ -67,8 +82,41 @@ func (h header) groupVersion() (group, version string) {
 	return "", h.APIVersion
 }
 
+// isRead reports whether objects of the kind are read.
+func (h header) isRead() bool {
+	t, ok := traitOf(h.Kind)
+	group, _ := h.groupVersion()
+	return ok && group == t.group
+}
+
+// check returns the problem of an object without apiVersion or kind, and false. For a
+// kind that looks misspelled, or a version that is not read, it returns a problem and
+// true: such an object is ignored.
+func (h header) check() (*route.Problem, bool) {
+	const reason = "not a Kubernetes object: it needs an apiVersion and a kind"
+	switch {
+	case h.Kind == "":
+		return &route.Problem{Field: "kind", Reason: reason}, false
+	case h.APIVersion == "":
+		return &route.Problem{Object: h.Kind, Field: "apiVersion", Reason: reason}, false
+	case !h.isRead():
+		return h.misspelled(), true
+	}
+	t, _ := traitOf(h.Kind)
+	if _, version := h.groupVersion(); !slices.Contains(t.versions, version) {
+		return &route.Problem{
+			Object: h.name(), Field: "apiVersion", Value: h.APIVersion, Reason: "this version is not read; expected " + t.apiVersion(),
+		}, true
+	}
+	return nil, true
+}
+
+// name returns the kind and the name in problems.
+func (h header) name() string { return strings.TrimSpace(h.Kind + " " + h.Metadata.Name) }
+
 // key returns the key of the object, or the problem that it has no valid name.
-func (h header) key(t trait) (key, *route.Problem) {
+func (h header) key() (key, *route.Problem) {
+	t, _ := traitOf(h.Kind)
 	k := key{kind: h.Kind, name: cluster.Name{Name: h.Metadata.Name}}
 	invalid := func(field, value, reason string) (key, *route.Problem) {
 		return key{}, &route.Problem{Object: h.Kind, Field: field, Value: value, Reason: reason}
@@ -91,40 +139,32 @@ func (h header) key(t trait) (key, *route.Problem) {
 	return k, nil
 }
 
-// itemHeader returns the apiVersion and kind of the items of a list; false if the
-// list is not read, with the problem if its kind looks misspelled.
-func (h header) itemHeader() (header, []route.Problem, bool) {
-	from := header{depth: h.depth + 1}
-	kind := strings.TrimSuffix(h.Kind, "List")
-	if kind == "" {
-		return from, nil, true
-	}
-	if _, ok := traitOf(kind); !ok {
-		return from, h.misspelled(kind), false
-	}
-	from.APIVersion, from.Kind = h.APIVersion, kind
-	return from, nil, true
-}
-
 // misspelled returns the problem of an object of a kind that is not read. It returns
-// none unless the kind or its group looks like a misspelling of one that is.
-func (h header) misspelled(kind string) []route.Problem {
+// nil unless the kind, or its group, looks like a misspelling of one that is.
+func (h header) misspelled() *route.Problem {
+	kind := h.Kind
+	if item, ok := strings.CutSuffix(kind, "List"); ok && item != "" {
+		kind = item
+	}
 	group, _ := h.groupVersion()
 	meant := meantKind(kind)
 	t, ok := traitOf(meant)
 	ofKubernetes := slices.Contains([]string{"", "discovery.k8s.io", "networking.k8s.io"}, group)
-	if !ok || !ofKubernetes || group != t.group && meant != kind {
+	switch {
+	case !ok || !ofKubernetes || group != t.group && meant != kind:
 		return nil
+	case meant != kind:
+		return &route.Problem{
+			Object: h.name(), Field: "kind", Value: h.Kind,
+			Reason: "there is no such kind, so the object is not read; did you mean " + meant + strings.TrimPrefix(h.Kind, kind) + "?",
+		}
+	case group != t.group:
+		return &route.Problem{
+			Object: h.name(), Field: "apiVersion", Value: h.APIVersion,
+			Reason: "the group has no such kind, so the object is not read; expected " + t.apiVersion(),
+		}
 	}
-	p := route.Problem{
-		Object: strings.TrimSpace(h.Kind + " " + h.Metadata.Name), Field: "kind", Value: h.Kind,
-		Reason: "there is no such kind, so the object is not read; did you mean " + meant + strings.TrimPrefix(h.Kind, kind) + "?",
-	}
-	if meant == kind {
-		p.Field, p.Value = "apiVersion", h.APIVersion
-		p.Reason = "the group has no such kind, so the object is not read; expected " + t.apiVersion()
-	}
-	return []route.Problem{p}
+	return nil // a list of a kind that is read
 }
 
 // meantKind returns the supported kind that was probably meant; empty if there is

@@ -10,7 +10,7 @@ import (
 // ignored.
 func TestMisspelledKinds(t *testing.T) {
 	mistyped := func(kind, meant string) string {
-		return fmt.Sprintf("f: document 1: %s x: kind: %s: there is no such kind, so the object is not read; did you mean %s?", kind, kind, meant)
+		return fmt.Sprintf("f: line 2: %s x: kind: %s: there is no such kind, so the object is not read; did you mean %s?", kind, kind, meant)
 	}
 	for _, tc := range []struct{ apiVersion, kind, want string }{
 		{"v1", "Servic", mistyped("Servic", "Service")},
@@ -23,8 +23,8 @@ func TestMisspelledKinds(t *testing.T) {
 		{"discovery.k8s.io/v1", "EndpointSlices", mistyped("EndpointSlices", "EndpointSlice")},
 		{"discovery.k8s.io/v1", "EndpointsSlice", mistyped("EndpointsSlice", "EndpointSlice")},
 		{"networking.k8s.io/v1", "ServiceCDIR", mistyped("ServiceCDIR", "ServiceCIDR")},
-		{"v1", "EndpointSlice", "f: document 1: EndpointSlice x: apiVersion: v1: the group has no such kind, so the object is not read; expected discovery.k8s.io/v1"},
-		{"networking.k8s.io/v1", "Service", "f: document 1: Service x: apiVersion: networking.k8s.io/v1: the group has no such kind, so the object is not read; expected v1"},
+		{"v1", "EndpointSlice", "f: line 1: EndpointSlice x: apiVersion: v1: the group has no such kind, so the object is not read; expected discovery.k8s.io/v1"},
+		{"networking.k8s.io/v1", "Service", "f: line 1: Service x: apiVersion: networking.k8s.io/v1: the group has no such kind, so the object is not read; expected v1"},
 		{"serving.knative.dev/v1", "Service", ""},
 		{"serving.knative.dev/v1", "Servic", ""},
 		{"metrics.k8s.io/v1beta1", "PodMetrics", ""},
@@ -32,13 +32,10 @@ func TestMisspelledKinds(t *testing.T) {
 	} {
 		t.Run(tc.apiVersion+" "+tc.kind, func(t *testing.T) {
 			text := fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: x}\n", tc.apiVersion, tc.kind)
-			c := reader{}.parse("f", []byte(text))
-			var got []string
-			for _, p := range c.all() {
-				got = append(got, p.String())
-			}
-			if strings.Join(got, "\n") != tc.want || len(c.objects)+len(c.failures) > 0 {
-				t.Errorf("got  %q\nwant %q\nobjects %v, failures %v", got, tc.want, c.objects, c.failures)
+			c := parse(text)
+			got := problemsOf(c)
+			if strings.Join(got, "\n") != tc.want || len(c.objects) > 0 || c.isBroken {
+				t.Errorf("got  %q\nwant %q\nobjects %v, broken %v", got, tc.want, c.objects, c.isBroken)
 			}
 		})
 	}

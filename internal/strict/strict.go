@@ -1,0 +1,124 @@
+// Package strict decodes objects of the Kubernetes API as its strict decoder does, and names each fault by the path, the line
+// and the text of the value, and the type that was expected.
+package strict
+
+import (
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/json"
+)
+
+// Fault is a value that cannot be decoded, or a field that the type does not have or that is repeated.
+type Fault struct {
+	Path  string       // "spec.ports[0].port"; empty: all of the text
+	Value string       // as JSON
+	Want  reflect.Type // of the value; nil: the value has no fault
+	Err   error
+}
+
+// IsUnknown reports whether the type does not have the field.
+func (f Fault) IsUnknown() bool {
+	_, ok := errors.AsType[json.FieldError](f.Err)
+	return ok && !f.IsRepeated()
+}
+
+// IsRepeated reports whether the field is repeated.
+func (f Fault) IsRepeated() bool { return strings.HasPrefix(f.Err.Error(), "duplicate field") }
+
+// Decode decodes JSON into the value that a pointer leads to, and returns all faults. Without options it looks for unknown
+// and for repeated fields.
+func Decode(text []byte, into any, o ...json.StrictOption) []Fault {
+	found, err := json.UnmarshalStrict(text, into, o...)
+	var out []Fault
+	for _, e := range found {
+		f := Fault{Err: e}
+		if field, ok := errors.AsType[json.FieldError](e); ok {
+			f.Path = field.FieldPath()
+		}
+		out = append(out, f)
+	}
+	if err != nil {
+		out = append(out, part{text: text, want: reflect.TypeOf(into)}.misfits(err)...)
+	}
+	return out
+}
+
+// part is a value in an object, as JSON, and its type in the API.
+type part struct {
+	path string
+	text []byte
+	want reflect.Type
+}
+
+// misfits returns the innermost parts of a part that cannot be decoded.
+func (p part) misfits(err error) []Fault {
+	for p.want.Kind() == reflect.Pointer {
+		p.want = p.want.Elem()
+	}
+	var out []Fault
+	for _, inner := range p.parts() {
+		if err := json.UnmarshalCaseSensitivePreserveInts(inner.text, reflect.New(inner.want).Interface()); err != nil {
+			out = append(out, inner.misfits(err)...)
+		}
+	}
+	if len(out) == 0 {
+		return []Fault{{Path: p.path, Value: string(p.text), Want: p.want, Err: err}}
+	}
+	return out
+}
+
+// parts returns the fields of an object or the elements of a list. It returns none for other values, and for a type with its
+// own decoder.
+func (p part) parts() []part {
+	if reflect.PointerTo(p.want).Implements(reflect.TypeFor[stdjson.Unmarshaler]()) {
+		return nil
+	}
+	var out []part
+	var list []stdjson.RawMessage
+	var object map[string]stdjson.RawMessage
+	switch p.want.Kind() {
+	case reflect.Slice:
+		_ = stdjson.Unmarshal(p.text, &list) // of another type: it has no parts
+	case reflect.Map, reflect.Struct:
+		_ = stdjson.Unmarshal(p.text, &object)
+	}
+	for i, text := range list {
+		out = append(out, part{fmt.Sprintf("%s[%d]", p.path, i), text, p.want.Elem()})
+	}
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if p.want.Kind() == reflect.Map {
+			out = append(out, part{fmt.Sprintf("%s[%s]", p.path, name), object[name], p.want.Elem()})
+		} else if field, ok := FieldNamed(p.want, name); ok {
+			out = append(out, part{under(p.path, name), object[name], field.Type})
+		}
+	}
+	return out
+}
+
+// FieldNamed returns the field of a struct type that JSON calls name, with its index. A struct without a name is part of the
+// one it is in.
+func FieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
+	for f := range t.Fields() {
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == name && tag != "" {
+			return f, true
+		}
+		if !f.Anonymous || tag != "" || f.Type.Kind() != reflect.Struct {
+			continue
+		}
+		if inner, ok := FieldNamed(f.Type, name); ok {
+			inner.Index = append(slices.Clone(f.Index), inner.Index...)
+			return inner, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+// under returns the path of a field of the value at a path.
+func under(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
