@@ -100,7 +100,7 @@ func (p *parser) document(text []byte, line int) bool {
 		_, text, _ = bytes.Cut(text, []byte("\n"))
 		line++
 	}
-	if !hasContent(text) {
+	if len(contentOf(text)) == 0 {
 		return true
 	}
 	d := &document{text: text, line: line}

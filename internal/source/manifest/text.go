@@ -117,6 +117,7 @@ func (d *document) yamlValues(limit int64) ([]value, error) {
 
 func (d *document) jsonValues() ([]value, error) {
 	var values []value
+	line, counted := d.line, 0
 	dec := json.NewDecoder(bytes.NewReader(d.text))
 	for {
 		var text json.RawMessage
@@ -128,7 +129,9 @@ func (d *document) jsonValues() ([]value, error) {
 			return nil, fmt.Errorf("line %d: %w", d.lineAt(int(dec.InputOffset())), err)
 		}
 		begin := int(dec.InputOffset()) - len(text)
-		values = append(values, value{text, &document{text: text, line: d.lineAt(begin)}})
+		line += bytes.Count(d.text[counted:begin], []byte("\n"))
+		counted = begin
+		values = append(values, value{text, &document{text: text, line: line}})
 	}
 }
 
@@ -141,16 +144,12 @@ func (d *document) checkYAML(limit int64) error {
 	if i := bytes.IndexByte(d.text, '\r'); i >= 0 {
 		return fmt.Errorf("line %d: a CR without LF, behind which text would be lost; save the file with the line ends LF or CR LF", d.lineAt(i))
 	}
-	marks := regexp.MustCompile(`(?:^|[\n\x{85}\x{2028}\x{2029}])\x{feff}?(?:---|\.\.\.)(?:[\s\x{85}\x{2028}\x{2029}]|$)`)
-	for _, at := range marks.FindAllIndex(d.text, -1) {
-		mark := string(bytes.TrimSpace(d.text[at[0]:at[1]]))
-		if mark != "..." || hasContent(d.text[at[1]:]) {
-			return fmt.Errorf("line %d: the text behind this %q would be lost; separate documents by a line with --- alone", d.lineAt(at[1]-1), mark)
-		}
+	if at := d.lostAt(); at >= 0 {
+		return fmt.Errorf("line %d: the text behind this mark would be lost; separate documents by a line with --- alone", d.lineAt(at))
 	}
 	hasAliases := bytes.IndexByte(d.text, '&') >= 0 && bytes.IndexByte(d.text, '*') >= 0
-	if !hasAliases && regexp.MustCompile(`^(?:\s*(?:#.*)?\n)*[\w"']`).Match(d.text) { // no text can follow a mapping that is not in braces
-		return nil
+	if first := contentOf(d.text)[0]; !hasAliases && !bytes.ContainsRune([]byte("{&!?"), rune(first)) {
+		return nil // no text can follow a mapping that is not in braces
 	}
 	var root, rest yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(d.text))
@@ -183,18 +182,36 @@ func fits(n *yaml.Node, left *int64, depth int) bool {
 	return *left >= 0 && depth < maxDepth
 }
 
-// hasContent reports whether text may have more than comments.
-func hasContent(text []byte) bool {
-	if bytes.ContainsAny(text, "\r\u0085\u2028\u2029") { // line ends of YAML
-		return true
+// lostAt returns the offset of a mark between two documents that the YAML parser knows and the reader does not; -1: there is none.
+func (d *document) lostAt() int {
+	if !bytes.Contains(d.text, []byte("---")) && !bytes.Contains(d.text, []byte("...")) {
+		return -1
 	}
-	for line := range bytes.Lines(text) {
-		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
-			return true
+	marks := regexp.MustCompile(`(?:^|[\n\x{85}\x{2028}\x{2029}])\x{feff}?(?:---|\.\.\.)(?:[\s\x{85}\x{2028}\x{2029}]|$)`)
+	for _, at := range marks.FindAllIndex(d.text, -1) {
+		isEnd := bytes.HasSuffix(bytes.TrimSpace(d.text[at[0]:at[1]]), []byte("..."))
+		if !isEnd || len(contentOf(d.text[at[1]:])) > 0 {
+			return at[1] - 1
 		}
 	}
-	return false
+	return -1
 }
+
+// contentOf returns the text behind empty lines and comments at its start.
+func contentOf(text []byte) []byte {
+	text = bytes.TrimSpace(text)
+	for len(text) > 0 && text[0] == '#' {
+		end := bytes.IndexAny(text, lineEnds)
+		if end < 0 {
+			return nil
+		}
+		text = bytes.TrimLeft(text[end:], " \t"+lineEnds)
+	}
+	return text
+}
+
+// lineEnds are the line ends of YAML 1.1.
+const lineEnds = "\n\r\u0085\u2028\u2029"
 
 // yamlError returns an error of the YAML parser with the lines of the file. The parser names no line for the first line and
 // for errors of the whole document.

@@ -52,7 +52,7 @@ func TestNoDocumentIsLost(t *testing.T) {
 		{"line separators", strings.ReplaceAll(two, "\n", "\u2028"), lost},
 		{"paragraph separators", strings.ReplaceAll(two, "\n", "\u2029"), lost},
 		{"a line separator before the dashes", node("a") + "\u2028---\n" + node("b"), lost},
-		{"dots", node("a") + "\n...\n" + node("b") + "\n...\n", `f: line 4: the text behind this "..." ` + lost},
+		{"dots", node("a") + "\n...\n" + node("b") + "\n...\n", "f: line 4: the text behind this mark " + lost},
 		{"dots and dashes", node("a") + "\n...\n---\n" + node("b") + "\n... # end\n", ""},
 		{"dots and a comment", node("a") + "\n... # end\n# why\n" + node("b"), lost},
 		{"dots and text", node("a") + "\n... b\n---\n" + node("b"), lost},
