@@ -21,11 +21,14 @@ func NewLines(text []byte) Lines {
 	if yaml.Unmarshal(text, &doc) != nil || len(doc.Content) == 0 {
 		return Lines{}
 	}
-	return Lines{doc.Content[0]}
+	return LinesOf(doc.Content[0])
 }
 
-// Find returns the line of the field at a path such as "spec.ports[0].port". If the document does not have the field, it
-// returns false and the line of the innermost value around it.
+// LinesOf returns the lines of a document with this value.
+func LinesOf(root *yaml.Node) Lines { return Lines{root} }
+
+// Find returns the line of the field at a path such as "spec.ports[0].port". If the document does not have the field, or it is
+// null, it returns false; of a field that is missing it returns the line of the innermost value around it.
 func (l Lines) Find(path string) (line int, found bool) {
 	if l.root == nil {
 		return 1, false
@@ -38,7 +41,7 @@ func (l Lines) Find(path string) (line int, found bool) {
 		}
 		at = inner
 	}
-	return at.line, true
+	return at.line, at.value.Tag != "!!null"
 }
 
 // member is a value in a document.
@@ -55,19 +58,15 @@ func (m member) toward(path string) (member, bool) {
 		n = n.Alias
 	}
 	for i, v := range n.Content {
-		names := []string{fmt.Sprintf("%s[%d]", m.path, i)}
-		line := v.Line
+		name, line := fmt.Sprintf("%s[%d]", m.path, i), v.Line
 		if n.Kind == yaml.MappingNode {
 			if i%2 == 0 {
 				continue
 			}
-			key := n.Content[i-1]
-			names, line = []string{under(m.path, key.Value), fmt.Sprintf("%s[%s]", m.path, key.Value)}, key.Line
+			name, line = under(m.path, n.Content[i-1].Value), n.Content[i-1].Line
 		}
-		for _, name := range names {
-			if rest, ok := strings.CutPrefix(path, name); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
-				return member{name, line, v}, true
-			}
+		if rest, ok := strings.CutPrefix(path, name); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return member{name, line, v}, true
 		}
 	}
 	return member{}, false

@@ -31,8 +31,8 @@ func (f Fault) IsUnknown() bool {
 // IsRepeated reports whether the field is repeated.
 func (f Fault) IsRepeated() bool { return strings.HasPrefix(f.Err.Error(), "duplicate field") }
 
-// Decode decodes JSON into the value that a pointer leads to, and returns all faults. Without options it looks for unknown
-// and for repeated fields.
+// Decode decodes JSON into the value that a pointer leads to, and returns all faults. It leaves out values that cannot be
+// decoded. Without options it looks for unknown and for repeated fields.
 func Decode(text []byte, into any, o ...json.StrictOption) []Fault {
 	found, err := json.UnmarshalStrict(text, into, o...)
 	var out []Fault
@@ -43,34 +43,51 @@ func Decode(text []byte, into any, o ...json.StrictOption) []Fault {
 		}
 		out = append(out, f)
 	}
-	if err != nil {
-		out = append(out, part{text: text, want: reflect.TypeOf(into)}.misfits(err)...)
+	if err == nil {
+		return out
 	}
-	return out
+	rest, faults := part{text: text, want: reflect.TypeOf(into)}.split(err)
+	reflect.ValueOf(into).Elem().SetZero()
+	if json.UnmarshalCaseSensitivePreserveInts(rest, into) != nil {
+		reflect.ValueOf(into).Elem().SetZero()
+	}
+	return append(out, faults...)
 }
 
 // part is a value in an object, as JSON, and its type in the API.
 type part struct {
+	name string // of a field; empty: in a list
 	path string
 	text []byte
 	want reflect.Type
 }
 
-// misfits returns the innermost parts of a part that cannot be decoded.
-func (p part) misfits(err error) []Fault {
+// split returns the faults of a part that cannot be decoded, and the text with null in the place of them.
+func (p part) split(err error) (rest []byte, faults []Fault) {
 	for p.want.Kind() == reflect.Pointer {
 		p.want = p.want.Elem()
 	}
-	var out []Fault
+	var list []stdjson.RawMessage
+	object := map[string]stdjson.RawMessage{}
 	for _, inner := range p.parts() {
-		if err := json.UnmarshalCaseSensitivePreserveInts(inner.text, reflect.New(inner.want).Interface()); err != nil {
-			out = append(out, inner.misfits(err)...)
+		text := inner.text
+		if err := json.UnmarshalCaseSensitivePreserveInts(text, reflect.New(inner.want).Interface()); err != nil {
+			var more []Fault
+			text, more = inner.split(err)
+			faults = append(faults, more...)
 		}
+		object[inner.name] = text
+		list = append(list, text)
 	}
-	if len(out) == 0 {
-		return []Fault{{Path: p.path, Value: string(p.text), Want: p.want, Err: err}}
+	if len(faults) == 0 {
+		return []byte("null"), []Fault{{Path: p.path, Value: string(p.text), Want: p.want, Err: err}}
 	}
-	return out
+	if p.want.Kind() == reflect.Slice {
+		rest, _ = stdjson.Marshal(list) // the texts are valid
+	} else {
+		rest, _ = stdjson.Marshal(object)
+	}
+	return rest, faults
 }
 
 // parts returns the fields of an object or the elements of a list. It returns none for other values, and for a type with its
@@ -89,13 +106,13 @@ func (p part) parts() []part {
 		_ = stdjson.Unmarshal(p.text, &object)
 	}
 	for i, text := range list {
-		out = append(out, part{fmt.Sprintf("%s[%d]", p.path, i), text, p.want.Elem()})
+		out = append(out, part{"", fmt.Sprintf("%s[%d]", p.path, i), text, p.want.Elem()})
 	}
 	for _, name := range slices.Sorted(maps.Keys(object)) {
 		if p.want.Kind() == reflect.Map {
-			out = append(out, part{fmt.Sprintf("%s[%s]", p.path, name), object[name], p.want.Elem()})
+			out = append(out, part{name, under(p.path, name), object[name], p.want.Elem()})
 		} else if field, ok := FieldNamed(p.want, name); ok {
-			out = append(out, part{under(p.path, name), object[name], field.Type})
+			out = append(out, part{name, under(p.path, name), object[name], field.Type})
 		}
 	}
 	return out

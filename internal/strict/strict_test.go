@@ -20,7 +20,7 @@ func TestDecode(t *testing.T) {
 		{"a fraction", `{"spec":{"healthCheckNodePort":1.5}}`, []string{"spec.healthCheckNodePort: 1.5: int32"}},
 		{"an object for a list", `{"spec":{"ports":{"port":80}}}`, []string{`spec.ports: {"port":80}: []v1.ServicePort`}},
 		{"a string in a list", `{"spec":{"clusterIPs":["a",7]}}`, []string{"spec.clusterIPs[1]: 7: string"}},
-		{"a map's value", `{"spec":{"selector":{"a.b/c":"x","on":true}}}`, []string{"spec.selector[on]: true: string"}},
+		{"a map's value", `{"spec":{"selector":{"a.b/c":"x","on":true}}}`, []string{"spec.selector.on: true: string"}},
 		{"behind a pointer", `{"spec":{"allocateLoadBalancerNodePorts":"no"}}`, []string{`spec.allocateLoadBalancerNodePorts: "no": bool`}},
 		{"a type with its own decoder", `{"spec":{"ports":[{"targetPort":[1]}]}}`, []string{"spec.ports[0].targetPort: [1]: intstr.IntOrString"}},
 		{"a time", `{"metadata":{"deletionTimestamp":"x"}}`, []string{`metadata.deletionTimestamp: "x": v1.Time`}},
@@ -51,6 +51,17 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// What has no fault is decoded.
+func TestDecodeTheRest(t *testing.T) {
+	var o corev1.Service
+	Decode([]byte(`{"metadata":{"deletionTimestamp":"x","name":"a"},"spec":{"type":1,"clusterIPs":["a",7],"ports":[{"port":"x","nodePort":5}]}}`), &o)
+	want := corev1.Service{}
+	want.Name, want.Spec.ClusterIPs, want.Spec.Ports = "a", []string{"a", ""}, []corev1.ServicePort{{NodePort: 5}}
+	if d := cmp.Diff(want, o); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
 // A field has its line, even in a list, behind an alias, or in JSON with tabs.
 func TestFind(t *testing.T) {
 	const doc = "# c\na: &x\n  b:\n  - c: 1\n  - {c: 2,\n     d: 3}\ne.f: *x\n"
@@ -66,7 +77,8 @@ func TestFind(t *testing.T) {
 		{doc, "a.b[1].d", 6, true},
 		{doc, "a.b[1].none.x", 5, false},
 		{doc, "e.f", 7, true},
-		{doc, "[e.f].b[0]", 4, true},
+		{doc, "e.f.b[0]", 4, true},
+		{"a: null\n", "a", 1, false},
 		{doc, "none", 2, false},
 		{"{\n\t\"a\": {\n\t\t\"b\": 1}}", "a.b", 3, true},
 		{"{\n\ta", "a", 1, false},

@@ -202,8 +202,8 @@ func TestExpected(t *testing.T) {
 	for in, want := range map[string]string{
 		"spec: {ports: [{port: 99999999999}]}":             "spec.ports[0].port: 99999999999: wrong type: expected a whole number that fits int32",
 		"spec: {ports: {port: 80}}":                        `spec.ports: {"port":80}: wrong type: expected a list`,
-		"spec: {selector: {a.b/c: x, on: yes}}":            "spec.selector[true]: true: wrong type: expected a string",
-		"spec: {selector: {a.b/c: x, q: 1}}":               "spec.selector[q]: 1: wrong type: expected a string",
+		"spec: {selector: {a.b/c: x, on: yes}}":            "spec.selector.true: true: wrong type: expected a string",
+		"spec: {selector: {a.b/c: x, q: 1}}":               "spec.selector.q: 1: wrong type: expected a string",
 		"spec: {allocateLoadBalancerNodePorts: 'no'}":      `spec.allocateLoadBalancerNodePorts: "no": wrong type: expected true or false`,
 		"spec: {ports: [{targetPort: [1]}]}":               "spec.ports[0].targetPort: [1]: wrong type: expected a whole number that fits int32, or a string",
 		"spec: 7":                                          "spec: 7: wrong type: expected an object",
