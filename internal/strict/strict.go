@@ -16,10 +16,11 @@ import (
 
 // Fault is a value that cannot be decoded, or a field that the type does not have or that is repeated.
 type Fault struct {
-	Path  string       // "spec.ports[0].port"; empty: all of the text
-	Value string       // as JSON
-	Want  reflect.Type // of the value; nil: the value has no fault
-	Err   error
+	Path   string       // "spec.ports[0].port"; empty: all of the text
+	Value  string       // as JSON
+	Want   reflect.Type // of the value; nil: the value has no fault
+	Parent reflect.Type // that has no such field, or has it twice; nil if Want is set
+	Err    error
 }
 
 // IsUnknown reports whether the type does not have the field.
@@ -36,22 +37,35 @@ func (f Fault) IsRepeated() bool { return strings.HasPrefix(f.Err.Error(), "dupl
 func Decode(text []byte, into any, o ...json.StrictOption) []Fault {
 	found, err := json.UnmarshalStrict(text, into, o...)
 	var out []Fault
+	if err != nil {
+		text, out = part{text: text, want: reflect.TypeOf(into)}.split(err)
+		reflect.ValueOf(into).Elem().SetZero()
+		found, _ = json.UnmarshalStrict(text, into, o...) // the faults are known
+	}
 	for _, e := range found {
 		f := Fault{Err: e}
 		if field, ok := errors.AsType[json.FieldError](e); ok {
 			f.Path = field.FieldPath()
+			f.Parent = parentOf(reflect.TypeOf(into), f.Path)
 		}
 		out = append(out, f)
 	}
-	if err == nil {
-		return out
+	return out
+}
+
+// parentOf returns the type that a field at a path is to be in.
+func parentOf(t reflect.Type, path string) reflect.Type {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		t = t.Elem()
 	}
-	rest, faults := part{text: text, want: reflect.TypeOf(into)}.split(err)
-	reflect.ValueOf(into).Elem().SetZero()
-	if json.UnmarshalCaseSensitivePreserveInts(rest, into) != nil {
-		reflect.ValueOf(into).Elem().SetZero()
+	name, rest, inside := strings.Cut(path, ".")
+	if !inside || t.Kind() != reflect.Struct {
+		return t
 	}
-	return append(out, faults...)
+	if field, ok := FieldNamed(t, strings.TrimRight(name, "[]0123456789")); ok {
+		return parentOf(field.Type, rest)
+	}
+	return t
 }
 
 // part is a value in an object, as JSON, and its type in the API.
@@ -62,13 +76,14 @@ type part struct {
 	want reflect.Type
 }
 
-// split returns the faults of a part that cannot be decoded, and the text with null in the place of them.
+// split returns the faults of a part that cannot be decoded, and the text without them; nil: all of it is one.
 func (p part) split(err error) (rest []byte, faults []Fault) {
 	for p.want.Kind() == reflect.Pointer {
 		p.want = p.want.Elem()
 	}
 	var list []stdjson.RawMessage
 	object := map[string]stdjson.RawMessage{}
+	_ = stdjson.Unmarshal(p.text, &object) // also unknown fields; nothing if it is no object
 	for _, inner := range p.parts() {
 		text := inner.text
 		if err := json.UnmarshalCaseSensitivePreserveInts(text, reflect.New(inner.want).Interface()); err != nil {
@@ -77,10 +92,14 @@ func (p part) split(err error) (rest []byte, faults []Fault) {
 			faults = append(faults, more...)
 		}
 		object[inner.name] = text
+		if text == nil {
+			delete(object, inner.name)
+			text = []byte("null") // keeps the index of the others in a list
+		}
 		list = append(list, text)
 	}
 	if len(faults) == 0 {
-		return []byte("null"), []Fault{{Path: p.path, Value: string(p.text), Want: p.want, Err: err}}
+		return nil, []Fault{{Path: p.path, Value: string(p.text), Want: p.want, Err: err}}
 	}
 	if p.want.Kind() == reflect.Slice {
 		rest, _ = stdjson.Marshal(list) // the texts are valid

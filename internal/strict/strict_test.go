@@ -28,6 +28,9 @@ func TestDecode(t *testing.T) {
 		{"all of it", `[1]`, []string{"[1]: v1.Service"}},
 		{"several", `{"spec":{"type":1},"metadata":{"name":2}}`, []string{"metadata.name: 2: string", "spec.type: 1: v1.ServiceType"}},
 		{"an unknown field and a repeated one", `{"spec":{"colour":1,"type":"a","type":"b"}}`, []string{"spec.colour unknown", "spec.type repeated"}},
+		{"repeated in a map", `{"spec":{"selector":{"a.b":"1","a.b":"2"}}}`, []string{"spec.selector.a.b repeated"}},
+		{"unknown in a list", `{"spec":{"ports":[{},{"colour":1}]}}`, []string{"spec.ports[1].colour unknown"}},
+		{"all at once", `{"spec":{"type":1,"colour":1}}`, []string{"spec.type: 1: v1.ServiceType", "spec.colour unknown"}},
 		{"no field with the name of one further inside", `{"name":5}`, []string{"name unknown"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
