@@ -4,8 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"regexp"
+	"io"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -76,18 +77,16 @@ func (r reader) parse(ctx context.Context, name string, data []byte) content {
 
 // documents reads the documents of a file.
 func (p *parser) documents(ctx context.Context, text []byte) {
-	if at := regexp.MustCompile(`(?m)^---[ \t]*[^ \t#\n]`).FindIndex(text); at != nil {
-		line := 1 + bytes.Count(text[:at[0]], []byte("\n"))
-		p.fail(place{}, route.Problem{Reason: fmt.Sprintf("line %d: text behind ---; write it in the next line", line)})
-		return
-	}
 	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for line := 1; ctx.Err() == nil; {
 		doc, err := documents.Read()
-		if err != nil { // the end: the text is in memory, and has no other separator
+		switch {
+		case errors.Is(err, io.EOF):
 			return
-		}
-		if !p.document(doc, line) {
+		case err != nil: // the reader drops the text before the separator
+			p.fail(place{}, route.Problem{Reason: fmt.Sprintf("line %d or later: %v; write it in the next line", line, err)})
+			return
+		case !p.document(doc, line), p.isBroken && len(p.problems) == mostProblems: // no later document can help
 			return
 		}
 		line += bytes.Count(doc, []byte("\n")) + 1 // the reader drops the separator
