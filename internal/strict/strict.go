@@ -118,17 +118,17 @@ func (p part) parts() []part {
 	var out []part
 	var list []stdjson.RawMessage
 	var object map[string]stdjson.RawMessage
-	switch p.want.Kind() {
-	case reflect.Slice:
+	kind := p.want.Kind()
+	if kind == reflect.Slice {
 		_ = stdjson.Unmarshal(p.text, &list) // of another type: it has no parts
-	case reflect.Map, reflect.Struct:
+	} else if kind == reflect.Map || kind == reflect.Struct {
 		_ = stdjson.Unmarshal(p.text, &object)
 	}
 	for i, text := range list {
 		out = append(out, part{"", fmt.Sprintf("%s[%d]", p.path, i), text, p.want.Elem()})
 	}
 	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if p.want.Kind() == reflect.Map {
+		if kind == reflect.Map {
 			out = append(out, part{name, under(p.path, name), object[name], p.want.Elem()})
 		} else if field, ok := FieldNamed(p.want, name); ok {
 			out = append(out, part{name, under(p.path, name), object[name], field.Type})

@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
-	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // The kinds of objects that are read.
@@ -57,10 +55,6 @@ type key struct {
 
 // String returns the name of the object in problems.
 func (k key) String() string { return convert.Object(k.kind, k.name) }
-
-func (k key) compare(l key) int {
-	return cmp.Or(strings.Compare(k.kind, l.kind), k.name.Compare(l.name))
-}
 
 // header has the fields that all objects share.
 type header struct {
@@ -139,42 +133,30 @@ func (h header) key() (key, *route.Problem) {
 	return k, nil
 }
 
-// misspelled returns the problem of an object of a kind that is not read. It returns
-// nil unless the kind, or its group, looks like a misspelling of one that is.
+// misspelled returns the problem of an object of a kind that Kubernetes does not have in a
+// group of which some kinds are read: the kind or the group is misspelled. It returns nil
+// for others, which are ignored.
 func (h header) misspelled() *route.Problem {
-	kind := h.Kind
-	if item, ok := strings.CutSuffix(kind, "List"); ok && item != "" {
-		kind = item
-	}
 	group, _ := h.groupVersion()
-	meant := meantKind(kind)
-	t, ok := traitOf(meant)
-	ofKubernetes := slices.Contains([]string{"", "discovery.k8s.io", "networking.k8s.io"}, group)
-	switch {
-	case !ok || !ofKubernetes || group != t.group && meant != kind:
+	kinds := strings.Fields(kindsOf(group))
+	if kind := strings.TrimSuffix(h.Kind, "List"); len(kinds) == 0 || kind == "" || slices.Contains(kinds, kind) {
 		return nil
-	case meant != kind:
-		return &route.Problem{
-			Object: h.name(), Field: "kind", Value: h.Kind,
-			Reason: "there is no such kind, so the object is not read; did you mean " + meant + strings.TrimPrefix(h.Kind, kind) + "?",
-		}
-	case group != t.group:
-		return &route.Problem{
-			Object: h.name(), Field: "apiVersion", Value: h.APIVersion,
-			Reason: "the group has no such kind, so the object is not read; expected " + t.apiVersion(),
-		}
 	}
-	return nil // a list of a kind that is read
+	return &route.Problem{
+		Object: h.name(), Field: "kind", Value: h.Kind, Reason: "there is no such kind in " + h.APIVersion + ", so the object is not read",
+	}
 }
 
-// meantKind returns the supported kind that was probably meant; empty if there is
-// none. No other kind of their groups is spelled as similarly.
-func meantKind(kind string) string {
-	best, fewest := "", 3
-	for _, k := range []string{kindService, kindEndpointSlice, kindEndpoints, kindNode, kindServiceCIDR, kindPod} {
-		if n := text.Distance(strings.ToLower(kind), strings.ToLower(k)); n < fewest && n <= len(k)/3 {
-			best, fewest = k, n
-		}
+// kindsOf returns the kinds of a group of which some are read.
+func kindsOf(group string) string {
+	switch group {
+	case "":
+		return `Binding ComponentStatus ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume
+			PersistentVolumeClaim Pod PodTemplate RangeAllocation ReplicationController ResourceQuota Secret Service ServiceAccount`
+	case "discovery.k8s.io":
+		return "EndpointSlice"
+	case "networking.k8s.io":
+		return "ClusterCIDR Ingress IngressClass IPAddress NetworkPolicy ServiceCIDR"
 	}
-	return best
+	return ""
 }

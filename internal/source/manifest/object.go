@@ -23,55 +23,55 @@ const longestValue = 64
 
 // object reads one object, or all objects of a list. An item without apiVersion or
 // kind has those of its list. It returns false if the file has too many.
-func (p *parser) object(text []byte, at place, from header) bool {
+func (p *parser) object(v value, from header) bool {
 	if p.units++; p.units > p.limits.Objects {
 		reason := fmt.Sprintf("the file has more than %d documents and items, which is the limit", p.limits.Objects)
 		p.content = content{isBroken: true, problems: []route.Problem{{Object: p.name, Reason: reason}}}
 		return false
 	}
-	if string(text) == "null" && from.depth == 0 {
+	if string(v.json) == "null" && from.depth == 0 {
 		return true // an empty document
 	}
 	h := header{APIVersion: from.APIVersion, Kind: from.Kind, depth: from.depth}
-	if _, ok := p.decode(h.Kind, text, &h, at, json.DisallowDuplicateFields); !ok {
+	if _, ok := p.decode(h.Kind, v, &h, json.DisallowDuplicateFields); !ok {
 		return true
 	}
 	switch problem, ok := h.check(); {
 	case !ok:
-		p.fail(at, *problem)
+		p.fail(v, *problem)
 	case problem != nil:
-		p.add(at, *problem)
+		p.add(v, *problem)
 	case strings.HasSuffix(h.Kind, "List"):
-		return p.list(h, text, at)
+		return p.list(h, v)
 	case h.isRead():
-		p.keyed(h, text, at)
+		p.keyed(h, v)
 	}
 	return true
 }
 
 // keyed reads an object of a kind that is read.
-func (p *parser) keyed(h header, text []byte, at place) {
+func (p *parser) keyed(h header, v value) {
 	k, problem := h.key()
 	if problem != nil {
-		p.fail(at, *problem)
+		p.fail(v, *problem)
 		return
 	}
-	if err := checkSize("the object", text, p.limits.DocumentBytes); err != nil {
-		p.fail(at, route.Problem{Object: k.String(), Reason: err.Error()})
+	if err := checkSize("the object", v.json, p.limits.DocumentBytes); err != nil {
+		p.fail(v, route.Problem{Object: k.String(), Reason: err.Error()})
 		return
 	}
 	if p.seen[k] {
-		p.add(at, route.Problem{Object: k.String(), Reason: "the file has this object twice; the first one counts"})
+		p.add(v, route.Problem{Object: k.String(), Reason: "the file has this object twice; the first one counts"})
 		return
 	}
 	p.seen[k] = true
-	if value, ok := p.value(k, text, at); ok {
-		p.objects = append(p.objects, &object{k, value})
+	if converted, ok := p.value(k, v); ok {
+		p.objects = append(p.objects, &object{k, converted})
 	}
 }
 
 // list reads the items of a list, of any kinds or of one, one by one.
-func (p *parser) list(h header, text []byte, at place) bool {
+func (p *parser) list(h header, v value) bool {
 	from := header{depth: h.depth + 1}
 	if kind := strings.TrimSuffix(h.Kind, "List"); kind != "" {
 		from.APIVersion, from.Kind = h.APIVersion, kind
@@ -80,17 +80,17 @@ func (p *parser) list(h header, text []byte, at place) bool {
 		}
 	}
 	if from.depth > maxListDepth {
-		p.fail(at, route.Problem{Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth)})
+		p.fail(v, route.Problem{Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth)})
 		return true
 	}
 	var list struct {
 		Items []stdjson.RawMessage `json:"items"`
 	}
-	if _, ok := p.decode(h.Kind, text, &list, at, json.DisallowDuplicateFields); !ok {
+	if _, ok := p.decode(h.Kind, v, &list, json.DisallowDuplicateFields); !ok {
 		return true
 	}
 	for i, item := range list.Items {
-		if !p.object(item, place{at.document, strings.TrimPrefix(fmt.Sprintf("%s.items[%d]", at.path, i), ".")}, from) {
+		if !p.object(value{item, v.document, strings.TrimPrefix(fmt.Sprintf("%s.items[%d]", v.path, i), ".")}, from) {
 			return false
 		}
 	}
@@ -100,9 +100,9 @@ func (p *parser) list(h header, text []byte, at place) bool {
 // decode decodes a part of an object into the value that a pointer leads to. It returns the
 // faults that the options make it look for, and false if the value cannot be used: a field
 // has a wrong type, or is repeated.
-func (p *parser) decode(name string, text []byte, into any, at place, o ...json.StrictOption) (unknown []strict.Fault, ok bool) {
+func (p *parser) decode(name string, v value, into any, o ...json.StrictOption) (unknown []strict.Fault, ok bool) {
 	ok = true
-	for _, f := range strict.Decode(text, into, o...) {
+	for _, f := range strict.Decode(v.json, into, o...) {
 		problem := route.Problem{Object: name, Field: f.Path, Value: shorten(f.Value), Reason: "the field is repeated"}
 		switch {
 		case f.IsUnknown():
@@ -111,7 +111,7 @@ func (p *parser) decode(name string, text []byte, into any, at place, o ...json.
 		case f.Want != nil:
 			problem.Reason = "wrong type: expected " + expected(f.Want)
 		}
-		p.fail(at, problem)
+		p.fail(v, problem)
 		ok = false
 	}
 	return unknown, ok
@@ -125,21 +125,21 @@ type service struct {
 
 // value converts an object. It returns nil for one without meaning to a proxy, and false
 // for one that cannot be decoded.
-func (p *parser) value(k key, text []byte, at place) (any, bool) {
+func (p *parser) value(k key, v value) (any, bool) {
 	switch k.kind {
 	case kindService:
-		return typed(p, k, text, at, p.service)
+		return typed(p, k, v, p.service)
 	case kindEndpointSlice:
-		return typed(p, k, text, at, p.slice)
+		return typed(p, k, v, p.slice)
 	case kindEndpoints:
-		return typed(p, k, text, at, p.convert.Endpoints)
+		return typed(p, k, v, p.convert.Endpoints)
 	case kindPod:
-		return typed(p, k, text, at, p.convert.Pod)
+		return typed(p, k, v, p.convert.Pod)
 	case kindServiceCIDR:
-		return typed(p, k, text, at, p.convert.ServiceCIDR)
+		return typed(p, k, v, p.convert.ServiceCIDR)
 	case kindNode:
 		if k.name.Name == p.nodeName {
-			return typed(p, k, text, at, p.convert.Node)
+			return typed(p, k, v, p.convert.Node)
 		}
 	}
 	return nil, true
@@ -168,24 +168,24 @@ type pointer[T any] interface {
 
 // typed decodes an object and converts it; a zero value becomes nil. It reports fields
 // that the API types do not have, but the object counts: a newer API may have them.
-func typed[T any, O pointer[T], V any](p *parser, k key, text []byte, at place, convert func(O) (V, []route.Problem)) (any, bool) {
+func typed[T any, O pointer[T], V any](p *parser, k key, v value, convert func(O) (V, []route.Problem)) (any, bool) {
 	o := O(new(T))
-	unknown, ok := p.decode(k.String(), text, o, at)
+	unknown, ok := p.decode(k.String(), v, o)
 	if !ok {
 		return nil, false
 	}
 	o.SetNamespace(k.name.Namespace)
-	value, problems := convert(o)
+	converted, problems := convert(o)
 	for _, f := range unknown {
 		problems = append(problems, route.Problem{Object: k.String(), Field: f.Path, Reason: "unknown field, ignored"})
 	}
 	for _, problem := range problems {
-		p.add(at, problem)
+		p.add(v, problem)
 	}
-	if reflect.ValueOf(&value).Elem().IsZero() {
+	if reflect.ValueOf(&converted).Elem().IsZero() {
 		return nil, true
 	}
-	return value, true
+	return converted, true
 }
 
 // expected describes the values that a type accepts.

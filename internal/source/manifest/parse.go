@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -49,7 +50,7 @@ func (c content) report(path string) []route.Problem {
 	if c.more == 0 {
 		return c.problems
 	}
-	return append(c.problems[:len(c.problems):len(c.problems)], route.Problem{
+	return append(slices.Clip(c.problems), route.Problem{
 		Object: path, Reason: "and " + text.Count(c.more, "more problem"),
 	})
 }
@@ -68,7 +69,7 @@ type parser struct {
 func (r reader) parse(ctx context.Context, name string, data []byte) content {
 	p := &parser{reader: r, name: name, seen: map[key]bool{}}
 	if err := checkEncoding(data); err != nil {
-		p.fail(place{}, route.Problem{Reason: err.Error()})
+		p.fail(value{}, route.Problem{Reason: err.Error()})
 		return p.content
 	}
 	p.documents(ctx, bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n")))
@@ -84,7 +85,7 @@ func (p *parser) documents(ctx context.Context, text []byte) {
 		case errors.Is(err, io.EOF):
 			return
 		case err != nil: // the reader drops the text before the separator
-			p.fail(place{}, route.Problem{Reason: fmt.Sprintf("line %d or later: %v; write it in the next line", line, err)})
+			p.fail(value{}, route.Problem{Reason: fmt.Sprintf("line %d or later: %v; write it in the next line", line, err)})
 			return
 		case !p.document(doc, line), p.isBroken && len(p.problems) == mostProblems: // no later document can help
 			return
@@ -105,38 +106,32 @@ func (p *parser) document(text []byte, line int) bool {
 	d := &document{text: text, line: line}
 	values, err := d.values(p.limits.DocumentBytes)
 	if err != nil {
-		p.fail(place{}, route.Problem{Reason: err.Error()})
+		p.fail(value{}, route.Problem{Reason: err.Error()})
 	}
 	for _, v := range values {
-		if !p.object(v.json, place{document: v.document}, header{}) {
+		if !p.object(v, header{}) {
 			return false
 		}
 	}
 	return true
 }
 
-// place is where an object is in a file.
-type place struct {
-	document *document // nil: not in one
-	path     string    // of the object in the document: "items[1]"
-}
-
 // add adds a problem of an object.
-func (p *parser) add(at place, problem route.Problem) {
+func (p *parser) add(v value, problem route.Problem) {
 	if len(p.problems) == mostProblems {
 		p.more++
 		return
 	}
 	where := p.name
-	if at.document != nil {
-		where += fmt.Sprintf(": line %d", at.document.lineOf(strings.Trim(at.path+"."+problem.Field, "."), p.limits.DocumentBytes))
+	if v.document != nil {
+		where += fmt.Sprintf(": line %d", v.document.lineOf(strings.Trim(v.path+"."+problem.Field, "."), p.limits.DocumentBytes))
 	}
 	problem.Object = strings.TrimSuffix(where+": "+problem.Object, ": ")
 	p.problems = append(p.problems, problem)
 }
 
 // fail adds a problem for which the file cannot be read whole.
-func (p *parser) fail(at place, problem route.Problem) {
+func (p *parser) fail(v value, problem route.Problem) {
 	p.isBroken = true
-	p.add(at, problem)
+	p.add(v, problem)
 }

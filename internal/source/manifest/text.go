@@ -81,10 +81,11 @@ func (d *document) lineOf(path string, limit int64) int {
 	return d.line + line - 1
 }
 
-// value is a value in JSON, and the document that it is.
+// value is a value in JSON, and its place in a file.
 type value struct {
 	json     []byte
-	document *document
+	document *document // nil: in no document
+	path     string    // in the document: "items[1]"
 }
 
 // values returns the document as JSON: the value of a YAML document, or each of the
@@ -112,7 +113,7 @@ func (d *document) yamlValues(limit int64) ([]value, error) {
 	if err != nil {
 		return nil, d.yamlError(err)
 	}
-	return []value{{converted, d}}, nil
+	return []value{{json: converted, document: d}}, nil
 }
 
 func (d *document) jsonValues() ([]value, error) {
@@ -131,7 +132,7 @@ func (d *document) jsonValues() ([]value, error) {
 		begin := int(dec.InputOffset()) - len(text)
 		line += bytes.Count(d.text[counted:begin], []byte("\n"))
 		counted = begin
-		values = append(values, value{text, &document{text: text, line: line}})
+		values = append(values, value{json: text, document: &document{text: text, line: line}})
 	}
 }
 

@@ -84,8 +84,10 @@ func (w *watch) loop(ctx context.Context, streams <-chan stream) error {
 			if w.concerns(e.Name) {
 				s.scanAt(time.Now().Add(actDelay))
 			}
-		case <-failures: // events were lost
-			s.scanAt(time.Now().Add(actDelay))
+		case err := <-failures:
+			if err != nil { // events were lost
+				s.scanAt(time.Now().Add(actDelay))
+			}
 		case <-again.C:
 			s.scanAt(time.Now())
 		case <-wake.C:
