@@ -59,10 +59,7 @@ func parentOf(t reflect.Type, path string) reflect.Type {
 		t = t.Elem()
 	}
 	name, rest, inside := strings.Cut(path, ".")
-	if !inside || t.Kind() != reflect.Struct {
-		return t
-	}
-	if field, ok := FieldNamed(t, strings.TrimRight(name, "[]0123456789")); ok {
+	if field, ok := FieldNamed(t, strings.TrimRight(name, "[]0123456789")); ok && inside {
 		return parentOf(field.Type, rest)
 	}
 	return t
@@ -116,19 +113,18 @@ func (p part) parts() []part {
 		return nil
 	}
 	var out []part
-	var list []stdjson.RawMessage
-	var object map[string]stdjson.RawMessage
-	kind := p.want.Kind()
-	if kind == reflect.Slice {
+	if p.want.Kind() == reflect.Slice {
+		var list []stdjson.RawMessage
 		_ = stdjson.Unmarshal(p.text, &list) // of another type: it has no parts
-	} else if kind == reflect.Map || kind == reflect.Struct {
-		_ = stdjson.Unmarshal(p.text, &object)
+		for i, text := range list {
+			out = append(out, part{"", fmt.Sprintf("%s[%d]", p.path, i), text, p.want.Elem()})
+		}
+		return out
 	}
-	for i, text := range list {
-		out = append(out, part{"", fmt.Sprintf("%s[%d]", p.path, i), text, p.want.Elem()})
-	}
+	var object map[string]stdjson.RawMessage
+	_ = stdjson.Unmarshal(p.text, &object)
 	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if kind == reflect.Map {
+		if p.want.Kind() == reflect.Map {
 			out = append(out, part{name, under(p.path, name), object[name], p.want.Elem()})
 		} else if field, ok := FieldNamed(p.want, name); ok {
 			out = append(out, part{name, under(p.path, name), object[name], field.Type})
@@ -137,9 +133,12 @@ func (p part) parts() []part {
 	return out
 }
 
-// FieldNamed returns the field of a struct type that JSON calls name, with its index. A struct without a name is part of the
+// FieldNamed returns the field of a type that JSON calls name, with its index. A struct without a name is part of the
 // one it is in.
 func FieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
+	if t.Kind() != reflect.Struct {
+		return reflect.StructField{}, false
+	}
 	for f := range t.Fields() {
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if tag == name && tag != "" {

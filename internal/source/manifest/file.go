@@ -49,7 +49,8 @@ func (f *file) problemCount() int {
 // scan reads the files that changed since they were read, and updates the Store.
 func (s *Source) scan(ctx context.Context, now time.Time) {
 	s.next, s.unlisted = time.Time{}, 0
-	kept := []*root{}
+	listed := map[string]bool{}
+	var kept []*root
 	for _, r := range s.roots {
 		if r.isStream {
 			continue
@@ -67,14 +68,20 @@ func (s *Source) scan(ctx context.Context, now time.Time) {
 		}
 		s.report.Set("path "+r.path, r.problems(err))
 		for _, path := range paths {
+			listed[path] = true
 			if s.files[path] == nil {
 				s.files[path] = &file{path: path}
 			}
 		}
 	}
 	for _, f := range s.sorted() {
-		if !f.isStream && ctx.Err() == nil && !slices.ContainsFunc(kept, func(r *root) bool { return r.has(f.path) }) {
+		switch {
+		case ctx.Err() != nil:
+			return
+		case listed[f.path]:
 			s.look(ctx, f, now)
+		case !f.isStream && !slices.ContainsFunc(kept, func(r *root) bool { return r.has(f.path) }):
+			s.forget(f, now)
 		}
 	}
 	s.update()
@@ -88,7 +95,17 @@ func (r *root) problems(err error) []route.Problem {
 	return []route.Problem{{Object: r.path, Reason: fmt.Sprintf("%v; %s", err, isKept)}}
 }
 
-// look reads a file if it changed, or forgets it if it is missing.
+// forget deletes a file that is missing.
+func (s *Source) forget(f *file, now time.Time) {
+	if s.mustSettle(f, nil, now) {
+		return
+	}
+	delete(s.files, f.path)
+	s.report.Set(f.path, nil)
+	s.changed, s.latest = true, now
+}
+
+// look reads a file if it changed.
 func (s *Source) look(ctx context.Context, f *file, now time.Time) {
 	info, err := os.Stat(f.path)
 	if err == nil && f.err == nil && same(info, f.info) {
@@ -99,12 +116,6 @@ func (s *Source) look(ctx context.Context, f *file, now time.Time) {
 		return
 	}
 	f.since = time.Time{}
-	if _, isLink := os.Lstat(f.path); errors.Is(err, fs.ErrNotExist) && isLink != nil {
-		delete(s.files, f.path)
-		s.report.Set(f.path, nil)
-		s.changed, s.latest = true, now
-		return
-	}
 	opened, err := textfile.Open(f.path)
 	if err != nil {
 		s.use(ctx, f, nil, err)

@@ -63,19 +63,20 @@ type Source struct {
 	done   func()
 
 	files    map[string]*file
-	has      state     // of the Store, from these files
-	next     time.Time // when to scan again; zero: not
-	changed  bool      // since the last update
-	loaded   bool      // everything that can be read was read once
-	unlisted int       // roots whose files are not known
-	latest   time.Time // when the content of a file last changed
-	state    atomic.Pointer[source.State]
+	has      state                        // of the Store, from these files
+	next     time.Time                    // when to scan again; zero: not
+	changed  bool                         // since the last update
+	loaded   bool                         // everything that can be read was read once
+	unlisted int                          // roots whose files are not known
+	latest   time.Time                    // when the content of a file last changed
+	public   atomic.Pointer[source.State] // the result of State
 }
 
 // root is a path as the caller gave it.
 type root struct {
 	path     string
 	folder   bool // it is a folder, or was when last listed
+	isFile   bool // it was a file when it was listed first
 	isStream bool // it is read once: the standard input, or a pipe from the parent
 }
 
@@ -167,13 +168,19 @@ type stream struct {
 	err  error
 }
 
+// stream returns the path of a stream in messages.
+func (r *root) stream() string {
+	if r.path == stdin {
+		return "/dev/stdin"
+	}
+	return r.path
+}
+
 // readStream reads a stream to its end.
 func (s *Source) readStream(r *root) stream {
-	out := stream{path: r.path}
+	out := stream{path: r.stream()}
 	in := s.stdin
-	if r.path == stdin {
-		out.path = "/dev/stdin"
-	} else {
+	if r.path != stdin {
 		f, err := os.OpenFile(r.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if out.err = err; err != nil {
 			return out
@@ -193,23 +200,19 @@ func (s *Source) readStream(r *root) stream {
 
 // tryFinishLoad finishes the load once everything that can be read was read.
 func (s *Source) tryFinishLoad() {
-	streams, read, failed := 0, 0, s.unlisted
-	for _, r := range s.roots {
-		if r.isStream {
-			streams++
-		}
+	if s.loaded {
+		return
 	}
+	read, failed := 0, s.unlisted
 	for _, f := range s.files {
-		if f.isStream {
-			streams--
-		}
 		if f.err != nil {
 			failed++
 		} else {
 			read++
 		}
 	}
-	if !s.loaded && streams == 0 && (read > 0 || failed == 0) {
+	hasStreams := !slices.ContainsFunc(s.roots, func(r *root) bool { return r.isStream && s.files[r.stream()] == nil })
+	if hasStreams && (read > 0 || failed == 0) {
 		s.finishLoad()
 	}
 }
@@ -223,12 +226,15 @@ func (s *Source) finishLoad() {
 
 // list returns the files of a root that is no stream.
 func (r *root) list() ([]string, error) {
+	if _, err := os.Lstat(r.path); r.isFile && err == nil {
+		return []string{r.path}, nil // it may be something else by now, which cannot be read
+	}
 	info, err := os.Stat(r.path)
 	if err != nil {
 		return nil, err
 	}
-	r.folder = info.IsDir()
-	if !r.folder {
+	r.folder, r.isFile = info.IsDir(), !info.IsDir()
+	if r.isFile {
 		return []string{r.path}, nil
 	}
 	entries, err := os.ReadDir(r.path)
@@ -256,7 +262,7 @@ func isManifest(name string) bool {
 // State returns the state of the Source. It is connected once every file was read.
 // It is safe for concurrent use.
 func (s *Source) State() source.State {
-	st := *s.state.Load()
+	st := *s.public.Load()
 	st.Problems = s.report.Count()
 	return st
 }
@@ -264,7 +270,7 @@ func (s *Source) State() source.State {
 // publish updates the result of State.
 func (s *Source) publish() {
 	st := source.State{LastEvent: s.latest, Connected: s.loaded}
-	if before := s.state.Load(); before != nil {
+	if before := s.public.Load(); before != nil {
 		st.Since = before.Since
 	}
 	if s.loaded && st.Since.IsZero() {
@@ -302,5 +308,5 @@ func (s *Source) publish() {
 		}
 	}
 	st.From = strings.Join(paths, ", ")
-	s.state.Store(&st)
+	s.public.Store(&st)
 }
