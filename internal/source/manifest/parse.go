@@ -72,7 +72,11 @@ func (r reader) parse(ctx context.Context, name string, data []byte) content {
 		p.fail(value{}, route.Problem{Reason: err.Error()})
 		return p.content
 	}
-	p.documents(ctx, bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n")))
+	text := bytes.TrimPrefix(data, []byte("\ufeff"))
+	if bytes.Contains(text, []byte("\r\n")) {
+		text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
+	}
+	p.documents(ctx, text)
 	return p.content
 }
 
