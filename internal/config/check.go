@@ -57,7 +57,7 @@ func (c *check) warn(format string, args ...any) {
 
 // isSet reports whether a flag or the file sets the field, also to an empty value.
 func (c *check) isSet(path string) bool {
-	return c.byFlag[path] != "" || c.file != nil && c.file.lines[path] != 0
+	return c.byFlag[path] != "" || c.file.sets(path)
 }
 
 // name returns the name of the field in messages.

@@ -120,7 +120,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range leaves() {
-		if doc.lines[path] == 0 {
+		if !doc.sets(path) {
 			t.Errorf("%s is not in the reference", path)
 		}
 	}

@@ -226,7 +226,7 @@ func (d *document) dumped() bool {
 		return false
 	}
 	for path, period := range periods(&d.config) {
-		if d.lines[path] != 0 && period.Duration == 0 {
+		if d.sets(path) && period.Duration == 0 {
 			return true
 		}
 	}

@@ -7,10 +7,17 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/kube-proxy/config/v1alpha1"
+	kubeyaml "sigs.k8s.io/yaml"
+
+	"github.com/sluice-proxy/sluice/internal/strict"
 )
 
 const (
@@ -22,7 +29,7 @@ const (
 type document struct {
 	name     string
 	config   v1alpha1.KubeProxyConfiguration
-	lines    map[string]int // path of every value except null -> its line
+	lines    strict.Lines
 	problems []Problem
 	warnings []string
 
@@ -32,14 +39,18 @@ type document struct {
 // decode reads a file. Values of the wrong type are in document.problems. It returns
 // an error for text that is not YAML or JSON.
 func decode(name string, data []byte) (*document, error) {
-	d := &document{name: name, lines: map[string]int{}}
 	root, err := parse(data)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	d.value(root, reflect.ValueOf(&d.config).Elem(), "")
+	d := &document{name: name, lines: strict.LinesOf(root)}
+	value, err := d.toJSON(data, root.Line)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	d.fill(value)
 	if d.config.APIVersion == oldAPIVersion {
-		d.warn(d.lines["apiVersion"], "apiVersion", "Kubernetes 1.9 renamed "+oldAPIVersion+"; use "+apiVersion)
+		d.warn("apiVersion", "Kubernetes 1.9 renamed "+oldAPIVersion+"; use "+apiVersion)
 	} else {
 		d.expect("apiVersion", d.config.APIVersion, apiVersion)
 	}
@@ -49,10 +60,7 @@ func decode(name string, data []byte) (*document, error) {
 
 // parse returns the root of the one document in data.
 func parse(data []byte) (*yaml.Node, error) {
-	if json.Valid(data) { // JSON allows tabs between tokens, YAML does not; strings in JSON have no raw tabs
-		data = bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder := yaml.NewDecoder(bytes.NewReader(withoutTabs(data)))
 	var docs []*yaml.Node
 	for {
 		var doc yaml.Node
@@ -76,24 +84,174 @@ func parse(data []byte) (*yaml.Node, error) {
 	return nil, fmt.Errorf("line %d: the file has a second document; expected one %s", docs[1].Line, kind)
 }
 
-// line returns the line of the field at path, or of the value around it; 0 if neither
+// withoutTabs replaces the tabs between the tokens of JSON, which YAML does not allow. Strings in JSON have no raw tabs.
+func withoutTabs(data []byte) []byte {
+	if json.Valid(data) {
+		return bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
+	}
+	return data
+}
+
+// toJSON converts the document that begins in a line. It reports repeated fields, of which the last one counts.
+func (d *document) toJSON(data []byte, line int) ([]byte, error) {
+	data = withoutTabs(data)
+	for range line - 1 {
+		_, data, _ = bytes.Cut(data, []byte("\n"))
+	}
+	value, err := kubeyaml.YAMLToJSONStrict(data)
+	if err == nil {
+		return value, nil
+	}
+	for _, found := range regexp.MustCompile(`line (\d+): key (".*") already set in map`).FindAllStringSubmatch(err.Error(), -1) {
+		at, _ := strconv.Atoi(found[1]) // digits only
+		d.add(line+at-1, "", "duplicate field "+found[2])
+	}
+	return kubeyaml.YAMLToJSON(data)
+}
+
+// fill decodes the file into d.config, and reports all faults.
+func (d *document) fill(value []byte) {
+	var object map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(value))
+	decoder.UseNumber()
+	if decoder.Decode(&object) == nil { // else the decoder below has a fault
+		d.takeRemoved(object)
+		d.checkSizes(object)
+		d.takeGates(object)
+		value, _ = json.Marshal(object) // it was JSON
+	}
+	for _, f := range strict.Decode(value, &d.config) {
+		d.addAt(f.Path, reasonOf(f))
+	}
+}
+
+// reasonOf returns what is wrong with a value or a field.
+func reasonOf(f strict.Fault) string {
+	if f.Want == nil {
+		return "unknown field" + alike(f.Path[strings.LastIndex(f.Path, ".")+1:], fieldNames(f.Parent))
+	}
+	v, text := reflect.New(f.Want).Elem(), strings.Trim(f.Value, `"`)
+	reason := "must be " + wanted(v)
+	if strings.ContainsAny(f.Value[:1], "[{") {
+		return "Invalid value: " + reason
+	}
+	if !isScalar(v) {
+		return invalid(text, reason)
+	}
+	err := setText(v, text)
+	switch {
+	case err != nil:
+		reason = err.Error()
+	case v.Kind() == reflect.String:
+		reason += ", in quotes"
+	case f.Value != text:
+		reason += ", without quotes"
+	}
+	return invalid(text, reason)
+}
+
+// takeGates reads featureGates as Kubernetes 1.7 and 1.8 wrote it: as one text.
+func (d *document) takeGates(object map[string]any) {
+	text, ok := object["featureGates"].(string)
+	if !ok {
+		return
+	}
+	delete(object, "featureGates")
+	var gates map[string]bool
+	if err := setGates(&gates, text); err != nil {
+		d.addAt("featureGates", invalid(text, err.Error()))
+		return
+	}
+	if text != "" {
+		object["featureGates"] = gates
+		d.warn("featureGates", "Kubernetes 1.9 made this a mapping; write one line \"Name: true\" for each feature gate")
+	}
+}
+
+// checkSizes removes sizes that are not valid, before a decoder takes minutes for 1e-99999999.
+func (d *document) checkSizes(object map[string]any) {
+	for _, path := range []string{"logging.options.text.infoBufferSize", "logging.options.json.infoBufferSize"} {
+		parent, name := parentOf(object, path)
+		text := fmt.Sprint(parent[name])
+		if err := setQuantity(new(resource.QuantityValue), text); parent[name] != nil && err != nil {
+			d.addAt(path, invalid(text, err.Error()))
+			delete(parent, name)
+		}
+	}
+}
+
+// parentOf returns the mapping with the field at a path, and the name of the field; nil: there is none.
+func parentOf(object map[string]any, path string) (parent map[string]any, name string) {
+	for first, rest, ok := strings.Cut(path, "."); ok; first, rest, ok = strings.Cut(path, ".") {
+		object, _ = object[first].(map[string]any)
+		path = rest
+	}
+	return object, path
+}
+
+// takeRemoved removes fields that v1alpha1 no longer has.
+func (d *document) takeRemoved(object map[string]any) {
+	fields := removedFields()
+	slices.SortStableFunc(fields, func(a, b flagDef) int { return d.line(a.name) - d.line(b.name) })
+	for _, f := range fields {
+		parent, name := parentOf(object, f.name)
+		value, ok := parent[name]
+		if !ok {
+			continue
+		}
+		delete(parent, name)
+		text := fmt.Sprint(value)
+		if value == nil || slices.Contains(f.quiet, text) {
+			continue
+		}
+		d.warn(f.name, f.usage+" (not in Kubernetes since "+f.removed+")")
+		if f.name == "conntrack.max" {
+			d.takeConntrackMax(text)
+		}
+	}
+}
+
+func (d *document) takeConntrackMax(text string) {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 0 {
+		d.addAt("conntrack.max", invalid(text, "must be a whole number, 0 or more"))
+		return
+	}
+	d.conntrackMax = new(int32(n))
+}
+
+// line returns the line of the field at path, or of the field around it; 0 if neither
 // exists.
 func (d *document) line(path string) int {
-	for path != "" && d.lines[path] == 0 {
-		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	outermost, _, _ := strings.Cut(path, ".")
+	if !d.sets(outermost) {
+		return 0
 	}
-	return d.lines[path]
+	line, _ := d.lines.Find(path)
+	return line
+}
+
+// sets reports whether the file has the field, not as null.
+func (d *document) sets(path string) bool {
+	if d == nil {
+		return false
+	}
+	_, found := d.lines.Find(path)
+	return found
 }
 
 func (d *document) expect(path, got, want string) {
-	switch got {
-	case want:
-	case "":
-		d.add(d.lines[path], path, "Required value: must be "+want)
-	default:
-		d.add(d.lines[path], path, invalid(got, "must be "+want))
+	switch {
+	case got == want:
+	case got != "":
+		d.addAt(path, invalid(got, "must be "+want))
+	case !d.sets(path):
+		d.add(0, path, "Required value: must be "+want)
 	}
 }
+
+// addAt adds a problem with the line of its field.
+func (d *document) addAt(path, reason string) { d.add(d.line(path), path, reason) }
 
 func (d *document) add(line int, path, reason string) {
 	field := kind
@@ -103,118 +261,6 @@ func (d *document) add(line int, path, reason string) {
 	d.problems = append(d.problems, Problem{Field: field, File: d.name, Line: line, Reason: reason})
 }
 
-// value reads a node into v, which has the type that belongs to path.
-func (d *document) value(n *yaml.Node, v reflect.Value, path string) {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	if n.Tag == "!!null" {
-		return
-	}
-	if path != "" {
-		d.lines[path] = n.Line
-	}
-	if n.Kind == yaml.ScalarNode {
-		d.scalar(n, v, path)
-		return
-	}
-	switch {
-	case isMapping(n, v) && v.Kind() == reflect.Struct:
-		d.fields(n, v, path)
-	case isMapping(n, v):
-		d.entries(n, v, path)
-	case n.Kind == yaml.SequenceNode && v.Kind() == reflect.Slice:
-		d.items(n, v, path)
-	default:
-		d.add(n.Line, path, "Invalid value: must be "+wanted(v))
-	}
-}
-
-func (d *document) warn(line int, path, text string) {
-	d.warnings = append(d.warnings, fmt.Sprintf("%s.%s: %s (%s:%d)", kind, path, text, d.name, line))
-}
-
-func (d *document) scalar(n *yaml.Node, v reflect.Value, path string) {
-	if path == "featureGates" && n.Tag == "!!str" {
-		d.gatesText(n, v)
-		return
-	}
-	if !isScalar(v) || !fits(n, v) {
-		reason := "must be " + wanted(v)
-		if isScalar(v) && n.Tag == "!!str" && n.Style != 0 {
-			reason += ", without quotes"
-		}
-		d.add(n.Line, path, invalid(n.Value, reason))
-		return
-	}
-	if err := setText(v, n.Value); err != nil {
-		d.add(n.Line, path, invalid(n.Value, err.Error()))
-	}
-}
-
-// pairs calls visit for every field of a mapping, once.
-func (d *document) pairs(n *yaml.Node, path string, visit func(key, value *yaml.Node, path string)) {
-	first := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		at := strings.TrimPrefix(path+"."+key.Value, ".")
-		switch {
-		case key.Kind != yaml.ScalarNode || key.Tag == "!!merge":
-			d.add(key.Line, path, "the name of a field must be plain text")
-		case first[key.Value] != 0:
-			d.add(key.Line, at, fmt.Sprintf("duplicate field, first on line %d", first[key.Value]))
-		default:
-			first[key.Value] = key.Line
-			visit(key, value, at)
-		}
-	}
-}
-
-func (d *document) fields(n *yaml.Node, v reflect.Value, path string) {
-	d.pairs(n, path, func(key, value *yaml.Node, at string) {
-		field, ok := fieldNamed(v, key.Value)
-		switch {
-		case ok:
-			d.value(value, field, at)
-		case d.removedField(key, value, at):
-		default:
-			d.add(key.Line, at, "unknown field"+alike(key.Value, fieldNames(v.Type())))
-		}
-	})
-}
-
-func (d *document) entries(n *yaml.Node, v reflect.Value, path string) {
-	v.Set(reflect.MakeMap(v.Type()))
-	d.pairs(n, path, func(key, value *yaml.Node, at string) {
-		entry := reflect.New(v.Type().Elem()).Elem()
-		before := len(d.problems)
-		d.value(value, entry, at)
-		if d.lines[at] != 0 && len(d.problems) == before {
-			v.SetMapIndex(reflect.ValueOf(key.Value), entry)
-		}
-	})
-}
-
-func (d *document) items(n *yaml.Node, v reflect.Value, path string) {
-	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
-	for i, item := range n.Content {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		if item.Tag == "!!null" {
-			d.add(item.Line, at, "Required value: must be "+wanted(v.Index(i)))
-			continue
-		}
-		d.value(item, v.Index(i), at)
-	}
-}
-
-// gatesText reads featureGates as Kubernetes 1.7 and 1.8 wrote it: as one text.
-func (d *document) gatesText(n *yaml.Node, v reflect.Value) {
-	if n.Value == "" {
-		return
-	}
-	if err := setText(v, n.Value); err != nil {
-		d.add(n.Line, "featureGates", invalid(n.Value, err.Error()))
-		return
-	}
-	d.warn(n.Line, "featureGates", "Kubernetes 1.9 made this a mapping; write one line \"Name: true\" for each feature gate")
+func (d *document) warn(path, text string) {
+	d.warnings = append(d.warnings, fmt.Sprintf("%s.%s: %s (%s:%d)", kind, path, text, d.name, d.line(path)))
 }

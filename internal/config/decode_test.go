@@ -42,16 +42,17 @@ func TestLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]int{
-		"apiVersion": 1, "kind": 2, "nodePortAddresses": 4, "nodePortAddresses[0]": 4, "nodePortAddresses[1]": 6,
-		"featureGates": 8, "featureGates.X": 8, "logging": 11, "logging.vmodule": 12, "logging.vmodule[0]": 12,
-		"logging.vmodule[0].verbosity": 12,
+	for path, want := range map[string]int{
+		"apiVersion": 1, "kind": 2, "nodePortAddresses": 3, "nodePortAddresses[0]": 4, "nodePortAddresses[1]": 6,
+		"featureGates": 7, "featureGates.X": 8, "logging": 10, "logging.vmodule": 11, "logging.vmodule[0]": 12,
+		"logging.vmodule[0].verbosity": 12, "logging.vmodule[0].filePattern": 12, "mode": 0,
+	} {
+		if got := doc.line(path); got != want {
+			t.Errorf("%s is in line %d, want %d", path, got, want)
+		}
 	}
-	if diff := cmp.Diff(want, doc.lines); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if got := doc.line("logging.vmodule[0].filePattern"); got != 12 {
-		t.Errorf("line %d of what is missing", got)
+	if !doc.sets("featureGates.X") || doc.sets("mode") || doc.sets("logging.vmodule[0].filePattern") || (*document)(nil).sets("mode") {
+		t.Error("fields that are null or missing are set, or others are not")
 	}
 }
 

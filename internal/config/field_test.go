@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/sluice-proxy/sluice/internal/strict"
 )
 
 // leaves returns the path of every field of v1alpha1 that has a value of its
@@ -24,8 +26,8 @@ func leavesBelow(v reflect.Value, path string) []string {
 	}
 	var all []string
 	for _, name := range fieldNames(v.Type()) {
-		f, _ := fieldNamed(v, name)
-		all = append(all, leavesBelow(f, strings.TrimPrefix(path+"."+name, "."))...)
+		f, _ := strict.FieldNamed(v.Type(), name)
+		all = append(all, leavesBelow(v.FieldByIndex(f.Index), strings.TrimPrefix(path+"."+name, "."))...)
 	}
 	return all
 }
@@ -88,7 +90,7 @@ func fieldCases() []fieldCase {
 		{path: "nftables.masqueradeAll", value: "true", want: func(c *Config) { c.MasqueradeAll = true }},
 		{path: "nftables.syncPeriod", value: "1m", want: func(c *Config) { c.SyncPeriod = time.Minute }},
 		{path: "nftables.minSyncPeriod", value: "2s", want: func(c *Config) { c.MinSyncPeriod = 2 * time.Second }},
-		{path: "winkernel.networkName", value: "n", want: func(c *Config) { c.HNS.Network = "n" }},
+		{path: "winkernel.networkName", value: "net", want: func(c *Config) { c.HNS.Network = "net" }},
 		{path: "winkernel.sourceVip", value: "10.0.0.9", want: func(c *Config) { c.HNS.SourceVIP = netip.MustParseAddr("10.0.0.9") }},
 		{path: "winkernel.enableDSR", value: "true", want: func(c *Config) { c.HNS.DSR = true }},
 		{path: "winkernel.rootHnsEndpointName", value: "r", want: func(c *Config) { c.HNS.RootEndpoint = "r" }},

@@ -44,7 +44,7 @@ logging: {verbosity: 2, vmodule: [{filePattern: a, verbosity: 1}]}
 
 // An empty flag takes back what the file says.
 func TestEmptyFlagWins(t *testing.T) {
-	cfg := mustLoad(t, header+"hostnameOverride: n\nclusterCIDR: 10.0.0.0/8\n", "--hostname-override=", "--cluster-cidr=")
+	cfg := mustLoad(t, header+"hostnameOverride: a\nclusterCIDR: 10.0.0.0/8\n", "--hostname-override=", "--cluster-cidr=")
 	if cfg.NodeName != "host-1" || len(cfg.Detector.ClusterCIDRs) != 0 {
 		t.Errorf("node %q, cluster %v", cfg.NodeName, cfg.Detector.ClusterCIDRs)
 	}
@@ -91,7 +91,7 @@ func TestServers(t *testing.T) {
 		{"port flag 0 does", "", "--healthz-port=0 --healthz-bind-address=1.1.1.1:7", "", "127.0.0.1:10249"},
 		{"port flags override the file", "healthzBindAddress: 1.1.1.1:7\nmetricsBindAddress: '[fd00::1]:8'", "--healthz-port=1 --metrics-port=2", "1.1.1.1:1", "[fd00::1]:2"},
 		{"port flags do not bring back", "healthzBindAddress: '0'", "--healthz-port=1", "", "127.0.0.1:10249"},
-		{"file 0", "healthzBindAddress: '0'\nmetricsBindAddress: 0", "", "", ""},
+		{"file 0", "healthzBindAddress: '0'\nmetricsBindAddress: \"0\"", "", "", ""},
 		{"file empty", "healthzBindAddress: ''\nmetricsBindAddress: ''", "", "", ""},
 		{"file null", "healthzBindAddress: null\nmetricsBindAddress:", "", "0.0.0.0:10256", "127.0.0.1:10249"},
 		{"file dumped", dump + "healthzBindAddress: ''\nmetricsBindAddress: ''", "", "0.0.0.0:10256", "127.0.0.1:10249"},

@@ -3,9 +3,6 @@ package config
 import (
 	"fmt"
 	"slices"
-	"strconv"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // oldAPIVersion is that of Kubernetes 1.7 and 1.8.
@@ -54,36 +51,4 @@ func (c *check) conntrackMax(n *int32) {
 	if n == c.own.ConntrackMax {
 		c.byFlag["conntrack.min"], c.byFlag["conntrack.maxPerCore"] = "conntrack-max", "conntrack-max"
 	}
-}
-
-// removedField reads a field that v1alpha1 no longer has. It reports whether the
-// path is one.
-func (d *document) removedField(key, value *yaml.Node, path string) bool {
-	fields := removedFields()
-	i := slices.IndexFunc(fields, func(f flagDef) bool { return f.name == path })
-	if i < 0 {
-		return false
-	}
-	f := fields[i]
-	if value.Kind == yaml.AliasNode {
-		value = value.Alias
-	}
-	if value.Tag == "!!null" || value.Kind == yaml.ScalarNode && slices.Contains(f.quiet, value.Value) {
-		return true
-	}
-	d.warn(key.Line, path, f.usage+" (not in Kubernetes since "+f.removed+")")
-	if path == "conntrack.max" {
-		d.readConntrackMax(value)
-	}
-	return true
-}
-
-func (d *document) readConntrackMax(n *yaml.Node) {
-	max, err := strconv.ParseInt(n.Value, 0, 32)
-	if err != nil || max < 0 {
-		d.add(n.Line, "conntrack.max", invalid(n.Value, "must be a whole number, 0 or more"))
-		return
-	}
-	value := int32(max)
-	d.conntrackMax = &value
 }

@@ -3,7 +3,6 @@ package config
 import (
 	"reflect"
 
-	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -18,24 +17,6 @@ func isScalar(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Struct, reflect.Map, reflect.Slice:
 		return false
-	default:
-		return true
-	}
-}
-
-func isMapping(n *yaml.Node, v reflect.Value) bool {
-	return n.Kind == yaml.MappingNode && !isScalar(v) && v.Kind() != reflect.Slice
-}
-
-// fits reports whether a scalar has the YAML type of v. Any scalar is a text.
-func fits(n *yaml.Node, v reflect.Value) bool {
-	switch base(v.Type()).Kind() {
-	case reflect.Bool:
-		return n.Tag == "!!bool" || n.Style == 0 && n.Tag == "!!str"
-	case reflect.Int32, reflect.Uint32:
-		return n.Tag == "!!int"
-	case reflect.Float32:
-		return n.Tag == "!!int" || n.Tag == "!!float"
 	default:
 		return true
 	}

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/source"
-	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
 // manyServices returns a file with n Services of three endpoints each.
@@ -70,11 +68,9 @@ func BenchmarkLoad(b *testing.B) {
 	data := manyServices(10000)
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
-		r := reader{convert: convert.Converter{Strings: convert.NewInterner()}}
-		x := newIndex(cluster.NewStore(), source.NewReporter(nil))
-		c := r.parse("f", data)
-		x.replace(rank{}, content{}, c)
-		if n := len(x.store.ServiceNames()); n != 10000 {
+		store := cluster.NewStore()
+		apply(store, state{}, stateOfText(string(data)))
+		if n := len(store.ServiceNames()); n != 10000 {
 			b.Fatalf("%d services", n)
 		}
 	}
@@ -84,17 +80,15 @@ func BenchmarkLoad(b *testing.B) {
 func BenchmarkChange(b *testing.B) {
 	data := manyServices(10000)
 	other := bytes.Replace(data, []byte("port: 80\n"), []byte("port: 81\n"), 1)
-	r := reader{convert: convert.Converter{Strings: convert.NewInterner()}}
-	x := newIndex(cluster.NewStore(), source.NewReporter(nil))
-	last := r.parse("f", data)
-	x.replace(rank{}, content{}, last)
-	x.store.Take()
+	store, last := cluster.NewStore(), stateOfText(string(data))
+	apply(store, state{}, last)
+	store.Take()
 	for b.Loop() {
 		data, other = other, data
-		c := r.parseAgain("f", data, last)
-		x.replace(rank{}, last, c)
-		last = c
-		if n := len(x.store.Take().Services); n != 1 {
+		next := stateOfText(string(data))
+		apply(store, last, next)
+		last = next
+		if n := len(store.Take().Services); n != 1 {
 			b.Fatalf("%d services touched", n)
 		}
 	}

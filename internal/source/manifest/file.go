@@ -1,261 +1,90 @@
 package manifest
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/textfile"
 )
 
-// How long a file must stay unchanged before its content is used, if it looks
-// as if a program is still writing it.
-const (
-	shortSettle = 25 * time.Millisecond // it is broken, or objects are gone from it
-	longSettle  = 2 * time.Second       // it ends in the middle of a line, and did not before
-)
-
-// The retry delays for a file that cannot be read.
-const (
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 10 * time.Second
-)
+// settle is how long a file must stay unchanged before it is read, or deleted: most
+// programs write a file in steps. A file that is replaced by another one is read at once.
+const settle = 25 * time.Millisecond
 
 // file is one file and its content.
 type file struct {
-	from      rank
-	content   content
-	read      reading // that content comes from
-	unsettled unsettled
-
+	path     string
+	objects  []*object   // of its last good content
+	content  content     // when it was last read; without objects if it could not be read whole
+	info     fs.FileInfo // when it was last read; nil: not read, or a stream
+	err      error       // of the last attempt to read it
+	isStream bool
 	wasRead  bool // at least once
-	attempts int  // that failed since it was read last
-	problems int
+	isKept   bool // the present content is not used, or cannot be read
 
-	busy  bool // a job reads it
-	again bool // it changed while the job was reading it
+	pending fs.FileInfo // a state that must settle; nil: the file is missing
+	since   time.Time   // when that began; zero: nothing must settle
 }
 
-// add adds a file that is not read yet.
-func (s *Source) add(from rank) *file {
-	f := &file{from: from}
-	s.files[from.path] = f
-	return f
+// sorted returns the files in order.
+func (s *Source) sorted() []*file {
+	return slices.SortedFunc(maps.Values(s.files), func(a, b *file) int { return strings.Compare(a.path, b.path) })
 }
 
-// isStream reports whether a file is read once only.
-func (s *Source) isStream(f *file) bool { return s.roots[f.from.root].isStream }
-
-// reading is the state of a file when it was read.
-type reading struct {
-	info fs.FileInfo // nil: standard input
-	sum  hash
-	ends bool // not in the middle of a line
+func (f *file) problemCount() int {
+	if f.err != nil {
+		return 1
+	}
+	return f.content.problemCount()
 }
 
-// unsettled is a state of a file that is not used yet.
-type unsettled struct {
-	sum   hash // zero: the file is not there
-	since time.Time
-	next  content // of the file in this state
-}
-
-// endsWhole reports whether text ends with a line or a bracket.
-func endsWhole(data []byte) bool {
-	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		data, _, _ = toUTF8(data[:len(data)&^1])
-	}
-	return len(data) == 0 || bytes.ContainsRune([]byte("}]"), rune(data[len(data)-1])) || endsLine(data)
-}
-
-// reread reads a file again and uses its content, unless the file may still
-// be changing.
-func (s *Source) reread(from rank, now time.Time) {
-	delete(s.rereads, from.path)
-	f := s.files[from.path]
-	if f == nil {
-		f = s.add(from)
-	}
-	if f.busy {
-		f.again = true
-		return
-	}
-	if s.jobs == nil {
-		s.finish(s.job(f).do(), now)
-		return
-	}
-	f.busy = true
-	s.jobs.start(s.job(f))
-}
-
-// finish uses the outcome of a job.
-func (s *Source) finish(r result, now time.Time) {
-	f := r.file
-	if s.files[f.from.path] != f {
-		return // it was removed meanwhile
-	}
-	f.busy = false
-	switch {
-	case s.isStream(f):
-		if r.err != nil {
-			r.next = unread(route.Problem{Object: f.from.path, Reason: r.err.Error()})
-		}
-		s.accept(f, r.reading, r.next)
-	case errors.Is(r.err, fs.ErrNotExist):
-		s.missing(f, now)
-	case r.err != nil:
-		s.unreadable(f, r, now)
-	case f.wasRead && r.reading.sum == f.read.sum:
-		f.read.info, f.unsettled, f.attempts = r.reading.info, unsettled{}, 0
-		s.setProblems(f)
-	case s.loaded && s.mustWait(f, r.reading.sum, now, settleTime(f, r.reading, r.next)):
-		f.unsettled.next = r.next
-	default:
-		s.accept(f, r.reading, r.next)
-	}
-	if f.again && s.files[f.from.path] == f {
-		f.again = false
-		s.reread(f.from, now)
-	}
-}
-
-// setProblems reports the problems of the content of a file, and others.
-func (s *Source) setProblems(f *file, others ...route.Problem) {
-	f.problems = f.content.problemCount() + len(others)
-	s.report.Set(f.from.path, append(f.content.report(f.from.path), others...))
-}
-
-// unreadable keeps the last content of a file and schedules a retry.
-func (s *Source) unreadable(f *file, r result, now time.Time) {
-	p := route.Problem{Object: f.from.path, Reason: r.err.Error()}
-	if len(f.content.objects) > 0 {
-		p.Reason += "; " + isKept
-	}
-	s.setProblems(f, p)
-	f.read.info = r.reading.info // nil: reread it at every refresh
-	s.retry(f, now)
-}
-
-// retry schedules the next attempt to read a file, with back-off.
-func (s *Source) retry(f *file, now time.Time) {
-	delay := min(firstRetry<<min(f.attempts, 10), lastRetry)
-	f.attempts++
-	if f.read.info == nil {
-		s.rereads[f.from.path] = now.Add(delay)
-	}
-}
-
-// emptied returns the content of a file that was truncated: its last one, because
-// most programs truncate a file before they write it.
-func emptied(path string, last content) content {
-	return unread(route.Problem{
-		Object: path, Reason: "the file is empty, so its objects stay until it is removed or written",
-	}).over(last)
-}
-
-// settleTime returns how long a file must stay unchanged before it is used.
-func settleTime(f *file, r reading, next content) time.Duration {
-	inPlace := f.read.info != nil && os.SameFile(f.read.info, r.info)
-	switch {
-	case inPlace && len(f.content.objects) > 0 && f.read.ends && !r.ends:
-		return longSettle
-	case !r.ends, next.isBroken(), next.drops(f.content):
-		return shortSettle
-	}
-	return 0
-}
-
-// mustWait reports whether a file has been in a state for less than settle, and
-// then schedules the next attempt.
-func (s *Source) mustWait(f *file, sum hash, now time.Time, settle time.Duration) bool {
-	if f.unsettled.since.IsZero() || f.unsettled.sum != sum {
-		f.unsettled = unsettled{sum: sum, since: now}
-	}
-	due := f.unsettled.since.Add(settle)
-	if now.Before(due) {
-		s.rereads[f.from.path] = due
-		return true
-	}
-	return false
-}
-
-// accept makes new content the content of a file.
-func (s *Source) accept(f *file, r reading, next content) {
-	others := s.objects - len(f.content.objects)
-	if most := s.reader.limits.Objects; others+len(next.objects) > most {
-		next = unread(route.Problem{Object: f.from.path, Reason: fmt.Sprintf(
-			"the file has %d objects and the other files have %d; the limit for all is %d", len(next.objects), others, most)}).over(f.content)
-	}
-	s.index.replace(f.from, f.content, next)
-	delete(s.rereads, f.from.path)
-	s.objects = others + len(next.objects)
-	f.content, f.read, f.unsettled, f.wasRead, f.attempts = next, r, unsettled{}, true, 0
-	s.latest = time.Now()
-	s.setProblems(f)
-}
-
-// missing forgets a file that no longer exists. Of a symbolic link without a target
-// it forgets the content only.
-func (s *Source) missing(f *file, now time.Time) {
-	if f.wasRead && s.mustWait(f, hash{}, now, shortSettle) {
-		return
-	}
-	delete(s.rereads, f.from.path)
-	if f.wasRead {
-		s.index.replace(f.from, f.content, content{})
-		s.objects -= len(f.content.objects)
-		s.latest = now
-	}
-	f.content, f.read, f.unsettled, f.wasRead = content{}, reading{}, unsettled{}, false
-	if to, err := os.Readlink(f.from.path); err == nil {
-		s.setProblems(f, route.Problem{
-			Object: f.from.path, Reason: fmt.Sprintf("a symbolic link to %s, which leads to no file", to),
-		})
-		s.retry(f, now)
-		return
-	}
-	s.report.Set(f.from.path, nil)
-	delete(s.files, f.from.path)
-}
-
-// gone reports whether a file that was read no longer exists.
-func (s *Source) gone(path string) bool {
-	if f := s.files[path]; f == nil || s.isStream(f) {
-		return false
-	}
-	_, err := os.Stat(path)
-	return errors.Is(err, fs.ErrNotExist)
-}
-
-// refresh rereads the files of all roots that changed since they were read.
-func (s *Source) refresh(now time.Time) {
+// scan reads the files that changed since they were read, and updates the Store.
+func (s *Source) scan(ctx context.Context, now time.Time) {
+	s.next, s.unlisted = time.Time{}, 0
 	listed := map[string]bool{}
-	kept := map[int]bool{}
-	s.unlisted = 0
-	for i, r := range s.roots {
-		paths, err := r.list()
-		if err != nil {
-			s.unlisted++
+	var kept []*root
+	for _, r := range s.roots {
+		if r.isStream {
+			continue
 		}
-		if kept[i] = err != nil && (r.folder || !errors.Is(err, fs.ErrNotExist)); !kept[i] && s.loaded {
-			err = nil
+		paths, err := r.list()
+		if errors.Is(err, fs.ErrNotExist) && !r.folder { // a file that may be missing
+			if s.loaded {
+				err = nil
+			} else {
+				s.unlisted++
+			}
+		} else if err != nil {
+			s.unlisted++
+			kept = append(kept, r)
 		}
 		s.report.Set("path "+r.path, r.problems(err))
-		for _, p := range paths {
-			if !listed[p] {
-				listed[p] = true
-				s.rereadIfChanged(rank{i, p}, now)
+		for _, path := range paths {
+			listed[path] = true
+			if s.files[path] == nil {
+				s.files[path] = &file{path: path}
 			}
 		}
 	}
-	for path, f := range s.files {
-		if !listed[path] && !kept[f.from.root] {
-			s.missing(f, now)
+	for _, f := range s.sorted() {
+		switch {
+		case ctx.Err() != nil:
+			return
+		case listed[f.path]:
+			s.look(ctx, f, now)
+		case !f.isStream && !slices.ContainsFunc(kept, func(r *root) bool { return r.has(f.path) }):
+			s.forget(f, now)
 		}
 	}
+	s.update()
 }
 
 // problems reports the error of a path that cannot be read.
@@ -266,21 +95,142 @@ func (r *root) problems(err error) []route.Problem {
 	return []route.Problem{{Object: r.path, Reason: fmt.Sprintf("%v; %s", err, isKept)}}
 }
 
-// rereadIfChanged rereads a file if its size, time or identity changed.
-func (s *Source) rereadIfChanged(from rank, now time.Time) {
-	f := s.files[from.path]
-	if f != nil && s.isStream(f) {
+// forget deletes a file that is missing.
+func (s *Source) forget(f *file, now time.Time) {
+	if s.mustSettle(f, nil, now) {
 		return
 	}
-	if f == nil || f.read.info == nil || !f.unsettled.since.IsZero() {
-		s.reread(from, now)
+	delete(s.files, f.path)
+	s.report.Set(f.path, nil)
+	s.changed, s.latest = true, now
+}
+
+// look reads a file if it changed.
+func (s *Source) look(ctx context.Context, f *file, now time.Time) {
+	info, err := os.Stat(f.path)
+	if err == nil && f.err == nil && same(info, f.info) {
+		f.since = time.Time{}
 		return
 	}
-	if info, err := os.Stat(from.path); err != nil || !sameFile(info, f.read.info) {
-		s.reread(f.from, now)
+	if s.mustSettle(f, info, now) {
+		return
+	}
+	f.since = time.Time{}
+	opened, err := textfile.Open(f.path)
+	if err != nil {
+		s.use(ctx, f, nil, err)
+		return
+	}
+	defer opened.Close()
+	data, err := opened.Read(s.reader.limits.FileBytes)
+	f.info = opened.Info
+	s.use(ctx, f, data, err)
+}
+
+// same reports whether two states of a file are the same; nil: the file is missing.
+func same(a, b fs.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return os.SameFile(a, b) && a.Mode().Type() == b.Mode().Type() && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+// mustSettle reports whether a file has been in a state for less than settle, and then
+// schedules the next scan.
+func (s *Source) mustSettle(f *file, info fs.FileInfo, now time.Time) bool {
+	isReplaced := info != nil && f.info != nil && !os.SameFile(info, f.info)
+	if !s.loaded || isReplaced {
+		return false
+	}
+	if f.since.IsZero() || !same(info, f.pending) {
+		f.pending, f.since = info, now
+	}
+	due := f.since.Add(settle)
+	if !now.Before(due) {
+		return false
+	}
+	s.scanAt(due)
+	return true
+}
+
+// scanAt schedules a scan, unless one is due earlier.
+func (s *Source) scanAt(due time.Time) {
+	if s.next.IsZero() || due.Before(s.next) {
+		s.next = due
 	}
 }
 
-func sameFile(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.Mode().Type() == b.Mode().Type() && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+// useStream uses the text of a stream.
+func (s *Source) useStream(ctx context.Context, in stream) {
+	f := &file{path: in.path, isStream: true}
+	s.files[f.path] = f
+	s.use(ctx, f, in.data, in.err)
+	s.update()
+}
+
+// use uses the text of a file, or keeps its last content if the file cannot be read whole.
+func (s *Source) use(ctx context.Context, f *file, data []byte, err error) {
+	s.changed = true
+	f.err = err
+	if err != nil {
+		f.isKept = f.wasRead
+		return
+	}
+	next := s.reader.parse(ctx, f.path, data)
+	others := -len(f.objects)
+	for _, other := range s.files {
+		others += len(other.objects)
+	}
+	refuse := func(reason string) {
+		next.isBroken = true
+		next.problems = append(next.problems, route.Problem{Object: f.path, Reason: reason})
+	}
+	if most := s.reader.limits.Objects; others+len(next.objects) > most {
+		refuse(fmt.Sprintf("the file has %d objects and the other files have %d; the limit for all is %d", len(next.objects), others, most))
+	}
+	if len(strings.TrimSpace(string(data))) == 0 && len(f.objects) > 0 { // most programs empty a file before they write it
+		refuse("the file is empty, so its objects stay until it is removed or written")
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	s.latest = time.Now()
+	f.wasRead, f.isKept = true, next.isBroken
+	f.content = next
+	if !next.isBroken {
+		f.objects = next.objects
+	}
+	f.content.objects = nil
+}
+
+// problems returns the problems of a file to report. The last one says whether the file counts.
+func (f *file) problems() []route.Problem {
+	out := slices.Clone(f.content.report(f.path))
+	if f.err != nil {
+		out = []route.Problem{{Object: f.path, Reason: f.err.Error()}}
+	}
+	switch {
+	case f.isKept && len(f.objects) > 0:
+		out[len(out)-1].Reason += "; the file cannot be read whole: " + isKept
+	case f.content.isBroken:
+		out[len(out)-1].Reason += "; the file cannot be read whole and is not used"
+	}
+	return out
+}
+
+// update updates the Store, reports the problems of files, and publishes the state.
+func (s *Source) update() {
+	if !s.changed {
+		return
+	}
+	s.changed = false
+	files := s.sorted()
+	objects, duplicates := merge(files)
+	next := stateOf(objects)
+	apply(s.store, s.has, next)
+	s.has = next
+	for _, f := range files {
+		s.report.Set(f.path, append(f.problems(), duplicates[f]...))
+	}
+	s.publish()
 }

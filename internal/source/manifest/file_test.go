@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // steppedSource is a Source that a test refreshes explicitly, in fake time.
@@ -36,98 +35,55 @@ func loaded(t *testing.T, path string) *steppedSource {
 func (s *steppedSource) after(d time.Duration, want view) {
 	s.t.Helper()
 	s.now = s.now.Add(d)
-	s.src.refresh(s.now)
-	s.src.index.reportDuplicates(s.src.gone)
+	s.src.scan(s.t.Context(), s.now)
 	s.view.take(s.store)
 	if d := cmp.Diff(want, s.view); d != "" {
 		s.t.Errorf("(-want +got):\n%s", d)
 	}
 }
 
-func TestSettleTime(t *testing.T) {
-	dir := t.TempDir()
-	stat := func(name string) os.FileInfo {
-		write(t, filepath.Join(dir, name), "x")
-		info, err := os.Stat(filepath.Join(dir, name))
-		must(t, err)
-		return info
-	}
-	same, other := stat("same"), stat("other")
-	before := reader{}.parse("f", []byte(svc("a", "10.0.0.1")+svc("b", "10.0.0.2")))
-	parsed := func(text string) content { return reader{}.parse("f", []byte(text)).over(before) }
-	for _, tc := range []struct {
-		name string
-		info os.FileInfo
-		text string
-		want time.Duration
-	}{
-		{"changed in place", same, svc("a", "10.0.0.3") + svc("b", "10.0.0.2"), 0},
-		{"replaced", other, svc("a", "10.0.0.3") + svc("b", "10.0.0.2"), 0},
-		{"ends in mid-line, in place", same, svc("a", "10.0.0.1") + strings.TrimSuffix(svc("b", "10.0.0.2"), "0\n"), longSettle},
-		{"ends in mid-line, replaced", other, strings.TrimSpace(svc("a", "10.0.0.1") + svc("b", "10.0.0.3")), shortSettle},
-		{"an object is gone", same, svc("a", "10.0.0.1"), shortSettle},
-		{"an object is broken", same, svc("a", "[1]") + svc("b", "10.0.0.2"), shortSettle},
-		{"a document is broken", same, svc("a", "10.0.0.1") + "---\n{\n", shortSettle},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			f := &file{content: before, read: reading{info: same, ends: true}}
-			r := reading{info: tc.info, ends: endsWhole([]byte(tc.text))}
-			if got := settleTime(f, r, parsed(tc.text)); got != tc.want {
-				t.Errorf("settle time %v, want %v", got, tc.want)
-			}
-		})
-	}
+// settled compares the Services after files have settled.
+func (s *steppedSource) settled(want view) {
+	s.t.Helper()
+	s.src.scan(s.t.Context(), s.now)
+	s.after(settle, want)
 }
 
-// A file that ends in the middle of a line is used once it has not changed for a long time.
-func TestSettlesAfterTheLongTime(t *testing.T) {
+// A file that is written in place is read once it has not changed for a while; one that is replaced is read at once.
+func TestSettle(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))
-	store := cluster.NewStore()
-	s := New(store, Options{Paths: []string{path}})
-	must(t, s.Load())
-	v := view{}
-	v.take(store)
-	write(t, path, strings.TrimSpace(svc("a", "10.0.0.2")))
-	now := time.Now()
-	for _, tc := range []struct {
-		after time.Duration
-		want  string
-	}{
-		{0, "[10.0.0.1] "}, {longSettle - time.Millisecond, "[10.0.0.1] "}, {longSettle, "[10.0.0.2] "},
-	} {
-		s.reread(s.files[path].from, now.Add(tc.after))
-		v.take(store)
-		if v["a"] != tc.want {
-			t.Errorf("after %v: %s, want %s", tc.after, v["a"], tc.want)
-		}
+	s := loaded(t, path)
+	one := view{"a": "[10.0.0.1] "}
+	write(t, path, svc("a", "10.0.0.2")+"\n")
+	s.after(0, one)
+	write(t, path, svc("a", "10.0.0.3")+"\n\n")
+	s.after(settle-1, one)
+	s.after(settle-1, one)
+	if s.src.next.IsZero() {
+		t.Error("no scan is scheduled")
 	}
-	if len(s.rereads) > 0 {
-		t.Errorf("files are still unsettled: %v", s.rereads)
-	}
+	s.after(1, view{"a": "[10.0.0.3] "})
+	write(t, path+"~", svc("a", "10.0.0.4"))
+	must(t, os.Rename(path+"~", path))
+	s.after(0, view{"a": "[10.0.0.4] "})
 }
 
 // A file that is missing for less than the settle time is not treated as deleted.
 func TestFileMissingForAMoment(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))
-	store := cluster.NewStore()
-	s := New(store, Options{Paths: []string{path}})
-	must(t, s.Load())
-	store.Take()
-	now := time.Now()
+	s := loaded(t, path)
+	one := view{"a": "[10.0.0.1] "}
 	must(t, os.Rename(path, path+"~"))
-	s.refresh(now)
+	s.after(0, one)
 	must(t, os.Rename(path+"~", path))
-	s.refresh(now.Add(time.Hour))
-	if c := store.Take(); len(c.Services) > 0 || c.Facts != nil || len(s.rereads) > 0 {
-		t.Errorf("change %+v, rereads %v", c, s.rereads)
-	}
+	s.after(time.Hour, one)
 	must(t, os.Remove(path))
-	s.refresh(now)
-	s.refresh(now.Add(shortSettle))
-	if len(store.ServiceNames())+len(s.files)+len(s.rereads) > 0 {
-		t.Errorf("left: %v, %v, %v", store.ServiceNames(), s.files, s.rereads)
+	s.after(0, one)
+	s.after(settle, view{})
+	if len(s.src.files) > 0 || !s.src.next.IsZero() {
+		t.Errorf("left: %v, %v", s.src.files, s.src.next)
 	}
 }
 
@@ -135,26 +91,18 @@ func TestFileMissingForAMoment(t *testing.T) {
 func TestUnreadableForAWhile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))
-	store := cluster.NewStore()
-	var reported []route.Problem
-	s := New(store, Options{Paths: []string{path}, Report: func(p []route.Problem) { reported = append(reported, p...) }})
-	must(t, s.Load())
+	s := loaded(t, path)
+	one := view{"a": "[10.0.0.1] "}
 	must(t, os.Rename(path, path+"~"))
-	must(t, os.Mkdir(path, 0o700))
-	s.reread(s.files[path].from, time.Now())
-	s.reread(s.files[path].from, time.Now())
-	if len(reported) != 1 || reported[0].Object != path || !strings.Contains(reported[0].Reason, isKept) {
-		t.Errorf("reported %v", reported)
-	}
-	if len(store.ServiceNames()) != 1 {
-		t.Error("the Service was not kept")
+	must(t, os.Symlink("nowhere", path))
+	s.settled(one)
+	s.settled(one)
+	if all := s.reported.all(); len(all) != 1 || !strings.HasPrefix(all[0], path) || !strings.Contains(all[0], isKept) {
+		t.Errorf("reported %v", all)
 	}
 	must(t, os.Remove(path))
 	write(t, path, svc("a", "10.0.0.1")+svc("b", "10.0.0.2"))
-	s.refresh(time.Now())
-	if len(store.ServiceNames()) != 2 {
-		t.Errorf("services %v", store.ServiceNames())
-	}
+	s.settled(view{"a": "[10.0.0.1] ", "b": "[10.0.0.2] "})
 }
 
 // A file that is renamed and renamed back does not count as two files.
@@ -167,22 +115,23 @@ func TestARenamedFileIsNotADuplicate(t *testing.T) {
 	for range 2 {
 		must(t, os.Rename(a, c))
 		s.after(0, same)
-		s.after(4*shortSettle, same)
+		s.after(settle, same)
 		must(t, os.Rename(c, a))
 		s.after(0, same)
-		s.after(4*shortSettle, same)
+		s.after(settle, same)
 	}
 	if all := s.reported.all(); len(all) > 0 {
 		t.Errorf("reported %q", all)
 	}
 	write(t, c, svc("a", "10.0.0.2"))
-	s.after(0, same)
+	s.settled(same)
 	if all := s.reported.all(); len(all) != 1 || !strings.Contains(all[0], c) || !strings.Contains(all[0], "also in "+a) {
 		t.Errorf("reported %q", all)
 	}
 }
 
-func TestTrail(t *testing.T) {
+// All symbolic links on the way to a path are watched.
+func TestFollow(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
 	must(t, os.MkdirAll(filepath.Join(dir, "v1", "m"), 0o700))
@@ -195,7 +144,7 @@ func TestTrail(t *testing.T) {
 	link("nowhere/x", "dangling")
 	for _, tc := range []struct {
 		path string
-		want []string
+		want []string // the target last
 	}{
 		{"v1/m/a.yaml", []string{"v1/m/a.yaml"}},
 		{"current/m", []string{"current", "v1/m"}},
@@ -205,15 +154,19 @@ func TestTrail(t *testing.T) {
 		{"none/x", []string{"none"}},
 		{"dangling", []string{"dangling", "nowhere"}},
 	} {
-		var want []string
-		for _, w := range tc.want {
-			want = append(want, filepath.Join(dir, w))
+		want := map[string]bool{}
+		for _, step := range tc.want {
+			want[filepath.Join(dir, step)] = true
 		}
-		if d := cmp.Diff(want, trail(filepath.Join(dir, tc.path))); d != "" {
-			t.Errorf("trail of %s (-want +got):\n%s", tc.path, d)
+		w := &watch{steps: map[string]bool{}}
+		got := w.follow(filepath.Join(dir, tc.path))
+		if last := filepath.Join(dir, tc.want[len(tc.want)-1]); got != last {
+			t.Errorf("%s leads to %s, want %s", tc.path, got, last)
+		}
+		if d := cmp.Diff(want, w.steps); d != "" {
+			t.Errorf("steps to %s (-want +got):\n%s", tc.path, d)
 		}
 	}
-	if n := len(trail(filepath.Join(dir, "loop"))); n < maxLinks || n > 2*maxLinks {
-		t.Errorf("a loop has a trail of %d", n)
-	}
+	w := &watch{steps: map[string]bool{}}
+	w.follow(filepath.Join(dir, "loop")) // ends
 }

@@ -1,207 +1,133 @@
 package manifest
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// rank orders files: by the root that they belong to, then by name.
-type rank struct {
-	root int
-	path string
-}
-
-func (r rank) compare(s rank) int {
-	return cmp.Or(cmp.Compare(r.root, s.root), strings.Compare(r.path, s.path))
-}
-
-// claim is one object in one file.
-type claim struct {
-	from   rank
-	object *object
-}
-
-// index records the objects of each file, decides which of two files with the same
-// object counts, and updates the Store. The cost of a change follows the objects
-// changed.
-type index struct {
-	store  *cluster.Store
-	report *source.Reporter
-
-	claims     map[key][]claim  // sorted by rank; the first counts
-	duplicates map[key]struct{} // not examined by reportDuplicates yet
-	cidrs      map[cluster.Name][]netip.Prefix
-	backends   backends
-}
-
-func newIndex(store *cluster.Store, r *source.Reporter) *index {
-	return &index{
-		store:      store,
-		report:     r,
-		claims:     map[key][]claim{},
-		duplicates: map[key]struct{}{},
-		cidrs:      map[cluster.Name][]netip.Prefix{},
-		backends:   newBackends(),
-	}
-}
-
-// change replaces one object by another; nil: none.
-type change struct {
-	key      key
-	old, new *object
-}
-
-// replace replaces the content of a file.
-func (x *index) replace(from rank, old, now content) {
-	var changes []change
-	present := make(map[key]struct{}, len(now.objects))
-	for _, o := range now.objects {
-		present[o.key] = struct{}{}
-		changes = x.claim(changes, o.key, claim{from, o})
-	}
-	for _, o := range old.objects {
-		if _, ok := present[o.key]; !ok {
-			changes = x.claim(changes, o.key, claim{from: from})
+// merge joins the objects of files, which are sorted. Of an object in two files the first
+// counts; the second has a problem.
+func merge(files []*file) (objects map[key]*object, duplicates map[*file][]route.Problem) {
+	objects, duplicates = map[key]*object{}, map[*file][]route.Problem{}
+	from := map[key]*file{}
+	for _, f := range files {
+		for _, o := range f.objects {
+			first, twice := from[o.key]
+			if !twice {
+				from[o.key], objects[o.key] = f, o
+				continue
+			}
+			duplicates[f] = append(duplicates[f], route.Problem{
+				Object: f.path + ": " + o.key.String(), Reason: "also in " + first.path + ", which takes precedence",
+			})
 		}
 	}
-	x.apply(changes)
+	return objects, duplicates
 }
 
-// claim records a file's claim of an object, or deletes it if the claim has no
-// object. It appends a change if another object counts now.
-func (x *index) claim(changes []change, k key, c claim) []change {
-	claims := x.claims[k]
-	var old, now *object
-	if len(claims) > 0 {
-		old = claims[0].object
-	}
-	before := len(claims)
-	i, found := slices.BinarySearchFunc(claims, c.from, func(c claim, r rank) int { return c.from.compare(r) })
-	switch {
-	case found && c.object != nil:
-		claims[i] = c
-	case found:
-		claims = slices.Delete(claims, i, i+1)
-	case c.object != nil:
-		claims = slices.Insert(claims, i, c)
-	}
-	if len(claims) > 0 {
-		now = claims[0].object
-		x.claims[k] = claims
-	} else {
-		delete(x.claims, k)
-	}
-	if before > 1 || len(claims) > 1 {
-		x.duplicates[k] = struct{}{}
-	}
-	if old == now {
-		return changes
-	}
-	return append(changes, change{k, old, now})
+// state is what the Store has, or is to have.
+type state struct {
+	services map[cluster.Name]*cluster.Service
+	slices   map[cluster.Name]*cluster.Slice
+	node     *cluster.Node
+	cidrs    []netip.Prefix
 }
 
-// reportDuplicates reports the objects that are in two files. It leaves out objects
-// in a file that no longer exists until refresh has seen that: the file may have
-// been renamed.
-func (x *index) reportDuplicates(gone func(path string) bool) {
-	known := map[string]bool{}
-	isGone := func(c claim) bool {
-		is, ok := known[c.from.path]
-		if !ok {
-			is = gone(c.from.path)
-			known[c.from.path] = is
-		}
-		return is
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(x.duplicates), key.compare) {
-		claims := x.claims[k]
-		if len(claims) > 1 && slices.ContainsFunc(claims, isGone) {
-			continue
-		}
-		x.report.Set("claims "+k.String(), duplicateProblems(k, claims))
-		delete(x.duplicates, k)
-	}
-}
-
-// duplicateProblems names the files whose object does not count.
-func duplicateProblems(k key, claims []claim) []route.Problem {
-	var out []route.Problem
-	for i := 1; i < len(claims); i++ {
-		out = append(out, route.Problem{
-			Object: claims[i].from.path + ": " + k.String(),
-			Reason: "also in " + claims[0].from.path + ", which takes precedence",
-		})
-	}
-	return out
-}
-
-// apply updates the Store. It deletes Services first and sets them last, so that no
-// Service is ever seen without its endpoints.
-func (x *index) apply(changes []change) {
-	slices.SortFunc(changes, func(a, b change) int { return a.key.compare(b.key) })
-	for _, t := range changes {
-		x.backends.note(t)
-		if t.key.kind == kindService && t.new == nil {
-			x.store.DeleteService(t.key.name)
-		}
-	}
-	cidrs := false
-	for _, t := range changes {
-		switch t.key.kind {
-		case kindEndpointSlice:
-			x.applySlice(t)
-		case kindNode:
-			x.applyNode(t)
-		case kindServiceCIDR:
-			cidrs = true
-			x.cidrs[t.key.name], _ = valueOf[[]netip.Prefix](t.new)
-			if t.new == nil {
-				delete(x.cidrs, t.key.name)
+// stateOf returns the state for the objects of files. A Service without EndpointSlices of
+// its own has those of its Endpoints or, failing those, of the Pods that it selects.
+func stateOf(objects map[key]*object) state {
+	out := state{services: map[cluster.Name]*cluster.Service{}, slices: map[cluster.Name]*cluster.Slice{}}
+	hasSlices := map[cluster.Name]bool{}
+	pods := map[label][]*convert.Pod{}
+	for k, o := range objects {
+		switch v := o.value.(type) {
+		case service:
+			out.services[k.name] = v.Service
+		case *cluster.Slice:
+			out.slices[v.Name] = v
+			hasSlices[v.Service] = true
+		case *cluster.Node:
+			out.node = v
+		case []netip.Prefix:
+			out.cidrs = append(out.cidrs, v...)
+		case *convert.Pod:
+			for name, value := range v.Labels {
+				l := label{v.Name.Namespace, name, value}
+				pods[l] = append(pods[l], v)
 			}
 		}
 	}
-	if cidrs {
-		x.applyCIDRs()
-	}
-	x.backends.flush(x.store)
-	for _, t := range changes {
-		if svc, ok := valueOf[service](t.new); ok {
-			x.store.SetService(svc.Service)
+	for k, o := range objects {
+		var made []*cluster.Slice
+		switch v := o.value.(type) {
+		case []*cluster.Slice:
+			made = v
+		case service:
+			if _, ok := valueOf[[]*cluster.Slice](objects[key{kindEndpoints, k.name}]); v.selection != nil && !ok {
+				made = v.selection.Slices(pods[anchor(v.selection)])
+			}
+		}
+		for _, sl := range made {
+			if !hasSlices[k.name] {
+				out.slices[sl.Name] = sl
+			}
 		}
 	}
+	slices.SortFunc(out.cidrs, netip.Prefix.Compare)
+	return out
 }
 
-func (x *index) applySlice(t change) {
-	if sl, ok := valueOf[*cluster.Slice](t.new); ok {
-		x.store.SetSlice(sl)
-		return
-	}
-	x.store.DeleteSlice(t.key.name)
+// label is one label of the Pods of a namespace.
+type label struct{ namespace, key, value string }
+
+// anchor is a label that all Pods of a selection have.
+func anchor(s *convert.Selection) label {
+	k := slices.Min(slices.Collect(maps.Keys(s.Labels)))
+	return label{s.Service.Namespace, k, s.Labels[k]}
 }
 
-// applyNode sets the own Node; others have no value.
-func (x *index) applyNode(t change) {
-	_, was := valueOf[*cluster.Node](t.old)
-	n, is := valueOf[*cluster.Node](t.new)
-	if was || is {
-		x.store.SetNode(n)
+// apply brings the Store from one state to the next. It deletes Services first and sets them last, so that no
+// Service is ever seen without its endpoints.
+func apply(store *cluster.Store, old, now state) {
+	for name := range old.services {
+		if now.services[name] == nil {
+			store.DeleteService(name)
+		}
+	}
+	for _, name := range changed(old.slices, now.slices) {
+		store.SetSlice(now.slices[name])
+	}
+	for name := range old.slices {
+		if now.slices[name] == nil {
+			store.DeleteSlice(name)
+		}
+	}
+	if !reflect.DeepEqual(old.node, now.node) {
+		store.SetNode(now.node)
+	}
+	if !slices.Equal(old.cidrs, now.cidrs) {
+		store.SetServiceCIDRs(now.cidrs)
+	}
+	for _, name := range changed(old.services, now.services) {
+		store.SetService(now.services[name])
 	}
 }
 
-func (x *index) applyCIDRs() {
-	var all []netip.Prefix
-	for _, cidrs := range x.cidrs {
-		all = append(all, cidrs...)
-	}
-	x.store.SetServiceCIDRs(all)
+// changed returns the names of values that are new or different.
+func changed[V any](old, now map[cluster.Name]V) []cluster.Name {
+	return slices.SortedFunc(func(yield func(cluster.Name) bool) {
+		for name, v := range now {
+			if before, ok := old[name]; (!ok || !reflect.DeepEqual(before, v)) && !yield(name) {
+				return
+			}
+		}
+	}, cluster.Name.Compare)
 }
 
 // valueOf returns the value of an object, if it has one of the type.
@@ -212,10 +138,4 @@ func valueOf[T any](o *object) (T, bool) {
 	}
 	v, ok := o.value.(T)
 	return v, ok
-}
-
-// podOf returns the Pod in an object, or nil.
-func podOf(o *object) *convert.Pod {
-	p, _ := valueOf[*convert.Pod](o)
-	return p
 }

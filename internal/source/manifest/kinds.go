@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/text"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
 // The kinds of objects that are read.
@@ -47,6 +47,15 @@ func traitOf(kind string) (trait, bool) {
 // apiVersion returns the preferred version of a kind.
 func (t trait) apiVersion() string { return strings.TrimPrefix(t.group+"/"+t.versions[0], "/") }
 
+// key identifies an object.
+type key struct {
+	kind string
+	name cluster.Name
+}
+
+// String returns the name of the object in problems.
+func (k key) String() string { return convert.Object(k.kind, k.name) }
+
 // header has the fields that all objects share.
 type header struct {
 	APIVersion string `json:"apiVersion"`
@@ -67,8 +76,41 @@ func (h header) groupVersion() (group, version string) {
 	return "", h.APIVersion
 }
 
+// isRead reports whether objects of the kind are read.
+func (h header) isRead() bool {
+	t, ok := traitOf(h.Kind)
+	group, _ := h.groupVersion()
+	return ok && group == t.group
+}
+
+// check returns the problem of an object without apiVersion or kind, and false. For a
+// kind that looks misspelled, or a version that is not read, it returns a problem and
+// true: such an object is ignored.
+func (h header) check() (*route.Problem, bool) {
+	const reason = "not a Kubernetes object: it needs an apiVersion and a kind"
+	switch {
+	case h.Kind == "":
+		return &route.Problem{Field: "kind", Reason: reason}, false
+	case h.APIVersion == "":
+		return &route.Problem{Object: h.Kind, Field: "apiVersion", Reason: reason}, false
+	case !h.isRead():
+		return h.misspelled(), true
+	}
+	t, _ := traitOf(h.Kind)
+	if _, version := h.groupVersion(); !slices.Contains(t.versions, version) {
+		return &route.Problem{
+			Object: h.name(), Field: "apiVersion", Value: h.APIVersion, Reason: "this version is not read; expected " + t.apiVersion(),
+		}, true
+	}
+	return nil, true
+}
+
+// name returns the kind and the name in problems.
+func (h header) name() string { return strings.TrimSpace(h.Kind + " " + h.Metadata.Name) }
+
 // key returns the key of the object, or the problem that it has no valid name.
-func (h header) key(t trait) (key, *route.Problem) {
+func (h header) key() (key, *route.Problem) {
+	t, _ := traitOf(h.Kind)
 	k := key{kind: h.Kind, name: cluster.Name{Name: h.Metadata.Name}}
 	invalid := func(field, value, reason string) (key, *route.Problem) {
 		return key{}, &route.Problem{Object: h.Kind, Field: field, Value: value, Reason: reason}
@@ -91,50 +133,30 @@ func (h header) key(t trait) (key, *route.Problem) {
 	return k, nil
 }
 
-// itemHeader returns the apiVersion and kind of the items of a list; false if the
-// list is not read, with the problem if its kind looks misspelled.
-func (h header) itemHeader() (header, []route.Problem, bool) {
-	from := header{depth: h.depth + 1}
-	kind := strings.TrimSuffix(h.Kind, "List")
-	if kind == "" {
-		return from, nil, true
-	}
-	if _, ok := traitOf(kind); !ok {
-		return from, h.misspelled(kind), false
-	}
-	from.APIVersion, from.Kind = h.APIVersion, kind
-	return from, nil, true
-}
-
-// misspelled returns the problem of an object of a kind that is not read. It returns
-// none unless the kind or its group looks like a misspelling of one that is.
-func (h header) misspelled(kind string) []route.Problem {
+// misspelled returns the problem of an object of a kind that Kubernetes does not have in a
+// group of which some kinds are read: the kind or the group is misspelled. It returns nil
+// for others, which are ignored.
+func (h header) misspelled() *route.Problem {
 	group, _ := h.groupVersion()
-	meant := meantKind(kind)
-	t, ok := traitOf(meant)
-	ofKubernetes := slices.Contains([]string{"", "discovery.k8s.io", "networking.k8s.io"}, group)
-	if !ok || !ofKubernetes || group != t.group && meant != kind {
+	kinds := strings.Fields(kindsOf(group))
+	if kind := strings.TrimSuffix(h.Kind, "List"); len(kinds) == 0 || kind == "" || slices.Contains(kinds, kind) {
 		return nil
 	}
-	p := route.Problem{
-		Object: strings.TrimSpace(h.Kind + " " + h.Metadata.Name), Field: "kind", Value: h.Kind,
-		Reason: "there is no such kind, so the object is not read; did you mean " + meant + strings.TrimPrefix(h.Kind, kind) + "?",
+	return &route.Problem{
+		Object: h.name(), Field: "kind", Value: h.Kind, Reason: "there is no such kind in " + h.APIVersion + ", so the object is not read",
 	}
-	if meant == kind {
-		p.Field, p.Value = "apiVersion", h.APIVersion
-		p.Reason = "the group has no such kind, so the object is not read; expected " + t.apiVersion()
-	}
-	return []route.Problem{p}
 }
 
-// meantKind returns the supported kind that was probably meant; empty if there is
-// none. No other kind of their groups is spelled as similarly.
-func meantKind(kind string) string {
-	best, fewest := "", 3
-	for _, k := range []string{kindService, kindEndpointSlice, kindEndpoints, kindNode, kindServiceCIDR, kindPod} {
-		if n := text.Distance(strings.ToLower(kind), strings.ToLower(k)); n < fewest && n <= len(k)/3 {
-			best, fewest = k, n
-		}
+// kindsOf returns the kinds of a group of which some are read.
+func kindsOf(group string) string {
+	switch group {
+	case "":
+		return `Binding ComponentStatus ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume
+			PersistentVolumeClaim Pod PodTemplate RangeAllocation ReplicationController ResourceQuota Secret Service ServiceAccount`
+	case "discovery.k8s.io":
+		return "EndpointSlice"
+	case "networking.k8s.io":
+		return "ClusterCIDR Ingress IngressClass IPAddress NetworkPolicy ServiceCIDR"
 	}
-	return best
+	return ""
 }

@@ -70,42 +70,29 @@ func all(store *cluster.Store) (view, string) {
 // After any sequence of writes, changes and removals the Store has the objects that it
 // would have if the files were read for the first time.
 func TestChangesEqualAFreshStart(t *testing.T) {
-	names := []string{"a.yaml", "b.yaml", "c.yaml"}
-	rd := reader{nodeName: "n1"}
 	for seed := range seeds.Of(t, 100) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		files := map[string]content{}
-		x := newTestIndex()
+		files := []*file{{path: "a.yaml"}, {path: "b.yaml"}, {path: "c.yaml"}}
+		store, last := cluster.NewStore(), state{}
 		for step := range 15 {
-			name := names[r.IntN(len(names))]
-			now := rd.parseAgain(name, []byte(randomFile(r)), files[name])
-			x.replace(rank{path: name}, files[name], now)
-			files[name] = now
+			files[r.IntN(len(files))].objects = parse(randomFile(r)).objects
+			objects, _ := merge(files)
+			next := stateOf(objects)
+			apply(store, last, next)
+			last = next
 
-			fresh := newTestIndex()
-			for _, name := range names {
-				fresh.replace(rank{path: name}, content{}, files[name])
-			}
-			want, wantFacts := all(fresh.store)
-			x.store.SetNode(&cluster.Node{Name: "other"}) // so that Take returns everything
-			x.store.SetNode(nodeOf(x))
-			got, gotFacts := all(x.store)
+			fresh := cluster.NewStore()
+			apply(fresh, state{}, next)
+			want, wantFacts := all(fresh)
+			store.SetNode(&cluster.Node{Name: "other"}) // so that Take returns everything
+			store.SetNode(next.node)
+			got, gotFacts := all(store)
 			if d := cmp.Diff(want, got) + cmp.Diff(wantFacts, gotFacts); d != "" {
 				t.Fatalf("step %d (-fresh +changed):\n%s", step, d)
 			}
-			if n, m := len(x.store.SliceNames()), len(fresh.store.SliceNames()); n != m {
+			if n, m := len(store.SliceNames()), len(fresh.SliceNames()); n != m {
 				t.Fatalf("step %d: %d slices, fresh %d", step, n, m)
 			}
 		}
 	}
-}
-
-// nodeOf returns the Node that an index uses.
-func nodeOf(x *index) *cluster.Node {
-	claims := x.claims[key{kind: kindNode, name: cluster.Name{Name: "n1"}}]
-	if len(claims) == 0 {
-		return nil
-	}
-	n, _ := valueOf[*cluster.Node](claims[0].object)
-	return n
 }

@@ -1,170 +1,120 @@
 package manifest
 
 import (
-	"bytes"
 	stdjson "encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/json"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
+	"github.com/sluice-proxy/sluice/internal/strict"
 )
 
+// longestValue is how much of a value, in characters, problems show.
+const longestValue = 64
+
 // object reads one object, or all objects of a list. An item without apiVersion or
-// kind has those of its list.
-func (r reader) object(text []byte, from header) content {
-	h, text, repeated, err := r.header(text, from)
-	if h.Kind == "" || h.APIVersion == "" {
-		return r.failed(key{}, notAnObject(h, text, err))
+// kind has those of its list. It returns false if the file has too many.
+func (p *parser) object(v value, from header) bool {
+	if p.units++; p.units > p.limits.Objects {
+		reason := fmt.Sprintf("the file has more than %d documents and items, which is the limit", p.limits.Objects)
+		p.content = content{isBroken: true, problems: []route.Problem{{Object: p.name, Reason: reason}}}
+		return false
 	}
-	if strings.HasSuffix(h.Kind, "List") {
-		if err != nil {
-			return r.failed(key{}, *undecodable(h.Kind, text, h, err))
-		}
-		return r.list(h, text).withRepeated(h.Kind, repeated)
+	if string(v.json) == "null" && from.depth == 0 {
+		return true // an empty document
 	}
-	t, ok := traitOf(h.Kind)
-	group, version := h.groupVersion()
-	if !ok || group != t.group {
-		return content{problems: append(h.misspelled(h.Kind), repeated...)} // not read
-	}
-	if !slices.Contains(t.versions, version) {
-		return content{problems: []route.Problem{{
-			Object: h.Kind + " " + h.Metadata.Name, Field: "apiVersion", Value: h.APIVersion,
-			Reason: "this version is not read; expected " + t.apiVersion(),
-		}}}
-	}
-	if err != nil {
-		return r.failed(key{}, *undecodable(h.Kind, text, h, err))
-	}
-	k, problem := h.key(t)
-	if problem != nil {
-		return r.failed(key{}, *problem)
-	}
-	if err := checkSize("the object", text, r.limits.DocumentBytes); err != nil {
-		return r.failed(k, route.Problem{Object: k.String(), Reason: err.Error()})
-	}
-	if r.tally.objects.Add(1) > int64(r.limits.Objects) {
-		return content{} // the whole file is refused
-	}
-	value, problems, problem := r.value(k, text)
-	if problem != nil {
-		return r.failed(k, *problem)
-	}
-	problems = summary(k.String(), problems, len(problems))
-	return content{objects: []*object{{key: k, value: value, problems: problems}}}.withRepeated(k.String(), repeated)
-}
-
-// header reads the fields that all objects share. If one is repeated it also returns
-// the text with the last one alone, because the decoder would merge them.
-func (r reader) header(text []byte, from header) (header, []byte, []route.Problem, error) {
 	h := header{APIVersion: from.APIVersion, Kind: from.Kind, depth: from.depth}
-	into := struct {
-		*header
-		Items skipped `json:"items"`
-	}{header: &h}
-	found, err := json.UnmarshalStrict(text, &into, json.DisallowDuplicateFields)
-	if err != nil || len(found) == 0 {
-		return h, text, nil, err
+	if _, ok := p.decode(h.Kind, v, &h, json.DisallowDuplicateFields); !ok {
+		return true
 	}
-	var repeated []route.Problem
-	for _, e := range found {
-		repeated = append(repeated, fieldProblem(e))
+	switch problem, ok := h.check(); {
+	case !ok:
+		p.fail(v, *problem)
+	case problem != nil:
+		p.add(v, *problem)
+	case strings.HasSuffix(h.Kind, "List"):
+		return p.list(h, v)
+	case h.isRead():
+		p.keyed(h, v)
 	}
-	unique, err := withoutRepeated(text, r.limits.DocumentBytes)
-	if err != nil {
-		return h, text, nil, fmt.Errorf("%s is repeated, which is not resolved because %w", repeated[0].Field, err)
-	}
-	h = header{APIVersion: from.APIVersion, Kind: from.Kind, depth: from.depth}
-	return h, unique, repeated, json.UnmarshalCaseSensitivePreserveInts(unique, &h)
+	return true
 }
 
-// skipped is a value that is not decoded.
-type skipped struct{}
-
-// UnmarshalJSON does nothing.
-func (skipped) UnmarshalJSON([]byte) error { return nil }
-
-// withoutRepeated returns a JSON text with only the last of each repeated key.
-func withoutRepeated(text []byte, limit int64) ([]byte, error) {
-	if err := checkSize("the document", text, limit); err != nil {
-		return nil, err
+// keyed reads an object of a kind that is read.
+func (p *parser) keyed(h header, v value) {
+	k, problem := h.key()
+	if problem != nil {
+		p.fail(v, *problem)
+		return
 	}
-	var value any
-	dec := stdjson.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	if err := dec.Decode(&value); err != nil {
-		return nil, fmt.Errorf("read JSON: %w", err)
+	if err := checkSize("the object", v.json, p.limits.DocumentBytes); err != nil {
+		p.fail(v, route.Problem{Object: k.String(), Reason: err.Error()})
+		return
 	}
-	return stdjson.Marshal(value)
-}
-
-// notAnObject is the problem of a document without apiVersion or kind.
-func notAnObject(h header, text []byte, err error) route.Problem {
-	if err != nil {
-		return *undecodable("", text, h, err)
+	if p.seen[k] {
+		p.add(v, route.Problem{Object: k.String(), Reason: "the file has this object twice; the first one counts"})
+		return
 	}
-	p := route.Problem{Field: "kind", Value: h.Kind, Reason: "not a Kubernetes object: it needs an apiVersion and a kind"}
-	if h.Kind != "" {
-		p.Field, p.Value = "apiVersion", h.APIVersion
+	p.seen[k] = true
+	if converted, ok := p.value(k, v); ok {
+		p.objects = append(p.objects, &object{k, converted})
 	}
-	return p
-}
-
-// items are the text of the items of a list, or of null.
-type items []byte
-
-// UnmarshalJSON keeps the text.
-func (l *items) UnmarshalJSON(text []byte) error {
-	if len(text) == 0 || text[0] != '[' && string(text) != "null" {
-		return errors.New("not a list")
-	}
-	*l = append((*l)[:0], text...)
-	return nil
 }
 
 // list reads the items of a list, of any kinds or of one, one by one.
-func (r reader) list(h header, text []byte) content {
-	from, misspelled, ok := h.itemHeader()
-	if !ok {
-		return content{problems: misspelled}
+func (p *parser) list(h header, v value) bool {
+	from := header{depth: h.depth + 1}
+	if kind := strings.TrimSuffix(h.Kind, "List"); kind != "" {
+		from.APIVersion, from.Kind = h.APIVersion, kind
+		if !from.isRead() {
+			return true
+		}
 	}
 	if from.depth > maxListDepth {
-		return r.failed(key{}, route.Problem{Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth)})
+		p.fail(v, route.Problem{Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth)})
+		return true
 	}
-	var l struct {
-		Items items `json:"items"`
+	var list struct {
+		Items []stdjson.RawMessage `json:"items"`
 	}
-	if err := json.UnmarshalCaseSensitivePreserveInts(text, &l); err != nil {
-		return r.failed(key{}, *undecodable(h.Kind, text, struct {
-			Items []stdjson.RawMessage `json:"items"`
-		}{}, err))
+	if _, ok := p.decode(h.Kind, v, &list, json.DisallowDuplicateFields); !ok {
+		return true
 	}
-	var parts []content
-	dec := stdjson.NewDecoder(bytes.NewReader(l.Items))
-	if _, err := dec.Token(); err != nil {
-		return content{} // there are none
-	}
-	for dec.More() && !r.isStopped() {
-		var item stdjson.RawMessage
-		if err := dec.Decode(&item); err != nil {
-			return r.failed(key{}, route.Problem{Object: h.Kind, Field: "items", Reason: err.Error()})
+	for i, item := range list.Items {
+		if !p.object(value{item, v.document, strings.TrimPrefix(fmt.Sprintf("%s.items[%d]", v.path, i), ".")}, from) {
+			return false
 		}
-		if len(parts) == r.limits.Documents {
-			return unread(route.Problem{Object: h.Kind, Field: "items", Reason: fmt.Sprintf("there are more than %d items, which is the limit", r.limits.Documents)})
-		}
-		parts = append(parts, r.object(item, from))
 	}
-	return joinItems(parts)
+	return true
+}
+
+// decode decodes a part of an object into the value that a pointer leads to. It returns the
+// faults that the options make it look for, and false if the value cannot be used: a field
+// has a wrong type, or is repeated.
+func (p *parser) decode(name string, v value, into any, o ...json.StrictOption) (unknown []strict.Fault, ok bool) {
+	ok = true
+	for _, f := range strict.Decode(v.json, into, o...) {
+		problem := route.Problem{Object: name, Field: f.Path, Value: shorten(f.Value), Reason: "the field is repeated"}
+		switch {
+		case f.IsUnknown():
+			unknown = append(unknown, f)
+			continue
+		case f.Want != nil:
+			problem.Reason = "wrong type: expected " + expected(f.Want)
+		}
+		p.fail(v, problem)
+		ok = false
+	}
+	return unknown, ok
 }
 
 // service is a converted Service with its selector.
@@ -173,26 +123,26 @@ type service struct {
 	selection *convert.Selection // nil: no selector
 }
 
-// value converts an object. It returns nil for one without meaning to a proxy, the
-// problems of the object, and an error if the object cannot be decoded.
-func (r reader) value(k key, text []byte) (any, []route.Problem, *route.Problem) {
+// value converts an object. It returns nil for one without meaning to a proxy, and false
+// for one that cannot be decoded.
+func (p *parser) value(k key, v value) (any, bool) {
 	switch k.kind {
 	case kindService:
-		return decode(r, k, text, r.service)
+		return typed(p, k, v, p.service)
 	case kindEndpointSlice:
-		return decode(r, k, text, r.slice)
+		return typed(p, k, v, p.slice)
 	case kindEndpoints:
-		return decode(r, k, text, r.convert.Endpoints)
+		return typed(p, k, v, p.convert.Endpoints)
 	case kindPod:
-		return decode(r, k, text, r.convert.Pod)
+		return typed(p, k, v, p.convert.Pod)
 	case kindServiceCIDR:
-		return decode(r, k, text, r.convert.ServiceCIDR)
+		return typed(p, k, v, p.convert.ServiceCIDR)
 	case kindNode:
-		if k.name.Name == r.nodeName {
-			return decode(r, k, text, r.convert.Node)
+		if k.name.Name == p.nodeName {
+			return typed(p, k, v, p.convert.Node)
 		}
 	}
-	return nil, nil, nil
+	return nil, true
 }
 
 func (r reader) service(o *corev1.Service) (service, []route.Problem) {
@@ -216,44 +166,55 @@ type pointer[T any] interface {
 	metav1.Object
 }
 
-// decode decodes an object and converts it; a zero value becomes nil. Fields that the
-// API types do not have are a problem, not an error: a newer API may have them.
-func decode[T any, O pointer[T], V any](r reader, k key, text []byte, convert func(O) (V, []route.Problem)) (any, []route.Problem, *route.Problem) {
+// typed decodes an object and converts it; a zero value becomes nil. It reports fields
+// that the API types do not have, but the object counts: a newer API may have them.
+func typed[T any, O pointer[T], V any](p *parser, k key, v value, convert func(O) (V, []route.Problem)) (any, bool) {
 	o := O(new(T))
-	found, err := json.UnmarshalStrict(text, o)
-	if slices.ContainsFunc(found, isRepeated) {
-		o = new(T) // the decoder merges repeated keys
-		if text, err = withoutRepeated(text, r.limits.DocumentBytes); err == nil {
-			err = json.UnmarshalCaseSensitivePreserveInts(text, o)
-		}
-	}
-	if err != nil {
-		return nil, nil, undecodable(k.String(), text, o, err)
+	unknown, ok := p.decode(k.String(), v, o)
+	if !ok {
+		return nil, false
 	}
 	o.SetNamespace(k.name.Namespace)
-	value, problems := convert(o)
-	for _, e := range found {
-		p := fieldProblem(e)
-		p.Object = k.String()
-		problems = append(problems, p)
+	converted, problems := convert(o)
+	for _, f := range unknown {
+		problems = append(problems, route.Problem{Object: k.String(), Field: f.Path, Reason: "unknown field, ignored"})
 	}
-	if reflect.ValueOf(&value).Elem().IsZero() {
-		return nil, problems, nil
+	for _, problem := range problems {
+		p.add(v, problem)
 	}
-	return value, problems, nil
+	if reflect.ValueOf(&converted).Elem().IsZero() {
+		return nil, true
+	}
+	return converted, true
 }
 
-// isRepeated reports whether an error of the strict decoder is about a repeated key.
-func isRepeated(err error) bool { return strings.HasPrefix(err.Error(), "duplicate field") }
+// expected describes the values that a type accepts.
+func expected(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[intstr.IntOrString]():
+		return "a whole number that fits int32, or a string"
+	case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.MicroTime]():
+		return "a time like 2006-01-02T15:04:05Z"
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return "a whole number that fits " + t.String()
+	default:
+		return "an object"
+	}
+}
 
-// fieldProblem is the problem of an unknown field or a repeated key.
-func fieldProblem(err error) route.Problem {
-	p := route.Problem{Reason: err.Error()}
-	if field, ok := errors.AsType[json.FieldError](err); ok {
-		p.Field, p.Reason = field.FieldPath(), "unknown field, ignored"
+// shorten returns a value in one line that is not too long.
+func shorten(value string) string {
+	value = oneLine(value)
+	if r := []rune(value); len(r) > longestValue {
+		return string(r[:longestValue]) + "..."
 	}
-	if isRepeated(err) {
-		p.Reason = "repeated; the last value is used"
-	}
-	return p
+	return value
 }

@@ -1,139 +1,141 @@
 package manifest
 
 import (
-	"cmp"
-	"crypto/sha256"
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
-	"runtime"
+	"io"
+	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// key identifies an object.
-type key struct {
-	kind string
-	name cluster.Name
-}
+// mostProblems is how many problems of a file are reported one by one.
+const mostProblems = 10
 
-// String returns the name of the object in problems.
-func (k key) String() string { return convert.Object(k.kind, k.name) }
-
-func (k key) compare(l key) int {
-	return cmp.Or(strings.Compare(k.kind, l.kind), k.name.Compare(l.name))
-}
-
-// reader turns the text of files into values. It is pure.
+// reader turns the text of files into values.
 type reader struct {
 	convert  convert.Converter
 	nodeName string
-	limits   Limits      // zero: DaemonLimits
-	stopped  func() bool // may be nil
-	heavy    *sync.Mutex // held while a large document is parsed; may be nil
-
-	tally *tally // of the file that is being parsed
+	limits   Limits
 }
 
-// tally counts the objects and failures of a file while it is parsed.
-type tally struct {
-	objects, failures atomic.Int64
+// object is one object of a file.
+type object struct {
+	key   key
+	value any // nil: without meaning to a proxy
 }
 
-// parse parses a file; name is for messages.
-func (r reader) parse(name string, data []byte) content {
-	return r.parseAgain(name, data, content{})
+// content has the objects and problems of a file.
+type content struct {
+	objects  []*object // each key once
+	problems []route.Problem
+	more     int  // problems that are only counted
+	isBroken bool // the file cannot be read whole, so that no object counts
 }
 
-// parseAgain parses a file whose content was last. It reuses unchanged documents, so
-// that the cost follows the change.
-func (r reader) parseAgain(name string, data []byte, last content) content {
-	fail := func(err error) content { return unread(route.Problem{Object: name, Reason: err.Error()}) }
-	if r.limits == (Limits{}) {
-		r.limits = DaemonLimits()
+// problemCount returns how many problems there are, including those that are only counted.
+func (c content) problemCount() int { return len(c.problems) + c.more }
+
+// report returns the problems of a file to report: the first ones, and the number of
+// the others.
+func (c content) report(path string) []route.Problem {
+	if c.more == 0 {
+		return c.problems
 	}
-	text, invalid, err := toUTF8(data)
+	return append(slices.Clip(c.problems), route.Problem{
+		Object: path, Reason: "and " + text.Count(c.more, "more problem"),
+	})
+}
+
+// parser reads one file.
+type parser struct {
+	reader
+	content
+
+	name  string
+	seen  map[key]bool
+	units int // documents and items so far
+}
+
+// parse parses a file; name is for messages. It ends early if the context ends.
+func (r reader) parse(ctx context.Context, name string, data []byte) content {
+	p := &parser{reader: r, name: name, seen: map[key]bool{}}
+	if err := checkEncoding(data); err != nil {
+		p.fail(value{}, route.Problem{Reason: err.Error()})
+		return p.content
+	}
+	text := bytes.TrimPrefix(data, []byte("\ufeff"))
+	if bytes.Contains(text, []byte("\r\n")) {
+		text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
+	}
+	p.documents(ctx, text)
+	return p.content
+}
+
+// documents reads the documents of a file.
+func (p *parser) documents(ctx context.Context, text []byte) {
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for line := 1; ctx.Err() == nil; {
+		doc, err := documents.Read()
+		switch {
+		case errors.Is(err, io.EOF):
+			return
+		case err != nil: // the reader drops the text before the separator
+			p.fail(value{}, route.Problem{Reason: fmt.Sprintf("line %d or later: %v; write it in the next line", line, err)})
+			return
+		case !p.document(doc, line), p.isBroken && len(p.problems) == mostProblems: // no later document can help
+			return
+		}
+		line += bytes.Count(doc, []byte("\n")) + 1 // the reader drops the separator
+	}
+}
+
+// document reads a document. It returns false if the file has too many.
+func (p *parser) document(text []byte, line int) bool {
+	if bytes.HasPrefix(text, []byte("---")) {
+		_, text, _ = bytes.Cut(text, []byte("\n"))
+		line++
+	}
+	if len(contentOf(text)) == 0 {
+		return true
+	}
+	d := &document{text: text, line: line}
+	values, err := d.values(p.limits.DocumentBytes)
 	if err != nil {
-		return fail(err)
+		p.fail(value{}, route.Problem{Reason: err.Error()})
 	}
-	docs, total := split(text, r.limits.Documents)
-	if total > r.limits.Documents {
-		return fail(tooMany(total, "document", r.limits.Documents))
-	}
-	r.tally = new(tally)
-	parts, sums := r.documents(name, docs, last)
-	if n := int(r.tally.objects.Load()); n > r.limits.Objects {
-		return fail(tooMany(n, "object", r.limits.Objects))
-	}
-	out := join(parts, name+": ", "document")
-	if invalid != nil {
-		out.problems = append(out.problems, route.Problem{Object: name, Reason: invalid.Error()})
-	}
-	out.documents = make(map[hash]content, len(docs))
-	for i, part := range parts {
-		if len(docs) > 1 && part.problemCount() == 0 { // a problem names its position, which may change
-			out.documents[sums[i]] = part
+	for _, v := range values {
+		if !p.object(v, header{}) {
+			return false
 		}
 	}
-	return out
+	return true
 }
 
-// documents parses documents in parallel, and returns the content and hash of each.
-func (r reader) documents(name string, docs []document, last content) ([]content, []hash) {
-	parts, sums := make([]content, len(docs)), make([]hash, len(docs))
-	workers := min(runtime.GOMAXPROCS(0), 1+len(docs)/64)
-	var running sync.WaitGroup
-	for w := range workers {
-		running.Go(func() {
-			for i := w; i < len(docs) && !r.isStopped(); i += workers {
-				sums[i] = sha256.Sum256(docs[i].text)
-				part, ok := last.documents[sums[i]]
-				if ok {
-					r.tally.objects.Add(int64(len(part.objects)))
-				} else {
-					part = r.document(docs[i])
-					part.locate(fmt.Sprintf("%s: document %d", name, docs[i].number), docs[i].line)
-				}
-				parts[i] = part
-			}
-		})
+// add adds a problem of an object.
+func (p *parser) add(v value, problem route.Problem) {
+	if len(p.problems) == mostProblems {
+		p.more++
+		return
 	}
-	running.Wait()
-	return parts, sums
+	where := p.name
+	if v.document != nil {
+		where += fmt.Sprintf(": line %d", v.document.lineOf(strings.Trim(v.path+"."+problem.Field, "."), p.limits.DocumentBytes))
+	}
+	problem.Object = strings.TrimSuffix(where+": "+problem.Object, ": ")
+	p.problems = append(p.problems, problem)
 }
 
-// isStopped reports whether the result is not needed any more.
-func (r reader) isStopped() bool { return r.stopped != nil && r.stopped() }
-
-// failed returns the content of an object that cannot be read. The key is zero if it
-// is unknown.
-func (r reader) failed(k key, p route.Problem) content {
-	if r.tally.failures.Add(1) > mostFailures {
-		return content{moreFailures: 1}
-	}
-	return content{failures: []failure{{k, p}}}
-}
-
-func (r reader) document(d document) content {
-	if len(d.text) > largeBytes && r.heavy != nil {
-		r.heavy.Lock()
-		defer r.heavy.Unlock()
-	}
-	if !d.isJSON && d.checkSize(r.limits.DocumentBytes) != nil {
-		if l, ok := d.cutList(); ok {
-			return r.pieces(l)
-		}
-	}
-	text, repeated, err := d.toJSON(r.limits.DocumentBytes)
-	if err != nil {
-		return r.failed(key{}, route.Problem{Reason: err.Error()})
-	}
-	if string(text) == "null" {
-		return content{} // an empty document
-	}
-	out := r.object(text, header{})
-	return out.withRepeated(out.name(), repeated)
+// fail adds a problem for which the file cannot be read whole.
+func (p *parser) fail(v value, problem route.Problem) {
+	p.isBroken = true
+	p.add(v, problem)
 }

@@ -2,12 +2,12 @@
 //
 // It reads Services, EndpointSlices, Endpoints, Nodes, ServiceCIDRs and Pods,
 // alone or in lists, in YAML or JSON, and ignores all other kinds. While it runs it
-// follows every change of the files. The last content of a file stays in force while
-// the file is invalid or half written.
+// follows every change of the files. A file that cannot be read whole is reported, and
+// its last content stays in force.
 package manifest
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +16,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -31,11 +31,14 @@ import (
 // stdin is the path that means the standard input.
 const stdin = "-"
 
+// isKept is the part of messages that says that the last content stays in force.
+const isKept = "its last content stays in force"
+
 // Options for New.
 type Options struct {
 	// Paths are files, folders, of which the files *.yaml, *.yml and *.json
 	// are read but no folders in them, and "-" for Stdin. Of an object in two
-	// files the one in the first path counts, in a folder the first by name.
+	// files the one in the first path by name counts.
 	Paths []string
 	Stdin io.Reader
 
@@ -52,28 +55,28 @@ type Options struct {
 // Source reads files into a Store. One goroutine uses it; State may be called from
 // any.
 type Source struct {
-	roots   []*root
-	stdin   io.Reader
-	reader  reader
-	report  *source.Reporter
-	index   *index
-	done    func()
-	objects int // of all files
+	roots  []*root
+	stdin  io.Reader
+	reader reader
+	report *source.Reporter
+	store  *cluster.Store
+	done   func()
 
-	files   map[string]*file
-	rereads map[string]time.Time // when to read files again
-	jobs    *workers             // read files; nil: files are read at once
-
-	loaded   bool      // everything that can be read was read once
-	unlisted int       // roots whose files are not known
-	latest   time.Time // when the content of a file last changed
-	state    atomic.Pointer[source.State]
+	files    map[string]*file
+	has      state                        // of the Store, from these files
+	next     time.Time                    // when to scan again; zero: not
+	changed  bool                         // since the last update
+	loaded   bool                         // everything that can be read was read once
+	unlisted int                          // roots whose files are not known
+	latest   time.Time                    // when the content of a file last changed
+	public   atomic.Pointer[source.State] // the result of State
 }
 
 // root is a path as the caller gave it.
 type root struct {
 	path     string
 	folder   bool // it is a folder, or was when last listed
+	isFile   bool // it was a file when it was listed first
 	isStream bool // it is read once: the standard input, or a pipe from the parent
 }
 
@@ -83,20 +86,17 @@ func New(store *cluster.Store, o Options) *Source {
 	if o.Limits == (Limits{}) {
 		o.Limits = DaemonLimits()
 	}
-	reporter := source.NewReporter(o.Report)
 	s := &Source{
 		stdin: o.Stdin,
 		reader: reader{
 			convert:  convert.Converter{AllowExternalIPs: o.AllowExternalIPs, LoopbackEndpoints: o.LoopbackEndpoints, Strings: convert.NewInterner()},
 			nodeName: o.NodeName,
 			limits:   o.Limits,
-			heavy:    &sync.Mutex{},
 		},
-		report:  reporter,
-		index:   newIndex(store, reporter),
-		done:    store.Feed(),
-		files:   map[string]*file{},
-		rereads: map[string]time.Time{},
+		report: source.NewReporter(o.Report),
+		store:  store,
+		done:   store.Feed(),
+		files:  map[string]*file{},
 	}
 	for _, p := range o.Paths {
 		if p != stdin {
@@ -133,16 +133,25 @@ func (s *Source) Check() error {
 }
 
 // Load reads everything once. It returns an error if a path cannot be read. It
-// reports the problems inside files, and uses all other objects.
+// reports the problems inside files, and uses all other files.
 func (s *Source) Load() error {
 	var errs []error
-	for i, r := range s.roots {
-		paths, err := r.list()
+	for _, r := range s.roots {
+		if r.isStream {
+			s.useStream(context.Background(), s.readStream(r))
+			continue
+		}
+		_, err := r.list()
 		errs = append(errs, err)
-		for _, p := range paths {
-			if s.files[p] == nil {
-				errs = append(errs, s.load(rank{i, p}))
-			}
+	}
+	if errors.Join(errs...) == nil {
+		s.scan(context.Background(), time.Now())
+	}
+	for _, f := range s.files {
+		_, notRegular := errors.AsType[*textfile.NotRegularError](f.err)
+		isNamed := f.isStream || slices.ContainsFunc(s.roots, func(r *root) bool { return r.path == f.path })
+		if isNamed || !notRegular && !errors.Is(f.err, fs.ErrNotExist) {
+			errs = append(errs, f.err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -152,18 +161,41 @@ func (s *Source) Load() error {
 	return nil
 }
 
-// load reads a file for the first time. A file of a folder may have been deleted
-// since the folder was listed.
-func (s *Source) load(from rank) error {
-	f := s.add(from)
-	r := s.job(f).do()
-	_, notRegular := errors.AsType[*textfile.NotRegularError](r.err)
-	mayBe := s.roots[from.root].folder && (notRegular || errors.Is(r.err, fs.ErrNotExist))
-	if r.err != nil && !mayBe {
-		return r.err
+// stream is the text of the standard input, or of a pipe.
+type stream struct {
+	path string
+	data []byte
+	err  error
+}
+
+// stream returns the path of a stream in messages.
+func (r *root) stream() string {
+	if r.path == stdin {
+		return "/dev/stdin"
 	}
-	s.finish(r, time.Now())
-	return nil
+	return r.path
+}
+
+// readStream reads a stream to its end.
+func (s *Source) readStream(r *root) stream {
+	out := stream{path: r.stream()}
+	in := s.stdin
+	if r.path != stdin {
+		f, err := os.OpenFile(r.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if out.err = err; err != nil {
+			return out
+		}
+		defer f.Close()
+		in = f
+	}
+	if in == nil {
+		out.err = errors.New("there is no standard input")
+		return out
+	}
+	if out.data, out.err = textfile.ReadLimited(in, s.reader.limits.FileBytes, 0); out.err != nil {
+		out.err = fmt.Errorf("%s: %w", out.path, out.err)
+	}
+	return out
 }
 
 // tryFinishLoad finishes the load once everything that can be read was read.
@@ -173,16 +205,14 @@ func (s *Source) tryFinishLoad() {
 	}
 	read, failed := 0, s.unlisted
 	for _, f := range s.files {
-		switch {
-		case f.busy:
-			return
-		case f.wasRead:
-			read++
-		default:
+		if f.err != nil {
 			failed++
+		} else {
+			read++
 		}
 	}
-	if read > 0 || failed == 0 {
+	hasStreams := !slices.ContainsFunc(s.roots, func(r *root) bool { return r.isStream && s.files[r.stream()] == nil })
+	if hasStreams && (read > 0 || failed == 0) {
 		s.finishLoad()
 	}
 }
@@ -190,25 +220,21 @@ func (s *Source) tryFinishLoad() {
 // finishLoad announces that every file was read, or failed, once.
 func (s *Source) finishLoad() {
 	s.loaded = true
-	s.index.reportDuplicates(s.gone)
 	s.publish()
 	s.done()
 }
 
-// list returns the files of a root.
+// list returns the files of a root that is no stream.
 func (r *root) list() ([]string, error) {
-	if r.path == stdin {
-		return []string{"/dev/stdin"}, nil
-	}
-	if r.isStream {
-		return []string{r.path}, nil
+	if _, err := os.Lstat(r.path); r.isFile && err == nil {
+		return []string{r.path}, nil // it may be something else by now, which cannot be read
 	}
 	info, err := os.Stat(r.path)
 	if err != nil {
 		return nil, err
 	}
-	r.folder = info.IsDir()
-	if !r.folder {
+	r.folder, r.isFile = info.IsDir(), !info.IsDir()
+	if r.isFile {
 		return []string{r.path}, nil
 	}
 	entries, err := os.ReadDir(r.path)
@@ -224,6 +250,9 @@ func (r *root) list() ([]string, error) {
 	return paths, nil
 }
 
+// has reports whether a file is one of the root.
+func (r *root) has(path string) bool { return path == r.path || filepath.Dir(path) == r.path }
+
 // isManifest reports whether a file of a folder is to be read, by its name.
 // Editors and volumes put hidden files there.
 func isManifest(name string) bool {
@@ -233,7 +262,7 @@ func isManifest(name string) bool {
 // State returns the state of the Source. It is connected once every file was read.
 // It is safe for concurrent use.
 func (s *Source) State() source.State {
-	st := *s.state.Load()
+	st := *s.public.Load()
 	st.Problems = s.report.Count()
 	return st
 }
@@ -241,28 +270,35 @@ func (s *Source) State() source.State {
 // publish updates the result of State.
 func (s *Source) publish() {
 	st := source.State{LastEvent: s.latest, Connected: s.loaded}
-	if before := s.state.Load(); before != nil {
+	if before := s.public.Load(); before != nil {
 		st.Since = before.Since
 	}
 	if s.loaded && st.Since.IsZero() {
 		st.Since = time.Now()
 	}
-	broken := 0
-	var bad []*file // with problems
-	for _, f := range s.files {
+	kept, total := 0, 0
+	var bad []string // files with problems
+	for _, f := range s.sorted() {
 		if f.wasRead {
 			st.Files++
 		}
-		if f.content.isBroken() || f.wasRead && f.attempts > 0 {
-			broken++
+		if f.isKept {
+			kept++
 		}
-		if f.problems > 0 {
-			bad = append(bad, f)
+		if n := f.problemCount(); n > 0 {
+			total += n
+			bad = append(bad, f.path)
 		}
 	}
-	st.Trouble = trouble(bad)
-	if broken > 0 {
-		st.Unrepeatable = text.Count(broken, "file") + " cannot be read as a whole at present"
+	switch len(bad) {
+	case 0:
+	case 1:
+		st.Trouble = fmt.Sprintf("%s in %s", text.Count(total, "problem"), bad[0])
+	default:
+		st.Trouble = fmt.Sprintf("%s in %s, the first is %s", text.Count(total, "problem"), text.Count(len(bad), "file"), bad[0])
+	}
+	if kept > 0 {
+		st.Unrepeatable = text.Count(kept, "file") + " cannot be read as a whole at present"
 	}
 	paths := make([]string, len(s.roots))
 	for i, r := range s.roots {
@@ -272,23 +308,5 @@ func (s *Source) publish() {
 		}
 	}
 	st.From = strings.Join(paths, ", ")
-	s.state.Store(&st)
-}
-
-// trouble returns a summary of the problems of files; empty if there are none.
-func trouble(bad []*file) string {
-	if len(bad) == 0 {
-		return ""
-	}
-	total := 0
-	for _, f := range bad {
-		total += f.problems
-	}
-	worst := slices.MinFunc(bad, func(a, b *file) int {
-		return cmp.Or(cmp.Compare(b.problems, a.problems), a.from.compare(b.from))
-	})
-	if len(bad) == 1 {
-		return fmt.Sprintf("%s in %s", text.Count(total, "problem"), worst.from.path)
-	}
-	return fmt.Sprintf("%s in %s, %d in %s", text.Count(total, "problem"), text.Count(len(bad), "file"), worst.problems, worst.from.path)
+	s.public.Store(&st)
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -17,11 +16,10 @@ import (
 )
 
 const (
-	actDelay = 3 * time.Millisecond // between an event and the reread: programs write a file in steps
+	actDelay = 3 * time.Millisecond // between an event and the scan: programs write a file in steps
 	rescan   = 10 * time.Second     // for file systems without notifications
 
-	maxLinks   = 40  // of one path, as in the kernel
-	maxResults = 100 // that are used before anything else
+	maxLinks = 40 // of one path, as in the kernel
 )
 
 // Run reads all files, then follows changes until the context ends. It reports files
@@ -36,28 +34,32 @@ func (s *Source) Run(ctx context.Context) error {
 		w.notify = notify
 	}
 	s.report.Set("watch", unwatched("manifests (on Linux fs.inotify.max_user_instances may be too low)", err))
-	s.jobs = newWorkers(ctx.Done())
-	defer s.jobs.running.Wait()
-	s.reader.stopped = func() bool { return ctx.Err() != nil }
-	w.rewatch() // before reading, so that no change is missed
-	s.refresh(time.Now())
-	w.rewatch()
-	return w.loop(ctx)
+	streams := make(chan stream)
+	for _, r := range s.roots {
+		if r.isStream {
+			go func() { // nothing waits for a stream, which may never end
+				select {
+				case streams <- s.readStream(r):
+				case <-ctx.Done():
+				}
+			}()
+		}
+	}
+	return w.loop(ctx, streams)
 }
 
-// watch rereads files after events of the file system.
+// watch scans the files after events of the file system.
 type watch struct {
 	notify *fsnotify.Watcher // nil: not available
 	source *Source
 
 	watched map[string]fs.FileInfo // folders, and their state when the watch began
-	folders map[string]*root       // roots that are folders, by their real path
-	links   map[string]bool        // paths on the way to a root or a linked file
-
-	refreshAt time.Time // when to reread all files that changed; zero: not
+	folders map[string]bool        // roots that are folders, by their real path
+	steps   map[string]bool        // paths on the way to a root or to a linked file
 }
 
-func (w *watch) loop(ctx context.Context) error {
+func (w *watch) loop(ctx context.Context, streams <-chan stream) error {
+	s := w.source
 	again := time.NewTicker(rescan)
 	defer again.Stop()
 	var events chan fsnotify.Event // nil: none will come
@@ -65,164 +67,81 @@ func (w *watch) loop(ctx context.Context) error {
 	if w.notify != nil {
 		events, failures = w.notify.Events, w.notify.Errors
 	}
+	w.scan(ctx)
 	for {
-		w.source.tryFinishLoad()
-		wake := time.NewTimer(w.wait(time.Now()))
+		s.tryFinishLoad()
+		wake := time.NewTimer(time.Hour)
+		if !s.next.IsZero() {
+			wake.Reset(time.Until(s.next))
+		}
 		select {
 		case <-ctx.Done():
 			wake.Stop()
 			return nil
-		case r := <-w.source.jobs.results:
-			w.finish(r)
-		case e, ok := <-events:
-			if ok {
-				w.note(e, time.Now())
+		case in := <-streams:
+			s.useStream(ctx, in)
+		case e := <-events:
+			if w.concerns(e.Name) {
+				s.scanAt(time.Now().Add(actDelay))
 			}
 		case err := <-failures:
 			if err != nil { // events were lost
-				w.refreshSoon(time.Now())
+				s.scanAt(time.Now().Add(actDelay))
 			}
 		case <-again.C:
-			w.refreshSoon(time.Now())
+			s.scanAt(time.Now())
 		case <-wake.C:
-			w.act(time.Now())
+			w.scan(ctx)
 		}
 		wake.Stop()
 	}
 }
 
-// finish uses a result, and others that are ready.
-func (w *watch) finish(r result) {
-	s := w.source
-	s.finish(r, time.Now())
-	for n, more := 1, true; more && n < maxResults; n++ {
-		select {
-		case r := <-s.jobs.results:
-			s.finish(r, time.Now())
-		default:
-			more = false
+// scan scans the files. It watches their folders before, so that it misses no change.
+func (w *watch) scan(ctx context.Context) {
+	for range 2 { // what is watched may have changed meanwhile
+		added := w.rewatch()
+		w.source.scan(ctx, time.Now())
+		if !added {
+			return
 		}
-	}
-	w.publish()
-}
-
-// publish reports duplicates and updates the state.
-func (w *watch) publish() {
-	if w.source.loaded {
-		w.source.index.reportDuplicates(w.source.gone)
-	}
-	w.source.publish()
-}
-
-// wait returns the time until the next action is due.
-func (w *watch) wait(now time.Time) time.Duration {
-	next := now.Add(time.Hour)
-	if !w.refreshAt.IsZero() {
-		next = w.refreshAt
-	}
-	for _, due := range w.source.rereads {
-		if due.Before(next) {
-			next = due
-		}
-	}
-	return next.Sub(now)
-}
-
-// refreshSoon schedules a refresh, unless one is due earlier.
-func (w *watch) refreshSoon(now time.Time) {
-	if w.refreshAt.IsZero() {
-		w.refreshAt = now.Add(actDelay)
 	}
 }
 
-// note schedules the rereads that an event calls for.
-func (w *watch) note(e fsnotify.Event, now time.Time) {
-	if e.Op == fsnotify.Chmod {
-		return
-	}
-	folder, name := filepath.Split(e.Name)
-	if r := w.folders[filepath.Clean(folder)]; r != nil && isManifest(name) && !w.links[e.Name] {
-		path, due := filepath.Join(r.path, name), now.Add(actDelay)
-		if earlier, ok := w.source.rereads[path]; !ok || due.Before(earlier) {
-			w.source.rereads[path] = due
-		}
-		if isLink(e.Name) { // its target must be watched as well
-			w.refreshSoon(now)
-		}
-		return
-	}
-	if _, watched := w.watched[e.Name]; watched || w.links[e.Name] {
-		w.refreshSoon(now)
-	}
-}
-
-func isLink(path string) bool {
-	info, err := os.Lstat(path)
-	return err == nil && info.Mode()&fs.ModeSymlink != 0
-}
-
-// act does what is due.
-func (w *watch) act(now time.Time) {
-	s := w.source
-	if !w.refreshAt.IsZero() && !now.Before(w.refreshAt) {
-		w.refreshAt = time.Time{}
-		w.rewatch()
-		s.refresh(now)
-		if w.rewatch() {
-			s.refresh(now)
-		}
-	}
-	for path, due := range s.rereads {
-		if now.Before(due) {
-			continue
-		}
-		delete(s.rereads, path)
-		if from, ok := s.rankOf(path); ok {
-			s.reread(from, now)
-		}
-	}
-	w.publish()
-}
-
-// rankOf returns the rank of a path in a watched folder that may be a file.
-func (s *Source) rankOf(path string) (rank, bool) {
-	if f := s.files[path]; f != nil {
-		return f.from, true
-	}
-	_, err := os.Lstat(path)
-	i := slices.IndexFunc(s.roots, func(r *root) bool { return r.folder && r.path == filepath.Dir(path) })
-	return rank{i, path}, i >= 0 && err == nil
+// concerns reports whether an event at a path may be a change of a file.
+func (w *watch) concerns(path string) bool {
+	return w.steps[path] || w.folders[filepath.Dir(path)] && isManifest(filepath.Base(path))
 }
 
 // rewatch updates the set of watched folders, and reports whether it added one.
 func (w *watch) rewatch() bool {
-	w.folders, w.links = map[string]*root{}, map[string]bool{}
-	want := map[string]bool{}
+	w.folders, w.steps = map[string]bool{}, map[string]bool{}
 	for _, r := range w.source.roots {
 		if r.isStream {
 			continue
 		}
-		steps := trail(r.path)
-		w.pass(want, steps)
-		real := steps[len(steps)-1]
+		real := w.follow(r.path)
 		entries, err := os.ReadDir(real)
 		if err != nil {
 			continue
 		}
-		want[real] = true
-		if w.folders[real] == nil {
-			w.folders[real] = r
-		}
+		w.folders[real] = true
 		for _, e := range entries {
 			if e.Type()&fs.ModeSymlink != 0 && isManifest(e.Name()) {
-				w.pass(want, trail(filepath.Join(real, e.Name())))
+				w.follow(filepath.Join(real, e.Name()))
 			}
 		}
 	}
+	want := map[string]bool{}
+	for step := range w.steps {
+		want[filepath.Dir(step)] = true
+	}
+	for folder := range w.folders {
+		want[folder] = true
+	}
 	for path := range w.watched {
 		if !want[path] {
-			_ = w.notify.Remove(path) // fails if the folder was deleted
-			delete(w.watched, path)
+			w.unwatch(path)
 		}
 	}
 	added := false
@@ -232,12 +151,42 @@ func (w *watch) rewatch() bool {
 	return added
 }
 
-// pass adds the steps of a trail to w.links, and their folders to want.
-func (w *watch) pass(want map[string]bool, steps []string) {
-	for _, step := range steps {
-		w.links[step] = true
-		want[filepath.Dir(step)] = true
+// follow adds the symbolic links on the way to a path to w.steps, and their target, which
+// it returns: the real path, or the first path on the way that does not exist.
+func (w *watch) follow(path string) string {
+	path, err := filepath.Abs(path)
+	for links := 0; err == nil && links < maxLinks; links++ {
+		link, target := firstLink(path)
+		w.steps[link] = true
+		if target == "" {
+			return link
+		}
+		path = filepath.Join(target, path[len(link):])
 	}
+	return path
+}
+
+// firstLink returns the first symbolic link on the way to an absolute path, with its
+// target. If there is none, it returns the path, or the first path that does not exist.
+func firstLink(path string) (link, target string) {
+	for i := len(filepath.VolumeName(path)) + 1; i <= len(path); i++ {
+		if i < len(path) && !os.IsPathSeparator(path[i]) {
+			continue
+		}
+		at := path[:i]
+		if _, err := os.Lstat(at); err != nil {
+			return at, ""
+		}
+		to, err := os.Readlink(at)
+		if err != nil {
+			continue
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(at), to)
+		}
+		return at, to
+	}
+	return path, ""
 }
 
 // watchFolder watches a folder, again if it was replaced by another folder, and
@@ -252,19 +201,22 @@ func (w *watch) watchFolder(path string) bool {
 		return false
 	}
 	if old != nil {
-		_ = w.notify.Remove(path) // fails if the folder was deleted
-		delete(w.watched, path)
+		w.unwatch(path)
 	}
 	if err != nil {
 		return false // there is nothing to watch yet
 	}
 	err = w.notify.Add(path)
 	w.source.report.Set("watch "+path, unwatched(path, err))
-	if err != nil {
-		return false
+	if err == nil {
+		w.watched[path] = info
 	}
-	w.watched[path] = info
-	return true
+	return err == nil
+}
+
+func (w *watch) unwatch(path string) {
+	_ = w.notify.Remove(path) // fails if the folder was deleted
+	delete(w.watched, path)
 }
 
 // unwatched reports a folder that cannot be watched, and the consequence.
@@ -275,43 +227,4 @@ func unwatched(path string, err error) []route.Problem {
 	return []route.Problem{{
 		Object: path, Reason: fmt.Sprintf("cannot be watched, so changes are seen only every %v: %v", rescan, err),
 	}}
-}
-
-// trail returns the symbolic links on the way to a path, and last their target: the
-// real path, or the first path on the way that does not exist.
-func trail(path string) []string {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return []string{filepath.Clean(path)}
-	}
-	var steps []string
-	top := filepath.VolumeName(path) + string(filepath.Separator)
-	real, rest := top, parts(path[len(top):])
-	for len(rest) > 0 {
-		next := filepath.Join(real, rest[0])
-		rest = rest[1:]
-		info, err := os.Lstat(next)
-		if err != nil {
-			return append(steps, next)
-		}
-		if info.Mode()&fs.ModeSymlink == 0 {
-			real = next
-			continue
-		}
-		steps = append(steps, next)
-		to, err := os.Readlink(next)
-		if err != nil || len(steps) > maxLinks {
-			return steps
-		}
-		if filepath.IsAbs(to) {
-			real, to = top, to[len(filepath.VolumeName(to)):]
-		}
-		rest = append(parts(to), rest...)
-	}
-	return append(steps, real)
-}
-
-// parts returns the elements of a path.
-func parts(path string) []string {
-	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator || r == '/' })
 }
