@@ -11,24 +11,21 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 )
 
 // UnansweredError means that a process holds the lock but did not answer in
-// time. Other processes may have tried to answer in its place.
+// time.
 type UnansweredError struct {
-	Refused  int // connections from processes that are not the daemon
-	PID, UID int // of the last of these processes
+	Missing string // the socket of the process, if this one cannot see it
 }
 
-// Error returns the message, with the processes that tried to answer.
+// Error returns the message.
 func (e *UnansweredError) Error() string {
-	s := "the daemon has not answered in time"
-	if e.Refused > 0 {
-		s += fmt.Sprintf("; %d connections of processes that are not the daemon were refused, the last of %s, uid %d",
-			e.Refused, pidText(e.PID), e.UID)
+	if e.Missing == "" {
+		return "the daemon has not answered in time"
 	}
-	return s
+	return "the daemon has not answered in time: there is no socket " + e.Missing + " here; " +
+		"if it runs in a container, run the command there, for example with kubectl exec"
 }
 
 // Unwrap returns context.DeadlineExceeded.
@@ -36,10 +33,7 @@ func (*UnansweredError) Unwrap() error { return context.DeadlineExceeded }
 
 // Client queries a daemon.
 type Client struct {
-	http  *http.Client
-	scope scope
-	pid   atomic.Int64 // of the daemon that last connected
-
+	http      *http.Client
 	maxAnswer int64 // bytes that Get decodes
 }
 
@@ -53,26 +47,18 @@ const (
 
 // Dial returns a Client for the daemon of a network namespace, or of this user. Each query opens a
 // connection.
-func Dial(o Options) *Client { return dialIn(o.scope()) }
+func Dial(o Options) *Client { return clientOf(o.scope().dial) }
 
 // DialNearest returns a Client for the daemon that this user may ask: that of the network namespace,
 // or else one of the user's own.
-func DialNearest() *Client { return dialIn(nearest()) }
+func DialNearest() *Client { return clientOf(nearest().dial) }
 
-func dialIn(s scope) *Client {
-	c := &Client{scope: s, maxAnswer: maxWhole}
-	c.http = &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, pid, err := s.dial(ctx)
-			if err == nil {
-				c.pid.Store(int64(pid))
-			}
-			return conn, err
-		},
+func clientOf(dial func(context.Context) (net.Conn, error)) *Client {
+	return &Client{maxAnswer: maxWhole, http: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		// One query for each connection, and limits for a faulty daemon.
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-	}}
-	return c
+	}}}
 }
 
 // Ask sends a query and returns the answer, which the caller closes. If the
