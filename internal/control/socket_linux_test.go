@@ -80,6 +80,12 @@ func TestALongPathIsRefused(t *testing.T) {
 	if _, err := long.listen(t.Context()); err == nil || !strings.Contains(err.Error(), "the path "+long.path()+" has 108 bytes") {
 		t.Errorf("listen: %v, want that %s is too long", err, long.path())
 	}
+	if _, err := long.dial(t.Context(), held); err == nil || !strings.Contains(err.Error(), long.path()) {
+		t.Errorf("dial: %v, want that %s is too long", err, long.path())
+	}
+	if _, err := long.dial(t.Context(), free); !errors.Is(err, errFree) {
+		t.Errorf("dial: %v, want that the lock is free", err)
+	}
 }
 
 // A socket that a killed daemon left is nobody, and the next daemon replaces it.

@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,14 +37,21 @@ func (s socket) path() string { return filepath.Join(s.folder, s.name+".sock") }
 // maxPath is the length of the longest path of a socket, in bytes. The kernel needs one for the end.
 const maxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
+func (s socket) checkLength() error {
+	if n := len(s.path()); n > maxPath {
+		return fmt.Errorf("the path %s has %d bytes, and that of a socket may have %d", s.path(), n, maxPath)
+	}
+	return nil
+}
+
 // listen opens the socket in place of one that an earlier holder of the lock left. Commands find one of the two at any
 // time. Close removes it.
 func (s socket) listen(ctx context.Context) (net.Listener, error) {
 	if err := secure(s.folder); err != nil {
 		return nil, fmt.Errorf("folder %s: %w", s.folder, err)
 	}
-	if n := len(s.path()); n > maxPath {
-		return nil, fmt.Errorf("the path %s has %d bytes, and that of a socket may have %d", s.path(), n, maxPath)
+	if err := s.checkLength(); err != nil {
+		return nil, err
 	}
 	fresh := filepath.Join(s.folder, s.name+".new")
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -102,11 +110,17 @@ const dialPause = 50 * time.Millisecond
 // dial connects to the holder of a lock. If nobody listens, it tries again until the context ends, or held returns an
 // error, as the lock is free.
 func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
+	if err := s.checkLength(); err != nil {
+		return nil, cmp.Or(held(), err)
+	}
+	var last error
 	for {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", s.path())
 		switch {
 		case err == nil:
 			return conn, nil
+		case ctx.Err() != nil:
+			return nil, s.unanswered(last)
 		case errors.Is(err, fs.ErrPermission):
 			return nil, errNotRoot
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EAGAIN):
@@ -115,15 +129,15 @@ func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
 		if err := held(); err != nil {
 			return nil, err
 		}
+		last = err
 		select {
 		case <-ctx.Done():
-			return nil, s.unanswered(err)
 		case <-time.After(dialPause):
 		}
 	}
 }
 
-// unanswered returns the error for a lock that is held. err is that of the last attempt to connect.
+// unanswered returns the error for a lock that is held. err is that of the last attempt to connect within the time.
 func (s socket) unanswered(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return &UnansweredError{Missing: s.path()}

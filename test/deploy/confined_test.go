@@ -29,7 +29,7 @@ func daemonSetContainer(t *testing.T, root, mode string, p conformance.Program) 
 	ds := daemonSetFor(t, mode).Spec.Template.Spec
 	container := ds.Containers[0].DeepCopy()
 	container.Env = nil
-	container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return !isLock(&ds, m) })
+	container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return !isLock(&ds, m) && !isEmptyDir(&ds, m) })
 	k := kubelet{root: root, node: p.Host, dir: t.TempDir(), extraMounts: map[string]string{"/etc/sluice": p.Manifests}}
 	container.Command = append([]string{
 		"sluice", "--manifests=/etc/sluice", "--oom-score-adj=-997", "--conntrack-max-per-core=0",
