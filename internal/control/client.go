@@ -33,7 +33,7 @@ func (*UnansweredError) Unwrap() error { return context.DeadlineExceeded }
 
 // Client queries a daemon.
 type Client struct {
-	http      *http.Client
+	dial      func(context.Context) (net.Conn, error)
 	maxAnswer int64 // bytes that Get decodes
 }
 
@@ -47,19 +47,11 @@ const (
 
 // Dial returns a Client for the daemon of a network namespace, or of this user. Each query opens a
 // connection.
-func Dial(o Options) *Client { return clientOf(o.scope().dial) }
+func Dial(o Options) *Client { return &Client{o.scope().dial, maxWhole} }
 
 // DialNearest returns a Client for the daemon that this user may ask: that of the network namespace,
 // or else one of the user's own.
-func DialNearest() *Client { return clientOf(nearest().dial) }
-
-func clientOf(dial func(context.Context) (net.Conn, error)) *Client {
-	return &Client{maxAnswer: maxWhole, http: &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
-		// One query for each connection, and limits for a faulty daemon.
-		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-	}}}
-}
+func DialNearest() *Client { return &Client{nearest().dial, maxWhole} }
 
 // Ask sends a query and returns the answer, which the caller closes. If the
 // daemon refuses, the error has its message. Reading more than 1 GiB is an error.
@@ -69,8 +61,13 @@ func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.Rea
 	if err != nil {
 		return nil, fmt.Errorf("ask the daemon: %w", err)
 	}
-	resp, err := c.http.Do(req)
+	conn, err := c.dial(ctx)
 	if err != nil {
+		return nil, cause(err)
+	}
+	resp, err := over(conn).Do(req)
+	if err != nil {
+		_ = conn.Close() // it may not have been used
 		return nil, cause(err)
 	}
 	if resp.StatusCode != http.StatusOK {
@@ -78,6 +75,14 @@ func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.Rea
 		return nil, refusal(resp)
 	}
 	return &bounded{resp.Body, maxStream}, nil
+}
+
+// over returns a client for one query over a connection, with limits for a faulty daemon.
+func over(conn net.Conn) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+	}}
 }
 
 // Get sends a query and decodes the JSON answer into out. An answer longer than
@@ -89,7 +94,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 	}
 	defer func() { _ = body.Close() }() // it is only read
 	if err := json.NewDecoder(&bounded{body, c.maxAnswer}).Decode(out); err != nil {
-		return fmt.Errorf("read the answer of the daemon: %w", cause(err))
+		return fmt.Errorf("read the answer of the daemon: %w", inTime(err))
 	}
 	return nil
 }
@@ -112,20 +117,22 @@ func (b *bounded) Read(p []byte) (int, error) {
 
 // cause returns an error without the URL, which means nothing to people.
 func cause(err error) error {
-	sent, isSent := errors.AsType[*url.Error](err)
-	if isSent {
+	if sent, is := errors.AsType[*url.Error](err); is {
 		err = sent.Err
 	}
-	_, unanswered := errors.AsType[*UnansweredError](err)
-	switch {
-	case unanswered || errors.Is(err, ErrNotRunning) || errors.Is(err, errNotRoot):
+	err = inTime(err)
+	if _, unanswered := errors.AsType[*UnansweredError](err); unanswered || errors.Is(err, ErrNotRunning) || errors.Is(err, errNotRoot) {
 		return err
-	case errors.Is(err, context.DeadlineExceeded):
-		return &UnansweredError{}
-	case isSent:
-		return fmt.Errorf("ask the daemon: %w", err)
 	}
-	return err
+	return fmt.Errorf("ask the daemon: %w", err)
+}
+
+// inTime returns an UnansweredError in place of one that the time is over.
+func inTime(err error) error {
+	if _, is := errors.AsType[*UnansweredError](err); is || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &UnansweredError{}
 }
 
 // refusal returns the message of a daemon that does not answer.

@@ -160,6 +160,22 @@ func TestACommandWaitsForADaemonThatStarts(t *testing.T) {
 	_ = c.Close()
 }
 
+// A command that does not see the socket of the holder says where to run it.
+func TestTheSocketIsElsewhere(t *testing.T) {
+	o := Options{NetNS: namespace(t)}
+	s, err := Listen(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*dialPause)
+	defer cancel()
+	err = Dial(o).Get(ctx, "/echo", nil, new(url.Values))
+	if err == nil || !strings.Contains(err.Error(), ".sock here; if it runs in a container, run the command there") {
+		t.Errorf("Get: %v, want that it names the socket", err)
+	}
+}
+
 // The next run of the program adopts the lock and listens.
 func TestAHandover(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
