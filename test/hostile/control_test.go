@@ -103,7 +103,11 @@ func runIntruder(socket string) error {
 		"remove":  func() error { return os.Remove(socket) },
 		"replace": func() error { return os.Rename(folder, folder+"-mine") },
 	} {
-		if err := do(); !errors.Is(err, fs.ErrPermission) {
+		err := do()
+		if err == nil {
+			return errors.New("it may " + name)
+		}
+		if !errors.Is(err, fs.ErrPermission) {
 			return fmt.Errorf("%s: %w, want that permission is missing", name, err)
 		}
 	}
