@@ -64,7 +64,7 @@ type lock interface {
 	File() (*os.File, error)
 	Close() error
 
-	// listen returns a listener for commands. The lock is held until Close, whatever happens to the listener.
+	// listen returns a listener for commands, which is closed before the lock.
 	listen(context.Context) (net.Listener, error)
 }
 

@@ -50,10 +50,10 @@ func (s *attackTest) intrude() error {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=/run/sluice/%d.sock", intruderVar, inode))
 	out, code, err := harness.Run(s.lab.NodeA, commandTimeout(), cmd)
-	if err != nil || code != 0 {
-		return fmt.Errorf("a local user reaches the control socket: exit code %d, %v: %s", code, err, out)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("a local user reaches the control socket: exit code %d: %s", code, out)
 	}
-	return nil
+	return err
 }
 
 // checkStatus queries the status repeatedly; each time the real daemon must answer.
