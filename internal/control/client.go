@@ -16,15 +16,15 @@ import (
 // UnansweredError means that a process holds the lock but did not answer in
 // time.
 type UnansweredError struct {
-	Missing string // the socket of the process, if this one cannot see it
+	Socket string // at which nobody listens, as when the daemon is in a container; "": it is not known
 }
 
 // Error returns the message.
 func (e *UnansweredError) Error() string {
-	if e.Missing == "" {
+	if e.Socket == "" {
 		return "the daemon has not answered in time"
 	}
-	return "the daemon has not answered in time: there is no socket " + e.Missing + " here; " +
+	return "the daemon has not answered in time: nobody listens at " + e.Socket + " here; " +
 		"if it runs in a container, run the command there, for example with kubectl exec"
 }
 

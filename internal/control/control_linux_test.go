@@ -177,8 +177,8 @@ func TestProcessesOfOtherPIDNamespacesHaveNoNumber(t *testing.T) {
 			"as it is in another PID namespace, v1 on h, mode m, since 2026-11-20T10:00:00Z)",
 		&TakenError{Holder: &Identity{Version: "\x1b[2Jv1\n", Host: strings.Repeat("h", 1000), Since: since}}: " [2Jv1  on " +
 			strings.Repeat("h", 64) + "..., mode , since ",
-		&UnansweredError{}:                  "the daemon has not answered in time",
-		&UnansweredError{Missing: "/run/x"}: "there is no socket /run/x here; if it runs in a container, run the command there",
+		&UnansweredError{}:                 "the daemon has not answered in time",
+		&UnansweredError{Socket: "/run/x"}: "nobody listens at /run/x here; if it runs in a container, run the command there",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q\nwant in it:\n%q", err, want)

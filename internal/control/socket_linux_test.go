@@ -149,7 +149,7 @@ func TestACommandWaitsForADaemonThatStarts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*dialPause)
 	defer cancel()
 	_, err := s.dial(ctx, held)
-	if e, is := errors.AsType[*UnansweredError](err); !is || e.Missing != s.path() {
+	if e, is := errors.AsType[*UnansweredError](err); !is || e.Socket != s.path() {
 		t.Errorf("dial: %v, want an UnansweredError with %s", err, s.path())
 	}
 	time.AfterFunc(3*dialPause, func() { listen(t, s) })

@@ -119,7 +119,7 @@ func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
 		switch {
 		case err == nil:
 			return conn, nil
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, s.unanswered(last)
 		case errors.Is(err, fs.ErrPermission):
 			return nil, errNotRoot
@@ -139,8 +139,8 @@ func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
 
 // unanswered returns the error for a lock that is held. err is that of the last attempt to connect within the time.
 func (s socket) unanswered(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return &UnansweredError{Missing: s.path()}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return &UnansweredError{Socket: s.path()}
 	}
 	return &UnansweredError{}
 }
