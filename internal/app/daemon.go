@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -222,12 +223,20 @@ func (d *daemon) work(ctx context.Context) error {
 	return group.Wait()
 }
 
-// answer answers commands until the context ends.
+// answer answers commands until the context ends, then releases the lock. Without a place for the socket it only holds
+// the lock.
 func (d *daemon) answer(ctx context.Context) error {
 	if d.held == nil {
 		return nil
 	}
-	return d.held.Serve(ctx, d.identity(), d.inspect.Handler())
+	err := d.held.Serve(ctx, d.identity(), d.inspect.Handler())
+	if !errors.Is(err, control.ErrNoSocket) {
+		return err
+	}
+	d.o.Log.Warn("Serving without sluice get, status, diff and explain; for these make the folder of the socket writable for this user alone, "+
+		"in a pod by a volume (emptyDir)", "error", err)
+	<-ctx.Done()
+	return d.held.Close()
 }
 
 // onRequest reads the configuration and compares everything on each signal.

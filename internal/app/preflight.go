@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
@@ -12,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
-// preflightTime bounds the wait for the API server, and for a daemon.
+// preflightTime bounds the wait for the API server, and that for a daemon.
 const preflightTime = 3 * time.Second
 
 // Preflight reads the facts that a start would depend on, and changes nothing. It first makes the tests of the mode, as a
@@ -30,14 +31,27 @@ func Preflight(ctx context.Context, o Options) preflight.Facts {
 	if !o.Config.Unprivileged() {
 		f.Others, f.OthersErr = o.others(ctx, kind)
 	}
+	f.Sluice = o.running(ctx)
+	ctx, cancel := context.WithTimeout(ctx, preflightTime)
+	defer cancel()
+	f.Source = o.serverVersion(ctx)
+	return f
+}
+
+// running returns the daemon that serves already, or nil. One in another container has the lock, but does not answer
+// here.
+func (o Options) running(ctx context.Context) *preflight.Daemon {
 	ctx, cancel := context.WithTimeout(ctx, preflightTime)
 	defer cancel()
 	var s inspect.Status
-	if err := control.Dial(o.control()).Get(ctx, "/status", nil, &s); err == nil {
-		f.Sluice = &preflight.Daemon{Version: s.Version, Mode: s.Mode.Name, PID: s.PID}
+	err := control.Dial(o.control()).Get(ctx, "/status", nil, &s)
+	if _, silent := errors.AsType[*control.UnansweredError](err); silent {
+		return &preflight.Daemon{}
 	}
-	f.Source = o.serverVersion(ctx)
-	return f
+	if err != nil {
+		return nil
+	}
+	return &preflight.Daemon{Version: s.Version, Mode: s.Mode.Name, PID: s.PID}
 }
 
 // others looks for a kube-proxy and for its rules.

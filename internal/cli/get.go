@@ -77,8 +77,8 @@ func newGet(env Env) *cobra.Command {
 		Short: "List what is programmed on this node: services, backends, node ports, listening addresses",
 		Long: `List what the daemon has programmed on this node.
 
-The command asks the daemon of the network namespace in which it runs: run it as root on the node,
-or in the Sluice pod. NAME is NAME or NAMESPACE/NAME. Without --namespace it lists all namespaces.
+The command asks the daemon of the network namespace in which it runs: run it in the Sluice pod,
+or as root on the node if Sluice is a program there. NAME is NAME or NAMESPACE/NAME. Without --namespace it lists all namespaces.
 In modes ipvs, ebpf and userspace, backends have the scheduler, the weight and the numbers of connections.`,
 		Example: `  sluice get services
   sluice get svc web -n default -o wide

@@ -11,24 +11,21 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 )
 
 // UnansweredError means that a process holds the lock but did not answer in
-// time. Other processes may have tried to answer in its place.
+// time.
 type UnansweredError struct {
-	Refused  int // connections from processes that are not the daemon
-	PID, UID int // of the last of these processes
+	Socket string // at which nobody listens, as when the daemon is in a container; "": it is not known
 }
 
-// Error returns the message, with the processes that tried to answer.
+// Error returns the message.
 func (e *UnansweredError) Error() string {
-	s := "the daemon has not answered in time"
-	if e.Refused > 0 {
-		s += fmt.Sprintf("; %d connections of processes that are not the daemon were refused, the last of %s, uid %d",
-			e.Refused, pidText(e.PID), e.UID)
+	if e.Socket == "" {
+		return "the daemon has not answered in time"
 	}
-	return s
+	return "the daemon has not answered in time: nobody listens at " + e.Socket + " here; " +
+		"if it runs in a container, run the command there, for example with kubectl exec"
 }
 
 // Unwrap returns context.DeadlineExceeded.
@@ -36,10 +33,7 @@ func (*UnansweredError) Unwrap() error { return context.DeadlineExceeded }
 
 // Client queries a daemon.
 type Client struct {
-	http  *http.Client
-	scope scope
-	pid   atomic.Int64 // of the daemon that last connected
-
+	dial      func(context.Context) (net.Conn, error)
 	maxAnswer int64 // bytes that Get decodes
 }
 
@@ -53,27 +47,11 @@ const (
 
 // Dial returns a Client for the daemon of a network namespace, or of this user. Each query opens a
 // connection.
-func Dial(o Options) *Client { return dialIn(o.scope()) }
+func Dial(o Options) *Client { return &Client{o.scope().dial, maxWhole} }
 
 // DialNearest returns a Client for the daemon that this user may ask: that of the network namespace,
 // or else one of the user's own.
-func DialNearest() *Client { return dialIn(nearest()) }
-
-func dialIn(s scope) *Client {
-	c := &Client{scope: s, maxAnswer: maxWhole}
-	c.http = &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, pid, err := s.dial(ctx)
-			if err == nil {
-				c.pid.Store(int64(pid))
-			}
-			return conn, err
-		},
-		// One query for each connection, and limits for a faulty daemon.
-		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-	}}
-	return c
-}
+func DialNearest() *Client { return &Client{nearest().dial, maxWhole} }
 
 // Ask sends a query and returns the answer, which the caller closes. If the
 // daemon refuses, the error has its message. Reading more than 1 GiB is an error.
@@ -83,8 +61,13 @@ func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.Rea
 	if err != nil {
 		return nil, fmt.Errorf("ask the daemon: %w", err)
 	}
-	resp, err := c.http.Do(req)
+	conn, err := c.dial(ctx)
 	if err != nil {
+		return nil, cause(err)
+	}
+	resp, err := over(conn).Do(req)
+	if err != nil {
+		_ = conn.Close() // it may not have been used
 		return nil, cause(err)
 	}
 	if resp.StatusCode != http.StatusOK {
@@ -92,6 +75,14 @@ func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.Rea
 		return nil, refusal(resp)
 	}
 	return &bounded{resp.Body, maxStream}, nil
+}
+
+// over returns a client for one query over a connection, with limits for a faulty daemon.
+func over(conn net.Conn) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+	}}
 }
 
 // Get sends a query and decodes the JSON answer into out. An answer longer than
@@ -103,7 +94,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 	}
 	defer func() { _ = body.Close() }() // it is only read
 	if err := json.NewDecoder(&bounded{body, c.maxAnswer}).Decode(out); err != nil {
-		return fmt.Errorf("read the answer of the daemon: %w", cause(err))
+		return fmt.Errorf("read the answer of the daemon: %w", inTime(err))
 	}
 	return nil
 }
@@ -126,20 +117,22 @@ func (b *bounded) Read(p []byte) (int, error) {
 
 // cause returns an error without the URL, which means nothing to people.
 func cause(err error) error {
-	sent, isSent := errors.AsType[*url.Error](err)
-	if isSent {
+	if sent, is := errors.AsType[*url.Error](err); is {
 		err = sent.Err
 	}
-	_, unanswered := errors.AsType[*UnansweredError](err)
-	switch {
-	case unanswered || errors.Is(err, ErrNotRunning) || errors.Is(err, errNotRoot):
+	err = inTime(err)
+	if _, unanswered := errors.AsType[*UnansweredError](err); unanswered || errors.Is(err, ErrNotRunning) || errors.Is(err, errNotRoot) {
 		return err
-	case errors.Is(err, context.DeadlineExceeded):
-		return &UnansweredError{}
-	case isSent:
-		return fmt.Errorf("ask the daemon: %w", err)
 	}
-	return err
+	return fmt.Errorf("ask the daemon: %w", err)
+}
+
+// inTime returns an UnansweredError in place of one that the time is over.
+func inTime(err error) error {
+	if _, is := errors.AsType[*UnansweredError](err); is || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &UnansweredError{}
 }
 
 // refusal returns the message of a daemon that does not answer.

@@ -1,17 +1,15 @@
 // Package control lets commands query a running daemon over HTTP, and keeps a
-// second daemon from writing the same rules. The daemon holds a lock of the
-// network namespace that it serves (package netlock). The daemon has no listener:
-// a command listens, and sends the holder of the lock an invitation to connect,
-// which requires CAP_NET_ADMIN over the namespace. The reasons are in
-// docs/decisions/0016-the-lock-of-a-network-namespace.md.
-//
-// The lock of a daemon without privileges, and of all daemons on systems without network
-// namespaces, belongs to a user, and the daemon has a listener for the commands of this user
-// (package userlock).
+// second daemon from writing the same rules. The daemon holds a lock, and answers at a
+// unix socket in a folder that only its user can enter. The lock is that of the network
+// namespace that it serves (package netlock), and the socket has the number of the
+// namespace, so that a command finds the daemon of its own. A daemon without privileges has
+// a lock and a socket of its user (package userlock). Windows has a mutex and a named pipe
+// in their place (package namedpipe). The reasons are in docs/decisions/0006-control-socket.md.
 package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -55,8 +53,8 @@ type finder interface {
 	// holder returns the PID of the holder; 0: it is not known. The error says that there is none.
 	holder() (pid int, err error)
 
-	// dial connects to the holder.
-	dial(context.Context) (conn net.Conn, pid int, err error)
+	// dial connects to the holder. It waits until the holder listens or the context ends.
+	dial(context.Context) (net.Conn, error)
 
 	String() string // completes "another Sluice already serves"
 }
@@ -65,14 +63,34 @@ type finder interface {
 type lock interface {
 	File() (*os.File, error)
 	Close() error
-	listen(context.Context, Options) (listener, error) // for commands; closing it releases the lock
+
+	// listen returns a listener for commands, which is closed before the lock.
+	listen(context.Context) (net.Listener, error)
 }
 
-// listener accepts connections of commands while run runs, until Close.
-type listener interface {
-	net.Listener
-	run()
+// errHeld means that another process holds the lock.
+var errHeld = errors.New("another process holds the lock")
+
+// either is the scope of a command: that of daemons which serve the machine or the network namespace, or else that of
+// the user.
+type either struct{ first, own finder }
+
+// dial is that of the own scope if this process has no access to the first, or nobody is there. If the user has no
+// daemon either, the error is that of the first.
+func (e either) dial(ctx context.Context) (net.Conn, error) {
+	conn, err := e.first.dial(ctx)
+	if !errors.Is(err, ErrNotRunning) && !errors.Is(err, errNotRoot) {
+		return conn, err
+	}
+	own, ownErr := e.own.dial(ctx)
+	if errors.Is(ownErr, errNoUserDaemon) {
+		return nil, err
+	}
+	return own, ownErr
 }
+
+// errNoUserDaemon means that no daemon of this user runs.
+var errNoUserDaemon = errors.New("no Sluice of this user is running; run the command as the user who started it")
 
 const (
 	identityPath  = "/identity"
@@ -113,11 +131,12 @@ const identityTimeout = time.Second
 func identifyHolder(ctx context.Context, o Options) (*TakenError, bool) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
+	taken := &TakenError{serves: o.scope().String()}
 	var id Identity
-	c := dialIn(o.scope())
-	if err := c.Get(ctx, identityPath, nil, &id); err == nil {
-		return &TakenError{PID: int(c.pid.Load()), Holder: &id, serves: c.scope.String()}, true
+	if err := Dial(o).Get(ctx, identityPath, nil, &id); err == nil {
+		taken.Holder = &id
 	}
-	pid, err := c.scope.holder()
-	return &TakenError{PID: pid, serves: c.scope.String()}, err == nil
+	var err error
+	taken.PID, err = o.scope().holder()
+	return taken, err == nil
 }

@@ -10,11 +10,12 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
-// Server holds the lock of a network namespace and answers queries.
+// Server holds a lock and answers queries.
 type Server struct {
 	lock lock
 	opts Options
@@ -66,12 +67,36 @@ const (
 	stopTimeout    = 200 * time.Millisecond // for answers that are being written
 )
 
-// Serve answers queries of root until the context ends, then releases the lock.
-// The handler answers all queries except another daemon's query for the Identity.
+// ErrNoSocket means that a daemon cannot answer commands. It still holds the lock.
+var ErrNoSocket = errors.New("no socket for commands")
+
+// Serve answers queries until the context ends, then releases the lock. The handler
+// answers all queries except another daemon's query for the Identity. The error is
+// ErrNoSocket if there is no place for the socket.
 func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error {
-	identity, err := json.Marshal(who)
+	srv, err := serverOf(ctx, who, h)
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
+	}
+	l, err := s.lock.listen(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoSocket, err)
+	}
+	limit := fair.NewLimiter(fair.LimiterOptions{Max: s.opts.MaxConns})
+	down := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { defer close(down); shutdown(srv) })
+	err = srv.Serve(limit.Listener(l))
+	if stop() {
+		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close(), s.lock.Close())
+	}
+	<-down
+	return s.lock.Close()
+}
+
+func serverOf(ctx context.Context, who Identity, h http.Handler) (*http.Server, error) {
+	identity, err := json.Marshal(who)
+	if err != nil {
+		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", h)
@@ -79,7 +104,7 @@ func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error 
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(identity) // the peer may have closed the connection
 	})
-	srv := &http.Server{
+	return &http.Server{
 		Handler:           withVersion(who.Version, mux),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: headerTimeout,
@@ -88,22 +113,7 @@ func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error 
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // about peers that closed the connection
-	}
-	l, err := s.lock.listen(context.WithoutCancel(ctx), s.opts)
-	if err != nil {
-		return errors.Join(fmt.Errorf("control socket: %w", err), s.lock.Close())
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	running.Go(l.run)
-	down := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { defer close(down); shutdown(srv) })
-	err = srv.Serve(l)
-	if stop() {
-		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
-	}
-	<-down
-	return nil
+	}, nil
 }
 
 func shutdown(srv *http.Server) {

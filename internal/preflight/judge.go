@@ -110,7 +110,10 @@ func cgroups(f Facts) []Finding {
 func proxies(f Facts) []Finding {
 	const subject = "other proxies"
 	var out []Finding
-	if d := f.Sluice; d != nil {
+	switch d := f.Sluice; {
+	case d != nil && d.Mode == "":
+		out = one(OK, subject, "a Sluice runs that does not answer here, as one in another container; this is "+f.Version, "")
+	case d != nil:
 		out = one(OK, subject, fmt.Sprintf("Sluice %s runs in mode %s (pid %d); this is %s", d.Version, d.Mode, d.PID, f.Version), "")
 	}
 	if f.OthersErr.Err != "" {

@@ -154,6 +154,8 @@ func TestOtherProxies(t *testing.T) {
 		"warning other proxies: rules are left, iptables-legacy: 3 chains | install iptables")
 	expect(t, "Sluice", func(f *Facts) { f.Sluice = &Daemon{"v0.1.0", "fast", 8} },
 		"ok other proxies: Sluice v0.1.0 runs in mode fast (pid 8); this is v0.2.0")
+	expect(t, "silent", func(f *Facts) { f.Sluice = &Daemon{} },
+		"ok other proxies: a Sluice runs that does not answer here, as one in another container; this is v0.2.0")
 }
 
 func TestPorts(t *testing.T) {

@@ -114,7 +114,7 @@ type Host struct {
 	Primary      []netip.Addr // addresses of the node
 }
 
-// Daemon is a Sluice.
+// Daemon is a Sluice. One that does not answer has no mode.
 type Daemon struct {
 	Version, Mode string
 	PID           int

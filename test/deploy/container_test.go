@@ -3,6 +3,7 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -62,7 +64,7 @@ func writeImage(flags ...string) (string, error) {
 func imageFor(t testing.TB, mode string) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
-	for _, dir := range []string{"proc", "sys", "host/sys/fs/cgroup", "dev", "run", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
+	for _, dir := range []string{"proc", "sys", "host/sys/fs/cgroup", "dev", "run/sluice", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -160,6 +162,10 @@ func (k kubelet) confinement(t *testing.T, pod *corev1.PodSpec, c *corev1.Contai
 			out.Writable[m.MountPath] = k.lock(t)
 			continue
 		}
+		if isEmptyDir(pod, m) {
+			out.Writable[m.MountPath] = cmp.Or(k.hostFolders[m.MountPath], k.emptyDir(t, m.Name))
+			continue
+		}
 		if folder := hostFolder(pod, m); folder != "" {
 			out.Writable[m.MountPath] = k.hostFolders[folder]
 			continue
@@ -215,6 +221,30 @@ func isLock(pod *corev1.PodSpec, m corev1.VolumeMount) bool {
 		}
 	}
 	return false
+}
+
+// isEmptyDir reports whether a mount is a folder of the pod.
+func isEmptyDir(pod *corev1.PodSpec, m corev1.VolumeMount) bool {
+	return slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name && v.EmptyDir != nil })
+}
+
+// emptyDir creates the folder of a volume with the mode that kubelet gives it.
+func (k kubelet) emptyDir(t *testing.T, volume string) string {
+	t.Helper()
+	dir := filepath.Join(k.dir, volume)
+	must(t, os.MkdirAll(dir, 0o777))
+	must(t, os.Chmod(dir, 0o777)) // whatever the umask is
+	return dir
+}
+
+// socketFolder has the sockets of commands. On a host it is that of a unit, or the hostPath of somebody who runs commands there.
+const socketFolder = "/run/sluice"
+
+// hostSocketFolder creates socketFolder on the hosts of the lab, which share /run.
+func hostSocketFolder(t *testing.T) map[string]string {
+	t.Helper()
+	must(t, os.MkdirAll(socketFolder, 0o700))
+	return map[string]string{socketFolder: socketFolder}
 }
 
 // hostFolder returns the folder of the host that a mount is; "" if it is none.

@@ -54,7 +54,7 @@ func (n *socketsNode) container(t *testing.T, args ...string) confinement {
 	spec := daemonSetFor(t, "ebpf").Spec.Template.Spec
 	c := spec.Containers[0].DeepCopy()
 	c.Env = nil
-	c.VolumeMounts = slices.Clone(c.VolumeMounts[:2])
+	c.VolumeMounts = slices.Clone(c.VolumeMounts[:3])
 	c.Command = append([]string{
 		"sluice", "--manifests=/etc/sluice", "--oom-score-adj=-997", "--conntrack-max-per-core=0",
 		"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",

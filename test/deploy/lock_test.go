@@ -3,17 +3,20 @@
 package deploy
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/test/conformance"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // The daemon runs in a pod with a read-only root, without host paths, and with NET_ADMIN.
-// Commands on the host and in another pod of the same network namespace reach it, and neither
-// a second daemon nor a cleanup can run at the same time.
+// Commands in the pod reach it; those on the host know of it. Neither a second daemon nor a
+// cleanup can run at the same time, on the host or in another pod of the same network namespace.
 func TestTheLockIsSharedByHostAndPods(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
@@ -26,15 +29,16 @@ func TestTheLockIsSharedByHostAndPods(t *testing.T) {
 			daemon.waitForLog("msg=Synced")
 
 			sluice := root + "/usr/local/bin/sluice"
-			if out, err := l.NodeA.Run("", sluice, "status"); err != nil || !strings.Contains(out, "healthy") {
-				t.Errorf("status on the host: %v\n%s", err, out)
+			inPod := func(command string) {
+				t.Helper()
+				exec := c // kubectl exec
+				exec.Argv = []string{"sluice", command}
+				if p := exec.start(t, l.NodeA); p.wait() != nil {
+					t.Errorf("%s in the pod:\n%s", command, p.log)
+				}
 			}
-			status := daemonSetContainer(t, root, mode, program)
-			status.Argv = []string{"sluice", "status"}
-			pod := status.start(t, l.NodeA)
-			if err := pod.wait(); err != nil {
-				t.Errorf("status in another pod: %v\n%s", err, pod.log)
-			}
+			inPod("status")
+			checkAskedElsewhere(t, l.NodeA)
 			second := daemonSetContainer(t, root, mode, program).start(t, l.NodeA)
 			if err := second.wait(); err == nil || !strings.Contains(second.log.String(), "already serves this network namespace") {
 				t.Errorf("a second daemon in another pod: %v\n%s", err, second.log)
@@ -43,13 +47,22 @@ func TestTheLockIsSharedByHostAndPods(t *testing.T) {
 			if out, err := l.NodeA.Run("", args...); err == nil || !strings.Contains(err.Error()+out, "already serves this network namespace") {
 				t.Errorf("--cleanup on the host while the daemon is running: %v\n%s", err, out)
 			}
-			if out, err := l.NodeA.Run("", sluice, "diff"); err != nil {
-				t.Errorf("afterwards the rules differ: %v\n%s", err, out)
-			}
+			inPod("diff")
 			must(t, daemon.stop())
 			if out, err := l.NodeA.Run("", args...); err != nil {
 				t.Errorf("--cleanup after the end of the daemon: %v\n%s", err, out)
 			}
 		})
+	}
+}
+
+// checkAskedElsewhere verifies that a command on the host, which does not see the socket in the pod, says what to do.
+func checkAskedElsewhere(t *testing.T, host *lab.Host) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := control.Dial(control.Options{NetNS: host.NetNSFD()}).Get(ctx, "/status", nil, new(any))
+	if err == nil || !strings.Contains(err.Error(), "run the command there, for example with kubectl exec") {
+		t.Errorf("on the host: %v", err)
 	}
 }

@@ -51,7 +51,7 @@ func (d *deployed) container(t *testing.T) confinement {
 	t.Helper()
 	spec := daemonSet(t).Spec.Template.Spec
 	k := kubelet{
-		root: d.root, node: d.lab.NodeA, maps: d.configMaps(t), dir: t.TempDir(),
+		root: d.root, node: d.lab.NodeA, maps: d.configMaps(t), dir: t.TempDir(), hostFolders: hostSocketFolder(t),
 		extraMounts: map[string]string{"/var/run/secrets/kubernetes.io/serviceaccount": d.serviceAccountDir(t, spec.ServiceAccountName)},
 	}
 	return k.confinement(t, &spec, &spec.Containers[0])

@@ -74,14 +74,19 @@ func TestUnitWorks(t *testing.T) {
 	settings := unitSettings(t, unitFile)
 	if !slices.Equal(settings["CapabilityBoundingSet"], []string{"CAP_NET_ADMIN"}) ||
 		settings["RestrictAddressFamilies"][0] != "AF_NETLINK AF_INET AF_INET6 AF_UNIX" ||
-		settings["NoNewPrivileges"][0] != "yes" || settings["ProtectSystem"][0] != "strict" || settings["ProtectKernelTunables"][0] != "yes" {
+		settings["NoNewPrivileges"][0] != "yes" || settings["ProtectSystem"][0] != "strict" || settings["ProtectKernelTunables"][0] != "yes" ||
+		settings["RuntimeDirectory"][0] != "sluice" {
 		t.Fatalf("the unit has other settings than this test: %v", settings)
 	}
 	l := lab.New(t, lab.Options{})
-	p := unitConfinement(t, settings, "nftables").start(t, l.NodeA)
+	c := unitConfinement(t, settings, "nftables")
+	p := c.start(t, l.NodeA)
 	p.waitForLog("msg=Synced")
 	if rules := l.NodeA.MustRun("nft", "list", "table", "ip", "sluice"); !strings.Contains(rules, "default/web") {
 		t.Errorf("the rules are\n%s", rules)
+	}
+	if out := l.NodeA.MustRun(c.Argv[0], "status"); !strings.Contains(out, "healthy") {
+		t.Errorf("the status is\n%s", out)
 	}
 	must(t, p.stop())
 }
@@ -102,7 +107,7 @@ func TestUnitWorksInIptablesMode(t *testing.T) {
 			c := unitConfinement(t, settings, "iptables")
 			c.Capabilities = append(c.Capabilities, unix.CAP_NET_RAW)
 			l.NodeA.MustRun("touch", lockFile) // like ExecStartPre=
-			c.Writable = map[string]string{lockFile: lockFile}
+			c.Writable[lockFile] = lockFile
 			p := c.start(t, l.NodeA)
 			p.waitForLog("msg=Synced")
 			if rules := l.NodeA.MustRun("iptables-"+variant+"-save", "-t", "nat"); !strings.Contains(rules, "default/web") {
@@ -117,7 +122,7 @@ func TestUnitWorksInIptablesMode(t *testing.T) {
 func unitConfinement(t *testing.T, settings map[string][]string, mode string) confinement {
 	t.Helper()
 	return confinement{
-		Capabilities: []int{unix.CAP_NET_ADMIN}, OOMScoreAdj: -999,
+		Capabilities: []int{unix.CAP_NET_ADMIN}, OOMScoreAdj: -999, Writable: hostSocketFolder(t),
 		Filter: allowOnly(t, allowedCalls(t, settings["SystemCallFilter"]), unix.AF_NETLINK, unix.AF_INET, unix.AF_INET6, unix.AF_UNIX),
 
 		Argv: []string{

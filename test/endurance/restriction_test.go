@@ -73,11 +73,20 @@ func mountLock(file string) error {
 	return errors.Join(f.Close(), unix.Mount(file, lock, "", unix.MS_BIND, ""))
 }
 
-// makeReadOnly makes all mounts read-only and verifies it.
+// makeReadOnly makes all mounts read-only and verifies it. Only the folder of the socket of commands can be written to, as
+// in pods.
 func makeReadOnly() error {
+	const sockets = "/run/sluice"
+	if err := errors.Join(os.MkdirAll(sockets, 0o700), unix.Mount(sockets, sockets, "", unix.MS_BIND, "")); err != nil {
+		return err
+	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
 	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &attr); err != nil {
 		return fmt.Errorf("make all mounts read-only: %w", err)
+	}
+	attr = unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, sockets, 0, &attr); err != nil {
+		return fmt.Errorf("make %s writable: %w", sockets, err)
 	}
 	if err := os.Chdir("/"); err != nil {
 		return err

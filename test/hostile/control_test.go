@@ -3,105 +3,57 @@
 package hostile
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/netns"
+	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// roleVar is an environment variable that makes the test binary act as an unprivileged local
-// user in a role.
-const roleVar = "SLUICE_HOSTILE_ROLE"
+// intruderVar is an environment variable that makes the test binary act as an unprivileged local user. It has the path of
+// the control socket.
+const intruderVar = "SLUICE_HOSTILE_INTRUDER"
 
-// The roles.
-const (
-	roleSquat   = "squat"   // holds the abstract name and accepts no connection
-	roleEndless = "endless" // answers endlessly, with escape sequences
-	roleRefuse  = "refuse"  // refuses like a daemon, with escape sequences
-	roleFlood   = "flood"   // connects as often as possible
-	roleHold    = "hold"    // connects and keeps connections open
-)
-
-// nobody is the user of these processes.
+// nobody is the user of this process.
 const nobody = 65534
-
-// abstractName is the name of the control socket.
-const abstractName = "@sluice-proxy/sluice"
-
-// escapes must never reach a terminal.
-const escapes = "\x1b]0;owned\x07\x1b[2J\x1b[31m"
 
 // controlSocket are attacks of unprivileged local users on the control socket.
 func controlSocket() []attack {
-	var rows []attack
-	for role, name := range map[string]string{
-		roleSquat:   "a local user takes the name of the control socket",
-		roleEndless: "a local user answers endlessly at the control socket",
-		roleRefuse:  "a local user impersonates the daemon and refuses",
-	} {
-		rows = append(rows, attack{
-			name: name,
-			before: func(s *attackTest) {
-				s.startLocalUser(role)
-				s.checkWithoutDaemon()
-			},
-			during: checkStatus, after: checkSingleDaemon,
-		})
-	}
-	return append(rows, attack{
-		name: "local users flood the control socket", alone: true, duration: 3 * time.Second, limits: limits{cpu: 1},
+	return []attack{{
+		name: "a local user attacks the control socket",
 		during: func(ctx context.Context, s *attackTest) error {
-			for _, role := range []string{roleFlood, roleFlood, roleHold} {
-				defer s.startLocalUser(role)()
-			}
-			err := checkStatus(ctx, s)
+			err := errors.Join(s.intrude(), checkStatus(ctx, s))
 			checkSingleDaemon(s)
 			return err
 		},
-	})
+	}}
 }
 
-// startLocalUser starts a process of user nobody on node A and waits until it is ready. The
-// returned function ends it.
-func (s *attackTest) startLocalUser(role string) (end func()) {
-	s.Helper()
+// intrude runs a process of user nobody on node A, which must not reach the control socket.
+func (s *attackTest) intrude() error {
+	inode, err := netns.Inode(s.lab.NodeA.NetNSFD())
+	if err != nil {
+		return err
+	}
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleVar+"="+role)
-	out, err := cmd.StdoutPipe()
-	s.must(err)
-	wait, err := s.lab.NodeA.Start(cmd)
-	s.must(err)
-	end = func() {
-		_ = cmd.Process.Kill() // an error means that it has already ended
-		_ = wait()
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=/run/sluice/%d.sock", intruderVar, inode))
+	out, code, err := harness.Run(s.lab.NodeA, commandTimeout(), cmd)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("a local user reaches the control socket: exit code %d: %s", code, out)
 	}
-	s.stops = append(s.stops, end)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil || line != "ready\n" {
-		s.Errorf("process in the role %s: %q, %v", role, line, err)
-	}
-	return end
-}
-
-// checkWithoutDaemon runs commands while no daemon runs. They must fail soon, within little
-// memory, and print no text of the local user.
-func (s *attackTest) checkWithoutDaemon() {
-	s.Helper()
-	for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"get", "services"}, {"diff"}} {
-		out, code := s.runSluice(args...)
-		if code <= 0 || strings.Contains(out, "owned") || strings.ContainsAny(out, "\x1b\x07") || strings.Contains(out, "out of memory") {
-			s.Errorf("sluice %s accepted the answer of a local user: exit code %d (-1: timeout), %.300q", strings.Join(args, " "), code, out)
-		}
-	}
+	return err
 }
 
 // checkStatus queries the status repeatedly; each time the real daemon must answer.
@@ -136,88 +88,28 @@ func checkSingleDaemon(s *attackTest) {
 	}
 }
 
-// runRole runs the process of a local user in a role. It returns only if it fails.
-func runRole(role string) error {
+// runIntruder is the process of a local user: it connects to the control socket, lists its folder, and puts itself in its
+// place. It returns an error if anything but missing permission keeps it from that.
+func runIntruder(socket string) error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
 		return fmt.Errorf("become user %d: %w", nobody, err)
 	}
-	switch role {
-	case roleSquat:
-		l, err := net.Listen("unix", abstractName)
-		ready(err)
-		time.Sleep(time.Hour) // select {} would be a deadlock, which ends the program
-		return l.Close()
-	case roleEndless, roleRefuse:
-		l, err := net.Listen("unix", abstractName)
-		ready(err)
-		for err == nil {
-			var conn net.Conn
-			if conn, err = l.Accept(); err == nil {
-				go impersonate(conn, role)
-			}
+	folder := filepath.Dir(socket)
+	for name, do := range map[string]func() error{
+		"connect": func() error { _, err := net.Dial("unix", socket); return err },
+		"listen":  func() error { _, err := net.Listen("unix", strings.TrimSuffix(socket, "sock")+"new"); return err },
+		"list":    func() error { _, err := os.ReadDir(folder); return err },
+		"open":    func() error { return os.Chmod(folder, 0o777) },
+		"remove":  func() error { return os.Remove(socket) },
+		"replace": func() error { return os.Rename(folder, folder+"-mine") },
+	} {
+		err := do()
+		if err == nil {
+			return errors.New("it may " + name)
 		}
-		return err
-	}
-	ready(nil)
-	for range 4 {
-		go flood(role)
-	}
-	select {}
-}
-
-// flood connects to all sockets of Sluice as fast as possible. In roleHold it keeps connections
-// open.
-func flood(role string) {
-	var kept []net.Conn
-	for {
-		for _, name := range controlNames() {
-			for range 1000 {
-				conn, err := net.Dial("unix", name)
-				switch {
-				case err != nil:
-				case role == roleHold && len(kept) < 200:
-					kept = append(kept, conn)
-				default:
-					_ = conn.Close()
-				}
-			}
+		if !errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%s: %w, want that permission is missing", name, err)
 		}
 	}
-}
-
-// ready tells the test that the role is running.
-func ready(err error) {
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("ready")
-}
-
-// impersonate answers like a daemon that wants to harm its client.
-func impersonate(conn net.Conn, role string) {
-	defer func() { _ = conn.Close() }()
-	_, _ = conn.Read(make([]byte, 1<<10))
-	head := "200 OK\r\nSluice-Version: v1.0.0"
-	if role == roleRefuse {
-		head = "409 Conflict\r\nSluice-Version: owned"
-	}
-	_, err := conn.Write([]byte("HTTP/1.1 " + head + "\r\nContent-Type: application/json\r\n\r\n" +
-		`{"version":"\u001b]0;owned\u0007","health":{"state":"healthy","reason":"` + escapes + "\n"))
-	for filler := []byte(strings.Repeat("owned ", 10_000)); err == nil && role == roleEndless; {
-		_, err = conn.Write(filler)
-	}
-}
-
-// controlNames are the unix sockets of Sluice in this network namespace.
-func controlNames() []string {
-	text, _ := os.ReadFile("/proc/net/unix")
-	names := []string{abstractName}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if name := fields[len(fields)-1]; strings.Contains(name, "sluice") && name != abstractName {
-			names = append(names, name)
-		}
-	}
-	return names
+	return nil
 }

@@ -12,9 +12,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv(roleVar); role != "" {
-		fmt.Fprintln(os.Stderr, runRole(role))
-		os.Exit(1)
+	if socket := os.Getenv(intruderVar); socket != "" {
+		if err := runIntruder(socket); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	harness.Main(m, func() error {
 		// Most attacks mostly wait, so more of them than there are cores can run at

@@ -67,6 +67,9 @@ func (m mechanism) acquire(fd int) error {
 	return ErrPrivilege
 }
 
+// maxAnswer is more than the kernel answers, in bytes.
+const maxAnswer = 1024
+
 // bind binds the number to a socket. The error is EPERM if another socket has the number,
 // and also if this process may not bind any.
 func (m mechanism) bind(fd int) error {
@@ -76,7 +79,7 @@ func (m mechanism) bind(fd int) error {
 		return err
 	}
 	for { // the kernel has answered already; another process may have sent a message as well
-		answer := make([]byte, MaxMessage)
+		answer := make([]byte, maxAnswer)
 		n, from, err := unix.Recvfrom(fd, answer, 0)
 		if err != nil {
 			return fmt.Errorf("read answer of the kernel: %w", err)

@@ -1,13 +1,10 @@
-// Package netlock is a lock that belongs to a network namespace, and a mailbox
-// of its holder.
+// Package netlock is a lock that belongs to a network namespace.
 //
 // The lock is an instance of NFLOG or NFQUEUE with a number of its own, which
 // no rule uses. The kernel binds such a number to one netlink socket, only for
 // a process with CAP_NET_ADMIN over the namespace, and releases it when the
-// socket is closed, also by kill -9. It lists the port of that socket, and
-// delivers messages from other processes to it, again only from a process with
-// CAP_NET_ADMIN over the namespace. Other processes can neither take the lock
-// nor keep messages from its holder. No file is needed.
+// socket is closed, also by kill -9. It lists the port of that socket. Other
+// processes can neither take the lock nor make it look free. No file is needed.
 package netlock
 
 import (
@@ -15,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -38,20 +34,14 @@ var (
 // Number is the NFLOG group or NFQUEUE queue that is the lock, "SL" in ASCII.
 const Number = 0x534c
 
-// MaxMessage is the longest message in bytes.
-const MaxMessage = 1024
-
-// Options for Acquire, Socket and Send.
+// Options for Acquire and Socket.
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the current one
 }
 
 // Lock is held until Close, or until the process ends. It is also released if
 // nothing refers to the Lock any more.
-type Lock struct {
-	file *os.File
-	raw  syscall.RawConn
-}
+type Lock struct{ file *os.File }
 
 // Acquire takes the lock, with the first mechanism that the kernel supports. It
 // does not wait. The error is ErrHeld, ErrPrivilege, ErrUnsupported or that of
@@ -74,32 +64,29 @@ func Acquire(o Options) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("acquire lock of network namespace: %w", err)
 	}
-	return Adopt(os.NewFile(uintptr(fd), "netlink"))
+	return Adopt(os.NewFile(uintptr(fd), "netlink")), nil
 }
 
 // Adopt returns the lock that a file of File holds, and owns the file from then
 // on.
-func Adopt(file *os.File) (*Lock, error) {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("acquire lock of network namespace: %w", err), file.Close())
-	}
-	return &Lock{file, raw}, nil
-}
+func Adopt(file *os.File) *Lock { return &Lock{file} }
 
 // File returns a file that holds the lock, too: it is released when both are
 // closed. The caller closes it.
 func (l *Lock) File() (*os.File, error) {
 	var fd int
-	var err error
-	controlErr := l.raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
-	if err = errors.Join(controlErr, err); err != nil {
+	raw, err := l.file.SyscallConn()
+	if err == nil {
+		controlErr := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+		err = errors.Join(controlErr, err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("hand over lock of network namespace: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
-// Close releases the lock and ends Receive.
+// Close releases the lock.
 func (l *Lock) Close() error { return l.file.Close() }
 
 // open returns a netlink socket of netfilter that does not block.
@@ -111,11 +98,7 @@ func open() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("open netlink socket of netfilter: %w", err)
 	}
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
-	}
-	if err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		_ = unix.Close(fd)
 		return 0, fmt.Errorf("bind netlink socket of netfilter: %w", err)
 	}
@@ -149,87 +132,6 @@ func alone(fd int) error {
 		case port != own.(*unix.SockaddrNetlink).Pid:
 			return ErrHeld
 		}
-	}
-	return nil
-}
-
-// Message is a message from another process to the holder of the lock.
-type Message struct {
-	UID  int // of the sender; 65534 if this user namespace does not map it
-	Text string
-}
-
-// Receive waits for a message. It returns os.ErrClosed after Close.
-func (l *Lock) Receive() (Message, error) {
-	for {
-		var m Message
-		var err error
-		waitErr := l.raw.Read(func(fd uintptr) bool {
-			m, err = receive(int(fd))
-			return !errors.Is(err, unix.EAGAIN)
-		})
-		switch {
-		case waitErr != nil:
-			return Message{}, fmt.Errorf("receive message for holder of lock: %w", os.ErrClosed)
-		case err == nil:
-			return m, nil
-		case !errors.Is(err, errNoMessage) && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR):
-			return Message{}, fmt.Errorf("receive message for holder of lock: %w", err)
-		}
-	}
-}
-
-// errNoMessage means that the received data is from the kernel or truncated.
-var errNoMessage = errors.New("not a message of a process")
-
-func receive(fd int) (Message, error) {
-	text, control := make([]byte, MaxMessage), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
-	n, controlLen, flags, from, err := unix.Recvmsg(fd, text, control, unix.MSG_CMSG_CLOEXEC)
-	if err != nil {
-		return Message{}, err
-	}
-	sender, isNetlink := from.(*unix.SockaddrNetlink)
-	if !isNetlink || sender.Pid == 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		return Message{}, errNoMessage
-	}
-	parts, err := unix.ParseSocketControlMessage(control[:controlLen])
-	if err != nil || len(parts) != 1 {
-		return Message{}, errNoMessage
-	}
-	credentials, err := unix.ParseUnixCredentials(&parts[0])
-	if err != nil {
-		return Message{}, errNoMessage
-	}
-	return Message{UID: int(credentials.Uid), Text: string(text[:n])}, nil
-}
-
-// Send sends a message of up to MaxMessage bytes to the holder of the lock. It does not
-// block. The error is ErrFree if there is no holder, and EAGAIN if the receive buffer of
-// the holder is full.
-func Send(o Options, text string) error {
-	if len(text) > MaxMessage {
-		return fmt.Errorf("send message to holder of lock: %d bytes, more than %d", len(text), MaxMessage)
-	}
-	err := netns.Do(o.NetNS, func() error {
-		port, err := holder()
-		if err != nil {
-			return err
-		}
-		fd, err := open()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = unix.Close(fd) }()
-		return unix.Sendto(fd, []byte(text), unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
-	})
-	switch {
-	case errors.Is(err, unix.ECONNREFUSED): // the holder has exited meanwhile
-		err = ErrFree
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		err = ErrPrivilege
-	}
-	if err != nil {
-		return fmt.Errorf("send message to holder of lock: %w", err)
 	}
 	return nil
 }

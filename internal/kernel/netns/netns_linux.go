@@ -39,18 +39,27 @@ func List[T any](ctx context.Context, list func() ([]T, error)) ([]T, error) {
 	return nil, context.Cause(ctx)
 }
 
-// Name returns the name of a network namespace as the links in /proc/PID/ns show it:
-// "net:[4026531840]".
-func Name(fd int) (string, error) {
+// Inode returns the number of a network namespace, which no other one of this kernel has while it exists.
+func Inode(fd int) (uint64, error) {
 	var stat unix.Stat_t
 	err := unix.Fstat(fd, &stat)
 	if fd == 0 {
 		err = unix.Stat("/proc/thread-self/ns/net", &stat)
 	}
 	if err != nil {
-		return "", fmt.Errorf("identify network namespace: %w", err)
+		return 0, fmt.Errorf("identify network namespace: %w", err)
 	}
-	return fmt.Sprintf("net:[%d]", stat.Ino), nil
+	return stat.Ino, nil
+}
+
+// Name returns the name of a network namespace as the links in /proc/PID/ns show it:
+// "net:[4026531840]".
+func Name(fd int) (string, error) {
+	inode, err := Inode(fd)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("net:[%d]", inode), nil
 }
 
 // Do runs fn in the network namespace of a file descriptor, on a thread of its own; 0: the

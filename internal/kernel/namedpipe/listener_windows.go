@@ -1,4 +1,4 @@
-package adminpipe
+package namedpipe
 
 import (
 	"errors"
@@ -9,16 +9,13 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// pipeName is the name of the pipe. Only administrators may make pipes with this prefix, so that no other
-// user takes the name first.
-const pipeName = `\\.\pipe\ProtectedPrefix\Administrators\Sluice`
-
 // bufferBytes is the size of the buffers of a connection.
 const bufferBytes = 64 << 10
 
 // Listener holds the lock and is a net.Listener at the pipe, for one goroutine. Close may be called by
 // another one.
 type Listener struct {
+	place   Place
 	lock    windows.Handle
 	closing windows.Handle // an event
 
@@ -29,12 +26,12 @@ type Listener struct {
 
 // Listen takes the lock and makes the pipe. It does not wait: the error is ErrHeld if another process
 // has the lock. Nobody is answered before Accept.
-func Listen() (*Listener, error) {
-	held, err := lock()
+func (p Place) Listen() (*Listener, error) {
+	held, err := p.acquire()
 	if err != nil {
 		return nil, err
 	}
-	first, err := instance(windows.FILE_FLAG_FIRST_PIPE_INSTANCE)
+	first, err := p.instance(windows.FILE_FLAG_FIRST_PIPE_INSTANCE)
 	if err != nil {
 		return nil, errors.Join(err, windows.CloseHandle(held))
 	}
@@ -42,16 +39,16 @@ func Listen() (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, windows.CloseHandle(first), windows.CloseHandle(held))
 	}
-	return &Listener{lock: held, closing: closing, next: first}, nil
+	return &Listener{place: p, lock: held, closing: closing, next: first}, nil
 }
 
 // instance makes an instance of the pipe, for one client.
-func instance(flags uint32) (windows.Handle, error) {
-	sa, err := attributes()
+func (p Place) instance(flags uint32) (windows.Handle, error) {
+	sa, err := p.attributes()
 	if err != nil {
 		return 0, err
 	}
-	name, err := windows.UTF16PtrFromString(pipeName)
+	name, err := windows.UTF16PtrFromString(p.pipe)
 	if err != nil {
 		return 0, err
 	}
@@ -59,9 +56,9 @@ func instance(flags uint32) (windows.Handle, error) {
 		windows.PIPE_TYPE_BYTE|windows.PIPE_REJECT_REMOTE_CLIENTS, windows.PIPE_UNLIMITED_INSTANCES, bufferBytes, bufferBytes, 0, sa)
 	switch {
 	case errors.Is(err, windows.ERROR_ACCESS_DENIED):
-		return 0, fmt.Errorf("%w: make the pipe %s: %w", ErrDenied, pipeName, err)
+		return 0, fmt.Errorf("%w: make the pipe %s: %w", ErrDenied, p.pipe, err)
 	case err != nil:
-		return 0, fmt.Errorf("make the pipe %s: %w", pipeName, err)
+		return 0, fmt.Errorf("make the pipe %s: %w", p.pipe, err)
 	}
 	return h, nil
 }
@@ -76,7 +73,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		err = l.connect(h)
 		if err == nil {
 			l.prepare()
-			return newConn(h), nil
+			return l.place.conn(h), nil
 		}
 		_ = windows.CloseHandle(h) // nobody is connected
 		if errors.Is(err, net.ErrClosed) {
@@ -97,7 +94,7 @@ func (l *Listener) take() (windows.Handle, error) {
 	if h != 0 {
 		return h, nil
 	}
-	return instance(0)
+	return l.place.instance(0)
 }
 
 // prepare makes the next instance, so that clients wait for it in place of an error. If that is not
@@ -105,7 +102,7 @@ func (l *Listener) take() (windows.Handle, error) {
 func (l *Listener) prepare() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if h, err := instance(0); err == nil && !l.closed {
+	if h, err := l.place.instance(0); err == nil && !l.closed {
 		l.next = h
 	} else if err == nil {
 		_ = windows.CloseHandle(h)
@@ -139,7 +136,7 @@ func (l *Listener) connect(h windows.Handle) error {
 }
 
 // Addr implements net.Listener.
-func (*Listener) Addr() net.Addr { return addr{} }
+func (l *Listener) Addr() net.Addr { return addr(l.place.pipe) }
 
 // Close implements net.Listener. It releases the lock; connections stay open.
 func (l *Listener) Close() error {

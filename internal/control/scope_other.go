@@ -17,4 +17,4 @@ var errNotRoot = errors.New("only the user who started the daemon may ask it")
 
 func (Options) scope() scope { return user{} }
 
-func nearest() scope { return user{} }
+func nearest() finder { return user{} }
