@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -74,18 +75,17 @@ func (c *testCluster) describe(namespace, workload string) string {
 	return fmt.Sprintf("events of %s:\n%s\nlogs:\n%s", name, events, logs)
 }
 
-// sluice runs Sluice's program in a pod of its DaemonSet.
-func (c *testCluster) sluice(t testing.TB, args ...string) string {
-	t.Helper()
-	return c.kubectl(t, append([]string{"-n", "kube-system", "exec", "daemonset/sluice", "--", "sluice"}, args...)...)
-}
-
-// checkMode verifies that Sluice serves in a mode, and is healthy.
+// checkMode verifies that Sluice serves in a mode, and is healthy. A changed ConfigMap reaches pods after up to two minutes.
 func (c *testCluster) checkMode(t testing.TB, mode string) {
 	t.Helper()
-	if out := c.sluice(t, "status"); !strings.Contains(out, ": healthy\n") || !regexp.MustCompile(`(?m)^Mode +`+mode+" ").MatchString(out) {
-		t.Errorf("want healthy, and mode %s:\n%s", mode, out)
-	}
+	harness.Eventually(t, 3*time.Minute, func() error {
+		out, err := c.try("-n", "kube-system", "exec", "daemonset/sluice", "--", "sluice", "status")
+		if err != nil || !strings.Contains(out, ": healthy\n") || !regexp.MustCompile(`(?m)^Mode +`+mode+" ").MatchString(out) {
+			time.Sleep(time.Second) // each try runs a program
+			return errors.Join(err, fmt.Errorf("want healthy, and mode %s:\n%s", mode, out))
+		}
+		return nil
+	})
 }
 
 // on returns a command on a machine of the cluster.
