@@ -19,6 +19,9 @@ import (
 // programs write a file in steps. A file that is replaced by another one is read at once.
 const settle = 25 * time.Millisecond
 
+// maxSettle is how long a file that changes all the time is not read.
+const maxSettle = 2 * time.Second
+
 // file is one file and its content.
 type file struct {
 	path     string
@@ -32,6 +35,7 @@ type file struct {
 
 	pending fs.FileInfo // a state that must settle; nil: the file is missing
 	since   time.Time   // when that began; zero: nothing must settle
+	changed time.Time   // when the file changed first since it was read, if since is not zero
 }
 
 // sorted returns the files in order.
@@ -142,10 +146,16 @@ func (s *Source) mustSettle(f *file, info fs.FileInfo, now time.Time) bool {
 	if !s.loaded || isReplaced {
 		return false
 	}
+	if f.since.IsZero() {
+		f.changed = now
+	}
 	if f.since.IsZero() || !same(info, f.pending) {
 		f.pending, f.since = info, now
 	}
 	due := f.since.Add(settle)
+	if latest := f.changed.Add(maxSettle); latest.Before(due) {
+		due = latest
+	}
 	if !now.Before(due) {
 		return false
 	}

@@ -69,6 +69,20 @@ func TestSettle(t *testing.T) {
 	s.after(0, view{"a": "[10.0.0.4] "})
 }
 
+// A file that changes all the time is read now and then.
+func TestAFileThatNeverSettles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	write(t, path, svc("a", "10.0.0.1"))
+	s := loaded(t, path)
+	step := settle / 2
+	for n := time.Duration(0); n < maxSettle; n += step {
+		write(t, path, svc("a", "10.0.0.2")+strings.Repeat("\n", 1+int(n/step)))
+		s.after(step, view{"a": "[10.0.0.1] "})
+	}
+	write(t, path, svc("a", "10.0.0.3"))
+	s.after(step, view{"a": "[10.0.0.3] "})
+}
+
 // A file that is missing for less than the settle time is not treated as deleted.
 func TestFileMissingForAMoment(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.yaml")
