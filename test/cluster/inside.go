@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -51,7 +52,9 @@ func inside() error {
 		return err
 	}
 	fmt.Println("ready")
-	select {}
+	<-make(chan struct{}) // until exitAtEnd
+	runtime.KeepAlive(c)  // the nodes end with their orders, files that would be closed
+	return nil
 }
 
 // control is the control plane.
