@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -39,6 +40,9 @@ func run(t *testing.T, attr *syscall.SysProcAttr, files ...*os.File) Process {
 		_ = cmd.Wait() // killed
 	})
 	p := New(Options{}).Describe(cmd.Process.Pid)
+	for begun := time.Now(); p.Names[0] != "their-proxy" && time.Since(begun) < time.Minute; time.Sleep(time.Millisecond) {
+		p = New(Options{}).Describe(cmd.Process.Pid) // the kernel closes files before it sets the command line (begin_new_exec)
+	}
 	if p.Program != path || p.Names[0] != "their-proxy" || p.Names[1] != "their-proxy" || p.Self {
 		t.Fatalf("process %+v, want that of %s", p, path)
 	}
