@@ -1,11 +1,8 @@
 package forward
 
 import (
-	"errors"
 	"net/netip"
-	"os"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -102,34 +99,4 @@ func (f *files) close() {
 		stream.Close(f.reserve)
 		f.reserve = -1
 	}
-}
-
-// inherit returns a duplicate of an inherited socket, and closes the file. prepare sets the socket up.
-func inherit(f *os.File, prepare func(fd int) error) (int, error) {
-	fd, err := duplicate(f)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = prepare(fd)
-	}
-	if err != nil && fd >= 0 {
-		_ = unix.Close(fd)
-		fd = -1
-	}
-	return fd, err
-}
-
-// duplicate duplicates the file descriptor of a file or a socket.
-func duplicate(f syscall.Conn) (int, error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	fd, failed := -1, error(nil)
-	err = raw.Control(func(old uintptr) {
-		fd, failed = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
-	})
-	if err == nil {
-		err = os.NewSyscallError("fcntl", failed)
-	}
-	return fd, err
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 )
 
@@ -73,18 +74,7 @@ func Adopt(file *os.File) *Lock { return &Lock{file} }
 
 // File returns a file that holds the lock, too: it is released when both are
 // closed. The caller closes it.
-func (l *Lock) File() (*os.File, error) {
-	var fd int
-	raw, err := l.file.SyscallConn()
-	if err == nil {
-		controlErr := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
-		err = errors.Join(controlErr, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("hand over lock of network namespace: %w", err)
-	}
-	return os.NewFile(uintptr(fd), "netlink"), nil
-}
+func (l *Lock) File() (*os.File, error) { return handover.Duplicate(l.file) }
 
 // Close releases the lock.
 func (l *Lock) Close() error { return l.file.Close() }

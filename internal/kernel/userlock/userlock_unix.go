@@ -17,6 +17,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 )
 
 // Errors of this package.
@@ -62,18 +64,7 @@ func writePID(file *os.File) error {
 func Adopt(file *os.File) *Lock { return &Lock{file} }
 
 // File returns a second file that holds the lock, which is released when both are closed (flock(2)).
-func (l *Lock) File() (*os.File, error) {
-	raw, err := l.file.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	fd := -1
-	controlErr := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) })
-	if err := errors.Join(controlErr, err); err != nil {
-		return nil, fmt.Errorf("hand over the lock: %w", err)
-	}
-	return os.NewFile(uintptr(fd), l.file.Name()), nil
-}
+func (l *Lock) File() (*os.File, error) { return handover.Duplicate(l.file) }
 
 // Close releases the lock.
 func (l *Lock) Close() error { return l.file.Close() }
