@@ -15,8 +15,8 @@ var (
 	ErrNoCgroup = errors.New("cgroup v2 is not mounted")
 	ErrNoBPFFS  = errors.New("no bpffs")
 
-	// ErrOthers means that the kernel runs programs of another project for the same system calls of all processes: they would see
-	// backends in place of Services, and may change or refuse them.
+	// ErrOthers means that the kernel runs programs of another project for the same system calls of all processes: they
+	// would see backends in place of Services, and may change or refuse them.
 	ErrOthers = errors.New("another program runs for the sockets of all processes")
 )
 
@@ -34,27 +34,19 @@ func programsOf(group string, point ebpf.AttachType) ([]link.AttachedProgram, er
 	return found.Programs, nil
 }
 
-// effective returns an error unless the kernel runs a program for the processes in a cgroup.
-func effective(group string, point ebpf.AttachType, id ebpf.ProgramID) error {
-	programs, err := programsOf(group, point)
-	if err != nil {
-		return err
-	}
+// effective returns an error unless a program is among those that the kernel runs for the processes in a cgroup.
+func effective(group string, programs []link.AttachedProgram, id ebpf.ProgramID) error {
 	if !slices.ContainsFunc(programs, func(p link.AttachedProgram) bool { return p.ID == id }) {
 		return fmt.Errorf("it is not effective in %s", group)
 	}
 	return nil
 }
 
-// noOthers returns ErrOthers if the kernel runs a program of another project for the processes in a cgroup. It ignores those that run when a
-// socket is closed, and those that this process may not open, without CAP_SYS_ADMIN.
-func noOthers(group string, point ebpf.AttachType) error {
+// noOthers returns ErrOthers if a program of another project is among those that the kernel runs. It ignores those that
+// run when a socket is closed, and those that this process may not open, without CAP_SYS_ADMIN.
+func noOthers(programs []link.AttachedProgram, point ebpf.AttachType) error {
 	if point == ebpf.AttachCgroupInetSockRelease {
 		return nil
-	}
-	programs, err := programsOf(group, point)
-	if err != nil {
-		return err
 	}
 	for _, p := range programs {
 		if name, err := nameOf(p.ID); err == nil && !isOfSluice(name) {
@@ -76,7 +68,8 @@ func VerifyRoot(cgroup string) error {
 	return nil
 }
 
-// Effective verifies that the programs are effective for processes in other cgroups: it lists the effective programs of a new cgroup.
+// Effective verifies that the programs are effective for processes in other cgroups: it lists the effective programs
+// of a new cgroup.
 func (c *Conn) Effective() error {
 	group, err := newGroup(c.opt.Cgroup)
 	if err != nil {
@@ -96,7 +89,11 @@ func (c *Conn) Effective() error {
 		if err = errors.Join(err, l.Close()); err != nil {
 			return err
 		}
-		if err := effective(group.path, at, info.Program); err != nil {
+		programs, err := programsOf(group.path, at)
+		if err == nil {
+			err = effective(group.path, programs, info.Program)
+		}
+		if err != nil {
 			return fmt.Errorf("program %s: %w", program, err)
 		}
 	}

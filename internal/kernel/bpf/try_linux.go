@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Try tests whether programs can balance sockets on this host. It attaches programs with maps of their own to a new cgroup below the
-// one of the options, verifies that the kernel runs them for processes in a cgroup below that, and removes everything. It returns ErrOthers
-// if the kernel runs programs of another project as well.
+// Try tests whether programs can balance sockets on this host. It attaches programs with maps of their own to a new
+// cgroup below the one of the options, verifies that the kernel runs them for processes in a cgroup below that, and
+// removes everything. It returns ErrOthers if the kernel runs programs of another project as well.
 func Try(o Options) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(o.Dir), &stat); err != nil || stat.Type != unix.BPF_FS_MAGIC {
@@ -125,10 +125,14 @@ func (t *selfTest) verify() error {
 			return fmt.Errorf("identify program %s: %w", name, err)
 		}
 		id, _ := info.ID()
-		if err := effective(t.below.path, point, id); err != nil {
+		programs, err := programsOf(t.below.path, point)
+		if err == nil {
+			err = effective(t.below.path, programs, id)
+		}
+		if err != nil {
 			return fmt.Errorf("program %s: %w", name, err)
 		}
-		if err := noOthers(t.below.path, point); err != nil {
+		if err := noOthers(programs, point); err != nil {
 			return err
 		}
 	}
