@@ -58,7 +58,8 @@ func (p *ports) of(k key, preferred uint16) netip.AddrPort {
 	if at, has := p.at[k]; has {
 		return at
 	}
-	if at, had := p.inherited[k.String()]; had && p.suits(k, at) && p.take(k, at) {
+	name := k.String()
+	if at, had := p.inherited[name]; had && p.suits(k, at) && p.take(k, at) {
 		return at
 	}
 	addr := p.addrs[k.port.family]
@@ -67,7 +68,7 @@ func (p *ports) of(k key, preferred uint16) netip.AddrPort {
 	}
 	n := uint32(p.from.Last-p.from.First) + 1
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(k.String())) // it returns no error
+	_, _ = h.Write([]byte(name)) // it returns no error
 	first := h.Sum32() % n
 	for i := range n {
 		if at := netip.AddrPortFrom(addr, p.from.First+uint16((first+i)%n)); p.take(k, at) {
@@ -100,7 +101,8 @@ func (p *ports) endReservations() {
 	p.inherited, p.reserved = nil, nil
 }
 
-// suits reports whether a socket may have an address, by the addresses and ports that are configured. The caller holds the lock.
+// suits reports whether a socket may have an address, by the addresses and ports that are configured. The caller
+// holds the lock.
 func (p *ports) suits(k key, at netip.AddrPort) bool {
 	return at.Addr() == p.addrs[k.port.family] && at.Port() >= p.from.First && at.Port() <= p.from.Last
 }
