@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text/texttest"
 )
 
-// A daemon without a place for its socket serves all the same, keeps its lock, and logs what to do. Preflight knows of it.
+// A daemon without a place for its socket serves all the same, keeps its lock, and logs what to do. Preflight knows
+// of it.
 func TestServingWithoutASocket(t *testing.T) {
 	caches := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", caches)

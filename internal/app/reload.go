@@ -190,7 +190,8 @@ const planesPrefix = "plane "
 // planePrefix begins the names of what one plane hands over.
 func planePrefix(k plane.Kind) string { return planesPrefix + k.Mode + " " + string(k.Bind) + " " }
 
-// inherited returns what the plane has handed over in the previous run of the program. It closes the sockets of another mode.
+// inherited returns what the plane has handed over in the previous run of the program. It closes the sockets of
+// another mode.
 func (o Options) inherited() (plane.Inherited, error) {
 	in, prefix := plane.Inherited{Sockets: map[string]*os.File{}}, planePrefix(o.kind())
 	for name := range o.Before.Files {

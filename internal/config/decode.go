@@ -84,7 +84,8 @@ func parse(data []byte) (*yaml.Node, error) {
 	return nil, fmt.Errorf("line %d: the file has a second document; expected one %s", docs[1].Line, kind)
 }
 
-// withoutTabs replaces the tabs between the tokens of JSON, which YAML does not allow. Strings in JSON have no raw tabs.
+// withoutTabs replaces the tabs between the tokens of JSON, which YAML does not allow. Strings in JSON have no raw
+// tabs.
 func withoutTabs(data []byte) []byte {
 	if json.Valid(data) {
 		return bytes.ReplaceAll(data, []byte("\t"), []byte(" "))

@@ -107,11 +107,12 @@ const private = 0o700
 // dialPause is the time between two attempts to connect to a daemon that does not listen yet.
 const dialPause = 50 * time.Millisecond
 
-// startTime is how long a daemon that has the lock may take to listen. One in a container with another folder never does.
+// startTime is how long a daemon that has the lock may take to listen. One in a container with another folder never
+// does.
 const startTime = 5 * time.Second
 
-// dial connects to the holder of a lock. If nobody listens, it tries again for startTime, until the context ends, or held
-// returns an error, as the lock is free.
+// dial connects to the holder of a lock. If nobody listens, it tries again for startTime, until the context ends, or
+// held returns an error, as the lock is free.
 func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()

@@ -19,7 +19,8 @@ type user struct{}
 // String implements scope.
 func (user) String() string { return "this user of this machine" }
 
-// socket returns the socket, beside which the lock is. The error is an ErrUnsupported if this user has no folder for it.
+// socket returns the socket, beside which the lock is. The error is an ErrUnsupported if this user has no folder for
+// it.
 func (user) socket() (socket, error) {
 	caches, err := os.UserCacheDir()
 	if err != nil {

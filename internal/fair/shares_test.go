@@ -28,7 +28,8 @@ func newTable(t *testing.T, limit int) *table {
 	return &table{Shares: New(Options{Limit: int64(limit), Idle: 100}), t: t, flows: map[string]*owned{}}
 }
 
-// connect opens flow n of a client and returns what it displaced: "", "refused" or the name of a flow.
+// connect opens flow n of a client. It returns the name of the flow that ended for it, "refused" if none could, and
+// "" if none had to.
 func (b *table) connect(client byte, n int, now int64) string {
 	b.t.Helper()
 	return b.begin(fmt.Sprintf("%d/%d", client, n), netip.AddrFrom4([4]byte{10, 0, 0, client}), now)
@@ -108,8 +109,8 @@ func TestHogLosesFlows(t *testing.T) {
 	}
 }
 
-// A resolver on one address asks in a new flow each time, and each is used once more, by the answer. An old flow ends for
-// each new one.
+// A resolver on one address asks in a new flow each time, and each is used once more, by the answer. An old flow ends
+// for each new one.
 func TestShortFlowsOfOneClient(t *testing.T) {
 	const limit = 2500
 	b := newTable(t, limit)
@@ -218,7 +219,8 @@ func TestSharesAlways(t *testing.T) {
 	}
 }
 
-// With Always a new flow ends another one even if all are in use: the oldest of its client, if that has as many as any other.
+// With Always a new flow ends another one even if all are in use: the oldest of its client, if that has as many as
+// any other.
 func TestAlways(t *testing.T) {
 	b := newTable(t, 3)
 	b.opt = Options{Limit: 3, Idle: math.MaxInt64, Always: true}

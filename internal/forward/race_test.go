@@ -2,6 +2,6 @@
 
 package forward
 
-// raceDetector reports whether the race detector runs. Package ipv4 then marks the whole buffer of each datagram, which takes
-// many times as long as to receive it.
+// raceDetector reports whether the race detector runs. Package ipv4 then marks the whole buffer of each datagram,
+// which takes many times as long as to receive it.
 const raceDetector = true

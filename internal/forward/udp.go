@@ -45,7 +45,8 @@ type eventLoop interface {
 	close(s socket)
 }
 
-// idleFraction is the part of the timeout after which a flow may end for a new one of another client, and how often flows are checked.
+// idleFraction is the part of the timeout after which a flow may end for a new one of another client, and how often
+// flows are checked.
 const idleFraction = 16
 
 func newUDP(e *Engine, host udpHost) *udp {

@@ -58,7 +58,8 @@ func newFDSocket(fd int, err error) (*fdSocket, error) {
 // local implements socket.
 func (s *fdSocket) local() netip.AddrPort { return s.at }
 
-// read implements socket. Room for a datagram costs time even if there is none, so there is twice as much as the last read needed.
+// read implements socket. Room for a datagram costs time even if there is none, so there is twice as much as the last
+// read needed.
 func (s *fdSocket) read(b *batch) (int, error) {
 	room := min(2*s.found+1, batchSize)
 	n, err := s.packets.of(s.fd).ReadBatch(b.clear(room), unix.MSG_DONTWAIT)
@@ -80,8 +81,8 @@ func (s *fdSocket) write(b *batch, n int) {
 // send implements socket.
 func (s *fdSocket) send(data []byte) error { return unix.Send(s.fd, data, unix.MSG_DONTWAIT) }
 
-// packets reads and writes batches of the sockets of a loop by package ipv4, in IPv6 as well. Package net does not know these
-// sockets, as their events are those of the loop.
+// packets reads and writes batches of the sockets of a loop by package ipv4, in IPv6 as well. Package net does not
+// know these sockets, as their events are those of the loop.
 type packets struct {
 	*net.UDPConn // nil: package ipv4 asks for its type only
 	raw          rawSocket

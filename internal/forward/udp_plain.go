@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// plainUDP has the loop and the sockets of UDP on all systems but Linux, over package net: a goroutine waits for each socket.
-// Replies come from the address that the system chooses, which is the one to which the client sent unless the socket has an
-// unspecified address. Refusals are not reported to clients. It is built on Linux too, for its tests.
+// plainUDP has the loop and the sockets of UDP on all systems but Linux, over package net: a goroutine waits for each
+// socket. Replies come from the address that the system chooses, which is the one to which the client sent unless the
+// socket has an unspecified address. Refusals are not reported to clients. It is built on Linux too, for its tests.
 type plainUDP struct {
 	open    opener
 	wake    chan struct{} // has room for one

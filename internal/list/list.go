@@ -1,8 +1,8 @@
 // Package list has doubly linked lists whose elements are part of the listed objects, so that a list allocates nothing.
 package list
 
-// Element is an element of a list, or the head of a list. An element is in at most one list. The zero value is an element of
-// no list, or an empty list.
+// Element is an element of a list, or the head of a list. An element is in at most one list. The zero value is an
+// element of no list, or an empty list.
 type Element[T any] struct {
 	Next, Prev *Element[T]
 	Item       T

@@ -27,8 +27,8 @@ func NewLines(text []byte) Lines {
 // LinesOf returns the lines of a document with this value.
 func LinesOf(root *yaml.Node) Lines { return Lines{root} }
 
-// Find returns the line of the field at a path such as "spec.ports[0].port". If the document does not have the field, or it is
-// null, it returns false; of a field that is missing it returns the line of the innermost value around it.
+// Find returns the line of the field at a path such as "spec.ports[0].port". If the document does not have the field,
+// or it is null, it returns false; of a field that is missing it returns the line of the innermost value around it.
 func (l Lines) Find(path string) (line int, found bool) {
 	if l.root == nil {
 		return 1, false

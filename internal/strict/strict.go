@@ -1,5 +1,5 @@
-// Package strict decodes objects of the Kubernetes API as its strict decoder does, and names each fault by the path, the line
-// and the text of the value, and the type that was expected.
+// Package strict decodes objects of the Kubernetes API as its strict decoder does, and names each fault by the path,
+// the line and the text of the value, and the type that was expected.
 package strict
 
 import (
@@ -32,8 +32,8 @@ func (f Fault) IsUnknown() bool {
 // IsRepeated reports whether the field is repeated.
 func (f Fault) IsRepeated() bool { return strings.HasPrefix(f.Err.Error(), "duplicate field") }
 
-// Decode decodes JSON into the value that a pointer leads to, and returns all faults. It leaves out values that cannot be
-// decoded. Without options it looks for unknown and for repeated fields.
+// Decode decodes JSON into the value that a pointer leads to, and returns all faults. It leaves out values that
+// cannot be decoded. Without options it looks for unknown and for repeated fields.
 func Decode(text []byte, into any, o ...json.StrictOption) []Fault {
 	found, err := json.UnmarshalStrict(text, into, o...)
 	var out []Fault
@@ -106,8 +106,8 @@ func (p part) split(err error) (rest []byte, faults []Fault) {
 	return rest, faults
 }
 
-// parts returns the fields of an object or the elements of a list. It returns none for other values, and for a type with its
-// own decoder.
+// parts returns the fields of an object or the elements of a list. It returns none for other values, and for a type
+// with its own decoder.
 func (p part) parts() []part {
 	if reflect.PointerTo(p.want).Implements(reflect.TypeFor[stdjson.Unmarshaler]()) {
 		return nil

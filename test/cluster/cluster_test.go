@@ -75,7 +75,8 @@ func (c *testCluster) describe(namespace, workload string) string {
 	return fmt.Sprintf("events of %s:\n%s\nlogs:\n%s", name, events, logs)
 }
 
-// checkMode verifies that Sluice serves in a mode, and is healthy. A changed ConfigMap reaches pods after up to two minutes.
+// checkMode verifies that Sluice serves in a mode, and is healthy. A changed ConfigMap reaches pods after up to two
+// minutes.
 func (c *testCluster) checkMode(t testing.TB, mode string) {
 	t.Helper()
 	harness.Eventually(t, 3*time.Minute, func() error {
@@ -295,7 +296,8 @@ func testChart(t *testing.T, c *testCluster) {
 	helm("uninstall", "sluice", "--wait")
 }
 
-// testDrain drains a node with traffic: its pods answer for some seconds after they were asked to end, and by then nothing reaches them.
+// testDrain drains a node with traffic: its pods answer for some seconds after they were asked to end, and by then
+// nothing reaches them.
 func testDrain(t *testing.T, c *testCluster) {
 	c.remove(t)
 	c.install(t, "nftables")

@@ -1,6 +1,6 @@
-// Command cluster runs a Kubernetes cluster in namespaces of this machine: etcd and the control plane of Kubernetes, and
-// nodes with a real kubelet, containerd and runc, whose pods are containers. The network plugin is ptp of the CNI project,
-// with routes between the nodes.
+// Command cluster runs a Kubernetes cluster in namespaces of this machine: etcd and the control plane of Kubernetes,
+// and nodes with a real kubelet, containerd and runc, whose pods are containers. The network plugin is ptp of the CNI
+// project, with routes between the nodes.
 //
 //	cluster up              starts a cluster in the background, with Sluice and CoreDNS
 //	cluster exec NODE -- …  runs a command on a node

@@ -40,7 +40,8 @@ func blocks(t *testing.T, guide string) []block {
 	return out
 }
 
-// prepareShell provides what guides take for granted: kubectl, the folder deploy, and on-node, which runs a command on NODE, or node A.
+// prepareShell provides what guides take for granted: kubectl, the folder deploy, and on-node, which runs a command
+// on NODE, or node A.
 func (c *testCluster) prepareShell(t *testing.T) {
 	t.Helper()
 	onNode := fmt.Sprintf("#!/bin/sh\nexec %q exec -dir=%q \"${NODE:-node-a}\" -- \"$@\"\n", c.executable(t), c.dir)
@@ -57,7 +58,8 @@ func (c *testCluster) executable(t *testing.T) string {
 	return path
 }
 
-// run runs a block unchanged, on the machine of the control plane: there the address in the kubeconfig is the one that nodes use.
+// run runs a block unchanged, on the machine of the control plane: there the address in the kubeconfig is the one
+// that nodes use.
 func (c *testCluster) run(t *testing.T, b block) string {
 	t.Helper()
 	script := fmt.Sprintf("cd %q; export PATH=%q:$PATH KUBECONFIG=%q; %s", c.work, c.work, kubeconfigOf(admin), b.text)
@@ -68,7 +70,8 @@ func (c *testCluster) run(t *testing.T, b block) string {
 	return string(out)
 }
 
-// testInstall follows the guide. In each mode of it Sluice is restarted with traffic; in mode userspace its connections end.
+// testInstall follows the guide. In each mode of it Sluice is restarted with traffic; in mode userspace its
+// connections end.
 func testInstall(t *testing.T, c *testCluster) {
 	modes := map[string]string{"The manifests": "nftables", "Mode userspace": "userspace", "Mode iptables": "iptables"}
 	for _, b := range blocks(t, "docs/install.md") {
@@ -92,8 +95,8 @@ func testInstall(t *testing.T, c *testCluster) {
 	}
 }
 
-// modeSection is the section of the migration guide about mode iptables. Its first two blocks replace those of the section
-// "Sluice, on no node yet"; the others change the mode.
+// modeSection is the section of the migration guide about mode iptables. Its first two blocks replace those of the
+// section "Sluice, on no node yet"; the others change the mode.
 const modeSection = "Mode iptables"
 
 // migration returns the blocks of the guide in the order for a mode.
@@ -119,7 +122,8 @@ func migration(t *testing.T, mode string) []block {
 	return slices.Insert(out, back, other[2:]...)
 }
 
-// onEachNode repeats what the guide does on node A to go back: on node B, which has iptables-legacy and so another cleanup.
+// onEachNode repeats what the guide does on node A to go back: on node B, which has iptables-legacy and so another
+// cleanup.
 func onEachNode(list []block) []block {
 	begin := slices.IndexFunc(list, func(b block) bool {
 		return b.section == "Back" && strings.Contains(b.text, "label node node-a service-proxy-")
@@ -151,7 +155,8 @@ func testMigration(t *testing.T, c *testCluster, mode string) {
 	c.kubectl(t, "delete", "-n", "kube-system", "daemonset/kube-proxy", "configmap/kube-proxy", "serviceaccount/kube-proxy")
 }
 
-// hasKubeProxyRules returns an error unless a node has chains of Services as kube-proxy writes them, in its variant of iptables.
+// hasKubeProxyRules returns an error unless a node has chains of Services as kube-proxy writes them, in its variant
+// of iptables.
 func (c *testCluster) hasKubeProxyRules(node string) error {
 	out, err := c.on(node, "/run/iptables/iptables-save").CombinedOutput()
 	if err == nil && !strings.Contains(string(out), "-A KUBE-SVC-") {
@@ -163,8 +168,8 @@ func (c *testCluster) hasKubeProxyRules(node string) error {
 	return nil
 }
 
-// checkTakenOver returns an error unless Sluice has taken over a node: chains that only kube-proxy has are gone, and in mode
-// iptables the shared ones are there.
+// checkTakenOver returns an error unless Sluice has taken over a node: chains that only kube-proxy has are gone, and
+// in mode iptables the shared ones are there.
 func (c *testCluster) checkTakenOver(node, mode string) error {
 	if mode != "iptables" {
 		if c.hasKubeProxyRules(node) == nil {

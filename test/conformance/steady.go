@@ -46,7 +46,8 @@ func uninterrupted(from, to string, steps ...step) step {
 	}
 }
 
-// uninterruptedByRestart is uninterrupted for steps that restart the proxy. In mode userspace a restart ends connections.
+// uninterruptedByRestart is uninterrupted for steps that restart the proxy. In mode userspace a restart ends
+// connections.
 func uninterruptedByRestart(from, to string, steps ...step) step {
 	return when(inUserspaceMode, steps...).otherwise(uninterrupted(from, to, steps...))
 }

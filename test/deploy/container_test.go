@@ -36,7 +36,8 @@ var capabilities = map[corev1.Capability]int{
 	"SYS_PTRACE": unix.CAP_SYS_PTRACE,
 }
 
-// These return the folder with the files of an image, which the first call writes. It is in /run, which is removed with this process.
+// These return the folder with the files of an image, which the first call writes. It is in /run, which is removed
+// with this process.
 var (
 	plainImage    = sync.OnceValues(func() (string, error) { return writeImage() })
 	iptablesImage = sync.OnceValues(func() (string, error) {
@@ -60,7 +61,8 @@ func writeImage(flags ...string) (string, error) {
 	return image.Files(context.Background(), work, program, flags...)
 }
 
-// imageFor creates the file system of a container, with the files of the image of a mode and the mount points that a runtime makes.
+// imageFor creates the file system of a container, with the files of the image of a mode and the mount points that a
+// runtime makes.
 func imageFor(t testing.TB, mode string) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
@@ -237,7 +239,8 @@ func (k kubelet) emptyDir(t *testing.T, volume string) string {
 	return dir
 }
 
-// socketFolder has the sockets of commands. On a host it is that of a unit, or the hostPath of somebody who runs commands there.
+// socketFolder has the sockets of commands. On a host it is that of a unit, or the hostPath of somebody who runs
+// commands there.
 const socketFolder = "/run/sluice"
 
 // hostSocketFolder creates socketFolder on the hosts of the lab, which share /run.

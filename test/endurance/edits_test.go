@@ -152,9 +152,9 @@ func (x *tables) waitVerified() {
 	})
 }
 
-// checkForeignChanges verifies that other programs' changes to their own chains, like those of
-// Docker, are not taken for edits of Sluice's, and in variant nft cause no comparison. A final edit of Sluice's rules, which
-// causes one, shows that all changes have been processed.
+// checkForeignChanges verifies that other programs' changes to their own chains, like those of Docker, are not taken
+// for edits of Sluice's, and in variant nft cause no comparison. A final edit of Sluice's rules, which causes one,
+// shows that all changes have been processed.
 func (d *daemon) checkForeignChanges(x *tables) {
 	x.Helper()
 	if x.variant == "legacy" {

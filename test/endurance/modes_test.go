@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/machine"
 )
 
-// A change of mode from and to userspace. Connections that the kernel forwards go on, and none is refused in the change to userspace;
-// those that the process forwards are reset. Nothing of the mode before is left. Datagrams get lost for a moment only; the test prints
-// how many.
+// A change of mode from and to userspace. Connections that the kernel forwards go on, and none is refused in the
+// change to userspace; those that the process forwards are reset. Nothing of the mode before is left. Datagrams get
+// lost for a moment only; the test prints how many.
 func TestModesAroundUserspace(t *testing.T) {
 	w := newTestEnv(t)
 	w.write("dns.json", w.serveUDP())

@@ -73,8 +73,8 @@ func mountLock(file string) error {
 	return errors.Join(f.Close(), unix.Mount(file, lock, "", unix.MS_BIND, ""))
 }
 
-// makeReadOnly makes all mounts read-only and verifies it. Only the folder of the socket of commands can be written to, as
-// in pods.
+// makeReadOnly makes all mounts read-only and verifies it. Only the folder of the socket of commands can be written
+// to, as in pods.
 func makeReadOnly() error {
 	const sockets = "/run/sluice"
 	if err := errors.Join(os.MkdirAll(sockets, 0o700), unix.Mount(sockets, sockets, "", unix.MS_BIND, "")); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// In mode userspace the process itself forwards. While it executes its program anew, no connection is refused: clients wait. Open
-// connections are reset.
+// A reload in mode userspace resets open connections and refuses no new one: clients wait in the queues of the
+// listening sockets.
 func TestReloadsInModeUserspaceRefuseNobody(t *testing.T) {
 	w := newTestEnv(t)
 	dir := w.tempDir()

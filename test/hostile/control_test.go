@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// intruderVar is an environment variable that makes the test binary act as an unprivileged local user. It has the path of
-// the control socket.
+// intruderVar is an environment variable that makes the test binary act as an unprivileged local user. It has the
+// path of the control socket.
 const intruderVar = "SLUICE_HOSTILE_INTRUDER"
 
 // nobody is the user of this process.
@@ -88,8 +88,8 @@ func checkSingleDaemon(s *attackTest) {
 	}
 }
 
-// runIntruder is the process of a local user: it connects to the control socket, lists its folder, and puts itself in its
-// place. It returns an error if anything but missing permission keeps it from that.
+// runIntruder is the process of a local user: it connects to the control socket, lists its folder, and puts itself in
+// its place. It returns an error if anything but missing permission keeps it from that.
 func runIntruder(socket string) error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
 		return fmt.Errorf("become user %d: %w", nobody, err)

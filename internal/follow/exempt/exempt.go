@@ -1,5 +1,5 @@
-// Package exempt finds the cgroups whose processes are not balanced at their sockets, by patterns. It updates the set when cgroups are
-// created and removed.
+// Package exempt finds the cgroups whose processes are not balanced at their sockets, by patterns. It updates the set
+// when cgroups are created and removed.
 package exempt
 
 import (
@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// searchDelay is the time from an event to the search, as cgroups are created in groups. It is shorter than the time from the creation
-	// of a container's cgroup to its first process.
+	// searchDelay is the time from an event to the search, as cgroups are created in groups. It is shorter than the time
+	// from the creation of a container's cgroup to its first process.
 	searchDelay = 2 * time.Millisecond
 
 	rescan = 30 * time.Second // period of searches without an event, as events may be lost

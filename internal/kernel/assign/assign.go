@@ -1,7 +1,8 @@
 // Package assign adds addresses to an interface of this host, and removes those that it added
 // and no others. The host marks them, so that the next run knows what a crashed one added.
 //
-// The interface table is a small interface: that of Windows is in *_windows.go, and package assigntest has one in memory.
+// The interface table is a small interface: that of Windows is in *_windows.go, and package assigntest has one in
+// memory.
 package assign
 
 import (

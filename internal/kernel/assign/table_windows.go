@@ -27,8 +27,8 @@ func Open(name string) (*Assigner, error) {
 	return New(table{winipcfg.LUID(chosen.ID)})
 }
 
-// table is the Table of the IP helper API. Its mark is an address that is alone in its prefix and that Windows does not choose as the source of
-// connections, on the interface that gets addresses.
+// table is the Table of the IP helper API. Its mark is an address that is alone in its prefix and that Windows does
+// not choose as the source of connections, on the interface that gets addresses.
 type table struct{ luid winipcfg.LUID }
 
 // Rows implements Table.

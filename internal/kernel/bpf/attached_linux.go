@@ -21,7 +21,8 @@ const (
 // linkName returns the name of the pinned link of a program.
 func (c *Conn) linkName(program string) string { return program + "-" + c.version }
 
-// programPinPrefix begins the names of pinned programs. Without the pin, opening a program to list its maps would need CAP_SYS_ADMIN.
+// programPinPrefix begins the names of pinned programs. Without the pin, opening a program to list its maps would
+// need CAP_SYS_ADMIN.
 const programPinPrefix = "program-"
 
 func programPin(program string) string { return programPinPrefix + program }
@@ -67,7 +68,8 @@ func (c *Conn) attached() (string, error) {
 	return state, nil
 }
 
-// mapIDs returns the ids of the maps that programs should use. It omits maps that are missing, or that are open but not pinned.
+// mapIDs returns the ids of the maps that programs should use. It omits maps that are missing, or that are open but
+// not pinned.
 func (c *Conn) mapIDs() (map[string]ebpf.MapID, error) {
 	ids := map[string]ebpf.MapID{}
 	for name, ms := range c.spec.Maps {
@@ -136,7 +138,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// linkOf opens the pinned link of a program to this cgroup, preferably that of this version. It returns nil if there is none.
+// linkOf opens the pinned link of a program to this cgroup, preferably that of this version. It returns nil if there
+// is none.
 func (c *Conn) linkOf(names []string, program string) (link.Link, error) {
 	candidates := []string{c.linkName(program)}
 	for _, name := range names {

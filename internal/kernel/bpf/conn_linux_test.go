@@ -109,7 +109,8 @@ func TestNoWindow(t *testing.T) {
 	}
 }
 
-// The next write of the programs restores pins that another program has removed, and removes pins of an earlier version.
+// The next write of the programs restores pins that another program has removed, and removes pins of an earlier
+// version.
 func TestPins(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
@@ -140,8 +141,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// The programs of a version with other maps stay until the maps of this version are filled. Their sockets keep their backends, but are not
-// known any more.
+// The programs of a version with other maps stay until the maps of this version are filled. Their sockets keep their
+// backends, but are not known any more.
 func TestUpgrade(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:53")

@@ -11,14 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exempting says which processes may be exempt: their connections are left to the packet plane. It has the values of sock.c.
+// Exempting says which processes may be exempt: their connections are left to the packet plane. It has the values of
+// sock.c.
 type Exempting uint32
 
 const (
 	// ExemptRoot are processes in the root of all cgroups, but not below: threads of the kernel.
 	ExemptRoot Exempting = 1
 
-	// ExemptAny are the processes in the cgroups of Exempt, and below, wherever these are. Each level costs a connection two look-ups.
+	// ExemptAny are the processes in the cgroups of Exempt, and below, wherever these are. Each level costs a connection
+	// two look-ups.
 	ExemptAny Exempting = 1<<(deepest+1) - 2
 
 	deepest = 16
@@ -42,8 +44,8 @@ func CgroupID(dir string) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// Exempt exempts the processes in these cgroups, and in those below, by ids, and ends the exemption of all others. If the maps do not exist
-// yet, it does so once Write creates them. It returns ErrFull if the map has no room.
+// Exempt exempts the processes in these cgroups, and in those below, by ids, and ends the exemption of all others. If
+// the maps do not exist yet, it does so once Write creates them. It returns ErrFull if the map has no room.
 func (c *Conn) Exempt(cgroups map[uint64]bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

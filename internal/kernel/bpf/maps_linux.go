@@ -38,8 +38,8 @@ func (c *Conn) injectFault(o Operation) error {
 // isFull reports whether a map has no room. The error of the kernel depends on the type of the map.
 func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
 
-// freeOfCPU is how many free entries of an LRU map each processor has for itself, while others have to evict (LOCAL_FREE_TARGET in
-// kernel/bpf/bpf_lru_list.c): with 512 processors 65,536 entries would be none.
+// freeOfCPU is how many free entries of an LRU map each processor has for itself, while others have to evict
+// (LOCAL_FREE_TARGET in kernel/bpf/bpf_lru_list.c): with 512 processors 65,536 entries would be none.
 const freeOfCPU = 128
 
 // firstSize is the default of Options.FirstSize.
@@ -48,9 +48,9 @@ const firstSize = 1024
 // mapsPrefix begins the names of folders with maps.
 const mapsPrefix = "maps-"
 
-// mapsDirOf returns the name of the folder for the maps of some programs. Versions with other maps, fields or sizes have other
-// folders: their programs stay until those of this version are attached, with maps that are filled. What the earlier programs have written is
-// lost with them.
+// mapsDirOf returns the name of the folder for the maps of some programs. Versions with other maps, fields or sizes
+// have other folders: their programs stay until those of this version are attached, with maps that are filled. What
+// the earlier programs have written is lost with them.
 func mapsDirOf(spec *ebpf.CollectionSpec) string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
@@ -79,7 +79,8 @@ func layoutOf(t btf.Type) string {
 // isDataSection reports whether a map is a data section of the programs, such as .rodata. It is not pinned.
 func isDataSection(name string) bool { return strings.HasPrefix(name, ".") }
 
-// find returns the open map, or opens the pinned one. It returns nil if neither exists, and otherwise a function to close it.
+// find returns the open map, or opens the pinned one. It returns nil if neither exists, and otherwise a function to
+// close it.
 func (c *Conn) find(ms *ebpf.MapSpec) (m *ebpf.Map, done func(), err error) {
 	if m := c.maps[ms.Name]; m != nil {
 		return m, func() {}, nil
@@ -90,7 +91,8 @@ func (c *Conn) find(ms *ebpf.MapSpec) (m *ebpf.Map, done func(), err error) {
 	return m, func() { _ = m.Close() }, nil // it was only read from
 }
 
-// withMap calls a function with a map of the programs: the open one, or the pinned one. It does nothing if neither exists.
+// withMap calls a function with a map of the programs: the open one, or the pinned one. It does nothing if neither
+// exists.
 func (c *Conn) withMap(name string, do func(*ebpf.Map) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,8 +164,8 @@ func (c *Conn) open() error {
 	return nil
 }
 
-// verifyOwner returns an error if other users can change a folder, as one of them may have created it: all users may create folders on
-// a bpffs that is mounted without options. A folder that is missing is no error.
+// verifyOwner returns an error if other users can change a folder, as one of them may have created it: all users may
+// create folders on a bpffs that is mounted without options. A folder that is missing is no error.
 func verifyOwner(dir string) error {
 	var stat unix.Stat_t
 	err := unix.Lstat(dir, &stat)
@@ -223,8 +225,8 @@ func (c *Conn) firstSize() uint32 {
 	return firstSize
 }
 
-// grow replaces a map by one of twice its size: it copies the entries, and then replaces the programs. It does not replace programs that
-// use other maps than those of c: the new programs would find maps that are not filled yet.
+// grow replaces a map by one of twice its size: it copies the entries, and then replaces the programs. It does not
+// replace programs that use other maps than those of c: the new programs would find maps that are not filled yet.
 func (c *Conn) grow(name string) error {
 	attached, err := c.attached()
 	if err != nil {
@@ -299,8 +301,8 @@ type pinnable[T any] interface {
 	Close() error
 }
 
-// pinOver pins a map or program at a path, and replaces an existing pin atomically. It pins a clone, so that the original does not
-// remember the temporary path.
+// pinOver pins a map or program at a path, and replaces an existing pin atomically. It pins a clone, so that the
+// original does not remember the temporary path.
 func pinOver[T pinnable[T]](c *Conn, from T, path string) error {
 	if err := c.injectFault(Pin); err != nil {
 		return err

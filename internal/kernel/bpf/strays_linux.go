@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DetachStrays detaches the programs of earlier runs from a cgroup, wherever they are pinned: in another folder, or on a bpffs that this
-// process does not see. It returns how many. It needs CAP_SYS_ADMIN.
+// DetachStrays detaches the programs of earlier runs from a cgroup, wherever they are pinned: in another folder, or
+// on a bpffs that this process does not see. It returns how many. It needs CAP_SYS_ADMIN.
 func DetachStrays(cgroup string) (int, error) { return detachStrays(cgroup, nil) }
 
-// detachStrays detaches the programs that other links than ours attach to a cgroup. Programs that learn addresses end with their process.
+// detachStrays detaches the programs that other links than ours attach to a cgroup. Programs that learn addresses end
+// with their process.
 func detachStrays(cgroup string, ours map[link.ID]bool) (n int, err error) {
 	id, err := CgroupID(cgroup)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,8 +47,8 @@ func detachStrays(cgroup string, ours map[link.ID]bool) (n int, err error) {
 	return n, err
 }
 
-// eachLink calls do for all links of the kernel. A link that another program is making has no file descriptor yet: the kernel answers
-// EAGAIN until it is made (bpf_link_by_id of kernel/bpf/syscall.c).
+// eachLink calls do for all links of the kernel. A link that another program is making has no file descriptor yet:
+// the kernel answers EAGAIN until it is made (bpf_link_by_id of kernel/bpf/syscall.c).
 func eachLink(do func(link.Link) error) error {
 	all := new(link.Iterator)
 	for deadline := time.Now().Add(linkTimeout); ; {
@@ -85,7 +86,8 @@ func nameOf(id ebpf.ProgramID) (string, error) {
 // isOfSluice reports whether a program has the name of one of Sluice.
 func isOfSluice(name string) bool { return strings.HasPrefix(name, "sluice_") }
 
-// detachOthers detaches programs of earlier runs with another folder: they would choose backends from maps that nothing updates.
+// detachOthers detaches programs of earlier runs with another folder: they would choose backends from maps that
+// nothing updates.
 func (c *Conn) detachOthers() error {
 	names, err := c.names("links")
 	if err != nil {

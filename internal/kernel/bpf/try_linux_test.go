@@ -79,7 +79,8 @@ func (o otherProgram) attach(t *testing.T, cgroup string) {
 	})
 }
 
-// Programs of other projects may change or refuse what the programs choose, unless they run when sockets are closed only.
+// Programs of other projects may change or refuse what the programs choose, unless they run when sockets are closed
+// only.
 func TestTryNoticesOtherPrograms(t *testing.T) {
 	for name, c := range map[string]struct {
 		program otherProgram

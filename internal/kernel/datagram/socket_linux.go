@@ -61,8 +61,8 @@ func connect(to netip.AddrPort) func(fd int) error {
 	}
 }
 
-// Prepare sets the buffers of a socket that is bound to an address. If that is all addresses, the socket receives to which
-// one a datagram was sent, as control message.
+// Prepare sets the buffers of a socket that is bound to an address. If that is all addresses, the socket receives to
+// which one a datagram was sent, as control message.
 func Prepare(fd int, at netip.Addr) error {
 	if at.IsUnspecified() {
 		if err := requestDestinations(fd, at); err != nil {
@@ -101,8 +101,8 @@ func DialFrom(port uint16, to netip.AddrPort) (int, error) {
 	return open(to.Addr(), Share, bind(netip.AddrPortFrom(any, port)), connect(to))
 }
 
-// Share lets sockets of DialFrom use the port of a socket, but not those of other users: with SO_REUSEADDR, which earlier
-// versions set, every user could open a socket with the same peer, and receive in place of this one.
+// Share lets sockets of DialFrom use the port of a socket, but not those of other users: with SO_REUSEADDR, which
+// earlier versions set, every user could open a socket with the same peer, and receive in place of this one.
 func Share(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)

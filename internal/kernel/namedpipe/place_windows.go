@@ -90,8 +90,8 @@ func (p Place) held() error {
 	return fmt.Errorf("find the lock %s: %w", p.lock, err)
 }
 
-// Holder returns the PID of the process that has the lock; 0: it is not known. The error is ErrFree if there is none, and
-// ErrDenied if this process may not know.
+// Holder returns the PID of the process that has the lock; 0: it is not known. The error is ErrFree if there is none,
+// and ErrDenied if this process may not know.
 func (p Place) Holder() (pid int, err error) {
 	if err := p.held(); err != nil {
 		return 0, err

@@ -123,8 +123,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// If another program makes the table anew after the listing, Prune deletes nothing: the handles of the new table identify
-// other rules.
+// If another program makes the table anew after the listing, Prune deletes nothing: the handles of the new table
+// identify other rules.
 func TestPruneOfATableThatWasMadeAnew(t *testing.T) {
 	conn, netns := foreignTable(t)
 	table := outline(t, conn)[0]

@@ -28,8 +28,8 @@ type RuleRef struct {
 }
 
 // Prune deletes the cuts, all of them or nothing. It fails if one of the objects does not exist, or if a
-// table was made anew since it was listed: the handle of a rule of a deleted table may identify another
-// rule of a new one. The error is EBUSY if a rule that stays jumps to one of the chains. Within a table the
+// table was deleted and created since it was listed: its rules have new handles, which may be those of other
+// rules before. The error is EBUSY if a rule that stays jumps to one of the chains. Within a table the
 // kernel never uses a handle twice, so other programs may write meanwhile, even without a pause.
 //
 // If the kernel does not grant the buffer, for lack of privilege outside of this user

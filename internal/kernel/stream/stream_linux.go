@@ -1,4 +1,5 @@
-// Package stream has the system calls of non-blocking TCP sockets, and of pipes between them. They return at once, so most are made without the scheduler of Go, which keeps them short.
+// Package stream has the system calls of non-blocking TCP sockets, and of pipes between them. They return at once, so
+// most are made without the scheduler of Go, which keeps them short.
 package stream
 
 import (

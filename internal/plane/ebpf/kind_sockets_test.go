@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Connected sockets stay on the backends of a DNS Service, but not once it has session affinity: packets serve it then, and a socket that
-// sends to its address would get no answer.
+// Connected sockets stay on the backends of a DNS Service, but not once it has session affinity: packets serve it
+// then, and a socket that sends to its address would get no answer.
 func TestPoolsOfConnectedSockets(t *testing.T) {
 	svc := &route.Service{Name: cluster.Name{Namespace: "kube-system", Name: "dns"}}
 	port := route.Port{Protocol: cluster.UDP, Family: route.IPv4, Frontends: []route.Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53}}}

@@ -110,8 +110,8 @@ func (k faultyRules) Commit(ctx context.Context, tx *nft.Tx) error {
 	return k.Write(func() error { return k.Kernel.Commit(ctx, tx) })
 }
 
-// restarting is a kernel that opens a new Conn for each plane, as a restart of the program does: the Conn adopts pinned maps and programs. The maps
-// are small, so that they grow, and operations sometimes fail.
+// restarting is a kernel that opens a new Conn for each plane, as a restart of the program does: the Conn adopts
+// pinned maps and programs. The maps are small, so that they grow, and operations sometimes fail.
 type restarting struct {
 	*bpf.Conn
 	t       *testing.T
@@ -279,7 +279,8 @@ func edit(w *planetest.World, k Kernel) error {
 	return k.Write(context.Background(), steps)
 }
 
-// audit verifies after each step that each slot of each frontend has a backend, and that UDP sockets may stay on it. If there are many entries, as with Maglev tables, it verifies after some steps only.
+// audit verifies after each step that each slot of each frontend has a backend, and that UDP sockets may stay on it.
+// If there are many entries, as with Maglev tables, it verifies after some steps only.
 type audit struct {
 	kernel Kernel
 	edited bool  // an edit by another program has made holes

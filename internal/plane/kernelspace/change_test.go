@@ -83,8 +83,8 @@ func (s *subject) remotes(t *testing.T, addr string) (list []hns.Endpoint) {
 	return list
 }
 
-// A container of this node gets the address that a backend on another node had: with the next comparison load balancers refer to the
-// container, and the remote endpoint is deleted.
+// A container of this node gets the address that a backend on another node had: with the next comparison load
+// balancers refer to the container, and the remote endpoint is deleted.
 func TestABackendComesToThisNode(t *testing.T) {
 	const addr = "10.180.1.7"
 	s := newSubject(hns.L2Bridge, func(f *hnstest.Fake) { f.SharedAddrs = true })
@@ -135,8 +135,8 @@ func TestLoadBalancersOfADeletedNetwork(t *testing.T) {
 	full(t, s)
 }
 
-// The endpoint of a container is created again, and load balancers are deleted by another program, without the plane knowing:
-// the next write fails, and the comparison after it writes what is missing.
+// The endpoint of a container is created again, and load balancers are deleted by another program, without the plane
+// knowing: the next write fails, and the comparison after it writes what is missing.
 func TestObjectsThatAreGone(t *testing.T) {
 	const addr = "10.180.0.57"
 	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
@@ -210,7 +210,8 @@ func TestAMoveThatFailsHalfway(t *testing.T) {
 	s.checkBackends(t, 4, s.idOf(t, addr))
 }
 
-// The MAC address of this node changes: the endpoints of clusterIPs in an overlay network are made anew, and none is left.
+// The MAC address of this node changes: the endpoints of clusterIPs in an overlay network are made anew, and none is
+// left.
 func TestTheHardwareAddressChanges(t *testing.T) {
 	s := newSubject(hns.Overlay, func(*hnstest.Fake) {})
 	opt := s.options()
@@ -235,7 +236,8 @@ func TestTheHardwareAddressChanges(t *testing.T) {
 	}
 }
 
-// A Service that has a port where another one has its health checks: HNS accepts one load balancer there, and one of the Services is refused.
+// A Service that has a port where another one has its health checks: HNS accepts one load balancer there, and one of
+// the Services is refused.
 func TestHealthChecksAtThePortOfAService(t *testing.T) {
 	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
 	store := preserving(false, false)
@@ -265,8 +267,8 @@ func TestHealthChecksAtThePortOfAService(t *testing.T) {
 	}
 }
 
-// Load balancers with properties that the plane does not write, such as a second port, and further ones at the address and
-// port of others are replaced by what Services need, and deleted where none needs them.
+// Load balancers with properties that the plane does not write, such as a second port, and further ones at the
+// address and port of others are replaced by what Services need, and deleted where none needs them.
 func TestLoadBalancersWithOtherProperties(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.compared()

@@ -55,8 +55,8 @@ type (
 	step  = ledger.Step[key, value]
 )
 
-// The phases. Load balancers are removed first, as HNS has one for each address and port, and does not delete an endpoint in use.
-// Endpoints come before the load balancers that refer to them.
+// The phases. Load balancers are removed first, as HNS has one for each address and port, and does not delete an
+// endpoint in use. Endpoints come before the load balancers that refer to them.
 const (
 	balancersRemoved ledger.Phase = 1 + iota
 	endpointsReplaced
@@ -95,8 +95,8 @@ type place struct {
 
 func (k key) place() place { return place{k.addr, k.family, k.protocol, k.port} }
 
-// keyOf returns the key that deletes a load balancer which a comparison found. HNS does not store the class, so it is the
-// probable one.
+// keyOf returns the key that deletes a load balancer which a comparison found. HNS does not store the class, so it is
+// the probable one.
 func keyOf(l hns.LoadBalancer) key {
 	k := key{class: clusterIP, addr: l.VIP, family: route.IPv4, protocol: l.Protocol, port: l.Port, id: l.ID}
 	switch {

@@ -151,8 +151,8 @@ func (p *Plane) read(ctx context.Context) (*state, error) {
 	return s, p.objects(ctx, s)
 }
 
-// objects reads the load balancers, and then the endpoints: an endpoint that is deleted meanwhile is missing, and none is
-// to which a load balancer refers.
+// objects reads the load balancers, and then the endpoints: an endpoint that is deleted meanwhile is missing, and
+// none is to which a load balancer refers.
 func (p *Plane) objects(ctx context.Context, s *state) error {
 	balancers, err := p.hns.LoadBalancers(ctx)
 	if err != nil {

@@ -22,8 +22,8 @@ func newListing(s *state, reserved map[netip.Addr]class) *listing {
 	return &listing{state: s, reserved: reserved, found: maps.Clone(s.found), taken: map[netip.Addr]bool{}}
 }
 
-// Take implements ledger.Listing. An object that has to be replaced is absent, and Rest deletes it. A load balancer at the place of
-// another entry is absent too: HNS decides whether it accepts a second one.
+// Take implements ledger.Listing. An object that has to be replaced is absent, and Rest deletes it. A load balancer
+// at the place of another entry is absent too: HNS decides whether it accepts a second one.
 func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	if !want.Key.class.balancer() {
 		l.taken[want.Key.addr] = true
@@ -52,8 +52,8 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	return had, ledger.Different
 }
 
-// replaced reports whether a load balancer is deleted before another one is created in its place: it is not as it was written, or refers to
-// an endpoint that is replaced.
+// replaced reports whether a load balancer is deleted before another one is created in its place: it is not as it was
+// written, or refers to an endpoint that is replaced.
 func (l *listing) replaced(f found) bool {
 	return f.differs || slices.ContainsFunc(f.Endpoints, func(id string) bool { return l.state.unfit[id].ID != "" })
 }

@@ -66,8 +66,8 @@ func onlyClusterIP(s *story) {
 	})
 }
 
-// A load balancer is changed in place, or deleted before another one is created. So an address that stays served always has one if HNS can
-// change them in place.
+// A load balancer is changed in place, or deleted before another one is created. So an address that stays served
+// always has one if HNS can change them in place.
 func TestOrderOfWrites(t *testing.T) {
 	recent := func(*hnstest.Fake) {}
 	remake := func(f *hnstest.Fake) { f.Version.Modify = false }
@@ -132,8 +132,8 @@ func (tc *orderCase) run(t *testing.T, compared bool) {
 	s.settled()
 }
 
-// The port of health checks becomes one of a Service: the load balancer for health checks goes first, and what replaces it
-// stays, also if HNS refuses another Service meanwhile.
+// The port of health checks becomes one of a Service: the load balancer for health checks goes first, and what
+// replaces it stays, also if HNS refuses another Service meanwhile.
 func TestAFrontendInPlaceOfHealthChecks(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.compared()

@@ -29,8 +29,8 @@ func (b *between) LoadBalancers(ctx context.Context) ([]hns.LoadBalancer, error)
 	return list, err
 }
 
-// A container that has just become a backend ends while HNS is read, which takes minutes if HNS is slow: HNS removes it from the load
-// balancers, which is no reason to replace them.
+// A container that has just become a backend ends while HNS is read, which takes minutes if HNS is slow: HNS removes
+// it from the load balancers, which is no reason to replace them.
 func TestAContainerEndsWhileHNSIsRead(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	b := &between{Fake: s.fake}
@@ -76,8 +76,8 @@ func TestALoadBalancerAppearsWhileHNSIsRead(t *testing.T) {
 	t.Errorf("the load balancer of another program is deleted")
 }
 
-// HNS does not delete a remote endpoint when its node changes: all other objects are written, a problem is reported, and the backend stays served
-// as it was until the endpoint can be deleted.
+// HNS does not delete a remote endpoint when its node changes: all other objects are written, a problem is reported,
+// and the backend stays served as it was until the endpoint can be deleted.
 func TestAnEndpointThatCannotMove(t *testing.T) {
 	s := overlayStory(t)
 	s.compared()
@@ -115,8 +115,8 @@ func (s *story) checkWeb(want int) {
 	}
 }
 
-// The endpoint of this node was made again at another address, and HNS does not change a load balancer for health checks: only its
-// Service is refused.
+// The endpoint of this node was made again at another address, and HNS does not change a load balancer for health
+// checks: only its Service is refused.
 func TestHealthChecksThatCannotChange(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.compared()
@@ -229,7 +229,8 @@ func (i *interrupting) LoadBalancers(context.Context) ([]hns.LoadBalancer, error
 	return i.HNS.LoadBalancers(context.Background())
 }
 
-// The service is stopped during a long write: what remains is not written, although the calls of HNS do not end with the context.
+// The service is stopped during a long write: what remains is not written, although the calls of HNS do not end with
+// the context.
 func TestAStopDuringAWrite(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.services(200)
@@ -246,7 +247,8 @@ func TestAStopDuringAWrite(t *testing.T) {
 	}
 }
 
-// The interface of this node is down: a clean-up of an overlay network deletes the load balancers all the same, and says what is missing.
+// The interface of this node is down: a clean-up of an overlay network deletes the load balancers all the same, and
+// says what is missing.
 func TestRemoveWithoutAnAddressOfTheNode(t *testing.T) {
 	s := overlayStory(t)
 	s.compared()

@@ -55,8 +55,8 @@ func TestListsOfARefusedService(t *testing.T) {
 	s.settled()
 }
 
-// HNS does not accept the remote endpoints of one Service, and there are other Services: the work for each refused endpoint does not grow
-// with all Services.
+// HNS does not accept the remote endpoints of one Service, and there are other Services: the work for each refused
+// endpoint does not grow with all Services.
 func TestManyRefusedEndpoints(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	const services = 500
@@ -80,7 +80,8 @@ func mallocs() uint64 {
 	return m.Mallocs
 }
 
-// BenchmarkRender prints how long a Service is rendered whose backends are on unknown nodes, and one while HNS has many endpoints of others.
+// BenchmarkRender prints how long a Service is rendered whose backends are on unknown nodes, and one while HNS has
+// many endpoints of others.
 func BenchmarkRender(b *testing.B) {
 	for _, n := range []int{1000, 20000} {
 		b.Run(fmt.Sprint(n, " backends"), func(b *testing.B) {
@@ -152,8 +153,8 @@ func (s *story) services(n int) {
 	}
 }
 
-// Another program has deleted the load balancers of a Service with many ports: the next change, which fails, does not have all endpoints listed for
-// each of them.
+// Another program has deleted the load balancers of a Service with many ports: the next change, which fails, does not
+// have all endpoints listed for each of them.
 func TestListsForLoadBalancersThatAreGone(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	c := &counting{Fake: s.fake}

@@ -72,7 +72,8 @@ func (s *state) setEndpoints(list []hns.Endpoint) {
 	}
 }
 
-// setEndpoint stores the endpoint with an address. Of two remote ones the first stays, and one of a container replaces a remote one.
+// setEndpoint stores the endpoint with an address. Of two remote ones the first stays, and one of a container
+// replaces a remote one.
 func (s *state) setEndpoint(a netip.Addr, e hns.Endpoint) {
 	old, has := s.endpoints[a]
 	switch {
@@ -92,8 +93,8 @@ func (s *state) retire(e hns.Endpoint) {
 	}
 }
 
-// retireUnfit retires the endpoints that are not as this plane creates them. Some addresses are reserved for endpoints of a class: a backend
-// may have such an address too, and uses its endpoint.
+// retireUnfit retires the endpoints that are not as this plane creates them. Some addresses are reserved for
+// endpoints of a class: a backend may have such an address too, and uses its endpoint.
 func (s *state) retireUnfit(reserved map[netip.Addr]class) {
 	for a, e := range s.endpoints {
 		c, ours := s.class(e)
@@ -148,8 +149,8 @@ func sameMAC(a, b string) bool {
 	return strings.EqualFold(strings.ReplaceAll(a, ":", "-"), strings.ReplaceAll(b, ":", "-"))
 }
 
-// setBalancers stores the load balancers that were read, except those for endpoints in other networks: it adopts those of an earlier run and
-// of kube-proxy. Their endpoints may be gone, for example after the network was replaced.
+// setBalancers stores the load balancers that were read, except those for endpoints in other networks: it adopts
+// those of an earlier run and of kube-proxy. Their endpoints may be gone, for example after the network was replaced.
 func (s *state) setBalancers(list []hns.LoadBalancer, written map[key]hns.LoadBalancer) {
 	exists := s.ids()
 	here := func(id string) bool { return exists[id] }

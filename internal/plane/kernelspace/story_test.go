@@ -136,8 +136,8 @@ func allBegin(lines []string, word string) bool {
 	return len(lines) > 0 && !slices.ContainsFunc(lines, func(l string) bool { return !strings.HasPrefix(l, word) })
 }
 
-// If HNS does not have a load balancer as it was written, each comparison deletes and creates it. A problem is reported once, and a restart changes
-// nothing.
+// If HNS does not have a load balancer as it was written, each comparison deletes and creates it. A problem is
+// reported once, and a restart changes nothing.
 func TestSettingsInAnotherForm(t *testing.T) {
 	s := newStory(t, func(f *hnstest.Fake) {
 		f.Normalize = func(l hns.LoadBalancer) hns.LoadBalancer {
@@ -156,7 +156,8 @@ func TestSettingsInAnotherForm(t *testing.T) {
 	s.only("HNS does not have load balancers as they were written")
 }
 
-// Whatever HNS does with a change in place, the next comparison deletes and creates the load balancers that are not as they were written.
+// Whatever HNS does with a change in place, the next comparison deletes and creates the load balancers that are not
+// as they were written.
 func TestChangesInPlaceThatFail(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kind func(*hnstest.Fake)

@@ -38,8 +38,8 @@ func (s *story) rival(backend string) cluster.Name {
 	return name
 }
 
-// A tenant writes a backend with the address of another Service, or of the source VIP, and deletes it: the endpoint of the
-// address stays as it was.
+// A tenant writes a backend with the address of another Service, or of the source VIP, and deletes it: the endpoint
+// of the address stays as it was.
 func TestABackendWithTheAddressOfAnotherEndpoint(t *testing.T) {
 	for _, addr := range []string{"172.30.0.1", "10.180.99.1"} {
 		s := overlayStory(t)
@@ -59,7 +59,8 @@ func TestABackendWithTheAddressOfAnotherEndpoint(t *testing.T) {
 	}
 }
 
-// A backend has an address before it becomes a clusterIP or the source VIP: the endpoint of the address gets the properties of the latter.
+// A backend has an address before it becomes a clusterIP or the source VIP: the endpoint of the address gets the
+// properties of the latter.
 func TestABackendBeforeTheEndpointOfItsAddress(t *testing.T) {
 	for _, compared := range []bool{false, true} {
 		s := overlayStory(t)
@@ -101,8 +102,8 @@ func (s *subject) endpoint(t *testing.T, addr string) hns.Endpoint {
 	return list[i]
 }
 
-// A tenant writes an external IP that is an address of this node, with the NodePort of another Service. The owner of the
-// NodePort keeps it, also when the tenant's Service changes and goes.
+// A tenant writes an external IP that is an address of this node, with the NodePort of another Service. The owner of
+// the NodePort keeps it, also when the tenant's Service changes and goes.
 func TestAnExternalIPAtTheNodePortOfAnother(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.store.SetLocalAddresses(planetest.Addrs("192.168.0.2"))
@@ -140,8 +141,8 @@ func TestAnExternalIPAtTheNodePortOfAnother(t *testing.T) {
 	s.settled()
 }
 
-// Health checks and an external IP of another Service need the same load balancer: HNS accepts one, the Service of the other one is refused, and one of
-// the two that goes takes nothing of the other one.
+// Health checks and an external IP of another Service need the same load balancer: HNS accepts one, the Service of
+// the other one is refused, and one of the two that goes takes nothing of the other one.
 func TestAnExternalIPAtTheHealthChecksOfAnother(t *testing.T) {
 	for _, namespace := range []string{"a", "tenant"} { // before and after the other Service
 		s := newStory(t, func(*hnstest.Fake) {})

@@ -43,15 +43,15 @@ func (d deleted) lines() (lines []string) {
 	return lines
 }
 
-// Room implements ledger.Writer: all steps are written at once, as the removal of a load balancer may free its address and port for
-// another one.
+// Room implements ledger.Writer: all steps are written at once, as the removal of a load balancer may free its
+// address and port for another one.
 func (*writer) Room() int { return math.MaxInt32 }
 
 // Size implements ledger.Writer.
 func (*writer) Size(step) int { return 1 }
 
-// Write implements ledger.Writer. If HNS refuses an object, it writes all others, and returns the first refusal. An object that cannot be deleted
-// affects no Service: it is reported, and each comparison retries.
+// Write implements ledger.Writer. If HNS refuses an object, it writes all others, and returns the first refusal. An
+// object that cannot be deleted affects no Service: it is reported, and each comparison retries.
 func (w *writer) Write(ctx context.Context, steps []*step) error {
 	w.listed, w.used = false, nil
 	var refused error
@@ -128,14 +128,14 @@ func (w *writer) step(ctx context.Context, s *step) error {
 	return w.createEndpoint(ctx, s.Key)
 }
 
-// isGone reports whether an error means that an object of a call does not exist. The error of a missing network does not
-// mean that.
+// isGone reports whether an error means that an object of a call does not exist. The error of a missing network does
+// not mean that.
 func isGone(err error) bool {
 	return errors.Is(err, hns.ErrNotFound) && !errors.Is(err, hns.ErrNoNetwork)
 }
 
-// balancer creates a load balancer, or changes it, in place if HNS can. If none of its backends exists in HNS it is deleted: a container of this
-// node has just ended, and its endpoint is still in the EndpointSlice.
+// balancer creates a load balancer, or changes it, in place if HNS can. If none of its backends exists in HNS it is
+// deleted: a container of this node has just ended, and its endpoint is still in the EndpointSlice.
 func (w *writer) balancer(ctx context.Context, k key, v value) error {
 	l, err := w.resolve(ctx, k, v)
 	if err != nil {
@@ -165,8 +165,8 @@ func (w *writer) balancer(ctx context.Context, k key, v value) error {
 	return nil
 }
 
-// resolve returns the document of a load balancer. If the endpoint of a backend is missing, such as that of a new container, it reads the endpoints
-// again, once per write.
+// resolve returns the document of a load balancer. If the endpoint of a backend is missing, such as that of a new
+// container, it reads the endpoints again, once per write.
 func (w *writer) resolve(ctx context.Context, k key, v value) (hns.LoadBalancer, error) {
 	l, missing := w.state.document(k, v)
 	if len(missing) == 0 || w.listed {
@@ -230,8 +230,8 @@ func (w *writer) createEndpoint(ctx context.Context, k key) error {
 	return nil
 }
 
-// deleteEndpoint deletes an endpoint of this plane that no Service needs. It waits while a load balancer refers to the endpoint, such as one
-// of a refused Service.
+// deleteEndpoint deletes an endpoint of this plane that no Service needs. It waits while a load balancer refers to
+// the endpoint, such as one of a refused Service.
 func (w *writer) deleteEndpoint(ctx context.Context, k key) error {
 	e, has := w.state.endpoints[k.addr]
 	if k.id != "" {

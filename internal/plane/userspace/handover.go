@@ -68,8 +68,8 @@ func (r *runner) run(ctx context.Context) error {
 	return <-ended
 }
 
-// leave ends the plane when no write is in progress, and returns its listening sockets and the clients with session affinity;
-// nothing before the first write, as rules may lead to sockets of an earlier run.
+// leave ends the plane when no write is in progress, and returns its listening sockets and the clients with session
+// affinity; nothing before the first write, as rules may lead to sockets of an earlier run.
 func (p *Plane) leave() (in plane.Inherited, err error) {
 	p.writing.Lock()
 	defer p.writing.Unlock()
@@ -139,8 +139,8 @@ func parseFileName(name string) (of string, at netip.AddrPort, err error) {
 	return of, at, err
 }
 
-// inherit makes the first plan adopt what the previous run of the program has handed over instead of opening sockets of its own. Until
-// that plan is written no other socket gets the address of an inherited one: rules lead to it.
+// inherit makes the first plan adopt what the previous run of the program has handed over instead of opening sockets
+// of its own. Until that plan is written no other socket gets the address of an inherited one: rules lead to it.
 func (p *Plane) inherit(in plane.Inherited) error {
 	if len(in.Sockets) == 0 {
 		return nil

@@ -112,7 +112,8 @@ func dial(t *testing.T, ns int) (c net.Conn, err error) {
 	return c, err
 }
 
-// At the end of a run its connections are reset, and its sockets stay open: clients wait for the first plan of the next run.
+// At the end of a run its connections are reset, and its sockets stay open: clients wait for the first plan of the
+// next run.
 func TestAPlaneInheritsSockets(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	backend := echoServer(t, ns)

@@ -183,7 +183,8 @@ func fits(n *yaml.Node, left *int64, depth int) bool {
 	return *left >= 0 && depth < maxDepth
 }
 
-// lostAt returns the offset of a mark between two documents that the YAML parser knows and the reader does not; -1: there is none.
+// lostAt returns the offset of a mark between two documents that the YAML parser knows and the reader does not; -1:
+// there is none.
 func (d *document) lostAt() int {
 	if !bytes.Contains(d.text, []byte("---")) && !bytes.Contains(d.text, []byte("...")) {
 		return -1
@@ -214,8 +215,8 @@ func contentOf(text []byte) []byte {
 // lineEnds are the line ends of YAML 1.1.
 const lineEnds = "\n\r\u0085\u2028\u2029"
 
-// yamlError returns an error of the YAML parser with the lines of the file. The parser names no line for the first line and
-// for errors of the whole document.
+// yamlError returns an error of the YAML parser with the lines of the file. The parser names no line for the first
+// line and for errors of the whole document.
 func (d *document) yamlError(err error) error {
 	message := strings.TrimPrefix(oneLine(err.Error()), "error converting YAML to JSON: ")
 	placed := regexp.MustCompile(`line \d+`).ReplaceAllStringFunc(message, func(place string) string {

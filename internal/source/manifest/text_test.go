@@ -30,8 +30,8 @@ func jsonNode(name string) string {
 	return `{"apiVersion":"v1","kind":"Node","metadata":{"name":"` + name + `"}}`
 }
 
-// No document of a file is lost, whatever its encoding and separators are: all are read, or the file is an error that names the
-// cause.
+// No document of a file is lost, whatever its encoding and separators are: all are read, or the file is an error that
+// names the cause.
 func TestNoDocumentIsLost(t *testing.T) {
 	two := node("a") + "\n---\n" + node("b") + "\n"
 	const lost = "would be lost"
