@@ -162,7 +162,7 @@ func (c *control) connect() error {
 	})
 }
 
-// patience is how long anything may take to start, on a slow machine.
+// patience is how long anything may take, on a slow machine with other work.
 const patience = 5 * time.Minute
 
 // poll calls try until it returns no error.

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,12 +37,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// limit is how long anything may take, on a fast machine.
-const limit = time.Minute
-
 func eventually(t testing.TB, try func() error) {
 	t.Helper()
-	harness.Eventually(t, limit, try)
+	harness.Eventually(t, patience, try)
 }
 
 func must(t testing.TB, err error) {

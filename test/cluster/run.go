@@ -103,7 +103,7 @@ func (m *machine) serve(ctx context.Context) (err error) {
 	}
 	select {
 	case <-ctx.Done():
-		return errors.New("interrupted")
+		return errors.Join(errors.New("interrupted"), m.lastLines())
 	case err := <-ended:
 		return errors.Join(errors.New("the cluster has ended"), err, m.lastLines())
 	case <-ready:
