@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/test/harness"
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // TestMain is also the program: its processes run this binary again.
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) {
 	if testing.Short() {
 		_ = flag.Set("test.run", "^$") // as harness.Main: they need root
 	}
+	lab.RaisePriority() // as the tests beside it, which would starve the cluster
 	os.Exit(m.Run())
 }
 
