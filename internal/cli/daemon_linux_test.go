@@ -89,7 +89,7 @@ func TestCommandsPage(t *testing.T) {
 			shown[f.Name] = f.Data
 		}
 	}
-	if shown["status"], err = os.ReadFile("../inspect/testdata/status-quiet.txt"); err != nil {
+	if shown["status"], err = os.ReadFile("../answer/inspect/testdata/status-quiet.txt"); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range shown {

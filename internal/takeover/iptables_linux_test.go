@@ -43,7 +43,7 @@ func parseSaved(saved string) []iptables.Outline {
 // A node has docker, flannel, kubelet and rules of its operator besides
 // kube-proxy's.
 func TestLeftoversOfTheIptablesMode(t *testing.T) {
-	saved, err := os.ReadFile("../kernel/iptables/testdata/iptables.save")
+	saved, err := os.ReadFile("../linux/iptables/testdata/iptables.save")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
 // Package userspace is the plane that balances in this process: each Service port has a listening
-// socket and a balancer of package forward. On Linux with privileges, rules of another plane send
+// socket and a balancer of package relay. On Linux with privileges, rules of another plane send
 // the packets of Services to these sockets; without, clients connect to them directly. On Windows they
 // listen at the addresses of Services. README.md draws the way of a connection.
 package userspace
