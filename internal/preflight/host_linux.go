@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
-	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/takeover"
@@ -70,14 +70,14 @@ func ReadHost(ctx context.Context, netns int) Host {
 
 // servers returns the ports of the servers, and which process listens there.
 func servers(ctx context.Context, c *config.Config, netns int) ([]Port, error) {
-	listeners, err := socket.New(netns).Listeners(ctx)
+	listeners, err := sockdiag.Node{NetNS: netns}.Listeners(ctx)
 	processes := process.New(process.Options{})
 	var all []Port
 	for _, p := range []Port{{Field: "healthzBindAddress", At: c.Healthz}, {Field: "metricsBindAddress", At: c.Metrics}} {
 		if !p.At.IsValid() {
 			continue
 		}
-		i := slices.IndexFunc(listeners, func(l socket.Listener) bool { return !l.UDP() && meet(l.At, p.At) })
+		i := slices.IndexFunc(listeners, func(l sockdiag.Listener) bool { return !l.UDP() && meet(l.At, p.At) })
 		if p.Taken = i >= 0; p.Taken {
 			pid, pidErr := processes.WithSocket(listeners[i].Inode)
 			err = errors.Join(err, pidErr)

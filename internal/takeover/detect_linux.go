@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
@@ -36,7 +36,7 @@ type processes interface {
 
 // listenerLister lists the listeners in this network namespace.
 type listenerLister interface {
-	Listeners(ctx context.Context) ([]socket.Listener, error)
+	Listeners(ctx context.Context) ([]sockdiag.Listener, error)
 }
 
 // detector detects a kube-proxy that runs on this node: it listens at kube-proxy's ports, and has its name or
@@ -51,7 +51,7 @@ type detector struct {
 func newDetector(o Options) *detector {
 	return &detector{
 		processes: process.New(process.Options{}),
-		listeners: socket.New(o.NetNS),
+		listeners: sockdiag.Node{NetNS: o.NetNS},
 		address:   cmp.Or(o.Address, defaultAddress),
 		client: &http.Client{
 			Timeout:   answerTimeout,
@@ -87,7 +87,7 @@ func (d *detector) detect(ctx context.Context) (*KubeProxy, error) {
 }
 
 // holder returns the process that has a listener. One that cannot be seen may change rules if it is root's.
-func (d *detector) holder(l socket.Listener) process.Process {
+func (d *detector) holder(l sockdiag.Listener) process.Process {
 	pid, err := d.processes.WithSocket(l.Inode)
 	if err != nil || pid == 0 {
 		return process.Process{Admin: l.UID == 0}

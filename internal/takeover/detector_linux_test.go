@@ -13,15 +13,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/process"
 )
 
 // machine has processes, and maybe somebody who answers where kube-proxy does.
 type machine struct {
-	pids      []int             // of real kube-proxies, each with a listener
-	others    []process.Process // each has the listeners whose inode is its PID
-	listeners []socket.Listener // besides those of pids
+	pids      []int               // of real kube-proxies, each with a listener
+	others    []process.Process   // each has the listeners whose inode is its PID
+	listeners []sockdiag.Listener // besides those of pids
 	err       error
 	unlisted  error             // from a listing of listeners
 	answers   map[string]string // by path; nil: nobody listens
@@ -48,11 +48,11 @@ func (m *machine) Describe(pid int) process.Process {
 	return process.Process{PID: pid, Program: theirProgram, Names: []string{"kube-proxy"}, Admin: true}
 }
 
-func (m *machine) Listeners(context.Context) ([]socket.Listener, error) {
+func (m *machine) Listeners(context.Context) ([]sockdiag.Listener, error) {
 	m.looks++
 	list := slices.Clone(m.listeners)
 	for _, pid := range m.pids {
-		list = append(list, socket.Listener{At: netip.MustParseAddrPort("[::]:10256"), Inode: uint64(pid)})
+		list = append(list, sockdiag.Listener{At: netip.MustParseAddrPort("[::]:10256"), Inode: uint64(pid)})
 	}
 	return list, m.unlisted
 }
@@ -91,8 +91,8 @@ func speaking(mode string) map[string]string {
 }
 
 func TestAKubeProxyIsDetectedByItsListeners(t *testing.T) {
-	at := func(address string, inode uint64, uid uint32) []socket.Listener {
-		return []socket.Listener{{At: netip.MustParseAddrPort(address), Inode: inode, UID: uid}}
+	at := func(address string, inode uint64, uid uint32) []sockdiag.Listener {
+		return []sockdiag.Listener{{At: netip.MustParseAddrPort(address), Inode: inode, UID: uid}}
 	}
 	health, metrics := at("[::]:10256", 50, 0), at("127.0.0.1:10249", 50, 0)
 	called := func(name string) []process.Process {
@@ -153,7 +153,7 @@ func TestTheDiagnosticsAddressOfTheOptionsIsUsed(t *testing.T) {
 	defer func() { _ = server.Close() }()
 	go func() { _ = server.Serve(l) }()
 	w := newDetector(Options{Address: l.Addr().String()})
-	m := &machine{listeners: []socket.Listener{{At: netip.MustParseAddrPort(l.Addr().String())}}}
+	m := &machine{listeners: []sockdiag.Listener{{At: netip.MustParseAddrPort(l.Addr().String())}}}
 	w.processes, w.listeners = m, m
 	got, err := w.detect(t.Context())
 	if err != nil {

@@ -182,6 +182,6 @@ func (f hostFake) Primary() ([]netip.Addr, error) {
 
 type socketsFake struct{ *node }
 
-func (f socketsFake) Connections(context.Context) (map[netip.Addr]int, error) {
+func (f socketsFake) Local(context.Context) (map[netip.Addr]int, error) {
 	return maps.Clone(f.sockets), f.do("read sockets")
 }

@@ -113,7 +113,7 @@ func (r *rules) hold(ctx context.Context, v vips) (vips, error) {
 	if err := r.links.Prefer(ctx, ServiceDevice, sources); err != nil {
 		return v, err
 	}
-	connections, err := r.sockets.Connections(ctx)
+	connections, err := r.sockets.Local(ctx)
 	return v.hold(connections), err
 }
 

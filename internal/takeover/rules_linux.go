@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
-	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -53,7 +53,7 @@ type (
 		Primary() ([]netip.Addr, error)
 	}
 	socketKernel interface {
-		Connections(ctx context.Context) (map[netip.Addr]int, error)
+		Local(ctx context.Context) (map[netip.Addr]int, error)
 	}
 )
 
@@ -81,7 +81,7 @@ func newRules(o Options) *rules {
 		sets:    ipset.New(o.NetNS),
 		links:   rtnl.New(o.NetNS),
 		host:    address.New(address.Options{NetNS: o.NetNS}),
-		sockets: socket.New(o.NetNS),
+		sockets: sockdiag.Node{NetNS: o.NetNS},
 		ours:    o.Ours, nodePorts: o.NodePorts,
 		pause: func() { time.Sleep(packetTime) },
 	}

@@ -10,7 +10,7 @@ import (
 
 	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
-	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 
 	"github.com/sluice-proxy/sluice/internal/host"
@@ -77,7 +77,7 @@ func localnetFollower(s plane.Setup, rules *nft.Conn) *localnet.Follower {
 // hiddenSockets reports sockets of this node that Services hide.
 func hiddenSockets(s plane.Setup) plane.Part {
 	f := hidden.New(hidden.Options{
-		Listeners: socket.New(s.NetNS).Listeners, Local: s.Local, Report: s.Report,
+		Listeners: sockdiag.Node{NetNS: s.NetNS}.Listeners, Local: s.Local, Report: s.Report,
 		Failed: func(err error) {
 			s.Log.Warn("Cannot find the sockets of this node that Services hide", "error", err)
 		},

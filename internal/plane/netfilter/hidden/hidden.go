@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -31,7 +31,7 @@ const (
 
 // Options for New. All are needed.
 type Options struct {
-	Listeners func(context.Context) ([]socket.Listener, error)
+	Listeners func(context.Context) ([]sockdiag.Listener, error)
 	Local     func(context.Context) ([]netip.Addr, error) // addresses of this node
 	Report    func([]route.Problem)                       // gets each problem once until it is over
 	Failed    func(error)                                 // gets each failure once until it is over
@@ -226,7 +226,7 @@ func (x frontend) leadsTo(at netip.AddrPort, local []netip.Addr) bool {
 	return slices.ContainsFunc(x.port.Cluster, is) || slices.ContainsFunc(x.port.Local, is)
 }
 
-func (x frontend) problem(l socket.Listener) route.Problem {
+func (x frontend) problem(l sockdiag.Listener) route.Problem {
 	p := route.Problem{
 		Object: "Service " + x.service.String(),
 		Field:  "spec.ports.nodePort",

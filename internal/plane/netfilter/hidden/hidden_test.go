@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // node is a host with sockets, and the Follower that looks at them.
 type node struct {
 	*Follower
-	sockets  []socket.Listener
+	sockets  []sockdiag.Listener
 	local    []netip.Addr
 	err      error
 	reports  []string
@@ -27,7 +27,7 @@ func newNode(sockets ...string) *node {
 	n := &node{local: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("2001:db8::1")}}
 	n.listen(sockets...)
 	n.Follower = New(Options{
-		Listeners: func(context.Context) ([]socket.Listener, error) { return n.sockets, n.err },
+		Listeners: func(context.Context) ([]sockdiag.Listener, error) { return n.sockets, n.err },
 		Local:     func(context.Context) ([]netip.Addr, error) { return n.local, nil },
 		Report: func(problems []route.Problem) {
 			for _, p := range problems {
@@ -44,7 +44,7 @@ func (n *node) listen(sockets ...string) {
 	n.sockets = nil
 	for _, s := range sockets {
 		protocol, at, _ := strings.Cut(s, " ")
-		l := socket.Listener{Protocol: uint8(cluster.TCP), At: netip.MustParseAddrPort(at), UID: 7}
+		l := sockdiag.Listener{Protocol: uint8(cluster.TCP), At: netip.MustParseAddrPort(at), UID: 7}
 		if protocol == "udp" {
 			l.Protocol = uint8(cluster.UDP)
 		}

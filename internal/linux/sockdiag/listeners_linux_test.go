@@ -1,4 +1,4 @@
-package socket
+package sockdiag
 
 import (
 	"io"
@@ -13,8 +13,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
-
-func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
 func TestConnectionsAreCountedByLocalAddress(t *testing.T) {
 	netns := kerneltest.Namespace(t)
@@ -38,7 +36,7 @@ func TestConnectionsAreCountedByLocalAddress(t *testing.T) {
 	})
 	check := func(want map[netip.Addr]int) {
 		t.Helper()
-		got, err := New(netns).Connections(t.Context())
+		got, err := Node{NetNS: netns}.Local(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +83,7 @@ func TestListenersAreListedAndConnectionsAreNot(t *testing.T) {
 		}
 		return nil
 	})
-	got, err := New(netns).Listeners(t.Context())
+	got, err := Node{NetNS: netns}.Listeners(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +106,7 @@ func TestListenersAreListedAndConnectionsAreNot(t *testing.T) {
 	for _, c := range open {
 		_ = c.Close()
 	}
-	if got, err := New(netns).Listeners(t.Context()); err != nil || len(got) != 0 {
+	if got, err := (Node{NetNS: netns}).Listeners(t.Context()); err != nil || len(got) != 0 {
 		t.Errorf("after all are closed: %v, %v", got, err)
 	}
 }
