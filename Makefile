@@ -16,6 +16,8 @@ LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 ACTIONLINT_VERSION := v1.7.12
 ACTIONLINT   := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 VULN_VERSION := v1.9.0
+# govulncheck reads code only of the Go that it was built with, or an older one.
+VULN          = $(CACHE)/govulncheck-$(VULN_VERSION)-$$(go env GOVERSION)/govulncheck
 FUZZTIME     ?= 20s
 BENCH        ?= .
 VERSUS       ?=
@@ -41,7 +43,7 @@ SUITE   := .cache/bin/suite -cache $(CACHE)
 SYSTEMS := $(foreach os,linux darwin windows,$(foreach arch,amd64 arm64,bin/sluice-$(os)-$(arch)$(if $(filter windows,$(os)),.exe)))
 
 .PHONY: help build build-all image dist demo cluster cluster-down check plane unit test test-rest test-all suite test-assets test-tools test-kernel test-cluster \
-	lint lint-changed linter vuln vet-systems fmt bench fuzz site clean distclean setup-build setup-demo setup-test setup-kernel setup-rest setup-cluster setup-site
+	lint lint-changed linter vuln vex vet-systems fmt bench fuzz site clean distclean setup-build setup-demo setup-test setup-kernel setup-rest setup-cluster setup-site
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -145,11 +147,11 @@ once = if [[ ! -x $(1) ]]; then \
 		GOBIN=$$(dirname $(1)) GOFLAGS= nice go install $(2) 2> >(grep -v '^go: downloading' >&2); \
 	fi
 
-# govulncheck reads code only of the Go that it was built with, or an older one.
 vuln: setup-build ## known vulnerabilities in Sluice and its modules; hack/vuln.sh has the exit status
-	@vuln=$(CACHE)/govulncheck-$(VULN_VERSION)-$$(go env GOVERSION)/govulncheck; \
-	$(call once,$$vuln,golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)); \
-	hack/vuln.sh $$vuln
+	@$(call once,$(VULN),golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)); hack/vuln.sh $(VULN)
+
+vex: setup-build ## which of these affect Sluice, as OpenVEX
+	@{ $(call once,$(VULN),golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)); } >&2; hack/vuln.sh $(VULN) $(VERSION)
 
 # VERSUS has flags, such as -sizes 10000 -parts start,change; see test/bench/versus.
 bench: setup-test test-assets ## store to kernel; with an API server, and beside kube-proxy if KUBE_PROXY names it, and HAProxy if it is there; Go benchmarks (BENCH=regexp)

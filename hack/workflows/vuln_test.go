@@ -14,17 +14,23 @@ func TestVulnSaysWhenTheDatabaseCannotBeReached(t *testing.T) {
 	const notRun = "vuln: not run: the database of vulnerabilities cannot be reached\n"
 	tests := map[string]struct {
 		govulncheck string
+		version     string
 		status      int
 		output      string
 	}{
-		"none": {"echo No vulnerabilities found.", 0, "No vulnerabilities found.\n"},
-		"one":  {"echo Vulnerability; exit 3", 3, "Vulnerability\n"},
+		"none": {"echo No vulnerabilities found.", "", 0, "No vulnerabilities found.\n"},
+		"one":  {"echo Vulnerability; exit 3", "", 3, "Vulnerability\n"},
 		"unreachable": {
-			"echo 'govulncheck: fetching vulnerabilities: no such host' >&2; exit 1", 75,
+			"echo 'govulncheck: fetching vulnerabilities: no such host' >&2; exit 1", "", 75,
 			"govulncheck: fetching vulnerabilities: no such host\n" + notRun,
 		},
-		"failed":    {"echo 'no go.mod file' >&2; exit 1", 1, "no go.mod file\n"},
-		"arguments": {`echo "$@"`, 0, "-db https://vuln.example ./...\n"},
+		"failed":    {"echo 'no go.mod file' >&2; exit 1", "", 1, "no go.mod file\n"},
+		"arguments": {`echo "$@"`, "", 0, "-db https://vuln.example ./...\n"},
+		"openvex":   {`echo "$@"`, "v1.2.3", 0, "-db https://vuln.example -format openvex ./...\n"},
+		"openvex's author and product": {
+			`echo '"author": "Unknown Author", "@id": "Unknown Product"'`, "v1.2.3", 0,
+			`"author": "https://github.com/sluice-proxy/sluice", "@id": "pkg:golang/github.com/sluice-proxy/sluice@v1.2.3"` + "\n",
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +38,11 @@ func TestVulnSaysWhenTheDatabaseCannotBeReached(t *testing.T) {
 			if err := os.WriteFile(program, []byte("#!/bin/sh\n"+test.govulncheck+"\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			command := exec.CommandContext(t.Context(), "../vuln.sh", program)
+			args := []string{program}
+			if test.version != "" {
+				args = append(args, test.version)
+			}
+			command := exec.CommandContext(t.Context(), "../vuln.sh", args...)
 			command.Env = append(os.Environ(), "VULN_DB=https://vuln.example")
 			var output strings.Builder
 			command.Stdout, command.Stderr = &output, &output
