@@ -212,7 +212,7 @@ func TestCluster(t *testing.T) {
 	t.Run("ebpf", func(t *testing.T) { testEBPF(t, c) })
 	t.Run("chart", func(t *testing.T) { testChart(t, c) })
 	t.Run("drain", func(t *testing.T) { testDrain(t, c) })
-	for _, mode := range []string{"nftables", "iptables", "ebpf"} {
+	for _, mode := range []string{"nftables", "iptables", "ebpf", "userspace"} {
 		t.Run("upgrade in mode "+mode, func(t *testing.T) { testUpgrade(t, c, mode) })
 	}
 	c.remove(t)

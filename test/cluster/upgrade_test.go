@@ -18,32 +18,61 @@ type programBefore struct {
 	path  string
 }
 
-// testUpgrade upgrades Sluice from the commit before, and takes that back, with traffic.
+// testUpgrade upgrades Sluice from the commit before, and takes that back, with traffic. In mode userspace connections end
+// with the process, so that clients start after each roll-out.
 func testUpgrade(t *testing.T, c *testCluster, mode string) {
 	c.remove(t)
 	sluice, err := sluiceImage()
 	must(t, err)
-	if mode == "iptables" {
+	if withPrograms(mode) {
 		sluice += "-iptables"
 	}
 	before := c.imageBefore(t, mode)
 	c.install(t, mode)
-	set := func(image string) {
-		t.Helper()
-		c.kubectl(t, "-n", "kube-system", "set", "image", "daemonset/sluice", "sluice="+image)
-		c.rollOut(t, "kube-system", "daemonset/sluice")
+	c.setImage(t, before)
+	clients := func() func() {
+		f := c.startTraffic(t)
+		return func() { f.end(t, allBackendsStay) }
 	}
-	set(before)
-	f := c.startTraffic(t)
-	set(sluice)
-	c.checkMode(t, mode)
+	upgrade := func() {
+		c.setImage(t, sluice)
+		c.checkMode(t, mode)
+	}
+	rollBack := func() {
+		c.undo(t, before)
+		c.checkMode(t, mode)
+	}
+	if mode == "userspace" {
+		upgrade()
+		clients()()
+		rollBack()
+		clients()()
+		return
+	}
+	end := clients()
+	upgrade()
+	rollBack()
+	end()
+}
+
+// withPrograms reports whether a mode needs the image with the programs of iptables.
+func withPrograms(mode string) bool { return mode == "iptables" || mode == "userspace" }
+
+func (c *testCluster) setImage(t *testing.T, image string) {
+	t.Helper()
+	c.kubectl(t, "-n", "kube-system", "set", "image", "daemonset/sluice", "sluice="+image)
+	c.rollOut(t, "kube-system", "daemonset/sluice")
+}
+
+// undo takes the last roll-out back, after which the image is the one before.
+func (c *testCluster) undo(t *testing.T, image string) {
+	t.Helper()
 	c.kubectl(t, "-n", "kube-system", "rollout", "undo", "daemonset/sluice")
 	c.rollOut(t, "kube-system", "daemonset/sluice")
-	if out := c.kubectl(t, "-n", "kube-system", "get", "daemonset/sluice", "-o", "jsonpath={.spec.template.spec.containers[0].image}"); out != before {
+	const path = "jsonpath={.spec.template.spec.containers[0].image}"
+	if out := c.kubectl(t, "-n", "kube-system", "get", "daemonset/sluice", "-o", path); out != image {
 		t.Errorf("after the rollback the image is %s", out)
 	}
-	c.checkMode(t, mode)
-	f.end(t, allBackendsStay)
 }
 
 // imageBefore imports an image of the last release into the nodes, or until there is one of the commit before, and returns its name.
@@ -52,7 +81,7 @@ func (c *testCluster) imageBefore(t *testing.T, mode string) string {
 	name := "sluice.test/before:" + mode
 	dir := t.TempDir()
 	var flags []string
-	if mode == "iptables" {
+	if withPrograms(mode) {
 		packages, err := image.Packages(t.Context())
 		must(t, err)
 		flags = []string{"-packages", packages}
