@@ -3,6 +3,7 @@
 package deploy
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -180,12 +181,60 @@ func TestChartRejectsUnknownValues(t *testing.T) {
 		{"metrics.scrape=yes", "/metrics/scrape"},
 		{"config.kind=Pod", "/config"},
 		{"config.mode=ipvs", "/config/mode"},
+		{"config.fooBar=1", "fooBar"},
+		{"config.nftables.fooBar=1", "fooBar"},
+		{"config.clusterCIDR=10.244.0.0/33", "/config/clusterCIDR"},
+		{"config.healthzBindAddress=node:1", "/config/healthzBindAddress"},
+		{"metrics=null", "metrics"},
 		{"maxUnavailable=0", "/maxUnavailable"},
 		{"image.pullPolicy=never", "/image/pullPolicy"},
 	} {
 		_, err := runCommand(t, tool("helm"), "template", projectPath("deploy/helm/sluice"), "--set="+tt.set)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("--set %s: %v, want an error about %q", tt.set, err, tt.want)
+		}
+	}
+}
+
+// Probes and scrapes are where the configuration has the servers.
+func TestChartProbesTheConfiguredAddresses(t *testing.T) {
+	for _, tt := range []struct {
+		set             string
+		host            any
+		healthz, scrape string
+	}{
+		{"config.healthzBindAddress=127.0.0.1:9999", "127.0.0.1", "9999", "10249"},
+		{"config.healthzBindAddress=[::1]:9999", "::1", "9999", "10249"},
+		{"config.healthzBindAddress=::1", "::1", "10256", "10249"},
+		{"config.healthzBindAddress=0.0.0.0", nil, "10256", "10249"},
+		{"config.metricsBindAddress=[::]:7777", nil, "10256", "7777"},
+		{"config=null", nil, "10256", "10249"},
+	} {
+		text := template(t, "--set=metrics.scrape=annotations", "--set="+tt.set)
+		pod := subObject(objects(t, text)["DaemonSet sluice"], "spec", "template")
+		if got := subObject(pod, "metadata", "annotations")["prometheus.io/port"]; got != tt.scrape {
+			t.Errorf("%s: scrapes use port %v", tt.set, got)
+		}
+		container, _ := subObject(pod, "spec")["containers"].([]any)[0].(map[string]any)
+		ports := fmt.Sprint(container["ports"])
+		want := fmt.Sprintf("[map[containerPort:%s name:healthz] map[containerPort:%s name:metrics]]", tt.healthz, tt.scrape)
+		if ports != want {
+			t.Errorf("%s: ports %s, want %s", tt.set, ports, want)
+		}
+		for _, probe := range []string{"livenessProbe", "readinessProbe"} {
+			if got := subObject(container, probe, "httpGet")["host"]; got != tt.host {
+				t.Errorf("%s: the %s asks %v", tt.set, probe, got)
+			}
+		}
+	}
+}
+
+// A value that is null leaves its field out.
+func TestChartWithoutFields(t *testing.T) {
+	for _, field := range []string{"nodeSelector", "tolerations", "affinity"} {
+		pod := subObject(objects(t, template(t, "--set="+field+"=null"))["DaemonSet sluice"], "spec", "template", "spec")
+		if _, is := pod[field]; is {
+			t.Errorf("%s=null: the pod has %v", field, pod[field])
 		}
 	}
 }

@@ -3,14 +3,18 @@ app.kubernetes.io/name: sluice
 app.kubernetes.io/component: proxy
 {{- end }}
 
+{{- define "sluice.mode" -}}
+{{ dig "mode" "" (.Values.config | default dict) }}
+{{- end }}
+
 {{- /* Not empty in modes with rules of iptables, which need programs, and rights for them. */ -}}
 {{- define "sluice.iptables" -}}
-{{ if has (.Values.config.mode | default "") (list "iptables" "userspace") }}yes{{ end }}
+{{ if has (include "sluice.mode" .) (list "iptables" "userspace") }}yes{{ end }}
 {{- end }}
 
 {{- /* Not empty in mode ebpf, which needs rights, and file systems of the host. */ -}}
 {{- define "sluice.ebpf" -}}
-{{ if eq (.Values.config.mode | default "") "ebpf" }}yes{{ end }}
+{{ if eq (include "sluice.mode" .) "ebpf" }}yes{{ end }}
 {{- end }}
 
 {{- define "sluice.image" -}}
@@ -30,7 +34,27 @@ app.kubernetes.io/component: proxy
 {{- if and (include "sluice.iptables" .) (not .Values.sysctls.enabled) -}}
 {{- $_ := set $computed "iptables" (dict "localhostNodePorts" false) -}}
 {{- end -}}
-{{- toYaml (merge (deepCopy .Values.config) $computed) -}}
+{{- toYaml (merge (deepCopy (.Values.config | default dict)) $computed) -}}
+{{- end }}
+
+{{- /* The port of an address such as 0.0.0.0:10256 or [::1]:10256; that of the second argument if it names none. */ -}}
+{{- define "sluice.port" -}}
+{{- $address := index . 0 | default "" -}}
+{{ if regexMatch "^([^:]*|\\[.*\\]):[0-9]+$" $address }}{{ regexFind "[0-9]+$" $address }}{{ else }}{{ index . 1 }}{{ end }}
+{{- end }}
+
+{{- define "sluice.healthzAddress" -}}
+{{ dig "healthzBindAddress" "" (.Values.config | default dict) }}
+{{- end }}
+
+{{- define "sluice.metricsAddress" -}}
+{{ dig "metricsBindAddress" "" (.Values.config | default dict) }}
+{{- end }}
+
+{{- /* The address of probes; empty: that of the pod, which is the node's. */ -}}
+{{- define "sluice.probeHost" -}}
+{{- $host := include "sluice.healthzAddress" . | trimPrefix "[" | regexFind "^([0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)" -}}
+{{ if not (has $host (list "0.0.0.0" "::")) }}{{ $host }}{{ end }}
 {{- end }}
 
 {{- define "sluice.env" -}}
