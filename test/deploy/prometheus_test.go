@@ -29,28 +29,39 @@ func TestAlertRules(t *testing.T) {
 	run(t, tool("promtool"), "test", "rules", projectPath("deploy/prometheus/alerts_test.yaml"))
 	tests, err := os.ReadFile(projectPath("deploy/prometheus/alerts_test.yaml"))
 	must(t, err)
-	for name := range alerts(t) {
+	runbook, err := os.ReadFile(projectPath("docs/runbook.md"))
+	must(t, err)
+	for name, a := range alerts(t) {
 		if !strings.Contains(string(tests), "alertname: "+name+"\n") {
 			t.Errorf("alert %s is not tested", name)
+		}
+		if !strings.Contains(string(runbook), "\n## "+name+"\n") || !strings.HasSuffix(a.runbook, "#"+strings.ToLower(name)) {
+			t.Errorf("alert %s has no section in docs/runbook.md, or does not lead there: %s", name, a.runbook)
 		}
 	}
 }
 
-// alerts returns the expressions of the alerts, by name.
-func alerts(t *testing.T) map[string]string {
+// alert is what tests know of an alert.
+type alert struct{ expr, runbook string }
+
+// alerts returns the alerts by name.
+func alerts(t *testing.T) map[string]alert {
 	t.Helper()
 	text, err := os.ReadFile(projectPath("deploy/prometheus/alerts.yaml"))
 	must(t, err)
 	var file struct {
 		Groups []struct {
-			Rules []struct{ Alert, Expr string }
+			Rules []struct {
+				Alert, Expr string
+				Annotations map[string]string
+			}
 		}
 	}
 	must(t, yaml.Unmarshal(text, &file))
-	out := map[string]string{}
+	out := map[string]alert{}
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
-			out[r.Alert] = r.Expr
+			out[r.Alert] = alert{r.Expr, r.Annotations["runbook_url"]}
 		}
 	}
 	return out
@@ -292,11 +303,11 @@ func TestQueriesOfEBPFMode(t *testing.T) {
 	for _, p := range rowOf(t, ebpfRow) {
 		m.checkPanel(p)
 	}
-	for name, expr := range alerts(t) {
-		if !strings.Contains(expr, ebpfMetrics) {
+	for name, a := range alerts(t) {
+		if !strings.Contains(a.expr, ebpfMetrics) {
 			continue
 		}
-		if values, err := m.query(strings.Replace(expr, "> 0.9", ">= 0", 1)); err != nil || len(values) == 0 {
+		if values, err := m.query(strings.Replace(a.expr, "> 0.9", ">= 0", 1)); err != nil || len(values) == 0 {
 			t.Errorf("alert %s has no data: %v", name, err)
 		}
 	}
@@ -308,9 +319,9 @@ func TestQueriesOfEBPFMode(t *testing.T) {
 // The alerts about mode userspace have metrics in that mode.
 func TestQueriesOfUserspaceMode(t *testing.T) {
 	m := newMonitored(t, "userspace")
-	for name, expr := range alerts(t) {
-		if strings.Contains(expr, userspaceMetrics) {
-			m.hasMetrics(name, expr)
+	for name, a := range alerts(t) {
+		if strings.Contains(a.expr, userspaceMetrics) {
+			m.hasMetrics(name, a.expr)
 		}
 	}
 }
@@ -338,12 +349,12 @@ func TestQueries(t *testing.T) {
 		}
 		m.checkPanel(p)
 	}
-	for name, expr := range alerts(t) {
-		if _, err := m.query(expr); err != nil {
+	for name, a := range alerts(t) {
+		if _, err := m.query(a.expr); err != nil {
 			t.Errorf("alert %s: %v", name, err)
 		}
-		if !strings.Contains(expr, ebpfMetrics) && !strings.Contains(expr, userspaceMetrics) {
-			m.hasMetrics(name, expr)
+		if !strings.Contains(a.expr, ebpfMetrics) && !strings.Contains(a.expr, userspaceMetrics) {
+			m.hasMetrics(name, a.expr)
 		}
 	}
 	for _, change := range []string{
