@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,10 +16,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// template returns the output of helm template.
+// rendered returns the output of helm template.
+func rendered(t *testing.T, args ...string) string {
+	t.Helper()
+	chart := projectPath("deploy/helm/sluice")
+	return run(t, append([]string{tool("helm"), "template", "sluice", chart, "--namespace=kube-system"}, args...)...)
+}
+
+// releaseLabels are those that only objects of a release of Helm have.
+var releaseLabels = regexp.MustCompile(`(?m)^ +(helm\.sh/chart|app\.kubernetes\.io/(instance|version|managed-by)): .*\n`)
+
+// template is rendered without the labels of the release.
 func template(t *testing.T, args ...string) string {
 	t.Helper()
-	return run(t, append([]string{tool("helm"), "template", "sluice", projectPath("deploy/helm/sluice"), "--namespace=kube-system"}, args...)...)
+	return releaseLabels.ReplaceAllString(rendered(t, args...), "")
 }
 
 // sources splits the output of helm by the template file.
@@ -225,6 +236,66 @@ func TestChartProbesTheConfiguredAddresses(t *testing.T) {
 			if got := subObject(container, probe, "httpGet")["host"]; got != tt.host {
 				t.Errorf("%s: the %s asks %v", tt.set, probe, got)
 			}
+		}
+	}
+}
+
+// Each object has the labels of its release, which no selector uses: a later version must select the same pods.
+func TestChartLabelsTheRelease(t *testing.T) {
+	all := objects(t, rendered(t, "--set=apiServer.host=192.0.2.1,metrics.scrape=podMonitor",
+		"--set=metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true"))
+	for name, o := range all {
+		labels := subObject(o, "metadata", "labels")
+		for _, label := range []string{"helm.sh/chart", "app.kubernetes.io/instance", "app.kubernetes.io/version"} {
+			if text, _ := labels[label].(string); text == "" || strings.Contains(text, "+") {
+				t.Errorf("%s has the label %s=%q", name, label, text)
+			}
+		}
+	}
+	want := map[string]any{"app.kubernetes.io/name": "sluice", "app.kubernetes.io/component": "proxy"}
+	for _, path := range [][]string{{"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"}} {
+		if diff := cmp.Diff(want, subObject(all["DaemonSet sluice"], path...)); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", path, diff)
+		}
+	}
+	if len(all) != 9 {
+		t.Errorf("%d objects: %v", len(all), slices.Sorted(maps.Keys(all)))
+	}
+}
+
+// The alerts and the dashboard arrive as they are in the files: Helm leaves their templates alone.
+func TestChartHasAlertsAndDashboard(t *testing.T) {
+	all := objects(t, rendered(t, "--set=metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true"))
+	text, err := os.ReadFile(projectPath("deploy/helm/sluice/files/alerts.yaml"))
+	must(t, err)
+	var alerts map[string]any
+	must(t, yaml.UnmarshalStrict(text, &alerts))
+	if diff := cmp.Diff(alerts, subObject(all["PrometheusRule sluice"], "spec")); diff != "" {
+		t.Errorf("(-file +chart):\n%s", diff)
+	}
+	dashboard, err := os.ReadFile(projectPath("deploy/helm/sluice/files/dashboard.json"))
+	must(t, err)
+	got, _ := subObject(all["ConfigMap sluice-dashboard"], "data")["sluice.json"].(string)
+	if diff := cmp.Diff(strings.TrimSpace(string(dashboard)), strings.TrimSpace(got)); diff != "" {
+		t.Errorf("(-file +chart):\n%s", diff)
+	}
+}
+
+// What people add to the pod arrives in it.
+func TestChartExtendsThePod(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	all := objects(t, template(t, "--set=podLabels.team=net,image.digest="+digest+",updateStrategy=OnDelete",
+		"--set=priorityClassName=high,extraEnv[0].name=GOGC,extraEnv[0].value=off",
+		"--set=extraVolumes[0].name=more,extraVolumes[0].emptyDir.medium=Memory",
+		"--set=extraVolumeMounts[0].name=more,extraVolumeMounts[0].mountPath=/more"))
+	text, err := yaml.Marshal(all["DaemonSet sluice"])
+	must(t, err)
+	for _, want := range []string{
+		"team: net\n", "@" + digest + "\n", "type: OnDelete\n", "priorityClassName: high\n", "name: GOGC\n",
+		"medium: Memory\n        name: more\n", "mountPath: /more\n          name: more\n",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
 }

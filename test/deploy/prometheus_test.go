@@ -25,9 +25,9 @@ import (
 
 // Each alert has a test in which it fires and one in which it does not, with its complete text.
 func TestAlertRules(t *testing.T) {
-	run(t, tool("promtool"), "check", "rules", projectPath("deploy/prometheus/alerts.yaml"))
-	run(t, tool("promtool"), "test", "rules", projectPath("deploy/prometheus/alerts_test.yaml"))
-	tests, err := os.ReadFile(projectPath("deploy/prometheus/alerts_test.yaml"))
+	run(t, tool("promtool"), "check", "rules", projectPath("deploy/helm/sluice/files/alerts.yaml"))
+	run(t, tool("promtool"), "test", "rules", "testdata/alerts_test.yaml")
+	tests, err := os.ReadFile("testdata/alerts_test.yaml")
 	must(t, err)
 	runbook, err := os.ReadFile(projectPath("docs/runbook.md"))
 	must(t, err)
@@ -47,7 +47,7 @@ type alert struct{ expr, runbook string }
 // alerts returns the alerts by name.
 func alerts(t *testing.T) map[string]alert {
 	t.Helper()
-	text, err := os.ReadFile(projectPath("deploy/prometheus/alerts.yaml"))
+	text, err := os.ReadFile(projectPath("deploy/helm/sluice/files/alerts.yaml"))
 	must(t, err)
 	var file struct {
 		Groups []struct {
@@ -79,7 +79,7 @@ type panel struct {
 
 func panels(t *testing.T) []panel {
 	t.Helper()
-	text, err := os.ReadFile(projectPath("deploy/grafana/sluice.json"))
+	text, err := os.ReadFile(projectPath("deploy/helm/sluice/files/dashboard.json"))
 	must(t, err)
 	var dashboard struct{ Panels []panel }
 	must(t, json.Unmarshal(text, &dashboard))
@@ -174,7 +174,7 @@ func (m *monitoredSluice) monitor() {
 	t := m.t
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "prometheus.yaml")
-	must(t, os.WriteFile(config, fmt.Appendf(nil, scrape, projectPath("deploy/prometheus/alerts.yaml")), 0o600))
+	must(t, os.WriteFile(config, fmt.Appendf(nil, scrape, projectPath("deploy/helm/sluice/files/alerts.yaml")), 0o600))
 	run(t, tool("promtool"), "check", "config", config)
 	cmd := exec.Command(tool("prometheus"), "--config.file="+config, "--storage.tsdb.path="+t.TempDir(),
 		"--web.listen-address=127.0.0.1:9090", "--log.level=error")

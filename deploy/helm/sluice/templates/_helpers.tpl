@@ -1,6 +1,14 @@
-{{- define "sluice.labels" -}}
+{{- define "sluice.selector" -}}
 app.kubernetes.io/name: sluice
 app.kubernetes.io/component: proxy
+{{- end }}
+
+{{- define "sluice.labels" -}}
+{{ include "sluice.selector" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "sluice.mode" -}}
@@ -18,7 +26,7 @@ app.kubernetes.io/component: proxy
 {{- end }}
 
 {{- define "sluice.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ if include "sluice.iptables" . }}-iptables{{ end }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ if include "sluice.iptables" . }}-iptables{{ end }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
 {{- define "sluice.configMap" -}}
