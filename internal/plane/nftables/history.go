@@ -6,23 +6,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
-
-// portKey identifies a Service port.
-type portKey struct {
-	service  cluster.Name
-	port     string
-	protocol cluster.Protocol
-	ip       route.Family
-}
-
-func keyOf(name cluster.Name, p *route.Port) portKey {
-	return portKey{name, p.Name, p.Protocol, p.Family}
-}
 
 // record is the part of a Service port in the tables that its route does not determine: the
 // slots of its backends, and its id, if it remembers its clients.
@@ -57,29 +44,29 @@ func (r record) balance(p *route.Port, a action, pool route.Pool) pools {
 
 // history has the records of all Service ports. A plan changes a draft of it.
 type history struct {
-	ports  map[portKey]record
+	ports  map[route.PortID]record
 	taken  map[uint32]bool // ids
 	newest uint32          // the newest id
 }
 
 func newHistory(newest uint32) *history {
-	return &history{ports: map[portKey]record{}, taken: map[uint32]bool{}, newest: newest}
+	return &history{ports: map[route.PortID]record{}, taken: map[uint32]bool{}, newest: newest}
 }
 
 // draft is a history with changes of a plan that is not applied yet.
 type draft struct {
 	*history
-	changed map[portKey]record
+	changed map[route.PortID]record
 	given   map[uint32]bool // ids, new or adopted
 	newest  uint32
 }
 
 func newDraft(h *history) *draft {
-	return &draft{history: h, changed: map[portKey]record{}, given: map[uint32]bool{}, newest: h.newest}
+	return &draft{history: h, changed: map[route.PortID]record{}, given: map[uint32]bool{}, newest: h.newest}
 }
 
 // note records a change of the record of a port.
-func (d *draft) note(k portKey, r record) {
+func (d *draft) note(k route.PortID, r record) {
 	if _, known := d.ports[k]; known || !r.empty() {
 		d.changed[k] = r
 	}
@@ -89,7 +76,7 @@ func (d *draft) note(k portKey, r record) {
 func (d *draft) learn() {
 	d.history.newest = d.newest
 	if len(d.ports) == 0 { // a comparison, whose history is new
-		maps.DeleteFunc(d.changed, func(_ portKey, r record) bool { return r.empty() })
+		maps.DeleteFunc(d.changed, func(_ route.PortID, r record) bool { return r.empty() })
 		d.ports, d.taken = d.changed, d.given
 		return
 	}
@@ -116,7 +103,7 @@ type found struct {
 
 // arrange returns the slots of the pools of a port, and its id. A backend keeps its slot;
 // if the record is empty, slots are those of the first frontend in the kernel that has any.
-func (d *draft) arrange(l *layout, k portKey, p *route.Port, olds []found) record {
+func (d *draft) arrange(l *layout, k route.PortID, p *route.Port, olds []found) record {
 	last, known := d.ports[k]
 	next := record{id: d.identify(last.id, p, olds)}
 	for pool := range next.slots {

@@ -70,7 +70,7 @@ func (p *Plan) touched(c route.Change) {
 	olds, nows := make([][]frontend, len(c.Touched)), make([][]frontend, len(c.Touched))
 	was, is := map[frontendKey]*frontend{}, map[frontendKey]*frontend{}
 	for i, t := range c.Touched {
-		olds[i] = before.service(nil, t.Old, func(port *route.Port) record { return p.draft.ports[keyOf(t.Name, port)] })
+		olds[i] = before.service(nil, t.Old, func(port *route.Port) record { return p.draft.ports[port.ID(t.Name)] })
 		byKey(was, olds[i])
 	}
 	for i, t := range c.Touched {
@@ -102,7 +102,7 @@ func (p *Plan) arrange(name cluster.Name, port *route.Port, had func(frontendKey
 	for j := range port.Frontends {
 		olds[j] = had(p.render.layout.key(port, &port.Frontends[j]))
 	}
-	return p.draft.arrange(p.render.layout, keyOf(name, port), port, olds)
+	return p.draft.arrange(p.render.layout, port.ID(name), port, olds)
 }
 
 // forget drops the records of ports that are gone.
@@ -111,8 +111,8 @@ func (p *Plan) forget(t route.Touch) {
 		return
 	}
 	for i := range t.Old.Ports {
-		k := keyOf(t.Name, &t.Old.Ports[i])
-		kept := t.New != nil && slices.ContainsFunc(t.New.Ports, func(q route.Port) bool { return keyOf(t.Name, &q) == k })
+		k := t.Old.Ports[i].ID(t.Name)
+		kept := t.New != nil && slices.ContainsFunc(t.New.Ports, func(q route.Port) bool { return q.ID(t.Name) == k })
 		if !kept {
 			p.draft.note(k, record{})
 		}
