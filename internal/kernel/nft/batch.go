@@ -94,7 +94,7 @@ func whole(to []byte, s Set, e Element) []byte {
 			to = appendValue(to, elementKeyEnd, e.End)
 		}
 		switch {
-		case s.verdicts():
+		case s.Verdicts():
 			to = appendGoto(to, e.Goto)
 		case s.Data != nil:
 			to = appendValue(to, unix.NFTA_SET_ELEM_DATA, e.Data)

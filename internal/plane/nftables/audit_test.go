@@ -17,8 +17,8 @@ type audit struct {
 	fake    *nft.Fake
 	faults  *planetest.Faults
 	layout  layout
-	before  map[frontendKey]error
-	during  []map[frontendKey]error
+	before  map[frontKey]error
+	during  []map[frontKey]error
 	last    map[rangeLookup]rangesAndRules // after the previous transaction
 	visible error
 }
@@ -72,18 +72,18 @@ func (a *audit) End(*planetest.Model) error {
 }
 
 // frontends returns for every frontend why it does not work; nil if it works.
-func (a *audit) frontends() map[frontendKey]error {
-	all := map[frontendKey]error{}
-	for _, f := range everyFamily() {
-		state := a.fake.Tables[f.table]
+func (a *audit) frontends() map[frontKey]error {
+	all := map[frontKey]error{}
+	for _, ip := range everyFamily() {
+		state := a.fake.Tables[tableFor(ip)]
 		if state == nil {
 			continue
 		}
 		for i := range a.layout.spaces {
 			s := &a.layout.spaces[i]
 			for key, e := range state.Sets[s.frontends.Name].Elements.All() {
-				v := visit{a, f.table, state, s, key}
-				all[frontendKey{f.ip, i, key}] = v.follow(e.Data, atOnce, false)
+				v := visit{a, tableFor(ip), state, s, key}
+				all[frontKey{ip, i, key}] = v.follow(e.Data, atOnce, false)
 			}
 		}
 	}

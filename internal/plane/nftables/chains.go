@@ -19,8 +19,9 @@ const (
 
 // builder makes the chains of one family for a host.
 type builder struct {
-	family
 	*layout
+	ip   route.Family
+	f    nft.Family // the same
 	host *route.Host
 	mark uint32
 }
@@ -29,7 +30,7 @@ type builder struct {
 // it.
 func (b builder) fixed() []nft.Chain {
 	chains := []nft.Chain{
-		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.table.Family))}},
+		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.f))}},
 		{Name: dropped, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
 	}
 	for i := range b.spaces {
@@ -56,18 +57,17 @@ func (b builder) servesLoopback() bool {
 // the address is also a ClusterIP or in a ServiceCIDR. The kernel knows its addresses at
 // any moment.
 func (b builder) services() []nft.Rule {
-	f := b.table.Family
 	rules := []nft.Rule{nft.NewRule(b.follow(&b.spaces[byAddress], b.spaces[byAddress].frontends, atOnce)...)}
 	all := b.host.NodePorts.All(b.ip)
 	if all {
-		rules = append(rules, b.nodePorts(nft.ToHere(), nft.NotLoopback(f)))
+		rules = append(rules, b.nodePorts(nft.ToHere(), nft.NotLoopback(b.f)))
 	}
 	if !all || b.servesLoopback() {
-		rules = append(rules, b.nodePorts(nft.In(b.nodeIPs.Name, nft.Destination(f))))
+		rules = append(rules, b.nodePorts(nft.In(b.nodeIPs.Name, nft.Destination(b.f))))
 	}
 	return append(rules,
-		nft.NewRule(nft.In(b.clusterIPs.Name, nft.Destination(f)), nft.NotToHere(), nft.Goto(rejected)),
-		nft.NewRule(nft.In(b.serviceCIDRs.Name, nft.Destination(f)), nft.NotToHere(), nft.Goto(dropped)))
+		nft.NewRule(nft.In(b.clusterIPs.Name, nft.Destination(b.f)), nft.NotToHere(), nft.Goto(rejected)),
+		nft.NewRule(nft.In(b.serviceCIDRs.Name, nft.Destination(b.f)), nft.NotToHere(), nft.Goto(dropped)))
 }
 
 func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
@@ -77,7 +77,7 @@ func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
 // follow looks up a packet in a map of actions, and continues in the chain of the action.
 func (b builder) follow(s *space, actions nft.Set, level int) []nft.Statement {
 	return []nft.Statement{
-		nft.SetPriority(actions.Name, s.key(b.table.Family)...),
+		nft.SetPriority(actions.Name, s.key(b.f)...),
 		nft.Dispatch(b.actions[level].Name, nft.Priority()),
 	}
 }
@@ -85,11 +85,10 @@ func (b builder) follow(s *space, actions nft.Set, level int) []nft.Statement {
 // postrouting masquerades marked connections, and those of a backend to itself. It clears
 // the mark and the priority, which served as a register, before the packet leaves the node.
 func (b builder) postrouting() []nft.Rule {
-	f := b.table.Family
 	return []nft.Rule{
 		nft.NewRule(nft.Translated(), nft.ClearPriority()),
 		nft.NewRule(nft.Marked(b.mark), nft.MarkFlip(b.mark), nft.Masquerade()),
-		nft.NewRule(nft.Translated(), nft.In(b.hairpin.Name, nft.Source(f), nft.Destination(f)), nft.Masquerade()),
+		nft.NewRule(nft.Translated(), nft.In(b.hairpin.Name, nft.Source(b.f), nft.Destination(b.f)), nft.Masquerade()),
 	}
 }
 
@@ -138,8 +137,8 @@ func (b builder) draw(backends nft.Set, n int) nft.Rule {
 // has been deleted since the choice, the first backend gets the connection; if there is
 // none, the packet is dropped, and the client sends it again.
 func (b builder) translation(s *space, backends nft.Set) nft.Chain {
-	key := append(s.key(b.table.Family), nft.Priority())
-	translate := nft.TranslateFrom(b.table.Family, backends.Name, key...)
+	key := append(s.key(b.f), nft.Priority())
+	translate := nft.TranslateFrom(b.f, backends.Name, key...)
 	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
 		nft.NewRule(translate), nft.NewRule(nft.Draw(1, 1), translate), nft.NewRule(nft.Drop()),
 	}}
@@ -162,9 +161,8 @@ func (b builder) split(s *space, chain nft.Chain) []nft.Chain {
 }
 
 func (b builder) guard(s *space) []nft.Rule {
-	f := b.table.Family
 	return orDrop([]nft.Rule{
-		nft.NewRule(nft.NotIn(s.allowed.Name, append(s.key(f), nft.Source(f))...), nft.Drop()),
+		nft.NewRule(nft.NotIn(s.allowed.Name, append(s.key(b.f), nft.Source(b.f))...), nft.Drop()),
 		nft.NewRule(b.follow(s, s.guarded, afterGuard)...),
 	})
 }
@@ -184,7 +182,7 @@ const (
 
 // pod returns the statements that match pods by the host's detector.
 func (b builder) pod(m match) nft.Statement {
-	d, source := b.host.Detector, nft.Source(b.table.Family)
+	d, source := b.host.Detector, nft.Source(b.f)
 	switch {
 	case d.Interface != "" && m == include:
 		return nft.FromInterface(d.Interface)

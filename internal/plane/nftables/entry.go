@@ -18,15 +18,17 @@ type key struct {
 	name string // of a set or a chain; of an element its key, with the end of its range
 }
 
-// The value of an entry is a string:
+// value is the value of an entry:
 //
 //   - of a table, how it was found: see unfit and dormant;
 //   - of a chain, its rules, one per line;
 //   - of ranges, their elements, see encode;
 //   - of any other element, its data or the chain it leads to, and its comment.
+type value struct{ data, comment string }
+
 type (
-	entry = ledger.Entry[key, string]
-	step  = ledger.Step[key, string]
+	entry = ledger.Entry[key, value]
+	step  = ledger.Step[key, value]
 )
 
 // object is the kind of an entry. The numbers from firstElement on are those of elements,
@@ -99,10 +101,6 @@ const (
 	afterLastPhase                         //
 )
 
-func ledgerLayout() ledger.Layout[key] {
-	return ledger.Layout[key]{Kind: key.kind, Order: key.compare}
-}
-
 // kind says when an entry is written. What a frontend leads to, actions and all that is
 // under its key, is there before it and as long as it is. What refuses an address except
 // at its frontends comes after them and goes before them: until all are there, another
@@ -147,32 +145,28 @@ const objectBytes = 1024
 func size(s step) int {
 	switch {
 	case s.Key.of.ranged():
-		return rangesSize(s.Old) + rangesSize(s.New)
+		n := 0
+		for _, e := range append(decode(s.Old), decode(s.New)...) {
+			n += e.Bytes()
+		}
+		return n
 	case s.Key.of >= firstElement:
 		n := 0
 		if s.Op != ledger.Add {
-			n += nft.Element{}.Bytes() + len(s.Key.name) + len(s.Old)
+			n += nft.Element{}.Bytes() + len(s.Key.name) + len(s.Old.data) + len(s.Old.comment)
 		}
 		if s.Op != ledger.Remove {
-			n += nft.Element{}.Bytes() + len(s.Key.name) + len(s.New)
+			n += nft.Element{}.Bytes() + len(s.Key.name) + len(s.New.data) + len(s.New.comment)
 		}
 		return n
 	case s.Op == ledger.Add || s.Op == ledger.Change:
-		return objectBytes * (2 + strings.Count(s.New, "\n"))
+		return objectBytes * (2 + strings.Count(s.New.data, "\n"))
 	}
 	return objectBytes
 }
 
-func rangesSize(value string) int {
-	n := 0
-	for _, e := range decode(value) {
-		n += e.Bytes()
-	}
-	return n
-}
-
-// encode renders ranges as a value, in the order of their keys.
-func encode(elements []nft.Element) string {
+// encode renders ranges as a value, in the order of their keys: each part of an element behind its length.
+func encode(elements []nft.Element) value {
 	slices.SortFunc(elements, func(a, b nft.Element) int {
 		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.End, b.End))
 	})
@@ -183,19 +177,19 @@ func encode(elements []nft.Element) string {
 			b.WriteString(part)
 		}
 	}
-	return b.String()
+	return value{data: b.String()}
 }
 
 // decode is the reverse of encode.
-func decode(value string) []nft.Element {
+func decode(v value) []nft.Element {
 	var list []nft.Element
 	next := func() string {
-		n := 1 + int(value[0])
-		part := value[1:n]
-		value = value[n:]
+		n := 1 + int(v.data[0])
+		part := v.data[1:n]
+		v.data = v.data[n:]
 		return part
 	}
-	for value != "" {
+	for v.data != "" {
 		e := nft.Element{Key: next()}
 		e.End, e.Comment = next(), next()
 		list = append(list, e)
@@ -203,34 +197,17 @@ func decode(value string) []nft.Element {
 	return list
 }
 
-// value renders the data, or the chain, and the comment of an element.
-func value(e nft.Element) string {
-	v := e.Data + e.Goto
-	if e.Comment != "" {
-		v += "\x00" + e.Comment
-	}
-	return v
-}
+// valueOf returns the value of an element: it has data, or a chain it leads to, or neither.
+func valueOf(e nft.Element) value { return value{e.Data + e.Goto, e.Comment} }
 
-// element is the reverse of value, for an entry that is an element.
-func (l *layout) element(k key, v string) nft.Element {
-	e := nft.Element{Key: k.name}
-	set := l.set(k.of)
-	if set.Interval {
+// element is the reverse of valueOf.
+func element(of nft.Set, k key, v value) nft.Element {
+	e := nft.Element{Key: k.name, Data: v.data, Comment: v.comment}
+	if of.Interval {
 		e.Key, e.End = k.name[:addrLen(k.ip)], k.name[addrLen(k.ip):]
 	}
-	switch {
-	case set.Data == nil:
-		e.Comment = strings.TrimPrefix(v, "\x00")
-	case set.Data[0] == nft.Verdict:
-		e.Goto, e.Comment, _ = strings.Cut(v, "\x00")
-	default:
-		n := 4
-		if set.Data[0] == nft.Addr {
-			n += addrLen(k.ip)
-		}
-		n = min(n, len(v))
-		e.Data, e.Comment = v[:n], strings.TrimPrefix(v[n:], "\x00")
+	if of.Verdicts() {
+		e.Data, e.Goto = "", v.data
 	}
 	return e
 }

@@ -10,20 +10,6 @@ import (
 // TableName is the name of both tables, "ip sluice" and "ip6 sluice".
 const TableName = "sluice"
 
-// family has everything that differs between IPv4 and IPv6.
-type family struct {
-	ip    route.Family
-	table nft.Table
-}
-
-func rows(enabled []route.Family) []family {
-	var all []family
-	for _, ip := range enabled {
-		all = append(all, family{ip, tableFor(ip)})
-	}
-	return all
-}
-
 func tableFor(ip route.Family) nft.Table {
 	if ip == route.IPv4 {
 		return nft.Table{Family: nft.IP4, Name: TableName}
@@ -31,7 +17,8 @@ func tableFor(ip route.Family) nft.Table {
 	return nft.Table{Family: nft.IP6, Name: TableName}
 }
 
-func everyFamily() []family { return rows([]route.Family{route.IPv4, route.IPv6}) }
+// everyFamily lists the families of the tables, also of one that is not served any more.
+func everyFamily() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
 // space is one of the two ways to identify a frontend, each with its own maps: by address,
 // protocol and port, or, for NodePorts, by protocol and port at any address of the node.
@@ -102,9 +89,6 @@ func newLayout() layout {
 	return l
 }
 
-// set returns the set that contains an element.
-func (l *layout) set(of object) *nft.Set { return &l.all[of-firstElement] }
-
 func newSpace(index int, name string, key ...nft.Type) space {
 	action, backend := []nft.Type{nft.ClassID}, []nft.Type{nft.Addr, nft.Port}
 	with := func(t nft.Type) []nft.Type { return append(append([]nft.Type{}, key...), t) }
@@ -166,9 +150,6 @@ const (
 	kindSplit      = 0x30 // first test where the client is
 	kindGuard      = 0x31 // first test whether the client is allowed
 )
-
-// maxBackends is the largest number of backends in an action.
-const maxBackends = 0xffff
 
 func (s *space) action(kind uint16, n int) action {
 	if kind < kindPlain {

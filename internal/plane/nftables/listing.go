@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -25,24 +24,29 @@ type listing struct {
 	states map[route.Family]*nft.State
 	tables map[route.Family]string // the values of the existing tables
 	ranges map[key][]nft.Element
-	rows   func() map[rowsKey]pools
+
+	numbered map[rowsKey]pools // rows of frontends that remember their clients
+	adopted  map[uint32]bool   // ids
+	slots    pools             // memory for those of one port
 }
 
 // rowsKey identifies the rows of a frontend in one of the two maps of backends.
 type rowsKey struct {
-	frontendKey
+	frontKey
 	outside int
 }
 
 // newListing indexes the states. Tables that are unfit count as empty.
 func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
-	l := &listing{render: r, states: seen, tables: map[route.Family]string{}, ranges: map[key][]nft.Element{}}
-	l.rows = sync.OnceValue(l.indexRows)
+	l := &listing{
+		render: r, states: seen, tables: map[route.Family]string{}, ranges: map[key][]nft.Element{},
+		numbered: map[rowsKey]pools{}, adopted: map[uint32]bool{},
+	}
 	for ip, state := range seen {
 		switch {
 		case state.Chains == nil:
 			continue
-		case r.enabled(ip) && !r.fit(ip, state):
+		case r.builder(ip) != nil && !r.fit(ip, state):
 			l.tables[ip], seen[ip] = unfit, &nft.State{}
 			continue
 		case state.Dormant:
@@ -59,6 +63,7 @@ func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 				k := key{ip, allowedRanges.in(i), e.Key[:len(e.Key)-addrLen(ip)]}
 				l.ranges[k] = append(l.ranges[k], e)
 			}
+			l.index(ip, i)
 		}
 	}
 	return l
@@ -99,38 +104,38 @@ func foreignHooks(r *renderer, seen map[route.Family]*nft.State) bool {
 }
 
 // Take implements ledger.Listing.
-func (l *listing) Take(want entry) (had string, is ledger.Match) {
+func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	k, state := want.Key, l.states[want.Key.ip]
 	switch {
 	case k.of == tableObject:
-		had, there := l.tables[k.ip]
+		state, there := l.tables[k.ip]
 		delete(l.tables, k.ip)
-		return compare(want, had, there)
+		return compare(want, value{data: state}, there)
 	case k.of == setObject:
 		_, there := state.Sets[k.name]
-		return compare(want, "", there)
+		return compare(want, value{}, there)
 	case k.of < firstElement:
 		c, there := state.Chains[k.name]
 		delete(state.Chains, k.name)
 		if there && c.Is(l.render.chains[k]) {
 			return want.Value, ledger.Equal
 		}
-		return compare(want, "", there)
+		return compare(want, value{}, there)
 	case k.of.ranged():
 		elements, there := l.ranges[k]
 		delete(l.ranges, k)
 		return compare(want, encode(elements), there)
 	}
-	elements := state.Sets[l.render.layout.set(k.of).Name].Elements
+	elements := state.Sets[l.render.layout.all[k.of-firstElement].Name].Elements
 	e, there := elements.Get(k.name)
 	delete(elements, k.name)
-	return compare(want, value(e), there)
+	return compare(want, valueOf(e), there)
 }
 
-func compare(want entry, had string, there bool) (string, ledger.Match) {
+func compare(want entry, had value, there bool) (value, ledger.Match) {
 	switch {
 	case !there:
-		return "", ledger.Absent
+		return value{}, ledger.Absent
 	case had == want.Value:
 		return had, ledger.Equal
 	}
@@ -140,27 +145,27 @@ func compare(want entry, had string, there bool) (string, ledger.Match) {
 // Rest implements ledger.Listing.
 func (l *listing) Rest() []step {
 	var list []step
-	remove := func(ip route.Family, of object, name, value string) {
-		list = append(list, step{Op: ledger.Remove, Key: key{ip, of, name}, Old: value})
+	remove := func(ip route.Family, of object, name string, had value) {
+		list = append(list, step{Op: ledger.Remove, Key: key{ip, of, name}, Old: had})
 	}
 	for ip := range l.tables { // of a family that is not served
-		remove(ip, tableObject, "", "")
+		remove(ip, tableObject, "", value{})
 		l.states[ip] = &nft.State{}
 	}
 	for ip, state := range l.states {
 		for name := range state.Chains {
-			remove(ip, chainObject, name, "")
+			remove(ip, chainObject, name, value{})
 		}
 		for name := range state.Sets {
 			if !slices.ContainsFunc(l.render.layout.all, func(s nft.Set) bool { return s.Name == name }) {
-				remove(ip, setObject, name, "")
+				remove(ip, setObject, name, value{})
 			}
 		}
 		for i, set := range l.render.layout.all {
 			of := firstElement + object(i)
 			for name, e := range state.Sets[set.Name].Elements.All() {
 				if !of.ranged() {
-					remove(ip, of, name, value(e))
+					remove(ip, of, name, valueOf(e))
 				}
 			}
 		}
@@ -173,87 +178,110 @@ func (l *listing) Rest() []step {
 	return list
 }
 
-// frontend returns the rows and the id that a frontend has.
-func (l *listing) frontend(k frontendKey) found {
-	f := found{rows: [2]pools{l.rows()[rowsKey{k, 0}], l.rows()[rowsKey{k, 1}]}}
-	e, _ := l.states[k.ip].Sets[l.render.layout.spaces[k.space].affinity.Name].Elements.Get(k.key)
-	f.id = idIn(e)
-	return f
-}
-
-// ordered reports whether the backends of a port have their slots in the order of the
-// route, as in most ports.
-func (l *listing) ordered(p *route.Port) bool {
+// record returns the slots of the backends of a port, and its id, as its frontends have them in the
+// tables. The slots are valid until the next call.
+func (l *listing) record(p *route.Port, fronts []front) (r record) {
+	for pool := range r.slots {
+		r.slots[pool] = l.slotsOf(route.Pool(pool), fronts)
+	}
 	if p.Affinity > 0 {
-		return false
+		r.id = l.adopt(fronts)
 	}
-	for j := range p.Frontends {
-		a := l.render.layout.shape(p, &p.Frontends[j])
-		f := frontend{key: l.render.layout.key(p, &p.Frontends[j])}
-		if !l.orderedRows(&f, 0, p.Backends(a.insidePool)) {
-			return false
-		}
-		if a.first.kind() == kindSplit && !l.orderedRows(&f, 1, p.Backends(a.outsidePool)) {
-			return false
-		}
-	}
-	return true
+	return r
 }
 
-// orderedRows reports whether a frontend has rows for the backends in this order. It
-// returns true if the first row is missing: the frontend probably has none.
-func (l *listing) orderedRows(f *frontend, outside int, backends []netip.AddrPort) bool {
-	for at, backend := range backends {
-		e := f.row(outside, number(0, at), backend)
-		elements := l.states[f.key.ip].Sets[l.render.layout.set(e.Key.of).Name].Elements
-		old, there := elements.Get(e.Key.name)
-		if !there && at == 0 {
-			return true
-		}
-		if old.Data != e.Value {
-			return false
-		}
-	}
-	return true
-}
-
-// indexRows returns the backends in the rows of all frontends by slot. It ignores elements
-// that cannot be our rows.
-func (l *listing) indexRows() map[rowsKey]pools {
-	all := map[rowsKey]pools{}
-	for ip, state := range l.states {
-		if !l.render.enabled(ip) {
-			continue
-		}
-		for i := range l.render.layout.spaces {
-			s := &l.render.layout.spaces[i]
-			for outside, set := range []nft.Set{s.backends, s.outsideBackends} {
-				for _, e := range state.Sets[set.Name].Elements.All() {
-					if e.Key == "" {
-						continue
-					}
-					cut := len(e.Key) - 4
-					pool, slot, numbered := slotOf(binary.NativeEndian.Uint32([]byte(e.Key[cut:])))
-					addr, ok := netip.AddrFromSlice([]byte(e.Data[:addrLen(ip)]))
-					if !ok || !numbered {
-						continue
-					}
-					k := rowsKey{frontendKey{ip, i, e.Key[:cut]}, outside}
-					rows := all[k]
-					for len(rows[pool]) <= slot {
-						rows[pool] = append(rows[pool], netip.AddrPort{})
-					}
-					rows[pool][slot] = netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(e.Data[addrLen(ip):])))
-					all[k] = rows
+// slotsOf returns the slots of a pool at the first frontend that has any.
+func (l *listing) slotsOf(pool route.Pool, fronts []front) []netip.AddrPort {
+	for i := range fronts {
+		f := &fronts[i]
+		for outside, leg := range f.legs {
+			switch {
+			case leg.pool != pool || leg.kind() < kindPlain:
+			case leg.sticky():
+				if slots := l.numbered[rowsKey{f.key, outside}][pool]; len(slots) > 0 {
+					return slots
 				}
+			case l.read(f, outside, leg):
+				return l.slots[pool]
 			}
 		}
 	}
-	return all
+	return nil
 }
 
-// newestID returns the newest id in the kernel, from which to go on; 0: there is none.
-func (l *listing) newestID() uint32 {
+// read reads the slots among which a leg chooses; false: the first one is free, and probably all are.
+func (l *listing) read(f *front, outside int, leg leg) bool {
+	s := &l.render.layout.spaces[f.key.space]
+	elements := l.states[f.key.ip].Sets[[]string{s.backends.Name, s.outsideBackends.Name}[outside]].Elements
+	l.slots[leg.pool] = l.slots[leg.pool][:0]
+	for at := range leg.count() {
+		e, there := elements.Get(rowKey(f.key.key, number(0, at)))
+		if !there && at == 0 {
+			return false
+		}
+		l.slots[leg.pool] = append(l.slots[leg.pool], backendIn(e.Data))
+	}
+	return true
+}
+
+// index indexes the rows of frontends that remember their clients by slot: their numbers have gaps.
+func (l *listing) index(ip route.Family, space int) {
+	s, sets := &l.render.layout.spaces[space], l.states[ip].Sets
+	ids := sets[s.affinity.Name].Elements
+	for outside, set := range []nft.Set{s.backends, s.outsideBackends} {
+		if len(ids) == 0 {
+			return
+		}
+		for key, e := range sets[set.Name].Elements.All() {
+			cut := max(0, len(key)-4)
+			if _, sticky := ids[key[:cut]]; !sticky {
+				continue
+			}
+			pool, slot, ok := slotOf(binary.NativeEndian.Uint32([]byte(key[cut:])))
+			if !ok {
+				continue
+			}
+			k := rowsKey{frontKey{ip, space, key[:cut]}, outside}
+			rows := l.numbered[k]
+			for len(rows[pool]) <= slot {
+				rows[pool] = append(rows[pool], netip.AddrPort{})
+			}
+			rows[pool][slot] = backendIn(e.Data)
+			l.numbered[k] = rows
+		}
+	}
+}
+
+// backendIn returns the backend in a row; an invalid one if there is none.
+func backendIn(row string) netip.AddrPort {
+	cut := max(0, len(row)-len(nft.Key{}.Port(0)))
+	addr, ok := netip.AddrFromSlice([]byte(row[:cut]))
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(row[cut:])))
+}
+
+// adopt returns the first id that the frontends of a port have, and that no other port has; 0: they have none.
+func (l *listing) adopt(fronts []front) uint32 {
+	for i := range fronts {
+		if id := l.id(fronts[i].key); isID(id) && !l.adopted[id] {
+			l.adopted[id] = true
+			return id
+		}
+	}
+	return 0
+}
+
+// id returns the id that a frontend has in the tables.
+func (l *listing) id(k frontKey) uint32 {
+	e, _ := l.states[k.ip].Sets[l.render.layout.spaces[k.space].affinity.Name].Elements.Get(k.key)
+	return idIn(e)
+}
+
+// newestID returns the id from which to go on: the newest in the kernel, with a gap behind it at start, or
+// the newest that was given before.
+func (l *listing) newestID(given uint32) uint32 {
 	newest := uint32(0)
 	for _, state := range l.states {
 		for i := range l.render.layout.spaces {
@@ -264,5 +292,11 @@ func (l *listing) newestID() uint32 {
 			}
 		}
 	}
-	return newest
+	if given == 0 && newest > 0 {
+		return newest + idGap
+	}
+	return max(given, newest)
 }
+
+// idIn returns the id in an element; 0: there is none.
+func idIn(e nft.Element) uint32 { return uint32(actionIn(e)) }

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// maxElements is the largest number of map elements for one Service. Kernels that do not report
+// maxElements is the largest number of map elements for one Service, so that an action has bits for the number
+// of its backends. Kernels that do not report
 // the number of elements list a map for each comparison, in time that grows with the square
 // of its size (docs/decisions/0011): 65,536 elements take 0.3 s, 300,000 take 12 s.
 const maxElements = 1 << 16

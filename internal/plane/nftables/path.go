@@ -12,7 +12,7 @@ func Path(p plane.Passage) []string {
 	l := newLayout()
 	port := &p.Service.Ports[p.Port]
 	f := &port.Frontends[p.Frontend]
-	s, a := &l.spaces[spaceOf(f)], l.shape(port, f)
+	s, legs := &l.spaces[spaceOf(f)], l.legs(port, f)
 	path := []string{mapOf(s.frontends)}
 	if f.Restricted {
 		path = append(path, "chain "+s.action(kindGuard, 0).chain(&l), "set "+s.allowed.Name)
@@ -21,14 +21,13 @@ func Path(p plane.Passage) []string {
 		}
 		path = append(path, mapOf(s.guarded))
 	}
-	last, backends := a.first, s.backends
-	if a.first.kind() == kindSplit {
-		path = append(path, "chain "+a.first.chain(&l))
+	last, backends := legs[0], s.backends
+	if legs[1].action != 0 {
+		path = append(path, "chain "+s.action(kindSplit, 0).chain(&l))
 		if p.Inside {
-			last = a.inside
 			path = append(path, "chain "+s.inside.Name, mapOf(s.inside)) // the chain and the map have the same name
 		} else {
-			last, backends = a.outside, s.outsideBackends
+			last, backends = legs[1], s.outsideBackends
 			path = append(path, mapOf(s.outside))
 		}
 	}

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -61,13 +60,12 @@ func passages(svc *route.Service, port int) []plane.Passage {
 
 // walk verifies a path in the tables.
 func walk(fake *nft.Fake, p plane.Passage, path []string) error {
-	w := walker{fake, everyFamily()[0].table, p}
+	w := walker{fake, bothTables[0], p}
 	port := &p.Service.Ports[p.Port]
 	if port.Family == route.IPv6 {
-		w.table = everyFamily()[1].table
+		w.table = bothTables[1]
 	}
-	l := newLayout()
-	k := l.key(port, &port.Frontends[p.Frontend])
+	k := keyOf(port, &port.Frontends[p.Frontend])
 	chain, from := "services", "" // the current chain, and the one it returns to
 	for i, step := range path {
 		kind, name, _ := strings.Cut(step, " ")
@@ -148,7 +146,7 @@ func (w walker) ends(step, key string) error {
 	}
 	for i := range len(port.Backends(way.Pool)) {
 		e, _ := elements.Get(string(nft.Key(key).Index(number(first, i))))
-		backends = append(backends, backendIn(e.Data, port.Family))
+		backends = append(backends, backendIn(e.Data))
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	return wanted(slices.Equal(backends, port.Backends(way.Pool)), "the backends")
@@ -159,19 +157,6 @@ func wanted(ok bool, what string) error {
 		return nil
 	}
 	return fmt.Errorf("does not end at %s", what)
-}
-
-// backendIn decodes the data of a row.
-func backendIn(data string, f route.Family) netip.AddrPort {
-	n := 16
-	if f == route.IPv4 {
-		n = 4
-	}
-	if len(data) < n+2 {
-		return netip.AddrPort{}
-	}
-	addr, _ := netip.AddrFromSlice([]byte(data[:n]))
-	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(data[n:])))
 }
 
 func TestStraysAreRefusedAndDropped(t *testing.T) {
@@ -187,9 +172,9 @@ func TestStraysAreRefusedAndDropped(t *testing.T) {
 				t.Errorf("%q is not in %q", step, rule)
 			}
 		}
-		for _, f := range everyFamily() {
-			if w := (walker{fake: fake, table: f.table}); !w.mentions("services", rule) {
-				t.Errorf("%s: no rule %q", f.table, rule)
+		for _, table := range bothTables {
+			if w := (walker{fake: fake, table: table}); !w.mentions("services", rule) {
+				t.Errorf("%s: no rule %q", table, rule)
 			}
 		}
 	}

@@ -304,14 +304,15 @@ func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused)
 			return fmt.Errorf("frontend %x: %w", k.key, bad)
 		}
 	}
-	for _, f := range rows(families) {
+	for _, ip := range families {
+		table := tableFor(ip)
 		for _, set := range newLayout().all {
 			if strings.HasSuffix(set.Name, "backends") || strings.HasSuffix(set.Name, "affinity") {
 				continue // slots and ids depend on history
 			}
-			for k, want := range scratch.Tables[f.table].Sets[set.Name].Elements.All() {
-				if got, there := fake.Tables[f.table].Sets[set.Name].Elements.Get(k); !there || got != want {
-					return fmt.Errorf("%s %s: %x is %v, want %v", f.table, set.Name, k, got, want)
+			for k, want := range scratch.Tables[table].Sets[set.Name].Elements.All() {
+				if got, there := fake.Tables[table].Sets[set.Name].Elements.Get(k); !there || got != want {
+					return fmt.Errorf("%s %s: %x is %v, want %v", table, set.Name, k, got, want)
 				}
 			}
 		}

@@ -36,14 +36,13 @@ func clientMap() nft.Set {
 // that at most one connection in 10^5 needs more attempts.
 const attempts = 24
 
-// maxSticky is how many backends of a pool can have numbers.
+// maxSticky is how many backends of a pool can have numbers; a larger Service is not programmed (Excess).
 const maxSticky = 1 << 14
 
 // drawn returns the number of slots from which clients of n backends draw: more than n, so
 // that some backends can be deleted before the others need new numbers; a power of two, so
 // that few changes need another chain.
 func drawn(n int) int {
-	n = min(n, maxSticky)
 	return 1 << bits.Len(uint(n+(n+3)/4-1))
 }
 
@@ -71,7 +70,7 @@ const (
 )
 
 func (s *space) stickyAction(kind uint16, timeout time.Duration, pool route.Pool, backends int) action {
-	seconds := min(action(timeout/time.Second), 1<<timeoutBits-1)
+	seconds := action(timeout / time.Second) // Kubernetes allows a day
 	exponent := action(bits.Len(uint(drawn(backends) - 1)))
 	return stickyBit | action(s.base)<<16 | seconds | action(kind-kindPlain)<<kindAt | action(pool)<<poolAt | exponent<<drawnAt
 }
@@ -122,7 +121,7 @@ func (b builder) sticky(s *space, a action, chain nft.Chain) []nft.Chain {
 
 // client returns the key of a client, once the priority is the id of the port. With the
 // fields in this order, nft 1.0.6 can load its own listing of IPv6 clients.
-func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.Source(b.table.Family)} }
+func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.Source(b.f)} }
 
 // identification returns the chain that sets the priority to the id of the port.
 func (b builder) identification(s *space) nft.Chain {
@@ -130,17 +129,16 @@ func (b builder) identification(s *space) nft.Chain {
 }
 
 func (b builder) identify(s *space) nft.Rule {
-	return nft.NewRule(nft.SetPriority(s.affinity.Name, s.key(b.table.Family)...))
+	return nft.NewRule(nft.SetPriority(s.affinity.Name, s.key(b.f)...))
 }
 
 // recollection returns the chain that sends a client to its backend, or, if the priority is
 // a number instead of an id, to the backend with that number. If there is none, it deletes
 // the client from the map, sets the priority to the id again, and returns.
 func (b builder) recollection(s *space, backends nft.Set) nft.Chain {
-	f := b.table.Family
 	return nft.Chain{Name: recalls(backends), Rules: []nft.Rule{
 		nft.NewRule(nft.SetPriority(b.clients.Name, b.client()...)),
-		nft.NewRule(nft.TranslateFrom(f, backends.Name, append(s.key(f), nft.Priority())...)),
+		nft.NewRule(nft.TranslateFrom(b.f, backends.Name, append(s.key(b.f), nft.Priority())...)),
 		b.identify(s),
 		nft.NewRule(nft.Forget(b.clients.Name, b.client()...)),
 	}}

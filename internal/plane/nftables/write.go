@@ -15,7 +15,7 @@ import (
 
 // writer writes the entries of a plan. It implements ledger.Writer.
 type writer struct {
-	kernel   Writer
+	kernel   Kernel
 	families int
 	render   *renderer
 	tx       *nft.Tx // its memory serves all transactions
@@ -84,7 +84,7 @@ func (w *writer) transactions(steps []*step, room int) iter.Seq2[ledger.Phase, *
 				if bytes == 0 {
 					first = steps[0].Phase
 				}
-				w.render.into(tx, *steps[0])
+				w.into(tx, *steps[0])
 				bytes += n
 				steps = steps[1:]
 			}
@@ -118,4 +118,67 @@ func (w *writer) ends(steps []*step, room int) []ledger.Phase {
 		ends = append([]ledger.Phase{chainsAdded}, ends...)
 	}
 	return ends
+}
+
+// into adds a step to a transaction.
+func (w *writer) into(tx *nft.Tx, s step) {
+	k, l, table := s.Key, w.render.layout, tableFor(s.Key.ip)
+	switch {
+	case k.of == tableObject:
+		if s.Op == ledger.Remove || s.Old.data == unfit {
+			tx.DeleteTable(table)
+		}
+		if s.Op != ledger.Remove {
+			tx.AddTable(table)
+		}
+	case k.of == setObject && s.Op == ledger.Remove:
+		tx.DeleteSet(table, k.name)
+	case k.of == setObject:
+		tx.AddSet(table, l.all[slices.IndexFunc(l.all, func(set nft.Set) bool { return set.Name == k.name })])
+	case k.of < firstElement:
+		w.chainInto(tx, s)
+	case k.of.ranged():
+		set, had, want := l.all[k.of-firstElement], decode(s.Old), decode(s.New)
+		for _, e := range without(had, want) {
+			tx.Delete(table, set, e)
+		}
+		for _, e := range without(want, had) {
+			tx.Add(table, set, e)
+		}
+	default:
+		set := l.all[k.of-firstElement]
+		if s.Op != ledger.Add {
+			tx.Delete(table, set, element(set, k, s.Old))
+		}
+		if s.Op != ledger.Remove {
+			tx.Add(table, set, element(set, k, s.New))
+		}
+	}
+}
+
+func (w *writer) chainInto(tx *nft.Tx, s step) {
+	table := tableFor(s.Key.ip)
+	switch s.Op {
+	case ledger.Add, ledger.Change:
+		tx.SetChain(table, w.render.rendered(s.Key))
+	case ledger.Empty:
+		tx.FlushChain(table, s.Key.name)
+	case ledger.Remove:
+		tx.DeleteChain(table, s.Key.name)
+	}
+}
+
+// without returns the elements of a list that are not in another.
+func without(list, other []nft.Element) []nft.Element {
+	in := make(map[nft.Element]bool, len(other))
+	for _, e := range other {
+		in[e] = true
+	}
+	var left []nft.Element
+	for _, e := range list {
+		if !in[e] {
+			left = append(left, e)
+		}
+	}
+	return left
 }
