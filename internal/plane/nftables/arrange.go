@@ -23,7 +23,7 @@ type front struct {
 // frontKey identifies a frontend: no two frontends of a table share one.
 type frontKey struct {
 	ip    route.Family
-	space int
+	space space
 	key   string // as in the maps
 }
 
@@ -38,13 +38,13 @@ func (f *front) split() bool { return f.legs[1].action != 0 }
 
 // arrange appends the frontends of a Service, port by port, with the record that a function
 // returns for the port.
-func (l *layout) arrange(list []front, svc *route.Service, of func(*route.Port, []front) record) []front {
+func arrange(list []front, svc *route.Service, of func(*route.Port, []front) record) []front {
 	if svc == nil {
 		return list
 	}
 	for i := range svc.Ports {
 		p, begin := &svc.Ports[i], len(list)
-		list = l.place(list, p)
+		list = place(list, p)
 		of(p, list[begin:]).complete(p).assign(list[begin:])
 	}
 	return list
@@ -54,10 +54,10 @@ func (l *layout) arrange(list []front, svc *route.Service, of func(*route.Port, 
 func unrecorded(*route.Port, []front) record { return record{} }
 
 // place appends the frontends of a port without rows and id.
-func (l *layout) place(list []front, p *route.Port) []front {
+func place(list []front, p *route.Port) []front {
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
-		list = append(list, front{Frontend: f, port: p, key: keyOf(p, f), legs: l.legs(p, f)})
+		list = append(list, front{Frontend: f, port: p, key: keyOf(p, f), legs: legsOf(p, f)})
 	}
 	return list
 }
@@ -71,17 +71,9 @@ func keyOf(p *route.Port, f *route.Frontend) frontKey {
 	return frontKey{p.Family, spaceOf(f), string(k.Proto(uint8(p.Protocol)).Port(f.Port))}
 }
 
-func spaceOf(f *route.Frontend) int {
-	if f.Kind == route.NodePort {
-		return byNodePort
-	}
-	return byAddress
-}
-
-// legs returns what happens to connections to a frontend.
-func (l *layout) legs(p *route.Port, f *route.Frontend) [2]leg {
-	s := &l.spaces[spaceOf(f)]
-	same := f.Node
+// legsOf returns what happens to connections to a frontend.
+func legsOf(p *route.Port, f *route.Frontend) [2]leg {
+	s, same := spaceOf(f), f.Node
 	same.Masquerade = f.Pods.Masquerade
 	switch {
 	case f.Pods == f.Node && f.Node == f.Others:
@@ -95,14 +87,14 @@ func (l *layout) legs(p *route.Port, f *route.Frontend) [2]leg {
 }
 
 // balance returns the leg for one and the same treatment of all clients.
-func (s *space) balance(p *route.Port, w route.Way) leg {
+func (s space) balance(p *route.Port, w route.Way) leg {
 	if w.Masquerade {
 		return s.choose(p, w, kindMasquerade)
 	}
 	return s.choose(p, w, kindPlain)
 }
 
-func (s *space) choose(p *route.Port, w route.Way, kind uint16) leg {
+func (s space) choose(p *route.Port, w route.Way, kind uint16) leg {
 	n := len(p.Backends(w.Pool))
 	switch {
 	case w.Verdict == route.Drop:

@@ -16,7 +16,7 @@ import (
 type audit struct {
 	fake    *nft.Fake
 	faults  *planetest.Faults
-	layout  layout
+	layout  *layout
 	before  map[frontKey]error
 	during  []map[frontKey]error
 	last    map[rangeLookup]rangesAndRules // after the previous transaction
@@ -79,11 +79,10 @@ func (a *audit) frontends() map[frontKey]error {
 		if state == nil {
 			continue
 		}
-		for i := range a.layout.spaces {
-			s := &a.layout.spaces[i]
-			for key, e := range state.Sets[s.frontends.Name].Elements.All() {
+		for s := range spaces {
+			for key, e := range state.Sets[a.layout[frontendElement.in(s)].Name].Elements.All() {
 				v := visit{a, tableFor(ip), state, s, key}
-				all[frontKey{ip, i, key}] = v.follow(e.Data, atOnce, false)
+				all[frontKey{ip, s, key}] = v.follow(e.Data, atOnce, false)
 			}
 		}
 	}
@@ -95,15 +94,15 @@ type visit struct {
 	*audit
 	table nft.Table
 	state *nft.State
-	space *space
+	space space
 	key   string
 }
 
 func (v visit) follow(data string, level int, outside bool) error {
 	w := action(binary.BigEndian.Uint32([]byte(data)))
-	e, ok := v.state.Sets[v.layout.actions[level].Name].Elements.Get(data)
+	e, ok := v.state.Sets[v.layout[actionElement+object(level)].Name].Elements.Get(data)
 	if !ok {
-		return fmt.Errorf("action %x: not in %s", w, v.layout.actions[level].Name)
+		return fmt.Errorf("action %x: not in %s", w, v.layout[actionElement+object(level)].Name)
 	}
 	if err := v.chain(e.Goto); err != nil {
 		return err
@@ -115,18 +114,19 @@ func (v visit) follow(data string, level int, outside bool) error {
 	case kindReject, kindDrop:
 		return nil
 	case kindPlain, kindMasquerade, kindOffPod:
-		return v.rows(v.space.backends, w.count())
+		return v.rows(v.layout[backendElement.in(v.space)], w.count())
 	case kindOutside:
-		return v.rows(v.space.outsideBackends, w.count())
+		return v.rows(v.layout[outsideBackendElement.in(v.space)], w.count())
 	case kindSplit:
-		return errors.Join(v.next(v.space.inside, afterSplit, outside), v.next(v.space.outside, afterSplit, true))
+		return errors.Join(v.next(insideElement.in(v.space), afterSplit, outside), v.next(outsideElement.in(v.space), afterSplit, true))
 	case kindGuard:
-		return v.next(v.space.guarded, afterGuard, outside)
+		return v.next(guardedElement, afterGuard, outside)
 	}
 	return fmt.Errorf("action %x: unknown", w)
 }
 
-func (v visit) next(set nft.Set, level int, outside bool) error {
+func (v visit) next(of object, level int, outside bool) error {
+	set := v.layout[of]
 	e, ok := v.state.Sets[set.Name].Elements.Get(v.key)
 	if !ok {
 		return fmt.Errorf("not in %s", set.Name)
@@ -150,12 +150,12 @@ func (v visit) rows(set nft.Set, n int) error {
 // sticky verifies that the frontend has an id, and that at least one of the numbers that
 // clients draw has a backend.
 func (v visit) sticky(w action) error {
-	if e, _ := v.state.Sets[v.space.affinity.Name].Elements.Get(v.key); !isID(idIn(e)) {
-		return fmt.Errorf("has no id in %s", v.space.affinity.Name)
+	if e, _ := v.state.Sets[v.layout[affinityElement.in(v.space)].Name].Elements.Get(v.key); !isID(idIn(e)) {
+		return fmt.Errorf("has no id in %s", v.layout[affinityElement.in(v.space)].Name)
 	}
-	set := v.space.backends
+	set := v.layout[backendElement.in(v.space)]
 	if w.kind() == kindOutside {
-		set = v.space.outsideBackends
+		set = v.layout[outsideBackendElement.in(v.space)]
 	}
 	for i := range w.drawn() {
 		if _, ok := v.state.Sets[set.Name].Elements.Get(string(nft.Key(v.key).Index(number(int(w.pool()), i)))); ok {

@@ -19,11 +19,11 @@ const (
 
 // builder makes the chains of one family for a host.
 type builder struct {
-	*layout
-	ip   route.Family
-	f    nft.Family // the same
-	host *route.Host
-	mark uint32
+	layout *layout
+	ip     route.Family
+	f      nft.Family // the same
+	host   *route.Host
+	mark   uint32
 }
 
 // fixed returns the chains that do not depend on Services, each before those that jump to
@@ -33,10 +33,9 @@ func (b builder) fixed() []nft.Chain {
 		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.f))}},
 		{Name: dropped, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
 	}
-	for i := range b.spaces {
-		s := &b.spaces[i]
-		chains = append(chains, b.translation(s, s.backends), b.translation(s, s.outsideBackends), b.identification(s),
-			b.recollection(s, s.backends), b.recollection(s, s.outsideBackends))
+	for s := range spaces {
+		chains = append(chains, b.translation(s, b.layout[backendElement.in(s)]), b.translation(s, b.layout[outsideBackendElement.in(s)]), b.identification(s),
+			b.recollection(s, b.layout[backendElement.in(s)]), b.recollection(s, b.layout[outsideBackendElement.in(s)]))
 	}
 	jump := []nft.Rule{nft.NewRule(nft.Jump("services"))}
 	return append(chains,
@@ -57,28 +56,28 @@ func (b builder) servesLoopback() bool {
 // the address is also a ClusterIP or in a ServiceCIDR. The kernel knows its addresses at
 // any moment.
 func (b builder) services() []nft.Rule {
-	rules := []nft.Rule{nft.NewRule(b.follow(&b.spaces[byAddress], b.spaces[byAddress].frontends, atOnce)...)}
+	rules := []nft.Rule{nft.NewRule(b.follow(byAddress, frontendElement.in(byAddress), atOnce)...)}
 	all := b.host.NodePorts.All(b.ip)
 	if all {
 		rules = append(rules, b.nodePorts(nft.ToHere(), nft.NotLoopback(b.f)))
 	}
 	if !all || b.servesLoopback() {
-		rules = append(rules, b.nodePorts(nft.In(b.nodeIPs.Name, nft.Destination(b.f))))
+		rules = append(rules, b.nodePorts(nft.In(b.layout[nodeIPElement].Name, nft.Destination(b.f))))
 	}
 	return append(rules,
-		nft.NewRule(nft.In(b.clusterIPs.Name, nft.Destination(b.f)), nft.NotToHere(), nft.Goto(rejected)),
-		nft.NewRule(nft.In(b.serviceCIDRs.Name, nft.Destination(b.f)), nft.NotToHere(), nft.Goto(dropped)))
+		nft.NewRule(nft.In(b.layout[clusterIPElement].Name, nft.Destination(b.f)), nft.NotToHere(), nft.Goto(rejected)),
+		nft.NewRule(nft.In(b.layout[serviceCIDRElement].Name, nft.Destination(b.f)), nft.NotToHere(), nft.Goto(dropped)))
 }
 
 func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
-	return nft.NewRule(append(here, b.follow(&b.spaces[byNodePort], b.spaces[byNodePort].frontends, atOnce)...)...)
+	return nft.NewRule(append(here, b.follow(byNodePort, frontendElement.in(byNodePort), atOnce)...)...)
 }
 
 // follow looks up a packet in a map of actions, and continues in the chain of the action.
-func (b builder) follow(s *space, actions nft.Set, level int) []nft.Statement {
+func (b builder) follow(s space, actions object, level int) []nft.Statement {
 	return []nft.Statement{
-		nft.SetPriority(actions.Name, s.key(b.f)...),
-		nft.Dispatch(b.actions[level].Name, nft.Priority()),
+		nft.SetPriority(b.layout[actions].Name, s.key(b.f)...),
+		nft.Dispatch(b.layout[actionElement+object(level)].Name, nft.Priority()),
 	}
 }
 
@@ -88,26 +87,26 @@ func (b builder) postrouting() []nft.Rule {
 	return []nft.Rule{
 		nft.NewRule(nft.Translated(), nft.ClearPriority()),
 		nft.NewRule(nft.Marked(b.mark), nft.MarkFlip(b.mark), nft.Masquerade()),
-		nft.NewRule(nft.Translated(), nft.In(b.hairpin.Name, nft.Source(b.f), nft.Destination(b.f)), nft.Masquerade()),
+		nft.NewRule(nft.Translated(), nft.In(b.layout[hairpinElement].Name, nft.Source(b.f), nft.Destination(b.f)), nft.Masquerade()),
 	}
 }
 
 // chainsFor returns the chain of an action, and further chains that it needs.
 func (b builder) chainsFor(a action) []nft.Chain {
-	s := a.space(b.layout)
-	chain := nft.Chain{Name: a.chain(b.layout)}
+	s := a.space()
+	chain := nft.Chain{Name: a.chain()}
 	if a.sticky() {
 		return b.sticky(s, a, chain)
 	}
 	switch a.kind() {
 	case kindPlain, kindMasquerade, kindOffPod:
-		chain.Rules = append(b.before(a.kind()), b.draw(s.backends, a.count()))
+		chain.Rules = append(b.before(a.kind()), b.draw(b.layout[backendElement.in(s)], a.count()))
 	case kindOutside:
-		chain.Rules = append(b.before(kindPlain), b.draw(s.outsideBackends, a.count()))
+		chain.Rules = append(b.before(kindPlain), b.draw(b.layout[outsideBackendElement.in(s)], a.count()))
 	case kindSplit:
 		return b.split(s, chain)
 	case kindGuard:
-		chain.Rules = b.guard(s)
+		chain.Rules = b.guard()
 	default:
 		return nil // the chains of reject and drop are fixed
 	}
@@ -136,7 +135,7 @@ func (b builder) draw(backends nft.Set, n int) nft.Rule {
 // translation returns the chain that sends a connection to the chosen backend. If its row
 // has been deleted since the choice, the first backend gets the connection; if there is
 // none, the packet is dropped, and the client sends it again.
-func (b builder) translation(s *space, backends nft.Set) nft.Chain {
+func (b builder) translation(s space, backends nft.Set) nft.Chain {
 	key := append(s.key(b.f), nft.Priority())
 	translate := nft.TranslateFrom(b.f, backends.Name, key...)
 	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
@@ -148,22 +147,22 @@ func (b builder) translation(s *space, backends nft.Set) nft.Chain {
 func translates(backends nft.Set) string { return "at-" + backends.Name }
 
 // split applies one action for pods and this node, and another for all other clients.
-func (b builder) split(s *space, chain nft.Chain) []nft.Chain {
-	inside := nft.Chain{Name: s.name + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, s.inside, afterSplit)...)})}
+func (b builder) split(s space, chain nft.Chain) []nft.Chain {
+	inside := nft.Chain{Name: s.name() + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, insideElement.in(s), afterSplit)...)})}
 	if b.host.Detector.Detects(b.ip) {
 		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(include), nft.Goto(inside.Name)))
 	}
 	chain.Rules = append(chain.Rules,
 		nft.NewRule(nft.FromHere(), nft.MarkSet(b.mark), nft.Goto(inside.Name)),
-		nft.NewRule(b.follow(s, s.outside, afterSplit)...))
+		nft.NewRule(b.follow(s, outsideElement.in(s), afterSplit)...))
 	chain.Rules = orDrop(chain.Rules)
 	return []nft.Chain{inside, chain}
 }
 
-func (b builder) guard(s *space) []nft.Rule {
+func (b builder) guard() []nft.Rule {
 	return orDrop([]nft.Rule{
-		nft.NewRule(nft.NotIn(s.allowed.Name, append(s.key(b.f), nft.Source(b.f))...), nft.Drop()),
-		nft.NewRule(b.follow(s, s.guarded, afterGuard)...),
+		nft.NewRule(nft.NotIn(b.layout[allowedRanges].Name, append(byAddress.key(b.f), nft.Source(b.f))...), nft.Drop()),
+		nft.NewRule(b.follow(byAddress, guardedElement, afterGuard)...),
 	})
 }
 
@@ -193,7 +192,7 @@ func (b builder) pod(m match) nft.Statement {
 	case d.Prefix != "":
 		return nft.NotFromPrefix(d.Prefix)
 	case m == include:
-		return nft.In(b.podCIDRs.Name, source)
+		return nft.In(b.layout[podRanges].Name, source)
 	}
-	return nft.NotIn(b.podCIDRs.Name, source)
+	return nft.NotIn(b.layout[podRanges].Name, source)
 }

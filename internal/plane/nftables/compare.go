@@ -30,15 +30,15 @@ const servicesPerPart = 4096
 
 // compare returns a plan in parts, or in one unless it is a first load.
 func (p *Plane) compare(t *route.Table) plane.Plan {
-	c := &comparison{plane: p, table: t, names: t.Order(), render: newRenderer(&p.layout, t.Host, p.opt)}
+	c := &comparison{plane: p, table: t, names: t.Order(), render: newRenderer(p.layout, t.Host, p.opt)}
 	c.host = c.render.host()
 	if foreignHooks(c.render, p.seen) { // a chain of ours may have the name of one
 		for _, name := range c.names {
-			c.render.service(nil, name, p.layout.arrange(nil, t.Services[name], unrecorded), nil)
+			c.render.service(nil, name, arrange(nil, t.Services[name], unrecorded), nil)
 		}
 	}
 	c.listing = newListing(c.render, p.seen)
-	c.draft = newDraft(history{newest: c.listing.newestID(p.history.newest)}, &p.layout)
+	c.draft = newDraft(history{newest: c.listing.newestID(p.history.newest)})
 	p.seen = nil
 	if c.listing.empty() {
 		return ledger.NewPortions(c.parts(p.perPart))
@@ -73,7 +73,7 @@ func (c *comparison) add(plan *Plan, names []cluster.Name) {
 	plan.Users(func(k key) []cluster.Name { return c.render.users(c.table, c.names, k) })
 	plan.Expect(len(names))
 	for _, name := range names {
-		c.fronts = c.layout.arrange(c.fronts[:0], c.table.Services[name], func(p *route.Port, fronts []front) record {
+		c.fronts = arrange(c.fronts[:0], c.table.Services[name], func(p *route.Port, fronts []front) record {
 			return c.next(p.ID(name), p, c.listing.record(p, fronts))
 		})
 		c.entries = c.render.service(c.entries[:0], name, c.fronts, nil)

@@ -31,61 +31,6 @@ type (
 	step  = ledger.Step[key, value]
 )
 
-// object is the kind of an entry. The numbers from firstElement on are those of elements,
-// in the order of layout.sets.
-type object uint8
-
-const (
-	tableObject object = iota
-	setObject
-	chainObject // a chain that is there whatever Services there are
-	actionChain // a chain for an action of frontends
-
-	firstElement
-)
-
-// The numbers of elements. Those from spaceElement on are repeated for each space.
-const (
-	actionElement      = firstElement + iota // at the first level; the other levels follow
-	_                                        // after the guard
-	_                                        // after the split
-	clusterIPElement                         //
-	serviceCIDRElement                       //
-	nodeIPElement                            //
-	podRanges                                // all ranges of pods: one entry
-	hairpinElement                           //
-	_                                        // clients: rules add them
-	spaceElement
-)
-
-// The numbers of elements of a space, beginning at spaceElement.
-const (
-	backendElement object = iota
-	outsideBackendElement
-	affinityElement
-	allowedRanges // all ranges of a frontend: one entry
-	guardedElement
-	insideElement
-	outsideElement
-	frontendElement
-	perSpace
-)
-
-// in returns the number of an element of a space.
-func (o object) in(space int) object { return spaceElement + o + object(space)*perSpace }
-
-// ofSpace is the reverse of in: backendElement to frontendElement, or perSpace if the
-// entry is no element of a space.
-func (o object) ofSpace() object {
-	if o < spaceElement {
-		return perSpace
-	}
-	return (o - spaceElement) % perSpace
-}
-
-// ranged reports whether an entry is a list of ranges.
-func (o object) ranged() bool { return o == podRanges || o.ofSpace() == allowedRanges }
-
 // The phases, in the order in which steps are written.
 const (
 	prepared       ledger.Phase = iota + 1 // tables and sets
@@ -115,21 +60,13 @@ func (k key) kind() ledger.Kind {
 		return ledger.Kind{Add: chainsAdded, Change: chainsAdded, Empty: targetsGone, Remove: chainsGone, Target: true, Shared: of == actionChain}
 	case of == clusterIPElement || of == serviceCIDRElement:
 		return ledger.Kind{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
-	case of == nodeIPElement:
+	case of == nodeIPElement || of == frontendElement.in(byAddress) || of == frontendElement.in(byNodePort):
 		return ledger.Kind{Add: switched, Change: switched, Remove: switched}
+	case of.ranged():
+		return ledger.Kind{Add: rangesAdded, Change: switched, Remove: targetsGone, Target: true, Early: true}
 	}
-	kind := ledger.Kind{Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true}
-	switch {
-	case k.of.ranged():
-		kind.Add, kind.Early = rangesAdded, true
-	case k.of < spaceElement:
-		kind.Shared = true
-	case k.of.ofSpace() == frontendElement:
-		kind = ledger.Kind{Add: switched, Change: switched, Remove: switched}
-	default:
-		kind.Early = true
-	}
-	return kind
+	shared := k.of <= hairpinElement
+	return ledger.Kind{Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true, Shared: shared, Early: !shared}
 }
 
 // compare sorts chains so that none leads to a later one: those that lead further have

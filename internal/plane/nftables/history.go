@@ -11,23 +11,22 @@ type history struct {
 // draft arranges the ports of a plan. It collects what the history learns once that is written.
 type draft struct {
 	history
-	layout  *layout
 	learned map[route.PortID]record // of the ports that changed
 }
 
-func newDraft(h history, l *layout) *draft {
-	return &draft{history: h, layout: l, learned: map[route.PortID]record{}}
+func newDraft(h history) *draft {
+	return &draft{history: h, learned: map[route.PortID]record{}}
 }
 
 // change arranges a Service before and after a change.
 func (d *draft) change(t route.Touch) (old, now []front) {
 	before := map[route.PortID]record{}
-	old = d.layout.arrange(nil, t.Old, func(p *route.Port, _ []front) record {
+	old = arrange(nil, t.Old, func(p *route.Port, _ []front) record {
 		id := p.ID(t.Name)
 		before[id] = d.ports[id].complete(p)
 		return before[id]
 	})
-	now = d.layout.arrange(nil, t.New, func(p *route.Port, _ []front) record {
+	now = arrange(nil, t.New, func(p *route.Port, _ []front) record {
 		id := p.ID(t.Name)
 		last := before[id]
 		delete(before, id)

@@ -54,16 +54,16 @@ func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 		default:
 			l.tables[ip] = ""
 		}
-		for _, e := range state.Sets[r.layout.podCIDRs.Name].Elements.All() {
+		for _, e := range state.Sets[r.layout[podRanges].Name].Elements.All() {
 			k := key{ip: ip, of: podRanges}
 			l.ranges[k] = append(l.ranges[k], e)
 		}
-		for i := range r.layout.spaces {
-			for _, e := range state.Sets[r.layout.spaces[i].allowed.Name].Elements.All() {
-				k := key{ip, allowedRanges.in(i), e.Key[:len(e.Key)-addrLen(ip)]}
-				l.ranges[k] = append(l.ranges[k], e)
-			}
-			l.index(ip, i)
+		for _, e := range state.Sets[r.layout[allowedRanges].Name].Elements.All() {
+			k := key{ip, allowedRanges, e.Key[:len(e.Key)-addrLen(ip)]}
+			l.ranges[k] = append(l.ranges[k], e)
+		}
+		for s := range spaces {
+			l.index(ip, s)
 		}
 	}
 	return l
@@ -78,7 +78,7 @@ func (l *listing) empty() bool {
 // place, are as wanted.
 func (r *renderer) fit(ip route.Family, state *nft.State) bool {
 	table := tableFor(ip)
-	for _, set := range r.layout.all {
+	for _, set := range r.layout.sets() {
 		if s, there := state.Sets[set.Name]; there && !s.Is(table.Family, set) {
 			return false
 		}
@@ -101,6 +101,11 @@ func foreignHooks(r *renderer, seen map[route.Family]*nft.State) bool {
 		}
 	}
 	return false
+}
+
+// elements returns what is left of the elements of a set.
+func (l *listing) elements(ip route.Family, of object) nft.Elements {
+	return l.states[ip].Sets[l.render.layout[of].Name].Elements
 }
 
 // Take implements ledger.Listing.
@@ -126,7 +131,7 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 		delete(l.ranges, k)
 		return compare(want, encode(elements), there)
 	}
-	elements := state.Sets[l.render.layout.all[k.of-firstElement].Name].Elements
+	elements := l.elements(k.ip, k.of)
 	e, there := elements.Get(k.name)
 	delete(elements, k.name)
 	return compare(want, valueOf(e), there)
@@ -157,11 +162,11 @@ func (l *listing) Rest() []step {
 			remove(ip, chainObject, name, value{})
 		}
 		for name := range state.Sets {
-			if !slices.ContainsFunc(l.render.layout.all, func(s nft.Set) bool { return s.Name == name }) {
+			if !slices.ContainsFunc(l.render.layout.sets(), func(s nft.Set) bool { return s.Name == name }) {
 				remove(ip, setObject, name, value{})
 			}
 		}
-		for i, set := range l.render.layout.all {
+		for i, set := range l.render.layout.sets() {
 			of := firstElement + object(i)
 			for name, e := range state.Sets[set.Name].Elements.All() {
 				if !of.ranged() {
@@ -211,8 +216,7 @@ func (l *listing) slotsOf(pool route.Pool, fronts []front) []netip.AddrPort {
 
 // read reads the slots among which a leg chooses; false: the first one is free, and probably all are.
 func (l *listing) read(f *front, outside int, leg leg) bool {
-	s := &l.render.layout.spaces[f.key.space]
-	elements := l.states[f.key.ip].Sets[[]string{s.backends.Name, s.outsideBackends.Name}[outside]].Elements
+	elements := l.elements(f.key.ip, (backendElement + object(outside)).in(f.key.space))
 	l.slots[leg.pool] = l.slots[leg.pool][:0]
 	for at := range leg.count() {
 		e, there := elements.Get(rowKey(f.key.key, number(0, at)))
@@ -225,14 +229,13 @@ func (l *listing) read(f *front, outside int, leg leg) bool {
 }
 
 // index indexes the rows of frontends that remember their clients by slot: their numbers have gaps.
-func (l *listing) index(ip route.Family, space int) {
-	s, sets := &l.render.layout.spaces[space], l.states[ip].Sets
-	ids := sets[s.affinity.Name].Elements
-	for outside, set := range []nft.Set{s.backends, s.outsideBackends} {
-		if len(ids) == 0 {
-			return
-		}
-		for key, e := range sets[set.Name].Elements.All() {
+func (l *listing) index(ip route.Family, s space) {
+	ids := l.elements(ip, affinityElement.in(s))
+	if len(ids) == 0 {
+		return
+	}
+	for outside := range 2 {
+		for key, e := range l.elements(ip, (backendElement + object(outside)).in(s)).All() {
 			cut := max(0, len(key)-4)
 			if _, sticky := ids[key[:cut]]; !sticky {
 				continue
@@ -241,7 +244,7 @@ func (l *listing) index(ip route.Family, space int) {
 			if !ok {
 				continue
 			}
-			k := rowsKey{frontKey{ip, space, key[:cut]}, outside}
+			k := rowsKey{frontKey{ip, s, key[:cut]}, outside}
 			rows := l.numbered[k]
 			for len(rows[pool]) <= slot {
 				rows[pool] = append(rows[pool], netip.AddrPort{})
@@ -275,7 +278,7 @@ func (l *listing) adopt(fronts []front) uint32 {
 
 // id returns the id that a frontend has in the tables.
 func (l *listing) id(k frontKey) uint32 {
-	e, _ := l.states[k.ip].Sets[l.render.layout.spaces[k.space].affinity.Name].Elements.Get(k.key)
+	e, _ := l.elements(k.ip, affinityElement.in(k.space)).Get(k.key)
 	return idIn(e)
 }
 
@@ -283,9 +286,9 @@ func (l *listing) id(k frontKey) uint32 {
 // the newest that was given before.
 func (l *listing) newestID(given uint32) uint32 {
 	newest := uint32(0)
-	for _, state := range l.states {
-		for i := range l.render.layout.spaces {
-			for _, e := range state.Sets[l.render.layout.spaces[i].affinity.Name].Elements.All() {
+	for ip := range l.states {
+		for s := range spaces {
+			for _, e := range l.elements(ip, affinityElement.in(s)).All() {
 				if id := idIn(e); isID(id) {
 					newest = max(newest, id)
 				}

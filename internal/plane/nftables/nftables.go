@@ -36,7 +36,7 @@ type Options struct {
 type Plane struct {
 	kernel  Kernel
 	opt     Options
-	layout  layout
+	layout  *layout
 	perPart int // Services in a part of a first load
 	ledger  *ledger.Ledger[key, value]
 

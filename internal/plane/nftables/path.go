@@ -12,33 +12,33 @@ func Path(p plane.Passage) []string {
 	l := newLayout()
 	port := &p.Service.Ports[p.Port]
 	f := &port.Frontends[p.Frontend]
-	s, legs := &l.spaces[spaceOf(f)], l.legs(port, f)
-	path := []string{mapOf(s.frontends)}
+	s, legs := spaceOf(f), legsOf(port, f)
+	path := []string{mapOf(l[frontendElement.in(s)])}
 	if f.Restricted {
-		path = append(path, "chain "+s.action(kindGuard, 0).chain(&l), "set "+s.allowed.Name)
+		path = append(path, "chain "+guard().chain(), "set "+l[allowedRanges].Name)
 		if p.KeptOut {
 			return path
 		}
-		path = append(path, mapOf(s.guarded))
+		path = append(path, mapOf(l[guardedElement]))
 	}
-	last, backends := legs[0], s.backends
+	last, backends := legs[0], l[backendElement.in(s)]
 	if legs[1].action != 0 {
-		path = append(path, "chain "+s.action(kindSplit, 0).chain(&l))
+		path = append(path, "chain "+s.action(kindSplit, 0).chain())
 		if p.Inside {
-			path = append(path, "chain "+s.inside.Name, mapOf(s.inside)) // the chain and the map have the same name
+			path = append(path, "chain "+l[insideElement.in(s)].Name, mapOf(l[insideElement.in(s)])) // the chain and the map have the same name
 		} else {
-			last, backends = legs[1], s.outsideBackends
-			path = append(path, mapOf(s.outside))
+			last, backends = legs[1], l[outsideBackendElement.in(s)]
+			path = append(path, mapOf(l[outsideElement.in(s)]))
 		}
 	}
-	chain := last.chain(&l)
+	chain := last.chain()
 	path = append(path, "chain "+chain)
 	switch {
 	case last.kind() < kindPlain:
 		return path
 	case last.sticky():
-		return append(path, "chain "+s.affinity.Name, mapOf(s.affinity), "chain "+keeps(chain), mapOf(l.clients),
-			"chain "+recalls(backends), mapOf(l.clients), mapOf(backends))
+		return append(path, "chain "+l[affinityElement.in(s)].Name, mapOf(l[affinityElement.in(s)]), "chain "+keeps(chain), mapOf(l[clientElement]),
+			"chain "+recalls(backends), mapOf(l[clientElement]), mapOf(backends))
 	}
 	return append(path, "chain "+translates(backends), mapOf(backends))
 }
@@ -47,7 +47,7 @@ func Path(p plane.Passage) []string {
 // those to another address of a ServiceCIDR.
 func Strays() (clusterIP, serviceCIDR []string) {
 	l := newLayout()
-	return []string{"set " + l.clusterIPs.Name, "chain " + rejected}, []string{"set " + l.serviceCIDRs.Name, "chain " + dropped}
+	return []string{"set " + l[clusterIPElement].Name, "chain " + rejected}, []string{"set " + l[serviceCIDRElement].Name, "chain " + dropped}
 }
 
 func mapOf(s nft.Set) string { return "map " + s.Name }

@@ -34,14 +34,14 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 func (p *Plane) change(c route.Change) plane.Plan {
 	render := p.render
 	if c.OldHost != nil {
-		render = newRenderer(&p.layout, c.Table.Host, p.opt)
+		render = newRenderer(p.layout, c.Table.Host, p.opt)
 	}
 	plan := &Plan{Plan: p.ledger.Change(p.writer(render))}
 	if c.OldHost != nil {
 		plan.Host(p.render.host(), render.host())
 		plan.Depend(render.replaces(p.render))
 	}
-	draft := newDraft(p.history, &p.layout)
+	draft := newDraft(p.history)
 	olds, nows := make([][]front, len(c.Touched)), make([][]front, len(c.Touched))
 	for i, t := range c.Touched {
 		olds[i], nows[i] = draft.change(t)

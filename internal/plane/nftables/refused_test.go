@@ -306,7 +306,7 @@ func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused)
 	}
 	for _, ip := range families {
 		table := tableFor(ip)
-		for _, set := range newLayout().all {
+		for _, set := range newLayout().sets() {
 			if strings.HasSuffix(set.Name, "backends") || strings.HasSuffix(set.Name, "affinity") {
 				continue // slots and ids depend on history
 			}

@@ -72,7 +72,7 @@ func (r *renderer) action(ip route.Family, level int, to action) []entry {
 	if list, known := r.actions[at]; known {
 		return list
 	}
-	list := []entry{{Key: key{ip, actionElement + object(level), to.data()}, Value: value{data: to.chain(r.layout)}}}
+	list := []entry{{Key: key{ip, actionElement + object(level), to.data()}, Value: value{data: to.chain()}}}
 	for _, c := range r.builder(ip).chainsFor(to) {
 		list = append(list, r.chain(key{ip, actionChain, c.Name}, c))
 	}
@@ -107,9 +107,7 @@ func (r *renderer) service(list []entry, name cluster.Name, fronts []front, othe
 // front renders a frontend without its rows.
 func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 	k := f.key
-	put := func(of object, v value) {
-		list = append(list, entry{Key: key{k.ip, of.in(k.space), k.key}, Value: v})
-	}
+	put := func(of object, v value) { list = append(list, entry{Key: key{k.ip, of, k.key}, Value: v}) }
 	lead := func(of object, level int, to action, comment string) {
 		put(of, value{to.data(), comment})
 		list = append(list, r.action(k.ip, level, to)...)
@@ -117,29 +115,26 @@ func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 	if f.Kind == route.ClusterIP {
 		list = append(list, entry{Key: key{k.ip, clusterIPElement, string(nft.Key{}.Addr(f.Addr))}})
 	}
-	s := &r.layout.spaces[k.space]
-	first, level, note := frontendElement, atOnce, comment(service, f.port.Name)
+	first, level, note := frontendElement.in(k.space), atOnce, comment(service, f.port.Name)
 	if f.Restricted {
-		lead(first, level, s.action(kindGuard, 0), note)
+		lead(first, level, guard(), note)
 		if len(f.Allow) > 0 {
 			put(allowedRanges, encode(allowed(k.key, f.Allow)))
 		}
 		first, level, note = guardedElement, afterGuard, ""
 	}
 	if f.split() {
-		lead(first, level, s.action(kindSplit, 0), note)
-		lead(insideElement, afterSplit, f.legs[0].action, "")
-		lead(outsideElement, afterSplit, f.legs[1].action, "")
+		lead(first, level, k.space.action(kindSplit, 0), note)
+		lead(insideElement.in(k.space), afterSplit, f.legs[0].action, "")
+		lead(outsideElement.in(k.space), afterSplit, f.legs[1].action, "")
 	} else {
 		lead(first, level, f.legs[0].action, note)
 	}
 	if f.id != 0 {
-		put(affinityElement, value{data: action(f.id).data()})
+		put(affinityElement.in(k.space), value{data: action(f.id).data()})
 	}
 	return list
 }
-
-func (a action) data() string { return string(nft.Key{}.ClassID(uint32(a))) }
 
 // differingRows appends the rows that the same frontend does not have in another state; nil: it has none.
 func (f *front) differingRows(list []entry, other *front) []entry {
@@ -199,7 +194,7 @@ func comment(service cluster.Name, port string) string {
 func (r *renderer) users(t *route.Table, names []cluster.Name, k key) []cluster.Name {
 	var list []cluster.Name
 	for _, name := range names {
-		fronts := r.layout.arrange(nil, t.Services[name], unrecorded)
+		fronts := arrange(nil, t.Services[name], unrecorded)
 		if slices.ContainsFunc(r.service(nil, name, fronts, nil), func(e entry) bool { return e.Key == k }) {
 			list = append(list, name)
 		}
@@ -225,7 +220,7 @@ func (r *renderer) host() []entry {
 	var list []entry
 	for _, b := range r.builders {
 		list = append(list, entry{Key: key{ip: b.ip, of: tableObject}})
-		for _, set := range r.layout.all {
+		for _, set := range r.layout.sets() {
 			list = append(list, entry{Key: key{b.ip, setObject, set.Name}})
 		}
 		if pods := ranges(b.ip, b.host.Detector.PodCIDRs); len(pods) > 0 {

@@ -69,10 +69,10 @@ const (
 	drawnAt            = 26
 )
 
-func (s *space) stickyAction(kind uint16, timeout time.Duration, pool route.Pool, backends int) action {
+func (s space) stickyAction(kind uint16, timeout time.Duration, pool route.Pool, backends int) action {
 	seconds := action(timeout / time.Second) // Kubernetes allows a day
 	exponent := action(bits.Len(uint(drawn(backends) - 1)))
-	return stickyBit | action(s.base)<<16 | seconds | action(kind-kindPlain)<<kindAt | action(pool)<<poolAt | exponent<<drawnAt
+	return stickyBit | s.base() | seconds | action(kind-kindPlain)<<kindAt | action(pool)<<poolAt | exponent<<drawnAt
 }
 
 func (a action) sticky() bool           { return a&stickyBit != 0 }
@@ -99,19 +99,19 @@ func draws(chain string) string { return "draw-" + chain }
 
 // sticky returns the chain of an action that remembers clients, and the two that it uses.
 // All look-ups are in chains that always exist; see draw.
-func (b builder) sticky(s *space, a action, chain nft.Chain) []nft.Chain {
-	backends := s.backends
+func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
+	backends := b.layout[backendElement.in(s)]
 	if a.kind() == kindOutside {
-		backends = s.outsideBackends
+		backends = b.layout[outsideBackendElement.in(s)]
 	}
 	const inner = 4
 	first, n := int(number(int(a.pool()), 0)), a.drawn()
 	recall := nft.NewRule(nft.Jump(recalls(backends)))
 	keep := nft.Chain{Name: keeps(chain.Name), Rules: slices.Repeat([]nft.Rule{
-		nft.NewRule(nft.Remember(b.clients.Name, a.timeout(), nft.Random(first, n), b.client()...)), recall,
+		nft.NewRule(nft.Remember(b.layout[clientElement].Name, a.timeout(), nft.Random(first, n), b.client()...)), recall,
 	}, inner)}
 	draw := nft.Chain{Name: draws(chain.Name), Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner)}
-	chain.Rules = append(b.before(a.kind()), nft.NewRule(nft.Jump(s.affinity.Name)))
+	chain.Rules = append(b.before(a.kind()), nft.NewRule(nft.Jump(b.layout[affinityElement.in(s)].Name)))
 	for _, c := range []nft.Chain{keep, draw} {
 		chain.Rules = append(chain.Rules, slices.Repeat([]nft.Rule{nft.NewRule(nft.Jump(c.Name))}, attempts/inner)...)
 	}
@@ -124,23 +124,23 @@ func (b builder) sticky(s *space, a action, chain nft.Chain) []nft.Chain {
 func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.Source(b.f)} }
 
 // identification returns the chain that sets the priority to the id of the port.
-func (b builder) identification(s *space) nft.Chain {
-	return nft.Chain{Name: s.affinity.Name, Rules: []nft.Rule{b.identify(s)}}
+func (b builder) identification(s space) nft.Chain {
+	return nft.Chain{Name: b.layout[affinityElement.in(s)].Name, Rules: []nft.Rule{b.identify(s)}}
 }
 
-func (b builder) identify(s *space) nft.Rule {
-	return nft.NewRule(nft.SetPriority(s.affinity.Name, s.key(b.f)...))
+func (b builder) identify(s space) nft.Rule {
+	return nft.NewRule(nft.SetPriority(b.layout[affinityElement.in(s)].Name, s.key(b.f)...))
 }
 
 // recollection returns the chain that sends a client to its backend, or, if the priority is
 // a number instead of an id, to the backend with that number. If there is none, it deletes
 // the client from the map, sets the priority to the id again, and returns.
-func (b builder) recollection(s *space, backends nft.Set) nft.Chain {
+func (b builder) recollection(s space, backends nft.Set) nft.Chain {
 	return nft.Chain{Name: recalls(backends), Rules: []nft.Rule{
-		nft.NewRule(nft.SetPriority(b.clients.Name, b.client()...)),
+		nft.NewRule(nft.SetPriority(b.layout[clientElement].Name, b.client()...)),
 		nft.NewRule(nft.TranslateFrom(b.f, backends.Name, append(s.key(b.f), nft.Priority())...)),
 		b.identify(s),
-		nft.NewRule(nft.Forget(b.clients.Name, b.client()...)),
+		nft.NewRule(nft.Forget(b.layout[clientElement].Name, b.client()...)),
 	}}
 }
 

@@ -29,7 +29,7 @@ func (a *audit) rangeLookups() map[rangeLookup]rangesAndRules {
 		if state == nil {
 			continue
 		}
-		pods := rangeLookup{table, a.layout.podCIDRs.Name, ""}
+		pods := rangeLookup{table, a.layout[podRanges].Name, ""}
 		var of rangesAndRules
 		for _, e := range state.Sets[pods.set].Elements.All() {
 			of.ranges = append(of.ranges, e.Key+e.End)
@@ -40,22 +40,20 @@ func (a *audit) rangeLookups() map[rangeLookup]rangesAndRules {
 			}
 		}
 		all[pods] = of
-		for i := range a.layout.spaces {
-			a.guards(ip, state, &a.layout.spaces[i], all)
-		}
+		a.guards(ip, state, all)
 	}
 	return all
 }
 
-// guards adds the look-ups of the frontends of one space.
-func (a *audit) guards(ip route.Family, state *nft.State, s *space, all map[rangeLookup]rangesAndRules) {
-	for _, e := range state.Sets[s.allowed.Name].Elements.All() {
-		q := rangeLookup{tableFor(ip), s.allowed.Name, e.Key[:len(e.Key)-addrLen(ip)]}
+// guards adds the look-ups of the frontends with source ranges.
+func (a *audit) guards(ip route.Family, state *nft.State, all map[rangeLookup]rangesAndRules) {
+	for _, e := range state.Sets[a.layout[allowedRanges].Name].Elements.All() {
+		q := rangeLookup{tableFor(ip), a.layout[allowedRanges].Name, e.Key[:len(e.Key)-addrLen(ip)]}
 		all[q] = rangesAndRules{ranges: append(all[q].ranges, e.Key+e.End), users: all[q].users}
 	}
-	for key, e := range state.Sets[s.frontends.Name].Elements.All() {
-		if e.Data == s.action(kindGuard, 0).data() {
-			q := rangeLookup{tableFor(ip), s.allowed.Name, key}
+	for key, e := range state.Sets[a.layout[frontendElement.in(byAddress)].Name].Elements.All() {
+		if e.Data == guard().data() {
+			q := rangeLookup{tableFor(ip), a.layout[allowedRanges].Name, key}
 			all[q] = rangesAndRules{ranges: all[q].ranges, users: append(all[q].users, key)}
 		}
 	}

@@ -134,11 +134,11 @@ func (w *writer) into(tx *nft.Tx, s step) {
 	case k.of == setObject && s.Op == ledger.Remove:
 		tx.DeleteSet(table, k.name)
 	case k.of == setObject:
-		tx.AddSet(table, l.all[slices.IndexFunc(l.all, func(set nft.Set) bool { return set.Name == k.name })])
+		tx.AddSet(table, l[slices.IndexFunc(l[:], func(set nft.Set) bool { return set.Name == k.name })])
 	case k.of < firstElement:
 		w.chainInto(tx, s)
 	case k.of.ranged():
-		set, had, want := l.all[k.of-firstElement], decode(s.Old), decode(s.New)
+		set, had, want := l[k.of], decode(s.Old), decode(s.New)
 		for _, e := range without(had, want) {
 			tx.Delete(table, set, e)
 		}
@@ -146,7 +146,7 @@ func (w *writer) into(tx *nft.Tx, s step) {
 			tx.Add(table, set, e)
 		}
 	default:
-		set := l.all[k.of-firstElement]
+		set := l[k.of]
 		if s.Op != ledger.Add {
 			tx.Delete(table, set, element(set, k, s.Old))
 		}
