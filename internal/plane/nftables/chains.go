@@ -59,14 +59,14 @@ func (b builder) services() []nft.Rule {
 	rules := []nft.Rule{nft.NewRule(b.follow(byAddress, frontendElement.in(byAddress), atOnce)...)}
 	all := b.host.NodePorts.All(b.ip)
 	if all {
-		rules = append(rules, b.nodePorts(nft.ToHere(), nft.NotLoopback(b.f)))
+		rules = append(rules, b.nodePorts(nft.ToHere(), nft.Not(nft.ToLoopback(b.f))))
 	}
 	if !all || b.servesLoopback() {
 		rules = append(rules, b.nodePorts(nft.In(b.layout[nodeIPElement].Name, nft.Destination(b.f))))
 	}
 	return append(rules,
-		nft.NewRule(nft.In(b.layout[clusterIPElement].Name, nft.Destination(b.f)), nft.NotToHere(), nft.Goto(rejected)),
-		nft.NewRule(nft.In(b.layout[serviceCIDRElement].Name, nft.Destination(b.f)), nft.NotToHere(), nft.Goto(dropped)))
+		nft.NewRule(nft.In(b.layout[clusterIPElement].Name, nft.Destination(b.f)), nft.Not(nft.ToHere()), nft.Goto(rejected)),
+		nft.NewRule(nft.In(b.layout[serviceCIDRElement].Name, nft.Destination(b.f)), nft.Not(nft.ToHere()), nft.Goto(dropped)))
 }
 
 func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
@@ -120,7 +120,7 @@ func (b builder) before(kind uint16) []nft.Rule {
 	case kindMasquerade:
 		return []nft.Rule{nft.NewRule(nft.MarkSet(b.mark))}
 	case kindOffPod:
-		return []nft.Rule{nft.NewRule(b.pod(exclude), nft.MarkSet(b.mark))}
+		return []nft.Rule{nft.NewRule(nft.Not(b.pod()), nft.MarkSet(b.mark))}
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func translates(backends nft.Set) string { return "at-" + backends.Name }
 func (b builder) split(s space, chain nft.Chain) []nft.Chain {
 	inside := nft.Chain{Name: s.name() + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, insideElement.in(s), afterSplit)...)})}
 	if b.host.Detector.Detects(b.ip) {
-		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(include), nft.Goto(inside.Name)))
+		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(), nft.Goto(inside.Name)))
 	}
 	chain.Rules = append(chain.Rules,
 		nft.NewRule(nft.FromHere(), nft.MarkSet(b.mark), nft.Goto(inside.Name)),
@@ -161,7 +161,7 @@ func (b builder) split(s space, chain nft.Chain) []nft.Chain {
 
 func (b builder) guard() []nft.Rule {
 	return orDrop([]nft.Rule{
-		nft.NewRule(nft.NotIn(b.layout[allowedRanges].Name, append(byAddress.key(b.f), nft.Source(b.f))...), nft.Drop()),
+		nft.NewRule(nft.Not(nft.In(b.layout[allowedRanges].Name, append(byAddress.key(b.f), nft.Source(b.f))...)), nft.Drop()),
 		nft.NewRule(b.follow(byAddress, guardedElement, afterGuard)...),
 	})
 }
@@ -171,28 +171,13 @@ func (b builder) guard() []nft.Rule {
 // flow that leads nowhere; if it is dropped, the client sends it again.
 func orDrop(rules []nft.Rule) []nft.Rule { return append(rules, nft.NewRule(nft.Drop())) }
 
-// match tells whether a statement matches pods or all other clients.
-type match int
-
-const (
-	include match = iota
-	exclude
-)
-
-// pod returns the statements that match pods by the host's detector.
-func (b builder) pod(m match) nft.Statement {
-	d, source := b.host.Detector, nft.Source(b.f)
-	switch {
-	case d.Interface != "" && m == include:
-		return nft.FromInterface(d.Interface)
+// pod returns the statement that matches pods by the host's detector.
+func (b builder) pod() nft.Statement {
+	switch d := b.host.Detector; {
 	case d.Interface != "":
-		return nft.NotFromInterface(d.Interface)
-	case d.Prefix != "" && m == include:
-		return nft.FromPrefix(d.Prefix)
+		return nft.FromInterface(d.Interface)
 	case d.Prefix != "":
-		return nft.NotFromPrefix(d.Prefix)
-	case m == include:
-		return nft.In(b.layout[podRanges].Name, source)
+		return nft.FromPrefix(d.Prefix)
 	}
-	return nft.NotIn(b.layout[podRanges].Name, source)
+	return nft.In(b.layout[podRanges].Name, nft.Source(b.f))
 }

@@ -32,15 +32,10 @@ const servicesPerPart = 4096
 func (p *Plane) compare(t *route.Table) plane.Plan {
 	c := &comparison{plane: p, table: t, names: t.Order(), render: newRenderer(p.layout, t.Host, p.opt)}
 	c.host = c.render.host()
-	if foreignHooks(c.render, p.seen) { // a chain of ours may have the name of one
-		for _, name := range c.names {
-			c.render.service(nil, name, arrange(nil, t.Services[name], unrecorded), nil)
-		}
-	}
 	c.listing = newListing(c.render, p.seen)
 	c.draft = newDraft(history{newest: c.listing.newestID(p.history.newest)})
 	p.seen = nil
-	if c.listing.empty() {
+	if len(c.listing.tables) == 0 {
 		return ledger.NewPortions(c.parts(p.perPart))
 	}
 	return ledger.NewPortions(c.parts(len(c.names)))

@@ -156,6 +156,16 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
+// The names of all chains of actions are recognized.
+func TestActionChainsAreRecognized(t *testing.T) {
+	p := load(t, nft.NewFake(), planetest.Compile(planetest.EveryShape(), route.Options{}))
+	for k := range p.render.chains {
+		if is := isActionChain(k.name); is != (k.of == actionChain) {
+			t.Errorf("the chain %s is that of an action: %t", k.name, is)
+		}
+	}
+}
+
 // A repair keeps base chains that are as wanted.
 func TestRepairDoesNotReplaceTheTable(t *testing.T) {
 	conn, netns := realKernel(t)

@@ -33,17 +33,16 @@ type (
 
 // The phases, in the order in which steps are written.
 const (
-	prepared       ledger.Phase = iota + 1 // tables and sets
-	rangesAdded                            // ranges of clients and pods, before rules use them
-	chainsAdded                            //
-	targetsAdded                           // elements before others lead to them
-	refusalsGone                           // addresses refused except at their frontends, while those are there
-	switched                               // frontends, and elements that change in place
-	refusalsAdded                          // the same addresses, once their frontends are there
-	targetsGone                            // elements and rules that nothing leads to any more
-	setsGone                               // before chains: their elements may lead to those
-	chainsGone                             //
-	afterLastPhase                         //
+	prepared      ledger.Phase = iota + 1 // tables and sets
+	rangesAdded                           // ranges of clients and pods, before rules use them
+	chainsAdded                           //
+	targetsAdded                          // elements before others lead to them
+	refusalsGone                          // addresses refused except at their frontends, while those are there
+	switched                              // frontends, and elements that change in place
+	refusalsAdded                         // the same addresses, once their frontends are there
+	targetsGone                           // elements and rules that nothing leads to any more
+	setsGone                              // before chains: their elements may lead to those
+	chainsGone                            //
 )
 
 // kind says when an entry is written. What a frontend leads to, actions and all that is
@@ -88,14 +87,11 @@ func size(s step) int {
 		}
 		return n
 	case s.Key.of >= firstElement:
-		n := 0
-		if s.Op != ledger.Add {
-			n += nft.Element{}.Bytes() + len(s.Key.name) + len(s.Old.data) + len(s.Old.comment)
+		n := nft.Element{}.Bytes() + len(s.Key.name)
+		if s.Op == ledger.Change {
+			n *= 2
 		}
-		if s.Op != ledger.Remove {
-			n += nft.Element{}.Bytes() + len(s.Key.name) + len(s.New.data) + len(s.New.comment)
-		}
-		return n
+		return n + len(s.Old.data) + len(s.Old.comment) + len(s.New.data) + len(s.New.comment)
 	case s.Op == ledger.Add || s.Op == ledger.Change:
 		return objectBytes * (2 + strings.Count(s.New.data, "\n"))
 	}

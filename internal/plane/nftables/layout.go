@@ -3,6 +3,7 @@ package nftables
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -211,4 +212,12 @@ func (a action) chain() string {
 	}
 	name := map[uint16]string{kindPlain: "balance", kindMasquerade: "masquerade", kindOffPod: "off-pod", kindOutside: "outside"}[a.kind()]
 	return fmt.Sprintf("%s%s-%d", space, name, a.count())
+}
+
+// isActionChain reports whether a chain of an action may have this name.
+func isActionChain(name string) bool {
+	name = strings.TrimPrefix(name, byNodePort.name())
+	return slices.ContainsFunc([]string{
+		"balance-", "masquerade-", "off-pod-", "outside-", "sticky-", "draw-", "inside", "split", "guard",
+	}, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"encoding/binary"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -69,11 +68,6 @@ func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 	return l
 }
 
-// empty reports whether there are no tables.
-func (l *listing) empty() bool {
-	return !slices.ContainsFunc(slices.Collect(maps.Values(l.states)), func(s *nft.State) bool { return s.Chains != nil }) && len(l.tables) == 0
-}
-
 // fit reports whether the existing sets and hooks of chains, which cannot be changed in
 // place, are as wanted.
 func (r *renderer) fit(ip route.Family, state *nft.State) bool {
@@ -83,24 +77,13 @@ func (r *renderer) fit(ip route.Family, state *nft.State) bool {
 			return false
 		}
 	}
-	for k, c := range r.chains {
-		if s, there := state.Chains[k.name]; there && k.ip == ip && !s.SameHook(c) {
+	for name, c := range state.Chains {
+		want, fixed := r.chains[key{ip, chainObject, name}]
+		if (fixed || isActionChain(name)) && !c.SameHook(want) {
 			return false
 		}
 	}
 	return true
-}
-
-// foreignHooks reports whether a chain other than the fixed ones is registered at a hook.
-func foreignHooks(r *renderer, seen map[route.Family]*nft.State) bool {
-	for ip, state := range seen {
-		for name, c := range state.Chains {
-			if _, fixed := r.chains[key{ip, chainObject, name}]; !fixed && !c.SameHook(nft.Chain{}) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // elements returns what is left of the elements of a set.
@@ -153,11 +136,11 @@ func (l *listing) Rest() []step {
 	remove := func(ip route.Family, of object, name string, had value) {
 		list = append(list, step{Op: ledger.Remove, Key: key{ip, of, name}, Old: had})
 	}
-	for ip := range l.tables { // of a family that is not served
-		remove(ip, tableObject, "", value{})
-		l.states[ip] = &nft.State{}
-	}
 	for ip, state := range l.states {
+		if _, there := l.tables[ip]; there { // of a family that is not served
+			remove(ip, tableObject, "", value{})
+			continue
+		}
 		for name := range state.Chains {
 			remove(ip, chainObject, name, value{})
 		}
@@ -166,9 +149,8 @@ func (l *listing) Rest() []step {
 				remove(ip, setObject, name, value{})
 			}
 		}
-		for i, set := range l.render.layout.sets() {
-			of := firstElement + object(i)
-			for name, e := range state.Sets[set.Name].Elements.All() {
+		for of := firstElement; int(of) < len(l.render.layout); of++ {
+			for name, e := range l.elements(ip, of).All() {
 				if !of.ranged() {
 					remove(ip, of, name, valueOf(e))
 				}
@@ -176,7 +158,7 @@ func (l *listing) Rest() []step {
 		}
 	}
 	for k, elements := range l.ranges {
-		if len(l.states[k.ip].Sets) > 0 {
+		if _, there := l.tables[k.ip]; !there {
 			remove(k.ip, k.of, k.name, encode(elements))
 		}
 	}

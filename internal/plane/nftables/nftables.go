@@ -104,8 +104,8 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 			continue
 		}
 		removed = append(removed, fmt.Sprintf("table %s with %d elements", t, state.Count()))
-		for name, c := range state.Chains {
-			if c.Entrance() {
+		for _, name := range []string{"prerouting", "output"} {
+			if _, there := state.Chains[name]; there {
 				closing.FlushChain(t, name)
 			}
 		}

@@ -235,7 +235,7 @@ func TestAFlushDuringAWriteIsNotARefusal(t *testing.T) {
 // share.
 var refusable = []string{
 	"10.180.0.3 . 8080", "fd00:10:180:1::4 . 8081", `comment "ns/s1`, `comment "ns/s4:web`, "203.0.113.2 . ", "tcp . 30001",
-	"add rule ip sluice off-pod-2 ", "add chain ip6 sluice nodeport-guard", "update @clients", "ways-after-split { 110:",
+	"add rule ip sluice off-pod-2 ", "update @clients", "ways-after-split { 110:",
 	"hairpin { 10.180.0.1 ", "cluster-ips { 172.30.0.4 ",
 }
 
