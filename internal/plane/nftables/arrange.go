@@ -13,18 +13,12 @@ import (
 // slots of its backends. What the tables hold for it follows from it alone.
 type front struct {
 	*route.Frontend
-	port *route.Port
-	key  frontKey
-	legs [2]leg   // for every client; or, with two, for clients inside and for others
-	rows [2]pools // of backends and of outside-backends: those that each leg chooses among
-	id   uint32   // of the port, if it remembers its clients
-}
-
-// frontKey identifies a frontend: no two frontends of a table share one.
-type frontKey struct {
-	ip    route.Family
+	port  *route.Port
 	space space
-	key   string // as in the maps
+	key   key      // of its element in the map of frontends
+	legs  [2]leg   // for every client; or, with two, for clients inside and for others
+	rows  [2]pools // of backends and of outside-backends: those that each leg chooses among
+	id    uint32   // of the port, if it remembers its clients
 }
 
 // leg is what happens to connections of some clients; the zero leg is that of none.
@@ -53,22 +47,25 @@ func arrange(list []front, svc *route.Service, of func(*route.Port, []front) rec
 // unrecorded returns the record of a port whose slots and id do not matter.
 func unrecorded(*route.Port, []front) record { return record{} }
 
+// rowsOf returns the kind of the rows of a leg.
+func (f *front) rowsOf(leg int) object { return (backendElement + object(leg)).in(f.space) }
+
 // place appends the frontends of a port without rows and id.
 func place(list []front, p *route.Port) []front {
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
-		list = append(list, front{Frontend: f, port: p, key: keyOf(p, f), legs: legsOf(p, f)})
+		list = append(list, front{Frontend: f, port: p, space: spaceOf(f), key: keyOf(p, f), legs: legsOf(p, f)})
 	}
 	return list
 }
 
-// keyOf returns the key of a frontend in the maps.
-func keyOf(p *route.Port, f *route.Frontend) frontKey {
+// keyOf returns the key of a frontend. No two frontends have the same.
+func keyOf(p *route.Port, f *route.Frontend) key {
 	k := nft.Key{}
 	if f.Kind != route.NodePort {
 		k = make(nft.Key, 0, 24).Addr(f.Addr)
 	}
-	return frontKey{p.Family, spaceOf(f), string(k.Proto(uint8(p.Protocol)).Port(f.Port))}
+	return key{p.Family, frontendElement.in(spaceOf(f)), string(k.Proto(uint8(p.Protocol)).Port(f.Port))}
 }
 
 // legsOf returns what happens to connections to a frontend.

@@ -17,8 +17,8 @@ type audit struct {
 	fake    *nft.Fake
 	faults  *planetest.Faults
 	layout  *layout
-	before  map[frontKey]error
-	during  []map[frontKey]error
+	before  map[key]error
+	during  []map[key]error
 	last    map[rangeLookup]rangesAndRules // after the previous transaction
 	visible error
 }
@@ -53,7 +53,7 @@ func (a *audit) End(*planetest.Model) error {
 	after := a.frontends()
 	for k, bad := range after {
 		if bad != nil {
-			return fmt.Errorf("frontend %x: %w", k.key, bad)
+			return fmt.Errorf("frontend %x: %w", k.name, bad)
 		}
 		if bad, exists := a.before[k]; !exists || bad != nil {
 			continue
@@ -64,7 +64,7 @@ func (a *audit) End(*planetest.Model) error {
 				bad = errors.New("is missing")
 			}
 			if bad != nil {
-				return fmt.Errorf("after transaction %d of %d: frontend %d %d %x: %w", i+1, len(a.during), k.ip, k.space, k.key, bad)
+				return fmt.Errorf("after transaction %d of %d: frontend %d %d %x: %w", i+1, len(a.during), k.ip, k.of, k.name, bad)
 			}
 		}
 	}
@@ -72,17 +72,17 @@ func (a *audit) End(*planetest.Model) error {
 }
 
 // frontends returns for every frontend why it does not work; nil if it works.
-func (a *audit) frontends() map[frontKey]error {
-	all := map[frontKey]error{}
+func (a *audit) frontends() map[key]error {
+	all := map[key]error{}
 	for _, ip := range everyFamily() {
 		state := a.fake.Tables[tableFor(ip)]
 		if state == nil {
 			continue
 		}
 		for s := range spaces {
-			for key, e := range state.Sets[a.layout[frontendElement.in(s)].Name].Elements.All() {
-				v := visit{a, tableFor(ip), state, s, key}
-				all[frontKey{ip, s, key}] = v.follow(e.Data, atOnce, false)
+			for name, e := range state.Sets[a.layout[frontendElement.in(s)].Name].Elements.All() {
+				v := visit{a, tableFor(ip), state, s, name}
+				all[key{ip, frontendElement.in(s), name}] = v.follow(e.Data, atOnce, false)
 			}
 		}
 	}

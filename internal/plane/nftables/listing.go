@@ -24,22 +24,16 @@ type listing struct {
 	tables map[route.Family]string // the values of the existing tables
 	ranges map[key][]nft.Element
 
-	numbered map[rowsKey]pools // rows of frontends that remember their clients
-	adopted  map[uint32]bool   // ids
-	slots    pools             // memory for those of one port
-}
-
-// rowsKey identifies the rows of a frontend in one of the two maps of backends.
-type rowsKey struct {
-	frontKey
-	outside int
+	numbered map[key]pools   // rows of frontends that remember their clients, by the key of the frontend in their map
+	adopted  map[uint32]bool // ids
+	slots    pools           // memory for those of one port
 }
 
 // newListing indexes the states. Tables that are unfit count as empty.
 func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 	l := &listing{
 		render: r, states: seen, tables: map[route.Family]string{}, ranges: map[key][]nft.Element{},
-		numbered: map[rowsKey]pools{}, adopted: map[uint32]bool{},
+		numbered: map[key]pools{}, adopted: map[uint32]bool{},
 	}
 	for ip, state := range seen {
 		switch {
@@ -181,14 +175,14 @@ func (l *listing) record(p *route.Port, fronts []front) (r record) {
 func (l *listing) slotsOf(pool route.Pool, fronts []front) []netip.AddrPort {
 	for i := range fronts {
 		f := &fronts[i]
-		for outside, leg := range f.legs {
+		for n, leg := range f.legs {
 			switch {
 			case leg.pool != pool || leg.kind() < kindPlain:
 			case leg.sticky():
-				if slots := l.numbered[rowsKey{f.key, outside}][pool]; len(slots) > 0 {
+				if slots := l.numbered[key{f.key.ip, f.rowsOf(n), f.key.name}][pool]; len(slots) > 0 {
 					return slots
 				}
-			case l.read(f, outside, leg):
+			case l.read(f, n):
 				return l.slots[pool]
 			}
 		}
@@ -197,11 +191,11 @@ func (l *listing) slotsOf(pool route.Pool, fronts []front) []netip.AddrPort {
 }
 
 // read reads the slots among which a leg chooses; false: the first one is free, and probably all are.
-func (l *listing) read(f *front, outside int, leg leg) bool {
-	elements := l.elements(f.key.ip, (backendElement + object(outside)).in(f.key.space))
+func (l *listing) read(f *front, n int) bool {
+	leg, elements := f.legs[n], l.elements(f.key.ip, f.rowsOf(n))
 	l.slots[leg.pool] = l.slots[leg.pool][:0]
 	for at := range leg.count() {
-		e, there := elements.Get(rowKey(f.key.key, number(0, at)))
+		e, there := elements.Get(rowKey(f.key.name, number(0, at)))
 		if !there && at == 0 {
 			return false
 		}
@@ -216,17 +210,17 @@ func (l *listing) index(ip route.Family, s space) {
 	if len(ids) == 0 {
 		return
 	}
-	for outside := range 2 {
-		for key, e := range l.elements(ip, (backendElement + object(outside)).in(s)).All() {
-			cut := max(0, len(key)-4)
-			if _, sticky := ids[key[:cut]]; !sticky {
+	for _, of := range []object{backendElement.in(s), outsideBackendElement.in(s)} {
+		for name, e := range l.elements(ip, of).All() {
+			cut := max(0, len(name)-4)
+			if _, sticky := ids[name[:cut]]; !sticky {
 				continue
 			}
-			pool, slot, ok := slotOf(binary.NativeEndian.Uint32([]byte(key[cut:])))
+			pool, slot, ok := slotOf(binary.NativeEndian.Uint32([]byte(name[cut:])))
 			if !ok {
 				continue
 			}
-			k := rowsKey{frontKey{ip, s, key[:cut]}, outside}
+			k := key{ip, of, name[:cut]}
 			rows := l.numbered[k]
 			for len(rows[pool]) <= slot {
 				rows[pool] = append(rows[pool], netip.AddrPort{})
@@ -250,18 +244,14 @@ func backendIn(row string) netip.AddrPort {
 // adopt returns the first id that the frontends of a port have, and that no other port has; 0: they have none.
 func (l *listing) adopt(fronts []front) uint32 {
 	for i := range fronts {
-		if id := l.id(fronts[i].key); isID(id) && !l.adopted[id] {
+		f := &fronts[i]
+		e, _ := l.elements(f.key.ip, affinityElement.in(f.space)).Get(f.key.name)
+		if id := idIn(e); isID(id) && !l.adopted[id] {
 			l.adopted[id] = true
 			return id
 		}
 	}
 	return 0
-}
-
-// id returns the id that a frontend has in the tables.
-func (l *listing) id(k frontKey) uint32 {
-	e, _ := l.elements(k.ip, affinityElement.in(k.space)).Get(k.key)
-	return idIn(e)
 }
 
 // newestID returns the id from which to go on: the newest in the kernel, with a gap behind it at start, or

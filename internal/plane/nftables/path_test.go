@@ -76,7 +76,7 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 				return fmt.Errorf("chain %s does not use %s", chain, name)
 			}
 		case i > 0 && strings.HasPrefix(path[i-1], "map "):
-			if !slices.Contains(w.leads(strings.TrimPrefix(path[i-1], "map "), k.key), name) {
+			if !slices.Contains(w.leads(strings.TrimPrefix(path[i-1], "map "), k.name), name) {
 				return fmt.Errorf("%s does not lead to %s", path[i-1], step)
 			}
 			chain = name
@@ -86,7 +86,7 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 			return fmt.Errorf("chain %s does not lead to %s", chain, name)
 		}
 	}
-	return w.ends(path[len(path)-1], k.key)
+	return w.ends(path[len(path)-1], k.name)
 }
 
 type walker struct {

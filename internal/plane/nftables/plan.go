@@ -61,8 +61,8 @@ func (p *Plane) writer(r *renderer) *writer {
 	return &writer{kernel: p.kernel, families: len(p.opt.Families), render: r, tx: &nft.Tx{}}
 }
 
-func byKey(services [][]front) map[frontKey]*front {
-	all := map[frontKey]*front{}
+func byKey(services [][]front) map[key]*front {
+	all := map[key]*front{}
 	for _, fronts := range services {
 		for i := range fronts {
 			all[fronts[i].key] = &fronts[i]

@@ -124,7 +124,7 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 	wantRefused(t, apply(t, p, table), text, bad)
 	for k, bad := range newAudit(fake, &planetest.Faults{Room: 1 << 20}).frontends() {
 		if bad != nil {
-			t.Errorf("frontend %x: %v", k.key, bad)
+			t.Errorf("frontend %x: %v", k.name, bad)
 		}
 	}
 	if there := frontendsOf(t, fake); there[gone.String()] || !there[bad.String()] {
@@ -301,7 +301,7 @@ func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused)
 	load(t, scratch, route.Change{Table: rest}, families...)
 	for k, bad := range newAudit(fake, &planetest.Faults{Room: 1 << 20}).frontends() {
 		if bad != nil {
-			return fmt.Errorf("frontend %x: %w", k.key, bad)
+			return fmt.Errorf("frontend %x: %w", k.name, bad)
 		}
 	}
 	for _, ip := range families {

@@ -89,7 +89,7 @@ func (r *renderer) rendered(k key) nft.Chain {
 
 // service renders the frontends of a Service. It leaves out rows that the same frontend has in
 // another state, and that need not be compared.
-func (r *renderer) service(list []entry, name cluster.Name, fronts []front, other map[frontKey]*front) []entry {
+func (r *renderer) service(list []entry, name cluster.Name, fronts []front, other map[key]*front) []entry {
 	list = slices.Grow(list, 8*len(fronts))
 	for i := range fronts {
 		f := &fronts[i]
@@ -107,7 +107,7 @@ func (r *renderer) service(list []entry, name cluster.Name, fronts []front, othe
 // front renders a frontend without its rows.
 func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 	k := f.key
-	put := func(of object, v value) { list = append(list, entry{Key: key{k.ip, of, k.key}, Value: v}) }
+	put := func(of object, v value) { list = append(list, entry{Key: key{k.ip, of, k.name}, Value: v}) }
 	lead := func(of object, level int, to action, comment string) {
 		put(of, value{to.data(), comment})
 		list = append(list, r.action(k.ip, level, to)...)
@@ -115,23 +115,23 @@ func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 	if f.Kind == route.ClusterIP {
 		list = append(list, entry{Key: key{k.ip, clusterIPElement, string(nft.Key{}.Addr(f.Addr))}})
 	}
-	first, level, note := frontendElement.in(k.space), atOnce, comment(service, f.port.Name)
+	first, level, note := k.of, atOnce, comment(service, f.port.Name)
 	if f.Restricted {
 		lead(first, level, guard(), note)
 		if len(f.Allow) > 0 {
-			put(allowedRanges, encode(allowed(k.key, f.Allow)))
+			put(allowedRanges, encode(allowed(k.name, f.Allow)))
 		}
 		first, level, note = guardedElement, afterGuard, ""
 	}
 	if f.split() {
-		lead(first, level, k.space.action(kindSplit, 0), note)
-		lead(insideElement.in(k.space), afterSplit, f.legs[0].action, "")
-		lead(outsideElement.in(k.space), afterSplit, f.legs[1].action, "")
+		lead(first, level, f.space.action(kindSplit, 0), note)
+		lead(insideElement.in(f.space), afterSplit, f.legs[0].action, "")
+		lead(outsideElement.in(f.space), afterSplit, f.legs[1].action, "")
 	} else {
 		lead(first, level, f.legs[0].action, note)
 	}
 	if f.id != 0 {
-		put(affinityElement.in(k.space), value{data: action(f.id).data()})
+		put(affinityElement.in(f.space), value{data: action(f.id).data()})
 	}
 	return list
 }
@@ -141,14 +141,13 @@ func (f *front) differingRows(list []entry, other *front) []entry {
 	if other == nil {
 		other = &front{}
 	}
-	for outside := range f.rows {
-		for pool, slots := range f.rows[outside] {
-			same := other.rows[outside][pool]
+	for leg := range f.rows {
+		for pool, slots := range f.rows[leg] {
+			same := other.rows[leg][pool]
 			for at, backend := range slots {
 				if backend.IsValid() && (at >= len(same) || backend != same[at]) {
-					of := (backendElement + object(outside)).in(f.key.space)
-					e := row(f.key.key, number(pool, at), backend)
-					list = append(list, entry{Key: key{f.key.ip, of, e.Key}, Value: value{data: e.Data}})
+					e := row(f.key.name, number(pool, at), backend)
+					list = append(list, entry{Key: key{f.key.ip, f.rowsOf(leg), e.Key}, Value: value{data: e.Data}})
 				}
 			}
 		}
