@@ -82,7 +82,7 @@ func (a *audit) frontends() map[key]error {
 		for s := range spaces {
 			for name, e := range state.Sets[a.layout[frontendElement.in(s)].Name].Elements.All() {
 				v := visit{a, tableFor(ip), state, s, name}
-				all[key{ip, frontendElement.in(s), name}] = v.follow(e.Data, atOnce, false)
+				all[key{ip, frontendElement.in(s), name}] = v.follow(e.Data, wayElement, false)
 			}
 		}
 	}
@@ -98,11 +98,11 @@ type visit struct {
 	key   string
 }
 
-func (v visit) follow(data string, level int, outside bool) error {
+func (v visit) follow(data string, way object, outside bool) error {
 	w := action(binary.BigEndian.Uint32([]byte(data)))
-	e, ok := v.state.Sets[v.layout[actionElement+object(level)].Name].Elements.Get(data)
+	e, ok := v.state.Sets[v.layout[way].Name].Elements.Get(data)
 	if !ok {
-		return fmt.Errorf("action %x: not in %s", w, v.layout[actionElement+object(level)].Name)
+		return fmt.Errorf("action %x: not in %s", w, v.layout[way].Name)
 	}
 	if err := v.chain(e.Goto); err != nil {
 		return err
@@ -118,20 +118,20 @@ func (v visit) follow(data string, level int, outside bool) error {
 	case kindOutside:
 		return v.rows(v.layout[outsideBackendElement.in(v.space)], w.count())
 	case kindSplit:
-		return errors.Join(v.next(insideElement.in(v.space), afterSplit, outside), v.next(outsideElement.in(v.space), afterSplit, true))
+		return errors.Join(v.next(insideElement.in(v.space), splitWay, outside), v.next(outsideElement.in(v.space), splitWay, true))
 	case kindGuard:
-		return v.next(guardedElement, afterGuard, outside)
+		return v.next(guardedElement, guardedWay, outside)
 	}
 	return fmt.Errorf("action %x: unknown", w)
 }
 
-func (v visit) next(of object, level int, outside bool) error {
+func (v visit) next(of object, way object, outside bool) error {
 	set := v.layout[of]
 	e, ok := v.state.Sets[set.Name].Elements.Get(v.key)
 	if !ok {
 		return fmt.Errorf("not in %s", set.Name)
 	}
-	return v.follow(e.Data, level, outside)
+	return v.follow(e.Data, way, outside)
 }
 
 func (v visit) rows(set nft.Set, n int) error {

@@ -56,7 +56,7 @@ func (b builder) servesLoopback() bool {
 // the address is also a ClusterIP or in a ServiceCIDR. The kernel knows its addresses at
 // any moment.
 func (b builder) services() []nft.Rule {
-	rules := []nft.Rule{nft.NewRule(b.follow(byAddress, frontendElement.in(byAddress), atOnce)...)}
+	rules := []nft.Rule{nft.NewRule(b.follow(byAddress, frontendElement.in(byAddress))...)}
 	all := b.host.NodePorts.All(b.ip)
 	if all {
 		rules = append(rules, b.nodePorts(nft.ToHere(), nft.Not(nft.ToLoopback(b.f))))
@@ -70,14 +70,14 @@ func (b builder) services() []nft.Rule {
 }
 
 func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
-	return nft.NewRule(append(here, b.follow(byNodePort, frontendElement.in(byNodePort), atOnce)...)...)
+	return nft.NewRule(append(here, b.follow(byNodePort, frontendElement.in(byNodePort))...)...)
 }
 
 // follow looks up a packet in a map of actions, and continues in the chain of the action.
-func (b builder) follow(s space, actions object, level int) []nft.Statement {
+func (b builder) follow(s space, actions object) []nft.Statement {
 	return []nft.Statement{
 		nft.SetPriority(b.layout[actions].Name, s.key(b.f)...),
-		nft.Dispatch(b.layout[actionElement+object(level)].Name, nft.Priority()),
+		nft.Dispatch(b.layout[wayOf(actions)].Name, nft.Priority()),
 	}
 }
 
@@ -148,13 +148,13 @@ func translates(backends nft.Set) string { return "at-" + backends.Name }
 
 // split applies one action for pods and this node, and another for all other clients.
 func (b builder) split(s space, chain nft.Chain) []nft.Chain {
-	inside := nft.Chain{Name: s.name() + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, insideElement.in(s), afterSplit)...)})}
+	inside := nft.Chain{Name: s.name() + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, insideElement.in(s))...)})}
 	if b.host.Detector.Detects(b.ip) {
 		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(), nft.Goto(inside.Name)))
 	}
 	chain.Rules = append(chain.Rules,
 		nft.NewRule(nft.FromHere(), nft.MarkSet(b.mark), nft.Goto(inside.Name)),
-		nft.NewRule(b.follow(s, outsideElement.in(s), afterSplit)...))
+		nft.NewRule(b.follow(s, outsideElement.in(s))...))
 	chain.Rules = orDrop(chain.Rules)
 	return []nft.Chain{inside, chain}
 }
@@ -162,7 +162,7 @@ func (b builder) split(s space, chain nft.Chain) []nft.Chain {
 func (b builder) guard() []nft.Rule {
 	return orDrop([]nft.Rule{
 		nft.NewRule(nft.Not(nft.In(b.layout[allowedRanges].Name, append(byAddress.key(b.f), nft.Source(b.f))...)), nft.Drop()),
-		nft.NewRule(b.follow(byAddress, guardedElement, afterGuard)...),
+		nft.NewRule(b.follow(byAddress, guardedElement)...),
 	})
 }
 

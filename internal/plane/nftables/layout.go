@@ -36,9 +36,9 @@ const (
 
 // The elements of the sets that are there once.
 const (
-	actionElement      = firstElement + iota // action -> chain, at the first level; the other levels follow
-	_                                        // after the guard
-	_                                        // after the split
+	wayElement         = firstElement + iota // action -> chain
+	guardedWay                               // action that is no guard -> chain
+	splitWay                                 // action that is neither guard nor split -> chain
 	hairpinElement                           // backend . backend: connections of a backend to itself
 	clusterIPElement                         // known ClusterIPs: their other ports are refused
 	serviceCIDRElement                       // their other addresses are dropped
@@ -61,13 +61,17 @@ const (
 	perSpace
 )
 
-// The levels at which an action is looked up. The kernel refuses maps through which a chain
-// could jump to itself, so each level has its own map.
-const (
-	atOnce     = iota // any action
-	afterGuard        // not a guard
-	afterSplit        // neither guard nor split
-)
+// wayOf returns the elements in which the actions in other elements are looked up. The kernel
+// refuses maps through which a chain could jump to itself, so there are three.
+func wayOf(actions object) object {
+	switch actions {
+	case frontendElement.in(byAddress), frontendElement.in(byNodePort):
+		return wayElement
+	case guardedElement:
+		return guardedWay
+	}
+	return splitWay
+}
 
 // space is one of the two ways to identify a frontend, each with its own maps: by address,
 // protocol and port, or, for NodePorts, by protocol and port at any address of the node.
@@ -111,6 +115,9 @@ func newLayout() *layout {
 	keys := [spaces][]nft.Type{byAddress: {nft.Addr, nft.Proto, nft.Port}, byNodePort: {nft.Proto, nft.Port}}
 	with := func(s space, t nft.Type) []nft.Type { return append(slices.Clone(keys[s]), t) }
 	l := &layout{
+		wayElement:         {Name: "ways", Key: action, Data: verdict},
+		guardedWay:         {Name: "ways-after-guard", Key: action, Data: verdict},
+		splitWay:           {Name: "ways-after-split", Key: action, Data: verdict},
 		clusterIPElement:   {Name: "cluster-ips", Key: addr},
 		serviceCIDRElement: {Name: "service-cidrs", Key: addr, Interval: true},
 		nodeIPElement:      {Name: "node-ips", Key: addr},
@@ -119,9 +126,6 @@ func newLayout() *layout {
 		allowedRanges:      {Name: "allowed", Key: with(byAddress, nft.Addr), Interval: true},
 		guardedElement:     {Name: "guarded", Key: keys[byAddress], Data: action},
 		clientElement:      clientMap(),
-	}
-	for level, name := range []string{atOnce: "ways", afterGuard: "ways-after-guard", afterSplit: "ways-after-split"} {
-		l[actionElement+object(level)] = nft.Set{Name: name, Key: action, Data: verdict}
 	}
 	for s := range spaces {
 		for of, set := range []nft.Set{

@@ -111,7 +111,7 @@ func (w walker) leads(set, key string) []string {
 		return nil
 	}
 	chains := []string{e.Goto}
-	for _, actions := range newLayout()[actionElement:hairpinElement] {
+	for _, actions := range newLayout()[wayElement:hairpinElement] {
 		to, _ := state.Sets[actions.Name].Elements.Get(e.Data)
 		chains = append(chains, to.Goto)
 	}

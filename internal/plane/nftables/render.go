@@ -23,11 +23,11 @@ type renderer struct {
 	actions map[actionKey][]entry
 }
 
-// actionKey names an action at a level.
+// actionKey names an action, and the map in which it is looked up.
 type actionKey struct {
-	ip    route.Family
-	level int
-	to    action
+	ip  route.Family
+	way object
+	to  action
 }
 
 func newRenderer(l *layout, host route.Host, opt Options) *renderer {
@@ -65,14 +65,14 @@ func rulesOf(c nft.Chain) value {
 
 // action renders what frontends need that have an action: the element that leads to a
 // chain, and the chain with those it needs.
-func (r *renderer) action(ip route.Family, level int, to action) []entry {
+func (r *renderer) action(ip route.Family, way object, to action) []entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := actionKey{ip, level, to}
+	at := actionKey{ip, way, to}
 	if list, known := r.actions[at]; known {
 		return list
 	}
-	list := []entry{{Key: key{ip, actionElement + object(level), to.data()}, Value: value{data: to.chain()}}}
+	list := []entry{{Key: key{ip, way, to.data()}, Value: value{data: to.chain()}}}
 	for _, c := range r.builder(ip).chainsFor(to) {
 		list = append(list, r.chain(key{ip, actionChain, c.Name}, c))
 	}
@@ -108,27 +108,27 @@ func (r *renderer) service(list []entry, name cluster.Name, fronts []front, othe
 func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 	k := f.key
 	put := func(of object, v value) { list = append(list, entry{Key: key{k.ip, of, k.name}, Value: v}) }
-	lead := func(of object, level int, to action, comment string) {
+	lead := func(of object, to action, comment string) {
 		put(of, value{to.data(), comment})
-		list = append(list, r.action(k.ip, level, to)...)
+		list = append(list, r.action(k.ip, wayOf(of), to)...)
 	}
 	if f.Kind == route.ClusterIP {
 		list = append(list, entry{Key: key{k.ip, clusterIPElement, string(nft.Key{}.Addr(f.Addr))}})
 	}
-	first, level, note := k.of, atOnce, comment(service, f.port.Name)
+	first, note := k.of, comment(service, f.port.Name)
 	if f.Restricted {
-		lead(first, level, guard(), note)
+		lead(first, guard(), note)
 		if len(f.Allow) > 0 {
 			put(allowedRanges, encode(allowed(k.name, f.Allow)))
 		}
-		first, level, note = guardedElement, afterGuard, ""
+		first, note = guardedElement, ""
 	}
 	if f.split() {
-		lead(first, level, f.space.action(kindSplit, 0), note)
-		lead(insideElement.in(f.space), afterSplit, f.legs[0].action, "")
-		lead(outsideElement.in(f.space), afterSplit, f.legs[1].action, "")
+		lead(first, f.space.action(kindSplit, 0), note)
+		lead(insideElement.in(f.space), f.legs[0].action, "")
+		lead(outsideElement.in(f.space), f.legs[1].action, "")
 	} else {
-		lead(first, level, f.legs[0].action, note)
+		lead(first, f.legs[0].action, note)
 	}
 	if f.id != 0 {
 		put(affinityElement.in(f.space), value{data: action(f.id).data()})
@@ -204,7 +204,7 @@ func (r *renderer) users(t *route.Table, names []cluster.Name, k key) []cluster.
 // replaces returns the chains of actions as another renderer has rendered them, and as this one does.
 func (r *renderer) replaces(other *renderer) func(key) (old, now value, is bool) {
 	for at := range other.actions {
-		r.action(at.ip, at.level, at.to)
+		r.action(at.ip, at.way, at.to)
 	}
 	return func(k key) (old, now value, is bool) {
 		if k.of != actionChain {

@@ -150,7 +150,7 @@ func writeEarlierVersion(t *testing.T, conn *nft.Conn, netns int) {
 	frontends, key := l[frontendElement.in(byAddress)], string(nft.Key{}.Addr(netip.MustParseAddr("172.30.0.11")).Proto(6).Port(80))
 	const kindStickyOffPod action = 0x122 << 16
 	tx := &nft.Tx{}
-	tx.Add(table, l[actionElement], nft.Element{Key: kindStickyOffPod.data(), Goto: "sticky-off-pod"})
+	tx.Add(table, l[wayElement], nft.Element{Key: kindStickyOffPod.data(), Goto: "sticky-off-pod"})
 	tx.Delete(table, frontends, nft.Element{Key: key})
 	tx.Add(table, frontends, nft.Element{Key: key, Data: kindStickyOffPod.data(), Comment: "shop/cart:http"})
 	if err := conn.Commit(context.Background(), tx); err != nil {
