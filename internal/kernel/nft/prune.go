@@ -54,7 +54,8 @@ var errMadeAnew = errors.New("the table was made anew")
 func (c *Conn) compareTables(cuts []Cut) error {
 	now := map[Table]uint64{}
 	for _, f := range []Family{IP4, IP6} {
-		if err := c.dump(unix.NFT_MSG_GETTABLE, Table{Family: f}, "", func(o object) { now[o.table] = o.handle }); err != nil && !absent(err) {
+		err := c.dump(unix.NFT_MSG_GETTABLE, Table{Family: f}, "", func(o object) { now[o.table] = o.handle })
+		if err != nil && !absent(err) {
 			return fmt.Errorf("list tables of nf_tables: %w", err)
 		}
 	}
@@ -94,14 +95,13 @@ func (d deletion) bytes() int { return 64 + len(d.table.Name) + len(d.chain) }
 
 func (d deletion) appendTo(x *exchange) {
 	x.about(d.table, d.kind, 0)
-	switch {
-	case d.kind == unix.NFT_MSG_DELCHAIN:
+	if d.kind == unix.NFT_MSG_DELCHAIN {
 		x.text(unix.NFTA_CHAIN_NAME, d.chain)
-	default:
-		x.text(unix.NFTA_RULE_CHAIN, d.chain)
-		if d.handle != 0 {
-			x.request = nl.Append(x.request, unix.NFTA_RULE_HANDLE, string(binary.BigEndian.AppendUint64(nil, d.handle)))
-		}
+		return
+	}
+	x.text(unix.NFTA_RULE_CHAIN, d.chain)
+	if d.handle != 0 {
+		x.request = nl.Append(x.request, unix.NFTA_RULE_HANDLE, string(binary.BigEndian.AppendUint64(nil, d.handle)))
 	}
 }
 

@@ -118,14 +118,15 @@ func (v visit) follow(data string, way object, outside bool) error {
 	case kindOutside:
 		return v.rows(v.layout[outsideBackendElement.in(v.space)], w.count())
 	case kindSplit:
-		return errors.Join(v.next(insideElement.in(v.space), splitWay, outside), v.next(outsideElement.in(v.space), splitWay, true))
+		return errors.Join(
+			v.next(insideElement.in(v.space), splitWay, outside), v.next(outsideElement.in(v.space), splitWay, true))
 	case kindGuard:
 		return v.next(guardedElement, guardedWay, outside)
 	}
 	return fmt.Errorf("action %x: unknown", w)
 }
 
-func (v visit) next(of object, way object, outside bool) error {
+func (v visit) next(of, way object, outside bool) error {
 	set := v.layout[of]
 	e, ok := v.state.Sets[set.Name].Elements.Get(v.key)
 	if !ok {

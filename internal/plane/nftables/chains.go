@@ -26,6 +26,9 @@ type builder struct {
 	mark   uint32
 }
 
+// name returns the name of a set.
+func (b builder) name(of object) string { return b.layout[of].Name }
+
 // fixed returns the chains that do not depend on Services, each before those that jump to
 // it.
 func (b builder) fixed() []nft.Chain {
@@ -34,8 +37,9 @@ func (b builder) fixed() []nft.Chain {
 		{Name: dropped, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
 	}
 	for s := range spaces {
-		chains = append(chains, b.translation(s, b.layout[backendElement.in(s)]), b.translation(s, b.layout[outsideBackendElement.in(s)]), b.identification(s),
-			b.recollection(s, b.layout[backendElement.in(s)]), b.recollection(s, b.layout[outsideBackendElement.in(s)]))
+		all, outside := b.name(backendElement.in(s)), b.name(outsideBackendElement.in(s))
+		chains = append(chains, b.translation(s, all), b.translation(s, outside), b.identification(s),
+			b.recollection(s, all), b.recollection(s, outside))
 	}
 	jump := []nft.Rule{nft.NewRule(nft.Jump("services"))}
 	return append(chains,
@@ -62,11 +66,11 @@ func (b builder) services() []nft.Rule {
 		rules = append(rules, b.nodePorts(nft.ToHere(), nft.Not(nft.ToLoopback(b.f))))
 	}
 	if !all || b.servesLoopback() {
-		rules = append(rules, b.nodePorts(nft.In(b.layout[nodeIPElement].Name, nft.Destination(b.f))))
+		rules = append(rules, b.nodePorts(nft.In(b.name(nodeIPElement), nft.Destination(b.f))))
 	}
 	return append(rules,
-		nft.NewRule(nft.In(b.layout[clusterIPElement].Name, nft.Destination(b.f)), nft.Not(nft.ToHere()), nft.Goto(rejected)),
-		nft.NewRule(nft.In(b.layout[serviceCIDRElement].Name, nft.Destination(b.f)), nft.Not(nft.ToHere()), nft.Goto(dropped)))
+		nft.NewRule(nft.In(b.name(clusterIPElement), nft.Destination(b.f)), nft.Not(nft.ToHere()), nft.Goto(rejected)),
+		nft.NewRule(nft.In(b.name(serviceCIDRElement), nft.Destination(b.f)), nft.Not(nft.ToHere()), nft.Goto(dropped)))
 }
 
 func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
@@ -76,8 +80,8 @@ func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
 // follow looks up a packet in a map of actions, and continues in the chain of the action.
 func (b builder) follow(s space, actions object) []nft.Statement {
 	return []nft.Statement{
-		nft.SetPriority(b.layout[actions].Name, s.key(b.f)...),
-		nft.Dispatch(b.layout[wayOf(actions)].Name, nft.Priority()),
+		nft.SetPriority(b.name(actions), s.key(b.f)...),
+		nft.Dispatch(b.name(wayOf(actions)), nft.Priority()),
 	}
 }
 
@@ -87,7 +91,8 @@ func (b builder) postrouting() []nft.Rule {
 	return []nft.Rule{
 		nft.NewRule(nft.Translated(), nft.ClearPriority()),
 		nft.NewRule(nft.Marked(b.mark), nft.MarkFlip(b.mark), nft.Masquerade()),
-		nft.NewRule(nft.Translated(), nft.In(b.layout[hairpinElement].Name, nft.Source(b.f), nft.Destination(b.f)), nft.Masquerade()),
+		nft.NewRule(
+			nft.Translated(), nft.In(b.name(hairpinElement), nft.Source(b.f), nft.Destination(b.f)), nft.Masquerade()),
 	}
 }
 
@@ -100,9 +105,9 @@ func (b builder) chainsFor(a action) []nft.Chain {
 	}
 	switch a.kind() {
 	case kindPlain, kindMasquerade, kindOffPod:
-		chain.Rules = append(b.before(a.kind()), b.draw(b.layout[backendElement.in(s)], a.count()))
+		chain.Rules = append(b.before(a.kind()), b.draw(b.name(backendElement.in(s)), a.count()))
 	case kindOutside:
-		chain.Rules = append(b.before(kindPlain), b.draw(b.layout[outsideBackendElement.in(s)], a.count()))
+		chain.Rules = append(b.before(kindPlain), b.draw(b.name(outsideBackendElement.in(s)), a.count()))
 	case kindSplit:
 		return b.split(s, chain)
 	case kindGuard:
@@ -128,27 +133,28 @@ func (b builder) before(kind uint16) []nft.Rule {
 // draw chooses one of n backends. The look-up is not in this chain but in one that always
 // exists: when another chain begins to use a map, the kernel walks the map
 // (nf_tables_api.c, nf_tables_bind_set), and the one with all backends is large.
-func (b builder) draw(backends nft.Set, n int) nft.Rule {
+func (b builder) draw(backends string, n int) nft.Rule {
 	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates(backends)))
 }
 
 // translation returns the chain that sends a connection to the chosen backend. If its row
 // has been deleted since the choice, the first backend gets the connection; if there is
 // none, the packet is dropped, and the client sends it again.
-func (b builder) translation(s space, backends nft.Set) nft.Chain {
+func (b builder) translation(s space, backends string) nft.Chain {
 	key := append(s.key(b.f), nft.Priority())
-	translate := nft.TranslateFrom(b.f, backends.Name, key...)
+	translate := nft.TranslateFrom(b.f, backends, key...)
 	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
 		nft.NewRule(translate), nft.NewRule(nft.Draw(1, 1), translate), nft.NewRule(nft.Drop()),
 	}}
 }
 
 // translates returns the name of the chain that looks up a map of backends.
-func translates(backends nft.Set) string { return "at-" + backends.Name }
+func translates(backends string) string { return "at-" + backends }
 
 // split applies one action for pods and this node, and another for all other clients.
 func (b builder) split(s space, chain nft.Chain) []nft.Chain {
-	inside := nft.Chain{Name: s.name() + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, insideElement.in(s))...)})}
+	inside := nft.Chain{Name: s.name() + "inside", Rules: []nft.Rule{nft.NewRule(b.follow(s, insideElement.in(s))...)}}
+	inside.Rules = orDrop(inside.Rules)
 	if b.host.Detector.Detects(b.ip) {
 		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(), nft.Goto(inside.Name)))
 	}
@@ -161,7 +167,7 @@ func (b builder) split(s space, chain nft.Chain) []nft.Chain {
 
 func (b builder) guard() []nft.Rule {
 	return orDrop([]nft.Rule{
-		nft.NewRule(nft.Not(nft.In(b.layout[allowedRanges].Name, append(byAddress.key(b.f), nft.Source(b.f))...)), nft.Drop()),
+		nft.NewRule(nft.Not(nft.In(b.name(allowedRanges), append(byAddress.key(b.f), nft.Source(b.f))...)), nft.Drop()),
 		nft.NewRule(b.follow(byAddress, guardedElement)...),
 	})
 }
@@ -179,5 +185,5 @@ func (b builder) pod() nft.Statement {
 	case d.Prefix != "":
 		return nft.FromPrefix(d.Prefix)
 	}
-	return nft.In(b.layout[podRanges].Name, nft.Source(b.f))
+	return nft.In(b.name(podRanges), nft.Source(b.f))
 }

@@ -64,8 +64,10 @@ func (k key) kind() ledger.Kind {
 	case of.ranged():
 		return ledger.Kind{Add: rangesAdded, Change: switched, Remove: targetsGone, Target: true, Early: true}
 	}
-	shared := k.of <= hairpinElement
-	return ledger.Kind{Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true, Shared: shared, Early: !shared}
+	kind := ledger.Kind{Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true}
+	kind.Shared = k.of <= hairpinElement
+	kind.Early = !kind.Shared
+	return kind
 }
 
 // compare sorts chains so that none leads to a later one: those that lead further have

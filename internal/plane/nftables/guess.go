@@ -15,7 +15,8 @@ func (l *layout) guesses() []nft.Guess {
 		if s == byAddress {
 			from = append(from, guardedElement)
 		}
-		all = append(all, l.rowsOf(backendElement.in(s), from...), l.rowsOf(outsideBackendElement.in(s), outsideElement.in(s)))
+		all = append(all, l.rowsOf(backendElement.in(s), from...),
+			l.rowsOf(outsideBackendElement.in(s), outsideElement.in(s)))
 	}
 	return append(all, l.addresses())
 }

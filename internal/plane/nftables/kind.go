@@ -75,10 +75,12 @@ func remove(ctx context.Context, s plane.Setup) ([]string, error) {
 // failures returns the metrics that kube-proxy has in this mode alone, and a function that counts a failed write.
 func failures(families []route.Family) (metrics []prometheus.Collector, writeFailed func()) {
 	writes := vec.Desc{
-		Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", Help: "Writes that failed. One write is for both families.",
+		Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+		Help: "Writes that failed. One write is for both families.",
 	}.ByFamily(families).Counter()
 	cleanups := vec.Desc{
-		Name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", Help: "Always 0: each write also deletes stale objects.",
+		Name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+		Help: "Always 0: each write also deletes stale objects.",
 	}.ByFamily(families).Counter()
 	return []prometheus.Collector{writes, cleanups}, func() {
 		for _, ip := range families {

@@ -55,8 +55,8 @@ const (
 	backendElement        object = iota // key . index -> backend
 	outsideBackendElement               // the same for actions in outside
 	affinityElement                     // key -> id of a port that remembers its clients
-	insideElement                       // key -> action for clients on this node, of frontends that treat the two differently
-	outsideElement                      // key -> action for all others of these
+	insideElement                       // key -> action for clients on this node, if others are treated differently
+	outsideElement                      // key -> action for these others
 	frontendElement                     // key -> action
 	perSpace
 )
@@ -64,10 +64,10 @@ const (
 // wayOf returns the elements in which the actions in other elements are looked up. The kernel
 // refuses maps through which a chain could jump to itself, so there are three.
 func wayOf(actions object) object {
-	switch actions {
-	case frontendElement.in(byAddress), frontendElement.in(byNodePort):
+	switch {
+	case actions == frontendElement.in(byAddress) || actions == frontendElement.in(byNodePort):
 		return wayElement
-	case guardedElement:
+	case actions == guardedElement:
 		return guardedWay
 	}
 	return splitWay
@@ -111,7 +111,8 @@ func (o object) ranged() bool { return o == podRanges || o == allowedRanges }
 type layout [spaceElement + object(spaces)*perSpace]nft.Set
 
 func newLayout() *layout {
-	addr, action, backend, verdict := []nft.Type{nft.Addr}, []nft.Type{nft.ClassID}, []nft.Type{nft.Addr, nft.Port}, []nft.Type{nft.Verdict}
+	addr, backend := []nft.Type{nft.Addr}, []nft.Type{nft.Addr, nft.Port}
+	action, verdict := []nft.Type{nft.ClassID}, []nft.Type{nft.Verdict}
 	keys := [spaces][]nft.Type{byAddress: {nft.Addr, nft.Proto, nft.Port}, byNodePort: {nft.Proto, nft.Port}}
 	with := func(s space, t nft.Type) []nft.Type { return append(slices.Clone(keys[s]), t) }
 	l := &layout{
@@ -214,7 +215,9 @@ func (a action) chain() string {
 	case kindGuard:
 		return space + "guard"
 	}
-	name := map[uint16]string{kindPlain: "balance", kindMasquerade: "masquerade", kindOffPod: "off-pod", kindOutside: "outside"}[a.kind()]
+	name := map[uint16]string{
+		kindPlain: "balance", kindMasquerade: "masquerade", kindOffPod: "off-pod", kindOutside: "outside",
+	}[a.kind()]
 	return fmt.Sprintf("%s%s-%d", space, name, a.count())
 }
 

@@ -58,7 +58,8 @@ func Excess(svc *route.Service) (size, limit string) {
 		}
 		if n := max(len(p.Cluster), len(p.Local)); p.Affinity > 0 && n > maxSticky {
 			return fmt.Sprintf("%d endpoints of port %q with session affinity", n, p.Name),
-				atMost(maxSticky, "endpoints for a port with session affinity; switch the affinity off, or divide the Service into several")
+				atMost(maxSticky, "endpoints for a port with session affinity; "+
+					"switch the affinity off, or divide the Service into several")
 		}
 		elements += elementsOf(p)
 	}

@@ -16,11 +16,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Kernel is what the plane needs of nf_tables: nft.Conn, or nft.Fake. Room is the size of the
-// largest transaction in bytes.
+// Kernel is what the plane needs of nf_tables: nft.Conn, or nft.Fake.
 type Kernel interface {
+	Writer
 	Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error)
 	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
+}
+
+// Writer changes tables. Room is the size of the largest transaction in bytes.
+type Writer interface {
 	Commit(ctx context.Context, tx *nft.Tx) error
 	DeleteTables(ctx context.Context, tables ...nft.Table) error
 	Room() int

@@ -100,18 +100,18 @@ func draws(chain string) string { return "draw-" + chain }
 // sticky returns the chain of an action that remembers clients, and the two that it uses.
 // All look-ups are in chains that always exist; see draw.
 func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
-	backends := b.layout[backendElement.in(s)]
+	backends := b.name(backendElement.in(s))
 	if a.kind() == kindOutside {
-		backends = b.layout[outsideBackendElement.in(s)]
+		backends = b.name(outsideBackendElement.in(s))
 	}
 	const inner = 4
 	first, n := int(number(int(a.pool()), 0)), a.drawn()
 	recall := nft.NewRule(nft.Jump(recalls(backends)))
 	keep := nft.Chain{Name: keeps(chain.Name), Rules: slices.Repeat([]nft.Rule{
-		nft.NewRule(nft.Remember(b.layout[clientElement].Name, a.timeout(), nft.Random(first, n), b.client()...)), recall,
+		nft.NewRule(nft.Remember(b.name(clientElement), a.timeout(), nft.Random(first, n), b.client()...)), recall,
 	}, inner)}
 	draw := nft.Chain{Name: draws(chain.Name), Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner)}
-	chain.Rules = append(b.before(a.kind()), nft.NewRule(nft.Jump(b.layout[affinityElement.in(s)].Name)))
+	chain.Rules = append(b.before(a.kind()), nft.NewRule(nft.Jump(b.name(affinityElement.in(s)))))
 	for _, c := range []nft.Chain{keep, draw} {
 		chain.Rules = append(chain.Rules, slices.Repeat([]nft.Rule{nft.NewRule(nft.Jump(c.Name))}, attempts/inner)...)
 	}
@@ -125,24 +125,24 @@ func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.S
 
 // identification returns the chain that sets the priority to the id of the port.
 func (b builder) identification(s space) nft.Chain {
-	return nft.Chain{Name: b.layout[affinityElement.in(s)].Name, Rules: []nft.Rule{b.identify(s)}}
+	return nft.Chain{Name: b.name(affinityElement.in(s)), Rules: []nft.Rule{b.identify(s)}}
 }
 
 func (b builder) identify(s space) nft.Rule {
-	return nft.NewRule(nft.SetPriority(b.layout[affinityElement.in(s)].Name, s.key(b.f)...))
+	return nft.NewRule(nft.SetPriority(b.name(affinityElement.in(s)), s.key(b.f)...))
 }
 
 // recollection returns the chain that sends a client to its backend, or, if the priority is
 // a number instead of an id, to the backend with that number. If there is none, it deletes
 // the client from the map, sets the priority to the id again, and returns.
-func (b builder) recollection(s space, backends nft.Set) nft.Chain {
+func (b builder) recollection(s space, backends string) nft.Chain {
 	return nft.Chain{Name: recalls(backends), Rules: []nft.Rule{
-		nft.NewRule(nft.SetPriority(b.layout[clientElement].Name, b.client()...)),
-		nft.NewRule(nft.TranslateFrom(b.f, backends.Name, append(s.key(b.f), nft.Priority())...)),
+		nft.NewRule(nft.SetPriority(b.name(clientElement), b.client()...)),
+		nft.NewRule(nft.TranslateFrom(b.f, backends, append(s.key(b.f), nft.Priority())...)),
 		b.identify(s),
-		nft.NewRule(nft.Forget(b.layout[clientElement].Name, b.client()...)),
+		nft.NewRule(nft.Forget(b.name(clientElement), b.client()...)),
 	}}
 }
 
 // recalls returns the name of the chain that looks up clients, and then a map of backends.
-func recalls(backends nft.Set) string { return "at-clients-of-" + backends.Name }
+func recalls(backends string) string { return "at-clients-of-" + backends }

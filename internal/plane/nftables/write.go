@@ -15,7 +15,7 @@ import (
 
 // writer writes the entries of a plan. It implements ledger.Writer.
 type writer struct {
-	kernel   Kernel
+	kernel   Writer
 	families int
 	render   *renderer
 	tx       *nft.Tx // its memory serves all transactions
