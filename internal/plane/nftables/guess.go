@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"iter"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
 // guesses returns which elements the largest sets have if they fit the frontends.

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 

@@ -1,0 +1,169 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
+)
+
+// exchange sends requests, most of them about one table, and receives the answers into the same
+// memory. The library allocates memory for each and asks the kernel for its size before.
+type exchange struct {
+	conn    *Conn
+	table   Table
+	raw     syscall.RawConn
+	number  uint32 // of the last request
+	request []byte
+	last    int // where the last message of the request begins
+	answers []byte
+
+	readable    func(fd uintptr) bool // receives into answers, once
+	received    int                   // bytes in answers
+	receivedErr error
+	interrupted bool // another program changed what is listed
+}
+
+// answerRoom is at least the size of what the kernel sends at once, 32 KB
+// (af_netlink.c, netlink_recvmsg).
+const answerRoom = 64 << 10
+
+// exchange returns the exchange of the socket, for requests about a table.
+func (c *Conn) exchange(t Table) *exchange {
+	c.x.table = t
+	return c.x
+}
+
+func newExchange(c *Conn) *exchange {
+	x := &exchange{conn: c, answers: make([]byte, answerRoom)}
+	x.readable = func(fd uintptr) bool {
+		x.received, x.receivedErr = unix.Read(int(fd), x.answers)
+		return !errors.Is(x.receivedErr, unix.EAGAIN)
+	}
+	return x
+}
+
+// begin begins a request of one message. The caller appends further attributes.
+func (x *exchange) begin(kind, flags uint16) {
+	x.request = x.request[:0]
+	x.number++
+	x.about(x.table, kind, flags)
+}
+
+// about begins a further message, about a table.
+func (x *exchange) about(t Table, kind, flags uint16) {
+	x.message(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, [nfgenHeader]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0})
+	if t.Name != "" { // otherwise about all
+		x.text(unix.NFTA_TABLE_NAME, t.Name) // the same number in all kinds
+	}
+}
+
+// text appends an attribute with a text to the last message.
+func (x *exchange) text(typ uint16, text string) { x.request = nl.AppendString(x.request, typ, text) }
+
+// message ends the last message, and begins a further one with struct nfgenmsg.
+func (x *exchange) message(typ, flags uint16, header [nfgenHeader]byte) {
+	x.end()
+	x.last = len(x.request)
+	b := append(x.request, 0, 0, 0, 0) // the length
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|flags)
+	b = binary.NativeEndian.AppendUint32(b, x.number)
+	b = append(b, 0, 0, 0, 0) // the port: that of the socket
+	x.request = append(b, header[:]...)
+}
+
+// acknowledge requests an answer to the last message.
+func (x *exchange) acknowledge() {
+	flags := x.request[x.last+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
+}
+
+// end stores the length of the last message.
+func (x *exchange) end() {
+	if len(x.request) > 0 {
+		binary.NativeEndian.PutUint32(x.request[x.last:], uint32(len(x.request)-x.last))
+	}
+}
+
+// do sends the request, and calls answer with each message of the answer.
+// Its last message, or the one before the end of a transaction, has the flag NLM_F_ACK or
+// NLM_F_DUMP. If the kernel refuses the request, the error is a netlink.OpError. The error is
+// EINTR if the kernel notices that another program changed what is listed.
+func (x *exchange) do(answer func(netlink.Message) error) error {
+	x.interrupted = false
+	x.end()
+	if err := x.send(); err != nil {
+		return fmt.Errorf("send netlink request: %w", err)
+	}
+	for {
+		n, err := x.receive()
+		if err != nil {
+			return fmt.Errorf("receive netlink answer: %w", err)
+		}
+		if done, err := x.read(x.answers[:n], answer); done || err != nil {
+			return err
+		}
+	}
+}
+
+func (x *exchange) send() (err error) {
+	if waitErr := x.raw.Write(func(fd uintptr) bool {
+		_, err = unix.Write(int(fd), x.request)
+		return !errors.Is(err, unix.EAGAIN)
+	}); waitErr != nil {
+		return waitErr // such as the end of the deadline
+	}
+	return err
+}
+
+func (x *exchange) receive() (n int, err error) {
+	if err := x.raw.Read(x.readable); err != nil {
+		return 0, err
+	}
+	return x.received, x.receivedErr
+}
+
+// read reads what was received at once; done: it ends the answer.
+func (x *exchange) read(b []byte, answer func(netlink.Message) error) (done bool, err error) {
+	for len(b) >= unix.NLMSG_HDRLEN+nfgenHeader {
+		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
+		flags, number := binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])
+		if size < unix.NLMSG_HDRLEN+nfgenHeader || size > len(b) {
+			return false, errors.New("netlink message is truncated")
+		}
+		data := b[unix.NLMSG_HDRLEN:size]
+		b = b[min((size+3)&^3, len(b)):]
+		if number != x.number {
+			return false, fmt.Errorf("the kernel answers request %d, want %d", number, x.number)
+		}
+		x.interrupted = x.interrupted || flags&unix.NLM_F_DUMP_INTR != 0
+		switch {
+		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
+			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
+				return true, &netlink.OpError{Op: "receive", Err: syscall.Errno(-code)}
+			}
+			if x.interrupted {
+				return true, unix.EINTR
+			}
+			return true, nil
+		case !x.interrupted:
+			err = answer(netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(kind)}, Data: data})
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// nfgenHeader is the size of struct nfgenmsg, with which each message begins.
+const nfgenHeader = 4
+
+// nothing is the answer to a request that is carried out or refused.
+func nothing(netlink.Message) error { return nil }
