@@ -23,24 +23,30 @@ func (t *Tx) onlyElements() bool {
 // commitElements executes a transaction of elements. It encodes them into memory that it
 // uses again: the library takes several allocations for each.
 func (c *Conn) commitElements(tx *Tx) error {
-	raw, err := c.sock.SyscallConn()
-	if err != nil {
-		return err
-	}
-	x := c.elements
-	x.raw = raw
-	x.number++
-	x.request = x.request[:0]
-	x.mark(unix.NFNL_MSG_BATCH_BEGIN)
+	x := c.x
+	x.beginBatch()
 	for _, b := range tx.deletes {
 		x.bucket(b, unix.NFT_MSG_DELSETELEM, 0, keyOnly)
 	}
 	for _, b := range tx.adds {
 		x.bucket(b, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, whole)
 	}
+	return x.doBatch()
+}
+
+// beginBatch begins a transaction.
+func (x *exchange) beginBatch() {
+	x.number++
+	x.request = x.request[:0]
+	x.mark(unix.NFNL_MSG_BATCH_BEGIN)
+}
+
+// doBatch executes the transaction. Only its last message requests an answer: the kernel sends it
+// after it has executed them all, and refusals before.
+func (x *exchange) doBatch() error {
 	x.acknowledge()
 	x.mark(unix.NFNL_MSG_BATCH_END)
-	return x.do(func([]byte) error { return nil })
+	return x.do(nothing)
 }
 
 // mark appends the message that begins or ends a transaction.
@@ -53,7 +59,7 @@ func (x *exchange) bucket(b bucket, kind, flags uint16, encode func([]byte, Set,
 	for list := b.elements; len(list) > 0; {
 		n := fitting(list)
 		x.about(b.table, kind, flags)
-		x.request = nl.AppendString(x.request, unix.NFTA_SET_ELEM_LIST_SET, b.set.Name)
+		x.text(unix.NFTA_SET_ELEM_LIST_SET, b.set.Name)
 		x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(to []byte) []byte {
 			for _, e := range list[:n] {
 				to = encode(to, b.set, e)
@@ -94,7 +100,7 @@ func whole(to []byte, s Set, e Element) []byte {
 			to = appendValue(to, elementKeyEnd, e.End)
 		}
 		switch {
-		case s.verdicts():
+		case s.Verdicts():
 			to = appendGoto(to, e.Goto)
 		case s.Data != nil:
 			to = appendValue(to, unix.NFTA_SET_ELEM_DATA, e.Data)

@@ -62,24 +62,20 @@ func (x *exchange) readGuessed(set string, keys iter.Seq[string]) (elements Elem
 // the kernel does not report it. Linux 6.18 does, 6.1 does not.
 func (c *Conn) count(t Table, set string) (int, error) {
 	const setCount = 20 // NFTA_SET_COUNT (nf_tables.h)
-	attrs, err := named(t.Name, unix.NFTA_SET_NAME, set)
-	if err != nil {
-		return 0, err
-	}
-	answer, err := c.sock.Execute(request(unix.NFT_MSG_GETSET, t.Family, attrs))
+	x, n := c.exchange(t), 0
+	x.begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK)
+	x.text(unix.NFTA_SET_NAME, set)
+	err := x.do(func(m netlink.Message) error {
+		return nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
+			if ad.Type() == setCount {
+				n = int(ad.Uint32())
+			}
+		})
+	})
 	if err != nil {
 		return 0, fmt.Errorf("read number of elements of set %s: %w", set, err)
 	}
-	if len(answer) == 0 {
-		return 0, fmt.Errorf("read number of elements of set %s: no answer", set)
-	}
-	n := 0
-	err = nl.Decode(answer[0], binary.BigEndian, func(ad *netlink.AttributeDecoder) {
-		if ad.Type() == setCount {
-			n = int(ad.Uint32())
-		}
-	})
-	return n, err
+	return n, nil
 }
 
 // byKeys reads the elements with these keys until it has all count elements of the set; ok
@@ -113,8 +109,8 @@ func (x *exchange) batch(set string, keys []string, into Elements) (missing int,
 		x.beginElements(unix.NLM_F_ACK, set)
 		x.appendKeys(keys)
 		found := 0
-		err := x.do(func(attributes []byte) error {
-			return decodeElements(attributes, keys[min(found, len(keys)-1)], func(e received) {
+		err := x.do(func(m netlink.Message) error {
+			return decodeElements(m.Data[nfgenHeader:], keys[min(found, len(keys)-1)], func(e received) {
 				into.Put(e.Element)
 				found++
 			})
@@ -157,7 +153,7 @@ func (x *exchange) hasCatchall(set string) (bool, error) {
 			return appendCatchall(b)
 		})
 	})
-	err := x.do(func([]byte) error { return nil })
+	err := x.do(nothing)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}

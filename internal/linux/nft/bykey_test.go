@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -110,10 +111,7 @@ func TestReadsByKeys(t *testing.T) {
 				if !counts(t, conn, table) {
 					return
 				}
-				x, err := conn.exchange(table)
-				if err != nil {
-					t.Fatal(err)
-				}
+				x := conn.exchange(table)
 				_, ok, err := x.readGuessed(frontends.Name, chain(of.guess))
 				if ok != of.byKey || err != nil {
 					t.Errorf("read by keys: %v, %v; want %v", ok, err, of.byKey)
@@ -224,10 +222,7 @@ func TestReadsByKeysWhileOthersWrite(t *testing.T) {
 			}
 		}
 	}()
-	x, err := conn.exchange(table)
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := conn.exchange(table)
 	elements, ok, err := x.readGuessed(frontends.Name, keysOf(table.Family, 0, n))
 	close(stop)
 	<-stopped
@@ -247,13 +242,10 @@ func FuzzDecodeElements(f *testing.F) {
 		}
 	}
 	commit(f, conn, tx)
-	x, err := conn.exchange(table)
-	if err != nil {
-		f.Fatal(err)
-	}
+	x := conn.exchange(table)
 	for _, s := range everySet() {
 		x.beginElements(unix.NLM_F_DUMP, s.Name)
-		if err := x.do(func(attributes []byte) error { f.Add(attributes); return nil }); err != nil {
+		if err := x.do(func(m netlink.Message) error { f.Add(m.Data[nfgenHeader:]); return nil }); err != nil {
 			f.Fatal(err)
 		}
 	}

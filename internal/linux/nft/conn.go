@@ -28,7 +28,7 @@ type Conn struct {
 	room   int // bytes of one transaction
 	large  int // see the constant of this name
 
-	elements *exchange // for transactions of elements only
+	x *exchange // for what the library does not do
 }
 
 // Options for Open.
@@ -50,7 +50,7 @@ const (
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
 	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize, large: large}
-	c.elements = newExchange(c)
+	c.x = newExchange(c)
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}
@@ -88,6 +88,7 @@ func (c *Conn) configure(sock *netlink.Conn) error {
 	if err != nil {
 		return fmt.Errorf("reach netlink socket: %w", err)
 	}
+	c.x.raw = raw
 	var size int
 	var optErr error
 	if err := raw.Control(func(fd uintptr) {

@@ -27,7 +27,7 @@ func convert(b bucket, send func(*nftables.Set, []nftables.SetElement) error) er
 func (e Element) elements(s Set) []nftables.SetElement {
 	ne := nftables.SetElement{Key: []byte(e.Key), Comment: e.Comment}
 	switch {
-	case s.verdicts():
+	case s.Verdicts():
 		ne.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Goto}
 	case s.Data != nil:
 		ne.Val = []byte(e.Data)

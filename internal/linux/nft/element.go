@@ -63,7 +63,7 @@ func (e Element) text(s Set, f Family) string {
 		b.WriteString(" comment " + strconv.Quote(e.Comment))
 	}
 	switch {
-	case s.verdicts():
+	case s.Verdicts():
 		b.WriteString(" : goto " + e.Goto)
 	case s.Data != nil:
 		b.WriteString(" : " + fields(s.Data, f, e.Data, ""))

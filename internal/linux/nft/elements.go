@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
@@ -67,13 +68,13 @@ func (x *exchange) listRanges(set string) (elements Elements, n int, err error) 
 
 func (x *exchange) eachListed(set string, do func(received)) error {
 	x.beginElements(unix.NLM_F_DUMP, set)
-	return x.do(func(attributes []byte) error { return decodeElements(attributes, "", do) })
+	return x.do(func(m netlink.Message) error { return decodeElements(m.Data[nfgenHeader:], "", do) })
 }
 
 // beginElements begins a request about elements of a set.
 func (x *exchange) beginElements(flags uint16, set string) {
 	x.begin(unix.NFT_MSG_GETSETELEM, flags)
-	x.request = nl.AppendString(x.request, unix.NFTA_SET_ELEM_LIST_SET, set)
+	x.text(unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
 // decodeElements calls yield for each element in a message of type NFT_MSG_NEWSETELEM, which

@@ -12,9 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// exchange sends requests about one table that have many answers, and receives the answers
-// into the same memory. The library allocates memory for each and asks the kernel for its size
-// before.
+// exchange sends requests, most of them about one table, and receives the answers into the same
+// memory. The library allocates memory for each and asks the kernel for its size before.
 type exchange struct {
 	conn    *Conn
 	table   Table
@@ -27,20 +26,17 @@ type exchange struct {
 	readable    func(fd uintptr) bool // receives into answers, once
 	received    int                   // bytes in answers
 	receivedErr error
+	interrupted bool // another program changed what is listed
 }
 
 // answerRoom is at least the size of what the kernel sends at once, 32 KB
 // (af_netlink.c, netlink_recvmsg).
 const answerRoom = 64 << 10
 
-func (c *Conn) exchange(t Table) (*exchange, error) {
-	raw, err := c.sock.SyscallConn()
-	if err != nil {
-		return nil, fmt.Errorf("reach netlink socket: %w", err)
-	}
-	x := newExchange(c)
-	x.table, x.raw = t, raw
-	return x, nil
+// exchange returns the exchange of the socket, for requests about a table.
+func (c *Conn) exchange(t Table) *exchange {
+	c.x.table = t
+	return c.x
 }
 
 func newExchange(c *Conn) *exchange {
@@ -62,8 +58,13 @@ func (x *exchange) begin(kind, flags uint16) {
 // about begins a further message, about a table.
 func (x *exchange) about(t Table, kind, flags uint16) {
 	x.message(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, [nfgenHeader]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0})
-	x.request = nl.AppendString(x.request, unix.NFTA_TABLE_NAME, t.Name) // the same number in all kinds
+	if t.Name != "" { // otherwise about all
+		x.text(unix.NFTA_TABLE_NAME, t.Name) // the same number in all kinds
+	}
 }
+
+// text appends an attribute with a text to the last message.
+func (x *exchange) text(typ uint16, text string) { x.request = nl.AppendString(x.request, typ, text) }
 
 // message ends the last message, and begins a further one with struct nfgenmsg.
 func (x *exchange) message(typ, flags uint16, header [nfgenHeader]byte) {
@@ -90,11 +91,12 @@ func (x *exchange) end() {
 	}
 }
 
-// do sends the request, and calls answer with the attributes of each message of the answer.
+// do sends the request, and calls answer with each message of the answer.
 // Its last message, or the one before the end of a transaction, has the flag NLM_F_ACK or
 // NLM_F_DUMP. If the kernel refuses the request, the error is a netlink.OpError. The error is
 // EINTR if the kernel notices that another program changed what is listed.
-func (x *exchange) do(answer func(attributes []byte) error) error {
+func (x *exchange) do(answer func(netlink.Message) error) error {
+	x.interrupted = false
 	x.end()
 	if err := x.send(); err != nil {
 		return fmt.Errorf("send netlink request: %w", err)
@@ -128,7 +130,7 @@ func (x *exchange) receive() (n int, err error) {
 }
 
 // read reads what was received at once; done: it ends the answer.
-func (x *exchange) read(b []byte, answer func(attributes []byte) error) (done bool, err error) {
+func (x *exchange) read(b []byte, answer func(netlink.Message) error) (done bool, err error) {
 	for len(b) >= unix.NLMSG_HDRLEN+nfgenHeader {
 		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
 		flags, number := binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])
@@ -137,18 +139,23 @@ func (x *exchange) read(b []byte, answer func(attributes []byte) error) (done bo
 		}
 		data := b[unix.NLMSG_HDRLEN:size]
 		b = b[min((size+3)&^3, len(b)):]
-		switch {
-		case number != x.number:
+		if number != x.number {
 			return false, fmt.Errorf("the kernel answers request %d, want %d", number, x.number)
-		case flags&unix.NLM_F_DUMP_INTR != 0:
-			return false, unix.EINTR
+		}
+		x.interrupted = x.interrupted || flags&unix.NLM_F_DUMP_INTR != 0
+		switch {
 		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
 			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
 				return true, &netlink.OpError{Op: "receive", Err: syscall.Errno(-code)}
 			}
+			if x.interrupted {
+				return true, unix.EINTR
+			}
 			return true, nil
+		case !x.interrupted:
+			err = answer(netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(kind)}, Data: data})
 		}
-		if err := answer(data[nfgenHeader:]); err != nil {
+		if err != nil {
 			return false, err
 		}
 	}
@@ -157,3 +164,6 @@ func (x *exchange) read(b []byte, answer func(attributes []byte) error) (done bo
 
 // nfgenHeader is the size of struct nfgenmsg, with which each message begins.
 const nfgenHeader = 4
+
+// nothing is the answer to a request that is carried out or refused.
+func nothing(netlink.Message) error { return nil }

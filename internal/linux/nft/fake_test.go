@@ -91,7 +91,7 @@ func randomRules(r *rand.Rand, f Family, _ func() string) []Rule {
 			NewRule(Drop()),
 			NewRule(In("some", Source(f))),
 			NewRule(In("some", Source(f)), Goto("c3")),
-			NewRule(NotIn("nets", Source(f)), ClearPriority()),
+			NewRule(Not(In("nets", Source(f))), ClearPriority()),
 			NewRule(SetPriority("fronts", Destination(f), L4Proto(), DestinationPort())),
 			NewRule(Jump("c2")),
 		}[r.IntN(6)])

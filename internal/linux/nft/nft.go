@@ -59,8 +59,8 @@ type Set struct {
 	Size     uint32 // the most elements; 0: unlimited. Dynamic sets need a limit.
 }
 
-// verdicts reports whether the set is a verdict map.
-func (s Set) verdicts() bool { return len(s.Data) == 1 && s.Data[0] == Verdict }
+// Verdicts reports whether the set is a verdict map.
+func (s Set) Verdicts() bool { return len(s.Data) == 1 && s.Data[0] == Verdict }
 
 // Hook makes a chain a base chain. Type is "nat" or "filter".
 type Hook struct {

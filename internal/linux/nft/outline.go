@@ -86,7 +86,7 @@ func (c *Conn) outline(ctx context.Context, tables []Table, rules func(Table, st
 // chainsOf lists tables of one family with their chains, without rules.
 func (c *Conn) chainsOf(f Family, tables []Table) ([]Outline, error) {
 	var found []Outline
-	err := c.dump(unix.NFT_MSG_GETTABLE, f, nil, func(o object) {
+	err := c.dump(unix.NFT_MSG_GETTABLE, Table{Family: f}, "", func(o object) {
 		if slices.Contains(tables, o.table) {
 			found = append(found, Outline{Table: o.table, Handle: o.handle})
 		}
@@ -97,7 +97,7 @@ func (c *Conn) chainsOf(f Family, tables []Table) ([]Outline, error) {
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	return found, c.dump(unix.NFT_MSG_GETCHAIN, f, nil, func(o object) {
+	return found, c.dump(unix.NFT_MSG_GETCHAIN, Table{Family: f}, "", func(o object) {
 		if i := slices.IndexFunc(found, func(t Outline) bool { return t.Table == o.table }); i >= 0 {
 			found[i].Chains = append(found[i].Chains, ChainOutline{Name: o.chain, Base: o.base, Hook: o.hook})
 		}
@@ -108,11 +108,7 @@ func (c *Conn) chainsOf(f Family, tables []Table) ([]Outline, error) {
 // whole table from its beginning for each piece of the answer, so chain by chain
 // is faster.
 func (c *Conn) outlineRules(t Table, chain *ChainOutline) error {
-	attrs, err := named(t.Name, unix.NFTA_RULE_CHAIN, chain.Name)
-	if err != nil {
-		return err
-	}
-	return c.dump(unix.NFT_MSG_GETRULE, t.Family, attrs, func(o object) {
+	return c.dump(unix.NFT_MSG_GETRULE, t, chain.Name, func(o object) {
 		if o.table == t && o.chain == chain.Name { // kernels before 4.20 list all
 			chain.Rules = append(chain.Rules, o.rule)
 		}
@@ -125,17 +121,15 @@ func (c *Conn) Has(ctx context.Context, t Table, chain string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	kind := unix.NFT_MSG_GETTABLE
-	attrs, err := named(t.Name, 0, "")
+	x := c.exchange(t)
+	x.begin(unix.NFT_MSG_GETTABLE, unix.NLM_F_ACK)
 	if chain != "" {
-		kind = unix.NFT_MSG_GETCHAIN
-		attrs, err = named(t.Name, unix.NFTA_CHAIN_NAME, chain)
+		x.begin(unix.NFT_MSG_GETCHAIN, unix.NLM_F_ACK)
+		x.text(unix.NFTA_CHAIN_NAME, chain)
 	}
+	err := c.sock.SetDeadline(time.Now().Add(answerTimeout))
 	if err == nil {
-		err = c.sock.SetDeadline(time.Now().Add(answerTimeout))
-	}
-	if err == nil {
-		_, err = c.sock.Execute(request(kind, t.Family, attrs))
+		err = x.do(nothing)
 	}
 	switch {
 	case errors.Is(err, unix.ENOENT), absent(err):
@@ -146,33 +140,24 @@ func (c *Conn) Has(ctx context.Context, t Table, chain string) (bool, error) {
 	return true, nil
 }
 
-// dump calls fn for each object of a listing. The error is EINTR if another
-// program changed what is listed meanwhile.
-func (c *Conn) dump(kind int, f Family, attrs []byte, fn func(object)) error {
+// dump calls fn for each object of a listing: of all tables, or of the rules of a chain. The error is EINTR
+// if another program changed what is listed meanwhile.
+func (c *Conn) dump(kind uint16, t Table, chain string, fn func(object)) error {
 	if err := c.sock.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return err
 	}
-	m := request(kind, f, attrs)
-	m.Header.Flags |= netlink.Dump
-	if _, err := c.sock.Send(m); err != nil {
-		return err
+	x := c.exchange(t)
+	x.begin(kind, unix.NLM_F_DUMP)
+	if chain != "" {
+		x.text(unix.NFTA_RULE_CHAIN, chain)
 	}
-	var bad error
-	for m, err := range c.sock.ReceiveIter() {
-		if err != nil {
-			return err
-		}
+	return x.do(func(m netlink.Message) error {
 		o, err := decodeObject(m)
-		switch {
-		case m.Header.Flags&netlink.DumpInterrupted != 0:
-			bad = unix.EINTR
-		case err != nil:
-			bad = errors.Join(bad, err)
-		case bad == nil:
+		if err == nil {
 			fn(o)
 		}
-	}
-	return bad
+		return err
+	})
 }
 
 // absent reports whether an error means that the kernel has no nf_tables.

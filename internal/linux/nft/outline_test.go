@@ -173,22 +173,23 @@ func TestPruneEndsWithItsContext(t *testing.T) {
 // chains, then their rules, then the chains.
 func TestPartsOfADeletionAreInOrder(t *testing.T) {
 	cut := Cut{Table: Table{IP6, "nat"}, Rules: []RuleRef{{"OUTPUT", 2}}, Chains: []string{"A", "B"}}
-	messages, err := deletions([]Cut{cut})
-	if err != nil {
-		t.Fatal(err)
-	}
+	all, x := deletions([]Cut{cut}), newExchange(nil)
 	size := 0
 	var kinds []string
-	for _, m := range messages {
-		size += length(m)
-		kinds = append(kinds, kindOf(m))
+	for _, d := range all {
+		size += d.bytes()
+		kinds = append(kinds, kindOf(netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(d.kind)}}))
+		d.appendTo(x)
+	}
+	if len(x.request) > size {
+		t.Errorf("deletions have %d bytes, more than %d", len(x.request), size)
 	}
 	if got, want := strings.Join(kinds, " "), "rule rule rule chain chain"; got != want {
 		t.Errorf("deletions are %s, want %s", got, want)
 	}
-	for room, want := range map[int]int{size: 1, size - 1: 2, length(messages[0]) * 2: 3, 1: 5} {
-		parts := portions(messages, room)
-		if len(parts) != want || !reflect.DeepEqual(slices.Concat(parts...), messages) {
+	for room, want := range map[int]int{size: 1, size - 1: 2, all[1].bytes() * 2: 3, 1: 5} {
+		parts := portions(all, room)
+		if len(parts) != want || !reflect.DeepEqual(slices.Concat(parts...), all) {
 			t.Errorf("with room for %d of %d bytes there are %d parts, want %d", room, size, len(parts), want)
 		}
 	}

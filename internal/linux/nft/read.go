@@ -29,10 +29,7 @@ func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 	if err != nil {
 		return err
 	}
-	x, err := c.exchange(t)
-	if err != nil {
-		return err
-	}
+	x := c.exchange(t)
 	slices.SortStableFunc(sets, func(a, b *nftables.Set) int { return order(guesses, a.Name) - order(guesses, b.Name) })
 	for _, ns := range sets {
 		state := SetState{definition: identity(ns), Elements: Elements{}}

@@ -3,6 +3,7 @@ package nft
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,10 +125,17 @@ func In(set string, fields ...Field) Statement {
 	return Statement{text + " @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, SetID: byName})}
 }
 
-// NotIn matches if the fields together are no element of the set.
-func NotIn(set string, fields ...Field) Statement {
-	text, exprs, _ := join(fields)
-	return Statement{text + " != @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, SetID: byName, Invert: true})}
+// Not matches the packets that a statement does not match which ends with a comparison or a look-up.
+func Not(s Statement) Statement {
+	last, value := len(s.exprs)-1, strings.LastIndexByte(s.text, ' ')+1
+	exprs := slices.Clone(s.exprs)
+	switch e := exprs[last].(type) {
+	case *expr.Cmp:
+		exprs[last] = &expr.Cmp{Op: expr.CmpOpNeq, Register: e.Register, Data: e.Data}
+	case *expr.Lookup:
+		exprs[last] = &expr.Lookup{SourceRegister: e.SourceRegister, SetName: e.SetName, SetID: e.SetID, Invert: true}
+	}
+	return Statement{s.text[:value] + "!= " + s.text[value:], exprs}
 }
 
 // Dispatch carries out the verdict that the map has for the fields, if it has one.
@@ -266,80 +274,45 @@ func Translated() Statement {
 }
 
 // FromHere matches packets whose source is an address of this host.
-func FromHere() Statement {
-	return local("fib saddr type local", expr.CmpOpEq, &expr.Fib{FlagSADDR: true})
-}
+func FromHere() Statement { return local("fib saddr type local", &expr.Fib{FlagSADDR: true}) }
 
 // ToHere matches packets whose destination is an address of this host.
-func ToHere() Statement {
-	return local("fib daddr type local", expr.CmpOpEq, &expr.Fib{FlagDADDR: true})
-}
+func ToHere() Statement { return local("fib daddr type local", &expr.Fib{FlagDADDR: true}) }
 
-// NotToHere matches packets whose destination is not an address of this host.
-func NotToHere() Statement {
-	return local("fib daddr type != local", expr.CmpOpNeq, &expr.Fib{FlagDADDR: true})
-}
-
-func local(text string, op expr.CmpOp, fib *expr.Fib) Statement {
+func local(text string, fib *expr.Fib) Statement {
 	fib.Register, fib.ResultADDRTYPE = reg1, true
-	return Statement{text, []expr.Any{
-		fib,
-		&expr.Cmp{Op: op, Register: reg1, Data: Key{}.Index(unix.RTN_LOCAL)},
-	}}
+	return Statement{text, []expr.Any{fib, &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Index(unix.RTN_LOCAL)}}}
 }
 
-// NotLoopback matches packets whose destination is not a loopback address.
-func NotLoopback(f Family) Statement {
+// ToLoopback matches packets whose destination is a loopback address.
+func ToLoopback(f Family) Statement {
 	if f == IP6 {
-		return compare("ip6 daddr != ::1", expr.CmpOpNeq, Destination(f), netip.IPv6Loopback().AsSlice())
+		return equals("ip6 daddr ::1", Destination(f), netip.IPv6Loopback().AsSlice())
 	}
-	return in127("ip daddr != 127.0.0.0/8", expr.CmpOpNeq, IP4.header().daddr)
-}
-
-// ToLoopback matches packets to 127.0.0.0/8.
-func ToLoopback() Statement {
-	return in127("ip daddr 127.0.0.0/8", expr.CmpOpEq, IP4.header().daddr)
+	return in127("ip daddr 127.0.0.0/8", IP4.header().daddr)
 }
 
 // FromLoopback matches packets from 127.0.0.0/8.
-func FromLoopback() Statement {
-	return in127("ip saddr 127.0.0.0/8", expr.CmpOpEq, IP4.header().saddr)
-}
+func FromLoopback() Statement { return in127("ip saddr 127.0.0.0/8", IP4.header().saddr) }
 
 // in127 compares the first byte of an IPv4 address with 127.
-func in127(text string, op expr.CmpOp, offset uint32) Statement {
+func in127(text string, offset uint32) Statement {
 	first := Field{load: func(reg uint32) expr.Any {
 		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 1}
 	}}
-	return compare(text, op, first, []byte{127})
+	return equals(text, first, []byte{127})
 }
 
 // FromInterface matches packets that arrived on the interface.
-func FromInterface(name string) Statement {
-	return iifname(fmt.Sprintf("iifname %q", name), expr.CmpOpEq, padded(name))
-}
-
-// NotFromInterface matches packets that arrived on another interface or that this host
-// sends.
-func NotFromInterface(name string) Statement {
-	return iifname(fmt.Sprintf("iifname != %q", name), expr.CmpOpNeq, padded(name))
-}
+func FromInterface(name string) Statement { return iifname(name, padded(name)) }
 
 // FromPrefix matches packets that arrived on an interface whose name has the prefix.
-func FromPrefix(prefix string) Statement {
-	return iifname(fmt.Sprintf("iifname %q", prefix+"*"), expr.CmpOpEq, []byte(prefix))
-}
-
-// NotFromPrefix matches packets that arrived on an interface without the prefix, or that
-// this host sends.
-func NotFromPrefix(prefix string) Statement {
-	return iifname(fmt.Sprintf("iifname != %q", prefix+"*"), expr.CmpOpNeq, []byte(prefix))
-}
+func FromPrefix(prefix string) Statement { return iifname(prefix+"*", []byte(prefix)) }
 
 // iifname compares the beginning of the name of the interface on which a packet arrived.
-func iifname(text string, op expr.CmpOp, data []byte) Statement {
+func iifname(pattern string, data []byte) Statement {
 	load := func(reg uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg} }
-	return compare(text, op, Field{load: load}, data)
+	return equals(fmt.Sprintf("iifname %q", pattern), Field{load: load}, data)
 }
 
 // padded returns a whole name of an interface as the kernel stores it.
@@ -349,8 +322,8 @@ func padded(name string) []byte {
 	return b
 }
 
-func compare(text string, op expr.CmpOp, f Field, data []byte) Statement {
-	return Statement{text, []expr.Any{f.load(reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}}
+func equals(text string, f Field, data []byte) Statement {
+	return Statement{text, []expr.Any{f.load(reg1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: data}}}
 }
 
 // Remember adds an element with a timeout to a dynamic map. If the key exists it keeps its

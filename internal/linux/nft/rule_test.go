@@ -29,12 +29,13 @@ func everyRule(f Family) []Chain {
 	key := []Field{Destination(f), L4Proto(), DestinationPort()}
 	var any []Rule
 	for _, s := range []Statement{
-		In("some", Source(f)), NotIn("some", Destination(f)), In("nets", Source(f)), In("pairs", Source(f), Destination(f)),
-		NotIn("allowed", append(key, Source(f))...), Dispatch("direct", key...), Dispatch("ways", Priority()),
+		In("some", Source(f)), Not(In("some", Destination(f))), In("nets", Source(f)), In("pairs", Source(f), Destination(f)),
+		Not(In("allowed", append(key, Source(f))...)), Dispatch("direct", key...), Dispatch("ways", Priority()),
 		SetPriority("fronts", key...), ClearPriority(), Draw(1, 3), Draw(65537, 65535), Goto("other"), Jump("other"), Drop(), Reject(f),
 		MarkSet(0x4000), MarkFlip(0x4000), Marked(0x4000), MarkSet(0x80000001), Marked(1),
-		Translated(), FromHere(), ToHere(), NotToHere(), NotLoopback(f),
-		FromInterface("cbr0"), NotFromInterface("cbr0"), FromInterface("fifteen-letters"), FromPrefix("veth"), NotFromPrefix("veth"),
+		Translated(), FromHere(), ToHere(), Not(ToHere()), Not(ToLoopback(f)),
+		FromInterface("cbr0"), Not(FromInterface("cbr0")), FromInterface("fifteen-letters"),
+		FromPrefix("veth"), Not(FromPrefix("veth")),
 		Remember("clients", 3*time.Hour, Random(1, 3), Priority(), Source(f)), Remember("clients", time.Second, Random(65537, 1), Priority(), Source(f)),
 		Remember("clients", 26*time.Hour+61*time.Second, Random(1, 65535), Priority(), Source(f)), Forget("clients", Priority(), Source(f)),
 		SetPriority("clients", Priority(), Source(f)),
@@ -42,11 +43,11 @@ func everyRule(f Family) []Chain {
 		any = append(any, NewRule(s))
 	}
 	if f == IP4 {
-		any = append(any, NewRule(ToLoopback()), NewRule(FromLoopback()))
+		any = append(any, NewRule(ToLoopback(f)), NewRule(FromLoopback()))
 	}
 	any = append(any,
 		NewRule(FromHere(), MarkSet(0x4000), Goto("other")),
-		NewRule(In("nets", Destination(f)), NotFromPrefix("veth"), MarkSet(1)))
+		NewRule(In("nets", Destination(f)), Not(FromPrefix("veth")), MarkSet(1)))
 	return []Chain{
 		{Name: "other"},
 		{Name: "any", Rules: any},

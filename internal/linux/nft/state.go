@@ -33,12 +33,6 @@ type SetState struct {
 	Elements   Elements
 }
 
-// Entrance reports whether the chain handles packets before they are routed. New
-// connections reach the rules of a table through such chains only.
-func (s ChainState) Entrance() bool {
-	return s.hook != "" && !strings.Contains(s.hook, " hook "+Postrouting.String()+" ")
-}
-
 // Is reports whether the chain has exactly this hook and these rules.
 func (s ChainState) Is(c Chain) bool {
 	if s.drops || s.hook != c.Hook.text() || len(s.rules) != len(c.Rules) {

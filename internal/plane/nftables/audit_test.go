@@ -16,9 +16,9 @@ import (
 type audit struct {
 	fake    *nft.Fake
 	faults  *planetest.Faults
-	layout  layout
-	before  map[frontendKey]error
-	during  []map[frontendKey]error
+	layout  *layout
+	before  map[key]error
+	during  []map[key]error
 	last    map[rangeLookup]rangesAndRules // after the previous transaction
 	visible error
 }
@@ -53,7 +53,7 @@ func (a *audit) End(*planetest.Model) error {
 	after := a.frontends()
 	for k, bad := range after {
 		if bad != nil {
-			return fmt.Errorf("frontend %x: %w", k.key, bad)
+			return fmt.Errorf("frontend %x: %w", k.name, bad)
 		}
 		if bad, exists := a.before[k]; !exists || bad != nil {
 			continue
@@ -64,7 +64,7 @@ func (a *audit) End(*planetest.Model) error {
 				bad = errors.New("is missing")
 			}
 			if bad != nil {
-				return fmt.Errorf("after transaction %d of %d: frontend %d %d %x: %w", i+1, len(a.during), k.ip, k.space, k.key, bad)
+				return fmt.Errorf("after transaction %d of %d: frontend %d %d %x: %w", i+1, len(a.during), k.ip, k.of, k.name, bad)
 			}
 		}
 	}
@@ -72,18 +72,17 @@ func (a *audit) End(*planetest.Model) error {
 }
 
 // frontends returns for every frontend why it does not work; nil if it works.
-func (a *audit) frontends() map[frontendKey]error {
-	all := map[frontendKey]error{}
-	for _, f := range everyFamily() {
-		state := a.fake.Tables[f.table]
+func (a *audit) frontends() map[key]error {
+	all := map[key]error{}
+	for _, ip := range everyFamily() {
+		state := a.fake.Tables[tableFor(ip)]
 		if state == nil {
 			continue
 		}
-		for i := range a.layout.spaces {
-			s := &a.layout.spaces[i]
-			for key, e := range state.Sets[s.frontends.Name].Elements.All() {
-				v := visit{a, f.table, state, s, key}
-				all[frontendKey{f.ip, i, key}] = v.follow(e.Data, atOnce, false)
+		for s := range spaces {
+			for name, e := range state.Sets[a.layout[frontendElement.in(s)].Name].Elements.All() {
+				v := visit{a, tableFor(ip), state, s, name}
+				all[key{ip, frontendElement.in(s), name}] = v.follow(e.Data, wayElement, false)
 			}
 		}
 	}
@@ -95,15 +94,15 @@ type visit struct {
 	*audit
 	table nft.Table
 	state *nft.State
-	space *space
+	space space
 	key   string
 }
 
-func (v visit) follow(data string, level int, outside bool) error {
+func (v visit) follow(data string, way object, outside bool) error {
 	w := action(binary.BigEndian.Uint32([]byte(data)))
-	e, ok := v.state.Sets[v.layout.actions[level].Name].Elements.Get(data)
+	e, ok := v.state.Sets[v.layout[way].Name].Elements.Get(data)
 	if !ok {
-		return fmt.Errorf("action %x: not in %s", w, v.layout.actions[level].Name)
+		return fmt.Errorf("action %x: not in %s", w, v.layout[way].Name)
 	}
 	if err := v.chain(e.Goto); err != nil {
 		return err
@@ -115,23 +114,25 @@ func (v visit) follow(data string, level int, outside bool) error {
 	case kindReject, kindDrop:
 		return nil
 	case kindPlain, kindMasquerade, kindOffPod:
-		return v.rows(v.space.backends, w.count())
+		return v.rows(v.layout[backendElement.in(v.space)], w.count())
 	case kindOutside:
-		return v.rows(v.space.outsideBackends, w.count())
+		return v.rows(v.layout[outsideBackendElement.in(v.space)], w.count())
 	case kindSplit:
-		return errors.Join(v.next(v.space.inside, afterSplit, outside), v.next(v.space.outside, afterSplit, true))
+		return errors.Join(
+			v.next(insideElement.in(v.space), splitWay, outside), v.next(outsideElement.in(v.space), splitWay, true))
 	case kindGuard:
-		return v.next(v.space.guarded, afterGuard, outside)
+		return v.next(guardedElement, guardedWay, outside)
 	}
 	return fmt.Errorf("action %x: unknown", w)
 }
 
-func (v visit) next(set nft.Set, level int, outside bool) error {
+func (v visit) next(of, way object, outside bool) error {
+	set := v.layout[of]
 	e, ok := v.state.Sets[set.Name].Elements.Get(v.key)
 	if !ok {
 		return fmt.Errorf("not in %s", set.Name)
 	}
-	return v.follow(e.Data, level, outside)
+	return v.follow(e.Data, way, outside)
 }
 
 func (v visit) rows(set nft.Set, n int) error {
@@ -150,12 +151,12 @@ func (v visit) rows(set nft.Set, n int) error {
 // sticky verifies that the frontend has an id, and that at least one of the numbers that
 // clients draw has a backend.
 func (v visit) sticky(w action) error {
-	if e, _ := v.state.Sets[v.space.affinity.Name].Elements.Get(v.key); !isID(idIn(e)) {
-		return fmt.Errorf("has no id in %s", v.space.affinity.Name)
+	if e, _ := v.state.Sets[v.layout[affinityElement.in(v.space)].Name].Elements.Get(v.key); !isID(idIn(e)) {
+		return fmt.Errorf("has no id in %s", v.layout[affinityElement.in(v.space)].Name)
 	}
-	set := v.space.backends
+	set := v.layout[backendElement.in(v.space)]
 	if w.kind() == kindOutside {
-		set = v.space.outsideBackends
+		set = v.layout[outsideBackendElement.in(v.space)]
 	}
 	for i := range w.drawn() {
 		if _, ok := v.state.Sets[set.Name].Elements.Get(string(nft.Key(v.key).Index(number(int(w.pool()), i)))); ok {

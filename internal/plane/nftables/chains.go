@@ -19,23 +19,27 @@ const (
 
 // builder makes the chains of one family for a host.
 type builder struct {
-	family
-	*layout
-	host *route.Host
-	mark uint32
+	layout *layout
+	ip     route.Family
+	f      nft.Family // the same
+	host   *route.Host
+	mark   uint32
 }
+
+// name returns the name of a set.
+func (b builder) name(of object) string { return b.layout[of].Name }
 
 // fixed returns the chains that do not depend on Services, each before those that jump to
 // it.
 func (b builder) fixed() []nft.Chain {
 	chains := []nft.Chain{
-		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.table.Family))}},
+		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.f))}},
 		{Name: dropped, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
 	}
-	for i := range b.spaces {
-		s := &b.spaces[i]
-		chains = append(chains, b.translation(s, s.backends), b.translation(s, s.outsideBackends), b.identification(s),
-			b.recollection(s, s.backends), b.recollection(s, s.outsideBackends))
+	for s := range spaces {
+		all, outside := b.name(backendElement.in(s)), b.name(outsideBackendElement.in(s))
+		chains = append(chains, b.translation(s, all), b.translation(s, outside), b.identification(s),
+			b.recollection(s, all), b.recollection(s, outside))
 	}
 	jump := []nft.Rule{nft.NewRule(nft.Jump("services"))}
 	return append(chains,
@@ -56,59 +60,58 @@ func (b builder) servesLoopback() bool {
 // the address is also a ClusterIP or in a ServiceCIDR. The kernel knows its addresses at
 // any moment.
 func (b builder) services() []nft.Rule {
-	f := b.table.Family
-	rules := []nft.Rule{nft.NewRule(b.follow(&b.spaces[byAddress], b.spaces[byAddress].frontends, atOnce)...)}
+	rules := []nft.Rule{nft.NewRule(b.follow(byAddress, frontendElement.in(byAddress))...)}
 	all := b.host.NodePorts.All(b.ip)
 	if all {
-		rules = append(rules, b.nodePorts(nft.ToHere(), nft.NotLoopback(f)))
+		rules = append(rules, b.nodePorts(nft.ToHere(), nft.Not(nft.ToLoopback(b.f))))
 	}
 	if !all || b.servesLoopback() {
-		rules = append(rules, b.nodePorts(nft.In(b.nodeIPs.Name, nft.Destination(f))))
+		rules = append(rules, b.nodePorts(nft.In(b.name(nodeIPElement), nft.Destination(b.f))))
 	}
 	return append(rules,
-		nft.NewRule(nft.In(b.clusterIPs.Name, nft.Destination(f)), nft.NotToHere(), nft.Goto(rejected)),
-		nft.NewRule(nft.In(b.serviceCIDRs.Name, nft.Destination(f)), nft.NotToHere(), nft.Goto(dropped)))
+		nft.NewRule(nft.In(b.name(clusterIPElement), nft.Destination(b.f)), nft.Not(nft.ToHere()), nft.Goto(rejected)),
+		nft.NewRule(nft.In(b.name(serviceCIDRElement), nft.Destination(b.f)), nft.Not(nft.ToHere()), nft.Goto(dropped)))
 }
 
 func (b builder) nodePorts(here ...nft.Statement) nft.Rule {
-	return nft.NewRule(append(here, b.follow(&b.spaces[byNodePort], b.spaces[byNodePort].frontends, atOnce)...)...)
+	return nft.NewRule(append(here, b.follow(byNodePort, frontendElement.in(byNodePort))...)...)
 }
 
 // follow looks up a packet in a map of actions, and continues in the chain of the action.
-func (b builder) follow(s *space, actions nft.Set, level int) []nft.Statement {
+func (b builder) follow(s space, actions object) []nft.Statement {
 	return []nft.Statement{
-		nft.SetPriority(actions.Name, s.key(b.table.Family)...),
-		nft.Dispatch(b.actions[level].Name, nft.Priority()),
+		nft.SetPriority(b.name(actions), s.key(b.f)...),
+		nft.Dispatch(b.name(wayOf(actions)), nft.Priority()),
 	}
 }
 
 // postrouting masquerades marked connections, and those of a backend to itself. It clears
 // the mark and the priority, which served as a register, before the packet leaves the node.
 func (b builder) postrouting() []nft.Rule {
-	f := b.table.Family
 	return []nft.Rule{
 		nft.NewRule(nft.Translated(), nft.ClearPriority()),
 		nft.NewRule(nft.Marked(b.mark), nft.MarkFlip(b.mark), nft.Masquerade()),
-		nft.NewRule(nft.Translated(), nft.In(b.hairpin.Name, nft.Source(f), nft.Destination(f)), nft.Masquerade()),
+		nft.NewRule(
+			nft.Translated(), nft.In(b.name(hairpinElement), nft.Source(b.f), nft.Destination(b.f)), nft.Masquerade()),
 	}
 }
 
 // chainsFor returns the chain of an action, and further chains that it needs.
 func (b builder) chainsFor(a action) []nft.Chain {
-	s := a.space(b.layout)
-	chain := nft.Chain{Name: a.chain(b.layout)}
+	s := a.space()
+	chain := nft.Chain{Name: a.chain()}
 	if a.sticky() {
 		return b.sticky(s, a, chain)
 	}
 	switch a.kind() {
 	case kindPlain, kindMasquerade, kindOffPod:
-		chain.Rules = append(b.before(a.kind()), b.draw(s.backends, a.count()))
+		chain.Rules = append(b.before(a.kind()), b.draw(b.name(backendElement.in(s)), a.count()))
 	case kindOutside:
-		chain.Rules = append(b.before(kindPlain), b.draw(s.outsideBackends, a.count()))
+		chain.Rules = append(b.before(kindPlain), b.draw(b.name(outsideBackendElement.in(s)), a.count()))
 	case kindSplit:
 		return b.split(s, chain)
 	case kindGuard:
-		chain.Rules = b.guard(s)
+		chain.Rules = b.guard()
 	default:
 		return nil // the chains of reject and drop are fixed
 	}
@@ -122,7 +125,7 @@ func (b builder) before(kind uint16) []nft.Rule {
 	case kindMasquerade:
 		return []nft.Rule{nft.NewRule(nft.MarkSet(b.mark))}
 	case kindOffPod:
-		return []nft.Rule{nft.NewRule(b.pod(exclude), nft.MarkSet(b.mark))}
+		return []nft.Rule{nft.NewRule(nft.Not(b.pod()), nft.MarkSet(b.mark))}
 	}
 	return nil
 }
@@ -130,42 +133,42 @@ func (b builder) before(kind uint16) []nft.Rule {
 // draw chooses one of n backends. The look-up is not in this chain but in one that always
 // exists: when another chain begins to use a map, the kernel walks the map
 // (nf_tables_api.c, nf_tables_bind_set), and the one with all backends is large.
-func (b builder) draw(backends nft.Set, n int) nft.Rule {
+func (b builder) draw(backends string, n int) nft.Rule {
 	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates(backends)))
 }
 
 // translation returns the chain that sends a connection to the chosen backend. If its row
 // has been deleted since the choice, the first backend gets the connection; if there is
 // none, the packet is dropped, and the client sends it again.
-func (b builder) translation(s *space, backends nft.Set) nft.Chain {
-	key := append(s.key(b.table.Family), nft.Priority())
-	translate := nft.TranslateFrom(b.table.Family, backends.Name, key...)
+func (b builder) translation(s space, backends string) nft.Chain {
+	key := append(s.key(b.f), nft.Priority())
+	translate := nft.TranslateFrom(b.f, backends, key...)
 	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
 		nft.NewRule(translate), nft.NewRule(nft.Draw(1, 1), translate), nft.NewRule(nft.Drop()),
 	}}
 }
 
 // translates returns the name of the chain that looks up a map of backends.
-func translates(backends nft.Set) string { return "at-" + backends.Name }
+func translates(backends string) string { return "at-" + backends }
 
 // split applies one action for pods and this node, and another for all other clients.
-func (b builder) split(s *space, chain nft.Chain) []nft.Chain {
-	inside := nft.Chain{Name: s.name + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, s.inside, afterSplit)...)})}
+func (b builder) split(s space, chain nft.Chain) []nft.Chain {
+	inside := nft.Chain{Name: s.name() + "inside", Rules: []nft.Rule{nft.NewRule(b.follow(s, insideElement.in(s))...)}}
+	inside.Rules = orDrop(inside.Rules)
 	if b.host.Detector.Detects(b.ip) {
-		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(include), nft.Goto(inside.Name)))
+		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(), nft.Goto(inside.Name)))
 	}
 	chain.Rules = append(chain.Rules,
 		nft.NewRule(nft.FromHere(), nft.MarkSet(b.mark), nft.Goto(inside.Name)),
-		nft.NewRule(b.follow(s, s.outside, afterSplit)...))
+		nft.NewRule(b.follow(s, outsideElement.in(s))...))
 	chain.Rules = orDrop(chain.Rules)
 	return []nft.Chain{inside, chain}
 }
 
-func (b builder) guard(s *space) []nft.Rule {
-	f := b.table.Family
+func (b builder) guard() []nft.Rule {
 	return orDrop([]nft.Rule{
-		nft.NewRule(nft.NotIn(s.allowed.Name, append(s.key(f), nft.Source(f))...), nft.Drop()),
-		nft.NewRule(b.follow(s, s.guarded, afterGuard)...),
+		nft.NewRule(nft.Not(nft.In(b.name(allowedRanges), append(byAddress.key(b.f), nft.Source(b.f))...)), nft.Drop()),
+		nft.NewRule(b.follow(byAddress, guardedElement)...),
 	})
 }
 
@@ -174,28 +177,13 @@ func (b builder) guard(s *space) []nft.Rule {
 // flow that leads nowhere; if it is dropped, the client sends it again.
 func orDrop(rules []nft.Rule) []nft.Rule { return append(rules, nft.NewRule(nft.Drop())) }
 
-// match tells whether a statement matches pods or all other clients.
-type match int
-
-const (
-	include match = iota
-	exclude
-)
-
-// pod returns the statements that match pods by the host's detector.
-func (b builder) pod(m match) nft.Statement {
-	d, source := b.host.Detector, nft.Source(b.table.Family)
-	switch {
-	case d.Interface != "" && m == include:
-		return nft.FromInterface(d.Interface)
+// pod returns the statement that matches pods by the host's detector.
+func (b builder) pod() nft.Statement {
+	switch d := b.host.Detector; {
 	case d.Interface != "":
-		return nft.NotFromInterface(d.Interface)
-	case d.Prefix != "" && m == include:
-		return nft.FromPrefix(d.Prefix)
+		return nft.FromInterface(d.Interface)
 	case d.Prefix != "":
-		return nft.NotFromPrefix(d.Prefix)
-	case m == include:
-		return nft.In(b.podCIDRs.Name, source)
+		return nft.FromPrefix(d.Prefix)
 	}
-	return nft.NotIn(b.podCIDRs.Name, source)
+	return nft.In(b.name(podRanges), nft.Source(b.f))
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
-// Backends beyond the number that an action can hold are left out.
-func TestMoreBackendsThanAnActionCounts(t *testing.T) {
+// A Service of as many backends as an action counts is written; a larger one is too large for the plane.
+func TestTheMostBackends(t *testing.T) {
+	const most = maxElements - 1
 	svc := numberedService(1)
 	list := func(first, n int) []netip.AddrPort {
 		var all []netip.AddrPort
@@ -24,8 +25,11 @@ func TestMoreBackendsThanAnActionCounts(t *testing.T) {
 		}
 		return all
 	}
-	svc.Ports[0].Cluster = list(0, maxBackends+100)
+	svc.Ports[0].Cluster = list(0, most)
 	table := &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}
+	if size, _ := Excess(svc); size != "" {
+		t.Errorf("a Service of %s is too large", size)
+	}
 	conn, _ := realKernel(t)
 	p := load(t, conn, route.Change{Table: table}, route.IPv4)
 	rows := func() int {
@@ -35,13 +39,13 @@ func TestMoreBackendsThanAnActionCounts(t *testing.T) {
 		}
 		return len(state.Sets["backends"].Elements)
 	}
-	if n := rows(); n != maxBackends {
-		t.Errorf("%d backends, want %d", n, maxBackends)
+	if n := rows(); n != most {
+		t.Errorf("%d backends, want %d", n, most)
 	}
 	checkSettled(t, conn, table, route.IPv4)
 
 	other := numberedService(1)
-	other.Ports[0].Cluster = list(50, maxBackends+7)
+	other.Ports[0].Cluster = list(50, most)
 	table.Services[svc.Name] = other
 	if err := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: svc.Name, Old: svc, New: other}}}).Apply(context.Background()); err != nil {
 		t.Fatal(err)
@@ -149,6 +153,16 @@ func TestLeftovers(t *testing.T) {
 			load(t, conn, change)
 			checkSettled(t, conn, change.Table)
 		})
+	}
+}
+
+// The names of all chains of actions are recognized.
+func TestActionChainsAreRecognized(t *testing.T) {
+	p := load(t, nft.NewFake(), planetest.Compile(planetest.EveryShape(), route.Options{}))
+	for k := range p.render.chains {
+		if is := isActionChain(k.name); is != (k.of == actionChain) {
+			t.Errorf("the chain %s is that of an action: %t", k.name, is)
+		}
 	}
 }
 

@@ -18,90 +18,32 @@ type key struct {
 	name string // of a set or a chain; of an element its key, with the end of its range
 }
 
-// The value of an entry is a string:
+// value is the value of an entry:
 //
 //   - of a table, how it was found: see unfit and dormant;
 //   - of a chain, its rules, one per line;
 //   - of ranges, their elements, see encode;
 //   - of any other element, its data or the chain it leads to, and its comment.
+type value struct{ data, comment string }
+
 type (
-	entry = ledger.Entry[key, string]
-	step  = ledger.Step[key, string]
+	entry = ledger.Entry[key, value]
+	step  = ledger.Step[key, value]
 )
-
-// object is the kind of an entry. The numbers from firstElement on are those of elements,
-// in the order of layout.sets.
-type object uint8
-
-const (
-	tableObject object = iota
-	setObject
-	chainObject // a chain that is there whatever Services there are
-	actionChain // a chain for an action of frontends
-
-	firstElement
-)
-
-// The numbers of elements. Those from spaceElement on are repeated for each space.
-const (
-	actionElement      = firstElement + iota // at the first level; the other levels follow
-	_                                        // after the guard
-	_                                        // after the split
-	clusterIPElement                         //
-	serviceCIDRElement                       //
-	nodeIPElement                            //
-	podRanges                                // all ranges of pods: one entry
-	hairpinElement                           //
-	_                                        // clients: rules add them
-	spaceElement
-)
-
-// The numbers of elements of a space, beginning at spaceElement.
-const (
-	backendElement object = iota
-	outsideBackendElement
-	affinityElement
-	allowedRanges // all ranges of a frontend: one entry
-	guardedElement
-	insideElement
-	outsideElement
-	frontendElement
-	perSpace
-)
-
-// in returns the number of an element of a space.
-func (o object) in(space int) object { return spaceElement + o + object(space)*perSpace }
-
-// ofSpace is the reverse of in: backendElement to frontendElement, or perSpace if the
-// entry is no element of a space.
-func (o object) ofSpace() object {
-	if o < spaceElement {
-		return perSpace
-	}
-	return (o - spaceElement) % perSpace
-}
-
-// ranged reports whether an entry is a list of ranges.
-func (o object) ranged() bool { return o == podRanges || o.ofSpace() == allowedRanges }
 
 // The phases, in the order in which steps are written.
 const (
-	prepared       ledger.Phase = iota + 1 // tables and sets
-	rangesAdded                            // ranges of clients and pods, before rules use them
-	chainsAdded                            //
-	targetsAdded                           // elements before others lead to them
-	refusalsGone                           // addresses refused except at their frontends, while those are there
-	switched                               // frontends, and elements that change in place
-	refusalsAdded                          // the same addresses, once their frontends are there
-	targetsGone                            // elements and rules that nothing leads to any more
-	setsGone                               // before chains: their elements may lead to those
-	chainsGone                             //
-	afterLastPhase                         //
+	prepared      ledger.Phase = iota + 1 // tables and sets
+	rangesAdded                           // ranges of clients and pods, before rules use them
+	chainsAdded                           //
+	targetsAdded                          // elements before others lead to them
+	refusalsGone                          // addresses refused except at their frontends, while those are there
+	switched                              // frontends, and elements that change in place
+	refusalsAdded                         // the same addresses, once their frontends are there
+	targetsGone                           // elements and rules that nothing leads to any more
+	setsGone                              // before chains: their elements may lead to those
+	chainsGone                            //
 )
-
-func ledgerLayout() ledger.Layout[key] {
-	return ledger.Layout[key]{Kind: key.kind, Order: key.compare}
-}
 
 // kind says when an entry is written. What a frontend leads to, actions and all that is
 // under its key, is there before it and as long as it is. What refuses an address except
@@ -117,20 +59,14 @@ func (k key) kind() ledger.Kind {
 		return ledger.Kind{Add: chainsAdded, Change: chainsAdded, Empty: targetsGone, Remove: chainsGone, Target: true, Shared: of == actionChain}
 	case of == clusterIPElement || of == serviceCIDRElement:
 		return ledger.Kind{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
-	case of == nodeIPElement:
+	case of == nodeIPElement || of == frontendElement.in(byAddress) || of == frontendElement.in(byNodePort):
 		return ledger.Kind{Add: switched, Change: switched, Remove: switched}
+	case of.ranged():
+		return ledger.Kind{Add: rangesAdded, Change: switched, Remove: targetsGone, Target: true, Early: true}
 	}
 	kind := ledger.Kind{Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true}
-	switch {
-	case k.of.ranged():
-		kind.Add, kind.Early = rangesAdded, true
-	case k.of < spaceElement:
-		kind.Shared = true
-	case k.of.ofSpace() == frontendElement:
-		kind = ledger.Kind{Add: switched, Change: switched, Remove: switched}
-	default:
-		kind.Early = true
-	}
+	kind.Shared = k.of <= hairpinElement
+	kind.Early = !kind.Shared
 	return kind
 }
 
@@ -147,32 +83,25 @@ const objectBytes = 1024
 func size(s step) int {
 	switch {
 	case s.Key.of.ranged():
-		return rangesSize(s.Old) + rangesSize(s.New)
-	case s.Key.of >= firstElement:
 		n := 0
-		if s.Op != ledger.Add {
-			n += nft.Element{}.Bytes() + len(s.Key.name) + len(s.Old)
-		}
-		if s.Op != ledger.Remove {
-			n += nft.Element{}.Bytes() + len(s.Key.name) + len(s.New)
+		for _, e := range append(decode(s.Old), decode(s.New)...) {
+			n += e.Bytes()
 		}
 		return n
+	case s.Key.of >= firstElement:
+		n := nft.Element{}.Bytes() + len(s.Key.name)
+		if s.Op == ledger.Change {
+			n *= 2
+		}
+		return n + len(s.Old.data) + len(s.Old.comment) + len(s.New.data) + len(s.New.comment)
 	case s.Op == ledger.Add || s.Op == ledger.Change:
-		return objectBytes * (2 + strings.Count(s.New, "\n"))
+		return objectBytes * (2 + strings.Count(s.New.data, "\n"))
 	}
 	return objectBytes
 }
 
-func rangesSize(value string) int {
-	n := 0
-	for _, e := range decode(value) {
-		n += e.Bytes()
-	}
-	return n
-}
-
-// encode renders ranges as a value, in the order of their keys.
-func encode(elements []nft.Element) string {
+// encode renders ranges as a value, in the order of their keys: each part of an element behind its length.
+func encode(elements []nft.Element) value {
 	slices.SortFunc(elements, func(a, b nft.Element) int {
 		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.End, b.End))
 	})
@@ -183,19 +112,19 @@ func encode(elements []nft.Element) string {
 			b.WriteString(part)
 		}
 	}
-	return b.String()
+	return value{data: b.String()}
 }
 
 // decode is the reverse of encode.
-func decode(value string) []nft.Element {
+func decode(v value) []nft.Element {
 	var list []nft.Element
 	next := func() string {
-		n := 1 + int(value[0])
-		part := value[1:n]
-		value = value[n:]
+		n := 1 + int(v.data[0])
+		part := v.data[1:n]
+		v.data = v.data[n:]
 		return part
 	}
-	for value != "" {
+	for v.data != "" {
 		e := nft.Element{Key: next()}
 		e.End, e.Comment = next(), next()
 		list = append(list, e)
@@ -203,34 +132,17 @@ func decode(value string) []nft.Element {
 	return list
 }
 
-// value renders the data, or the chain, and the comment of an element.
-func value(e nft.Element) string {
-	v := e.Data + e.Goto
-	if e.Comment != "" {
-		v += "\x00" + e.Comment
-	}
-	return v
-}
+// valueOf returns the value of an element: it has data, or a chain it leads to, or neither.
+func valueOf(e nft.Element) value { return value{e.Data + e.Goto, e.Comment} }
 
-// element is the reverse of value, for an entry that is an element.
-func (l *layout) element(k key, v string) nft.Element {
-	e := nft.Element{Key: k.name}
-	set := l.set(k.of)
-	if set.Interval {
+// element is the reverse of valueOf.
+func element(of nft.Set, k key, v value) nft.Element {
+	e := nft.Element{Key: k.name, Data: v.data, Comment: v.comment}
+	if of.Interval {
 		e.Key, e.End = k.name[:addrLen(k.ip)], k.name[addrLen(k.ip):]
 	}
-	switch {
-	case set.Data == nil:
-		e.Comment = strings.TrimPrefix(v, "\x00")
-	case set.Data[0] == nft.Verdict:
-		e.Goto, e.Comment, _ = strings.Cut(v, "\x00")
-	default:
-		n := 4
-		if set.Data[0] == nft.Addr {
-			n += addrLen(k.ip)
-		}
-		n = min(n, len(v))
-		e.Data, e.Comment = v[:n], strings.TrimPrefix(v[n:], "\x00")
+	if of.Verdicts() {
+		e.Data, e.Goto = "", v.data
 	}
 	return e
 }

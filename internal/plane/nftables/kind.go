@@ -3,7 +3,6 @@ package nftables
 import (
 	"context"
 	"errors"
-	"math"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,21 +20,12 @@ func Kind() plane.Kind {
 		Mode: "nftables", Facts: facts(), Owned: `the tables "sluice"`, Persistent: true, PartialSyncs: true,
 		Probe:   support,
 		Open:    open,
-		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, options(s)) },
+		Preview: func(s plane.Setup) plane.Plane { return New(nft.NewFake(), options(s)) },
 		Excess:  Excess,
 		Remove:  remove,
 		Prepare: netfilter.Prepare, Cleanup: netfilter.Cleanup,
 	}
 }
-
-// empty is the kernel of a preview, which reads it and writes nothing.
-type empty struct{ Kernel }
-
-// Read implements Kernel.
-func (empty) Read(context.Context, nft.Table, []nft.Guess) (*nft.State, error) { return nil, nil }
-
-// Room implements Kernel.
-func (empty) Room() int { return math.MaxInt }
 
 func support(ctx context.Context, netns int) (plane.Support, error) {
 	s, err := probe.NFTables(ctx, probe.Options{NetNS: netns})
@@ -55,11 +45,11 @@ func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	count := newFailures(s.Families)
+	metrics, writeFailed := failures(s.Families)
 	return &plane.Opened{
 		Plane: New(conn, options(s)), Load: Load(), Close: conn.Close,
-		Parts:       append(parts, plane.Part{Metrics: []prometheus.Collector{count.writes, count.cleanups}}),
-		WriteFailed: count.writeFailed,
+		Parts:       append(parts, plane.Part{Metrics: metrics}),
+		WriteFailed: writeFailed,
 		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },
 	}, nil
 }
@@ -82,27 +72,20 @@ func remove(ctx context.Context, s plane.Setup) ([]string, error) {
 	return p.Remove(ctx)
 }
 
-// failures are the metrics that kube-proxy has in this mode alone.
-type failures struct {
-	families         []route.Family
-	writes, cleanups *prometheus.CounterVec
-}
-
-func newFailures(families []route.Family) *failures {
-	return &failures{
-		families: families,
-		writes: vec.Desc{
-			Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total", Help: "Writes that failed. One write is for both families.",
-		}.ByFamily(families).Counter(),
-		cleanups: vec.Desc{
-			Name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", Help: "Always 0: each write also deletes stale objects.",
-		}.ByFamily(families).Counter(),
-	}
-}
-
-func (f *failures) writeFailed() {
-	for _, ip := range f.families {
-		f.writes.WithLabelValues(ip.String()).Inc()
+// failures returns the metrics that kube-proxy has in this mode alone, and a function that counts a failed write.
+func failures(families []route.Family) (metrics []prometheus.Collector, writeFailed func()) {
+	writes := vec.Desc{
+		Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+		Help: "Writes that failed. One write is for both families.",
+	}.ByFamily(families).Counter()
+	cleanups := vec.Desc{
+		Name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+		Help: "Always 0: each write also deletes stale objects.",
+	}.ByFamily(families).Counter()
+	return []prometheus.Collector{writes, cleanups}, func() {
+		for _, ip := range families {
+			writes.WithLabelValues(ip.String()).Inc()
+		}
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 
 // A failed write is counted for each family, with the metric of kube-proxy.
 func TestFailuresAreCounted(t *testing.T) {
-	f := newFailures([]route.Family{route.IPv4, route.IPv6})
-	r := metricstest.Registry(f.writes, f.cleanups)
+	metrics, writeFailed := failures([]route.Family{route.IPv4, route.IPv6})
+	r := metricstest.Registry(metrics...)
 	const want = `kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter
 	Always 0: each write also deletes stale objects.
 	{ip_family="IPv4"}
@@ -23,7 +23,7 @@ kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter
 	if got := metricstest.Shape(metricstest.Gather(t, r)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	f.writeFailed()
+	writeFailed()
 	const counted = `kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1
 kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 1`
 	if got := metricstest.Values(t, r, ""); got != counted {

@@ -2,6 +2,8 @@ package nftables
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -10,20 +12,6 @@ import (
 // TableName is the name of both tables, "ip sluice" and "ip6 sluice".
 const TableName = "sluice"
 
-// family has everything that differs between IPv4 and IPv6.
-type family struct {
-	ip    route.Family
-	table nft.Table
-}
-
-func rows(enabled []route.Family) []family {
-	var all []family
-	for _, ip := range enabled {
-		all = append(all, family{ip, tableFor(ip)})
-	}
-	return all
-}
-
 func tableFor(ip route.Family) nft.Table {
 	if ip == route.IPv4 {
 		return nft.Table{Family: nft.IP4, Name: TableName}
@@ -31,121 +19,133 @@ func tableFor(ip route.Family) nft.Table {
 	return nft.Table{Family: nft.IP6, Name: TableName}
 }
 
-func everyFamily() []family { return rows([]route.Family{route.IPv4, route.IPv6}) }
+// everyFamily lists the families of the tables, also of one that is not served any more.
+func everyFamily() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
+
+// object is the kind of an entry. From firstElement on it is that of the elements of one set.
+type object uint8
+
+const (
+	tableObject object = iota
+	setObject
+	chainObject // a chain that is there whatever Services there are
+	actionChain // a chain for an action of frontends
+
+	firstElement
+)
+
+// The elements of the sets that are there once.
+const (
+	wayElement         = firstElement + iota // action -> chain
+	guardedWay                               // action that is no guard -> chain
+	splitWay                                 // action that is neither guard nor split -> chain
+	hairpinElement                           // backend . backend: connections of a backend to itself
+	clusterIPElement                         // known ClusterIPs: their other ports are refused
+	serviceCIDRElement                       // their other addresses are dropped
+	nodeIPElement                            // where NodePorts are served, unless everywhere
+	podRanges                                // clients that count as pods: all ranges are one entry
+	allowedRanges                            // frontend . source: allowed clients; all ranges of a frontend are one entry
+	guardedElement                           // frontend -> action for allowed clients; NodePorts have no such ranges
+	clientElement                            // id of a port . client -> number of the backend it keeps; rules add them
+	spaceElement
+)
+
+// The elements of the sets that each space has.
+const (
+	backendElement        object = iota // key . index -> backend
+	outsideBackendElement               // the same for actions in outside
+	affinityElement                     // key -> id of a port that remembers its clients
+	insideElement                       // key -> action for clients on this node, if others are treated differently
+	outsideElement                      // key -> action for these others
+	frontendElement                     // key -> action
+	perSpace
+)
+
+// wayOf returns the elements in which the actions in other elements are looked up. The kernel
+// refuses maps through which a chain could jump to itself, so there are three.
+func wayOf(actions object) object {
+	switch {
+	case actions == frontendElement.in(byAddress) || actions == frontendElement.in(byNodePort):
+		return wayElement
+	case actions == guardedElement:
+		return guardedWay
+	}
+	return splitWay
+}
 
 // space is one of the two ways to identify a frontend, each with its own maps: by address,
 // protocol and port, or, for NodePorts, by protocol and port at any address of the node.
-type space struct {
-	index int    // in layout.spaces
-	name  string // prefix of the names of its maps and chains
-	base  uint16 // added to the kind in the major number of an action
+type space uint8
 
-	frontends       nft.Set // key -> action
-	inside          nft.Set // key -> action for clients on this node, of frontends that treat the two differently
-	outside         nft.Set // key -> action for all others, of frontends that treat the two differently
-	guarded         nft.Set // key -> action for allowed clients
-	allowed         nft.Set // key . source: allowed clients
-	backends        nft.Set // key . index -> backend
-	outsideBackends nft.Set // the same for actions in outside
-	affinity        nft.Set // key -> id of a port that remembers its clients
-}
-
-// The two spaces, as indices into layout.spaces.
 const (
-	byAddress = iota
+	byAddress space = iota
 	byNodePort
+	spaces // how many there are
 )
 
-// layout names all sets and maps of a table; it is the same for both families.
-type layout struct {
-	spaces       [2]space
-	actions      [3]nft.Set // action -> chain, by level
-	clusterIPs   nft.Set    // known ClusterIPs: their other ports are refused
-	serviceCIDRs nft.Set    // their other addresses are dropped
-	nodeIPs      nft.Set    // where NodePorts are served, unless everywhere
-	podCIDRs     nft.Set    // clients that count as pods
-	hairpin      nft.Set    // backend . backend: connections of a backend to itself
-	clients      nft.Set    // id of a port . client -> number of the backend it keeps
-
-	all []nft.Set // in the order of sets
+func spaceOf(f *route.Frontend) space {
+	if f.Kind == route.NodePort {
+		return byNodePort
+	}
+	return byAddress
 }
 
-// The levels at which an action is looked up. The kernel refuses maps through which a chain
-// could jump to itself, so each level has its own map.
-const (
-	atOnce     = iota // any action
-	afterGuard        // not a guard
-	afterSplit        // neither guard nor split
-)
-
-func newLayout() layout {
-	addr := []nft.Type{nft.Addr}
-	actions := func(name string) nft.Set {
-		return nft.Set{Name: name, Key: []nft.Type{nft.ClassID}, Data: []nft.Type{nft.Verdict}}
-	}
-	l := layout{
-		spaces: [2]space{
-			newSpace(byAddress, "", nft.Addr, nft.Proto, nft.Port),
-			newSpace(byNodePort, "nodeport-", nft.Proto, nft.Port),
-		},
-		clusterIPs:   nft.Set{Name: "cluster-ips", Key: addr},
-		serviceCIDRs: nft.Set{Name: "service-cidrs", Key: addr, Interval: true},
-		nodeIPs:      nft.Set{Name: "node-ips", Key: addr},
-		podCIDRs:     nft.Set{Name: "pod-cidrs", Key: addr, Interval: true},
-		hairpin:      nft.Set{Name: "hairpin", Key: []nft.Type{nft.Addr, nft.Addr}},
-		clients:      clientMap(),
-		actions:      [3]nft.Set{actions("ways"), actions("ways-after-guard"), actions("ways-after-split")},
-	}
-	for _, set := range l.sets() {
-		l.all = append(l.all, *set)
-	}
-	return l
-}
-
-// set returns the set that contains an element.
-func (l *layout) set(of object) *nft.Set { return &l.all[of-firstElement] }
-
-func newSpace(index int, name string, key ...nft.Type) space {
-	action, backend := []nft.Type{nft.ClassID}, []nft.Type{nft.Addr, nft.Port}
-	with := func(t nft.Type) []nft.Type { return append(append([]nft.Type{}, key...), t) }
-	return space{
-		index: index, name: name, base: uint16(index+1) << 8,
-		frontends:       nft.Set{Name: name + "fronts", Key: key, Data: action},
-		inside:          nft.Set{Name: name + "inside", Key: key, Data: action},
-		outside:         nft.Set{Name: name + "outside", Key: key, Data: action},
-		guarded:         nft.Set{Name: name + "guarded", Key: key, Data: action},
-		allowed:         nft.Set{Name: name + "allowed", Key: with(nft.Addr), Interval: true},
-		backends:        nft.Set{Name: name + "backends", Key: with(nft.Index), Data: backend},
-		outsideBackends: nft.Set{Name: name + "outside-backends", Key: with(nft.Index), Data: backend},
-		affinity:        nft.Set{Name: name + "affinity", Key: key, Data: []nft.Type{nft.ClassID}},
-	}
-}
-
-// sets lists all sets, in the order of the numbers of their elements.
-func (l *layout) sets() []*nft.Set {
-	all := []*nft.Set{
-		&l.actions[atOnce], &l.actions[afterGuard], &l.actions[afterSplit],
-		&l.clusterIPs, &l.serviceCIDRs, &l.nodeIPs, &l.podCIDRs, &l.hairpin, &l.clients,
-	}
-	for i := range l.spaces {
-		all = append(all, l.spaces[i].sets()...)
-	}
-	return all
-}
-
-func (s *space) sets() []*nft.Set {
-	return []*nft.Set{
-		&s.backends, &s.outsideBackends, &s.affinity, &s.allowed, &s.guarded, &s.inside, &s.outside, &s.frontends,
-	}
-}
+// name is the prefix of the names of the maps and chains of a space.
+func (s space) name() string { return [...]string{"", "nodeport-"}[s] }
 
 // key returns the fields of a packet that identify a frontend of this space.
-func (s *space) key(f nft.Family) []nft.Field {
-	if s.index == byAddress {
+func (s space) key(f nft.Family) []nft.Field {
+	if s == byAddress {
 		return []nft.Field{nft.Destination(f), nft.L4Proto(), nft.DestinationPort()}
 	}
 	return []nft.Field{nft.L4Proto(), nft.DestinationPort()}
 }
+
+// in returns the elements of a space.
+func (o object) in(s space) object { return spaceElement + o + object(s)*perSpace }
+
+// ranged reports whether an entry is a list of ranges.
+func (o object) ranged() bool { return o == podRanges || o == allowedRanges }
+
+// layout has the sets and maps of a table by their elements; it is the same for both families.
+type layout [spaceElement + object(spaces)*perSpace]nft.Set
+
+func newLayout() *layout {
+	addr, backend := []nft.Type{nft.Addr}, []nft.Type{nft.Addr, nft.Port}
+	action, verdict := []nft.Type{nft.ClassID}, []nft.Type{nft.Verdict}
+	keys := [spaces][]nft.Type{byAddress: {nft.Addr, nft.Proto, nft.Port}, byNodePort: {nft.Proto, nft.Port}}
+	with := func(s space, t nft.Type) []nft.Type { return append(slices.Clone(keys[s]), t) }
+	l := &layout{
+		wayElement:         {Name: "ways", Key: action, Data: verdict},
+		guardedWay:         {Name: "ways-after-guard", Key: action, Data: verdict},
+		splitWay:           {Name: "ways-after-split", Key: action, Data: verdict},
+		clusterIPElement:   {Name: "cluster-ips", Key: addr},
+		serviceCIDRElement: {Name: "service-cidrs", Key: addr, Interval: true},
+		nodeIPElement:      {Name: "node-ips", Key: addr},
+		podRanges:          {Name: "pod-cidrs", Key: addr, Interval: true},
+		hairpinElement:     {Name: "hairpin", Key: []nft.Type{nft.Addr, nft.Addr}},
+		allowedRanges:      {Name: "allowed", Key: with(byAddress, nft.Addr), Interval: true},
+		guardedElement:     {Name: "guarded", Key: keys[byAddress], Data: action},
+		clientElement:      clientMap(),
+	}
+	for s := range spaces {
+		for of, set := range []nft.Set{
+			backendElement:        {Name: "backends", Key: with(s, nft.Index), Data: backend},
+			outsideBackendElement: {Name: "outside-backends", Key: with(s, nft.Index), Data: backend},
+			affinityElement:       {Name: "affinity", Key: keys[s], Data: action},
+			insideElement:         {Name: "inside", Key: keys[s], Data: action},
+			outsideElement:        {Name: "outside", Key: keys[s], Data: action},
+			frontendElement:       {Name: "fronts", Key: keys[s], Data: action},
+		} {
+			set.Name = s.name() + set.Name
+			l[object(of).in(s)] = set
+		}
+	}
+	return l
+}
+
+// sets returns the sets, in the order of their elements.
+func (l *layout) sets() []nft.Set { return l[firstElement:] }
 
 // action is the data in the maps of frontends: what to do with a connection, and the number
 // of backends to choose from; sticky.go has the bits of an action that remembers clients.
@@ -164,18 +164,21 @@ const (
 	kindOffPod     = 0x12 // balance, with source NAT unless the client is a pod
 	kindOutside    = 0x13 // balance over the backends for outside
 	kindSplit      = 0x30 // first test where the client is
-	kindGuard      = 0x31 // first test whether the client is allowed
+	kindGuard      = 0x31 // first test whether the client is allowed; of frontends by address
 )
 
-// maxBackends is the largest number of backends in an action.
-const maxBackends = 0xffff
-
-func (s *space) action(kind uint16, n int) action {
+func (s space) action(kind uint16, n int) action {
 	if kind < kindPlain {
 		return action(kind) << 16
 	}
-	return action(s.base+kind)<<16 | action(n)
+	return s.base() | action(kind)<<16 | action(n)
 }
+
+// guard returns the action of frontends with source ranges.
+func guard() action { return byAddress.action(kindGuard, 0) }
+
+// base is added to an action in this space.
+func (s space) base() action { return action(s+1) << 24 }
 
 // kind returns the kind of action, whether it remembers clients or not.
 func (a action) kind() uint16 {
@@ -187,34 +190,41 @@ func (a action) kind() uint16 {
 
 func (a action) count() int { return int(a & 0xffff) }
 
-func (a action) space(l *layout) *space {
+func (a action) space() space {
 	if a>>24&3 == 2 {
-		return &l.spaces[byNodePort]
+		return byNodePort
 	}
-	return &l.spaces[byAddress]
+	return byAddress
 }
 
+func (a action) data() string { return string(nft.Key{}.ClassID(uint32(a))) }
+
 // chain returns the name of the chain of an action.
-func (a action) chain(l *layout) string {
-	name := a.space(l).name
+func (a action) chain() string {
+	space := a.space().name()
 	if a.sticky() {
-		return name + a.stickyChain()
+		return space + a.stickyChain()
 	}
 	switch a.kind() {
 	case kindReject:
 		return rejected
 	case kindDrop:
 		return dropped
-	case kindPlain:
-		return fmt.Sprintf("%sbalance-%d", name, a.count())
-	case kindMasquerade:
-		return fmt.Sprintf("%smasquerade-%d", name, a.count())
-	case kindOffPod:
-		return fmt.Sprintf("%soff-pod-%d", name, a.count())
-	case kindOutside:
-		return fmt.Sprintf("%soutside-%d", name, a.count())
 	case kindSplit:
-		return name + "split"
+		return space + "split"
+	case kindGuard:
+		return space + "guard"
 	}
-	return name + "guard"
+	name := map[uint16]string{
+		kindPlain: "balance", kindMasquerade: "masquerade", kindOffPod: "off-pod", kindOutside: "outside",
+	}[a.kind()]
+	return fmt.Sprintf("%s%s-%d", space, name, a.count())
+}
+
+// isActionChain reports whether a chain of an action may have this name.
+func isActionChain(name string) bool {
+	name = strings.TrimPrefix(name, byNodePort.name())
+	return slices.ContainsFunc([]string{
+		"balance-", "masquerade-", "off-pod-", "outside-", "sticky-", "draw-", "inside", "split", "guard",
+	}, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

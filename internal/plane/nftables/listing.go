@@ -2,10 +2,8 @@ package nftables
 
 import (
 	"encoding/binary"
-	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -25,24 +23,23 @@ type listing struct {
 	states map[route.Family]*nft.State
 	tables map[route.Family]string // the values of the existing tables
 	ranges map[key][]nft.Element
-	rows   func() map[rowsKey]pools
-}
 
-// rowsKey identifies the rows of a frontend in one of the two maps of backends.
-type rowsKey struct {
-	frontendKey
-	outside int
+	numbered map[key]pools   // rows of frontends that remember their clients, by the key of the frontend in their map
+	adopted  map[uint32]bool // ids
+	slots    pools           // memory for those of one port
 }
 
 // newListing indexes the states. Tables that are unfit count as empty.
 func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
-	l := &listing{render: r, states: seen, tables: map[route.Family]string{}, ranges: map[key][]nft.Element{}}
-	l.rows = sync.OnceValue(l.indexRows)
+	l := &listing{
+		render: r, states: seen, tables: map[route.Family]string{}, ranges: map[key][]nft.Element{},
+		numbered: map[key]pools{}, adopted: map[uint32]bool{},
+	}
 	for ip, state := range seen {
 		switch {
 		case state.Chains == nil:
 			continue
-		case r.enabled(ip) && !r.fit(ip, state):
+		case r.builder(ip) != nil && !r.fit(ip, state):
 			l.tables[ip], seen[ip] = unfit, &nft.State{}
 			continue
 		case state.Dormant:
@@ -50,87 +47,77 @@ func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 		default:
 			l.tables[ip] = ""
 		}
-		for _, e := range state.Sets[r.layout.podCIDRs.Name].Elements.All() {
+		for _, e := range state.Sets[r.layout[podRanges].Name].Elements.All() {
 			k := key{ip: ip, of: podRanges}
 			l.ranges[k] = append(l.ranges[k], e)
 		}
-		for i := range r.layout.spaces {
-			for _, e := range state.Sets[r.layout.spaces[i].allowed.Name].Elements.All() {
-				k := key{ip, allowedRanges.in(i), e.Key[:len(e.Key)-addrLen(ip)]}
-				l.ranges[k] = append(l.ranges[k], e)
-			}
+		for _, e := range state.Sets[r.layout[allowedRanges].Name].Elements.All() {
+			k := key{ip, allowedRanges, e.Key[:len(e.Key)-addrLen(ip)]}
+			l.ranges[k] = append(l.ranges[k], e)
+		}
+		for s := range spaces {
+			l.index(ip, s)
 		}
 	}
 	return l
-}
-
-// empty reports whether there are no tables.
-func (l *listing) empty() bool {
-	return !slices.ContainsFunc(slices.Collect(maps.Values(l.states)), func(s *nft.State) bool { return s.Chains != nil }) && len(l.tables) == 0
 }
 
 // fit reports whether the existing sets and hooks of chains, which cannot be changed in
 // place, are as wanted.
 func (r *renderer) fit(ip route.Family, state *nft.State) bool {
 	table := tableFor(ip)
-	for _, set := range r.layout.all {
+	for _, set := range r.layout.sets() {
 		if s, there := state.Sets[set.Name]; there && !s.Is(table.Family, set) {
 			return false
 		}
 	}
-	for k, c := range r.chains {
-		if s, there := state.Chains[k.name]; there && k.ip == ip && !s.SameHook(c) {
+	for name, c := range state.Chains {
+		want, fixed := r.chains[key{ip, chainObject, name}]
+		if (fixed || isActionChain(name)) && !c.SameHook(want) {
 			return false
 		}
 	}
 	return true
 }
 
-// foreignHooks reports whether a chain other than the fixed ones is registered at a hook.
-func foreignHooks(r *renderer, seen map[route.Family]*nft.State) bool {
-	for ip, state := range seen {
-		for name, c := range state.Chains {
-			if _, fixed := r.chains[key{ip, chainObject, name}]; !fixed && !c.SameHook(nft.Chain{}) {
-				return true
-			}
-		}
-	}
-	return false
+// elements returns what is left of the elements of a set.
+func (l *listing) elements(ip route.Family, of object) nft.Elements {
+	return l.states[ip].Sets[l.render.layout[of].Name].Elements
 }
 
 // Take implements ledger.Listing.
-func (l *listing) Take(want entry) (had string, is ledger.Match) {
+func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	k, state := want.Key, l.states[want.Key.ip]
 	switch {
 	case k.of == tableObject:
-		had, there := l.tables[k.ip]
+		state, there := l.tables[k.ip]
 		delete(l.tables, k.ip)
-		return compare(want, had, there)
+		return compare(want, value{data: state}, there)
 	case k.of == setObject:
 		_, there := state.Sets[k.name]
-		return compare(want, "", there)
+		return compare(want, value{}, there)
 	case k.of < firstElement:
 		c, there := state.Chains[k.name]
 		delete(state.Chains, k.name)
 		if there && c.Is(l.render.chains[k]) {
 			return want.Value, ledger.Equal
 		}
-		return compare(want, "", there)
+		return compare(want, value{}, there)
 	case k.of.ranged():
 		elements, there := l.ranges[k]
 		delete(l.ranges, k)
 		return compare(want, encode(elements), there)
 	}
-	elements := state.Sets[l.render.layout.set(k.of).Name].Elements
+	elements := l.elements(k.ip, k.of)
 	e, there := elements.Get(k.name)
 	delete(elements, k.name)
-	return compare(want, value(e), there)
+	return compare(want, valueOf(e), there)
 }
 
-func compare(want entry, had string, there bool) (string, ledger.Match) {
+func compare(want entry, had value, there bool) (value, ledger.Match) {
 	switch {
 	case !there:
-		return "", ledger.Absent
+		return value{}, ledger.Absent
 	case had == want.Value:
 		return had, ledger.Equal
 	}
@@ -140,129 +127,151 @@ func compare(want entry, had string, there bool) (string, ledger.Match) {
 // Rest implements ledger.Listing.
 func (l *listing) Rest() []step {
 	var list []step
-	remove := func(ip route.Family, of object, name, value string) {
-		list = append(list, step{Op: ledger.Remove, Key: key{ip, of, name}, Old: value})
-	}
-	for ip := range l.tables { // of a family that is not served
-		remove(ip, tableObject, "", "")
-		l.states[ip] = &nft.State{}
+	remove := func(ip route.Family, of object, name string, had value) {
+		list = append(list, step{Op: ledger.Remove, Key: key{ip, of, name}, Old: had})
 	}
 	for ip, state := range l.states {
+		if _, there := l.tables[ip]; there { // of a family that is not served
+			remove(ip, tableObject, "", value{})
+			continue
+		}
 		for name := range state.Chains {
-			remove(ip, chainObject, name, "")
+			remove(ip, chainObject, name, value{})
 		}
 		for name := range state.Sets {
-			if !slices.ContainsFunc(l.render.layout.all, func(s nft.Set) bool { return s.Name == name }) {
-				remove(ip, setObject, name, "")
+			if !slices.ContainsFunc(l.render.layout.sets(), func(s nft.Set) bool { return s.Name == name }) {
+				remove(ip, setObject, name, value{})
 			}
 		}
-		for i, set := range l.render.layout.all {
-			of := firstElement + object(i)
-			for name, e := range state.Sets[set.Name].Elements.All() {
+		for of := firstElement; int(of) < len(l.render.layout); of++ {
+			for name, e := range l.elements(ip, of).All() {
 				if !of.ranged() {
-					remove(ip, of, name, value(e))
+					remove(ip, of, name, valueOf(e))
 				}
 			}
 		}
 	}
 	for k, elements := range l.ranges {
-		if len(l.states[k.ip].Sets) > 0 {
+		if _, there := l.tables[k.ip]; !there {
 			remove(k.ip, k.of, k.name, encode(elements))
 		}
 	}
 	return list
 }
 
-// frontend returns the rows and the id that a frontend has.
-func (l *listing) frontend(k frontendKey) found {
-	f := found{rows: [2]pools{l.rows()[rowsKey{k, 0}], l.rows()[rowsKey{k, 1}]}}
-	e, _ := l.states[k.ip].Sets[l.render.layout.spaces[k.space].affinity.Name].Elements.Get(k.key)
-	f.id = idIn(e)
-	return f
-}
-
-// ordered reports whether the backends of a port have their slots in the order of the
-// route, as in most ports.
-func (l *listing) ordered(p *route.Port) bool {
+// record returns the slots of the backends of a port, and its id, as its frontends have them in the
+// tables. The slots are valid until the next call.
+func (l *listing) record(p *route.Port, fronts []front) (r record) {
+	for pool := range r.slots {
+		r.slots[pool] = l.slotsOf(route.Pool(pool), fronts)
+	}
 	if p.Affinity > 0 {
-		return false
+		r.id = l.adopt(fronts)
 	}
-	for j := range p.Frontends {
-		a := l.render.layout.shape(p, &p.Frontends[j])
-		f := frontend{key: l.render.layout.key(p, &p.Frontends[j])}
-		if !l.orderedRows(&f, 0, p.Backends(a.insidePool)) {
-			return false
-		}
-		if a.first.kind() == kindSplit && !l.orderedRows(&f, 1, p.Backends(a.outsidePool)) {
-			return false
-		}
-	}
-	return true
+	return r
 }
 
-// orderedRows reports whether a frontend has rows for the backends in this order. It
-// returns true if the first row is missing: the frontend probably has none.
-func (l *listing) orderedRows(f *frontend, outside int, backends []netip.AddrPort) bool {
-	for at, backend := range backends {
-		e := f.row(outside, number(0, at), backend)
-		elements := l.states[f.key.ip].Sets[l.render.layout.set(e.Key.of).Name].Elements
-		old, there := elements.Get(e.Key.name)
-		if !there && at == 0 {
-			return true
-		}
-		if old.Data != e.Value {
-			return false
-		}
-	}
-	return true
-}
-
-// indexRows returns the backends in the rows of all frontends by slot. It ignores elements
-// that cannot be our rows.
-func (l *listing) indexRows() map[rowsKey]pools {
-	all := map[rowsKey]pools{}
-	for ip, state := range l.states {
-		if !l.render.enabled(ip) {
-			continue
-		}
-		for i := range l.render.layout.spaces {
-			s := &l.render.layout.spaces[i]
-			for outside, set := range []nft.Set{s.backends, s.outsideBackends} {
-				for _, e := range state.Sets[set.Name].Elements.All() {
-					if e.Key == "" {
-						continue
-					}
-					cut := len(e.Key) - 4
-					pool, slot, numbered := slotOf(binary.NativeEndian.Uint32([]byte(e.Key[cut:])))
-					addr, ok := netip.AddrFromSlice([]byte(e.Data[:addrLen(ip)]))
-					if !ok || !numbered {
-						continue
-					}
-					k := rowsKey{frontendKey{ip, i, e.Key[:cut]}, outside}
-					rows := all[k]
-					for len(rows[pool]) <= slot {
-						rows[pool] = append(rows[pool], netip.AddrPort{})
-					}
-					rows[pool][slot] = netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(e.Data[addrLen(ip):])))
-					all[k] = rows
+// slotsOf returns the slots of a pool at the first frontend that has any.
+func (l *listing) slotsOf(pool route.Pool, fronts []front) []netip.AddrPort {
+	for i := range fronts {
+		f := &fronts[i]
+		for n, leg := range f.legs {
+			switch {
+			case leg.pool != pool || leg.kind() < kindPlain:
+			case leg.sticky():
+				if slots := l.numbered[key{f.key.ip, f.rowsOf(n), f.key.name}][pool]; len(slots) > 0 {
+					return slots
 				}
+			case l.read(f, n):
+				return l.slots[pool]
 			}
 		}
 	}
-	return all
+	return nil
 }
 
-// newestID returns the newest id in the kernel, from which to go on; 0: there is none.
-func (l *listing) newestID() uint32 {
+// read reads the slots among which a leg chooses; false: the first one is free, and probably all are.
+func (l *listing) read(f *front, n int) bool {
+	leg, elements := f.legs[n], l.elements(f.key.ip, f.rowsOf(n))
+	l.slots[leg.pool] = l.slots[leg.pool][:0]
+	for at := range leg.count() {
+		e, there := elements.Get(rowKey(f.key.name, number(0, at)))
+		if !there && at == 0 {
+			return false
+		}
+		l.slots[leg.pool] = append(l.slots[leg.pool], backendIn(e.Data))
+	}
+	return true
+}
+
+// index indexes the rows of frontends that remember their clients by slot: their numbers have gaps.
+func (l *listing) index(ip route.Family, s space) {
+	ids := l.elements(ip, affinityElement.in(s))
+	if len(ids) == 0 {
+		return
+	}
+	for _, of := range []object{backendElement.in(s), outsideBackendElement.in(s)} {
+		for name, e := range l.elements(ip, of).All() {
+			cut := max(0, len(name)-4)
+			if _, sticky := ids[name[:cut]]; !sticky {
+				continue
+			}
+			pool, slot, ok := slotOf(binary.NativeEndian.Uint32([]byte(name[cut:])))
+			if !ok {
+				continue
+			}
+			k := key{ip, of, name[:cut]}
+			rows := l.numbered[k]
+			for len(rows[pool]) <= slot {
+				rows[pool] = append(rows[pool], netip.AddrPort{})
+			}
+			rows[pool][slot] = backendIn(e.Data)
+			l.numbered[k] = rows
+		}
+	}
+}
+
+// backendIn returns the backend in a row; an invalid one if there is none.
+func backendIn(row string) netip.AddrPort {
+	cut := max(0, len(row)-len(nft.Key{}.Port(0)))
+	addr, ok := netip.AddrFromSlice([]byte(row[:cut]))
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(row[cut:])))
+}
+
+// adopt returns the first id that the frontends of a port have, and that no other port has; 0: they have none.
+func (l *listing) adopt(fronts []front) uint32 {
+	for i := range fronts {
+		f := &fronts[i]
+		e, _ := l.elements(f.key.ip, affinityElement.in(f.space)).Get(f.key.name)
+		if id := idIn(e); isID(id) && !l.adopted[id] {
+			l.adopted[id] = true
+			return id
+		}
+	}
+	return 0
+}
+
+// newestID returns the id from which to go on: the newest in the kernel, with a gap behind it at start, or
+// the newest that was given before.
+func (l *listing) newestID(given uint32) uint32 {
 	newest := uint32(0)
-	for _, state := range l.states {
-		for i := range l.render.layout.spaces {
-			for _, e := range state.Sets[l.render.layout.spaces[i].affinity.Name].Elements.All() {
+	for ip := range l.states {
+		for s := range spaces {
+			for _, e := range l.elements(ip, affinityElement.in(s)).All() {
 				if id := idIn(e); isID(id) {
 					newest = max(newest, id)
 				}
 			}
 		}
 	}
-	return newest
+	if given == 0 && newest > 0 {
+		return newest + idGap
+	}
+	return max(given, newest)
 }
+
+// idIn returns the id in an element; 0: there is none.
+func idIn(e nft.Element) uint32 { return uint32(actionIn(e)) }

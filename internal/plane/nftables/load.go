@@ -9,7 +9,8 @@ import (
 
 // maxElements is the largest number of map elements for one Service. Kernels that do not report
 // the number of elements list a map for each comparison, in time that grows with the square
-// of its size (docs/decisions/0011): 65,536 elements take 0.3 s, 300,000 take 12 s.
+// of its size (docs/decisions/0011): 65,536 elements take 0.3 s, 300,000 take 12 s. It also keeps
+// the number of backends within the 16 bits of an action.
 const maxElements = 1 << 16
 
 const (
@@ -51,30 +52,25 @@ func Excess(svc *route.Service) (size, limit string) {
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		if n := rangesOf(p); n > maxPortRanges {
-			return fmt.Sprintf("%d source ranges at the addresses of port %q", n, p.Name), portLimit()
+			return fmt.Sprintf("%d source ranges at the addresses of port %q", n, p.Name),
+				atMost(maxPortRanges, "source ranges for a port, as the kernel needs seconds to add more, "+
+					"for which all other Services would wait; use fewer, larger ranges")
 		}
 		if n := max(len(p.Cluster), len(p.Local)); p.Affinity > 0 && n > maxSticky {
-			return fmt.Sprintf("%d endpoints of port %q with session affinity", n, p.Name), affinityLimit()
+			return fmt.Sprintf("%d endpoints of port %q with session affinity", n, p.Name),
+				atMost(maxSticky, "endpoints for a port with session affinity; "+
+					"switch the affinity off, or divide the Service into several")
 		}
 		elements += elementsOf(p)
 	}
 	if elements <= maxElements {
 		return "", ""
 	}
-	return fmt.Sprintf("%d map elements for its addresses, ports, endpoints and source ranges", elements), serviceLimit()
+	return fmt.Sprintf("%d map elements for its addresses, ports, endpoints and source ranges", elements),
+		atMost(maxElements, "map elements for a Service, as the kernel needs seconds to list more, "+
+			"for which all other Services would wait; divide it into several Services")
 }
 
-func portLimit() string {
-	return fmt.Sprintf("mode nftables programs at most %d source ranges for a port, as the kernel needs seconds to add more, "+
-		"for which all other Services would wait; use fewer, larger ranges", maxPortRanges)
-}
-
-func affinityLimit() string {
-	return fmt.Sprintf("mode nftables programs at most %d endpoints for a port with session affinity; "+
-		"switch the affinity off, or divide the Service into several", maxSticky)
-}
-
-func serviceLimit() string {
-	return fmt.Sprintf("mode nftables programs at most %d map elements for a Service, as the kernel needs seconds to list more, "+
-		"for which all other Services would wait; divide it into several Services", maxElements)
+func atMost(n int, of string) string {
+	return fmt.Sprintf("mode nftables programs at most %d %s", n, of)
 }

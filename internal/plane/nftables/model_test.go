@@ -105,8 +105,9 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 		return "", err
 	}
 	l := newLayout()
-	for i := range l.spaces {
-		for _, set := range []nft.Set{l.spaces[i].backends, l.spaces[i].outsideBackends} {
+	for s := range spaces {
+		affinity := l[affinityElement.in(s)].Name
+		for _, set := range []nft.Set{l[backendElement.in(s)], l[outsideBackendElement.in(s)]} {
 			elements := state.Sets[set.Name].Elements
 			rows := map[string][]nft.Element{}
 			for e := range elements.Values() {
@@ -114,7 +115,7 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 				rows[frontend] = append(rows[frontend], e)
 			}
 			for frontend, list := range rows {
-				if _, sticky := state.Sets[l.spaces[i].affinity.Name].Elements.Get(frontend); sticky {
+				if _, sticky := state.Sets[affinity].Elements.Get(frontend); sticky {
 					if err := forgetNumbers(elements, list); err != nil {
 						return "", fmt.Errorf("%s %s %x: %w", t, set.Name, frontend, err)
 					}
@@ -128,8 +129,8 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 				}
 			}
 		}
-		if err := forgetIDs(state.Sets[l.spaces[i].affinity.Name].Elements); err != nil {
-			return "", fmt.Errorf("%s %s: %w", t, l.spaces[i].affinity.Name, err)
+		if err := forgetIDs(state.Sets[affinity].Elements); err != nil {
+			return "", fmt.Errorf("%s %s: %w", t, affinity, err)
 		}
 	}
 	return state.String(), nil
@@ -216,7 +217,7 @@ func (m editor) edit() error {
 func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 	tx := &nft.Tx{}
 	l := newLayout()
-	set := *planetest.Pick(m.Rand, l.sets()...)
+	set := planetest.Pick(m.Rand, l.sets()...)
 	elements := slices.SortedFunc(state.Sets[set.Name].Elements.Values(), func(a, b nft.Element) int { return strings.Compare(a.Key+a.End, b.Key+b.End) })
 	chain := planetest.Pick(m.Rand, slices.Sorted(maps.Keys(state.Chains))...)
 	foreign := nft.Set{Name: "foreign-map", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.Verdict}}
@@ -239,8 +240,8 @@ func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 		}
 	case 2: // add a row behind a free slot, and a frontend of no Service
 		key := nft.Key{}.Addr(netipOf(t, m.IntN(9))).Proto(6).Port(80)
-		tx.Add(t, l.spaces[byAddress].backends, row(string(key), 1+uint32(m.IntN(30)), backendOf(t)))
-		tx.Add(t, l.spaces[byAddress].frontends, nft.Element{Key: string(key), Data: action(0x10002).data()})
+		tx.Add(t, l[backendElement.in(byAddress)], row(string(key), 1+uint32(m.IntN(30)), backendOf(t)))
+		tx.Add(t, l[frontendElement.in(byAddress)], nft.Element{Key: string(key), Data: action(0x10002).data()})
 	case 3: // empty a chain to which others jump
 		if c := (nft.Chain{Name: chain}); state.Chains[chain].SameHook(c) {
 			tx.SetChain(t, c)

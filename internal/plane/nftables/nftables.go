@@ -18,12 +18,7 @@ import (
 
 // Kernel is what the plane needs of nf_tables: nft.Conn, or nft.Fake.
 type Kernel interface {
-	Reader
 	Writer
-}
-
-// Reader reads tables.
-type Reader interface {
 	Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error)
 	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 }
@@ -43,39 +38,37 @@ type Options struct {
 
 // Plane programs nf_tables. It implements plane.Plane.
 type Plane struct {
-	kernel   Kernel
-	opt      Options
-	families []family
-	layout   layout
-	perPart  int // Services in a part of a first load
-
-	ledger *ledger.Ledger[key, string]
+	kernel  Kernel
+	opt     Options
+	layout  *layout
+	perPart int // Services in a part of a first load
+	ledger  *ledger.Ledger[key, value]
 
 	seen    map[route.Family]*nft.State // what Refresh read; nil once a Plan used it
-	history *history                    // what the last plan left in the kernel
+	history history                     // what the last plan left in the kernel
 	render  *renderer                   // for the host as the last plan left it
 }
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
 	return &Plane{
-		kernel: kernel, opt: opt, families: rows(opt.Families), layout: newLayout(), perPart: servicesPerPart,
-		ledger: ledger.New[key, string](ledgerLayout()), history: newHistory(0),
+		kernel: kernel, opt: opt, layout: newLayout(), perPart: servicesPerPart,
+		ledger: ledger.New[key, value](ledger.Layout[key]{Kind: key.kind, Order: key.compare}),
 	}
 }
 
 // Refresh reads both tables, also one of a family that is not served any more.
 func (p *Plane) Refresh(ctx context.Context) error {
 	seen := map[route.Family]*nft.State{}
-	for _, f := range everyFamily() {
-		state, err := p.kernel.Read(ctx, f.table, p.layout.guesses())
+	for _, ip := range everyFamily() {
+		state, err := p.kernel.Read(ctx, tableFor(ip), p.layout.guesses())
 		if err != nil {
 			return fmt.Errorf("read kernel state: %w", err)
 		}
 		if state == nil {
 			state = &nft.State{}
 		}
-		seen[f.ip] = state
+		seen[ip] = state
 	}
 	p.seen = seen
 	return nil
@@ -115,8 +108,8 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 			continue
 		}
 		removed = append(removed, fmt.Sprintf("table %s with %d elements", t, state.Count()))
-		for name, c := range state.Chains {
-			if c.Entrance() {
+		for _, name := range []string{"prerouting", "output"} {
+			if _, there := state.Chains[name]; there {
 				closing.FlushChain(t, name)
 			}
 		}
@@ -136,8 +129,8 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 // tables are those of both families.
 func tables() []nft.Table {
 	var all []nft.Table
-	for _, f := range everyFamily() {
-		all = append(all, f.table)
+	for _, ip := range everyFamily() {
+		all = append(all, tableFor(ip))
 	}
 	return all
 }

@@ -1,9 +1,6 @@
 package nftables
 
-import (
-	"github.com/sluice-proxy/sluice/internal/linux/nft"
-	"github.com/sluice-proxy/sluice/internal/plane"
-)
+import "github.com/sluice-proxy/sluice/internal/plane"
 
 // Path returns the chains, maps and sets of our table that the first packet of a connection
 // passes, behind the chain services, in which all paths begin, and without the maps of
@@ -12,43 +9,44 @@ func Path(p plane.Passage) []string {
 	l := newLayout()
 	port := &p.Service.Ports[p.Port]
 	f := &port.Frontends[p.Frontend]
-	s, a := &l.spaces[spaceOf(f)], l.shape(port, f)
-	path := []string{mapOf(s.frontends)}
+	s, legs := spaceOf(f), legsOf(port, f)
+	path := []string{l.mapOf(frontendElement.in(s))}
 	if f.Restricted {
-		path = append(path, "chain "+s.action(kindGuard, 0).chain(&l), "set "+s.allowed.Name)
+		path = append(path, "chain "+guard().chain(), l.setOf(allowedRanges))
 		if p.KeptOut {
 			return path
 		}
-		path = append(path, mapOf(s.guarded))
+		path = append(path, l.mapOf(guardedElement))
 	}
-	last, backends := a.first, s.backends
-	if a.first.kind() == kindSplit {
-		path = append(path, "chain "+a.first.chain(&l))
-		if p.Inside {
-			last = a.inside
-			path = append(path, "chain "+s.inside.Name, mapOf(s.inside)) // the chain and the map have the same name
+	last, backends := legs[0], backendElement.in(s)
+	if legs[1].action != 0 {
+		path = append(path, "chain "+s.action(kindSplit, 0).chain())
+		if p.Inside { // the chain and the map have the same name
+			path = append(path, "chain "+l[insideElement.in(s)].Name, l.mapOf(insideElement.in(s)))
 		} else {
-			last, backends = a.outside, s.outsideBackends
-			path = append(path, mapOf(s.outside))
+			last, backends = legs[1], outsideBackendElement.in(s)
+			path = append(path, l.mapOf(outsideElement.in(s)))
 		}
 	}
-	chain := last.chain(&l)
+	chain := last.chain()
 	path = append(path, "chain "+chain)
 	switch {
 	case last.kind() < kindPlain:
 		return path
 	case last.sticky():
-		return append(path, "chain "+s.affinity.Name, mapOf(s.affinity), "chain "+keeps(chain), mapOf(l.clients),
-			"chain "+recalls(backends), mapOf(l.clients), mapOf(backends))
+		return append(path, "chain "+l[affinityElement.in(s)].Name, l.mapOf(affinityElement.in(s)), "chain "+keeps(chain),
+			l.mapOf(clientElement), "chain "+recalls(l[backends].Name), l.mapOf(clientElement), l.mapOf(backends))
 	}
-	return append(path, "chain "+translates(backends), mapOf(backends))
+	return append(path, "chain "+translates(l[backends].Name), l.mapOf(backends))
 }
 
 // Strays returns the path of packets that are not to a frontend: those to a ClusterIP, and
 // those to another address of a ServiceCIDR.
 func Strays() (clusterIP, serviceCIDR []string) {
 	l := newLayout()
-	return []string{"set " + l.clusterIPs.Name, "chain " + rejected}, []string{"set " + l.serviceCIDRs.Name, "chain " + dropped}
+	return []string{l.setOf(clusterIPElement), "chain " + rejected},
+		[]string{l.setOf(serviceCIDRElement), "chain " + dropped}
 }
 
-func mapOf(s nft.Set) string { return "map " + s.Name }
+func (l *layout) mapOf(of object) string { return "map " + l[of].Name }
+func (l *layout) setOf(of object) string { return "set " + l[of].Name }

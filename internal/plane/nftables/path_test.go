@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -36,12 +35,9 @@ func TestPathsLeadThroughTheTables(t *testing.T) {
 		}
 	}
 	l := newLayout()
-	for i := range l.spaces {
-		for _, set := range l.spaces[i].sets() {
-			never := set.Name == "nodeport-allowed" || set.Name == "nodeport-guarded" // NodePorts have no source ranges
-			if !never && !walked["map "+set.Name] && !walked["set "+set.Name] {
-				t.Errorf("no path leads through %s", set.Name)
-			}
+	for _, set := range l[allowedRanges:] {
+		if !walked["map "+set.Name] && !walked["set "+set.Name] {
+			t.Errorf("no path leads through %s", set.Name)
 		}
 	}
 }
@@ -61,13 +57,12 @@ func passages(svc *route.Service, port int) []plane.Passage {
 
 // walk verifies a path in the tables.
 func walk(fake *nft.Fake, p plane.Passage, path []string) error {
-	w := walker{fake, everyFamily()[0].table, p}
+	w := walker{fake, bothTables[0], p}
 	port := &p.Service.Ports[p.Port]
 	if port.Family == route.IPv6 {
-		w.table = everyFamily()[1].table
+		w.table = bothTables[1]
 	}
-	l := newLayout()
-	k := l.key(port, &port.Frontends[p.Frontend])
+	k := keyOf(port, &port.Frontends[p.Frontend])
 	chain, from := "services", "" // the current chain, and the one it returns to
 	for i, step := range path {
 		kind, name, _ := strings.Cut(step, " ")
@@ -81,7 +76,7 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 				return fmt.Errorf("chain %s does not use %s", chain, name)
 			}
 		case i > 0 && strings.HasPrefix(path[i-1], "map "):
-			if !slices.Contains(w.leads(strings.TrimPrefix(path[i-1], "map "), k.key), name) {
+			if !slices.Contains(w.leads(strings.TrimPrefix(path[i-1], "map "), k.name), name) {
 				return fmt.Errorf("%s does not lead to %s", path[i-1], step)
 			}
 			chain = name
@@ -91,7 +86,7 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 			return fmt.Errorf("chain %s does not lead to %s", chain, name)
 		}
 	}
-	return w.ends(path[len(path)-1], k.key)
+	return w.ends(path[len(path)-1], k.name)
 }
 
 type walker struct {
@@ -116,7 +111,7 @@ func (w walker) leads(set, key string) []string {
 		return nil
 	}
 	chains := []string{e.Goto}
-	for _, actions := range newLayout().actions {
+	for _, actions := range newLayout()[wayElement:hairpinElement] {
 		to, _ := state.Sets[actions.Name].Elements.Get(e.Data)
 		chains = append(chains, to.Goto)
 	}
@@ -148,7 +143,7 @@ func (w walker) ends(step, key string) error {
 	}
 	for i := range len(port.Backends(way.Pool)) {
 		e, _ := elements.Get(string(nft.Key(key).Index(number(first, i))))
-		backends = append(backends, backendIn(e.Data, port.Family))
+		backends = append(backends, backendIn(e.Data))
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	return wanted(slices.Equal(backends, port.Backends(way.Pool)), "the backends")
@@ -159,19 +154,6 @@ func wanted(ok bool, what string) error {
 		return nil
 	}
 	return fmt.Errorf("does not end at %s", what)
-}
-
-// backendIn decodes the data of a row.
-func backendIn(data string, f route.Family) netip.AddrPort {
-	n := 16
-	if f == route.IPv4 {
-		n = 4
-	}
-	if len(data) < n+2 {
-		return netip.AddrPort{}
-	}
-	addr, _ := netip.AddrFromSlice([]byte(data[:n]))
-	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(data[n:])))
 }
 
 func TestStraysAreRefusedAndDropped(t *testing.T) {
@@ -187,9 +169,9 @@ func TestStraysAreRefusedAndDropped(t *testing.T) {
 				t.Errorf("%q is not in %q", step, rule)
 			}
 		}
-		for _, f := range everyFamily() {
-			if w := (walker{fake: fake, table: f.table}); !w.mentions("services", rule) {
-				t.Errorf("%s: no rule %q", f.table, rule)
+		for _, table := range bothTables {
+			if w := (walker{fake: fake, table: table}); !w.mentions("services", rule) {
+				t.Errorf("%s: no rule %q", table, rule)
 			}
 		}
 	}

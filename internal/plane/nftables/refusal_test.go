@@ -34,7 +34,7 @@ func (r withRoom) Room() int { return r.room }
 // refused, all its frontends that the plan deletes or adds exist.
 type refusals struct {
 	*nft.Fake
-	layout        layout
+	layout        *layout
 	before, after map[nft.Table]*nft.State
 
 	last   map[nft.Table]*nft.State // after the previous transaction
@@ -106,17 +106,17 @@ func tableOf(tables map[nft.Table]*nft.State, t nft.Table) *nft.State {
 }
 
 func (r *refusals) frontends(s *nft.State) nft.Elements {
-	return s.Sets[r.layout.spaces[byAddress].frontends.Name].Elements
+	return s.Sets[r.layout[frontendElement.in(byAddress)].Name].Elements
 }
 
 // refused returns the refused addresses and ranges. An address is a range that contains
 // only itself.
 func (r *refusals) refused(s *nft.State) []nft.Element {
 	var all []nft.Element
-	for _, e := range s.Sets[r.layout.clusterIPs.Name].Elements.All() {
+	for _, e := range s.Sets[r.layout[clusterIPElement].Name].Elements.All() {
 		all = append(all, nft.Element{Key: e.Key, End: e.Key + "\x00"})
 	}
-	for _, e := range s.Sets[r.layout.serviceCIDRs.Name].Elements.All() {
+	for _, e := range s.Sets[r.layout[serviceCIDRElement].Name].Elements.All() {
 		all = append(all, nft.Element{Key: e.Key, End: e.End})
 	}
 	return all

@@ -1,50 +1,44 @@
 package nftables
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
-	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// renderer renders Services, and a host, into entries. It remembers the chains it made:
-// many frontends lead to few of them.
+// renderer renders arranged Services, and a host, into entries. It remembers the chains it made:
+// many frontends lead to few of them. A part of a first load is rendered while the one before it
+// is written.
 type renderer struct {
 	layout   *layout
 	builders []builder
-	chains   map[key]nft.Chain
-	actions  map[actionKey][]entry
-	of       map[key]action // of the chains for actions
+
+	mu      sync.Mutex
+	chains  map[key]nft.Chain
+	actions map[actionKey][]entry
 }
 
-// actionKey names an action at a level.
+// actionKey names an action, and the map in which it is looked up.
 type actionKey struct {
-	ip    route.Family
-	level int
-	to    action
+	ip  route.Family
+	way object
+	to  action
 }
 
-func newRenderer(l *layout, families []family, host route.Host, mark uint32) *renderer {
-	r := &renderer{layout: l, chains: map[key]nft.Chain{}, actions: map[actionKey][]entry{}, of: map[key]action{}}
-	for _, f := range families {
-		r.builders = append(r.builders, builder{family: f, layout: l, host: &host, mark: mark})
+func newRenderer(l *layout, host route.Host, opt Options) *renderer {
+	r := &renderer{layout: l, chains: map[key]nft.Chain{}, actions: map[actionKey][]entry{}}
+	for _, ip := range opt.Families {
+		r.builders = append(r.builders, builder{layout: l, ip: ip, f: tableFor(ip).Family, host: &host, mark: opt.Mark})
 	}
 	return r
 }
 
-// merge adds the chains of another renderer for the same host.
-func (r *renderer) merge(other *renderer) {
-	maps.Copy(r.chains, other.chains)
-	maps.Copy(r.actions, other.actions)
-	maps.Copy(r.of, other.of)
-}
-
-func (r *renderer) enabled(ip route.Family) bool { return r.builder(ip) != nil }
-
+// builder returns the builder of a family; nil: the plane does not serve it.
 func (r *renderer) builder(ip route.Family) *builder {
 	for i := range r.builders {
 		if r.builders[i].ip == ip {
@@ -57,40 +51,167 @@ func (r *renderer) builder(ip route.Family) *builder {
 // chain renders a chain.
 func (r *renderer) chain(k key, c nft.Chain) entry {
 	r.chains[k] = c
+	return entry{Key: k, Value: rulesOf(c)}
+}
+
+func rulesOf(c nft.Chain) value {
 	var b strings.Builder
 	for _, rule := range c.Rules {
 		b.WriteString(rule.String())
 		b.WriteByte('\n')
 	}
-	return entry{Key: k, Value: b.String()}
+	return value{data: b.String()}
 }
 
 // action renders what frontends need that have an action: the element that leads to a
 // chain, and the chain with those it needs.
-func (r *renderer) action(ip route.Family, level int, to action) []entry {
-	at := actionKey{ip, level, to}
+func (r *renderer) action(ip route.Family, way object, to action) []entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := actionKey{ip, way, to}
 	if list, known := r.actions[at]; known {
 		return list
 	}
-	lead := key{ip, actionElement + object(level), to.data()}
-	list := []entry{{Key: lead, Value: to.chain(r.layout)}}
+	list := []entry{{Key: key{ip, way, to.data()}, Value: value{data: to.chain()}}}
 	for _, c := range r.builder(ip).chainsFor(to) {
-		k := key{ip, actionChain, c.Name}
-		list = append(list, r.chain(k, c))
-		r.of[k] = to
+		list = append(list, r.chain(key{ip, actionChain, c.Name}, c))
 	}
 	r.actions[at] = list
 	return list
 }
 
-// sameChain returns the chain for the same action as another renderer has it.
-func (r *renderer) sameChain(k key, to action) entry {
-	for _, e := range r.action(k.ip, atOnce, to) {
-		if e.Key == k {
-			return e
+// rendered returns a chain that was rendered.
+func (r *renderer) rendered(k key) nft.Chain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.chains[k]
+}
+
+// service renders the frontends of a Service. It leaves out rows that the same frontend has in
+// another state, and that need not be compared.
+func (r *renderer) service(list []entry, name cluster.Name, fronts []front, other map[key]*front) []entry {
+	list = slices.Grow(list, 8*len(fronts))
+	for i := range fronts {
+		f := &fronts[i]
+		list = r.front(list, name, f)
+		if i+1 == len(fronts) || fronts[i+1].port != f.port {
+			for _, a := range f.port.Here {
+				list = append(list, entry{Key: key{f.key.ip, hairpinElement, string(nft.Key{}.Addr(a).Addr(a))}})
+			}
+		}
+		list = f.differingRows(list, other[f.key])
+	}
+	return list
+}
+
+// front renders a frontend without its rows.
+func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
+	k := f.key
+	put := func(of object, v value) { list = append(list, entry{Key: key{k.ip, of, k.name}, Value: v}) }
+	lead := func(of object, to action, comment string) {
+		put(of, value{to.data(), comment})
+		list = append(list, r.action(k.ip, wayOf(of), to)...)
+	}
+	if f.Kind == route.ClusterIP {
+		list = append(list, entry{Key: key{k.ip, clusterIPElement, string(nft.Key{}.Addr(f.Addr))}})
+	}
+	first, note := k.of, comment(service, f.port.Name)
+	if f.Restricted {
+		lead(first, guard(), note)
+		if len(f.Allow) > 0 {
+			put(allowedRanges, encode(allowed(k.name, f.Allow)))
+		}
+		first, note = guardedElement, ""
+	}
+	if f.split() {
+		lead(first, f.space.action(kindSplit, 0), note)
+		lead(insideElement.in(f.space), f.legs[0].action, "")
+		lead(outsideElement.in(f.space), f.legs[1].action, "")
+	} else {
+		lead(first, f.legs[0].action, note)
+	}
+	if f.id != 0 {
+		put(affinityElement.in(f.space), value{data: action(f.id).data()})
+	}
+	return list
+}
+
+// differingRows appends the rows that the same frontend does not have in another state; nil: it has none.
+func (f *front) differingRows(list []entry, other *front) []entry {
+	if other == nil {
+		other = &front{}
+	}
+	for leg := range f.rows {
+		for pool, slots := range f.rows[leg] {
+			same := other.rows[leg][pool]
+			for at, backend := range slots {
+				if backend.IsValid() && (at >= len(same) || backend != same[at]) {
+					e := row(f.key.name, number(pool, at), backend)
+					list = append(list, entry{Key: key{f.key.ip, f.rowsOf(leg), e.Key}, Value: value{data: e.Data}})
+				}
+			}
 		}
 	}
-	return entry{}
+	return list
+}
+
+// row renders a backend of a frontend with its number.
+func row(frontend string, number uint32, backend netip.AddrPort) nft.Element {
+	return nft.Element{
+		Key:  rowKey(frontend, number),
+		Data: string(make(nft.Key, 0, 20).Addr(backend.Addr()).Port(backend.Port())),
+	}
+}
+
+// rowKey returns the key of the row of a frontend with a number.
+func rowKey(frontend string, number uint32) string {
+	return string(append(make(nft.Key, 0, len(frontend)+4), frontend...).Index(number))
+}
+
+// allowed renders allowed clients, as ranges of addresses.
+func allowed(key string, prefixes []netip.Prefix) []nft.Element {
+	var all []nft.Element
+	for _, p := range prefixes {
+		all = append(all, nft.Element{
+			Key: string(nft.Key(key).Addr(p.Addr())),
+			End: string(nft.Key(key).Addr(nft.Last(p))),
+		})
+	}
+	return all
+}
+
+// comment names the Service port of an element, for people.
+func comment(service cluster.Name, port string) string {
+	s := service.Namespace + "/" + service.Name
+	if port != "" {
+		s += ":" + port
+	}
+	return s[:min(len(s), nft.MaxComment-1)]
+}
+
+// users returns the Services that need an entry that several may share.
+func (r *renderer) users(t *route.Table, names []cluster.Name, k key) []cluster.Name {
+	var list []cluster.Name
+	for _, name := range names {
+		fronts := arrange(nil, t.Services[name], unrecorded)
+		if slices.ContainsFunc(r.service(nil, name, fronts, nil), func(e entry) bool { return e.Key == k }) {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// replaces returns the chains of actions as another renderer has rendered them, and as this one does.
+func (r *renderer) replaces(other *renderer) func(key) (old, now value, is bool) {
+	for at := range other.actions {
+		r.action(at.ip, at.way, at.to)
+	}
+	return func(k key) (old, now value, is bool) {
+		if k.of != actionChain {
+			return value{}, value{}, false
+		}
+		return rulesOf(other.chains[k]), rulesOf(r.chains[k]), true
+	}
 }
 
 // host renders what does not depend on Services.
@@ -98,7 +219,7 @@ func (r *renderer) host() []entry {
 	var list []entry
 	for _, b := range r.builders {
 		list = append(list, entry{Key: key{ip: b.ip, of: tableObject}})
-		for _, set := range r.layout.all {
+		for _, set := range r.layout.sets() {
 			list = append(list, entry{Key: key{b.ip, setObject, set.Name}})
 		}
 		if pods := ranges(b.ip, b.host.Detector.PodCIDRs); len(pods) > 0 {
@@ -134,66 +255,4 @@ func ranges(ip route.Family, prefixes []netip.Prefix) []nft.Element {
 		all = append(all, e)
 	}
 	return all
-}
-
-// into adds a step to a transaction.
-func (r *renderer) into(tx *nft.Tx, s step) {
-	k, table := s.Key, tableFor(s.Key.ip)
-	switch {
-	case k.of == tableObject:
-		if s.Op == ledger.Remove || s.Old == unfit {
-			tx.DeleteTable(table)
-		}
-		if s.Op != ledger.Remove {
-			tx.AddTable(table)
-		}
-	case k.of == setObject && s.Op == ledger.Remove:
-		tx.DeleteSet(table, k.name)
-	case k.of == setObject:
-		i := slices.IndexFunc(r.layout.all, func(set nft.Set) bool { return set.Name == k.name })
-		tx.AddSet(table, r.layout.all[i])
-	case k.of < firstElement:
-		r.chainInto(tx, s)
-	case k.of.ranged():
-		had, want := decode(s.Old), decode(s.New)
-		set := *r.layout.set(k.of)
-		for _, e := range without(had, want) {
-			tx.Delete(table, set, e)
-		}
-		for _, e := range without(want, had) {
-			tx.Add(table, set, e)
-		}
-	default:
-		set := *r.layout.set(k.of)
-		if s.Op != ledger.Add {
-			tx.Delete(table, set, r.layout.element(k, s.Old))
-		}
-		if s.Op != ledger.Remove {
-			tx.Add(table, set, r.layout.element(k, s.New))
-		}
-	}
-}
-
-func (r *renderer) chainInto(tx *nft.Tx, s step) {
-	table := tableFor(s.Key.ip)
-	switch s.Op {
-	case ledger.Add, ledger.Change:
-		tx.SetChain(table, r.chains[s.Key])
-	case ledger.Empty:
-		tx.FlushChain(table, s.Key.name)
-	case ledger.Remove:
-		tx.DeleteChain(table, s.Key.name)
-	}
-}
-
-// without returns the elements of a list that are not in another.
-func without(list, other []nft.Element) []nft.Element {
-	if len(list) == 0 || len(other) == 0 {
-		return list
-	}
-	in := make(map[nft.Element]bool, len(other))
-	for _, e := range other {
-		in[e] = true
-	}
-	return slices.DeleteFunc(list, func(e nft.Element) bool { return in[e] })
 }

@@ -36,14 +36,13 @@ func clientMap() nft.Set {
 // that at most one connection in 10^5 needs more attempts.
 const attempts = 24
 
-// maxSticky is how many backends of a pool can have numbers.
+// maxSticky is how many backends of a pool can have numbers; a larger Service is not programmed (Excess).
 const maxSticky = 1 << 14
 
 // drawn returns the number of slots from which clients of n backends draw: more than n, so
 // that some backends can be deleted before the others need new numbers; a power of two, so
 // that few changes need another chain.
 func drawn(n int) int {
-	n = min(n, maxSticky)
 	return 1 << bits.Len(uint(n+(n+3)/4-1))
 }
 
@@ -70,10 +69,10 @@ const (
 	drawnAt            = 26
 )
 
-func (s *space) stickyAction(kind uint16, timeout time.Duration, pool route.Pool, backends int) action {
-	seconds := min(action(timeout/time.Second), 1<<timeoutBits-1)
+func (s space) stickyAction(kind uint16, timeout time.Duration, pool route.Pool, backends int) action {
+	seconds := action(timeout / time.Second) // Kubernetes allows a day
 	exponent := action(bits.Len(uint(drawn(backends) - 1)))
-	return stickyBit | action(s.base)<<16 | seconds | action(kind-kindPlain)<<kindAt | action(pool)<<poolAt | exponent<<drawnAt
+	return stickyBit | s.base() | seconds | action(kind-kindPlain)<<kindAt | action(pool)<<poolAt | exponent<<drawnAt
 }
 
 func (a action) sticky() bool           { return a&stickyBit != 0 }
@@ -100,19 +99,19 @@ func draws(chain string) string { return "draw-" + chain }
 
 // sticky returns the chain of an action that remembers clients, and the two that it uses.
 // All look-ups are in chains that always exist; see draw.
-func (b builder) sticky(s *space, a action, chain nft.Chain) []nft.Chain {
-	backends := s.backends
+func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
+	backends := b.name(backendElement.in(s))
 	if a.kind() == kindOutside {
-		backends = s.outsideBackends
+		backends = b.name(outsideBackendElement.in(s))
 	}
 	const inner = 4
 	first, n := int(number(int(a.pool()), 0)), a.drawn()
 	recall := nft.NewRule(nft.Jump(recalls(backends)))
 	keep := nft.Chain{Name: keeps(chain.Name), Rules: slices.Repeat([]nft.Rule{
-		nft.NewRule(nft.Remember(b.clients.Name, a.timeout(), nft.Random(first, n), b.client()...)), recall,
+		nft.NewRule(nft.Remember(b.name(clientElement), a.timeout(), nft.Random(first, n), b.client()...)), recall,
 	}, inner)}
 	draw := nft.Chain{Name: draws(chain.Name), Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner)}
-	chain.Rules = append(b.before(a.kind()), nft.NewRule(nft.Jump(s.affinity.Name)))
+	chain.Rules = append(b.before(a.kind()), nft.NewRule(nft.Jump(b.name(affinityElement.in(s)))))
 	for _, c := range []nft.Chain{keep, draw} {
 		chain.Rules = append(chain.Rules, slices.Repeat([]nft.Rule{nft.NewRule(nft.Jump(c.Name))}, attempts/inner)...)
 	}
@@ -122,29 +121,28 @@ func (b builder) sticky(s *space, a action, chain nft.Chain) []nft.Chain {
 
 // client returns the key of a client, once the priority is the id of the port. With the
 // fields in this order, nft 1.0.6 can load its own listing of IPv6 clients.
-func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.Source(b.table.Family)} }
+func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.Source(b.f)} }
 
 // identification returns the chain that sets the priority to the id of the port.
-func (b builder) identification(s *space) nft.Chain {
-	return nft.Chain{Name: s.affinity.Name, Rules: []nft.Rule{b.identify(s)}}
+func (b builder) identification(s space) nft.Chain {
+	return nft.Chain{Name: b.name(affinityElement.in(s)), Rules: []nft.Rule{b.identify(s)}}
 }
 
-func (b builder) identify(s *space) nft.Rule {
-	return nft.NewRule(nft.SetPriority(s.affinity.Name, s.key(b.table.Family)...))
+func (b builder) identify(s space) nft.Rule {
+	return nft.NewRule(nft.SetPriority(b.name(affinityElement.in(s)), s.key(b.f)...))
 }
 
 // recollection returns the chain that sends a client to its backend, or, if the priority is
 // a number instead of an id, to the backend with that number. If there is none, it deletes
 // the client from the map, sets the priority to the id again, and returns.
-func (b builder) recollection(s *space, backends nft.Set) nft.Chain {
-	f := b.table.Family
+func (b builder) recollection(s space, backends string) nft.Chain {
 	return nft.Chain{Name: recalls(backends), Rules: []nft.Rule{
-		nft.NewRule(nft.SetPriority(b.clients.Name, b.client()...)),
-		nft.NewRule(nft.TranslateFrom(f, backends.Name, append(s.key(f), nft.Priority())...)),
+		nft.NewRule(nft.SetPriority(b.name(clientElement), b.client()...)),
+		nft.NewRule(nft.TranslateFrom(b.f, backends, append(s.key(b.f), nft.Priority())...)),
 		b.identify(s),
-		nft.NewRule(nft.Forget(b.clients.Name, b.client()...)),
+		nft.NewRule(nft.Forget(b.name(clientElement), b.client()...)),
 	}}
 }
 
 // recalls returns the name of the chain that looks up clients, and then a map of backends.
-func recalls(backends nft.Set) string { return "at-clients-of-" + backends.Name }
+func recalls(backends string) string { return "at-clients-of-" + backends }

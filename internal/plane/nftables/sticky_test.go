@@ -87,14 +87,13 @@ func TestRenumberAtRandom(t *testing.T) {
 
 // An action contains everything that its chain depends on.
 func TestStickyActions(t *testing.T) {
-	l := newLayout()
-	for i := range l.spaces {
+	for s := range spaces {
 		for kind := uint16(kindPlain); kind <= kindOutside; kind++ {
 			for _, timeout := range []time.Duration{time.Second, 3 * time.Hour, 24 * time.Hour} {
-				for n, among := range map[int]int{1: 2, 2: 4, 3: 4, 4: 8, 6: 8, 7: 16, maxSticky: 1 << 15, 1 << 20: 1 << 15} {
+				for n, among := range map[int]int{1: 2, 2: 4, 3: 4, 4: 8, 6: 8, 7: 16, maxSticky: 1 << 15} {
 					for _, pool := range []route.Pool{route.Cluster, route.Local} {
-						w := l.spaces[i].stickyAction(kind, timeout, pool, n)
-						if !w.sticky() || w.kind() != kind || w.timeout() != timeout || w.pool() != pool || w.drawn() != among || w.space(&l) != &l.spaces[i] {
+						w := s.stickyAction(kind, timeout, pool, n)
+						if !w.sticky() || w.kind() != kind || w.timeout() != timeout || w.pool() != pool || w.drawn() != among || w.space() != s {
 							t.Errorf("%x: %d %s %d %d", w, w.kind(), w.timeout(), w.pool(), w.drawn())
 						}
 					}
@@ -102,7 +101,7 @@ func TestStickyActions(t *testing.T) {
 			}
 		}
 	}
-	for _, w := range []action{l.spaces[0].action(kindPlain, maxBackends), l.spaces[1].action(kindGuard, 0)} {
+	for _, w := range []action{byAddress.action(kindPlain, 0xffff), byNodePort.action(kindGuard, 0)} {
 		if w.sticky() {
 			t.Errorf("%x remembers clients", w)
 		}
@@ -148,10 +147,10 @@ func writeEarlierVersion(t *testing.T, conn *nft.Conn, netns int) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	l, table := newLayout(), bothTables[0]
-	frontends, key := l.spaces[byAddress].frontends, string(nft.Key{}.Addr(netip.MustParseAddr("172.30.0.11")).Proto(6).Port(80))
+	frontends, key := l[frontendElement.in(byAddress)], string(nft.Key{}.Addr(netip.MustParseAddr("172.30.0.11")).Proto(6).Port(80))
 	const kindStickyOffPod action = 0x122 << 16
 	tx := &nft.Tx{}
-	tx.Add(table, l.actions[atOnce], nft.Element{Key: kindStickyOffPod.data(), Goto: "sticky-off-pod"})
+	tx.Add(table, l[wayElement], nft.Element{Key: kindStickyOffPod.data(), Goto: "sticky-off-pod"})
 	tx.Delete(table, frontends, nft.Element{Key: key})
 	tx.Add(table, frontends, nft.Element{Key: key, Data: kindStickyOffPod.data(), Comment: "shop/cart:http"})
 	if err := conn.Commit(context.Background(), tx); err != nil {

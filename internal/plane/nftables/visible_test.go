@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // rangeLookup is a look-up of clients in ranges: those that a frontend allows, or those of
@@ -22,38 +23,37 @@ type rangesAndRules struct{ ranges, users []string }
 // rangeLookups returns the look-ups of all tables of a fake kernel.
 func (a *audit) rangeLookups() map[rangeLookup]rangesAndRules {
 	all := map[rangeLookup]rangesAndRules{}
-	for _, f := range everyFamily() {
-		state := a.fake.Tables[f.table]
+	for _, ip := range everyFamily() {
+		table := tableFor(ip)
+		state := a.fake.Tables[table]
 		if state == nil {
 			continue
 		}
-		pods := rangeLookup{f.table, a.layout.podCIDRs.Name, ""}
+		pods := rangeLookup{table, a.layout[podRanges].Name, ""}
 		var of rangesAndRules
 		for _, e := range state.Sets[pods.set].Elements.All() {
 			of.ranges = append(of.ranges, e.Key+e.End)
 		}
-		for name, rules := range a.fake.Rules[f.table] {
+		for name, rules := range a.fake.Rules[table] {
 			if slices.ContainsFunc(rules, func(r nft.Rule) bool { return strings.Contains(r.String(), "@"+pods.set) }) {
 				of.users = append(of.users, name)
 			}
 		}
 		all[pods] = of
-		for i := range a.layout.spaces {
-			a.guards(f, state, &a.layout.spaces[i], all)
-		}
+		a.guards(ip, state, all)
 	}
 	return all
 }
 
-// guards adds the look-ups of the frontends of one space.
-func (a *audit) guards(f family, state *nft.State, s *space, all map[rangeLookup]rangesAndRules) {
-	for _, e := range state.Sets[s.allowed.Name].Elements.All() {
-		q := rangeLookup{f.table, s.allowed.Name, e.Key[:len(e.Key)-addrLen(f.ip)]}
+// guards adds the look-ups of the frontends with source ranges.
+func (a *audit) guards(ip route.Family, state *nft.State, all map[rangeLookup]rangesAndRules) {
+	for _, e := range state.Sets[a.layout[allowedRanges].Name].Elements.All() {
+		q := rangeLookup{tableFor(ip), a.layout[allowedRanges].Name, e.Key[:len(e.Key)-addrLen(ip)]}
 		all[q] = rangesAndRules{ranges: append(all[q].ranges, e.Key+e.End), users: all[q].users}
 	}
-	for key, e := range state.Sets[s.frontends.Name].Elements.All() {
-		if e.Data == s.action(kindGuard, 0).data() {
-			q := rangeLookup{f.table, s.allowed.Name, key}
+	for key, e := range state.Sets[a.layout[frontendElement.in(byAddress)].Name].Elements.All() {
+		if e.Data == guard().data() {
+			q := rangeLookup{tableFor(ip), a.layout[allowedRanges].Name, key}
 			all[q] = rangesAndRules{ranges: all[q].ranges, users: append(all[q].users, key)}
 		}
 	}

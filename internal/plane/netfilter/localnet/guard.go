@@ -18,8 +18,8 @@ func guardChain() nft.Chain {
 		Name: "prerouting",
 		Hook: &nft.Hook{Type: "filter", Point: nft.Prerouting, Priority: rawBeforeDefrag},
 		Rules: []nft.Rule{
-			nft.NewRule(nft.NotFromInterface("lo"), nft.ToLoopback(), nft.Drop()),
-			nft.NewRule(nft.NotFromInterface("lo"), nft.FromLoopback(), nft.Drop()),
+			nft.NewRule(nft.Not(nft.FromInterface("lo")), nft.ToLoopback(nft.IP4), nft.Drop()),
+			nft.NewRule(nft.Not(nft.FromInterface("lo")), nft.FromLoopback(), nft.Drop()),
 		},
 	}
 }

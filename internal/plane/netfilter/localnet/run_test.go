@@ -14,7 +14,7 @@ func TestDamageIsRestored(t *testing.T) {
 	for name, damage := range map[string]func(*nft.Tx){
 		"other rules": func(tx *nft.Tx) {
 			c := guardChain()
-			c.Rules = append([]nft.Rule{nft.NewRule(nft.ToLoopback())}, c.Rules...)
+			c.Rules = append([]nft.Rule{nft.NewRule(nft.ToLoopback(nft.IP4))}, c.Rules...)
 			tx.SetChain(Table(), c)
 		},
 		"no rules": func(tx *nft.Tx) { tx.FlushChain(Table(), guardChain().Name) },
