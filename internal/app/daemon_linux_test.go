@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/kernel/handover"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
@@ -124,11 +125,11 @@ func TestServersOfADaemon(t *testing.T) {
 	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/status", nil, &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Health.State != inspect.Healthy || s.Counts.Services != 1 || s.Mode.Name != "nftables" || s.PID != os.Getpid() {
+	if s.Health.State != health.Healthy || s.Counts.Services != 1 || s.Mode.Name != "nftables" || s.PID != os.Getpid() {
 		t.Errorf("status %+v", s)
 	}
-	var d inspect.Difference
-	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
+	d, err := control.All[inspect.Step](control.Dial(control.Options{NetNS: netns}).Ask(t.Context(), "/diff", nil))
+	if err != nil || len(d) != 0 {
 		t.Errorf("difference %+v (%v), want none", d, err)
 	}
 }

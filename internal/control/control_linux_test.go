@@ -33,7 +33,7 @@ func answer() http.Handler {
 		http.Error(w, "no Service default/web", http.StatusNotFound)
 	})
 	mux.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "odd") })
+	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "odd") })
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unknown question "+r.URL.Path, http.StatusNotImplemented)
@@ -89,7 +89,7 @@ func TestQueries(t *testing.T) {
 	for _, tt := range []struct{ path, want string }{
 		{"/missing", "no Service default/web"},
 		{"/silent", "503 Service Unavailable"},
-		{"/invalid", "read the answer of the daemon: invalid character 'o' looking for beginning of value"},
+		{"/invalid", "read the answer of the daemon (is it of another version?): invalid character 'o' looking for beginning of value"},
 		{"/new", "unknown question /new (the daemon is Sluice v1.2.0; is this another version?)"},
 		{"/slow", "the daemon has not answered in time"},
 	} {

@@ -98,10 +98,10 @@ func serverOf(ctx context.Context, who Identity, h http.Handler) (*http.Server, 
 	if err != nil {
 		return nil, err
 	}
+	identity = append(identity, '\n')
 	mux := http.NewServeMux()
 	mux.Handle("/", h)
 	mux.HandleFunc("GET "+identityPath, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(identity) // the peer may have closed the connection
 	})
 	return &http.Server{

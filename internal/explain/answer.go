@@ -127,10 +127,8 @@ type LeftOut struct {
 	Slice   string `json:"slice"`
 }
 
-// String formats the answer for people.
-func (a Answer) String() string {
-	var b strings.Builder
-	out := text.NewColumns(&b)
+// Print writes the answer.
+func (a Answer) Print(out *text.Columns) {
 	if a.Unanswered != "" {
 		out.Printf("%s\n", text.Line(a.Unanswered))
 	}
@@ -146,8 +144,6 @@ func (a Answer) String() string {
 		}
 		out.Printf("Note: %s\n", text.Line(n))
 	}
-	_ = out.Flush() // to memory
-	return b.String()
 }
 
 func (c Case) print(out *text.Columns, source string) {

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 var update = flag.Bool("update", false, "write what was answered to testdata")
@@ -50,14 +51,14 @@ func TestAnswers(t *testing.T) {
 }
 
 // answerAll keeps questions and comments, and answers anew.
-func answerAll(t *testing.T, text string) string {
+func answerAll(t *testing.T, script string) string {
 	var b strings.Builder
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(script) {
 		switch {
 		case strings.HasPrefix(line, "#"):
 			b.WriteString(line)
 		case strings.HasPrefix(line, "$ "):
-			fmt.Fprintf(&b, "%s\n%s\n", line, ask(t, strings.Fields(line)[1:]))
+			fmt.Fprintf(&b, "%s\n%s\n", line, text.Printed(ask(t, strings.Fields(line)[1:])))
 		}
 	}
 	return b.String()
@@ -359,7 +360,7 @@ func TestUnknownNode(t *testing.T) {
 	}
 	const want = "node to 192.168.0.2:80/tcp: not changed by Sluice\n" +
 		"  Why     no Service that is programmed has this address\n  Client  this node\n"
-	if got := Ask(v, q).String(); got != want {
+	if got := text.Printed(Ask(v, q)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

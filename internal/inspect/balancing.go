@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -78,17 +77,4 @@ func balancing(of plane.Balance, at netip.AddrPort) *Balancing {
 		return &Balancing{Scheduler: of.Scheduler}
 	}
 	return &Balancing{Scheduler: of.Scheduler, Weight: &b.Weight, Active: b.Active, Inactive: b.Inactive}
-}
-
-// balancingColumns are the titles of the cells of a Balancing.
-func balancingColumns() []string { return []string{"SCHEDULER", "WEIGHT", "ACTIVE", "INACTIVE"} }
-
-func (b *Balancing) cells() []string {
-	switch {
-	case b.Error != "":
-		return []string{"?", "?", "?", "?"}
-	case b.Weight == nil:
-		return []string{b.Scheduler, "", "", ""}
-	}
-	return []string{b.Scheduler, strconv.FormatUint(uint64(*b.Weight), 10), strconv.Itoa(b.Active), strconv.Itoa(b.Inactive)}
 }

@@ -85,10 +85,8 @@ func (h *History) Report(problems []route.Problem) {
 	defer h.mu.Unlock()
 	for _, p := range problems {
 		h.rejected += p.Weight()
-		k := keptProblem{
-			Problem{At: now, Object: p.Object, Field: p.Field, Value: p.Value, Reason: p.Reason, Count: p.Weight()},
-			event.SameProblem(p),
-		}
+		k := keptProblem{Problem{now, p}, event.SameProblem(p)}
+		k.Count = p.Weight()
 		last := min(len(h.problems), maxProblems-1)
 		if i := slices.IndexFunc(h.problems, func(old keptProblem) bool { return old.group == k.group }); i >= 0 {
 			k.Count += h.problems[i].Count

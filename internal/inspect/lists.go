@@ -312,7 +312,7 @@ func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort]
 		}
 	}
 	if byNumber && len(list) == 0 {
-		return nil, &NotFoundError{"node port", f}
+		return nil, notFound("node port", f)
 	}
 	slices.SortStableFunc(list, func(a, b nodePort) int { return cmp.Compare(a.frontend.Port, b.frontend.Port) })
 	return route.Yielding(func(yield func(NodePort) bool) {

@@ -3,14 +3,10 @@ package inspect
 import (
 	"context"
 	"errors"
-	"io"
 	"iter"
 	"net/netip"
-	"strconv"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Address is where the process listens for a port of a Service.
@@ -44,17 +40,4 @@ func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], e
 			}
 		}
 	}), nil
-}
-
-// AddressTable returns a table with a line for each socket.
-func AddressTable(w io.Writer, width Width) *Table[Address] {
-	t := &Table[Address]{out: text.NewColumns(w), width: width, narrow: 4, rows: Address.rows}
-	t.row("NAMESPACE", "NAME", "PORT", "LISTENS-AT", "POOL", "CONNECTIONS")
-	return t
-}
-
-func (a Address) rows() [][]string {
-	return [][]string{{
-		a.Namespace, a.Service, strings.TrimPrefix(a.Port+"/"+a.Protocol, "/"), a.Address.String(), a.Pool, strconv.FormatInt(a.Open, 10),
-	}}
 }

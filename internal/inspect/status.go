@@ -4,17 +4,21 @@ import (
 	"context"
 	"net/netip"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/follow/sizes"
+	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Status describes a daemon. `sluice status`, /statusz and monitoring read it. A
 // zero time means that the event has not happened, an empty string that there is
 // no trouble.
 type Status struct {
-	At      time.Time `json:"at"` // when the status was taken; ages are relative to it
-	Version string    `json:"version"`
-	PID     int       `json:"pid"`
-	Since   time.Time `json:"since"`
-	Health  Health    `json:"health"`
+	At      time.Time      `json:"at"` // when the status was taken; ages are relative to it
+	Version string         `json:"version"`
+	PID     int            `json:"pid"`
+	Since   time.Time      `json:"since"`
+	Health  health.Summary `json:"health"`
 
 	Mode     Mode     `json:"mode"`
 	Families []string `json:"families,omitempty"` // "IPv4", "IPv6"
@@ -28,7 +32,7 @@ type Status struct {
 	Refused  int    `json:"refused"`         // Services whose rules the kernel rejects; not included in Pending
 	Error    string `json:"error,omitempty"` // of the latest write
 
-	Contest *Contest `json:"contest,omitempty"` // with another program; nil: none
+	Contest health.Contest `json:"contest,omitzero"`
 
 	// WatchTrouble is why the daemon detects changes by other programs only by
 	// comparing all rules periodically.
@@ -62,10 +66,7 @@ func (i *Inspector) Status(ctx context.Context) Status {
 	}
 	w := i.opt.Store.Backlog()
 	s.Lag = Lag{Oldest: w.Since, Services: w.Services, Slices: w.Slices}
-	n := i.opt.Sizes()
-	s.Counts = Counts{
-		Services: n.Services, Ports: n.Ports, Frontends: n.Frontends, Backends: n.Backends, NotProgrammed: n.NotProgrammed,
-	}
+	s.Counts.Sizes = i.opt.Sizes()
 	i.opt.History.fill(&s)
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -81,22 +82,6 @@ func (i *Inspector) Status(ctx context.Context) Status {
 		}
 	}
 	return s
-}
-
-// State is the overall condition of a daemon.
-type State string
-
-// The states. Only Healthy makes `sluice status` exit with 0.
-const (
-	Healthy  State = "healthy"
-	Starting State = "starting" // no complete sync yet
-	Sick     State = "not healthy"
-)
-
-// Health is what /healthz reports.
-type Health struct {
-	State  State  `json:"state"`
-	Reason string `json:"reason,omitempty"`
 }
 
 // Mode is the data plane in use.
@@ -143,22 +128,11 @@ type Lag struct {
 	Slices   int       `json:"endpointSlices"`
 }
 
-// Contest says that another program keeps changing the rules.
-type Contest struct {
-	Since   time.Time `json:"since"`
-	Repairs int       `json:"repairs"`      // since then
-	What    string    `json:"what"`         // what the program changed last
-	By      string    `json:"by,omitempty"` // "nft (thread 812)"; empty: unknown
-}
-
 // Counts are the numbers of programmed objects, as of the last sync.
 type Counts struct {
-	Services      int `json:"services"`  // those that are programmed
-	Ports         int `json:"ports"`     // one for each IP family
-	Frontends     int `json:"frontends"` // addresses, ports and protocols that clients use
-	Backends      int `json:"backends"`  // sum of the distinct backends of each Service
-	NotProgrammed int `json:"notProgrammed"`
-	Rejected      int `json:"rejected"` // problems with objects since the start
+	sizes.Sizes
+
+	Rejected int `json:"rejected"` // problems with objects since the start
 }
 
 // Tally counts the events of one cause.
@@ -203,14 +177,10 @@ type HealthPort struct {
 	Error   string `json:"error"`
 }
 
-// Problem is a fault in an object. Only the part that it names is ignored.
+// Problem is a fault in an object. Problems that differ only in the object count as one.
 type Problem struct {
-	At     time.Time `json:"at"`
-	Object string    `json:"object"` // "Service default/web"
-	Field  string    `json:"field,omitempty"`
-	Value  string    `json:"value,omitempty"`
-	Reason string    `json:"reason"`
-	Count  int       `json:"count"` // since the start; problems that differ only in the object count as one
+	At time.Time `json:"at"`
+	route.Problem
 }
 
 // Duration is formatted for people, "1.2ms", also in JSON.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -162,7 +163,7 @@ func (n *node) synced() {
 	n.Helper()
 	harness.Eventually(n, timeout, func() error {
 		s, err := n.status()
-		behind := s.Health.State == inspect.Starting || s.Pending > 0 || s.Busy != "" || !s.Lag.Oldest.IsZero()
+		behind := s.Health.State == health.Starting || s.Pending > 0 || s.Busy != "" || !s.Lag.Oldest.IsZero()
 		if err == nil && (behind || s.Mode.Name != n.now || s.Counts.Services != n.services) {
 			err = fmt.Errorf("%d Services (want %d), %d pending, mode %s (want %s), %s", s.Counts.Services, n.services, s.Pending, s.Mode.Name, n.now, s.Health.State)
 		}

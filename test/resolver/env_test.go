@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/test/harness"
@@ -211,7 +212,7 @@ func (e *env) waitBackends(n int) {
 		if err := control.Dial(control.Options{NetNS: e.lab.NodeA.NetNSFD()}).Get(e.Context(), "/status", nil, &s); err != nil {
 			return err
 		}
-		if s.PID != e.daemon.PID || s.Health.State == inspect.Starting || s.Pending > 0 || !s.Lag.Oldest.IsZero() || s.Busy != "" || s.Counts.Backends != 4*n {
+		if s.PID != e.daemon.PID || s.Health.State == health.Starting || s.Pending > 0 || !s.Lag.Oldest.IsZero() || s.Busy != "" || s.Counts.Backends != 4*n {
 			return fmt.Errorf("process %d: %s, %d pending, %d backends, want process %d, %d", s.PID, s.Health.State, s.Pending, s.Counts.Backends, e.daemon.PID, 4*n)
 		}
 		return nil
