@@ -54,10 +54,7 @@ func (d *daemon) sourceStatus() inspect.Source {
 	if len(d.o.Config.Manifests) > 0 {
 		kind = "manifests"
 	}
-	s := d.source.State()
-	return inspect.Source{
-		Kind: kind, From: s.From, Connected: s.Connected, Since: s.Since, Trouble: s.Trouble, LastEvent: s.LastEvent,
-	}
+	return inspect.Source{Kind: kind, State: d.source.State()}
 }
 
 func configuration(s reload.State, warnings []string) inspect.Configuration {

@@ -35,6 +35,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/manifest"
 )
 
@@ -229,7 +230,7 @@ func serveFolder(ctx context.Context, folders []string) error {
 func known(synced bool) inspect.Status {
 	s := inspect.Status{
 		Version: "v1.2.0", PID: os.Getpid(), Mode: inspect.Mode{Name: "nftables", Reason: "the default"},
-		Source: inspect.Source{Kind: "manifests", From: "services", Connected: true}, Since: time.Now(),
+		Source: inspect.Source{Kind: "manifests", State: source.State{From: "services", Connected: true}}, Since: time.Now(),
 	}
 	s.Health.State = health.Starting
 	if synced {

@@ -90,7 +90,7 @@ func (e *explaining) run(ctx context.Context, source, destination string) error 
 	if err != nil {
 		return err
 	}
-	a, err := decode[explain.Answer](answer)
+	a, err := control.Decode[explain.Answer](answer)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -127,7 +128,7 @@ func show[T any](w io.Writer, f format, all answerLines, person func(*text.Table
 		}
 		n++
 		if f.encode == nil {
-			v, err := decode[T](answer)
+			v, err := control.Decode[T](answer)
 			if err != nil {
 				return n, err
 			}
@@ -156,12 +157,3 @@ func rows[T interface{ Rows() []text.Row }](t *text.Table, v T) { t.Add(v.Rows()
 
 // prose prints an answer that is no row.
 func prose[T interface{ Print(out *text.Columns) }](t *text.Table, v T) { v.Print(t.Out) }
-
-// decode reads the fields of an answer that this version knows.
-func decode[T any](answer json.RawMessage) (T, error) {
-	var v T
-	if err := json.Unmarshal(answer, &v); err != nil {
-		return v, fmt.Errorf("read the answer of the daemon (is it of another version?): %w", err)
-	}
-	return v, nil
-}

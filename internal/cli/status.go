@@ -42,7 +42,7 @@ func status(ctx context.Context, o *output, env Env) error {
 	if err := control.DialNearest().Get(ctx, "/status", nil, &answer); err != nil {
 		return err
 	}
-	s, err := decode[inspect.Status](answer)
+	s, err := control.Decode[inspect.Status](answer)
 	if err != nil {
 		return err
 	}

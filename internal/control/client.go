@@ -96,16 +96,22 @@ func wholeLines(data []byte, atEOF bool) (advance int, line []byte, err error) {
 // All decodes all lines of an answer.
 func All[T any](answer iter.Seq2[json.RawMessage, error]) (all []T, err error) {
 	for line, err := range answer {
-		var v T
-		if err == nil {
-			err = unmarshal(line, &v)
+		if err != nil {
+			return nil, err
 		}
+		v, err := Decode[T](line)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, v)
 	}
 	return all, nil
+}
+
+// Decode reads the fields of a line that this version knows.
+func Decode[T any](line json.RawMessage) (v T, err error) {
+	err = unmarshal(line, &v)
+	return v, err
 }
 
 func unmarshal(line json.RawMessage, out any) error {
@@ -184,8 +190,8 @@ func refusal(resp *http.Response) error {
 		return fmt.Errorf("read the answer of the daemon: %w", err)
 	}
 	message := cmp.Or(strings.TrimSpace(string(body)), resp.Status)
-	if resp.StatusCode == http.StatusNotImplemented {
-		return fmt.Errorf("%s (the daemon is Sluice %s; is this another version?)", message, resp.Header.Get(versionHeader))
+	if resp.StatusCode == http.StatusNotFound {
+		return errors.New("the daemon does not know this question: it is of another version, which sluice status shows")
 	}
 	return errors.New(message)
 }

@@ -372,23 +372,3 @@ func TestPeriod(t *testing.T) {
 		}
 	}
 }
-
-func TestEdits(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{
-		{"web", "web", 0},
-		{"web", "wbe", 2},
-		{"web", "we", 1},
-		{"web", "webs", 1},
-		{"web", "wab", 1},
-		{"", "ab", 2},
-		{"web", "website", 3},
-		{"abcdef", "ghijkl", 3},
-	} {
-		if got := edits(tt.a, tt.b); got != tt.want {
-			t.Errorf("%q and %q: %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
-}

@@ -49,9 +49,6 @@ func (i *Inspector) Handler() http.Handler {
 	mux.Handle("GET /status", lines(func(r *http.Request) (iter.Seq[Status], error) { return one(i.Status(r.Context())), nil }))
 	mux.Handle("GET /events", lines(func(*http.Request) (iter.Seq[Event], error) { return slices.Values(i.opt.History.Events()), nil }))
 	mux.Handle("GET /settings", lines(func(*http.Request) (iter.Seq[Settings], error) { return one(i.opt.Settings), nil }))
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "unknown question "+r.Method+" "+r.URL.Path, http.StatusNotImplemented)
-	})
 	return mux
 }
 

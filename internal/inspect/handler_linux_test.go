@@ -61,7 +61,7 @@ func TestAnswers(t *testing.T) {
 			{"/events", 200, ""},
 			{"/explain?source=node&destination=web", 503, "destination \"web\": want an address or namespace/name, such as " +
 				"10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, default/web, default/web:80 or default/web:http"},
-			{"/pods", 501, "unknown question GET /pods"},
+			{"/pods", 404, "404 page not found"},
 		} {
 			if code, got := ask(t, h, tt.url); code != tt.code || got != tt.want {
 				t.Errorf("%s: %d %s\nwant %d %s", tt.url, code, got, tt.code, tt.want)

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/follow/sizes"
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
 )
 
 // Status describes a daemon. `sluice status`, /statusz and monitoring read it. A
@@ -25,12 +26,12 @@ type Status struct {
 	Node     Node     `json:"node"`
 	Source   Source   `json:"source"`
 
-	LastSync Sync   `json:"lastSync"` // the latest successful one
-	Lag      Lag    `json:"lag"`
-	Counts   Counts `json:"counts"`
-	Pending  int    `json:"pending"`         // Services with a change that may not be in the kernel yet
-	Refused  int    `json:"refused"`         // Services whose rules the kernel rejects; not included in Pending
-	Error    string `json:"error,omitempty"` // of the latest write
+	Past
+
+	Lag     Lag    `json:"lag"`
+	Counts  Counts `json:"counts"`
+	Pending int    `json:"pending"` // Services with a change that may not be in the kernel yet
+	Refused int    `json:"refused"` // Services whose rules the kernel rejects; not included in Pending
 
 	Contest health.Contest `json:"contest,omitzero"`
 
@@ -41,16 +42,21 @@ type Status struct {
 	// Busy is why Pending and Refused are unknown: a write takes a long time.
 	Busy string `json:"busy,omitempty"`
 
-	Comparisons []Tally  `json:"comparisons,omitempty"` // of everything with the kernel, by cause
-	Repairs     []Tally  `json:"repairs,omitempty"`     // comparisons that repaired something, by cause
-	Adopted     int      `json:"adopted"`               // correct entries that the start found in the kernel
-	Takeover    []string `json:"takeover,omitempty"`    // what happened to another proxy's rules, one sentence each
-
+	Takeover      []string      `json:"takeover,omitempty"` // what happened to another proxy's rules, one sentence each
 	Configuration Configuration `json:"configuration"`
 	HostSettings  []HostSetting `json:"hostSettings,omitempty"`
 	Servers       []Server      `json:"servers,omitempty"`
 	HealthPorts   []HealthPort  `json:"healthPorts,omitempty"` // only those that could not be opened
 	Problems      []Problem     `json:"problems,omitempty"`    // with objects; the latest, newest first
+}
+
+// Past is what the loop has written.
+type Past struct {
+	LastSync    Sync    `json:"lastSync"`              // the latest successful one
+	Error       string  `json:"error,omitempty"`       // of the latest write; empty: it succeeded
+	Comparisons []Tally `json:"comparisons,omitempty"` // of everything with the kernel, by cause
+	Repairs     []Tally `json:"repairs,omitempty"`     // comparisons that repaired something, by cause
+	Adopted     int     `json:"adopted"`               // correct entries that the start found in the kernel
 }
 
 // statusTimeout is how long Status waits for the loop.
@@ -67,7 +73,7 @@ func (i *Inspector) Status(ctx context.Context) Status {
 	w := i.opt.Store.Backlog()
 	s.Lag = Lag{Oldest: w.Since, Services: w.Services, Slices: w.Slices}
 	s.Counts.Sizes = i.opt.Sizes()
-	i.opt.History.fill(&s)
+	s.Past, s.Counts.Rejected, s.Problems = i.opt.History.past()
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	v, err := i.view(ctx)
@@ -104,12 +110,8 @@ type Node struct {
 
 // Source is the origin of Services.
 type Source struct {
-	Kind      string    `json:"kind"`           // "API server", "manifests"
-	From      string    `json:"from,omitempty"` // its URL, or the paths
-	Connected bool      `json:"connected"`
-	Since     time.Time `json:"since,omitzero"` // the last change of Connected
-	Trouble   string    `json:"trouble,omitempty"`
-	LastEvent time.Time `json:"lastEvent,omitzero"`
+	Kind string `json:"kind"` // "API server", "manifests"
+	source.State
 }
 
 // Sync is one successful write.

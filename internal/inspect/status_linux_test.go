@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -34,13 +35,15 @@ func quiet() Status {
 			netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
 		}},
 		Source: Source{
-			Kind: "API server", From: "https://10.96.0.1:443", Connected: true,
-			Since: ago(190 * time.Second), LastEvent: ago(4 * time.Second),
+			"API server",
+			source.State{From: "https://10.96.0.1:443", Connected: true, Since: ago(190 * time.Second), LastEvent: ago(4 * time.Second)},
 		},
-		LastSync:      Sync{At: ago(4 * time.Second), Took: Duration(1234 * time.Microsecond), Services: 1, Steps: 3, Cause: "change"},
+		Past: Past{
+			LastSync:    Sync{At: ago(4 * time.Second), Took: Duration(1234 * time.Microsecond), Services: 1, Steps: 3, Cause: "change"},
+			Comparisons: []Tally{{"start", 1, ago(191 * time.Second)}},
+			Adopted:     4321,
+		},
 		Counts:        Counts{Sizes: sizes.Sizes{Services: 120, Ports: 140, Frontends: 160, Backends: 700}},
-		Comparisons:   []Tally{{"start", 1, ago(191 * time.Second)}},
-		Adopted:       4321,
 		Configuration: Configuration{File: "/var/lib/kube-proxy/config.conf", Loaded: ago(192 * time.Second)},
 		Servers:       []Server{{Name: "healthz", Address: "0.0.0.0:10256"}, {Name: "metrics", Address: "127.0.0.1:10249"}},
 	}
@@ -52,8 +55,11 @@ func troubled() Status {
 	s.Since, s.Health = ago(75*time.Hour), health.Summary{State: health.Sick, Reason: "no complete sync for 2m0s"}
 	s.Node.Leaving = true
 	s.Source = Source{
-		Kind: "API server", From: "https://10.96.0.1:443", Since: ago(2*time.Hour + 5*time.Minute),
-		Trouble: "connection refused", LastEvent: ago(3 * time.Hour),
+		"API server",
+		source.State{
+			From: "https://10.96.0.1:443", Since: ago(2*time.Hour + 5*time.Minute),
+			Trouble: "connection refused", LastEvent: ago(3 * time.Hour),
+		},
 	}
 	s.LastSync = Sync{At: ago(500 * time.Millisecond), Took: Duration(5 * time.Second), Services: 2, Steps: 1, Cause: "foreign-edit"}
 	s.Lag = Lag{Oldest: ago(9500 * time.Millisecond), Services: 1, Slices: 4}
@@ -84,7 +90,7 @@ func TestText(t *testing.T) {
 	busy := Status{
 		At: now, Version: "v1.2.0", PID: 1, Since: ago(1500 * time.Millisecond), Busy: "a write to the kernel is under way",
 		Health: health.Summary{State: health.Starting, Reason: "not everything has been written once"}, Counts: Counts{Sizes: sizes.Sizes{Services: 2, Ports: 2, Frontends: 3, Backends: 1}}, Mode: Mode{Name: "nftables"},
-		Node: Node{Name: "node-a"}, Source: Source{Kind: "manifests", From: "services/", Connected: true}, Error: "the lock is held",
+		Node: Node{Name: "node-a"}, Source: Source{"manifests", source.State{From: "services/", Connected: true}}, Past: Past{Error: "the lock is held"},
 		Configuration: Configuration{Refused: "line 3: mode: Unsupported value"}, // read at a time that nobody noted
 	}
 	for name, s := range map[string]Status{"quiet": quiet(), "troubled": troubled(), "busy": busy} {
@@ -145,10 +151,10 @@ func TestStatusOverTime(t *testing.T) {
 			Node: Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
 				netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
 			}},
-			LastSync:    Sync{At: began, Services: 6, Steps: 6, Cause: "start"},
-			Counts:      Counts{Sizes: s.Counts.Sizes, Rejected: 1},
-			Comparisons: []Tally{{"start", 1, began}},
-			Adopted:     7,
+			Past: Past{
+				LastSync: Sync{At: began, Services: 6, Steps: 6, Cause: "start"}, Comparisons: []Tally{{"start", 1, began}}, Adopted: 7,
+			},
+			Counts: Counts{Sizes: s.Counts.Sizes, Rejected: 1},
 			Problems: []Problem{{
 				began, route.Problem{
 					Object: "Service staging/thief", Field: "spec.clusterIPs", Value: "10.96.0.81:80/tcp",
@@ -202,7 +208,7 @@ func TestHistoryKeepsTheLatestProblems(t *testing.T) {
 	}
 	h.Observe(proxy.Sync{Cause: proxy.Failure, Err: errors.New("refused"), Steps: 5})
 	var s Status
-	h.fill(&s)
+	s.Past, s.Counts.Rejected, s.Problems = h.past()
 	if len(s.Problems) != maxProblems || s.Problems[0].Object != "Node" || s.Problems[0].Count != 3*maxProblems ||
 		s.Problems[1].Value != fmt.Sprint(3*maxProblems-1) || s.Problems[maxProblems-1].Value != fmt.Sprint(2*maxProblems+1) {
 		t.Errorf("kept: %+v", s.Problems)
@@ -240,7 +246,7 @@ func TestHistoryCountsRepeatedProblems(t *testing.T) {
 	report("bad", "spec.externalIPs[0]", "x", "not an IP address", 0)
 	report("last", "spec.externalIPs", "192.0.2.1:80/tcp", "left out, as it belongs to Service shop/s0 (and 9 more like it)", 10)
 	var s Status
-	h.fill(&s)
+	s.Past, s.Counts.Rejected, s.Problems = h.past()
 	var got []string
 	for _, p := range s.Problems {
 		got = append(got, fmt.Sprint(p.Count, " ", p.Object, " ", p.Value))
