@@ -176,7 +176,7 @@ func (c Case) print(out *text.Columns, source string) {
 	}
 	out.Field("Path", strings.Join(c.Path, " -> "))
 	if c.AffinitySeconds > 0 {
-		out.Field("Affinity", "a client stays with its backend until it made no new connection for "+period(c.AffinitySeconds))
+		out.Field("Affinity", "a client stays with its backend until it made no new connection for "+text.Duration(time.Duration(c.AffinitySeconds)*time.Second))
 	}
 	out.Field("Affinity", c.Affinity)
 	c.printBackends(out)
@@ -250,18 +250,6 @@ func yesNo[B ~bool](b B) string {
 		return "yes: "
 	}
 	return "no: "
-}
-
-// period formats a time-out as "3h" or "1m30s".
-func period(seconds int) string {
-	s := (time.Duration(seconds) * time.Second).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // seconds rounds a duration up to seconds.

@@ -364,11 +364,3 @@ func TestUnknownNode(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
-
-func TestPeriod(t *testing.T) {
-	for seconds, want := range map[int]string{10800: "3h", 90: "1m30s", 3600: "1h", 60: "1m", 3601: "1h0m1s", 5400: "1h30m", 600: "10m", 36000: "10h", 1: "1s"} {
-		if got := period(seconds); got != want {
-			t.Errorf("%d seconds: %s, want %s", seconds, got, want)
-		}
-	}
-}

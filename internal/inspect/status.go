@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Status describes a daemon. `sluice status`, /statusz and monitoring read it. A
@@ -189,14 +190,14 @@ type Problem struct {
 type Duration time.Duration
 
 // String returns the duration rounded to about three digits.
-func (d Duration) String() string { return short(time.Duration(d)) }
+func (d Duration) String() string { return text.Duration(time.Duration(d)) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (d *Duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := time.ParseDuration(string(b))
 	*d = Duration(v)
 	return err
 }

@@ -114,23 +114,6 @@ func TestJSONIsTheWholeStatus(t *testing.T) {
 	}
 }
 
-func TestDurations(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0:                                 "0s",
-		1234567 * time.Nanosecond:         "1.23ms",
-		123456 * time.Microsecond:         "123ms",
-		4321 * time.Millisecond:           "4.3s",
-		192*time.Second + time.Nanosecond: "3m12s",
-		25*time.Hour - time.Minute:        "1d0h",
-		24*time.Hour - time.Minute:        "23h59m",
-		75*time.Hour + 59*time.Minute:     "3d3h",
-	} {
-		if got := Duration(d).String(); got != want {
-			t.Errorf("%d is %s, want %s", d, got, want)
-		}
-	}
-}
-
 // A status is put together from what everybody knows.
 func TestStatusOverTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

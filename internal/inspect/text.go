@@ -182,21 +182,3 @@ func list[T any](p *page, title string, all []T, cells func(T) []text.Cell) {
 		t.Add(text.Row{Cells: cells(v)})
 	}
 }
-
-// short rounds a duration for people: "850µs", "3m12s", "5d3h".
-func short(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch {
-	case d < 10*time.Millisecond:
-		return d.Round(10 * time.Microsecond).String()
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
-		return d.Round(time.Second).String()
-	case d < day:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-}
