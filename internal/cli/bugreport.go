@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -131,12 +130,9 @@ func writeReport(r bugreport.Archive, file string, env Env) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	defer func() { _ = os.Remove(partial.Name()) }() // after Link it is a second name
+	defer func() { _ = os.Remove(partial.Name()) }() // after Rename there is none
 	_, err = partial.Write(b.Bytes())
-	if err = errors.Join(err, partial.Close()); err == nil {
-		err = os.Link(partial.Name(), file) // fails if it exists, unlike Rename
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // a file system without links, such as that of a memory stick
+	if err = errors.Join(err, partial.Close(), absent(file)); err == nil {
 		err = os.Rename(partial.Name(), file)
 	}
 	if err != nil {
