@@ -313,7 +313,7 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	}
 	c := Ask(v, q).Cases[0]
 	if !c.SourceNAT.Applied || len(c.Backends) < 2 || c.Backends[0].Chance != "75.0%" || c.Backends[1].Chance != "25.0%" ||
-		c.Why != "over 2 backends, as it comes" || asked != "default/web 0 0 true 192.168.0.2 one" {
+		c.Why != "over 2 backends, as it comes" || asked != "default/web 0 cluster true 192.168.0.2 one" {
 		t.Errorf("got %+v for %q", c, asked)
 	}
 }

@@ -58,7 +58,7 @@ func (i *Inspector) balanced(ctx context.Context, s *selection, p port) []Backen
 	if s.filter.Name == "" {
 		return list
 	}
-	pool := poolName(poolsOf(p.route())[0])
+	pool := poolsOf(p.route())[0].String()
 	for _, at := range slices.SortedFunc(maps.Keys(kernel.Backends), netip.AddrPort.Compare) {
 		b := s.common(p.service, p.route())
 		b.Address, b.Target = at.Addr(), at.Port()

@@ -119,15 +119,8 @@ func wayOf(w route.Way) Way {
 	case route.Drop:
 		return Way{To: "dropped"}
 	default:
-		return Way{To: poolName(w.Pool), Masquerade: w.Masquerade}
+		return Way{To: w.Pool.String(), Masquerade: w.Masquerade}
 	}
-}
-
-func poolName(p route.Pool) string {
-	if p == route.Local {
-		return "local"
-	}
-	return "cluster"
 }
 
 // Backend is one backend of a port of a Service.
@@ -216,7 +209,7 @@ func (s *selection) backends(svc *route.Service, p *route.Port) []Backend {
 				i = len(list)
 				known[key], list = i, append(list, common)
 			}
-			list[i].add(c, poolName(pool))
+			list[i].add(c, pool.String())
 		}
 	}
 	slices.SortStableFunc(list, func(a, b Backend) int {

@@ -34,7 +34,7 @@ func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], e
 			if !f.matches(s.Service) {
 				continue
 			}
-			a := Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), poolName(s.Pool), s.At, s.Open}
+			a := Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), s.Pool.String(), s.At, s.Open}
 			if !yield(a) {
 				return
 			}
