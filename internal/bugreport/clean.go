@@ -41,7 +41,8 @@ func (a Archive) Anonymous(host string) Archive {
 	if all := a.Files[i]; all.Err != nil || all.Cut {
 		for i, f := range a.Files {
 			if f.Names != NoNames && f.Err == nil {
-				a.Files[i] = File{Name: f.Name, Err: fmt.Errorf("left out, as --anonymize does not know all names without a whole %s", all.Name)}
+				err := fmt.Errorf("left out, as --anonymize does not know all names without a whole %s", all.Name)
+				a.Files[i] = File{Name: f.Name, Err: err}
 			}
 		}
 	}
@@ -84,7 +85,9 @@ func (a *Anonymizer) addFields(f File) {
 		if objects.Decode(&v) != nil { // the end, or the file is cut here
 			return
 		}
-		for _, name := range []string{v.Namespace, v.Name, v.Service, v.Node.Name, v.Node.Zone, v.Configuration.HostnameOverride} {
+		for _, name := range []string{
+			v.Namespace, v.Name, v.Service, v.Node.Name, v.Node.Zone, v.Configuration.HostnameOverride,
+		} {
 			a.add(name)
 		}
 	}

@@ -176,7 +176,8 @@ func (c Case) print(out *text.Columns, source string) {
 	}
 	out.Field("Path", strings.Join(c.Path, " -> "))
 	if c.AffinitySeconds > 0 {
-		out.Field("Affinity", "a client stays with its backend until it made no new connection for "+text.Duration(time.Duration(c.AffinitySeconds)*time.Second))
+		timeout := text.Duration(time.Duration(c.AffinitySeconds) * time.Second)
+		out.Field("Affinity", "a client stays with its backend until it made no new connection for "+timeout)
 	}
 	out.Field("Affinity", c.Affinity)
 	c.printBackends(out)

@@ -46,8 +46,12 @@ func (i *Inspector) Handler() http.Handler {
 	for path, plan := range map[string]func(context.Context) (plane.Plan, error){"/diff": i.opt.Diff, "/plan": i.opt.Plan} {
 		mux.Handle("GET "+path, i.diffs.serve(lines(steps(plan)), diffTime, errDiffs))
 	}
-	mux.Handle("GET /status", lines(func(r *http.Request) (iter.Seq[Status], error) { return one(i.Status(r.Context())), nil }))
-	mux.Handle("GET /events", lines(func(*http.Request) (iter.Seq[Event], error) { return slices.Values(i.opt.History.Events()), nil }))
+	mux.Handle("GET /status", lines(func(r *http.Request) (iter.Seq[Status], error) {
+		return one(i.Status(r.Context())), nil
+	}))
+	mux.Handle("GET /events", lines(func(*http.Request) (iter.Seq[Event], error) {
+		return slices.Values(i.opt.History.Events()), nil
+	}))
 	mux.Handle("GET /settings", lines(func(*http.Request) (iter.Seq[Settings], error) { return one(i.opt.Settings), nil }))
 	return mux
 }
