@@ -40,7 +40,8 @@ func objectFormats() []format {
 
 func listFormats() []format {
 	return []format{
-		{name: "table"}, {name: "wide", wide: true},
+		{name: "table"},
+		{name: "wide", wide: true},
 		{
 			name: "json", encode: asJSON("    "),
 			begin: "{\n  \"items\": [\n    ", between: ",\n    ", end: "\n  ]\n}\n", none: "{\n  \"items\": []\n}\n",

@@ -40,7 +40,7 @@ func TestRefusedServices(t *testing.T) {
 				t.Errorf("%+v: %+v, %s", c.sync, v, v.Refusal)
 			}
 			tracker.Observe(proxy.Sync{Known: 10})
-			if v := tracker.Verdict(); !(v.Summary().State == Healthy) || v.Refusal.String() != "" {
+			if v := tracker.Verdict(); v.Summary().State != Healthy || v.Refusal.String() != "" {
 				t.Errorf("after %+v the kernel takes all: %+v", c.sync, v)
 			}
 		})

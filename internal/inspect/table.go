@@ -81,7 +81,9 @@ func (n NodePort) Rows() []text.Row {
 // Rows returns a row.
 func (a Address) Rows() []text.Row {
 	return []text.Row{{Cells: []text.Cell{
-		{"NAMESPACE", a.Namespace}, {"NAME", a.Service}, {"PORT", strings.TrimPrefix(a.Port+"/"+a.Protocol, "/")},
+		{"NAMESPACE", a.Namespace},
+		{"NAME", a.Service},
+		{"PORT", strings.TrimPrefix(a.Port+"/"+a.Protocol, "/")},
 		{"LISTENS-AT", a.Address.String()},
 	}, Wide: []text.Cell{{"POOL", a.Pool}, {"CONNECTIONS", strconv.FormatInt(a.Open, 10)}}}}
 }

@@ -166,7 +166,11 @@ func (s Status) lists(p *page) {
 	})
 	list(p, "Problems with objects, the latest first", s.Problems, func(v Problem) []text.Cell {
 		return []text.Cell{
-			{"AGE", p.since(v.At)}, {"COUNT", fmt.Sprint(v.Weight())}, {"OBJECT", v.Object}, {"FIELD", v.Field}, {"VALUE", v.Value},
+			{"AGE", p.since(v.At)},
+			{"COUNT", fmt.Sprint(v.Weight())},
+			{"OBJECT", v.Object},
+			{"FIELD", v.Field},
+			{"VALUE", v.Value},
 			{"REASON", v.Reason},
 		}
 	})
