@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // nodePortService has a NodePort, and an endpoint that does not exist.
@@ -53,7 +53,7 @@ func TestConnectionsAtLoopbackAreCounted(t *testing.T) {
 		return nil
 	})
 	wantMetric("kubeproxy_iptables_localhost_nodeports_accepted_packets_total 1\n")
-	d, err := control.All[inspect.Step](control.Dial(control.Options{NetNS: netns}).Ask(t.Context(), "/diff", nil))
+	d, err := admin.All[inspect.Step](admin.Dial(admin.Options{NetNS: netns}).Ask(t.Context(), "/diff", nil))
 	if err != nil || len(d) != 0 {
 		t.Errorf("difference %+v (%v), want none", d, err)
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // descriptors counts the file descriptors of this process.
@@ -29,9 +29,9 @@ func TestComparingLeavesNothingOpen(t *testing.T) {
 	r := run(t, o)
 	r.sync()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector would close unreferenced files
-	client := control.Dial(control.Options{NetNS: o.NetNS})
+	client := admin.Dial(admin.Options{NetNS: o.NetNS})
 	compare := func() {
-		d, err := control.All[inspect.Step](client.Ask(t.Context(), "/diff", nil))
+		d, err := admin.All[inspect.Step](client.Ask(t.Context(), "/diff", nil))
 		if err != nil || len(d) != 0 {
 			t.Fatalf("difference %+v (%v), want none", d, err)
 		}
@@ -70,10 +70,10 @@ func TestComparingUnderChurn(t *testing.T) {
 			_ = os.Rename(path+".new", path)
 		}
 	}()
-	client := control.Dial(control.Options{NetNS: o.NetNS})
+	client := admin.Dial(admin.Options{NetNS: o.NetNS})
 	equal, unsure := 0, 0
 	for range 8 {
-		d, err := control.All[inspect.Step](client.Ask(t.Context(), "/diff", nil))
+		d, err := admin.All[inspect.Step](client.Ask(t.Context(), "/diff", nil))
 		switch {
 		case err != nil && strings.Contains(err.Error(), errWriting.Error()):
 			unsure++

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // A daemon answers with its rules, its settings and its Events, in each mode.
@@ -21,8 +21,8 @@ func TestEvidenceOfADaemon(t *testing.T) {
 		r := run(t, o)
 		r.sync()
 		r.drain()
-		client := control.Dial(control.Options{NetNS: o.NetNS})
-		plan, err := control.All[inspect.Step](client.Ask(t.Context(), "/plan", nil))
+		client := admin.Dial(admin.Options{NetNS: o.NetNS})
+		plan, err := admin.All[inspect.Step](client.Ask(t.Context(), "/plan", nil))
 		if err != nil || !strings.Contains(fmt.Sprint(plan), "10.96.0.80") {
 			t.Errorf("%s: the plan is %+v, %v", mode, plan, err)
 		}
@@ -33,11 +33,11 @@ func TestEvidenceOfADaemon(t *testing.T) {
 		if err := client.Get(t.Context(), "/settings", nil, &settings); err != nil || settings.Configuration.Mode != mode || settings.Flags["proxy-mode"] != mode {
 			t.Errorf("%s: the settings are %+v, %v", mode, settings, err)
 		}
-		events, err := control.All[inspect.Event](client.Ask(t.Context(), "/events", nil))
+		events, err := admin.All[inspect.Event](client.Ask(t.Context(), "/events", nil))
 		if err != nil || len(events) == 0 || events[0].Reason != "Starting" {
 			t.Errorf("%s: the Events are %+v, %v", mode, events, err)
 		}
-		diff, err := control.All[inspect.Step](client.Ask(t.Context(), "/diff", nil))
+		diff, err := admin.All[inspect.Step](client.Ask(t.Context(), "/diff", nil))
 		if err != nil || len(diff) != 0 {
 			t.Errorf("%s: after a plan the kernel differs: %+v, %v", mode, diff, err)
 		}
@@ -58,7 +58,7 @@ func TestAPlanHasALimit(t *testing.T) {
 	r := run(t, o)
 	r.sync()
 	r.drain()
-	err := control.Dial(control.Options{NetNS: o.NetNS}).Get(t.Context(), "/plan", nil, nil)
+	err := admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/plan", nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "there are 1001 Services, and the plan of more than 1000 takes too much memory") {
 		t.Errorf("error %v", err)
 	}

@@ -10,17 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/explain"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // answering is a daemon in mode ipvs with its answers.
 type answering struct {
 	*testing.T
-	client *control.Client
+	client *admin.Client
 }
 
 func (a answering) ask(path string, query url.Values, answer any) {
@@ -33,7 +33,7 @@ func (a answering) ask(path string, query url.Values, answer any) {
 // backends returns the rows of sluice get backends default/web.
 func (a answering) backends() string {
 	a.Helper()
-	list, err := control.All[inspect.Backend](a.client.Ask(a.Context(), "/backends", url.Values{"name": {"default/web"}}))
+	list, err := admin.All[inspect.Backend](a.client.Ask(a.Context(), "/backends", url.Values{"name": {"default/web"}}))
 	if err != nil {
 		a.Fatal(err)
 	}
@@ -66,13 +66,13 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	serveTCP(t, netns, "10.244.1.5:8080")
 	r := run(t, o)
 	r.sync()
-	a := answering{t, control.Dial(control.Options{NetNS: netns})}
+	a := answering{t, admin.Dial(admin.Options{NetNS: netns})}
 	expect := func(want string) {
 		t.Helper()
 		if got := a.backends(); got != want {
 			t.Errorf("backends:\n%s\nwant\n%s", got, want)
 		}
-		if d, err := control.All[inspect.Step](a.client.Ask(t.Context(), "/diff", nil)); err != nil || len(d) != 0 {
+		if d, err := admin.All[inspect.Step](a.client.Ask(t.Context(), "/diff", nil)); err != nil || len(d) != 0 {
 			t.Errorf("difference: %s, %v", d, err)
 		}
 	}

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/text/texttest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/texttest"
 )
 
 // A map that another program created with a size for 12 frontends accepts no more of them.
@@ -24,7 +24,7 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	runNft(t, o.NetNS, fmt.Sprintf("add map ip sluice fronts { type ipv4_addr . inet_proto . inet_service : classid; size %d; }", size))
 	events := runWithEvents(t, o)
 	status := func() (s inspect.Status) {
-		_ = control.Dial(control.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s) // not up yet
+		_ = admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s) // not up yet
 		return s
 	}
 	eventually(t, func() bool { return status().Refused == services-size })
@@ -42,7 +42,7 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "object=\"Service many/s") || !strings.Contains(text, reason) || !strings.Contains(text, command) {
 		t.Errorf("log without %q and %q:\n%s", reason, command, text)
 	}
-	list, err := control.All[inspect.Service](control.Dial(control.Options{NetNS: o.NetNS}).Ask(t.Context(), "/services", nil))
+	list, err := admin.All[inspect.Service](admin.Dial(admin.Options{NetNS: o.NetNS}).Ask(t.Context(), "/services", nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/bugreport"
-	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/preflight"
 )
 
@@ -90,7 +90,7 @@ func reportSources() []bugreport.Source {
 
 // askWhole returns an answer of the daemon, as far as a file may have it.
 func askWhole(ctx context.Context, path string) (text []byte, err error) {
-	for line, err := range control.DialNearest().Ask(ctx, path, nil) {
+	for line, err := range admin.DialNearest().Ask(ctx, path, nil) {
 		if err != nil {
 			return nil, err
 		}

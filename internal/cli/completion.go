@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/admin"
 )
 
 // newCompletion returns the command that prints completion scripts.
@@ -80,7 +80,7 @@ func completeNames(namespace *string) cobra.CompletionFunc {
 		ctx, cancel := context.WithTimeout(cmd.Context(), nameTime)
 		defer cancel()
 		query := url.Values{"namespace": {*namespace}, "name": {begun}}
-		names, err := control.All[string](control.DialNearest().Ask(ctx, "/names", query))
+		names, err := admin.All[string](admin.DialNearest().Ask(ctx, "/names", query))
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 )
 
 // diffTimeout bounds the wait for a comparison, for which the daemon reads the kernel.
@@ -36,7 +36,7 @@ Exit status: 0 they are equal; 1 they differ; 2 the comparison failed.`,
 }
 
 func diff(ctx context.Context, env Env) error {
-	steps, err := show(env.Stdout, format{}, control.DialNearest().Ask(ctx, "/diff", nil), prose[inspect.Step])
+	steps, err := show(env.Stdout, format{}, admin.DialNearest().Ask(ctx, "/diff", nil), prose[inspect.Step])
 	if err != nil || steps == 0 {
 		return err
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/explain"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -90,7 +90,7 @@ func (e *explaining) run(ctx context.Context, source, destination string) error 
 	if err != nil {
 		return err
 	}
-	a, err := control.Decode[explain.Answer](answer)
+	a, err := admin.Decode[explain.Answer](answer)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (e *explaining) ask(ctx context.Context, q explain.Question) (answer json.R
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		query := url.Values{"source": {q.From()}, "destination": {q.To()}, "via": {q.Via}}
-		err := control.DialNearest().Get(ctx, "/explain", query, &answer)
+		err := admin.DialNearest().Get(ctx, "/explain", query, &answer)
 		return answer, err
 	}
 	o, logs, err := load(e.flags, e.env)

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
-	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -129,7 +129,7 @@ func show[T any](w io.Writer, f format, all answerLines, person func(*text.Table
 		}
 		n++
 		if f.encode == nil {
-			v, err := control.Decode[T](answer)
+			v, err := admin.Decode[T](answer)
 			if err != nil {
 				return n, err
 			}

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/health"
-	"github.com/sluice-proxy/sluice/internal/inspect"
 )
 
 // newStatus returns the command that prints the status of the daemon.
@@ -39,10 +39,10 @@ here, does not answer, or the command does not run as root.`,
 
 func status(ctx context.Context, o *output, env Env) error {
 	var answer json.RawMessage
-	if err := control.DialNearest().Get(ctx, "/status", nil, &answer); err != nil {
+	if err := admin.DialNearest().Get(ctx, "/status", nil, &answer); err != nil {
 		return err
 	}
-	s, err := control.Decode[inspect.Status](answer)
+	s, err := admin.Decode[inspect.Status](answer)
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -201,8 +201,8 @@ func (d *deployed) waitComplete(t *testing.T, name string, want bool) {
 	t.Helper()
 	query := url.Values{"namespace": {"default"}, "name": {name}}
 	eventually(t, func() error {
-		client := control.Dial(control.Options{NetNS: d.lab.NodeA.NetNSFD()})
-		services, err := control.All[inspect.Service](client.Ask(t.Context(), "/services", query))
+		client := admin.Dial(admin.Options{NetNS: d.lab.NodeA.NetNSFD()})
+		services, err := admin.All[inspect.Service](client.Ask(t.Context(), "/services", query))
 		if err != nil {
 			return err
 		}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
@@ -108,8 +108,8 @@ func (w *testEnv) checkCounters(variant string, before map[string]int) {
 func (w *testEnv) waitExact(variant string) {
 	w.Helper()
 	w.eventually(func() error {
-		client := control.Dial(control.Options{NetNS: w.lab.NodeA.NetNSFD()})
-		d, err := control.All[inspect.Step](client.Ask(w.Context(), "/diff", nil))
+		client := admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()})
+		d, err := admin.All[inspect.Step](client.Ask(w.Context(), "/diff", nil))
 		if err != nil {
 			return err
 		}

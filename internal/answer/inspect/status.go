@@ -1,0 +1,203 @@
+package inspect
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/plane/sizes"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// Status describes a daemon. `sluice status`, /statusz and monitoring read it. A
+// zero time means that the event has not happened, an empty string that there is
+// no trouble.
+type Status struct {
+	At      time.Time      `json:"at"` // when the status was taken; ages are relative to it
+	Version string         `json:"version"`
+	PID     int            `json:"pid"`
+	Since   time.Time      `json:"since"`
+	Health  health.Summary `json:"health"`
+
+	Mode     Mode     `json:"mode"`
+	Families []string `json:"families,omitempty"` // "IPv4", "IPv6"
+	Node     Node     `json:"node"`
+	Source   Source   `json:"source"`
+
+	Past
+
+	Lag     Lag    `json:"lag"`
+	Counts  Counts `json:"counts"`
+	Pending int    `json:"pending"` // Services with a change that may not be in the kernel yet
+	Refused int    `json:"refused"` // Services whose rules the kernel rejects; not included in Pending
+
+	Contest health.Contest `json:"contest,omitzero"`
+
+	// WatchTrouble is why the daemon detects changes by other programs only by
+	// comparing all rules periodically.
+	WatchTrouble string `json:"watchTrouble,omitempty"`
+
+	// Busy is why Pending and Refused are unknown: a write takes a long time.
+	Busy string `json:"busy,omitempty"`
+
+	Takeover      []string      `json:"takeover,omitempty"` // what happened to another proxy's rules, one sentence each
+	Configuration Configuration `json:"configuration"`
+	HostSettings  []HostSetting `json:"hostSettings,omitempty"`
+	Servers       []Server      `json:"servers,omitempty"`
+	HealthPorts   []HealthPort  `json:"healthPorts,omitempty"` // only those that could not be opened
+	Problems      []Problem     `json:"problems,omitempty"`    // with objects; the latest, newest first
+}
+
+// Past is what the loop has written.
+type Past struct {
+	LastSync    Sync    `json:"lastSync"`              // the latest successful one
+	Error       string  `json:"error,omitempty"`       // of the latest write; empty: it succeeded
+	Comparisons []Tally `json:"comparisons,omitempty"` // of everything with the kernel, by cause
+	Repairs     []Tally `json:"repairs,omitempty"`     // comparisons that repaired something, by cause
+	Adopted     int     `json:"adopted"`               // correct entries that the start found in the kernel
+}
+
+// statusTimeout is how long Status waits for the loop.
+const statusTimeout = time.Second
+
+// Status returns the status of the daemon. It never waits long: if the loop is
+// busy, Busy says so.
+func (i *Inspector) Status(ctx context.Context) Status {
+	s := i.opt.Status(ctx)
+	s.At = time.Now()
+	if own := i.opt.Store.Node(); own != nil {
+		s.Node = Node{Name: own.Name, Zone: own.Zone, Addresses: own.Addresses, Leaving: own.Leaving}
+	}
+	w := i.opt.Store.Backlog()
+	s.Lag = Lag{Oldest: w.Since, Services: w.Services, Slices: w.Slices}
+	s.Counts.Sizes = i.opt.Sizes()
+	s.Past, s.Counts.Rejected, s.Problems = i.opt.History.past()
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	v, err := i.view(ctx)
+	if err != nil {
+		s.Busy = "a write to the kernel is under way"
+		return s
+	}
+	s.Pending, s.Refused = v.Pending.Len(), len(v.Refused)
+	for name := range v.Refused {
+		if v.Pending.Has(name) {
+			s.Pending--
+		}
+	}
+	return s
+}
+
+// Mode is the data plane in use.
+type Mode struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason,omitempty"` // why it was chosen
+	How    string `json:"how,omitempty"`    // how it writes rules: "by iptables-nft, as ..."
+
+	// Transient means that Services are not served while the process is down.
+	Transient bool `json:"transient,omitempty"`
+}
+
+// Node is the Node object of this node as the daemon last received it.
+type Node struct {
+	Name      string       `json:"name"`
+	Zone      string       `json:"zone,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Leaving   bool         `json:"leaving,omitempty"`
+}
+
+// Source is the origin of Services.
+type Source struct {
+	Kind string `json:"kind"` // "API server", "manifests"
+	source.State
+}
+
+// Sync is one successful write.
+type Sync struct {
+	At       time.Time `json:"at,omitzero"` // when it ended
+	Took     Duration  `json:"took"`
+	Services int       `json:"services"` // touched
+	Steps    int       `json:"steps"`
+	Cause    string    `json:"cause"` // "change", or why everything was compared
+}
+
+// Lag is the changes that were received but are not in force yet.
+type Lag struct {
+	Oldest   time.Time `json:"oldest,omitzero"` // when the first was received; zero: there are none
+	Services int       `json:"services"`
+	Slices   int       `json:"endpointSlices"`
+}
+
+// Counts are the numbers of programmed objects, as of the last sync.
+type Counts struct {
+	sizes.Sizes
+
+	Rejected int `json:"rejected"` // problems with objects since the start
+}
+
+// Tally counts the events of one cause.
+type Tally struct {
+	Cause string    `json:"cause"`
+	Count uint64    `json:"count"`
+	Last  time.Time `json:"last"`
+}
+
+// Configuration describes the configuration in force.
+type Configuration struct {
+	File      string    `json:"file,omitempty"`     // empty: flags only
+	Loaded    time.Time `json:"loaded"`             // when the one in force was read
+	Refused   string    `json:"refused,omitempty"`  // why a newer file is not in force
+	RefusedAt time.Time `json:"refusedAt,omitzero"` // when that file was read
+	Due       time.Time `json:"due,omitzero"`       // when a changed file takes effect
+	Reloads   int       `json:"reloads"`            // changed files that took effect since the process started
+	Warnings  []string  `json:"warnings,omitempty"` // deprecated settings, and those without effect
+}
+
+// HostSetting is a kernel parameter or similar setting of the host that Sluice
+// sets.
+type HostSetting struct {
+	Name  string `json:"name"`
+	Want  string `json:"want"`
+	Was   string `json:"was,omitempty"` // before Sluice set it
+	Is    string `json:"is,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// Server is an address that the daemon listens on, or tries to.
+type Server struct {
+	Name    string `json:"name"`    // "healthz", "metrics"
+	Address string `json:"address"` // empty: turned off
+	Error   string `json:"error,omitempty"`
+}
+
+// HealthPort is a health check node port that the daemon cannot open.
+type HealthPort struct {
+	Service string `json:"service"`
+	Port    uint16 `json:"port"`
+	Error   string `json:"error"`
+}
+
+// Problem is a fault in an object. Problems that differ only in the object count as one.
+type Problem struct {
+	At time.Time `json:"at"`
+	route.Problem
+}
+
+// Duration is formatted for people, "1.2ms", also in JSON.
+type Duration time.Duration
+
+// String returns the duration rounded to about three digits.
+func (d Duration) String() string { return text.Duration(time.Duration(d)) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := time.ParseDuration(string(b))
+	*d = Duration(v)
+	return err
+}
