@@ -1,12 +1,14 @@
 package admin
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"net/url"
@@ -33,29 +35,105 @@ func (*UnansweredError) Unwrap() error { return context.DeadlineExceeded }
 
 // Client queries a daemon.
 type Client struct {
-	dial      func(context.Context) (net.Conn, error)
-	maxAnswer int64 // bytes that Get decodes
+	dial func(context.Context) (net.Conn, error)
+	most int64 // bytes of an answer that it reads
 }
 
-// Limits of an answer in bytes.
+// Limits in bytes.
 const (
 	maxHeader  = 64 << 10
-	maxRefusal = 64 << 10  // the body of an error
-	maxWhole   = 128 << 20 // what Get decodes
-	maxStream  = 1 << 30   // what a caller of Ask reads
+	maxRefusal = 64 << 10 // the body of an error
+	maxLine    = 16 << 20
+	maxAnswer  = 1 << 30
 )
 
 // Dial returns a Client for the daemon of a network namespace, or of this user. Each query opens a
 // connection.
-func Dial(o Options) *Client { return &Client{o.scope().dial, maxWhole} }
+func Dial(o Options) *Client { return &Client{o.scope().dial, maxAnswer} }
 
 // DialNearest returns a Client for the daemon that this user may ask: that of the network namespace,
 // or else one of the user's own.
-func DialNearest() *Client { return &Client{nearest().dial, maxWhole} }
+func DialNearest() *Client { return &Client{nearest().dial, maxAnswer} }
 
-// Ask sends a query and returns the answer, which the caller closes. If the
-// daemon refuses, the error has its message. Reading more than 1 GiB is an error.
-func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+// Ask sends a query and yields the lines of the answer, which are JSON and valid until the next one, or an error as the
+// last. If the daemon refuses, the error has its message.
+func (c *Client) Ask(ctx context.Context, path string, query url.Values) iter.Seq2[json.RawMessage, error] {
+	return func(yield func(json.RawMessage, error) bool) {
+		body, err := c.open(ctx, path, query)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer func() { _ = body.Close() }() // it is only read
+		lines := bufio.NewScanner(body)
+		lines.Buffer(nil, maxLine)
+		lines.Split(wholeLines)
+		left := c.most
+		for lines.Scan() && left >= int64(len(lines.Bytes())) {
+			left -= int64(len(lines.Bytes()))
+			if !yield(lines.Bytes(), nil) {
+				return
+			}
+		}
+		switch err := lines.Err(); {
+		case errors.Is(err, bufio.ErrTooLong), err == nil && left < int64(len(lines.Bytes())):
+			yield(nil, errors.New("the answer of the daemon is too long; ask for less, for example for one namespace"))
+		case err != nil:
+			yield(nil, fmt.Errorf("read the answer of the daemon: %w", inTime(err)))
+		}
+	}
+}
+
+// wholeLines is a bufio.SplitFunc for lines that have an end.
+func wholeLines(data []byte, atEOF bool) (advance int, line []byte, err error) {
+	advance, line, err = bufio.ScanLines(data, atEOF)
+	if advance > 0 && data[advance-1] != '\n' {
+		return 0, nil, io.ErrUnexpectedEOF
+	}
+	return advance, line, err
+}
+
+// All decodes all lines of an answer.
+func All[T any](answer iter.Seq2[json.RawMessage, error]) (all []T, err error) {
+	for line, err := range answer {
+		if err != nil {
+			return nil, err
+		}
+		v, err := Decode[T](line)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// Decode reads the fields of a line that this version knows.
+func Decode[T any](line json.RawMessage) (v T, err error) {
+	err = unmarshal(line, &v)
+	return v, err
+}
+
+func unmarshal(line json.RawMessage, out any) error {
+	if err := json.Unmarshal(line, out); err != nil {
+		return fmt.Errorf("read the answer of the daemon (is it of another version?): %w", err)
+	}
+	return nil
+}
+
+// Get decodes the first line of an answer.
+func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
+	for line, err := range c.Ask(ctx, path, query) {
+		if err != nil {
+			return err
+		}
+		return unmarshal(line, out)
+	}
+	return errors.New("the answer of the daemon is empty")
+}
+
+// open sends a query and returns the body of the answer.
+func (c *Client) open(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	u := url.URL{Scheme: "http", Host: "sluice", Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -74,7 +152,7 @@ func (c *Client) Ask(ctx context.Context, path string, query url.Values) (io.Rea
 		defer func() { _ = resp.Body.Close() }() // it is only read
 		return nil, refusal(resp)
 	}
-	return &bounded{resp.Body, maxStream}, nil
+	return resp.Body, nil
 }
 
 // over returns a client for one query over a connection, with limits for a faulty daemon.
@@ -83,36 +161,6 @@ func over(conn net.Conn) *http.Client {
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 	}}
-}
-
-// Get sends a query and decodes the JSON answer into out. An answer longer than
-// 128 MiB is an error.
-func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
-	body, err := c.Ask(ctx, path, query)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = body.Close() }() // it is only read
-	if err := json.NewDecoder(&bounded{body, c.maxAnswer}).Decode(out); err != nil {
-		return fmt.Errorf("read the answer of the daemon: %w", inTime(err))
-	}
-	return nil
-}
-
-// bounded is a reader that returns an error after left bytes.
-type bounded struct {
-	io.ReadCloser
-	left int64
-}
-
-// Read implements io.Reader.
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errors.New("it is too long; ask for less, for example for one namespace")
-	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
-	return n, err
 }
 
 // cause returns an error without the URL, which means nothing to people.
@@ -142,8 +190,8 @@ func refusal(resp *http.Response) error {
 		return fmt.Errorf("read the answer of the daemon: %w", err)
 	}
 	message := cmp.Or(strings.TrimSpace(string(body)), resp.Status)
-	if resp.StatusCode == http.StatusNotImplemented {
-		return fmt.Errorf("%s (the daemon is Sluice %s; is this another version?)", message, resp.Header.Get(versionHeader))
+	if resp.StatusCode == http.StatusNotFound {
+		return errors.New("the daemon does not know this question: it is of another version, which sluice status shows")
 	}
 	return errors.New(message)
 }

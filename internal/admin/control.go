@@ -92,10 +92,7 @@ func (e either) dial(ctx context.Context) (net.Conn, error) {
 // errNoUserDaemon means that no daemon of this user runs.
 var errNoUserDaemon = errors.New("no Sluice of this user is running; run the command as the user who started it")
 
-const (
-	identityPath  = "/identity"
-	versionHeader = "Sluice-Version"
-)
+const identityPath = "/identity"
 
 // pidText formats a PID for a message; 0 is a process in another PID namespace.
 func pidText(pid int) string {

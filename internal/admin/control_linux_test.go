@@ -30,14 +30,11 @@ func answer() http.Handler {
 		_ = json.NewEncoder(w).Encode(r.URL.Query())
 	})
 	mux.HandleFunc("/missing", func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "no Service default/web", http.StatusNotFound)
+		http.Error(w, "no Service default/web", http.StatusServiceUnavailable)
 	})
 	mux.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "odd") })
+	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "odd") })
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "unknown question "+r.URL.Path, http.StatusNotImplemented)
-	})
 	return mux
 }
 
@@ -89,8 +86,8 @@ func TestQueries(t *testing.T) {
 	for _, tt := range []struct{ path, want string }{
 		{"/missing", "no Service default/web"},
 		{"/silent", "503 Service Unavailable"},
-		{"/invalid", "read the answer of the daemon: invalid character 'o' looking for beginning of value"},
-		{"/new", "unknown question /new (the daemon is Sluice v1.2.0; is this another version?)"},
+		{"/invalid", "read the answer of the daemon (is it of another version?): invalid character 'o' looking for beginning of value"},
+		{"/new", "the daemon does not know this question: it is of another version, which sluice status shows"},
 		{"/slow", "the daemon has not answered in time"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -98,14 +98,14 @@ func serverOf(ctx context.Context, who Identity, h http.Handler) (*http.Server, 
 	if err != nil {
 		return nil, err
 	}
+	identity = append(identity, '\n')
 	mux := http.NewServeMux()
 	mux.Handle("/", h)
 	mux.HandleFunc("GET "+identityPath, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(identity) // the peer may have closed the connection
 	})
 	return &http.Server{
-		Handler:           withVersion(who.Version, mux),
+		Handler:           mux,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
@@ -122,12 +122,4 @@ func shutdown(srv *http.Server) {
 	if srv.Shutdown(ctx) != nil {
 		_ = srv.Close() // ends the answers that are still being written
 	}
-}
-
-// withVersion adds the version to the header of each answer.
-func withVersion(version string, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set(versionHeader, version)
-		next.ServeHTTP(w, r)
-	})
 }

@@ -53,8 +53,8 @@ func TestConnectionsAtLoopbackAreCounted(t *testing.T) {
 		return nil
 	})
 	wantMetric("kubeproxy_iptables_localhost_nodeports_accepted_packets_total 1\n")
-	var d inspect.Difference
-	if err := admin.Dial(admin.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
+	d, err := admin.All[inspect.Step](admin.Dial(admin.Options{NetNS: netns}).Ask(t.Context(), "/diff", nil))
+	if err != nil || len(d) != 0 {
 		t.Errorf("difference %+v (%v), want none", d, err)
 	}
 }

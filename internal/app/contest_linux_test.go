@@ -85,15 +85,15 @@ func edits(t testing.TB, netns int, pause time.Duration, command string) *editor
 // waitForRules waits until a comparison finds no difference.
 func waitForRules(t testing.TB, netns int) {
 	t.Helper()
-	var d inspect.Difference
+	var d []inspect.Step
 	var err error
 	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		err = admin.Dial(admin.Options{NetNS: netns}).Get(context.Background(), "/diff", nil, &d)
-		if err == nil && d.Steps == 0 {
+		d, err = admin.All[inspect.Step](admin.Dial(admin.Options{NetNS: netns}).Ask(context.Background(), "/diff", nil))
+		if err == nil && len(d) == 0 {
 			return
 		}
 	}
-	t.Fatalf("a comparison still has %d steps (%v)", d.Steps, err)
+	t.Fatalf("a comparison still has %d steps (%v)", len(d), err)
 }
 
 // After another program has changed rules in a tight loop, all rules are repaired, in every

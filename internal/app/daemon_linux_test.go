@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/handover"
 	"github.com/sluice-proxy/sluice/internal/handover/listen"
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
@@ -124,11 +125,11 @@ func TestServersOfADaemon(t *testing.T) {
 	if err := admin.Dial(admin.Options{NetNS: netns}).Get(t.Context(), "/status", nil, &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Health.State != inspect.Healthy || s.Counts.Services != 1 || s.Mode.Name != "nftables" || s.PID != os.Getpid() {
+	if s.Health.State != health.Healthy || s.Counts.Services != 1 || s.Mode.Name != "nftables" || s.PID != os.Getpid() {
 		t.Errorf("status %+v", s)
 	}
-	var d inspect.Difference
-	if err := admin.Dial(admin.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
+	d, err := admin.All[inspect.Step](admin.Dial(admin.Options{NetNS: netns}).Ask(t.Context(), "/diff", nil))
+	if err != nil || len(d) != 0 {
 		t.Errorf("difference %+v (%v), want none", d, err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -25,10 +24,10 @@ var errWriting = errors.New("the proxy kept writing to the kernel during each of
 
 // diff compares the kernel with the routes. It reads through a connection of its own, and
 // does not delay the loop.
-func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
+func (d *daemon) diff(ctx context.Context) (plane.Plan, error) {
 	reader, done, err := d.plane.Reader(ctx)
 	if err != nil {
-		return inspect.Difference{}, err
+		return nil, err
 	}
 	defer done()
 	return differ{d.node.Loop(), reader}.compare(ctx)
@@ -38,22 +37,21 @@ func (d *daemon) diff(ctx context.Context) (inspect.Difference, error) {
 const maxPlanned = 1000
 
 // plan returns the rules that the kernel should have: what would be written if it had none.
-func (d *daemon) plan(ctx context.Context) (inspect.Difference, error) {
+func (d *daemon) plan(ctx context.Context) (plane.Plan, error) {
 	v, err := d.node.Loop().View(ctx)
 	if err != nil {
-		return inspect.Difference{}, err
+		return nil, err
 	}
 	if n := v.Routes.Len(); n > maxPlanned {
-		return inspect.Difference{}, fmt.Errorf("there are %d Services, and the plan of more than %d takes too much memory", n, maxPlanned)
+		return nil, fmt.Errorf("there are %d Services, and the plan of more than %d takes too much memory", n, maxPlanned)
 	}
 	s := d.o.setup()
 	s.Families = d.families
 	p := d.o.kind().Preview(s)
 	if err := p.Refresh(ctx); err != nil {
-		return inspect.Difference{}, err
+		return nil, err
 	}
-	plan := p.Plan(route.Change{Table: v.Routes.Table()})
-	return inspect.Difference{Steps: plan.Steps(), Text: plan.String()}, nil
+	return p.Plan(route.Change{Table: v.Routes.Table()}), nil
 }
 
 // differ compares the kernel with the routes of a loop.
@@ -64,38 +62,38 @@ type differ struct {
 	plane plane.Plane // only reads; no other goroutine uses it
 }
 
-func (d differ) compare(ctx context.Context) (inspect.Difference, error) {
+func (d differ) compare(ctx context.Context) (plane.Plan, error) {
 	for range diffAttempts {
 		out, sure, err := d.once(ctx)
 		if err != nil || sure {
 			return out, err
 		}
 		if err := rest(ctx, rand.N(diffPause)); err != nil {
-			return inspect.Difference{}, err
+			return nil, err
 		}
 	}
-	return inspect.Difference{}, errWriting
+	return nil, errWriting
 }
 
 // once compares. sure is false if there is a difference and a write happened meanwhile.
-func (d differ) once(ctx context.Context) (out inspect.Difference, sure bool, err error) {
+func (d differ) once(ctx context.Context) (plan plane.Plan, sure bool, err error) {
 	before, err := d.loop.View(ctx)
 	if err != nil {
-		return out, false, err
+		return nil, false, err
 	}
 	if err := d.plane.Refresh(ctx); err != nil {
-		return out, false, err
+		return nil, false, err
 	}
 	after, err := d.loop.View(ctx)
 	if err != nil {
-		return out, false, err
+		return nil, false, err
 	}
-	plan := d.plane.Plan(route.Change{Table: after.Routes.Table()})
+	plan = d.plane.Plan(route.Change{Table: after.Routes.Table()})
 	if err := plane.Unread(plan); err != nil {
-		return out, false, err
+		return nil, false, err
 	}
 	sure = plan.Steps() == 0 || before.Writes == after.Writes
-	return inspect.Difference{Steps: plan.Steps(), Text: plan.String()}, sure, nil
+	return plan, sure, nil
 }
 
 // rest waits; the error is that of a context that ended.

@@ -31,8 +31,8 @@ func TestComparingLeavesNothingOpen(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector would close unreferenced files
 	client := admin.Dial(admin.Options{NetNS: o.NetNS})
 	compare := func() {
-		var d inspect.Difference
-		if err := client.Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
+		d, err := admin.All[inspect.Step](client.Ask(t.Context(), "/diff", nil))
+		if err != nil || len(d) != 0 {
 			t.Fatalf("difference %+v (%v), want none", d, err)
 		}
 	}
@@ -73,15 +73,14 @@ func TestComparingUnderChurn(t *testing.T) {
 	client := admin.Dial(admin.Options{NetNS: o.NetNS})
 	equal, unsure := 0, 0
 	for range 8 {
-		var d inspect.Difference
-		err := client.Get(t.Context(), "/diff", nil, &d)
+		d, err := admin.All[inspect.Step](client.Ask(t.Context(), "/diff", nil))
 		switch {
 		case err != nil && strings.Contains(err.Error(), errWriting.Error()):
 			unsure++
 		case err != nil:
 			t.Error(err)
-		case d.Steps != 0:
-			t.Errorf("difference %s", d.Text)
+		case len(d) != 0:
+			t.Errorf("difference %s", d)
 		default:
 			equal++
 		}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -52,15 +51,15 @@ func TestADifferenceDuringAWriteDoesNotCount(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		kernel  writingLoop
-		want    inspect.Difference
+		want    plane.Plan
 		wantErr error
 		reads   int
 	}{
-		{"nothing is written", writingLoop{steps: 1}, inspect.Difference{Steps: 1, Text: "add a\n"}, nil, 1},
-		{"writes end", writingLoop{steps: 1, left: 6}, inspect.Difference{Steps: 1, Text: "add a\n"}, nil, 4},
-		{"equal during writes", writingLoop{left: 1 << 32}, inspect.Difference{Text: "add a\n"}, nil, 1},
-		{"writes continue", writingLoop{steps: 1, left: 1 << 32}, inspect.Difference{}, errWriting, diffAttempts},
-		{"the kernel cannot be read", writingLoop{steps: 1, refuse: broken}, inspect.Difference{}, broken, 1},
+		{"nothing is written", writingLoop{steps: 1}, steps(1), nil, 1},
+		{"writes end", writingLoop{steps: 1, left: 6}, steps(1), nil, 4},
+		{"equal during writes", writingLoop{left: 1 << 32}, steps(0), nil, 1},
+		{"writes continue", writingLoop{steps: 1, left: 1 << 32}, nil, errWriting, diffAttempts},
+		{"the kernel cannot be read", writingLoop{steps: 1, refuse: broken}, nil, broken, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -22,8 +22,8 @@ func TestEvidenceOfADaemon(t *testing.T) {
 		r.sync()
 		r.drain()
 		client := admin.Dial(admin.Options{NetNS: o.NetNS})
-		var plan inspect.Difference
-		if err := client.Get(t.Context(), "/plan", nil, &plan); err != nil || plan.Steps == 0 || !strings.Contains(plan.Text, "10.96.0.80") {
+		plan, err := admin.All[inspect.Step](client.Ask(t.Context(), "/plan", nil))
+		if err != nil || !strings.Contains(fmt.Sprint(plan), "10.96.0.80") {
 			t.Errorf("%s: the plan is %+v, %v", mode, plan, err)
 		}
 		var settings struct {
@@ -33,12 +33,12 @@ func TestEvidenceOfADaemon(t *testing.T) {
 		if err := client.Get(t.Context(), "/settings", nil, &settings); err != nil || settings.Configuration.Mode != mode || settings.Flags["proxy-mode"] != mode {
 			t.Errorf("%s: the settings are %+v, %v", mode, settings, err)
 		}
-		var events struct{ Items []inspect.Event }
-		if err := client.Get(t.Context(), "/events", nil, &events); err != nil || len(events.Items) == 0 || events.Items[0].Reason != "Starting" {
+		events, err := admin.All[inspect.Event](client.Ask(t.Context(), "/events", nil))
+		if err != nil || len(events) == 0 || events[0].Reason != "Starting" {
 			t.Errorf("%s: the Events are %+v, %v", mode, events, err)
 		}
-		var diff inspect.Difference
-		if err := client.Get(t.Context(), "/diff", nil, &diff); err != nil || diff.Steps != 0 {
+		diff, err := admin.All[inspect.Step](client.Ask(t.Context(), "/diff", nil))
+		if err != nil || len(diff) != 0 {
 			t.Errorf("%s: after a plan the kernel differs: %+v, %v", mode, diff, err)
 		}
 		if err := r.stop(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // answering is a daemon in mode ipvs with its answers.
@@ -32,21 +33,19 @@ func (a answering) ask(path string, query url.Values, answer any) {
 // backends returns the rows of sluice get backends default/web.
 func (a answering) backends() string {
 	a.Helper()
-	var list struct{ Items []inspect.Backend }
-	a.ask("/backends", url.Values{"name": {"default/web"}}, &list)
-	var out strings.Builder
-	table := inspect.BackendTable(&out, inspect.Narrow)
-	for _, b := range list.Items {
-		table.Add(b)
-	}
-	if err := table.Flush(); err != nil {
+	list, err := admin.All[inspect.Backend](a.client.Ask(a.Context(), "/backends", url.Values{"name": {"default/web"}}))
+	if err != nil {
 		a.Fatal(err)
 	}
 	var rows []string
-	for line := range strings.Lines(out.String()) {
-		rows = append(rows, strings.Join(strings.Fields(line)[3:8], " ")) // from the backend to the number of connections
+	for _, b := range list {
+		var values []string
+		for _, c := range b.Rows()[0].Cells[3:8] { // from the backend to the number of connections
+			values = append(values, c[1])
+		}
+		rows = append(rows, strings.Join(values, " "))
 	}
-	return strings.Join(rows[1:], "\n")
+	return strings.Join(rows, "\n")
 }
 
 // Questions about a daemon in mode ipvs: weights and connections of backends, what drains, and
@@ -73,9 +72,8 @@ func TestAnswersInModeIPVS(t *testing.T) {
 		if got := a.backends(); got != want {
 			t.Errorf("backends:\n%s\nwant\n%s", got, want)
 		}
-		var d inspect.Difference
-		if a.ask("/diff", nil, &d); d.Steps != 0 {
-			t.Errorf("difference:\n%s", d.Text)
+		if d, err := admin.All[inspect.Step](a.client.Ask(t.Context(), "/diff", nil)); err != nil || len(d) != 0 {
+			t.Errorf("difference: %s, %v", d, err)
 		}
 	}
 	expect("10.244.1.5:8080 wrr 3 0 0\n10.244.1.6:8080 wrr 0 0 0")
@@ -85,7 +83,7 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	}
 	var answer explain.Answer
 	a.ask("/explain", url.Values{"source": {"node"}, "destination": {"10.96.0.80:80"}}, &answer)
-	if text := answer.String(); !strings.Contains(text, "3/3 10.244.1.5:8080") || !strings.Contains(text, "-> virtual server tcp 10.96.0.80:80\n") {
+	if text := text.Printed(answer); !strings.Contains(text, "3/3 10.244.1.5:8080") || !strings.Contains(text, "-> virtual server tcp 10.96.0.80:80\n") {
 		t.Errorf("explain:\n%s", text)
 	}
 	if _, body := get(t, netns, "127.0.0.1:10249/metrics"); !strings.Contains(body, `sluice_mode_info{mode="ipvs"`) || !strings.Contains(body, "sluice_services 1\n") {

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/kernelspace"
 	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
@@ -60,12 +61,12 @@ func TestTheNetworkOfWindowsIsAwaited(t *testing.T) {
 	if code, body := get(t, o.NetNS, "127.0.0.1:10256/livez"); code != 200 {
 		t.Error(code, body)
 	}
-	if s := statusIn(t, o.NetNS); s.Health.State != inspect.Starting || !strings.Contains(s.Health.Reason, "waiting for the CNI plugin") {
+	if s := statusIn(t, o.NetNS); s.Health.State != health.Starting || !strings.Contains(s.Health.Reason, "waiting for the CNI plugin") {
 		t.Errorf("%+v", s.Health)
 	}
 	fake.AddNetwork(hns.Network{Name: "l2", Type: hns.L2Bridge})
 	for end := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
-		if s := statusIn(t, o.NetNS); s.Health.State == inspect.Healthy || s.Health.Reason == "the Node is leaving, or not known" {
+		if s := statusIn(t, o.NetNS); s.Health.State == health.Healthy || s.Health.Reason == "the Node is leaving, or not known" {
 			break
 		} else if time.Now().After(end) {
 			t.Fatalf("%+v", s)

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 const oneService = `{kind: Service, apiVersion: v1, metadata: {name: web, namespace: default},
@@ -34,7 +35,7 @@ func TestExplainFromManifests(t *testing.T) {
 		"  Reached by  clusterIP 10.96.0.80:80/tcp\n" +
 		"  Client      this node, as 127.0.0.1\n" +
 		"  Path        map fronts -> chain rejected\n"
-	if got.String() != want {
+	if got := text.Printed(got); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -71,8 +72,8 @@ func TestExplainWeights(t *testing.T) {
 			Kinds: Kinds(), Log: slog.New(slog.DiscardHandler), Stdin: strings.NewReader(weighted(c.scheduler, c.weights)),
 			Config: &config.Config{Mode: c.mode, Userspace: bound(c.mode), Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
 		}, q)
-		if err != nil || !strings.Contains(got.String(), c.want) {
-			t.Errorf("mode %s, scheduler %q, %s: %v\n%s\nwant %s", c.mode, c.scheduler, c.weights, err, got, c.want)
+		if err != nil || !strings.Contains(text.Printed(got), c.want) {
+			t.Errorf("mode %s, scheduler %q, %s: %v\n%s\nwant %s", c.mode, c.scheduler, c.weights, err, text.Printed(got), c.want)
 		}
 	}
 }

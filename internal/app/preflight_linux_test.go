@@ -22,8 +22,9 @@ func findings(t *testing.T, o Options) string {
 	t.Helper()
 	o.Version, o.Reason = "v0.2.0", "the default"
 	var b strings.Builder
-	if err := preflight.Judge(Preflight(t.Context(), o)).WriteText(&b); err != nil {
-		t.Fatal(err)
+	for _, f := range preflight.Judge(Preflight(t.Context(), o)) {
+		c := f.Rows()[0].Cells
+		fmt.Fprintf(&b, "%-7s  %-13s  %s\n", c[0][1], c[1][1], c[2][1])
 	}
 	return b.String()
 }

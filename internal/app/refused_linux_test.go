@@ -3,7 +3,6 @@ package app
 import (
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -43,12 +42,12 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "object=\"Service many/s") || !strings.Contains(text, reason) || !strings.Contains(text, command) {
 		t.Errorf("log without %q and %q:\n%s", reason, command, text)
 	}
-	var list struct{ Items []inspect.Service }
-	if err := admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/services", url.Values{}, &list); err != nil {
+	list, err := admin.All[inspect.Service](admin.Dial(admin.Options{NetNS: o.NetNS}).Ask(t.Context(), "/services", nil))
+	if err != nil {
 		t.Fatal(err)
 	}
 	rejected := 0
-	for _, svc := range list.Items {
+	for _, svc := range list {
 		if svc.State == inspect.NotProgrammed && strings.Contains(svc.Reason, reason) {
 			rejected++
 		}

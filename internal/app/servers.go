@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/text"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
@@ -53,18 +53,18 @@ func (d *daemon) serverOptions(name, reason string) web.ServerOptions {
 
 func (d *daemon) diagnosticsOptions() web.Options {
 	c := d.o.Config
-	text, err := c.Effective()
+	effective, err := c.Effective()
 	if err != nil {
 		d.o.Log.Error("Cannot show the configuration", "error", err)
 	}
 	return web.Options{
-		Mode: c.Mode, Config: text, Flags: d.o.Flags,
+		Mode: c.Mode, Config: effective, Flags: d.o.Flags,
 		Metrics: d.metrics.Handler(), SLIs: d.metrics.SLIs(),
 		Checked:      func() { d.metrics.Checked("ping", "healthz", nil) },
 		Version:      d.o.Version,
 		Emulates:     emulates,
 		Started:      d.started,
-		Status:       func(w io.Writer) { _ = d.inspect.Status(context.Background()).WriteText(w) },
+		Status:       func() string { return text.Printed(d.inspect.Status(context.Background())) },
 		SetVerbosity: d.o.SetVerbosity,
 		Profiling:    c.Profiling,
 	}

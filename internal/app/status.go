@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
-	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -21,7 +20,8 @@ import (
 func (d *daemon) status(context.Context) inspect.Status {
 	s := inspect.Status{
 		Version: d.o.Version, PID: os.Getpid(), Since: d.started,
-		Health:        d.verdict(),
+		Health:        d.health.Verdict().Summary(),
+		Contest:       d.health.Contest(),
 		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent},
 		Source:        d.sourceStatus(),
 		Takeover:      d.takeover.State().Lines(),
@@ -30,9 +30,6 @@ func (d *daemon) status(context.Context) inspect.Status {
 	}
 	if d.plane.WatchTrouble != nil {
 		s.WatchTrouble = d.plane.WatchTrouble()
-	}
-	if c := d.health.Contest(); c.Active() {
-		s.Contest = &inspect.Contest{Since: c.Since, Repairs: c.Repairs, What: c.What, By: c.By}
 	}
 	for _, f := range d.families {
 		s.Families = append(s.Families, f.String())
@@ -52,43 +49,12 @@ func (d *daemon) status(context.Context) inspect.Status {
 	return s
 }
 
-// verdict returns whether the proxy does its work, and why not.
-func (d *daemon) verdict() inspect.Health {
-	v := d.health.Verdict()
-	switch {
-	case v.Waiting != "":
-		return inspect.Health{State: notServing(v), Reason: v.Waiting}
-	case !v.Started:
-		return inspect.Health{State: inspect.Starting, Reason: "not everything was in the kernel yet"}
-	case !v.Live:
-		return inspect.Health{State: inspect.Sick, Reason: "a write is overdue"}
-	case v.Contest.Active():
-		return inspect.Health{State: inspect.Sick, Reason: v.Contest.String()}
-	case v.Refusal.Grave():
-		return inspect.Health{State: inspect.Sick, Reason: v.Refusal.String()}
-	case !v.Eligible:
-		return inspect.Health{State: inspect.Sick, Reason: "the Node is leaving, or not known"}
-	}
-	return inspect.Health{State: inspect.Healthy, Reason: v.Refusal.String()}
-}
-
-// notServing returns the state of a proxy whose plane waits for something.
-func notServing(v health.Verdict) inspect.State {
-	if !v.Started {
-		return inspect.Starting
-	}
-	return inspect.Sick
-}
-
 func (d *daemon) sourceStatus() inspect.Source {
 	kind := "API server"
 	if len(d.o.Config.Manifests) > 0 {
 		kind = "manifests"
 	}
-	s := d.source.State()
-	return inspect.Source{
-		Kind: kind, From: s.From, Connected: s.Connected, Since: s.Since, Trouble: s.Trouble, LastEvent: s.LastEvent,
-	}
+	return inspect.Source{Kind: kind, State: d.source.State()}
 }
 
 func configuration(s reload.State, warnings []string) inspect.Configuration {

@@ -23,19 +23,31 @@ const (
 	MaxFile = 4 << 20
 )
 
+// Names says which objects of the cluster a file names.
+type Names int
+
+// The possible Names. A file with names consists of JSON objects.
+const (
+	NoNames Names = iota // or only beside known ones
+	SomeNames
+	AllNames
+)
+
 // Source is a file to be.
 type Source struct {
-	Name string
-	Read func(context.Context) ([]byte, error) // reads MaxFile + 1 bytes at most
+	Name  string
+	Names Names
+	Read  func(context.Context) ([]byte, error) // reads MaxFile + 1 bytes at most
 }
 
 // File is a file of the archive.
 type File struct {
-	Name string
-	Text []byte
-	Took time.Duration
-	Err  error // why there is no Text
-	Cut  bool  // there was more
+	Name  string
+	Names Names
+	Text  []byte
+	Took  time.Duration
+	Err   error // why there is no Text
+	Cut   bool  // there was more
 }
 
 // Collect reads all sources at the same time. It returns when the last one is read, or after Deadline: a source that does
@@ -55,7 +67,7 @@ func Collect(ctx context.Context, sources []Source) []File {
 func collect(ctx context.Context, s Source) File {
 	began, read := time.Now(), make(chan File, 1) // who reads may end later
 	go func() {
-		f := File{Name: s.Name}
+		f := File{Name: s.Name, Names: s.Names}
 		f.Text, f.Err = s.Read(ctx)
 		read <- f
 	}()
@@ -63,7 +75,7 @@ func collect(ctx context.Context, s Source) File {
 	select {
 	case f = <-read:
 	case <-ctx.Done():
-		f = File{Name: s.Name, Err: fmt.Errorf("not read within %v: %w", Deadline, ctx.Err())}
+		f = File{Name: s.Name, Names: s.Names, Err: fmt.Errorf("not read within %v: %w", Deadline, ctx.Err())}
 	}
 	f.Took = time.Since(began)
 	if f.Err != nil {

@@ -48,17 +48,17 @@ func TestCollectIsBoundedInTimeAndSize(t *testing.T) {
 		release := make(chan struct{})
 		began := time.Now()
 		files := Collect(t.Context(), []Source{
-			{"good", func(context.Context) ([]byte, error) { return []byte("text"), nil }},
-			{"bad", func(context.Context) ([]byte, error) { return []byte("half"), errors.New("no such thing") }},
-			{"slow", func(ctx context.Context) ([]byte, error) {
+			{"good", NoNames, func(context.Context) ([]byte, error) { return []byte("text"), nil }},
+			{"bad", NoNames, func(context.Context) ([]byte, error) { return []byte("half"), errors.New("no such thing") }},
+			{"slow", NoNames, func(ctx context.Context) ([]byte, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}},
-			{"stuck", func(context.Context) ([]byte, error) {
+			{"stuck", NoNames, func(context.Context) ([]byte, error) {
 				<-release
 				return []byte("too late"), nil
 			}},
-			{"large", func(context.Context) ([]byte, error) { return make([]byte, MaxFile+1), nil }},
+			{"large", NoNames, func(context.Context) ([]byte, error) { return make([]byte, MaxFile+1), nil }},
 		})
 		if took := time.Since(began); took != Deadline {
 			t.Errorf("it took %v, want %v", took, Deadline)

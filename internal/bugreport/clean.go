@@ -3,9 +3,11 @@ package bugreport
 import (
 	"bytes"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
@@ -25,6 +27,26 @@ type Anonymizer struct {
 // wellKnown are names that every cluster has.
 func wellKnown() []string {
 	return []string{"", "default", "kube-system", "kube-public", "kube-node-lease", "kubernetes", "kube-dns", "localhost"}
+}
+
+// Anonymous returns the archive with hashes in place of addresses and names, that of this host included. Files that name
+// objects are left out if not all names are known.
+func (a Archive) Anonymous(host string) Archive {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	anonymizer, secrets := NewAnonymizer(key, a.Files, host), a.Clean
+	a.Clean = func(text []byte) []byte { return anonymizer.Clean(secrets(text)) }
+	a.About += "Addresses and names are hashes.\n"
+	i := slices.IndexFunc(a.Files, func(f File) bool { return f.Names == AllNames })
+	if all := a.Files[i]; all.Err != nil || all.Cut {
+		for i, f := range a.Files {
+			if f.Names != NoNames && f.Err == nil {
+				err := fmt.Errorf("left out, as --anonymize does not know all names without a whole %s", all.Name)
+				a.Files[i] = File{Name: f.Name, Err: err}
+			}
+		}
+	}
+	return a
 }
 
 // NewAnonymizer returns an Anonymizer that knows the names in files, and others.
@@ -49,23 +71,25 @@ func (a *Anonymizer) add(name string) {
 	}
 }
 
-// addFields adds the names in the fields of a file of JSON.
+// addFields adds the names in the fields of the objects in a file.
 func (a *Anonymizer) addFields(f File) {
-	var v struct {
-		Items         []struct{ Namespace, Name, Service string }
-		Node          struct{ Name, Zone string }
-		Configuration struct{ HostnameOverride string }
-	}
-	if !strings.HasSuffix(f.Name, ".json") || json.Unmarshal(f.Text, &v) != nil {
+	if f.Names == NoNames {
 		return
 	}
-	for _, name := range []string{v.Node.Name, v.Node.Zone, v.Configuration.HostnameOverride} {
-		a.add(name)
-	}
-	for _, i := range v.Items {
-		a.add(i.Namespace)
-		a.add(i.Name)
-		a.add(i.Service)
+	for objects := json.NewDecoder(bytes.NewReader(f.Text)); ; {
+		var v struct {
+			Namespace, Name, Service string
+			Node                     struct{ Name, Zone string }
+			Configuration            struct{ HostnameOverride string }
+		}
+		if objects.Decode(&v) != nil { // the end, or the file is cut here
+			return
+		}
+		for _, name := range []string{
+			v.Namespace, v.Name, v.Service, v.Node.Name, v.Node.Zone, v.Configuration.HostnameOverride,
+		} {
+			a.add(name)
+		}
 	}
 }
 

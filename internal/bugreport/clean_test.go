@@ -2,6 +2,7 @@ package bugreport
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -41,10 +42,10 @@ func TestSecretsAreRemoved(t *testing.T) {
 
 func anonymizer(key string) *Anonymizer {
 	return NewAnonymizer([]byte(key), []File{
-		{Name: "services.json", Text: []byte(`{"items":[{"namespace":"shop","name":"web"},{"namespace":"default","name":"kubernetes"},` +
-			`{"namespace":"very-long-namespace-of-a-team","name":"a-service-with-a-long-name"}]}`)},
-		{Name: "backends.json", Text: []byte(`{"items":[{"namespace":"shop","service":"db"}]}`)},
-		{Name: "status.json", Text: []byte(`{"node":{"name":"node-a.example.com","zone":"zone-1"},"problems":[{"object":"Service gone/old"},{"object":"Node Far-1"}],` +
+		{Name: "services.json", Names: AllNames, Text: []byte(`{"namespace":"shop","name":"web"}` + "\n" + `{"namespace":"default","name":"kubernetes"}` + "\n" +
+			`{"namespace":"very-long-namespace-of-a-team","name":"a-service-with-a-long-name"}`)},
+		{Name: "backends.json", Names: SomeNames, Text: []byte(`{"namespace":"shop","service":"db"}` + "\n" + `{"namespace":"sh`)},
+		{Name: "status.json", Names: SomeNames, Text: []byte(`{"node":{"name":"node-a.example.com","zone":"zone-1"},"problems":[{"object":"Service gone/old"},{"object":"Node Far-1"}],` +
 			`"source":{"from":"https://api.example.org:6443"}}`)},
 		{Name: "diff.txt", Text: []byte("comment default/payments; https://a:b@inside.example.org:6443/x")},
 	}, "Host-7")
@@ -105,14 +106,33 @@ func TestALargeFileIsCleanedInTime(t *testing.T) {
 	for i := range 20000 {
 		items = append(items, fmt.Sprintf(`{"namespace":"team-%d","name":"service-%d","state":"programmed","ports":[{"protocol":"tcp","frontends":[{"address":"10.96.%d.%d","port":80}]}]}`, i%50, i, i/256, i%256))
 	}
-	text := []byte(`{"items":[` + strings.Join(items, ",\n") + `]}`)
+	text := []byte(strings.Join(items, "\n"))
 	began := time.Now()
-	a := NewAnonymizer([]byte("k"), []File{{Name: "services.json", Text: text}})
+	a := NewAnonymizer([]byte("k"), []File{{Name: "services.json", Names: AllNames, Text: text}})
 	clean := a.Clean(Secrets()(text))
 	t.Logf("%d bytes in %v", len(text), time.Since(began))
 	for _, left := range []string{"service-19999", "team-7", "10.96.1.1"} {
 		if bytes.Contains(clean, []byte(`"`+left+`"`)) {
 			t.Errorf("%s is left", left)
+		}
+	}
+}
+
+// Files that may name objects are left out unless a whole file has all their names.
+func TestNamesMustBeKnown(t *testing.T) {
+	for name, services := range map[string]File{
+		"missing": {Name: "services.json", Names: AllNames, Err: errors.New("no daemon")},
+		"cut":     {Name: "services.json", Names: AllNames, Text: []byte(`{"name":"we`), Cut: true},
+		"whole":   {Name: "services.json", Names: AllNames, Text: []byte(`{"name":"web"}`)},
+	} {
+		a := Archive{Clean: Secrets(), Files: []File{
+			services, {Name: "status.json", Names: SomeNames, Text: []byte("{}")}, {Name: "rules.txt", Text: []byte("chain a")},
+		}}.Anonymous("host")
+		if left := a.Files[1].Err == nil; left != (name == "whole") || a.Files[2].Err != nil {
+			t.Errorf("%s: %+v", name, a.Files)
+		}
+		if got := string(a.Clean([]byte("web"))); got == "web" && name == "whole" {
+			t.Error("a name is left")
 		}
 	}
 }

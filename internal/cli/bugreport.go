@@ -3,12 +3,9 @@ package cli
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-proxy/sluice/internal/admin"
-	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/bugreport"
 	"github.com/sluice-proxy/sluice/internal/preflight"
 )
@@ -55,7 +51,8 @@ in all files of the archive. Ports, and names that every cluster has, stay as th
 				return fmt.Errorf("collect files: %w", err)
 			}
 			if anonymize {
-				r = anonymous(r)
+				host, _ := os.Hostname()
+				r = r.Anonymous(host)
 			}
 			return writeReport(r, file, env)
 		},
@@ -67,73 +64,41 @@ in all files of the archive. Ports, and names that every cluster has, stay as th
 
 // report collects everything.
 func report(ctx context.Context, now time.Time, name string) bugreport.Archive {
-	files := bugreport.Collect(ctx, reportSources())
 	return bugreport.Archive{
-		Folder: name, At: now, Files: files, Clean: bugreport.Secrets(),
+		Folder: name, At: now, Files: bugreport.Collect(ctx, reportSources()), Clean: bugreport.Secrets(),
 		About: fmt.Sprintf("Bug report of Sluice %s, %s\n", version(), now.Format(time.RFC3339)),
 	}
 }
 
-// services is the file with the names of all Services.
-const services = "services.json"
-
+// reportSources are the files. The first ones have what the daemon answers, a line for each answer.
 func reportSources() []bugreport.Source {
-	asked := func(path string) func(context.Context) ([]byte, error) {
-		return func(ctx context.Context) ([]byte, error) { return askWhole(ctx, path) }
-	}
-	difference := func(path string) func(context.Context) ([]byte, error) {
-		return func(ctx context.Context) ([]byte, error) {
-			var d inspect.Difference
-			err := admin.DialNearest().Get(ctx, path, nil, &d)
-			return fmt.Appendf(nil, "%d steps\n%s", d.Steps, d.Text), err
+	var all []bugreport.Source
+	for _, name := range []string{"status", "settings", "events", "diff", "plan", "services", "backends", "nodeports", "addresses"} {
+		s := bugreport.Source{Name: name + ".json", Read: func(ctx context.Context) ([]byte, error) { return askWhole(ctx, "/"+name) }}
+		if s.Names = bugreport.SomeNames; name == "services" {
+			s.Names = bugreport.AllNames
 		}
+		all = append(all, s)
 	}
-	return []bugreport.Source{
-		{Name: "status.json", Read: asked("/status")},
-		{Name: "settings.json", Read: asked("/settings")},
-		{Name: "events.json", Read: asked("/events")},
-		{Name: "diff.txt", Read: difference("/diff")},
-		{Name: "plan.txt", Read: difference("/plan")},
-		{Name: services, Read: asked("/services")},
-		{Name: "backends.json", Read: asked("/backends")},
-		{Name: "nodeports.json", Read: asked("/nodeports")},
-		{Name: "addresses.json", Read: asked("/addresses")},
-		{Name: "rules.txt", Read: func(ctx context.Context) ([]byte, error) { return bugreport.Rules(ctx, 0) }},
-		{Name: "kernel.json", Read: func(ctx context.Context) ([]byte, error) {
+	return append(all,
+		bugreport.Source{Name: "rules.txt", Read: func(ctx context.Context) ([]byte, error) { return bugreport.Rules(ctx, 0) }},
+		bugreport.Source{Name: "kernel.json", Read: func(ctx context.Context) ([]byte, error) {
 			return json.MarshalIndent(preflight.ReadHost(ctx, 0), "", "  ")
 		}},
-	}
+	)
 }
 
 // askWhole returns an answer of the daemon, as far as a file may have it.
-func askWhole(ctx context.Context, path string) ([]byte, error) {
-	answer, err := admin.DialNearest().Ask(ctx, path, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = answer.Close() }() // it is only read
-	return io.ReadAll(io.LimitReader(answer, bugreport.MaxFile+1))
-}
-
-// anonymous replaces addresses and names. Files that may have names are left out if these are not all known.
-func anonymous(r bugreport.Archive) bugreport.Archive {
-	key := make([]byte, 32)
-	_, _ = rand.Read(key) // never fails
-	host, _ := os.Hostname()
-	a := bugreport.NewAnonymizer(key, r.Files, host)
-	r.About += "Addresses and names are hashes.\n"
-	whole := true
-	for _, f := range r.Files {
-		whole = whole && (f.Name != services || f.Err == nil && !f.Cut)
-	}
-	for i, f := range r.Files {
-		if ofNode := f.Name == "rules.txt" || f.Name == "kernel.json"; !whole && !ofNode && f.Err == nil {
-			r.Files[i] = bugreport.File{Name: f.Name, Err: errors.New("left out, as --anonymize does not know all names without a whole " + services)}
+func askWhole(ctx context.Context, path string) (text []byte, err error) {
+	for line, err := range admin.DialNearest().Ask(ctx, path, nil) {
+		if err != nil {
+			return nil, err
+		}
+		if text = append(append(text, line...), '\n'); len(text) > bugreport.MaxFile {
+			break
 		}
 	}
-	secrets := r.Clean
-	r.Clean = func(text []byte) []byte { return a.Clean(secrets(text)) }
-	return r
+	return text, nil
 }
 
 // absent returns an error unless a file can be made.
@@ -165,12 +130,9 @@ func writeReport(r bugreport.Archive, file string, env Env) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	defer func() { _ = os.Remove(partial.Name()) }() // after Link it is a second name
+	defer func() { _ = os.Remove(partial.Name()) }() // after Rename there is none
 	_, err = partial.Write(b.Bytes())
-	if err = errors.Join(err, partial.Close()); err == nil {
-		err = os.Link(partial.Name(), file) // fails if it exists, unlike Rename
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // a file system without links, such as that of a memory stick
+	if err = errors.Join(err, partial.Close(), absent(file)); err == nil {
 		err = os.Rename(partial.Name(), file)
 	}
 	if err != nil {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"strings"
@@ -10,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/admin"
 )
 
 // newCompletion returns the command that prints completion scripts.
@@ -78,9 +79,9 @@ func completeNames(namespace *string) cobra.CompletionFunc {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), nameTime)
 		defer cancel()
-		answer, err := ask(ctx, "/names", url.Values{"namespace": {*namespace}, "name": {begun}})
-		var names []string
-		if err != nil || json.Unmarshal(answer, &names) != nil {
+		query := url.Values{"namespace": {*namespace}, "name": {begun}}
+		names, err := admin.All[string](admin.DialNearest().Ask(ctx, "/names", query))
+		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return candidates(names, *namespace, begun), cobra.ShellCompDirectiveNoFileComp

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,11 +27,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/files"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
@@ -226,25 +230,33 @@ func serveFolder(ctx context.Context, folders []string) error {
 func known(synced bool) inspect.Status {
 	s := inspect.Status{
 		Version: "v1.2.0", PID: os.Getpid(), Mode: inspect.Mode{Name: "nftables", Reason: "the default"},
-		Source: inspect.Source{Kind: "manifests", From: "services", Connected: true}, Since: time.Now(),
+		Source: inspect.Source{Kind: "manifests", State: source.State{From: "services", Connected: true}}, Since: time.Now(),
 	}
-	s.Health.State = inspect.Starting
+	s.Health.State = health.Starting
 	if synced {
-		s.Health.State = inspect.Healthy
+		s.Health.State = health.Healthy
 	}
 	if why, err := os.ReadFile("sick"); err == nil {
-		s.Health = inspect.Health{State: inspect.Sick, Reason: string(bytes.TrimSpace(why))}
+		s.Health = health.Summary{State: health.Sick, Reason: string(bytes.TrimSpace(why))}
 	}
 	return s
 }
 
-func difference(context.Context) (inspect.Difference, error) {
+func difference(context.Context) (plane.Plan, error) {
 	text, err := os.ReadFile("difference")
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return inspect.Difference{}, nil
+		return made(""), nil
 	case bytes.HasPrefix(text, []byte("error: ")):
-		return inspect.Difference{}, errors.New(string(bytes.TrimSpace(text[len("error: "):])))
+		return nil, errors.New(string(bytes.TrimSpace(text[len("error: "):])))
 	}
-	return inspect.Difference{Steps: bytes.Count(text, []byte("\n")), Text: string(text)}, err
+	return made(text), err
 }
+
+// made is a plan by its text.
+type made string
+
+func (m made) Steps() int                { return strings.Count(string(m), "\n") }
+func (made) Kept() int                   { return 0 }
+func (m made) String() string            { return string(m) }
+func (made) Apply(context.Context) error { return errors.New("a comparison must not write") }

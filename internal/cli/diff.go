@@ -2,12 +2,11 @@ package cli
 
 import (
 	"context"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 )
 
@@ -37,15 +36,8 @@ Exit status: 0 they are equal; 1 they differ; 2 the comparison failed.`,
 }
 
 func diff(ctx context.Context, env Env) error {
-	answer, err := ask(ctx, "/diff", nil)
-	if err != nil {
-		return err
-	}
-	d, err := decode[inspect.Difference](answer)
-	if err != nil || d.Steps == 0 {
-		return err
-	}
-	if _, err := io.WriteString(env.Stdout, strings.TrimRight(d.Text, "\n")+"\n"); err != nil {
+	steps, err := show(env.Stdout, format{}, admin.DialNearest().Ask(ctx, "/diff", nil), prose[inspect.Step])
+	if err != nil || steps == 0 {
 		return err
 	}
 	return &exitError{status: exitFailure}

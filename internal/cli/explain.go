@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -51,7 +51,7 @@ type explaining struct {
 // newExplain returns the command that explains where connections go.
 func newExplain(env Env) *cobra.Command {
 	fs := pflag.NewFlagSet("explain", pflag.ContinueOnError)
-	e := &explaining{env: env, flags: config.NewFlags(fs), output: newOutput("text", "json", "yaml")}
+	e := &explaining{env: env, flags: config.NewFlags(fs), output: newOutput(objectFormats())}
 	cmd := &cobra.Command{
 		Use:     "explain SOURCE DESTINATION[:PORT][/PROTOCOL]",
 		Short:   "Explain where connections go, and why",
@@ -86,50 +86,40 @@ func (e *explaining) run(ctx context.Context, source, destination string) error 
 		return trouble(err)
 	}
 	q.Via = e.via
-	ask := e.askDaemon
-	if len(e.files) > 0 {
-		ask = e.askFiles
-	}
-	encoded, err := ask(ctx, q)
+	answer, err := e.ask(ctx, q)
 	if err != nil {
 		return err
 	}
-	answer, err := decode[explain.Answer](encoded)
+	a, err := admin.Decode[explain.Answer](answer)
 	if err != nil {
 		return err
 	}
-	err = e.output.print(e.env.Stdout, encoded, func() error { return e.print(answer) })
-	if err == nil && answer.Unanswered != "" {
-		err = errors.New(strings.Join(append([]string{answer.Unanswered}, answer.Notes...), "\n"))
+	if people := e.output.encode == nil; a.Unanswered == "" || !people { // they read the error
+		_, err = show(e.env.Stdout, e.output.format, answered(answer), prose[explain.Answer])
+	}
+	if err == nil && a.Unanswered != "" {
+		err = errors.New(strings.Join(append([]string{a.Unanswered}, a.Notes...), "\n"))
 	}
 	return err
 }
 
-// print prints an answer for people, but nothing if it is an error, which run
-// returns.
-func (e *explaining) print(a explain.Answer) error {
-	if a.Unanswered != "" {
-		return nil
+// ask asks the daemon, or computes the answer from files.
+func (e *explaining) ask(ctx context.Context, q explain.Question) (answer json.RawMessage, err error) {
+	if len(e.files) == 0 {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		query := url.Values{"source": {q.From()}, "destination": {q.To()}, "via": {q.Via}}
+		err := admin.DialNearest().Get(ctx, "/explain", query, &answer)
+		return answer, err
 	}
-	_, err := io.WriteString(e.env.Stdout, a.String())
-	return err
-}
-
-func (e *explaining) askFiles(ctx context.Context, q explain.Question) (json.RawMessage, error) {
 	o, logs, err := load(e.flags, e.env)
 	if err != nil {
 		return nil, err
 	}
 	defer logs.Flush()
-	answer, err := app.Explain(ctx, o, q)
+	a, err := app.Explain(ctx, o, q)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(answer)
-}
-
-func (e *explaining) askDaemon(ctx context.Context, q explain.Question) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	return ask(ctx, "/explain", url.Values{"source": {q.From()}, "destination": {q.To()}, "via": {q.Via}})
+	return json.Marshal(a)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // resource is a kind of item that the daemon lists.
@@ -18,7 +19,7 @@ type resource struct {
 	aliases []string
 	short   string
 	long    string
-	table   func(w io.Writer, width inspect.Width) printer
+	list    func(w io.Writer, f format, all answerLines) (n int, err error)
 }
 
 // resources returns all resources.
@@ -35,7 +36,7 @@ BACKENDS counts those in use. STATE is "programmed", "pending" with the reason, 
 programmed" with the reason; "conflict" counts the addresses and ports that belong to other
 Services. --output wide adds the IP family, session affinity and the source ranges of load
 balancer addresses; json and yaml have all fields.`,
-			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.ServiceTable) },
+			list: list[inspect.Service],
 		},
 		{
 			name: "backends", aliases: []string{"backend", "be"},
@@ -45,7 +46,7 @@ balancer addresses; json and yaml have all fields.`,
 POOLS names the pools of a backend: "cluster" for clients that may reach any backend, "local" for
 those that stay on this node. With NAME every endpoint of the Service is listed, with the reason
 why it is left out. --output wide adds its node, conditions and EndpointSlice.`,
-			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.BackendTable) },
+			list: list[inspect.Backend],
 		},
 		{
 			name: "nodeports", aliases: []string{"nodeport", "np"},
@@ -55,7 +56,7 @@ why it is left out. --output wide adds its node, conditions and EndpointSlice.`,
 POLICY and BACKENDS are for clients that are neither pods of this node nor the node itself;
 --output wide adds those for pods and the node, and whether source NAT replaces the address of
 clients ("masqueraded").`,
-			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.NodePortTable) },
+			list: list[inspect.NodePort],
 		},
 		{
 			name: "addresses", aliases: []string{"address", "addr"},
@@ -65,7 +66,7 @@ clients ("masqueraded").`,
 With --bind loopback, programs on this host connect to these addresses. Otherwise rules send the
 packets of Services there; on Windows these are the addresses of Services. --output wide adds which backends a socket leads to ("cluster": any,
 "local": those on this node), and the open connections of the port.`,
-			table: func(w io.Writer, width inspect.Width) printer { return tableItems(w, width, inspect.AddressTable) },
+			list: list[inspect.Address],
 		},
 	}
 }
@@ -102,7 +103,7 @@ In modes ipvs, ebpf and userspace, backends have the scheduler, the weight and t
 // newGetOne returns the command that lists one resource.
 func newGetOne(r resource, env Env) *cobra.Command {
 	var namespace string
-	o := newOutput("table", "wide", "json", "yaml")
+	o := newOutput(listFormats())
 	cmd := &cobra.Command{
 		Use:     r.name + " [NAME]",
 		Aliases: r.aliases,
@@ -120,35 +121,17 @@ func newGetOne(r resource, env Env) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
 		defer cancel()
-		body, err := admin.DialNearest().Ask(ctx, "/"+r.name, url.Values{"namespace": {namespace}, "name": args})
-		if err != nil {
-			return err
+		all := admin.DialNearest().Ask(ctx, "/"+r.name, url.Values{"namespace": {namespace}, "name": args})
+		n, err := r.list(env.Stdout, o.format, all)
+		if err == nil && n == 0 {
+			fmt.Fprintf(env.Stderr, "No %s.\n", r.name)
 		}
-		defer func() { _ = body.Close() }() // it is only read
-		return r.show(env, body, o)
+		return err
 	}
 	return cmd
 }
 
-// show prints a list.
-func (r resource) show(env Env, answer io.Reader, o *output) error {
-	var p printer
-	switch o.format {
-	case "json":
-		p = jsonItems(env.Stdout)
-	case "yaml":
-		p = yamlItems(env.Stdout)
-	case "wide":
-		p = r.table(env.Stdout, inspect.Wide)
-	default:
-		p = r.table(env.Stdout, inspect.Narrow)
-	}
-	n, err := eachItem(answer, p.item)
-	if err != nil {
-		return err
-	}
-	if n == 0 {
-		fmt.Fprintf(env.Stderr, "No %s.\n", r.name)
-	}
-	return p.end()
+// list prints items of a type.
+func list[T interface{ Rows() []text.Row }](w io.Writer, f format, all answerLines) (int, error) {
+	return show(w, f, all, rows[T])
 }

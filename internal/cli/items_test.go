@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -14,79 +13,57 @@ import (
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 )
 
-// Printing item by item gives the same text as printing the list.
-func TestItemsPrintLikeLists(t *testing.T) {
+// Answers are printed as the object or the list that they are.
+func TestFormats(t *testing.T) {
 	for _, said := range []string{
-		`{"items":[]}`,
-		`{"items":[{"namespace":"default","name":"a"}` + "\n]}\n",
-		`{"items":[{"name":"a","ports":[{"port":1},{"port":2}],"reason":"two\nlines"},{"name":"b: c"},{}]}`,
+		`[]`,
+		`[{"namespace":"default","name":"a"}]`,
+		`[{"name":"a","ports":[{"port":1},{"port":2}],"reason":"two\nlines"},{"name":"b: c"},{}]`,
 	} {
-		var whole bytes.Buffer
-		if err := json.Indent(&whole, []byte(strings.TrimSpace(said)), "", "  "); err != nil {
+		var items []json.RawMessage
+		if err := json.Unmarshal([]byte(said), &items); err != nil {
 			t.Fatal(err)
 		}
-		if got := printed(t, said, jsonItems); got != whole.String()+"\n" {
-			t.Errorf("JSON:\n%swant:\n%s", got, &whole)
-		}
-		asYAML, err := yaml.JSONToYAML([]byte(said))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := printed(t, said, yamlItems); got != string(asYAML) {
-			t.Errorf("YAML:\n%swant:\n%s", got, asYAML)
+		compare(t, listFormats(), `{"items":`+said+`}`, items...)
+		for _, item := range items {
+			compare(t, objectFormats(), string(item), item)
 		}
 	}
 }
 
-func printed(t *testing.T, said string, newPrinter func(w io.Writer) printer) string {
+// compare compares what is printed as JSON and YAML with the whole value.
+func compare(t *testing.T, formats []format, whole string, answers ...json.RawMessage) {
 	t.Helper()
-	var out bytes.Buffer
-	p := newPrinter(&out)
-	if _, err := eachItem(strings.NewReader(said), p.item); err != nil {
+	var asJSON bytes.Buffer
+	if err := json.Indent(&asJSON, []byte(whole), "", "  "); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.end(); err != nil {
+	asYAML, err := yaml.JSONToYAML([]byte(whole))
+	if err != nil {
 		t.Fatal(err)
 	}
-	return out.String()
-}
-
-// A truncated or invalid answer is an error, not a short list.
-func TestBadAnswers(t *testing.T) {
-	for said, want := range map[string]string{
-		``:                        "read the answer of the daemon: EOF",
-		`[]`:                      "read the answer of the daemon (is it of another version?): got [, want {",
-		`{"list":[]}`:             "read the answer of the daemon (is it of another version?): got list, want items",
-		`{"items":[{"name":"a"}`:  "read the answer of the daemon: EOF",
-		`{"items":[{"name":"a"},`: "read the answer of the daemon: EOF",
-		`{"items":[{"name":"a`:    "read the answer of the daemon: unexpected EOF",
-		`{"items":[{"name":["a"]}]}`: "read the answer of the daemon (is it of another version?): " +
-			"json: cannot unmarshal array into Go struct field Service.name of type string",
-	} {
-		p := tableItems(new(bytes.Buffer), inspect.Narrow, inspect.ServiceTable)
-		if _, err := eachItem(strings.NewReader(said), p.item); err == nil || err.Error() != want {
-			t.Errorf("%q: %v, want %s", said, err, want)
+	for name, want := range map[string]string{"json": asJSON.String() + "\n", "yaml": string(asYAML)} {
+		o := newOutput(formats)
+		if err := o.Set(name); err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		n, err := show(&got, o.format, answered(answers...), rows[inspect.Service])
+		if err != nil || n != len(answers) || got.String() != want {
+			t.Errorf("%d answers, %v:\n%swant:\n%s", n, err, &got, want)
 		}
 	}
 }
 
-// repeated is text without an end.
-type repeated string
-
-func (r repeated) Read(p []byte) (int, error) { return copy(p, r), nil }
-
-// A list may be long, but an item has a limit.
-func TestItemLimit(t *testing.T) {
-	endless := io.MultiReader(strings.NewReader(`{"items":[{"name":"`), repeated("xxxx"))
-	n, err := eachItem(endless, func(json.RawMessage) error { return nil })
-	if n != 0 || err == nil || !strings.Contains(err.Error(), "an item is longer than 16777216 bytes") {
-		t.Errorf("read %d items, %v", n, err)
-	}
-	const many = 1 << 16
-	item := `{"name":"` + strings.Repeat("x", maxItem/many) + `"},`
-	long := `{"items":[` + strings.Repeat(item, many) + `{}]}`
-	if n, err := eachItem(strings.NewReader(long), func(json.RawMessage) error { return nil }); n != many+1 || err != nil {
-		t.Errorf("read %d items, %v, want %d", n, err, many+1)
+// An answer that this version cannot read is an error, and so is one of the daemon.
+func TestBadAnswers(t *testing.T) {
+	for want, answers := range map[string]answerLines{
+		"read the answer of the daemon (is it of another version?): json: cannot unmarshal array into Go struct field Service.name of type string": answered(json.RawMessage(`{"name":["a"]}`)),
+		"no daemon": func(yield func(json.RawMessage, error) bool) { yield(nil, errors.New("no daemon")) },
+	} {
+		if _, err := show(io.Discard, format{}, answers, rows[inspect.Service]); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }
 

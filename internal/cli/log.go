@@ -10,7 +10,6 @@ import (
 	"path"
 	"runtime"
 	"strings"
-	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 )
@@ -97,7 +96,6 @@ func logFormat(format string, to io.Writer) slog.Handler {
 type logLevels struct {
 	base  slog.LevelVar // from this level on everything is logged
 	files []fileLevel   // --vmodule
-	known sync.Map      // program counter -> slog.Level of files, for calls that have logged
 }
 
 // fileLevel is the level from which source files whose name matches a pattern log.
@@ -122,12 +120,7 @@ func (l *logLevels) at(pc uintptr) slog.Level {
 	if len(l.files) == 0 || pc == 0 {
 		return base
 	}
-	level, ok := l.known.Load(pc)
-	if !ok {
-		level = l.ofFile(sourceName(pc))
-		l.known.Store(pc, level)
-	}
-	return min(base, level.(slog.Level))
+	return min(base, l.ofFile(sourceName(pc)))
 }
 
 // ofFile returns the level for the name of a source file; the highest one if no pattern

@@ -3,11 +3,11 @@ package cli
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"net/url"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -17,203 +17,144 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-proxy/sluice/internal/admin"
-	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // askTimeout bounds the wait for an answer of the daemon.
 const askTimeout = 30 * time.Second
 
-// ask queries the daemon of the network namespace of this process.
-func ask(ctx context.Context, path string, query url.Values) (json.RawMessage, error) {
-	var answer json.RawMessage
-	err := admin.DialNearest().Get(ctx, path, query, &answer)
-	return answer, err
+// format is how answers are printed.
+type format struct {
+	name                string
+	begin, between, end string // text around answers
+	none                string // in place of it, if there is no answer
+	wide                bool   // of a table
+
+	encode func(json.RawMessage) ([]byte, error) // nil: a form for people
 }
 
-// output is the value of --output: the format of an answer.
+// objectFormats are those of a command whose answer is one object, listFormats those of a list. The first is the default.
+func objectFormats() []format {
+	return []format{{name: "text"}, {name: "json", end: "\n", encode: asJSON("")}, {name: "yaml", encode: asYAML("%s")}}
+}
+
+func listFormats() []format {
+	return []format{
+		{name: "table"},
+		{name: "wide", wide: true},
+		{
+			name: "json", encode: asJSON("    "),
+			begin: "{\n  \"items\": [\n    ", between: ",\n    ", end: "\n  ]\n}\n", none: "{\n  \"items\": []\n}\n",
+		},
+		{name: "yaml", begin: "items:\n", none: "items: []\n", encode: asYAML("[%s]")},
+	}
+}
+
+// asJSON indents an answer, its first line less than the others.
+func asJSON(indent string) func(json.RawMessage) ([]byte, error) {
+	return func(answer json.RawMessage) ([]byte, error) {
+		var b bytes.Buffer
+		err := json.Indent(&b, answer, indent, "  ")
+		return b.Bytes(), err
+	}
+}
+
+// asYAML returns an answer, or a list with it, as YAML.
+func asYAML(form string) func(json.RawMessage) ([]byte, error) {
+	return func(answer json.RawMessage) ([]byte, error) { return yaml.JSONToYAML(fmt.Appendf(nil, form, answer)) }
+}
+
+// output is the value of --output.
 type output struct {
-	format  string
-	formats []string // the first is the default
+	format
+
+	formats []format
 }
 
-func newOutput(formats ...string) *output { return &output{formats[0], formats} }
+func newOutput(formats []format) *output { return &output{formats[0], formats} }
 
 // register adds the flag to a command.
 func (o *output) register(cmd *cobra.Command, fs *pflag.FlagSet) {
-	fs.VarP(o, "output", "o", "how to print: "+strings.Join(o.formats, ", "))
-	complete(cmd, "output", o.formats)
+	fs.VarP(o, "output", "o", "how to print: "+strings.Join(o.names(), ", "))
+	complete(cmd, "output", o.names())
+}
+
+func (o *output) names() (names []string) {
+	for _, f := range o.formats {
+		names = append(names, f.name)
+	}
+	return names
 }
 
 // String implements pflag.Value.
-func (o *output) String() string { return o.format }
+func (o *output) String() string { return o.name }
 
 // Type implements pflag.Value.
 func (o *output) Type() string { return "string" }
 
 // Set implements pflag.Value.
 func (o *output) Set(s string) error {
-	if !slices.Contains(o.formats, s) {
-		return fmt.Errorf("want %s", strings.Join(o.formats, ", "))
+	i := slices.Index(o.names(), s)
+	if i < 0 {
+		return fmt.Errorf("want %s", strings.Join(o.names(), ", "))
 	}
-	o.format = s
+	o.format = o.formats[i]
 	return nil
 }
 
-// print prints an answer as JSON or YAML with all its fields, or else calls
-// asText.
-func (o *output) print(w io.Writer, answer json.RawMessage, asText func() error) error {
-	var encode func(json.RawMessage, string) ([]byte, error)
-	switch o.format {
-	case "json":
-		encode = asJSON
-	case "yaml":
-		encode = asYAML
-	default:
-		return asText()
+// answerLines are answers in JSON, each valid until the next one.
+type answerLines = iter.Seq2[json.RawMessage, error]
+
+// answered returns values of this process as answers.
+func answered[T any](values ...T) answerLines {
+	return func(yield func(json.RawMessage, error) bool) {
+		for _, v := range values {
+			if !yield(json.Marshal(v)) {
+				return
+			}
+		}
 	}
-	out, err := encode(answer, "")
-	if err == nil {
-		_, err = w.Write(append(out, '\n'))
-	}
-	return err
 }
 
-// asJSON formats an answer without a line end, its lines but the first indented.
-func asJSON(answer json.RawMessage, indent string) ([]byte, error) {
-	var b bytes.Buffer
-	if err := json.Indent(&b, bytes.TrimSpace(answer), indent, "  "); err != nil {
-		return nil, fmt.Errorf("print the answer: %w", err)
-	}
-	return b.Bytes(), nil
-}
-
-// asYAML formats an answer as YAML, like asJSON.
-func asYAML(answer json.RawMessage, indent string) ([]byte, error) {
-	out, err := yaml.JSONToYAML(answer)
-	if err != nil {
-		return nil, fmt.Errorf("print the answer: %w", err)
-	}
-	return bytes.ReplaceAll(bytes.TrimSpace(out), []byte("\n"), []byte("\n"+indent)), nil
-}
-
-// decode reads the fields of an answer that this version knows.
-func decode[T any](answer json.RawMessage) (T, error) {
-	var v T
-	if err := json.Unmarshal(answer, &v); err != nil {
-		return v, fmt.Errorf("read the answer of the daemon (is it of another version?): %w", err)
-	}
-	return v, nil
-}
-
-// printer prints a list item by item, because lists may be long, and in a pod this
-// process shares the memory limit of the daemon.
-type printer struct {
-	item func(json.RawMessage) error
-	end  func() error
-}
-
-// frame is the text around the items of a list.
-type frame struct {
-	encode           func(json.RawMessage, string) ([]byte, error)
-	indent           string
-	begin            string
-	before, between  string // each item, two items
-	end, endOfNoItem string
-}
-
-// jsonItems returns a printer for {"items": [...]}.
-func jsonItems(w io.Writer) printer {
-	return frame{asJSON, "    ", "{\n  \"items\": [", "\n    ", ",", "\n  ]\n}\n", "]\n}\n"}.printer(w)
-}
-
-// yamlItems returns a printer for the same list in YAML.
-func yamlItems(w io.Writer) printer {
-	return frame{asYAML, "  ", "items:", "\n- ", "", "\n", " []\n"}.printer(w)
-}
-
-func (f frame) printer(w io.Writer) printer {
+// show prints answers and returns how many there were. It keeps one at a time, because lists may be long, and in a pod
+// this process shares the memory limit of the daemon; only a table is kept as a whole. For people it decodes what this
+// version knows of an answer, and person prints that: rows or prose.
+func show[T any](w io.Writer, f format, all answerLines, person func(*text.Table, T)) (n int, err error) {
 	out := bufio.NewWriter(w)
-	separator, end := f.begin, f.begin+f.endOfNoItem
-	return printer{
-		item: func(answer json.RawMessage) error {
-			item, err := f.encode(answer, f.indent)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprint(out, separator, f.before, string(item))
-			separator, end = f.between, f.end
-			return err
-		},
-		end: func() error {
-			_, _ = out.WriteString(end) // Flush reports errors
-			return out.Flush()
-		},
-	}
-}
-
-// tableItems returns a printer for a table of what this version knows of each
-// item. It prints nothing if there is no item.
-func tableItems[T any](w io.Writer, width inspect.Width, newTable func(io.Writer, inspect.Width) *inspect.Table[T]) printer {
-	t, end := newTable(w, width), func() error { return nil }
-	return printer{
-		item: func(answer json.RawMessage) error {
-			v, err := decode[T](answer)
-			if err == nil {
-				t.Add(v)
-				end = t.Flush
-			}
-			return err
-		},
-		end: func() error { return end() },
-	}
-}
-
-// maxItem is the size in bytes of the longest item that eachItem reads.
-const maxItem = 16 << 20
-
-// itemReader returns an error after left bytes.
-type itemReader struct {
-	io.Reader
-	left int
-}
-
-// Read implements io.Reader.
-func (r *itemReader) Read(p []byte) (int, error) {
-	if r.left <= 0 {
-		return 0, fmt.Errorf("an item is longer than %d bytes", maxItem)
-	}
-	n, err := r.Reader.Read(p)
-	r.left -= n
-	return n, err
-}
-
-// eachItem reads {"items": [...]} and returns the number of items. It keeps one
-// item in memory, of at most maxItem bytes.
-func eachItem(r io.Reader, do func(json.RawMessage) error) (n int, err error) {
-	items := &itemReader{r, maxItem}
-	dec := json.NewDecoder(bufio.NewReader(items))
-	for _, want := range []json.Token{json.Delim('{'), "items", json.Delim('[')} {
-		got, err := dec.Token()
+	table := &text.Table{Out: text.NewColumns(out), Wide: f.wide}
+	before := f.begin
+	for answer, err := range all {
 		if err != nil {
-			return 0, fmt.Errorf("read the answer of the daemon: %w", err)
-		}
-		if got != want {
-			return 0, fmt.Errorf("read the answer of the daemon (is it of another version?): got %s, want %v", text.Short(fmt.Sprint(got)), want)
-		}
-	}
-	for ; dec.More(); n++ {
-		var item json.RawMessage
-		if err := dec.Decode(&item); err != nil {
-			return n, fmt.Errorf("read the answer of the daemon: %w", err)
-		}
-		if err := do(item); err != nil {
 			return n, err
 		}
-		items.left = maxItem
+		n++
+		if f.encode == nil {
+			v, err := admin.Decode[T](answer)
+			if err != nil {
+				return n, err
+			}
+			person(table, v)
+			continue
+		}
+		encoded, err := f.encode(answer)
+		if err != nil {
+			return n, fmt.Errorf("print the answer: %w", err)
+		}
+		if _, err := fmt.Fprintf(out, "%s%s", before, encoded); err != nil {
+			return n, err
+		}
+		before = f.between
 	}
-	if _, err := dec.Token(); err != nil {
-		return n, fmt.Errorf("read the answer of the daemon: %w", err)
+	after := f.end
+	if n == 0 {
+		after = f.none
 	}
-	return n, nil
+	_, _ = out.WriteString(after) // Flush reports errors
+	return n, errors.Join(table.Out.Flush(), out.Flush())
 }
+
+// rows prints an item of a list.
+func rows[T interface{ Rows() []text.Row }](t *text.Table, v T) { t.Add(v.Rows()...) }
+
+// prose prints an answer that is no row.
+func prose[T interface{ Print(out *text.Columns) }](t *text.Table, v T) { v.Print(t.Out) }

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,7 +15,7 @@ import (
 // newPreflight returns the command that tests whether Sluice can serve this node.
 func newPreflight(env Env) *cobra.Command {
 	fs := pflag.NewFlagSet("preflight", pflag.ContinueOnError)
-	flags, o := config.NewFlags(fs), newOutput("text", "json", "yaml")
+	flags, o := config.NewFlags(fs), newOutput(listFormats())
 	cmd := &cobra.Command{
 		Use:   "preflight",
 		Short: "Test whether Sluice can serve this node, before it is started; changes nothing",
@@ -50,15 +50,11 @@ func runPreflight(ctx context.Context, flags *config.Flags, o *output, env Env) 
 	}
 	defer logs.Close()
 	opt.Reason, opt.Version = chosen.Reason, version()
-	report := preflight.Judge(app.Preflight(ctx, opt))
-	answer, err := json.Marshal(report)
-	if err != nil {
+	findings := preflight.Judge(app.Preflight(ctx, opt))
+	if _, err := show(env.Stdout, o.format, answered(findings...), rows[preflight.Finding]); err != nil {
 		return err
 	}
-	if err := o.print(env.Stdout, answer, func() error { return report.WriteText(env.Stdout) }); err != nil {
-		return err
-	}
-	if report.Stops() {
+	if slices.ContainsFunc(findings, preflight.Finding.Stops) {
 		return &exitError{status: exitFailure}
 	}
 	return nil

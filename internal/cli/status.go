@@ -2,15 +2,18 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/health"
 )
 
 // newStatus returns the command that prints the status of the daemon.
 func newStatus(env Env) *cobra.Command {
-	o := newOutput("text", "json", "yaml")
+	o := newOutput(objectFormats())
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the daemon on this node: health, mode and why, last sync, lag, repairs, failures",
@@ -35,18 +38,18 @@ here, does not answer, or the command does not run as root.`,
 }
 
 func status(ctx context.Context, o *output, env Env) error {
-	answer, err := ask(ctx, "/status", nil)
+	var answer json.RawMessage
+	if err := admin.DialNearest().Get(ctx, "/status", nil, &answer); err != nil {
+		return err
+	}
+	s, err := admin.Decode[inspect.Status](answer)
 	if err != nil {
 		return err
 	}
-	s, err := decode[inspect.Status](answer)
-	if err != nil {
+	if _, err := show(env.Stdout, o.format, answered(answer), prose[inspect.Status]); err != nil {
 		return err
 	}
-	if err := o.print(env.Stdout, answer, func() error { return s.WriteText(env.Stdout) }); err != nil {
-		return err
-	}
-	if s.Health.State != inspect.Healthy {
+	if s.Health.State != health.Healthy {
 		return &exitError{status: exitFailure}
 	}
 	return nil

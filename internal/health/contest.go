@@ -30,10 +30,10 @@ const (
 // Contest means that another program keeps changing the rules, so that they are
 // missing repeatedly, or cannot be repaired. The zero value is no contest.
 type Contest struct {
-	Since   time.Time
-	Repairs int    // since then
-	What    string // the latest edit: "rule of KUBE-SERVICES in nat"
-	By      string // the programs, as far as the kernel names them: "nft (thread 812)"
+	Since   time.Time `json:"since"`
+	Repairs int       `json:"repairs"`      // since then
+	What    string    `json:"what"`         // the latest edit: "rule of KUBE-SERVICES in nat"
+	By      string    `json:"by,omitempty"` // the programs, as far as the kernel names them: "nft (thread 812)"
 }
 
 // Active reports whether there is one.

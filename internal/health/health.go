@@ -13,7 +13,9 @@
 package health
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -38,20 +40,66 @@ type Verdict struct {
 	Families []route.Family
 }
 
+// State is the overall condition of a proxy.
+type State string
+
+// The states.
+const (
+	Healthy  State = "healthy"
+	Starting State = "starting" // no complete write yet
+	Sick     State = "not healthy"
+)
+
+// Summary is what people and load balancers learn of a Verdict.
+type Summary struct {
+	State  State  `json:"state"`
+	Reason string `json:"reason,omitempty"` // of a healthy proxy: what is wrong all the same
+}
+
+// String returns the state and the reason for it.
+func (s Summary) String() string {
+	if s.Reason == "" {
+		return string(s.State)
+	}
+	return fmt.Sprintf("%s (%s)", s.State, s.Reason)
+}
+
+// Summary returns whether the node should be sent new connections, and why not.
+func (v Verdict) Summary() Summary {
+	why := v.trouble()
+	switch {
+	case !v.Started:
+		return Summary{Starting, cmp.Or(why, "not everything was in the kernel yet")}
+	case why != "":
+		return Summary{Sick, why}
+	case !v.Eligible:
+		return Summary{Sick, "the Node is leaving, or not known"}
+	}
+	return Summary{Healthy, v.Refusal.String()}
+}
+
+// trouble returns why the rules in the kernel may not be as they should be; empty: they are, or there was no write yet.
+// A restart of the process would help against an overdue write only.
+func (v Verdict) trouble() string {
+	switch {
+	case v.Waiting != "":
+		return v.Waiting
+	case !v.Live:
+		return "a write is overdue"
+	case v.Contest.Active():
+		return v.Contest.String()
+	case v.Refusal.Grave():
+		return v.Refusal.String()
+	}
+	return ""
+}
+
 // Programmed reports whether the rules are in the kernel as they should be.
-// They are not while another program keeps removing them, however soon they are
-// repaired, while the data plane waits for something, or while the kernel refuses those of most Services. The
-// process is live then, as a restart would not help.
 func (v Verdict) Programmed() bool { return v.Started && v.Serving() }
 
 // Serving reports whether this node may be sent new connections as far as its
 // rules are concerned. Before the first write no rules are known to be wrong.
-func (v Verdict) Serving() bool {
-	return v.Live && !v.Contest.Active() && v.Waiting == "" && !v.Refusal.Grave()
-}
-
-// Ready reports whether the node should be sent new connections.
-func (v Verdict) Ready() bool { return v.Programmed() && v.Eligible }
+func (v Verdict) Serving() bool { return v.trouble() == "" }
 
 // facts are the inputs of a Verdict.
 type facts struct {

@@ -18,7 +18,7 @@ func both() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
 // text prints a verdict without its times.
 func (v Verdict) text() string {
-	return fmt.Sprintf("started=%v live=%v eligible=%v ready=%v %v", v.Started, v.Live, v.Eligible, v.Ready(), v.Families)
+	return fmt.Sprintf("started=%v live=%v eligible=%v ready=%v %v", v.Started, v.Live, v.Eligible, (v.Summary().State == Healthy), v.Families)
 }
 
 func TestVerdictFollowsFromFacts(t *testing.T) {

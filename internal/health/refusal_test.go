@@ -36,11 +36,11 @@ func TestRefusedServices(t *testing.T) {
 			store.Take()
 			store.Settle()
 			tracker.Observe(c.sync)
-			if v := tracker.Verdict(); v.Ready() != c.ready || v.Serving() != c.ready || !v.Live || v.Refusal.String() != c.reason {
+			if v := tracker.Verdict(); (v.Summary().State == Healthy) != c.ready || v.Serving() != c.ready || !v.Live || v.Refusal.String() != c.reason {
 				t.Errorf("%+v: %+v, %s", c.sync, v, v.Refusal)
 			}
 			tracker.Observe(proxy.Sync{Known: 10})
-			if v := tracker.Verdict(); !v.Ready() || v.Refusal.String() != "" {
+			if v := tracker.Verdict(); v.Summary().State != Healthy || v.Refusal.String() != "" {
 				t.Errorf("after %+v the kernel takes all: %+v", c.sync, v)
 			}
 		})

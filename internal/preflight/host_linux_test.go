@@ -44,15 +44,12 @@ func configuration() *config.Config {
 func lines(t *testing.T, ns int, c *config.Config) string {
 	t.Helper()
 	f := Read(t.Context(), c, ns)
-	var bad []Finding
-	for _, line := range Judge(f).Items {
-		if line.Level != OK {
-			bad = append(bad, line)
-		}
-	}
 	var b strings.Builder
-	if err := (Report{bad}).WriteText(&b); err != nil {
-		t.Fatal(err)
+	for _, line := range Judge(f) {
+		if line.Level != OK {
+			c := line.Rows()[0].Cells
+			fmt.Fprintf(&b, "%-7s  %-13s  %s\n", c[0][1], c[1][1], c[2][1])
+		}
 	}
 	return b.String()
 }

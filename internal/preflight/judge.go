@@ -7,14 +7,14 @@ import (
 )
 
 // Judge returns what facts mean. It does no I/O.
-func Judge(f Facts) Report {
-	var r Report
+func Judge(f Facts) []Finding {
+	var all []Finding
 	for _, check := range []func(Facts) []Finding{
 		kernel, modules, capabilities, cgroups, proxies, ports, ranges, conntrack, forwarding, reversePath, mtu, skew,
 	} {
-		r.Items = append(r.Items, check(f)...)
+		all = append(all, check(f)...)
 	}
-	return r
+	return all
 }
 
 func one(l Level, subject, found, remedy string) []Finding {

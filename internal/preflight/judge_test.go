@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // well is a node on which everything is as it should be.
@@ -44,40 +45,47 @@ func well() Facts {
 	}
 }
 
+// printed returns findings as a table.
+func printed(all ...Finding) string {
+	var b strings.Builder
+	table := &text.Table{Out: text.NewColumns(&b)}
+	for _, f := range all {
+		table.Add(f.Rows()...)
+	}
+	_ = table.Out.Flush() // to memory
+	return b.String()
+}
+
 // A node without a fault has one line for each subject.
 func TestANodeWithoutAFault(t *testing.T) {
-	const want = `ok       kernel         Linux 6.18.5 can do mode fast (the default)
-ok       modules        the kernel has or loads those that the mode needs
-ok       capabilities   this process has what the mode needs: CAP_NET_ADMIN, CAP_NET_RAW
-ok       cgroups        cgroup v2 is mounted at /sys/fs/cgroup; the mode does not need it
-ok       other proxies  none, and no rules of kube-proxy
-ok       ports          free: 0.0.0.0:10256, 127.0.0.1:10249
-ok       ranges         local ports do not meet NodePorts, and clusterCIDR does not have the address of this node
-ok       conntrack      812 of 131072 connections are tracked
-ok       forwarding     on
-ok       rp_filter      no interface is strict
-ok       MTU            eth0 has 1500, and no interface of a pod has more
-ok       version skew   https://192.168.0.1:6443 is Kubernetes v1.34.2
+	const want = `LEVEL  SUBJECT        FOUND
+ok     kernel         Linux 6.18.5 can do mode fast (the default)
+ok     modules        the kernel has or loads those that the mode needs
+ok     capabilities   this process has what the mode needs: CAP_NET_ADMIN, CAP_NET_RAW
+ok     cgroups        cgroup v2 is mounted at /sys/fs/cgroup; the mode does not need it
+ok     other proxies  none, and no rules of kube-proxy
+ok     ports          free: 0.0.0.0:10256, 127.0.0.1:10249
+ok     ranges         local ports do not meet NodePorts, and clusterCIDR does not have the address of this node
+ok     conntrack      812 of 131072 connections are tracked
+ok     forwarding     on
+ok     rp_filter      no interface is strict
+ok     MTU            eth0 has 1500, and no interface of a pod has more
+ok     version skew   https://192.168.0.1:6443 is Kubernetes v1.34.2
 `
-	var b strings.Builder
-	r := Judge(well())
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, b.String()); diff != "" || r.Stops() {
-		t.Errorf("stops: %v (-want +got):\n%s", r.Stops(), diff)
+	if diff := cmp.Diff(want, printed(Judge(well())...)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
 // changed returns the lines that differ from those of a node without a fault.
 func changed(change func(*Facts)) []string {
 	f, usual := well(), map[Finding]bool{}
-	for _, line := range Judge(f).Items {
+	for _, line := range Judge(f) {
 		usual[line] = true
 	}
 	change(&f)
 	var lines []string
-	for _, line := range Judge(f).Items {
+	for _, line := range Judge(f) {
 		if usual[line] {
 			continue
 		}
@@ -275,16 +283,15 @@ func TestVersionSkew(t *testing.T) {
 
 // Text of other programs stays on its line, and scripts get the fields.
 func TestFormats(t *testing.T) {
-	r := Report{[]Finding{{Stop, "ports", "a\nb", "c\x1b[2J"}}}
-	var b strings.Builder
-	if err := r.WriteText(&b); err != nil || b.String() != "stop     ports          a b; to do: c [2J\n" {
-		t.Errorf("text %q, %v", b.String(), err)
+	stop := Finding{Stop, "ports", "a\nb", "c\x1b[2J"}
+	if got, want := printed(stop), "LEVEL  SUBJECT  FOUND\nstop   ports    a b; to do: c [2J\n"; got != want {
+		t.Errorf("text %q, want %q", got, want)
 	}
-	encoded, err := json.Marshal(Report{[]Finding{{Level: OK, Subject: "MTU", Found: "1500"}}})
-	if want := `{"items":[{"level":"ok","subject":"MTU","found":"1500"}]}`; err != nil || string(encoded) != want {
+	encoded, err := json.Marshal(Finding{Level: OK, Subject: "MTU", Found: "1500"})
+	if want := `{"level":"ok","subject":"MTU","found":"1500"}`; err != nil || string(encoded) != want {
 		t.Errorf("JSON %s, %v, want %s", encoded, err, want)
 	}
-	if !r.Stops() {
+	if !stop.Stops() {
 		t.Error("a stop does not stop")
 	}
 }

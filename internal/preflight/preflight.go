@@ -4,12 +4,8 @@ package preflight
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
-	"slices"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/host"
@@ -37,28 +33,16 @@ type Finding struct {
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// Report is the answer of the command.
-type Report struct {
-	Items []Finding `json:"items"`
-}
-
 // Stops reports whether Sluice should not be started.
-func (r Report) Stops() bool {
-	return slices.ContainsFunc(r.Items, func(f Finding) bool { return f.Level == Stop })
-}
+func (f Finding) Stops() bool { return f.Level == Stop }
 
-// WriteText writes one line for each finding.
-func (r Report) WriteText(w io.Writer) error {
-	var b strings.Builder
-	for _, f := range r.Items {
-		fmt.Fprintf(&b, "%-7s  %-13s  %s", f.Level, f.Subject, text.Line(f.Found))
-		if f.Remedy != "" {
-			fmt.Fprintf(&b, "; to do: %s", text.Line(f.Remedy))
-		}
-		b.WriteByte('\n')
+// Rows returns a row.
+func (f Finding) Rows() []text.Row {
+	found := f.Found
+	if f.Remedy != "" {
+		found += "; to do: " + f.Remedy
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return []text.Row{{Cells: []text.Cell{{"LEVEL", string(f.Level)}, {"SUBJECT", f.Subject}, {"FOUND", found}}}}
 }
 
 // Trial is the outcome of a test.

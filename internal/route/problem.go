@@ -8,14 +8,14 @@ import (
 // Problem is a fault in an object: which one, in which field, and why. Only the address,
 // port or object that it names is left out.
 type Problem struct {
-	Object string // "Service default/web"
-	Field  string // "spec.externalIPs[0]"
-	Value  string
-	Reason string
+	Object string `json:"object"`          // "Service default/web"
+	Field  string `json:"field,omitempty"` // "spec.externalIPs[0]"
+	Value  string `json:"value,omitempty"`
+	Reason string `json:"reason"`
 
 	// Count is how many problems this one stands for, itself included; 0 means 1. If it
 	// is larger, Reason names it too.
-	Count int
+	Count int `json:"count"`
 }
 
 // String returns the problem as one sentence.

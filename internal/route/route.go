@@ -177,6 +177,9 @@ const (
 	Local
 )
 
+// String returns "cluster" or "local".
+func (p Pool) String() string { return [...]string{"cluster", "local"}[p] }
+
 // Backends returns the backends in a pool.
 func (p *Port) Backends(pool Pool) []netip.AddrPort {
 	if pool == Local {

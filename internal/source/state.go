@@ -4,18 +4,18 @@ import "time"
 
 // State is the state of a source at one moment.
 type State struct {
-	From      string    // the URL of an API server, or paths
-	Connected bool      // the server answers, or the paths are watched
-	Since     time.Time // of the last change of Connected; zero: it never changed
-	Trouble   string    // the present failure, for people; empty: none
-	LastEvent time.Time // the last list, read or change; zero: never
+	From      string    `json:"from,omitempty"`     // the URL of an API server, or paths
+	Connected bool      `json:"connected"`          // the server answers, or the paths are watched
+	Since     time.Time `json:"since,omitzero"`     // of the last change of Connected; zero: it never changed
+	Trouble   string    `json:"trouble,omitempty"`  // the present failure, for people; empty: none
+	LastEvent time.Time `json:"lastEvent,omitzero"` // the last list, read or change; zero: never
 
 	// Unrepeatable is the reason why a new run of the program could not read all
 	// input of this one, such as a pipe; empty: it could.
-	Unrepeatable string
+	Unrepeatable string `json:"-"`
 
-	Problems int // objects or files with problems now
+	Problems int `json:"-"` // objects or files with problems now
 
-	Objects map[string]int // how many there are of each kind that was listed
-	Files   int            // how many are read
+	Objects map[string]int `json:"-"` // how many there are of each kind that was listed
+	Files   int            `json:"-"` // how many are read
 }

@@ -19,10 +19,10 @@ type Options struct {
 	Metrics, SLIs http.Handler
 	Checked       func() // called at each request of /healthz; may be nil
 
-	Version  string          // of this program
-	Emulates string          // the version of Kubernetes whose kube-proxy it replaces, such as "1.37"
-	Started  time.Time       // this process
-	Status   func(io.Writer) // appends text to /statusz; may be nil
+	Version  string        // of this program
+	Emulates string        // the version of Kubernetes whose kube-proxy it replaces, such as "1.37"
+	Started  time.Time     // this process
+	Status   func() string // the end of /statusz; may be nil
 
 	// SetVerbosity sets the verbosity of the log; nil if it cannot be set. Profiling
 	// adds pprof and a page to set the verbosity.

@@ -66,17 +66,17 @@ func TestHealth(t *testing.T) {
 		},
 		{
 			"S-254 L-14 fresh start, initial lists pending: alive, and not ready", well(starting), 503, 200,
-			`{"lastUpdated":` + never + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false}`,
+			`{"lastUpdated":` + never + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,"reason":"not everything was in the kernel yet"}`,
 			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true}`,
 		},
 		{
 			"S-255 a change is overdue", well(overdue), 503, 503,
-			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,` + status(synced, false) + `}`,
+			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,"reason":"a write is overdue",` + status(synced, false) + `}`,
 			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"healthy":false,` + status(synced, false) + `}`,
 		},
 		{ // one write is for both families: none can be stuck alone
 			"S-261 writes fail: no family is healthy", well(overdue, leaving), 503, 503,
-			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":false,` + status(synced, false) + `}`,
+			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":false,"reason":"a write is overdue",` + status(synced, false) + `}`,
 			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"healthy":false,` + status(synced, false) + `}`,
 		},
 		{
@@ -93,7 +93,7 @@ func TestHealth(t *testing.T) {
 		},
 		{
 			"S-258 S-260 the node leaves", well(leaving), 503, 200,
-			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":true,` + status(synced, true) + `}`,
+			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":true,"reason":"the Node is leaving, or not known",` + status(synced, true) + `}`,
 			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true,` + status(synced, true) + `}`,
 		},
 	} {

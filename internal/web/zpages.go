@@ -100,8 +100,7 @@ func (o Options) statusz() page {
 			fmt.Fprintf(w, "Emulation version: %s\n", o.Emulates)
 			fmt.Fprintf(w, "Paths: %s\n", strings.Join(paths(), " "))
 			if o.Status != nil {
-				fmt.Fprintln(w)
-				o.Status(w)
+				fmt.Fprintf(w, "\n%s", o.Status())
 			}
 		},
 		object: func(m meta) any {

@@ -92,17 +92,16 @@ func newDaemon(o options) (*daemon, error) {
 
 // diff compares the kernel with the intended rules like the daemon, but only once, without waiting
 // for a moment without a write.
-func (d *daemon) diff(reader plane.Plane) func(context.Context) (inspect.Difference, error) {
-	return func(ctx context.Context) (inspect.Difference, error) {
+func (d *daemon) diff(reader plane.Plane) func(context.Context) (plane.Plan, error) {
+	return func(ctx context.Context) (plane.Plan, error) {
 		if err := reader.Refresh(ctx); err != nil {
-			return inspect.Difference{}, err
+			return nil, err
 		}
 		v, err := d.loop.View(ctx)
 		if err != nil {
-			return inspect.Difference{}, err
+			return nil, err
 		}
-		plan := reader.Plan(route.Change{Table: v.Routes.Table()})
-		return inspect.Difference{Steps: plan.Steps(), Text: plan.String()}, nil
+		return reader.Plan(route.Change{Table: v.Routes.Table()}), nil
 	}
 }
 

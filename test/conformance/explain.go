@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/text"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -42,7 +43,7 @@ func (e *env) checkExplain(client *lab.Host, p lab.Probe, got observation) error
 		err = e.compareSockets(client, c, got)
 	}
 	if err != nil {
-		return fmt.Errorf("explain contradicts the connections: %w; its answer:\n%s", err, answer)
+		return fmt.Errorf("explain contradicts the connections: %w; its answer:\n%s", err, text.Printed(answer))
 	}
 	return nil
 }
@@ -122,7 +123,7 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 		}, q)
 	}
 	if known && len(answer.Cases) != 1 {
-		err = fmt.Errorf("explain answers with %d cases, want one:\n%s", len(answer.Cases), answer)
+		err = fmt.Errorf("explain answers with %d cases, want one:\n%s", len(answer.Cases), text.Printed(answer))
 	}
 	return answer, known, err
 }

@@ -201,13 +201,13 @@ func (d *deployed) waitComplete(t *testing.T, name string, want bool) {
 	t.Helper()
 	query := url.Values{"namespace": {"default"}, "name": {name}}
 	eventually(t, func() error {
-		var answer struct{ Items []inspect.Service }
-		err := admin.Dial(admin.Options{NetNS: d.lab.NodeA.NetNSFD()}).Get(t.Context(), "/services", query, &answer)
+		client := admin.Dial(admin.Options{NetNS: d.lab.NodeA.NetNSFD()})
+		services, err := admin.All[inspect.Service](client.Ask(t.Context(), "/services", query))
 		if err != nil {
 			return err
 		}
-		if len(answer.Items) != 1 || (answer.Items[0].LeftOut == 0) != want {
-			return fmt.Errorf("services are %+v, want %s, complete: %t", answer.Items, name, want)
+		if len(services) != 1 || (services[0].LeftOut == 0) != want {
+			return fmt.Errorf("services are %+v, want %s, complete: %t", services, name, want)
 		}
 		return nil
 	})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
@@ -127,7 +128,7 @@ func (d *daemon) waitSynced(services int) inspect.Status {
 			return err
 		case s.PID != d.cmd.Process.Pid:
 			return fmt.Errorf("process %d answers, want %d", s.PID, d.cmd.Process.Pid)
-		case s.Health.State == inspect.Starting, s.Pending > 0, !s.Lag.Oldest.IsZero(), s.Busy != "", s.Counts.Services != services:
+		case s.Health.State == health.Starting, s.Pending > 0, !s.Lag.Oldest.IsZero(), s.Busy != "", s.Counts.Services != services:
 			return fmt.Errorf("%w: %s, %d Services (want %d), %d pending, %s", errBehind, s.Health.State, s.Counts.Services, services, s.Pending, s.Error)
 		}
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -162,7 +163,7 @@ func (n *node) synced() {
 	n.Helper()
 	harness.Eventually(n, timeout, func() error {
 		s, err := n.status()
-		behind := s.Health.State == inspect.Starting || s.Pending > 0 || s.Busy != "" || !s.Lag.Oldest.IsZero()
+		behind := s.Health.State == health.Starting || s.Pending > 0 || s.Busy != "" || !s.Lag.Oldest.IsZero()
 		if err == nil && (behind || s.Mode.Name != n.now || s.Counts.Services != n.services) {
 			err = fmt.Errorf("%d Services (want %d), %d pending, mode %s (want %s), %s", s.Counts.Services, n.services, s.Pending, s.Mode.Name, n.now, s.Health.State)
 		}

@@ -108,12 +108,13 @@ func (w *testEnv) checkCounters(variant string, before map[string]int) {
 func (w *testEnv) waitExact(variant string) {
 	w.Helper()
 	w.eventually(func() error {
-		var d inspect.Difference
-		if err := admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/diff", nil, &d); err != nil {
+		client := admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()})
+		d, err := admin.All[inspect.Step](client.Ask(w.Context(), "/diff", nil))
+		if err != nil {
 			return err
 		}
-		if d.Steps > 0 {
-			return fmt.Errorf("the kernel differs:\n%s", d.Text)
+		if len(d) > 0 {
+			return fmt.Errorf("the kernel differs:\n%s", d)
 		}
 		for _, line := range w.save(variant) {
 			if match := chainLine.FindStringSubmatch(line); match != nil && kubechain.KubeProxyAlone(match[2]) {

@@ -127,10 +127,8 @@ type LeftOut struct {
 	Slice   string `json:"slice"`
 }
 
-// String formats the answer for people.
-func (a Answer) String() string {
-	var b strings.Builder
-	out := text.NewColumns(&b)
+// Print writes the answer.
+func (a Answer) Print(out *text.Columns) {
 	if a.Unanswered != "" {
 		out.Printf("%s\n", text.Line(a.Unanswered))
 	}
@@ -146,8 +144,6 @@ func (a Answer) String() string {
 		}
 		out.Printf("Note: %s\n", text.Line(n))
 	}
-	_ = out.Flush() // to memory
-	return b.String()
 }
 
 func (c Case) print(out *text.Columns, source string) {
@@ -180,7 +176,8 @@ func (c Case) print(out *text.Columns, source string) {
 	}
 	out.Field("Path", strings.Join(c.Path, " -> "))
 	if c.AffinitySeconds > 0 {
-		out.Field("Affinity", "a client stays with its backend until it made no new connection for "+period(c.AffinitySeconds))
+		timeout := text.Duration(time.Duration(c.AffinitySeconds) * time.Second)
+		out.Field("Affinity", "a client stays with its backend until it made no new connection for "+timeout)
 	}
 	out.Field("Affinity", c.Affinity)
 	c.printBackends(out)
@@ -254,18 +251,6 @@ func yesNo[B ~bool](b B) string {
 		return "yes: "
 	}
 	return "no: "
-}
-
-// period formats a time-out as "3h" or "1m30s".
-func period(seconds int) string {
-	s := (time.Duration(seconds) * time.Second).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // seconds rounds a duration up to seconds.

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 var update = flag.Bool("update", false, "write what was answered to testdata")
@@ -50,14 +51,14 @@ func TestAnswers(t *testing.T) {
 }
 
 // answerAll keeps questions and comments, and answers anew.
-func answerAll(t *testing.T, text string) string {
+func answerAll(t *testing.T, script string) string {
 	var b strings.Builder
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(script) {
 		switch {
 		case strings.HasPrefix(line, "#"):
 			b.WriteString(line)
 		case strings.HasPrefix(line, "$ "):
-			fmt.Fprintf(&b, "%s\n%s\n", line, ask(t, strings.Fields(line)[1:]))
+			fmt.Fprintf(&b, "%s\n%s\n", line, text.Printed(ask(t, strings.Fields(line)[1:])))
 		}
 	}
 	return b.String()
@@ -312,7 +313,7 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	}
 	c := Ask(v, q).Cases[0]
 	if !c.SourceNAT.Applied || len(c.Backends) < 2 || c.Backends[0].Chance != "75.0%" || c.Backends[1].Chance != "25.0%" ||
-		c.Why != "over 2 backends, as it comes" || asked != "default/web 0 0 true 192.168.0.2 one" {
+		c.Why != "over 2 backends, as it comes" || asked != "default/web 0 cluster true 192.168.0.2 one" {
 		t.Errorf("got %+v for %q", c, asked)
 	}
 }
@@ -359,35 +360,7 @@ func TestUnknownNode(t *testing.T) {
 	}
 	const want = "node to 192.168.0.2:80/tcp: not changed by Sluice\n" +
 		"  Why     no Service that is programmed has this address\n  Client  this node\n"
-	if got := Ask(v, q).String(); got != want {
+	if got := text.Printed(Ask(v, q)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
-func TestPeriod(t *testing.T) {
-	for seconds, want := range map[int]string{10800: "3h", 90: "1m30s", 3600: "1h", 60: "1m", 3601: "1h0m1s", 5400: "1h30m", 600: "10m", 36000: "10h", 1: "1s"} {
-		if got := period(seconds); got != want {
-			t.Errorf("%d seconds: %s, want %s", seconds, got, want)
-		}
-	}
-}
-
-func TestEdits(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{
-		{"web", "web", 0},
-		{"web", "wbe", 2},
-		{"web", "we", 1},
-		{"web", "webs", 1},
-		{"web", "wab", 1},
-		{"", "ab", 2},
-		{"web", "website", 3},
-		{"abcdef", "ghijkl", 3},
-	} {
-		if got := edits(tt.a, tt.b); got != tt.want {
-			t.Errorf("%q and %q: %d, want %d", tt.a, tt.b, got, tt.want)
-		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // byName answers for a Service: where connections to its clusterIPs go, which are
@@ -82,11 +83,11 @@ func (a *asker) resolve(svc *route.Service) bool {
 
 // eachOnce returns the distinct texts of frontends, in order and without empty ones. Its
 // cost is linear, as a Service may have very many frontends.
-func eachOnce(frontends []found, text func(found) string) []string {
+func eachOnce(frontends []found, textOf func(found) string) []string {
 	var out []string
 	seen := map[string]struct{}{"": {}}
 	for _, f := range frontends {
-		s := text(f)
+		s := textOf(f)
 		if _, known := seen[s]; known {
 			continue
 		}
@@ -153,29 +154,5 @@ func distance(a, b cluster.Name) int {
 	if a.Name == b.Name {
 		return 1
 	}
-	if a.Namespace != b.Namespace {
-		return edits(a.String(), b.String())
-	}
-	return edits(a.Name, b.Name)
-}
-
-// edits returns how many letters must be changed, added or deleted to turn a into b
-// (Levenshtein), but at most 3.
-func edits(a, b string) int {
-	n := 0
-	for n < 3 && !within(a, b, n) {
-		n++
-	}
-	return n
-}
-
-// within reports whether at most n edits turn a into b.
-func within(a, b string, n int) bool {
-	for a != "" && b != "" && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	if n == 0 || a == b {
-		return a == b
-	}
-	return a != "" && within(a[1:], b, n-1) || b != "" && within(a, b[1:], n-1) || a != "" && b != "" && within(a[1:], b[1:], n-1)
+	return text.Distance(a.String(), b.String())
 }

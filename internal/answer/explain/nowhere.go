@@ -57,14 +57,10 @@ func (a *asker) whyNoNodePorts(to netip.Addr) string {
 	case !a.isLocal(to):
 		return fmt.Sprintf("%s is not an address of this node", to)
 	}
-	if served := ofFamilyAddrs(ports.Addrs, to); len(served) > 0 {
+	if served := filter(ports.Addrs, func(a netip.Addr) bool { return a.Is4() == to.Is4() }); len(served) > 0 {
 		return fmt.Sprintf("%s serves none: nodePortAddresses selects only %s", to, list(served))
 	}
 	return fmt.Sprintf("%s serves none: no %s address of this node does", to, route.FamilyOf(to))
-}
-
-func ofFamilyAddrs(addrs []netip.Addr, like netip.Addr) []netip.Addr {
-	return filter(addrs, func(a netip.Addr) bool { return a.Is4() == like.Is4() })
 }
 
 // portsAt lists the frontends at an address, of one Service or several.

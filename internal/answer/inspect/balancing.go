@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -59,7 +58,7 @@ func (i *Inspector) balanced(ctx context.Context, s *selection, p port) []Backen
 	if s.filter.Name == "" {
 		return list
 	}
-	pool := poolName(poolsOf(p.route())[0])
+	pool := poolsOf(p.route())[0].String()
 	for _, at := range slices.SortedFunc(maps.Keys(kernel.Backends), netip.AddrPort.Compare) {
 		b := s.common(p.service, p.route())
 		b.Address, b.Target = at.Addr(), at.Port()
@@ -78,17 +77,4 @@ func balancing(of plane.Balance, at netip.AddrPort) *Balancing {
 		return &Balancing{Scheduler: of.Scheduler}
 	}
 	return &Balancing{Scheduler: of.Scheduler, Weight: &b.Weight, Active: b.Active, Inactive: b.Inactive}
-}
-
-// balancingColumns are the titles of the cells of a Balancing.
-func balancingColumns() []string { return []string{"SCHEDULER", "WEIGHT", "ACTIVE", "INACTIVE"} }
-
-func (b *Balancing) cells() []string {
-	switch {
-	case b.Error != "":
-		return []string{"?", "?", "?", "?"}
-	case b.Weight == nil:
-		return []string{b.Scheduler, "", "", ""}
-	}
-	return []string{b.Scheduler, strconv.FormatUint(uint64(*b.Weight), 10), strconv.Itoa(b.Active), strconv.Itoa(b.Inactive)}
 }

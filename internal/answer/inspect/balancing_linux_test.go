@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,13 +31,8 @@ func counting(t *testing.T, err error) *world {
 	return w
 }
 
-func backendTable(t *testing.T, w *world, f Filter, width Width) string {
-	t.Helper()
-	var out bytes.Buffer
-	if err := tabulate(BackendTable(&out, width), must(w.Backends(t.Context(), f))); err != nil {
-		t.Fatal(err)
-	}
-	return out.String()
+func backendTable(w *world, f Filter, wide bool) string {
+	return tabulate(must(w.Backends(w.t.Context(), f)), wide)
 }
 
 // In a mode whose kernel counts connections, backends have columns for that, and a query for a
@@ -46,8 +40,8 @@ func backendTable(t *testing.T, w *world, f Filter, width Width) string {
 func TestBackendsOfAKernelThatCountsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := counting(t, nil)
-		golden(t, "balancing.txt", []byte(backendTable(t, w, Filter{Name: "web"}, Narrow)+"\n"+backendTable(t, w, Filter{Name: "web"}, Wide)))
-		if all := backendTable(t, w, Filter{}, Narrow); strings.Contains(all, "10.9.9.9") || !strings.Contains(all, "wlc") {
+		golden(t, "balancing.txt", []byte(backendTable(w, Filter{Name: "web"}, false)+"\n"+backendTable(w, Filter{Name: "web"}, true)))
+		if all := backendTable(w, Filter{}, false); strings.Contains(all, "10.9.9.9") || !strings.Contains(all, "wlc") {
 			t.Errorf("a query for all Services lists\n%s", all)
 		}
 		for _, b := range must(w.Backends(t.Context(), Filter{Name: "web"})) {
@@ -71,7 +65,7 @@ func TestBackendsOfAKernelThatCannotBeRead(t *testing.T) {
 				t.Errorf("%s: %+v", b.Address, b.Balancing)
 			}
 		}
-		if table := backendTable(t, w, Filter{}, Narrow); len(list) == 0 || strings.Count(table, "?") != 4*len(list) {
+		if table := backendTable(w, Filter{}, false); len(list) == 0 || strings.Count(table, "?") != 4*len(list) {
 			t.Errorf("table\n%s", table)
 		}
 	})

@@ -73,7 +73,7 @@ func TestExplainOverHTTP(t *testing.T) {
 		{
 			"a bad question", "source=me&destination=default/web",
 			still{},
-			http.StatusBadRequest,
+			http.StatusServiceUnavailable,
 			`source "me": want an IP address, or "node" for this node itself`,
 		},
 		{
@@ -102,8 +102,8 @@ func TestExplainOverHTTP(t *testing.T) {
 func TestErrorOfLocalAddresses(t *testing.T) {
 	i := explaining(still{})
 	i.opt.Local = func(context.Context) ([]netip.Addr, error) { return nil, errors.New("list addresses: not today") }
-	if _, err := i.Explain(t.Context(), explain.Question{}); err == nil || err.Error() != "list addresses: not today" {
-		t.Errorf("got %v", err)
+	if code, got := ask(t, i.Handler(), "/explain?source=node&destination=default/web"); code == http.StatusOK || got != "list addresses: not today" {
+		t.Errorf("got %d %s", code, got)
 	}
 }
 
@@ -132,10 +132,6 @@ func webAt(nodePort uint16) *cluster.Service {
 
 // An answer is of one moment, however often the Service changes.
 func TestExplainDuringChanges(t *testing.T) {
-	q, err := explain.Parse("node", "default/web:http")
-	if err != nil {
-		t.Fatal(err)
-	}
 	loop := &changing{compiler: route.NewCompiler(route.Options{}), store: cluster.NewStore(), port: 999}
 	if _, err := loop.View(t.Context()); err != nil {
 		t.Fatal(err)
@@ -145,9 +141,10 @@ func TestExplainDuringChanges(t *testing.T) {
 		Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
 	})
 	for want := range 3 {
-		answer, err := i.Explain(t.Context(), q)
-		if err != nil || len(answer.Cases) != 1 || !strings.Contains(fmt.Sprint(answer.Notes), fmt.Sprint(1000+want, "/tcp")) {
-			t.Errorf("got %+v, %v; want one case, and nodePort %d in the notes", answer, err, 1000+want)
+		var answer explain.Answer
+		_, got := ask(t, i.Handler(), "/explain?source=node&destination=default/web:http")
+		if err := json.Unmarshal([]byte(got), &answer); err != nil || len(answer.Cases) != 1 || !strings.Contains(fmt.Sprint(answer.Notes), fmt.Sprint(1000+want, "/tcp")) {
+			t.Errorf("got %s; want one case, and nodePort %d in the notes", got, 1000+want)
 		}
 	}
 }

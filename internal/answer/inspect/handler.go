@@ -12,7 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/answer/explain"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Timeouts of answers. A diff also reads the kernel.
@@ -21,109 +22,100 @@ const (
 	diffTime   = 2 * time.Minute
 )
 
-// Handler answers queries with JSON:
+// Handler answers queries with lines of JSON, each of them one answer:
 //
-//	/services /backends /nodeports   {"items": [...]} of Service, Backend, NodePort, Address;
-//	/addresses                       ?namespace= and ?name= filter
-//	/names                           ["NAMESPACE/NAME", ...], of ?namespace=, with ?name= as prefix
-//	/status                          Status
-//	/diff                            Difference
-//	/plan                            Difference from a kernel without rules
-//	/events                          {"items": [...]} of Event
-//	/settings                        Settings
-//	/explain                         explain.Answer to ?source= ?destination= ?via=
+//	/services /backends /nodeports   Service, Backend, NodePort, Address; ?namespace= and ?name= filter
+//	/addresses
+//	/names                           "NAMESPACE/NAME", of ?namespace=, with ?name= as prefix
+//	/status                          Status, one
+//	/diff                            Step, to the rules that the kernel should have
+//	/plan                            Step, from a kernel without rules
+//	/events                          Event
+//	/settings                        Settings, one
+//	/explain                         explain.Answer to ?source= ?destination= ?via=, one
 //
 // An error is answered with its message in plain text.
 func (i *Inspector) Handler() http.Handler {
 	mux := http.NewServeMux()
-	query := func(path string, h http.HandlerFunc) {
+	for path, h := range map[string]http.HandlerFunc{
+		"/services": filtered(i.Services), "/backends": filtered(i.Backends), "/nodeports": filtered(i.NodePorts),
+		"/addresses": filtered(i.Addresses), "/names": lines(i.names), "/explain": lines(i.explain),
+	} {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
 	}
-	query("/services", items(i.Services))
-	query("/backends", items(i.Backends))
-	query("/nodeports", items(i.NodePorts))
-	query("/addresses", items(i.Addresses))
-	query("/names", func(w http.ResponseWriter, r *http.Request) {
-		names, err := i.Names(r.Context(), Filter{Namespace: r.FormValue("namespace"), Name: r.FormValue("name")})
-		respond(w, names, err)
-	})
-	query("/explain", func(w http.ResponseWriter, r *http.Request) {
-		q, err := explain.Parse(r.FormValue("source"), r.FormValue("destination"))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		q.Via = r.FormValue("via")
-		answer, err := i.Explain(r.Context(), q)
-		respond(w, answer, err)
-	})
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { respond(w, i.Status(r.Context()), nil) })
-	for path, compare := range map[string]func(context.Context) (Difference, error){"/diff": i.opt.Diff, "/plan": i.opt.Plan} {
-		mux.Handle("GET "+path, i.diffs.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			d, err := compare(r.Context())
-			respond(w, d, err)
-		}), diffTime, errDiffs))
+	for path, plan := range map[string]func(context.Context) (plane.Plan, error){"/diff": i.opt.Diff, "/plan": i.opt.Plan} {
+		mux.Handle("GET "+path, i.diffs.serve(lines(steps(plan)), diffTime, errDiffs))
 	}
-	mux.HandleFunc("GET /events", func(w http.ResponseWriter, _ *http.Request) { _ = writeItems(w, slices.Values(i.opt.History.Events())) })
-	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, _ *http.Request) { respond(w, i.opt.Settings, nil) })
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "unknown question "+r.Method+" "+r.URL.Path, http.StatusNotImplemented)
-	})
+	mux.Handle("GET /status", lines(func(r *http.Request) (iter.Seq[Status], error) {
+		return one(i.Status(r.Context())), nil
+	}))
+	mux.Handle("GET /events", lines(func(*http.Request) (iter.Seq[Event], error) {
+		return slices.Values(i.opt.History.Events()), nil
+	}))
+	mux.Handle("GET /settings", lines(func(*http.Request) (iter.Seq[Settings], error) { return one(i.opt.Settings), nil }))
 	return mux
 }
 
-// respond writes an answer in JSON, or an error.
-func respond(w http.ResponseWriter, answer any, err error) {
-	_, missing := errors.AsType[*NotFoundError](err)
-	switch {
-	case missing:
-		http.Error(w, err.Error(), http.StatusNotFound)
-	case err != nil:
-		http.Error(w, strings.TrimSpace(err.Error()), http.StatusServiceUnavailable)
-	default:
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer) // fails if the client has closed the connection
+func one[T any](v T) iter.Seq[T] { return slices.Values([]T{v}) }
+
+// bufferBytes is how much of an answer is encoded before it is written.
+const bufferBytes = 64 << 10
+
+// lines answers with a line for each value. It encodes one at a time, as a list may be larger than the memory limit of
+// the process.
+func lines[T any](ask func(*http.Request) (iter.Seq[T], error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		values, err := ask(r)
+		if err != nil {
+			http.Error(w, strings.TrimSpace(err.Error()), http.StatusServiceUnavailable)
+			return
+		}
+		out := bufio.NewWriterSize(w, bufferBytes)
+		enc := json.NewEncoder(out)
+		enc.SetEscapeHTML(false)
+		for v := range values {
+			if enc.Encode(v) != nil {
+				panic(http.ErrAbortHandler) // the client has gone; if not, it must not take this for the whole answer
+			}
+		}
+		_ = out.Flush() // the same
 	}
 }
 
-// items answers with a list. It encodes one item at a time, as a list may be larger than
-// the memory limit of the process.
-func items[T any](list func(context.Context, Filter) (iter.Seq[T], error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+func filtered[T any](list func(context.Context, Filter) (iter.Seq[T], error)) http.HandlerFunc {
+	return lines(func(r *http.Request) (iter.Seq[T], error) {
 		f, err := ParseFilter(r.FormValue("name"), r.FormValue("namespace"))
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
+			return nil, err
 		}
-		seq, err := list(r.Context(), f)
-		if err != nil {
-			respond(w, nil, err)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = writeItems(w, seq) // fails if the client has closed the connection
-	}
+		return list(r.Context(), f)
+	})
 }
 
-// itemsBytes is how much of a list is encoded before it is written.
-const itemsBytes = 64 << 10
+// Step is one step of a plan, in the language of the mechanism.
+type Step struct {
+	Step string `json:"step"`
+}
 
-func writeItems[T any](w http.ResponseWriter, seq iter.Seq[T]) error {
-	out := bufio.NewWriterSize(w, itemsBytes)
-	enc := json.NewEncoder(out)
-	_, _ = out.WriteString(`{"items":[`) // Flush reports errors
-	separator := ""
-	for v := range seq {
-		if _, err := out.WriteString(separator); err != nil {
-			return err
+// Print writes the step as a line.
+func (s Step) Print(out *text.Columns) { out.Printf("%s\n", s.Step) }
+
+// steps lists the steps of a plan.
+func steps(plan func(context.Context) (plane.Plan, error)) func(*http.Request) (iter.Seq[Step], error) {
+	return func(r *http.Request) (iter.Seq[Step], error) {
+		p, err := plan(r.Context())
+		if err != nil || p.Steps() == 0 {
+			return slices.Values[[]Step](nil), err
 		}
-		if err := enc.Encode(v); err != nil {
-			return err
-		}
-		separator = ","
+		all := p.String() // the plan is not kept while a client reads
+		return func(yield func(Step) bool) {
+			for line := range strings.Lines(all) {
+				if !yield(Step{strings.TrimSuffix(line, "\n")}) {
+					return
+				}
+			}
+		}, nil
 	}
-	_, _ = out.WriteString("]}\n")
-	return out.Flush()
 }
 
 // serial runs one handler at a time, each on a thread of its own. A query about very many
@@ -160,7 +152,7 @@ func (s serial) serve(h http.Handler, timeout time.Duration, tooLate error) http
 		waiting, stop := context.WithTimeout(r.Context(), timeout)
 		defer stop()
 		if !s.lock(waiting) {
-			respond(w, nil, tooLate)
+			http.Error(w, tooLate.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		defer s.unlock()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -32,8 +33,8 @@ func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var trouble error
 		w := start(t, func(_ *world, o *Options) {
-			o.Diff = func(context.Context) (Difference, error) { return Difference{2, "add a\nadd b\n"}, trouble }
-			o.Plan = func(context.Context) (Difference, error) { return Difference{1, "add c\n"}, nil }
+			o.Diff = func(context.Context) (plane.Plan, error) { return made("add a\nadd b\n"), trouble }
+			o.Plan = func(context.Context) (plane.Plan, error) { return made("add <c>\n"), nil }
 			o.Settings = Settings{Configuration: json.RawMessage(`{"mode":"a"}`), Flags: map[string]string{"v": "4"}}
 		})
 		w.load()
@@ -43,24 +44,24 @@ func TestAnswers(t *testing.T) {
 			code int
 			want string
 		}{
-			{"/services?namespace=nowhere", 200, `{"items":[]}`},
+			{"/services?namespace=nowhere", 200, ""},
 			{
 				"/services?name=staging/web", 200,
-				`{"items":[{"namespace":"staging","name":"web","state":"not programmed","reason":"headless"}` + "\n]}",
+				`{"namespace":"staging","name":"web","state":"not programmed","reason":"headless"}`,
 			},
-			{"/services?name=a/b/c", 400, `name "a/b/c": want NAME or NAMESPACE/NAME`},
-			{"/backends?name=nothing", 404, `no Service "nothing" is known on this node; sluice get services lists them`},
-			{"/nodeports?name=1", 404, `no node port "1" is known on this node; sluice get nodeports lists them`},
-			{"/nodeports?name=70000", 404, `no Service "70000" is known on this node; sluice get services lists them`},
-			{"/names?name=w", 200, `["default/web","staging/web"]`},
-			{"/names?name=nothing", 200, `[]`},
-			{"/diff", 200, `{"steps":2,"text":"add a\nadd b\n"}`},
-			{"/plan", 200, `{"steps":1,"text":"add c\n"}`},
+			{"/services?name=a/b/c", 503, `name "a/b/c": want NAME or NAMESPACE/NAME`},
+			{"/backends?name=nothing", 503, `no Service "nothing" is known on this node; sluice get services lists them`},
+			{"/nodeports?name=1", 503, `no node port "1" is known on this node; sluice get nodeports lists them`},
+			{"/nodeports?name=70000", 503, `no Service "70000" is known on this node; sluice get services lists them`},
+			{"/names?name=w", 200, `"default/web"` + "\n" + `"staging/web"`},
+			{"/names?name=nothing", 200, ""},
+			{"/diff", 200, `{"step":"add a"}` + "\n" + `{"step":"add b"}`},
+			{"/plan", 200, `{"step":"add <c>"}`},
 			{"/settings", 200, `{"configuration":{"mode":"a"},"flags":{"v":"4"}}`},
-			{"/events", 200, `{"items":[]}`},
-			{"/explain?source=node&destination=web", 400, "destination \"web\": want an address or namespace/name, such as " +
+			{"/events", 200, ""},
+			{"/explain?source=node&destination=web", 503, "destination \"web\": want an address or namespace/name, such as " +
 				"10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, default/web, default/web:80 or default/web:http"},
-			{"/pods", 501, "unknown question GET /pods"},
+			{"/pods", 404, "404 page not found"},
 		} {
 			if code, got := ask(t, h, tt.url); code != tt.code || got != tt.want {
 				t.Errorf("%s: %d %s\nwant %d %s", tt.url, code, got, tt.code, tt.want)
@@ -74,9 +75,8 @@ func TestAnswers(t *testing.T) {
 		if _, got := ask(t, h, "/status"); json.Unmarshal([]byte(got), &s) != nil || s.Counts.Services != 3 {
 			t.Errorf("the status is %s", got)
 		}
-		var list struct{ Items []NodePort }
-		if _, got := ask(t, h, "/nodeports"); json.Unmarshal([]byte(got), &list) != nil || len(list.Items) != 3 {
-			t.Errorf("the node ports are %s", got)
+		if _, got := ask(t, h, "/nodeports"); strings.Count(got, "\n") != 2 {
+			t.Errorf("the node ports are %s, want a line for each of 3", got)
 		}
 	})
 }
@@ -104,12 +104,12 @@ func TestOneComparisonAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		under, most, takes := 0, 0, time.Second
 		w := start(t, func(_ *world, o *Options) {
-			o.Diff = func(context.Context) (Difference, error) {
+			o.Diff = func(context.Context) (plane.Plan, error) {
 				under++
 				most = max(most, under)
 				time.Sleep(takes)
 				under--
-				return Difference{}, nil
+				return made(""), nil
 			}
 		})
 		h := w.Handler()
@@ -146,8 +146,10 @@ func TestManyQueriesDuringWrites(t *testing.T) {
 			all.Go(func() {
 				for range 50 {
 					_, said := ask(t, h, []string{"/services", "/backends?name=default/web", "/status", "/nodeports"}[i%4])
-					if !json.Valid([]byte(said)) {
-						t.Errorf("not JSON: %s", said)
+					for line := range strings.Lines(said) {
+						if !json.Valid([]byte(line)) {
+							t.Errorf("not JSON: %s", line)
+						}
 					}
 				}
 			})
@@ -212,7 +214,9 @@ func questions(ctx context.Context) map[string]func(*Inspector) {
 	return map[string]func(*Inspector){
 		"all services": func(i *Inspector) { _, _ = i.Services(ctx, Filter{}) },
 		"one service":  func(i *Inspector) { _, _ = i.Services(ctx, Filter{"default", "service-7"}) },
-		"names":        func(i *Inspector) { _, _ = i.Names(ctx, Filter{Name: "serv"}) },
-		"the status":   func(i *Inspector) { i.Status(ctx) },
+		"names": func(i *Inspector) {
+			_, _ = i.names(httptest.NewRequestWithContext(ctx, http.MethodGet, "/names?name=serv", http.NoBody))
+		},
+		"the status": func(i *Inspector) { i.Status(ctx) },
 	}
 }

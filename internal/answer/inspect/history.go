@@ -20,15 +20,10 @@ const (
 // use.
 type History struct {
 	mu       sync.Mutex
-	last     Sync
-	compared []Tally
-	repaired []Tally
-	began    bool // the first comparison of everything has succeeded
-	adopted  int
+	writes   Past
 	rejected int
 	problems []keptProblem // newest first
 	events   []Event       // oldest first
-	failure  string        // of the last write; empty: it succeeded
 }
 
 // NewHistory returns an empty History.
@@ -38,25 +33,26 @@ func NewHistory() *History { return &History{} }
 func (h *History) Observe(s proxy.Sync) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.failure = ""
+	w := &h.writes
+	w.Error = ""
 	if s.Err != nil {
-		h.failure = s.Err.Error()
+		w.Error = s.Err.Error()
 		return
 	}
 	took := s.Took()
-	h.last = Sync{
+	w.LastSync = Sync{
 		At: s.Began.Add(took), Took: Duration(took),
 		Services: s.Services, Steps: s.Steps, Cause: s.Cause.String(),
 	}
 	if !s.Full() {
 		return
 	}
-	h.compared = addTo(h.compared, h.last)
-	if !h.began {
-		h.began, h.adopted = true, s.Adopted
+	if w.Comparisons == nil {
+		w.Adopted = s.Adopted
 	}
+	w.Comparisons = addTo(w.Comparisons, w.LastSync)
 	if s.Repair() {
-		h.repaired = addTo(h.repaired, h.last)
+		w.Repairs = addTo(w.Repairs, w.LastSync)
 	}
 }
 
@@ -85,10 +81,8 @@ func (h *History) Report(problems []route.Problem) {
 	defer h.mu.Unlock()
 	for _, p := range problems {
 		h.rejected += p.Weight()
-		k := keptProblem{
-			Problem{At: now, Object: p.Object, Field: p.Field, Value: p.Value, Reason: p.Reason, Count: p.Weight()},
-			event.SameProblem(p),
-		}
+		k := keptProblem{Problem{now, p}, event.SameProblem(p)}
+		k.Count = p.Weight()
 		last := min(len(h.problems), maxProblems-1)
 		if i := slices.IndexFunc(h.problems, func(old keptProblem) bool { return old.group == k.group }); i >= 0 {
 			k.Count += h.problems[i].Count
@@ -98,16 +92,16 @@ func (h *History) Report(problems []route.Problem) {
 	}
 }
 
-// fill sets the fields of a Status that a History knows.
-func (h *History) fill(s *Status) {
+// past returns copies for a Status.
+func (h *History) past() (writes Past, rejected int, problems []Problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.Error = h.failure
-	s.LastSync, s.Adopted, s.Counts.Rejected = h.last, h.adopted, h.rejected
-	s.Comparisons, s.Repairs = slices.Clone(h.compared), slices.Clone(h.repaired)
+	writes = h.writes
+	writes.Comparisons, writes.Repairs = slices.Clone(writes.Comparisons), slices.Clone(writes.Repairs)
 	for _, k := range h.problems {
-		s.Problems = append(s.Problems, k.Problem)
+		problems = append(problems, k.Problem)
 	}
+	return writes, h.rejected, problems
 }
 
 // Event is an Event that the daemon has made.

@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -48,10 +50,10 @@ type Options struct {
 
 	// Diff compares the kernel with the table. The Inspector never calls it
 	// concurrently.
-	Diff func(context.Context) (Difference, error)
+	Diff func(context.Context) (plane.Plan, error)
 
 	// Plan returns the rules that the kernel should have. The Inspector never calls it concurrently with itself and Diff.
-	Plan func(context.Context) (Difference, error)
+	Plan func(context.Context) (plane.Plan, error)
 
 	Settings Settings
 }
@@ -60,12 +62,6 @@ type Options struct {
 type Settings struct {
 	Configuration json.RawMessage   `json:"configuration,omitempty"` // in force, defaults and flags included
 	Flags         map[string]string `json:"flags,omitempty"`
-}
-
-// Difference is what a comparison of everything would write.
-type Difference struct {
-	Steps int    `json:"steps"`
-	Text  string `json:"text"` // one step per line, in the language of the mechanism
 }
 
 // Inspector answers queries. It is safe for concurrent use.
@@ -90,18 +86,23 @@ func (i *Inspector) view(ctx context.Context) (explain.View, error) {
 	return explain.View{View: v, Node: i.opt.Store.Node(), Plane: i.opt.Plane, Shares: i.opt.Shares}, nil
 }
 
-// Explain answers where connections go.
-func (i *Inspector) Explain(ctx context.Context, q explain.Question) (explain.Answer, error) {
-	local, err := i.opt.Local(ctx)
+// explain answers where connections go.
+func (i *Inspector) explain(r *http.Request) (iter.Seq[explain.Answer], error) {
+	q, err := explain.Parse(r.FormValue("source"), r.FormValue("destination"))
 	if err != nil {
-		return explain.Answer{}, err
+		return nil, err
 	}
-	v, err := i.view(ctx)
+	q.Via = r.FormValue("via")
+	local, err := i.opt.Local(r.Context())
 	if err != nil {
-		return explain.Answer{}, err
+		return nil, err
+	}
+	v, err := i.view(r.Context())
+	if err != nil {
+		return nil, err
 	}
 	v.Local = local
-	return explain.Ask(v, q), nil
+	return one(explain.Ask(v, q)), nil
 }
 
 // Filter selects Services; an empty field matches all.
@@ -143,16 +144,10 @@ func (f Filter) String() string {
 	return f.Namespace + "/" + f.Name
 }
 
-// NotFoundError means that no object has the name in the query.
-type NotFoundError struct {
-	Kind   string // "Service", "node port"
-	Filter Filter
-}
-
-// Error implements error.
-func (e *NotFoundError) Error() string {
-	list := strings.ToLower(strings.ReplaceAll(e.Kind, " ", "")) + "s"
-	return fmt.Sprintf("no %s %q is known on this node; sluice get %s lists them", e.Kind, e.Filter, list)
+// notFound is the error if no object of a kind, "Service" or "node port", has the name in the query.
+func notFound(kind string, f Filter) error {
+	list := strings.ToLower(strings.ReplaceAll(kind, " ", "")) + "s"
+	return fmt.Errorf("no %s %q is known on this node; sluice get %s lists them", kind, f, list)
 }
 
 // selection has the Services of a View that a Filter matches.
@@ -180,7 +175,7 @@ func (i *Inspector) selectServices(ctx context.Context, f Filter) (*selection, e
 		s.addAll()
 	}
 	if f.Name != "" && len(s.services) == 0 {
-		return nil, &NotFoundError{"Service", f}
+		return nil, notFound("Service", f)
 	}
 	return s, nil
 }
@@ -250,14 +245,15 @@ func (s *selection) state(svc *route.Service) (Programming, string) {
 // maxNames is how many names Names returns at most.
 const maxNames = 200
 
-// Names lists Services whose name, or namespace and name, begin with a prefix,
+// names lists Services whose name, or namespace and name, begin with a prefix,
 // sorted; at most maxNames. It is for the completion of shells.
-func (i *Inspector) Names(ctx context.Context, f Filter) ([]string, error) {
-	v, err := i.view(ctx)
+func (i *Inspector) names(r *http.Request) (iter.Seq[string], error) {
+	f := Filter{Namespace: r.FormValue("namespace"), Name: r.FormValue("name")}
+	v, err := i.view(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	names := []string{}
+	var names []string
 	for svc := range v.Routes.Services() {
 		if f.matchesPrefix(svc.Name) {
 			names = append(names, svc.Name.String())
@@ -266,5 +262,5 @@ func (i *Inspector) Names(ctx context.Context, f Filter) ([]string, error) {
 			break
 		}
 	}
-	return names, nil
+	return slices.Values(names), nil
 }

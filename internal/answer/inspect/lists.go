@@ -119,15 +119,8 @@ func wayOf(w route.Way) Way {
 	case route.Drop:
 		return Way{To: "dropped"}
 	default:
-		return Way{To: poolName(w.Pool), Masquerade: w.Masquerade}
+		return Way{To: w.Pool.String(), Masquerade: w.Masquerade}
 	}
-}
-
-func poolName(p route.Pool) string {
-	if p == route.Local {
-		return "local"
-	}
-	return "cluster"
 }
 
 // Backend is one backend of a port of a Service.
@@ -216,7 +209,7 @@ func (s *selection) backends(svc *route.Service, p *route.Port) []Backend {
 				i = len(list)
 				known[key], list = i, append(list, common)
 			}
-			list[i].add(c, poolName(pool))
+			list[i].add(c, pool.String())
 		}
 	}
 	slices.SortStableFunc(list, func(a, b Backend) int {
@@ -312,7 +305,7 @@ func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort]
 		}
 	}
 	if byNumber && len(list) == 0 {
-		return nil, &NotFoundError{"node port", f}
+		return nil, notFound("node port", f)
 	}
 	slices.SortStableFunc(list, func(a, b nodePort) int { return cmp.Compare(a.frontend.Port, b.frontend.Port) })
 	return route.Yielding(func(yield func(NodePort) bool) {

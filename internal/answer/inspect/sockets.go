@@ -3,14 +3,10 @@ package inspect
 import (
 	"context"
 	"errors"
-	"io"
 	"iter"
 	"net/netip"
-	"strconv"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Address is where the process listens for a port of a Service.
@@ -38,23 +34,10 @@ func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], e
 			if !f.matches(s.Service) {
 				continue
 			}
-			a := Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), poolName(s.Pool), s.At, s.Open}
+			a := Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), s.Pool.String(), s.At, s.Open}
 			if !yield(a) {
 				return
 			}
 		}
 	}), nil
-}
-
-// AddressTable returns a table with a line for each socket.
-func AddressTable(w io.Writer, width Width) *Table[Address] {
-	t := &Table[Address]{out: text.NewColumns(w), width: width, narrow: 4, rows: Address.rows}
-	t.row("NAMESPACE", "NAME", "PORT", "LISTENS-AT", "POOL", "CONNECTIONS")
-	return t
-}
-
-func (a Address) rows() [][]string {
-	return [][]string{{
-		a.Namespace, a.Service, strings.TrimPrefix(a.Port+"/"+a.Protocol, "/"), a.Address.String(), a.Pool, strconv.FormatInt(a.Open, 10),
-	}}
 }

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/netip"
 	"testing"
@@ -23,28 +22,19 @@ func TestAddresses(t *testing.T) {
 	}})
 	for _, c := range []struct {
 		filter Filter
-		width  Width
+		wide   bool
 		want   string
 	}{
-		{Filter{}, Narrow, "NAMESPACE    NAME  PORT      LISTENS-AT\n" +
+		{Filter{}, false, "NAMESPACE    NAME  PORT      LISTENS-AT\n" +
 			"default      web   http/tcp  169.254.73.1:53493\n" +
 			"default      web   http/tcp  169.254.73.1:41000\n" +
 			"kube-system  dns   udp       [::1]:8053\n"},
-		{Filter{Name: "web"}, Wide, "NAMESPACE  NAME  PORT      LISTENS-AT          POOL     CONNECTIONS\n" +
+		{Filter{Name: "web"}, true, "NAMESPACE  NAME  PORT      LISTENS-AT          POOL     CONNECTIONS\n" +
 			"default    web   http/tcp  169.254.73.1:53493  cluster  12\n" +
 			"default    web   http/tcp  169.254.73.1:41000  local    12\n"},
 	} {
-		var out bytes.Buffer
-		table := AddressTable(&out, c.width)
-		all, err := i.Addresses(t.Context(), c.filter)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for a := range all {
-			table.Add(a)
-		}
-		if err := table.Flush(); err != nil || out.String() != c.want {
-			t.Errorf("%+v: %v\n%s\nwant\n%s", c.filter, err, out.String(), c.want)
+		if got := tabulate(must(i.Addresses(t.Context(), c.filter)), c.wide); got != c.want {
+			t.Errorf("%+v:\n%s\nwant\n%s", c.filter, got, c.want)
 		}
 	}
 	dnsOnly, err := i.Addresses(t.Context(), Filter{Namespace: "kube-system"})

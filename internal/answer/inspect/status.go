@@ -4,31 +4,37 @@ import (
 	"context"
 	"net/netip"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/plane/sizes"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Status describes a daemon. `sluice status`, /statusz and monitoring read it. A
 // zero time means that the event has not happened, an empty string that there is
 // no trouble.
 type Status struct {
-	At      time.Time `json:"at"` // when the status was taken; ages are relative to it
-	Version string    `json:"version"`
-	PID     int       `json:"pid"`
-	Since   time.Time `json:"since"`
-	Health  Health    `json:"health"`
+	At      time.Time      `json:"at"` // when the status was taken; ages are relative to it
+	Version string         `json:"version"`
+	PID     int            `json:"pid"`
+	Since   time.Time      `json:"since"`
+	Health  health.Summary `json:"health"`
 
 	Mode     Mode     `json:"mode"`
 	Families []string `json:"families,omitempty"` // "IPv4", "IPv6"
 	Node     Node     `json:"node"`
 	Source   Source   `json:"source"`
 
-	LastSync Sync   `json:"lastSync"` // the latest successful one
-	Lag      Lag    `json:"lag"`
-	Counts   Counts `json:"counts"`
-	Pending  int    `json:"pending"`         // Services with a change that may not be in the kernel yet
-	Refused  int    `json:"refused"`         // Services whose rules the kernel rejects; not included in Pending
-	Error    string `json:"error,omitempty"` // of the latest write
+	Past
 
-	Contest *Contest `json:"contest,omitempty"` // with another program; nil: none
+	Lag     Lag    `json:"lag"`
+	Counts  Counts `json:"counts"`
+	Pending int    `json:"pending"` // Services with a change that may not be in the kernel yet
+	Refused int    `json:"refused"` // Services whose rules the kernel rejects; not included in Pending
+
+	Contest health.Contest `json:"contest,omitzero"`
 
 	// WatchTrouble is why the daemon detects changes by other programs only by
 	// comparing all rules periodically.
@@ -37,16 +43,21 @@ type Status struct {
 	// Busy is why Pending and Refused are unknown: a write takes a long time.
 	Busy string `json:"busy,omitempty"`
 
-	Comparisons []Tally  `json:"comparisons,omitempty"` // of everything with the kernel, by cause
-	Repairs     []Tally  `json:"repairs,omitempty"`     // comparisons that repaired something, by cause
-	Adopted     int      `json:"adopted"`               // correct entries that the start found in the kernel
-	Takeover    []string `json:"takeover,omitempty"`    // what happened to another proxy's rules, one sentence each
-
+	Takeover      []string      `json:"takeover,omitempty"` // what happened to another proxy's rules, one sentence each
 	Configuration Configuration `json:"configuration"`
 	HostSettings  []HostSetting `json:"hostSettings,omitempty"`
 	Servers       []Server      `json:"servers,omitempty"`
 	HealthPorts   []HealthPort  `json:"healthPorts,omitempty"` // only those that could not be opened
 	Problems      []Problem     `json:"problems,omitempty"`    // with objects; the latest, newest first
+}
+
+// Past is what the loop has written.
+type Past struct {
+	LastSync    Sync    `json:"lastSync"`              // the latest successful one
+	Error       string  `json:"error,omitempty"`       // of the latest write; empty: it succeeded
+	Comparisons []Tally `json:"comparisons,omitempty"` // of everything with the kernel, by cause
+	Repairs     []Tally `json:"repairs,omitempty"`     // comparisons that repaired something, by cause
+	Adopted     int     `json:"adopted"`               // correct entries that the start found in the kernel
 }
 
 // statusTimeout is how long Status waits for the loop.
@@ -62,11 +73,8 @@ func (i *Inspector) Status(ctx context.Context) Status {
 	}
 	w := i.opt.Store.Backlog()
 	s.Lag = Lag{Oldest: w.Since, Services: w.Services, Slices: w.Slices}
-	n := i.opt.Sizes()
-	s.Counts = Counts{
-		Services: n.Services, Ports: n.Ports, Frontends: n.Frontends, Backends: n.Backends, NotProgrammed: n.NotProgrammed,
-	}
-	i.opt.History.fill(&s)
+	s.Counts.Sizes = i.opt.Sizes()
+	s.Past, s.Counts.Rejected, s.Problems = i.opt.History.past()
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	v, err := i.view(ctx)
@@ -81,22 +89,6 @@ func (i *Inspector) Status(ctx context.Context) Status {
 		}
 	}
 	return s
-}
-
-// State is the overall condition of a daemon.
-type State string
-
-// The states. Only Healthy makes `sluice status` exit with 0.
-const (
-	Healthy  State = "healthy"
-	Starting State = "starting" // no complete sync yet
-	Sick     State = "not healthy"
-)
-
-// Health is what /healthz reports.
-type Health struct {
-	State  State  `json:"state"`
-	Reason string `json:"reason,omitempty"`
 }
 
 // Mode is the data plane in use.
@@ -119,12 +111,8 @@ type Node struct {
 
 // Source is the origin of Services.
 type Source struct {
-	Kind      string    `json:"kind"`           // "API server", "manifests"
-	From      string    `json:"from,omitempty"` // its URL, or the paths
-	Connected bool      `json:"connected"`
-	Since     time.Time `json:"since,omitzero"` // the last change of Connected
-	Trouble   string    `json:"trouble,omitempty"`
-	LastEvent time.Time `json:"lastEvent,omitzero"`
+	Kind string `json:"kind"` // "API server", "manifests"
+	source.State
 }
 
 // Sync is one successful write.
@@ -143,22 +131,11 @@ type Lag struct {
 	Slices   int       `json:"endpointSlices"`
 }
 
-// Contest says that another program keeps changing the rules.
-type Contest struct {
-	Since   time.Time `json:"since"`
-	Repairs int       `json:"repairs"`      // since then
-	What    string    `json:"what"`         // what the program changed last
-	By      string    `json:"by,omitempty"` // "nft (thread 812)"; empty: unknown
-}
-
 // Counts are the numbers of programmed objects, as of the last sync.
 type Counts struct {
-	Services      int `json:"services"`  // those that are programmed
-	Ports         int `json:"ports"`     // one for each IP family
-	Frontends     int `json:"frontends"` // addresses, ports and protocols that clients use
-	Backends      int `json:"backends"`  // sum of the distinct backends of each Service
-	NotProgrammed int `json:"notProgrammed"`
-	Rejected      int `json:"rejected"` // problems with objects since the start
+	sizes.Sizes
+
+	Rejected int `json:"rejected"` // problems with objects since the start
 }
 
 // Tally counts the events of one cause.
@@ -203,28 +180,24 @@ type HealthPort struct {
 	Error   string `json:"error"`
 }
 
-// Problem is a fault in an object. Only the part that it names is ignored.
+// Problem is a fault in an object. Problems that differ only in the object count as one.
 type Problem struct {
-	At     time.Time `json:"at"`
-	Object string    `json:"object"` // "Service default/web"
-	Field  string    `json:"field,omitempty"`
-	Value  string    `json:"value,omitempty"`
-	Reason string    `json:"reason"`
-	Count  int       `json:"count"` // since the start; problems that differ only in the object count as one
+	At time.Time `json:"at"`
+	route.Problem
 }
 
 // Duration is formatted for people, "1.2ms", also in JSON.
 type Duration time.Duration
 
 // String returns the duration rounded to about three digits.
-func (d Duration) String() string { return short(time.Duration(d)) }
+func (d Duration) String() string { return text.Duration(time.Duration(d)) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (d *Duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := time.ParseDuration(string(b))
 	*d = Duration(v)
 	return err
 }

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,8 +13,12 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // now is when the answers of these tests are made.
@@ -26,19 +29,21 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 // quiet is a daemon of which there is little to tell.
 func quiet() Status {
 	return Status{
-		At: now, Version: "v1.2.0", PID: 812, Since: ago(192 * time.Second), Health: Health{State: Healthy},
+		At: now, Version: "v1.2.0", PID: 812, Since: ago(192 * time.Second), Health: health.Summary{State: health.Healthy},
 		Mode: Mode{Name: "nftables", Reason: "the default, and this kernel can do it"}, Families: []string{"IPv4", "IPv6"},
 		Node: Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
 			netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
 		}},
 		Source: Source{
-			Kind: "API server", From: "https://10.96.0.1:443", Connected: true,
-			Since: ago(190 * time.Second), LastEvent: ago(4 * time.Second),
+			"API server",
+			source.State{From: "https://10.96.0.1:443", Connected: true, Since: ago(190 * time.Second), LastEvent: ago(4 * time.Second)},
 		},
-		LastSync:      Sync{At: ago(4 * time.Second), Took: Duration(1234 * time.Microsecond), Services: 1, Steps: 3, Cause: "change"},
-		Counts:        Counts{Services: 120, Ports: 140, Frontends: 160, Backends: 700},
-		Comparisons:   []Tally{{"start", 1, ago(191 * time.Second)}},
-		Adopted:       4321,
+		Past: Past{
+			LastSync:    Sync{At: ago(4 * time.Second), Took: Duration(1234 * time.Microsecond), Services: 1, Steps: 3, Cause: "change"},
+			Comparisons: []Tally{{"start", 1, ago(191 * time.Second)}},
+			Adopted:     4321,
+		},
+		Counts:        Counts{Sizes: sizes.Sizes{Services: 120, Ports: 140, Frontends: 160, Backends: 700}},
 		Configuration: Configuration{File: "/var/lib/kube-proxy/config.conf", Loaded: ago(192 * time.Second)},
 		Servers:       []Server{{Name: "healthz", Address: "0.0.0.0:10256"}, {Name: "metrics", Address: "127.0.0.1:10249"}},
 	}
@@ -47,11 +52,14 @@ func quiet() Status {
 // troubled is one of which there is a lot.
 func troubled() Status {
 	s := quiet()
-	s.Since, s.Health = ago(75*time.Hour), Health{Sick, "no complete sync for 2m0s"}
+	s.Since, s.Health = ago(75*time.Hour), health.Summary{State: health.Sick, Reason: "no complete sync for 2m0s"}
 	s.Node.Leaving = true
 	s.Source = Source{
-		Kind: "API server", From: "https://10.96.0.1:443", Since: ago(2*time.Hour + 5*time.Minute),
-		Trouble: "connection refused", LastEvent: ago(3 * time.Hour),
+		"API server",
+		source.State{
+			From: "https://10.96.0.1:443", Since: ago(2*time.Hour + 5*time.Minute),
+			Trouble: "connection refused", LastEvent: ago(3 * time.Hour),
+		},
 	}
 	s.LastSync = Sync{At: ago(500 * time.Millisecond), Took: Duration(5 * time.Second), Services: 2, Steps: 1, Cause: "foreign-edit"}
 	s.Lag = Lag{Oldest: ago(9500 * time.Millisecond), Services: 1, Slices: 4}
@@ -68,12 +76,12 @@ func troubled() Status {
 		{Name: "net.netfilter.nf_conntrack_max", Want: "131072", Was: "65536", Is: "131072"},
 		{Name: "oom_score_adj", Want: "-999", Was: "0", Is: "0", Error: "write -999 to oom_score_adj: permission denied"},
 	}
-	s.Contest = &Contest{Since: ago(42 * time.Second), Repairs: 17, What: "table", By: "nft (thread 812)"}
+	s.Contest = health.Contest{Since: ago(42 * time.Second), Repairs: 17, What: "table", By: "nft (thread 812)"}
 	s.WatchTrouble = "list virtual servers: operation not permitted"
 	s.HealthPorts = []HealthPort{{"default/web", 32000, "address already in use"}}
 	s.Problems = []Problem{
-		{ago(time.Second), "Service default/web", "spec.externalIPs[0]", "bogus", "want an IP address", 1},
-		{ago(time.Hour), "Node node-a", "", "", "has no address", 1200},
+		{ago(time.Second), route.Problem{Object: "Service default/web", Field: "spec.externalIPs[0]", Value: "bogus", Reason: "want an IP address", Count: 1}},
+		{ago(time.Hour), route.Problem{Object: "Node node-a", Reason: "has no address", Count: 1200}},
 	}
 	return s
 }
@@ -81,16 +89,12 @@ func troubled() Status {
 func TestText(t *testing.T) {
 	busy := Status{
 		At: now, Version: "v1.2.0", PID: 1, Since: ago(1500 * time.Millisecond), Busy: "a write to the kernel is under way",
-		Health: Health{Starting, "not everything has been written once"}, Counts: Counts{Services: 2, Ports: 2, Frontends: 3, Backends: 1}, Mode: Mode{Name: "nftables"},
-		Node: Node{Name: "node-a"}, Source: Source{Kind: "manifests", From: "services/", Connected: true}, Error: "the lock is held",
+		Health: health.Summary{State: health.Starting, Reason: "not everything has been written once"}, Counts: Counts{Sizes: sizes.Sizes{Services: 2, Ports: 2, Frontends: 3, Backends: 1}}, Mode: Mode{Name: "nftables"},
+		Node: Node{Name: "node-a"}, Source: Source{"manifests", source.State{From: "services/", Connected: true}}, Past: Past{Error: "the lock is held"},
 		Configuration: Configuration{Refused: "line 3: mode: Unsupported value"}, // read at a time that nobody noted
 	}
 	for name, s := range map[string]Status{"quiet": quiet(), "troubled": troubled(), "busy": busy} {
-		var out bytes.Buffer
-		if err := s.WriteText(&out); err != nil {
-			t.Fatal(err)
-		}
-		golden(t, "status-"+name+".txt", out.Bytes())
+		golden(t, "status-"+name+".txt", []byte(text.Printed(s)))
 	}
 }
 
@@ -110,29 +114,12 @@ func TestJSONIsTheWholeStatus(t *testing.T) {
 	}
 }
 
-func TestDurations(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0:                                 "0s",
-		1234567 * time.Nanosecond:         "1.23ms",
-		123456 * time.Microsecond:         "123ms",
-		4321 * time.Millisecond:           "4.3s",
-		192*time.Second + time.Nanosecond: "3m12s",
-		25*time.Hour - time.Minute:        "1d0h",
-		24*time.Hour - time.Minute:        "23h59m",
-		75*time.Hour + 59*time.Minute:     "3d3h",
-	} {
-		if got := Duration(d).String(); got != want {
-			t.Errorf("%d is %s, want %s", d, got, want)
-		}
-	}
-}
-
 // A status is put together from what everybody knows.
 func TestStatusOverTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, func(_ *world, o *Options) {
 			o.Status = func(context.Context) Status {
-				return Status{Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Health: Health{State: Healthy}, Node: Node{Name: "from the flags"}}
+				return Status{Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Health: health.Summary{State: health.Healthy}, Node: Node{Name: "from the flags"}}
 			}
 		})
 		before := w.Status(t.Context())
@@ -143,18 +130,23 @@ func TestStatusOverTime(t *testing.T) {
 		began := time.Now()
 		s := w.Status(t.Context())
 		want := Status{
-			At: began, Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Health: Health{State: Healthy},
+			At: began, Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Health: health.Summary{State: health.Healthy},
 			Node: Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
 				netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
 			}},
-			LastSync:    Sync{At: began, Services: 6, Steps: 6, Cause: "start"},
-			Counts:      Counts{Services: 3, Ports: 5, Frontends: 9, Backends: 5, NotProgrammed: 3, Rejected: 1},
-			Comparisons: []Tally{{"start", 1, began}},
-			Adopted:     7,
+			Past: Past{
+				LastSync: Sync{At: began, Services: 6, Steps: 6, Cause: "start"}, Comparisons: []Tally{{"start", 1, began}}, Adopted: 7,
+			},
+			Counts: Counts{Sizes: s.Counts.Sizes, Rejected: 1},
 			Problems: []Problem{{
-				At: began, Object: "Service staging/thief", Field: "spec.clusterIPs", Value: "10.96.0.81:80/tcp",
-				Reason: "left out, as it belongs to Service default/empty", Count: 1,
+				began, route.Problem{
+					Object: "Service staging/thief", Field: "spec.clusterIPs", Value: "10.96.0.81:80/tcp",
+					Reason: "left out, as it belongs to Service default/empty", Count: 1,
+				},
 			}},
+		}
+		if n := s.Counts; fmt.Sprint(n.Services, n.Ports, n.Frontends, n.Backends, n.NotProgrammed) != "3 5 9 5 3" {
+			t.Errorf("counted %+v", n)
 		}
 		if !reflect.DeepEqual(s, want) {
 			t.Errorf("the status is\n%+v\nwant\n%+v", s, want)
@@ -199,7 +191,7 @@ func TestHistoryKeepsTheLatestProblems(t *testing.T) {
 	}
 	h.Observe(proxy.Sync{Cause: proxy.Failure, Err: errors.New("refused"), Steps: 5})
 	var s Status
-	h.fill(&s)
+	s.Past, s.Counts.Rejected, s.Problems = h.past()
 	if len(s.Problems) != maxProblems || s.Problems[0].Object != "Node" || s.Problems[0].Count != 3*maxProblems ||
 		s.Problems[1].Value != fmt.Sprint(3*maxProblems-1) || s.Problems[maxProblems-1].Value != fmt.Sprint(2*maxProblems+1) {
 		t.Errorf("kept: %+v", s.Problems)
@@ -237,7 +229,7 @@ func TestHistoryCountsRepeatedProblems(t *testing.T) {
 	report("bad", "spec.externalIPs[0]", "x", "not an IP address", 0)
 	report("last", "spec.externalIPs", "192.0.2.1:80/tcp", "left out, as it belongs to Service shop/s0 (and 9 more like it)", 10)
 	var s Status
-	h.fill(&s)
+	s.Past, s.Counts.Rejected, s.Problems = h.past()
 	var got []string
 	for _, p := range s.Problems {
 		got = append(got, fmt.Sprint(p.Count, " ", p.Object, " ", p.Value))

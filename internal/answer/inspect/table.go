@@ -3,7 +3,6 @@ package inspect
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -12,126 +11,81 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Width says how many columns of a table are printed.
-type Width int
-
-// The widths.
-const (
-	Narrow Width = iota
-	Wide         // all columns
-)
-
-// Table prints items in columns, each on one or more lines.
-type Table[T any] struct {
-	out    *text.Columns
-	width  Width
-	narrow int // number of columns that Narrow has
-	rows   func(T) [][]string
-	begin  func(first T) // prints the titles, if they depend on the first item
-}
-
-// Add adds an item, which Flush prints.
-func (t *Table[T]) Add(item T) {
-	t.titles(item)
-	for _, row := range t.rows(item) {
-		t.row(row...)
+// Rows returns a row for each port and IP family.
+func (s Service) Rows() []text.Row {
+	ports := s.Ports
+	if len(ports) == 0 {
+		ports = []Port{{}}
 	}
-}
-
-// titles prints the titles, once.
-func (t *Table[T]) titles(first T) {
-	if t.begin != nil {
-		t.begin(first)
-		t.begin = nil
-	}
-}
-
-func (t *Table[T]) row(cells ...string) {
-	if t.width == Narrow {
-		cells = cells[:t.narrow]
-	}
-	t.out.Row(cells...)
-}
-
-// Flush prints the table.
-func (t *Table[T]) Flush() error {
-	var none T
-	t.titles(none)
-	return t.out.Flush()
-}
-
-// ServiceTable returns a table with a line for each port and IP family of a
-// Service.
-func ServiceTable(w io.Writer, width Width) *Table[Service] {
-	t := &Table[Service]{out: text.NewColumns(w), width: width, narrow: 9, rows: Service.rows}
-	t.row("NAMESPACE", "NAME", "PORT", "CLUSTER-IP", "EXTERNAL", "NODE-PORT", "POLICY", "BACKENDS", "STATE",
-		"FAMILY", "AFFINITY", "CLIENTS")
-	return t
-}
-
-func (s Service) rows() [][]string {
-	state := stateText(s.State, s.Reason)
-	if len(s.Ports) == 0 {
-		return [][]string{{s.Namespace, s.Name, "", "", "", "", "", "", state, "", "", ""}}
-	}
-	var rows [][]string
-	for _, p := range s.Ports {
+	rows := make([]text.Row, len(ports))
+	for i, p := range ports {
 		a := p.addresses()
-		rows = append(rows, []string{
-			s.Namespace, s.Name, portText(p.Name, p.Port, p.Protocol), strings.Join(a.cluster, ","),
-			strings.Join(a.external, ","), a.nodePort, p.policy(), p.backends(), state, p.Family, p.affinity(), a.clients,
-		})
+		rows[i] = text.Row{Cells: []text.Cell{
+			{"NAMESPACE", s.Namespace},
+			{"NAME", s.Name},
+			{"PORT", portText(p.Name, p.Port, p.Protocol)},
+			{"CLUSTER-IP", strings.Join(a.cluster, ",")},
+			{"EXTERNAL", strings.Join(a.external, ",")},
+			{"NODE-PORT", a.nodePort},
+			{"POLICY", p.policy()},
+			{"BACKENDS", p.backends()},
+			{"STATE", stateText(s.State, s.Reason)},
+		}, Wide: []text.Cell{{"FAMILY", p.Family}, {"AFFINITY", p.affinity()}, {"CLIENTS", a.clients}}}
 	}
 	return rows
 }
 
-// BackendTable returns a table with a line for each backend. In modes whose kernel counts
-// connections it has more columns.
-func BackendTable(w io.Writer, width Width) *Table[Backend] {
-	t := &Table[Backend]{out: text.NewColumns(w), width: width, narrow: 7, rows: Backend.rows}
-	t.begin = func(first Backend) {
-		titles := []string{"NAMESPACE", "NAME", "PORT", "BACKEND", "POOLS", "LEFT-OUT", "STATE", "NODE", "CONDITIONS", "ENDPOINTSLICE"}
-		if first.Balancing != nil {
-			titles = slices.Insert(titles, balancingAt, balancingColumns()...)
-			t.narrow += len(balancingColumns())
-		}
-		t.row(titles...)
-	}
-	return t
-}
-
-// balancingAt is the number of columns before those of a Balancing.
-const balancingAt = 4
-
-func (b Backend) rows() [][]string {
+// Rows returns a row. In modes whose kernel counts connections it has more columns.
+func (b Backend) Rows() []text.Row {
 	e := cmp.Or(b.Endpoint, &Endpoint{})
 	at := b.Address.String()
 	if b.Target != 0 {
 		at = netip.AddrPortFrom(b.Address, b.Target).String()
 	}
-	cells := []string{
-		b.Namespace, b.Service, portText(b.PortName, b.Port, b.Protocol), at, strings.Join(b.Pools, ","), b.leftOut(),
-		stateText(b.State, b.Reason), e.Node, e.conditions(), e.Slice,
-	}
-	if b.Balancing != nil {
-		cells = slices.Insert(cells, balancingAt, b.Balancing.cells()...)
-	}
-	return [][]string{cells}
+	return []text.Row{{Cells: slices.Concat([]text.Cell{
+		{"NAMESPACE", b.Namespace}, {"NAME", b.Service}, {"PORT", portText(b.PortName, b.Port, b.Protocol)}, {"BACKEND", at},
+	}, b.Balancing.cells(), []text.Cell{
+		{"POOLS", strings.Join(b.Pools, ",")}, {"LEFT-OUT", b.leftOut()}, {"STATE", stateText(b.State, b.Reason)},
+	}), Wide: []text.Cell{{"NODE", e.Node}, {"CONDITIONS", e.conditions()}, {"ENDPOINTSLICE", e.Slice}}}}
 }
 
-// NodePortTable returns a table with a line for each node port and IP family.
-func NodePortTable(w io.Writer, width Width) *Table[NodePort] {
-	t := &Table[NodePort]{out: text.NewColumns(w), width: width, narrow: 9, rows: NodePort.rows}
-	t.row("PORT", "FAMILY", "NAMESPACE", "NAME", "PORT-NAME", "ADDRESSES", "POLICY", "BACKENDS", "STATE",
-		"FROM-PODS", "FROM-NODE", "FROM-OTHERS")
-	return t
+func (b *Balancing) cells() []text.Cell {
+	if b == nil {
+		return nil
+	}
+	scheduler, weight, active, inactive := b.Scheduler, "", "", ""
+	if b.Weight != nil {
+		weight, active, inactive = fmt.Sprint(*b.Weight), strconv.Itoa(b.Active), strconv.Itoa(b.Inactive)
+	}
+	if b.Error != "" {
+		scheduler, weight, active, inactive = "?", "?", "?", "?"
+	}
+	return []text.Cell{{"SCHEDULER", scheduler}, {"WEIGHT", weight}, {"ACTIVE", active}, {"INACTIVE", inactive}}
 }
 
-func (n NodePort) rows() [][]string {
-	return [][]string{{
-		portText("", n.Port, n.Protocol), n.Family, n.Namespace, n.Service, n.PortName, n.addresses(), n.Others.To,
-		strconv.Itoa(n.Backends), stateText(n.State, n.Reason), n.Pods.String(), n.Node.String(), n.Others.String(),
-	}}
+// Rows returns a row.
+func (n NodePort) Rows() []text.Row {
+	return []text.Row{{Cells: []text.Cell{
+		{"PORT", portText("", n.Port, n.Protocol)},
+		{"FAMILY", n.Family},
+		{"NAMESPACE", n.Namespace},
+		{"NAME", n.Service},
+		{"PORT-NAME", n.PortName},
+		{"ADDRESSES", n.addresses()},
+		{"POLICY", n.Others.To},
+		{"BACKENDS", strconv.Itoa(n.Backends)},
+		{"STATE", stateText(n.State, n.Reason)},
+	}, Wide: []text.Cell{{"FROM-PODS", n.Pods.String()}, {"FROM-NODE", n.Node.String()}, {"FROM-OTHERS", n.Others.String()}}}}
+}
+
+// Rows returns a row.
+func (a Address) Rows() []text.Row {
+	return []text.Row{{Cells: []text.Cell{
+		{"NAMESPACE", a.Namespace},
+		{"NAME", a.Service},
+		{"PORT", strings.TrimPrefix(a.Port+"/"+a.Protocol, "/")},
+		{"LISTENS-AT", a.Address.String()},
+	}, Wide: []text.Cell{{"POOL", a.Pool}, {"CONNECTIONS", strconv.FormatInt(a.Open, 10)}}}}
 }
 
 // portText formats a port as "http:80/tcp".
@@ -168,7 +122,10 @@ type addresses struct {
 }
 
 func (p Port) addresses() addresses {
-	out := addresses{clients: "all"}
+	var out addresses
+	if len(p.Frontends) > 0 {
+		out.clients = "all"
+	}
 	for _, f := range p.Frontends {
 		switch f.Kind {
 		case "clusterIP":
@@ -207,6 +164,8 @@ func (p Port) policy() string {
 // backends returns how many backends the pools in use have.
 func (p Port) backends() string {
 	switch {
+	case len(p.Frontends) == 0:
+		return ""
 	case p.Local == 0:
 		return strconv.Itoa(p.Cluster)
 	case p.Cluster == 0:

@@ -3,23 +3,21 @@ package inspect
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// WriteText writes the status as text. It describes problems in full and leaves out most
+// Print writes the status as text. It describes problems in full and leaves out most
 // fields that report none.
-func (s Status) WriteText(w io.Writer) error {
-	p := &page{text.NewColumns(w), s.At}
+func (s Status) Print(out *text.Columns) {
+	p := &page{out, s.At}
 	p.Printf("Sluice %s, pid %d, running for %s: %s\n\n", s.Version, s.PID, p.since(s.Since), s.Health)
 	s.identity(p)
 	s.writes(p)
 	s.configuration(p)
 	s.lists(p)
-	return p.Flush()
 }
 
 // page is text in columns with ages relative to a time.
@@ -39,9 +37,6 @@ func ifSet(format, value string) string {
 	}
 	return fmt.Sprintf(format, value)
 }
-
-// String returns the state and the reason for it.
-func (h Health) String() string { return string(h.State) + ifSet(" (%s)", h.Reason) }
 
 func (s Status) identity(p *page) {
 	p.Field("Mode", s.Mode.Name+ifSet(" (%s)", s.Mode.Reason))
@@ -77,7 +72,7 @@ func (s Status) writes(p *page) {
 			text.Count(l.Steps, "step"), text.Count(l.Services, "service"), l.Cause)
 	}
 	p.Field("Last sync", last)
-	if c := s.Contest; c != nil {
+	if c := s.Contest; c.Active() {
 		p.Field("Contested", fmt.Sprintf("for %s by %s: %s, last %s", p.since(c.Since), cmp.Or(c.By, "an unknown program"),
 			text.Count(c.Repairs, "repair"), c.What))
 	}
@@ -146,65 +141,48 @@ func (s Status) configuration(p *page) {
 
 // lists writes tables of servers, settings and problems, each below a title.
 func (s Status) lists(p *page) {
-	var servers, settings, ports, problems [][]string
-	for _, v := range s.Servers {
+	p.Indent = "  "
+	list(p, "Servers", s.Servers, func(v Server) []text.Cell {
 		state := cmp.Or(v.Error, "listening")
 		if v.Address == "" {
 			state = "off"
 		}
-		servers = append(servers, []string{v.Name, v.Address, state})
-	}
-	for _, h := range s.HostSettings {
+		return []text.Cell{{"NAME", v.Name}, {"ADDRESS", v.Address}, {"STATE", state}}
+	})
+	list(p, "Host settings", s.HostSettings, func(h HostSetting) []text.Cell {
 		state := "ok"
 		if h.Error != "" {
 			state = "failed"
 		}
-		settings = append(settings, []string{h.Name, h.Want, h.Was, h.Is, state})
-	}
-	for _, h := range s.HealthPorts {
-		ports = append(ports, []string{h.Service, fmt.Sprint(h.Port), h.Error})
-	}
-	for _, v := range s.Problems {
-		problems = append(problems, []string{p.since(v.At), fmt.Sprint(max(1, v.Count)), v.Object, v.Field, v.Value, v.Reason})
-	}
-	p.Indent = "  "
-	p.table(servers, "Servers", "NAME", "ADDRESS", "STATE")
-	p.table(settings, "Host settings", "NAME", "WANTED", "WAS", "IS", "STATE")
+		return []text.Cell{{"NAME", h.Name}, {"WANTED", h.Want}, {"WAS", h.Was}, {"IS", h.Is}, {"STATE", state}}
+	})
 	for _, h := range s.HostSettings { // the errors are sentences, too long for a column
 		if h.Error != "" {
 			p.Printf("  failed: %s\n", text.Line(h.Error))
 		}
 	}
-	p.table(ports, "Health ports that cannot be opened", "SERVICE", "PORT", "WHY")
-	p.table(problems, "Problems with objects, the latest first", "AGE", "COUNT", "OBJECT", "FIELD", "VALUE", "REASON")
+	list(p, "Health ports that cannot be opened", s.HealthPorts, func(h HealthPort) []text.Cell {
+		return []text.Cell{{"SERVICE", h.Service}, {"PORT", fmt.Sprint(h.Port)}, {"WHY", h.Error}}
+	})
+	list(p, "Problems with objects, the latest first", s.Problems, func(v Problem) []text.Cell {
+		return []text.Cell{
+			{"AGE", p.since(v.At)},
+			{"COUNT", fmt.Sprint(v.Weight())},
+			{"OBJECT", v.Object},
+			{"FIELD", v.Field},
+			{"VALUE", v.Value},
+			{"REASON", v.Reason},
+		}
+	})
 }
 
-// table writes a title and rows, but nothing without rows.
-func (p *page) table(rows [][]string, title string, columns ...string) {
-	if len(rows) == 0 {
-		return
+// list writes a title and a table, but nothing without values.
+func list[T any](p *page, title string, all []T, cells func(T) []text.Cell) {
+	if len(all) > 0 {
+		p.Printf("\n%s\n", title)
 	}
-	p.Printf("\n%s\n", title)
-	p.Row(columns...)
-	for _, row := range rows {
-		p.Row(row...)
+	t := text.Table{Out: p.Columns}
+	for _, v := range all {
+		t.Add(text.Row{Cells: cells(v)})
 	}
-}
-
-// short rounds a duration for people: "850µs", "3m12s", "5d3h".
-func short(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch {
-	case d < 10*time.Millisecond:
-		return d.Round(10 * time.Microsecond).String()
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
-		return d.Round(time.Second).String()
-	case d < day:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -81,7 +82,7 @@ func start(t *testing.T, tune func(*world, *Options)) *world {
 	opt := Options{
 		Store: w.store, History: w.history, Sizes: counted.Sizes,
 		Status: func(context.Context) Status { return Status{} },
-		Diff:   func(context.Context) (Difference, error) { return Difference{}, nil },
+		Diff:   func(context.Context) (plane.Plan, error) { return made(""), nil },
 		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
 		Plane:  nftables.Kind().Facts,
 	}
@@ -149,3 +150,11 @@ func golden(t *testing.T, name string, got []byte) {
 
 // name is that of a Service in the world.
 func name(namespace, name string) cluster.Name { return cluster.Name{Namespace: namespace, Name: name} }
+
+// made is a plan by its text.
+type made string
+
+func (m made) Steps() int                { return strings.Count(string(m), "\n") }
+func (made) Kept() int                   { return 0 }
+func (m made) String() string            { return string(m) }
+func (made) Apply(context.Context) error { return errors.New("a comparison must not write") }

@@ -13,11 +13,11 @@ import (
 
 // Sizes are the totals of the programmed Services.
 type Sizes struct {
-	Services      int // programmed ones
-	NotProgrammed int // ignored, or without any address of their own
-	Ports         int // per family
-	Frontends     int // addresses, ports and protocols that clients use
-	Backends      int // distinct ones of each Service, summed up
+	Services      int `json:"services"`      // programmed ones
+	Ports         int `json:"ports"`         // per family
+	Frontends     int `json:"frontends"`     // addresses, ports and protocols that clients use
+	Backends      int `json:"backends"`      // distinct ones of each Service, summed up
+	NotProgrammed int `json:"notProgrammed"` // ignored, or without any address of their own
 
 	noLocal [2][2]int // by policy, then family
 }

@@ -222,7 +222,7 @@ func (p *rulePlan) Kept() int  { return p.kept }
 func (p *rulePlan) String() string {
 	var lines []string
 	for k, r := range p.set {
-		lines = append(lines, fmt.Sprintf("rule %v: %s %s at %s\n", k, r.port, poolName(r.pool), r.at))
+		lines = append(lines, fmt.Sprintf("rule %v: %s %s at %s\n", k, r.port, r.pool.String(), r.at))
 	}
 	for k := range p.drop {
 		lines = append(lines, fmt.Sprintf("no rule %v\n", k))

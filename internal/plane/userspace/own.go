@@ -83,7 +83,7 @@ func (p policy) String() string {
 
 func wayName(w route.Way) string {
 	if w.Verdict == route.Balance {
-		return poolName(w.Pool)
+		return w.Pool.String()
 	}
 	return [...]string{route.Reject: "refused", route.Drop: "dropped"}[w.Verdict]
 }

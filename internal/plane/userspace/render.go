@@ -154,7 +154,7 @@ func describe(t *relay.Target) string {
 		if len(pool) == 0 {
 			continue
 		}
-		b.WriteString(" " + poolName(route.Pool(i)))
+		b.WriteString(" " + route.Pool(i).String())
 		for _, backend := range pool {
 			b.WriteString(" " + backend.Addr.String())
 			if backend.Weight != 1 {
@@ -164,6 +164,3 @@ func describe(t *relay.Target) string {
 	}
 	return b.String()
 }
-
-// poolName returns "cluster" or "local".
-func poolName(p route.Pool) string { return [...]string{"cluster", "local"}[p] }

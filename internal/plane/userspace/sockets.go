@@ -83,7 +83,7 @@ func (writer) Print(steps []*step) string {
 			fmt.Fprintf(&b, "%s balancer %s: %s\n", verb, s.Key, v.target)
 			continue
 		}
-		to := poolName(v.pool)
+		to := v.pool.String()
 		if s.Key.part == frontendSocket {
 			to = v.policy.String()
 		}
