@@ -12,10 +12,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // Backends beyond the number that an action can hold are left out.
 func TestMoreBackendsThanAnActionCounts(t *testing.T) {
+	seeds.Long(t)
 	svc := numberedService(1)
 	list := func(first, n int) []netip.AddrPort {
 		var all []netip.AddrPort
