@@ -61,6 +61,7 @@ func TestUDPReplySource(t *testing.T) {
 			ip(t, ns, "address", "add", "10.0.0.1/32", "dev", "lo")
 			for _, a := range []string{"fd00::1/128", "fd00::2/128"} { // without nodad they are no sources for a moment
 				ip(t, ns, "address", "add", a, "dev", "lo", "nodad")
+				awaitRoute(t, ns, strings.TrimSuffix(a, "/128"))
 			}
 			_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 			_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
