@@ -14,7 +14,8 @@ func every(t *testing.T) map[string][]step {
 	t.Helper()
 	runs := map[string][]step{}
 	for _, args := range []string{
-		"unit", "test", "test-rest", "check", "plane nftables", "plane ebpf", "plane iptables", "plane ipvs", "plane userspace", "plane kernelspace",
+		"unit", "check", "test", "test-rest",
+		"plane nftables", "plane ebpf", "plane iptables", "plane ipvs", "plane userspace", "plane kernelspace",
 	} {
 		steps, err := stepsOf(strings.Fields(args), kernel{})
 		if err != nil {
