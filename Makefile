@@ -85,8 +85,8 @@ check: setup-test suite ## the loop of a working day: unit tests, changed packag
 plane: setup-test $(if $(filter kernelspace,$(PLANE)),setup-rest) suite ## everything of one plane: make plane PLANE=ipvs
 	@$(SUITE) plane $(PLANE)
 
-unit: setup-build ## the quick tests, without root: under a minute
-	@go test -short ./cmd/... ./internal/... ./hack/...
+unit: suite ## the quick tests, without root: under a minute
+	@$(SUITE) unit
 
 test: setup-test suite ## everything on this machine's kernel, what it needs included
 	@$(SUITE) $(if $(SUM),-add $(SUM)) test

@@ -1,6 +1,6 @@
-// Command suite runs the tests of the project: the steps of make test, make test-rest, make check and make plane.
+// Command suite runs the tests of the project: the steps of make unit, check, test, test-rest and plane.
 //
-//	suite [-cache DIR] [-add FILE] test|test-rest|check|plane PLANE
+//	suite [-cache DIR] [-add FILE] unit|check|test|test-rest|plane PLANE
 //
 // A shell runs the command of each step; two steps run at a time, in the order of the list, so that steps that wait
 // for programs to be built do not delay others. All steps run, also after a failure, except those that need a step

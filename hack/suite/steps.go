@@ -39,18 +39,20 @@ func stepsOf(args []string, k kernel) ([]step, error) {
 		return restSteps(), nil
 	case "check":
 		return checkSteps(), nil
+	case "unit":
+		return unitSteps(), nil
 	}
 	if len(args) == 2 && args[0] == "plane" {
 		return planeSteps(args[1], k)
 	}
-	return nil, fmt.Errorf("want test, test-rest, check or plane PLANE, got %q", args)
+	return nil, fmt.Errorf("want unit, check, test, test-rest or plane PLANE, got %q", args)
 }
 
 // goTest returns the command that runs the tests of packages.
 func goTest(flags ...string) string { return "CGO_ENABLED=0 " + testCommand("-count=1", flags) }
 
 // cachedTest is goTest that does not run the tests of packages whose last result is still valid.
-func cachedTest() string { return "CGO_ENABLED=0 " + testCommand("", nil) }
+func cachedTest(flags ...string) string { return "CGO_ENABLED=0 " + testCommand("", flags) }
 
 // raceTest is goTest with the race detector, which needs C, and would make each process wait for a second at its end.
 func raceTest(flags ...string) string {
@@ -182,6 +184,14 @@ func leftOver() []string {
 		}
 	}
 	return patterns
+}
+
+// unitSteps are the quick tests, which need neither root nor programs: no test that takes seconds.
+func unitSteps() []step {
+	return []step{{
+		name: "unit", about: "the quick tests of the packages that a change touches",
+		command: cachedTest("-short"), packages: []string{"./cmd/...", "./internal/...", "./hack/..."},
+	}}
 }
 
 // checkSteps are for the working day: go test has the results of packages that have not changed.

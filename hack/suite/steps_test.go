@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // every returns the steps of all runs.
@@ -12,7 +14,8 @@ func every(t *testing.T) map[string][]step {
 	t.Helper()
 	runs := map[string][]step{}
 	for _, args := range []string{
-		"test", "test-rest", "check", "plane nftables", "plane ebpf", "plane iptables", "plane ipvs", "plane userspace", "plane kernelspace",
+		"unit", "check", "test", "test-rest",
+		"plane nftables", "plane ebpf", "plane iptables", "plane ipvs", "plane userspace", "plane kernelspace",
 	} {
 		steps, err := stepsOf(strings.Fields(args), kernel{})
 		if err != nil {
@@ -42,6 +45,7 @@ func TestStepsAreDistinctAndComeAfterThoseThatTheyNeed(t *testing.T) {
 
 // A package that no step of make test or make test-rest tests would be green for ever.
 func TestEveryPackageIsTested(t *testing.T) {
+	seeds.Long(t)
 	tested := map[string]bool{}
 	r := &runner{times: &times{}}
 	for _, run := range []string{"test", "test-rest"} {

@@ -99,6 +99,7 @@ func waitForRules(t testing.TB, netns int) {
 // After another program has changed rules in a tight loop, all rules are repaired, in every
 // mode and without a request.
 func TestRulesAreRepairedAfterALoopOfEdits(t *testing.T) {
+	seeds.Long(t)
 	const mode = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {maxPerCore: 0}\nmode: "
 	for _, tt := range []struct{ name, mode, hint, command string }{
 		{"nftables", "nftables", "true", "nft flush ruleset"},

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // descriptors counts the file descriptors of this process.
@@ -50,6 +51,7 @@ func TestComparingLeavesNothingOpen(t *testing.T) {
 // While the loop writes all the time, a comparison finds no difference, or returns an error
 // that it cannot decide.
 func TestComparingUnderChurn(t *testing.T) {
+	seeds.Long(t)
 	path := manifests(t, webService)
 	o := options(t, "--manifests="+path)
 	o.NetNS = kerneltest.Namespace(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/machine"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // Limits of TestHostile, and how much more than these the attack asks for.
@@ -23,6 +24,7 @@ const (
 // all far beyond the limits. A connection and a flow beside them are served at once throughout, memory
 // stays bounded, and what is refused is counted.
 func TestHostile(t *testing.T) {
+	seeds.Long(t)
 	ns := kerneltest.Namespace(t)
 	run(t, Options{NetNS: ns, MaxConnections: hostileConnections, MaxFlows: hostileFlows}, newSystem, func(b *bench) {
 		tcp, _ := b.front(one(b.echo()))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/machine"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // Settings of a process that forwards.
@@ -280,6 +281,7 @@ func socketMemory(t *testing.T) string {
 // Clients that have exchanged a byte and are idle cost little memory and no time of others. The number of connections
 // follows the limit of file descriptors: with 41,000 or more, as test/uml has, there are 20,000.
 func TestIdle(t *testing.T) {
+	seeds.Long(t)
 	b := &bench{T: t, ns: kerneltest.Namespace(t)}
 	kerneltest.Do(t, b.ns, func() error {
 		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("1100 65000"), 0o644)

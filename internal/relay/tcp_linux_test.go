@@ -114,6 +114,7 @@ func TestAttemptsByDefault(t *testing.T) {
 func TestAttemptsInTime(t *testing.T) {
 	attempts := []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond}
 	both(t, Options{Attempts: attempts}, func(b *bench) {
+		b.Parallel()
 		early, late := 5*time.Millisecond, machine.Scale(time.Second) // clocks are not exact, and the machine may be busy
 		l, balancer := b.front(one(b.silent(), b.silent(), b.silent(), b.silent(), b.silent()))
 		begin := time.Now()
@@ -258,6 +259,7 @@ func TestBackPressure(t *testing.T) {
 func TestDrain(t *testing.T) {
 	drain := machine.Scale(300 * time.Millisecond)
 	both(t, Options{Drain: drain}, func(b *bench) {
+		b.Parallel()
 		echo := func(c *net.TCPConn) { _, _ = io.Copy(c, c); _ = c.Close() }
 		stays, leaves, returns := b.backend(echo), b.backend(echo), b.backend(echo)
 		l, balancer := b.front(one(stays, leaves, returns))

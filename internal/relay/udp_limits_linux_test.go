@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/machine"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // swarm is one socket that begins a flow with each address of 127.0.0.0/8 to which it sends.
@@ -71,6 +72,7 @@ func liveHeap() int64 {
 // A client that begins 100,000 flows gets no more than the limit, and memory stays bounded. Another
 // client is served throughout, also with flows that begin meanwhile.
 func TestUDPFlood(t *testing.T) {
+	seeds.Long(t)
 	const flows, limit, newClients = 100_000, 500, 200
 	ns := kerneltest.Namespace(t)
 	_, a := echoUDP(t, ns, "a", "127.0.0.1:0")

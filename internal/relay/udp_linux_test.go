@@ -61,6 +61,7 @@ func TestUDPReplySource(t *testing.T) {
 			ip(t, ns, "address", "add", "10.0.0.1/32", "dev", "lo")
 			for _, a := range []string{"fd00::1/128", "fd00::2/128"} { // without nodad they are no sources for a moment
 				ip(t, ns, "address", "add", a, "dev", "lo", "nodad")
+				awaitRoute(t, ns, strings.TrimSuffix(a, "/128"))
 			}
 			_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 			_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
@@ -97,6 +98,7 @@ func TestUDPReplySource(t *testing.T) {
 // A flow ends when no datagram has passed in either direction for the timeout.
 func TestUDPTimeout(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {
+		t.Parallel()
 		ns := kerneltest.Namespace(t)
 		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
 		balancer := NewBalancer(pools(a))
@@ -104,7 +106,7 @@ func TestUDPTimeout(t *testing.T) {
 		r := start(t, ns, Options{UDPTimeout: timeout}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		last := time.Now()
-		for range 10 {
+		for range 5 { // longer than the timeout
 			last = time.Now()
 			want(t, c, "x", "a:x")
 			time.Sleep(timeout / 3)

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,6 +168,25 @@ func ip(t testing.TB, netns int, args ...string) {
 		}
 		return nil
 	})
+}
+
+// awaitRoute waits until the node accepts packets to an IPv6 address: a moment after the address is added. Packets of that
+// moment are lost.
+func awaitRoute(t testing.TB, netns int, addr string) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		var routes []byte
+		kerneltest.Do(t, netns, func() (err error) {
+			routes, err = exec.Command("ip", "-6", "route", "show", "table", "local").Output()
+			return err
+		})
+		if strings.Contains(string(routes), "local "+addr+" ") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no route to %s in\n%s", addr, routes)
+		}
+	}
 }
 
 func each(t *testing.T, test func(*testing.T, func(*testing.T, int, Options, Spec) *udpRig)) {

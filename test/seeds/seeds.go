@@ -1,5 +1,6 @@
 // Package seeds chooses the seeds of tests that make random events, and how many rounds long tests have. By default a
-// test runs a fifth of them. With SEEDS=all in the environment it runs all, and with SEED=17 that seed only.
+// test runs a fifth of them, and a quick test (-short) a fifth of those. With SEEDS=all in the environment it runs all,
+// and with SEED=17 that seed only. Long tests are not among the quick tests.
 package seeds
 
 import (
@@ -11,8 +12,19 @@ import (
 	"testing"
 )
 
-// part is the part of the seeds and rounds that run by default: one of so many.
-const part = 5
+// The parts of the seeds and rounds that run by default and in quick tests: one of so many.
+const (
+	part      = 5
+	quickPart = 25
+)
+
+// Long leaves a test out of the quick tests, because it takes seconds. make check and make test run it.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes seconds: make check and make test run it")
+	}
+}
 
 // Of returns the seeds to run of the seeds 0 to n-1. If the test fails with a seed, Of logs which one it was and how to run
 // it alone, and no other seed follows.
@@ -33,17 +45,20 @@ func Of(t testing.TB, n int) iter.Seq[uint64] {
 	}
 }
 
-// Rounds returns a fifth of n, at least 1, or n if everything runs.
+// Rounds returns the part of n that runs, at least 1.
 func Rounds(t testing.TB, n int) int {
 	t.Helper()
-	switch text := os.Getenv("SEEDS"); text {
-	case "":
-		return max(1, n/part)
-	case "all":
+	text := os.Getenv("SEEDS")
+	switch {
+	case text == "all":
 		return n
-	default:
+	case text != "":
 		t.Fatalf("SEEDS is %q, want all or nothing", text)
 		return 0
+	case testing.Short():
+		return max(1, n/quickPart)
+	default:
+		return max(1, n/part)
 	}
 }
 

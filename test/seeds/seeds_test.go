@@ -1,18 +1,26 @@
 package seeds
 
 import (
+	"flag"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 )
 
 func TestSeeds(t *testing.T) {
+	short := flag.Lookup("test.short").Value
+	before := short.String()
+	t.Cleanup(func() { _ = short.Set(before) })
 	for _, c := range []struct {
 		n           int
 		seeds, seed string
+		short       bool
 		want        []uint64
 	}{
 		{n: 15, want: []uint64{0, 1, 2}},
+		{n: 74, short: true, want: []uint64{0, 1}},
+		{n: 3, short: true, seeds: "all", want: []uint64{0, 1, 2}},
 		{n: 19, want: []uint64{0, 1, 2}},
 		{n: 1, want: []uint64{0}},
 		{n: 6, seeds: "all", want: []uint64{0, 1, 2, 3, 4, 5}},
@@ -21,6 +29,9 @@ func TestSeeds(t *testing.T) {
 	} {
 		t.Setenv("SEEDS", c.seeds)
 		t.Setenv("SEED", c.seed)
+		if err := short.Set(strconv.FormatBool(c.short)); err != nil {
+			t.Fatal(err)
+		}
 		if got := slices.Collect(Of(t, c.n)); !slices.Equal(got, c.want) {
 			t.Errorf("%+v: %d", c, got)
 		}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
@@ -83,9 +84,11 @@ func TestPortsThatAreNotNeededAreClosed(t *testing.T) {
 		}
 		defer func() { _ = l.Close() }()
 	}
-	if err := after.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	synctest.Test(t, func(t *testing.T) { // Run waits
+		if err := after.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
 	for at, want := range map[string]bool{"127.0.0.1:1": true, "127.0.0.1:2": false, "127.0.0.1:3": true, "127.0.0.2:3": false} {
 		c, err := opener.Dial(t.Context(), "tcp", at)
 		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "refused") {

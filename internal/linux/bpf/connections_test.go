@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // Of the map connections, as in sock.c.
@@ -33,6 +35,7 @@ func (c *cookies) take(processor int) uint64 {
 // However many processors a node has, and also if one of them opens nearly all sockets, 99 of 100 connections are remembered until
 // 12,000 further sockets have connected, and half of them until 55,000 have.
 func TestAgeOfConnections(t *testing.T) {
+	seeds.Long(t)
 	for processors := 2; processors <= 256; processors *= 2 {
 		for name, choose := range map[string]func(int) int{
 			"all alike":        rand.IntN,

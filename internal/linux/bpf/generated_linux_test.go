@@ -42,6 +42,9 @@ func TestGenerated(t *testing.T) {
 			t.Errorf("%s has changed: run hack/bpf.sh", file)
 		}
 	}
+	if testing.Short() {
+		return // the files fit together; make check and make test compile them again
+	}
 	version, err := exec.Command("clang-14", "--version").Output()
 	if err != nil || !strings.HasPrefix(string(version), compiler+"\n") {
 		t.Logf("not compiled again: that needs %s", compiler)

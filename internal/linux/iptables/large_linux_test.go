@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // loadServices loads a nat table with n Services of three endpoints each, and some foreign
@@ -44,6 +46,7 @@ func services(from, to int) string {
 
 // A table that is larger than one netlink message and than a buffer of the usual size.
 func TestManyServices(t *testing.T) {
+	seeds.Long(t)
 	const many = 900
 	for program, portion := range map[string]int{"iptables-legacy": many, "iptables-nft": 25} {
 		h := newHost(t)

@@ -48,7 +48,13 @@ func toolsIn(t testing.TB, variant iptables.Variant, netns int) *iptables.Tools 
 	return tools
 }
 
-func variants() []iptables.Variant { return []iptables.Variant{iptables.NFT, iptables.Legacy} }
+// variants are those that tests run with: in quick tests the one of today's distributions.
+func variants() []iptables.Variant {
+	if testing.Short() {
+		return []iptables.Variant{iptables.NFT}
+	}
+	return []iptables.Variant{iptables.NFT, iptables.Legacy}
+}
 
 func newPlane(kernel Kernel) *Plane {
 	return New(kernel, Options{Families: planetest.Families(), Mark: testMark})

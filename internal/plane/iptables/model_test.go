@@ -34,6 +34,7 @@ func TestModelOnTheFake(t *testing.T) {
 }
 
 func TestModelOnTheKernel(t *testing.T) {
+	seeds.Long(t)
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
 			for seed := range seeds.Of(t, 2) {

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 	"github.com/sluice-proxy/sluice/test/lab"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // portalLab is a node with rules that lead to listeners, and clients everywhere.
@@ -180,6 +181,7 @@ func TestConnectionsReachListeners(t *testing.T) {
 
 // Nobody reaches a listener directly, and policy refuses and drops as it does without listeners.
 func TestNobodyReachesListenersDirectly(t *testing.T) {
+	seeds.Long(t)
 	forEach(t, func(t *testing.T, l *portalLab, like route.Port) {
 		var probes []lab.Probe
 		for name, pool := range map[string]route.Pool{"web": route.Cluster, "local": route.Local} {

@@ -89,6 +89,7 @@ func TestModelOfPortalsOnTheFake(t *testing.T) {
 
 // After a load a new plane finds nothing to write, with the programs of both variants.
 func TestASecondPlaneFindsThePortals(t *testing.T) {
+	seeds.Long(t)
 	for _, variant := range variants() {
 		for name, opt := range planetest.Detectors() {
 			t.Run(string(variant)+"/"+name, func(t *testing.T) {
@@ -104,6 +105,7 @@ func TestASecondPlaneFindsThePortals(t *testing.T) {
 // A switch between the variants, in both directions, leaves nothing of the other one, and while
 // it is written each connection has the destination before it or the one after it.
 func TestSwitchesBetweenEndpointsAndPortals(t *testing.T) {
+	seeds.Long(t)
 	change := planetest.Compile(planetest.EveryShape(), nodeCIDR())
 	list := toListeners(change)
 	steps := []struct {

@@ -12,10 +12,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // A Service of as many backends as an action counts is written; a larger one is too large for the plane.
 func TestTheMostBackends(t *testing.T) {
+	seeds.Long(t)
 	const most = maxElements - 1
 	svc := numberedService(1)
 	list := func(first, n int) []netip.AddrPort {

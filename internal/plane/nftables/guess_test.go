@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // The guesses have the key of each element that a new cluster of every shape needs.
@@ -88,6 +89,7 @@ func actionOf(t *testing.T, state *nft.State) action {
 // A load in parts, and a start over sets that are read by their keys, which both need many
 // Services. Edits by another program are found and undone.
 func TestManyServices(t *testing.T) {
+	seeds.Long(t)
 	const n = 22_000 // three backends each are more than the kernel is asked for in a listing
 	table := &route.Table{Services: map[cluster.Name]*route.Service{}}
 	for i := range n {

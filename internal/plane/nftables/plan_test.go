@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 var golden = planetest.Golden()
@@ -101,6 +102,7 @@ func TestPlansArePrintedAsNftCommands(t *testing.T) {
 // nft accepts every line of a plan, for every kind of rule, and its own listing of the
 // result.
 func TestNftAcceptsAPlan(t *testing.T) {
+	seeds.Long(t)
 	for name, opt := range planetest.Detectors() {
 		t.Run(name, func(t *testing.T) {
 			_, netns := realKernel(t)

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,13 +23,21 @@ import (
 	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
-// withRoom is a kernel with a limit of the size of one transaction.
-type withRoom struct {
+// inPieces is a kernel with a limit of the size of one transaction. After each transaction it waits.
+type inPieces struct {
 	Kernel
 	room int
+	wait func(ctx context.Context) error
 }
 
-func (r withRoom) Room() int { return r.room }
+func (k inPieces) Room() int { return k.room }
+
+func (k inPieces) Commit(ctx context.Context, tx *nft.Tx) error {
+	if err := k.Kernel.Commit(ctx, tx); err != nil {
+		return err
+	}
+	return k.wait(ctx)
+}
 
 // refusals verifies a fake kernel after each transaction of a plan: while an address is
 // refused, all its frontends that the plan deletes or adds exist.
@@ -254,34 +263,44 @@ add rule ip other output ip daddr 172.16.0.0/12 tcp dport 80 dnat to 10.0.0.1:80
 		t.Fatalf("%v\n%s", err, out)
 	}
 	listen(t, netns)
-	p := New(withRoom{conn, 100_000}, Options{Families: []route.Family{route.IPv4}, Mark: testMark})
+	var connected atomic.Int64
+	severalMore := func(ctx context.Context) error {
+		for enough := connected.Load() + 10; connected.Load() < enough && ctx.Err() == nil; {
+			time.Sleep(time.Millisecond)
+		}
+		return ctx.Err()
+	}
+	p := New(inPieces{conn, 100_000, severalMore}, Options{Families: []route.Family{route.IPv4}, Mark: testMark})
 	p.perPart = services / 4
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	plan := p.Plan(route.Change{Table: manyServices(services)})
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
 	loaded := make(chan error, 1)
-	connected := 0
 	kerneltest.Do(t, netns, func() error {
-		go func() { loaded <- plan.Apply(t.Context()) }()
+		go func() { loaded <- plan.Apply(ctx) }()
 		for {
 			select {
 			case err := <-loaded:
 				return err
 			default:
 			}
-			if err := dial(connected * 7919 % services); err != nil {
-				return errors.Join(fmt.Errorf("after %d connections: %w", connected, err), <-loaded)
+			n := connected.Load()
+			if err := dial(int(n) * 7919 % services); err != nil {
+				end()
+				return errors.Join(fmt.Errorf("after %d connections: %w", n, err), <-loaded)
 			}
-			connected++
+			connected.Add(1)
 		}
 	})
-	if connected < 50 {
-		t.Errorf("%d connections during the load, want at least 50", connected)
+	if n := connected.Load(); n < 50 {
+		t.Errorf("%d connections during the load, want at least 50", n)
 	}
 	out, err := runNft(t, netns, "", "list", "chain", "ip", "other", "first")
-	if want := fmt.Sprintf("counter packets %d ", connected); err != nil || !strings.Contains(out, want) {
-		t.Errorf("%v\n%s\nwant as many packets as connections, %d", err, out, connected)
+	if want := fmt.Sprintf("counter packets %d ", connected.Load()); err != nil || !strings.Contains(out, want) {
+		t.Errorf("%v\n%s\nwant as many packets as connections, %d", err, out, connected.Load())
 	}
 	checkSettled(t, conn, manyServices(services), route.IPv4)
 }

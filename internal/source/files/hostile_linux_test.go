@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 // bomb returns a document in which each level repeats the previous one ten times.
@@ -78,6 +79,7 @@ func hostile() map[string][2]string {
 // Each hostile text is refused with an error that contains the limit, in a bounded number
 // of lines, and without much memory.
 func TestHostileFiles(t *testing.T) {
+	seeds.Long(t)
 	old := debug.SetGCPercent(50) // as in the daemon
 	defer debug.SetGCPercent(old)
 	for name, tc := range hostile() {

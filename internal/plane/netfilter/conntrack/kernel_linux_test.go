@@ -8,6 +8,7 @@ import (
 
 	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
@@ -28,6 +29,7 @@ func open(t testing.TB) *kernel.Table {
 
 // The same scenarios with the kernel's own table.
 func TestKernelScenarios(t *testing.T) {
+	seeds.Long(t)
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) { s.run(t, open(t)) })
 	}
