@@ -123,7 +123,7 @@ type Plan struct {
 // Plan computes the steps for a change. After a Refresh it compares all entries.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // a Plan has no Left
-	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp, written: p.written}
+	plan := &Plan{packets: p.opt.Packets.Plan(change), ramps: ramps{}, ramp: p.opt.Ramp, written: p.written}
 	plan.withdraw = func(ctx context.Context, name cluster.Name) error {
 		return p.withdraw(ctx, p.render(change.InKernel(name)))
 	}

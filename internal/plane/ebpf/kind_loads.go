@@ -77,18 +77,13 @@ func (l *loads) set(name cluster.Name, svc *route.Service) {
 
 // byLoad returns the backends of a Service that are chosen by their load.
 func byLoad(svc *route.Service) map[netip.AddrPort]bool {
-	if svc == nil {
-		return nil
-	}
 	all := map[netip.AddrPort]bool{}
-	for i := range svc.Ports {
-		p := &svc.Ports[i]
-		if !decidable(p) || schedulerOf(p) != bpf.ByLoad {
-			continue
-		}
-		for _, pool := range []route.Pool{route.Cluster, route.Local} {
-			for _, b := range p.Backends(pool) {
-				all[b] = true
+	for _, p := range portsOf(svc) {
+		for i := range p.pools {
+			for _, b := range p.pools[i].backends {
+				if p.scheduler == bpf.ByLoad {
+					all[b] = true
+				}
 			}
 		}
 	}

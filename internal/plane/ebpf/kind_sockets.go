@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/follow/sockets"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
@@ -33,7 +34,7 @@ func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 		Help: "Connected sockets of DNS that were destroyed because their backend or their Service was gone.",
 	})
 	f := sockets.New(sockets.Options{
-		Sockets: conn.Sockets, Destroy: sockdiag.Node{NetNS: s.NetNS}.Destroy, Pools: pools,
+		Sockets: conn.Sockets, Destroy: sockdiag.Node{NetNS: s.NetNS}.Destroy, Pools: udpPools,
 		Report: func(r sockdiag.Result, err error) {
 			destroyed.Add(float64(r.Destroyed))
 			if err != nil {
@@ -47,10 +48,15 @@ func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 	return plane.Part{Run: f.Run, Follower: f, Metrics: []prometheus.Collector{destroyed}}
 }
 
-// pools returns the pools of a port whose sockets programs connect.
-func pools(svc *route.Service, p *route.Port) []bpf.Pool {
-	if !decidable(p) {
-		return nil
+// udpPools returns the port of each pool of a Service to whose backends programs connect UDP sockets.
+func udpPools(svc *route.Service) map[bpf.Pool]*route.Port {
+	all := map[bpf.Pool]*route.Port{}
+	for _, p := range portsOf(svc) {
+		for i := range p.pools {
+			if p.Protocol == cluster.UDP {
+				all[p.pools[i].id] = p.Port
+			}
+		}
 	}
-	return []bpf.Pool{poolOf(svc.Name, p, route.Cluster), poolOf(svc.Name, p, route.Local)}
+	return all
 }

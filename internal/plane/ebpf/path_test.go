@@ -32,7 +32,7 @@ func TestPath(t *testing.T) {
 					name string
 				}{{false, f.Pods, "pods"}, {true, f.Node, "the node"}} {
 					got := path(plane.Passage{Service: svc, Port: i, Frontend: j, Inside: true, Node: client.node, Way: client.way})
-					name := "frontends " + netip.AddrPortFrom(addrOf(port, &f), f.Port).String() + "/" + protocolOf(port) + " for " + client.name
+					name := "frontends " + frontend{Frontend: &f}.at(port.Family).String() + "/" + protocolOf(port) + " for " + client.name
 					there := slices.Contains(rendered, name)
 					if is := got[0] != "packets"; is != there {
 						t.Errorf("%s %s: path %v, but rendered: %t", svc.Name, name, got, there)
@@ -89,6 +89,10 @@ func TestPathOfCertainClients(t *testing.T) {
 					nodePorts++
 					if p.To = loopback; path(p)[0] != "packets" {
 						t.Errorf("%s: the path of a NodePort at %s is %v", svc.Name, loopback, path(p))
+					}
+					p.To, p.Unserved = netip.Addr{}, true
+					if path(p)[0] != "packets" {
+						t.Errorf("%s: the path of a NodePort at an address that serves none is %v", svc.Name, path(p))
 					}
 				}
 			}

@@ -13,16 +13,16 @@ import (
 // shares implements Shares of plane.Opened, and, without a kernel, that of plane.Facts: for connections that are decided at sockets.
 // Others follow from the facts of the packet plane.
 func (b *balancing) shares(by plane.Passage) plane.Shares {
-	if !atSocket(by) {
+	p, pool := decidedBy(by)
+	if pool == nil {
 		return plane.Shares{}
 	}
-	p := &by.Service.Ports[by.Port]
-	c := choice{pool: poolOf(by.Service.Name, p, by.Way.Pool), slots: slotsOf(p, by.Way.Pool), parts: b.newcomers(p)}
-	switch schedulerOf(p) {
+	c := choice{pool: pool.id, slots: p.table(pool), parts: b.newcomers(p.Port)}
+	switch p.scheduler {
 	case bpf.ByHash:
 		return plane.Shares{Of: c.byHash(by), How: "to the one that a hash of the client chooses"}
 	case bpf.ByLoad:
-		return plane.Shares{Of: b.byLoad(&c, p), How: "to the one with the fewest open connections for its weight"}
+		return plane.Shares{Of: b.byLoad(&c, p.Port), How: "to the one with the fewest open connections for its weight"}
 	case bpf.ByChance:
 	}
 	switch slowStart := c.slowStart(); {
@@ -56,7 +56,7 @@ func (b *balancing) byLoad(c *choice, p *route.Port) map[netip.AddrPort]float64 
 			return c.byLoad(loads, p.Weight)
 		}
 	}
-	c.slots = repeat(c.slots, p.Weight)
+	c.slots = repeat(c.slots, turns(c.slots, p.Weight))
 	return c.byChance()
 }
 

@@ -54,7 +54,7 @@ func ofPort(p route.Port, from plane.Passage) plane.Passage {
 }
 
 func poolIn(by plane.Passage) bpf.Pool {
-	return poolOf(by.Service.Name, &by.Service.Ports[0], route.Cluster)
+	return poolID(by.Service.Name, &by.Service.Ports[0], route.Cluster)
 }
 
 // percents prints the shares of backends, in their order.

@@ -102,7 +102,7 @@ func TestNoRoomForOneService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slot := bpf.Slot{Pool: poolOf(is.Name, &is.Ports[0], route.Cluster), Backend: is.Ports[0].Cluster[0], Weight: 1}.Entry()
+	slot := bpf.Slot{Pool: poolID(is.Name, &is.Ports[0], route.Cluster), Backend: is.Ports[0].Cluster[0], Weight: 1}.Entry()
 	if state[slot.Key] != slot.Value {
 		t.Error("sockets still connect to the former backend of the small Service")
 	}
