@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -89,7 +87,7 @@ func (c *Conn) attach() error {
 }
 
 func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
-	names, err := c.names("links")
+	names, err := c.names(linksFolder)
 	if err != nil {
 		return err
 	}
@@ -151,50 +149,11 @@ func (c *Conn) replace(names []string, program string, o link.CgroupOptions) err
 	return errors.Join(err, l.Close())
 }
 
-// tidy removes the pins of other versions: links, programs and maps.
+// tidy removes the pins of other versions: links, programs, and maps that this version does not have, or not with these
+// fields.
 func (c *Conn) tidy() error {
-	names, err := c.names("links")
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if !c.isCurrent(name) {
-			if err := os.Remove(c.linkPath(name)); err != nil {
-				return err
-			}
-		}
-	}
-	return c.tidyMaps()
-}
-
-// tidyMaps removes maps that this version does not have, or not with these fields.
-func (c *Conn) tidyMaps() error {
-	dirs, err := c.names(".")
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		if !strings.HasPrefix(dir, mapsPrefix) {
-			continue // the links, or a folder of another program
-		}
-		names, err := c.names(dir)
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			path := filepath.Join(c.opt.Dir, dir, name)
-			if c.maps[name] != nil && path == c.mapPath(name) {
-				continue
-			}
-			if err := os.Remove(path); err != nil {
-				return err
-			}
-		}
-		if dir != c.mapsDir {
-			if err := os.Remove(filepath.Join(c.opt.Dir, dir)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	_, err := c.removePins(func(dir, name string) bool {
+		return dir == linksFolder && c.isCurrent(name) || dir == c.mapsDir && c.maps[name] != nil
+	})
+	return err
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// The results of attached if the programs are not those of this version with the pinned maps.
-const (
-	incomplete = "incomplete" // some programs are not attached
-	other      = "other"      // some programs have another version or other maps
-)
+// other is the result of attached if some programs are not attached, or have another version or other maps.
+const other = "other"
+
+// linksFolder is the name of the folder with the pins of links and programs.
+const linksFolder = "links"
 
 // linkName returns the name of the pinned link of a program.
 func (c *Conn) linkName(program string) string { return program + "-" + c.version }
@@ -38,9 +38,9 @@ func (c *Conn) isCurrent(name string) bool {
 	return strings.HasSuffix(name, "-"+c.version)
 }
 
-// attached returns the version of the attached programs, incomplete, or other; "" if none is attached.
+// attached returns the version of the attached programs, or other; "" if none is attached.
 func (c *Conn) attached() (string, error) {
-	names, err := c.names("links")
+	names, err := c.names(linksFolder)
 	if err != nil || !slices.ContainsFunc(names, func(name string) bool { return !isProgramPin(name) }) {
 		return "", err
 	}
@@ -55,7 +55,7 @@ func (c *Conn) attached() (string, error) {
 			return "", err
 		}
 		if l == nil {
-			return incomplete, nil
+			return other, nil
 		}
 		same, err := c.isAttached(l, c.spec.Programs[program], ids)
 		if err = errors.Join(err, l.Close()); err != nil { // the link stays pinned

@@ -78,7 +78,7 @@ func connectOnce(to string) error {
 // cost returns the run count and run time of each program.
 func (n *node) cost() map[string]*ebpf.ProgramStats {
 	n.t.Helper()
-	names, err := n.conn.names("links")
+	names, err := n.conn.names(linksFolder)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func (c *Conn) Effective() error {
 		return err
 	}
 	defer group.remove()
-	names, err := c.names("links")
+	names, err := c.names(linksFolder)
 	if err != nil {
 		return err
 	}

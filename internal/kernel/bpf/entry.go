@@ -94,24 +94,6 @@ func NodePort(unspecified netip.Addr, port uint16, protocol uint8) Entry {
 
 func entry(t Table, k, v []byte) Entry { return Entry{Key{t, string(k)}, string(v)} }
 
-// sizes returns the sizes of keys and values in bytes.
-func (t Table) sizes() (key, value int) {
-	switch t {
-	case Slots:
-		return 20, 24
-	case Members:
-		return 36, 4
-	case NodeAddrs:
-		return 16, 4
-	case NodePorts:
-		return 20, 4
-	case Frontends:
-		return 20, 32
-	default:
-		return 0, 0
-	}
-}
-
 func address(a netip.Addr) []byte {
 	b := a.As16()
 	return b[:]

@@ -90,7 +90,7 @@ func TestRecycledEntries(t *testing.T) {
 		}
 		for _, name := range []string{sockMapOriginals, sockMapChosen} {
 			m := n.conn.maps[name]
-			err := eachInBatches(m, func(k, v []byte) {
+			err := each(m, func(k, v []byte) {
 				v[0] ^= 1 // the copy of the key begins with the cookie of the socket
 				if err := m.Put(k, v); err != nil {
 					t.Error(err)

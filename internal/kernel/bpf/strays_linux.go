@@ -89,7 +89,7 @@ func isOfSluice(name string) bool { return strings.HasPrefix(name, "sluice_") }
 // detachOthers detaches programs of earlier runs with another folder: they would choose backends from maps that
 // nothing updates.
 func (c *Conn) detachOthers() error {
-	names, err := c.names("links")
+	names, err := c.names(linksFolder)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Kernel reads and writes the maps and the programs: bpf.Conn, or bpf.Fake.
+// Kernel reads and writes the maps and the programs: bpf.Conn.
 type Kernel interface {
 	Read(context.Context) (bpf.State, error)
 	Write(context.Context, []bpf.Step) error

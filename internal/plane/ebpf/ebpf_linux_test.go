@@ -14,7 +14,7 @@ import (
 
 func TestEveryShape(t *testing.T) {
 	for name, opt := range planetest.Detectors() {
-		t.Run(name+" on the fake", func(t *testing.T) { roundTrip(t, bpf.NewFake(), opt) })
+		t.Run(name+" on the fake", func(t *testing.T) { roundTrip(t, newFake(), opt) })
 		t.Run(name+" on the kernel", func(t *testing.T) { roundTrip(t, realKernel(t), opt) })
 	}
 }
@@ -53,7 +53,7 @@ func apply(t *testing.T, p *Plane, change route.Change) {
 // Only frontends that programs can decide exactly get entries.
 func TestDecisions(t *testing.T) {
 	opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
-	k := bpf.NewFake()
+	k := newFake()
 	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), opt))
 	all, err := text(k)
 	if err != nil {
@@ -91,7 +91,7 @@ func TestDecisions(t *testing.T) {
 // With GuardNodePorts all NodePorts get entries, also those that are served by packets; without it none do.
 func TestGuardedNodePorts(t *testing.T) {
 	for _, guard := range []bool{false, true} {
-		k := bpf.NewFake()
+		k := newFake()
 		opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
 		apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}, GuardNodePorts: guard}), planetest.Compile(planetest.EveryShape(), opt))
 		all, err := text(k)
@@ -108,7 +108,7 @@ func TestGuardedNodePorts(t *testing.T) {
 
 // The address of each backend on this node is among those that programs search for; of a pool without any, none is.
 func TestStrangers(t *testing.T) {
-	k := bpf.NewFake()
+	k := newFake()
 	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
 	state, err := k.Read(t.Context())
 	if err != nil {

@@ -82,7 +82,7 @@ func (i interrupted) Refresh(ctx context.Context) error {
 
 // After an interrupted Refresh a change compares only what it touches.
 func TestInterruptedRefresh(t *testing.T) {
-	p := New(bpf.NewFake(), Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(newFake(), Options{Families: planetest.Families(), Packets: noPackets{}})
 	change := planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true})
 	apply(t, p, change)
 	ctx, stop := context.WithCancel(t.Context())

@@ -32,26 +32,21 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 		return New(noKernel{}, Options{Families: s.Families, Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
 	}
 	k.Beyond = func(s plane.Setup) error {
-		_, done, err := tested(s, test)
-		return errors.Join(err, done())
+		_, err := tested(s, test)
+		return err
 	}
 	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		on, err := packets.Open(ctx, s)
 		if err != nil {
 			return nil, err
 		}
-		o, done, err := tested(s, test)
+		o, err := tested(s, test)
 		if err != nil {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
 			removeEarlier(ctx, s, o)
-			return alone(packets, on), done()
+			return alone(packets, on), nil
 		}
-		opened, err := open(s, on, withUDP(ctx, s, o))
-		if err != nil {
-			return nil, errors.Join(err, done())
-		}
-		opened.Close = closeBoth(opened.Close, done)
-		return opened, nil
+		return open(s, on, withUDP(ctx, s, o))
 	}
 	k.Remove = remove // the packet plane removes its own
 	return k
@@ -96,29 +91,25 @@ func alone(packets plane.Kind, on *plane.Opened) *plane.Opened {
 }
 
 // tested returns the same as bpfOptions, and the error of the self-test.
-func tested(s plane.Setup, test func(bpf.Options) error) (o bpf.Options, done func() error, err error) {
-	o, done, err = bpfOptions(s)
+func tested(s plane.Setup, test func(bpf.Options) error) (bpf.Options, error) {
+	o, err := bpfOptions(s)
 	if err = probe.SocketsError(err); err == nil {
 		err = test(o)
 	}
-	return o, done, err
+	return o, err
 }
 
-// bpfOptions returns the options for the programs and maps. done releases the cgroup root.
-func bpfOptions(s plane.Setup) (o bpf.Options, done func() error, err error) {
-	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: s.Config.EBPF.GuardNodePorts}
-	done = func() error { return nil }
+// bpfOptions returns the options for the programs and maps.
+func bpfOptions(s plane.Setup) (o bpf.Options, err error) {
+	c := s.Config.EBPF
+	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: c.GuardNodePorts}
 	if o.Cgroup == "" {
-		root, err := bpf.FindRoot()
-		if err != nil {
-			return o, done, err
-		}
-		if o.Cgroup, done = root.Path, root.Close; root.Private() {
-			s.Log.Info("cgroup v2 is not mounted: Sluice mounts it for itself alone")
+		if o.Cgroup, err = bpf.FindRoot(); err != nil {
+			return o, err
 		}
 	}
-	o.Exempting = exempting(s.Config.EBPF, o.Cgroup)
-	return o, done, nil
+	o.Exempting = exempting(c, o.Cgroup)
+	return o, nil
 }
 
 // closeBoth returns a function that calls two functions, of which the first may be nil.

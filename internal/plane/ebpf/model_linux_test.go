@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 func TestModelOnTheFake(t *testing.T) {
 	for seed := range seeds.Of(t, 40) {
-		if err := planetest.NewModel(seed, subject(bpf.NewFake())).Run(); err != nil {
+		if err := planetest.NewModel(seed, subject(newFake())).Run(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -235,7 +235,7 @@ func subject(k Kernel) planetest.Subject {
 			return p
 		},
 		State:   func(*route.Table) (string, error) { return text(k) },
-		Scratch: func() planetest.Subject { return subject(bpf.NewFake()) },
+		Scratch: func() planetest.Subject { return subject(newFake()) },
 		Edit:    func(w *planetest.World) error { return edit(w, k) },
 		Audit:   &audit{kernel: k},
 	}

@@ -47,7 +47,7 @@ func tenant(name, scheduler string, ports int, backends []netip.AddrPort) *route
 
 // One Service does not take the memory of the node.
 func TestSlotsOfOneService(t *testing.T) {
-	p := New(bpf.NewFake(), Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(newFake(), Options{Families: planetest.Families(), Packets: noPackets{}})
 	weighted := tenant("b", "", 1, pods(10000))
 	weighted.Ports[0].Weights = map[netip.AddrPort]uint16{}
 	for i, at := range weighted.Ports[0].Cluster {
