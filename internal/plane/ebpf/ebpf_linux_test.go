@@ -107,7 +107,7 @@ func TestGuardedNodePorts(t *testing.T) {
 }
 
 // The address of each backend on this node is among those that programs search for; of a pool without any, none is.
-func TestStrangers(t *testing.T) {
+func TestNotLocal(t *testing.T) {
 	k := newFake()
 	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
 	state, err := k.Read(t.Context())
@@ -126,8 +126,8 @@ func TestStrangers(t *testing.T) {
 			continue
 		}
 		local := here[value[:16]]
-		if got, want := binary.NativeEndian.Uint64([]byte(value[24:])), bpf.Strangers(local); got != want {
-			t.Errorf("%s: strangers are %x, want %x, as %s are on this node", key, got, want, local)
+		if got, want := binary.NativeEndian.Uint64([]byte(value[24:])), bpf.NotLocal(local); got != want {
+			t.Errorf("%s: not_local is %x, want %x, as %s are on this node", key, got, want, local)
 		}
 		if len(local) > 0 {
 			with++
@@ -138,7 +138,7 @@ func TestStrangers(t *testing.T) {
 	if with == 0 || without == 0 {
 		t.Errorf("%d frontends with backends on this node, %d without, want some of both", with, without)
 	}
-	if got := bpf.Strangers([]netip.Addr{netip.MustParseAddr("10.1.0.67"), netip.MustParseAddr("fd00::1")}); got != ^uint64(1<<3|1<<1) {
-		t.Errorf("Strangers returns %x", got)
+	if got := bpf.NotLocal([]netip.Addr{netip.MustParseAddr("10.1.0.67"), netip.MustParseAddr("fd00::1")}); got != ^uint64(1<<3|1<<1) {
+		t.Errorf("NotLocal returns %x", got)
 	}
 }

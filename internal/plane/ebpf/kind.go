@@ -67,7 +67,7 @@ func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 	removed, err := remove(ctx, s)
 	if o.Cgroup != "" && err == nil { // they may be pinned elsewhere
 		var n int
-		if n, err = bpf.DetachStrays(o.Cgroup); n > 0 {
+		if n, err = bpf.DetachStale(o.Cgroup); n > 0 {
 			removed = append(removed, fmt.Sprintf("%d programs of sockets that are pinned elsewhere", n))
 		}
 	}

@@ -66,7 +66,7 @@ func (r *rendering) pool(p *port, pool *pool) {
 	for _, f := range pool.frontends {
 		r.add(bpf.Frontend{
 			At: f.at(p.Family), Protocol: uint8(p.Protocol), Clients: f.clients, Pool: pool.id, Count: pool.slots,
-			Scheduler: p.scheduler, Ramps: p.SlowStart > 0, Strangers: bpf.Strangers(local),
+			Scheduler: p.scheduler, SlowStart: p.SlowStart > 0, NotLocal: bpf.NotLocal(local),
 		}.Entry())
 	}
 	if p.Protocol == cluster.UDP {

@@ -17,7 +17,7 @@ func (b *balancing) shares(by plane.Passage) plane.Shares {
 	if pool == nil {
 		return plane.Shares{}
 	}
-	c := choice{pool: pool.id, slots: p.table(pool), parts: b.newcomers(p.Port)}
+	c := choice{pool: pool.id, slots: p.table(pool), parts: b.partsOf(p.Port)}
 	switch p.scheduler {
 	case bpf.ByHash:
 		return plane.Shares{Of: c.byHash(by), How: "to the one that a hash of the client chooses"}
@@ -36,8 +36,8 @@ func (b *balancing) shares(by plane.Passage) plane.Shares {
 	return plane.Shares{}
 }
 
-// newcomers returns the parts that new backends get of their share. Without a kernel, or if it cannot be read, none is new.
-func (b *balancing) newcomers(p *route.Port) map[bpf.Member]uint32 {
+// partsOf returns the parts that new backends get of their share. Without a kernel, or if it cannot be read, none is new.
+func (b *balancing) partsOf(p *route.Port) map[bpf.Member]uint32 {
 	if b.parts == nil || p.SlowStart == 0 {
 		return nil
 	}

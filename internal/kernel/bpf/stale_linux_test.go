@@ -42,7 +42,7 @@ func TestLinksInTheMaking(t *testing.T) {
 		go func() { ended <- attachAndDetach(cgroup, stop) }()
 	}
 	for range 500 {
-		if _, err := DetachStrays(cgroup); err != nil {
+		if _, err := DetachStale(cgroup); err != nil {
 			t.Error(err)
 			break
 		}
