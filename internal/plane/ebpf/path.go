@@ -13,8 +13,8 @@ import (
 
 // pathOver returns a function that lists the programs and maps that decide a connection or datagram at its socket. For
 // all others it returns the path of the packet plane.
-func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string {
-	return func(p plane.Passage) []string {
+func pathOver(packets func(plane.Connection) []string) func(plane.Connection) []string {
+	return func(p plane.Connection) []string {
 		port, pool := decidedBy(p)
 		if pool == nil {
 			return packets(p)
@@ -33,7 +33,7 @@ func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string
 
 // decidedBy returns the pool from which programs choose for a connection, and its port; nil if packets serve it. A
 // client that is not recognized as a pod on this node is not Inside.
-func decidedBy(p plane.Passage) (*port, *pool) {
+func decidedBy(p plane.Connection) (*port, *pool) {
 	frontend := &p.Service.Ports[p.Port].Frontends[p.Frontend]
 	if !p.Inside || p.Unserved || frontend.Kind == route.NodePort && p.To.IsValid() && !isNodeAddr(p.To) {
 		return nil, nil
@@ -56,7 +56,7 @@ func decidedBy(p plane.Passage) (*port, *pool) {
 }
 
 // knownPod reports whether programs recognize a pod by its source address, and the pod is not a backend of the pool.
-func knownPod(p plane.Passage, port *port, pool *pool) bool {
+func knownPod(p plane.Connection, port *port, pool *pool) bool {
 	if slices.ContainsFunc(pool.backends, func(b netip.AddrPort) bool { return b.Addr() == p.Client }) {
 		return false
 	}

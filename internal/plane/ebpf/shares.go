@@ -12,7 +12,7 @@ import (
 
 // shares implements Shares of plane.Opened, and, without a kernel, that of plane.Facts: for connections that are decided at sockets.
 // Others follow from the facts of the packet plane.
-func (b *balancing) shares(by plane.Passage) plane.Shares {
+func (b *balancing) shares(by plane.Connection) plane.Shares {
 	p, pool := decidedBy(by)
 	if pool == nil {
 		return plane.Shares{}
@@ -101,7 +101,7 @@ func (c *choice) byChance() map[netip.AddrPort]float64 {
 }
 
 // byHash returns the backend of a client. If the hash of the client is not known, the probabilities are the shares of the table.
-func (c *choice) byHash(by plane.Passage) map[netip.AddrPort]float64 {
+func (c *choice) byHash(by plane.Connection) map[netip.AddrPort]float64 {
 	var hash uint32
 	switch {
 	case !by.Node && by.Client.IsValid():
