@@ -1,10 +1,9 @@
-// Package sockdiag counts TCP connections, and destroys connected UDP sockets of other processes, in any network namespace (sock_diag(7),
+// Package sockdiag lists sockets, counts TCP connections, and destroys connected UDP sockets of other processes, in any network namespace (sock_diag(7),
 // SOCK_DESTROY).
 package sockdiag
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -65,52 +64,18 @@ func (n Node) Destroy(ctx context.Context, list []Socket) (result Result, err er
 	return result, errors.Join(append(failed, ctx.Err())...)
 }
 
-// message and request are the structs inet_diag_msg and inet_diag_req_v2: four bytes, the state in the former, then
-// the identity of a socket.
-const (
-	messageSize = 72
-	requestSize = 56
-	idSize      = 48
-	anyState    = 1<<12 - 1
-)
-
-// The states of connections that both sides use: ESTABLISHED, SYN_SENT and CLOSE_WAIT.
-const openStates = 1<<unix.BPF_TCP_ESTABLISHED | 1<<unix.BPF_TCP_SYN_SENT | 1<<unix.BPF_TCP_CLOSE_WAIT
-
-// request is a struct inet_diag_req_v2.
-type request [requestSize]byte
-
-// Len implements nl.NetlinkRequestData.
-func (r *request) Len() int { return requestSize }
-
-// Serialize implements nl.NetlinkRequestData.
-func (r *request) Serialize() []byte { return r[:] }
-
-func newRequest(family, protocol uint8, states uint32) *request {
-	r := &request{family, protocol}
-	binary.NativeEndian.PutUint32(r[4:], states)
-	return r
-}
-
 // destroy destroys sockets of the current network namespace that have a family, and returns how many.
 func destroy(family uint8, want map[uint64]netip.AddrPort) (n int, err error) {
-	list := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	list.AddData(newRequest(family, unix.IPPROTO_UDP, anyState))
 	var found []*request
-	err = list.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(m []byte) bool {
-		if len(m) < messageSize {
-			return true
-		}
-		id := m[4 : 4+idSize]
-		if peer, is := want[cookieOf(id)]; is && peer == peerOf(family, id) {
+	err = Each(family, unix.IPPROTO_UDP, anyState, func(e Entry) {
+		if peer, is := want[e.Cookie()]; is && peer == e.Peer() {
 			r := newRequest(family, unix.IPPROTO_UDP, anyState)
-			copy(r[8:], id)
+			copy(r[8:], e.id())
 			found = append(found, r)
 		}
-		return true
 	})
 	if err != nil {
-		return 0, fmt.Errorf("list sockets: %w", err)
+		return 0, err
 	}
 	return destroyFound(found)
 }
@@ -143,18 +108,6 @@ func destroyFound(found []*request) (n int, err error) {
 		}
 	}
 	return n, errors.Join(failed...)
-}
-
-func cookieOf(id []byte) uint64 {
-	return uint64(binary.NativeEndian.Uint32(id[40:])) | uint64(binary.NativeEndian.Uint32(id[44:]))<<32
-}
-
-func peerOf(family uint8, id []byte) netip.AddrPort {
-	port := binary.BigEndian.Uint16(id[2:])
-	if family == unix.AF_INET {
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(id[20:24])), port)
-	}
-	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(id[20:36])).Unmap(), port)
 }
 
 // Try finds out whether this kernel destroys UDP sockets: it makes one in the network namespace of the node, and destroys it.
