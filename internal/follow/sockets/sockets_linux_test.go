@@ -318,7 +318,7 @@ func TestTCPConnectionsStay(t *testing.T) {
 }
 
 func TestTry(t *testing.T) {
-	if err := (sockdiag.Node{NetNS: kerneltest.Namespace(t)}).Try(t.Context()); err != nil {
+	if err := (sockdiag.Node{NetNS: kerneltest.Namespace(t)}).Try(); err != nil {
 		t.Error(err)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/probe"
 	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 const mode = "ebpf"
@@ -46,7 +43,7 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 			removeEarlier(ctx, s, o)
 			return alone(packets, on), nil
 		}
-		return open(s, on, withUDP(ctx, s, o))
+		return open(s, on, withUDP(s, o))
 	}
 	k.Remove = remove // the packet plane removes its own
 	return k
@@ -146,7 +143,6 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Error("Cannot count the connections of backends for least connections, retrying", "error", err)
 	})
 	opened.Parts = append(opened.Parts,
-		plane.Part{Follower: &verifier{conn: conn, log: s.Log}},
 		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
 		plane.Part{Run: load.Run, Follower: load},
 		destroyer(s, o, conn), podsOf(s, o, conn), exempt)
@@ -167,22 +163,6 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	}
 	opened.Close = closeBoth(on.Close, conn.Close)
 	return &opened, nil
-}
-
-// verifier verifies after the first write that the programs are effective for processes in other cgroups.
-type verifier struct {
-	once sync.Once
-	conn *bpf.Conn
-	log  *slog.Logger
-}
-
-// Applied implements plane.Follower.
-func (v *verifier) Applied(route.Change) {
-	v.once.Do(func() {
-		if err := v.conn.Effective(); err != nil {
-			v.log.Error("Programs for sockets have no effect: connections are translated packet by packet", "error", err)
-		}
-	})
 }
 
 // remove removes the programs and the maps. There are none if there is no bpffs.

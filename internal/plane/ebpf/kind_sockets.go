@@ -1,8 +1,6 @@
 package ebpf
 
 import (
-	"context"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -14,8 +12,8 @@ import (
 )
 
 // withUDP sets ConnectedUDP if this process can destroy sockets: all whose network namespaces podFinder finds.
-func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
-	if err := (sockdiag.Node{NetNS: s.NetNS}).Try(ctx); err != nil {
+func withUDP(s plane.Setup, o bpf.Options) bpf.Options {
+	if err := (sockdiag.Node{NetNS: s.NetNS}).Try(); err != nil {
 		s.Log.Warn("Connected sockets of DNS are served packet by packet: the kernel does not destroy sockets; "+
 			"it needs CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", "error", err)
 		return o
