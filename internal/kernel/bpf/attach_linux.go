@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -70,7 +71,7 @@ func (c *Conn) phases() [2][]string {
 // attach loads the programs with the current maps, and attaches them. It replaces an attached program atomically: a socket always runs
 // the old or the new one.
 func (c *Conn) attach() error {
-	if err := os.MkdirAll(c.linksDir(), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(c.opt.Dir, linksFolder), 0o700); err != nil {
 		return fmt.Errorf("make the folder for links: %w", err)
 	}
 	programs, err := c.load()
@@ -87,15 +88,11 @@ func (c *Conn) attach() error {
 }
 
 func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
-	names, err := c.names(linksFolder)
-	if err != nil {
-		return err
-	}
 	for _, program := range list {
 		p := programs.Programs[program]
-		err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: p})
+		err := c.replace(program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: p})
 		if err == nil {
-			err = pinOver(c, p, c.linkPath(programPin(program)))
+			err = pinOver(c, p, c.programPath(program))
 		}
 		if err != nil {
 			return fmt.Errorf("attach program %s to %s: %w", program, c.opt.Cgroup, err)
@@ -122,31 +119,25 @@ func (c *Conn) load() (*ebpf.Collection, error) {
 }
 
 // replace updates the link of a program, or attaches the program and pins the link.
-func (c *Conn) replace(names []string, program string, o link.CgroupOptions) error {
-	l, err := c.linkOf(names, program)
+func (c *Conn) replace(program string, o link.CgroupOptions) error {
+	if err := c.injectFault(Attach); err != nil {
+		return err
+	}
+	l, err := c.linkOf(program)
 	if err != nil {
 		return err
 	}
-	path := c.linkPath(c.linkName(program))
-	if err := c.injectFault(Attach); err != nil {
-		return errors.Join(err, closeLink(l))
+	if l != nil {
+		return errors.Join(l.Update(o.Program), l.Close())
 	}
-	if l == nil {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a link to another cgroup
-			return err
-		}
-		if l, err = link.AttachCgroup(o); err != nil {
-			return err
-		}
-		return errors.Join(l.Pin(path), l.Close())
+	path := c.linkPath(program)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a link to another cgroup
+		return err
 	}
-	if err := l.Update(o.Program); err != nil {
-		return errors.Join(err, l.Close())
+	if l, err = link.AttachCgroup(o); err != nil {
+		return err
 	}
-	if !exists(path) {
-		err = l.Pin(path) // moves it
-	}
-	return errors.Join(err, l.Close())
+	return errors.Join(l.Pin(path), l.Close())
 }
 
 // tidy removes the pins of other versions: links, programs, and maps that this version does not have, or not with these

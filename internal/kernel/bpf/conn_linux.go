@@ -83,9 +83,7 @@ func (c *Conn) Close() error {
 	return errors.Join(failed...)
 }
 
-func (c *Conn) mapPath(n string) string  { return filepath.Join(c.opt.Dir, c.mapsDir, n) }
-func (c *Conn) linksDir() string         { return filepath.Join(c.opt.Dir, linksFolder) }
-func (c *Conn) linkPath(n string) string { return filepath.Join(c.linksDir(), n) }
+func (c *Conn) mapPath(n string) string { return filepath.Join(c.opt.Dir, c.mapsDir, n) }
 
 // Read returns all entries. Maps that are not there are empty.
 func (c *Conn) Read(ctx context.Context) (State, error) {

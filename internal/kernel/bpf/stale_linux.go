@@ -89,13 +89,9 @@ func isOfSluice(name string) bool { return strings.HasPrefix(name, "sluice_") }
 // detachOthers detaches programs of earlier runs with another folder: they would choose backends from maps that
 // nothing updates.
 func (c *Conn) detachOthers() error {
-	names, err := c.names(linksFolder)
-	if err != nil {
-		return err
-	}
 	ours := map[link.ID]bool{}
 	for program := range c.opt.points() {
-		l, err := c.linkOf(names, program)
+		l, err := c.linkOf(program)
 		if l == nil || err != nil {
 			return err
 		}
@@ -105,7 +101,8 @@ func (c *Conn) detachOthers() error {
 		}
 		ours[info.ID] = true
 	}
-	if _, err = detachStale(c.opt.Cgroup, ours); errors.Is(err, os.ErrPermission) {
+	_, err := detachStale(c.opt.Cgroup, ours)
+	if errors.Is(err, os.ErrPermission) {
 		return nil // without CAP_SYS_ADMIN
 	}
 	return err
