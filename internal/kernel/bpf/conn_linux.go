@@ -221,7 +221,8 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	return removed, err
 }
 
-// removePins removes the pins of links, programs and maps unless they stay, and folders without any. It returns how many.
+// removePins removes the pins of links, programs and maps unless they stay, and folders without any. It returns how
+// many.
 func (c *Conn) removePins(stays func(dir, name string) bool) (n int, err error) {
 	dirs, err := c.names(".")
 	if err != nil {

@@ -38,8 +38,8 @@ type Frontend struct {
 	NotLocal  uint64 // last bits of the addresses that no backend on this node has (function NotLocal); 0 makes programs search for every client
 }
 
-// NotLocal returns the set of the last 6 bits of addresses, bit n for the value n, that no address in a list ends with. Programs search
-// for a client with other bits among the backends of a pool.
+// NotLocal returns the set of the last 6 bits of addresses, bit n for the value n, that no address in a list ends with.
+// Programs search for a client with other bits among the backends of a pool.
 func NotLocal(local []netip.Addr) uint64 {
 	set := ^uint64(0)
 	for _, a := range local {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FindRoot returns where cgroup v2 is mounted; ErrNoCgroup if it is not. A container may have its own cgroups, and those of the host
-// at another place.
+// FindRoot returns where cgroup v2 is mounted; ErrNoCgroup if it is not. A container may have its own cgroups, and
+// those of the host at another place.
 func FindRoot() (path string, err error) {
 	f, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {

@@ -20,8 +20,8 @@ const (
 	anyState    = 1<<12 - 1
 )
 
-// Each calls a function with the sockets of the current network namespace that have a family, a protocol and one of some
-// states (bits by number).
+// Each calls a function with the sockets of the current network namespace that have a family, a protocol and one of
+// some states (bits by number).
 func Each(family, protocol uint8, states uint32, do func(Entry)) error {
 	list := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
 	list.AddData(newRequest(family, protocol, states))

@@ -1,5 +1,5 @@
-// Package sockdiag lists sockets, counts TCP connections, and destroys connected UDP sockets of other processes, in any network namespace (sock_diag(7),
-// SOCK_DESTROY).
+// Package sockdiag lists sockets, counts TCP connections, and destroys connected UDP sockets of other processes, in any
+// network namespace (sock_diag(7), SOCK_DESTROY).
 package sockdiag
 
 import (

@@ -20,7 +20,8 @@ type Sockets struct{ netns int }
 // current one.
 func New(netns int) *Sockets { return &Sockets{netns} }
 
-// The states of sockets: TCP that listens, UDP without a peer, and TCP connections, including those that are being opened.
+// The states of sockets: TCP that listens, UDP without a peer, and TCP connections, including those that are being
+// opened.
 const (
 	listening   = 1 << unix.BPF_TCP_LISTEN
 	unconnected = 1 << unix.BPF_TCP_CLOSE

@@ -93,14 +93,15 @@ func (p *port) entries() (n int) {
 	return n
 }
 
-// balances reports whether programs balance sockets that connect to a port: of UDP only those of DNS. A socket that stays
-// connected would lose its backend for good, and datagrams of a pod that is asked directly would seem to come from the Service.
+// balances reports whether programs balance sockets that connect to a port: of UDP only those of DNS. A socket that
+// stays connected would lose its backend for good, and datagrams of a pod that is asked directly would seem to come
+// from the Service.
 func balances(protocol cluster.Protocol, port uint16) bool {
 	return protocol == cluster.TCP || protocol == cluster.UDP && port == cluster.DNSPort
 }
 
-// exact reports whether a backend sees the same source address if clients connect to it directly as if their packets are
-// translated. Connections of the node have its own address, with and without source NAT.
+// exact reports whether a backend sees the same source address if clients connect to it directly as if their packets
+// are translated. Connections of the node have its own address, with and without source NAT.
 func exact(clients bpf.Clients, w route.Way) bool {
 	return w.Verdict == route.Balance && (clients == bpf.OfNode || !w.Masquerade)
 }
@@ -121,8 +122,8 @@ func anyAddr(f route.Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// poolID returns the id of a pool: a hash of its name. So a restart computes the same ids, and nothing has to be stored.
-// Collisions cannot be constructed.
+// poolID returns the id of a pool: a hash of its name. So a restart computes the same ids, and nothing has to be
+// stored. Collisions cannot be constructed.
 func poolID(name cluster.Name, p *route.Port, pool route.Pool) bpf.Pool {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%s/%s/%s", name.Namespace, name.Name, p.Name, p.Protocol, p.Family))
 	id := bpf.Pool(sum[:16])

@@ -36,7 +36,8 @@ func (b *balancing) shares(by plane.Connection) plane.Shares {
 	return plane.Shares{}
 }
 
-// partsOf returns the parts that new backends get of their share. Without a kernel, or if it cannot be read, none is new.
+// partsOf returns the parts that new backends get of their share. Without a kernel, or if it cannot be read, none is
+// new.
 func (b *balancing) partsOf(p *route.Port) map[bpf.Member]uint32 {
 	if b.parts == nil || p.SlowStart == 0 {
 		return nil

@@ -290,9 +290,9 @@ struct {
 	__type(value, struct choice);
 } udp_choices SEC(".maps");
 
-// The TCP connections of the last sockets, for what a program sees as its peer. The kernel gives each processor 4,096 cookies at a time, so
-// that their order is not that of the sockets: buckets are chosen by a hash. TestAgeOfConnections computes how long they last. An LRU would
-// take 0.3 us for each connection, storage of sockets 0.7 us.
+// The TCP connections of the last sockets, for what a program sees as its peer. The kernel gives each processor 4,096
+// cookies at a time, so that their order is not that of the sockets: buckets are chosen by a hash. TestAgeOfConnections
+// computes how long they last. An LRU would take 0.3 us for each connection, storage of sockets 0.7 us.
 enum { buckets = 16384 };
 
 struct {
@@ -381,7 +381,8 @@ static always_inline int has_member(const struct pool *p, const struct endpoint 
 	return bpf_map_lookup_elem(&members, &k) != 0;
 }
 
-// is_unspecified reports whether an address is unspecified, which connects to the own host. The keys of NodePorts have it too.
+// is_unspecified reports whether an address is unspecified, which connects to the own host. The keys of NodePorts have
+// it too.
 static always_inline int is_unspecified(const struct address *a)
 {
 	return !a->word[3] && !a->word[0] && !a->word[1] && (!a->word[2] || is4(a));
@@ -610,8 +611,8 @@ static always_inline struct connection_bucket *bucket_of(__u64 socket)
 	return bpf_map_lookup_elem(&connections, &i);
 }
 
-// Without CAP_PERFMON the verifier takes no offset that depends on the path to it. So the functions below have the code for each way, which
-// no_merge() keeps the compiler from merging.
+// Without CAP_PERFMON the verifier takes no offset that depends on the path to it. So the functions below have the code
+// for each way, which no_merge() keeps the compiler from merging.
 #define each_way(i) _Pragma("unroll") for (int i = 0; i < ways; i++)
 #define no_merge(i) asm volatile("" ::"i"(i) : "memory")
 
@@ -677,8 +678,8 @@ static always_inline struct decision *cache_entry(const struct endpoint *to, __u
 // What is decided about a connection.
 enum { undecided = 0, has_frontend = 1, has_backend = 2 };
 
-// read_cache repeats the last decision, if nothing has changed since. Another process may run on this processor at any moment, and replace
-// the entry: the number of writes shows that.
+// read_cache repeats the last decision, if nothing has changed since. Another process may run on this processor at any
+// moment, and replace the entry: the number of writes shows that.
 static always_inline int read_cache(const struct endpoint *to, __u64 now, struct client *c, struct frontend *f, struct endpoint *backend)
 {
 	struct decision *d = cache_entry(to, c->netns);
@@ -795,7 +796,8 @@ static always_inline int choice_of(const struct flow_key *k, struct choice *c)
 	return same_flow(&last->flow, k);
 }
 
-// add_reply lets replies of a backend to a socket seem to come from a Service. It returns 0 if they seem to come from another one already.
+// add_reply lets replies of a backend to a socket seem to come from a Service. It returns 0 if they seem to come from
+// another one already.
 static always_inline int add_reply(__u64 socket, const struct endpoint *backend, const struct endpoint *to)
 {
 	struct flow_key k = { .socket = socket, .to = *backend, .protocol = IPPROTO_UDP };
@@ -807,9 +809,9 @@ static always_inline int add_reply(__u64 socket, const struct endpoint *backend,
 	return 1;
 }
 
-// send_unconnected chooses a backend for a datagram of a socket that is not connected, and returns 0 if the packet plane must. It repeats the
-// choice for the last datagram, also that of the packet plane. It verifies it only after a change of the maps, and every 16 datagrams:
-// udp_replies may have evicted the entry that replies need.
+// send_unconnected chooses a backend for a datagram of a socket that is not connected, and returns 0 if the packet
+// plane must. It repeats the choice for the last datagram, also that of the packet plane. It verifies it only after a
+// change of the maps, and every 16 datagrams: udp_replies may have evicted the entry that replies need.
 enum { unverified = 16 };
 static always_inline int send_unconnected(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
@@ -895,8 +897,9 @@ static always_inline int choose_connected(struct bpf_sock_addr *ctx, const struc
 	return 1;
 }
 
-// connect_udp connects a UDP socket. One that is connected and connects to something else keeps its source: that is for packets, as are all
-// Services but DNS. A resolver closes its socket soon, while others that stay connected would lose it with their backend.
+// connect_udp connects a UDP socket. One that is connected and connects to something else keeps its source: that is for
+// packets, as are all Services but DNS. A resolver closes its socket soon, while others that stay connected would lose
+// it with their backend.
 static always_inline int connect_udp(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
@@ -1026,7 +1029,8 @@ SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)
 	return allow;
 }
 
-// is_node_port reports whether there is a NodePort with the port of a socket, at addresses of the family of an unspecified one.
+// is_node_port reports whether there is a NodePort with the port of a socket, at addresses of the family of an
+// unspecified one.
 static always_inline int is_node_port(struct bpf_sock_addr *ctx, const struct address *any)
 {
 	struct frontend_key k = { .addr = *any, .port = ctx->user_port, .protocol = ctx->protocol };
