@@ -43,13 +43,9 @@ func decidedBy(p plane.Connection) (*port, *pool) {
 		clients = bpf.OfNode
 	}
 	for _, port := range portsOf(p.Service) {
-		for i := range port.pools {
-			pool := &port.pools[i]
-			for _, f := range pool.frontends {
-				if f.Frontend == frontend && f.clients == clients && (p.Node || !p.Client.IsValid() || knownPod(p, &port, pool)) {
-					return &port, pool
-				}
-			}
+		pool := port.poolOf(frontend, clients)
+		if pool != nil && (p.Node || !p.Client.IsValid() || knownPod(p, port, pool)) {
+			return port, pool
 		}
 	}
 	return nil, nil

@@ -40,7 +40,7 @@ const mostEntries = 1 << 18
 
 // portsOf returns the ports of a Service whose connections programs may decide; none of a nil Service. They do not run
 // for SCTP. With session affinity only the packet plane remembers the backends of clients.
-func portsOf(svc *route.Service) (list []port) {
+func portsOf(svc *route.Service) (list []*port) {
 	if svc == nil || svc.Ignored != "" {
 		return nil
 	}
@@ -56,15 +56,15 @@ func portsOf(svc *route.Service) (list []port) {
 		list = append(list, decided)
 	}
 	if entries > mostEntries {
-		for i := range list {
-			list[i].pools[route.Cluster].frontends, list[i].pools[route.Local].frontends = nil, nil
+		for _, p := range list {
+			p.pools[route.Cluster].frontends, p.pools[route.Local].frontends = nil, nil
 		}
 	}
 	return list
 }
 
-func newPort(name cluster.Name, p *route.Port) port {
-	decided := port{Port: p, scheduler: schedulerOf(p)}
+func newPort(name cluster.Name, p *route.Port) *port {
+	decided := &port{Port: p, scheduler: schedulerOf(p)}
 	for _, k := range []route.Pool{route.Cluster, route.Local} {
 		decided.pools[k] = newPool(p, p.Backends(k))
 		decided.pools[k].id = poolID(name, p, k)
@@ -91,6 +91,16 @@ func (p *port) entries() (n int) {
 		}
 	}
 	return n
+}
+
+// poolOf returns the pool to which programs send the clients of a frontend; nil: packets serve them.
+func (p *port) poolOf(f *route.Frontend, clients bpf.Clients) *pool {
+	for i := range p.pools {
+		if slices.Contains(p.pools[i].frontends, frontend{f, clients}) {
+			return &p.pools[i]
+		}
+	}
+	return nil
 }
 
 // balances reports whether programs balance sockets that connect to a port: of UDP only those of DNS. A socket that

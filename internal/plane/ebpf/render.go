@@ -28,7 +28,7 @@ func (p *Plane) render(svc *route.Service) []entry {
 		}
 		for i := range port.pools {
 			if pool := &port.pools[i]; len(pool.frontends) > 0 {
-				r.pool(&port, pool)
+				r.pool(port, pool)
 			}
 		}
 	}
