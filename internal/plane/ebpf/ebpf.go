@@ -27,8 +27,6 @@ type Kernel interface {
 
 // Options for New.
 type Options struct {
-	Families []route.Family // those that the host supports
-
 	// Packets is the plane beneath.
 	Packets plane.Plane
 

@@ -23,12 +23,12 @@ func TestEveryShape(t *testing.T) {
 func roundTrip(t *testing.T, k Kernel, opt route.Options) {
 	opt.ListLocal = true
 	change := planetest.Compile(planetest.EveryShape(), opt)
-	p := New(k, Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(k, Options{Packets: noPackets{}})
 	apply(t, p, change)
 	if plan := p.Plan(route.Change{Table: change.Table}); plan.Steps() != 0 {
 		t.Errorf("%d steps without a change:\n%.3000s", plan.Steps(), plan)
 	}
-	p = New(k, Options{Families: planetest.Families(), Packets: noPackets{}})
+	p = New(k, Options{Packets: noPackets{}})
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func apply(t *testing.T, p *Plane, change route.Change) {
 func TestDecisions(t *testing.T) {
 	opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
 	k := newFake()
-	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), opt))
+	apply(t, New(k, Options{Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), opt))
 	all, err := text(k)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestGuardedNodePorts(t *testing.T) {
 	for _, guard := range []bool{false, true} {
 		k := newFake()
 		opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
-		apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}, GuardNodePorts: guard}), planetest.Compile(planetest.EveryShape(), opt))
+		apply(t, New(k, Options{Packets: noPackets{}, GuardNodePorts: guard}), planetest.Compile(planetest.EveryShape(), opt))
 		all, err := text(k)
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +109,7 @@ func TestGuardedNodePorts(t *testing.T) {
 // The address of each backend on this node is among those that programs search for; of a pool without any, none is.
 func TestNotLocal(t *testing.T) {
 	k := newFake()
-	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
+	apply(t, New(k, Options{Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
 	state, err := k.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)

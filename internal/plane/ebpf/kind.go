@@ -26,7 +26,7 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), new(balancing).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
-		return New(noKernel{}, Options{Families: s.Families, Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
+		return New(noKernel{}, Options{Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
 	}
 	k.Beyond = func(s plane.Setup) error {
 		_, err := tested(s, test)
@@ -130,7 +130,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
-	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane, Ramp: conn.Ramp, GuardNodePorts: o.GuardNodePorts})
+	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp, GuardNodePorts: o.GuardNodePorts})
 	sockets := sockdiag.Node{NetNS: s.NetNS}
 	answers := &balancing{sockets: conn.Sockets, connections: sockets.Count, loads: conn.Loads, parts: conn.Parts}
 	opened.Balance, opened.Shares = answers.balance, answers.shares
@@ -156,7 +156,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 			done()
 			return nil, nil, err
 		}
-		return New(other, Options{Families: s.Families, Packets: packets, GuardNodePorts: o.GuardNodePorts}), func() {
+		return New(other, Options{Packets: packets, GuardNodePorts: o.GuardNodePorts}), func() {
 			_ = other.Close() // it was only read from
 			done()
 		}, nil

@@ -163,7 +163,7 @@ func (k *restarting) add(to map[string]int) {
 
 func (k *restarting) plane(opt route.Options, packets plane.Plane) plane.Plane {
 	k.restart()
-	p := New(faulty{k, k.faults}, Options{Families: opt.Families, Packets: packets, Ramp: k.ramp})
+	p := New(faulty{k, k.faults}, Options{Packets: packets, Ramp: k.ramp})
 	p.room = k.faults.Room
 	return p
 }
@@ -230,7 +230,7 @@ func subject(k Kernel) planetest.Subject {
 	return planetest.Subject{
 		Faults: faults, Rooms: []int{1, 2, 5, 40, 1 << 20},
 		Plane: func(opt route.Options) plane.Plane {
-			p := New(faulty{k, faults}, Options{Families: opt.Families, Packets: noPackets{}})
+			p := New(faulty{k, faults}, Options{Packets: noPackets{}})
 			p.room = faults.Room
 			return p
 		},

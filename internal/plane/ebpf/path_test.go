@@ -16,7 +16,7 @@ func TestPath(t *testing.T) {
 	opt := route.Options{Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
 	table := planetest.Compile(planetest.EveryShape(), opt).Table
 	path := pathOver(func(plane.Connection) []string { return []string{"packets"} })
-	p := &Plane{opt: Options{Families: planetest.Families()}}
+	p := &Plane{}
 	sockets, packets := 0, 0
 	for _, svc := range table.Services {
 		var rendered []string

@@ -17,15 +17,10 @@ func (p *Plane) render(svc *route.Service) []entry {
 	r := rendering{known: map[key]bool{}}
 	if p.opt.GuardNodePorts {
 		for i := range svc.Ports {
-			if port := &svc.Ports[i]; p.supports(port.Family) {
-				r.guard(port)
-			}
+			r.guard(&svc.Ports[i])
 		}
 	}
 	for _, port := range portsOf(svc) {
-		if !p.supports(port.Family) {
-			continue
-		}
 		for i := range port.pools {
 			if pool := &port.pools[i]; len(pool.frontends) > 0 {
 				r.pool(port, pool)
@@ -34,8 +29,6 @@ func (p *Plane) render(svc *route.Service) []entry {
 	}
 	return r.list
 }
-
-func (p *Plane) supports(f route.Family) bool { return slices.Contains(p.opt.Families, f) }
 
 // rendering collects entries without duplicates: ports of the same name have the same pools.
 type rendering struct {
@@ -96,7 +89,7 @@ func localAddrs(here []netip.Addr, backends []netip.AddrPort) (list []netip.Addr
 func (p *Plane) host(h *route.Host) []entry {
 	r := rendering{known: map[key]bool{}}
 	for _, a := range slices.Concat(h.Local, h.NodePorts.Addrs) {
-		if h.NodePorts.Serve(a) && isNodeAddr(a) && p.supports(route.FamilyOf(a)) {
+		if h.NodePorts.Serve(a) && isNodeAddr(a) {
 			r.add(bpf.NodeAddr(a))
 		}
 	}

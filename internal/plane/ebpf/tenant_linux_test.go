@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -47,7 +46,7 @@ func tenant(name, scheduler string, ports int, backends []netip.AddrPort) *route
 
 // One Service does not take the memory of the node.
 func TestSlotsOfOneService(t *testing.T) {
-	p := New(newFake(), Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(newFake(), Options{Packets: noPackets{}})
 	weighted := tenant("b", "", 1, pods(10000))
 	weighted.Ports[0].Weights = map[netip.AddrPort]uint16{}
 	for i, at := range weighted.Ports[0].Cluster {
@@ -78,7 +77,7 @@ func TestNoRoomForOneService(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // the maps go with the bpffs
-	p := New(conn, Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(conn, Options{Packets: noPackets{}})
 	was, is := tenant("small", "", 1, pods(2)[:1]), tenant("small", "", 1, pods(2)[1:])
 	before, large := tenant("large", "", 1, pods(2)), tenant("large", "maglev", 1, pods(200))
 	table := func(list ...*route.Service) *route.Table {
