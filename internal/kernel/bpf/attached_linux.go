@@ -73,15 +73,14 @@ func (c *Conn) mapIDs() (map[string]ebpf.MapID, error) {
 			continue
 		}
 		id, err := c.pinnedID(ms)
+		open := id
+		if m := c.maps[name]; m != nil && err == nil {
+			open, err = mapID(m)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if m := c.maps[name]; m != nil && id != 0 {
-			if open, err := mapID(m); err != nil || open != id {
-				return ids, err
-			}
-		}
-		if id != 0 {
+		if id != 0 && open == id {
 			ids[name] = id
 		}
 	}
