@@ -6,7 +6,7 @@ import (
 	"maps"
 	"sync"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 )
 
 // fake holds the tables in memory. It is safe for concurrent use.

@@ -1,0 +1,150 @@
+package bpf
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
+)
+
+// versionOf returns a hash of the compiled programs and of the options that they are loaded with.
+func (c *Conn) versionOf() string {
+	h := sha256.New()
+	h.Write(_SockBytes)
+	h.Write(native64(c.cookie))
+	fmt.Fprint(h, c.opt.ConnectedUDP)
+	h.Write([]byte(c.opt.Node))
+	h.Write(native32(uint32(c.opt.Exempting)))
+	h.Write(native32(uint32(len(c.opt.points()))))
+	return hex.EncodeToString(h.Sum(nil)[:6])
+}
+
+// cookieOf returns the cookie of a network namespace, by which programs identify it.
+func cookieOf(ns int) (cookie uint64, err error) {
+	err = netns.Do(ns, func() error {
+		cookie, err = netns.Cookie()
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("identify the network namespace: %w", err)
+	}
+	return cookie, nil
+}
+
+// points returns the attach type of each program.
+func (o Options) points() map[string]ebpf.AttachType {
+	all := map[string]ebpf.AttachType{
+		sockProgSluiceConnect4: ebpf.AttachCGroupInet4Connect, sockProgSluiceConnect6: ebpf.AttachCGroupInet6Connect,
+		sockProgSluiceSendmsg4: ebpf.AttachCGroupUDP4Sendmsg, sockProgSluiceSendmsg6: ebpf.AttachCGroupUDP6Sendmsg,
+		sockProgSluiceRecvmsg4: ebpf.AttachCGroupUDP4Recvmsg, sockProgSluiceRecvmsg6: ebpf.AttachCGroupUDP6Recvmsg,
+		sockProgSluiceGetpeer4: ebpf.AttachCgroupInet4GetPeername, sockProgSluiceGetpeer6: ebpf.AttachCgroupInet6GetPeername,
+		sockProgSluiceRelease: ebpf.AttachCgroupInetSockRelease,
+	}
+	if o.GuardNodePorts {
+		all[sockProgSluiceBind4], all[sockProgSluiceBind6] = ebpf.AttachCGroupInet4Bind, ebpf.AttachCGroupInet6Bind
+	}
+	return all
+}
+
+// phases returns the programs in the order in which they are attached: first those that translate answers and track sockets, then those
+// that choose backends.
+func (c *Conn) phases() [2][]string {
+	var phases [2][]string
+	for program := range c.opt.points() {
+		phase := 0
+		if choosesBackends(program) {
+			phase = 1
+		}
+		phases[phase] = append(phases[phase], program)
+	}
+	return phases
+}
+
+// attach loads the programs with the current maps, and attaches them. It replaces an attached program atomically: a socket always runs
+// the old or the new one.
+func (c *Conn) attach() error {
+	if err := os.MkdirAll(filepath.Join(c.opt.Dir, linksFolder), 0o700); err != nil {
+		return fmt.Errorf("make the folder for links: %w", err)
+	}
+	programs, err := c.load()
+	if err != nil {
+		return err
+	}
+	defer programs.Close()
+	for _, phase := range c.phases() {
+		if err := c.attachAll(phase, programs); err != nil {
+			return err
+		}
+	}
+	return errors.Join(c.pinMaps(), c.tidy(), c.detachOthers())
+}
+
+func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
+	for _, program := range list {
+		p := programs.Programs[program]
+		err := c.replace(program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: p})
+		if err == nil {
+			err = pinOver(c, p, c.programPath(program))
+		}
+		if err != nil {
+			return fmt.Errorf("attach program %s to %s: %w", program, c.opt.Cgroup, err)
+		}
+	}
+	return nil
+}
+
+// load loads the programs.
+func (c *Conn) load() (*ebpf.Collection, error) {
+	spec := c.spec.Copy()
+	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(c.cookie), spec.Variables[sockVarConnectedUdp].Set(c.opt.ConnectedUDP),
+		spec.Variables[sockVarNodeHash].Set(NodeHash(c.opt.Node)), spec.Variables[sockVarExempting].Set(uint32(c.opt.Exempting))); err != nil {
+		return nil, err
+	}
+	for name, m := range c.maps {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	programs, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: c.maps})
+	if err != nil {
+		return nil, fmt.Errorf("load the programs: %w", err)
+	}
+	return programs, nil
+}
+
+// replace updates the link of a program, or attaches the program and pins the link.
+func (c *Conn) replace(program string, o link.CgroupOptions) error {
+	if err := c.injectFault(Attach); err != nil {
+		return err
+	}
+	l, err := c.linkOf(program)
+	if err != nil {
+		return err
+	}
+	if l != nil {
+		return errors.Join(l.Update(o.Program), l.Close())
+	}
+	path := c.linkPath(program)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a link to another cgroup
+		return err
+	}
+	if l, err = link.AttachCgroup(o); err != nil {
+		return err
+	}
+	return errors.Join(l.Pin(path), l.Close())
+}
+
+// tidy removes the pins of other versions: links, programs, and maps that this version does not have, or not with these
+// fields.
+func (c *Conn) tidy() error {
+	_, err := c.removePins(func(dir, name string) bool {
+		return dir == linksFolder && c.isCurrent(name) || dir == c.mapsDir && c.maps[name] != nil
+	})
+	return err
+}

@@ -1,0 +1,129 @@
+// Package sockdiag lists sockets, counts TCP connections, and destroys connected UDP sockets of other processes, in any
+// network namespace (sock_diag(7), SOCK_DESTROY).
+package sockdiag
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
+)
+
+// Socket identifies a UDP socket with its peer.
+type Socket struct {
+	Cookie uint64
+	NetNS  uint64 // cookie of its network namespace
+	Peer   netip.AddrPort
+}
+
+// Result is what Destroy has done. Sockets that are closed, or have another peer by now, are in neither.
+type Result struct {
+	Destroyed int
+	Unreached int // sockets in network namespaces that are gone, or that this process cannot see
+}
+
+// Node is a node with its network namespaces.
+type Node struct {
+	NetNS int // file descriptor of the network namespace of the node; 0: the current one
+}
+
+// Destroy destroys the sockets that have their peer still. It visits only the namespaces that these are in. Their programs get
+// ECONNABORTED.
+func (n Node) Destroy(ctx context.Context, list []Socket) (result Result, err error) {
+	wanted := map[uint64]map[uint64]netip.AddrPort{} // peers by namespace and cookie
+	for _, s := range list {
+		if wanted[s.NetNS] == nil {
+			wanted[s.NetNS] = map[uint64]netip.AddrPort{}
+		}
+		wanted[s.NetNS][s.Cookie] = s.Peer
+	}
+	var failed []error
+	visit := func(cookie uint64) {
+		sockets, is := wanted[cookie]
+		if !is || ctx.Err() != nil {
+			return
+		}
+		delete(wanted, cookie)
+		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+			destroyed, err := destroy(family, sockets)
+			result.Destroyed += destroyed
+			failed = append(failed, err)
+		}
+	}
+	paths := []netns.Paths{netns.OfProcesses, netns.OfMounts, netns.OfThreads}
+	failed = append(failed, netns.Visit(n.NetNS, paths, func() bool { return len(wanted) == 0 || ctx.Err() != nil }, visit))
+	for _, sockets := range wanted {
+		result.Unreached += len(sockets)
+	}
+	return result, errors.Join(append(failed, ctx.Err())...)
+}
+
+// destroy destroys sockets of the current network namespace that have a family, and returns how many.
+func destroy(family uint8, want map[uint64]netip.AddrPort) (n int, err error) {
+	var found []*request
+	err = Each(family, unix.IPPROTO_UDP, anyState, func(e Entry) {
+		if peer, is := want[e.Cookie()]; is && peer == e.Peer() {
+			r := newRequest(family, unix.IPPROTO_UDP, anyState)
+			copy(r[8:], e.id())
+			found = append(found, r)
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	return destroyFound(found)
+}
+
+// mostRounds bounds the attempts of destroyFound: it destroys so many sockets that have the same addresses and ports.
+const mostRounds = 16
+
+// destroyFound destroys sockets, and returns how many. The kernel finds a socket by its addresses and ports, and then compares the cookie. So
+// of several sockets that share them it finds one, until that is destroyed.
+func destroyFound(found []*request) (n int, err error) {
+	var failed []error
+	for range mostRounds {
+		before := n
+		found = slices.DeleteFunc(found, func(r *request) bool {
+			switch err := kill(r); {
+			case err == nil:
+				n++
+			case errors.Is(err, unix.ENOENT): // it is closed, or another one is found
+				return false
+			default:
+				failed = append(failed, fmt.Errorf("destroy a socket: %w", err))
+			}
+			return true
+		})
+		if n == before {
+			break
+		}
+	}
+	return n, errors.Join(failed...)
+}
+
+// Try returns an error unless this kernel lists and destroys UDP sockets: it asks for the destruction of none.
+func (n Node) Try() error {
+	return netns.Do(n.NetNS, func() error {
+		if err := Each(unix.AF_INET, unix.IPPROTO_UDP, anyState, func(Entry) {}); err != nil {
+			return err
+		}
+		if err := kill(newRequest(unix.AF_INET, unix.IPPROTO_UDP, anyState)); !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("destroy a socket: %w", err)
+		}
+		return nil
+	})
+}
+
+// kill destroys a socket. The error is ENOENT if the kernel finds none.
+func kill(r *request) error {
+	kill := nl.NewNetlinkRequest(unix.SOCK_DESTROY, unix.NLM_F_ACK)
+	kill.AddData(r)
+	_, err := kill.Execute(unix.NETLINK_INET_DIAG, 0)
+	return err
+}
