@@ -24,7 +24,7 @@ type Facts struct {
 
 	// Shares returns the probabilities of backends, as far as they are known without what happens at this moment, such
 	// as how many connections are open. Nil: they follow from the weights.
-	Shares func(Passage) Shares
+	Shares func(Connection) Shares
 
 	// Proxied means that connections end in the process, which makes others to the backends: these
 	// have an address of this node as their source always.
@@ -48,7 +48,7 @@ type Facts struct {
 
 	// SourceNAT returns whether backends see another source than the client, and why, for a connection that is
 	// balanced. Nil: it follows from the Way.
-	SourceNAT func(Passage) (applied bool, why string)
+	SourceNAT func(Connection) (applied bool, why string)
 
 	// Affinity is what happens to a client with session affinity, as a sentence. Empty: it stays with its backend
 	// for the timeout of the Service.
@@ -56,7 +56,7 @@ type Facts struct {
 
 	// Path returns the names of the chains, maps and so on that the first packet of a
 	// connection passes, in order. Nil: the plane has no such names.
-	Path func(Passage) []string
+	Path func(Connection) []string
 }
 
 // Shares are how probable it is that each backend gets a connection.
@@ -116,9 +116,9 @@ const (
 	Everywhere = Arriving | Passing | Leaving
 )
 
-// Passage is a connection through a Service: up to the choice of a backend, or to a certain
+// Connection describes a connection through a Service: up to the choice of a backend, or to a certain
 // backend.
-type Passage struct {
+type Connection struct {
 	Service  *route.Service
 	Port     int            // index in Service.Ports
 	Frontend int            // index in the Frontends of the port

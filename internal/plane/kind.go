@@ -151,7 +151,7 @@ type Opened struct {
 
 	// Shares returns how probable it is at this moment that each backend gets the next connection of a
 	// client. It is safe for concurrent use. Nil: that of Facts is all that is known.
-	Shares func(Passage) Shares
+	Shares func(Connection) Shares
 
 	// Sockets lists the listening sockets, sorted. It is safe for concurrent use. Nil: the plane
 	// opens none.

@@ -58,7 +58,7 @@ func ReadHost(ctx context.Context, netns int) Host {
 		h.Modules = append(h.Modules, name)
 	}
 	h.Capabilities, _ = process.Capabilities()
-	if h.Cgroup, _ = bpf.MountedRoot(); h.Cgroup != "" {
+	if h.Cgroup, _ = bpf.FindRoot(); h.Cgroup != "" {
 		h.CgroupRoot = TrialOf(bpf.VerifyRoot(h.Cgroup))
 	}
 	var err error

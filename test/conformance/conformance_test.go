@@ -149,7 +149,7 @@ func programsLeft(c config.EBPF) error {
 	if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("pins are left in %s: %w", c.Dir, err)
 	}
-	n, err := bpf.DetachStrays(c.Cgroup)
+	n, err := bpf.DetachStale(c.Cgroup)
 	if err == nil && n > 0 {
 		err = fmt.Errorf("%d programs were left in the cgroup", n)
 	}

@@ -63,7 +63,7 @@ func TestCheckExplain(t *testing.T) {
 		})
 	}
 	// A plane that knows better than the weights is believed.
-	e.proxy.shares = func(plane.Passage) plane.Shares {
+	e.proxy.shares = func(plane.Connection) plane.Shares {
 		return plane.Shares{Of: map[netip.AddrPort]float64{here: 0.1, there: 0.9}}
 	}
 	client, probe, err := e.probe(pod, vip)

@@ -72,7 +72,7 @@ type Plane struct {
 }
 
 // shares returns how probable it is that each backend gets the next connection of a client.
-type shares = func(plane.Passage) plane.Shares
+type shares = func(plane.Connection) plane.Shares
 
 // open opens the plane with its parts for a host.
 func (p *Plane) open(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened, error) {

@@ -24,7 +24,7 @@ type View struct {
 	Plane plane.Facts
 
 	// Shares returns the probabilities of backends at this moment (plane.Opened); nil: they are those of Plane.
-	Shares func(plane.Passage) plane.Shares
+	Shares func(plane.Connection) plane.Shares
 }
 
 // mostCases is how many cases an Answer has at most. For an address of a node
@@ -252,7 +252,7 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	if a.view.Plane.Checks(f.frontend, w) {
 		out.Access = &Access{Allowed: inside(f.frontend.Allow, c.addr), Ranges: text.Strings(f.frontend.Allow)}
 	}
-	p := a.passage(f, c, to)
+	p := a.connection(f, c, to)
 	switch {
 	case without.Verdict == plane.Untouched:
 		out.Verdict, out.Why = Untouched, without.Why

@@ -13,7 +13,7 @@ import (
 )
 
 // balance answers for connections that reach backends.
-func (a *asker) balance(out *Case, f found, c client, p plane.Passage) {
+func (a *asker) balance(out *Case, f found, c client, p plane.Connection) {
 	policy := policyOf(f, c)
 	out.Policy = &policy
 	nat := a.sourceNAT(f, c, p)
@@ -45,7 +45,7 @@ func (a *asker) balance(out *Case, f found, c client, p plane.Passage) {
 }
 
 // chances returns the chance of each backend, and why; why is empty if all have weight 0.
-func (a *asker) chances(port *route.Port, p plane.Passage) (chances []string, why string) {
+func (a *asker) chances(port *route.Port, p plane.Connection) (chances []string, why string) {
 	pool, shares := port.Backends(p.Way.Pool), a.shares(p)
 	weight, total, alike := a.weights(port), 0, true
 	for _, b := range pool {
@@ -74,7 +74,7 @@ func (a *asker) chances(port *route.Port, p plane.Passage) (chances []string, wh
 }
 
 // shares returns the probabilities that the plane knows better than the weights do.
-func (a *asker) shares(p plane.Passage) plane.Shares {
+func (a *asker) shares(p plane.Connection) plane.Shares {
 	switch {
 	case a.view.Shares != nil:
 		return a.view.Shares(p)
@@ -128,7 +128,7 @@ func policyOf(f found, c client) Policy {
 }
 
 // sourceNAT returns whether backends see an address of this node, and why.
-func (a *asker) sourceNAT(f found, c client, p plane.Passage) SourceNAT {
+func (a *asker) sourceNAT(f found, c client, p plane.Connection) SourceNAT {
 	if a.view.Plane.Proxied {
 		return SourceNAT{true, "the proxy process connects to the backend in place of the client"}
 	}

@@ -97,7 +97,7 @@ func ask(t *testing.T, words []string) Answer {
 }
 
 // chains is a path with the outline of kube-proxy's, and names of its own.
-func chains(p plane.Passage) []string {
+func chains(p plane.Connection) []string {
 	switch {
 	case p.Way.Verdict == route.Reject:
 		return []string{"filter REFUSING"}
@@ -302,7 +302,7 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	v := view(t, usual())
 	v.Plane.Proxied = true
 	var asked string
-	v.Shares = func(p plane.Passage) plane.Shares {
+	v.Shares = func(p plane.Connection) plane.Shares {
 		asked = fmt.Sprint(p.Service.Name, " ", p.Port, " ", p.Way.Pool, " ", p.Node, " ", p.Client, " ", p.NodeName)
 		port := &p.Service.Ports[p.Port]
 		return plane.Shares{Of: map[netip.AddrPort]float64{port.Cluster[0]: 0.75, port.Cluster[1]: 0.25}, How: "as it comes"}

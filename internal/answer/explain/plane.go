@@ -8,7 +8,7 @@ import (
 )
 
 // path sets the path of the case, and of each backend the part after it.
-func (a *asker) path(out *Case, f found, p plane.Passage) {
+func (a *asker) path(out *Case, f found, p plane.Connection) {
 	if a.view.Plane.Path == nil || out.Verdict == Untouched {
 		return
 	}
@@ -23,9 +23,9 @@ func (a *asker) path(out *Case, f found, p plane.Passage) {
 	}
 }
 
-// passage returns the connection of a client, up to the choice of a backend.
-func (a *asker) passage(f found, c client, to netip.Addr) plane.Passage {
-	p := plane.Passage{
+// connection returns the connection of a client, up to the choice of a backend.
+func (a *asker) connection(f found, c client, to netip.Addr) plane.Connection {
+	p := plane.Connection{
 		Service: f.service, Port: index(f.service.Ports, f.port), Frontend: index(f.port.Frontends, f.frontend),
 		Inside: c.CountsAs != Outside, Node: c.CountsAs == Node, Way: f.way(c), Unserved: f.unserved,
 		Client: c.addr, To: to, Detector: &a.view.Routes.Host.Detector,

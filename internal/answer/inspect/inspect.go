@@ -40,7 +40,7 @@ type Options struct {
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error)
 
 	// Shares returns the probabilities of backends at this moment (plane.Opened); nil: they are those of Plane.
-	Shares func(plane.Passage) plane.Shares
+	Shares func(plane.Connection) plane.Shares
 
 	// Sockets lists the listening sockets of the plane (plane.Opened); nil: it opens none.
 	Sockets func() []plane.Socket

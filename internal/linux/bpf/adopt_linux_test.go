@@ -79,7 +79,7 @@ func TestOtherMaps(t *testing.T) {
 		"another program has removed the maps": func(n *node) error { return os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))) },
 		"another program has removed one map":  func(n *node) error { return os.Remove(n.conn.mapPath("udp_sockets")) },
 		"another program has removed the pins of programs": func(n *node) error {
-			pins, err := filepath.Glob(n.conn.linkPath(programPin("*")))
+			pins, err := filepath.Glob(n.conn.programPath("*"))
 			for _, p := range pins {
 				err = errors.Join(err, os.Remove(p))
 			}

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -72,7 +71,7 @@ func (c *Conn) phases() [2][]string {
 // attach loads the programs with the current maps, and attaches them. It replaces an attached program atomically: a socket always runs
 // the old or the new one.
 func (c *Conn) attach() error {
-	if err := os.MkdirAll(c.linksDir(), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(c.opt.Dir, linksFolder), 0o700); err != nil {
 		return fmt.Errorf("make the folder for links: %w", err)
 	}
 	programs, err := c.load()
@@ -89,15 +88,11 @@ func (c *Conn) attach() error {
 }
 
 func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
-	names, err := c.names("links")
-	if err != nil {
-		return err
-	}
 	for _, program := range list {
 		p := programs.Programs[program]
-		err := c.replace(names, program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: p})
+		err := c.replace(program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: p})
 		if err == nil {
-			err = pinOver(c, p, c.linkPath(programPin(program)))
+			err = pinOver(c, p, c.programPath(program))
 		}
 		if err != nil {
 			return fmt.Errorf("attach program %s to %s: %w", program, c.opt.Cgroup, err)
@@ -124,77 +119,32 @@ func (c *Conn) load() (*ebpf.Collection, error) {
 }
 
 // replace updates the link of a program, or attaches the program and pins the link.
-func (c *Conn) replace(names []string, program string, o link.CgroupOptions) error {
-	l, err := c.linkOf(names, program)
-	if err != nil {
-		return err
-	}
-	path := c.linkPath(c.linkName(program))
+func (c *Conn) replace(program string, o link.CgroupOptions) error {
 	if err := c.injectFault(Attach); err != nil {
-		return errors.Join(err, closeLink(l))
+		return err
 	}
-	if l == nil {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a link to another cgroup
-			return err
-		}
-		if l, err = link.AttachCgroup(o); err != nil {
-			return err
-		}
-		return errors.Join(l.Pin(path), l.Close())
+	l, err := c.linkOf(program)
+	if err != nil {
+		return err
 	}
-	if err := l.Update(o.Program); err != nil {
-		return errors.Join(err, l.Close())
+	if l != nil {
+		return errors.Join(l.Update(o.Program), l.Close())
 	}
-	if !exists(path) {
-		err = l.Pin(path) // moves it
+	path := c.linkPath(program)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a link to another cgroup
+		return err
 	}
-	return errors.Join(err, l.Close())
+	if l, err = link.AttachCgroup(o); err != nil {
+		return err
+	}
+	return errors.Join(l.Pin(path), l.Close())
 }
 
-// tidy removes the pins of other versions: links, programs and maps.
+// tidy removes the pins of other versions: links, programs, and maps that this version does not have, or not with these
+// fields.
 func (c *Conn) tidy() error {
-	names, err := c.names("links")
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if !c.isCurrent(name) {
-			if err := os.Remove(c.linkPath(name)); err != nil {
-				return err
-			}
-		}
-	}
-	return c.tidyMaps()
-}
-
-// tidyMaps removes maps that this version does not have, or not with these fields.
-func (c *Conn) tidyMaps() error {
-	dirs, err := c.names(".")
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		if !strings.HasPrefix(dir, mapsPrefix) {
-			continue // the links, or a folder of another program
-		}
-		names, err := c.names(dir)
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			path := filepath.Join(c.opt.Dir, dir, name)
-			if c.maps[name] != nil && path == c.mapPath(name) {
-				continue
-			}
-			if err := os.Remove(path); err != nil {
-				return err
-			}
-		}
-		if dir != c.mapsDir {
-			if err := os.Remove(filepath.Join(c.opt.Dir, dir)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	_, err := c.removePins(func(dir, name string) bool {
+		return dir == linksFolder && c.isCurrent(name) || dir == c.mapsDir && c.maps[name] != nil
+	})
+	return err
 }

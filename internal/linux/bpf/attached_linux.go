@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -12,35 +12,31 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// The results of attached if the programs are not those of this version with the pinned maps.
-const (
-	incomplete = "incomplete" // some programs are not attached
-	other      = "other"      // some programs have another version or other maps
-)
+// other is the result of attached if some programs are not attached, or have another version or other maps.
+const other = "other"
 
-// linkName returns the name of the pinned link of a program.
-func (c *Conn) linkName(program string) string { return program + "-" + c.version }
+// linksFolder is the name of the folder with the pins of links and programs.
+const linksFolder = "links"
 
-// programPinPrefix begins the names of pinned programs. Without the pin, opening a program to list its maps would
+// linkPath returns the pin of the link of a program.
+func (c *Conn) linkPath(program string) string { return filepath.Join(c.opt.Dir, linksFolder, program) }
+
+// programPath returns the pin of a program of this version. Without the pin, opening the program to list its maps would
 // need CAP_SYS_ADMIN.
-const programPinPrefix = "program-"
+func (c *Conn) programPath(program string) string { return c.linkPath(program + "-" + c.version) }
 
-func programPin(program string) string { return programPinPrefix + program }
+func isProgramPin(name string) bool { return strings.Contains(name, "-") }
 
-func isProgramPin(name string) bool { return strings.HasPrefix(name, programPinPrefix) }
-
-// isCurrent reports whether a pin in the folder of links belongs to this version.
+// isCurrent reports whether a pin in the folder of links is one of this version.
 func (c *Conn) isCurrent(name string) bool {
-	if program, is := strings.CutPrefix(name, programPinPrefix); is {
-		_, is = c.opt.points()[program]
-		return is
-	}
-	return strings.HasSuffix(name, "-"+c.version)
+	program, version, isProgram := strings.Cut(name, "-")
+	_, is := c.opt.points()[program]
+	return is && (!isProgram || version == c.version)
 }
 
-// attached returns the version of the attached programs, incomplete, or other; "" if none is attached.
+// attached returns the version of the attached programs, or other; "" if none is attached.
 func (c *Conn) attached() (string, error) {
-	names, err := c.names("links")
+	names, err := c.names(linksFolder)
 	if err != nil || !slices.ContainsFunc(names, func(name string) bool { return !isProgramPin(name) }) {
 		return "", err
 	}
@@ -50,12 +46,12 @@ func (c *Conn) attached() (string, error) {
 	}
 	state := c.version
 	for program := range c.opt.points() {
-		l, err := c.linkOf(names, program)
+		l, err := c.linkOf(program)
 		if err != nil {
 			return "", err
 		}
 		if l == nil {
-			return incomplete, nil
+			return other, nil
 		}
 		same, err := c.isAttached(l, c.spec.Programs[program], ids)
 		if err = errors.Join(err, l.Close()); err != nil { // the link stays pinned
@@ -77,15 +73,14 @@ func (c *Conn) mapIDs() (map[string]ebpf.MapID, error) {
 			continue
 		}
 		id, err := c.pinnedID(ms)
+		open := id
+		if m := c.maps[name]; m != nil && err == nil {
+			open, err = mapID(m)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if m := c.maps[name]; m != nil && id != 0 {
-			if open, err := mapID(m); err != nil || open != id {
-				return ids, err
-			}
-		}
-		if id != 0 {
+		if id != 0 && open == id {
 			ids[name] = id
 		}
 	}
@@ -94,10 +89,7 @@ func (c *Conn) mapIDs() (map[string]ebpf.MapID, error) {
 
 // isAttached reports whether a link leads to a program of this version that uses these maps.
 func (c *Conn) isAttached(l link.Link, spec *ebpf.ProgramSpec, ids map[string]ebpf.MapID) (bool, error) {
-	if !exists(c.linkPath(c.linkName(spec.Name))) {
-		return false, nil
-	}
-	p, err := ebpf.LoadPinnedProgram(c.linkPath(programPin(spec.Name)), nil)
+	p, err := ebpf.LoadPinnedProgram(c.programPath(spec.Name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -133,45 +125,19 @@ func mapsOf(spec *ebpf.ProgramSpec) (names []string) {
 	return names
 }
 
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
-// linkOf opens the pinned link of a program to this cgroup, preferably that of this version. It returns nil if there
-// is none.
-func (c *Conn) linkOf(names []string, program string) (link.Link, error) {
-	candidates := []string{c.linkName(program)}
-	for _, name := range names {
-		if strings.HasPrefix(name, program+"-") && name != candidates[0] {
-			candidates = append(candidates, name)
-		}
+// linkOf opens the pinned link of a program to this cgroup. It returns nil if there is none.
+func (c *Conn) linkOf(program string) (link.Link, error) {
+	l, err := link.LoadPinnedLink(c.linkPath(program), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	for _, name := range candidates {
-		l, err := link.LoadPinnedLink(c.linkPath(name), nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("open the link of program %s: %w", program, err)
-		}
-		ours, err := c.isToCgroup(l)
-		if ours || err != nil {
-			return l, err
-		}
-		if err := l.Close(); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, fmt.Errorf("open the link of program %s: %w", program, err)
 	}
-	return nil, nil
-}
-
-// closeLink closes a link, which may be nil.
-func closeLink(l link.Link) error {
-	if l == nil {
-		return nil
+	if ours, err := c.isToCgroup(l); !ours || err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
-	return l.Close()
+	return l, nil
 }
 
 // isToCgroup reports whether a link attaches a program to the cgroup of the options.

@@ -1,5 +1,5 @@
 // Package bpf balances connections when sockets connect, by programs of cgroup v2 (sock.c). Conn
-// writes maps and programs of the kernel, which stay when the process ends; Fake is the same in memory.
+// writes maps and programs of the kernel, which stay when the process ends.
 package bpf
 
 import "errors"

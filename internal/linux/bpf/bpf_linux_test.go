@@ -145,7 +145,7 @@ func TestPods(t *testing.T) {
 	want("10.96.0.2:80", "none") // it would connect to itself
 	f := Frontend{At: netip.MustParseAddrPort("10.96.0.2:80"), Protocol: 6, Clients: OfPods, Pool: Pool([]byte(self[0].Data)[:16]), Count: 1}
 	for local, backend := range map[string]string{"10.1.0.1": "none", "10.1.0.65": "none", "10.1.0.2": "10.1.0.1:8080"} {
-		f.Strangers = Strangers([]netip.Addr{netip.MustParseAddr(local)})
+		f.NotLocal = NotLocal([]netip.Addr{netip.MustParseAddr(local)})
 		n.write(f.Entry())
 		want("10.96.0.2:80", backend) // the last set is wrong: the members are not read then
 	}

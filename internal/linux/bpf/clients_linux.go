@@ -41,7 +41,7 @@ func (c *Conn) SetPods(pods []Pod) error {
 		p.entries(func(k, v []byte) { want[string(k)] = string(v) })
 	}
 	var gone [][]byte
-	err := eachInBatches(c.maps[sockMapClients], func(k, v []byte) {
+	err := each(c.maps[sockMapClients], func(k, v []byte) {
 		if want[string(k)] == string(v) {
 			delete(want, string(k)) // it is there
 		} else {

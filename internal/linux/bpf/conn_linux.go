@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -84,9 +83,7 @@ func (c *Conn) Close() error {
 	return errors.Join(failed...)
 }
 
-func (c *Conn) mapPath(n string) string  { return filepath.Join(c.opt.Dir, c.mapsDir, n) }
-func (c *Conn) linksDir() string         { return filepath.Join(c.opt.Dir, "links") }
-func (c *Conn) linkPath(n string) string { return filepath.Join(c.linksDir(), n) }
+func (c *Conn) mapPath(n string) string { return filepath.Join(c.opt.Dir, c.mapsDir, n) }
 
 // Read returns all entries. Maps that are not there are empty.
 func (c *Conn) Read(ctx context.Context) (State, error) {
@@ -131,31 +128,6 @@ func each(m *ebpf.Map, do func(k, v []byte)) error {
 	return entries.Err()
 }
 
-// eachInBatches does the same with few system calls, and also if programs delete entries meanwhile. The slices are valid during a call only. It does
-// not support per-CPU maps.
-func eachInBatches(m *ebpf.Map, do func(k, v []byte)) error {
-	const batch = 8192 // no bucket of a hash is as large
-	keys, values := newCells(m.KeySize(), batch), newCells(m.ValueSize(), batch)
-	for at := new(ebpf.MapBatchCursor); ; {
-		n, err := m.BatchLookup(at, keys.Interface(), values.Interface(), nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return err
-		}
-		for i := range n {
-			do(keys.Index(i).Bytes(), values.Index(i).Bytes())
-		}
-		if err != nil {
-			return nil
-		}
-	}
-}
-
-// newCells returns a slice of arrays of bytes.
-func newCells(size uint32, n int) reflect.Value {
-	cell := reflect.ArrayOf(int(size), reflect.TypeFor[byte]())
-	return reflect.MakeSlice(reflect.SliceOf(cell), n, n)
-}
-
 // Write carries out steps in order. The maps and programs are created when they are first written.
 func (c *Conn) Write(ctx context.Context, steps []Step) error {
 	c.mu.Lock()
@@ -185,9 +157,6 @@ func (c *Conn) writeAll(ctx context.Context, steps []Step) error {
 func (c *Conn) write(s *Step) error {
 	if s.Table == Programs {
 		return c.attach()
-	}
-	if err := s.check(); err != nil {
-		return err
 	}
 	name := s.Table.String()
 	if s.Remove {
@@ -227,7 +196,7 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	links, err := c.names("links")
+	links, err := c.names(linksFolder)
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +207,7 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	if n := len(slices.DeleteFunc(links, isProgramPin)); n > 0 {
 		removed = append(removed, fmt.Sprintf("%d programs of sockets", n))
 	}
-	n, err := c.removeMaps(ctx)
+	n, err := c.removePins(func(_, _ string) bool { return false })
 	if err != nil {
 		return removed, err
 	}
@@ -252,25 +221,33 @@ func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	return removed, err
 }
 
-// removeMaps removes the pins of all maps, and their folders and that of the links, which is empty. It returns the number of maps.
-func (c *Conn) removeMaps(ctx context.Context) (n int, err error) {
+// removePins removes the pins of links, programs and maps unless they stay, and folders without any. It returns how
+// many.
+func (c *Conn) removePins(stays func(dir, name string) bool) (n int, err error) {
 	dirs, err := c.names(".")
 	if err != nil {
 		return 0, err
 	}
 	for _, dir := range dirs {
-		if dir != "links" && !strings.HasPrefix(dir, mapsPrefix) {
+		if dir != linksFolder && !strings.HasPrefix(dir, mapsPrefix) {
 			continue // of another program
 		}
 		names, err := c.names(dir)
 		if err != nil {
 			return n, err
 		}
+		left := len(names)
 		for _, name := range names {
-			if err := errors.Join(ctx.Err(), os.Remove(filepath.Join(c.opt.Dir, dir, name))); err != nil {
+			if stays(dir, name) {
+				continue
+			}
+			if err := os.Remove(filepath.Join(c.opt.Dir, dir, name)); err != nil {
 				return n, err
 			}
-			n++
+			n, left = n+1, left-1
+		}
+		if left > 0 {
+			continue
 		}
 		if err := os.Remove(filepath.Join(c.opt.Dir, dir)); err != nil {
 			return n, err

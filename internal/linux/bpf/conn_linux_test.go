@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,57 +12,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel and the fake behave alike.
+// Write fills and enlarges the maps, Read returns what it wrote, and Remove leaves nothing.
 func TestTables(t *testing.T) {
-	n := newNode(t)
-	for name, k := range map[string]interface {
-		Read(context.Context) (State, error)
-		Write(context.Context, []Step) error
-		Remove(context.Context) ([]string, error)
-		Version() string
-	}{"kernel": n.conn, "fake": NewFake()} {
-		t.Run(name, func(t *testing.T) {
-			want := State{}
-			var steps []Step
-			add := func(e Entry) {
-				steps = append(steps, Step{Entry: e})
-				want[e.Key] = e.Value
-			}
-			for i := range 3 * firstSize {
-				for _, e := range service(fmt.Sprintf("10.96.%d.%d:%d", i/256, i%256, 80), 6, OfNode) {
-					add(e)
-				}
-				add(Slot{Pool{9}, i, netip.MustParseAddrPort("10.1.1.1:80"), 1}.Entry())
-				add(NodeAddr(netip.AddrFrom4([4]byte{10, 2, byte(i / 256), byte(i)})))
-			}
-			add(Entry{Key{Table: Programs}, k.Version()})
-			if err := k.Write(t.Context(), steps); err != nil {
-				t.Fatal(err)
-			}
-			got, err := k.Read(t.Context())
-			if diff := cmp.Diff(want, got); diff != "" || err != nil {
-				t.Errorf("%v; -want +got:\n%.2000s", err, diff)
-			}
-			remove := []Step{{Entry: steps[0].Entry, Remove: true}}
-			if err := k.Write(t.Context(), remove); err != nil {
-				t.Error(err)
-			}
-			if err := k.Write(t.Context(), remove); !errors.Is(err, ErrNotFound) {
-				t.Errorf("the second removal returns %v, want %v", err, ErrNotFound)
-			}
-			if err := k.Write(t.Context(), []Step{{Entry: Entry{Key: Key{Slots, "short"}}}}); err == nil {
-				t.Error("accepts a short key")
-			}
-			if removed, err := k.Remove(t.Context()); err != nil || len(removed) == 0 {
-				t.Errorf("removed %v, %v", removed, err)
-			}
-			if got, err := k.Read(t.Context()); err != nil || len(got) != 0 {
-				t.Errorf("after removal: %d entries, %v", len(got), err)
-			}
-			if removed, err := k.Remove(t.Context()); err != nil || len(removed) != 0 {
-				t.Errorf("removed again: %v, %v", removed, err)
-			}
-		})
+	k := newNode(t).conn
+	want := State{}
+	var steps []Step
+	add := func(e Entry) {
+		steps = append(steps, Step{Entry: e})
+		want[e.Key] = e.Value
+	}
+	for i := range 3 * firstSize {
+		for _, e := range service(fmt.Sprintf("10.96.%d.%d:%d", i/256, i%256, 80), 6, OfNode) {
+			add(e)
+		}
+		add(Slot{Pool{9}, i, netip.MustParseAddrPort("10.1.1.1:80"), 1}.Entry())
+		add(NodeAddr(netip.AddrFrom4([4]byte{10, 2, byte(i / 256), byte(i)})))
+	}
+	add(Entry{Key{Table: Programs}, k.Version()})
+	if err := k.Write(t.Context(), steps); err != nil {
+		t.Fatal(err)
+	}
+	got, err := k.Read(t.Context())
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v; -want +got:\n%.2000s", err, diff)
+	}
+	remove := []Step{{Entry: steps[0].Entry, Remove: true}}
+	if err := k.Write(t.Context(), remove); err != nil {
+		t.Error(err)
+	}
+	if err := k.Write(t.Context(), remove); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the second removal returns %v, want %v", err, ErrNotFound)
+	}
+	if err := k.Write(t.Context(), []Step{{Entry: Entry{Key: Key{Slots, "short"}}}}); err == nil {
+		t.Error("accepts a short key")
+	}
+	if removed, err := k.Remove(t.Context()); err != nil || len(removed) == 0 {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+	if got, err := k.Read(t.Context()); err != nil || len(got) != 0 {
+		t.Errorf("after removal: %d entries, %v", len(got), err)
+	}
+	if removed, err := k.Remove(t.Context()); err != nil || len(removed) != 0 {
+		t.Errorf("removed again: %v, %v", removed, err)
 	}
 }
 
@@ -136,9 +126,6 @@ func TestPins(t *testing.T) {
 		t.Errorf("another process finds %v, %v", state, err)
 	}
 	n.run(func() error { _, _, err := ask("10.96.0.1:80"); return err })
-	if err := n.conn.Effective(); err != nil {
-		t.Error(err)
-	}
 }
 
 // The programs of a version with other maps stay until the maps of this version are filled. Their sockets keep their

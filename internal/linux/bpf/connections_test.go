@@ -11,8 +11,8 @@ import (
 
 // Of the map connections, as in sock.c.
 const (
-	hashes = 16384
-	ways   = 4
+	buckets = 16384
+	ways    = 4
 )
 
 // cookies gives out cookies of sockets as the kernel does (include/linux/cookie.h): each processor takes 4,096 at a time.
@@ -43,18 +43,18 @@ func TestAgeOfConnections(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(processors, " processors, ", name), func(t *testing.T) {
 				c := cookies{next: make([]uint64, processors)}
-				var places [hashes][ways]int // when a connection was stored
-				var next [hashes]int
+				var stored [buckets][ways]int // when a connection was stored
+				var next [buckets]int
 				const sockets = 1 << 20
 				var ages []int
 				for now := 1; now <= sockets; now++ {
-					at := mix(uint32(c.take(choose(processors)))) % hashes
-					place := &places[at][next[at]%ways]
+					at := mix(uint32(c.take(choose(processors)))) % buckets
+					last := &stored[at][next[at]%ways]
 					next[at]++
-					if *place > 0 {
-						ages = append(ages, now-*place)
+					if *last > 0 {
+						ages = append(ages, now-*last)
 					}
-					*place = now
+					*last = now
 				}
 				slices.Sort(ages)
 				if p1, p50 := ages[len(ages)/100], ages[len(ages)/2]; p1 < 12_000 || p50 < 55_000 {

@@ -78,20 +78,16 @@ func connectOnce(to string) error {
 // cost returns the run count and run time of each program.
 func (n *node) cost() map[string]*ebpf.ProgramStats {
 	n.t.Helper()
-	names, err := n.conn.names("links")
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	all := map[string]*ebpf.ProgramStats{}
 	for program := range n.opt.points() {
-		all[program] = n.costOf(names, program)
+		all[program] = n.costOf(program)
 	}
 	return all
 }
 
-func (n *node) costOf(names []string, program string) *ebpf.ProgramStats {
+func (n *node) costOf(program string) *ebpf.ProgramStats {
 	n.t.Helper()
-	l, err := n.conn.linkOf(names, program)
+	l, err := n.conn.linkOf(program)
 	if err != nil {
 		n.t.Fatal(err)
 	}

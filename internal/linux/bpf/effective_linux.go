@@ -67,35 +67,3 @@ func VerifyRoot(cgroup string) error {
 	}
 	return nil
 }
-
-// Effective verifies that the programs are effective for processes in other cgroups: it lists the effective programs
-// of a new cgroup.
-func (c *Conn) Effective() error {
-	group, err := newGroup(c.opt.Cgroup)
-	if err != nil {
-		return err
-	}
-	defer group.remove()
-	names, err := c.names("links")
-	if err != nil {
-		return err
-	}
-	for program, at := range c.opt.points() {
-		l, err := c.linkOf(names, program)
-		if err != nil || l == nil {
-			return fmt.Errorf("program %s is not attached: %w", program, errors.Join(err, ErrNotFound))
-		}
-		info, err := l.Info()
-		if err = errors.Join(err, l.Close()); err != nil {
-			return err
-		}
-		programs, err := programsOf(group.path, at)
-		if err == nil {
-			err = effective(group.path, programs, info.Program)
-		}
-		if err != nil {
-			return fmt.Errorf("program %s: %w", program, err)
-		}
-	}
-	return nil
-}

@@ -34,13 +34,13 @@ type Frontend struct {
 	Count    int // number of slots of the pool
 
 	Scheduler Scheduler
-	Ramps     bool   // slow start: a new backend gets a part of its share (Conn.Ramp)
-	Strangers uint64 // last bits of the addresses that no backend on this node has (Strangers); 0 makes programs search for every client
+	SlowStart bool   // a new backend gets a part of its share (Conn.Ramp)
+	NotLocal  uint64 // last bits of the addresses that no backend on this node has (function NotLocal); 0 makes programs search for every client
 }
 
-// Strangers returns the set of the last 6 bits of addresses, bit n for the value n, that no address in a list ends with. Programs search
-// for a client with other bits among the backends of a pool.
-func Strangers(local []netip.Addr) uint64 {
+// NotLocal returns the set of the last 6 bits of addresses, bit n for the value n, that no address in a list ends with.
+// Programs search for a client with other bits among the backends of a pool.
+func NotLocal(local []netip.Addr) uint64 {
 	set := ^uint64(0)
 	for _, a := range local {
 		set &^= 1 << (a.As16()[15] & 63)
@@ -53,10 +53,10 @@ func (f Frontend) Entry() Entry {
 	k := append(endpoint(f.At)[:18], f.Protocol, byte(f.Clients))
 	v := append(append([]byte{}, f.Pool[:]...), native32(uint32(f.Count))...)
 	choice := []byte{byte(f.Scheduler), 0, 0, 0}
-	if f.Ramps {
+	if f.SlowStart {
 		choice[1] = 1
 	}
-	return entry(Frontends, k, append(append(v, choice...), native64(f.Strangers)...))
+	return entry(Frontends, k, append(append(v, choice...), native64(f.NotLocal)...))
 }
 
 // Slot is a numbered backend of a pool. A backend may have several slots.
@@ -93,24 +93,6 @@ func NodePort(unspecified netip.Addr, port uint16, protocol uint8) Entry {
 }
 
 func entry(t Table, k, v []byte) Entry { return Entry{Key{t, string(k)}, string(v)} }
-
-// sizes returns the sizes of keys and values in bytes.
-func (t Table) sizes() (key, value int) {
-	switch t {
-	case Slots:
-		return 20, 24
-	case Members:
-		return 36, 4
-	case NodeAddrs:
-		return 16, 4
-	case NodePorts:
-		return 20, 4
-	case Frontends:
-		return 20, 32
-	default:
-		return 0, 0
-	}
-}
 
 func address(a netip.Addr) []byte {
 	b := a.As16()

@@ -73,16 +73,11 @@ func TestExemptRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := root.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
 	for exempting, balanced := range map[Exempting]bool{0: true, ExemptAny: true, ExemptRoot: false, ExemptAny | ExemptRoot: false} {
 		n.conn = n.reopen(func(o *Options) { o.Exempting = exempting })
 		n.write(service(vip, 6, OfNode, "127.0.0.1:8080")...)
-		if err := n.connectFrom(root.Path); (err == nil) != balanced {
+		if err := n.connectFrom(root); (err == nil) != balanced {
 			t.Errorf("%d: balanced %t in the root, want %t: %v", exempting, err == nil, balanced, err)
 		}
 		n.run(func() error { _, _, err := ask(vip); return err })

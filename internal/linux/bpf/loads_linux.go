@@ -25,7 +25,7 @@ func (c *Conn) Loads() (map[netip.AddrPort]Load, error) {
 }
 
 func eachLoad(m *ebpf.Map, do func(netip.AddrPort, Load)) error {
-	return eachInBatches(m, func(k, v []byte) {
+	return each(m, func(k, v []byte) {
 		do(endpointIn(k), Load{binary.NativeEndian.Uint32(v), binary.NativeEndian.Uint32(v[4:])})
 	})
 }

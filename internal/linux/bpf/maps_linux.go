@@ -278,16 +278,15 @@ func (c *Conn) pinMaps() error {
 	if err := c.makeDirs(); err != nil {
 		return err
 	}
+	pinned, err := c.mapIDs()
+	if err != nil {
+		return err
+	}
 	for name, m := range c.maps {
-		is, err := c.pinnedID(c.spec.Maps[name])
-		if err != nil {
-			return err
+		if _, is := pinned[name]; is {
+			continue
 		}
-		want, err := mapID(m)
-		if err == nil && is != want {
-			err = pinOver(c, m, c.mapPath(name))
-		}
-		if err != nil {
+		if err := pinOver(c, m, c.mapPath(name)); err != nil {
 			return fmt.Errorf("pin map %s: %w", name, err)
 		}
 	}

@@ -80,7 +80,7 @@ func waitDetached(t *testing.T, c *Conn, program string) {
 	t.Helper()
 	eventually(t, func() error {
 		names, err := c.names("links")
-		if err == nil && slices.Contains(names, c.linkName(program)) {
+		if err == nil && slices.Contains(names, program) {
 			err = fmt.Errorf("attached are %v", names)
 		}
 		return err

@@ -26,7 +26,7 @@ func (c *Conn) Ramp(backends []Member, window time.Duration) error {
 	if err := c.open(); err != nil {
 		return err
 	}
-	m := c.maps[sockMapNewcomers]
+	m := c.maps[sockMapNewBackends]
 	now, err := clock()
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (c *Conn) Parts() (map[Member]uint32, error) {
 		return nil, err
 	}
 	parts := map[Member]uint32{}
-	err = c.withMap(sockMapNewcomers, func(m *ebpf.Map) error {
+	err = c.withMap(sockMapNewBackends, func(m *ebpf.Map) error {
 		return each(m, func(k, v []byte) {
 			part := partAt(now, binary.NativeEndian.Uint64(v), binary.NativeEndian.Uint64(v[8:]))
 			if part < FullPart {

@@ -2,8 +2,6 @@ package bpf
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -14,52 +12,10 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Where cgroup v2 is mounted nowhere, it is mounted for this process alone, and programs work with that. The test uses a
-// cgroup of its own below the root.
-func TestPrivateRoot(t *testing.T) {
-	o := selfTestOptions(t)
-	mounted, err := MountedRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	below := strings.TrimPrefix(o.Cgroup, mounted)
-	options := mountOptions(t, mounted)
-	err = withoutCgroups(nil, func() error {
-		if path, err := MountedRoot(); path != "" || err != nil {
-			return errors.Join(err, errors.New("it is still mounted at "+path))
-		}
-		root, err := FindRoot()
-		if err != nil {
-			return err
-		}
-		if path, err := MountedRoot(); path != "" || err != nil || !root.Private() {
-			t.Errorf("others see it at %q: %v", path, err)
-		}
-		if err := VerifyRoot(root.Path); err != nil {
-			t.Error(err)
-		}
-		if seen := 0; filepath.WalkDir(root.Path, func(string, os.DirEntry, error) error { seen++; return filepath.SkipDir }) != nil || seen != 1 {
-			t.Errorf("a walk sees %d folders", seen)
-		}
-		o.Cgroup = filepath.Join(root.Path, below)
-		if err := Try(o); err != nil {
-			t.Error(err)
-		}
-		noProbes(t, o.Cgroup)
-		return root.Close()
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	if now := mountOptions(t, mounted); now != options {
-		t.Errorf("the machine's cgroups are mounted with %s, was %s", now, options)
-	}
-}
-
 // If cgroup v2 is mounted several times, as in a container, FindRoot prefers the root of all cgroups, and then a writable mount.
 func TestBestRoot(t *testing.T) {
 	kerneltest.NeedPrograms(t)
-	mounted, err := MountedRoot()
+	mounted, err := FindRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,14 +26,14 @@ func TestBestRoot(t *testing.T) {
 	}
 	err = withoutCgroups(binds, func() error {
 		for _, want := range []string{whole, fixed, part, ""} {
-			got, err := MountedRoot()
-			if err != nil || got != want {
+			got, err := FindRoot()
+			if got != want || errors.Is(err, ErrNoCgroup) != (want == "") {
 				return errors.Join(err, errors.New("it finds "+got+", want "+want))
 			}
-			if want != "" {
-				err = unix.Unmount(want, unix.MNT_DETACH)
+			if want == "" {
+				return nil
 			}
-			if err != nil {
+			if err := unix.Unmount(want, unix.MNT_DETACH); err != nil {
 				return err
 			}
 		}
@@ -94,7 +50,7 @@ func withoutCgroups(mount, f func() error) error {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-		original, findErr := MountedRoot()
+		original, findErr := FindRoot()
 		if err = errors.Join(err, findErr); err == nil && mount != nil {
 			err = mount()
 		}
@@ -109,33 +65,13 @@ func withoutCgroups(mount, f func() error) error {
 	return <-done
 }
 
-// mountOptions returns the line of a mount.
-func mountOptions(t *testing.T, path string) string {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if words := strings.Fields(line); words[4] == path {
-			return strings.Join(words[5:], " ")
-		}
-	}
-	t.Fatalf("%s is not mounted", path)
-	return ""
-}
-
-func TestMountedRoot(t *testing.T) {
+func TestFindRoot(t *testing.T) {
 	kerneltest.NeedPrograms(t) // for which it finds the root
 	root, err := FindRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cgroup := lab.Cgroup(t)
-	if root.Private() || !strings.HasPrefix(cgroup, root.Path+"/") {
-		t.Errorf("the root is %q, and a cgroup %q", root.Path, cgroup)
-	}
-	if err := root.Close(); err != nil {
-		t.Error(err)
+	if cgroup := lab.Cgroup(t); !strings.HasPrefix(cgroup, root+"/") {
+		t.Errorf("the root is %q, and a cgroup %q", root, cgroup)
 	}
 }

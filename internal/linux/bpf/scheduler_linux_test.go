@@ -33,7 +33,7 @@ func scheduled(n *node, change func(*Frontend)) []string {
 // that Rehash names.
 func TestByHash(t *testing.T) {
 	n := newNode(t)
-	backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.Ramps = ByHash, true })
+	backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.SlowStart = ByHash, true })
 	hit, passedOn := map[string]bool{}, 0
 	for i := range 16 {
 		n.conn = n.reopen(func(o *Options) { o.Node = fmt.Sprint("node-", i) })
@@ -217,7 +217,7 @@ func TestRamp(t *testing.T) {
 	for name, s := range map[string]Scheduler{"by chance": ByChance, "by load": ByLoad} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.Ramps = s, true })
+			backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.SlowStart = s, true })
 			share := func() float64 {
 				n.count(map[string]uint32{backends[0]: 0, backends[1]: 0, backends[2]: 0, backends[3]: 0})
 				const tries = 300
@@ -251,7 +251,7 @@ func TestRamp(t *testing.T) {
 				t.Fatal(err)
 			}
 			left := 0
-			if err := each(n.conn.maps[sockMapNewcomers], func(_, _ []byte) { left++ }); err != nil || left > 0 {
+			if err := each(n.conn.maps[sockMapNewBackends], func(_, _ []byte) { left++ }); err != nil || left > 0 {
 				t.Errorf("%d backends that are no longer new are noted: %v", left, err)
 			}
 		})

@@ -16,7 +16,6 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	sockMapChosen          = "chosen"
 	sockMapClients         = "clients"
 	sockMapConnections     = "connections"
 	sockMapCounts          = "counts"
@@ -24,14 +23,15 @@ const (
 	sockMapExempt          = "exempt"
 	sockMapFrontends       = "frontends"
 	sockMapGeneration      = "generation"
+	sockMapLastReport      = "last_report"
 	sockMapLoads           = "loads"
 	sockMapMembers         = "members"
-	sockMapNewcomers       = "newcomers"
+	sockMapNewBackends     = "new_backends"
 	sockMapNodeAddrs       = "node_addrs"
 	sockMapNodePorts       = "node_ports"
-	sockMapOriginals       = "originals"
-	sockMapReported        = "reported"
 	sockMapSlots           = "slots"
+	sockMapUdpChoices      = "udp_choices"
+	sockMapUdpReplies      = "udp_replies"
 	sockMapUdpSockets      = "udp_sockets"
 	sockMapUnknownClients  = "unknown_clients"
 	sockProgSluiceBind4    = "sluice_bind4"
@@ -110,7 +110,6 @@ type sockProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockMapSpecs struct {
-	Chosen         *ebpf.MapSpec `ebpf:"chosen"`
 	Clients        *ebpf.MapSpec `ebpf:"clients"`
 	Connections    *ebpf.MapSpec `ebpf:"connections"`
 	Counts         *ebpf.MapSpec `ebpf:"counts"`
@@ -118,14 +117,15 @@ type sockMapSpecs struct {
 	Exempt         *ebpf.MapSpec `ebpf:"exempt"`
 	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
 	Generation     *ebpf.MapSpec `ebpf:"generation"`
+	LastReport     *ebpf.MapSpec `ebpf:"last_report"`
 	Loads          *ebpf.MapSpec `ebpf:"loads"`
 	Members        *ebpf.MapSpec `ebpf:"members"`
-	Newcomers      *ebpf.MapSpec `ebpf:"newcomers"`
+	NewBackends    *ebpf.MapSpec `ebpf:"new_backends"`
 	NodeAddrs      *ebpf.MapSpec `ebpf:"node_addrs"`
 	NodePorts      *ebpf.MapSpec `ebpf:"node_ports"`
-	Originals      *ebpf.MapSpec `ebpf:"originals"`
-	Reported       *ebpf.MapSpec `ebpf:"reported"`
 	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	UdpChoices     *ebpf.MapSpec `ebpf:"udp_choices"`
+	UdpReplies     *ebpf.MapSpec `ebpf:"udp_replies"`
 	UdpSockets     *ebpf.MapSpec `ebpf:"udp_sockets"`
 	UnknownClients *ebpf.MapSpec `ebpf:"unknown_clients"`
 }
@@ -160,7 +160,6 @@ func (o *sockObjects) Close() error {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockMaps struct {
-	Chosen         *ebpf.Map `ebpf:"chosen"`
 	Clients        *ebpf.Map `ebpf:"clients"`
 	Connections    *ebpf.Map `ebpf:"connections"`
 	Counts         *ebpf.Map `ebpf:"counts"`
@@ -168,21 +167,21 @@ type sockMaps struct {
 	Exempt         *ebpf.Map `ebpf:"exempt"`
 	Frontends      *ebpf.Map `ebpf:"frontends"`
 	Generation     *ebpf.Map `ebpf:"generation"`
+	LastReport     *ebpf.Map `ebpf:"last_report"`
 	Loads          *ebpf.Map `ebpf:"loads"`
 	Members        *ebpf.Map `ebpf:"members"`
-	Newcomers      *ebpf.Map `ebpf:"newcomers"`
+	NewBackends    *ebpf.Map `ebpf:"new_backends"`
 	NodeAddrs      *ebpf.Map `ebpf:"node_addrs"`
 	NodePorts      *ebpf.Map `ebpf:"node_ports"`
-	Originals      *ebpf.Map `ebpf:"originals"`
-	Reported       *ebpf.Map `ebpf:"reported"`
 	Slots          *ebpf.Map `ebpf:"slots"`
+	UdpChoices     *ebpf.Map `ebpf:"udp_choices"`
+	UdpReplies     *ebpf.Map `ebpf:"udp_replies"`
 	UdpSockets     *ebpf.Map `ebpf:"udp_sockets"`
 	UnknownClients *ebpf.Map `ebpf:"unknown_clients"`
 }
 
 func (m *sockMaps) Close() error {
 	return _SockClose(
-		m.Chosen,
 		m.Clients,
 		m.Connections,
 		m.Counts,
@@ -190,14 +189,15 @@ func (m *sockMaps) Close() error {
 		m.Exempt,
 		m.Frontends,
 		m.Generation,
+		m.LastReport,
 		m.Loads,
 		m.Members,
-		m.Newcomers,
+		m.NewBackends,
 		m.NodeAddrs,
 		m.NodePorts,
-		m.Originals,
-		m.Reported,
 		m.Slots,
+		m.UdpChoices,
+		m.UdpReplies,
 		m.UdpSockets,
 		m.UnknownClients,
 	)

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -19,7 +20,8 @@ type Socket struct {
 // Sockets returns the UDP sockets that programs have connected.
 func (c *Conn) Sockets() (list []Socket, err error) {
 	err = c.withMap(sockMapUdpSockets, func(m *ebpf.Map) error {
-		return eachInBatches(m, func(k, v []byte) { list = append(list, socketIn(k, v)) })
+		list, err = readSockets(m)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the connected sockets: %w", err)
@@ -27,10 +29,28 @@ func (c *Conn) Sockets() (list []Socket, err error) {
 	return list, nil
 }
 
+// readSockets reads the map udp_sockets in batches: programs delete entries meanwhile, which would end an iteration.
+func readSockets(m *ebpf.Map) (list []Socket, err error) {
+	const batch = 8192 // no bucket of a hash is as large
+	keys, values := make([]uint64, batch), make([][64]byte, batch)
+	for at := new(ebpf.MapBatchCursor); ; {
+		n, err := m.BatchLookup(at, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil, err
+		}
+		for i := range n {
+			list = append(list, socketIn(keys[i], values[i][:]))
+		}
+		if err != nil {
+			return list, nil
+		}
+	}
+}
+
 // socketIn decodes an entry of the map udp_sockets, a struct connected of sock.c.
-func socketIn(k, v []byte) Socket {
+func socketIn(cookie uint64, v []byte) Socket {
 	return Socket{
-		Socket: binary.NativeEndian.Uint64(k), Backend: endpointIn(v), Service: endpointIn(v[20:]),
+		Socket: cookie, Backend: endpointIn(v), Service: endpointIn(v[20:]),
 		Pool: Pool(v[40:56]), NetNS: binary.NativeEndian.Uint64(v[56:]),
 	}
 }

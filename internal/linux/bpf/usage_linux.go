@@ -25,14 +25,10 @@ func (c *Conn) Usage() ([]Usage, error) {
 	var list []Usage
 	for _, name := range slices.Sorted(maps.Keys(c.maps)) {
 		m := c.maps[name]
-		u := Usage{Map: name, Entries: -1, Max: int(m.MaxEntries()), Bytes: -1}
-		if n, known := c.entries[name]; known {
-			u.Entries = n
-		} else if m.Type() == ebpf.Hash && !isTable(name) {
-			u.Entries = 0
-			if err := eachInBatches(m, func(_, _ []byte) { u.Entries++ }); err != nil {
-				return nil, fmt.Errorf("count the entries of map %s: %w", name, err)
-			}
+		u := Usage{Map: name, Max: int(m.MaxEntries()), Bytes: -1}
+		var err error
+		if u.Entries, err = c.countEntries(name); err != nil {
+			return nil, fmt.Errorf("count the entries of map %s: %w", name, err)
 		}
 		info, err := m.Info()
 		if err != nil {
@@ -44,6 +40,23 @@ func (c *Conn) Usage() ([]Usage, error) {
 		list = append(list, u)
 	}
 	return list, nil
+}
+
+// countEntries returns Usage.Entries of a map.
+func (c *Conn) countEntries(name string) (n int, err error) {
+	m := c.maps[name]
+	if n, known := c.entries[name]; known {
+		return n, nil
+	}
+	switch {
+	case name == sockMapUdpSockets:
+		list, err := readSockets(m)
+		return len(list), err
+	case m.Type() == ebpf.Hash && !isTable(name):
+		err = each(m, func(_, _ []byte) { n++ })
+		return n, err
+	}
+	return -1, nil
 }
 
 // isTable reports whether Write fills a map, and so counts its entries.

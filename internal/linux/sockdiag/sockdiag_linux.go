@@ -88,10 +88,7 @@ func destroyFound(found []*request) (n int, err error) {
 	for range mostRounds {
 		before := n
 		found = slices.DeleteFunc(found, func(r *request) bool {
-			kill := nl.NewNetlinkRequest(unix.SOCK_DESTROY, unix.NLM_F_ACK)
-			kill.AddData(r)
-			_, err := kill.Execute(unix.NETLINK_INET_DIAG, 0)
-			switch {
+			switch err := kill(r); {
 			case err == nil:
 				n++
 			case errors.Is(err, unix.ENOENT): // it is closed, or another one is found
@@ -108,46 +105,23 @@ func destroyFound(found []*request) (n int, err error) {
 	return n, errors.Join(failed...)
 }
 
-// Try finds out whether this kernel destroys UDP sockets: it makes one in the network namespace of the node, and destroys it.
-func (n Node) Try(ctx context.Context) error {
+// Try returns an error unless this kernel lists and destroys UDP sockets: it asks for the destruction of none.
+func (n Node) Try() error {
 	return netns.Do(n.NetNS, func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
+		if err := each(unix.AF_INET, unix.IPPROTO_UDP, anyState, func(message) {}); err != nil {
 			return err
 		}
-		defer func() { _ = unix.Close(fd) }() // it was made for this
-		s, err := connectToItself(fd)
-		if err != nil {
-			return err
-		}
-		r, err := n.Destroy(ctx, []Socket{s})
-		if err == nil && r.Destroyed != 1 {
-			err = errors.New("the kernel does not find it")
-		}
-		if err != nil {
+		if err := kill(newRequest(unix.AF_INET, unix.IPPROTO_UDP, anyState)); !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("destroy a socket: %w", err)
 		}
 		return nil
 	})
 }
 
-// connectToItself connects a socket to its own address.
-func connectToItself(fd int) (Socket, error) {
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return Socket{}, err
-	}
-	at, err := unix.Getsockname(fd)
-	if err != nil {
-		return Socket{}, err
-	}
-	if err := unix.Connect(fd, at); err != nil {
-		return Socket{}, err
-	}
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
-	if err != nil {
-		return Socket{}, err
-	}
-	ns, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	peer := at.(*unix.SockaddrInet4)
-	return Socket{cookie, ns, netip.AddrPortFrom(netip.AddrFrom4(peer.Addr), uint16(peer.Port))}, err
+// kill destroys a socket. The error is ENOENT if the kernel finds none.
+func kill(r *request) error {
+	kill := nl.NewNetlinkRequest(unix.SOCK_DESTROY, unix.NLM_F_ACK)
+	kill.AddData(r)
+	_, err := kill.Execute(unix.NETLINK_INET_DIAG, 0)
+	return err
 }

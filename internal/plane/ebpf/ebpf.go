@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Kernel reads and writes the maps and the programs: bpf.Conn, or bpf.Fake.
+// Kernel reads and writes the maps and the programs: bpf.Conn.
 type Kernel interface {
 	Read(context.Context) (bpf.State, error)
 	Write(context.Context, []bpf.Step) error
@@ -27,8 +27,6 @@ type Kernel interface {
 
 // Options for New.
 type Options struct {
-	Families []route.Family // those that the host supports
-
 	// Packets is the plane beneath.
 	Packets plane.Plane
 
@@ -123,7 +121,7 @@ type Plan struct {
 // Plan computes the steps for a change. After a Refresh it compares all entries.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // a Plan has no Left
-	plan := &Plan{packets: p.opt.Packets.Plan(change), ramp: p.opt.Ramp, written: p.written}
+	plan := &Plan{packets: p.opt.Packets.Plan(change), ramps: ramps{}, ramp: p.opt.Ramp, written: p.written}
 	plan.withdraw = func(ctx context.Context, name cluster.Name) error {
 		return p.withdraw(ctx, p.render(change.InKernel(name)))
 	}

@@ -14,7 +14,7 @@ import (
 
 func TestEveryShape(t *testing.T) {
 	for name, opt := range planetest.Detectors() {
-		t.Run(name+" on the fake", func(t *testing.T) { roundTrip(t, bpf.NewFake(), opt) })
+		t.Run(name+" on the fake", func(t *testing.T) { roundTrip(t, newFake(), opt) })
 		t.Run(name+" on the kernel", func(t *testing.T) { roundTrip(t, realKernel(t), opt) })
 	}
 }
@@ -23,12 +23,12 @@ func TestEveryShape(t *testing.T) {
 func roundTrip(t *testing.T, k Kernel, opt route.Options) {
 	opt.ListLocal = true
 	change := planetest.Compile(planetest.EveryShape(), opt)
-	p := New(k, Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(k, Options{Packets: noPackets{}})
 	apply(t, p, change)
 	if plan := p.Plan(route.Change{Table: change.Table}); plan.Steps() != 0 {
 		t.Errorf("%d steps without a change:\n%.3000s", plan.Steps(), plan)
 	}
-	p = New(k, Options{Families: planetest.Families(), Packets: noPackets{}})
+	p = New(k, Options{Packets: noPackets{}})
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +53,8 @@ func apply(t *testing.T, p *Plane, change route.Change) {
 // Only frontends that programs can decide exactly get entries.
 func TestDecisions(t *testing.T) {
 	opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
-	k := bpf.NewFake()
-	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), opt))
+	k := newFake()
+	apply(t, New(k, Options{Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), opt))
 	all, err := text(k)
 	if err != nil {
 		t.Fatal(err)
@@ -91,9 +91,9 @@ func TestDecisions(t *testing.T) {
 // With GuardNodePorts all NodePorts get entries, also those that are served by packets; without it none do.
 func TestGuardedNodePorts(t *testing.T) {
 	for _, guard := range []bool{false, true} {
-		k := bpf.NewFake()
+		k := newFake()
 		opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
-		apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}, GuardNodePorts: guard}), planetest.Compile(planetest.EveryShape(), opt))
+		apply(t, New(k, Options{Packets: noPackets{}, GuardNodePorts: guard}), planetest.Compile(planetest.EveryShape(), opt))
 		all, err := text(k)
 		if err != nil {
 			t.Fatal(err)
@@ -107,9 +107,9 @@ func TestGuardedNodePorts(t *testing.T) {
 }
 
 // The address of each backend on this node is among those that programs search for; of a pool without any, none is.
-func TestStrangers(t *testing.T) {
-	k := bpf.NewFake()
-	apply(t, New(k, Options{Families: planetest.Families(), Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
+func TestNotLocal(t *testing.T) {
+	k := newFake()
+	apply(t, New(k, Options{Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
 	state, err := k.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -126,8 +126,8 @@ func TestStrangers(t *testing.T) {
 			continue
 		}
 		local := here[value[:16]]
-		if got, want := binary.NativeEndian.Uint64([]byte(value[24:])), bpf.Strangers(local); got != want {
-			t.Errorf("%s: strangers are %x, want %x, as %s are on this node", key, got, want, local)
+		if got, want := binary.NativeEndian.Uint64([]byte(value[24:])), bpf.NotLocal(local); got != want {
+			t.Errorf("%s: not_local is %x, want %x, as %s are on this node", key, got, want, local)
 		}
 		if len(local) > 0 {
 			with++
@@ -138,7 +138,7 @@ func TestStrangers(t *testing.T) {
 	if with == 0 || without == 0 {
 		t.Errorf("%d frontends with backends on this node, %d without, want some of both", with, without)
 	}
-	if got := bpf.Strangers([]netip.Addr{netip.MustParseAddr("10.1.0.67"), netip.MustParseAddr("fd00::1")}); got != ^uint64(1<<3|1<<1) {
-		t.Errorf("Strangers returns %x", got)
+	if got := bpf.NotLocal([]netip.Addr{netip.MustParseAddr("10.1.0.67"), netip.MustParseAddr("fd00::1")}); got != ^uint64(1<<3|1<<1) {
+		t.Errorf("NotLocal returns %x", got)
 	}
 }

@@ -22,7 +22,7 @@ func TestProgramsWithStaleMapsAreDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // the maps go with the bpffs
-	p := New(conn, Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(conn, Options{Packets: noPackets{}})
 	attached := func(want bool) {
 		t.Helper()
 		state, err := conn.Read(t.Context())
@@ -82,7 +82,7 @@ func (i interrupted) Refresh(ctx context.Context) error {
 
 // After an interrupted Refresh a change compares only what it touches.
 func TestInterruptedRefresh(t *testing.T) {
-	p := New(bpf.NewFake(), Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(newFake(), Options{Packets: noPackets{}})
 	change := planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true})
 	apply(t, p, change)
 	ctx, stop := context.WithCancel(t.Context())

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 const mode = "ebpf"
@@ -29,29 +26,24 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), new(balancing).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
-		return New(noKernel{}, Options{Families: s.Families, Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
+		return New(noKernel{}, Options{Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
 	}
 	k.Beyond = func(s plane.Setup) error {
-		_, done, err := tested(s, test)
-		return errors.Join(err, done())
+		_, err := tested(s, test)
+		return err
 	}
 	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		on, err := packets.Open(ctx, s)
 		if err != nil {
 			return nil, err
 		}
-		o, done, err := tested(s, test)
+		o, err := tested(s, test)
 		if err != nil {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
 			removeEarlier(ctx, s, o)
-			return alone(packets, on), done()
+			return alone(packets, on), nil
 		}
-		opened, err := open(s, on, withUDP(ctx, s, o))
-		if err != nil {
-			return nil, errors.Join(err, done())
-		}
-		opened.Close = closeBoth(opened.Close, done)
-		return opened, nil
+		return open(s, on, withUDP(s, o))
 	}
 	k.Remove = remove // the packet plane removes its own
 	return k
@@ -72,7 +64,7 @@ func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 	removed, err := remove(ctx, s)
 	if o.Cgroup != "" && err == nil { // they may be pinned elsewhere
 		var n int
-		if n, err = bpf.DetachStrays(o.Cgroup); n > 0 {
+		if n, err = bpf.DetachStale(o.Cgroup); n > 0 {
 			removed = append(removed, fmt.Sprintf("%d programs of sockets that are pinned elsewhere", n))
 		}
 	}
@@ -96,29 +88,25 @@ func alone(packets plane.Kind, on *plane.Opened) *plane.Opened {
 }
 
 // tested returns the same as bpfOptions, and the error of the self-test.
-func tested(s plane.Setup, test func(bpf.Options) error) (o bpf.Options, done func() error, err error) {
-	o, done, err = bpfOptions(s)
+func tested(s plane.Setup, test func(bpf.Options) error) (bpf.Options, error) {
+	o, err := bpfOptions(s)
 	if err = probe.SocketsError(err); err == nil {
 		err = test(o)
 	}
-	return o, done, err
+	return o, err
 }
 
-// bpfOptions returns the options for the programs and maps. done releases the cgroup root.
-func bpfOptions(s plane.Setup) (o bpf.Options, done func() error, err error) {
-	o = bpf.Options{Dir: s.Config.EBPF.Dir, Cgroup: s.Config.EBPF.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: s.Config.EBPF.GuardNodePorts}
-	done = func() error { return nil }
+// bpfOptions returns the options for the programs and maps.
+func bpfOptions(s plane.Setup) (o bpf.Options, err error) {
+	c := s.Config.EBPF
+	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: c.GuardNodePorts}
 	if o.Cgroup == "" {
-		root, err := bpf.FindRoot()
-		if err != nil {
-			return o, done, err
-		}
-		if o.Cgroup, done = root.Path, root.Close; root.Private() {
-			s.Log.Info("cgroup v2 is not mounted: Sluice mounts it for itself alone")
+		if o.Cgroup, err = bpf.FindRoot(); err != nil {
+			return o, err
 		}
 	}
-	o.Exempting = exempting(s.Config.EBPF, o.Cgroup)
-	return o, done, nil
+	o.Exempting = exempting(c, o.Cgroup)
+	return o, nil
 }
 
 // closeBoth returns a function that calls two functions, of which the first may be nil.
@@ -142,7 +130,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
-	opened.Plane = New(conn, Options{Families: s.Families, Packets: on.Plane, Ramp: conn.Ramp, GuardNodePorts: o.GuardNodePorts})
+	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp, GuardNodePorts: o.GuardNodePorts})
 	sockets := sockdiag.Node{NetNS: s.NetNS}
 	answers := &balancing{sockets: conn.Sockets, connections: sockets.Count, loads: conn.Loads, parts: conn.Parts}
 	opened.Balance, opened.Shares = answers.balance, answers.shares
@@ -155,7 +143,6 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Error("Cannot count the connections of backends for least connections, retrying", "error", err)
 	})
 	opened.Parts = append(opened.Parts,
-		plane.Part{Follower: &verifier{conn: conn, log: s.Log}},
 		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
 		plane.Part{Run: load.Run, Follower: load},
 		destroyer(s, o, conn), podsOf(s, o, conn), exempt)
@@ -169,29 +156,13 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 			done()
 			return nil, nil, err
 		}
-		return New(other, Options{Families: s.Families, Packets: packets, GuardNodePorts: o.GuardNodePorts}), func() {
+		return New(other, Options{Packets: packets, GuardNodePorts: o.GuardNodePorts}), func() {
 			_ = other.Close() // it was only read from
 			done()
 		}, nil
 	}
 	opened.Close = closeBoth(on.Close, conn.Close)
 	return &opened, nil
-}
-
-// verifier verifies after the first write that the programs are effective for processes in other cgroups.
-type verifier struct {
-	once sync.Once
-	conn *bpf.Conn
-	log  *slog.Logger
-}
-
-// Applied implements plane.Follower.
-func (v *verifier) Applied(route.Change) {
-	v.once.Do(func() {
-		if err := v.conn.Effective(); err != nil {
-			v.log.Error("Programs for sockets have no effect: connections are translated packet by packet", "error", err)
-		}
-	})
 }
 
 // remove removes the programs and the maps. There are none if there is no bpffs.

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -38,7 +37,7 @@ type loads struct {
 	wake   chan struct{} // after a change of the backends
 
 	mu       sync.Mutex
-	services map[cluster.Name]map[netip.AddrPort]bool // nil: no change was applied yet
+	services serviceSets[netip.AddrPort] // backends
 }
 
 func newLoads(kernel loadMap, count func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error), failed func(error)) *loads {
@@ -49,25 +48,8 @@ func newLoads(kernel loadMap, count func(context.Context, func(netip.AddrPort) b
 func (l *loads) Applied(change route.Change) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.services == nil {
-		l.services = map[cluster.Name]map[netip.AddrPort]bool{}
-		for name, svc := range change.Table.Services { // also those that the kernel has refused
-			l.set(name, svc)
-		}
-	}
-	for _, t := range change.Touched {
-		l.set(t.Name, t.New)
-	}
-}
-
-// set replaces the backends of a Service.
-func (l *loads) set(name cluster.Name, svc *route.Service) {
-	backends := byLoad(svc)
-	if len(backends) == 0 && l.services[name] == nil {
+	if !l.services.apply(change, byLoad) {
 		return
-	}
-	if l.services[name] = backends; len(backends) == 0 {
-		delete(l.services, name)
 	}
 	select {
 	case l.wake <- struct{}{}:
@@ -77,18 +59,13 @@ func (l *loads) set(name cluster.Name, svc *route.Service) {
 
 // byLoad returns the backends of a Service that are chosen by their load.
 func byLoad(svc *route.Service) map[netip.AddrPort]bool {
-	if svc == nil {
-		return nil
-	}
 	all := map[netip.AddrPort]bool{}
-	for i := range svc.Ports {
-		p := &svc.Ports[i]
-		if !decidable(p) || schedulerOf(p) != bpf.ByLoad {
-			continue
-		}
-		for _, pool := range []route.Pool{route.Cluster, route.Local} {
-			for _, b := range p.Backends(pool) {
-				all[b] = true
+	for _, p := range portsOf(svc) {
+		for i := range p.pools {
+			for _, b := range p.pools[i].backends {
+				if p.scheduler == bpf.ByLoad {
+					all[b] = true
+				}
 			}
 		}
 	}
@@ -143,13 +120,7 @@ func (l *loads) update(ctx context.Context) (some bool, err error) {
 func (l *loads) backends() map[netip.AddrPort]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := map[netip.AddrPort]bool{}
-	for _, backends := range l.services {
-		for at := range backends {
-			all[at] = true
-		}
-	}
-	return all
+	return l.services.all()
 }
 
 // weigh returns the load of a backend with these connections, by network namespace.

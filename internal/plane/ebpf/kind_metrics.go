@@ -16,14 +16,14 @@ type counter struct {
 	desc   *prometheus.Desc
 
 	mu    sync.Mutex
-	ports map[bpf.Pool]port
+	ports map[bpf.Pool]labels
 }
 
-// port holds the labels of a Service port.
-type port struct{ namespace, service, name, protocol, family string }
+// labels are those of a Service port.
+type labels struct{ namespace, service, name, protocol, family string }
 
 func newCounter(counts func() (map[bpf.Pool]uint64, error)) *counter {
-	return &counter{counts: counts, ports: map[bpf.Pool]port{}, desc: prometheus.NewDesc("sluice_ebpf_connections_total",
+	return &counter{counts: counts, ports: map[bpf.Pool]labels{}, desc: prometheus.NewDesc("sluice_ebpf_connections_total",
 		"Connections and UDP flows to a Service port that were decided at sockets of this node.",
 		[]string{"namespace", "service", "port", "protocol", "ip_family"}, nil)}
 }
@@ -33,24 +33,17 @@ func (c *counter) Applied(change route.Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range change.Touched {
-		each(t.Old, t.Name.Namespace, func(id bpf.Pool, _ port) { delete(c.ports, id) })
-		each(t.New, t.Name.Namespace, func(id bpf.Pool, p port) { c.ports[id] = p })
+		each(t.Old, func(id bpf.Pool, _ labels) { delete(c.ports, id) })
+		each(t.New, func(id bpf.Pool, p labels) { c.ports[id] = p })
 	}
 }
 
-// each calls a function for the pools of a Service.
-func each(svc *route.Service, namespace string, do func(bpf.Pool, port)) {
-	if svc == nil {
-		return
-	}
-	for i := range svc.Ports {
-		p := &svc.Ports[i]
-		if !decidable(p) {
-			continue
-		}
+// each calls a function for the pools of a Service that frontends use.
+func each(svc *route.Service, do func(bpf.Pool, labels)) {
+	for _, p := range portsOf(svc) {
 		for _, pool := range []route.Pool{route.Cluster, route.Local} {
 			if p.Uses(pool) {
-				do(poolOf(svc.Name, p, pool), port{namespace, svc.Name.Name, p.Name, p.Protocol.String(), p.Family.String()})
+				do(p.pools[pool].id, labels{svc.Name.Namespace, svc.Name.Name, p.Name, p.Protocol.String(), p.Family.String()})
 			}
 		}
 	}
@@ -66,7 +59,7 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(c.desc, err)
 		return
 	}
-	sums := map[port]uint64{}
+	sums := map[labels]uint64{}
 	c.mu.Lock()
 	for id, n := range counts {
 		if p, known := c.ports[id]; known {

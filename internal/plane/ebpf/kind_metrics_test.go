@@ -25,7 +25,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 		t.Fatalf("no port without affinity: %v", svc)
 	}
 	c := newCounter(func() (map[bpf.Pool]uint64, error) {
-		return map[bpf.Pool]uint64{poolOf(name, tcp, route.Cluster): 3, poolOf(name, tcp, route.Local): 4, {1}: 9}, nil
+		return map[bpf.Pool]uint64{poolID(name, tcp, route.Cluster): 3, poolID(name, tcp, route.Local): 4, {1}: 9}, nil
 	})
 	r := metricstest.Registry(c)
 	c.Applied(route.Change{Touched: []route.Touch{{Name: name, New: svc}}})

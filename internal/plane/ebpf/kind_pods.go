@@ -3,13 +3,11 @@ package ebpf
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -50,16 +48,13 @@ type podFinder struct {
 	wake   chan struct{}
 
 	mu       sync.Mutex
-	detector *route.Detector                      // nil: no change was applied yet
-	services map[cluster.Name]map[netip.Addr]bool // endpoints on this node
-	ignored  map[uint64]time.Time                 // namespaces that are no pod's, and when that was found
+	detector *route.Detector         // nil: no change was applied yet
+	services serviceSets[netip.Addr] // endpoints on this node
+	ignored  map[uint64]time.Time    // namespaces that are no pod's, and when that was found
 }
 
 func newPodFinder(kernel podMap, node namespaces, failed func(error)) *podFinder {
-	return &podFinder{
-		kernel: kernel, node: node, failed: failed, wake: make(chan struct{}, 1),
-		services: map[cluster.Name]map[netip.Addr]bool{}, ignored: map[uint64]time.Time{},
-	}
+	return &podFinder{kernel: kernel, node: node, failed: failed, wake: make(chan struct{}, 1), ignored: map[uint64]time.Time{}}
 }
 
 // podsOf returns the part that finds pods.
@@ -86,14 +81,7 @@ func podsOf(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 func (p *podFinder) Applied(change route.Change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.detector == nil {
-		for name, svc := range change.Table.Services {
-			p.set(name, svc)
-		}
-	}
-	for _, t := range change.Touched {
-		p.set(t.Name, t.New)
-	}
+	p.services.apply(change, endpointsHere)
 	if p.detector == nil || change.OldHost != nil {
 		detector := change.Table.Host.Detector
 		p.detector = &detector
@@ -101,20 +89,18 @@ func (p *podFinder) Applied(change route.Change) {
 	}
 }
 
-// set replaces the endpoints of a Service.
-func (p *podFinder) set(name cluster.Name, svc *route.Service) {
-	delete(p.services, name)
+// endpointsHere returns the addresses of the endpoints of a Service that may be on this node.
+func endpointsHere(svc *route.Service) map[netip.Addr]bool {
 	if svc == nil {
-		return
+		return nil
 	}
+	all := map[netip.Addr]bool{}
 	for i := range svc.Ports {
 		for _, a := range svc.Ports[i].Here {
-			if p.services[name] == nil {
-				p.services[name] = map[netip.Addr]bool{}
-			}
-			p.services[name][a] = true
+			all[a] = true
 		}
 	}
+	return all
 }
 
 // search makes Run search for pods soon.
@@ -214,10 +200,7 @@ func (p *podFinder) choose(all []netns.Namespace) (found []bpf.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ignored = map[uint64]time.Time{}
-	endpoints := map[netip.Addr]bool{}
-	for _, addrs := range p.services {
-		maps.Copy(endpoints, addrs)
-	}
+	endpoints := p.services.all()
 	isEndpoint := func(a netip.Addr) bool { return endpoints[a] }
 	for _, n := range all {
 		pod := bpf.Pod{NetNS: n.Cookie, IPv4: p.source(n, route.IPv4), IPv6: p.source(n, route.IPv6)}

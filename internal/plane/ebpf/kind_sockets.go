@@ -1,10 +1,9 @@
 package ebpf
 
 import (
-	"context"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -13,8 +12,8 @@ import (
 )
 
 // withUDP sets ConnectedUDP if this process can destroy sockets: all whose network namespaces podFinder finds.
-func withUDP(ctx context.Context, s plane.Setup, o bpf.Options) bpf.Options {
-	if err := (sockdiag.Node{NetNS: s.NetNS}).Try(ctx); err != nil {
+func withUDP(s plane.Setup, o bpf.Options) bpf.Options {
+	if err := (sockdiag.Node{NetNS: s.NetNS}).Try(); err != nil {
 		s.Log.Warn("Connected sockets of DNS are served packet by packet: the kernel does not destroy sockets; "+
 			"it needs CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", "error", err)
 		return o
@@ -33,7 +32,7 @@ func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 		Help: "Connected sockets of DNS that were destroyed because their backend or their Service was gone.",
 	})
 	f := sockets.New(sockets.Options{
-		Sockets: conn.Sockets, Destroy: sockdiag.Node{NetNS: s.NetNS}.Destroy, Pools: pools,
+		Sockets: conn.Sockets, Destroy: sockdiag.Node{NetNS: s.NetNS}.Destroy, Pools: udpPools,
 		Report: func(r sockdiag.Result, err error) {
 			destroyed.Add(float64(r.Destroyed))
 			if err != nil {
@@ -47,10 +46,15 @@ func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 	return plane.Part{Run: f.Run, Follower: f, Metrics: []prometheus.Collector{destroyed}}
 }
 
-// pools returns the pools of a port whose sockets programs connect.
-func pools(svc *route.Service, p *route.Port) []bpf.Pool {
-	if !decidable(p) {
-		return nil
+// udpPools returns the port of each pool of a Service to whose backends programs connect UDP sockets.
+func udpPools(svc *route.Service) map[bpf.Pool]*route.Port {
+	all := map[bpf.Pool]*route.Port{}
+	for _, p := range portsOf(svc) {
+		for i := range p.pools {
+			if p.Protocol == cluster.UDP {
+				all[p.pools[i].id] = p.Port
+			}
+		}
 	}
-	return []bpf.Pool{poolOf(svc.Name, p, route.Cluster), poolOf(svc.Name, p, route.Local)}
+	return all
 }

@@ -44,7 +44,7 @@ func TestRulesAreWrittenWithoutTheCgroup(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // the maps go with the bpffs
 	packets := &countingPackets{}
-	p := New(conn, Options{Families: planetest.Families(), Packets: packets})
+	p := New(conn, Options{Packets: packets})
 	change := planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true})
 	apply(t, p, change)
 	if err := os.Remove(cgroup); err != nil {

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 func TestModelOnTheFake(t *testing.T) {
 	for seed := range seeds.Of(t, 40) {
-		if err := planetest.NewModel(seed, subject(bpf.NewFake())).Run(); err != nil {
+		if err := planetest.NewModel(seed, subject(newFake())).Run(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -163,7 +163,7 @@ func (k *restarting) add(to map[string]int) {
 
 func (k *restarting) plane(opt route.Options, packets plane.Plane) plane.Plane {
 	k.restart()
-	p := New(faulty{k, k.faults}, Options{Families: opt.Families, Packets: packets, Ramp: k.ramp})
+	p := New(faulty{k, k.faults}, Options{Packets: packets, Ramp: k.ramp})
 	p.room = k.faults.Room
 	return p
 }
@@ -230,12 +230,12 @@ func subject(k Kernel) planetest.Subject {
 	return planetest.Subject{
 		Faults: faults, Rooms: []int{1, 2, 5, 40, 1 << 20},
 		Plane: func(opt route.Options) plane.Plane {
-			p := New(faulty{k, faults}, Options{Families: opt.Families, Packets: noPackets{}})
+			p := New(faulty{k, faults}, Options{Packets: noPackets{}})
 			p.room = faults.Room
 			return p
 		},
 		State:   func(*route.Table) (string, error) { return text(k) },
-		Scratch: func() planetest.Subject { return subject(bpf.NewFake()) },
+		Scratch: func() planetest.Subject { return subject(newFake()) },
 		Edit:    func(w *planetest.World) error { return edit(w, k) },
 		Audit:   &audit{kernel: k},
 	}

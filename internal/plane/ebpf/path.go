@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// pathOver returns a function that lists the programs and maps that decide a connection or datagram at its socket. For all others it
-// returns the path of the packet plane.
-func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string {
-	return func(p plane.Passage) []string {
-		if !atSocket(p) {
+// pathOver returns a function that lists the programs and maps that decide a connection or datagram at its socket. For
+// all others it returns the path of the packet plane.
+func pathOver(packets func(plane.Connection) []string) func(plane.Connection) []string {
+	return func(p plane.Connection) []string {
+		port, pool := decidedBy(p)
+		if pool == nil {
 			return packets(p)
 		}
-		port := &p.Service.Ports[p.Port]
 		program := "program sluice_connect"
 		if port.Protocol == cluster.UDP { // of an unconnected socket; a connected one has the path of TCP
 			program = "program sluice_sendmsg"
@@ -31,23 +31,29 @@ func pathOver(packets func(plane.Passage) []string) func(plane.Passage) []string
 	}
 }
 
-// atSocket reports whether programs decide all connections of a client. A client that is not recognized as a pod on this node is not Inside,
-// and so is served by packets.
-func atSocket(p plane.Passage) bool {
-	port := &p.Service.Ports[p.Port]
+// decidedBy returns the pool from which programs choose for a connection, and its port; nil if packets serve it. A
+// client that is not recognized as a pod on this node is not Inside.
+func decidedBy(p plane.Connection) (*port, *pool) {
+	frontend := &p.Service.Ports[p.Port].Frontends[p.Frontend]
+	if !p.Inside || p.Unserved || frontend.Kind == route.NodePort && p.To.IsValid() && !isNodeAddr(p.To) {
+		return nil, nil
+	}
 	clients := bpf.OfPods
 	if p.Node {
 		clients = bpf.OfNode
 	}
-	served := slices.ContainsFunc(port.Backends(p.Way.Pool), func(b netip.AddrPort) bool { return port.Weight(b) > 0 })
-	frontend := &port.Frontends[p.Frontend]
-	return p.Inside && served && exact(clients, p.Way) && decidable(port) && fits(p.Service) && !frontend.Restricted && balances(port.Protocol, frontend.Port) &&
-		(frontend.Kind != route.NodePort || !p.To.IsValid() || isNodeAddr(p.To)) && (p.Node || !p.Client.IsValid() || knownPod(p, port))
+	for _, port := range portsOf(p.Service) {
+		pool := port.poolOf(frontend, clients)
+		if pool != nil && (p.Node || !p.Client.IsValid() || knownPod(p, port, pool)) {
+			return port, pool
+		}
+	}
+	return nil, nil
 }
 
-// knownPod reports whether programs recognize a pod by its source address, and the pod is not a backend of the port.
-func knownPod(p plane.Passage, port *route.Port) bool {
-	if slices.ContainsFunc(port.Backends(p.Way.Pool), func(b netip.AddrPort) bool { return b.Addr() == p.Client }) {
+// knownPod reports whether programs recognize a pod by its source address, and the pod is not a backend of the pool.
+func knownPod(p plane.Connection, port *port, pool *pool) bool {
+	if slices.ContainsFunc(pool.backends, func(b netip.AddrPort) bool { return b.Addr() == p.Client }) {
 		return false
 	}
 	known := func(prefix netip.Prefix) bool { return prefix.Contains(p.Client) }

@@ -15,8 +15,8 @@ import (
 func TestPath(t *testing.T) {
 	opt := route.Options{Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
 	table := planetest.Compile(planetest.EveryShape(), opt).Table
-	path := pathOver(func(plane.Passage) []string { return []string{"packets"} })
-	p := &Plane{opt: Options{Families: planetest.Families()}}
+	path := pathOver(func(plane.Connection) []string { return []string{"packets"} })
+	p := &Plane{}
 	sockets, packets := 0, 0
 	for _, svc := range table.Services {
 		var rendered []string
@@ -31,8 +31,8 @@ func TestPath(t *testing.T) {
 					way  route.Way
 					name string
 				}{{false, f.Pods, "pods"}, {true, f.Node, "the node"}} {
-					got := path(plane.Passage{Service: svc, Port: i, Frontend: j, Inside: true, Node: client.node, Way: client.way})
-					name := "frontends " + netip.AddrPortFrom(addrOf(port, &f), f.Port).String() + "/" + protocolOf(port) + " for " + client.name
+					got := path(plane.Connection{Service: svc, Port: i, Frontend: j, Inside: true, Node: client.node, Way: client.way})
+					name := "frontends " + frontend{Frontend: &f}.at(port.Family).String() + "/" + protocolOf(port) + " for " + client.name
 					there := slices.Contains(rendered, name)
 					if is := got[0] != "packets"; is != there {
 						t.Errorf("%s %s: path %v, but rendered: %t", svc.Name, name, got, there)
@@ -43,7 +43,7 @@ func TestPath(t *testing.T) {
 						packets++
 					}
 				}
-				if got := path(plane.Passage{Service: svc, Port: i, Frontend: j, Way: f.Others}); got[0] != "packets" {
+				if got := path(plane.Connection{Service: svc, Port: i, Frontend: j, Way: f.Others}); got[0] != "packets" {
 					t.Errorf("%s: from outside %v", svc.Name, got)
 				}
 			}
@@ -60,7 +60,7 @@ func protocolOf(p *route.Port) string { return strings.ToLower(p.Protocol.String
 func TestPathOfCertainClients(t *testing.T) {
 	opt := route.Options{Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 	table := planetest.Compile(planetest.EveryShape(), opt).Table
-	path := pathOver(func(plane.Passage) []string { return []string{"packets"} })
+	path := pathOver(func(plane.Connection) []string { return []string{"packets"} })
 	byCIDR := route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	byBridge := route.Detector{Interface: "cbr0"}
 	loopback, known := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.99.0.1")
@@ -69,7 +69,7 @@ func TestPathOfCertainClients(t *testing.T) {
 		for i := range svc.Ports {
 			port := &svc.Ports[i]
 			for j, f := range port.Frontends {
-				p := plane.Passage{Service: svc, Port: i, Frontend: j, Inside: true, Way: f.Pods}
+				p := plane.Connection{Service: svc, Port: i, Frontend: j, Inside: true, Way: f.Pods}
 				if port.Family == route.IPv4 && path(p)[0] != "packets" {
 					pods++
 					backend := port.Backends(f.Pods.Pool)[0].Addr()
@@ -84,11 +84,15 @@ func TestPathOfCertainClients(t *testing.T) {
 						}
 					}
 				}
-				p = plane.Passage{Service: svc, Port: i, Frontend: j, Inside: true, Node: true, Way: f.Node}
+				p = plane.Connection{Service: svc, Port: i, Frontend: j, Inside: true, Node: true, Way: f.Node}
 				if f.Kind == route.NodePort && path(p)[0] != "packets" {
 					nodePorts++
 					if p.To = loopback; path(p)[0] != "packets" {
 						t.Errorf("%s: the path of a NodePort at %s is %v", svc.Name, loopback, path(p))
+					}
+					p.To, p.Unserved = netip.Addr{}, true
+					if path(p)[0] != "packets" {
+						t.Errorf("%s: the path of a NodePort at an address that serves none is %v", svc.Name, path(p))
 					}
 				}
 			}

@@ -1,8 +1,6 @@
 package ebpf
 
 import (
-	"crypto/sha256"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -11,72 +9,25 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// render returns the entries of a Service: the frontends whose connections the programs can decide exactly
-// as the packet plane does, and their pools.
+// render returns the entries of a Service: the frontends whose connections programs decide, and their pools.
 func (p *Plane) render(svc *route.Service) []entry {
 	if svc == nil || svc.Ignored != "" {
 		return nil
 	}
 	r := rendering{known: map[key]bool{}}
-	sockets := fits(svc)
-	for i := range svc.Ports {
-		port := &svc.Ports[i]
-		if !slices.Contains(p.opt.Families, port.Family) {
-			continue
-		}
-		if p.opt.GuardNodePorts && port.Protocol != cluster.SCTP { // the kernel runs no program when SCTP sockets bind
-			r.guard(port)
-		}
-		if sockets && decidable(port) {
-			r.port(svc.Name, port)
+	if p.opt.GuardNodePorts {
+		for i := range svc.Ports {
+			r.guard(&svc.Ports[i])
 		}
 	}
-	return r.list
-}
-
-// mostEntries is how many slots and members a Service has at most, about 26 MB.
-const mostEntries = 1 << 18
-
-// fits reports whether a Service has at most mostEntries. Packets serve a larger one: its tenant must not take the memory of the node.
-func fits(svc *route.Service) bool {
-	n := 0
-	for i := range svc.Ports {
-		p := &svc.Ports[i]
-		for _, pool := range []route.Pool{route.Cluster, route.Local} {
-			if decidable(p) && p.Uses(pool) {
-				n += slotCount(p, pool) + len(p.Backends(pool))
+	for _, port := range portsOf(svc) {
+		for i := range port.pools {
+			if pool := &port.pools[i]; len(pool.frontends) > 0 {
+				r.pool(port, pool)
 			}
 		}
 	}
-	return n <= mostEntries
-}
-
-// guard adds the NodePorts of a port that other programs must not bind, also those that are served by packets.
-func (r *rendering) guard(p *route.Port) {
-	for i := range p.Frontends {
-		if f := &p.Frontends[i]; f.Kind == route.NodePort {
-			r.add(bpf.NodePort(addrOf(p, f), f.Port, uint8(p.Protocol)))
-		}
-	}
-}
-
-// decidable reports whether programs may decide connections of a port. They do not run for SCTP. With session
-// affinity only the packet plane remembers the backends of clients.
-func decidable(p *route.Port) bool {
-	atSockets := func(f route.Frontend) bool { return balances(p.Protocol, f.Port) }
-	return p.Affinity == 0 && slices.ContainsFunc(p.Frontends, atSockets)
-}
-
-// balances reports whether programs balance sockets that connect to a port: of UDP only those of DNS. A socket that stays
-// connected would lose its backend for good, and datagrams of a pod that is asked directly would seem to come from the Service.
-func balances(protocol cluster.Protocol, port uint16) bool {
-	return protocol == cluster.TCP || protocol == cluster.UDP && port == cluster.DNSPort
-}
-
-// exact reports whether a backend sees the same source address if clients connect to it directly as if their packets are
-// translated. Connections of the node have its own address, with and without source NAT.
-func exact(clients bpf.Clients, w route.Way) bool {
-	return w.Verdict == route.Balance && (clients == bpf.OfNode || !w.Masquerade)
+	return r.list
 }
 
 // rendering collects entries without duplicates: ports of the same name have the same pools.
@@ -92,58 +43,41 @@ func (r *rendering) add(e bpf.Entry) {
 	}
 }
 
-func (r *rendering) port(name cluster.Name, p *route.Port) {
-	slots := [2][]netip.AddrPort{route.Cluster: slotsOf(p, route.Cluster), route.Local: slotsOf(p, route.Local)}
-	local := [2][]netip.Addr{route.Cluster: localAddrs(p, route.Cluster), route.Local: localAddrs(p, route.Local)}
-	var used [2]bool
+// guard adds the NodePorts of a port that other programs must not bind, also those that are served by packets. The
+// kernel runs no program when SCTP sockets bind.
+func (r *rendering) guard(p *route.Port) {
 	for i := range p.Frontends {
-		f := &p.Frontends[i]
-		if f.Restricted || !balances(p.Protocol, f.Port) { // by source addresses, which a socket does not have before it connects
-			continue
-		}
-		for clients, way := range []route.Way{bpf.OfPods: f.Pods, bpf.OfNode: f.Node} {
-			if !exact(bpf.Clients(clients), way) || len(slots[way.Pool]) == 0 {
-				continue
-			}
-			used[way.Pool] = true
-			r.add(bpf.Frontend{
-				At: netip.AddrPortFrom(addrOf(p, f), f.Port), Protocol: uint8(p.Protocol), Clients: bpf.Clients(clients),
-				Pool: poolOf(name, p, way.Pool), Count: len(slots[way.Pool]),
-				Scheduler: schedulerOf(p), Ramps: p.SlowStart > 0, Strangers: bpf.Strangers(local[way.Pool]),
-			}.Entry())
-		}
-	}
-	for pool, is := range used {
-		if is {
-			id := poolOf(name, p, route.Pool(pool))
-			if p.Protocol == cluster.UDP {
-				r.members(id, p.Backends(route.Pool(pool))) // before slots: a socket stays on a member
-			}
-			for _, a := range local[pool] {
-				r.add(bpf.Member{Pool: id, Backend: netip.AddrPortFrom(a, 0)}.Entry())
-			}
-			r.pool(p, id, slots[pool])
+		if f := &p.Frontends[i]; f.Kind == route.NodePort && p.Protocol != cluster.SCTP {
+			r.add(bpf.NodePort(anyAddr(p.Family), f.Port, uint8(p.Protocol)))
 		}
 	}
 }
 
-func (r *rendering) pool(p *route.Port, id bpf.Pool, slots []netip.AddrPort) {
-	for i, b := range slots {
-		r.add(bpf.Slot{Pool: id, Index: i, Backend: b, Weight: p.Weight(b)}.Entry())
+// pool adds a pool and its frontends.
+func (r *rendering) pool(p *port, pool *pool) {
+	local := localAddrs(p.Here, pool.backends)
+	for _, f := range pool.frontends {
+		r.add(bpf.Frontend{
+			At: f.at(p.Family), Protocol: uint8(p.Protocol), Clients: f.clients, Pool: pool.id, Count: pool.slots,
+			Scheduler: p.scheduler, SlowStart: p.SlowStart > 0, NotLocal: bpf.NotLocal(local),
+		}.Entry())
+	}
+	if p.Protocol == cluster.UDP {
+		for _, b := range pool.backends { // also those of weight 0: sockets may stay on them
+			r.add(bpf.Member{Pool: pool.id, Backend: b}.Entry())
+		}
+	}
+	for _, a := range local {
+		r.add(bpf.Member{Pool: pool.id, Backend: netip.AddrPortFrom(a, 0)}.Entry())
+	}
+	for i, b := range p.table(pool) {
+		r.add(bpf.Slot{Pool: pool.id, Index: i, Backend: b, Weight: p.Weight(b)}.Entry())
 	}
 }
 
-// members adds the backends on which sockets may stay, also those of weight 0.
-func (r *rendering) members(id bpf.Pool, backends []netip.AddrPort) {
-	for _, b := range backends {
-		r.add(bpf.Member{Pool: id, Backend: b}.Entry())
-	}
-}
-
-// localAddrs returns the addresses of the backends of a pool that may be on this node.
-func localAddrs(p *route.Port, pool route.Pool) (list []netip.Addr) {
-	backends := p.Backends(pool)
-	for _, a := range p.Here {
+// localAddrs returns the addresses of backends that may be on this node.
+func localAddrs(here []netip.Addr, backends []netip.AddrPort) (list []netip.Addr) {
+	for _, a := range here {
 		if i, _ := slices.BinarySearchFunc(backends, netip.AddrPortFrom(a, 0), netip.AddrPort.Compare); i < len(backends) && backends[i].Addr() == a {
 			list = append(list, a)
 		}
@@ -151,30 +85,11 @@ func localAddrs(p *route.Port, pool route.Pool) (list []netip.Addr) {
 	return list
 }
 
-func addrOf(p *route.Port, f *route.Frontend) netip.Addr {
-	switch {
-	case f.Kind != route.NodePort:
-		return f.Addr
-	case p.Family == route.IPv4:
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
-}
-
-// poolOf returns the id of a pool: a hash of its name. So a restart computes the same ids, and nothing has to be stored. Collisions cannot
-// be constructed.
-func poolOf(name cluster.Name, p *route.Port, pool route.Pool) bpf.Pool {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%s/%s/%s", name.Namespace, name.Name, p.Name, p.Protocol, p.Family))
-	id := bpf.Pool(sum[:16])
-	id[15] = byte(pool) + 1
-	return id
-}
-
 // host returns the entries of the node.
 func (p *Plane) host(h *route.Host) []entry {
 	r := rendering{known: map[key]bool{}}
 	for _, a := range slices.Concat(h.Local, h.NodePorts.Addrs) {
-		if h.NodePorts.Serve(a) && isNodeAddr(a) && slices.Contains(p.opt.Families, route.FamilyOf(a)) {
+		if h.NodePorts.Serve(a) && isNodeAddr(a) {
 			r.add(bpf.NodeAddr(a))
 		}
 	}
@@ -185,14 +100,11 @@ func (p *Plane) host(h *route.Host) []entry {
 // isNodeAddr reports whether sockets reach NodePorts at an address of this host.
 func isNodeAddr(a netip.Addr) bool { return !a.IsLoopback() && !a.IsLinkLocalUnicast() }
 
-// podPrefixes returns the source addresses of pods on this node. Without a detector these are all addresses. If the detector recognizes pods
-// by interfaces, which a program cannot see, there are none.
+// podPrefixes returns the source addresses of pods on this node. Without a detector these are all addresses. If the
+// detector recognizes pods by interfaces, which a program cannot see, there are none.
 func podPrefixes(d *route.Detector, f route.Family) []netip.Prefix {
 	if !d.Detects(f) {
-		if f == route.IPv4 {
-			return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
-		}
-		return []netip.Prefix{netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+		return []netip.Prefix{netip.PrefixFrom(anyAddr(f), 0)}
 	}
 	var list []netip.Prefix
 	for _, p := range d.PodCIDRs {

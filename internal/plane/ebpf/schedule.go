@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// schedulerOf returns the scheduler of a port by its name: one of IPVS, or maglev. It returns ByChance for names that only other planes know.
+// schedulerOf returns the scheduler of a port by its name: one of IPVS, or maglev. It returns ByChance for names that
+// only other planes know.
 func schedulerOf(p *route.Port) bpf.Scheduler {
 	switch p.Scheduler {
 	case "maglev", "mh", "sh":
@@ -21,57 +22,46 @@ func schedulerOf(p *route.Port) bpf.Scheduler {
 // schedulerName returns the name of a scheduler in answers.
 func schedulerName(s bpf.Scheduler) string { return [...]string{"random", "maglev", "lc"}[s] }
 
-// slotsOf returns the backends of the slots of a pool. A backend of weight 0 has none.
-func slotsOf(p *route.Port, pool route.Pool) []netip.AddrPort {
-	used := usedBackends(p, pool)
-	switch {
-	case len(used) == 0, schedulerOf(p) == bpf.ByLoad: // the slots have the weights
-		return used
-	case schedulerOf(p) == bpf.ByHash:
-		return maglev(used, p.Weight)
-	case len(p.Weights) == 0:
-		return used
-	}
-	return repeat(used, p.Weight)
-}
-
-// slotCount returns the length of slotsOf.
-func slotCount(p *route.Port, pool route.Pool) int {
-	used := usedBackends(p, pool)
-	switch {
-	case len(used) == 0, schedulerOf(p) == bpf.ByLoad:
-		return len(used)
-	case schedulerOf(p) == bpf.ByHash:
-		return tableSize(len(used))
-	case len(p.Weights) == 0:
-		return len(used)
-	}
-	n := 0
-	for _, t := range turns(used, p.Weight) {
-		n += t
-	}
-	return n
-}
-
-// usedBackends returns the backends of a pool whose weight is not 0.
-func usedBackends(p *route.Port, pool route.Pool) []netip.AddrPort {
-	backends := p.Backends(pool)
-	if len(p.Weights) == 0 {
-		return backends
-	}
-	var used []netip.AddrPort
-	for _, b := range backends {
-		if p.Weight(b) > 0 {
-			used = append(used, b)
+// newPool returns the pool of some backends of a port.
+func newPool(p *route.Port, backends []netip.AddrPort) pool {
+	weighted := backends
+	if len(p.Weights) > 0 {
+		weighted = nil
+		for _, b := range backends {
+			if p.Weight(b) > 0 {
+				weighted = append(weighted, b)
+			}
 		}
 	}
-	return used
+	pool := pool{backends: backends, weighted: weighted, slots: len(weighted)}
+	switch scheduler := schedulerOf(p); {
+	case len(weighted) == 0, scheduler == bpf.ByLoad: // the slots have the weights
+	case scheduler == bpf.ByHash:
+		pool.slots = tableSize(len(weighted))
+	case len(p.Weights) > 0:
+		pool.turns = turns(weighted, p.Weight)
+		pool.slots = sum(pool.turns)
+	}
+	return pool
 }
 
-// repeat returns a list that contains each backend in proportion to its weight.
-func repeat(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
+// table returns the backend of each slot of a pool.
+func (p *port) table(pool *pool) []netip.AddrPort {
+	switch {
+	case len(pool.weighted) == 0:
+		return nil
+	case p.scheduler == bpf.ByHash:
+		return maglev(pool.weighted, p.Weight)
+	case pool.turns == nil:
+		return pool.weighted
+	}
+	return repeat(pool.weighted, pool.turns)
+}
+
+// repeat returns a list that contains each backend as often as it has turns.
+func repeat(backends []netip.AddrPort, turns []int) []netip.AddrPort {
 	var slots []netip.AddrPort
-	for i, n := range turns(backends, weight) {
+	for i, n := range turns {
 		for range n {
 			slots = append(slots, backends[i])
 		}
@@ -97,14 +87,17 @@ func turns(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []int 
 	} else {
 		scale(list, 1, divisor)
 	}
-	total := 0
-	for _, n := range list {
-		total += n
-	}
-	if room := max(mostSlots, len(list)); total > room {
+	if total, room := sum(list), max(mostSlots, len(list)); total > room {
 		scale(list, room, total)
 	}
 	return list
+}
+
+func sum(list []int) (total int) {
+	for _, n := range list {
+		total += n
+	}
+	return total
 }
 
 // scale multiplies numbers by a/b, and rounds down. None becomes 0.

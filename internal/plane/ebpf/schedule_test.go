@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -23,6 +24,11 @@ func countOf(slots []netip.AddrPort) map[netip.AddrPort]int {
 	return count
 }
 
+func tableOf(p *route.Port) []netip.AddrPort {
+	port := newPort(cluster.Name{}, p)
+	return port.table(&port.pools[route.Cluster])
+}
+
 // The slots of each backend are proportional to its weight, with an error of a hundredth of all slots.
 func TestMaglevShares(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10, 40, 41, 160} {
@@ -37,7 +43,7 @@ func TestMaglevShares(t *testing.T) {
 				p.Weights[b] = weight(i)
 				total += int(weight(i))
 			}
-			slots := slotsOf(p, route.Cluster)
+			slots := tableOf(p)
 			for i, b := range p.Cluster {
 				want := float64(weight(i)) / float64(total)
 				if got := float64(countOf(slots)[b]) / float64(len(slots)); math.Abs(got-want) > 0.01 {
@@ -79,7 +85,7 @@ func TestWeightedSlots(t *testing.T) {
 		{"none", [3]uint16{}, [3]int{}},
 	} {
 		p := &route.Port{Cluster: b, Weights: map[netip.AddrPort]uint16{b[0]: c.weights[0], b[1]: c.weights[1], b[2]: c.weights[2]}}
-		got := countOf(slotsOf(p, route.Cluster))
+		got := countOf(tableOf(p))
 		for i := range b {
 			if got[b[i]] != c.want[i] {
 				t.Errorf("%s: backend %d has %d slots, want %d", c.name, i, got[b[i]], c.want[i])
@@ -91,7 +97,9 @@ func TestWeightedSlots(t *testing.T) {
 // Backends that are added to others start slowly; the first backends of a pool do not.
 func TestRamps(t *testing.T) {
 	service := func(backends []netip.AddrPort) *route.Service {
-		return &route.Service{Ports: []route.Port{{Name: "http", Cluster: backends, SlowStart: 30e9}}}
+		return &route.Service{Ports: []route.Port{{
+			Name: "http", Protocol: cluster.TCP, Cluster: backends, SlowStart: 30e9, Frontends: make([]route.Frontend, 1),
+		}}}
 	}
 	b := pods(3)
 	for _, c := range []struct {
@@ -104,7 +112,7 @@ func TestRamps(t *testing.T) {
 		{"one more", service(b[:2]), service(b), 1},
 		{"one less", service(b), service(b[:2]), 0},
 	} {
-		var r ramps
+		r := ramps{}
 		r.add(c.old, c.is)
 		if got := len(r[30e9]); got != c.want {
 			t.Errorf("%s: %d new backends, want %d", c.name, got, c.want)

@@ -12,17 +12,17 @@ import (
 
 // shares implements Shares of plane.Opened, and, without a kernel, that of plane.Facts: for connections that are decided at sockets.
 // Others follow from the facts of the packet plane.
-func (b *balancing) shares(by plane.Passage) plane.Shares {
-	if !atSocket(by) {
+func (b *balancing) shares(by plane.Connection) plane.Shares {
+	p, pool := decidedBy(by)
+	if pool == nil {
 		return plane.Shares{}
 	}
-	p := &by.Service.Ports[by.Port]
-	c := choice{pool: poolOf(by.Service.Name, p, by.Way.Pool), slots: slotsOf(p, by.Way.Pool), parts: b.newcomers(p)}
-	switch schedulerOf(p) {
+	c := choice{pool: pool.id, slots: p.table(pool), parts: b.partsOf(p.Port)}
+	switch p.scheduler {
 	case bpf.ByHash:
 		return plane.Shares{Of: c.byHash(by), How: "to the one that a hash of the client chooses"}
 	case bpf.ByLoad:
-		return plane.Shares{Of: b.byLoad(&c, p), How: "to the one with the fewest open connections for its weight"}
+		return plane.Shares{Of: b.byLoad(&c, p.Port), How: "to the one with the fewest open connections for its weight"}
 	case bpf.ByChance:
 	}
 	switch slowStart := c.slowStart(); {
@@ -36,8 +36,9 @@ func (b *balancing) shares(by plane.Passage) plane.Shares {
 	return plane.Shares{}
 }
 
-// newcomers returns the parts that new backends get of their share. Without a kernel, or if it cannot be read, none is new.
-func (b *balancing) newcomers(p *route.Port) map[bpf.Member]uint32 {
+// partsOf returns the parts that new backends get of their share. Without a kernel, or if it cannot be read, none is
+// new.
+func (b *balancing) partsOf(p *route.Port) map[bpf.Member]uint32 {
 	if b.parts == nil || p.SlowStart == 0 {
 		return nil
 	}
@@ -56,7 +57,7 @@ func (b *balancing) byLoad(c *choice, p *route.Port) map[netip.AddrPort]float64 
 			return c.byLoad(loads, p.Weight)
 		}
 	}
-	c.slots = repeat(c.slots, p.Weight)
+	c.slots = repeat(c.slots, turns(c.slots, p.Weight))
 	return c.byChance()
 }
 
@@ -101,7 +102,7 @@ func (c *choice) byChance() map[netip.AddrPort]float64 {
 }
 
 // byHash returns the backend of a client. If the hash of the client is not known, the probabilities are the shares of the table.
-func (c *choice) byHash(by plane.Passage) map[netip.AddrPort]float64 {
+func (c *choice) byHash(by plane.Connection) map[netip.AddrPort]float64 {
 	var hash uint32
 	switch {
 	case !by.Node && by.Client.IsValid():

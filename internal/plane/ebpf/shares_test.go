@@ -46,15 +46,15 @@ func (k fakeKernel) parts() (map[bpf.Member]uint32, error) {
 	return parts, k.err
 }
 
-// ofPort returns a passage of a client to a Service with one port.
-func ofPort(p route.Port, from plane.Passage) plane.Passage {
+// ofPort returns a connection of a client to a Service with one port.
+func ofPort(p route.Port, from plane.Connection) plane.Connection {
 	p.Name, p.Protocol, p.Family, p.Frontends = "http", 6, route.IPv4, make([]route.Frontend, 1)
 	from.Service, from.Way = &route.Service{Ports: []route.Port{p}}, route.Way{Verdict: route.Balance}
 	return from
 }
 
-func poolIn(by plane.Passage) bpf.Pool {
-	return poolOf(by.Service.Name, &by.Service.Ports[0], route.Cluster)
+func poolIn(by plane.Connection) bpf.Pool {
+	return poolID(by.Service.Name, &by.Service.Ports[0], route.Cluster)
 }
 
 // percents prints the shares of backends, in their order.
@@ -76,13 +76,13 @@ const (
 
 func TestShares(t *testing.T) {
 	b := pods(3)
-	inside := plane.Passage{Inside: true, Client: netip.MustParseAddr("10.180.0.2")}
-	node := plane.Passage{Inside: true, Node: true, NodeName: "a"}
+	inside := plane.Connection{Inside: true, Client: netip.MustParseAddr("10.180.0.2")}
+	node := plane.Connection{Inside: true, Node: true, NodeName: "a"}
 	weights := func(w ...uint16) map[netip.AddrPort]uint16 {
 		return map[netip.AddrPort]uint16{b[0]: w[0], b[1]: w[1], b[2]: w[2]}
 	}
 	for name, c := range map[string]struct {
-		from     plane.Passage
+		from     plane.Connection
 		port     route.Port
 		open     []netip.AddrPort
 		new      map[netip.AddrPort]uint32
@@ -101,7 +101,7 @@ func TestShares(t *testing.T) {
 		"new at random":               {from: inside, port: route.Port{SlowStart: 1}, new: map[netip.AddrPort]uint32{b[2]: 26}, want: "47.2 47.2 5.6 of which new ones have a part of their chance", unopened: "packets"},
 		"new, by weight":              {from: inside, port: route.Port{SlowStart: 1, Weights: weights(0, 1, 3)}, new: map[netip.AddrPort]uint32{b[2]: 128}, want: "0.0 39.2 60.8 by their weights, of which new ones have a part", unopened: "0.0 25.0 75.0 by their weights"},
 		"new, without slow start now": {from: inside, port: route.Port{}, new: map[netip.AddrPort]uint32{b[2]: 26}, want: "packets"},
-		"by the hash of nobody known": {from: plane.Passage{Inside: true, Node: true}, port: route.Port{Scheduler: "mh", Weights: weights(0, 1, 3)}, want: "0.0 25.0 75.0" + toHashed},
+		"by the hash of nobody known": {from: plane.Connection{Inside: true, Node: true}, port: route.Port{Scheduler: "mh", Weights: weights(0, 1, 3)}, want: "0.0 25.0 75.0" + toHashed},
 	} {
 		c.port.Cluster = b
 		by := ofPort(c.port, c.from)
@@ -128,7 +128,7 @@ func TestSharesByHash(t *testing.T) {
 	count := func(k fakeKernel) (got [3]float64) {
 		const clients = 20_000
 		for i := range clients {
-			by := ofPort(port, plane.Passage{Inside: true, Client: netip.AddrFrom4([4]byte{10, 180, byte(i / 250), byte(i % 250)})})
+			by := ofPort(port, plane.Connection{Inside: true, Client: netip.AddrFrom4([4]byte{10, 180, byte(i / 250), byte(i % 250)})})
 			k.pool = poolIn(by)
 			shares := (&balancing{parts: k.parts}).shares(by).Of
 			if len(shares) != 1 {
@@ -157,7 +157,7 @@ func TestSharesByHash(t *testing.T) {
 // The open connections of a backend are those of all clients.
 func TestBalance(t *testing.T) {
 	b := pods(3)
-	by := ofPort(route.Port{Scheduler: "lc", Cluster: b}, plane.Passage{})
+	by := ofPort(route.Port{Scheduler: "lc", Cluster: b}, plane.Connection{})
 	answers := balancing{
 		connections: func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error) {
 			return sockdiag.Connections{b[0]: {sockdiag.OfNode: 1, 7: 1}, b[1]: {7: 1}}, nil

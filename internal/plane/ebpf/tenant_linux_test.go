@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // Weights that a tenant chooses do not delay the changes of all others: a backend of the least weight gets a slot of a Maglev table in
@@ -47,7 +46,7 @@ func tenant(name, scheduler string, ports int, backends []netip.AddrPort) *route
 
 // One Service does not take the memory of the node.
 func TestSlotsOfOneService(t *testing.T) {
-	p := New(bpf.NewFake(), Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(newFake(), Options{Packets: noPackets{}})
 	weighted := tenant("b", "", 1, pods(10000))
 	weighted.Ports[0].Weights = map[netip.AddrPort]uint16{}
 	for i, at := range weighted.Ports[0].Cluster {
@@ -78,7 +77,7 @@ func TestNoRoomForOneService(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // the maps go with the bpffs
-	p := New(conn, Options{Families: planetest.Families(), Packets: noPackets{}})
+	p := New(conn, Options{Packets: noPackets{}})
 	was, is := tenant("small", "", 1, pods(2)[:1]), tenant("small", "", 1, pods(2)[1:])
 	before, large := tenant("large", "", 1, pods(2)), tenant("large", "maglev", 1, pods(200))
 	table := func(list ...*route.Service) *route.Table {
@@ -102,7 +101,7 @@ func TestNoRoomForOneService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slot := bpf.Slot{Pool: poolOf(is.Name, &is.Ports[0], route.Cluster), Backend: is.Ports[0].Cluster[0], Weight: 1}.Entry()
+	slot := bpf.Slot{Pool: poolID(is.Name, &is.Ports[0], route.Cluster), Backend: is.Ports[0].Cluster[0], Weight: 1}.Entry()
 	if state[slot.Key] != slot.Value {
 		t.Error("sockets still connect to the former backend of the small Service")
 	}

@@ -7,10 +7,10 @@ import (
 
 // Path returns the chains of this plane that the first packet of a connection passes, each
 // with its table.
-func Path(p plane.Passage) []string { return pathFrom(entrances()[0], p) }
+func Path(p plane.Connection) []string { return pathFrom(entrances()[0], p) }
 
 // pathFrom returns the chains of a packet that enters by one of the entrances.
-func pathFrom(e entrance, p plane.Passage) []string {
+func pathFrom(e entrance, p plane.Connection) []string {
 	port := &p.Service.Ports[p.Port]
 	f, name := &port.Frontends[p.Frontend], idOf(p.Service, p.Port)
 	if f.Kind == route.ClusterIP && p.Way.Verdict != route.Balance {
@@ -34,7 +34,7 @@ func pathFrom(e entrance, p plane.Passage) []string {
 }
 
 // entries returns the chains between that of the frontends and those that choose a backend.
-func (e entrance) entries(p plane.Passage, name id, f *route.Frontend) []string {
+func (e entrance) entries(p plane.Connection, name id, f *route.Frontend) []string {
 	var path []string
 	switch {
 	case f.Kind == route.ClusterIP:

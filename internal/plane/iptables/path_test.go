@@ -25,7 +25,7 @@ func TestPathsOfPortalsLeadThroughTheRules(t *testing.T) {
 		if node {
 			chains = []string{portalsHost, nodePortHost}
 		}
-		path := func(p plane.Passage) []string {
+		path := func(p plane.Connection) []string {
 			p.Node = node
 			return PortalsPath(p)
 		}
@@ -33,7 +33,7 @@ func TestPathsOfPortalsLeadThroughTheRules(t *testing.T) {
 	}
 }
 
-func testPaths(t *testing.T, with func(Kernel) *Plane, pathOf func(plane.Passage) []string, chains ...string) {
+func testPaths(t *testing.T, with func(Kernel) *Plane, pathOf func(plane.Connection) []string, chains ...string) {
 	walked := map[string]bool{}
 	for detector, opt := range planetest.Detectors() {
 		fake := newFake()
@@ -51,7 +51,7 @@ func testPaths(t *testing.T, with func(Kernel) *Plane, pathOf func(plane.Passage
 		}
 		for _, svc := range change.Table.Services {
 			for i := range svc.Ports {
-				for _, p := range passages(svc, i) {
+				for _, p := range connections(svc, i) {
 					path := pathOf(p)
 					if err := follow(rules[svc.Ports[i].Family], p, path); err != nil {
 						t.Errorf("%s: %+v: %s: %v", detector, p, strings.Join(path, " -> "), err)
@@ -71,18 +71,18 @@ func testPaths(t *testing.T, with func(Kernel) *Plane, pathOf func(plane.Passage
 	}
 }
 
-// passages returns all kinds of connections to a port: from clients of every kind, without
+// connections returns all kinds of connections to a port: from clients of every kind, without
 // a backend and to each backend.
-func passages(svc *route.Service, port int) []plane.Passage {
-	var all []plane.Passage
+func connections(svc *route.Service, port int) []plane.Connection {
+	var all []plane.Connection
 	p := &svc.Ports[port]
 	for i, f := range p.Frontends {
-		at := plane.Passage{Service: svc, Port: port, Frontend: i}
+		at := plane.Connection{Service: svc, Port: port, Frontend: i}
 		if f.Restricted && f.Node.Verdict == route.Balance {
-			all = append(all, plane.Passage{Service: svc, Port: port, Frontend: i, KeptOut: true, Way: f.Others})
+			all = append(all, plane.Connection{Service: svc, Port: port, Frontend: i, KeptOut: true, Way: f.Others})
 		}
 		if f.Kind == route.NodePort && f.Others.Verdict != route.Balance {
-			all = append(all, plane.Passage{Service: svc, Port: port, Frontend: i, Unserved: true, Way: f.Others})
+			all = append(all, plane.Connection{Service: svc, Port: port, Frontend: i, Unserved: true, Way: f.Others})
 		}
 		for _, at.Way = range []route.Way{f.Pods, f.Node, f.Others} {
 			all = append(all, at)
@@ -99,7 +99,7 @@ func passages(svc *route.Service, port int) []plane.Passage {
 }
 
 // follow verifies a path in the rules.
-func follow(rules map[table]iptables.Chains, p plane.Passage, path []string) error {
+func follow(rules map[table]iptables.Chains, p plane.Connection, path []string) error {
 	var natChains []string
 	for _, step := range path {
 		if chain, found := strings.CutPrefix(step, "nat "); found {
@@ -135,7 +135,7 @@ func has(c iptables.Chain, words string) bool {
 
 // refuses verifies that a chain is the first in table filter with a rule that refuses or
 // drops packets to a frontend.
-func refuses(chains iptables.Chains, p plane.Passage, name string) error {
+func refuses(chains iptables.Chains, p plane.Connection, name string) error {
 	port := &p.Service.Ports[p.Port]
 	f := &port.Frontends[p.Frontend]
 	target := "-j DROP"

@@ -10,7 +10,7 @@ import (
 )
 
 // PortalsPath is the Path of PortalsKind. It ends at the chain that leads to the listener.
-func PortalsPath(p plane.Passage) []string {
+func PortalsPath(p plane.Connection) []string {
 	container, host := portals()[0], portals()[1]
 	if p.Node {
 		return pathFrom(host, p)

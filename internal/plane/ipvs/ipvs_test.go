@@ -216,16 +216,16 @@ func TestCostGrowsWithBackends(t *testing.T) {
 func TestPath(t *testing.T) {
 	_, svc := oneService("10.0.0.1:80")
 	for _, c := range []struct {
-		want    string
-		passage plane.Passage
+		want       string
+		connection plane.Connection
 	}{
-		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80, destination 10.0.0.1:80", plane.Passage{Backend: netip.MustParseAddrPort("10.0.0.1:80")}},
-		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80", plane.Passage{Way: route.Way{Verdict: route.Reject}}},
-		{"filter KUBE-IPVS-FILTER", plane.Passage{Way: route.Way{Verdict: route.Drop}}},
-		{"filter KUBE-PROXY-FIREWALL", plane.Passage{KeptOut: true}},
+		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80, destination 10.0.0.1:80", plane.Connection{Backend: netip.MustParseAddrPort("10.0.0.1:80")}},
+		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80", plane.Connection{Way: route.Way{Verdict: route.Reject}}},
+		{"filter KUBE-IPVS-FILTER", plane.Connection{Way: route.Way{Verdict: route.Drop}}},
+		{"filter KUBE-PROXY-FIREWALL", plane.Connection{KeptOut: true}},
 	} {
-		c.passage.Service = svc
-		if got := strings.Join(Path(c.passage), ", "); got != c.want {
+		c.connection.Service = svc
+		if got := strings.Join(Path(c.connection), ", "); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 // Path returns the chains and the virtual server that the first packet of a connection
 // passes.
-func Path(p plane.Passage) []string {
+func Path(p plane.Connection) []string {
 	port := &p.Service.Ports[p.Port]
 	f := &port.Frontends[p.Frontend]
 	switch {

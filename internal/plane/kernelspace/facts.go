@@ -61,7 +61,7 @@ func (p *Plane) without(port *route.Port) string {
 }
 
 // sourceNAT reports whether HNS translates the source of a connection, and why.
-func (p *Plane) sourceNAT(by plane.Passage) (applied bool, why string) {
+func (p *Plane) sourceNAT(by plane.Connection) (applied bool, why string) {
 	port := &by.Service.Ports[by.Port]
 	r := renderer{Plane: p, state: p.seen.Load()}
 	f := &port.Frontends[by.Frontend]

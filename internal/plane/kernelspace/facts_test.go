@@ -57,7 +57,7 @@ func TestFactsOfTheSource(t *testing.T) {
 		p := New(nil, Options{DSR: tc.dsr})
 		p.seen.Store(&state{features: tc.has})
 		var got [3]bool
-		for i, by := range []plane.Passage{{Service: svc}, {Service: svc, Frontend: 1}, {Service: svc, Frontend: 1, Way: route.Way{Pool: route.Local}}} {
+		for i, by := range []plane.Connection{{Service: svc}, {Service: svc, Frontend: 1}, {Service: svc, Frontend: 1, Way: route.Way{Pool: route.Local}}} {
 			got[i], _ = p.facts().SourceNAT(by)
 		}
 		if got != tc.want {

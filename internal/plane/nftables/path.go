@@ -5,7 +5,7 @@ import "github.com/sluice-proxy/sluice/internal/plane"
 // Path returns the chains, maps and sets of our table that the first packet of a connection
 // passes, behind the chain services, in which all paths begin, and without the maps of
 // actions, which only lead from numbers to chains.
-func Path(p plane.Passage) []string {
+func Path(p plane.Connection) []string {
 	l := newLayout()
 	port := &p.Service.Ports[p.Port]
 	f := &port.Frontends[p.Frontend]

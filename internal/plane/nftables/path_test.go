@@ -22,7 +22,7 @@ func TestPathsLeadThroughTheTables(t *testing.T) {
 		load(t, fake, change)
 		for _, svc := range change.Table.Services {
 			for i := range svc.Ports {
-				for _, p := range passages(svc, i) {
+				for _, p := range connections(svc, i) {
 					path := Path(p)
 					if err := walk(fake, p, path); err != nil {
 						t.Errorf("%s: %+v: %s: %v", detector, p, strings.Join(path, " -> "), err)
@@ -42,21 +42,21 @@ func TestPathsLeadThroughTheTables(t *testing.T) {
 	}
 }
 
-// passages returns connections to a port, from clients of every kind.
-func passages(svc *route.Service, port int) []plane.Passage {
-	var all []plane.Passage
+// connections returns connections to a port, from clients of every kind.
+func connections(svc *route.Service, port int) []plane.Connection {
+	var all []plane.Connection
 	p := &svc.Ports[port]
 	for i, f := range p.Frontends {
-		all = append(all, plane.Passage{Service: svc, Port: port, Frontend: i, KeptOut: f.Restricted})
+		all = append(all, plane.Connection{Service: svc, Port: port, Frontend: i, KeptOut: f.Restricted})
 		for _, inside := range []bool{true, false} {
-			all = append(all, plane.Passage{Service: svc, Port: port, Frontend: i, Inside: inside})
+			all = append(all, plane.Connection{Service: svc, Port: port, Frontend: i, Inside: inside})
 		}
 	}
 	return all
 }
 
 // walk verifies a path in the tables.
-func walk(fake *nft.Fake, p plane.Passage, path []string) error {
+func walk(fake *nft.Fake, p plane.Connection, path []string) error {
 	w := walker{fake, bothTables[0], p}
 	port := &p.Service.Ports[p.Port]
 	if port.Family == route.IPv6 {
@@ -92,7 +92,7 @@ func walk(fake *nft.Fake, p plane.Passage, path []string) error {
 type walker struct {
 	fake  *nft.Fake
 	table nft.Table
-	plane.Passage
+	plane.Connection
 }
 
 // mentions reports whether a rule of a chain has these words.
@@ -182,25 +182,25 @@ func TestPath(t *testing.T) {
 	change := planetest.Compile(planetest.EveryShape(), planetest.Detectors()["cidr"])
 	for _, tt := range []struct {
 		service, frontend string
-		passage           plane.Passage
+		connection        plane.Connection
 		want              string
 	}{
-		{"svc-3", "clusterIP", plane.Passage{}, "map fronts > chain off-pod-3 > chain at-backends > map backends"},
-		{"svc-3", "nodePort", plane.Passage{}, "map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends"},
-		{"svc-1", "clusterIP", plane.Passage{}, "map fronts > chain rejected"},
-		{"svc-9", "loadBalancerIP", plane.Passage{KeptOut: true}, "map fronts > chain guard > set allowed"},
-		{"svc-9", "loadBalancerIP", plane.Passage{}, "map fronts > chain guard > set allowed > map guarded > chain masquerade-3 > chain at-backends > map backends"},
-		{"svc-14", "externalIP", plane.Passage{}, "map fronts > chain split > map outside > chain dropped"},
-		{"svc-15", "externalIP", plane.Passage{}, "map fronts > chain split > map outside > chain outside-1 > chain at-outside-backends > map outside-backends"},
-		{"svc-15", "externalIP", plane.Passage{Inside: true}, "map fronts > chain split > chain inside > map inside > chain balance-3 > chain at-backends > map backends"},
+		{"svc-3", "clusterIP", plane.Connection{}, "map fronts > chain off-pod-3 > chain at-backends > map backends"},
+		{"svc-3", "nodePort", plane.Connection{}, "map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends"},
+		{"svc-1", "clusterIP", plane.Connection{}, "map fronts > chain rejected"},
+		{"svc-9", "loadBalancerIP", plane.Connection{KeptOut: true}, "map fronts > chain guard > set allowed"},
+		{"svc-9", "loadBalancerIP", plane.Connection{}, "map fronts > chain guard > set allowed > map guarded > chain masquerade-3 > chain at-backends > map backends"},
+		{"svc-14", "externalIP", plane.Connection{}, "map fronts > chain split > map outside > chain dropped"},
+		{"svc-15", "externalIP", plane.Connection{}, "map fronts > chain split > map outside > chain outside-1 > chain at-outside-backends > map outside-backends"},
+		{"svc-15", "externalIP", plane.Connection{Inside: true}, "map fronts > chain split > chain inside > map inside > chain balance-3 > chain at-backends > map backends"},
 		{
 			"svc-6", "clusterIP",
-			plane.Passage{},
+			plane.Connection{},
 			"map fronts > chain sticky-off-pod-4-10800s > chain affinity > map affinity > chain draw-and-keep-sticky-off-pod-4-10800s > map clients > " +
 				"chain at-clients-of-backends > map clients > map backends",
 		},
 	} {
-		p := tt.passage
+		p := tt.connection
 		for name, svc := range change.Table.Services {
 			if name.Name == tt.service {
 				p.Service = svc
@@ -209,7 +209,7 @@ func TestPath(t *testing.T) {
 		p.Port = slices.IndexFunc(p.Service.Ports, func(p route.Port) bool { return p.Family == route.IPv4 })
 		p.Frontend = slices.IndexFunc(p.Service.Ports[p.Port].Frontends, func(f route.Frontend) bool { return f.Kind.String() == tt.frontend })
 		if got := strings.Join(Path(p), " > "); got != tt.want {
-			t.Errorf("%s of %s, %+v: %s, want %s", tt.frontend, tt.service, tt.passage, got, tt.want)
+			t.Errorf("%s of %s, %+v: %s, want %s", tt.frontend, tt.service, tt.connection, got, tt.want)
 		}
 	}
 }

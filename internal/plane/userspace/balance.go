@@ -41,7 +41,7 @@ func nth(svc *route.Service, index int) (*route.Port, portID) {
 
 // Shares returns how probable it is now that each backend gets the next connection of a client. It is
 // safe for concurrent use.
-func (p *Plane) Shares(by plane.Passage) plane.Shares {
+func (p *Plane) Shares(by plane.Connection) plane.Shares {
 	shares := plane.Shares{Of: map[netip.AddrPort]float64{}, How: "with the chances that the next connection has"}
 	at, id := nth(by.Service, by.Port)
 	if at == nil {

@@ -29,7 +29,7 @@ func TestSharesFollowOpenConnections(t *testing.T) {
 	table := &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}
 	check := func(when string, port int, pool route.Pool, want map[netip.AddrPort]float64) {
 		t.Helper()
-		got := r.Shares(plane.Passage{Service: svc, Port: port, Way: route.Way{Pool: pool}, Client: netip.MustParseAddr("127.0.0.1")}).Of
+		got := r.Shares(plane.Connection{Service: svc, Port: port, Way: route.Way{Pool: pool}, Client: netip.MustParseAddr("127.0.0.1")}).Of
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			t.Errorf("%s, port %d, pool %d (-want +got):\n%s", when, port, pool, diff)
 		}

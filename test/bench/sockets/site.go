@@ -104,7 +104,7 @@ func (s *site) open(t lab.T, node *lab.Host) error {
 		}
 	})
 	s.pipeline = newPipeline(nil, ebpf.New(s.kernel, ebpf.Options{
-		Families: families(), Packets: nftables.New(rules, nftables.Options{Families: families(), Mark: masqueradeMark}),
+		Packets: nftables.New(rules, nftables.Options{Families: families(), Mark: masqueradeMark}),
 	}))
 	return nil
 }

@@ -18,7 +18,7 @@
 
 #define always_inline inline __attribute__((always_inline))
 
-enum { passed = 1 }; // the system call goes on
+enum { allow = 1 }; // the system call goes on
 
 // Addresses of both families have 16 bytes; those of IPv4 are mapped ones (::ffff:a.b.c.d).
 // Addresses and ports are in network byte order.
@@ -55,9 +55,9 @@ struct frontend {
 	struct pool pool;
 	__u32 count; // of slots
 	__u8 scheduler;
-	__u8 ramps; // some backends may be new, and get a part of their share
+	__u8 slow_start; // some backends may be new, and get a part of their share
 	__u16 zero;
-	__u64 strangers; // bit n: no backend of the pool on this node has an address that ends with these 6 bits
+	__u64 not_local; // bit n: no backend of the pool on this node has an address that ends with these 6 bits
 };
 
 struct slot_key {
@@ -110,8 +110,8 @@ struct connection {
 
 // Connections whose cookies have the same hash. The next one replaces the oldest.
 enum { ways = 4 };
-struct connections_of_hash {
-	struct connection of[ways];
+struct connection_bucket {
+	struct connection way[ways];
 	__u64 next;
 };
 
@@ -131,10 +131,10 @@ struct choice {
 };
 
 // How many backends a decision has at most.
-enum { few = 4 };
+enum { most_cached = 4 };
 
 // The Service for which a UDP socket has chosen a backend, with a copy of the key as in a choice.
-struct original {
+struct reply {
 	struct flow_key flow;
 	struct endpoint service;
 	__u32 zero;
@@ -148,8 +148,8 @@ struct decision {
 	__u64 netns;
 	__u64 generation;
 	struct frontend frontend;
-	__u32 filled; // number of backends; 0: they are in slots
-	struct endpoint backends[few];
+	__u32 count; // of backends; 0: they are in slots
+	struct endpoint backends[most_cached];
 };
 
 // The network namespace of the node.
@@ -243,7 +243,7 @@ struct {
 	__uint(max_entries, 65536);
 	__type(key, struct member_key);
 	__type(value, struct ramp);
-} newcomers SEC(".maps");
+} new_backends SEC(".maps");
 
 // The connections of this node to backends of frontends that are by_load: user space writes what it counts, and programs add the
 // connections since. A backend that is not here is chosen by chance.
@@ -259,11 +259,11 @@ struct {
 
 // The last decisions of each processor, by a hash of the Service and the network namespace: one look-up in place of up to five, and
 // Services that are used often stay in the cache of the processor, however many there are.
-enum { places = 256 };
+enum { cache_size = 256 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, places);
+	__uint(max_entries, cache_size);
 	__type(key, __u32);
 	__type(value, struct decision);
 } decisions SEC(".maps");
@@ -280,7 +280,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u64);
-} reported SEC(".maps");
+} last_report SEC(".maps");
 
 // From the Service to the backend that a UDP socket has chosen for it.
 struct {
@@ -288,18 +288,18 @@ struct {
 	__uint(max_entries, 65536);
 	__type(key, struct flow_key);
 	__type(value, struct choice);
-} chosen SEC(".maps");
+} udp_choices SEC(".maps");
 
-// The TCP connections of the last sockets, for what a program sees as its peer. The kernel gives each processor 4,096 cookies at a time, so
-// that their order is not that of the sockets: places are chosen by a hash. TestAgeOfConnections computes how long they last. An LRU would
-// take 0.3 us for each connection, storage of sockets 0.7 us.
-enum { hashes = 16384 };
+// The TCP connections of the last sockets, for what a program sees as its peer. The kernel gives each processor 4,096
+// cookies at a time, so that their order is not that of the sockets: buckets are chosen by a hash. TestAgeOfConnections
+// computes how long they last. An LRU would take 0.3 us for each connection, storage of sockets 0.7 us.
+enum { buckets = 16384 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, hashes);
+	__uint(max_entries, buckets);
 	__type(key, __u32);
-	__type(value, struct connections_of_hash);
+	__type(value, struct connection_bucket);
 } connections SEC(".maps");
 
 // The UDP sockets that are connected through Services, until they are closed. It does not evict: a socket that is not here could not
@@ -317,8 +317,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct flow_key);
-	__type(value, struct original);
-} originals SEC(".maps");
+	__type(value, struct reply);
+} udp_replies SEC(".maps");
 
 // Connections and flows that were decided here, by pool.
 struct {
@@ -361,17 +361,17 @@ static always_inline __u32 mix(__u32 h)
 	return h ^ (h >> 16);
 }
 
-// number returns the only value of a map.
-static always_inline __u64 *number(void *map)
+// only_value returns the only value of a map.
+static always_inline __u64 *only_value(void *map)
 {
 	__u32 only = 0;
 	return bpf_map_lookup_elem(map, &only);
 }
 
-// settled returns the generation of the maps; 0 while user space changes them.
-static always_inline __u64 settled(void)
+// current_generation returns the generation of the maps; 0 while user space changes them.
+static always_inline __u64 current_generation(void)
 {
-	__u64 *g = number(&generation);
+	__u64 *g = only_value(&generation);
 	return g && !(*g & 1) ? *g : 0;
 }
 
@@ -381,8 +381,9 @@ static always_inline int has_member(const struct pool *p, const struct endpoint 
 	return bpf_map_lookup_elem(&members, &k) != 0;
 }
 
-// is_any reports whether an address is unspecified, which connects to the own host. The keys of NodePorts have it too.
-static always_inline int is_any(const struct address *a)
+// is_unspecified reports whether an address is unspecified, which connects to the own host. The keys of NodePorts have
+// it too.
+static always_inline int is_unspecified(const struct address *a)
 {
 	return !a->word[3] && !a->word[0] && !a->word[1] && (!a->word[2] || is4(a));
 }
@@ -391,7 +392,7 @@ static always_inline int is_any(const struct address *a)
 static always_inline struct frontend *frontend_of(const struct endpoint *to, __u8 protocol, __u8 from)
 {
 	struct frontend_key k = { .addr = to->addr, .port = to->port, .protocol = protocol, .clients = from };
-	if (is_any(&to->addr))
+	if (is_unspecified(&to->addr))
 		return 0;
 	struct frontend *f = bpf_map_lookup_elem(&frontends, &k);
 	if (f || !bpf_map_lookup_elem(&node_addrs, &to->addr))
@@ -410,11 +411,11 @@ struct client {
 	struct address addr; // of a pod
 };
 
-// report lets user space know of an unknown client, so that it looks for new pods.
-static always_inline void report(__u64 netns)
+// report_unknown lets user space know of an unknown client, so that it looks for new pods.
+static always_inline void report_unknown(__u64 netns)
 {
 	const __u64 second = 1000000000;
-	__u64 now = bpf_ktime_get_ns(), *last = number(&reported);
+	__u64 now = bpf_ktime_get_ns(), *last = only_value(&last_report);
 	if (!last || now - *last < second)
 		return;
 	*last = now;
@@ -428,13 +429,13 @@ static always_inline int is_pod(struct client *c, const struct endpoint *to, con
 	struct client_key k = { .netns = c->netns, .is4 = is4(&to->addr) };
 	struct address *own = bpf_map_lookup_elem(&clients, &k);
 	if (!own) {
-		report(c->netns);
+		report_unknown(c->netns);
 		return 0;
 	}
 	c->addr = *own;
 	if (equal(&c->addr, &to->addr))
 		return 0;
-	if (f->strangers >> (bpf_ntohl(c->addr.word[3]) & 63) & 1)
+	if (f->not_local >> (bpf_ntohl(c->addr.word[3]) & 63) & 1)
 		return 1;
 	struct endpoint self = { .addr = c->addr };
 	return !has_member(&f->pool, &self);
@@ -509,7 +510,7 @@ static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const
 	return f && is_known(c, to, f) ? f : 0;
 }
 
-// hash_of returns the number of a client. clientHash of schedule.go is the same.
+// hash_of returns the number of a client. PodHash and NodeHash of scheduler.go are the same.
 static always_inline __u32 hash_of(const struct client *c)
 {
 	__u32 h = 0;
@@ -522,17 +523,17 @@ static always_inline __u32 hash_of(const struct client *c)
 }
 
 // share returns how much of its share a backend gets, in 256ths: all, unless it is new.
-enum { all = 256, least_share = 26 };
+enum { full_share = 256, least_share = 26 };
 static always_inline __u32 share(const struct frontend *f, const struct endpoint *backend)
 {
 	struct member_key k = { .pool = f->pool, .backend = *backend };
 	struct ramp *r;
-	if (!f->ramps || !(r = bpf_map_lookup_elem(&newcomers, &k)))
-		return all;
+	if (!f->slow_start || !(r = bpf_map_lookup_elem(&new_backends, &k)))
+		return full_share;
 	__u64 now = bpf_ktime_get_ns(), from = r->from, until = r->until;
 	if (now >= until || now < from)
-		return all;
-	__u32 part = (now - from) * all / (until - from);
+		return full_share;
+	__u32 part = (now - from) * full_share / (until - from);
 	return part < least_share ? least_share : part;
 }
 
@@ -557,7 +558,7 @@ static always_inline int draw(const struct frontend *f, __u32 number, struct end
 	for (int i = 0; i < draws; i++) {
 		if (!backend_at(f, number % f->count, backend, &weight))
 			return 0;
-		if (!f->ramps || (number >> 24) < share(f, backend))
+		if (!f->slow_start || (number >> 24) < share(f, backend))
 			return 1;
 		number = mix(number + 1);
 	}
@@ -596,54 +597,54 @@ static always_inline int choose(const struct frontend *f, const struct client *c
 	return draw(f, f->scheduler == by_hash ? hash_of(c) : bpf_get_prandom_u32(), backend);
 }
 
-// burden adds a connection to the load of its backend.
-static always_inline void burden(const struct frontend *f, const struct endpoint *backend)
+// add_load adds a connection to the load of its backend.
+static always_inline void add_load(const struct frontend *f, const struct endpoint *backend)
 {
 	struct load *l;
 	if (f->scheduler == by_load && (l = bpf_map_lookup_elem(&loads, backend)))
 		__sync_fetch_and_add(&l->since, 1);
 }
 
-static always_inline struct connections_of_hash *place_of_socket(__u64 socket)
+static always_inline struct connection_bucket *bucket_of(__u64 socket)
 {
-	__u32 i = mix(socket) % hashes;
+	__u32 i = mix(socket) % buckets;
 	return bpf_map_lookup_elem(&connections, &i);
 }
 
-// Without CAP_PERFMON the verifier takes no offset that depends on the path to it. So the functions below have the code for each place, which
-// only() keeps the compiler from merging.
-#define each_place(i) _Pragma("unroll") for (int i = 0; i < ways; i++)
-#define only(i) asm volatile("" ::"i"(i) : "memory")
+// Without CAP_PERFMON the verifier takes no offset that depends on the path to it. So the functions below have the code
+// for each way, which no_merge() keeps the compiler from merging.
+#define each_way(i) _Pragma("unroll") for (int i = 0; i < ways; i++)
+#define no_merge(i) asm volatile("" ::"i"(i) : "memory")
 
-// forget forgets an earlier connection of a TCP socket.
-static always_inline void forget(__u64 socket)
+// delete_connection deletes an earlier connection of a TCP socket.
+static always_inline void delete_connection(__u64 socket)
 {
-	struct connections_of_hash *place = place_of_socket(socket);
-	if (!place)
+	struct connection_bucket *bucket = bucket_of(socket);
+	if (!bucket)
 		return;
-	each_place(i) {
-		if (place->of[i].socket == socket) {
-			place->of[i].socket = 0;
-			only(i);
+	each_way(i) {
+		if (bucket->way[i].socket == socket) {
+			bucket->way[i].socket = 0;
+			no_merge(i);
 		}
 	}
 }
 
-// remember stores the connection of a TCP socket.
-static always_inline void remember(__u64 socket, const struct endpoint *backend, const struct endpoint *service)
+// store_connection stores the connection of a TCP socket.
+static always_inline void store_connection(__u64 socket, const struct endpoint *backend, const struct endpoint *service)
 {
-	struct connections_of_hash *place = place_of_socket(socket);
-	if (!place)
+	struct connection_bucket *bucket = bucket_of(socket);
+	if (!bucket)
 		return;
-	__u64 at = place->next++ % ways;
-	each_place(i) {
+	__u64 at = bucket->next++ % ways;
+	each_way(i) {
 		if (at == i) {
-			struct connection *c = &place->of[i];
+			struct connection *c = &bucket->way[i];
 			c->socket = 0; // until all of it is there
 			c->backend = *backend;
 			c->service = *service;
 			c->socket = socket;
-			only(i);
+			no_merge(i);
 		}
 	}
 }
@@ -651,70 +652,70 @@ static always_inline void remember(__u64 socket, const struct endpoint *backend,
 // service_of finds the Service to which a program has connected a TCP socket, if the socket is connected to the backend that was chosen.
 static always_inline int service_of(__u64 socket, const struct endpoint *backend, struct endpoint *service)
 {
-	struct connections_of_hash *place = place_of_socket(socket);
+	struct connection_bucket *bucket = bucket_of(socket);
 	int found = 0;
-	if (!place)
+	if (!bucket)
 		return 0;
-	each_place(i) {
-		struct connection *c = &place->of[i];
+	each_way(i) {
+		struct connection *c = &bucket->way[i];
 		if (c->socket == socket && same(&c->backend, backend)) {
 			*service = c->service;
 			found = c->socket == socket; // otherwise another connection has taken its place meanwhile
-			only(i);
+			no_merge(i);
 		}
 	}
 	return found;
 }
 
-static always_inline struct decision *place_of(const struct endpoint *to, __u64 netns)
+static always_inline struct decision *cache_entry(const struct endpoint *to, __u64 netns)
 {
-	__u32 i = mix(to->addr.word[3] ^ (__u32)to->port << 8 ^ (__u32)netns) % places;
+	__u32 i = mix(to->addr.word[3] ^ (__u32)to->port << 8 ^ (__u32)netns) % cache_size;
 	return bpf_map_lookup_elem(&decisions, &i);
 }
 
 #define barrier() asm volatile("" ::: "memory")
 
 // What is decided about a connection.
-enum { nothing = 0, its_frontend = 1, its_backend = 2 };
+enum { undecided = 0, has_frontend = 1, has_backend = 2 };
 
-// recall repeats the last decision, if nothing has changed since. Another process may run on this processor at any moment, and replace
-// the entry: the number of writes shows that.
-static always_inline int recall(const struct endpoint *to, __u64 now, struct client *c, struct frontend *f, struct endpoint *backend)
+// read_cache repeats the last decision, if nothing has changed since. Another process may run on this processor at any
+// moment, and replace the entry: the number of writes shows that.
+static always_inline int read_cache(const struct endpoint *to, __u64 now, struct client *c, struct frontend *f, struct endpoint *backend)
 {
-	struct decision *d = place_of(to, c->netns);
+	struct decision *d = cache_entry(to, c->netns);
 	if (!d || !now)
-		return nothing;
+		return undecided;
 	__u32 writes = *(volatile __u32 *)&d->writes;
 	barrier();
 	if (writes & 1 || d->netns != c->netns || d->generation != now || !same(&d->service, to))
-		return nothing;
-	__u32 filled = d->filled;
+		return undecided;
+	__u32 count = d->count;
 	c->addr = d->client;
 	*f = d->frontend;
-	if (filled)
-		*backend = d->backends[bpf_get_prandom_u32() % filled & (few - 1)];
+	if (count)
+		*backend = d->backends[bpf_get_prandom_u32() % count & (most_cached - 1)];
 	barrier();
 	if (*(volatile __u32 *)&d->writes != writes)
-		return nothing;
-	return filled ? its_backend : its_frontend;
+		return undecided;
+	return count ? has_backend : has_frontend;
 }
 
-// fill copies the backends of a frontend that chooses among few by chance.
-static always_inline void fill(struct decision *d, const struct frontend *f)
+// cache_backends copies the backends of a frontend that chooses among few by chance.
+static always_inline void cache_backends(struct decision *d, const struct frontend *f)
 {
 	__u32 weight;
-	d->filled = 0;
-	if (f->scheduler != by_chance || f->ramps || f->count > few)
+	d->count = 0;
+	if (f->scheduler != by_chance || f->slow_start || f->count > most_cached)
 		return;
-	for (__u32 i = 0; i < few && i < f->count; i++)
+	for (__u32 i = 0; i < most_cached && i < f->count; i++)
 		if (!backend_at(f, i, &d->backends[i], &weight))
 			return;
-	d->filled = f->count;
+	d->count = f->count;
 }
 
-static always_inline void keep(const struct endpoint *to, __u64 now, const struct client *c, const struct frontend *f)
+static always_inline void write_cache(const struct endpoint *to, __u64 now, const struct client *c, const struct frontend *f)
 {
-	struct decision *d = place_of(to, c->netns);
+	struct decision *d = cache_entry(to, c->netns);
 	if (!d || !now)
 		return;
 	__u32 writes = *(volatile __u32 *)&d->writes;
@@ -730,7 +731,7 @@ static always_inline void keep(const struct endpoint *to, __u64 now, const struc
 	d->netns = c->netns;
 	d->generation = now;
 	d->frontend = *f;
-	fill(d, f);
+	cache_backends(d, f);
 	barrier();
 	__sync_fetch_and_add(&d->writes, 1);
 }
@@ -739,16 +740,16 @@ static always_inline void keep(const struct endpoint *to, __u64 now, const struc
 // some.
 static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c, struct frontend *f, struct endpoint *backend)
 {
-	__u64 now = settled(); // before any map is read
-	int last = recall(to, now, c, f, backend);
+	__u64 now = current_generation(); // before any map is read
+	int last = read_cache(to, now, c, f, backend);
 	if (last)
-		return is_bound(ctx) || is_exempt() ? nothing : last;
+		return is_bound(ctx) || is_exempt() ? undecided : last;
 	struct frontend *found = decidable(ctx, to, c);
 	if (!found)
-		return nothing;
+		return undecided;
 	*f = *found;
-	keep(to, now, c, f);
-	return its_frontend;
+	write_cache(to, now, c, f);
+	return has_frontend;
 }
 
 // connect_tcp chooses a backend for a connection, and returns 0 if the packet plane must.
@@ -757,13 +758,13 @@ static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct end
 	__u64 socket = bpf_get_socket_cookie(ctx);
 	struct client client = client_of(ctx);
 	struct frontend f;
-	forget(socket);
+	delete_connection(socket);
 	int decided = decide(ctx, to, &client, &f, backend);
-	if (!decided || (decided == its_frontend && !choose(&f, &client, backend)))
+	if (!decided || (decided == has_frontend && !choose(&f, &client, backend)))
 		return 0;
-	remember(socket, backend, to);
+	store_connection(socket, backend, to);
 	count(&f.pool);
-	burden(&f, backend);
+	add_load(&f, backend);
 	return 1;
 }
 
@@ -772,10 +773,10 @@ static always_inline int same_flow(const struct flow_key *a, const struct flow_k
 	return a->socket == b->socket && same(&a->to, &b->to) && a->protocol == b->protocol;
 }
 
-// original_of finds the Service for which a socket has chosen a backend.
-static always_inline int original_of(const struct flow_key *k, struct endpoint *service)
+// reply_of finds the Service for which a socket has chosen a backend.
+static always_inline int reply_of(const struct flow_key *k, struct endpoint *service)
 {
-	struct original *o = bpf_map_lookup_elem(&originals, k);
+	struct reply *o = bpf_map_lookup_elem(&udp_replies, k);
 	if (!o)
 		return 0;
 	*service = o->service;
@@ -786,7 +787,7 @@ static always_inline int original_of(const struct flow_key *k, struct endpoint *
 // choice_of finds the choice of a socket.
 static always_inline int choice_of(const struct flow_key *k, struct choice *c)
 {
-	struct choice *last = bpf_map_lookup_elem(&chosen, k);
+	struct choice *last = bpf_map_lookup_elem(&udp_choices, k);
 	if (!last)
 		return 0;
 	last->repeats++;
@@ -795,25 +796,26 @@ static always_inline int choice_of(const struct flow_key *k, struct choice *c)
 	return same_flow(&last->flow, k);
 }
 
-// attribute lets replies of a backend to a socket seem to come from a Service. It returns 0 if they seem to come from another one already.
-static always_inline int attribute(__u64 socket, const struct endpoint *backend, const struct endpoint *to)
+// add_reply lets replies of a backend to a socket seem to come from a Service. It returns 0 if they seem to come from
+// another one already.
+static always_inline int add_reply(__u64 socket, const struct endpoint *backend, const struct endpoint *to)
 {
 	struct flow_key k = { .socket = socket, .to = *backend, .protocol = IPPROTO_UDP };
-	struct original o = { .flow = k, .service = *to };
+	struct reply o = { .flow = k, .service = *to };
 	struct endpoint now;
-	if (original_of(&k, &now))
+	if (reply_of(&k, &now))
 		return same(&now, to);
-	bpf_map_update_elem(&originals, &k, &o, BPF_ANY);
+	bpf_map_update_elem(&udp_replies, &k, &o, BPF_ANY);
 	return 1;
 }
 
-// balance chooses a backend for a datagram of a socket that is not connected, and returns 0 if the packet plane must. It repeats the
-// choice for the last datagram, also that of the packet plane. It verifies it only after a change of the maps, and every 16 datagrams:
-// originals may have evicted the entry that replies need.
+// send_unconnected chooses a backend for a datagram of a socket that is not connected, and returns 0 if the packet
+// plane must. It repeats the choice for the last datagram, also that of the packet plane. It verifies it only after a
+// change of the maps, and every 16 datagrams: udp_replies may have evicted the entry that replies need.
 enum { unverified = 16 };
-static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+static always_inline int send_unconnected(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
-	__u64 now = settled(); // before any other map is read
+	__u64 now = current_generation(); // before any other map is read
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *to, .protocol = IPPROTO_UDP };
 	struct choice c;
 	int has = choice_of(&k, &c);
@@ -829,21 +831,21 @@ static always_inline int balance(struct bpf_sock_addr *ctx, const struct endpoin
 		return 0;
 	if (has && has_member(&f->pool, &c.backend)) {
 		*backend = c.backend;
-		int own = attribute(k.socket, backend, to);
+		int own = add_reply(k.socket, backend, to);
 		c.generation = own ? now : 0;
-		bpf_map_update_elem(&chosen, &k, &c, BPF_EXIST);
+		bpf_map_update_elem(&udp_choices, &k, &c, BPF_EXIST);
 		return own;
 	}
 	struct choice next = { .flow = k };
 	if (!is_known(&client, to, f)) {
-		bpf_map_update_elem(&chosen, &k, &next, BPF_ANY);
+		bpf_map_update_elem(&udp_choices, &k, &next, BPF_ANY);
 		return 0;
 	}
-	if (!choose(f, &client, backend) || !attribute(k.socket, backend, to))
+	if (!choose(f, &client, backend) || !add_reply(k.socket, backend, to))
 		return 0;
 	next.backend = *backend;
 	next.generation = now;
-	bpf_map_update_elem(&chosen, &k, &next, BPF_ANY);
+	bpf_map_update_elem(&udp_choices, &k, &next, BPF_ANY);
 	count(&f->pool);
 	return 1;
 }
@@ -857,8 +859,8 @@ static always_inline int is_at(struct bpf_sock *sk, const struct endpoint *e)
 	return v->dst_port == e->port && (is4(&e->addr) ? a4 == e->addr.word[3] : equal(&a, &e->addr));
 }
 
-// rejoin finds the backend to which a UDP socket is connected through this Service, if that still serves.
-static always_inline int rejoin(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+// connected_backend finds the backend to which a UDP socket is connected through this Service, if that still serves.
+static always_inline int connected_backend(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
 	struct bpf_sock *sk = ctx->sk;
@@ -872,8 +874,8 @@ static always_inline int rejoin(struct bpf_sock_addr *ctx, const struct endpoint
 	return 1;
 }
 
-// settle chooses a backend for a UDP socket that connects: the one to which it has sent before, if any.
-static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+// choose_connected chooses a backend for a UDP socket that connects: the one to which it has sent before, if any.
+static always_inline int choose_connected(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	struct client client = client_of(ctx);
 	struct frontend *f = connected_udp ? decidable(ctx, to, &client) : 0;
@@ -891,16 +893,17 @@ static always_inline int settle(struct bpf_sock_addr *ctx, const struct endpoint
 	if (bpf_map_update_elem(&udp_sockets, &k.socket, &c, BPF_ANY))
 		return 0;
 	count(&f->pool);
-	burden(f, backend);
+	add_load(f, backend);
 	return 1;
 }
 
-// join connects a UDP socket. One that is connected and connects to something else keeps its source: that is for packets, as are all
-// Services but DNS. A resolver closes its socket soon, while others that stay connected would lose it with their backend.
-static always_inline int join(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
+// connect_udp connects a UDP socket. One that is connected and connects to something else keeps its source: that is for
+// packets, as are all Services but DNS. A resolver closes its socket soon, while others that stay connected would lose
+// it with their backend.
+static always_inline int connect_udp(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend)
 {
 	__u64 socket = bpf_get_socket_cookie(ctx);
-	if (to->port == DNS && (rejoin(ctx, to, backend) || settle(ctx, to, backend)))
+	if (to->port == DNS && (connected_backend(ctx, to, backend) || choose_connected(ctx, to, backend)))
 		return 1;
 	bpf_map_delete_elem(&udp_sockets, &socket);
 	return 0;
@@ -912,7 +915,7 @@ static always_inline int connect(struct bpf_sock_addr *ctx, const struct endpoin
 	case IPPROTO_TCP:
 		return connect_tcp(ctx, to, backend);
 	case IPPROTO_UDP:
-		return join(ctx, to, backend);
+		return connect_udp(ctx, to, backend);
 	}
 	return 0;
 }
@@ -925,8 +928,8 @@ static always_inline int send(struct bpf_sock_addr *ctx, const struct endpoint *
 	if (to->port != DNS)
 		return 0;
 	if (sk && sk->dst_port)
-		return rejoin(ctx, to, backend);
-	return has_source ? 0 : balance(ctx, to, backend);
+		return connected_backend(ctx, to, backend);
+	return has_source ? 0 : send_unconnected(ctx, to, backend);
 }
 
 // peer finds the Service to which a socket has connected.
@@ -947,15 +950,15 @@ static always_inline int peer(struct bpf_sock_addr *ctx, struct endpoint *from)
 	return 1;
 }
 
-// original finds the Service to which a UDP socket is connected, or has sent.
-static always_inline int original(struct bpf_sock_addr *ctx, struct endpoint *from)
+// service_of_reply finds the Service to which a UDP socket is connected, or has sent.
+static always_inline int service_of_reply(struct bpf_sock_addr *ctx, struct endpoint *from)
 {
 	struct bpf_sock *sk = ctx->sk;
 	if (sk && sk->dst_port)
 		return peer(ctx, from);
 	struct flow_key k = { .socket = bpf_get_socket_cookie(ctx), .to = *from, .protocol = ctx->protocol };
 	struct endpoint service;
-	if (!original_of(&k, &service))
+	if (!reply_of(&k, &service))
 		return 0;
 	*from = service;
 	return 1;
@@ -1003,15 +1006,15 @@ static always_inline int has_source6(struct bpf_sock_addr *ctx)
 		struct endpoint seen = read##family(ctx), now = seen;          \
 		if ((condition) && decide)                                     \
 			write##family(ctx, &now);                              \
-		return passed;                                                 \
+		return allow;                                                  \
 	}
 
 ADDRESS_PROGRAM(sluice_connect4, "cgroup/connect4", 4, 1, connect(ctx, &seen, &now))
 ADDRESS_PROGRAM(sluice_connect6, "cgroup/connect6", 6, 1, connect(ctx, &seen, &now))
 ADDRESS_PROGRAM(sluice_sendmsg4, "cgroup/sendmsg4", 4, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now, ctx->msg_src_ip4 != 0))
 ADDRESS_PROGRAM(sluice_sendmsg6, "cgroup/sendmsg6", 6, ctx->protocol == IPPROTO_UDP, send(ctx, &seen, &now, has_source6(ctx)))
-ADDRESS_PROGRAM(sluice_recvmsg4, "cgroup/recvmsg4", 4, 1, original(ctx, &now))
-ADDRESS_PROGRAM(sluice_recvmsg6, "cgroup/recvmsg6", 6, 1, original(ctx, &now))
+ADDRESS_PROGRAM(sluice_recvmsg4, "cgroup/recvmsg4", 4, 1, service_of_reply(ctx, &now))
+ADDRESS_PROGRAM(sluice_recvmsg6, "cgroup/recvmsg6", 6, 1, service_of_reply(ctx, &now))
 ADDRESS_PROGRAM(sluice_getpeer4, "cgroup/getpeername4", 4, 1, peer(ctx, &now))
 ADDRESS_PROGRAM(sluice_getpeer6, "cgroup/getpeername6", 6, 1, peer(ctx, &now))
 
@@ -1022,12 +1025,13 @@ SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)
 	if (sk->protocol == IPPROTO_UDP)
 		bpf_map_delete_elem(&udp_sockets, &socket);
 	else if (sk->protocol == IPPROTO_TCP)
-		forget(socket);
-	return passed;
+		delete_connection(socket);
+	return allow;
 }
 
-// claimed reports whether there is a NodePort with the port of a socket, at addresses of the family of an unspecified one.
-static always_inline int claimed(struct bpf_sock_addr *ctx, const struct address *any)
+// is_node_port reports whether there is a NodePort with the port of a socket, at addresses of the family of an
+// unspecified one.
+static always_inline int is_node_port(struct bpf_sock_addr *ctx, const struct address *any)
 {
 	struct frontend_key k = { .addr = *any, .port = ctx->user_port, .protocol = ctx->protocol };
 	return bpf_map_lookup_elem(&node_ports, &k) != 0;
@@ -1043,9 +1047,9 @@ static always_inline int may_bind(struct bpf_sock_addr *ctx, const struct endpoi
 		return 1;
 	if (!any && !bpf_map_lookup_elem(&node_addrs, &at->addr))
 		return 1;
-	if (!v4 && claimed(ctx, &any6))
+	if (!v4 && is_node_port(ctx, &any6))
 		return 0;
-	return !(v4 || any) || !claimed(ctx, &any4);
+	return !(v4 || any) || !is_node_port(ctx, &any4);
 }
 
 #define BIND_PROGRAM(name, section, family)                                    \

@@ -5,12 +5,12 @@ package sockets
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -30,8 +30,8 @@ const (
 type Options struct {
 	Sockets func() ([]bpf.Socket, error) // those that programs have connected
 	Destroy func(context.Context, []sockdiag.Socket) (sockdiag.Result, error)
-	Pools   func(*route.Service, *route.Port) []bpf.Pool // returns the pools of a port
-	Report  func(sockdiag.Result, error)                 // called after a pass that had sockets to destroy, or failed
+	Pools   func(*route.Service) map[bpf.Pool]*route.Port // returns the UDP port of each pool; none of a nil Service
+	Report  func(sockdiag.Result, error)                  // called after a pass that had sockets to destroy, or failed
 }
 
 // Follower destroys sockets. It is safe for concurrent use.
@@ -57,21 +57,21 @@ func (f *Follower) Applied(change route.Change) {
 	lost := !f.started
 	if !f.started && change.Table != nil { // those that the kernel refuses are not in Touched, but programs balance them
 		for _, svc := range change.Table.Services {
-			f.each(svc, f.add)
+			maps.Copy(f.ports, f.opt.Pools(svc))
 		}
 	}
 	f.started = true
 	gone := map[bpf.Pool]*route.Port{}
 	for _, t := range change.Touched {
-		f.each(t.Old, func(id bpf.Pool, _ *route.Port) {
+		for id := range f.opt.Pools(t.Old) {
 			if p := f.ports[id]; p != nil {
 				gone[id] = p
 				delete(f.ports, id)
 			}
-		})
+		}
 	}
 	for _, t := range change.Touched {
-		f.each(t.New, f.add)
+		maps.Copy(f.ports, f.opt.Pools(t.New))
 	}
 	for id, p := range gone {
 		lost = lost || f.loses(id, p)
@@ -80,8 +80,6 @@ func (f *Follower) Applied(change route.Change) {
 		f.queue()
 	}
 }
-
-func (f *Follower) add(id bpf.Pool, p *route.Port) { f.ports[id] = p }
 
 // loses reports whether sockets of a pool, that had this port before, may be stale.
 func (f *Follower) loses(id bpf.Pool, before *route.Port) bool {
@@ -110,20 +108,6 @@ func hasFrontend(p *route.Port, at netip.AddrPort) bool {
 	return slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool {
 		return f.Port == at.Port() && (f.Addr == at.Addr() || f.Kind == route.NodePort)
 	})
-}
-
-// each calls a function for the pools of the UDP ports of a Service, which may be nil.
-func (f *Follower) each(svc *route.Service, do func(bpf.Pool, *route.Port)) {
-	if svc == nil {
-		return
-	}
-	for i := range svc.Ports {
-		if p := &svc.Ports[i]; p.Protocol == cluster.UDP {
-			for _, id := range f.opt.Pools(svc, p) {
-				do(id, p)
-			}
-		}
-	}
 }
 
 // queue makes a pass due now, and another one after secondPass.

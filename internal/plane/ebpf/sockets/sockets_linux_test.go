@@ -64,7 +64,7 @@ func (s *stage) start() {
 	ended := make(chan error)
 	s.follow = New(Options{
 		Sockets: s.conn.Sockets, Destroy: sockdiag.Node{NetNS: s.opt.NetNS}.Destroy,
-		Pools: func(svc *route.Service, p *route.Port) []bpf.Pool { return []bpf.Pool{poolOf(svc, p)} },
+		Pools: poolsOf,
 		Report: func(_ sockdiag.Result, err error) {
 			if err != nil {
 				s.t.Error(err)
@@ -79,6 +79,16 @@ func (s *stage) start() {
 			s.t.Error(err)
 		}
 	})
+}
+
+func poolsOf(svc *route.Service) map[bpf.Pool]*route.Port {
+	all := map[bpf.Pool]*route.Port{}
+	if svc != nil {
+		for i := range svc.Ports {
+			all[poolOf(svc, &svc.Ports[i])] = &svc.Ports[i]
+		}
+	}
+	return all
 }
 
 func poolOf(_ *route.Service, p *route.Port) bpf.Pool {
@@ -308,7 +318,7 @@ func TestTCPConnectionsStay(t *testing.T) {
 }
 
 func TestTry(t *testing.T) {
-	if err := (sockdiag.Node{NetNS: kerneltest.Namespace(t)}).Try(t.Context()); err != nil {
+	if err := (sockdiag.Node{NetNS: kerneltest.Namespace(t)}).Try(); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Programs of an earlier run that had another folder for pins, or a bpffs that is gone, do not choose backends any more.
+// Programs of an earlier run that had another folder for pins, or a bpffs that is gone, do not choose backends any
+// more.
 func TestProgramsOfAnotherFolder(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
@@ -42,7 +43,7 @@ func TestLinksInTheMaking(t *testing.T) {
 		go func() { ended <- attachAndDetach(cgroup, stop) }()
 	}
 	for range 500 {
-		if _, err := DetachStrays(cgroup); err != nil {
+		if _, err := DetachStale(cgroup); err != nil {
 			t.Error(err)
 			break
 		}

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DetachStrays detaches the programs of earlier runs from a cgroup, wherever they are pinned: in another folder, or
+// DetachStale detaches the programs of earlier runs from a cgroup, wherever they are pinned: in another folder, or
 // on a bpffs that this process does not see. It returns how many. It needs CAP_SYS_ADMIN.
-func DetachStrays(cgroup string) (int, error) { return detachStrays(cgroup, nil) }
+func DetachStale(cgroup string) (int, error) { return detachStale(cgroup, nil) }
 
-// detachStrays detaches the programs that other links than ours attach to a cgroup. Programs that learn addresses end
+// detachStale detaches the programs that other links than ours attach to a cgroup. Programs that learn addresses end
 // with their process.
-func detachStrays(cgroup string, ours map[link.ID]bool) (n int, err error) {
+func detachStale(cgroup string, ours map[link.ID]bool) (n int, err error) {
 	id, err := CgroupID(cgroup)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -30,7 +30,7 @@ func detachStrays(cgroup string, ours map[link.ID]bool) (n int, err error) {
 	err = eachLink(func(l link.Link) error {
 		info, err := l.Info()
 		if err != nil || ours[info.ID] {
-			return nil // of another type, which has no Info, or not a stray
+			return nil // of another type, which has no Info, or of this run
 		}
 		if group := info.Cgroup(); group == nil || group.CgroupId != id {
 			return nil
@@ -89,13 +89,9 @@ func isOfSluice(name string) bool { return strings.HasPrefix(name, "sluice_") }
 // detachOthers detaches programs of earlier runs with another folder: they would choose backends from maps that
 // nothing updates.
 func (c *Conn) detachOthers() error {
-	names, err := c.names("links")
-	if err != nil {
-		return err
-	}
 	ours := map[link.ID]bool{}
 	for program := range c.opt.points() {
-		l, err := c.linkOf(names, program)
+		l, err := c.linkOf(program)
 		if l == nil || err != nil {
 			return err
 		}
@@ -105,7 +101,8 @@ func (c *Conn) detachOthers() error {
 		}
 		ours[info.ID] = true
 	}
-	if _, err = detachStrays(c.opt.Cgroup, ours); errors.Is(err, os.ErrPermission) {
+	_, err := detachStale(c.opt.Cgroup, ours)
+	if errors.Is(err, os.ErrPermission) {
 		return nil // without CAP_SYS_ADMIN
 	}
 	return err
