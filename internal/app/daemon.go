@@ -55,7 +55,6 @@ type daemon struct {
 	history  *inspect.History
 	logged   *event.Digest
 	health   *health.Tracker
-	contests *contestReporter
 	ports    *serviceports.Follower
 	host     *host.Host
 	takeover *takeover.Controller
@@ -114,8 +113,10 @@ func (d *daemon) assemble(ctx context.Context) error {
 		return err
 	}
 	d.events = keptEvents{d.events, d.history}
-	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health, Waiting: d.plane.Waiting})
-	d.contests = newContestReporter(d.health.Contest, d.events, o)
+	d.health = health.New(health.Options{
+		Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health, Waiting: d.plane.Waiting,
+		Contest: func() proxy.Contest { return d.node.Loop().Contest() },
+	})
 	share := budget(o.Log)
 	d.ports = serviceports.New(serviceports.Options{
 		Listen: d.listen.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports, Before: d.before.Ports,
@@ -152,7 +153,7 @@ func (d *daemon) assembleNode() {
 	opt := NodeOptions{
 		Store: d.store, Source: d.source, Plane: d.plane, Policy: policy,
 		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
-		Report: d.report, Observe: d.observe, Edited: d.edited, Written: d.o.Written,
+		Report: d.report, Observe: d.observe, Contested: d.contested, Written: d.o.Written,
 		Followers: []proxy.Follower{notProgrammed{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
 	}
 	if len(d.o.Config.Manifests) > 0 {
@@ -181,10 +182,16 @@ func (d *daemon) observe(s proxy.Sync) {
 	if s.Err != nil && d.plane.WriteFailed != nil {
 		d.plane.WriteFailed()
 	}
-	if s.Repair() {
-		d.contests.edited()
-	}
 	d.o.observe(s)
+}
+
+// contested records Events on this Node about a contest with another program.
+func (d *daemon) contested(c proxy.Contest) {
+	e := event.RulesUncontested()
+	if c.Active() {
+		e = event.RulesContested(c.String(), d.o.kind().Owned)
+	}
+	d.events.Record(e)
 }
 
 // run runs all parts until the context ends or one of them returns. It answers commands
@@ -212,7 +219,7 @@ func (d *daemon) work(ctx context.Context) error {
 	parts := []func(context.Context) error{
 		d.node.Run, d.events.Run, d.health.Run, d.ports.Run,
 		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
-		d.logged.Run, d.warnings.Run, d.contests.run,
+		d.logged.Run, d.warnings.Run,
 	}
 	if !d.o.Config.Unprivileged() {
 		parts = append(parts, d.takeover.Run)

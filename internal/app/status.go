@@ -24,15 +24,13 @@ func (d *daemon) status(context.Context) inspect.Status {
 		Health:        d.verdict(),
 		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent},
 		Source:        d.sourceStatus(),
+		Contest:       d.node.Loop().Contest(),
 		Takeover:      d.takeover.State().Lines(),
 		Configuration: configuration(d.reload.State(), d.o.Warnings),
 		Servers:       []inspect.Server{server("healthz", d.healthz.State()), server("metrics", d.diagnostics.State())},
 	}
 	if d.plane.WatchTrouble != nil {
 		s.WatchTrouble = d.plane.WatchTrouble()
-	}
-	if c := d.health.Contest(); c.Active() {
-		s.Contest = &inspect.Contest{Since: c.Since, Repairs: c.Repairs, What: c.What, By: c.By}
 	}
 	for _, f := range d.families {
 		s.Families = append(s.Families, f.String())
@@ -151,7 +149,7 @@ func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
 
 // readings returns the values that a scrape of the metrics reads.
 func (d *daemon) readings() metrics.Readings {
-	reloads, takeover, contest := d.reload.State().Count, d.takeover.State(), d.health.Contest()
+	reloads, takeover := d.reload.State().Count, d.takeover.State()
 	return metrics.Readings{
 		Totals:             d.store.Totals(),
 		Backlog:            d.store.Backlog(),
@@ -165,8 +163,7 @@ func (d *daemon) readings() metrics.Readings {
 		Removed:            takeover.Removed,
 		HealthPortFailures: d.ports.Failures(),
 		HostSettingsFailed: d.settingsFailed(),
-		Contested:          contest.Active(),
-		Contender:          contest.Program(),
+		Contest:            d.node.Loop().Contest(),
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
 // Status describes a daemon. `sluice status`, /statusz and monitoring read it. A
@@ -28,7 +30,7 @@ type Status struct {
 	Refused  int    `json:"refused"`         // Services whose rules the kernel rejects; not included in Pending
 	Error    string `json:"error,omitempty"` // of the latest write
 
-	Contest *Contest `json:"contest,omitempty"` // with another program; nil: none
+	Contest proxy.Contest `json:"contest,omitzero"` // with another program
 
 	// WatchTrouble is why the daemon detects changes by other programs only by
 	// comparing all rules periodically.
@@ -141,14 +143,6 @@ type Lag struct {
 	Oldest   time.Time `json:"oldest,omitzero"` // when the first was received; zero: there are none
 	Services int       `json:"services"`
 	Slices   int       `json:"endpointSlices"`
-}
-
-// Contest says that another program keeps changing the rules.
-type Contest struct {
-	Since   time.Time `json:"since"`
-	Repairs int       `json:"repairs"`      // since then
-	What    string    `json:"what"`         // what the program changed last
-	By      string    `json:"by,omitempty"` // "nft (thread 812)"; empty: unknown
 }
 
 // Counts are the numbers of programmed objects, as of the last sync.

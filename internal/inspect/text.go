@@ -77,7 +77,7 @@ func (s Status) writes(p *page) {
 			text.Count(l.Steps, "step"), text.Count(l.Services, "service"), l.Cause)
 	}
 	p.Field("Last sync", last)
-	if c := s.Contest; c != nil {
+	if c := s.Contest; c.Active() {
 		p.Field("Contested", fmt.Sprintf("for %s by %s: %s, last %s", p.since(c.Since), cmp.Or(c.By, "an unknown program"),
 			text.Count(c.Repairs, "repair"), c.What))
 	}
