@@ -11,6 +11,7 @@
 package localnet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
 const (
@@ -46,8 +48,7 @@ type Options struct {
 	Kernel Kernel
 
 	// Report gets failures, changes that other programs made to the guard, and a
-	// parameter that another program set to 1, each once until it is over. It may
-	// be nil.
+	// parameter that another program set to 1, each once until it is over.
 	Report func(error)
 }
 
@@ -55,23 +56,26 @@ type Options struct {
 // may be called from several goroutines.
 type Follower struct {
 	opt        Options
+	loop       *work.Loop
 	guarded    chan struct{} // closed when the guard is or will be in the kernel
 	setGuarded func()
 
-	mu       sync.Mutex // held while the kernel is read and written
-	need     need
-	marked   bool          // Sluice set the parameter, even if the mark was removed since
-	reported string        // the last error
-	restored time.Time     // when a repair was reported last
-	retry    chan struct{} // has an item when the last attempt failed
+	mu     sync.Mutex
+	need   need
+	moved  bool   // the need has changed since the last attempt that succeeded
+	edited bool   // another program has changed the guard since the last attempt
+	by     string // that program
+
+	// Used by one goroutine.
+	marked   bool      // Sluice set the parameter, even if the mark was removed since
+	leftOn   bool      // the parameter stays on without need, which was reported
+	restored time.Time // when a repair was reported last
 }
 
 // New returns a Follower. It does nothing yet.
 func New(o Options) *Follower {
-	if o.Report == nil {
-		o.Report = func(error) {}
-	}
-	f := &Follower{opt: o, guarded: make(chan struct{}), retry: make(chan struct{}, 1)}
+	f := &Follower{opt: o, guarded: make(chan struct{})}
+	f.loop = work.New(f.attempt, o.Report)
 	f.setGuarded = sync.OnceFunc(func() { close(f.guarded) })
 	return f
 }
@@ -83,36 +87,51 @@ func (f *Follower) Applied(c route.Change) {
 	if c.OldHost == nil && f.need != unknown {
 		return
 	}
-	f.need = notNeeded
+	f.need, f.moved = notNeeded, true
 	if c.Table.Host.NodePorts.Loopback4() {
 		f.need = needed
 	}
-	f.attempt(context.Background(), f.need) // brief, and not to be interrupted
+	f.loop.Wake()
 }
 
-// attempt establishes the state for a need. It reports a failure, schedules a retry by
-// Run, and returns whether it wrote the guard. The lock is held.
-func (f *Follower) attempt(ctx context.Context, n need) (wrote bool) {
+// attempt establishes the state for the need. The first one, before the need is known, makes the guard if the
+// parameter is 1, whichever program set it. After an edit it removes nothing: the edit may come from another
+// Sluice that prepares this node for its own start.
+func (f *Follower) attempt(ctx context.Context) (time.Duration, error) {
+	f.mu.Lock()
+	n, moved, edited, by := f.need, f.moved, f.edited, cmp.Or(f.by, "name unknown")
+	f.moved, f.edited, f.by = false, false, ""
+	f.mu.Unlock()
+	if edited && !moved && n == notNeeded {
+		n = unknown
+	}
 	wrote, err := f.establish(ctx, n)
-	if err != nil && !isLeftOn(err) {
-		select {
-		case f.retry <- struct{}{}:
-		default:
+	left := isLeftOn(err)
+	if left {
+		if !f.leftOn {
+			f.opt.Report(err)
 		}
+		err = nil
 	}
-	if err == nil {
-		f.reported = ""
-	} else if text := err.Error(); text != f.reported {
-		f.reported = text
-		f.opt.Report(err)
+	if n != unknown {
+		f.leftOn = left
 	}
-	return wrote
+	if edited && wrote && time.Since(f.restored) >= reportPeriod {
+		f.restored = time.Now()
+		f.opt.Report(fmt.Errorf("another program (%s) changed table %s, which keeps neighbours out of 127.0.0.0/8; it was restored", by, Table()))
+	}
+	if err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.moved = f.moved || moved
+	}
+	return 0, err
 }
 
 // establish reads the kernel and writes the difference to the state for a need. After
 // each write, and after a failure of any, the guard exists whenever the parameter is 1.
 // The error is a *leftOnError if all writes succeeded and the parameter stays 1 without
-// need. The lock is held.
+// need.
 func (f *Follower) establish(ctx context.Context, n need) (wrote bool, err error) {
 	have, err := f.read(ctx, n)
 	if err != nil {

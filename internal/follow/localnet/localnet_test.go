@@ -98,8 +98,15 @@ type process struct {
 func (m *machine) start() *process {
 	p := &process{}
 	p.Follower = New(Options{Sysctl: m, Kernel: m, Report: func(err error) { p.reports = append(p.reports, err.Error()) }})
-	p.Begin(m.t.Context())
+	p.follow()
 	return p
+}
+
+// follow makes an attempt and reports a failure, as Run would.
+func (p *process) follow() {
+	if _, err := p.attempt(context.Background()); err != nil {
+		p.opt.Report(err)
+	}
 }
 
 func (p *process) serve(addrs ...string) {
@@ -109,6 +116,7 @@ func (p *process) serve(addrs ...string) {
 	}
 	p.host = &c.Table.Host
 	p.Applied(c)
+	p.follow()
 }
 
 func (p *process) localhost() { p.serve("127.0.0.1", "192.168.0.2") }
@@ -191,14 +199,16 @@ func TestTheParameterFollowsTheNodePorts(t *testing.T) {
 			p := m.start()
 			p.localhost()
 			m.flush()
-			p.restore(m.t.Context(), nft.Edit{})
+			p.edit(nft.Edit{})
+			p.follow()
 		}, "1", "marked guard"},
 		{"everything is flushed after a restart, restored, and 127.0.0.1 removed", "0", func(m *machine) {
 			m.start().localhost()
 			p := m.start()
 			p.localhost()
 			m.flush()
-			p.restore(m.t.Context(), nft.Edit{})
+			p.edit(nft.Edit{})
+			p.follow()
 			m.start().outside()
 		}, "0", "nothing"},
 		{"everything is flushed while the daemon is down", "0", func(m *machine) {
@@ -215,7 +225,8 @@ func TestTheParameterFollowsTheNodePorts(t *testing.T) {
 			p := m.start()
 			p.outside()
 			m.prepare() // another Sluice
-			p.restore(m.t.Context(), nft.Edit{})
+			p.edit(nft.Edit{})
+			p.follow()
 		}, "1", "marked guard"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -285,10 +296,10 @@ func TestTheGuardIsInPlaceAtEveryMoment(t *testing.T) {
 		m.values[key], m.values[device] = fmt.Sprint(take(2)), fmt.Sprint(take(2))
 		for range 2 {
 			deed, writes := take(3), take(6)
-			m.exempt = true // until Begin has written something
+			m.exempt = true // until the start has written something
 			m.left = writes
-			p := &process{Follower: New(Options{Sysctl: m, Kernel: m})}
-			p.Begin(t.Context())
+			p := &process{Follower: New(Options{Sysctl: m, Kernel: m, Report: func(error) {}})}
+			p.follow()
 			if m.left == 0 {
 				continue
 			}

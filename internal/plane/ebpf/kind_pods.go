@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/kernel/netns"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
 const (
@@ -135,12 +136,14 @@ func (p *podFinder) unknown(netns uint64) {
 }
 
 // Run searches for pods after the start, after a change of the node or of its links, and when an unknown client connects to a Service, until the
-// context ends. It returns nil then.
+// context ends. It returns nil then. It rests longer than package work, as clients can cause searches, which are expensive.
 func (p *podFinder) Run(ctx context.Context) error {
 	failed := once(p.failed)
+	clients := work.New(func(ctx context.Context) (time.Duration, error) { return 0, p.kernel.UnknownClients(ctx, p.unknown) }, p.failed)
+	links := work.New(func(ctx context.Context) (time.Duration, error) { return 0, p.node.watch(ctx, p.search) }, p.failed)
 	var events sync.WaitGroup
-	events.Go(func() { p.follow(ctx, func() error { return p.kernel.UnknownClients(ctx, p.unknown) }) })
-	events.Go(func() { p.follow(ctx, func() error { return p.node.watch(ctx, p.search) }) })
+	events.Go(func() { _ = clients.Run(ctx) }) // nil
+	events.Go(func() { _ = links.Run(ctx) })   // nil
 	defer events.Wait()
 	again := time.NewTimer(maxSearch)
 	defer again.Stop()
@@ -171,18 +174,6 @@ func (p *podFinder) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(max(minSearch, searchFactor*time.Since(began))):
-		}
-	}
-}
-
-// follow runs a function that waits for events, and runs it again after an error, until the context ends.
-func (p *podFinder) follow(ctx context.Context, wait func() error) {
-	failed := once(p.failed)
-	for ctx.Err() == nil {
-		failed(wait())
-		select {
-		case <-ctx.Done():
-		case <-time.After(searchRetry):
 		}
 	}
 }
