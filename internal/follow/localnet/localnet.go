@@ -60,22 +60,20 @@ type Follower struct {
 	guarded    chan struct{} // closed when the guard is or will be in the kernel
 	setGuarded func()
 
-	mu     sync.Mutex
-	need   need
-	moved  bool   // the need has changed since the last attempt that succeeded
-	edited bool   // another program has changed the guard since the last attempt
-	by     string // that program
+	edits chan nft.Edit // of other programs; one that is not received yet stands for all later ones
 
-	// Used by one goroutine.
+	mu       sync.Mutex // held while the kernel is read and written
+	need     need
+	behind   bool      // the last attempt failed
 	marked   bool      // Sluice set the parameter, even if the mark was removed since
-	leftOn   bool      // the parameter stays on without need, which was reported
+	leftOn   bool      // the parameter stays 1 without need, which was reported
 	restored time.Time // when a repair was reported last
 }
 
 // New returns a Follower. It does nothing yet.
 func New(o Options) *Follower {
-	f := &Follower{opt: o, guarded: make(chan struct{})}
-	f.loop = work.New(f.attempt, o.Report)
+	f := &Follower{opt: o, guarded: make(chan struct{}), edits: make(chan nft.Edit, 1)}
+	f.loop = work.New(f.restore, o.Report)
 	f.setGuarded = sync.OnceFunc(func() { close(f.guarded) })
 	return f
 }
@@ -87,51 +85,61 @@ func (f *Follower) Applied(c route.Change) {
 	if c.OldHost == nil && f.need != unknown {
 		return
 	}
-	f.need, f.moved = notNeeded, true
+	f.need = notNeeded
 	if c.Table.Host.NodePorts.Loopback4() {
 		f.need = needed
 	}
-	f.loop.Wake()
+	if _, err := f.attempt(context.Background(), f.need); err != nil { // brief, and not to be interrupted
+		f.loop.Wake() // Run tries again, and reports a failure
+	}
 }
 
-// attempt establishes the state for the need. The first one, before the need is known, makes the guard if the
-// parameter is 1, whichever program set it. After an edit it removes nothing: the edit may come from another
+// restore makes the guard at the start if the parameter is 1, whichever program set it. Later it repairs the guard
+// after an edit, or tries again after a failure. After an edit it removes nothing: the edit may come from another
 // Sluice that prepares this node for its own start.
-func (f *Follower) attempt(ctx context.Context) (time.Duration, error) {
+func (f *Follower) restore(ctx context.Context) (time.Duration, error) {
 	f.mu.Lock()
-	n, moved, edited, by := f.need, f.moved, f.edited, cmp.Or(f.by, "name unknown")
-	f.moved, f.edited, f.by = false, false, ""
-	f.mu.Unlock()
-	if edited && !moved && n == notNeeded {
+	defer f.mu.Unlock()
+	n := f.need
+	if n == notNeeded && !f.behind {
 		n = unknown
 	}
-	wrote, err := f.establish(ctx, n)
+	by := ""
+	select {
+	case e := <-f.edits:
+		by = cmp.Or(e.By, "name unknown")
+	default:
+	}
+	wrote, err := f.attempt(ctx, n)
+	if by != "" && wrote && time.Since(f.restored) >= reportPeriod {
+		f.restored = time.Now()
+		f.opt.Report(fmt.Errorf("another program (%s) changed table %s, which keeps neighbours out of 127.0.0.0/8; it was restored", by, Table()))
+	}
+	return 0, err
+}
+
+// attempt establishes the state for a need, and returns whether it wrote the guard. It reports once that the parameter
+// stays 1 without need. The lock is held.
+func (f *Follower) attempt(ctx context.Context, n need) (wrote bool, err error) {
+	wrote, err = f.establish(ctx, n)
 	left := isLeftOn(err)
+	if left && !f.leftOn {
+		f.opt.Report(err)
+	}
 	if left {
-		if !f.leftOn {
-			f.opt.Report(err)
-		}
 		err = nil
 	}
 	if n != unknown {
 		f.leftOn = left
 	}
-	if edited && wrote && time.Since(f.restored) >= reportPeriod {
-		f.restored = time.Now()
-		f.opt.Report(fmt.Errorf("another program (%s) changed table %s, which keeps neighbours out of 127.0.0.0/8; it was restored", by, Table()))
-	}
-	if err != nil {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.moved = f.moved || moved
-	}
-	return 0, err
+	f.behind = err != nil
+	return wrote, err
 }
 
 // establish reads the kernel and writes the difference to the state for a need. After
 // each write, and after a failure of any, the guard exists whenever the parameter is 1.
 // The error is a *leftOnError if all writes succeeded and the parameter stays 1 without
-// need.
+// need. The lock is held.
 func (f *Follower) establish(ctx context.Context, n need) (wrote bool, err error) {
 	have, err := f.read(ctx, n)
 	if err != nil {

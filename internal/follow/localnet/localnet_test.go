@@ -102,9 +102,9 @@ func (m *machine) start() *process {
 	return p
 }
 
-// follow makes an attempt and reports a failure, as Run would.
+// follow makes an attempt, and reports a failure, as Run would.
 func (p *process) follow() {
-	if _, err := p.attempt(context.Background()); err != nil {
+	if _, err := p.restore(context.Background()); err != nil {
 		p.opt.Report(err)
 	}
 }
@@ -116,7 +116,9 @@ func (p *process) serve(addrs ...string) {
 	}
 	p.host = &c.Table.Host
 	p.Applied(c)
-	p.follow()
+	if p.behind {
+		p.follow()
+	}
 }
 
 func (p *process) localhost() { p.serve("127.0.0.1", "192.168.0.2") }

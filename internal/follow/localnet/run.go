@@ -1,7 +1,6 @@
 package localnet
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +18,8 @@ const reportPeriod = time.Minute
 // Prepare makes the guard and sets the parameter for a later process that serves
 // NodePorts on 127.0.0.1.
 func (f *Follower) Prepare(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	_, err := f.establish(ctx, needed)
 	return err
 }
@@ -26,6 +27,8 @@ func (f *Follower) Prepare(ctx context.Context) error {
 // Guard makes the guard if the parameter is 1, for a later process that does not
 // serve NodePorts on 127.0.0.1.
 func (f *Follower) Guard(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	_, err := f.establish(ctx, unknown)
 	return err
 }
@@ -33,6 +36,8 @@ func (f *Follower) Guard(ctx context.Context) error {
 // Remove resets the parameter to 0 if Sluice set it, and removes the guard unless the
 // parameter stays 1. It returns a line for each object removed or kept.
 func (f *Follower) Remove(ctx context.Context) (lines []string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	before, err := f.read(ctx, unknown)
 	if err != nil {
 		return nil, err
@@ -76,10 +81,11 @@ func (f *Follower) watch(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// edit records an edit of another program.
+// edit makes Run repair an edit of another program.
 func (f *Follower) edit(e nft.Edit) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.edited, f.by = true, cmp.Or(e.By, f.by)
+	select {
+	case f.edits <- e:
+	default:
+	}
 	f.loop.Wake()
 }

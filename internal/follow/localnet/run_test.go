@@ -58,7 +58,7 @@ func TestFailuresAreRetried(t *testing.T) {
 	m.left = 1 // the guard, but not the parameter
 	p := m.start()
 	p.localhost()
-	if _, err := p.attempt(t.Context()); err == nil {
+	if _, err := p.restore(t.Context()); err == nil {
 		t.Error("a failure counts as success")
 	}
 	if len(p.reports) != 1 || !strings.Contains(p.reports[0], "NodePorts on 127.0.0.1 do not work: killed") {
@@ -66,7 +66,7 @@ func TestFailuresAreRetried(t *testing.T) {
 	}
 	m.want("0", "marked guard")
 	m.left = -1
-	if _, err := p.attempt(t.Context()); err != nil {
+	if _, err := p.restore(t.Context()); err != nil {
 		t.Errorf("success counts as failure: %v", err)
 	}
 	m.want("1", "marked guard")
