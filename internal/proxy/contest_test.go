@@ -75,17 +75,17 @@ func TestAContest(t *testing.T) {
 func TestSlowRepairsAreAContest(t *testing.T) {
 	c := newContested()
 	c.wait(time.Minute)
-	for range 3 {
+	for range 2 {
 		c.edit("nft (thread 100)", 500*time.Millisecond)
-		c.repair(2500*time.Millisecond, 3)
+		c.repair(1500*time.Millisecond, 3)
 		c.wait(time.Second)
 	}
-	c.want(t, "missing for 9 s", false, 0)
+	c.want(t, "missing for 4 s", false, 0)
 	c.edit("nft (thread 100)", 0)
 	c.wait(time.Second - 1)
-	c.want(t, "missing for almost 10 s", false, 0)
+	c.want(t, "missing for almost 5 s", false, 0)
 	c.wait(1)
-	c.want(t, "missing for 10 s", true, 3)
+	c.want(t, "missing for 5 s", true, 2)
 }
 
 // A firewall that is reloaded, edits that change nothing of ours, and rare edits are no contest.
@@ -94,6 +94,10 @@ func TestNoContest(t *testing.T) {
 		"a reload":     func(c *contested) { c.fight(2*time.Second, 20*time.Millisecond, 3) },
 		"rare edits":   func(c *contested) { c.fight(5*time.Minute, 10*time.Second, 3) },
 		"nothing ours": func(c *contested) { c.fight(5*time.Minute, time.Second, 0) },
+		"a repair that takes long": func(c *contested) {
+			c.edit("", 0)
+			c.repair(contestLasting-1, 3)
+		},
 		"unclear": func(c *contested) {
 			c.add(plane.Edit{What: "rules in nat", Unclear: true}, c.now)
 			c.wait(time.Minute)
@@ -112,7 +116,7 @@ func TestRulesThatStayMissing(t *testing.T) {
 	c.edit("", 0)
 	c.begin()
 	c.end(Sync{Cause: ForeignEdit, Err: errors.New("no memory")}, 0, c.now)
-	c.wait(contestMissing - 1)
+	c.wait(contestLasting - 1)
 	c.want(t, "missing for less than 10 s", false, 0)
 	c.wait(1)
 	c.want(t, "missing for 10 s", true, 0)
@@ -131,7 +135,7 @@ func TestAnEditDuringARepairStaysUnrepaired(t *testing.T) {
 	c.wait(time.Second)
 	c.edit("", 0)
 	c.end(Sync{Cause: ForeignEdit, Steps: 3}, 0, c.now)
-	c.wait(contestMissing - 1)
+	c.wait(contestLasting - 1)
 	c.want(t, "missing for 10 s", true, 1)
 }
 

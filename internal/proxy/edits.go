@@ -30,11 +30,12 @@ const (
 
 // A contest begins when contestRepairs of the seconds within contestWindow had a repair, so that
 // the edits of one reload of a firewall are no contest, or when rules were missing for
-// contestMissing of it. It ends after contestCalm without a repair, so that a load balancer sees
-// one change of health each way.
+// contestMissing of it, or for contestLasting at once. It ends after contestCalm without a repair,
+// so that a load balancer sees one change of health each way.
 const (
 	contestRepairs = 5
-	contestMissing = 10 * time.Second
+	contestMissing = 5 * time.Second
+	contestLasting = 10 * time.Second // the repair of one edit may take long
 	contestWindow  = 30 * time.Second
 	contestCalm    = time.Minute
 
@@ -59,7 +60,7 @@ type edits struct {
 
 	repairs []repair  // within contestWindow, at least a second apart
 	count   int       // of repairs since there were none for contestCalm
-	last    time.Time // repair, or the latest time when rules had been missing for contestMissing
+	last    time.Time // repair, or the latest time when rules had been missing for contestLasting
 	began   time.Time // beginning of the contest; zero: there is none
 }
 
@@ -172,24 +173,25 @@ func (e *edits) missingFor(now time.Time) time.Duration {
 	return now.Sub(from)
 }
 
-// judge begins the contest, continues or ends it.
+// judge begins or ends the contest.
 func (e *edits) judge(now time.Time) {
 	e.repairs = slices.DeleteFunc(e.repairs, func(r repair) bool { return now.Sub(r.at) > contestWindow })
 	missing := e.missingFor(now)
-	first := now.Add(-missing)
-	if len(e.repairs) > 0 {
-		first = e.repairs[0].at.Add(-e.repairs[0].missing)
-	}
-	if missing >= contestMissing {
+	lasting := missing >= contestLasting
+	if lasting {
 		e.last = now
 	}
-	for _, r := range e.repairs {
-		missing += r.missing
+	first, times := now.Add(-missing), 0
+	if missing > 0 {
+		times = 1
+	}
+	for _, r := range slices.Backward(e.repairs) {
+		first, times, missing = r.at.Add(-r.missing), times+1, missing+r.missing
 	}
 	switch {
 	case now.Sub(e.last) >= contestCalm:
 		e.count, e.began = 0, time.Time{}
-	case e.began.IsZero() && (len(e.repairs) >= contestRepairs || missing >= contestMissing):
+	case e.began.IsZero() && (lasting || len(e.repairs) >= contestRepairs || times > 1 && missing >= contestMissing):
 		e.began = first
 	}
 }
