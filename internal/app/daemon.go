@@ -29,6 +29,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
@@ -49,7 +50,7 @@ type daemon struct {
 	store    *cluster.Store
 	source   statefulSource
 	node     *Node
-	events   recorder
+	events   *kube.Recorder // nil: there is no API server
 	metrics  *metrics.Metrics
 	sizes    *sizes.Follower
 	history  *inspect.History
@@ -79,7 +80,7 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}), logged: o.logged(),
 	}
-	d.warnings = warnings(func(e event.Event) { d.events.Record(e) })
+	d.warnings = warnings(d.record)
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
 	if d.o.Before == nil {
 		d.o.Before = &handover.Handover{}
@@ -109,10 +110,9 @@ func (d *daemon) assemble(ctx context.Context) error {
 		Mode: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
 		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: gates(o.Config), Started: d.started,
 	})
-	if d.source, d.events, err = d.openSource(); err != nil {
+	if err = d.openSource(); err != nil {
 		return err
 	}
-	d.events = keptEvents{d.events, d.history}
 	d.health = health.New(health.Options{
 		Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health, Waiting: d.plane.Waiting,
 		Contest: func() proxy.Contest { return d.node.Loop().Contest() },
@@ -122,7 +122,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 		Listen: d.listen.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports, Before: d.before.Ports,
 		Failed: func(f serviceports.Failure) {
 			o.Log.Warn("Cannot open the health check port of a Service, retrying", "service", f.Service.String(), "address", f.At.String(), "error", f.Err)
-			d.events.Record(event.HealthPortFailed(f.Service.Namespace, f.Service.Name, f))
+			d.record(event.HealthPortFailed(f.Service.Namespace, f.Service.Name, f))
 		},
 		Opened: func(service cluster.Name, port uint16) {
 			o.Log.Info("The health check port of a Service is open now", "service", service.String(), "port", port)
@@ -133,8 +133,8 @@ func (d *daemon) assemble(ctx context.Context) error {
 		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane.KubeProxyRules), Others: leftovers(o),
 		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
-		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
-		RecordLeft:      func(note string) { d.events.Record(event.KubeProxyRulesLeft(note)) },
+		Record:          func(note string) { d.record(event.KubeProxyRuns(note)) },
+		RecordLeft:      func(note string) { d.record(event.KubeProxyRulesLeft(note)) },
 	}, d.inForce)
 	d.reload = d.newReloader()
 	kind := d.o.kind()
@@ -191,7 +191,7 @@ func (d *daemon) contested(c proxy.Contest) {
 	if c.Active() {
 		e = event.RulesContested(c.String(), d.o.kind().Owned)
 	}
-	d.events.Record(e)
+	d.record(e)
 }
 
 // run runs all parts until the context ends or one of them returns. It answers commands
@@ -202,7 +202,7 @@ func (d *daemon) run(ctx context.Context) error {
 			d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", err)
 		}
 	}
-	d.events.Record(event.Starting())
+	d.record(event.Starting())
 	group, ctx := errgroup.WithContext(ctx)
 	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return d.answer(answering) })
@@ -217,12 +217,15 @@ func (d *daemon) run(ctx context.Context) error {
 func (d *daemon) work(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	parts := []func(context.Context) error{
-		d.node.Run, d.events.Run, d.health.Run, d.ports.Run,
+		d.node.Run, d.health.Run, d.ports.Run,
 		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
 		d.logged.Run, d.warnings.Run,
 	}
 	if !d.o.Config.Unprivileged() {
 		parts = append(parts, d.takeover.Run)
+	}
+	if d.events != nil {
+		parts = append(parts, d.events.Run)
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
@@ -54,28 +54,16 @@ func (d *daemon) status(context.Context) inspect.Status {
 func (d *daemon) verdict() inspect.Health {
 	v := d.health.Verdict()
 	switch {
-	case v.Waiting != "":
-		return inspect.Health{State: notServing(v), Reason: v.Waiting}
 	case !v.Started:
-		return inspect.Health{State: inspect.Starting, Reason: "not everything was in the kernel yet"}
+		return inspect.Health{State: inspect.Starting, Reason: cmp.Or(v.Reason(), "not everything was in the kernel yet")}
 	case !v.Live:
 		return inspect.Health{State: inspect.Sick, Reason: "a write is overdue"}
-	case v.Contest.Active():
-		return inspect.Health{State: inspect.Sick, Reason: v.Contest.String()}
-	case v.Refusal.Grave():
-		return inspect.Health{State: inspect.Sick, Reason: v.Refusal.String()}
+	case v.Reason() != "":
+		return inspect.Health{State: inspect.Sick, Reason: v.Reason()}
 	case !v.Eligible:
 		return inspect.Health{State: inspect.Sick, Reason: "the Node is leaving, or not known"}
 	}
 	return inspect.Health{State: inspect.Healthy, Reason: v.Refusal.String()}
-}
-
-// notServing returns the state of a proxy whose plane waits for something.
-func notServing(v health.Verdict) inspect.State {
-	if !v.Started {
-		return inspect.Starting
-	}
-	return inspect.Sick
 }
 
 func (d *daemon) sourceStatus() inspect.Source {
@@ -161,7 +149,7 @@ func (d *daemon) readings() metrics.Readings {
 		KubeProxyRunning:   takeover.KubeProxy != nil,
 		Leftovers:          takeover.Leftovers,
 		Removed:            takeover.Removed,
-		HealthPortFailures: d.ports.Failures(),
+		HealthPortFailures: len(d.ports.Failing()),
 		HostSettingsFailed: d.settingsFailed(),
 		Contest:            d.node.Loop().Contest(),
 	}

@@ -47,7 +47,21 @@ func (v Verdict) Programmed() bool { return v.Started && v.Serving() }
 // Serving reports whether this node may be sent new connections as far as its
 // rules are concerned. Before the first write no rules are known to be wrong.
 func (v Verdict) Serving() bool {
-	return v.Live && !v.Contest.Active() && v.Waiting == "" && !v.Refusal.Grave()
+	return v.Live && v.Reason() == ""
+}
+
+// Reason returns why the rules are not in the kernel as they should be, for causes that kube-proxy does not
+// have; empty: there is no such reason.
+func (v Verdict) Reason() string {
+	switch {
+	case v.Waiting != "":
+		return v.Waiting
+	case v.Contest.Active():
+		return v.Contest.String()
+	case v.Refusal.Grave():
+		return v.Refusal.String()
+	}
+	return ""
 }
 
 // Ready reports whether the node should be sent new connections.

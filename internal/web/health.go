@@ -26,13 +26,7 @@ func Health(j Judge, c Counter) http.Handler {
 		case "/healthz":
 			v := j.Verdict()
 			r := report(v, v.Programmed(), &v.Eligible)
-			r.Reason = v.Waiting
-			switch {
-			case v.Contest.Active():
-				r.Reason = v.Contest.String()
-			case v.Refusal.Grave():
-				r.Reason = v.Refusal.String()
-			}
+			r.Reason = v.Reason()
 			c.Healthz(r.write(w))
 		case "/livez":
 			v := j.Verdict()

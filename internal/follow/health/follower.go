@@ -140,11 +140,8 @@ func New(o Options) *Follower {
 	return f
 }
 
-// Failures counts the Services, each family on its own, whose port is not open
-// on every address.
-func (f *Follower) Failures() int { return len(f.Failing()) }
-
-// Failing returns the ports that Failures counts, in no order.
+// Failing returns the ports, one for each Service and family, that are not open on every address, in
+// no order.
 func (f *Follower) Failing() []Failure {
 	if list := f.failures.Load(); list != nil {
 		return *list
@@ -152,7 +149,7 @@ func (f *Follower) Failing() []Failure {
 	return nil
 }
 
-// publish updates the result of Failures and Failing.
+// publish updates the result of Failing.
 func (f *Follower) publish() {
 	list := make([]Failure, 0, len(f.failed))
 	for _, p := range f.failed {

@@ -122,7 +122,7 @@ func (f *Follower) restore(ctx context.Context) (time.Duration, error) {
 // stays 1 without need. The lock is held.
 func (f *Follower) attempt(ctx context.Context, n need) (wrote bool, err error) {
 	wrote, err = f.establish(ctx, n)
-	left := isLeftOn(err)
+	left := errors.Is(err, errLeftOn)
 	if left && !f.leftOn {
 		f.opt.Report(err)
 	}
@@ -138,7 +138,7 @@ func (f *Follower) attempt(ctx context.Context, n need) (wrote bool, err error) 
 
 // establish reads the kernel and writes the difference to the state for a need. After
 // each write, and after a failure of any, the guard exists whenever the parameter is 1.
-// The error is a *leftOnError if all writes succeeded and the parameter stays 1 without
+// The error is errLeftOn if all writes succeeded and the parameter stays 1 without
 // need. The lock is held.
 func (f *Follower) establish(ctx context.Context, n need) (wrote bool, err error) {
 	have, err := f.read(ctx, n)
@@ -160,7 +160,7 @@ func (f *Follower) establish(ctx context.Context, n need) (wrote bool, err error
 		return wrote, err
 	}
 	if n == notNeeded && want.routed() {
-		return wrote, &leftOnError{}
+		return wrote, errLeftOn
 	}
 	return wrote, nil
 }
@@ -241,16 +241,6 @@ func (f *Follower) read(ctx context.Context, n need) (s state, err error) {
 	return s, fmt.Errorf(what, Table(), err)
 }
 
-func isLeftOn(err error) bool {
-	_, is := errors.AsType[*leftOnError](err)
-	return is
-}
-
-// leftOnError reports that the parameter stays 1 though no NodePort needs it.
-type leftOnError struct{}
-
-// Error implements error.
-func (*leftOnError) Error() string {
-	return fmt.Sprintf("route_localnet (net.ipv4.conf) is 1 though NodePorts are not served on 127.0.0.1, and Sluice did not set it: it stays, "+
-		"and table %s stays and keeps neighbours out of 127.0.0.0/8; if no program needs it, set it to 0", Table())
-}
+// errLeftOn reports that the parameter stays 1 though no NodePort needs it.
+var errLeftOn = errors.New("route_localnet (net.ipv4.conf) is 1 though NodePorts are not served on 127.0.0.1, and Sluice did not set it: it stays, " +
+	"and table ip sluice-localnet stays and keeps neighbours out of 127.0.0.0/8; if no program needs it, set it to 0")

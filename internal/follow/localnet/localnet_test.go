@@ -263,11 +263,11 @@ func TestRemoveRestoresTheParameterOrReportsIt(t *testing.T) {
 		},
 		{
 			"another program set it", "1", func(m *machine) { m.start().localhost() }, "1", "guard",
-			"kept sluice: " + (&leftOnError{}).Error(),
+			"kept sluice: " + errLeftOn.Error(),
 		},
 		{
 			"another program set it, and there is no guard", "1", func(*machine) {}, "1", "guard",
-			"kept sluice: " + (&leftOnError{}).Error(),
+			"kept sluice: " + errLeftOn.Error(),
 		},
 		{"nothing is there", "0", func(*machine) {}, "0", "nothing", ""},
 	} {

@@ -50,7 +50,7 @@ func (f *Follower) Remove(ctx context.Context) (lines []string, err error) {
 	if before.guard != absent && after.guard == absent && lookErr == nil {
 		lines = append(lines, fmt.Sprintf("removed sluice: table %s", Table()))
 	}
-	if isLeftOn(err) {
+	if errors.Is(err, errLeftOn) {
 		return append(lines, "kept sluice: "+err.Error()), lookErr
 	}
 	return lines, errors.Join(err, lookErr)

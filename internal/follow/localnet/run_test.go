@@ -101,7 +101,7 @@ func TestAParameterThatStaysOnIsReportedOnce(t *testing.T) {
 	p := m.start()
 	p.outside()
 	p.outside()
-	if want := []string{(&leftOnError{}).Error()}; !slices.Equal(p.reports, want) {
+	if want := []string{errLeftOn.Error()}; !slices.Equal(p.reports, want) {
 		t.Errorf("reports %q, want %q", p.reports, want)
 	}
 }
