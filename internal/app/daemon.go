@@ -54,15 +54,13 @@ type daemon struct {
 	metrics  *metrics.Metrics
 	sizes    *sizes.Follower
 	history  *inspect.History
-	logged   *event.Digest
+	problems *event.Digest
 	health   *health.Tracker
 	ports    *serviceports.Follower
 	host     *host.Host
 	takeover *takeover.Controller
 	reload   *reload.Reloader
 	inspect  *inspect.Inspector
-
-	warnings *event.Digest
 
 	healthz, diagnostics *web.Server
 
@@ -78,9 +76,9 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
 		o: o, started: time.Now(), lock: newLock(o),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
-		inForce: make(chan struct{}), logged: o.logged(),
+		inForce: make(chan struct{}),
 	}
-	d.warnings = warnings(d.record)
+	d.problems = o.digest(d.record)
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
 	if d.o.Before == nil {
 		d.o.Before = &handover.Handover{}
@@ -165,10 +163,9 @@ func (d *daemon) assembleNode() {
 // report passes problems of objects to the log, the metrics, the Events and the answers to
 // commands.
 func (d *daemon) report(problems []route.Problem) {
-	d.logged.Report(problems)
+	d.problems.Report(problems)
 	d.history.Report(problems)
 	d.metrics.Rejected(problems)
-	d.warnings.Report(problems)
 }
 
 // observe passes the result of an attempt to write to all parts that need it.
@@ -219,7 +216,7 @@ func (d *daemon) work(ctx context.Context) error {
 	parts := []func(context.Context) error{
 		d.node.Run, d.health.Run, d.ports.Run,
 		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
-		d.logged.Run, d.warnings.Run,
+		d.problems.Run,
 	}
 	if !d.o.Config.Unprivileged() {
 		parts = append(parts, d.takeover.Run)

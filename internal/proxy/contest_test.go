@@ -21,14 +21,7 @@ func newContested() *contested {
 
 func (c *contested) wait(d time.Duration) { c.now = c.now.Add(d) }
 
-// edit is an edit that was made that long ago.
-func (c *contested) edit(by string, ago time.Duration) {
-	e := plane.Edit{What: "table in ip sluice", By: by}
-	if ago > 0 {
-		e.Since = c.now.Add(-ago)
-	}
-	c.add(e, c.now)
-}
+func (c *contested) edit(by string) { c.add(plane.Edit{What: "table in ip sluice", By: by}, c.now) }
 
 // repair makes a comparison, which takes some time.
 func (c *contested) repair(takes time.Duration, steps int) {
@@ -40,8 +33,8 @@ func (c *contested) repair(takes time.Duration, steps int) {
 // fight lets another program edit rules, and repairs each edit.
 func (c *contested) fight(long, every time.Duration, steps int) {
 	for end := c.now.Add(long); c.now.Before(end); c.wait(every) {
-		c.edit("nft (thread 100)", 0)
-		c.edit("nft (thread 812)", 0)
+		c.edit("nft (thread 100)")
+		c.edit("nft (thread 812)")
 		c.repair(0, steps)
 	}
 }
@@ -76,12 +69,12 @@ func TestSlowRepairsAreAContest(t *testing.T) {
 	c := newContested()
 	c.wait(time.Minute)
 	for range 2 {
-		c.edit("nft (thread 100)", 500*time.Millisecond)
-		c.repair(1500*time.Millisecond, 3)
+		c.edit("nft (thread 100)")
+		c.repair(2*time.Second, 3)
 		c.wait(time.Second)
 	}
 	c.want(t, "missing for 4 s", false, 0)
-	c.edit("nft (thread 100)", 0)
+	c.edit("nft (thread 100)")
 	c.wait(time.Second - 1)
 	c.want(t, "missing for almost 5 s", false, 0)
 	c.wait(1)
@@ -95,7 +88,7 @@ func TestNoContest(t *testing.T) {
 		"rare edits":   func(c *contested) { c.fight(5*time.Minute, 10*time.Second, 3) },
 		"nothing ours": func(c *contested) { c.fight(5*time.Minute, time.Second, 0) },
 		"a repair that takes long": func(c *contested) {
-			c.edit("", 0)
+			c.edit("")
 			c.repair(contestLasting-1, 3)
 		},
 		"unclear": func(c *contested) {
@@ -113,7 +106,7 @@ func TestNoContest(t *testing.T) {
 // comparison that began after the edit.
 func TestRulesThatStayMissing(t *testing.T) {
 	c := newContested()
-	c.edit("", 0)
+	c.edit("")
 	c.begin()
 	c.end(Sync{Cause: ForeignEdit, Err: errors.New("no memory")}, 0, c.now)
 	c.wait(contestLasting - 1)
@@ -130,10 +123,10 @@ func TestRulesThatStayMissing(t *testing.T) {
 // An edit during a repair is not repaired by it.
 func TestAnEditDuringARepairStaysUnrepaired(t *testing.T) {
 	c := newContested()
-	c.edit("", 0)
+	c.edit("")
 	c.begin()
 	c.wait(time.Second)
-	c.edit("", 0)
+	c.edit("")
 	c.end(Sync{Cause: ForeignEdit, Steps: 3}, 0, c.now)
 	c.wait(contestLasting - 1)
 	c.want(t, "missing for 10 s", true, 1)

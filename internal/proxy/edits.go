@@ -86,9 +86,6 @@ func (e *edits) add(edit plane.Edit, now time.Time) {
 	}
 	if e.since.IsZero() {
 		e.since = now
-		if !edit.Since.IsZero() {
-			e.since = later(edit.Since, e.ended)
-		}
 	}
 	if edit.By != "" {
 		e.programs = slices.DeleteFunc(e.programs, func(known string) bool { return programOf(known) == programOf(edit.By) })
@@ -207,10 +204,3 @@ func (e *edits) contest(now time.Time) Contest {
 
 // changing reports whether time alone may begin or end a contest.
 func (e *edits) changing() bool { return !e.began.IsZero() || !e.missing.IsZero() || !e.since.IsZero() }
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
