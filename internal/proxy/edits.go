@@ -71,7 +71,8 @@ type repair struct {
 }
 
 func newEdits(now time.Time) *edits {
-	return &edits{ended: now, budget: rate.NewLimiter(rate.Limit(time.Second.Microseconds()/repairShare), int(repairBurst.Microseconds()))}
+	perSecond := rate.Limit(time.Second.Microseconds() / repairShare)
+	return &edits{ended: now, budget: rate.NewLimiter(perSecond, int(repairBurst.Microseconds()))}
 }
 
 // add adds an edit.
@@ -88,7 +89,8 @@ func (e *edits) add(edit plane.Edit, now time.Time) {
 		e.since = now
 	}
 	if edit.By != "" {
-		e.programs = slices.DeleteFunc(e.programs, func(known string) bool { return programOf(known) == programOf(edit.By) })
+		same := func(known string) bool { return programOf(known) == programOf(edit.By) }
+		e.programs = slices.DeleteFunc(e.programs, same)
 		e.programs = append(e.programs, edit.By)
 		e.programs = e.programs[max(0, len(e.programs)-maxNames):]
 	}
@@ -199,7 +201,8 @@ func (e *edits) contest(now time.Time) Contest {
 	if e.began.IsZero() {
 		return Contest{}
 	}
-	return Contest{Since: e.began, Repairs: e.count, What: cmp.Or(e.latest.What, "rules"), By: strings.Join(e.programs, ", ")}
+	what, by := cmp.Or(e.latest.What, "rules"), strings.Join(e.programs, ", ")
+	return Contest{Since: e.began, Repairs: e.count, What: what, By: by}
 }
 
 // changing reports whether time alone may begin or end a contest.

@@ -63,7 +63,8 @@ func (l *Loop) endComparison(s Sync, cost time.Duration) {
 	edit, repairs := l.edits.end(s, cost, time.Now())
 	l.edits.mu.Unlock()
 	if 0 < repairs && repairs <= maxLogged {
-		l.opt.Log.Warn("Another program changed our rules; they are repaired", "what", edit.What, "by", edit.By, "steps", s.Steps)
+		l.opt.Log.Warn("Another program changed our rules; they are repaired",
+			"what", edit.What, "by", edit.By, "steps", s.Steps)
 	}
 	l.scheduleRepair()
 }
@@ -73,8 +74,8 @@ func (l *Loop) reportContest(now time.Time) {
 	c := l.Contest()
 	switch {
 	case c.Active() && l.reported.IsZero():
-		l.opt.Log.Error("Another program keeps changing our rules: not healthy until it stops; they are repaired as often as a fifth of a CPU allows",
-			"by", c.By, "what", c.What, "repairs", c.Repairs)
+		l.opt.Log.Error("Another program keeps changing our rules: not healthy until it stops; "+
+			"they are repaired as often as a fifth of a CPU allows", "by", c.By, "what", c.What, "repairs", c.Repairs)
 	case c.Active() && now.Sub(l.reported) < contestRepeat, !c.Active() && l.reported.IsZero():
 		return
 	case !c.Active():

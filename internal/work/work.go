@@ -8,10 +8,9 @@ import (
 )
 
 const (
-	// The work takes a fifth of one CPU at most, however many the changes: after a call Run rests
-	// for restFactor times the duration of the call.
-	restFactor = 4
-	maxRest    = 5 * time.Second
+	// The work takes a fifth of one CPU at most, however many the changes.
+	defaultRest = 4
+	maxRest     = 5 * time.Second
 
 	// The delay after a failure doubles from firstRetry to lastRetry.
 	firstRetry = 100 * time.Millisecond
@@ -20,6 +19,9 @@ const (
 
 // Loop calls a function whenever there is work. Its methods may be called by several goroutines.
 type Loop struct {
+	// Rest is for how many times the duration of a call Run rests after it, up to 5 seconds. New sets 4.
+	Rest int
+
 	do     func(context.Context) (time.Duration, error)
 	failed func(error)
 	wake   chan struct{}
@@ -29,7 +31,7 @@ type Loop struct {
 // is due; 0: none is before the next Wake. After an error do is called again after a delay. failed
 // gets each error, unless that of the call before had the same text; nil: do returns none.
 func New(do func(context.Context) (time.Duration, error), failed func(error)) *Loop {
-	return &Loop{do, failed, make(chan struct{}, 1)}
+	return &Loop{defaultRest, do, failed, make(chan struct{}, 1)}
 }
 
 // Wake makes Run call the function soon. It returns at once.
@@ -58,7 +60,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		rest := min(restFactor*time.Since(began), maxRest)
+		rest := min(time.Duration(l.Rest)*time.Since(began), maxRest)
 		if err == nil {
 			last, retry = "", firstRetry
 		} else {
