@@ -124,8 +124,8 @@ func TestHiddenSockets(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(tt.socket)
 			n.applied(tt.ports, nil, tt.svc)
-			n.scan(t.Context())
-			n.scan(t.Context())
+			_, _ = n.scan(t.Context())
+			_, _ = n.scan(t.Context())
 			if got := len(n.reports) > 0; got != tt.want {
 				t.Errorf("reports %q, want some: %v", n.reports, tt.want)
 			}
