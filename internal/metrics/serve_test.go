@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
 	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
 )
 
 // Each scrape reads the time until the certificate expires.

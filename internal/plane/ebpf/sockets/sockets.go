@@ -1,0 +1,176 @@
+// Package sockets destroys UDP sockets that programs have connected to a backend in place of a Service, when that backend no longer
+// serves, or the Service has lost the address or port to which the socket was connected. They have no NAT entry in conntrack that could be
+// deleted: their packets were never translated.
+package sockets
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/linux/bpf"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
+)
+
+// secondPass is the time from a change to the second pass: a socket may have chosen the backend just before the change.
+const secondPass = 2 * time.Second
+
+// Options for New.
+type Options struct {
+	Sockets func() ([]bpf.Socket, error) // those that programs have connected
+	Destroy func(context.Context, []sockdiag.Socket) (sockdiag.Result, error)
+	Pools   func(*route.Service, *route.Port) []bpf.Pool // returns the pools of a port
+	Report  func(sockdiag.Result)                        // called after a pass that had sockets to destroy
+	Failed  func(error)                                  // called when passes begin to fail; they are repeated
+}
+
+// Follower destroys sockets. It is safe for concurrent use.
+type Follower struct {
+	*work.Loop
+
+	opt Options
+
+	mu      sync.Mutex
+	started bool
+	ports   map[bpf.Pool]*route.Port // of UDP
+	until   time.Time                // passes are made until the first that begins then or later; zero: none is due
+}
+
+// New returns a Follower without any Service.
+func New(opt Options) *Follower {
+	f := &Follower{opt: opt, ports: map[bpf.Pool]*route.Port{}}
+	f.Loop = work.New(f.passDue, opt.Failed)
+	return f
+}
+
+// Applied queues passes if a change has removed backends or frontends. The first change, after the start, always queues passes.
+func (f *Follower) Applied(change route.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lost := !f.started
+	if !f.started && change.Table != nil { // those that the kernel refuses are not in Touched, but programs balance them
+		for _, svc := range change.Table.Services {
+			f.each(svc, f.add)
+		}
+	}
+	f.started = true
+	gone := map[bpf.Pool]*route.Port{}
+	for _, t := range change.Touched {
+		f.each(t.Old, func(id bpf.Pool, _ *route.Port) {
+			if p := f.ports[id]; p != nil {
+				gone[id] = p
+				delete(f.ports, id)
+			}
+		})
+	}
+	for _, t := range change.Touched {
+		f.each(t.New, f.add)
+	}
+	for id, p := range gone {
+		lost = lost || f.loses(id, p)
+	}
+	if lost {
+		f.until = time.Now().Add(secondPass)
+		f.Wake()
+	}
+}
+
+func (f *Follower) add(id bpf.Pool, p *route.Port) { f.ports[id] = p }
+
+// loses reports whether sockets of a pool, that had this port before, may be stale.
+func (f *Follower) loses(id bpf.Pool, before *route.Port) bool {
+	now := f.ports[id]
+	if now == nil {
+		return true
+	}
+	lost := func(b netip.AddrPort) bool { return !serves(now, b) }
+	same := func(a, b route.Frontend) bool { return a.Kind == b.Kind && a.Addr == b.Addr && a.Port == b.Port }
+	return slices.ContainsFunc(before.Serving, lost) || !slices.EqualFunc(before.Frontends, now.Frontends, same)
+}
+
+// stale reports whether a socket has to be destroyed.
+func (f *Follower) stale(s *bpf.Socket) bool {
+	p := f.ports[s.Pool]
+	return p == nil || !serves(p, s.Backend) || !hasFrontend(p, s.Service)
+}
+
+func serves(p *route.Port, backend netip.AddrPort) bool {
+	_, there := slices.BinarySearchFunc(p.Serving, backend, netip.AddrPort.Compare)
+	return there
+}
+
+// hasFrontend reports whether sockets can be connected to a port at an address. NodePorts are at any address of the node.
+func hasFrontend(p *route.Port, at netip.AddrPort) bool {
+	return slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool {
+		return f.Port == at.Port() && (f.Addr == at.Addr() || f.Kind == route.NodePort)
+	})
+}
+
+// each calls a function for the pools of the UDP ports of a Service, which may be nil.
+func (f *Follower) each(svc *route.Service, do func(bpf.Pool, *route.Port)) {
+	if svc == nil {
+		return
+	}
+	for i := range svc.Ports {
+		if p := &svc.Ports[i]; p.Protocol == cluster.UDP {
+			for _, id := range f.opt.Pools(svc, p) {
+				do(id, p)
+			}
+		}
+	}
+}
+
+// passDue makes a pass if one is due, and returns the time until the second one.
+func (f *Follower) passDue(ctx context.Context) (time.Duration, error) {
+	f.mu.Lock()
+	until := f.until
+	f.mu.Unlock()
+	if until.IsZero() {
+		return 0, nil
+	}
+	began := time.Now()
+	if err := f.pass(ctx); err != nil {
+		return 0, err
+	}
+	if began.Before(until) {
+		return max(time.Until(until), 1), nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.until.Equal(until) {
+		f.until = time.Time{}
+	}
+	return 0, nil
+}
+
+// pass destroys the sockets that are stale after the last applied change.
+func (f *Follower) pass(ctx context.Context) error {
+	all, err := f.opt.Sockets()
+	if err != nil {
+		return err
+	}
+	list := f.choose(all)
+	if len(list) == 0 {
+		return nil
+	}
+	result, err := f.opt.Destroy(ctx, list)
+	f.opt.Report(result)
+	return err
+}
+
+// choose returns the sockets that are stale.
+func (f *Follower) choose(all []bpf.Socket) (list []sockdiag.Socket) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range all {
+		if s := &all[i]; f.stale(s) {
+			list = append(list, sockdiag.Socket{Cookie: s.Socket, NetNS: s.NetNS, Peer: s.Backend})
+		}
+	}
+	return list
+}
