@@ -219,7 +219,7 @@ func TestOpenSource(t *testing.T) {
 			o := options(t, tt.args...)
 			o.Stdin = io.NopCloser(strings.NewReader(""))
 			d := &daemon{o: o, store: cluster.NewStore(), metrics: metrics.New(metrics.Options{Mode: o.Config.Mode})}
-			_, _, err := d.openSource()
+			err := d.openSource()
 			if tt.err == "" && err != nil {
 				t.Fatal(err)
 			}

@@ -29,6 +29,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
@@ -49,20 +50,17 @@ type daemon struct {
 	store    *cluster.Store
 	source   statefulSource
 	node     *Node
-	events   recorder
+	events   *kube.Recorder // nil: there is no API server
 	metrics  *metrics.Metrics
 	sizes    *sizes.Follower
 	history  *inspect.History
-	logged   *event.Digest
+	problems *event.Digest
 	health   *health.Tracker
-	contests *contestReporter
 	ports    *serviceports.Follower
 	host     *host.Host
 	takeover *takeover.Controller
 	reload   *reload.Reloader
 	inspect  *inspect.Inspector
-
-	warnings *event.Digest
 
 	healthz, diagnostics *web.Server
 
@@ -78,9 +76,9 @@ func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
 		o: o, started: time.Now(), lock: newLock(o),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
-		inForce: make(chan struct{}), logged: o.logged(),
+		inForce: make(chan struct{}),
 	}
-	d.warnings = warnings(func(e event.Event) { d.events.Record(e) })
+	d.problems = o.digest(d.record)
 	d.inForceOnce = sync.OnceFunc(func() { close(d.inForce) })
 	if d.o.Before == nil {
 		d.o.Before = &handover.Handover{}
@@ -110,18 +108,19 @@ func (d *daemon) assemble(ctx context.Context) error {
 		Mode: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
 		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: gates(o.Config), Started: d.started,
 	})
-	if d.source, d.events, err = d.openSource(); err != nil {
+	if err = d.openSource(); err != nil {
 		return err
 	}
-	d.events = keptEvents{d.events, d.history}
-	d.health = health.New(health.Options{Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health, Waiting: d.plane.Waiting})
-	d.contests = newContestReporter(d.health.Contest, d.events, o)
+	d.health = health.New(health.Options{
+		Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health, Waiting: d.plane.Waiting,
+		Contest: func() proxy.Contest { return d.node.Loop().Contest() },
+	})
 	share := budget(o.Log)
 	d.ports = serviceports.New(serviceports.Options{
 		Listen: d.listen.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports, Before: d.before.Ports,
 		Failed: func(f serviceports.Failure) {
 			o.Log.Warn("Cannot open the health check port of a Service, retrying", "service", f.Service.String(), "address", f.At.String(), "error", f.Err)
-			d.events.Record(event.HealthPortFailed(f.Service.Namespace, f.Service.Name, f))
+			d.record(event.HealthPortFailed(f.Service.Namespace, f.Service.Name, f))
 		},
 		Opened: func(service cluster.Name, port uint16) {
 			o.Log.Info("The health check port of a Service is open now", "service", service.String(), "port", port)
@@ -132,8 +131,8 @@ func (d *daemon) assemble(ctx context.Context) error {
 		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane.KubeProxyRules), Others: leftovers(o),
 		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
-		Record:          func(note string) { d.events.Record(event.KubeProxyRuns(note)) },
-		RecordLeft:      func(note string) { d.events.Record(event.KubeProxyRulesLeft(note)) },
+		Record:          func(note string) { d.record(event.KubeProxyRuns(note)) },
+		RecordLeft:      func(note string) { d.record(event.KubeProxyRulesLeft(note)) },
 	}, d.inForce)
 	d.reload = d.newReloader()
 	kind := d.o.kind()
@@ -152,7 +151,7 @@ func (d *daemon) assembleNode() {
 	opt := NodeOptions{
 		Store: d.store, Source: d.source, Plane: d.plane, Policy: policy,
 		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
-		Report: d.report, Observe: d.observe, Edited: d.edited, Written: d.o.Written,
+		Report: d.report, Observe: d.observe, Contested: d.contested, Written: d.o.Written,
 		Followers: []proxy.Follower{notProgrammed{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
 	}
 	if len(d.o.Config.Manifests) > 0 {
@@ -164,10 +163,9 @@ func (d *daemon) assembleNode() {
 // report passes problems of objects to the log, the metrics, the Events and the answers to
 // commands.
 func (d *daemon) report(problems []route.Problem) {
-	d.logged.Report(problems)
+	d.problems.Report(problems)
 	d.history.Report(problems)
 	d.metrics.Rejected(problems)
-	d.warnings.Report(problems)
 }
 
 // observe passes the result of an attempt to write to all parts that need it.
@@ -181,10 +179,16 @@ func (d *daemon) observe(s proxy.Sync) {
 	if s.Err != nil && d.plane.WriteFailed != nil {
 		d.plane.WriteFailed()
 	}
-	if s.Repair() {
-		d.contests.edited()
-	}
 	d.o.observe(s)
+}
+
+// contested records Events on this Node about a contest with another program.
+func (d *daemon) contested(c proxy.Contest) {
+	e := event.RulesUncontested()
+	if c.Active() {
+		e = event.RulesContested(c.String(), d.o.kind().Owned)
+	}
+	d.record(e)
 }
 
 // run runs all parts until the context ends or one of them returns. It answers commands
@@ -195,7 +199,7 @@ func (d *daemon) run(ctx context.Context) error {
 			d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", err)
 		}
 	}
-	d.events.Record(event.Starting())
+	d.record(event.Starting())
 	group, ctx := errgroup.WithContext(ctx)
 	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return d.answer(answering) })
@@ -210,12 +214,15 @@ func (d *daemon) run(ctx context.Context) error {
 func (d *daemon) work(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	parts := []func(context.Context) error{
-		d.node.Run, d.events.Run, d.health.Run, d.ports.Run,
+		d.node.Run, d.health.Run, d.ports.Run,
 		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
-		d.logged.Run, d.warnings.Run, d.contests.run,
+		d.problems.Run,
 	}
 	if !d.o.Config.Unprivileged() {
 		parts = append(parts, d.takeover.Run)
+	}
+	if d.events != nil {
+		parts = append(parts, d.events.Run)
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })

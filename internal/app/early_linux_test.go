@@ -161,8 +161,7 @@ func (d *earlyDaemon) checkReads(t *testing.T, want int) {
 	}
 }
 
-// An edit that the plane reports makes the loop read the kernel again, without waiting for
-// the comparison that repairs request.
+// An edit that the plane reports makes the loop read the kernel again.
 func TestAReportedEditRepeatsTheEarlyRead(t *testing.T) {
 	p := observedPlane{Plane: &planetest.Memory{}, reads: make(chan error, 10)}
 	syncs := make(chan proxy.Sync, 10)
@@ -174,10 +173,24 @@ func TestAReportedEditRepeatsTheEarlyRead(t *testing.T) {
 	if err := receive(t, p.reads); err != nil {
 		t.Fatal(err)
 	}
-	n.edited(plane.Edit{What: "rule"})
+	n.loop.Edited(plane.Edit{What: "rule"})
 	n.ready()
 	receive(t, syncs)
 	if len(p.reads) != 1 {
 		t.Errorf("the kernel was read %d more times, want once", len(p.reads))
 	}
+}
+
+// runUntilEnd runs something until the test ends, and then waits for it.
+func runUntilEnd(t *testing.T, what string, run func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("%s ended with: %v", what, err)
+		}
+	})
 }

@@ -38,21 +38,20 @@ type NodeOptions struct {
 	Followers []proxy.Follower      // besides the plane's own
 	Report    func([]route.Problem) // may be nil
 	Observe   func(proxy.Sync)      // may be nil
-	Edited    func(plane.Edit)      // called for each edit by another program, except unclear ones; may be nil
+	Contested func(proxy.Contest)   // may be nil
 	Written   func()                // called once when no more rules are written; may be nil
 }
 
 // Node is the proxy of one node: a source, a loop and a plane with its parts.
 type Node struct {
-	opt     NodeOptions
-	loop    *proxy.Loop
-	repairs *repairs
-	ready   func() // announces that the addresses of this host are in the store
+	opt   NodeOptions
+	loop  *proxy.Loop
+	ready func() // announces that the addresses of this host are in the store
 }
 
 // NewNode assembles a Node and announces its own feed to the store.
 func NewNode(opt NodeOptions) *Node {
-	n := &Node{opt: opt, repairs: newRepairs(opt.Log, process.CPUTime), ready: opt.Store.Feed()}
+	n := &Node{opt: opt, ready: opt.Store.Feed()}
 	var followers []proxy.Follower
 	for _, part := range opt.Plane.Parts {
 		if part.Follower != nil {
@@ -62,9 +61,9 @@ func NewNode(opt NodeOptions) *Node {
 	n.loop = proxy.New(proxy.Options{
 		Store: opt.Store, Compiler: route.NewCompiler(opt.Policy), Plane: opt.Plane.Plane, Load: opt.Plane.Load, Due: opt.Plane.Due,
 		Followers: append(followers, opt.Followers...),
-		Log:       opt.Log, MinPeriod: opt.MinPeriod, Report: opt.Report, Observe: n.observe,
+		Log:       opt.Log, MinPeriod: opt.MinPeriod, Report: opt.Report, Observe: opt.Observe,
+		Contested: opt.Contested, CPU: process.CPUTime,
 	})
-	n.repairs.loop = n.loop
 	return n
 }
 
@@ -82,8 +81,7 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 	}
 	watching := make(chan struct{})
-	group.Go(func() error { return n.opt.Plane.Plane.Watch(ctx, func() { close(watching) }, n.edited) })
-	group.Go(func() error { return n.repairs.run(ctx) })
+	group.Go(func() error { return n.opt.Plane.Plane.Watch(ctx, func() { close(watching) }, n.loop.Edited) })
 	group.Go(func() error { return n.addresses(ctx) })
 	group.Go(func() error { return n.opt.Source.Run(ctx) })
 	group.Go(func() error {
@@ -111,23 +109,6 @@ func (n *Node) close() {
 		if err := n.opt.Plane.Close(); err != nil {
 			n.opt.Log.Warn("Something of the plane is left, which --cleanup removes", "error", err)
 		}
-	}
-}
-
-// edited passes an edit by another program on.
-func (n *Node) edited(e plane.Edit) {
-	n.loop.Edited()
-	n.repairs.add(e)
-	if n.opt.Edited != nil && !e.Possible && !e.Unclear {
-		n.opt.Edited(e)
-	}
-}
-
-// observe passes the outcome of a write on.
-func (n *Node) observe(s proxy.Sync) {
-	n.repairs.observe(s)
-	if n.opt.Observe != nil {
-		n.opt.Observe(s)
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 // reporter receives problems of objects, each once.
 type reporter = func([]route.Problem)
 
-// report logs problems of objects.
-func (o Options) report(problems []route.Problem) {
+// log logs problems of objects.
+func (o Options) log(problems []route.Problem) {
 	for _, p := range problems {
 		attrs := []slog.Attr{
 			slog.String("object", p.Object), slog.String("field", p.Field),
@@ -29,51 +29,40 @@ func (o Options) report(problems []route.Problem) {
 	}
 }
 
-// How many problems are logged one by one: of those that differ only in the object, and of
+// How many problems are reported one by one: of those that differ only in the object, and of
 // one class with objects of one kind in one namespace. The others are counted.
 const (
-	loggedAlike   = 10
-	loggedOfClass = 1000
+	listedAlike   = 10
+	listedOfClass = 100
 )
 
-// logged returns a Digest that logs problems.
-func (o Options) logged() *event.Digest {
+// digest returns a Digest that logs problems, and records Events about them.
+func (o Options) digest(record func(event.Event)) *event.Digest {
 	return event.NewDigest(event.DigestOptions{
-		Levels:  []event.Level{{Group: event.SameProblem, Listed: loggedAlike}, {Group: event.SameClass, Listed: loggedOfClass}},
-		Report:  o.report,
-		Summary: func(_ event.Group, p route.Problem) { o.report([]route.Problem{p}) },
+		Levels: []event.Level{{Group: event.SameProblem, Listed: listedAlike}, {Group: event.SameClass, Listed: listedOfClass}},
+		Report: func(problems []route.Problem) {
+			o.log(problems)
+			for _, e := range event.OfProblems(problems) {
+				record(e)
+			}
+		},
+		Summary: func(g event.Group, p route.Problem) {
+			o.log([]route.Problem{p})
+			if e, ok := event.OfSummary(g, p); ok {
+				record(e)
+			}
+		},
 	})
 }
+
+// logged returns a Digest that only logs problems, for commands.
+func (o Options) logged() *event.Digest { return o.digest(func(event.Event) {}) }
 
 // reportAll logs a complete list of problems.
 func (o Options) reportAll(problems []route.Problem) {
 	found := o.logged()
 	found.Report(problems)
 	found.Flush()
-}
-
-// How many problems become Events one by one: fewer than are logged, as each Event is a
-// request to the API server.
-const (
-	warnedAlike   = 3
-	warnedOfClass = 50
-)
-
-// warnings returns a Digest that records Events about problems.
-func warnings(record func(event.Event)) *event.Digest {
-	return event.NewDigest(event.DigestOptions{
-		Levels: []event.Level{{Group: event.SameProblem, Listed: warnedAlike}, {Group: event.SameClass, Listed: warnedOfClass}},
-		Report: func(problems []route.Problem) {
-			for _, e := range event.OfProblems(problems) {
-				record(e)
-			}
-		},
-		Summary: func(g event.Group, p route.Problem) {
-			if e, ok := event.OfSummary(g, p); ok {
-				record(e)
-			}
-		},
-	})
 }
 
 // shortened returns the beginning of a long value.

@@ -22,7 +22,7 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	o.NetNS, o.Log = kerneltest.Namespace(t), slog.New(slog.NewTextHandler(&log, nil))
 	runNft(t, o.NetNS, "add table ip sluice")
 	runNft(t, o.NetNS, fmt.Sprintf("add map ip sluice fronts { type ipv4_addr . inet_proto . inet_service : classid; size %d; }", size))
-	events := runWithEvents(t, o)
+	await := runWithEvents(t, o)
 	status := func() (s inspect.Status) {
 		_ = admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s) // not up yet
 		return s
@@ -30,14 +30,9 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	eventually(t, func() bool { return status().Refused == services-size })
 
 	const reason, command = "the kernel rejects its rules", "add element ip sluice fronts"
-	for e := range events {
-		if e.Object.Kind != "Service" {
-			continue
-		}
-		if e.Object.Namespace != "many" || !strings.Contains(e.Note, reason) || !strings.Contains(e.Note, command) {
-			t.Errorf("event %+v, want one about a Service with %q and %q", e, reason, command)
-		}
-		break
+	e := await(func(e inspect.Event) bool { return e.Kind == "Service" })
+	if e.Namespace != "many" || !strings.Contains(e.Note, reason) || !strings.Contains(e.Note, command) {
+		t.Errorf("event %+v, want one about a Service with %q and %q", e, reason, command)
 	}
 	if text := log.String(); !strings.Contains(text, "object=\"Service many/s") || !strings.Contains(text, reason) || !strings.Contains(text, command) {
 		t.Errorf("log without %q and %q:\n%s", reason, command, text)

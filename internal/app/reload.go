@@ -42,7 +42,7 @@ func (d *daemon) newReloader() *reload.Reloader {
 	return reload.New(reload.Options{
 		File: o.File, Config: o.Config, Load: o.Load, Log: o.Log, Before: d.before.Reloads,
 		Possible: d.possible, Delay: func() time.Duration { return reloadDelay(o.Config) }, Replace: d.replace,
-		Refused: func(err error) { d.events.Record(event.ConfigurationRefused(err)) },
+		Refused: func(err error) { d.record(event.ConfigurationRefused(err)) },
 	})
 }
 

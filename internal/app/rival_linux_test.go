@@ -1,43 +1,41 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
-	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// eventLog passes Events to a test.
-type eventLog chan event.Event
-
-func (l eventLog) Record(e event.Event) { l <- e }
-
-func (l eventLog) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
-// runWithEvents runs a daemon until the test ends, and returns its Events.
-func runWithEvents(t *testing.T, o Options) eventLog {
+// runWithEvents runs a daemon until the test ends, and returns a function that waits for an Event.
+func runWithEvents(t *testing.T, o Options) (await func(is func(inspect.Event) bool) inspect.Event) {
 	t.Helper()
 	d, err := newDaemon(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	events := make(eventLog, 100)
-	d.events = events
 	runUntilEnd(t, "the daemon", d.run)
-	return events
+	return func(is func(inspect.Event) bool) (found inspect.Event) {
+		t.Helper()
+		eventually(t, func() bool {
+			events := d.history.Events()
+			i := slices.IndexFunc(events, is)
+			if i >= 0 {
+				found = events[i]
+			}
+			return i >= 0
+		})
+		return found
+	}
 }
 
 // A process with the name and a port of kube-proxy is reported in an Event and in the status, with its
@@ -74,16 +72,11 @@ func TestAKubeProxyIsReported(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
 	}()
-	events := runWithEvents(t, o)
+	await := runWithEvents(t, o)
 	want := fmt.Sprintf("kube-proxy (pid %d, %s) runs beside Sluice (it listens on port 10256)", cmd.Process.Pid, path)
-	for e := range events {
-		if e.Reason != "KubeProxyRuns" {
-			continue // another Event
-		}
-		if !strings.HasPrefix(e.Note, want) || !strings.HasSuffix(e.Note, "--ignore-kube-proxy") {
-			t.Errorf("event %+v, want %q", e, want)
-		}
-		break
+	e := await(func(e inspect.Event) bool { return e.Reason == "KubeProxyRuns" })
+	if !strings.HasPrefix(e.Note, want) || !strings.HasSuffix(e.Note, "--ignore-kube-proxy") {
+		t.Errorf("event %+v, want %q", e, want)
 	}
 	var s inspect.Status
 	if err := admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s); err != nil {

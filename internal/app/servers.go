@@ -45,7 +45,7 @@ func (d *daemon) serverOptions(name, reason string) web.ServerOptions {
 		Name: name, Listen: d.listen.Listen, Log: d.o.Log, HardFail: d.o.Config.HardFail,
 		Failed: func(err error) {
 			if d.o.Config.HardFail {
-				d.events.Record(event.StartFailed(reason, err))
+				d.record(event.StartFailed(reason, err))
 			}
 		},
 	}

@@ -1,9 +1,6 @@
 package app
 
 import (
-	"context"
-
-	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/event"
@@ -18,29 +15,32 @@ type statefulSource interface {
 	State() source.State
 }
 
-// recorder records Events while it runs.
-type recorder interface {
-	event.Recorder
-	Run(ctx context.Context) error
-}
-
-// openSource returns the source of the store and the recorder of Events: those of manifests,
-// which discard Events, or those of an API server.
-func (d *daemon) openSource() (statefulSource, recorder, error) {
+// openSource opens the source of the store: manifests, or an API server, which also gets Events.
+func (d *daemon) openSource() error {
 	if len(d.o.Config.Manifests) > 0 {
 		files := openManifests(d.store, d.o, d.report, files.DaemonLimits())
-		return files, noEvents{}, files.Check() // before anything is changed
+		d.source = files
+		return files.Check() // before anything is changed
 	}
 	c := d.o.Config
 	kube.MeasureClients(d.metrics.Client())
 	client, err := dial(c)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	api := kube.New(d.store, kube.Options{
+	d.source = kube.New(d.store, kube.Options{
 		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs, Report: d.report, Log: d.o.Log,
 	})
-	return api, kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log}), nil
+	d.events = kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log})
+	return nil
+}
+
+// record keeps an Event for commands, and writes it to the API server, if there is one. It returns at once.
+func (d *daemon) record(e event.Event) {
+	d.history.Record(e)
+	if d.events != nil {
+		d.events.Record(e)
+	}
 }
 
 // dial returns a client of the API server. It does not connect yet.
@@ -61,26 +61,4 @@ func openManifests(store *cluster.Store, o Options, report reporter, limits file
 		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName,
 		AllowExternalIPs: o.Config.ExternalIPs, LoopbackEndpoints: o.Config.Unprivileged(), Report: report, Limits: limits,
 	})
-}
-
-// noEvents discards Events where there is no API server.
-type noEvents struct{ event.Discard }
-
-// Run waits for the context to end.
-func (noEvents) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
-// keptEvents also keeps Events for commands.
-type keptEvents struct {
-	recorder
-
-	history *inspect.History
-}
-
-// Record implements event.Recorder.
-func (k keptEvents) Record(e event.Event) {
-	k.history.Record(e)
-	k.recorder.Record(e)
 }

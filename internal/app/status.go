@@ -21,9 +21,9 @@ func (d *daemon) status(context.Context) inspect.Status {
 	s := inspect.Status{
 		Version: d.o.Version, PID: os.Getpid(), Since: d.started,
 		Health:        d.health.Verdict().Summary(),
-		Contest:       d.health.Contest(),
 		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent},
 		Source:        d.sourceStatus(),
+		Contest:       d.node.Loop().Contest(),
 		Takeover:      d.takeover.State().Lines(),
 		Configuration: configuration(d.reload.State(), d.o.Warnings),
 		Servers:       []inspect.Server{server("healthz", d.healthz.State()), server("metrics", d.diagnostics.State())},
@@ -117,7 +117,7 @@ func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
 
 // readings returns the values that a scrape of the metrics reads.
 func (d *daemon) readings() metrics.Readings {
-	reloads, takeover, contest := d.reload.State().Count, d.takeover.State(), d.health.Contest()
+	reloads, takeover := d.reload.State().Count, d.takeover.State()
 	return metrics.Readings{
 		Totals:             d.store.Totals(),
 		Backlog:            d.store.Backlog(),
@@ -129,10 +129,9 @@ func (d *daemon) readings() metrics.Readings {
 		KubeProxyRunning:   takeover.KubeProxy != nil,
 		Leftovers:          takeover.Leftovers,
 		Removed:            takeover.Removed,
-		HealthPortFailures: d.ports.Failures(),
+		HealthPortFailures: len(d.ports.Failing()),
 		HostSettingsFailed: d.settingsFailed(),
-		Contested:          contest.Active(),
-		Contender:          contest.Program(),
+		Contest:            d.node.Loop().Contest(),
 	}
 }
 

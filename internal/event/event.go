@@ -63,15 +63,6 @@ type Event struct {
 	Name string
 }
 
-// Recorder writes Events. Record returns at once. It is safe for concurrent use.
-type Recorder interface{ Record(e Event) }
-
-// Discard drops all Events, for use without a cluster.
-type Discard struct{}
-
-// Record implements Recorder.
-func (Discard) Record(Event) {}
-
 // Starting is the Event of the start of the proxy.
 func Starting() Event {
 	return Event{Type: Normal, Reason: ReasonStarting, Action: actionStart}

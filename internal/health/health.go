@@ -27,13 +27,13 @@ import (
 // Verdict is the health of the proxy at one moment.
 type Verdict struct {
 	Now         time.Time
-	LastUpdated time.Time // of the last write that went well; zero: none did yet
-	Started     bool      // everything was in the kernel once
-	Live        bool      // no write is overdue
-	Eligible    bool      // the own Node is known and is not being removed
-	Contest     Contest   // another program keeps changing the rules
-	Waiting     string    // what the data plane waits for; empty: nothing
-	Refusal     Refusal   // of the rules of Services by the kernel
+	LastUpdated time.Time     // of the last write that went well; zero: none did yet
+	Started     bool          // everything was in the kernel once
+	Live        bool          // no write is overdue
+	Eligible    bool          // the own Node is known and is not being removed
+	Contest     proxy.Contest // another program keeps changing the rules
+	Waiting     string        // what the data plane waits for; empty: nothing
+	Refusal     Refusal       // of the rules of Services by the kernel
 
 	// Families are those that the Verdict applies to: one write is for all of them.
 	// Empty before the first write.
@@ -110,7 +110,7 @@ type facts struct {
 	failing time.Time // since when writes fail; zero: the last went well
 	timeout time.Duration
 	node    *cluster.Node
-	contest Contest
+	contest proxy.Contest
 	before  Before
 }
 
@@ -170,10 +170,10 @@ type Tracker struct {
 	timeout  time.Duration
 	before   Before
 	waiting  func() string
+	contest  func() proxy.Contest
 
 	mu                              sync.Mutex
 	listedAt, syncedAt, failedSince time.Time
-	contest                         contest
 	refusal                         Refusal
 }
 
@@ -184,13 +184,20 @@ type Options struct {
 	SyncPeriod time.Duration  // a write that waits for twice as long is overdue
 	Before     Before
 
+	// Contest returns the present Contest. Nil: there is never one.
+	Contest func() proxy.Contest
+
 	// Waiting returns what the data plane waits for; empty: nothing. Nil: always nothing.
 	Waiting func() string
 }
 
 // New returns a Tracker for a proxy that starts now.
 func New(o Options) *Tracker {
-	return &Tracker{store: o.Store, families: o.Families, timeout: 2 * o.SyncPeriod, before: o.Before, waiting: o.Waiting}
+	t := &Tracker{store: o.Store, families: o.Families, timeout: 2 * o.SyncPeriod, before: o.Before, waiting: o.Waiting, contest: o.Contest}
+	if t.contest == nil {
+		t.contest = func() proxy.Contest { return proxy.Contest{} }
+	}
+	return t
 }
 
 // Run notes when the store is complete. It returns when it is, or when the
@@ -210,7 +217,6 @@ func (t *Tracker) Run(ctx context.Context) error {
 func (t *Tracker) Observe(s proxy.Sync) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.contest.observe(s, time.Now())
 	switch {
 	case s.Err == nil:
 		t.syncedAt, t.failedSince = time.Now(), time.Time{}
@@ -220,33 +226,14 @@ func (t *Tracker) Observe(s proxy.Sync) {
 	}
 }
 
-// Edited records an edit by another program: the program's name, if it is known, and
-// the earliest time of the edit; zero: now.
-func (t *Tracker) Edited(what, by string, since time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := time.Now()
-	if since.IsZero() {
-		since = now
-	}
-	t.contest.edited(what, by, since, now)
-}
-
-// Contest reports whether another program keeps changing the rules.
-func (t *Tracker) Contest() Contest {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.contest.at(time.Now())
-}
-
 // Verdict returns the present health of the proxy.
 func (t *Tracker) Verdict() Verdict {
-	pending, node := t.store.Backlog().Since, t.store.Node()
+	pending, node, contest := t.store.Backlog().Since, t.store.Node(), t.contest()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
 	v := facts{
-		now: now, contest: t.contest.at(now), listed: t.listedAt, synced: t.syncedAt, pending: pending,
+		now: now, contest: contest, listed: t.listedAt, synced: t.syncedAt, pending: pending,
 		failing: t.failedSince, timeout: t.timeout, node: node, before: t.before,
 	}.verdict(t.families)
 	v.Refusal = t.refusal

@@ -185,3 +185,19 @@ func TestChangeDuringAWrite(t *testing.T) {
 		}
 	})
 }
+
+// A program that keeps changing the rules makes the proxy unhealthy. It stays live.
+func TestAContestIsUnhealthy(t *testing.T) {
+	store := cluster.NewStore()
+	store.SetNode(&cluster.Node{Name: "a"})
+	contest := proxy.Contest{Since: time.Now(), Repairs: 5}
+	tr := New(Options{Store: store, SyncPeriod: period, Contest: func() proxy.Contest { return contest }})
+	tr.Observe(proxy.Sync{Cause: proxy.Start, Began: time.Now(), Steps: 100})
+	if v := tr.Verdict(); v.Programmed() || v.Serving() || !v.Live || v.Contest != contest {
+		t.Errorf("during a contest: %+v", v)
+	}
+	contest = proxy.Contest{}
+	if v := tr.Verdict(); !v.Programmed() || !v.Serving() {
+		t.Errorf("after the contest: %+v", v)
+	}
+}

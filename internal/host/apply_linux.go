@@ -65,24 +65,16 @@ func (s Setting) explain(err error) error {
 	return fmt.Errorf("%w; in a network namespace that is not the host's it cannot be set at all", err)
 }
 
-// Failed returns an error that names every setting that could not be made; nil
-// if there is none.
+// Failed returns an error that names every setting that could not be made, on one line; nil if there is none.
 func Failed(effects []Effect) error {
-	var errs []error
+	var failures []string
 	for _, e := range effects {
-		errs = append(errs, e.Err)
+		if e.Err != nil {
+			failures = append(failures, e.Err.Error())
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("settings of the host: %w", &failures{errs: err})
+	if len(failures) == 0 {
+		return nil
 	}
-	return nil
+	return errors.New("settings of the host: " + strings.Join(failures, "; "))
 }
-
-// failures joins errors on one line.
-type failures struct{ errs error }
-
-// Error implements error.
-func (f *failures) Error() string { return strings.ReplaceAll(f.errs.Error(), "\n", "; ") }
-
-// Unwrap gives the single errors to errors.Is.
-func (f *failures) Unwrap() error { return f.errs }

@@ -49,8 +49,7 @@ func wired() *Metrics {
 			Removed:            map[takeover.Mechanism]int{takeover.IPVS: 12},
 			HealthPortFailures: 2,
 			HostSettingsFailed: 1,
-			Contested:          true,
-			Contender:          "nft",
+			Contest:            proxy.Contest{Since: time.Unix(1, 0), By: "nft (thread 812)"},
 		}
 	})
 	return m

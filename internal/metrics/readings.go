@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/metrics/vec"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
@@ -29,8 +31,7 @@ type Readings struct {
 	HealthPortFailures int
 	HostSettingsFailed int
 
-	Contested bool   // another program keeps changing the rules
-	Contender string // its name, if it is known
+	Contest proxy.Contest // another program keeps changing the rules
 }
 
 // Read sets the function that returns the Readings. It must be safe for concurrent use
@@ -111,14 +112,11 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	}
 	put("sluice_health_port_failures", float64(r.HealthPortFailures))
 	put("sluice_host_settings_failed", float64(r.HostSettingsFailed))
-	program := r.Contender
-	switch {
-	case !r.Contested:
-		program = "none"
-	case program == "":
-		program = "unknown"
+	program := "none"
+	if r.Contest.Active() {
+		program = cmp.Or(r.Contest.Program(), "unknown")
 	}
-	put("sluice_rules_contested", truth(r.Contested), program)
+	put("sluice_rules_contested", truth(r.Contest.Active()), program)
 }
 
 // truth returns 1 for true.

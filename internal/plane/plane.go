@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -75,9 +74,6 @@ type Edit struct {
 	// Possible means that no change was observed, but that one may have been missed. The
 	// caller compares everything once that is cheap.
 	Possible bool
-
-	// Since is the earliest time at which the edit may have been made; zero: now.
-	Since time.Time
 }
 
 // Refused is the error of an Apply that wrote everything except the rules of some Services,

@@ -53,15 +53,6 @@ func (l *Loop) ready(ctx context.Context) bool {
 	}
 }
 
-// Edited makes the loop read the kernel again if the early read has not been used yet. It
-// returns at once, and has no effect later, when Compare requests a comparison.
-func (l *Loop) Edited() {
-	select {
-	case l.edited <- struct{}{}:
-	default:
-	}
-}
-
 // useEarlyRead waits for the end of the early read, and reports whether the plane knows the
 // kernel from it. It returns true only once.
 func (l *Loop) useEarlyRead() bool {

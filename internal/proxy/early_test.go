@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
 const readTime = 4 * time.Second
@@ -89,7 +91,7 @@ func TestAReadThatFailsIsRepeated(t *testing.T) {
 
 // After an edit by another program, or a request to compare, the kernel is read again.
 func TestAnEditAfterTheReadBeganRepeatsIt(t *testing.T) {
-	edit := func(w *testLoop) { w.loop.Edited() }
+	edit := func(w *testLoop) { w.loop.Edited(plane.Edit{What: "rule"}) }
 	request := func(w *testLoop) { w.compare(Request) }
 	for _, tt := range []struct {
 		name string
@@ -120,14 +122,12 @@ func TestAnEditAfterTheFeedsAreComplete(t *testing.T) {
 		w.listed()
 		w.advance(readTime / 2)
 		w.wantOps("")
-		w.loop.Edited()
+		w.loop.Edited(plane.Edit{What: "rule"})
 		w.wantOps("discard\nrefresh")
 		w.advance(readTime)
-		w.wantOps("apply +a")
-		w.loop.Edited() // a later one has no effect: Compare reports it
-		w.wantOps("")
-		w.setService("b", 1)
-		w.wantOps("apply +b")
+		w.wantOps("apply +a\nrefresh") // the edit may be later than the read
+		w.advance(2 * readTime)
+		w.wantOps("refresh\napply ") // the second read is not interrupted by the change that is written already
 	})
 }
 
@@ -139,7 +139,7 @@ func TestAnEditTogetherWithTheLastFeed(t *testing.T) {
 			w := startReading(t)
 			w.advance(2 * readTime)
 			err := w.loop.request(t.Context(), func() {
-				w.loop.Edited()
+				w.loop.Edited(plane.Edit{What: "rule"})
 				w.listed()
 			})
 			if err != nil {

@@ -44,6 +44,14 @@ type Options struct {
 
 	// Observe is called after each attempt to write. It may be nil.
 	Observe func(Sync)
+
+	// Contested is called when a Contest begins, repeatedly while it continues, and with the zero
+	// Contest when it ends. It may be nil.
+	Contested func(Contest)
+
+	// CPU returns the CPU time used so far by this process and the programs that it ran. Nil: all
+	// time counts as CPU time.
+	CPU func() time.Duration
 }
 
 // Loop writes what the store contains to the plane.
@@ -67,8 +75,12 @@ type Loop struct {
 	settled time.Time // of the last call of Store.Settle
 	known   bool      // the last write succeeded, so the plane need not read the kernel
 
-	early  *earlyRead    // not used yet; nil: used or dropped
-	edited chan struct{} // has an item after an edit by another program
+	early *earlyRead // not used yet; nil: used or dropped
+
+	edits    *edits
+	edited   chan struct{} // has an item after an edit by another program
+	repairs  *time.Timer   // fires when edits may make a comparison due, or change the Contest
+	reported time.Time     // when Contested was called last for the present Contest; zero: there is none
 
 	writes  uint64
 	started bool  // a write of everything has succeeded
@@ -94,9 +106,14 @@ const settleWithin = 5 * time.Second
 
 // New returns a Loop.
 func New(opt Options) *Loop {
+	if opt.CPU == nil {
+		began := time.Now()
+		opt.CPU = func() time.Duration { return time.Since(began) }
+	}
 	return &Loop{
 		opt: opt, compare: Start, compareSince: time.Now(), pending: NewPending(), queue: plane.NewQueue(opt.Load),
-		starting: map[cluster.Name]bool{}, requests: make(chan func()), edited: make(chan struct{}, 1),
+		starting: map[cluster.Name]bool{}, requests: make(chan func()),
+		edits: newEdits(time.Now()), edited: make(chan struct{}, 1), repairs: time.NewTimer(minPeriod),
 	}
 }
 
@@ -105,6 +122,7 @@ func New(opt Options) *Loop {
 func (l *Loop) Run(ctx context.Context) error {
 	l.readEarly(ctx)
 	defer l.dropEarlyRead()
+	defer l.repairs.Stop()
 	if !l.ready(ctx) {
 		return nil
 	}
@@ -162,6 +180,10 @@ func (l *Loop) wait(ctx context.Context, timer <-chan time.Time, changed <-chan 
 	case <-l.refused.again:
 		l.refused.again = nil
 		l.compareFor(Failure)
+	case <-l.edited:
+		l.scheduleRepair()
+	case <-l.repairs.C:
+		l.scheduleRepair()
 	case do := <-l.requests:
 		do()
 	}
@@ -253,7 +275,9 @@ func (l *Loop) sync(ctx context.Context) error {
 	s := Sync{Cause: l.compare, Began: time.Now()}
 	change := l.compile(&s)
 	s.Compile = time.Since(s.Began)
+	before := l.opt.CPU()
 	if s.Full() {
+		l.beginComparison()
 		l.read(ctx, &s, &change)
 	}
 	if !s.Full() {
@@ -273,6 +297,9 @@ func (l *Loop) sync(ctx context.Context) error {
 		l.write(ctx, change, &s)
 	} else {
 		s.end()
+	}
+	if s.Full() {
+		l.endComparison(s, min(s.Took(), l.opt.CPU()-before))
 	}
 	if l.opt.Observe != nil {
 		l.opt.Observe(s)

@@ -182,7 +182,7 @@ func TestRetriesBackOff(t *testing.T) {
 			w.plane.applyErrs = append(w.plane.applyErrs, errors.New("no memory"))
 		}
 		w.listed()
-		w.advance(time.Hour)
+		w.advance(minPeriod / 2)
 		want := []time.Duration{0}
 		for wait := firstRetry; len(want) < 14; wait = min(2*wait, lastRetry) {
 			want = append(want, wait)
@@ -199,7 +199,7 @@ func TestRetriesBackOff(t *testing.T) {
 		w.plane.applyErrs = []error{errors.New("no memory")}
 		times = nil
 		w.setService("a", 1)
-		w.advance(time.Hour)
+		w.advance(minPeriod / 4)
 		if len(times) != 2 || times[1] != firstRetry {
 			t.Errorf("delays %v, want %v before the retry", times, firstRetry)
 		}

@@ -89,7 +89,7 @@ func TestRefusalsAreRetriedAndReportedOnce(t *testing.T) {
 		w.plane.applyErrs = append(w.plane.applyErrs, refuses("too wide", "a"))
 		w.setService("a", 1)
 		w.listed()
-		w.advance(time.Hour)
+		w.advance(minPeriod / 2)
 		want := []time.Duration{0}
 		for wait := firstRetry; len(want) < 14; wait = min(2*wait, lastRetry) {
 			want = append(want, wait)

@@ -79,7 +79,7 @@ func (r *Reloader) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			changed := file.changed(now)
+			changed := file.changed()
 			r.step(ctx, func(s State) bool {
 				return changed || s.Refused != nil && now.Sub(r.checked) >= retryPeriod
 			})

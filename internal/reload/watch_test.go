@@ -19,46 +19,42 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// polled is a watch with a fake clock.
+// polled is a watch under test.
 type polled struct {
 	watch
-	t   *testing.T
-	now time.Time
+	t *testing.T
 }
 
 // start watches a file whose content is known.
 func start(t *testing.T, path string) *polled {
 	t.Helper()
-	p := &polled{watch{path: path}, t, time.Now()}
-	p.within(incompleteTime+2*pollPeriod, true)
+	p := &polled{watch{path: path}, t}
+	p.becomes()
 	return p
 }
 
-// within polls for a while and checks whether the watch reports a change.
-func (p *polled) within(d time.Duration, want bool) {
+// want polls the file, and verifies whether it reports a change.
+func (p *polled) want(what string, change bool) {
 	p.t.Helper()
-	for end := p.now.Add(d); p.now.Before(end); {
-		p.now = p.now.Add(pollPeriod)
-		if p.changed(p.now) {
-			if !want {
-				p.t.Error("a change is reported")
-			}
-			return
-		}
-	}
-	if want {
-		p.t.Errorf("no change is reported within %v", d)
+	if got := p.changed(); got != change {
+		p.t.Errorf("%s: change reported: %v, want %v", what, got, change)
 	}
 }
 
-// soon is long enough for a complete file, but not for an incomplete one.
-const soon = 2 * pollPeriod
-
-// becomes verifies that a change is reported once.
-func (p *polled) becomes(within time.Duration) {
+// becomes verifies that a change is reported once, at the second poll.
+func (p *polled) becomes() {
 	p.t.Helper()
-	p.within(within, true)
-	p.within(time.Minute, false)
+	p.want("at the first poll", false)
+	p.want("at the second poll", true)
+	p.stays()
+}
+
+// stays verifies that no change is reported.
+func (p *polled) stays() {
+	p.t.Helper()
+	for range 3 {
+		p.want("without a change", false)
+	}
 }
 
 // mounted makes a folder as the kubelet mounts a ConfigMap, and returns the path
@@ -91,11 +87,11 @@ func TestConfigMap(t *testing.T) {
 	path := mounted(t, "one\n")
 	p := start(t, path)
 	swap(t, path, "..2", "two\n")
-	p.becomes(soon)
+	p.becomes()
 	swap(t, path, "..3", "two\n")
-	p.within(time.Minute, false)
+	p.stays()
 	swap(t, path, "..4", "three\n")
-	p.becomes(soon)
+	p.becomes()
 }
 
 // However a program saves a file, a change is reported.
@@ -128,43 +124,25 @@ func TestWaysToSave(t *testing.T) {
 			p := start(t, path)
 			for _, text := range []string{"two\n", "six\n"} {
 				save(t, path, text)
-				p.becomes(rereadPeriod + soon)
+				p.becomes()
 			}
 		})
 	}
 }
 
-// A file that ends in the middle of a line is reported later.
+// A file that changes between two polls is not reported yet.
 func TestHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.conf")
 	write(t, path, "one: 1\n")
 	p := start(t, path)
-	write(t, path, "two: 1\nthr")
-	p.within(incompleteTime/2, false)
-	write(t, path, "two: 1\nthree: 2\n")
-	p.becomes(soon)
-	write(t, path, "")
-	p.within(incompleteTime/2, false)
-	p.becomes(incompleteTime)
-	write(t, path, `{"four": 4}`)
-	p.becomes(soon)
-}
-
-// A file that never stops changing is reported.
-func TestFileThatKeepsChanging(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config.conf")
-	write(t, path, "0")
-	p := start(t, path)
-	text, reported := "0", false
-	for end := p.now.Add(maxWait + soon); p.now.Before(end) && !reported; {
-		text += "1"
+	for _, text := range []string{"two: 1\nthr", "two: 1\nthree: 2\n", ""} {
 		write(t, path, text)
-		p.now = p.now.Add(pollPeriod)
-		reported = p.changed(p.now)
+		p.want("half written", false)
 	}
-	if !reported {
-		t.Error("a file that keeps changing is never read")
-	}
+	must(t, os.Remove(path))
+	p.becomes()
+	write(t, path, "one: 1\n")
+	p.becomes()
 }
 
 // Other files of the folder, and the time of the file, do not matter.
@@ -175,5 +153,5 @@ func TestOtherFiles(t *testing.T) {
 	write(t, path+".swp", "x")
 	later := time.Now().Add(time.Hour)
 	must(t, os.Chtimes(path, later, later))
-	p.within(time.Minute, false)
+	p.stays()
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -51,7 +52,7 @@ func TestHealth(t *testing.T) {
 	leaving := func(v *verdict) { v.Eligible = false }
 	waiting := func(v *verdict) { v.Waiting = `HNS network "l2" does not exist` }
 	contested := func(v *verdict) {
-		v.Contest = health.Contest{Since: v.Now, Repairs: 12, What: "table", By: "nft (thread 812)"}
+		v.Contest = proxy.Contest{Since: v.Now, Repairs: 12, What: "table", By: "nft (thread 812)"}
 	}
 	for _, tt := range []struct {
 		name           string

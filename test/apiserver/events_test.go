@@ -27,7 +27,7 @@ import (
 
 // testRecorder is a Recorder that runs as a user of the API server.
 type testRecorder struct {
-	event.Recorder
+	*kube.Recorder
 	log      *harness.Log
 	requests atomic.Int32 // that it has started, one at a time
 }

@@ -47,8 +47,8 @@ type editRate struct {
 }
 
 // editRates are increasingly fast. Repairs may take only a fifth of a core and cannot keep up
-// with fast edits. If rules are mostly missing for longer than five seconds, over which the
-// daemon counts, it must report itself unhealthy.
+// with fast edits. If rules are mostly missing for longer than eight seconds, the daemon must report
+// itself unhealthy.
 func (p plane) editRates() []editRate {
 	minPresent := 50
 	if p.variant != "" {
@@ -56,7 +56,7 @@ func (p plane) editRates() []editRate {
 	}
 	return []editRate{
 		{machine.Scale(500 * time.Millisecond), machine.Scale(2500 * time.Millisecond), minPresent},
-		{100 * time.Millisecond, 5*time.Second + machine.Scale(2*time.Second), 0},
+		{100 * time.Millisecond, 8*time.Second + machine.Scale(2*time.Second), 0},
 		{30 * time.Millisecond, time.Second, 0},
 		{0, time.Second, 0},
 	}
@@ -105,7 +105,7 @@ func (s *attackTest) runEditor(script string, l editRate) {
 	if share < l.minPresent {
 		s.Errorf("edits every %v: rules are present in %d %% of probes, want at least %d", l.interval, share, l.minPresent)
 	}
-	if share < 40 && !unhealthy && l.duration > 5*time.Second {
+	if share < 40 && !unhealthy && l.duration > 8*time.Second {
 		s.Errorf("edits every %v: rules are present in %d %% of probes, but the daemon reports no fault", l.interval, share)
 	}
 	s.waitForSuccess("diff")

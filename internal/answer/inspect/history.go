@@ -115,7 +115,7 @@ type Event struct {
 	Note      string    `json:"note,omitempty"`
 }
 
-// Record keeps an Event. It implements event.Recorder.
+// Record keeps an Event.
 func (h *History) Record(e event.Event) {
 	kept := Event{
 		At: time.Now(), Type: string(e.Type), Reason: e.Reason, Kind: e.Object.Kind, Namespace: e.Object.Namespace, Name: e.Object.Name, Note: e.Note,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
+	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -34,7 +35,7 @@ type Status struct {
 	Pending int    `json:"pending"` // Services with a change that may not be in the kernel yet
 	Refused int    `json:"refused"` // Services whose rules the kernel rejects; not included in Pending
 
-	Contest health.Contest `json:"contest,omitzero"`
+	Contest proxy.Contest `json:"contest,omitzero"` // with another program
 
 	// WatchTrouble is why the daemon detects changes by other programs only by
 	// comparing all rules periodically.

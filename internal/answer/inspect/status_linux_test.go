@@ -76,7 +76,7 @@ func troubled() Status {
 		{Name: "net.netfilter.nf_conntrack_max", Want: "131072", Was: "65536", Is: "131072"},
 		{Name: "oom_score_adj", Want: "-999", Was: "0", Is: "0", Error: "write -999 to oom_score_adj: permission denied"},
 	}
-	s.Contest = health.Contest{Since: ago(42 * time.Second), Repairs: 17, What: "table", By: "nft (thread 812)"}
+	s.Contest = proxy.Contest{Since: ago(42 * time.Second), Repairs: 17, What: "table", By: "nft (thread 812)"}
 	s.WatchTrouble = "list virtual servers: operation not permitted"
 	s.HealthPorts = []HealthPort{{"default/web", 32000, "address already in use"}}
 	s.Problems = []Problem{

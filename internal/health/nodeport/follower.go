@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
 // Options for New. Listen and Live are needed.
@@ -99,7 +100,7 @@ type Follower struct {
 	conns    *fair.Limiter
 	serving  sync.WaitGroup
 	failures atomic.Pointer[[]Failure] // of all in failed
-	awake    chan struct{}
+	loop     *work.Loop
 
 	mu           sync.Mutex
 	changed      map[cluster.Name]*route.Health // since Run read them; nil: deleted
@@ -125,25 +126,22 @@ type key struct {
 // New returns a Follower. It does nothing yet.
 func New(o Options) *Follower {
 	f := &Follower{
-		opt: o, awake: make(chan struct{}, 1), changed: map[cluster.Name]*route.Health{},
+		opt: o, changed: map[cluster.Name]*route.Health{},
 		ports: map[key]*port{}, failed: map[key]*port{},
 	}
+	f.loop = work.New(f.follow, nil)
 	f.server, f.conns = newServer(o.Live), fair.NewLimiter(fair.LimiterOptions{Max: o.MaxConns})
 	if len(o.Before.Services) > 0 {
 		f.before, f.nodePorts = o.Before.Services, o.Before.NodePorts
 		for _, a := range f.before {
 			f.changed[a.Service] = a.Health
 		}
-		f.wake()
 	}
 	return f
 }
 
-// Failures counts the Services, each family on its own, whose port is not open
-// on every address.
-func (f *Follower) Failures() int { return len(f.Failing()) }
-
-// Failing returns the ports that Failures counts, in no order.
+// Failing returns the ports, one for each Service and family, that are not open on every address, in
+// no order.
 func (f *Follower) Failing() []Failure {
 	if list := f.failures.Load(); list != nil {
 		return *list
@@ -151,7 +149,7 @@ func (f *Follower) Failing() []Failure {
 	return nil
 }
 
-// publish updates the result of Failures and Failing.
+// publish updates the result of Failing.
 func (f *Follower) publish() {
 	list := make([]Failure, 0, len(f.failed))
 	for _, p := range f.failed {
@@ -180,7 +178,7 @@ func (f *Follower) Applied(c route.Change) {
 		f.nodePorts, f.addrsChanged = to, true
 	}
 	if len(f.changed) > 0 || f.addrsChanged {
-		f.wake()
+		f.loop.Wake()
 	}
 }
 
@@ -191,34 +189,15 @@ func healthOf(s *route.Service) *route.Health {
 	return s.Health
 }
 
-func (f *Follower) wake() {
-	select {
-	case f.awake <- struct{}{}:
-	default:
-	}
-}
-
 // Run keeps the ports open until the context ends.
 func (f *Follower) Run(ctx context.Context) error {
 	defer f.end()
-	for {
-		var again <-chan time.Time
-		if len(f.failed) > 0 {
-			again = time.After(retryPeriod)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.awake:
-		case <-again:
-		}
-		f.follow(ctx)
-	}
+	return f.loop.Run(ctx)
 }
 
 // follow handles changes and retries failed ports. It closes ports before it opens
 // others, since a port may pass from one Service to another.
-func (f *Follower) follow(ctx context.Context) {
+func (f *Follower) follow(ctx context.Context) (time.Duration, error) {
 	changed, addrsChanged, broken := f.take()
 	attempt := map[key]*port{}
 	for name, h := range changed {
@@ -245,6 +224,10 @@ func (f *Follower) follow(ctx context.Context) {
 		}
 	}
 	f.publish()
+	if len(f.failed) > 0 {
+		return retryPeriod, nil
+	}
+	return 0, nil
 }
 
 // take returns the changes since the last take.

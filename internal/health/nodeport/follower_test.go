@@ -101,7 +101,7 @@ func TestServicesExchangePorts(t *testing.T) {
 		f.apply(one("a", 2), one("b", 1), gone("c"), one("d", 3))
 		f.expect("exchanged", "0.0.0.0:1: 200 1 b", "0.0.0.0:2: 200 1 a", "0.0.0.0:3: 200 1 d")
 		f.expectTold()
-		if n := f.Failures(); n != 0 {
+		if n := len(f.Failing()); n != 0 {
 			t.Errorf("%d failures", n)
 		}
 	})
@@ -121,7 +121,7 @@ func TestBusyPort(t *testing.T) {
 			if failure != want || !errors.Is(failure.Err, syscall.EADDRINUSE) {
 				t.Errorf("told %+v, want %+v", failure, want)
 			}
-			if n := f.Failures(); n != 1 {
+			if n := len(f.Failing()); n != 1 {
 				t.Errorf("%d failures, want 1", n)
 			}
 			time.Sleep(12 * time.Second)
@@ -136,7 +136,7 @@ func TestBusyPort(t *testing.T) {
 			if len(f.opened) != 1 || <-f.opened != "ns/web 1000" {
 				t.Error("that it works now is not told once")
 			}
-			if n := f.Failures(); n != 0 {
+			if n := len(f.Failing()); n != 0 {
 				t.Errorf("%d failures, want none", n)
 			}
 		})
@@ -176,7 +176,7 @@ func TestOnePortOfManyServices(t *testing.T) {
 		f.conflicts(1000, many...)
 		f.expect("as before", "0.0.0.0:1000: 503 0 a")
 		f.expectTold()
-		if n := f.Failures(); n != 0 {
+		if n := len(f.Failing()); n != 0 {
 			t.Errorf("%d failures, want none: nobody else has the port", n)
 		}
 	})
@@ -192,7 +192,7 @@ func TestMoreServicesThanListeners(t *testing.T) {
 		f.expect("two of three", "0.0.0.0:1000: 503 0 a", "0.0.0.0:1001: 503 0 b")
 		f.expectTold("cannot answer load balancers that ask for Service ns/c at 0.0.0.0:1002: 2 health check node ports are open, " +
 			"and the limit of file descriptors of this process (RLIMIT_NOFILE) has room for no more; raise it, for example with LimitNOFILE= in the systemd unit")
-		if n := f.Failures(); n != 1 {
+		if n := len(f.Failing()); n != 1 {
 			t.Errorf("%d failures, want 1", n)
 		}
 		f.apply(gone("a"))
@@ -215,7 +215,7 @@ func TestAddresses(t *testing.T) {
 			f.expect("one that is not ready yet", "127.0.0.1:1000: 200 1 web", "192.0.2.2:1000: 200 1 web", "[::]:1000: 503 0 web")
 			f.local("10.9.9.9")
 			f.expect("none that is named", "[::]:1000: 503 0 web")
-			if n := f.Failures(); n != 0 {
+			if n := len(f.Failing()); n != 0 {
 				t.Errorf("%d failures, want none", n)
 			}
 		})
@@ -290,7 +290,7 @@ func TestOtherServicesAreLeftAlone(t *testing.T) {
 	table := &route.Table{}
 	plain := &route.Service{Name: cluster.Name{Namespace: "ns", Name: "plain"}}
 	f.Applied(route.Change{Table: table, Touched: []route.Touch{{Name: plain.Name, New: plain}, {Name: plain.Name, Old: plain}}})
-	if len(f.awake) != 0 || len(f.changed) != 0 {
+	if len(f.changed) != 0 {
 		t.Errorf("noted %v", f.changed)
 	}
 }

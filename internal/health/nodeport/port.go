@@ -125,6 +125,6 @@ func (f *Follower) serve(l *listener) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.broken = append(f.broken, l)
-		f.wake()
+		f.loop.Wake()
 	})
 }

@@ -8,7 +8,6 @@ package iptables
 import (
 	"fmt"
 	"strings"
-	"time"
 )
 
 // Variant is where tables live. Both may be in use at a time.
@@ -72,9 +71,6 @@ type Edit struct {
 	// Possible means that no change was observed, but that one may have been missed: the
 	// tables should be compared as soon as that is cheap.
 	Possible bool
-
-	// Since is when the edit was made at the earliest; zero: now.
-	Since time.Time
 }
 
 // RestoreError is the error of input that PROGRAM-restore refused. Tables are committed

@@ -169,18 +169,3 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 func remove(ctx context.Context, s plane.Setup) ([]string, error) {
 	return bpf.Remove(ctx, bpf.Options{Dir: s.Config.EBPF.Dir})
 }
-
-// once returns a function that reports an error unless the one before was the same; nil: there is none any more.
-func once(report func(error)) func(error) {
-	last := ""
-	return func(err error) {
-		text := ""
-		if err != nil {
-			text = err.Error()
-		}
-		if text != last && err != nil {
-			report(err)
-		}
-		last = text
-	}
-}

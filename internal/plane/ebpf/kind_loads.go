@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
 const (
@@ -31,17 +32,19 @@ type loadMap interface {
 // loads keeps the loads of the backends of Services with least connections: it counts the connections of this node, and programs add those
 // that they decide until the next count. So an error of a count ends with the next one, whichever sockets and programs the connections have.
 type loads struct {
+	*work.Loop
+
 	kernel loadMap
 	count  func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error)
-	failed func(error)
-	wake   chan struct{} // after a change of the backends
 
 	mu       sync.Mutex
 	services serviceSets[netip.AddrPort] // backends
 }
 
 func newLoads(kernel loadMap, count func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error), failed func(error)) *loads {
-	return &loads{kernel: kernel, count: count, failed: failed, wake: make(chan struct{}, 1)}
+	l := &loads{kernel: kernel, count: count}
+	l.Loop = work.New(l.update, failed)
+	return l
 }
 
 // Applied implements plane.Follower.
@@ -51,10 +54,7 @@ func (l *loads) Applied(change route.Change) {
 	if !l.services.apply(change, byLoad) {
 		return
 	}
-	select {
-	case l.wake <- struct{}{}:
-	default: // Run wakes anyway
-	}
+	l.Wake()
 }
 
 // byLoad returns the backends of a Service that are chosen by their load.
@@ -72,49 +72,30 @@ func byLoad(svc *route.Service) map[netip.AddrPort]bool {
 	return all
 }
 
-// Run counts until the context ends, and returns nil then.
-func (l *loads) Run(ctx context.Context) error {
-	failed := once(l.failed)
-	for {
-		began := time.Now()
-		some, err := l.update(ctx)
-		if ctx.Err() == nil {
-			failed(err)
-		}
-		var next <-chan time.Time
-		if some {
-			next = time.After(max(countPeriod, countFactor*time.Since(began)))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-l.wake:
-		case <-next:
-		}
-	}
-}
-
-// update counts connections, and writes the loads. It returns false if no backend needs one.
-func (l *loads) update(ctx context.Context) (some bool, err error) {
-	backends := l.backends()
+// update counts connections, and writes the loads. It returns the time until the next count; 0: no backend needs one.
+func (l *loads) update(ctx context.Context) (next time.Duration, err error) {
+	began, backends := time.Now(), l.backends()
 	before, err := l.kernel.Loads()
 	if err != nil {
-		return true, err
+		return 0, err
 	}
 	if len(backends) == 0 && len(before) == 0 {
-		return false, nil
+		return 0, nil
 	}
 	var open sockdiag.Connections
 	if len(backends) > 0 {
 		if open, err = l.count(ctx, func(at netip.AddrPort) bool { return backends[at] }); err != nil {
-			return true, err
+			return 0, err
 		}
 	}
 	counted := make(map[netip.AddrPort]uint32, len(backends))
 	for at := range backends {
 		counted[at] = weigh(open[at])
 	}
-	return len(backends) > 0, l.kernel.SetLoads(counted, before)
+	if err := l.kernel.SetLoads(counted, before); err != nil || len(backends) == 0 {
+		return 0, err
+	}
+	return max(countPeriod, countFactor*time.Since(began)), nil
 }
 
 func (l *loads) backends() map[netip.AddrPort]bool {

@@ -6,24 +6,27 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
 const (
-	// searchFactor is the pause after a search for pods as a multiple of its duration, and minSearch the least pause. While there are pods
-	// without an address, which are being made, the search is repeated, after pauses that double up to maxSearch.
-	searchFactor         = 20
+	// searchRest is the pause after a search for pods as a multiple of its duration: clients can cause searches,
+	// which are expensive.
+	searchRest = 20
+
+	// While there are pods without an address, which are being made, the search is repeated, after pauses that
+	// double from minSearch to maxSearch.
 	minSearch, maxSearch = 50 * time.Millisecond, time.Minute
 
 	// ignoreTime is how long clients in a namespace that is no pod's cause no other search.
 	ignoreTime = time.Minute
-
-	searchRetry = 5 * time.Second // after an error
 )
 
 // podMap are the pods for which programs decide: bpf.Conn.
@@ -42,10 +45,11 @@ type namespaces struct {
 // have the address of an endpoint. Namespaces inside of a pod, as of Docker or kind, may have the addresses and Services of another cluster: they
 // are left to packets, and so are pods with several addresses of a family in the pod CIDRs, whose source depends on routes.
 type podFinder struct {
+	loop   *work.Loop
 	kernel podMap
 	node   namespaces
 	failed func(error)
-	wake   chan struct{}
+	asked  atomic.Int64 // when a search was requested last, in nanoseconds since 1970
 
 	mu       sync.Mutex
 	detector *route.Detector         // nil: no change was applied yet
@@ -54,7 +58,10 @@ type podFinder struct {
 }
 
 func newPodFinder(kernel podMap, node namespaces, failed func(error)) *podFinder {
-	return &podFinder{kernel: kernel, node: node, failed: failed, wake: make(chan struct{}, 1), ignored: map[uint64]time.Time{}}
+	p := &podFinder{kernel: kernel, node: node, failed: failed, ignored: map[uint64]time.Time{}}
+	p.loop = work.New(p.update, failed)
+	p.loop.Rest = searchRest
+	return p
 }
 
 // podsOf returns the part that finds pods.
@@ -105,10 +112,8 @@ func endpointsHere(svc *route.Service) map[netip.Addr]bool {
 
 // search makes Run search for pods soon.
 func (p *podFinder) search() {
-	select {
-	case p.wake <- struct{}{}:
-	default: // it will
-	}
+	p.asked.Store(time.Now().UnixNano())
+	p.loop.Wake()
 }
 
 // unknown makes Run search for pods, unless it has found before that the namespace is no pod's.
@@ -123,70 +128,37 @@ func (p *podFinder) unknown(netns uint64) {
 // Run searches for pods after the start, after a change of the node or of its links, and when an unknown client connects to a Service, until the
 // context ends. It returns nil then.
 func (p *podFinder) Run(ctx context.Context) error {
-	failed := once(p.failed)
-	var events sync.WaitGroup
-	events.Go(func() { p.follow(ctx, func() error { return p.kernel.UnknownClients(ctx, p.unknown) }) })
-	events.Go(func() { p.follow(ctx, func() error { return p.node.watch(ctx, p.search) }) })
-	defer events.Wait()
-	again := time.NewTimer(maxSearch)
-	defer again.Stop()
-	pause := minSearch
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.wake:
-			pause = minSearch
-		case <-again.C:
-			pause = min(2*pause, maxSearch)
-		}
-		began := time.Now()
-		unfinished, err := p.update(ctx)
-		if ctx.Err() == nil {
-			failed(err)
-		}
-		switch {
-		case err != nil:
-			again.Reset(searchRetry)
-		case unfinished:
-			again.Reset(pause)
-		default:
-			again.Stop()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(max(minSearch, searchFactor*time.Since(began))):
-		}
+	clients := work.New(func(ctx context.Context) (time.Duration, error) {
+		return 0, p.kernel.UnknownClients(ctx, p.unknown)
+	}, p.failed)
+	links := work.New(func(ctx context.Context) (time.Duration, error) {
+		return 0, p.node.watch(ctx, p.search)
+	}, p.failed)
+	var all sync.WaitGroup
+	for _, loop := range []*work.Loop{clients, links, p.loop} {
+		all.Go(func() { _ = loop.Run(ctx) }) // nil
 	}
+	all.Wait()
+	return nil
 }
 
-// follow runs a function that waits for events, and runs it again after an error, until the context ends.
-func (p *podFinder) follow(ctx context.Context, wait func() error) {
-	failed := once(p.failed)
-	for ctx.Err() == nil {
-		failed(wait())
-		select {
-		case <-ctx.Done():
-		case <-time.After(searchRetry):
-		}
-	}
-}
-
-// update lists the namespaces, and writes the pods among them. Before the first change it leaves those of an earlier run. It reports whether
-// pods without an address are left.
-func (p *podFinder) update(ctx context.Context) (unfinished bool, err error) {
+// update lists the namespaces, and writes the pods among them. Before the first change it leaves those of an earlier
+// run. It returns the time until the next search; 0: no pod is without an address.
+func (p *podFinder) update(ctx context.Context) (time.Duration, error) {
 	if !p.started() {
-		return false, nil
+		return 0, nil
 	}
 	all, err := p.node.list(ctx)
 	if err != nil && len(all) == 0 {
-		return false, err
+		return 0, err
 	}
 	if failed := p.kernel.SetPods(p.choose(all)); failed != nil {
-		return false, failed
+		return 0, failed
 	}
-	return slices.ContainsFunc(all, func(n netns.Namespace) bool { return n.Attached && len(n.Addrs) == 0 }), err
+	if !slices.ContainsFunc(all, func(n netns.Namespace) bool { return n.Attached && len(n.Addrs) == 0 }) {
+		return 0, err
+	}
+	return min(max(time.Since(time.Unix(0, p.asked.Load())), minSearch), maxSearch), err
 }
 
 func (p *podFinder) started() bool {

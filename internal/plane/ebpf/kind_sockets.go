@@ -33,11 +33,9 @@ func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 	})
 	f := sockets.New(sockets.Options{
 		Sockets: conn.Sockets, Destroy: sockdiag.Node{NetNS: s.NetNS}.Destroy, Pools: udpPools,
-		Report: func(r sockdiag.Result, err error) {
+		Failed: func(err error) { s.Log.Error("Cannot destroy sockets whose backend is gone, retrying", "error", err) },
+		Report: func(r sockdiag.Result) {
 			destroyed.Add(float64(r.Destroyed))
-			if err != nil {
-				s.Log.Error("Cannot destroy sockets whose backend is gone, retrying", "error", err)
-			}
 			if r.Unreached > 0 {
 				s.Log.Debug("Cannot find the network namespaces of some sockets whose backend is gone", "sockets", r.Unreached)
 			}

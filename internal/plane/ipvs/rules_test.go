@@ -111,7 +111,7 @@ func TestOnlyEditsOfThePlaneAreReported(t *testing.T) {
 	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
 	written(t, p, change)
 	var edits []plane.Edit
-	w := poller{plane: p, report: func(e plane.Edit) { edits = append(edits, e) }, wrote: -1, at: time.Now()}
+	w := poller{plane: p, report: func(e plane.Edit) { edits = append(edits, e) }, wrote: -1}
 	poll := func(what string, want int) {
 		t.Helper()
 		edits = nil

@@ -42,13 +42,12 @@ type poller struct {
 	plane  *Plane
 	report func(plane.Edit)
 	polls  int
-	digest string    // of what the kernel held at the last poll
-	wrote  int64     // the writes of the plane before it
-	at     time.Time // when it began
+	digest string // of what the kernel held at the last poll
+	wrote  int64  // the writes of the plane before it
 }
 
 func (p *Plane) poll(ctx context.Context, report func(plane.Edit)) error {
-	w := poller{plane: p, report: report, wrote: -1, at: time.Now()}
+	w := poller{plane: p, report: report, wrote: -1}
 	return plane.Poll(ctx, p.opt.Poll, func() {}, func(plane.Edit) {
 		trouble := ""
 		if err := w.poll(ctx); err != nil {
@@ -73,7 +72,7 @@ func (w *poller) poll(ctx context.Context) error {
 	if w.polls++; w.polls%compareEvery == 0 {
 		w.report(plane.Edit{Possible: true})
 	}
-	now, before := time.Now(), w.plane.writes.Load()
+	before := w.plane.writes.Load()
 	missing, err := w.plane.missing(ctx)
 	writing := func() bool { return before%2 != 0 || w.plane.writes.Load() != before }
 	if err != nil || writing() {
@@ -86,9 +85,9 @@ func (w *poller) poll(ctx context.Context) error {
 		}
 	}
 	if missing || w.wrote == before && digest != w.digest {
-		w.report(plane.Edit{What: "virtual servers, addresses or sets", Since: w.at})
+		w.report(plane.Edit{What: "virtual servers, addresses or sets"})
 	}
-	w.digest, w.wrote, w.at = digest, before, now
+	w.digest, w.wrote = digest, before
 	return nil
 }
 

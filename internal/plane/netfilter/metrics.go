@@ -14,6 +14,7 @@ type staleMetrics struct {
 	families []route.Family
 	duration *prometheus.HistogramVec
 	ended    *prometheus.CounterVec
+	all      prometheus.Counter
 }
 
 func newMetrics(families []route.Family) *staleMetrics {
@@ -25,6 +26,9 @@ func newMetrics(families []route.Family) *staleMetrics {
 		ended: vec.Desc{
 			Name: "kubeproxy_conntrack_reconciler_deleted_entries_total", Help: "Stale conntrack entries that were deleted.",
 		}.ByFamily(families).Counter(),
+		all: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_conntrack_entries_removed_total", Help: "Stale conntrack entries of both families that were deleted.",
+		}),
 	}
 }
 
@@ -33,11 +37,10 @@ func (m *staleMetrics) scanned(took time.Duration, ended map[route.Family]int) {
 	for _, f := range m.families {
 		m.duration.WithLabelValues(f.String()).Observe(took.Seconds())
 		m.ended.WithLabelValues(f.String()).Add(float64(ended[f]))
+		m.all.Add(float64(ended[f]))
 	}
 }
 
-func (m *staleMetrics) collectors(total func() float64) []prometheus.Collector {
-	return []prometheus.Collector{m.duration, m.ended, prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "sluice_conntrack_entries_removed_total", Help: "Stale conntrack entries of both families that were deleted.",
-	}, total)}
+func (m *staleMetrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.duration, m.ended, m.all}
 }

@@ -46,7 +46,7 @@ func staleFlows(s plane.Setup, flows *kernel.Table) plane.Part {
 	}})
 	return plane.Part{
 		Follower: f, Run: f.Run, SetLocal: f.SetLocal, Close: flows.Close,
-		Metrics: count.collectors(func() float64 { return float64(f.Stats().Deleted) }),
+		Metrics: count.collectors(),
 	}
 }
 
@@ -58,13 +58,7 @@ func loopback(s plane.Setup, tables *nft.Conn) (plane.Part, error) {
 		return plane.Part{}, err
 	}
 	f := localnetFollower(s, rules)
-	return plane.Part{
-		Follower: f, Close: rules.Close,
-		Run: func(ctx context.Context) error {
-			f.Begin(ctx)
-			return f.Run(ctx)
-		},
-	}, nil
+	return plane.Part{Follower: f, Run: f.Run, Close: rules.Close}, nil
 }
 
 func localnetFollower(s plane.Setup, rules *nft.Conn) *localnet.Follower {

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/text"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
 // Assigned are addresses that are added again when another program removed them: an assign.Assigner.
@@ -84,7 +85,7 @@ func openOwn(s plane.Setup, own Assigned, release func() error) (*plane.Opened, 
 	opt.Own = own
 	return open(s, &plane.Opened{
 		Assigned: own.Addrs,
-		Parts:    []plane.Part{{Run: func(ctx context.Context) error { return restorePeriodically(ctx, s, own.Restore) }}},
+		Parts:    []plane.Part{restorePeriodically(s, own.Restore)},
 		Close: func() error {
 			if _, err := own.Retain(nil); err != nil {
 				return errors.Join(fmt.Errorf("remove the addresses of Services: %w", err), release())
@@ -107,23 +108,10 @@ func (noAddresses) Retain([]netip.Addr) ([]netip.Addr, error) { return nil, nil 
 // others.
 const restorePeriod = 10 * time.Second
 
-// restorePeriodically adds missing addresses until the context ends.
-func restorePeriodically(ctx context.Context, s plane.Setup, add func(context.Context) error) error {
-	ticker := time.NewTicker(restorePeriod)
-	defer ticker.Stop()
-	for last := ""; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		now := ""
-		if err := add(ctx); err != nil && ctx.Err() == nil {
-			now = err.Error()
-		}
-		if now != "" && now != last {
-			s.Log.Warn("Cannot restore addresses; clients do not reach Services at these addresses; retrying", "error", now)
-		}
-		last = now
-	}
+// restorePeriodically returns a part that adds missing addresses periodically.
+func restorePeriodically(s plane.Setup, add func(context.Context) error) plane.Part {
+	restore := func(ctx context.Context) (time.Duration, error) { return restorePeriod, add(ctx) }
+	return plane.Part{Run: work.New(restore, func(err error) {
+		s.Log.Warn("Cannot restore addresses; clients do not reach Services at these addresses; retrying", "error", err)
+	}).Run}
 }

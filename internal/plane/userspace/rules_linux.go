@@ -49,9 +49,7 @@ func Kind(rules plane.Kind) plane.Kind {
 		if err != nil {
 			return nil, err
 		}
-		on.Parts = append(on.Parts, plane.Part{Run: func(ctx context.Context) error {
-			return restorePeriodically(ctx, s, func(ctx context.Context) error { return addAddresses(ctx, s) })
-		}})
+		on.Parts = append(on.Parts, restorePeriodically(s, func(ctx context.Context) error { return addAddresses(ctx, s) }))
 		return open(s, on, options(s, s.Listeners, on.Plane))
 	}
 	k.Remove = removeAddresses // the take-over removes the rules

@@ -55,7 +55,7 @@ type RecorderOptions struct {
 	Spread time.Duration
 }
 
-// Recorder writes Events to an API server. It implements event.Recorder.
+// Recorder writes Events to an API server. It is safe for concurrent use.
 type Recorder struct {
 	options RecorderOptions
 	queue   chan event.Event
@@ -72,7 +72,7 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	return &Recorder{options: o, queue: make(chan event.Event, eventQueue)}
 }
 
-// Record implements event.Recorder. Equal Events of one object become one with a
+// Record writes an Event later, and returns at once. Equal Events of one object become one with a
 // count. Events that do not fit into the queue are dropped.
 func (r *Recorder) Record(e event.Event) {
 	if e.Everywhere {

@@ -66,7 +66,8 @@ func (f *Follower) Search() error {
 	return nil
 }
 
-// Run follows the cgroups until the context ends, and returns nil then.
+// Run follows the cgroups until the context ends, and returns nil then. It does not rest as package work does: a
+// cgroup must be found before its first process connects.
 func (f *Follower) Run(ctx context.Context) error {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -14,40 +14,38 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
-const (
-	// secondPass is the time from a change to the second pass: a socket may have chosen the backend just before the change.
-	secondPass = 2 * time.Second
-
-	// pauseFactor is the pause after a pass as a multiple of its duration.
-	pauseFactor = 4
-	minPause    = 10 * time.Millisecond
-	retryTime   = 5 * time.Second
-)
+// secondPass is the time from a change to the second pass: a socket may have chosen the backend just before the change.
+const secondPass = 2 * time.Second
 
 // Options for New.
 type Options struct {
 	Sockets func() ([]bpf.Socket, error) // those that programs have connected
 	Destroy func(context.Context, []sockdiag.Socket) (sockdiag.Result, error)
 	Pools   func(*route.Service) map[bpf.Pool]*route.Port // returns the UDP port of each pool; none of a nil Service
-	Report  func(sockdiag.Result, error)                  // called after a pass that had sockets to destroy, or failed
+	Report  func(sockdiag.Result)                         // called after a pass that had sockets to destroy
+	Failed  func(error)                                   // called when passes begin to fail; they are repeated
 }
 
 // Follower destroys sockets. It is safe for concurrent use.
 type Follower struct {
-	opt  Options
-	wake chan struct{}
+	*work.Loop
+
+	opt Options
 
 	mu      sync.Mutex
 	started bool
 	ports   map[bpf.Pool]*route.Port // of UDP
-	due     []time.Time              // of the next passes, in order
+	until   time.Time                // passes are made until the first that begins then or later; zero: none is due
 }
 
 // New returns a Follower without any Service.
 func New(opt Options) *Follower {
-	return &Follower{opt: opt, wake: make(chan struct{}, 1), ports: map[bpf.Pool]*route.Port{}}
+	f := &Follower{opt: opt, ports: map[bpf.Pool]*route.Port{}}
+	f.Loop = work.New(f.passDue, opt.Failed)
+	return f
 }
 
 // Applied queues passes if a change has removed backends or frontends. The first change, after the start, always queues passes.
@@ -77,7 +75,8 @@ func (f *Follower) Applied(change route.Change) {
 		lost = lost || f.loses(id, p)
 	}
 	if lost {
-		f.queue()
+		f.until = time.Now().Add(secondPass)
+		f.Wake()
 	}
 }
 
@@ -110,73 +109,33 @@ func hasFrontend(p *route.Port, at netip.AddrPort) bool {
 	})
 }
 
-// queue makes a pass due now, and another one after secondPass.
-func (f *Follower) queue() {
-	now := time.Now()
-	f.due = []time.Time{now, now.Add(secondPass)}
-	select {
-	case f.wake <- struct{}{}:
-	default: // Run wakes anyway
+// passDue makes a pass if one is due, and returns the time until the second one.
+func (f *Follower) passDue(ctx context.Context) (time.Duration, error) {
+	f.mu.Lock()
+	until := f.until
+	f.mu.Unlock()
+	if until.IsZero() {
+		return 0, nil
 	}
-}
-
-// Run makes passes until the context ends, and returns nil then.
-func (f *Follower) Run(ctx context.Context) error {
-	for {
-		var due <-chan time.Time
-		if at := f.next(); !at.IsZero() {
-			due = time.After(time.Until(at))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.wake: // the next pass may be an earlier one
-			continue
-		case <-due:
-		}
-		began := time.Now()
-		f.begin(began)
-		if f.pass(ctx) != nil {
-			f.retry()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(max(minPause, pauseFactor*time.Since(began))):
-		}
+	began := time.Now()
+	if err := f.pass(ctx); err != nil {
+		return 0, err
 	}
-}
-
-// next returns when the next pass is due; zero: no pass is.
-func (f *Follower) next() time.Time {
+	if began.Before(until) {
+		return max(time.Until(until), 1), nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.due) == 0 {
-		return time.Time{}
+	if f.until.Equal(until) {
+		f.until = time.Time{}
 	}
-	return f.due[0]
-}
-
-// begin removes the passes that are due.
-func (f *Follower) begin(now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.due = slices.DeleteFunc(f.due, func(at time.Time) bool { return !at.After(now) })
-}
-
-// retry queues a pass after one that failed.
-func (f *Follower) retry() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.due = append(f.due, time.Now().Add(retryTime))
-	slices.SortFunc(f.due, time.Time.Compare)
+	return 0, nil
 }
 
 // pass destroys the sockets that are stale after the last applied change.
 func (f *Follower) pass(ctx context.Context) error {
 	all, err := f.opt.Sockets()
 	if err != nil {
-		f.opt.Report(sockdiag.Result{}, err)
 		return err
 	}
 	list := f.choose(all)
@@ -184,9 +143,7 @@ func (f *Follower) pass(ctx context.Context) error {
 		return nil
 	}
 	result, err := f.opt.Destroy(ctx, list)
-	if ctx.Err() == nil {
-		f.opt.Report(result, err)
-	}
+	f.opt.Report(result)
 	return err
 }
 

@@ -64,12 +64,9 @@ func (s *stage) start() {
 	ended := make(chan error)
 	s.follow = New(Options{
 		Sockets: s.conn.Sockets, Destroy: sockdiag.Node{NetNS: s.opt.NetNS}.Destroy,
-		Pools: poolsOf,
-		Report: func(_ sockdiag.Result, err error) {
-			if err != nil {
-				s.t.Error(err)
-			}
-		},
+		Pools:  poolsOf,
+		Report: func(sockdiag.Result) {},
+		Failed: func(err error) { s.t.Error(err) },
 	})
 	f := s.follow
 	go func() { ended <- f.Run(ctx) }()

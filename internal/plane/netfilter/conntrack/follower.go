@@ -14,6 +14,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -22,25 +23,15 @@ import (
 
 	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
-const (
-	// secondScan is the time from a scan to a second one for the same flows: a packet
-	// that was passing the old rules may have made a flow after the first.
-	secondScan = 2 * time.Second
+// secondScan is the time from a scan to a second one for the same flows: a packet that was passing
+// the old rules may have made a flow after the first.
+const secondScan = 2 * time.Second
 
-	// rest is the pause after a scan as a multiple of its duration: scans take a fifth
-	// of one CPU at most, however large the table and however many the changes.
-	rest    = 4
-	maxRest = 5 * time.Second
-
-	// After a failure it waits minRetry, then twice as long each time.
-	minRetry = 100 * time.Millisecond
-	maxRetry = 30 * time.Second
-
-	// maxFailures is how many deletions may fail in one scan before it ends.
-	maxFailures = 100
-)
+// maxFailures is how many deletions may fail in one scan before it ends.
+const maxFailures = 100
 
 // Table lists and deletes conntrack entries.
 type Table interface {
@@ -51,7 +42,7 @@ type Table interface {
 // Options for New.
 type Options struct {
 	Table  Table
-	Report func(error) // called when a scan failed and will be repeated; may be nil
+	Report func(error) // called when scans begin to fail; they are repeated
 
 	// Scanned is called after each scan with its duration, and how many flows of each
 	// family it ended. It may be nil.
@@ -60,23 +51,21 @@ type Options struct {
 
 // Follower deletes flows that a change made stale. It is safe for concurrent use.
 type Follower struct {
+	*work.Loop
+
 	opts Options
-	wake chan struct{}
 
 	mu      sync.Mutex
 	index   *index
-	pending work
-	later   work // second scans
-	stats   Stats
+	pending flows
+	later   flows // second scans
 }
 
 // New returns a Follower without any Service.
 func New(opts Options) *Follower {
-	return &Follower{
-		opts:  opts,
-		wake:  make(chan struct{}, 1),
-		index: newIndex(), pending: work{}, later: work{},
-	}
+	f := &Follower{opts: opts, index: newIndex(), pending: flows{}, later: flows{}}
+	f.Loop = work.New(f.scanDue, opts.Report)
+	return f
 }
 
 // Applied queues the flows that a change in the kernel made stale, and returns at once.
@@ -115,57 +104,42 @@ func (f *Follower) SetLocal(addrs []netip.Addr) {
 	f.queue(f.index.setLocal(addrs))
 }
 
-func (f *Follower) queue(w work) {
+func (f *Follower) queue(w flows) {
 	if len(w) == 0 {
 		return
 	}
 	f.pending = f.pending.with(w)
-	select {
-	case f.wake <- struct{}{}:
-	default: // Run wakes anyway
-	}
+	f.Wake()
 }
 
-// Run scans for stale flows until ctx is done, and returns nil then.
-func (f *Follower) Run(ctx context.Context) error {
-	failed := 0
-	for ctx.Err() == nil {
-		w, wait := f.take(time.Now())
-		if len(w) == 0 {
-			f.idle(ctx, wait)
-			continue
-		}
-		started := time.Now()
-		ended := map[route.Family]int{}
-		err := f.scan(ctx, w, ended)
-		now := time.Now()
-		if f.opts.Scanned != nil {
-			f.opts.Scanned(now.Sub(started), ended)
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		pause := min(rest*now.Sub(started), maxRest)
-		if err == nil {
-			failed = 0
-			f.scanAgain(w, now.Add(secondScan))
-		} else {
-			pause = min(minRetry<<min(failed, 10), maxRetry)
-			failed++
-			f.failed(w, err)
-		}
-		sleep(ctx, pause)
+// scanDue makes the scans that are due, and returns the time until the next second scan.
+func (f *Follower) scanDue(ctx context.Context) (time.Duration, error) {
+	w, wait := f.take(time.Now())
+	if len(w) == 0 {
+		return wait, nil
 	}
-	return nil
+	started := time.Now()
+	ended, err := f.scan(ctx, w)
+	if f.opts.Scanned != nil {
+		f.opts.Scanned(time.Since(started), ended)
+	}
+	if err == nil {
+		f.scanAgain(w, time.Now().Add(secondScan))
+		return min(cmp.Or(wait, secondScan), secondScan), nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pending = f.pending.with(w)
+	return 0, err
 }
 
 // take returns all work that is due, and the time until more is due; 0 if no work
 // waits.
-func (f *Follower) take(now time.Time) (work, time.Duration) {
+func (f *Follower) take(now time.Time) (flows, time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w := f.pending
-	f.pending = work{}
+	f.pending = flows{}
 	var wait time.Duration
 	for k, n := range f.later {
 		if left := n.second.Sub(now); left > 0 {
@@ -181,7 +155,7 @@ func (f *Follower) take(now time.Time) (work, time.Duration) {
 }
 
 // scanAgain schedules a second scan after first ones.
-func (f *Follower) scanAgain(w work, at time.Time) {
+func (f *Follower) scanAgain(w flows, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for k, n := range w {
@@ -195,23 +169,10 @@ func (f *Follower) scanAgain(w work, at time.Time) {
 	f.later = f.later.with(w)
 }
 
-// failed keeps the work for the next attempt.
-func (f *Follower) failed(w work, err error) {
-	f.mu.Lock()
-	f.stats.Failures++
-	f.pending = f.pending.with(w)
-	f.mu.Unlock()
-	if f.opts.Report != nil {
-		f.opts.Report(err)
-	}
-}
-
 // scan does the work once, and counts the flows it ended. It goes on after a deletion
 // that fails.
-func (f *Follower) scan(ctx context.Context, w work, ended map[route.Family]int) error {
-	f.mu.Lock()
-	f.stats.Scans++
-	f.mu.Unlock()
+func (f *Follower) scan(ctx context.Context, w flows) (ended map[route.Family]int, err error) {
+	ended = map[route.Family]int{}
 	var failures []error
 	for _, filter := range w.listings() {
 		err := f.opts.Table.Each(ctx, filter, func(e kernel.Entry) error {
@@ -228,63 +189,21 @@ func (f *Follower) scan(ctx context.Context, w work, ended map[route.Family]int)
 			return errors.New("too many deletions failed")
 		})
 		if err != nil {
-			return errors.Join(append(failures, err)...)
+			return ended, errors.Join(append(failures, err)...)
 		}
 	}
-	return errors.Join(failures...)
+	return ended, errors.Join(failures...)
 }
 
 // deleteStale deletes a flow that is stale by the present state, which may be newer than
 // the work of this scan.
-func (f *Follower) deleteStale(ctx context.Context, e kernel.Entry, w work) (deleted bool, err error) {
+func (f *Follower) deleteStale(ctx context.Context, e kernel.Entry, w flows) (deleted bool, err error) {
 	f.mu.Lock()
 	stale := f.index.stale(e, w)
 	f.mu.Unlock()
 	if !stale {
 		return false, nil
 	}
-	if err := f.opts.Table.Delete(ctx, e); err != nil {
-		return false, err
-	}
-	f.mu.Lock()
-	f.stats.Deleted++
-	f.mu.Unlock()
-	return true, nil
-}
-
-// idle waits for work, or for the next second scan.
-func (f *Follower) idle(ctx context.Context, wait time.Duration) {
-	var due <-chan time.Time
-	if wait > 0 {
-		due = time.After(wait)
-	}
-	select {
-	case <-ctx.Done():
-	case <-f.wake:
-	case <-due:
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-// Stats count the work of a Follower since it was made.
-type Stats struct {
-	Scans    uint64
-	Deleted  uint64 // flows that were stale
-	Failures uint64 // scans that must be repeated
-	Pending  int    // frontends that wait for their first scan
-}
-
-// Stats returns the counts so far.
-func (f *Follower) Stats() Stats {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := f.stats
-	s.Pending = len(f.pending)
-	return s
+	err = f.opts.Table.Delete(ctx, e)
+	return err == nil, err
 }

@@ -10,8 +10,8 @@ import (
 
 // handshakes returns the ClusterIPs that are balanced now and were not before: TCP and
 // SCTP handshakes may be stuck there. ended are those that are no longer balanced.
-func handshakes(c route.Change) (started work, ended []key) {
-	started = work{}
+func handshakes(c route.Change) (started flows, ended []key) {
+	started = flows{}
 	for _, t := range c.Touched {
 		for k := range balanced(t.New) {
 			started[k] = need{all: true}
@@ -55,7 +55,7 @@ func balances(f route.Frontend) bool {
 
 // stuck reports whether a TCP or SCTP handshake cannot complete: it has no answer, and
 // its entry leaves retransmissions untranslated.
-func stuck(e kernel.Entry, w work) bool {
+func stuck(e kernel.Entry, w flows) bool {
 	_, ours := w[keyOf(e)]
 	return ours && e.Opening() && e.Zone == 0 && !e.Answered() && !e.Translated() && e.ReplySrc == e.OrigDst
 }

@@ -57,7 +57,7 @@ func newIndex() *index {
 
 // apply applies a change and returns the work for it. It compares with the last applied
 // state, not with Touch.Old.
-func (x *index) apply(c route.Change) work {
+func (x *index) apply(c route.Change) flows {
 	before := map[key]frontend{}
 	touched, nodePorts := c.Touched, x.nodePorts
 	if c.Table != nil {
@@ -71,7 +71,7 @@ func (x *index) apply(c route.Change) work {
 	for _, t := range touched {
 		x.add(t.New, before)
 	}
-	w, compared := work{}, comparison{}
+	w, compared := flows{}, comparison{}
 	for k, old := range before {
 		w.add(k, compared.frontends(old, x.frontends[k]))
 	}
@@ -163,7 +163,7 @@ func (x *index) addrs(where route.Frontend, family route.Family) []netip.Addr {
 
 // setLocal sets the local addresses and returns the work for new ones: their flows may
 // have been forwarded before, and belong to NodePorts now.
-func (x *index) setLocal(addrs []netip.Addr) work {
+func (x *index) setLocal(addrs []netip.Addr) flows {
 	grown := map[route.Family]bool{}
 	local := make(map[netip.Addr]struct{}, len(addrs))
 	for _, a := range addrs {
@@ -176,7 +176,7 @@ func (x *index) setLocal(addrs []netip.Addr) work {
 		}
 	}
 	x.local = local
-	w := work{}
+	w := flows{}
 	if len(grown) == 0 {
 		return w
 	}
@@ -189,8 +189,8 @@ func (x *index) setLocal(addrs []netip.Addr) work {
 }
 
 // everything returns the work for all flows to all frontends.
-func (x *index) everything() work {
-	w := work{}
+func (x *index) everything() flows {
+	w := flows{}
 	for k := range x.frontends {
 		w[k] = need{all: true}
 	}
@@ -199,7 +199,7 @@ func (x *index) everything() work {
 
 // stale reports whether a flow must end, by the last applied state. Flows to frontends
 // that are not in w stay.
-func (x *index) stale(e kernel.Entry, w work) bool {
+func (x *index) stale(e kernel.Entry, w flows) bool {
 	if e.Protocol != kernel.UDP {
 		return stuck(e, w)
 	}

@@ -23,8 +23,8 @@ type need struct {
 	second time.Time
 }
 
-// work are the frontends to scan for.
-type work map[key]need
+// flows are the frontends to scan for.
+type flows map[key]need
 
 // none reports whether there is no work.
 func (n need) none() bool { return !n.all && len(n.gone) == 0 }
@@ -78,7 +78,7 @@ func listOf(l []netip.AddrPort) list {
 }
 
 // add merges a need with that of the same key.
-func (w work) add(k key, n need) {
+func (w flows) add(k key, n need) {
 	if n = w[k].merge(n); !n.none() {
 		w[k] = n
 	}
@@ -86,7 +86,7 @@ func (w work) add(k key, n need) {
 
 // with returns the union, and may use the memory of other: the work for all of a large
 // cluster must not be in memory twice.
-func (w work) with(other work) work {
+func (w flows) with(other flows) flows {
 	if len(w) == 0 {
 		return other
 	}
@@ -124,7 +124,7 @@ func (c comparison) frontends(old, now frontend) need {
 }
 
 // listings returns the listings that show every flow w asks for.
-func (w work) listings() []kernel.Filter {
+func (w flows) listings() []kernel.Filter {
 	var all []kernel.Filter
 	for _, protocol := range []uint8{kernel.TCP, kernel.UDP, kernel.SCTP} {
 		all = append(all, w.listingsOf(protocol)...)
@@ -134,7 +134,7 @@ func (w work) listings() []kernel.Filter {
 
 // listingsOf is listings for one protocol: one for each frontend or each backend that
 // is gone, whichever are fewer; or one of all flows, when that is less work.
-func (w work) listingsOf(protocol uint8) []kernel.Filter {
+func (w flows) listingsOf(protocol uint8) []kernel.Filter {
 	var frontends, few []kernel.Filter
 	backends, all := map[kernel.Filter]struct{}{}, map[kernel.Filter]struct{}{}
 	for k, n := range w {

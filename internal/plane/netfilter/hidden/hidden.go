@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
 const (
@@ -39,15 +40,15 @@ type Options struct {
 
 // Follower is a proxy.Follower. Its methods may be called from several goroutines.
 type Follower struct {
-	opt  Options
-	wake chan struct{}
+	*work.Loop
+
+	opt Options
 
 	mu        sync.Mutex
 	host      route.Host
 	frontends map[key]map[frontend]bool
 
 	seen, reported map[route.Problem]bool // used by Run only
-	failure        string
 }
 
 // key is the common part of a socket and a frontend.
@@ -66,7 +67,9 @@ type frontend struct {
 
 // New returns a Follower that knows no Services.
 func New(o Options) *Follower {
-	return &Follower{opt: o, wake: make(chan struct{}, 1), frontends: map[key]map[frontend]bool{}}
+	f := &Follower{opt: o, frontends: map[key]map[frontend]bool{}}
+	f.Loop = work.New(f.scan, o.Failed)
+	return f
 }
 
 // Applied adds and removes the frontends of changed Services. It implements
@@ -85,12 +88,8 @@ func (f *Follower) Applied(c route.Change) {
 			f.add(k, x)
 		})
 	}
-	if !changed {
-		return
-	}
-	select {
-	case f.wake <- struct{}{}:
-	default:
+	if changed {
+		f.Wake()
 	}
 }
 
@@ -124,39 +123,15 @@ func (f *Follower) remove(k key, x frontend) {
 	}
 }
 
-// Run scans until the context ends.
-func (f *Follower) Run(ctx context.Context) error {
-	next := time.NewTimer(scanPeriod)
-	defer next.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.wake:
-		case <-next.C:
-		}
-		pause := scanPeriod
-		if !f.scan(ctx) {
-			pause = confirmPeriod
-		}
-		next.Reset(pause)
-	}
-}
-
 // scan reports the sockets that are hidden in this scan and in the one before. It
-// returns false if a socket must be confirmed.
-func (f *Follower) scan(ctx context.Context) (settled bool) {
+// returns the time until the next scan, which may have to confirm one.
+func (f *Follower) scan(ctx context.Context) (next time.Duration, err error) {
 	found, err := f.find(ctx)
 	if err != nil {
-		if text := err.Error(); text != f.failure && ctx.Err() == nil {
-			f.failure = text
-			f.opt.Failed(err)
-		}
-		return true
+		return 0, err
 	}
-	f.failure = ""
 	before, reported := f.seen, f.reported
-	f.seen, f.reported, settled = found, map[route.Problem]bool{}, true
+	f.seen, f.reported, next = found, map[route.Problem]bool{}, scanPeriod
 	var confirmed []route.Problem
 	for p := range found {
 		switch {
@@ -166,14 +141,14 @@ func (f *Follower) scan(ctx context.Context) (settled bool) {
 			f.reported[p] = true
 			confirmed = append(confirmed, p)
 		default:
-			settled = false
+			next = confirmPeriod
 		}
 	}
 	if len(confirmed) > 0 {
 		slices.SortFunc(confirmed, func(a, b route.Problem) int { return cmp.Compare(a.String(), b.String()) })
 		f.opt.Report(confirmed)
 	}
-	return settled
+	return next, nil
 }
 
 // find lists the sockets that are hidden now.

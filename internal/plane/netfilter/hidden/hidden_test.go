@@ -2,7 +2,6 @@ package hidden
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -125,8 +124,8 @@ func TestHiddenSockets(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(tt.socket)
 			n.applied(tt.ports, nil, tt.svc)
-			n.scan(t.Context())
-			n.scan(t.Context())
+			_, _ = n.scan(t.Context())
+			_, _ = n.scan(t.Context())
 			if got := len(n.reports) > 0; got != tt.want {
 				t.Errorf("reports %q, want some: %v", n.reports, tt.want)
 			}
@@ -148,7 +147,7 @@ func TestEachIsReportedOnce(t *testing.T) {
 	scan := func(settled bool, want ...string) {
 		t.Helper()
 		n.reports = nil
-		if got := n.scan(t.Context()); got != settled || !slices.Equal(n.reports, want) {
+		if got, err := n.scan(t.Context()); err != nil || (got == scanPeriod) != settled || !slices.Equal(n.reports, want) {
 			t.Errorf("settled %v, reports %q, want %v, %q", got, n.reports, settled, want)
 		}
 	}
@@ -171,23 +170,12 @@ func TestEachIsReportedOnce(t *testing.T) {
 func TestABriefSocketIsNotReported(t *testing.T) {
 	n := newNode("udp 0.0.0.0:31000")
 	n.applied(route.NodePorts{All4: true}, nil, service(route.Port{Protocol: cluster.UDP}, nodePort(31000)))
-	if n.scan(t.Context()) {
-		t.Error("nothing is to be confirmed")
+	if next, err := n.scan(t.Context()); err != nil || next != confirmPeriod {
+		t.Errorf("%v, the next scan comes after %v, want %v", err, next, confirmPeriod)
 	}
 	n.listen()
-	if !n.scan(t.Context()) || n.reports != nil {
-		t.Errorf("reports %q", n.reports)
-	}
-}
-
-func TestAFailureIsReportedOnce(t *testing.T) {
-	n := newNode()
-	n.err = errors.New("no such kernel")
-	for range 3 {
-		n.scan(t.Context())
-	}
-	if len(n.failures) != 1 || !errors.Is(n.failures[0], n.err) {
-		t.Errorf("failures %v", n.failures)
+	if next, err := n.scan(t.Context()); err != nil || next != scanPeriod || n.reports != nil {
+		t.Errorf("%v, the next scan comes after %v, reports %q", err, next, n.reports)
 	}
 }
 

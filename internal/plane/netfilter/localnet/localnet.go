@@ -11,6 +11,7 @@
 package localnet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/work"
 )
 
 const (
@@ -46,8 +48,7 @@ type Options struct {
 	Kernel Kernel
 
 	// Report gets failures, changes that other programs made to the guard, and a
-	// parameter that another program set to 1, each once until it is over. It may
-	// be nil.
+	// parameter that another program set to 1, each once until it is over.
 	Report func(error)
 }
 
@@ -55,23 +56,24 @@ type Options struct {
 // may be called from several goroutines.
 type Follower struct {
 	opt        Options
+	loop       *work.Loop
 	guarded    chan struct{} // closed when the guard is or will be in the kernel
 	setGuarded func()
 
+	edits chan nft.Edit // of other programs; one that is not received yet stands for all later ones
+
 	mu       sync.Mutex // held while the kernel is read and written
 	need     need
-	marked   bool          // Sluice set the parameter, even if the mark was removed since
-	reported string        // the last error
-	restored time.Time     // when a repair was reported last
-	retry    chan struct{} // has an item when the last attempt failed
+	behind   bool      // the last attempt failed
+	marked   bool      // Sluice set the parameter, even if the mark was removed since
+	leftOn   bool      // the parameter stays 1 without need, which was reported
+	restored time.Time // when a repair was reported last
 }
 
 // New returns a Follower. It does nothing yet.
 func New(o Options) *Follower {
-	if o.Report == nil {
-		o.Report = func(error) {}
-	}
-	f := &Follower{opt: o, guarded: make(chan struct{}), retry: make(chan struct{}, 1)}
+	f := &Follower{opt: o, guarded: make(chan struct{}), edits: make(chan nft.Edit, 1)}
+	f.loop = work.New(f.restore, o.Report)
 	f.setGuarded = sync.OnceFunc(func() { close(f.guarded) })
 	return f
 }
@@ -87,31 +89,56 @@ func (f *Follower) Applied(c route.Change) {
 	if c.Table.Host.NodePorts.Loopback4() {
 		f.need = needed
 	}
-	f.attempt(context.Background(), f.need) // brief, and not to be interrupted
+	if _, err := f.attempt(context.Background(), f.need); err != nil { // brief, and not to be interrupted
+		f.loop.Wake() // Run tries again, and reports a failure
+	}
 }
 
-// attempt establishes the state for a need. It reports a failure, schedules a retry by
-// Run, and returns whether it wrote the guard. The lock is held.
-func (f *Follower) attempt(ctx context.Context, n need) (wrote bool) {
-	wrote, err := f.establish(ctx, n)
-	if err != nil && !isLeftOn(err) {
-		select {
-		case f.retry <- struct{}{}:
-		default:
-		}
+// restore makes the guard at the start if the parameter is 1, whichever program set it. Later it repairs the guard
+// after an edit, or tries again after a failure. After an edit it removes nothing: the edit may come from another
+// Sluice that prepares this node for its own start.
+func (f *Follower) restore(ctx context.Context) (time.Duration, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.need
+	if n == notNeeded && !f.behind {
+		n = unknown
 	}
-	if err == nil {
-		f.reported = ""
-	} else if text := err.Error(); text != f.reported {
-		f.reported = text
+	by := ""
+	select {
+	case e := <-f.edits:
+		by = cmp.Or(e.By, "name unknown")
+	default:
+	}
+	wrote, err := f.attempt(ctx, n)
+	if by != "" && wrote && time.Since(f.restored) >= reportPeriod {
+		f.restored = time.Now()
+		f.opt.Report(fmt.Errorf("another program (%s) changed table %s, which keeps neighbours out of 127.0.0.0/8; it was restored", by, Table()))
+	}
+	return 0, err
+}
+
+// attempt establishes the state for a need, and returns whether it wrote the guard. It reports once that the parameter
+// stays 1 without need. The lock is held.
+func (f *Follower) attempt(ctx context.Context, n need) (wrote bool, err error) {
+	wrote, err = f.establish(ctx, n)
+	left := errors.Is(err, errLeftOn)
+	if left && !f.leftOn {
 		f.opt.Report(err)
 	}
-	return wrote
+	if left {
+		err = nil
+	}
+	if n != unknown {
+		f.leftOn = left
+	}
+	f.behind = err != nil
+	return wrote, err
 }
 
 // establish reads the kernel and writes the difference to the state for a need. After
 // each write, and after a failure of any, the guard exists whenever the parameter is 1.
-// The error is a *leftOnError if all writes succeeded and the parameter stays 1 without
+// The error is errLeftOn if all writes succeeded and the parameter stays 1 without
 // need. The lock is held.
 func (f *Follower) establish(ctx context.Context, n need) (wrote bool, err error) {
 	have, err := f.read(ctx, n)
@@ -133,7 +160,7 @@ func (f *Follower) establish(ctx context.Context, n need) (wrote bool, err error
 		return wrote, err
 	}
 	if n == notNeeded && want.routed() {
-		return wrote, &leftOnError{}
+		return wrote, errLeftOn
 	}
 	return wrote, nil
 }
@@ -214,16 +241,6 @@ func (f *Follower) read(ctx context.Context, n need) (s state, err error) {
 	return s, fmt.Errorf(what, Table(), err)
 }
 
-func isLeftOn(err error) bool {
-	_, is := errors.AsType[*leftOnError](err)
-	return is
-}
-
-// leftOnError reports that the parameter stays 1 though no NodePort needs it.
-type leftOnError struct{}
-
-// Error implements error.
-func (*leftOnError) Error() string {
-	return fmt.Sprintf("route_localnet (net.ipv4.conf) is 1 though NodePorts are not served on 127.0.0.1, and Sluice did not set it: it stays, "+
-		"and table %s stays and keeps neighbours out of 127.0.0.0/8; if no program needs it, set it to 0", Table())
-}
+// errLeftOn reports that the parameter stays 1 though no NodePort needs it.
+var errLeftOn = errors.New("route_localnet (net.ipv4.conf) is 1 though NodePorts are not served on 127.0.0.1, and Sluice did not set it: it stays, " +
+	"and table ip sluice-localnet stays and keeps neighbours out of 127.0.0.0/8; if no program needs it, set it to 0")

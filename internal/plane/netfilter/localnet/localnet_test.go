@@ -98,8 +98,15 @@ type process struct {
 func (m *machine) start() *process {
 	p := &process{}
 	p.Follower = New(Options{Sysctl: m, Kernel: m, Report: func(err error) { p.reports = append(p.reports, err.Error()) }})
-	p.Begin(m.t.Context())
+	p.follow()
 	return p
+}
+
+// follow makes an attempt, and reports a failure, as Run would.
+func (p *process) follow() {
+	if _, err := p.restore(context.Background()); err != nil {
+		p.opt.Report(err)
+	}
 }
 
 func (p *process) serve(addrs ...string) {
@@ -109,6 +116,9 @@ func (p *process) serve(addrs ...string) {
 	}
 	p.host = &c.Table.Host
 	p.Applied(c)
+	if p.behind {
+		p.follow()
+	}
 }
 
 func (p *process) localhost() { p.serve("127.0.0.1", "192.168.0.2") }
@@ -191,14 +201,16 @@ func TestTheParameterFollowsTheNodePorts(t *testing.T) {
 			p := m.start()
 			p.localhost()
 			m.flush()
-			p.restore(m.t.Context(), nft.Edit{})
+			p.edit(nft.Edit{})
+			p.follow()
 		}, "1", "marked guard"},
 		{"everything is flushed after a restart, restored, and 127.0.0.1 removed", "0", func(m *machine) {
 			m.start().localhost()
 			p := m.start()
 			p.localhost()
 			m.flush()
-			p.restore(m.t.Context(), nft.Edit{})
+			p.edit(nft.Edit{})
+			p.follow()
 			m.start().outside()
 		}, "0", "nothing"},
 		{"everything is flushed while the daemon is down", "0", func(m *machine) {
@@ -215,7 +227,8 @@ func TestTheParameterFollowsTheNodePorts(t *testing.T) {
 			p := m.start()
 			p.outside()
 			m.prepare() // another Sluice
-			p.restore(m.t.Context(), nft.Edit{})
+			p.edit(nft.Edit{})
+			p.follow()
 		}, "1", "marked guard"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -250,11 +263,11 @@ func TestRemoveRestoresTheParameterOrReportsIt(t *testing.T) {
 		},
 		{
 			"another program set it", "1", func(m *machine) { m.start().localhost() }, "1", "guard",
-			"kept sluice: " + (&leftOnError{}).Error(),
+			"kept sluice: " + errLeftOn.Error(),
 		},
 		{
 			"another program set it, and there is no guard", "1", func(*machine) {}, "1", "guard",
-			"kept sluice: " + (&leftOnError{}).Error(),
+			"kept sluice: " + errLeftOn.Error(),
 		},
 		{"nothing is there", "0", func(*machine) {}, "0", "nothing", ""},
 	} {
@@ -285,10 +298,10 @@ func TestTheGuardIsInPlaceAtEveryMoment(t *testing.T) {
 		m.values[key], m.values[device] = fmt.Sprint(take(2)), fmt.Sprint(take(2))
 		for range 2 {
 			deed, writes := take(3), take(6)
-			m.exempt = true // until Begin has written something
+			m.exempt = true // until the start has written something
 			m.left = writes
-			p := &process{Follower: New(Options{Sysctl: m, Kernel: m})}
-			p.Begin(t.Context())
+			p := &process{Follower: New(Options{Sysctl: m, Kernel: m, Report: func(error) {}})}
+			p.follow()
 			if m.left == 0 {
 				continue
 			}

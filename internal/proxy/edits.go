@@ -1,0 +1,209 @@
+package proxy
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+)
+
+// A repair comes at once, until repairs have used repairBurst of CPU time in advance. Then it
+// comes as early as a fifth of one CPU allows, however often another program changes rules.
+const (
+	repairShare = 5
+	repairBurst = time.Second
+)
+
+// The pause after a comparison, as multiples of its CPU time.
+const (
+	verifyPause = 100  // before a comparison after a possible edit: a hundredth of a CPU
+	periodPause = 1000 // before a comparison without a cause: a thousandth
+
+	minPeriod = 10 * time.Minute // between comparisons without a cause, whatever they cost
+	maxPeriod = time.Hour
+)
+
+// A contest begins when contestRepairs of the seconds within contestWindow had a repair, so that
+// the edits of one reload of a firewall are no contest, or when rules were missing for
+// contestMissing of it, or for contestLasting at once. It ends after contestCalm without a repair,
+// so that a load balancer sees one change of health each way.
+const (
+	contestRepairs = 5
+	contestMissing = 5 * time.Second
+	contestLasting = 10 * time.Second // the repair of one edit may take long
+	contestWindow  = 30 * time.Second
+	contestCalm    = time.Minute
+
+	maxNames = 3 // of programs
+)
+
+// edits are the changes that other programs make to our rules. They decide when the next
+// comparison is due, and whether there is a Contest. The caller of a method holds mu.
+type edits struct {
+	mu sync.Mutex
+
+	latest         plane.Edit
+	programs       []string  // the latest ones, each as it ran last
+	edited, unsure bool      // an edit, or a possible one, since the last comparison began
+	since          time.Time // the first such edit of rules that are surely ours
+	repairing      bool      // an edit came before the last comparison began, and is not repaired yet
+	missing        time.Time // the first such edit of rules that are surely ours
+
+	budget *rate.Limiter // CPU time of comparisons, in microseconds
+	cost   time.Duration // CPU time of the last comparison
+	ended  time.Time     // end of the last comparison
+
+	repairs []repair  // within contestWindow, at least a second apart
+	count   int       // of repairs since there were none for contestCalm
+	last    time.Time // repair, or the latest time when rules had been missing for contestLasting
+	began   time.Time // beginning of the contest; zero: there is none
+}
+
+// repair is one or more repairs within a second.
+type repair struct {
+	at      time.Time
+	missing time.Duration // for how long rules were missing before
+}
+
+func newEdits(now time.Time) *edits {
+	perSecond := rate.Limit(time.Second.Microseconds() / repairShare)
+	return &edits{ended: now, budget: rate.NewLimiter(perSecond, int(repairBurst.Microseconds()))}
+}
+
+// add adds an edit.
+func (e *edits) add(edit plane.Edit, now time.Time) {
+	if edit.Possible {
+		e.unsure = true
+		return
+	}
+	e.edited, e.latest = true, edit
+	if edit.Unclear {
+		return
+	}
+	if e.since.IsZero() {
+		e.since = now
+	}
+	if edit.By != "" {
+		same := func(known string) bool { return programOf(known) == programOf(edit.By) }
+		e.programs = slices.DeleteFunc(e.programs, same)
+		e.programs = append(e.programs, edit.By)
+		e.programs = e.programs[max(0, len(e.programs)-maxNames):]
+	}
+}
+
+// next returns the next comparison that is due, and when it is.
+func (e *edits) next(now time.Time) (why Cause, at time.Time) {
+	affordable := now.Add(e.budget.ReserveN(now, 0).DelayFrom(now))
+	switch {
+	case e.edited:
+		return ForeignEdit, affordable
+	case e.unsure && now.Sub(e.last) < contestCalm:
+		return Period, affordable
+	case e.unsure:
+		return Period, e.ended.Add(verifyPause * e.cost)
+	}
+	return Period, e.ended.Add(min(max(periodPause*e.cost, minPeriod), maxPeriod))
+}
+
+// begin records that a comparison begins.
+func (e *edits) begin() {
+	e.repairing = e.repairing || e.edited
+	if e.missing.IsZero() {
+		e.missing = e.since
+	}
+	e.edited, e.unsure, e.since = false, false, time.Time{}
+}
+
+// end records that a comparison has ended, and what CPU time it took. It returns the edit that it
+// repaired, and how many repairs there have been since there were none for contestCalm. 0: it
+// repaired nothing.
+func (e *edits) end(s Sync, cost time.Duration, now time.Time) (edit plane.Edit, repairs int) {
+	if s.Cause != Start || s.Err != nil { // what a start writes does not delay repairs
+		e.spend(cost, now)
+	}
+	e.ended = now
+	if s.Err != nil {
+		return plane.Edit{}, 0
+	}
+	missing := e.missingFor(now)
+	edit = plane.Edit{What: "rules, without a notification"}
+	known := e.repairing || e.edited
+	if known {
+		edit = e.latest
+	}
+	e.judge(now)
+	e.repairing, e.missing = false, time.Time{}
+	if !s.Repair() || s.Cause == Failure && !known { // a write that failed in part left what was wrong
+		return plane.Edit{}, 0
+	}
+	e.count++
+	e.last = now
+	if n := len(e.repairs); n > 0 && now.Sub(e.repairs[n-1].at) < time.Second {
+		e.repairs[n-1].missing += missing
+	} else {
+		e.repairs = append(e.repairs, repair{now, missing})
+	}
+	e.judge(now)
+	return edit, e.count
+}
+
+// spend takes CPU time from the budget, which then is exceeded for some time if that is more than it has.
+func (e *edits) spend(cost time.Duration, now time.Time) {
+	e.cost = cost
+	for left := cost; left > 0; left -= repairBurst {
+		e.budget.ReserveN(now, int(min(left, repairBurst).Microseconds()))
+	}
+}
+
+// missingFor returns for how long rules have been missing now.
+func (e *edits) missingFor(now time.Time) time.Duration {
+	from := e.missing
+	if from.IsZero() {
+		from = e.since
+	}
+	if from.IsZero() {
+		return 0
+	}
+	return now.Sub(from)
+}
+
+// judge begins or ends the contest.
+func (e *edits) judge(now time.Time) {
+	e.repairs = slices.DeleteFunc(e.repairs, func(r repair) bool { return now.Sub(r.at) > contestWindow })
+	missing := e.missingFor(now)
+	lasting := missing >= contestLasting
+	if lasting {
+		e.last = now
+	}
+	first, times := now.Add(-missing), 0
+	if missing > 0 {
+		times = 1
+	}
+	for _, r := range slices.Backward(e.repairs) {
+		first, times, missing = r.at.Add(-r.missing), times+1, missing+r.missing
+	}
+	switch {
+	case now.Sub(e.last) >= contestCalm:
+		e.count, e.began = 0, time.Time{}
+	case e.began.IsZero() && (lasting || len(e.repairs) >= contestRepairs || times > 1 && missing >= contestMissing):
+		e.began = first
+	}
+}
+
+// contest returns the Contest at this time.
+func (e *edits) contest(now time.Time) Contest {
+	e.judge(now)
+	if e.began.IsZero() {
+		return Contest{}
+	}
+	what, by := cmp.Or(e.latest.What, "rules"), strings.Join(e.programs, ", ")
+	return Contest{Since: e.began, Repairs: e.count, What: what, By: by}
+}
+
+// changing reports whether time alone may begin or end a contest.
+func (e *edits) changing() bool { return !e.began.IsZero() || !e.missing.IsZero() || !e.since.IsZero() }

@@ -1,0 +1,89 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/plane"
+)
+
+const (
+	maxLogged = 10 // repairs that are logged until there are none for contestCalm
+
+	contestPeriod = time.Second      // between checks of whether a contest begins or ends
+	contestRepeat = 10 * time.Minute // between two calls of Contested for the same one
+)
+
+// Edited records a change that another program made to the rules, and returns at once. The loop
+// repairs it as early as the cost of repairs allows.
+func (l *Loop) Edited(e plane.Edit) {
+	l.edits.mu.Lock()
+	defer l.edits.mu.Unlock()
+	l.edits.add(e, time.Now())
+	select {
+	case l.edited <- struct{}{}:
+	default:
+	}
+}
+
+// Contest returns the present Contest. It never waits for a write.
+func (l *Loop) Contest() Contest {
+	l.edits.mu.Lock()
+	defer l.edits.mu.Unlock()
+	return l.edits.contest(time.Now())
+}
+
+// scheduleRepair requests the comparison that is due because of edits, or because none was made for
+// long. It sets the timer for the next one.
+func (l *Loop) scheduleRepair() {
+	now := time.Now()
+	l.reportContest(now)
+	l.edits.mu.Lock()
+	defer l.edits.mu.Unlock()
+	why, at := l.edits.next(now)
+	wait := at.Sub(now)
+	if wait <= 0 { // this is called again when the comparison has ended
+		l.compareFor(why)
+		l.urgent, wait = l.urgent || why == ForeignEdit, contestPeriod
+	}
+	if l.edits.changing() {
+		wait = min(wait, contestPeriod)
+	}
+	l.repairs.Reset(wait)
+}
+
+func (l *Loop) beginComparison() {
+	l.edits.mu.Lock()
+	defer l.edits.mu.Unlock()
+	l.edits.begin()
+}
+
+// endComparison records the cost of a comparison, and logs what it repaired.
+func (l *Loop) endComparison(s Sync, cost time.Duration) {
+	l.edits.mu.Lock()
+	edit, repairs := l.edits.end(s, cost, time.Now())
+	l.edits.mu.Unlock()
+	if 0 < repairs && repairs <= maxLogged {
+		l.opt.Log.Warn("Another program changed our rules; they are repaired",
+			"what", edit.What, "by", edit.By, "steps", s.Steps)
+	}
+	l.scheduleRepair()
+}
+
+// reportContest reports when a contest begins, continues and ends.
+func (l *Loop) reportContest(now time.Time) {
+	c := l.Contest()
+	switch {
+	case c.Active() && l.reported.IsZero():
+		l.opt.Log.Error("Another program keeps changing our rules: not healthy until it stops; "+
+			"they are repaired as often as a fifth of a CPU allows", "by", c.By, "what", c.What, "repairs", c.Repairs)
+	case c.Active() && now.Sub(l.reported) < contestRepeat, !c.Active() && l.reported.IsZero():
+		return
+	case !c.Active():
+		l.opt.Log.Info("No program changes our rules any more")
+		now = time.Time{}
+	}
+	l.reported = now
+	if l.opt.Contested != nil {
+		l.opt.Contested(c)
+	}
+}
