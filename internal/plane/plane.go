@@ -36,10 +36,6 @@ type Plane interface {
 	// plane, until the context ends; then it returns nil. It calls subscribed once no
 	// later change can be missed. It may run beside all other methods.
 	Watch(ctx context.Context, subscribed func(), report func(Edit)) error
-
-	// Remove deletes all objects of this plane from the kernel, also those of earlier
-	// runs, and returns a few words for each kind that it deleted. It needs no Refresh.
-	Remove(ctx context.Context) (removed []string, err error)
 }
 
 // Discarder is a Plane that can discard what Refresh read, which frees memory. The caller

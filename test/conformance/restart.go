@@ -39,13 +39,12 @@ func requireInProcess(e *env) error {
 
 // removeRules stops the proxy and removes its rules, as --cleanup does.
 func removeRules(e *env) error {
+	if err := requireInProcess(e); err != nil {
+		return err
+	}
 	e.proxy.stop()
 	e.proxy.skipExplain = true
-	p := e.proxy.plane.Start(e.t, e.lab.NodeA)
-	if _, err := p.Remove(context.Background()); err != nil {
-		return fmt.Errorf("remove: %w", err)
-	}
-	return nil
+	return e.proxy.plane.remove(e.lab.NodeA)
 }
 
 // cleanUp is removeRules on a host without rules of other programs: no rules may remain.
@@ -90,8 +89,8 @@ func switchMode(e *env) error {
 			return fmt.Errorf("remove what %s has besides its rules: %w", first.Name, err)
 		}
 	case !inIPVSMode(&first.Traits) && !replaced:
-		if _, err := first.Start(e.t, e.lab.NodeA).Remove(context.Background()); err != nil {
-			return fmt.Errorf("remove rules of %s: %w", first.Name, err)
+		if err := first.remove(e.lab.NodeA); err != nil {
+			return fmt.Errorf("rules of %s: %w", first.Name, err)
 		}
 		if err := first.checkRemoved(e.lab.NodeA); err != nil {
 			return err

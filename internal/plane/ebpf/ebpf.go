@@ -98,16 +98,6 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 	return p.opt.Packets.Watch(ctx, subscribed, report)
 }
 
-// Remove detaches the programs first: from then on packets have the addresses of Services.
-func (p *Plane) Remove(ctx context.Context) ([]string, error) {
-	removed, err := p.kernel.Remove(ctx)
-	if err != nil {
-		return removed, err
-	}
-	rules, err := p.opt.Packets.Remove(ctx)
-	return append(removed, rules...), err
-}
-
 // Plan is a change of the maps, and of the rules of the plane beneath.
 type Plan struct {
 	*ledger.Plan[key, string]

@@ -143,13 +143,6 @@ func TestAComparisonCreatesAccountingObjects(t *testing.T) {
 	}
 }
 
-func TestRemoveCreatesNoAccountingObjects(t *testing.T) {
-	p := New(newFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: &failingAccounting{errors.New("accounting was used")}})
-	if _, err := p.Remove(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
 // A node that does not drop invalid packets has no rule that counts them.
 func TestInvalidPacketsThatAreKeptAreNotCounted(t *testing.T) {
 	p := New(newFake(), Options{Families: planetest.Families(), KeepInvalid: true, Accounting: &failingAccounting{}})

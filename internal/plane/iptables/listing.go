@@ -263,37 +263,3 @@ func (l *listing) usedByOthers() map[key]bool {
 	}
 	return used
 }
-
-// removal is the listing of a plan that removes everything, except KUBE-MARK-MASQ and
-// KUBE-POSTROUTING while rules of other programs jump to the former: network plugins
-// masquerade packets in this way, as the documentation of kube-proxy advises.
-type removal struct{ state state }
-
-// Take implements ledger.Listing: no entry is wanted.
-func (r removal) Take(entry) (had string, is ledger.Match) { return "", ledger.Absent }
-
-// Rest implements ledger.Listing.
-func (r removal) Rest() []step {
-	var list []step
-	for t, chains := range r.state {
-		marked := false // other programs mark packets
-		for name, c := range chains {
-			marked = marked || !kubechain.Proxy(name) && slices.ContainsFunc(c.Rules, func(r string) bool { return iptables.Target(r) == markMasq })
-		}
-		remove := func(name string) bool {
-			return kubechain.Proxy(name) && (!marked || name != markMasq && name != postrouting)
-		}
-		for name, c := range chains {
-			if remove(name) {
-				list = append(list, step{Op: ledger.Remove, Key: key{table: t, chain: name}})
-				continue
-			}
-			for _, rule := range c.Rules {
-				if remove(iptables.Target(rule)) {
-					list = append(list, step{Op: ledger.Remove, Key: key{t, name, rule}})
-				}
-			}
-		}
-	}
-	return list
-}

@@ -159,28 +159,13 @@ func existing(found, wanted iptables.Chains) iptables.Owner {
 	return o
 }
 
-// leaver selects everything that the plane leaves when it ends: also the jumps of other
-// programs, except those to KUBE-MARK-MASQ. While there are such jumps, that chain stays,
-// and the one that masquerades what it marks.
-func leaver(found iptables.Chains) iptables.Owner {
-	used := usedByOthers(found)
-	goes := func(name string) bool {
-		return kubechain.Proxy(name) && (!used[markMasq] || name != markMasq && name != postrouting)
-	}
-	return iptables.Owner{
-		Chain: goes,
-		Jump:  func(_ iptables.Chain, target string) bool { return goes(target) && target != markMasq },
-	}
-}
-
-// usedByOthers returns the targets of rules in chains of other programs, and KUBE-MARK-MASQ
-// if any chain but ours jumps to it.
+// usedByOthers returns the targets of rules in chains of other programs.
 func usedByOthers(chains iptables.Chains) map[string]bool {
 	used := map[string]bool{}
 	for name, c := range chains {
 		for _, rule := range c.Rules {
-			if to := iptables.Target(rule); !kubechain.Proxy(name) && (!c.Builtin() || to == markMasq) {
-				used[to] = true
+			if !kubechain.Proxy(name) && !c.Builtin() {
+				used[iptables.Target(rule)] = true
 			}
 		}
 	}

@@ -140,14 +140,6 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 	return nil
 }
 
-// Remove removes the rules. The sockets are closed when the process ends.
-func (p *Plane) Remove(ctx context.Context) ([]string, error) {
-	if p.opt.Rules == nil {
-		return nil, nil
-	}
-	return p.opt.Rules.Remove(ctx)
-}
-
 // Plan is a change of the sockets, and of the rules.
 type Plan struct {
 	*ledger.Plan[key, value]
