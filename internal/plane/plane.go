@@ -42,6 +42,21 @@ type Plane interface {
 // must call Refresh before the next Plan.
 type Discarder interface{ Discard() }
 
+// Above is the part of a Plane that concerns only the plane beneath it, on which it stands.
+type Above struct{ Beneath Plane }
+
+// Discard implements Discarder.
+func (a Above) Discard() {
+	if d, does := a.Beneath.(Discarder); does {
+		d.Discard()
+	}
+}
+
+// Watch implements Plane: edits of the plane beneath are all that can be detected.
+func (a Above) Watch(ctx context.Context, subscribed func(), report func(Edit)) error {
+	return a.Beneath.Watch(ctx, subscribed, report)
+}
+
 // Plan is a change of the kernel. Steps and Kept may also be called after Apply, String only
 // before. Apply may compute a part of the plan while it writes another one, so the
 // change.Table of the plan must not change until it returns.

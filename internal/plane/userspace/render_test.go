@@ -25,7 +25,7 @@ func TestPrintedPlans(t *testing.T) {
 		if !is {
 			t.Fatal("it is another plan")
 		}
-		golden(t, name, plan.Plan.String())
+		golden(t, name, plan.sockets.String())
 		r.ok(plan.Apply(t.Context()))
 		planetest.Settled(t, r, change.Table)
 	}
