@@ -179,10 +179,10 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		}
 	}
 	plan.sockets.End()
+	plan.Plans = ledger.Plans{plan.sockets}
 	if p.opt.Rules != nil {
-		change = plan.rewrite(change)
+		plan.Plans = append(plan.Plans, p.Beneath.Plan(plan.rewrite(change)))
 	}
-	plan.Plans = ledger.Plans{plan.sockets, p.Beneath.Plan(change)}
 	return plan
 }
 
@@ -204,7 +204,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 		err = p.withoutLacking(ctx)
 	}
 	if err == nil {
-		err = refused.Merge(p.Plans[1].Apply(ctx))
+		err = refused.Merge(p.Plans[1:].Apply(ctx))
 	}
 	if err != nil {
 		return err
@@ -235,6 +235,9 @@ func (p *Plan) Apply(ctx context.Context) error {
 
 // withoutLacking computes the rules again, as they must not lead to sockets that could not be opened.
 func (p *Plan) withoutLacking(ctx context.Context) error {
+	if len(p.Plans) == 1 {
+		return nil
+	}
 	if err := p.plane.Beneath.Refresh(ctx); err != nil {
 		return err
 	}
@@ -244,7 +247,7 @@ func (p *Plan) withoutLacking(ctx context.Context) error {
 
 // addrOf returns the address of a socket that a rule leads to. It returns false if there is none.
 func (p *Plane) addrOf(k key) (netip.AddrPort, bool) {
-	if p.lacking[k.port.service] != nil && !p.sockets.serves(k) {
+	if p.lacking[k.port.Service] != nil && !p.sockets.serves(k) {
 		return netip.AddrPort{}, false
 	}
 	return p.ports.known(k)
