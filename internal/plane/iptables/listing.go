@@ -22,9 +22,7 @@ type listing struct {
 	lines  map[key]map[string]int // how often each rule of the shared chains occurs
 	behind map[key][]string       // terminating rules of other programs behind our jumps
 
-	// Both are of rules of shared chains, and nil if they are not collected.
-	ports     map[string]bool // id.text of Service ports in comments
-	frontends map[string]bool // what the rules match, as a rule without comment and target
+	frontends map[string]bool // what rules of shared chains match; nil: not collected
 }
 
 // newListing indexes the chains of proxies.

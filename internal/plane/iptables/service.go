@@ -19,13 +19,13 @@ func (f *family) render(svc *route.Service, host *route.Host) []entry {
 	}
 	n := f.estimate(svc)
 	r := renderer{family: f, host: host, known: make(map[key]bool, n), entries: make([]entry, 0, n)}
-	ids := newIDs(svc.Name)
 	for i := range svc.Ports {
-		if svc.Ports[i].Family != f.ip {
+		p := &svc.Ports[i]
+		if p.Family != f.ip {
 			continue
 		}
-		name := ids.of(&svc.Ports[i])
-		r.port(name, &svc.Ports[i])
+		name := idOf(p.ID(svc.Name))
+		r.port(name, p)
 		if svc.Health != nil {
 			r.line(filter, nodePorts, rule{
 				protocol: cluster.TCP, port: svc.Health.Port, target: "ACCEPT",
