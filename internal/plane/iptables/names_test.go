@@ -134,10 +134,7 @@ func TestRulesAreCanonical(t *testing.T) {
 		change := planetest.Compile(planetest.EveryShape(), opt)
 		o := Options{Families: planetest.Families(), Mark: testMark, Accounting: noObjects{}}
 		for _, f := range families(o) {
-			entries := f.hostEntries(&change.Table.Host, o)
-			for _, k := range everyGuard() {
-				entries = append(entries, entry{Key: k})
-			}
+			entries := append(f.hostEntries(&change.Table.Host, o), f.guards(&change.Table.Host)...)
 			for _, svc := range change.Table.Services {
 				entries = append(entries, f.render(svc, &change.Table.Host)...)
 			}

@@ -65,40 +65,11 @@ func (f family) fixed(host *route.Host, opt Options) []entry {
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
 		list = append(list, entry{Key: key{class: set, family: f.ip, name: name}, Value: value{kind: kinds[name]}})
 	}
-	tables := f.tables(host, opt)
+	tables := iptables.Expand(rulesText, f.values(host, opt))
 	for _, name := range tableNames() {
 		list = append(list, entry{Key: key{class: rules, family: f.ip, name: name}, Value: value{rules: owner().Ruleset(name, tables[name])}})
 	}
 	return list
-}
-
-// tables returns the rules in rules.txt for a host.
-func (f family) tables(host *route.Host, opt Options) map[string]iptables.Chains {
-	var b strings.Builder
-	values := f.values(host, opt)
-	for line := range strings.Lines(rulesText) {
-		if !strings.HasPrefix(line, "#") {
-			f.expand(&b, line, values)
-		}
-	}
-	return iptables.Parse(b.String())
-}
-
-// expand writes a line for each combination of the values in it.
-func (f family) expand(b *strings.Builder, line string, values map[string][]string) {
-	before, rest, found := strings.Cut(line, "{")
-	if !found {
-		b.WriteString(line)
-		return
-	}
-	name, after, _ := strings.Cut(rest, "}")
-	list, known := values[name]
-	if !known {
-		list = []string{setName(f.ip, name)}
-	}
-	for _, value := range list {
-		f.expand(b, before+value+after, values)
-	}
 }
 
 // values returns what the names in rules.txt stand for.
@@ -116,6 +87,9 @@ func (f family) values(host *route.Host, opt Options) map[string][]string {
 		"invalid":    {"-m conntrack --ctstate INVALID"},
 		"own":        {""}, // all packets to ClusterIPs, or only those from an address of a Service
 		"masquerade": {markMasq},
+	}
+	for name := range setKinds(f.ip) {
+		v[name] = []string{setName(f.ip, name)}
 	}
 	if opt.KeepInvalid {
 		v["invalid"] = nil
