@@ -208,10 +208,10 @@ table inet foreign {
   chain forward { type filter hook forward priority filter; tcp dport 4244 drop; }
   chain balance-2 { drop; }
 }
-table ip kube-proxy {
+table ip proxy-of-others {
   chain services { ip daddr 172.30.0.99 drop; }
 }
-table ip6 kube-proxy {
+table ip6 proxy-of-others {
   chain services { ip6 daddr fd00:172:30::99 drop; }
 }
 table ip other {
@@ -266,7 +266,7 @@ func withForeignRules(steps ...step) step {
 
 func (e *env) listForeignRules() (string, error) {
 	var all strings.Builder
-	for _, table := range []string{"inet foreign", "ip kube-proxy", "ip6 kube-proxy", "ip other"} {
+	for _, table := range []string{"inet foreign", "ip proxy-of-others", "ip6 proxy-of-others", "ip other"} {
 		argv := append([]string{"nft", "--stateless", "list", "table"}, strings.Fields(table)...)
 		text, err := e.lab.NodeA.Run("", argv...)
 		if err != nil {

@@ -85,7 +85,7 @@ func (f *family) tail(e entrance, host *route.Host) []string {
 	if host.NodePorts.All(f.ip) {
 		except := ""
 		if f.ip == route.IPv6 || !host.NodePorts.All127 {
-			except = "! -d " + f.loopbackNet + " "
+			except = "! -d " + f.kernel.Loopback() + " "
 		}
 		list = append(list, e.frontends+" "+except+note+" -m "+toThisNode+" -j "+e.nodePorts)
 	}

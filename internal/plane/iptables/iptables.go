@@ -29,12 +29,6 @@ type Kernel interface {
 	Room() int // how many lines one Restore should have at most
 }
 
-// Observer counts writes.
-type Observer interface {
-	// Wrote is called after each attempt to write a plan for a family.
-	Wrote(w Write)
-}
-
 // Write is the outcome of an attempt to write a plan for a family.
 type Write struct {
 	Family  route.Family
@@ -77,7 +71,7 @@ type Options struct {
 	// variant that PortalsKind describes.
 	Listeners []netip.Addr
 
-	Observer Observer // may be nil
+	Wrote func(Write) // is called after each attempt to write a plan for a family; may be nil
 }
 
 // Plane balances with iptables. It implements plane.Plane.
@@ -97,7 +91,7 @@ func New(kernel Kernel, opt Options) *Plane {
 	p := &Plane{kernel: kernel, opt: opt, families: families(opt)}
 	for _, f := range p.families {
 		f.ledger = ledger.New[key, string](layout())
-		f.restorer = restorer{kernel: kernel, family: f.kernel, program: f.program, edited: p.edited}
+		f.restorer = restorer{kernel: kernel, family: f.kernel, edited: p.edited}
 	}
 	return p
 }

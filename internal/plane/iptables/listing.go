@@ -197,26 +197,14 @@ func bare(rule string) string {
 	return rule
 }
 
-// uncommented returns a rule without its comment.
+// uncommented returns a rule without its comment, if that is one of ours: in quotes, and with none in it.
 func uncommented(rule string) string {
-	const match = "-m comment --comment "
-	before, rest, commented := strings.Cut(rule, match)
-	if !commented {
+	before, rest, commented := strings.Cut(rule, `-m comment --comment "`)
+	_, after, closed := strings.Cut(rest, `"`)
+	if !commented || !closed {
 		return rule
 	}
-	if !strings.HasPrefix(rest, `"`) {
-		_, after, _ := strings.Cut(rest, " ")
-		return before + after
-	}
-	for i := 1; i < len(rest); i++ {
-		switch rest[i] {
-		case '\\':
-			i++
-		case '"':
-			return before + strings.TrimPrefix(rest[i+1:], " ")
-		}
-	}
-	return rule
+	return before + strings.TrimPrefix(after, " ")
 }
 
 // Rest implements ledger.Listing. It keeps chains to which rules of other programs jump,

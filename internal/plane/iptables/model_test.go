@@ -169,7 +169,7 @@ func (s *subject) state(table *route.Table) (string, error) {
 					continue // kept only for rules of other programs
 				}
 				for _, line := range f.ownRules(t, name, rules, &table.Host) {
-					fmt.Fprintf(&all, "%s %s %s %s\n", f.program, t, name, line)
+					fmt.Fprintf(&all, "%s %s %s %s\n", f.kernel.Program(), t, name, line)
 				}
 			}
 		}
@@ -226,7 +226,7 @@ func (s *subject) others() (string, error) {
 				}
 				for _, rule := range seen[t][name].Rules {
 					if to := iptables.Target(rule); to != localnet && (seen[t][name].Policy == "-" || !kubechain.Proxy(to) || to == markMasq) {
-						fmt.Fprintf(&all, "%s %s %s %s\n", f.program, t, name, rule)
+						fmt.Fprintf(&all, "%s %s %s %s\n", f.kernel.Program(), t, name, rule)
 					}
 				}
 			}

@@ -95,10 +95,10 @@ func (p *Plan) Left() []*route.Service {
 	return list
 }
 
-// Apply writes the plan of one family, and reports to the Observer.
+// Apply writes the plan of one family, and reports the outcome.
 func (d *familyPlan) Apply(ctx context.Context) error {
 	err := d.Plan.Apply(ctx)
-	if d.opt.Observer == nil {
+	if d.opt.Wrote == nil {
 		return err
 	}
 	w := Write{Family: d.ip, Full: d.full, Err: err, Rules: d.rules}
@@ -107,7 +107,7 @@ func (d *familyPlan) Apply(ctx context.Context) error {
 			w.Written[s.Key.table] += count(s.Key, s.New)
 		}
 	})
-	d.opt.Observer.Wrote(w)
+	d.opt.Wrote(w)
 	return err
 }
 
