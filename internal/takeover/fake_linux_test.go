@@ -25,6 +25,7 @@ type node struct {
 	servers   map[ipvs.Server]int // with their connections
 	order     []ipvs.Server
 	sets      []string
+	nodePorts []uint16              // of the set KUBE-NODE-PORT-TCP
 	frontends []ipset.Member        // of the set KUBE-EXTERNAL-IP
 	marks     map[netip.Addr]uint32 // in a set of Sluice's
 	vips      []netip.Addr          // on kube-ipvs0; nil: there is none
@@ -126,11 +127,15 @@ func (f setsFake) List(context.Context, []string) (map[string]*ipset.Set, error)
 	for a, mark := range f.marks {
 		set.Members[ipset.Member{Addr: a}] = mark
 	}
+	nodePorts := &ipset.Set{Members: map[ipset.Member]uint32{}}
+	for _, port := range f.nodePorts {
+		nodePorts.Members[ipset.Member{Port: port}] = 0
+	}
 	frontends := &ipset.Set{Members: map[ipset.Member]uint32{}}
 	for _, m := range f.frontends {
 		frontends.Members[m] = 0
 	}
-	return map[string]*ipset.Set{"KUBE-SLUICE-SHORT-CUT": set, "KUBE-EXTERNAL-IP": frontends}, f.do("read members")
+	return map[string]*ipset.Set{"KUBE-SLUICE-SHORT-CUT": set, "KUBE-EXTERNAL-IP": frontends, "KUBE-NODE-PORT-TCP": nodePorts}, f.do("read members")
 }
 
 // Destroy refuses while there are rules of kube-proxy's, which refer to the sets.

@@ -166,12 +166,15 @@ left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 19
 	compare(t, "again", "\n", takeAll(t, n, n.rules()))
 }
 
-// An external IP may be an address of the node, which is not on the interface.
-func TestAVirtualServerAtAnAddressOfTheNodeIsRemoved(t *testing.T) {
-	n := afterIPVS()
-	n.frontends = []ipset.Member{{Addr: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80}}
-	takeAll(t, n, n.rules())
-	compare(t, "virtual servers left", "tcp 198.51.100.1:80 mark 7", join(n.order))
+// An external IP may be an address of the node, which is not on the interface, and a NodePort may be outside of the default range.
+func TestSetsTellWhichVirtualServersAtAddressesOfTheNodeAreRemoved(t *testing.T) {
+	external, ports := afterIPVS(), afterIPVS()
+	external.frontends = []ipset.Member{{Addr: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80}}
+	ports.nodePorts = []uint16{80}
+	for _, n := range []*node{external, ports} {
+		takeAll(t, n, n.rules())
+		compare(t, "virtual servers left", "tcp 198.51.100.1:80 mark 7", join(n.order))
+	}
 }
 
 func TestVirtualServersAtKnownNodePortsAreRemoved(t *testing.T) {

@@ -176,22 +176,25 @@ func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 	return v, err
 }
 
-// findMembers finds the addresses whose packets Sluice's mode ipvs marks, and the frontends for clients outside of the
-// cluster, which may be at an address of the node.
+// findMembers finds the addresses whose packets Sluice's mode ipvs marks, the frontends for clients outside of the
+// cluster, which may be at an address of the node, and the NodePorts.
 func (r *rules) findMembers(ctx context.Context, v *vips) error {
 	marks := strings.TrimPrefix(shortCuts, "KUBE-")
 	names := slices.DeleteFunc(slices.Clone(v.Sets), func(name string) bool {
-		return !slices.ContainsFunc([]string{marks, "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER"}, func(set string) bool {
+		return !strings.Contains(name, nodePortSet) && !slices.ContainsFunc([]string{marks, "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER"}, func(set string) bool {
 			return strings.HasSuffix(name, "-"+set)
 		})
 	})
 	found, err := r.sets.List(ctx, names)
-	v.Marked, v.Frontends = map[uint32][]netip.Addr{}, map[ipvs.Server]bool{}
+	v.Marked, v.Frontends, v.NodePorts = map[uint32][]netip.Addr{}, map[ipvs.Server]bool{}, map[uint16]bool{}
 	for name, set := range found {
 		for m, mark := range set.Members {
-			if strings.HasSuffix(name, marks) {
+			switch {
+			case strings.HasSuffix(name, marks):
 				v.Marked[mark] = append(v.Marked[mark], m.Addr)
-			} else {
+			case strings.Contains(name, nodePortSet):
+				v.NodePorts[m.Port] = true
+			default:
 				v.Frontends[ipvs.Server{Addr: m.Addr, Protocol: m.Protocol, Port: m.Port}] = true
 			}
 		}
