@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
 	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
 	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
@@ -164,17 +163,6 @@ removed ipvs: 3 virtual servers, interface kube-ipvs0 with 2 addresses, 2 ipsets
 left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7
 `, takeAll(t, n, n.rules()))
 	compare(t, "again", "\n", takeAll(t, n, n.rules()))
-}
-
-// An external IP may be an address of the node, which is not on the interface, and a NodePort may be outside of the default range.
-func TestSetsTellWhichVirtualServersAtAddressesOfTheNodeAreRemoved(t *testing.T) {
-	external, ports := afterIPVS(), afterIPVS()
-	external.frontends = []ipset.Member{{Addr: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80}}
-	ports.nodePorts = []uint16{80}
-	for _, n := range []*node{external, ports} {
-		takeAll(t, n, n.rules())
-		compare(t, "virtual servers left", "tcp 198.51.100.1:80 mark 7", join(n.order))
-	}
 }
 
 func TestVirtualServersAtKnownNodePortsAreRemoved(t *testing.T) {
