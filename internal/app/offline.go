@@ -85,8 +85,8 @@ func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer
 	}, q), nil
 }
 
-// files are the objects of manifests, for a node that has the addresses of this host.
-type files struct {
+// objects are those of manifests, for a node that has the addresses of this host.
+type objects struct {
 	store    *cluster.Store
 	local    []netip.Addr
 	families []route.Family
@@ -94,8 +94,8 @@ type files struct {
 	problems bool            // the files have problems
 }
 
-func fromFiles(ctx context.Context, o Options) (files, error) {
-	f := files{store: cluster.NewStore(), families: []route.Family{route.IPv4, route.IPv6}}
+func fromFiles(ctx context.Context, o Options) (objects, error) {
+	f := objects{store: cluster.NewStore(), families: []route.Family{route.IPv4, route.IPv6}}
 	found := o.logged()
 	report := func(problems []route.Problem) {
 		f.problems = true
@@ -104,11 +104,11 @@ func fromFiles(ctx context.Context, o Options) (files, error) {
 	err := openManifests(f.store, o, report, manifest.CommandLimits()).Load()
 	found.Flush()
 	if err != nil {
-		return files{}, err
+		return objects{}, err
 	}
 	addresses := address.New(address.Options{NetNS: o.NetNS})
 	if f.local, err = addresses.List(ctx); err != nil {
-		return files{}, err
+		return objects{}, err
 	}
 	f.store.SetLocalAddresses(f.local)
 	f.store.SetStandIn(hostNode(addresses, o.Config.NodeName, o.Log))
