@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Compiles the programs of internal/kernel/bpf. Needs clang 14, and the headers of linux and libbpf (Debian: clang-14
+# Compiles the programs of internal/linux/bpf. Needs clang 14, and the headers of linux and libbpf (Debian: clang-14
 # llvm-14 libbpf-dev linux-libc-dev). The results are committed: nothing else needs them.
 set -euo pipefail
-cd "$(dirname "$0")/../internal/kernel/bpf"
+cd "$(dirname "$0")/../internal/linux/bpf"
 
 out=${1:-.} # a test compiles into another folder, and compares
 clang=${CLANG:-clang-14}

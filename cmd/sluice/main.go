@@ -10,8 +10,8 @@ import (
 	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/cli"
-	"github.com/sluice-proxy/sluice/internal/kernel/handover"
-	"github.com/sluice-proxy/sluice/internal/kernel/winservice"
+	"github.com/sluice-proxy/sluice/internal/handover"
+	"github.com/sluice-proxy/sluice/internal/windows/service"
 )
 
 func main() {
@@ -45,11 +45,11 @@ func end(err error) {
 }
 
 // services returns what runs programs as services of this system, nil if it has none.
-func services() func(context.Context, string, winservice.Program) error {
+func services() func(context.Context, string, service.Program) error {
 	if runtime.GOOS != "windows" {
 		return nil
 	}
-	return winservice.Run
+	return service.Run
 }
 
 // execute executes the program anew, unless it is to end.

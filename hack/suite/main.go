@@ -25,7 +25,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/machine"
 )
 

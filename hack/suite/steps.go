@@ -222,7 +222,7 @@ func planeSteps(name string, k kernel) ([]step, error) {
 	}
 	switch {
 	case name == "kernelspace":
-		own.packages = append(own.packages, "./internal/kernel/hns/...")
+		own.packages = append(own.packages, "./internal/windows/hns/...")
 		return []step{sluice(), own, {
 			name: "wine", about: "the program for Windows, by Wine", after: []string{"sluice"},
 			command: goTest(), packages: []string{"./test/wine"},

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // nodePortService has a NodePort, and an endpoint that does not exist.
@@ -54,7 +54,7 @@ func TestConnectionsAtLoopbackAreCounted(t *testing.T) {
 	})
 	wantMetric("kubeproxy_iptables_localhost_nodeports_accepted_packets_total 1\n")
 	var d inspect.Difference
-	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
+	if err := admin.Dial(admin.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
 		t.Errorf("difference %+v (%v), want none", d, err)
 	}
 }

@@ -7,22 +7,22 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/host"
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
-	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 // Cleanup removes all rules of Sluice, and those that kube-proxy of any mode left. It
 // returns a line for each thing that it removed. A daemon would write its rules again: if
-// one does not end soon, the error is a *control.TakenError and nothing is removed.
+// one does not end soon, the error is a *admin.TakenError and nothing is removed.
 func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 	return cleanup(ctx, o, stopTimeout)
 }
 
 func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []string, err error) {
-	held, err := lockOf(control.Options{NetNS: o.NetNS}, o.Log).acquireWithin(ctx, afterStop(wait))
+	held, err := lockOf(admin.Options{NetNS: o.NetNS}, o.Log).acquireWithin(ctx, afterStop(wait))
 	if err != nil {
 		return nil, err
 	}

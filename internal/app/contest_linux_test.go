@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/seeds"
 )
@@ -88,7 +88,7 @@ func waitForRules(t testing.TB, netns int) {
 	var d inspect.Difference
 	var err error
 	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		err = control.Dial(control.Options{NetNS: netns}).Get(context.Background(), "/diff", nil, &d)
+		err = admin.Dial(admin.Options{NetNS: netns}).Get(context.Background(), "/diff", nil, &d)
 		if err == nil && d.Steps == 0 {
 			return
 		}

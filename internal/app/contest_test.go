@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/health"
-	"github.com/sluice-proxy/sluice/internal/text/texttest"
+	"github.com/sluice-proxy/sluice/internal/testing/texttest"
 )
 
 // recordedEvents collects Events.

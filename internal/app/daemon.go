@@ -12,20 +12,20 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sluice-proxy/sluice/internal/address"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/control"
 	"github.com/sluice-proxy/sluice/internal/event"
-	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
-	"github.com/sluice-proxy/sluice/internal/follow/sizes"
+	"github.com/sluice-proxy/sluice/internal/handover"
+	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/health"
+	serviceports "github.com/sluice-proxy/sluice/internal/health/nodeport"
 	"github.com/sluice-proxy/sluice/internal/host"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/handover"
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -45,7 +45,7 @@ type daemon struct {
 	families []route.Family
 
 	lock     lock
-	held     *control.Server // nil if the kernel has no lock; then there is no control socket
+	held     *admin.Server // nil if the kernel has no lock; then there is no control socket
 	store    *cluster.Store
 	source   statefulSource
 	node     *Node
@@ -230,7 +230,7 @@ func (d *daemon) answer(ctx context.Context) error {
 		return nil
 	}
 	err := d.held.Serve(ctx, d.identity(), d.inspect.Handler())
-	if !errors.Is(err, control.ErrNoSocket) {
+	if !errors.Is(err, admin.ErrNoSocket) {
 		return err
 	}
 	d.o.Log.Warn("Serving without sluice get, status, diff and explain; for these make the folder of the socket writable for this user alone, "+

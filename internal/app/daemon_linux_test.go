@@ -16,13 +16,13 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/handover"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/handover"
+	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // get sends a request to a server in the namespace.
@@ -121,14 +121,14 @@ func TestServersOfADaemon(t *testing.T) {
 		}
 	}
 	var s inspect.Status
-	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/status", nil, &s); err != nil {
+	if err := admin.Dial(admin.Options{NetNS: netns}).Get(t.Context(), "/status", nil, &s); err != nil {
 		t.Fatal(err)
 	}
 	if s.Health.State != inspect.Healthy || s.Counts.Services != 1 || s.Mode.Name != "nftables" || s.PID != os.Getpid() {
 		t.Errorf("status %+v", s)
 	}
 	var d inspect.Difference
-	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
+	if err := admin.Dial(admin.Options{NetNS: netns}).Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
 		t.Errorf("difference %+v (%v), want none", d, err)
 	}
 }
@@ -143,7 +143,7 @@ func TestOneDaemonForANamespace(t *testing.T) {
 	other := options(t, "--manifests="+manifests(t, strings.ReplaceAll(webService, "10.96.0.80", "10.96.0.81")))
 	other.NetNS = o.NetNS
 	err := Run(t.Context(), other)
-	if taken, ok := errors.AsType[*control.TakenError](err); !ok || taken.Holder == nil || taken.Holder.PID != os.Getpid() {
+	if taken, ok := errors.AsType[*admin.TakenError](err); !ok || taken.Holder == nil || taken.Holder.PID != os.Getpid() {
 		t.Errorf("a second daemon ended with %v, want the first as the holder", err)
 	}
 	if after := runNft(t, o.NetNS, "list", "ruleset"); after != before {

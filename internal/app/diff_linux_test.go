@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // descriptors counts the file descriptors of this process.
@@ -29,7 +29,7 @@ func TestComparingLeavesNothingOpen(t *testing.T) {
 	r := run(t, o)
 	r.sync()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector would close unreferenced files
-	client := control.Dial(control.Options{NetNS: o.NetNS})
+	client := admin.Dial(admin.Options{NetNS: o.NetNS})
 	compare := func() {
 		var d inspect.Difference
 		if err := client.Get(t.Context(), "/diff", nil, &d); err != nil || d.Steps != 0 {
@@ -70,7 +70,7 @@ func TestComparingUnderChurn(t *testing.T) {
 			_ = os.Rename(path+".new", path)
 		}
 	}()
-	client := control.Dial(control.Options{NetNS: o.NetNS})
+	client := admin.Dial(admin.Options{NetNS: o.NetNS})
 	equal, unsure := 0, 0
 	for range 8 {
 		var d inspect.Difference

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/preflight"
-	"github.com/sluice-proxy/sluice/internal/text/texttest"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/texttest"
 )
 
 // A daemon without a place for its socket serves all the same, keeps its lock, and logs what to do. Preflight knows

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // A daemon answers with its rules, its settings and its Events, in each mode.
@@ -21,7 +21,7 @@ func TestEvidenceOfADaemon(t *testing.T) {
 		r := run(t, o)
 		r.sync()
 		r.drain()
-		client := control.Dial(control.Options{NetNS: o.NetNS})
+		client := admin.Dial(admin.Options{NetNS: o.NetNS})
 		var plan inspect.Difference
 		if err := client.Get(t.Context(), "/plan", nil, &plan); err != nil || plan.Steps == 0 || !strings.Contains(plan.Text, "10.96.0.80") {
 			t.Errorf("%s: the plan is %+v, %v", mode, plan, err)
@@ -58,7 +58,7 @@ func TestAPlanHasALimit(t *testing.T) {
 	r := run(t, o)
 	r.sync()
 	r.drain()
-	err := control.Dial(control.Options{NetNS: o.NetNS}).Get(t.Context(), "/plan", nil, nil)
+	err := admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/plan", nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "there are 1001 Services, and the plan of more than 1000 takes too much memory") {
 		t.Errorf("error %v", err)
 	}

@@ -10,16 +10,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/explain"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // answering is a daemon in mode ipvs with its answers.
 type answering struct {
 	*testing.T
-	client *control.Client
+	client *admin.Client
 }
 
 func (a answering) ask(path string, query url.Values, answer any) {
@@ -67,7 +67,7 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	serveTCP(t, netns, "10.244.1.5:8080")
 	r := run(t, o)
 	r.sync()
-	a := answering{t, control.Dial(control.Options{NetNS: netns})}
+	a := answering{t, admin.Dial(admin.Options{NetNS: netns})}
 	expect := func(want string) {
 		t.Helper()
 		if got := a.backends(); got != want {

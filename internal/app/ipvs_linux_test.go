@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // repairLimit is how long an edit of virtual servers may last, with default settings.
@@ -159,8 +159,8 @@ func TestLifeOfANodeInModeIPVS(t *testing.T) {
 	}
 	servers, err := table.Servers(t.Context())
 	sets, setErr := ipset.New(netns).Names(t.Context())
-	_, linkErr := link.New(netns).Addresses(t.Context(), takeover.ServiceDevice)
-	if err := errors.Join(err, setErr); err != nil || len(servers)+len(sets) > 0 || !errors.Is(linkErr, link.ErrNotFound) {
+	_, linkErr := rtnl.New(netns).Addresses(t.Context(), takeover.ServiceDevice)
+	if err := errors.Join(err, setErr); err != nil || len(servers)+len(sets) > 0 || !errors.Is(linkErr, rtnl.ErrNotFound) {
 		t.Errorf("after a cleanup (%q): %v, %v, %v, %v", lines, servers, sets, err, linkErr)
 	}
 }

@@ -11,14 +11,14 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/kernelspace"
+	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // windows returns options of a daemon in mode kernelspace, with an HNS in memory in place of the one of Windows.
@@ -93,7 +93,7 @@ func TestTheNetworkOfWindowsIsAwaited(t *testing.T) {
 // statusIn asks the daemon of a network namespace for its status.
 func statusIn(t *testing.T, netns int) (s inspect.Status) {
 	t.Helper()
-	if err := control.Dial(control.Options{NetNS: netns}).Get(t.Context(), "/status", nil, &s); err != nil {
+	if err := admin.Dial(admin.Options{NetNS: netns}).Get(t.Context(), "/status", nil, &s); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -6,13 +6,13 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/assign"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
-	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/address"
+	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/kernelspace"
 	"github.com/sluice-proxy/sluice/internal/plane/userspace"
+	"github.com/sluice-proxy/sluice/internal/windows/assign"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // interfaceVariable names the interface that gets addresses of Services, as in kube-proxy's mode

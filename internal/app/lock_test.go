@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/kernel/netns"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
 // fakeLock is a lock with several holders, one after the other; nil: the lock is free.
@@ -33,7 +33,7 @@ func held(until []time.Duration, errs ...error) *fakeLock {
 		return a
 	}}
 	h.lock.log = slog.New(slog.NewTextHandler(&h.log, plain))
-	h.listen = func(context.Context) (*control.Server, error) {
+	h.listen = func(context.Context) (*admin.Server, error) {
 		now := 0
 		for now < len(until) && time.Since(began) >= until[now] {
 			now++
@@ -41,12 +41,12 @@ func held(until []time.Duration, errs ...error) *fakeLock {
 		if errs[now] != nil {
 			return nil, errs[now]
 		}
-		return &control.Server{}, nil
+		return &admin.Server{}, nil
 	}
 	return h
 }
 
-var other = &control.TakenError{PID: 7}
+var other = &admin.TakenError{PID: 7}
 
 // waiting is the log of waiting for other.
 func waiting(t *testing.T) string {
@@ -70,9 +70,9 @@ func TestAcquiringTheLock(t *testing.T) {
 		log   string
 	}{
 		"free": {nil, []error{nil}, true, nil, 0, ""},
-		"not supported by this kernel": {nil, []error{control.ErrUnsupported}, false, nil, 0, "level=WARN " +
+		"not supported by this kernel": {nil, []error{admin.ErrUnsupported}, false, nil, 0, "level=WARN " +
 			"msg=\"Going on without a lock against a second Sluice; sluice get, status, diff and explain do not work\" error=\"" +
-			control.ErrUnsupported.Error() + "\"\n"},
+			admin.ErrUnsupported.Error() + "\"\n"},
 		"an error":      {nil, []error{broken}, false, broken, 0, ""},
 		"another stays": {nil, []error{other}, false, other, 10 * second, waiting(t)},
 		"another ends": {
@@ -100,7 +100,7 @@ func TestAcquiringTheLock(t *testing.T) {
 
 // afterKill waits only for a daemon that was killed, and reports a living one at once.
 func TestADyingDaemonIsWaitedFor(t *testing.T) {
-	dying, living := &control.TakenError{PID: 7}, &control.TakenError{PID: 7, Holder: &control.Identity{}}
+	dying, living := &admin.TakenError{PID: 7}, &admin.TakenError{PID: 7, Holder: &admin.Identity{}}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		server, err := held([]time.Duration{time.Second}, dying, nil).acquireWithin(t.Context(), afterKill)
@@ -131,7 +131,7 @@ func TestWaitingForTheLockEndsWithTheContext(t *testing.T) {
 // The process is not known if it is in another PID namespace.
 func TestTheLogOfWaitingHasPlainValues(t *testing.T) {
 	h := held(nil, other)
-	h.logWait(t.Context(), &control.TakenError{})
+	h.logWait(t.Context(), &admin.TakenError{})
 	if got := h.log.String(); !strings.Contains(got, "pid=unknown netns=net:[") {
 		t.Errorf("logged %q", got)
 	}

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // A daemon starts even if some files in its folder cannot be read. It programs the Services

@@ -18,7 +18,7 @@ func TestModesAreNamedInFewPlaces(t *testing.T) {
 	names := append(Modes(Kinds()), "ipvs")
 	allowed := []string{
 		"internal/plane/", "internal/config/", "internal/takeover/", "internal/app/kinds",
-		"internal/kernel/iptables/", // runs the program of this name
+		"internal/linux/iptables/", // runs the program of this name
 	}
 	const root = "../.."
 	for _, dir := range []string{"internal", "cmd"} {

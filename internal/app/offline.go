@@ -6,13 +6,13 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/internal/address"
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/explain"
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/source/manifest"
+	"github.com/sluice-proxy/sluice/internal/source/files"
 )
 
 // Previewed is the result of Preview.
@@ -101,7 +101,7 @@ func fromFiles(ctx context.Context, o Options) (objects, error) {
 		f.problems = true
 		found.Report(problems)
 	}
-	err := openManifests(f.store, o, report, manifest.CommandLimits()).Load()
+	err := openManifests(f.store, o, report, files.CommandLimits()).Load()
 	found.Flush()
 	if err != nil {
 		return objects{}, err

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/preflight"
 	"github.com/sluice-proxy/sluice/internal/takeover"
@@ -44,8 +44,8 @@ func (o Options) running(ctx context.Context) *preflight.Daemon {
 	ctx, cancel := context.WithTimeout(ctx, preflightTime)
 	defer cancel()
 	var s inspect.Status
-	err := control.Dial(o.control()).Get(ctx, "/status", nil, &s)
-	if _, silent := errors.AsType[*control.UnansweredError](err); silent {
+	err := admin.Dial(o.control()).Get(ctx, "/status", nil, &s)
+	if _, silent := errors.AsType[*admin.UnansweredError](err); silent {
 		return &preflight.Daemon{}
 	}
 	if err != nil {

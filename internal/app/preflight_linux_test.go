@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/preflight"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // findings returns the lines of a preflight.

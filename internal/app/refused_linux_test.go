@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/text/texttest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/texttest"
 )
 
 // A map that another program created with a size for 12 frontends accepts no more of them.
@@ -25,7 +25,7 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	runNft(t, o.NetNS, fmt.Sprintf("add map ip sluice fronts { type ipv4_addr . inet_proto . inet_service : classid; size %d; }", size))
 	events := runWithEvents(t, o)
 	status := func() (s inspect.Status) {
-		_ = control.Dial(control.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s) // not up yet
+		_ = admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s) // not up yet
 		return s
 	}
 	eventually(t, func() bool { return status().Refused == services-size })
@@ -44,7 +44,7 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 		t.Errorf("log without %q and %q:\n%s", reason, command, text)
 	}
 	var list struct{ Items []inspect.Service }
-	if err := control.Dial(control.Options{NetNS: o.NetNS}).Get(t.Context(), "/services", url.Values{}, &list); err != nil {
+	if err := admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/services", url.Values{}, &list); err != nil {
 		t.Fatal(err)
 	}
 	rejected := 0

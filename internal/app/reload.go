@@ -13,10 +13,10 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/event"
-	serviceports "github.com/sluice-proxy/sluice/internal/follow/health"
+	"github.com/sluice-proxy/sluice/internal/handover"
+	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/health"
-	"github.com/sluice-proxy/sluice/internal/kernel/handover"
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	serviceports "github.com/sluice-proxy/sluice/internal/health/nodeport"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/web"

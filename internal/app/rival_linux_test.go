@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/event"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // eventLog passes Events to a test.
@@ -86,7 +86,7 @@ func TestAKubeProxyIsReported(t *testing.T) {
 		break
 	}
 	var s inspect.Status
-	if err := control.Dial(control.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s); err != nil {
+	if err := admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Takeover) != 1 || !strings.HasPrefix(s.Takeover[0], want) {

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/proxy"
-	"github.com/sluice-proxy/sluice/internal/text/texttest"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/texttest"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
@@ -133,7 +133,7 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	r.sync()
 	before := runNft(t, o.NetNS, "list", "ruleset")
 	removed, err := cleanup(t.Context(), o, lockPeriod)
-	if taken, ok := errors.AsType[*control.TakenError](err); !ok || taken.PID != os.Getpid() || removed != nil {
+	if taken, ok := errors.AsType[*admin.TakenError](err); !ok || taken.PID != os.Getpid() || removed != nil {
 		t.Errorf("while a daemon runs: removed %v, %v, want an error with the daemon and nothing removed", removed, err)
 	}
 	if after := runNft(t, o.NetNS, "list", "ruleset"); after != before {
@@ -184,7 +184,7 @@ func TestTheSecondDaemonDoesNotProbeTheKernel(t *testing.T) {
 	defer release(held)
 	runNft(t, o.NetNS, "add table ip before")
 	err = Run(t.Context(), o)
-	if _, taken := errors.AsType[*control.TakenError](err); !taken {
+	if _, taken := errors.AsType[*admin.TakenError](err); !taken {
 		t.Errorf("Run = %v, want a TakenError", err)
 	}
 	runNft(t, o.NetNS, "add table ip after")

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/fair"
-	"github.com/sluice-proxy/sluice/internal/kernel/process"
+	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/web"
 )

@@ -3,13 +3,13 @@ package app
 import (
 	"context"
 
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/event"
-	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/source"
+	"github.com/sluice-proxy/sluice/internal/source/files"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
-	"github.com/sluice-proxy/sluice/internal/source/manifest"
 )
 
 // statefulSource is a Source with a state.
@@ -28,7 +28,7 @@ type recorder interface {
 // which discard Events, or those of an API server.
 func (d *daemon) openSource() (statefulSource, recorder, error) {
 	if len(d.o.Config.Manifests) > 0 {
-		files := openManifests(d.store, d.o, d.report, manifest.DaemonLimits())
+		files := openManifests(d.store, d.o, d.report, files.DaemonLimits())
 		return files, noEvents{}, files.Check() // before anything is changed
 	}
 	c := d.o.Config
@@ -56,8 +56,8 @@ func dial(c *config.Config) (*kube.Client, error) {
 	})
 }
 
-func openManifests(store *cluster.Store, o Options, report reporter, limits manifest.Limits) *manifest.Source {
-	return manifest.New(store, manifest.Options{
+func openManifests(store *cluster.Store, o Options, report reporter, limits files.Limits) *files.Source {
+	return files.New(store, files.Options{
 		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName,
 		AllowExternalIPs: o.Config.ExternalIPs, LoopbackEndpoints: o.Config.Unprivileged(), Report: report, Limits: limits,
 	})

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/health"
-	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -120,9 +120,9 @@ func (d *daemon) settings() inspect.Settings {
 }
 
 // identity returns what another daemon learns when this one holds the lock.
-func (d *daemon) identity() control.Identity {
+func (d *daemon) identity() admin.Identity {
 	name, _ := os.Hostname() // the name is only shown
-	return control.Identity{PID: os.Getpid(), Version: d.o.Version, Host: name, Mode: d.o.Config.Mode, Since: d.started}
+	return admin.Identity{PID: os.Getpid(), Version: d.o.Version, Host: name, Mode: d.o.Config.Mode, Since: d.started}
 }
 
 // answerTime bounds how long an answer waits while the proxy writes.

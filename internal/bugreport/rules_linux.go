@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
 // Rules lists the chains of Sluice, and those with kube-proxy's names, with the targets of their rules, and no others.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/bugreport"
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
 	"github.com/sluice-proxy/sluice/internal/preflight"
 )
 
@@ -84,7 +84,7 @@ func reportSources() []bugreport.Source {
 	difference := func(path string) func(context.Context) ([]byte, error) {
 		return func(ctx context.Context) ([]byte, error) {
 			var d inspect.Difference
-			err := control.DialNearest().Get(ctx, path, nil, &d)
+			err := admin.DialNearest().Get(ctx, path, nil, &d)
 			return fmt.Appendf(nil, "%d steps\n%s", d.Steps, d.Text), err
 		}
 	}
@@ -107,7 +107,7 @@ func reportSources() []bugreport.Source {
 
 // askWhole returns an answer of the daemon, as far as a file may have it.
 func askWhole(ctx context.Context, path string) ([]byte, error) {
-	answer, err := control.DialNearest().Ask(ctx, path, nil)
+	answer, err := admin.DialNearest().Ask(ctx, path, nil)
 	if err != nil {
 		return nil, err
 	}

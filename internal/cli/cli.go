@@ -20,12 +20,12 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/kernel/handover"
-	"github.com/sluice-proxy/sluice/internal/kernel/winservice"
+	"github.com/sluice-proxy/sluice/internal/handover"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/text"
+	"github.com/sluice-proxy/sluice/internal/windows/service"
 )
 
 // Env is the environment of a command.
@@ -44,7 +44,7 @@ type Env struct {
 
 	// Service runs a program as a service of Windows with a name. The program calls running once it
 	// serves. nil: this system has no such services.
-	Service func(ctx context.Context, name string, program winservice.Program) error
+	Service func(ctx context.Context, name string, program service.Program) error
 }
 
 // Main runs a command line, args[0] being the name of the program, and returns

@@ -23,16 +23,16 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/follow/sizes"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
+	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/source/manifest"
+	"github.com/sluice-proxy/sluice/internal/source/files"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 var update = flag.Bool("update", false, "write what is compared in scripts of a daemon anew")
@@ -157,7 +157,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 // lagging succeeds when the daemon has something to write.
 func lagging() {
 	var s inspect.Status
-	err := control.Dial(control.Options{}).Get(context.Background(), "/status", nil, &s)
+	err := admin.Dial(admin.Options{}).Get(context.Background(), "/status", nil, &s)
 	if err != nil || s.Lag.Oldest.IsZero() {
 		os.Exit(1)
 	}
@@ -192,14 +192,14 @@ func daemon() {
 }
 
 func serveFolder(ctx context.Context, folders []string) error {
-	door, err := control.Listen(ctx, control.Options{})
+	door, err := admin.Listen(ctx, admin.Options{})
 	if err != nil {
 		return err
 	}
 	store, history, counted, synced := cluster.NewStore(), inspect.NewHistory(), sizes.New(), &atomic.Bool{}
 	store.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("192.168.0.4")})
 	store.SetStandIn(&cluster.Node{Name: "node-a", Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.4")}})
-	src := manifest.New(store, manifest.Options{Paths: folders, NodeName: "node-a", Report: history.Report})
+	src := files.New(store, files.Options{Paths: folders, NodeName: "node-a", Report: history.Report})
 	loop := proxy.New(proxy.Options{
 		Store: store, Compiler: route.NewCompiler(route.Options{NodeName: "node-a"}),
 		Plane: nftables.New(nft.NewFake(), nftables.Options{Families: []route.Family{route.IPv4, route.IPv6}}),
@@ -214,7 +214,7 @@ func serveFolder(ctx context.Context, folders []string) error {
 		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
 		Status: func(context.Context) inspect.Status { return known(synced.Load()) },
 	})
-	who := control.Identity{PID: os.Getpid(), Version: "v1.2.0", Host: "node-a", Mode: "nftables", Since: time.Now()}
+	who := admin.Identity{PID: os.Getpid(), Version: "v1.2.0", Host: "node-a", Mode: "nftables", Since: time.Now()}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return src.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })

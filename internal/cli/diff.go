@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 )
 
 // diffTimeout bounds the wait for a comparison, for which the daemon reads the kernel.

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/text/texttest"
+	"github.com/sluice-proxy/sluice/internal/testing/texttest"
 )
 
 // streams are standard output and standard error.

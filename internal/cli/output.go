@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -27,7 +27,7 @@ const askTimeout = 30 * time.Second
 // ask queries the daemon of the network namespace of this process.
 func ask(ctx context.Context, path string, query url.Values) (json.RawMessage, error) {
 	var answer json.RawMessage
-	err := control.DialNearest().Get(ctx, path, query, &answer)
+	err := admin.DialNearest().Get(ctx, path, query, &answer)
 	return answer, err
 }
 

@@ -6,17 +6,17 @@ import (
 	"fmt"
 
 	"github.com/sluice-proxy/sluice/internal/app"
-	"github.com/sluice-proxy/sluice/internal/kernel/handover"
-	"github.com/sluice-proxy/sluice/internal/kernel/winservice"
+	"github.com/sluice-proxy/sluice/internal/handover"
+	"github.com/sluice-proxy/sluice/internal/windows/service"
 )
 
 // serviceName is the name of kube-proxy's service.
 const serviceName = "kube-proxy"
 
 // asService runs a program as a service of Windows.
-func (e Env) asService(ctx context.Context, program winservice.Program) error {
+func (e Env) asService(ctx context.Context, program service.Program) error {
 	err := e.Service(ctx, serviceName, program)
-	if errors.Is(err, winservice.ErrNoManager) {
+	if errors.Is(err, service.ErrNoManager) {
 		return fmt.Errorf("%w: --windows-service (windowsRunAsService) is for a service only, such as one that "+
 			`sc.exe create %s binPath= "..." installs; remove it to run Sluice in a terminal`, err, serviceName)
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/winservice"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/windows/service"
 )
 
 // With --windows-service the service manager learns of every failure, of an invalid configuration too. Without
@@ -20,16 +20,16 @@ func TestWindowsService(t *testing.T) {
 	if err := os.WriteFile(file, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nwindowsRunAsService: true\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run := func(_ context.Context, name string, program winservice.Program) error {
+	run := func(_ context.Context, name string, program service.Program) error {
 		if name != "kube-proxy" {
 			t.Errorf("the service is named %q", name)
 		}
 		return program(t.Context(), func() { t.Error("running, although it failed") })
 	}
-	refuse := func(context.Context, string, winservice.Program) error { return winservice.ErrNoManager }
+	refuse := func(context.Context, string, service.Program) error { return service.ErrNoManager }
 	for name, tc := range map[string]struct {
 		args    string
-		service func(context.Context, string, winservice.Program) error
+		service func(context.Context, string, service.Program) error
 		stderr  string
 		logged  string // "": there is no log file
 	}{

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 )
 
 // Apply writes settings, each only if the host has another value. A failure does not

@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/host"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // stateCloseWait is TCP_CONNTRACK_CLOSE_WAIT of linux/netfilter/nf_conntrack_tcp.h.

@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 )
 
 // store reads and writes values that the kernel shows in files.

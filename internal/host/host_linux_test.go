@@ -18,8 +18,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/host"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }

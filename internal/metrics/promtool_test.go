@@ -3,7 +3,7 @@ package metrics
 import (
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
+	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
 )
 
 // promtool reports nothing except names of kube-proxy.

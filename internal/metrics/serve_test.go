@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
+	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
 )
 
 // Each scrape reads the time until the certificate expires.

@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/address"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/host"
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
-	"github.com/sluice-proxy/sluice/internal/kernel/process"
-	"github.com/sluice-proxy/sluice/internal/kernel/socket"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/linux/bpf"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
+	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
@@ -62,7 +62,7 @@ func ReadHost(ctx context.Context, netns int) Host {
 		h.CgroupRoot = TrialOf(bpf.VerifyRoot(h.Cgroup))
 	}
 	var err error
-	h.Network, err = link.New(netns).Network(ctx)
+	h.Network, err = rtnl.New(netns).Network(ctx)
 	h.NetworkErr = TrialOf(err)
 	h.Primary, _ = address.New(address.Options{NetNS: netns, Except: takeover.ServiceDevice}).Primary()
 	return h

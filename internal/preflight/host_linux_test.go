@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/handover/listen"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }

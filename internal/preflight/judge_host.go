@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -57,7 +57,7 @@ func reversePath(f Facts) []Finding {
 	var strict []string
 	for _, name := range slices.Sorted(maps.Keys(f.Parameters)) {
 		device, is := strings.CutSuffix(strings.TrimPrefix(name, "net/ipv4/conf/"), "/rp_filter")
-		up := slices.ContainsFunc(f.Network.Links, func(l link.Link) bool { return l.Name == device && l.Up && device != "lo" })
+		up := slices.ContainsFunc(f.Network.Links, func(l rtnl.Link) bool { return l.Name == device && l.Up && device != "lo" })
 		if is && up && max(f.Parameters[name], f.Parameters[all]) == "1" {
 			strict = append(strict, device)
 		}
@@ -91,7 +91,7 @@ func mtu(f Facts) []Finding {
 	case len(ways) == 0:
 		return one(OK, subject, "there is no default route yet", "")
 	}
-	byMTU := func(a, b link.Link) int { return a.MTU - b.MTU }
+	byMTU := func(a, b rtnl.Link) int { return a.MTU - b.MTU }
 	narrow := slices.MinFunc(ways, byMTU)
 	if narrow.MTU < leastMTU {
 		return one(Warning, subject, fmt.Sprintf("%s has %d, and IPv6 needs %d", narrow.Name, narrow.MTU, leastMTU), "raise it, or use IPv4 only")
@@ -108,7 +108,7 @@ func mtu(f Facts) []Finding {
 }
 
 // roles returns the interfaces by which packets leave the node, and those of pods.
-func roles(links []link.Link) (ways, pods []link.Link) {
+func roles(links []rtnl.Link) (ways, pods []rtnl.Link) {
 	for _, l := range links {
 		switch {
 		case !l.Up:

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/host"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
@@ -28,7 +28,7 @@ func well() Facts {
 				"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0/rp_filter": "2", "net/ipv4/conf/lo/rp_filter": "1",
 			},
 			Cgroup: "/sys/fs/cgroup",
-			Network: link.Network{Routes: 4, Links: []link.Link{
+			Network: rtnl.Network{Routes: 4, Links: []rtnl.Link{
 				{Name: "lo", Kind: "device", MTU: 65536, Up: true},
 				{Name: "eth0", Kind: "device", MTU: 1500, Up: true, Uplink: true},
 				{Name: "veth1", Kind: "veth", MTU: 1450, Up: true},
@@ -115,7 +115,7 @@ func TestKernelAndRights(t *testing.T) {
 }
 
 func TestBridges(t *testing.T) {
-	ports := []link.Link{{Name: "a", Bridge: "cni0"}, {Name: "b", Bridge: "cni0"}}
+	ports := []rtnl.Link{{Name: "a", Bridge: "cni0"}, {Name: "b", Bridge: "cni0"}}
 	expect(t, "not filtered", func(f *Facts) { f.Network.Links = append(f.Network.Links, ports...) },
 		"warning modules: rules do not see packets between ports of the bridge cni0: a pod gets no answer through a Service from a pod on the same bridge | "+
 			"if pods are on it: modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1")
@@ -238,7 +238,7 @@ func TestForwardingAndReversePath(t *testing.T) {
 	expect(t, "strict by all", func(f *Facts) {
 		f.Parameters["net/ipv4/conf/all/rp_filter"] = "1"
 		for _, name := range []string{"a", "b", "c", "d", "e", "off"} {
-			f.Network.Links = append(f.Network.Links, link.Link{Name: name, Up: name != "off", MTU: 1500, Kind: "device"})
+			f.Network.Links = append(f.Network.Links, rtnl.Link{Name: name, Up: name != "off", MTU: 1500, Kind: "device"})
 			f.Parameters["net/ipv4/conf/"+name+"/rp_filter"] = "0"
 		}
 	}, "warning rp_filter: strict at a, b, c, d and 1 other"+what)
@@ -246,7 +246,7 @@ func TestForwardingAndReversePath(t *testing.T) {
 
 func TestMTU(t *testing.T) {
 	expect(t, "an overlay", func(f *Facts) {
-		f.Network.Links = append(f.Network.Links, link.Link{Name: "flannel.1", Kind: "vxlan", MTU: 1400, Up: true})
+		f.Network.Links = append(f.Network.Links, rtnl.Link{Name: "flannel.1", Kind: "vxlan", MTU: 1400, Up: true})
 	}, "warning MTU: veth1 of a pod has 1450, but packets to other nodes may leave by flannel.1, which has 1400: large ones get lost | set the MTU of the network plugin to 1400 or less")
 	expect(t, "too small for IPv6", func(f *Facts) { f.Network.Links[1].MTU = 1200 },
 		"warning MTU: eth0 has 1200, and IPv6 needs 1280 | raise it, or use IPv4 only")

@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/host"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
-	"github.com/sluice-proxy/sluice/internal/kernel/probe"
+	"github.com/sluice-proxy/sluice/internal/linux/probe"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
@@ -109,7 +109,7 @@ type Host struct {
 	Parameters   map[string]string // of the kernel, by name with slashes; those that it lacks are left out
 	Cgroup       string            // where cgroup v2 is mounted; empty: nowhere
 	CgroupRoot   Trial             // whether that is the root of all cgroups
-	Network      link.Network
+	Network      rtnl.Network
 	NetworkErr   Trial
 	Primary      []netip.Addr // addresses of the node
 }

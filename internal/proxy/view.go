@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/cow"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/route/cow"
 )
 
 // View is the state of the loop at one moment between two writes. Nothing in it changes,

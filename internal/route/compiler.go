@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/cow"
+	"github.com/sluice-proxy/sluice/internal/route/cow"
 )
 
 // Compiler turns changes of the cluster into changes of a Table. Only one goroutine may

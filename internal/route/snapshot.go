@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/cow"
+	"github.com/sluice-proxy/sluice/internal/route/cow"
 )
 
 // Snapshot is the state of a Compiler between two calls of Compile. It does not change, and

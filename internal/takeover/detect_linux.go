@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/process"
-	"github.com/sluice-proxy/sluice/internal/kernel/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/handover/listen"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // served names where a copy of this test program answers as kube-proxy, instead

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/process"
-	"github.com/sluice-proxy/sluice/internal/kernel/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/process"
 )
 
 // machine has processes, and maybe somebody who answers where kube-proxy does.

@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
 
 // node is a kernel in memory, as far as a take-over goes. It refuses what the
@@ -152,7 +152,7 @@ type linksFake struct{ *node }
 
 func (f linksFake) Addresses(_ context.Context, name string) ([]netip.Addr, error) {
 	if f.vips == nil || name != "kube-ipvs0" {
-		return nil, link.ErrNotFound
+		return nil, rtnl.ErrNotFound
 	}
 	return slices.Clone(f.vips), f.do("read addresses")
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
 
 func addrs(text ...string) []netip.Addr {

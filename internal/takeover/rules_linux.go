@@ -10,14 +10,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/kernel/socket"
+	"github.com/sluice-proxy/sluice/internal/address"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/linux/socket"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -79,7 +79,7 @@ func newRules(o Options) *rules {
 		tables:  tables{netns: o.NetNS},
 		servers: ipvs.New(o.NetNS),
 		sets:    ipset.New(o.NetNS),
-		links:   link.New(o.NetNS),
+		links:   rtnl.New(o.NetNS),
 		host:    address.New(address.Options{NetNS: o.NetNS}),
 		sockets: socket.New(o.NetNS),
 		ours:    o.Ours, nodePorts: o.NodePorts,
@@ -157,7 +157,7 @@ func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 		}
 	}
 	addrs, err := r.links.Addresses(ctx, ServiceDevice)
-	if errors.Is(err, link.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return v, nil
 	}
 	for _, a := range addrs {

@@ -3,7 +3,7 @@ package takeover
 import (
 	"context"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
 // tables finds and deletes tables of nf_tables that other programs made. A socket

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables/iptablestest"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
 
 // What Sluice made in its mode iptables goes while a kube-proxy runs, as far as

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/listen"
+	"github.com/sluice-proxy/sluice/internal/handover/listen"
 )
 
 // ask sends a request to a handler: "GET /path", with a body on the next line,

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	planeipvs "github.com/sluice-proxy/sluice/internal/plane/ipvs"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )

@@ -6,7 +6,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // The programs write what Sluice would: measurePrograms compares the kernel with it.

@@ -8,13 +8,13 @@ import (
 	"net/netip"
 	"os"
 
-	"github.com/sluice-proxy/sluice/internal/forward"
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/address"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	planeiptables "github.com/sluice-proxy/sluice/internal/plane/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/userspace"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -30,7 +30,7 @@ func (s served) Close() error { return s.end() }
 // serve opens the plane on an engine that runs until it is closed. The limit of file descriptors alone limits its sockets.
 func serve(opt userspace.Options) (plane.Plane, error) {
 	const many = 1 << 20
-	engine, err := forward.New(forward.Options{MaxListeners: many})
+	engine, err := relay.New(relay.Options{MaxListeners: many})
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func openLoopback(string, []route.Family) (plane.Plane, plane.Load, error) {
 
 // openWithRules opens the plane with the rules that lead clients to its sockets.
 func openWithRules(dir string, families []route.Family) (plane.Plane, plane.Load, error) {
-	if err := link.New(0).AddHidden(context.Background(), "lo", address.OfSockets()); err != nil {
+	if err := rtnl.New(0).AddHidden(context.Background(), "lo", address.OfSockets()); err != nil {
 		return nil, plane.Load{}, err
 	}
 	tools, err := openTools(iptables.NFT, dir)

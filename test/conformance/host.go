@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 

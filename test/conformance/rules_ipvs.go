@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -36,7 +36,7 @@ func (r ipvsRules) flush(h *lab.Host) error {
 	ctx := context.Background()
 	table := ipvs.New(h.NetNSFD())
 	servers, err := table.Servers(ctx)
-	err = errors.Join(err, r.variant.flush(h), link.New(h.NetNSFD()).Delete(ctx, takeover.ServiceDevice))
+	err = errors.Join(err, r.variant.flush(h), rtnl.New(h.NetNSFD()).Delete(ctx, takeover.ServiceDevice))
 	for _, s := range servers {
 		err = errors.Join(err, table.Delete(ctx, s))
 	}
@@ -52,7 +52,7 @@ func (r ipvsRules) remaining(h *lab.Host) (string, error) {
 	if len(servers)+len(sets) > 0 {
 		text += fmt.Sprintf("\n%v\n%v", servers, sets)
 	}
-	if _, err := link.New(h.NetNSFD()).Addresses(ctx, takeover.ServiceDevice); err == nil {
+	if _, err := rtnl.New(h.NetNSFD()).Addresses(ctx, takeover.ServiceDevice); err == nil {
 		text += "\n" + takeover.ServiceDevice
 	}
 	return strings.TrimPrefix(text, "\n"), errors.Join(err, listErr, setErr)

@@ -5,7 +5,7 @@ package conformance
 import (
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/explain"
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/conntrack"
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/address"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/netfilter"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 

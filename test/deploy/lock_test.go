@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
+	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/test/conformance"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -61,7 +61,7 @@ func checkAskedElsewhere(t *testing.T, host *lab.Host) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	err := control.Dial(control.Options{NetNS: host.NetNSFD()}).Get(ctx, "/status", nil, new(any))
+	err := admin.Dial(admin.Options{NetNS: host.NetNSFD()}).Get(ctx, "/status", nil, new(any))
 	if err == nil || !strings.Contains(err.Error(), "run the command there, for example with kubectl exec") {
 		t.Errorf("on the host: %v", err)
 	}

@@ -17,8 +17,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -202,7 +202,7 @@ func (d *deployed) waitComplete(t *testing.T, name string, want bool) {
 	query := url.Values{"namespace": {"default"}, "name": {name}}
 	eventually(t, func() error {
 		var answer struct{ Items []inspect.Service }
-		err := control.Dial(control.Options{NetNS: d.lab.NodeA.NetNSFD()}).Get(t.Context(), "/services", query, &answer)
+		err := admin.Dial(admin.Options{NetNS: d.lab.NodeA.NetNSFD()}).Get(t.Context(), "/services", query, &answer)
 		if err != nil {
 			return err
 		}

@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
@@ -108,7 +108,7 @@ func (d *daemon) checkAlive() {
 // status returns the status of the daemon.
 func (w *testEnv) status() (inspect.Status, error) {
 	var s inspect.Status
-	err := control.Dial(control.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/status", nil, &s)
+	err := admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/status", nil, &s)
 	return s, err
 }
 

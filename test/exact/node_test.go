@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -175,7 +175,7 @@ func (n *node) synced() {
 
 func (n *node) status() (inspect.Status, error) {
 	var s inspect.Status
-	err := control.Dial(control.Options{NetNS: n.lab.NodeA.NetNSFD()}).Get(context.Background(), "/status", nil, &s)
+	err := admin.Dial(admin.Options{NetNS: n.lab.NodeA.NetNSFD()}).Get(context.Background(), "/status", nil, &s)
 	return s, err
 }
 

@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/netns"
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 

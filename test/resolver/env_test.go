@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -208,7 +208,7 @@ func (e *env) waitBackends(n int) {
 			return err
 		}
 		var s inspect.Status
-		if err := control.Dial(control.Options{NetNS: e.lab.NodeA.NetNSFD()}).Get(e.Context(), "/status", nil, &s); err != nil {
+		if err := admin.Dial(admin.Options{NetNS: e.lab.NodeA.NetNSFD()}).Get(e.Context(), "/status", nil, &s); err != nil {
 			return err
 		}
 		if s.PID != e.daemon.PID || s.Health.State == inspect.Starting || s.Pending > 0 || !s.Lag.Oldest.IsZero() || s.Busy != "" || s.Counts.Backends != 4*n {

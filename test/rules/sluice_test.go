@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/nfacct"
+	"github.com/sluice-proxy/sluice/internal/linux/nfacct"
 	"github.com/sluice-proxy/sluice/test/apiserver"
 	"github.com/sluice-proxy/sluice/test/lab"
 )

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/control"
-	"github.com/sluice-proxy/sluice/internal/inspect"
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/kubechain"
 )
 
@@ -109,7 +109,7 @@ func (w *testEnv) waitExact(variant string) {
 	w.Helper()
 	w.eventually(func() error {
 		var d inspect.Difference
-		if err := control.Dial(control.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/diff", nil, &d); err != nil {
+		if err := admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/diff", nil, &d); err != nil {
 			return err
 		}
 		if d.Steps > 0 {

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 // job is the tests of a package that match run.

@@ -66,12 +66,12 @@ const kernelScenarios, allScenarios = "SCENARIOS=kernel", "FULL=1"
 // subject the machine's own kernel may lack.
 func jobs(full string) []job {
 	all := append(conformance(full),
-		job{"./internal/forward", "TestIdle|TestUDPManyFlows", "userspace", ""}, job{"./internal/kernel/bpf", programTests, "ebpf", ""},
+		job{"./internal/relay", "TestIdle|TestUDPManyFlows", "userspace", ""}, job{"./internal/linux/bpf", programTests, "ebpf", ""},
 		job{"./test/takeover", "IPVS", "", ""}, job{"./internal/plane/ipvs", "OnTheKernel", "ipvs", ""},
 		job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205)/" + anyTest, "userspace", ""},
 		job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Decisions|Guarded", "ebpf", ""})
 	for _, p := range []struct{ pkg, plane string }{
-		{"kernel/ipvs", "ipvs"}, {"kernel/link", "ipvs"}, {"kernel/probe", ""}, {"follow/sockets", "ebpf"},
+		{"linux/ipvs", "ipvs"}, {"linux/rtnl", "ipvs"}, {"linux/probe", ""}, {"plane/ebpf/sockets", "ebpf"},
 	} {
 		all = append(all, job{"./internal/" + p.pkg, anyTest, p.plane, ""})
 	}

@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
 )
 
 // ServeHNS gives this Windows an HNS, which Wine lacks, until the end of the test: libraries that pass each call to a fake.

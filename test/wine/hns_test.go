@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
 	"github.com/sluice-proxy/sluice/test/wine"
 )
 
@@ -19,7 +19,7 @@ import (
 func testAccessToHNS(t *testing.T, p *wine.Prefix) {
 	fake := hnstest.New(hnstest.ContractNetwork())
 	p.ServeHNS(fake)
-	r := p.Run(p.BuildTests(module+"internal/kernel/hns"), "-test.run=TestContract", "-test.v")
+	r := p.Run(p.BuildTests(module+"internal/windows/hns"), "-test.run=TestContract", "-test.v")
 	if r.Code != 0 || !strings.Contains(r.Stdout, "--- PASS: TestContract") {
 		t.Errorf("status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}

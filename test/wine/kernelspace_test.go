@@ -20,8 +20,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 	"github.com/sluice-proxy/sluice/test/apiserver"
 	"github.com/sluice-proxy/sluice/test/wine"
 )

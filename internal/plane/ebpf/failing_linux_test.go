@@ -9,9 +9,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // If maps can never be written again, their programs are detached after a while. Later ones have new maps.

@@ -5,10 +5,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-proxy/sluice/internal/follow/sockets"
-	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
-	"github.com/sluice-proxy/sluice/internal/kernel/sockdiag"
+	"github.com/sluice-proxy/sluice/internal/linux/bpf"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/ebpf/sockets"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 

@@ -3,7 +3,7 @@ package ebpf
 import (
 	"net/netip"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
+	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 )
 

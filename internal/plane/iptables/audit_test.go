@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // audit verifies the rules of a fake kernel after every COMMIT of a sync. The outcome for a

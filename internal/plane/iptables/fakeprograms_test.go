@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 )
 
 // inputs are passed to the programs and to the fake, one after the other. Both must accept

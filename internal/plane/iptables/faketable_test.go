@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 )
 
 // fakeTable is a table in memory. Rules of a chain are never changed in place.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/route"
 
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // After a load, a new plane finds nothing to write, for every kind of rule and with the

@@ -7,11 +7,11 @@ import (
 	"math"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/probe"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/probe"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/netfilter"
 )
 
 // Kind returns what the rest of the program knows about this plane.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // packet is the first packet of a connection. The walker follows it through the text of

@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -33,7 +33,7 @@ const (
 func newPortalLab(t *testing.T, variant iptables.Variant) *portalLab {
 	l := &portalLab{Lab: lab.New(t, lab.Options{})}
 	l.pod = l.Pod(l.NodeA, "10.180.0.1", "fd00:10:180::1")
-	if err := link.New(l.NodeA.NetNSFD()).Change(t.Context(), "lo", listenerAddrs(), nil); err != nil {
+	if err := rtnl.New(l.NodeA.NetNSFD()).Change(t.Context(), "lo", listenerAddrs(), nil); err != nil {
 		t.Fatal(err)
 	}
 	l.kernel = toolsIn(t, variant, l.NodeA.NetNSFD())

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 )
 

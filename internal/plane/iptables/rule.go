@@ -5,7 +5,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 )
 
 // rule is a rule of a Service, with its fields in the order of iptables-save. An empty

@@ -8,23 +8,23 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // fakeKernel has all mechanisms in memory.
 type fakeKernel struct {
 	servers *ipvs.Fake
 	sets    *ipset.Fake
-	links   *link.Fake
+	links   *rtnl.Fake
 	chains  *fakeChains
 }
 
 func newFake() *fakeKernel {
-	return &fakeKernel{ipvs.NewFake(), ipset.NewFake(), link.NewFake(), newFakeChains()}
+	return &fakeKernel{ipvs.NewFake(), ipset.NewFake(), rtnl.NewFake(), newFakeChains()}
 }
 
 func (f *fakeKernel) kernel() Kernel { return Kernel{f.servers, f.sets, f.links, f.chains} }

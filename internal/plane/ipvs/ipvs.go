@@ -14,10 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -49,10 +49,10 @@ type Sets interface {
 	Apply(ctx context.Context, changes []ipset.Change) error
 }
 
-// Links are the network interfaces: link.Links.
+// Links are the network interfaces: rtnl.Links.
 type Links interface {
 	Create(ctx context.Context, name string) error
-	Addresses(ctx context.Context, name string) ([]netip.Addr, error) // link.ErrNotFound without the interface
+	Addresses(ctx context.Context, name string) ([]netip.Addr, error) // rtnl.ErrNotFound without the interface
 	Change(ctx context.Context, name string, add, remove []netip.Addr) error
 	Delete(ctx context.Context, name string) error
 }
@@ -163,7 +163,7 @@ func (p *Plane) read(ctx context.Context) (s *state, err error) {
 // readAddresses reads the addresses on the interface, without the kernel's own.
 func (p *Plane) readAddresses(ctx context.Context, s *state) error {
 	all, err := p.kernel.Links.Addresses(ctx, Device)
-	if errors.Is(err, link.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil
 	}
 	s.device = err == nil

@@ -8,14 +8,14 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/follow/netfilter"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
-	"github.com/sluice-proxy/sluice/internal/kernel/probe"
-	"github.com/sluice-proxy/sluice/internal/kernel/sysctl"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/probe"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/netfilter"
 )
 
 // Kind returns what the rest of the program knows about this plane.
@@ -78,7 +78,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 
 // KernelOf returns access to the kernel in the network namespace of a file descriptor.
 func KernelOf(netns int, tools *iptables.Tools) Kernel {
-	return Kernel{Servers: ipvs.New(netns), Sets: ipset.New(netns), Links: link.New(netns), Chains: tools}
+	return Kernel{Servers: ipvs.New(netns), Sets: ipset.New(netns), Links: rtnl.New(netns), Chains: tools}
 }
 
 // empty returns the kernel of a preview, which reads it and writes nothing.
@@ -103,7 +103,7 @@ func (noServers) Destinations(context.Context, ...ipvs.Server) ([][]ipvs.Destina
 func (noSets) List(context.Context, []string) (map[string]*ipset.Set, error) { return nil, nil }
 
 // Addresses implements Links.
-func (noLinks) Addresses(context.Context, string) ([]netip.Addr, error) { return nil, link.ErrNotFound }
+func (noLinks) Addresses(context.Context, string) ([]netip.Addr, error) { return nil, rtnl.ErrNotFound }
 
 // Read implements Chains.
 func (noChains) Read(context.Context, iptables.Table) (iptables.Chains, error) { return nil, nil }

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipset"
-	"github.com/sluice-proxy/sluice/internal/kernel/iptables"
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 func natOf(f *fakeChains) iptables.Chains {

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // Connections are shared by weight. An endpoint whose weight becomes 0 keeps its connections,

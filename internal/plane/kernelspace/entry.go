@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"net/netip"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // key names an entry. Its class says which fields it has.

@@ -3,9 +3,9 @@ package kernelspace
 import (
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // recent are the features of a recent HNS.

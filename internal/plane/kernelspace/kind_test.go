@@ -16,13 +16,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
-	"github.com/sluice-proxy/sluice/internal/kernel/probe"
-	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
+	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
+	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // thisHost is a Host.

@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // sctp is a dual-stack Service with TCP at port 80, and SCTP at some ports.

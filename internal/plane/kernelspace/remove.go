@@ -7,8 +7,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/text"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // Remove deletes all load balancers in the network, and then the remote endpoints and the endpoint

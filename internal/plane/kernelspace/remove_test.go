@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
+	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // dangling is a subject whose network was deleted and has left load balancers, beside one of another network.

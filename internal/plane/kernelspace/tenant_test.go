@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
-	"github.com/sluice-proxy/sluice/internal/kernel/hns/hnstest"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // overlayStory is a story in an overlay network.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/hns"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
 // networkPeriod is the time between two reads of the network, each of which is one call of HNS.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // audit verifies a fake kernel after every transaction: a frontend that works before a sync

@@ -5,7 +5,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
 // guesses returns which elements the largest sets have if they fit the frontends.

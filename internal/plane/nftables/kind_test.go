@@ -3,8 +3,8 @@ package nftables
 import (
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
 )
 
 // A failed write is counted for each family, with the metric of kube-proxy.

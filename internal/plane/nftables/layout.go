@@ -3,7 +3,7 @@ package nftables
 import (
 	"fmt"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 

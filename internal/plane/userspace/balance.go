@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -36,7 +36,7 @@ func (p *Plane) Shares(by plane.Passage) plane.Shares {
 }
 
 // balancer returns the balancer of a port; nil: it has none.
-func (s *sockets) balancer(id route.PortID) *forward.Balancer {
+func (s *sockets) balancer(id route.PortID) *relay.Balancer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.balancers[id]

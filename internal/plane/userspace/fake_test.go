@@ -11,17 +11,17 @@ import (
 	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // fakeEngine opens sockets in memory. Set its fields before use.
 type fakeEngine struct {
 	faults *planetest.Faults   // may be nil
 	others map[socketAddr]bool // addresses of other programs
-	refuse func(forward.Spec) error
+	refuse func(relay.Spec) error
 	closed func() // called after a socket was closed; may be nil
 
 	open    map[socketAddr]*fakeListener
@@ -29,19 +29,19 @@ type fakeEngine struct {
 }
 
 func newFakeEngine() *fakeEngine {
-	return &fakeEngine{others: map[socketAddr]bool{}, open: map[socketAddr]*fakeListener{}, refuse: func(forward.Spec) error { return nil }}
+	return &fakeEngine{others: map[socketAddr]bool{}, open: map[socketAddr]*fakeListener{}, refuse: func(relay.Spec) error { return nil }}
 }
 
 // fakeListener is an open socket.
 type fakeListener struct {
 	engine   *fakeEngine
 	where    socketAddr
-	balancer *forward.Balancer
-	admit    func(netip.Addr) forward.Admission
+	balancer *relay.Balancer
+	admit    func(netip.Addr) relay.Admission
 }
 
 // Listen implements Engine.
-func (e *fakeEngine) Listen(s forward.Spec) (Listener, error) {
+func (e *fakeEngine) Listen(s relay.Spec) (Listener, error) {
 	e.listens++
 	l := &fakeListener{e, socketAddr{cluster.Protocol(s.Protocol), s.Addr}, s.Balancer, s.Admit}
 	switch {
@@ -64,7 +64,7 @@ func (e *fakeEngine) Listen(s forward.Spec) (Listener, error) {
 }
 
 // Set implements Listener.
-func (l *fakeListener) Set(b *forward.Balancer, admit func(netip.Addr) forward.Admission) {
+func (l *fakeListener) Set(b *relay.Balancer, admit func(netip.Addr) relay.Admission) {
 	l.balancer, l.admit = b, admit
 }
 

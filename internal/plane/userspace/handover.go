@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/relay"
 )
 
 // errEnded is returned for a plan of a plane whose sockets belong to the next run of the program.
@@ -19,7 +19,7 @@ var errEnded = errors.New("the sockets belong to the next run of the program")
 
 // runner runs an engine. If another run of the program follows, its listening sockets stay open for that.
 type runner struct {
-	engine *forward.Engine
+	engine *relay.Engine
 	plane  *Plane
 	wanted atomic.Bool
 	result chan handedOver // has the result when run has ended
@@ -30,7 +30,7 @@ type handedOver struct {
 	err error
 }
 
-func newRunner(e *forward.Engine, p *Plane) *runner {
+func newRunner(e *relay.Engine, p *Plane) *runner {
 	return &runner{engine: e, plane: p, result: make(chan handedOver, 1)}
 }
 
@@ -85,10 +85,10 @@ func (p *Plane) leave() (in plane.Inherited, err error) {
 }
 
 // clients returns the clients with session affinity of each port, by the text of its PortID.
-func (s *sockets) clients() map[string][]forward.Client {
+func (s *sockets) clients() map[string][]relay.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := map[string][]forward.Client{}
+	all := map[string][]relay.Client{}
 	for id, b := range s.balancers {
 		if clients := b.Clients(); len(clients) > 0 {
 			all[id.String()] = clients
@@ -97,7 +97,7 @@ func (s *sockets) clients() map[string][]forward.Client {
 	return all
 }
 
-// filer is a Listener whose socket can be passed to the next run: a forward.Listener.
+// filer is a Listener whose socket can be passed to the next run: a relay.Listener.
 type filer interface {
 	File() (*os.File, error)
 	Addr() netip.AddrPort

@@ -10,8 +10,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -38,7 +38,7 @@ func Loopback() plane.Kind {
 
 // loopbacks returns the families that have a loopback address here.
 func loopbacks() plane.Support {
-	s := plane.Support{IPv4: forward.CanListen(netip.AddrFrom4([4]byte{127, 0, 0, 1})), IPv6: forward.CanListen(netip.IPv6Loopback())}
+	s := plane.Support{IPv4: relay.CanListen(netip.AddrFrom4([4]byte{127, 0, 0, 1})), IPv6: relay.CanListen(netip.IPv6Loopback())}
 	if !s.IPv6 {
 		s.Notes = plane.IPv6Notes("this host has no address ::1")
 	}
@@ -82,9 +82,9 @@ func without(verdict plane.Verdict) func(*route.Port) plane.Behaviour {
 }
 
 // newEngine returns the engine of a plane.
-func newEngine(s plane.Setup) (*forward.Engine, error) {
+func newEngine(s plane.Setup) (*relay.Engine, error) {
 	u := s.Config.Userspace
-	return forward.New(forward.Options{NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout})
+	return relay.New(relay.Options{NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout})
 }
 
 // open opens the plane on top of another one, whose parts it keeps. The Plane of on is nil if there is no other one.
@@ -146,6 +146,6 @@ func (f follower) Repaired(*route.Table) {
 type noEngine struct{}
 
 // Listen implements Engine.
-func (noEngine) Listen(forward.Spec) (Listener, error) {
+func (noEngine) Listen(relay.Spec) (Listener, error) {
 	return nil, errors.New("a preview opens no sockets")
 }

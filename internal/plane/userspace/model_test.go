@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
@@ -201,7 +201,7 @@ func closedNow(p *Plane) int {
 }
 
 // backendsOf lists the backends of both pools of a balancer.
-func backendsOf(b *forward.Balancer) string {
+func backendsOf(b *relay.Balancer) string {
 	var text strings.Builder
 	for pool := range 2 {
 		for _, share := range b.Shares(netip.Addr{}, pool) {

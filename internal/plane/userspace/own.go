@@ -9,8 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -122,18 +122,18 @@ func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Ad
 // admit returns the admission of clients to a socket. Before the first write is complete it admits only clients
 // that rules sent there: there may be no rules that protect the sockets, or rules of an earlier run that send clients to
 // the socket of another Service.
-func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) forward.Admission {
+func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) relay.Admission {
 	if p.opt.Own == nil {
 		sentByRules := p.sentByRules(k, v, svc)
-		return func(netip.Addr) forward.Admission {
+		return func(netip.Addr) relay.Admission {
 			if p.sockets.guarded.Load() {
-				return forward.Admission{Pool: int(v.pool)}
+				return relay.Admission{Pool: int(v.pool)}
 			}
-			return forward.Admission{Pool: int(v.pool), Refused: true, Unless: sentByRules}
+			return relay.Admission{Pool: int(v.pool), Refused: true, Unless: sentByRules}
 		}
 	}
 	allow := parsePrefixes(v.policy.allow)
-	return func(client netip.Addr) forward.Admission {
+	return func(client netip.Addr) relay.Admission {
 		way := v.policy.others
 		switch {
 		case client.IsLoopback(), client == v.at.Addr(), slices.Contains(p.local.get(), client):
@@ -143,7 +143,7 @@ func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) forwa
 		}
 		refused := way.Verdict != route.Balance || !p.sockets.guarded.Load() ||
 			v.policy.restricted && !slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(client) })
-		return forward.Admission{Pool: int(way.Pool), Refused: refused}
+		return relay.Admission{Pool: int(way.Pool), Refused: refused}
 	}
 }
 

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/kernel/assign"
-	"github.com/sluice-proxy/sluice/internal/kernel/assign/assigntest"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/assigntest"
+	"github.com/sluice-proxy/sluice/internal/windows/assign"
 )
 
 // The host has the address of a Service as long as the Service exists, and a socket listens there, at

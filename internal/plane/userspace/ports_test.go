@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -131,7 +131,7 @@ func TestRefusedServiceKeepsItsSockets(t *testing.T) {
 	other.Name = "other"
 	r.ok(r.load(service("a", tcp(80, backend)), service("b", tcp(82, backend))))
 	before := r.engine.listens
-	r.engine.refuse = func(forward.Spec) error { return errors.New("no descriptors") }
+	r.engine.refuse = func(relay.Spec) error { return errors.New("no descriptors") }
 	wantRefused(t, r.load(service("a", tcp(80, backend), other), service("b", tcp(82, backend, "127.0.0.1:10"))), "a", "no descriptors")
 	if n := r.engine.listens - before; n != 1 {
 		t.Errorf("%d attempts to open one socket", n)

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -81,19 +81,19 @@ func (p *Plane) preferred(port *route.Port) uint16 {
 }
 
 // targetOf returns where the connections of a port go.
-func (p *Plane) targetOf(port *route.Port) *forward.Target {
-	t := &forward.Target{
-		Scheduler: p.schedulerOf(port), Affinity: port.Affinity, Pools: make([][]forward.Backend, 2),
+func (p *Plane) targetOf(port *route.Port) *relay.Target {
+	t := &relay.Target{
+		Scheduler: p.schedulerOf(port), Affinity: port.Affinity, Pools: make([][]relay.Backend, 2),
 		ProxyHeader: port.ProxyHeader && port.Protocol == cluster.TCP,
 	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
 		for _, at := range port.Backends(pool) {
-			t.Pools[pool] = append(t.Pools[pool], forward.Backend{Addr: at, Weight: port.Weight(at)})
+			t.Pools[pool] = append(t.Pools[pool], relay.Backend{Addr: at, Weight: port.Weight(at)})
 		}
 	}
 	for _, at := range port.Serving { // a terminating endpoint keeps its flows, and gets no new ones
 		if !slices.Contains(port.Cluster, at) && !slices.Contains(port.Local, at) {
-			t.Pools[route.Cluster] = append(t.Pools[route.Cluster], forward.Backend{Addr: at})
+			t.Pools[route.Cluster] = append(t.Pools[route.Cluster], relay.Backend{Addr: at})
 		}
 	}
 	return t
@@ -101,7 +101,7 @@ func (p *Plane) targetOf(port *route.Port) *forward.Target {
 
 // schedulerOf returns the scheduler of a port: that of its Service, or of Options if the Service names none, or one that
 // only other modes have.
-func (p *Plane) schedulerOf(port *route.Port) forward.Scheduler {
+func (p *Plane) schedulerOf(port *route.Port) relay.Scheduler {
 	if s, known := schedulerNamed(port.Scheduler); known {
 		return s
 	}
@@ -110,23 +110,23 @@ func (p *Plane) schedulerOf(port *route.Port) forward.Scheduler {
 }
 
 // schedulerNamed returns the scheduler with a name. IPVS and other modes have some of the names.
-func schedulerNamed(name string) (s forward.Scheduler, known bool) {
+func schedulerNamed(name string) (s relay.Scheduler, known bool) {
 	switch name {
 	case "rr", "wrr":
-		return forward.RoundRobin, true
+		return relay.RoundRobin, true
 	case "lc", "wlc":
-		return forward.LeastConnections, true
+		return relay.LeastConnections, true
 	case "sh", "mh", "maglev":
-		return forward.SourceHash, true
+		return relay.SourceHash, true
 	}
-	return forward.RoundRobin, false
+	return relay.RoundRobin, false
 }
 
 // schedulerName returns the name of a scheduler.
-func schedulerName(s forward.Scheduler) string { return [...]string{"rr", "lc", "sh"}[s] }
+func schedulerName(s relay.Scheduler) string { return [...]string{"rr", "lc", "sh"}[s] }
 
 // describe returns a target as text: "rr affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80".
-func describe(t *forward.Target) string {
+func describe(t *relay.Target) string {
 	var b strings.Builder
 	b.WriteString(schedulerName(t.Scheduler))
 	if t.Affinity > 0 {

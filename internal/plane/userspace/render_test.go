@@ -9,11 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/forward"
-	"github.com/sluice-proxy/sluice/internal/metrics/metricstest"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/plane/planetest"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // The plans for a cluster with every kind of Service. The ports are those of every node.
@@ -44,7 +44,7 @@ func TestPrintedTargets(t *testing.T) {
 			t.Errorf("scheduler %q: %s, want %s", scheduler, got, want)
 		}
 	}
-	if got := describe(&forward.Target{}); got != "rr" {
+	if got := describe(&relay.Target{}); got != "rr" {
 		t.Errorf("an empty target is %q", got)
 	}
 }
@@ -125,15 +125,15 @@ func TestBalance(t *testing.T) {
 
 // Each metric has the value of its counter.
 func TestMetricValues(t *testing.T) {
-	counts := func() map[route.PortID]forward.Counts {
-		return map[route.PortID]forward.Counts{
+	counts := func() map[route.PortID]relay.Counts {
+		return map[route.PortID]relay.Counts{
 			{Service: svcName("a"), Protocol: cluster.TCP, Family: route.IPv6, Name: "http"}: {
 				Open: 1, Connections: 2, Received: 3, Sent: 4, Retries: 5, Failures: 6, Refused: 7,
 			},
 		}
 	}
-	stats := func() forward.Stats {
-		return forward.Stats{Refused: map[string]int64{"connections": 8, "flows": 9}, Unreported: 10}
+	stats := func() relay.Stats {
+		return relay.Stats{Refused: map[string]int64{"connections": 8, "flows": 9}, Unreported: 10}
 	}
 	const labels = `{ip_family="IPv6", namespace="ns", port="http", protocol="tcp", service="a"} `
 	want := "connections_total" + labels + "2\nfailures_total" + labels + "6\nopen_connections" + labels + "1\nreceived_bytes_total" + labels +
@@ -146,7 +146,7 @@ func TestMetricValues(t *testing.T) {
 // Each port of a Service has its series, until the Service is deleted.
 func TestMetrics(t *testing.T) {
 	r := newRig(t, Options{})
-	stats := func() forward.Stats { return forward.Stats{Refused: map[string]int64{"connections": 3}} }
+	stats := func() relay.Stats { return relay.Stats{Refused: map[string]int64{"connections": 3}} }
 	var c prometheus.Collector = newCollector(r.sockets.counts, stats)
 	r.ok(r.load(service("a", tcp(80, backend), tcp(81, backend))))
 	registry := metricstest.Registry(c)

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-proxy/sluice/internal/address"
 	"github.com/sluice-proxy/sluice/internal/config"
-	"github.com/sluice-proxy/sluice/internal/kernel/address"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -59,7 +59,7 @@ func Kind(rules plane.Kind) plane.Kind {
 }
 
 func addAddresses(ctx context.Context, s plane.Setup) error {
-	links := link.New(s.NetNS)
+	links := rtnl.New(s.NetNS)
 	if err := links.AddHidden(ctx, loopbackDevice, s.Listeners); err != nil {
 		return fmt.Errorf("add the addresses of the listening sockets: %w", err)
 	}
@@ -69,9 +69,9 @@ func addAddresses(ctx context.Context, s plane.Setup) error {
 // removeAddresses removes the addresses of the sockets. The rules have kube-proxy's names, and the
 // take-over removes them.
 func removeAddresses(ctx context.Context, s plane.Setup) ([]string, error) {
-	links := link.New(s.NetNS)
+	links := rtnl.New(s.NetNS)
 	have, err := links.Addresses(ctx, loopbackDevice)
-	if errors.Is(err, link.ErrNotFound) {
+	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {

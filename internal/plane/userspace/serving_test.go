@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/forward"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -17,7 +17,7 @@ func TestServingBackendsKeepTheirFlows(t *testing.T) {
 	got := p.targetOf(&route.Port{
 		Protocol: cluster.UDP, Cluster: []netip.AddrPort{ready}, Serving: []netip.AddrPort{ready, terminating},
 	})
-	want := [][]forward.Backend{{{Addr: ready, Weight: 1}, {Addr: terminating}}, nil}
+	want := [][]relay.Backend{{{Addr: ready, Weight: 1}, {Addr: terminating}}, nil}
 	if !reflect.DeepEqual(got.Pools, want) {
 		t.Errorf("pools are %v, want %v", got.Pools, want)
 	}

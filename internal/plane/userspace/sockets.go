@@ -14,9 +14,9 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -26,25 +26,25 @@ type sockets struct {
 	guarded atomic.Bool // clients are admitted
 
 	mu        sync.Mutex
-	balancers map[route.PortID]*forward.Balancer
+	balancers map[route.PortID]*relay.Balancer
 	values    map[key]value
 	open      map[key]Listener
 	leave     []key // sockets and balancers to close once no rule points to them
 
-	inherited  map[string]*os.File         // listening sockets of the previous run that are not adopted yet
-	remembered map[string][]forward.Client // clients with session affinity in the previous run, by the text of a PortID
+	inherited  map[string]*os.File       // listening sockets of the previous run that are not adopted yet
+	remembered map[string][]relay.Client // clients with session affinity in the previous run, by the text of a PortID
 }
 
 func newSockets(e Engine) *sockets {
-	return &sockets{engine: e, balancers: map[route.PortID]*forward.Balancer{}, values: map[key]value{}, open: map[key]Listener{}}
+	return &sockets{engine: e, balancers: map[route.PortID]*relay.Balancer{}, values: map[key]value{}, open: map[key]Listener{}}
 }
 
 // counts returns the counters of all balancers.
-func (s *sockets) counts() map[route.PortID]forward.Counts {
+func (s *sockets) counts() map[route.PortID]relay.Counts {
 	s.mu.Lock()
 	all := maps.Clone(s.balancers)
 	s.mu.Unlock()
-	out := make(map[route.PortID]forward.Counts, len(all))
+	out := make(map[route.PortID]relay.Counts, len(all))
 	for id, b := range all {
 		out[id] = b.Counts()
 	}
@@ -55,10 +55,10 @@ func (s *sockets) counts() map[route.PortID]forward.Counts {
 type writer struct {
 	*sockets
 	service func(cluster.Name) *route.Service // as the plan leaves it
-	target  func(*route.Port) *forward.Target
+	target  func(*route.Port) *relay.Target
 	taken   func(key) // called if another program has the address of a socket
 	opened  func(plane.Socket)
-	admit   func(key, value, *route.Service) func(client netip.Addr) forward.Admission
+	admit   func(key, value, *route.Service) func(client netip.Addr) relay.Admission
 	own     Addresses            // nil: none
 	failed  map[key]error        // sockets that could not be opened; a plan tries each once
 	lacks   map[netip.Addr]error // addresses that this host could not get
@@ -154,7 +154,7 @@ func (w writer) balance(id route.PortID) {
 			b.Set(w.target(port))
 			return
 		}
-		w.balancers[id] = forward.NewBalancer(w.target(port))
+		w.balancers[id] = relay.NewBalancer(w.target(port))
 		w.balancers[id].Remember(w.remembered[id.String()])
 	}
 }
@@ -175,8 +175,8 @@ func (w writer) listen(s *step) error {
 		return &plane.NoSocket{Err: errors.New("all ports of the range for listening sockets are in use (portRange)")}
 	}
 	inherited := w.inheritedSocket(s.Key, s.New.at)
-	l, err := w.engine.Listen(forward.Spec{
-		Protocol: forward.Protocol(s.Key.port.Protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
+	l, err := w.engine.Listen(relay.Spec{
+		Protocol: relay.Protocol(s.Key.port.Protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
 		Admit: w.admit(s.Key, s.New, w.service(s.Key.port.Service)), Inherited: inherited,
 	})
 	if inUse(err) {

@@ -12,30 +12,30 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/forward"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
+	"github.com/sluice-proxy/sluice/internal/relay"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Engine opens listening sockets and forwards their connections: EngineOf a forward.Engine.
+// Engine opens listening sockets and forwards their connections: EngineOf a relay.Engine.
 type Engine interface {
-	Listen(forward.Spec) (Listener, error)
+	Listen(relay.Spec) (Listener, error)
 }
 
-// Listener is an open socket: a forward.Listener.
+// Listener is an open socket: a relay.Listener.
 type Listener interface {
-	Set(b *forward.Balancer, admit func(client netip.Addr) forward.Admission)
+	Set(b *relay.Balancer, admit func(client netip.Addr) relay.Admission)
 	Close()
 }
 
-// EngineOf returns an Engine that opens Listeners of a forward.Engine.
-func EngineOf(e *forward.Engine) Engine { return engine{e} }
+// EngineOf returns an Engine that opens Listeners of a relay.Engine.
+func EngineOf(e *relay.Engine) Engine { return engine{e} }
 
-type engine struct{ *forward.Engine }
+type engine struct{ *relay.Engine }
 
 // Listen implements Engine.
-func (e engine) Listen(s forward.Spec) (Listener, error) { return e.Engine.Listen(s) }
+func (e engine) Listen(s relay.Spec) (Listener, error) { return e.Engine.Listen(s) }
 
 // Options for New.
 type Options struct {

@@ -24,7 +24,7 @@ import (
 	core "k8s.io/client-go/testing"
 
 	"github.com/sluice-proxy/sluice/internal/event"
-	"github.com/sluice-proxy/sluice/internal/text/texttest"
+	"github.com/sluice-proxy/sluice/internal/testing/texttest"
 )
 
 // testRecorder is a Recorder that writes to the fake API server of client-go.

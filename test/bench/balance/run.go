@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/ipvs"
-	"github.com/sluice-proxy/sluice/internal/kernel/link"
+	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
@@ -42,7 +42,7 @@ func newHost(ctx context.Context) (*host, error) {
 	for i := range backends {
 		addrs = append(addrs, backendAddr(i))
 	}
-	if err := link.New(0).AddAddresses(ctx, "lo", addrs); err != nil {
+	if err := rtnl.New(0).AddAddresses(ctx, "lo", addrs); err != nil {
 		return nil, err
 	}
 	for i := range backends {

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/kernel/bpf"
-	"github.com/sluice-proxy/sluice/internal/kernel/netns"
+	"github.com/sluice-proxy/sluice/internal/linux/bpf"
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 

@@ -1,0 +1,273 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+)
+
+// errFree is the error of a lock that is free.
+var errFree = errors.New("free")
+
+func free() error { return errFree }
+
+func held() error { return nil }
+
+// listen opens a socket in the place of another daemon, or of none, and accepts connections.
+func listen(t *testing.T, s socket) net.Listener {
+	t.Helper()
+	l, err := s.listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Serve(t, l, func(c net.Conn) { _ = c.Close() })
+	return l
+}
+
+// The folder of the socket is for this user alone, whatever it was before.
+func TestTheFolderOfTheSocket(t *testing.T) {
+	for name, tt := range map[string]struct {
+		make func(folder string) error
+		want string // in the error
+	}{
+		"none":      {func(string) error { return nil }, ""},
+		"for all":   {func(f string) error { return errors.Join(os.Mkdir(f, 0o700), os.Chmod(f, 0o777)) }, ""},
+		"a file":    {func(f string) error { return os.WriteFile(f, nil, 0o600) }, "not a directory"},
+		"another's": {func(f string) error { return errors.Join(os.Mkdir(f, 0o700), os.Chown(f, kerneltest.Unprivileged, 0)) }, "sluice: it belongs to user 65534"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := socket{filepath.Join(t.TempDir(), "sluice"), "x"}
+			if name == "another's" {
+				kerneltest.NeedUsers(t)
+			}
+			if err := tt.make(s.folder); err != nil {
+				t.Fatal(err)
+			}
+			l, err := s.listen(t.Context())
+			if tt.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("listen: %v, want %q", err, tt.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = l.Close() }()
+			if info, err := os.Stat(s.folder); err != nil || info.Mode().Perm() != 0o700 {
+				t.Errorf("the folder has mode %v, %v, want 0700", info.Mode(), err)
+			}
+		})
+	}
+}
+
+// The kernel takes paths up to a length; the error names a longer one.
+func TestALongPathIsRefused(t *testing.T) {
+	folder := t.TempDir()
+	longest := socket{folder, strings.Repeat("x", maxPath-len(folder)-len("/.sock"))}
+	listen(t, longest)
+	long := socket{folder, longest.name + "x"}
+	if _, err := long.listen(t.Context()); err == nil || !strings.Contains(err.Error(), "the path "+long.path()+" has 108 bytes") {
+		t.Errorf("listen: %v, want that %s is too long", err, long.path())
+	}
+	if _, err := long.dial(t.Context(), held); err == nil || !strings.Contains(err.Error(), long.path()) {
+		t.Errorf("dial: %v, want that %s is too long", err, long.path())
+	}
+	if _, err := long.dial(t.Context(), free); !errors.Is(err, errFree) {
+		t.Errorf("dial: %v, want that the lock is free", err)
+	}
+}
+
+// A socket that a killed daemon left is nobody, and the next daemon replaces it.
+func TestASocketThatWasLeft(t *testing.T) {
+	s := socket{t.TempDir(), "x"}
+	if _, err := s.dial(t.Context(), free); !errors.Is(err, errFree) {
+		t.Errorf("dial without a socket: %v, want that the lock is free", err)
+	}
+	left, err := s.listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := left.(socketListener).Listener.Close(); err != nil { // the file stays
+		t.Fatal(err)
+	}
+	if _, err := s.dial(t.Context(), free); !errors.Is(err, errFree) {
+		t.Errorf("dial a socket that was left: %v, want that the lock is free", err)
+	}
+	l := listen(t, s)
+	c, err := s.dial(t.Context(), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := os.ReadDir(s.folder); len(all) != 0 || err != nil {
+		t.Errorf("the end leaves %v, %v", all, err)
+	}
+}
+
+// While a socket is replaced, one of the two is always there.
+func TestASocketIsReplacedAtOnce(t *testing.T) {
+	s := socket{t.TempDir(), "x"}
+	listen(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	var dialing sync.WaitGroup
+	dialing.Go(func() {
+		for ctx.Err() == nil {
+			c, err := s.dial(ctx, free)
+			if errors.Is(err, errFree) {
+				t.Error("there was no socket")
+				return
+			}
+			if err == nil {
+				_ = c.Close()
+			}
+		}
+	})
+	for range 100 {
+		listen(t, s)
+	}
+	cancel()
+	dialing.Wait()
+}
+
+// A command waits for a daemon that has the lock and does not listen yet, until its time is over.
+func TestACommandWaitsForADaemonThatStarts(t *testing.T) {
+	s := socket{t.TempDir(), "x"}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*dialPause)
+	defer cancel()
+	_, err := s.dial(ctx, held)
+	if e, is := errors.AsType[*UnansweredError](err); !is || e.Socket != s.path() {
+		t.Errorf("dial: %v, want an UnansweredError with %s", err, s.path())
+	}
+	time.AfterFunc(3*dialPause, func() { listen(t, s) })
+	c, err := s.dial(t.Context(), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
+
+// A command that does not see the socket of the holder says where to run it.
+func TestTheSocketIsElsewhere(t *testing.T) {
+	o := Options{NetNS: namespace(t)}
+	s, err := Listen(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*dialPause)
+	defer cancel()
+	err = Dial(o).Get(ctx, "/echo", nil, new(url.Values))
+	if err == nil || !strings.Contains(err.Error(), ".sock here; if it runs in a container, run the command there") {
+		t.Errorf("Get: %v, want that it names the socket", err)
+	}
+}
+
+// The next run of the program adopts the lock and listens.
+func TestAHandover(t *testing.T) {
+	o := Options{NetNS: namespace(t)}
+	first, err := Listen(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := first.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := Adopt(file, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveLock(t, next, answer())
+	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); err != nil {
+		t.Error(err)
+	}
+}
+
+// userOptions are those of a daemon without privileges, whose folder for caches is a new one.
+func userOptions(t *testing.T, caches string) Options {
+	t.Helper()
+	t.Setenv("XDG_CACHE_HOME", caches)
+	return Options{User: true}
+}
+
+// A daemon without privileges answers its user.
+func TestADaemonOfAUser(t *testing.T) {
+	o := userOptions(t, t.TempDir())
+	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); !errors.Is(err, errNoUserDaemon) {
+		t.Errorf("before: %v, want errNoUserDaemon", err)
+	}
+	stop := serve(t, o)
+	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); err != nil {
+		t.Error(err)
+	}
+	_, err := Listen(t.Context(), o)
+	if taken, is := errors.AsType[*TakenError](err); !is || taken.PID != os.Getpid() || taken.Holder == nil {
+		t.Errorf("a second daemon: %v", err)
+	}
+	stop()
+	if err := Dial(o).Get(t.Context(), "/echo", nil, new(url.Values)); !errors.Is(err, errNoUserDaemon) {
+		t.Errorf("after: %v, want errNoUserDaemon", err)
+	}
+}
+
+// A command asks the daemon of its network namespace, or else that of its user.
+func TestTheNearestDaemon(t *testing.T) {
+	o := userOptions(t, t.TempDir())
+	both := either{Options{NetNS: namespace(t)}.scope(), o.scope()}
+	if _, err := both.dial(t.Context()); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("without a daemon: %v, want ErrNotRunning", err)
+	}
+	serve(t, o)
+	c, err := both.dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
+
+// A daemon without a place for the socket keeps its lock.
+func TestWithoutASocketTheLockIsHeld(t *testing.T) {
+	caches := filepath.Join(t.TempDir(), strings.Repeat("x", maxPath))
+	o := userOptions(t, caches)
+	s, err := Listen(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(t.Context(), identity(), answer()); !errors.Is(err, ErrNoSocket) || !strings.Contains(err.Error(), caches) {
+		t.Errorf("Serve: %v, want ErrNoSocket with %s", err, caches)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), dialPause)
+	defer cancel()
+	if _, err := Listen(ctx, o); err == nil {
+		t.Error("a second daemon takes the lock")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without a folder for caches there is no lock.
+func TestNoFolderForTheLock(t *testing.T) {
+	t.Setenv("HOME", "")
+	o := userOptions(t, "")
+	if _, err := Listen(t.Context(), o); !errors.Is(err, ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Listen: %v, want ErrUnsupported", err)
+	}
+}

@@ -1,0 +1,152 @@
+//go:build unix
+
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// socketLock is a lock whose holder answers at a socket. Only the holder listens there.
+type socketLock struct {
+	heldLock
+	socket socket
+}
+
+// heldLock is a lock of package netlock or userlock.
+type heldLock interface {
+	File() (*os.File, error)
+	Close() error
+}
+
+func (l socketLock) listen(ctx context.Context) (net.Listener, error) { return l.socket.listen(ctx) }
+
+// socket is a unix socket in a folder of one user.
+type socket struct{ folder, name string }
+
+func (s socket) path() string { return filepath.Join(s.folder, s.name+".sock") }
+
+// maxPath is the length of the longest path of a socket, in bytes. The kernel needs one for the end.
+const maxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
+func (s socket) checkLength() error {
+	if n := len(s.path()); n > maxPath {
+		return fmt.Errorf("the path %s has %d bytes, and that of a socket may have %d", s.path(), n, maxPath)
+	}
+	return nil
+}
+
+// listen opens the socket in place of one that an earlier holder of the lock left. Commands find one of the two at any
+// time. Close removes it.
+func (s socket) listen(ctx context.Context) (net.Listener, error) {
+	if err := secure(s.folder); err != nil {
+		return nil, fmt.Errorf("folder %s: %w", s.folder, err)
+	}
+	if err := s.checkLength(); err != nil {
+		return nil, err
+	}
+	fresh := filepath.Join(s.folder, s.name+".new")
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", fresh)
+	if err != nil {
+		return nil, err
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // it gets another name
+	if err := os.Rename(fresh, s.path()); err != nil {
+		return nil, errors.Join(err, l.Close(), os.Remove(fresh))
+	}
+	return socketListener{l, s.path()}, nil
+}
+
+// socketListener removes its socket.
+type socketListener struct {
+	net.Listener
+	path string
+}
+
+// Close implements net.Listener.
+func (l socketListener) Close() error {
+	err := os.Remove(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, l.Listener.Close())
+}
+
+// secure makes a folder that only this user and root can enter.
+func secure(folder string) error {
+	if err := os.MkdirAll(folder, private); err != nil {
+		return err
+	}
+	info, err := os.Stat(folder)
+	if err != nil {
+		return err
+	}
+	if owner := int(info.Sys().(*syscall.Stat_t).Uid); owner != 0 && owner != os.Geteuid() {
+		return fmt.Errorf("it belongs to user %d; remove it", owner)
+	}
+	if info.Mode().Perm()&^private == 0 {
+		return nil
+	}
+	return os.Chmod(folder, private)
+}
+
+// private is the mode of the folder.
+const private = 0o700
+
+// dialPause is the time between two attempts to connect to a daemon that does not listen yet.
+const dialPause = 50 * time.Millisecond
+
+// startTime is how long a daemon that has the lock may take to listen. One in a container with another folder never
+// does.
+const startTime = 5 * time.Second
+
+// dial connects to the holder of a lock. If nobody listens, it tries again for startTime, until the context ends, or
+// held returns an error, as the lock is free.
+func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	if err := s.checkLength(); err != nil {
+		return nil, cmp.Or(held(), err)
+	}
+	var last error
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", s.path())
+		switch {
+		case err == nil:
+			return conn, nil
+		case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, s.unanswered(last)
+		case errors.Is(err, fs.ErrPermission):
+			return nil, errNotRoot
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EAGAIN):
+			return nil, err
+		}
+		if err := held(); err != nil {
+			return nil, err
+		}
+		last = err
+		select {
+		case <-ctx.Done():
+		case <-time.After(dialPause):
+		}
+	}
+}
+
+// unanswered returns the error for a lock that is held. err is that of the last attempt to connect within the time.
+func (s socket) unanswered(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return &UnansweredError{Socket: s.path()}
+	}
+	return &UnansweredError{}
+}

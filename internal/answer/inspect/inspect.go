@@ -1,0 +1,270 @@
+// Package inspect answers queries to a running daemon: which Services are programmed on
+// this node, where a connection goes, and the status of the daemon. It computes answers
+// from snapshots, so that no query delays the proxy's loop.
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/sizes"
+	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Options for New. All are required, except Balance, Shares, Sockets and Settings.
+type Options struct {
+	Loop interface {
+		View(ctx context.Context) (proxy.View, error)
+	}
+	Store interface {
+		Backlog() cluster.Window
+		Node() *cluster.Node
+	}
+	History *History
+	Sizes   func() sizes.Sizes                              // of the Services in the kernel
+	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
+	Plane   plane.Facts
+
+	// Balance returns how the kernel balances a port (plane.Opened); nil: it does not know.
+	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error)
+
+	// Shares returns the probabilities of backends at this moment (plane.Opened); nil: they are those of Plane.
+	Shares func(plane.Passage) plane.Shares
+
+	// Sockets lists the listening sockets of the plane (plane.Opened); nil: it opens none.
+	Sockets func() []plane.Socket
+
+	// Status returns all fields that Inspector.Status does not fill in.
+	Status func(context.Context) Status
+
+	// Diff compares the kernel with the table. The Inspector never calls it
+	// concurrently.
+	Diff func(context.Context) (Difference, error)
+
+	// Plan returns the rules that the kernel should have. The Inspector never calls it concurrently with itself and Diff.
+	Plan func(context.Context) (Difference, error)
+
+	Settings Settings
+}
+
+// Settings are what the daemon was told.
+type Settings struct {
+	Configuration json.RawMessage   `json:"configuration,omitempty"` // in force, defaults and flags included
+	Flags         map[string]string `json:"flags,omitempty"`
+}
+
+// Difference is what a comparison of everything would write.
+type Difference struct {
+	Steps int    `json:"steps"`
+	Text  string `json:"text"` // one step per line, in the language of the mechanism
+}
+
+// Inspector answers queries. It is safe for concurrent use.
+type Inspector struct {
+	opt     Options
+	queries serial // that may walk through all Services
+	diffs   serial // each needs much memory
+}
+
+// New returns an Inspector.
+func New(opt Options) *Inspector { return &Inspector{opt, make(serial, 1), make(serial, 1)} }
+
+// errBusy means that the loop has not returned a View in time.
+var errBusy = errors.New("the proxy is writing to the kernel and has not answered in time; try again")
+
+// view returns the state that an answer is computed from.
+func (i *Inspector) view(ctx context.Context) (explain.View, error) {
+	v, err := i.opt.Loop.View(ctx)
+	if err != nil {
+		return explain.View{}, errBusy
+	}
+	return explain.View{View: v, Node: i.opt.Store.Node(), Plane: i.opt.Plane, Shares: i.opt.Shares}, nil
+}
+
+// Explain answers where connections go.
+func (i *Inspector) Explain(ctx context.Context, q explain.Question) (explain.Answer, error) {
+	local, err := i.opt.Local(ctx)
+	if err != nil {
+		return explain.Answer{}, err
+	}
+	v, err := i.view(ctx)
+	if err != nil {
+		return explain.Answer{}, err
+	}
+	v.Local = local
+	return explain.Ask(v, q), nil
+}
+
+// Filter selects Services; an empty field matches all.
+type Filter struct{ Namespace, Name string }
+
+// ParseFilter parses "NAME" or "NAMESPACE/NAME", with an optional separate
+// namespace.
+func ParseFilter(name, namespace string) (Filter, error) {
+	ns, rest, both := strings.Cut(name, "/")
+	switch {
+	case !both:
+		return Filter{Namespace: namespace, Name: name}, nil
+	case ns == "" || rest == "" || strings.Contains(rest, "/"):
+		return Filter{}, fmt.Errorf("name %q: want NAME or NAMESPACE/NAME", name)
+	case namespace != "" && namespace != ns:
+		return Filter{}, fmt.Errorf("name %q is not in namespace %q", name, namespace)
+	}
+	return Filter{Namespace: ns, Name: rest}, nil
+}
+
+func (f Filter) matches(n cluster.Name) bool {
+	return (f.Namespace == "" || f.Namespace == n.Namespace) && (f.Name == "" || f.Name == n.Name)
+}
+
+// matchesPrefix reports whether the filter is a prefix of a name, or of its
+// namespace if the filter has none.
+func (f Filter) matchesPrefix(n cluster.Name) bool {
+	if f.Namespace != "" {
+		return f.Namespace == n.Namespace && strings.HasPrefix(n.Name, f.Name)
+	}
+	return strings.HasPrefix(n.String(), f.Name) || strings.HasPrefix(n.Name, f.Name)
+}
+
+// String returns the filter as users write it.
+func (f Filter) String() string {
+	if f.Namespace == "" {
+		return f.Name
+	}
+	return f.Namespace + "/" + f.Name
+}
+
+// NotFoundError means that no object has the name in the query.
+type NotFoundError struct {
+	Kind   string // "Service", "node port"
+	Filter Filter
+}
+
+// Error implements error.
+func (e *NotFoundError) Error() string {
+	list := strings.ToLower(strings.ReplaceAll(e.Kind, " ", "")) + "s"
+	return fmt.Sprintf("no %s %q is known on this node; sluice get %s lists them", e.Kind, e.Filter, list)
+}
+
+// selection has the Services of a View that a Filter matches.
+type selection struct {
+	explain.View
+
+	filter   Filter
+	services []*route.Service // sorted by name, with those that are pending removal
+	why      string           // the reason for Pending
+}
+
+// selectServices returns the Services that a filter matches.
+func (i *Inspector) selectServices(ctx context.Context, f Filter) (*selection, error) {
+	v, err := i.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &selection{View: v, filter: f, why: "not written yet"}
+	if v.Err != nil {
+		s.why = v.Err.Error()
+	}
+	if f.Name != "" && f.Namespace != "" {
+		s.add(cluster.Name(f))
+	} else {
+		s.addAll()
+	}
+	if f.Name != "" && len(s.services) == 0 {
+		return nil, &NotFoundError{"Service", f}
+	}
+	return s, nil
+}
+
+// add adds one Service, or its former state if its removal is pending.
+func (s *selection) add(name cluster.Name) {
+	svc := s.Routes.Service(name)
+	if svc == nil {
+		svc = s.Pending.Of(name).Old
+	}
+	if svc != nil {
+		s.services = []*route.Service{svc}
+	}
+}
+
+// addAll adds all Services that the filter matches.
+func (s *selection) addAll() {
+	for svc := range s.Routes.Services() {
+		if s.filter.matches(svc.Name) {
+			s.services = append(s.services, svc)
+		}
+	}
+	for t := range route.Yielding(s.Pending.All()) {
+		if s.filter.matches(t.Name) && t.New == nil && s.removed(t) {
+			s.services = append(s.services, t.Old)
+		}
+	}
+	slices.SortFunc(s.services, func(a, b *route.Service) int { return a.Name.Compare(b.Name) })
+}
+
+// removed reports whether a pending change removes a Service.
+func (s *selection) removed(t route.Touch) bool {
+	return t.Old != nil && s.Routes.Service(t.Name) == nil
+}
+
+// Programming says whether the rules of a Service are in the kernel.
+type Programming string
+
+// The states of Services.
+const (
+	Programmed    Programming = "programmed"
+	Pending       Programming = "pending"        // a write is due, or failed
+	NotProgrammed Programming = "not programmed" // or with rules from before a change that the kernel rejects
+)
+
+// state returns the state of a Service, and the reason unless it is completely
+// programmed.
+func (s *selection) state(svc *route.Service) (Programming, string) {
+	refusal, pending := s.Refused[svc.Name], s.Pending.Has(svc.Name)
+	switch {
+	case refusal != nil:
+		return NotProgrammed, plane.Problem(refusal) + ": " + refusal.Error()
+	case pending && s.removed(s.Pending.Of(svc.Name)):
+		return Pending, "to be removed: " + s.why
+	case pending:
+		return Pending, s.why
+	case svc.Ignored != "":
+		return NotProgrammed, svc.Ignored
+	case len(svc.Ports) == 0:
+		return NotProgrammed, "conflict: other Services own all its addresses and ports"
+	case svc.Lost > 0:
+		return Programmed, fmt.Sprintf("conflict: others own %d of its addresses and ports", svc.Lost)
+	}
+	return Programmed, ""
+}
+
+// maxNames is how many names Names returns at most.
+const maxNames = 200
+
+// Names lists Services whose name, or namespace and name, begin with a prefix,
+// sorted; at most maxNames. It is for the completion of shells.
+func (i *Inspector) Names(ctx context.Context, f Filter) ([]string, error) {
+	v, err := i.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for svc := range v.Routes.Services() {
+		if f.matchesPrefix(svc.Name) {
+			names = append(names, svc.Name.String())
+		}
+		if len(names) == maxNames {
+			break
+		}
+	}
+	return names, nil
+}

@@ -1,7 +1,0 @@
-//go:build race
-
-package forward
-
-// raceDetector reports whether the race detector runs. Package ipv4 then marks the whole buffer of each datagram,
-// which takes many times as long as to receive it.
-const raceDetector = true

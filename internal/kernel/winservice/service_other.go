@@ -1,8 +1,0 @@
-//go:build !windows
-
-package winservice
-
-import "context"
-
-// Run returns ErrNoManager.
-func Run(context.Context, string, Program) error { return ErrNoManager }

@@ -1,0 +1,154 @@
+package bpf
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// selfTestOptions are those of a node with a cgroup and a bpffs of its own.
+func selfTestOptions(t *testing.T) Options {
+	t.Helper()
+	kerneltest.NeedPrograms(t)
+	return Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)}
+}
+
+// noProbes verifies that a cgroup has no cgroup of a test.
+func noProbes(t *testing.T, cgroup string) {
+	t.Helper()
+	if left, err := filepath.Glob(filepath.Join(cgroup, groupPrefix+"*")); err != nil || len(left) > 0 {
+		t.Errorf("there is %v, %v", left, err)
+	}
+}
+
+// Try leaves neither a cgroup nor a pin.
+func TestTry(t *testing.T) {
+	o := selfTestOptions(t)
+	began := time.Now()
+	if err := Try(o); err != nil {
+		t.Error(err)
+	}
+	t.Logf("took %s", time.Since(began))
+	noProbes(t, o.Cgroup)
+	if _, err := os.Stat(o.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is there: %v", o.Dir, err)
+	}
+}
+
+// otherProgram lets all system calls pass.
+type otherProgram struct {
+	name  string
+	typ   ebpf.ProgramType
+	at    ebpf.AttachType
+	flags uint32
+}
+
+// attach attaches the program to a cgroup until the test ends.
+func (o otherProgram) attach(t *testing.T, cgroup string) {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: o.name, Type: o.typ, AttachType: o.at, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at, Flags: o.flags}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at}); err != nil {
+			t.Error(err)
+		}
+		_ = errors.Join(p.Close(), dir.Close()) // nothing was written
+	})
+}
+
+// Programs of other projects may change or refuse what the programs choose, unless they run when sockets are closed
+// only.
+func TestTryNoticesOtherPrograms(t *testing.T) {
+	for name, c := range map[string]struct {
+		program otherProgram
+		want    error
+	}{
+		"connect":          {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, ErrOthers},
+		"send":             {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, unix.BPF_F_ALLOW_MULTI}, ErrOthers},
+		"allows no others": {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, 0}, unix.EPERM},
+		"can be replaced":  {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_OVERRIDE}, nil},
+		"release":          {otherProgram{"mesh", ebpf.CGroupSock, ebpf.AttachCgroupInetSockRelease, unix.BPF_F_ALLOW_MULTI}, nil},
+		"an earlier run":   {otherProgram{"sluice_connect4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := selfTestOptions(t)
+			c.program.attach(t, o.Cgroup)
+			err := Try(o)
+			if !errors.Is(err, c.want) {
+				t.Errorf("it returns %v, want %v", err, c.want)
+			} else if errors.Is(err, ErrOthers) && !strings.Contains(err.Error(), c.program.name) {
+				t.Errorf("it returns %q, which does not name program %s", err, c.program.name)
+			}
+			noProbes(t, o.Cgroup)
+		})
+	}
+}
+
+// Try detects programs that are not effective in cgroups below the one to which they are attached.
+func TestTryNoticesDetachedPrograms(t *testing.T) {
+	tr, err := newSelfTest(selfTestOptions(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	if err := tr.attach(); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.verify(); err != nil {
+		t.Errorf("while all are attached: %v", err)
+	}
+	if err := tr.links[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	tr.links = tr.links[1:]
+	if err := tr.verify(); err == nil {
+		t.Error("it returns no error without one of them")
+	}
+}
+
+// Try removes the cgroups of a self-test that was killed, but not those of a running one.
+func TestStaleGroupsAreRemoved(t *testing.T) {
+	o := selfTestOptions(t)
+	stale := filepath.Join(o.Cgroup, groupPrefix+"stale")
+	if err := errors.Join(os.Mkdir(stale, 0o755), os.Mkdir(filepath.Join(stale, groupPrefix+"below"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	running, err := newGroup(o.Cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Try(o); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is there: %v", stale, err)
+	}
+	if _, err := os.Stat(running.path); err != nil {
+		t.Error(err)
+	}
+	running.remove()
+	noProbes(t, o.Cgroup)
+}

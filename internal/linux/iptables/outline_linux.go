@@ -1,0 +1,211 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+)
+
+// Outline is a table with all its chains, without the conditions of rules. In the legacy
+// variant built-in chains come first; in the nft variant chains are in the order in which
+// they were created.
+type Outline struct {
+	TableID
+	Handle uint64 // of the table, in the nft variant
+	Chains []ChainOutline
+}
+
+// ChainOutline is a chain with its rules in their order.
+type ChainOutline struct {
+	Name    string
+	Builtin bool // a hook of the kernel leads here
+	Rules   []RuleOutline
+}
+
+// RuleOutline is a rule without its conditions.
+type RuleOutline struct {
+	Target string // a chain, or a target such as "ACCEPT" or "DNAT"; empty: none
+	Jump   bool   // Target is a chain, by jump or goto
+	Handle uint64 // identifies the rule in its table, in the nft variant
+	Text   string // identifies the rule in its chain, in the legacy variant
+}
+
+// Kernel reads the tables of both variants in one network namespace, and removes chains
+// from them: those of nft by netlink, those of legacy by the programs. It holds no resources.
+type Kernel struct{ opts Options }
+
+// NewKernel returns the tables of a namespace.
+func NewKernel(o Options) *Kernel {
+	o.fill()
+	return &Kernel{opts: o}
+}
+
+// nft calls use with a connection to nf_tables, if the kernel has that.
+func (k *Kernel) nft(use func(*nft.Conn) error) error {
+	conn, err := nft.Open(nft.Options{NetNS: k.opts.NetNS})
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // every request was answered
+	return use(conn)
+}
+
+// Outlines returns all tables of both variants and families that exist. It creates none.
+// In the nft variant these are the tables with the names that iptables uses, whatever
+// program created them. It may leave out the rules of chains that are not selected, which
+// saves most of the time in that variant. Legacy tables have no rules, and only the chains that were added, if this
+// process lacks the programs of iptables-legacy or the capabilities to use them.
+func (k *Kernel) Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error) {
+	legacy, err := k.outlinesLegacy(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read iptables rules: %w%s", err, remedy(err))
+	}
+	inNFT, err := k.outlinesNFT(ctx, rules)
+	if err != nil {
+		return nil, fmt.Errorf("read iptables rules: %w%s", err, remedy(err))
+	}
+	return append(legacy, inNFT...), nil
+}
+
+func (k *Kernel) outlinesNFT(ctx context.Context, rules func(chain string) bool) (all []Outline, err error) {
+	err = k.nft(func(conn *nft.Conn) error {
+		tables, err := conn.Outline(ctx, nftTables(), func(_ nft.Table, chain string) bool { return rules(chain) })
+		for _, t := range tables {
+			all = append(all, outlineOf(t))
+		}
+		return err
+	})
+	return all, err
+}
+
+func (k *Kernel) outlinesLegacy(ctx context.Context) (all []Outline, err error) {
+	tables, err := k.legacyTables(ctx)
+	for _, t := range tables {
+		o := Outline{TableID: t.TableID}
+		saved, saveErr := k.saveLegacy(ctx, t.TableID)
+		switch {
+		case saveErr == nil:
+			o.Chains = savedChains(saved, t.Name)
+		case errors.Is(saveErr, ErrBeyondReach):
+			for _, name := range t.chains {
+				o.Chains = append(o.Chains, ChainOutline{Name: name})
+			}
+		default:
+			return nil, saveErr
+		}
+		all = append(all, o)
+	}
+	return all, err
+}
+
+// savedChains returns the chains of a table in the output of PROGRAM-save.
+func savedChains(saved, table string) []ChainOutline {
+	var chains []ChainOutline
+	at := map[string]int{}
+	_ = commands(saved, func(c command) error { // it returns no error
+		switch {
+		case c.table != table:
+		case c.verb == ":":
+			at[c.chain] = len(chains)
+			chains = append(chains, ChainOutline{Name: c.chain, Builtin: c.rest != "-"})
+		case c.verb == "-A":
+			target := Target(c.rest)
+			_, jump := at[target] // all chains come before all rules
+			chain := &chains[at[c.chain]]
+			chain.Rules = append(chain.Rules, RuleOutline{Target: target, Jump: jump, Text: c.rest})
+		}
+		return nil
+	})
+	return chains
+}
+
+// AllRules selects the rules of all chains.
+func AllRules(string) bool { return true }
+
+// nftTables are those of the nft variant.
+func nftTables() []nft.Table {
+	var all []nft.Table
+	for _, f := range []nft.Family{nft.IP4, nft.IP6} {
+		for _, name := range []string{"raw", "mangle", "nat", "filter", "security"} {
+			all = append(all, nft.Table{Family: f, Name: name})
+		}
+	}
+	return all
+}
+
+// inNFT names a table of the nft variant as nf_tables does.
+func (id TableID) inNFT() nft.Table {
+	if id.Family == IPv6 {
+		return nft.Table{Family: nft.IP6, Name: id.Name}
+	}
+	return nft.Table{Family: nft.IP4, Name: id.Name}
+}
+
+// table names it within its variant.
+func (id TableID) table() Table { return Table{id.Family, id.Name} }
+
+// fromNFT names a table of nf_tables as iptables does.
+func fromNFT(t nft.Table) TableID {
+	id := TableID{Variant: NFT, Family: IPv4, Name: t.Name}
+	if t.Family == nft.IP6 {
+		id.Family = IPv6
+	}
+	return id
+}
+
+func outlineOf(t nft.Outline) Outline {
+	o := Outline{TableID: fromNFT(t.Table), Handle: t.Handle}
+	for _, c := range t.Chains {
+		chain := ChainOutline{Name: c.Name, Builtin: c.Base}
+		for _, r := range c.Rules {
+			chain.Rules = append(chain.Rules, RuleOutline{Target: r.Target, Jump: r.Jump, Handle: r.Handle})
+		}
+		o.Chains = append(o.Chains, chain)
+	}
+	return o
+}
+
+// Exists reports whether a table exists. Unlike PROGRAM-save of the legacy variant it
+// creates none.
+func (k *Kernel) Exists(ctx context.Context, id TableID) (found bool, err error) {
+	if id.Variant == NFT {
+		return k.hasNFT(ctx, id, "")
+	}
+	err = k.legacy(ctx, func(table TableID, _ protocol) error {
+		found = found || table == id
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for %s: %w%s", id, err, remedy(err))
+	}
+	return found, nil
+}
+
+// hasNFT reports whether a table of the nft variant exists and, if chain is not empty, has that chain. The
+// cost does not depend on what the table holds.
+func (k *Kernel) hasNFT(ctx context.Context, id TableID, chain string) (found bool, err error) {
+	err = k.nft(func(conn *nft.Conn) error {
+		found, err = conn.Has(ctx, id.inNFT(), chain)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for %s %s: %w%s", id, chain, err, remedy(err))
+	}
+	return found, nil
+}
+
+// remedy returns a hint how to resolve an error, if there is one.
+func remedy(err error) string {
+	if errors.Is(err, fs.ErrPermission) {
+		return ": run as root, or grant CAP_NET_ADMIN"
+	}
+	return ""
+}

@@ -1,0 +1,107 @@
+package iptables
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+)
+
+// Watch reports changes that other programs make to the tables nat, filter and mangle of
+// both families, until the context ends; it returns nil then. It reports changes to
+// chains of the proxy and to rules that jump to them, the deletion of a table, and new
+// rules in a built-in chain that no packet gets past. Changes by Restore are
+// not reported. Subscribed is called once all later changes are noticed. Only one Watch
+// runs at a time.
+//
+// The kernel reports changes of nft tables at once. Legacy tables are polled: every change that another program
+// makes to them is Unclear, and every Restore is followed by an Edit that is only Possible.
+func (t *Tools) Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), report func(Edit)) error {
+	if t.variant == NFT {
+		return t.watchNFT(ctx, ours, subscribed, report)
+	}
+	return t.watchLegacy(ctx, subscribed, report)
+}
+
+// watched reports whether Watch covers a table of nf_tables.
+func watched(t nft.Table) bool {
+	return (t.Family == nft.IP4 || t.Family == nft.IP6) && (t.Name == "nat" || t.Name == "filter" || t.Name == "mangle")
+}
+
+// ownPrograms distinguishes changes by our programs from those by others.
+type ownPrograms struct {
+	mu        sync.Mutex
+	running   map[int]bool // by process ID
+	past      [64]int      // process IDs of programs that have ended recently, and of running ones
+	next      int
+	listeners map[*nft.Listener]func() // called when one may have missed an edit
+}
+
+// started makes the listeners ignore a program of this process. Its netlink port is its process ID
+// (net/netlink/af_netlink.c, netlink_autobind), unless another socket in the namespace
+// has that port. It is called before the program gets its input.
+func (o *ownPrograms) started(pid int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.running == nil {
+		o.running = map[int]bool{}
+	}
+	o.running[pid] = true
+	o.past[o.next%len(o.past)] = pid
+	o.next++
+	o.filter()
+}
+
+// ended reverts started. If another socket has the program's port now, it may have had
+// that all the time, in a container with process IDs of its own: the listeners have
+// ignored its changes.
+func (o *ownPrograms) ended(pid int) {
+	taken := nft.PortTaken(uint32(pid))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.running, pid)
+	o.filter()
+	for _, missed := range o.listeners {
+		if taken {
+			missed()
+		}
+	}
+}
+
+// filter sets the filter of the listeners. A listener that refuses it reports our own
+// writes, and the tables are compared once more than necessary.
+func (o *ownPrograms) filter() {
+	ports := make([]uint32, 0, len(o.running))
+	for pid := range o.running {
+		ports = append(ports, uint32(pid))
+	}
+	for l := range o.listeners {
+		_ = l.Ignore(ports...)
+	}
+}
+
+// listen has a listener ignore our programs, and calls missed when it may have ignored
+// another program for that reason.
+func (o *ownPrograms) listen(l *nft.Listener, missed func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.listeners == nil {
+		o.listeners = map[*nft.Listener]func(){}
+	}
+	o.listeners[l] = missed
+	o.filter()
+}
+
+func (o *ownPrograms) leave(l *nft.Listener) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.listeners, l)
+}
+
+// was reports whether a process is or was one of our programs.
+func (o *ownPrograms) was(pid uint32) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return pid != 0 && slices.Contains(o.past[:], int(pid))
+}

@@ -1,0 +1,159 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
+)
+
+// exchange sends requests about one table that have many answers, and receives the answers
+// into the same memory. The library allocates memory for each and asks the kernel for its size
+// before.
+type exchange struct {
+	conn    *Conn
+	table   Table
+	raw     syscall.RawConn
+	number  uint32 // of the last request
+	request []byte
+	last    int // where the last message of the request begins
+	answers []byte
+
+	readable    func(fd uintptr) bool // receives into answers, once
+	received    int                   // bytes in answers
+	receivedErr error
+}
+
+// answerRoom is at least the size of what the kernel sends at once, 32 KB
+// (af_netlink.c, netlink_recvmsg).
+const answerRoom = 64 << 10
+
+func (c *Conn) exchange(t Table) (*exchange, error) {
+	raw, err := c.sock.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("reach netlink socket: %w", err)
+	}
+	x := newExchange(c)
+	x.table, x.raw = t, raw
+	return x, nil
+}
+
+func newExchange(c *Conn) *exchange {
+	x := &exchange{conn: c, answers: make([]byte, answerRoom)}
+	x.readable = func(fd uintptr) bool {
+		x.received, x.receivedErr = unix.Read(int(fd), x.answers)
+		return !errors.Is(x.receivedErr, unix.EAGAIN)
+	}
+	return x
+}
+
+// begin begins a request of one message. The caller appends further attributes.
+func (x *exchange) begin(kind, flags uint16) {
+	x.request = x.request[:0]
+	x.number++
+	x.about(x.table, kind, flags)
+}
+
+// about begins a further message, about a table.
+func (x *exchange) about(t Table, kind, flags uint16) {
+	x.message(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, [nfgenHeader]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0})
+	x.request = nl.AppendString(x.request, unix.NFTA_TABLE_NAME, t.Name) // the same number in all kinds
+}
+
+// message ends the last message, and begins a further one with struct nfgenmsg.
+func (x *exchange) message(typ, flags uint16, header [nfgenHeader]byte) {
+	x.end()
+	x.last = len(x.request)
+	b := append(x.request, 0, 0, 0, 0) // the length
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|flags)
+	b = binary.NativeEndian.AppendUint32(b, x.number)
+	b = append(b, 0, 0, 0, 0) // the port: that of the socket
+	x.request = append(b, header[:]...)
+}
+
+// acknowledge requests an answer to the last message.
+func (x *exchange) acknowledge() {
+	flags := x.request[x.last+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
+}
+
+// end stores the length of the last message.
+func (x *exchange) end() {
+	if len(x.request) > 0 {
+		binary.NativeEndian.PutUint32(x.request[x.last:], uint32(len(x.request)-x.last))
+	}
+}
+
+// do sends the request, and calls answer with the attributes of each message of the answer.
+// Its last message, or the one before the end of a transaction, has the flag NLM_F_ACK or
+// NLM_F_DUMP. If the kernel refuses the request, the error is a netlink.OpError. The error is
+// EINTR if the kernel notices that another program changed what is listed.
+func (x *exchange) do(answer func(attributes []byte) error) error {
+	x.end()
+	if err := x.send(); err != nil {
+		return fmt.Errorf("send netlink request: %w", err)
+	}
+	for {
+		n, err := x.receive()
+		if err != nil {
+			return fmt.Errorf("receive netlink answer: %w", err)
+		}
+		if done, err := x.read(x.answers[:n], answer); done || err != nil {
+			return err
+		}
+	}
+}
+
+func (x *exchange) send() (err error) {
+	if waitErr := x.raw.Write(func(fd uintptr) bool {
+		_, err = unix.Write(int(fd), x.request)
+		return !errors.Is(err, unix.EAGAIN)
+	}); waitErr != nil {
+		return waitErr // such as the end of the deadline
+	}
+	return err
+}
+
+func (x *exchange) receive() (n int, err error) {
+	if err := x.raw.Read(x.readable); err != nil {
+		return 0, err
+	}
+	return x.received, x.receivedErr
+}
+
+// read reads what was received at once; done: it ends the answer.
+func (x *exchange) read(b []byte, answer func(attributes []byte) error) (done bool, err error) {
+	for len(b) >= unix.NLMSG_HDRLEN+nfgenHeader {
+		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
+		flags, number := binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])
+		if size < unix.NLMSG_HDRLEN+nfgenHeader || size > len(b) {
+			return false, errors.New("netlink message is truncated")
+		}
+		data := b[unix.NLMSG_HDRLEN:size]
+		b = b[min((size+3)&^3, len(b)):]
+		switch {
+		case number != x.number:
+			return false, fmt.Errorf("the kernel answers request %d, want %d", number, x.number)
+		case flags&unix.NLM_F_DUMP_INTR != 0:
+			return false, unix.EINTR
+		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
+			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
+				return true, &netlink.OpError{Op: "receive", Err: syscall.Errno(-code)}
+			}
+			return true, nil
+		}
+		if err := answer(data[nfgenHeader:]); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// nfgenHeader is the size of struct nfgenmsg, with which each message begins.
+const nfgenHeader = 4

@@ -1,0 +1,120 @@
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
+)
+
+// Edit is one transaction of another program that changed a table we watch.
+type Edit struct {
+	What []string // kinds of objects, "table", "chain", "rule", "set", "element"; sorted
+	By   string   // name of the program; empty: unknown
+	PID  uint32   // of its thread, in the first PID namespace; 0: unknown
+
+	// Lost means that the kernel dropped notifications: anything may have changed.
+	Lost bool
+}
+
+// String describes the edit in a few words.
+func (e Edit) String() string {
+	if e.Lost {
+		return "notifications were lost"
+	}
+	return strings.Join(e.What, ", ")
+}
+
+// Watch calls report for each edit that another program makes to the tables. It returns
+// nil when the context ends. It calls subscribed once it reports every edit from then
+// on. It may run beside the goroutine that uses the Conn.
+func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), report func(Edit)) error {
+	l, err := Listen(c.netns)
+	if err != nil {
+		return err
+	}
+	c.own.update(func() { c.own.listeners[l] = true })
+	defer c.own.update(func() { delete(c.own.listeners, l) })
+	subscribed()
+	w := watch{tables: tables, own: c.own.contains}
+	lost := func() {
+		w.what = nil
+		report(Edit{Lost: true})
+	}
+	return l.Receive(ctx, lost, func(m netlink.Message) {
+		if edit, ok := w.add(m); ok {
+			report(edit)
+		}
+	})
+}
+
+// watch collects the messages of a transaction. The last message announces the new
+// generation and names the program that made it.
+type watch struct {
+	tables []Table
+	own    func(port uint32) bool
+	what   []string
+}
+
+func (w *watch) add(m netlink.Message) (Edit, bool) {
+	switch {
+	case m.Header.PID != 0 && w.own(m.Header.PID), m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES:
+		return Edit{}, false
+	case m.Header.Type&0xff == unix.NFT_MSG_NEWGEN:
+		return w.end(m)
+	}
+	kind := kindOf(m)
+	if kind != "" && !slices.Contains(w.what, kind) && slices.Contains(w.tables, tableOf(m)) {
+		w.what = append(w.what, kind)
+	}
+	return Edit{}, false
+}
+
+// end handles the last message of a transaction.
+func (w *watch) end(m netlink.Message) (Edit, bool) {
+	if len(w.what) == 0 {
+		return Edit{}, false
+	}
+	edit := Edit{What: w.what}
+	w.what = nil
+	slices.Sort(edit.What)
+	edit.By, edit.PID = Author(m)
+	return edit, true
+}
+
+// tableOf returns the table that a message is about. Its name is attribute 1 in messages
+// of all kinds (linux/netfilter/nf_tables.h).
+func tableOf(m netlink.Message) (t Table) {
+	err := nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
+		if ad.Type() == unix.NFTA_TABLE_NAME {
+			t = Table{Family: Family(m.Data[0]), Name: ad.String()}
+		}
+	})
+	if err != nil {
+		return Table{}
+	}
+	return t
+}
+
+// kindOf returns the kind of object that a message is about; "" for any other message.
+func kindOf(m netlink.Message) string {
+	switch m.Header.Type & 0xff {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
+		return "table"
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		return "chain"
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		return "rule"
+	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
+		return "set"
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
+		return "element"
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,114 @@
+package socket
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+)
+
+func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
+
+func TestConnectionsAreCountedByLocalAddress(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	var conns []io.Closer
+	kerneltest.Do(t, netns, func() error {
+		l, err := net.Listen("tcp", "[::]:8080") // both families, so that IPv4 comes mapped
+		if err != nil {
+			return err
+		}
+		conns = append(conns, l)
+		for _, from := range []string{"127.0.0.2", "127.0.0.2", "::1"} {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+			to := map[bool]string{true: "127.0.0.1:8080", false: "[::1]:8080"}[from != "::1"]
+			c, err := d.Dial("tcp", to)
+			if err != nil {
+				return err
+			}
+			conns = append(conns, c)
+		}
+		return nil
+	})
+	check := func(want map[netip.Addr]int) {
+		t.Helper()
+		got, err := New(netns).Connections(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("connections (-want +got):\n%s", diff)
+		}
+	}
+	// Both ends of each connection are in this namespace.
+	check(map[netip.Addr]int{
+		netip.MustParseAddr("127.0.0.2"): 2, netip.MustParseAddr("127.0.0.1"): 2, netip.MustParseAddr("::1"): 2,
+	})
+	for _, c := range conns[1:] {
+		_ = c.(*net.TCPConn).SetLinger(0) // closes at once, without TIME_WAIT
+		_ = c.Close()
+	}
+	_ = conns[0].Close()
+	check(map[netip.Addr]int{})
+}
+
+func TestListenersAreListedAndConnectionsAreNot(t *testing.T) {
+	netns := kerneltest.Namespace(t)
+	var open []io.Closer
+	kerneltest.Do(t, netns, func() error {
+		for _, at := range []string{"[::]:8080", "127.0.0.1:8081", "[::1]:8082"} {
+			l, err := net.Listen("tcp", at)
+			if err != nil {
+				return err
+			}
+			open = append(open, l)
+		}
+		for _, at := range []string{"0.0.0.0:53", "[::1]:54"} {
+			l, err := net.ListenPacket("udp", at)
+			if err != nil {
+				return err
+			}
+			open = append(open, l)
+		}
+		for _, network := range []string{"tcp", "udp"} {
+			c, err := net.Dial(network, "127.0.0.1:8081")
+			if err != nil {
+				return err
+			}
+			open = append(open, c)
+		}
+		return nil
+	})
+	got, err := New(netns).Listeners(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []Listener
+	for at, protocol := range map[string]uint8{
+		"[::]:8080": unix.IPPROTO_TCP, "127.0.0.1:8081": unix.IPPROTO_TCP, "[::1]:8082": unix.IPPROTO_TCP,
+		"[::]:53": unix.IPPROTO_UDP, "[::1]:54": unix.IPPROTO_UDP, // Go opens both families for 0.0.0.0
+	} {
+		want = append(want, Listener{Protocol: protocol, At: netip.MustParseAddrPort(at), UID: uint32(os.Getuid())})
+	}
+	less := func(a, b Listener) bool { return a.At.Compare(b.At) < 0 }
+	if diff := cmp.Diff(want, got, cmpopts.SortSlices(less), cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.IgnoreFields(Listener{}, "Inode")); diff != "" {
+		t.Errorf("listeners (-want +got):\n%s", diff)
+	}
+	for _, l := range got {
+		if l.Inode == 0 {
+			t.Errorf("%v has no inode", l)
+		}
+	}
+	for _, c := range open {
+		_ = c.Close()
+	}
+	if got, err := New(netns).Listeners(t.Context()); err != nil || len(got) != 0 {
+		t.Errorf("after all are closed: %v, %v", got, err)
+	}
+}

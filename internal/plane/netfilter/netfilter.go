@@ -1,0 +1,124 @@
+// Package netfilter provides the parts of every plane that translates addresses with
+// netfilter: they delete stale conntrack entries, let NodePorts be reached on 127.0.0.1,
+// and report sockets that Services hide.
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/socket"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
+
+	"github.com/sluice-proxy/sluice/internal/host"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/netfilter/conntrack"
+	"github.com/sluice-proxy/sluice/internal/plane/netfilter/hidden"
+	"github.com/sluice-proxy/sluice/internal/plane/netfilter/localnet"
+)
+
+// Parts returns the parts of a plane. tables is the Conn through which the plane writes
+// nf_tables, so that neither reports edits made through the other; nil: it writes none.
+func Parts(s plane.Setup, tables *nft.Conn) ([]plane.Part, error) {
+	flows, err := kernel.Open(kernel.Options{NetNS: s.NetNS})
+	if err != nil {
+		return nil, err
+	}
+	loopback, err := loopback(s, tables)
+	if err != nil {
+		return nil, errors.Join(err, flows.Close())
+	}
+	parts := []plane.Part{staleFlows(s, flows), loopback}
+	if s.Report != nil {
+		parts = append(parts, hiddenSockets(s))
+	}
+	return parts, nil
+}
+
+// staleFlows deletes conntrack entries that a change made stale.
+func staleFlows(s plane.Setup, flows *kernel.Table) plane.Part {
+	count := newMetrics(s.Families)
+	f := conntrack.New(conntrack.Options{Table: flows, Scanned: count.scanned, Report: func(err error) {
+		s.Log.Warn("Cannot end stale flows, retrying", "error", err)
+	}})
+	return plane.Part{
+		Follower: f, Run: f.Run, SetLocal: f.SetLocal, Close: flows.Close,
+		Metrics: count.collectors(func() float64 { return float64(f.Stats().Deleted) }),
+	}
+}
+
+// loopback lets 127.0.0.0/8 be routed where NodePorts need it, and drops packets of
+// neighbours to it.
+func loopback(s plane.Setup, tables *nft.Conn) (plane.Part, error) {
+	rules, err := nft.Open(nft.Options{NetNS: s.NetNS, Beside: tables})
+	if err != nil {
+		return plane.Part{}, err
+	}
+	f := localnetFollower(s, rules)
+	return plane.Part{
+		Follower: f, Close: rules.Close,
+		Run: func(ctx context.Context) error {
+			f.Begin(ctx)
+			return f.Run(ctx)
+		},
+	}, nil
+}
+
+func localnetFollower(s plane.Setup, rules *nft.Conn) *localnet.Follower {
+	return localnet.New(localnet.Options{
+		Sysctl: sysctl.New(sysctl.Options{NetNS: s.NetNS}), Kernel: rules,
+		Report: func(err error) { s.Log.Warn("Loopback addresses", "error", err) },
+	})
+}
+
+// hiddenSockets reports sockets of this node that Services hide.
+func hiddenSockets(s plane.Setup) plane.Part {
+	f := hidden.New(hidden.Options{
+		Listeners: socket.New(s.NetNS).Listeners, Local: s.Local, Report: s.Report,
+		Failed: func(err error) {
+			s.Log.Warn("Cannot find the sockets of this node that Services hide", "error", err)
+		},
+	})
+	return plane.Part{Follower: f, Run: f.Run}
+}
+
+// Prepare lets 127.0.0.0/8 be routed, guarded, for a later process that may not do that
+// itself. If its NodePorts do not need that, it guards what is routed already.
+func Prepare(ctx context.Context, s plane.Setup) error {
+	err := withLocalnet(s, func(f *localnet.Follower) error {
+		if host.ServesLoopback(s.Config) {
+			return f.Prepare(ctx)
+		}
+		return f.Guard(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("loopback addresses: %w", err)
+	}
+	return nil
+}
+
+// Cleanup undoes what Prepare and the parts did to the host. It returns a line for each
+// thing that it removed, or that stays.
+func Cleanup(ctx context.Context, s plane.Setup) (lines []string, err error) {
+	err = withLocalnet(s, func(f *localnet.Follower) (err error) {
+		lines, err = f.Remove(ctx)
+		return err
+	})
+	if err != nil {
+		return lines, fmt.Errorf("stop routing loopback addresses: %w", err)
+	}
+	return lines, nil
+}
+
+// withLocalnet calls use with a Follower that is not run.
+func withLocalnet(s plane.Setup, use func(*localnet.Follower) error) error {
+	rules, err := nft.Open(nft.Options{NetNS: s.NetNS})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rules.Close() }() // all is answered
+	return use(localnetFollower(s, rules))
+}

@@ -1,0 +1,290 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/fair"
+)
+
+// Engine forwards the connections of its Listeners. All methods are safe for concurrent use.
+type Engine struct {
+	options     Options
+	connections *fair.Shares
+	flows       *fair.Shares
+	remembered  quota                                 // clients of affinity
+	maximum     func(listeners int) (connections int) // the limit of connections; nil: that of the options
+	start       time.Time
+	refused     refusedBy
+	unreported  atomic.Int64
+	hops        hops
+	system      system
+
+	mu        sync.Mutex
+	listeners map[*Listener]struct{}
+	ended     bool
+}
+
+// system runs the sockets of an Engine.
+type system interface {
+	// listen opens a socket, which accepts once run is called.
+	listen(l *Listener) (server, error)
+
+	// run blocks until the context ends. Then it closes all sockets and returns.
+	run(ctx context.Context) error
+
+	// left starts to drain connections to backends that have left all pools of a Balancer.
+	left(b *Balancer, gone []netip.AddrPort)
+}
+
+// server is the socket of a Listener. Any goroutine may call it.
+type server interface {
+	addr() netip.AddrPort
+	set(s *settings)
+	close() // no new connection is accepted; those that exist drain
+}
+
+// settings decide about new connections of a Listener.
+type settings struct {
+	balancer *Balancer
+	admit    func(client netip.Addr) Admission
+}
+
+// admission returns the decision about a client.
+func (s *settings) admission(client netip.Addr) Admission {
+	if s.admit == nil {
+		return Admission{}
+	}
+	return s.admit(client)
+}
+
+// The reasons why an Engine refuses new work.
+const (
+	reasonFiles       = "file descriptors"
+	reasonConnections = "connections"
+	reasonFlows       = "flows"
+	reasonPorts       = "ports"
+	reasonMemory      = "memory"
+	reasonLoop        = "loop" // the client has come through maxHops sockets
+)
+
+// shortage returns the reason if an error means that this host has run out of a resource; "" if it
+// does not.
+func shortage(err error) string {
+	switch {
+	case is(err, syscall.EMFILE), is(err, syscall.ENFILE), is(err, syscall.ENOSPC):
+		return reasonFiles
+	case is(err, syscall.EADDRNOTAVAIL), is(err, syscall.EADDRINUSE), is(err, syscall.EAGAIN):
+		return reasonPorts
+	case is(err, syscall.ENOMEM), is(err, syscall.ENOBUFS):
+		return reasonMemory
+	}
+	return ""
+}
+
+// refusedBy has a counter for each reason.
+type refusedBy struct{ files, connections, flows, ports, memory, loop atomic.Int64 }
+
+// of returns the counter of a reason.
+func (r *refusedBy) of(reason string) *atomic.Int64 {
+	switch reason {
+	case reasonFiles:
+		return &r.files
+	case reasonConnections:
+		return &r.connections
+	case reasonFlows:
+		return &r.flows
+	case reasonPorts:
+		return &r.ports
+	case reasonLoop:
+		return &r.loop
+	default:
+		return &r.memory
+	}
+}
+
+// quota counts what is open, up to a limit.
+type quota struct {
+	limit int64
+	open  atomic.Int64
+}
+
+// Stats are the counters and limits of an Engine.
+type Stats struct {
+	Connections, Flows       int64            // open now
+	MaxConnections, MaxFlows int64            // the limits of them
+	Refused                  map[string]int64 // since the start, by reason; all reasons are there
+
+	// Unreported counts refused datagrams for which the client got no ICMP error: the
+	// program is not allowed to send ICMP errors, the system does not support it, or there
+	// were too many.
+	Unreported int64
+}
+
+// New returns an Engine. Its Listeners accept once Run is called.
+func New(o Options) (*Engine, error) { return newEngine(o, newSystem) }
+
+func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, error) {
+	files, fixed := fileLimit(), o.MaxConnections != 0
+	o = o.withDefaults(files)
+	e := &Engine{options: o, listeners: map[*Listener]struct{}{}, start: time.Now()}
+	if !fixed {
+		e.maximum = func(listeners int) int { return maxConnections(files, o.MaxFlows+listeners) }
+	}
+	e.connections = fair.New(fair.Options{Limit: int64(o.MaxConnections), Idle: int64(idleConnection)})
+	e.flows = fair.New(fair.Options{Limit: int64(o.MaxFlows), Idle: int64(o.UDPTimeout / idleFraction)})
+	e.remembered.limit = maxRemembered
+	var err error
+	e.system, err = newSystem(e)
+	return e, err
+}
+
+// maxConnections returns the default limit of connections, for a limit of file descriptors and the number that flows
+// and Listeners may use. A connection has two. Connections leave some to pipes and to the rest of the program: without
+// file descriptors it could not work, and would refuse all clients alike.
+func maxConnections(files, others int) int {
+	pipes, program := min(files/8, 1024), max(files/16, 32)
+	return max(min(files/4*3, files-others-pipes-program)/2, files/16)
+}
+
+// withDefaults returns options without zero fields, for a limit of file descriptors. A connection
+// has two of them, a flow one. Connections get at most three quarters, flows at most one eighth; the rest is for
+// listeners, pipes and the rest of the program.
+func (o Options) withDefaults(files int) Options {
+	const (
+		drain      = time.Minute
+		udpTimeout = time.Minute
+	)
+	if len(o.Attempts) == 0 {
+		o.Attempts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+	}
+	if o.Drain == 0 {
+		o.Drain = drain
+	}
+	if o.UDPTimeout == 0 {
+		o.UDPTimeout = udpTimeout
+	}
+	if o.MaxFlows == 0 {
+		o.MaxFlows = maxFlows(files)
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = maxConnections(files, o.MaxFlows)
+	}
+	if o.MaxListeners == 0 {
+		o.MaxListeners = maxListeners(files)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// idleConnection is how long a connection must be unused to end for one of another client that has no more.
+const idleConnection = 5 * time.Minute
+
+// acceptPause is how long a Listener waits when the kernel has no resources for it.
+const acceptPause = 50 * time.Millisecond
+
+// errEnded is returned for a Listener of an Engine that has ended.
+var errEnded = errors.New("the engine has ended")
+
+// errListeners is returned for a Listener beyond Options.MaxListeners.
+var errListeners = errors.New("there are too many listening sockets for the limit of open files (nofile), as half is for connections")
+
+// Listen opens a Listener, or adopts an inherited one.
+func (e *Engine) Listen(s Spec) (*Listener, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended {
+		return nil, errEnded
+	}
+	if len(e.listeners) >= e.options.MaxListeners {
+		return nil, fmt.Errorf("%w (%d)", errListeners, e.options.MaxListeners)
+	}
+	l := &Listener{engine: e, spec: s}
+	s.Balancer.subscribe(e)
+	var err error
+	if l.server, err = e.system.listen(l); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", s.Addr, err)
+	}
+	e.listeners[l] = struct{}{}
+	e.fit()
+	return l, nil
+}
+
+// fit makes the limit of connections follow the number of Listeners. The caller holds the lock.
+func (e *Engine) fit() {
+	if e.maximum != nil {
+		e.connections.Resize(int64(e.maximum(len(e.listeners))))
+	}
+}
+
+// Run forwards until the context ends. Then it resets the connections that are left and closes all
+// Listeners. It is called once.
+func (e *Engine) Run(ctx context.Context) error {
+	err := e.system.run(ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = true
+	clear(e.listeners)
+	return err
+}
+
+// Discard closes an Engine and its Listeners in place of Run.
+func (e *Engine) Discard() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return e.Run(ctx)
+}
+
+// Stats returns the current counters and limits.
+func (e *Engine) Stats() Stats {
+	s := Stats{Refused: map[string]int64{}, Unreported: e.unreported.Load()}
+	s.Connections, s.MaxConnections = e.connections.Count()
+	s.Flows, s.MaxFlows = e.flows.Count()
+	for _, reason := range []string{reasonFiles, reasonConnections, reasonFlows, reasonPorts, reasonMemory, reasonLoop} {
+		s.Refused[reason] = e.refused.of(reason).Load()
+	}
+	return s
+}
+
+// refuse counts that new work of a Balancer was refused for a reason.
+func (e *Engine) refuse(b *Balancer, reason string) {
+	b.counts.refused.Add(1)
+	e.refused.of(reason).Add(1)
+}
+
+// Listener is an address whose clients reach the backends of a Balancer.
+type Listener struct {
+	engine *Engine
+	spec   Spec
+	server server
+}
+
+// Addr returns the address, with the port that was chosen if Spec.Addr had none.
+func (l *Listener) Addr() netip.AddrPort { return l.server.addr() }
+
+// Set changes the Balancer and the admission of new connections. Existing connections keep their backends.
+func (l *Listener) Set(b *Balancer, admit func(client netip.Addr) Admission) {
+	b.subscribe(l.engine)
+	l.server.set(&settings{balancer: b, admit: admit})
+}
+
+// Close stops to accept connections. Those that exist drain.
+func (l *Listener) Close() {
+	l.engine.mu.Lock()
+	_, open := l.engine.listeners[l]
+	delete(l.engine.listeners, l)
+	l.engine.fit()
+	l.engine.mu.Unlock()
+	if open {
+		l.server.close()
+	}
+}

@@ -1,0 +1,150 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/relay/epoll"
+)
+
+// poller is the system of Linux: an epoll loop on a thread for each processor.
+type poller struct {
+	engine  *Engine
+	workers []*worker
+	files   files
+	waiting waiting
+	udp     *udp
+	hosts   *udpSockets
+}
+
+// worker is a loop and what its thread uses. All its methods must be called on that thread.
+type worker struct {
+	*epoll.Loop
+	engine  *Engine
+	peers   []*worker // all workers
+	files   *files
+	waiting *waiting
+	members map[*acceptor]struct{} // which have sockets on this worker
+	tcp     tcpLoop
+	udp     *udpLoop
+	packets *packets // for sockets of udp
+}
+
+// reset closes all sockets.
+func (w *worker) reset() {
+	for m := range w.members {
+		m.reset()
+	}
+	w.udp.reset()
+}
+
+// clock returns the time of the loop, since the start of the engine.
+func (w *worker) clock() time.Duration { return w.Now().Sub(w.engine.start) }
+
+func newSystem(e *Engine) (system, error) {
+	p := &poller{engine: e, files: files{reserve: -1}}
+	p.hosts = &udpSockets{engine: e, files: &p.files, budgets: newBudgets()}
+	p.udp = newUDP(e, p.hosts)
+	p.files.keep()
+	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) { // a limit of CPU time lowers the first, another Engine that runs raises it
+		l, err := epoll.New()
+		if err != nil {
+			for _, w := range p.workers {
+				w.Discard()
+			}
+			p.files.close()
+			return nil, err
+		}
+		w := &worker{Loop: l, engine: e, files: &p.files, waiting: &p.waiting, packets: newPackets(), members: map[*acceptor]struct{}{}}
+		w.tcp.init(w)
+		w.udp = p.udp.add(w)
+		p.workers = append(p.workers, w)
+	}
+	for _, w := range p.workers {
+		w.peers = p.workers
+	}
+	return p, nil
+}
+
+// fileLimit returns how many file descriptors this process may have.
+func fileLimit() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024 // the default of Linux
+	}
+	return int(min(limit.Cur, 1<<30))
+}
+
+// maxListeners returns how many Listeners there may be by default, for a limit of file descriptors.
+func maxListeners(files int) int { return max(files/2, 1) }
+
+// listen implements system.
+func (p *poller) listen(l *Listener) (server, error) {
+	switch l.spec.Protocol {
+	case TCP:
+		return p.listenTCP(l)
+	case UDP:
+		return p.udp.listen(l)
+	}
+	return nil, syscall.EPROTONOSUPPORT
+}
+
+// run implements system.
+func (p *poller) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	addProcs(len(p.workers))
+	defer addProcs(-len(p.workers))
+	var accepting, running sync.WaitGroup
+	closed, errs := make([]func(), len(p.workers)), make([]error, len(p.workers))
+	for i, w := range p.workers {
+		accepting.Add(1)
+		closed[i] = sync.OnceFunc(accepting.Done)
+		running.Go(func() {
+			defer closed[i]()
+			defer cancel() // an engine without one of its loops is not useful
+			errs[i] = w.Run(p.engine.options.NetNS)
+		})
+	}
+	<-ctx.Done()
+	for i, w := range p.workers {
+		w.Post(func() {
+			w.reset()
+			closed[i]()
+		})
+	}
+	accepting.Wait()
+	for _, w := range p.workers { // to which others may have passed connections until now
+		w.Post(func() {
+			w.reset()
+			w.tcp.end()
+			w.End()
+		})
+	}
+	running.Wait()
+	p.files.close()
+	p.hosts.close()
+	return errors.Join(errs...)
+}
+
+// addProcs lets the Go runtime execute more goroutines at once. With one more for each loop, some are always
+// free. If none were, the runtime would wake up a thread every 20 µs to see whether a loop that waits in
+// epoll_wait(2) prevents a goroutine from running (retake in runtime/proc.go).
+func addProcs(n int) { runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n) }
+
+// left implements system.
+func (p *poller) left(b *Balancer, gone []netip.AddrPort) {
+	for _, w := range p.workers {
+		w.Post(func() {
+			w.tcp.left(b, gone)
+		})
+	}
+	p.udp.left(b)
+}

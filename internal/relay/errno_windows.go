@@ -1,0 +1,34 @@
+package relay
+
+import (
+	"errors"
+	"syscall"
+)
+
+// is reports whether a system call failed with an error. Calls of sockets never return those of package
+// syscall on Windows: they have other numbers there.
+func is(err error, want syscall.Errno) bool {
+	return errors.Is(err, want) || errors.Is(err, winsock(want))
+}
+
+// winsock returns the number that an error has for sockets.
+func winsock(of syscall.Errno) syscall.Errno {
+	switch of {
+	case syscall.EMFILE:
+		return 10024
+	case syscall.EAGAIN:
+		return 10035
+	case syscall.EADDRINUSE:
+		return 10048
+	case syscall.EADDRNOTAVAIL:
+		return 10049
+	case syscall.ECONNRESET:
+		return 10054
+	case syscall.ENOBUFS:
+		return 10055
+	case syscall.ECONNREFUSED:
+		return 10061
+	default:
+		return of
+	}
+}

@@ -1,0 +1,107 @@
+package relay
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+)
+
+// openFiles returns how many file descriptors the process has.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// An Engine that cannot be made, one that does not run, and a socket that cannot be adopted leave no file
+// descriptors open.
+func TestNothingLeaks(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	if _, err := os.Open("/dev/null/none"); err == nil { // the poller of package os is open from now on
+		t.Fatal("opened")
+	}
+	e, err := New(Options{NetNS: ns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Discard(); err != nil {
+		t.Fatal(err)
+	}
+	before := openFiles(t)
+	for name, leave := range map[string]func(t *testing.T){
+		"half": func(t *testing.T) {
+			lowFiles(t, 2)
+			if _, err := New(Options{NetNS: ns}); err == nil {
+				t.Error("an engine without file descriptors")
+			}
+		},
+		"never run": func(t *testing.T) {
+			e, err := New(Options{NetNS: ns})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, protocol := range []Protocol{TCP, UDP} {
+				if _, err := e.Listen(Spec{Protocol: protocol, Addr: anyAddr, Balancer: NewBalancer(one())}); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := e.Discard(); err != nil {
+				t.Error(err)
+			}
+		},
+		"not adopted": func(t *testing.T) {
+			e, err := New(Options{NetNS: ns})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, protocol := range []Protocol{TCP, UDP} {
+				file, err := os.Open("/dev/null")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := e.Listen(Spec{Protocol: protocol, Addr: anyAddr, Balancer: NewBalancer(one()), Inherited: file}); err == nil {
+					t.Error("adopted a file")
+				}
+			}
+			if err := e.Discard(); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, leave)
+		if after := openFiles(t); after > before {
+			t.Errorf("%s: %d file descriptors, before %d", name, after, before)
+		}
+	}
+}
+
+// If other programs have the ports that are left, flows to different backends share those of the Engine.
+func TestUDPPortsOfOthers(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	kerneltest.Do(t, ns, func() error { return os.WriteFile(portRange, []byte("40000 40019"), 0) })
+	_, x := echoUDP(t, ns, "a", "127.0.0.1:1")
+	_, y := echoUDP(t, ns, "b", "127.0.0.1:2")
+	r := epollUDP(t, ns, Options{}, Spec{Addr: netip.MustParseAddrPort("0.0.0.0:9"), Balancer: NewBalancer(pools(x, y))})
+	hog := newSwarm(t, ns, "127.0.0.7", r) // it has one port itself
+	const others = 13
+	for range others {
+		kerneltest.Do(t, ns, func() error {
+			c, err := net.ListenUDP("udp4", nil)
+			if err == nil {
+				t.Cleanup(func() { _ = c.Close() })
+			}
+			return err
+		})
+	}
+	const left = 20 - others - 1
+	for i := range 2 * left {
+		hog.send(i)
+	}
+	eventually(t, "flows", 2*left, func() int64 { return r.Stats().Flows })
+}

@@ -1,0 +1,289 @@
+package relay
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/net/ipv4"
+)
+
+// udp is what the UDP listeners of an Engine share.
+type udp struct {
+	engine *Engine
+	host   udpHost
+	loops  []*udpLoop
+
+	mu   sync.Mutex
+	next int // the loop of the next listener
+}
+
+// udpHost opens the sockets of UDP. It is safe for concurrent use.
+type udpHost interface {
+	listen(s Spec) (socket, error)
+
+	// dial opens a socket to a backend. The port must be given to release when the socket is closed.
+	dial(to netip.AddrPort) (s socket, port uint16, err error)
+	release(backend netip.AddrPort, port uint16)
+
+	// refuse informs a client that its last datagram, of some length, was refused. It reports whether that was possible.
+	refuse(client, to netip.AddrPort, length int) bool
+}
+
+// eventLoop calls functions one after another.
+type eventLoop interface {
+	// Post calls a function soon, unless the loop has ended. Any goroutine may call it.
+	Post(f func())
+
+	// after calls a function after a time.
+	after(d time.Duration, f func())
+
+	// watch calls a function when there may be something to read from a socket.
+	watch(s socket, ready func()) error
+
+	// close closes a socket, which it stops to watch.
+	close(s socket)
+}
+
+// idleFraction is the part of the timeout after which a flow may end for a new one of another client, and how often
+// flows are checked.
+const idleFraction = 16
+
+func newUDP(e *Engine, host udpHost) *udp {
+	return &udp{engine: e, host: host}
+}
+
+// add adds a loop on which listeners can be.
+func (u *udp) add(l eventLoop) *udpLoop {
+	loop := &udpLoop{eventLoop: l, udp: u, batch: newBatch(), listeners: map[*udpListener]struct{}{}}
+	u.loops = append(u.loops, loop)
+	return loop
+}
+
+// left ends the flows to backends that have left all pools of a Balancer.
+func (u *udp) left(b *Balancer) {
+	for _, loop := range u.loops {
+		loop.Post(func() { loop.left(b) })
+	}
+}
+
+// listen opens a listener. Each belongs to one loop, so that the datagrams of a flow stay in order.
+func (u *udp) listen(l *Listener) (server, error) {
+	s, err := u.host.listen(l.spec)
+	if err != nil {
+		return nil, err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p := &udpListener{
+		loop: u.loops[u.next%len(u.loops)], socket: s, at: s.local(), flows: map[path]*flow{},
+		settings: &settings{balancer: l.spec.Balancer, admit: l.spec.Admit},
+	}
+	u.next++
+	p.loop.Post(p.start)
+	return p, nil
+}
+
+// udpLoop is what the UDP listeners of an eventLoop share. It is used on that loop only.
+type udpLoop struct {
+	eventLoop
+	udp       *udp
+	batch     *batch
+	now       time.Duration // since the start of the engine, of the last event
+	waiting   bool          // for the next sweep
+	listeners map[*udpListener]struct{}
+}
+
+// clock returns the time since the start of the engine.
+func (l *udpLoop) clock() time.Duration {
+	l.now = time.Since(l.udp.engine.start)
+	return l.now
+}
+
+func (l *udpLoop) left(b *Balancer) {
+	for listener := range l.listeners {
+		if listener.settings.balancer == b {
+			listener.sweep()
+		}
+	}
+}
+
+// wait makes the loop look for idle flows after a time.
+func (l *udpLoop) wait() {
+	if !l.waiting {
+		l.waiting = true
+		l.after(max(l.udp.engine.options.UDPTimeout/idleFraction, time.Millisecond), l.sweep)
+	}
+}
+
+// sweep ends flows that are idle, and those to backends that have left.
+func (l *udpLoop) sweep() {
+	l.waiting = false
+	l.clock()
+	for listener := range l.listeners {
+		listener.sweep()
+		if len(listener.flows) > 0 {
+			l.wait()
+		}
+	}
+}
+
+// reset closes all listeners.
+func (l *udpLoop) reset() {
+	for listener := range l.listeners {
+		listener.reset()
+	}
+}
+
+// path is where a datagram comes from, and to which address of this host it was sent, if its listener has several.
+type path struct {
+	client netip.AddrPort
+	local  netip.Addr
+}
+
+// udpListener forwards the datagrams of a socket. It is used on its loop only, except as a server.
+type udpListener struct {
+	loop     *udpLoop
+	socket   socket
+	at       netip.AddrPort
+	settings *settings
+	flows    map[path]*flow
+	closed   bool
+}
+
+func (l *udpListener) addr() netip.AddrPort { return l.at }
+
+func (l *udpListener) set(s *settings) {
+	l.loop.Post(func() {
+		l.settings = s
+		l.sweep()
+	})
+}
+
+func (l *udpListener) close() { l.loop.Post(l.reset) }
+
+// start makes the loop watch the socket.
+func (l *udpListener) start() {
+	if l.closed {
+		return
+	}
+	l.loop.listeners[l] = struct{}{}
+	if err := l.loop.watch(l.socket, l.ready); err != nil {
+		l.loop.udp.engine.options.Log.Error("A UDP listener does not work yet; Sluice tries again.", "error", err)
+		l.loop.after(acceptPause, l.start) // no memory
+	}
+}
+
+// reset closes the socket and ends all flows.
+func (l *udpListener) reset() {
+	if l.closed {
+		return
+	}
+	l.closed = true
+	delete(l.loop.listeners, l)
+	for _, f := range l.flows {
+		l.end(f)
+	}
+	l.loop.close(l.socket)
+}
+
+// ready forwards the datagrams that wait in the socket.
+func (l *udpListener) ready() {
+	l.loop.clock()
+	b := l.loop.batch
+	n, err := l.socket.read(b)
+	if err != nil {
+		return // EAGAIN: another process, which has the same socket, was faster
+	}
+	for i := range n {
+		l.forward(&b.messages[i])
+	}
+}
+
+// forward sends a datagram of a client to the backend of its flow.
+func (l *udpListener) forward(m *ipv4.Message) {
+	p := path{client: addrOf(m.Addr)}
+	if m.NN > 0 {
+		p.local = destination(m)
+	}
+	data := m.Buffers[0][:m.N]
+	f := l.flows[p]
+	if f != nil && !f.current(l.settings) {
+		l.end(f)
+		f = nil
+	}
+	if f == nil {
+		f = l.newFlow(p, m.Addr)
+		f.length = len(data)
+		if !l.begin(f) {
+			return
+		}
+	}
+	f.Used.Store(int64(l.loop.now))
+	f.send(data)
+}
+
+// begin opens a flow for a datagram. It returns false if the datagram is refused.
+func (l *udpListener) begin(f *flow) bool {
+	e, s := l.loop.udp.engine, l.settings
+	admission := s.admission(f.client)
+	f.pool, f.hops = admission.Pool, e.hops.of(source{UDP, netip.AddrPortFrom(f.client, f.path.client.Port())}).count
+	switch {
+	case f.hops >= maxHops:
+		e.refuse(s.balancer, reasonLoop)
+		return false
+	case admission.Refused:
+		s.balancer.counts.refused.Add(1)
+		return false
+	}
+	if !l.seat(f, l.loop.now) {
+		return false
+	}
+	s.balancer.counts.connections.Add(1)
+	if !f.connect() {
+		f.ended = true
+		e.flows.Release(&f.Seat)
+		return false
+	}
+	l.list(f)
+	return true
+}
+
+// seat takes a seat for a flow. It returns false if the client cannot have another flow.
+func (l *udpListener) seat(f *flow, used time.Duration) bool {
+	evicted, ok := l.loop.udp.engine.flows.Take(f.client, &f.Seat, int64(used))
+	if !ok {
+		l.loop.udp.engine.refuse(l.settings.balancer, reasonFlows)
+		return false
+	}
+	if evicted != nil {
+		evicted.Owner.Evict(l.loop)
+	}
+	return true
+}
+
+// list puts a flow among those of the listener.
+func (l *udpListener) list(f *flow) {
+	f.settings.balancer.counts.open.Add(1)
+	l.flows[f.path] = f
+	l.loop.wait()
+}
+
+// end ends a flow.
+func (l *udpListener) end(f *flow) {
+	f.disconnect()
+	l.loop.udp.engine.flows.Release(&f.Seat)
+	delete(l.flows, f.path)
+	f.settings.balancer.counts.open.Add(-1)
+	f.ended = true
+}
+
+// sweep ends the flows that are idle, and those to backends that have left all pools.
+func (l *udpListener) sweep() {
+	timeout := l.loop.udp.engine.options.UDPTimeout
+	for _, f := range l.flows {
+		if l.loop.now-time.Duration(f.Used.Load()) >= timeout || !f.current(l.settings) {
+			l.end(f)
+		}
+	}
+}

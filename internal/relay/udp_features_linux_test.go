@@ -1,0 +1,90 @@
+package relay
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+)
+
+// With package net alone, no refusal is reported: it counts those of a backend, and those because there is none.
+func TestUDPUnreportedPlain(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	closed, dead := echoUDP(t, ns, "dead", "127.0.0.1:0")
+	_ = closed.Close()
+	for what, target := range map[string]*Target{"refused": pools(dead), "no backend": pools()} {
+		r := portableUDP(t, ns, Options{}, Spec{Addr: loopback, Balancer: NewBalancer(target)})
+		_, _ = dialUDP(t, ns, r.at).Write([]byte("x"))
+		eventually(t, what+": unreported", 1, func() int64 { return r.Stats().Unreported })
+	}
+}
+
+// Without the capability, a refusal is counted.
+func TestUDPUnreported(t *testing.T) {
+	ns := kerneltest.Namespace(t)
+	closed, dead := echoUDP(t, ns, "dead", "127.0.0.1:0")
+	_ = closed.Close()
+	e, err := New(Options{NetNS: ns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := e.Listen(Spec{Protocol: UDP, Addr: loopback, Balancer: NewBalancer(pools(dead))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := e.system.(*poller)
+	p.hosts.close() // as if the program was not allowed to open it
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- e.Run(ctx) }()
+	c := dialUDP(t, ns, l.Addr())
+	_, _ = c.Write([]byte("x"))
+	eventually(t, "unreported", 1, func() int64 { return e.Stats().Unreported })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A budget admits a burst and a rate.
+func TestBudget(t *testing.T) {
+	b, now, sent := budget{}, time.Now(), 0
+	for range 1000 {
+		if b.take(rate{refusalsPerSecond, refusalsAtOnce}, now) {
+			sent++
+		}
+	}
+	for range 2000 {
+		now = now.Add(time.Millisecond / 2)
+		if b.take(rate{refusalsPerSecond, refusalsAtOnce}, now) {
+			sent++
+		}
+	}
+	if want := refusalsAtOnce + refusalsPerSecond; sent < want-2 || sent > want+2 {
+		t.Errorf("%d were sent in a second, want %d", sent, want)
+	}
+}
+
+// One client, or one network of IPv6, gets few errors, and leaves those of others.
+func TestBudgets(t *testing.T) {
+	b, now, sent := newBudgets(), time.Now(), 0
+	for i := range 100 {
+		if b.take(netip.AddrFrom16([16]byte{0xfd, 15: byte(i)}), now) {
+			sent++
+		}
+	}
+	for range 1000 {
+		now = now.Add(time.Millisecond)
+		if b.take(netip.MustParseAddr("fd00::1"), now) {
+			sent++
+		}
+	}
+	if want := clientRefusalsAtOnce + clientRefusalsPerSecond; sent < want-1 || sent > want+1 {
+		t.Errorf("%d were sent, want %d", sent, want)
+	}
+	if !b.take(netip.MustParseAddr("10.0.0.1"), now) {
+		t.Error("another client gets no error")
+	}
+}

@@ -1,0 +1,176 @@
+package relay
+
+import (
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/sluice-proxy/sluice/internal/fair"
+)
+
+// flow is the datagrams between one address of a client and one address of this host. It has a socket of its own to the
+// backend. It is used on the loop of its listener only, except for Evict and its Seat.
+type flow struct {
+	fair.Seat
+	choice
+	listener *udpListener
+	path     path
+	to       net.Addr // the client
+	control  []byte   // of replies: their source, if the listener has all addresses
+	socket   socket   // nil: none
+	from     source   // of the socket, for hops
+	length   int      // of the last datagram of the client
+	port     uint16   // for udpHost.release
+	hops     uint8    // of the client
+	ended    bool
+}
+
+func (l *udpListener) newFlow(p path, client net.Addr) *flow {
+	f := &flow{listener: l, path: p, to: client, control: from(p.local)}
+	f.choice = choice{settings: l.settings, client: p.client.Addr().WithZone("")}
+	f.Owner = f
+	return f
+}
+
+// Evict implements fair.Owner.
+func (f *flow) Evict(by any) {
+	if by == f.listener.loop {
+		f.listener.end(f)
+		return
+	}
+	f.listener.loop.Post(func() {
+		if !f.ended {
+			f.listener.end(f)
+		}
+	})
+}
+
+// connect opens a socket to a backend. It tries others if there is no route to one. It counts why it returns false.
+func (f *flow) connect() bool {
+	e := f.listener.loop.udp.engine
+	for range e.options.Attempts {
+		to, ok := f.next()
+		if !ok {
+			f.refuse()
+			return false
+		}
+		err := f.open(to)
+		if err == nil {
+			return true
+		}
+		if reason := shortage(err); reason != "" {
+			e.refuse(f.settings.balancer, reason)
+			return false
+		}
+		f.failed(to)
+	}
+	f.settings.balancer.counts.failures.Add(1)
+	f.refuse()
+	return false
+}
+
+// open opens a socket to a backend. If there are no more file descriptors, it takes the one of another flow, if the
+// client may have that.
+func (f *flow) open(to netip.AddrPort) error {
+	loop := f.listener.loop
+	u := loop.udp
+	s, port, err := u.host.dial(to)
+	if is(err, syscall.EMFILE) {
+		evicted := u.engine.flows.Replace(f.client, int64(loop.now))
+		if evicted == nil {
+			return err
+		}
+		evicted.Owner.Evict(loop)
+		u.engine.refuse(f.settings.balancer, reasonFiles)
+		s, port, err = u.host.dial(to)
+	}
+	if err != nil {
+		return err
+	}
+	return f.use(s, port, to)
+}
+
+// use makes the flow use a socket to a backend.
+func (f *flow) use(s socket, port uint16, backend netip.AddrPort) error {
+	loop := f.listener.loop
+	if err := loop.watch(s, f.ready); err != nil {
+		loop.close(s)
+		loop.udp.host.release(backend, port)
+		return err
+	}
+	f.socket, f.port = s, port
+	f.from = source{UDP, s.local()}
+	loop.udp.engine.hops.begin(f.from, backend, f.hops)
+	f.connected(backend)
+	return nil
+}
+
+// disconnect closes the socket to the backend, if there is one.
+func (f *flow) disconnect() {
+	if f.socket == nil {
+		return
+	}
+	loop := f.listener.loop
+	loop.udp.engine.hops.end(f.from, f.backend)
+	loop.close(f.socket)
+	f.socket = nil
+	loop.udp.host.release(f.backend, f.port)
+	f.disconnected()
+}
+
+// send sends a datagram to the backend. A flow whose backend has refused all datagrams moves to the next backend first.
+func (f *flow) send(data []byte) {
+	f.length = len(data)
+	f.settings.balancer.counts.received.Add(int64(len(data)))
+	const tries = 3 // a refusal of an earlier datagram is reported in place of sending
+	for range tries {
+		if f.refused {
+			f.disconnect()
+			if !f.connect() {
+				f.listener.end(f)
+				return
+			}
+		}
+		if !refusal(f.socket.send(data)) {
+			return // any other error loses the datagram, as a network may
+		}
+		f.onRefusal()
+	}
+}
+
+// ready sends replies of the backend to the client.
+func (f *flow) ready() {
+	loop := f.listener.loop
+	n, err := f.socket.read(loop.batch)
+	if refusal(err) {
+		f.onRefusal()
+	}
+	if err != nil {
+		return
+	}
+	f.replied = true
+	f.Used.Store(int64(loop.clock()))
+	f.settings.balancer.counts.sent.Add(loop.batch.address(n, f.to, f.control))
+	f.listener.socket.write(loop.batch, n)
+}
+
+// onRefusal handles that the backend has refused a datagram.
+func (f *flow) onRefusal() {
+	f.choice.onRefusal()
+	f.refuse()
+}
+
+// refuse informs the client that its last datagram was refused.
+func (f *flow) refuse() {
+	l := f.listener
+	to := l.at
+	if to.Addr().IsUnspecified() {
+		to = netip.AddrPortFrom(f.path.local, to.Port())
+	}
+	if !l.loop.udp.host.refuse(f.path.client, to, f.length) {
+		l.loop.udp.engine.unreported.Add(1)
+	}
+}
+
+// refusal reports whether a host has refused an earlier datagram. Windows reports it as a reset.
+func refusal(err error) bool { return is(err, syscall.ECONNREFUSED) || is(err, syscall.ECONNRESET) }

@@ -1,0 +1,170 @@
+package relay
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// plainUDP has the loop and the sockets of UDP on all systems but Linux, over package net: a goroutine waits for each
+// socket. Replies come from the address that the system chooses, which is the one to which the client sent unless the
+// socket has an unspecified address. Refusals are not reported to clients. It is built on Linux too, for its tests.
+type plainUDP struct {
+	open    opener
+	wake    chan struct{} // has room for one
+	readers sync.WaitGroup
+
+	mu    sync.Mutex
+	queue []func() // to call
+	ended bool
+}
+
+func newPlainUDP(open opener) *plainUDP { return &plainUDP{open: open, wake: make(chan struct{}, 1)} }
+
+// run calls functions until end is called.
+func (p *plainUDP) run() {
+	for range p.wake {
+		p.mu.Lock()
+		queue := slices.Clip(p.queue)
+		p.queue = nil
+		p.mu.Unlock()
+		for _, f := range queue {
+			f()
+		}
+		if p.ended {
+			break
+		}
+	}
+	p.readers.Wait()
+}
+
+// end makes run return. It is called on the loop, when all sockets are closed.
+func (p *plainUDP) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+}
+
+// Post implements eventLoop.
+func (p *plainUDP) Post(f func()) { p.post(f) }
+
+// post returns false if the loop has ended.
+func (p *plainUDP) post(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return false
+	}
+	p.queue = append(p.queue, f)
+	select {
+	case p.wake <- struct{}{}:
+	default: // it is awake
+	}
+	return true
+}
+
+// after implements eventLoop.
+func (p *plainUDP) after(d time.Duration, f func()) { time.AfterFunc(d, func() { p.Post(f) }) }
+
+// watch implements eventLoop.
+func (p *plainUDP) watch(s socket, ready func()) error {
+	p.readers.Go(func() { s.(*plainSocket).receive(p, ready) })
+	return nil
+}
+
+// close implements eventLoop.
+func (*plainUDP) close(s socket) {
+	c := s.(*plainSocket)
+	c.closed = true
+	_ = c.conn.Close()
+}
+
+// listen implements udpHost.
+func (p *plainUDP) listen(s Spec) (socket, error) {
+	return p.socket(func() (*net.UDPConn, error) { return net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.Addr)) })
+}
+
+// dial implements udpHost.
+func (p *plainUDP) dial(to netip.AddrPort) (socket, uint16, error) {
+	s, err := p.socket(func() (*net.UDPConn, error) { return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) })
+	return s, 0, err
+}
+
+func (p *plainUDP) socket(open func() (*net.UDPConn, error)) (socket, error) {
+	s := &plainSocket{buffer: make([]byte, maxDatagram)}
+	err := p.open(func() (err error) {
+		s.conn, err = open()
+		return err
+	})
+	return s, err
+}
+
+// release implements udpHost.
+func (*plainUDP) release(netip.AddrPort, uint16) {}
+
+// refuse implements udpHost.
+func (*plainUDP) refuse(netip.AddrPort, netip.AddrPort, int) bool { return false }
+
+// plainSocket is a socket of package net. Its fields belong to the loop while that calls ready, else to its reader.
+type plainSocket struct {
+	conn   *net.UDPConn
+	buffer []byte
+	size   int
+	sender netip.AddrPort
+	err    error
+	closed bool // of the loop
+}
+
+// receive receives datagrams until the socket is closed, and calls ready on the loop after each.
+func (s *plainSocket) receive(on *plainUDP, ready func()) {
+	done := make(chan struct{}, 1)
+	for {
+		s.size, s.sender, s.err = s.conn.ReadFromUDPAddrPort(s.buffer)
+		if errors.Is(s.err, net.ErrClosed) {
+			return
+		}
+		going := on.post(func() {
+			if !s.closed {
+				ready()
+			}
+			done <- struct{}{}
+		})
+		if !going {
+			return
+		}
+		<-done
+		if s.err != nil && !refusal(s.err) {
+			time.Sleep(time.Millisecond) // an error about an earlier datagram, or no memory
+		}
+	}
+}
+
+// local implements socket.
+func (s *plainSocket) local() netip.AddrPort { return addrOf(s.conn.LocalAddr()) }
+
+// read implements socket.
+func (s *plainSocket) read(b *batch) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	b.clear(1)
+	m := &b.messages[0]
+	m.N, m.Addr = copy(m.Buffers[0], s.buffer[:s.size]), net.UDPAddrFromAddrPort(s.sender)
+	return 1, nil
+}
+
+// write implements socket.
+func (s *plainSocket) write(b *batch, n int) {
+	for i := range b.messages[:n] {
+		_, _ = s.conn.WriteTo(b.messages[i].Buffers[0], b.messages[i].Addr) // or the datagram is lost, as in a network
+	}
+}
+
+// send implements socket.
+func (s *plainSocket) send(data []byte) error {
+	_, err := s.conn.Write(data)
+	return err
+}

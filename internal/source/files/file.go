@@ -1,0 +1,246 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/textfile"
+)
+
+// settle is how long a file must stay unchanged before it is read, or deleted: most
+// programs write a file in steps. A file that is replaced by another one is read at once.
+const settle = 25 * time.Millisecond
+
+// maxSettle is how long a file that changes all the time is not read.
+const maxSettle = 2 * time.Second
+
+// file is one file and its content.
+type file struct {
+	path     string
+	objects  []*object   // of its last good content
+	content  content     // when it was last read; without objects if it could not be read whole
+	info     fs.FileInfo // when it was last read; nil: not read, or a stream
+	err      error       // of the last attempt to read it
+	isStream bool
+	wasRead  bool // at least once
+	isKept   bool // the present content is not used, or cannot be read
+
+	pending fs.FileInfo // a state that must settle; nil: the file is missing
+	since   time.Time   // when that began; zero: nothing must settle
+	changed time.Time   // when the file changed first since it was read, if since is not zero
+}
+
+// sorted returns the files in order.
+func (s *Source) sorted() []*file {
+	return slices.SortedFunc(maps.Values(s.files), func(a, b *file) int { return strings.Compare(a.path, b.path) })
+}
+
+func (f *file) problemCount() int {
+	if f.err != nil {
+		return 1
+	}
+	return f.content.problemCount()
+}
+
+// scan reads the files that changed since they were read, and updates the Store.
+func (s *Source) scan(ctx context.Context, now time.Time) {
+	s.next, s.unlisted = time.Time{}, 0
+	listed := map[string]bool{}
+	var kept []*root
+	for _, r := range s.roots {
+		if r.isStream {
+			continue
+		}
+		paths, err := r.list()
+		if errors.Is(err, fs.ErrNotExist) && !r.folder { // a file that may be missing
+			if s.loaded {
+				err = nil
+			} else {
+				s.unlisted++
+			}
+		} else if err != nil {
+			s.unlisted++
+			kept = append(kept, r)
+		}
+		s.report.Set("path "+r.path, r.problems(err))
+		for _, path := range paths {
+			listed[path] = true
+			if s.files[path] == nil {
+				s.files[path] = &file{path: path}
+			}
+		}
+	}
+	for _, f := range s.sorted() {
+		switch {
+		case ctx.Err() != nil:
+			return
+		case listed[f.path]:
+			s.look(ctx, f, now)
+		case !f.isStream && !slices.ContainsFunc(kept, func(r *root) bool { return r.has(f.path) }):
+			s.forget(f, now)
+		}
+	}
+	s.update()
+}
+
+// problems reports the error of a path that cannot be read.
+func (r *root) problems(err error) []route.Problem {
+	if err == nil {
+		return nil
+	}
+	return []route.Problem{{Object: r.path, Reason: fmt.Sprintf("%v; %s", err, isKept)}}
+}
+
+// forget deletes a file that is missing.
+func (s *Source) forget(f *file, now time.Time) {
+	if s.mustSettle(f, nil, now) {
+		return
+	}
+	delete(s.files, f.path)
+	s.report.Set(f.path, nil)
+	s.changed, s.latest = true, now
+}
+
+// look reads a file if it changed.
+func (s *Source) look(ctx context.Context, f *file, now time.Time) {
+	info, err := os.Stat(f.path)
+	if err == nil && f.err == nil && same(info, f.info) {
+		f.since = time.Time{}
+		return
+	}
+	if s.mustSettle(f, info, now) {
+		return
+	}
+	f.since = time.Time{}
+	opened, err := textfile.Open(f.path)
+	if err != nil {
+		s.use(ctx, f, nil, err)
+		return
+	}
+	defer opened.Close()
+	data, err := opened.Read(s.reader.limits.FileBytes)
+	f.info = opened.Info
+	s.use(ctx, f, data, err)
+}
+
+// same reports whether two states of a file are the same; nil: the file is missing.
+func same(a, b fs.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return os.SameFile(a, b) && a.Mode().Type() == b.Mode().Type() && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+// mustSettle reports whether a file has been in a state for less than settle, and then
+// schedules the next scan.
+func (s *Source) mustSettle(f *file, info fs.FileInfo, now time.Time) bool {
+	isReplaced := info != nil && f.info != nil && !os.SameFile(info, f.info)
+	if !s.loaded || isReplaced {
+		return false
+	}
+	if f.since.IsZero() {
+		f.changed = now
+	}
+	if f.since.IsZero() || !same(info, f.pending) {
+		f.pending, f.since = info, now
+	}
+	due := f.since.Add(settle)
+	if latest := f.changed.Add(maxSettle); latest.Before(due) {
+		due = latest
+	}
+	if !now.Before(due) {
+		return false
+	}
+	s.scanAt(due)
+	return true
+}
+
+// scanAt schedules a scan, unless one is due earlier.
+func (s *Source) scanAt(due time.Time) {
+	if s.next.IsZero() || due.Before(s.next) {
+		s.next = due
+	}
+}
+
+// useStream uses the text of a stream.
+func (s *Source) useStream(ctx context.Context, in stream) {
+	f := &file{path: in.path, isStream: true}
+	s.files[f.path] = f
+	s.use(ctx, f, in.data, in.err)
+	s.update()
+}
+
+// use uses the text of a file, or keeps its last content if the file cannot be read whole.
+func (s *Source) use(ctx context.Context, f *file, data []byte, err error) {
+	s.changed = true
+	f.err = err
+	if err != nil {
+		f.isKept = f.wasRead
+		return
+	}
+	next := s.reader.parse(ctx, f.path, data)
+	others := -len(f.objects)
+	for _, other := range s.files {
+		others += len(other.objects)
+	}
+	refuse := func(reason string) {
+		next.isBroken = true
+		next.problems = append(next.problems, route.Problem{Object: f.path, Reason: reason})
+	}
+	if most := s.reader.limits.Objects; others+len(next.objects) > most {
+		refuse(fmt.Sprintf("the file has %d objects and the other files have %d; the limit for all is %d", len(next.objects), others, most))
+	}
+	if len(strings.TrimSpace(string(data))) == 0 && len(f.objects) > 0 { // most programs empty a file before they write it
+		refuse("the file is empty, so its objects stay until it is removed or written")
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	s.latest = time.Now()
+	f.wasRead, f.isKept = true, next.isBroken
+	f.content = next
+	if !next.isBroken {
+		f.objects = next.objects
+	}
+	f.content.objects = nil
+}
+
+// problems returns the problems of a file to report. The last one says whether the file counts.
+func (f *file) problems() []route.Problem {
+	out := slices.Clone(f.content.report(f.path))
+	if f.err != nil {
+		out = []route.Problem{{Object: f.path, Reason: f.err.Error()}}
+	}
+	switch {
+	case f.isKept && len(f.objects) > 0:
+		out[len(out)-1].Reason += "; the file cannot be read whole: " + isKept
+	case f.content.isBroken:
+		out[len(out)-1].Reason += "; the file cannot be read whole and is not used"
+	}
+	return out
+}
+
+// update updates the Store, reports the problems of files, and publishes the state.
+func (s *Source) update() {
+	if !s.changed {
+		return
+	}
+	s.changed = false
+	files := s.sorted()
+	objects, duplicates := merge(files)
+	next := stateOf(objects)
+	apply(s.store, s.has, next)
+	s.has = next
+	for _, f := range files {
+		s.report.Set(f.path, append(f.problems(), duplicates[f]...))
+	}
+	s.publish()
+}

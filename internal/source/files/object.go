@@ -1,0 +1,220 @@
+package files
+
+import (
+	stdjson "encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/json"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
+	"github.com/sluice-proxy/sluice/internal/strict"
+)
+
+// longestValue is how much of a value, in characters, problems show.
+const longestValue = 64
+
+// object reads one object, or all objects of a list. An item without apiVersion or
+// kind has those of its list. It returns false if the file has too many.
+func (p *parser) object(v value, from header) bool {
+	if p.units++; p.units > p.limits.Objects {
+		reason := fmt.Sprintf("the file has more than %d documents and items, which is the limit", p.limits.Objects)
+		p.content = content{isBroken: true, problems: []route.Problem{{Object: p.name, Reason: reason}}}
+		return false
+	}
+	if string(v.json) == "null" && from.depth == 0 {
+		return true // an empty document
+	}
+	h := header{APIVersion: from.APIVersion, Kind: from.Kind, depth: from.depth}
+	if _, ok := p.decode(h.Kind, v, &h, json.DisallowDuplicateFields); !ok {
+		return true
+	}
+	switch problem, ok := h.check(); {
+	case !ok:
+		p.fail(v, *problem)
+	case problem != nil:
+		p.add(v, *problem)
+	case strings.HasSuffix(h.Kind, "List"):
+		return p.list(h, v)
+	case h.isRead():
+		p.keyed(h, v)
+	}
+	return true
+}
+
+// keyed reads an object of a kind that is read.
+func (p *parser) keyed(h header, v value) {
+	k, problem := h.key()
+	if problem != nil {
+		p.fail(v, *problem)
+		return
+	}
+	if err := checkSize("the object", v.json, p.limits.DocumentBytes); err != nil {
+		p.fail(v, route.Problem{Object: k.String(), Reason: err.Error()})
+		return
+	}
+	if p.seen[k] {
+		p.add(v, route.Problem{Object: k.String(), Reason: "the file has this object twice; the first one counts"})
+		return
+	}
+	p.seen[k] = true
+	if converted, ok := p.value(k, v); ok {
+		p.objects = append(p.objects, &object{k, converted})
+	}
+}
+
+// list reads the items of a list, of any kinds or of one, one by one.
+func (p *parser) list(h header, v value) bool {
+	from := header{depth: h.depth + 1}
+	if kind := strings.TrimSuffix(h.Kind, "List"); kind != "" {
+		from.APIVersion, from.Kind = h.APIVersion, kind
+		if !from.isRead() {
+			return true
+		}
+	}
+	if from.depth > maxListDepth {
+		p.fail(v, route.Problem{Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth)})
+		return true
+	}
+	var list struct {
+		Items []stdjson.RawMessage `json:"items"`
+	}
+	if _, ok := p.decode(h.Kind, v, &list, json.DisallowDuplicateFields); !ok {
+		return true
+	}
+	for i, item := range list.Items {
+		if !p.object(value{item, v.document, strings.TrimPrefix(fmt.Sprintf("%s.items[%d]", v.path, i), ".")}, from) {
+			return false
+		}
+	}
+	return true
+}
+
+// decode decodes a part of an object into the value that a pointer leads to. It returns the
+// faults that the options make it look for, and false if the value cannot be used: a field
+// has a wrong type, or is repeated.
+func (p *parser) decode(name string, v value, into any, o ...json.StrictOption) (unknown []strict.Fault, ok bool) {
+	ok = true
+	for _, f := range strict.Decode(v.json, into, o...) {
+		problem := route.Problem{Object: name, Field: f.Path, Value: shorten(f.Value), Reason: "the field is repeated"}
+		switch {
+		case f.IsUnknown():
+			unknown = append(unknown, f)
+			continue
+		case f.Want != nil:
+			problem.Reason = "wrong type: expected " + expected(f.Want)
+		}
+		p.fail(v, problem)
+		ok = false
+	}
+	return unknown, ok
+}
+
+// service is a converted Service with its selector.
+type service struct {
+	*cluster.Service
+	selection *convert.Selection // nil: no selector
+}
+
+// value converts an object. It returns nil for one without meaning to a proxy, and false
+// for one that cannot be decoded.
+func (p *parser) value(k key, v value) (any, bool) {
+	switch k.kind {
+	case kindService:
+		return typed(p, k, v, p.service)
+	case kindEndpointSlice:
+		return typed(p, k, v, p.slice)
+	case kindEndpoints:
+		return typed(p, k, v, p.convert.Endpoints)
+	case kindPod:
+		return typed(p, k, v, p.convert.Pod)
+	case kindServiceCIDR:
+		return typed(p, k, v, p.convert.ServiceCIDR)
+	case kindNode:
+		if k.name.Name == p.nodeName {
+			return typed(p, k, v, p.convert.Node)
+		}
+	}
+	return nil, true
+}
+
+func (r reader) service(o *corev1.Service) (service, []route.Problem) {
+	svc, problems := r.convert.Service(o)
+	return service{svc, r.convert.Selection(o, svc)}, problems
+}
+
+// slice reads a port without a name as the API server completes it.
+func (r reader) slice(o *discoveryv1.EndpointSlice) (*cluster.Slice, []route.Problem) {
+	for i := range o.Ports {
+		if o.Ports[i].Name == nil {
+			o.Ports[i].Name = new("")
+		}
+	}
+	return r.convert.Slice(o)
+}
+
+// pointer is a pointer to an API object of type T.
+type pointer[T any] interface {
+	*T
+	metav1.Object
+}
+
+// typed decodes an object and converts it; a zero value becomes nil. It reports fields
+// that the API types do not have, but the object counts: a newer API may have them.
+func typed[T any, O pointer[T], V any](p *parser, k key, v value, convert func(O) (V, []route.Problem)) (any, bool) {
+	o := O(new(T))
+	unknown, ok := p.decode(k.String(), v, o)
+	if !ok {
+		return nil, false
+	}
+	o.SetNamespace(k.name.Namespace)
+	converted, problems := convert(o)
+	for _, f := range unknown {
+		problems = append(problems, route.Problem{Object: k.String(), Field: f.Path, Reason: "unknown field, ignored"})
+	}
+	for _, problem := range problems {
+		p.add(v, problem)
+	}
+	if reflect.ValueOf(&converted).Elem().IsZero() {
+		return nil, true
+	}
+	return converted, true
+}
+
+// expected describes the values that a type accepts.
+func expected(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[intstr.IntOrString]():
+		return "a whole number that fits int32, or a string"
+	case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.MicroTime]():
+		return "a time like 2006-01-02T15:04:05Z"
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return "a whole number that fits " + t.String()
+	default:
+		return "an object"
+	}
+}
+
+// shorten returns a value in one line that is not too long.
+func shorten(value string) string {
+	value = oneLine(value)
+	if r := []rune(value); len(r) > longestValue {
+		return string(r[:longestValue]) + "..."
+	}
+	return value
+}
