@@ -35,15 +35,26 @@ type Plane interface {
 	// plane, until the context ends; then it returns nil. It calls subscribed once no
 	// later change can be missed. It may run beside all other methods.
 	Watch(ctx context.Context, subscribed func(), report func(Edit)) error
-
-	// Remove deletes all objects of this plane from the kernel, also those of earlier
-	// runs, and returns a few words for each kind that it deleted. It needs no Refresh.
-	Remove(ctx context.Context) (removed []string, err error)
 }
 
 // Discarder is a Plane that can discard what Refresh read, which frees memory. The caller
 // must call Refresh before the next Plan.
 type Discarder interface{ Discard() }
+
+// Above is the part of a Plane that concerns only the plane beneath it, on which it stands.
+type Above struct{ Beneath Plane }
+
+// Discard implements Discarder.
+func (a Above) Discard() {
+	if d, does := a.Beneath.(Discarder); does {
+		d.Discard()
+	}
+}
+
+// Watch implements Plane: edits of the plane beneath are all that can be detected.
+func (a Above) Watch(ctx context.Context, subscribed func(), report func(Edit)) error {
+	return a.Beneath.Watch(ctx, subscribed, report)
+}
 
 // Plan is a change of the kernel. Steps and Kept may also be called after Apply, String only
 // before. Apply may compute a part of the plan while it writes another one, so the

@@ -20,18 +20,20 @@ import (
 // node is a kernel in memory, as far as a take-over goes. It refuses what the
 // real one refuses, and keeps account of what was done in which order.
 type node struct {
-	chains  *iptablestest.Kernel
-	tables  []nft.Outline
-	servers map[ipvs.Server]int // with their connections
-	order   []ipvs.Server
-	sets    []string
-	marks   map[netip.Addr]uint32 // in a set of Sluice's
-	vips    []netip.Addr          // on kube-ipvs0; nil: there is none
-	others  []netip.Addr          // addresses of other interfaces
-	sockets map[netip.Addr]int
-	source  []netip.Addr // that programs prefer
-	broken  map[string]error
-	done    []string
+	chains    *iptablestest.Kernel
+	tables    []nft.Outline
+	servers   map[ipvs.Server]int // with their connections
+	order     []ipvs.Server
+	sets      []string
+	nodePorts []uint16              // of the set KUBE-NODE-PORT-TCP
+	frontends []ipset.Member        // of the set KUBE-EXTERNAL-IP
+	marks     map[netip.Addr]uint32 // in a set of Sluice's
+	vips      []netip.Addr          // on kube-ipvs0; nil: there is none
+	others    []netip.Addr          // addresses of other interfaces
+	sockets   map[netip.Addr]int
+	source    []netip.Addr // that programs prefer
+	broken    map[string]error
+	done      []string
 }
 
 func (n *node) do(format string, args ...any) error {
@@ -125,7 +127,15 @@ func (f setsFake) List(context.Context, []string) (map[string]*ipset.Set, error)
 	for a, mark := range f.marks {
 		set.Members[ipset.Member{Addr: a}] = mark
 	}
-	return map[string]*ipset.Set{"KUBE-SLUICE-SHORT-CUT": set}, f.do("read members")
+	nodePorts := &ipset.Set{Members: map[ipset.Member]uint32{}}
+	for _, port := range f.nodePorts {
+		nodePorts.Members[ipset.Member{Port: port}] = 0
+	}
+	frontends := &ipset.Set{Members: map[ipset.Member]uint32{}}
+	for _, m := range f.frontends {
+		frontends.Members[m] = 0
+	}
+	return map[string]*ipset.Set{"KUBE-SLUICE-SHORT-CUT": set, "KUBE-EXTERNAL-IP": frontends, "KUBE-NODE-PORT-TCP": nodePorts}, f.do("read members")
 }
 
 // Destroy refuses while there are rules of kube-proxy's, which refer to the sets.

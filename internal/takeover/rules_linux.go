@@ -169,26 +169,37 @@ func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 		return v, err
 	}
 	v.Device = true
-	v.Marked, err = r.findMarks(ctx, v.Sets)
-	if err == nil {
+	if err = r.findMembers(ctx, &v); err == nil {
 		v, err = r.findServers(ctx, v)
 	}
 	v.Unknown = err != nil
 	return v, err
 }
 
-// findMarks finds the addresses whose packets Sluice's mode ipvs marks.
-func (r *rules) findMarks(ctx context.Context, sets []string) (map[uint32][]netip.Addr, error) {
-	found, err := r.sets.List(ctx, slices.DeleteFunc(slices.Clone(sets), func(name string) bool {
-		return !strings.HasSuffix(name, strings.TrimPrefix(shortCuts, "KUBE-"))
-	}))
-	marked := map[uint32][]netip.Addr{}
-	for _, set := range found {
+// findMembers finds the addresses whose packets Sluice's mode ipvs marks, the frontends for clients outside of the
+// cluster, which may be at an address of the node, and the NodePorts.
+func (r *rules) findMembers(ctx context.Context, v *vips) error {
+	marks := strings.TrimPrefix(shortCuts, "KUBE-")
+	names := slices.DeleteFunc(slices.Clone(v.Sets), func(name string) bool {
+		return !strings.Contains(name, nodePortSet) && !slices.ContainsFunc([]string{marks, "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER"}, func(set string) bool {
+			return strings.HasSuffix(name, "-"+set)
+		})
+	})
+	found, err := r.sets.List(ctx, names)
+	v.Marked, v.Frontends, v.NodePorts = map[uint32][]netip.Addr{}, map[ipvs.Server]bool{}, map[uint16]bool{}
+	for name, set := range found {
 		for m, mark := range set.Members {
-			marked[mark] = append(marked[mark], m.Addr)
+			switch {
+			case strings.HasSuffix(name, marks):
+				v.Marked[mark] = append(v.Marked[mark], m.Addr)
+			case strings.Contains(name, nodePortSet):
+				v.NodePorts[m.Port] = true
+			default:
+				v.Frontends[ipvs.Server{Addr: m.Addr, Protocol: m.Protocol, Port: m.Port}] = true
+			}
 		}
 	}
-	return marked, err
+	return err
 }
 
 func (r *rules) findServers(ctx context.Context, v vips) (vips, error) {

@@ -1,9 +1,11 @@
 package takeover
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/linux/ipset"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
@@ -137,5 +139,16 @@ func TestSearch(t *testing.T) {
 	r.ours = []Mechanism{IPTablesLegacy, IPTablesNFT}
 	if found, err = search(t.Context(), r, m.detector()); err != nil || !found.Same || len(found.Rules) != 1 {
 		t.Errorf("with the same chains: %+v, %v", found, err)
+	}
+}
+
+// An external IP may be an address of the node, which is not on the interface, and a NodePort may be outside of the default range.
+func TestSetsTellWhichVirtualServersAtAddressesOfTheNodeAreRemoved(t *testing.T) {
+	external, ports := afterIPVS(), afterIPVS()
+	external.frontends = []ipset.Member{{Addr: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80}}
+	ports.nodePorts = []uint16{80}
+	for _, n := range []*node{external, ports} {
+		takeAll(t, n, n.rules())
+		compare(t, "virtual servers left", "tcp 198.51.100.1:80 mark 7", join(n.order))
 	}
 }

@@ -20,6 +20,8 @@ type vips struct {
 	Device    bool                    // there is kube-ipvs0
 	Addrs     []netip.Addr            // on it
 	Sets      []string                // ipsets
+	Frontends map[ipvs.Server]bool    // for clients outside of the cluster, in sets
+	NodePorts map[uint16]bool         // in sets
 	Marked    map[uint32][]netip.Addr // the addresses of packets that have a mark of Sluice's
 	Immediate bool                    // do not wait for connections to end
 }
@@ -34,12 +36,12 @@ type inUse[T fmt.Stringer] struct {
 func defaultNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
 
 // split returns kube-proxy's virtual servers and all others. kube-proxy's are those at
-// addresses on its interface, and those at NodePorts of the node's own addresses. Those that
+// addresses on its interface, those of frontends in its sets, and those at NodePorts of the node's own addresses. Those that
 // Sluice has beside them count as kube-proxy's.
 func (v vips) split(servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool) (owned, foreign []ipvs.Server) {
 	for _, s := range servers {
-		service := slices.Contains(v.Addrs, s.Addr)
-		node := slices.Contains(local, s.Addr) && !s.Addr.IsLoopback() && nodePort(s.Port)
+		service := slices.Contains(v.Addrs, s.Addr) || v.Frontends[s]
+		node := slices.Contains(local, s.Addr) && !s.Addr.IsLoopback() && (v.NodePorts[s.Port] || nodePort(s.Port))
 		if s.Mark == 0 && (service || node) || s.Own() {
 			owned = append(owned, s)
 		} else {
@@ -95,6 +97,9 @@ func kubeSet(name string) bool {
 
 // shortCuts is the set of Sluice's mode ipvs that gives packets their mark.
 const shortCuts = "KUBE-SLUICE-SHORT-CUT"
+
+// nodePortSet is in the names of sets with NodePorts.
+const nodePortSet = "-NODE-PORT-"
 
 func setNames() []string {
 	return []string{

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	planeipvs "github.com/sluice-proxy/sluice/internal/plane/ipvs"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 // comparison are the measurements of mode ipvs and of the programs that write the same, one after
@@ -129,7 +131,7 @@ func measurePrograms(o options) (c comparison, err error) {
 	if err := stop(); err != nil {
 		return c, err
 	}
-	if _, err := p.plane.Remove(ctx); err != nil {
+	if _, err := takeover.Cleanup(ctx, takeover.Options{Log: slog.New(slog.DiscardHandler), IgnoreKubeProxy: true}); err != nil {
 		return c, fmt.Errorf("remove what Sluice wrote: %w", err)
 	}
 	if _, err := exec.LookPath(string(virtualServers)); err != nil {

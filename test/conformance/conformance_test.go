@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/plane/userspace"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -57,6 +58,7 @@ func nftablesPlane() Plane {
 	return Plane{
 		Name: "nftables", Traits: Nftables(), Explain: nftables.Kind().Facts, Parts: netfilterParts,
 		Others: []func() Plane{iptablesNFTPlane},
+		Remove: removeTables,
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			conn, err := nft.Open(nft.Options{NetNS: host.NetNSFD()})
 			if err != nil {
@@ -66,6 +68,20 @@ func nftablesPlane() Plane {
 			return nftables.New(conn, nftables.Options{Families: bothFamiliesOf(), Mark: 0x4000})
 		},
 	}
+}
+
+// removeTables removes the tables of mode nftables.
+func removeTables(host *lab.Host) error {
+	_, err := nftables.Kind().Remove(context.Background(), plane.Setup{NetNS: host.NetNSFD(), Config: &config.Config{}})
+	return err
+}
+
+// removeChains removes the rules of a plane whose chains have kube-proxy's names, as --cleanup does.
+func removeChains(host *lab.Host) error {
+	_, err := takeover.Cleanup(context.Background(), takeover.Options{
+		NetNS: host.NetNSFD(), Log: slog.New(slog.DiscardHandler), IgnoreKubeProxy: true,
+	})
+	return err
 }
 
 // ebpfPlane is the plane ebpf, on top of nftables.
@@ -78,6 +94,10 @@ func ebpfPlane() Plane {
 		cfg := &config.Config{Mode: "ebpf", MasqueradeMark: 0x4000, EBPF: at}
 		return plane.Setup{Config: cfg, NetNS: host.NetNSFD(), Families: bothFamiliesOf()}
 	}
+	leave := func(host *lab.Host) error {
+		_, err := kind.Remove(context.Background(), setupOn(host))
+		return err
+	}
 	return Plane{
 		Decided: func(host *lab.Host) (uint64, error) {
 			counter, _ := counters.Load(host.NetNSFD())
@@ -89,11 +109,9 @@ func ebpfPlane() Plane {
 			kerneltest.NeedPrograms(t)
 			bpffs = lab.BPFFS(t)
 		},
-		Leave: func(host *lab.Host) error {
-			_, err := kind.Remove(context.Background(), setupOn(host))
-			return err
-		},
-		Name: "ebpf", Traits: EBPF(), Explain: kind.Facts, Sockets: true, On: "nftables",
+		Leave:  leave,
+		Remove: func(host *lab.Host) error { return errors.Join(leave(host), removeTables(host)) },
+		Name:   "ebpf", Traits: EBPF(), Explain: kind.Facts, Sockets: true, On: "nftables",
 		Others: []func() Plane{nftablesPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			setup := setupOn(host)
@@ -166,7 +184,8 @@ const legacyPoll = 50 * time.Millisecond
 func iptablesPlane(variant string) Plane {
 	nature := Iptables(variant)
 	return Plane{
-		Name: "iptables-" + variant, Traits: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
+		Remove: removeChains,
+		Name:   "iptables-" + variant, Traits: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
 		Others: []func() Plane{nftablesPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {
@@ -188,7 +207,8 @@ func iptablesPlane(variant string) Plane {
 func ipvsPlane() Plane {
 	nature := IPVS("nft")
 	return Plane{
-		Name: "ipvs", Traits: nature, Unsupported: notInIPVS(), Explain: ipvs.Kind().Facts, Parts: netfilterParts,
+		Remove: removeChains,
+		Name:   "ipvs", Traits: nature, Unsupported: notInIPVS(), Explain: ipvs.Kind().Facts, Parts: netfilterParts,
 		Others: []func() Plane{nftablesPlane, ipvsPlane, iptablesNFTPlane}, // from and to each other mode
 		Need:   kerneltest.NeedIPVS,
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
@@ -217,6 +237,10 @@ func userspacePlane() Plane {
 	var parts, shared, handing, inherited sync.Map // of open planes, by network namespace
 	return Plane{
 		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(),
+		Remove: func(host *lab.Host) error {
+			_, err := kind.Remove(context.Background(), plane.Setup{NetNS: host.NetNSFD()})
+			return errors.Join(err, removeChains(host))
+		},
 		Others: []func() Plane{nftablesPlane},
 		Start: func(t testing.TB, host *lab.Host) plane.Plane {
 			if err := nature.firewall.createHint(host); err != nil {

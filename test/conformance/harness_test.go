@@ -82,9 +82,8 @@ func TestDocuments(t *testing.T) {
 // inert is a plane that does nothing. No scenario that expects an effect may pass with it.
 type inert struct{}
 
-func (inert) Refresh(context.Context) error            { return nil }
-func (inert) Plan(route.Change) plane.Plan             { return inert{} }
-func (inert) Remove(context.Context) ([]string, error) { return nil, nil }
+func (inert) Refresh(context.Context) error { return nil }
+func (inert) Plan(route.Change) plane.Plan  { return inert{} }
 func (inert) Watch(ctx context.Context, subscribed func(), _ func(plane.Edit)) error {
 	subscribed()
 	<-ctx.Done()

@@ -34,9 +34,8 @@ type proxyUnderTest struct {
 
 	barrier     *barrier
 	store       *cluster.Store
-	opened      plane.Plane // by the last start
-	stop        func()      // nil: not running
-	skipExplain bool        // the rules may differ from the routes: deleted, or written by another process
+	stop        func() // nil: not running
+	skipExplain bool   // the rules may differ from the routes: deleted, or written by another process
 
 	shares shares // of the plane that runs; nil: they follow from the weights
 
@@ -110,7 +109,6 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	if err != nil {
 		return err
 	}
-	p.opened = opened.Plane
 	node := app.NewNode(app.NodeOptions{
 		Store: p.store, Source: newSource(objects, p.store, p.barrier), Plane: opened,
 		Policy: p.options, NetNS: p.host.NetNSFD(), Followers: []proxy.Follower{p.barrier}, Log: log,

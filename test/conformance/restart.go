@@ -39,13 +39,12 @@ func requireInProcess(e *env) error {
 
 // removeRules stops the proxy and removes its rules, as --cleanup does.
 func removeRules(e *env) error {
+	if err := requireInProcess(e); err != nil {
+		return err
+	}
 	e.proxy.stop()
 	e.proxy.skipExplain = true
-	p := e.proxy.plane.Start(e.t, e.lab.NodeA)
-	if _, err := p.Remove(context.Background()); err != nil {
-		return fmt.Errorf("remove: %w", err)
-	}
-	return nil
+	return e.proxy.plane.remove(e.lab.NodeA)
 }
 
 // cleanUp is removeRules on a host without rules of other programs: no rules may remain.
@@ -90,8 +89,8 @@ func switchMode(e *env) error {
 			return fmt.Errorf("remove what %s has besides its rules: %w", first.Name, err)
 		}
 	case !inIPVSMode(&first.Traits) && !replaced:
-		if _, err := first.Start(e.t, e.lab.NodeA).Remove(context.Background()); err != nil {
-			return fmt.Errorf("remove rules of %s: %w", first.Name, err)
+		if err := first.remove(e.lab.NodeA); err != nil {
+			return fmt.Errorf("rules of %s: %w", first.Name, err)
 		}
 		if err := first.checkRemoved(e.lab.NodeA); err != nil {
 			return err
@@ -209,10 +208,10 @@ table inet foreign {
   chain forward { type filter hook forward priority filter; tcp dport 4244 drop; }
   chain balance-2 { drop; }
 }
-table ip kube-proxy {
+table ip proxy-of-others {
   chain services { ip daddr 172.30.0.99 drop; }
 }
-table ip6 kube-proxy {
+table ip6 proxy-of-others {
   chain services { ip6 daddr fd00:172:30::99 drop; }
 }
 table ip other {
@@ -267,7 +266,7 @@ func withForeignRules(steps ...step) step {
 
 func (e *env) listForeignRules() (string, error) {
 	var all strings.Builder
-	for _, table := range []string{"inet foreign", "ip kube-proxy", "ip6 kube-proxy", "ip other"} {
+	for _, table := range []string{"inet foreign", "ip proxy-of-others", "ip6 proxy-of-others", "ip other"} {
 		argv := append([]string{"nft", "--stateless", "list", "table"}, strings.Fields(table)...)
 		text, err := e.lab.NodeA.Run("", argv...)
 		if err != nil {

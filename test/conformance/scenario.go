@@ -51,6 +51,9 @@ type Plane struct {
 	On    string
 	Leave func(host *lab.Host) error
 
+	// Remove removes everything of the plane from a host, as --cleanup does. Nil: it has nothing.
+	Remove func(host *lab.Host) error
+
 	// Left returns an error if anything of the plane besides rules is left on a host, from which it was removed. Nil: it has nothing.
 	Left func(host *lab.Host) error
 
@@ -89,6 +92,17 @@ func (p *Plane) open(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened
 	var err error
 	opened.Parts, err = p.Parts(s)
 	return opened, err
+}
+
+// remove removes everything of the plane from a host.
+func (p *Plane) remove(host *lab.Host) error {
+	if p.Remove == nil {
+		return nil
+	}
+	if err := p.Remove(host); err != nil {
+		return fmt.Errorf("remove: %w", err)
+	}
+	return nil
 }
 
 // scenario is a small cluster and the connections of its clients. See the package comment.

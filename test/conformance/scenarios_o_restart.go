@@ -151,7 +151,7 @@ func interference() []scenario {
 			covers: []int{279}, summary: "rules of other programs at the same hooks are never changed",
 			cluster: everyKind(),
 			steps: []step{
-				requireInProcess, // the whole program would take over the table kube-proxy, and a later step skips the rest anyway
+				requireInProcess, // a later step skips the rest anyway
 				withForeignRules(
 					everyKindWorks(),
 					apply(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A")),

@@ -74,8 +74,8 @@ func (e *env) leave() error {
 	e.closeFlows()
 	e.proxy.stop()
 	ctx, host := context.Background(), e.lab.NodeA
-	if _, err := e.proxy.opened.Remove(ctx); err != nil {
-		return fmt.Errorf("remove: %w", err)
+	if err := e.proxy.plane.remove(host); err != nil {
+		return err
 	}
 	quiet := plane.Setup{NetNS: host.NetNSFD(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	if _, err := netfilter.Cleanup(ctx, quiet); err != nil {

@@ -29,7 +29,7 @@ func onlyPrograms(t *testing.T, variants ...Variant) string {
 	for _, variant := range variants {
 		for _, family := range []Family{IPv4, IPv6} {
 			for _, suffix := range []string{"", "-save", "-restore"} {
-				name := programName(family, "-", string(variant), suffix)
+				name := family.Program() + "-" + string(variant) + suffix
 				path, err := exec.LookPath("/usr/sbin/" + name)
 				if err != nil {
 					t.Fatalf("the programs of iptables are needed: %v", err)

@@ -7,7 +7,6 @@ package iptables
 
 import (
 	"fmt"
-	"strings"
 )
 
 // Variant is where tables live. Both may be in use at a time.
@@ -28,6 +27,22 @@ const (
 	IPv6 Family = 6
 )
 
+// Program returns the name of the program of a family: "ip6tables".
+func (f Family) Program() string {
+	if f == IPv6 {
+		return "ip6tables"
+	}
+	return "iptables"
+}
+
+// Loopback returns the range of the loopback addresses, as the programs print it.
+func (f Family) Loopback() string {
+	if f == IPv6 {
+		return "::1/128"
+	}
+	return "127.0.0.0/8"
+}
+
 // TableID names a table of a variant.
 type TableID struct {
 	Variant Variant
@@ -38,7 +53,7 @@ type TableID struct {
 // String returns the program that shows the table, and its name:
 // "ip6tables-legacy nat".
 func (id TableID) String() string {
-	return programName(id.Family, "-", string(id.Variant), " ", id.Name)
+	return id.Family.Program() + "-" + string(id.Variant) + " " + id.Name
 }
 
 // Table names a table of a family, such as "nat".
@@ -89,13 +104,4 @@ func (e *RestoreError) Error() string {
 		return fmt.Sprintf("%s: %s", e.Program, e.Reason)
 	}
 	return fmt.Sprintf("%s: %q: %s", e.Program, e.Rule, e.Reason)
-}
-
-// programName names a program of a family, such as ip6tables-nft-save.
-func programName(f Family, suffixes ...string) string {
-	name := "iptables"
-	if f == IPv6 {
-		name = "ip6tables"
-	}
-	return name + strings.Join(suffixes, "")
 }

@@ -142,7 +142,7 @@ func (k *Kernel) legacyTools(ctx context.Context, f Family) (*Tools, error) {
 		return nil, err
 	}
 	if installed[Legacy][f].restore == "" {
-		return nil, fmt.Errorf("%w: %s is %w", ErrBeyondReach, programName(f, "-legacy-restore"), ErrMissing)
+		return nil, fmt.Errorf("%w: %s is %w", ErrBeyondReach, f.Program()+"-legacy-restore", ErrMissing)
 	}
 	return &Tools{opts: k.opts, kernel: k, variant: Legacy, programs: installed[Legacy]}, nil
 }

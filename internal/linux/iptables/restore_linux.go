@@ -113,7 +113,7 @@ func (t *Tools) program(f Family, suffix string) (string, error) {
 		path = p.restore
 	}
 	if path == "" {
-		return "", fmt.Errorf("%s is %w", programName(f, "-"+string(t.variant), suffix), ErrMissing)
+		return "", fmt.Errorf("%s is %w", f.Program()+"-"+string(t.variant)+suffix, ErrMissing)
 	}
 	return path, nil
 }

@@ -58,7 +58,7 @@ func TestErrorsNameTheRefusedRule(t *testing.T) {
 				if !oneOf(tt.reason, func(reason string) bool { return strings.Contains(e.Reason, reason) }) {
 					t.Errorf("%q: %q, want %q", tt.input, e.Reason, tt.reason)
 				}
-				if want := programName(family, "-", string(variant), "-restore"); e.Program != want || strings.Contains(e.Reason, "\n") {
+				if want := family.Program() + "-" + string(variant) + "-restore"; e.Program != want || strings.Contains(e.Reason, "\n") {
 					t.Errorf("%q: %+v, want by %s, on one line", tt.input, e, want)
 				}
 				if chains := h.read(family, "nat"); len(chains["A"].Rules) > 0 {

@@ -57,6 +57,28 @@ func Parse(text string) map[string]Chains {
 	return tables
 }
 
+// Expand is Parse of a text in which {NAME} stands for a value: a line is one for each value of the name,
+// and none if it has none.
+func Expand(text string, values map[string][]string) map[string]Chains {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		expand(&b, line, values)
+	}
+	return Parse(b.String())
+}
+
+func expand(b *strings.Builder, line string, values map[string][]string) {
+	before, rest, found := strings.Cut(line, "{")
+	if !found || strings.HasPrefix(line, "#") {
+		b.WriteString(line)
+		return
+	}
+	name, after, _ := strings.Cut(rest, "}")
+	for _, value := range values[name] {
+		expand(b, before+value+after, values)
+	}
+}
+
 // Replace returns the input of PROGRAM-restore that replaces a ruleset by another one. A
 // table changes as a whole; one that is the same is left out.
 func Replace(old, now string) []byte {

@@ -150,8 +150,8 @@ func (o *Options) family(suffix string) map[Family]programs {
 	found := map[Family]programs{}
 	for _, f := range []Family{IPv4, IPv6} {
 		p := programs{
-			save:    o.find(programName(f, suffix, "-save")),
-			restore: o.find(programName(f, suffix, "-restore")),
+			save:    o.find(f.Program() + suffix + "-save"),
+			restore: o.find(f.Program() + suffix + "-restore"),
 		}
 		if p.save != "" && p.restore != "" {
 			found[f] = p
@@ -163,9 +163,9 @@ func (o *Options) family(suffix string) map[Family]programs {
 // version runs iptables to find its variant: "iptables v1.8.9 (nf_tables)". Versions
 // before 1.8.0 print none, and are legacy.
 func (o *Options) version(ctx context.Context) (Variant, error) {
-	path := o.find(programName(IPv4))
+	path := o.find(IPv4.Program())
 	if path == "" {
-		path = o.find(programName(IPv4, "-restore"))
+		path = o.find(IPv4.Program() + "-restore")
 	}
 	cmd := exec.CommandContext(ctx, path, "--version")
 	cmd.Env = o.environment()

@@ -52,9 +52,10 @@ func open(b *testing.B, host *lab.Host) plane.Plane {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		_, err := opened.Plane.Remove(context.Background())
-		if err != nil {
-			b.Error(err)
+		for _, k := range []plane.Kind{kind, nftables.Kind()} {
+			if _, err := k.Remove(context.Background(), setup); err != nil {
+				b.Error(err)
+			}
 		}
 		_ = opened.Close() // nothing is left to lose
 	})

@@ -45,6 +45,7 @@ type (
 
 // Plane balances sockets, and packets by the plane beneath. It implements plane.Plane.
 type Plane struct {
+	plane.Above
 	kernel Kernel
 	opt    Options
 	ledger *ledger.Ledger[key, string]
@@ -63,7 +64,7 @@ const staleLimit = 30 * time.Second
 
 // New makes a Plane. It does nothing yet.
 func New(k Kernel, opt Options) *Plane {
-	return &Plane{kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom}
+	return &Plane{Above: plane.Above{Beneath: opt.Packets}, kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom}
 }
 
 // Refresh reads the maps, and refreshes the plane beneath. If the maps cannot be read, the next Plan writes the rules only, and its Apply
@@ -86,33 +87,17 @@ func (p *Plane) Refresh(ctx context.Context) error {
 // Discard implements plane.Discarder.
 func (p *Plane) Discard() {
 	p.seen, p.unread = nil, nil
-	if d, does := p.opt.Packets.(plane.Discarder); does {
-		d.Discard()
-	}
-}
-
-// Watch reports edits of the rules of the plane beneath. The kernel does not report edits of maps.
-func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
-	return p.opt.Packets.Watch(ctx, subscribed, report)
-}
-
-// Remove detaches the programs first: from then on packets have the addresses of Services.
-func (p *Plane) Remove(ctx context.Context) ([]string, error) {
-	removed, err := p.kernel.Remove(ctx)
-	if err != nil {
-		return removed, err
-	}
-	rules, err := p.opt.Packets.Remove(ctx)
-	return append(removed, rules...), err
+	p.Above.Discard()
 }
 
 // Plan is a change of the maps, and of the rules of the plane beneath.
 type Plan struct {
-	*ledger.Plan[key, string]
-	packets plane.Plan
-	ramps   ramps
-	ramp    func([]bpf.Member, time.Duration) error
-	unread  error // the maps could not be read: only rules are written
+	ledger.Plans // packets and maps
+	packets      plane.Plan
+	maps         *ledger.Plan[key, string]
+	ramps        ramps
+	ramp         func([]bpf.Member, time.Duration) error
+	unread       error // the maps could not be read: only rules are written
 
 	withdraw func(context.Context, cluster.Name) error // leaves a Service to packets
 	written  func(context.Context, error) error        // called with the outcome of the maps
@@ -128,39 +113,31 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	w := writer{p.kernel, p.room}
 	switch {
 	case p.unread != nil:
-		plan.Plan, plan.unread = p.ledger.Change(w), p.unread
+		plan.maps, plan.unread = p.ledger.Change(w), p.unread
 		p.unread = nil
 	case p.seen != nil:
-		plan.Plan = p.ledger.Compare(w, ledger.MapListing[key, string](p.seen))
+		plan.maps = p.ledger.Compare(w, ledger.MapListing[key, string](p.seen))
 		p.seen = nil
-		plan.Host(nil, p.host(&change.Table.Host))
+		plan.maps.Host(nil, p.host(&change.Table.Host))
 		for _, name := range change.Table.Order() {
-			plan.Service(name, nil, p.render(change.InKernel(name)))
+			plan.maps.Service(name, nil, p.render(change.InKernel(name)))
 		}
 	default:
-		plan.Plan = p.ledger.Change(w)
+		plan.maps = p.ledger.Change(w)
 		if change.OldHost != nil {
-			plan.Host(p.host(change.OldHost), p.host(&change.Table.Host))
+			plan.maps.Host(p.host(change.OldHost), p.host(&change.Table.Host))
 		}
 		for _, t := range change.Touched {
-			plan.Service(t.Name, p.render(t.Old), p.render(t.New))
+			plan.maps.Service(t.Name, p.render(t.Old), p.render(t.New))
 			if p.opt.Ramp != nil {
 				plan.ramps.add(t.Old, t.New)
 			}
 		}
 	}
-	plan.End()
+	plan.maps.End()
+	plan.Plans = ledger.Plans{plan.packets, plan.maps}
 	return plan
 }
-
-// Steps implements plane.Plan.
-func (p *Plan) Steps() int { return p.packets.Steps() + p.Plan.Steps() }
-
-// Kept implements plane.Plan.
-func (p *Plan) Kept() int { return p.packets.Kept() + p.Plan.Kept() }
-
-// String implements plane.Plan.
-func (p *Plan) String() string { return p.packets.String() + p.Plan.String() }
 
 // Apply writes the rules first, as the programs rely on them for connections that they cannot decide. If the kernel refuses the rules of
 // a Service, the programs still balance it.
@@ -197,7 +174,7 @@ func (p *Plan) applyMaps(ctx context.Context) error {
 			return fmt.Errorf("slow start: %w", err)
 		}
 	}
-	return p.Plan.Apply(ctx)
+	return p.maps.Apply(ctx)
 }
 
 // written returns the error of a write of the maps, if any. If writes fail for long, it removes programs and maps, as they may have backends that are

@@ -198,7 +198,7 @@ func (f *fakeKernel) String() string {
 	for _, row := range bothFamilies() {
 		for _, name := range []string{"mangle", "nat", "filter"} {
 			if t := f.tables[iptables.Table{Family: row.kernel, Name: name}]; !t.untouched() {
-				fmt.Fprintf(&b, "# %s\n*%s\n%sCOMMIT\n", row.program, name, t)
+				fmt.Fprintf(&b, "# %s\n*%s\n%sCOMMIT\n", row.kernel.Program(), name, t)
 			}
 		}
 	}

@@ -26,13 +26,11 @@ func everyTable() []table { return []table{filter, nat, mangle} }
 
 // family has everything that differs between IPv4 and IPv6.
 type family struct {
-	ip          route.Family
-	kernel      iptables.Family
-	program     string // lists the rules
-	loopbackNet string // NodePorts are not served there by default
-	counting    bool   // rules count with nfacct
-	entrances   []entrance
-	listener    netip.Addr // valid: the variant of PortalsKind
+	ip        route.Family
+	kernel    iptables.Family
+	counting  bool // rules count with nfacct
+	entrances []entrance
+	listener  netip.Addr // valid: the variant of PortalsKind
 
 	ledger   *ledger.Ledger[key, string]
 	restorer restorer
@@ -45,7 +43,6 @@ type family struct {
 type written struct {
 	endpoints int              // approximate number for all ports
 	rules     [mangle + 1]int  // number of our rules, by table
-	guarded   []key            // the guards in the kernel
 	behind    map[key][]string // terminating rules of other programs behind our jumps, when last read
 }
 
@@ -80,17 +77,11 @@ func (f *family) endpointComment(parts ...string) string {
 func families(opt Options) []*family {
 	var list []*family
 	for _, ip := range opt.Families {
-		f := &family{
-			ip: ip, kernel: iptables.IPv4, program: "iptables", loopbackNet: loopbackRange,
-			counting: opt.Accounting != nil, entrances: entrances(),
-		}
+		f := &family{ip: ip, kernel: iptables.Family(ip), counting: opt.Accounting != nil, entrances: entrances()}
 		for _, a := range opt.Listeners {
 			if route.FamilyOf(a) == ip {
 				f.listener, f.entrances = a, portals()
 			}
-		}
-		if ip == route.IPv6 {
-			f.kernel, f.program, f.loopbackNet = iptables.IPv6, "ip6tables", "::1/128"
 		}
 		list = append(list, f)
 	}

@@ -62,11 +62,9 @@ func newPlane(kernel Kernel) *Plane {
 
 // load writes a change with a new plane, which compares it with the present state of the
 // kernel.
-func load(t testing.TB, kernel Kernel, change route.Change) *Plane {
+func load(t testing.TB, kernel Kernel, change route.Change) {
 	t.Helper()
-	p := newPlane(kernel)
-	planetest.Load(t, p, change)
-	return p
+	planetest.Load(t, newPlane(kernel), change)
 }
 
 // checkSettled verifies that a new plane finds nothing to write.

@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Kernel reads and changes the tables of iptables: iptables.Tools.
@@ -28,12 +27,6 @@ type Kernel interface {
 	Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), report func(iptables.Edit)) error
 	Restore(ctx context.Context, f iptables.Family, input []byte) error
 	Room() int // how many lines one Restore should have at most
-}
-
-// Observer counts writes.
-type Observer interface {
-	// Wrote is called after each attempt to write a plan for a family.
-	Wrote(w Write)
 }
 
 // Write is the outcome of an attempt to write a plan for a family.
@@ -78,7 +71,7 @@ type Options struct {
 	// variant that PortalsKind describes.
 	Listeners []netip.Addr
 
-	Observer Observer // may be nil
+	Wrote func(Write) // is called after each attempt to write a plan for a family; may be nil
 }
 
 // Plane balances with iptables. It implements plane.Plane.
@@ -98,7 +91,7 @@ func New(kernel Kernel, opt Options) *Plane {
 	p := &Plane{kernel: kernel, opt: opt, families: families(opt)}
 	for _, f := range p.families {
 		f.ledger = ledger.New[key, string](layout())
-		f.restorer = restorer{kernel: kernel, family: f.kernel, program: f.program, edited: p.edited}
+		f.restorer = restorer{kernel: kernel, family: f.kernel, edited: p.edited}
 	}
 	return p
 }
@@ -136,42 +129,4 @@ func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.
 		}
 		report(plane.Edit(e))
 	})
-}
-
-// Remove removes all chains with kube-proxy's names, except those that rules of other
-// programs need, and returns what it removed from each table.
-func (p *Plane) Remove(ctx context.Context) ([]string, error) {
-	if err := p.Refresh(ctx); err != nil {
-		return nil, err
-	}
-	var plans ledger.Plans
-	var removed []string
-	for _, f := range p.families {
-		plan := f.ledger.Compare(f.restorer, removal{p.state[f.ip]})
-		plan.End()
-		plans = append(plans, plan)
-		removed = append(removed, f.removals(plan)...)
-	}
-	p.state = nil
-	return removed, plans.Apply(ctx)
-}
-
-// removals describes what a plan removes from each table.
-func (f *family) removals(plan *ledger.Plan[key, string]) []string {
-	var chains, rules [mangle + 1]int
-	plan.Each(func(s step) {
-		switch {
-		case s.Op == ledger.Remove && s.Key.rule == "":
-			chains[s.Key.table]++
-		case s.Op == ledger.Remove:
-			rules[s.Key.table]++
-		}
-	})
-	var list []string
-	for _, t := range everyTable() {
-		if chains[t]+rules[t] > 0 {
-			list = append(list, fmt.Sprintf("%s and %s in %s %s", text.Count(chains[t], "chain"), text.Count(rules[t], "rule"), f.program, t))
-		}
-	}
-	return list
 }

@@ -64,8 +64,7 @@ func TestUncommented(t *testing.T) {
 	for rule, want := range map[string]string{
 		`-j A`:                                 `-j A`,
 		`-m comment --comment "a -> b:1" -j A`: `-j A`,
-		`-s 10.0.0.1/32 -m comment --comment a -j A`:         `-s 10.0.0.1/32 -j A`,
-		`-p tcp -m comment --comment "a \"b\" c" -m tcp`:     `-p tcp -m tcp`,
+		`-p tcp -m comment --comment "a:b" -m tcp`:           `-p tcp -m tcp`,
 		`-m comment --comment "never ends`:                   `-m comment --comment "never ends`,
 		`-p udp -m comment --comment "x" -m recent --set -j`: `-p udp -m recent --set -j`,
 	} {

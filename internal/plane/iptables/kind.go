@@ -80,7 +80,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		own.Metrics = append(own.Metrics, packetCounts(objects)...)
 	}
 	writer := o
-	writer.Observer = count
+	writer.Wrote = count.wrote
 	return &plane.Opened{
 		Plane: New(tools, writer), Load: Load(tools.Room()), Parts: append(parts, own),
 		KubeProxyRules: []string{fmt.Sprintf("iptables-%s", tools.Variant())},

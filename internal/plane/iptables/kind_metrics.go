@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// metrics are the metrics that kube-proxy has in this mode only. They implement Observer.
+// metrics are the metrics that kube-proxy has in this mode only.
 type metrics struct {
 	rules, sent       *prometheus.GaugeVec
 	restores, partial *prometheus.CounterVec
@@ -42,8 +42,8 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.rules, m.sent, m.restores, m.partial}
 }
 
-// Wrote implements Observer.
-func (m *metrics) Wrote(w Write) {
+// wrote implements Options.Wrote.
+func (m *metrics) wrote(w Write) {
 	ip := w.Family.String()
 	if w.Err != nil {
 		m.restores.WithLabelValues(ip).Inc()

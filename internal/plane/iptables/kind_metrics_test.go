@@ -52,7 +52,7 @@ kubeproxy_sync_proxy_rules_iptables_total gauge
 		{Family: route.IPv4, Rules: [3]int{nat: 99}, Err: failed},
 		{Family: route.IPv4, Rules: [3]int{nat: 99}, Err: failed},
 	} {
-		m.Wrote(w)
+		m.wrote(w)
 	}
 	const counted = `last{ip_family="IPv4", table="nat"} 4
 last{ip_family="IPv6", table="nat"} 7

@@ -20,11 +20,12 @@ func (p *Plane) partial(change route.Change, found map[route.Family]*listing) ma
 		if lines(svc) <= p.kernel.Room() {
 			continue
 		}
-		part := without(svc, func(i id, p *route.Port) bool {
-			return found[p.Family] != nil && !found[p.Family].holds(i, p)
+		part := *svc
+		part.Ports = slices.DeleteFunc(slices.Clone(svc.Ports), func(p route.Port) bool {
+			return found[p.Family] != nil && !found[p.Family].holds(&p)
 		})
 		if len(part.Ports) < len(svc.Ports) {
-			list[name] = part
+			list[name] = &part
 		}
 	}
 	return list
@@ -40,57 +41,20 @@ func lines(svc *route.Service) int {
 	return max(n[route.IPv4], n[route.IPv6])
 }
 
-// without returns a Service without some ports. It leaves out ports with the same name and
-// family only together, as the chains of one depend on the others.
-func without(svc *route.Service, missing func(id, *route.Port) bool) *route.Service {
-	type group struct {
-		name string
-		ip   route.Family
-	}
-	kept := map[group]bool{}
-	ids := newIDs(svc.Name)
-	for i := range svc.Ports {
-		p := &svc.Ports[i]
-		if name := ids.of(p); !missing(name, p) {
-			kept[group{p.Name, p.Family}] = true
-		}
-	}
-	part := *svc
-	part.Ports = nil
-	for _, p := range svc.Ports {
-		if kept[group{p.Name, p.Family}] {
-			part.Ports = append(part.Ports, p)
-		}
-	}
-	return &part
-}
-
-// holds reports whether the kernel has a chain of a port, a rule of a shared chain whose
-// comment names the port, or a rule for one of its frontends. That rule may be of another
-// port that has lost the frontend: the comparison deletes it, so it must write this port
-// as well.
-func (l *listing) holds(name id, p *route.Port) bool {
-	for _, chain := range []string{name.cluster(), name.local(), name.external(), name.ranges()} {
-		if _, exists := l.state[nat][chain]; exists {
-			return true
-		}
-	}
-	if l.ports == nil {
+// holds reports whether the kernel has the rule of a frontend of a port. It may be of another port that
+// has lost the frontend: the comparison deletes it, so it must write this port as well.
+func (l *listing) holds(p *route.Port) bool {
+	if l.frontends == nil {
 		l.collect()
 	}
-	return l.ports[name.text] || slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool {
-		return l.frontends[match(p, &f).String()]
-	})
+	return slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool { return l.frontends[match(p, &f).String()] })
 }
 
-// collect collects ports and frontends from the rules of shared chains.
+// collect collects what the rules of shared chains match, without comments and targets.
 func (l *listing) collect() {
-	l.ports, l.frontends = map[string]bool{}, map[string]bool{}
+	l.frontends = map[string]bool{}
 	for chain := range l.lines {
 		for _, rule := range l.rules(chain) {
-			_, comment, _ := strings.Cut(rule, `--comment "`)
-			name, _, _ := strings.Cut(comment, " ")
-			l.ports[strings.TrimSuffix(name, `"`)] = true
 			at, _, _ := strings.Cut(uncommented(rule), " -j ")
 			l.frontends[strings.Replace(at, " -m "+toThisNode, "", 1)] = true
 		}

@@ -22,9 +22,7 @@ type listing struct {
 	lines  map[key]map[string]int // how often each rule of the shared chains occurs
 	behind map[key][]string       // terminating rules of other programs behind our jumps
 
-	// Both are of rules of shared chains, and nil if they are not collected.
-	ports     map[string]bool // id.text of Service ports in comments
-	frontends map[string]bool // what the rules match, as a rule without comment and target
+	frontends map[string]bool // what rules of shared chains match; nil: not collected
 }
 
 // newListing indexes the chains of proxies.
@@ -199,26 +197,14 @@ func bare(rule string) string {
 	return rule
 }
 
-// uncommented returns a rule without its comment.
+// uncommented returns a rule without its comment, if that is one of ours: in quotes, and with none in it.
 func uncommented(rule string) string {
-	const match = "-m comment --comment "
-	before, rest, commented := strings.Cut(rule, match)
-	if !commented {
+	before, rest, commented := strings.Cut(rule, `-m comment --comment "`)
+	_, after, closed := strings.Cut(rest, `"`)
+	if !commented || !closed {
 		return rule
 	}
-	if !strings.HasPrefix(rest, `"`) {
-		_, after, _ := strings.Cut(rest, " ")
-		return before + after
-	}
-	for i := 1; i < len(rest); i++ {
-		switch rest[i] {
-		case '\\':
-			i++
-		case '"':
-			return before + strings.TrimPrefix(rest[i+1:], " ")
-		}
-	}
-	return rule
+	return before + strings.TrimPrefix(after, " ")
 }
 
 // Rest implements ledger.Listing. It keeps chains to which rules of other programs jump,
@@ -262,38 +248,4 @@ func (l *listing) usedByOthers() map[key]bool {
 		}
 	}
 	return used
-}
-
-// removal is the listing of a plan that removes everything, except KUBE-MARK-MASQ and
-// KUBE-POSTROUTING while rules of other programs jump to the former: network plugins
-// masquerade packets in this way, as the documentation of kube-proxy advises.
-type removal struct{ state state }
-
-// Take implements ledger.Listing: no entry is wanted.
-func (r removal) Take(entry) (had string, is ledger.Match) { return "", ledger.Absent }
-
-// Rest implements ledger.Listing.
-func (r removal) Rest() []step {
-	var list []step
-	for t, chains := range r.state {
-		marked := false // other programs mark packets
-		for name, c := range chains {
-			marked = marked || !kubechain.Proxy(name) && slices.ContainsFunc(c.Rules, func(r string) bool { return iptables.Target(r) == markMasq })
-		}
-		remove := func(name string) bool {
-			return kubechain.Proxy(name) && (!marked || name != markMasq && name != postrouting)
-		}
-		for name, c := range chains {
-			if remove(name) {
-				list = append(list, step{Op: ledger.Remove, Key: key{table: t, chain: name}})
-				continue
-			}
-			for _, rule := range c.Rules {
-				if remove(iptables.Target(rule)) {
-					list = append(list, step{Op: ledger.Remove, Key: key{t, name, rule}})
-				}
-			}
-		}
-	}
-	return list
 }

@@ -170,7 +170,7 @@ func (s *subject) state(table *route.Table) (string, error) {
 					continue // kept only for rules of other programs
 				}
 				for _, line := range f.ownRules(t, name, rules, &table.Host) {
-					fmt.Fprintf(&all, "%s %s %s %s\n", f.program, t, name, line)
+					fmt.Fprintf(&all, "%s %s %s %s\n", f.kernel.Program(), t, name, line)
 				}
 			}
 		}
@@ -207,8 +207,8 @@ func (f *family) ownRules(t table, name string, rules []string, host *route.Host
 	return append(jumps, guards...)
 }
 
-func isGuard(guards []key, chain, rule string) bool {
-	return slices.ContainsFunc(guards, func(k key) bool { return k.chain == chain && k.rule == rule })
+func isGuard(guards []entry, chain, rule string) bool {
+	return slices.ContainsFunc(guards, func(e entry) bool { return e.Key.chain == chain && e.Key.rule == rule })
 }
 
 // others prints the rules of other programs.
@@ -227,7 +227,7 @@ func (s *subject) others() (string, error) {
 				}
 				for _, rule := range seen[t][name].Rules {
 					if to := iptables.Target(rule); to != localnet && (seen[t][name].Policy == "-" || !kubechain.Proxy(to) || to == markMasq) {
-						fmt.Fprintf(&all, "%s %s %s %s\n", f.program, t, name, rule)
+						fmt.Fprintf(&all, "%s %s %s %s\n", f.kernel.Program(), t, name, rule)
 					}
 				}
 			}

@@ -3,10 +3,8 @@ package iptables
 import (
 	"crypto/sha256"
 	"encoding/base32"
-	"strconv"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -54,42 +52,12 @@ type id struct {
 	hash string // "default/web:httptcp", from which names of chains are computed
 }
 
-// ids names the ports of a Service as kube-proxy does. The API server allows at most one
-// port without a name; in manifests the second and later ones are named by number.
-type ids struct {
-	service string
-	used    map[portName]bool
-}
-
-type portName struct {
-	name     string
-	protocol cluster.Protocol
-	ip       route.Family
-}
-
-func newIDs(service cluster.Name) ids { return ids{service.String(), map[portName]bool{}} }
-
-// of returns the id of the next port.
-func (n ids) of(p *route.Port) id {
-	name, at := p.Name, portName{p.Name, p.Protocol, p.Family}
-	if n.used[at] && len(p.Frontends) > 0 {
-		name = strings.TrimPrefix(name+"-"+strconv.Itoa(int(p.Frontends[0].Port)), "-")
-	}
-	n.used[at] = true
-	text := n.service
-	if name != "" {
-		text += ":" + name
+func idOf(p route.PortID) id {
+	text := p.Service.String()
+	if p.Name != "" {
+		text += ":" + p.Name
 	}
 	return id{text, text + p.Protocol.String()}
-}
-
-// idOf returns the id of one port of a Service.
-func idOf(svc *route.Service, i int) id {
-	n := newIDs(svc.Name)
-	for j := range i {
-		n.of(&svc.Ports[j])
-	}
-	return n.of(&svc.Ports[i])
 }
 
 func (n id) cluster() string  { return clusterPrefix + hash(n.hash) }

@@ -28,7 +28,7 @@ func TestNamesAreKubeProxys(t *testing.T) {
 			Name:  cluster.Name{Namespace: namespace, Name: name},
 			Ports: []route.Port{{Name: c.port, Protocol: c.protocol, Family: route.IPv4}},
 		}
-		id := idOf(svc, 0)
+		id := idOf(svc.Ports[0].ID(svc.Name))
 		got := id.cluster()
 		if c.backend != "" {
 			got = id.endpoint(netip.MustParseAddrPort(c.backend).String())
@@ -59,7 +59,7 @@ func TestHashes(t *testing.T) {
 		Name:  cluster.Name{Namespace: "default", Name: "mysql-service"},
 		Ports: []route.Port{{Protocol: cluster.TCP, Family: route.IPv4}},
 	}
-	if got := idOf(svc, 0); got != (id{"default/mysql-service", "default/mysql-servicetcp"}) {
+	if got := idOf(svc.Ports[0].ID(svc.Name)); got != (id{"default/mysql-service", "default/mysql-servicetcp"}) {
 		t.Errorf("a port without a name is %q", got)
 	}
 }
@@ -77,40 +77,6 @@ func TestProbabilities(t *testing.T) {
 			t.Errorf("one of %d: %q, want %q", of, got, want)
 		}
 	}
-}
-
-// Only manifests can have several ports without a name. Each has its own chains.
-func TestUnnamedPortsHaveTheirOwnChains(t *testing.T) {
-	s := cluster.NewStore()
-	name := cluster.Name{Namespace: "shop", Name: "web"}
-	s.SetService(&cluster.Service{Name: name, ClusterIPs: planetest.Addrs("172.30.0.1"), Ports: []cluster.ServicePort{
-		{Protocol: cluster.TCP, Port: 80}, {Protocol: cluster.TCP, Port: 443}, {Protocol: cluster.UDP, Port: 443},
-	}})
-	s.SetSlice(&cluster.Slice{
-		Name: name, Service: name, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")},
-		Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}, {Protocol: cluster.UDP, Port: 8080}},
-	})
-	fake := newFake()
-	change := planetest.Compile(s, route.Options{})
-	load(t, fake, change)
-	chains, err := fake.Read(t.Context(), iptables.Table{Family: iptables.IPv4, Name: "nat"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	targets := map[string]bool{}
-	for _, rule := range chains[services].Rules {
-		if to := iptables.Target(rule); strings.HasPrefix(to, clusterPrefix) {
-			targets[to] = true
-		}
-	}
-	if len(targets) != 3 {
-		t.Errorf("three ports lead to %v, want three chains:\n%s", targets, fake)
-	}
-	first := idOf(&route.Service{Name: name, Ports: []route.Port{{Protocol: cluster.TCP, Family: route.IPv4}}}, 0)
-	if !targets[first.cluster()] {
-		t.Errorf("the first port does not have the chain %s of a port without a name", first.cluster())
-	}
-	checkSettled(t, fake, change.Table)
 }
 
 // Names of the maximum length are not truncated to equal ones, and the kernel keeps the
@@ -168,10 +134,7 @@ func TestRulesAreCanonical(t *testing.T) {
 		change := planetest.Compile(planetest.EveryShape(), opt)
 		o := Options{Families: planetest.Families(), Mark: testMark, Accounting: noObjects{}}
 		for _, f := range families(o) {
-			entries := f.hostEntries(&change.Table.Host, o)
-			for _, k := range everyGuard() {
-				entries = append(entries, entry{Key: k})
-			}
+			entries := append(f.hostEntries(&change.Table.Host, o), f.guards(&change.Table.Host)...)
 			for _, svc := range change.Table.Services {
 				entries = append(entries, f.render(svc, &change.Table.Host)...)
 			}

@@ -12,7 +12,7 @@ func Path(p plane.Connection) []string { return pathFrom(entrances()[0], p) }
 // pathFrom returns the chains of a packet that enters by one of the entrances.
 func pathFrom(e entrance, p plane.Connection) []string {
 	port := &p.Service.Ports[p.Port]
-	f, name := &port.Frontends[p.Frontend], idOf(p.Service, p.Port)
+	f, name := &port.Frontends[p.Frontend], idOf(port.ID(p.Service.Name))
 	if f.Kind == route.ClusterIP && p.Way.Verdict != route.Balance {
 		return []string{in(filter, services)}
 	}

@@ -95,10 +95,10 @@ func (p *Plan) Left() []*route.Service {
 	return list
 }
 
-// Apply writes the plan of one family, and reports to the Observer.
+// Apply writes the plan of one family, and reports the outcome.
 func (d *familyPlan) Apply(ctx context.Context) error {
 	err := d.Plan.Apply(ctx)
-	if d.opt.Observer == nil {
+	if d.opt.Wrote == nil {
 		return err
 	}
 	w := Write{Family: d.ip, Full: d.full, Err: err, Rules: d.rules}
@@ -107,7 +107,7 @@ func (d *familyPlan) Apply(ctx context.Context) error {
 			w.Written[s.Key.table] += count(s.Key, s.New)
 		}
 	})
-	d.opt.Observer.Wrote(w)
+	d.opt.Wrote(w)
 	return err
 }
 
@@ -118,7 +118,7 @@ func (d *familyPlan) touched() {
 	before := d.host
 	if d.change.OldHost != nil {
 		before = d.change.OldHost
-		d.hostChange(d.hostEntries(before, d.opt))
+		d.hostChange(d.hostEntries(before, d.opt), d.guards(before))
 	}
 	done := map[cluster.Name]bool{}
 	for _, t := range d.change.Touched {
@@ -145,14 +145,9 @@ func (d *familyPlan) compare(found *listing) {
 		d.endpoints += d.endpointsOf(d.inKernel(name))
 	}
 	d.large = d.endpoints > manyEndpoints
-	for _, k := range everyGuard() {
-		if _, is := found.Take(entry{Key: k}); is == ledger.Equal {
-			d.guarded = append(d.guarded, k)
-		}
-	}
 	d.Plan = d.ledger.Compare(d.restorer, found)
 	d.Expect(len(names))
-	d.hostChange(nil)
+	d.hostChange(nil, nil)
 	for _, name := range names {
 		d.service(name, nil, d.render(d.inKernel(name), d.host))
 	}
@@ -160,15 +155,10 @@ func (d *familyPlan) compare(found *listing) {
 }
 
 // hostChange plans a change of the entries that belong to no Service.
-func (d *familyPlan) hostChange(old []entry) {
+func (d *familyPlan) hostChange(old, guards []entry) {
 	now := d.hostEntries(d.host, d.opt)
 	d.countRules(old, now)
-	for _, k := range d.guards(d.host) {
-		if !slices.Contains(d.guarded, k) {
-			now, d.guarded = append(now, entry{Key: k}), append(slices.Clip(d.guarded), k)
-		}
-	}
-	d.Host(old, now)
+	d.Host(append(old, guards...), append(now, d.guards(d.host)...))
 }
 
 // service plans the difference between two states of a Service.

@@ -19,21 +19,13 @@ func PortalsPath(p plane.Connection) []string {
 }
 
 // entrance is a chain of table nat with a rule for each frontend, and the one for NodePorts
-// behind it. Jumps from the hooks lead to the former.
-type entrance struct {
-	frontends, nodePorts string
-	hooks                []string
-}
+// behind it. Packets that arrive come to the first entrance, and those of this node to the last one.
+type entrance struct{ frontends, nodePorts string }
 
-func entrances() []entrance {
-	return []entrance{{services, nodePorts, []string{"PREROUTING", "OUTPUT"}}}
-}
+func entrances() []entrance { return []entrance{{services, nodePorts}} }
 
 func portals() []entrance {
-	return []entrance{
-		{portalsContainer, nodePortContainer, []string{"PREROUTING"}},
-		{portalsHost, nodePortHost, []string{"OUTPUT"}},
-	}
+	return []entrance{{portalsContainer, nodePortContainer}, {portalsHost, nodePortHost}}
 }
 
 // isPortals reports whether the plane is the variant of PortalsKind.
@@ -50,15 +42,6 @@ func listeners(name id, p *route.Port, list []string) []rule {
 		})
 	}
 	return rules
-}
-
-// guardListeners returns rules for new connections to the listeners.
-func (f *family) guardListeners() []string {
-	to := "-d " + single(f.listener) + " -m comment --comment "
-	return []string{
-		to + `"connections to Services" -m conntrack --ctstate DNAT -j ACCEPT`,
-		to + `"direct connections, which would bypass source ranges" -j DROP`,
-	}
 }
 
 // abandons reports whether a chain has rules of all Services in the other variant of this plane

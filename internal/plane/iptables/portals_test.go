@@ -246,9 +246,7 @@ COMMIT
 						t.Errorf("left: %s", line)
 					}
 				}
-				if _, err := s.plane(kernel).Remove(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				cleanUp(t, netns)
 				checkOurs(t, saved(t, netns, variant), false)
 			})
 		}

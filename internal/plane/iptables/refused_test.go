@@ -137,7 +137,8 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 			s := newTestCluster(t, fake, nodeCIDR())
 			s.addServices(50)
 			s.sync()
-			name := idOf(s.compiler.Table().Services[cluster.Name{Namespace: "shop", Name: "svc-7"}], 0)
+			svc := s.compiler.Table().Services[cluster.Name{Namespace: "shop", Name: "svc-7"}]
+			name := idOf(svc.Ports[0].ID(svc.Name))
 			before := s.nat()
 			s.endpoints("svc-7", "10.180.9.9")
 			refuseRules(fake, `svc-7:http -> `)

@@ -13,10 +13,9 @@ import (
 
 // restorer writes the entries of one family. Each Write is one restore.
 type restorer struct {
-	kernel  Kernel
-	family  iptables.Family
-	program string
-	edited  func() bool // reports whether another program has changed our rules since they were read
+	kernel Kernel
+	family iptables.Family
+	edited func() bool // reports whether another program has changed our rules since they were read
 }
 
 // Room implements ledger.Writer.
@@ -28,7 +27,7 @@ func (r restorer) Size(s step) int { return size(s) }
 // Print implements ledger.Writer. It returns a command and its input.
 func (r restorer) Print(steps []*step) string {
 	input, _ := compose(steps)
-	return "# " + r.program + "-restore --noflush\n" + string(input)
+	return "# " + r.family.Program() + "-restore --noflush\n" + string(input)
 }
 
 // Write implements ledger.Writer. After an edit by another program, such as a flush, the

@@ -21,9 +21,6 @@ type rule struct {
 	target   string // "KUBE-SVC-NPX46M4PTMTKRN6Y", "DNAT --to-destination 10.0.0.1:80"; empty: none
 }
 
-// loopbackRange is the range of IPv4 loopback addresses.
-const loopbackRange = "127.0.0.0/8"
-
 // source is the origin of packets: an address range or an interface. The zero value
 // matches every packet.
 type source struct {

@@ -17,15 +17,15 @@ func (f *family) render(svc *route.Service, host *route.Host) []entry {
 	if svc == nil {
 		return nil
 	}
-	n := f.estimate(svc)
+	n := f.endpointsOf(svc) + 4*len(svc.Ports)
 	r := renderer{family: f, host: host, known: make(map[key]bool, n), entries: make([]entry, 0, n)}
-	ids := newIDs(svc.Name)
 	for i := range svc.Ports {
-		if svc.Ports[i].Family != f.ip {
+		p := &svc.Ports[i]
+		if p.Family != f.ip {
 			continue
 		}
-		name := ids.of(&svc.Ports[i])
-		r.port(name, &svc.Ports[i])
+		name := idOf(p.ID(svc.Name))
+		r.port(name, p)
 		if svc.Health != nil {
 			r.line(filter, nodePorts, rule{
 				protocol: cluster.TCP, port: svc.Health.Port, target: "ACCEPT",
@@ -34,17 +34,6 @@ func (f *family) render(svc *route.Service, host *route.Host) []entry {
 		}
 	}
 	return r.entries
-}
-
-// estimate returns the approximate number of entries of a Service.
-func (f *family) estimate(svc *route.Service) int {
-	n := 0
-	for i := range svc.Ports {
-		if p := &svc.Ports[i]; p.Family == f.ip {
-			n += 1 + len(p.Frontends) + max(len(p.Cluster), len(p.Local))
-		}
-	}
-	return n
 }
 
 // renderer collects the entries of a Service.
@@ -185,7 +174,7 @@ func (r *renderer) nodePort(name id, at rule) {
 	for _, e := range r.entrances {
 		if r.counting && r.loopback(r.host) {
 			counted := at
-			counted.to, counted.counter = loopbackRange, LoopbackNodePorts
+			counted.to, counted.counter = r.kernel.Loopback(), LoopbackNodePorts
 			r.line(nat, e.nodePorts, counted)
 		}
 		r.line(nat, e.nodePorts, at)

@@ -36,7 +36,7 @@ func (w writer) retire(ctx context.Context, changes []ipvs.Change) ([]ipvs.Chang
 			asked = append(asked, c.Server)
 		}
 	}
-	if len(asked) == 0 || w.drains == nil {
+	if len(asked) == 0 {
 		return changes, nil
 	}
 	lists, err := w.kernel.Servers.Destinations(ctx, asked...)

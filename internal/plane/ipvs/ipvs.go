@@ -21,7 +21,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Device is the interface that has the addresses of Services, with kube-proxy's name.
@@ -153,7 +152,7 @@ func (p *Plane) read(ctx context.Context) (s *state, err error) {
 	for _, ip := range p.opt.Families {
 		s.chains[ip] = map[string]iptables.Chains{}
 		for _, table := range tableNames() {
-			if s.chains[ip][table], err = p.kernel.Chains.Read(ctx, iptables.Table{Family: familyOf(ip).kernel, Name: table}); err != nil {
+			if s.chains[ip][table], err = p.kernel.Chains.Read(ctx, iptables.Table{Family: iptables.Family(ip), Name: table}); err != nil {
 				return nil, err
 			}
 		}
@@ -221,30 +220,6 @@ func (p *Plane) Due() time.Time {
 		return time.Time{}
 	}
 	return p.check
-}
-
-// Remove removes all virtual servers, sets, chains and the interface, with the connections.
-func (p *Plane) Remove(ctx context.Context) ([]string, error) {
-	if err := p.Refresh(ctx); err != nil {
-		return nil, err
-	}
-	w := p.writer
-	w.drains = nil // nothing drains
-	plan := p.ledger.Compare(w, &removal{newListing(*p.state, p.opt)})
-	plan.End()
-	p.state = nil
-	count := map[class]int{}
-	plan.Each(func(s step) { count[s.Key.class]++ })
-	var removed []string
-	for _, c := range []struct {
-		class class
-		name  string
-	}{{server, "virtual server"}, {set, "ipset"}, {rules, "iptables ruleset"}, {device, "interface"}} {
-		if n := count[c.class]; n > 0 {
-			removed = append(removed, text.Count(n, c.name))
-		}
-	}
-	return removed, plan.Apply(ctx)
 }
 
 var _ plane.Discarder = (*Plane)(nil)

@@ -157,10 +157,10 @@ func TestAnUnknownSchedulerIsNamed(t *testing.T) {
 // Two ports whose marks would be the same get different ones, and keep them.
 func TestMarksAreUnique(t *testing.T) {
 	m := newMarks()
-	one, two := portID{name: "one"}, portID{name: "two", protocol: cluster.UDP}
-	m.set(portID{name: "other"}, one.first())
-	if a, again := m.mark(one), m.mark(one); a != next(one.first()) || a != again {
-		t.Errorf("marks %#x, %#x, want %#x", a, again, next(one.first()))
+	one, two := route.PortID{Name: "one"}, route.PortID{Name: "two", Protocol: cluster.UDP}
+	m.set(route.PortID{Name: "other"}, firstMark(one))
+	if a, again := m.mark(one), m.mark(one); a != next(firstMark(one)) || a != again {
+		t.Errorf("marks %#x, %#x, want %#x", a, again, next(firstMark(one)))
 	}
 	if mark := m.mark(two); mark&markUDP == 0 || !isShortCut(mark) {
 		t.Errorf("the mark of a UDP port is %#x", mark)

@@ -146,33 +146,3 @@ func (l *listing) owns(s ipvs.Server) bool {
 
 // isNodePort reports whether a port is in the default range of an API server.
 func isNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
-
-// removal is the listing of a plan that removes everything.
-type removal struct{ *listing }
-
-// Take implements ledger.Listing: no entry is wanted.
-func (*removal) Take(entry) (had value, is ledger.Match) { return value{}, ledger.Absent }
-
-// Rest implements ledger.Listing. A set goes with its members. LOOP-BACK stays if rules
-// that match it stay.
-func (r *removal) Rest() []step {
-	list := slices.DeleteFunc(r.listing.Rest(), func(s step) bool { return s.Key.class == member })
-	remove := func(k key, old value) { list = append(list, step{Op: ledger.Remove, Key: k, Old: old}) }
-	for _, f := range r.opt.Families {
-		for table, chains := range r.chains[f] {
-			if ours := leaver(chains).Ruleset(table, chains); ours != "" {
-				remove(key{class: rules, family: f, name: table}, value{rules: ours})
-			}
-		}
-		masquerades := usedByOthers(r.chains[f][nat])[markMasq]
-		for name := range setKinds(f) {
-			if r.sets[setName(f, name)] != nil && (name != loopBack || !masquerades) {
-				remove(key{class: set, family: f, name: name}, value{})
-			}
-		}
-	}
-	if r.device {
-		remove(key{class: device}, value{})
-	}
-	return list
-}

@@ -2,7 +2,6 @@ package ipvs
 
 import (
 	"hash/fnv"
-	"strconv"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/ipset"
@@ -10,34 +9,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// portID identifies a port of a Service.
-type portID struct {
-	service  cluster.Name
-	name     string
-	protocol cluster.Protocol
-	family   route.Family
-	number   uint16 // of its first frontend
-}
-
-func idOf(service cluster.Name, p *route.Port) portID {
-	id := portID{service: service, name: p.Name, protocol: p.Protocol, family: p.Family}
-	if len(p.Frontends) > 0 {
-		id.number = p.Frontends[0].Port
-	}
-	return id
-}
-
-// first returns the mark that the port gets unless another port has it. It is the same
+// firstMark returns the mark that a port gets unless another port has it. It is the same
 // after a restart.
-func (id portID) first() uint32 {
+func firstMark(id route.PortID) uint32 {
 	h := fnv.New32a()
-	for _, part := range []string{
-		id.service.Namespace, id.service.Name, id.name, id.protocol.String(), id.family.String(), strconv.Itoa(int(id.number)),
-	} {
-		_, _ = h.Write([]byte(part + "\x00")) // never fails
-	}
+	_, _ = h.Write([]byte(id.String())) // never fails
 	mark := shortCut | h.Sum32()&markNumber
-	if id.protocol == cluster.UDP {
+	if id.Protocol == cluster.UDP {
 		mark |= markUDP
 	}
 	return mark
@@ -55,20 +33,20 @@ const (
 // marks are the packet marks of ports. Each comparison with the kernel begins with new
 // ones, from the marks that it finds.
 type marks struct {
-	of    map[portID]uint32
-	owner map[uint32]portID
+	of    map[route.PortID]uint32
+	owner map[uint32]route.PortID
 }
 
-func newMarks() *marks { return &marks{map[portID]uint32{}, map[uint32]portID{}} }
+func newMarks() *marks { return &marks{map[route.PortID]uint32{}, map[uint32]route.PortID{}} }
 
-func (m *marks) set(id portID, mark uint32) { m.of[id], m.owner[mark] = mark, id }
+func (m *marks) set(id route.PortID, mark uint32) { m.of[id], m.owner[mark] = mark, id }
 
 // mark returns the mark of a port. It chooses a free one for a port that has none.
-func (m *marks) mark(id portID) uint32 {
+func (m *marks) mark(id route.PortID) uint32 {
 	if mark, has := m.of[id]; has {
 		return mark
 	}
-	mark := id.first()
+	mark := firstMark(id)
 	for _, used := m.owner[mark]; used; _, used = m.owner[mark] {
 		mark = next(mark)
 	}
@@ -90,7 +68,7 @@ func (m *marks) adopt(svc *route.Service, host *route.Host, sets map[string]*ips
 				continue
 			}
 			for _, a := range addresses(host, p, f) {
-				mark, id := cuts.Members[ipset.Member{Addr: a, Protocol: protocol(p), Port: f.Port}], idOf(svc.Name, p)
+				mark, id := cuts.Members[ipset.Member{Addr: a, Protocol: protocol(p), Port: f.Port}], p.ID(svc.Name)
 				if _, used := m.owner[mark]; isShortCut(mark) && !used && m.of[id] == 0 {
 					m.set(id, mark)
 				}

@@ -91,7 +91,7 @@ func (p *Plan) compare(found *listing) {
 func (p *Plane) fixed(host *route.Host) []entry {
 	list := []entry{{Key: key{class: device}}}
 	for _, ip := range p.opt.Families {
-		list = append(list, familyOf(ip).fixed(host, p.opt)...)
+		list = append(list, fixed(ip, host, p.opt)...)
 	}
 	return list
 }

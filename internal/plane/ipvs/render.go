@@ -30,7 +30,7 @@ func render(svc *route.Service, host *route.Host, scheduler string, marks *marks
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		r.known = map[key]bool{}
-		r.port(idOf(svc.Name, p), p)
+		r.port(p.ID(svc.Name), p)
 		if svc.Health != nil {
 			r.once(key{class: member, family: p.Family, name: healthPorts, member: ipset.Member{Port: svc.Health.Port}})
 		}
@@ -50,7 +50,7 @@ func (r *renderer) once(k key) {
 func (r *renderer) add(k key, v value) { r.entries = append(r.entries, entry{Key: k, Value: v}) }
 
 // port adds the virtual servers of a port, and the members of sets for its frontends.
-func (r *renderer) port(id portID, p *route.Port) {
+func (r *renderer) port(id route.PortID, p *route.Port) {
 	cut := uint32(0) // the mark of pods and this node, if some frontend needs it
 	for i := range p.Frontends {
 		f := &p.Frontends[i]

@@ -41,88 +41,49 @@ func (k key) table() ledger.Phase {
 	return ledger.Phase(n)
 }
 
-// family has everything that differs between IPv4 and IPv6.
-type family struct {
-	ip       route.Family
-	kernel   iptables.Family
-	program  string
-	loopback string
-	ping     string // the protocol of an ICMP echo
-}
-
-func familyOf(ip route.Family) family {
-	if ip == route.IPv6 {
-		return family{ip, iptables.IPv6, "ip6tables", "::1/128", "ipv6-icmp"}
-	}
-	return family{ip, iptables.IPv4, "iptables", "127.0.0.0/8", "icmp"}
-}
-
 // fixed returns the entries that belong to no Service: the sets, and the rules that use
 // them.
-func (f family) fixed(host *route.Host, opt Options) []entry {
+func fixed(ip route.Family, host *route.Host, opt Options) []entry {
 	var list []entry
-	kinds := setKinds(f.ip)
+	kinds := setKinds(ip)
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
-		list = append(list, entry{Key: key{class: set, family: f.ip, name: name}, Value: value{kind: kinds[name]}})
+		list = append(list, entry{Key: key{class: set, family: ip, name: name}, Value: value{kind: kinds[name]}})
 	}
-	tables := f.tables(host, opt)
+	tables := iptables.Expand(rulesText, values(ip, host, opt))
 	for _, name := range tableNames() {
-		list = append(list, entry{Key: key{class: rules, family: f.ip, name: name}, Value: value{rules: owner().Ruleset(name, tables[name])}})
+		list = append(list, entry{Key: key{class: rules, family: ip, name: name}, Value: value{rules: owner().Ruleset(name, tables[name])}})
 	}
 	return list
 }
 
-// tables returns the rules in rules.txt for a host.
-func (f family) tables(host *route.Host, opt Options) map[string]iptables.Chains {
-	var b strings.Builder
-	values := f.values(host, opt)
-	for line := range strings.Lines(rulesText) {
-		if !strings.HasPrefix(line, "#") {
-			f.expand(&b, line, values)
-		}
-	}
-	return iptables.Parse(b.String())
-}
-
-// expand writes a line for each combination of the values in it.
-func (f family) expand(b *strings.Builder, line string, values map[string][]string) {
-	before, rest, found := strings.Cut(line, "{")
-	if !found {
-		b.WriteString(line)
-		return
-	}
-	name, after, _ := strings.Cut(rest, "}")
-	list, known := values[name]
-	if !known {
-		list = []string{setName(f.ip, name)}
-	}
-	for _, value := range list {
-		f.expand(b, before+value+after, values)
-	}
-}
-
 // values returns what the names in rules.txt stand for.
-func (f family) values(host *route.Host, opt Options) map[string][]string {
+func values(ip route.Family, host *route.Host, opt Options) map[string][]string {
 	mark := func(value, mask uint32) []string { return []string{fmt.Sprintf("%#x/%#x", value, mask)} }
 	v := map[string][]string{
 		"new":        {"-m conntrack --ctstate NEW"},
 		"masq":       mark(opt.Mark, opt.Mark),
 		"toggle":     mark(opt.Mark, 0),
 		"cut":        mark(shortCut, shortCutMask),
-		"loopback":   {f.loopback},
-		"ping":       {f.ping}, // the protocol of an ICMP echo
-		"pods":       f.pods(host),
-		"nodeports":  f.nodePorts(host),
+		"loopback":   {iptables.Family(ip).Loopback()},
+		"ping":       {"icmp"}, // the protocol of an ICMP echo
+		"pods":       pods(ip, host),
+		"nodeports":  nodePorts(ip, host),
 		"invalid":    {"-m conntrack --ctstate INVALID"},
 		"own":        {""}, // all packets to ClusterIPs, or only those from an address of a Service
 		"masquerade": {markMasq},
+	}
+	for name := range setKinds(ip) {
+		v[name] = []string{setName(ip, name)}
+	}
+	if ip == route.IPv6 {
+		v["ping"] = []string{"ipv6-icmp"}
 	}
 	if opt.KeepInvalid {
 		v["invalid"] = nil
 	}
 	switch {
 	case host.MasqueradeAll:
-	case host.Detector.Detects(f.ip):
+	case host.Detector.Detects(ip):
 		v["masquerade"] = []string{"KUBE-MARK-MASQ-NOT-POD"}
 	default:
 		v["own"] = []string{"-m set --match-set {" + boundIPs + "} src "}
@@ -159,28 +120,13 @@ func existing(found, wanted iptables.Chains) iptables.Owner {
 	return o
 }
 
-// leaver selects everything that the plane leaves when it ends: also the jumps of other
-// programs, except those to KUBE-MARK-MASQ. While there are such jumps, that chain stays,
-// and the one that masquerades what it marks.
-func leaver(found iptables.Chains) iptables.Owner {
-	used := usedByOthers(found)
-	goes := func(name string) bool {
-		return kubechain.Proxy(name) && (!used[markMasq] || name != markMasq && name != postrouting)
-	}
-	return iptables.Owner{
-		Chain: goes,
-		Jump:  func(_ iptables.Chain, target string) bool { return goes(target) && target != markMasq },
-	}
-}
-
-// usedByOthers returns the targets of rules in chains of other programs, and KUBE-MARK-MASQ
-// if any chain but ours jumps to it.
+// usedByOthers returns the targets of rules in chains of other programs.
 func usedByOthers(chains iptables.Chains) map[string]bool {
 	used := map[string]bool{}
 	for name, c := range chains {
 		for _, rule := range c.Rules {
-			if to := iptables.Target(rule); !kubechain.Proxy(name) && (!c.Builtin() || to == markMasq) {
-				used[to] = true
+			if !kubechain.Proxy(name) && !c.Builtin() {
+				used[iptables.Target(rule)] = true
 			}
 		}
 	}
@@ -191,7 +137,7 @@ func usedByOthers(chains iptables.Chains) map[string]bool {
 func balances(ruleset string) bool { return strings.Contains(ruleset, "\n:KUBE-SVC-") }
 
 // pods returns what matches packets of pods, one match for each rule.
-func (f family) pods(host *route.Host) []string {
+func pods(ip route.Family, host *route.Host) []string {
 	d := host.Detector
 	switch {
 	case d.Interface != "":
@@ -202,7 +148,7 @@ func (f family) pods(host *route.Host) []string {
 	var list []string
 	for _, cidr := range d.PodCIDRs {
 		switch {
-		case route.FamilyOf(cidr.Addr()) != f.ip:
+		case route.FamilyOf(cidr.Addr()) != ip:
 		case cidr.Bits() == 0:
 			list = append(list, "")
 		default:
@@ -213,12 +159,12 @@ func (f family) pods(host *route.Host) []string {
 }
 
 // nodePorts returns what matches packets to addresses that serve NodePorts.
-func (f family) nodePorts(host *route.Host) []string {
-	if host.NodePorts.All(f.ip) {
+func nodePorts(ip route.Family, host *route.Host) []string {
+	if host.NodePorts.All(ip) {
 		return []string{"-m addrtype --dst-type LOCAL"}
 	}
 	var list []string
-	for _, a := range nodeAddrs(host, f.ip) {
+	for _, a := range nodeAddrs(host, ip) {
 		list = append(list, "-d "+netip.PrefixFrom(a, a.BitLen()).String())
 	}
 	return list

@@ -88,7 +88,7 @@ func (w writer) restore(ctx context.Context, steps []*step) error {
 			input, phases = append(input, table...), append(phases, s.Phase)
 		}
 	}
-	err := w.kernel.Chains.Restore(ctx, familyOf(steps[0].Key.family).kernel, input)
+	err := w.kernel.Chains.Restore(ctx, iptables.Family(steps[0].Key.family), input)
 	if refused, is := errors.AsType[*iptables.RestoreError](err); is {
 		return &ledger.Refusal{Phase: phases[min(refused.Committed, len(phases)-1)], Err: err}
 	}
@@ -152,7 +152,7 @@ func (w writer) command(s *step) (program, input string) {
 	case set, member:
 		return "ipset restore", w.setChange(s).String() + "\n"
 	case rules:
-		return familyOf(k.family).program + "-restore --noflush", string(iptables.Replace(s.Old.rules, s.New.rules))
+		return iptables.Family(k.family).Program() + "-restore --noflush", string(iptables.Replace(s.Old.rules, s.New.rules))
 	default:
 		return "ipvsadm --restore", serverChange(s).String() + "\n"
 	}

@@ -55,7 +55,7 @@ func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 }
 
 // reader returns a plane with a connection of its own.
-func reader(s plane.Setup) (plane.Plane, func(), error) {
+func reader(s plane.Setup) (*Plane, func(), error) {
 	conn, err := nft.Open(nft.Options{NetNS: s.NetNS})
 	if err != nil {
 		return nil, nil, err

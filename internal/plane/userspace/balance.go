@@ -13,13 +13,9 @@ import (
 
 // Balance returns how a port of a Service is balanced. It is safe for concurrent use.
 func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
-	b := plane.Balance{Backends: map[netip.AddrPort]plane.Balanced{}}
-	at, id := nth(svc, port)
-	if at == nil {
-		return b, nil
-	}
-	b.Scheduler = schedulerName(p.schedulerOf(at))
-	if balancer := p.sockets.balancer(id); balancer != nil {
+	at := &svc.Ports[port]
+	b := plane.Balance{Scheduler: schedulerName(p.schedulerOf(at)), Backends: map[netip.AddrPort]plane.Balanced{}}
+	if balancer := p.sockets.balancer(at.ID(svc.Name)); balancer != nil {
 		for to, open := range balancer.Open() {
 			b.Backends[to] = plane.Balanced{Weight: uint32(at.Weight(to)), Active: open}
 		}
@@ -27,27 +23,11 @@ func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *rout
 	return b, nil
 }
 
-// nth returns a port of a Service by its index; nil: there is none.
-func nth(svc *route.Service, index int) (*route.Port, portID) {
-	i := 0
-	for at, id := range portsOf(svc) {
-		if i == index {
-			return at, id
-		}
-		i++
-	}
-	return nil, portID{}
-}
-
 // Shares returns how probable it is now that each backend gets the next connection of a client. It is
 // safe for concurrent use.
 func (p *Plane) Shares(by plane.Connection) plane.Shares {
 	shares := plane.Shares{Of: map[netip.AddrPort]float64{}, How: "with the chances that the next connection has"}
-	at, id := nth(by.Service, by.Port)
-	if at == nil {
-		return shares
-	}
-	if b := p.sockets.balancer(id); b != nil {
+	if b := p.sockets.balancer(by.Service.Ports[by.Port].ID(by.Service.Name)); b != nil {
 		for _, s := range b.Shares(by.Client, int(by.Way.Pool)) {
 			shares.Of[s.Addr] = s.Probability
 		}
@@ -56,7 +36,7 @@ func (p *Plane) Shares(by plane.Connection) plane.Shares {
 }
 
 // balancer returns the balancer of a port; nil: it has none.
-func (s *sockets) balancer(id portID) *relay.Balancer {
+func (s *sockets) balancer(id route.PortID) *relay.Balancer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.balancers[id]

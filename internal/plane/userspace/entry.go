@@ -2,43 +2,15 @@ package userspace
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// portID identifies a port of a Service in one family.
-type portID struct {
-	service  cluster.Name
-	family   route.Family
-	protocol cluster.Protocol
-	name     string
-	nth      int // of the ports with the same name, which manifests may have
-}
-
-// String returns "default/web:http tcp IPv4".
-func (id portID) String() string {
-	text := id.service.String()
-	if id.name != "" {
-		text += ":" + id.name
-	}
-	if id.nth > 0 {
-		text += fmt.Sprintf("#%d", id.nth+1)
-	}
-	return fmt.Sprintf("%s %s %s", text, id.protocol, id.family)
-}
-
-func (id portID) compare(o portID) int {
-	return cmp.Or(id.service.Compare(o.service), cmp.Compare(id.family, o.family), cmp.Compare(id.protocol, o.protocol),
-		cmp.Compare(id.name, o.name), cmp.Compare(id.nth, o.nth))
-}
-
 // key names an entry: the balancer of a port, or a socket of it.
 type key struct {
-	port portID
+	port route.PortID
 	part part
 	at   netip.AddrPort // of a frontendSocket
 }
@@ -99,13 +71,5 @@ func (k key) kind() ledger.Kind {
 }
 
 func (k key) compare(o key) int {
-	return cmp.Or(k.port.compare(o.port), cmp.Compare(k.part, o.part), k.at.Compare(o.at))
-}
-
-// label returns the name of the port among those of its Service.
-func (id portID) label() string {
-	if id.nth == 0 {
-		return id.name
-	}
-	return fmt.Sprintf("%s#%d", id.name, id.nth+1)
+	return cmp.Or(k.port.Compare(o.port), cmp.Compare(k.part, o.part), k.at.Compare(o.at))
 }

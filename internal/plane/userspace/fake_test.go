@@ -89,7 +89,7 @@ type ruleKey struct {
 
 // rule leads packets to a socket.
 type rule struct {
-	port portID
+	port route.PortID
 	pool route.Pool
 	at   netip.AddrPort
 }
@@ -114,9 +114,10 @@ func rulesOf(svc *route.Service) map[ruleKey]rule {
 	if svc == nil || svc.Ignored != "" {
 		return list
 	}
-	for p, id := range portsOf(svc) {
-		for i := range p.Frontends {
-			f := &p.Frontends[i]
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
+		for j := range p.Frontends {
+			f := &p.Frontends[j]
 			for from, w := range []route.Way{f.Pods, f.Node, f.Others} {
 				if w.Verdict != route.Balance {
 					continue
@@ -125,7 +126,7 @@ func rulesOf(svc *route.Service) map[ruleKey]rule {
 				if list := p.Backends(w.Pool); len(list) == 1 && !w.Masquerade {
 					at = list[0]
 				}
-				list[ruleKey{p.Key(f), from}] = rule{id, w.Pool, at}
+				list[ruleKey{p.Key(f), from}] = rule{p.ID(svc.Name), w.Pool, at}
 			}
 		}
 	}
@@ -213,7 +214,7 @@ func (p *rulePlan) comparison(c route.Change) {
 			}
 		}
 	}
-	maps.DeleteFunc(p.drop, func(k ruleKey, _ bool) bool { return p.refused[p.plane.rules[k].port.service] != nil })
+	maps.DeleteFunc(p.drop, func(k ruleKey, _ bool) bool { return p.refused[p.plane.rules[k].port.Service] != nil })
 }
 
 func (p *rulePlan) Steps() int { return len(p.set) + len(p.drop) }

@@ -84,7 +84,7 @@ func (p *Plane) leave() (in plane.Inherited, err error) {
 	return in, err
 }
 
-// clients returns the clients with session affinity of each port, by the text of its portID.
+// clients returns the clients with session affinity of each port, by the text of its PortID.
 func (s *sockets) clients() map[string][]relay.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()

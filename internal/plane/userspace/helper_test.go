@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -87,6 +88,11 @@ func svcName(name string) cluster.Name { return cluster.Name{Namespace: "ns", Na
 
 // service returns a Service with ports.
 func service(name string, ports ...route.Port) *route.Service {
+	for i := range ports {
+		if i > 0 && ports[i].Name == "" && ports[i].ID(svcName(name)) == ports[0].ID(svcName(name)) {
+			ports[i].Name = fmt.Sprint("p", i+1)
+		}
+	}
 	return &route.Service{Name: svcName(name), Ports: ports}
 }
 

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/relay"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // family is a family of metrics with a series for each Service port.
@@ -15,14 +16,14 @@ type family struct {
 
 // collector collects the counters of all balancers, and those of the engine.
 type collector struct {
-	counts   func() map[portID]relay.Counts
+	counts   func() map[route.PortID]relay.Counts
 	stats    func() relay.Stats
 	families []family
 	refused  *prometheus.Desc
 	silent   *prometheus.Desc
 }
 
-func newCollector(counts func() map[portID]relay.Counts, stats func() relay.Stats) *collector {
+func newCollector(counts func() map[route.PortID]relay.Counts, stats func() relay.Stats) *collector {
 	labels := []string{"namespace", "service", "port", "protocol", "ip_family"}
 	of := func(name, help string, kind prometheus.ValueType, value func(relay.Counts) int64) family {
 		return family{prometheus.NewDesc("sluice_userspace_"+name, help, labels, nil), kind, value}
@@ -56,7 +57,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for id, counts := range c.counts() {
 		for _, f := range c.families {
 			out <- prometheus.MustNewConstMetric(f.desc, f.kind, float64(f.of(counts)),
-				id.service.Namespace, id.service.Name, id.label(), id.protocol.String(), id.family.String())
+				id.Service.Namespace, id.Service.Name, id.Name, id.Protocol.String(), id.Family.String())
 		}
 	}
 	stats := c.stats()

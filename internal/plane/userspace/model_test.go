@@ -134,7 +134,7 @@ func (s *subject) Note() {
 		if r == (rule{}) { // of another program
 			continue
 		}
-		l := s.engine.open[socketAddr{r.port.protocol, r.at}]
+		l := s.engine.open[socketAddr{r.port.Protocol, r.at}]
 		switch {
 		case l == nil && s.settle:
 			s.wrong = fmt.Errorf("the rule for %v leads to a closed socket: %v", k, r)
@@ -163,7 +163,7 @@ func (s *subject) state(*route.Table) (string, error) {
 			continue
 		}
 		known++
-		l := s.engine.open[socketAddr{k.port.protocol, v.at}]
+		l := s.engine.open[socketAddr{k.port.Protocol, v.at}]
 		if l == nil || l.pool() != v.pool || l.balancer != b {
 			return "", fmt.Errorf("socket %s at %s is not open as it should be: %+v", k, v.at, l)
 		}

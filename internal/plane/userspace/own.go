@@ -89,7 +89,7 @@ func wayName(w route.Way) string {
 }
 
 // frontends returns the sockets of a port, at the addresses of its frontends.
-func (p *Plane) frontends(port *route.Port, id portID) []entry {
+func (p *Plane) frontends(port *route.Port, id route.PortID) []entry {
 	var list []entry
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
@@ -98,7 +98,7 @@ func (p *Plane) frontends(port *route.Port, id portID) []entry {
 		if !balances {
 			continue
 		}
-		for _, addr := range p.frontendAddrs(f, id.family) {
+		for _, addr := range p.frontendAddrs(f, id.Family) {
 			at := netip.AddrPortFrom(addr, f.Port)
 			list = append(list, entry{Key: key{id, frontendSocket, at}, Value: value{at: at, pool: pool, policy: policy}})
 		}
@@ -154,10 +154,10 @@ func (p *Plane) sentByRules(k key, v value, svc *route.Service) func(netip.AddrP
 		return nil
 	}
 	return func(to netip.AddrPort) bool {
-		for port, id := range portsOf(svc) {
-			for i := range port.Frontends {
-				f := &port.Frontends[i]
-				if id == k.port && f.Port == to.Port() && (f.Addr == to.Addr() || !f.Addr.IsValid()) {
+		for i := range svc.Ports {
+			for j := range svc.Ports[i].Frontends {
+				f := &svc.Ports[i].Frontends[j]
+				if svc.Ports[i].ID(svc.Name) == k.port && f.Port == to.Port() && (f.Addr == to.Addr() || !f.Addr.IsValid()) {
 					return to != v.at
 				}
 			}

@@ -43,7 +43,7 @@ func TestAdmittedBeforeTheWriteIsComplete(t *testing.T) {
 	other := tcp(81, backend)
 	other.Name = "other"
 	svc := service("web", web, other)
-	k := key{port: portID{service: svc.Name, family: route.IPv4, protocol: cluster.TCP}, part: clusterSocket}
+	k := key{port: route.PortID{Service: svc.Name, Family: route.IPv4, Protocol: cluster.TCP}, part: clusterSocket}
 	v := value{at: at("127.0.0.1:30080")[0]}
 	admit := p.admit(k, v, svc)
 	got := admit(netip.Addr{})

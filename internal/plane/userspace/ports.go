@@ -62,7 +62,7 @@ func (p *ports) of(k key, preferred uint16) netip.AddrPort {
 	if at, had := p.inherited[name]; had && p.suits(k, at) && p.take(k, at) {
 		return at
 	}
-	addr := p.addrs[k.port.family]
+	addr := p.addrs[k.port.Family]
 	if at := netip.AddrPortFrom(addr, preferred); preferred != 0 && p.take(k, at) {
 		return at
 	}
@@ -104,7 +104,7 @@ func (p *ports) endReservations() {
 // suits reports whether a socket may have an address, by the addresses and ports that are configured. The caller
 // holds the lock.
 func (p *ports) suits(k key, at netip.AddrPort) bool {
-	return at.Addr() == p.addrs[k.port.family] && at.Port() >= p.from.First && at.Port() <= p.from.Last
+	return at.Addr() == p.addrs[k.port.Family] && at.Port() >= p.from.First && at.Port() <= p.from.Last
 }
 
 // known returns the address that a socket has. It returns false if it has none.
@@ -116,7 +116,7 @@ func (p *ports) known(k key) (netip.AddrPort, bool) {
 }
 
 func (p *ports) take(k key, at netip.AddrPort) bool {
-	where := socketAddr{k.port.protocol, at}
+	where := socketAddr{k.port.Protocol, at}
 	if _, used := p.users[where]; used || p.reserved[at] && p.inherited[k.String()] != at {
 		return false
 	}
@@ -129,7 +129,7 @@ func (p *ports) refuse(k key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if at, has := p.at[k]; has {
-		p.users[socketAddr{k.port.protocol, at}] = key{}
+		p.users[socketAddr{k.port.Protocol, at}] = key{}
 		delete(p.at, k)
 	}
 }
@@ -161,7 +161,7 @@ func (p *ports) retain(open func(key) bool) {
 // free frees an address. The caller holds the lock.
 func (p *ports) free(k key) {
 	if at, has := p.at[k]; has {
-		delete(p.users, socketAddr{k.port.protocol, at})
+		delete(p.users, socketAddr{k.port.Protocol, at})
 		delete(p.at, k)
 	}
 }

@@ -62,14 +62,15 @@ func (r *redirect) service(svc *route.Service) *route.Service {
 	}
 	out := *svc
 	out.Ports = make([]route.Port, 0, len(svc.Ports))
-	for p, id := range portsOf(svc) {
+	for i := range svc.Ports {
+		p := &svc.Ports[i]
 		port := route.Port{Name: p.Name, Protocol: p.Protocol, Family: p.Family, Frontends: make([]route.Frontend, len(p.Frontends))}
 		for i, f := range p.Frontends {
 			for _, w := range []*route.Way{&f.Pods, &f.Node, &f.Others} {
 				w.Masquerade = false
 				switch {
 				case w.Verdict != route.Balance:
-				case !forwards(p.Protocol) || !r.lead(&port, id, w.Pool):
+				case !forwards(p.Protocol) || !r.lead(&port, p.ID(svc.Name), w.Pool):
 					*w = route.Way{Verdict: route.Reject}
 				}
 			}
@@ -84,7 +85,7 @@ func (r *redirect) service(svc *route.Service) *route.Service {
 }
 
 // lead makes a pool of a port consist of its socket. It returns false if there is none.
-func (r *redirect) lead(port *route.Port, id portID, pool route.Pool) bool {
+func (r *redirect) lead(port *route.Port, id route.PortID, pool route.Pool) bool {
 	to := &port.Cluster
 	if pool == route.Local {
 		to = &port.Local

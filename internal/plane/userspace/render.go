@@ -16,9 +16,10 @@ func (p *Plane) render(svc *route.Service) []entry {
 		return nil
 	}
 	var list []entry
-	for port, id := range portsOf(svc) {
-		used := p.used(port)
-		if used == nil || !p.ports.serve(id.family) || !forwards(id.protocol) {
+	for i := range svc.Ports {
+		port := &svc.Ports[i]
+		id, used := port.ID(svc.Name), p.used(port)
+		if used == nil || !p.ports.serve(id.Family) || !forwards(id.Protocol) {
 			continue
 		}
 		list = append(list, entry{Key: key{port: id, part: balancer}, Value: value{target: describe(p.targetOf(port))}})
@@ -35,22 +36,6 @@ func (p *Plane) render(svc *route.Service) []entry {
 		}
 	}
 	return list
-}
-
-// portsOf yields the ports of a Service with their ids.
-func portsOf(svc *route.Service) func(yield func(*route.Port, portID) bool) {
-	return func(yield func(*route.Port, portID) bool) {
-		known := map[portID]int{}
-		for i := range svc.Ports {
-			port := &svc.Ports[i]
-			id := portID{service: svc.Name, family: port.Family, protocol: port.Protocol, name: port.Name}
-			known[id]++
-			id.nth = known[id] - 1
-			if !yield(port, id) {
-				return
-			}
-		}
-	}
 }
 
 // used returns the pools of a port that need a socket. With rules these are all to which a client is

@@ -25,7 +25,7 @@ func TestPrintedPlans(t *testing.T) {
 		if !is {
 			t.Fatal("it is another plan")
 		}
-		golden(t, name, plan.Plan.String())
+		golden(t, name, plan.sockets.String())
 		r.ok(plan.Apply(t.Context()))
 		planetest.Settled(t, r, change.Table)
 	}
@@ -82,7 +82,7 @@ func TestPortsWithEqualNames(t *testing.T) {
 	r.ok(r.load(service("a", tcp(80, backend), tcp(81, backend), over(tcp(81, backend), cluster.UDP))))
 	want := []plane.Socket{
 		{Service: svcName("a"), Protocol: cluster.TCP, At: at("127.0.0.1:8080")[0]},
-		{Service: svcName("a"), Port: "#2", Protocol: cluster.TCP, At: at("127.0.0.1:8081")[0]},
+		{Service: svcName("a"), Port: "p2", Protocol: cluster.TCP, At: at("127.0.0.1:8081")[0]},
 		{Service: svcName("a"), Protocol: cluster.UDP, At: at("127.0.0.1:8081")[0]},
 	}
 	if diff := cmp.Diff(want, r.Sockets(), cmp.Comparer(equalSockets)); diff != "" {
@@ -125,9 +125,9 @@ func TestBalance(t *testing.T) {
 
 // Each metric has the value of its counter.
 func TestMetricValues(t *testing.T) {
-	counts := func() map[portID]relay.Counts {
-		return map[portID]relay.Counts{
-			{service: svcName("a"), protocol: cluster.TCP, family: route.IPv6, name: "http"}: {
+	counts := func() map[route.PortID]relay.Counts {
+		return map[route.PortID]relay.Counts{
+			{Service: svcName("a"), Protocol: cluster.TCP, Family: route.IPv6, Name: "http"}: {
 				Open: 1, Connections: 2, Received: 3, Sent: 4, Retries: 5, Failures: 6, Refused: 7,
 			},
 		}

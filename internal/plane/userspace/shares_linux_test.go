@@ -66,7 +66,6 @@ func TestSharesFollowOpenConnections(t *testing.T) {
 	check("with two connections", 0, route.Cluster, map[netip.AddrPort]float64{busy: 0, idle: 0, away: 1})
 	check("at the other port", 1, route.Local, both)
 	check("at the other port", 1, route.Cluster, all)
-	check("at a port that does not exist", 2, route.Cluster, map[netip.AddrPort]float64{})
 }
 
 // bothPools returns a port with least connections, at which programs on this host reach the backends here, and others

@@ -26,25 +26,25 @@ type sockets struct {
 	guarded atomic.Bool // clients are admitted
 
 	mu        sync.Mutex
-	balancers map[portID]*relay.Balancer
+	balancers map[route.PortID]*relay.Balancer
 	values    map[key]value
 	open      map[key]Listener
 	leave     []key // sockets and balancers to close once no rule points to them
 
 	inherited  map[string]*os.File       // listening sockets of the previous run that are not adopted yet
-	remembered map[string][]relay.Client // clients with session affinity in the previous run, by the text of a portID
+	remembered map[string][]relay.Client // clients with session affinity in the previous run, by the text of a PortID
 }
 
 func newSockets(e Engine) *sockets {
-	return &sockets{engine: e, balancers: map[portID]*relay.Balancer{}, values: map[key]value{}, open: map[key]Listener{}}
+	return &sockets{engine: e, balancers: map[route.PortID]*relay.Balancer{}, values: map[key]value{}, open: map[key]Listener{}}
 }
 
 // counts returns the counters of all balancers.
-func (s *sockets) counts() map[portID]relay.Counts {
+func (s *sockets) counts() map[route.PortID]relay.Counts {
 	s.mu.Lock()
 	all := maps.Clone(s.balancers)
 	s.mu.Unlock()
-	out := make(map[portID]relay.Counts, len(all))
+	out := make(map[route.PortID]relay.Counts, len(all))
 	for id, b := range all {
 		out[id] = b.Counts()
 	}
@@ -132,7 +132,7 @@ func (w writer) write(s *step) error {
 		w.stay(s.Key)
 		w.balance(s.Key.port)
 	case s.Op == ledger.Change:
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.New, w.service(s.Key.port.service)))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.New, w.service(s.Key.port.Service)))
 	default:
 		if err := w.listen(s); err != nil {
 			return err
@@ -143,9 +143,11 @@ func (w writer) write(s *step) error {
 }
 
 // balance sets the target of a balancer.
-func (w writer) balance(id portID) {
-	for port, of := range portsOf(w.service(id.service)) {
-		if of != id {
+func (w writer) balance(id route.PortID) {
+	svc := w.service(id.Service)
+	for i := range svc.Ports {
+		port := &svc.Ports[i]
+		if port.ID(svc.Name) != id {
 			continue
 		}
 		if b := w.balancers[id]; b != nil {
@@ -160,7 +162,7 @@ func (w writer) balance(id portID) {
 // listen opens a socket. One that waits to be closed serves again.
 func (w writer) listen(s *step) error {
 	if w.stay(s.Key) {
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.New, w.service(s.Key.port.service)))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.New, w.service(s.Key.port.Service)))
 		return nil
 	}
 	if err := w.failed[s.Key]; err != nil {
@@ -174,8 +176,8 @@ func (w writer) listen(s *step) error {
 	}
 	inherited := w.inheritedSocket(s.Key, s.New.at)
 	l, err := w.engine.Listen(relay.Spec{
-		Protocol: relay.Protocol(s.Key.port.protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
-		Admit: w.admit(s.Key, s.New, w.service(s.Key.port.service)), Inherited: inherited,
+		Protocol: relay.Protocol(s.Key.port.Protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
+		Admit: w.admit(s.Key, s.New, w.service(s.Key.port.Service)), Inherited: inherited,
 	})
 	if inUse(err) {
 		w.taken(s.Key)
@@ -194,7 +196,7 @@ func (w writer) listen(s *step) error {
 
 // socket describes the socket of a key.
 func (k key) socket(v value) plane.Socket {
-	return plane.Socket{Service: k.port.service, Port: k.port.label(), Protocol: k.port.protocol, Pool: v.pool, At: v.at}
+	return plane.Socket{Service: k.port.Service, Port: k.port.Name, Protocol: k.port.Protocol, Pool: v.pool, At: v.at}
 }
 
 // stay makes an entry that waits to be closed stay. It returns false if none waits.
@@ -214,7 +216,7 @@ func (s *sockets) close(except map[cluster.Name]bool) []key {
 	var closed, left []key
 	for _, k := range s.leave {
 		switch l := s.open[k]; {
-		case except[k.port.service]:
+		case except[k.port.Service]:
 			left = append(left, k)
 			continue
 		case k.part == balancer:

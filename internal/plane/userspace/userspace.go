@@ -62,14 +62,15 @@ type Options struct {
 
 // Plane balances in this process. It implements plane.Plane.
 type Plane struct {
-	opt      Options
-	ledger   *ledger.Ledger[key, value]
-	ports    *ports
-	sockets  *sockets
-	redirect *redirect
-	local    *addresses   // of this host
-	pods     *podDetector // of the last change that was applied
-	compare  bool         // the next Plan compares everything
+	plane.Above // the rules
+	opt         Options
+	ledger      *ledger.Ledger[key, value]
+	ports       *ports
+	sockets     *sockets
+	redirect    *redirect
+	local       *addresses   // of this host
+	pods        *podDetector // of the last change that was applied
+	compare     bool         // the next Plan compares everything
 
 	nodePorts route.NodePorts       // as the last Plan has them
 	lacking   plane.Refused         // Services of which a socket could not be opened by the last comparison
@@ -84,7 +85,13 @@ func New(e Engine, opt Options) *Plane { return on(newSockets(e), newPorts(opt.A
 
 // on makes a Plane for sockets that may be open already.
 func on(s *sockets, at *ports, opt Options) *Plane {
-	p := &Plane{opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s, local: &addresses{}, pods: &podDetector{}, compare: true}
+	p := &Plane{
+		Above: plane.Above{Beneath: opt.Rules}, opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s,
+		local: &addresses{}, pods: &podDetector{}, compare: true,
+	}
+	if opt.Rules == nil {
+		p.Beneath = noRules{}
+	}
 	if p.opt.Opened == nil {
 		p.opt.Opened = func(plane.Socket) {}
 	}
@@ -117,44 +124,32 @@ func (a *addresses) get() []netip.Addr {
 // Refresh implements plane.Plane. The sockets are known; only the rules are read.
 func (p *Plane) Refresh(ctx context.Context) error {
 	p.compare = true
-	if p.opt.Rules == nil {
-		return nil
-	}
-	return p.opt.Rules.Refresh(ctx)
+	return p.Beneath.Refresh(ctx)
 }
 
-// Discard implements plane.Discarder.
-func (p *Plane) Discard() {
-	if d, does := p.opt.Rules.(plane.Discarder); does {
-		d.Discard()
-	}
-}
+// noRules is the plane beneath one whose clients connect to the sockets themselves.
+type noRules struct{}
+
+// Refresh implements plane.Plane.
+func (noRules) Refresh(context.Context) error { return nil }
+
+// Plan implements plane.Plane.
+func (noRules) Plan(route.Change) plane.Plan { return ledger.Plans{} }
 
 // Watch implements plane.Plane. Nobody else can change the sockets.
-func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
-	if p.opt.Rules != nil {
-		return p.opt.Rules.Watch(ctx, subscribed, report)
-	}
+func (noRules) Watch(ctx context.Context, subscribed func(), _ func(plane.Edit)) error {
 	subscribed()
 	<-ctx.Done()
 	return nil
 }
 
-// Remove removes the rules. The sockets are closed when the process ends.
-func (p *Plane) Remove(ctx context.Context) ([]string, error) {
-	if p.opt.Rules == nil {
-		return nil, nil
-	}
-	return p.opt.Rules.Remove(ctx)
-}
-
 // Plan is a change of the sockets, and of the rules.
 type Plan struct {
-	*ledger.Plan[key, value]
-	plane  *Plane
-	change route.Change
-	full   bool // it compares everything
-	rules  plane.Plan
+	ledger.Plans // sockets and rules
+	sockets      *ledger.Plan[key, value]
+	plane        *Plane
+	change       route.Change
+	full         bool // it compares everything
 
 	rewrite func(route.Change) route.Change // for the rules
 }
@@ -173,40 +168,23 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	if plan.full {
 		plan.rewrite = p.redirect.whole
 		p.lacking = nil // it tries them again
-		plan.Plan = p.ledger.Compare(w, p.sockets.listing())
+		plan.sockets = p.ledger.Compare(w, p.sockets.listing())
 		for _, name := range change.Table.Order() {
-			plan.Service(name, nil, p.render(change.InKernel(name)))
+			plan.sockets.Service(name, nil, p.render(change.InKernel(name)))
 		}
 	} else {
-		plan.Plan = p.ledger.Change(w)
+		plan.sockets = p.ledger.Change(w)
 		for _, t := range change.Touched {
-			plan.Service(t.Name, p.render(t.Old), p.render(t.New))
+			plan.sockets.Service(t.Name, p.render(t.Old), p.render(t.New))
 		}
 	}
-	plan.End()
-	plan.rules = noRules{}
+	plan.sockets.End()
+	plan.Plans = ledger.Plans{plan.sockets}
 	if p.opt.Rules != nil {
-		plan.rules = p.opt.Rules.Plan(plan.rewrite(change))
+		plan.Plans = append(plan.Plans, p.Beneath.Plan(plan.rewrite(change)))
 	}
 	return plan
 }
-
-// noRules is the plan of the rules if there are none.
-type noRules struct{}
-
-func (noRules) Steps() int                  { return 0 }
-func (noRules) Kept() int                   { return 0 }
-func (noRules) String() string              { return "" }
-func (noRules) Apply(context.Context) error { return nil }
-
-// Steps implements plane.Plan.
-func (p *Plan) Steps() int { return p.Plan.Steps() + p.rules.Steps() }
-
-// Kept implements plane.Plan.
-func (p *Plan) Kept() int { return p.Plan.Kept() + p.rules.Kept() }
-
-// String implements plane.Plan.
-func (p *Plan) String() string { return p.Plan.String() + p.rules.String() }
 
 // Apply opens and changes sockets, then writes the rules, and then closes the sockets to which no
 // rule leads any more.
@@ -220,13 +198,13 @@ func (p *Plan) Apply(ctx context.Context) error {
 	on.compare = true // unless it succeeds
 	on.pods.set(p.change.Table.Host.Detector)
 	lacking, refused := plane.Refused{}, plane.Refused{}
-	err := lacking.Merge(p.Plan.Apply(ctx))
+	err := lacking.Merge(p.sockets.Apply(ctx))
 	if err == nil && len(lacking) > 0 {
 		on.lacking = lacking
 		err = p.withoutLacking(ctx)
 	}
 	if err == nil {
-		err = refused.Merge(p.rules.Apply(ctx))
+		err = refused.Merge(p.Plans[1:].Apply(ctx))
 	}
 	if err != nil {
 		return err
@@ -257,19 +235,19 @@ func (p *Plan) Apply(ctx context.Context) error {
 
 // withoutLacking computes the rules again, as they must not lead to sockets that could not be opened.
 func (p *Plan) withoutLacking(ctx context.Context) error {
-	if p.plane.opt.Rules == nil {
+	if len(p.Plans) == 1 {
 		return nil
 	}
-	if err := p.plane.opt.Rules.Refresh(ctx); err != nil {
+	if err := p.plane.Beneath.Refresh(ctx); err != nil {
 		return err
 	}
-	p.rules = p.plane.opt.Rules.Plan(p.rewrite(p.change))
+	p.Plans[1] = p.plane.Beneath.Plan(p.rewrite(p.change))
 	return nil
 }
 
 // addrOf returns the address of a socket that a rule leads to. It returns false if there is none.
 func (p *Plane) addrOf(k key) (netip.AddrPort, bool) {
-	if p.lacking[k.port.service] != nil && !p.sockets.serves(k) {
+	if p.lacking[k.port.Service] != nil && !p.sockets.serves(k) {
 		return netip.AddrPort{}, false
 	}
 	return p.ports.known(k)

@@ -50,9 +50,7 @@ func (m *Memory) Kind() plane.Kind {
 			}, nil
 		},
 		Preview: func(plane.Setup) plane.Plane { return &Memory{} },
-		Remove: func(ctx context.Context, _ plane.Setup) ([]string, error) {
-			return m.Remove(ctx)
-		},
+		Remove:  func(context.Context, plane.Setup) ([]string, error) { return nil, nil },
 	}
 }
 
@@ -91,9 +89,6 @@ func (m *Memory) Refresh(context.Context) error { return nil }
 func (m *Memory) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	return plane.Poll(ctx, time.Hour, subscribed, report)
 }
-
-// Remove implements plane.Plane.
-func (m *Memory) Remove(context.Context) ([]string, error) { return nil, nil }
 
 // Plan implements plane.Plane.
 func (m *Memory) Plan(c route.Change) plane.Plan {
