@@ -155,8 +155,8 @@ func sorted(files []file) []file {
 	return slices.SortedFunc(slices.Values(files), func(a, b file) int { return strings.Compare(a.path, b.path) })
 }
 
-// writeSums writes the checksums of all files in the folder of a release, as sha256sum does. The index of an image layout has
-// those of its other files.
+// writeSums writes the checksums of all files in the folder of a release, as sha256sum does. The index of an image
+// layout has those of its other files.
 func writeSums(dir string) error {
 	var out strings.Builder
 	for _, pattern := range []string{"*", "image*/index.json"} {

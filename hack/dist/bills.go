@@ -57,7 +57,8 @@ func goParts(modules []module) (parts []part) {
 	return parts
 }
 
-// addBills adds the bills of materials, as SPDX 2.3 and CycloneDX 1.6: of the programs and the image, and of the image for mode iptables.
+// addBills adds the bills of materials, as SPDX 2.3 and CycloneDX 1.6: of the programs and the image, and of the
+// image for mode iptables.
 func addBills(o options, made map[string][]byte, modules []module, debian []part) error {
 	plain := goParts(modules)
 	for suffix, parts := range map[string][]part{"": plain, "_iptables": append(slices.Clip(plain), debian...)} {

@@ -1,5 +1,5 @@
-// Command dist writes what a release of Sluice has besides its images: archives of the programs, the chart, the manifests, bills of
-// materials, licences and checksums. The same commit gives the same bytes.
+// Command dist writes what a release of Sluice has besides its images: archives of the programs, the chart, the
+// manifests, bills of materials, licences and checksums. The same commit gives the same bytes.
 package main
 
 import (

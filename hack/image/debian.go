@@ -19,8 +19,8 @@ import (
 //go:embed debian.txt
 var debianPackages string
 
-// debianFiles returns the files of Debian in the image for mode iptables, from the packages in a folder: the programs of
-// iptables, what these load, the copyrights, and for scanners the packages' control data.
+// debianFiles returns the files of Debian in the image for mode iptables, from the packages in a folder: the programs
+// of iptables, what these load, the copyrights, and for scanners the packages' control data.
 func debianFiles(dir, arch string) ([]file, error) {
 	all := map[string]file{}
 	for line := range strings.Lines(debianPackages) {

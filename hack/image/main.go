@@ -1,5 +1,6 @@
-// Command image writes the image of Sluice for several platforms as an OCI image layout (opencontainers/image-spec, image-layout.md), without a
-// container engine. The files are those of the last stage of the Dockerfile. The same programs, version and time give the same bytes.
+// Command image writes the image of Sluice for several platforms as an OCI image layout (opencontainers/image-spec,
+// image-layout.md), without a container engine. The files are those of the last stage of the Dockerfile. The same
+// programs, version and time give the same bytes.
 package main
 
 import (

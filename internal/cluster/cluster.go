@@ -89,8 +89,8 @@ type Service struct {
 	// SlowStart is how long the share of a new endpoint grows, in data planes that do that. 0: it has all of it at once.
 	SlowStart time.Duration
 
-	// ProxyHeader tells TCP endpoints the address of each client in a header of the PROXY protocol, version 2, in data planes
-	// that connect to endpoints in place of clients.
+	// ProxyHeader tells TCP endpoints the address of each client in a header of the PROXY protocol, version 2, in data
+	// planes that connect to endpoints in place of clients.
 	ProxyHeader bool
 
 	// Weights are the weights of endpoints, by their address or else by their node, for data

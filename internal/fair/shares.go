@@ -250,9 +250,9 @@ func (r *ranking) top(client netip.Addr) *share {
 	return r.ranks[r.most].Next.Item
 }
 
-// oldest returns a flow of a client, or of the address in a network that has most, which has not been used
-// for long: an idle one, not used after idle, or else the one unused for longest, if only a few were used since the last
-// call. It puts no idle flow at the end of the list: calls in quick succession would soon find only flows in use.
+// oldest returns a flow of a client, or of the address in a network that has most, which has not been used for long:
+// an idle one, not used after idle, or else the one unused for longest, if only a few were used since the last call.
+// It puts no idle flow at the end of the list: calls in quick succession would soon find only flows in use.
 func (c *share) oldest(idle int64) *Seat {
 	if c.most > 0 {
 		c = c.ranks[c.most].Next.Item

@@ -74,7 +74,8 @@ func (b *Balancer) subscribe(e *Engine) {
 	}
 }
 
-// Forget removes the clients of affinity of a Balancer that is not used any more: they count for the limit of all Balancers.
+// Forget removes the clients of affinity of a Balancer that is not used any more: they count for the limit of all
+// Balancers.
 func (b *Balancer) Forget() { b.affinity.keep(nil) }
 
 // Set changes the target. Connections to backends that are in no pool any more drain.

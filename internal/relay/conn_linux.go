@@ -181,8 +181,8 @@ func (c *conn) closeRemote() {
 	c.settings.balancer.ended(c.backend)
 }
 
-// freePort closes the socket to the backend, and then records its port if the connection is in TIME_WAIT: another worker
-// may connect from a recorded port at once.
+// freePort closes the socket to the backend, and then records its port if the connection is in TIME_WAIT: another
+// worker may connect from a recorded port at once.
 func (c *conn) freePort() {
 	w := c.owner.worker
 	reusable := stream.Reusable(c.remote.fd)

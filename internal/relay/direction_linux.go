@@ -43,7 +43,8 @@ func (d *direction) init(from, to *side, count *atomic.Int64) {
 	d.from, d.to, d.count = from, to, count
 }
 
-// turnPerRead is how much of a turn each read takes beside its bytes, so that many small ones take no longer than others.
+// turnPerRead is how much of a turn each read takes beside its bytes, so that many small ones take no longer than
+// others.
 const turnPerRead = 2 << 10
 
 // received records an event that means that there are bytes, an end or an error to read.
@@ -195,8 +196,8 @@ func (d *direction) copied(b []byte) bool {
 	return true
 }
 
-// buffer returns the buffer of the loop, or a small part if directions whose destinations do not read keep much: the next
-// one that reads may have such a destination too.
+// buffer returns the buffer of the loop, or a small part if directions whose destinations do not read keep much: the
+// next one that reads may have such a destination too.
 func (d *direction) buffer() []byte {
 	t := &d.from.conn.owner.worker.tcp
 	if t.kept > maxKept {

@@ -61,8 +61,8 @@ func TestProxyHeaderToBackend(t *testing.T) {
 	})
 }
 
-// A connection that is refused is admitted after all because of the address to which the client connected, also if rules
-// have changed that.
+// A connection that is refused is admitted after all because of the address to which the client connected, also if
+// rules have changed that.
 func TestAdmittedByDestination(t *testing.T) {
 	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
 		asked := make(chan netip.AddrPort, 2)

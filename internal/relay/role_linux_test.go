@@ -252,8 +252,8 @@ func raiseFileLimit(t *testing.T, n uint64) {
 	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before) })
 }
 
-// complete fails a test that cannot use as much as it should on the kernel of test/uml, where it must be able to. Elsewhere
-// the limits of the machine decide how much it uses.
+// complete fails a test that cannot use as much as it should on the kernel of test/uml, where it must be able to.
+// Elsewhere the limits of the machine decide how much it uses.
 func complete(t *testing.T, what string, got, want int) {
 	t.Helper()
 	if os.Getenv(kerneltest.CompleteVar) != "" && got != want {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// A user of this host who opens sockets on the port of a flow, connected to its backend, gets none of the replies: neither
-// with SO_REUSEADDR nor with SO_REUSEPORT.
+// A user of this host who opens sockets on the port of a flow, connected to its backend, gets none of the replies:
+// neither with SO_REUSEADDR nor with SO_REUSEPORT.
 func TestPortsOfFlowsAreNotShared(t *testing.T) {
 	kerneltest.NeedUsers(t)
 	for name, option := range map[string]int{"SO_REUSEADDR": unix.SO_REUSEADDR, "SO_REUSEPORT": unix.SO_REUSEPORT} {

@@ -177,9 +177,9 @@ type guard struct {
 	allow      []netip.Prefix
 }
 
-// guardOf returns which clients the source ranges admit. A range of all addresses admits
-// every client; a list without a range of the family admits none. A node in the ranges may also connect from the Service's own address,
-// which some clusters assign to the node, so that the kernel chooses it as source (S-85).
+// guardOf returns which clients the source ranges admit. A range of all addresses admits every client; a list without
+// a range of the family admits none. A node in the ranges may also connect from the Service's own address, which some
+// clusters assign to the node, so that the kernel chooses it as source (S-85).
 func guardOf(svc *cluster.Service, f Family, v *view) guard {
 	if !svc.Restricted {
 		return guard{}

@@ -70,7 +70,8 @@ type Port struct {
 	// may connect to itself through a frontend (hairpin), which needs source NAT.
 	Here []netip.Addr
 
-	// Unplaced lists those of Here whose node is not known, such as backends outside of the cluster. Both lists are sorted.
+	// Unplaced lists those of Here whose node is not known, such as backends outside of the cluster. Both lists are
+	// sorted.
 	Unplaced []netip.Addr
 
 	// Affinity, if not 0, keeps a client address on its backend until the client
@@ -84,8 +85,8 @@ type Port struct {
 	// SlowStart is how long the share of a new backend grows, for planes that do that. 0: it has all of it at once.
 	SlowStart time.Duration
 
-	// ProxyHeader tells TCP backends the addresses of clients (PROXY protocol, version 2), for planes that connect to backends
-	// in place of clients.
+	// ProxyHeader tells TCP backends the addresses of clients (PROXY protocol, version 2), for planes that connect to
+	// backends in place of clients.
 	ProxyHeader bool
 
 	// PreserveDestination means that backends see the load balancer address as the destination.

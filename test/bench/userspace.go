@@ -27,7 +27,8 @@ type served struct {
 // Close closes the sockets.
 func (s served) Close() error { return s.end() }
 
-// serve opens the plane on an engine that runs until it is closed. The limit of file descriptors alone limits its sockets.
+// serve opens the plane on an engine that runs until it is closed. The limit of file descriptors alone limits its
+// sockets.
 func serve(opt userspace.Options) (plane.Plane, error) {
 	const many = 1 << 20
 	engine, err := relay.New(relay.Options{MaxListeners: many})

@@ -146,8 +146,8 @@ func removeTree(dir string) error {
 	return err
 }
 
-// mountCgroups mounts the hierarchies of this process anew, below a folder: it sees its own cgroups as their roots, if it is in a
-// cgroup namespace of its own.
+// mountCgroups mounts the hierarchies of this process anew, below a folder: it sees its own cgroups as their roots,
+// if it is in a cgroup namespace of its own.
 func mountCgroups(at string) error {
 	hierarchies, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

@@ -25,7 +25,8 @@ import (
 // root is a file system in memory with all files of a cluster.
 const root = "/mnt"
 
-// relayFile is the listening socket on the machine, and logFiles the first of the logs: of the control plane, then one of each node.
+// relayFile is the listening socket on the machine, and logFiles the first of the logs: of the control plane, then
+// one of each node.
 const (
 	relayFile = orders + 1
 	logFiles  = orders + 2
@@ -91,7 +92,8 @@ func (c *control) files() error {
 
 func kubeconfigOf(user string) string { return filepath.Join(root, user+".kubeconfig") }
 
-// bind makes programs and images visible in the file system of the cluster, as those of the machine may be hidden on nodes.
+// bind makes programs and images visible in the file system of the cluster, as those of the machine may be hidden on
+// nodes.
 func (c *control) bind() (err error) {
 	for i, path := range c.Images {
 		if c.Images[i], err = bindFile(path, filepath.Join(root, "images", filepath.Base(path))); err != nil {

@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// findPrograms returns the paths of the programs of a cluster, by name, or an error that names all that the machine lacks.
+// findPrograms returns the paths of the programs of a cluster, by name, or an error that names all that the machine
+// lacks.
 func findPrograms() (map[string]string, error) {
 	var lacks []string
 	if os.Geteuid() != 0 {

@@ -26,7 +26,8 @@ var cniConfig string
 
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// podNetwork is the second order to a node: the addresses of its pods, and those behind other machines, by their number.
+// podNetwork is the second order to a node: the addresses of its pods, and those behind other machines, by their
+// number.
 type podNetwork struct {
 	Own []string
 	Via map[int][]string
@@ -115,8 +116,8 @@ func (n *node) files() error {
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 }
 
-// hideTunables hides the kernel parameters that kubelet sets and that no namespace has: it finds its own values in their place, and so sets none of the machine
-// (setupKernelTunables of pkg/kubelet/cm/container_manager_linux.go).
+// hideTunables hides the kernel parameters that kubelet sets and that no namespace has: it finds its own values in
+// their place, and so sets none of the machine (setupKernelTunables of pkg/kubelet/cm/container_manager_linux.go).
 func hideTunables(dir string) error {
 	values := map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
@@ -176,8 +177,8 @@ func (n *node) start() error {
 		"--hostname-override="+n.Name, fmt.Sprintf("--node-ip=%s,%s", addresses[0].Addr(), addresses[1].Addr()))
 }
 
-// chooseIptables makes links to one variant of iptables, for kubelet and kube-proxy: legacy on each second node, nft on the others. The
-// programs have the same paths in kube-proxy's image.
+// chooseIptables makes links to one variant of iptables, for kubelet and kube-proxy: legacy on each second node, nft
+// on the others. The programs have the same paths in kube-proxy's image.
 func (n *node) chooseIptables() error {
 	const dir = "/run/iptables"
 	multi := "/usr/sbin/xtables-nft-multi"

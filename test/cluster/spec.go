@@ -18,7 +18,8 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Addresses of a cluster. Pods have 10.244.0.0/16 and fd00:10:244::/48, of which the controller manager gives each node a part.
+// Addresses of a cluster. Pods have 10.244.0.0/16 and fd00:10:244::/48, of which the controller manager gives each
+// node a part.
 const (
 	apiPort       = 6443
 	apiService    = "10.96.0.1"
@@ -112,7 +113,8 @@ func (s *spec) tokenFile() []byte {
 	return []byte(text.String())
 }
 
-// kubeconfig returns the kubeconfig of a user. From the machine the API server has another address than its certificate.
+// kubeconfig returns the kubeconfig of a user. From the machine the API server has another address than its
+// certificate.
 func (s *spec) kubeconfig(user, server string) api.Config {
 	return api.Config{
 		CurrentContext: "sluice",

@@ -46,7 +46,8 @@ func testUpgrade(t *testing.T, c *testCluster, mode string) {
 	f.end(t, allBackendsStay)
 }
 
-// imageBefore imports an image of the last release into the nodes, or until there is one of the commit before, and returns its name.
+// imageBefore imports an image of the last release into the nodes, or until there is one of the commit before, and
+// returns its name.
 func (c *testCluster) imageBefore(t *testing.T, mode string) string {
 	t.Helper()
 	name := "sluice.test/before:" + mode

@@ -158,8 +158,8 @@ func unlessAmong(mode string, steps ...step) step {
 	}
 }
 
-// replaceAllRules deletes every rule on node A, and programs that act without rules, and loads foreign rules that keep conntrack
-// active.
+// replaceAllRules deletes every rule on node A, and programs that act without rules, and loads foreign rules that
+// keep conntrack active.
 func replaceAllRules(e *env) error {
 	e.alters("rules of another program")
 	if e.proxy.plane.Sockets {

@@ -44,14 +44,16 @@ type Plane struct {
 	// Decided returns how many connections were decided at sockets of a host. Nil: none is.
 	Decided func(host *lab.Host) (uint64, error)
 
-	// Found returns an error until the plane of a host decides for the sockets of a pod. Nil: it does not decide for sockets of pods.
+	// Found returns an error until the plane of a host decides for the sockets of a pod. Nil: it does not decide for
+	// sockets of pods.
 	Found func(host, pod *lab.Host) error
 
 	// On is the name of the plane that this one stands on, and Leave removes what it has besides.
 	On    string
 	Leave func(host *lab.Host) error
 
-	// Left returns an error if anything of the plane besides rules is left on a host, from which it was removed. Nil: it has nothing.
+	// Left returns an error if anything of the plane besides rules is left on a host, from which it was removed. Nil: it
+	// has nothing.
 	Left func(host *lab.Host) error
 
 	// Launch, if not nil, runs the proxy as a separate process. It returns a function

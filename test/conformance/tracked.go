@@ -136,7 +136,8 @@ func (e *env) hasEntry(entry conntrack.Entry) (there bool, err error) {
 	return found && same, err
 }
 
-// getEntry returns the conntrack entry of node A with the protocol and the addresses of the first packet of another one.
+// getEntry returns the conntrack entry of node A with the protocol and the addresses of the first packet of another
+// one.
 func (e *env) getEntry(want conntrack.Entry) (entry conntrack.Entry, found bool, err error) {
 	err = e.listEntries(want, func(c conntrack.Entry) {
 		if c.OrigSrc == want.OrigSrc && c.OrigDst == want.OrigDst {
@@ -146,8 +147,8 @@ func (e *env) getEntry(want conntrack.Entry) (entry conntrack.Entry, found bool,
 	return entry, found, err
 }
 
-// listEntries lists the conntrack entries of node A with the protocol and the family of another one. A listing of a protocol takes as
-// long as one of all, as the kernel walks through the table of the machine.
+// listEntries lists the conntrack entries of node A with the protocol and the family of another one. A listing of a
+// protocol takes as long as one of all, as the kernel walks through the table of the machine.
 func (e *env) listEntries(like conntrack.Entry, each func(conntrack.Entry)) error {
 	table, err := conntrack.Open(conntrack.Options{NetNS: e.lab.NodeA.NetNSFD()})
 	if err != nil {

@@ -71,8 +71,8 @@ func iptablesScenarios() []int {
 	}
 }
 
-// userspaceScenarios are those of iptablesScenarios that a process serves: without those in which it is stopped, and without
-// that of SCTP.
+// userspaceScenarios are those of iptablesScenarios that a process serves: without those in which it is stopped, and
+// without that of SCTP.
 func userspaceScenarios() []int {
 	left := []int{195, 273, 274, 309}
 	return slices.DeleteFunc(iptablesScenarios(), func(n int) bool { return slices.Contains(left, n) })

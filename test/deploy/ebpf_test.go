@@ -47,8 +47,8 @@ func newSocketsNode(t *testing.T) *socketsNode {
 	return n
 }
 
-// container returns the confinement of the DaemonSet of mode ebpf. The cgroup is not the root, for which the machine has
-// other processes, so the command line names it.
+// container returns the confinement of the DaemonSet of mode ebpf. The cgroup is not the root, for which the machine
+// has other processes, so the command line names it.
 func (n *socketsNode) container(t *testing.T, args ...string) confinement {
 	t.Helper()
 	spec := daemonSetFor(t, "ebpf").Spec.Template.Spec
@@ -77,8 +77,8 @@ func problems(log string) (list []string) {
 	return list
 }
 
-// With the rights and mounts of the DaemonSet, sockets are balanced, also after it has ended, and a cleanup with the mount of
-// its overlay leaves nothing.
+// With the rights and mounts of the DaemonSet, sockets are balanced, also after it has ended, and a cleanup with the
+// mount of its overlay leaves nothing.
 func TestSocketsAreBalancedAsDeployed(t *testing.T) {
 	n := newSocketsNode(t)
 	p := n.container(t).start(t, n.lab.NodeA)

@@ -15,8 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Two builds of a commit, in other folders, at other times, by other users with other settings, give the same files. The
-// program for this processor is also the same if nothing is taken from a cache of compiled packages of somebody else.
+// Two builds of a commit, in other folders, at other times, by other users with other settings, give the same files.
+// The program for this processor is also the same if nothing is taken from a cache of compiled packages of somebody
+// else.
 func TestReproducible(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a release twice")
@@ -24,7 +25,8 @@ func TestReproducible(t *testing.T) {
 	source := commit(t)
 	first, second := clone(t, source), clone(t, source)
 	run(t, first, "make", "dist")
-	// Another user, who may write the caches of modules and of compiled packages as this one. For him alone Git trusts the folder.
+	// Another user, who may write the caches of modules and of compiled packages as this one. For him alone Git trusts
+	// the folder.
 	run(t, second, "chown", "-R", "65534:65534", ".")
 	run(t, second, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override",
 		"env", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOFLAGS=-tags=other", "bash", "-c", "umask 077; make dist")

@@ -88,8 +88,9 @@ func (o opener) chances() (chance [3]float64, why string) {
 	return chance, answer.Cases[0].Why
 }
 
-// checkSpread opens n sockets, and compares how often each pod answers with the chances that explain gives. A chance of 0 or 1 is
-// exact; any other check fails by chance with a probability below 1e-10 (lab.Bounds), all of one test in less than one of a million runs.
+// checkSpread opens n sockets, and compares how often each pod answers with the chances that explain gives. A chance
+// of 0 or 1 is exact; any other check fails by chance with a probability below 1e-10 (lab.Bounds), all of one test in
+// less than one of a million runs.
 func (o opener) checkSpread(n int) (count [3]int, chance [3]float64) {
 	o.Helper()
 	chance, why := o.chances()
@@ -145,8 +146,8 @@ const (
 	annotationSlowStart = "sluice-proxy.github.io/slow-start"
 )
 
-// Annotations of a Service govern all kinds of sockets, of the node and of a pod, and get backends, explain and the metrics agree
-// with them.
+// Annotations of a Service govern all kinds of sockets, of the node and of a pod, and get backends, explain and the
+// metrics agree with them.
 func TestAnnotationsGovernSockets(t *testing.T) {
 	t.Parallel()
 	s := newSockets(t, "ebpf")
@@ -188,8 +189,8 @@ func TestAnnotationsGovernSockets(t *testing.T) {
 	}
 }
 
-// checkMaglev verifies that all connections of a client go to one pod, the one that explain names. It adds clients, so that
-// each pod has some, except the one of weight 0. It returns how many connections it has made.
+// checkMaglev verifies that all connections of a client go to one pod, the one that explain names. It adds clients,
+// so that each pod has some, except the one of weight 0. It returns how many connections it has made.
 func (s *sockets) checkMaglev(all []opener) (opened int) {
 	s.Helper()
 	for i := range 5 {
@@ -215,8 +216,9 @@ func (s *sockets) checkMaglev(all []opener) (opened int) {
 	return n * len(all)
 }
 
-// checkLeast opens sockets that stay open: a pod of weight 2 gets about twice as many as one of weight 1. Connections that are opened while others
-// are counted may count twice until the next count. It returns how many sockets it has opened.
+// checkLeast opens sockets that stay open: a pod of weight 2 gets about twice as many as one of weight 1. Connections
+// that are opened while others are counted may count twice until the next count. It returns how many sockets it has
+// opened.
 func (o opener) checkLeast() (opened int) {
 	o.Helper()
 	var count [3]int
@@ -235,8 +237,8 @@ func (o opener) checkLeast() (opened int) {
 	return 12
 }
 
-// checkEven opens a socket that stays open, and others that are closed at once: all pods get about as many. It returns how many sockets it has
-// opened.
+// checkEven opens a socket that stays open, and others that are closed at once: all pods get about as many. It
+// returns how many sockets it has opened.
 func (o opener) checkEven() (opened int) {
 	o.Helper()
 	const n = 600

@@ -104,7 +104,8 @@ func (s *sockets) change(mode string) {
 	})
 }
 
-// held returns the maps, programs and links that the daemon has open. With those that are pinned these are all: the kernel removes others.
+// held returns the maps, programs and links that the daemon has open. With those that are pinned these are all: the
+// kernel removes others.
 func (s *sockets) held() (all []string) {
 	s.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", s.d.PID)
@@ -194,8 +195,8 @@ func longProbes() (all []lab.Probe) {
 	return all
 }
 
-// While the daemon changes between mode ebpf and another one, several clients connect all the time, and sockets of the modes before
-// stay open, UDP ones included. No connection, and no request on any of them, is lost.
+// While the daemon changes between mode ebpf and another one, several clients connect all the time, and sockets of
+// the modes before stay open, UDP ones included. No connection, and no request on any of them, is lost.
 func TestModesChangeLive(t *testing.T) {
 	for name, modes := range map[string][]string{
 		"nftables": {"nftables", "ebpf", "nftables", "ebpf", "nftables"},

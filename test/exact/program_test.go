@@ -29,7 +29,8 @@ type program struct {
 	asked  atomic.Int32
 }
 
-// programs returns a program for each use and client, and for some uses in a container inside of the pod, and in the cgroup of systemd-resolved.
+// programs returns a program for each use and client, and for some uses in a container inside of the pod, and in the
+// cgroup of systemd-resolved.
 func (n *node) programs() (all []*program) {
 	add := func(u use, client string, host *lab.Host, cgroup string, netns int) {
 		p := &program{use: u, client: client, node: n, host: host, inside: lab.Inside(n, cgroup, netns), kept: -1}
@@ -64,7 +65,8 @@ func (p *program) observe() (seen string) {
 	return seen
 }
 
-// observed returns an answer or an error as text. A rule refuses the first datagram with EPERM, and the next ones with ECONNREFUSED.
+// observed returns an answer or an error as text. A rule refuses the first datagram with EPERM, and the next ones
+// with ECONNREFUSED.
 func observed(seen string, err error) string {
 	switch errno, is := errors.AsType[unix.Errno](err); {
 	case is && (errno == unix.EAGAIN || errno == unix.EINPROGRESS):
@@ -141,7 +143,8 @@ func retried(call func() error) error {
 	}
 }
 
-// keep opens a socket at the first call, and returns it at all others. If it cannot be opened, the next call tries again.
+// keep opens a socket at the first call, and returns it at all others. If it cannot be opened, the next call tries
+// again.
 func (p *program) keep(open func() (int, error)) (int, error) {
 	if p.kept < 0 {
 		var err error
@@ -160,9 +163,9 @@ func (p *program) ask(fd int) (string, error) {
 	return p.askTo(fd, netip.AddrPort{})
 }
 
-// askTo sends a question to an address; to none on a connected socket. The answer has its source if an address is given. It asks
-// again after an error of an earlier datagram, and on a socket that was destroyed: whether a program sees that during a change or after it is a
-// matter of time.
+// askTo sends a question to an address; to none on a connected socket. The answer has its source if an address is
+// given. It asks again after an error of an earlier datagram, and on a socket that was destroyed: whether a program
+// sees that during a change or after it is a matter of time.
 func (p *program) askTo(fd int, to netip.AddrPort) (string, error) {
 	answer, err := p.askOnce(fd, to)
 	if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ECONNREFUSED) {

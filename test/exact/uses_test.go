@@ -270,7 +270,8 @@ func fastOpen(p *program) (string, error) {
 	return p.answer(fd, q, false)
 }
 
-// onePort binds two sockets to one port, and connects each to another Service. It tries again if another program has got the same port.
+// onePort binds two sockets to one port, and connects each to another Service. It tries again if another program has
+// got the same port.
 func onePort(kind int, to, twin netip.AddrPort) func(*program) (string, error) {
 	return func(p *program) (string, error) {
 		seen, err := p.onePort(kind, to, twin)

@@ -69,7 +69,8 @@ const (
 	minChanges = 8
 )
 
-// changeTimeout is how long to wait for what must happen. It is longer than every bound, in order to report the actual time.
+// changeTimeout is how long to wait for what must happen. It is longer than every bound, in order to report the
+// actual time.
 func changeTimeout() time.Duration { return machine.Scale(30 * time.Second) }
 
 func attacks() []attack {

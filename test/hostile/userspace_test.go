@@ -258,7 +258,8 @@ func (s *attackTest) openFiles() int {
 // sampleFiles measures the file descriptors of the daemon during the attack.
 func (s *attackTest) sampleFiles() { s.mostFiles = max(s.mostFiles, s.openFiles()) }
 
-// checkFiles verifies that the attack left file descriptors for the rest of the daemon, and that all were closed after it.
+// checkFiles verifies that the attack left file descriptors for the rest of the daemon, and that all were closed
+// after it.
 func (s *attackTest) checkFiles() {
 	s.Helper()
 	const own = 60 // without connections and flows: files of the daemon, listening sockets, pipes

@@ -44,7 +44,8 @@ func below(t T, cgroup, prefix string) string {
 	return dir
 }
 
-// Below makes the cgroups of a path below one that Cgroup has made, and returns the last. They are removed with that one.
+// Below makes the cgroups of a path below one that Cgroup has made, and returns the last. They are removed with that
+// one.
 func Below(t T, cgroup, path string) string {
 	t.Helper()
 	for name := range strings.SplitSeq(path, "/") {
@@ -63,7 +64,8 @@ func Below(t T, cgroup, path string) string {
 	return cgroup
 }
 
-// removeSoon removes a cgroup, and those below, when their threads have ended; the next test process removes it otherwise.
+// removeSoon removes a cgroup, and those below, when their threads have ended; the next test process removes it
+// otherwise.
 func removeSoon(dir string) {
 	for range 100 {
 		if err := removeTree(dir); err == nil || errors.Is(err, os.ErrNotExist) {

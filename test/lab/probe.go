@@ -95,7 +95,8 @@ type Probe struct {
 	// address need not belong to the host.
 	From netip.AddrPort
 
-	// Unconnected means that a UDP socket does not connect: it sends to To, and an answer from another address is an error.
+	// Unconnected means that a UDP socket does not connect: it sends to To, and an answer from another address is an
+	// error.
 	Unconnected bool
 
 	// Payload is sent to the server, which sends it back.

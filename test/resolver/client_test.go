@@ -116,8 +116,8 @@ func (e *env) ask(r resolver, from *lab.Host, q question) *client {
 	return c
 }
 
-// attempt is the timeout in resolv.conf, of whole seconds, after which a resolver sends a query again. Musl sends it three times
-// within the timeout.
+// attempt is the timeout in resolv.conf, of whole seconds, after which a resolver sends a query again. Musl sends it
+// three times within the timeout.
 func attempt() time.Duration { return machine.Scale(3 * time.Second).Round(time.Second) }
 
 // etc returns a folder with the configuration of resolvers, to be mounted at /etc.

@@ -14,8 +14,8 @@ import (
 // part is the part of the seeds and rounds that run by default: one of so many.
 const part = 5
 
-// Of returns the seeds to run of the seeds 0 to n-1. If the test fails with a seed, Of logs which one it was and how to run
-// it alone, and no other seed follows.
+// Of returns the seeds to run of the seeds 0 to n-1. If the test fails with a seed, Of logs which one it was and how
+// to run it alone, and no other seed follows.
 func Of(t testing.TB, n int) iter.Seq[uint64] {
 	t.Helper()
 	first, end := uint64(0), uint64(Rounds(t, n))

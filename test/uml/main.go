@@ -23,12 +23,12 @@ import (
 // timeout bounds one guest.
 const timeout = 20 * time.Minute
 
-// programTests are the tests of what programs for sockets do in the kernel. Others call them all the time while programs or maps change, which
-// takes minutes in a guest, or compile them.
+// programTests are the tests of what programs for sockets do in the kernel. Others call them all the time while
+// programs or maps change, which takes minutes in a guest, or compile them.
 const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Exempt|Tables|Growth|Pins|Order|Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions|Flows|Unspecified|OwnAddress"
 
-// socketScenarios are those of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees which source, traffic policies,
-// UDP, affinity, restarts, and changes of the mode.
+// socketScenarios are those of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees which
+// source, traffic policies, UDP, affinity, restarts, and changes of the mode.
 const socketScenarios = "S-00|S-01|S-02|S-03|S-04|S-107|S-110|S-12[3-6]|S-18|S-19|S-20|S-21[0-3]|S-273|S-274|S-281"
 
 // parts returns patterns for all scenarios, by their numbers, in parts that take a similar time.
@@ -36,8 +36,8 @@ func parts() []string {
 	return []string{"^S-2[0-4]", "^(S-2[5-9]|S-3)", "^S-1[5-9]", "^S-1[0-4]", "^S-0[5-9]", "^S-0[0-4]"}
 }
 
-// conformance returns the jobs of planes with all scenarios if full is "1". Otherwise they are all of ipvs, and those that a kernel can
-// change of nftables and ebpf, which leaves others to nftables.
+// conformance returns the jobs of planes with all scenarios if full is "1". Otherwise they are all of ipvs, and those
+// that a kernel can change of nftables and ebpf, which leaves others to nftables.
 func conformance(full string) (all []job) {
 	planes := []string{"ipvs", "nftables", "ebpf"}
 	if full == "1" {
@@ -62,8 +62,8 @@ func conformance(full string) (all []job) {
 // Variables of conformance: the scenarios that a kernel can change, and all.
 const kernelScenarios, allScenarios = "SCENARIOS=kernel", "FULL=1"
 
-// jobs returns the tests to run, the longest first: scenarios of planes, in parts of similar length, and the tests of packages whose
-// subject the machine's own kernel may lack.
+// jobs returns the tests to run, the longest first: scenarios of planes, in parts of similar length, and the tests of
+// packages whose subject the machine's own kernel may lack.
 func jobs(full string) []job {
 	all := append(conformance(full),
 		job{"./internal/relay", "TestIdle|TestUDPManyFlows", "userspace", ""}, job{"./internal/linux/bpf", programTests, "ebpf", ""},

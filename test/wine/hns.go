@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
 )
 
-// ServeHNS gives this Windows an HNS, which Wine lacks, until the end of the test: libraries that pass each call to a fake.
+// ServeHNS gives this Windows an HNS, which Wine lacks, until the end of the test: libraries that pass each call to a
+// fake.
 func (p *Prefix) ServeHNS(fake *hnstest.Fake) {
 	p.t.Helper()
 	l, err := new(net.ListenConfig).Listen(p.t.Context(), "tcp", "127.0.0.1:0")

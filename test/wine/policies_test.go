@@ -69,8 +69,8 @@ func ask(t *testing.T, at string) error {
 	return err
 }
 
-// policies are a Service with a NodePort at an address that the host has, and two load balancers: the source ranges of one
-// have its own address, at which this host connects to it, those of the other one do not.
+// policies are a Service with a NodePort at an address that the host has, and two load balancers: the source ranges
+// of one have its own address, at which this host connects to it, those of the other one do not.
 const policies = `apiVersion: v1
 kind: Service
 metadata: {name: nodeport, namespace: default}

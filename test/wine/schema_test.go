@@ -24,10 +24,10 @@ type object struct {
 	required []string
 }
 
-// checkDocument verifies the document of a call against Microsoft's page "HNS Schema" (virtualization/api/hcn/HNS_Schema.md of
-// MicrosoftDocs/Virtualization-Documentation), to which the pages of these calls refer. Fields are compared letter by letter.
-// The page says that SchemaVersion is in every object, and requires no other field; here those are required without which a
-// document would say nothing.
+// checkDocument verifies the document of a call against Microsoft's page "HNS Schema"
+// (virtualization/api/hcn/HNS_Schema.md of MicrosoftDocs/Virtualization-Documentation), to which the pages of these
+// calls refer. Fields are compared letter by letter. The page says that SchemaVersion is in every object, and
+// requires no other field; here those are required without which a document would say nothing.
 func checkDocument(call, document string) error {
 	d := json.NewDecoder(strings.NewReader(document))
 	d.UseNumber()
@@ -99,8 +99,8 @@ func endpointPolicy(v any) error {
 	return object{map[string]value{"Type": named("ProviderAddress"), "Settings": provider.check}, []string{"Type", "Settings"}}.check(v)
 }
 
-// hostComputeLoadBalancer has the numbers of enumerations as kube-proxy and the tests of Microsoft's library send them. The page has their names
-// only, and calls 4 NotUsed; 16 is not on the page.
+// hostComputeLoadBalancer has the numbers of enumerations as kube-proxy and the tests of Microsoft's library send
+// them. The page has their names only, and calls 4 NotUsed; 16 is not on the page.
 func hostComputeLoadBalancer() object {
 	port := object{map[string]value{
 		"Protocol": oneOf(map[uint64]string{6: "TCP", 17: "UDP"}), "InternalPort": number(1, 1<<16-1), "ExternalPort": number(1, 1<<16-1),
@@ -137,7 +137,8 @@ func guid(v any) error {
 	return matching("GUID", `^[0-9A-Fa-f]{8}-([0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$`)(v)
 }
 
-// mac has the two forms that kube-proxy sends: its own with hyphens, and that of an interface of the node, as Go prints it.
+// mac has the two forms that kube-proxy sends: its own with hyphens, and that of an interface of the node, as Go
+// prints it.
 func mac(v any) error {
 	return matching("MAC address", `^([0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}$|^([0-9a-f]{2}:){5}[0-9a-f]{2}$`)(v)
 }
@@ -221,8 +222,8 @@ const (
 		`"PortMappings":[{"Protocol":6,"InternalPort":8080,"ExternalPort":80,"DistributionType":2,"Flags":8}],"SchemaVersion":{"Major":2,"Minor":0},"Flags":1}`
 )
 
-// The schema accepts the documents of the tests of Microsoft's library (HcnCreateTestLoadBalancer and TestAddDSRLoadBalancer), and
-// refuses each of these edits of them.
+// The schema accepts the documents of the tests of Microsoft's library (HcnCreateTestLoadBalancer and
+// TestAddDSRLoadBalancer), and refuses each of these edits of them.
 func TestSchema(t *testing.T) {
 	for call, doc := range map[string]string{"HcnCreateEndpoint": goodEndpoint, "HcnCreateLoadBalancer": goodBalancer, "HcnModifyLoadBalancer": goodBalancer} {
 		if err := checkDocument(call, doc); err != nil {

@@ -42,8 +42,9 @@ type servicesTest struct {
 	names    map[string]string // of objects in golden files, by ID
 }
 
-// Each file in testdata/services is a kind of Service: what the program requests of HNS for it, and how that differs from kube-proxy
-// (pkg/proxy/winkernel of release 1.36). The requests are compared as a whole, and each document with Microsoft's schema. In a file, in this order:
+// Each file in testdata/services is a kind of Service: what the program requests of HNS for it, and how that differs
+// from kube-proxy (pkg/proxy/winkernel of release 1.36). The requests are compared as a whole, and each document with
+// Microsoft's schema. In a file, in this order:
 //
 //   - args: the arguments of the program. It keeps running for the next file with the same arguments and the same HNS.
 //   - hns: what an older HNS can do, as fields of hns.Features. Without it HNS is a recent one.
@@ -95,8 +96,8 @@ func section(a *txtar.Archive, name string) string {
 	return ""
 }
 
-// newServicesTest makes an HNS with a network of each kind. Both have a container of this node, and one has the endpoint that health checks
-// go to.
+// newServicesTest makes an HNS with a network of each kind. Both have a container of this node, and one has the
+// endpoint that health checks go to.
 func newServicesTest(t *testing.T, p *wine.Prefix) *servicesTest {
 	t.Helper()
 	fake := hnstest.New(hns.Network{Name: "pods", Type: hns.L2Bridge})
@@ -213,8 +214,8 @@ func (s *servicesTest) cleanup(a *txtar.Archive) {
 	s.settings = ""
 }
 
-// requests waits for so many requests, and returns them, one line each. It verifies each document. With -update it waits until there are
-// no more for a while.
+// requests waits for so many requests, and returns them, one line each. It verifies each document. With -update it
+// waits until there are no more for a while.
 func (s *servicesTest) requests(n int) string {
 	s.Helper()
 	const quiet = 3 * time.Second

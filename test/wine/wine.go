@@ -128,7 +128,8 @@ type Result struct {
 	Stdout, Stderr string
 }
 
-// Run runs a program to its end, a minute at most. It tries again if Wine could not start the program, as on a busy machine.
+// Run runs a program to its end, a minute at most. It tries again if Wine could not start the program, as on a busy
+// machine.
 func (p *Prefix) Run(program string, args ...string) (r Result) {
 	p.t.Helper()
 	const attempts = 3

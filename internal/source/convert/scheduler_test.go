@@ -45,7 +45,8 @@ func TestUnknownScheduler(t *testing.T) {
 	}
 }
 
-// The annotation is the time of a slow start. Text that is no duration, and a time that is too long, are problems, and are ignored.
+// The annotation is the time of a slow start. Text that is no duration, and a time that is too long, are problems,
+// and are ignored.
 func TestSlowStart(t *testing.T) {
 	for value, want := range map[string]time.Duration{"": 0, "30s": 30 * time.Second, "1h": time.Hour, "0s": 0, "61m": -1, "-1s": -1, "30": -1, "soon": -1} {
 		svc := &corev1.Service{

@@ -89,8 +89,8 @@ func (c *Client) Reachable(ctx context.Context) error {
 // Server returns the URL of the API server; empty: it is not known.
 func (c *Client) Server() string { return c.server }
 
-// Version returns the version of the API server, such as "v1.37.0". The error is fs.ErrPermission if this client may not
-// ask for it.
+// Version returns the version of the API server, such as "v1.37.0". The error is fs.ErrPermission if this client may
+// not ask for it.
 func (c *Client) Version(ctx context.Context) (string, error) {
 	text, err := c.version(ctx)
 	if apierrors.IsForbidden(err) {

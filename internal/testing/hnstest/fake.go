@@ -258,7 +258,8 @@ func returnedEndpoint(e hns.Endpoint) hns.Endpoint {
 	return e
 }
 
-// returned returns a load balancer as HNS returns it: its IDs are spelled in another way than in the documents of endpoints.
+// returned returns a load balancer as HNS returns it: its IDs are spelled in another way than in the documents of
+// endpoints.
 func (f *Fake) returned(l hns.LoadBalancer) hns.LoadBalancer {
 	if f.Normalize != nil {
 		l = f.Normalize(l)

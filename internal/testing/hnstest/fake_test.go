@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// As HNS does, the fake spells the IDs of endpoints in upper case in the documents of load balancers, and in lower case in
-// their own documents.
+// As HNS does, the fake spells the IDs of endpoints in upper case in the documents of load balancers, and in lower
+// case in their own documents.
 func TestSpellingOfIDs(t *testing.T) {
 	ctx := t.Context()
 	f := New(hns.Network{Name: "n", Type: hns.L2Bridge})

@@ -87,7 +87,8 @@ func Values(t testing.TB, from prometheus.Gatherer, prefix string) string {
 	return strings.Join(out, "\n")
 }
 
-// Lint returns what `promtool check metrics` reports about the metrics that a handler serves, by the library of that program.
+// Lint returns what `promtool check metrics` reports about the metrics that a handler serves, by the library of that
+// program.
 func Lint(t testing.TB, page http.Handler) string {
 	t.Helper()
 	w := httptest.NewRecorder()

@@ -44,7 +44,8 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// An object that is deleted while all are listed, such as the endpoint of a container that ends, does not make the list fail.
+// An object that is deleted while all are listed, such as the endpoint of a container that ends, does not make the
+// list fail.
 func TestAnObjectIsDeletedWhileAllAreListed(t *testing.T) {
 	gone, other := fmt.Errorf("list endpoints: %w", ErrNotFound), errors.New("0x803b0099")
 	for name, tc := range map[string]struct {

@@ -112,7 +112,8 @@ func (p *pipeline) pass(ctx context.Context) error {
 	return plan.Apply(ctx)
 }
 
-// changes replaces one endpoint of one Service after the other, and returns how long each change took from the store to the kernel.
+// changes replaces one endpoint of one Service after the other, and returns how long each change took from the store
+// to the kernel.
 func (p *pipeline) changes(ctx context.Context, services, used, count int) ([]time.Duration, error) {
 	took := make([]time.Duration, 0, count)
 	order := rand.New(rand.NewPCG(1, 2)).Perm(services - used)

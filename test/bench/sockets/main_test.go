@@ -13,7 +13,8 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m, withoutSignals) }
 
-// A short run measures every way: programs decide exactly the connections of mode ebpf, and no cell of a table is empty.
+// A short run measures every way: programs decide exactly the connections of mode ebpf, and no cell of a table is
+// empty.
 func TestRun(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	o, err := parse(strings.Fields("-sizes 3,10 -rounds 2 -calls 5 -stream 100000 -changes 5"), t.Output())

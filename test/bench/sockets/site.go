@@ -31,7 +31,8 @@ const (
 
 func wayNames() []string { return []string{direct, attached, sockets, packets} }
 
-// Ports of the backend: each side has its own, so that sockets of the backend are in the same cgroup as those of the client.
+// Ports of the backend: each side has its own, so that sockets of the backend are in the same cgroup as those of the
+// client.
 const (
 	outsidePort = 8080
 	insidePort  = 8081
@@ -109,7 +110,8 @@ func (s *site) open(t lab.T, node *lab.Host) error {
 	return nil
 }
 
-// newSide starts the threads of a side in a cgroup, on the hosts of the client and the backend, and listens at a port of the backend.
+// newSide starts the threads of a side in a cgroup, on the hosts of the client and the backend, and listens at a port
+// of the backend.
 func newSide(t lab.T, cgroup string, hosts [2]*lab.Host, port uint16) (*side, error) {
 	s := &side{client: lab.Inside(t, cgroup, hosts[0].NetNSFD()), server: lab.Inside(t, cgroup, hosts[1].NetNSFD()), listener: -1, datagrams: -1}
 	t.Cleanup(func() {

@@ -1,5 +1,5 @@
-// Command pod is what containers of the test cluster run: the process that keeps a pod's namespaces, a server, and a client that opens a
-// connection to a Service again and again.
+// Command pod is what containers of the test cluster run: the process that keeps a pod's namespaces, a server, and a
+// client that opens a connection to a Service again and again.
 package main
 
 import (

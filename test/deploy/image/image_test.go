@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestImages builds the images of the Dockerfile, and runs the program in them by all its names. They have the files of those that
-// hack/image writes.
+// TestImages builds the images of the Dockerfile, and runs the program in them by all its names. They have the files
+// of those that hack/image writes.
 func TestImages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
