@@ -57,7 +57,8 @@ func addPrograms(o options, made map[string][]byte, programs map[string]string) 
 }
 
 // named matches what names the version of Sluice in deploy/.
-var named = regexp.MustCompile(`(ghcr\.io/sluice-proxy/sluice(?:-windows)?:)v[0-9A-Za-z.+]+(?:-(?:alpha|beta|rc)\.[0-9]+)?`)
+var named = regexp.MustCompile(`(ghcr\.io/sluice-proxy/sluice(?:-windows)?:)` +
+	`v[0-9A-Za-z.+]+(?:-(?:alpha|beta|rc)\.[0-9]+)?`)
 
 // tag returns the version as a tag of images, which has no plus sign.
 func (o options) tag() string { return strings.ReplaceAll(o.version, "+", "_") }
@@ -121,7 +122,10 @@ func tarGz(files []file, at time.Time) ([]byte, error) {
 	zip := gzip.NewWriter(&out)
 	w := tar.NewWriter(zip)
 	for _, f := range sorted(files) {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.path, Mode: int64(f.mode), Size: int64(len(f.content)), ModTime: at, Format: tar.FormatPAX}
+		h := &tar.Header{
+			Typeflag: tar.TypeReg, Name: f.path, Mode: int64(f.mode), Size: int64(len(f.content)),
+			ModTime: at, Format: tar.FormatPAX,
+		}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
 		}

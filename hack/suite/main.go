@@ -77,7 +77,8 @@ func run(ctx context.Context, args []string, o options) (failed bool, err error)
 		notes: []string{"Bounds on time are those of this machine: " + speed.String() + "."},
 	}
 	if args[0] == "test" && !ipvs {
-		r.notes = append(r.notes, "This kernel has no IPVS: make plane PLANE=ipvs and make test-rest test that mode on Linux 6.1.")
+		r.notes = append(r.notes,
+			"This kernel has no IPVS: make plane PLANE=ipvs and make test-rest test that mode on Linux 6.1.")
 	}
 	if err := r.run(ctx, steps); err != nil {
 		return false, err

@@ -34,7 +34,9 @@ type results struct {
 }
 
 func newResults(step string, sum *summary) *results {
-	return &results{step: step, sum: sum, output: map[id][]string{}, packages: map[string]*counts{}, parents: map[id]bool{}}
+	return &results{
+		step: step, sum: sum, output: map[id][]string{}, packages: map[string]*counts{}, parents: map[id]bool{},
+	}
 }
 
 // end ends the step, whose command ended with err.

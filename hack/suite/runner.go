@@ -246,7 +246,8 @@ func tested(ctx context.Context, patterns []string, importing string) ([]string,
 	if len(patterns) == 0 {
 		return nil, nil
 	}
-	const format = `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}{{end}}`
+	const format = `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} ` +
+		`{{join .TestImports " "}} {{join .XTestImports " "}}{{end}}`
 	list, err := exec.CommandContext(ctx, "go", append([]string{"list", "-f", format}, patterns...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("list the packages of %s: %w", patterns, err)

@@ -79,7 +79,9 @@ func linter() step {
 }
 
 func assets() step {
-	return step{name: "assets", about: "etcd, kube-apiserver and kube-proxy, minutes the first time", command: "make test-assets"}
+	return step{
+		name: "assets", about: "etcd, kube-apiserver and kube-proxy, minutes the first time", command: "make test-assets",
+	}
 }
 
 func olderKernel() step {
@@ -94,7 +96,9 @@ func testSteps() []step {
 		{
 			name: "planes", about: "every scenario in every plane of this kernel, with real packets",
 			after:   []string{"sluice"},
-			command: goTest(), packages: []string{"./test/conformance", "./test/exact", "./test/lab", "./test/harness", "./test/rules", "./test/demo"},
+			command: goTest(), packages: []string{
+				"./test/conformance", "./test/exact", "./test/lab", "./test/harness", "./test/rules", "./test/demo",
+			},
 		},
 		{
 			name: "cluster", about: "a real API server, the take-over from kube-proxy, endurance",
@@ -153,7 +157,8 @@ func restSteps() []step {
 		},
 		{
 			name: "race", about: "every scenario in every plane, in one family, with the race detector",
-			command: "FULL=1 " + raceTest("-run '^TestConformance$/././^(IPv4|dual-stack)$'"), packages: []string{"./test/conformance"},
+			command:  "FULL=1 " + raceTest("-run '^TestConformance$/././^(IPv4|dual-stack)$'"),
+			packages: []string{"./test/conformance"},
 		},
 		{
 			name: "race-cluster", about: "API server and take-over, with the race detector",
@@ -194,8 +199,9 @@ func checkSteps() []step {
 		},
 		{
 			name: "nftables", about: "the scenarios of mode nftables in IPv4, with real packets",
-			after:   []string{"sluice"},
-			command: goTest("-run '^TestConformance$/^nftables$/./^(IPv4|dual-stack)$'"), packages: []string{"./test/conformance"},
+			after:    []string{"sluice"},
+			command:  goTest("-run '^TestConformance$/^nftables$/./^(IPv4|dual-stack)$'"),
+			packages: []string{"./test/conformance"},
 		},
 		linter(),
 		{

@@ -12,7 +12,8 @@ func every(t *testing.T) map[string][]step {
 	t.Helper()
 	runs := map[string][]step{}
 	for _, args := range []string{
-		"test", "test-rest", "check", "plane nftables", "plane ebpf", "plane iptables", "plane ipvs", "plane userspace", "plane kernelspace",
+		"test", "test-rest", "check", "plane nftables", "plane ebpf", "plane iptables", "plane ipvs",
+		"plane userspace", "plane kernelspace",
 	} {
 		steps, err := stepsOf(strings.Fields(args), kernel{})
 		if err != nil {
@@ -58,7 +59,8 @@ func TestEveryPackageIsTested(t *testing.T) {
 			}
 		}
 	}
-	all, err := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "../../...").Output()
+	all, err := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}",
+		"../../...").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

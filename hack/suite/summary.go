@@ -147,7 +147,8 @@ func (s *summary) packages() []string {
 	slices.SortFunc(s.pkgs, func(a, b packageResult) int { return cmp.Compare(b.elapsed, a.elapsed) })
 	var lines []string
 	for _, p := range s.pkgs {
-		lines = append(lines, fmt.Sprintf("%6.1f %s: %s (%s)", p.elapsed, p.step, strings.TrimPrefix(p.id.pkg, module), p.counts))
+		lines = append(lines, fmt.Sprintf("%6.1f %s: %s (%s)", p.elapsed, p.step,
+			strings.TrimPrefix(p.id.pkg, module), p.counts))
 	}
 	return lines
 }

@@ -121,7 +121,8 @@ func cause(err error) error {
 		err = sent.Err
 	}
 	err = inTime(err)
-	if _, unanswered := errors.AsType[*UnansweredError](err); unanswered || errors.Is(err, ErrNotRunning) || errors.Is(err, errNotRoot) {
+	_, unanswered := errors.AsType[*UnansweredError](err)
+	if unanswered || errors.Is(err, ErrNotRunning) || errors.Is(err, errNotRoot) {
 		return err
 	}
 	return fmt.Errorf("ask the daemon: %w", err)

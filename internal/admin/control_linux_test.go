@@ -32,7 +32,9 @@ func answer() http.Handler {
 	mux.HandleFunc("/missing", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "no Service default/web", http.StatusNotFound)
 	})
-	mux.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	mux.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
 	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "odd") })
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -171,10 +173,11 @@ func TestASilentDaemonIsNamedByItsPID(t *testing.T) {
 }
 
 func TestProcessesOfOtherPIDNamespacesHaveNoNumber(t *testing.T) {
+	holder := &Identity{PID: 1, Version: "v1", Host: "h", Mode: "m", Since: since}
 	for err, want := range map[error]string{
 		&TakenError{}: "another Sluice (pid unknown, as it is in another PID namespace) already serves",
-		&TakenError{Holder: &Identity{PID: 1, Version: "v1", Host: "h", Mode: "m", Since: since}}: "another Sluice (pid unknown, " +
-			"as it is in another PID namespace, v1 on h, mode m, since 2026-11-20T10:00:00Z)",
+		&TakenError{Holder: holder}: "another Sluice (pid unknown, as it is in another PID namespace, v1 on h, mode m, " +
+			"since 2026-11-20T10:00:00Z)",
 		&TakenError{Holder: &Identity{Version: "\x1b[2Jv1\n", Host: strings.Repeat("h", 1000), Since: since}}: " [2Jv1  on " +
 			strings.Repeat("h", 64) + "..., mode , since ",
 		&UnansweredError{}:                 "the daemon has not answered in time",

@@ -14,8 +14,8 @@ import (
 
 // ErrNotRunning means that no daemon serves the network namespace.
 var ErrNotRunning = errors.New("no Sluice is running in this network namespace; " +
-	"run the command where the daemon runs: with kubectl exec in the Sluice pod, on the node if it is a program of the node, " +
-	"or with ip netns exec NAME")
+	"run the command where the daemon runs: with kubectl exec in the Sluice pod, " +
+	"on the node if it is a program of the node, or with ip netns exec NAME")
 
 // errNotRoot means that this process may not query the daemon.
 var errNotRoot = errors.New("only root may ask the daemon: " +

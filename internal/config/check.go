@@ -101,7 +101,8 @@ func (c *check) positive(path string, d time.Duration) time.Duration {
 
 func (c *check) oneOf(path, value string, choices []string) {
 	if !slices.Contains(choices, value) {
-		c.problem(path, fmt.Sprintf("Unsupported value: %q: must be one of %s%s", value, strings.Join(choices, ", "), alike(value, choices)))
+		c.problem(path, fmt.Sprintf("Unsupported value: %q: must be one of %s%s",
+			value, strings.Join(choices, ", "), alike(value, choices)))
 	}
 }
 

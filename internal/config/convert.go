@@ -57,7 +57,8 @@ func (c *check) section(cfg *Config) {
 	case cfg.MinSyncPeriod > longestMinSync:
 		c.problem(path+".minSyncPeriod", invalid(least.Duration, "must be at most 1h"))
 	case cfg.SyncPeriod > 0 && cfg.MinSyncPeriod > cfg.SyncPeriod:
-		c.problem(path+".minSyncPeriod", invalid(least.Duration, fmt.Sprintf("must be at most %s, which is %v", c.name(path+".syncPeriod"), cfg.SyncPeriod)))
+		most := fmt.Sprintf("must be at most %s, which is %v", c.name(path+".syncPeriod"), cfg.SyncPeriod)
+		c.problem(path+".minSyncPeriod", invalid(least.Duration, most))
 	}
 }
 

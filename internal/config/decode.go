@@ -103,7 +103,8 @@ func (d *document) toJSON(data []byte, line int) ([]byte, error) {
 	if err == nil {
 		return value, nil
 	}
-	for _, found := range regexp.MustCompile(`line (\d+): key (".*") already set in map`).FindAllStringSubmatch(err.Error(), -1) {
+	repeated := regexp.MustCompile(`line (\d+): key (".*") already set in map`)
+	for _, found := range repeated.FindAllStringSubmatch(err.Error(), -1) {
 		at, _ := strconv.Atoi(found[1]) // digits only
 		d.add(line+at-1, "", "duplicate field "+found[2])
 	}

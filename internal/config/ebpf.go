@@ -72,8 +72,10 @@ func (c *check) exemptCgroups() (list []string, root bool) {
 		case pattern == "":
 		case pattern == "/":
 			root = true
-		case err != nil, path.IsAbs(pattern), path.Clean(pattern) != pattern, pattern == ".", strings.HasPrefix(pattern, ".."):
-			c.flagProblem("exempt-cgroups", invalid(pattern, "must be / for the root of all cgroups, or a pattern of a path in the cgroup root, such as system.slice/nfs-*"))
+		case err != nil, path.IsAbs(pattern), path.Clean(pattern) != pattern, pattern == ".",
+			strings.HasPrefix(pattern, ".."):
+			c.flagProblem("exempt-cgroups", invalid(pattern,
+				"must be / for the root of all cgroups, or a pattern of a path in the cgroup root, such as system.slice/nfs-*"))
 		default:
 			list = append(list, pattern)
 		}

@@ -71,7 +71,10 @@ func TestInvalidError(t *testing.T) {
 	}
 	want := []Problem{
 		{Field: "--conntrack-min", Reason: `Invalid value: "x": must be a whole number`},
-		{Field: "KubeProxyConfiguration.oomScoreAdj", File: "config.yaml", Line: 4, Reason: "Invalid value: 1001: must be -1000 to 1000"},
+		{
+			Field: "KubeProxyConfiguration.oomScoreAdj", File: "config.yaml", Line: 4,
+			Reason: "Invalid value: 1001: must be -1000 to 1000",
+		},
 	}
 	if diff := cmp.Diff(want, invalid.Problems); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -88,9 +91,18 @@ func TestEnv(t *testing.T) {
 		want       string
 	}{
 		{"no file", "--config=gone", "h", nil, "read --config: file does not exist"},
-		{"no hostname", "", "", broken, "configuration: KubeProxyConfiguration.hostnameOverride: Required value: cannot read the hostname: broken"},
-		{"empty hostname", "", " ", nil, "configuration: KubeProxyConfiguration.hostnameOverride: Required value: this host has no name"},
-		{"spaces", "--hostname-override=\t", "h", nil, `configuration: --hostname-override: Invalid value: "\t": must not be only spaces`},
+		{
+			"no hostname", "", "", broken,
+			"configuration: KubeProxyConfiguration.hostnameOverride: Required value: cannot read the hostname: broken",
+		},
+		{
+			"empty hostname", "", " ", nil,
+			"configuration: KubeProxyConfiguration.hostnameOverride: Required value: this host has no name",
+		},
+		{
+			"spaces", "--hostname-override=\t", "h", nil,
+			`configuration: --hostname-override: Invalid value: "\t": must not be only spaces`,
+		},
 		{"override helps", "--hostname-override=n", "", broken, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

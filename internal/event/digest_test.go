@@ -111,7 +111,8 @@ func TestLevels(t *testing.T) {
 		time.Sleep(firstWindow)
 		synctest.Wait() // all is passed on
 		slices.Sort(d.passed)
-		d.expect("after the window", line+"v: bad; 1 more such problems in namespace a x8", line+"x: bad; 50 more such problems in namespace a x53")
+		d.expect("after the window", line+"v: bad; 1 more such problems in namespace a x8",
+			line+"x: bad; 50 more such problems in namespace a x53")
 		d.stop()
 	})
 }

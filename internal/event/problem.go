@@ -94,7 +94,10 @@ func OfProblems(problems []route.Problem) []Event {
 			continue
 		}
 		at[k] = len(events)
-		events = append(events, Event{Object: object, Type: Warning, Reason: k.class.reason(), Action: actionProgram, Note: note, Everywhere: object.Kind != "Node"})
+		events = append(events, Event{
+			Object: object, Type: Warning, Reason: k.class.reason(), Action: actionProgram, Note: note,
+			Everywhere: object.Kind != "Node",
+		})
 	}
 	for i, n := range more {
 		events[i].Note += fmt.Sprintf("; and %d more", n)

@@ -53,7 +53,10 @@ type Metrics struct {
 
 // New returns Metrics with a registry of its own.
 func New(o Options) *Metrics {
-	m := &Metrics{opt: o, registry: prometheus.NewRegistry(), slis: prometheus.NewRegistry(), families: map[string]prometheus.Collector{}}
+	m := &Metrics{
+		opt: o, registry: prometheus.NewRegistry(), slis: prometheus.NewRegistry(),
+		families: map[string]prometheus.Collector{},
+	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

@@ -95,8 +95,10 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	put("kubeproxy_sync_proxy_rules_endpoint_changes_pending", float64(r.Backlog.Slices))
 	put("kubeproxy_sync_proxy_rules_service_changes_pending", float64(r.Backlog.Services))
 	for _, f := range m.opt.Families {
-		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total", float64(r.Sizes.NoLocal(sizes.Internal, f)), "internal", f.String())
-		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total", float64(r.Sizes.NoLocal(sizes.External, f)), "external", f.String())
+		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+			float64(r.Sizes.NoLocal(sizes.Internal, f)), "internal", f.String())
+		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+			float64(r.Sizes.NoLocal(sizes.External, f)), "external", f.String())
 	}
 	put("sluice_services", float64(r.Sizes.Services))
 	put("sluice_endpoints", float64(r.Sizes.Backends))

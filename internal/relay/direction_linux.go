@@ -23,10 +23,13 @@ type direction struct {
 	piped    bool
 	bulk     bool // when the direction was busy the last time, the buffer was too small
 	readable bool // there may be bytes to read
-	toEnd    bool // the peer has closed its side, so that no event follows, or has sent urgent data, at which reads end early
 	blocked  bool // the destination takes no more until the next event
-	queued   bool // Loop.Next will go on
+	queued   bool // Loop.Next will continue
 	done     bool // the end was passed on
+
+	// toEnd means that the peer has closed its side, so that no event follows, or has sent urgent data, at which reads
+	// end early.
+	toEnd bool
 }
 
 // maxTurn is how many bytes a direction may move before others go on.

@@ -196,7 +196,8 @@ const acceptPause = 50 * time.Millisecond
 var errEnded = errors.New("the engine has ended")
 
 // errListeners is returned for a Listener beyond Options.MaxListeners.
-var errListeners = errors.New("there are too many listening sockets for the limit of open files (nofile), as half is for connections")
+var errListeners = errors.New("there are too many listening sockets for the limit of open files (nofile), " +
+	"as half is for connections")
 
 // Listen opens a Listener, or adopts an inherited one.
 func (e *Engine) Listen(s Spec) (*Listener, error) {

@@ -97,7 +97,8 @@ func TestAdmittedByDestination(t *testing.T) {
 // nat leads connections of a namespace to a destination elsewhere.
 func nat(t *testing.T, ns int, from, to netip.AddrPort) {
 	t.Helper()
-	rules := fmt.Sprintf("table ip nat { chain output { type nat hook output priority -100; ip daddr %s tcp dport %d dnat to %s; }; }",
+	rules := fmt.Sprintf("table ip nat { chain output { type nat hook output priority -100; "+
+		"ip daddr %s tcp dport %d dnat to %s; }; }",
 		from.Addr(), from.Port(), to)
 	kerneltest.Do(t, ns, func() error {
 		if out, err := exec.Command("nft", rules).CombinedOutput(); err != nil {
@@ -120,7 +121,9 @@ func testAdoption(t *testing.T, ns int, protocol Protocol, network string) {
 	var file *os.File
 	var at netip.AddrPort
 	run(t, Options{NetNS: ns}, newSystem, func(b *bench) {
-		l, err := b.engine.Listen(Spec{Protocol: protocol, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: NewBalancer(&Target{})})
+		l, err := b.engine.Listen(Spec{
+			Protocol: protocol, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: NewBalancer(&Target{}),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -131,7 +131,9 @@ func TestHostileHalfClosed(t *testing.T) {
 // answered connects a client with an address and exchanges a byte.
 func (b *bench) answered(from string, to netip.AddrPort) error {
 	return netns.Do(b.ns, func() error {
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0)), Timeout: 30 * time.Second}
+		d := net.Dialer{
+			LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0)), Timeout: 30 * time.Second,
+		}
 		c, err := d.DialContext(b.Context(), "tcp", to.String())
 		if err != nil {
 			return err

@@ -65,7 +65,8 @@ func TestNothingLeaks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := e.Listen(Spec{Protocol: protocol, Addr: anyAddr, Balancer: NewBalancer(one()), Inherited: file}); err == nil {
+				spec := Spec{Protocol: protocol, Addr: anyAddr, Balancer: NewBalancer(one()), Inherited: file}
+				if _, err := e.Listen(spec); err == nil {
 					t.Error("adopted a file")
 				}
 			}

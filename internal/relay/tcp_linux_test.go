@@ -112,7 +112,9 @@ func TestAttemptsByDefault(t *testing.T) {
 // An attempt that is not answered ends when its time is over, not before. Then the next one begins, to another
 // backend while there is one. After the last one the client is reset.
 func TestAttemptsInTime(t *testing.T) {
-	attempts := []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond}
+	attempts := []time.Duration{
+		50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond,
+	}
 	both(t, Options{Attempts: attempts}, func(b *bench) {
 		early, late := 5*time.Millisecond, machine.Scale(time.Second) // clocks are not exact, and the machine may be busy
 		l, balancer := b.front(one(b.silent(), b.silent(), b.silent(), b.silent(), b.silent()))

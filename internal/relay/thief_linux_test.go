@@ -68,6 +68,7 @@ func steal(t *testing.T, ns, option int, addrs [2]netip.AddrPort) {
 			t.Log("bind:", err)
 			return nil
 		}
-		return os.NewSyscallError("connect", unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}))
+		return os.NewSyscallError("connect",
+			unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}))
 	})
 }

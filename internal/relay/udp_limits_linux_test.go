@@ -172,7 +172,8 @@ func TestUDPPorts(t *testing.T) {
 	_, a := echoUDP(t, ns, "a", "127.0.0.1:1")
 	_, b := echoUDP(t, ns, "b", "127.0.0.1:2")
 	balancer := NewBalancer(pools(a, b))
-	r := epollUDP(t, ns, Options{UDPTimeout: time.Hour}, Spec{Addr: netip.MustParseAddrPort("0.0.0.0:9"), Balancer: balancer})
+	r := epollUDP(t, ns, Options{UDPTimeout: time.Hour},
+		Spec{Addr: netip.MustParseAddrPort("0.0.0.0:9"), Balancer: balancer})
 	hog := newSwarm(t, ns, "127.0.0.7", r)
 	for i := range 100 {
 		hog.send(i)

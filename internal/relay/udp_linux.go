@@ -148,7 +148,8 @@ func (u *udpSockets) prepare() error {
 		return err
 	}
 	if u.raw, err = datagram.NewRefuser(); err != nil {
-		u.engine.options.Log.Info("Clients get no ICMP error when a UDP backend refuses their datagrams", "reason", err.Error())
+		u.engine.options.Log.Info("Clients get no ICMP error when a UDP backend refuses their datagrams",
+			"reason", err.Error())
 	}
 	u.ports = ports
 	return nil

@@ -66,7 +66,9 @@ func BenchmarkCompileWide(b *testing.B) {
 	svc := web(external)
 	var list []cluster.Endpoint
 	for i := range 1000 {
-		list = append(list, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i * 7), byte(i >> 8)}), Ready: true, Serving: true})
+		list = append(list, cluster.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i * 7), byte(i >> 8)}), Ready: true, Serving: true,
+		})
 	}
 	turns := [2]cluster.State{stateOf(svc, sliceOf(svc, "x", list)), stateOf(svc, sliceOf(svc, "x", list[1:]))}
 	c := NewCompiler(benchOptions())

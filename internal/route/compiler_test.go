@@ -68,7 +68,9 @@ func TestTouched(t *testing.T) {
 func TestFacts(t *testing.T) {
 	svc, other := web(external), claimant("other", 1, clusterIP("172.30.0.42"))
 	sl := sliceOf(svc, "x", endpoints(t, "1.1.1.1 @A z=a\n1.1.1.2 @B z=b"))
-	opt := Options{NodeName: "A", Detector: DetectorOptions{Kind: DetectNodeCIDR}, NodePorts: NodePortOptions{Primary: true}}
+	opt := Options{
+		NodeName: "A", Detector: DetectorOptions{Kind: DetectNodeCIDR}, NodePorts: NodePortOptions{Primary: true},
+	}
 	node := func(change func(*cluster.Node)) cluster.Facts {
 		n := nodeA()
 		change(n)
@@ -139,8 +141,9 @@ func TestProblemsOnce(t *testing.T) {
 	}
 	c := NewCompiler(Options{NodeName: "A", Families: []Family{IPv4}, NodePorts: NodePortOptions{Primary: true}})
 	const (
-		range4 = "Service default/web: spec.loadBalancerSourceRanges: has no usable IPv4 range: the IPv4 load balancer addresses are closed to everybody"
-		none4  = "Node A: status.addresses: NodePorts are not served: node A has no address; " +
+		range4 = "Service default/web: spec.loadBalancerSourceRanges: has no usable IPv4 range: " +
+			"the IPv4 load balancer addresses are closed to everybody"
+		none4 = "Node A: status.addresses: NodePorts are not served: node A has no address; " +
 			"add a Node with an address, or set nodePortAddresses (--nodeport-addresses)"
 	)
 	steps := []struct {
@@ -265,7 +268,9 @@ func (w *world) addr(format string) netip.Addr { return ip(fmt.Sprintf(format, 1
 func (w *world) slice(name, service cluster.Name) *cluster.Slice {
 	s := &cluster.Slice{Name: name, Service: service}
 	for i := range w.rnd.IntN(4) {
-		s.Ports = append(s.Ports, cluster.SlicePort{Name: fmt.Sprint(i), Protocol: cluster.TCP, Port: uint16(8080 + w.rnd.IntN(2))})
+		s.Ports = append(s.Ports, cluster.SlicePort{
+			Name: fmt.Sprint(i), Protocol: cluster.TCP, Port: uint16(8080 + w.rnd.IntN(2)),
+		})
 		s.Ports = append(s.Ports, cluster.SlicePort{Name: fmt.Sprint(i), Protocol: cluster.UDP, Port: 53})
 	}
 	for range w.rnd.IntN(5) {

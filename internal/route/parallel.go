@@ -70,5 +70,7 @@ func (c *Compiler) excess(svc *Service) *Problem {
 	if limit == "" {
 		return nil
 	}
-	return &Problem{Object: "Service " + svc.Name.String(), Field: tooLarge, Value: size, Reason: "too large, not programmed: " + limit}
+	return &Problem{
+		Object: "Service " + svc.Name.String(), Field: tooLarge, Value: size, Reason: "too large, not programmed: " + limit,
+	}
 }

@@ -200,8 +200,10 @@ type Host struct {
 	Detector      Detector
 	MasqueradeAll bool
 	NodePorts     NodePorts
-	Local         []netip.Addr   // the addresses of this host, sorted; nil unless Options.ListLocal
-	ServiceCIDRs  []netip.Prefix // sorted, none inside another; connections to addresses in them that no Service has are dropped
+	Local         []netip.Addr // the addresses of this host, sorted; nil unless Options.ListLocal
+
+	// ServiceCIDRs are sorted, none inside another. Connections to an address in them that no Service has are dropped.
+	ServiceCIDRs []netip.Prefix
 }
 
 // Detector says how pods on this node are recognized. Without a rule for a family, no

@@ -26,9 +26,11 @@ func New(o Options, ready <-chan struct{}) *Controller {
 	o = o.withDefaults()
 	return &Controller{
 		opt: o, ready: ready, platform: newPlatform(o), others: newOtherModes(o),
-		failure: failure{log: o.Log, began: "Cannot take over from kube-proxy, retrying", ended: "Can take over from kube-proxy again"},
-		retry:   backoff{first: o.Soon, last: o.Rarely},
-		state:   State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
+		failure: failure{
+			log: o.Log, began: "Cannot take over from kube-proxy, retrying", ended: "Can take over from kube-proxy again",
+		},
+		retry: backoff{first: o.Soon, last: o.Rarely},
+		state: State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
 	}
 }
 

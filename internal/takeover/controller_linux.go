@@ -20,7 +20,8 @@ const (
 	remedyRunning = "Sluice removes them when it runs with the programs of iptables and CAP_NET_RAW: " +
 		"kubectl -n kube-system patch daemonset sluice --patch-file deploy/kubernetes/components/iptables/daemonset.yaml; " +
 		"as a unit of systemd: install iptables, and deploy/systemd/iptables.conf as a drop-in"
-	remedyCleanup = "to remove them: kubectl apply -k deploy/kubernetes/cleanup-iptables, or install iptables on the node and run sluice --cleanup there as root"
+	remedyCleanup = "to remove them: kubectl apply -k deploy/kubernetes/cleanup-iptables, " +
+		"or install iptables on the node and run sluice --cleanup there as root"
 )
 
 // platform has what the take-over needs of this system.
@@ -181,8 +182,10 @@ func (c *Controller) reportLeft(e Entry) {
 		c.opt.Log.Info("Left alone", "mechanism", string(e.Mechanism), "left", e.What)
 		return
 	}
-	c.opt.Log.Warn("Cannot remove what "+e.owner()+" left", "mechanism", string(e.Mechanism), "left", e.What, "why", e.Why, "remedy", e.Remedy)
-	c.opt.RecordLeft(fmt.Sprintf("%s left rules that Sluice cannot remove: %s; %s", strings.TrimSuffix(e.owner(), ","), e, e.Remedy))
+	c.opt.Log.Warn("Cannot remove what "+e.owner()+" left",
+		"mechanism", string(e.Mechanism), "left", e.What, "why", e.Why, "remedy", e.Remedy)
+	c.opt.RecordLeft(fmt.Sprintf("%s left rules that Sluice cannot remove: %s; %s",
+		strings.TrimSuffix(e.owner(), ","), e, e.Remedy))
 }
 
 func (c *Controller) report(err error) {

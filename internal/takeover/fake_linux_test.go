@@ -77,7 +77,9 @@ func (f chainsFake) Remove(ctx context.Context, removals ...iptables.Removal) er
 type tablesFake struct{ *node }
 
 func (f tablesFake) Find(_ context.Context, names ...nft.Table) ([]nft.Outline, error) {
-	found := slices.DeleteFunc(slices.Clone(f.tables), func(t nft.Outline) bool { return !slices.Contains(names, t.Table) })
+	found := slices.DeleteFunc(slices.Clone(f.tables), func(t nft.Outline) bool {
+		return !slices.Contains(names, t.Table)
+	})
 	return found, f.do("read tables")
 }
 
@@ -96,7 +98,9 @@ func (f tablesFake) Delete(_ context.Context, names ...nft.Table) error {
 			return err
 		}
 	}
-	f.node.tables = slices.DeleteFunc(slices.Clone(f.node.tables), func(t nft.Outline) bool { return slices.Contains(names, t.Table) })
+	f.node.tables = slices.DeleteFunc(slices.Clone(f.node.tables), func(t nft.Outline) bool {
+		return slices.Contains(names, t.Table)
+	})
 	return nil
 }
 

@@ -134,7 +134,8 @@ func TestIPVSModeIsTakenOverInARealKernel(t *testing.T) {
 	sayThrough()
 
 	// From here on another proxy's rules are in force.
-	sh(t, netns, "iptables-legacy -t nat -I OUTPUT -p tcp --dport 80 -d 10.96.0.0/24 -j DNAT --to-destination 127.0.0.1:8080")
+	sh(t, netns,
+		"iptables-legacy -t nat -I OUTPUT -p tcp --dport 80 -d 10.96.0.0/24 -j DNAT --to-destination 127.0.0.1:8080")
 	past, sayPast := talk(t, netns, "10.96.0.10:80")
 	sayPast()
 
@@ -162,7 +163,8 @@ left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80
 			break
 		}
 	}
-	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat (of kube-proxy, or of Sluice in another mode)
+	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat `+
+		`(of kube-proxy, or of Sluice in another mode)
 removed ipvs: 1 virtual server, interface kube-ipvs0 with 1 address, 2 ipsets
 left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80`, sortForeign(last))
 	sayFresh()

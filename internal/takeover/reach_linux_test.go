@@ -50,11 +50,13 @@ func TestLegacyRulesBeyondReach(t *testing.T) {
 		if state.Err != nil || state.Leftovers[IPTablesLegacy] != 4 || state.Leftovers[IPTablesNFT] != 0 {
 			t.Errorf("state: %+v", state)
 		}
-		compare(t, "log", `msg="Removed what kube-proxy left" mechanism=iptables-nft removed="3 chains and 1 rule in iptables-nft nat"
+		compare(t, "log", `msg="Removed what kube-proxy left" mechanism=iptables-nft `+
+			`removed="3 chains and 1 rule in iptables-nft nat"
 msg="Cannot remove what kube-proxy left" mechanism=iptables-legacy `+
 			`left="3 chains and 1 rule in iptables-legacy nat" why="no programs" remedy="do this"
 `, s.said())
-		compare(t, "events", "kube-proxy left rules that Sluice cannot remove: "+inLegacy+"; do this", strings.Join(events, "\n"))
+		compare(t, "events", "kube-proxy left rules that Sluice cannot remove: "+inLegacy+"; do this",
+			strings.Join(events, "\n"))
 		s.chains.Fail = nil
 		state = s.after(time.Minute)
 		if len(state.Leftovers) > 0 || state.Removed[IPTablesLegacy] != 4 || len(state.Last.Left) > 0 {
@@ -88,7 +90,10 @@ func TestTheRemediesFitIntoAnEvent(t *testing.T) {
 // KUBE-FIREWALL stays, as kubelet uses it, and Cleanup says so.
 func TestCleanupNamesTheChainThatStays(t *testing.T) {
 	table := func(v iptables.Variant, f iptables.Family, from ...string) iptables.Outline {
-		o := iptables.Outline{TableID: iptables.TableID{Variant: v, Family: f, Name: "filter"}, Chains: []iptables.ChainOutline{{Name: "KUBE-FIREWALL"}}}
+		o := iptables.Outline{
+			TableID: iptables.TableID{Variant: v, Family: f, Name: "filter"},
+			Chains:  []iptables.ChainOutline{{Name: "KUBE-FIREWALL"}},
+		}
 		for _, chain := range from {
 			o.Chains = append(o.Chains, iptables.ChainOutline{
 				Name: chain, Builtin: true, Rules: []iptables.RuleOutline{{Target: "KUBE-FIREWALL", Jump: true}},
@@ -102,8 +107,11 @@ func TestCleanupNamesTheChainThatStays(t *testing.T) {
 	}{
 		{nil, ""},
 		{
-			[]iptables.Outline{table(iptables.NFT, iptables.IPv4, "INPUT", "OUTPUT"), table(iptables.NFT, iptables.IPv6, "INPUT", "OUTPUT")},
-			"kept chain KUBE-FIREWALL and the rules of INPUT, OUTPUT that jump to it, in iptables-nft filter, ip6tables-nft filter: kubelet uses them as well",
+			[]iptables.Outline{
+				table(iptables.NFT, iptables.IPv4, "INPUT", "OUTPUT"), table(iptables.NFT, iptables.IPv6, "INPUT", "OUTPUT"),
+			},
+			"kept chain KUBE-FIREWALL and the rules of INPUT, OUTPUT that jump to it, in iptables-nft filter, " +
+				"ip6tables-nft filter: kubelet uses them as well",
 		},
 		{
 			[]iptables.Outline{table(iptables.Legacy, iptables.IPv4)},

@@ -113,7 +113,8 @@ func (r *rules) isOurs(m Mechanism) bool { return slices.Contains(r.ours, m) }
 // shared reports whether a kube-proxy in this mode writes chains that Sluice writes. It
 // chooses the variant of iptables as Sluice does.
 func (r *rules) shared(mode string) bool {
-	if !slices.Contains([]string{"iptables", "ipvs", "userspace"}, mode) { // ipvs has KUBE-SERVICES and KUBE-POSTROUTING too
+	// Mode ipvs has KUBE-SERVICES and KUBE-POSTROUTING too.
+	if !slices.Contains([]string{"iptables", "ipvs", "userspace"}, mode) {
 		return false
 	}
 	return r.isOurs(IPTablesLegacy) || r.isOurs(IPTablesNFT)

@@ -53,9 +53,11 @@ func (s State) Lines() []string {
 	switch {
 	case s.KubeProxy == nil:
 	case s.Same:
-		out = append(out, fmt.Sprintf("%s runs beside Sluice, and both write the same chains, each against the other: stop it", s.KubeProxy))
+		out = append(out, s.KubeProxy.String()+
+			" runs beside Sluice, and both write the same chains, each against the other: stop it")
 	default:
-		out = append(out, fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; %s", s.KubeProxy, s.KubeProxy.Evidence, ignoreHint))
+		out = append(out, fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; %s",
+			s.KubeProxy, s.KubeProxy.Evidence, ignoreHint))
 	}
 	if s.Ignored != "" {
 		out = append(out, s.Ignored)
@@ -140,10 +142,12 @@ func (a Account) Lines() []string {
 		out = append(out, a.Kept)
 	}
 	if a.KubeProxy != nil {
-		out = append(out, fmt.Sprintf("%s runs and uses them (%s): stop it first if they are to go, or add --ignore-kube-proxy", a.KubeProxy, a.KubeProxy.Evidence))
+		out = append(out, fmt.Sprintf("%s runs and uses them (%s): stop it first if they are to go, "+
+			"or add --ignore-kube-proxy", a.KubeProxy, a.KubeProxy.Evidence))
 	}
 	if a.Ignored != nil {
-		out = append(out, fmt.Sprintf("a process called %s runs, and its rules were removed (%s)", a.Ignored, a.Ignored.Evidence))
+		out = append(out, fmt.Sprintf("a process called %s runs, and its rules were removed (%s)",
+			a.Ignored, a.Ignored.Evidence))
 	}
 	return out
 }

@@ -70,9 +70,15 @@ func TestOwnersOfChains(t *testing.T) {
 			chains(iptables.NFT, "nat", "KUBE-SERVICES"), chains(iptables.NFT, "mangle", "KUBE-PROXY-CANARY"),
 			chains(iptables.Legacy, "nat", "KUBE-SERVICES"),
 		}, "iptables-legacy: may be own; iptables-nft: kube-proxy's"},
-		"ipvs": {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SERVICES", "KUBE-LOAD-BALANCER")}, "iptables-nft: kube-proxy's"},
-		"old":  {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-XLB-X")}, "iptables-nft: kube-proxy's"},
-		"own":  {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SVC-X", "KUBE-MARK-MASQ-NOT-POD")}, "iptables-nft: may be own"},
+		"ipvs": {
+			[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SERVICES", "KUBE-LOAD-BALANCER")},
+			"iptables-nft: kube-proxy's",
+		},
+		"old": {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-XLB-X")}, "iptables-nft: kube-proxy's"},
+		"own": {
+			[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SVC-X", "KUBE-MARK-MASQ-NOT-POD")},
+			"iptables-nft: may be own",
+		},
 	} {
 		var got []string
 		for _, e := range chainEntries(c.found) {
@@ -115,7 +121,8 @@ func TestRulesInTheOtherVariantAreRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compare(t, "cleanup", "removed iptables-legacy: 3 chains and 1 rule in iptables-legacy nat", strings.Join(a.Lines(), "; "))
+	compare(t, "cleanup", "removed iptables-legacy: 3 chains and 1 rule in iptables-legacy nat",
+		strings.Join(a.Lines(), "; "))
 }
 
 // Search finds what a take-over would remove, and removes nothing.
@@ -128,7 +135,8 @@ func TestSearch(t *testing.T) {
 	if err != nil || found.KubeProxy == nil || found.KubeProxy.PID != 812 || found.Same || len(found.Rules) != 2 {
 		t.Fatalf("found %+v, %v", found, err)
 	}
-	if legacy, tables := found.Rules[0], found.Rules[1]; legacy.Mechanism != IPTablesLegacy || legacy.Remedy == "" || tables.Mechanism != NFTables || tables.Remedy != "" {
+	legacy, tables := found.Rules[0], found.Rules[1]
+	if legacy.Mechanism != IPTablesLegacy || legacy.Remedy == "" || tables.Mechanism != NFTables || tables.Remedy != "" {
 		t.Errorf("rules %+v", found.Rules)
 	}
 	if len(node.done) != 0 {

@@ -36,7 +36,9 @@ func defaultNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
 // split returns kube-proxy's virtual servers and all others. kube-proxy's are those at
 // addresses on its interface, and those at NodePorts of the node's own addresses. Those that
 // Sluice has beside them count as kube-proxy's.
-func (v vips) split(servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool) (owned, foreign []ipvs.Server) {
+func (v vips) split(
+	servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool,
+) (owned, foreign []ipvs.Server) {
 	for _, s := range servers {
 		service := slices.Contains(v.Addrs, s.Addr)
 		node := slices.Contains(local, s.Addr) && !s.Addr.IsLoopback() && nodePort(s.Port)
@@ -137,7 +139,8 @@ func (v vips) left() []Entry {
 	}
 	if n := len(v.Held); n > 0 {
 		connections, names := some(v.Held)
-		add(n, "%s, as long as programs of this node have connections from there (now %d): %s", text.Count(n, "address"), connections, names)
+		add(n, "%s, as long as programs of this node have connections from there (now %d): %s",
+			text.Count(n, "address"), connections, names)
 	}
 	if v.Unknown {
 		add(1, "virtual servers, until all of kube-proxy's are known")

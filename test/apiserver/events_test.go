@@ -85,7 +85,8 @@ func (w *testEnv) waitEvents(namespace string, obj runtime.Object, want ...strin
 			if e.Series != nil {
 				again = " again"
 			}
-			got = append(got, fmt.Sprintf("%s %s %s %s/%s%s: %s", e.Type, e.Reason, e.Action, e.ReportingController, e.ReportingInstance, again, e.Message))
+			got = append(got, fmt.Sprintf("%s %s %s %s/%s%s: %s", e.Type, e.Reason, e.Action, e.ReportingController,
+				e.ReportingInstance, again, e.Message))
 		}
 		slices.Sort(got)
 		got = slices.Compact(got) // each daemon on this node has recorded its start

@@ -77,7 +77,8 @@ func openIptables(v iptables.Variant) func(string, []route.Family) (plane.Plane,
 		if err != nil {
 			return nil, plane.Load{}, err
 		}
-		return planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark}), planeiptables.Load(tools.Room()), nil
+		return planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark}),
+			planeiptables.Load(tools.Room()), nil
 	}
 }
 

@@ -55,7 +55,8 @@ type timedKernel struct{ spent map[mechanism]time.Duration }
 
 func (t timedKernel) around(k planeipvs.Kernel) planeipvs.Kernel {
 	return planeipvs.Kernel{
-		Servers: timedServers{k.Servers, t}, Sets: timedSets{k.Sets, t}, Links: timedLinks{k.Links, t}, Chains: timedChains{k.Chains, t},
+		Servers: timedServers{k.Servers, t}, Sets: timedSets{k.Sets, t}, Links: timedLinks{k.Links, t},
+		Chains: timedChains{k.Chains, t},
 	}
 }
 

@@ -92,7 +92,8 @@ func changesOf(all []comparison, of side) (list []time.Duration) {
 // printPrograms prints what one size took.
 func printPrograms(w io.Writer, size int, all []comparison) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %d Services of %d endpoints | Sluice | the programs | Sluice / programs |\n|---|---:|---:|---:|\n", size, endpoints)
+	fmt.Fprintf(&b, "| %d Services of %d endpoints | Sluice | the programs | Sluice / programs |\n|---|---:|---:|---:|\n",
+		size, endpoints)
 	for _, r := range programRows() {
 		sluice, programs := float64(r.of(all, bySluice)), float64(r.of(all, byPrograms))
 		fmt.Fprintf(&b, "| %s | %s |", r.title, r.print(sluice))
@@ -110,7 +111,8 @@ func printPrograms(w io.Writer, size int, all []comparison) error {
 		nothing = append(nothing, c.Nothing...)
 	}
 	if len(nothing) > 0 {
-		fmt.Fprintf(&b, "| `ipvsadm --restore` without input, p50, µs | | %s | |\n", micros(float64(harness.Quantile(nothing, 0.5))))
+		fmt.Fprintf(&b, "| `ipvsadm --restore` without input, p50, µs | | %s | |\n",
+			micros(float64(harness.Quantile(nothing, 0.5))))
 	}
 	fmt.Fprintf(&b, "\n%d changes in %d runs; loads are medians.\n\n", len(changesOf(all, bySluice)), len(all))
 	_, err := io.WriteString(w, b.String())

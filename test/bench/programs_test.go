@@ -22,7 +22,8 @@ func TestMeasurePrograms(t *testing.T) {
 		contenders = append(contenders, c.Programs)
 	}
 	for _, got := range contenders {
-		if len(got.Changes) != 10 || got.Cold[virtualServers] <= 0 || got.Cold[ipsets] <= 0 || got.Cold[addresses] <= 0 || got.Cold[rules] <= 0 {
+		if len(got.Changes) != 10 || got.Cold[virtualServers] <= 0 || got.Cold[ipsets] <= 0 ||
+			got.Cold[addresses] <= 0 || got.Cold[rules] <= 0 {
 			t.Errorf("a measurement is missing: %+v", got)
 		}
 	}

@@ -60,7 +60,9 @@ func openWithRules(dir string, families []route.Family) (plane.Plane, plane.Load
 	if err != nil {
 		return nil, plane.Load{}, err
 	}
-	rules := planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark, Listeners: address.OfSockets()})
+	rules := planeiptables.New(tools, planeiptables.Options{
+		Families: families, Mark: mark, Listeners: address.OfSockets(),
+	})
 	p, err := serve(userspace.Options{Addrs: address.OfSockets(), Rules: rules})
 	return p, plane.Load{}, err
 }

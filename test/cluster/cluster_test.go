@@ -81,7 +81,8 @@ func (c *testCluster) checkMode(t testing.TB, mode string) {
 	t.Helper()
 	harness.Eventually(t, 3*time.Minute, func() error {
 		out, err := c.try("-n", "kube-system", "exec", "daemonset/sluice", "--", "sluice", "status")
-		if err != nil || !strings.Contains(out, ": healthy\n") || !regexp.MustCompile(`(?m)^Mode +`+mode+" ").MatchString(out) {
+		if err != nil || !strings.Contains(out, ": healthy\n") ||
+			!regexp.MustCompile(`(?m)^Mode +`+mode+" ").MatchString(out) {
 			time.Sleep(time.Second) // each try runs a program
 			return errors.Join(err, fmt.Errorf("want healthy, and mode %s:\n%s", mode, out))
 		}
@@ -108,7 +109,9 @@ const enough = 60
 func (c *testCluster) startTraffic(t *testing.T) *traffic {
 	t.Helper()
 	c.rollOut(t, "kube-system", "deployment/coredns")
-	for _, file := range []struct{ name, workload string }{{"web.yaml", "deployment/web"}, {"load.yaml", "daemonset/load"}} {
+	for _, file := range []struct{ name, workload string }{
+		{"web.yaml", "deployment/web"}, {"load.yaml", "daemonset/load"},
+	} {
 		c.kubectl(t, "apply", "-f", filepath.Join("testdata", file.name))
 		c.rollOut(t, "default", file.workload)
 	}
@@ -187,13 +190,16 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 		total += seen.Connections
 		slowest = max(slowest, seen.Slowest)
 		if len(seen.Lost) > 0 {
-			t.Errorf("%s lost %d of %d connections, the last ones: %s", client, len(seen.Lost), seen.Connections, strings.Join(seen.Lost, "\n  "))
+			t.Errorf("%s lost %d of %d connections, the last ones: %s",
+				client, len(seen.Lost), seen.Connections, strings.Join(seen.Lost, "\n  "))
 		}
 		if seen.Connections < enough {
 			t.Errorf("%s has made only %d connections", client, seen.Connections)
 		}
 		if backends == someBackendsEnd {
-			continue // CoreDNS too: a question of a flow that it answered before may come between its end and the change of its EndpointSlice
+			// CoreDNS too: a question of a flow that it answered before may come between its end and the change of its
+			// EndpointSlice
+			continue
 		}
 		if seen.Unanswered > 0 {
 			t.Errorf("%s: %d questions to the name server had no answer", client, seen.Unanswered)
@@ -253,7 +259,8 @@ func (c *testCluster) remove(t testing.TB) {
 		c.kubectl(t, "delete", "--wait", "-k", dir)
 	}
 	for _, node := range nodeNames() {
-		if out, err := c.on(node, "nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(out), "sluice") {
+		if out, err := c.on(node, "nft", "list", "tables").CombinedOutput(); err != nil ||
+			strings.Contains(string(out), "sluice") {
 			t.Errorf("left on %s: %v\n%s", node, err, out)
 		}
 	}

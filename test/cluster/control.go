@@ -142,7 +142,9 @@ func execOn(dir string, args []string) error {
 		return err
 	}
 	// nsenter does not pass signals on, so its end is one for the command.
-	return unix.Exec(nsenter, append([]string{"nsenter", "--all", "--target=" + pid, "--", "setpriv", "--pdeathsig=TERM", "--"}, args[1:]...), os.Environ())
+	return unix.Exec(nsenter,
+		append([]string{"nsenter", "--all", "--target=" + pid, "--", "setpriv", "--pdeathsig=TERM", "--"}, args[1:]...),
+		os.Environ())
 }
 
 // findMachine returns the PID of the first process of a node, or of the control plane.

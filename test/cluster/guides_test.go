@@ -128,7 +128,9 @@ func onEachNode(list []block) []block {
 	begin := slices.IndexFunc(list, func(b block) bool {
 		return b.section == "Back" && strings.Contains(b.text, "label node node-a service-proxy-")
 	})
-	end := slices.IndexFunc(list, func(b block) bool { return strings.Contains(b.text, "label node node-a sluice-cleanup-") }) + 1
+	end := slices.IndexFunc(list, func(b block) bool {
+		return strings.Contains(b.text, "label node node-a sluice-cleanup-")
+	}) + 1
 	other := strings.NewReplacer("node-a", "node-b", "deploy/kubernetes/cleanup\n", "deploy/kubernetes/cleanup-iptables\n")
 	var again []block
 	for _, b := range list[begin:end] {
@@ -152,7 +154,8 @@ func testMigration(t *testing.T, c *testCluster, mode string) {
 			t.Errorf("tables of Sluice are left on %s", node)
 		}
 	}
-	c.kubectl(t, "delete", "-n", "kube-system", "daemonset/kube-proxy", "configmap/kube-proxy", "serviceaccount/kube-proxy")
+	c.kubectl(t, "delete", "-n", "kube-system", "daemonset/kube-proxy",
+		"configmap/kube-proxy", "serviceaccount/kube-proxy")
 }
 
 // hasKubeProxyRules returns an error unless a node has chains of Services as kube-proxy writes them, in its variant

@@ -72,10 +72,14 @@ func (c *control) files() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts private: %w", err)
 	}
-	if err := errors.Join(unix.Mount("tmpfs", root, "tmpfs", 0, "mode=755"), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
+	if err := errors.Join(unix.Mount("tmpfs", root, "tmpfs", 0, "mode=755"),
+		unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
-	files := map[string][]byte{"ca.crt": c.Authority, "api.crt": c.Certificate, "api.key": c.Key, "accounts.key": c.AccountKey, "tokens.csv": c.tokenFile()}
+	files := map[string][]byte{
+		"ca.crt": c.Authority, "api.crt": c.Certificate, "api.key": c.Key,
+		"accounts.key": c.AccountKey, "tokens.csv": c.tokenFile(),
+	}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(root, name), content, 0o600); err != nil {
 			return err
@@ -127,8 +131,10 @@ func (c *control) start() error {
 	}
 	file := func(name string) string { return filepath.Join(root, name) }
 	if err := c.processes.daemon(c.log, c.Programs["kube-apiserver"],
-		"--etcd-servers=http://127.0.0.1:2379", "--secure-port="+strconv.Itoa(apiPort), "--advertise-address="+apiAddress().String(),
-		"--tls-cert-file="+file("api.crt"), "--tls-private-key-file="+file("api.key"), "--token-auth-file="+file("tokens.csv"),
+		"--etcd-servers=http://127.0.0.1:2379", "--secure-port="+strconv.Itoa(apiPort),
+		"--advertise-address="+apiAddress().String(),
+		"--tls-cert-file="+file("api.crt"), "--tls-private-key-file="+file("api.key"),
+		"--token-auth-file="+file("tokens.csv"),
 		"--service-account-issuer=https://"+apiName, "--service-account-key-file="+file("accounts.key"),
 		"--service-account-signing-key-file="+file("accounts.key"), "--service-cluster-ip-range="+serviceRanges,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
@@ -142,7 +148,8 @@ func (c *control) start() error {
 	if err := c.processes.daemon(c.log, c.Programs["kube-controller-manager"],
 		"--kubeconfig="+kubeconfigOf(controller), "--use-service-account-credentials", "--leader-elect=false",
 		"--service-account-private-key-file="+file("accounts.key"), "--root-ca-file="+file("ca.crt"),
-		"--flex-volume-plugin-dir="+file("volume-plugins"), "--allocate-node-cidrs", "--cluster-cidr="+podRanges, "--service-cluster-ip-range="+serviceRanges,
+		"--flex-volume-plugin-dir="+file("volume-plugins"), "--allocate-node-cidrs", "--cluster-cidr="+podRanges,
+		"--service-cluster-ip-range="+serviceRanges,
 		"--cert-dir="+file("certificates")); err != nil {
 		return err
 	}

@@ -162,7 +162,9 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	if err == nil {
 		t.Error("it exits without an error")
 	}
-	for _, want := range []string{"containerd, which make cluster installs", "runc, ", "kubelet, which make cluster builds", "kube-scheduler, "} {
+	for _, want := range []string{
+		"containerd, which make cluster installs", "runc, ", "kubelet, which make cluster builds", "kube-scheduler, ",
+	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

@@ -41,7 +41,8 @@ func findPrograms() (map[string]string, error) {
 		programs[name] = path
 	}
 	if pluginFolder() == "" {
-		lacks = append(lacks, "the network plugin ptp in "+strings.Join(pluginFolders(), " or ")+" (Debian: containernetworking-plugins)")
+		folders := strings.Join(pluginFolders(), " or ")
+		lacks = append(lacks, "the network plugin ptp in "+folders+" (Debian: containernetworking-plugins)")
 	}
 	lacks = append(lacks, missingInKernel()...)
 	if len(lacks) > 0 {

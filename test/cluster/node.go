@@ -131,7 +131,8 @@ func hideTunables(dir string) error {
 		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
 			return err
 		}
-		if err := unix.Mount(file, filepath.Join("/proc/sys", name), "", unix.MS_BIND, ""); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := unix.Mount(file, filepath.Join("/proc/sys", name), "", unix.MS_BIND, ""); err != nil &&
+			!errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("hide the kernel parameter %s: %w", name, err)
 		}
 	}
@@ -156,7 +157,8 @@ func (n *node) start() error {
 		os.WriteFile("/run/resolv.conf", nil, 0o644)); err != nil {
 		return err
 	}
-	if err := n.processes.daemon(os.Stderr, n.Programs["containerd"], "--config=/run/containerd.toml", "--log-level=warn"); err != nil {
+	if err := n.processes.daemon(os.Stderr, n.Programs["containerd"], "--config=/run/containerd.toml",
+		"--log-level=warn"); err != nil {
 		return err
 	}
 	if err := poll(func(context.Context) error {
@@ -165,7 +167,8 @@ func (n *node) start() error {
 		return fmt.Errorf("containerd does not answer: %w", err)
 	}
 	for _, image := range n.Images {
-		if err := n.processes.run(os.Stderr, n.Programs["ctr"], "--address="+containerdSocket, "--namespace=k8s.io", "images", "import", image); err != nil {
+		if err := n.processes.run(os.Stderr, n.Programs["ctr"], "--address="+containerdSocket, "--namespace=k8s.io", "images",
+			"import", image); err != nil {
 			return err
 		}
 	}
@@ -173,7 +176,8 @@ func (n *node) start() error {
 		return err
 	}
 	addresses := lan(n.Number)
-	return n.processes.daemon(os.Stderr, n.Programs["kubelet"], "--config=/run/kubelet.yaml", "--kubeconfig="+kubeconfigOf(nodeUser(n.Name)),
+	return n.processes.daemon(os.Stderr, n.Programs["kubelet"], "--config=/run/kubelet.yaml",
+		"--kubeconfig="+kubeconfigOf(nodeUser(n.Name)),
 		"--hostname-override="+n.Name, fmt.Sprintf("--node-ip=%s,%s", addresses[0].Addr(), addresses[1].Addr()))
 }
 
@@ -188,7 +192,9 @@ func (n *node) chooseIptables() error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+	for _, name := range []string{
+		"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore",
+	} {
 		if err := os.Symlink(multi, filepath.Join(dir, name)); err != nil {
 			return err
 		}

@@ -63,7 +63,8 @@ func acquire(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("a cluster runs already: export KUBECONFIG=%s, or end it by make cluster-down", kubeconfigIn(dir)), lock.Close())
+		return nil, errors.Join(fmt.Errorf("a cluster runs already: export KUBECONFIG=%s, or end it by make cluster-down",
+			kubeconfigIn(dir)), lock.Close())
 	}
 	if err := removeLeft(lock); err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -193,7 +194,8 @@ func (m *machine) lastLines() error {
 			continue
 		}
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		out = errors.Join(out, fmt.Errorf("the last lines of %s:\n  %s", name, strings.Join(lines[max(0, len(lines)-10):], "\n  ")))
+		out = errors.Join(out, fmt.Errorf("the last lines of %s:\n  %s", name,
+			strings.Join(lines[max(0, len(lines)-10):], "\n  ")))
 	}
 	return out
 }
@@ -206,7 +208,8 @@ func (m *machine) announce(ctx context.Context) error {
 	}
 	bin := filepath.Dir(m.Programs["kubectl"])
 	if m.bare {
-		fmt.Printf("The cluster runs, without a service proxy.\n\n  export KUBECONFIG=%s PATH=$PATH:%s\n\n%s\n", file, bin, lastLine)
+		fmt.Printf("The cluster runs, without a service proxy.\n\n  export KUBECONFIG=%s PATH=$PATH:%s\n\n%s\n",
+			file, bin, lastLine)
 		return m.detach()
 	}
 	if err := (kubectl{m.Programs["kubectl"], file}).deploy(ctx); err != nil {

@@ -32,7 +32,8 @@ const (
 // lan returns the addresses of the nth machine of a cluster; the first one is the control plane.
 func lan(n int) []netip.Prefix {
 	return []netip.Prefix{
-		netip.MustParsePrefix(fmt.Sprintf("192.168.0.%d/24", n)), netip.MustParsePrefix(fmt.Sprintf("fd00:192:168::%x/64", n)),
+		netip.MustParsePrefix(fmt.Sprintf("192.168.0.%d/24", n)),
+		netip.MustParsePrefix(fmt.Sprintf("fd00:192:168::%x/64", n)),
 	}
 }
 
@@ -65,7 +66,8 @@ func nodeNames() []string { return []string{"node-a", "node-b"} }
 // identify creates the certificate, the keys and the tokens of a cluster.
 func (s *spec) identify() (err error) {
 	addresses := []net.IP{net.ParseIP(apiService), apiAddress().AsSlice()}
-	if s.Certificate, s.Key, err = cert.GenerateSelfSignedCertKey("127.0.0.1", addresses, []string{apiName, "kubernetes", "localhost"}); err != nil {
+	if s.Certificate, s.Key, err = cert.GenerateSelfSignedCertKey("127.0.0.1", addresses,
+		[]string{apiName, "kubernetes", "localhost"}); err != nil {
 		return err
 	}
 	// Both certificates are in one text, the authority's last.
@@ -119,7 +121,9 @@ func (s *spec) kubeconfig(user, server string) api.Config {
 	return api.Config{
 		CurrentContext: "sluice",
 		Contexts:       map[string]*api.Context{"sluice": {Cluster: "sluice", AuthInfo: user}},
-		Clusters:       map[string]*api.Cluster{"sluice": {Server: "https://" + server, CertificateAuthorityData: s.Authority}},
-		AuthInfos:      map[string]*api.AuthInfo{user: {Token: s.Tokens[user]}},
+		Clusters: map[string]*api.Cluster{
+			"sluice": {Server: "https://" + server, CertificateAuthorityData: s.Authority},
+		},
+		AuthInfos: map[string]*api.AuthInfo{user: {Token: s.Tokens[user]}},
 	}
 }

@@ -89,9 +89,10 @@ const choicePorts = 35
 
 // manyPorts is a Service web with session affinity, many ports from 1000 on, and a slice.
 func manyPorts(seconds int, endpoints ...string) []string {
+	ports := repeated("{name: p%d, port: 1%03[1]d}", ", ")
 	return []string{
 		service("web", fmt.Sprintf(`clusterIP: 172.30.0.41, sessionAffinity: ClientIP,
-  sessionAffinityConfig: {clientIP: {timeoutSeconds: %d}}, ports: [%s]`, seconds, repeated("{name: p%d, port: 1%03[1]d}", ", "))),
+  sessionAffinityConfig: {clientIP: {timeoutSeconds: %d}}, ports: [%s]`, seconds, ports)),
 		manyPortsSlice(endpoints...),
 	}
 }
@@ -176,7 +177,8 @@ func renew(key, from string, timeout time.Duration) step {
 				if time.Since(last[i]) > timeout-margin {
 					since[i] = time.Now()
 				} else if now != before[i] {
-					return fmt.Errorf("port %d: from %s to %s, %v after the last connection", 1000+i, before[i], now, time.Since(last[i]))
+					return fmt.Errorf("port %d: from %s to %s, %v after the last connection",
+						1000+i, before[i], now, time.Since(last[i]))
 				}
 				if last[i] = tried; time.Since(since[i]) > timeout+margin {
 					renewed++
@@ -186,7 +188,8 @@ func renew(key, from string, timeout time.Duration) step {
 				return nil
 			}
 		}
-		return fmt.Errorf("in a minute, connections to most ports did not follow each other within %v: the machine is too busy", timeout)
+		return fmt.Errorf("in a minute, connections to most ports did not follow each other within %v: "+
+			"the machine is too busy", timeout)
 	}
 }
 

@@ -37,7 +37,9 @@ func TestMain(m *testing.M) {
 }
 
 func TestConformance(t *testing.T) {
-	planes := []Plane{nftablesPlane(), ebpfPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane()}
+	planes := []Plane{
+		nftablesPlane(), ebpfPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane(),
+	}
 	for i, p := range planes {
 		var err error
 		if planes[i].Only, err = selected(p.Name, os.Getenv); err != nil {
@@ -102,7 +104,9 @@ func ebpfPlane() Plane {
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
-			counter, err := bpf.Open(bpf.Options{Dir: setup.Config.EBPF.Dir, Cgroup: setup.Config.EBPF.Cgroup, NetNS: setup.NetNS})
+			counter, err := bpf.Open(bpf.Options{
+				Dir: setup.Config.EBPF.Dir, Cgroup: setup.Config.EBPF.Cgroup, NetNS: setup.NetNS,
+			})
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
@@ -172,7 +176,8 @@ func iptablesPlane(variant string) Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
-			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
+			tools, err := kernel.Open(context.Background(),
+				kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
 			if err != nil {
 				t.Fatalf("find iptables: %v", err)
 			}
@@ -199,7 +204,8 @@ func ipvsPlane() Plane {
 			if err := ipvs.Kind().Prepare(context.Background(), setup); err != nil {
 				t.Fatalf("%v", err)
 			}
-			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
+			tools, err := kernel.Open(context.Background(),
+				kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
 			if err != nil {
 				t.Fatalf("find iptables: %v", err)
 			}
@@ -222,7 +228,9 @@ func userspacePlane() Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
-			setup := plane.Setup{Config: userspaceConfig(), NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler)}
+			setup := plane.Setup{
+				Config: userspaceConfig(), NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler),
+			}
 			if finish, reloads := inherited.LoadAndDelete(host.NetNSFD()); reloads {
 				in, err := finish.(func(context.Context) (plane.Inherited, error))(t.Context())
 				if err != nil {
@@ -257,9 +265,12 @@ func userspacePlane() Plane {
 
 // userspaceConfig is the configuration of the plane userspace.
 func userspaceConfig() *config.Config {
-	return &config.Config{Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: 10 * legacyPoll, Userspace: config.Userspace{
-		Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
-	}}
+	return &config.Config{
+		Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: 10 * legacyPoll,
+		Userspace: config.Userspace{
+			Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
+		},
+	}
 }
 
 // notInUserspace has the scenarios in which connections outlive the process that forwards them, and those of SCTP.

@@ -37,7 +37,8 @@ func loadBalancer(name, spec string, vips ...string) string {
 	for _, vip := range vips {
 		ingress = append(ingress, fmt.Sprintf("{ip: %q, ipMode: VIP}", vip))
 	}
-	return fmt.Sprintf("{kind: Service, metadata: {name: %s}, spec: {type: LoadBalancer, %s}, status: {loadBalancer: {ingress: [%s]}}}",
+	return fmt.Sprintf("{kind: Service, metadata: {name: %s}, spec: {type: LoadBalancer, %s}, status: {loadBalancer: "+
+		"{ingress: [%s]}}}",
 		name, spec, strings.Join(ingress, ", "))
 }
 

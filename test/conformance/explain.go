@@ -97,7 +97,8 @@ func (e *env) compareChances(c explain.Case, got observation) error {
 		}
 		lo, hi := lab.Bounds(got.n, p)
 		if hits := got.hits[netip.MustParseAddrPort(b.Address)]; hits < lo || hits > hi {
-			return fmt.Errorf("%d of %d connections reached %s; with the chance %s they are %d to %d", hits, got.n, b.Address, b.Chance, lo, hi)
+			return fmt.Errorf("%d of %d connections reached %s; with the chance %s they are %d to %d",
+				hits, got.n, b.Address, b.Chance, lo, hi)
 		}
 	}
 	return nil
@@ -110,7 +111,10 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 	if e.proxy.skipExplain {
 		return answer, false, nil
 	}
-	local, err := address.New(address.Options{NetNS: e.lab.NodeA.NetNSFD(), Except: takeover.ServiceDevice}).List(context.Background())
+	local, err := address.New(address.Options{
+		NetNS:  e.lab.NodeA.NetNSFD(),
+		Except: takeover.ServiceDevice,
+	}).List(context.Background())
 	if err != nil {
 		return answer, false, err
 	}
@@ -118,7 +122,8 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 	routes, err := e.proxy.routes()
 	if known = routes != nil; known {
 		answer = explain.Ask(explain.View{
-			View: proxy.View{Routes: routes, Started: true}, Node: e.proxy.store.Node(), Local: local, Plane: e.proxy.plane.Explain, Shares: e.proxy.shares,
+			View: proxy.View{Routes: routes, Started: true}, Node: e.proxy.store.Node(), Local: local,
+			Plane: e.proxy.plane.Explain, Shares: e.proxy.shares,
 		}, q)
 	}
 	if known && len(answer.Cases) != 1 {

@@ -82,7 +82,8 @@ func switchMode(e *env) error {
 	if err := e.proxy.start(e.objects); err != nil {
 		return err
 	}
-	replaced := usesIptables(&first.Traits) && usesIptables(&next.Traits) // by the plane, as the chains have the same names
+	// The plane replaces the chains, which have the same names in both.
+	replaced := usesIptables(&first.Traits) && usesIptables(&next.Traits)
 	switch {
 	case next.On == first.Name:
 	case first.On == next.Name:

@@ -55,7 +55,8 @@ func testStateSteps(t *testing.T, p Plane) {
 			return err
 		})},
 		{"foreign chains touched", withForeignRules(func(e *env) error {
-			return e.traits().firewall.runBoth(e.lab.NodeA, "-D", "FORWARD", "-m", "comment", "--comment", "foreign", "-j", "FOREIGN-SVC")
+			return e.traits().firewall.runBoth(e.lab.NodeA, "-D", "FORWARD", "-m", "comment", "--comment",
+				"foreign", "-j", "FOREIGN-SVC")
 		})},
 		{"rules of the previous mode left", func(e *env) error {
 			e.proxy.plane.Start = func(testing.TB, *lab.Host) plane.Plane { return inert{} }

@@ -20,12 +20,15 @@ type Traits struct {
 	proxied   bool           // a process makes the connections to backends, so that these see an address of the node
 	firewall  variant        // the iptables variant for the rules of other programs
 
-	unknownPort           expectation // connection to a ClusterIP on a port that its Service does not have
-	unallocated           expectation // connection to an address of a ServiceCIDR without a Service
-	emptyVIPUnlisted      expectation // connection to a VIP without endpoints, from outside its source ranges
-	emptyNodePortUnserved expectation // connection to a NodePort without endpoints, on a node address that serves no NodePorts
-	emptyVIPFromNode      expectation // connection from the node to a VIP or externalIP without endpoints
-	pingClusterIP         expectation // ICMP echo to a ClusterIP
+	unknownPort      expectation // connection to a ClusterIP on a port that its Service does not have
+	unallocated      expectation // connection to an address of a ServiceCIDR without a Service
+	emptyVIPUnlisted expectation // connection to a VIP without endpoints, from outside its source ranges
+	emptyVIPFromNode expectation // connection from the node to a VIP or externalIP without endpoints
+	pingClusterIP    expectation // ICMP echo to a ClusterIP
+
+	// emptyNodePortUnserved is about a connection to a NodePort without endpoints, on a node address that serves no
+	// NodePorts.
+	emptyNodePortUnserved expectation
 }
 
 // expectation returns a step that verifies the result of a connection.
@@ -152,7 +155,8 @@ func inIPVSMode(n *Traits) bool { return n.mode == "ipvs" }
 // nodeReaches connects from the node to the address of a Service without source NAT. If the
 // node has that address itself, it is the source, and gets source NAT.
 func nodeReaches(to string, backends ...string) step {
-	return when(inIPVSMode, reach("node", to, masqueraded, backends...)).otherwise(reach("node", to, original, backends...))
+	return when(inIPVSMode, reach("node", to, masqueraded, backends...)).
+		otherwise(reach("node", to, original, backends...))
 }
 
 // usesXtablesLock selects planes that wait for the xtables lock while another program holds it.

@@ -66,7 +66,8 @@ func (t *tour) takeOver() (err error) {
 		return err
 	}
 	if err := loadRules(t.NodeA); err != nil {
-		return fmt.Errorf("%w: this kernel does not take kube-proxy's rules: %w: sluice needs nf_tables as well (modprobe nf_tables)", errCannot, err)
+		return fmt.Errorf("%w: this kernel does not take kube-proxy's rules: %w: "+
+			"sluice needs nf_tables as well (modprobe nf_tables)", errCannot, err)
 	}
 	had, err := t.tables()
 	if err != nil {

@@ -103,7 +103,8 @@ func usersOf(namespaces []string) []string {
 		files, _ := filepath.Glob(pattern) // the patterns are valid
 		for _, file := range files {
 			target, err := os.Readlink(file)
-			if err == nil && slices.Contains(namespaces, target) { // an error means that it has ended, or belongs to another user
+			// An error means that the process has ended, or belongs to another user.
+			if err == nil && slices.Contains(namespaces, target) {
 				out = append(out, file)
 			}
 		}

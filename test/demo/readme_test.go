@@ -21,7 +21,8 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bounds := fmt.Sprintf("%v to %v s between two lines", shortestGap.Seconds(), longestGap.Seconds()); !strings.Contains(string(text), bounds) {
+	bounds := fmt.Sprintf("%v to %v s between two lines", shortestGap.Seconds(), longestGap.Seconds())
+	if !strings.Contains(string(text), bounds) {
 		t.Errorf("the caption of the animation does not say %q", bounds)
 	}
 	var help bytes.Buffer

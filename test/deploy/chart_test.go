@@ -17,7 +17,10 @@ import (
 // template returns the output of helm template.
 func template(t *testing.T, args ...string) string {
 	t.Helper()
-	return run(t, append([]string{tool("helm"), "template", "sluice", projectPath("deploy/helm/sluice"), "--namespace=kube-system"}, args...)...)
+	return run(t, append([]string{
+		tool("helm"), "template", "sluice", projectPath("deploy/helm/sluice"),
+		"--namespace=kube-system",
+	}, args...)...)
 }
 
 // sources splits the output of helm by the template file.
@@ -68,7 +71,8 @@ func TestManifestsAreTheChart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, string(got)); diff != "" {
-			t.Errorf("%s differs from the chart (-chart +file); regenerate it with `go test ./test/deploy -run TestManifestsAreTheChart -update`:\n%s", name, diff)
+			t.Errorf("%s differs from the chart (-chart +file); regenerate it with `go test ./test/deploy -run "+
+				"TestManifestsAreTheChart -update`:\n%s", name, diff)
 		}
 	}
 }

@@ -66,7 +66,10 @@ func writeImage(flags ...string) (string, error) {
 func imageFor(t testing.TB, mode string) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
-	for _, dir := range []string{"proc", "sys", "host/sys/fs/cgroup", "dev", "run/sluice", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
+	for _, dir := range []string{
+		"proc", "sys", "host/sys/fs/cgroup", "dev", "run/sluice", "etc/sluice",
+		"var/run/secrets/kubernetes.io/serviceaccount",
+	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +222,8 @@ const lockFile = "/run/xtables.lock"
 func isLock(pod *corev1.PodSpec, m corev1.VolumeMount) bool {
 	for _, v := range pod.Volumes {
 		if v.Name == m.Name && v.HostPath != nil {
-			return v.HostPath.Path == lockFile && *v.HostPath.Type == corev1.HostPathFileOrCreate && m.MountPath == lockFile && !m.ReadOnly
+			return v.HostPath.Path == lockFile && *v.HostPath.Type == corev1.HostPathFileOrCreate &&
+				m.MountPath == lockFile && !m.ReadOnly
 		}
 	}
 	return false

@@ -41,7 +41,9 @@ type socketsNode struct {
 func newSocketsNode(t *testing.T) *socketsNode {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
-	n := &socketsNode{lab: lab.New(t, lab.Options{Cgroups: true}), root: imageFor(t, "nftables"), bpf: lab.BPFFS(t), dir: t.TempDir()}
+	n := &socketsNode{
+		lab: lab.New(t, lab.Options{Cgroups: true}), root: imageFor(t, "nftables"), bpf: lab.BPFFS(t), dir: t.TempDir(),
+	}
 	n.lab.Pod(n.lab.NodeA, "10.180.1.1").Serve(lab.TCP, 80)
 	must(t, os.WriteFile(filepath.Join(n.dir, "web.yaml"), []byte(webYAML), 0o600))
 	return n

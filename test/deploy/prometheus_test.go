@@ -105,7 +105,8 @@ func TestDashboardPanels(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow}; !slices.Equal(rows, want) {
+	want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow}
+	if !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)
 	}
 }
@@ -220,7 +221,8 @@ func (m *monitoredSluice) createActivity() {
 
 // query runs a Prometheus query and returns the values of the result.
 func (m *monitoredSluice) query(expr string) ([]string, error) {
-	out, err := fetch(m.node, netip.MustParseAddrPort("127.0.0.1:9090"), "/api/v1/query?"+url.Values{"query": {expr}}.Encode())
+	out, err := fetch(m.node, netip.MustParseAddrPort("127.0.0.1:9090"),
+		"/api/v1/query?"+url.Values{"query": {expr}}.Encode())
 	if err != nil {
 		return nil, err
 	}

@@ -77,8 +77,9 @@ func allowedWith(capability int) []string {
 	case unix.CAP_BPF:
 		return []string{"bpf"}
 	case unix.CAP_SYS_ADMIN:
-		return strings.Fields(`bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr
-			move_mount open_tree perf_event_open quotactl quotactl_fd setdomainname sethostname setns syslog umount2 unshare`)
+		return strings.Fields(`bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount
+			mount_setattr move_mount open_tree perf_event_open quotactl quotactl_fd setdomainname sethostname setns
+			syslog umount2 unshare`)
 	case unix.CAP_SYS_PTRACE:
 		return strings.Fields("kcmp pidfd_getfd process_vm_readv process_vm_writev")
 	}

@@ -28,7 +28,8 @@ func TestReproducible(t *testing.T) {
 	// Another user, who may write the caches of modules and of compiled packages as this one. For him alone Git trusts
 	// the folder.
 	run(t, second, "chown", "-R", "65534:65534", ".")
-	run(t, second, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override",
+	run(t, second, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+dac_override",
+		"--ambient-caps=+dac_override",
 		"env", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOFLAGS=-tags=other", "bash", "-c", "umask 077; make dist")
 	want, got := files(t, first), files(t, second)
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -63,7 +64,8 @@ func TestDirtyTree(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "make", "dist")
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "commit these changes first") || !strings.Contains(string(out), "?? changed.go") {
+	if err == nil || !strings.Contains(string(out), "commit these changes first") ||
+		!strings.Contains(string(out), "?? changed.go") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "dist/SHA256SUMS")); err != nil {
@@ -75,7 +77,8 @@ func TestDirtyTree(t *testing.T) {
 func commit(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	script := `git -C "$1" ls-files -z --cached --others --exclude-standard | (cd "$1"; tar -c --null --files-from=- --ignore-failed-read) | tar -x
+	script := `git -C "$1" ls-files -z --cached --others --exclude-standard | ` +
+		`(cd "$1"; tar -c --null --files-from=- --ignore-failed-read) | tar -x
 		git init -q; git add --all; git -c user.name=test -c user.email=test@example.com commit -q -m test`
 	run(t, dir, "bash", "-euo", "pipefail", "-c", script, "commit", projectPath(t))
 	return dir

@@ -76,7 +76,8 @@ func (o opener) chances() (chance [3]float64, why string) {
 	}
 	out, status := o.runSluice("explain", from, fmt.Sprint(o.probe.To, "/", o.probe.Protocol), "--output=json")
 	var answer explain.Answer
-	if err := json.Unmarshal([]byte(out), &answer); err != nil || status != 0 || len(answer.Cases) != 1 || len(answer.Cases[0].Backends) != 3 {
+	if err := json.Unmarshal([]byte(out), &answer); err != nil || status != 0 || len(answer.Cases) != 1 ||
+		len(answer.Cases[0].Backends) != 3 {
 		o.Fatalf("%s: explain exits with %d: %s", o, status, out)
 	}
 	for _, b := range answer.Cases[0].Backends {
@@ -175,9 +176,11 @@ func TestAnnotationsGovernSockets(t *testing.T) {
 		}
 	}
 
-	s.annotate(object{annotationScheduler: "maglev", annotationWeights: weights(0, 2, 1)}, `10\.180\.1\.1:80 .* maglev +0 `, "get", "backends", "web")
+	s.annotate(object{annotationScheduler: "maglev", annotationWeights: weights(0, 2, 1)},
+		`10\.180\.1\.1:80 .* maglev +0 `, "get", "backends", "web")
 	opened += s.checkMaglev(all)
-	s.annotate(object{annotationScheduler: "lc", annotationWeights: weights(0, 2, 1)}, `10\.180\.1\.1:80 .* lc +0 `, "get", "backends", "web")
+	s.annotate(object{annotationScheduler: "lc", annotationWeights: weights(0, 2, 1)},
+		`10\.180\.1\.1:80 .* lc +0 `, "get", "backends", "web")
 	s.waitMetric(`sluice_ebpf_map_entries{map="loads"}`, "12") // until then sockets choose by chance
 	for _, o := range all {
 		opened += o.checkLeast()
@@ -248,7 +251,8 @@ func (o opener) checkEven() (opened int) {
 	count := o.spread(n)
 	for _, c := range count {
 		if c < n/4 || c > n/2 {
-			o.Errorf("%s: by least connections the pods get %v of %d that were closed at once, want about as many each", o, count, n)
+			o.Errorf("%s: by least connections the pods get %v of %d that were closed at once, want about as many each",
+				o, count, n)
 			break
 		}
 	}

@@ -60,7 +60,8 @@ func TestACrashLoopBreaksNoConnection(t *testing.T) {
 	d.waitSynced(crashServices + 1)
 	w.checkDiff()
 	w.checkTraffic(traffic)
-	w.Logf("%d crashes, %d right after the first transaction, %d before the complete write, %d with endpoints of two generations in the kernel",
+	w.Logf("%d crashes, %d right after the first transaction, %d before the complete write, "+
+		"%d with endpoints of two generations in the kernel",
 		2*crashes, writing, unfinished, half)
 	if writing < crashes || unfinished == 0 {
 		w.Errorf("of %d crashes in the middle of a write, %d were in time", crashes, min(writing, unfinished))

@@ -26,7 +26,8 @@ var programs = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	dir, err := os.MkdirTemp("/run", "programs-")
-	return dir, errors.Join(err, os.Symlink(path, filepath.Join(dir, "sluice")), os.Symlink(path, filepath.Join(dir, "kube-proxy")))
+	return dir, errors.Join(err, os.Symlink(path, filepath.Join(dir, "sluice")),
+		os.Symlink(path, filepath.Join(dir, "kube-proxy")))
 })
 
 // launch are options of a start of Sluice.
@@ -127,8 +128,10 @@ func (d *daemon) waitSynced(services int) inspect.Status {
 			return err
 		case s.PID != d.cmd.Process.Pid:
 			return fmt.Errorf("process %d answers, want %d", s.PID, d.cmd.Process.Pid)
-		case s.Health.State == inspect.Starting, s.Pending > 0, !s.Lag.Oldest.IsZero(), s.Busy != "", s.Counts.Services != services:
-			return fmt.Errorf("%w: %s, %d Services (want %d), %d pending, %s", errBehind, s.Health.State, s.Counts.Services, services, s.Pending, s.Error)
+		case s.Health.State == inspect.Starting, s.Pending > 0, !s.Lag.Oldest.IsZero(), s.Busy != "",
+			s.Counts.Services != services:
+			return fmt.Errorf("%w: %s, %d Services (want %d), %d pending, %s",
+				errBehind, s.Health.State, s.Counts.Services, services, s.Pending, s.Error)
 		}
 		return nil
 	})

@@ -112,7 +112,8 @@ func (s *sockets) held() (all []string) {
 	list, err := os.ReadDir(dir)
 	s.must(err)
 	for _, e := range list {
-		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && strings.Contains(to, "bpf") { // it may be closed meanwhile
+		// The file may be closed meanwhile.
+		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && strings.Contains(to, "bpf") {
 			all = append(all, to)
 		}
 	}
@@ -125,7 +126,8 @@ func (s *sockets) atSockets() (sum int) {
 	_, body, err := s.get(metricsAt, "/metrics")
 	s.must(err)
 	for line := range strings.Lines(body) {
-		if series, value, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(series, "sluice_ebpf_connections_total{") {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(series, "sluice_ebpf_connections_total{") {
 			n, err := strconv.ParseFloat(value, 64)
 			s.must(err)
 			sum += int(n)
@@ -165,7 +167,8 @@ func (r *requests) ask(name string, flow *lab.Flow) {
 			return
 		case <-time.After(time.Millisecond):
 		}
-		if got := flow.AskWithin([]byte("question"), 10*time.Second); got.Outcome != lab.Answered || !got.Echoed || flow.Destroyed() > 0 {
+		got := flow.AskWithin([]byte("question"), 10*time.Second)
+		if got.Outcome != lab.Answered || !got.Echoed || flow.Destroyed() > 0 {
 			r.mu.Lock()
 			r.failed = append(r.failed, fmt.Sprintf("%s at %s, %+v: %s; destroyed %d times",
 				name, time.Now().Format(time.TimeOnly+".000"), flow.Probe(), got, flow.Destroyed()))

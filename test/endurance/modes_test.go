@@ -22,7 +22,9 @@ func TestModesAroundUserspace(t *testing.T) {
 	w := newTestEnv(t)
 	w.write("dns.json", w.serveUDP())
 	dir := w.tempDir()
-	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, settings{"mode": "nftables"})}
+	w.args = []string{
+		"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, settings{"mode": "nftables"}),
+	}
 	d := w.start(launch{})
 	d.waitSynced(2)
 	forwarded := []*kept{w.keep(0), w.keep(1), w.keep(2)}
@@ -74,7 +76,8 @@ func (w *testEnv) changeMode(d *daemon, dir string, n int, mode string) {
 		w.Logf("to %s, from %s: %s", mode, c.from.Name(), c)
 		for what, f := range map[string]*answers{"an open flow": &c.same, "new flows": &c.fresh} {
 			if f.longest > machine.Scale(maxUDPGap) {
-				w.Errorf("to %s, from %s: %s got no answer for %v, want at most %v", mode, c.from.Name(), what, f.longest, machine.Scale(maxUDPGap))
+				w.Errorf("to %s, from %s: %s got no answer for %v, want at most %v",
+					mode, c.from.Name(), what, f.longest, machine.Scale(maxUDPGap))
 			}
 		}
 	}
@@ -146,7 +149,9 @@ func (c *datagrams) String() string {
 // sendDatagrams starts the traffic of a client to Service dns.
 func (w *testEnv) sendDatagrams(from *lab.Host) *datagrams {
 	w.Helper()
-	p := lab.Probe{Protocol: lab.UDP, To: netip.AddrPortFrom(netip.MustParseAddr(dnsIP4), dnsPort), Timeout: 100 * time.Millisecond}
+	p := lab.Probe{
+		Protocol: lab.UDP, To: netip.AddrPortFrom(netip.MustParseAddr(dnsIP4), dnsPort), Timeout: 100 * time.Millisecond,
+	}
 	flow, r := from.Open(p)
 	if flow == nil {
 		w.Fatalf("open a flow: %s", r)

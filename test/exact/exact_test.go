@@ -116,7 +116,8 @@ func (s seen) compare(m, before moment, known map[moment]difference) error {
 // change. A socket of DNS may be destroyed.
 func isLost(answer string) bool {
 	backend, from, has := strings.Cut(answer, " from ")
-	return has && strings.HasPrefix(backend, from) || slices.Contains([]string{"no answer", "refused", "ECONNABORTED", "EDESTADDRREQ"}, answer)
+	return has && strings.HasPrefix(backend, from) ||
+		slices.Contains([]string{"no answer", "refused", "ECONNABORTED", "EDESTADDRREQ"}, answer)
 }
 
 // TestExact uses sockets in both modes, and compares.

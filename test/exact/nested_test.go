@@ -44,8 +44,10 @@ func (n *node) nest() (netns int) {
 	pod.MustRun("ip", "link", "add", "nest", "type", "veth", "peer", "name", "eth0", "netns", fmt.Sprint(p.PID))
 	pod.MustRun("ip", "link", "set", "nest", "up")
 	pod.MustRun("ip", "address", "add", outerAddr+"/32", "peer", nestedAddr, "dev", "nest")
-	pod.Nft(fmt.Sprintf("table ip inner { chain prerouting { type nat hook prerouting priority -100; iif nest ip daddr %s tcp dport %d redirect to :%d; }; }", web4, port, innerPort))
-	for command := range strings.SplitSeq("link set lo up|link set eth0 up|address add "+nestedAddr+"/32 peer "+outerAddr+" dev eth0|route add default via "+outerAddr, "|") {
+	pod.Nft(fmt.Sprintf("table ip inner { chain prerouting { type nat hook prerouting priority -100; "+
+		"iif nest ip daddr %s tcp dport %d redirect to :%d; }; }", web4, port, innerPort))
+	for command := range strings.SplitSeq("link set lo up|link set eth0 up|address add "+nestedAddr+"/32 "+
+		"peer "+outerAddr+" dev eth0|route add default via "+outerAddr, "|") {
 		pod.MustRun(append([]string{"nsenter", "--net=" + path, "ip"}, strings.Fields(command)...)...)
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -94,7 +94,8 @@ func (p *program) socket(domain, kind, protocol int) (fd int, err error) {
 		return -1, err
 	}
 	limit := unix.NsecToTimeval(int64(patience))
-	return fd, errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
+	return fd, errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 }
 
 func domain(to netip.AddrPort) int {

@@ -59,7 +59,8 @@ func (n *node) answerDatagrams(name string, l *net.UDPConn) {
 		if err != nil {
 			return
 		}
-		_, _ = l.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s sees %s", b[:size], name, n.called(from.Addr())), from) // the client waits in vain
+		// If this fails, the client times out.
+		_, _ = l.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s sees %s", b[:size], name, n.called(from.Addr())), from)
 	}
 }
 

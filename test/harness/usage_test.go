@@ -25,10 +25,12 @@ func TestMemoryOfChildren(t *testing.T) {
 	}
 	w := (&Process{PID: cmd.Process.Pid}).WatchMemory()
 	var got Memory
-	for deadline := time.Now().Add(9 * time.Second); got.Child < most && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	deadline := time.Now().Add(9 * time.Second)
+	for got.Child < most && time.Now().Before(deadline) {
 		if m, err := w.Peak(); err == nil {
 			got = m
 		}
+		time.Sleep(5 * time.Millisecond)
 	}
 	w.Stop()
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil {

@@ -74,7 +74,8 @@ const (
 func changeTimeout() time.Duration { return machine.Scale(30 * time.Second) }
 
 func attacks() []attack {
-	return slices.Concat(manifests(), claims(), largeServices(), oddObjects(), badClients(), controlSocket(), neighbours(), editors(), proxied())
+	return slices.Concat(manifests(), claims(), largeServices(), oddObjects(), badClients(), controlSocket(),
+		neighbours(), editors(), proxied())
 }
 
 // TestCostlyAttacks runs the rows that must run alone, one after another.
@@ -204,7 +205,8 @@ func (s *attackTest) timeChanges(a attack, bound time.Duration) {
 	}
 	slices.Sort(times)
 	worst := times[len(times)-1]
-	s.Logf("%d changes, median %v, worst %v", len(times), times[len(times)/2].Round(time.Millisecond), worst.Round(time.Millisecond))
+	s.Logf("%d changes, median %v, worst %v", len(times), times[len(times)/2].Round(time.Millisecond),
+		worst.Round(time.Millisecond))
 	if worst > bound {
 		s.Errorf("during the attack a change takes effect after %v, want at most %v", worst, bound)
 	}

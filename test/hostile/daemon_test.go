@@ -98,7 +98,8 @@ func (s *attackTest) checkUsage(bounds limits, began time.Time) {
 	s.must(err)
 	memory, cpu := int(peak>>20), used.Seconds()
 	most := startCPU*machine.Slowdown() + bounds.cpu*time.Since(began).Seconds()
-	s.Logf("%d MB (of %d), %.1f s of CPU (of %.1f), %d bytes of log", memory, bounds.memory, cpu, most, s.daemon.Log.Size())
+	s.Logf("%d MB (of %d), %.1f s of CPU (of %.1f), %d bytes of log",
+		memory, bounds.memory, cpu, most, s.daemon.Log.Size())
 	if memory > bounds.memory {
 		s.Errorf("the daemon used %d MB, want at most %d", memory, bounds.memory)
 	}

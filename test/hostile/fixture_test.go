@@ -269,7 +269,8 @@ func (s *attackTest) eventually(limit time.Duration, try func() error) {
 
 // others are the planes of a full run for objects, which reach every plane.
 func others(own plane) []plane {
-	return slices.DeleteFunc([]plane{nftables, iptablesNFT, iptablesLegacy, userspace}, func(p plane) bool { return p == own })
+	all := []plane{nftables, iptablesNFT, iptablesLegacy, userspace}
+	return slices.DeleteFunc(all, func(p plane) bool { return p == own })
 }
 
 // waitHealthy waits until the daemon is healthy and its rules are as intended.

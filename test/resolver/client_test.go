@@ -102,7 +102,8 @@ type client struct {
 func (e *env) ask(r resolver, from *lab.Host, q question) *client {
 	e.Helper()
 	args := append(slices.Clone(r.argv), strconv.Itoa(q.family), strconv.Itoa(q.rounds))
-	cmd := exec.Command("sh", append([]string{"-c", `mount --bind "$0" /etc && exec "$@"`, e.etc(q.servers)}, append(args, q.names...)...)...)
+	cmd := exec.Command("sh", append([]string{"-c", `mount --bind "$0" /etc && exec "$@"`, e.etc(q.servers)},
+		append(args, q.names...)...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	c := &client{r: r, from: from}
 	cmd.Stdout, cmd.Stderr = &c.out, &c.out

@@ -151,7 +151,9 @@ func (e *env) queries(name, protocol string) (n int) {
 // endpoints makes these pods the endpoints of the Service.
 func (e *env) endpoints(pods ...int) {
 	e.Helper()
-	ports := []harness.Object{{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}}
+	ports := []harness.Object{
+		{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+	}
 	objects := []harness.Object{harness.Service("dns", harness.Object{
 		"clusterIP": dnsIP4, "clusterIPs": []string{dnsIP4, dnsIP6}, "ports": ports,
 	})}
@@ -179,7 +181,8 @@ func (e *env) start(backends int) {
 		e.Fatal(err)
 	}
 	args := append([]string{
-		"--manifests=" + e.dir, "--hostname-override=node-a", "--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--proxy-mode=ebpf",
+		"--manifests=" + e.dir, "--hostname-override=node-a",
+		"--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--proxy-mode=ebpf",
 	}, e.flags...)
 	if e.daemon, err = harness.Start(e.lab.NodeA, exec.Command(path, args...)); err != nil {
 		e.Fatal(err)
@@ -211,8 +214,10 @@ func (e *env) waitBackends(n int) {
 		if err := admin.Dial(admin.Options{NetNS: e.lab.NodeA.NetNSFD()}).Get(e.Context(), "/status", nil, &s); err != nil {
 			return err
 		}
-		if s.PID != e.daemon.PID || s.Health.State == inspect.Starting || s.Pending > 0 || !s.Lag.Oldest.IsZero() || s.Busy != "" || s.Counts.Backends != 4*n {
-			return fmt.Errorf("process %d: %s, %d pending, %d backends, want process %d, %d", s.PID, s.Health.State, s.Pending, s.Counts.Backends, e.daemon.PID, 4*n)
+		if s.PID != e.daemon.PID || s.Health.State == inspect.Starting || s.Pending > 0 || !s.Lag.Oldest.IsZero() ||
+			s.Busy != "" || s.Counts.Backends != 4*n {
+			return fmt.Errorf("process %d: %s, %d pending, %d backends, want process %d, %d",
+				s.PID, s.Health.State, s.Pending, s.Counts.Backends, e.daemon.PID, 4*n)
 		}
 		return nil
 	})

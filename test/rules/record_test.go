@@ -63,7 +63,8 @@ func TestRecord(t *testing.T) {
 func withoutOwnEndpoints(t *testing.T) {
 	t.Helper()
 	dir, real := t.TempDir(), os.Getenv("KUBEBUILDER_ASSETS")
-	script := fmt.Sprintf("#!/bin/sh\nexec %q \"$@\" --endpoint-reconciler-type=none\n", filepath.Join(real, "kube-apiserver"))
+	script := fmt.Sprintf("#!/bin/sh\nexec %q \"$@\" --endpoint-reconciler-type=none\n",
+		filepath.Join(real, "kube-apiserver"))
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(dir, "kube-apiserver"), []byte(script), 0o700),
 		os.Symlink(filepath.Join(real, "etcd"), filepath.Join(dir, "etcd")),
@@ -262,7 +263,8 @@ func (r recorder) clear() {
 		}
 	}
 	for _, namespace := range []string{"default", "rules"} {
-		r.must(r.Client.DiscoveryV1().EndpointSlices(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+		r.must(r.Client.DiscoveryV1().EndpointSlices(namespace).DeleteCollection(ctx,
+			metav1.DeleteOptions{}, metav1.ListOptions{}))
 	}
 	r.must(r.Client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 }

@@ -57,7 +57,9 @@ func foreignServer() ipvs.Server {
 // it must have been stopped.
 func (w *testEnv) addForeignServer() {
 	w.Helper()
-	w.must(w.table().Apply(w.Context(), []ipvs.Change{{Op: ipvs.Set, Server: foreignServer(), Settings: ipvs.Settings{Scheduler: "rr"}}}))
+	w.must(w.table().Apply(w.Context(), []ipvs.Change{
+		{Op: ipvs.Set, Server: foreignServer(), Settings: ipvs.Settings{Scheduler: "rr"}},
+	}))
 }
 
 // deleteForeignServer deletes the virtual server of another program, which must exist.
@@ -81,7 +83,8 @@ func testIPVSToNftables(w *testEnv) {
 	kp := w.ipvsKubeProxy()
 	traffic := w.startTraffic()
 	p := w.startSluice("--proxy-mode=nftables")
-	w.waitForLog(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=ipvs`, kp.pid))
+	w.waitForLog(p,
+		fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=ipvs`, kp.pid))
 	kp.stop()
 	w.addForeignServer()
 	w.checkIPVSLeftToConnections(p, traffic)
@@ -143,7 +146,10 @@ func testCleanupOfIPVS(w *testEnv) {
 	if diff := cmp.Diff(before, w.dump()+w.ipvsState()); diff != "" {
 		w.Errorf("state differs from that before kube-proxy (-before, +after):\n%s", diff)
 	}
-	for _, want := range []string{"removed ipvs: ", "removed iptables-legacy: ", "left ipvs: 1 virtual server not known as kube-proxy's: " + foreignServer().String()} {
+	for _, want := range []string{
+		"removed ipvs: ", "removed iptables-legacy: ",
+		"left ipvs: 1 virtual server not known as kube-proxy's: " + foreignServer().String(),
+	} {
 		if !strings.Contains(report, want) {
 			w.Errorf("the report lacks %q", want)
 		}
@@ -180,7 +186,8 @@ func (w *testEnv) checkIPVSRemoved(p *apiserver.Proxy, before string) {
 	w.Helper()
 	w.rarely(func() error {
 		if now := w.withoutForeignServer(w.dump() + w.ipvsState()); now != before {
-			return fmt.Errorf("state differs from that before kube-proxy (-before, +now):\n%s\nthe log:\n%s", cmp.Diff(before, now), p.Log())
+			return fmt.Errorf("state differs from that before kube-proxy (-before, +now):\n%s\nthe log:\n%s",
+				cmp.Diff(before, now), p.Log())
 		}
 		return nil
 	})
@@ -232,9 +239,11 @@ func (w *testEnv) ipvsState() string {
 		lines = append(lines, line+"\n")
 	}
 	slices.Sort(lines)
-	addrs := strings.Split(w.lab.NodeA.MustRun("sh", "-c", "ip -o addr show kube-ipvs0 2>/dev/null | awk '{print $4}' || true"), "\n")
+	addrs := strings.Split(w.lab.NodeA.MustRun("sh", "-c",
+		"ip -o addr show kube-ipvs0 2>/dev/null | awk '{print $4}' || true"), "\n")
 	sets := strings.Split(w.lab.NodeA.MustRun("ipset", "list", "-n"), "\n")
 	slices.Sort(addrs)
 	slices.Sort(sets)
-	return "== ipvs\n" + strings.Join(lines, "") + "== addresses\n" + strings.Join(addrs, "\n") + "\n== sets\n" + strings.Join(sets, "\n") + "\n"
+	return "== ipvs\n" + strings.Join(lines, "") + "== addresses\n" + strings.Join(addrs, "\n") + "\n== sets\n" +
+		strings.Join(sets, "\n") + "\n"
 }

@@ -55,7 +55,8 @@ COMMIT
 `
 
 // kubeletRule is a rule of kubelet, IPv4 only, that kube-proxy needs as well.
-const kubeletRule = `-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" ` +
+const kubeletRule = `-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment ` +
+	`--comment "block incoming localnet connections" ` +
 	"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\nCOMMIT\n"
 
 // loadForeignRules loads foreign rules.
@@ -142,7 +143,8 @@ func (w *testEnv) countQueries() (count func() int) {
 	w.Helper()
 	w.lab.NodeA.Nft(`table inet queries {
 	counter queries {}
-	chain output { type filter hook output priority 0; ip daddr 127.0.0.1 tcp dport 10249 tcp flags & (syn | ack) == syn counter name queries; }
+	chain output { type filter hook output priority 0; ` +
+		`ip daddr 127.0.0.1 tcp dport 10249 tcp flags & (syn | ack) == syn counter name queries; }
 }`)
 	return func() int {
 		w.Helper()
@@ -173,7 +175,9 @@ func testStoppedLast(w *testEnv, m mode) {
 	kp := w.kubeProxy(m)
 	traffic := w.startTraffic()
 	p := w.startSluice()
-	w.waitForLog(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=%s`, kp.pid, m.mode))
+	w.waitForLog(p,
+		fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=%s`,
+			kp.pid, m.mode))
 	beside := w.dump()
 	w.waitForMore(3, queries) // two for each search: one search has ended, and the next has begun
 	if diff := cmp.Diff(beside, w.dump()); diff != "" {

@@ -69,7 +69,8 @@ type guest struct {
 // the race detector, which does not work in a guest. Its process is the first of a PID namespace,
 // so that all its children end with it, and it is killed when this process ends.
 func guestCommand(ctx context.Context, program string, g guest) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, append([]string{hostArg, strconv.Itoa(g.processor), string(g.clock), g.kernel}, g.command...)...)
+	cmd := exec.CommandContext(ctx, program,
+		append([]string{hostArg, strconv.Itoa(g.processor), string(g.clock), g.kernel}, g.command...)...)
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = []string{"HOME=" + scratch, "TMPDIR=" + scratch}
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -25,7 +25,8 @@ const timeout = 20 * time.Minute
 
 // programTests are the tests of what programs for sockets do in the kernel. Others call them all the time while
 // programs or maps change, which takes minutes in a guest, or compile them.
-const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Exempt|Tables|Growth|Pins|Order|Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions|Flows|Unspecified|OwnAddress"
+const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Exempt|Tables|Growth|Pins|Order|" +
+	"Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions|Flows|Unspecified|OwnAddress"
 
 // socketScenarios are those of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees which
 // source, traffic policies, UDP, affinity, restarts, and changes of the mode.
@@ -53,7 +54,9 @@ func conformance(full string) (all []job) {
 			patterns = []string{"^(" + socketScenarios + ")"}
 		}
 		for _, pattern := range patterns {
-			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + pattern + "/" + anyTest, plane, env})
+			all = append(all, job{
+				"./test/conformance", "TestConformance/^" + plane + "$/" + pattern + "/" + anyTest, plane, env,
+			})
 		}
 	}
 	return all
@@ -66,7 +69,8 @@ const kernelScenarios, allScenarios = "SCENARIOS=kernel", "FULL=1"
 // packages whose subject the machine's own kernel may lack.
 func jobs(full string) []job {
 	all := append(conformance(full),
-		job{"./internal/relay", "TestIdle|TestUDPManyFlows", "userspace", ""}, job{"./internal/linux/bpf", programTests, "ebpf", ""},
+		job{"./internal/relay", "TestIdle|TestUDPManyFlows", "userspace", ""},
+		job{"./internal/linux/bpf", programTests, "ebpf", ""},
 		job{"./test/takeover", "IPVS", "", ""}, job{"./internal/plane/ipvs", "OnTheKernel", "ipvs", ""},
 		job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205)/" + anyTest, "userspace", ""},
 		job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Decisions|Guarded", "ebpf", ""})
@@ -100,7 +104,8 @@ func main() {
 	run := flag.String("run", "", "which tests of the packages named; all if empty")
 	plane := flag.String("plane", "", "a plane whose tests to run, without packages")
 	program := flag.String("program", "", "a program to run instead of tests: its package")
-	timing := flag.String("clock", string(idleClock), "the clock of a program: idle, which advances only while nothing runs, or real")
+	timing := flag.String("clock", string(idleClock),
+		"the clock of a program: idle, which advances only while nothing runs, or real")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
@@ -203,7 +208,8 @@ func find(kernel string) (string, error) {
 		_, err = os.Stat(path)
 	}
 	if err != nil {
-		return "", fmt.Errorf("no older kernel, so nothing was tested on it (make test-kernel builds it, or says why not): %w", err)
+		return "", fmt.Errorf("no older kernel, so nothing was tested on it "+
+			"(make test-kernel builds it, or says why not): %w", err)
 	}
 	return path, nil
 }

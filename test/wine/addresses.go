@@ -42,7 +42,8 @@ func (p *Prefix) ServeAddresses() {
 		p.t.Fatal(err)
 	}
 	for _, name := range []string{"iphlpapi", "wineiphlpapi"} { // a variable does not reach services
-		if r := p.Run("reg", "add", `HKCU\Software\Wine\DllOverrides`, "/f", "/v", name, "/d", "native,builtin"); r.Code != 0 {
+		r := p.Run("reg", "add", `HKCU\Software\Wine\DllOverrides`, "/f", "/v", name, "/d", "native,builtin")
+		if r.Code != 0 {
 			p.t.Fatalf("replace %s: %+v", name, r)
 		}
 	}
@@ -61,7 +62,10 @@ func (p *Prefix) forwards(library string) string {
 	if err != nil {
 		p.t.Fatalf("read %s: %v", library, err)
 	}
-	own := []string{"InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry", "DeleteUnicastIpAddressEntry", "GetUnicastIpAddressTable"}
+	own := []string{
+		"InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
+		"DeleteUnicastIpAddressEntry", "GetUnicastIpAddressTable",
+	}
 	var b strings.Builder
 	b.WriteString("LIBRARY iphlpapi.dll\nEXPORTS\n  " + strings.Join(own, "\n  ") + "\n")
 	_, table, _ := strings.Cut(string(out), "[Ordinal/Name Pointer] Table")

@@ -89,7 +89,8 @@ func (k *kernelspaceTest) crash() {
 	if r := k.windows.Run(k.sluice, "diff"); r.Code != 0 {
 		k.Errorf("diff: %+v", r)
 	}
-	if r := k.windows.Run(k.sluice, "explain", "10.180.0.9", k.vip.String()); r.Code != 0 || !strings.Contains(r.Stdout, "10.180.1.8:8080") {
+	r := k.windows.Run(k.sluice, "explain", "10.180.0.9", k.vip.String())
+	if r.Code != 0 || !strings.Contains(r.Stdout, "10.180.1.8:8080") {
 		k.Errorf("explain: %+v", r)
 	}
 	k.serves("http://127.0.0.1:10256/livez", "")
@@ -103,8 +104,10 @@ func (k *kernelspaceTest) crash() {
 	k.has(k.vip, "10.180.1.8")
 	d.Kill()
 	written := k.fake.Written()[len(before):]
-	if len(written) != 2 || !strings.HasPrefix(written[0], "modify "+k.vip.Addr().String()+" ") || written[1] != "delete endpoint [10.180.1.7]" {
-		k.Errorf("after a crash it writes\n%s\nwant the change of one load balancer, and the deletion of the endpoint", strings.Join(written, "\n"))
+	if len(written) != 2 || !strings.HasPrefix(written[0], "modify "+k.vip.Addr().String()+" ") ||
+		written[1] != "delete endpoint [10.180.1.7]" {
+		k.Errorf("after a crash it writes\n%s\nwant the change of one load balancer, and the deletion of the endpoint",
+			strings.Join(written, "\n"))
 	}
 	k.cleanup("container")
 }
@@ -139,7 +142,8 @@ func (k *kernelspaceTest) cleanup(want ...string) {
 func (k *kernelspaceTest) service() {
 	k.Helper()
 	log := filepath.Join(k.TempDir(), "log.txt")
-	install(k.T, k.windows, wine.Path(k.sluice)+" --windows-service --log-file "+wine.Path(log)+" "+strings.Join(k.args, " "))
+	install(k.T, k.windows,
+		wine.Path(k.sluice)+" --windows-service --log-file "+wine.Path(log)+" "+strings.Join(k.args, " "))
 	control(k.T, k.windows, "start")
 	k.has(k.vip, "10.180.1.8")
 	control(k.T, k.windows, "stop")
@@ -185,7 +189,9 @@ func (k *kernelspaceTest) get(url string) (code int, body string) {
 // createService creates a Service with port 80 and returns its address.
 func (k *kernelspaceTest) createService(name string) netip.AddrPort {
 	k.Helper()
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}
 	svc, err := k.Client.CoreV1().Services("default").Create(k.Context(), svc, metav1.CreateOptions{})
 	if err != nil {
 		k.Fatal(err)
@@ -198,7 +204,9 @@ func (k *kernelspaceTest) setEndpoints(service string, addrs ...string) {
 	k.Helper()
 	port, ready := int32(8080), true
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: &port}},
 	}
 	for _, a := range addrs {

@@ -66,7 +66,9 @@ func testDocumentsOfServices(t *testing.T, p *wine.Prefix) {
 			t.Fatal(err)
 		}
 	}
-	slices.SortStableFunc(files, func(a, b string) int { return strings.Compare(settings(archives[a]), settings(archives[b])) })
+	slices.SortStableFunc(files, func(a, b string) int {
+		return strings.Compare(settings(archives[a]), settings(archives[b]))
+	})
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			s.T = t
@@ -108,7 +110,8 @@ func newServicesTest(t *testing.T, p *wine.Prefix) *servicesTest {
 	s.endpoint("pods", "container", "10.180.0.9", "fd00:10:180::9")
 	s.endpoint("pods", "cbr0", "10.180.0.1", "fd00:10:180::1")
 	s.endpoint("vxlan0", "container", "10.180.0.9")
-	ip(t, "link", "add", "node", "type", "veth", "peer", "name", "uplink") // the program looks for the MAC address of the node
+	// The program looks for the MAC address of the node.
+	ip(t, "link", "add", "node", "type", "veth", "peer", "name", "uplink")
 	t.Cleanup(func() {
 		if err := exec.Command("ip", "link", "delete", "node").Run(); err != nil {
 			t.Errorf("ip link delete node: %v", err)

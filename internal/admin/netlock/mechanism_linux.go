@@ -33,8 +33,14 @@ func mechanisms() []mechanism {
 		commandBind            = 1    // NFULNL_CFG_CMD_BIND, NFQNL_CFG_CMD_BIND
 	)
 	return []mechanism{
-		{"NFLOG group", unix.NFNL_SUBSYS_ULOG<<8 | logConfig, attribute(configCommand, commandBind), folder + "nfnetlink_log"},
-		{"NFQUEUE queue", unix.NFNL_SUBSYS_QUEUE<<8 | queueConfig, attribute(configCommand, commandBind, 0, 0, 0), folder + "nfnetlink_queue"},
+		{
+			"NFLOG group", unix.NFNL_SUBSYS_ULOG<<8 | logConfig, attribute(configCommand, commandBind),
+			folder + "nfnetlink_log",
+		},
+		{
+			"NFQUEUE queue", unix.NFNL_SUBSYS_QUEUE<<8 | queueConfig, attribute(configCommand, commandBind, 0, 0, 0),
+			folder + "nfnetlink_queue",
+		},
 	}
 }
 

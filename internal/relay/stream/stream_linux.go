@@ -229,7 +229,8 @@ func Write(fd int, b []byte) (int, syscall.Errno) {
 
 func call(number uintptr, fd int, b []byte, flags uintptr) (int, syscall.Errno) {
 	for {
-		n, _, e := unix.RawSyscall6(number, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags, 0, 0)
+		n, _, e := unix.RawSyscall6(number, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+			uintptr(len(b)), flags, 0, 0)
 		if e != unix.EINTR {
 			return int(n), e
 		}

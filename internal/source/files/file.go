@@ -136,7 +136,8 @@ func same(a, b fs.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
 	}
-	return os.SameFile(a, b) && a.Mode().Type() == b.Mode().Type() && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+	return os.SameFile(a, b) && a.Mode().Type() == b.Mode().Type() && a.Size() == b.Size() &&
+		a.ModTime().Equal(b.ModTime())
 }
 
 // mustSettle reports whether a file has been in a state for less than settle, and then
@@ -196,7 +197,8 @@ func (s *Source) use(ctx context.Context, f *file, data []byte, err error) {
 		next.problems = append(next.problems, route.Problem{Object: f.path, Reason: reason})
 	}
 	if most := s.reader.limits.Objects; others+len(next.objects) > most {
-		refuse(fmt.Sprintf("the file has %d objects and the other files have %d; the limit for all is %d", len(next.objects), others, most))
+		refuse(fmt.Sprintf("the file has %d objects and the other files have %d; the limit for all is %d",
+			len(next.objects), others, most))
 	}
 	if len(strings.TrimSpace(string(data))) == 0 && len(f.objects) > 0 { // most programs empty a file before they write it
 		refuse("the file is empty, so its objects stay until it is removed or written")

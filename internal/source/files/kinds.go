@@ -99,7 +99,8 @@ func (h header) check() (*route.Problem, bool) {
 	t, _ := traitOf(h.Kind)
 	if _, version := h.groupVersion(); !slices.Contains(t.versions, version) {
 		return &route.Problem{
-			Object: h.name(), Field: "apiVersion", Value: h.APIVersion, Reason: "this version is not read; expected " + t.apiVersion(),
+			Object: h.name(), Field: "apiVersion", Value: h.APIVersion,
+			Reason: "this version is not read; expected " + t.apiVersion(),
 		}, true
 	}
 	return nil, true
@@ -143,7 +144,8 @@ func (h header) misspelled() *route.Problem {
 		return nil
 	}
 	return &route.Problem{
-		Object: h.name(), Field: "kind", Value: h.Kind, Reason: "there is no such kind in " + h.APIVersion + ", so the object is not read",
+		Object: h.name(), Field: "kind", Value: h.Kind,
+		Reason: "there is no such kind in " + h.APIVersion + ", so the object is not read",
 	}
 }
 
@@ -152,7 +154,8 @@ func kindsOf(group string) string {
 	switch group {
 	case "":
 		return `Binding ComponentStatus ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume
-			PersistentVolumeClaim Pod PodTemplate RangeAllocation ReplicationController ResourceQuota Secret Service ServiceAccount`
+			PersistentVolumeClaim Pod PodTemplate RangeAllocation ReplicationController ResourceQuota Secret Service
+			ServiceAccount`
 	case "discovery.k8s.io":
 		return "EndpointSlice"
 	case "networking.k8s.io":

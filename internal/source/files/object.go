@@ -80,7 +80,9 @@ func (p *parser) list(h header, v value) bool {
 		}
 	}
 	if from.depth > maxListDepth {
-		p.fail(v, route.Problem{Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth)})
+		p.fail(v, route.Problem{
+			Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth),
+		})
 		return true
 	}
 	var list struct {

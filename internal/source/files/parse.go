@@ -128,7 +128,8 @@ func (p *parser) add(v value, problem route.Problem) {
 	}
 	where := p.name
 	if v.document != nil {
-		where += fmt.Sprintf(": line %d", v.document.lineOf(strings.Trim(v.path+"."+problem.Field, "."), p.limits.DocumentBytes))
+		where += fmt.Sprintf(": line %d",
+			v.document.lineOf(strings.Trim(v.path+"."+problem.Field, "."), p.limits.DocumentBytes))
 	}
 	problem.Object = strings.TrimSuffix(where+": "+problem.Object, ": ")
 	p.problems = append(p.problems, problem)

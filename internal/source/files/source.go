@@ -89,7 +89,9 @@ func New(store *cluster.Store, o Options) *Source {
 	s := &Source{
 		stdin: o.Stdin,
 		reader: reader{
-			convert:  convert.Converter{AllowExternalIPs: o.AllowExternalIPs, LoopbackEndpoints: o.LoopbackEndpoints, Strings: convert.NewInterner()},
+			convert: convert.Converter{
+				AllowExternalIPs: o.AllowExternalIPs, LoopbackEndpoints: o.LoopbackEndpoints, Strings: convert.NewInterner(),
+			},
 			nodeName: o.NodeName,
 			limits:   o.Limits,
 		},
@@ -295,7 +297,8 @@ func (s *Source) publish() {
 	case 1:
 		st.Trouble = fmt.Sprintf("%s in %s", text.Count(total, "problem"), bad[0])
 	default:
-		st.Trouble = fmt.Sprintf("%s in %s, the first is %s", text.Count(total, "problem"), text.Count(len(bad), "file"), bad[0])
+		st.Trouble = fmt.Sprintf("%s in %s, the first is %s",
+			text.Count(total, "problem"), text.Count(len(bad), "file"), bad[0])
 	}
 	if kept > 0 {
 		st.Unrepeatable = text.Count(kept, "file") + " cannot be read as a whole at present"

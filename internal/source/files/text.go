@@ -50,7 +50,8 @@ const (
 // Kubernetes would read in part, or as other text.
 func checkEncoding(data []byte) error {
 	switch {
-	case bytes.HasPrefix(data, []byte("\xff\xfe")), bytes.HasPrefix(data, []byte("\xfe\xff")), bytes.IndexByte(data, 0) >= 0:
+	case bytes.HasPrefix(data, []byte("\xff\xfe")), bytes.HasPrefix(data, []byte("\xfe\xff")),
+		bytes.IndexByte(data, 0) >= 0:
 		return errors.New("the text is in UTF-16 or UTF-32, or is no text; save it in UTF-8")
 	case !utf8.Valid(data):
 		line := 1 + bytes.Count(data[:bytes.IndexRune(data, utf8.RuneError)], []byte("\n"))
@@ -143,10 +144,12 @@ func (d *document) lineAt(offset int) int { return d.line + bytes.Count(d.text[:
 // which is too large with its aliases replaced.
 func (d *document) checkYAML(limit int64) error {
 	if i := bytes.IndexByte(d.text, '\r'); i >= 0 {
-		return fmt.Errorf("line %d: a CR without LF, behind which text would be lost; save the file with the line ends LF or CR LF", d.lineAt(i))
+		return fmt.Errorf("line %d: a CR without LF, behind which text would be lost; "+
+			"save the file with the line ends LF or CR LF", d.lineAt(i))
 	}
 	if at := d.lostAt(); at >= 0 {
-		return fmt.Errorf("line %d: the text behind this mark would be lost; separate documents by a line with --- alone", d.lineAt(at))
+		return fmt.Errorf("line %d: the text behind this mark would be lost; separate documents by a line with --- alone",
+			d.lineAt(at))
 	}
 	hasAliases := bytes.IndexByte(d.text, '&') >= 0 && bytes.IndexByte(d.text, '*') >= 0
 	if first := contentOf(d.text)[0]; !hasAliases && !bytes.ContainsRune([]byte("{&!?"), rune(first)) {
@@ -162,8 +165,8 @@ func (d *document) checkYAML(limit int64) error {
 	case !errors.Is(dec.Decode(&rest), io.EOF):
 		return fmt.Errorf("line %d or later: the text behind the end of the value would be lost", d.line)
 	case hasAliases && !fits(&root, &left, 0):
-		return fmt.Errorf("line %d: with its aliases replaced the document has more than %s, or %d levels, which is the limit",
-			d.line, text.Bytes(limit), maxDepth)
+		return fmt.Errorf("line %d: with its aliases replaced the document has more than %s, or %d levels, "+
+			"which is the limit", d.line, text.Bytes(limit), maxDepth)
 	}
 	return nil
 }

@@ -230,7 +230,8 @@ func (s *apiServer) waitForRequests(n int, paths ...string) {
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	s.mu.Lock()
-	s.requests = append(s.requests, fmt.Sprintf("%s %s %s", r.URL.Path, query.Get("labelSelector"), query.Get("fieldSelector")))
+	s.requests = append(s.requests,
+		fmt.Sprintf("%s %s %s", r.URL.Path, query.Get("labelSelector"), query.Get("fieldSelector")))
 	status := s.refuse[r.URL.Path]
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")

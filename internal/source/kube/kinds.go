@@ -44,7 +44,9 @@ func serviceKind() kind {
 	return kind{kindServices, listType{"v1", "ServiceList"}, unreadService(), func() func() protobufObject {
 		var svc corev1.Service
 		return func() protobufObject {
-			spec := corev1.ServiceSpec{Ports: svc.Spec.Ports[:0], ClusterIPs: svc.Spec.ClusterIPs[:0], IPFamilies: svc.Spec.IPFamilies[:0]}
+			spec := corev1.ServiceSpec{
+				Ports: svc.Spec.Ports[:0], ClusterIPs: svc.Spec.ClusterIPs[:0], IPFamilies: svc.Spec.IPFamilies[:0],
+			}
 			svc = corev1.Service{ObjectMeta: emptied(&svc.ObjectMeta), Spec: spec}
 			return &svc
 		}
@@ -53,7 +55,8 @@ func serviceKind() kind {
 
 // sliceKind returns the kind of EndpointSlices, which share an object as Services do.
 func sliceKind() kind {
-	return kind{kindSlices, listType{"discovery.k8s.io/v1", "EndpointSliceList"}, unreadSlice(), func() func() protobufObject {
+	of := listType{"discovery.k8s.io/v1", "EndpointSliceList"}
+	return kind{kindSlices, of, unreadSlice(), func() func() protobufObject {
 		var es discoveryv1.EndpointSlice
 		return func() protobufObject {
 			es = discoveryv1.EndpointSlice{ObjectMeta: emptied(&es.ObjectMeta), Endpoints: es.Endpoints[:0], Ports: es.Ports[:0]}

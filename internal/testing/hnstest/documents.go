@@ -94,16 +94,20 @@ func networkOf(n hns.Network) networkDocument {
 	doc := networkDocument{ID: n.ID, Name: n.Name, Type: string(n.Type), SchemaVersion: schema()}
 	for _, r := range n.Remote {
 		doc.Policies = append(doc.Policies, policy{policyRemoteSubnet, settings(remoteSubnet{
-			DestinationPrefix: r.Prefix.String(), IsolationID: 4096, ProviderAddress: r.Provider.String(), DistributedRouterMacAddress: "00-15-5D-00-00-01",
+			DestinationPrefix: r.Prefix.String(), IsolationID: 4096, ProviderAddress: r.Provider.String(),
+			DistributedRouterMacAddress: "00-15-5D-00-00-01",
 		})})
 	}
 	return doc
 }
 
 func endpointOf(e hns.Endpoint) endpointDocument {
-	doc := endpointDocument{ID: e.ID, Name: e.Name, HostComputeNetwork: e.Network, MacAddress: e.MAC, SchemaVersion: schema()}
+	doc := endpointDocument{
+		ID: e.ID, Name: e.Name, HostComputeNetwork: e.Network, MacAddress: e.MAC, SchemaVersion: schema(),
+	}
 	for _, a := range e.Addrs {
-		doc.IPConfigurations = append(doc.IPConfigurations, ipConfiguration{IPAddress: a.String(), PrefixLength: prefixOfEndpoints})
+		doc.IPConfigurations = append(doc.IPConfigurations,
+			ipConfiguration{IPAddress: a.String(), PrefixLength: prefixOfEndpoints})
 	}
 	if e.Remote {
 		doc.Flags = flagRemote

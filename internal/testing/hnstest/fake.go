@@ -56,7 +56,8 @@ type Fake struct {
 func New(network hns.Network) *Fake {
 	f := &Fake{
 		Version:  hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true},
-		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, owners: map[place]string{}, balancers: map[string]hns.LoadBalancer{},
+		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, owners: map[place]string{},
+		balancers: map[string]hns.LoadBalancer{},
 	}
 	f.AddNetwork(network)
 	return f
@@ -168,7 +169,8 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e = e.Canonical()
-	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), func(n hns.Network) bool { return n.ID == e.Network }) {
+	inNetwork := func(n hns.Network) bool { return n.ID == e.Network }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), inNetwork) {
 		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNoNetwork)
 	}
 	for _, p := range f.places(e) {

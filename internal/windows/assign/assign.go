@@ -17,7 +17,8 @@ import (
 )
 
 // ErrClaimed means that another process of this machine adds and removes addresses.
-var ErrClaimed = errors.New("another Sluice on this machine has addresses of Services, perhaps one of another user; stop it first")
+var ErrClaimed = errors.New("another Sluice on this machine has addresses of Services, perhaps one of another user; " +
+	"stop it first")
 
 // Row is an address of an interface of this host.
 type Row struct {

@@ -69,7 +69,8 @@ type Network struct {
 func (n Network) Canonical() Network {
 	n.ID, n.Remote = ID(n.ID), slices.Clone(n.Remote)
 	slices.SortFunc(n.Remote, func(a, b RemoteSubnet) int {
-		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Provider.Compare(b.Provider))
+		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()),
+			a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Provider.Compare(b.Provider))
 	})
 	return n
 }
@@ -153,7 +154,8 @@ func (l LoadBalancer) Same(o LoadBalancer) bool {
 
 // String prints a load balancer without its ID.
 func (l LoadBalancer) String() string {
-	return fmt.Sprintf("%s protocol %d port %d -> %d, source %s, %+v", l.VIP, l.Protocol, l.Port, l.Target, l.SourceVIP, l.Flags)
+	return fmt.Sprintf("%s protocol %d port %d -> %d, source %s, %+v",
+		l.VIP, l.Protocol, l.Port, l.Target, l.SourceVIP, l.Flags)
 }
 
 // Features are the features of a version of HNS.

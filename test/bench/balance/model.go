@@ -38,7 +38,10 @@ func scenarios() []scenario {
 	return []scenario{
 		{"All backends are alike", 1, 1},
 		{fmt.Sprintf("The last backend takes %d times as long, and all weights are 1", slowness), slowness, 1},
-		{fmt.Sprintf("The last backend takes %d times as long, and the others have weight %[1]d", slowness), slowness, slowness},
+		{
+			fmt.Sprintf("The last backend takes %d times as long, and the others have weight %[1]d", slowness),
+			slowness, slowness,
+		},
 	}
 }
 

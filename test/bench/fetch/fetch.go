@@ -25,7 +25,9 @@ type kind struct {
 
 func kinds() [2]kind {
 	return [2]kind{
-		{"/api/v1/services", metav1.ListOptions{LabelSelector: "!service.kubernetes.io/service-proxy-name", FieldSelector: "spec.clusterIP!=None"}},
+		{"/api/v1/services", metav1.ListOptions{
+			LabelSelector: "!service.kubernetes.io/service-proxy-name", FieldSelector: "spec.clusterIP!=None",
+		}},
 		{"/apis/discovery.k8s.io/v1/endpointslices", metav1.ListOptions{LabelSelector: "!service.kubernetes.io/headless"}},
 	}
 }
@@ -52,7 +54,8 @@ func connect(config *rest.Config) (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare a client: %w", err)
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: tls, DisableCompression: true, ForceAttemptHTTP2: true}}, nil
+	transport := &http.Transport{TLSClientConfig: tls, DisableCompression: true, ForceAttemptHTTP2: true}
+	return &http.Client{Transport: transport}, nil
 }
 
 // Cost is the duration of something and the CPU time that this process and the API server

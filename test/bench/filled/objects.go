@@ -75,7 +75,9 @@ func meta(name string, labels map[string]string) metav1.ObjectMeta {
 
 // Service returns Service i as completed and stored by the API server.
 func Service(i int) *corev1.Service {
-	single, cluster, app := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster, map[string]string{"app": ServiceName(i)}
+	single := corev1.IPFamilyPolicySingleStack
+	cluster := corev1.ServiceInternalTrafficPolicyCluster
+	app := map[string]string{"app": ServiceName(i)}
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: meta(ServiceName(i), app),
@@ -83,7 +85,9 @@ func Service(i int) *corev1.Service {
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: ClusterIP(i).String(), ClusterIPs: []string{ClusterIP(i).String()},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: &single,
 			SessionAffinity: corev1.ServiceAffinityNone, InternalTrafficPolicy: &cluster, Selector: app,
-			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: ServicePort, TargetPort: intstr.FromInt32(PodPort)}},
+			Ports: []corev1.ServicePort{
+				{Name: "http", Protocol: corev1.ProtocolTCP, Port: ServicePort, TargetPort: intstr.FromInt32(PodPort)},
+			},
 		},
 	}
 }

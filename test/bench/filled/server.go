@@ -66,7 +66,8 @@ func (s *Server) createNamespaceAndNode(ctx context.Context) error {
 func (s *Server) Served(ctx context.Context) error {
 	last := ServiceName(s.Services - 1)
 	for {
-		_, err := s.API.DiscoveryV1().EndpointSlices(Namespace).Get(ctx, SliceName(s.Services-1, 0), metav1.GetOptions{ResourceVersion: "0"})
+		_, err := s.API.DiscoveryV1().EndpointSlices(Namespace).Get(ctx, SliceName(s.Services-1, 0),
+			metav1.GetOptions{ResourceVersion: "0"})
 		if err == nil {
 			_, err = s.API.CoreV1().Services(Namespace).Get(ctx, last, metav1.GetOptions{ResourceVersion: "0"})
 		}

@@ -94,7 +94,8 @@ func (s *site) open(t lab.T, node *lab.Host) error {
 	}
 	t.Cleanup(func() { _ = rules.Close() }) // its tables go with the network namespace
 	s.kernel, err = bpf.Open(bpf.Options{
-		Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: node.Cgroup(), NetNS: node.NetNSFD(), ConnectedUDP: true, Node: nodeName,
+		Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: node.Cgroup(), NetNS: node.NetNSFD(),
+		ConnectedUDP: true, Node: nodeName,
 	})
 	if err != nil {
 		return err
@@ -113,7 +114,10 @@ func (s *site) open(t lab.T, node *lab.Host) error {
 // newSide starts the threads of a side in a cgroup, on the hosts of the client and the backend, and listens at a port
 // of the backend.
 func newSide(t lab.T, cgroup string, hosts [2]*lab.Host, port uint16) (*side, error) {
-	s := &side{client: lab.Inside(t, cgroup, hosts[0].NetNSFD()), server: lab.Inside(t, cgroup, hosts[1].NetNSFD()), listener: -1, datagrams: -1}
+	s := &side{
+		client: lab.Inside(t, cgroup, hosts[0].NetNSFD()), server: lab.Inside(t, cgroup, hosts[1].NetNSFD()),
+		listener: -1, datagrams: -1,
+	}
 	t.Cleanup(func() {
 		_, _ = unix.Close(s.listener), unix.Close(s.datagrams) // nothing was written to them
 	})

@@ -55,7 +55,8 @@ func openSocket(kind int) (int, error) {
 		return 0, err
 	}
 	wait := unix.NsecToTimeval(callTimeout.Nanoseconds())
-	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
+	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
 	if err != nil {
 		return 0, errors.Join(err, unix.Close(fd))
 	}

@@ -157,7 +157,8 @@ func (n *node) launch() error {
 // programs before do not know.
 func (n *node) gates() string {
 	const gate = "KubeProxyIPVS"
-	if help, _ := exec.Command(n.program, "--help").Output(); n.kind.mode != "ipvs" || !strings.Contains(string(help), gate) {
+	help, _ := exec.Command(n.program, "--help").Output()
+	if n.kind.mode != "ipvs" || !strings.Contains(string(help), gate) {
 		return ""
 	}
 	return "featureGates: {" + gate + ": true}\n"

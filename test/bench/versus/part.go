@@ -207,7 +207,8 @@ func (n *node) heap(r *result) error {
 	if err := os.WriteFile(path, profile, 0o600); err != nil {
 		return err
 	}
-	out, err := exec.Command("go", "tool", "pprof", "-top", "-sample_index=inuse_space", "-nodecount=20", n.program, path).Output()
+	out, err := exec.Command("go", "tool", "pprof", "-top", "-sample_index=inuse_space",
+		"-nodecount=20", n.program, path).Output()
 	if err != nil {
 		return fmt.Errorf("read the heap profile: %w", err)
 	}

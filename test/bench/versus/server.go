@@ -60,7 +60,8 @@ func newServer(t lab.T, n int) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	progress("%d Services and EndpointSlices are in the API server after %v", n, time.Since(began).Round(100*time.Millisecond))
+	progress("%d Services and EndpointSlices are in the API server after %v", n,
+		time.Since(began).Round(100*time.Millisecond))
 	return s, nil
 }
 

@@ -162,13 +162,14 @@ func (c *client) ask(ctx context.Context) (name, source string, err error) {
 
 // dial opens a connection. Each name is looked up anew.
 func (c *client) dial(ctx context.Context) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: patience, Resolver: &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, server)
 		if u, is := conn.(*net.UDPConn); is {
 			return &lookup{UDPConn: u, client: c}, err
 		}
 		return conn, err
-	}}}
+	}}
+	dialer := &net.Dialer{Timeout: patience, Resolver: resolver}
 	return dialer.DialContext(ctx, "tcp", c.to)
 }
 
