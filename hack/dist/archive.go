@@ -18,7 +18,6 @@ import (
 	"time"
 )
 
-// file is a file in an archive.
 type file struct {
 	path    string
 	mode    fs.FileMode
@@ -56,7 +55,7 @@ func addPrograms(o options, made map[string][]byte, programs map[string]string) 
 	return nil
 }
 
-// named matches what names the version of Sluice in deploy/.
+// named matches names of images with the version of Sluice in deploy/.
 var named = regexp.MustCompile(`(ghcr\.io/sluice-proxy/sluice(?:-windows)?:)` +
 	`v[0-9A-Za-z.+]+(?:-(?:alpha|beta|rc)\.[0-9]+)?`)
 
@@ -160,7 +159,7 @@ func sorted(files []file) []file {
 }
 
 // writeSums writes the checksums of all files in the folder of a release, as sha256sum does. The index of an image
-// layout has those of its other files.
+// layout has the checksums of its other files.
 func writeSums(dir string) error {
 	var out strings.Builder
 	for _, pattern := range []string{"*", "image*/index.json"} {

@@ -50,7 +50,6 @@ func debianPackages(name string) ([]part, error) {
 	return parts, nil
 }
 
-// goParts returns the modules as parts.
 func goParts(modules []module) (parts []part) {
 	for _, m := range modules {
 		parts = append(parts, part{

@@ -59,7 +59,7 @@ func modulesOf(programs []string) ([]module, error) {
 	return modules, errors.Join(errs...)
 }
 
-// folder is that of a package, in that of its module.
+// folder is the folder of a package, and of its module.
 type folder struct{ module, dir string }
 
 // packageFolders returns the folders of the packages that the programs have on any system, by the path of their module.

@@ -97,7 +97,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// The settings of the images are those of the last two stages of the Dockerfile.
+// The settings of the images equal the settings of the last two stages of the Dockerfile.
 func TestSettings(t *testing.T) {
 	text, err := os.ReadFile("../../Dockerfile")
 	if err != nil {

@@ -57,7 +57,6 @@ func write(o options) error {
 	return errors.Join(err, os.RemoveAll(part))
 }
 
-// imageOf returns the image of a platform.
 func imageOf(o options, p program) (v1.Image, error) {
 	layers, err := layersOf(o, p)
 	if err != nil {

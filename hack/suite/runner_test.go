@@ -67,7 +67,7 @@ func TestAStepThatWaitsRunsBesideTwoThatCompute(t *testing.T) {
 	}
 }
 
-// Each step writes when it begins and ends; the file shows what ran at the same time.
+// Each step writes a line when it begins and ends; the file shows which steps ran at the same time.
 func TestStepsRunTwoAtATimeAndAloneIfTheySaySo(t *testing.T) {
 	dir := t.TempDir()
 	begin := func(name string) string { return "echo >>" + dir + "/log +" + name }

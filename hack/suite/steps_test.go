@@ -41,7 +41,7 @@ func TestStepsAreDistinctAndComeAfterThoseThatTheyNeed(t *testing.T) {
 	}
 }
 
-// A package that no step of make test or make test-rest tests would be green for ever.
+// Each package has a step of make test or make test-rest: otherwise its tests would never run.
 func TestEveryPackageIsTested(t *testing.T) {
 	tested := map[string]bool{}
 	r := &runner{times: &times{}}

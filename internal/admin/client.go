@@ -16,7 +16,7 @@ import (
 // UnansweredError means that a process holds the lock but did not answer in
 // time.
 type UnansweredError struct {
-	Socket string // at which nobody listens, as when the daemon is in a container; "": it is not known
+	Socket string // nobody listens here, as the daemon may be in a container; "" if unknown
 }
 
 // Error returns the message.
@@ -41,16 +41,16 @@ type Client struct {
 const (
 	maxHeader  = 64 << 10
 	maxRefusal = 64 << 10  // the body of an error
-	maxWhole   = 128 << 20 // what Get decodes
-	maxStream  = 1 << 30   // what a caller of Ask reads
+	maxWhole   = 128 << 20 // the answer that Get decodes
+	maxStream  = 1 << 30   // the answer that a caller of Ask reads
 )
 
 // Dial returns a Client for the daemon of a network namespace, or of this user. Each query opens a
 // connection.
 func Dial(o Options) *Client { return &Client{o.scope().dial, maxWhole} }
 
-// DialNearest returns a Client for the daemon that this user may ask: that of the network namespace,
-// or else one of the user's own.
+// DialNearest returns a Client for the daemon that this user may query: the daemon of the network namespace, or else
+// the user's own daemon.
 func DialNearest() *Client { return &Client{nearest().dial, maxWhole} }
 
 // Ask sends a query and returns the answer, which the caller closes. If the

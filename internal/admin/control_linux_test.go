@@ -23,7 +23,7 @@ func identity() Identity {
 	return Identity{PID: os.Getpid(), Version: "v1.2.0", Host: "node-a", Mode: "nftables", Since: since}
 }
 
-// answer is what daemons of these tests know.
+// answer is the answer of the daemons of these tests.
 func answer() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {

@@ -45,7 +45,7 @@ func nearest() either { return either{netnsScope{}, user{}} }
 // String implements scope.
 func (netnsScope) String() string { return "this network namespace" }
 
-// folder has the sockets of all network namespaces, as those of containers may share it.
+// folder has the sockets of all network namespaces, as containers may share it.
 const folder = "/run/sluice"
 
 func (n netnsScope) socket() (socket, error) {

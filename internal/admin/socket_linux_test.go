@@ -204,7 +204,7 @@ func TestAHandover(t *testing.T) {
 	}
 }
 
-// userOptions are those of a daemon without privileges, whose folder for caches is a new one.
+// userOptions are the options of a daemon without privileges and with a new folder for caches.
 func userOptions(t *testing.T, caches string) Options {
 	t.Helper()
 	t.Setenv("XDG_CACHE_HOME", caches)
@@ -231,7 +231,7 @@ func TestADaemonOfAUser(t *testing.T) {
 	}
 }
 
-// A command asks the daemon of its network namespace, or else that of its user.
+// A command queries the daemon of its network namespace, or else the daemon of its user.
 func TestTheNearestDaemon(t *testing.T) {
 	o := userOptions(t, t.TempDir())
 	both := either{Options{NetNS: namespace(t)}.scope(), o.scope()}

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// What goes together, and what does not.
+// Combinations of settings, valid and invalid ones.
 func TestCombinations(t *testing.T) {
 	for _, tc := range []struct{ name, file, args, want string }{
 		{"manifests and a file", header + "clientConnection: {kubeconfig: /k}", "--manifests=a", ""},

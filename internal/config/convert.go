@@ -19,10 +19,9 @@ const (
 	longestPoll  = 30 * time.Second
 )
 
-// section sets the fields that the file has for each mode. Modes without a section
-// in v1alpha1 use that of nftables. The masquerade bit of iptables, which several
-// modes share, is checked in all modes, as in kube-proxy; other fields are checked
-// in their mode only.
+// section sets the fields that the file has for each mode. Modes without a section in v1alpha1 use the section of
+// nftables. The masquerade bit of iptables, which several modes share, is checked in all modes, as in kube-proxy;
+// other fields are checked in their mode only.
 func (c *check) section(cfg *Config) {
 	in := c.config
 	path, bitPath, bit := "nftables", "nftables.masqueradeBit", in.NFTables.MasqueradeBit

@@ -59,8 +59,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// FuzzDecode holds that no text makes Load panic, and that what is accepted is
-// written back as something that means the same.
+// FuzzDecode verifies that no text makes Load panic, and that an accepted configuration is written back with the same
+// meaning.
 func FuzzDecode(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil {

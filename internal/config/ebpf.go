@@ -13,12 +13,11 @@ type EBPF struct {
 	Dir    string // on a bpffs, for the maps and programs
 	Cgroup string // programs are for the processes in this cgroup; empty: in all
 
-	// ExemptCgroups are patterns of path.Match for paths in the cgroup root: connections of processes in these cgroups,
-	// and below, are for packets.
+	// ExemptCgroups are patterns of path.Match for paths in the cgroup root. Connections of processes in these cgroups,
+	// and below, are balanced as packets, not at sockets.
 	ExemptCgroups []string
 
-	// ExemptRoot means that so are those of processes in the root of all cgroups, as threads of the kernel are, but not
-	// below.
+	// ExemptRoot means the same for processes in the root of all cgroups itself, such as threads of the kernel.
 	ExemptRoot bool
 
 	// GuardNodePorts means that other programs cannot bind the ports of NodePorts.

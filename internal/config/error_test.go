@@ -16,8 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// Each file in testdata/errors is wrong; the .txt beside it is what a person is
-// told. A first line "# args:" has the flags.
+// Each file in testdata/errors is invalid; the .txt beside it has the messages. A first line "# args:" has the flags.
 func TestErrors(t *testing.T) {
 	files, err := filepath.Glob("testdata/errors/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -81,7 +80,7 @@ func TestInvalidError(t *testing.T) {
 	}
 }
 
-// What the world refuses to tell is told.
+// An error about the host is part of the message.
 func TestEnv(t *testing.T) {
 	broken := errors.New("broken")
 	for _, tc := range []struct {
@@ -125,7 +124,7 @@ func TestEnv(t *testing.T) {
 	}
 }
 
-// The version is told even if the rest of the command line is no good.
+// The version is printed even if the rest of the command line is invalid.
 func TestVersionNeedsNoLoad(t *testing.T) {
 	set := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	f := NewFlags(set)

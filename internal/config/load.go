@@ -178,7 +178,7 @@ func modeHint(mode string) string {
 	return ""
 }
 
-// addresses sets the address of the node and those of the servers.
+// addresses sets the addresses of the node and of the servers.
 func (c *check) addresses(cfg *Config) {
 	in := c.config
 	var ok bool

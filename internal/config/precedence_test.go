@@ -42,7 +42,7 @@ logging: {verbosity: 2, vmodule: [{filePattern: a, verbosity: 1}]}
 	}
 }
 
-// An empty flag takes back what the file says.
+// An empty flag overrides the file.
 func TestEmptyFlagWins(t *testing.T) {
 	cfg := mustLoad(t, header+"hostnameOverride: a\nclusterCIDR: 10.0.0.0/8\n", "--hostname-override=", "--cluster-cidr=")
 	if cfg.NodeName != "host-1" || len(cfg.Detector.ClusterCIDRs) != 0 {
@@ -74,7 +74,7 @@ func TestLoadTwice(t *testing.T) {
 	}
 }
 
-// The same server, said in every way there is.
+// The same server, in every notation.
 func TestServers(t *testing.T) {
 	const dump = "configSyncPeriod: 0s\n"
 	for _, tc := range []struct {

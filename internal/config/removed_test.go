@@ -171,7 +171,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// What is wrong with the value of a removed flag is an error, as it was.
+// An invalid value of a removed flag is an error, as before.
 func TestRemovedFlagsWithWrongValues(t *testing.T) {
 	for arg, want := range map[string]string{
 		"--logtostderr=maybe":  `--logtostderr: Invalid value: "maybe": must be true or false`,
@@ -248,7 +248,7 @@ func TestOldModes(t *testing.T) {
 	}
 }
 
-// Documentation that is not what the program does is worse than none.
+// The documentation agrees with the program.
 func TestFlagsPage(t *testing.T) {
 	const page, begin, end = "../../docs/flags.md", "<!-- begin -->\n", "<!-- end -->\n"
 	data, err := os.ReadFile(page)

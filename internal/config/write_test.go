@@ -23,7 +23,7 @@ func TestWriteAndReadBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time over what is there
+	for range 2 { // the second time over the existing file
 		if err := cfg.Write(); err != nil {
 			t.Fatal(err)
 		}

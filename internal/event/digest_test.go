@@ -48,7 +48,7 @@ func digest(t *testing.T, levels ...Level) *digesting {
 	return d
 }
 
-// expect compares what was passed on since the last call.
+// expect compares the problems that were forwarded since the last call.
 func (d *digesting) expect(what string, want ...string) {
 	d.t.Helper()
 	synctest.Wait()

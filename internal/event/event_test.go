@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// What is wrong with an object is one warning for each class, so that the
-// aggregation of Events, which does not look at notes, swallows none.
+// The problems of an object are one warning for each class, so that the aggregation of Events, which ignores notes,
+// drops none.
 func TestProblemsOfOneObjectAreFewWarnings(t *testing.T) {
 	got := OfProblems([]route.Problem{
 		{Object: "Service default/web", Field: "spec.externalIPs[0]", Value: "1.2.3", Reason: "not an IP address"},
@@ -43,7 +43,7 @@ func TestProblemsOfOneObjectAreFewWarnings(t *testing.T) {
 	}
 }
 
-// Contests are about the own Node, and name the program and what to do.
+// Contests are about the own Node, and name the program and the remedy.
 func TestContestsAreEventsOfTheNode(t *testing.T) {
 	begin := RulesContested("nft (thread 812) repeatedly changed the rules of Sluice", `the tables "sluice"`)
 	end := RulesUncontested()
@@ -57,7 +57,7 @@ func TestContestsAreEventsOfTheNode(t *testing.T) {
 	}
 }
 
-// Conflicts are told by the words of package route: this holds them together.
+// Conflicts are recognized by the words of package route; this test keeps the two packages consistent.
 func TestAConflictIsOne(t *testing.T) {
 	store := cluster.NewStore()
 	for _, name := range []string{"first", "second"} {

@@ -115,7 +115,7 @@ func (u unread) Write(p []byte) (int, error) {
 	return u.ResponseRecorder.Write(p)
 }
 
-// Shared answers are equal to those of promhttp, byte by byte.
+// Shared answers are equal to answers of promhttp, byte by byte.
 func TestSharedAnswersAreThoseOfPromhttp(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	for _, name := range []string{"one", "two"} {

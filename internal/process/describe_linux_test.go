@@ -106,7 +106,7 @@ func TestWithSocket(t *testing.T) {
 	}
 }
 
-// Names are those of the command line and of the kernel. Properties that cannot be read have their default values.
+// Names come from the command line and the kernel. Properties that cannot be read have their default values.
 func TestDescribe(t *testing.T) {
 	root := t.TempDir()
 	for path, text := range map[string]string{"7/comm": "q\n", "7/cmdline": "/usr/bin/p\x00--flag\x00", "8/x": ""} {

@@ -32,7 +32,7 @@ type direction struct {
 	toEnd bool
 }
 
-// maxTurn is how many bytes a direction may move before others go on.
+// maxTurn is how many bytes a direction may move before others have their turn.
 const maxTurn = 1 << 20
 
 // maxSplice is how many bytes a pipe may hold, and maxPipes how many pipes a worker may have. So clients
@@ -80,7 +80,7 @@ func (d *direction) pump() {
 	}
 }
 
-// resume goes on after others had their turn.
+// resume continues after others had their turn.
 func (d *direction) resume() {
 	d.queued = false
 	c := d.from.conn
@@ -89,7 +89,7 @@ func (d *direction) resume() {
 	}
 }
 
-// flush writes what was read. It returns false if not everything could be written.
+// flush writes the pending bytes. It returns false if some are left.
 func (d *direction) flush() bool {
 	for len(d.pending) > 0 || d.held > 0 {
 		if d.blocked {
@@ -116,13 +116,13 @@ func (d *direction) keep(b []byte) {
 	d.from.conn.owner.worker.tcp.kept += d.kept
 }
 
-// release forgets what was kept.
+// release discards the pending bytes.
 func (d *direction) release() {
 	d.from.conn.owner.worker.tcp.kept -= d.kept
 	d.pending, d.kept = nil, 0
 }
 
-// write writes some of what was read.
+// write writes some of the pending bytes.
 func (d *direction) write() (n int, e syscall.Errno) {
 	if len(d.pending) > 0 {
 		n, e = stream.Write(d.to.fd, d.pending)
@@ -175,13 +175,13 @@ func (d *direction) fill() (int, bool) {
 	return n, d.copied(d.buffer()[:n])
 }
 
-// atMark reports whether there may be urgent data where a splice ended: as only a read gets past it, the splice found
-// no bytes, or the end of what follows.
+// atMark reports whether there may be urgent data where a splice ended: only a read gets past it, so the splice found
+// no bytes, or the end of the bytes after it.
 func (d *direction) atMark(n int, e syscall.Errno) bool {
 	return e == 0 && n == 0 || e == unix.EAGAIN && d.toEnd
 }
 
-// copied writes bytes from the buffer of the loop. What the destination does not take is kept.
+// copied writes bytes from the buffer of the loop. It keeps bytes that the destination does not take.
 func (d *direction) copied(b []byte) bool {
 	n, e := stream.Write(d.to.fd, b)
 	switch e {

@@ -24,7 +24,7 @@ type poller struct {
 	hosts   *udpSockets
 }
 
-// worker is a loop and what its thread uses. All its methods must be called on that thread.
+// worker is a loop and the state of its thread. All its methods must be called on that thread.
 type worker struct {
 	*epoll.Loop
 	engine  *Engine

@@ -19,9 +19,9 @@ const (
 	attackConnections, attackFlows   = 2000, 20_000
 )
 
-// Attackers open connections that never send, send a byte now and then, connect and reset in turn, and begin UDP flows,
-// all far beyond the limits. A connection and a flow beside them are served at once throughout, memory
-// stays bounded, and what is refused is counted.
+// Attackers open connections that never send, send a byte now and then, connect and reset in turn, and begin UDP
+// flows, all far beyond the limits. A connection and a flow beside them are served at once throughout, memory stays
+// bounded, and refusals are counted.
 func TestHostile(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	run(t, Options{NetNS: ns, MaxConnections: hostileConnections, MaxFlows: hostileFlows}, newSystem, func(b *bench) {

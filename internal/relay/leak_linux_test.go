@@ -82,7 +82,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// If other programs have the ports that are left, flows to different backends share those of the Engine.
+// If other programs have all other ports, flows to different backends share the ports of the Engine.
 func TestUDPPortsOfOthers(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error { return os.WriteFile(portRange, []byte("40000 40019"), 0) })

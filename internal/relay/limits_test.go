@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Many Balancers do not exhaust memory either. Each remembers some clients, whatever others have.
+// Many Balancers do not exhaust memory either. Each remembers some clients, no matter how many others remember.
 func TestAffinityIsBoundedOverBalancers(t *testing.T) {
 	e, err := New(Options{})
 	if err != nil {

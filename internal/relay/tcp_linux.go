@@ -81,7 +81,7 @@ type acceptor struct {
 	pause  epoll.Timer
 }
 
-// maxAccept is how many connections are accepted before other work goes on.
+// maxAccept is how many connections are accepted before other work continues.
 const maxAccept = 16
 
 // start adds the socket to the loop.
@@ -237,7 +237,7 @@ func (a *acceptor) least() *acceptor {
 	return best
 }
 
-// tcpLoop is what the TCP connections of a worker share.
+// tcpLoop is the state that the TCP connections of a worker share.
 type tcpLoop struct {
 	worker               *worker
 	open                 atomic.Int64 // connections

@@ -250,13 +250,13 @@ func TestBackPressure(t *testing.T) {
 		if _, err := io.ReadFull(d, make([]byte, 1)); err != nil {
 			t.Errorf("another client: %v", err)
 		}
-		if n, err := io.CopyN(io.Discard, c, 100<<20); err != nil { // it goes on when the client reads
+		if n, err := io.CopyN(io.Discard, c, 100<<20); err != nil { // it continues when the client reads
 			t.Errorf("received %d bytes: %v", n, err)
 		}
 	})
 }
 
-// Connections to a backend that has left go on for Drain, unless it returns.
+// Connections to a removed backend continue for Drain, and longer if the backend returns.
 func TestDrain(t *testing.T) {
 	drain := machine.Scale(300 * time.Millisecond)
 	both(t, Options{Drain: drain}, func(b *bench) {

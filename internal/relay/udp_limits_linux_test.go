@@ -68,8 +68,8 @@ func liveHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A client that begins 100,000 flows gets no more than the limit, and memory stays bounded. Another
-// client is served throughout, also with flows that begin meanwhile.
+// A client that begins 100,000 flows gets no more than the limit, and memory stays bounded. Another client is served
+// throughout, including flows that begin meanwhile.
 func TestUDPFlood(t *testing.T) {
 	const flows, limit, newClients = 100_000, 500, 200
 	ns := kerneltest.Namespace(t)
@@ -163,8 +163,8 @@ func TestUDPFairness(t *testing.T) {
 	})
 }
 
-// Flows to different backends share ports when few are left, so that each backend may have as many flows as
-// there are ports. Then new flows are refused, and the others go on.
+// Flows to different backends share ports when few are left, so that each backend may have as many flows as there are
+// ports. Then new flows are refused, and the others continue.
 func TestUDPPorts(t *testing.T) {
 	const allowed = 15 // three quarters of 20
 	ns := kerneltest.Namespace(t)
@@ -203,8 +203,8 @@ func TestUDPPorts(t *testing.T) {
 	dialUDP(t, ns, a)
 }
 
-// Without file descriptors, new flows are refused; those that exist go on. Another client
-// takes file descriptors of the one that has most.
+// Without file descriptors, new flows are refused; existing ones continue. Another client gets file descriptors of
+// the client that has most.
 func TestUDPFiles(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
@@ -273,7 +273,7 @@ func lowFiles(t testing.TB, free int) {
 func TestUDPManyFlows(t *testing.T) {
 	const most, spare, backends, maxLost = 100_000, 1000, 8, 10
 	manyFiles(t, most+spare)
-	if os.Getenv(kerneltest.CompleteVar) != "" { // the kernel is that of the test alone
+	if os.Getenv(kerneltest.CompleteVar) != "" { // only the test uses the kernel
 		if err := os.WriteFile(udpMemory, []byte("200000 200000 200000"), 0); err != nil {
 			t.Fatal(err)
 		}

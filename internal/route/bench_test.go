@@ -80,8 +80,8 @@ func BenchmarkCompileWide(b *testing.B) {
 	}
 }
 
-// BenchmarkCompileAll is a cold start. It also tells what a Service costs in
-// memory, the cluster's own values not counted.
+// BenchmarkCompileAll is a cold start. It also reports the cost of a Service in memory, the cluster's own values not
+// counted.
 func BenchmarkCompileAll(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -176,7 +176,7 @@ func TestPortMatch(t *testing.T) {
 		IPv6 dns-sctp sctp`)
 }
 
-// Every endpoint of every slice gets an answer, also those that do not fit.
+// Every endpoint of every slice gets an answer, even if it does not match the port.
 func TestExplain(t *testing.T) {
 	svc := web(external)
 	one := sliceOf(svc, "one", endpoints(t, `

@@ -67,7 +67,7 @@ func TestClaims(t *testing.T) {
 		name string
 		kind Kind
 		list []*cluster.Service
-		want string // who has a frontend of the kind
+		want string // the Services that have a frontend of the kind
 	}{
 		{
 			"S-249 the older has the external IP", ExternalIP,
@@ -151,7 +151,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// The story of one external IP: who has it, what is touched, what is told.
+// The story of one external IP: its owner, the Services that are compiled, and the problems that are reported.
 func TestClaimMoves(t *testing.T) {
 	x := externalIP("192.0.2.1")
 	a := claimant("a", 1, clusterIP("172.30.0.1"), x)
@@ -177,7 +177,7 @@ func TestClaimMoves(t *testing.T) {
 		{"the owner asks no more", change(claimant("a", 1, clusterIP("172.30.0.1"))), "a b", "", "b/IPv4"},
 		{"the owner asks again", change(a), "a b", lost("b", "a"), "a/IPv4"},
 		{
-			"the owner is made anew, younger", change(claimant("a", 9, clusterIP("172.30.0.1"), x)),
+			"the owner is created again, younger", change(claimant("a", 9, clusterIP("172.30.0.1"), x)),
 			"a b", lost("a", "b"), "b/IPv4",
 		},
 		{"both go", change(gone("a"), gone("b")), "a b", "", ""},
@@ -231,7 +231,7 @@ func TestTwins(t *testing.T) {
 	sameText(t, joinProblems(c.Snapshot().Problems(svc.Name)), joinProblems(problems))
 	again, news := c.Compile(change(svc))
 	if !again.Empty() || len(news) > 0 || len(c.Snapshot().Problems(svc.Name)) != 4 {
-		t.Errorf("what was told is told again: %v; and %d problems are known still",
+		t.Errorf("a reported problem is reported again: %v; and %d problems are known",
 			news, len(c.Snapshot().Problems(svc.Name)))
 	}
 	const reject = ": pods reject, node reject, others reject\n"
@@ -270,7 +270,7 @@ func TestClaimsRandom(t *testing.T) {
 	}
 }
 
-// sameClaims compares claims with what follows from who asks.
+// sameClaims compares claims with the claims that follow from the Services.
 func sameClaims(t *testing.T, got *claims, have map[string]*cluster.Service) {
 	t.Helper()
 	asking := map[claim][]*cluster.Service{}

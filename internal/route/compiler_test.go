@@ -134,7 +134,7 @@ func TestFactsGuard(t *testing.T) {
 	sameText(t, allow(got.Touched[0].New), "192.168.0.0/24")
 }
 
-// Problems are told once, and again after they were gone.
+// Problems are reported once, and again if they return.
 func TestProblemsOnce(t *testing.T) {
 	closed := func(second int64) *cluster.Service {
 		return claimant("web", second, external, func(s *cluster.Service) { s.Restricted = true })
@@ -169,7 +169,7 @@ func TestProblemsOnce(t *testing.T) {
 	}
 }
 
-// A compiler without a node name takes that of the Node.
+// A compiler without a node name uses the name of the Node.
 func TestNodeName(t *testing.T) {
 	svc := web(itpLocal)
 	c := NewCompiler(Options{})
@@ -180,7 +180,7 @@ func TestNodeName(t *testing.T) {
 	sameText(t, join(c.Table().Services[svc.Name].Ports[0].Local), "1.1.1.1:8080")
 }
 
-// world is a random cluster: a Store, and what was said to it.
+// world is a random cluster: a Store, and the objects that were put into it.
 type world struct {
 	rnd      *rand.Rand
 	store    *cluster.Store
@@ -314,8 +314,7 @@ func (w *world) fresh() cluster.Change {
 	return s.Take()
 }
 
-// A table made change by change is the table made at once, and the changes say
-// exactly what became different.
+// A table made change by change is the table made at once, and the changes say exactly the differences.
 func TestIncrementalIsFull(t *testing.T) {
 	opt := Options{
 		NodeName:  "A",
@@ -343,7 +342,7 @@ func TestIncrementalIsFull(t *testing.T) {
 	}
 }
 
-// follow does to a copy what a change says.
+// follow applies a change to a copy.
 func follow(t *testing.T, copied map[cluster.Name]*Service, change Change) {
 	t.Helper()
 	if !slices.IsSortedFunc(change.Touched, func(a, b Touch) int { return a.Name.Compare(b.Name) }) {

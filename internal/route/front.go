@@ -216,7 +216,6 @@ func outermost(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	return slices.Clip(list)
 }
 
-// ways are the Ways of a frontend.
 type ways struct{ pods, node, others Way }
 
 func same(w Way) ways { return ways{w, w, w} }
@@ -261,7 +260,7 @@ func externalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	return localWays(s, f, v)
 }
 
-// localWays returns the ways of connections that stay on this node, except those of its own clients.
+// localWays returns the ways of connections that stay on this node, except connections of its own clients.
 func localWays(s supply, f Family, v *view) ways {
 	out := ways{
 		pods:   Way{Pool: Cluster},

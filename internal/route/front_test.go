@@ -160,7 +160,7 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// frontends are the lines of a route that say what clients meet.
+// frontends are the lines of a route about connections of clients.
 func frontends(s *Service) string {
 	var b strings.Builder
 	for line := range strings.Lines(s.text()) {
@@ -200,15 +200,14 @@ func TestPoolsInUse(t *testing.T) {
 	}
 }
 
-// Here covers both pools when the local one holds what the other does not.
+// Here covers both pools when the local one has backends that the other does not have.
 func TestHereIsTheUnionOfBothPools(t *testing.T) {
 	svc := web(external)
 	got := compileOne(t, Options{}, svc, sliceOf(svc, "x", endpoints(t, "1.1.1.1 @A st\n1.1.1.2")))
 	sameText(t, join(got.Ports[0].Here), "1.1.1.1 1.1.1.2")
 }
 
-// Established UDP flows stay on whatever serves (S-205 to S-207), and on what is
-// given new ones.
+// Established UDP flows stay on every backend that serves (S-205 to S-207), and on every backend that gets new ones.
 func TestServing(t *testing.T) {
 	svc := web(itpLocal, func(s *cluster.Service) { s.Ports[0].Protocol = cluster.UDP })
 	sl := sliceOf(svc, "x",

@@ -115,7 +115,7 @@ func TestHealthCountsFamiliesSeparately(t *testing.T) {
 	}
 }
 
-// A change of the count alone is a change: what serves may stay the same.
+// A change of the count alone is a change, even if the serving backends stay the same.
 func TestAChangeOfHealthTouchesTheService(t *testing.T) {
 	svc := balanced()
 	c := NewCompiler(Options{NodeName: "A"})

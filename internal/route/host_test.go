@@ -237,7 +237,7 @@ func TestDetector(t *testing.T) {
 	}
 }
 
-// ServiceCIDRs are sorted, and only those of the families in use (S-312).
+// ServiceCIDRs are sorted, and only of the families in use (S-312).
 func TestServiceCIDRs(t *testing.T) {
 	facts := &cluster.Facts{ServiceCIDRs: cidrs("fd00:172::/112 172.30.0.0/16 10.96.0.0/12")}
 	host, _ := compileHost(Options{}, facts)

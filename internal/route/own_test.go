@@ -123,8 +123,8 @@ func TestOwnListenersAreNotHidden(t *testing.T) {
 	}
 }
 
-// A ClusterIP that is an address of the node is reported, and its ports work, also
-// when the node has or loses the address later.
+// A ClusterIP that is an address of the node is reported, and its ports work, even when the node gets or loses the
+// address later.
 func TestClusterIPsOfTheNodeAreReported(t *testing.T) {
 	svc, other := web(clusterIP("192.168.7.7"), externalIP("192.168.0.2")), claimant("other", 1, clusterIP("172.30.0.50"))
 	svc.Ports = append(svc.Ports, cluster.ServicePort{Name: "health", Protocol: cluster.TCP, Port: 10256})

@@ -70,8 +70,8 @@ type Port struct {
 	// may connect to itself through a frontend (hairpin), which needs source NAT.
 	Here []netip.Addr
 
-	// Unplaced lists those of Here whose node is not known, such as backends outside of the cluster. Both lists are
-	// sorted.
+	// Unplaced lists the addresses of Here whose node is not known, such as backends outside of the cluster. Both lists
+	// are sorted.
 	Unplaced []netip.Addr
 
 	// Affinity, if not 0, keeps a client address on its backend until the client
@@ -85,8 +85,8 @@ type Port struct {
 	// SlowStart is how long the share of a new backend grows, for planes that do that. 0: it has all of it at once.
 	SlowStart time.Duration
 
-	// ProxyHeader tells TCP backends the addresses of clients (PROXY protocol, version 2), for planes that connect to
-	// backends in place of clients.
+	// ProxyHeader means that TCP backends get the addresses of clients (PROXY protocol, version 2), for planes that
+	// connect to backends in place of clients.
 	ProxyHeader bool
 
 	// PreserveDestination means that backends see the load balancer address as the destination.
@@ -141,7 +141,7 @@ type Frontend struct {
 	Allow      []netip.Prefix
 }
 
-// Way is what happens to a new connection.
+// Way is how a new connection is treated.
 type Way struct {
 	Verdict    Verdict
 	Pool       Pool // for Balance
@@ -272,8 +272,8 @@ type Change struct {
 	// Services that the kernel does not hold at all; see plane.Partial.
 	Partly bool
 
-	// Underway has the Services of which a change is not written yet, in whole or in
-	// part, as the kernel holds them after this Change; nil: the kernel does not hold it.
+	// Underway has the Services whose change is not completely written yet, as the kernel holds them after this Change;
+	// nil for a Service that the kernel does not hold.
 	Underway map[cluster.Name]*Service
 }
 

@@ -84,7 +84,7 @@ func TestAClaimConcernsTwoServices(t *testing.T) {
 	}
 }
 
-// allProblems returns what is wrong at present with anything, in no order.
+// allProblems returns the present problems of all objects, in no order.
 func (c *Compiler) allProblems() []Problem {
 	all := slices.Clone(c.hostProblems)
 	for r := range c.records.All() {
@@ -107,8 +107,7 @@ func mostTwo(t *testing.T, c *Compiler, change cluster.Change, svc *cluster.Serv
 	}
 }
 
-// In one change every Service is compiled once, and whoever does not get the
-// claim is told so once.
+// In one change every Service is compiled once, and each Service that does not get the claim has one problem.
 func TestManyServicesAskForOneClaim(t *testing.T) {
 	const n = 3000
 	for name, order := range orders() {
@@ -147,7 +146,7 @@ func TestManyLostClaimsAreFewProblems(t *testing.T) {
 	}
 	sameText(t, joinProblems(c.Snapshot().Problems(list[1].Name)), joinProblems(problems))
 
-	// Only what is lost in addition is reported.
+	// Only an additional loss is reported.
 	more := *list[1]
 	more.ExternalIPs = append(slices.Clone(more.ExternalIPs), list[0].ClusterIPs[0])
 	more.Ports = more.Ports[:1]
@@ -213,8 +212,7 @@ func manyEndpoints(svc *cluster.Service, n int) []*cluster.Slice {
 	return list
 }
 
-// Each port of a large Service has its own endpoints, and no other port's are
-// looked at.
+// Each port of a large Service has its own endpoints, and the endpoints of other ports are not visited.
 func TestPortsFindTheirEndpoints(t *testing.T) {
 	svc, sl := manyPorts(2000)
 	got := compileOne(t, Options{}, svc, sl)
@@ -316,8 +314,8 @@ func each(c *Compiler, list []cluster.State) {
 	}
 }
 
-// perClaim reports what a run costs for each of n claims: its time, what it
-// allocates, and what is in use afterwards.
+// perClaim reports the cost of a run for each of n claims: its time, its allocations, and the memory in use
+// afterwards.
 func (w claimWork) perClaim(b *testing.B, n int) {
 	b.Helper()
 	var took time.Duration

@@ -304,9 +304,8 @@ func chosen(list []Choice) []netip.AddrPort {
 	return out
 }
 
-// serving returns the backends that keep their established flows: those that serve, and
-// all ready ones, as they receive new flows (with publishNotReadyAddresses an endpoint
-// is ready without serving).
+// serving returns the backends that keep their established flows: all that serve, and all ready ones, as they receive
+// new flows (with publishNotReadyAddresses an endpoint is ready without serving).
 func serving(list []Choice) []netip.AddrPort {
 	var out []netip.AddrPort
 	for i := range list {

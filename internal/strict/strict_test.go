@@ -69,7 +69,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// What has no fault is decoded.
+// Fields without a fault are decoded.
 func TestDecodeTheRest(t *testing.T) {
 	var o corev1.Service
 	Decode([]byte(`{"metadata":{"deletionTimestamp":"x","name":"a"},"spec":{"type":1,"clusterIPs":["a",7],`+

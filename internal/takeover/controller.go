@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Controller removes what other modes of Sluice left once Sluice's own rules are in force, and kube-proxy's rules
-// when no kube-proxy runs. It continues to watch for one that is started.
+// Controller removes the rules of other modes of Sluice once its own rules are in force, and kube-proxy's rules when
+// no kube-proxy runs. It continues to watch for a kube-proxy that starts.
 type Controller struct {
 	opt      Options
 	ready    <-chan struct{}

@@ -171,8 +171,8 @@ func TestRealProcesses(t *testing.T) {
 	}
 }
 
-// Sluice under systemd has CAP_NET_ADMIN and no more: it may not look into the
-// processes of root. It tells a kube-proxy from others all the same.
+// Sluice under systemd has CAP_NET_ADMIN and no more: it may not look into the processes of root. It distinguishes a
+// kube-proxy from others all the same.
 func TestWithNetAdminAlone(t *testing.T) {
 	if b, err := os.ReadFile("/proc/self/uid_map"); err != nil || strings.HasSuffix(strings.TrimSpace(string(b)), " 1") {
 		t.Skip("the user namespace of this process has one user only")

@@ -21,11 +21,11 @@ import (
 type machine struct {
 	pids      []int             // of real kube-proxies, each with a listener
 	others    []process.Process // each has the listeners whose inode is its PID
-	listeners []socket.Listener // besides those of pids
+	listeners []socket.Listener // in addition to the listeners of pids
 	err       error
 	unlisted  error             // from a listing of listeners
 	answers   map[string]string // by path; nil: nobody listens
-	server    string            // what it says it is
+	server    string            // the Server header of its answers
 	looks     int
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
 
-// node is a kernel in memory, as far as a take-over goes. It refuses what the
-// real one refuses, and keeps account of what was done in which order.
+// node is a kernel in memory with the parts that a take-over uses. It refuses the requests that a real kernel
+// refuses, and records the operations in their order.
 type node struct {
 	chains  *iptablestest.Kernel
 	tables  []nft.Outline

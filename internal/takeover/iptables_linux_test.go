@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
 
-// parseSaved reads what iptables-save prints.
+// parseSaved parses the output of iptables-save.
 func parseSaved(saved string) []iptables.Outline {
 	line := regexp.MustCompile(`(?m)^(?:\*(\S+)|:(\S+) (\S+) .*|(?:\[\S+\] )?-A (\S+)(?:.*? -[jg] (\S+))?.*)$`)
 	var all []iptables.Outline
@@ -171,8 +171,8 @@ func TestOwnerOfAChain(t *testing.T) {
 	}
 }
 
-// A rule can do what a chain of that name would: a target is no chain, and a
-// built-in chain is not removed whatever it is called.
+// A rule can do what a chain of that name would: a target is no chain, and a built-in chain is not removed, no matter
+// its name.
 func TestLeftoversAreChains(t *testing.T) {
 	id := iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6, Name: "nat"}
 	all := []iptables.Outline{{TableID: id, Chains: []iptables.ChainOutline{

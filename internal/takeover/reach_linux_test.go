@@ -37,8 +37,8 @@ const (
 	inNFT    = "removed iptables-nft: 3 chains and 1 rule in iptables-nft nat"
 )
 
-// What cannot be removed stays, and status, log and an Event say what it is and
-// what removes it, each once. It goes as soon as it can.
+// Rules that cannot be removed stay, and status, log and an Event name them and the remedy, each once. They are
+// removed as soon as possible.
 func TestLegacyRulesBeyondReach(t *testing.T) {
 	n := beyondReach(t)
 	var events []string
@@ -50,12 +50,12 @@ func TestLegacyRulesBeyondReach(t *testing.T) {
 		if state.Err != nil || state.Leftovers[IPTablesLegacy] != 4 || state.Leftovers[IPTablesNFT] != 0 {
 			t.Errorf("state: %+v", state)
 		}
-		compare(t, "log", `msg="Removed what kube-proxy left" mechanism=iptables-nft `+
+		compare(t, "log", `msg="Removed leftovers of kube-proxy" mechanism=iptables-nft `+
 			`removed="3 chains and 1 rule in iptables-nft nat"
-msg="Cannot remove what kube-proxy left" mechanism=iptables-legacy `+
+msg="Cannot remove leftovers of kube-proxy" mechanism=iptables-legacy `+
 			`left="3 chains and 1 rule in iptables-legacy nat" why="no programs" remedy="do this"
 `, s.said())
-		compare(t, "events", "kube-proxy left rules that Sluice cannot remove: "+inLegacy+"; do this",
+		compare(t, "events", "Sluice cannot remove leftovers of kube-proxy: "+inLegacy+"; do this",
 			strings.Join(events, "\n"))
 		s.chains.Fail = nil
 		state = s.after(time.Minute)

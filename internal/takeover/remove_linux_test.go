@@ -31,7 +31,7 @@ func tcp(text string) ipvs.Server {
 	return ipvs.Server{Addr: at.Addr(), Port: at.Port(), Protocol: unix.IPPROTO_TCP}
 }
 
-// afterNFTables is what its nftables mode leaves.
+// afterNFTables has the leftovers of its nftables mode.
 func afterNFTables() *node {
 	return &node{tables: []nft.Outline{
 		{Table: nft.Table{Family: nft.IP4, Name: "kube-proxy"}, Chains: make([]nft.ChainOutline, 20)},
@@ -40,7 +40,7 @@ func afterNFTables() *node {
 	}}
 }
 
-// afterIPTables is what its iptables mode leaves, in one variant.
+// afterIPTables has the leftovers of its iptables mode, in one variant.
 func afterIPTables(v iptables.Variant) *node {
 	return &node{chains: iptablestest.NewKernel(
 		iptables.Outline{
@@ -58,7 +58,7 @@ func afterIPTables(v iptables.Variant) *node {
 	)}
 }
 
-// afterIPVS is what its ipvs mode leaves, beside virtual servers of others.
+// afterIPVS has the leftovers of its ipvs mode, beside virtual servers of others.
 func afterIPVS() *node {
 	n := afterIPTables(iptables.NFT)
 	n.vips = addrs("10.96.0.1", "10.96.0.10")
@@ -76,7 +76,7 @@ func afterIPVS() *node {
 	return n
 }
 
-// takeAll finds and removes, and says what was done, and the account.
+// takeAll finds and removes, and returns the operations and the account.
 func takeAll(t *testing.T, n *node, r *rules) string {
 	t.Helper()
 	found, err := r.find(t.Context())
@@ -176,8 +176,8 @@ func TestVirtualServersAtKnownNodePortsAreRemoved(t *testing.T) {
 	compare(t, "virtual servers left", want, join(n.order))
 }
 
-// While it is not known which virtual servers are kube-proxy's, the interface
-// that tells stays, and all that their connections need. What is sure goes.
+// While it is not known which virtual servers are kube-proxy's, the interface that identifies them stays, and
+// everything that their connections need. Everything else is removed.
 func TestNoVirtualServerIsRemovedWhileNodePortsAreUnknown(t *testing.T) {
 	n := afterIPVS()
 	n.tables = afterNFTables().tables

@@ -126,8 +126,7 @@ func kubeTables() []nft.Table {
 	return []nft.Table{{Family: nft.IP4, Name: name}, {Family: nft.IP6, Name: name}}
 }
 
-// findChains finds the rules of the iptables and ipvs modes in iptables, and those that
-// stay.
+// findChains finds the rules of the iptables and ipvs modes in iptables, and the rules that stay.
 func (r *rules) findChains(ctx context.Context) (found []iptables.Removal, kept string, err error) {
 	if r.isOurs(IPTablesLegacy) && r.isOurs(IPTablesNFT) {
 		return nil, "", nil
@@ -144,8 +143,8 @@ func mechanism(c iptables.Removal) Mechanism {
 	return IPTablesNFT
 }
 
-// findVIPs finds what the ipvs mode left outside of iptables. Without its interface no
-// virtual server can be identified as kube-proxy's.
+// findVIPs finds the virtual servers, addresses and sets of mode ipvs. Without its interface no virtual server can be
+// identified as kube-proxy's.
 func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 	var v vips
 	names, err := r.sets.Names(ctx)
@@ -248,7 +247,6 @@ func tableEntry(all []nft.Outline) Entry {
 	return e
 }
 
-// chainEntries returns one entry for each variant.
 func chainEntries(all []iptables.Removal) []Entry {
 	found := map[Mechanism]Entry{}
 	for _, c := range all {

@@ -89,8 +89,7 @@ func TestOwnersOfChains(t *testing.T) {
 	}
 }
 
-// With one variant ours, what is in the other is a leftover all the same, for
-// all that counts and tells.
+// If Sluice uses one variant, the rules in the other are still leftovers, in all counts and messages.
 func TestRulesInTheOtherVariantAreRemoved(t *testing.T) {
 	both := func() *node {
 		all, err := afterIPTables(iptables.Legacy).chains.Outlines(t.Context(), iptables.AllRules)
@@ -125,7 +124,7 @@ func TestRulesInTheOtherVariantAreRemoved(t *testing.T) {
 		strings.Join(a.Lines(), "; "))
 }
 
-// Search finds what a take-over would remove, and removes nothing.
+// Search finds everything that a take-over would remove, and removes nothing.
 func TestSearch(t *testing.T) {
 	node := afterIPTables(iptables.Legacy)
 	node.tables = afterNFTables().tables

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// vips is what kube-proxy's ipvs mode left outside of iptables.
+// vips has the leftovers of kube-proxy's ipvs mode outside of iptables.
 type vips struct {
 	Idle      []ipvs.Server           // kube-proxy's, without connections
 	Busy      []inUse[ipvs.Server]    // kube-proxy's, with connections that would end with them
@@ -33,9 +33,9 @@ type inUse[T fmt.Stringer] struct {
 // defaultNodePort reports whether a port is in the default range of an API server.
 func defaultNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
 
-// split returns kube-proxy's virtual servers and all others. kube-proxy's are those at
-// addresses on its interface, and those at NodePorts of the node's own addresses. Those that
-// Sluice has beside them count as kube-proxy's.
+// split returns kube-proxy's virtual servers and all others. A virtual server is kube-proxy's if it is at an address
+// on its interface, or at a NodePort of an address of the node. Virtual servers of Sluice beside them count as
+// kube-proxy's.
 func (v vips) split(
 	servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool,
 ) (owned, foreign []ipvs.Server) {
@@ -110,7 +110,7 @@ func setNames() []string {
 	}
 }
 
-// entry describes what there is to remove.
+// entry describes the objects to remove.
 func (v vips) entry() Entry {
 	var parts []string
 	if n := len(v.Idle) + len(v.Busy); n > 0 {
@@ -127,7 +127,7 @@ func (v vips) entry() Entry {
 	return Entry{Mechanism: IPVS, Count: count, What: strings.Join(parts, ", ")}
 }
 
-// left returns what is not removed, and why.
+// left returns the remaining entries with their reasons.
 func (v vips) left() []Entry {
 	var out []Entry
 	add := func(n int, format string, args ...any) {

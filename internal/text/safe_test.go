@@ -36,7 +36,7 @@ func TestSafe(t *testing.T) {
 	}
 }
 
-// What is written of JSON means the same.
+// JSON keeps its meaning.
 func TestSafeKeepsJSON(t *testing.T) {
 	const value = "\u009b\u202e\U000e0041\u007f"
 	var b strings.Builder

@@ -32,7 +32,7 @@ func TestReadsOnlyRegularFiles(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name string
-		want string // part of the error; empty: the file is read
+		want string // part of the error; empty if the file is read
 	}{
 		{"file", ""},
 		{"link", ""},

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// withName changes the name of a Service.
 func withName(name string) func(*corev1.Service) {
 	return func(svc *corev1.Service) { svc.Name = name }
 }

@@ -81,7 +81,6 @@ func programRows() []programRow {
 	return list
 }
 
-// changesOf returns the changes of all runs.
 func changesOf(all []comparison, of side) (list []time.Duration) {
 	for _, c := range all {
 		list = append(list, of(c).Changes...)
@@ -89,7 +88,7 @@ func changesOf(all []comparison, of side) (list []time.Duration) {
 	return list
 }
 
-// printPrograms prints what one size took.
+// printPrograms prints the durations of one size.
 func printPrograms(w io.Writer, size int, all []comparison) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %d Services of %d endpoints | Sluice | the programs | Sluice / programs |\n|---|---:|---:|---:|\n",
@@ -119,7 +118,7 @@ func printPrograms(w io.Writer, size int, all []comparison) error {
 	return err
 }
 
-// printGrowth prints what a change costs at each size.
+// printGrowth prints the cost of a change at each size.
 func printGrowth(w io.Writer, sizes []int, results [][]comparison) error {
 	var b strings.Builder
 	b.WriteString("| endpoint replaced, µs |")

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// The programs write what Sluice would: measurePrograms compares the kernel with it.
+// The programs write the same as Sluice: measurePrograms compares the kernel with it.
 func TestMeasurePrograms(t *testing.T) {
 	kerneltest.NeedIPVS(t)
 	o := options{plane: ipvsPlane, child: 100, changes: 10, dir: t.TempDir()}

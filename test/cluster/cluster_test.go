@@ -64,7 +64,7 @@ func (c *testCluster) rollOut(t testing.TB, namespace, workload string) {
 	}
 }
 
-// describe returns what explains why pods are not ready.
+// describe returns the state of pods that are not ready, with the reasons.
 func (c *testCluster) describe(namespace, workload string) string {
 	_, name, _ := strings.Cut(workload, "/")
 	events, _ := c.try("-n", namespace, "get", "events", "--sort-by=.lastTimestamp")
@@ -90,7 +90,6 @@ func (c *testCluster) checkMode(t testing.TB, mode string) {
 	})
 }
 
-// on returns a command on a machine of the cluster.
 func (c *testCluster) on(machine string, argv ...string) *exec.Cmd {
 	return exec.Command("/proc/self/exe", append([]string{"exec", "-dir=" + c.dir, machine, "--"}, argv...)...)
 }
@@ -131,7 +130,7 @@ func (c *testCluster) startTraffic(t *testing.T) *traffic {
 	return f
 }
 
-// clientCounts are what the program pod counts.
+// clientCounts are the counters of the program pod.
 type clientCounts struct {
 	Connections int
 	Lost        []string
@@ -142,7 +141,7 @@ type clientCounts struct {
 	Kept        string
 }
 
-// read returns what the clients on the nodes have counted, by pod.
+// read returns the counters of the clients on the nodes, by pod.
 func (f *traffic) read(t testing.TB) map[string]clientCounts {
 	t.Helper()
 	out := map[string]clientCounts{}
@@ -170,7 +169,7 @@ func (f *traffic) stop() clientCounts {
 	return seen
 }
 
-// keeps says whether a connection that was open from the start must go on.
+// keeps says whether a connection that was open from the start must continue.
 type keeps int
 
 const (
@@ -183,7 +182,7 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 	t.Helper()
 	all := f.read(t)
 	all["outside"] = f.stop()
-	f.kubectl(t, "delete", "daemonset", "load", "--wait") // the next one begins to count anew
+	f.kubectl(t, "delete", "daemonset", "load", "--wait") // the next one begins to count from 0
 	var total int
 	var slowest time.Duration
 	for client, seen := range all {
@@ -211,7 +210,7 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 	t.Logf("%d connections, slowest %v", total, slowest.Round(time.Millisecond))
 }
 
-// TestCluster does in one real cluster what an operator does with Sluice, with traffic.
+// TestCluster performs the tasks of an operator of Sluice in one real cluster, with traffic.
 func TestCluster(t *testing.T) {
 	c := start(t)
 	t.Run("install", func(t *testing.T) { testInstall(t, c) })

@@ -92,7 +92,6 @@ func waitForLock(lock *os.File, limit time.Duration) error {
 	}
 }
 
-// pidIn returns the PID in a lock file.
 func pidIn(lock *os.File) (int, error) {
 	text, err := os.ReadFile(lock.Name())
 	if err != nil {

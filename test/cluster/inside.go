@@ -39,7 +39,7 @@ func inside() error {
 	if err := in.next(&s); err != nil {
 		return err
 	}
-	go in.exitAtEnd() // also while it starts. The nodes end with it, as their PID namespaces are in its own
+	go in.exitAtEnd() // even while it starts. The nodes end with it, as their PID namespaces are in its own
 	c := &control{spec: s, processes: newReaper(), log: os.NewFile(logFiles, "log")}
 	unix.CloseOnExec(logFiles)
 	if err := errors.Join(c.files(), c.network()); err != nil {
@@ -54,11 +54,10 @@ func inside() error {
 	}
 	fmt.Println("ready")
 	<-make(chan struct{}) // until exitAtEnd
-	runtime.KeepAlive(c)  // the nodes end with their orders, files that would be closed
+	runtime.KeepAlive(c)  // the nodes end when their orders, which are files, are closed
 	return nil
 }
 
-// control is the control plane.
 type control struct {
 	spec
 	processes *reaper
@@ -96,7 +95,7 @@ func (c *control) files() error {
 
 func kubeconfigOf(user string) string { return filepath.Join(root, user+".kubeconfig") }
 
-// bind makes programs and images visible in the file system of the cluster, as those of the machine may be hidden on
+// bind makes programs and images visible in the file system of the cluster, as paths of the machine may be hidden on
 // nodes.
 func (c *control) bind() (err error) {
 	for i, path := range c.Images {
@@ -207,7 +206,7 @@ func (c *control) startNodes() error {
 	return errors.Join(c.connectPods(pods), poll(c.nodesReady))
 }
 
-// nodeOrder is what a node is to do.
+// nodeOrder is the first order to a node.
 type nodeOrder struct {
 	Name     string
 	Number   int // of its addresses
@@ -259,7 +258,7 @@ func (c *control) findPodAddresses(ctx context.Context, pods map[string][]string
 	return nil
 }
 
-// connectPods gives each node the addresses of its pods, and the routes to those of the others.
+// connectPods gives each node the addresses of its pods, and the routes to the pods of the others.
 func (c *control) connectPods(pods map[string][]string) error {
 	for i, name := range c.Nodes {
 		order := podNetwork{Own: pods[name], Via: map[int][]string{}}

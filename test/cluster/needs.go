@@ -52,7 +52,7 @@ func findPrograms() (map[string]string, error) {
 	return programs, nil
 }
 
-// missingInKernel names what a cluster needs of the kernel.
+// missingInKernel names the features of the kernel that a cluster needs and that are missing.
 func missingInKernel() []string {
 	var lacks []string
 	systems, err := os.ReadFile("/proc/filesystems")
@@ -91,7 +91,8 @@ func folder(variable, otherwise string) string {
 	return filepath.Join(".cache", otherwise)
 }
 
-// absolute returns the path of a file of the project. The program runs in its folder, tests in that of their package.
+// absolute returns the path of a file of the project. The program runs in the folder of the project, tests run in the
+// folder of their package.
 func absolute(path string) string {
 	if filepath.IsAbs(path) {
 		return path

@@ -67,7 +67,7 @@ type node struct {
 	processes *reaper
 }
 
-// cgroups makes the cgroups of this process the roots of those that the node sees.
+// cgroups makes the cgroups of this process the roots that the node sees.
 func (n *node) cgroups() error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("make a cgroup namespace: %w", err)

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Addresses of a cluster. Pods have 10.244.0.0/16 and fd00:10:244::/48, of which the controller manager gives each
-// node a part.
+// Addresses of a cluster. Pods have 10.244.0.0/16 and fd00:10:244::/48, and the controller manager assigns a part of
+// them to each node.
 const (
 	apiPort       = 6443
 	apiService    = "10.96.0.1"
@@ -46,14 +46,14 @@ const (
 	scheduler  = "system:kube-scheduler"
 )
 
-// spec is what a cluster is made of: the order to the process inside.
+// spec describes a cluster: the order to the process inside.
 type spec struct {
 	Dir         string
 	Programs    map[string]string // paths, by name
 	Images      []string          // archives
 	Nodes       []string          // names
 	Cgroups     []string          // folders
-	Authority   []byte            // the certificate that signs that of the API server
+	Authority   []byte            // the certificate that signs the one of the API server
 	Certificate []byte            // of the API server
 	Key         []byte
 	AccountKey  []byte            // signs tokens of ServiceAccounts
@@ -99,7 +99,6 @@ func nodeUsers(nodes []string) []string {
 	return out
 }
 
-// tokenFile returns the file of --token-auth-file.
 func (s *spec) tokenFile() []byte {
 	var text strings.Builder
 	for user, token := range s.Tokens {

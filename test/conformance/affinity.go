@@ -158,10 +158,9 @@ func (e *env) choose(key, from string, port int) (netip.AddrPort, error) {
 	return r.Backend, nil
 }
 
-// renew makes a client connect to every port of manyPorts about once a second, until
-// connections that followed each other within the timeout kept most ports at their backends
-// for longer than the timeout. On a busy machine a connection may come too late: that port
-// begins anew.
+// renew makes a client connect to every port of manyPorts about once a second, until connections that followed each
+// other within the timeout kept most ports at their backends for longer than the timeout. On a busy machine a
+// connection may come too late: that port begins again.
 func renew(key, from string, timeout time.Duration) step {
 	const margin = 500 * time.Millisecond
 	return func(e *env) error {
@@ -254,7 +253,6 @@ func onlyMovedFrom(suffix string) func(before, now choices) error {
 	}
 }
 
-// idle waits.
 func idle(d time.Duration) step {
 	return func(*env) error {
 		time.Sleep(d)
@@ -262,7 +260,6 @@ func idle(d time.Duration) step {
 	}
 }
 
-// times repeats steps.
 func times(n int, steps ...step) step {
 	return func(e *env) error {
 		for i := range n {

@@ -189,7 +189,6 @@ func iptablesPlane(variant string) Plane {
 	}
 }
 
-// ipvsPlane is the plane ipvs.
 func ipvsPlane() Plane {
 	nature := IPVS("nft")
 	return Plane{
@@ -273,7 +272,7 @@ func userspaceConfig() *config.Config {
 	}
 }
 
-// notInUserspace has the scenarios in which connections outlive the process that forwards them, and those of SCTP.
+// notInUserspace has the scenarios in which connections outlive the process that forwards them, and the ones of SCTP.
 func notInUserspace() map[int]string {
 	const noSCTP = "mode userspace does not forward SCTP"
 	return map[int]string{

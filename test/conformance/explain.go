@@ -19,10 +19,10 @@ import (
 // observation is the result of a step's connections from one client.
 type observation struct {
 	verdict  explain.Verdict
-	backends []netip.AddrPort // exactly these answered; nil: only results are compared
+	backends []netip.AddrPort // exactly these answered; if nil, only results are compared
 	results  []lab.Result     // connections that were answered
 
-	hits map[netip.AddrPort]int // how many of n connections reached each backend; nil: they are not counted
+	hits map[netip.AddrPort]int // how many of n connections reached each backend; nil if they are not counted
 	n    int
 
 	sticky bool // all connections reached one backend
@@ -85,7 +85,7 @@ func (e *env) compareExplain(client *lab.Host, c explain.Case, got observation) 
 }
 
 // compareChances compares the chances of backends with how many connections reached them. A plane whose chances
-// follow from the weights does not know what a client with session affinity has.
+// follow from the weights does not know the backend of a client with session affinity.
 func (e *env) compareChances(c explain.Case, got observation) error {
 	if got.hits == nil || c.AffinitySeconds > 0 && e.proxy.shares == nil {
 		return nil

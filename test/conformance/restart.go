@@ -65,8 +65,8 @@ func (n *Traits) checkRemoved(h *lab.Host) error {
 	return err
 }
 
-// switchMode restarts the proxy in the next mode, and removes the rules of the first mode when
-// those of the next are in the kernel.
+// switchMode restarts the proxy in the next mode, and removes the rules of the first mode when the rules of the next
+// are in the kernel.
 func switchMode(e *env) error {
 	if err := requireInProcess(e); err != nil {
 		return err
@@ -101,8 +101,8 @@ func switchMode(e *env) error {
 	return e.takeOver()
 }
 
-// takeOver runs the take-over beside the proxy. It removes the rules of mode ipvs, those with
-// connections when these have ended. It returns after the first attempt.
+// takeOver runs the take-over beside the proxy. It removes the rules of mode ipvs; rules with connections only when
+// these have ended. It returns after the first attempt.
 func (e *env) takeOver() error {
 	const soon = 100 * time.Millisecond
 	ready := make(chan struct{})
@@ -145,7 +145,7 @@ func inEachMode(steps ...step) step {
 	}
 }
 
-// unlessAmong runs the steps unless a mode is among those of inEachMode.
+// unlessAmong runs the steps unless a mode is among the modes of inEachMode.
 func unlessAmong(mode string, steps ...step) step {
 	return func(e *env) error {
 		modes := []string{e.traits().mode}

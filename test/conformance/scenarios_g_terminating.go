@@ -120,7 +120,6 @@ func terminatingCluster() []scenario {
 	}
 }
 
-// conditions are the conditions of an endpoint.
 func conditions() []scenario {
 	const nodePort = "192.168.0.2:3001"
 	cluster := func(publish string, endpoints ...string) []string {

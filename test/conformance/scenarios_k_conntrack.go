@@ -154,8 +154,8 @@ func followsBackends(from, to, first, second string) []step {
 	}
 }
 
-// staleFlows are changes after which UDP conntrack entries must be deleted: exactly those that
-// lead to an endpoint that does not serve, or that bypass a Service.
+// staleFlows are changes after which UDP conntrack entries must be deleted: exactly the entries that lead to an
+// endpoint that does not serve, or that bypass a Service.
 func staleFlows() []scenario {
 	const fields = `externalIPs: [192.168.99.22], ports: [{name: u, port: 8000, protocol: UDP, nodePort: 32000}]`
 	everywhere := loadBalancer("web", `clusterIP: 172.30.0.41, `+fields, "192.168.99.1")

@@ -220,10 +220,10 @@ func otherPrograms() []scenario {
 					reach(client, "192.168.99.3:80", original, "10.180.0.1:8080", "10.180.1.1:8080"),
 					reach("outside", "192.168.99.3:80", original, "10.180.0.1:8080"),
 					openAlso("pod", client, vip),
-					unlessAmong("userspace", // from and to that one, UDP flows begin anew, at any backend
+					unlessAmong("userspace", // from and to that one, UDP flows begin again, at any backend
 						openAlso("udp", client, "172.30.0.41:53/udp"),
 						openAlso("udp unconnected", client, "172.30.0.41:53/udp unconnected"),
-						unlessAmong("ipvs", // there a ClusterIP is an address of the node, and the source of what it sends to itself
+						unlessAmong("ipvs", // there a ClusterIP is an address of the node, and the source of its packets to itself
 							openAlso("udp unconnected on the node", "node", "172.30.0.41:53/udp unconnected"),
 						),
 					),

@@ -140,7 +140,6 @@ func dualStackFrontends() []scenario {
 	}
 }
 
-// sctpServices are SCTP Services.
 func sctpServices() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:5060/sctp"
 	const here, there = "10.180.0.1:5060", "10.180.1.1:5060"

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// A connection that was decided elsewhere than explain names is found, in both directions.
+// A connection that was not decided where explain names is an error, in both directions.
 func TestSocketsAreComparedWithExplain(t *testing.T) {
 	l := lab.New(t, lab.Options{})
 	near, far := l.Pod(l.NodeA, "10.180.0.1"), l.Pod(l.NodeB, "10.180.1.1")

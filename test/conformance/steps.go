@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// step is one action of a scenario, or one check of the connections of clients. The error says
-// what is wrong.
+// step is one action of a scenario, or one check of the connections of clients. The error describes the difference.
 type step func(*env) error
 
 // source is the client address that a backend sees.

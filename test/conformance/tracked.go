@@ -128,8 +128,8 @@ func (e *env) entryOfSocket(want conntrack.Entry, r lab.Result) (entry conntrack
 	return entry, found, err
 }
 
-// hasEntry reports whether the same entry is still there. The ID alone does not tell: the kernel computes it from the
-// entry's address in memory, and a later entry of the flow often gets the memory of the deleted one.
+// hasEntry reports whether the same entry is still there. The ID alone does not identify it: the kernel computes it
+// from the entry's address in memory, and a later entry of the flow often gets the memory of the deleted one.
 func (e *env) hasEntry(entry conntrack.Entry) (there bool, err error) {
 	c, found, err := e.getEntry(entry)
 	same := c.ID == entry.ID && c.ReplySrc == entry.ReplySrc && c.ReplyDst == entry.ReplyDst

@@ -49,7 +49,7 @@ func (w *world) enter(t testing.TB) *lab.Lab {
 	return w.lab.For(t)
 }
 
-// owner reports to the test of a variant, and keeps what it owns until the test of the scenario ends.
+// owner reports to the test of a variant, and keeps its resources until the test of the scenario ends.
 type owner struct {
 	testing.TB
 	scenario testing.TB

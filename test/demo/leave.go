@@ -136,7 +136,6 @@ func columns(table []byte, n int) string {
 	return b.String()
 }
 
-// summary prints the summary.
 func (t *tour) summary(took time.Duration) {
 	fmt.Fprintf(t, "\n     %s\n\n", t.paint(strong, "In short"))
 	for _, f := range t.facts {

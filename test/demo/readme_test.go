@@ -67,8 +67,7 @@ func checkedLines(t *testing.T) []string {
 	return lines
 }
 
-// shape replaces what differs between two runs: numbers, the pods that answered,
-// and blanks.
+// shape replaces the parts that differ between two runs: numbers, the pods that answered, and blanks.
 func shape(text string) string {
 	text = regexp.MustCompile(`[\d.,]*\d`).ReplaceAllString(text, "0")
 	text = regexp.MustCompile(`[█▏▎▍▌▋▊▉]+`).ReplaceAllString(text, "")

@@ -28,7 +28,7 @@ func (t *tour) modes() error {
 		return err
 	}
 	defer stop()
-	there, err := t.changeMode(`msg="Removed what Sluice left in another mode"`, "--proxy-mode", "iptables")
+	there, err := t.changeMode(`msg="Removed leftovers of Sluice in another mode"`, "--proxy-mode", "iptables")
 	if errors.Is(err, harness.ErrEnded) {
 		t.note("%s", clip("Not shown on this machine: "+lastLine(t.sluice.Log)))
 		t.addFact("Modes", "iptables not shown on this machine")
@@ -45,7 +45,7 @@ func (t *tour) modes() error {
 	if err := t.inIptables(); err != nil {
 		return err
 	}
-	back, err := t.changeMode(`msg="Removed what kube-proxy, or Sluice in mode iptables, left"`)
+	back, err := t.changeMode(`msg="Removed leftovers of kube-proxy or of Sluice in mode iptables"`)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,6 @@ func (t *tour) modes() error {
 	return t.noChains()
 }
 
-// modeChange is a change of mode.
 type modeChange struct {
 	synced
 	cleared time.Duration // from the start until the rules of the other mode were removed

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// recorder passes on what is written, and records when each line was complete.
+// recorder forwards the output, and records when each line was complete.
 type recorder struct {
 	w     io.Writer
 	now   func() time.Time
@@ -46,7 +46,7 @@ func chapterOf(line string) string {
 	return ""
 }
 
-// choose returns the lines before the first chapter and those of the chapters with the given numbers, without
+// choose returns the lines before the first chapter, and the lines of the chapters with the given numbers, without
 // empty lines at the end.
 func choose(lines []timedLine, chapters []string) []timedLine {
 	var chosen []timedLine

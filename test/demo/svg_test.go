@@ -35,7 +35,7 @@ func TestRecorderRecordsLines(t *testing.T) {
 	}
 }
 
-// recording returns what a screen prints in three chapters, a second for each print.
+// recording returns the output of a screen in three chapters, with a second for each print.
 func recording() []timedLine {
 	now := time.Unix(1000, 0)
 	s := &screen{w: io.Discard}

@@ -160,7 +160,6 @@ func TestStaticPodsAreThoseOfTheDaemonSet(t *testing.T) {
 	}
 }
 
-// subObject returns a nested object.
 func subObject(o map[string]any, path ...string) map[string]any {
 	for _, p := range path {
 		o, _ = o[p].(map[string]any)

@@ -73,8 +73,8 @@ func iptablesScenarios() []int {
 	}
 }
 
-// userspaceScenarios are those of iptablesScenarios that a process serves: without those in which it is stopped, and
-// without that of SCTP.
+// userspaceScenarios are the iptablesScenarios that a process serves: without the ones in which it is stopped, and
+// without SCTP.
 func userspaceScenarios() []int {
 	left := []int{195, 273, 274, 309}
 	return slices.DeleteFunc(iptablesScenarios(), func(n int) bool { return slices.Contains(left, n) })
@@ -109,7 +109,7 @@ func deployedPlane(t *testing.T, name string, traits conformance.Traits) conform
 	}
 }
 
-// createHint creates the chain by which kubelet tells which variant its host uses.
+// createHint creates the chain by which kubelet shows which variant its host uses.
 func createHint(t *testing.T, host *lab.Host, variant string) {
 	t.Helper()
 	program, hint := "iptables-"+variant, "KUBE-IPTABLES-HINT"

@@ -69,7 +69,7 @@ func (n *socketsNode) container(t *testing.T, args ...string) confinement {
 	return k.confinement(t, &spec, c)
 }
 
-// problems returns what the log says about what does not work.
+// problems returns the lines of the log about features that do not work.
 func problems(log string) (list []string) {
 	for _, text := range []string{"Sockets are not balanced", "Pods are served packet by packet", "have no effect"} {
 		if strings.Contains(log, text) {
@@ -79,7 +79,7 @@ func problems(log string) (list []string) {
 	return list
 }
 
-// With the rights and mounts of the DaemonSet, sockets are balanced, also after it has ended, and a cleanup with the
+// With the rights and mounts of the DaemonSet, sockets are balanced, even after it has ended, and a cleanup with the
 // mount of its overlay leaves nothing.
 func TestSocketsAreBalancedAsDeployed(t *testing.T) {
 	n := newSocketsNode(t)
@@ -140,7 +140,6 @@ func TestSocketsNeedEachRight(t *testing.T) {
 	}
 }
 
-// without removes a capability.
 func without(capability int) func(*confinement) {
 	return func(c *confinement) {
 		c.Capabilities = slices.DeleteFunc(slices.Clone(c.Capabilities), func(n int) bool { return n == capability })

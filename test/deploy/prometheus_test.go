@@ -114,7 +114,6 @@ func TestDashboardPanels(t *testing.T) {
 // Rows of panels that have data in one mode only.
 const iptablesRow, ebpfRow = "Mode iptables", "Mode ebpf"
 
-// rowOf returns the panels of a row.
 func rowOf(t *testing.T, title string) (row []panel) {
 	t.Helper()
 	in := false
@@ -358,7 +357,6 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// metricNames returns the metrics in an expression.
 func metricNames(expr string) map[string]bool {
 	out := map[string]bool{}
 	for _, name := range regexp.MustCompile(`\b(sluice|kubeproxy)_\w+`).FindAllString(expr, -1) {

@@ -158,7 +158,6 @@ func testEachRight(t *testing.T, c *cluster, root string) {
 	}
 }
 
-// right is one verb on one kind.
 type right struct{ group, resource, verb string }
 
 func (r right) name() string { return strings.Trim(r.verb+" "+r.resource+"."+r.group, ".") }
@@ -217,7 +216,6 @@ func (d *deployed) waitComplete(t *testing.T, name string, want bool) {
 	})
 }
 
-// rightsOf splits rules into rights.
 func rightsOf(rules []rbacv1.PolicyRule) []right {
 	var out []right
 	for _, rule := range rules {
@@ -232,7 +230,6 @@ func rightsOf(rules []rbacv1.PolicyRule) []right {
 	return out
 }
 
-// rulesWithout returns rules for all rights except one.
 func rulesWithout(rules []rbacv1.PolicyRule, not right) []rbacv1.PolicyRule {
 	var out []rbacv1.PolicyRule
 	for _, r := range rightsOf(rules) {

@@ -25,8 +25,8 @@ func TestReproducible(t *testing.T) {
 	source := commit(t)
 	first, second := clone(t, source), clone(t, source)
 	run(t, first, "make", "dist")
-	// Another user, who may write the caches of modules and of compiled packages as this one. For him alone Git trusts
-	// the folder.
+	// Another user, with write access to the same caches of modules and of compiled packages. Git trusts the folder for
+	// this user only.
 	run(t, second, "chown", "-R", "65534:65534", ".")
 	run(t, second, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+dac_override",
 		"--ambient-caps=+dac_override",
@@ -50,7 +50,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// A tree with changes that are not committed is refused, and what an earlier run wrote stays.
+// A tree with uncommitted changes is refused, and the files of an earlier run stay.
 func TestDirtyTree(t *testing.T) {
 	dir := clone(t, commit(t))
 	for _, name := range []string{"dist/SHA256SUMS", "changed.go"} {
@@ -94,7 +94,6 @@ func clone(t *testing.T, source string) string {
 	return dir
 }
 
-// projectPath returns the folder of this project.
 func projectPath(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")

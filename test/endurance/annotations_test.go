@@ -67,7 +67,7 @@ func (o opener) spread(n int) (count [3]int) {
 	return count
 }
 
-// chances returns what explain says: the chance of each pod, and the reason.
+// chances returns the output of explain: the chance of each pod, and the reason.
 func (o opener) chances() (chance [3]float64, why string) {
 	o.Helper()
 	from := "node"
@@ -131,7 +131,7 @@ func (s *sockets) shows(pattern string, args ...string) {
 	})
 }
 
-// weights are those of the pods by address, in both families.
+// weights returns the weights of the pods by address, in both families.
 func weights(of ...int) string {
 	var list []string
 	for i, w := range of {

@@ -181,7 +181,6 @@ func (a *attack) checkNothingArrived(when string) {
 	}
 }
 
-// reset resets the counters.
 func (a *attack) reset() {
 	a.waitForPackets()
 	a.arrived.Store(0)

@@ -159,7 +159,7 @@ func (w *testEnv) commits() <-chan struct{} {
 			if _, _, err := unix.Recvfrom(fd, b, 0); errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 				continue
 			}
-			select { // also after an overflow of the socket buffer
+			select { // even after an overflow of the socket buffer
 			case committed <- struct{}{}:
 			default:
 			}

@@ -46,7 +46,6 @@ type daemon struct {
 	log journal
 }
 
-// command returns a sluice command.
 func (w *testEnv) command(l launch, args ...string) *exec.Cmd {
 	w.Helper()
 	dir, err := programs()
@@ -77,7 +76,6 @@ func (w *testEnv) start(l launch, args ...string) *daemon {
 	return &daemon{Process: p, w: w, cmd: cmd, log: journal{p.Log}}
 }
 
-// signal sends a signal.
 func (d *daemon) signal(s syscall.Signal) {
 	d.w.Helper()
 	d.w.must(d.Signal(s))
@@ -90,7 +88,6 @@ func (d *daemon) kill() {
 	d.w.must(err)
 }
 
-// waitExit waits until the daemon has exited.
 func (d *daemon) waitExit() {
 	d.w.Helper()
 	select {
@@ -106,7 +103,6 @@ func (d *daemon) checkAlive() {
 	d.w.must(d.Alive())
 }
 
-// status returns the status of the daemon.
 func (w *testEnv) status() (inspect.Status, error) {
 	var s inspect.Status
 	err := admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/status", nil, &s)

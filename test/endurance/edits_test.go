@@ -159,13 +159,13 @@ func (x *tables) waitVerified() {
 	})
 }
 
-// checkForeignChanges verifies that other programs' changes to their own chains, like those of Docker, are not taken
-// for edits of Sluice's, and in variant nft cause no comparison. A final edit of Sluice's rules, which causes one,
-// shows that all changes have been processed.
+// checkForeignChanges verifies that changes of other programs, such as Docker, to their own chains do not count as
+// edits of Sluice's, and in variant nft cause no comparison. A final edit of Sluice's rules, which causes one, shows
+// that all changes have been processed.
 func (d *daemon) checkForeignChanges(x *tables) {
 	x.Helper()
 	if x.variant == "legacy" {
-		// An edit right after a write of Sluice is found only by the comparison that verifies that write.
+		// Only the comparison that verifies a write of Sluice detects an edit right after that write.
 		x.waitVerified()
 	}
 	want, before, logged := x.content(), x.counter(comparisons), len(d.log.String())

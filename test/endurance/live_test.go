@@ -179,7 +179,7 @@ func (r *requests) ask(name string, flow *lab.Flow) {
 	}
 }
 
-// end ends the requests and returns what failed.
+// end ends the requests and returns the failures.
 func (r *requests) end() []string {
 	close(r.over)
 	r.wait.Wait()

@@ -63,7 +63,7 @@ func newAttackedEnv(t *testing.T, mode string) (w *testEnv, dir string, a *attac
 	return w, dir, a
 }
 
-// No packet of a neighbour reaches 127.0.0.0/8 (CVE-2020-8558), also after a kill, stop or cleanup of the daemon. The
+// No packet of a neighbour reaches 127.0.0.0/8 (CVE-2020-8558), even after a kill, stop or cleanup of the daemon. The
 // modes run beside each other, but not beside tests with bounds of time, as the attack takes the processors.
 func TestNeighboursCannotReachLoopback(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {

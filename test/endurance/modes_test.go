@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/machine"
 )
 
-// A change of mode from and to userspace. Connections that the kernel forwards go on, and none is refused in the
-// change to userspace; those that the process forwards are reset. Nothing of the mode before is left. Datagrams get
-// lost for a moment only; the test prints how many.
+// A change of mode from and to userspace. Connections that the kernel forwards continue, and none is refused in the
+// change to userspace; connections that the process forwards are reset. Nothing of the previous mode is left.
+// Datagrams get lost for a moment only; the test prints how many.
 func TestModesAroundUserspace(t *testing.T) {
 	w := newTestEnv(t)
 	w.write("dns.json", w.serveUDP())
@@ -38,7 +38,7 @@ func TestModesAroundUserspace(t *testing.T) {
 		} else {
 			w.changeMode(d, dir, n+1, mode)
 			if err := own.wait(); err == nil {
-				t.Errorf("a connection of mode userspace goes on in mode %s", mode)
+				t.Errorf("a connection of mode userspace continues in mode %s", mode)
 			}
 			w.checkUserspaceGone()
 		}
@@ -131,7 +131,7 @@ type datagrams struct {
 	wait        sync.WaitGroup
 }
 
-// answers are what became of datagrams, each sent after the answer to the one before, or after its loss.
+// answers are the outcomes of datagrams, each sent after the answer to the one before, or after its loss.
 type answers struct {
 	sent, lost int
 	last       time.Time
@@ -180,7 +180,6 @@ func (c *datagrams) repeat(a *answers, ask func() lab.Result) {
 	}
 }
 
-// end ends the traffic.
 func (c *datagrams) end() {
 	close(c.stop)
 	c.wait.Wait()

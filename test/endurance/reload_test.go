@@ -94,8 +94,8 @@ func TestAChangedConfigurationTakesEffectAtOnce(t *testing.T) {
 	w.checkDiff()
 }
 
-// While the daemon executes its program anew, also in another mode, no connection to a Service
-// and no health check of a load balancer fails.
+// While the daemon executes its program again, even in another mode, no connection to a Service and no health check
+// of a load balancer fails.
 func TestReloadsRefuseNoConnection(t *testing.T) {
 	w := newTestEnv(t)
 	objects := service("local", "172.30.0.81", "fd00:172:30::81", [2][]string{{"10.180.1.1"}, {"fd00:10:180::101"}})

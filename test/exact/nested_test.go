@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// Addresses of a container inside of the pod, as of Docker or kind, and of the pod on their link. That of the
-// container is in the pod CIDR of the node.
+// Addresses of a container inside of the pod, as of Docker or kind, and of the pod on their link. The container's
+// address is in the pod CIDR of the node.
 const nestedAddr, outerAddr, innerPort = "10.180.0.77", "172.17.0.1", 8088
 
 // nest starts a container inside of the pod. There the address of the Service is one of an inner cluster, which the

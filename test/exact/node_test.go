@@ -102,7 +102,7 @@ func (n *node) start() {
 	})
 }
 
-// configure changes the mode, also while Sluice runs.
+// configure changes the mode. Sluice may be running.
 func (n *node) configure(mode string) {
 	n.Helper()
 	n.now = mode
@@ -147,7 +147,6 @@ func (n *node) serve(pods ...string) {
 	n.write(objects, 2)
 }
 
-// remove removes the Services.
 func (n *node) remove() { n.write(nil, 0) }
 
 // write writes objects, of which some are Services. Services without a purpose tell one version from the others.

@@ -196,7 +196,6 @@ func (p *program) askOnce(fd int, to netip.AddrPort) (string, error) {
 	return p.answer(fd, strings.TrimSpace(q), to.IsValid())
 }
 
-// answer waits for the answer to a question.
 func (p *program) answer(fd int, question string, from bool) (string, error) {
 	b := make([]byte, 256)
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -236,7 +235,7 @@ func (p *program) once(open func() (int, error)) (string, error) {
 	return p.ask(fd)
 }
 
-// again asks on the socket that is kept, also if it has ended: the program does not open another one.
+// again asks on the kept socket, even if it has ended: the program does not open another one.
 func (p *program) again(open func() (int, error)) (string, error) {
 	fd, err := p.keep(open)
 	if err != nil {

@@ -28,7 +28,7 @@ var (
 	webIPv6, nameIPv6 = at(web6, port), at(web6, dns)
 )
 
-// nestedUses are those of a container inside of the pod, whose Service is another one.
+// nestedUses are the uses in a container inside of the pod, which has another Service.
 func nestedUses() []use {
 	return []use{
 		{"TCP", fresh(unix.SOCK_STREAM, web)},

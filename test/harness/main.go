@@ -79,8 +79,8 @@ func runs(path string) error {
 	return nil
 }
 
-// Build builds the program of a package, as `make build` does, whose compiled packages it uses. A raised priority is
-// for what tests measure, and a build runs without it.
+// Build builds the program of a package, as `make build` does, so that it uses the same compiled packages. It runs
+// without the raised priority of tests that measure.
 func Build(path, pkg string) error {
 	build := exec.Command("nice", "-n", strconv.Itoa(-lab.Priority), "go", "build", "-trimpath", "-o", path, pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -42,7 +42,7 @@ func TestMemoryOfChildren(t *testing.T) {
 	}
 }
 
-// The CPU time includes that of a running child.
+// The CPU time includes the time of a running child.
 func TestCPUOfChildren(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "(i=0; while [ $i -lt 5000000 ]; do i=$((i+1)); done) & exec sleep 20")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -48,7 +48,6 @@ func (s *attackTest) launch(args ...string) {
 	})
 }
 
-// stop ends the daemon with a signal.
 func (d *daemon) stop(signal syscall.Signal) {
 	d.s.Helper()
 	if _, err := d.Stop(signal, changeTimeout()); err != nil {

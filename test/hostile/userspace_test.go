@@ -239,7 +239,7 @@ func floodDatagrams(ctx context.Context, s *attackTest) error {
 	})
 }
 
-// checkRefused verifies that the daemon counts what it refused at a limit.
+// checkRefused verifies that the daemon counts its refusals at a limit.
 func (s *attackTest) checkRefused(reason string) {
 	s.Helper()
 	text, err := s.daemon.Get("http://" + metricsAt + "/metrics")

@@ -177,7 +177,7 @@ func waitFor(home string) error {
 	return errors.New("another test has not entered it within 5s")
 }
 
-// removeStale removes what killed test processes have left.
+// removeStale removes the leftovers of killed test processes.
 func removeStale(root string) error {
 	list, err := filepath.Glob(filepath.Join(root, homePrefix+"*"))
 	if err != nil {
@@ -192,7 +192,7 @@ func removeStale(root string) error {
 	return nil
 }
 
-// removeTree removes a cgroup with the cgroups of nodes in it, and those of pods in these.
+// removeTree removes a cgroup with the cgroups of nodes in it, and the cgroups of pods in these.
 func removeTree(dir string) error {
 	for _, pattern := range []string{"*/*", "*"} {
 		list, err := filepath.Glob(filepath.Join(dir, pattern, "cgroup.procs"))

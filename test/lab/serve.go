@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Server answers on one port of a host, on all its addresses: it sends its own address and that of
-// the client, and echoes all data.
+// Server answers on one port of a host, on all its addresses: it sends its own address and the client's, and echoes
+// all data.
 type Server struct {
 	count atomic.Int64
 	mu    sync.Mutex

@@ -195,7 +195,6 @@ func (e *env) start(backends int) {
 	}
 }
 
-// kill kills Sluice.
 func (e *env) kill() {
 	e.Helper()
 	if _, err := e.daemon.Stop(syscall.SIGKILL, timeout); err != nil {

@@ -186,7 +186,7 @@ func TestUnansweredQueryGoesToAnotherBackend(t *testing.T) {
 }
 
 // retried is a duration of a look-up that shows that the resolver has sent the query again: just less than the
-// shortest timeout, that of musl.
+// shortest timeout, which musl has.
 const retried = 900 * time.Millisecond
 
 // While resolvers send queries continuously, each CoreDNS is replaced several times, as in a roll-out: its endpoint

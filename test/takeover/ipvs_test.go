@@ -75,8 +75,8 @@ func (w *testEnv) deleteForeignServer() {
 
 func (w *testEnv) table() *ipvs.Table { return ipvs.New(w.lab.NodeA.NetNSFD()) }
 
-// testIPVSToNftables starts Sluice beside kube-proxy and stops that last. Open connections go on
-// through IPVS, and what they need stays as long as they do.
+// testIPVSToNftables starts Sluice beside kube-proxy, which it stops last. Open connections continue through IPVS,
+// and everything that they need stays as long as they do.
 func testIPVSToNftables(w *testEnv) {
 	w.loadForeignRules(ipvsMode())
 	before := w.dump() + w.ipvsState()
@@ -108,8 +108,8 @@ func testIPVSToIptables(w *testEnv) {
 	w.must(w.checkReachable(timeout))
 }
 
-// testIPVSThereAndBack takes over in mode ipvs, which continues with what kube-proxy made, and has
-// kube-proxy take it back.
+// testIPVSThereAndBack takes over in mode ipvs, which continues with the objects of kube-proxy, and has kube-proxy
+// take it back.
 func testIPVSThereAndBack(w *testEnv) {
 	w.loadForeignRules(ipvsMode())
 	kp := w.ipvsKubeProxy()
@@ -159,8 +159,8 @@ func testCleanupOfIPVS(w *testEnv) {
 	}
 }
 
-// rarely calls try every few seconds until it returns no error. Sluice looks less and less often
-// for the end of what open connections needed, and each try runs programs.
+// rarely calls try every few seconds until it returns no error. Sluice looks less and less often for the removal of
+// objects that open connections needed, and each try runs programs.
 func (w *testEnv) rarely(try func() error) {
 	w.Helper()
 	err := try()
@@ -170,8 +170,7 @@ func (w *testEnv) rarely(try func() error) {
 	w.must(err)
 }
 
-// checkIPVSLeftToConnections verifies that Sluice leaves what open connections need, and ends
-// the traffic.
+// checkIPVSLeftToConnections verifies that Sluice leaves everything that open connections need, and ends the traffic.
 func (w *testEnv) checkIPVSLeftToConnections(p *apiserver.Proxy, traffic *lab.Steady) {
 	w.Helper()
 	w.waitForLog(p, "as long as connections go through")

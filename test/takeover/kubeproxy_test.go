@@ -83,7 +83,7 @@ func (w *testEnv) kubeProxy(m mode, more ...string) *kubeProxy {
 	return k
 }
 
-// programs creates a folder in which the programs of iptables are those of a variant.
+// programs creates a folder with the programs of iptables of a variant.
 func programs(t *testing.T, variant string) string {
 	t.Helper()
 	dir := t.TempDir()

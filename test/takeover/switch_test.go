@@ -37,12 +37,12 @@ func testSwitchModes(w *testEnv, m mode) {
 	p.Stop()
 
 	p = w.startSluice("--proxy-mode=nftables")
-	w.waitForLog(p, `msg="Removed what kube-proxy, or Sluice in mode iptables, left" mechanism=`+m.name)
+	w.waitForLog(p, `msg="Removed leftovers of kube-proxy or of Sluice in mode iptables" mechanism=`+m.name)
 	w.checkRestored(before)
 	p.Stop()
 
 	p, _ = w.startIptables(m)
-	w.waitForLog(p, `msg="Removed what Sluice left in another mode" mode=nftables`)
+	w.waitForLog(p, `msg="Removed leftovers of Sluice in another mode" mode=nftables`)
 	// The guard of loopback addresses belongs to both modes.
 	tables := w.lab.NodeA.MustRun("nft", "list", "tables")
 	if strings.Contains(strings.ReplaceAll(tables, "sluice-localnet", ""), "sluice") {

@@ -23,13 +23,13 @@ import (
 // timeout bounds one guest.
 const timeout = 20 * time.Minute
 
-// programTests are the tests of what programs for sockets do in the kernel. Others call them all the time while
+// programTests are the tests of programs for sockets in the kernel. Other tests call the programs all the time while
 // programs or maps change, which takes minutes in a guest, or compile them.
 const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Exempt|Tables|Growth|Pins|Order|" +
 	"Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions|Flows|Unspecified|OwnAddress"
 
-// socketScenarios are those of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees which
-// source, traffic policies, UDP, affinity, restarts, and changes of the mode.
+// socketScenarios are the scenarios of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees
+// which source, traffic policies, UDP, affinity, restarts, and changes of the mode.
 const socketScenarios = "S-00|S-01|S-02|S-03|S-04|S-107|S-110|S-12[3-6]|S-18|S-19|S-20|S-21[0-3]|S-273|S-274|S-281"
 
 // parts returns patterns for all scenarios, by their numbers, in parts that take a similar time.
@@ -37,8 +37,8 @@ func parts() []string {
 	return []string{"^S-2[0-4]", "^(S-2[5-9]|S-3)", "^S-1[5-9]", "^S-1[0-4]", "^S-0[5-9]", "^S-0[0-4]"}
 }
 
-// conformance returns the jobs of planes with all scenarios if full is "1". Otherwise they are all of ipvs, and those
-// that a kernel can change of nftables and ebpf, which leaves others to nftables.
+// conformance returns the jobs of planes with all scenarios if full is "1". Otherwise they have all scenarios of
+// ipvs, and the scenarios of nftables and ebpf that a kernel can change; ebpf leaves others to nftables.
 func conformance(full string) (all []job) {
 	planes := []string{"ipvs", "nftables", "ebpf"}
 	if full == "1" {
@@ -83,7 +83,6 @@ func jobs(full string) []job {
 		job{"./test/bench", "Programs", "", ""}, job{"./test/bench/balance", anyTest, "", ""})
 }
 
-// ofPlane returns the jobs of a plane, with all its scenarios.
 func ofPlane(plane string) ([]job, error) {
 	list := slices.DeleteFunc(jobs("1"), func(j job) bool { return j.plane != plane })
 	if len(list) == 0 {
@@ -121,7 +120,7 @@ func main() {
 	}
 }
 
-// choice selects tests: those of packages that match run, or those of a plane.
+// choice selects tests: of packages that match run, or of a plane.
 type choice struct {
 	packages   []string
 	run, plane string

@@ -54,8 +54,7 @@ func (p *Prefix) ServeAddresses() {
 		fmt.Sprintf("-DSERVER=%d", l.Addr().(*net.TCPAddr).Port), "-lws2_32")
 }
 
-// forwards returns a definition file that forwards the calls of a library, except those that
-// iphlpapi.c has.
+// forwards returns a definition file that forwards the calls of a library, except the calls that iphlpapi.c has.
 func (p *Prefix) forwards(library string) string {
 	p.t.Helper()
 	out, err := exec.CommandContext(p.t.Context(), "x86_64-w64-mingw32-objdump", "-p", library).Output()

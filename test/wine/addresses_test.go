@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/wine"
 )
 
-// Addresses of Services are on an interface while the daemon runs, as a service of Windows too. Those of
-// a killed daemon go at the next start, and those that the host had stay.
+// Addresses of Services are on an interface while the daemon runs, as a service of Windows too. The next start
+// removes addresses of a killed daemon, and addresses of the host stay.
 func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 	p.ServeAddresses()
 	// Addresses of backends, and one that a Service has too.
@@ -125,7 +125,7 @@ func control(t *testing.T, p *wine.Prefix, verb string) {
 	}
 }
 
-// state waits until the service has a state, and returns what sc says.
+// state waits until the service has a state, and returns the output of sc.
 func state(t *testing.T, p *wine.Prefix, want string) string {
 	t.Helper()
 	var last wine.Result

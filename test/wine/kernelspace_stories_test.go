@@ -20,7 +20,7 @@ import (
 
 const healthz = "http://127.0.0.1:10256/healthz"
 
-// networks: the network is created after the start, and is deleted and made anew later.
+// networks: the network is created after the start, and is deleted and created again later.
 func (k *kernelspaceTest) networks() {
 	const waits = `HNS network \"pods\" does not exist: waiting for the CNI plugin to create it`
 	remove := func() { // with everything in it

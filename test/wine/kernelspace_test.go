@@ -75,8 +75,8 @@ func testKernelspace(t *testing.T, p *wine.Prefix) {
 	}
 }
 
-// crash: the program serves Services after a start and after changes. After a crash it writes only what differs. A
-// clean-up leaves nothing of it, and what others have.
+// crash: the program serves Services after a start and after changes. After a crash it writes only differences. A
+// clean-up removes all its objects, and none of others.
 func (k *kernelspaceTest) crash() {
 	k.setEndpoints("web", "10.180.1.7", "10.180.1.8")
 	d := k.start()
@@ -164,7 +164,7 @@ func (k *kernelspaceTest) serves(url, text string) {
 	}
 }
 
-// get returns the answer of a server of the program; 0: it does not answer.
+// get returns the answer of a server of the program. The code is 0 if it does not answer.
 func (k *kernelspaceTest) get(url string) (code int, body string) {
 	k.Helper()
 	ctx, cancel := context.WithTimeout(k.Context(), 5*time.Second)
@@ -223,7 +223,7 @@ func (k *kernelspaceTest) setEndpoints(service string, addrs ...string) {
 	}
 }
 
-// has waits until HNS has a load balancer with the backends, and remote endpoints for those of other nodes only.
+// has waits until HNS has a load balancer with the backends, and remote endpoints for backends of other nodes only.
 func (k *kernelspaceTest) has(vip netip.AddrPort, backends ...string) {
 	k.Helper()
 	var err error
@@ -270,7 +270,7 @@ func (k *kernelspaceTest) check(vip netip.AddrPort, backends []string) error {
 	return fmt.Errorf("no load balancer for %s in %v", vip, list)
 }
 
-// remoteOnly verifies that the remote endpoints are those of other nodes that a load balancer has.
+// remoteOnly verifies that the remote endpoints are the backends of load balancers that are on other nodes.
 func remoteOnly(endpoints []hns.Endpoint, balancers []hns.LoadBalancer) error {
 	used := map[string]bool{}
 	for _, l := range balancers {

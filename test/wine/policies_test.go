@@ -72,7 +72,7 @@ func ask(t *testing.T, at string) error {
 }
 
 // policies are a Service with a NodePort at an address that the host has, and two load balancers: the source ranges
-// of one have its own address, at which this host connects to it, those of the other one do not.
+// of one have its own address, at which this host connects to it; the ranges of the other one do not.
 const policies = `apiVersion: v1
 kind: Service
 metadata: {name: nodeport, namespace: default}

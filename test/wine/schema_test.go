@@ -153,8 +153,8 @@ func guid(v any) error {
 	return matching("GUID", `^[0-9A-Fa-f]{8}-([0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$`)(v)
 }
 
-// mac has the two forms that kube-proxy sends: its own with hyphens, and that of an interface of the node, as Go
-// prints it.
+// mac accepts the two forms that kube-proxy sends: its own with hyphens, and the address of an interface of the node,
+// as Go prints it.
 func mac(v any) error {
 	return matching("MAC address", `^([0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}$|^([0-9a-f]{2}:){5}[0-9a-f]{2}$`)(v)
 }
@@ -167,7 +167,6 @@ func address(v any) error {
 	return nil
 }
 
-// number returns a value in a range.
 func number(least, most uint64) value {
 	return func(v any) error {
 		n, is := v.(json.Number)

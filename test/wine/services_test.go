@@ -86,7 +86,7 @@ func testDocumentsOfServices(t *testing.T, p *wine.Prefix) {
 	}
 }
 
-// settings returns what a program needs to be restarted for.
+// settings returns the arguments and features for which a program needs a restart.
 func settings(a *txtar.Archive) string { return section(a, "args") + "\n" + section(a, "hns") }
 
 func section(a *txtar.Archive, name string) string {
@@ -192,7 +192,7 @@ func (s *servicesTest) start(a *txtar.Archive) {
 	s.settings = settings(a)
 }
 
-// features returns what an HNS can do: all that it has if the list is empty.
+// features returns the features of an HNS; all if the list is empty.
 func (s *servicesTest) features(list string) (has hns.Features) {
 	s.Helper()
 	for name := range strings.FieldsSeq(list) {

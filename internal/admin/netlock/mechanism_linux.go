@@ -76,8 +76,8 @@ func (m mechanism) acquire(fd int) error {
 // maxAnswer is more than the kernel answers, in bytes.
 const maxAnswer = 1024
 
-// bind binds the number to a socket. The error is EPERM if another socket has the number,
-// and also if this process may not bind any.
+// bind binds the number to a socket. The error is EPERM if another socket has the number, or if this process may not
+// bind any.
 func (m mechanism) bind(fd int) error {
 	const headers = unix.SizeofNlMsghdr + 4 // struct nfgenmsg
 	request := append(header(headers+len(m.command), m.kind), m.command...)

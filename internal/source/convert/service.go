@@ -71,7 +71,7 @@ func scheduler(svc *corev1.Service, n *notes) string {
 	return name
 }
 
-// schedulers returns the names of all schedulers that Linux has, and those of planes that it does not have.
+// schedulers returns the names of all schedulers of Linux, and of schedulers that only planes have.
 func schedulers() []string {
 	return []string{
 		"rr", "wrr", "lc", "wlc", "sh", "mh", "maglev", "p2c", "twos", "sed", "nq", "dh", "lblc", "lblcr", "fo", "ovf",
@@ -161,7 +161,6 @@ func clusterIPFault(a netip.Addr, i int, families []corev1.IPFamily) string {
 	return virtualFault(a)
 }
 
-// hasFamilyOf reports whether one of the addresses is of the family of a.
 func hasFamilyOf(addrs []netip.Addr, a netip.Addr) bool {
 	for _, b := range addrs {
 		if a.Is4() == b.Is4() {
@@ -216,8 +215,7 @@ func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 	return out.list
 }
 
-// loadBalancerIPs returns the addresses in the status that this node intercepts: all except
-// those with ipMode Proxy.
+// loadBalancerIPs returns the addresses in the status that this node intercepts: all except ones with ipMode Proxy.
 func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 	fault := ofFamilies(own, virtualFault)
 	var out unique[netip.Addr]

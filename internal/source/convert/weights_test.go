@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The annotation has weights by node and by address. What is wrong is left out with a problem
-// that names the Service, the annotation and the entry; all else holds.
+// The annotation has weights by node and by address. An invalid entry is left out with a problem that names the
+// Service, the annotation and the entry; the others apply.
 func TestWeights(t *testing.T) {
 	for _, c := range []struct {
 		text  string

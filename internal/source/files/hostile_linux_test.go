@@ -43,8 +43,7 @@ func nested(n int) string {
 	return strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, n) + jsonNode("x") + strings.Repeat("]}", n)
 }
 
-// hostile returns texts that would be expensive to read without limits, each with a part of
-// the expected problem.
+// hostile returns texts that are expensive to read without limits, each with a part of the expected problem.
 func hostile() map[string][2]string {
 	const listOf = `{"apiVersion":"v1","kind":"List","items":[`
 	return map[string][2]string{

@@ -166,7 +166,6 @@ func TestBrokenFilesKeepTheirObjects(t *testing.T) {
 	s.write("f", "# nothing\n", view{"other": "[10.96.0.8] "})
 }
 
-// stateOfText returns the state for one file.
 func stateOfText(text string) state {
 	objects, _ := merge([]*file{{objects: parse(text).objects}})
 	return stateOf(objects)

@@ -29,7 +29,6 @@ type trait struct {
 	namespaced bool
 }
 
-// traitOf returns the trait of a kind that is read.
 func traitOf(kind string) (trait, bool) {
 	switch kind {
 	case kindService, kindEndpoints, kindPod:
@@ -134,9 +133,8 @@ func (h header) key() (key, *route.Problem) {
 	return k, nil
 }
 
-// misspelled returns the problem of an object of a kind that Kubernetes does not have in a
-// group of which some kinds are read: the kind or the group is misspelled. It returns nil
-// for others, which are ignored.
+// misspelled returns the problem of an object with a misspelled kind or group: Kubernetes does not have the kind, and
+// this package reads some kinds of the group. It returns nil for other objects, which are ignored.
 func (h header) misspelled() *route.Problem {
 	group, _ := h.groupVersion()
 	kinds := strings.Fields(kindsOf(group))
@@ -149,7 +147,7 @@ func (h header) misspelled() *route.Problem {
 	}
 }
 
-// kindsOf returns the kinds of a group of which some are read.
+// kindsOf returns all kinds of a group of which this package reads some.
 func kindsOf(group string) string {
 	switch group {
 	case "":

@@ -224,7 +224,7 @@ items: 9
 	}
 }
 
-// The problem of a value says what was expected.
+// The problem of a value names the expected type.
 func TestExpected(t *testing.T) {
 	for in, want := range map[string]string{
 		"spec: {ports: [{port: 99999999999}]}": "spec.ports[0].port: 99999999999: wrong type: " +

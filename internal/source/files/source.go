@@ -36,9 +36,8 @@ const isKept = "its last content stays in force"
 
 // Options for New.
 type Options struct {
-	// Paths are files, folders, of which the files *.yaml, *.yml and *.json
-	// are read but no folders in them, and "-" for Stdin. Of an object in two
-	// files the one in the first path by name counts.
+	// Paths are files, folders, and "-" for Stdin. In a folder, the files *.yaml, *.yml and *.json are read, but no
+	// folders. If two files have an object, the file whose path sorts first wins.
 	Paths []string
 	Stdin io.Reader
 

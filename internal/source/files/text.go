@@ -52,7 +52,7 @@ func checkEncoding(data []byte) error {
 	switch {
 	case bytes.HasPrefix(data, []byte("\xff\xfe")), bytes.HasPrefix(data, []byte("\xfe\xff")),
 		bytes.IndexByte(data, 0) >= 0:
-		return errors.New("the text is in UTF-16 or UTF-32, or is no text; save it in UTF-8")
+		return errors.New("the text is in UTF-16 or UTF-32, or is not text; save it in UTF-8")
 	case !utf8.Valid(data):
 		line := 1 + bytes.Count(data[:bytes.IndexRune(data, utf8.RuneError)], []byte("\n"))
 		return fmt.Errorf("line %d: the text is not in UTF-8", line)
@@ -60,7 +60,6 @@ func checkEncoding(data []byte) error {
 	return nil
 }
 
-// document is one document of a file.
 type document struct {
 	text []byte
 	line int // of the file, where the text begins; the first is 1
@@ -140,8 +139,8 @@ func (d *document) jsonValues() ([]value, error) {
 // lineAt returns the line of the file at an offset of the document.
 func (d *document) lineAt(offset int) int { return d.line + bytes.Count(d.text[:offset], []byte("\n")) }
 
-// checkYAML returns an error for a document of which the reader would lose a part, or
-// which is too large with its aliases replaced.
+// checkYAML returns an error for a document that is too large with its aliases replaced, or of which the reader would
+// lose a part.
 func (d *document) checkYAML(limit int64) error {
 	if i := bytes.IndexByte(d.text, '\r'); i >= 0 {
 		return fmt.Errorf("line %d: a CR without LF, behind which text would be lost; "+

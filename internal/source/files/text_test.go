@@ -43,7 +43,7 @@ func TestNoDocumentIsLost(t *testing.T) {
 		{"UTF-8 with a byte order mark", "\ufeff" + two, ""},
 		{
 			"UTF-16 LE", inUTF16(two, binary.LittleEndian),
-			"f: the text is in UTF-16 or UTF-32, or is no text; save it in UTF-8",
+			"f: the text is in UTF-16 or UTF-32, or is not text; save it in UTF-8",
 		},
 		{"UTF-16 BE", inUTF16(two, binary.BigEndian), "UTF-16"},
 		{"UTF-16 without a byte order mark", inUTF16(two, binary.LittleEndian)[2:], "UTF-16"},

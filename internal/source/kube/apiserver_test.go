@@ -97,7 +97,6 @@ func countedClientOf(t testing.TB, url string) (*Client, *requestCount) {
 	return c, r
 }
 
-// requestCount counts started requests.
 type requestCount struct{ started atomic.Int32 }
 
 func (r *requestCount) count(next http.RoundTripper) http.RoundTripper {

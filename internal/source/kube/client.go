@@ -88,7 +88,7 @@ func (c *Client) Reachable(ctx context.Context) error {
 	return nil
 }
 
-// Server returns the URL of the API server; empty: it is not known.
+// Server returns the URL of the API server; empty if it is not known.
 func (c *Client) Server() string { return c.server }
 
 // Version returns the version of the API server, such as "v1.37.0". The error is fs.ErrPermission if this client may

@@ -201,8 +201,8 @@ func (r *testRecorder) wantEvents(want ...string) {
 	}
 }
 
-// An Event has the reason, the object and the reporting program. That of a Service has its
-// UID, without which kubectl describe does not show it.
+// An Event has the reason, the object and the reporting program. An Event of a Service has its UID, without which
+// kubectl describe does not show it.
 func TestEventsAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := service("web", "10.96.0.1")

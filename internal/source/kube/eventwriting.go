@@ -24,7 +24,7 @@ const (
 	eventTries  = 12
 )
 
-// eventKey is what makes Events equal.
+// eventKey has the fields in which equal Events agree.
 type eventKey struct {
 	kind, reason, action string
 	regarding            corev1.ObjectReference

@@ -83,7 +83,7 @@ type serverHealth struct {
 	why     map[string]string  // the error of each kind in trouble; of "": the outage's
 
 	connected bool
-	since     time.Time // connected is as it is; zero: it never changed
+	since     time.Time // of the value of connected; zero if it never changed
 }
 
 func newServerHealth(log *slog.Logger) *serverHealth {

@@ -50,7 +50,7 @@ func unreadMeta() *unread {
 	}
 }
 
-// trim appends a message to to, without what is not read.
+// trim appends a message to to, without the fields that are not read.
 func (u *unread) trim(to, message []byte) []byte {
 	for number, field := range wireFields(message) {
 		if slices.Contains(u.fields, number) {
@@ -74,7 +74,6 @@ func (u *unread) trim(to, message []byte) []byte {
 	return to
 }
 
-// keyOf returns the key of an entry of a map.
 func keyOf(entry []byte) []byte {
 	for len(entry) > 0 {
 		number, _, n := protowire.ConsumeField(entry)

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// The conversion of an object does not depend on the fields that are called unread: those of
-// random objects are the same with and without them.
+// The conversion of an object does not depend on unread fields: the results for random objects are the same with and
+// without them.
 func TestUnreadFieldsAreNotRead(t *testing.T) {
 	converter := convert.Converter{AllowExternalIPs: true}
 	random := randfill.NewWithSeed(1).NilChance(0.2).NumElements(0, 3).MaxDepth(12).Funcs(
@@ -79,7 +79,7 @@ func mergeLabels(labels map[string]string, key, value string) map[string]string 
 	return labels
 }
 
-// trimmed decodes what u leaves of an object.
+// trimmed decodes an object without the fields that u removes.
 func trimmed(
 	t *testing.T, u *unread, from interface{ Marshal() ([]byte, error) }, to interface{ Unmarshal([]byte) error },
 ) {

@@ -66,7 +66,6 @@ func wholeService(name string) *corev1.Service {
 	return svc
 }
 
-// readServices reads a list of Services.
 func readServices(in io.Reader) ([]corev1.Service, metav1.ListMeta, error) {
 	var got []corev1.Service
 	m, err := readList(bufio.NewReaderSize(in, 16), serviceKind().list, func(encoded []byte) error {
@@ -78,7 +77,7 @@ func readServices(in io.Reader) ([]corev1.Service, metav1.ListMeta, error) {
 	return got, m, err
 }
 
-// Each object arrives whole, in whatever pieces the answer comes.
+// Each object arrives whole, however the answer is split.
 func TestAListInProtobufIsReadObjectByObject(t *testing.T) {
 	a, b := wholeService("a"), wholeService("b")
 	encoded := protobufList(t, servicesPath, 42, a, b)
@@ -132,8 +131,8 @@ func TestAListThatIsLongerThanItsLengthIsAnError(t *testing.T) {
 	}
 }
 
-// A list that breaks off is requested by a new List, which begins anew, and not again by the
-// same one: an object that is deleted in between would stay.
+// After a list breaks off, a new List requests it from its beginning, and not the same one again: an object that is
+// deleted in between would stay.
 func TestAListThatBreaksOffIsNotRepeated(t *testing.T) {
 	encoded := protobufList(t, servicesPath, 42, service("a", "10.96.0.1"), service("b", "10.96.0.2"))
 	requests := 0
@@ -219,7 +218,7 @@ func FuzzReadList(f *testing.F) {
 	})
 }
 
-// splitList returns what precedes the list in an answer, and the list.
+// splitList returns the bytes before the list in an answer, and the list.
 func splitList(t testing.TB, answer []byte) (prefix, list []byte) {
 	t.Helper()
 	prefix = []byte(protobufPrefix)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// HNS is what the Contract is about: a Fake, or the hns.Service of a Windows.
+// HNS is the interface that the Contract tests: of a Fake, or of the hns.Service of Windows.
 type HNS interface {
 	Features(ctx context.Context) (hns.Features, error)
 	Network(ctx context.Context, name string) (hns.Network, error)
@@ -40,7 +40,7 @@ func ContractNetwork() hns.Network {
 	}}
 }
 
-// Contract verifies what package hns promises. It leaves nothing.
+// Contract verifies the promises of package hns. It leaves nothing behind.
 func Contract(t *testing.T, h HNS) {
 	ctx := t.Context()
 	has, err := h.Features(ctx)
@@ -166,7 +166,6 @@ func contractBalancers(t *testing.T, h HNS, ids []string) {
 	}
 }
 
-// checkBalancer verifies that HNS has one load balancer.
 func checkBalancer(t *testing.T, h HNS, want hns.LoadBalancer) {
 	t.Helper()
 	list, err := h.LoadBalancers(t.Context())

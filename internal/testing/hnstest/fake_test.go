@@ -43,7 +43,7 @@ func TestSpellingOfIDs(t *testing.T) {
 	}
 }
 
-// The fake refuses what HNS refuses.
+// The fake refuses the same requests as HNS.
 func TestRefusals(t *testing.T) {
 	ctx := t.Context()
 	f := New(hns.Network{Name: "n", Type: hns.L2Bridge})

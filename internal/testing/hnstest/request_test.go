@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// The documents that the tests of Microsoft's library send to a real HNS mean what this package understands:
+// The documents that the tests of Microsoft's library send to a real HNS have the meaning that this package assumes:
 // HcnCreateTestLoadBalancer (hcnutils_test.go of github.com/microsoft/hcsshim) and TestAddDSRLoadBalancer
 // (hcnloadbalancer_test.go), with one of their two addresses.
 func TestDocumentsOfMicrosoft(t *testing.T) {

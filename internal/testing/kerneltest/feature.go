@@ -121,7 +121,7 @@ func readFile(t testing.TB, path string) string {
 	return string(b)
 }
 
-// programsMissing returns what a kernel lacks that has programs of cgroups; "" if it has all. text is
+// programsMissing names the first feature for programs of cgroups that a kernel lacks; "" if it has all. text is
 // /proc/filesystems, and loaded the result of loading such a program.
 func programsMissing(text string, loaded error) string {
 	for _, fs := range []string{"bpf", "cgroup2"} {

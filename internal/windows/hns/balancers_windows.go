@@ -7,7 +7,7 @@ import (
 	"github.com/Microsoft/hnslib/hcn"
 )
 
-// LoadBalancers returns all load balancers of this host, also those of other programs.
+// LoadBalancers returns all load balancers of this host, including the ones of other programs.
 func (*Service) LoadBalancers(context.Context) ([]LoadBalancer, error) {
 	list, err := complete(func() ([]hcn.HostComputeLoadBalancer, error) {
 		list, err := hcn.ListLoadBalancers()

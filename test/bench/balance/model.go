@@ -26,11 +26,11 @@ const (
 	port        = 80
 )
 
-// scenario is what differs between tables.
+// scenario has the settings in which tables differ.
 type scenario struct {
 	title string
 	slow  float64 // how much longer the last backend takes for each request
-	// weight is that of all other backends; the last one has 1.
+	// weight is the weight of all backends but the last one, which has 1.
 	weight uint32
 }
 

@@ -55,7 +55,7 @@ func newHost(ctx context.Context) (*host, error) {
 	return h, nil
 }
 
-// result is what one scheduler does in one scenario.
+// result is the result of one scheduler in one scenario.
 type result struct {
 	scheduler string
 	took      []time.Duration // of each request that was not refused

@@ -62,7 +62,7 @@ func connect(config *rest.Config) (*http.Client, error) {
 // used meanwhile.
 type Cost struct{ Took, Client, Server time.Duration }
 
-// Measure measures what f costs. server is the PID of the API server.
+// Measure measures the cost of f. server is the PID of the API server.
 func Measure(server int, f func() error) (Cost, error) {
 	client, err := CPU(0)
 	if err != nil {

@@ -50,8 +50,8 @@ func PodIP(i, j int) netip.Addr {
 // than the 110 pods that a kubelet allows.
 const servicesPerNode = 110 / Endpoints
 
-// nodeOf returns the name of the node of an endpoint: NodeName for the PodIPs of the first Services, and
-// for all other addresses, which come after those of the largest Service.
+// nodeOf returns the name of the node of an endpoint: NodeName for the PodIPs of the first Services, and for all
+// other addresses, which come after the addresses of the largest Service.
 func nodeOf(endpoint netip.Addr) string {
 	node := number(endpoint) / 8 / servicesPerNode
 	if node == 0 || number(endpoint) > number(PodIP(Largest, 0)) {
@@ -110,7 +110,7 @@ func addressObject(i int) *networkingv1.IPAddress {
 // SliceName returns the name of EndpointSlice n of Service i.
 func SliceName(i, n int) string { return fmt.Sprintf("%s-%05d", ServiceName(i), n) }
 
-// Slice returns EndpointSlice n of Service i, like that of the EndpointSlice controller.
+// Slice returns EndpointSlice n of Service i, as the EndpointSlice controller writes it.
 func Slice(i, n int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
 	http, port, tcp, yes, no := "http", int32(PodPort), corev1.ProtocolTCP, true, false
 	es := &discoveryv1.EndpointSlice{

@@ -22,7 +22,6 @@ import (
 // NodeName is the name of the only Node.
 const NodeName = "node-a"
 
-// nodeAddr is the address of the Node.
 const nodeAddr = "192.168.0.2"
 
 // Server is an API server with many Services.
@@ -53,7 +52,6 @@ func Start(t lab.T, n int, slice func(i int) runtime.Object) (*Server, error) {
 	return s, s.Served(ctx)
 }
 
-// createNamespaceAndNode creates the namespace and the Node.
 func (s *Server) createNamespaceAndNode(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
 	if _, err := s.API.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {

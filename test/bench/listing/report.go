@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// printHead prints what precedes the rows of a size.
+// printHead prints the text before the rows of a size.
 func printHead(w io.Writer, services, rounds int) {
 	fmt.Fprintf(w, `### %d Services of %d endpoints
 
@@ -28,7 +28,6 @@ round's. Pages are consistent reads.
 `, services, filled.Endpoints, rounds)
 }
 
-// print prints a row.
 func (r *result) print(w io.Writer) {
 	cost := fetch.Median(r.costs)
 	quantile := func(q float64) string { return milliseconds(harness.Quantile(r.each, q)) }

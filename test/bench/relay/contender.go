@@ -94,7 +94,7 @@ func start(t lab.T, o options) ([]*contender, error) {
 		c := &contender{name: name, host: l.Node(name, fmt.Sprintf("192.168.0.%d", 10+i))}
 		c.host.Sysctl("net/ipv4/ip_local_port_range", cmp.Or(o.ports, "2000 65000"))
 		if o.ports != "" {
-			c.host.Sysctl("net/ipv4/tcp_tw_reuse", "2") // the default of Linux; that of test/lab hides the limit by ports
+			c.host.Sysctl("net/ipv4/tcp_tw_reuse", "2") // the default of Linux; the value of test/lab hides the limit by ports
 		}
 		if err := c.start(o, filepath.Join(dir, name)); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)

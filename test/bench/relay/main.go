@@ -37,7 +37,7 @@ type options struct {
 	time        time.Duration // of each measurement
 	connections []int         // numbers of kept connections, and of clients that open new ones
 	proxies     []string      // of proxyNames()
-	haproxy     string        // path; if empty, that of the system
+	haproxy     string        // path; if empty, the program of the system
 	sluice      string        // path; if empty, it is built
 	ports       string        // range of local ports, as in ip_local_port_range; if empty, one that does not limit
 	profile     string        // folder for CPU profiles of the userspace plane

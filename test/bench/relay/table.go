@@ -16,10 +16,9 @@ type row struct {
 	title string
 	work
 	value func(sample) float64
-	proxy bool // the value is that of the proxy process, so direct connections have none
+	proxy bool // the value is of the proxy process, so direct connections have none
 }
 
-// tableRows returns the lines of the table.
 func tableRows(o options) []row {
 	var rows []row
 	for _, w := range works(o) {
@@ -62,7 +61,7 @@ func tableRows(o options) []row {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// rate returns what was done in a second.
+// rate returns the operations or bytes per second.
 func (s sample) rate() float64 { return float64(s.Done) / s.Took.Seconds() }
 
 // cost returns the CPU time of the proxy, in microseconds, for each thing done.

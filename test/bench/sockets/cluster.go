@@ -110,7 +110,7 @@ func newPipeline(s *cluster.Store, p plane.Plane) *pipeline {
 
 func families() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
-// pass writes what has changed in the store.
+// pass writes the changes in the store.
 func (p *pipeline) pass(ctx context.Context) error {
 	change, problems := p.compiler.Compile(p.store.Take())
 	if len(problems) > 0 {

@@ -64,7 +64,6 @@ func (r result) write(b *strings.Builder, title string) {
 	}
 }
 
-// times returns the times of all rounds.
 func times(list []batch) (all []time.Duration) {
 	for _, b := range list {
 		all = append(all, b.took...)
@@ -85,7 +84,6 @@ func rates(list []batch) (all []float64) {
 	return all
 }
 
-// ratios returns those of each round.
 func ratios(list, base []batch, number func(batch) float64) (all []float64) {
 	for i := range list {
 		all = append(all, number(list[i])/number(base[i]))
@@ -111,7 +109,6 @@ func span(values []float64, format string) string {
 
 func micros(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Microsecond)) }
 
-// writeSizes writes the table of all sizes.
 func writeSizes(b *strings.Builder, all []result) {
 	of := func(value func(result) string) (cells []string) {
 		for _, r := range all {
@@ -153,7 +150,7 @@ func bytes(list []bpf.Usage, some func(bpf.Usage) bool) (sum int) {
 	return sum
 }
 
-// further returns what each Service takes that a size has more than the one before.
+// further returns the memory of each additional Service, compared with the next smaller size.
 func further(all []result) []string {
 	cells := make([]string, len(all))
 	for i := 1; i < len(all); i++ {

@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// masqueradeMark is the mark of packets to masquerade.
 const masqueradeMark = 1 << 14
 
 // Names of the ways from the client to the backend.
@@ -31,8 +30,8 @@ const (
 
 func wayNames() []string { return []string{direct, attached, sockets, packets} }
 
-// Ports of the backend: each side has its own, so that sockets of the backend are in the same cgroup as those of the
-// client.
+// Ports of the backend: each side has its own, so that sockets of the backend and of the client are in the same
+// cgroup.
 const (
 	outsidePort = 8080
 	insidePort  = 8081

@@ -69,7 +69,7 @@ func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 	fs.BoolVar(&o.report, "report", false, "only print the tables of what was measured before")
 	fs.DurationVar(&o.limit, "limit", 10*time.Minute, "how long to wait for anything before it counts as not reached")
 	fs.DurationVar(&o.changing, "changing", o.changing,
-		"how long to go on with isolated changes, of which there are 200 if time allows")
+		"duration of isolated changes, which are 200 if time allows")
 	fs.StringVar(&o.sluice, "sluice", "", "the program sluice (default: one that is built for this run)")
 	quick := fs.Bool("quick", false, "500 Services and little of everything")
 	if err := fs.Parse(args); err != nil {

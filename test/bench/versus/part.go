@@ -23,7 +23,7 @@ import (
 // bareRounds is how often a bare client fetches everything; the medians count.
 const bareRounds = 5
 
-// bare measures clients that only fetch what Sluice fetches, and decode it.
+// bare measures clients that only fetch the same objects as Sluice, and decode them.
 func (n *node) bare(r *result) error {
 	config, err := n.UserConfig()
 	if err != nil {

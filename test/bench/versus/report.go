@@ -126,8 +126,8 @@ func printReport(w io.Writer, results []*result) error {
 	return err
 }
 
-// sizeTable prints a column for each proxy. Each value of kube-proxy is followed
-// by its ratio to that of Sluice, which is the first column.
+// sizeTable prints a column for each proxy. Each value of kube-proxy is followed by its ratio to Sluice's value,
+// which is in the first column.
 func sizeTable(b *strings.Builder, columns []*result) {
 	b.WriteString("| |")
 	for _, c := range columns {

@@ -84,7 +84,7 @@ func answer(conn net.Conn, name string) {
 	}
 }
 
-// counts are what a client has seen.
+// counts are the results of a client.
 type counts struct {
 	Connections int
 	Lost        []string       // errors of those without an answer
@@ -160,7 +160,7 @@ func (c *client) ask(ctx context.Context) (name, source string, err error) {
 	return question(conn)
 }
 
-// dial opens a connection. Each name is looked up anew.
+// dial opens a connection. It looks up each name again.
 func (c *client) dial(ctx context.Context) (net.Conn, error) {
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, server)

@@ -15,7 +15,6 @@ import (
 	"strings"
 )
 
-// instruction is an instruction of a Dockerfile.
 type instruction struct{ name, rest string }
 
 // stage is a stage of a Dockerfile, which begins with FROM.
