@@ -44,7 +44,7 @@ func end(err error) {
 	os.Exit(0)
 }
 
-// services returns what runs programs as services of this system, nil if it has none.
+// services returns the function that runs a program as a service; nil on systems other than Windows.
 func services() func(context.Context, string, service.Program) error {
 	if runtime.GOOS != "windows" {
 		return nil
@@ -52,7 +52,7 @@ func services() func(context.Context, string, service.Program) error {
 	return service.Run
 }
 
-// execute executes the program anew, unless it is to end.
+// execute executes the program again, unless ctx has ended.
 func execute(ctx context.Context, next *handover.Handover) error {
 	signal.Ignore(syscall.SIGHUP)               // until the new run handles it: a signal before would end the process
 	signal.Reset(os.Interrupt, syscall.SIGTERM) // from here on they end the process at once

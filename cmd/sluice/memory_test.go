@@ -49,7 +49,7 @@ func testSaveMemory(t *testing.T) {
 	}
 }
 
-// Who sets GOGC gets what it says.
+// GOGC in the environment takes precedence.
 func TestGOGCWins(t *testing.T) {
 	t.Setenv("GOGC", "200")
 	before := growth()

@@ -18,7 +18,6 @@ import (
 	"time"
 )
 
-// file is a file in an archive.
 type file struct {
 	path    string
 	mode    fs.FileMode
@@ -56,8 +55,9 @@ func addPrograms(o options, made map[string][]byte, programs map[string]string) 
 	return nil
 }
 
-// named matches what names the version of Sluice in deploy/.
-var named = regexp.MustCompile(`(ghcr\.io/sluice-proxy/sluice(?:-windows)?:)v[0-9A-Za-z.+]+(?:-(?:alpha|beta|rc)\.[0-9]+)?`)
+// named matches names of images with the version of Sluice in deploy/.
+var named = regexp.MustCompile(`(ghcr\.io/sluice-proxy/sluice(?:-windows)?:)` +
+	`v[0-9A-Za-z.+]+(?:-(?:alpha|beta|rc)\.[0-9]+)?`)
 
 // tag returns the version as a tag of images, which has no plus sign.
 func (o options) tag() string { return strings.ReplaceAll(o.version, "+", "_") }
@@ -121,7 +121,10 @@ func tarGz(files []file, at time.Time) ([]byte, error) {
 	zip := gzip.NewWriter(&out)
 	w := tar.NewWriter(zip)
 	for _, f := range sorted(files) {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.path, Mode: int64(f.mode), Size: int64(len(f.content)), ModTime: at, Format: tar.FormatPAX}
+		h := &tar.Header{
+			Typeflag: tar.TypeReg, Name: f.path, Mode: int64(f.mode), Size: int64(len(f.content)),
+			ModTime: at, Format: tar.FormatPAX,
+		}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
 		}
@@ -155,8 +158,8 @@ func sorted(files []file) []file {
 	return slices.SortedFunc(slices.Values(files), func(a, b file) int { return strings.Compare(a.path, b.path) })
 }
 
-// writeSums writes the checksums of all files in the folder of a release, as sha256sum does. The index of an image layout has
-// those of its other files.
+// writeSums writes the checksums of all files in the folder of a release, as sha256sum does. The index of an image
+// layout has the checksums of its other files.
 func writeSums(dir string) error {
 	var out strings.Builder
 	for _, pattern := range []string{"*", "image*/index.json"} {

@@ -43,21 +43,24 @@ func debianPackages(name string) ([]part, error) {
 		}
 		parts = append(parts, part{
 			name: words[0], version: words[1], sha256: sum,
-			purl: fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=bookworm", words[0], strings.ReplaceAll(words[1], "+", "%2B"), words[2]),
+			purl: fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=bookworm",
+				words[0], strings.ReplaceAll(words[1], "+", "%2B"), words[2]),
 		})
 	}
 	return parts, nil
 }
 
-// goParts returns the modules as parts.
 func goParts(modules []module) (parts []part) {
 	for _, m := range modules {
-		parts = append(parts, part{name: m.path, version: m.version, purl: "pkg:golang/" + m.path + "@" + m.version, licence: m.licence})
+		parts = append(parts, part{
+			name: m.path, version: m.version, purl: "pkg:golang/" + m.path + "@" + m.version, licence: m.licence,
+		})
 	}
 	return parts
 }
 
-// addBills adds the bills of materials, as SPDX 2.3 and CycloneDX 1.6: of the programs and the image, and of the image for mode iptables.
+// addBills adds the bills of materials, as SPDX 2.3 and CycloneDX 1.6: of the programs and the image, and of the
+// image for mode iptables.
 func addBills(o options, made map[string][]byte, modules []module, debian []part) error {
 	plain := goParts(modules)
 	for suffix, parts := range map[string][]part{"": plain, "_iptables": append(slices.Clip(plain), debian...)} {
@@ -68,7 +71,8 @@ func addBills(o options, made map[string][]byte, modules []module, debian []part
 		}
 		made[name+".spdx.json"] = bytes.Clone(out.Bytes())
 		out.Reset()
-		if err := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(cyclonedxOf(o, parts), cyclonedx.SpecVersion1_6); err != nil {
+		encoder := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON).SetPretty(true)
+		if err := encoder.EncodeVersion(cyclonedxOf(o, parts), cyclonedx.SpecVersion1_6); err != nil {
 			return err
 		}
 		made[name+".cdx.json"] = out.Bytes()
@@ -101,7 +105,9 @@ func spdxOf(o options, name string, parts []part) *spdx.Document {
 		described := &spdx.Package{
 			PackageName: p.name, PackageSPDXIdentifier: id, PackageVersion: p.version, PackageDownloadLocation: "NOASSERTION",
 			PackageLicenseConcluded: "NOASSERTION", PackageLicenseDeclared: licence, PackageCopyrightText: "NOASSERTION",
-			PackageExternalReferences: []*spdx.PackageExternalReference{{Category: "PACKAGE-MANAGER", RefType: "purl", Locator: p.purl}},
+			PackageExternalReferences: []*spdx.PackageExternalReference{
+				{Category: "PACKAGE-MANAGER", RefType: "purl", Locator: p.purl},
+			},
 		}
 		if p.sha256 != "" {
 			described.PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: p.sha256}}
@@ -110,7 +116,9 @@ func spdxOf(o options, name string, parts []part) *spdx.Document {
 		return common.MakeDocElementID("", string(id))
 	}
 	root := add(sluice(o))
-	d.Relationships = []*spdx.Relationship{{RefA: common.MakeDocElementID("", "DOCUMENT"), RefB: root, Relationship: "DESCRIBES"}}
+	d.Relationships = []*spdx.Relationship{
+		{RefA: common.MakeDocElementID("", "DOCUMENT"), RefB: root, Relationship: "DESCRIBES"},
+	}
 	for _, p := range parts {
 		d.Relationships = append(d.Relationships, &spdx.Relationship{RefA: root, RefB: add(p), Relationship: "CONTAINS"})
 	}

@@ -91,8 +91,10 @@ func TestRelease(t *testing.T) {
 	}
 	slices.Sort(names)
 	want := []string{
-		"SHA256SUMS", "THIRD_PARTY_LICENSES", "sluice-9.8.7-rc.6.tgz", "sluice_v9.8.7-rc.6.cdx.json", "sluice_v9.8.7-rc.6.spdx.json",
-		"sluice_v9.8.7-rc.6_iptables.cdx.json", "sluice_v9.8.7-rc.6_iptables.spdx.json", "sluice_v9.8.7-rc.6_linux_arm64.tar.gz",
+		"SHA256SUMS", "THIRD_PARTY_LICENSES", "sluice-9.8.7-rc.6.tgz", "sluice_v9.8.7-rc.6.cdx.json",
+		"sluice_v9.8.7-rc.6.spdx.json",
+		"sluice_v9.8.7-rc.6_iptables.cdx.json", "sluice_v9.8.7-rc.6_iptables.spdx.json",
+		"sluice_v9.8.7-rc.6_linux_arm64.tar.gz",
 		"sluice_v9.8.7-rc.6_manifests.tar.gz", "sluice_v9.8.7-rc.6_windows_amd64.zip",
 	}
 	if !slices.Equal(names, want) {
@@ -111,7 +113,8 @@ func TestRelease(t *testing.T) {
 func testArchives(t *testing.T, all map[string][]byte) {
 	t.Helper()
 	linux := untar(t, all["sluice_v9.8.7-rc.6_linux_arm64.tar.gz"])
-	r, err := zip.NewReader(bytes.NewReader(all["sluice_v9.8.7-rc.6_windows_amd64.zip"]), int64(len(all["sluice_v9.8.7-rc.6_windows_amd64.zip"])))
+	r, err := zip.NewReader(bytes.NewReader(all["sluice_v9.8.7-rc.6_windows_amd64.zip"]),
+		int64(len(all["sluice_v9.8.7-rc.6_windows_amd64.zip"])))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +125,14 @@ func testArchives(t *testing.T, all map[string][]byte) {
 	for _, c := range []struct {
 		files        []string
 		top, program string
-	}{{linux.listing, "sluice_v9.8.7-rc.6_linux_arm64/", "sluice"}, {windows, "sluice_v9.8.7-rc.6_windows_amd64/", "sluice.exe"}} {
-		want := []string{c.top + "CHANGELOG.md 644", c.top + "LICENSE 644", c.top + "README.md 644", c.top + "THIRD_PARTY_LICENSES 644", c.top + c.program + " 755"}
+	}{
+		{linux.listing, "sluice_v9.8.7-rc.6_linux_arm64/", "sluice"},
+		{windows, "sluice_v9.8.7-rc.6_windows_amd64/", "sluice.exe"},
+	} {
+		want := []string{
+			c.top + "CHANGELOG.md 644", c.top + "LICENSE 644", c.top + "README.md 644",
+			c.top + "THIRD_PARTY_LICENSES 644", c.top + c.program + " 755",
+		}
 		if !slices.Equal(c.files, want) {
 			t.Errorf("the archive has %q, want %q", c.files, want)
 		}
@@ -189,7 +198,8 @@ func testBills(t *testing.T, all map[string][]byte) {
 			t.Fatal(err)
 		}
 		var c cyclonedx.BOM
-		if err := cyclonedx.NewBOMDecoder(bytes.NewReader(all["sluice_v9.8.7-rc.6"+suffix+".cdx.json"]), cyclonedx.BOMFileFormatJSON).Decode(&c); err != nil {
+		bill := bytes.NewReader(all["sluice_v9.8.7-rc.6"+suffix+".cdx.json"])
+		if err := cyclonedx.NewBOMDecoder(bill, cyclonedx.BOMFileFormatJSON).Decode(&c); err != nil {
 			t.Fatal(err)
 		}
 		var inSPDX, inCycloneDX []string
@@ -207,7 +217,10 @@ func testBills(t *testing.T, all map[string][]byte) {
 			t.Errorf("SPDX has %q, CycloneDX %q", inSPDX, inCycloneDX)
 		}
 		text := strings.Join(inSPDX, "\n")
-		for _, want := range []string{"pkg:golang/github.com/sluice-proxy/sluice@v9.8.7-rc.6 Apache-2.0\n", "pkg:golang/stdlib@1.", "pkg:golang/github.com/fsnotify/fsnotify@v1.10.1 BSD-3-Clause"} {
+		for _, want := range []string{
+			"pkg:golang/github.com/sluice-proxy/sluice@v9.8.7-rc.6 Apache-2.0\n", "pkg:golang/stdlib@1.",
+			"pkg:golang/github.com/fsnotify/fsnotify@v1.10.1 BSD-3-Clause",
+		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q in\n%s", want, text)
 			}
@@ -239,7 +252,8 @@ func TestVersion(t *testing.T) {
 		if got := withVersion(o, f.content); !bytes.Equal(got, f.content) {
 			t.Errorf("%s names another version than %s, as CHANGELOG.md has it", f.path, o.version)
 		}
-		if f.path == "deploy/helm/sluice/Chart.yaml" && !bytes.Contains(f.content, []byte("\nversion: "+o.version[1:]+"\nappVersion: "+o.version+"\n")) {
+		if f.path == "deploy/helm/sluice/Chart.yaml" &&
+			!bytes.Contains(f.content, []byte("\nversion: "+o.version[1:]+"\nappVersion: "+o.version+"\n")) {
 			t.Errorf("%s has another version than %s:\n%s", f.path, o.version, f.content)
 		}
 	}
@@ -265,13 +279,15 @@ func TestLicences(t *testing.T) {
 			t.Fatal(err)
 		}
 		m, err := licensed(module{path: "example.com/m"}, []folder{{dir, filepath.Join(dir)}})
-		if c.want == "" && (err != nil || m.licence != "Apache-2.0") || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && (err != nil || m.licence != "Apache-2.0") ||
+			c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s %.20q: %q, %v, want %q", c.name, c.text, m.licence, err, c.want)
 		}
 	}
 }
 
-const agpl = `This program is free software: you can redistribute it and/or modify it under the terms of the GNU Affero General Public License as
+const agpl = `This program is free software: you can redistribute it and/or modify it under the terms of ` +
+	`the GNU Affero General Public License as
 published by the Free Software Foundation, either version 3 of the License, or (at your option) any later version.`
 
 func TestBadInput(t *testing.T) {

@@ -1,5 +1,5 @@
-// Command dist writes what a release of Sluice has besides its images: archives of the programs, the chart, the manifests, bills of
-// materials, licences and checksums. The same commit gives the same bytes.
+// Command dist writes the files of a release of Sluice besides its images: archives of the programs, the chart, the
+// manifests, bills of materials, licences and checksums. The same commit gives the same bytes.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// options are what main is called with.
+// options are the arguments of main.
 type options struct {
 	version  string // as v0.1.0
 	bin, out string // folders

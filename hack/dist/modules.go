@@ -59,14 +59,15 @@ func modulesOf(programs []string) ([]module, error) {
 	return modules, errors.Join(errs...)
 }
 
-// folder is that of a package, in that of its module.
+// folder is the folder of a package, and of its module.
 type folder struct{ module, dir string }
 
 // packageFolders returns the folders of the packages that the programs have on any system, by the path of their module.
 func packageFolders() (map[string][]folder, error) {
 	all := map[string][]folder{}
 	for _, goos := range []string{"linux", "darwin", "windows"} {
-		cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Dir}}\t{{$.Dir}}{{end}}", "./cmd/sluice")
+		cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Dir}}\t{{$.Dir}}{{end}}",
+			"./cmd/sluice")
 		cmd.Env = append(os.Environ(), "GOOS="+goos, "CGO_ENABLED=0")
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()

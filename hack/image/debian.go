@@ -19,8 +19,8 @@ import (
 //go:embed debian.txt
 var debianPackages string
 
-// debianFiles returns the files of Debian in the image for mode iptables, from the packages in a folder: the programs of
-// iptables, what these load, the copyrights, and for scanners the packages' control data.
+// debianFiles returns the files of Debian in the image for mode iptables, from the packages in a folder: the programs
+// of iptables, their libraries, the copyrights, and for scanners the packages' control data.
 func debianFiles(dir, arch string) ([]file, error) {
 	all := map[string]file{}
 	for line := range strings.Lines(debianPackages) {
@@ -140,7 +140,8 @@ func choose(all map[string]file) ([]file, error) {
 	return files, nil
 }
 
-// needs returns the paths of what a file needs: the target of a link; the loader and the libraries of a program.
+// needs returns the paths of the files that a file needs: the target of a link; the loader and the libraries of a
+// program.
 func (f file) needs(libraries map[string]string) (paths []string, err error) {
 	if f.link != "" {
 		if path.IsAbs(f.link) {

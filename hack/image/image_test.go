@@ -97,7 +97,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// The settings of the images are those of the last two stages of the Dockerfile.
+// The settings of the images equal the settings of the last two stages of the Dockerfile.
 func TestSettings(t *testing.T) {
 	text, err := os.ReadFile("../../Dockerfile")
 	if err != nil {
@@ -129,13 +129,15 @@ func TestFilesOfDebian(t *testing.T) {
 	}
 	files := func(also ...string) map[string]file {
 		all := map[string]file{}
-		for _, name := range append(also, "usr/sbin/iptables-nft", "usr/sbin/iptables-legacy", "usr/lib/x/xtables/libxt_a.so", "etc/protocols",
+		for _, name := range append(also, "usr/sbin/iptables-nft", "usr/sbin/iptables-legacy",
+			"usr/lib/x/xtables/libxt_a.so", "etc/protocols",
 			"usr/share/doc/a/copyright", "var/lib/dpkg/status.d/a", "usr/bin/other") {
 			all[name] = file{path: name, mode: 0o644}
 		}
 		return all
 	}
-	if _, err := choose(files()); err == nil || !strings.Contains(err.Error(), "no package has /usr/sbin/xtables-*-multi") {
+	if _, err := choose(files()); err == nil ||
+		!strings.Contains(err.Error(), "no package has /usr/sbin/xtables-*-multi") {
 		t.Errorf("without the program: %v", err)
 	}
 	all := files("usr/sbin/xtables-nft-multi")
@@ -241,7 +243,7 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	o, err := parse(strings.Fields("-version v1 -out "+filepath.Join(dir, "new")+" linux/amd64="+filepath.Join(dir, "absent")), epoch)
+	o, err := parse(strings.Fields("-version v1 -out "+dir+"/new linux/amd64="+dir+"/absent"), epoch)
 	if err != nil {
 		t.Fatal(err)
 	}

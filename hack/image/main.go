@@ -1,5 +1,6 @@
-// Command image writes the image of Sluice for several platforms as an OCI image layout (opencontainers/image-spec, image-layout.md), without a
-// container engine. The files are those of the last stage of the Dockerfile. The same programs, version and time give the same bytes.
+// Command image writes the image of Sluice for several platforms as an OCI image layout (opencontainers/image-spec,
+// image-layout.md), without a container engine. The image has the same files as the last stage of the Dockerfile. The
+// same programs, version and time give the same bytes.
 package main
 
 import (
@@ -46,7 +47,7 @@ func run(args []string) error {
 	return err
 }
 
-// options are what main is called with.
+// options are the arguments of main.
 type options struct {
 	version  string
 	out      string // a folder that does not exist yet

@@ -33,7 +33,8 @@ func write(o options) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.platform, err)
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &p.platform}})
+		index = mutate.AppendManifests(index,
+			mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &p.platform}})
 	}
 	parent := filepath.Dir(o.out)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -56,7 +57,6 @@ func write(o options) error {
 	return errors.Join(err, os.RemoveAll(part))
 }
 
-// imageOf returns the image of a platform.
 func imageOf(o options, p program) (v1.Image, error) {
 	layers, err := layersOf(o, p)
 	if err != nil {
@@ -64,8 +64,8 @@ func imageOf(o options, p program) (v1.Image, error) {
 	}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, content := range layers {
-		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
-			tarball.WithMediaType(types.OCILayer))
+		open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }
+		layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
 		if err != nil {
 			return nil, err
 		}
@@ -110,13 +110,20 @@ func layersOf(o options, p program) (layers [][]byte, err error) {
 
 // configOf returns the configuration of the image, as in the Dockerfile.
 func configOf(o options, p program, image v1.Image) *v1.ConfigFile {
-	description, licences, programs := "A Kubernetes service proxy, a drop-in for kube-proxy", "Apache-2.0", "/usr/local/bin"
+	description := "A Kubernetes service proxy, a drop-in for kube-proxy"
+	licences := "Apache-2.0"
+	programs := "/usr/local/bin"
 	if o.packages != "" {
-		description, licences, programs = description+", with iptables", licences+" AND GPL-2.0-or-later", programs+":/usr/sbin"
+		description += ", with iptables"
+		licences += " AND GPL-2.0-or-later"
+		programs += ":/usr/sbin"
 	}
 	c, _ := image.ConfigFile() // it is in memory
 	c = c.DeepCopy()
-	c.OS, c.Architecture, c.Variant, c.Created = p.platform.OS, p.platform.Architecture, p.platform.Variant, v1.Time{Time: o.created}
+	c.OS = p.platform.OS
+	c.Architecture = p.platform.Architecture
+	c.Variant = p.platform.Variant
+	c.Created = v1.Time{Time: o.created}
 	c.Config = v1.Config{
 		Entrypoint: []string{"sluice"},
 		Env:        []string{"PATH=" + programs},
@@ -148,7 +155,8 @@ func archive(files []file, at time.Time) ([]byte, error) {
 	w := tar.NewWriter(&out)
 	for _, f := range files {
 		h := &tar.Header{
-			Typeflag: tar.TypeReg, Name: f.path, Linkname: f.link, Mode: f.mode, Size: int64(len(f.content)), ModTime: at, Format: tar.FormatUSTAR,
+			Typeflag: tar.TypeReg, Name: f.path, Linkname: f.link, Mode: f.mode, Size: int64(len(f.content)),
+			ModTime: at, Format: tar.FormatUSTAR,
 		}
 		switch {
 		case f.link != "":

@@ -13,7 +13,8 @@ import (
 
 const root = "../.."
 
-// files returns the files of the project with one of some extensions, by their paths. Folders that make creates are left out.
+// files returns the files of the project with one of some extensions, by their paths. Folders that make creates are
+// left out.
 func files(t *testing.T, extensions ...string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

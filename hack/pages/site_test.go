@@ -22,7 +22,7 @@ func parse(t *testing.T, name string, into any) {
 	}
 }
 
-// The side bar of the site names each page of docs/ once. Those of docs/decisions are listed by the configuration.
+// The side bar of the site names each page of docs/ once. The configuration lists the pages of docs/decisions.
 func TestSectionsOfTheSite(t *testing.T) {
 	var sections map[string][]string
 	parse(t, ".vitepress/sections.json", &sections)

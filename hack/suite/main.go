@@ -3,12 +3,12 @@
 //	suite [-cache DIR] [-add FILE] unit|check|test|test-rest|plane PLANE
 //
 // A shell runs the command of each step; two steps run at a time, in the order of the list, so that steps that wait
-// for programs to be built do not delay others. All steps run, also after a failure, except those that need a step
-// that failed. suite reads the format of go test -json. A step without such output counts as one test, by its exit
-// status. Attributes of tests with a key TABLE/ROW are printed as tables at the end.
+// for programs to be built do not delay others. All steps run, even after a failure, except steps that need a failed
+// one. suite reads the format of go test -json. A step without such output counts as one test, by its exit status.
+// Attributes of tests with a key TABLE/ROW are printed as tables at the end.
 //
-// It prints the steps with their last durations, then a line of progress every half a minute, the output of what
-// fails, the seconds of each package, and at last the sum, to which -add adds that of an earlier run:
+// It prints the steps with their last durations, then a line of progress every half a minute, the output of failed
+// tests, the seconds of each package, and at last the sum, to which -add adds the sum of an earlier run:
 //
 //	sluice: 812 passed, 0 failed, 2 skipped
 //
@@ -77,7 +77,8 @@ func run(ctx context.Context, args []string, o options) (failed bool, err error)
 		notes: []string{"Bounds on time are those of this machine: " + speed.String() + "."},
 	}
 	if args[0] == "test" && !ipvs {
-		r.notes = append(r.notes, "This kernel has no IPVS: make plane PLANE=ipvs and make test-rest test that mode on Linux 6.1.")
+		r.notes = append(r.notes,
+			"This kernel has no IPVS: make plane PLANE=ipvs and make test-rest test that mode on Linux 6.1.")
 	}
 	if err := r.run(ctx, steps); err != nil {
 		return false, err

@@ -56,8 +56,11 @@ func TestSummary(t *testing.T) {
 `,
 			ended: errExit,
 			last:  "sluice: 1 passed, 1 failed, 0 skipped",
-			says:  []string{"bad_test.go:7: got 1, want 2\n", "fail p (1 passed, 1 failed, 0 skipped) 0.3s\n", "   0.3 unit: p (1 passed, 1 failed, 0 skipped)\n", "failed:\n  p TestBad\n"},
-			not:   []string{"chatter", "=== RUN"},
+			says: []string{
+				"bad_test.go:7: got 1, want 2\n", "fail p (1 passed, 1 failed, 0 skipped) 0.3s\n",
+				"   0.3 unit: p (1 passed, 1 failed, 0 skipped)\n", "failed:\n  p TestBad\n",
+			},
+			not: []string{"chatter", "=== RUN"},
 		},
 		{
 			name: "subtests count, not what holds them",
@@ -85,7 +88,8 @@ func TestSummary(t *testing.T) {
 		},
 		{
 			name: "reasons of skips are gathered",
-			output: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:3: kernel has no SCTP: module sctp\n"}
+			output: `{"Action":"output","Package":"p","Test":"TestA",` +
+				`"Output":"    a_test.go:3: kernel has no SCTP: module sctp\n"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"--- SKIP: TestA (0.00s)\n"}
 {"Action":"skip","Package":"p","Test":"TestA","Elapsed":0}
 {"Action":"output","Package":"p","Test":"TestB","Output":"    a_test.go:9: kernel has no SCTP: module sctp\n"}

@@ -30,11 +30,13 @@ type results struct {
 	failures int
 	output   map[id][]string // of tests and packages that have not ended
 	packages map[string]*counts
-	parents  map[id]bool // tests with subtests; true: one of those failed
+	parents  map[id]bool // tests with subtests; true if a subtest failed
 }
 
 func newResults(step string, sum *summary) *results {
-	return &results{step: step, sum: sum, output: map[id][]string{}, packages: map[string]*counts{}, parents: map[id]bool{}}
+	return &results{
+		step: step, sum: sum, output: map[id][]string{}, packages: map[string]*counts{}, parents: map[id]bool{},
+	}
 }
 
 // end ends the step, whose command ended with err.

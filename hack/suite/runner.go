@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// atOnce is how many steps run at a time, without those that mostly wait: one computes while another waits.
+// atOnce is how many steps run at a time, not counting steps that mostly wait: one computes while another waits.
 const atOnce = 2
 
 // progressEvery is the time between lines of progress.
@@ -26,7 +26,7 @@ const progressEvery = 30 * time.Second
 type runner struct {
 	title string
 	notes []string // for people, at the start and at the end
-	env   []string // of the steps, besides that of this process
+	env   []string // of the steps, in addition to the environment of this process
 	sum   *summary
 	times *times
 
@@ -156,7 +156,6 @@ func (r *runner) isAlone() bool {
 	return false
 }
 
-// start starts the command of a step.
 func (r *runner) start(ctx context.Context, s step, messages chan<- message) {
 	r.running[s.name] = &runningStep{s, time.Now(), newResults(s.name, r.sum)}
 	env := slices.Concat(os.Environ(), r.env)
@@ -171,7 +170,6 @@ func (r *runner) start(ctx context.Context, s step, messages chan<- message) {
 	}()
 }
 
-// receive handles a message.
 func (r *runner) receive(m message) {
 	s := r.running[m.step]
 	if !m.ended {
@@ -246,7 +244,8 @@ func tested(ctx context.Context, patterns []string, importing string) ([]string,
 	if len(patterns) == 0 {
 		return nil, nil
 	}
-	const format = `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}{{end}}`
+	const format = `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} ` +
+		`{{join .TestImports " "}} {{join .XTestImports " "}}{{end}}`
 	list, err := exec.CommandContext(ctx, "go", append([]string{"list", "-f", format}, patterns...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("list the packages of %s: %w", patterns, err)

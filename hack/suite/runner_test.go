@@ -38,7 +38,8 @@ func TestAllStepsRunExceptThoseThatNeedAFailedOne(t *testing.T) {
 	}
 	for _, want := range []string{
 		"bad: wrong\n", "FAIL bad: exit status 3\n", "good: fine day\n",
-		"FAIL needs-bad: not run: it needs bad, which failed\n", "FAIL needs-that: not run: it needs needs-bad, which failed\n",
+		"FAIL needs-bad: not run: it needs bad, which failed\n",
+		"FAIL needs-that: not run: it needs needs-bad, which failed\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("does not say %q:\n%s", want, &out)
@@ -66,7 +67,7 @@ func TestAStepThatWaitsRunsBesideTwoThatCompute(t *testing.T) {
 	}
 }
 
-// Each step writes when it begins and ends; the file shows what ran at the same time.
+// Each step writes a line when it begins and ends; the file shows which steps ran at the same time.
 func TestStepsRunTwoAtATimeAndAloneIfTheySaySo(t *testing.T) {
 	dir := t.TempDir()
 	begin := func(name string) string { return "echo >>" + dir + "/log +" + name }
@@ -104,7 +105,8 @@ func TestPackagesThatTookLongestComeFirst(t *testing.T) {
 	r.times.known["unit "+module+"internal/text"] = time.Second
 	r.times.known["unit "+module+"internal/route/cow"] = time.Minute
 	got, err := r.list(t.Context(), step{name: "unit", packages: []string{
-		"../../internal/event", "../../internal/text", "../../internal/route/cow", "../../internal/testing/texttest", "-../../internal/event",
+		"../../internal/event", "../../internal/text", "../../internal/route/cow",
+		"../../internal/testing/texttest", "-../../internal/event",
 	}})
 	want := []string{module + "internal/route/cow", module + "internal/text"}
 	if err != nil || strings.Join(got, " ") != strings.Join(want, " ") {

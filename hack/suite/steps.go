@@ -15,7 +15,7 @@ type step struct {
 	command string   // of a shell; packages are appended
 	after   []string // steps that must have succeeded
 	alone   bool     // no other step runs at the same time, as it measures how long others wait
-	waits   bool     // it waits more than it computes: it runs beside those that compute
+	waits   bool     // it waits more than it computes, so it runs beside the steps that compute
 
 	// packages are patterns of go list, "-" before those to leave out. The command gets the packages that have tests,
 	// those first that took longest the last time.
@@ -25,12 +25,10 @@ type step struct {
 	importing string
 }
 
-// kernel is that of this machine.
 type kernel struct {
 	ipvs bool // whether it has IPVS
 }
 
-// stepsOf returns the steps of a run.
 func stepsOf(args []string, k kernel) ([]step, error) {
 	switch strings.Join(args, " ") {
 	case "test":
@@ -59,9 +57,9 @@ func raceTest(flags ...string) string {
 	return "CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 " + testCommand("-count=1 -race", flags)
 }
 
-// testCommand returns a command that compiles packages as make build does, so that all share what is compiled, but
-// without symbols for a debugger, which links faster. It does not vet them: make lint does. Tests wait more than they
-// compute, so that twice as many run at a time as there are processors.
+// testCommand returns a command that compiles packages as make build does, so that all share the compiled packages,
+// but without symbols for a debugger, which links faster. It does not vet them: make lint does. Tests wait more than
+// they compute, so that twice as many run at a time as there are processors.
 func testCommand(kind string, flags []string) string {
 	const command = "go test -json -vet=off -trimpath -ldflags='-s -w' -timeout=60m -p %d -parallel %d %s %s"
 	atOnce := 2 * runtime.NumCPU()
@@ -81,7 +79,9 @@ func linter() step {
 }
 
 func assets() step {
-	return step{name: "assets", about: "etcd, kube-apiserver and kube-proxy, minutes the first time", command: "make test-assets"}
+	return step{
+		name: "assets", about: "etcd, kube-apiserver and kube-proxy, minutes the first time", command: "make test-assets",
+	}
 }
 
 func olderKernel() step {
@@ -96,7 +96,9 @@ func testSteps() []step {
 		{
 			name: "planes", about: "every scenario in every plane of this kernel, with real packets",
 			after:   []string{"sluice"},
-			command: goTest(), packages: []string{"./test/conformance", "./test/exact", "./test/lab", "./test/harness", "./test/rules", "./test/demo"},
+			command: goTest(), packages: []string{
+				"./test/conformance", "./test/exact", "./test/lab", "./test/harness", "./test/rules", "./test/demo",
+			},
 		},
 		{
 			name: "cluster", about: "a real API server, the take-over from kube-proxy, endurance",
@@ -120,7 +122,7 @@ func testSteps() []step {
 	}
 }
 
-// restSteps prove what testSteps leave out.
+// restSteps run the tests that testSteps leave out.
 func restSteps() []step {
 	return []step{
 		sluice(),
@@ -155,7 +157,8 @@ func restSteps() []step {
 		},
 		{
 			name: "race", about: "every scenario in every plane, in one family, with the race detector",
-			command: "FULL=1 " + raceTest("-run '^TestConformance$/././^(IPv4|dual-stack)$'"), packages: []string{"./test/conformance"},
+			command:  "FULL=1 " + raceTest("-run '^TestConformance$/././^(IPv4|dual-stack)$'"),
+			packages: []string{"./test/conformance"},
 		},
 		{
 			name: "race-cluster", about: "API server and take-over, with the race detector",
@@ -204,8 +207,9 @@ func checkSteps() []step {
 		},
 		{
 			name: "nftables", about: "the scenarios of mode nftables in IPv4, with real packets",
-			after:   []string{"sluice"},
-			command: goTest("-run '^TestConformance$/^nftables$/./^(IPv4|dual-stack)$'"), packages: []string{"./test/conformance"},
+			after:    []string{"sluice"},
+			command:  goTest("-run '^TestConformance$/^nftables$/./^(IPv4|dual-stack)$'"),
+			packages: []string{"./test/conformance"},
 		},
 		linter(),
 		{

@@ -43,7 +43,7 @@ func TestStepsAreDistinctAndComeAfterThoseThatTheyNeed(t *testing.T) {
 	}
 }
 
-// A package that no step of make test or make test-rest tests would be green for ever.
+// Each package has a step of make test or make test-rest: otherwise its tests would never run.
 func TestEveryPackageIsTested(t *testing.T) {
 	seeds.Long(t)
 	tested := map[string]bool{}
@@ -62,7 +62,8 @@ func TestEveryPackageIsTested(t *testing.T) {
 			}
 		}
 	}
-	all, err := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "../../...").Output()
+	all, err := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}",
+		"../../...").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,13 +32,13 @@ type id struct{ pkg, test string }
 
 func (i id) String() string { return strings.TrimSuffix(i.pkg+" "+i.test, " ") }
 
-// summary is the result of all steps. It prints what fails at once.
+// summary is the result of all steps. It prints failures at once.
 type summary struct {
 	out io.Writer
 
 	counts           // of this run
 	earlier counts   // of an earlier run
-	broken  []string // what failed
+	broken  []string // the failures
 	reasons map[string]int
 	slow    []timed
 	pkgs    []packageResult
@@ -69,7 +69,7 @@ func newSummary(out io.Writer) *summary {
 	return &summary{out: out, reasons: map[string]int{}, measured: map[string]map[string][]string{}}
 }
 
-// add adds the counts in a file, which may not exist yet, to those that print prints. Without a file it does nothing.
+// add adds the counts in a file, which may not exist yet, to the counts for print. Without a file it does nothing.
 func (s *summary) add(file string) error {
 	if file == "" {
 		return nil
@@ -147,7 +147,8 @@ func (s *summary) packages() []string {
 	slices.SortFunc(s.pkgs, func(a, b packageResult) int { return cmp.Compare(b.elapsed, a.elapsed) })
 	var lines []string
 	for _, p := range s.pkgs {
-		lines = append(lines, fmt.Sprintf("%6.1f %s: %s (%s)", p.elapsed, p.step, strings.TrimPrefix(p.id.pkg, module), p.counts))
+		lines = append(lines, fmt.Sprintf("%6.1f %s: %s (%s)", p.elapsed, p.step,
+			strings.TrimPrefix(p.id.pkg, module), p.counts))
 	}
 	return lines
 }

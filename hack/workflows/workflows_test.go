@@ -1,4 +1,4 @@
-// Package workflows_test verifies what GitHub runs and shows: workflows, forms of issues, and updates of dependencies.
+// Package workflows_test verifies the files for GitHub: workflows, forms of issues, and updates of dependencies.
 // actionlint, which make lint runs, verifies the syntax of workflows.
 package workflows_test
 
@@ -35,7 +35,7 @@ func files(t *testing.T, pattern string) map[string]string {
 	return all
 }
 
-// workflow has the fields of a workflow that limit what it can do.
+// workflow has the fields of a workflow that limit its rights.
 type workflow struct {
 	Permissions any            `json:"permissions"`
 	Concurrency any            `json:"concurrency"`
@@ -55,7 +55,7 @@ type step struct {
 }
 
 // unpinned returns the lines of a workflow with an action that is not pinned by a full digest with its version. A
-// workflow of this repository is that of the same commit.
+// workflow of this repository is taken from the same commit.
 func unpinned(text string) (lines []string) {
 	pinned := regexp.MustCompile(`^uses: (\./\S+|[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+)$`)
 	for line := range strings.Lines(text) {
@@ -67,7 +67,7 @@ func unpinned(text string) (lines []string) {
 	return lines
 }
 
-// unlimited returns what a workflow does not limit.
+// unlimited returns the limits that a workflow lacks.
 func unlimited(w workflow) (problems []string) {
 	report := func(missing bool, format string, args ...any) {
 		if missing {

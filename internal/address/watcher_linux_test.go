@@ -136,7 +136,7 @@ func TestListExcept(t *testing.T) {
 	}
 }
 
-// The local address of a point-to-point link is listed, not that of the peer.
+// The local address of a point-to-point link is listed, not the peer address.
 func TestListPeer(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	withPeer := func(lo netlink.Link, a *netlink.Addr) error {

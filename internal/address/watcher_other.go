@@ -89,7 +89,8 @@ func (w *Watcher) Primary() ([]netip.Addr, error) {
 // route.
 func source(remote netip.Addr) netip.Addr {
 	const discard = 9
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(remote, discard))) // connects, and sends nothing
+	// UDP: this connects and sends nothing.
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(remote, discard)))
 	if err != nil {
 		return netip.Addr{}
 	}

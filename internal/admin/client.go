@@ -18,7 +18,7 @@ import (
 // UnansweredError means that a process holds the lock but did not answer in
 // time.
 type UnansweredError struct {
-	Socket string // at which nobody listens, as when the daemon is in a container; "": it is not known
+	Socket string // nobody listens here, as the daemon may be in a container; "" if unknown
 }
 
 // Error returns the message.
@@ -169,7 +169,8 @@ func cause(err error) error {
 		err = sent.Err
 	}
 	err = inTime(err)
-	if _, unanswered := errors.AsType[*UnansweredError](err); unanswered || errors.Is(err, ErrNotRunning) || errors.Is(err, errNotRoot) {
+	_, unanswered := errors.AsType[*UnansweredError](err)
+	if unanswered || errors.Is(err, ErrNotRunning) || errors.Is(err, errNotRoot) {
 		return err
 	}
 	return fmt.Errorf("ask the daemon: %w", err)

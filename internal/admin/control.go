@@ -1,10 +1,9 @@
-// Package admin lets commands query a running daemon over HTTP, and keeps a
-// second daemon from writing the same rules. The daemon holds a lock, and answers at a
-// unix socket in a folder that only its user can enter. The lock is that of the network
-// namespace that it serves (package netlock), and the socket has the number of the
-// namespace, so that a command finds the daemon of its own. A daemon without privileges has
-// a lock and a socket of its user (package userlock). Windows has a mutex and a named pipe
-// in their place (package namedpipe). The reasons are in docs/decisions/0006-control-socket.md.
+// Package admin lets commands query a running daemon over HTTP, and keeps a second daemon from writing the same
+// rules. The daemon holds a lock, and answers at a unix socket in a folder that only its user can enter. The lock
+// belongs to the network namespace that it serves (package netlock), and the socket has the number of the namespace,
+// so that a command finds the daemon of its namespace. A daemon without privileges uses a lock and a socket of its
+// user (package userlock). On Windows they are a mutex and a named pipe (package namedpipe). The reasons are in
+// docs/decisions/0006-control-socket.md.
 package admin
 
 import (
@@ -41,7 +40,8 @@ type Identity struct {
 	Since   time.Time `json:"since"`
 }
 
-// scope is what a lock belongs to, and how commands reach its holder.
+// scope is the owner of a lock: the machine, a network namespace or a user. Commands reach the holder of the lock
+// through it.
 type scope interface {
 	finder
 	acquire() (lock, error)
@@ -50,7 +50,7 @@ type scope interface {
 
 // finder finds the holder of a lock.
 type finder interface {
-	// holder returns the PID of the holder; 0: it is not known. The error says that there is none.
+	// holder returns the PID of the holder; 0 if it is not known. It returns an error if there is no holder.
 	holder() (pid int, err error)
 
 	// dial connects to the holder. It waits until the holder listens or the context ends.
@@ -71,12 +71,11 @@ type lock interface {
 // errHeld means that another process holds the lock.
 var errHeld = errors.New("another process holds the lock")
 
-// either is the scope of a command: that of daemons which serve the machine or the network namespace, or else that of
-// the user.
+// either is the scope of a command: the machine or network namespace first, and then the user.
 type either struct{ first, own finder }
 
-// dial is that of the own scope if this process has no access to the first, or nobody is there. If the user has no
-// daemon either, the error is that of the first.
+// dial connects to the daemon of the first scope. If there is none, or this process has no access to it, dial
+// connects to the user's own daemon. If the user has none, dial returns the error of the first scope.
 func (e either) dial(ctx context.Context) (net.Conn, error) {
 	conn, err := e.first.dial(ctx)
 	if !errors.Is(err, ErrNotRunning) && !errors.Is(err, errNotRoot) {
@@ -104,7 +103,7 @@ func pidText(pid int) string {
 
 // TakenError means that another daemon serves the network namespace.
 type TakenError struct {
-	PID    int       // in this PID namespace; 0: the daemon is in another one
+	PID    int       // in this PID namespace; 0 if the daemon is in another one
 	Holder *Identity // nil: the daemon did not answer in time
 
 	serves string // "this network namespace"

@@ -23,7 +23,7 @@ func identity() Identity {
 	return Identity{PID: os.Getpid(), Version: "v1.2.0", Host: "node-a", Mode: "nftables", Since: since}
 }
 
-// answer is what daemons of these tests know.
+// answer is the answer of the daemons of these tests.
 func answer() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
@@ -168,10 +168,11 @@ func TestASilentDaemonIsNamedByItsPID(t *testing.T) {
 }
 
 func TestProcessesOfOtherPIDNamespacesHaveNoNumber(t *testing.T) {
+	holder := &Identity{PID: 1, Version: "v1", Host: "h", Mode: "m", Since: since}
 	for err, want := range map[error]string{
 		&TakenError{}: "another Sluice (pid unknown, as it is in another PID namespace) already serves",
-		&TakenError{Holder: &Identity{PID: 1, Version: "v1", Host: "h", Mode: "m", Since: since}}: "another Sluice (pid unknown, " +
-			"as it is in another PID namespace, v1 on h, mode m, since 2026-11-20T10:00:00Z)",
+		&TakenError{Holder: holder}: "another Sluice (pid unknown, as it is in another PID namespace, v1 on h, mode m, " +
+			"since 2026-11-20T10:00:00Z)",
 		&TakenError{Holder: &Identity{Version: "\x1b[2Jv1\n", Host: strings.Repeat("h", 1000), Since: since}}: " [2Jv1  on " +
 			strings.Repeat("h", 64) + "..., mode , since ",
 		&UnansweredError{}:                 "the daemon has not answered in time",

@@ -56,7 +56,7 @@ func endless(w http.ResponseWriter, _ *http.Request) {
 // namespace returns a new network namespace for a test.
 func namespace(t *testing.T) int { return kerneltest.Namespace(t) }
 
-// The lock goes with the process, also if that is killed.
+// The lock is released when the process ends, even if it is killed.
 func TestKillReleasesTheLock(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	for range 3 {

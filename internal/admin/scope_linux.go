@@ -14,8 +14,8 @@ import (
 
 // ErrNotRunning means that no daemon serves the network namespace.
 var ErrNotRunning = errors.New("no Sluice is running in this network namespace; " +
-	"run the command where the daemon runs: with kubectl exec in the Sluice pod, on the node if it is a program of the node, " +
-	"or with ip netns exec NAME")
+	"run the command where the daemon runs: with kubectl exec in the Sluice pod, " +
+	"on the node if it is a program of the node, or with ip netns exec NAME")
 
 // errNotRoot means that this process may not query the daemon.
 var errNotRoot = errors.New("only root may ask the daemon: " +
@@ -45,7 +45,7 @@ func nearest() either { return either{netnsScope{}, user{}} }
 // String implements scope.
 func (netnsScope) String() string { return "this network namespace" }
 
-// folder has the sockets of all network namespaces, as those of containers may share it.
+// folder has the sockets of all network namespaces, as containers may share it.
 const folder = "/run/sluice"
 
 func (n netnsScope) socket() (socket, error) {

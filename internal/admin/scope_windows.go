@@ -24,7 +24,8 @@ var (
 
 var (
 	// errNotRoot means that this process may not query the daemon.
-	errNotRoot = errors.New("only administrators and LocalSystem may ask the Sluice of this machine: run as an administrator")
+	errNotRoot = errors.New("only administrators and LocalSystem may ask the Sluice of this machine: " +
+		"run as an administrator")
 	// errForeign means that another user has the names that are for this one.
 	errForeign = errors.New("another user of this machine holds the lock of this user")
 

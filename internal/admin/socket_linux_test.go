@@ -40,10 +40,13 @@ func TestTheFolderOfTheSocket(t *testing.T) {
 		make func(folder string) error
 		want string // in the error
 	}{
-		"none":      {func(string) error { return nil }, ""},
-		"for all":   {func(f string) error { return errors.Join(os.Mkdir(f, 0o700), os.Chmod(f, 0o777)) }, ""},
-		"a file":    {func(f string) error { return os.WriteFile(f, nil, 0o600) }, "not a directory"},
-		"another's": {func(f string) error { return errors.Join(os.Mkdir(f, 0o700), os.Chown(f, kerneltest.Unprivileged, 0)) }, "sluice: it belongs to user 65534"},
+		"none":    {func(string) error { return nil }, ""},
+		"for all": {func(f string) error { return errors.Join(os.Mkdir(f, 0o700), os.Chmod(f, 0o777)) }, ""},
+		"a file":  {func(f string) error { return os.WriteFile(f, nil, 0o600) }, "not a directory"},
+		"another's": {
+			func(f string) error { return errors.Join(os.Mkdir(f, 0o700), os.Chown(f, kerneltest.Unprivileged, 0)) },
+			"sluice: it belongs to user 65534",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := socket{filepath.Join(t.TempDir(), "sluice"), "x"}
@@ -77,7 +80,8 @@ func TestALongPathIsRefused(t *testing.T) {
 	longest := socket{folder, strings.Repeat("x", maxPath-len(folder)-len("/.sock"))}
 	listen(t, longest)
 	long := socket{folder, longest.name + "x"}
-	if _, err := long.listen(t.Context()); err == nil || !strings.Contains(err.Error(), "the path "+long.path()+" has 108 bytes") {
+	if _, err := long.listen(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "the path "+long.path()+" has 108 bytes") {
 		t.Errorf("listen: %v, want that %s is too long", err, long.path())
 	}
 	if _, err := long.dial(t.Context(), held); err == nil || !strings.Contains(err.Error(), long.path()) {
@@ -200,7 +204,7 @@ func TestAHandover(t *testing.T) {
 	}
 }
 
-// userOptions are those of a daemon without privileges, whose folder for caches is a new one.
+// userOptions are the options of a daemon without privileges and with a new folder for caches.
 func userOptions(t *testing.T, caches string) Options {
 	t.Helper()
 	t.Setenv("XDG_CACHE_HOME", caches)
@@ -227,7 +231,7 @@ func TestADaemonOfAUser(t *testing.T) {
 	}
 }
 
-// A command asks the daemon of its network namespace, or else that of its user.
+// A command queries the daemon of its network namespace, or else the daemon of its user.
 func TestTheNearestDaemon(t *testing.T) {
 	o := userOptions(t, t.TempDir())
 	both := either{Options{NetNS: namespace(t)}.scope(), o.scope()}
@@ -250,7 +254,8 @@ func TestWithoutASocketTheLockIsHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Serve(t.Context(), identity(), answer()); !errors.Is(err, ErrNoSocket) || !strings.Contains(err.Error(), caches) {
+	if err := s.Serve(t.Context(), identity(), answer()); !errors.Is(err, ErrNoSocket) ||
+		!strings.Contains(err.Error(), caches) {
 		t.Errorf("Serve: %v, want ErrNoSocket with %s", err, caches)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), dialPause)

@@ -39,7 +39,7 @@ const maxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
 func (s socket) checkLength() error {
 	if n := len(s.path()); n > maxPath {
-		return fmt.Errorf("the path %s has %d bytes, and that of a socket may have %d", s.path(), n, maxPath)
+		return fmt.Errorf("the path %s has %d bytes; the limit for a socket is %d", s.path(), n, maxPath)
 	}
 	return nil
 }
@@ -143,7 +143,8 @@ func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
 	}
 }
 
-// unanswered returns the error for a lock that is held. err is that of the last attempt to connect within the time.
+// unanswered returns the error for a lock that is held. err is the error of the last attempt to connect before the
+// deadline.
 func (s socket) unanswered(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return &UnansweredError{Socket: s.path()}

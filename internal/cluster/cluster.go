@@ -52,8 +52,8 @@ const (
 	LoadBalancer
 )
 
-// Service is one Service, reduced to what a proxy needs. Addresses are
-// canonical, of either family, and free of duplicates.
+// Service is one Service with the fields that a proxy needs. Addresses are canonical, of either family, and free of
+// duplicates.
 type Service struct {
 	Name    Name
 	Created time.Time // metadata.creationTimestamp: the older wins a contested address
@@ -89,8 +89,8 @@ type Service struct {
 	// SlowStart is how long the share of a new endpoint grows, in data planes that do that. 0: it has all of it at once.
 	SlowStart time.Duration
 
-	// ProxyHeader tells TCP endpoints the address of each client in a header of the PROXY protocol, version 2, in data planes
-	// that connect to endpoints in place of clients.
+	// ProxyHeader means that TCP endpoints get the address of each client in a header of the PROXY protocol, version 2,
+	// in data planes that connect to endpoints in place of clients.
 	ProxyHeader bool
 
 	// Weights are the weights of endpoints, by their address or else by their node, for data

@@ -18,7 +18,9 @@ func (s *Service) equal(t *Service) bool {
 		slices.Equal(s.LoadBalancerIPs, t.LoadBalancerIPs) && slices.Equal(s.Ports, t.Ports) &&
 		s.InternalLocal == t.InternalLocal && s.ExternalLocal == t.ExternalLocal &&
 		s.Restricted == t.Restricted && slices.Equal(s.SourceRanges, t.SourceRanges) &&
-		s.Affinity == t.Affinity && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart && s.ProxyHeader == t.ProxyHeader && s.PreserveDestination == t.PreserveDestination && maps.Equal(s.Weights, t.Weights) && s.HealthCheckNodePort == t.HealthCheckNodePort
+		s.Affinity == t.Affinity && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart &&
+		s.ProxyHeader == t.ProxyHeader && s.PreserveDestination == t.PreserveDestination &&
+		maps.Equal(s.Weights, t.Weights) && s.HealthCheckNodePort == t.HealthCheckNodePort
 }
 
 func (s *Slice) equal(t *Slice) bool {

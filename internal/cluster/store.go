@@ -140,7 +140,7 @@ func (s *Store) DeleteSlice(name Name) {
 	}
 }
 
-// SetNode sets the own Node; nil: there is none (yet).
+// SetNode sets the own Node; nil if it does not exist (yet).
 func (s *Store) SetNode(n *Node) { s.setNode(&s.node, n) }
 
 // SetStandIn sets the Node to use while the cluster has delivered none; it is made from

@@ -22,7 +22,9 @@ func ips(list ...string) []netip.Addr {
 
 // slice returns an EndpointSlice with one endpoint.
 func slice(own, service, addr string) *Slice {
-	return &Slice{Name: name(own), Service: name(service), Endpoints: []Endpoint{{Addr: netip.MustParseAddr(addr), Ready: true}}}
+	return &Slice{
+		Name: name(own), Service: name(service), Endpoints: []Endpoint{{Addr: netip.MustParseAddr(addr), Ready: true}},
+	}
 }
 
 // text prints a Change: each service with its ClusterIPs and its endpoints.
@@ -63,25 +65,40 @@ func TestTakeReturnsChanges(t *testing.T) {
 		{"the same Service again", func(s *Store) { same := *web; s.SetService(&same) }, ""},
 		{"a slice", func(s *Store) { s.SetSlice(slice("web-1", "web", "10.1.0.1")) }, "web=[10.0.0.1],10.1.0.1"},
 		{"an equal slice", func(s *Store) { s.SetSlice(slice("web-1", "web", "10.1.0.1")) }, ""},
-		{"another slice", func(s *Store) { s.SetSlice(slice("web-2", "web", "10.1.0.2")) }, "web=[10.0.0.1],10.1.0.1,10.1.0.2"},
-		{"the first one changes", func(s *Store) { s.SetSlice(slice("web-1", "web", "10.1.0.9")) }, "web=[10.0.0.1],10.1.0.2,10.1.0.9"},
-		{"it changes to another service", func(s *Store) { s.SetSlice(slice("web-1", "dns", "10.1.0.9")) }, "dns=[10.0.0.2],10.1.0.9 web=[10.0.0.1],10.1.0.2"},
+		{
+			"another slice", func(s *Store) { s.SetSlice(slice("web-2", "web", "10.1.0.2")) },
+			"web=[10.0.0.1],10.1.0.1,10.1.0.2",
+		},
+		{
+			"the first one changes", func(s *Store) { s.SetSlice(slice("web-1", "web", "10.1.0.9")) },
+			"web=[10.0.0.1],10.1.0.2,10.1.0.9",
+		},
+		{
+			"it changes to another service", func(s *Store) { s.SetSlice(slice("web-1", "dns", "10.1.0.9")) },
+			"dns=[10.0.0.2],10.1.0.9 web=[10.0.0.1],10.1.0.2",
+		},
 		{"a slice is deleted", func(s *Store) { s.DeleteSlice(name("web-2")) }, "web=[10.0.0.1]"},
 		{"a missing slice is deleted", func(s *Store) { s.DeleteSlice(name("web-2")); s.DeleteService(name("nobody")) }, ""},
 		{"the service is deleted, its slice stays", func(s *Store) { s.DeleteService(name("dns")) }, "dns=none,10.1.0.9"},
 		{"the service is added again", func(s *Store) { s.SetService(dns) }, "dns=[10.0.0.2],10.1.0.9"},
 		{"a slice before its service", func(s *Store) { s.SetSlice(slice("new-1", "new", "10.1.0.3")) }, "new=none,10.1.0.3"},
 		{"ServiceCIDRs, in any order and twice", func(s *Store) {
-			s.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")})
+			s.SetServiceCIDRs([]netip.Prefix{
+				netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("10.2.0.0/16"),
+			})
 		}, "node=none cidrs=[10.0.0.0/16 10.2.0.0/16] local=[]"},
 		{
 			"local addresses", func(s *Store) { s.SetLocalAddresses(ips("192.168.0.2", "127.0.0.1")) },
 			"node=none cidrs=[10.0.0.0/16 10.2.0.0/16] local=[127.0.0.1 192.168.0.2]",
 		},
-		{"the same in another order", func(s *Store) { s.SetLocalAddresses(ips("127.0.0.1", "192.168.0.2", "192.168.0.2")) }, ""},
+		{
+			"the same in another order", func(s *Store) { s.SetLocalAddresses(ips("127.0.0.1", "192.168.0.2", "192.168.0.2")) },
+			"",
+		},
 		{
 			"the Node: every service", func(s *Store) { s.SetNode(&Node{Name: "a"}) },
-			"dns=[10.0.0.2],10.1.0.9 new=none,10.1.0.3 web=[10.0.0.1] node=a cidrs=[10.0.0.0/16 10.2.0.0/16] local=[127.0.0.1 192.168.0.2]",
+			"dns=[10.0.0.2],10.1.0.9 new=none,10.1.0.3 web=[10.0.0.1] node=a cidrs=[10.0.0.0/16 10.2.0.0/16] local=[127.0.0.1 " +
+				"192.168.0.2]",
 		},
 		{"an equal Node", func(s *Store) { s.SetNode(&Node{Name: "a"}) }, ""},
 		{"a stand-in while there is a Node", func(s *Store) { s.SetStandIn(&Node{Name: "b"}) }, ""},
@@ -115,7 +132,9 @@ func TestTakenSlicesDoNotChange(t *testing.T) {
 
 func TestEqualComparesEveryField(t *testing.T) {
 	service := func(change func(*Service)) *Service {
-		v := &Service{Name: name("web"), Created: time.Unix(1, 0), SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+		v := &Service{
+			Name: name("web"), Created: time.Unix(1, 0), SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		}
 		if change != nil {
 			change(v)
 		}

@@ -67,7 +67,8 @@ func TestTriggersAreBounded(t *testing.T) {
 	if done.Slices != changes || len(done.Triggers) != maxTriggers {
 		t.Fatalf("%d changes leave %d triggers, want %d and %d", done.Slices, len(done.Triggers), changes, maxTriggers)
 	}
-	if first, last := done.Triggers[0], done.Triggers[maxTriggers-1]; !first.At.Equal(at(changes-maxTriggers)) || !last.At.Equal(at(changes-1)) {
+	first, last := done.Triggers[0], done.Triggers[maxTriggers-1]
+	if !first.At.Equal(at(changes-maxTriggers)) || !last.At.Equal(at(changes-1)) {
 		t.Errorf("kept triggers are from %v to %v, want the latest", first, last)
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"k8s.io/kube-proxy/config/v1alpha1"
 )
 
-// check turns a v1alpha1 configuration into a Config and collects what is
-// wrong with it.
+// check turns a v1alpha1 configuration into a Config and collects its problems.
 type check struct {
 	config   *v1alpha1.KubeProxyConfiguration
 	file     *document         // nil: none
@@ -41,7 +40,7 @@ func (c *check) problem(path, reason string) {
 	c.problems = append(c.problems, p)
 }
 
-// sorted returns the problems in the order of the file, those of flags first.
+// sorted returns the problems of flags, and then the others in the order of the file.
 func (c *check) sorted() []Problem {
 	slices.SortStableFunc(c.problems, func(a, b Problem) int { return a.Line - b.Line })
 	return c.problems
@@ -55,7 +54,7 @@ func (c *check) warn(format string, args ...any) {
 	c.warnings = append(c.warnings, fmt.Sprintf(format, args...))
 }
 
-// isSet reports whether a flag or the file sets the field, also to an empty value.
+// isSet reports whether a flag or the file sets the field, even to an empty value.
 func (c *check) isSet(path string) bool {
 	return c.byFlag[path] != "" || c.file.sets(path)
 }
@@ -101,7 +100,8 @@ func (c *check) positive(path string, d time.Duration) time.Duration {
 
 func (c *check) oneOf(path, value string, choices []string) {
 	if !slices.Contains(choices, value) {
-		c.problem(path, fmt.Sprintf("Unsupported value: %q: must be one of %s%s", value, strings.Join(choices, ", "), alike(value, choices)))
+		c.problem(path, fmt.Sprintf("Unsupported value: %q: must be one of %s%s",
+			value, strings.Join(choices, ", "), alike(value, choices)))
 	}
 }
 

@@ -8,12 +8,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// What goes together, and what does not.
+// Combinations of settings, valid and invalid ones.
 func TestCombinations(t *testing.T) {
 	for _, tc := range []struct{ name, file, args, want string }{
 		{"manifests and a file", header + "clientConnection: {kubeconfig: /k}", "--manifests=a", ""},
-		{"manifests and kubeconfig", "", "--manifests=a --kubeconfig=/k", "--manifests: Forbidden: cannot be used together with --kubeconfig"},
-		{"manifests and master", "", "--manifests=a --master=m", "--manifests: Forbidden: cannot be used together with --master"},
+		{
+			"manifests and kubeconfig", "", "--manifests=a --kubeconfig=/k",
+			"--manifests: Forbidden: cannot be used together with --kubeconfig",
+		},
+		{
+			"manifests and master", "", "--manifests=a --master=m",
+			"--manifests: Forbidden: cannot be used together with --master",
+		},
 		{"manifests and no kubeconfig", "", "--manifests=a --kubeconfig= --master=", ""},
 		{"empty manifests", "", "--manifests=", "--manifests: Required value"},
 		{"folder, file, input", "", "--manifests=a --manifests=b --manifests=-", ""},
@@ -23,14 +29,24 @@ func TestCombinations(t *testing.T) {
 		{"write and cleanup", "", "--write-config-to=/w --cleanup", ""},
 		{"json and vmodule", "", "--logging-format=json --vmodule=a=1", "--vmodule: Forbidden"},
 		{
-			"json and the file's vmodule", header + "logging: {vmodule: [{filePattern: a, verbosity: 1}]}", "--logging-format=json --vmodule=a=1",
+			"json and the file's vmodule", header + "logging: {vmodule: [{filePattern: a, verbosity: 1}]}",
+			"--logging-format=json --vmodule=a=1",
 			"KubeProxyConfiguration.logging.vmodule: Forbidden: only the text format can log by source file (config.yaml:3)",
 		},
-		{"least above the period", "", "--iptables-min-sync-period=31s", "--iptables-min-sync-period: Invalid value: 31s: must be at most nftables.syncPeriod, which is 30s"},
+		{
+			"least above the period", "", "--iptables-min-sync-period=31s",
+			"--iptables-min-sync-period: Invalid value: 31s: must be at most nftables.syncPeriod, which is 30s",
+		},
 		{"least equals the period", "", "--iptables-min-sync-period=30s", ""},
 		{"one hour", "", "--iptables-min-sync-period=1h --iptables-sync-period=2h", ""},
-		{"file's period, flag's least", header + "nftables: {syncPeriod: 5s}", "--iptables-min-sync-period=6s", "--iptables-min-sync-period: Invalid value: 6s"},
-		{"other mode's mistakes", header + "ipvs: {minSyncPeriod: 5h, excludeCIDRs: [x], tcpTimeout: -1s}\niptables: {syncPeriod: -1s}", "", ""},
+		{
+			"file's period, flag's least", header + "nftables: {syncPeriod: 5s}", "--iptables-min-sync-period=6s",
+			"--iptables-min-sync-period: Invalid value: 6s",
+		},
+		{
+			"other mode's mistakes",
+			header + "ipvs: {minSyncPeriod: 5h, excludeCIDRs: [x], tcpTimeout: -1s}\niptables: {syncPeriod: -1s}", "", "",
+		},
 		{
 			"the bit that modes share", header + "iptables: {masqueradeBit: 40}", "",
 			"configuration: KubeProxyConfiguration.iptables.masqueradeBit: Invalid value: 40: must be 0 to 31 (config.yaml:3)",
@@ -58,9 +74,18 @@ func TestCombinations(t *testing.T) {
 // A build without the chosen data plane says which it has.
 func TestModeIsNotInThisBuild(t *testing.T) {
 	for _, tc := range []struct{ args, modes, want string }{
-		{"--proxy-mode=ebpf", "nftables", `--proxy-mode: Unsupported value: "ebpf": the data planes of this build are: nftables`},
-		{"--proxy-mode=IPVS", "nftables,ipvs", `--proxy-mode: Unsupported value: "IPVS": the data planes of this build are: nftables, ipvs, did you mean ipvs?`},
-		{"--proxy-mode=ipvs --feature-gates=KubeProxyIPVS=false", "nftables,ipvs", `--proxy-mode: Invalid value: "ipvs": the feature gate KubeProxyIPVS is off`},
+		{
+			"--proxy-mode=ebpf", "nftables",
+			`--proxy-mode: Unsupported value: "ebpf": the data planes of this build are: nftables`,
+		},
+		{
+			"--proxy-mode=IPVS", "nftables,ipvs",
+			`--proxy-mode: Unsupported value: "IPVS": the data planes of this build are: nftables, ipvs, did you mean ipvs?`,
+		},
+		{
+			"--proxy-mode=ipvs --feature-gates=KubeProxyIPVS=false", "nftables,ipvs",
+			`--proxy-mode: Invalid value: "ipvs": the feature gate KubeProxyIPVS is off`,
+		},
 	} {
 		fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 		f := NewFlags(fs)
@@ -78,8 +103,16 @@ func TestModeIsNotInThisBuild(t *testing.T) {
 // since 1.7, and unit files say so.
 func TestServersOnOnePort(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
-		{"--healthz-bind-address=127.0.0.1:10249", "--healthz-bind-address 127.0.0.1:10249 and metricsBindAddress 127.0.0.1:10249: only one of two servers can listen; change one of the ports"},
-		{"--healthz-bind-address=0.0.0.0:10249", "--healthz-bind-address 0.0.0.0:10249 and metricsBindAddress 127.0.0.1:10249: only one of two servers can listen; change one of the ports"},
+		{
+			"--healthz-bind-address=127.0.0.1:10249",
+			"--healthz-bind-address 127.0.0.1:10249 and metricsBindAddress 127.0.0.1:10249: " +
+				"only one of two servers can listen; change one of the ports",
+		},
+		{
+			"--healthz-bind-address=0.0.0.0:10249",
+			"--healthz-bind-address 0.0.0.0:10249 and metricsBindAddress 127.0.0.1:10249: only one of two servers can listen; " +
+				"change one of the ports",
+		},
 		{"--healthz-bind-address=10.0.0.1:10249", ""},
 		{"--healthz-bind-address=127.0.0.1:10249 --metrics-bind-address=", ""},
 	} {

@@ -100,13 +100,12 @@ const (
 // Detector recognizes connections of pods. Only the fields of Mode are set.
 type Detector struct {
 	Mode         Detect
-	ClusterCIDRs []netip.Prefix // of either family; empty: no client counts as a pod
+	ClusterCIDRs []netip.Prefix // of either family; if empty, no client counts as a pod
 	Interface    string
 	Prefix       string
 }
 
-// NodePorts are the addresses that serve NodePorts: the union of what is set.
-// At least one is.
+// NodePorts are the addresses that serve NodePorts: the union of the fields that are set, at least one of which is.
 type NodePorts struct {
 	All       bool // every address of the node
 	Primary   bool // the node's primary address of each family
@@ -124,19 +123,18 @@ const (
 	LoopbackNever    Loopback = "never"
 )
 
-// Conntrack are the kernel's connection tracking settings. Zero leaves a
-// setting as it is.
+// Conntrack are the kernel's connection tracking settings. Zero does not change a setting.
 type Conntrack struct {
 	MaxPerCore     int // 0: Min is ignored as well
 	Min            int
 	TCPEstablished time.Duration
 	TCPCloseWait   time.Duration
-	TCPBeLiberal   bool // false leaves it as it is
+	TCPBeLiberal   bool // false does not change it
 	UDP            time.Duration
 	UDPStream      time.Duration
 }
 
-// IPVS are settings of the mode ipvs. A timeout of zero leaves it as it is.
+// IPVS are settings of the mode ipvs. Zero does not change a timeout of the kernel.
 type IPVS struct {
 	Scheduler    string         // empty: rr
 	ExcludeCIDRs []netip.Prefix // virtual servers at these addresses are left alone
@@ -154,7 +152,7 @@ type Userspace struct {
 	Scheduler                string // of Services that name none
 }
 
-// HNS are settings of the mode kernelspace. Other modes use Network to remove what that mode left.
+// HNS are settings of the mode kernelspace. Other modes use Network to remove the leftovers of this mode.
 type HNS struct {
 	Network            string     // the name of the HNS network; empty: not set
 	SourceVIP          netip.Addr // the source of connections with source NAT; not valid: not set
@@ -192,7 +190,7 @@ type VModule struct {
 	Verbosity int
 }
 
-// Version is what --version asks for.
+// Version is the value of --version.
 type Version struct {
 	Print  string // "": nothing, "true": one line, "raw": all that is known
 	Report string // not empty: say this version instead of the built-in one

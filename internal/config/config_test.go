@@ -109,7 +109,9 @@ func TestKubeadm(t *testing.T) {
 func TestReference(t *testing.T) {
 	text := read(t, "reference.yaml")
 	want := defaults()
-	want.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")}
+	want.Detector.ClusterCIDRs = []netip.Prefix{
+		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56"),
+	}
 	want.FeatureGates = map[string]bool{"AllowServiceExternalIPs": true}
 	want.Logging.VModule = []VModule{{Pattern: "loop*", Verbosity: 4}}
 	if diff := cmp.Diff(want, mustLoad(t, text), compare); diff != "" {

@@ -19,10 +19,9 @@ const (
 	longestPoll  = 30 * time.Second
 )
 
-// section sets the fields that the file has for each mode. Modes without a section
-// in v1alpha1 use that of nftables. The masquerade bit of iptables, which several
-// modes share, is checked in all modes, as in kube-proxy; other fields are checked
-// in their mode only.
+// section sets the fields that the file has for each mode. Modes without a section in v1alpha1 use the section of
+// nftables. The masquerade bit of iptables, which several modes share, is checked in all modes, as in kube-proxy;
+// other fields are checked in their mode only.
 func (c *check) section(cfg *Config) {
 	in := c.config
 	path, bitPath, bit := "nftables", "nftables.masqueradeBit", in.NFTables.MasqueradeBit
@@ -57,7 +56,8 @@ func (c *check) section(cfg *Config) {
 	case cfg.MinSyncPeriod > longestMinSync:
 		c.problem(path+".minSyncPeriod", invalid(least.Duration, "must be at most 1h"))
 	case cfg.SyncPeriod > 0 && cfg.MinSyncPeriod > cfg.SyncPeriod:
-		c.problem(path+".minSyncPeriod", invalid(least.Duration, fmt.Sprintf("must be at most %s, which is %v", c.name(path+".syncPeriod"), cfg.SyncPeriod)))
+		most := fmt.Sprintf("must be at most %s, which is %v", c.name(path+".syncPeriod"), cfg.SyncPeriod)
+		c.problem(path+".minSyncPeriod", invalid(least.Duration, most))
 	}
 }
 

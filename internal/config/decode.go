@@ -93,7 +93,8 @@ func withoutTabs(data []byte) []byte {
 	return data
 }
 
-// toJSON converts the document that begins in a line. It reports repeated fields, of which the last one counts.
+// toJSON converts the document that begins in a line. It reports repeated fields; the last occurrence of a field
+// counts.
 func (d *document) toJSON(data []byte, line int) ([]byte, error) {
 	data = withoutTabs(data)
 	for range line - 1 {
@@ -103,7 +104,8 @@ func (d *document) toJSON(data []byte, line int) ([]byte, error) {
 	if err == nil {
 		return value, nil
 	}
-	for _, found := range regexp.MustCompile(`line (\d+): key (".*") already set in map`).FindAllStringSubmatch(err.Error(), -1) {
+	repeated := regexp.MustCompile(`line (\d+): key (".*") already set in map`)
+	for _, found := range repeated.FindAllStringSubmatch(err.Error(), -1) {
 		at, _ := strconv.Atoi(found[1]) // digits only
 		d.add(line+at-1, "", "duplicate field "+found[2])
 	}
@@ -126,7 +128,7 @@ func (d *document) fill(value []byte) {
 	}
 }
 
-// reasonOf returns what is wrong with a value or a field.
+// reasonOf describes the fault of a value or a field.
 func reasonOf(f strict.Fault) string {
 	if f.Want == nil {
 		return "unknown field" + alike(f.Path[strings.LastIndex(f.Path, ".")+1:], fieldNames(f.Parent))

@@ -19,7 +19,8 @@ func TestDecode(t *testing.T) {
 		{"aliases", header + "iptables: &a {masqueradeBit: &b 7}\nnftables: {masqueradeBit: *b}\n"},
 		{"whole aliases", header + "iptables: &a {masqueradeBit: 7}\nnftables: *a\n"},
 		{"hexadecimal", header + "iptables: {masqueradeBit: 0x7}\nnftables: {masqueradeBit: 07}\n"},
-		{"carriage returns", strings.ReplaceAll(header, "\n", "\r\n") + "iptables: {masqueradeBit: 7}\r\nnftables: {masqueradeBit: 7}\r\n"},
+		{"carriage returns", strings.ReplaceAll(header, "\n", "\r\n") +
+			"iptables: {masqueradeBit: 7}\r\nnftables: {masqueradeBit: 7}\r\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			doc, err := decode("f", []byte(tc.text))
@@ -38,7 +39,8 @@ func TestDecode(t *testing.T) {
 
 // A value knows its line, in lists and mappings too.
 func TestLines(t *testing.T) {
-	doc, err := decode("f", []byte(header+"nodePortAddresses:\n- a\n\n- b\nfeatureGates:\n  X: true\nmode: null\nlogging:\n  vmodule:\n  - verbosity: 1\n"))
+	doc, err := decode("f", []byte(header+"nodePortAddresses:\n- a\n\n- b\nfeatureGates:\n  X: true\nmode: null\n"+
+		"logging:\n  vmodule:\n  - verbosity: 1\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,13 +53,14 @@ func TestLines(t *testing.T) {
 			t.Errorf("%s is in line %d, want %d", path, got, want)
 		}
 	}
-	if !doc.sets("featureGates.X") || doc.sets("mode") || doc.sets("logging.vmodule[0].filePattern") || (*document)(nil).sets("mode") {
+	if !doc.sets("featureGates.X") || doc.sets("mode") || doc.sets("logging.vmodule[0].filePattern") ||
+		(*document)(nil).sets("mode") {
 		t.Error("fields that are null or missing are set, or others are not")
 	}
 }
 
-// FuzzDecode holds that no text makes Load panic, and that what is accepted is
-// written back as something that means the same.
+// FuzzDecode verifies that no text makes Load panic, and that an accepted configuration is written back with the same
+// meaning.
 func FuzzDecode(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil {
@@ -74,8 +77,10 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(string(data))
 	}
-	f.Add(header + "conntrack: {max: 9}\nresourceContainer: /kube-proxy\nudpIdleTimeout: 250ms\nfeatureGates: \"IPv6DualStack=true\"\n")
-	f.Add("apiVersion: componentconfig/v1alpha1\nkind: KubeProxyConfiguration\nfeatureGates: \"\"\nconntrack: {max: null}\n")
+	f.Add(header +
+		"conntrack: {max: 9}\nresourceContainer: /kube-proxy\nudpIdleTimeout: 250ms\nfeatureGates: \"IPv6DualStack=true\"\n")
+	f.Add("apiVersion: componentconfig/v1alpha1\nkind: KubeProxyConfiguration\nfeatureGates: \"\"\n" +
+		"conntrack: {max: null}\n")
 	for _, tc := range fieldCases() {
 		f.Add(header + nested(tc.path, tc.value) + tc.also)
 	}

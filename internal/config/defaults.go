@@ -22,7 +22,9 @@ func (c *check) setDefaults() {
 	ifZero(&cfg.ClientConnection.Burst, 10)
 	ifZero(&cfg.Logging.Format, "text")
 	if c.byFlag["logging.flushFrequency"] == "" && cfg.Logging.FlushFrequency.Duration.Duration == 0 {
-		cfg.Logging.FlushFrequency = logsapi.TimeOrMetaDuration{Duration: metav1.Duration{Duration: 5 * time.Second}, SerializeAsString: true}
+		cfg.Logging.FlushFrequency = logsapi.TimeOrMetaDuration{
+			Duration: metav1.Duration{Duration: 5 * time.Second}, SerializeAsString: true,
+		}
 	}
 	c.periods()
 	ifNil(&cfg.IPTables.MasqueradeBit, 14)

@@ -89,7 +89,8 @@ func TestDifferenceOfTheHost(t *testing.T) {
 // The random wait before a reload suits many nodes, unless a flag says otherwise.
 func TestReloadJitter(t *testing.T) {
 	for flag, want := range map[string]time.Duration{
-		"--v=0": 2 * time.Second, "--reload-jitter=0": 0, "--reload-jitter=2m": 2 * time.Minute, "--reload-jitter=1h": time.Hour,
+		"--v=0": 2 * time.Second, "--reload-jitter=0": 0, "--reload-jitter=2m": 2 * time.Minute,
+		"--reload-jitter=1h": time.Hour,
 	} {
 		cfg, _, err := load(t, header, flag)
 		if err != nil || cfg.ReloadJitter != want {

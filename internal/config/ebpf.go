@@ -13,11 +13,11 @@ type EBPF struct {
 	Dir    string // on a bpffs, for the maps and programs
 	Cgroup string // programs are for the processes in this cgroup; empty: in all
 
-	// ExemptCgroups are patterns of path.Match for paths in the cgroup root: connections of processes in these cgroups, and
-	// below, are for packets.
+	// ExemptCgroups are patterns of path.Match for paths in the cgroup root. Connections of processes in these cgroups,
+	// and below, are balanced as packets, not at sockets.
 	ExemptCgroups []string
 
-	// ExemptRoot means that so are those of processes in the root of all cgroups, as threads of the kernel are, but not below.
+	// ExemptRoot means the same for processes in the root of all cgroups itself, such as threads of the kernel.
 	ExemptRoot bool
 
 	// GuardNodePorts means that other programs cannot bind the ports of NodePorts.
@@ -54,7 +54,8 @@ func (c *check) ebpf() EBPF {
 	return e
 }
 
-// defaultExemptCgroups has the resolver of systemd: its sockets name an interface (IP_UNICAST_IF), which programs cannot see.
+// defaultExemptCgroups has the resolver of systemd: its sockets name an interface (IP_UNICAST_IF), which programs
+// cannot see.
 const defaultExemptCgroups = "system.slice/systemd-resolved.service"
 
 // exemptCgroups returns the patterns of cgroups, and whether "/" is among them.
@@ -70,8 +71,10 @@ func (c *check) exemptCgroups() (list []string, root bool) {
 		case pattern == "":
 		case pattern == "/":
 			root = true
-		case err != nil, path.IsAbs(pattern), path.Clean(pattern) != pattern, pattern == ".", strings.HasPrefix(pattern, ".."):
-			c.flagProblem("exempt-cgroups", invalid(pattern, "must be / for the root of all cgroups, or a pattern of a path in the cgroup root, such as system.slice/nfs-*"))
+		case err != nil, path.IsAbs(pattern), path.Clean(pattern) != pattern, pattern == ".",
+			strings.HasPrefix(pattern, ".."):
+			c.flagProblem("exempt-cgroups", invalid(pattern,
+				"must be / for the root of all cgroups, or a pattern of a path in the cgroup root, such as system.slice/nfs-*"))
 		default:
 			list = append(list, pattern)
 		}

@@ -28,11 +28,15 @@ func TestEBPF(t *testing.T) {
 	for args, want := range map[string]EBPF{
 		"":                  {Dir: "/sys/fs/bpf/sluice", ExemptCgroups: resolved},
 		"--exempt-cgroups=": {Dir: "/sys/fs/bpf/sluice"},
-		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {Dir: "/run/bpf/s", Cgroup: "/sys/fs/cgroup/unified", ExemptCgroups: resolved},
-		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy --guard-node-ports": {
-			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"}, ExemptRoot: true, GuardNodePorts: true,
+		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {
+			Dir: "/run/bpf/s", Cgroup: "/sys/fs/cgroup/unified", ExemptCgroups: resolved,
 		},
-		"--proxy-mode=nftables": {Dir: "/sys/fs/bpf/sluice", ExemptCgroups: resolved}, // what another mode has left is found there
+		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy --guard-node-ports": {
+			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"},
+			ExemptRoot: true, GuardNodePorts: true,
+		},
+		// Another mode needs the folder to remove what mode ebpf left.
+		"--proxy-mode=nftables": {Dir: "/sys/fs/bpf/sluice", ExemptCgroups: resolved},
 	} {
 		got, _, err := loadEBPF(t, strings.Fields(args)...)
 		if err != nil {
@@ -43,12 +47,14 @@ func TestEBPF(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"--bpf-dir=sluice", "--bpf-dir=/", "--cgroup-root=/sys/../x"} {
-		if _, _, err := loadEBPF(t, args); err == nil || !strings.Contains(err.Error(), "must be an absolute path of a folder") {
+		if _, _, err := loadEBPF(t, args); err == nil ||
+			!strings.Contains(err.Error(), "must be an absolute path of a folder") {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
 	for _, pattern := range []string{"/system.slice", "a/../b", "..", ".", "a//b", "[", "a/"} {
-		if _, _, err := loadEBPF(t, "--exempt-cgroups=ok,"+pattern); err == nil || !strings.Contains(err.Error(), "a pattern of a path in the cgroup root") {
+		if _, _, err := loadEBPF(t, "--exempt-cgroups=ok,"+pattern); err == nil ||
+			!strings.Contains(err.Error(), "a pattern of a path in the cgroup root") {
 			t.Errorf("%s: %v", pattern, err)
 		}
 	}

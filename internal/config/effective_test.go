@@ -7,8 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// S-269 the configuration in force says what it is, and has flags and defaults
-// in it.
+// S-269 the configuration in force has its apiVersion and kind, and includes flags and defaults.
 func TestEffectiveIsJSON(t *testing.T) {
 	cfg, _, err := load(t, "", "--cluster-cidr=10.0.0.0/8")
 	if err != nil {

@@ -16,8 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// Each file in testdata/errors is wrong; the .txt beside it is what a person is
-// told. A first line "# args:" has the flags.
+// Each file in testdata/errors is invalid; the .txt beside it has the messages. A first line "# args:" has the flags.
 func TestErrors(t *testing.T) {
 	files, err := filepath.Glob("testdata/errors/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -71,14 +70,17 @@ func TestInvalidError(t *testing.T) {
 	}
 	want := []Problem{
 		{Field: "--conntrack-min", Reason: `Invalid value: "x": must be a whole number`},
-		{Field: "KubeProxyConfiguration.oomScoreAdj", File: "config.yaml", Line: 4, Reason: "Invalid value: 1001: must be -1000 to 1000"},
+		{
+			Field: "KubeProxyConfiguration.oomScoreAdj", File: "config.yaml", Line: 4,
+			Reason: "Invalid value: 1001: must be -1000 to 1000",
+		},
 	}
 	if diff := cmp.Diff(want, invalid.Problems); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// What the world refuses to tell is told.
+// An error about the host is part of the message.
 func TestEnv(t *testing.T) {
 	broken := errors.New("broken")
 	for _, tc := range []struct {
@@ -88,9 +90,18 @@ func TestEnv(t *testing.T) {
 		want       string
 	}{
 		{"no file", "--config=gone", "h", nil, "read --config: file does not exist"},
-		{"no hostname", "", "", broken, "configuration: KubeProxyConfiguration.hostnameOverride: Required value: cannot read the hostname: broken"},
-		{"empty hostname", "", " ", nil, "configuration: KubeProxyConfiguration.hostnameOverride: Required value: this host has no name"},
-		{"spaces", "--hostname-override=\t", "h", nil, `configuration: --hostname-override: Invalid value: "\t": must not be only spaces`},
+		{
+			"no hostname", "", "", broken,
+			"configuration: KubeProxyConfiguration.hostnameOverride: Required value: cannot read the hostname: broken",
+		},
+		{
+			"empty hostname", "", " ", nil,
+			"configuration: KubeProxyConfiguration.hostnameOverride: Required value: this host has no name",
+		},
+		{
+			"spaces", "--hostname-override=\t", "h", nil,
+			`configuration: --hostname-override: Invalid value: "\t": must not be only spaces`,
+		},
 		{"override helps", "--hostname-override=n", "", broken, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -113,7 +124,7 @@ func TestEnv(t *testing.T) {
 	}
 }
 
-// The version is told even if the rest of the command line is no good.
+// The version is printed even if the rest of the command line is invalid.
 func TestVersionNeedsNoLoad(t *testing.T) {
 	set := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	f := NewFlags(set)

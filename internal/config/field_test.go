@@ -50,16 +50,22 @@ func fieldCases() []fieldCase {
 			c.FeatureGates = map[string]bool{"AllowServiceExternalIPs": false, "KubeProxyIPVS": true}
 		}},
 		{path: "clientConnection.kubeconfig", value: "/k", want: func(c *Config) { c.Client.Kubeconfig = "/k" }},
-		{path: "clientConnection.acceptContentTypes", value: "a/b", want: func(c *Config) { c.Client.AcceptContentTypes = "a/b" }},
+		{path: "clientConnection.acceptContentTypes", value: "a/b", want: func(c *Config) {
+			c.Client.AcceptContentTypes = "a/b"
+		}},
 		{path: "clientConnection.contentType", value: "a/c", want: func(c *Config) { c.Client.ContentType = "a/c" }},
 		{path: "clientConnection.qps", value: "2.5", want: func(c *Config) { c.Client.QPS = 2.5 }},
 		{path: "clientConnection.burst", value: "7", want: func(c *Config) { c.Client.Burst = 7 }},
 		{path: "logging.format", value: "json", want: func(c *Config) { c.Logging.Format = "json" }},
 		{path: "logging.flushFrequency", value: "2s", want: func(c *Config) { c.Logging.FlushFrequency = 2 * time.Second }},
 		{path: "logging.verbosity", value: "3", want: func(c *Config) { c.Logging.Verbosity = 3 }},
-		{path: "logging.vmodule", value: "[{filePattern: loop*, verbosity: 4}]", want: func(c *Config) { c.Logging.VModule = []VModule{{"loop*", 4}} }},
+		{path: "logging.vmodule", value: "[{filePattern: loop*, verbosity: 4}]", want: func(c *Config) {
+			c.Logging.VModule = []VModule{{"loop*", 4}}
+		}},
 		{path: "logging.options.text.splitStream", value: "true", want: func(c *Config) { c.Logging.SplitStream = true }},
-		{path: "logging.options.text.infoBufferSize", value: "64Ki", want: func(c *Config) { c.Logging.InfoBufferSize = 65536 }},
+		{path: "logging.options.text.infoBufferSize", value: "64Ki", want: func(c *Config) {
+			c.Logging.InfoBufferSize = 65536
+		}},
 		{path: "logging.options.json.splitStream", value: "true"},
 		{path: "logging.options.json.infoBufferSize", value: "1k"},
 		{path: "hostnameOverride", value: `"  Node-A "`, want: func(c *Config) { c.NodeName = "node-a" }},
@@ -67,11 +73,18 @@ func fieldCases() []fieldCase {
 			c.BindAddress = netip.MustParseAddr("fd00::7")
 			c.Healthz, c.Metrics = netip.MustParseAddrPort("[::]:10256"), netip.MustParseAddrPort("[::1]:10249")
 		}},
-		{path: "healthzBindAddress", value: "10.0.0.1", want: func(c *Config) { c.Healthz = netip.MustParseAddrPort("10.0.0.1:10256") }},
-		{path: "metricsBindAddress", value: "0.0.0.0:9", want: func(c *Config) { c.Metrics = netip.MustParseAddrPort("0.0.0.0:9") }},
+		{path: "healthzBindAddress", value: "10.0.0.1", want: func(c *Config) {
+			c.Healthz = netip.MustParseAddrPort("10.0.0.1:10256")
+		}},
+		{path: "metricsBindAddress", value: "0.0.0.0:9", want: func(c *Config) {
+			c.Metrics = netip.MustParseAddrPort("0.0.0.0:9")
+		}},
 		{path: "bindAddressHardFail", value: "true", want: func(c *Config) { c.HardFail = true }},
 		{path: "enableProfiling", value: "true", want: func(c *Config) { c.Profiling = true }},
-		{path: "showHiddenMetricsForVersion", value: `"1.36"`, warning: "showHiddenMetricsForVersion has no effect: no metrics are hidden"},
+		{
+			path: "showHiddenMetricsForVersion", value: `"1.36"`,
+			warning: "showHiddenMetricsForVersion has no effect: no metrics are hidden",
+		},
 		{path: "mode", value: "nftables"},
 		{path: "iptables.masqueradeBit", value: "3"},
 		{path: "iptables.masqueradeAll", value: "true"},
@@ -91,7 +104,9 @@ func fieldCases() []fieldCase {
 		{path: "nftables.syncPeriod", value: "1m", want: func(c *Config) { c.SyncPeriod = time.Minute }},
 		{path: "nftables.minSyncPeriod", value: "2s", want: func(c *Config) { c.MinSyncPeriod = 2 * time.Second }},
 		{path: "winkernel.networkName", value: "net", want: func(c *Config) { c.HNS.Network = "net" }},
-		{path: "winkernel.sourceVip", value: "10.0.0.9", want: func(c *Config) { c.HNS.SourceVIP = netip.MustParseAddr("10.0.0.9") }},
+		{path: "winkernel.sourceVip", value: "10.0.0.9", want: func(c *Config) {
+			c.HNS.SourceVIP = netip.MustParseAddr("10.0.0.9")
+		}},
 		{path: "winkernel.enableDSR", value: "true", want: func(c *Config) { c.HNS.DSR = true }},
 		{path: "winkernel.rootHnsEndpointName", value: "r", want: func(c *Config) { c.HNS.RootEndpoint = "r" }},
 		{path: "winkernel.forwardHealthCheckVip", value: "true", want: func(c *Config) { c.HNS.ForwardHealthCheck = true }},
@@ -99,11 +114,16 @@ func fieldCases() []fieldCase {
 		{path: "detectLocal.bridgeInterface", value: "cni0", also: "detectLocalMode: BridgeInterface", want: func(c *Config) {
 			c.Detector = Detector{Mode: DetectBridgeInterface, Interface: "cni0"}
 		}},
-		{path: "detectLocal.interfaceNamePrefix", value: "veth", also: "detectLocalMode: InterfaceNamePrefix", want: func(c *Config) {
-			c.Detector = Detector{Mode: DetectInterfaceNamePrefix, Prefix: "veth"}
-		}},
+		{
+			path: "detectLocal.interfaceNamePrefix", value: "veth",
+			also: "detectLocalMode: InterfaceNamePrefix", want: func(c *Config) {
+				c.Detector = Detector{Mode: DetectInterfaceNamePrefix, Prefix: "veth"}
+			},
+		},
 		{path: "clusterCIDR", value: `"10.1.0.0/16, fd00::/48,010.2.3.4/16"`, want: func(c *Config) {
-			c.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/48"), netip.MustParsePrefix("10.2.0.0/16")}
+			c.Detector.ClusterCIDRs = []netip.Prefix{
+				netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/48"), netip.MustParsePrefix("10.2.0.0/16"),
+			}
 		}},
 		{path: "nodePortAddresses", value: "[192.168.0.0/16, all, localhost, 192.168.0.0/16]", want: func(c *Config) {
 			c.NodePorts = NodePorts{All: true, Localhost: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}}
@@ -112,12 +132,17 @@ func fieldCases() []fieldCase {
 		{path: "conntrack.maxPerCore", value: "0", want: func(c *Config) { c.Conntrack.MaxPerCore = 0 }},
 		{path: "conntrack.min", value: "5", want: func(c *Config) { c.Conntrack.Min = 5 }},
 		{path: "conntrack.tcpEstablishedTimeout", value: "0s", want: func(c *Config) { c.Conntrack.TCPEstablished = 0 }},
-		{path: "conntrack.tcpCloseWaitTimeout", value: "1m", want: func(c *Config) { c.Conntrack.TCPCloseWait = time.Minute }},
+		{path: "conntrack.tcpCloseWaitTimeout", value: "1m", want: func(c *Config) {
+			c.Conntrack.TCPCloseWait = time.Minute
+		}},
 		{path: "conntrack.tcpBeLiberal", value: "yes", want: func(c *Config) { c.Conntrack.TCPBeLiberal = true }},
 		{path: "conntrack.udpTimeout", value: "1m", want: func(c *Config) { c.Conntrack.UDP = time.Minute }},
 		{path: "conntrack.udpStreamTimeout", value: "1m", want: func(c *Config) { c.Conntrack.UDPStream = time.Minute }},
 		{path: "configSyncPeriod", value: "1m", want: func(c *Config) { c.ResyncPeriod = time.Minute }},
-		{path: "portRange", value: "1-2", warning: "portRange has no effect in mode nftables: only the mode userspace opens ports for Services"},
+		{
+			path: "portRange", value: "1-2",
+			warning: "portRange has no effect in mode nftables: only the mode userspace opens ports for Services",
+		},
 		{path: "windowsRunAsService", value: "true", want: func(c *Config) { c.WindowsService = true }},
 	}
 }
@@ -190,7 +215,8 @@ func wasSaid(t *testing.T, path, file, effective string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		values = append(values, fmt.Sprintf("%+v", reflect.Indirect(fieldAt(reflect.ValueOf(&doc.config).Elem(), path)).Interface()))
+		values = append(values,
+			fmt.Sprintf("%+v", reflect.Indirect(fieldAt(reflect.ValueOf(&doc.config).Elem(), path)).Interface()))
 	}
 	if values[0] != values[1] {
 		t.Errorf("effective %s is %s, said was %s", path, values[1], values[0])

@@ -52,9 +52,8 @@ type Group struct {
 	Flags []string
 }
 
-// NewFlags registers all flags, those that only older versions of kube-proxy had
-// as hidden ones. An invalid value is not an error of the flag set: Load reports it
-// together with all other problems. Names may be spelled with underscores.
+// NewFlags registers all flags. Flags that only older versions of kube-proxy had are hidden. An invalid value is not
+// an error of the flag set: Load reports it together with all other problems. Names may be spelled with underscores.
 func NewFlags(fs *pflag.FlagSet) *Flags {
 	f := &Flags{defs: map[string]flagDef{}, values: map[string]string{}}
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -131,8 +130,8 @@ func (f *Flags) File() string { return f.own.Config }
 // manager learns of an invalid configuration.
 func (f *Flags) WindowsService() bool { return f.mirrored.WindowsRunAsService }
 
-// apply overwrites the fields of the file by those of flags. Maps are merged by key;
-// --vmodule adds to the file's list.
+// apply overwrites fields of the file with the values of flags. Maps are merged by key; --vmodule adds to the file's
+// list.
 func (f *Flags) apply(to *v1alpha1.KubeProxyConfiguration) {
 	for name := range f.values {
 		for _, path := range f.defs[name].fields() {

@@ -54,8 +54,12 @@ func settings() []flagCase {
 			c.ExternalIPs = false
 			c.FeatureGates = map[string]bool{"AllowServiceExternalIPs": false, "WinDSR": true}
 		}},
-		{args: "--healthz-bind-address=10.0.0.1", want: func(c *Config) { c.Healthz = netip.MustParseAddrPort("10.0.0.1:10256") }},
-		{args: "--metrics-bind-address=0.0.0.0:9", want: func(c *Config) { c.Metrics = netip.MustParseAddrPort("0.0.0.0:9") }},
+		{args: "--healthz-bind-address=10.0.0.1", want: func(c *Config) {
+			c.Healthz = netip.MustParseAddrPort("10.0.0.1:10256")
+		}},
+		{args: "--metrics-bind-address=0.0.0.0:9", want: func(c *Config) {
+			c.Metrics = netip.MustParseAddrPort("0.0.0.0:9")
+		}},
 		{args: "--bind-address-hard-fail", want: func(c *Config) { c.HardFail = true }},
 		{args: "--profiling=true", want: func(c *Config) { c.Profiling = true }},
 		{args: "--version", want: func(c *Config) { c.Version.Print = "true" }},
@@ -75,7 +79,9 @@ func settings() []flagCase {
 		{args: "--conntrack-udp-timeout=9s", want: func(c *Config) { c.Conntrack.UDP = 9 * time.Second }},
 		{args: "--conntrack-udp-timeout-stream=9s", want: func(c *Config) { c.Conntrack.UDPStream = 9 * time.Second }},
 		{args: "--master=https://10.0.0.1:6443", want: func(c *Config) { c.Client.Master = "https://10.0.0.1:6443" }},
-		{args: "--kube-api-content-type=application/json", want: func(c *Config) { c.Client.ContentType = "application/json" }},
+		{args: "--kube-api-content-type=application/json", want: func(c *Config) {
+			c.Client.ContentType = "application/json"
+		}},
 		{args: "--kube-api-qps=-1", want: func(c *Config) { c.Client.QPS = -1 }},
 		{args: "--kube-api-burst=20", want: func(c *Config) { c.Client.Burst = 20 }},
 		{args: "--config-sync-period=1h", want: func(c *Config) { c.ResyncPeriod = time.Hour }},
@@ -94,7 +100,9 @@ func settings() []flagCase {
 			args: "--metrics-port=9", want: func(c *Config) { c.Metrics = netip.MustParseAddrPort("127.0.0.1:9") },
 			warning: "--metrics-port is deprecated, use --metrics-bind-address",
 		},
-		{args: "--cluster_cidr=10.1.0.0/16", want: func(c *Config) { c.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")} }},
+		{args: "--cluster_cidr=10.1.0.0/16", want: func(c *Config) {
+			c.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+		}},
 	}
 }
 
@@ -117,12 +125,23 @@ func passing() []flagCase {
 		{args: "--ipvs-tcp-timeout=5s"},
 		{args: "--ipvs-tcpfin-timeout=5s"},
 		{args: "--ipvs-udp-timeout=5s"},
-		{args: "--proxy-port-range=30000-30100", warning: "--proxy-port-range has no effect in mode nftables: only the mode userspace opens ports for Services"},
+		{
+			args:    "--proxy-port-range=30000-30100",
+			warning: "--proxy-port-range has no effect in mode nftables: only the mode userspace opens ports for Services",
+		},
 		{args: "--proxy-port-range=0-0"},
 		{args: "--proxy-port-range="},
-		{args: "--udp-timeout=1s", warning: "--udp-timeout has no effect in mode nftables: only the mode userspace has UDP flows; use --conntrack-udp-timeout for those of the kernel"},
+		{
+			args: "--udp-timeout=1s",
+			warning: "--udp-timeout has no effect in mode nftables: only the mode userspace has UDP flows; " +
+				"use --conntrack-udp-timeout for those of the kernel",
+		},
 		{args: "--udp-timeout=250ms"},
-		{args: "--scheduler=lc", warning: "--scheduler has no effect in mode nftables: only the mode userspace has this flag; mode ipvs has --ipvs-scheduler"},
+		{
+			args: "--scheduler=lc",
+			warning: "--scheduler has no effect in mode nftables: only the mode userspace has this flag; " +
+				"mode ipvs has --ipvs-scheduler",
+		},
 		{args: "--windows-service", want: func(c *Config) { c.WindowsService = true }},
 		{args: "--windows-service --log-file=/l", want: func(c *Config) { c.WindowsService, c.Logging.File = true, "/l" }},
 		{args: "--source-vip=10.0.0.9", want: func(c *Config) { c.HNS.SourceVIP = netip.MustParseAddr("10.0.0.9") }},
@@ -130,12 +149,19 @@ func passing() []flagCase {
 		{args: "--enable-dsr", want: func(c *Config) { c.HNS.DSR = true }},
 		{args: "--root-hnsendpoint-name=r", want: func(c *Config) { c.HNS.RootEndpoint = "r" }},
 		{args: "--forward-healthcheck-vip", want: func(c *Config) { c.HNS.ForwardHealthCheck = true }},
-		{args: "--show-hidden-metrics-for-version=1.36", warning: "--show-hidden-metrics-for-version has no effect: no metrics are hidden"},
+		{
+			args:    "--show-hidden-metrics-for-version=1.36",
+			warning: "--show-hidden-metrics-for-version has no effect: no metrics are hidden",
+		},
 	}
 }
 
 func TestFlags(t *testing.T) {
-	tested := map[string]bool{"v": true, "bind": true, "drain-timeout": true, "bpf-dir": true, "cgroup-root": true, "exempt-cgroups": true, "guard-node-ports": true} // TestUserspace, TestEBPF
+	// TestUserspace, TestEBPF
+	tested := map[string]bool{
+		"v": true, "bind": true, "drain-timeout": true, "bpf-dir": true, "cgroup-root": true,
+		"exempt-cgroups": true, "guard-node-ports": true,
+	}
 	for _, tc := range flagCases() {
 		for arg := range strings.FieldsSeq(tc.args) {
 			name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
@@ -239,7 +265,8 @@ func TestHelpText(t *testing.T) {
 	usage := flagSet().FlagUsages()
 	for _, want := range []string{
 		"--nodeport-addresses list", `(default primary)`, "-v, --v int", "--cleanup ", "--manifests path",
-		"--iptables-sync-period duration", "--feature-gates Name=bool,...", "--vmodule pattern=N,...", "--version version[=true]",
+		"--iptables-sync-period duration", "--feature-gates Name=bool,...",
+		"--vmodule pattern=N,...", "--version version[=true]",
 		"--log-text-info-buffer-size quantity", "--kube-api-qps number", "--config string",
 	} {
 		if !strings.Contains(usage, want) {

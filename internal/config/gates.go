@@ -45,7 +45,7 @@ var removedGatesText string
 // removedGate is a feature gate that Kubernetes 1.37 no longer has.
 type removedGate struct {
 	removed string // the first release known to be without it
-	always  string // "on" or "off": the state of its feature now; empty: it had no effect in kube-proxy
+	always  string // "on" or "off": the state of its feature now; empty if it had no effect in kube-proxy
 }
 
 // removedGates returns the gates that older versions of Kubernetes had.

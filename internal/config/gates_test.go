@@ -30,7 +30,10 @@ func TestGates(t *testing.T) {
 		{"{NFTablesProxyMode: true}", "", ""},                                            // locked, but to this
 		{"{NFTablesProxyMode: false}", "NFTablesProxyMode=true", ""},
 		{"{NFTablesProxyMode: true}", "NFTablesProxyMode=false", ""},
-		{"{Nope: true}", "WinDSR=true", "KubeProxyConfiguration.featureGates.Nope: Invalid value: \"Nope\": unknown feature gate; Kubernetes"},
+		{
+			"{Nope: true}", "WinDSR=true",
+			"KubeProxyConfiguration.featureGates.Nope: Invalid value: \"Nope\": unknown feature gate; Kubernetes",
+		},
 		{"{}", "kubeproxyipvs=true", "did you mean KubeProxyIPVS?"},
 		{"{}", "KubeProxyIPVS", "--feature-gates: Invalid value: \"KubeProxyIPVS\": must be a list like"},
 	} {
@@ -53,11 +56,30 @@ func TestGates(t *testing.T) {
 // else changes.
 func TestGatesWithoutEffect(t *testing.T) {
 	for _, tc := range []struct{ file, flag, want string }{
-		{"{NFTablesProxyMode: false}", "", "featureGates.NFTablesProxyMode: NFTablesProxyMode=false has no effect: Kubernetes 1.37 has it locked to true; remove it"},
-		{"{}", "NFTablesProxyMode=false", "--feature-gates: NFTablesProxyMode=false has no effect: Kubernetes 1.37 has it locked to true; remove it"},
-		{"{}", "IPv6DualStack=false", "--feature-gates: IPv6DualStack=false has no effect: its feature is always on, and it is not part of Kubernetes 1.25 and newer; remove it"},
-		{"{ServiceTopology: true}", "", "featureGates.ServiceTopology: ServiceTopology=true has no effect: its feature is always off, and it is not part of Kubernetes 1.23 and newer; remove it"},
-		{"{}", "ExperimentalCriticalPodAnnotation=True", "--feature-gates: ExperimentalCriticalPodAnnotation=true has no effect: it is not part of Kubernetes 1.17 and newer; remove it"},
+		{
+			"{NFTablesProxyMode: false}", "",
+			"featureGates.NFTablesProxyMode: NFTablesProxyMode=false has no effect: " +
+				"Kubernetes 1.37 has it locked to true; remove it",
+		},
+		{
+			"{}", "NFTablesProxyMode=false",
+			"--feature-gates: NFTablesProxyMode=false has no effect: Kubernetes 1.37 has it locked to true; remove it",
+		},
+		{
+			"{}", "IPv6DualStack=false",
+			"--feature-gates: IPv6DualStack=false has no effect: its feature is always on, " +
+				"and it is not part of Kubernetes 1.25 and newer; remove it",
+		},
+		{
+			"{ServiceTopology: true}", "",
+			"featureGates.ServiceTopology: ServiceTopology=true has no effect: its feature is always off, " +
+				"and it is not part of Kubernetes 1.23 and newer; remove it",
+		},
+		{
+			"{}", "ExperimentalCriticalPodAnnotation=True",
+			"--feature-gates: ExperimentalCriticalPodAnnotation=true has no effect: " +
+				"it is not part of Kubernetes 1.17 and newer; remove it",
+		},
 	} {
 		var args []string
 		if tc.flag != "" {

@@ -24,10 +24,12 @@ func TestIPVS(t *testing.T) {
 		cfg, _, err := f.Load(env, Options{Modes: []string{"nftables", "ipvs"}})
 		return cfg, err
 	}
-	const file = "ipvs: {scheduler: wrr, excludeCIDRs: [192.0.2.0/24, 'fd00::/8'], strictARP: true, tcpTimeout: 1h, tcpFinTimeout: 2m, udpTimeout: 3s}"
+	const file = "ipvs: {scheduler: wrr, excludeCIDRs: [192.0.2.0/24, 'fd00::/8'], strictARP: true, tcpTimeout: 1h, " +
+		"tcpFinTimeout: 2m, udpTimeout: 3s}"
 	want := IPVS{
-		Scheduler: "wrr", ExcludeCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("fd00::/8")}, StrictARP: true,
-		TCPTimeout: time.Hour, TCPFinWait: 2 * time.Minute, UDPTimeout: 3 * time.Second,
+		Scheduler: "wrr", StrictARP: true,
+		ExcludeCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("fd00::/8")},
+		TCPTimeout:   time.Hour, TCPFinWait: 2 * time.Minute, UDPTimeout: 3 * time.Second,
 	}
 	for mode, want := range map[string]IPVS{"ipvs": want, "nftables": {}} {
 		cfg, err := load(file, mode)

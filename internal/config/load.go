@@ -178,7 +178,7 @@ func modeHint(mode string) string {
 	return ""
 }
 
-// addresses sets the address of the node and those of the servers.
+// addresses sets the addresses of the node and of the servers.
 func (c *check) addresses(cfg *Config) {
 	in := c.config
 	var ok bool
@@ -230,7 +230,8 @@ func (c *check) combinations() {
 	if len(c.own.Manifests) > 0 {
 		for _, flag := range []string{"kubeconfig", "master"} {
 			if c.flags[flag] != "" {
-				c.flagProblem("manifests", fmt.Sprintf("Forbidden: cannot be used together with --%s: Services come from manifests or from an API server", flag))
+				c.flagProblem("manifests", "Forbidden: cannot be used together with --"+flag+
+					": Services come from manifests or from an API server")
 			}
 		}
 		if c.config.ClientConnection.Kubeconfig != "" && c.flags["kubeconfig"] == "" {
@@ -254,7 +255,8 @@ func (c *check) combinations() {
 // contradictions warns of a setting that another one cancels.
 func (c *check) contradictions(cfg *Config) {
 	if cfg.NodePorts.Localhost && cfg.Loopback == LoopbackNever {
-		c.warn("localhost in %s has no effect: %s is false", c.name("nodePortAddresses"), c.name("iptables.localhostNodePorts"))
+		c.warn("localhost in %s has no effect: %s is false",
+			c.name("nodePortAddresses"), c.name("iptables.localhostNodePorts"))
 	}
 	if collide(cfg.Healthz, cfg.Metrics) {
 		c.warn("%s %v and %s %v: only one of two servers can listen; change one of the ports",

@@ -64,7 +64,11 @@ func TestLoopback(t *testing.T) {
 		want Loopback
 	}{
 		{"", []string{"--proxy-mode=iptables", "--iptables-localhost-nodeports=false"}, LoopbackNever},
-		{"mode: iptables\niptables: {localhostNodePorts: false}", []string{"--iptables-localhost-nodeports"}, LoopbackIncluded},
+		{
+			"mode: iptables\niptables: {localhostNodePorts: false}",
+			[]string{"--iptables-localhost-nodeports"},
+			LoopbackIncluded,
+		},
 		{"mode: iptables\niptables: {localhostNodePorts: null}", nil, LoopbackIncluded},
 		{"", []string{"--proxy-mode=nftables", "--iptables-localhost-nodeports"}, LoopbackNamed},
 		{"mode: nftables\niptables: {localhostNodePorts: false}", nil, LoopbackNamed},
@@ -77,7 +81,8 @@ func TestLoopback(t *testing.T) {
 
 // kube-proxy, too, says so and serves the rest.
 func TestLocalhostThatIsTakenBack(t *testing.T) {
-	cfg, warnings, err := load(t, header+"mode: iptables\niptables: {localhostNodePorts: false}\n", "--nodeport-addresses=localhost,primary")
+	cfg, warnings, err := load(t, header+"mode: iptables\niptables: {localhostNodePorts: false}\n",
+		"--nodeport-addresses=localhost,primary")
 	want := "localhost in --nodeport-addresses has no effect: iptables.localhostNodePorts is false"
 	if err != nil || len(warnings) != 1 || warnings[0] != want || !cfg.NodePorts.Primary {
 		t.Errorf("%q, %v", warnings, err)

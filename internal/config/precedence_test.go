@@ -42,7 +42,7 @@ logging: {verbosity: 2, vmodule: [{filePattern: a, verbosity: 1}]}
 	}
 }
 
-// An empty flag takes back what the file says.
+// An empty flag overrides the file.
 func TestEmptyFlagWins(t *testing.T) {
 	cfg := mustLoad(t, header+"hostnameOverride: a\nclusterCIDR: 10.0.0.0/8\n", "--hostname-override=", "--cluster-cidr=")
 	if cfg.NodeName != "host-1" || len(cfg.Detector.ClusterCIDRs) != 0 {
@@ -74,7 +74,7 @@ func TestLoadTwice(t *testing.T) {
 	}
 }
 
-// The same server, said in every way there is.
+// The same server, in every notation.
 func TestServers(t *testing.T) {
 	const dump = "configSyncPeriod: 0s\n"
 	for _, tc := range []struct {
@@ -86,18 +86,33 @@ func TestServers(t *testing.T) {
 		{"flags port 0", "", "--healthz-bind-address=1.1.1.1:0 --metrics-bind-address=[::1]:0", "", ""},
 		{"port flags 0", "", "--healthz-port=0 --metrics-port 0", "", ""},
 		{"port flags empty", "", "--healthz-port= --metrics-port=", "", ""},
-		{"port flags complete", "", "--healthz-port=1 --metrics-port=2 --healthz-bind-address=1.1.1.1 --metrics-bind-address=::", "1.1.1.1:1", "[::]:2"},
-		{"port flags do not override", "", "--healthz-port=1 --healthz-bind-address=1.1.1.1:7", "1.1.1.1:7", "127.0.0.1:10249"},
+		{
+			"port flags complete", "",
+			"--healthz-port=1 --metrics-port=2 --healthz-bind-address=1.1.1.1 --metrics-bind-address=::", "1.1.1.1:1", "[::]:2",
+		},
+		{
+			"port flags do not override", "", "--healthz-port=1 --healthz-bind-address=1.1.1.1:7",
+			"1.1.1.1:7", "127.0.0.1:10249",
+		},
 		{"port flag 0 does", "", "--healthz-port=0 --healthz-bind-address=1.1.1.1:7", "", "127.0.0.1:10249"},
-		{"port flags override the file", "healthzBindAddress: 1.1.1.1:7\nmetricsBindAddress: '[fd00::1]:8'", "--healthz-port=1 --metrics-port=2", "1.1.1.1:1", "[fd00::1]:2"},
+		{
+			"port flags override the file", "healthzBindAddress: 1.1.1.1:7\nmetricsBindAddress: '[fd00::1]:8'",
+			"--healthz-port=1 --metrics-port=2", "1.1.1.1:1", "[fd00::1]:2",
+		},
 		{"port flags do not bring back", "healthzBindAddress: '0'", "--healthz-port=1", "", "127.0.0.1:10249"},
 		{"file 0", "healthzBindAddress: '0'\nmetricsBindAddress: \"0\"", "", "", ""},
 		{"file empty", "healthzBindAddress: ''\nmetricsBindAddress: ''", "", "", ""},
 		{"file null", "healthzBindAddress: null\nmetricsBindAddress:", "", "0.0.0.0:10256", "127.0.0.1:10249"},
 		{"file dumped", dump + "healthzBindAddress: ''\nmetricsBindAddress: ''", "", "0.0.0.0:10256", "127.0.0.1:10249"},
 		{"file dumped, 0", dump + "healthzBindAddress: '0'\nmetricsBindAddress: '0'", "", "", ""},
-		{"file dumped, flags empty", dump + "healthzBindAddress: 1.1.1.1", "--healthz-bind-address= --metrics-bind-address=", "", ""},
-		{"flags bring back", "healthzBindAddress: '0'\nmetricsBindAddress: '0'", "--healthz-bind-address=1.1.1.1 --metrics-bind-address=[::1]", "1.1.1.1:10256", "[::1]:10249"},
+		{
+			"file dumped, flags empty", dump + "healthzBindAddress: 1.1.1.1",
+			"--healthz-bind-address= --metrics-bind-address=", "", "",
+		},
+		{
+			"flags bring back", "healthzBindAddress: '0'\nmetricsBindAddress: '0'",
+			"--healthz-bind-address=1.1.1.1 --metrics-bind-address=[::1]", "1.1.1.1:10256", "[::1]:10249",
+		},
 		{"leading zeros", "healthzBindAddress: 010.000.0.1", "", "10.0.0.1:10256", "127.0.0.1:10249"},
 		{"IPv4 in IPv6", "healthzBindAddress: '[::ffff:10.0.0.1]:5'", "", "10.0.0.1:5", "127.0.0.1:10249"},
 		{"IPv6 node", "bindAddress: fd00::1", "", "[::]:10256", "[::1]:10249"},
@@ -166,7 +181,8 @@ ipvs: {syncPeriod: 3m, minSyncPeriod: 1s}
 }
 
 func TestWarnings(t *testing.T) {
-	file := header + "udpIdleTimeout: 250ms\nresourceContainer: /kube-proxy\nportRange: 1-9\nclientConnection: {kubeconfig: /k}\n"
+	file := header +
+		"udpIdleTimeout: 250ms\nresourceContainer: /kube-proxy\nportRange: 1-9\nclientConnection: {kubeconfig: /k}\n"
 	_, warnings, err := load(t, file, "--manifests=-", "--healthz-port=1")
 	if err != nil {
 		t.Fatal(err)

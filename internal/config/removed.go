@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// oldAPIVersion is that of Kubernetes 1.7 and 1.8.
+// oldAPIVersion is the apiVersion of Kubernetes 1.7 and 1.8.
 const oldAPIVersion = "componentconfig/v1alpha1"
 
-// warnOfRemoved warns of each given flag that kube-proxy 1.37 does not have,
-// unless its value is one of those that need no warning.
+// warnOfRemoved warns of each given flag that kube-proxy 1.37 does not have, except flags with a value that needs no
+// warning.
 func (c *check) warnOfRemoved() {
 	for _, group := range removedFlags() {
 		for _, def := range group.flags {

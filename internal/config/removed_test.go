@@ -72,7 +72,8 @@ func klogCases() []removedCase {
 }
 
 func libraryCases() []removedCase {
-	const image, library = "no effect, as in kube-proxy: it pulls no images", "no effect, as in kube-proxy: a library had the flag; remove it"
+	const image, library = "no effect, as in kube-proxy: it pulls no images",
+		"no effect, as in kube-proxy: a library had the flag; remove it"
 	cases := []removedCase{
 		{"--google-json-key=/key.json", "1.13", nil, image},
 		{"--google-json-key=", "1.13", nil, ""},
@@ -81,19 +82,22 @@ func libraryCases() []removedCase {
 	}
 	for removed, args := range map[string]string{
 		"1.10": "--docker-run=/var/run/docker",
-		"1.19": "--ir-data-source=influxdb --ir-dbname=k8s --ir-hawkular= --ir-influxdb-host=localhost:8080 --ir-namespace-only " +
-			"--ir-password=root --ir-percentile=90 --ir-user=root --loglevel=1 --allow-verification-with-non-compliant-keys",
-		"1.35": "--allow_dynamic_housekeeping=true --application_metrics_count_limit=100 --cloud-provider-gce-l7lb-src-cidrs=130.211.0.0/22 " +
-			"--cloud-provider-gce-lb-src-cidrs=130.211.0.0/22 --container_hints=/etc/cadvisor/container_hints.json " +
-			"--containerd=/run/containerd/containerd.sock --containerd-namespace=k8s.io --containerd_env_metadata_whitelist=A " +
-			"--crio_client_timeout=0s --default-not-ready-toleration-seconds=300 --default-unreachable-toleration-seconds=300 " +
+		"1.19": "--ir-data-source=influxdb --ir-dbname=k8s --ir-hawkular= --ir-influxdb-host=localhost:8080 " +
+			"--ir-namespace-only --ir-password=root --ir-percentile=90 --ir-user=root --loglevel=1 " +
+			"--allow-verification-with-non-compliant-keys",
+		"1.35": "--allow_dynamic_housekeeping=true --application_metrics_count_limit=100 " +
+			"--cloud-provider-gce-l7lb-src-cidrs=130.211.0.0/22 --cloud-provider-gce-lb-src-cidrs=130.211.0.0/22 " +
+			"--container_hints=/etc/cadvisor/container_hints.json --containerd=/run/containerd/containerd.sock " +
+			"--containerd-namespace=k8s.io --containerd_env_metadata_whitelist=A --crio_client_timeout=0s " +
+			"--default-not-ready-toleration-seconds=300 --default-unreachable-toleration-seconds=300 " +
 			"--disable_root_cgroup_stats --docker=unix:///var/run/docker.sock --docker-env-metadata-whitelist=A --docker_only " +
-			"--docker-root=/var/lib/docker --docker-tls --docker-tls-ca=ca.pem --docker-tls-cert=cert.pem --docker-tls-key=key.pem " +
-			"--enable-load-reader=false --event-storage-age-limit=default=0 --event-storage-event-limit=default=0 " +
-			"--global-housekeeping-interval=1m --housekeeping-interval=10s --log-cadvisor-usage --max_housekeeping_interval=1m " +
-			"--referenced_reset_interval=0 --storage-driver-buffer-duration=1m --storage-driver-db=cadvisor " +
-			"--storage-driver-host=localhost:8086 --storage-driver-password=root --storage-driver-secure --storage-driver-table=stats " +
-			"--storage-driver-user=root --update_machine_info_interval=5m",
+			"--docker-root=/var/lib/docker --docker-tls --docker-tls-ca=ca.pem --docker-tls-cert=cert.pem " +
+			"--docker-tls-key=key.pem --enable-load-reader=false --event-storage-age-limit=default=0 " +
+			"--event-storage-event-limit=default=0 --global-housekeeping-interval=1m --housekeeping-interval=10s " +
+			"--log-cadvisor-usage --max_housekeeping_interval=1m --referenced_reset_interval=0 " +
+			"--storage-driver-buffer-duration=1m --storage-driver-db=cadvisor --storage-driver-host=localhost:8086 " +
+			"--storage-driver-password=root --storage-driver-secure --storage-driver-table=stats --storage-driver-user=root " +
+			"--update_machine_info_interval=5m",
 		"1.37": "--boot-id-file=/proc/sys/kernel/random/boot_id --machine-id-file=/etc/machine-id",
 	} {
 		for arg := range strings.FieldsSeq(args) {
@@ -147,7 +151,10 @@ func release(text string) bool { return regexp.MustCompile(`^1\.\d+$`).MatchStri
 
 // Every flag says since when kube-proxy has it, except for flags of Sluice alone.
 func TestReleases(t *testing.T) {
-	ours := []string{"manifests", "ignore-kube-proxy", "reload-jitter", "replace", "bind", "drain-timeout", "scheduler", "bpf-dir", "cgroup-root", "exempt-cgroups", "guard-node-ports"}
+	ours := []string{
+		"manifests", "ignore-kube-proxy", "reload-jitter", "replace", "bind", "drain-timeout", "scheduler", "bpf-dir",
+		"cgroup-root", "exempt-cgroups", "guard-node-ports",
+	}
 	for _, g := range table() {
 		for _, def := range g.flags {
 			if !release(def.since) && !slices.Contains(ours, def.name) {
@@ -164,7 +171,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// What is wrong with the value of a removed flag is an error, as it was.
+// An invalid value of a removed flag is an error, as before.
 func TestRemovedFlagsWithWrongValues(t *testing.T) {
 	for arg, want := range map[string]string{
 		"--logtostderr=maybe":  `--logtostderr: Invalid value: "maybe": must be true or false`,
@@ -234,13 +241,14 @@ func TestOldModes(t *testing.T) {
 		"kernelspace": "the mode for Windows",
 	} {
 		_, _, err := load(t, "", "--proxy-mode="+mode)
-		if err == nil || !strings.Contains(err.Error(), "--proxy-mode: Unsupported value: ") || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.Contains(err.Error(), "--proxy-mode: Unsupported value: ") ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v", mode, err)
 		}
 	}
 }
 
-// Documentation that is not what the program does is worse than none.
+// The documentation agrees with the program.
 func TestFlagsPage(t *testing.T) {
 	const page, begin, end = "../../docs/flags.md", "<!-- begin -->\n", "<!-- end -->\n"
 	data, err := os.ReadFile(page)
@@ -261,7 +269,8 @@ func flagTables() string {
 	for _, g := range removedFlags() {
 		b.WriteString("\n### " + g.title + "\n\n| flag | since | removed | now |\n|---|---|---|---|\n")
 		for _, def := range g.flags {
-			b.WriteString("| `--" + def.name + "` | " + def.since + " | " + def.removed + " | " + def.usage + quietText(def.quiet) + " |\n")
+			b.WriteString("| `--" + def.name + "` | " + def.since + " | " + def.removed + " | " + def.usage +
+				quietText(def.quiet) + " |\n")
 		}
 	}
 	b.WriteString("\n## Flags of kube-proxy 1.37\n\n| flag | since | what it does |\n|---|---|---|\n")
@@ -274,7 +283,8 @@ func flagTables() string {
 			b.WriteString("| `--" + def.name + "` | " + since + " | " + def.usage + " |\n")
 		}
 	}
-	b.WriteString("\n## Fields that the configuration file no longer has\n\n| field | since | removed | now |\n|---|---|---|---|\n")
+	b.WriteString("\n## Fields that the configuration file no longer has\n\n| field | since | removed | now |\n" +
+		"|---|---|---|---|\n")
 	for _, f := range removedFields() {
 		b.WriteString("| `" + f.name + "` | " + f.since + " | " + f.removed + " | " + f.usage + quietText(f.quiet) + " |\n")
 	}

@@ -29,8 +29,8 @@ func base(t reflect.Type) reflect.Type {
 	return t
 }
 
-// describe returns the word for values of type t in the help text, and what messages
-// say that a value must be.
+// describe returns the word for values of type t in the help text, and the phrase for them in messages ("must be
+// ...").
 func describe(t reflect.Type) (word, wanted string) {
 	switch t = base(t); t {
 	case reflect.TypeFor[metav1.Duration](), reflect.TypeFor[logsapi.TimeOrMetaDuration]():
@@ -60,7 +60,7 @@ func describe(t reflect.Type) (word, wanted string) {
 	}
 }
 
-// wanted returns what messages say that v must be.
+// wanted returns the phrase for values like v in messages ("must be ...").
 func wanted(v reflect.Value) string {
 	_, wanted := describe(v.Type())
 	return wanted

@@ -16,8 +16,8 @@ var removedFlagsText string
 // flags_removed.txt, which describe the columns.
 type flagDef struct {
 	name    string
-	since   string   // the first Kubernetes release known to have it; empty: kube-proxy never had it
-	removed string   // the first release known to be without it; empty: 1.37 has it
+	since   string   // the first Kubernetes release known to have it; empty if kube-proxy never had it
+	removed string   // the first release known to be without it; empty if 1.37 has it
 	initial string   // the default, as the help text shows it
 	sets    []string // the fields of the file that it overrides, or the name of one of ownFlags
 	usage   string   // of a removed flag: what it does now, and what to use instead

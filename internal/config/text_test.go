@@ -18,17 +18,49 @@ func TestSetText(t *testing.T) {
 		good map[string]string
 		bad  []string
 	}{
-		{new(bool), map[string]string{"true": "true", "F": "false", "Yes": "true", "off": "false", "1": "true"}, []string{"", "maybe", "2"}},
-		{new(int32), map[string]string{"-5": "-5", "0x10": "16", "2147483647": "2147483647"}, []string{"", "1.0", "2147483648", "five"}},
+		{
+			new(bool),
+			map[string]string{"true": "true", "F": "false", "Yes": "true", "off": "false", "1": "true"},
+			[]string{"", "maybe", "2"},
+		},
+		{
+			new(int32),
+			map[string]string{"-5": "-5", "0x10": "16", "2147483647": "2147483647"},
+			[]string{"", "1.0", "2147483648", "five"},
+		},
 		{new(logsapi.VerbosityLevel), map[string]string{"0": "0", "2147483647": "2147483647"}, []string{"-1", "2147483648"}},
-		{new(float32), map[string]string{"5": "5", "-0.5": "-0.5", "1e3": "1000"}, []string{"", "NaN", "Inf", "-inf", "1e99"}},
-		{new(metav1.Duration), map[string]string{"0": "{0s}", "1h30m": "{1h30m0s}", "-1s": "{-1s}"}, []string{"", "30", "1 s", "1d"}},
-		{new(logsapi.TimeOrMetaDuration), map[string]string{"5s": "{{5s} true}", "5000000000": "{{5s} false}"}, []string{"", "5.5", "soon"}},
+		{
+			new(float32),
+			map[string]string{"5": "5", "-0.5": "-0.5", "1e3": "1000"},
+			[]string{"", "NaN", "Inf", "-inf", "1e99"},
+		},
+		{
+			new(metav1.Duration),
+			map[string]string{"0": "{0s}", "1h30m": "{1h30m0s}", "-1s": "{-1s}"},
+			[]string{"", "30", "1 s", "1d"},
+		},
+		{
+			new(logsapi.TimeOrMetaDuration),
+			map[string]string{"5s": "{{5s} true}", "5000000000": "{{5s} false}"},
+			[]string{"", "5.5", "soon"},
+		},
 		{new([]string), map[string]string{"a, b ,,c": "[a b c]"}, nil},
 		{new(paths), map[string]string{"a,b": "[a,b]"}, nil},
-		{new(map[string]bool), map[string]string{"A=true, B=false": "map[A:true B:false]", "": "map[]"}, []string{"A", "A=", "A=maybe", "A=true;B=true"}},
-		{new(logsapi.VModuleConfiguration), map[string]string{"a=1,b*=2": "[{a 1} {b* 2}]", "a=1,": "[{a 1}]"}, []string{"a", "=1", "a=x", "a=-1", "a=1=2"}},
-		{new(Version), map[string]string{"true": "{true }", "false": "{ }", "raw": "{raw }", "v1.2.3": "{ v1.2.3}"}, []string{"", "v1", "1.2.3", "rare"}},
+		{
+			new(map[string]bool),
+			map[string]string{"A=true, B=false": "map[A:true B:false]", "": "map[]"},
+			[]string{"A", "A=", "A=maybe", "A=true;B=true"},
+		},
+		{
+			new(logsapi.VModuleConfiguration),
+			map[string]string{"a=1,b*=2": "[{a 1} {b* 2}]", "a=1,": "[{a 1}]"},
+			[]string{"a", "=1", "a=x", "a=-1", "a=1=2"},
+		},
+		{
+			new(Version),
+			map[string]string{"true": "{true }", "false": "{ }", "raw": "{raw }", "v1.2.3": "{ v1.2.3}"},
+			[]string{"", "v1", "1.2.3", "rare"},
+		},
 	} {
 		typ := reflect.TypeOf(tc.into).Elem()
 		t.Run(typ.String(), func(t *testing.T) {

@@ -39,7 +39,8 @@ func (c *check) userspace() Userspace {
 		c.flagProblem("bind", invalid(string(u.Bind), "must be "+text.Alternatives(binds)))
 	}
 	if !slices.Contains(schedulers(), u.Scheduler) {
-		c.flagProblem("scheduler", invalid(u.Scheduler, "must be "+text.Alternatives(schedulers())+", the schedulers of mode userspace"))
+		c.flagProblem("scheduler",
+			invalid(u.Scheduler, "must be "+text.Alternatives(schedulers())+", the schedulers of mode userspace"))
 	}
 	if d := c.own.UDPTimeout; d != nil {
 		if u.UDPTimeout = d.Duration; u.UDPTimeout <= 0 {
@@ -53,7 +54,8 @@ func (c *check) userspace() Userspace {
 	}
 	var ok bool
 	if u.FirstPort, u.LastPort, ok = parsePorts(c.config.PortRange); !ok {
-		c.problem("portRange", invalid(c.config.PortRange, "must be a range of ports from 1 to 65535, such as 20000-29999 or 20000+10000"))
+		c.problem("portRange", invalid(c.config.PortRange,
+			"must be a range of ports from 1 to 65535, such as 20000-29999 or 20000+10000"))
 	}
 	return u
 }
@@ -91,17 +93,21 @@ func noPorts(text string) bool { return text == "" || text == "0" || text == "0-
 // unusedInKernel warns of settings that only the mode userspace has.
 func (c *check) unusedInKernel() {
 	if !noPorts(c.config.PortRange) {
-		c.warn("%s has no effect in mode %s: only the mode userspace opens ports for Services", c.name("portRange"), c.config.Mode)
+		c.warn("%s has no effect in mode %s: only the mode userspace opens ports for Services",
+			c.name("portRange"), c.config.Mode)
 	}
 	if d := c.own.UDPTimeout; d != nil && d.Duration != 250*time.Millisecond { // kube-proxy's default
-		c.warn("--udp-timeout has no effect in mode %s: only the mode userspace has UDP flows; use --conntrack-udp-timeout for those of the kernel", c.config.Mode)
+		c.warn("--udp-timeout has no effect in mode %s: only the mode userspace has UDP flows; "+
+			"use --conntrack-udp-timeout for those of the kernel", c.config.Mode)
 	}
 	if _, given := c.flags["scheduler"]; given {
-		c.warn("--scheduler has no effect in mode %s: only the mode userspace has this flag; mode ipvs has --ipvs-scheduler", c.config.Mode)
+		c.warn("--scheduler has no effect in mode %s: only the mode userspace has this flag; mode ipvs has --ipvs-scheduler",
+			c.config.Mode)
 	}
 	for _, flag := range []string{"bind", "drain-timeout"} {
 		if text, given := c.flags[flag]; given {
-			c.flagProblem(flag, invalid(text, fmt.Sprintf("only the mode userspace has this flag, and the mode is %s", c.config.Mode)))
+			reason := fmt.Sprintf("only the mode userspace has this flag, and the mode is %s", c.config.Mode)
+			c.flagProblem(flag, invalid(text, reason))
 		}
 	}
 }

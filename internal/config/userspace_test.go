@@ -27,7 +27,10 @@ func loadUserspace(t *testing.T, args ...string) (Userspace, error) {
 func TestUserspace(t *testing.T) {
 	for args, want := range map[string]Userspace{
 		"": {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "rr"},
-		"--bind=loopback --proxy-port-range=20000-20010 --udp-timeout=1m --drain-timeout=0s": {BindLoopback, 20000, 20010, time.Minute, 0, "rr"},
+		"--bind=loopback --proxy-port-range=20000-20010 --udp-timeout=1m --drain-timeout=0s": {
+			BindLoopback,
+			20000, 20010, time.Minute, 0, "rr",
+		},
 		"--proxy-port-range=20000+5": {BindRules, 20000, 20005, 30 * time.Second, time.Minute, "rr"},
 		"--proxy-port-range=7":       {BindRules, 7, 7, 30 * time.Second, time.Minute, "rr"},
 		"--scheduler=sh":             {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "sh"},
@@ -45,16 +48,19 @@ func TestUserspace(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"--bind=0.0.0.0":                           `--bind: Invalid value: "0.0.0.0": must be rules or loopback`,
-		"--udp-timeout=0s":                         "--udp-timeout: Invalid value: 0s: must be more than 0",
-		"--drain-timeout=-1s":                      "--drain-timeout: Invalid value: -1s: must be 0 or more",
-		"--scheduler=best":                         `--scheduler: Invalid value: "best": must be rr, lc, wlc or sh, the schedulers of mode userspace`,
-		"--scheduler=p2c":                          `--scheduler: Invalid value: "p2c": must be rr, lc, wlc or sh, the schedulers of mode userspace`,
-		"--proxy-port-range=9-1":                   `--proxy-port-range: Invalid value: "9-1": must be a range of ports`,
-		"--proxy-port-range=0-9":                   `"0-9": must be a range of ports`,
-		"--proxy-port-range=65535+1":               `"65535+1": must be a range of ports`,
-		"--proxy-port-range=a":                     `"a": must be a range of ports`,
-		"--proxy-mode=nftables --bind=loopback":    `--bind: Invalid value: "loopback": only the mode userspace has this flag, and the mode is nftables`,
+		"--bind=0.0.0.0":      `--bind: Invalid value: "0.0.0.0": must be rules or loopback`,
+		"--udp-timeout=0s":    "--udp-timeout: Invalid value: 0s: must be more than 0",
+		"--drain-timeout=-1s": "--drain-timeout: Invalid value: -1s: must be 0 or more",
+		"--scheduler=best": `--scheduler: Invalid value: "best": must be rr, lc, wlc or sh, ` +
+			`the schedulers of mode userspace`,
+		"--scheduler=p2c": `--scheduler: Invalid value: "p2c": must be rr, lc, wlc or sh, ` +
+			`the schedulers of mode userspace`,
+		"--proxy-port-range=9-1":     `--proxy-port-range: Invalid value: "9-1": must be a range of ports`,
+		"--proxy-port-range=0-9":     `"0-9": must be a range of ports`,
+		"--proxy-port-range=65535+1": `"65535+1": must be a range of ports`,
+		"--proxy-port-range=a":       `"a": must be a range of ports`,
+		"--proxy-mode=nftables --bind=loopback": `--bind: Invalid value: "loopback": ` +
+			`only the mode userspace has this flag, and the mode is nftables`,
 		"--proxy-mode=nftables --drain-timeout=1m": `--drain-timeout: Invalid value: "1m": only the mode userspace`,
 	} {
 		if _, err := loadUserspace(t, strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {

@@ -37,15 +37,19 @@ func TestKernelspace(t *testing.T) {
 	if cfg.Mode != kernelspaceMode || !cfg.NodePorts.All || cfg.Loopback != LoopbackNever {
 		t.Errorf("%+v", cfg)
 	}
-	cfg, err = onWindows(t, env, "--network-name=l2", "--source-vip=10.0.0.9", "--enable-dsr", "--root-hnsendpoint-name=r", "--forward-healthcheck-vip")
+	cfg, err = onWindows(t, env, "--network-name=l2", "--source-vip=10.0.0.9", "--enable-dsr",
+		"--root-hnsendpoint-name=r", "--forward-healthcheck-vip")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := HNS{Network: "l2", SourceVIP: netip.MustParseAddr("10.0.0.9"), DSR: true, RootEndpoint: "r", ForwardHealthCheck: true}
+	want := HNS{
+		Network: "l2", SourceVIP: netip.MustParseAddr("10.0.0.9"), DSR: true, RootEndpoint: "r", ForwardHealthCheck: true,
+	}
 	if diff := cmp.Diff(want, cfg.HNS, compare); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := onWindows(t, env, "--source-vip=here"); err == nil || !strings.Contains(err.Error(), "--source-vip: Invalid value: \"here\"") {
+	if _, err := onWindows(t, env, "--source-vip=here"); err == nil ||
+		!strings.Contains(err.Error(), "--source-vip: Invalid value: \"here\"") {
 		t.Error(err)
 	}
 	if cfg, err = onWindows(t, env, "--source-vip=here", "--proxy-mode=userspace"); err != nil || cfg.HNS.Network != "" {

@@ -14,14 +14,16 @@ import (
 func TestWriteAndReadBack(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "out.yaml")
 	args := []string{
-		"--cluster-cidr=10.0.0.0/8", "--iptables-min-sync-period=2s", "--metrics-bind-address=", "--feature-gates=WinDSR=true",
-		"--hostname-override=N", "--vmodule=a=1", "--log-flush-frequency=1s", "--nodeport-addresses=primary,10.0.0.0/8", "--healthz-port=7",
+		"--cluster-cidr=10.0.0.0/8", "--iptables-min-sync-period=2s", "--metrics-bind-address=",
+		"--feature-gates=WinDSR=true",
+		"--hostname-override=N", "--vmodule=a=1", "--log-flush-frequency=1s",
+		"--nodeport-addresses=primary,10.0.0.0/8", "--healthz-port=7",
 	}
 	cfg, _, err := load(t, "", append(args, "--write-config-to="+file)...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time over what is there
+	for range 2 { // the second time over the existing file
 		if err := cfg.Write(); err != nil {
 			t.Fatal(err)
 		}

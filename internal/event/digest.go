@@ -12,7 +12,7 @@ import (
 
 // Group identifies problems that are counted together.
 type Group struct {
-	Kind, Namespace string // of the object; empty: it is not an object of the cluster
+	Kind, Namespace string // of the object; empty if it is not an object of the cluster
 	Class           Class
 
 	// Field, without indexes, Value and Reason are empty if problems with different
@@ -30,7 +30,7 @@ func SameClass(p route.Problem) Group {
 	return g
 }
 
-// SameProblem groups those of SameClass that differ in the object alone.
+// SameProblem groups problems of SameClass that differ only in the object.
 func SameProblem(p route.Problem) Group {
 	g := SameClass(p)
 	g.Field, _, _ = strings.Cut(p.Field, "[")
@@ -52,15 +52,14 @@ const (
 // Level counts.
 const maxGroups = 4096
 
-// Level bounds how many problems of a group are passed on one by one.
+// Level bounds how many problems of a group are forwarded one by one.
 type Level struct {
 	Group  func(route.Problem) Group
 	Listed int
 }
 
-// Digest passes problems on. Of those that repeat it passes on the first few,
-// and then, for as long as more come, one that counts the others, after 10
-// seconds and then less and less often. It is safe for concurrent use.
+// Digest forwards problems. Of problems that repeat it forwards the first few; while more come, it forwards one that
+// counts the others, after 10 seconds and then less and less often. It is safe for concurrent use.
 type Digest struct {
 	opt DigestOptions
 
@@ -68,7 +67,6 @@ type Digest struct {
 	groups map[levelGroup]*counted
 }
 
-// levelGroup is a group of one of the levels.
 type levelGroup struct {
 	level int
 	Group
@@ -78,7 +76,7 @@ type levelGroup struct {
 type counted struct {
 	listed int
 	held   route.Problem // the latest that was not passed on
-	count  int           // of those that were not passed on
+	count  int           // of the problems that were not forwarded
 	quiet  bool          // no problem came in this window
 	window time.Duration
 	due    time.Time // when the window ends
@@ -88,8 +86,8 @@ type counted struct {
 type DigestOptions struct {
 	Levels []Level
 
-	// Report receives the problems that no level holds back, never an empty list.
-	// Summary receives one problem for those of a group that were held back.
+	// Report receives the problems that no level holds back, never an empty list. Summary receives one problem that
+	// stands for all problems of a group that were held back.
 	Report  func([]route.Problem)
 	Summary func(Group, route.Problem)
 }
@@ -141,7 +139,7 @@ func (d *Digest) pass(p route.Problem, now time.Time) bool {
 	return true
 }
 
-// Run passes on the counts until the context ends, then those that are left.
+// Run forwards the counts until the context ends, and then the remaining counts.
 func (d *Digest) Run(ctx context.Context) error {
 	tick := time.NewTicker(firstWindow)
 	defer tick.Stop()

@@ -48,7 +48,7 @@ func digest(t *testing.T, levels ...Level) *digesting {
 	return d
 }
 
-// expect compares what was passed on since the last call.
+// expect compares the problems that were forwarded since the last call.
 func (d *digesting) expect(what string, want ...string) {
 	d.t.Helper()
 	synctest.Wait()
@@ -111,7 +111,8 @@ func TestLevels(t *testing.T) {
 		time.Sleep(firstWindow)
 		synctest.Wait() // all is passed on
 		slices.Sort(d.passed)
-		d.expect("after the window", line+"v: bad; 1 more such problems in namespace a x8", line+"x: bad; 50 more such problems in namespace a x53")
+		d.expect("after the window", line+"v: bad; 1 more such problems in namespace a x8",
+			line+"x: bad; 50 more such problems in namespace a x53")
 		d.stop()
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// What is wrong with an object is one warning for each class, so that the
-// aggregation of Events, which does not look at notes, swallows none.
+// The problems of an object are one warning for each class, so that the aggregation of Events, which ignores notes,
+// drops none.
 func TestProblemsOfOneObjectAreFewWarnings(t *testing.T) {
 	got := OfProblems([]route.Problem{
 		{Object: "Service default/web", Field: "spec.externalIPs[0]", Value: "1.2.3", Reason: "not an IP address"},
@@ -27,7 +27,10 @@ func TestProblemsOfOneObjectAreFewWarnings(t *testing.T) {
 	})
 	web, db := Object{"Service", "default", "web"}, Object{"Service", "default", "db"}
 	want := []Event{
-		{web, Warning, "InvalidAddress", "Program", "spec.externalIPs[0]: 1.2.3: not an IP address; spec.externalIPs[2]: ::: unspecified", true, ""},
+		{
+			web, Warning, "InvalidAddress", "Program",
+			"spec.externalIPs[0]: 1.2.3: not an IP address; spec.externalIPs[2]: ::: unspecified", true, "",
+		},
 		{Object{"Node", "", "n1"}, Warning, "InvalidObject", "Program", "does not exist", false, ""},
 		{web, Warning, "InvalidPort", "Program", "spec.ports[0].port: 0: expected 1 to 65535", true, ""},
 		{db, Warning, "InvalidAddress", "Program", "spec.externalIPs[0]: x: not an IP address", true, ""},
@@ -40,11 +43,13 @@ func TestProblemsOfOneObjectAreFewWarnings(t *testing.T) {
 	}
 }
 
-// Contests are about the own Node, and name the program and what to do.
+// Contests are about the own Node, and name the program and the remedy.
 func TestContestsAreEventsOfTheNode(t *testing.T) {
-	begin, end := RulesContested("nft (thread 812) repeatedly changed the rules of Sluice", `the tables "sluice"`), RulesUncontested()
+	begin := RulesContested("nft (thread 812) repeatedly changed the rules of Sluice", `the tables "sluice"`)
+	end := RulesUncontested()
 	if begin.Object != (Object{}) || begin.Type != Warning || begin.Reason != "RulesContested" ||
-		!strings.HasPrefix(begin.Note, "nft (thread 812) ") || !strings.Contains(begin.Note, `Stop that program, or keep it off the tables "sluice": `) {
+		!strings.HasPrefix(begin.Note, "nft (thread 812) ") ||
+		!strings.Contains(begin.Note, `Stop that program, or keep it off the tables "sluice": `) {
 		t.Errorf("the beginning is %+v", begin)
 	}
 	if end.Object != (Object{}) || end.Type != Normal || end.Reason != "RulesUncontested" || end.Note == "" {
@@ -52,7 +57,7 @@ func TestContestsAreEventsOfTheNode(t *testing.T) {
 	}
 }
 
-// Conflicts are told by the words of package route: this holds them together.
+// Conflicts are recognized by the words of package route; this test keeps the two packages consistent.
 func TestAConflictIsOne(t *testing.T) {
 	store := cluster.NewStore()
 	for _, name := range []string{"first", "second"} {
@@ -89,7 +94,8 @@ func TestAHiddenServerIsAConflict(t *testing.T) {
 	want := []Event{{
 		Object{"Service", "default", "web"},
 		Warning, "ConflictingClaim", "Program",
-		"spec.ports[0].nodePort: 10256/tcp: left out, as it would hide this proxy's health server, which listens on 0.0.0.0:10256; use another port",
+		"spec.ports[0].nodePort: 10256/tcp: left out, as it would hide this proxy's health server, " +
+			"which listens on 0.0.0.0:10256; use another port",
 		true, "",
 	}}
 	if diff := cmp.Diff(want, OfProblems(problems)); diff != "" {
@@ -116,7 +122,10 @@ func TestClasses(t *testing.T) {
 
 func TestWellKnownEvents(t *testing.T) {
 	busy := errors.New("listen tcp4 :30000: address already in use")
-	got := []Event{Starting(), StartFailed(FailedToStartMetricServer, busy), HealthPortFailed("default", "web", busy), KubeProxyRuns("it runs")}
+	got := []Event{
+		Starting(), StartFailed(FailedToStartMetricServer, busy),
+		HealthPortFailed("default", "web", busy), KubeProxyRuns("it runs"),
+	}
 	want := []Event{
 		{Object{}, Normal, "Starting", "StartKubeProxy", "", false, ""},
 		{Object{}, Warning, "FailedToStartMetricServer", "StartKubeProxy", busy.Error(), false, ""},
@@ -132,9 +141,12 @@ func TestWellKnownEvents(t *testing.T) {
 func TestANoteIsNotCutOffBeforeTheCount(t *testing.T) {
 	var problems []route.Problem
 	for range 1000 {
-		problems = append(problems, route.Problem{Object: "Service default/web", Field: "spec.externalIPs[0]", Value: "1.2.3", Reason: "not an IP address"})
+		problems = append(problems, route.Problem{
+			Object: "Service default/web", Field: "spec.externalIPs[0]", Value: "1.2.3", Reason: "not an IP address",
+		})
 	}
-	events := OfProblems(append(problems, route.Problem{Object: "Service default/web", Field: "spec.externalIPs[1]", Count: 500}))
+	events := OfProblems(append(problems,
+		route.Problem{Object: "Service default/web", Field: "spec.externalIPs[1]", Count: 500}))
 	if len(events) != 1 || len(events[0].Note) > 1000 || !strings.HasSuffix(events[0].Note, "; and 1481 more") {
 		t.Errorf("got %+v", events)
 	}
@@ -142,7 +154,10 @@ func TestANoteIsNotCutOffBeforeTheCount(t *testing.T) {
 
 // A summary is known by its group, as nodes may count different objects.
 func TestSummaries(t *testing.T) {
-	a := route.Problem{Object: "Service shop/a", Field: "spec.externalIPs", Value: "192.0.2.1:80/tcp", Reason: "left out, as it belongs to Service x/y; 7 more such problems in namespace shop", Count: 8}
+	a := route.Problem{
+		Object: "Service shop/a", Field: "spec.externalIPs", Value: "192.0.2.1:80/tcp",
+		Reason: "left out, as it belongs to Service x/y; 7 more such problems in namespace shop", Count: 8,
+	}
 	b := a
 	b.Object, b.Count = "Service shop/b", 9
 	x, _ := OfSummary(SameProblem(a), a)

@@ -27,8 +27,7 @@ func Kinds() []string {
 	return []string{"EndpointSlice", "Endpoints", "Node", "Pod", "Service", "ServiceCIDR"}
 }
 
-// How the reason of a contested claim begins, and those of a frontend that hides, or
-// would hide, a listener of the node.
+// Prefixes of reasons: of a contested claim, and of a frontend that hides, or would hide, a listener of the node.
 const (
 	beforeOwner  = "left out, as it belongs to "
 	beforeHidden = "left out, as it would hide "
@@ -94,7 +93,10 @@ func OfProblems(problems []route.Problem) []Event {
 			continue
 		}
 		at[k] = len(events)
-		events = append(events, Event{Object: object, Type: Warning, Reason: k.class.reason(), Action: actionProgram, Note: note, Everywhere: object.Kind != "Node"})
+		events = append(events, Event{
+			Object: object, Type: Warning, Reason: k.class.reason(), Action: actionProgram, Note: note,
+			Everywhere: object.Kind != "Node",
+		})
 	}
 	for i, n := range more {
 		events[i].Note += fmt.Sprintf("; and %d more", n)
@@ -102,9 +104,8 @@ func OfProblems(problems []route.Problem) []Event {
 	return events
 }
 
-// OfSummary returns a warning for a problem that stands for those of a group.
-// Nodes may count different ones, but one such Event is enough. It returns false if
-// the problems are not of objects of the cluster.
+// OfSummary returns a warning for a problem that stands for the problems of a group. Nodes may count different ones,
+// but one such Event is enough. It returns false if the problems are not of objects of the cluster.
 func OfSummary(g Group, p route.Problem) (Event, bool) {
 	events := OfProblems([]route.Problem{p})
 	if len(events) == 0 {
@@ -117,8 +118,8 @@ func OfSummary(g Group, p route.Problem) (Event, bool) {
 	return e, true
 }
 
-// fullNote is the length up to which problems are added to a note. What is longer
-// than 1,024 bytes is cut off, and the count of the others must not be.
+// fullNote is the length up to which problems are added to a note. A note is cut off after 1,024 bytes, which must
+// not cut off the count of the other problems.
 const fullNote = 900
 
 // reason returns the reason of Events of the class.

@@ -13,8 +13,7 @@ type Budget struct {
 // a comparison 6.
 const reserve = 40
 
-// Split divides the file descriptors that a process may have (RLIMIT_NOFILE), after
-// those that the data plane needs.
+// Split divides the file descriptors that a process may have (RLIMIT_NOFILE) and that the data plane does not need.
 func Split(limit int) Budget {
 	spare := max(limit-reserve, 0)
 	b := Budget{

@@ -37,7 +37,7 @@ type Limiter struct {
 
 // NewLimiter returns a Limiter.
 func NewLimiter(o LimiterOptions) *Limiter {
-	all := Options{Idle: math.MaxInt64, Always: true} // and no limit of its own: the Limiter has that of both
+	all := Options{Idle: math.MaxInt64, Always: true} // without a limit: the Limiter has one for both
 	return &Limiter{opt: o, began: time.Now(), local: New(all), others: New(all)}
 }
 

@@ -140,8 +140,8 @@ func TestAnIPv6PrefixIsOneClient(t *testing.T) {
 	})
 }
 
-// Connections from this host, such as those of kubelet, are not closed for other clients,
-// however many addresses these have.
+// Connections from this host, such as connections of kubelet, are not closed for other clients, however many
+// addresses these have.
 func TestClientsOnThisHostComeLast(t *testing.T) {
 	start(t, 3, func(w *testServer) {
 		kubelet, other := w.connect("192.0.2.1:1"), w.connect("127.0.0.1:1")

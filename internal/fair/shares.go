@@ -14,7 +14,7 @@ type Seat struct {
 	list.Element[*Seat]
 	Owner  Owner
 	Used   atomic.Int64 // when the flow was last used
-	placed int64        // what Used was when the seat was put at the end of the list
+	placed int64        // the value of Used when the seat was put at the end of the list
 	holder *share       // nil: it has no seat
 }
 
@@ -70,7 +70,7 @@ const networkBits = 64
 // maxVisits bounds how many clients and flows a search for an idle one visits.
 const maxVisits = 16
 
-// Resize changes how many there may be. If there are more, those that are open stay.
+// Resize changes the limit. It closes no flow, even if more are open.
 func (s *Shares) Resize(limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +130,7 @@ func (s *Shares) place(client netip.Addr, flow *Seat, now int64) {
 	}
 }
 
-// Replace ends a flow so that a client can use what that flow held. It returns nil if the client
-// cannot have another flow.
+// Replace ends a flow so that a client can use its seat. It returns nil if the client cannot have another flow.
 func (s *Shares) Replace(client netip.Addr, now int64) *Seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +174,7 @@ func (r *ranking) share(client netip.Addr) *share {
 	return c
 }
 
-// rank puts a client among those with a number of flows.
+// rank adds a client to the list of clients with the same number of flows.
 func (r *ranking) rank(c *share, count int) {
 	c.Element.Remove()
 	c.count = count
@@ -250,9 +249,9 @@ func (r *ranking) top(client netip.Addr) *share {
 	return r.ranks[r.most].Next.Item
 }
 
-// oldest returns a flow of a client, or of the address in a network that has most, which has not been used
-// for long: an idle one, not used after idle, or else the one unused for longest, if only a few were used since the last
-// call. It puts no idle flow at the end of the list: calls in quick succession would soon find only flows in use.
+// oldest returns a flow of a client, or of the address in a network that has most, which has not been used for long:
+// an idle one, not used after idle, or else the one unused for longest, if only a few were used since the last call.
+// It puts no idle flow at the end of the list: calls in quick succession would soon find only flows in use.
 func (c *share) oldest(idle int64) *Seat {
 	if c.most > 0 {
 		c = c.ranks[c.most].Next.Item

@@ -165,7 +165,8 @@ func TestNetworksShare(t *testing.T) {
 		b.begin(fmt.Sprint("attacker/", i), address(fmt.Sprintf("2001:db8::%d", i+1)), int64(i))
 	}
 	for i := range 2 {
-		if got, want := b.begin(fmt.Sprint("other/", i), address("2001:db8:0:1::1"), 10), fmt.Sprint("attacker/", i); got != want {
+		got, want := b.begin(fmt.Sprint("other/", i), address("2001:db8:0:1::1"), 10), fmt.Sprint("attacker/", i)
+		if got != want {
 			t.Errorf("displaced %q, want %s", got, want)
 		}
 	}

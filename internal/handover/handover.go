@@ -1,9 +1,8 @@
 // Package handover re-executes the program of this process, in the same process,
 // and passes open files and values to the new run.
 //
-// The new run has the same PID, arguments and environment. It is the same
-// binary, also if the file was replaced or deleted meanwhile: /proc/self/exe
-// leads to the one that runs.
+// The new run has the same PID, arguments and environment. It is the same binary, even if the file was replaced or
+// deleted meanwhile: /proc/self/exe refers to the running binary.
 package handover
 
 import (
@@ -13,8 +12,7 @@ import (
 	"os"
 )
 
-// Handover is what one run of the program passes to the next. The zero value
-// passes nothing.
+// Handover has the files and values that one run of the program passes to the next. The zero value passes nothing.
 type Handover struct {
 	Files  map[string]*os.File
 	Values map[string]json.RawMessage
@@ -22,10 +20,10 @@ type Handover struct {
 	last []func(*Handover) error
 }
 
-// Last adds a function that adds what is known only when all parts of this run have ended.
+// Last adds a function for Finish, which adds values that are known only when all parts of this run have ended.
 func (h *Handover) Last(add func(*Handover) error) { h.last = append(h.last, add) }
 
-// Finish calls the functions of Last. The Handover is complete then, except for what they report.
+// Finish calls the functions of Last. After that the Handover is complete, except for values whose function failed.
 func (h *Handover) Finish() error {
 	var errs []error
 	for _, add := range h.last {
@@ -48,8 +46,7 @@ func (h *Handover) Put(name string, value any) error {
 	return nil
 }
 
-// Get decodes a value into out, which stays as it is if there is no such value.
-// A nil Handover has none.
+// Get decodes a value into out. It does not change out if there is no such value. A nil Handover has no values.
 func (h *Handover) Get(name string, out any) error {
 	if h == nil || h.Values[name] == nil {
 		return nil

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// child passes on a pipe, and reads in the second run what the first run wrote.
+// child passes a pipe to its second run, which reads the data that the first run wrote.
 func child() error {
 	h, err := Receive()
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 )
 
 // errUnsupported is the error of every attempt.
-var errUnsupported = errors.New("the program cannot execute itself anew on this system: restart it")
+var errUnsupported = errors.New("the program cannot re-execute itself on this system: restart it")
 
 // Possible returns why this process cannot re-execute its program.
 func Possible() error { return errUnsupported }
 
-// Exec returns an error: Possible said so.
+// Exec returns an error, as Possible does.
 func (*Handover) Exec([]string) error { return errUnsupported }
 
 // Receive returns nil: no process of this system re-executes itself.

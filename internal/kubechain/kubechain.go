@@ -1,7 +1,6 @@
-// Package kubechain recognizes by their names the chains of kube-proxy, of any version and
-// mode, and those of Sluice's plane iptables and its variant, many of which have the same
-// names. It does not recognize the chains of kubelet (KUBE-FIREWALL, KUBE-MARK-DROP,
-// KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT).
+// Package kubechain recognizes the chains of kube-proxy, of any version and mode, and of Sluice's plane iptables and
+// its variant, by their names. Many names are the same. It does not recognize the chains of kubelet (KUBE-FIREWALL,
+// KUBE-MARK-DROP, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT).
 package kubechain
 
 import (

@@ -115,7 +115,7 @@ func (u unread) Write(p []byte) (int, error) {
 	return u.ResponseRecorder.Write(p)
 }
 
-// Shared answers are equal to those of promhttp, byte by byte.
+// Shared answers are equal to answers of promhttp, byte by byte.
 func TestSharedAnswersAreThoseOfPromhttp(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	for _, name := range []string{"one", "two"} {
@@ -126,7 +126,8 @@ func TestSharedAnswersAreThoseOfPromhttp(t *testing.T) {
 	for _, accept := range []string{
 		"", "*/*", "text/plain", "nonsense", "text/html", "application/openmetrics-text",
 		"application/openmetrics-text; version=1.0.0", "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;q=0.6",
-		"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.5",
+		"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6," +
+			"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.5",
 		"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=text",
 		"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=compact-text; escaping=dots",
 	} {
@@ -141,7 +142,8 @@ func TestSharedAnswersAreThoseOfPromhttp(t *testing.T) {
 					}
 					h.ServeHTTP(w, r)
 				}
-				if got.Code != want.Code || got.Header().Get("Content-Type") != want.Header().Get("Content-Type") || text(t, got) != text(t, want) {
+				if got.Code != want.Code || got.Header().Get("Content-Type") != want.Header().Get("Content-Type") ||
+					text(t, got) != text(t, want) {
 					t.Errorf("Accept %q, Accept-Encoding %q, %q:\ngot  %d %s\n%s\nwant %d %s\n%s", accept, encoding, query,
 						got.Code, got.Header(), text(t, got), want.Code, want.Header(), text(t, want))
 				}

@@ -29,8 +29,8 @@ func (m *Metrics) constants(registered int) {
 	m.gauge("process_start_time_seconds").Set(seconds(o.Started))
 }
 
-// Checked records the outcome of one health check of an endpoint; nil: it passed.
-// kube-proxy has one, "ping" of "healthz", asked for on the metrics port.
+// Checked records the outcome of one health check of an endpoint. A nil error means that it passed. kube-proxy has
+// one, "ping" of "healthz", asked for on the metrics port.
 func (m *Metrics) Checked(name, endpoint string, err error) {
 	status := "success"
 	if err != nil {

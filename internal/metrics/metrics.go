@@ -1,6 +1,6 @@
-// Package metrics has all metrics: those that dashboards made for kube-proxy read
-// (kubeproxy_*, rest_client_*, kubernetes_*), and Sluice's own (sluice_*). There is no
-// series for each Service, so that their number does not grow with the cluster.
+// Package metrics has all metrics: the ones that dashboards for kube-proxy read (kubeproxy_*, rest_client_*,
+// kubernetes_*), and Sluice's own (sluice_*). There is no series for each Service, so that their number does not grow
+// with the cluster.
 package metrics
 
 import (
@@ -20,11 +20,11 @@ type Options struct {
 	Reason  string // why this mode
 	Version string // of Sluice
 
-	// Families are the enabled ones, that of the cluster's primary addresses first.
+	// Families are the enabled families, the primary family of the cluster first.
 	Families []route.Family
 
-	// PartialSyncs adds the metrics of full and of partial syncs, and Plane those that
-	// this data plane alone has, a family each.
+	// PartialSyncs adds the metrics of full and of partial syncs. Plane has the metrics of this data plane alone, one
+	// family each.
 	PartialSyncs bool
 	Plane        []prometheus.Collector
 
@@ -48,12 +48,15 @@ type Metrics struct {
 	read     atomic.Pointer[func() Readings]
 	queued   atomic.Int64 // when the last change was received, in ns since 1970
 	expiry   atomic.Pointer[time.Time]
-	families map[string]prometheus.Collector // those that are counted, by name
+	families map[string]prometheus.Collector // the families that are counted, by name
 }
 
 // New returns Metrics with a registry of its own.
 func New(o Options) *Metrics {
-	m := &Metrics{opt: o, registry: prometheus.NewRegistry(), slis: prometheus.NewRegistry(), families: map[string]prometheus.Collector{}}
+	m := &Metrics{
+		opt: o, registry: prometheus.NewRegistry(), slis: prometheus.NewRegistry(),
+		families: map[string]prometheus.Collector{},
+	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

@@ -112,8 +112,8 @@ func busy(t *testing.T) *Metrics {
 
 // Every family has the expected type, labels, series and buckets.
 func TestExposition(t *testing.T) {
-	got := strings.NewReplacer(runtime.Version(), "GO", runtime.GOOS+"/"+runtime.GOARCH, "PLATFORM").Replace(shape(t, busy(t)))
-	golden(t, "testdata/exposition.txt", got)
+	names := strings.NewReplacer(runtime.Version(), "GO", runtime.GOOS+"/"+runtime.GOARCH, "PLATFORM")
+	golden(t, "testdata/exposition.txt", names.Replace(shape(t, busy(t))))
 }
 
 // Families of some data planes exist only with these planes, and count as families.
@@ -122,7 +122,9 @@ func TestMetricsOfThePlane(t *testing.T) {
 	names := func(o Options) string {
 		var out []string
 		for _, f := range metricstest.Gather(t, New(o).registry) {
-			for _, of := range []string{"own_total", "kubeproxy_sync_full_", "kubeproxy_sync_partial_", "registered_metrics_total"} {
+			for _, of := range []string{
+				"own_total", "kubeproxy_sync_full_", "kubeproxy_sync_partial_", "registered_metrics_total",
+			} {
 				if strings.HasPrefix(f.GetName(), of) {
 					out = append(out, fmt.Sprintf("%s %v", f.GetName(), f.GetMetric()[0].GetCounter().GetValue()))
 				}
@@ -131,12 +133,15 @@ func TestMetricsOfThePlane(t *testing.T) {
 		return strings.Join(out, "\n")
 	}
 	families := []route.Family{route.IPv4}
-	few, many := names(Options{Families: families}), names(Options{Families: families, PartialSyncs: true, Plane: []prometheus.Collector{own}})
+	few := names(Options{Families: families})
+	many := names(Options{Families: families, PartialSyncs: true, Plane: []prometheus.Collector{own}})
 	var without, with int
 	if _, err := fmt.Sscanf(few, "registered_metrics_total %d", &without); err != nil || strings.Contains(few, "\n") {
 		t.Errorf("a plane without metrics of its own has:\n%s", few)
 	}
-	const want = "kubeproxy_sync_full_proxy_rules_duration_seconds 0\nkubeproxy_sync_partial_proxy_rules_duration_seconds 0\nown_total 0\nregistered_metrics_total "
+	const want = "kubeproxy_sync_full_proxy_rules_duration_seconds 0\n" +
+		"kubeproxy_sync_partial_proxy_rules_duration_seconds 0\n" +
+		"own_total 0\nregistered_metrics_total "
 	rest, ok := strings.CutPrefix(many, want)
 	if _, err := fmt.Sscan(rest, &with); !ok || err != nil || with != without+3 {
 		t.Errorf("there is\n%s\nwant\n%s%d", many, want, without+3)
@@ -153,7 +158,10 @@ proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1767323046`)
 func TestNoReadings(t *testing.T) {
 	m := newMetrics()
 	shown := shape(t, m)
-	for _, name := range []string{"sluice_source_connected", "sluice_takeover_leftovers", "_changes_total", "sluice_config_reloads_total", "sluice_config_warnings"} {
+	for _, name := range []string{
+		"sluice_source_connected", "sluice_takeover_leftovers", "_changes_total",
+		"sluice_config_reloads_total", "sluice_config_warnings",
+	} {
 		if strings.Contains(shown, name) {
 			t.Errorf("%s is shown without Readings", name)
 		}
@@ -212,7 +220,12 @@ func TestSyncs(t *testing.T) {
 		Steps: 3, Began: at, Compile: time.Millisecond, Apply: 3 * time.Millisecond,
 		In: cluster.Window{
 			Since: at.Add(-6 * time.Millisecond), Last: at, Slices: 1,
-			Triggers: []cluster.Trigger{{At: at.Add(-996 * time.Millisecond)}, {At: at.Add(-time.Second), IPv6: true}, {At: start}, {At: start.Add(-time.Hour)}},
+			Triggers: []cluster.Trigger{
+				{At: at.Add(-996 * time.Millisecond)},
+				{At: at.Add(-time.Second), IPv6: true},
+				{At: start},
+				{At: start.Add(-time.Hour)},
+			},
 		},
 	})
 	m.Synced(proxy.Sync{Began: at, Apply: time.Second, Err: errors.New("no memory")})

@@ -45,7 +45,6 @@ type readings struct {
 	desc map[string]*prometheus.Desc
 }
 
-// add adds a family.
 func (r *readings) add(d vec.Desc, kind string) {
 	if r.desc == nil {
 		r.kind, r.desc = map[string]prometheus.ValueType{}, map[string]*prometheus.Desc{}
@@ -89,15 +88,17 @@ func (r *readings) Collect(out chan<- prometheus.Metric) {
 	put("rest_client_exec_plugin_ttl_seconds", left)
 }
 
-// collect calls put for each value of the Readings, except those that exist without them.
+// collect calls put for each value of the Readings, except the metrics that do not need them.
 func (m *Metrics) collect(r Readings, put func(name string, value float64, labels ...string)) {
 	put("kubeproxy_sync_proxy_rules_endpoint_changes_total", float64(r.Totals.Slices))
 	put("kubeproxy_sync_proxy_rules_service_changes_total", float64(r.Totals.Services))
 	put("kubeproxy_sync_proxy_rules_endpoint_changes_pending", float64(r.Backlog.Slices))
 	put("kubeproxy_sync_proxy_rules_service_changes_pending", float64(r.Backlog.Services))
 	for _, f := range m.opt.Families {
-		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total", float64(r.Sizes.NoLocal(sizes.Internal, f)), "internal", f.String())
-		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total", float64(r.Sizes.NoLocal(sizes.External, f)), "external", f.String())
+		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+			float64(r.Sizes.NoLocal(sizes.Internal, f)), "internal", f.String())
+		put("kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+			float64(r.Sizes.NoLocal(sizes.External, f)), "external", f.String())
 	}
 	put("sluice_services", float64(r.Sizes.Services))
 	put("sluice_endpoints", float64(r.Sizes.Backends))
@@ -119,7 +120,6 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	put("sluice_rules_contested", truth(r.Contest.Active()), program)
 }
 
-// truth returns 1 for true.
 func truth(is bool) float64 { return map[bool]float64{true: 1}[is] }
 
 // seconds returns a time in seconds since 1970.

@@ -50,7 +50,7 @@ type form struct {
 	names    string // the names in the query; empty: all
 }
 
-// answer is a http.ResponseWriter that keeps what is written.
+// answer is a http.ResponseWriter that keeps the response.
 type answer struct {
 	header http.Header
 	code   int
@@ -103,8 +103,7 @@ func (p *page) join(f form) (r *rendering, first bool) {
 	return p.next, first
 }
 
-// render makes a rendering when it is due, also if its client closed the connection,
-// since others may wait for it.
+// render makes a rendering when it is due, even if its client closed the connection, since others may wait for it.
 func (p *page) render(r *rendering) {
 	p.busy <- struct{}{}
 	defer func() { <-p.busy }()

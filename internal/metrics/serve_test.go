@@ -40,12 +40,16 @@ func TestCertificateOfExecPlugin(t *testing.T) {
 
 // Scrapers get the format that they accept.
 func TestFormats(t *testing.T) {
+	const (
+		openMetrics = "application/openmetrics-text; version=1.0.0"
+		protobuf    = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+	)
 	m := busy(t)
 	for accept, want := range map[string]string{
-		"":           "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
-		"text/plain": "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
-		"application/openmetrics-text; version=1.0.0":                                                            "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores",
-		"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; q=1, */*": "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; escaping=underscores",
+		"":                      "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+		"text/plain":            "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+		openMetrics:             openMetrics + "; charset=utf-8; escaping=underscores",
+		protobuf + "; q=1, */*": protobuf + "; escaping=underscores",
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 		r.Header.Set("Accept", accept)
@@ -97,7 +101,8 @@ func TestContestsNameTheProgram(t *testing.T) {
 		m.Read(func() Readings { return readings })
 		w := httptest.NewRecorder()
 		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		if body := w.Body.String(); !strings.Contains(body, "\n"+want+"\n") || strings.Count(body, "\nsluice_rules_contested{") != 1 {
+		body := w.Body.String()
+		if !strings.Contains(body, "\n"+want+"\n") || strings.Count(body, "\nsluice_rules_contested{") != 1 {
 			t.Errorf("not among metrics: %s", want)
 		}
 	}

@@ -41,7 +41,8 @@ func run(t *testing.T, attr *syscall.SysProcAttr, files ...*os.File) Process {
 	})
 	p := New(Options{}).Describe(cmd.Process.Pid)
 	for begun := time.Now(); p.Names[0] != "their-proxy" && time.Since(begun) < time.Minute; time.Sleep(time.Millisecond) {
-		p = New(Options{}).Describe(cmd.Process.Pid) // the kernel closes files before it sets the command line (begin_new_exec)
+		// The kernel closes files before it sets the command line (begin_new_exec).
+		p = New(Options{}).Describe(cmd.Process.Pid)
 	}
 	if p.Program != path || p.Names[0] != "their-proxy" || p.Names[1] != "their-proxy" || p.Self {
 		t.Fatalf("process %+v, want that of %s", p, path)
@@ -52,7 +53,8 @@ func run(t *testing.T, attr *syscall.SysProcAttr, files ...*os.File) Process {
 // Neither a process of another user nor one with capabilities only in its own user
 // namespace can change the rules of this network namespace.
 func TestWhoHasNetAdmin(t *testing.T) {
-	if b, err := os.ReadFile("/proc/self/uid_map"); err != nil || len(strings.Fields(string(b))) == 3 && strings.Fields(string(b))[2] == "1" {
+	if b, err := os.ReadFile("/proc/self/uid_map"); err != nil ||
+		len(strings.Fields(string(b))) == 3 && strings.Fields(string(b))[2] == "1" {
 		t.Skip("the user namespace of this process has one user only")
 	}
 	const nobody = 65534
@@ -60,13 +62,17 @@ func TestWhoHasNetAdmin(t *testing.T) {
 		attr *syscall.SysProcAttr
 		want bool
 	}{
-		"root":                  {nil, true},
-		"nobody":                {&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}, false},
-		"nobody with NET_ADMIN": {&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}, AmbientCaps: []uintptr{unix.CAP_NET_ADMIN}}, true},
+		"root":   {nil, true},
+		"nobody": {&syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}, false},
+		"nobody with NET_ADMIN": {&syscall.SysProcAttr{
+			Credential:  &syscall.Credential{Uid: nobody, Gid: nobody},
+			AmbientCaps: []uintptr{unix.CAP_NET_ADMIN},
+		}, true},
 		"root of a namespace": {&syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{HostID: nobody, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: nobody, Size: 1}},
-			Credential: &syscall.Credential{NoSetGroups: true},
+			UidMappings: []syscall.SysProcIDMap{{HostID: nobody, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: nobody, Size: 1}},
+			Credential:  &syscall.Credential{NoSetGroups: true},
 		}, false},
 	} {
 		if p := run(t, tt.attr); p.Admin != tt.want {
@@ -100,7 +106,7 @@ func TestWithSocket(t *testing.T) {
 	}
 }
 
-// Names are those of the command line and of the kernel. Properties that cannot be read have their default values.
+// Names come from the command line and the kernel. Properties that cannot be read have their default values.
 func TestDescribe(t *testing.T) {
 	root := t.TempDir()
 	for path, text := range map[string]string{"7/comm": "q\n", "7/cmdline": "/usr/bin/p\x00--flag\x00", "8/x": ""} {
@@ -112,7 +118,10 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 	p := New(Options{Root: root})
-	want := []Process{{PID: 7, Program: "/usr/bin/p", Names: []string{"p", "q"}, Admin: true}, {PID: 8, Names: []string{".", ""}, Admin: true}}
+	want := []Process{
+		{PID: 7, Program: "/usr/bin/p", Names: []string{"p", "q"}, Admin: true},
+		{PID: 8, Names: []string{".", ""}, Admin: true},
+	}
 	if diff := cmp.Diff(want, []Process{p.Describe(7), p.Describe(8)}); diff != "" {
 		t.Errorf("processes (-want +got):\n%s", diff)
 	}

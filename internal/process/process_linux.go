@@ -28,7 +28,7 @@ func New(opts Options) *Processes {
 type Process struct {
 	PID     int
 	Program string   // path of its executable, else the first argument
-	Names   []string // that of the program in the command line, and the one the kernel has; any process can take a name
+	Names   []string // in the command line, and in the kernel; any process can take a name
 	Admin   bool     // it may have CAP_NET_ADMIN in the user namespace of this process
 	Self    bool     // it runs the same program as this process
 }

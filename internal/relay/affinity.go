@@ -138,7 +138,7 @@ func (b *Balancer) Clients() []Client {
 	return list
 }
 
-// Remember makes the Balancer remember what Clients of another one returned.
+// Remember adds clients that another Balancer returned (Clients).
 func (b *Balancer) Remember(list []Client) {
 	now := b.now()
 	for _, c := range list {

@@ -33,7 +33,7 @@ type counts struct {
 type plan struct {
 	affinity time.Duration
 	pools    []*pool
-	listed   map[netip.AddrPort]*load // of the backends of all pools, with those of weight 0
+	listed   map[netip.AddrPort]*load // of the backends of all pools, including weight 0
 	left     map[netip.AddrPort]*load // of backends that have left, but have connections
 }
 
@@ -74,7 +74,8 @@ func (b *Balancer) subscribe(e *Engine) {
 	}
 }
 
-// Forget removes the clients of affinity of a Balancer that is not used any more: they count for the limit of all Balancers.
+// Forget removes the clients of affinity of a Balancer that is not used any more: they count for the limit of all
+// Balancers.
 func (b *Balancer) Forget() { b.affinity.keep(nil) }
 
 // Set changes the target. Connections to backends that are in no pool any more drain.
@@ -132,7 +133,7 @@ func (b *Balancer) compile(t *Target, before *plan) *plan {
 	return p
 }
 
-// load returns the load of a backend; nil: it is not known.
+// load returns the load of a backend; nil if it is not known.
 func (p *plan) load(addr netip.AddrPort) *load { return cmp.Or(p.listed[addr], p.left[addr]) }
 
 // has reports whether a backend is in a pool.

@@ -100,7 +100,7 @@ func TestDistribution(t *testing.T) {
 	}
 }
 
-// Round robin is exact in each turn, also with weights, and goes on where it was after a change.
+// Round robin is exact in each turn, with weights too, and continues at the same position after a change.
 func TestRoundRobinIsSmooth(t *testing.T) {
 	b, _ := seeded(&Target{Pools: [][]Backend{backends(5, 1, 1)}})
 	for range 10 {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// choice is the backend of a flow, and those that were tried before.
+// choice has the backend of a flow, and the backends that it tried before.
 type choice struct {
 	settings *settings
 	client   netip.Addr
@@ -63,8 +63,7 @@ func (c *choice) onRefusal() {
 	c.refused = true
 }
 
-// current reports whether the flow may go on with its backend. While nothing has changed, that costs
-// two comparisons.
+// current reports whether the flow may keep its backend. While nothing has changed, that costs two comparisons.
 func (c *choice) current(s *settings) bool {
 	if s != c.settings {
 		admission := s.admission(c.client)

@@ -39,7 +39,6 @@ type conn struct {
 	same     list.Element[*conn] // in tcpLoop.backends
 }
 
-// state is the state of a conn.
 type state uint8
 
 const (
@@ -103,7 +102,7 @@ func (c *conn) makeRoom() {
 	}
 }
 
-// list puts the connection among those of its acceptor.
+// list adds the connection to the list of its acceptor.
 func (c *conn) list() {
 	c.all.Item, c.same.Item = c, c
 	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
@@ -181,8 +180,8 @@ func (c *conn) closeRemote() {
 	c.settings.balancer.ended(c.backend)
 }
 
-// freePort closes the socket to the backend, and then records its port if the connection is in TIME_WAIT: another worker
-// may connect from a recorded port at once.
+// freePort closes the socket to the backend, and then records its port if the connection is in TIME_WAIT: another
+// worker may connect from a recorded port at once.
 func (c *conn) freePort() {
 	w := c.owner.worker
 	reusable := stream.Reusable(c.remote.fd)
@@ -286,7 +285,7 @@ func (c *conn) connected(events uint32) {
 	}
 }
 
-// join puts the connection among those of its backend.
+// join adds the connection to the list of its backend.
 func (c *conn) join() {
 	t, key := &c.owner.worker.tcp, remote{c.settings.balancer, c.backend}
 	conns := t.backends[key]

@@ -23,13 +23,16 @@ type direction struct {
 	piped    bool
 	bulk     bool // when the direction was busy the last time, the buffer was too small
 	readable bool // there may be bytes to read
-	toEnd    bool // the peer has closed its side, so that no event follows, or has sent urgent data, at which reads end early
 	blocked  bool // the destination takes no more until the next event
-	queued   bool // Loop.Next will go on
+	queued   bool // Loop.Next will continue
 	done     bool // the end was passed on
+
+	// toEnd means that the peer has closed its side, so that no event follows, or has sent urgent data, at which reads
+	// end early.
+	toEnd bool
 }
 
-// maxTurn is how many bytes a direction may move before others go on.
+// maxTurn is how many bytes a direction may move before others have their turn.
 const maxTurn = 1 << 20
 
 // maxSplice is how many bytes a pipe may hold, and maxPipes how many pipes a worker may have. So clients
@@ -43,7 +46,8 @@ func (d *direction) init(from, to *side, count *atomic.Int64) {
 	d.from, d.to, d.count = from, to, count
 }
 
-// turnPerRead is how much of a turn each read takes beside its bytes, so that many small ones take no longer than others.
+// turnPerRead is how much of a turn each read takes beside its bytes, so that many small ones take no longer than
+// others.
 const turnPerRead = 2 << 10
 
 // received records an event that means that there are bytes, an end or an error to read.
@@ -76,7 +80,7 @@ func (d *direction) pump() {
 	}
 }
 
-// resume goes on after others had their turn.
+// resume continues after others had their turn.
 func (d *direction) resume() {
 	d.queued = false
 	c := d.from.conn
@@ -85,7 +89,7 @@ func (d *direction) resume() {
 	}
 }
 
-// flush writes what was read. It returns false if not everything could be written.
+// flush writes the pending bytes. It returns false if some are left.
 func (d *direction) flush() bool {
 	for len(d.pending) > 0 || d.held > 0 {
 		if d.blocked {
@@ -112,13 +116,13 @@ func (d *direction) keep(b []byte) {
 	d.from.conn.owner.worker.tcp.kept += d.kept
 }
 
-// release forgets what was kept.
+// release discards the pending bytes.
 func (d *direction) release() {
 	d.from.conn.owner.worker.tcp.kept -= d.kept
 	d.pending, d.kept = nil, 0
 }
 
-// write writes some of what was read.
+// write writes some of the pending bytes.
 func (d *direction) write() (n int, e syscall.Errno) {
 	if len(d.pending) > 0 {
 		n, e = stream.Write(d.to.fd, d.pending)
@@ -171,13 +175,13 @@ func (d *direction) fill() (int, bool) {
 	return n, d.copied(d.buffer()[:n])
 }
 
-// atMark reports whether there may be urgent data where a splice ended: as only a read gets past it, the splice found
-// no bytes, or the end of what follows.
+// atMark reports whether there may be urgent data where a splice ended: only a read gets past it, so the splice found
+// no bytes, or the end of the bytes after it.
 func (d *direction) atMark(n int, e syscall.Errno) bool {
 	return e == 0 && n == 0 || e == unix.EAGAIN && d.toEnd
 }
 
-// copied writes bytes from the buffer of the loop. What the destination does not take is kept.
+// copied writes bytes from the buffer of the loop. It keeps bytes that the destination does not take.
 func (d *direction) copied(b []byte) bool {
 	n, e := stream.Write(d.to.fd, b)
 	switch e {
@@ -195,8 +199,8 @@ func (d *direction) copied(b []byte) bool {
 	return true
 }
 
-// buffer returns the buffer of the loop, or a small part if directions whose destinations do not read keep much: the next
-// one that reads may have such a destination too.
+// buffer returns the buffer of the loop, or a small part if directions whose destinations do not read keep much: the
+// next one that reads may have such a destination too.
 func (d *direction) buffer() []byte {
 	t := &d.from.conn.owner.worker.tcp
 	if t.kept > maxKept {

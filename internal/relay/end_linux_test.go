@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// An engine that ends while clients connect leaves no connection open, also none that a loop has accepted for another one.
+// An engine that ends while clients connect leaves no connection open, also none that a loop has accepted for another
+// one.
 func TestEndWhileClientsConnect(t *testing.T) {
 	for range 20 {
 		both(t, Options{NetNS: kerneltest.Namespace(t)}, func(b *bench) {

@@ -20,7 +20,7 @@ type Engine struct {
 	connections *fair.Shares
 	flows       *fair.Shares
 	remembered  quota                                 // clients of affinity
-	maximum     func(listeners int) (connections int) // the limit of connections; nil: that of the options
+	maximum     func(listeners int) (connections int) // the limit of connections; nil: the limit of the options
 	start       time.Time
 	refused     refusedBy
 	unreported  atomic.Int64
@@ -48,7 +48,7 @@ type system interface {
 type server interface {
 	addr() netip.AddrPort
 	set(s *settings)
-	close() // no new connection is accepted; those that exist drain
+	close() // it accepts no new connections, and existing ones drain
 }
 
 // settings decide about new connections of a Listener.
@@ -110,7 +110,7 @@ func (r *refusedBy) of(reason string) *atomic.Int64 {
 	}
 }
 
-// quota counts what is open, up to a limit.
+// quota counts open connections or flows, up to a limit.
 type quota struct {
 	limit int64
 	open  atomic.Int64
@@ -196,7 +196,8 @@ const acceptPause = 50 * time.Millisecond
 var errEnded = errors.New("the engine has ended")
 
 // errListeners is returned for a Listener beyond Options.MaxListeners.
-var errListeners = errors.New("there are too many listening sockets for the limit of open files (nofile), as half is for connections")
+var errListeners = errors.New("there are too many listening sockets for the limit of open files (nofile), " +
+	"as half is for connections")
 
 // Listen opens a Listener, or adopts an inherited one.
 func (e *Engine) Listen(s Spec) (*Listener, error) {
@@ -277,7 +278,7 @@ func (l *Listener) Set(b *Balancer, admit func(client netip.Addr) Admission) {
 	l.server.set(&settings{balancer: b, admit: admit})
 }
 
-// Close stops to accept connections. Those that exist drain.
+// Close stops accepting connections. Existing ones drain.
 func (l *Listener) Close() {
 	l.engine.mu.Lock()
 	_, open := l.engine.listeners[l]

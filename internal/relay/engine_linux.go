@@ -24,7 +24,7 @@ type poller struct {
 	hosts   *udpSockets
 }
 
-// worker is a loop and what its thread uses. All its methods must be called on that thread.
+// worker is a loop and the state of its thread. All its methods must be called on that thread.
 type worker struct {
 	*epoll.Loop
 	engine  *Engine
@@ -53,7 +53,8 @@ func newSystem(e *Engine) (system, error) {
 	p.hosts = &udpSockets{engine: e, files: &p.files, budgets: newBudgets()}
 	p.udp = newUDP(e, p.hosts)
 	p.files.keep()
-	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) { // a limit of CPU time lowers the first, another Engine that runs raises it
+	// A limit of CPU time lowers GOMAXPROCS, and another Engine that runs raises it.
+	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) {
 		l, err := epoll.New()
 		if err != nil {
 			for _, w := range p.workers {
@@ -62,7 +63,9 @@ func newSystem(e *Engine) (system, error) {
 			p.files.close()
 			return nil, err
 		}
-		w := &worker{Loop: l, engine: e, files: &p.files, waiting: &p.waiting, packets: newPackets(), members: map[*acceptor]struct{}{}}
+		w := &worker{
+			Loop: l, engine: e, files: &p.files, waiting: &p.waiting, packets: newPackets(), members: map[*acceptor]struct{}{},
+		}
 		w.tcp.init(w)
 		w.udp = p.udp.add(w)
 		p.workers = append(p.workers, w)

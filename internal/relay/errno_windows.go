@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// is reports whether a system call failed with an error. Calls of sockets never return those of package
-// syscall on Windows: they have other numbers there.
+// is reports whether a system call failed with an error. On Windows, calls of sockets do not return the errors of
+// package syscall, which have other numbers.
 func is(err error, want syscall.Errno) bool {
 	return errors.Is(err, want) || errors.Is(err, winsock(want))
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// header is what a backend reads from a PROXY header.
+// header has the fields that a backend reads from a PROXY header.
 type header struct {
 	client, to netip.AddrPort
 	rest       string
 	err        error
 }
 
-// Backends get a PROXY header before the bytes of the client, also if the client sends none.
+// Backends get a PROXY header before the bytes of the client, even if the client sends none.
 func TestProxyHeaderToBackend(t *testing.T) {
 	both(t, Options{}, func(b *bench) {
 		for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
@@ -61,8 +61,8 @@ func TestProxyHeaderToBackend(t *testing.T) {
 	})
 }
 
-// A connection that is refused is admitted after all because of the address to which the client connected, also if rules
-// have changed that.
+// A refused connection is admitted because of the address to which the client connected, even if rules have changed
+// that address.
 func TestAdmittedByDestination(t *testing.T) {
 	run(t, Options{NetNS: kerneltest.Namespace(t)}, newSystem, func(b *bench) {
 		asked := make(chan netip.AddrPort, 2)
@@ -97,7 +97,8 @@ func TestAdmittedByDestination(t *testing.T) {
 // nat leads connections of a namespace to a destination elsewhere.
 func nat(t *testing.T, ns int, from, to netip.AddrPort) {
 	t.Helper()
-	rules := fmt.Sprintf("table ip nat { chain output { type nat hook output priority -100; ip daddr %s tcp dport %d dnat to %s; }; }",
+	rules := fmt.Sprintf("table ip nat { chain output { type nat hook output priority -100; "+
+		"ip daddr %s tcp dport %d dnat to %s; }; }",
 		from.Addr(), from.Port(), to)
 	kerneltest.Do(t, ns, func() error {
 		if out, err := exec.Command("nft", rules).CombinedOutput(); err != nil {
@@ -120,7 +121,9 @@ func testAdoption(t *testing.T, ns int, protocol Protocol, network string) {
 	var file *os.File
 	var at netip.AddrPort
 	run(t, Options{NetNS: ns}, newSystem, func(b *bench) {
-		l, err := b.engine.Listen(Spec{Protocol: protocol, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: NewBalancer(&Target{})})
+		l, err := b.engine.Listen(Spec{
+			Protocol: protocol, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: NewBalancer(&Target{}),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +159,7 @@ func testAdoption(t *testing.T, ns int, protocol Protocol, network string) {
 	})
 }
 
-// When all ports to a backend are in use, clients are reset and counted, and others go on.
+// When all ports to a backend are in use, new clients are reset and counted, and open connections continue.
 func TestNoPorts(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	run(t, Options{NetNS: ns}, newSystem, func(b *bench) {

@@ -52,7 +52,7 @@ func inherit(f *os.File, prepare func(fd int) error) (int, error) {
 	return fd, err
 }
 
-// reset closes a file descriptor, and resets its connection if it is that of one.
+// reset closes a file descriptor, and resets its connection if it has one.
 func reset(fd int) {
 	stream.SetReset(fd)
 	stream.Close(fd)

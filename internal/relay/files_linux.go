@@ -33,7 +33,6 @@ func (f *files) open(do func() error) error {
 	return do()
 }
 
-// accept accepts a client.
 func (f *files) accept(listener int) (fd int, client netip.AddrPort, err error) {
 	err = f.open(func() (err error) {
 		fd, client, err = stream.Accept(listener)

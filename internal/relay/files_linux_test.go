@@ -41,7 +41,12 @@ func reserveRole() error {
 	}{
 		{"accept without files", func() error { _, _, err := f.accept(l); return err }, unix.EMFILE},
 		{"reset when no client waits", func() error { return f.reset(l) }, unix.EAGAIN},
-		{"the program takes the reserve", func() error { err := unix.Close(f.reserve); f.reserve = -1; takeFiles(); return err }, nil},
+		{"the program takes the reserve", func() error {
+			err := unix.Close(f.reserve)
+			f.reserve = -1
+			takeFiles()
+			return err
+		}, nil},
 		{"accept without the reserve", func() error { _, _, err := f.accept(l); return err }, unix.EMFILE},
 		{"reset without the reserve", func() error { return f.reset(l) }, unix.EMFILE},
 		{"the program closes a file", func() error { return unix.Close(last) }, nil},

@@ -75,22 +75,22 @@ type Spec struct {
 	// Admit decides about each new client. It must return at once. Nil: pool 0 for all.
 	Admit func(client netip.Addr) Admission
 
-	// Inherited is a listening socket that a previous run of the program opened for Addr; nil:
-	// the Engine opens one. The Engine closes it. Only Linux has it, as Listener.File.
+	// Inherited is a listening socket that a previous run of the program opened for Addr. If nil, the Engine opens one.
+	// The Engine closes it. Only Linux has it, as Listener.File.
 	Inherited *os.File
 }
 
 // Options for an Engine. A field that is zero has the default in parentheses.
 type Options struct {
-	NetNS int // file descriptor of the network namespace of all sockets; 0: that of the process
+	NetNS int // file descriptor of the network namespace of all sockets; 0: of the process
 	Log   *slog.Logger
 
 	// Attempts are how long each attempt to reach a backend may take; the next one uses another
 	// backend if there is one (250 ms, 500 ms, 1 s, 2 s).
 	Attempts []time.Duration
 
-	// Drain is how long connections to a backend that has left all pools of its Balancer, and
-	// those of a closed Listener, may go on (1 minute).
+	// Drain is how long connections may continue when their backend has left all pools of its Balancer, or their
+	// Listener is closed (1 minute).
 	Drain time.Duration
 
 	// UDPTimeout is how long a flow may be idle (1 minute).
@@ -100,8 +100,8 @@ type Options struct {
 	// they follow the limit of file descriptors.
 	MaxConnections, MaxFlows int
 
-	// MaxListeners limits Listeners, so that those that exist can have connections (half of the limit
-	// of file descriptors).
+	// MaxListeners limits Listeners, so that file descriptors remain for connections (half of the limit of file
+	// descriptors).
 	MaxListeners int
 }
 

@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// maxHops is through how many sockets of this Engine a client may have come. An endpoint of a Service may be the address of
-// another Service, or its own: without a limit, one client would take all connections or flows.
+// maxHops is through how many sockets of this Engine a client may have come. An endpoint of a Service may be the
+// address of another Service, or its own: without a limit, one client would take all connections or flows.
 const maxHops = 8
 
-// hops has the sources of connections and flows to backends, and through how many sockets their clients have come with them. Of
-// sockets with the same source it has the last one. It is safe for concurrent use.
+// hops has the sources of connections and flows to backends, and through how many sockets their clients have come
+// with them. Of sockets with the same source it has the last one. It is safe for concurrent use.
 type hops struct {
 	mu   sync.Mutex
 	from map[source]hop // nil: none yet

@@ -20,9 +20,9 @@ const (
 	attackConnections, attackFlows   = 2000, 20_000
 )
 
-// Attackers open connections that never send, send a byte now and then, connect and reset in turn, and begin UDP flows,
-// all far beyond the limits. A connection and a flow beside them are served at once throughout, memory
-// stays bounded, and what is refused is counted.
+// Attackers open connections that never send, send a byte now and then, connect and reset in turn, and begin UDP
+// flows, all far beyond the limits. A connection and a flow beside them are served at once throughout, memory stays
+// bounded, and refusals are counted.
 func TestHostile(t *testing.T) {
 	seeds.Long(t)
 	ns := kerneltest.Namespace(t)
@@ -133,7 +133,9 @@ func TestHostileHalfClosed(t *testing.T) {
 // answered connects a client with an address and exchanges a byte.
 func (b *bench) answered(from string, to netip.AddrPort) error {
 	return netns.Do(b.ns, func() error {
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0)), Timeout: 30 * time.Second}
+		d := net.Dialer{
+			LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0)), Timeout: 30 * time.Second,
+		}
 		c, err := d.DialContext(b.Context(), "tcp", to.String())
 		if err != nil {
 			return err

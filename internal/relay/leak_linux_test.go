@@ -65,7 +65,8 @@ func TestNothingLeaks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := e.Listen(Spec{Protocol: protocol, Addr: anyAddr, Balancer: NewBalancer(one()), Inherited: file}); err == nil {
+				spec := Spec{Protocol: protocol, Addr: anyAddr, Balancer: NewBalancer(one()), Inherited: file}
+				if _, err := e.Listen(spec); err == nil {
 					t.Error("adopted a file")
 				}
 			}
@@ -81,7 +82,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// If other programs have the ports that are left, flows to different backends share those of the Engine.
+// If other programs have all other ports, flows to different backends share the ports of the Engine.
 func TestUDPPortsOfOthers(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error { return os.WriteFile(portRange, []byte("40000 40019"), 0) })

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Many Balancers do not exhaust memory either. Each remembers some clients, whatever others have.
+// Many Balancers do not exhaust memory either. Each remembers some clients, no matter how many others remember.
 func TestAffinityIsBoundedOverBalancers(t *testing.T) {
 	e, err := New(Options{})
 	if err != nil {
@@ -66,7 +66,9 @@ func TestListenersLowerTheLimitOfConnections(t *testing.T) {
 		alone := e.Stats().MaxConnections
 		var open []*Listener
 		for range 2 {
-			l, err := e.Listen(Spec{Protocol: TCP, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: NewBalancer(&Target{})})
+			l, err := e.Listen(Spec{
+				Protocol: TCP, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: NewBalancer(&Target{}),
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// A Service whose endpoint is its own address, or that of another such Service, does not make the connection of one client take
-// all connections.
+// A Service whose endpoint is its own address, or the address of another such Service, does not make the connection
+// of one client take all connections.
 func TestLoopOfConnections(t *testing.T) {
 	run(t, Options{NetNS: kerneltest.Namespace(t), MaxConnections: 300}, newSystem, func(b *bench) {
 		l, balancer := b.front(one())

@@ -54,7 +54,6 @@ func both(t *testing.T, o Options, test func(b *bench)) {
 	})
 }
 
-// run runs a test with an Engine.
 func run(t *testing.T, o Options, system func(*Engine) (system, error), test func(b *bench)) {
 	t.Helper()
 	e, err := newEngine(o, system)

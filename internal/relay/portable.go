@@ -30,7 +30,6 @@ func newPortable(e *Engine) *portable {
 	return p
 }
 
-// clock returns the time since the start of the engine.
 func (p *portable) clock() int64 { return int64(time.Since(p.engine.start)) }
 
 // listen implements system.

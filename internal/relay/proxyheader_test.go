@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The bytes are those of the specification.
+// The bytes agree with the specification.
 func TestProxyHeader(t *testing.T) {
 	const signature = "0d0a0d0a000d0a515549540a"
 	for _, c := range []struct{ client, to, want string }{
@@ -36,7 +36,7 @@ func TestProxyHeader(t *testing.T) {
 	}
 }
 
-// What is accepted is what would be written for it.
+// The reader accepts only headers that the writer produces.
 func FuzzProxyHeader(f *testing.F) {
 	f.Add(proxyHeader(netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:2")))
 	f.Add(proxyHeader(netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("[2001:db8::1]:2")))
@@ -58,8 +58,8 @@ const proxyFixed = len(proxySignature) + 4
 // errProxyHeader is returned for bytes that are no PROXY header as proxyHeader writes it.
 var errProxyHeader = errors.New("not a PROXY header of version 2 for TCP")
 
-// parseProxyHeader decodes the header at the beginning of b, and returns the bytes after it. It is strict:
-// it accepts what proxyHeader writes and nothing else.
+// parseProxyHeader decodes the header at the beginning of b, and returns the bytes after it. It is strict: it accepts
+// the headers of proxyHeader and nothing else.
 func parseProxyHeader(b []byte) (client, to netip.AddrPort, rest []byte, err error) {
 	if len(b) < proxyFixed || string(b[:len(proxySignature)]) != proxySignature || b[len(proxySignature)] != proxyCommand {
 		return client, to, nil, errProxyHeader

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/relay/stream"
 )
 
-// reset handles that the peer of a side has reset the connection. What it sent before still reaches the other
-// peer, which gets the reset after that, or after resetDelay.
+// reset handles that the peer of a side has reset the connection. The bytes that it sent before still reach the other
+// peer, which gets the reset after them, or after resetDelay.
 func (c *conn) reset(by *side) {
 	if c.state != open {
 		c.abort()

@@ -34,8 +34,8 @@ func (b *bench) slowClient(to *Listener) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// A client that is slow receives what the backend sent before its reset, whether or not the backend has ended its
-// direction before, and then the reset. One that does not read gets the reset in time.
+// A client that is slow receives the bytes that the backend sent before its reset, whether or not the backend has
+// ended its direction before, and then the reset. One that does not read gets the reset in time.
 func TestResetBehindBytes(t *testing.T) {
 	const size = 200_000
 	for name, end := range map[string]func(*net.TCPConn){

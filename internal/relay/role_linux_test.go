@@ -28,13 +28,13 @@ const (
 	filesVar   = "SLUICE_TEST_FILES" // the limit of file descriptors
 )
 
-// roles are what copies of the test program do.
+// roles are the functions that copies of the test program run.
 func roles() map[string]func() error {
 	return map[string]func() error{"forward": forwardRole, "reserve": reserveRole}
 }
 
-// forwardRole forwards to a backend in a process of its own. It prints the address, and another one that
-// replies with what state has.
+// forwardRole forwards to a backend in a process of its own. It prints the address, and another one that replies with
+// its state.
 func forwardRole() error {
 	if n, err := strconv.Atoi(os.Getenv(filesVar)); err == nil {
 		limit := unix.Rlimit{Cur: uint64(n), Max: uint64(n)}
@@ -68,7 +68,7 @@ func forwardRole() error {
 	return e.Run(context.Background())
 }
 
-// processState is what a process in the role has.
+// processState is the state of a process in a role.
 type processState struct {
 	Stats  Stats
 	Counts Counts
@@ -98,7 +98,6 @@ func current(e *Engine, b *Balancer) processState {
 	return s
 }
 
-// process is a process that forwards.
 type process struct {
 	*bench
 	addr   netip.AddrPort
@@ -123,7 +122,6 @@ func forwarder(b *bench, backend netip.AddrPort, files int) *process {
 	return p
 }
 
-// state returns the state of the process.
 func (p *process) state() processState {
 	p.Helper()
 	var s processState
@@ -134,7 +132,7 @@ func (p *process) state() processState {
 	return s
 }
 
-// echo starts a backend that returns what it receives.
+// echo starts a backend that echoes.
 func (b *bench) echo() netip.AddrPort {
 	b.Helper()
 	return b.backend(func(c *net.TCPConn) {
@@ -171,8 +169,8 @@ func TestNoCopy(t *testing.T) {
 	}
 }
 
-// Without file descriptors new clients are reset and counted; others go on, and the process does not spin.
-// When there are some again, new clients are served.
+// Without file descriptors new clients are reset and counted; open connections continue, and the process does not
+// spin. When there are some again, new clients are served.
 func TestNoFiles(t *testing.T) {
 	b := &bench{T: t, ns: kerneltest.Namespace(t)}
 	p := forwarder(b, b.echo(), 64)
@@ -213,8 +211,8 @@ func TestNoFiles(t *testing.T) {
 	})
 }
 
-// While clients have all file descriptors, each one of many others that come at once is reset, also if the
-// rest of the program opens files.
+// While clients have all file descriptors, each of many others that connect at once is reset, even if the rest of the
+// program opens files.
 func TestNoFilesForManyAtOnce(t *testing.T) {
 	b := &bench{T: t, ns: kerneltest.Namespace(t)}
 	p := forwarder(b, b.echo(), 64)
@@ -253,8 +251,8 @@ func raiseFileLimit(t *testing.T, n uint64) {
 	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before) })
 }
 
-// complete fails a test that cannot use as much as it should on the kernel of test/uml, where it must be able to. Elsewhere
-// the limits of the machine decide how much it uses.
+// complete fails a test that cannot use as much as it should on the kernel of test/uml, where it must be able to.
+// Elsewhere the limits of the machine decide how much it uses.
 func complete(t *testing.T, what string, got, want int) {
 	t.Helper()
 	if os.Getenv(kerneltest.CompleteVar) != "" && got != want {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// Clients that read nothing of what endless backends send do not make the process hold many bytes.
+// Clients that do not read from endless backends do not make the process hold many bytes.
 func TestBytesOfStuckConnections(t *testing.T) {
 	const clients = 600
 	ns := kerneltest.Namespace(t)

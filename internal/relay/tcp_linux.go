@@ -81,7 +81,7 @@ type acceptor struct {
 	pause  epoll.Timer
 }
 
-// maxAccept is how many connections are accepted before other work goes on.
+// maxAccept is how many connections are accepted before other work continues.
 const maxAccept = 16
 
 // start adds the socket to the loop.
@@ -162,7 +162,8 @@ func (a *acceptor) Ready(uint32) {
 	}
 }
 
-// hopsOf returns through how many sockets a client has come. A client of this host may have the source of a socket to another address.
+// hopsOf returns through how many sockets a client has come. A client of this host may have the source of a socket to
+// another address.
 func (a *acceptor) hopsOf(fd int, client netip.AddrPort) uint8 {
 	h := a.worker.engine.hops.of(source{TCP, client})
 	if h.count == 0 {
@@ -236,7 +237,7 @@ func (a *acceptor) least() *acceptor {
 	return best
 }
 
-// tcpLoop is what the TCP connections of a worker share.
+// tcpLoop is the state that the TCP connections of a worker share.
 type tcpLoop struct {
 	worker               *worker
 	open                 atomic.Int64 // connections
@@ -256,8 +257,8 @@ type remote struct {
 // bufferSize is how much is read at once. A direction that fills the buffer is moved to a pipe.
 const bufferSize = 16 << 10
 
-// maxKept is how many bytes a worker keeps of connections whose peers do not read before it reads only smallRead at once: there
-// may be tens of thousands of these.
+// maxKept is how many bytes a worker keeps of connections whose peers do not read before it reads only smallRead at
+// once: there may be tens of thousands of these.
 const (
 	maxKept   = 1 << 20
 	smallRead = 512

@@ -109,10 +109,12 @@ func TestAttemptsByDefault(t *testing.T) {
 	}
 }
 
-// An attempt that is not answered ends when its time is over, not before. Then the next one begins, to another backend while there
-// is one. After the last one the client is reset.
+// An attempt that is not answered ends when its time is over, not before. Then the next one begins, to another
+// backend while there is one. After the last one the client is reset.
 func TestAttemptsInTime(t *testing.T) {
-	attempts := []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond}
+	attempts := []time.Duration{
+		50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond,
+	}
 	both(t, Options{Attempts: attempts}, func(b *bench) {
 		b.Parallel()
 		early, late := 5*time.Millisecond, machine.Scale(time.Second) // clocks are not exact, and the machine may be busy
@@ -249,13 +251,13 @@ func TestBackPressure(t *testing.T) {
 		if _, err := io.ReadFull(d, make([]byte, 1)); err != nil {
 			t.Errorf("another client: %v", err)
 		}
-		if n, err := io.CopyN(io.Discard, c, 100<<20); err != nil { // it goes on when the client reads
+		if n, err := io.CopyN(io.Discard, c, 100<<20); err != nil { // it continues when the client reads
 			t.Errorf("received %d bytes: %v", n, err)
 		}
 	})
 }
 
-// Connections to a backend that has left go on for Drain, unless it returns.
+// Connections to a removed backend continue for Drain, and longer if the backend returns.
 func TestDrain(t *testing.T) {
 	drain := machine.Scale(300 * time.Millisecond)
 	both(t, Options{Drain: drain}, func(b *bench) {

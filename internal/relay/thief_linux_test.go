@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// A user of this host who opens sockets on the port of a flow, connected to its backend, gets none of the replies: neither
-// with SO_REUSEADDR nor with SO_REUSEPORT.
+// A user of this host who opens sockets on the port of a flow, connected to its backend, gets none of the replies:
+// neither with SO_REUSEADDR nor with SO_REUSEPORT.
 func TestPortsOfFlowsAreNotShared(t *testing.T) {
 	kerneltest.NeedUsers(t)
 	for name, option := range map[string]int{"SO_REUSEADDR": unix.SO_REUSEADDR, "SO_REUSEPORT": unix.SO_REUSEPORT} {
@@ -68,6 +68,7 @@ func steal(t *testing.T, ns, option int, addrs [2]netip.AddrPort) {
 			t.Log("bind:", err)
 			return nil
 		}
-		return os.NewSyscallError("connect", unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}))
+		return os.NewSyscallError("connect",
+			unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}))
 	})
 }

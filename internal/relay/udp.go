@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// udp is what the UDP listeners of an Engine share.
+// udp is the state that the UDP listeners of an Engine share.
 type udp struct {
 	engine *Engine
 	host   udpHost
@@ -84,7 +84,7 @@ func (u *udp) listen(l *Listener) (server, error) {
 	return p, nil
 }
 
-// udpLoop is what the UDP listeners of an eventLoop share. It is used on that loop only.
+// udpLoop is the state that the UDP listeners of an eventLoop share. It is used on that loop only.
 type udpLoop struct {
 	eventLoop
 	udp       *udp
@@ -262,14 +262,13 @@ func (l *udpListener) seat(f *flow, used time.Duration) bool {
 	return true
 }
 
-// list puts a flow among those of the listener.
+// list adds a flow to the list of the listener.
 func (l *udpListener) list(f *flow) {
 	f.settings.balancer.counts.open.Add(1)
 	l.flows[f.path] = f
 	l.loop.wait()
 }
 
-// end ends a flow.
 func (l *udpListener) end(f *flow) {
 	f.disconnect()
 	l.loop.udp.engine.flows.Release(&f.Seat)

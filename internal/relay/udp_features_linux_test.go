@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// With package net alone, no refusal is reported: it counts those of a backend, and those because there is none.
+// With package net alone, no refusal is reported. Refusals of a backend, and for lack of a backend, are counted.
 func TestUDPUnreportedPlain(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	closed, dead := echoUDP(t, ns, "dead", "127.0.0.1:0")
@@ -67,7 +67,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// One client, or one network of IPv6, gets few errors, and leaves those of others.
+// One client, or one network of IPv6, gets few errors, and other clients still get theirs.
 func TestBudgets(t *testing.T) {
 	b, now, sent := newBudgets(), time.Now(), 0
 	for i := range 100 {

@@ -69,8 +69,8 @@ func liveHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A client that begins 100,000 flows gets no more than the limit, and memory stays bounded. Another
-// client is served throughout, also with flows that begin meanwhile.
+// A client that begins 100,000 flows gets no more than the limit, and memory stays bounded. Another client is served
+// throughout, including flows that begin meanwhile.
 func TestUDPFlood(t *testing.T) {
 	seeds.Long(t)
 	const flows, limit, newClients = 100_000, 500, 200
@@ -165,8 +165,8 @@ func TestUDPFairness(t *testing.T) {
 	})
 }
 
-// Flows to different backends share ports when few are left, so that each backend may have as many flows as
-// there are ports. Then new flows are refused, and the others go on.
+// Flows to different backends share ports when few are left, so that each backend may have as many flows as there are
+// ports. Then new flows are refused, and the others continue.
 func TestUDPPorts(t *testing.T) {
 	const allowed = 15 // three quarters of 20
 	ns := kerneltest.Namespace(t)
@@ -174,7 +174,8 @@ func TestUDPPorts(t *testing.T) {
 	_, a := echoUDP(t, ns, "a", "127.0.0.1:1")
 	_, b := echoUDP(t, ns, "b", "127.0.0.1:2")
 	balancer := NewBalancer(pools(a, b))
-	r := epollUDP(t, ns, Options{UDPTimeout: time.Hour}, Spec{Addr: netip.MustParseAddrPort("0.0.0.0:9"), Balancer: balancer})
+	r := epollUDP(t, ns, Options{UDPTimeout: time.Hour},
+		Spec{Addr: netip.MustParseAddrPort("0.0.0.0:9"), Balancer: balancer})
 	hog := newSwarm(t, ns, "127.0.0.7", r)
 	for i := range 100 {
 		hog.send(i)
@@ -204,8 +205,8 @@ func TestUDPPorts(t *testing.T) {
 	dialUDP(t, ns, a)
 }
 
-// Without file descriptors, new flows are refused; those that exist go on. Another client
-// takes file descriptors of the one that has most.
+// Without file descriptors, new flows are refused; existing ones continue. Another client gets file descriptors of
+// the client that has most.
 func TestUDPFiles(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
@@ -274,7 +275,7 @@ func lowFiles(t testing.TB, free int) {
 func TestUDPManyFlows(t *testing.T) {
 	const most, spare, backends, maxLost = 100_000, 1000, 8, 10
 	manyFiles(t, most+spare)
-	if os.Getenv(kerneltest.CompleteVar) != "" { // the kernel is that of the test alone
+	if os.Getenv(kerneltest.CompleteVar) != "" { // only the test uses the kernel
 		if err := os.WriteFile(udpMemory, []byte("200000 200000 200000"), 0); err != nil {
 			t.Fatal(err)
 		}

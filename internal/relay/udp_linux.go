@@ -82,7 +82,7 @@ func (s *fdSocket) write(b *batch, n int) {
 func (s *fdSocket) send(data []byte) error { return unix.Send(s.fd, data, unix.MSG_DONTWAIT) }
 
 // packets reads and writes batches of the sockets of a loop by package ipv4, in IPv6 as well. Package net does not
-// know these sockets, as their events are those of the loop.
+// know these sockets, as the loop gets their events.
 type packets struct {
 	*net.UDPConn // nil: package ipv4 asks for its type only
 	raw          rawSocket
@@ -136,7 +136,8 @@ type udpSockets struct {
 	budgets *budgets          // for ICMP errors
 }
 
-// prepare reads what the network namespace of the thread allows.
+// prepare reads the local ports of the network namespace of the thread, and opens the sockets for ICMP errors if it
+// can.
 func (u *udpSockets) prepare() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -148,7 +149,8 @@ func (u *udpSockets) prepare() error {
 		return err
 	}
 	if u.raw, err = datagram.NewRefuser(); err != nil {
-		u.engine.options.Log.Info("Clients get no ICMP error when a UDP backend refuses their datagrams", "reason", err.Error())
+		u.engine.options.Log.Info("Clients get no ICMP error when a UDP backend refuses their datagrams",
+			"reason", err.Error())
 	}
 	u.ports = ports
 	return nil
@@ -175,7 +177,6 @@ func (u *udpSockets) listen(s Spec) (socket, error) {
 	return newFDSocket(fd, err)
 }
 
-// socketUDP returns the socket of a listener.
 func socketUDP(s Spec) (int, error) {
 	if s.Inherited == nil {
 		return datagram.Listen(s.Addr)
@@ -183,7 +184,7 @@ func socketUDP(s Spec) (int, error) {
 	return inherit(s.Inherited, func(fd int) error { return datagram.Prepare(fd, s.Addr.Addr()) })
 }
 
-// dial implements udpHost. Its thread is that of a loop, in the network namespace of the sockets.
+// dial implements udpHost. It runs on the thread of a loop, in the network namespace of the sockets.
 func (u *udpSockets) dial(to netip.AddrPort) (s socket, port uint16, err error) {
 	err = u.files.open(func() (err error) {
 		var fd int

@@ -51,7 +51,7 @@ func TestUDPFlows(t *testing.T) {
 	})
 }
 
-// Replies come from the address to which the client sent, also if the listener has all addresses.
+// Replies come from the address to which the client sent, even if the listener has all addresses.
 func TestUDPReplySource(t *testing.T) {
 	for name, family := range map[string][]string{
 		"IPv4": {"0.0.0.0:0", "127.0.0.1", "127.0.0.2", "10.0.0.1"}, "IPv6": {"[::]:0", "::1", "fd00::1", "fd00::2"},

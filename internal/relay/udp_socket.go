@@ -21,7 +21,7 @@ type socket interface {
 	// read reads datagrams, as many as are there and the batch has room for, and returns how many.
 	read(b *batch) (int, error)
 
-	// write sends the first datagrams of a batch to their addresses. It drops those that the kernel does not take.
+	// write sends the first datagrams of a batch to their addresses. It drops datagrams that the kernel does not take.
 	write(b *batch, n int)
 
 	// send sends a datagram on a connected socket, or drops it if the kernel does not take it.
@@ -36,7 +36,7 @@ func addrOf(a net.Addr) netip.AddrPort {
 
 // batch has room for datagrams.
 type batch struct {
-	messages []ipv4.Message // which are those of IPv6, too
+	messages []ipv4.Message // the type of package ipv6 is the same
 	data     [batchSize][1][]byte
 	control  [batchSize][]byte
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// Bytes behind urgent data arrive, although the kernel lets nobody read past the mark of urgent data at once, and splice(2) not
-// at all. The urgent byte itself is lost, as in each program that does not ask for it.
+// Bytes behind urgent data arrive, although the kernel lets nobody read past the mark of urgent data at once, and
+// splice(2) not at all. The urgent byte itself is lost, as in each program that does not ask for it.
 func TestUrgentData(t *testing.T) {
 	for name, test := range map[string]struct {
 		before int

@@ -18,8 +18,8 @@ type waiting struct {
 	expired time.Duration                   // the last call of expire
 }
 
-// waitingPorts are the ports of a local address, oldest first. They are bound with this address, because a port of another
-// address may be in use.
+// waitingPorts are the ports of a local address, oldest first. They are bound with this address, because a port of
+// another address may be in use.
 type waitingPorts struct {
 	local netip.Addr
 	list  []waitingPort
@@ -40,8 +40,8 @@ const timeWait = time.Minute
 // milliseconds.
 const manyWaiting = 8192
 
-// add records the local address and port of a connection that has ended. Ports of another local address are forgotten: the
-// route to the backend has changed.
+// add records the local address and port of a connection that has ended. Ports of another local address are
+// forgotten: the route to the backend has changed.
 func (w *waiting) add(backend, local netip.AddrPort, now time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -37,7 +37,7 @@ func set(t *testing.T, ns int, name, value string) {
 	kerneltest.Do(t, ns, func() error { return os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644) })
 }
 
-// caller opens connections of clients, each from a port of its own above those of sockets to backends.
+// caller opens connections of clients, each from a port of its own above the ports of sockets to backends.
 type caller struct {
 	*bench
 	port int
@@ -194,7 +194,7 @@ func (b *bench) named(at, name string) netip.AddrPort {
 	return address(l.Addr())
 }
 
-// ask connects a client, which stays connected, and returns what it receives for a byte.
+// ask connects a client, which stays connected, sends a byte and returns the reply.
 func (c *caller) ask(to netip.AddrPort) (string, error) {
 	conn, err := c.send(to, []byte("x"))
 	if err != nil {

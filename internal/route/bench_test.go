@@ -66,7 +66,9 @@ func BenchmarkCompileWide(b *testing.B) {
 	svc := web(external)
 	var list []cluster.Endpoint
 	for i := range 1000 {
-		list = append(list, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i * 7), byte(i >> 8)}), Ready: true, Serving: true})
+		list = append(list, cluster.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i * 7), byte(i >> 8)}), Ready: true, Serving: true,
+		})
 	}
 	turns := [2]cluster.State{stateOf(svc, sliceOf(svc, "x", list)), stateOf(svc, sliceOf(svc, "x", list[1:]))}
 	c := NewCompiler(benchOptions())
@@ -78,8 +80,8 @@ func BenchmarkCompileWide(b *testing.B) {
 	}
 }
 
-// BenchmarkCompileAll is a cold start. It also tells what a Service costs in
-// memory, the cluster's own values not counted.
+// BenchmarkCompileAll is a cold start. It also reports the cost of a Service in memory, the cluster's own values not
+// counted.
 func BenchmarkCompileAll(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -146,8 +146,8 @@ func (s supplies) each(name portName, do func(offer)) {
 	}
 }
 
-// backends returns how many backends the ports of the Service have in all, those
-// with several entries for one counted for each.
+// backends returns how many backends the ports of the Service have in all. A backend with several entries counts
+// several times.
 func (s supplies) backends(svc *cluster.Service) int {
 	n := 0
 	for _, p := range svc.Ports {
@@ -232,9 +232,8 @@ func zoneHints(e *cluster.Endpoint) []string {
 	return e.Hints.Zones
 }
 
-// choose sets the reason of every candidate for the pool. It chooses the ready ones that
-// the topology hints admit, or if none is ready, those that still serve while they
-// terminate. Hints do not apply to the local pool (S-119).
+// choose sets the reason of every candidate for the pool. It chooses the ready ones that the topology hints admit, or
+// if none is ready, the ones that still serve while they terminate. Hints do not apply to the local pool (S-119).
 func choose(candidates []Choice, pool Pool, v *view) {
 	ready := false
 	for i := range candidates {
@@ -278,8 +277,8 @@ const (
 	sameZone
 )
 
-// topologyOf returns which hints apply: those that all ready candidates have, if one of
-// them names this node or zone; node hints before zone hints.
+// topologyOf returns which hints apply. Hints apply if all ready candidates have them and one of them names this node
+// or zone; node hints come before zone hints.
 func topologyOf(candidates []Choice, v *view) topology {
 	nodes, zones := true, true
 	ourNode, ourZone := false, false

@@ -24,8 +24,14 @@ func TestPools(t *testing.T) {
 		endpoints      string
 		cluster, local string
 	}{
-		{"S-133 S-134 ready ones win everywhere", "1.1.1.1 @A\n1.1.1.2 @A\n1.1.1.3 @A st\n1.1.1.4 @A t\n1.1.1.5 @B", "1 2 5", "1 2"},
-		{"S-135 S-136 the local pool falls back on its own", "1.1.1.1 @A st\n1.1.1.2 @A st\n1.1.1.3 @A t\n1.1.1.4 @B", "4", "1 2"},
+		{
+			"S-133 S-134 ready ones win everywhere", "1.1.1.1 @A\n1.1.1.2 @A\n1.1.1.3 @A st\n1.1.1.4 @A t\n1.1.1.5 @B",
+			"1 2 5", "1 2",
+		},
+		{
+			"S-135 S-136 the local pool falls back on its own",
+			"1.1.1.1 @A st\n1.1.1.2 @A st\n1.1.1.3 @A t\n1.1.1.4 @B", "4", "1 2",
+		},
 		{"S-137 S-138 only a remote one, terminating", "1.1.1.1 @B st", "1", ""},
 		{"S-139 S-143 terminating and not serving", "1.1.1.1 @A t\n1.1.1.2 @B t", "", ""},
 		{"S-140 ready ones before terminating ones", "1.1.1.1 @B st\n1.1.1.2 @B\n1.1.1.3 @C", "2 3", ""},
@@ -149,7 +155,9 @@ func TestPortMatch(t *testing.T) {
 		{Name: "dns-sctp", Protocol: cluster.SCTP, Port: 53},
 	}
 	other := sliceOf(svc, "other", endpoints(t, "10.180.0.2 @B")) // S-15
-	other.Ports = []cluster.SlicePort{{Name: "https", Protocol: cluster.TCP, Port: 9443}, {Name: "dns", Protocol: cluster.UDP}}
+	other.Ports = []cluster.SlicePort{
+		{Name: "https", Protocol: cluster.TCP, Port: 9443}, {Name: "dns", Protocol: cluster.UDP},
+	}
 	v6 := sliceOf(svc, "v6", endpoints(t, "fd00::1 @B"))
 	v6.Ports = []cluster.SlicePort{{Name: "https", Protocol: cluster.TCP, Port: 8443}}
 
@@ -168,7 +176,7 @@ func TestPortMatch(t *testing.T) {
 		IPv6 dns-sctp sctp`)
 }
 
-// Every endpoint of every slice gets an answer, also those that do not fit.
+// Every endpoint of every slice gets an answer, even if it does not match the port.
 func TestExplain(t *testing.T) {
 	svc := web(external)
 	one := sliceOf(svc, "one", endpoints(t, `
@@ -197,11 +205,15 @@ func TestExplain(t *testing.T) {
 	first := `
 		1.1.1.1:8080 web-one: chosen
 		1.1.1.1:8080 web-one: another entry has the same address and port`
-	sameText(t, explained(c.Snapshot().Explain(svc.Name, port, Cluster)), first+"\n1.1.1.2:8080 web-one: hinted to other zones"+rest)
-	sameText(t, explained(c.Snapshot().Explain(svc.Name, port, Local)), first+"\n1.1.1.2:8080 web-one: not on this node"+rest)
+	sameText(t, explained(c.Snapshot().Explain(svc.Name, port, Cluster)),
+		first+"\n1.1.1.2:8080 web-one: hinted to other zones"+rest)
+	sameText(t, explained(c.Snapshot().Explain(svc.Name, port, Local)),
+		first+"\n1.1.1.2:8080 web-one: not on this node"+rest)
 
-	one.Endpoints[0].Hints, one.Endpoints[1].Hints = &cluster.Hints{Nodes: []string{"A"}}, &cluster.Hints{Nodes: []string{"B"}}
-	if got := explained(c.Snapshot().Explain(svc.Name, port, Cluster)); !strings.Contains(got, "1.1.1.2:8080 web-one: hinted to other nodes") {
+	one.Endpoints[0].Hints = &cluster.Hints{Nodes: []string{"A"}}
+	one.Endpoints[1].Hints = &cluster.Hints{Nodes: []string{"B"}}
+	got := explained(c.Snapshot().Explain(svc.Name, port, Cluster))
+	if !strings.Contains(got, "1.1.1.2:8080 web-one: hinted to other nodes") {
 		t.Error(got)
 	}
 	if got := c.Snapshot().Explain(cluster.Name{Name: "unknown"}, port, Cluster); len(got) > 0 {

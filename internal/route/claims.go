@@ -27,10 +27,9 @@ func newClaims(families []Family) *claims {
 	}
 }
 
-// replace replaces the claims of a Service by those of its next version; nil: there is no
-// Service. It returns the names of the Services that became or are no longer the owner of
-// a claim. The Services that still do not own it are not among them: their routes stay
-// the same, and there may be very many.
+// replace replaces the claims of a Service with the claims of its next version. Either is nil if there is no Service.
+// It returns the names of the Services that became or are no longer the owner of a claim. The Services that still do
+// not own it are not among them: their routes stay the same, and there may be very many.
 func (c *claims) replace(before, after *cluster.Service) []cluster.Name {
 	var moved []cluster.Name
 	add := func(svc *cluster.Service) {

@@ -67,7 +67,7 @@ func TestClaims(t *testing.T) {
 		name string
 		kind Kind
 		list []*cluster.Service
-		want string // who has a frontend of the kind
+		want string // the Services that have a frontend of the kind
 	}{
 		{
 			"S-249 the older has the external IP", ExternalIP,
@@ -81,12 +81,18 @@ func TestClaims(t *testing.T) {
 		},
 		{
 			"another port is no conflict", ExternalIP,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), x), claimant("b", 1, clusterIP("172.30.0.2"), x, func(s *cluster.Service) { s.Ports[0].Port = 81 })},
+			[]*cluster.Service{
+				claimant("a", 1, clusterIP("172.30.0.1"), x),
+				claimant("b", 1, clusterIP("172.30.0.2"), x, func(s *cluster.Service) { s.Ports[0].Port = 81 }),
+			},
 			"a/IPv4 b/IPv4",
 		},
 		{
 			"S-72 another protocol is no conflict", NodePort,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), np), claimant("b", 1, clusterIP("172.30.0.2"), np, func(s *cluster.Service) { s.Ports[0].Protocol = cluster.UDP })},
+			[]*cluster.Service{
+				claimant("a", 1, clusterIP("172.30.0.1"), np),
+				claimant("b", 1, clusterIP("172.30.0.2"), np, func(s *cluster.Service) { s.Ports[0].Protocol = cluster.UDP }),
+			},
 			"a/IPv4 b/IPv4",
 		},
 		{
@@ -96,17 +102,23 @@ func TestClaims(t *testing.T) {
 		},
 		{
 			"in each family", NodePort,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), np), claimant("b", 2, clusterIP("172.30.0.2 fd00::2"), np)},
+			[]*cluster.Service{
+				claimant("a", 1, clusterIP("172.30.0.1"), np), claimant("b", 2, clusterIP("172.30.0.2 fd00::2"), np),
+			},
 			"a/IPv4 b/IPv6",
 		},
 		{
 			"an external IP against a ClusterIP", ExternalIP,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1")), claimant("b", 2, clusterIP("172.30.0.2"), externalIP("172.30.0.1"))},
+			[]*cluster.Service{
+				claimant("a", 1, clusterIP("172.30.0.1")), claimant("b", 2, clusterIP("172.30.0.2"), externalIP("172.30.0.1")),
+			},
 			"",
 		},
 		{
 			"an older one's external IP takes no ClusterIP", ExternalIP,
-			[]*cluster.Service{claimant("a", 2, clusterIP("172.30.0.1")), claimant("b", 1, clusterIP("172.30.0.2"), externalIP("172.30.0.1"))},
+			[]*cluster.Service{
+				claimant("a", 2, clusterIP("172.30.0.1")), claimant("b", 1, clusterIP("172.30.0.2"), externalIP("172.30.0.1")),
+			},
 			"",
 		},
 		{
@@ -116,7 +128,10 @@ func TestClaims(t *testing.T) {
 		},
 		{
 			"the ignored ask for nothing", ExternalIP,
-			[]*cluster.Service{claimant("a", 1, clusterIP("172.30.0.1"), x, func(s *cluster.Service) { s.Ignored = "headless" }), claimant("b", 2, clusterIP("172.30.0.2"), x)},
+			[]*cluster.Service{
+				claimant("a", 1, clusterIP("172.30.0.1"), x, func(s *cluster.Service) { s.Ignored = "headless" }),
+				claimant("b", 2, clusterIP("172.30.0.2"), x),
+			},
 			"b/IPv4",
 		},
 	}
@@ -136,14 +151,15 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// The story of one external IP: who has it, what is touched, what is told.
+// The story of one external IP: its owner, the Services that are compiled, and the problems that are reported.
 func TestClaimMoves(t *testing.T) {
 	x := externalIP("192.0.2.1")
 	a := claimant("a", 1, clusterIP("172.30.0.1"), x)
 	b := claimant("b", 2, clusterIP("172.30.0.2"), x)
 	older := claimant("c", 0, clusterIP("172.30.0.3"), x)
 	lost := func(who, to string) string {
-		return "Service default/" + who + ": spec.externalIPs: 192.0.2.1:80/tcp: left out, as it belongs to Service default/" + to
+		return "Service default/" + who +
+			": spec.externalIPs: 192.0.2.1:80/tcp: left out, as it belongs to Service default/" + to
 	}
 	c := NewCompiler(Options{})
 	steps := []struct {
@@ -160,7 +176,10 @@ func TestClaimMoves(t *testing.T) {
 		{"the next gets it back in the same step", change(gone("c")), "a c", "", "a/IPv4"},
 		{"the owner asks no more", change(claimant("a", 1, clusterIP("172.30.0.1"))), "a b", "", "b/IPv4"},
 		{"the owner asks again", change(a), "a b", lost("b", "a"), "a/IPv4"},
-		{"the owner is made anew, younger", change(claimant("a", 9, clusterIP("172.30.0.1"), x)), "a b", lost("a", "b"), "b/IPv4"},
+		{
+			"the owner is created again, younger", change(claimant("a", 9, clusterIP("172.30.0.1"), x)),
+			"a b", lost("a", "b"), "b/IPv4",
+		},
 		{"both go", change(gone("a"), gone("b")), "a b", "", ""},
 	}
 	for _, s := range steps {
@@ -210,8 +229,10 @@ func TestTwins(t *testing.T) {
 		Service default/web: spec.clusterIPs: 172.30.0.41:81/tcp: left out, as it belongs to spec.ports[2]
 		Service default/web: spec.ports[4].nodePort: 3002/tcp: left out, as it belongs to spec.ports[1]`)
 	sameText(t, joinProblems(c.Snapshot().Problems(svc.Name)), joinProblems(problems))
-	if again, news := c.Compile(change(svc)); !again.Empty() || len(news) > 0 || len(c.Snapshot().Problems(svc.Name)) != 4 {
-		t.Errorf("what was told is told again: %v; and %d problems are known still", news, len(c.Snapshot().Problems(svc.Name)))
+	again, news := c.Compile(change(svc))
+	if !again.Empty() || len(news) > 0 || len(c.Snapshot().Problems(svc.Name)) != 4 {
+		t.Errorf("a reported problem is reported again: %v; and %d problems are known",
+			news, len(c.Snapshot().Problems(svc.Name)))
 	}
 	const reject = ": pods reject, node reject, others reject\n"
 	sameText(t, c.Table().Services[svc.Name].text(), `
@@ -236,7 +257,8 @@ func TestClaimsRandom(t *testing.T) {
 			name := fmt.Sprint("s", rnd.IntN(services))
 			var next *cluster.Service
 			if rnd.IntN(3) > 0 {
-				next = claimant(name, rnd.Int64N(3), clusterIP("172.30.0."+string(rune('1'+rnd.IntN(4)))), nodePort(uint16(1+rnd.IntN(3))))
+				next = claimant(name, rnd.Int64N(3), clusterIP("172.30.0."+string(rune('1'+rnd.IntN(4)))),
+					nodePort(uint16(1+rnd.IntN(3))))
 			}
 			c.replace(have[name], next)
 			delete(have, name)
@@ -248,7 +270,7 @@ func TestClaimsRandom(t *testing.T) {
 	}
 }
 
-// sameClaims compares claims with what follows from who asks.
+// sameClaims compares claims with the claims that follow from the Services.
 func sameClaims(t *testing.T, got *claims, have map[string]*cluster.Service) {
 	t.Helper()
 	asking := map[claim][]*cluster.Service{}

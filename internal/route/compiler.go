@@ -52,9 +52,9 @@ func NewCompiler(opt Options) *Compiler {
 // Table returns the table as of the last Compile, which the next Compile changes in place.
 func (c *Compiler) Table() *Table { return c.table }
 
-// Compile applies a change of the cluster to the table. It returns what changed there,
-// and the new problems. Its cost is proportional to the change, except that a change of
-// the node's addresses, zone or detector may concern every Service.
+// Compile applies a change of the cluster to the table. It returns the changes there, and the new problems. Its cost
+// is proportional to the change, except that a change of the node's addresses, zone or detector may concern every
+// Service.
 func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 	out := Change{Table: c.table}
 	before := c.builder.view
@@ -166,9 +166,8 @@ func (c *Compiler) take(m compiled) (Touch, []Problem) {
 	return touch, added
 }
 
-// reportedOf returns the problems of a Service, and those that are new. That a lost claim
-// has another owner than before is not new: otherwise a tenant could cause very many
-// reports by changing the owner.
+// reportedOf returns the problems of a Service, and the new ones among them. A lost claim is not new because its
+// owner has changed: otherwise a tenant could cause very many reports by changing the owner.
 func (c *Compiler) reportedOf(m compiled) (now *reported, added []Problem) {
 	before, svc, others := m.record.reported, m.record.service, m.problems
 	if len(m.lost) == 0 && len(others) == 0 {

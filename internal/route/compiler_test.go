@@ -68,7 +68,9 @@ func TestTouched(t *testing.T) {
 func TestFacts(t *testing.T) {
 	svc, other := web(external), claimant("other", 1, clusterIP("172.30.0.42"))
 	sl := sliceOf(svc, "x", endpoints(t, "1.1.1.1 @A z=a\n1.1.1.2 @B z=b"))
-	opt := Options{NodeName: "A", Detector: DetectorOptions{Kind: DetectNodeCIDR}, NodePorts: NodePortOptions{Primary: true}}
+	opt := Options{
+		NodeName: "A", Detector: DetectorOptions{Kind: DetectNodeCIDR}, NodePorts: NodePortOptions{Primary: true},
+	}
 	node := func(change func(*cluster.Node)) cluster.Facts {
 		n := nodeA()
 		change(n)
@@ -132,15 +134,16 @@ func TestFactsGuard(t *testing.T) {
 	sameText(t, allow(got.Touched[0].New), "192.168.0.0/24")
 }
 
-// Problems are told once, and again after they were gone.
+// Problems are reported once, and again if they return.
 func TestProblemsOnce(t *testing.T) {
 	closed := func(second int64) *cluster.Service {
 		return claimant("web", second, external, func(s *cluster.Service) { s.Restricted = true })
 	}
 	c := NewCompiler(Options{NodeName: "A", Families: []Family{IPv4}, NodePorts: NodePortOptions{Primary: true}})
 	const (
-		range4 = "Service default/web: spec.loadBalancerSourceRanges: has no usable IPv4 range: the IPv4 load balancer addresses are closed to everybody"
-		none4  = "Node A: status.addresses: NodePorts are not served: node A has no address; " +
+		range4 = "Service default/web: spec.loadBalancerSourceRanges: has no usable IPv4 range: " +
+			"the IPv4 load balancer addresses are closed to everybody"
+		none4 = "Node A: status.addresses: NodePorts are not served: node A has no address; " +
 			"add a Node with an address, or set nodePortAddresses (--nodeport-addresses)"
 	)
 	steps := []struct {
@@ -166,7 +169,7 @@ func TestProblemsOnce(t *testing.T) {
 	}
 }
 
-// A compiler without a node name takes that of the Node.
+// A compiler without a node name uses the name of the Node.
 func TestNodeName(t *testing.T) {
 	svc := web(itpLocal)
 	c := NewCompiler(Options{})
@@ -177,7 +180,7 @@ func TestNodeName(t *testing.T) {
 	sameText(t, join(c.Table().Services[svc.Name].Ports[0].Local), "1.1.1.1:8080")
 }
 
-// world is a random cluster: a Store, and what was said to it.
+// world is a random cluster: a Store, and the objects that were put into it.
 type world struct {
 	rnd      *rand.Rand
 	store    *cluster.Store
@@ -265,7 +268,9 @@ func (w *world) addr(format string) netip.Addr { return ip(fmt.Sprintf(format, 1
 func (w *world) slice(name, service cluster.Name) *cluster.Slice {
 	s := &cluster.Slice{Name: name, Service: service}
 	for i := range w.rnd.IntN(4) {
-		s.Ports = append(s.Ports, cluster.SlicePort{Name: fmt.Sprint(i), Protocol: cluster.TCP, Port: uint16(8080 + w.rnd.IntN(2))})
+		s.Ports = append(s.Ports, cluster.SlicePort{
+			Name: fmt.Sprint(i), Protocol: cluster.TCP, Port: uint16(8080 + w.rnd.IntN(2)),
+		})
 		s.Ports = append(s.Ports, cluster.SlicePort{Name: fmt.Sprint(i), Protocol: cluster.UDP, Port: 53})
 	}
 	for range w.rnd.IntN(5) {
@@ -309,8 +314,7 @@ func (w *world) fresh() cluster.Change {
 	return s.Take()
 }
 
-// A table made change by change is the table made at once, and the changes say
-// exactly what became different.
+// A table made change by change is the table made at once, and the changes say exactly the differences.
 func TestIncrementalIsFull(t *testing.T) {
 	opt := Options{
 		NodeName:  "A",
@@ -338,7 +342,7 @@ func TestIncrementalIsFull(t *testing.T) {
 	}
 }
 
-// follow does to a copy what a change says.
+// follow applies a change to a copy.
 func follow(t *testing.T, copied map[cluster.Name]*Service, change Change) {
 	t.Helper()
 	if !slices.IsSortedFunc(change.Touched, func(a, b Touch) int { return a.Name.Compare(b.Name) }) {

@@ -25,12 +25,12 @@ func (c candidate) lost(svc *cluster.Service, claims *claims) bool {
 // conflict is one or more candidates of a kind that a Service does not own.
 type conflict struct {
 	candidate          // the first
-	contest   *contest // of its claim; nil: another port of the Service owns it
+	contest   *contest // of its claim; nil if another port of the Service owns it
 	count     int
 }
 
-// digest returns the first MaxAlike candidates of each kind, separately for those that a
-// port of the Service itself owns. The last one of a kind counts the rest.
+// digest returns the first MaxAlike candidates of each kind. Candidates that a port of the Service itself owns are
+// kinds of their own. The last one of a kind counts the rest.
 func digest(lost []candidate, claims *claims) []conflict {
 	type key struct {
 		kind Kind
@@ -90,9 +90,8 @@ func (c conflict) problem(svc *cluster.Service) Problem {
 	return c.candidate.problem(svc, "left out, as it belongs to "+holder).Times(c.count)
 }
 
-// reported has the present problems of a Service, all of which the Compiler has returned.
-// It does not change, and any goroutine may read it. Conflicts are kept as candidates, so
-// that problems names the owner at the time of the call.
+// reported has the present problems of a Service. The Compiler has returned all of them. It does not change, and any
+// goroutine may read it. Conflicts are kept as candidates, so that problems names the owner at the time of the call.
 type reported struct {
 	svc       *cluster.Service
 	lost      []loss
@@ -119,7 +118,7 @@ func render(list []conflict, svc *cluster.Service) []Problem {
 	return out
 }
 
-// added returns the lost candidates of which no conflict was reported.
+// added returns the lost candidates without a reported conflict.
 func (r *reported) added(lost []candidate) []candidate {
 	if r == nil || len(r.lost) == 0 || len(lost) == 0 {
 		return lost

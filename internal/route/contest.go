@@ -19,8 +19,8 @@ type contest struct {
 	// for every port of a large Service.
 	positions map[*cluster.Service]int
 
-	// holder is the owner, for goroutines other than that of the Compiler. It is valid
-	// while several Services ask for the claim.
+	// holder is the owner, for goroutines other than the one of the Compiler. It is valid while several Services ask for
+	// the claim.
 	holder atomic.Pointer[cluster.Service]
 }
 
@@ -31,7 +31,6 @@ func newContest(k claim, owner *cluster.Service) *contest {
 	return &contest{claim: k, queue: []*cluster.Service{owner}}
 }
 
-// owner returns the Service that owns the claim.
 func (c *contest) owner() *cluster.Service { return c.queue[0] }
 
 func (c *contest) add(svc *cluster.Service) {

@@ -21,10 +21,13 @@ func (p Port) Equal(q Port) bool { return new(comparison).ports(p, q) }
 type comparison struct{ mine, theirs []netip.Prefix }
 
 func (c *comparison) ports(p, q Port) bool {
-	return p.Name == q.Name && p.Protocol == q.Protocol && p.Family == q.Family && p.Affinity == q.Affinity && p.Scheduler == q.Scheduler && p.SlowStart == q.SlowStart && p.ProxyHeader == q.ProxyHeader && p.PreserveDestination == q.PreserveDestination && p.HealthPort == q.HealthPort &&
+	return p.Name == q.Name && p.Protocol == q.Protocol && p.Family == q.Family && p.Affinity == q.Affinity &&
+		p.Scheduler == q.Scheduler && p.SlowStart == q.SlowStart && p.ProxyHeader == q.ProxyHeader &&
+		p.PreserveDestination == q.PreserveDestination && p.HealthPort == q.HealthPort &&
 		slices.EqualFunc(p.Frontends, q.Frontends, c.frontends) &&
 		slices.Equal(p.Cluster, q.Cluster) && slices.Equal(p.Local, q.Local) &&
-		slices.Equal(p.Here, q.Here) && slices.Equal(p.Unplaced, q.Unplaced) && slices.Equal(p.Serving, q.Serving) && maps.Equal(p.Weights, q.Weights)
+		slices.Equal(p.Here, q.Here) && slices.Equal(p.Unplaced, q.Unplaced) && slices.Equal(p.Serving, q.Serving) &&
+		maps.Equal(p.Weights, q.Weights)
 }
 
 func (c *comparison) frontends(f, g Frontend) bool {

@@ -177,9 +177,9 @@ type guard struct {
 	allow      []netip.Prefix
 }
 
-// guardOf returns which clients the source ranges admit. A range of all addresses admits
-// every client; a list without a range of the family admits none. A node in the ranges may also connect from the Service's own address,
-// which some clusters assign to the node, so that the kernel chooses it as source (S-85).
+// guardOf returns which clients the source ranges admit. A range of all addresses admits every client; a list without
+// a range of the family admits none. A node in the ranges may also connect from the Service's own address, which some
+// clusters assign to the node, so that the kernel chooses it as source (S-85).
 func guardOf(svc *cluster.Service, f Family, v *view) guard {
 	if !svc.Restricted {
 		return guard{}
@@ -216,7 +216,6 @@ func outermost(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	return slices.Clip(list)
 }
 
-// ways are the Ways of a frontend.
 type ways struct{ pods, node, others Way }
 
 func same(w Way) ways { return ways{w, w, w} }
@@ -261,7 +260,7 @@ func externalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	return localWays(s, f, v)
 }
 
-// localWays returns the ways of connections that stay on this node, except those of its own clients.
+// localWays returns the ways of connections that stay on this node, except connections of its own clients.
 func localWays(s supply, f Family, v *view) ways {
 	out := ways{
 		pods:   Way{Pool: Cluster},

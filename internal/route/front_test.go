@@ -109,7 +109,10 @@ func TestWays(t *testing.T) {
 			"pods drop, node drop, others drop", "pods cluster, node cluster+masq, others drop",
 		},
 		{
-			"S-127 S-139 S-153 S-156 S-158 none anywhere", detect, func(s *cluster.Service) { itpLocal(s); etpLocal(s) }, "10.180.0.1 @A t",
+			"S-127 S-139 S-153 S-156 S-158 none anywhere", detect, func(s *cluster.Service) {
+				itpLocal(s)
+				etpLocal(s)
+			}, "10.180.0.1 @A t",
 			"pods reject, node reject, others reject", "pods reject, node reject, others reject",
 		},
 		{
@@ -157,7 +160,7 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// frontends are the lines of a route that say what clients meet.
+// frontends are the lines of a route about connections of clients.
 func frontends(s *Service) string {
 	var b strings.Builder
 	for line := range strings.Lines(s.text()) {
@@ -178,7 +181,10 @@ func TestPoolsInUse(t *testing.T) {
 	}{
 		{"ClusterIP only", web(), "cluster 10.180.0.1:8080 10.180.1.1:8080 10.180.2.1:8080\nhere 10.180.0.1 10.180.2.1"},
 		{"S-124 iTP Local only", web(itpLocal), "local 10.180.0.1:8080\nhere 10.180.0.1"},
-		{"S-52 both", web(external), "cluster 10.180.0.1:8080 10.180.1.1:8080 10.180.2.1:8080\nlocal 10.180.0.1:8080\nhere 10.180.0.1 10.180.2.1"},
+		{
+			"S-52 both", web(external),
+			"cluster 10.180.0.1:8080 10.180.1.1:8080 10.180.2.1:8080\nlocal 10.180.0.1:8080\nhere 10.180.0.1 10.180.2.1",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -194,18 +200,18 @@ func TestPoolsInUse(t *testing.T) {
 	}
 }
 
-// Here covers both pools when the local one holds what the other does not.
+// Here covers both pools when the local one has backends that the other does not have.
 func TestHereIsTheUnionOfBothPools(t *testing.T) {
 	svc := web(external)
 	got := compileOne(t, Options{}, svc, sliceOf(svc, "x", endpoints(t, "1.1.1.1 @A st\n1.1.1.2")))
 	sameText(t, join(got.Ports[0].Here), "1.1.1.1 1.1.1.2")
 }
 
-// Established UDP flows stay on whatever serves (S-205 to S-207), and on what is
-// given new ones.
+// Established UDP flows stay on every backend that serves (S-205 to S-207), and on every backend that gets new ones.
 func TestServing(t *testing.T) {
 	svc := web(itpLocal, func(s *cluster.Service) { s.Ports[0].Protocol = cluster.UDP })
-	sl := sliceOf(svc, "x", endpoints(t, "1.1.1.1 @A\n1.1.1.2 @B st\n1.1.1.3 @B t\n1.1.1.4 @B -\n1.1.1.5 @B s\n1.1.1.6 @B r"))
+	sl := sliceOf(svc, "x",
+		endpoints(t, "1.1.1.1 @A\n1.1.1.2 @B st\n1.1.1.3 @B t\n1.1.1.4 @B -\n1.1.1.5 @B s\n1.1.1.6 @B r"))
 	sl.Ports[0].Protocol = cluster.UDP
 	sameText(t, join(compileOne(t, Options{}, svc, sl).Ports[0].Serving),
 		"1.1.1.1:8080 1.1.1.2:8080 1.1.1.5:8080 1.1.1.6:8080")
@@ -267,12 +273,38 @@ func TestFrontends(t *testing.T) {
 		{"S-304 S-305 two families", Options{}, web(full), v4 + v6},
 		{"IPv4 only", Options{Families: []Family{IPv4}}, web(full), v4},
 		{"IPv6 only", Options{Families: []Family{IPv6}}, web(full), v6},
-		{"S-303 no ClusterIP of a family: not there in it", Options{}, web(full, func(s *cluster.Service) { s.ClusterIPs = ips("172.30.0.41") }), v4},
-		{"nothing in the families in use", Options{Families: []Family{IPv6}}, web(), "ignored: no clusterIP of a family in use"},
-		{"S-228 S-236 S-239 ignored", Options{}, web(full, func(s *cluster.Service) { s.Ignored = "headless" }), "ignored: headless"},
-		{"S-74 a ClusterIP Service has no NodePort", Options{}, web(func(s *cluster.Service) { s.Ports[0].NodePort = 3001 }), plain},
-		{"S-101 S-230 no NodePort allocated", Options{}, web(func(s *cluster.Service) { s.Type = cluster.LoadBalancer }), plain},
-		{"its own ClusterIP as external IP and VIP", Options{}, web(func(s *cluster.Service) { s.ExternalIPs, s.LoadBalancerIPs = s.ClusterIPs, s.ClusterIPs }), plain},
+		{
+			"S-303 no ClusterIP of a family: not there in it",
+			Options{},
+			web(full, func(s *cluster.Service) { s.ClusterIPs = ips("172.30.0.41") }), v4,
+		},
+		{
+			"nothing in the families in use",
+			Options{Families: []Family{IPv6}},
+			web(),
+			"ignored: no clusterIP of a family in use",
+		},
+		{
+			"S-228 S-236 S-239 ignored",
+			Options{},
+			web(full, func(s *cluster.Service) { s.Ignored = "headless" }),
+			"ignored: headless",
+		},
+		{
+			"S-74 a ClusterIP Service has no NodePort",
+			Options{},
+			web(func(s *cluster.Service) { s.Ports[0].NodePort = 3001 }), plain,
+		},
+		{
+			"S-101 S-230 no NodePort allocated",
+			Options{},
+			web(func(s *cluster.Service) { s.Type = cluster.LoadBalancer }), plain,
+		},
+		{
+			"its own ClusterIP as external IP and VIP",
+			Options{},
+			web(func(s *cluster.Service) { s.ExternalIPs, s.LoadBalancerIPs = s.ClusterIPs, s.ClusterIPs }), plain,
+		},
 		{"no ports", Options{}, web(func(s *cluster.Service) { s.Ports = nil }), "ignored: no ports"},
 	}
 	for _, tt := range tests {
@@ -287,7 +319,10 @@ func TestGuard(t *testing.T) {
 		name, ranges string
 		v4, v6       string
 	}{
-		{"S-81 S-82 S-83 node in the ranges, so the VIPs too (S-85)", "192.168.0.0/24 203.0.113.0/25", "[192.168.0.0/24 203.0.113.0/25 5.6.7.8/32 1.2.3.4/32]", "[]"},
+		{
+			"S-81 S-82 S-83 node in the ranges, so the VIPs too (S-85)", "192.168.0.0/24 203.0.113.0/25",
+			"[192.168.0.0/24 203.0.113.0/25 5.6.7.8/32 1.2.3.4/32]", "[]",
+		},
 		{"S-86 node not in the ranges", "203.0.113.0/25", "[203.0.113.0/25]", "[]"},
 		{"S-89 everything", "203.0.113.0/25 0.0.0.0/0", open, "[]"},
 		{"S-90 everything in halves", "0.0.0.0/1 128.0.0.0/1", "[0.0.0.0/1 128.0.0.0/1]", "[]"},

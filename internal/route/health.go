@@ -45,7 +45,8 @@ func (h *Health) Equal(g *Health) bool {
 
 // asksForHealth reports whether a Service has a health check node port.
 func asksForHealth(svc *cluster.Service) bool {
-	return svc.Ignored == "" && len(svc.Ports) > 0 && svc.HealthCheckNodePort != 0 && svc.Type == cluster.LoadBalancer && externalLocal(svc)
+	return svc.Ignored == "" && len(svc.Ports) > 0 && svc.HealthCheckNodePort != 0 &&
+		svc.Type == cluster.LoadBalancer && externalLocal(svc)
 }
 
 // health returns nil for a Service that has no health check node port, or owns it in no

@@ -31,7 +31,9 @@ func (h *Health) text() string {
 func TestHealthCountsWhatIsReadyHere(t *testing.T) {
 	dual := func(s *cluster.Service) { s.ClusterIPs = ips("172.30.0.41 fd00::41") }
 	twoPorts := func(s *cluster.Service) {
-		s.Ports = []cluster.ServicePort{{Name: "a", Protocol: cluster.TCP, Port: 80}, {Name: "b", Protocol: cluster.UDP, Port: 81}}
+		s.Ports = []cluster.ServicePort{
+			{Name: "a", Protocol: cluster.TCP, Port: 80}, {Name: "b", Protocol: cluster.UDP, Port: 81},
+		}
 	}
 	named := func(name string, p cluster.Protocol, list []cluster.Endpoint) *cluster.Slice {
 		s := sliceOf(web(), name, list)
@@ -113,7 +115,7 @@ func TestHealthCountsFamiliesSeparately(t *testing.T) {
 	}
 }
 
-// A change of the count alone is a change: what serves may stay the same.
+// A change of the count alone is a change, even if the serving backends stay the same.
 func TestAChangeOfHealthTouchesTheService(t *testing.T) {
 	svc := balanced()
 	c := NewCompiler(Options{NodeName: "A"})
@@ -160,7 +162,8 @@ func TestHealthPortsAreClaims(t *testing.T) {
 	lost := func(field, to string) string {
 		return field + ": 30500/tcp: left out, as it belongs to Service default/" + to
 	}
-	_, problems := c.Compile(change(asks("a", 1, clusterIP("172.30.0.1")), asks("b", 2, clusterIP("172.30.0.2 fd00::2")), other))
+	_, problems := c.Compile(change(asks("a", 1, clusterIP("172.30.0.1")),
+		asks("b", 2, clusterIP("172.30.0.2 fd00::2")), other))
 	sameText(t, joinProblems(problems), "Service default/b: "+lost("spec.healthCheckNodePort", "a")+
 		"\nService default/np: "+lost("spec.ports[0].nodePort", "a"))
 	sameText(t, health(), "30500 IPv4=0, 30500 IPv6=0")
@@ -168,6 +171,7 @@ func TestHealthPortsAreClaims(t *testing.T) {
 	sameText(t, health(), "none, 30500 IPv4=0 IPv6=0")
 	own := asks("b", 2, clusterIP("172.30.0.2"), func(s *cluster.Service) { s.Ports[0].NodePort = 30500 })
 	_, problems = c.Compile(change(own))
-	sameText(t, joinProblems(problems), "Service default/b: spec.healthCheckNodePort: 30500/tcp: left out, as it belongs to spec.ports[0]")
+	sameText(t, joinProblems(problems),
+		"Service default/b: spec.healthCheckNodePort: 30500/tcp: left out, as it belongs to spec.ports[0]")
 	sameText(t, health(), "none, none")
 }

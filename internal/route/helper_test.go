@@ -146,7 +146,8 @@ func (p *Port) print(b *strings.Builder) {
 	}
 	b.WriteString("\n")
 	for _, f := range p.Frontends {
-		fmt.Fprintf(b, "  %s %s: pods %s, node %s, others %s", f.Kind, netip.AddrPortFrom(f.Addr, f.Port), f.Pods, f.Node, f.Others)
+		fmt.Fprintf(b, "  %s %s: pods %s, node %s, others %s",
+			f.Kind, netip.AddrPortFrom(f.Addr, f.Port), f.Pods, f.Node, f.Others)
 		if f.Restricted {
 			fmt.Fprintf(b, "; only %v", f.Allow)
 		}

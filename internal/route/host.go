@@ -37,8 +37,8 @@ func detector(opt Options, node *cluster.Node) Detector {
 	return Detector{}
 }
 
-// ofFamilies returns the prefixes of these families, masked, sorted, without those that
-// lie in another one; nil if there are none.
+// ofFamilies returns the prefixes of these families, masked, sorted, without prefixes inside another one; nil if
+// there are none.
 func ofFamilies(prefixes []netip.Prefix, families []Family) []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range prefixes {
@@ -49,7 +49,7 @@ func ofFamilies(prefixes []netip.Prefix, families []Family) []netip.Prefix {
 	return simplify(list)
 }
 
-// simplify sorts prefixes and deletes those that lie in another one, in the same memory.
+// simplify sorts prefixes in place, and deletes prefixes inside another one.
 func simplify(list []netip.Prefix) []netip.Prefix {
 	slices.SortFunc(list, netip.Prefix.Compare)
 	kept := list[:0]

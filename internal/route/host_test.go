@@ -21,32 +21,112 @@ func TestNodePortAddresses(t *testing.T) {
 		{"S-57 S-58 nothing said", NodePortOptions{}, cluster.Facts{}, "all4 all6 []"},
 		{"keyword all", NodePortOptions{All: true, Primary: true}, cluster.Facts{}, "all4 all6 []"},
 		{"S-59 primary", NodePortOptions{Primary: true}, cluster.Facts{}, "[192.168.0.2 2001:db8::1]"},
-		{"S-60 CIDRs", NodePortOptions{CIDRs: cidrs("192.168.0.0/24 192.168.1.0/24 2001:db8:1::/64")}, cluster.Facts{}, "[192.168.0.2 192.168.1.2 2001:db8:1::2]"},
-		{"S-61 CIDRs of one family: all of the other", NodePortOptions{CIDRs: cidrs("192.168.0.0/24")}, cluster.Facts{}, "all6 [192.168.0.2]"},
-		{"S-61 the other way round", NodePortOptions{CIDRs: cidrs("2001:db8:1::/64")}, cluster.Facts{}, "all4 [2001:db8:1::2]"},
-		{"a zero CIDR is all of its family", NodePortOptions{CIDRs: cidrs("192.168.0.0/24 0.0.0.0/0"), Primary: true}, cluster.Facts{}, "all4 [2001:db8::1]"},
-		{"primary and CIDRs", NodePortOptions{CIDRs: cidrs("10.0.0.0/8"), Primary: true}, cluster.Facts{}, "[10.0.0.1 192.168.0.2 2001:db8::1]"},
+		{
+			"S-60 CIDRs",
+			NodePortOptions{CIDRs: cidrs("192.168.0.0/24 192.168.1.0/24 2001:db8:1::/64")},
+			cluster.Facts{},
+			"[192.168.0.2 192.168.1.2 2001:db8:1::2]",
+		},
+		{
+			"S-61 CIDRs of one family: all of the other",
+			NodePortOptions{CIDRs: cidrs("192.168.0.0/24")},
+			cluster.Facts{},
+			"all6 [192.168.0.2]",
+		},
+		{
+			"S-61 the other way round",
+			NodePortOptions{CIDRs: cidrs("2001:db8:1::/64")},
+			cluster.Facts{},
+			"all4 [2001:db8:1::2]",
+		},
+		{
+			"a zero CIDR is all of its family",
+			NodePortOptions{CIDRs: cidrs("192.168.0.0/24 0.0.0.0/0"), Primary: true},
+			cluster.Facts{},
+			"all4 [2001:db8::1]",
+		},
+		{
+			"primary and CIDRs",
+			NodePortOptions{CIDRs: cidrs("10.0.0.0/8"), Primary: true},
+			cluster.Facts{},
+			"[10.0.0.1 192.168.0.2 2001:db8::1]",
+		},
 		{"CIDRs that match nothing", NodePortOptions{CIDRs: cidrs("203.0.113.0/24 2001:db8:9::/64")}, cluster.Facts{}, "[]"},
 		{"S-66 a wide CIDR does not mean loopback", NodePortOptions{CIDRs: cidrs("64.0.0.0/2")}, cluster.Facts{}, "all6 []"},
 		{"a CIDR in 127/8 does", NodePortOptions{CIDRs: cidrs("127.0.0.0/8 ::/0")}, cluster.Facts{}, "all6 [127.0.0.1]"},
-		{"S-67 localhost and primary", NodePortOptions{Primary: true, Localhost: true}, cluster.Facts{}, "[127.0.0.1 192.168.0.2 2001:db8::1]"},
-		{"S-65 localhost is IPv4 only", NodePortOptions{Localhost: true, CIDRs: cidrs("::1/128")}, cluster.Facts{}, "[127.0.0.1]"},
+		{
+			"S-67 localhost and primary",
+			NodePortOptions{Primary: true, Localhost: true},
+			cluster.Facts{},
+			"[127.0.0.1 192.168.0.2 2001:db8::1]",
+		},
+		{
+			"S-65 localhost is IPv4 only",
+			NodePortOptions{Localhost: true, CIDRs: cidrs("::1/128")},
+			cluster.Facts{},
+			"[127.0.0.1]",
+		},
 		{"localhost beside all", NodePortOptions{Localhost: true, All: true}, cluster.Facts{}, "all4 all6 [127.0.0.1]"},
-		{"S-62 all, and loopback is included", NodePortOptions{All: true, Loopback: LoopbackIncluded}, cluster.Facts{}, "all4 all127 all6 []"},
-		{"S-62 nothing said, and loopback is included", NodePortOptions{Loopback: LoopbackIncluded}, cluster.Facts{}, "all4 all127 all6 []"},
+		{
+			"S-62 all, and loopback is included",
+			NodePortOptions{All: true, Loopback: LoopbackIncluded},
+			cluster.Facts{},
+			"all4 all127 all6 []",
+		},
+		{
+			"S-62 nothing said, and loopback is included",
+			NodePortOptions{Loopback: LoopbackIncluded},
+			cluster.Facts{},
+			"all4 all127 all6 []",
+		},
 		{
 			"a zero CIDR includes loopback, localhost adds nothing",
 			NodePortOptions{CIDRs: cidrs("0.0.0.0/0 2001:db8::/32"), Localhost: true, Loopback: LoopbackIncluded},
 			cluster.Facts{},
 			"all4 all127 [2001:db8::1 2001:db8:1::2]",
 		},
-		{"S-63 all, and loopback never", NodePortOptions{All: true, Localhost: true, Loopback: LoopbackNever}, cluster.Facts{}, "all4 all6 []"},
-		{"S-64 included where nothing holds it", NodePortOptions{CIDRs: cidrs("192.168.0.0/24"), Loopback: LoopbackIncluded}, cluster.Facts{}, "all6 [192.168.0.2]"},
-		{"primary holds no loopback", NodePortOptions{Primary: true, Loopback: LoopbackIncluded}, cluster.Facts{}, "[192.168.0.2 2001:db8::1]"},
-		{"a wide CIDR includes loopback", NodePortOptions{CIDRs: cidrs("64.0.0.0/2 ::/1"), Loopback: LoopbackIncluded}, cluster.Facts{}, "[127.0.0.1 2001:db8::1 2001:db8:1::2]"},
-		{"S-65 IPv6 loopback is never included", NodePortOptions{CIDRs: cidrs("::/0 127.0.0.0/8"), Loopback: LoopbackIncluded}, cluster.Facts{}, "all6 [127.0.0.1]"},
-		{"localhost alone, and loopback never: none", NodePortOptions{Localhost: true, Loopback: LoopbackNever}, cluster.Facts{}, "[]"},
-		{"127/8 alone, and loopback never: none of IPv4", NodePortOptions{CIDRs: cidrs("127.0.0.0/8"), Loopback: LoopbackNever}, cluster.Facts{}, "all6 []"},
+		{
+			"S-63 all, and loopback never",
+			NodePortOptions{All: true, Localhost: true, Loopback: LoopbackNever},
+			cluster.Facts{},
+			"all4 all6 []",
+		},
+		{
+			"S-64 included where nothing holds it",
+			NodePortOptions{CIDRs: cidrs("192.168.0.0/24"), Loopback: LoopbackIncluded},
+			cluster.Facts{},
+			"all6 [192.168.0.2]",
+		},
+		{
+			"primary holds no loopback",
+			NodePortOptions{Primary: true, Loopback: LoopbackIncluded},
+			cluster.Facts{},
+			"[192.168.0.2 2001:db8::1]",
+		},
+		{
+			"a wide CIDR includes loopback",
+			NodePortOptions{CIDRs: cidrs("64.0.0.0/2 ::/1"), Loopback: LoopbackIncluded},
+			cluster.Facts{},
+			"[127.0.0.1 2001:db8::1 2001:db8:1::2]",
+		},
+		{
+			"S-65 IPv6 loopback is never included",
+			NodePortOptions{CIDRs: cidrs("::/0 127.0.0.0/8"), Loopback: LoopbackIncluded},
+			cluster.Facts{},
+			"all6 [127.0.0.1]",
+		},
+		{
+			"localhost alone, and loopback never: none",
+			NodePortOptions{Localhost: true, Loopback: LoopbackNever},
+			cluster.Facts{},
+			"[]",
+		},
+		{
+			"127/8 alone, and loopback never: none of IPv4",
+			NodePortOptions{CIDRs: cidrs("127.0.0.0/8"), Loopback: LoopbackNever},
+			cluster.Facts{},
+			"all6 []",
+		},
 		{
 			"L-19 no node yet: none",
 			NodePortOptions{Primary: true},
@@ -134,7 +214,12 @@ func TestDetector(t *testing.T) {
 			[]Family{IPv4},
 			Detector{PodCIDRs: cidrs("10.0.0.0/8")},
 		},
-		{"S-55 node CIDRs", DetectorOptions{Kind: DetectNodeCIDR}, nil, Detector{PodCIDRs: cidrs("10.180.0.0/24 fd00:10:180::/64")}},
+		{
+			"S-55 node CIDRs",
+			DetectorOptions{Kind: DetectNodeCIDR},
+			nil,
+			Detector{PodCIDRs: cidrs("10.180.0.0/24 fd00:10:180::/64")},
+		},
 		{"S-53 bridge", DetectorOptions{Kind: DetectBridge, Interface: "cbr0"}, nil, Detector{Interface: "cbr0"}},
 		{"S-54 prefix", DetectorOptions{Kind: DetectInterfacePrefix, Interface: "veth"}, nil, Detector{Prefix: "veth"}},
 	}
@@ -152,7 +237,7 @@ func TestDetector(t *testing.T) {
 	}
 }
 
-// ServiceCIDRs are sorted, and only those of the families in use (S-312).
+// ServiceCIDRs are sorted, and only of the families in use (S-312).
 func TestServiceCIDRs(t *testing.T) {
 	facts := &cluster.Facts{ServiceCIDRs: cidrs("fd00:172::/112 172.30.0.0/16 10.96.0.0/12")}
 	host, _ := compileHost(Options{}, facts)

@@ -12,14 +12,13 @@ type Options struct {
 	Detector      DetectorOptions
 	MasqueradeAll bool
 	NodePorts     NodePortOptions
-	Primary       netip.Addr // if valid, the node's address in its family, in place of those of the Node
+	Primary       netip.Addr // if valid, the node's address in its family, in place of the addresses of the Node
 
 	// ListLocal has the Host list the addresses of this host, for data planes that need
 	// each of them. Every change of an address then changes the Host.
 	ListLocal bool
 
-	// PreserveDestination means that the data plane can leave the destination as it is, for Services
-	// that ask for it.
+	// PreserveDestination means that the data plane can preserve the destination, for Services that request it.
 	PreserveDestination bool
 
 	// Excess returns the size of a Service that is too large for the data plane, and

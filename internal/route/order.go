@@ -7,9 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Order returns the names of all Services in the order in which a plane writes them when
-// it writes everything: first those that all others need, which are the API server's and
-// those of DNS, then by name.
+// Order returns the names of all Services in the order in which a plane writes them when it writes everything: first
+// the Services that all others need, which are the API server and DNS, then by name.
 func (t *Table) Order() []cluster.Name {
 	var needed []cluster.Name
 	names := make([]cluster.Name, 0, len(t.Services))
@@ -27,7 +26,7 @@ func (t *Table) Order() []cluster.Name {
 	return slices.Concat(needed, names)
 }
 
-// Ranks of Services, the lowest first. DNS servers of tenants are behind those of the cluster.
+// Ranks of Services, the lowest first. DNS servers of tenants come after the DNS servers of the cluster.
 const (
 	apiServer = iota
 	clusterDNS
@@ -35,7 +34,6 @@ const (
 	usual
 )
 
-// dnsPort is the port of DNS servers.
 const dnsPort = 53
 
 // need returns the rank of a Service.
@@ -51,7 +49,6 @@ func need(svc *Service) int {
 	return otherDNS
 }
 
-// hasPort reports whether a frontend of the Service has a port.
 func (s *Service) hasPort(port uint16) bool {
 	for i := range s.Ports {
 		if slices.ContainsFunc(s.Ports[i].Frontends, func(f Frontend) bool { return f.Port == port }) {

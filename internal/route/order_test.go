@@ -11,12 +11,16 @@ import (
 
 func TestServicesThatOthersNeedComeFirst(t *testing.T) {
 	table := &Table{Services: map[cluster.Name]*Service{}}
-	for name, port := range map[string]uint16{"a/dns": 53, "a/web": 80, "default/kubernetes": 443, "kube-system/metrics": 443, "kube-system/z-dns": 53} {
+	for name, port := range map[string]uint16{
+		"a/dns": 53, "a/web": 80, "default/kubernetes": 443, "kube-system/metrics": 443, "kube-system/z-dns": 53,
+	} {
 		namespace, base, _ := strings.Cut(name, "/")
 		n := cluster.Name{Namespace: namespace, Name: base}
 		table.Services[n] = &Service{Name: n, Ports: []Port{{Frontends: []Frontend{{Port: port}}}}}
 	}
-	table.Services[cluster.Name{Namespace: "a", Name: "ignored"}] = &Service{Name: cluster.Name{Namespace: "a", Name: "ignored"}}
+	table.Services[cluster.Name{Namespace: "a", Name: "ignored"}] = &Service{
+		Name: cluster.Name{Namespace: "a", Name: "ignored"},
+	}
 	var got []string
 	for _, n := range table.Order() {
 		got = append(got, n.String())

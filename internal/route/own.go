@@ -129,5 +129,6 @@ func uses(svc *cluster.Service, addrs map[netip.Addr]bool) bool {
 		return false
 	}
 	has := func(a netip.Addr) bool { return addrs[a] }
-	return slices.ContainsFunc(svc.ClusterIPs, has) || slices.ContainsFunc(svc.ExternalIPs, has) || slices.ContainsFunc(svc.LoadBalancerIPs, has)
+	return slices.ContainsFunc(svc.ClusterIPs, has) || slices.ContainsFunc(svc.ExternalIPs, has) ||
+		slices.ContainsFunc(svc.LoadBalancerIPs, has)
 }

@@ -69,8 +69,14 @@ func TestOwnListenersAreNotHidden(t *testing.T) {
 			NodePortOptions{Loopback: LoopbackIncluded},
 			v4, "spec.ports[0].nodePort: 10256/tcp",
 		},
-		{"a NodePort, and a listener on one address", web(nodePort(port)), "192.168.0.2:10256", all, v4, "spec.ports[0].nodePort: 10256/tcp"},
-		{"a NodePort on an address without the listener", web(nodePort(port)), "192.168.1.2:10256", primary, v4 + ", nodePort IPv4", ""},
+		{
+			"a NodePort, and a listener on one address", web(nodePort(port)), "192.168.0.2:10256", all, v4,
+			"spec.ports[0].nodePort: 10256/tcp",
+		},
+		{
+			"a NodePort on an address without the listener", web(nodePort(port)), "192.168.1.2:10256",
+			primary, v4 + ", nodePort IPv4", "",
+		},
 		{"a listener of the other family", web(nodePort(port)), "[2001:db8::1]:10256", all, v4 + ", nodePort IPv4", ""},
 		{
 			"an external IP of the node", on(externalIP("192.168.0.2")), "0.0.0.0:10256", all,
@@ -86,7 +92,8 @@ func TestOwnListenersAreNotHidden(t *testing.T) {
 		},
 		{
 			"load balancer addresses, one of the node", on(balancer), "0.0.0.0:10256", all,
-			"clusterIP 172.30.0.41:10256, loadBalancerIP 203.0.113.9:10256", "status.loadBalancer.ingress: 192.168.1.2:10256/tcp",
+			"clusterIP 172.30.0.41:10256, loadBalancerIP 203.0.113.9:10256",
+			"status.loadBalancer.ingress: 192.168.1.2:10256/tcp",
 		},
 		{
 			"a ClusterIP of the node", on(clusterIP("192.168.0.2")), "0.0.0.0:10256", all,
@@ -95,14 +102,17 @@ func TestOwnListenersAreNotHidden(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := NewCompiler(Options{NodeName: "A", NodePorts: tt.ports, Listeners: healthServer(tt.at)})
-			_, problems := c.Compile(cluster.Change{Services: []cluster.State{stateOf(tt.svc)}, Facts: &cluster.Facts{Node: nodeA()}})
+			_, problems := c.Compile(cluster.Change{
+				Services: []cluster.State{stateOf(tt.svc)}, Facts: &cluster.Facts{Node: nodeA()},
+			})
 			if got := reachedAt(c.Table().Services[tt.svc.Name]); got != tt.want {
 				t.Errorf("frontends %s, want %s", got, tt.want)
 			}
 			var said []string
 			for _, p := range problems {
 				said = append(said, p.Field+": "+p.Value)
-				if strings.Contains(p.Value, "/tcp") && p.Reason != "left out, as it would hide this proxy's health server, which listens on "+tt.at+"; use another port" {
+				reason := "left out, as it would hide this proxy's health server, which listens on " + tt.at + "; use another port"
+				if strings.Contains(p.Value, "/tcp") && p.Reason != reason {
 					t.Errorf("reason %q", p.Reason)
 				}
 			}
@@ -113,8 +123,8 @@ func TestOwnListenersAreNotHidden(t *testing.T) {
 	}
 }
 
-// A ClusterIP that is an address of the node is reported, and its ports work, also
-// when the node has or loses the address later.
+// A ClusterIP that is an address of the node is reported, and its ports work, even when the node gets or loses the
+// address later.
 func TestClusterIPsOfTheNodeAreReported(t *testing.T) {
 	svc, other := web(clusterIP("192.168.7.7"), externalIP("192.168.0.2")), claimant("other", 1, clusterIP("172.30.0.50"))
 	svc.Ports = append(svc.Ports, cluster.ServicePort{Name: "health", Protocol: cluster.TCP, Port: 10256})
@@ -133,10 +143,16 @@ func TestClusterIPsOfTheNodeAreReported(t *testing.T) {
 		touched           int
 	}{
 		{first, free, hidden, 2},
-		{facts("127.0.0.1 192.168.0.2 192.168.7.7"), own, "spec.clusterIPs: 192.168.7.7; spec.clusterIPs: 192.168.7.7:10256/tcp", 1},
+		{
+			facts("127.0.0.1 192.168.0.2 192.168.7.7"), own,
+			"spec.clusterIPs: 192.168.7.7; spec.clusterIPs: 192.168.7.7:10256/tcp", 1,
+		},
 		{facts("127.0.0.1 192.168.0.2 192.168.7.7 192.168.8.8"), own, "", 0},
 		{facts("127.0.0.1 192.168.0.2"), free, "", 1},
-		{facts("127.0.0.1 192.168.0.2 192.168.7.7"), own, "spec.clusterIPs: 192.168.7.7; spec.clusterIPs: 192.168.7.7:10256/tcp", 1},
+		{
+			facts("127.0.0.1 192.168.0.2 192.168.7.7"), own,
+			"spec.clusterIPs: 192.168.7.7; spec.clusterIPs: 192.168.7.7:10256/tcp", 1,
+		},
 	} {
 		change, problems := c.Compile(step.change)
 		var said []string

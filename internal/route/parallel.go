@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Services are compiled in blocks, those of a block in parallel by several workers.
+// Services are compiled in blocks. Several workers compile the Services of a block in parallel.
 const (
 	block   = 4096
 	portion = 64 // for fewer Services another worker does not pay
@@ -70,5 +70,7 @@ func (c *Compiler) excess(svc *Service) *Problem {
 	if limit == "" {
 		return nil
 	}
-	return &Problem{Object: "Service " + svc.Name.String(), Field: tooLarge, Value: size, Reason: "too large, not programmed: " + limit}
+	return &Problem{
+		Object: "Service " + svc.Name.String(), Field: tooLarge, Value: size, Reason: "too large, not programmed: " + limit,
+	}
 }

@@ -70,7 +70,8 @@ type Port struct {
 	// may connect to itself through a frontend (hairpin), which needs source NAT.
 	Here []netip.Addr
 
-	// Unplaced lists those of Here whose node is not known, such as backends outside of the cluster. Both lists are sorted.
+	// Unplaced lists the addresses of Here whose node is not known, such as backends outside of the cluster. Both lists
+	// are sorted.
 	Unplaced []netip.Addr
 
 	// Affinity, if not 0, keeps a client address on its backend until the client
@@ -84,8 +85,8 @@ type Port struct {
 	// SlowStart is how long the share of a new backend grows, for planes that do that. 0: it has all of it at once.
 	SlowStart time.Duration
 
-	// ProxyHeader tells TCP backends the addresses of clients (PROXY protocol, version 2), for planes that connect to backends
-	// in place of clients.
+	// ProxyHeader means that TCP backends get the addresses of clients (PROXY protocol, version 2), for planes that
+	// connect to backends in place of clients.
 	ProxyHeader bool
 
 	// PreserveDestination means that backends see the load balancer address as the destination.
@@ -140,7 +141,7 @@ type Frontend struct {
 	Allow      []netip.Prefix
 }
 
-// Way is what happens to a new connection.
+// Way is how a new connection is treated.
 type Way struct {
 	Verdict    Verdict
 	Pool       Pool // for Balance
@@ -202,8 +203,10 @@ type Host struct {
 	Detector      Detector
 	MasqueradeAll bool
 	NodePorts     NodePorts
-	Local         []netip.Addr   // the addresses of this host, sorted; nil unless Options.ListLocal
-	ServiceCIDRs  []netip.Prefix // sorted, none inside another; connections to addresses in them that no Service has are dropped
+	Local         []netip.Addr // the addresses of this host, sorted; nil unless Options.ListLocal
+
+	// ServiceCIDRs are sorted, none inside another. Connections to an address in them that no Service has are dropped.
+	ServiceCIDRs []netip.Prefix
 }
 
 // Detector says how pods on this node are recognized. Without a rule for a family, no
@@ -272,8 +275,8 @@ type Change struct {
 	// Services that the kernel does not hold at all; see plane.Partial.
 	Partly bool
 
-	// Underway has the Services of which a change is not written yet, in whole or in
-	// part, as the kernel holds them after this Change; nil: the kernel does not hold it.
+	// Underway has the Services whose change is not completely written yet, as the kernel holds them after this Change;
+	// nil for a Service that the kernel does not hold.
 	Underway map[cluster.Name]*Service
 }
 

@@ -24,7 +24,8 @@ func rivals(n, ports int) []*cluster.Service {
 			ExternalIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, 1})},
 		}
 		for p := range ports {
-			list[i].Ports = append(list[i].Ports, cluster.ServicePort{Name: fmt.Sprint("p", p), Protocol: cluster.TCP, Port: uint16(1 + p)})
+			list[i].Ports = append(list[i].Ports,
+				cluster.ServicePort{Name: fmt.Sprint("p", p), Protocol: cluster.TCP, Port: uint16(1 + p)})
 		}
 	}
 	return list
@@ -65,7 +66,8 @@ func TestAClaimConcernsTwoServices(t *testing.T) {
 			for _, svc := range list {
 				mostTwo(t, c, change(svc), svc)
 			}
-			if owner := rivals(1, 1)[0]; holders(c, ExternalIP) != owner.Name.Name+"/IPv4 "+owner.Name.Name+"/IPv4 "+owner.Name.Name+"/IPv4" {
+			owner := rivals(1, 1)[0]
+			if holders(c, ExternalIP) != owner.Name.Name+"/IPv4 "+owner.Name.Name+"/IPv4 "+owner.Name.Name+"/IPv4" {
 				t.Errorf("the external IP is with %s, want %s", holders(c, ExternalIP), owner.Name)
 			}
 			if len(c.allProblems()) != (n-1)*ports {
@@ -75,13 +77,14 @@ func TestAClaimConcernsTwoServices(t *testing.T) {
 				mostTwo(t, c, withdrawn(svc), svc)
 			}
 			if len(c.claims.owner)+len(c.claims.contests)+c.records.Len() > 0 {
-				t.Errorf("left behind: %d owners, %d contests, %d records", len(c.claims.owner), len(c.claims.contests), c.records.Len())
+				t.Errorf("left behind: %d owners, %d contests, %d records",
+					len(c.claims.owner), len(c.claims.contests), c.records.Len())
 			}
 		})
 	}
 }
 
-// allProblems returns what is wrong at present with anything, in no order.
+// allProblems returns the present problems of all objects, in no order.
 func (c *Compiler) allProblems() []Problem {
 	all := slices.Clone(c.hostProblems)
 	for r := range c.records.All() {
@@ -104,8 +107,7 @@ func mostTwo(t *testing.T, c *Compiler, change cluster.Change, svc *cluster.Serv
 	}
 }
 
-// In one change every Service is compiled once, and whoever does not get the
-// claim is told so once.
+// In one change every Service is compiled once, and each Service that does not get the claim has one problem.
 func TestManyServicesAskForOneClaim(t *testing.T) {
 	const n = 3000
 	for name, order := range orders() {
@@ -115,7 +117,8 @@ func TestManyServicesAskForOneClaim(t *testing.T) {
 			c := NewCompiler(Options{})
 			got, problems := c.Compile(states(list))
 			if len(got.Touched) != n || len(problems) != n-1 || c.compiled != n {
-				t.Errorf("%d touched, %d compiled, %d problems; want %d, %d, %d", len(got.Touched), c.compiled, len(problems), n, n, n-1)
+				t.Errorf("%d touched, %d compiled, %d problems; want %d, %d, %d",
+					len(got.Touched), c.compiled, len(problems), n, n, n-1)
 			}
 		})
 	}
@@ -131,8 +134,10 @@ func TestManyLostClaimsAreFewProblems(t *testing.T) {
 	}
 	c := NewCompiler(Options{})
 	_, problems := c.Compile(states(list))
-	const line = "Service tenant/s000001: spec.externalIPs: 192.0.2.%d:1/tcp: left out, as it belongs to Service tenant/s000000"
-	sameText(t, joinProblems(problems), fmt.Sprintf(line, 1)+"\n"+fmt.Sprintf(line, 2)+"\n"+fmt.Sprintf(line, 3)+" (and 9997 more like it)")
+	const line = "Service tenant/s000001: spec.externalIPs: 192.0.2.%d:1/tcp: left out, " +
+		"as it belongs to Service tenant/s000000"
+	sameText(t, joinProblems(problems),
+		fmt.Sprintf(line, 1)+"\n"+fmt.Sprintf(line, 2)+"\n"+fmt.Sprintf(line, 3)+" (and 9997 more like it)")
 	if got := c.Table().Services[list[1].Name].Lost; got != 10_000 {
 		t.Errorf("%d lost, want 10000", got)
 	}
@@ -141,12 +146,13 @@ func TestManyLostClaimsAreFewProblems(t *testing.T) {
 	}
 	sameText(t, joinProblems(c.Snapshot().Problems(list[1].Name)), joinProblems(problems))
 
-	// Only what is lost in addition is reported.
+	// Only an additional loss is reported.
 	more := *list[1]
 	more.ExternalIPs = append(slices.Clone(more.ExternalIPs), list[0].ClusterIPs[0])
 	more.Ports = more.Ports[:1]
 	_, problems = c.Compile(change(&more))
-	sameText(t, joinProblems(problems), "Service tenant/s000001: spec.externalIPs: 172.16.0.0:1/tcp: left out, as it belongs to Service tenant/s000000")
+	sameText(t, joinProblems(problems),
+		"Service tenant/s000001: spec.externalIPs: 172.16.0.0:1/tcp: left out, as it belongs to Service tenant/s000000")
 	if got := c.Table().Services[more.Name].Lost; got != 101 {
 		t.Errorf("%d lost, want 101", got)
 	}
@@ -158,7 +164,8 @@ func TestAProblemNamesThePresentOwner(t *testing.T) {
 	c := NewCompiler(Options{})
 	c.Compile(states(list))
 	belongs := func(to int) string {
-		return "Service tenant/s000002: spec.externalIPs: 192.0.2.1:1/tcp: left out, as it belongs to Service " + list[to].Name.String()
+		return "Service tenant/s000002: spec.externalIPs: 192.0.2.1:1/tcp: left out, as it belongs to Service " +
+			list[to].Name.String()
 	}
 	sameText(t, joinProblems(c.Snapshot().Problems(list[2].Name)), belongs(0))
 	_, problems := c.Compile(withdrawn(list[0]))
@@ -196,15 +203,16 @@ func manyEndpoints(svc *cluster.Service, n int) []*cluster.Slice {
 	for from := 0; from < n; from += 1000 {
 		var eps []cluster.Endpoint
 		for i := from; i < min(n, from+1000); i++ {
-			eps = append(eps, cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Ready: true, Serving: true})
+			eps = append(eps, cluster.Endpoint{
+				Addr: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Ready: true, Serving: true,
+			})
 		}
 		list = append(list, sliceOf(svc, fmt.Sprint(from), eps))
 	}
 	return list
 }
 
-// Each port of a large Service has its own endpoints, and no other port's are
-// looked at.
+// Each port of a large Service has its own endpoints, and the endpoints of other ports are not visited.
 func TestPortsFindTheirEndpoints(t *testing.T) {
 	svc, sl := manyPorts(2000)
 	got := compileOne(t, Options{}, svc, sl)
@@ -306,8 +314,8 @@ func each(c *Compiler, list []cluster.State) {
 	}
 }
 
-// perClaim reports what a run costs for each of n claims: its time, what it
-// allocates, and what is in use afterwards.
+// perClaim reports the cost of a run for each of n claims: its time, its allocations, and the memory in use
+// afterwards.
 func (w claimWork) perClaim(b *testing.B, n int) {
 	b.Helper()
 	var took time.Duration

@@ -55,13 +55,15 @@ func TestWeightsOfEndpoints(t *testing.T) {
 	store.SetSlice(&cluster.Slice{
 		Name: name, Service: name, Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
 		Endpoints: []cluster.Endpoint{
-			endpoint("10.0.0.1", "a"), endpoint("10.0.0.2", "a"), endpoint("10.0.0.3", ""), endpoint("10.0.0.4", "b"), endpoint("fd00::1", "a"),
+			endpoint("10.0.0.1", "a"), endpoint("10.0.0.2", "a"), endpoint("10.0.0.3", ""),
+			endpoint("10.0.0.4", "b"), endpoint("fd00::1", "a"),
 		},
 	})
 	set := func(weights map[string]uint16) Change {
 		store.SetService(&cluster.Service{
-			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd96::1")}, Weights: weights,
-			Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd96::1")},
+			Weights: weights,
+			Ports:   []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
 		})
 		change, _ := c.Compile(store.Take())
 		return change
@@ -92,7 +94,9 @@ func TestWeightsOfEndpoints(t *testing.T) {
 
 // The addresses of this host are listed for planes that need them, and only for those.
 func TestLocalAddressesAreListed(t *testing.T) {
-	local := []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("127.0.0.1")}
+	local := []netip.Addr{
+		netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("127.0.0.1"),
+	}
 	for _, o := range []Options{{}, {ListLocal: true}, {ListLocal: true, Families: []Family{IPv4}}} {
 		store := cluster.NewStore()
 		store.SetLocalAddresses(local)

@@ -42,7 +42,8 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 // same reports whether Services have the same routes under both views, except Services
 // with an address that the node has under one view only.
 func (v *view) same(w *view) bool {
-	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) && slices.Equal(v.own.nodePorts, w.own.nodePorts) &&
+	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) &&
+		slices.Equal(v.own.nodePorts, w.own.nodePorts) &&
 		v.detector.Detects(IPv4) == w.detector.Detects(IPv4) &&
 		v.detector.Detects(IPv6) == w.detector.Detects(IPv6)
 }
@@ -303,9 +304,8 @@ func chosen(list []Choice) []netip.AddrPort {
 	return out
 }
 
-// serving returns the backends that keep their established flows: those that serve, and
-// all ready ones, as they receive new flows (with publishNotReadyAddresses an endpoint
-// is ready without serving).
+// serving returns the backends that keep their established flows: all that serve, and all ready ones, as they receive
+// new flows (with publishNotReadyAddresses an endpoint is ready without serving).
 func serving(list []Choice) []netip.AddrPort {
 	var out []netip.AddrPort
 	for i := range list {

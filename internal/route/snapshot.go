@@ -84,9 +84,8 @@ func (s *Snapshot) Problems(name cluster.Name) []Problem {
 	return nil
 }
 
-// Explain returns every endpoint of a Service, sorted by address, and whether it is in a
-// pool of one of its Ports or why not. It computes the pool also if no frontend of the
-// Port uses it.
+// Explain returns every endpoint of a Service, sorted by address, and whether it is in a pool of one of its Ports or
+// why not. It computes the pool even if no frontend of the Port uses it.
 func (s *Snapshot) Explain(name cluster.Name, port *Port, pool Pool) []Choice {
 	r := s.records.Get(recordOf(name))
 	if r == nil {

@@ -25,7 +25,7 @@ func numbered(i int) *cluster.Service {
 	}
 }
 
-// A Snapshot is of one moment: what is compiled later is not in it.
+// A Snapshot is of one moment: later changes are not in it.
 func TestASnapshotDoesNotChange(t *testing.T) {
 	store, c := many(1000), NewCompiler(Options{})
 	c.Compile(store.Take())

@@ -16,9 +16,9 @@ import (
 
 // Fault is a value that cannot be decoded, or a field that the type does not have or that is repeated.
 type Fault struct {
-	Path   string       // "spec.ports[0].port"; empty: all of the text
+	Path   string       // "spec.ports[0].port"; empty for the whole text
 	Value  string       // as JSON
-	Want   reflect.Type // of the value; nil: the value has no fault
+	Want   reflect.Type // of the value; nil if the value has no fault
 	Parent reflect.Type // that has no such field, or has it twice; nil if Want is set
 	Err    error
 }
@@ -73,7 +73,8 @@ type part struct {
 	want reflect.Type
 }
 
-// split returns the faults of a part that cannot be decoded, and the text without them; nil: all of it is one.
+// split returns the faults of a part that cannot be decoded, and the text without them; nil if the whole text is one
+// fault.
 func (p part) split(err error) (rest []byte, faults []Fault) {
 	for p.want.Kind() == reflect.Pointer {
 		p.want = p.want.Elem()

@@ -16,18 +16,33 @@ func TestDecode(t *testing.T) {
 	}{
 		{"no fault", `{"metadata":{"name":"a"},"spec":{"ports":[{"port":80}]}}`, nil},
 		{"a list's element", `{"spec":{"ports":[{"port":80},{"port":"80"}]}}`, []string{`spec.ports[1].port: "80": int32`}},
-		{"a number that is too large", `{"spec":{"ports":[{"port":99999999999}]}}`, []string{"spec.ports[0].port: 99999999999: int32"}},
+		{
+			"a number that is too large", `{"spec":{"ports":[{"port":99999999999}]}}`,
+			[]string{"spec.ports[0].port: 99999999999: int32"},
+		},
 		{"a fraction", `{"spec":{"healthCheckNodePort":1.5}}`, []string{"spec.healthCheckNodePort: 1.5: int32"}},
 		{"an object for a list", `{"spec":{"ports":{"port":80}}}`, []string{`spec.ports: {"port":80}: []v1.ServicePort`}},
 		{"a string in a list", `{"spec":{"clusterIPs":["a",7]}}`, []string{"spec.clusterIPs[1]: 7: string"}},
 		{"a map's value", `{"spec":{"selector":{"a.b/c":"x","on":true}}}`, []string{"spec.selector.on: true: string"}},
-		{"behind a pointer", `{"spec":{"allocateLoadBalancerNodePorts":"no"}}`, []string{`spec.allocateLoadBalancerNodePorts: "no": bool`}},
-		{"a type with its own decoder", `{"spec":{"ports":[{"targetPort":[1]}]}}`, []string{"spec.ports[0].targetPort: [1]: intstr.IntOrString"}},
+		{
+			"behind a pointer", `{"spec":{"allocateLoadBalancerNodePorts":"no"}}`,
+			[]string{`spec.allocateLoadBalancerNodePorts: "no": bool`},
+		},
+		{
+			"a type with its own decoder", `{"spec":{"ports":[{"targetPort":[1]}]}}`,
+			[]string{"spec.ports[0].targetPort: [1]: intstr.IntOrString"},
+		},
 		{"a time", `{"metadata":{"deletionTimestamp":"x"}}`, []string{`metadata.deletionTimestamp: "x": v1.Time`}},
 		{"a field of a part without a name", `{"kind":1}`, []string{"kind: 1: string"}},
 		{"all of it", `[1]`, []string{"[1]: v1.Service"}},
-		{"several", `{"spec":{"type":1},"metadata":{"name":2}}`, []string{"metadata.name: 2: string", "spec.type: 1: v1.ServiceType"}},
-		{"an unknown field and a repeated one", `{"spec":{"colour":1,"type":"a","type":"b"}}`, []string{"spec.colour unknown", "spec.type repeated"}},
+		{
+			"several", `{"spec":{"type":1},"metadata":{"name":2}}`,
+			[]string{"metadata.name: 2: string", "spec.type: 1: v1.ServiceType"},
+		},
+		{
+			"an unknown field and a repeated one", `{"spec":{"colour":1,"type":"a","type":"b"}}`,
+			[]string{"spec.colour unknown", "spec.type repeated"},
+		},
 		{"repeated in a map", `{"spec":{"selector":{"a.b":"1","a.b":"2"}}}`, []string{"spec.selector.a.b repeated"}},
 		{"unknown in a list", `{"spec":{"ports":[{},{"colour":1}]}}`, []string{"spec.ports[1].colour unknown"}},
 		{"all at once", `{"spec":{"type":1,"colour":1}}`, []string{"spec.type: 1: v1.ServiceType", "spec.colour unknown"}},
@@ -54,10 +69,11 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// What has no fault is decoded.
+// Fields without a fault are decoded.
 func TestDecodeTheRest(t *testing.T) {
 	var o corev1.Service
-	Decode([]byte(`{"metadata":{"deletionTimestamp":"x","name":"a"},"spec":{"type":1,"clusterIPs":["a",7],"ports":[{"port":"x","nodePort":5}]}}`), &o)
+	Decode([]byte(`{"metadata":{"deletionTimestamp":"x","name":"a"},"spec":{"type":1,"clusterIPs":["a",7],`+
+		`"ports":[{"port":"x","nodePort":5}]}}`), &o)
 	want := corev1.Service{}
 	want.Name, want.Spec.ClusterIPs, want.Spec.Ports = "a", []string{"a", ""}, []corev1.ServicePort{{NodePort: 5}}
 	if d := cmp.Diff(want, o); d != "" {

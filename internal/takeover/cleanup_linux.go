@@ -9,12 +9,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 )
 
-// Cleanup removes kube-proxy's rules of all modes at once, also those that still have
-// connections, and the rules of Sluice's mode iptables, whose chains have the same names.
-// The error contains what could not be removed, and on the last line the remedy; the
-// rest is removed all the same, and the Account has only that. While
-// a kube-proxy runs, Cleanup keeps the rules that it may use, so that a node returns to
-// kube-proxy without a gap.
+// Cleanup removes kube-proxy's rules of all modes at once, even if they still have connections, and the rules of
+// Sluice's mode iptables, whose chains have the same names. If it cannot remove some, it removes the rest; the error
+// lists the remaining rules, and on the last line the remedy, and the Account has only the removed ones. While a
+// kube-proxy runs, Cleanup keeps the rules that it may use, so that a node returns to kube-proxy without a gap.
 func Cleanup(ctx context.Context, o Options) (Account, error) {
 	r := newRules(o)
 	r.remedy = remedyCleanup
@@ -62,10 +60,9 @@ func (a Account) withoutBeyond() (Account, error) {
 	return a, errors.Join(errs...)
 }
 
-// divide returns the rules that a running kube-proxy does not use, and those that it may
-// use: in mode nftables no chain of iptables, in other modes none that only Sluice makes, and
-// none of mode userspace if it is in another one. A kube-proxy that reports no mode may use all
-// others.
+// divide returns the rules that a running kube-proxy does not use, and the rules that it may use. In mode nftables it
+// uses no chain of iptables. In other modes it uses no chain that only Sluice makes, and chains of mode userspace
+// only in that mode. A kube-proxy that reports no mode may use all other chains.
 func (f findings) divide(kubeProxy *KubeProxy) (unused, used findings) {
 	if kubeProxy == nil {
 		return f, findings{}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Controller removes what other modes of Sluice left once Sluice's own rules are in force, and kube-proxy's rules
-// when no kube-proxy runs. It continues to watch for one that is started.
+// Controller removes the rules of other modes of Sluice once its own rules are in force, and kube-proxy's rules when
+// no kube-proxy runs. It continues to watch for a kube-proxy that starts.
 type Controller struct {
 	opt      Options
 	ready    <-chan struct{}
@@ -26,9 +26,11 @@ func New(o Options, ready <-chan struct{}) *Controller {
 	o = o.withDefaults()
 	return &Controller{
 		opt: o, ready: ready, platform: newPlatform(o), others: newOtherModes(o),
-		failure: failure{log: o.Log, began: "Cannot take over from kube-proxy, retrying", ended: "Can take over from kube-proxy again"},
-		retry:   backoff{first: o.Soon, last: o.Rarely},
-		state:   State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
+		failure: failure{
+			log: o.Log, began: "Cannot take over from kube-proxy, retrying", ended: "Can take over from kube-proxy again",
+		},
+		retry: backoff{first: o.Soon, last: o.Rarely},
+		state: State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -14,16 +13,17 @@ const packetTime = 10 * time.Millisecond
 // maxRemoved is how many entries of State.Last.Removed are kept.
 const maxRemoved = 8
 
-// What removes rules of iptables-legacy that Sluice lacks the programs or the right
-// to remove. The first leaves the mode of Sluice as it is.
+// How a person removes rules of iptables-legacy if Sluice lacks the programs or the right. The first does not change
+// the mode of Sluice.
 const (
 	remedyRunning = "Sluice removes them when it runs with the programs of iptables and CAP_NET_RAW: " +
 		"kubectl -n kube-system patch daemonset sluice --patch-file deploy/kubernetes/components/iptables/daemonset.yaml; " +
 		"as a unit of systemd: install iptables, and deploy/systemd/iptables.conf as a drop-in"
-	remedyCleanup = "to remove them: kubectl apply -k deploy/kubernetes/cleanup-iptables, or install iptables on the node and run sluice --cleanup there as root"
+	remedyCleanup = "to remove them: kubectl apply -k deploy/kubernetes/cleanup-iptables, " +
+		"or install iptables on the node and run sluice --cleanup there as root"
 )
 
-// platform has what the take-over needs of this system.
+// platform has the parts of the take-over that depend on the system.
 type platform struct {
 	rules    *rules
 	detector *detector
@@ -68,7 +68,7 @@ func (c *Controller) reconcile(ctx context.Context) time.Duration {
 	return c.remove(ctx, err)
 }
 
-// ignore stores and reports that a kube-proxy is not waited for; nil: none runs.
+// ignore stores and reports that the take-over does not wait for a kube-proxy; nil if none runs.
 func (c *Controller) ignore(p *KubeProxy) {
 	why := ""
 	if p != nil {
@@ -150,7 +150,7 @@ func (c *Controller) remove(ctx context.Context, err error) time.Duration {
 // add adds the results of a scan and a removal to the State, and logs the changes.
 func (c *Controller) add(found []Entry, a Account) {
 	for _, e := range a.Removed {
-		c.opt.Log.Info("Removed what "+e.owner()+" left", "mechanism", string(e.Mechanism), "removed", e.What)
+		c.opt.Log.Info("Removed leftovers of "+e.owner(), "mechanism", string(e.Mechanism), "removed", e.What)
 	}
 	for _, rule := range a.Lost {
 		c.opt.Log.Warn("Removed a rule of another program, which jumped to one of kube-proxy's chains", "rule", rule)
@@ -175,14 +175,15 @@ func (c *Controller) add(found []Entry, a Account) {
 	})
 }
 
-// reportLeft reports what is not removed. It makes an Event if a person has to act.
+// reportLeft reports an entry that stays. It makes an Event if a person has to act.
 func (c *Controller) reportLeft(e Entry) {
 	if e.Remedy == "" {
 		c.opt.Log.Info("Left alone", "mechanism", string(e.Mechanism), "left", e.What)
 		return
 	}
-	c.opt.Log.Warn("Cannot remove what "+e.owner()+" left", "mechanism", string(e.Mechanism), "left", e.What, "why", e.Why, "remedy", e.Remedy)
-	c.opt.RecordLeft(fmt.Sprintf("%s left rules that Sluice cannot remove: %s; %s", strings.TrimSuffix(e.owner(), ","), e, e.Remedy))
+	c.opt.Log.Warn("Cannot remove leftovers of "+e.owner(),
+		"mechanism", string(e.Mechanism), "left", e.What, "why", e.Why, "remedy", e.Remedy)
+	c.opt.RecordLeft(fmt.Sprintf("Sluice cannot remove leftovers of %s: %s; %s", e.owner(), e, e.Remedy))
 }
 
 func (c *Controller) report(err error) {

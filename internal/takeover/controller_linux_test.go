@@ -58,7 +58,7 @@ func playWith(t *testing.T, n *node, o Options, story func(*stage)) {
 	})
 }
 
-// after lets time pass, for the controller to see what the story changed.
+// after lets time pass, so that the controller detects the changes of the story.
 func (s *stage) after(d time.Duration) State {
 	_ = s.controller.State() // its lock tells the race detector the order
 	time.Sleep(d)
@@ -66,7 +66,7 @@ func (s *stage) after(d time.Duration) State {
 	return s.controller.State()
 }
 
-// said returns what was logged since it was last called.
+// said returns the log since the last call.
 func (s *stage) said() string {
 	defer s.log.Reset()
 	return s.log.String()
@@ -80,12 +80,14 @@ func TestNothingIsRemovedBeforeSluicesRulesAreWritten(t *testing.T) {
 		close(s.ready)
 		state := s.after(0)
 		want := State{Searched: true, Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{NFTables: 23}, Last: Account{
-			Removed: []Entry{{Mechanism: NFTables, Count: 23, What: "table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"}},
+			Removed: []Entry{
+				{Mechanism: NFTables, Count: 23, What: "table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"},
+			},
 		}}
 		if diff := cmp.Diff(want, state); diff != "" {
 			t.Errorf("state (-want +got):\n%s", diff)
 		}
-		compare(t, "log", `msg="Removed what kube-proxy left" mechanism=nftables `+
+		compare(t, "log", `msg="Removed leftovers of kube-proxy" mechanism=nftables `+
 			`removed="table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"`+"\n", s.said())
 	})
 }
@@ -103,9 +105,10 @@ func TestACleanNodeIsScannedRarelyAndNothingIsLogged(t *testing.T) {
 	})
 }
 
-// runsBeside is how it is told that a kube-proxy is waited for.
-const runsBeside = "kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode nftables runs beside Sluice (it listens on port 10256): " +
-	"stop it, then Sluice removes its rules; to remove them although it runs, start Sluice with --ignore-kube-proxy"
+// runsBeside is the message while the take-over waits for a kube-proxy.
+const runsBeside = "kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode nftables runs beside Sluice " +
+	"(it listens on port 10256): stop it, then Sluice removes its rules; to remove them although it runs, " +
+	"start Sluice with --ignore-kube-proxy"
 
 func TestTheRulesOfAKubeProxyThatRunsStayUntilItStops(t *testing.T) {
 	play(t, afterNFTables(), func(s *stage) {
@@ -135,7 +138,8 @@ func TestTheRulesOfAKubeProxyThatRunsStayUntilItStops(t *testing.T) {
 			t.Errorf("when it has stopped: %+v, tables %v", state, s.tables)
 		}
 		compare(t, "log", `msg="kube-proxy has stopped, removing its rules" pid=7 mode=nftables
-msg="Removed what kube-proxy left" mechanism=nftables removed="table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"
+msg="Removed leftovers of kube-proxy" mechanism=nftables `+
+			`removed="table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"
 `, s.said())
 	})
 }
@@ -195,7 +199,8 @@ func TestAFailureIsLoggedOnceAndItsEndOnce(t *testing.T) {
 		if state.Err != nil || len(s.tables) != 1 {
 			t.Errorf("state: %+v, tables %v", state, s.tables)
 		}
-		compare(t, "log", `msg="Removed what kube-proxy left" mechanism=nftables removed="table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"
+		compare(t, "log", `msg="Removed leftovers of kube-proxy" mechanism=nftables `+
+			`removed="table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"
 msg="Can take over from kube-proxy again"
 `, s.said())
 	})
@@ -242,13 +247,15 @@ func TestRulesOfSluiceInOtherModesAreRemovedFirst(t *testing.T) {
 		close(s.ready)
 		state := s.after(time.Hour)
 		compare(t, "done beside a kube-proxy", "take out nftables, take out ebpf", strings.Join(s.done, ", "))
-		const gone = "removed what Sluice left in mode nftables: table ip sluice, table ip6 sluice"
+		const gone = "removed leftovers of Sluice in mode nftables: table ip sluice, table ip6 sluice"
 		compare(t, "in words", runsBeside+"\n"+gone,
 			strings.Join(state.Lines(), "\n"))
 		if len(state.Removed) > 0 {
 			t.Errorf("counted as kube-proxy's: %v", state.Removed)
 		}
-		if text := s.said(); !strings.HasPrefix(text, `msg="Removed what Sluice left in another mode" mode=nftables removed="table ip sluice, table ip6 sluice"`+"\n") {
+		text := s.said()
+		if !strings.HasPrefix(text,
+			`msg="Removed leftovers of Sluice in another mode" mode=nftables removed="table ip sluice, table ip6 sluice"`+"\n") {
 			t.Errorf("log:\n%s", text)
 		}
 		s.pids, s.answers = nil, nil
@@ -274,38 +281,48 @@ func TestRemovalOfOtherModesIsRetried(t *testing.T) {
 		if n := tries.Load(); n < 55 || n > 70 {
 			t.Errorf("%d tries in an hour, want about one a minute", n)
 		}
-		compare(t, "log", `msg="Cannot remove what Sluice left in another mode, retrying" error="mode nftables: no permission"`+"\n", s.said())
-		compare(t, "in words", "cannot remove what Sluice left in another mode, retrying: mode nftables: no permission",
+		compare(t, "log",
+			`msg="Cannot remove leftovers of Sluice in another mode, retrying" error="mode nftables: no permission"`+"\n",
+			s.said())
+		compare(t, "in words", "cannot remove leftovers of Sluice in another mode, retrying: mode nftables: no permission",
 			strings.Join(state.Lines(), "\n"))
 		if state.Err != nil || !state.Searched {
 			t.Errorf("kube-proxy's are looked after all the same: %+v", state)
 		}
 		permitted.Store(true)
 		state = s.after(time.Minute)
-		compare(t, "log", `msg="Removed what Sluice left in another mode" mode=nftables removed="table ip sluice"`+"\n", s.said())
-		compare(t, "in words", "removed what Sluice left in mode nftables: table ip sluice", strings.Join(state.Lines(), "\n"))
+		compare(t, "log", `msg="Removed leftovers of Sluice in another mode" mode=nftables removed="table ip sluice"`+"\n",
+			s.said())
+		compare(t, "in words", "removed leftovers of Sluice in mode nftables: table ip sluice",
+			strings.Join(state.Lines(), "\n"))
 	})
 }
 
-// A kube-proxy whose chains are ours, too, is named as what it is.
+// The message about a kube-proxy that writes the same chains says so.
 func TestAKubeProxyThatWritesTheSameChains(t *testing.T) {
 	playWith(t, afterIPTables(iptables.NFT), Options{Ours: []Mechanism{IPTablesNFT}}, func(s *stage) {
-		s.pids = []int{7} // just started, it does not say what it is
+		s.pids = []int{7} // it has just started and does not answer yet
 		close(s.ready)
 		s.after(time.Second)
 		s.answers = speaking("iptables")
 		state := s.after(time.Hour)
-		compare(t, "log", `msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=7 mode="" program=/usr/local/bin/kube-proxy noticed="it listens on port 10256"
-msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" pid=7 mode=iptables program=/usr/local/bin/kube-proxy noticed="it listens on port 10256"
+		compare(t, "log", `msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=7 mode="" `+
+			`program=/usr/local/bin/kube-proxy noticed="it listens on port 10256"
+msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" `+
+			`pid=7 mode=iptables program=/usr/local/bin/kube-proxy noticed="it listens on port 10256"
 `, s.said())
-		compare(t, "in words", "kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode iptables runs beside Sluice, and both write the same chains, each against the other: stop it",
+		compare(t, "in words",
+			"kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode iptables runs beside Sluice, "+
+				"and both write the same chains, each against the other: stop it",
 			strings.Join(state.Lines(), "\n"))
 		if len(state.Leftovers) > 0 || s.done != nil {
 			t.Errorf("ours were taken for left over: %v, done %v", state.Leftovers, s.done)
 		}
 		s.pids, s.answers = nil, nil
 		state = s.after(time.Minute)
-		compare(t, "log", `msg="kube-proxy has stopped, this proxy alone writes the chains that both wrote" pid=7 mode=iptables`+"\n", s.said())
+		compare(t, "log",
+			`msg="kube-proxy has stopped, this proxy alone writes the chains that both wrote" pid=7 mode=iptables`+"\n",
+			s.said())
 		if len(state.Lines()) > 0 || state.Same {
 			t.Errorf("then: %q, %+v", state.Lines(), state)
 		}
@@ -334,12 +351,14 @@ func TestKubeProxyModesThatWriteTheSameChains(t *testing.T) {
 // With --ignore-kube-proxy the rules of a kube-proxy that runs are removed, and it is named.
 func TestAKubeProxyThatIsIgnored(t *testing.T) {
 	var events []string
-	playWith(t, afterNFTables(), Options{IgnoreKubeProxy: true, Record: func(note string) { events = append(events, note) }}, func(s *stage) {
+	playWith(t, afterNFTables(), Options{IgnoreKubeProxy: true, Record: func(note string) {
+		events = append(events, note)
+	}}, func(s *stage) {
 		s.pids, s.answers = []int{7}, speaking("nftables")
 		close(s.ready)
 		state := s.after(time.Hour)
-		const want = "kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode nftables runs beside Sluice (it listens on port 10256) " +
-			"and is ignored, as --ignore-kube-proxy says"
+		const want = "kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode nftables runs beside Sluice " +
+			"(it listens on port 10256) and is ignored, as --ignore-kube-proxy says"
 		if state.KubeProxy != nil || state.Ignored != want || state.Removed[NFTables] != 23 {
 			t.Errorf("state %+v, want its rules removed and %q", state, want)
 		}

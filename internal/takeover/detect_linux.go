@@ -125,7 +125,7 @@ func (d *detector) ask(ctx context.Context) (mode string, answers bool) {
 	return text.Line(strings.TrimSpace(string(answer))), true
 }
 
-// isKubeProxy reports whether a configuration is that of a kube-proxy.
+// isKubeProxy reports whether a configuration belongs to a kube-proxy.
 func isKubeProxy(config []byte) bool {
 	var parts map[string]json.RawMessage
 	return json.Unmarshal(config, &parts) == nil && parts["kubeproxy.config.k8s.io"] != nil

@@ -106,8 +106,9 @@ func TestRealProcesses(t *testing.T) {
 	contained := func() *syscall.SysProcAttr { // root, and all capabilities, of a user namespace of its own
 		return &syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{HostID: stranger, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: stranger, Size: 1}},
-			Credential: &syscall.Credential{NoSetGroups: true},
+			UidMappings: []syscall.SysProcIDMap{{HostID: stranger, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: stranger, Size: 1}},
+			Credential:  &syscall.Credential{NoSetGroups: true},
 		}
 	}
 	capable := func() *syscall.SysProcAttr {
@@ -126,10 +127,22 @@ func TestRealProcesses(t *testing.T) {
 		actor
 		want *KubeProxy // without PID
 	}{
-		{"kube-proxy", actor{path, both, nil}, &KubeProxy{Program: path, Mode: "iptables", Evidence: "it listens on port 10249"}},
-		{"kube-proxy in another program", actor{other, both, nil}, &KubeProxy{Program: other, Mode: "iptables", Evidence: "it answers at 127.0.0.1:10249"}},
+		{
+			"kube-proxy",
+			actor{path, both, nil},
+			&KubeProxy{Program: path, Mode: "iptables", Evidence: "it listens on port 10249"},
+		},
+		{
+			"kube-proxy in another program",
+			actor{other, both, nil},
+			&KubeProxy{Program: other, Mode: "iptables", Evidence: "it answers at 127.0.0.1:10249"},
+		},
 		{"its name alone", actor{path, "", nil}, nil},
-		{"a user with NET_ADMIN", actor{path, both, capable()}, &KubeProxy{Program: path, Mode: "iptables", Evidence: "it listens on port 10249"}},
+		{
+			"a user with NET_ADMIN",
+			actor{path, both, capable()},
+			&KubeProxy{Program: path, Mode: "iptables", Evidence: "it listens on port 10249"},
+		},
 		{"a tenant of its name", actor{path, "", nobody()}, nil},
 		{"a tenant of its name that answers", actor{path, both, nobody()}, nil},
 		{"a tenant that answers", actor{other, both, nobody()}, nil},
@@ -158,8 +171,8 @@ func TestRealProcesses(t *testing.T) {
 	}
 }
 
-// Sluice under systemd has CAP_NET_ADMIN and no more: it may not look into the
-// processes of root. It tells a kube-proxy from others all the same.
+// Sluice under systemd has CAP_NET_ADMIN and no more: it may not look into the processes of root. It distinguishes a
+// kube-proxy from others all the same.
 func TestWithNetAdminAlone(t *testing.T) {
 	if b, err := os.ReadFile("/proc/self/uid_map"); err != nil || strings.HasSuffix(strings.TrimSpace(string(b)), " 1") {
 		t.Skip("the user namespace of this process has one user only")
@@ -170,8 +183,9 @@ func TestWithNetAdminAlone(t *testing.T) {
 	listening := actor{path: path, addresses: both}
 	contained := actor{path, both, &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER,
-		UidMappings: []syscall.SysProcIDMap{{HostID: tenant, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: tenant, Size: 1}},
-		Credential: &syscall.Credential{NoSetGroups: true},
+		UidMappings: []syscall.SysProcIDMap{{HostID: tenant, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: tenant, Size: 1}},
+		Credential:  &syscall.Credential{NoSetGroups: true},
 	}}
 	for _, tt := range []struct {
 		name string

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
 
-// node is a kernel in memory, as far as a take-over goes. It refuses what the
-// real one refuses, and keeps account of what was done in which order.
+// node is a kernel in memory with the parts that a take-over uses. It refuses the requests that a real kernel
+// refuses, and records the operations in their order.
 type node struct {
 	chains    *iptablestest.Kernel
 	tables    []nft.Outline
@@ -79,7 +79,9 @@ func (f chainsFake) Remove(ctx context.Context, removals ...iptables.Removal) er
 type tablesFake struct{ *node }
 
 func (f tablesFake) Find(_ context.Context, names ...nft.Table) ([]nft.Outline, error) {
-	found := slices.DeleteFunc(slices.Clone(f.tables), func(t nft.Outline) bool { return !slices.Contains(names, t.Table) })
+	found := slices.DeleteFunc(slices.Clone(f.tables), func(t nft.Outline) bool {
+		return !slices.Contains(names, t.Table)
+	})
 	return found, f.do("read tables")
 }
 
@@ -98,7 +100,9 @@ func (f tablesFake) Delete(_ context.Context, names ...nft.Table) error {
 			return err
 		}
 	}
-	f.node.tables = slices.DeleteFunc(slices.Clone(f.node.tables), func(t nft.Outline) bool { return slices.Contains(names, t.Table) })
+	f.node.tables = slices.DeleteFunc(slices.Clone(f.node.tables), func(t nft.Outline) bool {
+		return slices.Contains(names, t.Table)
+	})
 	return nil
 }
 

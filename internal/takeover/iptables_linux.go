@@ -41,7 +41,7 @@ func leftovers(all []iptables.Outline) []iptables.Removal {
 	return found
 }
 
-// withRules selects the chains whose rules leftovers needs: those that may stay.
+// withRules selects the chains whose rules leftovers needs: the chains that may stay.
 func withRules(chain string) bool {
 	return !kubechain.Proxy(chain) || slices.Contains(markChains(), chain)
 }

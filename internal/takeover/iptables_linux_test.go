@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
 
-// parseSaved reads what iptables-save prints.
+// parseSaved parses the output of iptables-save.
 func parseSaved(saved string) []iptables.Outline {
 	line := regexp.MustCompile(`(?m)^(?:\*(\S+)|:(\S+) (\S+) .*|(?:\[\S+\] )?-A (\S+)(?:.*? -[jg] (\S+))?.*)$`)
 	var all []iptables.Outline
@@ -65,7 +65,9 @@ nat: PREROUTING to KUBE-SERVICES
 nat: OUTPUT to KUBE-SERVICES
 nat: POSTROUTING to KUBE-POSTROUTING
 nat: ADMIN to KUBE-SVC-67RL4FN6JRUPOJYM
-nat: KUBE-EXT-67RL4FN6JRUPOJYM KUBE-FW-67RL4FN6JRUPOJYM KUBE-MARK-MASQ KUBE-NODEPORTS KUBE-POSTROUTING KUBE-PROXY-CANARY KUBE-SEP-ID6YWIT3F6WNZ47P KUBE-SEP-IN2YML2VIFH5RO2T KUBE-SERVICES KUBE-SVC-67RL4FN6JRUPOJYM KUBE-SVC-NPX46M4PTMTKRN6Y KUBE-SVL-67RL4FN6JRUPOJYM
+nat: KUBE-EXT-67RL4FN6JRUPOJYM KUBE-FW-67RL4FN6JRUPOJYM KUBE-MARK-MASQ KUBE-NODEPORTS ` +
+		`KUBE-POSTROUTING KUBE-PROXY-CANARY KUBE-SEP-ID6YWIT3F6WNZ47P KUBE-SEP-IN2YML2VIFH5RO2T KUBE-SERVICES ` +
+		`KUBE-SVC-67RL4FN6JRUPOJYM KUBE-SVC-NPX46M4PTMTKRN6Y KUBE-SVL-67RL4FN6JRUPOJYM
 filter: INPUT to KUBE-PROXY-FIREWALL
 filter: INPUT to KUBE-NODEPORTS
 filter: INPUT to KUBE-EXTERNAL-SERVICES
@@ -169,8 +171,8 @@ func TestOwnerOfAChain(t *testing.T) {
 	}
 }
 
-// A rule can do what a chain of that name would: a target is no chain, and a
-// built-in chain is not removed whatever it is called.
+// A rule can do what a chain of that name would: a target is no chain, and a built-in chain is not removed, no matter
+// its name.
 func TestLeftoversAreChains(t *testing.T) {
 	id := iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv6, Name: "nat"}
 	all := []iptables.Outline{{TableID: id, Chains: []iptables.ChainOutline{

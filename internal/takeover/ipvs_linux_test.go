@@ -40,8 +40,8 @@ func sh(t *testing.T, netns int, commands string) {
 	})
 }
 
-// afterRealIPVS is about what kube-proxy's ipvs mode leaves: a Service at two
-// addresses, a node port, and rules that refer to an ipset.
+// afterRealIPVS has about the same leftovers as mode ipvs of kube-proxy: a Service at two addresses, a node port, and
+// rules that refer to an ipset.
 const afterRealIPVS = `
 sysctl -qw net.ipv4.vs.conntrack=1
 ip link add wan type dummy
@@ -60,8 +60,8 @@ iptables-legacy -t nat -A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,d
 iptables-legacy -t nat -A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 `
 
-// addServers adds virtual servers at the addresses, and those of other programs: at a port of
-// the node, and for a mark.
+// addServers adds virtual servers at the addresses, and virtual servers of other programs: at a port of the node, and
+// for a mark.
 func addServers(t *testing.T, netns int) {
 	t.Helper()
 	var changes []ipvs.Change
@@ -120,9 +120,9 @@ func echo(t *testing.T, netns int) {
 	})
 }
 
-// TestIPVSModeIsTakenOverInARealKernel is run by test/uml in user-mode Linux 6.1, which has
-// IPVS: connections through it, and those that programs of the node made from an
-// address on kube-ipvs0, go on until they end by themselves.
+// TestIPVSModeIsTakenOverInARealKernel is run by test/uml in user-mode Linux 6.1, which has IPVS: connections through
+// it, and connections that programs of the node made from an address on kube-ipvs0, continue until they end by
+// themselves.
 func TestIPVSModeIsTakenOverInARealKernel(t *testing.T) {
 	kerneltest.NeedIPVS(t)
 	netns := kerneltest.Namespace(t)
@@ -134,7 +134,8 @@ func TestIPVSModeIsTakenOverInARealKernel(t *testing.T) {
 	sayThrough()
 
 	// From here on another proxy's rules are in force.
-	sh(t, netns, "iptables-legacy -t nat -I OUTPUT -p tcp --dport 80 -d 10.96.0.0/24 -j DNAT --to-destination 127.0.0.1:8080")
+	sh(t, netns,
+		"iptables-legacy -t nat -I OUTPUT -p tcp --dport 80 -d 10.96.0.0/24 -j DNAT --to-destination 127.0.0.1:8080")
 	past, sayPast := talk(t, netns, "10.96.0.10:80")
 	sayPast()
 
@@ -162,7 +163,8 @@ left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80
 			break
 		}
 	}
-	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat (of kube-proxy, or of Sluice in another mode)
+	compare(t, "when they have ended", `removed iptables-legacy: 1 chain and 1 rule in iptables-legacy nat `+
+		`(of kube-proxy, or of Sluice in another mode)
 removed ipvs: 1 virtual server, interface kube-ipvs0 with 1 address, 2 ipsets
 left ipvs: 2 virtual servers not known as kube-proxy's: mark 7, tcp 192.0.2.7:80`, sortForeign(last))
 	sayFresh()

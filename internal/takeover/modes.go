@@ -23,7 +23,7 @@ type otherModes struct {
 func newOtherModes(o Options) otherModes {
 	return otherModes{
 		pending: o.Others, log: o.Log, retry: backoff{first: o.Soon, last: o.Rarely},
-		failure: failure{log: o.Log, began: "Cannot remove what Sluice left in another mode, retrying"},
+		failure: failure{log: o.Log, began: "Cannot remove leftovers of Sluice in another mode, retrying"},
 	}
 }
 
@@ -33,9 +33,9 @@ func (m *otherModes) remove(ctx context.Context) time.Duration {
 	var pending []Leftover
 	for _, l := range m.pending {
 		gone, removeErr := l.Remove(ctx)
-		if what := strings.Join(gone, ", "); what != "" { // also when the rest failed
-			m.log.Info("Removed what Sluice left in another mode", "mode", l.Mode, "removed", what)
-			m.removed = append(m.removed, fmt.Sprintf("removed what Sluice left in mode %s: %s", l.Mode, what))
+		if what := strings.Join(gone, ", "); what != "" { // even if others failed
+			m.log.Info("Removed leftovers of Sluice in another mode", "mode", l.Mode, "removed", what)
+			m.removed = append(m.removed, fmt.Sprintf("removed leftovers of Sluice in mode %s: %s", l.Mode, what))
 		}
 		if removeErr != nil {
 			pending = append(pending, l)
@@ -53,11 +53,11 @@ func (m *otherModes) remove(ctx context.Context) time.Duration {
 	return m.retry.next()
 }
 
-// lines returns a sentence for what was removed and for what cannot be removed.
+// lines returns a sentence for each removal, and for a failure.
 func (m *otherModes) lines() []string {
 	lines := slices.Clone(m.removed)
 	if m.failure.last != "" {
-		lines = append(lines, "cannot remove what Sluice left in another mode, retrying: "+m.failure.last)
+		lines = append(lines, "cannot remove leftovers of Sluice in another mode, retrying: "+m.failure.last)
 	}
 	return lines
 }

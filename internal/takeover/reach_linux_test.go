@@ -37,8 +37,8 @@ const (
 	inNFT    = "removed iptables-nft: 3 chains and 1 rule in iptables-nft nat"
 )
 
-// What cannot be removed stays, and status, log and an Event say what it is and
-// what removes it, each once. It goes as soon as it can.
+// Rules that cannot be removed stay, and status, log and an Event name them and the remedy, each once. They are
+// removed as soon as possible.
 func TestLegacyRulesBeyondReach(t *testing.T) {
 	n := beyondReach(t)
 	var events []string
@@ -50,11 +50,13 @@ func TestLegacyRulesBeyondReach(t *testing.T) {
 		if state.Err != nil || state.Leftovers[IPTablesLegacy] != 4 || state.Leftovers[IPTablesNFT] != 0 {
 			t.Errorf("state: %+v", state)
 		}
-		compare(t, "log", `msg="Removed what kube-proxy left" mechanism=iptables-nft removed="3 chains and 1 rule in iptables-nft nat"
-msg="Cannot remove what kube-proxy left" mechanism=iptables-legacy `+
+		compare(t, "log", `msg="Removed leftovers of kube-proxy" mechanism=iptables-nft `+
+			`removed="3 chains and 1 rule in iptables-nft nat"
+msg="Cannot remove leftovers of kube-proxy" mechanism=iptables-legacy `+
 			`left="3 chains and 1 rule in iptables-legacy nat" why="no programs" remedy="do this"
 `, s.said())
-		compare(t, "events", "kube-proxy left rules that Sluice cannot remove: "+inLegacy+"; do this", strings.Join(events, "\n"))
+		compare(t, "events", "Sluice cannot remove leftovers of kube-proxy: "+inLegacy+"; do this",
+			strings.Join(events, "\n"))
 		s.chains.Fail = nil
 		state = s.after(time.Minute)
 		if len(state.Leftovers) > 0 || state.Removed[IPTablesLegacy] != 4 || len(state.Last.Left) > 0 {
@@ -88,7 +90,10 @@ func TestTheRemediesFitIntoAnEvent(t *testing.T) {
 // KUBE-FIREWALL stays, as kubelet uses it, and Cleanup says so.
 func TestCleanupNamesTheChainThatStays(t *testing.T) {
 	table := func(v iptables.Variant, f iptables.Family, from ...string) iptables.Outline {
-		o := iptables.Outline{TableID: iptables.TableID{Variant: v, Family: f, Name: "filter"}, Chains: []iptables.ChainOutline{{Name: "KUBE-FIREWALL"}}}
+		o := iptables.Outline{
+			TableID: iptables.TableID{Variant: v, Family: f, Name: "filter"},
+			Chains:  []iptables.ChainOutline{{Name: "KUBE-FIREWALL"}},
+		}
 		for _, chain := range from {
 			o.Chains = append(o.Chains, iptables.ChainOutline{
 				Name: chain, Builtin: true, Rules: []iptables.RuleOutline{{Target: "KUBE-FIREWALL", Jump: true}},
@@ -102,8 +107,11 @@ func TestCleanupNamesTheChainThatStays(t *testing.T) {
 	}{
 		{nil, ""},
 		{
-			[]iptables.Outline{table(iptables.NFT, iptables.IPv4, "INPUT", "OUTPUT"), table(iptables.NFT, iptables.IPv6, "INPUT", "OUTPUT")},
-			"kept chain KUBE-FIREWALL and the rules of INPUT, OUTPUT that jump to it, in iptables-nft filter, ip6tables-nft filter: kubelet uses them as well",
+			[]iptables.Outline{
+				table(iptables.NFT, iptables.IPv4, "INPUT", "OUTPUT"), table(iptables.NFT, iptables.IPv6, "INPUT", "OUTPUT"),
+			},
+			"kept chain KUBE-FIREWALL and the rules of INPUT, OUTPUT that jump to it, in iptables-nft filter, " +
+				"ip6tables-nft filter: kubelet uses them as well",
 		},
 		{
 			[]iptables.Outline{table(iptables.Legacy, iptables.IPv4)},

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
-// remove removes what was found, while Sluice's own rules are in force. A failure in one
-// mechanism does not affect the others.
+// remove removes the findings, while Sluice's own rules are in force. A failure in one mechanism does not affect the
+// others.
 //
 // No connection is lost. Conntrack continues to translate existing ones. New ones meet
 // either all of kube-proxy's rules or only Sluice's. IPVS keeps connections in its own
@@ -51,9 +51,9 @@ func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 	return a, err
 }
 
-// inMangle returns the chains in table mangle. Those of Sluice's mode ipvs treat new connections
-// only, and come before the rules of its present mode. They match sets that nobody updates now, and so
-// would drop packets, or mark them for a virtual server.
+// inMangle returns the chains in table mangle. Chains of Sluice's mode ipvs treat new connections only, and come
+// before the rules of its present mode. They match sets that nobody updates now, and so would drop packets, or mark
+// them for a virtual server.
 func inMangle(chains []iptables.Removal) []iptables.Removal {
 	return slices.DeleteFunc(slices.Clone(chains), func(c iptables.Removal) bool { return c.Table.Name != "mangle" })
 }
@@ -80,8 +80,8 @@ func (r *rules) removeTables(ctx context.Context, f findings) error {
 	return r.tables.Delete(ctx, names...)
 }
 
-// removeServers removes the idle virtual servers and the addresses that no connection
-// needs. It returns v with the addresses in use, and what was removed.
+// removeServers removes the idle virtual servers and the addresses that no connection needs. It returns v with the
+// addresses in use, and the removed entries.
 func (r *rules) removeServers(ctx context.Context, v vips) (now, gone vips, err error) {
 	if v.Unknown {
 		return v, gone, nil
@@ -160,7 +160,7 @@ func (r *rules) removeChains(ctx context.Context, chains []iptables.Removal, a *
 	return all, err
 }
 
-// beyondReach returns what stays in legacy tables, why, and what removes it.
+// beyondReach returns the entries that stay in legacy tables, with the reason and the remedy.
 func (r *rules) beyondReach(chains []iptables.Removal, why error) []Entry {
 	entries := chainEntries(chains)
 	for i := range entries {
@@ -170,8 +170,7 @@ func (r *rules) beyondReach(chains []iptables.Removal, why error) []Entry {
 	return entries
 }
 
-// removeSets destroys ipsets and returns those that it destroyed. It continues after a
-// failure.
+// removeSets destroys ipsets and returns the destroyed ones. It continues after a failure.
 func (r *rules) removeSets(ctx context.Context, names []string) (gone []string, err error) {
 	for _, name := range names {
 		if e := r.sets.Destroy(ctx, name); e != nil {

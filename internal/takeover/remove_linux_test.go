@@ -31,7 +31,7 @@ func tcp(text string) ipvs.Server {
 	return ipvs.Server{Addr: at.Addr(), Port: at.Port(), Protocol: unix.IPPROTO_TCP}
 }
 
-// afterNFTables is what its nftables mode leaves.
+// afterNFTables has the leftovers of its nftables mode.
 func afterNFTables() *node {
 	return &node{tables: []nft.Outline{
 		{Table: nft.Table{Family: nft.IP4, Name: "kube-proxy"}, Chains: make([]nft.ChainOutline, 20)},
@@ -40,23 +40,25 @@ func afterNFTables() *node {
 	}}
 }
 
-// afterIPTables is what its iptables mode leaves, in one variant.
+// afterIPTables has the leftovers of its iptables mode, in one variant.
 func afterIPTables(v iptables.Variant) *node {
 	return &node{chains: iptablestest.NewKernel(
-		iptables.Outline{TableID: iptables.TableID{Variant: v, Family: iptables.IPv4, Name: "nat"}, Chains: []iptables.ChainOutline{
-			{Name: "PREROUTING", Builtin: true, Rules: []iptables.RuleOutline{
-				{Target: "MINE", Jump: true},
-				{Target: "KUBE-SERVICES", Jump: true},
-			}},
-			{Name: "KUBE-SERVICES", Rules: []iptables.RuleOutline{{Target: "KUBE-SVC-NPX46M4PTMTKRN6Y", Jump: true}}},
-			{Name: "KUBE-SVC-NPX46M4PTMTKRN6Y"},
-			{Name: "KUBE-PROXY-CANARY"},
-			{Name: "MINE", Rules: []iptables.RuleOutline{{Target: "ACCEPT"}}},
-		}},
+		iptables.Outline{
+			TableID: iptables.TableID{Variant: v, Family: iptables.IPv4, Name: "nat"},
+			Chains: []iptables.ChainOutline{
+				{Name: "PREROUTING", Builtin: true, Rules: []iptables.RuleOutline{
+					{Target: "MINE", Jump: true}, {Target: "KUBE-SERVICES", Jump: true},
+				}},
+				{Name: "KUBE-SERVICES", Rules: []iptables.RuleOutline{{Target: "KUBE-SVC-NPX46M4PTMTKRN6Y", Jump: true}}},
+				{Name: "KUBE-SVC-NPX46M4PTMTKRN6Y"},
+				{Name: "KUBE-PROXY-CANARY"},
+				{Name: "MINE", Rules: []iptables.RuleOutline{{Target: "ACCEPT"}}},
+			},
+		},
 	)}
 }
 
-// afterIPVS is what its ipvs mode leaves, beside virtual servers of others.
+// afterIPVS has the leftovers of its ipvs mode, beside virtual servers of others.
 func afterIPVS() *node {
 	n := afterIPTables(iptables.NFT)
 	n.vips = addrs("10.96.0.1", "10.96.0.10")
@@ -74,7 +76,7 @@ func afterIPVS() *node {
 	return n
 }
 
-// takeAll finds and removes, and says what was done, and the account.
+// takeAll finds and removes, and returns the operations and the account.
 func takeAll(t *testing.T, n *node, r *rules) string {
 	t.Helper()
 	found, err := r.find(t.Context())
@@ -174,8 +176,8 @@ func TestVirtualServersAtKnownNodePortsAreRemoved(t *testing.T) {
 	compare(t, "virtual servers left", want, join(n.order))
 }
 
-// While it is not known which virtual servers are kube-proxy's, the interface
-// that tells stays, and all that their connections need. What is sure goes.
+// While it is not known which virtual servers are kube-proxy's, the interface that identifies them stays, and
+// everything that their connections need. Everything else is removed.
 func TestNoVirtualServerIsRemovedWhileNodePortsAreUnknown(t *testing.T) {
 	n := afterIPVS()
 	n.tables = afterNFTables().tables
@@ -188,7 +190,8 @@ func TestNoVirtualServerIsRemovedWhileNodePortsAreUnknown(t *testing.T) {
 		if !errors.Is(state.Err, busy) || len(n.vips) != 2 || join(n.order) != whole || len(n.tables) != 1 {
 			t.Errorf("left %v, %v, tables %v, %+v", n.order, n.vips, n.tables, state)
 		}
-		compare(t, "done", "close ip kube-proxy, close ip6 kube-proxy, pause, delete ip kube-proxy, delete ip6 kube-proxy", strings.Join(s.done, ", "))
+		compare(t, "done", "close ip kube-proxy, close ip6 kube-proxy, pause, delete ip kube-proxy, delete ip6 kube-proxy",
+			strings.Join(s.done, ", "))
 		busy = nil
 		state = s.after(time.Hour)
 		if state.Err != nil || n.vips != nil || join(n.order) != "tcp 192.0.2.7:80 tcp 198.51.100.1:80 mark 7" {
@@ -257,7 +260,8 @@ func TestRulesForNewConnectionsDoNotWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.chains = iptablestest.NewKernel(append(nat, iptables.Outline{
-		TableID: iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "mangle"}, Chains: []iptables.ChainOutline{
+		TableID: iptables.TableID{Variant: iptables.NFT, Family: iptables.IPv4, Name: "mangle"},
+		Chains: []iptables.ChainOutline{
 			{Name: "PREROUTING", Builtin: true, Rules: []iptables.RuleOutline{{Target: "KUBE-IPVS-SHORT-CUT", Jump: true}}},
 			{Name: "KUBE-IPVS-SHORT-CUT"},
 		},
@@ -306,7 +310,8 @@ func TestCleanupDoesNotWaitForAKubeProxy(t *testing.T) {
 	}
 	compare(t, "account", `removed iptables-nft: 3 chains and 1 rule in iptables-nft nat; `+
 		`removed ipvs: 3 virtual servers, interface kube-ipvs0 with 2 addresses, 2 ipsets; `+
-		`left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7`, strings.Join(a.Lines(), "; "))
+		`left ipvs: 3 virtual servers not known as kube-proxy's: tcp 192.0.2.7:80, tcp 198.51.100.1:80, mark 7`,
+		strings.Join(a.Lines(), "; "))
 }
 
 // What a kube-proxy that runs has in the kernel is no leftover.

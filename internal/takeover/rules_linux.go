@@ -113,7 +113,8 @@ func (r *rules) isOurs(m Mechanism) bool { return slices.Contains(r.ours, m) }
 // shared reports whether a kube-proxy in this mode writes chains that Sluice writes. It
 // chooses the variant of iptables as Sluice does.
 func (r *rules) shared(mode string) bool {
-	if !slices.Contains([]string{"iptables", "ipvs", "userspace"}, mode) { // ipvs has KUBE-SERVICES and KUBE-POSTROUTING too
+	// Mode ipvs has KUBE-SERVICES and KUBE-POSTROUTING too.
+	if !slices.Contains([]string{"iptables", "ipvs", "userspace"}, mode) {
 		return false
 	}
 	return r.isOurs(IPTablesLegacy) || r.isOurs(IPTablesNFT)
@@ -125,8 +126,7 @@ func kubeTables() []nft.Table {
 	return []nft.Table{{Family: nft.IP4, Name: name}, {Family: nft.IP6, Name: name}}
 }
 
-// findChains finds the rules of the iptables and ipvs modes in iptables, and those that
-// stay.
+// findChains finds the rules of the iptables and ipvs modes in iptables, and the rules that stay.
 func (r *rules) findChains(ctx context.Context) (found []iptables.Removal, kept string, err error) {
 	if r.isOurs(IPTablesLegacy) && r.isOurs(IPTablesNFT) {
 		return nil, "", nil
@@ -143,8 +143,8 @@ func mechanism(c iptables.Removal) Mechanism {
 	return IPTablesNFT
 }
 
-// findVIPs finds what the ipvs mode left outside of iptables. Without its interface no
-// virtual server can be identified as kube-proxy's.
+// findVIPs finds the virtual servers, addresses and sets of mode ipvs. Without its interface no virtual server can be
+// identified as kube-proxy's.
 func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 	var v vips
 	names, err := r.sets.Names(ctx)
@@ -258,7 +258,6 @@ func tableEntry(all []nft.Outline) Entry {
 	return e
 }
 
-// chainEntries returns one entry for each variant.
 func chainEntries(all []iptables.Removal) []Entry {
 	found := map[Mechanism]Entry{}
 	for _, c := range all {

@@ -10,9 +10,9 @@ import (
 
 // KubeProxy is a kube-proxy that runs on this node.
 type KubeProxy struct {
-	PID      int    // 0: it is in another PID namespace, or may not be read
+	PID      int    // 0 if it is in another PID namespace, or may not be read
 	Program  string // its executable; empty: not known
-	Mode     string // as it reports; empty: it does not
+	Mode     string // as it reports; empty if it does not
 	Evidence string // how it was detected
 }
 
@@ -39,10 +39,10 @@ type State struct {
 	Searched  bool              // there was a search, after the first complete sync
 	KubeProxy *KubeProxy        // runs beside Sluice; nil: none
 	Same      bool              // it writes the same chains as Sluice
-	Ignored   string            // why a kube-proxy that runs is not waited for; empty: none runs
+	Ignored   string            // why Sluice does not wait for a kube-proxy that runs; empty if none runs
 	Leftovers map[Mechanism]int // objects; mechanisms without any are left out
 	Removed   map[Mechanism]int // objects, since the start
-	Last      Account           // what was removed last, and what is left
+	Last      Account           // of the last removal
 	Err       error             // of the last search or removal
 	Others    []string          // sentences about the rules that Sluice left in other modes
 }
@@ -53,9 +53,11 @@ func (s State) Lines() []string {
 	switch {
 	case s.KubeProxy == nil:
 	case s.Same:
-		out = append(out, fmt.Sprintf("%s runs beside Sluice, and both write the same chains, each against the other: stop it", s.KubeProxy))
+		out = append(out, s.KubeProxy.String()+
+			" runs beside Sluice, and both write the same chains, each against the other: stop it")
 	default:
-		out = append(out, fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; %s", s.KubeProxy, s.KubeProxy.Evidence, ignoreHint))
+		out = append(out, fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; %s",
+			s.KubeProxy, s.KubeProxy.Evidence, ignoreHint))
 	}
 	if s.Ignored != "" {
 		out = append(out, s.Ignored)
@@ -78,9 +80,9 @@ type Entry struct {
 	Mechanism Mechanism
 	Count     int    // of objects: tables, chains, rules, virtual servers, sets, interfaces
 	What      string // in words, without the mechanism
-	Why       string // it cannot be removed; empty: it can, or What gives the reason
+	Why       string // it cannot be removed; empty if it can, or if What gives the reason
 	MayBeOwn  bool   // an earlier run of Sluice in mode iptables or ipvs may have made them, with kube-proxy's names
-	Remedy    string // how a person can remove them; empty: no person has to
+	Remedy    string // how a person can remove them; empty if no person has to
 }
 
 // String returns one line.
@@ -95,22 +97,22 @@ func (e Entry) String() string {
 	return s
 }
 
-// owner names the program that left the rules.
+// owner names the program that left the rules, for "leftovers of ...".
 func (e Entry) owner() string {
 	if e.MayBeOwn {
-		return "kube-proxy, or Sluice in mode iptables,"
+		return "kube-proxy or of Sluice in mode iptables"
 	}
 	return "kube-proxy"
 }
 
-// Found is what Search found.
+// Found is the result of Search.
 type Found struct {
 	KubeProxy *KubeProxy // runs on this node; nil: none
 	Same      bool       // it writes the same chains as Sluice (Options.Ours)
-	Rules     []Entry    // of kube-proxy; those with a Remedy are removed only where Sluice can do that
+	Rules     []Entry    // of kube-proxy; entries with a Remedy are removed only where Sluice can do that
 }
 
-// Account lists what was removed and what was not.
+// Account lists the removed and the remaining entries.
 type Account struct {
 	Removed   []Entry
 	Lost      []string   // rules of other programs that jumped to kube-proxy's chains, removed with these
@@ -140,10 +142,12 @@ func (a Account) Lines() []string {
 		out = append(out, a.Kept)
 	}
 	if a.KubeProxy != nil {
-		out = append(out, fmt.Sprintf("%s runs and uses them (%s): stop it first if they are to go, or add --ignore-kube-proxy", a.KubeProxy, a.KubeProxy.Evidence))
+		out = append(out, fmt.Sprintf("%s runs and uses them (%s): stop it first if they are to go, "+
+			"or add --ignore-kube-proxy", a.KubeProxy, a.KubeProxy.Evidence))
 	}
 	if a.Ignored != nil {
-		out = append(out, fmt.Sprintf("a process called %s runs, and its rules were removed (%s)", a.Ignored, a.Ignored.Evidence))
+		out = append(out, fmt.Sprintf("a process called %s runs, and its rules were removed (%s)",
+			a.Ignored, a.Ignored.Evidence))
 	}
 	return out
 }

@@ -19,7 +19,7 @@ func (t tables) use(do func(*nft.Conn) error) error {
 	return do(conn)
 }
 
-// Find returns those of the tables that exist, without their rules.
+// Find returns the tables that exist, without their rules.
 func (t tables) Find(ctx context.Context, names ...nft.Table) (found []nft.Outline, err error) {
 	err = t.use(func(conn *nft.Conn) error {
 		found, err = conn.Outline(ctx, names, nft.NoRules)

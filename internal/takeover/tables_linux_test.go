@@ -27,7 +27,6 @@ table ip6 theirs { chain out { type filter hook output priority 0; }; }
 table ip other { chain out { type filter hook output priority 0; }; chain c { }; }
 `
 
-// runNft runs nft in a namespace.
 func runNft(t *testing.T, netns int, input string, args ...string) (out string) {
 	t.Helper()
 	kerneltest.Do(t, netns, func() error {

@@ -40,14 +40,14 @@ type Options struct {
 	// ignores them.
 	Others []Leftover
 
-	// NodePorts lists the NodePorts of all Services. They distinguish kube-proxy's virtual
-	// servers at addresses of the node from those of other programs. Nil: any port in
-	// 30000-32767 is a NodePort. If it fails, no virtual server is removed.
+	// NodePorts lists the NodePorts of all Services. They distinguish kube-proxy's virtual servers at addresses of the
+	// node from virtual servers of other programs. If NodePorts is nil, any port in 30000-32767 is a NodePort. If it
+	// fails, no virtual server is removed.
 	NodePorts func(context.Context) ([]uint16, error)
 
 	// Address is where kube-proxy serves its diagnostics; empty: 127.0.0.1:10249.
 	Address string
-	// Dial connects to it; nil: in the current network namespace.
+	// Dial connects to it. If nil, the connection is in the current network namespace.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
@@ -58,8 +58,8 @@ type Options struct {
 	// nil: none.
 	RecordLeft func(note string)
 
-	// Soon is the time between two searches while a kube-proxy runs or its rules are
-	// there, Rarely at other times; 0: 3 seconds and a minute.
+	// Soon is the time between two searches while a kube-proxy runs or its rules are there, Rarely at other times. The
+	// defaults are 3 seconds and a minute.
 	Soon, Rarely time.Duration
 }
 

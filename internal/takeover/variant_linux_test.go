@@ -72,9 +72,15 @@ func TestOwnersOfChains(t *testing.T) {
 			chains(iptables.NFT, "nat", "KUBE-SERVICES"), chains(iptables.NFT, "mangle", "KUBE-PROXY-CANARY"),
 			chains(iptables.Legacy, "nat", "KUBE-SERVICES"),
 		}, "iptables-legacy: may be own; iptables-nft: kube-proxy's"},
-		"ipvs": {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SERVICES", "KUBE-LOAD-BALANCER")}, "iptables-nft: kube-proxy's"},
-		"old":  {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-XLB-X")}, "iptables-nft: kube-proxy's"},
-		"own":  {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SVC-X", "KUBE-MARK-MASQ-NOT-POD")}, "iptables-nft: may be own"},
+		"ipvs": {
+			[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SERVICES", "KUBE-LOAD-BALANCER")},
+			"iptables-nft: kube-proxy's",
+		},
+		"old": {[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-XLB-X")}, "iptables-nft: kube-proxy's"},
+		"own": {
+			[]iptables.Removal{chains(iptables.NFT, "nat", "KUBE-SVC-X", "KUBE-MARK-MASQ-NOT-POD")},
+			"iptables-nft: may be own",
+		},
 	} {
 		var got []string
 		for _, e := range chainEntries(c.found) {
@@ -85,8 +91,7 @@ func TestOwnersOfChains(t *testing.T) {
 	}
 }
 
-// With one variant ours, what is in the other is a leftover all the same, for
-// all that counts and tells.
+// If Sluice uses one variant, the rules in the other are still leftovers, in all counts and messages.
 func TestRulesInTheOtherVariantAreRemoved(t *testing.T) {
 	both := func() *node {
 		all, err := afterIPTables(iptables.Legacy).chains.Outlines(t.Context(), iptables.AllRules)
@@ -117,10 +122,11 @@ func TestRulesInTheOtherVariantAreRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compare(t, "cleanup", "removed iptables-legacy: 3 chains and 1 rule in iptables-legacy nat", strings.Join(a.Lines(), "; "))
+	compare(t, "cleanup", "removed iptables-legacy: 3 chains and 1 rule in iptables-legacy nat",
+		strings.Join(a.Lines(), "; "))
 }
 
-// Search finds what a take-over would remove, and removes nothing.
+// Search finds everything that a take-over would remove, and removes nothing.
 func TestSearch(t *testing.T) {
 	node := afterIPTables(iptables.Legacy)
 	node.tables = afterNFTables().tables
@@ -130,7 +136,8 @@ func TestSearch(t *testing.T) {
 	if err != nil || found.KubeProxy == nil || found.KubeProxy.PID != 812 || found.Same || len(found.Rules) != 2 {
 		t.Fatalf("found %+v, %v", found, err)
 	}
-	if legacy, tables := found.Rules[0], found.Rules[1]; legacy.Mechanism != IPTablesLegacy || legacy.Remedy == "" || tables.Mechanism != NFTables || tables.Remedy != "" {
+	legacy, tables := found.Rules[0], found.Rules[1]
+	if legacy.Mechanism != IPTablesLegacy || legacy.Remedy == "" || tables.Mechanism != NFTables || tables.Remedy != "" {
 		t.Errorf("rules %+v", found.Rules)
 	}
 	if len(node.done) != 0 {

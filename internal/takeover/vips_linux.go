@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// vips is what kube-proxy's ipvs mode left outside of iptables.
+// vips has the leftovers of kube-proxy's ipvs mode outside of iptables.
 type vips struct {
 	Idle      []ipvs.Server           // kube-proxy's, without connections
 	Busy      []inUse[ipvs.Server]    // kube-proxy's, with connections that would end with them
@@ -113,7 +113,7 @@ func setNames() []string {
 	}
 }
 
-// entry describes what there is to remove.
+// entry describes the objects to remove.
 func (v vips) entry() Entry {
 	var parts []string
 	if n := len(v.Idle) + len(v.Busy); n > 0 {
@@ -130,7 +130,7 @@ func (v vips) entry() Entry {
 	return Entry{Mechanism: IPVS, Count: count, What: strings.Join(parts, ", ")}
 }
 
-// left returns what is not removed, and why.
+// left returns the remaining entries with their reasons.
 func (v vips) left() []Entry {
 	var out []Entry
 	add := func(n int, format string, args ...any) {
@@ -142,7 +142,8 @@ func (v vips) left() []Entry {
 	}
 	if n := len(v.Held); n > 0 {
 		connections, names := some(v.Held)
-		add(n, "%s, as long as programs of this node have connections from there (now %d): %s", text.Count(n, "address"), connections, names)
+		add(n, "%s, as long as programs of this node have connections from there (now %d): %s",
+			text.Count(n, "address"), connections, names)
 	}
 	if v.Unknown {
 		add(1, "virtual servers, until all of kube-proxy's are known")

@@ -37,8 +37,8 @@ func (c *Columns) Field(name, value string) {
 	}
 }
 
-// Printf writes text as it is. A line without a tab ends the columns above it:
-// those below are aligned anew.
+// Printf writes text as it is. A line without a tab ends the columns above it; the columns below it are aligned
+// separately.
 func (c *Columns) Printf(format string, args ...any) { fmt.Fprintf(c.out, format, args...) }
 
 // Flush writes everything to the underlying writer.

@@ -18,7 +18,8 @@ func TestColumns(t *testing.T) {
 	if err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	const want = "Mode        nftables\nLast write  1s ago\n\nServers\n  NAME     ADDRESS  STATE\n  a name   -        größer\n"
+	const want = "Mode        nftables\nLast write  1s ago\n\nServers\n  NAME     ADDRESS  STATE\n" +
+		"  a name   -        größer\n"
 	if got := b.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

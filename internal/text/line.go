@@ -16,7 +16,7 @@ func Line(s string) string {
 	}, s)
 }
 
-// Short is Line for a word or two: it cuts off what is longer than 64 bytes.
+// Short is Line for a word or two: it cuts off the text after 64 bytes.
 func Short(s string) string {
 	const most = 64
 	if len(s) > most {

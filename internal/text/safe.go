@@ -8,10 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// Safe returns a writer that writes to w what a terminal shows as text. It keeps
-// line ends, tabs and all graphic characters; other characters, such as those
-// that begin an escape sequence or change the direction of writing, become \uXXXX,
-// which means the same in JSON. Bytes that are not UTF-8 become U+FFFD.
+// Safe returns a writer that writes to w only text that a terminal shows. It keeps line ends, tabs and all graphic
+// characters. Other characters, such as the beginning of an escape sequence or a change of the direction of writing,
+// become \uXXXX, which means the same in JSON. Bytes that are not UTF-8 become U+FFFD.
 func Safe(w io.Writer) io.Writer { return &safe{to: w} }
 
 type safe struct {

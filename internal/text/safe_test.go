@@ -36,7 +36,7 @@ func TestSafe(t *testing.T) {
 	}
 }
 
-// What is written of JSON means the same.
+// JSON keeps its meaning.
 func TestSafeKeepsJSON(t *testing.T) {
 	const value = "\u009b\u202e\U000e0041\u007f"
 	var b strings.Builder
@@ -62,7 +62,8 @@ func TestSafeReturnsErrors(t *testing.T) {
 func TestShort(t *testing.T) {
 	long := strings.Repeat("x", 63) + "ä"
 	for s, want := range map[string]string{
-		"v1.2.0": "v1.2.0", "a\nb": "a b", strings.Repeat("x", 64): strings.Repeat("x", 64), long: strings.Repeat("x", 63) + "...",
+		"v1.2.0": "v1.2.0", "a\nb": "a b", strings.Repeat("x", 64): strings.Repeat("x", 64),
+		long: strings.Repeat("x", 63) + "...",
 	} {
 		if got := Short(s); got != want {
 			t.Errorf("Short(%q) = %q, want %q", s, got, want)

@@ -32,7 +32,7 @@ func TestReadsOnlyRegularFiles(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name string
-		want string // part of the error; empty: the file is read
+		want string // part of the error; empty if the file is read
 	}{
 		{"file", ""},
 		{"link", ""},
@@ -48,7 +48,8 @@ func TestReadsOnlyRegularFiles(t *testing.T) {
 		switch {
 		case tc.want == "" && (err != nil || string(data) != "12345678"):
 			t.Errorf("%s: %q, %v", tc.name, data, err)
-		case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), at(tc.name)) && tc.name != "to-memory"):
+		case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) ||
+			!strings.Contains(err.Error(), at(tc.name)) && tc.name != "to-memory"):
 			t.Errorf("%s: error %v, want %q", tc.name, err, tc.want)
 		}
 	}

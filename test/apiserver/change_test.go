@@ -170,7 +170,9 @@ func testServiceKinds(w *testEnv) {
 	seconds := int32(7200)
 	sticky := w.createService(func(svc *corev1.Service) {
 		svc.Name, svc.Spec.SessionAffinity = "sticky", corev1.ServiceAffinityClientIP
-		svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+		svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds},
+		}
 	})
 	w.setEndpoints("sticky", w.pods[:]...)
 	w.eventually(func() error { return checkAnswered(w.client, targets(sticky, 80)) })

@@ -36,7 +36,8 @@ func Assets() error {
 	dir := os.Getenv(assetsVar)
 	if dir == "" {
 		return fmt.Errorf("%s is not set, so there is no kube-apiserver and no etcd to test against: "+
-			"run `make test-assets` to build them, and name their folder in %[1]s; go test -short leaves these tests out", assetsVar)
+			"run `make test-assets` to build them, and name their folder in %[1]s; go test -short leaves these tests out",
+			assetsVar)
 	}
 	for _, name := range programs() {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
@@ -117,7 +118,9 @@ func (c *Cluster) prepare() error {
 			return err
 		}
 	}
-	c.env = &envtest.Environment{ControlPlaneStartTimeout: machine.Scale(time.Minute), ControlPlaneStopTimeout: time.Second}
+	c.env = &envtest.Environment{
+		ControlPlaneStartTimeout: machine.Scale(time.Minute), ControlPlaneStopTimeout: time.Second,
+	}
 	c.env.ControlPlane.Etcd = &envtest.Etcd{Path: c.path("etcd-bound"), DataDir: c.path("etcd")}
 	server := c.env.ControlPlane.GetAPIServer()
 	server.Path, server.CertDir = c.path("kube-apiserver-bound"), c.path("certs")

@@ -49,7 +49,6 @@ func newTestEnv(t *testing.T, c *Cluster) *testEnv {
 	return w
 }
 
-// deleteAll deletes the objects of the test.
 func (w *testEnv) deleteAll() {
 	ctx := context.Background() // the context of the test has already ended
 	svcs, err := w.Client.CoreV1().Services(w.ns).List(ctx, metav1.ListOptions{})
@@ -132,7 +131,6 @@ func (w *testEnv) setSlice(s *discoveryv1.EndpointSlice) {
 	w.must(w.PutSlice(w.Context(), w.ns, s))
 }
 
-// setNode sets the Node of node A.
 func (w *testEnv) setNode(zone string, addrs ...string) {
 	w.Helper()
 	w.must(w.PutNode(w.Context(), w.lab.NodeA.Name(), map[string]string{corev1.LabelTopologyZone: zone}, addrs...))

@@ -67,9 +67,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// waitEvents waits until kubectl describe would show exactly these Events of Sluice for an
-// object. It ignores those of the API server, whose repair controller warns of a Service whose
-// address it does not know yet.
+// waitEvents waits until kubectl describe would show exactly these Events of Sluice for an object. It ignores Events
+// of the API server, whose repair controller warns of a Service whose address it does not know yet.
 func (w *testEnv) waitEvents(namespace string, obj runtime.Object, want ...string) {
 	w.Helper()
 	var got []string
@@ -85,7 +84,8 @@ func (w *testEnv) waitEvents(namespace string, obj runtime.Object, want ...strin
 			if e.Series != nil {
 				again = " again"
 			}
-			got = append(got, fmt.Sprintf("%s %s %s %s/%s%s: %s", e.Type, e.Reason, e.Action, e.ReportingController, e.ReportingInstance, again, e.Message))
+			got = append(got, fmt.Sprintf("%s %s %s %s/%s%s: %s", e.Type, e.Reason, e.Action, e.ReportingController,
+				e.ReportingInstance, again, e.Message))
 		}
 		slices.Sort(got)
 		got = slices.Compact(got) // each daemon on this node has recorded its start

@@ -44,7 +44,8 @@ func testServiceCIDRs(w *testEnv) {
 	}, metav1.CreateOptions{})
 	w.must(err)
 	more.Status.Conditions = []metav1.Condition{{
-		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "Test", LastTransitionTime: metav1.Now(),
+		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "Test",
+		LastTransitionTime: metav1.Now(),
 	}} // like its controller
 	_, err = api.UpdateStatus(w.Context(), more, metav1.UpdateOptions{})
 	w.must(err)

@@ -69,10 +69,12 @@ func Run(t lab.T, host *lab.Host, args ...string) *Proxy {
 func load(args []string) (*config.Config, error) {
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
-	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil { // do not change that of the test process
+	// Without the flag, the test process would get another OOM score.
+	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil {
 		return nil, err
 	}
-	cfg, _, err := flags.Load(config.Env{Hostname: os.Hostname, ReadFile: os.ReadFile}, config.Options{Modes: app.Modes(app.Kinds())})
+	cfg, _, err := flags.Load(config.Env{Hostname: os.Hostname, ReadFile: os.ReadFile},
+		config.Options{Modes: app.Modes(app.Kinds())})
 	return cfg, err
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// withName changes the name of a Service.
 func withName(name string) func(*corev1.Service) {
 	return func(svc *corev1.Service) { svc.Name = name }
 }
@@ -21,7 +20,9 @@ func testRestart(w *testEnv) {
 	w.setEndpoints("stays", w.pods[0])
 	w.setEndpoints("goes", w.pods[0])
 	w.setEndpoints("changes", w.pods[0])
-	stays, goes, changes := w.createService(withName("stays")), w.createService(withName("goes")), w.createService(withName("changes"))
+	stays := w.createService(withName("stays"))
+	goes := w.createService(withName("goes"))
+	changes := w.createService(withName("changes"))
 	p := w.run()
 	w.waitReached(w.client, targets(stays, 80), w.pods[0])
 	w.waitReached(w.client, targets(goes, 80), w.pods[0])
@@ -131,7 +132,9 @@ func testDisconnected(w *testEnv) {
 	w.setEndpoints("stays", w.pods[0])
 	w.setEndpoints("goes", w.pods[0])
 	w.setEndpoints("changes", w.pods[0])
-	stays, goes, changes := w.createService(withName("stays")), w.createService(withName("goes")), w.createService(withName("changes"))
+	stays := w.createService(withName("stays"))
+	goes := w.createService(withName("goes"))
+	changes := w.createService(withName("changes"))
 	p := Run(w, w.lab.NodeA, "--master="+g.URL)
 	w.waitReached(w.client, targets(goes, 80), w.pods[0])
 	w.waitReached(w.client, targets(changes, 80), w.pods[0])

@@ -128,7 +128,8 @@ func newCrowdedLoop(ctx context.Context, o options) (*crowdedLoop, error) {
 	c.loop = proxy.New(proxy.Options{
 		Store: c.store, Plane: opened, Load: load, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Compiler: route.NewCompiler(route.Options{
-			NodeName: "node-0000", Families: families(), Excess: planeNamed(o.plane).excess, NodePorts: route.NodePortOptions{Primary: true},
+			NodeName: "node-0000", Families: families(), Excess: planeNamed(o.plane).excess,
+			NodePorts: route.NodePortOptions{Primary: true},
 		}),
 		Followers: []proxy.Follower{c},
 		Observe:   func(s proxy.Sync) { c.synced <- s },
@@ -174,12 +175,18 @@ func (c *crowdedLoop) measure(ctx context.Context, s shape) (r crowdedResult, er
 		{"written", func() {
 			c.store.SetService(svc)
 			for i, pods := range slices.Collect(slices.Chunk(s.endpoints(), 1000)) {
-				c.store.SetSlice(&cluster.Slice{Name: cluster.Name{Namespace: "large", Name: fmt.Sprint("large-", i)}, Service: name, Ports: ports, Endpoints: pods})
+				c.store.SetSlice(&cluster.Slice{
+					Name: cluster.Name{Namespace: "large", Name: fmt.Sprint("large-", i)}, Service: name,
+					Ports: ports, Endpoints: pods,
+				})
 			}
 		}, touches(name)},
 		{"compared", func() { go func() { _ = c.loop.Compare(ctx, proxy.Request) }() }, nil},
 		{"changed by one endpoint", func() {
-			c.store.SetSlice(&cluster.Slice{Name: cluster.Name{Namespace: "large", Name: "large-0"}, Service: name, Ports: ports, Endpoints: s.endpoints()[1:min(1000, s.pods)]})
+			c.store.SetSlice(&cluster.Slice{
+				Name: cluster.Name{Namespace: "large", Name: "large-0"}, Service: name, Ports: ports,
+				Endpoints: s.endpoints()[1:min(1000, s.pods)],
+			})
 		}, touches(name)},
 		{"deleted", func() { c.store.DeleteService(name) }, touches(name)},
 	}
@@ -221,7 +228,8 @@ func (c *crowdedLoop) during(begin func(), wanted func(route.Change) bool) (d ch
 			if err != nil {
 				return d, err
 			}
-			if !ended && (wanted != nil && change.Table != nil && wanted(change) || wanted == nil && synced.Cause == proxy.Request) {
+			if !ended && (wanted != nil && change.Table != nil && wanted(change) ||
+				wanted == nil && synced.Cause == proxy.Request) {
 				ended, d.Took = true, time.Since(start)
 			}
 			if change.Table != nil && touches(name)(change) {
@@ -259,7 +267,8 @@ func (s shape) service(name cluster.Name) (*cluster.Service, []cluster.SlicePort
 		svc.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("203.0.113.1")}
 	}
 	for i := range s.ranges {
-		svc.SourceRanges = append(svc.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64 + byte(i>>14), byte(i >> 6), byte(i << 2)}), 31))
+		svc.SourceRanges = append(svc.SourceRanges,
+			netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64 + byte(i>>14), byte(i >> 6), byte(i << 2)}), 31))
 	}
 	var ports []cluster.SlicePort
 	for i := range s.ports {
@@ -273,7 +282,9 @@ func (s shape) service(name cluster.Name) (*cluster.Service, []cluster.SlicePort
 func (s shape) endpoints() []cluster.Endpoint {
 	list := make([]cluster.Endpoint, s.pods)
 	for i := range list {
-		list[i] = cluster.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 128 + byte(i>>16), byte(i >> 8), byte(i)}), Ready: true, Serving: true}
+		list[i] = cluster.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 128 + byte(i>>16), byte(i >> 8), byte(i)}), Ready: true, Serving: true,
+		}
 	}
 	return list
 }

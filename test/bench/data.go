@@ -19,8 +19,8 @@ const endpoints = 3
 
 const namespace = "bench"
 
-// generator creates Services and EndpointSlices like those of the API server, converted like the
-// source does, with interned strings.
+// generator creates Services and EndpointSlices as the API server has them. It converts them as the source does, with
+// interned strings.
 type generator struct{ convert convert.Converter }
 
 func newGenerator() generator { return generator{convert.Converter{Strings: convert.NewInterner()}} }

@@ -73,8 +73,10 @@ func parse(args []string, help io.Writer) (options, error) {
 	fs.StringVar(&o.profile, "profile", "", "folder to write CPU and heap profiles to")
 	fs.BoolVar(&o.crowded, "crowded", false, "measure how long changes wait for a large Service, in place of all else")
 	fs.IntVar(&o.shape, "shape", 0, "measure one large Service in this process and print JSON; for bench itself")
-	fs.BoolVar(&o.questions, "questions", false, "measure how long changes take while a daemon is asked questions, of each size once")
-	fs.BoolVar(&o.programs, "programs", false, "measure mode ipvs beside the programs that write the same: ipvsadm, ipset, ip, iptables-restore")
+	fs.BoolVar(&o.questions, "questions", false,
+		"measure how long changes take while a daemon is asked questions, of each size once")
+	fs.BoolVar(&o.programs, "programs", false,
+		"measure mode ipvs beside the programs that write the same: ipvsadm, ipset, ip, iptables-restore")
 	fs.IntVar(&o.child, "child", 0, "measure one size in this process and print JSON; for bench itself")
 	if err := fs.Parse(args); err != nil {
 		return o, err

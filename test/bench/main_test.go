@@ -51,7 +51,8 @@ func TestMeasureUserspace(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if r.Files < 100 || r.Files > 150 || r.Cold.Steps < 200 || r.Adopt.Steps < 200 || r.Replace.P50 <= 0 || r.Add.P50 <= 0 {
+		if r.Files < 100 || r.Files > 150 || r.Cold.Steps < 200 || r.Adopt.Steps < 200 ||
+			r.Replace.P50 <= 0 || r.Add.P50 <= 0 {
 			t.Errorf("%s: %+v, want a socket and a balancer for each of 100 Services, at the start and at a restart", name, r)
 		}
 	}

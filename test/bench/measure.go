@@ -98,7 +98,7 @@ func (p *pipeline) full(ctx context.Context) (parts, error) {
 	return took, err
 }
 
-// close closes what the process itself has; the kernel keeps its state.
+// close closes the files of the process; the kernel keeps its state.
 func (p *pipeline) close() error {
 	if open, is := p.plane.(io.Closer); is {
 		return open.Close()

@@ -31,9 +31,9 @@ type planeKind struct {
 	name string
 	open func(dir string, families []route.Family) (plane.Plane, plane.Load, error)
 
-	excess func(*route.Service) (size, limit string) // that of its Kind; nil: it has none
+	excess func(*route.Service) (size, limit string) // of its Kind; nil if it has none
 
-	// transient means that a restart writes anew what the process itself had.
+	// transient means that a restart writes the state of the process again.
 	transient bool
 }
 
@@ -77,7 +77,8 @@ func openIptables(v iptables.Variant) func(string, []route.Family) (plane.Plane,
 		if err != nil {
 			return nil, plane.Load{}, err
 		}
-		return planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark}), planeiptables.Load(tools.Room()), nil
+		return planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark}),
+			planeiptables.Load(tools.Room()), nil
 	}
 }
 

@@ -20,14 +20,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
-// comparison are the measurements of mode ipvs and of the programs that write the same, one after
-// the other in the same kernel. What was not measured is empty.
+// comparison has the measurements of mode ipvs and of the programs that write the same, one after the other in the
+// same kernel. Missing measurements are empty.
 type comparison struct {
 	Sluice, Programs contender
 	Nothing          []time.Duration // ipvsadm --restore without input
 }
 
-// contender is what Sluice, or the programs, took.
+// contender has the durations of Sluice, or of the programs.
 type contender struct {
 	Cold    map[mechanism]time.Duration // the load of an empty kernel
 	Changes []time.Duration             // one endpoint of one Service replaced, each time
@@ -57,7 +57,8 @@ type timedKernel struct{ spent map[mechanism]time.Duration }
 
 func (t timedKernel) around(k planeipvs.Kernel) planeipvs.Kernel {
 	return planeipvs.Kernel{
-		Servers: timedServers{k.Servers, t}, Sets: timedSets{k.Sets, t}, Links: timedLinks{k.Links, t}, Chains: timedChains{k.Chains, t},
+		Servers: timedServers{k.Servers, t}, Sets: timedSets{k.Sets, t}, Links: timedLinks{k.Links, t},
+		Chains: timedChains{k.Chains, t},
 	}
 }
 
@@ -107,7 +108,7 @@ func (t timedChains) Restore(ctx context.Context, f iptables.Family, input []byt
 	return t.Chains.Restore(ctx, f, input)
 }
 
-// measurePrograms measures Sluice, removes what it wrote, and measures the programs.
+// measurePrograms measures Sluice, removes its rules, and measures the programs.
 func measurePrograms(o options) (c comparison, err error) {
 	ctx := context.Background()
 	kernel, err := openIPVSKernel(o.dir)
@@ -161,8 +162,8 @@ func (p *pipeline) measureSluice(ctx context.Context, o options, timed timedKern
 	return c, err
 }
 
-// measureRestore measures the programs with what Sluice would write. Each time Sluice verifies the
-// result, or learns it.
+// measureRestore measures the programs with the input that Sluice would write. Each time Sluice verifies the result,
+// or learns it.
 func (p *pipeline) measureRestore(ctx context.Context, o options) (c contender, err error) {
 	c.Cold = map[mechanism]time.Duration{}
 	change, _ := p.compiler.Compile(p.store.Take())
@@ -203,11 +204,10 @@ func (p *pipeline) measureRestore(ctx context.Context, o options) (c contender, 
 	return c, nil
 }
 
-// command is a program with its input.
 type command struct{ line, input string }
 
-// commands reads what a plan prints: "# PROGRAM ARGUMENTS", followed by its input. It joins
-// successive inputs of the same program.
+// commands reads the text of a plan: "# PROGRAM ARGUMENTS", followed by its input. It joins successive inputs of the
+// same program.
 func commands(plan string) []command {
 	var list []command
 	for line := range strings.Lines(plan) {
@@ -233,7 +233,7 @@ func (c command) run() error {
 	return nil
 }
 
-// writes returns what the command writes.
+// writes returns the kind of objects that the command writes.
 func (c command) writes() mechanism {
 	name := strings.Replace(strings.Fields(c.line)[0], "ip6tables", "iptables", 1)
 	return mechanism(name)

@@ -81,7 +81,6 @@ func programRows() []programRow {
 	return list
 }
 
-// changesOf returns the changes of all runs.
 func changesOf(all []comparison, of side) (list []time.Duration) {
 	for _, c := range all {
 		list = append(list, of(c).Changes...)
@@ -89,10 +88,11 @@ func changesOf(all []comparison, of side) (list []time.Duration) {
 	return list
 }
 
-// printPrograms prints what one size took.
+// printPrograms prints the durations of one size.
 func printPrograms(w io.Writer, size int, all []comparison) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %d Services of %d endpoints | Sluice | the programs | Sluice / programs |\n|---|---:|---:|---:|\n", size, endpoints)
+	fmt.Fprintf(&b, "| %d Services of %d endpoints | Sluice | the programs | Sluice / programs |\n|---|---:|---:|---:|\n",
+		size, endpoints)
 	for _, r := range programRows() {
 		sluice, programs := float64(r.of(all, bySluice)), float64(r.of(all, byPrograms))
 		fmt.Fprintf(&b, "| %s | %s |", r.title, r.print(sluice))
@@ -110,14 +110,15 @@ func printPrograms(w io.Writer, size int, all []comparison) error {
 		nothing = append(nothing, c.Nothing...)
 	}
 	if len(nothing) > 0 {
-		fmt.Fprintf(&b, "| `ipvsadm --restore` without input, p50, µs | | %s | |\n", micros(float64(harness.Quantile(nothing, 0.5))))
+		fmt.Fprintf(&b, "| `ipvsadm --restore` without input, p50, µs | | %s | |\n",
+			micros(float64(harness.Quantile(nothing, 0.5))))
 	}
 	fmt.Fprintf(&b, "\n%d changes in %d runs; loads are medians.\n\n", len(changesOf(all, bySluice)), len(all))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// printGrowth prints what a change costs at each size.
+// printGrowth prints the cost of a change at each size.
 func printGrowth(w io.Writer, sizes []int, results [][]comparison) error {
 	var b strings.Builder
 	b.WriteString("| endpoint replaced, µs |")

@@ -206,7 +206,8 @@ func printQuestions(w io.Writer, o options, results [][]delays) error {
 	var b strings.Builder
 	for i, n := range o.sizes {
 		fmt.Fprintf(&b, "%d Services, %s: from a change in the store until the kernel has it, ms\n\n", n, o.plane)
-		b.WriteString("| asked again and again | p50 | p99 | p99.9 | longest | changes | answers |\n|---|---:|---:|---:|---:|---:|---:|\n")
+		b.WriteString("| asked again and again | p50 | p99 | p99.9 | longest | changes | answers |\n" +
+			"|---|---:|---:|---:|---:|---:|---:|\n")
 		for _, d := range results[i] {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %d | %d |\n", d.Question,
 				fineMillis(d.P50), fineMillis(d.P99), fineMillis(d.P999), fineMillis(d.Max), d.Changes, d.Answers)

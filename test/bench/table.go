@@ -26,13 +26,19 @@ func rows() []row {
 	all := []row{
 		{"cold load, ms", span(func(r result) time.Duration { return r.Cold.total() }), millis, false},
 		{"— compile", span(func(r result) time.Duration { return r.Cold.Compile }), millis, false},
-		{"— plan (with the look at an empty kernel)", span(func(r result) time.Duration { return r.Cold.Refresh + r.Cold.Plan }), millis, false},
+		{
+			"— plan (with the look at an empty kernel)",
+			span(func(r result) time.Duration { return r.Cold.Refresh + r.Cold.Plan }), millis, false,
+		},
 		{"— apply", span(func(r result) time.Duration { return r.Cold.Apply }), millis, false},
 		{"— CPU", span(func(r result) time.Duration { return r.Cold.CPU }), millis, false},
 		{"restart, nothing changed, ms", span(func(r result) time.Duration { return r.Adopt.total() }), millis, false},
 		{"— compile", span(func(r result) time.Duration { return r.Adopt.Compile }), millis, false},
 		{"— read the kernel", span(func(r result) time.Duration { return r.Adopt.Refresh }), millis, false},
-		{"— plan (0 steps where the kernel keeps all)", span(func(r result) time.Duration { return r.Adopt.Plan }), millis, false},
+		{
+			"— plan (0 steps where the kernel keeps all)", span(func(r result) time.Duration { return r.Adopt.Plan }),
+			millis, false,
+		},
 		{"— CPU", span(func(r result) time.Duration { return r.Adopt.CPU }), millis, false},
 	}
 	for _, kind := range []struct {

@@ -22,7 +22,8 @@ type resourceUse struct {
 
 func usage() (resourceUse, error) {
 	var self, children unix.Rusage
-	if err := errors.Join(unix.Getrusage(unix.RUSAGE_SELF, &self), unix.Getrusage(unix.RUSAGE_CHILDREN, &children)); err != nil {
+	if err := errors.Join(unix.Getrusage(unix.RUSAGE_SELF, &self),
+		unix.Getrusage(unix.RUSAGE_CHILDREN, &children)); err != nil {
 		return resourceUse{}, fmt.Errorf("read resource usage: %w", err)
 	}
 	var ms runtime.MemStats

@@ -27,7 +27,8 @@ type served struct {
 // Close closes the sockets.
 func (s served) Close() error { return s.end() }
 
-// serve opens the plane on an engine that runs until it is closed. The limit of file descriptors alone limits its sockets.
+// serve opens the plane on an engine that runs until it is closed. The limit of file descriptors alone limits its
+// sockets.
 func serve(opt userspace.Options) (plane.Plane, error) {
 	const many = 1 << 20
 	engine, err := relay.New(relay.Options{MaxListeners: many})
@@ -59,7 +60,9 @@ func openWithRules(dir string, families []route.Family) (plane.Plane, plane.Load
 	if err != nil {
 		return nil, plane.Load{}, err
 	}
-	rules := planeiptables.New(tools, planeiptables.Options{Families: families, Mark: mark, Listeners: address.OfSockets()})
+	rules := planeiptables.New(tools, planeiptables.Options{
+		Families: families, Mark: mark, Listeners: address.OfSockets(),
+	})
 	p, err := serve(userspace.Options{Addrs: address.OfSockets(), Rules: rules})
 	return p, plane.Load{}, err
 }

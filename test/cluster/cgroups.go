@@ -52,7 +52,8 @@ func makeCgroups(name string) ([]string, error) {
 	return dirs, nil
 }
 
-// makeCgroup makes one cgroup. In v1 a cgroup of cpuset is empty first; in v2 those in it may use what its parent may.
+// makeCgroup makes one cgroup. In v1 a cgroup of cpuset is empty first; in v2 its processes may use what its parent
+// may.
 func makeCgroup(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make a cgroup: %w", err)
@@ -113,7 +114,7 @@ func below(dirs []string, name string) []string {
 	return out
 }
 
-// removeCgroups removes cgroups with all those in them, whose processes have been killed.
+// removeCgroups removes cgroups and all cgroups in them. Their processes have been killed.
 func removeCgroups(dirs []string) error {
 	var failed error
 	for range 600 { // a minute
@@ -129,7 +130,7 @@ func removeCgroups(dirs []string) error {
 	return failed
 }
 
-// removeTree removes a cgroup and those in it, the innermost first.
+// removeTree removes a cgroup and the cgroups in it, the innermost first.
 func removeTree(dir string) error {
 	var all []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -146,8 +147,8 @@ func removeTree(dir string) error {
 	return err
 }
 
-// mountCgroups mounts the hierarchies of this process anew, below a folder: it sees its own cgroups as their roots, if it is in a
-// cgroup namespace of its own.
+// mountCgroups mounts the hierarchies of this process again, below a folder: it sees its own cgroups as their roots,
+// if it is in a cgroup namespace of its own.
 func mountCgroups(at string) error {
 	hierarchies, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

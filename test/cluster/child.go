@@ -23,10 +23,11 @@ const (
 	stageGuard  = "guard"
 )
 
-// namespaces are those of the control plane and of each node.
+// namespaces are the namespaces of the control plane and of each node.
 const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
 
-// orders is the file by which a process of the cluster gets what it is to do, as JSON. It ends with the process that gives them.
+// orders is the file from which a process of the cluster reads its order, as JSON. The process ends with the one that
+// gives orders.
 const orders = 3
 
 // child is a process of the cluster.

@@ -64,7 +64,7 @@ func (c *testCluster) rollOut(t testing.TB, namespace, workload string) {
 	}
 }
 
-// describe returns what explains why pods are not ready.
+// describe returns the state of pods that are not ready, with the reasons.
 func (c *testCluster) describe(namespace, workload string) string {
 	_, name, _ := strings.Cut(workload, "/")
 	events, _ := c.try("-n", namespace, "get", "events", "--sort-by=.lastTimestamp")
@@ -81,7 +81,8 @@ func (c *testCluster) checkMode(t testing.TB, mode string) {
 	t.Helper()
 	harness.Eventually(t, 3*time.Minute, func() error {
 		out, err := c.try("-n", "kube-system", "exec", "daemonset/sluice", "--", "sluice", "status")
-		if err != nil || !strings.Contains(out, ": healthy\n") || !regexp.MustCompile(`(?m)^Mode +`+mode+" ").MatchString(out) {
+		if err != nil || !strings.Contains(out, ": healthy\n") ||
+			!regexp.MustCompile(`(?m)^Mode +`+mode+" ").MatchString(out) {
 			time.Sleep(time.Second) // each try runs a program
 			return errors.Join(err, fmt.Errorf("want healthy, and mode %s:\n%s", mode, out))
 		}
@@ -89,7 +90,6 @@ func (c *testCluster) checkMode(t testing.TB, mode string) {
 	})
 }
 
-// on returns a command on a machine of the cluster.
 func (c *testCluster) on(machine string, argv ...string) *exec.Cmd {
 	return exec.Command("/proc/self/exe", append([]string{"exec", "-dir=" + c.dir, machine, "--"}, argv...)...)
 }
@@ -108,7 +108,9 @@ const enough = 60
 func (c *testCluster) startTraffic(t *testing.T) *traffic {
 	t.Helper()
 	c.rollOut(t, "kube-system", "deployment/coredns")
-	for _, file := range []struct{ name, workload string }{{"web.yaml", "deployment/web"}, {"load.yaml", "daemonset/load"}} {
+	for _, file := range []struct{ name, workload string }{
+		{"web.yaml", "deployment/web"}, {"load.yaml", "daemonset/load"},
+	} {
 		c.kubectl(t, "apply", "-f", filepath.Join("testdata", file.name))
 		c.rollOut(t, "default", file.workload)
 	}
@@ -128,7 +130,7 @@ func (c *testCluster) startTraffic(t *testing.T) *traffic {
 	return f
 }
 
-// clientCounts are what the program pod counts.
+// clientCounts are the counters of the program pod.
 type clientCounts struct {
 	Connections int
 	Lost        []string
@@ -139,7 +141,7 @@ type clientCounts struct {
 	Kept        string
 }
 
-// read returns what the clients on the nodes have counted, by pod.
+// read returns the counters of the clients on the nodes, by pod.
 func (f *traffic) read(t testing.TB) map[string]clientCounts {
 	t.Helper()
 	out := map[string]clientCounts{}
@@ -167,7 +169,7 @@ func (f *traffic) stop() clientCounts {
 	return seen
 }
 
-// keeps says whether a connection that was open from the start must go on.
+// keeps says whether a connection that was open from the start must continue.
 type keeps int
 
 const (
@@ -180,20 +182,23 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 	t.Helper()
 	all := f.read(t)
 	all["outside"] = f.stop()
-	f.kubectl(t, "delete", "daemonset", "load", "--wait") // the next one begins to count anew
+	f.kubectl(t, "delete", "daemonset", "load", "--wait") // the next one begins to count from 0
 	var total int
 	var slowest time.Duration
 	for client, seen := range all {
 		total += seen.Connections
 		slowest = max(slowest, seen.Slowest)
 		if len(seen.Lost) > 0 {
-			t.Errorf("%s lost %d of %d connections, the last ones: %s", client, len(seen.Lost), seen.Connections, strings.Join(seen.Lost, "\n  "))
+			t.Errorf("%s lost %d of %d connections, the last ones: %s",
+				client, len(seen.Lost), seen.Connections, strings.Join(seen.Lost, "\n  "))
 		}
 		if seen.Connections < enough {
 			t.Errorf("%s has made only %d connections", client, seen.Connections)
 		}
 		if backends == someBackendsEnd {
-			continue // CoreDNS too: a question of a flow that it answered before may come between its end and the change of its EndpointSlice
+			// CoreDNS too: a question of a flow that it answered before may come between its end and the change of its
+			// EndpointSlice
+			continue
 		}
 		if seen.Unanswered > 0 {
 			t.Errorf("%s: %d questions to the name server had no answer", client, seen.Unanswered)
@@ -205,7 +210,7 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 	t.Logf("%d connections, slowest %v", total, slowest.Round(time.Millisecond))
 }
 
-// TestCluster does in one real cluster what an operator does with Sluice, with traffic.
+// TestCluster performs the tasks of an operator of Sluice in one real cluster, with traffic.
 func TestCluster(t *testing.T) {
 	c := start(t)
 	t.Run("install", func(t *testing.T) { testInstall(t, c) })
@@ -253,7 +258,8 @@ func (c *testCluster) remove(t testing.TB) {
 		c.kubectl(t, "delete", "--wait", "-k", dir)
 	}
 	for _, node := range nodeNames() {
-		if out, err := c.on(node, "nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(out), "sluice") {
+		if out, err := c.on(node, "nft", "list", "tables").CombinedOutput(); err != nil ||
+			strings.Contains(string(out), "sluice") {
 			t.Errorf("left on %s: %v\n%s", node, err, out)
 		}
 	}

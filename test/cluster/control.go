@@ -92,7 +92,6 @@ func waitForLock(lock *os.File, limit time.Duration) error {
 	}
 }
 
-// pidIn returns the PID in a lock file.
 func pidIn(lock *os.File) (int, error) {
 	text, err := os.ReadFile(lock.Name())
 	if err != nil {
@@ -142,7 +141,9 @@ func execOn(dir string, args []string) error {
 		return err
 	}
 	// nsenter does not pass signals on, so its end is one for the command.
-	return unix.Exec(nsenter, append([]string{"nsenter", "--all", "--target=" + pid, "--", "setpriv", "--pdeathsig=TERM", "--"}, args[1:]...), os.Environ())
+	return unix.Exec(nsenter,
+		append([]string{"nsenter", "--all", "--target=" + pid, "--", "setpriv", "--pdeathsig=TERM", "--"}, args[1:]...),
+		os.Environ())
 }
 
 // findMachine returns the PID of the first process of a node, or of the control plane.

@@ -6,9 +6,9 @@
 //	cluster exec NODE -- …  runs a command on a node
 //	cluster down            ends it
 //
-// Everything runs below one process in namespaces of its own. Processes, network, mounts and files (in memory) end with
-// it, also if it is killed. A guard process then removes the folder with the kubeconfig, and the cgroups. A port on
-// 127.0.0.1 of the machine leads to the API server.
+// Everything runs below one process in namespaces of its own. Processes, network, mounts and files (in memory) end
+// with it, even if it is killed. A guard process then removes the folder with the kubeconfig, and the cgroups. A port
+// on 127.0.0.1 of the machine leads to the API server.
 //
 //	machine        run ── guard (removes folder and cgroups when run has ended)
 //	               │

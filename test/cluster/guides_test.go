@@ -40,8 +40,8 @@ func blocks(t *testing.T, guide string) []block {
 	return out
 }
 
-// prepareShell provides what guides take for granted: kubectl, the folder deploy, and on-node, which runs a command
-// on NODE, or node A.
+// prepareShell provides the prerequisites of guides: kubectl, the folder deploy, and on-node, which runs a command on
+// NODE, or node A.
 func (c *testCluster) prepareShell(t *testing.T) {
 	t.Helper()
 	onNode := fmt.Sprintf("#!/bin/sh\nexec %q exec -dir=%q \"${NODE:-node-a}\" -- \"$@\"\n", c.executable(t), c.dir)
@@ -95,8 +95,8 @@ func testInstall(t *testing.T, c *testCluster) {
 	}
 }
 
-// modeSection is the section of the migration guide about mode iptables. Its first two blocks replace those of the
-// section "Sluice, on no node yet"; the others change the mode.
+// modeSection is the section of the migration guide about mode iptables. Its first two blocks replace the blocks of
+// the section "Sluice, on no node yet"; the others change the mode.
 const modeSection = "Mode iptables"
 
 // migration returns the blocks of the guide in the order for a mode.
@@ -128,7 +128,9 @@ func onEachNode(list []block) []block {
 	begin := slices.IndexFunc(list, func(b block) bool {
 		return b.section == "Back" && strings.Contains(b.text, "label node node-a service-proxy-")
 	})
-	end := slices.IndexFunc(list, func(b block) bool { return strings.Contains(b.text, "label node node-a sluice-cleanup-") }) + 1
+	end := slices.IndexFunc(list, func(b block) bool {
+		return strings.Contains(b.text, "label node node-a sluice-cleanup-")
+	}) + 1
 	other := strings.NewReplacer("node-a", "node-b", "deploy/kubernetes/cleanup\n", "deploy/kubernetes/cleanup-iptables\n")
 	var again []block
 	for _, b := range list[begin:end] {
@@ -152,7 +154,8 @@ func testMigration(t *testing.T, c *testCluster, mode string) {
 			t.Errorf("tables of Sluice are left on %s", node)
 		}
 	}
-	c.kubectl(t, "delete", "-n", "kube-system", "daemonset/kube-proxy", "configmap/kube-proxy", "serviceaccount/kube-proxy")
+	c.kubectl(t, "delete", "-n", "kube-system", "daemonset/kube-proxy",
+		"configmap/kube-proxy", "serviceaccount/kube-proxy")
 }
 
 // hasKubeProxyRules returns an error unless a node has chains of Services as kube-proxy writes them, in its variant
@@ -184,7 +187,6 @@ func (c *testCluster) checkTakenOver(node, mode string) error {
 	return errors.Join(err, c.hasKubeProxyRules(node))
 }
 
-// hasTables reports whether a node has tables of Sluice.
 func (c *testCluster) hasTables(t testing.TB, node string) bool {
 	t.Helper()
 	out, err := c.on(node, "nft", "list", "tables").CombinedOutput()

@@ -29,7 +29,7 @@ const (
 	kubeProxy  = "registry.k8s.io/kube-proxy:v1.37.2"
 )
 
-// writeImages writes archives of all images into a folder: those of Sluice with the names in deploy/.
+// writeImages writes archives of all images into a folder. Images of Sluice have the names in deploy/.
 func writeImages(ctx context.Context, dir string, programs map[string]string) ([]string, error) {
 	sluice, err := sluiceImage()
 	if err != nil {
@@ -99,7 +99,9 @@ func withFile(to v1.Image, at, program string) (v1.Image, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(archive.Bytes())), nil
+	})
 	if err != nil {
 		return nil, err
 	}

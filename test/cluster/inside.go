@@ -25,7 +25,8 @@ import (
 // root is a file system in memory with all files of a cluster.
 const root = "/mnt"
 
-// relayFile is the listening socket on the machine, and logFiles the first of the logs: of the control plane, then one of each node.
+// relayFile is the listening socket on the machine, and logFiles the first of the logs: of the control plane, then
+// one of each node.
 const (
 	relayFile = orders + 1
 	logFiles  = orders + 2
@@ -38,7 +39,7 @@ func inside() error {
 	if err := in.next(&s); err != nil {
 		return err
 	}
-	go in.exitAtEnd() // also while it starts. The nodes end with it, as their PID namespaces are in its own
+	go in.exitAtEnd() // even while it starts. The nodes end with it, as their PID namespaces are in its own
 	c := &control{spec: s, processes: newReaper(), log: os.NewFile(logFiles, "log")}
 	unix.CloseOnExec(logFiles)
 	if err := errors.Join(c.files(), c.network()); err != nil {
@@ -53,11 +54,10 @@ func inside() error {
 	}
 	fmt.Println("ready")
 	<-make(chan struct{}) // until exitAtEnd
-	runtime.KeepAlive(c)  // the nodes end with their orders, files that would be closed
+	runtime.KeepAlive(c)  // the nodes end when their orders, which are files, are closed
 	return nil
 }
 
-// control is the control plane.
 type control struct {
 	spec
 	processes *reaper
@@ -71,10 +71,14 @@ func (c *control) files() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts private: %w", err)
 	}
-	if err := errors.Join(unix.Mount("tmpfs", root, "tmpfs", 0, "mode=755"), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
+	if err := errors.Join(unix.Mount("tmpfs", root, "tmpfs", 0, "mode=755"),
+		unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
-	files := map[string][]byte{"ca.crt": c.Authority, "api.crt": c.Certificate, "api.key": c.Key, "accounts.key": c.AccountKey, "tokens.csv": c.tokenFile()}
+	files := map[string][]byte{
+		"ca.crt": c.Authority, "api.crt": c.Certificate, "api.key": c.Key,
+		"accounts.key": c.AccountKey, "tokens.csv": c.tokenFile(),
+	}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(root, name), content, 0o600); err != nil {
 			return err
@@ -91,7 +95,8 @@ func (c *control) files() error {
 
 func kubeconfigOf(user string) string { return filepath.Join(root, user+".kubeconfig") }
 
-// bind makes programs and images visible in the file system of the cluster, as those of the machine may be hidden on nodes.
+// bind makes programs and images visible in the file system of the cluster, as paths of the machine may be hidden on
+// nodes.
 func (c *control) bind() (err error) {
 	for i, path := range c.Images {
 		if c.Images[i], err = bindFile(path, filepath.Join(root, "images", filepath.Base(path))); err != nil {
@@ -125,8 +130,10 @@ func (c *control) start() error {
 	}
 	file := func(name string) string { return filepath.Join(root, name) }
 	if err := c.processes.daemon(c.log, c.Programs["kube-apiserver"],
-		"--etcd-servers=http://127.0.0.1:2379", "--secure-port="+strconv.Itoa(apiPort), "--advertise-address="+apiAddress().String(),
-		"--tls-cert-file="+file("api.crt"), "--tls-private-key-file="+file("api.key"), "--token-auth-file="+file("tokens.csv"),
+		"--etcd-servers=http://127.0.0.1:2379", "--secure-port="+strconv.Itoa(apiPort),
+		"--advertise-address="+apiAddress().String(),
+		"--tls-cert-file="+file("api.crt"), "--tls-private-key-file="+file("api.key"),
+		"--token-auth-file="+file("tokens.csv"),
 		"--service-account-issuer=https://"+apiName, "--service-account-key-file="+file("accounts.key"),
 		"--service-account-signing-key-file="+file("accounts.key"), "--service-cluster-ip-range="+serviceRanges,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
@@ -140,7 +147,8 @@ func (c *control) start() error {
 	if err := c.processes.daemon(c.log, c.Programs["kube-controller-manager"],
 		"--kubeconfig="+kubeconfigOf(controller), "--use-service-account-credentials", "--leader-elect=false",
 		"--service-account-private-key-file="+file("accounts.key"), "--root-ca-file="+file("ca.crt"),
-		"--flex-volume-plugin-dir="+file("volume-plugins"), "--allocate-node-cidrs", "--cluster-cidr="+podRanges, "--service-cluster-ip-range="+serviceRanges,
+		"--flex-volume-plugin-dir="+file("volume-plugins"), "--allocate-node-cidrs", "--cluster-cidr="+podRanges,
+		"--service-cluster-ip-range="+serviceRanges,
 		"--cert-dir="+file("certificates")); err != nil {
 		return err
 	}
@@ -198,7 +206,7 @@ func (c *control) startNodes() error {
 	return errors.Join(c.connectPods(pods), poll(c.nodesReady))
 }
 
-// nodeOrder is what a node is to do.
+// nodeOrder is the first order to a node.
 type nodeOrder struct {
 	Name     string
 	Number   int // of its addresses
@@ -250,7 +258,7 @@ func (c *control) findPodAddresses(ctx context.Context, pods map[string][]string
 	return nil
 }
 
-// connectPods gives each node the addresses of its pods, and the routes to those of the others.
+// connectPods gives each node the addresses of its pods, and the routes to the pods of the others.
 func (c *control) connectPods(pods map[string][]string) error {
 	for i, name := range c.Nodes {
 		order := podNetwork{Own: pods[name], Via: map[int][]string{}}

@@ -10,12 +10,13 @@ import (
 	"path/filepath"
 )
 
-const usage = `usage: cluster up   [-dir FOLDER] [-bare]   start a cluster in the background; bare: without Sluice and CoreDNS
+const usage = `usage: cluster up   [-dir FOLDER] [-bare]   start a cluster in the background
        cluster run  [-dir FOLDER] [-bare]   start a cluster, and end it at SIGINT or SIGTERM
        cluster exec [-dir FOLDER] NODE -- COMMAND...
        cluster down [-dir FOLDER]
 
-The folder has the kubeconfig while the cluster runs. make cluster has built everything that this needs.
+With -bare the cluster has no Sluice and no CoreDNS. The folder has the kubeconfig while the cluster runs.
+make cluster has built everything that this needs.
 `
 
 // defaultDir is the folder of the cluster of make cluster.

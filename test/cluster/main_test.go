@@ -60,7 +60,7 @@ type running struct {
 	wait func() error
 }
 
-// begin begins to start a cluster without Sluice. It ends with the test, also if that is killed.
+// begin begins to start a cluster without Sluice. It ends with the test, even if the test is killed.
 func begin(t testing.TB) *running {
 	t.Helper()
 	r := &running{t: t, dir: filepath.Join(t.TempDir(), "cluster"), log: &harness.Log{}}
@@ -86,7 +86,7 @@ func begin(t testing.TB) *running {
 	return r
 }
 
-// waitFor waits until the cluster has said something.
+// waitFor waits until the cluster has printed a text.
 func (r *running) waitFor(text string) {
 	r.t.Helper()
 	eventually(r.t, func() error {
@@ -162,7 +162,9 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	if err == nil {
 		t.Error("it exits without an error")
 	}
-	for _, want := range []string{"containerd, which make cluster installs", "runc, ", "kubelet, which make cluster builds", "kube-scheduler, "} {
+	for _, want := range []string{
+		"containerd, which make cluster installs", "runc, ", "kubelet, which make cluster builds", "kube-scheduler, ",
+	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

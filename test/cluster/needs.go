@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// findPrograms returns the paths of the programs of a cluster, by name, or an error that names all that the machine lacks.
+// findPrograms returns the paths of the programs of a cluster, by name, or an error that names all that the machine
+// lacks.
 func findPrograms() (map[string]string, error) {
 	var lacks []string
 	if os.Geteuid() != 0 {
@@ -40,7 +41,8 @@ func findPrograms() (map[string]string, error) {
 		programs[name] = path
 	}
 	if pluginFolder() == "" {
-		lacks = append(lacks, "the network plugin ptp in "+strings.Join(pluginFolders(), " or ")+" (Debian: containernetworking-plugins)")
+		folders := strings.Join(pluginFolders(), " or ")
+		lacks = append(lacks, "the network plugin ptp in "+folders+" (Debian: containernetworking-plugins)")
 	}
 	lacks = append(lacks, missingInKernel()...)
 	if len(lacks) > 0 {
@@ -50,7 +52,7 @@ func findPrograms() (map[string]string, error) {
 	return programs, nil
 }
 
-// missingInKernel names what a cluster needs of the kernel.
+// missingInKernel names the features of the kernel that a cluster needs and that are missing.
 func missingInKernel() []string {
 	var lacks []string
 	systems, err := os.ReadFile("/proc/filesystems")
@@ -89,7 +91,8 @@ func folder(variable, otherwise string) string {
 	return filepath.Join(".cache", otherwise)
 }
 
-// absolute returns the path of a file of the project. The program runs in its folder, tests in that of their package.
+// absolute returns the path of a file of the project. The program runs in the folder of the project, tests run in the
+// folder of their package.
 func absolute(path string) string {
 	if filepath.IsAbs(path) {
 		return path

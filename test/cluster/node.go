@@ -26,7 +26,8 @@ var cniConfig string
 
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// podNetwork is the second order to a node: the addresses of its pods, and those behind other machines, by their number.
+// podNetwork is the second order to a node: the addresses of its pods, and those behind other machines, by their
+// number.
 type podNetwork struct {
 	Own []string
 	Via map[int][]string
@@ -66,7 +67,7 @@ type node struct {
 	processes *reaper
 }
 
-// cgroups makes the cgroups of this process the roots of those that the node sees.
+// cgroups makes the cgroups of this process the roots that the node sees.
 func (n *node) cgroups() error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("make a cgroup namespace: %w", err)
@@ -115,8 +116,8 @@ func (n *node) files() error {
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 }
 
-// hideTunables hides the kernel parameters that kubelet sets and that no namespace has: it finds its own values in their place, and so sets none of the machine
-// (setupKernelTunables of pkg/kubelet/cm/container_manager_linux.go).
+// hideTunables hides the kernel parameters that kubelet sets and that no namespace has: it finds its own values in
+// their place, and so sets none of the machine (setupKernelTunables of pkg/kubelet/cm/container_manager_linux.go).
 func hideTunables(dir string) error {
 	values := map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
@@ -130,7 +131,8 @@ func hideTunables(dir string) error {
 		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
 			return err
 		}
-		if err := unix.Mount(file, filepath.Join("/proc/sys", name), "", unix.MS_BIND, ""); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := unix.Mount(file, filepath.Join("/proc/sys", name), "", unix.MS_BIND, ""); err != nil &&
+			!errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("hide the kernel parameter %s: %w", name, err)
 		}
 	}
@@ -155,7 +157,8 @@ func (n *node) start() error {
 		os.WriteFile("/run/resolv.conf", nil, 0o644)); err != nil {
 		return err
 	}
-	if err := n.processes.daemon(os.Stderr, n.Programs["containerd"], "--config=/run/containerd.toml", "--log-level=warn"); err != nil {
+	if err := n.processes.daemon(os.Stderr, n.Programs["containerd"], "--config=/run/containerd.toml",
+		"--log-level=warn"); err != nil {
 		return err
 	}
 	if err := poll(func(context.Context) error {
@@ -164,7 +167,8 @@ func (n *node) start() error {
 		return fmt.Errorf("containerd does not answer: %w", err)
 	}
 	for _, image := range n.Images {
-		if err := n.processes.run(os.Stderr, n.Programs["ctr"], "--address="+containerdSocket, "--namespace=k8s.io", "images", "import", image); err != nil {
+		if err := n.processes.run(os.Stderr, n.Programs["ctr"], "--address="+containerdSocket, "--namespace=k8s.io", "images",
+			"import", image); err != nil {
 			return err
 		}
 	}
@@ -172,12 +176,13 @@ func (n *node) start() error {
 		return err
 	}
 	addresses := lan(n.Number)
-	return n.processes.daemon(os.Stderr, n.Programs["kubelet"], "--config=/run/kubelet.yaml", "--kubeconfig="+kubeconfigOf(nodeUser(n.Name)),
+	return n.processes.daemon(os.Stderr, n.Programs["kubelet"], "--config=/run/kubelet.yaml",
+		"--kubeconfig="+kubeconfigOf(nodeUser(n.Name)),
 		"--hostname-override="+n.Name, fmt.Sprintf("--node-ip=%s,%s", addresses[0].Addr(), addresses[1].Addr()))
 }
 
-// chooseIptables makes links to one variant of iptables, for kubelet and kube-proxy: legacy on each second node, nft on the others. The
-// programs have the same paths in kube-proxy's image.
+// chooseIptables makes links to one variant of iptables, for kubelet and kube-proxy: legacy on each second node, nft
+// on the others. The programs have the same paths in kube-proxy's image.
 func (n *node) chooseIptables() error {
 	const dir = "/run/iptables"
 	multi := "/usr/sbin/xtables-nft-multi"
@@ -187,7 +192,9 @@ func (n *node) chooseIptables() error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+	for _, name := range []string{
+		"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore",
+	} {
 		if err := os.Symlink(multi, filepath.Join(dir, name)); err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ func run(o options) error {
 	return errors.Join(err, m.end(), g.orders.Close(), g.cmd.Wait())
 }
 
-// guard waits for the end of run, also if it is killed, and removes what it leaves. It holds the lock until then.
+// guard waits for the end of run, even if it is killed, and removes its leftovers. It holds the lock until then.
 func guard(dir string, cgroups []string) error {
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	var none any
@@ -63,7 +63,8 @@ func acquire(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("a cluster runs already: export KUBECONFIG=%s, or end it by make cluster-down", kubeconfigIn(dir)), lock.Close())
+		return nil, errors.Join(fmt.Errorf("a cluster runs already: export KUBECONFIG=%s, or end it by make cluster-down",
+			kubeconfigIn(dir)), lock.Close())
 	}
 	if err := removeLeft(lock); err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -79,7 +80,7 @@ func write(f *os.File, text string) error {
 func lockIn(dir string) string       { return filepath.Join(dir, "pid") }
 func kubeconfigIn(dir string) string { return filepath.Join(dir, "kubeconfig") }
 
-// machine is what a cluster is on the machine.
+// machine has the parts of a cluster on the machine.
 type machine struct {
 	options
 	spec
@@ -165,7 +166,7 @@ func (m *machine) begin(ready chan struct{}, ended chan error) error {
 	return m.control.order(m.spec)
 }
 
-// follow prints what the process inside says.
+// follow prints the output of the process inside.
 func (m *machine) follow(output io.Reader, ready chan struct{}) {
 	for lines := bufio.NewScanner(output); lines.Scan(); {
 		if lines.Text() == "ready" {
@@ -193,12 +194,13 @@ func (m *machine) lastLines() error {
 			continue
 		}
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		out = errors.Join(out, fmt.Errorf("the last lines of %s:\n  %s", name, strings.Join(lines[max(0, len(lines)-10):], "\n  ")))
+		out = errors.Join(out, fmt.Errorf("the last lines of %s:\n  %s", name,
+			strings.Join(lines[max(0, len(lines)-10):], "\n  ")))
 	}
 	return out
 }
 
-// announce writes the kubeconfig, deploys what people expect, and says how to go on.
+// announce writes the kubeconfig, deploys CoreDNS and Sluice, and prints how to continue.
 func (m *machine) announce(ctx context.Context) error {
 	file := kubeconfigIn(m.dir)
 	if err := clientcmd.WriteToFile(m.kubeconfig(admin, "127.0.0.1:"+m.port), file); err != nil {
@@ -206,7 +208,8 @@ func (m *machine) announce(ctx context.Context) error {
 	}
 	bin := filepath.Dir(m.Programs["kubectl"])
 	if m.bare {
-		fmt.Printf("The cluster runs, without a service proxy.\n\n  export KUBECONFIG=%s PATH=$PATH:%s\n\n%s\n", file, bin, lastLine)
+		fmt.Printf("The cluster runs, without a service proxy.\n\n  export KUBECONFIG=%s PATH=$PATH:%s\n\n%s\n",
+			file, bin, lastLine)
 		return m.detach()
 	}
 	if err := (kubectl{m.Programs["kubectl"], file}).deploy(ctx); err != nil {
@@ -225,7 +228,7 @@ The cluster runs: Kubernetes 1.37, two nodes, Sluice in mode nftables, CoreDNS.
 	return m.detach()
 }
 
-// lastLine is what a cluster prints last when it has started.
+// lastLine is the last line that a cluster prints when it has started.
 const lastLine = "make cluster-down ends it."
 
 // detach lets up end.

@@ -18,7 +18,8 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Addresses of a cluster. Pods have 10.244.0.0/16 and fd00:10:244::/48, of which the controller manager gives each node a part.
+// Addresses of a cluster. Pods have 10.244.0.0/16 and fd00:10:244::/48, and the controller manager assigns a part of
+// them to each node.
 const (
 	apiPort       = 6443
 	apiService    = "10.96.0.1"
@@ -31,7 +32,8 @@ const (
 // lan returns the addresses of the nth machine of a cluster; the first one is the control plane.
 func lan(n int) []netip.Prefix {
 	return []netip.Prefix{
-		netip.MustParsePrefix(fmt.Sprintf("192.168.0.%d/24", n)), netip.MustParsePrefix(fmt.Sprintf("fd00:192:168::%x/64", n)),
+		netip.MustParsePrefix(fmt.Sprintf("192.168.0.%d/24", n)),
+		netip.MustParsePrefix(fmt.Sprintf("fd00:192:168::%x/64", n)),
 	}
 }
 
@@ -44,14 +46,14 @@ const (
 	scheduler  = "system:kube-scheduler"
 )
 
-// spec is what a cluster is made of: the order to the process inside.
+// spec describes a cluster: the order to the process inside.
 type spec struct {
 	Dir         string
 	Programs    map[string]string // paths, by name
 	Images      []string          // archives
 	Nodes       []string          // names
 	Cgroups     []string          // folders
-	Authority   []byte            // the certificate that signs that of the API server
+	Authority   []byte            // the certificate that signs the one of the API server
 	Certificate []byte            // of the API server
 	Key         []byte
 	AccountKey  []byte            // signs tokens of ServiceAccounts
@@ -64,7 +66,8 @@ func nodeNames() []string { return []string{"node-a", "node-b"} }
 // identify creates the certificate, the keys and the tokens of a cluster.
 func (s *spec) identify() (err error) {
 	addresses := []net.IP{net.ParseIP(apiService), apiAddress().AsSlice()}
-	if s.Certificate, s.Key, err = cert.GenerateSelfSignedCertKey("127.0.0.1", addresses, []string{apiName, "kubernetes", "localhost"}); err != nil {
+	if s.Certificate, s.Key, err = cert.GenerateSelfSignedCertKey("127.0.0.1", addresses,
+		[]string{apiName, "kubernetes", "localhost"}); err != nil {
 		return err
 	}
 	// Both certificates are in one text, the authority's last.
@@ -96,7 +99,6 @@ func nodeUsers(nodes []string) []string {
 	return out
 }
 
-// tokenFile returns the file of --token-auth-file.
 func (s *spec) tokenFile() []byte {
 	var text strings.Builder
 	for user, token := range s.Tokens {
@@ -112,12 +114,15 @@ func (s *spec) tokenFile() []byte {
 	return []byte(text.String())
 }
 
-// kubeconfig returns the kubeconfig of a user. From the machine the API server has another address than its certificate.
+// kubeconfig returns the kubeconfig of a user. From the machine the API server has another address than its
+// certificate.
 func (s *spec) kubeconfig(user, server string) api.Config {
 	return api.Config{
 		CurrentContext: "sluice",
 		Contexts:       map[string]*api.Context{"sluice": {Cluster: "sluice", AuthInfo: user}},
-		Clusters:       map[string]*api.Cluster{"sluice": {Server: "https://" + server, CertificateAuthorityData: s.Authority}},
-		AuthInfos:      map[string]*api.AuthInfo{user: {Token: s.Tokens[user]}},
+		Clusters: map[string]*api.Cluster{
+			"sluice": {Server: "https://" + server, CertificateAuthorityData: s.Authority},
+		},
+		AuthInfos: map[string]*api.AuthInfo{user: {Token: s.Tokens[user]}},
 	}
 }

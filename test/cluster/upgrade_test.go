@@ -75,7 +75,8 @@ func (c *testCluster) undo(t *testing.T, image string) {
 	}
 }
 
-// imageBefore imports an image of the last release into the nodes, or until there is one of the commit before, and returns its name.
+// imageBefore imports an image of the last release into the nodes, or until there is one of the commit before, and
+// returns its name.
 func (c *testCluster) imageBefore(t *testing.T, mode string) string {
 	t.Helper()
 	name := "sluice.test/before:" + mode
@@ -91,7 +92,8 @@ func (c *testCluster) imageBefore(t *testing.T, mode string) string {
 	file := filepath.Join(dir, "before.tar")
 	must(t, writeArchive(file, name, content))
 	for _, node := range nodeNames() {
-		out, err := c.on(node, c.programs["ctr"], "--address="+containerdSocket, "--namespace=k8s.io", "images", "import", file).CombinedOutput()
+		out, err := c.on(node, c.programs["ctr"], "--address="+containerdSocket, "--namespace=k8s.io", "images",
+			"import", file).CombinedOutput()
 		if err != nil {
 			t.Fatalf("import into %s: %v\n%s", node, err, out)
 		}
@@ -117,8 +119,10 @@ func (c *testCluster) buildBefore(t *testing.T) string {
 	c.before.build.Do(func() {
 		dir := filepath.Join(c.work, "before")
 		c.before.path = filepath.Join(c.work, "sluice-before")
-		script := `mkdir "$1" && git -C "$2" archive "$3" | tar -x -C "$1" && cd "$1" && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$4" ./cmd/sluice`
-		out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script, "bash", dir, absolute("."), before, c.before.path).CombinedOutput()
+		script := `mkdir "$1" && git -C "$2" archive "$3" | tar -x -C "$1" && cd "$1" && CGO_ENABLED=0 go build -trimpath ` +
+			`-buildvcs=false -o "$4" ./cmd/sluice`
+		out, err := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script, "bash", dir, absolute("."),
+			before, c.before.path).CombinedOutput()
 		if err != nil {
 			t.Fatalf("build %s: %v\n%s", before, err, out)
 		}

@@ -89,9 +89,10 @@ const choicePorts = 35
 
 // manyPorts is a Service web with session affinity, many ports from 1000 on, and a slice.
 func manyPorts(seconds int, endpoints ...string) []string {
+	ports := repeated("{name: p%d, port: 1%03[1]d}", ", ")
 	return []string{
 		service("web", fmt.Sprintf(`clusterIP: 172.30.0.41, sessionAffinity: ClientIP,
-  sessionAffinityConfig: {clientIP: {timeoutSeconds: %d}}, ports: [%s]`, seconds, repeated("{name: p%d, port: 1%03[1]d}", ", "))),
+  sessionAffinityConfig: {clientIP: {timeoutSeconds: %d}}, ports: [%s]`, seconds, ports)),
 		manyPortsSlice(endpoints...),
 	}
 }
@@ -157,10 +158,9 @@ func (e *env) choose(key, from string, port int) (netip.AddrPort, error) {
 	return r.Backend, nil
 }
 
-// renew makes a client connect to every port of manyPorts about once a second, until
-// connections that followed each other within the timeout kept most ports at their backends
-// for longer than the timeout. On a busy machine a connection may come too late: that port
-// begins anew.
+// renew makes a client connect to every port of manyPorts about once a second, until connections that followed each
+// other within the timeout kept most ports at their backends for longer than the timeout. On a busy machine a
+// connection may come too late: that port begins again.
 func renew(key, from string, timeout time.Duration) step {
 	const margin = 500 * time.Millisecond
 	return func(e *env) error {
@@ -176,7 +176,8 @@ func renew(key, from string, timeout time.Duration) step {
 				if time.Since(last[i]) > timeout-margin {
 					since[i] = time.Now()
 				} else if now != before[i] {
-					return fmt.Errorf("port %d: from %s to %s, %v after the last connection", 1000+i, before[i], now, time.Since(last[i]))
+					return fmt.Errorf("port %d: from %s to %s, %v after the last connection",
+						1000+i, before[i], now, time.Since(last[i]))
 				}
 				if last[i] = tried; time.Since(since[i]) > timeout+margin {
 					renewed++
@@ -186,7 +187,8 @@ func renew(key, from string, timeout time.Duration) step {
 				return nil
 			}
 		}
-		return fmt.Errorf("in a minute, connections to most ports did not follow each other within %v: the machine is too busy", timeout)
+		return fmt.Errorf("in a minute, connections to most ports did not follow each other within %v: "+
+			"the machine is too busy", timeout)
 	}
 }
 
@@ -251,7 +253,6 @@ func onlyMovedFrom(suffix string) func(before, now choices) error {
 	}
 }
 
-// idle waits.
 func idle(d time.Duration) step {
 	return func(*env) error {
 		time.Sleep(d)
@@ -259,7 +260,6 @@ func idle(d time.Duration) step {
 	}
 }
 
-// times repeats steps.
 func times(n int, steps ...step) step {
 	return func(e *env) error {
 		for i := range n {

@@ -79,7 +79,8 @@ func alternately(p lab.Probe, i int) lab.Probe {
 	return p
 }
 
-// probe resolves the client and the target of the connections of a step, before which it notes how many were decided at sockets.
+// probe resolves the client and the target of the connections of a step, before which it notes how many were decided
+// at sockets.
 func (e *env) probe(from, to string) (*lab.Host, lab.Probe, error) {
 	client, p, err := e.resolve(from, to)
 	if err == nil {
@@ -88,8 +89,8 @@ func (e *env) probe(from, to string) (*lab.Host, lab.Probe, error) {
 	return client, p, err
 }
 
-// resolve resolves the client and the target of a connection: "172.30.0.41:80", "172.30.0.41:53/udp", or, with a socket that does not
-// connect, "172.30.0.41:53/udp unconnected".
+// resolve resolves the client and the target of a connection: "172.30.0.41:80", "172.30.0.41:53/udp", or, with a
+// socket that does not connect, "172.30.0.41:53/udp unconnected".
 func (e *env) resolve(from, to string) (*lab.Host, lab.Probe, error) {
 	client, err := e.host(from)
 	if err != nil {

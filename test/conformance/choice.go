@@ -11,7 +11,7 @@ import (
 // Environment variables that select scenarios.
 const (
 	fullVar      = "FULL"      // "1": every plane runs all scenarios
-	scenariosVar = "SCENARIOS" // "kernel": only those of dependOnKernel
+	scenariosVar = "SCENARIOS" // "kernel": only the ones of dependOnKernel
 )
 
 // selected returns the S-numbers of the scenarios to run with a plane, in an environment; nil: all.
@@ -66,8 +66,8 @@ func dependOnKernel() map[string][]int {
 }
 
 // dependOnVariant returns the S-numbers of scenarios whose result depends on the variant of iptables, by reason. With
-// iptables-legacy the others are run by FULL=1 only: iptables-nft runs them with the same chains, and test/rules compares
-// whole dumps of both.
+// iptables-legacy the others are run by FULL=1 only: iptables-nft runs them with the same chains, and test/rules
+// compares whole dumps of both.
 func dependOnVariant() map[string][]int {
 	return map[string][]int{
 		"modules of x_tables choose, remember and match": {3, 54, 56, 181, 184, 185, 189, 191, 194, 252},
@@ -83,6 +83,7 @@ func dependOnVariant() map[string][]int {
 	}
 }
 
-// coverShapes returns the S-numbers of scenarios that have, besides those of dependOnVariant, every shape of rules that any
-// scenario begins with. After a change TestShapes prints the shapes that are missing, and numbers that cover them.
+// coverShapes returns the S-numbers of scenarios that, together with dependOnVariant, have every shape of rules that
+// any scenario begins with. After a change TestShapes prints the shapes that are missing, and numbers that cover
+// them.
 func coverShapes() []int { return []int{49, 53, 110, 157, 183} }

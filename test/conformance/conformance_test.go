@@ -38,7 +38,9 @@ func TestMain(m *testing.M) {
 }
 
 func TestConformance(t *testing.T) {
-	planes := []Plane{nftablesPlane(), ebpfPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane()}
+	planes := []Plane{
+		nftablesPlane(), ebpfPlane(), iptablesPlane("nft"), iptablesPlane("legacy"), ipvsPlane(), userspacePlane(),
+	}
 	for i, p := range planes {
 		var err error
 		if planes[i].Only, err = selected(p.Name, os.Getenv); err != nil {
@@ -120,7 +122,9 @@ func ebpfPlane() Plane {
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
-			counter, err := bpf.Open(bpf.Options{Dir: setup.Config.EBPF.Dir, Cgroup: setup.Config.EBPF.Cgroup, NetNS: setup.NetNS})
+			counter, err := bpf.Open(bpf.Options{
+				Dir: setup.Config.EBPF.Dir, Cgroup: setup.Config.EBPF.Cgroup, NetNS: setup.NetNS,
+			})
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
@@ -191,7 +195,8 @@ func iptablesPlane(variant string) Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
-			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
+			tools, err := kernel.Open(context.Background(),
+				kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
 			if err != nil {
 				t.Fatalf("find iptables: %v", err)
 			}
@@ -203,7 +208,6 @@ func iptablesPlane(variant string) Plane {
 	}
 }
 
-// ipvsPlane is the plane ipvs.
 func ipvsPlane() Plane {
 	nature := IPVS("nft")
 	return Plane{
@@ -219,7 +223,8 @@ func ipvsPlane() Plane {
 			if err := ipvs.Kind().Prepare(context.Background(), setup); err != nil {
 				t.Fatalf("%v", err)
 			}
-			tools, err := kernel.Open(context.Background(), kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
+			tools, err := kernel.Open(context.Background(),
+				kernel.Options{NetNS: host.NetNSFD(), Lock: lockOf(host), Poll: legacyPoll})
 			if err != nil {
 				t.Fatalf("find iptables: %v", err)
 			}
@@ -246,7 +251,9 @@ func userspacePlane() Plane {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
-			setup := plane.Setup{Config: userspaceConfig(), NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler)}
+			setup := plane.Setup{
+				Config: userspaceConfig(), NetNS: host.NetNSFD(), Families: bothFamiliesOf(), Log: slog.New(slog.DiscardHandler),
+			}
 			if finish, reloads := inherited.LoadAndDelete(host.NetNSFD()); reloads {
 				in, err := finish.(func(context.Context) (plane.Inherited, error))(t.Context())
 				if err != nil {
@@ -281,12 +288,15 @@ func userspacePlane() Plane {
 
 // userspaceConfig is the configuration of the plane userspace.
 func userspaceConfig() *config.Config {
-	return &config.Config{Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: 10 * legacyPoll, Userspace: config.Userspace{
-		Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
-	}}
+	return &config.Config{
+		Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: 10 * legacyPoll,
+		Userspace: config.Userspace{
+			Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
+		},
+	}
 }
 
-// notInUserspace has the scenarios in which connections outlive the process that forwards them, and those of SCTP.
+// notInUserspace has the scenarios in which connections outlive the process that forwards them, and the ones of SCTP.
 func notInUserspace() map[int]string {
 	const noSCTP = "mode userspace does not forward SCTP"
 	return map[int]string{

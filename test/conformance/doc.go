@@ -1,7 +1,6 @@
-// Package conformance is a table of scenarios that every data plane must pass with
-// real packets. A scenario is a small cluster and the connections that its clients
-// make. S-1 to S-312 number the behaviours of kube-proxy to reproduce; uncovered.txt
-// lists those without a scenario, and the reasons.
+// Package conformance is a table of scenarios that every data plane must pass with real packets. A scenario is a
+// small cluster and the connections that its clients make. S-1 to S-312 number the behaviours of kube-proxy to
+// reproduce; uncovered.txt lists the behaviours without a scenario, and the reasons.
 //
 // Each scenario runs in both IP families: it is written with IPv4 addresses, which
 // translate.go replaces in its text. Both variants run one after another in one lab, with the
@@ -9,10 +8,9 @@
 // node (world.go). A step that leaves something behind calls env.alters: then the next variant
 // has a lab of its own.
 //
-// Two environment variables select scenarios (choice.go). By default iptables-legacy runs only
-// those that cover its shapes of rules or depend on the variant of iptables; with FULL=1 it runs
-// all. With SCENARIOS=kernel each plane runs only those whose result another kernel may change.
-// Scenarios that are not selected are not reported.
+// Two environment variables select scenarios (choice.go). By default iptables-legacy runs only scenarios that cover
+// its shapes of rules or depend on the variant of iptables; with FULL=1 it runs all. With SCENARIOS=kernel each plane
+// runs only scenarios whose result another kernel may change. Scenarios that are not selected are not reported.
 //
 //	{
 //		covers: []int{21}, summary: "pod to ClusterIP keeps the client's address",

@@ -37,13 +37,13 @@ func loadBalancer(name, spec string, vips ...string) string {
 	for _, vip := range vips {
 		ingress = append(ingress, fmt.Sprintf("{ip: %q, ipMode: VIP}", vip))
 	}
-	return fmt.Sprintf("{kind: Service, metadata: {name: %s}, spec: {type: LoadBalancer, %s}, status: {loadBalancer: {ingress: [%s]}}}",
+	return fmt.Sprintf("{kind: Service, metadata: {name: %s}, spec: {type: LoadBalancer, %s}, status: {loadBalancer: "+
+		"{ingress: [%s]}}}",
 		name, spec, strings.Join(ingress, ", "))
 }
 
-// slice is the YAML of an EndpointSlice. The name is that of the Service, or
-// "service/suffix" for further slices of it. Ports are "80", "http:8080",
-// "dns:53/udp", several with spaces between. Endpoints are
+// slice is the YAML of an EndpointSlice. The name is the name of the Service, or "service/suffix" for further slices
+// of it. Ports are "80", "http:8080", "dns:53/udp", several with spaces between. Endpoints are
 //
 //	"10.180.0.1 A"                     on node A (B, C), ready
 //	"10.180.0.1"                       on no known node

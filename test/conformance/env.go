@@ -24,13 +24,13 @@ type env struct {
 	world    *world
 	lab      *lab.Lab // of the world, for this variant
 	before   []string // stateOf node A before the first start
-	altered  string   // what a step leaves behind; see alters
+	altered  string   // the leftovers of a step; see alters
 	settings settings
 	objects  *objects
 	proxy    *proxyUnderTest
 	hosts    map[string]*lab.Host // pods by address
 	found    map[string]bool      // names of pods for whose sockets the plane decides
-	decided  uint64               // connections at sockets, before those of a step
+	decided  uint64               // connections at sockets, before the ones of a step
 	flows    map[string]*lab.Flow
 	answered map[string]netip.AddrPort // the backend that answered last, by flow or client
 	tap      *lab.Tap
@@ -182,7 +182,6 @@ func (e *env) podAt(a netip.Addr, node string) *lab.Host {
 	return h
 }
 
-// addPod creates a pod on a node.
 func (e *env) addPod(a netip.Addr, node string) *lab.Host {
 	on := e.lab.NodeA
 	if node == "B" {

@@ -20,10 +20,10 @@ import (
 // observation is the result of a step's connections from one client.
 type observation struct {
 	verdict  explain.Verdict
-	backends []netip.AddrPort // exactly these answered; nil: only results are compared
+	backends []netip.AddrPort // exactly these answered; if nil, only results are compared
 	results  []lab.Result     // connections that were answered
 
-	hits map[netip.AddrPort]int // how many of n connections reached each backend; nil: they are not counted
+	hits map[netip.AddrPort]int // how many of n connections reached each backend; nil if they are not counted
 	n    int
 
 	sticky bool // all connections reached one backend
@@ -86,7 +86,7 @@ func (e *env) compareExplain(client *lab.Host, c explain.Case, got observation) 
 }
 
 // compareChances compares the chances of backends with how many connections reached them. A plane whose chances
-// follow from the weights does not know what a client with session affinity has.
+// follow from the weights does not know the backend of a client with session affinity.
 func (e *env) compareChances(c explain.Case, got observation) error {
 	if got.hits == nil || c.AffinitySeconds > 0 && e.proxy.shares == nil {
 		return nil
@@ -98,7 +98,8 @@ func (e *env) compareChances(c explain.Case, got observation) error {
 		}
 		lo, hi := lab.Bounds(got.n, p)
 		if hits := got.hits[netip.MustParseAddrPort(b.Address)]; hits < lo || hits > hi {
-			return fmt.Errorf("%d of %d connections reached %s; with the chance %s they are %d to %d", hits, got.n, b.Address, b.Chance, lo, hi)
+			return fmt.Errorf("%d of %d connections reached %s; with the chance %s they are %d to %d",
+				hits, got.n, b.Address, b.Chance, lo, hi)
 		}
 	}
 	return nil
@@ -111,7 +112,10 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 	if e.proxy.skipExplain {
 		return answer, false, nil
 	}
-	local, err := address.New(address.Options{NetNS: e.lab.NodeA.NetNSFD(), Except: takeover.ServiceDevice}).List(context.Background())
+	local, err := address.New(address.Options{
+		NetNS:  e.lab.NodeA.NetNSFD(),
+		Except: takeover.ServiceDevice,
+	}).List(context.Background())
 	if err != nil {
 		return answer, false, err
 	}
@@ -119,7 +123,8 @@ func (e *env) explain(client *lab.Host, p lab.Probe) (answer explain.Answer, kno
 	routes, err := e.proxy.routes()
 	if known = routes != nil; known {
 		answer = explain.Ask(explain.View{
-			View: proxy.View{Routes: routes, Started: true}, Node: e.proxy.store.Node(), Local: local, Plane: e.proxy.plane.Explain, Shares: e.proxy.shares,
+			View: proxy.View{Routes: routes, Started: true}, Node: e.proxy.store.Node(), Local: local,
+			Plane: e.proxy.plane.Explain, Shares: e.proxy.shares,
 		}, q)
 	}
 	if known && len(answer.Cases) != 1 {

@@ -35,19 +35,58 @@ func TestCheckExplain(t *testing.T) {
 		got            observation
 		want           string // in the error; empty: no error
 	}{
-		{"everything as explained", pod, vip, observation{verdict: explain.Balanced, results: answered(here, pod, pod), backends: both}, ""},
+		{
+			"everything as explained", pod, vip,
+			observation{verdict: explain.Balanced, results: answered(here, pod, pod), backends: both},
+			"",
+		},
 		{"another verdict", pod, vip, observation{verdict: explain.Dropped}, "connections are dropped"},
-		{"a backend missing", pod, vip, observation{verdict: explain.Balanced, backends: both[:1]}, "the backends are [10.180.0.1:80]"},
-		{"not masqueraded", "outside", vip, observation{verdict: explain.Balanced, results: answered(here, "203.0.113.2", "203.0.113.2"), backends: both}, "a connection is answered"},
-		{"masqueraded", "outside", vip, observation{verdict: explain.Balanced, results: answered(here, "203.0.113.2", "192.168.0.2"), backends: both}, ""},
-		{"masqueraded without need", pod, vip, observation{verdict: explain.Balanced, results: answered(here, pod, "192.168.0.2"), backends: both}, "a connection is answered"},
-		{"hairpin", "10.180.0.1", vip, observation{verdict: explain.Balanced, results: answered(here, "10.180.0.1", "192.168.0.2"), backends: both}, ""},
-		{"not hairpin", "10.180.0.1", vip, observation{verdict: explain.Balanced, results: answered(there, "10.180.0.1", "192.168.0.2"), backends: both}, "a connection is answered"},
-		{"an unknown backend", pod, vip, observation{verdict: explain.Balanced, results: answered(netip.MustParseAddrPort("10.180.0.7:80"), pod, pod)}, "a connection is answered"},
-		{"another address of the node", "node", vip, observation{verdict: explain.Balanced, results: answered(here, "192.168.1.2", "192.168.0.2")}, "the client is 192.168.1.2"},
+		{
+			"a backend missing", pod, vip,
+			observation{verdict: explain.Balanced, backends: both[:1]},
+			"the backends are [10.180.0.1:80]",
+		},
+		{"not masqueraded", "outside", vip, observation{
+			verdict: explain.Balanced,
+			results: answered(here, "203.0.113.2", "203.0.113.2"), backends: both,
+		}, "a connection is answered"},
+		{
+			"masqueraded", "outside", vip,
+			observation{verdict: explain.Balanced, results: answered(here, "203.0.113.2", "192.168.0.2"), backends: both},
+			"",
+		},
+		{"masqueraded without need", pod, vip, observation{
+			verdict: explain.Balanced,
+			results: answered(here, pod, "192.168.0.2"), backends: both,
+		}, "a connection is answered"},
+		{"hairpin", "10.180.0.1", vip, observation{
+			verdict: explain.Balanced,
+			results: answered(here, "10.180.0.1", "192.168.0.2"), backends: both,
+		}, ""},
+		{"not hairpin", "10.180.0.1", vip, observation{
+			verdict: explain.Balanced,
+			results: answered(there, "10.180.0.1", "192.168.0.2"), backends: both,
+		}, "a connection is answered"},
+		{"an unknown backend", pod, vip, observation{
+			verdict: explain.Balanced,
+			results: answered(netip.MustParseAddrPort("10.180.0.7:80"), pod, pod),
+		}, "a connection is answered"},
+		{
+			"another address of the node", "node", vip,
+			observation{verdict: explain.Balanced, results: answered(here, "192.168.1.2", "192.168.0.2")},
+			"the client is 192.168.1.2",
+		},
 		{"as often as the chance is", pod, vip, observation{verdict: explain.Balanced, hits: hits(180, 220), n: 400}, ""},
-		{"more often than the chance is", pod, vip, observation{verdict: explain.Balanced, hits: hits(40, 360), n: 400}, "40 of 400 connections reached 10.180.0.1:80; with the chance 1/2 they are 136 to 264"},
-		{"sticky, and one backend has all", pod, sticky, observation{verdict: explain.Balanced, hits: hits(40, 0), n: 40, sticky: true}, ""},
+		{
+			"more often than the chance is", pod, vip,
+			observation{verdict: explain.Balanced, hits: hits(40, 360), n: 400},
+			"40 of 400 connections reached 10.180.0.1:80; with the chance 1/2 they are 136 to 264",
+		},
+		{
+			"sticky, and one backend has all", pod, sticky,
+			observation{verdict: explain.Balanced, hits: hits(40, 0), n: 40, sticky: true},
+			"",
+		},
 		{"sticky", pod, sticky, observation{verdict: explain.Balanced, sticky: true}, ""},
 		{"not sticky", pod, vip, observation{verdict: explain.Balanced, sticky: true}, "the client stays with its backend"},
 	} {
@@ -70,10 +109,13 @@ func TestCheckExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.checkExplain(client, probe, observation{verdict: explain.Balanced, hits: hits(40, 360), n: 400}); err != nil {
+	if err := e.checkExplain(client, probe,
+		observation{verdict: explain.Balanced, hits: hits(40, 360), n: 400}); err != nil {
 		t.Error(err)
 	}
-	if err := e.checkExplain(client, probe, observation{verdict: explain.Balanced, hits: hits(200, 200), n: 400}); err == nil || !strings.Contains(err.Error(), "the chance 10.0% they are") {
+	half := observation{verdict: explain.Balanced, hits: hits(200, 200), n: 400}
+	err = e.checkExplain(client, probe, half)
+	if err == nil || !strings.Contains(err.Error(), "the chance 10.0% they are") {
 		t.Errorf("half of the connections, with a chance of a tenth: %v", err)
 	}
 	e.proxy.stop()

@@ -67,9 +67,12 @@ func openAlso(name, from, to string) step {
 	}
 }
 
-// choosesAnew reports whether an unconnected UDP socket gets another backend in the next mode: packets and sockets choose for it.
+// choosesAnew reports whether an unconnected UDP socket gets another backend in the next mode: packets and sockets
+// choose for it.
 func (e *env) choosesAnew() bool {
-	return e.proxy.plane.Sockets || slices.ContainsFunc(e.proxy.plane.Others, func(other func() Plane) bool { return other().Sockets })
+	return e.proxy.plane.Sockets || slices.ContainsFunc(e.proxy.plane.Others, func(other func() Plane) bool {
+		return other().Sockets
+	})
 }
 
 // sendOnAll sends a request on each open flow. The backend that answered before must answer.

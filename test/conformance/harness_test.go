@@ -162,7 +162,8 @@ func TestStepsDetectFaults(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := sequence(enableFirewall, filtered("outside", "192.168.0.2:3001"), filtered("10.180.0.2", "10.180.1.1:80"))(e); err != nil {
+	if err := sequence(enableFirewall, filtered("outside", "192.168.0.2:3001"),
+		filtered("10.180.0.2", "10.180.1.1:80"))(e); err != nil {
 		t.Errorf("firewall: %v", err)
 	}
 }

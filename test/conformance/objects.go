@@ -102,7 +102,9 @@ func (o *objects) parse(text string) (document, error) {
 	if !ok {
 		return document{}, fmt.Errorf("unknown kind %q", meta.Kind)
 	}
-	d := document{key: meta.Kind + "/" + meta.Name, text: text, put: func(*cluster.Store) {}, remove: func(*cluster.Store) {}}
+	d := document{
+		key: meta.Kind + "/" + meta.Name, text: text, put: func(*cluster.Store) {}, remove: func(*cluster.Store) {},
+	}
 	return d, parse(text, &d)
 }
 

@@ -37,7 +37,7 @@ type proxyUnderTest struct {
 	stop        func() // nil: not running
 	skipExplain bool   // the rules may differ from the routes: deleted, or written by another process
 
-	shares shares // of the plane that runs; nil: they follow from the weights
+	shares shares // of the plane that runs; nil if they follow from the weights
 
 	// routes returns nil if the routes are not in the kernel.
 	routes func() (*route.Snapshot, error)
@@ -218,7 +218,6 @@ func (b *barrier) Applied(c route.Change) {
 	}
 }
 
-// testLog writes a log to a test.
 type testLog struct{ t testing.TB }
 
 func (l testLog) Write(line []byte) (int, error) {

@@ -64,8 +64,8 @@ func (n *Traits) checkRemoved(h *lab.Host) error {
 	return err
 }
 
-// switchMode restarts the proxy in the next mode, and removes the rules of the first mode when
-// those of the next are in the kernel.
+// switchMode restarts the proxy in the next mode, and removes the rules of the first mode when the rules of the next
+// are in the kernel.
 func switchMode(e *env) error {
 	if err := requireInProcess(e); err != nil {
 		return err
@@ -81,7 +81,8 @@ func switchMode(e *env) error {
 	if err := e.proxy.start(e.objects); err != nil {
 		return err
 	}
-	replaced := usesIptables(&first.Traits) && usesIptables(&next.Traits) // by the plane, as the chains have the same names
+	// The plane replaces the chains, which have the same names in both.
+	replaced := usesIptables(&first.Traits) && usesIptables(&next.Traits)
 	switch {
 	case next.On == first.Name:
 	case first.On == next.Name:
@@ -99,8 +100,8 @@ func switchMode(e *env) error {
 	return e.takeOver()
 }
 
-// takeOver runs the take-over beside the proxy. It removes the rules of mode ipvs, those with
-// connections when these have ended. It returns after the first attempt.
+// takeOver runs the take-over beside the proxy. It removes the rules of mode ipvs; rules with connections only when
+// these have ended. It returns after the first attempt.
 func (e *env) takeOver() error {
 	const soon = 100 * time.Millisecond
 	ready := make(chan struct{})
@@ -143,7 +144,7 @@ func inEachMode(steps ...step) step {
 	}
 }
 
-// unlessAmong runs the steps unless a mode is among those of inEachMode.
+// unlessAmong runs the steps unless a mode is among the modes of inEachMode.
 func unlessAmong(mode string, steps ...step) step {
 	return func(e *env) error {
 		modes := []string{e.traits().mode}
@@ -157,8 +158,8 @@ func unlessAmong(mode string, steps ...step) step {
 	}
 }
 
-// replaceAllRules deletes every rule on node A, and programs that act without rules, and loads foreign rules that keep conntrack
-// active.
+// replaceAllRules deletes every rule on node A, and programs that act without rules, and loads foreign rules that
+// keep conntrack active.
 func replaceAllRules(e *env) error {
 	e.alters("rules of another program")
 	if e.proxy.plane.Sockets {

@@ -63,8 +63,8 @@ func (nftRules) remaining(h *lab.Host) (string, error) {
 // variant is one of the two variants of iptables, "nft" or "legacy".
 type variant string
 
-// hint is the chain by which kubelet tells other programs which variant a node uses (KEP-3178).
-// It exists before the plane and stays after it.
+// hint is the chain by which kubelet shows other programs which variant a node uses (KEP-3178). It exists before the
+// plane and stays after it.
 const hint = "KUBE-IPTABLES-HINT"
 
 // program returns the name of the iptables or ip6tables of the variant, or of a program that

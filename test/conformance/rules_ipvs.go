@@ -43,7 +43,7 @@ func (r ipvsRules) flush(h *lab.Host) error {
 	return err
 }
 
-// remaining returns virtual servers, sets, and what remains in iptables.
+// remaining returns virtual servers, sets, and the remaining rules of iptables.
 func (r ipvsRules) remaining(h *lab.Host) (string, error) {
 	ctx := context.Background()
 	text, err := r.variant.remaining(h)

@@ -93,7 +93,6 @@ func (s scenario) setUp(t *testing.T, p Plane, tr translator, w *world) *env {
 	return e
 }
 
-// labFor returns the options of the lab.
 func (s scenario) labFor(p Plane) lab.Options {
 	o := s.lab
 	o.Cgroups = p.Sockets

@@ -18,7 +18,7 @@ type Plane struct {
 	Name string
 	Traits
 
-	// Need, if not nil, skips the test if the kernel lacks what the plane needs.
+	// Need, if not nil, skips the test if the kernel lacks a feature that the plane needs.
 	Need func(t testing.TB)
 
 	// Explain has the facts from which explain computes its answers, which steps compare with the connections.
@@ -44,10 +44,11 @@ type Plane struct {
 	// Decided returns how many connections were decided at sockets of a host. Nil: none is.
 	Decided func(host *lab.Host) (uint64, error)
 
-	// Found returns an error until the plane of a host decides for the sockets of a pod. Nil: it does not decide for sockets of pods.
+	// Found returns an error until the plane of a host decides for the sockets of a pod. Nil: it does not decide for
+	// sockets of pods.
 	Found func(host, pod *lab.Host) error
 
-	// On is the name of the plane that this one stands on, and Leave removes what it has besides.
+	// On is the name of the plane that this one stands on, and Leave removes its own part.
 	On    string
 	Leave func(host *lab.Host) error
 
@@ -134,7 +135,7 @@ type settings struct {
 	detector string
 
 	masqueradeAll  bool
-	nodePorts      []string // nodePortAddresses; nil: those of the mode
+	nodePorts      []string // nodePortAddresses; nil: the default of the mode
 	noLocalhost    bool     // localhostNodePorts of iptables mode is false
 	noExternalIPs  bool     // Services may not claim addresses by spec.externalIPs
 	disabledFamily string   // "IPv4" or "IPv6": the host cannot do it

@@ -117,7 +117,8 @@ func withoutDetector() []scenario {
 			},
 		},
 		{
-			covers: []int{50}, summary: "masqueradeAll without a detector applies to ClusterIPs, not to external traffic under Local",
+			covers:   []int{50},
+			summary:  "masqueradeAll without a detector applies to ClusterIPs, not to external traffic under Local",
 			settings: settings{masqueradeAll: true, detector: "none"}, cluster: policyServices(),
 			steps: []step{
 				reach(aPod, "172.30.0.41:80", masqueraded, c...),
@@ -132,7 +133,8 @@ func withoutDetector() []scenario {
 			steps: []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, c...)},
 		},
 		{
-			covers: []int{52}, summary: "a backend that connects to itself by the short-circuit of a VIP under Local is masqueraded",
+			covers:  []int{52},
+			summary: "a backend that connects to itself by the short-circuit of a VIP under Local is masqueraded",
 			cluster: policyServices(),
 			steps: []step{
 				reach("10.180.0.2", "5.6.7.8:80", anySource, e...),
@@ -170,7 +172,8 @@ func detectors() []scenario {
 			settings: settings{detector: "NodeCIDR"}, cluster: policyServices(), steps: steps,
 		},
 		{
-			covers: []int{56}, summary: "masqueraded packets have the mark 0x4000 until they leave the node, and no other bit changes",
+			covers:  []int{56},
+			summary: "masqueraded packets have the mark 0x4000 until they leave the node, and no other bit changes",
 			cluster: policyServices(),
 			steps: []step{
 				watchMarks,

@@ -22,7 +22,8 @@ func nodePortAddresses() []scenario {
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers: []int{57, 58}, summary: "if all addresses are node port addresses, NodePorts are served on all addresses, also on later ones",
+			covers:   []int{57, 58},
+			summary:  "if all addresses are node port addresses, NodePorts are served on all addresses, also on later ones",
 			settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -32,7 +33,8 @@ func nodePortAddresses() []scenario {
 			},
 		},
 		{
-			covers: []int{57, 58, 59}, summary: "by default NodePorts are served on the primary address, in iptables mode on all addresses",
+			covers:  []int{57, 58, 59},
+			summary: "by default NodePorts are served on the primary address, in iptables mode on all addresses",
 			cluster: aNodePort(p3001),
 			steps: []step{
 				reach("outside", "192.168.0.2:3001", masqueraded, both...),
@@ -88,7 +90,8 @@ func loopbackByDefault() []scenario {
 	unserved := sequence(routeLocalnetIs("0"), untouched("node", "127.0.0.1:3001"), neighbourReachesLoopback(7777))
 	return []scenario{
 		{
-			covers: []int{62, 66}, summary: "127.0.0.1 serves NodePorts by default in iptables mode only, which blocks neighbours",
+			covers:   []int{62, 66},
+			summary:  "127.0.0.1 serves NodePorts by default in iptables mode only, which blocks neighbours",
 			families: onlyIPv4, cluster: web, steps: []step{served},
 		},
 		{
@@ -96,12 +99,16 @@ func loopbackByDefault() []scenario {
 			families: onlyIPv4, settings: settings{nodePorts: []string{"0.0.0.0/0"}}, cluster: web, steps: []step{served},
 		},
 		{
-			covers: []int{63}, summary: "with localhostNodePorts false 127.0.0.1 serves no NodePorts, and neighbours are not blocked", families: onlyIPv4,
+			covers:   []int{63},
+			summary:  "with localhostNodePorts false 127.0.0.1 serves no NodePorts, and neighbours are not blocked",
+			families: onlyIPv4,
 			settings: settings{noLocalhost: true}, cluster: web,
 			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
 		},
 		{
-			covers: []int{64}, summary: "with nodePortAddresses without 127.0.0.1 it serves no NodePorts, and neighbours are not blocked", families: onlyIPv4,
+			covers:   []int{64},
+			summary:  "with nodePortAddresses without 127.0.0.1 it serves no NodePorts, and neighbours are not blocked",
+			families: onlyIPv4,
 			settings: settings{nodePorts: []string{"192.168.0.0/24"}}, cluster: web,
 			steps: []step{unserved, reach("outside", "192.168.0.2:3001", masqueraded, both...)},
 		},
@@ -118,13 +125,16 @@ func loopbackNodePorts() []scenario {
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers: []int{65}, summary: "with localhost in nodePortAddresses the IPv6 loopback address still serves no NodePorts", families: onlyIPv6,
+			covers:   []int{65},
+			summary:  "with localhost in nodePortAddresses the IPv6 loopback address still serves no NodePorts",
+			families: onlyIPv6,
 			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{untouched("node", "127.0.0.1:3001")},
 		},
 		{
-			covers:   []int{67, 79},
-			summary:  "with localhost in nodePortAddresses, without a feature gate, 127.0.0.1 is balanced like any other address, as registry pulls need",
+			covers: []int{67, 79},
+			summary: "with localhost in nodePortAddresses, without a feature gate, " +
+				"127.0.0.1 is balanced like any other address, as registry pulls need",
 			families: onlyIPv4, settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("node", "127.0.0.1:3001", masqueraded, both...),
@@ -147,7 +157,8 @@ func loopbackNodePorts() []scenario {
 			steps:    []step{reach("node", "127.0.0.1:3001/udp", masqueraded, "10.180.0.1:53", "10.180.1.1:53")},
 		},
 		{
-			covers: []int{71}, summary: "with localhost served, neighbours still cannot reach sockets on 127.0.0.1", families: onlyIPv4,
+			covers: []int{71}, summary: "with localhost served, neighbours still cannot reach sockets on 127.0.0.1",
+			families: onlyIPv4,
 			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("node", "127.0.0.1:3001", masqueraded, both...),

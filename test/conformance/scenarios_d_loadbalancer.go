@@ -49,7 +49,8 @@ func sourceRanges() []scenario {
 			},
 		},
 		{
-			covers: []int{85}, summary: "the node in the ranges reaches a VIP that is one of its own addresses, and is then the source",
+			covers:  []int{85},
+			summary: "the node in the ranges reaches a VIP that is one of its own addresses, and is then the source",
 			cluster: guarded(ranges),
 			steps:   []step{addAddress("1.2.3.4"), reach("node", "1.2.3.4:80", masqueraded, backend)},
 		},
@@ -79,15 +80,26 @@ func otherRanges() []scenario {
 	admitted := allClients(func(from string) step { return reach(from, "1.2.3.4:80", masqueraded, backend) })
 	blocked := allClients(func(from string) step { return dropped(from, "1.2.3.4:80") })
 	return []scenario{
-		{covers: []int{89}, summary: "a range of all addresses admits all clients", cluster: guarded(`"0.0.0.0/0"`), steps: admitted},
-		{covers: []int{90}, summary: "two ranges with half of all addresses each admit all clients", cluster: guarded(`"0.0.0.0/1", "128.0.0.0/1"`), steps: admitted},
-		{covers: []int{91}, summary: "a range without any client admits no client", cluster: guarded(`"255.0.0.0/32"`), steps: blocked},
 		{
-			covers: []int{92}, summary: "after the ranges are deleted all clients are admitted", cluster: guarded(`"255.0.0.0/32"`),
-			steps: append([]step{dropped("outside", "1.2.3.4:80"), apply(guarded("")...)}, admitted...),
+			covers: []int{89}, summary: "a range of all addresses admits all clients",
+			cluster: guarded(`"0.0.0.0/0"`), steps: admitted,
 		},
 		{
-			covers: []int{93}, summary: "ranges may be single addresses of pods and nodes", cluster: guarded(`"10.180.0.5/32", "192.168.0.2/32"`),
+			covers: []int{90}, summary: "two ranges with half of all addresses each admit all clients",
+			cluster: guarded(`"0.0.0.0/1", "128.0.0.0/1"`), steps: admitted,
+		},
+		{
+			covers: []int{91}, summary: "a range without any client admits no client",
+			cluster: guarded(`"255.0.0.0/32"`), steps: blocked,
+		},
+		{
+			covers: []int{92}, summary: "after the ranges are deleted all clients are admitted",
+			cluster: guarded(`"255.0.0.0/32"`),
+			steps:   append([]step{dropped("outside", "1.2.3.4:80"), apply(guarded("")...)}, admitted...),
+		},
+		{
+			covers: []int{93}, summary: "ranges may be single addresses of pods and nodes",
+			cluster: guarded(`"10.180.0.5/32", "192.168.0.2/32"`),
 			steps: []step{
 				reach("10.180.0.5", "1.2.3.4:80", masqueraded, backend),
 				reach("node", "1.2.3.4:80", masqueraded, backend),
@@ -95,11 +107,13 @@ func otherRanges() []scenario {
 			},
 		},
 		{
-			covers: []int{94}, summary: "an invalid range is ignored, the others apply", cluster: guarded(`nonsense, "203.0.113.0/25"`),
-			steps: []step{reach("outside", "1.2.3.4:80", masqueraded, backend), dropped("blocked", "1.2.3.4:80")},
+			covers: []int{94}, summary: "an invalid range is ignored, the others apply",
+			cluster: guarded(`nonsense, "203.0.113.0/25"`),
+			steps:   []step{reach("outside", "1.2.3.4:80", masqueraded, backend), dropped("blocked", "1.2.3.4:80")},
 		},
 		{
-			covers: []int{95}, summary: "ranges of one family block the VIPs of the other (kube-proxy admits all clients there)", families: dualStack,
+			covers: []int{95}, summary: "ranges of one family block the VIPs of the other (kube-proxy admits all clients there)",
+			families: dualStack,
 			cluster: []string{
 				loadBalancer("web", `clusterIPs: [172.30.0.41, "fd00:172:30::41"], ports: [{port: 80, nodePort: 3001}],
   loadBalancerSourceRanges: ["203.0.113.0/25"]`, "1.2.3.4", "fd00:1:2:3::4"),
@@ -113,7 +127,9 @@ func otherRanges() []scenario {
 			},
 		},
 		{
-			covers: []int{96}, summary: "without backends a client in the ranges is refused, and one outside depends on the mode", cluster: guarded(`"203.0.113.0/25"`),
+			covers:  []int{96},
+			summary: "without backends a client in the ranges is refused, and one outside depends on the mode",
+			cluster: guarded(`"203.0.113.0/25"`),
 			steps: []step{
 				remove("EndpointSlice/web"),
 				emptyVIPUnlisted("blocked", "1.2.3.4:80"), refused("outside", "1.2.3.4:80"),
@@ -126,7 +142,8 @@ func otherRanges() []scenario {
 func ingress(ports, status string) []string {
 	return []string{
 		fmt.Sprintf(`{kind: Service, metadata: {name: web},
-  spec: {type: LoadBalancer, clusterIP: 172.30.0.41, ports: [%s]}, status: {loadBalancer: {ingress: [%s]}}}`, ports, status),
+  spec: {type: LoadBalancer, clusterIP: 172.30.0.41, ports: [%s]},
+  status: {loadBalancer: {ingress: [%s]}}}`, ports, status),
 		slice("web", "80 u:80/udp", "10.180.0.1 A"),
 	}
 }
@@ -135,11 +152,13 @@ func vipServices() []scenario {
 	const p3001, backend = `{port: 80, nodePort: 3001}`, "10.180.0.1:80"
 	return []scenario{
 		{
-			covers: []int{97}, summary: "a VIP of ipMode VIP is balanced on the node", cluster: ingress(p3001, `{ip: 1.2.3.4, ipMode: VIP}`),
-			steps: []step{reach("10.180.0.2", "1.2.3.4:80", masqueraded, backend)},
+			covers: []int{97}, summary: "a VIP of ipMode VIP is balanced on the node",
+			cluster: ingress(p3001, `{ip: 1.2.3.4, ipMode: VIP}`),
+			steps:   []step{reach("10.180.0.2", "1.2.3.4:80", masqueraded, backend)},
 		},
 		{
-			covers: []int{98}, summary: "an address of ipMode Proxy is not handled on the node", cluster: ingress(p3001, `{ip: 1.2.3.4, ipMode: Proxy}`),
+			covers: []int{98}, summary: "an address of ipMode Proxy is not handled on the node",
+			cluster: ingress(p3001, `{ip: 1.2.3.4, ipMode: Proxy}`),
 			steps: []step{
 				untouched("10.180.0.2", "1.2.3.4:80"), untouched("node", "1.2.3.4:80"),
 				reach("outside", "192.168.0.2:3001", masqueraded, backend),
@@ -150,14 +169,16 @@ func vipServices() []scenario {
 			steps: []step{reach("10.180.0.2", "1.2.3.4:80", masqueraded, backend)},
 		},
 		{
-			covers: []int{100}, summary: "a load balancer with a hostname has no VIP, but NodePorts", cluster: ingress(p3001, `{hostname: lb.example}`),
+			covers: []int{100}, summary: "a load balancer with a hostname has no VIP, but NodePorts",
+			cluster: ingress(p3001, `{hostname: lb.example}`),
 			steps: []step{
 				untouched("10.180.0.2", "1.2.3.4:80"),
 				reach("outside", "192.168.0.2:3001", masqueraded, backend),
 			},
 		},
 		{
-			covers: []int{101, 102}, summary: "a LoadBalancer may have no NodePorts, and get them later", cluster: ingress(`{port: 80}`, `{ip: 1.2.3.4}`),
+			covers: []int{101, 102}, summary: "a LoadBalancer may have no NodePorts, and get them later",
+			cluster: ingress(`{port: 80}`, `{ip: 1.2.3.4}`),
 			steps: []step{
 				reach("outside", "1.2.3.4:80", masqueraded, backend),
 				untouched("outside", "192.168.0.2:3001"), untouched("outside", "192.168.0.2:80"),
@@ -183,7 +204,8 @@ func vipServices() []scenario {
 			},
 		},
 		{
-			covers: []int{105}, summary: "after the VIP changes the old address is not handled", cluster: ingress(p3001, `{ip: 1.2.3.4}`),
+			covers: []int{105}, summary: "after the VIP changes the old address is not handled",
+			cluster: ingress(p3001, `{ip: 1.2.3.4}`),
 			steps: []step{
 				reach("outside", "1.2.3.4:80", masqueraded, backend),
 				apply(ingress(p3001, `{ip: 5.6.7.8}`)...),

@@ -62,7 +62,8 @@ func externalLocal() []scenario {
 			steps: []step{onFrontends(func(to string) step { return dropped("outside", to) })},
 		},
 		{
-			covers: []int{111}, summary: "without a local backend local pods and the node reach the remote ones", cluster: remote,
+			covers: []int{111}, summary: "without a local backend local pods and the node reach the remote ones",
+			cluster: remote,
 			steps: []step{onFrontends(func(to string) step {
 				return sequence(reach(aPod, to, original, elsewhere), reach("node", to, masqueraded, elsewhere))
 			})},
@@ -101,7 +102,8 @@ func localOverUDPAndSCTP() []scenario {
 	}
 	return []scenario{
 		{
-			covers: []int{107, 108, 109}, summary: "the same over UDP and SCTP", cluster: everyProtocol("Local", "10.180.0.1 B", "10.180.2.1 A"),
+			covers: []int{107, 108, 109}, summary: "the same over UDP and SCTP",
+			cluster: everyProtocol("Local", "10.180.0.1 B", "10.180.2.1 A"),
 			steps: []step{both(func(to string) step {
 				return sequence(
 					reach(aPod, to, original, here, elsewhere),
@@ -222,7 +224,8 @@ func firewalled() []scenario {
 				}),
 				filtered(aPod, inside), // other programs must accept packets with the pod's address
 				remove("EndpointSlice/web"),
-				when(inIPVSMode, filtered("outside", outwards), filtered(aPod, inside)).otherwise(refused("outside", outwards), refused(aPod, inside)),
+				when(inIPVSMode, filtered("outside", outwards), filtered(aPod, inside)).
+					otherwise(refused("outside", outwards), refused(aPod, inside)),
 			},
 		},
 		{

@@ -58,7 +58,8 @@ func internalLocal() []scenario {
 			},
 		},
 		{
-			covers: []int{129}, summary: "a pod reaches a hostNetwork backend on its node, and is dropped if that is on another node",
+			covers:  []int{129},
+			summary: "a pod reaches a hostNetwork backend on its node, and is dropped if that is on another node",
 			cluster: internal("Local", "192.168.0.2 A", "192.168.0.3 B"),
 			steps: []step{
 				reach(aPod, to, original, "192.168.0.2:80"),

@@ -13,7 +13,8 @@ func terminatings() []scenario {
 const inside, outwards = "172.30.0.41:80", "1.2.3.4:80"
 
 func terminatingLocal() []scenario {
-	mixed := exposed("Local", "10.180.0.1 A 110", "10.180.0.2 A 110", "10.180.0.3 A 011", "10.180.0.4 A 001", "10.180.1.1 B 110")
+	mixed := exposed("Local", "10.180.0.1 A 110", "10.180.0.2 A 110", "10.180.0.3 A 011",
+		"10.180.0.4 A 001", "10.180.1.1 B 110")
 	leaving := exposed("Local", "10.180.0.1 A 011", "10.180.0.2 A 011", "10.180.0.3 A 001", "10.180.1.1 B 110")
 	remote := exposed("Local", "10.180.1.1 B 011")
 	return []scenario{
@@ -40,8 +41,9 @@ func terminatingLocal() []scenario {
 			steps: []step{reach(aPod, inside, original, "10.180.1.1:80"), reach(aPod, outwards, original, "10.180.1.1:80")},
 		},
 		{
-			covers: []int{138}, summary: "external Local: outside is dropped if the last serving terminating endpoint is remote", cluster: remote,
-			steps: []step{onFrontends(func(to string) step { return dropped("outside", to) })},
+			covers: []int{138}, summary: "external Local: outside is dropped if the last serving terminating endpoint is remote",
+			cluster: remote,
+			steps:   []step{onFrontends(func(to string) step { return dropped("outside", to) })},
 		},
 		{
 			covers: []int{139}, summary: "external Local: refused if no endpoint serves",
@@ -52,7 +54,8 @@ func terminatingLocal() []scenario {
 			},
 		},
 		{
-			covers: []int{145}, summary: "internal Local: a serving terminating local endpoint is preferred to ready remote ones",
+			covers:  []int{145},
+			summary: "internal Local: a serving terminating local endpoint is preferred to ready remote ones",
 			cluster: internal("Local", "10.180.0.1 A 011", "10.180.1.1 B 110"),
 			steps:   []step{reach(aPod, "172.30.1.1:80", original, "10.180.0.1:80")},
 		},
@@ -110,12 +113,13 @@ func terminatingCluster() []scenario {
 		{
 			covers: []int{144}, summary: "a Service without slices refuses under external Local too",
 			cluster: exposed("Local", fixtures[2]...),
-			steps:   []step{onFrontends(func(to string) step { return dropped("outside", to) }), remove("EndpointSlice/web"), sequence(none...)},
+			steps: []step{
+				onFrontends(func(to string) step { return dropped("outside", to) }), remove("EndpointSlice/web"), sequence(none...),
+			},
 		},
 	}
 }
 
-// conditions are the conditions of an endpoint.
 func conditions() []scenario {
 	const nodePort = "192.168.0.2:3001"
 	cluster := func(publish string, endpoints ...string) []string {

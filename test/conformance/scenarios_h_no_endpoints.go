@@ -39,7 +39,8 @@ func emptyServices() []scenario {
 			steps: []step{refuse("outside", nodePort), refuse(aPod, nodePort), refuse("node", nodePort)},
 		},
 		{
-			covers: []int{157}, summary: "a NodePort without endpoints, on an address that serves no NodePorts", cluster: empty(),
+			covers: []int{157}, summary: "a NodePort without endpoints, on an address that serves no NodePorts",
+			cluster:  empty(),
 			settings: settings{nodePorts: []string{"primary"}},
 			steps: []step{
 				emptyNodePortUnserved("outside", "192.168.1.2:3001"), emptyNodePortUnserved(aPod, "192.168.1.2:3001"),
@@ -117,7 +118,8 @@ func emptyChanges() []scenario {
 			cluster: []string{service("web", spec)},
 			steps: []step{
 				refused(aPod, inside),
-				forgotten(aPod, inside, []string{slice("web", "80", "10.180.0.1 A", "10.180.1.1 B")}, "10.180.0.1:80", "10.180.1.1:80"),
+				forgotten(aPod, inside, []string{slice("web", "80", "10.180.0.1 A", "10.180.1.1 B")},
+					"10.180.0.1:80", "10.180.1.1:80"),
 			},
 		},
 	}

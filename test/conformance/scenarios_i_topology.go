@@ -35,13 +35,15 @@ func zoneHints() []scenario {
 			onNode(`{kind: Node, metadata: {name: node-a}}`),
 		hinted(167, "all backends, if none is hinted to this zone", spread, a1, b1, c1, a2).onNode(nodeA("zone-d")),
 		hinted(168, "backends of other zones, if those of this zone are not ready",
-			[]string{"10.180.0.1 A 000 zones=a", "10.180.1.1 B zones=b", "10.180.1.2 C zones=c", "10.180.1.3 B 000 zones=a"}, b1, c1),
+			[]string{"10.180.0.1 A 000 zones=a", "10.180.1.1 B zones=b", "10.180.1.2 C zones=c", "10.180.1.3 B 000 zones=a"},
+			b1, c1),
 		hinted(169, "the ready backend of this zone",
 			[]string{"10.180.0.1 A 000 zones=a", "10.180.1.1 B zones=b", "10.180.1.2 C zones=c", "10.180.1.3 B zones=a"}, a2),
 		hinted(169, "a missing hint of an endpoint that is not ready is ignored",
 			[]string{"10.180.0.1 A 000", "10.180.1.1 B zones=b", "10.180.1.2 C zones=c", "10.180.1.3 B zones=a"}, a2),
 		hinted(170, "hints with several zones, one of them this zone",
-			[]string{"10.180.0.1 A zones=a,b,c", "10.180.1.1 B zones=b,c", "10.180.1.2 C zones=b,d", "10.180.1.3 B zones=c"}, a1, b1, a2).
+			[]string{"10.180.0.1 A zones=a,b,c", "10.180.1.1 B zones=b,c", "10.180.1.2 C zones=b,d", "10.180.1.3 B zones=c"},
+			a1, b1, a2).
 			onNode(nodeA("zone-c")),
 		hinted(180, "all backends, if this zone has none", spread, a1, b1, c1, a2).onNode(nodeA("zone-e")),
 	}

@@ -39,7 +39,9 @@ func affinityClients() []scenario {
 		},
 		{
 			covers: []int{182}, summary: "a client of a NodePort keeps its backend",
-			cluster: []string{service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 32000}], `+clientIP), pods},
+			cluster: []string{
+				service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 32000}], `+clientIP), pods,
+			},
 			steps: []step{
 				keepsBackend("outside", "outside", "192.168.0.2:32000", both...),
 				keepsBackend("pod", "10.180.0.2", "192.168.0.2:32000", both...),
@@ -51,7 +53,8 @@ func affinityClients() []scenario {
 			cluster: []string{
 				loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80}], `+clientIP, "192.168.99.1"),
 				pods,
-				loadBalancer("local", `clusterIP: 172.30.0.42, externalTrafficPolicy: Local, ports: [{port: 80}], `+clientIP, "192.168.99.2"),
+				loadBalancer("local", `clusterIP: 172.30.0.42, externalTrafficPolicy: Local, ports: [{port: 80}], `+clientIP,
+					"192.168.99.2"),
 				slice("local", "8080", "10.180.0.3 A", "10.180.0.4 A", "10.180.1.3 B"),
 			},
 			steps: []step{
@@ -79,7 +82,9 @@ func affinityShared() []scenario {
 		{
 			covers: []int{191}, summary: "all addresses of a port share the affinity of a client",
 			cluster: []string{
-				loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 32000}], externalIPs: [192.168.99.22], `+clientIP, "192.168.99.1"),
+				loadBalancer("web",
+					`clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 32000}], externalIPs: [192.168.99.22], `+clientIP,
+					"192.168.99.1"),
 				slice("web", "8080", "10.180.0.1 A", "10.180.0.3 A", "10.180.1.1 B", "10.180.1.3 B"),
 			},
 			steps: []step{
@@ -90,9 +95,11 @@ func affinityShared() []scenario {
 			},
 		},
 		{
-			covers: []int{193}, summary: "affinity to a remote backend by the ClusterIP does not apply where the policy is Local",
+			covers:  []int{193},
+			summary: "affinity to a remote backend by the ClusterIP does not apply where the policy is Local",
 			cluster: []string{
-				loadBalancer("web", `clusterIP: 172.30.0.41, externalTrafficPolicy: Local, ports: [{port: 80}], `+clientIP, "192.168.99.1"),
+				loadBalancer("web", `clusterIP: 172.30.0.41, externalTrafficPolicy: Local, ports: [{port: 80}], `+clientIP,
+					"192.168.99.1"),
 				slice("web", "8080", "10.180.1.1 B"),
 			},
 			steps: []step{
@@ -138,7 +145,8 @@ func affinityChanges() []scenario {
 	const fields = `clusterIP: 172.30.0.41, ports: [{port: 80}], `
 	return []scenario{
 		{
-			covers: []int{185, 186}, summary: "each new connection renews the affinity; it expires timeoutSeconds after the last",
+			covers:  []int{185, 186},
+			summary: "each new connection renews the affinity; it expires timeoutSeconds after the last",
 			cluster: manyPorts(4, "10.180.0.1 A", "10.180.1.1 B"),
 			steps: []step{
 				firstChoice("pod", "10.180.0.2"),

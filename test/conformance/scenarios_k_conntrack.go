@@ -32,7 +32,8 @@ func earlyClients() []scenario {
 			cluster: []string{web, backend},
 			steps: []step{
 				stopProxy, replaceAllRules,
-				connectDuring(client, "172.30.0.41:80", sequence(untranslatedEntry(client, "172.30.0.41:80"), startProxy), near+":80"),
+				connectDuring(client, "172.30.0.41:80", sequence(untranslatedEntry(client, "172.30.0.41:80"), startProxy),
+					near+":80"),
 			},
 		})
 	}
@@ -43,7 +44,8 @@ func earlyClients() []scenario {
 func udpBackendChanges() []scenario {
 	const near, far = "10.180.0.1", "10.180.1.1"
 	plain := service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`)
-	nodePort := service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP, nodePort: 32000}]`)
+	nodePort := service("web",
+		`type: NodePort, clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP, nodePort: 32000}]`)
 	balanced := loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`, "192.168.99.1")
 	return []scenario{
 		{
@@ -68,8 +70,10 @@ func udpBackendChanges() []scenario {
 		},
 		{
 			covers: []int{200}, summary: "a UDP client of a ClusterIP under internal Local always reaches a current backend",
-			cluster: []string{service("web", `clusterIP: 172.30.0.41, internalTrafficPolicy: Local, ports: [{port: 53, protocol: UDP}]`)},
-			steps:   followsBackends("10.180.0.2", "172.30.0.41:53/udp", near+" A", "10.180.0.3 A"),
+			cluster: []string{
+				service("web", `clusterIP: 172.30.0.41, internalTrafficPolicy: Local, ports: [{port: 53, protocol: UDP}]`),
+			},
+			steps: followsBackends("10.180.0.2", "172.30.0.41:53/udp", near+" A", "10.180.0.3 A"),
 		},
 		{
 			covers: []int{201}, summary: "a UDP client on the node always reaches a current backend of a ClusterIP",
@@ -112,7 +116,8 @@ func udpBackendChanges() []scenario {
 func unconnectedUDPClients() []scenario {
 	const near, far = "10.180.0.1", "10.180.1.1"
 	plain := service("web", `clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP}]`)
-	nodePort := service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP, nodePort: 32000}]`)
+	nodePort := service("web",
+		`type: NodePort, clusterIP: 172.30.0.41, ports: [{port: 53, protocol: UDP, nodePort: 32000}]`)
 	return []scenario{
 		{
 			covers: []int{199}, summary: "a UDP client that does not connect always reaches a current backend of a ClusterIP",
@@ -120,7 +125,8 @@ func unconnectedUDPClients() []scenario {
 			steps:   followsBackends("10.180.0.2", "172.30.0.41:53/udp unconnected", near+" A", far+" B"),
 		},
 		{
-			covers: []int{201}, summary: "a UDP client on the node that does not connect always reaches a current backend of a ClusterIP",
+			covers:  []int{201},
+			summary: "a UDP client on the node that does not connect always reaches a current backend of a ClusterIP",
 			cluster: []string{plain},
 			steps:   followsBackends("node", "172.30.0.41:53/udp unconnected", near+" A", far+" B"),
 		},
@@ -148,8 +154,8 @@ func followsBackends(from, to, first, second string) []step {
 	}
 }
 
-// staleFlows are changes after which UDP conntrack entries must be deleted: exactly those that
-// lead to an endpoint that does not serve, or that bypass a Service.
+// staleFlows are changes after which UDP conntrack entries must be deleted: exactly the entries that lead to an
+// endpoint that does not serve, or that bypass a Service.
 func staleFlows() []scenario {
 	const fields = `externalIPs: [192.168.99.22], ports: [{name: u, port: 8000, protocol: UDP, nodePort: 32000}]`
 	everywhere := loadBalancer("web", `clusterIP: 172.30.0.41, `+fields, "192.168.99.1")
@@ -163,7 +169,9 @@ func staleFlows() []scenario {
 	return []scenario{
 		deletedEndpoints(),
 		{
-			covers: []int{210}, summary: "without serving endpoints all UDP entries of a Service are deleted, also of its NodePort (kube-proxy keeps those)",
+			covers: []int{210},
+			summary: "without serving endpoints all UDP entries of a Service are deleted, " +
+				"also of its NodePort (kube-proxy keeps those)",
 			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
 			steps: append(slices.Clip(opened),
 				entriesAfter(apply(slice("web", "u:8000/udp", "10.180.0.1 A 000")), all...),
@@ -195,7 +203,9 @@ func staleFlows() []scenario {
 			},
 		},
 		{
-			covers: []int{212}, summary: "a UDP flow to another host keeps its entry, though a NodePort has the same number (kube-proxy deletes it)",
+			covers: []int{212},
+			summary: "a UDP flow to another host keeps its entry, though a NodePort has the same number " +
+				"(kube-proxy deletes it)",
 			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
 			pods:    []string{"outside 32000/udp"},
 			steps: []step{
@@ -212,8 +222,11 @@ func staleFlows() []scenario {
 // deletedEndpoints is one change that deletes and terminates endpoints, with flows of every
 // kind.
 func deletedEndpoints() scenario {
-	const udp, tcp, sctp, other = "172.30.0.41:8000/udp", "172.30.0.41:8000/tcp", "172.30.0.41:8000/sctp", "172.30.0.41:8001/udp"
-	const ports = "u:8000/udp t:8000/tcp s:8000/sctp"
+	const (
+		udp, tcp    = "172.30.0.41:8000/udp", "172.30.0.41:8000/tcp"
+		sctp, other = "172.30.0.41:8000/sctp", "172.30.0.41:8001/udp"
+		ports       = "u:8000/udp t:8000/tcp s:8000/sctp"
+	)
 	return scenario{
 		covers: []int{205, 206, 207, 208, 209}, summary: "only UDP entries of endpoints that no longer serve are deleted",
 		cluster: []string{

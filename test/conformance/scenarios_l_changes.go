@@ -34,7 +34,8 @@ func addedAndDeleted() []scenario {
 			steps:   []step{unallocated(client, vip), apply(web), reach(client, vip, original, both...)},
 		},
 		{
-			covers: []int{219, 220}, summary: "a deleted Service is removed without affecting others, and works when created again",
+			covers:  []int{219, 220},
+			summary: "a deleted Service is removed without affecting others, and works when created again",
 			cluster: append([]string{web, pods}, other...),
 			steps: []step{
 				uninterrupted(client, "172.30.0.42:80",
@@ -91,7 +92,9 @@ func addedAndDeleted() []scenario {
 func portChanges() []scenario {
 	const fields = `clusterIP: 172.30.0.41, ports: `
 	one := []string{service("web", fields+`[{name: a, port: 80}]`), slice("web", "a:8080", "10.180.0.1 A")}
-	two := []string{service("web", fields+`[{name: a, port: 80}, {name: b, port: 81}]`), slice("web", "a:8080 b:8081", "10.180.0.1 A")}
+	two := []string{
+		service("web", fields+`[{name: a, port: 80}, {name: b, port: 81}]`), slice("web", "a:8080 b:8081", "10.180.0.1 A"),
+	}
 	renamed := []string{service("web", fields+`[{name: c, port: 80}]`), slice("web", "c:8080", "10.180.0.1 A")}
 	const client, vip, second = "10.180.0.2", "172.30.0.41:80", "172.30.0.41:81"
 	return []scenario{

@@ -15,7 +15,8 @@ func oddObjects() []scenario {
 
 // labelled is the YAML of a Service web with a label.
 func labelled(label string) string {
-	return fmt.Sprintf(`{kind: Service, metadata: {name: web, labels: {%s}}, spec: {clusterIP: 172.30.0.41, ports: [{port: 80}]}}`, label)
+	return fmt.Sprintf(`{kind: Service, metadata: {name: web, labels: {%s}}, spec: `+
+		`{clusterIP: 172.30.0.41, ports: [{port: 80}]}}`, label)
 }
 
 // otherProxies are Services and slices with labels that exclude them.
@@ -58,7 +59,8 @@ func otherProxies() []scenario {
 			steps: []step{
 				reach(client, pod, original, pod),
 				untouched("outside", "192.168.0.2:8080"),
-				apply(service("web", `clusterIP: None, clusterIPs: [None], type: ClusterIP, externalIPs: [192.168.99.22], ports: [{port: 80}]`)),
+				apply(service("web",
+					`clusterIP: None, clusterIPs: [None], type: ClusterIP, externalIPs: [192.168.99.22], ports: [{port: 80}]`)),
 				reach(client, pod, original, pod),
 				untouched(client, "192.168.99.22:80"),
 			},
@@ -70,7 +72,8 @@ func otherProxies() []scenario {
 func oddSlices() []scenario {
 	web := service("web", `clusterIP: 172.30.0.41, ports: [{name: a, port: 80}, {name: b, port: 81}]`)
 	raw := func(name, rest string) string {
-		return fmt.Sprintf(`{kind: EndpointSlice, metadata: {name: %s, labels: {kubernetes.io/service-name: web}}, %s}`, name, rest)
+		return fmt.Sprintf(`{kind: EndpointSlice, metadata: {name: %s, labels: {kubernetes.io/service-name: web}}, %s}`,
+			name, rest)
 	}
 	good := slice("web/good", "a:8080", "10.180.0.1 A")
 	const ports = `addressType: IPv4, ports: [{name: a, port: 8080, protocol: TCP}]`
@@ -78,15 +81,19 @@ func oddSlices() []scenario {
 	return []scenario{
 		{
 			covers: []int{240}, summary: "a slice of addressType FQDN is ignored",
-			cluster: []string{web, good, raw("names", `addressType: FQDN, ports: [{name: a, port: 8080}], endpoints: [{addresses: [example.com]}]`)},
-			steps:   []step{reach(client, vip, original, pod)},
+			cluster: []string{
+				web, good,
+				raw("names", `addressType: FQDN, ports: [{name: a, port: 8080}], endpoints: [{addresses: [example.com]}]`),
+			},
+			steps: []step{reach(client, vip, original, pod)},
 		},
 		{
 			covers: []int{241}, summary: "a slice without a Service name is ignored",
 			cluster: []string{
 				web, good,
 				`{kind: EndpointSlice, metadata: {name: web-lost}, ` + ports + `, endpoints: [{addresses: ["10.180.0.3"]}]}`,
-				`{kind: EndpointSlice, metadata: {name: web-blank, labels: {kubernetes.io/service-name: ""}}, ` + ports + `, endpoints: [{addresses: ["10.180.0.4"]}]}`,
+				`{kind: EndpointSlice, metadata: {name: web-blank, labels: {kubernetes.io/service-name: ""}}, ` + ports +
+					`, endpoints: [{addresses: ["10.180.0.4"]}]}`,
 			},
 			steps: []step{reach(client, vip, original, pod)},
 		},
@@ -144,7 +151,10 @@ func oddAddresses() []scenario {
 		},
 		{
 			covers: []int{246}, summary: "an invalid externalIP is ignored, the others work",
-			cluster: []string{service("web", `clusterIP: 172.30.0.41, externalIPs: ["", garbage, "1.2.3", 192.168.99.22, " "], ports: [{port: 80}]`), pods},
+			cluster: []string{
+				service("web",
+					`clusterIP: 172.30.0.41, externalIPs: ["", garbage, "1.2.3", 192.168.99.22, " "], ports: [{port: 80}]`), pods,
+			},
 			steps: []step{
 				reach("outside", "192.168.99.22:80", masqueraded, pod),
 				reach("10.180.0.2", "172.30.0.41:80", original, pod),
@@ -153,14 +163,18 @@ func oddAddresses() []scenario {
 		{
 			covers: []int{253}, summary: "source ranges that are all invalid admit no client (kube-proxy admits all)",
 			cluster: []string{
-				loadBalancer("web", `clusterIP: 172.30.0.41, loadBalancerSourceRanges: [garbage, 203.0.113.0/99], ports: [{port: 80, nodePort: 32000}]`, "192.168.99.1"),
+				loadBalancer("web",
+					`clusterIP: 172.30.0.41, loadBalancerSourceRanges: [garbage, 203.0.113.0/99], `+
+						`ports: [{port: 80, nodePort: 32000}]`, "192.168.99.1"),
 				pods,
 			},
 			steps: []step{
 				dropped("outside", "192.168.99.1:80"),
 				dropped("blocked", "192.168.99.1:80"),
 				reach("10.180.0.2", "172.30.0.41:80", original, pod),
-				apply(loadBalancer("web", `clusterIP: 172.30.0.41, loadBalancerSourceRanges: [garbage, 203.0.113.0/25], ports: [{port: 80}]`, "192.168.99.1")),
+				apply(loadBalancer("web",
+					`clusterIP: 172.30.0.41, loadBalancerSourceRanges: [garbage, 203.0.113.0/25], ports: [{port: 80}]`,
+					"192.168.99.1")),
 				reach("outside", "192.168.99.1:80", masqueraded, pod),
 				dropped("blocked", "192.168.99.1:80"),
 			},
@@ -196,7 +210,8 @@ func externalIPs() []scenario {
 			},
 		},
 		{
-			covers: []int{249}, summary: "of two Services with the same externalIP the older gets it, in any order of events (kube-proxy: either)",
+			covers:  []int{249},
+			summary: "of two Services with the same externalIP the older gets it, in any order of events (kube-proxy: either)",
 			cluster: []string{
 				claim("web", feb, "172.30.0.41"), pods,
 				claim("zoo", jan, "172.30.0.42"), slice("zoo", "8080", "10.180.0.3 A"),
@@ -242,7 +257,8 @@ func nameLimits() []scenario {
 			cluster: []string{
 				service(long, `clusterIP: 172.30.0.41, `+clientIP+`, ports: [{name: `+long+`, port: 80}]`),
 				slice(long, long+":8080", "10.180.0.1 A"),
-				service("1"+long[1:], `clusterIP: 172.30.0.42, type: NodePort, ports: [{name: 8`+long[1:]+`, port: 80, nodePort: 32000}]`),
+				service("1"+long[1:],
+					`clusterIP: 172.30.0.42, type: NodePort, ports: [{name: 8`+long[1:]+`, port: 80, nodePort: 32000}]`),
 				slice("1"+long[1:], "8"+long[1:]+":8080", "10.180.0.1 A"),
 			},
 			steps: []step{
@@ -260,7 +276,8 @@ func nameLimits() []scenario {
 			cluster: []string{
 				service("web", `clusterIP: 172.30.0.41, sessionAffinity: ClientIP, ports: [{port: 80}]`),
 				slice("web", "8080", "10.180.0.1 A", "10.180.1.1 B"),
-				service("other", `clusterIP: 172.30.0.42, sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {}}, ports: [{port: 80}]`),
+				service("other",
+					`clusterIP: 172.30.0.42, sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {}}, ports: [{port: 80}]`),
 				slice("other", "8080", "10.180.0.1 A", "10.180.1.1 B"),
 			},
 			steps: []step{

@@ -13,7 +13,8 @@ func restarts() []scenario {
 func everyKind() []string {
 	return []string{
 		service("web", `type: NodePort, clusterIP: 172.30.0.41, externalIPs: [192.168.99.22],
-  ports: [{name: t, port: 80, nodePort: 32000}, {name: u, port: 53, protocol: UDP}, {name: s, port: 90, protocol: SCTP}]`),
+  ports: [{name: t, port: 80, nodePort: 32000}, {name: u, port: 53, protocol: UDP},
+    {name: s, port: 90, protocol: SCTP}]`),
 		slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.1 A", "10.180.1.1 B"),
 		service("sticky", `clusterIP: 172.30.0.42, ports: [{port: 80}], `+clientIP),
 		slice("sticky", "8080", "10.180.0.1 A", "10.180.1.1 B"),
@@ -55,7 +56,8 @@ func restartsAlone() []scenario {
 				uninterrupted(client, vip, uninterrupted("outside", "192.168.0.2:32000",
 					stopProxy,
 					everyKindWorks(),
-					changeNoWait(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"), service("new", `clusterIP: 172.30.0.46, ports: [{port: 80}]`)),
+					changeNoWait(slice("web", "t:8080 u:53/udp s:90/sctp", "10.180.0.3 A"),
+						service("new", `clusterIP: 172.30.0.46, ports: [{port: 80}]`)),
 					everyKindWorks(),
 					unallocated(client, "172.30.0.46:80"),
 					startProxy,
@@ -88,7 +90,8 @@ func restartsAlone() []scenario {
 		},
 		{
 			covers: []int{274}, summary: "a restart with Services changed brings all up to date, with no moment without rules",
-			cluster: append(everyKind(), service("old", `clusterIP: 172.30.0.46, ports: [{port: 80}], `+clientIP), slice("old", "8080", "10.180.0.4 A")),
+			cluster: append(everyKind(), service("old", `clusterIP: 172.30.0.46, ports: [{port: 80}], `+clientIP),
+				slice("old", "8080", "10.180.0.4 A")),
 			steps: []step{
 				everyKindWorks(),
 				reach(client, "172.30.0.46:80", original, "10.180.0.4:8080"),
@@ -217,10 +220,10 @@ func otherPrograms() []scenario {
 					reach(client, "192.168.99.3:80", original, "10.180.0.1:8080", "10.180.1.1:8080"),
 					reach("outside", "192.168.99.3:80", original, "10.180.0.1:8080"),
 					openAlso("pod", client, vip),
-					unlessAmong("userspace", // from and to that one, UDP flows begin anew, at any backend
+					unlessAmong("userspace", // from and to that one, UDP flows begin again, at any backend
 						openAlso("udp", client, "172.30.0.41:53/udp"),
 						openAlso("udp unconnected", client, "172.30.0.41:53/udp unconnected"),
-						unlessAmong("ipvs", // there a ClusterIP is an address of the node, and the source of what it sends to itself
+						unlessAmong("ipvs", // there a ClusterIP is an address of the node, and the source of its packets to itself
 							openAlso("udp unconnected on the node", "node", "172.30.0.41:53/udp unconnected"),
 						),
 					),

@@ -25,7 +25,8 @@ func visibleSettings() []scenario {
 			},
 		},
 		{
-			covers: []int{297}, summary: "when the address of the Node changes NodePorts move at once (kube-proxy exits)", cluster: web,
+			covers: []int{297}, summary: "when the address of the Node changes NodePorts move at once (kube-proxy exits)",
+			cluster:  web,
 			settings: settings{nodePorts: []string{"primary"}},
 			steps: []step{
 				open("kept", "outside", "192.168.0.2:32000", pod),
@@ -41,7 +42,8 @@ func visibleSettings() []scenario {
 			covers: []int{301}, summary: "a host without IPv6 serves IPv4, and IPv6 is not handled", families: dualStack,
 			settings: settings{disabledFamily: "IPv6"},
 			cluster: []string{
-				service("web", `type: NodePort, clusterIPs: [172.30.0.41, "fd00:172:30::41"], ports: [{port: 80, nodePort: 32000}]`),
+				service("web",
+					`type: NodePort, clusterIPs: [172.30.0.41, "fd00:172:30::41"], ports: [{port: 80, nodePort: 32000}]`),
 				slice("web/4", "8080", "10.180.0.1 A"),
 				slice("web/6", "8080", "fd00:10:180::1 A"),
 			},

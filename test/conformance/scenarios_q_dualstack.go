@@ -37,8 +37,10 @@ func dualStackServices() []scenario {
 		},
 		{
 			covers: []int{303}, summary: "an IPv6 Service is not served in IPv4", families: dualStack,
-			cluster: []string{service("web", `clusterIPs: ["fd00:172:30::41"], ipFamilies: [IPv6], `+onePortHTTP), slice4(), slice6()},
-			steps:   []step{reach(dualClient, vip6, original, pod6, far6), unallocated(dualClient, vip4)},
+			cluster: []string{
+				service("web", `clusterIPs: ["fd00:172:30::41"], ipFamilies: [IPv6], `+onePortHTTP), slice4(), slice6(),
+			},
+			steps: []step{reach(dualClient, vip6, original, pod6, far6), unallocated(dualClient, vip4)},
 		},
 		{
 			covers: []int{303}, summary: "an IPv4 Service is not served in IPv6", families: dualStack,
@@ -54,9 +56,10 @@ func dualStackServices() []scenario {
 			steps: each,
 		},
 		{
-			covers: []int{306}, summary: "an IPv6 pod that connects to itself by the ClusterIP sees an IPv6 address of the node", families: onlyIPv6,
-			cluster: []string{service("web", `clusterIP: 172.30.0.41, `+onePortHTTP), slice("web", "8080", "10.180.0.1 A")},
-			steps:   []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, "10.180.0.1:8080")},
+			covers: []int{306}, summary: "an IPv6 pod that connects to itself by the ClusterIP sees an IPv6 address of the node",
+			families: onlyIPv6,
+			cluster:  []string{service("web", `clusterIP: 172.30.0.41, `+onePortHTTP), slice("web", "8080", "10.180.0.1 A")},
+			steps:    []step{reach("10.180.0.1", "172.30.0.41:80", masqueraded, "10.180.0.1:8080")},
 		},
 		{
 			covers: []int{307}, summary: "with endpoints in one family only the other family refuses", families: dualStack,
@@ -91,12 +94,15 @@ func dualStackServices() []scenario {
 func dualStackFrontends() []scenario {
 	const http4, http6 = "192.168.99.1:80", "[fd00:192:168:99::1]:80"
 	ranged := func(ranges string) string {
-		return loadBalancer("web", dualIPs+`loadBalancerSourceRanges: [`+ranges+`], `+onePortHTTP, "192.168.99.1", "fd00:192:168:99::1")
+		return loadBalancer("web", dualIPs+`loadBalancerSourceRanges: [`+ranges+`], `+onePortHTTP,
+			"192.168.99.1", "fd00:192:168:99::1")
 	}
 	return []scenario{
 		{
 			covers: []int{305}, summary: "a NodePort works in both families", families: dualStack,
-			cluster: []string{service("web", `type: NodePort, `+dualIPs+`ports: [{port: 80, nodePort: 32000}]`), slice4(), slice6()},
+			cluster: []string{
+				service("web", `type: NodePort, `+dualIPs+`ports: [{port: 80, nodePort: 32000}]`), slice4(), slice6(),
+			},
 			steps: []step{
 				reach("outside", "192.168.0.2:32000", masqueraded, pod4, far4),
 				reach("outside", "[2001:db8::1]:32000", masqueraded, pod6, far6),
@@ -120,8 +126,9 @@ func dualStackFrontends() []scenario {
 			},
 		},
 		{
-			covers: []int{308}, summary: "source ranges of one family block the other (kube-proxy admits all clients there)", families: dualStack,
-			cluster: []string{ranged(`203.0.113.0/24`), slice4(), slice6()},
+			covers: []int{308}, summary: "source ranges of one family block the other (kube-proxy admits all clients there)",
+			families: dualStack,
+			cluster:  []string{ranged(`203.0.113.0/24`), slice4(), slice6()},
 			steps: []step{
 				reach("outside", http4, masqueraded, pod4, far4),
 				dropped("outside", http6),
@@ -133,7 +140,6 @@ func dualStackFrontends() []scenario {
 	}
 }
 
-// sctpServices are SCTP Services.
 func sctpServices() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:5060/sctp"
 	const here, there = "10.180.0.1:5060", "10.180.1.1:5060"
@@ -158,7 +164,8 @@ func sctpServices() []scenario {
 		{
 			covers: []int{310}, summary: "an SCTP association to a deleted endpoint is not touched",
 			cluster: []string{
-				service("web", `clusterIP: 172.30.0.41, ports: [{name: s, port: 5060, protocol: SCTP}, {name: u, port: 5060, protocol: UDP}]`),
+				service("web",
+					`clusterIP: 172.30.0.41, ports: [{name: s, port: 5060, protocol: SCTP}, {name: u, port: 5060, protocol: UDP}]`),
 				slice("web", "s:5060/sctp u:5060/udp", "10.180.0.1 A"),
 			},
 			steps: []step{
@@ -198,7 +205,8 @@ func serviceCIDRs() []scenario {
 			cluster: []string{service("other", `clusterIP: 172.30.0.42, ports: [{port: 80}]`)},
 			steps: []step{
 				untouched(client, "172.31.0.50:80"),
-				apply(more("more", "172.31.0.0/16"), service("web", `clusterIP: 172.31.0.41, ports: [{port: 80}]`), slice("web", "8080", "10.180.0.1 A")),
+				apply(more("more", "172.31.0.0/16"), service("web", `clusterIP: 172.31.0.41, ports: [{port: 80}]`),
+					slice("web", "8080", "10.180.0.1 A")),
 				reach(client, "172.31.0.41:80", original, "10.180.0.1:8080"),
 				unallocated(client, "172.31.0.50:80"),
 				unallocated(client, "172.30.0.50:80"),

@@ -19,8 +19,8 @@ func (e *env) noteDecided() (err error) {
 	return err
 }
 
-// compareSockets verifies that connections of a step were decided at sockets if explain names a program for them, and that none was
-// otherwise. It verifies nothing beside other clients, and for pods where nothing recognizes them.
+// compareSockets verifies that connections of a step were decided at sockets if explain names a program for them, and
+// that none was otherwise. It verifies nothing beside other clients, and for pods where nothing recognizes them.
 func (e *env) compareSockets(client *lab.Host, c explain.Case, got observation) error {
 	if e.proxy.plane.Decided == nil || len(e.probers) > 0 || got.pings {
 		return nil

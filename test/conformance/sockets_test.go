@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// A connection that was decided elsewhere than explain names is found, in both directions.
+// A connection that was not decided where explain names is an error, in both directions.
 func TestSocketsAreComparedWithExplain(t *testing.T) {
 	l := lab.New(t, lab.Options{})
 	near, far := l.Pod(l.NodeA, "10.180.0.1"), l.Pod(l.NodeB, "10.180.1.1")
@@ -34,7 +34,10 @@ func TestSocketsAreComparedWithExplain(t *testing.T) {
 		{name: "at a socket here for another node", client: far, c: sockets, got: three, decided: 1, wrong: true},
 		{name: "pings", client: near, c: packets, got: observation{pings: true}, decided: 1},
 		{name: "beside other clients", client: near, c: packets, got: three, decided: 9, e: env{probers: []*prober{{}}}},
-		{name: "pods that nothing recognizes", client: near, c: unknown, got: three, decided: 3, e: env{settings: settings{detector: "none"}}},
+		{
+			name: "pods that nothing recognizes", client: near, c: unknown, got: three, decided: 3,
+			e: env{settings: settings{detector: "none"}},
+		},
 	} {
 		e := &tt.e
 		e.lab, e.world, e.decided = l, &world{remote: map[string]bool{far.Name(): true}}, 40

@@ -55,7 +55,8 @@ func testStateSteps(t *testing.T, p Plane) {
 			return err
 		})},
 		{"foreign chains touched", withForeignRules(func(e *env) error {
-			return e.traits().firewall.runBoth(e.lab.NodeA, "-D", "FORWARD", "-m", "comment", "--comment", "foreign", "-j", "FOREIGN-SVC")
+			return e.traits().firewall.runBoth(e.lab.NodeA, "-D", "FORWARD", "-m", "comment", "--comment",
+				"foreign", "-j", "FOREIGN-SVC")
 		})},
 		{"rules of the previous mode left", func(e *env) error {
 			e.proxy.plane.Start = func(testing.TB, *lab.Host) plane.Plane { return inert{} }
@@ -98,8 +99,8 @@ func TestChoices(t *testing.T) {
 		{"not the same", same, all, mixed, false},
 		{"varied", varied, all, mixed, true},
 		{"all alike", varied, mixed, all, false},
-		{"chosen anew", chosenAnew, all, mixed, true},
-		{"not chosen anew", chosenAnew, mixed, mixed, false},
+		{"chosen again", chosenAnew, all, mixed, true},
+		{"not chosen again", chosenAnew, mixed, mixed, false},
 		{"only the deleted one moved", onlyMovedFrom("3"), mixed, all, true},
 		{"another one moved", onlyMovedFrom("3"), all, mixed, false},
 		{"the deleted one stayed", onlyMovedFrom("3"), mixed, mixed, false},

@@ -47,8 +47,16 @@ func TestUninterruptedDetectsGaps(t *testing.T) {
 		steps []step
 		want  string // in the error; "" for none
 	}{
-		{"a pod stops before the proxy stops using it", aPod, []step{local, dropNew("10.180.0.1"), connections(20), remote}, "timed out"},
-		{"a pod stops after the proxy stopped using it", aPod, []step{local, remote, dropNew("10.180.0.1"), connections(20)}, ""},
+		{
+			"a pod stops before the proxy stops using it", aPod,
+			[]step{local, dropNew("10.180.0.1"), connections(20), remote},
+			"timed out",
+		},
+		{
+			"a pod stops after the proxy stopped using it", aPod,
+			[]step{local, remote, dropNew("10.180.0.1"), connections(20)},
+			"",
+		},
 		{"a pod of node B stops", aPod, []step{remote, dropNew("10.180.1.1"), connections(20)}, "timed out"},
 		{"the slice is deleted", aPod, []step{remove("EndpointSlice/web"), connections(20), local}, "refused"},
 		{"a step fails", aPod, []step{remove("Service/other")}, "no Service/other"},

@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// step is one action of a scenario, or one check of the connections of clients. The error says
-// what is wrong.
+// step is one action of a scenario, or one check of the connections of clients. The error describes the difference.
 type step func(*env) error
 
 // source is the client address that a backend sees.
@@ -75,7 +74,9 @@ func sticky(from, to string, backends ...string) step {
 				return fmt.Errorf("%s to %s: %s after %s, want one backend for one client", from, to, r.Backend, first.Backend)
 			}
 		}
-		return e.checkExplain(client, probe, observation{verdict: explain.Balanced, results: []lab.Result{first}, sticky: true})
+		return e.checkExplain(client, probe, observation{
+			verdict: explain.Balanced, results: []lab.Result{first}, sticky: true,
+		})
 	}
 }
 
@@ -177,7 +178,8 @@ func pingRefused(from, to string) step {
 		if r := client.Ping(addr); r.Outcome != lab.Refused {
 			return fmt.Errorf("ping from %s to %s: %s, want refused", from, to, r)
 		}
-		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Refused, pings: true})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)},
+			observation{verdict: explain.Refused, pings: true})
 	}
 }
 
@@ -192,7 +194,8 @@ func pingAnswered(from, to string) step {
 		if r := client.Ping(addr); r.Outcome != lab.Answered {
 			return fmt.Errorf("ping from %s to %s: %s, want an answer", from, to, r)
 		}
-		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Untouched, pings: true})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)},
+			observation{verdict: explain.Untouched, pings: true})
 	}
 }
 
@@ -216,13 +219,15 @@ func pingUntouched(from, to string) step {
 		addr := netip.MustParseAddr(e.text(to))
 		tap := e.outsideTap()
 		tap.Reset()
-		if r := client.Try(lab.Probe{Protocol: lab.Echo, To: netip.AddrPortFrom(addr, 0), Timeout: lab.Soon}); r.Outcome != lab.TimedOut {
+		r := client.Try(lab.Probe{Protocol: lab.Echo, To: netip.AddrPortFrom(addr, 0), Timeout: lab.Soon})
+		if r.Outcome != lab.TimedOut {
 			return fmt.Errorf("ping from %s to %s: %s, want it to leave the node", from, to, r)
 		}
 		if !e.arrives(tap, func(p lab.Packet) bool { return !p.Out && p.Dst.Addr() == addr }) {
 			return fmt.Errorf("ping from %s to %s: did not leave the node", from, to)
 		}
-		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)}, observation{verdict: explain.Untouched, pings: true})
+		return e.checkExplain(client, lab.Probe{To: netip.AddrPortFrom(addr, 0)},
+			observation{verdict: explain.Untouched, pings: true})
 	}
 }
 

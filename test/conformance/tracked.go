@@ -128,15 +128,16 @@ func (e *env) entryOfSocket(want conntrack.Entry, r lab.Result) (entry conntrack
 	return entry, found, err
 }
 
-// hasEntry reports whether the same entry is still there. The ID alone does not tell: the kernel computes it from the
-// entry's address in memory, and a later entry of the flow often gets the memory of the deleted one.
+// hasEntry reports whether the same entry is still there. The ID alone does not identify it: the kernel computes it
+// from the entry's address in memory, and a later entry of the flow often gets the memory of the deleted one.
 func (e *env) hasEntry(entry conntrack.Entry) (there bool, err error) {
 	c, found, err := e.getEntry(entry)
 	same := c.ID == entry.ID && c.ReplySrc == entry.ReplySrc && c.ReplyDst == entry.ReplyDst
 	return found && same, err
 }
 
-// getEntry returns the conntrack entry of node A with the protocol and the addresses of the first packet of another one.
+// getEntry returns the conntrack entry of node A with the protocol and the addresses of the first packet of another
+// one.
 func (e *env) getEntry(want conntrack.Entry) (entry conntrack.Entry, found bool, err error) {
 	err = e.listEntries(want, func(c conntrack.Entry) {
 		if c.OrigSrc == want.OrigSrc && c.OrigDst == want.OrigDst {
@@ -146,8 +147,8 @@ func (e *env) getEntry(want conntrack.Entry) (entry conntrack.Entry, found bool,
 	return entry, found, err
 }
 
-// listEntries lists the conntrack entries of node A with the protocol and the family of another one. A listing of a protocol takes as
-// long as one of all, as the kernel walks through the table of the machine.
+// listEntries lists the conntrack entries of node A with the protocol and the family of another one. A listing of a
+// protocol takes as long as one of all, as the kernel walks through the table of the machine.
 func (e *env) listEntries(like conntrack.Entry, each func(conntrack.Entry)) error {
 	table, err := conntrack.Open(conntrack.Options{NetNS: e.lab.NodeA.NetNSFD()})
 	if err != nil {

@@ -20,19 +20,22 @@ type Traits struct {
 	proxied   bool           // a process makes the connections to backends, so that these see an address of the node
 	firewall  variant        // the iptables variant for the rules of other programs
 
-	unknownPort           expectation // connection to a ClusterIP on a port that its Service does not have
-	unallocated           expectation // connection to an address of a ServiceCIDR without a Service
-	emptyVIPUnlisted      expectation // connection to a VIP without endpoints, from outside its source ranges
-	emptyNodePortUnserved expectation // connection to a NodePort without endpoints, on a node address that serves no NodePorts
-	emptyVIPFromNode      expectation // connection from the node to a VIP or externalIP without endpoints
-	pingClusterIP         expectation // ICMP echo to a ClusterIP
+	unknownPort      expectation // connection to a ClusterIP on a port that its Service does not have
+	unallocated      expectation // connection to an address of a ServiceCIDR without a Service
+	emptyVIPUnlisted expectation // connection to a VIP without endpoints, from outside its source ranges
+	emptyVIPFromNode expectation // connection from the node to a VIP or externalIP without endpoints
+	pingClusterIP    expectation // ICMP echo to a ClusterIP
+
+	// emptyNodePortUnserved is about a connection to a NodePort without endpoints, on a node address that serves no
+	// NodePorts.
+	emptyNodePortUnserved expectation
 }
 
 // expectation returns a step that verifies the result of a connection.
 type expectation func(from, to string) step
 
-// Nftables are the traits of nftables mode, which has rules for all addresses of Services, also
-// for those without endpoints.
+// Nftables are the traits of nftables mode, which has rules for all addresses of Services, including Services without
+// endpoints.
 func Nftables() Traits {
 	return Traits{
 		mode: "nftables", nodePorts: []string{"primary"}, loopback: route.LoopbackNamed,
@@ -42,7 +45,7 @@ func Nftables() Traits {
 	}
 }
 
-// EBPF are the traits of ebpf mode, which are those of the packet plane beneath.
+// EBPF are the traits of ebpf mode: the traits of the packet plane beneath.
 func EBPF() Traits {
 	n := Nftables()
 	n.mode, n.listLocal = "ebpf", true
@@ -72,8 +75,8 @@ func IPVS(programs string) Traits {
 	}
 }
 
-// Userspace are the traits of mode userspace. Its rules are those of mode iptables; a process makes
-// the connections to the backends.
+// Userspace are the traits of mode userspace. It has the rules of mode iptables; a process makes the connections to
+// the backends.
 func Userspace(programs string) Traits {
 	n := Iptables(programs)
 	n.mode, n.proxied = "userspace", true
@@ -120,8 +123,8 @@ type condition func(*Traits) bool
 // inIptablesMode selects planes with the rules of mode iptables.
 func inIptablesMode(n *Traits) bool { return n.mode == "iptables" || inUserspaceMode(n) }
 
-// acceptsMasqueraded selects planes with rules that accept connections which they masquerade. Those
-// of a process need a firewall that accepts the replies, as it must for other programs.
+// acceptsMasqueraded selects planes with rules that accept connections which they masquerade. Connections of a
+// process need a firewall that accepts the replies, as it must for other programs.
 func acceptsMasqueraded(n *Traits) bool { return inIptablesMode(n) && !n.proxied }
 
 func inUserspaceMode(n *Traits) bool { return n.mode == "userspace" }
@@ -135,7 +138,7 @@ func usesIptables(n *Traits) bool { return inIptablesMode(n) || inIPVSMode(n) }
 // servesAllAddresses selects planes that serve NodePorts at all addresses by default.
 func servesAllAddresses(n *Traits) bool { return slices.Contains(n.nodePorts, "all") }
 
-// mechanisms returns those in which the plane has chains with kube-proxy's names.
+// mechanisms returns the mechanisms in which the plane has chains with kube-proxy's names.
 func (n *Traits) mechanisms() []takeover.Mechanism {
 	var all []takeover.Mechanism
 	if inIPVSMode(n) {
@@ -152,7 +155,8 @@ func inIPVSMode(n *Traits) bool { return n.mode == "ipvs" }
 // nodeReaches connects from the node to the address of a Service without source NAT. If the
 // node has that address itself, it is the source, and gets source NAT.
 func nodeReaches(to string, backends ...string) step {
-	return when(inIPVSMode, reach("node", to, masqueraded, backends...)).otherwise(reach("node", to, original, backends...))
+	return when(inIPVSMode, reach("node", to, masqueraded, backends...)).
+		otherwise(reach("node", to, original, backends...))
 }
 
 // usesXtablesLock selects planes that wait for the xtables lock while another program holds it.

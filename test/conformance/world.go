@@ -49,7 +49,7 @@ func (w *world) enter(t testing.TB) *lab.Lab {
 	return w.lab.For(t)
 }
 
-// owner reports to the test of a variant, and keeps what it owns until the test of the scenario ends.
+// owner reports to the test of a variant, and keeps its resources until the test of the scenario ends.
 type owner struct {
 	testing.TB
 	scenario testing.TB
@@ -64,8 +64,8 @@ func (e *env) owner() owner { return owner{e.t, e.world.test} }
 // alters notes that a step leaves something behind, so that the next variant needs a lab of its own.
 func (e *env) alters(what string) { e.altered = what }
 
-// leave stops the proxy, removes everything of the plane, verifies that nothing of it remains on node A, and forgets all
-// connections. The next variant then uses the lab, unless a step has altered it.
+// leave stops the proxy, removes everything of the plane, verifies that nothing of it remains on node A, and forgets
+// all connections. The next variant then uses the lab, unless a step has altered it.
 func (e *env) leave() error {
 	if e.altered != "" {
 		e.t.Logf("the next variant has a lab of its own: %s", e.altered)

@@ -15,9 +15,15 @@ func TestLeave(t *testing.T) {
 		remains    func(*env)
 		fails, own bool
 	}{
-		"nothing remains":       {remains: func(*env) {}},
-		"rules remain":          {remains: func(e *env) { e.lab.NodeA.Nft("table ip sluice-old {}") }, fails: true, own: true},
-		"an address remains":    {remains: func(e *env) { e.lab.NodeA.AddAddr(netip.MustParseAddr("172.30.0.41")) }, fails: true, own: true},
+		"nothing remains": {remains: func(*env) {}},
+		"rules remain": {
+			remains: func(e *env) { e.lab.NodeA.Nft("table ip sluice-old {}") },
+			fails:   true, own: true,
+		},
+		"an address remains": {
+			remains: func(e *env) { e.lab.NodeA.AddAddr(netip.MustParseAddr("172.30.0.41")) },
+			fails:   true, own: true,
+		},
 		"a parameter remains":   {remains: func(e *env) { e.lab.NodeA.Sysctl(routeLocalnet, "1") }, fails: true, own: true},
 		"a step has altered it": {remains: func(e *env) { e.alters("a test") }, own: true},
 	} {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// underTraffic runs an event while clients make new connections to Service web
-// and others hold connections on all ways, and reports what they lost.
+// underTraffic runs an event while clients make new connections to Service web and others hold connections on all
+// ways, and reports their losses.
 func (t *tour) underTraffic(what string, connections int, event func() error) error {
 	stop, err := startQuestions(t.ways(), connections)
 	if err != nil {
@@ -50,7 +50,6 @@ func (t *tour) losses(what string, made requests) {
 	t.addFact(what, "%s requests, lost 0; p99 %s", count(len(made)), p99)
 }
 
-// reportOpen reports requests on open connections.
 func (t *tour) reportOpen(connections, asked, unanswered int) {
 	if unanswered > 0 || asked == 0 {
 		t.fail("%d open connections: %d of %d questions had no answer.", connections, unanswered, asked)
@@ -66,7 +65,8 @@ func (t *tour) takeOver() (err error) {
 		return err
 	}
 	if err := loadRules(t.NodeA); err != nil {
-		return fmt.Errorf("%w: this kernel does not take kube-proxy's rules: %w: sluice needs nf_tables as well (modprobe nf_tables)", errCannot, err)
+		return fmt.Errorf("%w: this kernel does not take kube-proxy's rules: %w: "+
+			"sluice needs nf_tables as well (modprobe nf_tables)", errCannot, err)
 	}
 	had, err := t.tables()
 	if err != nil {
@@ -84,7 +84,7 @@ func (t *tour) takeOver() (err error) {
 		}
 		t.pass("%d Services in the kernel %s after the process started, in both IP families.", s.services, millis(s.took))
 		t.addFact("Start", "%d Services in the kernel after %s", s.services, millis(s.took))
-		gone, err := t.sluice.Logs(limit, `msg="Removed what kube-proxy left"`)
+		gone, err := t.sluice.Logs(limit, `msg="Removed leftovers of kube-proxy"`)
 		if err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// demo is one run of the demo. Its programs have names of their own, by which their processes are found.
+// demo is one run of the demo. Its programs have names of their own, by which the test finds their processes.
 type demo struct {
 	program, sluice string
 	out             bytes.Buffer
@@ -131,7 +131,6 @@ func waitUntil(t *testing.T, event string, done func() bool) {
 	t.Fatalf("not within 30 s: %s", event)
 }
 
-// runs reports whether a process runs a program.
 func runs(t *testing.T, program string) bool {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/exe")

@@ -1,13 +1,12 @@
-// Command sluice-demo demonstrates the real sluice binary: it builds a small
-// cluster in network namespaces, runs sluice on one of its nodes with a copy of
-// examples/, sends real requests, and prints what it measured in this run.
+// Command sluice-demo demonstrates the real sluice binary: it builds a small cluster in network namespaces, runs
+// sluice on one of its nodes with a copy of examples/, sends real requests, and prints the measurements of this run.
 //
 // At first the rules of a real kube-proxy serve the node. They are recorded in
 // testdata. After a change of examples/ record them again:
 //
 //	KUBE_PROXY=path go test -tags record -run TestRecord ./test/demo
 //
-// With -svg it also writes an animation of the run, that of the README with
+// With -svg it also writes an animation of the run. The one in the README is made with
 //
 //	bin/sluice-demo -svg docs/demo.svg
 //

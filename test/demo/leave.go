@@ -103,7 +103,8 @@ func usersOf(namespaces []string) []string {
 		files, _ := filepath.Glob(pattern) // the patterns are valid
 		for _, file := range files {
 			target, err := os.Readlink(file)
-			if err == nil && slices.Contains(namespaces, target) { // an error means that it has ended, or belongs to another user
+			// An error means that the process has ended, or belongs to another user.
+			if err == nil && slices.Contains(namespaces, target) {
 				out = append(out, file)
 			}
 		}
@@ -135,7 +136,6 @@ func columns(table []byte, n int) string {
 	return b.String()
 }
 
-// summary prints the summary.
 func (t *tour) summary(took time.Duration) {
 	fmt.Fprintf(t, "\n     %s\n\n", t.paint(strong, "In short"))
 	for _, f := range t.facts {

@@ -21,7 +21,8 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bounds := fmt.Sprintf("%v to %v s between two lines", shortestGap.Seconds(), longestGap.Seconds()); !strings.Contains(string(text), bounds) {
+	bounds := fmt.Sprintf("%v to %v s between two lines", shortestGap.Seconds(), longestGap.Seconds())
+	if !strings.Contains(string(text), bounds) {
 		t.Errorf("the caption of the animation does not say %q", bounds)
 	}
 	var help bytes.Buffer
@@ -66,8 +67,7 @@ func checkedLines(t *testing.T) []string {
 	return lines
 }
 
-// shape replaces what differs between two runs: numbers, the pods that answered,
-// and blanks.
+// shape replaces the parts that differ between two runs: numbers, the pods that answered, and blanks.
 func shape(text string) string {
 	text = regexp.MustCompile(`[\d.,]*\d`).ReplaceAllString(text, "0")
 	text = regexp.MustCompile(`[█▏▎▍▌▋▊▉]+`).ReplaceAllString(text, "")

@@ -98,7 +98,9 @@ func newFakeAPI(t *testing.T) fakeAPI {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}
 	services := corev1.ServiceList{TypeMeta: metav1.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}}
-	slices := discoveryv1.EndpointSliceList{TypeMeta: metav1.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}}
+	slices := discoveryv1.EndpointSliceList{
+		TypeMeta: metav1.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"},
+	}
 	nodes := corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, Items: []corev1.Node{node}}
 	nodes.ResourceVersion, services.ResourceVersion, slices.ResourceVersion = "1", "1", "1"
 	for _, text := range documents(t) {
@@ -121,7 +123,10 @@ func newFakeAPI(t *testing.T) fakeAPI {
 	}
 	return fakeAPI{
 		"nodes": nodes, "services": services, "endpointslices": slices,
-		"servicecidrs": map[string]any{"kind": "ServiceCIDRList", "apiVersion": "networking.k8s.io/v1", "metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}},
+		"servicecidrs": map[string]any{
+			"kind": "ServiceCIDRList", "apiVersion": "networking.k8s.io/v1",
+			"metadata": map[string]any{"resourceVersion": "1"}, "items": []any{},
+		},
 	}
 }
 
@@ -208,7 +213,10 @@ func (w fakeAPI) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	switch list, known := w[what]; {
 	case query.Get("sendInitialEvents") != "": // a list by WatchList
 		out.WriteHeader(http.StatusUnprocessableEntity)
-		answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: 422}
+		answer = metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
+			Reason: metav1.StatusReasonInvalid, Code: 422,
+		}
 	case known && query.Get("watch") != "":
 		out.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(out).Flush() // kube-proxy may have ended
@@ -220,7 +228,10 @@ func (w fakeAPI) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		answer = w["nodes"].(corev1.NodeList).Items[0]
 	default:
 		out.WriteHeader(http.StatusNotFound)
-		answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: 404}
+		answer = metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
+			Reason: metav1.StatusReasonNotFound, Code: 404,
+		}
 	}
 	_ = json.NewEncoder(out).Encode(answer) // kube-proxy may have ended
 }
@@ -232,13 +243,24 @@ var dumps = []struct {
 	attributes  []uint16
 }{
 	{unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_GETTABLE, []uint16{unix.NFTA_TABLE_NAME, unix.NFTA_TABLE_FLAGS, 6}},
-	{unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_GETCHAIN, []uint16{unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HOOK, unix.NFTA_CHAIN_POLICY, unix.NFTA_CHAIN_TYPE, 10, 12}},
-	{unix.NFT_MSG_NEWSET, unix.NFT_MSG_GETSET, []uint16{
-		unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, unix.NFTA_SET_FLAGS, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE,
-		unix.NFTA_SET_DATA_LEN, unix.NFTA_SET_POLICY, unix.NFTA_SET_DESC, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL, unix.NFTA_SET_USERDATA,
+	{unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_GETCHAIN, []uint16{
+		unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HOOK, unix.NFTA_CHAIN_POLICY,
+		unix.NFTA_CHAIN_TYPE, 10, 12,
 	}},
-	{unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_GETSETELEM, []uint16{unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, unix.NFTA_SET_ELEM_LIST_ELEMENTS}},
-	{unix.NFT_MSG_NEWRULE, unix.NFT_MSG_GETRULE, []uint16{unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, unix.NFTA_RULE_EXPRESSIONS, unix.NFTA_RULE_USERDATA}},
+	{unix.NFT_MSG_NEWSET, unix.NFT_MSG_GETSET, []uint16{
+		unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, unix.NFTA_SET_FLAGS, unix.NFTA_SET_KEY_TYPE,
+		unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE,
+		unix.NFTA_SET_DATA_LEN, unix.NFTA_SET_POLICY, unix.NFTA_SET_DESC, unix.NFTA_SET_TIMEOUT,
+		unix.NFTA_SET_GC_INTERVAL, unix.NFTA_SET_USERDATA,
+	}},
+	{
+		unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_GETSETELEM,
+		[]uint16{unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, unix.NFTA_SET_ELEM_LIST_ELEMENTS},
+	},
+	{
+		unix.NFT_MSG_NEWRULE, unix.NFT_MSG_GETRULE,
+		[]uint16{unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, unix.NFTA_RULE_EXPRESSIONS, unix.NFTA_RULE_USERDATA},
+	},
 }
 
 // inKernel reads all objects as messages that create them again.
@@ -273,8 +295,10 @@ func inKernel(t *testing.T, ns int) []message {
 func dump(t *testing.T, conn *netlink.Conn, asked uint16, about message) []message {
 	t.Helper()
 	answers, err := conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | asked), Flags: netlink.Request | netlink.Dump},
-		Data:   append([]byte{about.family, unix.NFNETLINK_V0, 0, 0}, about.attributes...),
+		Header: netlink.Header{
+			Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | asked), Flags: netlink.Request | netlink.Dump,
+		},
+		Data: append([]byte{about.family, unix.NFNETLINK_V0, 0, 0}, about.attributes...),
 	})
 	must(t, err)
 	var out []message
@@ -298,7 +322,9 @@ func keepAttributes(t *testing.T, attributes []byte, kinds ...uint16) []byte {
 // setID is the attribute that identifies a set within a transaction.
 func setID(t *testing.T, n int) []byte {
 	t.Helper()
-	out, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_SET_ID, Data: []byte{0, 0, byte(n >> 8), byte(n)}}})
+	out, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: unix.NFTA_SET_ID, Data: []byte{0, 0, byte(n >> 8), byte(n)}},
+	})
 	must(t, err)
 	return out
 }
@@ -324,7 +350,9 @@ func transaction(messages []message) []netlink.Message {
 		if i == len(messages)-1 {
 			head.Flags |= netlink.Acknowledge
 		}
-		out = append(out, netlink.Message{Header: head, Data: append([]byte{m.family, unix.NFNETLINK_V0, 0, 0}, m.attributes...)})
+		out = append(out, netlink.Message{
+			Header: head, Data: append([]byte{m.family, unix.NFNETLINK_V0, 0, 0}, m.attributes...),
+		})
 	}
 	return append(out, netlink.Message{Header: end, Data: subsystem})
 }

@@ -28,7 +28,7 @@ func (t *tour) modes() error {
 		return err
 	}
 	defer stop()
-	there, err := t.changeMode(`msg="Removed what Sluice left in another mode"`, "--proxy-mode", "iptables")
+	there, err := t.changeMode(`msg="Removed leftovers of Sluice in another mode"`, "--proxy-mode", "iptables")
 	if errors.Is(err, harness.ErrEnded) {
 		t.note("%s", clip("Not shown on this machine: "+lastLine(t.sluice.Log)))
 		t.addFact("Modes", "iptables not shown on this machine")
@@ -38,17 +38,19 @@ func (t *tour) modes() error {
 	if err != nil {
 		return err
 	}
-	t.pass("%d Services in kube-proxy's chains %s after the process started, in both IP families.", there.services, millis(there.took))
+	t.pass("%d Services in kube-proxy's chains %s after the process started, in both IP families.",
+		there.services, millis(there.took))
 	t.pass("Then it removed its tables of the mode nftables, %s after the start:", millis(there.cleared))
 	t.note("  %s", there.removed)
 	if err := t.inIptables(); err != nil {
 		return err
 	}
-	back, err := t.changeMode(`msg="Removed what kube-proxy, or Sluice in mode iptables, left"`)
+	back, err := t.changeMode(`msg="Removed leftovers of kube-proxy or of Sluice in mode iptables"`)
 	if err != nil {
 		return err
 	}
-	t.pass("Back in nftables %s after the process started, and rid of the chains %s after.", millis(back.took), millis(back.cleared))
+	t.pass("Back in nftables %s after the process started, and rid of the chains %s after.",
+		millis(back.took), millis(back.cleared))
 	t.note("KUBE-FIREWALL stays: it is kubelet's too.")
 	asked, unanswered := stop()
 	t.losses("Modes", append(there.made, back.made...))
@@ -56,7 +58,6 @@ func (t *tour) modes() error {
 	return t.noChains()
 }
 
-// modeChange is a change of mode.
 type modeChange struct {
 	synced
 	cleared time.Duration // from the start until the rules of the other mode were removed
@@ -252,13 +253,16 @@ func (t *tour) gaps(made requests, gaps []gap, allowed int) {
 	if later > allowed {
 		t.fail("%d requests were lost while the rules were there, such as: %s", later, lost[0].result)
 	}
-	t.pass("%s requests, lost %d: %d under way while there were no rules, %d later.", count(len(made)), len(lost), within, later)
+	t.pass("%s requests, lost %d: %d under way while there were no rules, %d later.",
+		count(len(made)), len(lost), within, later)
 }
 
 // noChains verifies that no line of iptables has a chain name of kube-proxy, except
 // KUBE-FIREWALL.
 func (t *tour) noChains() error {
-	for _, program := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
+	for _, program := range []string{
+		"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save",
+	} {
 		if _, err := exec.LookPath(program); err != nil {
 			continue
 		}

@@ -44,7 +44,7 @@ func newScreen(w *os.File, getenv func(string) string) *screen {
 	return &screen{w: w, colours: !plain}
 }
 
-// record records what is printed from now on, with colours even if this is no terminal.
+// record records the output from now on, with colours even if this is no terminal.
 func (s *screen) record(now func() time.Time) *recorder {
 	r := &recorder{w: s.w, now: now}
 	s.w, s.colours = r, true
@@ -69,7 +69,6 @@ func (s *screen) end(line string) {
 	fmt.Fprintf(s.w, "\n\n  %s\n", line)
 }
 
-// paint returns a text in a style.
 func (s *screen) paint(st style, text string) string {
 	if !s.colours {
 		return text

@@ -30,7 +30,8 @@ func (t *tour) balance() error {
 	}
 	if len(t.failures) == failed {
 		t.pass("All connections were answered, and all pods had their share.")
-		t.addFact("Balance", "%s connections over %d ways, all answered, evenly", count(connections*len(t.ways())), len(t.ways()))
+		t.addFact("Balance", "%s connections over %d ways, all answered, evenly",
+			count(connections*len(t.ways())), len(t.ways()))
 	}
 	return nil
 }
@@ -72,7 +73,8 @@ func (t *tour) features() error {
 	const requests = 30
 	results := t.client.Repeat(requests, lab.Probe{Protocol: lab.TCP, To: at("10.96.0.30:80")})
 	if n := lab.Outcomes(results)[lab.Answered]; n != requests || len(lab.Spread(results)) != 1 {
-		t.fail("Session affinity: %d of %d requests of one client were answered, by %d backends.", n, requests, len(lab.Spread(results)))
+		t.fail("Session affinity: %d of %d requests of one client were answered, by %d backends.", n,
+			requests, len(lab.Spread(results)))
 	} else {
 		t.pass("%-24s%d requests of one client, all to one backend", "Session affinity", requests)
 	}
@@ -170,7 +172,8 @@ func (t *tour) udp() error {
 	ask(2*time.Second, 2)
 	ask(300*time.Millisecond, 9)
 	if len(moves) != 2 || !slices.Contains(stay, backend) {
-		t.fail("The flow moved %d times and is on %s, want one move away from %s.", len(moves)-1, t.label(backend), t.label(old))
+		t.fail("The flow moved %d times and is on %s, want one move away from %s.", len(moves)-1,
+			t.label(backend), t.label(old))
 		return nil
 	}
 	after := millis(moves[1].Sub(now))

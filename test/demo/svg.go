@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// recorder passes on what is written, and records when each line was complete.
+// recorder forwards the output, and records when each line was complete.
 type recorder struct {
 	w     io.Writer
 	now   func() time.Time
@@ -46,7 +46,7 @@ func chapterOf(line string) string {
 	return ""
 }
 
-// choose returns the lines before the first chapter and those of the chapters with the given numbers, without
+// choose returns the lines before the first chapter, and the lines of the chapters with the given numbers, without
 // empty lines at the end.
 func choose(lines []timedLine, chapters []string) []timedLine {
 	var chosen []timedLine
@@ -123,7 +123,8 @@ const (
 )
 
 // sheet has the colours of the styles. Without animation the end of the recording is shown.
-const sheet = `text { font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #d1d7e0 }
+const sheet = `text { font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, ` +
+	`"DejaVu Sans Mono", monospace; fill: #d1d7e0 }
 rect { fill: #151b23 }
 .s1 { font-weight: bold; fill: #ffffff }
 .s2 { fill: #9198a1 }
@@ -140,15 +141,18 @@ func drawSVG(lines []timedLine) string {
 	texts, columns := drawLines(lines)
 	width, height := columns*cellWidth, rows*lineHeight
 	var out strings.Builder
-	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" width="%.0f" height="%d" role="img">`+"\n",
+	fmt.Fprintf(&out,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" width="%.0f" height="%d" role="img">`+"\n",
 		width+2*margin, height+2*margin, width+2*margin, height+2*margin)
 	fmt.Fprintf(&out, "<title>A recorded run of the demo</title>\n<style>\n%s%s%s</style>\n",
 		keyframes("scroll", times, func(n int) int { return -scrolled(n) }),
 		keyframes("cover", times, func(n int) int { return n * lineHeight }), sheet)
-	fmt.Fprintf(&out, `<rect width="100%%" height="100%%" rx="8"/>`+"\n"+`<svg x="%d" y="%d" width="%.1f" height="%d">`+"\n",
+	fmt.Fprintf(&out,
+		`<rect width="100%%" height="100%%" rx="8"/>`+"\n"+`<svg x="%d" y="%d" width="%.1f" height="%d">`+"\n",
 		margin, margin, width, height)
 	fmt.Fprintf(&out, `<g class="scroll" transform="translate(0 %d)">`+"\n%s", -scrolled(len(lines)), texts)
-	fmt.Fprintf(&out, `<rect class="cover" width="100%%" height="%d" transform="translate(0 %d)"/>`+"\n</g>\n</svg>\n</svg>\n",
+	fmt.Fprintf(&out,
+		`<rect class="cover" width="100%%" height="%d" transform="translate(0 %d)"/>`+"\n</g>\n</svg>\n</svg>\n",
 		height, len(lines)*lineHeight)
 	return out.String()
 }
@@ -178,7 +182,8 @@ func keyframes(class string, times []time.Duration, offset func(lines int) int) 
 	last := len(times) - 1
 	total := times[last] + lastGap
 	var out strings.Builder
-	fmt.Fprintf(&out, ".%s { animation: %s %.1fs step-end infinite }\n@keyframes %s {\n", class, class, total.Seconds(), class)
+	fmt.Fprintf(&out, ".%s { animation: %s %.1fs step-end infinite }\n@keyframes %s {\n",
+		class, class, total.Seconds(), class)
 	for i, at := range times {
 		if i == last || times[i+1] != at { // otherwise together with the next line
 			fmt.Fprintf(&out, "%.2f%% { transform: translateY(%dpx) }\n", 100*at.Seconds()/total.Seconds(), offset(i+1))

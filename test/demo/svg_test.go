@@ -35,7 +35,7 @@ func TestRecorderRecordsLines(t *testing.T) {
 	}
 }
 
-// recording returns what a screen prints in three chapters, a second for each print.
+// recording returns the output of a screen in three chapters, with a second for each print.
 func recording() []timedLine {
 	now := time.Unix(1000, 0)
 	s := &screen{w: io.Discard}
@@ -117,7 +117,8 @@ func TestSVGRepeats(t *testing.T) {
 		_, frames, _ := strings.Cut(svg, "@keyframes "+class+" {")
 		frames, _, _ = strings.Cut(frames, "\n}")
 		percent, offset := -1.0, 0
-		for _, m := range regexp.MustCompile(`([\d.]+)% { transform: translateY\((-?\d+)px\) }`).FindAllStringSubmatch(frames, -1) {
+		frame := regexp.MustCompile(`([\d.]+)% { transform: translateY\((-?\d+)px\) }`)
+		for _, m := range frame.FindAllStringSubmatch(frames, -1) {
 			next, _ := strconv.ParseFloat(m[1], 64) // digits
 			if next <= percent || percent < 0 && next != 0 {
 				t.Errorf("%s: %v%% follows %v%%", class, next, percent)
@@ -128,7 +129,8 @@ func TestSVGRepeats(t *testing.T) {
 		if percent != 100 || offset != want {
 			t.Errorf("%s ends at %v%% with %d, want 100%% with %d", class, percent, offset, want)
 		}
-		if still := fmt.Sprintf(`class="%s"`, class); !regexp.MustCompile(still + fmt.Sprintf(`[^>]*transform="translate\(0 %d\)"`, want)).MatchString(svg) {
+		still := fmt.Sprintf(`class="%s"`, class)
+		if !regexp.MustCompile(still + fmt.Sprintf(`[^>]*transform="translate\(0 %d\)"`, want)).MatchString(svg) {
 			t.Errorf("%s does not show the end without animation", class)
 		}
 	}

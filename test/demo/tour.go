@@ -174,8 +174,8 @@ func (t *tour) readSynced(line harness.Line) synced {
 	return synced{services, steps, line.Time.Sub(t.sluice.Began)}
 }
 
-// stop stops Sluice, and prints its warnings, except those of foreign edits: the demo makes these
-// edits, and on a slow machine Sluice may report that another program keeps changing its rules.
+// stop stops Sluice, and prints its warnings, except warnings about foreign edits: the demo makes these edits, and on
+// a slow machine Sluice may report that another program keeps changing its rules.
 func (t *tour) stop() (time.Duration, error) {
 	took, err := t.sluice.Stop(unix.SIGTERM, limit)
 	if err != nil {

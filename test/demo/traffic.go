@@ -129,7 +129,6 @@ func ask(quit <-chan struct{}, flow *lab.Flow) (asked, unanswered int) {
 	}
 }
 
-// where returns the requests for which keep returns true.
 func (r requests) where(keep func(request) bool) requests {
 	return slices.DeleteFunc(slices.Clone(r), func(q request) bool { return !keep(q) })
 }
@@ -151,7 +150,6 @@ func (r requests) answeredBy(backends []netip.Addr) requests {
 	})
 }
 
-// during returns the requests that overlap with a gap.
 func (r requests) during(g gap) requests {
 	return r.where(func(q request) bool { return !q.ended.Before(g.began) && !q.began.After(g.ended) })
 }

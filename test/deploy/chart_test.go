@@ -80,7 +80,8 @@ func TestManifestsAreTheChart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, string(got)); diff != "" {
-			t.Errorf("%s differs from the chart (-chart +file); regenerate it with `go test ./test/deploy -run TestManifestsAreTheChart -update`:\n%s", name, diff)
+			t.Errorf("%s differs from the chart (-chart +file); regenerate it with `go test ./test/deploy -run "+
+				"TestManifestsAreTheChart -update`:\n%s", name, diff)
 		}
 	}
 }
@@ -168,7 +169,6 @@ func TestStaticPodsAreThoseOfTheDaemonSet(t *testing.T) {
 	}
 }
 
-// subObject returns a nested object.
 func subObject(o map[string]any, path ...string) map[string]any {
 	for _, p := range path {
 		o, _ = o[p].(map[string]any)

@@ -39,8 +39,12 @@ func newCluster(t *testing.T) *cluster {
 	must(t, clientcmd.WriteToFile(api.Config{
 		CurrentContext: "test",
 		Contexts:       map[string]*api.Context{"test": {Cluster: "test", AuthInfo: "test"}},
-		Clusters:       map[string]*api.Cluster{"test": {Server: "https://" + c.address(t).Host, CertificateAuthorityData: c.Config.CAData}},
-		AuthInfos:      map[string]*api.AuthInfo{"test": {ClientCertificateData: c.Config.CertData, ClientKeyData: c.Config.KeyData}},
+		Clusters: map[string]*api.Cluster{
+			"test": {Server: "https://" + c.address(t).Host, CertificateAuthorityData: c.Config.CAData},
+		},
+		AuthInfos: map[string]*api.AuthInfo{
+			"test": {ClientCertificateData: c.Config.CertData, ClientKeyData: c.Config.KeyData},
+		},
 	}, c.kubeconfig))
 	return c
 }
@@ -81,7 +85,9 @@ func (c *cluster) serviceAccountDir(t *testing.T, name string) string {
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	must(t, err)
 	dir := t.TempDir()
-	for file, text := range map[string]string{"token": token.Status.Token, "ca.crt": string(c.Config.CAData), "namespace": system} {
+	for file, text := range map[string]string{
+		"token": token.Status.Token, "ca.crt": string(c.Config.CAData), "namespace": system,
+	} {
 		must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
 	}
 	return dir

@@ -23,7 +23,7 @@ const confinedArg = "confined"
 // confinement are the restrictions that a container runtime applies to a process before it
 // executes the program. The zero value grants nothing.
 type confinement struct {
-	Root         string            // the container's file system; "": that of the host, read-only
+	Root         string            // the container's file system; "": the host's, read-only
 	Mounts       map[string]string // folders by mount point, read-only
 	Writable     map[string]string // files and folders of the host by mount point
 	Capabilities []int             // bounding set; for root also permitted and effective
@@ -74,7 +74,6 @@ func (c confinement) program() string {
 	return filepath.Join("/usr/local/bin", c.Argv[0])
 }
 
-// mount is one call of mount(2).
 type mount struct {
 	source, target, kind string
 	flags                uintptr
@@ -165,7 +164,7 @@ func (c confinement) protectHost() error {
 	return nil
 }
 
-// dropPrivileges reduces the rights of this thread to those of the container.
+// dropPrivileges reduces the rights of this thread to the rights of the container.
 func (c confinement) dropPrivileges() error {
 	var keep [2]unix.CapUserData
 	for _, n := range c.Capabilities {

@@ -29,7 +29,9 @@ func daemonSetContainer(t *testing.T, root, mode string, p conformance.Program) 
 	ds := daemonSetFor(t, mode).Spec.Template.Spec
 	container := ds.Containers[0].DeepCopy()
 	container.Env = nil
-	container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return !isLock(&ds, m) && !isEmptyDir(&ds, m) })
+	container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return !isLock(&ds, m) && !isEmptyDir(&ds, m)
+	})
 	k := kubelet{root: root, node: p.Host, dir: t.TempDir(), extraMounts: map[string]string{"/etc/sluice": p.Manifests}}
 	container.Command = append([]string{
 		"sluice", "--manifests=/etc/sluice", "--oom-score-adj=-997", "--conntrack-max-per-core=0",
@@ -71,8 +73,8 @@ func iptablesScenarios() []int {
 	}
 }
 
-// userspaceScenarios are those of iptablesScenarios that a process serves: without those in which it is stopped, and without
-// that of SCTP.
+// userspaceScenarios are the iptablesScenarios that a process serves: without the ones in which it is stopped, and
+// without SCTP.
 func userspaceScenarios() []int {
 	left := []int{195, 273, 274, 309}
 	return slices.DeleteFunc(iptablesScenarios(), func(n int) bool { return slices.Contains(left, n) })
@@ -107,11 +109,13 @@ func deployedPlane(t *testing.T, name string, traits conformance.Traits) conform
 	}
 }
 
-// createHint creates the chain by which kubelet tells which variant its host uses.
+// createHint creates the chain by which kubelet shows which variant its host uses.
 func createHint(t *testing.T, host *lab.Host, variant string) {
 	t.Helper()
 	program, hint := "iptables-"+variant, "KUBE-IPTABLES-HINT"
-	env := []string{"env", fmt.Sprintf("XTABLES_LOCKFILE=/run/xtables-%d.lock", host.NetNSFD()), program, "-t", "mangle", "-w"}
+	env := []string{
+		"env", fmt.Sprintf("XTABLES_LOCKFILE=/run/xtables-%d.lock", host.NetNSFD()), program, "-t", "mangle", "-w",
+	}
 	if _, err := host.Run("", append(env, "-L", hint)...); err == nil {
 		return
 	}
@@ -141,7 +145,8 @@ func TestEachMissingRightIsReported(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l := lab.New(t, lab.Options{})
 			createHint(t, l.NodeA, tt.variant)
-			c := daemonSetContainer(t, tt.root, tt.mode, conformance.Program{Host: l.NodeA, Manifests: projectPath("examples"), Args: []string{"--proxy-mode=" + tt.mode}})
+			c := daemonSetContainer(t, tt.root, tt.mode,
+				conformance.Program{Host: l.NodeA, Manifests: projectPath("examples"), Args: []string{"--proxy-mode=" + tt.mode}})
 			tt.remove(&c)
 			p := c.start(t, l.NodeA)
 			if err := p.wait(); err == nil {
@@ -160,7 +165,8 @@ func TestLockIsThatOfTheHost(t *testing.T) {
 	l := lab.New(t, lab.Options{})
 	createHint(t, l.NodeA, "legacy")
 	dir := t.TempDir()
-	c := daemonSetContainer(t, imageFor(t, "iptables"), "iptables", conformance.Program{Host: l.NodeA, Manifests: dir, Args: []string{"--proxy-mode=iptables"}})
+	c := daemonSetContainer(t, imageFor(t, "iptables"), "iptables",
+		conformance.Program{Host: l.NodeA, Manifests: dir, Args: []string{"--proxy-mode=iptables"}})
 	p := c.start(t, l.NodeA)
 	p.waitForLog("msg=Synced")
 	lock, err := os.OpenFile(c.Writable[lockFile], os.O_RDONLY, 0)
@@ -186,7 +192,8 @@ func TestLockIsThatOfTheHost(t *testing.T) {
 // The status of the process verifies that confinement works in the tests above.
 func TestAConfinedProcessHasOnlyItsRights(t *testing.T) {
 	l := lab.New(t, lab.Options{})
-	c := daemonSetContainer(t, imageFor(t, "nftables"), "nftables", conformance.Program{Host: l.NodeA, Manifests: projectPath("examples")})
+	c := daemonSetContainer(t, imageFor(t, "nftables"), "nftables",
+		conformance.Program{Host: l.NodeA, Manifests: projectPath("examples")})
 	if len(c.Capabilities) != 1 || c.Capabilities[0] != unix.CAP_NET_ADMIN || c.GainNew || c.Privileged {
 		t.Fatalf("the DaemonSet grants %v", c)
 	}

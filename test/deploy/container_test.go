@@ -66,7 +66,10 @@ func writeImage(flags ...string) (string, error) {
 func imageFor(t testing.TB, mode string) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
-	for _, dir := range []string{"proc", "sys", "host/sys/fs/cgroup", "dev", "run/sluice", "etc/sluice", "var/run/secrets/kubernetes.io/serviceaccount"} {
+	for _, dir := range []string{
+		"proc", "sys", "host/sys/fs/cgroup", "dev", "run/sluice", "etc/sluice",
+		"var/run/secrets/kubernetes.io/serviceaccount",
+	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +93,6 @@ func imageFor(t testing.TB, mode string) string {
 	return root
 }
 
-// daemonSetFor returns the DaemonSet of a mode.
 func daemonSetFor(t *testing.T, mode string) *appsv1.DaemonSet {
 	t.Helper()
 	return readDaemonSet(t, []byte(sources(template(t, "--set=config.mode="+mode))["daemonset.yaml"]))
@@ -122,7 +124,7 @@ type kubelet struct {
 	maps        map[string]map[string]string // ConfigMaps, by name
 	dir         string                       // folder for volumes
 	extraMounts map[string]string            // further mounts
-	hostFolders map[string]string            // what is mounted in place of folders of the host
+	hostFolders map[string]string            // the mounts in place of folders of the host
 }
 
 // confinement returns the confinement of a container. Unset fields of the security context have
@@ -219,7 +221,8 @@ const lockFile = "/run/xtables.lock"
 func isLock(pod *corev1.PodSpec, m corev1.VolumeMount) bool {
 	for _, v := range pod.Volumes {
 		if v.Name == m.Name && v.HostPath != nil {
-			return v.HostPath.Path == lockFile && *v.HostPath.Type == corev1.HostPathFileOrCreate && m.MountPath == lockFile && !m.ReadOnly
+			return v.HostPath.Path == lockFile && *v.HostPath.Type == corev1.HostPathFileOrCreate &&
+				m.MountPath == lockFile && !m.ReadOnly
 		}
 	}
 	return false
@@ -239,8 +242,8 @@ func (k kubelet) emptyDir(t *testing.T, volume string) string {
 	return dir
 }
 
-// socketFolder has the sockets of commands. On a host it is that of a unit, or the hostPath of somebody who runs
-// commands there.
+// socketFolder has the sockets of commands. On a host it is the runtime directory of a unit, or a hostPath for people
+// who run commands there.
 const socketFolder = "/run/sluice"
 
 // hostSocketFolder creates socketFolder on the hosts of the lab, which share /run.

@@ -41,14 +41,16 @@ type socketsNode struct {
 func newSocketsNode(t *testing.T) *socketsNode {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
-	n := &socketsNode{lab: lab.New(t, lab.Options{Cgroups: true}), root: imageFor(t, "nftables"), bpf: lab.BPFFS(t), dir: t.TempDir()}
+	n := &socketsNode{
+		lab: lab.New(t, lab.Options{Cgroups: true}), root: imageFor(t, "nftables"), bpf: lab.BPFFS(t), dir: t.TempDir(),
+	}
 	n.lab.Pod(n.lab.NodeA, "10.180.1.1").Serve(lab.TCP, 80)
 	must(t, os.WriteFile(filepath.Join(n.dir, "web.yaml"), []byte(webYAML), 0o600))
 	return n
 }
 
-// container returns the confinement of the DaemonSet of mode ebpf. The cgroup is not the root, for which the machine has
-// other processes, so the command line names it.
+// container returns the confinement of the DaemonSet of mode ebpf. The cgroup is not the root, for which the machine
+// has other processes, so the command line names it.
 func (n *socketsNode) container(t *testing.T, args ...string) confinement {
 	t.Helper()
 	spec := daemonSetFor(t, "ebpf").Spec.Template.Spec
@@ -67,7 +69,7 @@ func (n *socketsNode) container(t *testing.T, args ...string) confinement {
 	return k.confinement(t, &spec, c)
 }
 
-// problems returns what the log says about what does not work.
+// problems returns the lines of the log about features that do not work.
 func problems(log string) (list []string) {
 	for _, text := range []string{"Sockets are not balanced", "Pods are served packet by packet", "have no effect"} {
 		if strings.Contains(log, text) {
@@ -77,8 +79,8 @@ func problems(log string) (list []string) {
 	return list
 }
 
-// With the rights and mounts of the DaemonSet, sockets are balanced, also after it has ended, and a cleanup with the mount of
-// its overlay leaves nothing.
+// With the rights and mounts of the DaemonSet, sockets are balanced, even after it has ended, and a cleanup with the
+// mount of its overlay leaves nothing.
 func TestSocketsAreBalancedAsDeployed(t *testing.T) {
 	n := newSocketsNode(t)
 	p := n.container(t).start(t, n.lab.NodeA)
@@ -138,7 +140,6 @@ func TestSocketsNeedEachRight(t *testing.T) {
 	}
 }
 
-// without removes a capability.
 func without(capability int) func(*confinement) {
 	return func(c *confinement) {
 		c.Capabilities = slices.DeleteFunc(slices.Clone(c.Capabilities), func(n int) bool { return n == capability })

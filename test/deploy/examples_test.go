@@ -24,7 +24,8 @@ func TestExampleConfigurations(t *testing.T) {
 		t.Run(tt.file, func(t *testing.T) {
 			l := lab.New(t, lab.Options{})
 			c := daemonSetContainer(t, root, "iptables", conformance.Program{
-				Host: l.NodeA, Manifests: projectPath("examples"), Args: []string{"--config=/etc/sluice/config/" + tt.file, "--hostname-override=node-a"},
+				Host: l.NodeA, Manifests: projectPath("examples"),
+				Args: []string{"--config=/etc/sluice/config/" + tt.file, "--hostname-override=node-a"},
 			})
 			p := c.start(t, l.NodeA)
 			p.waitForLog("mode=iptables")

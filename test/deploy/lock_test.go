@@ -23,7 +23,9 @@ func TestTheLockIsSharedByHostAndPods(t *testing.T) {
 			root := imageFor(t, mode)
 			l := lab.New(t, lab.Options{})
 			createHint(t, l.NodeA, "nft")
-			program := conformance.Program{Host: l.NodeA, Manifests: projectPath("examples"), Args: []string{"--proxy-mode=" + mode}}
+			program := conformance.Program{
+				Host: l.NodeA, Manifests: projectPath("examples"), Args: []string{"--proxy-mode=" + mode},
+			}
 			c := daemonSetContainer(t, root, mode, program)
 			daemon := c.start(t, l.NodeA)
 			daemon.waitForLog("msg=Synced")
@@ -40,11 +42,13 @@ func TestTheLockIsSharedByHostAndPods(t *testing.T) {
 			inPod("status")
 			checkAskedElsewhere(t, l.NodeA)
 			second := daemonSetContainer(t, root, mode, program).start(t, l.NodeA)
-			if err := second.wait(); err == nil || !strings.Contains(second.log.String(), "already serves this network namespace") {
+			if err := second.wait(); err == nil ||
+				!strings.Contains(second.log.String(), "already serves this network namespace") {
 				t.Errorf("a second daemon in another pod: %v\n%s", err, second.log)
 			}
 			args := slices.Concat([]string{sluice}, program.Args, []string{"--cleanup"})
-			if out, err := l.NodeA.Run("", args...); err == nil || !strings.Contains(err.Error()+out, "already serves this network namespace") {
+			if out, err := l.NodeA.Run("", args...); err == nil ||
+				!strings.Contains(err.Error()+out, "already serves this network namespace") {
 				t.Errorf("--cleanup on the host while the daemon is running: %v\n%s", err, out)
 			}
 			inPod("diff")

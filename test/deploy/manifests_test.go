@@ -20,7 +20,10 @@ func testManifests(t *testing.T, c *cluster) {
 		return err
 	})
 	strict := []string{"apply", "--dry-run=server", "--validate=strict"}
-	for _, folder := range []string{"base", "canary", "canary-ebpf", "canary-iptables", "canary-userspace", "cleanup", "cleanup-ebpf", "cleanup-iptables", "ebpf", "iptables", "monitoring", "preflight", "sysctls", "userspace", "windows"} {
+	for _, folder := range []string{
+		"base", "canary", "canary-ebpf", "canary-iptables", "canary-userspace", "cleanup", "cleanup-ebpf", "cleanup-iptables",
+		"ebpf", "iptables", "monitoring", "preflight", "sysctls", "userspace", "windows",
+	} {
 		t.Run(folder, func(t *testing.T) {
 			path := filepath.Join(projectPath("deploy/kubernetes"), folder)
 			// Strict validation rejects unknown fields instead of dropping them.
@@ -44,12 +47,12 @@ func testManifests(t *testing.T, c *cluster) {
 			}
 		})
 	}
+	const term = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
 	for name, set := range map[string]string{
 		"everything": "apiServer.host=10.0.0.1,apiServer.port=443,sysctls.enabled=true,metrics.scrape=podMonitor," +
 			"metrics.podMonitor.labels.release=prometheus,maxUnavailable=1,imagePullSecrets[0].name=pull," +
 			"extraArgs[0]=--v=4,podAnnotations.a=b,image.tag=v9,resources.limits.memory=256Mi," +
-			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=x," +
-			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
+			term + ".matchExpressions[0].key=x," + term + ".matchExpressions[0].operator=Exists",
 		"annotations":           "metrics.scrape=annotations",
 		"mode iptables":         "config.mode=iptables,sysctls.enabled=true",
 		"mode ebpf":             "config.mode=ebpf,sysctls.enabled=true",
@@ -86,7 +89,9 @@ func testChart(t *testing.T, c *cluster) {
 		t.Errorf("the configuration is\n%s", maps["sluice"]["config.conf"])
 	}
 	c.helm(t, "uninstall", "sluice", "--wait", "--timeout="+time.Minute.String())
-	if out := c.kubectl(t, "get", "daemonsets,clusterroles,clusterrolebindings", "-A", "-l", "app.kubernetes.io/name=sluice", "-o", "name"); out != "" {
+	out := c.kubectl(t, "get", "daemonsets,clusterroles,clusterrolebindings", "-A", "-l",
+		"app.kubernetes.io/name=sluice", "-o", "name")
+	if out != "" {
 		t.Errorf("remaining after uninstall:\n%s", out)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// The container of the overlay preflight tests the node with the rights of the base, finds the rules of another proxy, and
-// changes nothing. With fewer rights it names the missing one.
+// The container of the overlay preflight tests the node with the rights of the base, finds the rules of another
+// proxy, and changes nothing. With fewer rights it names the missing one.
 func TestPreflightAsDeployed(t *testing.T) {
 	text, err := os.ReadFile(projectPath("deploy/kubernetes/preflight/daemonset.yaml"))
 	must(t, err)

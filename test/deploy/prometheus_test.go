@@ -116,7 +116,8 @@ func TestDashboardPanels(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow}; !slices.Equal(rows, want) {
+	want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow}
+	if !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)
 	}
 }
@@ -124,7 +125,6 @@ func TestDashboardPanels(t *testing.T) {
 // Rows of panels that have data in one mode only.
 const iptablesRow, ebpfRow = "Mode iptables", "Mode ebpf"
 
-// rowOf returns the panels of a row.
 func rowOf(t *testing.T, title string) (row []panel) {
 	t.Helper()
 	in := false
@@ -231,7 +231,8 @@ func (m *monitoredSluice) createActivity() {
 
 // query runs a Prometheus query and returns the values of the result.
 func (m *monitoredSluice) query(expr string) ([]string, error) {
-	out, err := fetch(m.node, netip.MustParseAddrPort("127.0.0.1:9090"), "/api/v1/query?"+url.Values{"query": {expr}}.Encode())
+	out, err := fetch(m.node, netip.MustParseAddrPort("127.0.0.1:9090"),
+		"/api/v1/query?"+url.Values{"query": {expr}}.Encode())
 	if err != nil {
 		return nil, err
 	}
@@ -367,7 +368,6 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// metricNames returns the metrics in an expression.
 func metricNames(expr string) map[string]bool {
 	out := map[string]bool{}
 	for _, name := range regexp.MustCompile(`\b(sluice|kubeproxy)_\w+`).FindAllString(expr, -1) {

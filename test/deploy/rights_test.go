@@ -52,7 +52,9 @@ func (d *deployed) container(t *testing.T) confinement {
 	spec := daemonSet(t).Spec.Template.Spec
 	k := kubelet{
 		root: d.root, node: d.lab.NodeA, maps: d.configMaps(t), dir: t.TempDir(), hostFolders: hostSocketFolder(t),
-		extraMounts: map[string]string{"/var/run/secrets/kubernetes.io/serviceaccount": d.serviceAccountDir(t, spec.ServiceAccountName)},
+		extraMounts: map[string]string{
+			"/var/run/secrets/kubernetes.io/serviceaccount": d.serviceAccountDir(t, spec.ServiceAccountName),
+		},
 	}
 	return k.confinement(t, &spec, &spec.Containers[0])
 }
@@ -73,7 +75,9 @@ func (d *deployed) createService(t *testing.T, name, pod string) netip.AddrPort 
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &none, Port: &port}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{pod}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{pod}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}},
+		},
 	}, metav1.CreateOptions{})
 	must(t, err)
 	return netip.AddrPortFrom(netip.MustParseAddr(svc.Spec.ClusterIP), 80)
@@ -154,7 +158,6 @@ func testEachRight(t *testing.T, c *cluster, root string) {
 	}
 }
 
-// right is one verb on one kind.
 type right struct{ group, resource, verb string }
 
 func (r right) name() string { return strings.Trim(r.verb+" "+r.resource+"."+r.group, ".") }
@@ -213,7 +216,6 @@ func (d *deployed) waitComplete(t *testing.T, name string, want bool) {
 	})
 }
 
-// rightsOf splits rules into rights.
 func rightsOf(rules []rbacv1.PolicyRule) []right {
 	var out []right
 	for _, rule := range rules {
@@ -228,12 +230,13 @@ func rightsOf(rules []rbacv1.PolicyRule) []right {
 	return out
 }
 
-// rulesWithout returns rules for all rights except one.
 func rulesWithout(rules []rbacv1.PolicyRule, not right) []rbacv1.PolicyRule {
 	var out []rbacv1.PolicyRule
 	for _, r := range rightsOf(rules) {
 		if r != not {
-			out = append(out, rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: []string{r.verb}})
+			out = append(out, rbacv1.PolicyRule{
+				APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: []string{r.verb},
+			})
 		}
 	}
 	return out
@@ -242,7 +245,8 @@ func rulesWithout(rules []rbacv1.PolicyRule, not right) []rbacv1.PolicyRule {
 // checkDenied returns an error while the API server still grants the right.
 func (d *deployed) checkDenied(t *testing.T, r right) error {
 	t.Helper()
-	out, _ := runCommand(t, tool("kubectl"), "--kubeconfig="+d.kubeconfig, "auth", "can-i", r.verb, strings.Trim(r.resource+"."+r.group, "."),
+	out, _ := runCommand(t, tool("kubectl"), "--kubeconfig="+d.kubeconfig, "auth", "can-i", r.verb,
+		strings.Trim(r.resource+"."+r.group, "."),
 		"--as=system:serviceaccount:"+system+":sluice", "-A") // exits with an error if the answer is no
 	if strings.TrimSpace(out) != "no" {
 		return errors.New("the right is still granted")

@@ -45,7 +45,6 @@ func ret(verdict uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: verdict}
 }
 
-// onCall returns a verdict for one system call.
 func onCall(number int, verdict uint32) []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(number), Jf: 1},
@@ -77,8 +76,9 @@ func allowedWith(capability int) []string {
 	case unix.CAP_BPF:
 		return []string{"bpf"}
 	case unix.CAP_SYS_ADMIN:
-		return strings.Fields(`bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount mount_setattr
-			move_mount open_tree perf_event_open quotactl quotactl_fd setdomainname sethostname setns syslog umount2 unshare`)
+		return strings.Fields(`bpf clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie mount
+			mount_setattr move_mount open_tree perf_event_open quotactl quotactl_fd setdomainname sethostname setns
+			syslog umount2 unshare`)
 	case unix.CAP_SYS_PTRACE:
 		return strings.Fields("kcmp pidfd_getfd process_vm_readv process_vm_writev")
 	}

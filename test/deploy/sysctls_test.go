@@ -23,7 +23,8 @@ const established = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_establishe
 // the DaemonSet cannot set, and the container then logs no warning. The conntrack table size,
 // which can only be set in the initial network namespace, is not tested.
 func TestInitContainerSetsKernelParameters(t *testing.T) {
-	made := sources(template(t, "--set=sysctls.enabled=true,sysctls.conntrack.maxPerCore=0,sysctls.conntrack.tcpEstablishedTimeout=7h"))
+	made := sources(template(t,
+		"--set=sysctls.enabled=true,sysctls.conntrack.maxPerCore=0,sysctls.conntrack.tcpEstablishedTimeout=7h"))
 	var config corev1.ConfigMap
 	must(t, yaml.UnmarshalStrict([]byte(made["configmap.yaml"]), &config))
 	pod := readDaemonSet(t, []byte(made["daemonset.yaml"])).Spec.Template.Spec

@@ -51,11 +51,13 @@ func TestSystemdAnalyze(t *testing.T) {
 	must(t, os.Symlink(projectPath(dropIn), filepath.Join(dir, "sluice.service.d/iptables.conf")))
 	withDropIn, _ := exec.Command("systemd-analyze", "verify", filepath.Join(dir, "sluice.service")).CombinedOutput()
 	for line := range strings.Lines(string(unit) + string(withDropIn)) {
-		if !strings.Contains(line, "/usr/local/bin/sluice is not executable: No such file") { // not installed on the test machine
+		// The program is not installed on the test machine.
+		if !strings.Contains(line, "/usr/local/bin/sluice is not executable: No such file") {
 			t.Errorf("systemd-analyze verify: %s", line)
 		}
 	}
-	report := run(t, "systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=40", projectPath(unitFile))
+	report := run(t, "systemd-analyze", "security", "--offline=true", "--no-pager",
+		"--threshold=40", projectPath(unitFile))
 	level := regexp.MustCompile(`Overall exposure level for sluice.service: ([0-9.]+)`).FindStringSubmatch(report)
 	if level == nil {
 		t.Fatalf("no exposure level in\n%s", report)
@@ -74,7 +76,8 @@ func TestUnitWorks(t *testing.T) {
 	settings := unitSettings(t, unitFile)
 	if !slices.Equal(settings["CapabilityBoundingSet"], []string{"CAP_NET_ADMIN"}) ||
 		settings["RestrictAddressFamilies"][0] != "AF_NETLINK AF_INET AF_INET6 AF_UNIX" ||
-		settings["NoNewPrivileges"][0] != "yes" || settings["ProtectSystem"][0] != "strict" || settings["ProtectKernelTunables"][0] != "yes" ||
+		settings["NoNewPrivileges"][0] != "yes" || settings["ProtectSystem"][0] != "strict" ||
+		settings["ProtectKernelTunables"][0] != "yes" ||
 		settings["RuntimeDirectory"][0] != "sluice" {
 		t.Fatalf("the unit has other settings than this test: %v", settings)
 	}
@@ -123,10 +126,12 @@ func unitConfinement(t *testing.T, settings map[string][]string, mode string) co
 	t.Helper()
 	return confinement{
 		Capabilities: []int{unix.CAP_NET_ADMIN}, OOMScoreAdj: -999, Writable: hostSocketFolder(t),
-		Filter: allowOnly(t, allowedCalls(t, settings["SystemCallFilter"]), unix.AF_NETLINK, unix.AF_INET, unix.AF_INET6, unix.AF_UNIX),
+		Filter: allowOnly(t, allowedCalls(t, settings["SystemCallFilter"]), unix.AF_NETLINK,
+			unix.AF_INET, unix.AF_INET6, unix.AF_UNIX),
 
 		Argv: []string{
-			imageFor(t, "nftables") + "/usr/local/bin/sluice", "--manifests=" + projectPath("examples"), "--hostname-override=node-a", "--proxy-mode=" + mode,
+			imageFor(t, "nftables") + "/usr/local/bin/sluice", "--manifests=" + projectPath("examples"),
+			"--hostname-override=node-a", "--proxy-mode=" + mode,
 			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
 		},
 	}

@@ -56,7 +56,8 @@ func TestTheOverlayForWindows(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	want := "ClusterRole sluice, ClusterRoleBinding sluice, ConfigMap sluice-windows, DaemonSet sluice-windows, ServiceAccount sluice"
+	want := "ClusterRole sluice, ClusterRoleBinding sluice, ConfigMap sluice-windows, DaemonSet sluice-windows, " +
+		"ServiceAccount sluice"
 	if got := strings.Join(names, ", "); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -15,8 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Two builds of a commit, in other folders, at other times, by other users with other settings, give the same files. The
-// program for this processor is also the same if nothing is taken from a cache of compiled packages of somebody else.
+// Two builds of a commit, in other folders, at other times, by other users with other settings, give the same files.
+// The program for this processor is also the same if nothing is taken from a cache of compiled packages of somebody
+// else.
 func TestReproducible(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a release twice")
@@ -24,9 +25,11 @@ func TestReproducible(t *testing.T) {
 	source := commit(t)
 	first, second := clone(t, source), clone(t, source)
 	run(t, first, "make", "dist")
-	// Another user, who may write the caches of modules and of compiled packages as this one. For him alone Git trusts the folder.
+	// Another user, with write access to the same caches of modules and of compiled packages. Git trusts the folder for
+	// this user only.
 	run(t, second, "chown", "-R", "65534:65534", ".")
-	run(t, second, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override",
+	run(t, second, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+dac_override",
+		"--ambient-caps=+dac_override",
 		"env", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOFLAGS=-tags=other", "bash", "-c", "umask 077; make dist")
 	want, got := files(t, first), files(t, second)
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -47,7 +50,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// A tree with changes that are not committed is refused, and what an earlier run wrote stays.
+// A tree with uncommitted changes is refused, and the files of an earlier run stay.
 func TestDirtyTree(t *testing.T) {
 	dir := clone(t, commit(t))
 	for _, name := range []string{"dist/SHA256SUMS", "changed.go"} {
@@ -61,7 +64,8 @@ func TestDirtyTree(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "make", "dist")
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "commit these changes first") || !strings.Contains(string(out), "?? changed.go") {
+	if err == nil || !strings.Contains(string(out), "commit these changes first") ||
+		!strings.Contains(string(out), "?? changed.go") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "dist/SHA256SUMS")); err != nil {
@@ -73,7 +77,8 @@ func TestDirtyTree(t *testing.T) {
 func commit(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	script := `git -C "$1" ls-files -z --cached --others --exclude-standard | (cd "$1"; tar -c --null --files-from=- --ignore-failed-read) | tar -x
+	script := `git -C "$1" ls-files -z --cached --others --exclude-standard | ` +
+		`(cd "$1"; tar -c --null --files-from=- --ignore-failed-read) | tar -x
 		git init -q; git add --all; git -c user.name=test -c user.email=test@example.com commit -q -m test`
 	run(t, dir, "bash", "-euo", "pipefail", "-c", script, "commit", projectPath(t))
 	return dir
@@ -89,7 +94,6 @@ func clone(t *testing.T, source string) string {
 	return dir
 }
 
-// projectPath returns the folder of this project.
 func projectPath(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")

@@ -67,7 +67,7 @@ func (o opener) spread(n int) (count [3]int) {
 	return count
 }
 
-// chances returns what explain says: the chance of each pod, and the reason.
+// chances returns the output of explain: the chance of each pod, and the reason.
 func (o opener) chances() (chance [3]float64, why string) {
 	o.Helper()
 	from := "node"
@@ -76,7 +76,8 @@ func (o opener) chances() (chance [3]float64, why string) {
 	}
 	out, status := o.runSluice("explain", from, fmt.Sprint(o.probe.To, "/", o.probe.Protocol), "--output=json")
 	var answer explain.Answer
-	if err := json.Unmarshal([]byte(out), &answer); err != nil || status != 0 || len(answer.Cases) != 1 || len(answer.Cases[0].Backends) != 3 {
+	if err := json.Unmarshal([]byte(out), &answer); err != nil || status != 0 || len(answer.Cases) != 1 ||
+		len(answer.Cases[0].Backends) != 3 {
 		o.Fatalf("%s: explain exits with %d: %s", o, status, out)
 	}
 	for _, b := range answer.Cases[0].Backends {
@@ -88,8 +89,9 @@ func (o opener) chances() (chance [3]float64, why string) {
 	return chance, answer.Cases[0].Why
 }
 
-// checkSpread opens n sockets, and compares how often each pod answers with the chances that explain gives. A chance of 0 or 1 is
-// exact; any other check fails by chance with a probability below 1e-10 (lab.Bounds), all of one test in less than one of a million runs.
+// checkSpread opens n sockets, and compares how often each pod answers with the chances that explain gives. A chance
+// of 0 or 1 is exact; any other check fails by chance with a probability below 1e-10 (lab.Bounds), all of one test in
+// less than one of a million runs.
 func (o opener) checkSpread(n int) (count [3]int, chance [3]float64) {
 	o.Helper()
 	chance, why := o.chances()
@@ -129,7 +131,7 @@ func (s *sockets) shows(pattern string, args ...string) {
 	})
 }
 
-// weights are those of the pods by address, in both families.
+// weights returns the weights of the pods by address, in both families.
 func weights(of ...int) string {
 	var list []string
 	for i, w := range of {
@@ -145,8 +147,8 @@ const (
 	annotationSlowStart = "sluice-proxy.github.io/slow-start"
 )
 
-// Annotations of a Service govern all kinds of sockets, of the node and of a pod, and get backends, explain and the metrics agree
-// with them.
+// Annotations of a Service govern all kinds of sockets, of the node and of a pod, and get backends, explain and the
+// metrics agree with them.
 func TestAnnotationsGovernSockets(t *testing.T) {
 	t.Parallel()
 	s := newSockets(t, "ebpf")
@@ -174,9 +176,11 @@ func TestAnnotationsGovernSockets(t *testing.T) {
 		}
 	}
 
-	s.annotate(object{annotationScheduler: "maglev", annotationWeights: weights(0, 2, 1)}, `10\.180\.1\.1:80 .* maglev +0 `, "get", "backends", "web")
+	s.annotate(object{annotationScheduler: "maglev", annotationWeights: weights(0, 2, 1)},
+		`10\.180\.1\.1:80 .* maglev +0 `, "get", "backends", "web")
 	opened += s.checkMaglev(all)
-	s.annotate(object{annotationScheduler: "lc", annotationWeights: weights(0, 2, 1)}, `10\.180\.1\.1:80 .* lc +0 `, "get", "backends", "web")
+	s.annotate(object{annotationScheduler: "lc", annotationWeights: weights(0, 2, 1)},
+		`10\.180\.1\.1:80 .* lc +0 `, "get", "backends", "web")
 	s.waitMetric(`sluice_ebpf_map_entries{map="loads"}`, "12") // until then sockets choose by chance
 	for _, o := range all {
 		opened += o.checkLeast()
@@ -188,8 +192,8 @@ func TestAnnotationsGovernSockets(t *testing.T) {
 	}
 }
 
-// checkMaglev verifies that all connections of a client go to one pod, the one that explain names. It adds clients, so that
-// each pod has some, except the one of weight 0. It returns how many connections it has made.
+// checkMaglev verifies that all connections of a client go to one pod, the one that explain names. It adds clients,
+// so that each pod has some, except the one of weight 0. It returns how many connections it has made.
 func (s *sockets) checkMaglev(all []opener) (opened int) {
 	s.Helper()
 	for i := range 5 {
@@ -215,8 +219,9 @@ func (s *sockets) checkMaglev(all []opener) (opened int) {
 	return n * len(all)
 }
 
-// checkLeast opens sockets that stay open: a pod of weight 2 gets about twice as many as one of weight 1. Connections that are opened while others
-// are counted may count twice until the next count. It returns how many sockets it has opened.
+// checkLeast opens sockets that stay open: a pod of weight 2 gets about twice as many as one of weight 1. Connections
+// that are opened while others are counted may count twice until the next count. It returns how many sockets it has
+// opened.
 func (o opener) checkLeast() (opened int) {
 	o.Helper()
 	var count [3]int
@@ -235,8 +240,8 @@ func (o opener) checkLeast() (opened int) {
 	return 12
 }
 
-// checkEven opens a socket that stays open, and others that are closed at once: all pods get about as many. It returns how many sockets it has
-// opened.
+// checkEven opens a socket that stays open, and others that are closed at once: all pods get about as many. It
+// returns how many sockets it has opened.
 func (o opener) checkEven() (opened int) {
 	o.Helper()
 	const n = 600
@@ -246,7 +251,8 @@ func (o opener) checkEven() (opened int) {
 	count := o.spread(n)
 	for _, c := range count {
 		if c < n/4 || c > n/2 {
-			o.Errorf("%s: by least connections the pods get %v of %d that were closed at once, want about as many each", o, count, n)
+			o.Errorf("%s: by least connections the pods get %v of %d that were closed at once, want about as many each",
+				o, count, n)
 			break
 		}
 	}

@@ -175,12 +175,12 @@ func (a *attack) checkNothingArrived(when string) {
 	a.w.Helper()
 	a.waitForPackets()
 	if n, m := a.arrived.Load(), a.answered(); n > 0 || m > 0 {
-		a.w.Fatalf("%s: %d datagrams of a neighbour arrived in 127.0.0.0/8 or from there, and %d segments were answered (of %d sent each)",
+		a.w.Fatalf("%s: %d datagrams of a neighbour arrived in 127.0.0.0/8 or from there, "+
+			"and %d segments were answered (of %d sent each)",
 			when, n, m, a.sent.Load())
 	}
 }
 
-// reset resets the counters.
 func (a *attack) reset() {
 	a.waitForPackets()
 	a.arrived.Store(0)

@@ -53,8 +53,7 @@ func (w *testEnv) replaceConfigMap(dir, text string) {
 	w.must(os.RemoveAll(filepath.Join(dir, old)))
 }
 
-// waitMasquerade waits until backends see the address of the node as source, or that of the
-// client.
+// waitMasquerade waits until backends see the address of the node, or of the client, as source.
 func (w *testEnv) waitMasquerade(want bool) {
 	w.Helper()
 	for _, way := range w.ways()[:2] {

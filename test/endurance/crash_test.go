@@ -60,7 +60,8 @@ func TestACrashLoopBreaksNoConnection(t *testing.T) {
 	d.waitSynced(crashServices + 1)
 	w.checkDiff()
 	w.checkTraffic(traffic)
-	w.Logf("%d crashes, %d right after the first transaction, %d before the complete write, %d with endpoints of two generations in the kernel",
+	w.Logf("%d crashes, %d right after the first transaction, %d before the complete write, "+
+		"%d with endpoints of two generations in the kernel",
 		2*crashes, writing, unfinished, half)
 	if writing < crashes || unfinished == 0 {
 		w.Errorf("of %d crashes in the middle of a write, %d were in time", crashes, min(writing, unfinished))
@@ -158,7 +159,7 @@ func (w *testEnv) commits() <-chan struct{} {
 			if _, _, err := unix.Recvfrom(fd, b, 0); errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 				continue
 			}
-			select { // also after an overflow of the socket buffer
+			select { // even after an overflow of the socket buffer
 			case committed <- struct{}{}:
 			default:
 			}

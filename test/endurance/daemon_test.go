@@ -27,7 +27,8 @@ var programs = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	dir, err := os.MkdirTemp("/run", "programs-")
-	return dir, errors.Join(err, os.Symlink(path, filepath.Join(dir, "sluice")), os.Symlink(path, filepath.Join(dir, "kube-proxy")))
+	return dir, errors.Join(err, os.Symlink(path, filepath.Join(dir, "sluice")),
+		os.Symlink(path, filepath.Join(dir, "kube-proxy")))
 })
 
 // launch are options of a start of Sluice.
@@ -46,7 +47,6 @@ type daemon struct {
 	log journal
 }
 
-// command returns a sluice command.
 func (w *testEnv) command(l launch, args ...string) *exec.Cmd {
 	w.Helper()
 	dir, err := programs()
@@ -77,7 +77,6 @@ func (w *testEnv) start(l launch, args ...string) *daemon {
 	return &daemon{Process: p, w: w, cmd: cmd, log: journal{p.Log}}
 }
 
-// signal sends a signal.
 func (d *daemon) signal(s syscall.Signal) {
 	d.w.Helper()
 	d.w.must(d.Signal(s))
@@ -90,7 +89,6 @@ func (d *daemon) kill() {
 	d.w.must(err)
 }
 
-// waitExit waits until the daemon has exited.
 func (d *daemon) waitExit() {
 	d.w.Helper()
 	select {
@@ -106,7 +104,6 @@ func (d *daemon) checkAlive() {
 	d.w.must(d.Alive())
 }
 
-// status returns the status of the daemon.
 func (w *testEnv) status() (inspect.Status, error) {
 	var s inspect.Status
 	err := admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/status", nil, &s)

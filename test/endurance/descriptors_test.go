@@ -35,7 +35,8 @@ func TestClientsWithFewFileDescriptors(t *testing.T) {
 func testFewFiles(t *testing.T, mode, server, request string) {
 	const limit = 64
 	w := newTestEnv(t)
-	w.args = append(w.args, "--proxy-mode="+mode, "--metrics-bind-address=0.0.0.0:10249", "--healthz-bind-address=0.0.0.0:10256")
+	w.args = append(w.args, "--proxy-mode="+mode, "--metrics-bind-address=0.0.0.0:10249",
+		"--healthz-bind-address=0.0.0.0:10256")
 	d := w.start(launch{restriction: fewFiles + strconv.Itoa(limit)})
 	d.waitSynced(1)
 	disconnect := w.connectMany(server, request)

@@ -76,7 +76,8 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	// A failed write truncates the file; the previous configuration stays in effect.
-	if err := os.WriteFile(file, []byte(configuration(settings{"nftables": object{"masqueradeAll": true}, "clusterCIDR": strings.Repeat(" ", 1<<20)})), 0o644); err == nil {
+	large := settings{"nftables": object{"masqueradeAll": true}, "clusterCIDR": strings.Repeat(" ", 1<<20)}
+	if err := os.WriteFile(file, []byte(configuration(large)), 0o644); err == nil {
 		w.Fatal("the disk is not full")
 	}
 	w.waitMetric(`sluice_config_reloads_total{result="refused"}`, "1")

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// In mode ebpf sockets are balanced also while Sluice is killed and starts again, and while there are no rules of its packet
-// plane at all. A cleanup leaves nothing.
+// In mode ebpf sockets are balanced even while Sluice is killed and starts again, and while there are no rules of its
+// packet plane at all. A cleanup leaves nothing.
 func TestSocketsAreBalancedWithoutSluice(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	w := newTestEnvIn(t, lab.Options{Cgroups: true})

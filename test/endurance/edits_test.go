@@ -28,7 +28,10 @@ func edits() []edit {
 		{"flush table nat", "iptables", command("iptables", "-t", "nat", "-F"), nil},
 		{"flush table nat, IPv6", "ip6tables", command("ip6tables", "-t", "nat", "-F"), nil},
 		{"flush a chain", "iptables", command("iptables", "-t", "nat", "-F", "KUBE-SERVICES"), nil},
-		{"insert a rule at the beginning", "iptables", command("iptables", "-t", "nat", "-I", "KUBE-POSTROUTING", "-j", "RETURN"), nil},
+		{
+			"insert a rule at the beginning", "iptables",
+			command("iptables", "-t", "nat", "-I", "KUBE-POSTROUTING", "-j", "RETURN"), nil,
+		},
 		{"delete a jump", "iptables-", func(x *tables) {
 			x.restore("iptables", "*nat\n-D PREROUTING "+x.jump("nat", "PREROUTING", "KUBE-SERVICES")+"\nCOMMIT\n")
 		}, nil},
@@ -37,7 +40,10 @@ func edits() []edit {
 				"\n-F KUBE-POSTROUTING\n-X KUBE-POSTROUTING\nCOMMIT\n")
 		}, nil},
 		{"reorder jumps", "iptables-", func(x *tables) { x.moveJump("KUBE-PROXY-FIREWALL", "192.0.2.1") }, nil},
-		{"move a jump behind a foreign rule", "iptables-", func(x *tables) { x.moveJump("KUBE-EXTERNAL-SERVICES", "192.0.2.2") }, checkJumpsFirst},
+		{
+			"move a jump behind a foreign rule", "iptables-",
+			func(x *tables) { x.moveJump("KUBE-EXTERNAL-SERVICES", "192.0.2.2") }, checkJumpsFirst,
+		},
 		{"flush table filter", "iptables", command("iptables", "-F"), nil},
 	}
 }
@@ -115,7 +121,8 @@ func (d *daemon) checkRepairs(x *tables, all []edit) {
 		if n := d.log.count(repairMessage); n != i+1 {
 			x.Errorf("%s: %d edits are logged, want %d:\n%s", e.name, n, i+1, d.log)
 		}
-		if by := fmt.Sprintf(`by="%s`, e.by); x.variant == "nft" && !strings.Contains(lastWith(d.log.String(), repairMessage), by) {
+		by := fmt.Sprintf(`by="%s`, e.by)
+		if x.variant == "nft" && !strings.Contains(lastWith(d.log.String(), repairMessage), by) {
 			x.Errorf("%s: the log lacks %s:\n%s", e.name, by, d.log)
 		}
 	}
@@ -152,18 +159,19 @@ func (x *tables) waitVerified() {
 	})
 }
 
-// checkForeignChanges verifies that other programs' changes to their own chains, like those of Docker, are not taken
-// for edits of Sluice's, and in variant nft cause no comparison. A final edit of Sluice's rules, which causes one,
-// shows that all changes have been processed.
+// checkForeignChanges verifies that changes of other programs, such as Docker, to their own chains do not count as
+// edits of Sluice's, and in variant nft cause no comparison. A final edit of Sluice's rules, which causes one, shows
+// that all changes have been processed.
 func (d *daemon) checkForeignChanges(x *tables) {
 	x.Helper()
 	if x.variant == "legacy" {
-		// An edit right after a write of Sluice is found only by the comparison that verifies that write.
+		// Only the comparison that verifies a write of Sluice detects an edit right after that write.
 		x.waitVerified()
 	}
 	want, before, logged := x.content(), x.counter(comparisons), len(d.log.String())
 	for _, line := range []string{
-		"-t nat -N DOCKER", "-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER", "-t nat -A DOCKER -i docker0 -j RETURN",
+		"-t nat -N DOCKER", "-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
+		"-t nat -A DOCKER -i docker0 -j RETURN",
 		"-t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE", "-N DOCKER-USER", "-I FORWARD -j DOCKER-USER",
 		"-A DOCKER-USER -j RETURN", "-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
 		"-D FORWARD -j DOCKER-USER", "-F DOCKER-USER", "-X DOCKER-USER",

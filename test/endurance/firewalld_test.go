@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// firewall is a real firewalld on node A, with its own D-Bus. All interfaces are in the zone
-// "trusted", as recommended for those of pods.
+// firewall is a real firewalld on node A, with its own D-Bus. All interfaces are in the zone "trusted", as
+// recommended for interfaces of pods.
 type firewall struct {
 	x   *tables
 	dir string
@@ -106,8 +106,7 @@ func (f *firewall) mustFirewallCmd(args ...string) {
 	})
 }
 
-// After each start and reload of firewalld Sluice restores its rules, and leaves those of
-// firewalld in place.
+// After each start and reload of firewalld Sluice restores its rules, and does not change the rules of firewalld.
 func TestFirewalldBesideIptables(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ variant, backend string }{

@@ -89,7 +89,8 @@ func (w *testEnv) waitConnect(way lab.Way) {
 	w.Helper()
 	w.eventually(func() error {
 		for range 500 {
-			if r := way.From.Try(lab.Probe{Protocol: lab.TCP, To: way.To, Timeout: machine.Scale(10 * time.Millisecond)}); r.Outcome == lab.Answered {
+			r := way.From.Try(lab.Probe{Protocol: lab.TCP, To: way.To, Timeout: machine.Scale(10 * time.Millisecond)})
+			if r.Outcome == lab.Answered {
 				return nil
 			}
 		}

@@ -65,8 +65,8 @@ func (x *tables) restore(program, rules string) {
 	x.must(err)
 }
 
-// runProgram runs a program under its name in the variant. Those of iptables-legacy wait for
-// the lock of this test.
+// runProgram runs a program under its name in the variant. Programs of iptables-legacy wait for the lock of this
+// test.
 func (x *tables) runProgram(input string, argv ...string) (string, error) {
 	first, rest, isSuffixed := strings.Cut(argv[0], "-")
 	switch {

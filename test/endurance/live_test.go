@@ -104,14 +104,16 @@ func (s *sockets) change(mode string) {
 	})
 }
 
-// held returns the maps, programs and links that the daemon has open. With those that are pinned these are all: the kernel removes others.
+// held returns the maps, programs and links that the daemon has open. With those that are pinned these are all: the
+// kernel removes others.
 func (s *sockets) held() (all []string) {
 	s.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", s.d.PID)
 	list, err := os.ReadDir(dir)
 	s.must(err)
 	for _, e := range list {
-		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && strings.Contains(to, "bpf") { // it may be closed meanwhile
+		// The file may be closed meanwhile.
+		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && strings.Contains(to, "bpf") {
 			all = append(all, to)
 		}
 	}
@@ -124,7 +126,8 @@ func (s *sockets) atSockets() (sum int) {
 	_, body, err := s.get(metricsAt, "/metrics")
 	s.must(err)
 	for line := range strings.Lines(body) {
-		if series, value, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(series, "sluice_ebpf_connections_total{") {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(series, "sluice_ebpf_connections_total{") {
 			n, err := strconv.ParseFloat(value, 64)
 			s.must(err)
 			sum += int(n)
@@ -164,7 +167,8 @@ func (r *requests) ask(name string, flow *lab.Flow) {
 			return
 		case <-time.After(time.Millisecond):
 		}
-		if got := flow.AskWithin([]byte("question"), 10*time.Second); got.Outcome != lab.Answered || !got.Echoed || flow.Destroyed() > 0 {
+		got := flow.AskWithin([]byte("question"), 10*time.Second)
+		if got.Outcome != lab.Answered || !got.Echoed || flow.Destroyed() > 0 {
 			r.mu.Lock()
 			r.failed = append(r.failed, fmt.Sprintf("%s at %s, %+v: %s; destroyed %d times",
 				name, time.Now().Format(time.TimeOnly+".000"), flow.Probe(), got, flow.Destroyed()))
@@ -175,7 +179,7 @@ func (r *requests) ask(name string, flow *lab.Flow) {
 	}
 }
 
-// end ends the requests and returns what failed.
+// end ends the requests and returns the failures.
 func (r *requests) end() []string {
 	close(r.over)
 	r.wait.Wait()
@@ -194,8 +198,8 @@ func longProbes() (all []lab.Probe) {
 	return all
 }
 
-// While the daemon changes between mode ebpf and another one, several clients connect all the time, and sockets of the modes before
-// stay open, UDP ones included. No connection, and no request on any of them, is lost.
+// While the daemon changes between mode ebpf and another one, several clients connect all the time, and sockets of
+// the modes before stay open, UDP ones included. No connection, and no request on any of them, is lost.
 func TestModesChangeLive(t *testing.T) {
 	for name, modes := range map[string][]string{
 		"nftables": {"nftables", "ebpf", "nftables", "ebpf", "nftables"},

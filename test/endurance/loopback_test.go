@@ -63,9 +63,8 @@ func newAttackedEnv(t *testing.T, mode string) (w *testEnv, dir string, a *attac
 	return w, dir, a
 }
 
-// No packet of a neighbour reaches 127.0.0.0/8 (CVE-2020-8558), also after a kill, stop or
-// cleanup of the daemon. The modes run beside each other, but not beside tests with bounds of time, as the attack takes the
-// processors.
+// No packet of a neighbour reaches 127.0.0.0/8 (CVE-2020-8558), even after a kill, stop or cleanup of the daemon. The
+// modes run beside each other, but not beside tests with bounds of time, as the attack takes the processors.
 func TestNeighboursCannotReachLoopback(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
@@ -164,7 +163,8 @@ func (w *testEnv) checkCleanup(a *attack, dir string) {
 
 func (w *testEnv) checkInitOnly(a *attack, dir string) {
 	w.Helper()
-	if out, status := w.runSluice("--init-only", "--config="+dir+"/config.conf", "--conntrack-max-per-core=0"); status != 0 {
+	out, status := w.runSluice("--init-only", "--config="+dir+"/config.conf", "--conntrack-max-per-core=0")
+	if status != 0 {
 		w.Errorf("--init-only exits with %d; its output:\n%s", status, out)
 	}
 	w.waitRouteLocalnet("1")
@@ -197,7 +197,8 @@ func (w *testEnv) checkForeignSetting(a *attack, dir string, without settings) {
 	}
 	a.checkNothingArrived("after a cleanup with route_localnet set by another program")
 	w.lab.NodeA.Sysctl("net/ipv4/conf/all/route_localnet", "0")
-	if out, _ := w.runSluice("--cleanup", "--config="+dir+"/config.conf"); !strings.Contains(out, "removed sluice: table "+guardTable) {
+	out, _ = w.runSluice("--cleanup", "--config="+dir+"/config.conf")
+	if !strings.Contains(out, "removed sluice: table "+guardTable) {
 		w.Errorf("output of --cleanup:\n%s", out)
 	}
 	w.waitGuard(false)
@@ -213,7 +214,8 @@ func (w *testEnv) checkFlushes(a *attack, dir string, with settings) {
 		w.lab.NodeA.Nft("flush ruleset")
 		w.waitGuard(true)
 	}
-	w.Logf("between %d flushes and the repairs %d packets arrived, of %d of each kind", flushes, a.arrived.Load(), a.sent.Load()-before)
+	w.Logf("between %d flushes and the repairs %d packets arrived, of %d of each kind",
+		flushes, a.arrived.Load(), a.sent.Load()-before)
 	a.reset()
 	a.checkNothingArrived("after flushes of all rules")
 	d.waitForLog("which keeps neighbours out of 127.0.0.0/8; it was restored")

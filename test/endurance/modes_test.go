@@ -15,14 +15,16 @@ import (
 	"github.com/sluice-proxy/sluice/test/machine"
 )
 
-// A change of mode from and to userspace. Connections that the kernel forwards go on, and none is refused in the
-// change to userspace; those that the process forwards are reset. Nothing of the mode before is left. Datagrams get
-// lost for a moment only; the test prints how many.
+// A change of mode from and to userspace. Connections that the kernel forwards continue, and none is refused in the
+// change to userspace; connections that the process forwards are reset. Nothing of the previous mode is left.
+// Datagrams get lost for a moment only; the test prints how many.
 func TestModesAroundUserspace(t *testing.T) {
 	w := newTestEnv(t)
 	w.write("dns.json", w.serveUDP())
 	dir := w.tempDir()
-	w.args = []string{"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, settings{"mode": "nftables"})}
+	w.args = []string{
+		"--manifests=" + w.dir, "--hostname-override=node-a", "--config=" + w.config(dir, settings{"mode": "nftables"}),
+	}
 	d := w.start(launch{})
 	d.waitSynced(2)
 	forwarded := []*kept{w.keep(0), w.keep(1), w.keep(2)}
@@ -36,7 +38,7 @@ func TestModesAroundUserspace(t *testing.T) {
 		} else {
 			w.changeMode(d, dir, n+1, mode)
 			if err := own.wait(); err == nil {
-				t.Errorf("a connection of mode userspace goes on in mode %s", mode)
+				t.Errorf("a connection of mode userspace continues in mode %s", mode)
 			}
 			w.checkUserspaceGone()
 		}
@@ -74,7 +76,8 @@ func (w *testEnv) changeMode(d *daemon, dir string, n int, mode string) {
 		w.Logf("to %s, from %s: %s", mode, c.from.Name(), c)
 		for what, f := range map[string]*answers{"an open flow": &c.same, "new flows": &c.fresh} {
 			if f.longest > machine.Scale(maxUDPGap) {
-				w.Errorf("to %s, from %s: %s got no answer for %v, want at most %v", mode, c.from.Name(), what, f.longest, machine.Scale(maxUDPGap))
+				w.Errorf("to %s, from %s: %s got no answer for %v, want at most %v",
+					mode, c.from.Name(), what, f.longest, machine.Scale(maxUDPGap))
 			}
 		}
 	}
@@ -128,7 +131,7 @@ type datagrams struct {
 	wait        sync.WaitGroup
 }
 
-// answers are what became of datagrams, each sent after the answer to the one before, or after its loss.
+// answers are the outcomes of datagrams, each sent after the answer to the one before, or after its loss.
 type answers struct {
 	sent, lost int
 	last       time.Time
@@ -146,7 +149,9 @@ func (c *datagrams) String() string {
 // sendDatagrams starts the traffic of a client to Service dns.
 func (w *testEnv) sendDatagrams(from *lab.Host) *datagrams {
 	w.Helper()
-	p := lab.Probe{Protocol: lab.UDP, To: netip.AddrPortFrom(netip.MustParseAddr(dnsIP4), dnsPort), Timeout: 100 * time.Millisecond}
+	p := lab.Probe{
+		Protocol: lab.UDP, To: netip.AddrPortFrom(netip.MustParseAddr(dnsIP4), dnsPort), Timeout: 100 * time.Millisecond,
+	}
 	flow, r := from.Open(p)
 	if flow == nil {
 		w.Fatalf("open a flow: %s", r)
@@ -175,7 +180,6 @@ func (c *datagrams) repeat(a *answers, ask func() lab.Result) {
 	}
 }
 
-// end ends the traffic.
 func (c *datagrams) end() {
 	close(c.stop)
 	c.wait.Wait()

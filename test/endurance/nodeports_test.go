@@ -50,7 +50,9 @@ func podService(name, kind string, ips [2]string, ports ...object) []any {
 		o.(object)["ports"] = targets // of slices
 		meta := object{"name": name, "namespace": "default"}
 		if i > 0 {
-			meta = object{"name": fmt.Sprint(name, i), "namespace": "default", "labels": object{"kubernetes.io/service-name": name}}
+			meta = object{
+				"name": fmt.Sprint(name, i), "namespace": "default", "labels": object{"kubernetes.io/service-name": name},
+			}
 		}
 		o.(object)["metadata"] = meta
 	}
@@ -88,7 +90,8 @@ func (w *testEnv) waitLivez(addr string) {
 // checkNodeAddress creates a Service whose ClusterIPs are addresses of the node.
 func (w *testEnv) checkNodeAddress(d *daemon) {
 	w.Helper()
-	w.write("taken.json", podService("taken", "ClusterIP", [2]string{nodeIP4, nodeIP6}, object{"name": "a", "port": 80}, object{"name": "b", "port": 10256}))
+	w.write("taken.json", podService("taken", "ClusterIP", [2]string{nodeIP4, nodeIP6}, object{"name": "a", "port": 80},
+		object{"name": "b", "port": 10256}))
 	d.waitSynced(2)
 	d.waitForLog("is an address of node node-a")
 	d.waitForLog("would hide this proxy's health server")
@@ -119,7 +122,8 @@ func (w *testEnv) checkAddedAddress(d *daemon) {
 func (w *testEnv) checkNodePorts(d *daemon) {
 	w.Helper()
 	w.write("ports.json", podService("ports", "NodePort", [2]string{"172.30.0.90", "fd00:172:30::90"},
-		object{"name": "a", "port": 80, "nodePort": 10256}, object{"name": "b", "port": 81, "targetPort": 80, "nodePort": 10250}))
+		object{"name": "a", "port": 80, "nodePort": 10256},
+		object{"name": "b", "port": 81, "targetPort": 80, "nodePort": 10250}))
 	d.waitSynced(4)
 	d.waitForLog("10256/tcp")
 	w.waitLivez(nodeIP4)

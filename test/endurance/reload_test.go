@@ -39,22 +39,30 @@ func TestAChangedConfigurationTakesEffectAtOnce(t *testing.T) {
 		become settings
 		holds  func()
 	}{
-		{"NodePorts at another address", settings{"nodePortAddresses": []string{"primary", secondaryIP4 + "/32"}}, func() { w.waitServed(node, true) }},
+		{"NodePorts at another address", settings{"nodePortAddresses": []string{"primary", secondaryIP4 + "/32"}}, func() {
+			w.waitServed(node, true)
+		}},
 		{"NodePorts at the primary address only", settings{}, func() { w.waitServed(node, false) }},
 		{"masqueradeAll", settings{"nftables": object{"masqueradeAll": true}}, func() { w.waitMasquerade(true) }},
-		{"masqueradeAll with another mark", settings{"nftables": object{"masqueradeAll": true, "masqueradeBit": 20}}, func() { w.waitMark("0x00100000") }},
+		{"masqueradeAll with another mark", settings{"nftables": object{"masqueradeAll": true, "masqueradeBit": 20}}, func() {
+			w.waitMark("0x00100000")
+		}},
 		{"without masqueradeAll", settings{}, func() { w.waitMasquerade(false); w.waitMark("0x00004000") }},
 		{"another clusterCIDR", settings{"clusterCIDR": "10.99.0.0/16,fd00:10:99::/48"}, func() { w.waitMasquerade(true) }},
 		{"local clients detected by interface prefix", settings{
 			"clusterCIDR": "10.99.0.0/16,fd00:10:99::/48", "detectLocalMode": "InterfaceNamePrefix",
 			"detectLocal": object{"interfaceNamePrefix": "veth"},
 		}, func() { w.waitMasquerade(false) }},
-		{"servers at other ports", settings{"healthzBindAddress": "127.0.0.1:10366", "metricsBindAddress": "127.0.0.1:10349"}, func() {
-			w.waitServer("127.0.0.1:10366", "/healthz", true)
-			w.waitServer("127.0.0.1:10349", "/metrics", true)
-			w.waitServer("127.0.0.1:10256", "/healthz", false)
-			w.waitServer(metricsAt, "/metrics", false)
-		}},
+		{
+			"servers at other ports",
+			settings{"healthzBindAddress": "127.0.0.1:10366", "metricsBindAddress": "127.0.0.1:10349"},
+			func() {
+				w.waitServer("127.0.0.1:10366", "/healthz", true)
+				w.waitServer("127.0.0.1:10349", "/metrics", true)
+				w.waitServer("127.0.0.1:10256", "/healthz", false)
+				w.waitServer(metricsAt, "/metrics", false)
+			},
+		},
 		{"servers at the default ports", settings{}, func() {
 			w.waitServer("127.0.0.1:10256", "/healthz", true)
 			w.waitServer(metricsAt, "/metrics", true)
@@ -86,8 +94,8 @@ func TestAChangedConfigurationTakesEffectAtOnce(t *testing.T) {
 	w.checkDiff()
 }
 
-// While the daemon executes its program anew, also in another mode, no connection to a Service
-// and no health check of a load balancer fails.
+// While the daemon executes its program again, even in another mode, no connection to a Service and no health check
+// of a load balancer fails.
 func TestReloadsRefuseNoConnection(t *testing.T) {
 	w := newTestEnv(t)
 	objects := service("local", "172.30.0.81", "fd00:172:30::81", [2][]string{{"10.180.1.1"}, {"fd00:10:180::101"}})
@@ -148,7 +156,8 @@ func (w *testEnv) reloads(d *daemon) int {
 func (w *testEnv) waitServed(way lab.Way, want bool) {
 	w.Helper()
 	w.eventually(func() error {
-		if r := way.From.Try(lab.Probe{Protocol: lab.TCP, To: way.To, Timeout: lab.Soon}); (r.Outcome == lab.Answered) != want {
+		r := way.From.Try(lab.Probe{Protocol: lab.TCP, To: way.To, Timeout: lab.Soon})
+		if (r.Outcome == lab.Answered) != want {
 			return fmt.Errorf("%s: %s, want an answer: %t", way, r, want)
 		}
 		return nil
@@ -198,7 +207,8 @@ func (w *testEnv) checkWriteLog(d *daemon, want bool) {
 func (w *testEnv) checkBadFile(d *daemon, dir string) {
 	w.Helper()
 	rules := w.rules()
-	w.replaceConfigMap(dir, strings.Replace(configuration(settings{"nftables": object{"masqueradeAll": true}}), clusterCIDRs, "10.180.0.0/61", 1))
+	w.replaceConfigMap(dir, strings.Replace(configuration(settings{"nftables": object{"masqueradeAll": true}}),
+		clusterCIDRs, "10.180.0.0/61", 1))
 	d.waitForLog("The configuration file is refused")
 	for _, want := range []string{"10.180.0.0/61", "clusterCIDR", "config.conf"} {
 		if d.log.count(want) == 0 {
@@ -302,7 +312,8 @@ func (w *testEnv) startProbes(address string) *probes {
 			code, body, err := w.get(address, "/healthz")
 			p.sent++
 			if err != nil || code != http.StatusOK {
-				p.failed = append(p.failed, fmt.Sprintf("at %s, after %v: %d %s %v", began.Format(time.TimeOnly+".000"), time.Since(began), code, body, err))
+				p.failed = append(p.failed, fmt.Sprintf("at %s, after %v: %d %s %v", began.Format(time.TimeOnly+".000"),
+					time.Since(began), code, body, err))
 			}
 		}
 	})

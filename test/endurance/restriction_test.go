@@ -60,7 +60,8 @@ func limitFiles(text string) error {
 	if err != nil {
 		return err
 	}
-	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}) // by package syscall, so that the Go runtime does not restore it on exec
+	// The Go runtime restores a limit on exec unless package syscall has set it.
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n})
 }
 
 // mountLock mounts a file in place of the xtables lock.

@@ -47,7 +47,8 @@ func testSecondDaemon(w *testEnv, name string) {
 	first.kill()
 	second := w.start(launch{})
 	second.waitSynced(1)
-	w.Logf("%v from the start of the second to its first complete write, after kill -9 of the first", time.Since(second.Began))
+	w.Logf("%v from the start of the second to its first complete write, after kill -9 of the first",
+		time.Since(second.Began))
 	w.checkDiff()
 	w.checkTraffic(traffic)
 }

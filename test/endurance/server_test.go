@@ -139,7 +139,8 @@ func testNode(s *apiEnv) {
 	s.waitMasquerade(false) // without a podCIDR no client is known to be local
 
 	patch := []byte(`{"spec":{"podCIDR":"10.99.0.0/24","podCIDRs":["10.99.0.0/24","fd00:10:99::/112"]}}`)
-	_, err := s.Client.CoreV1().Nodes().Patch(s.Context(), "node-a", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err := s.Client.CoreV1().Nodes().Patch(s.Context(), "node-a", types.StrategicMergePatchType,
+		patch, metav1.PatchOptions{})
 	s.must(err)
 	s.waitMasquerade(true)
 
@@ -196,7 +197,9 @@ func testFirstList(s *apiEnv) {
 	role, err := roles.Get(s.Context(), "sluice", metav1.GetOptions{})
 	s.must(err)
 	rules := slices.Clone(role.Rules)
-	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "endpointslices") })
+	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.Resources, "endpointslices")
+	})
 	role, err = roles.Update(s.Context(), role, metav1.UpdateOptions{})
 	s.must(err)
 	s.lab.NodeA.MustRun("nft", "flush", "ruleset")

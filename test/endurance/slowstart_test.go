@@ -10,8 +10,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// A new endpoint with slow start gets a twentieth of the connections in place of a third, and a third when its time is over: of all
-// kinds of sockets, of the node and of a pod. Each of these 73 checks fails by chance with a probability below 1e-10 (lab.Bounds).
+// A new endpoint with slow start gets a twentieth of the connections in place of a third, and a third when its time
+// is over: of all kinds of sockets, of the node and of a pod. Each of these 73 checks fails by chance with a
+// probability below 1e-10 (lab.Bounds).
 func TestSlowStartGovernsSockets(t *testing.T) {
 	s := newSockets(t, "ebpf")
 	const n, tenth, whole = 300, 26.0 / 256, 1
@@ -39,8 +40,8 @@ func TestSlowStartGovernsSockets(t *testing.T) {
 	check("later", whole)
 }
 
-// addSlowly removes the last pod from the Service, and adds it again with slow start. Its time begins between the two that
-// it returns.
+// addSlowly removes the last pod from the Service, and adds it again with slow start. Its time begins between the two
+// that it returns.
 func (s *sockets) addSlowly(window time.Duration) (before, after time.Time) {
 	s.Helper()
 	slow := object{annotationSlowStart: window.String()}
@@ -52,8 +53,8 @@ func (s *sockets) addSlowly(window time.Duration) (before, after time.Time) {
 	return before, time.Now()
 }
 
-// shareOfNew returns the probability that one of three backends is chosen that keeps a part of its connections, and passes the
-// others on, but not the one of the fourth draw (draw of sock.c).
+// shareOfNew returns the probability that one of three backends is chosen that keeps a part of its connections, and
+// passes the others on, but not the one of the fourth draw (draw of sock.c).
 func shareOfNew(part float64) float64 {
 	const each = 1.0 / 3
 	passed := each * (1 - min(part, 1))

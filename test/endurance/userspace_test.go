@@ -41,7 +41,7 @@ func TestReloadsInModeUserspaceRefuseNobody(t *testing.T) {
 		})
 		d.waitSynced(1)
 		if err := open.wait(); err == nil {
-			w.Errorf("reload %d: a connection that was open goes on", n)
+			w.Errorf("reload %d: a connection that was open continues", n)
 		}
 		w.waitAnsweredBy(w.client, w.ways()[0].To, 0, 1, 2)
 	}
@@ -53,7 +53,7 @@ func TestReloadsInModeUserspaceRefuseNobody(t *testing.T) {
 	if now := w.rules(); now != rules {
 		w.Errorf("reloads changed the rules:\n%s\nwant\n%s", now, rules)
 	}
-	w.eventually(func() error { // beside those of connections that have just begun
+	w.eventually(func() error { // beside the ones of connections that have just begun
 		if now := d.openFiles(); now > files+10 {
 			return fmt.Errorf("%d file descriptors are open, %d were before the reloads", now, files)
 		}

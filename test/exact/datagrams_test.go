@@ -82,7 +82,9 @@ func packetInfo(to netip.AddrPort, source bool) func(*program) (string, error) {
 			info.Spec_dst = p.host.Addr4().As4()
 		}
 		q := p.question()
-		if err := retried(func() error { return unix.Sendmsg(fd, []byte(q), unix.PktInfo4(&info), lab.Sockaddr(to), 0) }); err != nil {
+		if err := retried(func() error {
+			return unix.Sendmsg(fd, []byte(q), unix.PktInfo4(&info), lab.Sockaddr(to), 0)
+		}); err != nil {
 			return "", err
 		}
 		return p.answer(fd, q, true)

@@ -43,8 +43,8 @@ func changes() []change {
 // moment is a use by a client after a change.
 type moment struct{ use, client, after string }
 
-// observation is what a program sees while a change is written, and twice after it: in any mode a datagram may be lost or refused
-// that has the port of another one, as the kernel chooses ports at random.
+// observation is what a program sees while a change is written, and twice after it: in any mode a datagram may be
+// lost or refused that has the port of another one, as the kernel chooses ports at random.
 type observation struct {
 	during string
 	after  [2]string
@@ -82,8 +82,8 @@ func observeAll(programs []*program) []string {
 // seen are the observations in both modes.
 type seen struct{ packets, sockets map[moment]observation }
 
-// compare returns an error if what a program sees after a change differs, and the list does not have that difference, or if it sees something
-// during the change that it sees neither in mode nftables nor before and after the change.
+// compare returns an error if what a program sees after a change differs, and the list does not have that difference,
+// or if it sees something during the change that it sees neither in mode nftables nor before and after the change.
 func (s seen) compare(m, before moment, known map[moment]difference) error {
 	packets, sockets := s.packets[m], s.sockets[m]
 	got := []difference{}
@@ -112,10 +112,12 @@ func (s seen) compare(m, before moment, known map[moment]difference) error {
 	return nil
 }
 
-// isLost reports whether a datagram was lost, or an answer was not translated any more, as in every mode during a change. A socket of DNS may be destroyed.
+// isLost reports whether a datagram was lost, or an answer was not translated any more, as in every mode during a
+// change. A socket of DNS may be destroyed.
 func isLost(answer string) bool {
 	backend, from, has := strings.Cut(answer, " from ")
-	return has && strings.HasPrefix(backend, from) || slices.Contains([]string{"no answer", "refused", "ECONNABORTED", "EDESTADDRREQ"}, answer)
+	return has && strings.HasPrefix(backend, from) ||
+		slices.Contains([]string{"no answer", "refused", "ECONNABORTED", "EDESTADDRREQ"}, answer)
 }
 
 // TestExact uses sockets in both modes, and compares.

@@ -13,11 +13,12 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// Addresses of a container inside of the pod, as of Docker or kind, and of the pod on their link. That of the container is in the pod CIDR of the node.
+// Addresses of a container inside of the pod, as of Docker or kind, and of the pod on their link. The container's
+// address is in the pod CIDR of the node.
 const nestedAddr, outerAddr, innerPort = "10.180.0.77", "172.17.0.1", 8088
 
-// nest starts a container inside of the pod. There the address of the Service is one of an inner cluster, which the pod translates. It returns the
-// network namespace of the container.
+// nest starts a container inside of the pod. There the address of the Service is one of an inner cluster, which the
+// pod translates. It returns the network namespace of the container.
 func (n *node) nest() (netns int) {
 	n.Helper()
 	pod := n.clients["pod"]
@@ -43,8 +44,10 @@ func (n *node) nest() (netns int) {
 	pod.MustRun("ip", "link", "add", "nest", "type", "veth", "peer", "name", "eth0", "netns", fmt.Sprint(p.PID))
 	pod.MustRun("ip", "link", "set", "nest", "up")
 	pod.MustRun("ip", "address", "add", outerAddr+"/32", "peer", nestedAddr, "dev", "nest")
-	pod.Nft(fmt.Sprintf("table ip inner { chain prerouting { type nat hook prerouting priority -100; iif nest ip daddr %s tcp dport %d redirect to :%d; }; }", web4, port, innerPort))
-	for command := range strings.SplitSeq("link set lo up|link set eth0 up|address add "+nestedAddr+"/32 peer "+outerAddr+" dev eth0|route add default via "+outerAddr, "|") {
+	pod.Nft(fmt.Sprintf("table ip inner { chain prerouting { type nat hook prerouting priority -100; "+
+		"iif nest ip daddr %s tcp dport %d redirect to :%d; }; }", web4, port, innerPort))
+	for command := range strings.SplitSeq("link set lo up|link set eth0 up|address add "+nestedAddr+"/32 "+
+		"peer "+outerAddr+" dev eth0|route add default via "+outerAddr, "|") {
 		pod.MustRun(append([]string{"nsenter", "--net=" + path, "ip"}, strings.Fields(command)...)...)
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)

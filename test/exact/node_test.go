@@ -49,7 +49,10 @@ type node struct {
 
 func newNode(t *testing.T, mode string) *node {
 	l := lab.New(t, lab.Options{Cgroups: true})
-	n := &node{T: t, mode: mode, lab: l, dir: t.TempDir(), bpf: filepath.Join(lab.BPFFS(t), "sluice"), names: map[netip.Addr]string{}}
+	n := &node{
+		T: t, mode: mode, lab: l, dir: t.TempDir(), bpf: filepath.Join(lab.BPFFS(t), "sluice"),
+		names: map[netip.Addr]string{},
+	}
 	n.config = filepath.Join(t.TempDir(), "config.yaml")
 	n.clients = map[string]*lab.Host{"pod": n.pod("pod", l.NodeA, "10.180.0.9"), "node": l.NodeA}
 	for _, a := range l.NodeA.Addrs() {
@@ -88,7 +91,8 @@ func (n *node) start() {
 	n.Helper()
 	sluice, err := harness.Program()
 	n.must(err)
-	cmd := exec.Command(sluice, "--manifests="+n.dir, "--hostname-override=node-a", "--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--reload-jitter=0",
+	cmd := exec.Command(sluice, "--manifests="+n.dir, "--hostname-override=node-a",
+		"--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--reload-jitter=0",
 		"--config="+n.config, "--bpf-dir="+n.bpf, "--cgroup-root="+n.lab.NodeA.Cgroup())
 	p, err := harness.Start(n.lab.NodeA, cmd)
 	n.must(err)
@@ -99,11 +103,12 @@ func (n *node) start() {
 	})
 }
 
-// configure changes the mode, also while Sluice runs.
+// configure changes the mode. Sluice may be running.
 func (n *node) configure(mode string) {
 	n.Helper()
 	n.now = mode
-	n.must(harness.Replace(n.config, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: "+mode+"\n")))
+	n.must(harness.Replace(n.config,
+		[]byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: "+mode+"\n")))
 }
 
 // serve writes the Services with some backends.
@@ -143,7 +148,6 @@ func (n *node) serve(pods ...string) {
 	n.write(objects, 2)
 }
 
-// remove removes the Services.
 func (n *node) remove() { n.write(nil, 0) }
 
 // write writes objects, of which some are Services. Services without a purpose tell one version from the others.
@@ -165,7 +169,8 @@ func (n *node) synced() {
 		s, err := n.status()
 		behind := s.Health.State == health.Starting || s.Pending > 0 || s.Busy != "" || !s.Lag.Oldest.IsZero()
 		if err == nil && (behind || s.Mode.Name != n.now || s.Counts.Services != n.services) {
-			err = fmt.Errorf("%d Services (want %d), %d pending, mode %s (want %s), %s", s.Counts.Services, n.services, s.Pending, s.Mode.Name, n.now, s.Health.State)
+			err = fmt.Errorf("%d Services (want %d), %d pending, mode %s (want %s), %s", s.Counts.Services, n.services,
+				s.Pending, s.Mode.Name, n.now, s.Health.State)
 		}
 		return err
 	})

@@ -29,7 +29,8 @@ type program struct {
 	asked  atomic.Int32
 }
 
-// programs returns a program for each use and client, and for some uses in a container inside of the pod, and in the cgroup of systemd-resolved.
+// programs returns a program for each use and client, and for some uses in a container inside of the pod, and in the
+// cgroup of systemd-resolved.
 func (n *node) programs() (all []*program) {
 	add := func(u use, client string, host *lab.Host, cgroup string, netns int) {
 		p := &program{use: u, client: client, node: n, host: host, inside: lab.Inside(n, cgroup, netns), kept: -1}
@@ -64,7 +65,8 @@ func (p *program) observe() (seen string) {
 	return seen
 }
 
-// observed returns an answer or an error as text. A rule refuses the first datagram with EPERM, and the next ones with ECONNREFUSED.
+// observed returns an answer or an error as text. A rule refuses the first datagram with EPERM, and the next ones
+// with ECONNREFUSED.
 func observed(seen string, err error) string {
 	switch errno, is := errors.AsType[unix.Errno](err); {
 	case is && (errno == unix.EAGAIN || errno == unix.EINPROGRESS):
@@ -92,7 +94,8 @@ func (p *program) socket(domain, kind, protocol int) (fd int, err error) {
 		return -1, err
 	}
 	limit := unix.NsecToTimeval(int64(patience))
-	return fd, errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
+	return fd, errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 }
 
 func domain(to netip.AddrPort) int {
@@ -141,7 +144,8 @@ func retried(call func() error) error {
 	}
 }
 
-// keep opens a socket at the first call, and returns it at all others. If it cannot be opened, the next call tries again.
+// keep opens a socket at the first call, and returns it at all others. If it cannot be opened, the next call tries
+// again.
 func (p *program) keep(open func() (int, error)) (int, error) {
 	if p.kept < 0 {
 		var err error
@@ -160,9 +164,9 @@ func (p *program) ask(fd int) (string, error) {
 	return p.askTo(fd, netip.AddrPort{})
 }
 
-// askTo sends a question to an address; to none on a connected socket. The answer has its source if an address is given. It asks
-// again after an error of an earlier datagram, and on a socket that was destroyed: whether a program sees that during a change or after it is a
-// matter of time.
+// askTo sends a question to an address; to none on a connected socket. The answer has its source if an address is
+// given. It asks again after an error of an earlier datagram, and on a socket that was destroyed: whether a program
+// sees that during a change or after it is a matter of time.
 func (p *program) askTo(fd int, to netip.AddrPort) (string, error) {
 	answer, err := p.askOnce(fd, to)
 	if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ECONNREFUSED) {
@@ -192,7 +196,6 @@ func (p *program) askOnce(fd int, to netip.AddrPort) (string, error) {
 	return p.answer(fd, strings.TrimSpace(q), to.IsValid())
 }
 
-// answer waits for the answer to a question.
 func (p *program) answer(fd int, question string, from bool) (string, error) {
 	b := make([]byte, 256)
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -232,7 +235,7 @@ func (p *program) once(open func() (int, error)) (string, error) {
 	return p.ask(fd)
 }
 
-// again asks on the socket that is kept, also if it has ended: the program does not open another one.
+// again asks on the kept socket, even if it has ended: the program does not open another one.
 func (p *program) again(open func() (int, error)) (string, error) {
 	fd, err := p.keep(open)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// answer makes a host answer each line and each datagram by its name, that of the client that it sees, and what it got.
+// answer makes a host answer each line and each datagram with its own name, the name of the client, and the question.
 func (n *node) answer(name string, h *lab.Host) {
 	n.must(h.Do(func() error {
 		stream, err := net.Listen("tcp", fmt.Sprint(":", port))
@@ -59,11 +59,11 @@ func (n *node) answerDatagrams(name string, l *net.UDPConn) {
 		if err != nil {
 			return
 		}
-		_, _ = l.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s sees %s", b[:size], name, n.called(from.Addr())), from) // the client waits in vain
+		// If this fails, the client times out.
+		_, _ = l.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s sees %s", b[:size], name, n.called(from.Addr())), from)
 	}
 }
 
-// at returns an address and port.
 func at(addr string, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
 }

@@ -28,9 +28,13 @@ var (
 	webIPv6, nameIPv6 = at(web6, port), at(web6, dns)
 )
 
-// nestedUses are those of a container inside of the pod, whose Service is another one.
+// nestedUses are the uses in a container inside of the pod, which has another Service.
 func nestedUses() []use {
-	return []use{{"TCP", fresh(unix.SOCK_STREAM, web)}, {"TCP, kept", kept(unix.SOCK_STREAM, web)}, {"TCP, peer and own address", names(unix.SOCK_STREAM, web)}}
+	return []use{
+		{"TCP", fresh(unix.SOCK_STREAM, web)},
+		{"TCP, kept", kept(unix.SOCK_STREAM, web)},
+		{"TCP, peer and own address", names(unix.SOCK_STREAM, web)},
+	}
 }
 
 func uses() []use {
@@ -211,7 +215,8 @@ func names(kind int, to netip.AddrPort) func(*program) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("peer %s:%d, own address of %s", p.node.called(lab.AddrPort(peer).Addr()), lab.AddrPort(peer).Port(), p.node.called(lab.AddrPort(own).Addr())), nil
+		return fmt.Sprintf("peer %s:%d, own address of %s",
+			p.node.called(lab.AddrPort(peer).Addr()), lab.AddrPort(peer).Port(), p.node.called(lab.AddrPort(own).Addr())), nil
 	}
 }
 
@@ -264,13 +269,16 @@ func fastOpen(p *program) (string, error) {
 	}
 	defer p.close(fd)
 	q := p.question()
-	if err := retried(func() error { return unix.Sendto(fd, []byte(q+"\n"), unix.MSG_FASTOPEN, lab.Sockaddr(web)) }); err != nil {
+	if err := retried(func() error {
+		return unix.Sendto(fd, []byte(q+"\n"), unix.MSG_FASTOPEN, lab.Sockaddr(web))
+	}); err != nil {
 		return "", err
 	}
 	return p.answer(fd, q, false)
 }
 
-// onePort binds two sockets to one port, and connects each to another Service. It tries again if another program has got the same port.
+// onePort binds two sockets to one port, and connects each to another Service. It tries again if another program has
+// got the same port.
 func onePort(kind int, to, twin netip.AddrPort) func(*program) (string, error) {
 	return func(p *program) (string, error) {
 		seen, err := p.onePort(kind, to, twin)

@@ -49,8 +49,8 @@ func Eventually(t lab.T, limit time.Duration, try func() error) {
 	t.Fatalf("after %v: %v", limit, err)
 }
 
-// Program returns the path of Sluice: SLUICE in the environment, or else a program that the first call builds. That one is in
-// /run, which is removed with this process.
+// Program returns the path of Sluice: SLUICE in the environment, or else a program that the first call builds. That
+// one is in /run, which is removed with this process.
 var Program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("/run", "program-")
 	if err != nil {
@@ -79,8 +79,8 @@ func runs(path string) error {
 	return nil
 }
 
-// Build builds the program of a package, as `make build` does, whose compiled packages it uses. A raised priority is for
-// what tests measure, and a build runs without it.
+// Build builds the program of a package, as `make build` does, so that it uses the same compiled packages. It runs
+// without the raised priority of tests that measure.
 func Build(path, pkg string) error {
 	build := exec.Command("nice", "-n", strconv.Itoa(-lab.Priority), "go", "build", "-trimpath", "-o", path, pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

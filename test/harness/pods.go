@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Known returns an error until mode ebpf decides for the sockets of a pod in each family that it has. The maps are in a folder of dir (--bpf-dir).
+// Known returns an error until mode ebpf decides for the sockets of a pod in each family that it has. The maps are in
+// a folder of dir (--bpf-dir).
 func Known(dir string, pod *lab.Host) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "maps-*", "clients"))
 	if err != nil || len(paths) != 1 {

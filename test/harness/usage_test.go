@@ -25,10 +25,12 @@ func TestMemoryOfChildren(t *testing.T) {
 	}
 	w := (&Process{PID: cmd.Process.Pid}).WatchMemory()
 	var got Memory
-	for deadline := time.Now().Add(9 * time.Second); got.Child < most && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	deadline := time.Now().Add(9 * time.Second)
+	for got.Child < most && time.Now().Before(deadline) {
 		if m, err := w.Peak(); err == nil {
 			got = m
 		}
+		time.Sleep(5 * time.Millisecond)
 	}
 	w.Stop()
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil {
@@ -40,7 +42,7 @@ func TestMemoryOfChildren(t *testing.T) {
 	}
 }
 
-// The CPU time includes that of a running child.
+// The CPU time includes the time of a running child.
 func TestCPUOfChildren(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "(i=0; while [ $i -lt 5000000 ]; do i=$((i+1)); done) & exec sleep 20")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

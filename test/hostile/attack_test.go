@@ -20,7 +20,7 @@ import (
 type attack struct {
 	name     string
 	planes   []plane  // nil: nftables only
-	full     []plane  // also these if FULL is set; nil: iptables in both variants
+	full     []plane  // more planes if FULL is set; nil means iptables in both variants
 	flags    []string // of the daemon
 	files    uint64   // RLIMIT_NOFILE of the daemon; 0: the default
 	limits   limits
@@ -41,7 +41,7 @@ type attack struct {
 // limits are bounds on the daemon, on a fast machine. A zero field means the default.
 type limits struct {
 	start  time.Duration // until good Services answer after the daemon started, without slack
-	change time.Duration // until a change of a good Service takes effect, without slack; default: that of the plane
+	change time.Duration // until a change of a good Service takes effect, without slack; the default depends on the plane
 	memory int           // VmHWM in MB
 	cpu    float64       // cores, on average over the attack
 	log    int           // bytes of log
@@ -69,11 +69,12 @@ const (
 	minChanges = 8
 )
 
-// changeTimeout is how long to wait for what must happen. It is longer than every bound, in order to report the actual time.
+// changeTimeout is how long to wait for a change. It is longer than every bound, in order to report the actual time.
 func changeTimeout() time.Duration { return machine.Scale(30 * time.Second) }
 
 func attacks() []attack {
-	return slices.Concat(manifests(), claims(), largeServices(), oddObjects(), badClients(), controlSocket(), neighbours(), editors(), proxied())
+	return slices.Concat(manifests(), claims(), largeServices(), oddObjects(), badClients(), controlSocket(),
+		neighbours(), editors(), proxied())
 }
 
 // TestCostlyAttacks runs the rows that must run alone, one after another.
@@ -139,7 +140,7 @@ func (s *attackTest) run(a attack) {
 	s.launch()
 	began := time.Now()
 	measure := sync.OnceFunc(func() { s.checkUsage(bounds, began) })
-	defer measure() // also after an earlier failure
+	defer measure() // even after an earlier failure
 	if took := s.change(); took > bounds.start {
 		s.Errorf("after the start the good Services answer after %v, want at most %v", took, bounds.start)
 	}
@@ -203,7 +204,8 @@ func (s *attackTest) timeChanges(a attack, bound time.Duration) {
 	}
 	slices.Sort(times)
 	worst := times[len(times)-1]
-	s.Logf("%d changes, median %v, worst %v", len(times), times[len(times)/2].Round(time.Millisecond), worst.Round(time.Millisecond))
+	s.Logf("%d changes, median %v, worst %v", len(times), times[len(times)/2].Round(time.Millisecond),
+		worst.Round(time.Millisecond))
 	if worst > bound {
 		s.Errorf("during the attack a change takes effect after %v, want at most %v", worst, bound)
 	}

@@ -35,7 +35,10 @@ func badClients() []attack {
 		{"idle connections", "", "", 0},
 		{"slow headers", get, "X: y\r\n", 300 * time.Millisecond},
 		{"huge headers", get, "X-" + strings.Repeat("y", 8<<10) + ": y\r\n", 10 * time.Millisecond},
-		{"endless bodies", "POST /healthz HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n" + strings.Repeat("b", 0x1000) + "\r\n", 10 * time.Millisecond},
+		{
+			"endless bodies", "POST /healthz HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n",
+			"1000\r\n" + strings.Repeat("b", 0x1000) + "\r\n", 10 * time.Millisecond,
+		},
 		{"keep-alive requests", get + "\r\n", get + "\r\n", 300 * time.Millisecond},
 	} {
 		rows = append(rows, attack{

@@ -63,7 +63,8 @@ func checkStatus(ctx context.Context, s *attackTest) error {
 		var status struct{ PID int }
 		err := json.Unmarshal([]byte(out), &status)
 		if code != 0 || err != nil || status.PID != s.daemon.PID {
-			return fmt.Errorf("attempt %d of sluice status: exit code %d, or not the status of the daemon: %.300q", n+1, code, out)
+			return fmt.Errorf("attempt %d of sluice status: exit code %d, or not the status of the daemon: %.300q",
+				n+1, code, out)
 		}
 		s.pause(ctx, 50*time.Millisecond)
 	}

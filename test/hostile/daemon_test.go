@@ -48,7 +48,6 @@ func (s *attackTest) launch(args ...string) {
 	})
 }
 
-// stop ends the daemon with a signal.
 func (d *daemon) stop(signal syscall.Signal) {
 	d.s.Helper()
 	if _, err := d.Stop(signal, changeTimeout()); err != nil {
@@ -98,7 +97,8 @@ func (s *attackTest) checkUsage(bounds limits, began time.Time) {
 	s.must(err)
 	memory, cpu := int(peak>>20), used.Seconds()
 	most := startCPU*machine.Slowdown() + bounds.cpu*time.Since(began).Seconds()
-	s.Logf("%d MB (of %d), %.1f s of CPU (of %.1f), %d bytes of log", memory, bounds.memory, cpu, most, s.daemon.Log.Size())
+	s.Logf("%d MB (of %d), %.1f s of CPU (of %.1f), %d bytes of log",
+		memory, bounds.memory, cpu, most, s.daemon.Log.Size())
 	if memory > bounds.memory {
 		s.Errorf("the daemon used %d MB, want at most %d", memory, bounds.memory)
 	}

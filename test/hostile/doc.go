@@ -8,8 +8,8 @@
 // /healthz must answer. Afterwards memory, CPU time and log size must be within their
 // bounds, and after a cleanup nothing of the daemon may remain.
 //
-// The bounds are those of a fast machine, scaled by test/machine. Each attack runs in the plane where it matters; with FULL=1
-// in others as well.
+// The bounds are for a fast machine, scaled by test/machine. Each attack runs in the plane where it matters; with
+// FULL=1 in others as well.
 //
 //	go test ./test/hostile                                 # about a minute and a half
 //	go test -v -run 'Attacks/nftables/idle' ./test/hostile

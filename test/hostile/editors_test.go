@@ -40,7 +40,8 @@ func editors() []attack {
 	return rows
 }
 
-// editRate is how fast and for how long an editor runs, and the least percentage of probes that must find the rules present.
+// editRate is how fast and for how long an editor runs, and the least percentage of probes that must find the rules
+// present.
 type editRate struct {
 	interval, duration time.Duration
 	minPresent         int

@@ -130,7 +130,8 @@ func churnSpecialFiles(ctx context.Context, s *attackTest) error {
 			unix.Mkfifo(filepath.Join(s.dir, ".fifo"), 0o644),
 		)
 		s.pause(ctx, 200*time.Millisecond)
-		err = errors.Join(err, os.Rename(filepath.Join(s.dir, ".fifo"), filepath.Join(s.dir, "was-good.json")), specialFiles(s.dir))
+		err = errors.Join(err, os.Rename(filepath.Join(s.dir, ".fifo"), filepath.Join(s.dir, "was-good.json")),
+			specialFiles(s.dir))
 		if err != nil {
 			return err
 		}
@@ -189,7 +190,8 @@ func checkConfig(s *attackTest) {
 func churnFiles(ctx context.Context, s *attackTest) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := filepath.Join(s.dir, fmt.Sprintf("hostile-%d.yaml", n%40))
-		if err := os.WriteFile(name, harness.Manifest(service(fmt.Sprintf("churn-%d", n%40), fmt.Sprintf("172.30.8.%d", n%40), 0)), 0o644); err != nil {
+		if err := os.WriteFile(name,
+			harness.Manifest(service(fmt.Sprintf("churn-%d", n%40), fmt.Sprintf("172.30.8.%d", n%40), 0)), 0o644); err != nil {
 			return err
 		}
 		gone := filepath.Join(s.dir, fmt.Sprintf("hostile-%d.yaml", (n+20)%40))

@@ -38,8 +38,8 @@ var (
 	userspace      = plane{"userspace", "userspace", "nft", 2 * time.Second}
 )
 
-// The good Services: the backend of Service fixed never changes, that of Service changing
-// alternates with each change.
+// The good Services: the backend of Service fixed never changes, the backend of Service changing alternates with each
+// change.
 const (
 	fixedIP, changingIP = "172.30.0.80", "172.30.0.81"
 	fixedNodePort       = 30080
@@ -246,7 +246,6 @@ func (s *attackTest) getHealth() (code int, err error) {
 	return resp.StatusCode, err
 }
 
-// dial connects from a host.
 func dial(from *lab.Host, address string, timeout time.Duration) (conn net.Conn, err error) {
 	err = from.Do(func() error {
 		conn, err = net.DialTimeout("tcp", address, timeout)
@@ -269,7 +268,8 @@ func (s *attackTest) eventually(limit time.Duration, try func() error) {
 
 // others are the planes of a full run for objects, which reach every plane.
 func others(own plane) []plane {
-	return slices.DeleteFunc([]plane{nftables, iptablesNFT, iptablesLegacy, userspace}, func(p plane) bool { return p == own })
+	all := []plane{nftables, iptablesNFT, iptablesLegacy, userspace}
+	return slices.DeleteFunc(all, func(p plane) bool { return p == own })
 }
 
 // waitHealthy waits until the daemon is healthy and its rules are as intended.

@@ -54,11 +54,16 @@ func manifests() []attack {
 	}
 	return append(rows,
 		attack{name: "encodings and ends of documents", before: putEncodings, after: checkEncodings},
-		attack{name: "duplicate keys", before: putDuplicates, after: func(s *attackTest) { s.checkReported("duplicate.json"); s.checkReported("duplicate.yaml") }},
+		attack{name: "duplicate keys", before: putDuplicates, after: func(s *attackTest) {
+			s.checkReported("duplicate.json")
+			s.checkReported("duplicate.yaml")
+		}},
 		attack{name: "a file of 4 GB", before: putSparse, during: growSparse},
 		attack{name: "FIFOs, devices and broken links", before: putSpecialFiles, during: churnSpecialFiles},
 		attack{name: "a FIFO in place of the configuration", before: putConfig, during: replaceConfig, after: checkConfig},
-		attack{name: "files that are added and deleted", limits: limits{cpu: 1}, during: churnFiles, after: restartUnderChurn},
+		attack{
+			name: "files that are added and deleted", limits: limits{cpu: 1}, during: churnFiles, after: restartUnderChurn,
+		},
 	)
 }
 
@@ -90,9 +95,12 @@ func deepNesting() []byte {
 func hugeScalars() []byte {
 	long := strings.Repeat("9", 8<<20)
 	return []byte("---\napiVersion: v1\nkind: Service\nmetadata: {name: " + long + "}\n" +
-		"---\napiVersion: v1\nkind: Service\nmetadata: {name: huge-note, annotations: {a: x" + long + "}}\nspec: {clusterIP: 172.30.9.1, ports: [{port: 80}]}\n" +
-		"---\napiVersion: v1\nkind: Service\nmetadata: {name: huge-port}\nspec: {clusterIP: 172.30.9.2, ports: [{port: " + long + "}]}\n" +
-		"---\napiVersion: v1\nkind: Service\nmetadata: {name: huge-key}\nspec: {x" + long + ": 1, clusterIP: 172.30.9.3, ports: [{port: 1e400}]}\n")
+		"---\napiVersion: v1\nkind: Service\nmetadata: {name: huge-note, annotations: {a: x" + long +
+		"}}\nspec: {clusterIP: 172.30.9.1, ports: [{port: 80}]}\n" +
+		"---\napiVersion: v1\nkind: Service\nmetadata: {name: huge-port}\nspec: {clusterIP: 172.30.9.2, ports: [{port: " +
+		long + "}]}\n" +
+		"---\napiVersion: v1\nkind: Service\nmetadata: {name: huge-key}\nspec: {x" + long +
+		": 1, clusterIP: 172.30.9.3, ports: [{port: 1e400}]}\n")
 }
 
 // encoding is a file name, and a function that encodes two Services for that file, given as
@@ -153,7 +161,9 @@ func putEncodings(s *attackTest) {
 			text, err := json.Marshal(harness.Service(service, object{"clusterIP": ip, "ports": []object{{"port": 80}}}))
 			s.must(err)
 			texts = append(texts, string(text))
-			yaml = append(yaml, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n  - port: 80\n", service, ip))
+			yaml = append(yaml,
+				fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n"+
+					"  - port: 80\n", service, ip))
 			// The endpoints are in a valid file.
 			slice := harness.EndpointSlice(service, "IPv4", []object{{"port": 80}}, harness.PodAddr(0).String())
 			s.write(fmt.Sprintf("hostile-slice-%s.json", service), []object{slice})

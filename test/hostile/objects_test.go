@@ -160,7 +160,9 @@ func oddObjects() []attack {
 				var all []object
 				for i := range s.pods {
 					ip := harness.PodAddr(i).String()
-					spec := object{"clusterIP": fmt.Sprintf("172.30.9.%d", i), "externalIPs": []string{ip}, "ports": []object{{"port": 80}}}
+					spec := object{
+						"clusterIP": fmt.Sprintf("172.30.9.%d", i), "externalIPs": []string{ip}, "ports": []object{{"port": 80}},
+					}
 					all = append(all,
 						harness.Service(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "ports": []object{{"port": 80}}}),
 						harness.Service(fmt.Sprintf("external-ip-%d", i), spec))
@@ -170,7 +172,8 @@ func oddObjects() []attack {
 		},
 		{
 			// The programs of iptables read text, in which a value could be more than one word.
-			name: "odd values in every field", planes: []plane{iptablesNFT}, full: others(iptablesNFT), duration: 2 * time.Second, limits: limits{cpu: 1, log: 3 << 20},
+			name: "odd values in every field", planes: []plane{iptablesNFT}, full: others(iptablesNFT),
+			duration: 2 * time.Second, limits: limits{cpu: 1, log: 3 << 20},
 			before: func(s *attackTest) { s.write("hostile-0.json", oddValues(0)) },
 			during: func(ctx context.Context, s *attackTest) error {
 				s.pause(ctx, time.Second)
@@ -210,7 +213,8 @@ func nodeClaims() []object {
 	own := []object{{"port": 9999}}
 	var all []object
 	for i, ip := range both {
-		all = append(all, harness.Service(fmt.Sprintf("cluster-ip-%d", i), object{"clusterIP": ip, "clusterIPs": []string{ip}, "ports": own}))
+		all = append(all, harness.Service(fmt.Sprintf("cluster-ip-%d", i),
+			object{"clusterIP": ip, "clusterIPs": []string{ip}, "ports": own}))
 	}
 	balancer := harness.Service("balancer", object{"clusterIP": "172.30.9.2", "type": "LoadBalancer", "ports": own})
 	ingress := []object{}
@@ -231,15 +235,20 @@ func nodeClaims() []object {
 // oddFieldValues are put where addresses, names, ports and ranges are expected.
 func oddFieldValues() []any {
 	return []any{
-		"", " ", "::ffff:192.168.0.2", "::ffff:172.30.0.80", "fe80::1%eth0", "fe80::1%25lo", "::", "0.0.0.0", "255.255.255.255",
-		"224.0.0.1", "ff02::1", "127.0.0.1", "127.255.255.254", "::1", "172.030.000.080", "172.30.0.0x50", "172.30.80", "2886598736",
+		"", " ", "::ffff:192.168.0.2", "::ffff:172.30.0.80", "fe80::1%eth0", "fe80::1%25lo",
+		"::", "0.0.0.0", "255.255.255.255",
+		"224.0.0.1", "ff02::1", "127.0.0.1", "127.255.255.254", "::1", "172.030.000.080",
+		"172.30.0.0x50", "172.30.80", "2886598736",
 		"172.30.0.80/32", "[fd00::1]", "1.2.3.4:80", "999.1.1.1", "169.254.169.254", "192.168.0.2", "240.0.0.1",
-		"None", "none", "null", "localhost", "example.com", "-1", "65536", "0", 0, -1, 65536, 4294967376, 1e99, 80.5, true, nil,
+		"None", "none", "null", "localhost", "example.com", "-1", "65536", "0", 0, -1, 65536,
+		4294967376, 1e99, 80.5, true, nil,
 		[]any{},
 		object{},
 		"x; flush ruleset", "a\nflush ruleset\n", "\"}; delete table inet sluice; {\"", "$(reboot)", "`reboot`",
-		"-j ACCEPT", "--comment", "COMMIT\n*nat\n-F\nCOMMIT", "\x1b[2J\x1b]0;owned\x07", "a\x00b", "a\u202eb", "\ufeff", "☃", "%s%n",
-		"../../etc/passwd", strings.Repeat("a", 64), strings.Repeat("a", 300), strings.Repeat("1", 100_000), "UDP", "tcp", "SCTP", "Local",
+		"-j ACCEPT", "--comment", "COMMIT\n*nat\n-F\nCOMMIT", "\x1b[2J\x1b]0;owned\x07", "a\x00b",
+		"a\u202eb", "\ufeff", "☃", "%s%n",
+		"../../etc/passwd", strings.Repeat("a", 64), strings.Repeat("a", 300), strings.Repeat("1", 100_000),
+		"UDP", "tcp", "SCTP", "Local",
 	}
 }
 
@@ -250,14 +259,18 @@ func oddValues(generation int) []object {
 	for i, odd := range oddFieldValues() {
 		for _, field := range []string{
 			"clusterIP", "clusterIPs.0", "externalIPs.0", "loadBalancerIP", "loadBalancerSourceRanges.0", "ipFamilies.0",
-			"type", "sessionAffinity", "internalTrafficPolicy", "externalTrafficPolicy", "trafficDistribution", "healthCheckNodePort",
+			"type", "sessionAffinity", "internalTrafficPolicy", "externalTrafficPolicy",
+			"trafficDistribution", "healthCheckNodePort",
 			"ports.0.port", "ports.0.nodePort", "ports.0.targetPort", "ports.0.protocol", "ports.0.name", "ports.0.appProtocol",
-			"sessionAffinityConfig.clientIP.timeoutSeconds", "status.loadBalancer.ingress.0.ip", "status.loadBalancer.ingress.0.ipMode",
-			"metadata.name", "metadata.namespace", "metadata.uid", "metadata.creationTimestamp", "metadata.labels.a", "metadata.annotations.a",
+			"sessionAffinityConfig.clientIP.timeoutSeconds", "status.loadBalancer.ingress.0.ip",
+			"status.loadBalancer.ingress.0.ipMode",
+			"metadata.name", "metadata.namespace", "metadata.uid", "metadata.creationTimestamp",
+			"metadata.labels.a", "metadata.annotations.a",
 			"metadata.generation", "apiVersion",
 		} {
 			o := harness.Service(fmt.Sprintf("odd-%d-%d", generation, len(all)), object{
-				"clusterIP": fmt.Sprintf("172.29.%d.%d", len(all)/250, 1+len(all)%250), "type": "LoadBalancer", "ports": []object{{"port": 80}},
+				"clusterIP": fmt.Sprintf("172.29.%d.%d", len(all)/250, 1+len(all)%250), "type": "LoadBalancer",
+				"ports": []object{{"port": 80}},
 			})
 			o["metadata"].(object)["creationTimestamp"] = "2026-02-01T00:00:00Z" // younger than good ones
 			root := o
@@ -268,7 +281,8 @@ func oddValues(generation int) []object {
 			all = append(all, o)
 		}
 		for _, field := range []string{
-			"addressType", "endpoints.0.addresses.0", "endpoints.0.nodeName", "endpoints.0.zone", "endpoints.0.hints.forZones.0.name",
+			"addressType", "endpoints.0.addresses.0", "endpoints.0.nodeName", "endpoints.0.zone",
+			"endpoints.0.hints.forZones.0.name",
 			"endpoints.0.conditions.ready", "ports.0.port", "ports.0.name", "ports.0.protocol",
 		} {
 			o := harness.EndpointSlice(fmt.Sprintf("odd-%d-%d", generation, i), "IPv4", []object{{"port": 80}}, "10.180.9.9")
@@ -320,11 +334,13 @@ func oddRanges() []object {
 	many := append(slices.Clone(tooMany[:2000]), "203.0.113.0/25")
 	var all []object
 	for ip, ranges := range map[string][]string{
-		crowdedIP: tooMany, rangedIP: many, openIP: {"0.0.0.0/0", "::/0", "0.0.0.0/0", " 10.0.0.0/8 "}, garbledIP: {"10.0.0.0/33", "x", "1.2.3.4", "", "::ffff:0:0/96"},
+		crowdedIP: tooMany, rangedIP: many, openIP: {"0.0.0.0/0", "::/0", "0.0.0.0/0", " 10.0.0.0/8 "},
+		garbledIP: {"10.0.0.0/33", "x", "1.2.3.4", "", "::ffff:0:0/96"},
 	} {
 		name := "ranges-" + ip[len(ip)-2:]
 		o := harness.Service(name, object{
-			"clusterIP": "172.30.9." + ip[len(ip)-2:], "type": "LoadBalancer", "ports": []object{{"port": 80}}, "loadBalancerSourceRanges": ranges,
+			"clusterIP": "172.30.9." + ip[len(ip)-2:], "type": "LoadBalancer", "ports": []object{{"port": 80}},
+			"loadBalancerSourceRanges": ranges,
 		})
 		o["status"] = object{"loadBalancer": object{"ingress": []object{{"ip": ip}}}}
 		all = append(all, o, harness.EndpointSlice(name, "IPv4", []object{{"port": 80}}, harness.PodAddr(0).String()))
@@ -344,7 +360,8 @@ func checkRanges(s *attackTest) {
 		}
 		return nil
 	})
-	if r := s.lab.Blocked.Try(lab.Probe{Protocol: lab.TCP, To: at(rangedIP, 80), Timeout: lab.Soon}); r.Outcome == lab.Answered {
+	r := s.lab.Blocked.Try(lab.Probe{Protocol: lab.TCP, To: at(rangedIP, 80), Timeout: lab.Soon})
+	if r.Outcome == lab.Answered {
 		s.Errorf("%s answers a client outside of its source ranges", rangedIP)
 	}
 	s.removeHostile()

@@ -74,7 +74,10 @@ func proxied() []attack {
 		a := &rows[i]
 		before, after := a.before, a.after
 		a.full = []plane{}
-		a.planes, a.files, a.duration, a.limits = []plane{userspace}, proxiedFiles, machine.Scale(2*time.Second), limits{memory: 100, cpu: 1}
+		a.planes = []plane{userspace}
+		a.files = proxiedFiles
+		a.duration = machine.Scale(2 * time.Second)
+		a.limits = limits{memory: 100, cpu: 1}
 		a.before = func(s *attackTest) {
 			s.Helper()
 			if before != nil {
@@ -181,7 +184,9 @@ func (s *attackTest) flood(ctx context.Context, packet func(n uint16) lab.Segmen
 func floodSYNs(ctx context.Context, s *attackTest) error {
 	return s.flood(ctx, func(n uint16) lab.Segment {
 		src := netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
-		return lab.Segment{Protocol: lab.TCP, Src: netip.AddrPortFrom(src, 1024+n), Dst: at(nodeAddr, fixedNodePort), Flags: lab.SYN}
+		return lab.Segment{
+			Protocol: lab.TCP, Src: netip.AddrPortFrom(src, 1024+n), Dst: at(nodeAddr, fixedNodePort), Flags: lab.SYN,
+		}
 	})
 }
 
@@ -228,11 +233,13 @@ func serveDatagrams(s *attackTest) {
 // floodDatagrams sends datagrams from all ports of one client.
 func floodDatagrams(ctx context.Context, s *attackTest) error {
 	return s.flood(ctx, func(n uint16) lab.Segment {
-		return lab.Segment{Protocol: lab.UDP, Src: at("192.168.0.1", n|1024), Dst: at(datagramIP, datagramPort), Payload: []byte("x")}
+		return lab.Segment{
+			Protocol: lab.UDP, Src: at("192.168.0.1", n|1024), Dst: at(datagramIP, datagramPort), Payload: []byte("x"),
+		}
 	})
 }
 
-// checkRefused verifies that the daemon counts what it refused at a limit.
+// checkRefused verifies that the daemon counts its refusals at a limit.
 func (s *attackTest) checkRefused(reason string) {
 	s.Helper()
 	text, err := s.daemon.Get("http://" + metricsAt + "/metrics")
@@ -258,7 +265,8 @@ func (s *attackTest) openFiles() int {
 // sampleFiles measures the file descriptors of the daemon during the attack.
 func (s *attackTest) sampleFiles() { s.mostFiles = max(s.mostFiles, s.openFiles()) }
 
-// checkFiles verifies that the attack left file descriptors for the rest of the daemon, and that all were closed after it.
+// checkFiles verifies that the attack left file descriptors for the rest of the daemon, and that all were closed
+// after it.
 func (s *attackTest) checkFiles() {
 	s.Helper()
 	const own = 60 // without connections and flows: files of the daemon, listening sockets, pipes

@@ -44,7 +44,8 @@ func below(t T, cgroup, prefix string) string {
 	return dir
 }
 
-// Below makes the cgroups of a path below one that Cgroup has made, and returns the last. They are removed with that one.
+// Below makes the cgroups of a path below one that Cgroup has made, and returns the last. They are removed with that
+// one.
 func Below(t T, cgroup, path string) string {
 	t.Helper()
 	for name := range strings.SplitSeq(path, "/") {
@@ -63,7 +64,8 @@ func Below(t T, cgroup, path string) string {
 	return cgroup
 }
 
-// removeSoon removes a cgroup, and those below, when their threads have ended; the next test process removes it otherwise.
+// removeSoon removes a cgroup, and those below, when their threads have ended; the next test process removes it
+// otherwise.
 func removeSoon(dir string) {
 	for range 100 {
 		if err := removeTree(dir); err == nil || errors.Is(err, os.ErrNotExist) {
@@ -175,7 +177,7 @@ func waitFor(home string) error {
 	return errors.New("another test has not entered it within 5s")
 }
 
-// removeStale removes what killed test processes have left.
+// removeStale removes the leftovers of killed test processes.
 func removeStale(root string) error {
 	list, err := filepath.Glob(filepath.Join(root, homePrefix+"*"))
 	if err != nil {
@@ -190,7 +192,7 @@ func removeStale(root string) error {
 	return nil
 }
 
-// removeTree removes a cgroup with the cgroups of nodes in it, and those of pods in these.
+// removeTree removes a cgroup with the cgroups of nodes in it, and the cgroups of pods in these.
 func removeTree(dir string) error {
 	for _, pattern := range []string{"*/*", "*"} {
 		list, err := filepath.Glob(filepath.Join(dir, pattern, "cgroup.procs"))

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Programs and sockets of clients are in the cgroup of their host, that of a pod being below that of its node, and all is
-// removed in the end.
+// Programs and sockets of clients are in the cgroup of their host. The cgroup of a pod is below the cgroup of its
+// node. All are removed in the end.
 func TestClientsAreInCgroups(t *testing.T) {
 	if root, err := cgroupRoot(); err != nil || unix.Access(root, unix.W_OK) != nil {
 		t.Skipf("cgroup v2 is not there for this user: %v", err)

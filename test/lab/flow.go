@@ -128,7 +128,8 @@ func (f *Flow) AskWithin(payload []byte, timeout time.Duration) Result {
 		r, err = f.askPing(payload, deadline)
 	default:
 		r, err = f.askUDP(payload, deadline)
-		if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EDESTADDRREQ) { // its socket was destroyed: it connects again
+		// The socket was destroyed, and a client connects again.
+		if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EDESTADDRREQ) {
 			f.destroyed++
 			if err = f.socket.connect(f.probe, deadline); err == nil {
 				r, err = f.askUDP(payload, deadline)

@@ -49,7 +49,7 @@ type Host struct {
 	t     T
 	addrs []netip.Addr
 
-	cgroup string                     // of the node or pod; empty: that of this process
+	cgroup string                     // of the node or pod; empty: the cgroup of this process
 	inside func(f func() error) error // opens sockets of clients; nil: do
 }
 

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 )
 
-// identity is the first line of every server's answer: its own address and port, and those of the
+// identity is the first line of every server's answer: its own address and port, and the address and port of the
 // client as it sees them.
 func identity(backend, client netip.AddrPort) []byte {
 	return fmt.Appendf(nil, "%s %s\n", plain(backend), plain(client))

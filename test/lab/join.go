@@ -52,7 +52,6 @@ func (w *topology) joinNode(h *Host) error {
 	return nil
 }
 
-// assignNode assigns the addresses of a node.
 func (h *Host) assignNode(eth netlink.Link) error {
 	h.addrs4, h.addrs6 = h.Addr4(), h.Addr6()
 	var further []netip.Addr
@@ -127,9 +126,9 @@ func (w *topology) routeNode(h *Host, eth, br netlink.Link) error {
 // directTable is the routing table for a node's own packets to clients outside.
 const directTable = 100
 
-// routeViaNodeA sets the routes of another node: all go through node A, which therefore sees both
-// directions of connections between that node's pods and the outside. Only the node's own packets
-// to clients outside go directly to them, like those in the other direction.
+// routeViaNodeA sets the routes of another node: all go through node A, which therefore sees both directions of
+// connections between that node's pods and the outside. Only the node's own packets to clients outside, and their
+// packets to the node, go directly.
 func (h *Host) routeViaNodeA(eth netlink.Link, router netip.Addr) error {
 	first := h.world.nodes[1].lanAddr(router)
 	clients, family := netip.MustParsePrefix("203.0.113.0/24"), unix.AF_INET

@@ -30,8 +30,8 @@ type Options struct {
 	// VethPrefix is the prefix of the pods' interfaces on the node; "veth" if empty.
 	VethPrefix string
 
-	// Cgroups gives node A a cgroup (v2), in which its clients are, and each of its pods one below it. Programs that
-	// are attached to that of the node see no others.
+	// Cgroups gives node A a cgroup (v2), in which its clients are, and each of its pods one below it. Programs that are
+	// attached to the cgroup of the node see no other processes.
 	Cgroups bool
 
 	// Timeout is how long probes wait for an answer on a fast machine; two seconds if zero.
@@ -163,9 +163,8 @@ func parse(addrs ...string) []netip.Addr {
 	return out
 }
 
-// Analog returns the IPv6 counterpart of an IPv4 address in the lab: that of the same host, node
-// or Service, so that a scenario is written once. It keeps the digits: the counterpart of
-// 10.180.0.1 is fd00:10:180::1.
+// Analog returns the IPv6 counterpart of an IPv4 address in the lab: the address of the same host, node or Service,
+// so that a scenario is written once. It keeps the digits: the counterpart of 10.180.0.1 is fd00:10:180::1.
 func Analog(a netip.Addr) netip.Addr {
 	switch a.String() {
 	case "192.168.0.2":

@@ -138,7 +138,6 @@ type vethPair struct {
 	nearName, farName string
 }
 
-// attach attaches a link to a bridge.
 func (m *machine) attach(link, bridge netlink.Link) error {
 	if err := m.links.LinkSetMaster(link, bridge); err != nil {
 		return fmt.Errorf("put %s of %s on %s: %w", link.Attrs().Name, m.name, bridge.Attrs().Name, err)

@@ -73,7 +73,8 @@ func newNamespace() (*namespace, error) {
 	return n, nil
 }
 
-// mountNamespace mounts a namespace in /run/netns until the test ends, as container runtimes do. Mode ebpf finds pods there, or by their processes.
+// mountNamespace mounts a namespace in /run/netns until the test ends, as container runtimes do. Mode ebpf finds pods
+// there, or by their processes.
 func mountNamespace(t T, fd int) {
 	t.Helper()
 	const dir = "/run/netns"

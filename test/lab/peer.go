@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// PeerInKernel connects by TCP from a thread that runs functions (Inside), in the network namespace of the host, and reports
-// whether the socket is connected to the address itself, as without a program that balances sockets.
+// PeerInKernel connects by TCP from a thread that runs functions (Inside), in the network namespace of the host, and
+// reports whether the socket is connected to the address itself, as without a program that balances sockets.
 func (h *Host) PeerInKernel(run func(func() error) error, to netip.AddrPort) (itself bool, err error) {
 	h.t.Helper()
 	err = run(func() error {

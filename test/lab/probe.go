@@ -91,11 +91,11 @@ type Probe struct {
 	Protocol Protocol
 	To       netip.AddrPort
 
-	// From is the client's address and port, either of which may be unset. The
-	// address need not belong to the host.
+	// From is the client's address and port. Either may be unset. The address need not belong to the host.
 	From netip.AddrPort
 
-	// Unconnected means that a UDP socket does not connect: it sends to To, and an answer from another address is an error.
+	// Unconnected means that a UDP socket does not connect: it sends to To, and an answer from another address is an
+	// error.
 	Unconnected bool
 
 	// Payload is sent to the server, which sends it back.

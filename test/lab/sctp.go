@@ -28,7 +28,6 @@ const (
 	advertisedWindow           = 65536
 )
 
-// sctpPacket is a packet with one chunk.
 type sctpPacket struct {
 	sport, dport uint16
 	tag          uint32 // verification tag: the receiver's choice

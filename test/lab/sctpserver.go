@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sctpStack is the SCTP implementation of one machine and family: one raw socket, because of which
-// the kernel does not answer SCTP itself, and the served ports.
+// sctpStack is the SCTP implementation of one machine and family: the served ports, and one raw socket, which keeps
+// the kernel from answering SCTP itself.
 type sctpStack struct {
 	family string
 	file   *os.File

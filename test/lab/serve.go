@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Server answers on one port of a host, on all its addresses: it sends its own address and that of
-// the client, and echoes all data.
+// Server answers on one port of a host, on all its addresses: it sends its own address and the client's, and echoes
+// all data.
 type Server struct {
 	count atomic.Int64
 	mu    sync.Mutex
@@ -80,8 +80,8 @@ func (h *Host) Serve(p Protocol, port uint16) *Server {
 	return s
 }
 
-// patiently calls a function that opens a socket until the port is free, for a second: a process that another test has just forked may
-// have the socket of a server that is closed by now.
+// patiently calls a function that opens a socket until the port is free, for a second: a process that another test
+// has just forked may have the socket of a server that is closed by now.
 func patiently(open func() error) error {
 	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if err := open(); !errors.Is(err, unix.EADDRINUSE) || time.Now().After(end) {

@@ -46,8 +46,8 @@ type socket struct {
 	raw   bool           // SCTP
 	peer  netip.AddrPort // of a UDP socket that does not connect
 
-	// mine, if set, reports whether an ICMP error belongs to this socket: raw sockets
-	// also receive those of other sockets.
+	// mine, if set, reports whether an ICMP error belongs to this socket: raw sockets also receive ICMP errors of other
+	// sockets.
 	mine func(*icmpError) bool
 }
 

@@ -30,8 +30,8 @@ func (w Way) String() string { return fmt.Sprintf("%s to %s", w.From.Name(), w.T
 // lost first packet is detected by its retransmission.
 const answerTimeout = 30 * time.Second
 
-// Steady is continuous traffic of which nothing may fail: on each way it sends on one open
-// connection, and opens new ones, at a constant rate.
+// Steady is continuous traffic that must not fail: on each way it sends on one open connection, and opens new ones,
+// at a constant rate.
 type Steady struct {
 	pace        time.Duration
 	over        chan struct{}

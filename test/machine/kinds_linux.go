@@ -6,7 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kinds returns all kinds of work.
 func kinds() []kind {
 	return append([]kind{
 		{"fork and exec", spawnReference, func() error { return exec.Command("true").Run() }},

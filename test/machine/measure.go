@@ -23,7 +23,6 @@ const (
 	workers = 2
 )
 
-// kind is a kind of work.
 type kind struct {
 	name      string
 	reference time.Duration // of a thousand operations on the reference machine, beside the other worker

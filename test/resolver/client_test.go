@@ -102,7 +102,8 @@ type client struct {
 func (e *env) ask(r resolver, from *lab.Host, q question) *client {
 	e.Helper()
 	args := append(slices.Clone(r.argv), strconv.Itoa(q.family), strconv.Itoa(q.rounds))
-	cmd := exec.Command("sh", append([]string{"-c", `mount --bind "$0" /etc && exec "$@"`, e.etc(q.servers)}, append(args, q.names...)...)...)
+	cmd := exec.Command("sh", append([]string{"-c", `mount --bind "$0" /etc && exec "$@"`, e.etc(q.servers)},
+		append(args, q.names...)...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	c := &client{r: r, from: from}
 	cmd.Stdout, cmd.Stderr = &c.out, &c.out
@@ -116,8 +117,8 @@ func (e *env) ask(r resolver, from *lab.Host, q question) *client {
 	return c
 }
 
-// attempt is the timeout in resolv.conf, of whole seconds, after which a resolver sends a query again. Musl sends it three times
-// within the timeout.
+// attempt is the timeout in resolv.conf, of whole seconds, after which a resolver sends a query again. Musl sends it
+// three times within the timeout.
 func attempt() time.Duration { return machine.Scale(3 * time.Second).Round(time.Second) }
 
 // etc returns a folder with the configuration of resolvers, to be mounted at /etc.

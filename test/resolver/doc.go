@@ -1,5 +1,5 @@
-// Package resolver tests that DNS resolvers work in mode ebpf: those of glibc, musl and Go query CoreDNS behind
-// a Service, in a pod and on the node, while the daemon restarts and CoreDNS is replaced.
+// Package resolver tests that DNS resolvers work in mode ebpf: the resolvers of glibc, musl and Go query CoreDNS
+// behind a Service, in a pod and on the node, while the daemon restarts and CoreDNS is replaced.
 //
 //	         socket                                    when a backend goes away
 //	glibc    one, connected, for A and AAAA            the socket is destroyed; glibc sends the query again at once

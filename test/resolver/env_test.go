@@ -152,7 +152,9 @@ func (e *env) queries(name, protocol string) (n int) {
 // endpoints makes these pods the endpoints of the Service.
 func (e *env) endpoints(pods ...int) {
 	e.Helper()
-	ports := []harness.Object{{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}}
+	ports := []harness.Object{
+		{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+	}
 	objects := []harness.Object{harness.Service("dns", harness.Object{
 		"clusterIP": dnsIP4, "clusterIPs": []string{dnsIP4, dnsIP6}, "ports": ports,
 	})}
@@ -180,7 +182,8 @@ func (e *env) start(backends int) {
 		e.Fatal(err)
 	}
 	args := append([]string{
-		"--manifests=" + e.dir, "--hostname-override=node-a", "--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--proxy-mode=ebpf",
+		"--manifests=" + e.dir, "--hostname-override=node-a",
+		"--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--proxy-mode=ebpf",
 	}, e.flags...)
 	if e.daemon, err = harness.Start(e.lab.NodeA, exec.Command(path, args...)); err != nil {
 		e.Fatal(err)
@@ -193,7 +196,6 @@ func (e *env) start(backends int) {
 	}
 }
 
-// kill kills Sluice.
 func (e *env) kill() {
 	e.Helper()
 	if _, err := e.daemon.Stop(syscall.SIGKILL, timeout); err != nil {

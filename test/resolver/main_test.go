@@ -37,7 +37,6 @@ func prepare() error {
 	return nil
 }
 
-// coreDNS returns the path of CoreDNS.
 func coreDNS() string {
 	dir := os.Getenv(toolsVar)
 	if dir == "" {

@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/machine"
 )
 
-// services returns the lists of name servers in resolv.conf: addresses of the Service. With both, musl queries both by one IPv6 socket.
+// services returns the lists of name servers in resolv.conf: addresses of the Service. With both, musl queries both
+// by one IPv6 socket.
 func services() map[string][]string {
 	return map[string][]string{"IPv4": {dnsIP4}, "IPv6": {dnsIP6}, "both": {dnsIP4, dnsIP6}}
 }
@@ -42,7 +43,8 @@ func checkAddrs(t *testing.T, l lookup, want ...netip.Addr) {
 	}
 }
 
-// Every resolver gets the right answers from the Service, in a pod and on the node, and its sockets are connected directly to CoreDNS.
+// Every resolver gets the right answers from the Service, in a pod and on the node, and its sockets are connected
+// directly to CoreDNS.
 func TestResolversAreBalancedAtSockets(t *testing.T) {
 	e := newEnv(t)
 	e.awaitPod(e.pod)
@@ -95,8 +97,8 @@ func TestGetent(t *testing.T) {
 	}
 }
 
-// If an answer is truncated, glibc and Go send the query again by TCP, also directly to CoreDNS. Before 1.2.4 musl takes
-// the addresses of the truncated answer; it returns 48 at most.
+// If an answer is truncated, glibc and Go send the query again by TCP, also directly to CoreDNS. Before 1.2.4 musl
+// takes the addresses of the truncated answer; it returns 48 at most.
 func TestTruncatedAnswersAreQueriedByTCP(t *testing.T) {
 	e := newEnv(t)
 	e.awaitPod(e.pod)
@@ -144,8 +146,8 @@ func TestNoQueryGoesToARemovedEndpoint(t *testing.T) {
 	})
 }
 
-// If a backend goes away before it has answered, the resolver gets an answer from another one: at once if its socket is connected, and so is
-// destroyed, and otherwise when it sends again, which musl does after a third of its timeout.
+// If a backend goes away before it has answered, the resolver gets an answer from another one: at once if its socket
+// is connected, and so is destroyed, and otherwise when it sends again, which musl does after a third of its timeout.
 func TestUnansweredQueryGoesToAnotherBackend(t *testing.T) {
 	e := newEnv(t)
 	e.awaitPod(e.pod)
@@ -183,11 +185,13 @@ func TestUnansweredQueryGoesToAnotherBackend(t *testing.T) {
 	})
 }
 
-// retried is a duration of a look-up that shows that the resolver has sent the query again: just less than the shortest timeout, that of musl.
+// retried is a duration of a look-up that shows that the resolver has sent the query again: just less than the
+// shortest timeout, which musl has.
 const retried = 900 * time.Millisecond
 
-// While resolvers send queries continuously, each CoreDNS is replaced several times, as in a roll-out: its endpoint is removed, then it ends,
-// and later the endpoint is added again. Sluice is killed and started in between. Every look-up has the right answer.
+// While resolvers send queries continuously, each CoreDNS is replaced several times, as in a roll-out: its endpoint
+// is removed, then it ends, and later the endpoint is added again. Sluice is killed and started in between. Every
+// look-up has the right answer.
 func TestNoLookupFailsWhileBackendsAndSluiceAreReplaced(t *testing.T) {
 	e := newEnv(t)
 	e.awaitPod(e.pod)
@@ -235,7 +239,8 @@ func TestNoLookupFailsWhileBackendsAndSluiceAreReplaced(t *testing.T) {
 	}
 }
 
-// replace replaces CoreDNS in a pod. CoreDNS serves for a moment after its endpoint is removed, as in its lameduck period.
+// replace replaces CoreDNS in a pod. CoreDNS serves for a moment after its endpoint is removed, as in its lameduck
+// period.
 func (e *env) replace(i int) {
 	e.Helper()
 	e.endpoints(1 - i)

@@ -63,7 +63,8 @@ func TestRecord(t *testing.T) {
 func withoutOwnEndpoints(t *testing.T) {
 	t.Helper()
 	dir, real := t.TempDir(), os.Getenv("KUBEBUILDER_ASSETS")
-	script := fmt.Sprintf("#!/bin/sh\nexec %q \"$@\" --endpoint-reconciler-type=none\n", filepath.Join(real, "kube-apiserver"))
+	script := fmt.Sprintf("#!/bin/sh\nexec %q \"$@\" --endpoint-reconciler-type=none\n",
+		filepath.Join(real, "kube-apiserver"))
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(dir, "kube-apiserver"), []byte(script), 0o700),
 		os.Symlink(filepath.Join(real, "etcd"), filepath.Join(dir, "etcd")),
@@ -73,7 +74,6 @@ func withoutOwnEndpoints(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", dir)
 }
 
-// recorder records one case.
 type recorder struct {
 	*testing.T
 	*apiserver.Cluster
@@ -119,7 +119,7 @@ func (r recorder) record(v Variant) {
 	}
 }
 
-// programs creates a folder in which the programs of iptables are those of a variant.
+// programs creates a folder with the programs of iptables of a variant.
 func programs(t *testing.T, v Variant) string {
 	t.Helper()
 	path, err := exec.LookPath(v.Program)
@@ -235,7 +235,7 @@ func (r recorder) createService(ctx context.Context, doc []byte) error {
 	return err
 }
 
-// checkOwnService verifies that the API server's own Service equals that of the file.
+// checkOwnService verifies that the API server's own Service equals the one of the file.
 func (r recorder) checkOwnService(ctx context.Context, want corev1.Service) error {
 	got, err := r.Client.CoreV1().Services(want.Namespace).Get(ctx, want.Name, metav1.GetOptions{})
 	if err != nil {
@@ -262,7 +262,8 @@ func (r recorder) clear() {
 		}
 	}
 	for _, namespace := range []string{"default", "rules"} {
-		r.must(r.Client.DiscoveryV1().EndpointSlices(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+		r.must(r.Client.DiscoveryV1().EndpointSlices(namespace).DeleteCollection(ctx,
+			metav1.DeleteOptions{}, metav1.ListOptions{}))
 	}
 	r.must(r.Client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 }

@@ -70,7 +70,7 @@ func testRules(t *testing.T, c Case, v Variant) {
 // mode nftables.
 func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
 	t.Helper()
-	const removed = `msg="Removed what kube-proxy left" mechanism=nftables`
+	const removed = `msg="Removed leftovers of kube-proxy" mechanism=nftables`
 	for !strings.Contains(p.Log(), removed) {
 		select {
 		case <-ctx.Done():
@@ -91,7 +91,7 @@ func wanted(t *testing.T, c Case, v Variant, family string) Dump {
 	return d
 }
 
-// hint creates the chain by which kubelet tells other programs the variant in use.
+// hint creates the chain by which kubelet shows other programs the variant in use.
 func hint(t *testing.T, host *lab.Host, v Variant) {
 	t.Helper()
 	for _, family := range Families() {

@@ -26,8 +26,8 @@ func Long(t testing.TB) {
 	}
 }
 
-// Of returns the seeds to run of the seeds 0 to n-1. If the test fails with a seed, Of logs which one it was and how to run
-// it alone, and no other seed follows.
+// Of returns the seeds to run of the seeds 0 to n-1. If the test fails with a seed, Of logs which one it was and how
+// to run it alone, and no other seed follows.
 func Of(t testing.TB, n int) iter.Seq[uint64] {
 	t.Helper()
 	first, end := uint64(0), uint64(Rounds(t, n))

@@ -38,7 +38,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// recorder is a test that records what it logs and does not end when it fails.
+// recorder is a test that records its log and does not end when it fails.
 type recorder struct {
 	testing.TB
 	failed bool

@@ -84,7 +84,8 @@ func writtenByBoth(line, chain string) bool {
 		return false
 	}
 	_, target, _ := strings.Cut(line, " -j ")
-	return (kubechain.Proxy(chain) || kubechain.Proxy(target)) && !slices.Contains([]string{"KUBE-FORWARD", "KUBE-NODEPORTS"}, chain)
+	return (kubechain.Proxy(chain) || kubechain.Proxy(target)) &&
+		!slices.Contains([]string{"KUBE-FORWARD", "KUBE-NODEPORTS"}, chain)
 }
 
 // checkCounters verifies that no such rule was rewritten, which would have reset its counter.

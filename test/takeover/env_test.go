@@ -75,7 +75,6 @@ func newTestEnvIn(t *testing.T, c *apiserver.Cluster, namespace string) *testEnv
 	return w
 }
 
-// deleteObjects deletes the objects of the test.
 func (w *testEnv) deleteObjects() {
 	ctx := context.Background() // the context of the test has already ended
 	for _, name := range []string{"web", "sticky", "empty"} {

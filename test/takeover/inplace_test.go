@@ -87,7 +87,9 @@ func testThereAndBack(w *testEnv, m mode) {
 	kp = w.kubeProxy(m)
 	kp.waitSynced(m)
 	report := w.cleanup()
-	for _, want := range []string{fmt.Sprintf("kube-proxy (pid %d, ", kp.pid), ") in mode iptables runs and uses them (it listens on port "} {
+	for _, want := range []string{
+		fmt.Sprintf("kube-proxy (pid %d, ", kp.pid), ") in mode iptables runs and uses them (it listens on port ",
+	} {
 		if !strings.Contains(report, want) {
 			w.Errorf("the report of the cleanup lacks %q:\n%s", want, report)
 		}
@@ -116,11 +118,15 @@ func testSideBySide(w *testEnv, m mode) {
 	kp.waitSynced(m)
 	p, first := w.startIptables(m)
 	w.checkAdopted(first)
-	w.waitForLog(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" pid=%d mode=iptables`, kp.pid))
+	w.waitForLog(p,
+		fmt.Sprintf(`msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: `+
+			`stop it" pid=%d mode=iptables`, kp.pid))
 	w.setEndpoints("empty") // causes a write by both
 	w.waitForMore(2, func() int { return repairs(p) })
 	kp.stop()
-	w.waitForLog(p, fmt.Sprintf(`msg="kube-proxy has stopped, this proxy alone writes the chains that both wrote" pid=%d mode=iptables`, kp.pid))
+	w.waitForLog(p,
+		fmt.Sprintf(`msg="kube-proxy has stopped, this proxy alone writes the chains that both wrote" pid=%d mode=iptables`,
+			kp.pid))
 	w.waitExact(m.name)
 	w.endTraffic(traffic)
 }
@@ -130,7 +136,9 @@ func testSideBySide(w *testEnv, m mode) {
 func (k *kubeProxy) waitSynced(m mode) {
 	k.Helper()
 	k.eventually(func() error {
-		if m.mode != "ipvs" && !slices.ContainsFunc(k.chains(m.name), func(line string) bool { return strings.Contains(line, "KUBE-PROXY-CANARY") }) {
+		if m.mode != "ipvs" && !slices.ContainsFunc(k.chains(m.name), func(line string) bool {
+			return strings.Contains(line, "KUBE-PROXY-CANARY")
+		}) {
 			return errors.New("kube-proxy has not created its canary chain yet")
 		}
 		_, page, err := harness.Get(k.lab.NodeA, 10*time.Second, "http://127.0.0.1:10249/metrics")
@@ -143,7 +151,8 @@ func (k *kubeProxy) waitSynced(m mode) {
 		}
 		for family, at := range queued {
 			if wrote[family] < at {
-				return fmt.Errorf("kube-proxy has not written the changes queued at %v yet, its last write was at %v", at, wrote[family])
+				return fmt.Errorf("kube-proxy has not written the changes queued at %v yet, its last write was at %v",
+					at, wrote[family])
 			}
 		}
 		return nil

@@ -57,7 +57,9 @@ func foreignServer() ipvs.Server {
 // it must have been stopped.
 func (w *testEnv) addForeignServer() {
 	w.Helper()
-	w.must(w.table().Apply(w.Context(), []ipvs.Change{{Op: ipvs.Set, Server: foreignServer(), Settings: ipvs.Settings{Scheduler: "rr"}}}))
+	w.must(w.table().Apply(w.Context(), []ipvs.Change{
+		{Op: ipvs.Set, Server: foreignServer(), Settings: ipvs.Settings{Scheduler: "rr"}},
+	}))
 }
 
 // deleteForeignServer deletes the virtual server of another program, which must exist.
@@ -73,15 +75,16 @@ func (w *testEnv) deleteForeignServer() {
 
 func (w *testEnv) table() *ipvs.Table { return ipvs.New(w.lab.NodeA.NetNSFD()) }
 
-// testIPVSToNftables starts Sluice beside kube-proxy and stops that last. Open connections go on
-// through IPVS, and what they need stays as long as they do.
+// testIPVSToNftables starts Sluice beside kube-proxy, which it stops last. Open connections continue through IPVS,
+// and everything that they need stays as long as they do.
 func testIPVSToNftables(w *testEnv) {
 	w.loadForeignRules(ipvsMode())
 	before := w.dump() + w.ipvsState()
 	kp := w.ipvsKubeProxy()
 	traffic := w.startTraffic()
 	p := w.startSluice("--proxy-mode=nftables")
-	w.waitForLog(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=ipvs`, kp.pid))
+	w.waitForLog(p,
+		fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=ipvs`, kp.pid))
 	kp.stop()
 	w.addForeignServer()
 	w.checkIPVSLeftToConnections(p, traffic)
@@ -105,8 +108,8 @@ func testIPVSToIptables(w *testEnv) {
 	w.must(w.checkReachable(timeout))
 }
 
-// testIPVSThereAndBack takes over in mode ipvs, which continues with what kube-proxy made, and has
-// kube-proxy take it back.
+// testIPVSThereAndBack takes over in mode ipvs, which continues with the objects of kube-proxy, and has kube-proxy
+// take it back.
 func testIPVSThereAndBack(w *testEnv) {
 	w.loadForeignRules(ipvsMode())
 	kp := w.ipvsKubeProxy()
@@ -143,7 +146,10 @@ func testCleanupOfIPVS(w *testEnv) {
 	if diff := cmp.Diff(before, w.dump()+w.ipvsState()); diff != "" {
 		w.Errorf("state differs from that before kube-proxy (-before, +after):\n%s", diff)
 	}
-	for _, want := range []string{"removed ipvs: ", "removed iptables-legacy: ", "left ipvs: 1 virtual server not known as kube-proxy's: " + foreignServer().String()} {
+	for _, want := range []string{
+		"removed ipvs: ", "removed iptables-legacy: ",
+		"left ipvs: 1 virtual server not known as kube-proxy's: " + foreignServer().String(),
+	} {
 		if !strings.Contains(report, want) {
 			w.Errorf("the report lacks %q", want)
 		}
@@ -153,8 +159,8 @@ func testCleanupOfIPVS(w *testEnv) {
 	}
 }
 
-// rarely calls try every few seconds until it returns no error. Sluice looks less and less often
-// for the end of what open connections needed, and each try runs programs.
+// rarely calls try every few seconds until it returns no error. Sluice looks less and less often for the removal of
+// objects that open connections needed, and each try runs programs.
 func (w *testEnv) rarely(try func() error) {
 	w.Helper()
 	err := try()
@@ -164,8 +170,7 @@ func (w *testEnv) rarely(try func() error) {
 	w.must(err)
 }
 
-// checkIPVSLeftToConnections verifies that Sluice leaves what open connections need, and ends
-// the traffic.
+// checkIPVSLeftToConnections verifies that Sluice leaves everything that open connections need, and ends the traffic.
 func (w *testEnv) checkIPVSLeftToConnections(p *apiserver.Proxy, traffic *lab.Steady) {
 	w.Helper()
 	w.waitForLog(p, "as long as connections go through")
@@ -180,7 +185,8 @@ func (w *testEnv) checkIPVSRemoved(p *apiserver.Proxy, before string) {
 	w.Helper()
 	w.rarely(func() error {
 		if now := w.withoutForeignServer(w.dump() + w.ipvsState()); now != before {
-			return fmt.Errorf("state differs from that before kube-proxy (-before, +now):\n%s\nthe log:\n%s", cmp.Diff(before, now), p.Log())
+			return fmt.Errorf("state differs from that before kube-proxy (-before, +now):\n%s\nthe log:\n%s",
+				cmp.Diff(before, now), p.Log())
 		}
 		return nil
 	})
@@ -232,9 +238,11 @@ func (w *testEnv) ipvsState() string {
 		lines = append(lines, line+"\n")
 	}
 	slices.Sort(lines)
-	addrs := strings.Split(w.lab.NodeA.MustRun("sh", "-c", "ip -o addr show kube-ipvs0 2>/dev/null | awk '{print $4}' || true"), "\n")
+	addrs := strings.Split(w.lab.NodeA.MustRun("sh", "-c",
+		"ip -o addr show kube-ipvs0 2>/dev/null | awk '{print $4}' || true"), "\n")
 	sets := strings.Split(w.lab.NodeA.MustRun("ipset", "list", "-n"), "\n")
 	slices.Sort(addrs)
 	slices.Sort(sets)
-	return "== ipvs\n" + strings.Join(lines, "") + "== addresses\n" + strings.Join(addrs, "\n") + "\n== sets\n" + strings.Join(sets, "\n") + "\n"
+	return "== ipvs\n" + strings.Join(lines, "") + "== addresses\n" + strings.Join(addrs, "\n") + "\n== sets\n" +
+		strings.Join(sets, "\n") + "\n"
 }

@@ -39,7 +39,8 @@ func program() string {
 // hasProgram returns an error if there is no real kube-proxy.
 func hasProgram() error {
 	if _, err := os.Stat(program()); err != nil {
-		return fmt.Errorf("there is no kube-proxy: run `make test-assets` to build it, or name another in KUBE_PROXY: %w", err)
+		return fmt.Errorf("there is no kube-proxy: run `make test-assets` to build it, or name another in KUBE_PROXY: %w",
+			err)
 	}
 	return nil
 }
@@ -82,7 +83,7 @@ func (w *testEnv) kubeProxy(m mode, more ...string) *kubeProxy {
 	return k
 }
 
-// programs creates a folder in which the programs of iptables are those of a variant.
+// programs creates a folder with the programs of iptables of a variant.
 func programs(t *testing.T, variant string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -108,7 +109,11 @@ func (w *testEnv) dump() string {
 	w.Helper()
 	var b strings.Builder
 	for _, command := range [][]string{
-		{"iptables-legacy-save"}, {"ip6tables-legacy-save"}, {"iptables-nft-save"}, {"ip6tables-nft-save"}, {"nft", "list", "tables"},
+		{"iptables-legacy-save"},
+		{"ip6tables-legacy-save"},
+		{"iptables-nft-save"},
+		{"ip6tables-nft-save"},
+		{"nft", "list", "tables"},
 	} {
 		fmt.Fprintf(&b, "== %s\n", strings.Join(command, " "))
 		for line := range strings.Lines(w.lab.NodeA.MustRun(command...)) {
@@ -123,7 +128,10 @@ func (w *testEnv) dump() string {
 // isRule leaves out comments, which contain the time; built-in chains, which have counters, and
 // their tables, which are never deleted; and the tables of Sluice.
 func isRule(line string) bool {
-	for _, start := range []string{"#", "*", "COMMIT", "table ip filter", "table ip nat", "table ip mangle", "table ip6 filter", "table ip6 nat", "table ip6 mangle", "table ip sluice", "table ip6 sluice"} {
+	for _, start := range []string{
+		"#", "*", "COMMIT", "table ip filter", "table ip nat", "table ip mangle", "table ip6 filter", "table ip6 nat",
+		"table ip6 mangle", "table ip sluice", "table ip6 sluice",
+	} {
 		if strings.HasPrefix(line, start) {
 			return false
 		}

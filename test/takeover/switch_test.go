@@ -15,7 +15,9 @@ func testOtherMechanisms(t *testing.T, c *apiserver.Cluster) {
 	for _, pair := range [][2]string{
 		{"nftables", "iptables-nft"}, {"iptables-legacy", "iptables-nft"}, {"iptables-nft", "iptables-legacy"},
 	} {
-		t.Run(pair[0]+" to "+pair[1], func(t *testing.T) { testOtherMechanism(newTestEnv(t, c), modeByName(pair[0]), modeByName(pair[1])) })
+		t.Run(pair[0]+" to "+pair[1], func(t *testing.T) {
+			testOtherMechanism(newTestEnv(t, c), modeByName(pair[0]), modeByName(pair[1]))
+		})
 	}
 }
 
@@ -35,14 +37,15 @@ func testSwitchModes(w *testEnv, m mode) {
 	p.Stop()
 
 	p = w.startSluice("--proxy-mode=nftables")
-	w.waitForLog(p, `msg="Removed what kube-proxy, or Sluice in mode iptables, left" mechanism=`+m.name)
+	w.waitForLog(p, `msg="Removed leftovers of kube-proxy or of Sluice in mode iptables" mechanism=`+m.name)
 	w.checkRestored(before)
 	p.Stop()
 
 	p, _ = w.startIptables(m)
-	w.waitForLog(p, `msg="Removed what Sluice left in another mode" mode=nftables`)
+	w.waitForLog(p, `msg="Removed leftovers of Sluice in another mode" mode=nftables`)
 	// The guard of loopback addresses belongs to both modes.
-	if tables := w.lab.NodeA.MustRun("nft", "list", "tables"); strings.Contains(strings.ReplaceAll(tables, "sluice-localnet", ""), "sluice") {
+	tables := w.lab.NodeA.MustRun("nft", "list", "tables")
+	if strings.Contains(strings.ReplaceAll(tables, "sluice-localnet", ""), "sluice") {
 		w.Errorf("tables of mode nftables remain:\n%s", tables)
 	}
 	w.waitExact(m.name)

@@ -30,8 +30,8 @@ func TestTakeover(t *testing.T) {
 	t.Run("other mechanism", func(t *testing.T) { testOtherMechanisms(t, c) })
 }
 
-// foreignRules are rules of other programs: of a CNI plugin, of an administrator, and of
-// kubelet, which are named like those of kube-proxy.
+// foreignRules are rules of other programs: of a CNI plugin, of an administrator, and of kubelet, whose names are
+// like kube-proxy's.
 const foreignRules = `
 *mangle
 :KUBE-KUBELET-CANARY - [0:0]
@@ -55,10 +55,10 @@ COMMIT
 `
 
 // kubeletRule is a rule of kubelet, IPv4 only, that kube-proxy needs as well.
-const kubeletRule = `-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" ` +
+const kubeletRule = `-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment ` +
+	`--comment "block incoming localnet connections" ` +
 	"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\nCOMMIT\n"
 
-// loadForeignRules loads foreign rules.
 func (w *testEnv) loadForeignRules(m mode) {
 	w.Helper()
 	if m.iptables == "" {
@@ -75,7 +75,6 @@ func (w *testEnv) loadForeignRules(m mode) {
 	}
 }
 
-// startSluice starts Sluice on node A.
 func (w *testEnv) startSluice(more ...string) *apiserver.Proxy {
 	w.Helper()
 	return w.Cluster.Run(w, w.lab.NodeA, append([]string{"--cluster-cidr=" + clusterCIDRs}, more...)...)
@@ -85,8 +84,8 @@ func (w *testEnv) startSluice(more ...string) *apiserver.Proxy {
 // verifies that it did so in one step.
 func (w *testEnv) waitRemoved(p *apiserver.Proxy, m mode) {
 	w.Helper()
-	w.waitForLog(p, `msg="Removed what kube-proxy left" mechanism=`+m.name)
-	if n := strings.Count(p.Log(), "Removed what kube-proxy left"); n != 1 {
+	w.waitForLog(p, `msg="Removed leftovers of kube-proxy" mechanism=`+m.name)
+	if n := strings.Count(p.Log(), "Removed leftovers of kube-proxy"); n != 1 {
 		w.Errorf("kube-proxy's rules were removed in %d steps:\n%s", n, p.Log())
 	}
 }
@@ -142,7 +141,8 @@ func (w *testEnv) countQueries() (count func() int) {
 	w.Helper()
 	w.lab.NodeA.Nft(`table inet queries {
 	counter queries {}
-	chain output { type filter hook output priority 0; ip daddr 127.0.0.1 tcp dport 10249 tcp flags & (syn | ack) == syn counter name queries; }
+	chain output { type filter hook output priority 0; ` +
+		`ip daddr 127.0.0.1 tcp dport 10249 tcp flags & (syn | ack) == syn counter name queries; }
 }`)
 	return func() int {
 		w.Helper()
@@ -173,7 +173,9 @@ func testStoppedLast(w *testEnv, m mode) {
 	kp := w.kubeProxy(m)
 	traffic := w.startTraffic()
 	p := w.startSluice()
-	w.waitForLog(p, fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=%s`, kp.pid, m.mode))
+	w.waitForLog(p,
+		fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=%s`,
+			kp.pid, m.mode))
 	beside := w.dump()
 	w.waitForMore(3, queries) // two for each search: one search has ended, and the next has begun
 	if diff := cmp.Diff(beside, w.dump()); diff != "" {

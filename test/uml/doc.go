@@ -7,9 +7,10 @@
 //	uml [-kernel FILE] [-run REGEXP] PACKAGE ...
 //	uml [-kernel FILE] [-clock idle|real] -program PACKAGE [-- ARGUMENT ...]
 //
-// The first form runs the tests of one plane: all its scenarios, and the packages that only it uses. Without a plane it runs the jobs
-// of make test-rest: all scenarios of ipvs, those of nftables and ebpf that a kernel can change, and packages. With FULL=1 in the
-// environment it runs all scenarios of every plane. Guests get the variables FULL and SCENARIOS, which select scenarios.
+// The first form runs the tests of one plane: all its scenarios, and the packages that only it uses. Without a plane
+// it runs the jobs of make test-rest: all scenarios of ipvs, the scenarios of nftables and ebpf that a kernel can
+// change, and packages. With FULL=1 in the environment it runs all scenarios of every plane. Guests get the variables
+// FULL and SCENARIOS, which select scenarios.
 //
 // The third form runs a program instead, such as a benchmark, and prints its output. It passes on
 // the environment variables KUBEBUILDER_ASSETS and KUBE_PROXY. With the clock idle, which tests have

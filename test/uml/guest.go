@@ -107,7 +107,8 @@ func seedRandom() error {
 		bits, size int32
 		data       [32]byte
 	}{bits: 256, size: 32}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, random.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool))); errno != 0 {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, random.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool)))
+	if errno != 0 {
 		return fmt.Errorf("seed the random numbers: %w", errno)
 	}
 	return nil

@@ -28,20 +28,18 @@ const hostArg = "-boot"
 // there.
 const scratch = "/dev/shm"
 
-// guestMemory is the memory size of the guest. The machine provides only what is used.
+// guestMemory is the memory size of the guest. The machine provides only the memory that is used.
 const guestMemory = "2G"
 
-// self is this program.
 const self = "/proc/self/exe"
 
 // clock is how time passes in a guest.
 type clock string
 
 const (
-	// idleClock advances only while nothing runs in the guest: timeouts of tests do not depend on
-	// the speed and load of this machine, and pauses take no time. By this clock computing takes
-	// none either, so that a guest cannot measure its speed: it would repeat for a minute what is
-	// to last for some milliseconds.
+	// idleClock advances only while nothing runs in the guest: timeouts of tests do not depend on the speed and load of
+	// this machine, and pauses take no time. By this clock computing takes none either, so that a guest cannot measure
+	// its speed: it would repeat for a minute a loop that should last some milliseconds.
 	idleClock clock = "idle"
 
 	// realClock is the clock of this machine, for measurements.
@@ -69,7 +67,8 @@ type guest struct {
 // the race detector, which does not work in a guest. Its process is the first of a PID namespace,
 // so that all its children end with it, and it is killed when this process ends.
 func guestCommand(ctx context.Context, program string, g guest) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, append([]string{hostArg, strconv.Itoa(g.processor), string(g.clock), g.kernel}, g.command...)...)
+	cmd := exec.CommandContext(ctx, program,
+		append([]string{hostArg, strconv.Itoa(g.processor), string(g.clock), g.kernel}, g.command...)...)
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = []string{"HOME=" + scratch, "TMPDIR=" + scratch}
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -46,7 +46,7 @@ const anyTest = "."
 // test is a job with its test binary.
 type test struct {
 	job
-	binary, dir string // dir is that of the package
+	binary, dir string // dir is the folder of the package
 }
 
 // compile builds a test binary of each package, once. They are static and without the race

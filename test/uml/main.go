@@ -23,12 +23,13 @@ import (
 // timeout bounds one guest.
 const timeout = 20 * time.Minute
 
-// programTests are the tests of what programs for sockets do in the kernel. Others call them all the time while programs or maps change, which
-// takes minutes in a guest, or compile them.
-const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Exempt|Tables|Growth|Pins|Order|Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions|Flows|Unspecified|OwnAddress"
+// programTests are the tests of programs for sockets in the kernel. Other tests call the programs all the time while
+// programs or maps change, which takes minutes in a guest, or compile them.
+const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Exempt|Tables|Growth|Pins|Order|" +
+	"Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions|Flows|Unspecified|OwnAddress"
 
-// socketScenarios are those of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees which source, traffic policies,
-// UDP, affinity, restarts, and changes of the mode.
+// socketScenarios are the scenarios of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees
+// which source, traffic policies, UDP, affinity, restarts, and changes of the mode.
 const socketScenarios = "S-00|S-01|S-02|S-03|S-04|S-107|S-110|S-12[3-6]|S-18|S-19|S-20|S-21[0-3]|S-273|S-274|S-281"
 
 // parts returns patterns for all scenarios, by their numbers, in parts that take a similar time.
@@ -36,8 +37,8 @@ func parts() []string {
 	return []string{"^S-2[0-4]", "^(S-2[5-9]|S-3)", "^S-1[5-9]", "^S-1[0-4]", "^S-0[5-9]", "^S-0[0-4]"}
 }
 
-// conformance returns the jobs of planes with all scenarios if full is "1". Otherwise they are all of ipvs, and those that a kernel can
-// change of nftables and ebpf, which leaves others to nftables.
+// conformance returns the jobs of planes with all scenarios if full is "1". Otherwise they have all scenarios of
+// ipvs, and the scenarios of nftables and ebpf that a kernel can change; ebpf leaves others to nftables.
 func conformance(full string) (all []job) {
 	planes := []string{"ipvs", "nftables", "ebpf"}
 	if full == "1" {
@@ -53,7 +54,9 @@ func conformance(full string) (all []job) {
 			patterns = []string{"^(" + socketScenarios + ")"}
 		}
 		for _, pattern := range patterns {
-			all = append(all, job{"./test/conformance", "TestConformance/^" + plane + "$/" + pattern + "/" + anyTest, plane, env})
+			all = append(all, job{
+				"./test/conformance", "TestConformance/^" + plane + "$/" + pattern + "/" + anyTest, plane, env,
+			})
 		}
 	}
 	return all
@@ -62,11 +65,12 @@ func conformance(full string) (all []job) {
 // Variables of conformance: the scenarios that a kernel can change, and all.
 const kernelScenarios, allScenarios = "SCENARIOS=kernel", "FULL=1"
 
-// jobs returns the tests to run, the longest first: scenarios of planes, in parts of similar length, and the tests of packages whose
-// subject the machine's own kernel may lack.
+// jobs returns the tests to run, the longest first: scenarios of planes, in parts of similar length, and the tests of
+// packages whose subject the machine's own kernel may lack.
 func jobs(full string) []job {
 	all := append(conformance(full),
-		job{"./internal/relay", "TestIdle|TestUDPManyFlows", "userspace", ""}, job{"./internal/linux/bpf", programTests, "ebpf", ""},
+		job{"./internal/relay", "TestIdle|TestUDPManyFlows", "userspace", ""},
+		job{"./internal/linux/bpf", programTests, "ebpf", ""},
 		job{"./test/takeover", "IPVS", "", ""}, job{"./internal/plane/ipvs", "OnTheKernel", "ipvs", ""},
 		job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205)/" + anyTest, "userspace", ""},
 		job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Decisions|Guarded", "ebpf", ""})
@@ -79,7 +83,6 @@ func jobs(full string) []job {
 		job{"./test/bench", "Programs", "", ""}, job{"./test/bench/balance", anyTest, "", ""})
 }
 
-// ofPlane returns the jobs of a plane, with all its scenarios.
 func ofPlane(plane string) ([]job, error) {
 	list := slices.DeleteFunc(jobs("1"), func(j job) bool { return j.plane != plane })
 	if len(list) == 0 {
@@ -100,7 +103,8 @@ func main() {
 	run := flag.String("run", "", "which tests of the packages named; all if empty")
 	plane := flag.String("plane", "", "a plane whose tests to run, without packages")
 	program := flag.String("program", "", "a program to run instead of tests: its package")
-	timing := flag.String("clock", string(idleClock), "the clock of a program: idle, which advances only while nothing runs, or real")
+	timing := flag.String("clock", string(idleClock),
+		"the clock of a program: idle, which advances only while nothing runs, or real")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
@@ -116,7 +120,7 @@ func main() {
 	}
 }
 
-// choice selects tests: those of packages that match run, or those of a plane.
+// choice selects tests: of packages that match run, or of a plane.
 type choice struct {
 	packages   []string
 	run, plane string
@@ -203,7 +207,8 @@ func find(kernel string) (string, error) {
 		_, err = os.Stat(path)
 	}
 	if err != nil {
-		return "", fmt.Errorf("no older kernel, so nothing was tested on it (make test-kernel builds it, or says why not): %w", err)
+		return "", fmt.Errorf("no older kernel, so nothing was tested on it "+
+			"(make test-kernel builds it, or says why not): %w", err)
 	}
 	return path, nil
 }

@@ -30,7 +30,7 @@ func (c *tally) Write(line []byte) (int, error) {
 	return c.to.Write(line)
 }
 
-// output is the common output of concurrent jobs, each of which writes complete lines.
+// output is the common output of concurrent jobs. Each job writes complete lines.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer

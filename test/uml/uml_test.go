@@ -68,20 +68,24 @@ func TestOnlyTestsOfTheDepthOfThePatternCount(t *testing.T) {
 	for run, want := range map[string]int{"TestA": 2, "TestA/b": 1, "TestA/./c": 1, "TestA/././d": 0} {
 		var to bytes.Buffer
 		passed := &tally{to: &to, depth: job{run: run}.depth()}
-		if _, err := relay(strings.NewReader(out+exitMark+"0\n"), passed); err != nil || passed.count != want || to.String() != out {
+		if _, err := relay(strings.NewReader(out+exitMark+"0\n"), passed); err != nil ||
+			passed.count != want || to.String() != out {
 			t.Errorf("-run %s: %d passed, %v, want %d; the output is %q", run, passed.count, err, want, &to)
 		}
 	}
 }
 
 func TestOnlyAnotherProcessorIsAReasonToSkip(t *testing.T) {
-	for arch, want := range map[string]string{"amd64": "", "arm64": "no older kernel: user mode Linux is for x86_64, this machine is arm64"} {
+	for arch, want := range map[string]string{
+		"amd64": "", "arm64": "no older kernel: user mode Linux is for x86_64, this machine is arm64",
+	} {
 		if got := unsupported(arch); got != want {
 			t.Errorf("%s: %q, want %q", arch, got, want)
 		}
 	}
 	missing := t.TempDir() + "/linux"
-	if path, err := find(missing); err == nil || !strings.Contains(err.Error(), "make test-kernel") || !strings.Contains(err.Error(), missing) {
+	if path, err := find(missing); err == nil || !strings.Contains(err.Error(), "make test-kernel") ||
+		!strings.Contains(err.Error(), missing) {
 		t.Errorf("without a kernel: %q, %v", path, err)
 	}
 }
@@ -171,7 +175,8 @@ func TestAGuestChangesNothing(t *testing.T) {
 	if err := os.WriteFile(path, []byte("here\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := runScript(ctx, t, "cat "+path+"; mount -o remount,rw /; echo there >"+path+" || echo refused; id -u; ls /proc/1/ns >/dev/null")
+	out, err := runScript(ctx, t,
+		"cat "+path+"; mount -o remount,rw /; echo there >"+path+" || echo refused; id -u; ls /proc/1/ns >/dev/null")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

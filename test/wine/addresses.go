@@ -42,7 +42,8 @@ func (p *Prefix) ServeAddresses() {
 		p.t.Fatal(err)
 	}
 	for _, name := range []string{"iphlpapi", "wineiphlpapi"} { // a variable does not reach services
-		if r := p.Run("reg", "add", `HKCU\Software\Wine\DllOverrides`, "/f", "/v", name, "/d", "native,builtin"); r.Code != 0 {
+		r := p.Run("reg", "add", `HKCU\Software\Wine\DllOverrides`, "/f", "/v", name, "/d", "native,builtin")
+		if r.Code != 0 {
 			p.t.Fatalf("replace %s: %+v", name, r)
 		}
 	}
@@ -53,15 +54,17 @@ func (p *Prefix) ServeAddresses() {
 		fmt.Sprintf("-DSERVER=%d", l.Addr().(*net.TCPAddr).Port), "-lws2_32")
 }
 
-// forwards returns a definition file that forwards the calls of a library, except those that
-// iphlpapi.c has.
+// forwards returns a definition file that forwards the calls of a library, except the calls that iphlpapi.c has.
 func (p *Prefix) forwards(library string) string {
 	p.t.Helper()
 	out, err := exec.CommandContext(p.t.Context(), "x86_64-w64-mingw32-objdump", "-p", library).Output()
 	if err != nil {
 		p.t.Fatalf("read %s: %v", library, err)
 	}
-	own := []string{"InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry", "DeleteUnicastIpAddressEntry", "GetUnicastIpAddressTable"}
+	own := []string{
+		"InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
+		"DeleteUnicastIpAddressEntry", "GetUnicastIpAddressTable",
+	}
 	var b strings.Builder
 	b.WriteString("LIBRARY iphlpapi.dll\nEXPORTS\n  " + strings.Join(own, "\n  ") + "\n")
 	_, table, _ := strings.Cut(string(out), "[Ordinal/Name Pointer] Table")

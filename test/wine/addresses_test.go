@@ -19,11 +19,12 @@ import (
 	"github.com/sluice-proxy/sluice/test/wine"
 )
 
-// Addresses of Services are on an interface while the daemon runs, as a service of Windows too. Those of
-// a killed daemon go at the next start, and those that the host had stay.
+// Addresses of Services are on an interface while the daemon runs, as a service of Windows too. The next start
+// removes addresses of a killed daemon, and addresses of the host stay.
 func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 	p.ServeAddresses()
-	for _, addr := range []string{"192.0.2.10/32", "fd00::10/128", "10.96.0.22/32"} { // of backends, and one that a Service has too
+	// Addresses of backends, and one that a Service has too.
+	for _, addr := range []string{"192.0.2.10/32", "fd00::10/128", "10.96.0.22/32"} {
 		addAddress(t, addr)
 	}
 	serveBackend(t, "192.0.2.10:8080")
@@ -31,7 +32,8 @@ func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 	folder := t.TempDir()
 	manifest := func(addrs ...string) string { return writeServices(t, folder, addrs) }
 
-	killed := p.Start(t.Output(), sluice, "--manifests", manifest("10.96.0.20", "10.96.0.22", "fd00:10:96::20"), "--proxy-mode=userspace")
+	killed := p.Start(t.Output(), sluice, "--manifests", manifest("10.96.0.20", "10.96.0.22", "fd00:10:96::20"),
+		"--proxy-mode=userspace")
 	answers(t, "10.96.0.20", "10.96.0.22", "fd00:10:96::20")
 	killed.Kill()
 	hasAddresses(t, "10.96.0.20", "10.96.0.22", "fd00:10:96::20")
@@ -52,7 +54,8 @@ func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 	if r.Code != 1 || !strings.Contains(r.Stderr, "already serves this machine") {
 		t.Errorf("--cleanup of another user: %+v", r)
 	}
-	if r := p.Run(sluice, "--manifests", wine.Path(folder), "--proxy-mode=userspace"); r.Code != 1 || !strings.Contains(r.Stderr, "already serves this machine") {
+	r = p.Run(sluice, "--manifests", wine.Path(folder), "--proxy-mode=userspace")
+	if r.Code != 1 || !strings.Contains(r.Stderr, "already serves this machine") {
 		t.Errorf("a second daemon: %+v", r)
 	}
 	if r := p.Run(sluice, "get", "services"); r.Code != 0 || !strings.Contains(r.Stdout, "10.96.0.21") {
@@ -122,7 +125,7 @@ func control(t *testing.T, p *wine.Prefix, verb string) {
 	}
 }
 
-// state waits until the service has a state, and returns what sc says.
+// state waits until the service has a state, and returns the output of sc.
 func state(t *testing.T, p *wine.Prefix, want string) string {
 	t.Helper()
 	var last wine.Result

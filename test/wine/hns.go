@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
 )
 
-// ServeHNS gives this Windows an HNS, which Wine lacks, until the end of the test: libraries that pass each call to a fake.
+// ServeHNS gives this Windows an HNS, which Wine lacks, until the end of the test: libraries that pass each call to a
+// fake.
 func (p *Prefix) ServeHNS(fake *hnstest.Fake) {
 	p.t.Helper()
 	l, err := new(net.ListenConfig).Listen(p.t.Context(), "tcp", "127.0.0.1:0")
@@ -24,7 +25,8 @@ func (p *Prefix) ServeHNS(fake *hnstest.Fake) {
 	system := filepath.Join(p.folder, "prefix", "drive_c", "windows", "system32")
 	for _, name := range []string{"computenetwork.dll", "vmcompute.dll"} {
 		library := filepath.Join(system, name)
-		p.compile(library, "testdata/computenetwork.c", fmt.Sprintf("-DSERVER=%d", l.Addr().(*net.TCPAddr).Port), "-lws2_32", "-lole32")
+		p.compile(library, "testdata/computenetwork.c", fmt.Sprintf("-DSERVER=%d", l.Addr().(*net.TCPAddr).Port),
+			"-lws2_32", "-lole32")
 		p.t.Cleanup(func() { _ = os.Remove(library) }) // the folder is removed as well
 	}
 }

@@ -20,7 +20,7 @@ import (
 
 const healthz = "http://127.0.0.1:10256/healthz"
 
-// networks: the network is created after the start, and is deleted and made anew later.
+// networks: the network is created after the start, and is deleted and created again later.
 func (k *kernelspaceTest) networks() {
 	const waits = `HNS network \"pods\" does not exist: waiting for the CNI plugin to create it`
 	remove := func() { // with everything in it
@@ -52,15 +52,17 @@ func (k *kernelspaceTest) networks() {
 func (k *kernelspaceTest) loadBalancer() {
 	k.addEndpoints("cbr0", "10.180.0.1")
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "gate"}, Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 32000,
-		SessionAffinity: corev1.ServiceAffinityClientIP, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}},
+		Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+		HealthCheckNodePort: 32000,
+		SessionAffinity:     corev1.ServiceAffinityClientIP, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}},
 	}}
 	svc, err := k.Client.CoreV1().Services("default").Create(k.Context(), svc, metav1.CreateOptions{})
 	if err != nil {
 		k.Fatal(err)
 	}
 	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.9"}}
-	if svc, err = k.Client.CoreV1().Services("default").UpdateStatus(k.Context(), svc, metav1.UpdateOptions{}); err != nil {
+	if svc, err = k.Client.CoreV1().Services("default").UpdateStatus(k.Context(), svc,
+		metav1.UpdateOptions{}); err != nil {
 		k.Fatal(err)
 	}
 	k.setEndpoints("gate", "10.180.0.9", "10.180.1.9")
@@ -80,15 +82,20 @@ func (k *kernelspaceTest) loadBalancer() {
 	k.hasBalancers([]string{clusterIP, "198.51.100.9", "invalid IP"},
 		balancer("198.51.100.9", "32000 -> 32000", hns.Flags{}, "10.180.0.1"),
 		balancer("198.51.100.9", "80 -> 8080", hns.Flags{DSR: true, External: true, Affinity: true}, "10.180.0.9"),
-		balancer("invalid IP", "30080 -> 8080", hns.Flags{DSR: true, External: true, LocalRouted: true, Affinity: true}, "10.180.0.9"),
+		balancer("invalid IP", "30080 -> 8080", hns.Flags{DSR: true, External: true, LocalRouted: true, Affinity: true},
+			"10.180.0.9"),
 		balancer(clusterIP, "80 -> 8080", hns.Flags{Affinity: true}, "10.180.0.9 10.180.1.9"),
 	)
-	if r := k.windows.Run(k.sluice, "get", "services"); r.Code != 0 || !strings.Contains(r.Stdout, "198.51.100.9") || !strings.Contains(r.Stdout, "30080") {
+	r := k.windows.Run(k.sluice, "get", "services")
+	if r.Code != 0 || !strings.Contains(r.Stdout, "198.51.100.9") || !strings.Contains(r.Stdout, "30080") {
 		k.Errorf("get services: %+v", r)
 	}
 	for _, client := range []string{"10.180.1.9", "203.0.113.9"} {
 		r := k.windows.Run(k.sluice, "explain", client, "198.51.100.9:80")
-		for _, text := range []string{"balanced over 1 backend", "1/1 10.180.0.9:8080", "HNS uses direct server return here", "as long as HNS remembers it"} {
+		for _, text := range []string{
+			"balanced over 1 backend", "1/1 10.180.0.9:8080", "HNS uses direct server return here",
+			"as long as HNS remembers it",
+		} {
 			if r.Code != 0 || !strings.Contains(r.Stdout, text) {
 				k.Errorf("explain %s: want %q in %+v", client, text, r)
 			}
@@ -111,11 +118,14 @@ func (k *kernelspaceTest) refusal() {
 	k.refused.Store(&beginning)
 	k.setEndpoints("refused", "10.180.1.11")
 	k.until("http://127.0.0.1:10249/metrics", http.StatusOK,
-		`kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total{error="port_already_exists",ip_family="IPv4",lb_type="clusterip"} `)
+		`kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total{error="port_already_exists",ip_family="IPv4",`+
+			`lb_type="clusterip"} `)
 	k.setEndpoints("web", "10.180.1.7")
 	web := k.vip.Addr().String()
-	k.hasBalancers([]string{web}, fmt.Sprintf("%s protocol 6 port 80 -> 8080, source invalid IP, %+v to 10.180.1.7", web, hns.Flags{}))
-	if r := k.windows.Run(k.sluice, "get", "services"); r.Code != 0 || !strings.Contains(r.Stdout, "HCN_E_PORT_ALREADY_EXISTS") {
+	k.hasBalancers([]string{web},
+		fmt.Sprintf("%s protocol 6 port 80 -> 8080, source invalid IP, %+v to 10.180.1.7", web, hns.Flags{}))
+	r := k.windows.Run(k.sluice, "get", "services")
+	if r.Code != 0 || !strings.Contains(r.Stdout, "HCN_E_PORT_ALREADY_EXISTS") {
 		k.Errorf("get services: %+v", r)
 	}
 	k.hasEvent("refused", "HCN_E_PORT_ALREADY_EXISTS")
@@ -127,7 +137,8 @@ func (k *kernelspaceTest) refusal() {
 // their node.
 func (k *kernelspaceTest) overlay() {
 	k.cleanup("cbr0", "container")
-	ip(k.T, "link", "add", "eth0", "type", "veth", "peer", "name", "wire") // the program looks for the MAC address of the node
+	// The program looks for the MAC address of the node.
+	ip(k.T, "link", "add", "eth0", "type", "veth", "peer", "name", "wire")
 	ip(k.T, "address", "add", "192.168.0.2/24", "dev", "eth0")
 	ip(k.T, "link", "set", "eth0", "up")
 	k.fake.AddNetwork(hns.Network{Name: "vxlan0", Type: hns.Overlay, Remote: []hns.RemoteSubnet{
@@ -136,7 +147,8 @@ func (k *kernelspaceTest) overlay() {
 	args := []string{"--network-name=vxlan0", "--source-vip=10.180.2.1", "--bind-address=192.168.0.2"}
 	k.start(args...)
 	vip := k.vip.Addr().String()
-	k.hasBalancers([]string{vip}, fmt.Sprintf("%s protocol 6 port 80 -> 8080, source 10.180.2.1, %+v to 10.180.1.7", vip, hns.Flags{}))
+	k.hasBalancers([]string{vip},
+		fmt.Sprintf("%s protocol 6 port 80 -> 8080, source 10.180.2.1, %+v to 10.180.1.7", vip, hns.Flags{}))
 	list, err := k.fake.Endpoints(k.Context())
 	if err != nil {
 		k.Fatal(err)
@@ -166,7 +178,8 @@ func (k *kernelspaceTest) addEndpoints(name string, addrs ...string) {
 		k.Fatal(err)
 	}
 	for _, a := range addrs {
-		if _, err := k.fake.CreateEndpoint(k.Context(), hns.Endpoint{Network: n.ID, Name: name, Addrs: []netip.Addr{netip.MustParseAddr(a)}}); err != nil {
+		if _, err := k.fake.CreateEndpoint(k.Context(),
+			hns.Endpoint{Network: n.ID, Name: name, Addrs: []netip.Addr{netip.MustParseAddr(a)}}); err != nil {
 			k.Fatal(err)
 		}
 	}

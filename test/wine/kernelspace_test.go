@@ -75,8 +75,8 @@ func testKernelspace(t *testing.T, p *wine.Prefix) {
 	}
 }
 
-// crash: the program serves Services after a start and after changes. After a crash it writes only what differs. A
-// clean-up leaves nothing of it, and what others have.
+// crash: the program serves Services after a start and after changes. After a crash it writes only differences. A
+// clean-up removes all its objects, and none of others.
 func (k *kernelspaceTest) crash() {
 	k.setEndpoints("web", "10.180.1.7", "10.180.1.8")
 	d := k.start()
@@ -89,7 +89,8 @@ func (k *kernelspaceTest) crash() {
 	if r := k.windows.Run(k.sluice, "diff"); r.Code != 0 {
 		k.Errorf("diff: %+v", r)
 	}
-	if r := k.windows.Run(k.sluice, "explain", "10.180.0.9", k.vip.String()); r.Code != 0 || !strings.Contains(r.Stdout, "10.180.1.8:8080") {
+	r := k.windows.Run(k.sluice, "explain", "10.180.0.9", k.vip.String())
+	if r.Code != 0 || !strings.Contains(r.Stdout, "10.180.1.8:8080") {
 		k.Errorf("explain: %+v", r)
 	}
 	k.serves("http://127.0.0.1:10256/livez", "")
@@ -103,8 +104,10 @@ func (k *kernelspaceTest) crash() {
 	k.has(k.vip, "10.180.1.8")
 	d.Kill()
 	written := k.fake.Written()[len(before):]
-	if len(written) != 2 || !strings.HasPrefix(written[0], "modify "+k.vip.Addr().String()+" ") || written[1] != "delete endpoint [10.180.1.7]" {
-		k.Errorf("after a crash it writes\n%s\nwant the change of one load balancer, and the deletion of the endpoint", strings.Join(written, "\n"))
+	if len(written) != 2 || !strings.HasPrefix(written[0], "modify "+k.vip.Addr().String()+" ") ||
+		written[1] != "delete endpoint [10.180.1.7]" {
+		k.Errorf("after a crash it writes\n%s\nwant the change of one load balancer, and the deletion of the endpoint",
+			strings.Join(written, "\n"))
 	}
 	k.cleanup("container")
 }
@@ -139,7 +142,8 @@ func (k *kernelspaceTest) cleanup(want ...string) {
 func (k *kernelspaceTest) service() {
 	k.Helper()
 	log := filepath.Join(k.TempDir(), "log.txt")
-	install(k.T, k.windows, wine.Path(k.sluice)+" --windows-service --log-file "+wine.Path(log)+" "+strings.Join(k.args, " "))
+	install(k.T, k.windows,
+		wine.Path(k.sluice)+" --windows-service --log-file "+wine.Path(log)+" "+strings.Join(k.args, " "))
 	control(k.T, k.windows, "start")
 	k.has(k.vip, "10.180.1.8")
 	control(k.T, k.windows, "stop")
@@ -160,7 +164,7 @@ func (k *kernelspaceTest) serves(url, text string) {
 	}
 }
 
-// get returns the answer of a server of the program; 0: it does not answer.
+// get returns the answer of a server of the program. The code is 0 if it does not answer.
 func (k *kernelspaceTest) get(url string) (code int, body string) {
 	k.Helper()
 	ctx, cancel := context.WithTimeout(k.Context(), 5*time.Second)
@@ -185,7 +189,9 @@ func (k *kernelspaceTest) get(url string) (code int, body string) {
 // createService creates a Service with port 80 and returns its address.
 func (k *kernelspaceTest) createService(name string) netip.AddrPort {
 	k.Helper()
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}
 	svc, err := k.Client.CoreV1().Services("default").Create(k.Context(), svc, metav1.CreateOptions{})
 	if err != nil {
 		k.Fatal(err)
@@ -198,7 +204,9 @@ func (k *kernelspaceTest) setEndpoints(service string, addrs ...string) {
 	k.Helper()
 	port, ready := int32(8080), true
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: &port}},
 	}
 	for _, a := range addrs {
@@ -215,7 +223,7 @@ func (k *kernelspaceTest) setEndpoints(service string, addrs ...string) {
 	}
 }
 
-// has waits until HNS has a load balancer with the backends, and remote endpoints for those of other nodes only.
+// has waits until HNS has a load balancer with the backends, and remote endpoints for backends of other nodes only.
 func (k *kernelspaceTest) has(vip netip.AddrPort, backends ...string) {
 	k.Helper()
 	var err error
@@ -262,7 +270,7 @@ func (k *kernelspaceTest) check(vip netip.AddrPort, backends []string) error {
 	return fmt.Errorf("no load balancer for %s in %v", vip, list)
 }
 
-// remoteOnly verifies that the remote endpoints are those of other nodes that a load balancer has.
+// remoteOnly verifies that the remote endpoints are the backends of load balancers that are on other nodes.
 func remoteOnly(endpoints []hns.Endpoint, balancers []hns.LoadBalancer) error {
 	used := map[string]bool{}
 	for _, l := range balancers {

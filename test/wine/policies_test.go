@@ -25,7 +25,8 @@ func testPolicies(t *testing.T, p *wine.Prefix, sluice string) {
 	if err := os.WriteFile(file, []byte(policies), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	killed := p.Start(t.Output(), sluice, "--manifests", wine.Path(file), "--proxy-mode=userspace", "--nodeport-addresses=all")
+	killed := p.Start(t.Output(), sluice, "--manifests", wine.Path(file),
+		"--proxy-mode=userspace", "--nodeport-addresses=all")
 	answers(t, "10.96.0.22", "10.96.0.23", "10.96.0.24", "10.96.0.33")
 	for _, at := range []string{"192.0.2.10:30080", "127.0.0.1:30080"} {
 		if err := ask(t, at); err != nil {
@@ -42,7 +43,8 @@ func testPolicies(t *testing.T, p *wine.Prefix, sluice string) {
 	hasAddresses(t, "10.96.0.22", "10.96.0.23", "10.96.0.24", "10.96.0.33", "10.96.0.34")
 	for _, want := range []string{"4 addresses of Services", ""} {
 		r := p.Run(sluice, "--cleanup", "--proxy-mode=userspace")
-		if r.Code != 0 || !strings.Contains(r.Stdout+r.Stderr, want) || want == "" && strings.Contains(r.Stdout+r.Stderr, "of Services") {
+		if r.Code != 0 || !strings.Contains(r.Stdout+r.Stderr, want) ||
+			want == "" && strings.Contains(r.Stdout+r.Stderr, "of Services") {
 			t.Errorf("--cleanup: %+v, want status 0 and %q", r, want)
 		}
 		hasAddresses(t, "10.96.0.22")
@@ -69,8 +71,8 @@ func ask(t *testing.T, at string) error {
 	return err
 }
 
-// policies are a Service with a NodePort at an address that the host has, and two load balancers: the source ranges of one
-// have its own address, at which this host connects to it, those of the other one do not.
+// policies are a Service with a NodePort at an address that the host has, and two load balancers: the source ranges
+// of one have its own address, at which this host connects to it; the ranges of the other one do not.
 const policies = `apiVersion: v1
 kind: Service
 metadata: {name: nodeport, namespace: default}

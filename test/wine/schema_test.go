@@ -24,10 +24,10 @@ type object struct {
 	required []string
 }
 
-// checkDocument verifies the document of a call against Microsoft's page "HNS Schema" (virtualization/api/hcn/HNS_Schema.md of
-// MicrosoftDocs/Virtualization-Documentation), to which the pages of these calls refer. Fields are compared letter by letter.
-// The page says that SchemaVersion is in every object, and requires no other field; here those are required without which a
-// document would say nothing.
+// checkDocument verifies the document of a call against Microsoft's page "HNS Schema"
+// (virtualization/api/hcn/HNS_Schema.md of MicrosoftDocs/Virtualization-Documentation), to which the pages of these
+// calls refer. Fields are compared letter by letter. The page says that SchemaVersion is in every object, and
+// requires no other field; here those are required without which a document would say nothing.
 func checkDocument(call, document string) error {
 	d := json.NewDecoder(strings.NewReader(document))
 	d.UseNumber()
@@ -71,11 +71,13 @@ func (o object) check(v any) error {
 // derived returns an object with the fields of Base, too.
 func derived(fields map[string]value, required ...string) object {
 	health := object{fields: map[string]value{"Data": anything, "Extra": object{fields: map[string]value{
-		"Resources": anything, "SharedContainers": anything, "LayeredOn": guid, "SwitchGuid": guid, "UtilityVM": guid, "VirtualMachine": guid,
+		"Resources": anything, "SharedContainers": anything, "LayeredOn": guid, "SwitchGuid": guid,
+		"UtilityVM": guid, "VirtualMachine": guid,
 	}}.check}}
 	version := object{map[string]value{"Major": number(2, 2), "Minor": number(0, 14)}, []string{"Major", "Minor"}}
 	base := map[string]value{
-		"ID": guid, "Owner": text, "Name": text, "Version": number(0, 1<<63), "AdditionalParams": anything, "Health": health.check,
+		"ID": guid, "Owner": text, "Name": text, "Version": number(0, 1<<63),
+		"AdditionalParams": anything, "Health": health.check,
 		"SchemaVersion": version.check, "Telemetry": anything, "State": number(0, 1<<16-1),
 	}
 	maps.Copy(base, fields)
@@ -83,12 +85,19 @@ func derived(fields map[string]value, required ...string) object {
 }
 
 func hostComputeEndpoint() object {
-	ipConfig := object{map[string]value{"IpAddress": address, "PrefixLength": number(0, 128), "IpSubnetId": guid}, []string{"IpAddress"}}
-	dns := object{fields: map[string]value{"Domain": text, "Search": list(0, text), "ServerList": list(0, text), "Options": list(0, text)}}
+	ipConfig := object{
+		map[string]value{"IpAddress": address, "PrefixLength": number(0, 128), "IpSubnetId": guid}, []string{"IpAddress"},
+	}
+	dns := object{
+		fields: map[string]value{
+			"Domain": text, "Search": list(0, text), "ServerList": list(0, text), "Options": list(0, text),
+		},
+	}
 	route := object{fields: map[string]value{"NextHop": address, "DestinationPrefix": text, "Metric": number(0, 1<<16-1)}}
 	return derived(map[string]value{
-		"HostComputeNetwork": guid, "HostComputeNamespace": guid, "Policies": list(0, endpointPolicy), "IpConfigurations": list(1, ipConfig.check),
-		"Dns": dns.check, "Routes": list(0, route.check), "MacAddress": mac,
+		"HostComputeNetwork": guid, "HostComputeNamespace": guid, "Policies": list(0, endpointPolicy),
+		"IpConfigurations": list(1, ipConfig.check),
+		"Dns":              dns.check, "Routes": list(0, route.check), "MacAddress": mac,
 		"Flags": bits(map[uint64]string{1: "RemoteEndpoint"}),
 	}, "HostComputeNetwork", "IpConfigurations", "MacAddress")
 }
@@ -96,19 +105,26 @@ func hostComputeEndpoint() object {
 // endpointPolicy verifies an EndpointPolicy. The settings of only one type are described here.
 func endpointPolicy(v any) error {
 	provider := object{map[string]value{"ProviderAddress": address}, []string{"ProviderAddress"}}
-	return object{map[string]value{"Type": named("ProviderAddress"), "Settings": provider.check}, []string{"Type", "Settings"}}.check(v)
+	return object{
+		map[string]value{"Type": named("ProviderAddress"), "Settings": provider.check},
+		[]string{"Type", "Settings"},
+	}.check(v)
 }
 
-// hostComputeLoadBalancer has the numbers of enumerations as kube-proxy and the tests of Microsoft's library send them. The page has their names
-// only, and calls 4 NotUsed; 16 is not on the page.
+// hostComputeLoadBalancer has the numbers of enumerations as kube-proxy and the tests of Microsoft's library send
+// them. The page has their names only, and calls 4 NotUsed; 16 is not on the page.
 func hostComputeLoadBalancer() object {
 	port := object{map[string]value{
-		"Protocol": oneOf(map[uint64]string{6: "TCP", 17: "UDP"}), "InternalPort": number(1, 1<<16-1), "ExternalPort": number(1, 1<<16-1),
+		"Protocol": oneOf(map[uint64]string{6: "TCP", 17: "UDP"}), "InternalPort": number(1, 1<<16-1),
+		"ExternalPort":     number(1, 1<<16-1),
 		"DistributionType": oneOf(map[uint64]string{0: "None", 1: "SourceIPProtocol", 2: "SourceIP"}),
-		"Flags":            bits(map[uint64]string{1: "EnableInternalLoadBalancer", 2: "LocalRoutedVip", 4: "NotUsed", 8: "EnablePreserveDip", 16: ""}),
+		"Flags": bits(map[uint64]string{
+			1: "EnableInternalLoadBalancer", 2: "LocalRoutedVip", 4: "NotUsed", 8: "EnablePreserveDip", 16: "",
+		}),
 	}, []string{"Protocol", "InternalPort", "ExternalPort"}}
 	return derived(map[string]value{
-		"HostComputeNetwork": text, "HostComputeEndpoints": list(1, guid), "SourceVIP": address, "FrontendVIPs": list(1, address),
+		"HostComputeNetwork": text, "HostComputeEndpoints": list(1, guid), "SourceVIP": address,
+		"FrontendVIPs": list(1, address),
 		"PortMappings": list(1, port.check), "Flags": bits(map[uint64]string{1: "EnableDirectServerReturn", 2: "IPv6"}),
 	}, "HostComputeEndpoints", "PortMappings")
 }
@@ -137,7 +153,8 @@ func guid(v any) error {
 	return matching("GUID", `^[0-9A-Fa-f]{8}-([0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$`)(v)
 }
 
-// mac has the two forms that kube-proxy sends: its own with hyphens, and that of an interface of the node, as Go prints it.
+// mac accepts the two forms that kube-proxy sends: its own with hyphens, and the address of an interface of the node,
+// as Go prints it.
 func mac(v any) error {
 	return matching("MAC address", `^([0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}$|^([0-9a-f]{2}:){5}[0-9a-f]{2}$`)(v)
 }
@@ -150,7 +167,6 @@ func address(v any) error {
 	return nil
 }
 
-// number returns a value in a range.
 func number(least, most uint64) value {
 	return func(v any) error {
 		n, is := v.(json.Number)
@@ -215,16 +231,22 @@ func bits(names map[uint64]string) value {
 }
 
 const (
-	goodEndpoint = `{"HostComputeNetwork":"c0ffee00-abcd-4ef0-8abc-000000000001","Policies":[{"Type":"ProviderAddress","Settings":{"ProviderAddress":"192.168.0.3"}}],` +
-		`"IpConfigurations":[{"IpAddress":"10.180.1.7"}],"Dns":{},"MacAddress":"02-11-0A-B4-01-07","Flags":1,"Health":{"Extra":{}},"SchemaVersion":{"Major":2,"Minor":0}}`
-	goodBalancer = `{"HostComputeEndpoints":["c0ffee00-abcd-4ef0-8abc-000000000002"],"SourceVIP":"10.0.0.1","FrontendVIPs":["1.1.1.2","1.1.1.3"],` +
-		`"PortMappings":[{"Protocol":6,"InternalPort":8080,"ExternalPort":80,"DistributionType":2,"Flags":8}],"SchemaVersion":{"Major":2,"Minor":0},"Flags":1}`
+	goodEndpoint = `{"HostComputeNetwork":"c0ffee00-abcd-4ef0-8abc-000000000001","Policies":[{"Type":"ProviderAddress",` +
+		`"Settings":{"ProviderAddress":"192.168.0.3"}}],` +
+		`"IpConfigurations":[{"IpAddress":"10.180.1.7"}],"Dns":{},"MacAddress":"02-11-0A-B4-01-07","Flags":1,` +
+		`"Health":{"Extra":{}},"SchemaVersion":{"Major":2,"Minor":0}}`
+	goodBalancer = `{"HostComputeEndpoints":["c0ffee00-abcd-4ef0-8abc-000000000002"],"SourceVIP":"10.0.0.1",` +
+		`"FrontendVIPs":["1.1.1.2","1.1.1.3"],` +
+		`"PortMappings":[{"Protocol":6,"InternalPort":8080,"ExternalPort":80,"DistributionType":2,"Flags":8}],` +
+		`"SchemaVersion":{"Major":2,"Minor":0},"Flags":1}`
 )
 
-// The schema accepts the documents of the tests of Microsoft's library (HcnCreateTestLoadBalancer and TestAddDSRLoadBalancer), and
-// refuses each of these edits of them.
+// The schema accepts the documents of the tests of Microsoft's library (HcnCreateTestLoadBalancer and
+// TestAddDSRLoadBalancer), and refuses each of these edits of them.
 func TestSchema(t *testing.T) {
-	for call, doc := range map[string]string{"HcnCreateEndpoint": goodEndpoint, "HcnCreateLoadBalancer": goodBalancer, "HcnModifyLoadBalancer": goodBalancer} {
+	for call, doc := range map[string]string{
+		"HcnCreateEndpoint": goodEndpoint, "HcnCreateLoadBalancer": goodBalancer, "HcnModifyLoadBalancer": goodBalancer,
+	} {
 		if err := checkDocument(call, doc); err != nil {
 			t.Errorf("%s: %v", call, err)
 		}

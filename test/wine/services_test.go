@@ -42,8 +42,9 @@ type servicesTest struct {
 	names    map[string]string // of objects in golden files, by ID
 }
 
-// Each file in testdata/services is a kind of Service: what the program requests of HNS for it, and how that differs from kube-proxy
-// (pkg/proxy/winkernel of release 1.36). The requests are compared as a whole, and each document with Microsoft's schema. In a file, in this order:
+// Each file in testdata/services is a kind of Service: what the program requests of HNS for it, and how that differs
+// from kube-proxy (pkg/proxy/winkernel of release 1.36). The requests are compared as a whole, and each document with
+// Microsoft's schema. In a file, in this order:
 //
 //   - args: the arguments of the program. It keeps running for the next file with the same arguments and the same HNS.
 //   - hns: what an older HNS can do, as fields of hns.Features. Without it HNS is a recent one.
@@ -65,7 +66,9 @@ func testDocumentsOfServices(t *testing.T, p *wine.Prefix) {
 			t.Fatal(err)
 		}
 	}
-	slices.SortStableFunc(files, func(a, b string) int { return strings.Compare(settings(archives[a]), settings(archives[b])) })
+	slices.SortStableFunc(files, func(a, b string) int {
+		return strings.Compare(settings(archives[a]), settings(archives[b]))
+	})
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			s.T = t
@@ -83,7 +86,7 @@ func testDocumentsOfServices(t *testing.T, p *wine.Prefix) {
 	}
 }
 
-// settings returns what a program needs to be restarted for.
+// settings returns the arguments and features for which a program needs a restart.
 func settings(a *txtar.Archive) string { return section(a, "args") + "\n" + section(a, "hns") }
 
 func section(a *txtar.Archive, name string) string {
@@ -95,8 +98,8 @@ func section(a *txtar.Archive, name string) string {
 	return ""
 }
 
-// newServicesTest makes an HNS with a network of each kind. Both have a container of this node, and one has the endpoint that health checks
-// go to.
+// newServicesTest makes an HNS with a network of each kind. Both have a container of this node, and one has the
+// endpoint that health checks go to.
 func newServicesTest(t *testing.T, p *wine.Prefix) *servicesTest {
 	t.Helper()
 	fake := hnstest.New(hns.Network{Name: "pods", Type: hns.L2Bridge})
@@ -107,7 +110,8 @@ func newServicesTest(t *testing.T, p *wine.Prefix) *servicesTest {
 	s.endpoint("pods", "container", "10.180.0.9", "fd00:10:180::9")
 	s.endpoint("pods", "cbr0", "10.180.0.1", "fd00:10:180::1")
 	s.endpoint("vxlan0", "container", "10.180.0.9")
-	ip(t, "link", "add", "node", "type", "veth", "peer", "name", "uplink") // the program looks for the MAC address of the node
+	// The program looks for the MAC address of the node.
+	ip(t, "link", "add", "node", "type", "veth", "peer", "name", "uplink")
 	t.Cleanup(func() {
 		if err := exec.Command("ip", "link", "delete", "node").Run(); err != nil {
 			t.Errorf("ip link delete node: %v", err)
@@ -188,7 +192,7 @@ func (s *servicesTest) start(a *txtar.Archive) {
 	s.settings = settings(a)
 }
 
-// features returns what an HNS can do: all that it has if the list is empty.
+// features returns the features of an HNS; all if the list is empty.
 func (s *servicesTest) features(list string) (has hns.Features) {
 	s.Helper()
 	for name := range strings.FieldsSeq(list) {
@@ -213,8 +217,8 @@ func (s *servicesTest) cleanup(a *txtar.Archive) {
 	s.settings = ""
 }
 
-// requests waits for so many requests, and returns them, one line each. It verifies each document. With -update it waits until there are
-// no more for a while.
+// requests waits for so many requests, and returns them, one line each. It verifies each document. With -update it
+// waits until there are no more for a while.
 func (s *servicesTest) requests(n int) string {
 	s.Helper()
 	const quiet = 3 * time.Second

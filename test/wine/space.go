@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// space is a PID namespace. Its first process ends when this process does, in whatever way, and
-// all others end with the first.
+// space is a PID namespace. Its first process ends when this process does, even by kill -9, and all others end with
+// the first.
 type space struct {
 	starts chan request
 	ended  chan struct{}

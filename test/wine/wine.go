@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package wine runs Windows programs in tests, by Wine. It makes a folder in which Wine keeps
-// its Windows, adds what Go programs need and this Wine may lack, and ends every process of Wine
-// with the test, also if the test is killed: they are in a PID namespace of their own.
+// Package wine runs Windows programs in tests, by Wine. It makes a folder in which Wine keeps its Windows, adds
+// functions that Go programs need and this Wine may lack, and ends every process of Wine with the test, even if the
+// test is killed: they are in a PID namespace of their own.
 //
 // Tests call Main from TestMain.
 package wine
@@ -26,7 +26,7 @@ import (
 // loader is Wine itself: Debian's package wine64 has no program in the search path.
 const loader = "/usr/lib/wine/wine64"
 
-// server is what all programs of a Windows have in common. It ends a little after them.
+// server is the process that all programs of a Windows share. It ends a little after them.
 const server = "/usr/lib/wine/wineserver64"
 
 // compiler makes Windows libraries.
@@ -124,11 +124,12 @@ func Path(file string) string { return "Z:" + filepath.FromSlash(file) }
 
 // Result is the outcome of a program.
 type Result struct {
-	Code           int // exit status; -1: it did not end in time
+	Code           int // exit status; -1 if it did not end in time
 	Stdout, Stderr string
 }
 
-// Run runs a program to its end, a minute at most. It tries again if Wine could not start the program, as on a busy machine.
+// Run runs a program to its end, a minute at most. It tries again if Wine could not start the program, as on a busy
+// machine.
 func (p *Prefix) Run(program string, args ...string) (r Result) {
 	p.t.Helper()
 	const attempts = 3
@@ -171,8 +172,8 @@ func (p *Prefix) Start(output io.Writer, program string, args ...string) *Proces
 	return process
 }
 
-// hold keeps Windows running until the end of the test: without a program it ends, and forgets what it has
-// until it starts anew.
+// hold keeps Windows running until the end of the test: without a program it ends, and forgets its state until it
+// starts again.
 func (p *Prefix) hold() {
 	p.t.Helper()
 	input, output, err := os.Pipe()

@@ -109,7 +109,8 @@ func testDefaultMode(t *testing.T, p *wine.Prefix, sluice string) {
 	var last wine.Result
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		last = p.Run(sluice, "status")
-		if strings.Contains(last.Stdout, "userspace") && strings.Contains(last.Stdout, "the Host Networking Service (HNS) is not installed") {
+		if strings.Contains(last.Stdout, "userspace") &&
+			strings.Contains(last.Stdout, "the Host Networking Service (HNS) is not installed") {
 			return
 		}
 	}
@@ -148,13 +149,23 @@ func testBadInput(t *testing.T, p *wine.Prefix, sluice string) {
 		code   int
 		stderr string
 	}{
-		"no such flag":     {[]string{"--no-such-flag"}, 1, "no-such-flag"},
-		"no such file":     {append([]string{"plan", "-f", wine.Path(bad + "-missing")}, loopback()...), 1, "bad.yaml-missing"},
+		"no such flag": {[]string{"--no-such-flag"}, 1, "no-such-flag"},
+		"no such file": {
+			append([]string{"plan", "-f", wine.Path(bad + "-missing")}, loopback()...),
+			1, "bad.yaml-missing",
+		},
 		"a broken file":    {append([]string{"plan", "--strict", "-f", wine.Path(bad)}, loopback()...), 1, "bad.yaml"},
 		"a mode of Linux":  {[]string{"plan", "--mode=nftables", "-f", wine.Path(bad)}, 1, "userspace"},
 		"nobody to answer": {[]string{"status"}, 2, "no Sluice of this user is running"},
-		"no HNS":           {[]string{"--proxy-mode=kernelspace", "--network-name=l2", "--manifests", wine.Path(bad)}, 1, "the Host Networking Service (HNS) is not installed"},
-		"no such bind":     {[]string{"plan", "--mode=userspace", "--bind=sockets", "-f", wine.Path(bad)}, 1, "rules or loopback"},
+		"no HNS": {
+			[]string{"--proxy-mode=kernelspace", "--network-name=l2", "--manifests", wine.Path(bad)},
+			1,
+			"the Host Networking Service (HNS) is not installed",
+		},
+		"no such bind": {
+			[]string{"plan", "--mode=userspace", "--bind=sockets", "-f", wine.Path(bad)},
+			1, "rules or loopback",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if r := p.Run(sluice, tc.args...); r.Code != tc.code || !strings.Contains(r.Stderr, tc.stderr) {

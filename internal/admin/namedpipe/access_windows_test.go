@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Those who may use the mutex and the pipe are in a protected list, and nobody else.
+// A protected list has exactly the users that may use the mutex and the pipe.
 func TestAccess(t *testing.T) {
 	user, err := User()
 	if err != nil {

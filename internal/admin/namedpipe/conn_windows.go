@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// conn is a connection.
 type conn struct{ *os.File }
 
 func (p Place) conn(h windows.Handle) conn { return conn{os.NewFile(uintptr(h), p.pipe)} }
@@ -60,7 +59,7 @@ func (p Place) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// open opens the pipe, if it is one of those who may make it.
+// open opens the pipe, and verifies that a permitted user made it.
 func (p Place) open() (windows.Handle, error) {
 	name, err := windows.UTF16PtrFromString(p.pipe)
 	if err != nil {
@@ -80,7 +79,7 @@ func (p Place) open() (windows.Handle, error) {
 	return h, nil
 }
 
-// checkOwner returns an ErrDenied if another user has made the pipe, who may have taken its name first.
+// checkOwner returns an ErrDenied if another user made the pipe: any user can create a pipe of this name first.
 func (p Place) checkOwner(h windows.Handle) error {
 	if p.owner == nil {
 		return nil

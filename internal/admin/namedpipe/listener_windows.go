@@ -53,7 +53,8 @@ func (p Place) instance(flags uint32) (windows.Handle, error) {
 		return 0, err
 	}
 	h, err := windows.CreateNamedPipe(name, windows.PIPE_ACCESS_DUPLEX|windows.FILE_FLAG_OVERLAPPED|flags,
-		windows.PIPE_TYPE_BYTE|windows.PIPE_REJECT_REMOTE_CLIENTS, windows.PIPE_UNLIMITED_INSTANCES, bufferBytes, bufferBytes, 0, sa)
+		windows.PIPE_TYPE_BYTE|windows.PIPE_REJECT_REMOTE_CLIENTS, windows.PIPE_UNLIMITED_INSTANCES,
+		bufferBytes, bufferBytes, 0, sa)
 	switch {
 	case errors.Is(err, windows.ERROR_ACCESS_DENIED):
 		return 0, fmt.Errorf("%w: make the pipe %s: %w", ErrDenied, p.pipe, err)

@@ -12,9 +12,9 @@ import (
 type Place struct {
 	lock   string // the name of a mutex, which exists while a process has it open
 	pipe   string
-	access string // who may use both; nobody else may
+	access string // the users that may use both, and no others
 
-	owner *windows.SID // of the pipe of this user; nil: other users cannot make a pipe of this name
+	owner *windows.SID // of the pipe of this user; nil if other users cannot make a pipe of this name
 }
 
 // Machine returns the place of administrators and LocalSystem. Only administrators may make pipes with this prefix, so
@@ -90,8 +90,8 @@ func (p Place) held() error {
 	return fmt.Errorf("find the lock %s: %w", p.lock, err)
 }
 
-// Holder returns the PID of the process that has the lock; 0: it is not known. The error is ErrFree if there is none,
-// and ErrDenied if this process may not know.
+// Holder returns the PID of the process that holds the lock; 0 if it is not known. The error is ErrFree if no process
+// holds it, and ErrDenied if this process may not query it.
 func (p Place) Holder() (pid int, err error) {
 	if err := p.held(); err != nil {
 		return 0, err

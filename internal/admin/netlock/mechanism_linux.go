@@ -33,8 +33,14 @@ func mechanisms() []mechanism {
 		commandBind            = 1    // NFULNL_CFG_CMD_BIND, NFQNL_CFG_CMD_BIND
 	)
 	return []mechanism{
-		{"NFLOG group", unix.NFNL_SUBSYS_ULOG<<8 | logConfig, attribute(configCommand, commandBind), folder + "nfnetlink_log"},
-		{"NFQUEUE queue", unix.NFNL_SUBSYS_QUEUE<<8 | queueConfig, attribute(configCommand, commandBind, 0, 0, 0), folder + "nfnetlink_queue"},
+		{
+			"NFLOG group", unix.NFNL_SUBSYS_ULOG<<8 | logConfig, attribute(configCommand, commandBind),
+			folder + "nfnetlink_log",
+		},
+		{
+			"NFQUEUE queue", unix.NFNL_SUBSYS_QUEUE<<8 | queueConfig, attribute(configCommand, commandBind, 0, 0, 0),
+			folder + "nfnetlink_queue",
+		},
 	}
 }
 
@@ -70,8 +76,8 @@ func (m mechanism) acquire(fd int) error {
 // maxAnswer is more than the kernel answers, in bytes.
 const maxAnswer = 1024
 
-// bind binds the number to a socket. The error is EPERM if another socket has the number,
-// and also if this process may not bind any.
+// bind binds the number to a socket. The error is EPERM if another socket has the number, or if this process may not
+// bind any.
 func (m mechanism) bind(fd int) error {
 	const headers = unix.SizeofNlMsghdr + 4 // struct nfgenmsg
 	request := append(header(headers+len(m.command), m.kind), m.command...)

@@ -1,10 +1,9 @@
 // Package netlock is a lock that belongs to a network namespace.
 //
-// The lock is an instance of NFLOG or NFQUEUE with a number of its own, which
-// no rule uses. The kernel binds such a number to one netlink socket, only for
-// a process with CAP_NET_ADMIN over the namespace, and releases it when the
-// socket is closed, also by kill -9. It lists the port of that socket. Other
-// processes can neither take the lock nor make it look free. No file is needed.
+// The lock is an instance of NFLOG or NFQUEUE with a number of its own, which no rule uses. The kernel binds such a
+// number to one netlink socket, only for a process with CAP_NET_ADMIN over the namespace, and releases it when the
+// socket is closed, even by kill -9. It lists the port of that socket. Other processes can neither take the lock nor
+// make it look free. No file is needed.
 package netlock
 
 import (
@@ -44,9 +43,8 @@ type Options struct {
 // nothing refers to the Lock any more.
 type Lock struct{ file *os.File }
 
-// Acquire takes the lock, with the first mechanism that the kernel supports. It
-// does not wait. The error is ErrHeld, ErrPrivilege, ErrUnsupported or that of
-// a system call.
+// Acquire takes the lock, with the first mechanism that the kernel supports. It does not wait. The error is ErrHeld,
+// ErrPrivilege, ErrUnsupported or the error of a system call.
 func Acquire(o Options) (*Lock, error) {
 	var fd int
 	err := netns.Do(o.NetNS, func() (err error) {
@@ -58,7 +56,7 @@ func Acquire(o Options) (*Lock, error) {
 			err = alone(fd)
 		}
 		if err != nil {
-			_ = unix.Close(fd) // releases what was bound
+			_ = unix.Close(fd) // releases the number
 		}
 		return err
 	})

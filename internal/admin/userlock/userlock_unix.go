@@ -1,10 +1,10 @@
 //go:build unix
 
-// Package userlock is a lock in a folder of a user, for daemons without privileges. Package netlock is that of a
-// network namespace.
+// Package userlock is a lock in a folder of a user, for daemons without privileges. For a network namespace there is
+// package netlock.
 //
-// The lock is a file that the system locks (flock), so that it is free when its holder has ended, in whatever way.
-// The file has the PID of its holder.
+// The lock is a file that the system locks (flock), so that it is free as soon as its holder has ended, even by kill
+// -9. The file has the PID of its holder.
 package userlock
 
 import (
@@ -69,8 +69,8 @@ func (l *Lock) File() (*os.File, error) { return handover.Duplicate(l.file) }
 // Close releases the lock.
 func (l *Lock) Close() error { return l.file.Close() }
 
-// Holder returns the PID of the holder of the lock of a folder; 0: it has not written it yet. The error is
-// ErrFree if there is none.
+// Holder returns the PID of the holder of the lock of a folder; 0 if the holder has not written it yet. The error is
+// ErrFree if the lock is free.
 func Holder(folder string) (pid int, err error) {
 	file, err := os.Open(filepath.Join(folder, name))
 	if errors.Is(err, fs.ErrNotExist) {

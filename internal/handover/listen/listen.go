@@ -1,4 +1,4 @@
-// Package listen opens TCP ports, also in another network namespace.
+// Package listen opens TCP ports, in this or another network namespace.
 package listen
 
 import (

@@ -53,9 +53,13 @@ func (r *Refuser) Close() {
 // host, which is the source of the error. The datagram in the error has the addresses that this host's sockets see;
 // conntrack translates them back together with the source.
 func (r *Refuser) Refuse(client, to netip.AddrPort, length int) error {
-	fd, packet, control := r.fd4, unreachable4(client, to, length), (&ipv4.ControlMessage{Src: to.Addr().AsSlice()}).Marshal
+	fd := r.fd4
+	packet := unreachable4(client, to, length)
+	control := (&ipv4.ControlMessage{Src: to.Addr().AsSlice()}).Marshal
 	if client.Addr().Is6() {
-		fd, packet, control = r.fd6, unreachable6(client, to, length), (&ipv6.ControlMessage{Src: to.Addr().AsSlice()}).Marshal
+		fd = r.fd6
+		packet = unreachable6(client, to, length)
+		control = (&ipv6.ControlMessage{Src: to.Addr().AsSlice()}).Marshal
 	}
 	if fd < 0 || !to.Addr().IsValid() {
 		return unix.EAFNOSUPPORT

@@ -43,8 +43,8 @@ func bind(at netip.AddrPort) func(fd int) error {
 	return func(fd int) error { return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(at))) }
 }
 
-// connect returns the step that connects a socket. It discards what others have sent to the socket before
-// it was connected: the kernel does not.
+// connect returns the step that connects a socket. It discards datagrams of others that arrived before the socket was
+// connected: the kernel does not.
 func connect(to netip.AddrPort) func(fd int) error {
 	return func(fd int) error {
 		if err := unix.Connect(fd, sockaddr(to)); err != nil {
@@ -101,8 +101,8 @@ func DialFrom(port uint16, to netip.AddrPort) (int, error) {
 	return open(to.Addr(), Share, bind(netip.AddrPortFrom(any, port)), connect(to))
 }
 
-// Share lets sockets of DialFrom use the port of a socket, but not those of other users: with SO_REUSEADDR, which
-// earlier versions set, every user could open a socket with the same peer, and receive in place of this one.
+// Share lets sockets of DialFrom use the port of a socket, but not sockets of other users. With SO_REUSEADDR, every
+// user could open a socket with the same peer, and receive in place of this one.
 func Share(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)
@@ -122,7 +122,7 @@ func LocalAddr(fd int) (netip.AddrPort, error) {
 	case *unix.SockaddrInet6:
 		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port)), nil
 	}
-	return netip.AddrPort{}, fmt.Errorf("%T is no address of a UDP socket", sa)
+	return netip.AddrPort{}, fmt.Errorf("%T is not an address of a UDP socket", sa)
 }
 
 // sockaddr returns an address in the form that system calls take.

@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
-// Handler is notified that a file descriptor is ready. Events are those of epoll_wait(2), such as
-// unix.EPOLLIN.
+// Handler is notified that a file descriptor is ready. Events are flags of epoll_wait(2), such as unix.EPOLLIN.
 type Handler interface{ Ready(events uint32) }
 
 // Loop waits for events. All methods except Post must be called on its thread: by handlers,
@@ -63,8 +62,8 @@ func New() (*Loop, error) {
 	return l, nil
 }
 
-// Run calls handlers until a posted function calls End, on a thread of its own in a network
-// namespace, by its file descriptor; 0: that of the process. It closes the Loop.
+// Run calls handlers until a posted function calls End, on a thread of its own, in the network namespace of a file
+// descriptor or, if it is 0, of the process. It closes the Loop.
 func (l *Loop) Run(namespace int) error {
 	return netns.Do(namespace, func() error {
 		runtime.LockOSThread()
@@ -198,10 +197,10 @@ func (l *Loop) control(op, fd int, events uint32) error {
 type Timer struct {
 	at     time.Time
 	expire func()
-	index  int // in the heap, from 1; 0: it is not set
+	index  int // in the heap, from 1; 0 if it is not set
 }
 
-// Set makes the timer call a function at a time, in place of what it was set to.
+// Set makes the timer call a function at a time. It replaces an earlier time and function.
 func (l *Loop) Set(t *Timer, at time.Time, expire func()) {
 	t.at, t.expire = at, expire
 	if t.index > 0 {
@@ -248,7 +247,7 @@ func (t *timers) Pop() any {
 	return last
 }
 
-// wait returns how many milliseconds epoll_wait may wait; -1: there is no timer.
+// wait returns how many milliseconds epoll_wait may wait; -1 without a timer.
 func (t timers) wait(now time.Time) int {
 	if len(t) == 0 {
 		return -1

@@ -46,7 +46,6 @@ func pair(t *testing.T) (near, far int) {
 	return fds[0], fds[1]
 }
 
-// handler is a function that is a Handler.
 type handler func(events uint32)
 
 func (h handler) Ready(events uint32) { h(events) }

@@ -55,7 +55,7 @@ func prepare(fd int, at netip.AddrPort) error {
 	return os.NewSyscallError("listen", unix.Listen(fd, backlog()))
 }
 
-// Adopt makes a listening socket of a previous run non-blocking, and sets what Listen sets.
+// Adopt makes a listening socket of a previous run non-blocking, and sets the same options as Listen.
 func Adopt(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return os.NewSyscallError("fcntl", err)
@@ -64,7 +64,7 @@ func Adopt(fd int) error {
 	return os.NewSyscallError("listen", unix.Listen(fd, backlog()))
 }
 
-// set sets what all connections have. Errors mean that the kernel has no such setting.
+// set sets the options that all connections have. Errors mean that the kernel has no such setting.
 func set(fd int) {
 	option(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	option(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
@@ -160,9 +160,9 @@ func Connect(to netip.AddrPort) (int, error) {
 	return connect(to, func(int) error { return nil })
 }
 
-// ConnectFrom is Connect from an address and port of this host. They may be those of a Reusable connection to the
-// same address, which the kernel then replaces (tcp_twsk_unique in net/ipv4/tcp_ipv4.c). It returns EADDRNOTAVAIL or
-// EADDRINUSE if the port is in use.
+// ConnectFrom is Connect from an address and port of this host. A Reusable connection to the same address may have
+// them; the kernel then replaces it (tcp_twsk_unique in net/ipv4/tcp_ipv4.c). It returns EADDRNOTAVAIL or EADDRINUSE
+// if the port is in use.
 func ConnectFrom(from, to netip.AddrPort) (int, error) {
 	return connect(to, func(fd int) error {
 		at, err := sockaddr(from)
@@ -217,7 +217,7 @@ func Error(fd int) error {
 	return err
 }
 
-// Read reads bytes; 0: the peer has closed its direction.
+// Read reads bytes. It returns 0 if the peer has closed its direction.
 func Read(fd int, b []byte) (int, syscall.Errno) {
 	return call(unix.SYS_READ, fd, b, 0)
 }
@@ -229,14 +229,15 @@ func Write(fd int, b []byte) (int, syscall.Errno) {
 
 func call(number uintptr, fd int, b []byte, flags uintptr) (int, syscall.Errno) {
 	for {
-		n, _, e := unix.RawSyscall6(number, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags, 0, 0)
+		n, _, e := unix.RawSyscall6(number, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+			uintptr(len(b)), flags, 0, 0)
 		if e != unix.EINTR {
 			return int(n), e
 		}
 	}
 }
 
-// Splice moves up to a number of bytes from a socket to a pipe or back, inside of the kernel; 0: the
+// Splice moves up to a number of bytes from a socket to a pipe or back, inside of the kernel. It returns 0 if the
 // peer has closed its direction.
 func Splice(from, to, count int) (int, syscall.Errno) {
 	for {
@@ -248,7 +249,7 @@ func Splice(from, to, count int) (int, syscall.Errno) {
 	}
 }
 
-// CloseWrite tells the peer that nothing more is written.
+// CloseWrite closes the direction to the peer.
 func CloseWrite(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0) }
 
 // Unsent returns how many bytes that were written the peer has not acknowledged.
@@ -260,7 +261,7 @@ func Unsent(fd int) int {
 	return n
 }
 
-// SetReset makes the socket tell the peer, when it is closed, that the connection was reset.
+// SetReset makes the socket send a reset when it is closed.
 func SetReset(fd int) {
 	linger := unix.Linger{Onoff: 1}
 	_, _, _ = unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER,

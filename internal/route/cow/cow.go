@@ -28,8 +28,8 @@ func (s Set[V]) Get(like V) V {
 	return v
 }
 
-// Put adds a value, or replaces the one that has its key. The cost is
-// logarithmic, also for the first change after Clone.
+// Put adds a value, or replaces the one that has its key. The cost is logarithmic, even for the first change after
+// Clone.
 func (s Set[V]) Put(v V) { s.tree.Set(v) }
 
 // Delete removes the value that has the key of like, if there is one.

@@ -69,7 +69,9 @@ func TestInternerSharesStrings(t *testing.T) {
 
 // FuzzAddr verifies that parsed values are canonical: their text parses to the same value.
 func FuzzAddr(f *testing.F) {
-	for _, s := range []string{"10.0.0.01", "::ffff:1.2.3.4", "fd00::1", "203.0.113.000/025", "::ffff:0:0/96", "::ffff:0:0/95"} {
+	for _, s := range []string{
+		"10.0.0.01", "::ffff:1.2.3.4", "fd00::1", "203.0.113.000/025", "::ffff:0:0/96", "::ffff:0:0/95",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -11,7 +11,10 @@ import (
 // The annotation says how endpoints learn the addresses of clients. Any other value is a problem, and is ignored.
 func TestProxyHeader(t *testing.T) {
 	problem := func(value string) []string {
-		return []string{"Service default/web: metadata.annotations[sluice-proxy.github.io/client-address]: " + value + ": ignored: expected proxy-protocol"}
+		return []string{
+			"Service default/web: metadata.annotations[sluice-proxy.github.io/client-address]: " + value +
+				": ignored: expected proxy-protocol",
+		}
 	}
 	for _, c := range []struct {
 		value    string
@@ -24,8 +27,10 @@ func TestProxyHeader(t *testing.T) {
 		{"proxy-protocol,transparent", false, problem("proxy-protocol,transparent")},
 	} {
 		svc := &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationClients: c.value}},
-			Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationClients: c.value},
+			},
+			Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
 		}
 		got, problems := (&Converter{}).Service(svc)
 		var texts []string

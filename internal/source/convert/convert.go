@@ -21,12 +21,11 @@ const (
 	LabelHeadless  = corev1.IsHeadlessService
 )
 
-// AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that
-// have several. AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0".
-// AnnotationClients with the value "proxy-protocol" tells endpoints the addresses of clients in mode userspace.
-// AnnotationSlowStart is how long the share of a new endpoint grows
-// in mode ebpf, such as 30s. AnnotationPreserve is kube-proxy's for Windows: "true" leaves
-// the destination as it is.
+// AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that have several.
+// AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0". AnnotationClients with the value
+// "proxy-protocol" tells endpoints the addresses of clients in mode userspace. AnnotationSlowStart is how long the
+// share of a new endpoint grows in mode ebpf, such as 30s. AnnotationPreserve is the annotation of kube-proxy for
+// Windows: "true" preserves the destination.
 const (
 	AnnotationScheduler = "sluice-proxy.github.io/scheduler"
 	AnnotationWeights   = "sluice-proxy.github.io/weights"

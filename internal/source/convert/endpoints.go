@@ -67,7 +67,9 @@ type subsetAddr struct {
 	ready bool
 }
 
-func (c Converter) addSubsetAddr(list []cluster.Endpoint, in corev1.EndpointAddress, pos subsetAddr, n *notes) []cluster.Endpoint {
+func (c Converter) addSubsetAddr(
+	list []cluster.Endpoint, in corev1.EndpointAddress, pos subsetAddr, n *notes,
+) []cluster.Endpoint {
 	a, reason := readAddr(in.IP, c.endpointFault)
 	if reason != "" {
 		n.add(pos.field+".ip", in.IP, reason)

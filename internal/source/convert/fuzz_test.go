@@ -17,7 +17,8 @@ import (
 // relies on, for all JSON that the API types accept.
 func FuzzService(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"web"},"spec":{"clusterIP":"10.96.0.01","ports":[{"port":80,"nodePort":30000}]}}`))
-	f.Add([]byte(`{"spec":{"clusterIPs":["10.0.0.1","fd00::1"],"ipFamilies":["IPv4","IPv6"],"externalIPs":["","x","192.0.2.1"],
+	f.Add([]byte(`{"spec":{"clusterIPs":["10.0.0.1","fd00::1"],"ipFamilies":["IPv4","IPv6"],` +
+		`"externalIPs":["","x","192.0.2.1"],
 		"type":"LoadBalancer","sessionAffinity":"ClientIP","sessionAffinityConfig":{"clientIP":{"timeoutSeconds":-1}},
 		"externalTrafficPolicy":"Local","healthCheckNodePort":70000,"loadBalancerSourceRanges":[" 10.0.0.0/8","::/0","x"]},
 		"status":{"loadBalancer":{"ingress":[{"ip":"1.2.3.4"},{"ip":"::1","ipMode":"VIP"},{"ip":"2001:db8::1"}]}}}`))
@@ -64,9 +65,11 @@ func FuzzService(f *testing.F) {
 func FuzzSlice(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"w-1","labels":{"kubernetes.io/service-name":"w"}},"addressType":"IPv4",
 		"ports":[{"name":"","port":80},{"port":0},{"name":"x","protocol":"SCTP","port":65535}],
-		"endpoints":[{"addresses":["10.0.0.01","x"],"nodeName":"n"},{"addresses":[]},{"addresses":["127.0.0.1"],"conditions":{"ready":false}},
+		"endpoints":[{"addresses":["10.0.0.01","x"],"nodeName":"n"},{"addresses":[]},` +
+		`{"addresses":["127.0.0.1"],"conditions":{"ready":false}},
 		{"addresses":["10.0.0.2"],"hints":{"forZones":[{"name":"a"}],"forNodes":[]}}]}`))
-	f.Add([]byte(`{"metadata":{"labels":{"kubernetes.io/service-name":"w"}},"addressType":"IPv6","endpoints":[{"addresses":["::ffff:1.2.3.4"]},{"addresses":["fe80::1%x"]}]}`))
+	f.Add([]byte(`{"metadata":{"labels":{"kubernetes.io/service-name":"w"}},"addressType":"IPv6",` +
+		`"endpoints":[{"addresses":["::ffff:1.2.3.4"]},{"addresses":["fe80::1%x"]}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var in discoveryv1.EndpointSlice
 		if json.Unmarshal(data, &in) != nil {

@@ -31,7 +31,12 @@ func TestNode(t *testing.T) {
 		{"all podCIDRs", corev1.Node{Spec: corev1.NodeSpec{
 			PodCIDR: "10.1.0.0/24", PodCIDRs: []string{"10.1.0.0/24", "fd01::/64", "10.2.0.0/24", "x"},
 		}}, cluster.Node{PodCIDRs: cidrs("10.1.0.0/24", "fd01::/64", "10.2.0.0/24")}, []string{"spec.podCIDRs[3] x"}},
-		{"only podCIDR", corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.1.0.0/24"}}, cluster.Node{PodCIDRs: cidrs("10.1.0.0/24")}, nil},
+		{
+			"only podCIDR",
+			corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.1.0.0/24"}},
+			cluster.Node{PodCIDRs: cidrs("10.1.0.0/24")},
+			nil,
+		},
 		{"bad address", corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: "n1.example"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"},
 		}}}, cluster.Node{Addresses: addrs("fd00::1")}, []string{"status.addresses[0].address n1.example"}},

@@ -113,7 +113,7 @@ type Selection struct {
 type target struct {
 	name     string
 	protocol cluster.Protocol
-	port     uint16 // if 0: that of the container port with the name in named
+	port     uint16 // if 0: of the container port with the name in named
 	named    string
 }
 
@@ -159,8 +159,7 @@ func (s *Selection) Matches(pod *Pod) bool {
 	return true
 }
 
-// Slices returns slices for those of the Pods that the Service selects: one for each
-// distinct set of ports.
+// Slices returns slices for the Pods that the Service selects: one for each distinct set of ports.
 func (s *Selection) Slices(pods []*Pod) []*cluster.Slice {
 	groups := map[string]*cluster.Slice{}
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b *Pod) int { return a.Name.Compare(b.Name) })

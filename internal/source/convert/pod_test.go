@@ -16,7 +16,9 @@ func pod(name, ip string, mutate func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "web", "more": "x"}},
 		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{
-			Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}, {Name: "dns", ContainerPort: 5353, Protocol: "UDP"}},
+			Ports: []corev1.ContainerPort{
+				{Name: "http", ContainerPort: 8080}, {Name: "dns", ContainerPort: 5353, Protocol: "UDP"},
+			},
 		}}},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
@@ -53,11 +55,15 @@ func TestPodsOfAService(t *testing.T) {
 		{
 			"no targetPort means the port", func(*corev1.Service) {},
 			[]*corev1.Pod{pod("a", "10.0.0.1", unchanged)},
-			[]group{{[]cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}}, []cluster.Endpoint{ready("10.0.0.1")}}},
+			[]group{
+				{[]cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}}, []cluster.Endpoint{ready("10.0.0.1")}},
+			},
 		},
 		{
 			"named port of different numbers", named,
-			[]*corev1.Pod{pod("a", "10.0.0.1", unchanged), pod("b", "10.0.0.2", func(p *corev1.Pod) { p.Spec.Containers[0].Ports[0].ContainerPort = 9090 })},
+			[]*corev1.Pod{pod("a", "10.0.0.1", unchanged), pod("b", "10.0.0.2", func(p *corev1.Pod) {
+				p.Spec.Containers[0].Ports[0].ContainerPort = 9090
+			})},
 			[]group{
 				{http, []cluster.Endpoint{ready("10.0.0.1")}},
 				{[]cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 9090}}, []cluster.Endpoint{ready("10.0.0.2")}},
@@ -70,7 +76,9 @@ func TestPodsOfAService(t *testing.T) {
 		},
 		{
 			"both families", named,
-			[]*corev1.Pod{pod("a", "10.0.0.1", func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::1"}) })},
+			[]*corev1.Pod{pod("a", "10.0.0.1", func(p *corev1.Pod) {
+				p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::1"})
+			})},
 			[]group{{http, []cluster.Endpoint{ready("10.0.0.1"), ready("fd00::1")}}},
 		},
 		{
@@ -78,7 +86,9 @@ func TestPodsOfAService(t *testing.T) {
 				named(s)
 				s.Spec.ClusterIPs, s.Spec.IPFamilies = s.Spec.ClusterIPs[:1], s.Spec.IPFamilies[:1]
 			},
-			[]*corev1.Pod{pod("a", "10.0.0.1", func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::1"}) })},
+			[]*corev1.Pod{pod("a", "10.0.0.1", func(p *corev1.Pod) {
+				p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::1"})
+			})},
 			[]group{{http, []cluster.Endpoint{ready("10.0.0.1")}}},
 		},
 		{"not ready, terminating, pending", named, []*corev1.Pod{
@@ -90,7 +100,10 @@ func TestPodsOfAService(t *testing.T) {
 			{Addr: addrs("10.0.0.2")[0], Node: "n1", Serving: true, Terminating: true},
 			{Addr: addrs("10.0.0.3")[0], Node: "n1"},
 		}}}},
-		{"publishNotReadyAddresses", func(s *corev1.Service) { named(s); s.Spec.PublishNotReadyAddresses = true }, []*corev1.Pod{
+		{"publishNotReadyAddresses", func(s *corev1.Service) {
+			named(s)
+			s.Spec.PublishNotReadyAddresses = true
+		}, []*corev1.Pod{
 			pod("a", "10.0.0.1", func(p *corev1.Pod) { p.Status.Conditions = nil }),
 			pod("b", "10.0.0.2", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }),
 		}, []group{{http, []cluster.Endpoint{

@@ -17,7 +17,8 @@ func largeService(n int) *corev1.Service {
 		svc.Spec.Ports, svc.Spec.ExternalIPs = nil, nil
 		for i := range n {
 			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1 + i)})
-			svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, netip.AddrFrom4([4]byte{192, byte(i >> 16), byte(i >> 8), byte(i)}).String())
+			svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs,
+				netip.AddrFrom4([4]byte{192, byte(i >> 16), byte(i >> 8), byte(i)}).String())
 		}
 	})
 }

@@ -16,11 +16,14 @@ import (
 // is ignored.
 func TestScheduler(t *testing.T) {
 	for value, want := range map[string]string{
-		"": "", "wlc": "wlc", "p2c": "p2c", "maglev": "maglev", "twos": "twos", "WLC": "", "wrr,rr": "", "../x": "", strings.Repeat("a", 16): "",
+		"": "", "wlc": "wlc", "p2c": "p2c", "maglev": "maglev", "twos": "twos", "WLC": "", "wrr,rr": "",
+		"../x": "", strings.Repeat("a", 16): "",
 	} {
 		svc := &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationScheduler: value}},
-			Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationScheduler: value},
+			},
+			Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
 		}
 		got, problems := (&Converter{}).Service(svc)
 		if got.Scheduler != want || (len(problems) > 0) != (value != want) {
@@ -32,25 +35,33 @@ func TestScheduler(t *testing.T) {
 // A name that no mode has is a problem, and is passed on: the kernel may have it.
 func TestUnknownScheduler(t *testing.T) {
 	svc := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationScheduler: "unheard"}},
-		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationScheduler: "unheard"},
+		},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
 	}
 	got, problems := (&Converter{}).Service(svc)
 	want := []route.Problem{{
 		Object: "Service default/web", Field: "metadata.annotations[sluice-proxy.github.io/scheduler]", Value: "unheard",
-		Reason: "unknown scheduler, ignored unless the kernel has it: expected rr, wrr, lc, wlc, sh, mh, maglev, p2c, twos, sed, nq, dh, lblc, lblcr, fo or ovf",
+		Reason: "unknown scheduler, ignored unless the kernel has it: expected rr, wrr, lc, wlc, sh, mh, maglev, p2c, " +
+			"twos, sed, nq, dh, lblc, lblcr, fo or ovf",
 	}}
 	if diff := cmp.Diff(want, problems); diff != "" || got.Scheduler != "unheard" {
 		t.Errorf("scheduler %q, problems (-want +got):\n%s", got.Scheduler, diff)
 	}
 }
 
-// The annotation is the time of a slow start. Text that is no duration, and a time that is too long, are problems, and are ignored.
+// The annotation is the time of a slow start. Text that is no duration, and a time that is too long, are problems,
+// and are ignored.
 func TestSlowStart(t *testing.T) {
-	for value, want := range map[string]time.Duration{"": 0, "30s": 30 * time.Second, "1h": time.Hour, "0s": 0, "61m": -1, "-1s": -1, "30": -1, "soon": -1} {
+	for value, want := range map[string]time.Duration{
+		"": 0, "30s": 30 * time.Second, "1h": time.Hour, "0s": 0, "61m": -1, "-1s": -1, "30": -1, "soon": -1,
+	} {
 		svc := &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationSlowStart: value}},
-			Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationSlowStart: value},
+			},
+			Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
 		}
 		got, problems := (&Converter{}).Service(svc)
 		if got.SlowStart != max(want, 0) || (len(problems) > 0) != (want < 0) {

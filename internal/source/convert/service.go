@@ -58,20 +58,24 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 func scheduler(svc *corev1.Service, n *notes) string {
 	const longest = 15 // of a name in the kernel
 	name := svc.Annotations[AnnotationScheduler]
-	usable := len(name) <= longest && strings.IndexFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) < 0
-	if !usable {
-		n.add("metadata.annotations["+AnnotationScheduler+"]", name, "ignored: expected at most 15 letters and digits, such as rr or wlc")
+	unusual := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }
+	if len(name) > longest || strings.ContainsFunc(name, unusual) {
+		n.add("metadata.annotations["+AnnotationScheduler+"]", name,
+			"ignored: expected at most 15 letters and digits, such as rr or wlc")
 		return ""
 	}
 	if name != "" && !slices.Contains(schedulers(), name) {
-		n.add("metadata.annotations["+AnnotationScheduler+"]", name, "unknown scheduler, ignored unless the kernel has it: expected "+text.Alternatives(schedulers()))
+		n.add("metadata.annotations["+AnnotationScheduler+"]", name,
+			"unknown scheduler, ignored unless the kernel has it: expected "+text.Alternatives(schedulers()))
 	}
 	return name
 }
 
-// schedulers returns the names of all schedulers that Linux has, and those of planes that it does not have.
+// schedulers returns the names of all schedulers of Linux, and of schedulers that only planes have.
 func schedulers() []string {
-	return []string{"rr", "wrr", "lc", "wlc", "sh", "mh", "maglev", "p2c", "twos", "sed", "nq", "dh", "lblc", "lblcr", "fo", "ovf"}
+	return []string{
+		"rr", "wrr", "lc", "wlc", "sh", "mh", "maglev", "p2c", "twos", "sed", "nq", "dh", "lblc", "lblcr", "fo", "ovf",
+	}
 }
 
 // slowStart returns how long the share of a new endpoint grows.
@@ -157,7 +161,6 @@ func clusterIPFault(a netip.Addr, i int, families []corev1.IPFamily) string {
 	return virtualFault(a)
 }
 
-// hasFamilyOf reports whether one of the addresses is of the family of a.
 func hasFamilyOf(addrs []netip.Addr, a netip.Addr) bool {
 	for _, b := range addrs {
 		if a.Is4() == b.Is4() {
@@ -176,7 +179,8 @@ func serviceType(svc *corev1.Service, n *notes) cluster.Type {
 	case corev1.ServiceTypeLoadBalancer:
 		return cluster.LoadBalancer
 	default:
-		n.add("spec.type", string(svc.Spec.Type), "unknown type, treated as ClusterIP: expected ClusterIP, NodePort, LoadBalancer or ExternalName")
+		n.add("spec.type", string(svc.Spec.Type),
+			"unknown type, treated as ClusterIP: expected ClusterIP, NodePort, LoadBalancer or ExternalName")
 		return cluster.ClusterIP
 	}
 }
@@ -211,8 +215,7 @@ func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 	return out.list
 }
 
-// loadBalancerIPs returns the addresses in the status that this node intercepts: all except
-// those with ipMode Proxy.
+// loadBalancerIPs returns the addresses in the status that this node intercepts: all except ones with ipMode Proxy.
 func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
 	fault := ofFamilies(own, virtualFault)
 	var out unique[netip.Addr]

@@ -302,10 +302,16 @@ func TestServiceAffinity(t *testing.T) {
 		{name: "longest", in: set(seconds(86400)), want: want(24 * time.Hour)},
 		{name: "S-252 no config", in: set(nil), want: want(3 * time.Hour)},
 		{name: "S-252 no client config", in: set(&corev1.SessionAffinityConfig{}), want: want(3 * time.Hour)},
-		{name: "S-252 no timeout", in: set(&corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{}}), want: want(3 * time.Hour)},
+		{
+			name: "S-252 no timeout", in: set(&corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{}}),
+			want: want(3 * time.Hour),
+		},
 		{name: "zero", in: set(seconds(0)), want: want(3 * time.Hour), problems: []string{field + "0"}},
 		{name: "too long", in: set(seconds(86401)), want: want(3 * time.Hour), problems: []string{field + "86401"}},
-		{name: "unknown", in: func(s *corev1.Service) { s.Spec.SessionAffinity = "Cookie" }, problems: []string{"spec.sessionAffinity Cookie"}},
+		{
+			name: "unknown", in: func(s *corev1.Service) { s.Spec.SessionAffinity = "Cookie" },
+			problems: []string{"spec.sessionAffinity Cookie"},
+		},
 		{name: "config without affinity", in: func(s *corev1.Service) { s.Spec.SessionAffinityConfig = seconds(5) }},
 	})
 }

@@ -47,7 +47,11 @@ func TestSlice(t *testing.T) {
 		{"S-238 headless", func(es *discoveryv1.EndpointSlice) { es.Labels[LabelHeadless] = "" }, nil, nil},
 		{"S-240 FQDN", func(es *discoveryv1.EndpointSlice) { es.AddressType = discoveryv1.AddressTypeFQDN }, nil, nil},
 		{"S-241 no service", func(es *discoveryv1.EndpointSlice) { es.Labels = nil }, nil, []string{"metadata.labels "}},
-		{"unknown address type", func(es *discoveryv1.EndpointSlice) { es.AddressType = "IPX" }, nil, []string{"addressType IPX"}},
+		{
+			"unknown address type", func(es *discoveryv1.EndpointSlice) { es.AddressType = "IPX" },
+			nil,
+			[]string{"addressType IPX"},
+		},
 		{"S-242 odd ports", func(es *discoveryv1.EndpointSlice) {
 			es.Ports = []discoveryv1.EndpointPort{
 				{Port: ptr.To[int32](1)},
@@ -60,10 +64,18 @@ func TestSlice(t *testing.T) {
 		}, func(sl *cluster.Slice) {
 			sl.Ports = []cluster.SlicePort{{Protocol: cluster.UDP, Port: 53}}
 		}, []string{"ports[0].name ", "ports[1].port ", "ports[2].port ", "ports[3].port 65536", "ports[4].protocol IGMP"}},
-		{"no ports at all", func(es *discoveryv1.EndpointSlice) { es.Ports = nil }, func(sl *cluster.Slice) { sl.Ports = nil }, nil},
-		{"S-243 S-244 S-245 addresses", func(es *discoveryv1.EndpointSlice) {
-			es.Endpoints = []discoveryv1.Endpoint{{}, {Addresses: []string{"10.180.00.001", "10.0.0.9"}}, {Addresses: []string{"x"}}}
-		}, func(sl *cluster.Slice) { sl.Endpoints[0].Addr = addrs("10.180.0.1")[0] }, []string{"endpoints[2].addresses[0] x"}},
+		{
+			"no ports at all", func(es *discoveryv1.EndpointSlice) { es.Ports = nil },
+			func(sl *cluster.Slice) { sl.Ports = nil }, nil,
+		},
+		{
+			"S-243 S-244 S-245 addresses", func(es *discoveryv1.EndpointSlice) {
+				es.Endpoints = []discoveryv1.Endpoint{
+					{}, {Addresses: []string{"10.180.00.001", "10.0.0.9"}}, {Addresses: []string{"x"}},
+				}
+			}, func(sl *cluster.Slice) { sl.Endpoints[0].Addr = addrs("10.180.0.1")[0] },
+			[]string{"endpoints[2].addresses[0] x"},
+		},
 		{"special addresses", func(es *discoveryv1.EndpointSlice) {
 			for _, a := range []string{"127.0.0.1", "0.0.0.0", "224.0.0.1", "169.254.1.1", "fd00::1"} {
 				es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
@@ -74,13 +86,17 @@ func TestSlice(t *testing.T) {
 		}},
 		{"IPv6", func(es *discoveryv1.EndpointSlice) {
 			es.AddressType = discoveryv1.AddressTypeIPv6
-			es.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"fd00:0::1"}}, {Addresses: []string{"::ffff:10.0.0.1"}}, {Addresses: []string{"fe80::1"}}}
+			es.Endpoints = []discoveryv1.Endpoint{
+				{Addresses: []string{"fd00:0::1"}}, {Addresses: []string{"::ffff:10.0.0.1"}}, {Addresses: []string{"fe80::1"}},
+			}
 		}, func(sl *cluster.Slice) { sl.Endpoints[0].Addr = addrs("fd00::1")[0] }, []string{
 			"endpoints[1].addresses[0] ::ffff:10.0.0.1", "endpoints[2].addresses[0] fe80::1",
 		}},
 		{"conditions and node", func(es *discoveryv1.EndpointSlice) {
 			es.Endpoints[0].NodeName = new("n1")
-			es.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)}
+			es.Endpoints[0].Conditions = discoveryv1.EndpointConditions{
+				Ready: new(false), Serving: new(false), Terminating: new(true),
+			}
 		}, func(sl *cluster.Slice) {
 			sl.Endpoints[0] = cluster.Endpoint{Addr: addrs("10.0.0.1")[0], Node: "n1", Terminating: true}
 		}, nil},
@@ -120,7 +136,9 @@ func TestEndpoints(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Subsets: []corev1.EndpointSubset{
 			{
-				Addresses:         []corev1.EndpointAddress{{IP: "10.0.0.01", NodeName: new("n1")}, {IP: "fd00::1"}, {IP: "127.0.0.1"}},
+				Addresses: []corev1.EndpointAddress{
+					{IP: "10.0.0.01", NodeName: new("n1")}, {IP: "fd00::1"}, {IP: "127.0.0.1"},
+				},
 				NotReadyAddresses: []corev1.EndpointAddress{{IP: "10.0.0.2"}, {IP: "?"}},
 				Ports:             []corev1.EndpointPort{{Port: 8080}, {Name: "zero"}, {Name: "p", Port: 1, Protocol: "X"}},
 			},

@@ -97,8 +97,10 @@ func BenchmarkChange(b *testing.B) {
 // BenchmarkLargestFile reads a file near the limits, and reports the growth of the heap.
 func BenchmarkLargestFile(b *testing.B) {
 	defer debug.SetGCPercent(debug.SetGCPercent(50)) // as in the daemon
-	const object = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s%d"},"spec":{"clusterIP":"10.%d.%d.%d","selector":{"app":"x"},` +
-		`"ports":[{"name":"http","port":80,"targetPort":8080,"protocol":"TCP"},{"name":"https","port":443,"targetPort":8443,"protocol":"TCP"}]}}` + "\n"
+	const object = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s%d"},"spec":{"clusterIP":"10.%d.%d.%d",` +
+		`"selector":{"app":"x"},` +
+		`"ports":[{"name":"http","port":80,"targetPort":8080,"protocol":"TCP"},{"name":"https","port":443,` +
+		`"targetPort":8443,"protocol":"TCP"}]}}` + "\n"
 	var text bytes.Buffer
 	for i := range DaemonLimits().Objects {
 		fmt.Fprintf(&text, object, i, i>>16, i>>8&255, i&255)

@@ -22,23 +22,21 @@ const settle = 25 * time.Millisecond
 // maxSettle is how long a file that changes all the time is not read.
 const maxSettle = 2 * time.Second
 
-// file is one file and its content.
 type file struct {
 	path     string
 	objects  []*object   // of its last good content
 	content  content     // when it was last read; without objects if it could not be read whole
-	info     fs.FileInfo // when it was last read; nil: not read, or a stream
+	info     fs.FileInfo // when it was last read; nil if it was not, or is a stream
 	err      error       // of the last attempt to read it
 	isStream bool
 	wasRead  bool // at least once
 	isKept   bool // the present content is not used, or cannot be read
 
-	pending fs.FileInfo // a state that must settle; nil: the file is missing
+	pending fs.FileInfo // a state that must settle; nil if the file is missing
 	since   time.Time   // when that began; zero: nothing must settle
 	changed time.Time   // when the file changed first since it was read, if since is not zero
 }
 
-// sorted returns the files in order.
 func (s *Source) sorted() []*file {
 	return slices.SortedFunc(maps.Values(s.files), func(a, b *file) int { return strings.Compare(a.path, b.path) })
 }
@@ -131,12 +129,13 @@ func (s *Source) look(ctx context.Context, f *file, now time.Time) {
 	s.use(ctx, f, data, err)
 }
 
-// same reports whether two states of a file are the same; nil: the file is missing.
+// same reports whether two states of a file are the same. The state of a missing file is nil.
 func same(a, b fs.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
 	}
-	return os.SameFile(a, b) && a.Mode().Type() == b.Mode().Type() && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+	return os.SameFile(a, b) && a.Mode().Type() == b.Mode().Type() && a.Size() == b.Size() &&
+		a.ModTime().Equal(b.ModTime())
 }
 
 // mustSettle reports whether a file has been in a state for less than settle, and then
@@ -196,7 +195,8 @@ func (s *Source) use(ctx context.Context, f *file, data []byte, err error) {
 		next.problems = append(next.problems, route.Problem{Object: f.path, Reason: reason})
 	}
 	if most := s.reader.limits.Objects; others+len(next.objects) > most {
-		refuse(fmt.Sprintf("the file has %d objects and the other files have %d; the limit for all is %d", len(next.objects), others, most))
+		refuse(fmt.Sprintf("the file has %d objects and the other files have %d; the limit for all is %d",
+			len(next.objects), others, most))
 	}
 	if len(strings.TrimSpace(string(data))) == 0 && len(f.objects) > 0 { // most programs empty a file before they write it
 		refuse("the file is empty, so its objects stay until it is removed or written")

@@ -44,35 +44,53 @@ func nested(n int) string {
 	return strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, n) + jsonNode("x") + strings.Repeat("]}", n)
 }
 
-// hostile returns texts that would be expensive to read without limits, each with a part of
-// the expected problem.
+// hostile returns texts that are expensive to read without limits, each with a part of the expected problem.
 func hostile() map[string][2]string {
 	const listOf = `{"apiVersion":"v1","kind":"List","items":[`
 	return map[string][2]string{
-		"alias bomb":               {bomb(9), "aliases replaced"},
-		"alias bomb of long text":  {"a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.TrimSuffix(strings.Repeat("*a,", 900), ",") + "]\n", "aliases replaced"},
-		"alias of itself":          {"a: &a [*a]\n", "aliases replaced"},
-		"many aliases":             {"a: &a [" + strings.Repeat("xx,", 4200) + "]\nb: [" + strings.Repeat("*a,", 194) + "]\n", "aliases replaced"},
-		"many values and aliases":  {"a: &a [" + strings.Repeat("x,", 400_000) + "]\nb: [" + strings.Repeat("*a,", 2) + "]\n", "aliases replaced"},
-		"chain of aliases":         {chain(50_000), "aliases replaced"},
-		"5,000 nested Lists":       {nested(5000), "exceeded max depth"},
-		"20 nested Lists":          {nested(20), "lists are nested more than 5 levels deep"},
-		"deep flow":                {strings.Repeat("[", 9000) + strings.Repeat("]", 9000), "expected an object"},
-		"deep block":               {strings.Repeat("- ", 9000) + "x", "expected an object"},
-		"deep JSON":                {`{"a":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}", "not a Kubernetes object"},
-		"large document":           {"a: " + strings.Repeat("x", 9<<20), "the document has 9 MiB; the limit is 8 MiB"},
-		"many values":              {"[" + strings.Repeat("a,", 1<<20-10) + "]", "values; the limit is 524288"},
-		"large object":             {`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x","annotations":{"x":"` + strings.Repeat("x", 9<<20) + `"}}}`, "Service default/x: the object has 9 MiB; the limit is 8 MiB"},
-		"many items":               {listOf + strings.Repeat(jsonNode("x")+",", 60_000) + jsonNode("x") + "]}", "more than 60000 documents and items"},
-		"60,001 documents":         {strings.Repeat("---\napiVersion: v1\nkind: ConfigMap\n", 60_001), "more than 60000 documents and items"},
+		"alias bomb": {bomb(9), "aliases replaced"},
+		"alias bomb of long text": {"a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" +
+			strings.TrimSuffix(strings.Repeat("*a,", 900), ",") + "]\n", "aliases replaced"},
+		"alias of itself": {"a: &a [*a]\n", "aliases replaced"},
+		"many aliases": {
+			"a: &a [" + strings.Repeat("xx,", 4200) + "]\nb: [" + strings.Repeat("*a,", 194) + "]\n",
+			"aliases replaced",
+		},
+		"many values and aliases": {
+			"a: &a [" + strings.Repeat("x,", 400_000) + "]\nb: [" + strings.Repeat("*a,", 2) + "]\n",
+			"aliases replaced",
+		},
+		"chain of aliases":   {chain(50_000), "aliases replaced"},
+		"5,000 nested Lists": {nested(5000), "exceeded max depth"},
+		"20 nested Lists":    {nested(20), "lists are nested more than 5 levels deep"},
+		"deep flow":          {strings.Repeat("[", 9000) + strings.Repeat("]", 9000), "expected an object"},
+		"deep block":         {strings.Repeat("- ", 9000) + "x", "expected an object"},
+		"deep JSON": {
+			`{"a":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}",
+			"not a Kubernetes object",
+		},
+		"large document": {"a: " + strings.Repeat("x", 9<<20), "the document has 9 MiB; the limit is 8 MiB"},
+		"many values":    {"[" + strings.Repeat("a,", 1<<20-10) + "]", "values; the limit is 524288"},
+		"large object": {`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x","annotations":{"x":"` +
+			strings.Repeat("x", 9<<20) + `"}}}`, "Service default/x: the object has 9 MiB; the limit is 8 MiB"},
+		"many items": {
+			listOf + strings.Repeat(jsonNode("x")+",", 60_000) + jsonNode("x") + "]}",
+			"more than 60000 documents and items",
+		},
+		"60,001 documents": {
+			strings.Repeat("---\napiVersion: v1\nkind: ConfigMap\n", 60_001),
+			"more than 60000 documents and items",
+		},
 		"many empty documents":     {strings.Repeat("---\n#\n", 5_000_000) + "x", "expected an object"},
 		"200,000 broken documents": {strings.Repeat("---\n- a\n", 200_000), "line 20: "},
 		"20,000 repeated keys":     {strings.Repeat("k: v\n", 20_000), `key "k" already set in map`},
 		"4,000 nested Lists":       {nested(4000), "lists are nested more than 5 levels deep"},
 		"dense document":           {"[" + strings.Repeat("abc,", 1<<19-10) + "]", "expected an object"},
-		"dense object":             {`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x"},"spec":{"ports":[{}` + strings.Repeat(",{}", 690_000) + "]}}", "Service default/x: the object has 1380015 values"},
-		"dense slice":              {`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"x"},"endpoints":[{}` + strings.Repeat(",{}", 260_000) + "]}", "EndpointSlice default/x: "},
-		"object twice, often":      {strings.Repeat(jsonNode("x")+"\n", 5000), "and 4989 more problems"},
+		"dense object": {`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x"},"spec":{"ports":[{}` +
+			strings.Repeat(",{}", 690_000) + "]}}", "Service default/x: the object has 1380015 values"},
+		"dense slice": {`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"x"},` +
+			`"endpoints":[{}` + strings.Repeat(",{}", 260_000) + "]}", "EndpointSlice default/x: "},
+		"object twice, often": {strings.Repeat(jsonNode("x")+"\n", 5000), "and 4989 more problems"},
 	}
 }
 
@@ -133,7 +151,8 @@ func TestStartWithUnreadableFiles(t *testing.T) {
 	r.waitFor(view{"good": "[10.0.0.1] "})
 	names := map[string]string{
 		"fifo": "named pipe", "to-fifo": "named pipe", "device": "a device", "memory": "input/output error",
-		"loop": "too many levels", "dangling": "no such file", "directory": "is a directory", "large": "200 MiB; the limit is 32 MiB",
+		"loop": "too many levels", "dangling": "no such file", "directory": "is a directory",
+		"large": "200 MiB; the limit is 32 MiB",
 	}
 	for name, reason := range names {
 		r.waitForReport(at(name+".yaml"), reason)

@@ -31,7 +31,7 @@ func merge(files []*file) (objects map[key]*object, duplicates map[*file][]route
 	return objects, duplicates
 }
 
-// state is what the Store has, or is to have.
+// state has the objects that the Store has, or is to have.
 type state struct {
 	services map[cluster.Name]*cluster.Service
 	slices   map[cluster.Name]*cluster.Slice
@@ -39,8 +39,8 @@ type state struct {
 	cidrs    []netip.Prefix
 }
 
-// stateOf returns the state for the objects of files. A Service without EndpointSlices of
-// its own has those of its Endpoints or, failing those, of the Pods that it selects.
+// stateOf returns the state for the objects of files. A Service without EndpointSlices gets slices of its Endpoints
+// or, if it has none, of the Pods that it selects.
 func stateOf(objects map[key]*object) state {
 	out := state{services: map[cluster.Name]*cluster.Service{}, slices: map[cluster.Name]*cluster.Slice{}}
 	hasSlices := map[cluster.Name]bool{}
@@ -83,7 +83,6 @@ func stateOf(objects map[key]*object) state {
 	return out
 }
 
-// label is one label of the Pods of a namespace.
 type label struct{ namespace, key, value string }
 
 // anchor is a label that all Pods of a selection have.

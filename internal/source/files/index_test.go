@@ -106,7 +106,8 @@ func TestPrecedenceOfEndpoints(t *testing.T) {
 	s := newFileSet(t)
 	s.write("svc", selecting, view{"web": "[10.96.0.1] "})
 	s.write("pods", pods, view{"web": "[10.96.0.1] 10.0.0.1 8080, 10.0.0.2 8080 not ready"})
-	s.write("pods", strings.Replace(pods, "10.0.0.1,", "10.0.0.7,", 1), view{"web": "[10.96.0.1] 10.0.0.2 8080 not ready, 10.0.0.7 8080"})
+	s.write("pods", strings.Replace(pods, "10.0.0.1,", "10.0.0.7,", 1),
+		view{"web": "[10.96.0.1] 10.0.0.2 8080 not ready, 10.0.0.7 8080"})
 	s.write("eps", endpoints, view{"web": "[10.96.0.1] 10.0.0.9 9090"})
 	s.write("slice", webSlice, view{"web": "[10.96.0.1] 10.0.0.1 8080"})
 	s.write("eps", "", view{"web": "[10.96.0.1] 10.0.0.1 8080"})
@@ -125,7 +126,8 @@ func TestASliceMovesToAnotherService(t *testing.T) {
 	s.write("svc", selecting, view{"web": "[10.96.0.1] "})
 	s.write("eps", endpoints, view{"web": "[10.96.0.1] 10.0.0.9 9090"})
 	s.write("slice", webSlice, view{"web": "[10.96.0.1] 10.0.0.1 8080"})
-	s.write("slice", strings.Replace(webSlice, "service-name: web", "service-name: db", 1), view{"web": "[10.96.0.1] 10.0.0.9 9090"})
+	s.write("slice", strings.Replace(webSlice, "service-name: web", "service-name: db", 1),
+		view{"web": "[10.96.0.1] 10.0.0.9 9090"})
 }
 
 // If an object is in two files, the first by file name is used. The other is reported, and
@@ -137,7 +139,9 @@ func TestObjectInTwoFiles(t *testing.T) {
 	s.write("a", web, view{"web": "[10.96.0.1] "})
 	s.write("b", strings.Replace(web, "10.96.0.1", "10.96.0.3", 1), view{"web": "[10.96.0.1] "})
 	s.write("a", "", view{"web": "[10.96.0.3] "})
-	if all := s.reported.all(); len(all) != 1 || all[0] != filepath.Join(s.dir, "b.yaml")+": Service default/web: also in "+filepath.Join(s.dir, "a.yaml")+", which takes precedence" {
+	all := s.reported.all()
+	if len(all) != 1 || all[0] != filepath.Join(s.dir, "b.yaml")+": Service default/web: also in "+filepath.Join(s.dir,
+		"a.yaml")+", which takes precedence" {
 		t.Errorf("reported %q", all)
 	}
 }
@@ -157,11 +161,11 @@ func TestBrokenFilesKeepTheirObjects(t *testing.T) {
 		s.write("f", broken, both)
 	}
 	s.reported.wait(t, "; the file cannot be read whole: its last content stays in force")
-	s.write("g", strings.NewReplacer("web", "other", "10.96.0.1", "10.96.0.8").Replace(web), view{"web": "[10.96.0.1] ", "db": "[10.96.0.5] ", "other": "[10.96.0.8] "})
+	s.write("g", strings.NewReplacer("web", "other", "10.96.0.1", "10.96.0.8").Replace(web),
+		view{"web": "[10.96.0.1] ", "db": "[10.96.0.5] ", "other": "[10.96.0.8] "})
 	s.write("f", "# nothing\n", view{"other": "[10.96.0.8] "})
 }
 
-// stateOfText returns the state for one file.
 func stateOfText(text string) state {
 	objects, _ := merge([]*file{{objects: parse(text).objects}})
 	return stateOf(objects)
@@ -181,10 +185,13 @@ func TestServicesAreAddedLast(t *testing.T) {
 func TestAPodTouchesItsServicesOnly(t *testing.T) {
 	var many strings.Builder
 	for i := range 500 {
-		fmt.Fprintf(&many, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d}\nspec: {clusterIP: 10.1.%d.%d, selector: {app: s%d}, ports: [{port: 80}]}\n", i, i/250, 1+i%250, i)
+		fmt.Fprintf(&many,
+			"---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d}\nspec: {clusterIP: 10.1.%d.%d, selector: {app: s%d}, "+
+				"ports: [{port: 80}]}\n", i, i/250, 1+i%250, i)
 	}
 	store := cluster.NewStore()
-	before, after := stateOfText(many.String()), stateOfText(many.String()+"---"+strings.ReplaceAll(pods, "app: web", "app: s7"))
+	before := stateOfText(many.String())
+	after := stateOfText(many.String() + "---" + strings.ReplaceAll(pods, "app: web", "app: s7"))
 	apply(store, state{}, before)
 	store.Take()
 	apply(store, before, after)

@@ -29,7 +29,6 @@ type trait struct {
 	namespaced bool
 }
 
-// traitOf returns the trait of a kind that is read.
 func traitOf(kind string) (trait, bool) {
 	switch kind {
 	case kindService, kindEndpoints, kindPod:
@@ -99,7 +98,8 @@ func (h header) check() (*route.Problem, bool) {
 	t, _ := traitOf(h.Kind)
 	if _, version := h.groupVersion(); !slices.Contains(t.versions, version) {
 		return &route.Problem{
-			Object: h.name(), Field: "apiVersion", Value: h.APIVersion, Reason: "this version is not read; expected " + t.apiVersion(),
+			Object: h.name(), Field: "apiVersion", Value: h.APIVersion,
+			Reason: "this version is not read; expected " + t.apiVersion(),
 		}, true
 	}
 	return nil, true
@@ -133,9 +133,8 @@ func (h header) key() (key, *route.Problem) {
 	return k, nil
 }
 
-// misspelled returns the problem of an object of a kind that Kubernetes does not have in a
-// group of which some kinds are read: the kind or the group is misspelled. It returns nil
-// for others, which are ignored.
+// misspelled returns the problem of an object with a misspelled kind or group: Kubernetes does not have the kind, and
+// this package reads some kinds of the group. It returns nil for other objects, which are ignored.
 func (h header) misspelled() *route.Problem {
 	group, _ := h.groupVersion()
 	kinds := strings.Fields(kindsOf(group))
@@ -143,16 +142,18 @@ func (h header) misspelled() *route.Problem {
 		return nil
 	}
 	return &route.Problem{
-		Object: h.name(), Field: "kind", Value: h.Kind, Reason: "there is no such kind in " + h.APIVersion + ", so the object is not read",
+		Object: h.name(), Field: "kind", Value: h.Kind,
+		Reason: "there is no such kind in " + h.APIVersion + ", so the object is not read",
 	}
 }
 
-// kindsOf returns the kinds of a group of which some are read.
+// kindsOf returns all kinds of a group of which this package reads some.
 func kindsOf(group string) string {
 	switch group {
 	case "":
 		return `Binding ComponentStatus ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume
-			PersistentVolumeClaim Pod PodTemplate RangeAllocation ReplicationController ResourceQuota Secret Service ServiceAccount`
+			PersistentVolumeClaim Pod PodTemplate RangeAllocation ReplicationController ResourceQuota Secret Service
+			ServiceAccount`
 	case "discovery.k8s.io":
 		return "EndpointSlice"
 	case "networking.k8s.io":

@@ -35,7 +35,8 @@ func TestMisspelledKinds(t *testing.T) {
 			c := parse(fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: x}\n", tc.apiVersion, tc.kind))
 			want := ""
 			if tc.reported {
-				want = fmt.Sprintf("f: line 2: %s x: kind: %[1]s: there is no such kind in %s, so the object is not read", tc.kind, tc.apiVersion)
+				want = fmt.Sprintf("f: line 2: %s x: kind: %[1]s: there is no such kind in %s, so the object is not read",
+					tc.kind, tc.apiVersion)
 			}
 			if got := strings.Join(problemsOf(c), "\n"); got != want || len(c.objects) > 0 || c.isBroken {
 				t.Errorf("got  %q\nwant %q\nobjects %v, broken %v", got, want, c.objects, c.isBroken)

@@ -18,17 +18,25 @@ func randomDocument(r *rand.Rand) string {
 	name, n := fmt.Sprintf("s%d", r.IntN(3)), 1+r.IntN(3)
 	switch r.IntN(8) {
 	case 0, 1:
-		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.96.0.%d, selector: {app: %s}, ports: [{port: 80}]}\n", name, n, name)
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.96.0.%d, selector: "+
+			"{app: %s}, ports: [{port: 80}]}\n", name, n, name)
 	case 2:
-		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.96.0.%d, selector: {app: %s, tier: a}, ports: [{port: 80, targetPort: x}]}\n", name, n, name)
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.96.0.%d, selector: "+
+			"{app: %s, tier: a}, ports: [{port: 80, targetPort: x}]}\n", name, n, name)
 	case 3:
-		return fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: e%d, labels: {kubernetes.io/service-name: %s}}\naddressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.1.0.%d]}]\n", r.IntN(3), name, n)
+		return fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: e%d, labels: "+
+			"{kubernetes.io/service-name: %s}}\naddressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: "+
+			"[10.1.0.%d]}]\n", r.IntN(3), name, n)
 	case 4:
-		return fmt.Sprintf("apiVersion: v1\nkind: Endpoints\nmetadata: {name: %s}\nsubsets: [{addresses: [{ip: 10.2.0.%d}], ports: [{port: 9090}]}]\n", name, n)
+		return fmt.Sprintf("apiVersion: v1\nkind: Endpoints\nmetadata: {name: %s}\nsubsets: [{addresses: [{ip: "+
+			"10.2.0.%d}], ports: [{port: 9090}]}]\n", name, n)
 	case 5:
-		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p%d, labels: {app: %s, tier: %c}}\nspec: {containers: [{ports: [{name: x, containerPort: %d}]}]}\nstatus: {phase: Running, podIP: 10.3.0.%d}\n", r.IntN(4), name, 'a'+r.IntN(2), 8080+n, n)
+		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p%d, labels: {app: %s, tier: %c}}\n"+
+			"spec: {containers: [{ports: [{name: x, containerPort: %d}]}]}\nstatus: {phase: Running, podIP: 10.3.0.%d}\n",
+			r.IntN(4), name, 'a'+r.IntN(2), 8080+n, n)
 	case 6:
-		return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: c%d}\nspec: {cidrs: [10.96.0.0/1%d]}\n", r.IntN(2), n)
+		return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: c%d}\nspec: {cidrs: "+
+			"[10.96.0.0/1%d]}\n", r.IntN(2), n)
 	default:
 		return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nspec: {podCIDR: 10.3.%d.0/24}\n", n)
 	}

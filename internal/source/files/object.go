@@ -21,8 +21,8 @@ import (
 // longestValue is how much of a value, in characters, problems show.
 const longestValue = 64
 
-// object reads one object, or all objects of a list. An item without apiVersion or
-// kind has those of its list. It returns false if the file has too many.
+// object reads one object, or all objects of a list. An item without apiVersion or kind inherits it from its list. It
+// returns false if the file has too many.
 func (p *parser) object(v value, from header) bool {
 	if p.units++; p.units > p.limits.Objects {
 		reason := fmt.Sprintf("the file has more than %d documents and items, which is the limit", p.limits.Objects)
@@ -80,7 +80,9 @@ func (p *parser) list(h header, v value) bool {
 		}
 	}
 	if from.depth > maxListDepth {
-		p.fail(v, route.Problem{Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth)})
+		p.fail(v, route.Problem{
+			Object: h.Kind, Reason: fmt.Sprintf("lists are nested more than %d levels deep, which is the limit", maxListDepth),
+		})
 		return true
 	}
 	var list struct {

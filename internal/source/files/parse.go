@@ -27,7 +27,6 @@ type reader struct {
 	limits   Limits
 }
 
-// object is one object of a file.
 type object struct {
 	key   key
 	value any // nil: without meaning to a proxy
@@ -41,7 +40,7 @@ type content struct {
 	isBroken bool // the file cannot be read whole, so that no object counts
 }
 
-// problemCount returns how many problems there are, including those that are only counted.
+// problemCount returns how many problems there are, including problems that are only counted.
 func (c content) problemCount() int { return len(c.problems) + c.more }
 
 // report returns the problems of a file to report: the first ones, and the number of
@@ -120,7 +119,6 @@ func (p *parser) document(text []byte, line int) bool {
 	return true
 }
 
-// add adds a problem of an object.
 func (p *parser) add(v value, problem route.Problem) {
 	if len(p.problems) == mostProblems {
 		p.more++
@@ -128,7 +126,8 @@ func (p *parser) add(v value, problem route.Problem) {
 	}
 	where := p.name
 	if v.document != nil {
-		where += fmt.Sprintf(": line %d", v.document.lineOf(strings.Trim(v.path+"."+problem.Field, "."), p.limits.DocumentBytes))
+		where += fmt.Sprintf(": line %d",
+			v.document.lineOf(strings.Trim(v.path+"."+problem.Field, "."), p.limits.DocumentBytes))
 	}
 	problem.Object = strings.TrimSuffix(where+": "+problem.Object, ": ")
 	p.problems = append(p.problems, problem)

@@ -60,9 +60,14 @@ func TestParse(t *testing.T) {
 		broken   bool
 		problems []string
 	}{
-		{name: "namespace default", in: web + "---" + webSlice, objects: []string{"Service default/web", "EndpointSlice default/web-1"}},
 		{
-			name: "JSON", in: `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"x"},"spec":{"clusterIP":"10.0.0.1"}}`,
+			name: "namespace default", in: web + "---" + webSlice,
+			objects: []string{"Service default/web", "EndpointSlice default/web-1"},
+		},
+		{
+			name: "JSON",
+			in: `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"x"},` +
+				`"spec":{"clusterIP":"10.0.0.1"}}`,
 			objects: []string{"Service x/a"},
 		},
 		{name: "a list of anything", in: `
@@ -83,11 +88,17 @@ items:
 			"f: line 13: Service default/b: spec.ports[0].port: \"x\": wrong type: expected a whole number that fits int32",
 		}},
 		{
-			name: "a list of one kind", in: `{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1"}}]}`,
+			name: "a list of one kind",
+			in: `{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"name":"a"},` +
+				`"spec":{"clusterIP":"10.0.0.1"}}]}`,
 			objects: []string{"Service default/a"},
 		},
 		{name: "a list of slices", in: "apiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems: []\n"},
-		{name: "a list in a list", in: `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"NodeList","items":[{"metadata":{"name":"a"}}]}]}`, objects: []string{"Node a"}},
+		{
+			name: "a list in a list",
+			in: `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"NodeList",` +
+				`"items":[{"metadata":{"name":"a"}}]}]}`, objects: []string{"Node a"},
+		},
 		{
 			name: "items that are not a list", in: "apiVersion: v1\nkind: List\nitems: 5\n", broken: true,
 			problems: []string{"f: line 3: List: items: 5: wrong type: expected a list"},
@@ -112,10 +123,15 @@ items: 9
 `},
 		{
 			name: "other version", in: "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\nmetadata: {name: x}\n",
-			problems: []string{"f: line 1: EndpointSlice x: apiVersion: discovery.k8s.io/v1beta1: this version is not read; expected discovery.k8s.io/v1"},
+			problems: []string{
+				"f: line 1: EndpointSlice x: apiVersion: discovery.k8s.io/v1beta1: this version is not read; " +
+					"expected discovery.k8s.io/v1",
+			},
 		},
 		{
-			name: "own Node only", in: "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nspec: 1\n",
+			name: "own Node only",
+			in: "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: " +
+				"n2}\nspec: 1\n",
 			objects: []string{"Node n1", "Node n2"},
 		},
 		{
@@ -128,11 +144,13 @@ items: 9
 		},
 		{
 			name: "key twice in JSON", broken: true,
-			in:       `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a"},` + "\n" + `"spec":{"ports":[{},{"port":1,"p\u006frt":2}]}}`,
+			in: `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a"},` + "\n" +
+				`"spec":{"ports":[{},{"port":1,"p\u006frt":2}]}}`,
 			problems: []string{"f: line 2: Service default/a: spec.ports[1].port: the field is repeated"},
 		},
 		{
-			name: "kind twice in JSON", in: `{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"},"kind":"Pod"}`, broken: true,
+			name: "kind twice in JSON", in: `{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"},"kind":"Pod"}`,
+			broken:   true,
 			problems: []string{"f: line 1: kind: the field is repeated"},
 		},
 		{
@@ -140,7 +158,9 @@ items: 9
 			problems: []string{"f: line 9: Service default/web: the file has this object twice; the first one counts"},
 		},
 		{
-			name: "object twice in a list", in: `{"apiVersion":"v1","kind":"NodeList","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}},` + "\n" + `{"metadata":{"name":"a"}}]}`,
+			name: "object twice in a list",
+			in: `{"apiVersion":"v1","kind":"NodeList","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}},` + "\n" +
+				`{"metadata":{"name":"a"}}]}`,
 			objects:  []string{"Node a", "Node b"},
 			problems: []string{"f: line 2: Node a: the file has this object twice; the first one counts"},
 		},
@@ -161,7 +181,8 @@ items: 9
 			problems: []string{"f: line 1: Service: metadata.name: an object needs a name"},
 		},
 		{
-			name: "an error in YAML has the line in the file", in: web + "---\nkind: Service\n a: [\n", objects: []string{"Service default/web"}, broken: true,
+			name: "an error in YAML has the line in the file", in: web + "---\nkind: Service\n a: [\n",
+			objects: []string{"Service default/web"}, broken: true,
 			problems: []string{"f: yaml: line 10: mapping values are not allowed in this context"},
 		},
 		{
@@ -169,16 +190,22 @@ items: 9
 			problems: []string{"f: line 1: unexpected EOF"},
 		},
 		{
-			name: "half of the second JSON value", in: `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}} {"kind":`, broken: true,
+			name: "half of the second JSON value", in: `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}} {"kind":`,
+			broken:   true,
 			problems: []string{"f: line 1: unexpected EOF"},
 		},
 		{
-			name: "problems of a conversion", in: strings.Replace(web, "10.96.0.1", "", 1), objects: []string{"Service default/web"},
-			problems: []string{"f: line 6: Service default/web: spec.clusterIP: the Service has no usable clusterIP and is not programmed"},
+			name: "problems of a conversion", in: strings.Replace(web, "10.96.0.1", "", 1),
+			objects: []string{"Service default/web"},
+			problems: []string{
+				"f: line 6: Service default/web: spec.clusterIP: the Service has no usable clusterIP and is not programmed",
+			},
 		},
 		{
 			name: "type error deep inside", in: strings.Replace(web, "80", "http", 1), broken: true,
-			problems: []string{"f: line 7: Service default/web: spec.ports[0].port: \"http\": wrong type: expected a whole number that fits int32"},
+			problems: []string{
+				"f: line 7: Service default/web: spec.ports[0].port: \"http\": wrong type: expected a whole number that fits int32",
+			},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -197,17 +224,21 @@ items: 9
 	}
 }
 
-// The problem of a value says what was expected.
+// The problem of a value names the expected type.
 func TestExpected(t *testing.T) {
 	for in, want := range map[string]string{
-		"spec: {ports: [{port: 99999999999}]}":             "spec.ports[0].port: 99999999999: wrong type: expected a whole number that fits int32",
-		"spec: {ports: {port: 80}}":                        `spec.ports: {"port":80}: wrong type: expected a list`,
-		"spec: {selector: {a.b/c: x, on: yes}}":            "spec.selector.true: true: wrong type: expected a string",
-		"spec: {selector: {a.b/c: x, q: 1}}":               "spec.selector.q: 1: wrong type: expected a string",
-		"spec: {allocateLoadBalancerNodePorts: 'no'}":      `spec.allocateLoadBalancerNodePorts: "no": wrong type: expected true or false`,
-		"spec: {ports: [{targetPort: [1]}]}":               "spec.ports[0].targetPort: [1]: wrong type: expected a whole number that fits int32, or a string",
-		"spec: 7":                                          "spec: 7: wrong type: expected an object",
-		"spec: {type: [" + strings.Repeat("x", 100) + "]}": `spec.type: ["` + strings.Repeat("x", 62) + "...: wrong type: expected a string",
+		"spec: {ports: [{port: 99999999999}]}": "spec.ports[0].port: 99999999999: wrong type: " +
+			"expected a whole number that fits int32",
+		"spec: {ports: {port: 80}}":             `spec.ports: {"port":80}: wrong type: expected a list`,
+		"spec: {selector: {a.b/c: x, on: yes}}": "spec.selector.true: true: wrong type: expected a string",
+		"spec: {selector: {a.b/c: x, q: 1}}":    "spec.selector.q: 1: wrong type: expected a string",
+		"spec: {allocateLoadBalancerNodePorts: 'no'}": `spec.allocateLoadBalancerNodePorts: "no": wrong type: ` +
+			`expected true or false`,
+		"spec: {ports: [{targetPort: [1]}]}": "spec.ports[0].targetPort: [1]: wrong type: " +
+			"expected a whole number that fits int32, or a string",
+		"spec: 7": "spec: 7: wrong type: expected an object",
+		"spec: {type: [" + strings.Repeat("x", 100) + "]}": `spec.type: ["` + strings.Repeat("x", 62) +
+			"...: wrong type: expected a string",
 	} {
 		got := problemsOf(parse("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n" + in))
 		if d := cmp.Diff([]string{"f: line 4: Service default/a: " + want}, got); d != "" {
@@ -215,20 +246,27 @@ func TestExpected(t *testing.T) {
 		}
 	}
 	got := problemsOf(parse("apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n  deletionTimestamp: x\n"))
-	if want := `f: line 5: Service default/a: metadata.deletionTimestamp: "x": wrong type: expected a time like 2006-01-02T15:04:05Z`; len(got) != 1 || got[0] != want {
+	want := `f: line 5: Service default/a: metadata.deletionTimestamp: "x": wrong type: ` +
+		`expected a time like 2006-01-02T15:04:05Z`
+	if len(got) != 1 || got[0] != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func FuzzManifest(f *testing.F) {
 	for _, s := range []string{
-		web, webSlice, web + "---" + webSlice, "{}", "[]", "null", "---\n...\n", "a: &a [*a]\n", "? {a: b}\n: c\n", "\xef\xbb\xbf{", "<<: 1\n",
+		web, webSlice, web + "---" + webSlice, "{}", "[]", "null", "---\n...\n", "a: &a [*a]\n",
+		"? {a: b}\n: c\n", "\xef\xbb\xbf{", "<<: 1\n",
 		"apiVersion: v1\nkind: List\nitems: [null, 1, {kind: Pod, apiVersion: v1, metadata: {name: p}}]\n",
-		`{"apiVersion":"v1","kind":"Endpoints","metadata":{"name":"web"},"subsets":[{"addresses":[{"ip":"10.0.0.1"}],"ports":[{"port":80}]}]}`,
+		`{"apiVersion":"v1","kind":"Endpoints","metadata":{"name":"web"},"subsets":[{"addresses":[{"ip":"10.0.0.1"}],` +
+			`"ports":[{"port":80}]}]}`,
 		"apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: k}\nspec: {cidrs: [10.96.0.0/12, x]}\n",
-		"apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nspec: {podCIDRs: [10.1.0.0/24]}\nstatus: {addresses: [{type: InternalIP, address: 10.0.0.1}]}\n",
-		"apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {app: web}, deletionTimestamp: x}\nstatus: {podIPs: [{ip: 10.0.0.1}]}\n",
-		"apiVersion: v1\nkind: Service\nmetadata: {name: w}\nspec: {selector: {app: web}, clusterIPs: [10.0.0.1, \"::1\"], ports: [{port: 99999999999}]}\n",
+		"apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nspec: {podCIDRs: [10.1.0.0/24]}\nstatus: {addresses: [{type: " +
+			"InternalIP, address: 10.0.0.1}]}\n",
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {app: web}, deletionTimestamp: x}\nstatus: {podIPs: [{ip: " +
+			"10.0.0.1}]}\n",
+		"apiVersion: v1\nkind: Service\nmetadata: {name: w}\nspec: {selector: {app: web}, clusterIPs: [10.0.0.1, \"::1\"], " +
+			"ports: [{port: 99999999999}]}\n",
 	} {
 		f.Add([]byte(s))
 	}

@@ -36,9 +36,8 @@ const isKept = "its last content stays in force"
 
 // Options for New.
 type Options struct {
-	// Paths are files, folders, of which the files *.yaml, *.yml and *.json
-	// are read but no folders in them, and "-" for Stdin. Of an object in two
-	// files the one in the first path by name counts.
+	// Paths are files, folders, and "-" for Stdin. In a folder, the files *.yaml, *.yml and *.json are read, but no
+	// folders. If two files have an object, the file whose path sorts first wins.
 	Paths []string
 	Stdin io.Reader
 
@@ -89,7 +88,9 @@ func New(store *cluster.Store, o Options) *Source {
 	s := &Source{
 		stdin: o.Stdin,
 		reader: reader{
-			convert:  convert.Converter{AllowExternalIPs: o.AllowExternalIPs, LoopbackEndpoints: o.LoopbackEndpoints, Strings: convert.NewInterner()},
+			convert: convert.Converter{
+				AllowExternalIPs: o.AllowExternalIPs, LoopbackEndpoints: o.LoopbackEndpoints, Strings: convert.NewInterner(),
+			},
 			nodeName: o.NodeName,
 			limits:   o.Limits,
 		},
@@ -295,7 +296,8 @@ func (s *Source) publish() {
 	case 1:
 		st.Trouble = fmt.Sprintf("%s in %s", text.Count(total, "problem"), bad[0])
 	default:
-		st.Trouble = fmt.Sprintf("%s in %s, the first is %s", text.Count(total, "problem"), text.Count(len(bad), "file"), bad[0])
+		st.Trouble = fmt.Sprintf("%s in %s, the first is %s",
+			text.Count(total, "problem"), text.Count(len(bad), "file"), bad[0])
 	}
 	if kept > 0 {
 		st.Unrepeatable = text.Count(kept, "file") + " cannot be read as a whole at present"

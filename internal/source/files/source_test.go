@@ -116,22 +116,28 @@ func must(t *testing.T, err error) {
 
 // svc returns the manifest of a Service.
 func svc(name, ip string) string {
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n  - port: 80\n", name, ip)
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata:\n  name: %s\nspec:\n  clusterIP: %s\n  ports:\n"+
+		"  - port: 80\n", name, ip)
 }
 
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "b.yml"), svc("b", "10.0.0.2"))
-	write(t, filepath.Join(dir, "a.json"), `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1"}}`)
-	write(t, filepath.Join(dir, "c.yaml"), "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: k}\nspec: {cidrs: [10.0.0.0/16]}\n---\n"+
-		"apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\n")
+	write(t, filepath.Join(dir, "a.json"),
+		`{"apiVersion":"v1","kind":"Service","metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1"}}`)
+	write(t, filepath.Join(dir, "c.yaml"),
+		"apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: k}\nspec: {cidrs: [10.0.0.0/16]}\n---\n"+
+			"apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\n")
 	for _, name := range []string{"notes.txt", ".hidden.yaml", "x.yaml~", ".#b.yml"} {
 		write(t, filepath.Join(dir, name), svc("not", "10.0.0.3"))
 	}
 	must(t, os.Mkdir(filepath.Join(dir, "folder.yaml"), 0o700))
 	write(t, filepath.Join(dir, "folder.yaml", "x.yaml"), svc("not", "10.0.0.3"))
 	store := cluster.NewStore()
-	src := New(store, Options{Paths: []string{dir, "-", filepath.Join(dir, "b.yml")}, Stdin: strings.NewReader(svc("c", "10.0.0.4")), NodeName: "n1"})
+	src := New(store, Options{
+		Paths: []string{dir, "-", filepath.Join(dir, "b.yml")},
+		Stdin: strings.NewReader(svc("c", "10.0.0.4")), NodeName: "n1",
+	})
 	select {
 	case <-store.Ready():
 		t.Fatal("ready before anything was read")
@@ -337,7 +343,8 @@ func TestUnreadableFileIsKept(t *testing.T) {
 func TestLatency(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 200 {
-		write(t, filepath.Join(dir, fmt.Sprintf("other%d.yaml", i)), svc(fmt.Sprintf("other%d", i), fmt.Sprintf("10.1.0.%d", i+1)))
+		write(t, filepath.Join(dir, fmt.Sprintf("other%d.yaml", i)),
+			svc(fmt.Sprintf("other%d", i), fmt.Sprintf("10.1.0.%d", i+1)))
 	}
 	path := filepath.Join(dir, "a.yaml")
 	write(t, path, svc("a", "10.0.0.1"))

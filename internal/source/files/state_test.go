@@ -95,9 +95,11 @@ func (r *reports) all() []string {
 // wait waits until a problem with these words is reported.
 func (r *reports) wait(t *testing.T, words string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(strings.Join(r.all(), "\n"), words); time.Sleep(5 * time.Millisecond) {
+	deadline := time.Now().Add(20 * time.Second)
+	for !strings.Contains(strings.Join(r.all(), "\n"), words) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%q is not reported; reported %.2000q", words, r.all())
 		}
+		time.Sleep(5 * time.Millisecond)
 	}
 }

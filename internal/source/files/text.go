@@ -50,8 +50,9 @@ const (
 // Kubernetes would read in part, or as other text.
 func checkEncoding(data []byte) error {
 	switch {
-	case bytes.HasPrefix(data, []byte("\xff\xfe")), bytes.HasPrefix(data, []byte("\xfe\xff")), bytes.IndexByte(data, 0) >= 0:
-		return errors.New("the text is in UTF-16 or UTF-32, or is no text; save it in UTF-8")
+	case bytes.HasPrefix(data, []byte("\xff\xfe")), bytes.HasPrefix(data, []byte("\xfe\xff")),
+		bytes.IndexByte(data, 0) >= 0:
+		return errors.New("the text is in UTF-16 or UTF-32, or is not text; save it in UTF-8")
 	case !utf8.Valid(data):
 		line := 1 + bytes.Count(data[:bytes.IndexRune(data, utf8.RuneError)], []byte("\n"))
 		return fmt.Errorf("line %d: the text is not in UTF-8", line)
@@ -59,7 +60,6 @@ func checkEncoding(data []byte) error {
 	return nil
 }
 
-// document is one document of a file.
 type document struct {
 	text []byte
 	line int // of the file, where the text begins; the first is 1
@@ -139,14 +139,16 @@ func (d *document) jsonValues() ([]value, error) {
 // lineAt returns the line of the file at an offset of the document.
 func (d *document) lineAt(offset int) int { return d.line + bytes.Count(d.text[:offset], []byte("\n")) }
 
-// checkYAML returns an error for a document of which the reader would lose a part, or
-// which is too large with its aliases replaced.
+// checkYAML returns an error for a document that is too large with its aliases replaced, or of which the reader would
+// lose a part.
 func (d *document) checkYAML(limit int64) error {
 	if i := bytes.IndexByte(d.text, '\r'); i >= 0 {
-		return fmt.Errorf("line %d: a CR without LF, behind which text would be lost; save the file with the line ends LF or CR LF", d.lineAt(i))
+		return fmt.Errorf("line %d: a CR without LF, behind which text would be lost; "+
+			"save the file with the line ends LF or CR LF", d.lineAt(i))
 	}
 	if at := d.lostAt(); at >= 0 {
-		return fmt.Errorf("line %d: the text behind this mark would be lost; separate documents by a line with --- alone", d.lineAt(at))
+		return fmt.Errorf("line %d: the text behind this mark would be lost; separate documents by a line with --- alone",
+			d.lineAt(at))
 	}
 	hasAliases := bytes.IndexByte(d.text, '&') >= 0 && bytes.IndexByte(d.text, '*') >= 0
 	if first := contentOf(d.text)[0]; !hasAliases && !bytes.ContainsRune([]byte("{&!?"), rune(first)) {
@@ -162,8 +164,8 @@ func (d *document) checkYAML(limit int64) error {
 	case !errors.Is(dec.Decode(&rest), io.EOF):
 		return fmt.Errorf("line %d or later: the text behind the end of the value would be lost", d.line)
 	case hasAliases && !fits(&root, &left, 0):
-		return fmt.Errorf("line %d: with its aliases replaced the document has more than %s, or %d levels, which is the limit",
-			d.line, text.Bytes(limit), maxDepth)
+		return fmt.Errorf("line %d: with its aliases replaced the document has more than %s, or %d levels, "+
+			"which is the limit", d.line, text.Bytes(limit), maxDepth)
 	}
 	return nil
 }

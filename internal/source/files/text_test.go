@@ -41,7 +41,10 @@ func TestNoDocumentIsLost(t *testing.T) {
 	}{
 		{"UTF-8", two, ""},
 		{"UTF-8 with a byte order mark", "\ufeff" + two, ""},
-		{"UTF-16 LE", inUTF16(two, binary.LittleEndian), "f: the text is in UTF-16 or UTF-32, or is no text; save it in UTF-8"},
+		{
+			"UTF-16 LE", inUTF16(two, binary.LittleEndian),
+			"f: the text is in UTF-16 or UTF-32, or is not text; save it in UTF-8",
+		},
 		{"UTF-16 BE", inUTF16(two, binary.BigEndian), "UTF-16"},
 		{"UTF-16 without a byte order mark", inUTF16(two, binary.LittleEndian)[2:], "UTF-16"},
 		{"UTF-32", "\xff\xfe\x00\x00a\x00\x00\x00", "UTF-32"},
@@ -57,9 +60,15 @@ func TestNoDocumentIsLost(t *testing.T) {
 		{"dots and a comment", node("a") + "\n... # end\n# why\n" + node("b"), lost},
 		{"dots and text", node("a") + "\n... b\n---\n" + node("b"), lost},
 		{"dashes and a comment", "--- # one\n" + node("a") + "\n--- # two\n" + node("b"), ""},
-		{"dashes and a tag", "--- !!map\n" + node("a") + "\n--- !own\n" + node("b"), "f: line 1 or later: invalid Yaml document separator: !!map; write it in the next line"},
+		{
+			"dashes and a tag", "--- !!map\n" + node("a") + "\n--- !own\n" + node("b"),
+			"f: line 1 or later: invalid Yaml document separator: !!map; write it in the next line",
+		},
 		{"dashes and a tab", "---\t\n" + node("a") + "\n---\t# c\n" + node("b"), ""},
-		{"dashes and content", jsonNode("a") + "\n--- {apiVersion: v1, kind: Node, metadata: {name: b}}\n", "f: line 1 or later: invalid Yaml document separator"},
+		{
+			"dashes and content", jsonNode("a") + "\n--- {apiVersion: v1, kind: Node, metadata: {name: b}}\n",
+			"f: line 1 or later: invalid Yaml document separator",
+		},
 		{"a directive", "%YAML 1.1\n---\n" + node("a") + "\n---\n" + node("b"), "did not find expected <document start>"},
 		{"a byte order mark before the dashes", node("a") + "\n\ufeff---\n" + node("b"), lost},
 		{"empty documents", "---\n---\n# c\n---\n" + node("a") + "\n---\nnull\n---\n~\n---\n" + node("b") + "\n---\n", ""},
@@ -69,11 +78,18 @@ func TestNoDocumentIsLost(t *testing.T) {
 		{"JSON and a comment", jsonNode("a") + " # c\n---\n" + jsonNode("b") + "\n# c\n", ""},
 		{"JSON, then YAML", jsonNode("a") + "\n---\n" + node("b"), ""},
 		{"YAML, then JSON", node("a") + "\n---\n" + jsonNode("b"), ""},
-		{"JSON with dashes in a string", `{"apiVersion":"v1","kind":"Node","metadata":{"annotations":{"x":"` + "\u2028---\u2028" + `"},"name":"a"}}` + "\n---\n" + node("b"), ""},
+		{"JSON with dashes in a string", `{"apiVersion":"v1","kind":"Node","metadata":{"annotations":{"x":"` +
+			"\u2028---\u2028" + `"},"name":"a"}}` + "\n---\n" + node("b"), ""},
 		{"JSON and dashes in its line", jsonNode("a") + " ---\n" + node("b"), "f: line 1: invalid character '-'"},
 		{"YAML in braces", "{apiVersion: v1, kind: Node, metadata: {name: a}}\n---\n" + node("b"), ""},
-		{"YAML in braces and more", "# c\n{apiVersion: v1, kind: Node, metadata: {name: a}} {}\n---\n" + node("b"), "f: line 1 or later: the text behind the end of the value would be lost"},
-		{"a broken document between good ones", node("a") + "\n---\n{\"x\": 1,\n\n}}\n---\n" + node("b"), "f: line 5: invalid character"},
+		{
+			"YAML in braces and more", "# c\n{apiVersion: v1, kind: Node, metadata: {name: a}} {}\n---\n" + node("b"),
+			"f: line 1 or later: the text behind the end of the value would be lost",
+		},
+		{
+			"a broken document between good ones", node("a") + "\n---\n{\"x\": 1,\n\n}}\n---\n" + node("b"),
+			"f: line 5: invalid character",
+		},
 		{"a text in quotes over the dashes", "a: \"b\n---\n\"\n---\n" + node("b"), "found unexpected"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -114,8 +130,10 @@ func countYAML(text []byte) (int, bool) {
 // A file that has no problem has as many documents as a YAML parser finds in the whole text.
 func FuzzDocuments(f *testing.F) {
 	for _, s := range []string{
-		node("a") + "\n---\n" + node("b") + "\n...\n", "%YAML 1.1\n---\n" + node("a"), node("a") + "\r---\r" + node("b"), "\ufeff---\n\ufeff" + node("a") + "\n",
-		"--- # c\n--- !!str x\n", node("a") + "\n... # c\n...\n--- b\u2028--- c", "# c\u2029a: b\n", "...\n...\na", "\xfe", "\xff", node("a") + "\n...\n" + node("b"),
+		node("a") + "\n---\n" + node("b") + "\n...\n", "%YAML 1.1\n---\n" + node("a"), node("a") + "\r---\r" + node("b"),
+		"\ufeff---\n\ufeff" + node("a") + "\n",
+		"--- # c\n--- !!str x\n", node("a") + "\n... # c\n...\n--- b\u2028--- c", "# c\u2029a: b\n", "...\n...\na", "\xfe",
+		"\xff", node("a") + "\n...\n" + node("b"),
 	} {
 		f.Add([]byte(s))
 	}

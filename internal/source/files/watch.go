@@ -99,7 +99,7 @@ func (w *watch) loop(ctx context.Context, streams <-chan stream) error {
 
 // scan scans the files. It watches their folders before, so that it misses no change.
 func (w *watch) scan(ctx context.Context) {
-	for range 2 { // what is watched may have changed meanwhile
+	for range 2 { // the folders may have changed meanwhile
 		added := w.rewatch()
 		w.source.scan(ctx, time.Now())
 		if !added {

@@ -97,7 +97,6 @@ func countedClientOf(t testing.TB, url string) (*Client, *requestCount) {
 	return c, r
 }
 
-// requestCount counts started requests.
 type requestCount struct{ started atomic.Int32 }
 
 func (r *requestCount) count(next http.RoundTripper) http.RoundTripper {
@@ -230,7 +229,8 @@ func (s *apiServer) waitForRequests(n int, paths ...string) {
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	s.mu.Lock()
-	s.requests = append(s.requests, fmt.Sprintf("%s %s %s", r.URL.Path, query.Get("labelSelector"), query.Get("fieldSelector")))
+	s.requests = append(s.requests,
+		fmt.Sprintf("%s %s %s", r.URL.Path, query.Get("labelSelector"), query.Get("fieldSelector")))
 	status := s.refuse[r.URL.Path]
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")

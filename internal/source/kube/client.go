@@ -51,7 +51,8 @@ func NewClient(config *rest.Config) (*Client, error) {
 	}
 	var rests [4]*rest.RESTClient
 	for i, gv := range []schema.GroupVersion{
-		corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, networkingv1.SchemeGroupVersion, eventsv1.SchemeGroupVersion,
+		corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion,
+		networkingv1.SchemeGroupVersion, eventsv1.SchemeGroupVersion,
 	} {
 		if rests[i], err = groups.client(gv); err != nil {
 			return nil, fmt.Errorf("make a client for %s: %w", gv, err)
@@ -72,7 +73,8 @@ func NewClient(config *rest.Config) (*Client, error) {
 			return core.Get().AbsPath("/version").SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
 		},
 		events: func(namespace string) eventAPI {
-			return gentype.NewClient("events", events, params, namespace, func() *eventsv1.Event { return &eventsv1.Event{} }, gentype.PrefersProtobuf[*eventsv1.Event]())
+			empty := func() *eventsv1.Event { return &eventsv1.Event{} }
+			return gentype.NewClient("events", events, params, namespace, empty, gentype.PrefersProtobuf[*eventsv1.Event]())
 		},
 	}, nil
 }
@@ -86,11 +88,11 @@ func (c *Client) Reachable(ctx context.Context) error {
 	return nil
 }
 
-// Server returns the URL of the API server; empty: it is not known.
+// Server returns the URL of the API server; empty if it is not known.
 func (c *Client) Server() string { return c.server }
 
-// Version returns the version of the API server, such as "v1.37.0". The error is fs.ErrPermission if this client may not
-// ask for it.
+// Version returns the version of the API server, such as "v1.37.0". The error is fs.ErrPermission if this client may
+// not ask for it.
 func (c *Client) Version(ctx context.Context) (string, error) {
 	text, err := c.version(ctx)
 	if apierrors.IsForbidden(err) {

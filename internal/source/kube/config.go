@@ -71,7 +71,8 @@ func locate(c Connection) (*rest.Config, error) {
 		&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.Master}},
 	).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, fmt.Errorf("kubeconfig %q names no cluster and no server: correct it, or name the server with --master", c.Kubeconfig)
+		return nil, fmt.Errorf("kubeconfig %q names no cluster and no server: correct it, or name the server with --master",
+			c.Kubeconfig)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %q: %w", c.Kubeconfig, err)

@@ -69,13 +69,16 @@ func TestRESTConfigOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.ContentType != "application/vnd.kubernetes.protobuf" || got.AcceptContentTypes != "application/vnd.kubernetes.protobuf,application/json" {
+	if got.ContentType != "application/vnd.kubernetes.protobuf" ||
+		got.AcceptContentTypes != "application/vnd.kubernetes.protobuf,application/json" {
 		t.Errorf("content types %q, %q", got.ContentType, got.AcceptContentTypes)
 	}
 	if got.QPS != 7 || got.Burst != 9 || got.UserAgent != "sluice/test" {
 		t.Errorf("QPS %v, burst %v, agent %q", got.QPS, got.Burst, got.UserAgent)
 	}
-	got, err = RESTConfig(Connection{Master: "http://x", ContentType: "application/json", AcceptContentTypes: "application/json"})
+	got, err = RESTConfig(Connection{
+		Master: "http://x", ContentType: "application/json", AcceptContentTypes: "application/json",
+	})
 	if err != nil || got.ContentType != "application/json" || got.AcceptContentTypes != "application/json" {
 		t.Errorf("configured content types: %v, %v", got, err)
 	}

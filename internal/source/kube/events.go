@@ -50,8 +50,7 @@ type RecorderOptions struct {
 	NodeName string       // of the own Node
 	Log      *slog.Logger // nil: silence
 
-	// Spread is the longest random wait before an Event that all nodes make; 0: a
-	// default for large clusters.
+	// Spread is the longest random wait before an Event that all nodes make. The default, for 0, suits large clusters.
 	Spread time.Duration
 }
 
@@ -90,8 +89,7 @@ func (r *Recorder) enqueue(e event.Event) {
 	}
 }
 
-// Run writes Events until the context ends. It logs a refusal of the server once
-// and goes on.
+// Run writes Events until the context ends. It logs a refusal of the server once and continues.
 func (r *Recorder) Run(ctx context.Context) error {
 	w := newEventWriting(r.options)
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,11 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	core "k8s.io/client-go/testing"
@@ -66,7 +63,9 @@ func record(t *testing.T, objects ...runtime.Object) *testRecorder {
 type serviceLister struct{ typedcorev1.ServiceInterface }
 
 // List implements lister.
-func (l serviceLister) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
+func (l serviceLister) List(
+	ctx context.Context, o metav1.ListOptions, take func(object) error,
+) (metav1.ListMeta, error) {
 	list, err := l.ServiceInterface.List(ctx, o)
 	if err != nil {
 		return metav1.ListMeta{}, err
@@ -117,8 +116,10 @@ func TestCountsOfSeveralNodesAreOneEvent(t *testing.T) {
 		r.run()
 		for _, name := range []string{"s17", "s18"} {
 			r.Record(event.Event{
-				Object: event.Object{Kind: "Service", Namespace: "shop", Name: name}, Type: event.Warning, Reason: "ConflictingClaim", Action: "Program",
-				Note: "spec.externalIPs: 192.0.2.1:80/tcp: left out, as it belongs to Service shop/s01; 9996 more such problems in namespace shop, as " + name + " finds",
+				Object: event.Object{Kind: "Service", Namespace: "shop", Name: name}, Type: event.Warning,
+				Reason: "ConflictingClaim", Action: "Program",
+				Note: "spec.externalIPs: 192.0.2.1:80/tcp: left out, as it belongs to Service shop/s01; " +
+					"9996 more such problems in namespace shop, as " + name + " finds",
 				Name: "conflicts in shop", Everywhere: true,
 			})
 			time.Sleep(sharedSpread + time.Second)
@@ -200,8 +201,8 @@ func (r *testRecorder) wantEvents(want ...string) {
 	}
 }
 
-// An Event has the reason, the object and the reporting program. That of a Service has its
-// UID, without which kubectl describe does not show it.
+// An Event has the reason, the object and the reporting program. An Event of a Service has its UID, without which
+// kubectl describe does not show it.
 func TestEventsAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := service("web", "10.96.0.1")
@@ -211,12 +212,18 @@ func TestEventsAreWritten(t *testing.T) {
 		r.run()
 		r.Record(event.HealthPortFailed("default", "web", errors.New("port 30000 is taken")))
 		r.Record(event.HealthPortFailed("default", "gone", errors.New("port 30001 is taken")))
-		r.Record(event.Event{Object: event.Object{Kind: "EndpointSlice", Namespace: "default", Name: "web-x"}, Type: event.Warning, Reason: "InvalidAddress", Action: "Program", Note: "100%d"})
+		r.Record(event.Event{
+			Object: event.Object{Kind: "EndpointSlice", Namespace: "default", Name: "web-x"}, Type: event.Warning,
+			Reason: "InvalidAddress", Action: "Program", Note: "100%d",
+		})
 		r.wantEvents(
 			"Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1 ",
-			"Warning FailedToStartServiceHealthcheck Listen v1 Service default/gone  in default by kube-proxy on n1 port 30001 is taken",
-			"Warning FailedToStartServiceHealthcheck Listen v1 Service default/web web-uid in default by kube-proxy on n1 port 30000 is taken",
-			"Warning InvalidAddress Program discovery.k8s.io/v1 EndpointSlice default/web-x  in default by kube-proxy on n1 100%d",
+			"Warning FailedToStartServiceHealthcheck Listen v1 Service default/gone  in default by kube-proxy on n1 port "+
+				"30001 is taken",
+			"Warning FailedToStartServiceHealthcheck Listen v1 Service default/web web-uid in default by kube-proxy on n1 "+
+				"port 30000 is taken",
+			"Warning InvalidAddress Program discovery.k8s.io/v1 EndpointSlice default/web-x  in default by "+
+				"kube-proxy on n1 100%d",
 		)
 	})
 }
@@ -230,7 +237,8 @@ func TestEqualEventsAreOne(t *testing.T) {
 			r.Record(event.HealthPortFailed("default", "web", errors.New("port 30000 is taken")))
 			synctest.Wait()
 		}
-		r.wantEvents("Warning FailedToStartServiceHealthcheck Listen v1 Service default/web  in default by kube-proxy on n1 port 30000 is taken (again)")
+		r.wantEvents("Warning FailedToStartServiceHealthcheck Listen v1 Service default/web  in default by kube-proxy on " +
+			"n1 port 30000 is taken (again)")
 		if n := r.requests.Load(); n != 2 {
 			t.Errorf("%d requests, want 2", n)
 		}
@@ -290,7 +298,8 @@ func TestExpiredEvent(t *testing.T) {
 		if err != nil || len(list.Items) != 1 {
 			t.Fatalf("%d Events, %v", len(list.Items), err)
 		}
-		if err := r.server.EventsV1().Events("default").Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}); err != nil {
+		name := list.Items[0].Name
+		if err := r.server.EventsV1().Events("default").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		r.Record(event.Starting())
@@ -304,81 +313,22 @@ func TestFloodOfEvents(t *testing.T) {
 		r := record(t)
 		r.run()
 		for range 10_000 {
-			r.Record(event.Event{Object: event.Object{Kind: "Service", Namespace: "default", Name: "a"}, Type: event.Warning, Reason: "x"})
+			r.Record(event.Event{
+				Object: event.Object{Kind: "Service", Namespace: "default", Name: "a"}, Type: event.Warning, Reason: "x",
+			})
 		}
 		synctest.Wait()
 		began := time.Now()
 		for i := range 1000 {
-			r.Record(event.Event{Object: event.Object{Kind: "Service", Namespace: "default", Name: string(rune('a' + i%26))}, Type: event.Warning, Reason: "y"})
+			r.Record(event.Event{
+				Object: event.Object{Kind: "Service", Namespace: "default", Name: string(rune('a' + i%26))},
+				Type:   event.Warning, Reason: "y",
+			})
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if n := r.requests.Load(); n > eventBurst+11*eventRate {
 			t.Errorf("%d requests in %v, want at most %d", n, time.Since(began), eventBurst+11*eventRate)
-		}
-	})
-}
-
-// If Events are forbidden, that is logged once, and nothing else is affected.
-func TestForbiddenEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
-		forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "events.k8s.io", Resource: "events"}, "", errors.New("no RBAC policy"))
-		r.setResult(forbidden)
-		r.run()
-		for _, name := range []string{"a", "b", "c"} {
-			r.Record(event.HealthPortFailed("default", name, errors.New("taken")))
-			synctest.Wait()
-		}
-		log := r.log.String()
-		if strings.Count(log, "\n") != 1 || !strings.Contains(log, "refuses Events") || !strings.Contains(log, "no RBAC policy") {
-			t.Errorf("the log is:\n%s", log)
-		}
-		r.wantEvents()
-
-		r.setResult(nil) // the right is granted, and revoked again
-		r.Record(event.Starting())
-		synctest.Wait()
-		r.setResult(forbidden)
-		r.Record(event.HealthPortFailed("default", "d", errors.New("taken")))
-		r.wantEvents("Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1 ")
-		if n := strings.Count(r.log.String(), "\n"); n != 2 {
-			t.Errorf("%d lines in the log, want 2:\n%s", n, r.log)
-		}
-	})
-}
-
-// Events in a terminating namespace are refused. That is not logged.
-func TestEventsInATerminatingNamespace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
-		r.setResult(&apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
-			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: "NamespaceTerminating"}}},
-		}})
-		r.run()
-		r.Record(event.HealthPortFailed("default", "web", errors.New("taken")))
-		synctest.Wait()
-		if log := r.log.String(); log != "" || r.requests.Load() != 1 {
-			t.Errorf("%d requests; the log is:\n%s", r.requests.Load(), log)
-		}
-	})
-}
-
-// An outage of the server delays Events.
-func TestEventsOutlastAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
-		r.setResult(errors.New("connection refused"))
-		r.run()
-		r.Record(event.Starting())
-		time.Sleep(30 * time.Second)
-		synctest.Wait()
-		r.setResult(nil)
-		time.Sleep(30 * time.Second)
-		r.wantEvents("Normal Starting StartKubeProxy v1 Node /n1 n1 in default by kube-proxy on n1 ")
-		if log := r.log.String(); log != "" {
-			t.Errorf("the log is:\n%s", log)
 		}
 	})
 }

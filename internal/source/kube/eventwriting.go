@@ -24,7 +24,7 @@ const (
 	eventTries  = 12
 )
 
-// eventKey is what makes Events equal.
+// eventKey has the fields in which equal Events agree.
 type eventKey struct {
 	kind, reason, action string
 	regarding            corev1.ObjectReference
@@ -153,7 +153,8 @@ func (w *eventWriting) logRefusal(err error) {
 	switch {
 	case err == nil:
 		w.refused = false
-	case !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+	case !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err),
+		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		log.Debug("Cannot write an Event", slog.Any("error", err))
 	case !w.refused:
 		w.refused = true

@@ -30,12 +30,14 @@ func (t trouble) text() string {
 	case unreachable:
 		return "Cannot reach the API server, retrying; the rules stay"
 	case untrusted:
-		return "Cannot trust the API server, retrying; the rules stay; the kubeconfig must name its address and its certificate authority"
+		return "Cannot trust the API server, retrying; the rules stay; " +
+			"the kubeconfig must name its address and its certificate authority"
 	case unauthorized:
-		return "The API server does not accept the credentials, retrying; the rules stay; renew those of the kubeconfig or service account"
+		return "The API server does not accept the credentials, retrying; the rules stay; " +
+			"renew those of the kubeconfig or service account"
 	case forbidden:
-		return "The API server forbids reading, retrying; the rules stay; grant list and watch on services, endpointslices, nodes " +
-			"and servicecidrs, as the cluster role system:node-proxier does"
+		return "The API server forbids reading, retrying; the rules stay; grant list and watch on services, " +
+			"endpointslices, nodes and servicecidrs, as the cluster role system:node-proxier does"
 	default:
 		return "Cannot list or watch, retrying; the rules stay"
 	}
@@ -81,7 +83,7 @@ type serverHealth struct {
 	why     map[string]string  // the error of each kind in trouble; of "": the outage's
 
 	connected bool
-	since     time.Time // connected is as it is; zero: it never changed
+	since     time.Time // of the value of connected; zero if it never changed
 }
 
 func newServerHealth(log *slog.Logger) *serverHealth {

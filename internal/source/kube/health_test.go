@@ -167,7 +167,9 @@ type outcome struct {
 func TestServerHealth(t *testing.T) {
 	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/api/v1/nodes?limit=500", Err: errors.New("connection refused")}
 	timeout := &url.Error{Op: "Get", URL: "https://k8s:6443/api/v1/pods", Err: errors.New("timeout")}
-	badCertificate := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}
+	badCertificate := &url.Error{
+		Op: "Get", URL: "https://k8s:6443/", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},
+	}
 	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))
 	broken := apierrors.NewInternalError(errors.New("etcd"))
 	const (

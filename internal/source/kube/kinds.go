@@ -20,7 +20,6 @@ type kind struct {
 	objects func() func() protobufObject
 }
 
-// listType is the apiVersion and the kind of a list.
 type listType struct{ version, kind string }
 
 // mustBe returns an error for a list of another type: without it an empty list of something
@@ -32,19 +31,20 @@ func (l listType) mustBe(version, kind string) error {
 	return fmt.Errorf("the answer is a %s of %s, want a %s of %s", kind, version, l.kind, l.version)
 }
 
-// protobufObject is an object that is decoded from protobuf.
 type protobufObject interface {
 	object
 	Unmarshal([]byte) error
 }
 
-// serviceKind returns the kind of Services. All Services of a list share an object, whose
-// lists and maps keep their memory: conversion copies what it keeps.
+// serviceKind returns the kind of Services. All Services of a list share an object, whose lists and maps keep their
+// memory: conversion copies the values that it keeps.
 func serviceKind() kind {
 	return kind{kindServices, listType{"v1", "ServiceList"}, unreadService(), func() func() protobufObject {
 		var svc corev1.Service
 		return func() protobufObject {
-			spec := corev1.ServiceSpec{Ports: svc.Spec.Ports[:0], ClusterIPs: svc.Spec.ClusterIPs[:0], IPFamilies: svc.Spec.IPFamilies[:0]}
+			spec := corev1.ServiceSpec{
+				Ports: svc.Spec.Ports[:0], ClusterIPs: svc.Spec.ClusterIPs[:0], IPFamilies: svc.Spec.IPFamilies[:0],
+			}
 			svc = corev1.Service{ObjectMeta: emptied(&svc.ObjectMeta), Spec: spec}
 			return &svc
 		}
@@ -53,7 +53,8 @@ func serviceKind() kind {
 
 // sliceKind returns the kind of EndpointSlices, which share an object as Services do.
 func sliceKind() kind {
-	return kind{kindSlices, listType{"discovery.k8s.io/v1", "EndpointSliceList"}, unreadSlice(), func() func() protobufObject {
+	of := listType{"discovery.k8s.io/v1", "EndpointSliceList"}
+	return kind{kindSlices, of, unreadSlice(), func() func() protobufObject {
 		var es discoveryv1.EndpointSlice
 		return func() protobufObject {
 			es = discoveryv1.EndpointSlice{ObjectMeta: emptied(&es.ObjectMeta), Endpoints: es.Endpoints[:0], Ports: es.Ports[:0]}
@@ -62,7 +63,7 @@ func sliceKind() kind {
 	}}
 }
 
-// nodeKind and cidrKind return the kinds of Nodes and ServiceCIDRs, of which there are few.
+// nodeKind and cidrKind return the kinds of Nodes and ServiceCIDRs. There are few of these objects.
 func nodeKind() kind {
 	return kind{kindNodes, listType{"v1", "NodeList"}, nil, func() func() protobufObject {
 		return func() protobufObject { return &corev1.Node{} }

@@ -29,7 +29,7 @@ import (
 // Options for New.
 type Options struct {
 	Client   *Client
-	NodeName string // of the own Node; empty: no Node is watched
+	NodeName string // of the own Node; empty to watch no Node
 
 	AllowExternalIPs bool // spec.externalIPs of Services count
 
@@ -112,8 +112,8 @@ func pause(longest time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: longest}
 }
 
-// services are the Services meant for this proxy. The server leaves out those
-// of other proxies and headless ones; conversion does so too.
+// services are the Services meant for this proxy. The server leaves out Services of other proxies and headless ones;
+// conversion does so too.
 func (s *Source) services() feed {
 	choose := func(o *metav1.ListOptions) {
 		o.LabelSelector = "!" + convert.LabelProxyName

@@ -195,7 +195,8 @@ const endpointsEach = 3
 func largeMeta(name, fields string) metav1.ObjectMeta {
 	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
 	return metav1.ObjectMeta{
-		Namespace: placeholderNamespace, Name: name, ResourceVersion: "8" + placeholderNumber, Generation: 1, CreationTimestamp: at,
+		Namespace: placeholderNamespace, Name: name, ResourceVersion: "8" + placeholderNumber,
+		Generation: 1, CreationTimestamp: at,
 		UID: types.UID("8b2f6a0e-5f0f-4a41-9c53-3d1c00" + placeholderNumber),
 		ManagedFields: []metav1.ManagedFieldsEntry{{
 			Manager: "kube-controller-manager", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1",
@@ -211,21 +212,27 @@ func largeService() *corev1.Service {
 		"app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "checkout-4.11.0",
 	}
 	svc := &corev1.Service{
-		ObjectMeta: largeMeta(app, `{"f:metadata":{"f:annotations":{".":{},"f:meta.helm.sh/release-name":{},"f:meta.helm.sh/release-namespace":{}},`+
-			`"f:labels":{".":{},"f:app.kubernetes.io/instance":{},"f:app.kubernetes.io/managed-by":{},"f:app.kubernetes.io/name":{},`+
-			`"f:app.kubernetes.io/version":{},"f:helm.sh/chart":{}}},"f:spec":{"f:internalTrafficPolicy":{},"f:ports":{".":{},`+
-			`"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:name":{},"f:port":{},"f:protocol":{},"f:targetPort":{}}},`+
-			`"f:selector":{},"f:sessionAffinity":{},"f:type":{}}}`),
+		ObjectMeta: largeMeta(app,
+			`{"f:metadata":{"f:annotations":{".":{},"f:meta.helm.sh/release-name":{},"f:meta.helm.sh/release-namespace":{}},`+
+				`"f:labels":{".":{},"f:app.kubernetes.io/instance":{},"f:app.kubernetes.io/managed-by":{},`+
+				`"f:app.kubernetes.io/name":{},`+
+				`"f:app.kubernetes.io/version":{},"f:helm.sh/chart":{}}},"f:spec":{"f:internalTrafficPolicy":{},"f:ports":{".":{},`+
+				`"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:name":{},"f:port":{},"f:protocol":{},"f:targetPort":{}}},`+
+				`"f:selector":{},"f:sessionAffinity":{},"f:type":{}}}`),
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: placeholderVIP, ClusterIPs: []string{placeholderVIP},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
 			InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster), SessionAffinity: corev1.ServiceAffinityNone,
 			Selector: map[string]string{"app.kubernetes.io/name": app, "app.kubernetes.io/instance": app},
-			Ports:    []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromString("http")}},
+			Ports: []corev1.ServicePort{
+				{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromString("http")},
+			},
 		},
 	}
 	svc.Labels = labels
-	svc.Annotations = map[string]string{"meta.helm.sh/release-name": app, "meta.helm.sh/release-namespace": placeholderNamespace}
+	svc.Annotations = map[string]string{
+		"meta.helm.sh/release-name": app, "meta.helm.sh/release-namespace": placeholderNamespace,
+	}
 	return svc
 }
 
@@ -233,11 +240,15 @@ func largeSlice() *discoveryv1.EndpointSlice {
 	app := "checkout-" + placeholderNumber
 	es := &discoveryv1.EndpointSlice{
 		ObjectMeta: largeMeta(app+"-x7k2p", `{"f:addressType":{},"f:endpoints":{},"f:metadata":{"f:annotations":{".":{},`+
-			`"f:endpoints.kubernetes.io/last-change-trigger-time":{}},"f:generateName":{},"f:labels":{".":{},"f:app.kubernetes.io/instance":{},`+
-			`"f:app.kubernetes.io/name":{},"f:endpointslice.kubernetes.io/managed-by":{},"f:kubernetes.io/service-name":{}},"f:ownerReferences":{".":{},`+
+			`"f:endpoints.kubernetes.io/last-change-trigger-time":{}},"f:generateName":{},"f:labels":{".":{},`+
+			`"f:app.kubernetes.io/instance":{},`+
+			`"f:app.kubernetes.io/name":{},"f:endpointslice.kubernetes.io/managed-by":{},"f:kubernetes.io/service-name":{}},`+
+			`"f:ownerReferences":{".":{},`+
 			`"k:{\"uid\":\"8b2f6a0e-5f0f-4a41-9c53-3d1c00`+placeholderNumber+`\"}":{}}},"f:ports":{}}`),
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))},
+		},
 	}
 	es.GenerateName = app + "-"
 	es.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-11-20T10:11:12Z"}

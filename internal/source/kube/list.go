@@ -150,7 +150,9 @@ type optionalKind struct {
 }
 
 // List implements lister.
-func (l optionalKind) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
+func (l optionalKind) List(
+	ctx context.Context, o metav1.ListOptions, take func(object) error,
+) (metav1.ListMeta, error) {
 	m, err := l.lister.List(ctx, o, take)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) {
 		l.done()

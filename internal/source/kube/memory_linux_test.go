@@ -60,7 +60,9 @@ type memory struct {
 
 func memoryTable(rows []memory) string {
 	var w strings.Builder
-	fmt.Fprintln(&w, "| Services | loaded, s | CPU, s | peak, MB | later, MB | of it file, MB | live heap, MB | each further, KB: peak | live | idle, % |")
+	fmt.Fprintln(&w,
+		"| Services | loaded, s | CPU, s | peak, MB | later, MB | of it file, MB | live heap, MB "+
+			"| each further, KB: peak | live | idle, % |")
 	fmt.Fprintln(&w, "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
 	for i, m := range rows {
 		var peak, live float64
@@ -230,7 +232,8 @@ func places(b *testing.B, profile []byte) string {
 	if err := os.WriteFile(path, profile, 0o600); err != nil {
 		b.Fatal(err)
 	}
-	out, err := exec.Command("go", "tool", "pprof", "-sample_index=inuse_space", "-unit=kb", "-nodecount=30", "-top", path).CombinedOutput()
+	out, err := exec.Command("go", "tool", "pprof", "-sample_index=inuse_space", "-unit=kb", "-nodecount=30",
+		"-top", path).CombinedOutput()
 	if err != nil {
 		b.Fatalf("read the heap profile: %v\n%s", err, out)
 	}

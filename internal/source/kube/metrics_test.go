@@ -35,7 +35,8 @@ func TestClientsAreMeasured(t *testing.T) {
 	// A real client reports its requests.
 	api := newAPIServer(t)
 	api.set(servicesPath, service("web", "10.96.0.1"))
-	if _, err := api.client().services("").List(t.Context(), metav1.ListOptions{}, func(object) error { return nil }); err != nil {
+	if _, err := api.client().services("").List(t.Context(), metav1.ListOptions{},
+		func(object) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	// The rest stands for reports of plugins, rotations and so on.

@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/metrics"
 )
 
-// object is an object of the API.
 type object interface {
 	metav1.Object
 	runtime.Object

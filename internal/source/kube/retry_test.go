@@ -34,11 +34,13 @@ func TestRetriesUntilTheServerAnswers(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := retryUnanswered(ctx, pace, func() (int, error) { return 0, gone }); !errors.Is(err, gone) || ctx.Err() == nil {
+		_, err = retryUnanswered(ctx, pace, func() (int, error) { return 0, gone })
+		if !errors.Is(err, gone) || ctx.Err() == nil {
 			t.Errorf("the end of the context: %v", err)
 		}
 		requests = 0
-		if _, err := retryUnanswered(t.Context(), pace, func() (int, error) { requests++; return 0, io.EOF }); !errors.Is(err, io.EOF) || requests != 1 {
+		_, err = retryUnanswered(t.Context(), pace, func() (int, error) { requests++; return 0, io.EOF })
+		if !errors.Is(err, io.EOF) || requests != 1 {
 			t.Errorf("another error: %d requests, %v", requests, err)
 		}
 	})
@@ -76,7 +78,8 @@ func TestOneFeedRetriesForAllFeeds(t *testing.T) {
 	})
 	requests := 0
 	slow := &url.Error{Op: "Get", URL: "https://a/b", Err: context.DeadlineExceeded}
-	if _, err := retryUnanswered(t.Context(), newRetries(), func() (int, error) { requests++; return 0, slow }); !errors.Is(err, slow) || requests != 1 {
+	_, err := retryUnanswered(t.Context(), newRetries(), func() (int, error) { requests++; return 0, slow })
+	if !errors.Is(err, slow) || requests != 1 {
 		t.Errorf("a slow server got %d requests (%v), want one", requests, err)
 	}
 }

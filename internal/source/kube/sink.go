@@ -14,7 +14,7 @@ import (
 // sink puts the objects of a kind into the Store as they arrive. It keeps none. It
 // implements cache.ReflectorStore.
 type sink struct {
-	put    func(object) []route.Problem // converts and stores an object; returns what is wrong with it
+	put    func(object) []route.Problem // converts and stores an object; returns its problems
 	drop   func(cluster.Name)
 	names  func() []cluster.Name // of the objects put and not dropped, or more
 	flush  func()                // after each change and each list; may be nil
@@ -38,8 +38,8 @@ func (s *sink) begin() {
 	}
 }
 
-// arrive puts an object of a list into the Store. If the list fails later, the objects
-// that arrived stay, as they are at least as new as those before.
+// arrive puts an object of a list into the Store. If the list fails later, the objects that arrived stay, as they are
+// at least as new as the stored ones.
 func (s *sink) arrive(obj object) error {
 	s.arrived++
 	s.take(obj)
@@ -47,8 +47,8 @@ func (s *sink) arrive(obj object) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore. It is called when a list is complete, whose
-// objects have arrived. Those that are not in it were deleted between two watches.
+// Replace implements cache.ReflectorStore. It is called when a list is complete and its objects have arrived. Objects
+// that are not in the list were deleted between two watches.
 func (s *sink) Replace([]any, string) error {
 	for name := range s.missing {
 		s.remove(name)

@@ -26,7 +26,6 @@ func (s *Source) State() source.State {
 	return st
 }
 
-// state returns the state of the connection.
 func (h *serverHealth) state() source.State {
 	h.mu.Lock()
 	defer h.mu.Unlock()

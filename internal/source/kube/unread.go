@@ -42,12 +42,15 @@ func unreadMeta() *unread {
 		fields: []protowire.Number{2, 4, 6, 7, 13, 14, 17},
 		keys: map[protowire.Number][]string{
 			11: {convert.LabelProxyName, convert.LabelHeadless, discoveryv1.LabelServiceName},
-			12: {corev1.EndpointsLastChangeTriggerTime, convert.AnnotationScheduler, convert.AnnotationWeights, convert.AnnotationClients, convert.AnnotationSlowStart, convert.AnnotationPreserve},
+			12: {
+				corev1.EndpointsLastChangeTriggerTime, convert.AnnotationScheduler, convert.AnnotationWeights,
+				convert.AnnotationClients, convert.AnnotationSlowStart, convert.AnnotationPreserve,
+			},
 		},
 	}
 }
 
-// trim appends a message to to, without what is not read.
+// trim appends a message to to, without the fields that are not read.
 func (u *unread) trim(to, message []byte) []byte {
 	for number, field := range wireFields(message) {
 		if slices.Contains(u.fields, number) {
@@ -65,12 +68,12 @@ func (u *unread) trim(to, message []byte) []byte {
 		at := len(to)
 		to = of.trim(to, value)
 		var head [2 * 10]byte
-		to = slices.Insert(to, at, protowire.AppendVarint(protowire.AppendTag(head[:0], number, protowire.BytesType), uint64(len(to)-at))...)
+		tag := protowire.AppendTag(head[:0], number, protowire.BytesType)
+		to = slices.Insert(to, at, protowire.AppendVarint(tag, uint64(len(to)-at))...)
 	}
 	return to
 }
 
-// keyOf returns the key of an entry of a map.
 func keyOf(entry []byte) []byte {
 	for len(entry) > 0 {
 		number, _, n := protowire.ConsumeField(entry)

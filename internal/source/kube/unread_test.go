@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// The conversion of an object does not depend on the fields that are called unread: those of
-// random objects are the same with and without them.
+// The conversion of an object does not depend on unread fields: the results for random objects are the same with and
+// without them.
 func TestUnreadFieldsAreNotRead(t *testing.T) {
 	converter := convert.Converter{AllowExternalIPs: true}
 	random := randfill.NewWithSeed(1).NilChance(0.2).NumElements(0, 3).MaxDepth(12).Funcs(
@@ -79,8 +79,10 @@ func mergeLabels(labels map[string]string, key, value string) map[string]string 
 	return labels
 }
 
-// trimmed decodes what u leaves of an object.
-func trimmed(t *testing.T, u *unread, from interface{ Marshal() ([]byte, error) }, to interface{ Unmarshal([]byte) error }) {
+// trimmed decodes an object without the fields that u removes.
+func trimmed(
+	t *testing.T, u *unread, from interface{ Marshal() ([]byte, error) }, to interface{ Unmarshal([]byte) error },
+) {
 	t.Helper()
 	whole, err := from.Marshal()
 	if err != nil {
@@ -94,7 +96,8 @@ func trimmed(t *testing.T, u *unread, from interface{ Marshal() ([]byte, error) 
 func compare(t *testing.T, want, got any) {
 	t.Helper()
 	if !reflect.DeepEqual(want, got) {
-		t.Errorf("with and without unread fields: %s", cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })))
+		t.Errorf("with and without unread fields: %s",
+			cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })))
 	}
 }
 
@@ -104,10 +107,12 @@ func TestObjectsOfAListDoNotMix(t *testing.T) {
 	web, db := service("web", "10.96.0.1"), service("db", "10.96.0.2")
 	web.Spec.Ports = append(web.Spec.Ports, corev1.ServicePort{Name: "b", Port: 81, NodePort: 30081})
 	web.Labels = map[string]string{convert.LabelProxyName: "other"}
-	web.Spec.ClusterIPs, web.Spec.IPFamilies = []string{"10.96.0.1", "fd00::1"}, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	web.Spec.ClusterIPs = []string{"10.96.0.1", "fd00::1"}
+	web.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 	web1, db1 := endpointSlice("web-1", "web", "10.0.0.1"), endpointSlice("db-1", "db", "10.0.0.2")
 	web1.Ports = append(web1.Ports, discoveryv1.EndpointPort{Name: new("b"), Port: new(int32(81))})
-	web1.Endpoints = append(web1.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.0.0.3"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false)}})
+	web1.Endpoints = append(web1.Endpoints,
+		discoveryv1.Endpoint{Addresses: []string{"10.0.0.3"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false)}})
 	web1.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-11-20T10:11:12Z"}
 
 	api := newAPIServer(t)
@@ -117,7 +122,8 @@ func TestObjectsOfAListDoNotMix(t *testing.T) {
 		src := New(store, Options{Client: client})
 		to := src.feeds[map[string]int{servicesPath: 0, slicesPath: 1}[path]].to
 		to.begin()
-		if _, err := from.(*resource).decode(bufio.NewReader(bytes.NewReader(protobufList(t, path, 1, objects...))), to.arrive); err != nil {
+		list := bufio.NewReader(bytes.NewReader(protobufList(t, path, 1, objects...)))
+		if _, err := from.(*resource).decode(list, to.arrive); err != nil {
 			t.Fatal(err)
 		}
 		return store.Take()
@@ -130,7 +136,8 @@ func TestObjectsOfAListDoNotMix(t *testing.T) {
 		slices.SortFunc(all, func(a, b cluster.State) int { return a.Name.Compare(b.Name) })
 		return all
 	}
-	compare(t, alone(client.services(""), servicesPath, web, db), listed(client.services(""), servicesPath, web, db).Services)
+	compare(t, alone(client.services(""), servicesPath, web, db),
+		listed(client.services(""), servicesPath, web, db).Services)
 	compare(t, alone(client.slices, slicesPath, web1, db1), listed(client.slices, slicesPath, web1, db1).Services)
 }
 

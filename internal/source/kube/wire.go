@@ -38,7 +38,7 @@ type wireList struct {
 	read uint64 // bytes of in
 
 	object bytes.Buffer     // the current one
-	rest   io.LimitedReader // what of it has not arrived
+	rest   io.LimitedReader // the part that has not arrived
 }
 
 // readList calls take with the encoding of each object of a list of a type. The bytes are
@@ -146,8 +146,8 @@ func midway(err error) error {
 	return err
 }
 
-// wireFields iterates over the fields of a message. What is no field comes last, with
-// number 0, for its decoder to report.
+// wireFields iterates over the fields of a message. Bytes that are no field come last, with number 0, for the decoder
+// to report.
 func wireFields(message []byte) iter.Seq2[protowire.Number, []byte] {
 	return func(yield func(protowire.Number, []byte) bool) {
 		for len(message) > 0 {

@@ -60,11 +60,12 @@ func wholeService(name string) *corev1.Service {
 	svc.CreationTimestamp = metav1.NewTime(time.Unix(1_700_000_000, 0))
 	svc.Finalizers = []string{"a/b"}
 	svc.OwnerReferences = []metav1.OwnerReference{{Kind: "Deployment", Name: "d"}}
-	svc.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "helm", FieldsV1: metav1.NewFieldsV1(strings.Repeat("{}", 2000))}}
+	svc.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: "helm", FieldsV1: metav1.NewFieldsV1(strings.Repeat("{}", 2000))},
+	}
 	return svc
 }
 
-// readServices reads a list of Services.
 func readServices(in io.Reader) ([]corev1.Service, metav1.ListMeta, error) {
 	var got []corev1.Service
 	m, err := readList(bufio.NewReaderSize(in, 16), serviceKind().list, func(encoded []byte) error {
@@ -76,7 +77,7 @@ func readServices(in io.Reader) ([]corev1.Service, metav1.ListMeta, error) {
 	return got, m, err
 }
 
-// Each object arrives whole, in whatever pieces the answer comes.
+// Each object arrives whole, however the answer is split.
 func TestAListInProtobufIsReadObjectByObject(t *testing.T) {
 	a, b := wholeService("a"), wholeService("b")
 	encoded := protobufList(t, servicesPath, 42, a, b)
@@ -93,7 +94,8 @@ func TestAListInProtobufIsReadObjectByObject(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
-	if _, m, err := readServices(bytes.NewReader(protobufList(t, servicesPath, 7))); err != nil || m.ResourceVersion != "7" {
+	if _, m, err := readServices(bytes.NewReader(protobufList(t, servicesPath, 7))); err != nil ||
+		m.ResourceVersion != "7" {
 		t.Errorf("an empty list: version %q, %v", m.ResourceVersion, err)
 	}
 }
@@ -108,11 +110,13 @@ func TestAListThatEndsEarlyIsAnError(t *testing.T) {
 	end := len(encoded) - len("\x1a\x00\x22\x00") // contentEncoding and contentType, which are empty
 	for n := range end {
 		if got, m, err := readServices(bytes.NewReader(encoded[:n])); err == nil {
-			t.Fatalf("%d of %d bytes: no error, %d objects, %+v, want the error of a list like %+v", n, len(encoded), len(got), m, whole)
+			t.Fatalf("%d of %d bytes: no error, %d objects, %+v, want the error of a list like %+v",
+				n, len(encoded), len(got), m, whole)
 		}
 	}
 	broken := errors.New("the network is down")
-	if _, _, err := readServices(io.MultiReader(bytes.NewReader(encoded[:end-1]), iotest.ErrReader(broken))); !errors.Is(err, broken) {
+	part := io.MultiReader(bytes.NewReader(encoded[:end-1]), iotest.ErrReader(broken))
+	if _, _, err := readServices(part); !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
 }
@@ -127,8 +131,8 @@ func TestAListThatIsLongerThanItsLengthIsAnError(t *testing.T) {
 	}
 }
 
-// A list that breaks off is requested by a new List, which begins anew, and not again by the
-// same one: an object that is deleted in between would stay.
+// After a list breaks off, a new List requests it from its beginning, and not the same one again: an object that is
+// deleted in between would stay.
 func TestAListThatBreaksOffIsNotRepeated(t *testing.T) {
 	encoded := protobufList(t, servicesPath, 42, service("a", "10.96.0.1"), service("b", "10.96.0.2"))
 	requests := 0
@@ -162,7 +166,8 @@ func TestAListIsRequestedAgainIfTheConnectionBreaks(t *testing.T) {
 	}))
 	defer server.Close()
 	arrived := 0
-	_, err := clientOf(t, server.URL).services("").List(t.Context(), metav1.ListOptions{}, func(object) error { arrived++; return nil })
+	_, err := clientOf(t, server.URL).services("").List(t.Context(), metav1.ListOptions{},
+		func(object) error { arrived++; return nil })
 	if err != nil || arrived != 1 {
 		t.Errorf("%v, %d objects", err, arrived)
 	}
@@ -172,7 +177,10 @@ func TestAListIsRequestedAgainIfTheConnectionBreaks(t *testing.T) {
 func TestAnErrorOfAnObjectEndsTheList(t *testing.T) {
 	encoded := protobufList(t, servicesPath, 42, service("a", "10.96.0.1"), service("b", "10.96.0.2"))
 	calls, refused := 0, errors.New("refused")
-	_, err := readList(bufio.NewReader(bytes.NewReader(encoded)), serviceKind().list, func([]byte) error { calls++; return refused })
+	_, err := readList(bufio.NewReader(bytes.NewReader(encoded)), serviceKind().list, func([]byte) error {
+		calls++
+		return refused
+	})
 	if !errors.Is(err, refused) || calls != 1 {
 		t.Errorf("%v after %d calls", err, calls)
 	}
@@ -210,7 +218,7 @@ func FuzzReadList(f *testing.F) {
 	})
 }
 
-// splitList returns what precedes the list in an answer, and the list.
+// splitList returns the bytes before the list in an answer, and the list.
 func splitList(t testing.TB, answer []byte) (prefix, list []byte) {
 	t.Helper()
 	prefix = []byte(protobufPrefix)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// HNS is what the Contract is about: a Fake, or the hns.Service of a Windows.
+// HNS is the interface that the Contract tests: of a Fake, or of the hns.Service of Windows.
 type HNS interface {
 	Features(ctx context.Context) (hns.Features, error)
 	Network(ctx context.Context, name string) (hns.Network, error)
@@ -40,17 +40,20 @@ func ContractNetwork() hns.Network {
 	}}
 }
 
-// Contract verifies what package hns promises. It leaves nothing.
+// Contract verifies the promises of package hns. It leaves nothing behind.
 func Contract(t *testing.T, h HNS) {
 	ctx := t.Context()
 	has, err := h.Features(ctx)
-	if want := (hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true}); err != nil || has != want {
+	all := hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true}
+	if err != nil || has != all {
 		t.Errorf("features %+v, %v", has, err)
 	}
 	if _, err := h.Network(ctx, "missing"); !errors.Is(err, hns.ErrNotFound) || !errors.Is(err, hns.ErrNoNetwork) {
 		t.Errorf("a missing network: %v", err)
 	}
-	nowhere := hns.Endpoint{Network: "00000000-0000-0000-0000-0000000000ff", Addrs: []netip.Addr{netip.MustParseAddr("10.180.1.9")}}
+	nowhere := hns.Endpoint{
+		Network: "00000000-0000-0000-0000-0000000000ff", Addrs: []netip.Addr{netip.MustParseAddr("10.180.1.9")},
+	}
 	if _, err := h.CreateEndpoint(ctx, nowhere); !errors.Is(err, hns.ErrNoNetwork) {
 		t.Errorf("an endpoint in a missing network: %v", err)
 	}
@@ -115,8 +118,14 @@ func contractBalancers(t *testing.T, h HNS, ids []string) {
 	all := hns.Flags{DSR: true, External: true, LocalRouted: true, UseMux: true, PreserveDIP: true, Affinity: true}
 	for _, l := range []hns.LoadBalancer{
 		{VIP: netip.MustParseAddr("172.30.0.41"), Protocol: 6, Port: 80, Target: 8080, Endpoints: ids[:1]},
-		{VIP: netip.MustParseAddr("172.30.0.41"), Protocol: 17, Port: 53, Target: 53, Endpoints: ids[1:], SourceVIP: netip.MustParseAddr("10.180.0.2"), Flags: all},
-		{VIP: netip.MustParseAddr("fd00:172:30::41"), Protocol: 6, Port: 80, Target: 8080, Endpoints: ids[2:], Flags: hns.Flags{IPv6: true}},
+		{
+			VIP: netip.MustParseAddr("172.30.0.41"), Protocol: 17, Port: 53, Target: 53, Endpoints: ids[1:],
+			SourceVIP: netip.MustParseAddr("10.180.0.2"), Flags: all,
+		},
+		{
+			VIP: netip.MustParseAddr("fd00:172:30::41"), Protocol: 6, Port: 80, Target: 8080, Endpoints: ids[2:],
+			Flags: hns.Flags{IPv6: true},
+		},
 		{Protocol: 6, Port: 30080, Target: 8080, Endpoints: ids}, // a NodePort
 	} {
 		id, err := h.CreateLoadBalancer(ctx, l)
@@ -149,13 +158,14 @@ func contractBalancers(t *testing.T, h HNS, ids []string) {
 			t.Errorf("it is changed after its deletion: %v", err)
 		}
 	}
-	missing := hns.LoadBalancer{Protocol: 6, Port: 1, Target: 1, Endpoints: []string{"00000000-0000-0000-0000-0000000000ff"}}
+	missing := hns.LoadBalancer{
+		Protocol: 6, Port: 1, Target: 1, Endpoints: []string{"00000000-0000-0000-0000-0000000000ff"},
+	}
 	if _, err := h.CreateLoadBalancer(ctx, missing); !errors.Is(err, hns.ErrNotFound) || errors.Is(err, hns.ErrNoNetwork) {
 		t.Errorf("a load balancer without its endpoint: %v", err)
 	}
 }
 
-// checkBalancer verifies that HNS has one load balancer.
 func checkBalancer(t *testing.T, h HNS, want hns.LoadBalancer) {
 	t.Helper()
 	list, err := h.LoadBalancers(t.Context())

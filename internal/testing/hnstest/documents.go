@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// The documents of HNS, schema 2, as far as package hns uses them. The names are those of Microsoft's schema
-// (HostComputeNetwork, HostComputeEndpoint, HostComputeLoadBalancer) and of the library hnslib.
+// The documents of HNS, schema 2, as far as package hns uses them. The names are from Microsoft's schema
+// (HostComputeNetwork, HostComputeEndpoint, HostComputeLoadBalancer) and the library hnslib.
 type (
 	version struct{ Major, Minor int }
 
@@ -94,16 +94,20 @@ func networkOf(n hns.Network) networkDocument {
 	doc := networkDocument{ID: n.ID, Name: n.Name, Type: string(n.Type), SchemaVersion: schema()}
 	for _, r := range n.Remote {
 		doc.Policies = append(doc.Policies, policy{policyRemoteSubnet, settings(remoteSubnet{
-			DestinationPrefix: r.Prefix.String(), IsolationID: 4096, ProviderAddress: r.Provider.String(), DistributedRouterMacAddress: "00-15-5D-00-00-01",
+			DestinationPrefix: r.Prefix.String(), IsolationID: 4096, ProviderAddress: r.Provider.String(),
+			DistributedRouterMacAddress: "00-15-5D-00-00-01",
 		})})
 	}
 	return doc
 }
 
 func endpointOf(e hns.Endpoint) endpointDocument {
-	doc := endpointDocument{ID: e.ID, Name: e.Name, HostComputeNetwork: e.Network, MacAddress: e.MAC, SchemaVersion: schema()}
+	doc := endpointDocument{
+		ID: e.ID, Name: e.Name, HostComputeNetwork: e.Network, MacAddress: e.MAC, SchemaVersion: schema(),
+	}
 	for _, a := range e.Addrs {
-		doc.IPConfigurations = append(doc.IPConfigurations, ipConfiguration{IPAddress: a.String(), PrefixLength: prefixOfEndpoints})
+		doc.IPConfigurations = append(doc.IPConfigurations,
+			ipConfiguration{IPAddress: a.String(), PrefixLength: prefixOfEndpoints})
 	}
 	if e.Remote {
 		doc.Flags = flagRemote
@@ -114,7 +118,7 @@ func endpointOf(e hns.Endpoint) endpointDocument {
 	return doc
 }
 
-// endpoint returns what a document describes.
+// endpoint returns the endpoint of a document.
 func (doc *endpointDocument) endpoint() (hns.Endpoint, error) {
 	e := hns.Endpoint{
 		ID: doc.ID, Name: doc.Name, Network: doc.HostComputeNetwork, MAC: doc.MacAddress, Remote: doc.Flags&flagRemote != 0,
@@ -182,7 +186,7 @@ func balancerOf(l hns.LoadBalancer) balancerDocument {
 	return doc
 }
 
-// balancer returns what a document describes.
+// balancer returns the load balancer of a document.
 func (doc *balancerDocument) balancer() (l hns.LoadBalancer, err error) {
 	l = hns.LoadBalancer{ID: doc.ID, Endpoints: doc.HostComputeEndpoints}
 	if len(doc.PortMappings) != 1 || len(doc.FrontendVIPs) > 1 {

@@ -17,8 +17,8 @@ import (
 // ErrInUse is the error of the deletion of an endpoint to which a load balancer refers.
 var ErrInUse = errors.New("a load balancer refers to the endpoint")
 
-// Fake is HNS in memory. It refuses what would be wrong. Where the behaviour of the real HNS is not
-// documented it is the stricter one, or an option. Its methods are safe for concurrent use.
+// Fake is HNS in memory. It refuses invalid requests. Where the behaviour of the real HNS is not documented, it does
+// the stricter thing, or has an option. Its methods are safe for concurrent use.
 type Fake struct {
 	Version hns.Features
 
@@ -31,7 +31,7 @@ type Fake struct {
 	// KeepDangling means that load balancers stay when the network of their endpoints is deleted, with their IDs.
 	KeepDangling bool
 
-	// Normalize, if not nil, returns a load balancer as HNS returns it, from what was written.
+	// Normalize, if not nil, returns a written load balancer in the form in which HNS returns it.
 	Normalize func(hns.LoadBalancer) hns.LoadBalancer
 
 	// Refuse, if not nil, returns an error for calls that HNS does not accept, by their line in Writes.
@@ -48,7 +48,7 @@ type Fake struct {
 	last      int // number of the last ID
 	requests  []Request
 
-	// Writes lists what was written, one line each.
+	// Writes lists the writes, one line each.
 	Writes []string
 }
 
@@ -56,7 +56,8 @@ type Fake struct {
 func New(network hns.Network) *Fake {
 	f := &Fake{
 		Version:  hns.Features{V2: true, RemoteSubnet: true, DSR: true, SessionAffinity: true, DualStack: true, Modify: true},
-		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, owners: map[place]string{}, balancers: map[string]hns.LoadBalancer{},
+		networks: map[string]hns.Network{}, endpoints: map[string]hns.Endpoint{}, owners: map[place]string{},
+		balancers: map[string]hns.LoadBalancer{},
 	}
 	f.AddNetwork(network)
 	return f
@@ -131,7 +132,7 @@ func (f *Fake) SetVersion(v hns.Features) {
 	f.Version = v
 }
 
-// Features returns what the version can do.
+// Features returns the features of the version.
 func (f *Fake) Features(context.Context) (hns.Features, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,7 +169,8 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (string, error)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e = e.Canonical()
-	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), func(n hns.Network) bool { return n.ID == e.Network }) {
+	inNetwork := func(n hns.Network) bool { return n.ID == e.Network }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(f.networks)), inNetwork) {
 		return "", fmt.Errorf("network %s: %w", e.Network, hns.ErrNoNetwork)
 	}
 	for _, p := range f.places(e) {
@@ -258,7 +260,8 @@ func returnedEndpoint(e hns.Endpoint) hns.Endpoint {
 	return e
 }
 
-// returned returns a load balancer as HNS returns it: its IDs are spelled in another way than in the documents of endpoints.
+// returned returns a load balancer as HNS returns it: its IDs are spelled in another way than in the documents of
+// endpoints.
 func (f *Fake) returned(l hns.LoadBalancer) hns.LoadBalancer {
 	if f.Normalize != nil {
 		l = f.Normalize(l)

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// As HNS does, the fake spells the IDs of endpoints in upper case in the documents of load balancers, and in lower case in
-// their own documents.
+// As HNS does, the fake spells the IDs of endpoints in upper case in the documents of load balancers, and in lower
+// case in their own documents.
 func TestSpellingOfIDs(t *testing.T) {
 	ctx := t.Context()
 	f := New(hns.Network{Name: "n", Type: hns.L2Bridge})
@@ -19,11 +19,14 @@ func TestSpellingOfIDs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := f.CreateEndpoint(ctx, hns.Endpoint{Network: strings.ToUpper(n.ID), Addrs: []netip.Addr{netip.MustParseAddr("10.180.1.7")}})
+	id, err := f.CreateEndpoint(ctx, hns.Endpoint{
+		Network: strings.ToUpper(n.ID), Addrs: []netip.Addr{netip.MustParseAddr("10.180.1.7")},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	balancer, err := f.CreateLoadBalancer(ctx, hns.LoadBalancer{Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{strings.ToUpper(id)}})
+	balancer, err := f.CreateLoadBalancer(ctx,
+		hns.LoadBalancer{Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{strings.ToUpper(id)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +43,7 @@ func TestSpellingOfIDs(t *testing.T) {
 	}
 }
 
-// The fake refuses what HNS refuses.
+// The fake refuses the same requests as HNS.
 func TestRefusals(t *testing.T) {
 	ctx := t.Context()
 	f := New(hns.Network{Name: "n", Type: hns.L2Bridge})
@@ -60,7 +63,9 @@ func TestRefusals(t *testing.T) {
 	if _, err := f.CreateEndpoint(ctx, e); err == nil {
 		t.Error("two endpoints have the same address")
 	}
-	l := hns.LoadBalancer{VIP: netip.MustParseAddr("172.30.0.1"), Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{id}}
+	l := hns.LoadBalancer{
+		VIP: netip.MustParseAddr("172.30.0.1"), Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{id},
+	}
 	balancer, err := f.CreateLoadBalancer(ctx, l)
 	if err != nil {
 		t.Fatal(err)

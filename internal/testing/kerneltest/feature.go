@@ -78,9 +78,10 @@ func FlushIPVS(t testing.TB, netns int) {
 	})
 }
 
-// NeedPrograms skips the test if the kernel has no programs (eBPF) of cgroups, or if this process may not load them: no
-// user namespace may, whatever the privileges in it. The quick tests (-short) need no root, and leave these tests out. In
-// CI, which is root of the machine (CI=true), only the kernel is a reason to skip; on the kernel of test/uml there is none.
+// NeedPrograms skips the test if the kernel has no programs (eBPF) of cgroups, or if this process may not load them:
+// no user namespace may, whatever the privileges in it. The quick tests (-short) need no root, and leave these tests
+// out. In CI, which is root of the machine (CI=true), only the kernel is a reason to skip; on the kernel of test/uml
+// there is none.
 func NeedPrograms(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -102,7 +103,8 @@ func NeedPrograms(t testing.TB) {
 	}
 }
 
-// NeedUsers skips a quick test (-short) if this process cannot become another user: the user namespace of Main has only one.
+// NeedUsers skips a quick test (-short) if this process cannot become another user: the user namespace of Main has
+// only one.
 func NeedUsers(t testing.TB) {
 	t.Helper()
 	if testing.Short() && programsForbidden(readFile(t, "/proc/self/uid_map"), os.Geteuid()) {
@@ -119,8 +121,8 @@ func readFile(t testing.TB, path string) string {
 	return string(b)
 }
 
-// programsMissing returns what a kernel lacks that has programs of cgroups; "" if it has all. text is /proc/filesystems, and loaded the result
-// of loading such a program.
+// programsMissing names the first feature for programs of cgroups that a kernel lacks; "" if it has all. text is
+// /proc/filesystems, and loaded the result of loading such a program.
 func programsMissing(text string, loaded error) string {
 	for _, fs := range []string{"bpf", "cgroup2"} {
 		if !slices.Contains(strings.Fields(text), fs) {

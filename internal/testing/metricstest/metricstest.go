@@ -28,7 +28,7 @@ func ours(name string) bool {
 	return !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_")
 }
 
-// Gather returns the families that are not those of the runtime.
+// Gather returns the families, except the ones of the runtime.
 func Gather(t testing.TB, from prometheus.Gatherer) []*dto.MetricFamily {
 	t.Helper()
 	families, err := from.Gather()
@@ -87,7 +87,8 @@ func Values(t testing.TB, from prometheus.Gatherer, prefix string) string {
 	return strings.Join(out, "\n")
 }
 
-// Lint returns what `promtool check metrics` reports about the metrics that a handler serves, by the library of that program.
+// Lint returns the report of `promtool check metrics` about the metrics that a handler serves. It uses the library of
+// promtool.
 func Lint(t testing.TB, page http.Handler) string {
 	t.Helper()
 	w := httptest.NewRecorder()

@@ -22,7 +22,6 @@ type Faults struct {
 	late       bool // the write fails after it was carried out
 }
 
-// choose chooses the next faults.
 func (f *Faults) choose(r *rand.Rand) {
 	f.writeFails, f.readFails, f.late = r.IntN(12), max(0, r.IntN(40)-20), r.IntN(2) == 0
 	f.stepFails = r.IntN(1 + r.IntN(30))

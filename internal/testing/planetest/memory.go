@@ -28,7 +28,7 @@ type Memory struct {
 // entry is the state of a Service in Memory.
 type entry struct {
 	ports string
-	until time.Time // the end of its drain; zero: it does not drain
+	until time.Time // the end of its drain; zero if it does not drain
 }
 
 // drain is the time that a deleted Service drains.

@@ -51,7 +51,7 @@ type Subject struct {
 	Audit Audit
 }
 
-// Audit verifies what must hold after every write of a sync, and at its end.
+// Audit verifies invariants after every write of a sync, and at its end.
 type Audit interface {
 	Begin(m *Model)
 	Note() // after a write
@@ -82,7 +82,6 @@ func (m *Model) restart() {
 	m.known = false
 }
 
-// load returns a random Load.
 func (m *Model) load() plane.Load {
 	return plane.Load{
 		Cost:  func(p *route.Port) int { return len(p.Frontends) },
@@ -114,7 +113,7 @@ func (m *Model) round() error {
 		}
 		m.restart()
 	case 1, 2:
-		m.known, m.edited = false, true // the loop would be notified by Watch
+		m.known, m.edited = false, true // as Watch would notify the loop
 		if err := m.subject.Edit(m.World); err != nil {
 			return err
 		}
@@ -176,7 +175,7 @@ func (m *Model) enqueue(change route.Change) {
 	}
 }
 
-// compare compares everything, and queues what the plan leaves out.
+// compare compares everything, and queues the Services that the plan leaves out.
 func (m *Model) compare(change route.Change) (done bool, err error) {
 	if err := m.plane.Refresh(context.Background()); err != nil {
 		return false, unlessInjected(err, nil)

@@ -83,12 +83,16 @@ func addShape(s *cluster.Store, i int, svc *cluster.Service, endpoints string) {
 	var ports []cluster.SlicePort
 	for k, proto := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
 		name := proto.String()
-		svc.Ports = append(svc.Ports, cluster.ServicePort{Name: name, Protocol: proto, Port: 80, NodePort: uint16(30000 + 10*i + k)})
+		svc.Ports = append(svc.Ports, cluster.ServicePort{
+			Name: name, Protocol: proto, Port: 80, NodePort: uint16(30000 + 10*i + k),
+		})
 		ports = append(ports, cluster.SlicePort{Name: name, Protocol: proto, Port: 8080})
 	}
 	s.SetService(svc)
 	for _, f := range []string{"10.180.%d.%d", "fd00:10:180:%d::%d"} {
-		sl := &cluster.Slice{Name: cluster.Name{Namespace: "ns", Name: fmt.Sprintf("svc-%d-%d", i, len(f))}, Service: svc.Name, Ports: ports}
+		sl := &cluster.Slice{
+			Name: cluster.Name{Namespace: "ns", Name: fmt.Sprintf("svc-%d-%d", i, len(f))}, Service: svc.Name, Ports: ports,
+		}
 		if endpoints != "none" {
 			sl.Endpoints = append(sl.Endpoints, Endpoint(fmt.Sprintf(f, 1, i), "b"), Endpoint(fmt.Sprintf(f, 2, i), "b"))
 		}

@@ -117,8 +117,10 @@ func (w *World) service(name cluster.Name) *cluster.Service {
 	}
 	svc := &cluster.Service{
 		Name: name, Created: time.Unix(int64(w.IntN(5)), 0),
-		Type:            Pick(w.Rand, cluster.ClusterIP, cluster.NodePort, cluster.LoadBalancer),
-		ClusterIPs:      Addrs(fmt.Sprintf("172.30.0.%d", 1+w.IntN(9)), fmt.Sprintf("fd00:172:30::%d", 1+w.IntN(9)))[:1+w.IntN(2)],
+		Type: Pick(w.Rand, cluster.ClusterIP, cluster.NodePort, cluster.LoadBalancer),
+		ClusterIPs: Addrs(
+			fmt.Sprintf("172.30.0.%d", 1+w.IntN(9)), fmt.Sprintf("fd00:172:30::%d", 1+w.IntN(9)),
+		)[:1+w.IntN(2)],
 		ExternalIPs:     append(few("198.51.100.%d"), few("2001:db8:100::%d")...),
 		LoadBalancerIPs: append(few("203.0.113.%d"), few("2001:db8:113::%d")...),
 		InternalLocal:   w.Chance(4), ExternalLocal: w.Chance(3),
@@ -154,7 +156,9 @@ func (w *World) balancing(svc *cluster.Service) {
 		svc.Scheduler = Pick(w.Rand, "lc", "rr", "wlc", "lc", "rr", "wlc", "mh")
 	}
 	if w.Chance(3) {
-		svc.Weights = map[string]uint16{Pick(w.Rand, "a", "b"): Pick[uint16](w.Rand, 0, 2, 300), "10.180.0.1": Pick[uint16](w.Rand, 0, 3)}
+		svc.Weights = map[string]uint16{
+			Pick(w.Rand, "a", "b"): Pick[uint16](w.Rand, 0, 2, 300), "10.180.0.1": Pick[uint16](w.Rand, 0, 3),
+		}
 	}
 	if w.Chance(4) {
 		svc.SlowStart = Pick(w.Rand, time.Second, time.Hour)
@@ -187,7 +191,9 @@ func (w *World) changeAffinity() {
 func (w *World) setSlice() {
 	svc := w.serviceName()
 	format := Pick(w.Rand, "10.180.%d.%d", "fd00:10:180:%d::%d")
-	sl := &cluster.Slice{Service: svc, Name: cluster.Name{Namespace: "ns", Name: fmt.Sprintf("%s-%d-%d", svc.Name, len(format), w.IntN(2))}}
+	sl := &cluster.Slice{
+		Service: svc, Name: cluster.Name{Namespace: "ns", Name: fmt.Sprintf("%s-%d-%d", svc.Name, len(format), w.IntN(2))},
+	}
 	for _, name := range []string{"", "web", "dns"} {
 		for _, proto := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
 			sl.Ports = append(sl.Ports, cluster.SlicePort{Name: name, Protocol: proto, Port: uint16(8080 + w.IntN(2))})
@@ -195,7 +201,8 @@ func (w *World) setSlice() {
 	}
 	for range w.IntN(7) {
 		n := w.IntN(3)
-		sl.Endpoints = append(sl.Endpoints, w.condition(Endpoint(fmt.Sprintf(format, n, 1+w.IntN(9)), []string{"a", "b", "c"}[n])))
+		sl.Endpoints = append(sl.Endpoints,
+			w.condition(Endpoint(fmt.Sprintf(format, n, 1+w.IntN(9)), []string{"a", "b", "c"}[n])))
 	}
 	w.slices[sl.Name] = sl
 	w.Store.SetSlice(sl)
@@ -247,7 +254,8 @@ func (w *World) Options() route.Options {
 	opt := route.Options{
 		NodeName: "a", MasqueradeAll: w.Chance(6),
 		Families: Pick(w.Rand, both, both, both, both[:1], both[1:]),
-		NodePorts: Pick(w.Rand, route.NodePortOptions{}, route.NodePortOptions{Primary: true}, route.NodePortOptions{All: true, Localhost: true},
+		NodePorts: Pick(w.Rand, route.NodePortOptions{}, route.NodePortOptions{Primary: true},
+			route.NodePortOptions{All: true, Localhost: true},
 			route.NodePortOptions{CIDRs: Prefixes("192.168.0.0/24", "2001:db8::/64", "127.0.0.0/8")}),
 	}
 	opt.Detector = Pick(w.Rand, route.DetectorOptions{}, route.DetectorOptions{Kind: route.DetectNodeCIDR},

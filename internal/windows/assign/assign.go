@@ -1,8 +1,7 @@
-// Package assign adds addresses to an interface of this host, and removes those that it added
-// and no others. The host marks them, so that the next run knows what a crashed one added.
+// Package assign adds addresses to an interface of this host, and removes only addresses that it added. The host
+// marks them, so that the next run knows the addresses of a crashed one.
 //
-// The interface table is a small interface: that of Windows is in *_windows.go, and package assigntest has one in
-// memory.
+// The interface table is small: *_windows.go implements it for Windows, and package assigntest in memory.
 package assign
 
 import (
@@ -17,7 +16,8 @@ import (
 )
 
 // ErrClaimed means that another process of this machine adds and removes addresses.
-var ErrClaimed = errors.New("another Sluice on this machine has addresses of Services, perhaps one of another user; stop it first")
+var ErrClaimed = errors.New("another Sluice on this machine has addresses of Services, perhaps one of another user; " +
+	"stop it first")
 
 // Row is an address of an interface of this host.
 type Row struct {
@@ -43,7 +43,7 @@ type Assigner struct {
 	added map[netip.Addr]struct{} // now or in an earlier run
 }
 
-// New returns an Assigner that knows what earlier runs added.
+// New returns an Assigner that knows the addresses of earlier runs.
 func New(table Table) (*Assigner, error) {
 	rows, err := table.Rows()
 	if err != nil {
@@ -52,8 +52,8 @@ func New(table Table) (*Assigner, error) {
 	return &Assigner{table: table, added: marked(rows)}, nil
 }
 
-// How long Add waits for new addresses to be usable: Windows first asks the network whether another host
-// has an address, which takes 1 to 3 seconds, and does not ask for those of its loopback interface.
+// How long Add waits for new addresses to be usable: Windows first asks the network whether another host has an
+// address, which takes 1 to 3 seconds, and does not ask for addresses of its loopback interface.
 const (
 	usableTimeout = 5 * time.Second
 	usablePeriod  = 20 * time.Millisecond
@@ -139,7 +139,7 @@ func (a *Assigner) await(ctx context.Context, added []netip.Addr, failed map[net
 	}
 }
 
-// unready returns the addresses that may become usable. Those that will not are added to failed.
+// unready returns the addresses that may become usable. It adds the others to failed.
 func unready(rows []Row, addrs []netip.Addr, failed map[netip.Addr]error) []netip.Addr {
 	var list []netip.Addr
 	for _, addr := range addrs {
@@ -178,8 +178,8 @@ func (a *Assigner) addrs() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(a.added), netip.Addr.Compare)
 }
 
-// Retain removes all addresses that this program added, now or in an earlier run, except some. It
-// returns those that the host had.
+// Retain removes all addresses that this program added, now or in an earlier run, except some. It returns the removed
+// addresses, except ones that the host no longer had.
 func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -107,7 +107,7 @@ func TestARefusedAddress(t *testing.T) {
 	}
 }
 
-// Addresses that another program removed come back, also if that fails at first.
+// Addresses that another program removed are added again, even if the first attempt fails.
 func TestRestore(t *testing.T) {
 	f := assigntest.New()
 	a := open(t, f)

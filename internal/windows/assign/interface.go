@@ -17,8 +17,8 @@ type Candidate struct {
 // connects to its containers.
 const hostInterface = "vEthernet (HNS Internal NIC)"
 
-// Choose returns the interface that gets addresses: the one with a name; without a name, the one that
-// kube-proxy used, or else that of the loopback.
+// Choose returns the interface that gets addresses: the one with a name; without a name, the interface that
+// kube-proxy used, or else the loopback interface.
 func Choose(all []Candidate, name string) (Candidate, error) {
 	named := func(name string) int {
 		return slices.IndexFunc(all, func(c Candidate) bool { return strings.EqualFold(c.Name, name) })

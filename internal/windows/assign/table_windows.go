@@ -57,7 +57,7 @@ func (t table) Add(a netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	return row.Create() // an error also if another program was first: then the address is not ours
+	return row.Create() // fails if another program was first: then the address is not ours
 }
 
 // Delete implements Table.

@@ -7,7 +7,7 @@ import (
 	"github.com/Microsoft/hnslib/hcn"
 )
 
-// LoadBalancers returns all load balancers of this host, also those of other programs.
+// LoadBalancers returns all load balancers of this host, including the ones of other programs.
 func (*Service) LoadBalancers(context.Context) ([]LoadBalancer, error) {
 	list, err := complete(func() ([]hcn.HostComputeLoadBalancer, error) {
 		list, err := hcn.ListLoadBalancers()
@@ -72,7 +72,9 @@ func documentOf(l LoadBalancer) *hcn.HostComputeLoadBalancer {
 }
 
 func balancerOf(doc *hcn.HostComputeLoadBalancer) LoadBalancer {
-	l := LoadBalancer{ID: doc.Id, Endpoints: doc.HostComputeEndpoints, Other: len(doc.PortMappings) != 1 || len(doc.FrontendVIPs) > 1}
+	l := LoadBalancer{
+		ID: doc.Id, Endpoints: doc.HostComputeEndpoints, Other: len(doc.PortMappings) != 1 || len(doc.FrontendVIPs) > 1,
+	}
 	if len(doc.FrontendVIPs) > 0 {
 		l.VIP, _ = netip.ParseAddr(doc.FrontendVIPs[0])
 	}

@@ -29,8 +29,8 @@ var (
 // listAttempts is how often a list is read at most.
 const listAttempts = 5
 
-// complete calls a function that lists objects until none of them was deleted meanwhile: the library lists the IDs, reads
-// one object after the other, and returns nothing if one is gone.
+// complete calls a function that lists objects until none of them was deleted meanwhile: the library lists the IDs,
+// reads one object after the other, and returns nothing if one is gone.
 func complete[T any](list func() ([]T, error)) (all []T, err error) {
 	for range listAttempts {
 		if all, err = list(); !errors.Is(err, ErrNotFound) {
@@ -40,8 +40,8 @@ func complete[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// ID returns an ID in lower case, as this package returns all IDs. HNS may spell the ID of an object in its own document
-// with another case than in load balancers that refer to it.
+// ID returns an ID in lower case, as this package returns all IDs. HNS may spell the ID of an object in its own
+// document with another case than in load balancers that refer to it.
 func ID(text string) string { return strings.ToLower(text) }
 
 // NetworkType is the driver of a network.
@@ -64,12 +64,13 @@ type Network struct {
 	Remote   []RemoteSubnet // of an overlay network: the subnets of other nodes
 }
 
-// Canonical returns the network with the spelling of IDs of this package, and its subnets sorted, the smallest first: HNS does not
-// promise an order.
+// Canonical returns the network with the spelling of IDs of this package, and its subnets sorted, the smallest first:
+// HNS does not promise an order.
 func (n Network) Canonical() Network {
 	n.ID, n.Remote = ID(n.ID), slices.Clone(n.Remote)
 	slices.SortFunc(n.Remote, func(a, b RemoteSubnet) int {
-		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Provider.Compare(b.Provider))
+		return cmp.Or(cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()),
+			a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Provider.Compare(b.Provider))
 	})
 	return n
 }
@@ -153,7 +154,8 @@ func (l LoadBalancer) Same(o LoadBalancer) bool {
 
 // String prints a load balancer without its ID.
 func (l LoadBalancer) String() string {
-	return fmt.Sprintf("%s protocol %d port %d -> %d, source %s, %+v", l.VIP, l.Protocol, l.Port, l.Target, l.SourceVIP, l.Flags)
+	return fmt.Sprintf("%s protocol %d port %d -> %d, source %s, %+v",
+		l.VIP, l.Protocol, l.Port, l.Target, l.SourceVIP, l.Flags)
 }
 
 // Features are the features of a version of HNS.

@@ -17,12 +17,14 @@ func TestCanonicalIDs(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	endpoint := Endpoint{ID: mixed, Name: "Root", Network: mixed, MAC: "02-11-0A-B4-01-07", Remote: true}
-	if got, want := endpoint.Canonical(), (Endpoint{ID: lower, Name: "Root", Network: lower, MAC: "02-11-0A-B4-01-07", Remote: true}); !reflect.DeepEqual(got, want) {
+	ofRoot := Endpoint{ID: lower, Name: "Root", Network: lower, MAC: "02-11-0A-B4-01-07", Remote: true}
+	if got, want := endpoint.Canonical(), ofRoot; !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	ids := []string{mixed}
 	balancer := LoadBalancer{ID: mixed, Port: 80, Endpoints: ids, Other: true}
-	if got, want := balancer.Canonical(), (LoadBalancer{ID: lower, Port: 80, Endpoints: []string{lower}, Other: true}); !reflect.DeepEqual(got, want) {
+	canonical := LoadBalancer{ID: lower, Port: 80, Endpoints: []string{lower}, Other: true}
+	if got, want := balancer.Canonical(), canonical; !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if ids[0] != mixed {
@@ -44,7 +46,8 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// An object that is deleted while all are listed, such as the endpoint of a container that ends, does not make the list fail.
+// An object that is deleted while all are listed, such as the endpoint of a container that ends, does not make the
+// list fail.
 func TestAnObjectIsDeletedWhileAllAreListed(t *testing.T) {
 	gone, other := fmt.Errorf("list endpoints: %w", ErrNotFound), errors.New("0x803b0099")
 	for name, tc := range map[string]struct {

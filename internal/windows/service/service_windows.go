@@ -37,7 +37,9 @@ type service struct {
 }
 
 // Execute implements svc.Handler.
-func (s *service) Execute(_ []string, changes <-chan svc.ChangeRequest, reports chan<- svc.Status) (specific bool, code uint32) {
+func (s *service) Execute(
+	_ []string, changes <-chan svc.ChangeRequest, reports chan<- svc.Status,
+) (specific bool, code uint32) {
 	requests, ended := make(chan request), make(chan struct{})
 	defer close(ended)
 	go translate(changes, requests, ended)
@@ -79,7 +81,9 @@ func (s status) encode() svc.Status {
 	case stopPending:
 		return svc.Status{State: svc.StopPending, CheckPoint: s.checkpoint, WaitHint: uint32(waitHint / time.Millisecond)}
 	default:
-		return svc.Status{State: svc.StartPending, Accepts: ends, CheckPoint: s.checkpoint, WaitHint: uint32(waitHint / time.Millisecond)}
+		return svc.Status{
+			State: svc.StartPending, Accepts: ends, CheckPoint: s.checkpoint, WaitHint: uint32(waitHint / time.Millisecond),
+		}
 	}
 }
 

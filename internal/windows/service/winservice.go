@@ -14,18 +14,17 @@ import (
 // ErrNoManager means that no service manager started this process.
 var ErrNoManager = errors.New("the service manager of Windows did not start this process")
 
-// Program is what a service runs. It calls running once it serves, and returns when the context ends.
+// Program is the main function of a service. It calls running once it serves, and returns when the context ends.
 type Program func(ctx context.Context, running func()) error
 
-// request is what the service manager asks for.
+// request is a request of the service manager.
 type request int
 
 const (
 	interrogate request = iota // report the state again
-	stop                       // end; also when the machine shuts down
+	stop                       // end; the machine may be shutting down
 )
 
-// state is that of a service.
 type state int
 
 const (
@@ -34,8 +33,8 @@ const (
 	stopPending
 )
 
-// status is what the service manager learns. While a service starts or ends, the checkpoint grows, or else
-// the manager takes the service for hung.
+// status is a report to the service manager. While a service starts or ends, the checkpoint must grow, or the manager
+// considers the service hung.
 type status struct {
 	state      state
 	checkpoint uint32

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// manager is a service manager that keeps what it learns.
+// manager is a service manager that keeps the reports.
 type manager struct {
 	requests chan request
 	reports  []status

@@ -28,7 +28,6 @@ type options struct {
 	seed       uint64 // of the times that requests and pauses take
 }
 
-// schedulers returns all schedulers of Linux.
 func schedulers() []string {
 	return []string{"rr", "wrr", "lc", "wlc", "sed", "nq", "mh", "sh", "dh", "lblc", "lblcr", "fo", "ovf"}
 }

@@ -26,11 +26,11 @@ const (
 	port        = 80
 )
 
-// scenario is what differs between tables.
+// scenario has the settings in which tables differ.
 type scenario struct {
 	title string
 	slow  float64 // how much longer the last backend takes for each request
-	// weight is that of all other backends; the last one has 1.
+	// weight is the weight of all backends but the last one, which has 1.
 	weight uint32
 }
 
@@ -38,7 +38,10 @@ func scenarios() []scenario {
 	return []scenario{
 		{"All backends are alike", 1, 1},
 		{fmt.Sprintf("The last backend takes %d times as long, and all weights are 1", slowness), slowness, 1},
-		{fmt.Sprintf("The last backend takes %d times as long, and the others have weight %[1]d", slowness), slowness, slowness},
+		{
+			fmt.Sprintf("The last backend takes %d times as long, and the others have weight %[1]d", slowness),
+			slowness, slowness,
+		},
 	}
 }
 

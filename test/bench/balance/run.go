@@ -55,7 +55,7 @@ func newHost(ctx context.Context) (*host, error) {
 	return h, nil
 }
 
-// result is what one scheduler does in one scenario.
+// result is the result of one scheduler in one scenario.
 type result struct {
 	scheduler string
 	took      []time.Duration // of each request that was not refused
@@ -114,7 +114,8 @@ func (h *host) collect(all []*client) (r result) {
 func printTable(w io.Writer, s scenario, results []result) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### %s\n\n", s.title)
-	b.WriteString("| scheduler | least and most of a backend, % | the last one, % | connections at one | p50, ms | p99, ms | longest, ms | refused, % |\n")
+	b.WriteString("| scheduler | least and most of a backend, % | the last one, % | connections at one " +
+		"| p50, ms | p99, ms | longest, ms | refused, % |\n")
 	b.WriteString("|---|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, r := range results {
 		millis := func(q float64) float64 { return float64(harness.Quantile(r.took, q)) / 1e6 }

@@ -49,7 +49,9 @@ type requests struct {
 }
 
 // both fetches both kinds at once.
-func both(ctx context.Context, config *rest.Config, one func(context.Context, requests, metav1.ListOptions) (int, error)) (Counts, error) {
+func both(
+	ctx context.Context, config *rest.Config, one func(context.Context, requests, metav1.ListOptions) (int, error),
+) (Counts, error) {
 	http, err := connect(config)
 	if err != nil {
 		return Counts{}, err
@@ -76,7 +78,9 @@ func both(ctx context.Context, config *rest.Config, one func(context.Context, re
 	return counts, group.Wait()
 }
 
-func asObject[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+func asObject[L runtime.Object](
+	list func(context.Context, metav1.ListOptions) (L, error),
+) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
 }
 

@@ -25,7 +25,9 @@ type kind struct {
 
 func kinds() [2]kind {
 	return [2]kind{
-		{"/api/v1/services", metav1.ListOptions{LabelSelector: "!service.kubernetes.io/service-proxy-name", FieldSelector: "spec.clusterIP!=None"}},
+		{"/api/v1/services", metav1.ListOptions{
+			LabelSelector: "!service.kubernetes.io/service-proxy-name", FieldSelector: "spec.clusterIP!=None",
+		}},
 		{"/apis/discovery.k8s.io/v1/endpointslices", metav1.ListOptions{LabelSelector: "!service.kubernetes.io/headless"}},
 	}
 }
@@ -52,14 +54,15 @@ func connect(config *rest.Config) (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare a client: %w", err)
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: tls, DisableCompression: true, ForceAttemptHTTP2: true}}, nil
+	transport := &http.Transport{TLSClientConfig: tls, DisableCompression: true, ForceAttemptHTTP2: true}
+	return &http.Client{Transport: transport}, nil
 }
 
 // Cost is the duration of something and the CPU time that this process and the API server
 // used meanwhile.
 type Cost struct{ Took, Client, Server time.Duration }
 
-// Measure measures what f costs. server is the PID of the API server.
+// Measure measures the cost of f. server is the PID of the API server.
 func Measure(server int, f func() error) (Cost, error) {
 	client, err := CPU(0)
 	if err != nil {

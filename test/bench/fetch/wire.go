@@ -23,7 +23,7 @@ const (
 // magic begins everything that the API server encodes in protobuf.
 const magic = "k8s\x00"
 
-// bufferSize is that of a read. It is small, as each of many clients has two.
+// bufferSize is the size of a read buffer. It is small, as each of many clients has two.
 const bufferSize = 32 << 10
 
 // drainList reads a list to its end, counts its items without decoding them, and returns the

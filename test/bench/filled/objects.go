@@ -50,8 +50,8 @@ func PodIP(i, j int) netip.Addr {
 // than the 110 pods that a kubelet allows.
 const servicesPerNode = 110 / Endpoints
 
-// nodeOf returns the name of the node of an endpoint: NodeName for the PodIPs of the first Services, and
-// for all other addresses, which come after those of the largest Service.
+// nodeOf returns the name of the node of an endpoint: NodeName for the PodIPs of the first Services, and for all
+// other addresses, which come after the addresses of the largest Service.
 func nodeOf(endpoint netip.Addr) string {
 	node := number(endpoint) / 8 / servicesPerNode
 	if node == 0 || number(endpoint) > number(PodIP(Largest, 0)) {
@@ -75,7 +75,9 @@ func meta(name string, labels map[string]string) metav1.ObjectMeta {
 
 // Service returns Service i as completed and stored by the API server.
 func Service(i int) *corev1.Service {
-	single, cluster, app := corev1.IPFamilyPolicySingleStack, corev1.ServiceInternalTrafficPolicyCluster, map[string]string{"app": ServiceName(i)}
+	single := corev1.IPFamilyPolicySingleStack
+	cluster := corev1.ServiceInternalTrafficPolicyCluster
+	app := map[string]string{"app": ServiceName(i)}
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: meta(ServiceName(i), app),
@@ -83,7 +85,9 @@ func Service(i int) *corev1.Service {
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: ClusterIP(i).String(), ClusterIPs: []string{ClusterIP(i).String()},
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: &single,
 			SessionAffinity: corev1.ServiceAffinityNone, InternalTrafficPolicy: &cluster, Selector: app,
-			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: ServicePort, TargetPort: intstr.FromInt32(PodPort)}},
+			Ports: []corev1.ServicePort{
+				{Name: "http", Protocol: corev1.ProtocolTCP, Port: ServicePort, TargetPort: intstr.FromInt32(PodPort)},
+			},
 		},
 	}
 }
@@ -106,7 +110,7 @@ func addressObject(i int) *networkingv1.IPAddress {
 // SliceName returns the name of EndpointSlice n of Service i.
 func SliceName(i, n int) string { return fmt.Sprintf("%s-%05d", ServiceName(i), n) }
 
-// Slice returns EndpointSlice n of Service i, like that of the EndpointSlice controller.
+// Slice returns EndpointSlice n of Service i, as the EndpointSlice controller writes it.
 func Slice(i, n int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
 	http, port, tcp, yes, no := "http", int32(PodPort), corev1.ProtocolTCP, true, false
 	es := &discoveryv1.EndpointSlice{

@@ -22,7 +22,6 @@ import (
 // NodeName is the name of the only Node.
 const NodeName = "node-a"
 
-// nodeAddr is the address of the Node.
 const nodeAddr = "192.168.0.2"
 
 // Server is an API server with many Services.
@@ -53,7 +52,6 @@ func Start(t lab.T, n int, slice func(i int) runtime.Object) (*Server, error) {
 	return s, s.Served(ctx)
 }
 
-// createNamespaceAndNode creates the namespace and the Node.
 func (s *Server) createNamespaceAndNode(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
 	if _, err := s.API.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
@@ -66,7 +64,8 @@ func (s *Server) createNamespaceAndNode(ctx context.Context) error {
 func (s *Server) Served(ctx context.Context) error {
 	last := ServiceName(s.Services - 1)
 	for {
-		_, err := s.API.DiscoveryV1().EndpointSlices(Namespace).Get(ctx, SliceName(s.Services-1, 0), metav1.GetOptions{ResourceVersion: "0"})
+		_, err := s.API.DiscoveryV1().EndpointSlices(Namespace).Get(ctx, SliceName(s.Services-1, 0),
+			metav1.GetOptions{ResourceVersion: "0"})
 		if err == nil {
 			_, err = s.API.CoreV1().Services(Namespace).Get(ctx, last, metav1.GetOptions{ResourceVersion: "0"})
 		}

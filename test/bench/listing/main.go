@@ -1,8 +1,7 @@
 //go:build linux
 
-// Command listing measures what it costs an API server when many clients start at once
-// and each fetches all Services and EndpointSlices, by each way to fetch them.
-// docs/benchmarks.md explains the numbers.
+// Command listing measures the cost for an API server when many clients start at once and each fetches all Services
+// and EndpointSlices, by each way to fetch them. docs/benchmarks.md explains the numbers.
 //
 //	go run ./test/bench/listing                               # 10,000 Services, 1, 20 and 100 clients
 //	go run ./test/bench/listing -sizes 1000 -rounds 1         # a small run, to verify that it works
@@ -51,8 +50,8 @@ type options struct {
 	limit          time.Duration // of a round
 }
 
-// mostServices is how many Services all clients together fetch at most in a round.
-// More is left out: 100 clients of 10,000 Services say what there is to say.
+// mostServices is how many Services all clients together fetch at most in a round. More is left out: 100 clients of
+// 10,000 Services are enough for a conclusion.
 const mostServices = 1_000_000
 
 // parse parses the flags. If it fails, it prints their description to help.

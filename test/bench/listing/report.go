@@ -13,20 +13,21 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// printHead prints what precedes the rows of a size.
+// printHead prints the text before the rows of a size.
 func printHead(w io.Writer, services, rounds int) {
 	fmt.Fprintf(w, `### %d Services of %d endpoints
 
-Clients start at once, each with a connection of its own, and fetch all Services and EndpointSlices at the same time, in protobuf
-without gzip. They drain the bytes and decode nothing, because the API server shares the CPUs with them. Each row has its own start
-of the API server, and %d rounds: times of a client are of all rounds, CPU is the median round's. Pages are consistent reads.
+Clients start at once, each with a connection of its own, and fetch all Services and EndpointSlices at the same time,
+in protobuf without gzip. They drain the bytes and decode nothing, because the API server shares the CPUs with them.
+Each row has its own start of the API server, and %d rounds: times of a client are of all rounds, CPU is the median
+round's. Pages are consistent reads.
 
-| how | clients | last one done, median | longest | each client, p50 | p90 | p99 | MB for each | CPU of the API server | its RSS before, MB | peak | CPU of the clients | requests refused (429) |
+| how | clients | last one done, median | longest | each client, p50 | p90 | p99 | MB for each `+
+		`| CPU of the API server | its RSS before, MB | peak | CPU of the clients | requests refused (429) |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 `, services, filled.Endpoints, rounds)
 }
 
-// print prints a row.
 func (r *result) print(w io.Writer) {
 	cost := fetch.Median(r.costs)
 	quantile := func(q float64) string { return milliseconds(harness.Quantile(r.each, q)) }

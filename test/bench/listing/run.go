@@ -24,7 +24,7 @@ type variant struct {
 	clients int
 }
 
-// result is what was measured of a variant.
+// result has the measurements of a variant.
 type result struct {
 	variant
 
@@ -37,8 +37,8 @@ type result struct {
 	refused int64 // requests in all rounds
 }
 
-// run measures a variant on an API server that has just been started, so that its memory
-// is not that of the variants before.
+// run measures a variant on an API server that has just been started, so that its memory does not include the memory
+// of earlier variants.
 func run(s *filled.Server, o options, v variant) (*result, error) {
 	pid, err := restart(s)
 	if err != nil {
@@ -48,7 +48,7 @@ func run(s *filled.Server, o options, v variant) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The first lists make what the API server keeps for later ones.
+	// The first lists fill the caches of the API server.
 	if _, err := fetch.List(context.Background(), config); err != nil {
 		return nil, err
 	}

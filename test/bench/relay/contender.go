@@ -61,7 +61,9 @@ type contender struct {
 
 // start starts the chosen proxies. HAProxy is left out if the system has none.
 func start(t lab.T, o options) ([]*contender, error) {
-	if o.sluice == "" && slices.ContainsFunc(o.proxies, func(name string) bool { return name != direct && name != haproxy }) {
+	if o.sluice == "" && slices.ContainsFunc(o.proxies, func(name string) bool {
+		return name != direct && name != haproxy
+	}) {
 		var err error
 		if o.sluice, err = harness.Program(); err != nil {
 			return nil, err
@@ -84,14 +86,15 @@ func start(t lab.T, o options) ([]*contender, error) {
 				return nil, err
 			}
 			if err != nil {
-				fmt.Fprintf(os.Stderr, "relay: HAProxy is not measured: %v; install Debian's package haproxy, or use -haproxy PATH\n", err)
+				fmt.Fprintf(os.Stderr,
+					"relay: HAProxy is not measured: %v; install Debian's package haproxy, or use -haproxy PATH\n", err)
 				continue
 			}
 		}
 		c := &contender{name: name, host: l.Node(name, fmt.Sprintf("192.168.0.%d", 10+i))}
 		c.host.Sysctl("net/ipv4/ip_local_port_range", cmp.Or(o.ports, "2000 65000"))
 		if o.ports != "" {
-			c.host.Sysctl("net/ipv4/tcp_tw_reuse", "2") // the default of Linux; that of test/lab hides the limit by ports
+			c.host.Sysctl("net/ipv4/tcp_tw_reuse", "2") // the default of Linux; the value of test/lab hides the limit by ports
 		}
 		if err := c.start(o, filepath.Join(dir, name)); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -118,7 +121,9 @@ func (c *contender) start(o options, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	cmd, err := roleCommand(roleBackend, backend{Echo: c.backend(echoPort).String(), Source: c.backend(sourcePort).String()})
+	cmd, err := roleCommand(roleBackend, backend{
+		Echo: c.backend(echoPort).String(), Source: c.backend(sourcePort).String(),
+	})
 	if err != nil {
 		return err
 	}
@@ -169,11 +174,13 @@ func (c *contender) startNothing(options, string) (map[kind]netip.AddrPort, erro
 
 // startHAProxy starts HAProxy with a thread for each processor.
 func (c *contender) startHAProxy(o options, dir string) (map[kind]netip.AddrPort, error) {
-	at := targets(netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", servedEcho)), netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", servedSource)))
+	at := targets(netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", servedEcho)),
+		netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", servedSource)))
 	var config strings.Builder
 	fmt.Fprintf(&config, "global\n  maxconn %d\n  nbthread %d\n", maxConnections+haproxySpare, runtime.NumCPU())
-	fmt.Fprintf(&config, "defaults\n  mode tcp\n  maxconn %d\n  option splice-auto\n  option clitcpka\n  option srvtcpka\n"+
-		"  timeout connect 1s\n  timeout client 1h\n  timeout server 1h\n", maxConnections+haproxySpare)
+	fmt.Fprintf(&config,
+		"defaults\n  mode tcp\n  maxconn %d\n  option splice-auto\n  option clitcpka\n  option srvtcpka\n"+
+			"  timeout connect 1s\n  timeout client 1h\n  timeout server 1h\n", maxConnections+haproxySpare)
 	for _, l := range []struct {
 		name       string
 		at, server netip.AddrPort
@@ -205,7 +212,8 @@ func (c *contender) startSluice(o options, dir string, args ...string) error {
 	slice := harness.EndpointSlice("relay", "IPv4", []harness.Object{
 		{"name": "echo", "port": echoPort, "protocol": "TCP"}, {"name": "source", "port": sourcePort, "protocol": "TCP"},
 	}, c.host.Addr4().String())
-	if err := os.WriteFile(filepath.Join(dir, "relay.yaml"), harness.Manifest([]harness.Object{served, slice}), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "relay.yaml"),
+		harness.Manifest([]harness.Object{served, slice}), 0o600); err != nil {
 		return err
 	}
 	args = append([]string{"--manifests", dir, "--hostname-override", c.name}, args...)

@@ -23,7 +23,7 @@ const (
 	patience       = 10 * time.Second // for a connection, and for a reply
 )
 
-// kind is what clients do.
+// kind is the action of clients.
 type kind string
 
 const (
@@ -53,7 +53,7 @@ type outcome struct {
 	P50, P99 time.Duration // of a request, or of a connection with its request
 }
 
-// readyLine is what a load prints when its connections are open.
+// readyLine is the line that a load prints when its connections are open.
 const readyLine = "ready"
 
 // run opens the connections, prints readyLine, waits for a line of in, measures, and prints the
@@ -131,7 +131,7 @@ func (l load) measure(clients []*client) outcome {
 	return o
 }
 
-// work counts what is done before end.
+// work counts the operations before end.
 func (c *client) work(end time.Time) {
 	switch c.Kind {
 	case streams:

@@ -37,7 +37,7 @@ type options struct {
 	time        time.Duration // of each measurement
 	connections []int         // numbers of kept connections, and of clients that open new ones
 	proxies     []string      // of proxyNames()
-	haproxy     string        // path; if empty, that of the system
+	haproxy     string        // path; if empty, the program of the system
 	sluice      string        // path; if empty, it is built
 	ports       string        // range of local ports, as in ip_local_port_range; if empty, one that does not limit
 	profile     string        // folder for CPU profiles of the userspace plane
@@ -72,32 +72,37 @@ func parse(args []string, help io.Writer) (options, error) {
 	fs.SetOutput(help)
 	fs.IntVar(&o.rounds, "rounds", 9, "rounds; the table has their medians, minima and maxima")
 	fs.DurationVar(&o.time, "time", 3*time.Second, "duration of each measurement")
-	fs.Func("connections", "numbers of kept connections, and of clients that open new ones, with commas between (default 1,64,1000)", func(text string) error {
-		o.connections = nil
-		for word := range strings.SplitSeq(text, ",") {
-			n, err := strconv.Atoi(word)
-			if err != nil || n < 1 || n > maxConnections {
-				return fmt.Errorf("want numbers from 1 to %d, got %q", maxConnections, word)
+	fs.Func("connections",
+		"numbers of kept connections, and of clients that open new ones, with commas between (default 1,64,1000)",
+		func(text string) error {
+			o.connections = nil
+			for word := range strings.SplitSeq(text, ",") {
+				n, err := strconv.Atoi(word)
+				if err != nil || n < 1 || n > maxConnections {
+					return fmt.Errorf("want numbers from 1 to %d, got %q", maxConnections, word)
+				}
+				o.connections = append(o.connections, n)
 			}
-			o.connections = append(o.connections, n)
-		}
-		return nil
-	})
+			return nil
+		})
 	fs.Func("proxies", "of "+strings.Join(proxyNames(), ",")+" (default all)", func(text string) error {
 		o.proxies = strings.Split(text, ",")
 		return nil
 	})
 	fs.StringVar(&o.haproxy, "haproxy", "", "path of HAProxy (default that of the system)")
 	fs.StringVar(&o.sluice, "sluice", "", "path of Sluice (default: build it)")
-	fs.Func("ports", "range of local ports, such as 32768-60999; measures new connections only, without the reuse by tcp_tw_reuse", func(text string) error {
-		var first, last uint16
-		if _, err := fmt.Sscanf(text, "%d-%d", &first, &last); err != nil {
-			return fmt.Errorf("want FROM-TO, got %q: %w", text, err)
-		}
-		o.ports = fmt.Sprintf("%d %d", first, last)
-		return nil
-	})
-	fs.StringVar(&o.profile, "profile", "", "folder to write CPU profiles of the userspace plane to, one for each measurement")
+	fs.Func("ports",
+		"range of local ports, such as 32768-60999; measures new connections only, without the reuse by tcp_tw_reuse",
+		func(text string) error {
+			var first, last uint16
+			if _, err := fmt.Sscanf(text, "%d-%d", &first, &last); err != nil {
+				return fmt.Errorf("want FROM-TO, got %q: %w", text, err)
+			}
+			o.ports = fmt.Sprintf("%d %d", first, last)
+			return nil
+		})
+	fs.StringVar(&o.profile, "profile", "",
+		"folder to write CPU profiles of the userspace plane to, one for each measurement")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -148,7 +153,8 @@ func measure(o options, contenders []*contender, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "%d rounds of %v for each measurement; load average %s before, %s after.\n", o.rounds, o.time, before, after)
+	fmt.Fprintf(w, "%d rounds of %v for each measurement; load average %s before, %s after.\n",
+		o.rounds, o.time, before, after)
 	for _, c := range contenders {
 		if c.version != "" {
 			fmt.Fprintf(w, "%s: %s\n", c.name, c.version)

@@ -28,7 +28,6 @@ type sample struct {
 // results are the samples of each contender and measurement, one for each round.
 type results map[string]map[work][]sample
 
-// works returns what each round measures.
 func works(o options) []work {
 	var list []work
 	if o.ports == "" {
@@ -91,8 +90,7 @@ func (c *contender) measure(l load, also func() error) (s sample, err error) {
 	return s, errors.Join(err, p.Err())
 }
 
-// observe starts the measurement of a load that is ready, and reads its result and what the proxy
-// used.
+// observe starts the measurement of a load that is ready, and reads its result and the usage of the proxy.
 func (c *contender) observe(commands io.Writer, lines *bufio.Reader, also func() error) (s sample, err error) {
 	if line, err := lines.ReadString('\n'); err != nil || strings.TrimSpace(line) != readyLine {
 		return s, fmt.Errorf("wait for the connections: %q, %w", line, err)

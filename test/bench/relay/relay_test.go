@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 // A short run measures direct connections and the planes of Sluice, and nothing fails.
 func TestRun(t *testing.T) {
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // each process of clients would wait for a second at its end
-	o, err := parse(strings.Fields("-rounds 1 -time 100ms -connections 1,20 -proxies direct,nftables,userspace,userspace-rules"), t.Output())
+	o, err := parse(strings.Fields("-rounds 1 -time 100ms -connections 1,20 -proxies "+
+		"direct,nftables,userspace,userspace-rules"), t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,10 @@ func TestRun(t *testing.T) {
 			t.Errorf("nothing was done: %s", line)
 		}
 	}
-	for _, want := range []string{"| | direct | nftables | userspace | userspace-rules |\n", "| kept connections: 20, requests/s |", "| streams: 4, MB/s |", "| clients: 1, new connections/s |", "| clients: 20, new connections/s |"} {
+	for _, want := range []string{
+		"| | direct | nftables | userspace | userspace-rules |\n", "| kept connections: 20, requests/s |",
+		"| streams: 4, MB/s |", "| clients: 1, new connections/s |", "| clients: 20, new connections/s |",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("there is no %q", want)
 		}

@@ -18,7 +18,7 @@ const (
 	roleLoad    = "role=load"
 )
 
-// errNoRole means that the arguments are not those of a role.
+// errNoRole means that the arguments name no role.
 var errNoRole = errors.New("no role")
 
 // runRole runs the role that the arguments name, until it is over.
@@ -43,7 +43,6 @@ func runRole(args []string) error {
 	return errNoRole
 }
 
-// roleCommand returns the command that runs a role.
 func roleCommand(role string, parameters any) (*exec.Cmd, error) {
 	text, err := json.Marshal(parameters)
 	if err != nil {
@@ -52,8 +51,7 @@ func roleCommand(role string, parameters any) (*exec.Cmd, error) {
 	return exec.Command("/proc/self/exe", role, string(text)), nil
 }
 
-// backend is the server behind the proxies: at one address it returns what it gets, at the other
-// one it writes without end.
+// backend is the server behind the proxies: at one address it echoes, at the other one it writes without end.
 type backend struct{ Echo, Source string }
 
 // serve returns only if it cannot listen or accept.
@@ -72,7 +70,7 @@ func (b backend) serve() error {
 	return <-failed
 }
 
-// reply returns what it gets, until the connection ends.
+// reply echoes until the connection ends.
 func reply(c net.Conn) {
 	buffer := make([]byte, 4*requestSize)
 	for {

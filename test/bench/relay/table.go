@@ -16,10 +16,9 @@ type row struct {
 	title string
 	work
 	value func(sample) float64
-	proxy bool // the value is that of the proxy process, so direct connections have none
+	proxy bool // the value is of the proxy process, so direct connections have none
 }
 
-// tableRows returns the lines of the table.
 func tableRows(o options) []row {
 	var rows []row
 	for _, w := range works(o) {
@@ -30,12 +29,22 @@ func tableRows(o options) []row {
 				row{title: "— p50, µs", work: w, value: func(s sample) float64 { return micros(s.P50) }},
 				row{title: "— p99, µs", work: w, value: func(s sample) float64 { return micros(s.P99) }},
 				row{title: "— CPU of the proxy for a request, µs", work: w, value: sample.cost, proxy: true},
-				row{title: "— resident memory of the proxy, MB", work: w, value: func(s sample) float64 { return float64(s.Memory) / (1 << 20) }, proxy: true},
+				row{
+					title: "— resident memory of the proxy, MB", work: w, value: func(s sample) float64 {
+						return float64(s.Memory) / (1 << 20)
+					}, proxy: true,
+				},
 			)
 		case streams:
 			rows = append(rows,
-				row{title: fmt.Sprintf("streams: %d, MB/s", w.Connections), work: w, value: func(s sample) float64 { return s.rate() / 1e6 }},
-				row{title: "— CPU of the proxy for a GB, ms", work: w, value: func(s sample) float64 { return s.cost() * 1e6 }, proxy: true},
+				row{
+					title: fmt.Sprintf("streams: %d, MB/s", w.Connections), work: w,
+					value: func(s sample) float64 { return s.rate() / 1e6 },
+				},
+				row{
+					title: "— CPU of the proxy for a GB, ms", work: w,
+					value: func(s sample) float64 { return s.cost() * 1e6 }, proxy: true,
+				},
 			)
 		case connects:
 			rows = append(rows,
@@ -52,7 +61,7 @@ func tableRows(o options) []row {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// rate returns what was done in a second.
+// rate returns the operations or bytes per second.
 func (s sample) rate() float64 { return float64(s.Done) / s.Took.Seconds() }
 
 // cost returns the CPU time of the proxy, in microseconds, for each thing done.
@@ -89,7 +98,9 @@ func table(contenders []*contender, rows []row, all results) string {
 		}
 		for _, name := range compared {
 			list := ratios(r.values(all[name]), r.values(all[haproxy]))
-			fmt.Fprintf(&b, " %s |", span(list, harness.Outside(len(list)), func(v float64) string { return fmt.Sprintf("%.3f", v) }))
+			fmt.Fprintf(&b, " %s |", span(list, harness.Outside(len(list)), func(v float64) string {
+				return fmt.Sprintf("%.3f", v)
+			}))
 		}
 		b.WriteString("\n")
 	}

@@ -46,10 +46,13 @@ func nameOf(i int) cluster.Name {
 
 // idleSlice returns the EndpointSlice of a Service that nobody uses.
 func idleSlice(i int, which ...int) *cluster.Slice {
-	s := &cluster.Slice{Name: nameOf(i), Service: nameOf(i), Ports: []cluster.SlicePort{{Name: "tcp", Protocol: cluster.TCP, Port: idlePort}}}
+	s := &cluster.Slice{
+		Name: nameOf(i), Service: nameOf(i), Ports: []cluster.SlicePort{{Name: "tcp", Protocol: cluster.TCP, Port: idlePort}},
+	}
 	for _, k := range which {
 		n := uint32(i)*8 + uint32(k)
-		s.Endpoints = append(s.Endpoints, endpointAt(netip.AddrFrom4([4]byte{10, 190 + byte(n>>16), byte(n >> 8), byte(n)}), "node-b"))
+		s.Endpoints = append(s.Endpoints,
+			endpointAt(netip.AddrFrom4([4]byte{10, 190 + byte(n>>16), byte(n >> 8), byte(n)}), "node-b"))
 	}
 	return s
 }
@@ -58,7 +61,9 @@ func idleSlice(i int, which ...int) *cluster.Slice {
 func usedSlice(i int, port uint16) *cluster.Slice {
 	return &cluster.Slice{
 		Name: nameOf(i), Service: nameOf(i),
-		Ports:     []cluster.SlicePort{{Name: "tcp", Protocol: cluster.TCP, Port: port}, {Name: "udp", Protocol: cluster.UDP, Port: port}},
+		Ports: []cluster.SlicePort{
+			{Name: "tcp", Protocol: cluster.TCP, Port: port}, {Name: "udp", Protocol: cluster.UDP, Port: port},
+		},
 		Endpoints: []cluster.Endpoint{endpointAt(netip.MustParseAddr(backendAddr), nodeName)},
 	}
 }
@@ -70,9 +75,15 @@ func endpointAt(a netip.Addr, node string) cluster.Endpoint {
 // newStore returns a cluster of n Services. The first ones lead to the backend, each to another port.
 func newStore(n int, ports []uint16) *cluster.Store {
 	s := cluster.NewStore()
-	s.SetNode(&cluster.Node{Name: nodeName, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr)}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix(podCIDR)}})
+	s.SetNode(&cluster.Node{
+		Name: nodeName, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr)},
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix(podCIDR)},
+	})
 	for i := range n {
-		svc := &cluster.Service{Name: nameOf(i), ClusterIPs: []netip.Addr{serviceAddr(i)}, Ports: []cluster.ServicePort{{Name: "tcp", Protocol: cluster.TCP, Port: servedPort}}}
+		svc := &cluster.Service{
+			Name: nameOf(i), ClusterIPs: []netip.Addr{serviceAddr(i)},
+			Ports: []cluster.ServicePort{{Name: "tcp", Protocol: cluster.TCP, Port: servedPort}},
+		}
 		slice := idleSlice(i, 0, 1, endpoints-1)
 		if i < len(ports) {
 			svc.Ports = append(svc.Ports, cluster.ServicePort{Name: "udp", Protocol: cluster.UDP, Port: servedPort})
@@ -99,7 +110,7 @@ func newPipeline(s *cluster.Store, p plane.Plane) *pipeline {
 
 func families() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
-// pass writes what has changed in the store.
+// pass writes the changes in the store.
 func (p *pipeline) pass(ctx context.Context) error {
 	change, problems := p.compiler.Compile(p.store.Take())
 	if len(problems) > 0 {
@@ -112,7 +123,8 @@ func (p *pipeline) pass(ctx context.Context) error {
 	return plan.Apply(ctx)
 }
 
-// changes replaces one endpoint of one Service after the other, and returns how long each change took from the store to the kernel.
+// changes replaces one endpoint of one Service after the other, and returns how long each change took from the store
+// to the kernel.
 func (p *pipeline) changes(ctx context.Context, services, used, count int) ([]time.Duration, error) {
 	took := make([]time.Duration, 0, count)
 	order := rand.New(rand.NewPCG(1, 2)).Perm(services - used)

@@ -58,7 +58,8 @@ func bench(args []string) error {
 	return run(o, os.Stdout)
 }
 
-// withoutSignals keeps the runtime of the process that lab starts from interrupting system calls: calls with a timeout end then.
+// withoutSignals keeps the runtime of the process that lab starts from interrupting system calls: calls with a
+// timeout end then.
 func withoutSignals() error { return os.Setenv("GODEBUG", "asyncpreemptoff=1") }
 
 // parse parses the flags. If it fails, it prints their description to help.

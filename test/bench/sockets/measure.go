@@ -28,7 +28,8 @@ type result struct {
 	maps    []bpf.Usage
 }
 
-// threads is how many threads of the runtime may run: a client and a server that wait for each other must not wait for the runtime.
+// threads is how many threads of the runtime may run: a client and a server that wait for each other must not wait
+// for the runtime.
 const threads = 8
 
 // measure makes all measurements with n Services.
@@ -72,7 +73,8 @@ func (s *site) introduce() error {
 	return errors.Join(err, s.kernel.SetPods([]bpf.Pod{pod}))
 }
 
-// traffic makes the measurements of all ways in turns. Each way follows each other one, as it may leave work to the next.
+// traffic makes the measurements of all ways in turns. Each way follows each other one, as it may leave work to the
+// next.
 func (s *site) traffic(o options) (map[string]map[string][]batch, error) {
 	all := map[string]map[string][]batch{}
 	random := rand.New(rand.NewPCG(1, 2))

@@ -15,7 +15,9 @@ import (
 // report returns a table of the ways for each size, and one of all sizes.
 func report(o options, all []result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d rounds of %d calls, or of %.1f MB, by each way. Ratios are those of a round: the median, and the interval that has the true one with a probability of 95%%.\n",
+	fmt.Fprintf(&b,
+		"%d rounds of %d calls, or of %.1f MB, by each way. Ratios are those of a round: the median, "+
+			"and the interval that has the true one with a probability of 95%%.\n",
 		o.rounds, o.calls, float64(o.stream)/1e6)
 	for _, r := range all {
 		b.WriteString("\n")
@@ -62,7 +64,6 @@ func (r result) write(b *strings.Builder, title string) {
 	}
 }
 
-// times returns the times of all rounds.
 func times(list []batch) (all []time.Duration) {
 	for _, b := range list {
 		all = append(all, b.took...)
@@ -83,7 +84,6 @@ func rates(list []batch) (all []float64) {
 	return all
 }
 
-// ratios returns those of each round.
 func ratios(list, base []batch, number func(batch) float64) (all []float64) {
 	for i := range list {
 		all = append(all, number(list[i])/number(base[i]))
@@ -109,7 +109,6 @@ func span(values []float64, format string) string {
 
 func micros(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Microsecond)) }
 
-// writeSizes writes the table of all sizes.
 func writeSizes(b *strings.Builder, all []result) {
 	of := func(value func(result) string) (cells []string) {
 		for _, r := range all {
@@ -119,11 +118,17 @@ func writeSizes(b *strings.Builder, all []result) {
 	}
 	line(b, "Services", of(func(r result) string { return fmt.Sprint(r.services) }))
 	line(b, "---", slices.Repeat([]string{"---:"}, len(all)))
-	line(b, "first load, ms", of(func(r result) string { return fmt.Sprintf("%.1f", float64(r.load)/float64(time.Millisecond)) }))
+	line(b, "first load, ms", of(func(r result) string {
+		return fmt.Sprintf("%.1f", float64(r.load)/float64(time.Millisecond))
+	}))
 	for _, q := range []float64{0.5, 0.9, 0.99} {
-		line(b, fmt.Sprintf("an endpoint replaced, p%.0f, µs", 100*q), of(func(r result) string { return micros(harness.Quantile(r.changes, q)) }))
+		line(b, fmt.Sprintf("an endpoint replaced, p%.0f, µs", 100*q), of(func(r result) string {
+			return micros(harness.Quantile(r.changes, q))
+		}))
 	}
-	line(b, "maps of Services, KB", of(func(r result) string { return fmt.Sprintf("%.1f", float64(bytes(r.maps, ofServices))/1024) }))
+	line(b, "maps of Services, KB", of(func(r result) string {
+		return fmt.Sprintf("%.1f", float64(bytes(r.maps, ofServices))/1024)
+	}))
 	line(b, "maps that programs and other parts write, KB", of(func(r result) string {
 		return fmt.Sprintf("%.1f", float64(bytes(r.maps, func(u bpf.Usage) bool { return !ofServices(u) }))/1024)
 	}))
@@ -145,12 +150,13 @@ func bytes(list []bpf.Usage, some func(bpf.Usage) bool) (sum int) {
 	return sum
 }
 
-// further returns what each Service takes that a size has more than the one before.
+// further returns the memory of each additional Service, compared with the next smaller size.
 func further(all []result) []string {
 	cells := make([]string, len(all))
 	for i := 1; i < len(all); i++ {
 		if more := all[i].services - all[i-1].services; more != 0 {
-			cells[i] = fmt.Sprintf("%.0f", float64(bytes(all[i].maps, ofServices)-bytes(all[i-1].maps, ofServices))/float64(more))
+			cells[i] = fmt.Sprintf("%.0f",
+				float64(bytes(all[i].maps, ofServices)-bytes(all[i-1].maps, ofServices))/float64(more))
 		}
 	}
 	return cells

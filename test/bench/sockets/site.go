@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// masqueradeMark is the mark of packets to masquerade.
 const masqueradeMark = 1 << 14
 
 // Names of the ways from the client to the backend.
@@ -31,7 +30,8 @@ const (
 
 func wayNames() []string { return []string{direct, attached, sockets, packets} }
 
-// Ports of the backend: each side has its own, so that sockets of the backend are in the same cgroup as those of the client.
+// Ports of the backend: each side has its own, so that sockets of the backend and of the client are in the same
+// cgroup.
 const (
 	outsidePort = 8080
 	insidePort  = 8081
@@ -93,7 +93,8 @@ func (s *site) open(t lab.T, node *lab.Host) error {
 	}
 	t.Cleanup(func() { _ = rules.Close() }) // its tables go with the network namespace
 	s.kernel, err = bpf.Open(bpf.Options{
-		Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: node.Cgroup(), NetNS: node.NetNSFD(), ConnectedUDP: true, Node: nodeName,
+		Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: node.Cgroup(), NetNS: node.NetNSFD(),
+		ConnectedUDP: true, Node: nodeName,
 	})
 	if err != nil {
 		return err
@@ -109,9 +110,13 @@ func (s *site) open(t lab.T, node *lab.Host) error {
 	return nil
 }
 
-// newSide starts the threads of a side in a cgroup, on the hosts of the client and the backend, and listens at a port of the backend.
+// newSide starts the threads of a side in a cgroup, on the hosts of the client and the backend, and listens at a port
+// of the backend.
 func newSide(t lab.T, cgroup string, hosts [2]*lab.Host, port uint16) (*side, error) {
-	s := &side{client: lab.Inside(t, cgroup, hosts[0].NetNSFD()), server: lab.Inside(t, cgroup, hosts[1].NetNSFD()), listener: -1, datagrams: -1}
+	s := &side{
+		client: lab.Inside(t, cgroup, hosts[0].NetNSFD()), server: lab.Inside(t, cgroup, hosts[1].NetNSFD()),
+		listener: -1, datagrams: -1,
+	}
 	t.Cleanup(func() {
 		_, _ = unix.Close(s.listener), unix.Close(s.datagrams) // nothing was written to them
 	})

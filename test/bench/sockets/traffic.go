@@ -23,7 +23,6 @@ type batch struct {
 	rate float64         // of a stream, in bytes per second
 }
 
-// measurement is one of those that each round makes.
 type measurement struct {
 	title       string
 	run         func(way, options) (batch, error)
@@ -55,7 +54,8 @@ func openSocket(kind int) (int, error) {
 		return 0, err
 	}
 	wait := unix.NsecToTimeval(callTimeout.Nanoseconds())
-	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
+	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
 	if err != nil {
 		return 0, errors.Join(err, unix.Close(fd))
 	}
@@ -268,7 +268,7 @@ func datagramsConnected(w way, o options) (batch, error) {
 	})
 }
 
-// datagramsUnconnected times those of a UDP socket that has no peer.
+// datagramsUnconnected measures the time of datagrams on a UDP socket without a peer.
 func datagramsUnconnected(w way, o options) (batch, error) {
 	return datagrams(w, o.calls, func(fd int) (func([]byte) error, error) {
 		to := sockaddr(w.to)

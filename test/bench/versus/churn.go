@@ -140,7 +140,6 @@ func (c *churner) observe(ctx context.Context) {
 	}
 }
 
-// moves returns the pending moves.
 func (c *churner) moves() map[int]move {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,7 +44,6 @@ func kinds() []kind {
 	}
 }
 
-// isSluice reports whether a proxy is Sluice, by its name.
 func isSluice(name string) bool { return strings.HasPrefix(name, sluice) }
 
 func proxyNames() []string {
@@ -69,9 +68,8 @@ const (
 	metricsAddress = "127.0.0.1:10249"
 )
 
-// config returns the KubeProxyConfiguration, which differs between proxies only
-// in the mode and minSyncPeriod. It leaves conntrack alone, whose settings are
-// those of the whole machine.
+// config returns the KubeProxyConfiguration, which differs between proxies only in the mode and minSyncPeriod. It
+// does not set conntrack, whose settings apply to the whole machine.
 func (k kind) config(kubeconfig string) string {
 	text := fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration

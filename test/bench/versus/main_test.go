@@ -35,14 +35,16 @@ func TestQuick(t *testing.T) {
 		t.Errorf("not reached: %s", r.NotReached)
 	}
 	for key, want := range map[string]float64{
-		"restart.steps": 0, "change.n": 10, "churn.request.n": 50, "churn.unseen": 0, "rolling.writes": 8, "rolling.failed": 0,
+		"restart.steps": 0, "change.n": 10, "churn.request.n": 50, "churn.unseen": 0,
+		"rolling.writes": 8, "rolling.failed": 0,
 	} {
 		if got, ok := r.Values[key]; !ok || got != want {
 			t.Errorf("%s is %v (measured: %t), want %v", key, got, ok, want)
 		}
 	}
 	for _, row := range rows() {
-		if value := row.value(r); value < 0 || (value != value && !strings.Contains(row.title, "CPU")) { // CPU time has ticks of 10 ms
+		// CPU time has ticks of 10 ms
+		if value := row.value(r); value < 0 || (value != value && !strings.Contains(row.title, "CPU")) {
 			t.Errorf("%s is %v", row.title, value)
 		}
 	}

@@ -153,11 +153,12 @@ func (n *node) launch() error {
 	return nil
 }
 
-// gates returns the feature gates that the mode needs: from v1.37 on that of mode ipvs, which
-// programs before do not know.
+// gates returns the feature gates that the mode needs: from v1.37 on the gate of mode ipvs, which earlier programs do
+// not know.
 func (n *node) gates() string {
 	const gate = "KubeProxyIPVS"
-	if help, _ := exec.Command(n.program, "--help").Output(); n.kind.mode != "ipvs" || !strings.Contains(string(help), gate) {
+	help, _ := exec.Command(n.program, "--help").Output()
+	if n.kind.mode != "ipvs" || !strings.Contains(string(help), gate) {
 		return ""
 	}
 	return "featureGates: {" + gate + ": true}\n"
@@ -195,7 +196,7 @@ func (n *node) metrics() (metrics, error) {
 	return parseMetrics(text)
 }
 
-// observed runs f and returns what the proxy adds to a histogram meanwhile.
+// observed runs f and returns the observations that the proxy adds to a histogram meanwhile.
 func (n *node) observed(name string, f func() error) ([]bucket, error) {
 	before, err := n.metrics()
 	if err != nil {

@@ -56,17 +56,20 @@ func parse(args []string, kubeProxy string, help io.Writer) (options, error) {
 	}
 	fs := flag.NewFlagSet("versus", flag.ContinueOnError)
 	fs.SetOutput(help)
-	fs.Func("sizes", "numbers of Services, with commas between (default 1000,10000,100000)", func(text string) (err error) {
-		o.sizes, err = numbers(text)
-		return err
-	})
+	fs.Func("sizes", "numbers of Services, with commas between (default 1000,10000,100000)",
+		func(text string) (err error) {
+			o.sizes, err = numbers(text)
+			return err
+		})
 	fs.Func("proxies", "of "+strings.Join(proxyNames(), ",")+"; the -eager ones have the shortest minSyncPeriod\n"+
 		"there is (default sluice,nftables,iptables; sluice alone without KUBE_PROXY)", words(&o.proxies, proxyNames()))
 	fs.Func("parts", "of "+strings.Join(partNames(), ",")+" (default all)", words(&o.parts, partNames()))
-	fs.StringVar(&o.results, "results", ".cache/bench.json", "file with the results; it keeps those that are not measured again")
+	fs.StringVar(&o.results, "results", ".cache/bench.json",
+		"file with the results; it keeps those that are not measured again")
 	fs.BoolVar(&o.report, "report", false, "only print the tables of what was measured before")
 	fs.DurationVar(&o.limit, "limit", 10*time.Minute, "how long to wait for anything before it counts as not reached")
-	fs.DurationVar(&o.changing, "changing", o.changing, "how long to go on with isolated changes, of which there are 200 if time allows")
+	fs.DurationVar(&o.changing, "changing", o.changing,
+		"duration of isolated changes, which are 200 if time allows")
 	fs.StringVar(&o.sluice, "sluice", "", "the program sluice (default: one that is built for this run)")
 	quick := fs.Bool("quick", false, "500 Services and little of everything")
 	if err := fs.Parse(args); err != nil {
@@ -94,7 +97,8 @@ func (o options) check() error {
 		return nil
 	}
 	if o.kubeProxy == "" {
-		return fmt.Errorf("measure %s: KUBE_PROXY is not set; want the path of the program kube-proxy", strings.Join(o.proxies, ","))
+		return fmt.Errorf("measure %s: KUBE_PROXY is not set; want the path of the program kube-proxy",
+			strings.Join(o.proxies, ","))
 	}
 	if _, err := os.Stat(o.kubeProxy); err != nil {
 		return fmt.Errorf("KUBE_PROXY is not a program: %w", err)

@@ -23,7 +23,7 @@ import (
 // bareRounds is how often a bare client fetches everything; the medians count.
 const bareRounds = 5
 
-// bare measures clients that only fetch what Sluice fetches, and decode it.
+// bare measures clients that only fetch the same objects as Sluice, and decode them.
 func (n *node) bare(r *result) error {
 	config, err := n.UserConfig()
 	if err != nil {
@@ -207,7 +207,8 @@ func (n *node) heap(r *result) error {
 	if err := os.WriteFile(path, profile, 0o600); err != nil {
 		return err
 	}
-	out, err := exec.Command("go", "tool", "pprof", "-top", "-sample_index=inuse_space", "-nodecount=20", n.program, path).Output()
+	out, err := exec.Command("go", "tool", "pprof", "-top", "-sample_index=inuse_space",
+		"-nodecount=20", n.program, path).Output()
 	if err != nil {
 		return fmt.Errorf("read the heap profile: %w", err)
 	}

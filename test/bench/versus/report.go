@@ -102,7 +102,8 @@ func rows() []row {
 func printReport(w io.Writer, results []*result) error {
 	names := proxyNames()
 	slices.SortFunc(results, func(a, b *result) int {
-		return cmp.Or(cmp.Compare(a.Services, b.Services), cmp.Compare(slices.Index(names, a.Proxy), slices.Index(names, b.Proxy)))
+		return cmp.Or(cmp.Compare(a.Services, b.Services),
+			cmp.Compare(slices.Index(names, a.Proxy), slices.Index(names, b.Proxy)))
 	})
 	var b strings.Builder
 	for first := 0; first < len(results); {
@@ -117,15 +118,16 @@ func printReport(w io.Writer, results []*result) error {
 	growthTable(&b, slices.DeleteFunc(slices.Clone(results), func(r *result) bool { return r.Proxy != sluice }))
 	for _, r := range results {
 		if r.Heap != "" {
-			fmt.Fprintf(&b, "### Where the memory of %s is with %d Services\n\n```\n%s\n```\n\n", titleOf(r.Proxy), r.Services, r.Heap)
+			fmt.Fprintf(&b, "### Where the memory of %s is with %d Services\n\n```\n%s\n```\n\n",
+				titleOf(r.Proxy), r.Services, r.Heap)
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// sizeTable prints a column for each proxy. Each value of kube-proxy is followed
-// by its ratio to that of Sluice, which is the first column.
+// sizeTable prints a column for each proxy. Each value of kube-proxy is followed by its ratio to Sluice's value,
+// which is in the first column.
 func sizeTable(b *strings.Builder, columns []*result) {
 	b.WriteString("| |")
 	for _, c := range columns {

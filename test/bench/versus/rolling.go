@@ -120,12 +120,14 @@ func (n *node) createRolling(ctx context.Context) error {
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	if _, err := n.API.CoreV1().Services(filled.Namespace).Create(ctx, filled.Service(rollingService), metav1.CreateOptions{}); err != nil {
+	if _, err := n.API.CoreV1().Services(filled.Namespace).Create(ctx, filled.Service(rollingService),
+		metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	for slice := range n.amounts.rolling / perSlice {
 		es := filled.Slice(rollingService, slice, mixed(slice, 0)...)
-		if _, err := n.API.DiscoveryV1().EndpointSlices(filled.Namespace).Create(ctx, es, metav1.CreateOptions{}); err != nil {
+		if _, err := n.API.DiscoveryV1().EndpointSlices(filled.Namespace).Create(ctx, es,
+			metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}

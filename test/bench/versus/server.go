@@ -30,7 +30,7 @@ func podAddrs() [2]netip.Addr {
 	return [2]netip.Addr{netip.MustParseAddr("10.180.1.1"), netip.MustParseAddr("10.180.1.2")}
 }
 
-// server is an API server with many Services, some of which are probed.
+// server is an API server with many Services. Clients probe some of them.
 type server struct {
 	*filled.Server
 
@@ -60,7 +60,8 @@ func newServer(t lab.T, n int) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	progress("%d Services and EndpointSlices are in the API server after %v", n, time.Since(began).Round(100*time.Millisecond))
+	progress("%d Services and EndpointSlices are in the API server after %v", n,
+		time.Since(began).Round(100*time.Millisecond))
 	return s, nil
 }
 

@@ -1,5 +1,5 @@
-// Command pod is what containers of the test cluster run: the process that keeps a pod's namespaces, a server, and a client that opens a
-// connection to a Service again and again.
+// Command pod is what containers of the test cluster run: the process that keeps a pod's namespaces, a server, and a
+// client that opens a connection to a Service again and again.
 package main
 
 import (
@@ -84,7 +84,7 @@ func answer(conn net.Conn, name string) {
 	}
 }
 
-// counts are what a client has seen.
+// counts are the results of a client.
 type counts struct {
 	Connections int
 	Lost        []string       // errors of those without an answer
@@ -160,15 +160,16 @@ func (c *client) ask(ctx context.Context) (name, source string, err error) {
 	return question(conn)
 }
 
-// dial opens a connection. Each name is looked up anew.
+// dial opens a connection. It looks up each name again.
 func (c *client) dial(ctx context.Context) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: patience, Resolver: &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, server string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, server)
 		if u, is := conn.(*net.UDPConn); is {
 			return &lookup{UDPConn: u, client: c}, err
 		}
 		return conn, err
-	}}}
+	}}
+	dialer := &net.Dialer{Timeout: patience, Resolver: resolver}
 	return dialer.DialContext(ctx, "tcp", c.to)
 }
 

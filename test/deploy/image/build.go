@@ -15,7 +15,6 @@ import (
 	"strings"
 )
 
-// instruction is an instruction of a Dockerfile.
 type instruction struct{ name, rest string }
 
 // stage is a stage of a Dockerfile, which begins with FROM.
@@ -110,8 +109,10 @@ func (s *script) mountHost(overlay string) {
 	s.add("mkdir -p %[1]s && mount -t tmpfs none %[1]s && mkdir -p %[1]s/upper %[1]s/work", overlay)
 	s.add("mount -t overlay -o lowerdir=/,upperdir=%[1]s/upper,workdir=%[1]s/work none %[2]s", overlay, s.root)
 	s.add("mount --rbind /proc %[1]s/proc && mount --rbind /dev %[1]s/dev", s.root)
-	s.add(`for dir in "$(go env GOCACHE)" "$(go env GOMODCACHE)"; do mkdir -p "$dir" && mount --bind "$dir" %s"$dir"; done`, s.root)
-	s.add("mkdir %[1]s/packages && mount --bind $PACKAGES %[1]s/packages", s.root) // hack/image/debian.sh downloads nothing again
+	s.add(`for dir in "$(go env GOCACHE)" "$(go env GOMODCACHE)"; do mkdir -p "$dir" && mount --bind "$dir" %s"$dir"; `+
+		`done`, s.root)
+	// So hack/image/debian.sh does not download the packages again.
+	s.add("mkdir %[1]s/packages && mount --bind $PACKAGES %[1]s/packages", s.root)
 }
 
 func (s *script) runInstruction(i instruction) {
@@ -154,7 +155,8 @@ func (s *script) copy(words []string) {
 		if filepath.IsAbs(to) {
 			target = s.root + to
 		}
-		s.add("if [ -d %[1]s/%[2]s ]; then mkdir -p %[3]s && cp -a %[1]s/%[2]s/. %[3]s; else cp %[1]s/%[2]s %[3]s; fi", from, source, target)
+		s.add("if [ -d %[1]s/%[2]s ]; then mkdir -p %[3]s && cp -a %[1]s/%[2]s/. %[3]s; else cp %[1]s/%[2]s %[3]s; fi",
+			from, source, target)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestImages builds the images of the Dockerfile, and runs the program in them by all its names. They have the files of those that
-// hack/image writes.
+// TestImages builds the images of the Dockerfile, and runs the program in them by all its names. They have the files
+// of those that hack/image writes.
 func TestImages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
@@ -38,7 +38,8 @@ func TestImages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.add(`list() { (cd "$1"; find . -printf '%%P %%y %%m %%U:%%G %%l\n'; find . -type f ! -name sluice -exec sha256sum {} +) | sort; }
+		s.add(`list() { (cd "$1"; find . -printf '%%P %%y %%m %%U:%%G %%l\n'; `+
+			`find . -type f ! -name sluice -exec sha256sum {} +) | sort; }
 			diff <(list %s) <(list %s)`, written, s.images[name].root)
 	}
 	for _, name := range []string{"", "iptables"} {
@@ -100,8 +101,10 @@ COMMIT
 // they restore and save the rules of this mode, in both variants and families.
 func testProgramsRunByThemselves(t *testing.T, root string) {
 	for family, words := range map[string]*strings.Replacer{
-		"iptables":  strings.NewReplacer("ADDRESS", "255.255.255.255", "TO", "10.1.0.1:80", "UNREACHABLE", "icmp-port-unreachable"),
-		"ip6tables": strings.NewReplacer("ADDRESS", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "TO", "[fd00::1]:80", "UNREACHABLE", "icmp6-port-unreachable"),
+		"iptables": strings.NewReplacer("ADDRESS", "255.255.255.255", "TO", "10.1.0.1:80",
+			"UNREACHABLE", "icmp-port-unreachable"),
+		"ip6tables": strings.NewReplacer("ADDRESS", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "TO", "[fd00::1]:80",
+			"UNREACHABLE", "icmp6-port-unreachable"),
 	} {
 		for _, variant := range []string{"nft", "legacy"} {
 			program, want := "/usr/sbin/"+family+"-"+variant, words.Replace(rules)
@@ -119,8 +122,9 @@ func testProgramsRunByThemselves(t *testing.T, root string) {
 			if diff := cmp.Diff(want, rulesOnly(string(out))); diff != "" {
 				t.Errorf("%s-save differs (-restored +saved):\n%s", program, diff)
 			}
-			if want := map[string]string{"nft": "(nf_tables)", "legacy": "(legacy)"}[variant]; !strings.Contains(stderr.String(), want) {
-				t.Errorf("the version of %s is %s, want %s", program, &stderr, want)
+			version := map[string]string{"nft": "(nf_tables)", "legacy": "(legacy)"}[variant]
+			if !strings.Contains(stderr.String(), version) {
+				t.Errorf("the version of %s is %s, want %s", program, &stderr, version)
 			}
 		}
 	}

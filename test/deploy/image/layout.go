@@ -27,7 +27,8 @@ func Packages(ctx context.Context) (string, error) {
 	return dir, command(ctx, "hack/image/debian.sh", runtime.GOARCH, filepath.Join(dir, runtime.GOARCH))
 }
 
-// Build writes an image with a program as an image layout into a new folder, and returns it. The flags are those of hack/image.
+// Build writes an image with a program as an image layout into a new folder, and returns it. It passes the flags to
+// hack/image.
 func Build(ctx context.Context, out, program string, flags ...string) (v1.Image, error) {
 	args := append([]string{"run", "-trimpath", "./hack/image", "-version", "v9.8.7", "-out", out}, flags...)
 	if err := command(ctx, "go", append(args, "linux/"+runtime.GOARCH+"="+program)...); err != nil {
@@ -36,8 +37,8 @@ func Build(ctx context.Context, out, program string, flags ...string) (v1.Image,
 	return imageIn(out)
 }
 
-// Files writes an image with a program into a working folder, and returns a folder with the files of the image.
-// The flags are those of hack/image.
+// Files writes an image with a program into a working folder, and returns a folder with the files of the image. It
+// passes the flags to hack/image.
 func Files(ctx context.Context, work, program string, flags ...string) (string, error) {
 	files := filepath.Join(work, "files")
 	image, err := Build(ctx, filepath.Join(work, "layout"), program, flags...)

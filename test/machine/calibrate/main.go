@@ -1,6 +1,6 @@
-// Command calibrate prints how much slower than a fast idle machine this one is, as TEST_SLOWDOWN=1.2, and after a space the
-// ratio of each kind of work. With -reference it prints the shortest of many measured times, for the constants of
-// package machine.
+// Command calibrate prints how much slower than a fast idle machine this one is, as TEST_SLOWDOWN=1.2, and after a
+// space the ratio of each kind of work. With -reference it prints the shortest of many measured times, for the
+// constants of package machine.
 package main
 
 import (
