@@ -29,7 +29,8 @@ func TestVulnSaysWhenTheDatabaseCannotBeReached(t *testing.T) {
 		"openvex":   {`echo "$@"`, "v1.2.3", 0, "-db https://vuln.example -format openvex ./...\n"},
 		"openvex's author and product": {
 			`echo '"author": "Unknown Author", "@id": "Unknown Product"'`, "v1.2.3", 0,
-			`"author": "https://github.com/sluice-proxy/sluice", "@id": "pkg:golang/github.com/sluice-proxy/sluice@v1.2.3"` + "\n",
+			`"author": "https://github.com/sluice-proxy/sluice", ` +
+				`"@id": "pkg:golang/github.com/sluice-proxy/sluice@v1.2.3"` + "\n",
 		},
 	}
 	for name, test := range tests {

@@ -32,7 +32,9 @@ func answer() http.Handler {
 	mux.HandleFunc("/missing", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "no Service default/web", http.StatusServiceUnavailable)
 	})
-	mux.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	mux.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
 	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "odd") })
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	return mux
@@ -86,7 +88,10 @@ func TestQueries(t *testing.T) {
 	for _, tt := range []struct{ path, want string }{
 		{"/missing", "no Service default/web"},
 		{"/silent", "503 Service Unavailable"},
-		{"/invalid", "read the answer of the daemon (is it of another version?): invalid character 'o' looking for beginning of value"},
+		{
+			"/invalid", "read the answer of the daemon (is it of another version?): " +
+				"invalid character 'o' looking for beginning of value",
+		},
 		{"/new", "the daemon does not know this question: it is of another version, which sluice status shows"},
 		{"/slow", "the daemon has not answered in time"},
 	} {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"reflect"
 	"strings"
@@ -14,8 +15,8 @@ import (
 	"k8s.io/kube-proxy/config/v1alpha1"
 )
 
-// The chart refuses what the daemon would refuse, as far as a schema can express it: the schema of the value `config` is
-// made from the fields of KubeProxyConfiguration.
+// The chart refuses what the daemon would refuse, as far as a schema can express it: the schema of the value `config`
+// is made from the fields of KubeProxyConfiguration.
 func TestChartKnowsTheConfiguration(t *testing.T) {
 	const path = "../../deploy/helm/sluice/values.schema.json"
 	text, err := os.ReadFile(path)
@@ -51,7 +52,8 @@ func chartSchema(t *testing.T) map[string]any {
 	fields := root["properties"].(map[string]any)
 	delete(fields, "kind") // the chart has both
 	delete(fields, "apiVersion")
-	fields["mode"] = map[string]any{"enum": []string{"", "nftables", "iptables", "ebpf", "userspace"}} // that the chart has
+	modes := []string{"", "nftables", "iptables", "ebpf", "userspace"} // that the chart has
+	fields["mode"] = map[string]any{"enum": modes}
 	for _, f := range removedFields() {
 		parent := fields
 		above, name, nested := strings.Cut(f.name, ".")
@@ -120,6 +122,7 @@ func schemaOf(t reflect.Type, path string) map[string]any {
 		return map[string]any{"type": "object", "additionalProperties": schemaOf(t.Elem(), path+"{}")}
 	case reflect.Struct:
 		return structSchema(t, path)
+	default: // a text
 	}
 	if pattern := patternOf(path); pattern != "" {
 		return map[string]any{"type": "string", "pattern": pattern}
@@ -132,9 +135,7 @@ func structSchema(t reflect.Type, path string) map[string]any {
 	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous && name == "" {
-			for name, field := range structSchema(f.Type, path)["properties"].(map[string]any) {
-				fields[name] = field
-			}
+			maps.Copy(fields, structSchema(f.Type, path)["properties"].(map[string]any))
 			continue
 		}
 		fields[name] = schemaOf(f.Type, strings.TrimPrefix(path+"."+name, "."))

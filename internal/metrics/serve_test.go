@@ -92,10 +92,11 @@ process_start_time_seconds 1.767323045e+09`)
 
 // A contest has one series, whose label names the program, if it is known.
 func TestContestsNameTheProgram(t *testing.T) {
+	began := time.Unix(1, 0)
 	for want, readings := range map[string]Readings{
 		`sluice_rules_contested{program="none"} 0`:    {},
-		`sluice_rules_contested{program="nft"} 1`:     {Contest: proxy.Contest{Since: time.Unix(1, 0), By: "nft (thread 812)"}},
-		`sluice_rules_contested{program="unknown"} 1`: {Contest: proxy.Contest{Since: time.Unix(1, 0)}},
+		`sluice_rules_contested{program="nft"} 1`:     {Contest: proxy.Contest{Since: began, By: "nft (thread 812)"}},
+		`sluice_rules_contested{program="unknown"} 1`: {Contest: proxy.Contest{Since: began}},
 	} {
 		m := New(Options{Mode: "best"})
 		m.Read(func() Readings { return readings })

@@ -170,8 +170,8 @@ func ip(t testing.TB, netns int, args ...string) {
 	})
 }
 
-// awaitRoute waits until the node accepts packets to an IPv6 address: a moment after the address is added. Packets of that
-// moment are lost.
+// awaitRoute waits until the node accepts packets to an IPv6 address: a moment after the address is added. Packets
+// of that moment are lost.
 func awaitRoute(t testing.TB, netns int, addr string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {

@@ -139,7 +139,10 @@ func (f setsFake) List(context.Context, []string) (map[string]*ipset.Set, error)
 	for _, m := range f.frontends {
 		frontends.Members[m] = 0
 	}
-	return map[string]*ipset.Set{"KUBE-SLUICE-SHORT-CUT": set, "KUBE-EXTERNAL-IP": frontends, "KUBE-NODE-PORT-TCP": nodePorts}, f.do("read members")
+	sets := map[string]*ipset.Set{
+		"KUBE-SLUICE-SHORT-CUT": set, "KUBE-EXTERNAL-IP": frontends, "KUBE-NODE-PORT-TCP": nodePorts,
+	}
+	return sets, f.do("read members")
 }
 
 // Destroy refuses while there are rules of kube-proxy's, which refer to the sets.

@@ -180,8 +180,9 @@ func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 // cluster, which may be at an address of the node, and the NodePorts.
 func (r *rules) findMembers(ctx context.Context, v *vips) error {
 	marks := strings.TrimPrefix(shortCuts, "KUBE-")
+	frontends := []string{marks, "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER"}
 	names := slices.DeleteFunc(slices.Clone(v.Sets), func(name string) bool {
-		return !strings.Contains(name, nodePortSet) && !slices.ContainsFunc([]string{marks, "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER"}, func(set string) bool {
+		return !strings.Contains(name, nodePortSet) && !slices.ContainsFunc(frontends, func(set string) bool {
 			return strings.HasSuffix(name, "-"+set)
 		})
 	})

@@ -149,7 +149,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// An external IP may be an address of the node, which is not on the interface, and a NodePort may be outside of the default range.
+// An external IP may be an address of the node, which is not on the interface, and a NodePort may be outside of the
+// default range.
 func TestSetsTellWhichVirtualServersAtAddressesOfTheNodeAreRemoved(t *testing.T) {
 	external, ports := afterIPVS(), afterIPVS()
 	external.frontends = []ipset.Member{{Addr: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80}}

@@ -35,10 +35,11 @@ type inUse[T fmt.Stringer] struct {
 // defaultNodePort reports whether a port is in the default range of an API server.
 func defaultNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
 
-// split returns kube-proxy's virtual servers and all others. kube-proxy's are those at
-// addresses on its interface, those of frontends in its sets, and those at NodePorts of the node's own addresses. Those that
-// Sluice has beside them count as kube-proxy's.
-func (v vips) split(servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool) (owned, foreign []ipvs.Server) {
+// split returns kube-proxy's virtual servers and all others. kube-proxy has them at addresses on its interface, at
+// frontends in its sets, and at NodePorts of the node's own addresses. Sluice's beside them count as kube-proxy's.
+func (v vips) split(
+	servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool,
+) (owned, foreign []ipvs.Server) {
 	for _, s := range servers {
 		service := slices.Contains(v.Addrs, s.Addr) || v.Frontends[s]
 		node := slices.Contains(local, s.Addr) && !s.Addr.IsLoopback() && (v.NodePorts[s.Port] || nodePort(s.Port))

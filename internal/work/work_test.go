@@ -101,7 +101,9 @@ func TestWorkThatIsDueLater(t *testing.T) {
 
 // The work takes a fifth of the time at most, however often Wake is called.
 func TestRest(t *testing.T) {
-	for takes, rest := range map[time.Duration]time.Duration{100 * time.Millisecond: 400 * time.Millisecond, time.Minute: maxRest} {
+	for takes, rest := range map[time.Duration]time.Duration{
+		100 * time.Millisecond: 400 * time.Millisecond, time.Minute: maxRest,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := start(t)
 			b.set(takes, 0, nil)

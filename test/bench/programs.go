@@ -132,7 +132,8 @@ func measurePrograms(o options) (c comparison, err error) {
 	if err := stop(); err != nil {
 		return c, err
 	}
-	if _, err := takeover.Cleanup(ctx, takeover.Options{Log: slog.New(slog.DiscardHandler), IgnoreKubeProxy: true}); err != nil {
+	quiet := takeover.Options{Log: slog.New(slog.DiscardHandler), IgnoreKubeProxy: true}
+	if _, err := takeover.Cleanup(ctx, quiet); err != nil {
 		return c, fmt.Errorf("remove what Sluice wrote: %w", err)
 	}
 	if _, err := exec.LookPath(string(virtualServers)); err != nil {

@@ -18,8 +18,8 @@ type programBefore struct {
 	path  string
 }
 
-// testUpgrade upgrades Sluice from the commit before, and takes that back, with traffic. In mode userspace connections end
-// with the process, so that clients start after each roll-out.
+// testUpgrade upgrades Sluice from the commit before, and takes that back, with traffic. In mode userspace connections
+// end with the process, so that clients start after each roll-out.
 func testUpgrade(t *testing.T, c *testCluster, mode string) {
 	c.remove(t)
 	sluice, err := sluiceImage()

@@ -55,7 +55,8 @@ type Plane struct {
 	// Remove removes everything of the plane from a host, as --cleanup does. Nil: it has nothing.
 	Remove func(host *lab.Host) error
 
-	// Left returns an error if anything of the plane besides rules is left on a host, from which it was removed. Nil: it has nothing.
+	// Left returns an error if anything of the plane besides rules is left on a host, from which it was removed; nil:
+	// it has nothing.
 	Left func(host *lab.Host) error
 
 	// Launch, if not nil, runs the proxy as a separate process. It returns a function

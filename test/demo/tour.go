@@ -185,7 +185,8 @@ func (t *tour) stop() (time.Duration, error) {
 		t.fail("sluice ended with an error when it was asked to stop: %v", err)
 	}
 	for _, line := range slices.Concat(t.sluice.Log.Lines("level=WARN"), t.sluice.Log.Lines("level=ERROR")) {
-		if !strings.Contains(line.Text, "Another program changed") && !strings.Contains(line.Text, "Another program keeps changing") {
+		if !strings.Contains(line.Text, "Another program changed") &&
+			!strings.Contains(line.Text, "Another program keeps changing") {
 			t.note("%s", clip("It had warned: "+line.Text))
 		}
 	}

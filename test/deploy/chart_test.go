@@ -24,7 +24,8 @@ func rendered(t *testing.T, args ...string) string {
 }
 
 // releaseLabels are those that only objects of a release of Helm have.
-var releaseLabels = regexp.MustCompile(`(?m)^ +(helm\.sh/chart|app\.kubernetes\.io/(instance|version|managed-by)): .*\n`)
+var releaseLabels = regexp.MustCompile(
+	`(?m)^ +(helm\.sh/chart|app\.kubernetes\.io/(instance|version|managed-by)): .*\n`)
 
 // template is rendered without the labels of the release.
 func template(t *testing.T, args ...string) string {

@@ -55,5 +55,6 @@ func TestPreflightAsDeployed(t *testing.T) {
 		t.Errorf("after it\n%s\nbefore\n%s", after, before)
 	}
 	c.Capabilities = nil
-	check("warning kernel ", "not tested: missing privilege: programming nf_tables needs the capability CAP_NET_ADMIN", "warning capabilities this process lacks CAP_NET_ADMIN")
+	check("warning kernel ", "not tested: missing privilege: programming nf_tables needs the capability CAP_NET_ADMIN",
+		"warning capabilities this process lacks CAP_NET_ADMIN")
 }

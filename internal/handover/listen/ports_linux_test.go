@@ -89,7 +89,9 @@ func TestPortsThatAreNotNeededAreClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	for at, want := range map[string]bool{"127.0.0.1:1": true, "127.0.0.1:2": false, "127.0.0.1:3": true, "127.0.0.2:3": false} {
+	for at, want := range map[string]bool{
+		"127.0.0.1:1": true, "127.0.0.1:2": false, "127.0.0.1:3": true, "127.0.0.2:3": false,
+	} {
 		c, err := opener.Dial(t.Context(), "tcp", at)
 		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%s: %v, want it open: %t", at, err, want)

@@ -161,7 +161,7 @@ func (k *restarting) add(to map[string]int) {
 	}
 }
 
-func (k *restarting) plane(opt route.Options, packets plane.Plane) plane.Plane {
+func (k *restarting) plane(_ route.Options, packets plane.Plane) plane.Plane {
 	k.restart()
 	p := New(faulty{k, k.faults}, Options{Packets: packets, Ramp: k.ramp})
 	p.room = k.faults.Room
@@ -229,7 +229,7 @@ func subject(k Kernel) planetest.Subject {
 	faults := &planetest.Faults{Room: 1}
 	return planetest.Subject{
 		Faults: faults, Rooms: []int{1, 2, 5, 40, 1 << 20},
-		Plane: func(opt route.Options) plane.Plane {
+		Plane: func(route.Options) plane.Plane {
 			p := New(faulty{k, faults}, Options{Packets: noPackets{}})
 			p.room = faults.Room
 			return p
