@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/handover/listen"
+	"github.com/sluice-proxy/sluice/internal/testing/listentest"
 )
 
 // ask sends a request to a handler: "GET /path", with a body on the next line,
@@ -41,7 +41,7 @@ func bodyOf(t *testing.T, r *http.Response) string {
 }
 
 // answerOf returns the answer of the server at an address, or "refused".
-func answerOf(t *testing.T, n *listen.Fake, at string) string {
+func answerOf(t *testing.T, n *listentest.Host, at string) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,

@@ -14,11 +14,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/handover/listen"
+	"github.com/sluice-proxy/sluice/internal/testing/listentest"
 )
 
 // host has the address 192.0.2.1.
-func host() *listen.Fake { return listen.NewFake(netip.MustParseAddr("192.0.2.1")) }
+func host() *listentest.Host { return listentest.New(netip.MustParseAddr("192.0.2.1")) }
 
 func at(s string) netip.AddrPort {
 	if s == "" {
@@ -39,14 +39,14 @@ type setting struct {
 type running struct {
 	*Server
 	t      *testing.T
-	net    *listen.Fake
+	net    *listentest.Host
 	log    *strings.Builder
 	failed *[]string
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-func run(t *testing.T, n *listen.Fake, s setting, change func(*ServerOptions)) running {
+func run(t *testing.T, n *listentest.Host, s setting, change func(*ServerOptions)) running {
 	t.Helper()
 	r := running{t: t, net: n, log: &strings.Builder{}, failed: &[]string{}, ended: make(chan error, 1)}
 	o := ServerOptions{
@@ -107,7 +107,7 @@ func (r running) end() {
 }
 
 // occupy opens a port as another program.
-func occupy(t *testing.T, n *listen.Fake, addr string) net.Listener {
+func occupy(t *testing.T, n *listentest.Host, addr string) net.Listener {
 	t.Helper()
 	l, err := n.Listen(t.Context(), "tcp", at(addr))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/testing/listentest"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
@@ -68,7 +69,7 @@ func TestAListenerIsReachedInItsNamespace(t *testing.T) {
 func TestAddressesThatCanBeOpenTogether(t *testing.T) {
 	for name, listen := range map[string]func(context.Context, string, netip.AddrPort) (net.Listener, error){
 		"kernel": listen.Opener{NetNS: kerneltest.Namespace(t)}.Listen,
-		"fake":   listen.NewFake().Listen,
+		"fake":   listentest.New().Listen,
 	} {
 		for _, tt := range []struct {
 			network, at string

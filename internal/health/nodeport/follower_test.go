@@ -13,23 +13,23 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/listentest"
 )
 
 // fake is a node on a host in memory, in fake time.
 type fake struct {
 	*node
-	host *listen.Fake
+	host *listentest.Host
 }
 
 // onFake runs a story.
 func onFake(t *testing.T, ports route.NodePortOptions, story func(fake)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := fake{host: listen.NewFake(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"))}
+		f := fake{host: listentest.New(netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"))}
 		f.node = start(t, f.host.Listen, ports)
 		f.local("127.0.0.1", "::1", "192.0.2.1", "2001:db8::1")
 		story(f)
@@ -298,7 +298,7 @@ func TestOtherServicesAreLeftAlone(t *testing.T) {
 // What the run of the program before answered is answered until the first change
 // is applied; Services that are gone then have no port any more.
 func TestAnswersOfTheRunBefore(t *testing.T) {
-	host := listen.NewFake(netip.MustParseAddr("192.0.2.1"))
+	host := listentest.New(netip.MustParseAddr("192.0.2.1"))
 	one := cluster.Name{Namespace: "ns", Name: "one"}
 	f := New(Options{
 		Listen: host.Listen, Live: func() bool { return true },

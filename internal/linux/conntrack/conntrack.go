@@ -139,8 +139,8 @@ func matchEnd(want, have netip.AddrPort) bool {
 	return want.Port() == 0 || want.Port() == have.Port()
 }
 
-// check returns an error for a filter that cannot be encoded.
-func (f Filter) check() error {
+// Check returns an error for a filter that cannot be encoded.
+func (f Filter) Check() error {
 	if f.Family != IPv4 && f.Family != IPv6 {
 		return fmt.Errorf("conntrack filter: family %d is neither 4 nor 6", f.Family)
 	}

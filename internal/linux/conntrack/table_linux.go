@@ -61,7 +61,7 @@ func (t *Table) Close() error { return t.conn.Close() }
 // Kernels from 5.8 on filter the entries. Older ones send all entries of the family, which
 // takes longer and gives the same result.
 func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error {
-	if err := f.check(); err != nil {
+	if err := f.Check(); err != nil {
 		return err
 	}
 	request, err := encodeFilter(f)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
+	"github.com/sluice-proxy/sluice/internal/testing/conntracktest"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
@@ -29,7 +30,7 @@ type table interface {
 // way.
 func both(t *testing.T, test func(*testing.T, table)) {
 	t.Run("kernel", func(t *testing.T) { test(t, open(t)) })
-	t.Run("fake", func(t *testing.T) { test(t, &conntrack.Fake{}) })
+	t.Run("fake", func(t *testing.T) { test(t, &conntracktest.Table{}) })
 }
 
 func open(t testing.TB) *conntrack.Table {

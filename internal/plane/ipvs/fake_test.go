@@ -11,20 +11,20 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/ipset"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
-	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/testing/ipvstest"
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // fakeKernel has all mechanisms in memory.
 type fakeKernel struct {
-	servers *ipvs.Fake
-	sets    *ipset.Fake
-	links   *rtnl.Fake
+	servers *ipvstest.Servers
+	sets    *ipvstest.Sets
+	links   *ipvstest.Interface
 	chains  *fakeChains
 }
 
 func newFake() *fakeKernel {
-	return &fakeKernel{ipvs.NewFake(), ipset.NewFake(), rtnl.NewFake(), newFakeChains()}
+	return &fakeKernel{ipvstest.NewServers(), ipvstest.NewSets(), ipvstest.NewInterface(), newFakeChains()}
 }
 
 func (f *fakeKernel) kernel() Kernel { return Kernel{f.servers, f.sets, f.links, f.chains} }

@@ -18,11 +18,12 @@ import (
 
 	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/conntracktest"
 )
 
 func TestScenarios(t *testing.T) {
 	for _, s := range scenarios() {
-		t.Run(s.name, func(t *testing.T) { s.run(t, &kernel.Fake{}) })
+		t.Run(s.name, func(t *testing.T) { s.run(t, &conntracktest.Table{}) })
 	}
 }
 
@@ -143,7 +144,7 @@ const (
 // just after is found by the second look. There is no third.
 func TestSecondScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table := &kernel.Fake{}
+		table := &conntracktest.Table{}
 		f := running(t, table, nil)
 		f.Applied(change(t, allLocal(), dns1))
 		time.Sleep(time.Minute)
@@ -209,7 +210,7 @@ func TestRetry(t *testing.T) {
 
 func retry(t *testing.T, verb string) {
 	b := &broken{}
-	table := &kernel.Fake{Fail: b.fail}
+	table := &conntracktest.Table{Fail: b.fail}
 	f := running(t, table, b.report)
 	f.Applied(change(t, allLocal(), dns1))
 	time.Sleep(time.Minute)
@@ -235,7 +236,7 @@ func retry(t *testing.T, verb string) {
 
 // One flow that cannot be deleted does not save the others.
 func TestDeleteTheRest(t *testing.T) {
-	table := &kernel.Fake{}
+	table := &conntracktest.Table{}
 	f := New(Options{Table: table})
 	f.Applied(change(t, allLocal(), dns1))
 	settle(t, f)
@@ -259,12 +260,12 @@ func TestDeleteTheRest(t *testing.T) {
 
 // slow is a table whose listings wait until the test lets them go on.
 type slow struct {
-	*kernel.Fake
+	*conntracktest.Table
 	each func()
 }
 
 func (s slow) Each(ctx context.Context, f kernel.Filter, fn func(kernel.Entry) error) error {
-	return s.Fake.Each(ctx, f, func(e kernel.Entry) error {
+	return s.Table.Each(ctx, f, func(e kernel.Entry) error {
 		s.each()
 		return fn(e)
 	})
@@ -275,7 +276,7 @@ func (s slow) Each(ctx context.Context, f kernel.Filter, fn func(kernel.Entry) e
 func TestNewestState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f *counted
-		table := slow{Fake: &kernel.Fake{}}
+		table := slow{Table: &conntracktest.Table{}}
 		back := true
 		table.each = func() {
 			if back { // while the kernel is being read, the backend comes back
@@ -287,10 +288,10 @@ func TestNewestState(t *testing.T) {
 		f = running(t, &table, nil)
 		f.Applied(change(t, allLocal(), dns1))
 		synctest.Wait()
-		mustCreate(t, table.Fake, toB1, toB2)
+		mustCreate(t, table.Table, toB1, toB2)
 		f.Applied(change(t, allLocal(), dns2))
 		time.Sleep(time.Minute)
-		if d := cmp.Diff([]string{toB1, toB2}, contents(t, table.Fake)); d != "" {
+		if d := cmp.Diff([]string{toB1, toB2}, contents(t, table.Table)); d != "" {
 			t.Errorf("flows (-want +got):\n%s", d)
 		}
 	})
@@ -300,9 +301,9 @@ func TestNewestState(t *testing.T) {
 // the follower rests longer than it works.
 func TestCoalesce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table := slow{Fake: &kernel.Fake{}, each: func() { time.Sleep(100 * time.Millisecond) }}
+		table := slow{Table: &conntracktest.Table{}, each: func() { time.Sleep(100 * time.Millisecond) }}
 		f := running(t, &table, nil)
-		mustCreate(t, table.Fake, "17 10.0.0.9:7 > 10.96.0.10:53 via 10.1.0.9:53")
+		mustCreate(t, table.Table, "17 10.0.0.9:7 > 10.96.0.10:53 via 10.1.0.9:53")
 		for i := range 1000 { // 10 s
 			s := fmt.Sprintf("dns: 10.96.0.10:53 = 10.1.0.9:53 10.1.0.%d:53", i%5+1)
 			f.Applied(change(t, allLocal(), s))
@@ -320,7 +321,7 @@ func TestCoalesce(t *testing.T) {
 
 // Addresses that come make their NodePorts be looked at; those that go do not.
 func TestSetLocal(t *testing.T) {
-	table := &kernel.Fake{}
+	table := &conntracktest.Table{}
 	f := New(Options{Table: table})
 	f.Applied(change(t, allLocal(), "dns: nodePort:30053 = 10.1.0.1:53"))
 	settle(t, f)

@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/conntracktest"
 )
 
 // After a repair every flow may be wrong that was made before it.
@@ -18,7 +18,7 @@ func TestRepaired(t *testing.T) {
 		dns, lost   = "17 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:53", "17 10.0.0.2:7 > 10.96.0.10:53"
 		begun, fine = "6 10.0.0.1:7 > 10.96.0.11:80", "6 10.0.0.2:7 > 10.96.0.11:80 via 10.1.0.1:80"
 	)
-	table := &kernel.Fake{}
+	table := &conntracktest.Table{}
 	f := New(Options{Table: table})
 	c := change(t, allLocal(), "dns: 10.96.0.10:53 = 10.1.0.1:53", "web/tcp: 10.96.0.11:80 = 10.1.0.1:80")
 	c.Table.Services = map[cluster.Name]*route.Service{}
@@ -42,7 +42,7 @@ func TestRepaired(t *testing.T) {
 
 // A zone is somebody's own: what is in it is not ours to end.
 func TestHandshakesInAZone(t *testing.T) {
-	table := &kernel.Fake{}
+	table := &conntracktest.Table{}
 	f := New(Options{Table: table})
 	e := flow(t, "6 10.0.0.1:7 > 10.96.0.11:80")
 	e.Zone = 7
@@ -60,7 +60,7 @@ func TestHandshakesInAZone(t *testing.T) {
 func TestHandshakesWhereAServiceEnded(t *testing.T) {
 	const stuck = "6 10.0.0.1:7 > 10.96.0.10:80"
 	synctest.Test(t, func(t *testing.T) {
-		table := &kernel.Fake{}
+		table := &conntracktest.Table{}
 		f := running(t, table, nil)
 		first := change(t, allLocal(), "web/tcp: 10.96.0.10:80 = 10.1.0.1:80")
 		f.Applied(first)

@@ -1,4 +1,5 @@
-package listen
+// Package listentest has the TCP ports of a host in memory.
+package listentest
 
 import (
 	"cmp"
@@ -11,10 +12,10 @@ import (
 	"syscall"
 )
 
-// Fake is a host with TCP ports in memory. Like Linux it refuses an address that the
+// Host is a host with TCP ports in memory. Like Linux it refuses an address that the
 // host does not have, and a port that is open on an overlapping address. It is safe for
 // concurrent use.
-type Fake struct {
+type Host struct {
 	mu    sync.Mutex
 	addrs []netip.Addr
 	open  []*fakePort
@@ -23,7 +24,7 @@ type Fake struct {
 
 // fakePort is a net.Listener.
 type fakePort struct {
-	host    *Fake
+	host    *Host
 	network string
 	at      netip.AddrPort
 	conns   chan net.Conn
@@ -31,19 +32,19 @@ type fakePort struct {
 	closed  chan struct{}
 }
 
-// NewFake returns a host that has these addresses, and loopback.
-func NewFake(addrs ...netip.Addr) *Fake { return &Fake{addrs: addrs} }
+// New returns a host that has these addresses, and loopback.
+func New(addrs ...netip.Addr) *Host { return &Host{addrs: addrs} }
 
 // SetAddrs changes the addresses. Like Linux it leaves ports on removed addresses
 // open.
-func (f *Fake) SetAddrs(addrs ...netip.Addr) {
+func (f *Host) SetAddrs(addrs ...netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.addrs = addrs
 }
 
-// Listen is like Opener.Listen.
-func (f *Fake) Listen(_ context.Context, network string, at netip.AddrPort) (net.Listener, error) {
+// Listen is like the method of listen.Opener.
+func (f *Host) Listen(_ context.Context, network string, at netip.AddrPort) (net.Listener, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opens++
@@ -59,7 +60,7 @@ func (f *Fake) Listen(_ context.Context, network string, at netip.AddrPort) (net
 }
 
 // Open lists the ports that are open, sorted by port.
-func (f *Fake) Open() []netip.AddrPort {
+func (f *Host) Open() []netip.AddrPort {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var list []netip.AddrPort
@@ -73,14 +74,14 @@ func (f *Fake) Open() []netip.AddrPort {
 }
 
 // Opens counts the calls of Listen.
-func (f *Fake) Opens() int {
+func (f *Host) Opens() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.opens
 }
 
 // Dial connects a client on this host; at is an address and port.
-func (f *Fake) Dial(ctx context.Context, at string) (net.Conn, error) {
+func (f *Host) Dial(ctx context.Context, at string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(at)
 	if err != nil {
 		return nil, err
@@ -101,13 +102,13 @@ func (f *Fake) Dial(ctx context.Context, at string) (net.Conn, error) {
 }
 
 // Break makes Accept of an open port return an error.
-func (f *Fake) Break(at netip.AddrPort, with error) {
+func (f *Host) Break(at netip.AddrPort, with error) {
 	if p := f.find(at); p != nil {
 		p.broken <- with
 	}
 }
 
-func (f *Fake) find(at netip.AddrPort) *fakePort {
+func (f *Host) find(at netip.AddrPort) *fakePort {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.open {

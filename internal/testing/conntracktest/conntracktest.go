@@ -1,4 +1,5 @@
-package conntrack
+// Package conntracktest has a conntrack table in memory.
+package conntracktest
 
 import (
 	"cmp"
@@ -7,22 +8,24 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 )
 
-// Fake is a conntrack table in memory that behaves like the kernel's: a zone has one entry
+// Table is a conntrack table in memory that behaves like the kernel's: a zone has one entry
 // for each protocol, source and destination, and Delete ignores an entry that a newer one
 // has replaced. The zero value is empty and ready for use.
-type Fake struct {
+type Table struct {
 	// Fail, if set, is called before each listing ("each") and deletion ("delete"). If it
 	// returns an error, the operation returns that error instead. Set it before use.
 	Fail func(verb string) error
 
 	// Listed, if set, is called at the end of each listing. Set it before use.
-	Listed func(Filter)
+	Listed func(conntrack.Filter)
 
 	mu      sync.Mutex
-	entries []Entry
-	filters []Filter
+	entries []conntrack.Entry
+	filters []conntrack.Filter
 	lastID  uint32
 }
 
@@ -31,17 +34,17 @@ var ErrExists = errors.New("conntrack entry exists")
 
 // Create adds an entry. It marks it as translated if its answers have another source
 // than the original destination, as the kernel does.
-func (f *Fake) Create(e Entry) error {
+func (f *Table) Create(e conntrack.Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if slices.ContainsFunc(f.entries, func(o Entry) bool { return same(e, o) }) {
+	if slices.ContainsFunc(f.entries, func(o conntrack.Entry) bool { return same(e, o) }) {
 		return ErrExists
 	}
 	if e.ReplySrc != e.OrigDst {
-		e.Status |= DstNAT
+		e.Status |= conntrack.DstNAT
 	}
 	if e.ReplyDst != e.OrigSrc {
-		e.Status |= SrcNAT
+		e.Status |= conntrack.SrcNAT
 	}
 	f.lastID++
 	e.ID = f.lastID
@@ -49,9 +52,9 @@ func (f *Fake) Create(e Entry) error {
 	return nil
 }
 
-// Each implements the contract of Table.Each.
-func (f *Fake) Each(ctx context.Context, filter Filter, fn func(Entry) error) error {
-	if err := filter.check(); err != nil {
+// Each implements the contract of conntrack.Table.Each.
+func (f *Table) Each(ctx context.Context, filter conntrack.Filter, fn func(conntrack.Entry) error) error {
+	if err := filter.Check(); err != nil {
 		return err
 	}
 	if err := f.fail(ctx, "each"); err != nil {
@@ -75,21 +78,21 @@ func (f *Fake) Each(ctx context.Context, filter Filter, fn func(Entry) error) er
 	return nil
 }
 
-// Delete implements the contract of Table.Delete.
-func (f *Fake) Delete(ctx context.Context, e Entry) error {
+// Delete implements the contract of conntrack.Table.Delete.
+func (f *Table) Delete(ctx context.Context, e conntrack.Entry) error {
 	if err := f.fail(ctx, "delete"); err != nil {
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.entries = slices.DeleteFunc(f.entries, func(o Entry) bool {
+	f.entries = slices.DeleteFunc(f.entries, func(o conntrack.Entry) bool {
 		return same(e, o) && (e.ID == 0 || e.ID == o.ID)
 	})
 	return nil
 }
 
 // Filters returns the filters of all listings since the last call.
-func (f *Fake) Filters() []Filter {
+func (f *Table) Filters() []conntrack.Filter {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	filters := f.filters
@@ -98,7 +101,7 @@ func (f *Fake) Filters() []Filter {
 }
 
 // String returns the table, one sorted line per entry.
-func (f *Fake) String() string {
+func (f *Table) String() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	lines := make([]string, 0, len(f.entries))
@@ -109,7 +112,7 @@ func (f *Fake) String() string {
 	return strings.Join(lines, "")
 }
 
-func (f *Fake) fail(ctx context.Context, verb string) error {
+func (f *Table) fail(ctx context.Context, verb string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -120,7 +123,7 @@ func (f *Fake) fail(ctx context.Context, verb string) error {
 }
 
 // same reports whether a table can have only one of two entries.
-func same(a, b Entry) bool {
+func same(a, b conntrack.Entry) bool {
 	return a.Protocol == b.Protocol && a.Zone == b.Zone &&
 		a.OrigSrc == b.OrigSrc && a.OrigDst == b.OrigDst
 }
