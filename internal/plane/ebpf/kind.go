@@ -15,11 +15,12 @@ import (
 
 const mode = "ebpf"
 
-// Kind returns the plane that stands on a packet plane. If this host does not support the programs, Open returns the packet
-// plane alone.
+// Kind returns the plane that stands on a packet plane. If this host does not support the programs, Open returns the
+// packet plane alone.
 func Kind(packets plane.Kind) plane.Kind { return KindTestedBy(probe.Sockets, packets) }
 
-// KindTestedBy is Kind with another self-test, for processes that open many planes. The self-test returns the errors of probe.Sockets.
+// KindTestedBy is Kind with another self-test, for processes that open many planes. The self-test returns the errors
+// of probe.Sockets.
 func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
@@ -58,8 +59,8 @@ func (noKernel) Read(context.Context) (bpf.State, error) { return bpf.State{}, n
 // Version implements Kernel.
 func (noKernel) Version() string { return "of this Sluice" }
 
-// removeEarlier removes programs and maps of an earlier run, which nothing updates while the packet plane serves alone: the programs
-// would send connections to backends that are gone.
+// removeEarlier removes programs and maps of an earlier run, which nothing updates while the packet plane serves
+// alone: the programs would send connections to backends that are gone.
 func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 	removed, err := remove(ctx, s)
 	if o.Cgroup != "" && err == nil { // they may be pinned elsewhere

@@ -39,7 +39,8 @@ func least(name string, backends ...netip.AddrPort) *route.Service {
 	return &route.Service{Name: cluster.Name{Namespace: "ns", Name: name}, Ports: []route.Port{port}}
 }
 
-// The loads are those of the backends of Services with least connections, counted again and again, and none without such a Service.
+// The loads are those of the backends of Services with least connections, counted again and again, and none without
+// such a Service.
 func TestLoadsFollowServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := pods(3)

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// counter collects a series for each Service port to which sockets have connected. It follows changes to find the ports of pools, as the
-// id of a pool is a hash of the name.
+// counter collects a series for each Service port to which sockets have connected. It follows changes to find the
+// ports of pools, as the id of a pool is a hash of the name.
 type counter struct {
 	counts func() (map[bpf.Pool]uint64, error)
 	desc   *prometheus.Desc

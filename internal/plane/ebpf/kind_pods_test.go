@@ -99,7 +99,8 @@ func startFinder(t *testing.T, all ...netns.Namespace) *finder {
 	return f
 }
 
-// Pods are namespaces that are attached to that of the node, or have the address of an endpoint, and have one address of a family in the pod CIDRs.
+// Pods are namespaces that are attached to that of the node, or have the address of an endpoint, and have one address
+// of a family in the pod CIDRs.
 func TestPodsAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFinder(

@@ -79,7 +79,8 @@ func openRefused(r refusal) error {
 	return opened.Close()
 }
 
-// On a kernel that is too old, or that has no programs of cgroups, the packet plane serves alone, and the log says what is needed.
+// On a kernel that is too old, or that has no programs of cgroups, the packet plane serves alone, and the log says
+// what is needed.
 func TestOtherKernelsAreServedByPackets(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	t.Setenv(dirVar, filepath.Join(lab.BPFFS(t), "sluice"))

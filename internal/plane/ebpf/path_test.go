@@ -56,7 +56,8 @@ func TestPath(t *testing.T) {
 
 func protocolOf(p *route.Port) string { return strings.ToLower(p.Protocol.String()) }
 
-// The packet plane serves a pod that is a backend, or is not recognized by its address, and NodePorts at loopback addresses.
+// The packet plane serves a pod that is a backend, or is not recognized by its address, and NodePorts at loopback
+// addresses.
 func TestPathOfCertainClients(t *testing.T) {
 	opt := route.Options{Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 	table := planetest.Compile(planetest.EveryShape(), opt).Table

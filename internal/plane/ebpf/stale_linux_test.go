@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// If the packet plane serves alone, because the self-test fails, programs of an earlier run do not send connections to backends
-// that nothing updates any more.
+// If the packet plane serves alone, because the self-test fails, programs of an earlier run do not send connections
+// to backends that nothing updates any more.
 func TestProgramsOfAnEarlierRunEndIfPacketsServeAlone(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	at := config.EBPF{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t)}

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Weights that a tenant chooses do not delay the changes of all others: a backend of the least weight gets a slot of a Maglev table in
-// mostTurns rounds at most.
+// Weights that a tenant chooses do not delay the changes of all others: a backend of the least weight gets a slot of
+// a Maglev table in mostTurns rounds at most.
 func TestWeightsOfMaglevAreBounded(t *testing.T) {
 	list := pods(10000)
 	weights := bounded(list, func(b netip.AddrPort) uint16 {

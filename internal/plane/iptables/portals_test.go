@@ -157,8 +157,8 @@ func inOrder(saved string) string {
 	return strings.Join(lines, "")
 }
 
-// checkSwitch writes a change in small pieces, and follows packets to a fifth of the frontends after each, to other ones in each
-// run, as Services are in no order.
+// checkSwitch writes a change in small pieces, and follows packets to a fifth of the frontends after each, to other
+// ones in each run, as Services are in no order.
 func checkSwitch(t *testing.T, fake *fakeKernel, with func(Kernel) *Plane, change route.Change) {
 	t.Helper()
 	audit := newAudit(fake)

@@ -99,8 +99,8 @@ func TestNoIPv6(t *testing.T) {
 	}
 }
 
-// NodePorts are served at the addresses of nodePortAddresses: all by a load balancer without an address, otherwise each has
-// its own. None is at a loopback address. Subnets of one family do not concern the other.
+// NodePorts are served at the addresses of nodePortAddresses: all by a load balancer without an address, otherwise
+// each has its own. None is at a loopback address. Subnets of one family do not concern the other.
 func TestNodePortAddresses(t *testing.T) {
 	cidr := func(list ...string) route.NodePortOptions {
 		return route.NodePortOptions{CIDRs: planetest.Prefixes(list...)}

@@ -122,9 +122,9 @@ func (tc *failureCase) changed(store *cluster.Store) *cluster.Store {
 	return store
 }
 
-// The failures of each operation are counted by family, kind and error, as kube-proxy counts them. An error that a network is missing
-// is counted as such; that an endpoint or a load balancer is missing is another error. A load balancer that is missing at
-// its deletion is none.
+// The failures of each operation are counted by family, kind and error, as kube-proxy counts them. An error that a
+// network is missing is counted as such; that an endpoint or a load balancer is missing is another error. A load
+// balancer that is missing at its deletion is none.
 func TestFailuresOfEachKind(t *testing.T) {
 	reasons := map[error]string{
 		hns.ErrNoNetwork: "network_not_found", hns.ErrPortExists: "port_already_exists", hns.ErrNotImplemented: "not_implemented",

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// asKubeProxy makes what kube-proxy makes: unnamed endpoints with its MAC addresses, and a load balancer for each family.
+// asKubeProxy makes what kube-proxy makes: unnamed endpoints with its MAC addresses, and a load balancer for each
+// family.
 func (s *subject) asKubeProxy(t *testing.T) {
 	t.Helper()
 	n, err := s.fake.Network(t.Context(), networkName)
@@ -79,8 +80,8 @@ func TestRemoveAfterKubeProxy(t *testing.T) {
 	}
 }
 
-// The first comparison after kube-proxy keeps the endpoints that Services need, the source VIP among them, and deletes the
-// others. A container with the address of the source VIP and a MAC address of its own is no source VIP.
+// The first comparison after kube-proxy keeps the endpoints that Services need, the source VIP among them, and
+// deletes the others. A container with the address of the source VIP and a MAC address of its own is no source VIP.
 func TestEndpointsOfKubeProxyAreAdopted(t *testing.T) {
 	subject := newSubject(hns.Overlay, func(*hnstest.Fake) {})
 	subject.asKubeProxy(t)

@@ -70,8 +70,8 @@ func subnets(node string) []hns.RemoteSubnet {
 	return []hns.RemoteSubnet{{Prefix: netip.MustParsePrefix("10.180.1.0/24"), Provider: netip.MustParseAddr(node)}}
 }
 
-// pods is how many containers this node has in each family. A few endpoints of the model, which have higher addresses, lack
-// one.
+// pods is how many containers this node has in each family. A few endpoints of the model, which have higher
+// addresses, lack one.
 const pods = 64
 
 // addPods creates the endpoints of the containers on this node, as a CNI does.

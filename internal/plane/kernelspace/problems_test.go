@@ -23,8 +23,8 @@ func sctp(ports ...uint16) *cluster.Service {
 	return svc
 }
 
-// HNS does not balance SCTP. Each such port of a Service is a problem that is reported once, whether a change or a comparison
-// finds it, and again if the Service is made anew.
+// HNS does not balance SCTP. Each such port of a Service is a problem that is reported once, whether a change or a
+// comparison finds it, and again if the Service is made anew.
 func TestPortsWithSCTP(t *testing.T) {
 	problem := func(port string) route.Problem {
 		return route.Problem{

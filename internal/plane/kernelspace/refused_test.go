@@ -75,8 +75,8 @@ func (s *story) refusedNames() (names []string) {
 	return names
 }
 
-// HNS may refuse a load balancer for health checks, as a program listens at the port (kubernetes/community#8883). The addresses of the
-// Service are served all the same, and follow its backends.
+// HNS may refuse a load balancer for health checks, as a program listens at the port (kubernetes/community#8883). The
+// addresses of the Service are served all the same, and follow its backends.
 func TestRefusedHealthChecks(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.refuse("create 203.0.113.1 protocol 6 port 10256 ")

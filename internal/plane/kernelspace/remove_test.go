@@ -24,8 +24,8 @@ func dangling(t *testing.T) *subject {
 	return s
 }
 
-// Without the network, load balancers that refer to nothing are deleted, also if the network has no name. Those of other networks
-// stay, and a line says so.
+// Without the network, load balancers that refer to nothing are deleted, also if the network has no name. Those of
+// other networks stay, and a line says so.
 func TestRemoveWithoutTheNetwork(t *testing.T) {
 	for name, line := range map[string]string{
 		networkName: `HNS still has 1 load balancer, and no network "cbr0" (--network-name): they refer to endpoints of other networks`,
@@ -50,8 +50,8 @@ func TestRemoveWithoutTheNetwork(t *testing.T) {
 	}
 }
 
-// A clean-up that knows the network, or has nothing to do, prints no line. Without HNS there is nothing to remove unless a
-// network is named.
+// A clean-up that knows the network, or has nothing to do, prints no line. Without HNS there is nothing to remove
+// unless a network is named.
 func TestNothingRemains(t *testing.T) {
 	s, _ := written(t)
 	named, _ := setup(config.HNS{Network: networkName})

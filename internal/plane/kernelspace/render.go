@@ -162,8 +162,8 @@ func (r *renderer) addresses(f *route.Frontend, family route.Family) []netip.Add
 	})
 }
 
-// flags returns the flags that kube-proxy sets. One differs: NodePorts of Services with preserve-destination use direct server return, as
-// their connections stay on this node.
+// flags returns the flags that kube-proxy sets. One differs: NodePorts of Services with preserve-destination use
+// direct server return, as their connections stay on this node.
 func (r *renderer) flags(p *route.Port, f *route.Frontend, way route.Way) hns.Flags {
 	has := r.state.features
 	preserve := f.Kind == route.LoadBalancer && p.PreserveDestination && has.DSR

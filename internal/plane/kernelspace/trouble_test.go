@@ -185,7 +185,8 @@ func preserving(annotated, local bool) *cluster.Store {
 	return preservingAt(annotated, local, "172.30.0.1", "203.0.113.1", "198.51.100.1", "10.180.0.1", "10.180.1.1")
 }
 
-// preservingAt is the same with a cluster IP, an address of a load balancer, an external IP, and an endpoint on each of two nodes.
+// preservingAt is the same with a cluster IP, an address of a load balancer, an external IP, and an endpoint on each
+// of two nodes.
 func preservingAt(annotated, local bool, at ...string) *cluster.Store {
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode())

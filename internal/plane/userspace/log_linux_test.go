@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// At loopback addresses, where people connect, the log has the address of each socket, once: not again when the next run
-// inherits it.
+// At loopback addresses, where people connect, the log has the address of each socket, once: not again when the next
+// run inherits it.
 func TestTheLogHasAddresses(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	backend := echoServer(t, ns)

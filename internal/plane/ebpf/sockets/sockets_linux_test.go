@@ -199,7 +199,8 @@ func (s *stage) client(name string, in func(func() error) error, kind int, to ne
 	return c
 }
 
-// clients returns sockets of all kinds that are connected through the Services, and others that are connected to the backends.
+// clients returns sockets of all kinds that are connected through the Services, and others that are connected to the
+// backends.
 func (s *stage) clients(kind int) (through, others []*client) {
 	s.t.Helper()
 	for f, to := range services {
