@@ -64,7 +64,10 @@ const staleLimit = 30 * time.Second
 
 // New makes a Plane. It does nothing yet.
 func New(k Kernel, opt Options) *Plane {
-	return &Plane{Above: plane.Above{Beneath: opt.Packets}, kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom}
+	return &Plane{
+		Above: plane.Above{Beneath: opt.Packets}, kernel: k, opt: opt, ledger: ledger.New[key, string](layout()),
+		room: defaultRoom,
+	}
 }
 
 // Refresh reads the maps, and refreshes the plane beneath. If the maps cannot be read, the next Plan writes the rules

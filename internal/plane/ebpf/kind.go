@@ -40,7 +40,8 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 		}
 		o, err := tested(s, test)
 		if err != nil {
-			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
+			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode,
+				"error", err)
 			removeEarlier(ctx, s, o)
 			return alone(packets, on), nil
 		}
@@ -70,7 +71,8 @@ func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 		}
 	}
 	if err != nil {
-		s.Log.Error("Programs of an earlier run may still balance sockets, to backends that are gone; remove them with --cleanup", "error", err)
+		s.Log.Error("Programs of an earlier run may still balance sockets, to backends that are gone; "+
+			"remove them with --cleanup", "error", err)
 	}
 	for _, what := range removed {
 		s.Log.Info("Removed what an earlier run left: " + what)
@@ -100,7 +102,9 @@ func tested(s plane.Setup, test func(bpf.Options) error) (bpf.Options, error) {
 // bpfOptions returns the options for the programs and maps.
 func bpfOptions(s plane.Setup) (o bpf.Options, err error) {
 	c := s.Config.EBPF
-	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: c.GuardNodePorts}
+	o = bpf.Options{
+		Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: c.GuardNodePorts,
+	}
 	if o.Cgroup == "" {
 		if o.Cgroup, err = bpf.FindRoot(); err != nil {
 			return o, err

@@ -42,7 +42,10 @@ type loads struct {
 	services serviceSets[netip.AddrPort] // backends
 }
 
-func newLoads(kernel loadMap, count func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error), failed func(error)) *loads {
+func newLoads(
+	kernel loadMap, count func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error),
+	failed func(error),
+) *loads {
 	l := &loads{kernel: kernel, count: count}
 	l.Loop = work.New(l.update, failed)
 	return l

@@ -80,7 +80,8 @@ func podsOf(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 		watch: func(ctx context.Context, changed func()) error { return netns.WatchLinks(ctx, s.NetNS, changed) },
 	}
 	p := newPodFinder(conn, node, func(err error) {
-		s.Log.Error("Some new pods may not be found: their connections are served packet by packet for now; it will be tried again", "error", err)
+		s.Log.Error("Some new pods may not be found: their connections are served packet by packet for now; "+
+			"it will be tried again", "error", err)
 	})
 	return plane.Part{Run: p.Run, Follower: p}
 }

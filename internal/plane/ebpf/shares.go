@@ -127,7 +127,9 @@ func (c *choice) byHash(by plane.Connection) map[netip.AddrPort]float64 {
 
 // byLoad returns the probabilities of the backends that are first among those with the lowest load, wherever the
 // programs begin. Where the load of a backend is unknown, they choose the one with which they begin.
-func (c *choice) byLoad(known map[netip.AddrPort]bpf.Load, weight func(netip.AddrPort) uint16) map[netip.AddrPort]float64 {
+func (c *choice) byLoad(
+	known map[netip.AddrPort]bpf.Load, weight func(netip.AddrPort) uint16,
+) map[netip.AddrPort]float64 {
 	loads := make([]uint64, len(c.slots))
 	for i, at := range c.slots {
 		connections := uint64(known[at].Counted) + uint64(known[at].Since) + 1

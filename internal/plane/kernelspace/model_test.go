@@ -184,7 +184,8 @@ func (s *subject) edit(w *planetest.World) error {
 	}
 	if w.Chance(3) { // a remote endpoint that an earlier run left
 		a := planetest.Addrs("10.180.9.9")
-		_, _ = s.fake.CreateEndpoint(ctx, hns.Endpoint{Network: n.ID, Addrs: a, MAC: hns.MAC(a[0]), Remote: true}) // it may be there
+		// it may be there
+		_, _ = s.fake.CreateEndpoint(ctx, hns.Endpoint{Network: n.ID, Addrs: a, MAC: hns.MAC(a[0]), Remote: true})
 	}
 	return s.editObjects(w, n.ID)
 }
@@ -199,7 +200,9 @@ func (s *subject) addForeign(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	id, err := s.fake.CreateLoadBalancer(ctx, hns.LoadBalancer{VIP: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80, Target: 80, Endpoints: []string{e}})
+	id, err := s.fake.CreateLoadBalancer(ctx, hns.LoadBalancer{
+		VIP: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80, Target: 80, Endpoints: []string{e},
+	})
 	s.foreign = append(s.foreign, id)
 	return err
 }

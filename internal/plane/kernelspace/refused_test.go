@@ -19,11 +19,13 @@ func TestARefusalKeepsNoOtherEndpoints(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	other := cluster.Name{Namespace: "ns", Name: "other"}
 	s.store.SetService(&cluster.Service{
-		Name: other, ClusterIPs: planetest.Addrs("172.30.0.9"), Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+		Name: other, ClusterIPs: planetest.Addrs("172.30.0.9"),
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
 	})
 	s.store.SetSlice(&cluster.Slice{
 		Name: cluster.Name{Namespace: "ns", Name: "other-1"}, Service: other,
-		Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.1.9", "b")},
+		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.1.9", "b")},
 	})
 	s.compared()
 
@@ -45,7 +47,9 @@ func TestARefusalKeepsNoOtherEndpoints(t *testing.T) {
 			}
 		}
 	}
-	if i := slices.IndexFunc(s.reported, func(line string) bool { return strings.Contains(line, "cannot delete") }); i >= 0 {
+	if i := slices.IndexFunc(s.reported, func(line string) bool {
+		return strings.Contains(line, "cannot delete")
+	}); i >= 0 {
 		t.Errorf("it tries to delete an endpoint in use: %s", s.reported[i])
 	}
 

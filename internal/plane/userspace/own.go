@@ -116,7 +116,9 @@ func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Ad
 	case p.nodePorts.All(family):
 		return []netip.Addr{netip.IPv6Unspecified()}
 	}
-	return slices.DeleteFunc(slices.Clone(p.nodePorts.Addrs), func(a netip.Addr) bool { return route.FamilyOf(a) != family })
+	return slices.DeleteFunc(slices.Clone(p.nodePorts.Addrs), func(a netip.Addr) bool {
+		return route.FamilyOf(a) != family
+	})
 }
 
 // admit returns the admission of clients to a socket. Before the first write is complete it admits only clients that
