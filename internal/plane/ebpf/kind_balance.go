@@ -30,8 +30,8 @@ type balancing struct {
 // need many ports.
 const maxCountAge = time.Second
 
-// openConnections returns the open connections of this node, by protocol and backend: of UDP those of connected
-// sockets.
+// openConnections returns the open connections of this node, by protocol and backend. For UDP
+// it counts connected sockets.
 func (b *balancing) openConnections(ctx context.Context) (map[cluster.Protocol]map[netip.AddrPort]int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

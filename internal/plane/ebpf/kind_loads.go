@@ -18,8 +18,8 @@ const (
 	countPeriod = 2 * time.Second
 	countFactor = 50
 
-	// wholeWeight is how many connections of a pod to a backend have their whole weight. Beyond it they weigh no more
-	// than those of all other clients together: no pod can keep the others from a backend.
+	// wholeWeight is how many connections of a pod to a backend have their whole weight. Further ones weigh no
+	// more than the connections of all other clients together: no pod can keep the others from a backend.
 	wholeWeight = 64
 )
 
@@ -30,8 +30,8 @@ type loadMap interface {
 }
 
 // loads keeps the loads of the backends of Services with least connections: it counts the connections of this node,
-// and programs add those that they decide until the next count. So an error of a count ends with the next one,
-// whichever sockets and programs the connections have.
+// and programs add the connections that they decide until the next count. So an error of a count ends with the next
+// one, whichever sockets and programs the connections have.
 type loads struct {
 	*work.Loop
 

@@ -42,8 +42,8 @@ func least(name string, backends ...netip.AddrPort) *route.Service {
 	return &route.Service{Name: cluster.Name{Namespace: "ns", Name: name}, Ports: []route.Port{port}}
 }
 
-// The loads are those of the backends of Services with least connections, counted again and again, and none without
-// such a Service.
+// The backends of Services with least connections have loads, which are counted again and again. Without such a
+// Service there are none.
 func TestLoadsFollowServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := pods(3)

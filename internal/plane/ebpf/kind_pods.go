@@ -41,8 +41,8 @@ type namespaces struct {
 	watch func(ctx context.Context, changed func()) error
 }
 
-// podFinder finds the network namespaces of the pods of this node, and their source addresses: those that are
-// attached to the namespace of the node, or have the address of an endpoint. Namespaces inside of a pod, as of Docker
+// podFinder finds the network namespaces of the pods of this node, and their source addresses. A pod is
+// attached to the namespace of the node, or has the address of an endpoint. Namespaces inside of a pod, as of Docker
 // or kind, may have the addresses and Services of another cluster: they are left to packets, and so are pods with
 // several addresses of a family in the pod CIDRs, whose source depends on routes.
 type podFinder struct {

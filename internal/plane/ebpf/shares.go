@@ -49,8 +49,8 @@ func (b *balancing) partsOf(p *route.Port) map[bpf.Member]uint32 {
 	return parts
 }
 
-// byLoad returns the probabilities of backends with their loads. If these are not known they are those of the
-// weights, which backends get if connections stay open.
+// byLoad returns the probabilities of backends with their loads. If the loads are not known, the probabilities follow
+// the weights, as they do when connections stay open.
 func (b *balancing) byLoad(c *choice, p *route.Port) map[netip.AddrPort]float64 {
 	if b.loads != nil {
 		if loads, err := b.loads(); err == nil {
@@ -125,7 +125,7 @@ func (c *choice) byHash(by plane.Connection) map[netip.AddrPort]float64 {
 	return map[netip.AddrPort]float64{at: 1}
 }
 
-// byLoad returns the probabilities of the backends that are first among those with the lowest load, wherever the
+// byLoad returns the probabilities of the backends that are the first with the lowest load, wherever the
 // programs begin. Where the load of a backend is unknown, they choose the one with which they begin.
 func (c *choice) byLoad(
 	known map[netip.AddrPort]bpf.Load, weight func(netip.AddrPort) uint16,

@@ -66,8 +66,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// HNS spells the IDs of endpoints in load balancers in another way than those of endpoints. Nevertheless a further
-// comparison writes nothing and reports nothing, and a load balancer of another network stays.
+// HNS spells the ID of an endpoint differently in a load balancer and in the endpoint. A further comparison still
+// writes nothing and reports nothing, and a load balancer of another network stays.
 func TestSpellingOfIDs(t *testing.T) {
 	s, change := written(t)
 	if err := s.addForeign(t.Context()); err != nil {
