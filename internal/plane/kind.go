@@ -131,7 +131,8 @@ type Setup struct {
 
 // Inherited is what a plane hands over to the next run of the program in the same process. The zero value is nothing.
 type Inherited struct {
-	Sockets map[string]*os.File // that listen, by names that the plane chooses; the plane closes those that it does not use
+	// Sockets listen. The plane chooses their names, and closes the sockets that it does not use.
+	Sockets map[string]*os.File
 	State   json.RawMessage
 }
 

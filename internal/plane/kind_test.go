@@ -54,7 +54,8 @@ func TestFamiliesOfSupport(t *testing.T) {
 }
 
 func TestMetricsOfAllParts(t *testing.T) {
-	a, b := prometheus.NewCounter(prometheus.CounterOpts{Name: "a"}), prometheus.NewCounter(prometheus.CounterOpts{Name: "b"})
+	a := prometheus.NewCounter(prometheus.CounterOpts{Name: "a"})
+	b := prometheus.NewCounter(prometheus.CounterOpts{Name: "b"})
 	o := &Opened{Parts: []Part{{Metrics: []prometheus.Collector{a}}, {}, {Metrics: []prometheus.Collector{b}}}}
 	if got := o.Metrics(); !slices.Equal(got, []prometheus.Collector{a, b}) {
 		t.Errorf("got %v, want those of all parts", got)

@@ -66,7 +66,8 @@ type Plan interface {
 	Apply(ctx context.Context) error // writes; the error may be a Refused
 }
 
-// Unread returns why a plan compares only a part of the kernel, as the rest could not be read; nil if it compares everything.
+// Unread returns why a plan compares only a part of the kernel, as the rest could not be read; nil if it compares
+// everything.
 func Unread(p Plan) error {
 	if partial, is := p.(interface{ Unread() error }); is {
 		return partial.Unread()

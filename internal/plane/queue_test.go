@@ -81,13 +81,15 @@ func TestQueueBatches(t *testing.T) {
 			change(nil, service("b", "x:1-9", "y:10-19")), change(nil, service("a", "z:30-30")),
 		}, []string{"a ->z:30-30; b ->x:1-9,y:10-19"}},
 		{"small Services come before the pieces of a large one and beside them", 4, []route.Touch{
-			change(nil, service("large", "x:1-3", "y:4-6", "z:7-9")), change(nil, service("a", "p:20-21")), change(nil, service("b", "p:30-32")),
+			change(nil, service("large", "x:1-3", "y:4-6", "z:7-9")), change(nil, service("a", "p:20-21")),
+			change(nil, service("b", "p:30-32")),
 		}, []string{"a ->p:20-21; large ->x:1-3", "b ->p:30-32; large ->y:4-6", "large ->z:7-9"}},
 		{"small Services come in the order in which they were added", 3, []route.Touch{
 			change(nil, service("a", "p:1-3")), change(nil, service("b", "p:4-5")), change(nil, service("c", "p:6-6")),
 		}, []string{"a ->p:1-3", "b ->p:4-5; c ->p:6-6"}},
 		{"Services that stay come before new and deleted ones", 4, []route.Touch{
-			change(nil, service("a", "p:1-2")), change(nil, service("b", "p:3-4")), change(service("d", "p:7-8"), nil), change(service("c", "p:5-5"), service("c", "p:6-6")),
+			change(nil, service("a", "p:1-2")), change(nil, service("b", "p:3-4")), change(service("d", "p:7-8"), nil),
+			change(service("c", "p:5-5"), service("c", "p:6-6")),
 		}, []string{"a ->p:1-2; c p:5-5>p:6-6", "b ->p:3-4; d p:7-8>-"}},
 		{"large Services take turns", 3, []route.Touch{
 			change(nil, service("a", "x:1-2", "y:3-4", "z:5-6")), change(nil, service("b", "x:11-12", "y:13-15")),
@@ -112,7 +114,8 @@ func TestQueueBatches(t *testing.T) {
 			change(service("large", "x:1-3", "y:4-6", "z:7-9"), nil), change(nil, service("a", "p:5-5")),
 		}, []string{"a ->p:5-5; large x:1-3,y:4-6>-", "large z:7-9>-"}},
 		{"a chain of moves is one batch", 1, []route.Touch{
-			change(service("a", "p:1-1"), service("a", "p:2-2")), change(service("b", "p:2-2"), service("b", "p:3-3")), change(service("c", "p:3-3"), service("c", "p:1-1")),
+			change(service("a", "p:1-1"), service("a", "p:2-2")), change(service("b", "p:2-2"), service("b", "p:3-3")),
+			change(service("c", "p:3-3"), service("c", "p:1-1")),
 		}, []string{"a p:1-1>p:2-2; b p:2-2>p:3-3; c p:3-3>p:1-1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -27,12 +27,14 @@ func services(n, generation int) *cluster.Store {
 	for i := range n {
 		name := cluster.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
 		s.SetService(&cluster.Service{
-			Name: name, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{172, byte(30 + i/62_500), byte(i / 250 % 250), byte(1 + i%250)})},
-			Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+			Name:       name,
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{172, byte(30 + i/62_500), byte(i / 250 % 250), byte(1 + i%250)})},
+			Ports:      []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
 		})
 		sl := &cluster.Slice{Name: name, Service: name, Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}}}
 		for k := range 3 {
-			sl.Endpoints = append(sl.Endpoints, planetest.Endpoint(fmt.Sprintf("10.%d.%d.%d", 190+k+generation, i/250%250, 1+i%250), "b"))
+			sl.Endpoints = append(sl.Endpoints,
+				planetest.Endpoint(fmt.Sprintf("10.%d.%d.%d", 190+k+generation, i/250%250, 1+i%250), "b"))
 		}
 		s.SetSlice(sl)
 	}
@@ -44,8 +46,10 @@ func open(b *testing.B, host *lab.Host) plane.Plane {
 	kerneltest.NeedPrograms(b)
 	kind := ebpf.Kind(nftables.Kind())
 	setup := plane.Setup{
-		Config: &config.Config{MasqueradeMark: 0x4000, EBPF: config.EBPF{Dir: filepath.Join(lab.BPFFS(b), "sluice"), Cgroup: host.Cgroup()}},
-		NetNS:  host.NetNSFD(), Families: planetest.Families(), Log: slog.New(slog.DiscardHandler),
+		Config: &config.Config{
+			MasqueradeMark: 0x4000, EBPF: config.EBPF{Dir: filepath.Join(lab.BPFFS(b), "sluice"), Cgroup: host.Cgroup()},
+		},
+		NetNS: host.NetNSFD(), Families: planetest.Families(), Log: slog.New(slog.DiscardHandler),
 	}
 	opened, err := kind.Open(b.Context(), setup)
 	if err != nil {

@@ -64,11 +64,14 @@ const staleLimit = 30 * time.Second
 
 // New makes a Plane. It does nothing yet.
 func New(k Kernel, opt Options) *Plane {
-	return &Plane{Above: plane.Above{Beneath: opt.Packets}, kernel: k, opt: opt, ledger: ledger.New[key, string](layout()), room: defaultRoom}
+	return &Plane{
+		Above: plane.Above{Beneath: opt.Packets}, kernel: k, opt: opt, ledger: ledger.New[key, string](layout()),
+		room: defaultRoom,
+	}
 }
 
-// Refresh reads the maps, and refreshes the plane beneath. If the maps cannot be read, the next Plan writes the rules only, and its Apply
-// returns the error. An interrupted Refresh changes nothing.
+// Refresh reads the maps, and refreshes the plane beneath. If the maps cannot be read, the next Plan writes the rules
+// only, and its Apply returns the error. An interrupted Refresh changes nothing.
 func (p *Plane) Refresh(ctx context.Context) error {
 	p.seen, p.unread = nil, nil
 	seen, unread := p.kernel.Read(ctx)
@@ -139,8 +142,8 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	return plan
 }
 
-// Apply writes the rules first, as the programs rely on them for connections that they cannot decide. If the kernel refuses the rules of
-// a Service, the programs still balance it.
+// Apply writes the rules first, as the programs rely on them for connections that they cannot decide. If the kernel
+// refuses the rules of a Service, the programs still balance it.
 func (p *Plan) Apply(ctx context.Context) error {
 	refused := plane.Refused{}
 	if err := refused.Merge(p.packets.Apply(ctx)); err != nil {
@@ -177,8 +180,8 @@ func (p *Plan) applyMaps(ctx context.Context) error {
 	return p.maps.Apply(ctx)
 }
 
-// written returns the error of a write of the maps, if any. If writes fail for long, it removes programs and maps, as they may have backends that are
-// gone: packets serve all connections then, until a write succeeds.
+// written returns the error of a write of the maps, if any. If writes fail for long, it removes programs and maps, as
+// they may have backends that are gone: packets serve all connections then, until a write succeeds.
 func (p *Plane) written(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -198,8 +201,8 @@ func (p *Plane) written(ctx context.Context, err error) error {
 	return fmt.Errorf("packets serve all connections, as programs may know backends that are gone: %w", err)
 }
 
-// withdraw removes the frontends in a list of entries of a Service for which the kernel has no room. Otherwise sockets would connect to its
-// former backends.
+// withdraw removes the frontends in a list of entries of a Service for which the kernel has no room. Otherwise
+// sockets would connect to its former backends.
 func (p *Plane) withdraw(ctx context.Context, list []entry) error {
 	for _, e := range list {
 		if e.Key.Table != bpf.Frontends {

@@ -94,7 +94,9 @@ func TestGuardedNodePorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, line := range []string{"node_ports 0.0.0.0:30020/tcp", "node_ports [::]:30020/tcp", "node_ports 0.0.0.0:30010/tcp"} {
+		for _, line := range []string{
+			"node_ports 0.0.0.0:30020/tcp", "node_ports [::]:30020/tcp", "node_ports 0.0.0.0:30010/tcp",
+		} {
 			if strings.Contains(all, line) != guard {
 				t.Errorf("with the option %t: %q: %t in\n%s", guard, line, !guard, all)
 			}
@@ -105,7 +107,8 @@ func TestGuardedNodePorts(t *testing.T) {
 // The address of each backend on this node is among those that programs search for; of a pool without any, none is.
 func TestNotLocal(t *testing.T) {
 	k := newFake()
-	apply(t, New(k, Options{Packets: noPackets{}}), planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
+	apply(t, New(k, Options{Packets: noPackets{}}),
+		planetest.Compile(planetest.EveryShape(), route.Options{ListLocal: true}))
 	state, err := k.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +137,7 @@ func TestNotLocal(t *testing.T) {
 	if with == 0 || without == 0 {
 		t.Errorf("%d frontends with backends on this node, %d without, want some of both", with, without)
 	}
-	if got := bpf.NotLocal([]netip.Addr{netip.MustParseAddr("10.1.0.67"), netip.MustParseAddr("fd00::1")}); got != ^uint64(1<<3|1<<1) {
+	if got := bpf.NotLocal(addrs("10.1.0.67", "fd00::1")); got != ^uint64(1<<3|1<<1) {
 		t.Errorf("NotLocal returns %x", got)
 	}
 }

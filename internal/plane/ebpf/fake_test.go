@@ -66,7 +66,8 @@ func verify(s bpf.Step) error {
 	}
 	want, isMap := sizes[s.Table]
 	if isMap && (len(s.Data) != want.key || !s.Remove && len(s.Value) != want.value) {
-		return fmt.Errorf("an entry of %s has %d and %d bytes, want %d and %d", s.Table, len(s.Data), len(s.Value), want.key, want.value)
+		return fmt.Errorf("an entry of %s has %d and %d bytes, want %d and %d", s.Table, len(s.Data), len(s.Value), want.key,
+			want.value)
 	}
 	return nil
 }

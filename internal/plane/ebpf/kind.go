@@ -15,11 +15,12 @@ import (
 
 const mode = "ebpf"
 
-// Kind returns the plane that stands on a packet plane. If this host does not support the programs, Open returns the packet
-// plane alone.
+// Kind returns the plane that stands on a packet plane. If this host does not support the programs, Open returns the
+// packet plane alone.
 func Kind(packets plane.Kind) plane.Kind { return KindTestedBy(probe.Sockets, packets) }
 
-// KindTestedBy is Kind with another self-test, for processes that open many planes. The self-test returns the errors of probe.Sockets.
+// KindTestedBy is Kind with another self-test, for processes that open many planes. The self-test returns the errors
+// of probe.Sockets.
 func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
@@ -39,7 +40,8 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 		}
 		o, err := tested(s, test)
 		if err != nil {
-			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode, "error", err)
+			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode,
+				"error", err)
 			removeEarlier(ctx, s, o)
 			return alone(packets, on), nil
 		}
@@ -58,8 +60,8 @@ func (noKernel) Read(context.Context) (bpf.State, error) { return bpf.State{}, n
 // Version implements Kernel.
 func (noKernel) Version() string { return "of this Sluice" }
 
-// removeEarlier removes programs and maps of an earlier run, which nothing updates while the packet plane serves alone: the programs
-// would send connections to backends that are gone.
+// removeEarlier removes programs and maps of an earlier run, which nothing updates while the packet plane serves
+// alone: the programs would send connections to backends that are gone.
 func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 	removed, err := remove(ctx, s)
 	if o.Cgroup != "" && err == nil { // they may be pinned elsewhere
@@ -69,7 +71,8 @@ func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 		}
 	}
 	if err != nil {
-		s.Log.Error("Programs of an earlier run may still balance sockets, to backends that are gone; remove them with --cleanup", "error", err)
+		s.Log.Error("Programs of an earlier run may still balance sockets, to backends that are gone; "+
+			"remove them with --cleanup", "error", err)
 	}
 	for _, what := range removed {
 		s.Log.Info("Removed what an earlier run left: " + what)
@@ -99,7 +102,9 @@ func tested(s plane.Setup, test func(bpf.Options) error) (bpf.Options, error) {
 // bpfOptions returns the options for the programs and maps.
 func bpfOptions(s plane.Setup) (o bpf.Options, err error) {
 	c := s.Config.EBPF
-	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: c.GuardNodePorts}
+	o = bpf.Options{
+		Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: c.GuardNodePorts,
+	}
 	if o.Cgroup == "" {
 		if o.Cgroup, err = bpf.FindRoot(); err != nil {
 			return o, err

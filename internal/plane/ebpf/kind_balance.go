@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// balancing implements Balance and Shares of plane.Opened. It is safe for concurrent use. The zero value has neither open connections nor
-// new backends.
+// balancing implements Balance and Shares of plane.Opened. It is safe for concurrent use. The zero value has neither
+// open connections nor new backends.
 type balancing struct {
 	sockets     func() ([]bpf.Socket, error) // connected UDP sockets
 	connections func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error)
@@ -26,10 +26,12 @@ type balancing struct {
 	open map[cluster.Protocol]map[netip.AddrPort]int
 }
 
-// maxCountAge is how long openConnections returns the same counts: counting reads all sockets, and one answer may need many ports.
+// maxCountAge is how long openConnections returns the same counts: counting reads all sockets, and one answer may
+// need many ports.
 const maxCountAge = time.Second
 
-// openConnections returns the open connections of this node, by protocol and backend: of UDP those of connected sockets.
+// openConnections returns the open connections of this node, by protocol and backend. For UDP
+// it counts connected sockets.
 func (b *balancing) openConnections(ctx context.Context) (map[cluster.Protocol]map[netip.AddrPort]int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

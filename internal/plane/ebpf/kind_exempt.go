@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/ebpf/exempt"
 )
 
-// exemptions returns the part that updates the set of exempt cgroups. It searches once before it returns, so that programs that are attached
-// later find the cgroups. If the configuration exempts none, the part is empty.
+// exemptions returns the part that updates the set of exempt cgroups. It searches once before it returns, so that
+// programs that are attached later find the cgroups. If the configuration exempts none, the part is empty.
 //
 // The cgroup of the process that connects counts, not that of its socket.
 func exemptions(s plane.Setup, o bpf.Options, conn *bpf.Conn) (plane.Part, error) {

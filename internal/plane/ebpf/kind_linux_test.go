@@ -30,11 +30,18 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 		at   config.EBPF
 		want string
 	}{
-		"no bpffs":       {config.EBPF{Dir: "/run/sluice", Cgroup: good.Cgroup}, "mount it with: mount -t bpf -o mode=700 bpf /sys/fs/bpf"},
-		"not a cgroup":   {config.EBPF{Dir: good.Dir, Cgroup: "/run"}, "name the folder with --cgroup-root"},
-		"read-only":      {config.EBPF{Dir: good.Dir, Cgroup: readOnly(t, good.Cgroup)}, "a cgroup file system that are writable"},
-		"read-only pins": {config.EBPF{Dir: filepath.Join(readOnly(t, filepath.Dir(good.Dir)), "sluice"), Cgroup: good.Cgroup}, "a bpffs and a cgroup file system that are writable"},
-		"no such group":  {config.EBPF{Dir: good.Dir, Cgroup: good.Cgroup + "/none"}, "name the folder with --cgroup-root"},
+		"no bpffs": {
+			config.EBPF{Dir: "/run/sluice", Cgroup: good.Cgroup}, "mount it with: mount -t bpf -o mode=700 bpf /sys/fs/bpf",
+		},
+		"not a cgroup": {config.EBPF{Dir: good.Dir, Cgroup: "/run"}, "name the folder with --cgroup-root"},
+		"read-only": {
+			config.EBPF{Dir: good.Dir, Cgroup: readOnly(t, good.Cgroup)}, "a cgroup file system that are writable",
+		},
+		"read-only pins": {
+			config.EBPF{Dir: filepath.Join(readOnly(t, filepath.Dir(good.Dir)), "sluice"), Cgroup: good.Cgroup},
+			"a bpffs and a cgroup file system that are writable",
+		},
+		"no such group": {config.EBPF{Dir: good.Dir, Cgroup: good.Cgroup + "/none"}, "name the folder with --cgroup-root"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
@@ -48,7 +55,8 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 			if text := log.String(); !strings.Contains(text, "Sockets are not balanced") || !strings.Contains(text, c.want) {
 				t.Errorf("it says %q, want %q", text, c.want)
 			}
-			if err := probe.Sockets(bpf.Options{Dir: c.at.Dir, Cgroup: c.at.Cgroup}); !errors.Is(err, probe.ErrFeature) && !errors.Is(err, probe.ErrPrivilege) {
+			err := probe.Sockets(bpf.Options{Dir: c.at.Dir, Cgroup: c.at.Cgroup})
+			if !errors.Is(err, probe.ErrFeature) && !errors.Is(err, probe.ErrPrivilege) {
 				t.Errorf("the probe returns %v, want %v or %v", err, probe.ErrFeature, probe.ErrPrivilege)
 			}
 		})

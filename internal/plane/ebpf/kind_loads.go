@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// countPeriod is the time between two counts of connections. A count takes longer with more of them, and the period is at least
-	// countFactor times as long.
+	// countPeriod is the time between two counts of connections. A count takes longer with more of them, and the period
+	// is at least countFactor times as long.
 	countPeriod = 2 * time.Second
 	countFactor = 50
 
-	// wholeWeight is how many connections of a pod to a backend have their whole weight. Beyond it they weigh no more than those
-	// of all other clients together: no pod can keep the others from a backend.
+	// wholeWeight is how many connections of a pod to a backend have their whole weight. Further ones weigh no
+	// more than the connections of all other clients together: no pod can keep the others from a backend.
 	wholeWeight = 64
 )
 
@@ -29,8 +29,9 @@ type loadMap interface {
 	SetLoads(counted map[netip.AddrPort]uint32, before map[netip.AddrPort]bpf.Load) error
 }
 
-// loads keeps the loads of the backends of Services with least connections: it counts the connections of this node, and programs add those
-// that they decide until the next count. So an error of a count ends with the next one, whichever sockets and programs the connections have.
+// loads keeps the loads of the backends of Services with least connections: it counts the connections of this node,
+// and programs add the connections that they decide until the next count. So an error of a count ends with the next
+// one, whichever sockets and programs the connections have.
 type loads struct {
 	*work.Loop
 
@@ -41,7 +42,10 @@ type loads struct {
 	services serviceSets[netip.AddrPort] // backends
 }
 
-func newLoads(kernel loadMap, count func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error), failed func(error)) *loads {
+func newLoads(
+	kernel loadMap, count func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error),
+	failed func(error),
+) *loads {
 	l := &loads{kernel: kernel, count: count}
 	l.Loop = work.New(l.update, failed)
 	return l

@@ -35,11 +35,15 @@ func (f fakeLoads) SetLoads(counted map[netip.AddrPort]uint32, _ map[netip.AddrP
 
 // least returns a Service whose backends are chosen by their load.
 func least(name string, backends ...netip.AddrPort) *route.Service {
-	port := route.Port{Protocol: cluster.TCP, Family: route.IPv4, Scheduler: "lc", Cluster: backends, Frontends: []route.Frontend{{Port: 80}}}
+	port := route.Port{
+		Protocol: cluster.TCP, Family: route.IPv4, Scheduler: "lc", Cluster: backends,
+		Frontends: []route.Frontend{{Port: 80}},
+	}
 	return &route.Service{Name: cluster.Name{Namespace: "ns", Name: name}, Ports: []route.Port{port}}
 }
 
-// The loads are those of the backends of Services with least connections, counted again and again, and none without such a Service.
+// The backends of Services with least connections have loads, which are counted again and again. Without such a
+// Service there are none.
 func TestLoadsFollowServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := pods(3)
@@ -72,7 +76,10 @@ func TestLoadsFollowServices(t *testing.T) {
 		}
 		want("without Services, after a restart", fakeLoads{})
 		web, other := least("web", b[0], b[1]), least("other", b[1], b[2])
-		l.Applied(route.Change{Table: &route.Table{Services: map[cluster.Name]*route.Service{web.Name: web}}, Touched: []route.Touch{{Name: web.Name, New: web}}})
+		l.Applied(route.Change{
+			Table:   &route.Table{Services: map[cluster.Name]*route.Service{web.Name: web}},
+			Touched: []route.Touch{{Name: web.Name, New: web}},
+		})
 		want("with a Service", fakeLoads{b[0]: 2, b[1]: 2})
 		change(func() { open[b[0]] = map[uint64]int{1: 5} })
 		time.Sleep(countPeriod)

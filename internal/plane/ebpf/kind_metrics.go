@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// counter collects a series for each Service port to which sockets have connected. It follows changes to find the ports of pools, as the
-// id of a pool is a hash of the name.
+// counter collects a series for each Service port to which sockets have connected. It follows changes to find the
+// ports of pools, as the id of a pool is a hash of the name.
 type counter struct {
 	counts func() (map[bpf.Pool]uint64, error)
 	desc   *prometheus.Desc
@@ -68,7 +68,8 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 	}
 	c.mu.Unlock()
 	for p, n := range sums {
-		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), p.namespace, p.service, p.name, p.protocol, p.family)
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), p.namespace, p.service, p.name,
+			p.protocol, p.family)
 	}
 }
 
@@ -85,8 +86,9 @@ func newPressure(usage func() ([]bpf.Usage, error)) *pressure {
 	return &pressure{
 		usage:   usage,
 		entries: desc("entries", "Entries of a map of the programs."),
-		max:     desc("max_entries", "Entries for which a map of the programs has room; maps that Sluice fills are made larger."),
-		bytes:   desc("bytes", "Memory of a map of the programs, as the kernel accounts it."),
+		max: desc("max_entries",
+			"Entries for which a map of the programs has room; maps that Sluice fills are made larger."),
+		bytes: desc("bytes", "Memory of a map of the programs, as the kernel accounts it."),
 	}
 }
 

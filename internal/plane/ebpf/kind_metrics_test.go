@@ -35,7 +35,8 @@ func TestConnectionsAreCounted(t *testing.T) {
 			sum += n
 		}
 	}
-	want := `sluice_ebpf_connections_total{ip_family="IPv4", namespace="ns", port="tcp", protocol="tcp", service="svc-15"} ` + strconv.Itoa(sum)
+	want := `sluice_ebpf_connections_total` +
+		`{ip_family="IPv4", namespace="ns", port="tcp", protocol="tcp", service="svc-15"} ` + strconv.Itoa(sum)
 	if got := metricstest.Values(t, r, ""); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -47,7 +48,9 @@ func TestConnectionsAreCounted(t *testing.T) {
 
 func TestMapsAreMeasured(t *testing.T) {
 	p := newPressure(func() ([]bpf.Usage, error) {
-		return []bpf.Usage{{Map: "slots", Entries: 3, Max: 1024, Bytes: 4096}, {Map: "connections", Entries: -1, Max: 65536, Bytes: -1}}, nil
+		return []bpf.Usage{
+			{Map: "slots", Entries: 3, Max: 1024, Bytes: 4096}, {Map: "connections", Entries: -1, Max: 65536, Bytes: -1},
+		}, nil
 	})
 	want := `sluice_ebpf_map_bytes{map="slots"} 4096
 sluice_ebpf_map_entries{map="slots"} 3

@@ -41,9 +41,10 @@ type namespaces struct {
 	watch func(ctx context.Context, changed func()) error
 }
 
-// podFinder finds the network namespaces of the pods of this node, and their source addresses: those that are attached to the namespace of the node, or
-// have the address of an endpoint. Namespaces inside of a pod, as of Docker or kind, may have the addresses and Services of another cluster: they
-// are left to packets, and so are pods with several addresses of a family in the pod CIDRs, whose source depends on routes.
+// podFinder finds the network namespaces of the pods of this node, and their source addresses. A pod is
+// attached to the namespace of the node, or has the address of an endpoint. Namespaces inside of a pod, as of Docker
+// or kind, may have the addresses and Services of another cluster: they are left to packets, and so are pods with
+// several addresses of a family in the pod CIDRs, whose source depends on routes.
 type podFinder struct {
 	loop   *work.Loop
 	kernel podMap
@@ -79,7 +80,8 @@ func podsOf(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 		watch: func(ctx context.Context, changed func()) error { return netns.WatchLinks(ctx, s.NetNS, changed) },
 	}
 	p := newPodFinder(conn, node, func(err error) {
-		s.Log.Error("Some new pods may not be found: their connections are served packet by packet for now; it will be tried again", "error", err)
+		s.Log.Error("Some new pods may not be found: their connections are served packet by packet for now; "+
+			"it will be tried again", "error", err)
 	})
 	return plane.Part{Run: p.Run, Follower: p}
 }
@@ -125,8 +127,8 @@ func (p *podFinder) unknown(netns uint64) {
 	}
 }
 
-// Run searches for pods after the start, after a change of the node or of its links, and when an unknown client connects to a Service, until the
-// context ends. It returns nil then.
+// Run searches for pods after the start, after a change of the node or of its links, and when an unknown client
+// connects to a Service, until the context ends. It returns nil then.
 func (p *podFinder) Run(ctx context.Context) error {
 	clients := work.New(func(ctx context.Context) (time.Duration, error) {
 		return 0, p.kernel.UnknownClients(ctx, p.unknown)

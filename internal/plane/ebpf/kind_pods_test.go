@@ -91,15 +91,20 @@ func startFinder(t *testing.T, all ...netns.Namespace) *finder {
 			t.Error(err)
 		}
 	})
-	svc := &route.Service{Name: cluster.Name{Namespace: "ns", Name: "web"}, Ports: []route.Port{{Here: addrs("10.180.0.3")}}}
+	svc := &route.Service{
+		Name: cluster.Name{Namespace: "ns", Name: "web"}, Ports: []route.Port{{Here: addrs("10.180.0.3")}},
+	}
 	table := &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}
-	table.Host.Detector = route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.180.0.0/24"), netip.MustParsePrefix("fd00:10:180::/64")}}
+	table.Host.Detector = route.Detector{
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.180.0.0/24"), netip.MustParsePrefix("fd00:10:180::/64")},
+	}
 	f.Applied(route.Change{Table: table})
 	synctest.Wait()
 	return f
 }
 
-// Pods are namespaces that are attached to that of the node, or have the address of an endpoint, and have one address of a family in the pod CIDRs.
+// Pods are namespaces that are attached to that of the node, or have the address of an endpoint, and have one address
+// of a family in the pod CIDRs.
 func TestPodsAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFinder(
@@ -107,7 +112,7 @@ func TestPodsAreFound(t *testing.T) {
 			netns.Namespace{Cookie: 1, Attached: true, Addrs: addrs("10.180.0.1", "172.17.0.1", "fd00:10:180::1")},
 			netns.Namespace{Cookie: 2, Addrs: addrs("10.180.0.2")},                                 // inside of a pod
 			netns.Namespace{Cookie: 3, Addrs: addrs("10.180.0.3")},                                 // an endpoint, by SR-IOV
-			netns.Namespace{Cookie: 4, Attached: true, Addrs: addrs("10.180.0.4", "10.180.0.44")},  // which one it uses depends on routes
+			netns.Namespace{Cookie: 4, Attached: true, Addrs: addrs("10.180.0.4", "10.180.0.44")},  // routes choose one
 			netns.Namespace{Cookie: 5, Attached: true, Addrs: addrs("10.9.0.5", "fd00:10:180::5")}, // another pod CIDR
 			netns.Namespace{Cookie: 6}, // not attached yet
 		)

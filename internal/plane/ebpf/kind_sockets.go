@@ -22,7 +22,8 @@ func withUDP(s plane.Setup, o bpf.Options) bpf.Options {
 	return o
 }
 
-// destroyer returns the part that destroys sockets whose backend is gone. It is empty if the kernel does not support that.
+// destroyer returns the part that destroys sockets whose backend is gone. It is empty if the kernel does not support
+// that.
 func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 	if !o.ConnectedUDP {
 		return plane.Part{}

@@ -13,7 +13,12 @@ import (
 // then, and a socket that sends to its address would get no answer.
 func TestPoolsOfConnectedSockets(t *testing.T) {
 	svc := &route.Service{Name: cluster.Name{Namespace: "kube-system", Name: "dns"}}
-	svc.Ports = []route.Port{{Protocol: cluster.UDP, Family: route.IPv4, Frontends: []route.Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53}}}}
+	svc.Ports = []route.Port{
+		{
+			Protocol: cluster.UDP, Family: route.IPv4,
+			Frontends: []route.Frontend{{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53}},
+		},
+	}
 	if got := udpPools(svc); len(got) != 2 {
 		t.Errorf("pools %v, want two", got)
 	}

@@ -38,7 +38,9 @@ func (p countingPlan) Apply(ctx context.Context) error {
 func TestRulesAreWrittenWithoutTheCgroup(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	cgroup := lab.Below(t, lab.Cgroup(t), "kubepods")
-	conn, err := bpf.Open(bpf.Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: cgroup, NetNS: kerneltest.Namespace(t)})
+	conn, err := bpf.Open(bpf.Options{
+		Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: cgroup, NetNS: kerneltest.Namespace(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

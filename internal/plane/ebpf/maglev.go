@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// tableSizes returns the sizes of Maglev tables, which are primes. Up to 655 backends a table has at least a hundred slots for each, so
-// that shares differ by a hundredth at most. If a Service grows beyond its table, it gets the next one, and most of its
-// clients get other backends.
+// tableSizes returns the sizes of Maglev tables, which are primes. Up to 655 backends a table has at least a hundred
+// slots for each, so that shares differ by a hundredth at most. If a Service grows beyond its table, it gets the next
+// one, and most of its clients get other backends.
 func tableSizes() []int { return []int{509, 1021, 4093, 16381, 65521} }
 
 func tableSize(backends int) int {
@@ -22,9 +22,10 @@ func tableSize(backends int) int {
 	return sizes[len(sizes)-1]
 }
 
-// maglev returns a table in which the number of slots of each backend is proportional to its weight. An added or removed backend changes
-// few slots of others. Backends take slots in turn, each in its own order (Eisenbud et al., "Maglev: A Fast and Reliable Software Network
-// Load Balancer", NSDI 2016, section 3.4). A backend with a smaller weight skips turns.
+// maglev returns a table in which the number of slots of each backend is proportional to its weight. An added or
+// removed backend changes few slots of others. Backends take slots in turn, each in its own order (Eisenbud et al.,
+// "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4). A backend with a smaller
+// weight skips turns.
 func maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
 	table := make([]netip.AddrPort, tableSize(len(backends)))
 	permutations := make([]permutation, len(backends))
@@ -47,7 +48,8 @@ func maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []net
 	}
 }
 
-// bounded returns the weights scaled so that the largest one is mostTurns. Without that a table would take as many rounds as it has slots.
+// bounded returns the weights scaled so that the largest one is mostTurns. Without that a table would take as many
+// rounds as it has slots.
 func bounded(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []int {
 	weights := make([]int, len(backends))
 	for i, b := range backends {

@@ -55,7 +55,8 @@ func (r refusal) apply() error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, err := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	_, _, err := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&program)))
 	if err != 0 {
 		return err
 	}
@@ -69,7 +70,9 @@ func openRefused(r refusal) error {
 	}
 	var log bytes.Buffer
 	opened, err := Kind(nftables.Kind()).Open(context.Background(), plane.Setup{
-		Config:   &config.Config{MasqueradeMark: 0x4000, EBPF: config.EBPF{Dir: os.Getenv(dirVar), Cgroup: os.Getenv(cgroupVar)}},
+		Config: &config.Config{
+			MasqueradeMark: 0x4000, EBPF: config.EBPF{Dir: os.Getenv(dirVar), Cgroup: os.Getenv(cgroupVar)},
+		},
 		Families: planetest.Families(), Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err != nil {
@@ -79,7 +82,8 @@ func openRefused(r refusal) error {
 	return opened.Close()
 }
 
-// On a kernel that is too old, or that has no programs of cgroups, the packet plane serves alone, and the log says what is needed.
+// On a kernel that is too old, or that has no programs of cgroups, the packet plane serves alone, and the log says
+// what is needed.
 func TestOtherKernelsAreServedByPackets(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	t.Setenv(dirVar, filepath.Join(lab.BPFFS(t), "sluice"))

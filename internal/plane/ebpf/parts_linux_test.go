@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// While the maps cannot be created, as on a bpffs that became read-only, the parts of the plane go on, so that rules are still written. The
-// error of a part would end the process.
+// While the maps cannot be created, as on a bpffs that became read-only, the parts of the plane continue, so that
+// rules are still written. The error of a part would end the process.
 func TestPartsGoOnWithoutMaps(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	dir := lab.BPFFS(t)

@@ -32,7 +32,8 @@ func TestPath(t *testing.T) {
 					name string
 				}{{false, f.Pods, "pods"}, {true, f.Node, "the node"}} {
 					got := path(plane.Connection{Service: svc, Port: i, Frontend: j, Inside: true, Node: client.node, Way: client.way})
-					name := "frontends " + frontend{Frontend: &f}.at(port.Family).String() + "/" + protocolOf(port) + " for " + client.name
+					name := "frontends " + frontend{Frontend: &f}.at(port.Family).String() + "/" +
+						protocolOf(port) + " for " + client.name
 					there := slices.Contains(rendered, name)
 					if is := got[0] != "packets"; is != there {
 						t.Errorf("%s %s: path %v, but rendered: %t", svc.Name, name, got, there)
@@ -56,9 +57,14 @@ func TestPath(t *testing.T) {
 
 func protocolOf(p *route.Port) string { return strings.ToLower(p.Protocol.String()) }
 
-// The packet plane serves a pod that is a backend, or is not recognized by its address, and NodePorts at loopback addresses.
+// The packet plane serves a pod that is a backend, or is not recognized by its address, and NodePorts at loopback
+// addresses.
 func TestPathOfCertainClients(t *testing.T) {
-	opt := route.Options{Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
+	opt := route.Options{
+		Detector: route.DetectorOptions{
+			Kind: route.DetectClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		},
+	}
 	table := planetest.Compile(planetest.EveryShape(), opt).Table
 	path := pathOver(func(plane.Connection) []string { return []string{"packets"} })
 	byCIDR := route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
@@ -77,7 +83,10 @@ func TestPathOfCertainClients(t *testing.T) {
 						client  netip.Addr
 						by      *route.Detector
 						packets bool
-					}{{known, &byCIDR, false}, {backend, &byCIDR, true}, {netip.MustParseAddr("11.0.0.1"), &byCIDR, true}, {known, &byBridge, true}, {known, nil, false}} {
+					}{
+						{known, &byCIDR, false}, {backend, &byCIDR, true}, {netip.MustParseAddr("11.0.0.1"), &byCIDR, true},
+						{known, &byBridge, true}, {known, nil, false},
+					} {
 						p.Client, p.Detector = c.client, c.by
 						if got := path(p); (got[0] == "packets") != c.packets {
 							t.Errorf("%s: the path of %s with %+v is %v; want packets: %t", svc.Name, c.client, c.by, got, c.packets)

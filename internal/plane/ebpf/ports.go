@@ -71,7 +71,8 @@ func newPort(name cluster.Name, p *route.Port) *port {
 	}
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
-		if f.Restricted || !balances(p.Protocol, f.Port) { // by source addresses, which a socket does not have before it connects
+		// A restriction is by source addresses, which a socket does not have before it connects
+		if f.Restricted || !balances(p.Protocol, f.Port) {
 			continue
 		}
 		for clients, way := range []route.Way{bpf.OfPods: f.Pods, bpf.OfNode: f.Node} {

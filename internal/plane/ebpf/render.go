@@ -78,7 +78,8 @@ func (r *rendering) pool(p *port, pool *pool) {
 // localAddrs returns the addresses of backends that may be on this node.
 func localAddrs(here []netip.Addr, backends []netip.AddrPort) (list []netip.Addr) {
 	for _, a := range here {
-		if i, _ := slices.BinarySearchFunc(backends, netip.AddrPortFrom(a, 0), netip.AddrPort.Compare); i < len(backends) && backends[i].Addr() == a {
+		i, _ := slices.BinarySearchFunc(backends, netip.AddrPortFrom(a, 0), netip.AddrPort.Compare)
+		if i < len(backends) && backends[i].Addr() == a {
 			list = append(list, a)
 		}
 	}

@@ -84,7 +84,9 @@ func TestWeightedSlots(t *testing.T) {
 		{"large ones are bounded", [3]uint16{65535, 32768, 1}, [3]int{256, 128, 1}},
 		{"none", [3]uint16{}, [3]int{}},
 	} {
-		p := &route.Port{Cluster: b, Weights: map[netip.AddrPort]uint16{b[0]: c.weights[0], b[1]: c.weights[1], b[2]: c.weights[2]}}
+		p := &route.Port{
+			Cluster: b, Weights: map[netip.AddrPort]uint16{b[0]: c.weights[0], b[1]: c.weights[1], b[2]: c.weights[2]},
+		}
 		got := countOf(tableOf(p))
 		for i := range b {
 			if got[b[i]] != c.want[i] {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// shares implements Shares of plane.Opened, and, without a kernel, that of plane.Facts: for connections that are decided at sockets.
-// Others follow from the facts of the packet plane.
+// shares implements Shares of plane.Opened, and, without a kernel, that of plane.Facts: for connections that are
+// decided at sockets. Others follow from the facts of the packet plane.
 func (b *balancing) shares(by plane.Connection) plane.Shares {
 	p, pool := decidedBy(by)
 	if pool == nil {
@@ -49,8 +49,8 @@ func (b *balancing) partsOf(p *route.Port) map[bpf.Member]uint32 {
 	return parts
 }
 
-// byLoad returns the probabilities of backends with their loads. If these are not known they are those of the weights, which
-// backends get if connections stay open.
+// byLoad returns the probabilities of backends with their loads. If the loads are not known, the probabilities follow
+// the weights, as they do when connections stay open.
 func (b *balancing) byLoad(c *choice, p *route.Port) map[netip.AddrPort]float64 {
 	if b.loads != nil {
 		if loads, err := b.loads(); err == nil {
@@ -81,7 +81,8 @@ func (c *choice) slowStart() bool {
 	return slices.ContainsFunc(c.slots, func(at netip.AddrPort) bool { return c.part(at) < bpf.FullPart })
 }
 
-// byChance returns the probabilities of a draw. A new backend passes a part of its connections on to the next one, but not at the last.
+// byChance returns the probabilities of a draw. A new backend passes a part of its connections on to the next one,
+// but not at the last.
 func (c *choice) byChance() map[netip.AddrPort]float64 {
 	each := 1 / float64(len(c.slots))
 	kept := func(at netip.AddrPort) float64 { return float64(c.part(at)) / bpf.FullPart }
@@ -101,7 +102,8 @@ func (c *choice) byChance() map[netip.AddrPort]float64 {
 	return shares
 }
 
-// byHash returns the backend of a client. If the hash of the client is not known, the probabilities are the shares of the table.
+// byHash returns the backend of a client. If the hash of the client is not known, the probabilities are the shares of
+// the table.
 func (c *choice) byHash(by plane.Connection) map[netip.AddrPort]float64 {
 	var hash uint32
 	switch {
@@ -123,9 +125,11 @@ func (c *choice) byHash(by plane.Connection) map[netip.AddrPort]float64 {
 	return map[netip.AddrPort]float64{at: 1}
 }
 
-// byLoad returns the probabilities of the backends that are first among those with the lowest load, wherever the programs begin. Where
-// the load of a backend is unknown, they choose the one with which they begin.
-func (c *choice) byLoad(known map[netip.AddrPort]bpf.Load, weight func(netip.AddrPort) uint16) map[netip.AddrPort]float64 {
+// byLoad returns the probabilities of the backends that are the first with the lowest load, wherever the
+// programs begin. Where the load of a backend is unknown, they choose the one with which they begin.
+func (c *choice) byLoad(
+	known map[netip.AddrPort]bpf.Load, weight func(netip.AddrPort) uint16,
+) map[netip.AddrPort]float64 {
 	loads := make([]uint64, len(c.slots))
 	for i, at := range c.slots {
 		connections := uint64(known[at].Counted) + uint64(known[at].Since) + 1

@@ -89,19 +89,46 @@ func TestShares(t *testing.T) {
 		want     string
 		unopened string // without a kernel; empty: the same
 	}{
-		"at random":                   {from: inside, want: "packets"},
-		"from outside":                {port: route.Port{Scheduler: "lc", Weights: weights(1, 2, 3)}, want: "packets"},
-		"with affinity":               {from: inside, port: route.Port{Affinity: time.Hour, Weights: weights(1, 2, 3)}, want: "packets"},
-		"by weight":                   {from: inside, port: route.Port{Weights: weights(0, 1, 3)}, want: "0.0 25.0 75.0 by their weights"},
-		"all of weight 0":             {from: inside, port: route.Port{Weights: weights(0, 0, 0)}, want: "packets"},
-		"the fewest":                  {from: node, port: route.Port{Scheduler: "lc"}, open: []netip.AddrPort{b[0], b[0], b[1]}, want: "0.0 0.0 100.0" + toLeast, unopened: "33.3 33.3 33.3" + toLeast},
-		"the fewest for its weight":   {from: node, port: route.Port{Scheduler: "lc", Weights: weights(5, 1, 1)}, open: []netip.AddrPort{b[0], b[0], b[1]}, want: "100.0 0.0 0.0" + toLeast, unopened: "71.4 14.3 14.3" + toLeast},
-		"the first of two":            {from: node, port: route.Port{Scheduler: "lc"}, open: []netip.AddrPort{b[0]}, want: "0.0 66.7 33.3" + toLeast, unopened: "33.3 33.3 33.3" + toLeast},
-		"the fewest, one is new":      {from: node, port: route.Port{Scheduler: "lc", SlowStart: 1}, new: map[netip.AddrPort]uint32{b[0]: 128}, want: "0.0 66.7 33.3" + toLeast, unopened: "33.3 33.3 33.3" + toLeast},
-		"new at random":               {from: inside, port: route.Port{SlowStart: 1}, new: map[netip.AddrPort]uint32{b[2]: 26}, want: "47.2 47.2 5.6 of which new ones have a part of their chance", unopened: "packets"},
-		"new, by weight":              {from: inside, port: route.Port{SlowStart: 1, Weights: weights(0, 1, 3)}, new: map[netip.AddrPort]uint32{b[2]: 128}, want: "0.0 39.2 60.8 by their weights, of which new ones have a part", unopened: "0.0 25.0 75.0 by their weights"},
-		"new, without slow start now": {from: inside, port: route.Port{}, new: map[netip.AddrPort]uint32{b[2]: 26}, want: "packets"},
-		"by the hash of nobody known": {from: plane.Connection{Inside: true, Node: true}, port: route.Port{Scheduler: "mh", Weights: weights(0, 1, 3)}, want: "0.0 25.0 75.0" + toHashed},
+		"at random":    {from: inside, want: "packets"},
+		"from outside": {port: route.Port{Scheduler: "lc", Weights: weights(1, 2, 3)}, want: "packets"},
+		"with affinity": {
+			from: inside, port: route.Port{Affinity: time.Hour, Weights: weights(1, 2, 3)}, want: "packets",
+		},
+		"by weight": {
+			from: inside, port: route.Port{Weights: weights(0, 1, 3)}, want: "0.0 25.0 75.0 by their weights",
+		},
+		"all of weight 0": {from: inside, port: route.Port{Weights: weights(0, 0, 0)}, want: "packets"},
+		"the fewest": {
+			from: node, port: route.Port{Scheduler: "lc"}, open: []netip.AddrPort{b[0], b[0], b[1]},
+			want: "0.0 0.0 100.0" + toLeast, unopened: "33.3 33.3 33.3" + toLeast,
+		},
+		"the fewest for its weight": {
+			from: node, port: route.Port{Scheduler: "lc", Weights: weights(5, 1, 1)}, open: []netip.AddrPort{b[0], b[0], b[1]},
+			want: "100.0 0.0 0.0" + toLeast, unopened: "71.4 14.3 14.3" + toLeast,
+		},
+		"the first of two": {
+			from: node, port: route.Port{Scheduler: "lc"}, open: []netip.AddrPort{b[0]}, want: "0.0 66.7 33.3" + toLeast,
+			unopened: "33.3 33.3 33.3" + toLeast,
+		},
+		"the fewest, one is new": {
+			from: node, port: route.Port{Scheduler: "lc", SlowStart: 1}, new: map[netip.AddrPort]uint32{b[0]: 128},
+			want: "0.0 66.7 33.3" + toLeast, unopened: "33.3 33.3 33.3" + toLeast,
+		},
+		"new at random": {
+			from: inside, port: route.Port{SlowStart: 1}, new: map[netip.AddrPort]uint32{b[2]: 26},
+			want: "47.2 47.2 5.6 of which new ones have a part of their chance", unopened: "packets",
+		},
+		"new, by weight": {
+			from: inside, port: route.Port{SlowStart: 1, Weights: weights(0, 1, 3)}, new: map[netip.AddrPort]uint32{b[2]: 128},
+			want: "0.0 39.2 60.8 by their weights, of which new ones have a part", unopened: "0.0 25.0 75.0 by their weights",
+		},
+		"new, without slow start now": {
+			from: inside, port: route.Port{}, new: map[netip.AddrPort]uint32{b[2]: 26}, want: "packets",
+		},
+		"by the hash of nobody known": {
+			from: plane.Connection{Inside: true, Node: true}, port: route.Port{Scheduler: "mh", Weights: weights(0, 1, 3)},
+			want: "0.0 25.0 75.0" + toHashed,
+		},
 	} {
 		c.port.Cluster = b
 		by := ofPort(c.port, c.from)
@@ -128,7 +155,9 @@ func TestSharesByHash(t *testing.T) {
 	count := func(k fakeKernel) (got [3]float64) {
 		const clients = 20_000
 		for i := range clients {
-			by := ofPort(port, plane.Connection{Inside: true, Client: netip.AddrFrom4([4]byte{10, 180, byte(i / 250), byte(i % 250)})})
+			by := ofPort(port, plane.Connection{
+				Inside: true, Client: netip.AddrFrom4([4]byte{10, 180, byte(i / 250), byte(i % 250)}),
+			})
 			k.pool = poolIn(by)
 			shares := (&balancing{parts: k.parts}).shares(by).Of
 			if len(shares) != 1 {

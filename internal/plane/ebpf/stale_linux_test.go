@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// If the packet plane serves alone, because the self-test fails, programs of an earlier run do not send connections to backends
-// that nothing updates any more.
+// If the packet plane serves alone, because the self-test fails, programs of an earlier run do not send connections
+// to backends that nothing updates any more.
 func TestProgramsOfAnEarlierRunEndIfPacketsServeAlone(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	at := config.EBPF{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t)}
@@ -37,7 +37,11 @@ func TestProgramsOfAnEarlierRunEndIfPacketsServeAlone(t *testing.T) {
 	pool, backend := bpf.Pool{1}, netip.MustParseAddrPort("127.0.0.1:8080")
 	steps := []bpf.Step{
 		{Entry: bpf.Slot{Pool: pool, Backend: backend, Weight: 1}.Entry()},
-		{Entry: bpf.Frontend{At: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: unix.IPPROTO_TCP, Clients: bpf.OfNode, Pool: pool, Count: 1}.Entry()},
+		{
+			Entry: bpf.Frontend{
+				At: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: unix.IPPROTO_TCP, Clients: bpf.OfNode, Pool: pool, Count: 1,
+			}.Entry(),
+		},
 		{Entry: bpf.Entry{Key: bpf.Key{Table: bpf.Programs}, Value: conn.Version()}},
 	}
 	if err := conn.Write(t.Context(), steps); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Weights that a tenant chooses do not delay the changes of all others: a backend of the least weight gets a slot of a Maglev table in
-// mostTurns rounds at most.
+// Weights that a tenant chooses do not delay the changes of all others: a backend of the least weight gets a slot of
+// a Maglev table in mostTurns rounds at most.
 func TestWeightsOfMaglevAreBounded(t *testing.T) {
 	list := pods(10000)
 	weights := bounded(list, func(b netip.AddrPort) uint16 {
@@ -38,7 +38,9 @@ func tenant(name, scheduler string, ports int, backends []netip.AddrPort) *route
 		way := route.Way{Verdict: route.Balance}
 		svc.Ports = append(svc.Ports, route.Port{
 			Name: fmt.Sprint("p", i), Protocol: cluster.TCP, Family: route.IPv4, Scheduler: scheduler, Cluster: backends,
-			Frontends: []route.Frontend{{Kind: route.ClusterIP, Addr: at, Port: uint16(1 + i), Pods: way, Node: way, Others: way}},
+			Frontends: []route.Frontend{
+				{Kind: route.ClusterIP, Addr: at, Port: uint16(1 + i), Pods: way, Node: way, Others: way},
+			},
 		})
 	}
 	return svc
@@ -101,7 +103,9 @@ func TestNoRoomForOneService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slot := bpf.Slot{Pool: poolID(is.Name, &is.Ports[0], route.Cluster), Backend: is.Ports[0].Cluster[0], Weight: 1}.Entry()
+	slot := bpf.Slot{
+		Pool: poolID(is.Name, &is.Ports[0], route.Cluster), Backend: is.Ports[0].Cluster[0], Weight: 1,
+	}.Entry()
 	if state[slot.Key] != slot.Value {
 		t.Error("sockets still connect to the former backend of the small Service")
 	}

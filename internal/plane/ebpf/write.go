@@ -46,8 +46,8 @@ type writer struct {
 	room   int
 }
 
-// Write implements ledger.Writer. It may carry out steps of a phase again: an addition or change has the same result each time, and a removal
-// needs no room.
+// Write implements ledger.Writer. It may carry out steps of a phase again: an addition or change has the same result
+// each time, and a removal needs no room.
 func (w writer) Write(ctx context.Context, steps []*step) error {
 	list := make([]bpf.Step, len(steps))
 	for i, s := range steps {

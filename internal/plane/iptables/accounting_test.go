@@ -39,7 +39,8 @@ func counting(t *testing.T, kernel Kernel, f iptables.Family) (nodePort, invalid
 				case strings.HasPrefix(rule, "-d 127.0.0.0/8 ") && name == nodePorts:
 					nodePort++
 					// A later rule for all addresses has the same target.
-					all := strings.Replace(strings.TrimPrefix(rule, "-d 127.0.0.0/8 "), " -m nfacct --nfacct-name "+LoopbackNodePorts, "", 1)
+					all := strings.Replace(strings.TrimPrefix(rule, "-d 127.0.0.0/8 "),
+						" -m nfacct --nfacct-name "+LoopbackNodePorts, "", 1)
 					if !slices.Contains(c.Rules[i:], all) {
 						t.Errorf("after %s there is no %s", rule, all)
 					}
@@ -150,7 +151,9 @@ func TestInvalidPacketsThatAreKeptAreNotCounted(t *testing.T) {
 	for _, e := range p.families[0].hostEntries(&route.Host{}, p.opt) {
 		rules = append(rules, slices.Collect(split(e.Value))...)
 	}
-	if slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, "nfacct") || strings.Contains(r, "INVALID") }) {
+	if slices.ContainsFunc(rules, func(r string) bool {
+		return strings.Contains(r, "nfacct") || strings.Contains(r, "INVALID")
+	}) {
 		t.Errorf("rules %q", rules)
 	}
 }

@@ -108,7 +108,8 @@ func (a *audit) follow(pk packet, states []state, changed []map[string]bool) err
 		case now == "refused" && before == "untouched":
 		case after == "untouched" && !partial(now):
 		default:
-			return fmt.Errorf("after COMMIT %d of %d, the outcome for %s is\n%s\nbefore\n%s\nat the end\n%s", i, len(states)-1, pk, now, before, after)
+			return fmt.Errorf("after COMMIT %d of %d, the outcome for %s is\n%s\nbefore\n%s\nat the end\n%s", i, len(states)-1,
+				pk, now, before, after)
 		}
 	}
 	return nil
@@ -127,7 +128,10 @@ func (a *audit) probes(ip route.Family, states ...state) []packet {
 	}
 	var frontends []frontend
 	for _, s := range states {
-		for _, at := range []key{{table: nat, chain: services}, {table: filter, chain: services}, {table: filter, chain: external}, {table: nat, chain: nodePorts}} {
+		for _, at := range []key{
+			{table: nat, chain: services}, {table: filter, chain: services}, {table: filter, chain: external},
+			{table: nat, chain: nodePorts},
+		} {
 			for _, text := range s[at.table][at.chain].Rules {
 				r := a.walker.rule(text)
 				switch {

@@ -17,7 +17,8 @@ func TestPlansArePrintedAsInputOfIptablesRestore(t *testing.T) {
 	s := newTestCluster(t, newFake(), nodeCIDR())
 	s.service("web", "172.30.0.10", func(svc *cluster.Service) {
 		svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.LoadBalancer, 30080, true
-		svc.LoadBalancerIPs, svc.Restricted, svc.SourceRanges = planetest.Addrs("203.0.113.1"), true, planetest.Prefixes("198.51.100.0/24")
+		svc.LoadBalancerIPs = planetest.Addrs("203.0.113.1")
+		svc.Restricted, svc.SourceRanges = true, planetest.Prefixes("198.51.100.0/24")
 	})
 	s.endpoints("web", "10.180.0.1", "10.180.1.1")
 	s.service("cart", "172.30.0.11", func(svc *cluster.Service) { svc.Affinity = 3 * time.Hour })
@@ -67,7 +68,8 @@ func TestOneChangeIsAFewLines(t *testing.T) {
 			plan := s.sync()
 			got := fake.written() - before
 			if want, known := lines[c.what]; got > c.most || known && got != want {
-				t.Errorf("%s among %d: %d lines, want at most %d, and the same number for any number of Services\n%s", c.what, n, got, c.most, plan)
+				t.Errorf("%s among %d: %d lines, want at most %d, and the same number for any number of Services\n%s", c.what, n,
+					got, c.most, plan)
 			}
 			lines[c.what] = got
 			if own := strings.Count(plan, "svc-7") + strings.Count(plan, "svc-2000"); strings.Count(plan, "shop/") != own {

@@ -87,7 +87,8 @@ func (k key) shared() bool {
 // KUBE-SERVICES and KUBE-PORTALS- other rules must stay last; in chains for NodePorts a rule that
 // counts must precede the one that matches all packets.
 func (k key) inFront() bool {
-	first := slices.Contains([]string{services, portalsContainer, portalsHost}, k.chain) || strings.Contains(k.rule, LoopbackNodePorts)
+	first := slices.Contains([]string{services, portalsContainer, portalsHost}, k.chain) ||
+		strings.Contains(k.rule, LoopbackNodePorts)
 	return !k.shared() || k.table == nat && first
 }
 

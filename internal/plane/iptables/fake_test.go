@@ -79,7 +79,9 @@ func (f *fakeKernel) Read(ctx context.Context, table iptables.Table) (iptables.C
 }
 
 // Watch implements Kernel. Tests call report.
-func (f *fakeKernel) Watch(ctx context.Context, _ func(string) bool, subscribed func(), report func(iptables.Edit)) error {
+func (f *fakeKernel) Watch(
+	ctx context.Context, _ func(string) bool, subscribed func(), report func(iptables.Edit),
+) error {
 	f.report = report
 	subscribed()
 	<-ctx.Done()

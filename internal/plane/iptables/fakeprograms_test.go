@@ -13,7 +13,8 @@ import (
 // inputs are passed to the programs and to the fake, one after the other. Both must accept
 // or refuse each, and have the same rules afterwards.
 var inputs = []string{
-	"*nat\n:A - [0:0]\n:B - [0:0]\n-A A -p tcp -m comment --comment \"x y\" -j B\n-A A -j RETURN\n-I A -j ACCEPT\n-I A 2 -p udp -j B\nCOMMIT\n",
+	"*nat\n:A - [0:0]\n:B - [0:0]\n-A A -p tcp -m comment --comment \"x y\" -j B\n-A A -j RETURN\n-I A -j ACCEPT\n" +
+		"-I A 2 -p udp -j B\nCOMMIT\n",
 	"*nat\n-D A -p udp -j B\n-A B -d 10.0.0.1 -j MARK --set-xmark 0x4000/0x4000\nCOMMIT\n",
 	"*nat\n-D A -p sctp -j B\nCOMMIT\n", // no such rule
 	"*nat\n:A - [0:0]\n-X B\nCOMMIT\n",  // has rules

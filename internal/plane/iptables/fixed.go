@@ -67,7 +67,9 @@ func (f *family) values(host *route.Host, opt Options) map[string][]string {
 // (CVE-2020-8558).
 func (f *family) guards(host *route.Host) []entry {
 	list := []entry{
-		{Key: key{filter, localnet, `! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`}},
+		{Key: key{filter, localnet, `! -s 127.0.0.0/8 -d 127.0.0.0/8 ` +
+			`-m comment --comment "block incoming localnet connections" ` +
+			`-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`}},
 		{Key: key{filter, "INPUT", "-j " + localnet}},
 		{Key: key{filter, "OUTPUT", "-j " + localnet}},
 	}

@@ -25,22 +25,51 @@ func edits() map[string]struct {
 		table, input string
 		harmful      bool
 	}{
-		"a jump is removed":             {"nat", "-D PREROUTING " + portals, true},
-		"a jump exists twice":           {"nat", "-A PREROUTING " + portals, true},
-		"jumps are reordered":           {"filter", "-D INPUT 3\n-I INPUT 1 -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES", true},
+		"a jump is removed":   {"nat", "-D PREROUTING " + portals, true},
+		"a jump exists twice": {"nat", "-A PREROUTING " + portals, true},
+		"jumps are reordered": {
+			"filter",
+			"-D INPUT 3\n" +
+				"-I INPUT 1 -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" " +
+				"-j KUBE-EXTERNAL-SERVICES",
+			true,
+		},
 		"an ACCEPT for all comes first": {"filter", "-I FORWARD -j ACCEPT", true},
-		"a known DROP comes first":      {"filter", "-D FORWARD -s 192.0.2.1/32 -j DROP\n-I FORWARD -s 192.0.2.1/32 -j DROP", true},
-		"a new DROP for few is first":   {"filter", "-I FORWARD -s 192.0.2.2/32 -j DROP", false},
-		"a chain is flushed":            {"nat", "-F KUBE-MARK-MASQ", true},
-		"a shared chain is flushed":     {"nat", "-F KUBE-SERVICES", true},
-		"a chain is deleted":            {"nat", "-D POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n-F KUBE-POSTROUTING\n-X KUBE-POSTROUTING", true},
-		"a rule in the middle":          {"nat", "-I KUBE-SERVICES 3 -s 192.0.2.3/32 -j RETURN", true},
-		"a rule in one of our chains":   {"nat", "-A KUBE-MARK-MASQ -j RETURN", true},
-		"a rule behind the last":        {"nat", "-A KUBE-SERVICES -s 192.0.2.3/32 -j RETURN", true},
-		"a rule comes twice":            {"filter", "-A KUBE-NODEPORTS -p tcp -m tcp --dport 1 -j ACCEPT\n-A KUBE-NODEPORTS -p tcp -m tcp --dport 1 -j ACCEPT", true},
-		"docker comes first":            {"nat", ":DOCKER - [0:0]\n-A DOCKER -i docker0 -j RETURN\n-I PREROUTING -m addrtype --dst-type LOCAL -j DOCKER", false},
-		"calico comes first":            {"filter", ":cali-FORWARD - [0:0]\n-I FORWARD -m comment --comment \"cali:x\" -j cali-FORWARD\n-A FORWARD -m comment --comment \"cali:y\" -j ACCEPT", false},
-		"a plugin marks packets":        {"nat", ":CNI-A - [0:0]\n-A CNI-A -s 192.0.2.4/32 -j KUBE-MARK-MASQ\n-A POSTROUTING -j CNI-A\n-A OUTPUT -s 192.0.2.4/32 -j KUBE-MARK-MASQ", false},
+		"a known DROP comes first": {
+			"filter", "-D FORWARD -s 192.0.2.1/32 -j DROP\n-I FORWARD -s 192.0.2.1/32 -j DROP", true,
+		},
+		"a new DROP for few is first": {"filter", "-I FORWARD -s 192.0.2.2/32 -j DROP", false},
+		"a chain is flushed":          {"nat", "-F KUBE-MARK-MASQ", true},
+		"a shared chain is flushed":   {"nat", "-F KUBE-SERVICES", true},
+		"a chain is deleted": {
+			"nat",
+			"-D POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n-F KUBE-POSTROUTING\n" +
+				"-X KUBE-POSTROUTING",
+			true,
+		},
+		"a rule in the middle":        {"nat", "-I KUBE-SERVICES 3 -s 192.0.2.3/32 -j RETURN", true},
+		"a rule in one of our chains": {"nat", "-A KUBE-MARK-MASQ -j RETURN", true},
+		"a rule behind the last":      {"nat", "-A KUBE-SERVICES -s 192.0.2.3/32 -j RETURN", true},
+		"a rule comes twice": {
+			"filter", "-A KUBE-NODEPORTS -p tcp -m tcp --dport 1 -j ACCEPT\n-A KUBE-NODEPORTS -p tcp -m tcp --dport 1 -j ACCEPT",
+			true,
+		},
+		"docker comes first": {
+			"nat", ":DOCKER - [0:0]\n-A DOCKER -i docker0 -j RETURN\n-I PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
+			false,
+		},
+		"calico comes first": {
+			"filter",
+			":cali-FORWARD - [0:0]\n-I FORWARD -m comment --comment \"cali:x\" -j cali-FORWARD\n" +
+				"-A FORWARD -m comment --comment \"cali:y\" -j ACCEPT",
+			false,
+		},
+		"a plugin marks packets": {
+			"nat",
+			":CNI-A - [0:0]\n-A CNI-A -s 192.0.2.4/32 -j KUBE-MARK-MASQ\n-A POSTROUTING -j CNI-A\n" +
+				"-A OUTPUT -s 192.0.2.4/32 -j KUBE-MARK-MASQ",
+			false,
+		},
 		"a rule with an empty match":    {"nat", "-A KUBE-SERVICES -p tcp -m tcp -j RETURN", true},
 		"kube-proxy's canaries":         {"nat", ":KUBE-PROXY-CANARY - [0:0]", true},
 		"a foreign chain jumps to ours": {"nat", ":mine - [0:0]\n-A mine -d 192.0.2.5/32 -g KUBE-SERVICES", false},
@@ -150,7 +179,8 @@ func TestCleanup(t *testing.T) {
 		"no foreign rules": "",
 		"a plugin that marks": "*nat\n:CNI-A - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n-A CNI-A -s 192.0.2.4/32 -j KUBE-MARK-MASQ\n" +
 			"-A POSTROUTING -s 192.0.2.4/32 -j CNI-A\nCOMMIT\n*filter\n:KUBE-FIREWALL - [0:0]\n:DOCKER-USER - [0:0]\n" +
-			"-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n-A FORWARD -j DOCKER-USER\n-A INPUT -s 192.0.2.1/32 -j DROP\nCOMMIT\n",
+			"-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n-A FORWARD -j DOCKER-USER\n" +
+			"-A INPUT -s 192.0.2.1/32 -j DROP\nCOMMIT\n",
 	}
 	for what, others := range foreign {
 		for _, variant := range variants() {
@@ -183,7 +213,9 @@ func TestCleanup(t *testing.T) {
 // cleanUp does what --cleanup does.
 func cleanUp(t *testing.T, netns int) {
 	t.Helper()
-	_, err := takeover.Cleanup(t.Context(), takeover.Options{NetNS: netns, Log: slog.New(slog.DiscardHandler), IgnoreKubeProxy: true})
+	_, err := takeover.Cleanup(t.Context(), takeover.Options{
+		NetNS: netns, Log: slog.New(slog.DiscardHandler), IgnoreKubeProxy: true,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

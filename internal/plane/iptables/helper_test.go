@@ -41,7 +41,9 @@ func toolsIn(t testing.TB, variant iptables.Variant, netns int) *iptables.Tools 
 			}
 		}
 	}
-	tools, err := iptables.Open(t.Context(), iptables.Options{NetNS: netns, Path: programs, Lock: filepath.Join(t.TempDir(), "lock")})
+	tools, err := iptables.Open(t.Context(), iptables.Options{
+		NetNS: netns, Path: programs, Lock: filepath.Join(t.TempDir(), "lock"),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +77,8 @@ func checkSettled(t testing.TB, kernel Kernel, table *route.Table) {
 
 // owned reports whether a chain belongs to a single Service port.
 func owned(name string) bool {
-	return slices.ContainsFunc([]string{clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix}, func(prefix string) bool {
+	prefixes := []string{clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix}
+	return slices.ContainsFunc(prefixes, func(prefix string) bool {
 		return strings.HasPrefix(name, prefix)
 	})
 }

@@ -103,13 +103,24 @@ func liberal(settings *sysctl.Sysctl) bool {
 // and FORWARD).
 func facts() plane.Facts {
 	return plane.Facts{
-		Name:        "iptables",
-		OtherPort:   plane.Behaviour{Verdict: plane.Untouched, Why: "rules match only the ports of the Service; other packets to its clusterIP follow the routes of this node"},
-		Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "rules match only ports of Services; an ICMP echo to a clusterIP follows the routes of this node"},
-		Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node"},
-		Ranges:      plane.RangesWhileServed,
-		Ends:        plane.Ends{ClusterIPs: plane.Passing | plane.Leaving, External: plane.Arriving | plane.Passing, Unserved: true},
-		Loopback:    "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
-		Path:        Path,
+		Name: "iptables",
+		OtherPort: plane.Behaviour{
+			Verdict: plane.Untouched,
+			Why:     "rules match only the ports of the Service; other packets to its clusterIP follow the routes of this node",
+		},
+		Ping: plane.Behaviour{
+			Verdict: plane.Untouched,
+			Why:     "rules match only ports of Services; an ICMP echo to a clusterIP follows the routes of this node",
+		},
+		Unallocated: plane.Behaviour{
+			Verdict: plane.Untouched,
+			Why:     "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node",
+		},
+		Ranges: plane.RangesWhileServed,
+		Ends: plane.Ends{
+			ClusterIPs: plane.Passing | plane.Leaving, External: plane.Arriving | plane.Passing, Unserved: true,
+		},
+		Loopback: "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
+		Path:     Path,
 	}
 }

@@ -31,10 +31,12 @@ func newMetrics(families []route.Family) *metrics {
 		return vec.Desc{Name: name, Help: help}.ByFamily(families).Counter()
 	}
 	return &metrics{
-		rules:    byTable("kubeproxy_sync_proxy_rules_iptables_total", "Rules of Sluice in a table."),
-		sent:     byTable("kubeproxy_sync_proxy_rules_iptables_last", "Rules that the last write sent to the kernel."),
-		restores: byFamily("kubeproxy_sync_proxy_rules_iptables_restore_failures_total", "Calls of iptables-restore that failed."),
-		partial:  byFamily("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total", "Calls of iptables-restore that failed, and would have written changes only."),
+		rules: byTable("kubeproxy_sync_proxy_rules_iptables_total", "Rules of Sluice in a table."),
+		sent:  byTable("kubeproxy_sync_proxy_rules_iptables_last", "Rules that the last write sent to the kernel."),
+		restores: byFamily("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+			"Calls of iptables-restore that failed."),
+		partial: byFamily("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+			"Calls of iptables-restore that failed, and would have written changes only."),
 	}
 }
 

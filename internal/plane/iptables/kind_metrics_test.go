@@ -74,7 +74,9 @@ total{ip_family="IPv6", table="nat"} 7`
 // A counter of the kernel has a series only while it can be read.
 func TestPacketsHaveNoSeriesWithoutACounter(t *testing.T) {
 	missing := errors.New("no such object")
-	r := metricstest.Registry(packets{prometheus.NewDesc("packets_total", "Packets.", nil, nil), func() (uint64, error) { return 0, missing }})
+	r := metricstest.Registry(packets{
+		prometheus.NewDesc("packets_total", "Packets.", nil, nil), func() (uint64, error) { return 0, missing },
+	})
 	if got := metricstest.Shape(metricstest.Gather(t, r)); got != "" {
 		t.Errorf("a counter that cannot be read has series:\n%s", got)
 	}

@@ -25,7 +25,8 @@ func largeService(ports int) *route.Service {
 		}
 		for i := range 50 {
 			p.Frontends = append(p.Frontends, route.Frontend{
-				Kind: route.ExternalIP, Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), Port: uint16(n + 1), Pods: way, Node: way, Others: way,
+				Kind: route.ExternalIP, Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), Port: uint16(n + 1), Pods: way,
+				Node: way, Others: way,
 			})
 		}
 		svc.Ports = append(svc.Ports, p)
@@ -81,8 +82,12 @@ func TestAComparisonWritesMovedFrontends(t *testing.T) {
 		{Kind: route.ExternalIP, Addr: netip.MustParseAddr("198.51.100.1"), Port: 80},
 		{Kind: route.NodePort, Port: 30080},
 	} {
-		for _, verdicts := range [][2]route.Verdict{{route.Balance, route.Balance}, {route.Reject, route.Balance}, {route.Balance, route.Drop}} {
-			t.Run(fmt.Sprint(frontend.Kind, verdicts), func(t *testing.T) { moveFrontend(t, frontend, verdicts[0], verdicts[1]) })
+		for _, verdicts := range [][2]route.Verdict{
+			{route.Balance, route.Balance}, {route.Reject, route.Balance}, {route.Balance, route.Drop},
+		} {
+			t.Run(fmt.Sprint(frontend.Kind, verdicts), func(t *testing.T) {
+				moveFrontend(t, frontend, verdicts[0], verdicts[1])
+			})
 		}
 	}
 }
@@ -99,11 +104,15 @@ func moveFrontend(t *testing.T, moved route.Frontend, before, after route.Verdic
 	other := func(n uint16) route.Frontend {
 		return route.Frontend{Kind: route.ExternalIP, Addr: netip.MustParseAddr("198.51.100.9"), Port: n}
 	}
-	old := &route.Service{Name: cluster.Name{Namespace: "shop", Name: "web"}, Ports: []route.Port{port("from", before, moved)}}
+	old := &route.Service{
+		Name: cluster.Name{Namespace: "shop", Name: "web"}, Ports: []route.Port{port("from", before, moved)},
+	}
 	svc := &route.Service{Name: old.Name, Ports: []route.Port{
 		port("from", route.Balance, other(1)), port("to", after, moved), port("new", route.Balance, other(2)),
 	}}
-	table := &route.Table{Host: route.Host{NodePorts: route.NodePorts{All4: true}}, Services: map[cluster.Name]*route.Service{old.Name: old}}
+	table := &route.Table{
+		Host: route.Host{NodePorts: route.NodePorts{All4: true}}, Services: map[cluster.Name]*route.Service{old.Name: old},
+	}
 	fake := newFake()
 	load(t, fake, route.Change{Table: table})
 

@@ -27,7 +27,9 @@ type listing struct {
 
 // newListing indexes the chains of proxies.
 func (f *family) newListing(state state) *listing {
-	l := &listing{family: f, state: state, chains: map[key][]string{}, lines: map[key]map[string]int{}, behind: map[key][]string{}}
+	l := &listing{
+		family: f, state: state, chains: map[key][]string{}, lines: map[key]map[string]int{}, behind: map[key][]string{},
+	}
 	maps.Copy(l.behind, f.behind)
 	for t, chains := range state {
 		for name, c := range chains {
@@ -121,7 +123,8 @@ func (l *listing) takeTail(k key, want string) (had string, is ledger.Match) {
 	if equal {
 		return want, ledger.Equal
 	}
-	return join(slices.DeleteFunc(slices.Clone(rules), func(r string) bool { return !slices.Contains(tail, r) })...), ledger.Different
+	known := slices.DeleteFunc(slices.Clone(rules), func(r string) bool { return !slices.Contains(tail, r) })
+	return join(known...), ledger.Different
 }
 
 // takeJumps takes the jumps in one of the kernel's chains. They are as wanted if each
@@ -149,7 +152,8 @@ func toProxy(target string) bool { return kubechain.Proxy(target) && target != m
 
 // continues reports whether a packet that matches a rule reaches the rules behind it.
 func continues(rule string) bool {
-	return !slices.Contains([]string{"ACCEPT", "DROP", "REJECT", "RETURN", "DNAT", "SNAT", "MASQUERADE", "REDIRECT"}, iptables.Target(rule))
+	return !slices.Contains([]string{"ACCEPT", "DROP", "REJECT", "RETURN", "DNAT", "SNAT", "MASQUERADE", "REDIRECT"},
+		iptables.Target(rule))
 }
 
 // lastJump returns the index of the last of our jumps.
@@ -169,9 +173,10 @@ func overtaken(rules, jumps, behind []string) bool {
 	}
 	terminates := func(rule string) bool { return !continues(rule) }
 	first := slices.Index(rules, jumps[0])
-	return slices.ContainsFunc(rules[first:lastJump(rules, jumps)], terminates) || slices.ContainsFunc(rules[:first], func(rule string) bool {
-		return terminates(rule) && (strings.HasPrefix(rule, "-j ") || slices.Contains(behind, rule))
-	})
+	return slices.ContainsFunc(rules[first:lastJump(rules, jumps)], terminates) ||
+		slices.ContainsFunc(rules[:first], func(rule string) bool {
+			return terminates(rule) && (strings.HasPrefix(rule, "-j ") || slices.Contains(behind, rule))
+		})
 }
 
 // alike reports whether a rule in the kernel is equivalent to the wanted one. In chains of

@@ -63,12 +63,13 @@ func excessFrontends(svc *route.Service) (size, limit string) {
 		}
 	}
 	if frontends > maxFrontends {
-		return fmt.Sprintf("%d addresses with ports and source ranges for them", frontends), atMost(maxFrontends, "of them for a Service")
+		return fmt.Sprintf("%d addresses with ports and source ranges for them", frontends),
+			atMost(maxFrontends, "of them for a Service")
 	}
 	return "", ""
 }
 
 func atMost(most int, of string) string {
-	return fmt.Sprintf("rules of iptables serve at most %d %s, as more would keep all other Services waiting for seconds; "+
-		"divide it into several Services, or use mode nftables", most, of)
+	return fmt.Sprintf("rules of iptables serve at most %d %s, as more would keep all other Services waiting "+
+		"for seconds; divide it into several Services, or use mode nftables", most, of)
 }

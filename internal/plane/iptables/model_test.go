@@ -226,7 +226,8 @@ func (s *subject) others() (string, error) {
 					continue
 				}
 				for _, rule := range seen[t][name].Rules {
-					if to := iptables.Target(rule); to != localnet && (seen[t][name].Policy == "-" || !kubechain.Proxy(to) || to == markMasq) {
+					if to := iptables.Target(rule); to != localnet &&
+						(seen[t][name].Policy == "-" || !kubechain.Proxy(to) || to == markMasq) {
 						fmt.Fprintf(&all, "%s %s %s %s\n", f.kernel.Program(), t, name, rule)
 					}
 				}

@@ -36,7 +36,9 @@ func TestNamesAreKubeProxys(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s:%s %s is %s, want %s", c.service, c.port, c.backend, got, c.want)
 		}
-		for prefix, other := range map[string]string{"KUBE-SVL-": id.local(), "KUBE-EXT-": id.external(), "KUBE-FW-": id.ranges()} {
+		for prefix, other := range map[string]string{
+			"KUBE-SVL-": id.local(), "KUBE-EXT-": id.external(), "KUBE-FW-": id.ranges(),
+		} {
 			if want := prefix + strings.TrimPrefix(id.cluster(), "KUBE-SVC-"); other != want {
 				t.Errorf("got %s, want %s", other, want)
 			}
@@ -93,10 +95,13 @@ func TestLongestNames(t *testing.T) {
 		sl := &cluster.Slice{Name: name, Service: name}
 		for k := range 2 {
 			port := long[1:] + string(rune('a'+k))
-			svc.Ports = append(svc.Ports, cluster.ServicePort{Name: port, Protocol: cluster.SCTP, Port: 60000 + uint16(k), NodePort: 30000 + uint16(2*i+k)})
+			svc.Ports = append(svc.Ports, cluster.ServicePort{
+				Name: port, Protocol: cluster.SCTP, Port: 60000 + uint16(k), NodePort: 30000 + uint16(2*i+k),
+			})
 			sl.Ports = append(sl.Ports, cluster.SlicePort{Name: port, Protocol: cluster.SCTP, Port: 60000})
 		}
-		sl.Endpoints = append(sl.Endpoints, planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:7777", "a"), planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:8888", "a"))
+		sl.Endpoints = append(sl.Endpoints, planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:7777", "a"),
+			planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:8888", "a"))
 		s.SetService(svc)
 		s.SetSlice(sl)
 	}

@@ -153,7 +153,9 @@ func (m *otherProgram) addLeftovers() {
 	if m.table != nat {
 		return
 	}
-	for _, name := range []string{"KUBE-SVC-STRAYAAAAAAAAAAA", "KUBE-SEP-STRAYBBBBBBBBBBB", "KUBE-XLB-STRAYCCCCCCCCCCC", "KUBE-PORTALS-HOST"} {
+	for _, name := range []string{
+		"KUBE-SVC-STRAYAAAAAAAAAAA", "KUBE-SEP-STRAYBBBBBBBBBBB", "KUBE-XLB-STRAYCCCCCCCCCCC", "KUBE-PORTALS-HOST",
+	} {
 		m.add(":%s - [0:0]", name)
 	}
 	m.add("-A KUBE-XLB-STRAYCCCCCCCCCCC -j KUBE-SVC-STRAYAAAAAAAAAAA")

@@ -270,8 +270,8 @@ func (w *walker) outcome(s state, pk packet) (outcome, owner string) {
 	return strings.Join(slices.Compact(words), ", "), owner
 }
 
-// outcomes returns the outcome for a packet in each of several successive states. It follows the packet again only if a chain on its way has
-// changed.
+// outcomes returns the outcome for a packet in each of several successive states. It follows the packet again only if
+// a chain on its way has changed.
 func (w *walker) outcomes(states []state, changed []map[string]bool, pk packet) []string {
 	list := make([]string, len(states))
 	for i, s := range states {

@@ -16,7 +16,8 @@ import (
 // Every path exists in the loaded rules: each chain jumps to the next, and the last one
 // sends the packet to the backend, or refuses it.
 func TestPathsLeadThroughTheRules(t *testing.T) {
-	testPaths(t, newPlane, Path, services, external, nodePorts, firewall, clusterPrefix, localPrefix, externalPrefix, rangesPrefix, endpointPrefix)
+	testPaths(t, newPlane, Path, services, external, nodePorts, firewall, clusterPrefix, localPrefix, externalPrefix,
+		rangesPrefix, endpointPrefix)
 }
 
 func TestPathsOfPortalsLeadThroughTheRules(t *testing.T) {
@@ -29,7 +30,8 @@ func TestPathsOfPortalsLeadThroughTheRules(t *testing.T) {
 			p.Node = node
 			return PortalsPath(p)
 		}
-		testPaths(t, newPortals, path, append(chains, services, external, firewall, clusterPrefix, localPrefix, externalPrefix, rangesPrefix)...)
+		testPaths(t, newPortals, path,
+			append(chains, services, external, firewall, clusterPrefix, localPrefix, externalPrefix, rangesPrefix)...)
 	}
 }
 
@@ -65,7 +67,9 @@ func testPaths(t *testing.T, with func(Kernel) *Plane, pathOf func(plane.Connect
 		}
 	}
 	for _, chain := range chains {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(walked)), func(w string) bool { return strings.HasPrefix(w, chain) }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(walked)), func(w string) bool {
+			return strings.HasPrefix(w, chain)
+		}) {
 			t.Errorf("no path has the chain %s", chain)
 		}
 	}
@@ -146,7 +150,8 @@ func refuses(chains iptables.Chains, p plane.Connection, name string) error {
 		for _, r := range chains[chain].Rules {
 			at := f.Kind == route.NodePort && strings.Contains(r, "--dst-type LOCAL") ||
 				f.Addr.IsValid() && strings.Contains(r, "-d "+single(f.Addr)+" ")
-			if !at || !strings.Contains(r, fmt.Sprintf("--dport %d ", f.Port)) || !strings.Contains(r, "-p "+strings.ToLower(port.Protocol.String())+" ") {
+			if !at || !strings.Contains(r, fmt.Sprintf("--dport %d ", f.Port)) ||
+				!strings.Contains(r, "-p "+strings.ToLower(port.Protocol.String())+" ") {
 				continue
 			}
 			if chain != name || !strings.Contains(r, target) {

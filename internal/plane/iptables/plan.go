@@ -45,7 +45,9 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	}
 	plan := &Plan{plane: p, full: p.state != nil, partial: p.partial(change, found)}
 	for _, f := range p.families {
-		d := &familyPlan{family: *f, opt: p.opt, full: plan.full, change: change, host: &change.Table.Host, partial: plan.partial}
+		d := &familyPlan{
+			family: *f, opt: p.opt, full: plan.full, change: change, host: &change.Table.Host, partial: plan.partial,
+		}
 		if d.full {
 			d.compare(found[f.ip])
 		} else {

@@ -38,7 +38,8 @@ func listeners(name id, p *route.Port, list []string) []rule {
 	var rules []rule
 	for i, to := range list {
 		rules = append(rules, rule{
-			protocol: p.Protocol, comment: comment(name.text), match: oneOf(len(list) - i), target: "DNAT --to-destination " + to,
+			protocol: p.Protocol, comment: comment(name.text), match: oneOf(len(list) - i),
+			target: "DNAT --to-destination " + to,
 		})
 	}
 	return rules

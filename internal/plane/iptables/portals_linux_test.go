@@ -191,14 +191,18 @@ func TestNobodyReachesListenersDirectly(t *testing.T) {
 			at := listenerAddr(like.Family)
 			h.Route(netip.PrefixFrom(at, at.BitLen()), l.NodeA.Addr(at))
 		}
-		for what, from := range map[string]*lab.Host{"a pod": l.pod, "the node": l.NodeA, "the outside": l.Outside, "another node": l.NodeB} {
+		for what, from := range map[string]*lab.Host{
+			"a pod": l.pod, "the node": l.NodeA, "the outside": l.Outside, "another node": l.NodeB,
+		} {
 			for i, r := range from.TryAll(probes...) {
 				if r.Outcome != lab.TimedOut {
 					t.Errorf("%s to the listener at %s: %s, want no answer", what, probes[i].To, r)
 				}
 			}
 		}
-		if r := l.Blocked.Try(lab.Probe{Protocol: like.Protocol, To: addr(like, balancerAddr, 80), Timeout: lab.Soon}); r.Outcome != lab.TimedOut {
+		if r := l.Blocked.Try(lab.Probe{
+			Protocol: like.Protocol, To: addr(like, balancerAddr, 80), Timeout: lab.Soon,
+		}); r.Outcome != lab.TimedOut {
 			t.Errorf("a client outside of the source ranges: %s, want no answer", r)
 		}
 		if r := l.pod.Dial(like.Protocol, addr(like, closedAddr, 80)); r.Outcome != lab.Refused && r.Outcome != lab.Reset {
@@ -211,7 +215,8 @@ func TestNobodyReachesListenersDirectly(t *testing.T) {
 func TestListenersPassAFirewall(t *testing.T) {
 	forEach(t, func(t *testing.T, l *portalLab, like route.Port) {
 		for f, icmp := range map[iptables.Family]string{iptables.IPv4: "icmp", iptables.IPv6: "ipv6-icmp"} {
-			closed := "*filter\n:INPUT DROP\n-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A INPUT -p " + icmp + " -j ACCEPT\nCOMMIT\n"
+			closed := "*filter\n:INPUT DROP\n-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n" +
+				"-A INPUT -p " + icmp + " -j ACCEPT\nCOMMIT\n"
 			if err := l.kernel.Restore(t.Context(), f, []byte(closed)); err != nil {
 				t.Fatal(err)
 			}
@@ -222,7 +227,9 @@ func TestListenersPassAFirewall(t *testing.T) {
 			}
 		}
 		l.NodeA.For(t).Serve(like.Protocol, 9999)
-		if r := l.pod.Try(lab.Probe{Protocol: like.Protocol, To: addr(like, "192.168.0.2", 9999), Timeout: lab.Soon}); r.Outcome != lab.TimedOut {
+		if r := l.pod.Try(lab.Probe{
+			Protocol: like.Protocol, To: addr(like, "192.168.0.2", 9999), Timeout: lab.Soon,
+		}); r.Outcome != lab.TimedOut {
 			t.Errorf("a pod to another port: %s, want no answer", r)
 		}
 	})

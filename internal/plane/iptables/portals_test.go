@@ -59,7 +59,8 @@ func TestPortalsArePrintedAsInputOfIptablesRestore(t *testing.T) {
 	s := newTestCluster(t, newFake(), nodeCIDR())
 	s.service("web", "172.30.0.10", func(svc *cluster.Service) {
 		svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.LoadBalancer, 30080, true
-		svc.LoadBalancerIPs, svc.Restricted, svc.SourceRanges = planetest.Addrs("203.0.113.1"), true, planetest.Prefixes("198.51.100.0/24")
+		svc.LoadBalancerIPs = planetest.Addrs("203.0.113.1")
+		svc.Restricted, svc.SourceRanges = true, planetest.Prefixes("198.51.100.0/24")
 	})
 	s.endpoints("web", "10.180.0.1", "10.180.1.1")
 	s.service("cart", "172.30.0.11")
@@ -126,7 +127,8 @@ func TestSwitchesBetweenEndpointsAndPortals(t *testing.T) {
 				if has := strings.Contains(left, "KUBE-PORTALS-") || strings.Contains(left, "KUBE-NODEPORT-"); has != (i == 1) {
 					t.Errorf("step %d: chains of portals: %v", i, has)
 				}
-				if has := strings.Contains(left, endpointPrefix) || strings.Contains(left, "PREROUTING -m comment --comment \"kubernetes service portals\" -j "+services); has == (i == 1) {
+				jump := `PREROUTING -m comment --comment "kubernetes service portals" -j ` + services
+				if has := strings.Contains(left, endpointPrefix) || strings.Contains(left, jump); has == (i == 1) {
 					t.Errorf("step %d: chains of endpoints: %v", i, has)
 				}
 				if i == 2 && inOrder(left) != first {
@@ -157,8 +159,8 @@ func inOrder(saved string) string {
 	return strings.Join(lines, "")
 }
 
-// checkSwitch writes a change in small pieces, and follows packets to a fifth of the frontends after each, to other ones in each
-// run, as Services are in no order.
+// checkSwitch writes a change in small pieces, and follows packets to a fifth of the frontends after each, to other
+// ones in each run, as Services are in no order.
 func checkSwitch(t *testing.T, fake *fakeKernel, with func(Kernel) *Plane, change route.Change) {
 	t.Helper()
 	audit := newAudit(fake)
@@ -190,7 +192,9 @@ func packetsOf(table *route.Table) []packet {
 	for _, svc := range table.Services {
 		for _, p := range svc.Ports {
 			for _, f := range p.Frontends {
-				pk := packet{to: f.Addr, from: netip.MustParseAddr("198.18.0.1"), protocol: p.Protocol.String(), port: fmt.Sprint(f.Port)}
+				pk := packet{
+					to: f.Addr, from: netip.MustParseAddr("198.18.0.1"), protocol: p.Protocol.String(), port: fmt.Sprint(f.Port),
+				}
 				if p.Family == route.IPv6 {
 					pk.from = netip.MustParseAddr("fd00::9")
 				}
@@ -214,18 +218,25 @@ func TestKubeProxysPortalsAreReplaced(t *testing.T) {
 :KUBE-PORTALS-HOST - [0:0]
 :KUBE-NODEPORT-CONTAINER - [0:0]
 :KUBE-NODEPORT-HOST - [0:0]
--A PREROUTING -m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules" -j KUBE-PORTALS-CONTAINER
--A PREROUTING -m addrtype --dst-type LOCAL -m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" -j KUBE-NODEPORT-CONTAINER
+-A PREROUTING -m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules" ` +
+		`-j KUBE-PORTALS-CONTAINER
+-A PREROUTING -m addrtype --dst-type LOCAL ` +
+		`-m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" ` +
+		`-j KUBE-NODEPORT-CONTAINER
 -A OUTPUT -m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules" -j KUBE-PORTALS-HOST
--A OUTPUT -m addrtype --dst-type LOCAL -m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" -j KUBE-NODEPORT-HOST
--A KUBE-PORTALS-CONTAINER -d 172.30.0.1/32 -p tcp -m comment --comment "default/old:" -m tcp --dport 443 -j REDIRECT --to-ports 41111
--A KUBE-PORTALS-HOST -d 172.30.0.1/32 -p tcp -m comment --comment "default/old:" -m tcp --dport 443 -j DNAT --to-destination 192.168.0.2:41111
+-A OUTPUT -m addrtype --dst-type LOCAL ` +
+		`-m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" -j KUBE-NODEPORT-HOST
+-A KUBE-PORTALS-CONTAINER -d 172.30.0.1/32 -p tcp -m comment --comment "default/old:" -m tcp --dport 443 ` +
+		`-j REDIRECT --to-ports 41111
+-A KUBE-PORTALS-HOST -d 172.30.0.1/32 -p tcp -m comment --comment "default/old:" -m tcp --dport 443 ` +
+		`-j DNAT --to-destination 192.168.0.2:41111
 -A KUBE-NODEPORT-CONTAINER -p tcp -m comment --comment "default/old:" -m tcp --dport 30999 -j REDIRECT --to-ports 41111
 COMMIT
 *filter
 :KUBE-NODEPORT-NON-LOCAL - [0:0]
 -A INPUT -m comment --comment "Ensure that non-local NodePort traffic can flow" -j KUBE-NODEPORT-NON-LOCAL
--A KUBE-NODEPORT-NON-LOCAL -p tcp -m comment --comment "default/old:" -m tcp --dport 41111 -m conntrack --ctstate NEW -j ACCEPT
+-A KUBE-NODEPORT-NON-LOCAL -p tcp -m comment --comment "default/old:" -m tcp --dport 41111 ` +
+		`-m conntrack --ctstate NEW -j ACCEPT
 COMMIT
 `
 	change := planetest.Compile(planetest.EveryShape(), nodeCIDR())
@@ -242,7 +253,8 @@ COMMIT
 				planetest.Load(t, s.plane(kernel), s.change)
 				planetest.Settled(t, s.plane(kernel), s.change.Table)
 				for line := range strings.Lines(saved(t, netns, variant)) {
-					if strings.Contains(line, "41111") || strings.Contains(line, "handle ") || what == "endpoints" && strings.Contains(line, "KUBE-PORTALS-") {
+					if strings.Contains(line, "41111") || strings.Contains(line, "handle ") ||
+						what == "endpoints" && strings.Contains(line, "KUBE-PORTALS-") {
 						t.Errorf("left: %s", line)
 					}
 				}

@@ -54,7 +54,8 @@ func TestARefusedServiceDoesNotBlockOthers(t *testing.T) {
 			wantRefused(t, err, "svc-7")
 			chains := s.nat()
 			for i := range 20 {
-				there := strings.Contains(strings.Join(chains[services].Rules, "\n"), fmt.Sprintf(`"shop/svc-%d:http cluster IP"`, i))
+				there := strings.Contains(strings.Join(chains[services].Rules, "\n"),
+					fmt.Sprintf(`"shop/svc-%d:http cluster IP"`, i))
 				if want := i != 7 && i != 3; there != want {
 					t.Errorf("the frontend of svc-%d exists: %v, want %v", i, there, want)
 				}

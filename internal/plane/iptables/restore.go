@@ -53,7 +53,9 @@ func compose(steps []*step) (input []byte, begins []ledger.Phase) {
 	for i, begin := range sections() {
 		end := len(steps)
 		if next := i + 1; next < len(sections()) {
-			end, _ = slices.BinarySearchFunc(steps, sections()[next], func(s *step, p ledger.Phase) int { return cmp.Compare(s.Phase, p) })
+			end, _ = slices.BinarySearchFunc(steps, sections()[next], func(s *step, p ledger.Phase) int {
+				return cmp.Compare(s.Phase, p)
+			})
 		}
 		if end > 0 {
 			begins = append(begins, begin)

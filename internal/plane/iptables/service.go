@@ -210,21 +210,32 @@ func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 	if f.Pods == f.Node && f.Node == f.Others {
 		var list []rule
 		if f.Others.Masquerade {
-			list = append(list, rule{comment: comment("masquerade traffic for ", name.text, " external destinations"), target: markMasq})
+			list = append(list, rule{
+				comment: comment("masquerade traffic for ", name.text, " external destinations"), target: markMasq,
+			})
 		}
 		return append(list, rule{target: name.pool(f.Others.Pool)})
 	}
 	var list []rule
 	if f.Pods != f.Others {
 		for _, pods := range r.pods(r.host) {
-			list = append(list, rule{from: pods, comment: comment("pod traffic for ", name.text, " external destinations"), target: name.pool(f.Pods.Pool)})
+			list = append(list, rule{
+				from: pods, comment: comment("pod traffic for ", name.text, " external destinations"),
+				target: name.pool(f.Pods.Pool),
+			})
 		}
 	}
 	const here = "addrtype --src-type LOCAL"
 	if f.Node.Masquerade {
-		list = append(list, rule{comment: comment("masquerade LOCAL traffic for ", name.text, " external destinations"), match: here, target: markMasq})
+		list = append(list, rule{
+			comment: comment("masquerade LOCAL traffic for ", name.text, " external destinations"), match: here,
+			target: markMasq,
+		})
 	}
-	list = append(list, rule{comment: comment("route LOCAL traffic for ", name.text, " external destinations"), match: here, target: name.pool(f.Node.Pool)})
+	list = append(list, rule{
+		comment: comment("route LOCAL traffic for ", name.text, " external destinations"), match: here,
+		target: name.pool(f.Node.Pool),
+	})
 	if f.Others.Verdict == route.Balance {
 		list = append(list, rule{target: name.pool(f.Others.Pool)})
 	}

@@ -66,7 +66,9 @@ func (s *testCluster) checkSettled() {
 
 func (s *testCluster) endpoints(name string, list ...string) {
 	svc := cluster.Name{Namespace: "shop", Name: name}
-	sl := &cluster.Slice{Name: svc, Service: svc, Ports: []cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 8080}}}
+	sl := &cluster.Slice{
+		Name: svc, Service: svc, Ports: []cluster.SlicePort{{Name: "http", Protocol: cluster.TCP, Port: 8080}},
+	}
 	for _, addr := range list {
 		node := "b"
 		if netip.MustParsePrefix("10.180.0.0/24").Contains(netip.MustParseAddr(addr)) {

@@ -33,7 +33,9 @@ func (p *Plane) Balance(ctx context.Context, svc *route.Service, port int, host 
 	for _, list := range lists {
 		for _, d := range list {
 			sum := b.Backends[d.At]
-			b.Backends[d.At] = plane.Balanced{Weight: max(sum.Weight, d.Weight), Active: sum.Active + d.Active, Inactive: sum.Inactive + d.Inactive}
+			b.Backends[d.At] = plane.Balanced{
+				Weight: max(sum.Weight, d.Weight), Active: sum.Active + d.Active, Inactive: sum.Inactive + d.Inactive,
+			}
 		}
 	}
 	return b, err

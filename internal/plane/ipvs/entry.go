@@ -169,7 +169,9 @@ func setKinds(f route.Family) map[string]ipset.Kind {
 	all := map[string]ipset.Kind{
 		loopBack: of(ipset.IPPortIP), sourceCIDR: of(ipset.IPPortNet), boundIPs: of(ipset.IP), healthPorts: of(ipset.Port),
 	}
-	for _, name := range []string{clusterIPs, externalIPs, externalLocal, loadBalancers, balancerLocal, firewalled, dropped, notLocal, circuits} {
+	for _, name := range []string{
+		clusterIPs, externalIPs, externalLocal, loadBalancers, balancerLocal, firewalled, dropped, notLocal, circuits,
+	} {
 		all[name] = of(ipset.IPPort)
 	}
 	for protocol, t := range map[string]ipset.Type{"TCP": ipset.Port, "UDP": ipset.Port, "SCTP": ipset.IPPort} {

@@ -145,7 +145,9 @@ type faulty struct {
 }
 
 func (f faulty) kernel() Kernel {
-	return Kernel{faultyServers{f.k.Servers, f}, faultySets{f.k.Sets, f}, faultyLinks{f.k.Links, f}, faultyChains{f.k.Chains, f}}
+	return Kernel{
+		faultyServers{f.k.Servers, f}, faultySets{f.k.Sets, f}, faultyLinks{f.k.Links, f}, faultyChains{f.k.Chains, f},
+	}
 }
 
 type (

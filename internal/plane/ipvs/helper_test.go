@@ -41,7 +41,9 @@ func withBackends(svc *route.Service, backends ...string) *route.Service {
 // destinations returns the destinations of the Service with their weights.
 func destinations(t *testing.T, k Kernel) string {
 	t.Helper()
-	lists, err := k.Servers.Destinations(t.Context(), ipvs.Server{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: tcp, Port: 80})
+	lists, err := k.Servers.Destinations(t.Context(), ipvs.Server{
+		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: tcp, Port: 80,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

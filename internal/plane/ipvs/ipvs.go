@@ -152,7 +152,8 @@ func (p *Plane) read(ctx context.Context) (s *state, err error) {
 	for _, ip := range p.opt.Families {
 		s.chains[ip] = map[string]iptables.Chains{}
 		for _, table := range tableNames() {
-			if s.chains[ip][table], err = p.kernel.Chains.Read(ctx, iptables.Table{Family: iptables.Family(ip), Name: table}); err != nil {
+			of := iptables.Table{Family: iptables.Family(ip), Name: table}
+			if s.chains[ip][table], err = p.kernel.Chains.Read(ctx, of); err != nil {
 				return nil, err
 			}
 		}

@@ -87,9 +87,12 @@ func TestUDPDoesNotDrain(t *testing.T) {
 	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
 	written(t, p, change)
 	after := withBackends(svc, "10.0.0.3:53")
-	after.Ports[0].Serving = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:53"), netip.MustParseAddrPort("10.0.0.3:53")}
+	after.Ports[0].Serving = []netip.AddrPort{
+		netip.MustParseAddrPort("10.0.0.2:53"), netip.MustParseAddrPort("10.0.0.3:53"),
+	}
 	update(t, p, svc, after)
-	const want = "-A -u 10.96.0.1:80 -s rr\n-a -u 10.96.0.1:80 -r 10.0.0.2:53 -m -w 0\n-a -u 10.96.0.1:80 -r 10.0.0.3:53 -m -w 1\n"
+	const want = "-A -u 10.96.0.1:80 -s rr\n-a -u 10.96.0.1:80 -r 10.0.0.2:53 -m -w 0\n" +
+		"-a -u 10.96.0.1:80 -r 10.0.0.3:53 -m -w 1\n"
 	if got := fake.servers.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -181,7 +184,10 @@ func TestSetNames(t *testing.T) {
 	if len(slices.Compact(slices.Clone(names))) != 38 {
 		t.Errorf("%d names: %q", len(names), names)
 	}
-	for _, name := range []string{"KUBE-CLUSTER-IP", "KUBE-6-LOAD-BALANCER-SOURCE-CID", "KUBE-NODE-PORT-LOCAL-SCTP-HASH", "KUBE-6-HEALTH-CHECK-NODE-PORT"} {
+	for _, name := range []string{
+		"KUBE-CLUSTER-IP", "KUBE-6-LOAD-BALANCER-SOURCE-CID", "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
+		"KUBE-6-HEALTH-CHECK-NODE-PORT",
+	} {
 		if !slices.Contains(names, name) {
 			t.Errorf("no set %s", name)
 		}
@@ -197,7 +203,10 @@ func TestPreviewNeedsNoKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := p.Plan(change).String()
-		for _, want := range []string{"-A -t 10.96.0.1:80 -s rr", "create KUBE-CLUSTER-IP hash:ip,port family inet", "address add 10.96.0.1 dev kube-ipvs0", "# ip6tables-restore --noflush"} {
+		for _, want := range []string{
+			"-A -t 10.96.0.1:80 -s rr", "create KUBE-CLUSTER-IP hash:ip,port family inet",
+			"address add 10.96.0.1 dev kube-ipvs0", "# ip6tables-restore --noflush",
+		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q is not in\n%s", want, text)
 			}
@@ -219,7 +228,10 @@ func TestPath(t *testing.T) {
 		want       string
 		connection plane.Connection
 	}{
-		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80, destination 10.0.0.1:80", plane.Connection{Backend: netip.MustParseAddrPort("10.0.0.1:80")}},
+		{
+			"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80, destination 10.0.0.1:80",
+			plane.Connection{Backend: netip.MustParseAddrPort("10.0.0.1:80")},
+		},
 		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80", plane.Connection{Way: route.Way{Verdict: route.Reject}}},
 		{"filter KUBE-IPVS-FILTER", plane.Connection{Way: route.Way{Verdict: route.Drop}}},
 		{"filter KUBE-PROXY-FIREWALL", plane.Connection{KeptOut: true}},

@@ -122,7 +122,9 @@ func TestADestinationDrainsOnTheKernel(t *testing.T) {
 	}
 	after := withBackends(service, "127.0.0.1:8081")
 	change.Table.Services[service.Name] = after
-	if err := p.Plan(route.Change{Table: change.Table, Touched: []route.Touch{{Name: service.Name, Old: service, New: after}}}).Apply(t.Context()); err != nil {
+	if err := p.Plan(route.Change{
+		Table: change.Table, Touched: []route.Touch{{Name: service.Name, Old: service, New: after}},
+	}).Apply(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := destinations(t, kernel); got != "127.0.0.1:8080 0, 127.0.0.1:8081 1" {
@@ -235,7 +237,9 @@ func TestAFlushOfManyIsReportedOnTheKernel(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		after := withBackends(svc, fmt.Sprintf("127.0.0.1:%d", 8081+n))
 		change.Table.Services[svc.Name] = after
-		if err := p.Plan(route.Change{Table: change.Table, Touched: []route.Touch{{Name: svc.Name, Old: svc, New: after}}}).Apply(t.Context()); err != nil {
+		if err := p.Plan(route.Change{
+			Table: change.Table, Touched: []route.Touch{{Name: svc.Name, Old: svc, New: after}},
+		}).Apply(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		svc = after
@@ -267,7 +271,9 @@ func TestAFlushOfManyIsReportedOnTheKernel(t *testing.T) {
 // prepared makes the settings of the host.
 func prepared(t *testing.T, netns int) {
 	t.Helper()
-	setup := plane.Setup{NetNS: netns, Families: planetest.Families(), Config: &config.Config{}, Log: slog.New(slog.DiscardHandler)}
+	setup := plane.Setup{
+		NetNS: netns, Families: planetest.Families(), Config: &config.Config{}, Log: slog.New(slog.DiscardHandler),
+	}
 	if err := prepare(t.Context(), setup); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +294,8 @@ func TestTheKindOpensOnTheKernel(t *testing.T) {
 			IPVS: config.IPVS{Scheduler: "best", TCPTimeout: time.Hour, StrictARP: true},
 		},
 	}
-	if _, err := Kind().Open(t.Context(), setup); err == nil || !strings.Contains(err.Error(), `the kernel does not have the scheduler "best" (ipvs.scheduler): load it with: modprobe ip_vs_best`) {
+	want := `the kernel does not have the scheduler "best" (ipvs.scheduler): load it with: modprobe ip_vs_best`
+	if _, err := Kind().Open(t.Context(), setup); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("an unknown scheduler: %v", err)
 	}
 	setup.Config.IPVS.Scheduler = "mh"
@@ -305,7 +312,10 @@ func TestTheKindOpensOnTheKernel(t *testing.T) {
 	if got, err := ipvs.New(netns).Timeouts(t.Context()); err != nil || got.TCP != time.Hour {
 		t.Errorf("timeouts: %v, %v", got, err)
 	}
-	for key, want := range map[string]string{"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2"} {
+	for key, want := range map[string]string{
+		"net.ipv4.vs.conntrack": "1", "net.ipv4.vs.conn_reuse_mode": "1", "net.ipv4.conf.all.arp_ignore": "1",
+		"net.ipv4.conf.all.arp_announce": "2",
+	} {
 		if got := strings.TrimSpace(run(t, netns, "sysctl", "-n", key)); got != want {
 			t.Errorf("%s is %s, want %s", key, got, want)
 		}

@@ -52,7 +52,9 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	o := options(s)
 	err = ipvs.New(s.NetNS).Check(ctx, o.Scheduler)
 	if errors.Is(err, ipvs.ErrScheduler) {
-		return nil, fmt.Errorf("%w: the kernel does not have the scheduler %q (ipvs.scheduler): load it with: modprobe ip_vs_%s, or choose another one; most kernels have rr, wrr, lc, wlc, sh and dh", probe.ErrFeature, o.Scheduler, o.Scheduler)
+		return nil, fmt.Errorf("%w: the kernel does not have the scheduler %q (ipvs.scheduler): load it with: "+
+			"modprobe ip_vs_%s, or choose another one; most kernels have rr, wrr, lc, wlc, sh and dh",
+			probe.ErrFeature, o.Scheduler, o.Scheduler)
 	}
 	if err != nil {
 		return nil, err
@@ -130,7 +132,8 @@ func prepare(ctx context.Context, s plane.Setup) error {
 			return err
 		}
 	}
-	if err := table.SetTimeouts(ctx, ipvs.Timeouts{TCP: c.TCPTimeout, TCPFin: c.TCPFinWait, UDP: c.UDPTimeout}); err != nil {
+	timeouts := ipvs.Timeouts{TCP: c.TCPTimeout, TCPFin: c.TCPFinWait, UDP: c.UDPTimeout}
+	if err := table.SetTimeouts(ctx, timeouts); err != nil {
 		return err
 	}
 	return netfilter.Prepare(ctx, s)
@@ -141,11 +144,20 @@ func prepare(ctx context.Context, s plane.Setup) error {
 func facts() plane.Facts {
 	filter := []string{"filter KUBE-IPVS-FILTER"}
 	return plane.Facts{
-		Name:        "ipvs",
-		OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that no program of this node is reached through it", Path: filter},
-		Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "a clusterIP is an address of " + Device + ": this node answers to an ICMP echo"},
-		Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node"},
-		Ranges:      plane.RangesFirst, OwnVIPs: true, Weights: true, Unweighted: []string{"rr", "lc", "dh"},
+		Name: "ipvs",
+		OtherPort: plane.Behaviour{
+			Verdict: plane.Refuse,
+			Why:     "other ports of a clusterIP are refused, so that no program of this node is reached through it",
+			Path:    filter,
+		},
+		Ping: plane.Behaviour{
+			Verdict: plane.Untouched, Why: "a clusterIP is an address of " + Device + ": this node answers to an ICMP echo",
+		},
+		Unallocated: plane.Behaviour{
+			Verdict: plane.Untouched,
+			Why:     "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node",
+		},
+		Ranges: plane.RangesFirst, OwnVIPs: true, Weights: true, Unweighted: []string{"rr", "lc", "dh"},
 		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
 		Loopback: "never: IPVS does not forward from loopback addresses",
 		Path:     Path,

@@ -102,7 +102,10 @@ func (s *subject) edit(w *planetest.World) error {
 			changes = append(changes, ipvs.Change{Op: ipvs.Set, Server: server, Settings: f.settings})
 		case 2:
 			for at := range f.dests {
-				changes = append(changes, ipvs.Change{Op: planetest.Pick(w.Rand, ipvs.DeleteDest, ipvs.SetDest), Server: server, Dest: ipvs.Destination{At: at, Weight: uint32(w.IntN(3))}})
+				changes = append(changes, ipvs.Change{
+					Op: planetest.Pick(w.Rand, ipvs.DeleteDest, ipvs.SetDest), Server: server,
+					Dest: ipvs.Destination{At: at, Weight: uint32(w.IntN(3))},
+				})
 			}
 		case 3:
 			at := netip.AddrPortFrom(server.Addr.Next(), 9)
@@ -141,7 +144,8 @@ func (s *subject) edit(w *planetest.World) error {
 
 func (s *subject) editSets(w *planetest.World, st *state) error {
 	var changes []ipset.Change
-	cleared := setName(planetest.Pick(w.Rand, planetest.Families()...), planetest.Pick(w.Rand, clusterIPs, loopBack, boundIPs, loadBalancers, externalIPs))
+	cleared := setName(planetest.Pick(w.Rand, planetest.Families()...),
+		planetest.Pick(w.Rand, clusterIPs, loopBack, boundIPs, loadBalancers, externalIPs))
 	for name, set := range st.sets {
 		for m := range set.Members {
 			if name == cleared && w.Chance(2) {

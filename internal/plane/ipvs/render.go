@@ -68,7 +68,9 @@ func (r *renderer) port(id route.PortID, p *route.Port) {
 	for _, pool := range [][]netip.AddrPort{p.Cluster, p.Local} {
 		for _, b := range pool {
 			if slices.Contains(p.Here, b.Addr()) {
-				m := ipset.Member{Addr: b.Addr(), Protocol: protocol(p), Port: b.Port(), To: netip.PrefixFrom(b.Addr(), b.Addr().BitLen())}
+				m := ipset.Member{
+					Addr: b.Addr(), Protocol: protocol(p), Port: b.Port(), To: netip.PrefixFrom(b.Addr(), b.Addr().BitLen()),
+				}
 				r.once(key{class: member, family: p.Family, name: loopBack, member: m})
 			}
 		}

@@ -73,7 +73,9 @@ type rollout struct {
 func newRollout(t *testing.T, p *Plane, node int) *rollout {
 	r := &rollout{t: t, plane: p, node: node, client: kerneltest.Namespace(t), stopBackend: map[int]func(){}}
 	kerneltest.Do(t, node, func() error {
-		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "wan"}, PeerName: "wan", PeerNamespace: netlink.NsFd(r.client)}
+		veth := &netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: "wan"}, PeerName: "wan", PeerNamespace: netlink.NsFd(r.client),
+		}
 		return netlink.LinkAdd(veth)
 	})
 	for netns, lines := range map[int]string{

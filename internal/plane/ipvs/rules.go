@@ -51,7 +51,9 @@ func fixed(ip route.Family, host *route.Host, opt Options) []entry {
 	}
 	tables := iptables.Expand(rulesText, values(ip, host, opt))
 	for _, name := range tableNames() {
-		list = append(list, entry{Key: key{class: rules, family: ip, name: name}, Value: value{rules: owner().Ruleset(name, tables[name])}})
+		list = append(list, entry{
+			Key: key{class: rules, family: ip, name: name}, Value: value{rules: owner().Ruleset(name, tables[name])},
+		})
 	}
 	return list
 }

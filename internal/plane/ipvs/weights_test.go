@@ -39,8 +39,14 @@ func TestAWeightIsChangedInOneStep(t *testing.T) {
 		want    string
 	}{
 		// With weights the default is wrr.
-		{map[string]uint16{"10.0.0.1:80": 2}, "# ipvsadm --restore\n-E -t 10.96.0.1:80 -s wrr\n# ipvsadm --restore\n-e -t 10.96.0.1:80 -r 10.0.0.1:80 -m -w 2\n"},
-		{map[string]uint16{"10.0.0.1:80": 2, "10.0.0.2:80": 65535}, "# ipvsadm --restore\n-e -t 10.96.0.1:80 -r 10.0.0.2:80 -m -w 65535\n"},
+		{
+			map[string]uint16{"10.0.0.1:80": 2},
+			"# ipvsadm --restore\n-E -t 10.96.0.1:80 -s wrr\n# ipvsadm --restore\n-e -t 10.96.0.1:80 -r 10.0.0.1:80 -m -w 2\n",
+		},
+		{
+			map[string]uint16{"10.0.0.1:80": 2, "10.0.0.2:80": 65535},
+			"# ipvsadm --restore\n-e -t 10.96.0.1:80 -r 10.0.0.2:80 -m -w 65535\n",
+		},
 		{map[string]uint16{"10.0.0.2:80": 65535}, "# ipvsadm --restore\n-e -t 10.96.0.1:80 -r 10.0.0.1:80 -m -w 1\n"},
 	} {
 		after := weighted(plain, c.weights)
@@ -70,7 +76,9 @@ func newDraining(t *testing.T, svc *route.Service) *draining {
 }
 
 func (d *draining) newPlane() *Plane {
-	return New(d.fake.kernel(), Options{Families: planetest.Families(), Mark: 0x4000, Now: func() time.Time { return d.now }})
+	return New(d.fake.kernel(), Options{
+		Families: planetest.Families(), Mark: 0x4000, Now: func() time.Time { return d.now },
+	})
 }
 
 // restart compares everything, in a new plane.
@@ -212,7 +220,8 @@ func TestBalance(t *testing.T) {
 	gone.Ports[0].Local = nil
 	gone.Ports[0].Frontends = svc.Ports[0].Frontends[:1]
 	update(t, p, svc, gone)
-	if got, err := p.Balance(t.Context(), gone, 0, &host); err != nil || got.Backends[port.Cluster[0]] != (plane.Balanced{Inactive: 1}) {
+	if got, err := p.Balance(t.Context(), gone, 0, &host); err != nil ||
+		got.Backends[port.Cluster[0]] != (plane.Balanced{Inactive: 1}) {
 		t.Errorf("while a destination drains: %+v, %v", got, err)
 	}
 }

@@ -159,7 +159,10 @@ func (w writer) command(s *step) (program, input string) {
 }
 
 func (w writer) setChange(s *step) ipset.Change {
-	c := ipset.Change{Set: setName(s.Key.family, s.Key.name), Kind: w.sets[s.Key.family][s.Key.name], Member: s.Key.member, Mark: s.New.mark}
+	c := ipset.Change{
+		Set: setName(s.Key.family, s.Key.name), Kind: w.sets[s.Key.family][s.Key.name], Member: s.Key.member,
+		Mark: s.New.mark,
+	}
 	switch removed := s.Op == ledger.Remove; {
 	case s.Key.class == set && removed:
 		c.Op = ipset.Destroy

@@ -39,7 +39,9 @@ func (s *subject) addPod(t testing.TB, addr string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := s.fake.CreateEndpoint(t.Context(), hns.Endpoint{Network: n.ID, MAC: "00-15-5D-00-00-09", Addrs: planetest.Addrs(addr)})
+	id, err := s.fake.CreateEndpoint(t.Context(), hns.Endpoint{
+		Network: n.ID, MAC: "00-15-5D-00-00-09", Addrs: planetest.Addrs(addr),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +260,8 @@ func TestHealthChecksAtThePortOfAService(t *testing.T) {
 		}
 		err := p.Plan(change).Apply(t.Context())
 		refused, is := errors.AsType[plane.Refused](err)
-		if name := (cluster.Name{Namespace: "ns", Name: "web"}); !is || len(refused) != 1 || !errors.Is(refused[name], hns.ErrPortExists) {
+		if name := (cluster.Name{Namespace: "ns", Name: "web"}); !is || len(refused) != 1 ||
+			!errors.Is(refused[name], hns.ErrPortExists) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -298,7 +301,9 @@ func TestLoadBalancersWithOtherProperties(t *testing.T) {
 		got = append(got, placeOf(line))
 	}
 	slices.Sort(got)
-	want := []string{"create " + placeOf(other.String()), "delete " + placeOf(other.String()), "delete 172.30.0.9 protocol 6 port 80"}
+	want := []string{
+		"create " + placeOf(other.String()), "delete " + placeOf(other.String()), "delete 172.30.0.9 protocol 6 port 80",
+	}
 	want = append(want, slices.Repeat([]string{"delete fd00:172:30::9 protocol 6 port 80"}, 2)...)
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

@@ -15,7 +15,8 @@ var (
 		"remove the setting, or use a Windows with HNS 9.3, 10.2 or newer")
 	errNoSourceVIP = errors.New("it is an overlay network, which needs --source-vip (winkernel.sourceVip): " +
 		"a free address in the pod range of this node")
-	errNoRemoteSubnet = errors.New("it is an overlay network, and this version of HNS has no remote subnets: use Windows Server 2019 or newer")
+	errNoRemoteSubnet = errors.New("it is an overlay network, and this version of HNS has no remote subnets: " +
+		"use Windows Server 2019 or newer")
 )
 
 // check returns why the options do not fit a network.

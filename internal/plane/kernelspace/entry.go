@@ -72,12 +72,15 @@ func (k key) kind() ledger.Kind {
 	switch {
 	case k.class.balancer():
 		return ledger.Kind{
-			Add: balancersAdded, Change: balancersChanged, Remove: balancersRemoved, Shared: k.class == healthCheck && k.id == "",
+			Add: balancersAdded, Change: balancersChanged, Remove: balancersRemoved,
+			Shared: k.class == healthCheck && k.id == "",
 		}
 	case k.id != "":
 		return ledger.Kind{Remove: endpointsReplaced}
 	}
-	return ledger.Kind{Add: endpointsAdded, Remove: endpointsRemoved, Target: true, Checked: true, Shared: k.class != source}
+	return ledger.Kind{
+		Add: endpointsAdded, Remove: endpointsRemoved, Target: true, Checked: true, Shared: k.class != source,
+	}
 }
 
 func (k key) compare(o key) int {

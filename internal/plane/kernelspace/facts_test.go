@@ -23,7 +23,10 @@ func TestFactsFollowTheNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	without := func() (got []string) {
-		for _, p := range []route.Port{{Protocol: cluster.TCP, Family: route.IPv4}, {Protocol: cluster.SCTP, Family: route.IPv4}, {Protocol: cluster.UDP, Family: route.IPv6}} {
+		for _, p := range []route.Port{
+			{Protocol: cluster.TCP, Family: route.IPv4}, {Protocol: cluster.SCTP, Family: route.IPv4},
+			{Protocol: cluster.UDP, Family: route.IPv6},
+		} {
 			got = append(got, opened.Facts.Without(&p).Why)
 		}
 		return got
@@ -37,14 +40,19 @@ func TestFactsFollowTheNetwork(t *testing.T) {
 	if err := opened.Plane.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"", noSCTP, "overlay networks of HNS have no dual stack: IPv6 is not served"}, without()); diff != "" {
+	want := []string{"", noSCTP, "overlay networks of HNS have no dual stack: IPv6 is not served"}
+	if diff := cmp.Diff(want, without()); diff != "" {
 		t.Error(diff)
 	}
 }
 
 // The source is translated where the load balancer has no direct server return.
 func TestFactsOfTheSource(t *testing.T) {
-	svc := &route.Service{Ports: []route.Port{{Family: route.IPv4, Frontends: []route.Frontend{{Kind: route.ClusterIP}, {Kind: route.ExternalIP}}}}}
+	svc := &route.Service{
+		Ports: []route.Port{
+			{Family: route.IPv4, Frontends: []route.Frontend{{Kind: route.ClusterIP}, {Kind: route.ExternalIP}}},
+		},
+	}
 	for name, tc := range map[string]struct {
 		has  hns.Features
 		dsr  bool
@@ -57,7 +65,9 @@ func TestFactsOfTheSource(t *testing.T) {
 		p := New(nil, Options{DSR: tc.dsr})
 		p.seen.Store(&state{features: tc.has})
 		var got [3]bool
-		for i, by := range []plane.Connection{{Service: svc}, {Service: svc, Frontend: 1}, {Service: svc, Frontend: 1, Way: route.Way{Pool: route.Local}}} {
+		for i, by := range []plane.Connection{
+			{Service: svc}, {Service: svc, Frontend: 1}, {Service: svc, Frontend: 1, Way: route.Way{Pool: route.Local}},
+		} {
 			got[i], _ = p.facts().SourceNAT(by)
 		}
 		if got != tc.want {

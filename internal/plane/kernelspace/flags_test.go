@@ -18,7 +18,8 @@ import (
 
 // ofIPv6 makes the Service of preserving one of IPv6.
 func ofIPv6(annotated, local bool) *cluster.Store {
-	return preservingAt(annotated, local, "fd00:172:30::1", "2001:db8:203::1", "2001:db8:198::1", "fd00:10:180::1", "fd00:10:180:1::1")
+	return preservingAt(annotated, local, "fd00:172:30::1", "2001:db8:203::1", "2001:db8:198::1", "fd00:10:180::1",
+		"fd00:10:180:1::1")
 }
 
 // balancers lists what a plane has written: address, port, flags and backends.
@@ -72,12 +73,15 @@ invalid IP:30080 [DSR IPv6 External LocalRouted Affinity]: fd00:10:180::1`,
 		if err != nil {
 			t.Fatal(err)
 		}
-		root := hns.Endpoint{Network: n.ID, Name: rootName, MAC: "00-15-5D-00-00-02", Addrs: planetest.Addrs("fd00:10:180:99::2")}
+		root := hns.Endpoint{
+			Network: n.ID, Name: rootName, MAC: "00-15-5D-00-00-02", Addrs: planetest.Addrs("fd00:10:180:99::2"),
+		}
 		if _, err := s.fake.CreateEndpoint(t.Context(), root); err != nil {
 			t.Fatal(err)
 		}
 		p := New(s.fake, s.options())
-		write(t, p, planetest.Compile(ofIPv6(strings.Contains(name, "annotated"), strings.Contains(name, "local")), options()))
+		write(t, p,
+			planetest.Compile(ofIPv6(strings.Contains(name, "annotated"), strings.Contains(name, "local")), options()))
 		if diff := cmp.Diff(strings.TrimSpace(want), p.balancers()); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -99,8 +103,8 @@ func TestNoIPv6(t *testing.T) {
 	}
 }
 
-// NodePorts are served at the addresses of nodePortAddresses: all by a load balancer without an address, otherwise each has
-// its own. None is at a loopback address. Subnets of one family do not concern the other.
+// NodePorts are served at the addresses of nodePortAddresses: all by a load balancer without an address, otherwise
+// each has its own. None is at a loopback address. Subnets of one family do not concern the other.
 func TestNodePortAddresses(t *testing.T) {
 	cidr := func(list ...string) route.NodePortOptions {
 		return route.NodePortOptions{CIDRs: planetest.Prefixes(list...)}

@@ -118,13 +118,15 @@ func (p *Plane) Refresh(ctx context.Context) error {
 		return fmt.Errorf("read HNS: %w", err)
 	}
 	if s.differs() {
-		p.problems.ofNetwork("HNS does not have load balancers as they were written, or another program changed them: Sluice deletes and creates these")
+		p.problems.ofNetwork("HNS does not have load balancers as they were written, or another program changed them: " +
+			"Sluice deletes and creates these")
 	}
 	if s.overlay() && p.opt.IPv6 {
 		p.problems.ofNetwork("it is an overlay network, which has no dual stack: IPv6 addresses of Services are not served")
 	}
 	if name := p.opt.RootEndpoint; name != "" && len(s.roots) == 0 {
-		p.problems.ofNetwork(fmt.Sprintf("it has no endpoint %q (--root-hnsendpoint-name): health checks at addresses of load balancers are not forwarded", name))
+		p.problems.ofNetwork(fmt.Sprintf("it has no endpoint %q (--root-hnsendpoint-name): "+
+			"health checks at addresses of load balancers are not forwarded", name))
 	}
 	p.seen.Store(&state{features: s.features, network: s.network})
 	p.writer.state, p.fresh = s, true

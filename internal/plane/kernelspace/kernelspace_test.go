@@ -66,7 +66,7 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// HNS spells the IDs of endpoints in load balancers in another way than those of endpoints. Nevertheless a further comparison
+// HNS spells the ID of an endpoint differently in a load balancer and in the endpoint. A further comparison still
 // writes nothing and reports nothing, and a load balancer of another network stays.
 func TestSpellingOfIDs(t *testing.T) {
 	s, change := written(t)
@@ -149,7 +149,9 @@ func twoTargets() *cluster.Store {
 func TestTargetPorts(t *testing.T) {
 	s := newSubject(hns.L2Bridge, func(*hnstest.Fake) {})
 	var reported []route.Problem
-	p := New(s.fake, Options{Network: networkName, Report: func(list []route.Problem) { reported = append(reported, list...) }})
+	p := New(s.fake, Options{
+		Network: networkName, Report: func(list []route.Problem) { reported = append(reported, list...) },
+	})
 	for range 2 {
 		write(t, p, planetest.Compile(twoTargets(), options()))
 	}
@@ -173,7 +175,10 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign := hns.LoadBalancer{VIP: planetest.Addrs("172.30.0.2")[0], Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{e}, Flags: hns.Flags{}}
+	foreign := hns.LoadBalancer{
+		VIP: planetest.Addrs("172.30.0.2")[0], Protocol: 6, Port: 80, Target: 8080, Endpoints: []string{e},
+		Flags: hns.Flags{},
+	}
 	if _, err := s.fake.CreateLoadBalancer(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +188,8 @@ func TestRefused(t *testing.T) {
 	}
 	err = p.Plan(planetest.Compile(planetest.EveryShape(), options())).Apply(t.Context())
 	refused, is := errors.AsType[plane.Refused](err)
-	if !is || len(refused) != 1 || refused.Names()[0].Name != "svc-2" || !errors.Is(refused[refused.Names()[0]], hns.ErrPortExists) {
+	if !is || len(refused) != 1 || refused.Names()[0].Name != "svc-2" ||
+		!errors.Is(refused[refused.Names()[0]], hns.ErrPortExists) {
 		t.Fatal(err)
 	}
 	list, err := s.fake.LoadBalancers(t.Context())

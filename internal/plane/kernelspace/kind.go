@@ -57,9 +57,11 @@ func support(ctx context.Context, h HNS) (plane.Support, error) {
 	case errors.Is(err, hns.ErrDenied):
 		return plane.Support{}, fmt.Errorf("%w: %w: run as an administrator or as LocalSystem", probe.ErrPrivilege, err)
 	case err != nil:
-		return plane.Support{}, fmt.Errorf("%w: %w: install the Windows feature Containers, and start the service hns", probe.ErrFeature, err)
+		return plane.Support{}, fmt.Errorf("%w: %w: install the Windows feature Containers, and start the service hns",
+			probe.ErrFeature, err)
 	case !has.V2:
-		return plane.Support{}, fmt.Errorf("%w: this version of HNS has no API version 2: use Windows Server 2019 or newer", probe.ErrFeature)
+		return plane.Support{}, fmt.Errorf("%w: this version of HNS has no API version 2: use Windows Server 2019 or newer",
+			probe.ErrFeature)
 	}
 	s := plane.Support{IPv4: true, IPv6: has.DualStack}
 	if !has.DualStack {
@@ -69,10 +71,12 @@ func support(ctx context.Context, h HNS) (plane.Support, error) {
 		has  bool
 		note string
 	}{
-		{has.DSR, "HNS has no direct server return: externalTrafficPolicy Local hides the addresses of clients, and preserve-destination has no effect"},
+		{has.DSR, "HNS has no direct server return: externalTrafficPolicy Local hides the addresses of clients, " +
+			"and preserve-destination has no effect"},
 		{has.RemoteSubnet, "HNS has no remote subnets: overlay networks are not served"},
 		{has.SessionAffinity, "HNS has no session affinity: Services with it are served without"},
-		{has.Modify, "HNS cannot change load balancers in place: a changed one is deleted and created again, and connections in between fail"},
+		{has.Modify, "HNS cannot change load balancers in place: a changed one is deleted and created again, " +
+			"and connections in between fail"},
 	} {
 		if !missing.has {
 			s.Notes = append(s.Notes, missing.note)
@@ -85,8 +89,8 @@ func support(ctx context.Context, h HNS) (plane.Support, error) {
 func optionsOf(s plane.Setup, host Host) Options {
 	c := s.Config
 	o := Options{
-		Network: c.HNS.Network, SourceVIP: c.HNS.SourceVIP, DSR: c.HNS.DSR, Poll: max(c.PollPeriod(), pollPeriod), Report: s.Report,
-		IPv6: slices.Contains(s.Families, route.IPv6),
+		Network: c.HNS.Network, SourceVIP: c.HNS.SourceVIP, DSR: c.HNS.DSR, Poll: max(c.PollPeriod(), pollPeriod),
+		Report: s.Report, IPv6: slices.Contains(s.Families, route.IPv6),
 	}
 	if c.HNS.ForwardHealthCheck {
 		o.RootEndpoint, o.HealthPort = c.HNS.RootEndpoint, c.Healthz.Port()

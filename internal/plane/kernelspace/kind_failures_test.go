@@ -56,7 +56,8 @@ func smallFake(t *testing.T) *hnstest.Fake {
 		t.Fatal(err)
 	}
 	for _, e := range []hns.Endpoint{
-		{Name: rootName, Addrs: planetest.Addrs("10.180.99.2", "fd00:10:180:99::2")}, {Addrs: planetest.Addrs("10.180.0.1", "fd00:10:180::1")},
+		{Name: rootName, Addrs: planetest.Addrs("10.180.99.2", "fd00:10:180:99::2")},
+		{Addrs: planetest.Addrs("10.180.0.1", "fd00:10:180::1")},
 	} {
 		e.Network = n.ID
 		if _, err := f.CreateEndpoint(t.Context(), e); err != nil {
@@ -122,21 +123,21 @@ func (tc *failureCase) changed(store *cluster.Store) *cluster.Store {
 	return store
 }
 
-// The failures of each operation are counted by family, kind and error, as kube-proxy counts them. An error that a network is missing
-// is counted as such; that an endpoint or a load balancer is missing is another error. A load balancer that is missing at
-// its deletion is none.
+// The failures of each operation are counted by family, kind and error, as kube-proxy counts them. An error that a
+// network is missing is counted as such; that an endpoint or a load balancer is missing is another error. A load
+// balancer that is missing at its deletion is none.
 func TestFailuresOfEachKind(t *testing.T) {
 	reasons := map[error]string{
-		hns.ErrNoNetwork: "network_not_found", hns.ErrPortExists: "port_already_exists", hns.ErrNotImplemented: "not_implemented",
-		hns.ErrInvalidIP: "invalid_ip", errOdd: "other", hns.ErrNotFound: "other",
+		hns.ErrNoNetwork: "network_not_found", hns.ErrPortExists: "port_already_exists",
+		hns.ErrNotImplemented: "not_implemented", hns.ErrInvalidIP: "invalid_ip", errOdd: "other", hns.ErrNotFound: "other",
 	}
 	for _, family := range failureFamilies() {
 		for _, op := range []string{"create", "update", "delete"} {
 			for kind := range family.places {
 				for err, reason := range reasons {
 					tc := failureCase{family, op, kind, err}
-					want := []string{fmt.Sprintf("kubeproxy_sync_proxy_rules_winkernel_lb_%s_failures_total{error=%q, ip_family=%q, lb_type=%q",
-						op, reason, family.family, kind.String())}
+					want := []string{fmt.Sprintf("kubeproxy_sync_proxy_rules_winkernel_lb_%s_failures_total"+
+						"{error=%q, ip_family=%q, lb_type=%q", op, reason, family.family, kind.String())}
 					if op == "delete" && errors.Is(err, hns.ErrNotFound) && reason == "other" {
 						want = []string{""}
 					}

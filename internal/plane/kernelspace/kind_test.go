@@ -60,16 +60,19 @@ func TestProbe(t *testing.T) {
 	s, err = k.Probe(t.Context(), 0)
 	want := plane.Support{IPv4: true, Notes: []string{
 		"IPv6 is not served: this version of HNS has no dual stack: use Windows Server 2022 or newer",
-		"HNS has no direct server return: externalTrafficPolicy Local hides the addresses of clients, and preserve-destination has no effect",
+		"HNS has no direct server return: externalTrafficPolicy Local hides the addresses of clients, " +
+			"and preserve-destination has no effect",
 		"HNS has no remote subnets: overlay networks are not served",
 		"HNS has no session affinity: Services with it are served without",
-		"HNS cannot change load balancers in place: a changed one is deleted and created again, and connections in between fail",
+		"HNS cannot change load balancers in place: a changed one is deleted and created again, " +
+			"and connections in between fail",
 	}}
 	if diff := cmp.Diff(want, s); err != nil || diff != "" {
 		t.Errorf("an old HNS: %v\n%s", err, diff)
 	}
 	fake.Version = hns.Features{}
-	if _, err = k.Probe(t.Context(), 0); !errors.Is(err, probe.ErrFeature) || !strings.Contains(err.Error(), "Windows Server 2019") {
+	if _, err = k.Probe(t.Context(), 0); !errors.Is(err, probe.ErrFeature) ||
+		!strings.Contains(err.Error(), "Windows Server 2019") {
 		t.Error("without API version 2:", err)
 	}
 	for cause, want := range map[error]error{hns.ErrDenied: probe.ErrPrivilege, hns.ErrNoService: probe.ErrFeature} {
@@ -125,7 +128,8 @@ func TestTheNetworkIsAwaited(t *testing.T) {
 			t.Fatal(err)
 		}
 		const waits = `HNS network "cbr0" does not exist`
-		if !strings.Contains(opened.Waiting(), waits) || !strings.Contains(log.String(), "does not exist: waiting for the CNI plugin") {
+		if !strings.Contains(opened.Waiting(), waits) ||
+			!strings.Contains(log.String(), "does not exist: waiting for the CNI plugin") {
 			t.Errorf("%q, log:\n%s", opened.Waiting(), log)
 		}
 		p := opened.Plane
@@ -277,7 +281,8 @@ func TestFailuresAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := metricstest.Values(t, metricstest.Registry(opened.Metrics()...), "")
-	if !strings.Contains(got, `winkernel_lb_create_failures_total{error="invalid_ip", ip_family="IPv4", lb_type="clusterip"}`) {
+	if !strings.Contains(got,
+		`winkernel_lb_create_failures_total{error="invalid_ip", ip_family="IPv4", lb_type="clusterip"}`) {
 		t.Error(got)
 	}
 	if names := slices.Collect(strings.SplitSeq(got, "\n")); len(names) != 1 {

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// asKubeProxy makes what kube-proxy makes: unnamed endpoints with its MAC addresses, and a load balancer for each family.
+// asKubeProxy makes what kube-proxy makes: unnamed endpoints with its MAC addresses, and a load balancer for each
+// family.
 func (s *subject) asKubeProxy(t *testing.T) {
 	t.Helper()
 	n, err := s.fake.Network(t.Context(), networkName)
@@ -28,8 +29,14 @@ func (s *subject) asKubeProxy(t *testing.T) {
 	if s.network == hns.Overlay {
 		list = []hns.Endpoint{
 			{MAC: "00-15-5d-00-00-02", Addrs: planetest.Addrs("10.180.99.1")},
-			{MAC: "02-11-0a-b4-01-07", Addrs: planetest.Addrs("10.180.1.7"), Remote: true, Provider: netip.MustParseAddr("192.168.0.3")},
-			{MAC: "00-15-5d-00-00-02", Addrs: planetest.Addrs("172.30.0.1"), Remote: true, Provider: netip.MustParseAddr("192.168.0.2")},
+			{
+				MAC: "02-11-0a-b4-01-07", Addrs: planetest.Addrs("10.180.1.7"), Remote: true,
+				Provider: netip.MustParseAddr("192.168.0.3"),
+			},
+			{
+				MAC: "00-15-5d-00-00-02", Addrs: planetest.Addrs("172.30.0.1"), Remote: true,
+				Provider: netip.MustParseAddr("192.168.0.2"),
+			},
 		}
 	}
 	for i, e := range list {
@@ -41,7 +48,9 @@ func (s *subject) asKubeProxy(t *testing.T) {
 		if !e.Remote || e.Addrs[0] == netip.MustParseAddr("172.30.0.1") {
 			continue
 		}
-		l := hns.LoadBalancer{VIP: planetest.Addrs("172.30.0.1")[0], Protocol: 6, Port: uint16(80 + i), Target: 8080, Endpoints: []string{id}}
+		l := hns.LoadBalancer{
+			VIP: planetest.Addrs("172.30.0.1")[0], Protocol: 6, Port: uint16(80 + i), Target: 8080, Endpoints: []string{id},
+		}
 		if e.Addrs[0].Is6() {
 			l.VIP, l.Flags.IPv6 = netip.MustParseAddr("fd00:172:30::1"), true
 		}
@@ -79,8 +88,8 @@ func TestRemoveAfterKubeProxy(t *testing.T) {
 	}
 }
 
-// The first comparison after kube-proxy keeps the endpoints that Services need, the source VIP among them, and deletes the
-// others. A container with the address of the source VIP and a MAC address of its own is no source VIP.
+// The first comparison after kube-proxy keeps the endpoints that Services need, the source VIP among them, and
+// deletes the others. A container with the address of the source VIP and a MAC address of its own is no source VIP.
 func TestEndpointsOfKubeProxyAreAdopted(t *testing.T) {
 	subject := newSubject(hns.Overlay, func(*hnstest.Fake) {})
 	subject.asKubeProxy(t)
@@ -91,7 +100,9 @@ func TestEndpointsOfKubeProxyAreAdopted(t *testing.T) {
 			t.Errorf("%s, though kube-proxy made all endpoints", line)
 		}
 	}
-	s := &state{network: hns.Network{Type: hns.Overlay}, hostMAC: "00:15:5d:00:00:02", sourceVIP: netip.MustParseAddr("10.180.99.1")}
+	s := &state{
+		network: hns.Network{Type: hns.Overlay}, hostMAC: "00:15:5d:00:00:02", sourceVIP: netip.MustParseAddr("10.180.99.1"),
+	}
 	container := hns.Endpoint{MAC: "00-15-5D-00-00-09", Addrs: planetest.Addrs("10.180.99.1")}
 	if class, is := s.class(container); is {
 		t.Errorf("a container is of class %d", class)

@@ -34,7 +34,8 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 		return had, ledger.Absent
 	}
 	wanted, missing := l.state.document(want.Key, want.Value)
-	complete := !slices.ContainsFunc(missing, func(a netip.Addr) bool { return l.taken[a] }) // no missing endpoint is created now
+	// It is complete if no missing endpoint is created now.
+	complete := !slices.ContainsFunc(missing, func(a netip.Addr) bool { return l.taken[a] })
 	place := want.Key.place()
 	i := slices.IndexFunc(l.found[place], func(f found) bool { return !l.replaced(f) })
 	if i < 0 && complete && len(wanted.Endpoints) == 0 {

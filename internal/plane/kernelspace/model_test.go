@@ -70,8 +70,8 @@ func subnets(node string) []hns.RemoteSubnet {
 	return []hns.RemoteSubnet{{Prefix: netip.MustParsePrefix("10.180.1.0/24"), Provider: netip.MustParseAddr(node)}}
 }
 
-// pods is how many containers this node has in each family. A few endpoints of the model, which have higher addresses, lack
-// one.
+// pods is how many containers this node has in each family. A few endpoints of the model, which have higher
+// addresses, lack one.
 const pods = 64
 
 // addPods creates the endpoints of the containers on this node, as a CNI does.
@@ -184,7 +184,8 @@ func (s *subject) edit(w *planetest.World) error {
 	}
 	if w.Chance(3) { // a remote endpoint that an earlier run left
 		a := planetest.Addrs("10.180.9.9")
-		_, _ = s.fake.CreateEndpoint(ctx, hns.Endpoint{Network: n.ID, Addrs: a, MAC: hns.MAC(a[0]), Remote: true}) // it may be there
+		// it may be there
+		_, _ = s.fake.CreateEndpoint(ctx, hns.Endpoint{Network: n.ID, Addrs: a, MAC: hns.MAC(a[0]), Remote: true})
 	}
 	return s.editObjects(w, n.ID)
 }
@@ -199,7 +200,9 @@ func (s *subject) addForeign(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	id, err := s.fake.CreateLoadBalancer(ctx, hns.LoadBalancer{VIP: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80, Target: 80, Endpoints: []string{e}})
+	id, err := s.fake.CreateLoadBalancer(ctx, hns.LoadBalancer{
+		VIP: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80, Target: 80, Endpoints: []string{e},
+	})
 	s.foreign = append(s.foreign, id)
 	return err
 }

@@ -52,8 +52,9 @@ type orderCase struct {
 func (s *story) service(change func(*cluster.Service)) {
 	svc := &cluster.Service{
 		Name: cluster.Name{Namespace: "ns", Name: "web"}, Type: cluster.LoadBalancer, Affinity: 1,
-		ClusterIPs: planetest.Addrs("172.30.0.1"), LoadBalancerIPs: planetest.Addrs("203.0.113.1"), ExternalIPs: planetest.Addrs("198.51.100.1"),
-		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80, NodePort: 30080}},
+		ClusterIPs: planetest.Addrs("172.30.0.1"), LoadBalancerIPs: planetest.Addrs("203.0.113.1"),
+		ExternalIPs: planetest.Addrs("198.51.100.1"),
+		Ports:       []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80, NodePort: 30080}},
 	}
 	change(svc)
 	s.store.SetService(svc)
@@ -89,7 +90,8 @@ func TestOrderOfWrites(t *testing.T) {
 				})
 			},
 			want: []string{
-				"delete 198.51.100.1 protocol 6 port 80", "create 198.51.100.1 protocol 6 port 80", "create 198.51.100.1 protocol 6 port 10256",
+				"delete 198.51.100.1 protocol 6 port 80", "create 198.51.100.1 protocol 6 port 80",
+				"create 198.51.100.1 protocol 6 port 10256",
 			},
 		},
 		"another target": {
@@ -147,7 +149,9 @@ func TestAFrontendInPlaceOfHealthChecks(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 	s.settled()
-	removal := &step{Op: ledger.Remove, Key: key{class: healthCheck, addr: list[at].VIP, family: route.IPv4, protocol: 6, port: 10256}}
+	removal := &step{
+		Op: ledger.Remove, Key: key{class: healthCheck, addr: list[at].VIP, family: route.IPv4, protocol: 6, port: 10256},
+	}
 	if err := s.plane.writer.Write(t.Context(), []*step{removal}); err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,8 @@ func whyUnserved(p *route.Port) string {
 		return "HNS does not balance SCTP: the port is not served in mode kernelspace"
 	}
 	if backends := p.Backends(route.Cluster); len(ofOnePort(backends)) < len(backends) {
-		return "a load balancer of HNS leads to one port of backends: in mode kernelspace only backends at the most common port are served"
+		return "a load balancer of HNS leads to one port of backends: in mode kernelspace only " +
+			"backends at the most common port are served"
 	}
 	return ""
 }

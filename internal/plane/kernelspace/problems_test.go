@@ -14,17 +14,20 @@ import (
 // sctp is a dual-stack Service with TCP at port 80, and SCTP at some ports.
 func sctp(ports ...uint16) *cluster.Service {
 	svc := &cluster.Service{
-		Name: cluster.Name{Namespace: "ns", Name: "web"}, Type: cluster.NodePort, ClusterIPs: planetest.Addrs("172.30.0.1", "fd00:172:30::1"),
-		Ports: []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}},
+		Name: cluster.Name{Namespace: "ns", Name: "web"}, Type: cluster.NodePort,
+		ClusterIPs: planetest.Addrs("172.30.0.1", "fd00:172:30::1"),
+		Ports:      []cluster.ServicePort{{Name: "http", Protocol: cluster.TCP, Port: 80}},
 	}
 	for i, port := range ports {
-		svc.Ports = append(svc.Ports, cluster.ServicePort{Name: string(rune('a' + i)), Protocol: cluster.SCTP, Port: port, NodePort: 30000 + port})
+		svc.Ports = append(svc.Ports, cluster.ServicePort{
+			Name: string(rune('a' + i)), Protocol: cluster.SCTP, Port: port, NodePort: 30000 + port,
+		})
 	}
 	return svc
 }
 
-// HNS does not balance SCTP. Each such port of a Service is a problem that is reported once, whether a change or a comparison
-// finds it, and again if the Service is made anew.
+// HNS does not balance SCTP. Each such port of a Service is a problem that is reported once, whether a change or a
+// comparison finds it, and again if the Service is created again.
 func TestPortsWithSCTP(t *testing.T) {
 	problem := func(port string) route.Problem {
 		return route.Problem{
@@ -36,7 +39,9 @@ func TestPortsWithSCTP(t *testing.T) {
 	opt := fake.options()
 	var reported []route.Problem
 	opt.Report = func(list []route.Problem) { reported = append(reported, list...) }
-	s := &story{TB: t, subject: fake, store: cluster.NewStore(), compiler: route.NewCompiler(options()), plane: New(fake.fake, opt)}
+	s := &story{
+		TB: t, subject: fake, store: cluster.NewStore(), compiler: route.NewCompiler(options()), plane: New(fake.fake, opt),
+	}
 	for _, step := range []struct {
 		svc   *cluster.Service // nil: it is deleted
 		write func() []string

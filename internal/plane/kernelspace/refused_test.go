@@ -19,11 +19,13 @@ func TestARefusalKeepsNoOtherEndpoints(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	other := cluster.Name{Namespace: "ns", Name: "other"}
 	s.store.SetService(&cluster.Service{
-		Name: other, ClusterIPs: planetest.Addrs("172.30.0.9"), Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+		Name: other, ClusterIPs: planetest.Addrs("172.30.0.9"),
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
 	})
 	s.store.SetSlice(&cluster.Slice{
 		Name: cluster.Name{Namespace: "ns", Name: "other-1"}, Service: other,
-		Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.1.9", "b")},
+		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.1.9", "b")},
 	})
 	s.compared()
 
@@ -45,7 +47,9 @@ func TestARefusalKeepsNoOtherEndpoints(t *testing.T) {
 			}
 		}
 	}
-	if i := slices.IndexFunc(s.reported, func(line string) bool { return strings.Contains(line, "cannot delete") }); i >= 0 {
+	if i := slices.IndexFunc(s.reported, func(line string) bool {
+		return strings.Contains(line, "cannot delete")
+	}); i >= 0 {
 		t.Errorf("it tries to delete an endpoint in use: %s", s.reported[i])
 	}
 
@@ -75,8 +79,8 @@ func (s *story) refusedNames() (names []string) {
 	return names
 }
 
-// HNS may refuse a load balancer for health checks, as a program listens at the port (kubernetes/community#8883). The addresses of the
-// Service are served all the same, and follow its backends.
+// HNS may refuse a load balancer for health checks, as a program listens at the port (kubernetes/community#8883). The
+// addresses of the Service are served all the same, and follow its backends.
 func TestRefusedHealthChecks(t *testing.T) {
 	s := newStory(t, func(*hnstest.Fake) {})
 	s.refuse("create 203.0.113.1 protocol 6 port 10256 ")

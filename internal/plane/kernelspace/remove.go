@@ -62,7 +62,10 @@ func remains(ctx context.Context, h HNS, network string) []string {
 			"name it by --network-name, winkernel.networkName or the environment variable KUBE_NETWORK"}
 	}
 	if _, err := h.Network(ctx, network); errors.Is(err, hns.ErrNoNetwork) {
-		return []string{fmt.Sprintf("HNS still has %s, and no network %q (--network-name): they refer to endpoints of other networks", count, network)}
+		return []string{
+			fmt.Sprintf("HNS still has %s, and no network %q (--network-name): they refer to endpoints of other networks",
+				count, network),
+		}
 	}
 	return nil
 }

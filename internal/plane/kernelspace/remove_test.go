@@ -24,13 +24,14 @@ func dangling(t *testing.T) *subject {
 	return s
 }
 
-// Without the network, load balancers that refer to nothing are deleted, also if the network has no name. Those of other networks
-// stay, and a line says so.
+// Without the network, load balancers that refer to nothing are deleted, even if the network has no name.
+// Load balancers of other networks stay, and a line says so.
 func TestRemoveWithoutTheNetwork(t *testing.T) {
 	for name, line := range map[string]string{
-		networkName: `HNS still has 1 load balancer, and no network "cbr0" (--network-name): they refer to endpoints of other networks`,
-		"": "HNS still has 1 load balancer: to remove those of an HNS network, name it by --network-name, winkernel.networkName " +
-			"or the environment variable KUBE_NETWORK",
+		networkName: `HNS still has 1 load balancer, and no network "cbr0" (--network-name): ` +
+			"they refer to endpoints of other networks",
+		"": "HNS still has 1 load balancer: to remove those of an HNS network, name it by --network-name, " +
+			"winkernel.networkName or the environment variable KUBE_NETWORK",
 	} {
 		s := dangling(t)
 		k := Kind(s.fake, thisHost{})
@@ -50,8 +51,8 @@ func TestRemoveWithoutTheNetwork(t *testing.T) {
 	}
 }
 
-// A clean-up that knows the network, or has nothing to do, prints no line. Without HNS there is nothing to remove unless a
-// network is named.
+// A clean-up that knows the network, or has nothing to do, prints no line. Without HNS there is nothing to remove
+// unless a network is named.
 func TestNothingRemains(t *testing.T) {
 	s, _ := written(t)
 	named, _ := setup(config.HNS{Network: networkName})
@@ -79,7 +80,8 @@ func TestRemoveFails(t *testing.T) {
 	write(t, New(s.fake, Options{Network: networkName}), onNode(at("10.180.1.7", "b")))
 	s.refuse("delete 172.30.0.1 ")
 	removed, err := New(s.fake, Options{Network: networkName}).Remove(t.Context())
-	if !errors.Is(err, errOdd) || strings.Contains(err.Error(), "retries") || !slices.Equal(removed, []string{"3 load balancers"}) {
+	if !errors.Is(err, errOdd) || strings.Contains(err.Error(), "retries") ||
+		!slices.Equal(removed, []string{"3 load balancers"}) {
 		t.Errorf("removed %q, %v", removed, err)
 	}
 	s.fake.Refuse = nil

@@ -14,7 +14,9 @@ import (
 
 // Load bounds the contents of one write.
 func Load() plane.Load {
-	return plane.Load{Piece: 1000, Cost: func(p *route.Port) int { return 2*len(p.Frontends) + max(len(p.Cluster), len(p.Local)) }}
+	return plane.Load{
+		Piece: 1000, Cost: func(p *route.Port) int { return 2*len(p.Frontends) + max(len(p.Cluster), len(p.Local)) },
+	}
 }
 
 // renderer renders one Service.
@@ -162,13 +164,14 @@ func (r *renderer) addresses(f *route.Frontend, family route.Family) []netip.Add
 	})
 }
 
-// flags returns the flags that kube-proxy sets. One differs: NodePorts of Services with preserve-destination use direct server return, as
-// their connections stay on this node.
+// flags returns the flags that kube-proxy sets. One differs: NodePorts of Services with preserve-destination use
+// direct server return, as their connections stay on this node.
 func (r *renderer) flags(p *route.Port, f *route.Frontend, way route.Way) hns.Flags {
 	has := r.state.features
 	preserve := f.Kind == route.LoadBalancer && p.PreserveDestination && has.DSR
+	direct := f.Kind == route.ClusterIP && r.opt.DSR || f.Kind != route.ClusterIP && way.Pool == route.Local
 	return hns.Flags{
-		DSR:         has.DSR && (f.Kind == route.ClusterIP && r.opt.DSR || f.Kind != route.ClusterIP && way.Pool == route.Local),
+		DSR:         has.DSR && direct,
 		IPv6:        p.Family == route.IPv6,
 		External:    f.Kind != route.ClusterIP,
 		LocalRouted: f.Kind == route.NodePort,
@@ -195,7 +198,9 @@ func (r *renderer) source(p *route.Port, backends []netip.AddrPort) netip.Addr {
 }
 
 func classOf(k route.Kind) class {
-	return [...]class{route.ClusterIP: clusterIP, route.NodePort: nodePort, route.ExternalIP: externalIP, route.LoadBalancer: ingressIP}[k]
+	return [...]class{
+		route.ClusterIP: clusterIP, route.NodePort: nodePort, route.ExternalIP: externalIP, route.LoadBalancer: ingressIP,
+	}[k]
 }
 
 // protocolOf returns the number of a protocol that HNS balances; 0: it does not.

@@ -144,11 +144,13 @@ func (s *story) services(n int) {
 	for i := range n {
 		name := cluster.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
 		s.store.SetService(&cluster.Service{
-			Name: name, ClusterIPs: planetest.Addrs(fmt.Sprintf("172.31.%d.%d", i/250, i%250+1)), Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+			Name: name, ClusterIPs: planetest.Addrs(fmt.Sprintf("172.31.%d.%d", i/250, i%250+1)),
+			Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
 		})
 		s.store.SetSlice(&cluster.Slice{
 			Name: cluster.Name{Namespace: "ns", Name: name.Name + "-1"}, Service: name,
-			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")},
+			Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+			Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")},
 		})
 	}
 }
@@ -167,7 +169,8 @@ func TestListsForLoadBalancersThatAreGone(t *testing.T) {
 	backends := func(addr string) {
 		slice := &cluster.Slice{
 			Name: cluster.Name{Namespace: "ns", Name: "web-1"}, Service: cluster.Name{Namespace: "ns", Name: "web"},
-			Endpoints: []cluster.Endpoint{planetest.Endpoint(addr, "b")}, Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+			Endpoints: []cluster.Endpoint{planetest.Endpoint(addr, "b")},
+			Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
 		}
 		for i := range uint16(100) {
 			slice.Ports = append(slice.Ports, cluster.SlicePort{Name: fmt.Sprint(i), Protocol: cluster.TCP, Port: 2000 + i})

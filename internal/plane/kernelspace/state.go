@@ -200,7 +200,9 @@ func (s *state) ids() map[string]bool {
 
 // document returns the load balancer of an entry, with the backends that HNS has, and the addresses of the others.
 func (s *state) document(k key, v value) (l hns.LoadBalancer, missing []netip.Addr) {
-	l = hns.LoadBalancer{VIP: k.addr, Protocol: k.protocol, Port: k.port, Target: v.target, SourceVIP: v.source, Flags: v.flags}
+	l = hns.LoadBalancer{
+		VIP: k.addr, Protocol: k.protocol, Port: k.port, Target: v.target, SourceVIP: v.source, Flags: v.flags,
+	}
 	for text := range strings.FieldsSeq(v.endpoints) {
 		a := netip.MustParseAddr(text) // join wrote it
 		if e, has := s.endpoints[a]; has {

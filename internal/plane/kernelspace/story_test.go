@@ -30,7 +30,9 @@ func newStory(t testing.TB, kind func(*hnstest.Fake)) *story {
 	t.Helper()
 	o := options()
 	o.NodeName = "a"
-	s := &story{TB: t, subject: newSubject(hns.L2Bridge, kind), store: preserving(false, false), compiler: route.NewCompiler(o)}
+	s := &story{
+		TB: t, subject: newSubject(hns.L2Bridge, kind), store: preserving(false, false), compiler: route.NewCompiler(o),
+	}
 	s.restart()
 	s.backends(8080, "10.180.0.1", "10.180.0.2", "10.180.1.1")
 	return s

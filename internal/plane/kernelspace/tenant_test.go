@@ -19,7 +19,8 @@ func overlayStory(t *testing.T) *story {
 	o := options()
 	o.NodeName = "a"
 	s := &story{
-		TB: t, subject: newSubject(hns.Overlay, func(*hnstest.Fake) {}), store: preserving(false, false), compiler: route.NewCompiler(o),
+		TB: t, subject: newSubject(hns.Overlay, func(*hnstest.Fake) {}), store: preserving(false, false),
+		compiler: route.NewCompiler(o),
 	}
 	s.restart()
 	return s
@@ -29,11 +30,13 @@ func overlayStory(t *testing.T) *story {
 func (s *story) rival(backend string) cluster.Name {
 	name := cluster.Name{Namespace: "tenant", Name: "rival"}
 	s.store.SetService(&cluster.Service{
-		Name: name, ClusterIPs: planetest.Addrs("172.30.0.66"), Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+		Name: name, ClusterIPs: planetest.Addrs("172.30.0.66"),
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
 	})
 	s.store.SetSlice(&cluster.Slice{
 		Name: cluster.Name{Namespace: "tenant", Name: "rival-1"}, Service: name,
-		Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 9090}}, Endpoints: []cluster.Endpoint{planetest.Endpoint(backend, "")},
+		Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 9090}},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint(backend, "")},
 	})
 	return name
 }
@@ -154,7 +157,8 @@ func TestAnExternalIPAtTheHealthChecksOfAnother(t *testing.T) {
 		})
 		s.store.SetSlice(&cluster.Slice{
 			Name: cluster.Name{Namespace: namespace, Name: "rival-1"}, Service: name,
-			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 9090}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.1.66", "b")},
+			Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 9090}},
+			Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.1.66", "b")},
 		})
 		for range 3 {
 			if names := s.refusedNames(); len(names) != 1 {

@@ -33,7 +33,9 @@ func (s *subject) refuse(prefix string) {
 
 // ofNetwork returns the problems of the network, without those of Services.
 func ofNetwork(list []route.Problem) []route.Problem {
-	return slices.DeleteFunc(slices.Clone(list), func(p route.Problem) bool { return p.Object != "HNS network "+networkName })
+	return slices.DeleteFunc(slices.Clone(list), func(p route.Problem) bool {
+		return p.Object != "HNS network "+networkName
+	})
 }
 
 // An error of HNS for one Service, whatever it is, costs only that Service.
@@ -117,7 +119,8 @@ func TestCannotDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, p, route.Change{Table: second.Table})
-	if len(reported) != 1 || !strings.Contains(reported[0].Reason, "cannot delete") || !strings.Contains(reported[0].Reason, errOdd.Error()) {
+	if len(reported) != 1 || !strings.Contains(reported[0].Reason, "cannot delete") ||
+		!strings.Contains(reported[0].Reason, errOdd.Error()) {
 		t.Errorf("%+v", reported)
 	}
 	s.fake.Refuse = nil
@@ -175,7 +178,8 @@ func TestNotes(t *testing.T) {
 	for range 2 {
 		apply(t, p, planetest.Compile(planetest.EveryShape(), options()))
 	}
-	if len(reasons) != 2 || !strings.Contains(reasons[0], "no dual stack") || !strings.Contains(reasons[1], `no endpoint "other"`) {
+	if len(reasons) != 2 || !strings.Contains(reasons[0], "no dual stack") ||
+		!strings.Contains(reasons[1], `no endpoint "other"`) {
 		t.Errorf("%q", reasons)
 	}
 }
@@ -185,7 +189,8 @@ func preserving(annotated, local bool) *cluster.Store {
 	return preservingAt(annotated, local, "172.30.0.1", "203.0.113.1", "198.51.100.1", "10.180.0.1", "10.180.1.1")
 }
 
-// preservingAt is the same with a cluster IP, an address of a load balancer, an external IP, and an endpoint on each of two nodes.
+// preservingAt is the same with a cluster IP, an address of a load balancer, an external IP, and an endpoint on each
+// of two nodes.
 func preservingAt(annotated, local bool, at ...string) *cluster.Store {
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode())
@@ -289,7 +294,8 @@ func TestOverlay(t *testing.T) {
 	store := preserving(false, false)
 	outside := cluster.Name{Namespace: "ns", Name: "api"}
 	store.SetService(&cluster.Service{
-		Name: outside, ClusterIPs: planetest.Addrs("172.30.0.2"), Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 443}},
+		Name: outside, ClusterIPs: planetest.Addrs("172.30.0.2"),
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 443}},
 	})
 	store.SetSlice(&cluster.Slice{
 		Name: cluster.Name{Namespace: "ns", Name: "api-1"}, Service: outside,

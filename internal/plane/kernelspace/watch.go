@@ -23,9 +23,9 @@ func (p *Plane) period() time.Duration {
 	return max(p.opt.Poll, readPause*time.Duration(p.took.Load()))
 }
 
-// Watch implements plane.Plane. HNS has notifications, but they do not tell the changes of this plane from those of others.
-// Watch reads the network more often than everything else: it reports an edit at once when the network is created or
-// replaced, and when its remote subnets change.
+// Watch implements plane.Plane. HNS has notifications, but they do not tell the changes of this plane from other
+// changes. Watch reads the network more often than everything else: it reports an edit at once when the network is
+// created or replaced, and when its remote subnets change.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	ticker := time.NewTicker(min(networkPeriod, p.opt.Poll))
 	defer ticker.Stop()

@@ -212,7 +212,8 @@ func (w *writer) createEndpoint(ctx context.Context, k key) error {
 		return nil
 	}
 	e := hns.Endpoint{
-		Network: w.state.network.ID, Addrs: []netip.Addr{k.addr}, Remote: k.class != source, MAC: w.state.hostMAC, Provider: w.state.node(k.class, k.addr),
+		Network: w.state.network.ID, Addrs: []netip.Addr{k.addr}, Remote: k.class != source, MAC: w.state.hostMAC,
+		Provider: w.state.node(k.class, k.addr),
 	}
 	switch k.class {
 	case source:

@@ -148,7 +148,9 @@ func (l *Ledger[K, V]) Change(w Writer[K, V]) *Plan[K, V] {
 // Compare begins a plan from what a listing says. It trusts nothing that the ledger
 // knew before.
 func (l *Ledger[K, V]) Compare(w Writer[K, V], found Listing[K, V]) *Plan[K, V] {
-	return &Plan[K, V]{ledger: l, writer: w, found: found, counts: map[K]int32{}, lacking: map[K]bool{}, refused: plane.Refused{}}
+	return &Plan[K, V]{
+		ledger: l, writer: w, found: found, counts: map[K]int32{}, lacking: map[K]bool{}, refused: plane.Refused{},
+	}
 }
 
 // group is what a plan writes for one Service, or, without a name, for all.

@@ -93,7 +93,8 @@ func TestMove(t *testing.T) {
 	p.Service(nameOf(5), nil, (&service{rows: 1, frontends: []int{0}}).entries("svc-5"))
 	p.End()
 	apply(t, p)
-	if text := strings.Join(k.log, ""); !strings.Contains(text, "change frontend 0 pool:1 row:svc-5-0\n") || strings.Contains(text, "remove frontend") {
+	if text := strings.Join(k.log, ""); !strings.Contains(text, "change frontend 0 pool:1 row:svc-5-0\n") ||
+		strings.Contains(text, "remove frontend") {
 		t.Errorf("the frontend does not move in place:\n%s", text)
 	}
 }
@@ -277,7 +278,8 @@ func TestRewrite(t *testing.T) {
 	p.Rewrite(Rewrite[name, string]{
 		Replaces: func(key name) bool { return key == name{frontend, "0"} },
 		Steps: func(refused plane.Refused) []testStep {
-			return []testStep{{Op: Remove, Key: name{frontend, "0"}}, {Op: Add, Key: name{frontend, fmt.Sprint("rewritten without ", len(refused))}}}
+			added := name{frontend, fmt.Sprint("rewritten without ", len(refused))}
+			return []testStep{{Op: Remove, Key: name{frontend, "0"}}, {Op: Add, Key: added}}
 		},
 	})
 	if steps := p.Steps(); steps != 10 {
@@ -350,7 +352,8 @@ func TestARefusedSharedEntry(t *testing.T) {
 		})
 		p.End()
 		refused, is := errors.AsType[plane.Refused](p.Apply(context.Background()))
-		if !is || !slices.Equal(refused.Names(), []cluster.Name{nameOf(1), nameOf(3)}) || !errors.Is(refused[nameOf(3)], errBad) {
+		if !is || !slices.Equal(refused.Names(), []cluster.Name{nameOf(1), nameOf(3)}) ||
+			!errors.Is(refused[nameOf(3)], errBad) {
 			t.Fatalf("room %d: refused %v, want svc-1 and svc-3", room, refused)
 		}
 		for i, n := range rows {

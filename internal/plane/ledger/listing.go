@@ -1,6 +1,7 @@
 package ledger
 
-// MapListing is a Listing of entries by their keys, all of which are owned by the plane. It removes entries that are taken.
+// MapListing is a Listing of entries by their keys, all of which are owned by the plane. It removes entries that are
+// taken.
 type MapListing[K, V comparable] map[K]V
 
 // Take implements Listing.

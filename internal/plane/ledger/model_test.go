@@ -40,7 +40,8 @@ func (s *service) entries(id string) []testEntry {
 	}
 	list = append(list, testEntry{name{pool, fmt.Sprint(s.rows)}, "pool"})
 	for _, f := range s.frontends {
-		list = append(list, testEntry{name{frontend, fmt.Sprint(f)}, value}, testEntry{name{refusal, fmt.Sprint(f / 4)}, "refused"})
+		list = append(list, testEntry{name{frontend, fmt.Sprint(f)}, value},
+			testEntry{name{refusal, fmt.Sprint(f / 4)}, "refused"})
 	}
 	return distinct(list)
 }

@@ -144,7 +144,8 @@ func TestARefusedSharedEntryOfPortions(t *testing.T) {
 		k.badKey = name{pool, "3"}
 		l := New[name, string](testLayout())
 		refused, is := errors.AsType[plane.Refused](inParts(l, k, rows, n).Apply(context.Background()))
-		if !is || !slices.Equal(refused.Names(), []cluster.Name{nameOf(1), nameOf(3), nameOf(5)}) || !errors.Is(refused[nameOf(3)], errBad) {
+		if !is || !slices.Equal(refused.Names(), []cluster.Name{nameOf(1), nameOf(3), nameOf(5)}) ||
+			!errors.Is(refused[nameOf(3)], errBad) {
 			t.Fatalf("parts of %d: refused %v, want svc-1, svc-3 and svc-5", n, refused)
 		}
 		for i, r := range rows {

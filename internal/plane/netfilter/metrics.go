@@ -21,7 +21,8 @@ func newMetrics(families []route.Family) *staleMetrics {
 	return &staleMetrics{
 		families: families,
 		duration: vec.Desc{
-			Name: "kubeproxy_conntrack_reconciler_sync_duration_seconds", Buckets: vec.Durations(), Help: "Duration of one scan for stale conntrack entries.",
+			Name: "kubeproxy_conntrack_reconciler_sync_duration_seconds", Buckets: vec.Durations(),
+			Help: "Duration of one scan for stale conntrack entries.",
 		}.ByFamily(families).Histogram(),
 		ended: vec.Desc{
 			Name: "kubeproxy_conntrack_reconciler_deleted_entries_total", Help: "Stale conntrack entries that were deleted.",

@@ -39,7 +39,8 @@ func numberedService(i int, backends ...int) *route.Service {
 		Port: 80, Pods: way, Node: way, Others: way,
 	}}
 	for _, b := range backends {
-		p.Cluster = append(p.Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(16*b) + byte(i>>16), byte(i >> 8), byte(i)}), 8080))
+		p.Cluster = append(p.Cluster,
+			netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(16*b) + byte(i>>16), byte(i >> 8), byte(i)}), 8080))
 	}
 	name := cluster.Name{Namespace: fmt.Sprintf("namespace-%d", i%100), Name: fmt.Sprintf("service-%d", i)}
 	return &route.Service{Name: name, Ports: []route.Port{p}}

@@ -44,7 +44,9 @@ func (b builder) fixed() []nft.Chain {
 	jump := []nft.Rule{nft.NewRule(nft.Jump("services"))}
 	return append(chains,
 		nft.Chain{Name: "services", Rules: b.services()},
-		nft.Chain{Name: "postrouting", Hook: &nft.Hook{Type: "nat", Point: nft.Postrouting, Priority: srcnat}, Rules: b.postrouting()},
+		nft.Chain{
+			Name: "postrouting", Hook: &nft.Hook{Type: "nat", Point: nft.Postrouting, Priority: srcnat}, Rules: b.postrouting(),
+		},
 		nft.Chain{Name: "prerouting", Hook: &nft.Hook{Type: "nat", Point: nft.Prerouting, Priority: dstnat}, Rules: jump},
 		nft.Chain{Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat}, Rules: jump})
 }

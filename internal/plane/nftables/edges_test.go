@@ -23,7 +23,8 @@ func TestTheMostBackends(t *testing.T) {
 	list := func(first, n int) []netip.AddrPort {
 		var all []netip.AddrPort
 		for i := range n {
-			all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte((first + i) >> 16), byte((first + i) >> 8), byte(first + i)}), 80))
+			a := netip.AddrFrom4([4]byte{10, byte((first + i) >> 16), byte((first + i) >> 8), byte(first + i)})
+			all = append(all, netip.AddrPortFrom(a, 80))
 		}
 		return all
 	}
@@ -49,13 +50,17 @@ func TestTheMostBackends(t *testing.T) {
 	other := numberedService(1)
 	other.Ports[0].Cluster = list(50, most)
 	table.Services[svc.Name] = other
-	if err := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: svc.Name, Old: svc, New: other}}}).Apply(context.Background()); err != nil {
+	if err := p.Plan(route.Change{
+		Table: table, Touched: []route.Touch{{Name: svc.Name, Old: svc, New: other}},
+	}).Apply(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	checkSettled(t, conn, table, route.IPv4)
 	few := numberedService(1, 0, 1)
 	table.Services[svc.Name] = few
-	if err := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: svc.Name, Old: other, New: few}}}).Apply(context.Background()); err != nil {
+	if err := p.Plan(route.Change{
+		Table: table, Touched: []route.Touch{{Name: svc.Name, Old: other, New: few}},
+	}).Apply(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	checkSettled(t, conn, table, route.IPv4)
@@ -78,9 +83,13 @@ func TestLongestNames(t *testing.T) {
 			svc.Ports = append(svc.Ports, cluster.ServicePort{Name: name, Protocol: cluster.SCTP, Port: uint16(80 + k)})
 			sl.Ports = append(sl.Ports, cluster.SlicePort{Name: name, Protocol: cluster.SCTP, Port: uint16(8080 + k)})
 		}
-		six := &cluster.Slice{Name: cluster.Name{Namespace: long, Name: fmt.Sprint("six", i)}, Service: svc.Name, Ports: sl.Ports}
-		sl.Endpoints = append(sl.Endpoints, planetest.Endpoint("10.180.100.100", "a"), planetest.Endpoint("10.180.100.101", "a"))
-		six.Endpoints = append(six.Endpoints, planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:7777", "a"), planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:7778", "a"))
+		six := &cluster.Slice{
+			Name: cluster.Name{Namespace: long, Name: fmt.Sprint("six", i)}, Service: svc.Name, Ports: sl.Ports,
+		}
+		sl.Endpoints = append(sl.Endpoints, planetest.Endpoint("10.180.100.100", "a"),
+			planetest.Endpoint("10.180.100.101", "a"))
+		six.Endpoints = append(six.Endpoints, planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:7777", "a"),
+			planetest.Endpoint("fd00:1111:2222:3333:4444:5555:6666:7778", "a"))
 		s.SetService(svc)
 		s.SetSlice(sl)
 		s.SetSlice(six)
@@ -132,19 +141,25 @@ func TestOneFamilyOnly(t *testing.T) {
 // Additional objects in our table are deleted.
 func TestLeftovers(t *testing.T) {
 	for name, leftover := range map[string]string{
-		"other map":             "add table ip sluice; add map ip sluice fronts { type ipv4_addr : ipv4_addr; }",
-		"other flags":           "add table ip sluice; add set ip sluice cluster-ips { type ipv4_addr; flags interval; }",
-		"other hook":            "add table ip sluice; add chain ip sluice prerouting { type filter hook prerouting priority 0; }",
+		"other map":   "add table ip sluice; add map ip sluice fronts { type ipv4_addr : ipv4_addr; }",
+		"other flags": "add table ip sluice; add set ip sluice cluster-ips { type ipv4_addr; flags interval; }",
+		"other hook": "add table ip sluice; " +
+			"add chain ip sluice prerouting { type filter hook prerouting priority 0; }",
 		"no hook":               "add table ip sluice; add chain ip sluice prerouting",
 		"hook of a fixed chain": "add table ip sluice; add chain ip sluice services { type nat hook prerouting priority 0; }",
-		"hook of an action":     "add table ip sluice; add chain ip sluice balance-2 { type nat hook prerouting priority 0; }",
-		"other priority":        "add table ip sluice; add chain ip sluice output { type nat hook output priority -99; }",
-		"other client map":      "add table ip sluice; add map ip sluice clients { type ipv4_addr : mark; flags dynamic,timeout; }",
-		"foreign chain":         "add table ip sluice; add chain ip sluice mine { type filter hook input priority 0; policy drop; }",
-		"foreign rule":          "add table ip sluice; add chain ip sluice services; add rule ip sluice services drop",
-		"foreign map":           "add table ip sluice; add chain ip sluice a; add map ip sluice m { type ipv4_addr : verdict; }; add element ip sluice m { 10.0.0.1 : goto a }",
-		"chains in a cycle":     "add table ip sluice; add chain ip sluice a; add chain ip sluice b; add rule ip sluice a jump b; add rule ip sluice b jump a",
-		"one family":            "add table ip6 sluice",
+		"hook of an action": "add table ip sluice; " +
+			"add chain ip sluice balance-2 { type nat hook prerouting priority 0; }",
+		"other priority": "add table ip sluice; add chain ip sluice output { type nat hook output priority -99; }",
+		"other client map": "add table ip sluice; " +
+			"add map ip sluice clients { type ipv4_addr : mark; flags dynamic,timeout; }",
+		"foreign chain": "add table ip sluice; " +
+			"add chain ip sluice mine { type filter hook input priority 0; policy drop; }",
+		"foreign rule": "add table ip sluice; add chain ip sluice services; add rule ip sluice services drop",
+		"foreign map": "add table ip sluice; add chain ip sluice a; " +
+			"add map ip sluice m { type ipv4_addr : verdict; }; add element ip sluice m { 10.0.0.1 : goto a }",
+		"chains in a cycle": "add table ip sluice; add chain ip sluice a; add chain ip sluice b; " +
+			"add rule ip sluice a jump b; add rule ip sluice b jump a",
+		"one family": "add table ip6 sluice",
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, netns := realKernel(t)

@@ -56,7 +56,10 @@ func (k key) kind() ledger.Kind {
 	case of == setObject:
 		return ledger.Kind{Add: prepared, Change: prepared, Remove: setsGone, Target: true}
 	case of < firstElement:
-		return ledger.Kind{Add: chainsAdded, Change: chainsAdded, Empty: targetsGone, Remove: chainsGone, Target: true, Shared: of == actionChain}
+		return ledger.Kind{
+			Add: chainsAdded, Change: chainsAdded, Empty: targetsGone, Remove: chainsGone, Target: true,
+			Shared: of == actionChain,
+		}
 	case of == clusterIPElement || of == serviceCIDRElement:
 		return ledger.Kind{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
 	case of == nodeIPElement || of == frontendElement.in(byAddress) || of == frontendElement.in(byNodePort):

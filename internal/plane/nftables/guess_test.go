@@ -18,7 +18,9 @@ import (
 // The guesses have the key of each element that a new cluster of every shape needs.
 func TestGuessesAreComplete(t *testing.T) {
 	fake := nft.NewFake()
-	opt := route.Options{NodeName: "a", Families: planetest.Families(), Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
+	opt := route.Options{
+		NodeName: "a", Families: planetest.Families(), Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
+	}
 	change, problems := route.NewCompiler(opt).Compile(planetest.EveryShape().Take())
 	if len(problems) > 0 {
 		t.Fatal(problems)
@@ -51,14 +53,17 @@ func TestGuessesAreComplete(t *testing.T) {
 func TestGuessesForClientsFromBefore(t *testing.T) {
 	many, few := numberedService(1), numberedService(1)
 	for i := range 40 {
-		many.Ports[0].Cluster = append(many.Ports[0].Cluster, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80))
+		many.Ports[0].Cluster = append(many.Ports[0].Cluster,
+			netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80))
 	}
 	few.Ports[0].Cluster = many.Ports[0].Cluster[30:35]
 	affinity(many, few)
 	fake, table := nft.NewFake(), &route.Table{Services: map[cluster.Name]*route.Service{many.Name: many}}
 	p := load(t, fake, route.Change{Table: table}, route.IPv4)
 	table.Services[few.Name] = few
-	if err := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: few.Name, Old: many, New: few}}}).Apply(context.Background()); err != nil {
+	if err := p.Plan(route.Change{
+		Table: table, Touched: []route.Touch{{Name: few.Name, Old: many, New: few}},
+	}).Apply(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	state, guessed := fake.Tables[bothTables[0]], map[string]bool{}

@@ -23,10 +23,19 @@ func TestExcess(t *testing.T) {
 	}{
 		{"65,535 endpoints", with(1, 65535, nil), ""},
 		{"65,536 endpoints", with(1, 65536, nil), "65537 map elements for its addresses, ports, endpoints and source ranges"},
-		{"1,000 addresses of 65 endpoints", with(1000, 65, nil), "66000 map elements for its addresses, ports, endpoints and source ranges"},
+		{
+			"1,000 addresses of 65 endpoints", with(1000, 65, nil),
+			"66000 map elements for its addresses, ports, endpoints and source ranges",
+		},
 		{"13,105 endpoints with session affinity", with(5, 13105, func(p *route.Port) { p.Affinity = time.Hour }), ""},
-		{"16,385 endpoints with session affinity", with(1, 16385, func(p *route.Port) { p.Affinity = time.Hour }), `16385 endpoints of port "http" with session affinity`},
-		{"2,049 source ranges", with(1, 1, func(p *route.Port) { p.Frontends[0].Allow = make([]netip.Prefix, 2049) }), `2049 source ranges at the addresses of port "http"`},
+		{
+			"16,385 endpoints with session affinity", with(1, 16385, func(p *route.Port) { p.Affinity = time.Hour }),
+			`16385 endpoints of port "http" with session affinity`,
+		},
+		{
+			"2,049 source ranges", with(1, 1, func(p *route.Port) { p.Frontends[0].Allow = make([]netip.Prefix, 2049) }),
+			`2049 source ranges at the addresses of port "http"`,
+		},
 	} {
 		size, limit := Excess(tt.svc)
 		if size != tt.size || (limit == "") != (size == "") {

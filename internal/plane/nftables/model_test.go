@@ -218,7 +218,9 @@ func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 	tx := &nft.Tx{}
 	l := newLayout()
 	set := planetest.Pick(m.Rand, l.sets()...)
-	elements := slices.SortedFunc(state.Sets[set.Name].Elements.Values(), func(a, b nft.Element) int { return strings.Compare(a.Key+a.End, b.Key+b.End) })
+	elements := slices.SortedFunc(state.Sets[set.Name].Elements.Values(), func(a, b nft.Element) int {
+		return strings.Compare(a.Key+a.End, b.Key+b.End)
+	})
 	chain := planetest.Pick(m.Rand, slices.Sorted(maps.Keys(state.Chains))...)
 	foreign := nft.Set{Name: "foreign-map", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.Verdict}}
 	switch m.IntN(6) {
@@ -249,7 +251,9 @@ func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 	case 4: // add foreign chains that jump to each other and to ours
 		tx.AddSet(t, foreign)
 		tx.SetChain(t, nft.Chain{Name: "foreign-b"})
-		tx.SetChain(t, nft.Chain{Name: "foreign-a", Rules: []nft.Rule{nft.NewRule(nft.Jump("foreign-b")), nft.NewRule(nft.Goto("services"))}})
+		tx.SetChain(t, nft.Chain{
+			Name: "foreign-a", Rules: []nft.Rule{nft.NewRule(nft.Jump("foreign-b")), nft.NewRule(nft.Goto("services"))},
+		})
 		tx.SetChain(t, nft.Chain{Name: "zz", Rules: []nft.Rule{nft.NewRule(nft.Jump("foreign-a"))}})
 		tx.Add(t, foreign, nft.Element{Key: string(nft.Key{}.Addr(netipOf(t, 1))), Goto: "foreign-a"})
 	case 5: // add a foreign set

@@ -62,7 +62,8 @@ func TestRemoveDeletesOurTablesOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(removed) != 2 || !strings.HasPrefix(removed[0], "table ip sluice with ") || !strings.HasPrefix(removed[1], "table ip6 sluice with ") {
+		if len(removed) != 2 || !strings.HasPrefix(removed[0], "table ip sluice with ") ||
+			!strings.HasPrefix(removed[1], "table ip6 sluice with ") {
 			t.Errorf("removed %q, want both tables", removed)
 		}
 		if removed, err = New(conn, Options{}).Remove(ctx); err != nil || len(removed) > 0 {

@@ -186,17 +186,30 @@ func TestPath(t *testing.T) {
 		want              string
 	}{
 		{"svc-3", "clusterIP", plane.Connection{}, "map fronts > chain off-pod-3 > chain at-backends > map backends"},
-		{"svc-3", "nodePort", plane.Connection{}, "map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends"},
+		{
+			"svc-3", "nodePort", plane.Connection{},
+			"map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends",
+		},
 		{"svc-1", "clusterIP", plane.Connection{}, "map fronts > chain rejected"},
 		{"svc-9", "loadBalancerIP", plane.Connection{KeptOut: true}, "map fronts > chain guard > set allowed"},
-		{"svc-9", "loadBalancerIP", plane.Connection{}, "map fronts > chain guard > set allowed > map guarded > chain masquerade-3 > chain at-backends > map backends"},
+		{
+			"svc-9", "loadBalancerIP", plane.Connection{},
+			"map fronts > chain guard > set allowed > map guarded > chain masquerade-3 > chain at-backends > map backends",
+		},
 		{"svc-14", "externalIP", plane.Connection{}, "map fronts > chain split > map outside > chain dropped"},
-		{"svc-15", "externalIP", plane.Connection{}, "map fronts > chain split > map outside > chain outside-1 > chain at-outside-backends > map outside-backends"},
-		{"svc-15", "externalIP", plane.Connection{Inside: true}, "map fronts > chain split > chain inside > map inside > chain balance-3 > chain at-backends > map backends"},
+		{
+			"svc-15", "externalIP", plane.Connection{},
+			"map fronts > chain split > map outside > chain outside-1 > chain at-outside-backends > map outside-backends",
+		},
+		{
+			"svc-15", "externalIP", plane.Connection{Inside: true},
+			"map fronts > chain split > chain inside > map inside > chain balance-3 > chain at-backends > map backends",
+		},
 		{
 			"svc-6", "clusterIP",
 			plane.Connection{},
-			"map fronts > chain sticky-off-pod-4-10800s > chain affinity > map affinity > chain draw-and-keep-sticky-off-pod-4-10800s > map clients > " +
+			"map fronts > chain sticky-off-pod-4-10800s > chain affinity > map affinity > " +
+				"chain draw-and-keep-sticky-off-pod-4-10800s > map clients > " +
 				"chain at-clients-of-backends > map clients > map backends",
 		},
 	} {
@@ -207,7 +220,9 @@ func TestPath(t *testing.T) {
 			}
 		}
 		p.Port = slices.IndexFunc(p.Service.Ports, func(p route.Port) bool { return p.Family == route.IPv4 })
-		p.Frontend = slices.IndexFunc(p.Service.Ports[p.Port].Frontends, func(f route.Frontend) bool { return f.Kind.String() == tt.frontend })
+		p.Frontend = slices.IndexFunc(p.Service.Ports[p.Port].Frontends, func(f route.Frontend) bool {
+			return f.Kind.String() == tt.frontend
+		})
 		if got := strings.Join(Path(p), " > "); got != tt.want {
 			t.Errorf("%s of %s, %+v: %s, want %s", tt.frontend, tt.service, tt.connection, got, tt.want)
 		}

@@ -30,7 +30,9 @@ func newTestCluster(t *testing.T, kernel Kernel) *testCluster {
 	s.SetNode(planetest.NewNode("10.180.0.0/24"))
 	s.SetServiceCIDRs(planetest.Prefixes("172.30.0.0/16"))
 	s.SetLocalAddresses(planetest.Addrs("127.0.0.1", "192.168.0.2"))
-	opt := route.Options{NodeName: "a", Families: planetest.Families()[:1], Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
+	opt := route.Options{
+		NodeName: "a", Families: planetest.Families()[:1], Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
+	}
 	st := &testCluster{t, s, route.NewCompiler(opt), New(kernel, Options{Families: opt.Families, Mark: testMark})}
 	if err := st.plane.Refresh(context.Background()); err != nil {
 		t.Fatal(err)
@@ -77,7 +79,8 @@ func TestPlansArePrintedAsNftCommands(t *testing.T) {
 	s := newTestCluster(t, nft.NewFake())
 	s.service("web", func(svc *cluster.Service) {
 		svc.Type, svc.Ports[0].NodePort, svc.ExternalLocal = cluster.LoadBalancer, 30080, true
-		svc.LoadBalancerIPs, svc.Restricted, svc.SourceRanges = planetest.Addrs("203.0.113.1"), true, planetest.Prefixes("198.51.100.0/24")
+		svc.LoadBalancerIPs = planetest.Addrs("203.0.113.1")
+		svc.Restricted, svc.SourceRanges = true, planetest.Prefixes("198.51.100.0/24")
 	})
 	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"))
 	s.service("cart", func(svc *cluster.Service) {
@@ -86,9 +89,11 @@ func TestPlansArePrintedAsNftCommands(t *testing.T) {
 	s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"), planetest.Endpoint("10.180.1.2", "b"))
 	golden(t, "start.nft", s.sync())
 
-	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"), planetest.Endpoint("10.180.1.3", "b"))
+	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"),
+		planetest.Endpoint("10.180.1.3", "b"))
 	golden(t, "scale-up.nft", s.sync())
-	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.3", "b"), planetest.Endpoint("10.180.1.4", "b"))
+	s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.3", "b"),
+		planetest.Endpoint("10.180.1.4", "b"))
 	golden(t, "replace.nft", s.sync())
 	s.endpoints("cart", planetest.Endpoint("10.180.1.2", "b"))
 	golden(t, "sticky-backend-gone.nft", s.sync())
@@ -146,7 +151,8 @@ func TestEveryChainListsByName(t *testing.T) {
 		for name := range state.Sets {
 			script.WriteString("list set " + table.String() + " " + name + "\n")
 		}
-		if out, err := runNft(t, netns, strings.ReplaceAll(script.String(), "list set", "list map"), "-c", "-f", "-"); strings.Contains(out, "syntax error") {
+		asMaps := strings.ReplaceAll(script.String(), "list set", "list map")
+		if out, err := runNft(t, netns, asMaps, "-c", "-f", "-"); strings.Contains(out, "syntax error") {
 			t.Errorf("%v\n%.3000s", err, out)
 		}
 	}

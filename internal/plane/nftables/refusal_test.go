@@ -78,7 +78,8 @@ func (r *refusals) Commit(ctx context.Context, tx *nft.Tx) error {
 		}
 		for _, e := range r.refused(now) {
 			r.err = cmp.Or(r.err, r.covers(table, e, now))
-			r.shared = r.shared || (!slices.Contains(r.refused(last), e) && len(lacking(e, r.frontends(now), r.frontends(last))) > 0)
+			r.shared = r.shared ||
+				(!slices.Contains(r.refused(last), e) && len(lacking(e, r.frontends(now), r.frontends(last))) > 0)
 		}
 	}
 	if changed {
@@ -211,7 +212,8 @@ func TestFirstLoadInPiecesServesBeforeItRefuses(t *testing.T) {
 			t.Errorf("parts of %d: together: %t, %v", perPart, kernel.shared, kernel.err)
 		}
 		if kernel.served < 3 {
-			t.Errorf("parts of %d: %d transactions with frontends before the first refusal, want several", perPart, kernel.served)
+			t.Errorf("parts of %d: %d transactions with frontends before the first refusal, want several", perPart,
+				kernel.served)
 		}
 		checkSettled(t, kernel, change.Table, route.IPv4)
 	}

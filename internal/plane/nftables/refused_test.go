@@ -234,7 +234,8 @@ func TestAFlushDuringAWriteIsNotARefusal(t *testing.T) {
 // refusable are texts of commands for one Service, or for objects that several Services
 // share.
 var refusable = []string{
-	"10.180.0.3 . 8080", "fd00:10:180:1::4 . 8081", `comment "ns/s1`, `comment "ns/s4:web`, "203.0.113.2 . ", "tcp . 30001",
+	"10.180.0.3 . 8080", "fd00:10:180:1::4 . 8081", `comment "ns/s1`, `comment "ns/s4:web`, "203.0.113.2 . ",
+	"tcp . 30001",
 	"add rule ip sluice off-pod-2 ", "update @clients", "ways-after-split { 110:",
 	"hairpin { 10.180.0.1 ", "cluster-ips { 172.30.0.4 ",
 }
@@ -325,7 +326,8 @@ func complete(t *testing.T, p *Plane, table *route.Table, refused plane.Refused)
 func TestTheKernelRefusesElements(t *testing.T) {
 	conn, netns := realKernel(t)
 	const size, services = 12, 20
-	full := fmt.Sprintf("add table ip sluice\nadd map ip sluice fronts { type ipv4_addr . inet_proto . inet_service : classid; size %d; }\n", size)
+	full := fmt.Sprintf("add table ip sluice\n"+
+		"add map ip sluice fronts { type ipv4_addr . inet_proto . inet_service : classid; size %d; }\n", size)
 	if out, err := runNft(t, netns, full, "-f", "-"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -338,7 +340,8 @@ func TestTheKernelRefusesElements(t *testing.T) {
 			t.Fatalf("error %v, want that %d Services are refused", err, services-size)
 		}
 		for name, err := range refused {
-			if !strings.Contains(err.Error(), "too many open files in system") || !strings.Contains(err.Error(), "add element ip sluice fronts") {
+			if !strings.Contains(err.Error(), "too many open files in system") ||
+				!strings.Contains(err.Error(), "add element ip sluice fronts") {
 				t.Errorf("%s: %q does not contain the command and the reason", name, err)
 			}
 		}

@@ -83,7 +83,9 @@ func (a action) drawn() int             { return 1 << (a >> drawnAt & 15) }
 
 // stickyChain returns the name of the chain of an action, without its space.
 func (a action) stickyChain() string {
-	name := map[uint16]string{kindPlain: "sticky", kindMasquerade: "sticky-masquerade", kindOffPod: "sticky-off-pod", kindOutside: "sticky-outside"}[a.kind()]
+	name := map[uint16]string{
+		kindPlain: "sticky", kindMasquerade: "sticky-masquerade", kindOffPod: "sticky-off-pod", kindOutside: "sticky-outside",
+	}[a.kind()]
 	if a.pool() == route.Local {
 		name += "-local"
 	}
@@ -110,7 +112,9 @@ func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
 	keep := nft.Chain{Name: keeps(chain.Name), Rules: slices.Repeat([]nft.Rule{
 		nft.NewRule(nft.Remember(b.name(clientElement), a.timeout(), nft.Random(first, n), b.client()...)), recall,
 	}, inner)}
-	draw := nft.Chain{Name: draws(chain.Name), Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner)}
+	draw := nft.Chain{
+		Name: draws(chain.Name), Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner),
+	}
 	chain.Rules = append(b.before(a.kind()), nft.NewRule(nft.Jump(b.name(affinityElement.in(s)))))
 	for _, c := range []nft.Chain{keep, draw} {
 		chain.Rules = append(chain.Rules, slices.Repeat([]nft.Rule{nft.NewRule(nft.Jump(c.Name))}, attempts/inner)...)

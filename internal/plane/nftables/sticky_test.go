@@ -38,7 +38,9 @@ func TestRenumber(t *testing.T) {
 		{"the last is deleted", []int{1, 2, 3}, []int{1, 2}, []int{1, 2}},
 		{"a new one fills a gap", []int{1, 0, 3}, []int{1, 3, 4}, []int{1, 4, 3}},
 		{"a new one is appended", []int{1, 2, 3}, []int{1, 2, 3, 4}, []int{1, 2, 3, 4}},
-		{"the remaining one keeps its number, and gets one that clients draw", []int{1, 2, 3, 4}, []int{4}, []int{4, 0, 0, 4}},
+		{
+			"the remaining one keeps its number, and gets one that clients draw", []int{1, 2, 3, 4}, []int{4}, []int{4, 0, 0, 4},
+		},
 		{"others are added again", []int{4, 0, 0, 4}, []int{4, 5, 6}, []int{4, 5, 6, 4}},
 		{"all numbers are needed", []int{4, 4, 4, 4}, []int{4, 5, 6}, []int{4, 4, 5, 6}},
 	} {
@@ -93,7 +95,8 @@ func TestStickyActions(t *testing.T) {
 				for n, among := range map[int]int{1: 2, 2: 4, 3: 4, 4: 8, 6: 8, 7: 16, maxSticky: 1 << 15} {
 					for _, pool := range []route.Pool{route.Cluster, route.Local} {
 						w := s.stickyAction(kind, timeout, pool, n)
-						if !w.sticky() || w.kind() != kind || w.timeout() != timeout || w.pool() != pool || w.drawn() != among || w.space() != s {
+						if !w.sticky() || w.kind() != kind || w.timeout() != timeout || w.pool() != pool || w.drawn() != among ||
+							w.space() != s {
 							t.Errorf("%x: %d %s %d %d", w, w.kind(), w.timeout(), w.pool(), w.drawn())
 						}
 					}
@@ -147,7 +150,8 @@ func writeEarlierVersion(t *testing.T, conn *nft.Conn, netns int) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	l, table := newLayout(), bothTables[0]
-	frontends, key := l[frontendElement.in(byAddress)], string(nft.Key{}.Addr(netip.MustParseAddr("172.30.0.11")).Proto(6).Port(80))
+	frontends := l[frontendElement.in(byAddress)]
+	key := string(nft.Key{}.Addr(netip.MustParseAddr("172.30.0.11")).Proto(6).Port(80))
 	const kindStickyOffPod action = 0x122 << 16
 	tx := &nft.Tx{}
 	tx.Add(table, l[wayElement], nft.Element{Key: kindStickyOffPod.data(), Goto: "sticky-off-pod"})
@@ -167,7 +171,9 @@ func TestChainsOfEarlierVersionsAreDeleted(t *testing.T) {
 		s := newTestCluster(t, conn)
 		s.service("web", func(*cluster.Service) {})
 		s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"))
-		s.service("cart", func(svc *cluster.Service) { svc.ClusterIPs, svc.Affinity = planetest.Addrs("172.30.0.11"), affinity })
+		s.service("cart", func(svc *cluster.Service) {
+			svc.ClusterIPs, svc.Affinity = planetest.Addrs("172.30.0.11"), affinity
+		})
 		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"), planetest.Endpoint("10.180.1.2", "b"))
 		return s
 	}

@@ -51,7 +51,9 @@ func name(id byte) cluster.Name {
 func (n *node) endpoints(id byte, on string, ends ...byte) {
 	sl := &cluster.Slice{
 		Name: name(id), Service: name(id),
-		Ports: []cluster.SlicePort{{Name: "a", Protocol: cluster.TCP, Port: 8080}, {Name: "b", Protocol: cluster.TCP, Port: 8080}},
+		Ports: []cluster.SlicePort{
+			{Name: "a", Protocol: cluster.TCP, Port: 8080}, {Name: "b", Protocol: cluster.TCP, Port: 8080},
+		},
 	}
 	for _, e := range ends {
 		sl.Endpoints = append(sl.Endpoints, cluster.Endpoint{Addr: v4(e), Node: on, Ready: true, Serving: true})

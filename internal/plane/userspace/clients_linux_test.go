@@ -84,8 +84,14 @@ func store(change func(*cluster.Service)) *cluster.Store {
 		ClusterIPs: planetest.Addrs("172.30.0.41", "fd00:172:30::41"),
 	}
 	slices := []*cluster.Slice{
-		{Name: cluster.Name{Namespace: "shop", Name: "web-4"}, Service: svc.Name, Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")}},
-		{Name: cluster.Name{Namespace: "shop", Name: "web-6"}, Service: svc.Name, Endpoints: []cluster.Endpoint{planetest.Endpoint("fd00:10:180::1", "a")}},
+		{
+			Name: cluster.Name{Namespace: "shop", Name: "web-4"}, Service: svc.Name,
+			Endpoints: []cluster.Endpoint{planetest.Endpoint("10.180.0.1", "a")},
+		},
+		{
+			Name: cluster.Name{Namespace: "shop", Name: "web-6"}, Service: svc.Name,
+			Endpoints: []cluster.Endpoint{planetest.Endpoint("fd00:10:180::1", "a")},
+		},
 	}
 	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
 		svc.Ports = append(svc.Ports, cluster.ServicePort{Name: p.String(), Protocol: p, Port: 80, NodePort: 30080})

@@ -29,7 +29,9 @@ type fakeEngine struct {
 }
 
 func newFakeEngine() *fakeEngine {
-	return &fakeEngine{others: map[socketAddr]bool{}, open: map[socketAddr]*fakeListener{}, refuse: func(relay.Spec) error { return nil }}
+	return &fakeEngine{
+		others: map[socketAddr]bool{}, open: map[socketAddr]*fakeListener{}, refuse: func(relay.Spec) error { return nil },
+	}
 }
 
 // fakeListener is an open socket.

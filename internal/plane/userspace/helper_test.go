@@ -98,7 +98,10 @@ func service(name string, ports ...route.Port) *route.Service {
 
 // tcp returns a port that balances to the pool Cluster.
 func tcp(number uint16, backends ...string) route.Port {
-	p := route.Port{Protocol: cluster.TCP, Family: route.IPv4, Frontends: []route.Frontend{{Port: number, Addr: netip.MustParseAddr("172.30.0.1")}}}
+	p := route.Port{
+		Protocol: cluster.TCP, Family: route.IPv4,
+		Frontends: []route.Frontend{{Port: number, Addr: netip.MustParseAddr("172.30.0.1")}},
+	}
 	for _, b := range backends {
 		p.Cluster = append(p.Cluster, netip.MustParseAddrPort(b))
 	}

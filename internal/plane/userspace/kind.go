@@ -38,7 +38,9 @@ func Loopback() plane.Kind {
 
 // loopbacks returns the families that have a loopback address here.
 func loopbacks() plane.Support {
-	s := plane.Support{IPv4: relay.CanListen(netip.AddrFrom4([4]byte{127, 0, 0, 1})), IPv6: relay.CanListen(netip.IPv6Loopback())}
+	s := plane.Support{
+		IPv4: relay.CanListen(netip.AddrFrom4([4]byte{127, 0, 0, 1})), IPv6: relay.CanListen(netip.IPv6Loopback()),
+	}
 	if !s.IPv6 {
 		s.Notes = plane.IPv6Notes("this host has no address ::1")
 	}
@@ -84,7 +86,9 @@ func without(verdict plane.Verdict) func(*route.Port) plane.Behaviour {
 // newEngine returns the engine of a plane.
 func newEngine(s plane.Setup) (*relay.Engine, error) {
 	u := s.Config.Userspace
-	return relay.New(relay.Options{NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout})
+	return relay.New(relay.Options{
+		NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout,
+	})
 }
 
 // open opens the plane on top of another one, whose parts it keeps. The Plane of on is nil if there is no other one.
@@ -95,7 +99,8 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	}
 	if on.Plane == nil { // the addresses are for people
 		opt.Opened = func(o plane.Socket) {
-			s.Log.Info("Listening", "service", o.Service.String(), "port", o.Port, "protocol", o.Protocol.String(), "address", o.At.String())
+			s.Log.Info("Listening", "service", o.Service.String(), "port", o.Port,
+				"protocol", o.Protocol.String(), "address", o.At.String())
 		}
 	}
 	p := New(EngineOf(engine), opt)
@@ -106,7 +111,9 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	opened := *on
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
 	opened.Shares, opened.HandOver = p.Shares, run.handOver
-	opened.Parts = []plane.Part{{Run: run.run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets.counts, engine.Stats)}}}
+	opened.Parts = []plane.Part{
+		{Run: run.run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets.counts, engine.Stats)}},
+	}
 	for _, part := range on.Parts {
 		if part.Follower != nil {
 			part.Follower = follower{p, part.Follower}

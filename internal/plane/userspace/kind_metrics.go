@@ -31,15 +31,25 @@ func newCollector(counts func() map[route.PortID]relay.Counts, stats func() rela
 	return &collector{
 		counts: counts, stats: stats,
 		families: []family{
-			of("open_connections", "Connections and UDP flows to a Service port that are open.", prometheus.GaugeValue, func(c relay.Counts) int64 { return c.Open }),
-			of("connections_total", "Connections and UDP flows to a Service port.", prometheus.CounterValue, func(c relay.Counts) int64 { return c.Connections }),
-			of("received_bytes_total", "Bytes that clients of a Service port sent.", prometheus.CounterValue, func(c relay.Counts) int64 { return c.Received }),
-			of("sent_bytes_total", "Bytes that were sent to clients of a Service port.", prometheus.CounterValue, func(c relay.Counts) int64 { return c.Sent }),
-			of("retries_total", "Endpoints that did not accept a connection, after which another one was tried.", prometheus.CounterValue, func(c relay.Counts) int64 { return c.Retries }),
-			of("failures_total", "Connections that no endpoint accepted.", prometheus.CounterValue, func(c relay.Counts) int64 { return c.Failures }),
+			of("open_connections", "Connections and UDP flows to a Service port that are open.", prometheus.GaugeValue,
+				func(c relay.Counts) int64 { return c.Open }),
+			of("connections_total", "Connections and UDP flows to a Service port.", prometheus.CounterValue,
+				func(c relay.Counts) int64 { return c.Connections }),
+			of("received_bytes_total", "Bytes that clients of a Service port sent.", prometheus.CounterValue,
+				func(c relay.Counts) int64 { return c.Received }),
+			of("sent_bytes_total", "Bytes that were sent to clients of a Service port.", prometheus.CounterValue,
+				func(c relay.Counts) int64 { return c.Sent }),
+			of("retries_total", "Endpoints that did not accept a connection, after which another one was tried.",
+				prometheus.CounterValue, func(c relay.Counts) int64 { return c.Retries }),
+			of("failures_total", "Connections that no endpoint accepted.", prometheus.CounterValue,
+				func(c relay.Counts) int64 { return c.Failures }),
 		},
-		refused: prometheus.NewDesc("sluice_userspace_refused_total", "New connections and flows that were refused, by the limit that was reached.", []string{"reason"}, nil),
-		silent:  prometheus.NewDesc("sluice_userspace_unreported_refusals_total", "UDP datagrams that an endpoint refused, but whose client got no ICMP error: the process lacks CAP_NET_RAW, the system is not Linux, or there were too many.", nil, nil),
+		refused: prometheus.NewDesc("sluice_userspace_refused_total",
+			"New connections and flows that were refused, by the limit that was reached.", []string{"reason"}, nil),
+		silent: prometheus.NewDesc("sluice_userspace_unreported_refusals_total",
+			"UDP datagrams that an endpoint refused, but whose client got no ICMP error: "+
+				"the process lacks CAP_NET_RAW, the system is not Linux, or there were too many.",
+			nil, nil),
 	}
 }
 

@@ -39,13 +39,16 @@ func OnServices(assigned func() (Assigned, error), claim func() (release func() 
 	}
 	const closed = "this host has the addresses of Services itself, and nothing listens at other ports"
 	return plane.Kind{
-		Mode: mode, Bind: config.BindRules, Owned: "the addresses of Services on an interface of this host, and the listening sockets of the process",
+		Mode: mode, Bind: config.BindRules,
+		Owned: "the addresses of Services on an interface of this host, and the listening sockets of the process",
 		Facts: plane.Facts{
 			Name: mode, Proxied: true, Weights: true, Without: without(plane.Refuse),
-			OtherPort:   plane.Behaviour{Verdict: plane.Refuse, Why: closed},
-			Ping:        plane.Behaviour{Verdict: plane.Untouched, Why: "this host has the address itself, and answers"},
-			Unallocated: plane.Behaviour{Verdict: plane.Untouched, Why: "in this mode this host has only the addresses that Services have"},
-			Loopback:    "every address of this host serves NodePorts, or the loopback address is among those that do",
+			OtherPort: plane.Behaviour{Verdict: plane.Refuse, Why: closed},
+			Ping:      plane.Behaviour{Verdict: plane.Untouched, Why: "this host has the address itself, and answers"},
+			Unallocated: plane.Behaviour{
+				Verdict: plane.Untouched, Why: "in this mode this host has only the addresses that Services have",
+			},
+			Loopback: "every address of this host serves NodePorts, or the loopback address is among those that do",
 		},
 		Probe: probe,
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// At loopback addresses, where people connect, the log has the address of each socket, once: not again when the next run
-// inherits it.
+// At loopback addresses, where people connect, the log has the address of each socket, once: not again when the next
+// run inherits it.
 func TestTheLogHasAddresses(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	backend := echoServer(t, ns)
@@ -48,7 +48,9 @@ func TestSCTPIsRefused(t *testing.T) {
 		t.Errorf("the notes are %q", s.Notes)
 	}
 	facts := userspace.Kind(iptables.PortalsKind()).Facts
-	for protocol, want := range map[cluster.Protocol]plane.Verdict{cluster.TCP: "", cluster.UDP: "", cluster.SCTP: plane.Refuse} {
+	for protocol, want := range map[cluster.Protocol]plane.Verdict{
+		cluster.TCP: "", cluster.UDP: "", cluster.SCTP: plane.Refuse,
+	} {
 		if got := facts.Without(&route.Port{Protocol: protocol}); got.Verdict != want {
 			t.Errorf("%s: %+v, want verdict %q", protocol, got, want)
 		}

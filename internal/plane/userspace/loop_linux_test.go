@@ -21,7 +21,8 @@ func TestAServiceThatIsItsOwnEndpoint(t *testing.T) {
 	s.SetService(svc)
 	s.SetSlice(&cluster.Slice{
 		Name: cluster.Name{Namespace: "shop", Name: "loop-4"}, Service: svc.Name,
-		Ports: []cluster.SlicePort{{Protocol: cluster.UDP, Port: 53}}, Endpoints: []cluster.Endpoint{planetest.Endpoint("172.30.0.66", "a")},
+		Ports:     []cluster.SlicePort{{Protocol: cluster.UDP, Port: 53}},
+		Endpoints: []cluster.Endpoint{planetest.Endpoint("172.30.0.66", "a")},
 	})
 	n := nodeWith(t, s)
 	client := n.Pod(n.NodeA, "10.180.0.9", "fd00:10:180::9")

@@ -175,10 +175,12 @@ func (s *subject) state(*route.Table) (string, error) {
 	}
 	p := s.plane
 	if n := len(p.sockets.open); n != known || len(s.engine.open) != known || len(p.sockets.leave) > 0 {
-		return "", fmt.Errorf("%d sockets are known, %d open here, %d in the engine, %v wait", known, n, len(s.engine.open), p.sockets.leave)
+		return "", fmt.Errorf("%d sockets are known, %d open here, %d in the engine, %v wait", known, n, len(s.engine.open),
+			p.sockets.leave)
 	}
 	if n := len(p.ports.at); n != known+closedNow(p) || len(p.ports.users) != n {
-		return "", fmt.Errorf("%d sockets are known, but %d have addresses, of which %d are in use: %v", known, n, len(p.ports.users), p.ports.at)
+		return "", fmt.Errorf("%d sockets are known, but %d have addresses, of which %d are in use: %v", known, n,
+			len(p.ports.users), p.ports.at)
 	}
 	if s.rules != nil {
 		for _, k := range slices.Collect(maps.Keys(s.rules.rules)) {

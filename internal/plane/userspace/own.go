@@ -30,8 +30,8 @@ type podDetector struct {
 
 func (f *podDetector) set(d route.Detector) { f.detector.Store(&d) }
 
-// isPod reports whether an address is that of a pod on this node. It cannot recognize pods by the interface on which their packets
-// arrive.
+// isPod reports whether an address is that of a pod on this node. It cannot recognize pods by the interface on which
+// their packets arrive.
 func (f *podDetector) isPod(client netip.Addr) bool {
 	d := f.detector.Load()
 	return d != nil && slices.ContainsFunc(d.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(client) })
@@ -116,11 +116,13 @@ func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Ad
 	case p.nodePorts.All(family):
 		return []netip.Addr{netip.IPv6Unspecified()}
 	}
-	return slices.DeleteFunc(slices.Clone(p.nodePorts.Addrs), func(a netip.Addr) bool { return route.FamilyOf(a) != family })
+	return slices.DeleteFunc(slices.Clone(p.nodePorts.Addrs), func(a netip.Addr) bool {
+		return route.FamilyOf(a) != family
+	})
 }
 
-// admit returns the admission of clients to a socket. Before the first write is complete it admits only clients
-// that rules sent there: there may be no rules that protect the sockets, or rules of an earlier run that send clients to
+// admit returns the admission of clients to a socket. Before the first write is complete it admits only clients that
+// rules sent there: there may be no rules that protect the sockets, or rules of an earlier run that send clients to
 // the socket of another Service.
 func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) relay.Admission {
 	if p.opt.Own == nil {
@@ -147,8 +149,9 @@ func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) relay
 	}
 }
 
-// sentByRules returns a function that reports whether rules sent a client with this original destination to a socket. Rules take effect
-// a moment before the process knows that they were written. It returns nil if rules send no client there.
+// sentByRules returns a function that reports whether rules sent a client with this original destination to a socket.
+// Rules take effect a moment before the process knows that they were written. It returns nil if rules send no client
+// there.
 func (p *Plane) sentByRules(k key, v value, svc *route.Service) func(netip.AddrPort) bool {
 	if p.opt.Rules == nil || svc == nil || p.sockets.guarded.Load() {
 		return nil

@@ -86,7 +86,8 @@ func TestThePolicyOfAnAddress(t *testing.T) {
 		refused bool
 		pool    route.Pool
 	}{
-		"192.0.2.1": {false, route.Local}, "192.0.2.9": {false, route.Cluster}, "198.51.100.1": {refused: true}, "10.1.0.5": {refused: true},
+		"192.0.2.1": {false, route.Local}, "192.0.2.9": {false, route.Cluster}, "198.51.100.1": {refused: true},
+		"10.1.0.5": {refused: true},
 	} {
 		got := admit(netip.MustParseAddr(client))
 		if got.Refused != want.refused || !got.Refused && route.Pool(got.Pool) != want.pool {

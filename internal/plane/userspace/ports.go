@@ -40,7 +40,9 @@ func newPorts(addrs []netip.Addr, from PortRange) *ports {
 	if from == (PortRange{}) {
 		from = PortRange{unprivileged, 65535}
 	}
-	p := &ports{addrs: map[route.Family]netip.Addr{}, from: from, at: map[key]netip.AddrPort{}, users: map[socketAddr]key{}}
+	p := &ports{
+		addrs: map[route.Family]netip.Addr{}, from: from, at: map[key]netip.AddrPort{}, users: map[socketAddr]key{},
+	}
 	for _, a := range addrs {
 		p.addrs[route.FamilyOf(a)] = a
 	}

@@ -54,7 +54,9 @@ func TestCollision(t *testing.T) {
 
 // A restart with Services in another order leads to the same ports.
 func TestPortsAreTheSameAfterARestart(t *testing.T) {
-	list := []*route.Service{service("a", tcp(80, backend)), service("b", tcp(81, backend)), service("c", tcp(443, backend))}
+	list := []*route.Service{
+		service("a", tcp(80, backend)), service("b", tcp(81, backend)), service("c", tcp(443, backend)),
+	}
 	first, second := newRuleRig(t, Options{}), newRuleRig(t, Options{})
 	r := first
 	r.ok(r.load(list...))
@@ -92,7 +94,8 @@ func TestFullRange(t *testing.T) {
 func wantRefused(t *testing.T, err error, name, reason string) {
 	t.Helper()
 	refused, is := errors.AsType[plane.Refused](err)
-	if !is || len(refused) != 1 || refused[svcName(name)] == nil || !strings.Contains(refused[svcName(name)].Error(), reason) {
+	if !is || len(refused) != 1 || refused[svcName(name)] == nil ||
+		!strings.Contains(refused[svcName(name)].Error(), reason) {
 		t.Errorf("got %v, want only %s refused: %s", err, name, reason)
 	}
 }
@@ -107,7 +110,8 @@ func TestPortOfAnotherProgram(t *testing.T) {
 	a, b := service("a", tcp(80, backend)), service("b", tcp(90, backend))
 	err := r.load(a, b)
 	wantRefused(t, err, "a", "listen for ns/a tcp IPv4 at 127.0.0.1:8080: another program has this port")
-	if refused, is := errors.AsType[plane.Refused](err); is && plane.Problem(refused[svcName("a")]) != "a listening socket cannot be opened" {
+	if refused, is := errors.AsType[plane.Refused](err); is &&
+		plane.Problem(refused[svcName("a")]) != "a listening socket cannot be opened" {
 		t.Errorf("the problem is %q", plane.Problem(refused[svcName("a")]))
 	}
 	if !slices.Equal(r.listed("b"), at("127.0.0.1:8090")) {
@@ -132,7 +136,8 @@ func TestRefusedServiceKeepsItsSockets(t *testing.T) {
 	r.ok(r.load(service("a", tcp(80, backend)), service("b", tcp(82, backend))))
 	before := r.engine.listens
 	r.engine.refuse = func(relay.Spec) error { return errors.New("no descriptors") }
-	wantRefused(t, r.load(service("a", tcp(80, backend), other), service("b", tcp(82, backend, "127.0.0.1:10"))), "a", "no descriptors")
+	wantRefused(t, r.load(service("a", tcp(80, backend), other), service("b", tcp(82, backend, "127.0.0.1:10"))), "a",
+		"no descriptors")
 	if n := r.engine.listens - before; n != 1 {
 		t.Errorf("%d attempts to open one socket", n)
 	}

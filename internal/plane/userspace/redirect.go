@@ -64,7 +64,9 @@ func (r *redirect) service(svc *route.Service) *route.Service {
 	out.Ports = make([]route.Port, 0, len(svc.Ports))
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		port := route.Port{Name: p.Name, Protocol: p.Protocol, Family: p.Family, Frontends: make([]route.Frontend, len(p.Frontends))}
+		port := route.Port{
+			Name: p.Name, Protocol: p.Protocol, Family: p.Family, Frontends: make([]route.Frontend, len(p.Frontends)),
+		}
 		for i, f := range p.Frontends {
 			for _, w := range []*route.Way{&f.Pods, &f.Node, &f.Others} {
 				w.Masquerade = false

@@ -59,7 +59,8 @@ func TestFollowersSeeSockets(t *testing.T) {
 	}
 
 	deleted := r.follow(service("a"))
-	if got := deleted.Touched[0]; got.New != nil || got.Old.Ports[0].Local[0] != local[0] || len(deleted.Table.Services) != 0 {
+	if got := deleted.Touched[0]; got.New != nil || got.Old.Ports[0].Local[0] != local[0] ||
+		len(deleted.Table.Services) != 0 {
 		t.Errorf("the change is %+v", deleted)
 	}
 }

@@ -99,8 +99,8 @@ func (p *Plane) targetOf(port *route.Port) *relay.Target {
 	return t
 }
 
-// schedulerOf returns the scheduler of a port: that of its Service, or of Options if the Service names none, or one that
-// only other modes have.
+// schedulerOf returns the scheduler of a port: that of its Service, or of Options if the Service names none, or one
+// that only other modes have.
 func (p *Plane) schedulerOf(port *route.Port) relay.Scheduler {
 	if s, known := schedulerNamed(port.Scheduler); known {
 		return s

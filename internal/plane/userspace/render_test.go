@@ -37,7 +37,9 @@ func TestPrintedTargets(t *testing.T) {
 	p.Local = p.Cluster[:1]
 	p.Weights = map[netip.AddrPort]uint16{p.Cluster[1]: 3}
 	p.Affinity = 3 * time.Hour
-	for scheduler, want := range map[string]string{"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "p2c": "rr", "other": "rr"} {
+	for scheduler, want := range map[string]string{
+		"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "p2c": "rr", "other": "rr",
+	} {
 		p.Scheduler = scheduler
 		want += " affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80"
 		if got := describe(newRig(t, Options{}).targetOf(&p)); got != want {
@@ -112,7 +114,9 @@ func TestBalance(t *testing.T) {
 	p.Scheduler, p.Weights = "wlc", map[netip.AddrPort]uint16{p.Cluster[1]: 5}
 	svc := service("a", tcp(80, backend), p)
 	want := plane.Balance{Scheduler: "lc", Backends: map[netip.AddrPort]plane.Balanced{}}
-	for _, backends := range []map[netip.AddrPort]plane.Balanced{{}, {p.Cluster[0]: {Weight: 1}, p.Cluster[1]: {Weight: 5}}} {
+	for _, backends := range []map[netip.AddrPort]plane.Balanced{
+		{}, {p.Cluster[0]: {Weight: 1}, p.Cluster[1]: {Weight: 5}},
+	} {
 		want.Backends = backends // none before the socket is open
 		got, err := r.Balance(t.Context(), svc, 1, nil)
 		r.ok(err)
@@ -136,8 +140,15 @@ func TestMetricValues(t *testing.T) {
 		return relay.Stats{Refused: map[string]int64{"connections": 8, "flows": 9}, Unreported: 10}
 	}
 	const labels = `{ip_family="IPv6", namespace="ns", port="http", protocol="tcp", service="a"} `
-	want := "connections_total" + labels + "2\nfailures_total" + labels + "6\nopen_connections" + labels + "1\nreceived_bytes_total" + labels +
-		"3\nrefused_total{reason=\"connections\"} 8\nrefused_total{reason=\"flows\"} 9\nretries_total" + labels + "5\nsent_bytes_total" + labels + "4\nunreported_refusals_total{} 10"
+	want := "connections_total" + labels + "2\n" +
+		"failures_total" + labels + "6\n" +
+		"open_connections" + labels + "1\n" +
+		"received_bytes_total" + labels + "3\n" +
+		"refused_total{reason=\"connections\"} 8\n" +
+		"refused_total{reason=\"flows\"} 9\n" +
+		"retries_total" + labels + "5\n" +
+		"sent_bytes_total" + labels + "4\n" +
+		"unreported_refusals_total{} 10"
 	if got := metricstest.Values(t, metricstest.Registry(newCollector(counts, stats)), "sluice_userspace_"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -20,7 +20,9 @@ const loopbackDevice = "lo"
 
 // listenAddrs returns the addresses at which the sockets listen. Rules drop what neighbours send there.
 func listenAddrs(families []route.Family) []netip.Addr {
-	return slices.DeleteFunc(address.OfSockets(), func(a netip.Addr) bool { return !slices.Contains(families, route.FamilyOf(a)) })
+	return slices.DeleteFunc(address.OfSockets(), func(a netip.Addr) bool {
+		return !slices.Contains(families, route.FamilyOf(a))
+	})
 }
 
 // Kind returns the plane whose packets are led to the sockets by the rules of another plane.

@@ -29,7 +29,9 @@ func TestSharesFollowOpenConnections(t *testing.T) {
 	table := &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}
 	check := func(when string, port int, pool route.Pool, want map[netip.AddrPort]float64) {
 		t.Helper()
-		got := r.Shares(plane.Connection{Service: svc, Port: port, Way: route.Way{Pool: pool}, Client: netip.MustParseAddr("127.0.0.1")}).Of
+		got := r.Shares(plane.Connection{
+			Service: svc, Port: port, Way: route.Way{Pool: pool}, Client: netip.MustParseAddr("127.0.0.1"),
+		}).Of
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			t.Errorf("%s, port %d, pool %d (-want +got):\n%s", when, port, pool, diff)
 		}
@@ -42,7 +44,8 @@ func TestSharesFollowOpenConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	const third = 1.0 / 3
-	all, both := map[netip.AddrPort]float64{here[0]: third, here[1]: third, away: third}, map[netip.AddrPort]float64{here[0]: 0.5, here[1]: 0.5}
+	all := map[netip.AddrPort]float64{here[0]: third, here[1]: third, away: third}
+	both := map[netip.AddrPort]float64{here[0]: 0.5, here[1]: 0.5}
 	for port := range svc.Ports {
 		check("without connections", port, route.Cluster, all)
 		check("without connections", port, route.Local, both)
@@ -73,7 +76,8 @@ func TestSharesFollowOpenConnections(t *testing.T) {
 func bothPools(name string, number uint16, here []netip.AddrPort, away netip.AddrPort) route.Port {
 	local, everywhere := route.Way{Pool: route.Local}, route.Way{Pool: route.Cluster}
 	return route.Port{
-		Name: name, Protocol: cluster.TCP, Family: route.IPv4, Scheduler: "lc", Cluster: append(slices.Clone(here), away), Local: here,
+		Name: name, Protocol: cluster.TCP, Family: route.IPv4, Scheduler: "lc", Cluster: append(slices.Clone(here), away),
+		Local: here,
 		Frontends: []route.Frontend{
 			{Addr: netip.MustParseAddr("172.30.0.41"), Port: number, Pods: local, Node: local, Others: local},
 			{Addr: netip.MustParseAddr("198.51.100.1"), Port: number, Pods: everywhere, Node: everywhere, Others: everywhere},

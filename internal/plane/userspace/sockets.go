@@ -36,7 +36,9 @@ type sockets struct {
 }
 
 func newSockets(e Engine) *sockets {
-	return &sockets{engine: e, balancers: map[route.PortID]*relay.Balancer{}, values: map[key]value{}, open: map[key]Listener{}}
+	return &sockets{
+		engine: e, balancers: map[route.PortID]*relay.Balancer{}, values: map[key]value{}, open: map[key]Listener{},
+	}
 }
 
 // counts returns the counters of all balancers.

@@ -77,7 +77,8 @@ func (x *tree) want(list ...string) {
 func newTree(t *testing.T, patterns ...string) (*tree, *Follower) {
 	t.Helper()
 	x := &tree{t: t, root: t.TempDir(), ids: map[uint64]bool{}}
-	return x, New(Options{Root: x.root, Patterns: patterns, ID: inode, Exempt: x.replace, Failed: func(err error) { t.Log(err) }})
+	failed := func(err error) { t.Log(err) }
+	return x, New(Options{Root: x.root, Patterns: patterns, ID: inode, Exempt: x.replace, Failed: failed})
 }
 
 // run runs a Follower until the test ends.
@@ -113,7 +114,8 @@ func TestFollowsCgroups(t *testing.T) {
 	x.want("system.slice/nfs-a", "system.slice/nfs-b")
 	x.mkdir("mesh/pod-1/proxy/deep") // several folders at once, of which none was watched
 	x.want("mesh/pod-1/proxy", "system.slice/nfs-a", "system.slice/nfs-b")
-	if err := errors.Join(os.RemoveAll(filepath.Join(x.root, "mesh")), os.Remove(filepath.Join(x.root, "system.slice/nfs-a"))); err != nil {
+	if err := errors.Join(os.RemoveAll(filepath.Join(x.root, "mesh")),
+		os.Remove(filepath.Join(x.root, "system.slice/nfs-a"))); err != nil {
 		t.Fatal(err)
 	}
 	x.want("system.slice/nfs-b")

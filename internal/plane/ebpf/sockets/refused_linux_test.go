@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// A Service whose rules the kernel refuses at the start is in the table but in no change. Programs still balance it, so its UDP
-// sockets stay.
+// A Service whose rules the kernel refuses at the start is in the table but in no change. Programs still balance it,
+// so its UDP sockets stay.
 func TestSocketsOfRefusedServicesStay(t *testing.T) {
 	s := newStage(t)
 	svc := service(lists("127.0.0.1:53", "[::1]:53"))

@@ -22,7 +22,8 @@ func (s *stage) sharing(n int) (list []*client) {
 			}
 			s.t.Cleanup(func() { _ = unix.Close(fd) }) // nothing is lost
 			list = append(list, &client{name: fmt.Sprint("sharing ", i), in: s.node, fd: fd, to: services[route.IPv4]})
-			err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1), unix.Bind(fd, &unix.SockaddrInet4{Port: 4000}))
+			err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
+				unix.Bind(fd, &unix.SockaddrInet4{Port: 4000}))
 			if err != nil {
 				return err
 			}

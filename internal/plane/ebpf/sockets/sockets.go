@@ -1,6 +1,6 @@
-// Package sockets destroys UDP sockets that programs have connected to a backend in place of a Service, when that backend no longer
-// serves, or the Service has lost the address or port to which the socket was connected. They have no NAT entry in conntrack that could be
-// deleted: their packets were never translated.
+// Package sockets destroys UDP sockets that programs have connected to a backend in place of a Service, when that
+// backend no longer serves, or the Service has lost the address or port to which the socket was connected. They have
+// no NAT entry in conntrack that could be deleted: their packets were never translated.
 package sockets
 
 import (
@@ -48,7 +48,8 @@ func New(opt Options) *Follower {
 	return f
 }
 
-// Applied queues passes if a change has removed backends or frontends. The first change, after the start, always queues passes.
+// Applied queues passes if a change has removed backends or frontends. The first change, after the start, always
+// queues passes.
 func (f *Follower) Applied(change route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +103,8 @@ func serves(p *route.Port, backend netip.AddrPort) bool {
 	return there
 }
 
-// hasFrontend reports whether sockets can be connected to a port at an address. NodePorts are at any address of the node.
+// hasFrontend reports whether sockets can be connected to a port at an address. NodePorts are at any address of the
+// node.
 func hasFrontend(p *route.Port, at netip.AddrPort) bool {
 	return slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool {
 		return f.Port == at.Port() && (f.Addr == at.Addr() || f.Kind == route.NodePort)

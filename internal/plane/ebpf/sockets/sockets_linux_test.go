@@ -36,7 +36,9 @@ type stage struct {
 func newStage(t *testing.T) *stage {
 	kerneltest.NeedPrograms(t)
 	s := &stage{t: t}
-	s.opt = bpf.Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), ConnectedUDP: true}
+	s.opt = bpf.Options{
+		Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), ConnectedUDP: true,
+	}
 	pod := kerneltest.Namespace(t)
 	s.node, s.pod = lab.Inside(t, s.opt.Cgroup, s.opt.NetNS), lab.Inside(t, s.opt.Cgroup, pod)
 	for _, ns := range []int{s.opt.NetNS, pod} {
@@ -114,7 +116,10 @@ func service(pool map[route.Family][]netip.AddrPort) *route.Service {
 	svc := &route.Service{Name: cluster.Name{Namespace: "ns", Name: "dns"}}
 	for f := range services {
 		for _, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP} {
-			p := route.Port{Protocol: protocol, Family: f, Cluster: pool[f], Frontends: []route.Frontend{{Addr: services[f].Addr(), Port: services[f].Port()}}}
+			p := route.Port{
+				Protocol: protocol, Family: f, Cluster: pool[f],
+				Frontends: []route.Frontend{{Addr: services[f].Addr(), Port: services[f].Port()}},
+			}
 			if protocol == cluster.UDP {
 				p.Serving = pool[f]
 			}
@@ -127,7 +132,8 @@ func service(pool map[route.Family][]netip.AddrPort) *route.Service {
 func lists(v4, v6 string) map[route.Family][]netip.AddrPort {
 	m := map[route.Family][]netip.AddrPort{}
 	if v4 != "" {
-		m[route.IPv4], m[route.IPv6] = []netip.AddrPort{netip.MustParseAddrPort(v4)}, []netip.AddrPort{netip.MustParseAddrPort(v6)}
+		m[route.IPv4] = []netip.AddrPort{netip.MustParseAddrPort(v4)}
+		m[route.IPv6] = []netip.AddrPort{netip.MustParseAddrPort(v6)}
 	}
 	return m
 }
@@ -144,7 +150,9 @@ func (s *stage) write(svc *route.Service) {
 			add(bpf.Member{Pool: poolOf(svc, p), Backend: b}.Entry())
 		}
 		for _, clients := range []bpf.Clients{bpf.OfNode, bpf.OfPods} {
-			add(bpf.Frontend{At: services[p.Family], Protocol: uint8(p.Protocol), Clients: clients, Pool: poolOf(svc, p), Count: len(p.Cluster)}.Entry())
+			add(bpf.Frontend{
+				At: services[p.Family], Protocol: uint8(p.Protocol), Clients: clients, Pool: poolOf(svc, p), Count: len(p.Cluster),
+			}.Entry())
 		}
 	}
 	add(bpf.Entry{Key: bpf.Key{Table: bpf.Programs}, Value: s.conn.Version()})
@@ -199,13 +207,15 @@ func (s *stage) client(name string, in func(func() error) error, kind int, to ne
 	return c
 }
 
-// clients returns sockets of all kinds that are connected through the Services, and others that are connected to the backends.
+// clients returns sockets of all kinds that are connected through the Services, and others that are connected to the
+// backends.
 func (s *stage) clients(kind int) (through, others []*client) {
 	s.t.Helper()
 	for f, to := range services {
 		backend := netip.MustParseAddrPort(map[route.Family]string{route.IPv4: "127.0.0.1:53", route.IPv6: "[::1]:53"}[f])
 		through = append(through, s.client("node", s.node, kind, to))
-		others = append(others, s.client("direct", s.node, kind, backend), s.client("direct in the pod", s.pod, kind, backend))
+		others = append(others, s.client("direct", s.node, kind, backend),
+			s.client("direct in the pod", s.pod, kind, backend))
 		if f == route.IPv4 {
 			through = append(through, s.client("pod", s.pod, kind, to), s.client("mapped", s.node, kind, to))
 		}

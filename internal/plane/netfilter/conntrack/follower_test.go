@@ -69,7 +69,8 @@ func TestListings(t *testing.T) {
 			[]string{"IPv4 protocol 17"},
 		},
 		{
-			"many frontends of both families", "b: 10.96.1.1:1 =", "a: " + many("10.96.0.%d:53", 9) + " [fd96::1]:53 = 10.1.0.1:53",
+			"many frontends of both families", "b: 10.96.1.1:1 =",
+			"a: " + many("10.96.0.%d:53", 9) + " [fd96::1]:53 = 10.1.0.1:53",
 			[]string{"IPv4 protocol 17", "IPv6 protocol 17"},
 		},
 	}

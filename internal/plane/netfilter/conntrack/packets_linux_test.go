@@ -51,7 +51,9 @@ func newBench(t *testing.T) *bench {
 			}
 		}
 		// Whoever is not translated goes nowhere.
-		nowhere := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4(10, 96, 0, 0), Mask: net.CIDRMask(16, 32)}}
+		nowhere := &netlink.Route{
+			LinkIndex: lo.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4(10, 96, 0, 0), Mask: net.CIDRMask(16, 32)},
+		}
 		if err := netlink.RouteAdd(nowhere); err != nil {
 			return err
 		}

@@ -206,8 +206,8 @@ func (x frontend) problem(l sockdiag.Listener) route.Problem {
 		Object: "Service " + x.service.String(),
 		Field:  "spec.ports.nodePort",
 		Value:  fmt.Sprintf("%d/%s", l.At.Port(), x.port.Protocol),
-		Reason: fmt.Sprintf("hides a socket of this node that listens on %s and belongs to user %d: the Service gets its connections; use another port",
-			l.At, l.UID),
+		Reason: fmt.Sprintf("hides a socket of this node that listens on %s and belongs to user %d: "+
+			"the Service gets its connections; use another port", l.At, l.UID),
 	}
 	switch x.kind {
 	case route.ExternalIP:

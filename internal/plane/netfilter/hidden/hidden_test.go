@@ -23,7 +23,11 @@ type node struct {
 }
 
 func newNode(sockets ...string) *node {
-	n := &node{local: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("2001:db8::1")}}
+	n := &node{
+		local: []netip.Addr{
+			netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("2001:db8::1"),
+		},
+	}
 	n.listen(sockets...)
 	n.Follower = New(Options{
 		Listeners: func(context.Context) ([]sockdiag.Listener, error) { return n.sockets, n.err },
@@ -102,17 +106,38 @@ func TestHiddenSockets(t *testing.T) {
 		{"another protocol", all, service(route.Port{Protocol: cluster.UDP}, nodePort(10250)), "tcp [::]:10250", false},
 		{"a socket of UDP", all, service(route.Port{Protocol: cluster.UDP}, nodePort(10250)), "udp 0.0.0.0:10250", true},
 		{"another family", all, service(route.Port{Family: route.IPv6}, nodePort(10250)), "tcp 0.0.0.0:10250", false},
-		{"a family without NodePorts", primary, service(route.Port{Family: route.IPv6}, nodePort(10250)), "tcp [::]:10250", false},
-		{"a socket of an address that serves none", primary, service(route.Port{}, nodePort(10248)), "tcp 127.0.0.1:10248", false},
-		{"a socket of loopback, which serves none", all, service(route.Port{}, nodePort(10248)), "tcp 127.0.0.1:10248", false},
-		{"a socket of loopback, which serves NodePorts", addresses("127.0.0.1"), service(route.Port{}, nodePort(10248)), "tcp 127.0.0.1:10248", true},
+		{
+			"a family without NodePorts", primary, service(route.Port{Family: route.IPv6}, nodePort(10250)), "tcp [::]:10250",
+			false,
+		},
+		{
+			"a socket of an address that serves none", primary, service(route.Port{}, nodePort(10248)), "tcp 127.0.0.1:10248",
+			false,
+		},
+		{
+			"a socket of loopback, which serves none", all, service(route.Port{}, nodePort(10248)), "tcp 127.0.0.1:10248", false,
+		},
+		{
+			"a socket of loopback, which serves NodePorts", addresses("127.0.0.1"), service(route.Port{}, nodePort(10248)),
+			"tcp 127.0.0.1:10248", true,
+		},
 		{"an external IP of the node", all, service(route.Port{}, external("192.168.0.2:22")), "tcp 0.0.0.0:22", true},
-		{"an external IP of the node, and its own socket", all, service(route.Port{}, external("192.168.0.2:22")), "tcp 192.168.0.2:22", true},
-		{"an external IP of the node, and another address's socket", all, service(route.Port{}, external("192.168.0.2:22")), "tcp 127.0.0.1:22", false},
-		{"an external IP that is not of the node", all, service(route.Port{}, external("203.0.113.1:22")), "tcp 0.0.0.0:22", false},
+		{
+			"an external IP of the node, and its own socket", all, service(route.Port{}, external("192.168.0.2:22")),
+			"tcp 192.168.0.2:22", true,
+		},
+		{
+			"an external IP of the node, and another address's socket", all, service(route.Port{}, external("192.168.0.2:22")),
+			"tcp 127.0.0.1:22", false,
+		},
+		{
+			"an external IP that is not of the node", all, service(route.Port{}, external("203.0.113.1:22")), "tcp 0.0.0.0:22",
+			false,
+		},
 		{
 			"an external IP whose endpoint is the socket", all,
-			service(route.Port{Cluster: []netip.AddrPort{netip.MustParseAddrPort("192.168.0.2:80")}}, external("192.168.0.2:80")),
+			service(route.Port{Cluster: []netip.AddrPort{netip.MustParseAddrPort("192.168.0.2:80")}},
+				external("192.168.0.2:80")),
 			"tcp 0.0.0.0:80", false,
 		},
 		{
@@ -139,10 +164,10 @@ func TestEachIsReportedOnce(t *testing.T) {
 	svc := service(route.Port{}, nodePort(10250), external("192.168.0.2:22"))
 	n.applied(route.NodePorts{All4: true}, nil, svc)
 	want := []string{
-		"Service shop/web: spec.externalIPs: 192.168.0.2:22/tcp: hides a socket of this node that listens on 0.0.0.0:22 and belongs to user 7: " +
-			"the Service gets its connections; use another port",
-		"Service shop/web: spec.ports.nodePort: 10250/tcp: hides a socket of this node that listens on 0.0.0.0:10250 and belongs to user 7: " +
-			"the Service gets its connections; use another port",
+		"Service shop/web: spec.externalIPs: 192.168.0.2:22/tcp: hides a socket of this node that listens on 0.0.0.0:22 " +
+			"and belongs to user 7: the Service gets its connections; use another port",
+		"Service shop/web: spec.ports.nodePort: 10250/tcp: hides a socket of this node that listens on 0.0.0.0:10250 " +
+			"and belongs to user 7: the Service gets its connections; use another port",
 	}
 	scan := func(settled bool, want ...string) {
 		t.Helper()

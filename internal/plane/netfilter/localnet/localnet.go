@@ -113,7 +113,8 @@ func (f *Follower) restore(ctx context.Context) (time.Duration, error) {
 	wrote, err := f.attempt(ctx, n)
 	if by != "" && wrote && time.Since(f.restored) >= reportPeriod {
 		f.restored = time.Now()
-		f.opt.Report(fmt.Errorf("another program (%s) changed table %s, which keeps neighbours out of 127.0.0.0/8; it was restored", by, Table()))
+		f.opt.Report(fmt.Errorf("another program (%s) changed table %s, which keeps neighbours out of 127.0.0.0/8; "+
+			"it was restored", by, Table()))
 	}
 	return 0, err
 }
@@ -218,7 +219,8 @@ func (f *Follower) withdraw(ctx context.Context, have, want state) error {
 }
 
 func stillRouted() string {
-	return fmt.Sprintf("NodePorts on 127.0.0.1 are no longer served, but 127.0.0.0/8 is still routed; table %s stays and keeps neighbours out", Table())
+	return fmt.Sprintf("NodePorts on 127.0.0.1 are no longer served, but 127.0.0.0/8 is still routed; "+
+		"table %s stays and keeps neighbours out", Table())
 }
 
 // read reads the parameter and the guard. A kernel without the parameter never routes
@@ -232,15 +234,17 @@ func (f *Follower) read(ctx context.Context, n need) (s state, err error) {
 	if err == nil || !s.routed() && n != needed {
 		return s, nil
 	}
-	what := "NodePorts on 127.0.0.1 do not work, as the guard of 127.0.0.0/8, table %s of nf_tables, cannot be read: %w; " +
-		"use a kernel with CONFIG_NF_TABLES"
+	what := "NodePorts on 127.0.0.1 do not work, as the guard of 127.0.0.0/8, table %s of nf_tables, cannot be read: " +
+		"%w; use a kernel with CONFIG_NF_TABLES"
 	if s.routed() {
-		what = "net.ipv4.conf.all.route_localnet, or that of an interface, is 1, and neighbours may reach what listens on 127.0.0.1, " +
-			"as the guard of 127.0.0.0/8, table %s of nf_tables, cannot be read: %w; set it to 0, or use a kernel with CONFIG_NF_TABLES"
+		what = "net.ipv4.conf.all.route_localnet, or that of an interface, is 1, and neighbours may reach what listens " +
+			"on 127.0.0.1, as the guard of 127.0.0.0/8, table %s of nf_tables, cannot be read: %w; " +
+			"set it to 0, or use a kernel with CONFIG_NF_TABLES"
 	}
 	return s, fmt.Errorf(what, Table(), err)
 }
 
 // errLeftOn reports that the parameter stays 1 though no NodePort needs it.
-var errLeftOn = errors.New("route_localnet (net.ipv4.conf) is 1 though NodePorts are not served on 127.0.0.1, and Sluice did not set it: it stays, " +
-	"and table ip sluice-localnet stays and keeps neighbours out of 127.0.0.0/8; if no program needs it, set it to 0")
+var errLeftOn = errors.New("route_localnet (net.ipv4.conf) is 1 though NodePorts are not served on 127.0.0.1, and " +
+	"Sluice did not set it: it stays, and table ip sluice-localnet stays and keeps neighbours out of 127.0.0.0/8; " +
+	"if no program needs it, set it to 0")

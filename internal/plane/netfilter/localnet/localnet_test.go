@@ -259,7 +259,8 @@ func TestRemoveRestoresTheParameterOrReportsIt(t *testing.T) {
 	}{
 		{
 			"Sluice set it", "0", func(m *machine) { m.start().localhost() }, "0", "nothing",
-			"removed sluice: route_localnet, net.ipv4.conf.all.route_localnet is 0 again\nremoved sluice: table ip sluice-localnet",
+			"removed sluice: route_localnet, net.ipv4.conf.all.route_localnet is 0 again\n" +
+				"removed sluice: table ip sluice-localnet",
 		},
 		{
 			"another program set it", "1", func(m *machine) { m.start().localhost() }, "1", "guard",
@@ -287,7 +288,9 @@ func TestRemoveRestoresTheParameterOrReportsIt(t *testing.T) {
 // Whatever the kernel has at the start, and after whichever write each process is
 // killed, 127.0.0.0/8 is never routed without a guard.
 func TestTheGuardIsInPlaceAtEveryMoment(t *testing.T) {
-	deeds := []func(*process){(*process).localhost, (*process).outside, func(p *process) { _, _ = p.Remove(context.Background()) }}
+	deeds := []func(*process){
+		(*process).localhost, (*process).outside, func(p *process) { _, _ = p.Remove(context.Background()) },
+	}
 	for n := range 2 * 2 * 3 * 6 * 3 * 6 * 3 {
 		take := func(of int) int {
 			x := n % of

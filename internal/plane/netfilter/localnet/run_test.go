@@ -45,7 +45,10 @@ func TestDamageIsRestored(t *testing.T) {
 				p.follow()
 			}
 			m.want("1", "marked guard")
-			want := []string{"another program (nft) changed table ip sluice-localnet, which keeps neighbours out of 127.0.0.0/8; it was restored"}
+			want := []string{
+				"another program (nft) changed table ip sluice-localnet, which keeps neighbours out of 127.0.0.0/8; " +
+					"it was restored",
+			}
 			if !slices.Equal(p.reports, want) {
 				t.Errorf("reports %q, want %q", p.reports, want)
 			}
@@ -82,7 +85,8 @@ func TestWithoutNfTablesNothingIsRouted(t *testing.T) {
 		m.values[key], m.unreadable = tt.value, errors.New("no such kernel")
 		p := m.start()
 		p.localhost()
-		if m.values[key] != tt.value || len(p.reports) == 0 || !strings.Contains(p.reports[0], tt.report) || !strings.Contains(p.reports[0], "CONFIG_NF_TABLES") {
+		if m.values[key] != tt.value || len(p.reports) == 0 || !strings.Contains(p.reports[0], tt.report) ||
+			!strings.Contains(p.reports[0], "CONFIG_NF_TABLES") {
 			t.Errorf("route_localnet is %s, reports %q", m.values[key], p.reports)
 		}
 	}
