@@ -16,8 +16,8 @@ import (
 // preflightTime bounds the wait for the API server, and that for a daemon.
 const preflightTime = 3 * time.Second
 
-// Preflight reads the facts that a start would depend on, and changes nothing. It first makes the tests of the mode, as a
-// start does: they may make the kernel load modules.
+// Preflight reads the facts that a start would depend on, and changes nothing. It first makes the tests of the mode,
+// as a start does: they may make the kernel load modules.
 func Preflight(ctx context.Context, o Options) preflight.Facts {
 	kind := o.kind()
 	support, probeErr := kind.Probe(ctx, o.NetNS)

@@ -225,7 +225,8 @@ func (c *configuration) load() (app.Options, *logs, error) {
 	return app.Options{Config: cfg, Warnings: warnings, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds}, logs, nil
 }
 
-// choosing returns a reader that chooses a mode if the configuration names none. Choice is the outcome after the first read.
+// choosing returns a reader that chooses a mode if the configuration names none. Choice is the outcome after the
+// first read.
 func choosing(ctx context.Context, flags *config.Flags, env Env) (*configuration, *app.Choice) {
 	chosen := app.Configured("")
 	return &configuration{flags: flags, env: env, opt: config.Options{

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// A node whose kernel refuses most Services, or one that every node needs, gets no new connections. The process is alive: a restart would
-// not help.
+// A node whose kernel refuses most Services, or one that every node needs, gets no new connections. The process is
+// alive: a restart would not help.
 func TestRefusedServices(t *testing.T) {
 	vital := cluster.Name{Namespace: "default", Name: "kubernetes"}
 	for _, c := range []struct {

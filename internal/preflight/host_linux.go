@@ -31,7 +31,8 @@ func parameters() []string {
 	}
 }
 
-// Read reads the facts that this host and its configuration have. What it cannot read is left out, or has an error in the Facts.
+// Read reads the facts that this host and its configuration have. What it cannot read is left out, or has an error in
+// the Facts.
 func Read(ctx context.Context, c *config.Config, netns int) Facts {
 	f := Facts{Host: ReadHost(ctx, netns), Unprivileged: c.Unprivileged(), HardFail: c.HardFail, Detector: c.Detector}
 	var err error

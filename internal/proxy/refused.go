@@ -79,8 +79,8 @@ func (l *Loop) refuse(now plane.Refused, s Sync) {
 	}
 }
 
-// vital returns a refused Service without which a node does not work: the API server's, or one of DNS in kube-system. Services of other
-// namespaces are none: a tenant must not be able to make nodes unhealthy.
+// vital returns a refused Service without which a node does not work: the API server's, or one of DNS in kube-system.
+// Services of other namespaces are none: a tenant must not be able to make nodes unhealthy.
 func (r *refusals) vital(t *route.Table) cluster.Name {
 	for _, name := range r.services.Names() {
 		if name == (cluster.Name{Namespace: "default", Name: "kubernetes"}) || name.Namespace == "kube-system" && servesDNS(t.Services[name]) {

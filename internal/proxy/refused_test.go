@@ -171,7 +171,8 @@ func TestAFailureWhileOneIsRefused(t *testing.T) {
 	})
 }
 
-// A refused Service changes all the time, and an attempt takes long: most of the time is left for the changes of other Services.
+// A refused Service changes all the time, and an attempt takes long: most of the time is left for the changes of
+// other Services.
 func TestARefusedServiceThatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, func(o *Options) { o.Plane.(*recorder).refreshTime = 20 * time.Second })

@@ -72,8 +72,8 @@ func (s Slot) Entry() Entry {
 	return entry(Slots, append(append([]byte{}, s.Pool[:]...), native32(uint32(s.Index))...), append(endpoint(s.Backend), native32(uint32(s.Weight))...))
 }
 
-// Member records that a pool contains a backend, for sockets and clients that chose the backend before. A Member with port 0 records that
-// a backend with this address may be on this node.
+// Member records that a pool contains a backend, for sockets and clients that chose the backend before. A Member with
+// port 0 records that a backend with this address may be on this node.
 type Member struct {
 	Pool    Pool
 	Backend netip.AddrPort
@@ -87,7 +87,8 @@ func (m Member) Entry() Entry {
 // NodeAddr returns the entry of an address that serves NodePorts.
 func NodeAddr(a netip.Addr) Entry { return entry(NodeAddrs, address(a), native32(1)) }
 
-// NodePort returns the entry of a port that other programs must not bind. The unspecified address stands for all addresses of its family.
+// NodePort returns the entry of a port that other programs must not bind. The unspecified address stands for all
+// addresses of its family.
 func NodePort(unspecified netip.Addr, port uint16, protocol uint8) Entry {
 	return entry(NodePorts, append(endpoint(netip.AddrPortFrom(unspecified, port))[:18], protocol, 0), native32(1))
 }

@@ -69,8 +69,8 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// mostInstructions returns how many instructions the verifier may process, by program. The kernel rejects a program after a million; one
-// that comes near may not load on another version. Raise a limit after a change that needs more.
+// mostInstructions returns how many instructions the verifier may process, by program. The kernel rejects a program
+// after a million; one that comes near may not load on another version. Raise a limit after a change that needs more.
 func mostInstructions() map[string]uint32 {
 	const large, small, tiny = 50_000, 2_000, 500
 	return map[string]uint32{
@@ -93,7 +93,8 @@ func loaded(t *testing.T) *ebpf.Collection {
 	return programs
 }
 
-// The verifier processes no more instructions than mostInstructions allows. The summary of a test run prints the numbers.
+// The verifier processes no more instructions than mostInstructions allows. The summary of a test run prints the
+// numbers.
 func TestVerifier(t *testing.T) {
 	programs := loaded(t)
 	for name, p := range programs.Programs {
@@ -109,8 +110,8 @@ func TestVerifier(t *testing.T) {
 	}
 }
 
-// BPF_PROG_TEST_RUN supports none of these program types (Linux 6.18), so the other tests run the programs by sockets. If this test fails,
-// the kernel supports one: give the programs unit tests then.
+// BPF_PROG_TEST_RUN supports none of these program types (Linux 6.18), so the other tests run the programs by
+// sockets. If this test fails, the kernel supports one: give the programs unit tests then.
 func TestProgramsCannotRunAlone(t *testing.T) {
 	programs := loaded(t)
 	run := &ebpf.RunOptions{Data: make([]byte, 64)}

@@ -80,7 +80,8 @@ func (n *node) write(list ...Entry) {
 	}
 }
 
-// know makes programs decide for a pod with these source addresses, of each family one at most; without one not any more.
+// know makes programs decide for a pod with these source addresses, of each family one at most; without one not any
+// more.
 func (n *node) know(pod int, addrs ...string) {
 	n.t.Helper()
 	var p Pod

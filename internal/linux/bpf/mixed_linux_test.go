@@ -52,7 +52,8 @@ func TestChosenSource(t *testing.T) {
 	}
 }
 
-// A TCP socket that was connected through a Service, and is connected to the backend directly now, is not a socket of the Service.
+// A TCP socket that was connected through a Service, and is connected to the backend directly now, is not a socket of
+// the Service.
 func TestTCPConnectsAgainDirectly(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")

@@ -25,8 +25,8 @@ func asNobody(t *testing.T, command string) {
 	}
 }
 
-// All users may create folders on a bpffs that is mounted without options. One that another user has created there is not used, and
-// nothing is deleted where its links lead.
+// All users may create folders on a bpffs that is mounted without options. One that another user has created there is
+// not used, and nothing is deleted where its links lead.
 func TestFolderOfAnotherUser(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	o := Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)}

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// If cgroup v2 is mounted several times, as in a container, FindRoot prefers the root of all cgroups, and then a writable mount.
+// If cgroup v2 is mounted several times, as in a container, FindRoot prefers the root of all cgroups, and then a
+// writable mount.
 func TestBestRoot(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	mounted, err := FindRoot()
@@ -44,7 +45,8 @@ func TestBestRoot(t *testing.T) {
 	}
 }
 
-// withoutCgroups calls f in a mount namespace without the mount of cgroup v2 that this process sees. mount, unless nil, adds others there.
+// withoutCgroups calls f in a mount namespace without the mount of cgroup v2 that this process sees. mount, unless
+// nil, adds others there.
 func withoutCgroups(mount, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

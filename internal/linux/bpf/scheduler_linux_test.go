@@ -29,8 +29,8 @@ func scheduled(n *node, change func(*Frontend)) []string {
 	return backends
 }
 
-// With ByHash all connections of a client have the backend that PodHash or NodeHash names, or, while that is new and passes them on, the one
-// that Rehash names.
+// With ByHash all connections of a client have the backend that PodHash or NodeHash names, or, while that is new and
+// passes them on, the one that Rehash names.
 func TestByHash(t *testing.T) {
 	n := newNode(t)
 	backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.SlowStart = ByHash, true })
@@ -179,8 +179,8 @@ func TestLoadsDuringACount(t *testing.T) {
 	}
 }
 
-// Of ten backends ByLoad compares Compared: one with the lowest load is found as often as it is among them. The check fails by chance with a
-// probability below 1e-10. While a load is unknown it chooses by chance.
+// Of ten backends ByLoad compares Compared: one with the lowest load is found as often as it is among them. The check
+// fails by chance with a probability below 1e-10. While a load is unknown it chooses by chance.
 func TestByLoadComparesSome(t *testing.T) {
 	n := newNode(t)
 	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: Pool{7, 15: 1}, Count: 10, Scheduler: ByLoad}

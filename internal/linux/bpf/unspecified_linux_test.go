@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// The unspecified address is a name of the own host: a NodePort does not divert connections to it, neither of pods nor of the node.
+// The unspecified address is a name of the own host: a NodePort does not divert connections to it, neither of pods
+// nor of the node.
 func TestUnspecifiedAddressIsNoNodePort(t *testing.T) {
 	n := newNode(t)
 	pod := kerneltest.Namespace(t)
@@ -79,7 +80,8 @@ func TestOwnAddressStaysInThePod(t *testing.T) {
 	}
 }
 
-// askRaw connects by TCP to exactly this address, and returns the backend that answered: package net replaces unspecified addresses.
+// askRaw connects by TCP to exactly this address, and returns the backend that answered: package net replaces
+// unspecified addresses.
 func askRaw(to netip.AddrPort) (string, error) {
 	family := unix.AF_INET
 	if to.Addr().Is6() {
