@@ -57,7 +57,8 @@ func (o Options) running(ctx context.Context) *preflight.Daemon {
 // others looks for a kube-proxy and for its rules.
 func (o Options) others(ctx context.Context, kind plane.Kind) (takeover.Found, preflight.Trial) {
 	found, err := takeover.Search(ctx, takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(kind.KubeProxyRules), Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
+		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(kind.KubeProxyRules), Dial: listen.Opener{NetNS: o.NetNS}.Dial,
+		Address: kubeProxyAddress(o.Config),
 	})
 	return found, preflight.TrialOf(err)
 }

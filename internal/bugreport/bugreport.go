@@ -102,7 +102,9 @@ func (a Archive) Write(w io.Writer) error {
 	out := tar.NewWriter(compressed)
 	add := func(name string, content []byte) error {
 		content = a.Clean(content)
-		h := &tar.Header{Name: a.Folder + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: a.At, Typeflag: tar.TypeReg}
+		h := &tar.Header{
+			Name: a.Folder + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: a.At, Typeflag: tar.TypeReg,
+		}
 		if err := out.WriteHeader(h); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}

@@ -180,7 +180,8 @@ func (a *Anonymizer) word(word string) string {
 	if strings.Count(word, ".") >= 3 && !strings.Contains(word, "::") && ip4.MatchString(word) {
 		return ip4.ReplaceAllStringFunc(word, a.address)
 	}
-	if first, last, ranged := strings.Cut(word, "-"); ranged && strings.Contains(first, ":") && strings.Contains(last, ":") {
+	if first, last, ranged := strings.Cut(word, "-"); ranged && strings.Contains(first, ":") &&
+		strings.Contains(last, ":") {
 		return a.word(first) + "-" + a.word(last)
 	}
 	if strings.Count(word, ":") >= 2 {

@@ -23,7 +23,8 @@ func (r Refusal) String() string {
 	case r.Services == 0:
 		return ""
 	case r.Vital != cluster.Name{}:
-		return fmt.Sprintf("the kernel refuses the rules of %d of %d Services, Service %s among them", r.Services, r.Of, r.Vital)
+		return fmt.Sprintf("the kernel refuses the rules of %d of %d Services, Service %s among them", r.Services, r.Of,
+			r.Vital)
 	}
 	return fmt.Sprintf("the kernel refuses the rules of %d of %d Services", r.Services, r.Of)
 }

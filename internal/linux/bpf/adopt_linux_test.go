@@ -77,8 +77,10 @@ func many() (steps []Step) {
 // Programs that do not use the pinned maps are replaced: otherwise they would not see what Write changes.
 func TestOtherMaps(t *testing.T) {
 	for name, spoil := range map[string]func(*node) error{
-		"another program has removed the maps": func(n *node) error { return os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))) },
-		"another program has removed one map":  func(n *node) error { return os.Remove(n.conn.mapPath("udp_sockets")) },
+		"another program has removed the maps": func(n *node) error {
+			return os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots)))
+		},
+		"another program has removed one map": func(n *node) error { return os.Remove(n.conn.mapPath("udp_sockets")) },
 		"another program has removed the pins of programs": func(n *node) error {
 			pins, err := filepath.Glob(n.conn.programPath("*"))
 			for _, p := range pins {
@@ -97,7 +99,9 @@ func TestOtherMaps(t *testing.T) {
 		},
 		"killed while programs are attached anew": func(n *node) error {
 			n.conn = n.reopen(func(o *Options) { o.Node = "another" })
-			return n.fails(failAt(Attach, len((Options{}).points())/2), Step{Entry: Entry{Key{Table: Programs}, n.conn.Version()}})
+			return n.fails(failAt(Attach, len((Options{}).points())/2), Step{
+				Entry: Entry{Key{Table: Programs}, n.conn.Version()},
+			})
 		},
 	} {
 		for _, restarts := range []bool{true, false} {

@@ -104,8 +104,10 @@ func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 // load loads the programs.
 func (c *Conn) load() (*ebpf.Collection, error) {
 	spec := c.spec.Copy()
-	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(c.cookie), spec.Variables[sockVarConnectedUdp].Set(c.opt.ConnectedUDP),
-		spec.Variables[sockVarNodeHash].Set(NodeHash(c.opt.Node)), spec.Variables[sockVarExempting].Set(uint32(c.opt.Exempting))); err != nil {
+	set := spec.Variables
+	err := errors.Join(set[sockVarNodeNetns].Set(c.cookie), set[sockVarConnectedUdp].Set(c.opt.ConnectedUDP),
+		set[sockVarNodeHash].Set(NodeHash(c.opt.Node)), set[sockVarExempting].Set(uint32(c.opt.Exempting)))
+	if err != nil {
 		return nil, err
 	}
 	for name, m := range c.maps {

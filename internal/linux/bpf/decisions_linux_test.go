@@ -126,7 +126,9 @@ func TestDecisionsOfManyServices(t *testing.T) {
 	for i := range services {
 		pool := Pool{2, byte(i >> 8), byte(i)}
 		list = append(list, Slot{Pool: pool, Backend: netip.MustParseAddrPort(backends[i%len(backends)])}.Entry(),
-			Frontend{At: netip.MustParseAddrPort(at(i)), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: pool, Count: 1}.Entry())
+			Frontend{
+				At: netip.MustParseAddrPort(at(i)), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: pool, Count: 1,
+			}.Entry())
 	}
 	n.write(list...)
 	var inside []func(func() error) error

@@ -34,8 +34,10 @@ type Frontend struct {
 	Count    int // number of slots of the pool
 
 	Scheduler Scheduler
-	SlowStart bool   // a new backend gets a part of its share (Conn.Ramp)
-	NotLocal  uint64 // last bits of the addresses that no backend on this node has (function NotLocal); 0 makes programs search for every client
+	SlowStart bool // a new backend gets a part of its share (Conn.Ramp)
+	// Last bits of the addresses that no backend on this node has (function NotLocal); 0 makes programs search for every
+	// client.
+	NotLocal uint64
 }
 
 // NotLocal returns the set of the last 6 bits of addresses, bit n for the value n, that no address in a list ends with.
@@ -69,7 +71,8 @@ type Slot struct {
 
 // Entry returns the encoded slot.
 func (s Slot) Entry() Entry {
-	return entry(Slots, append(append([]byte{}, s.Pool[:]...), native32(uint32(s.Index))...), append(endpoint(s.Backend), native32(uint32(s.Weight))...))
+	return entry(Slots, append(append([]byte{}, s.Pool[:]...), native32(uint32(s.Index))...),
+		append(endpoint(s.Backend), native32(uint32(s.Weight))...))
 }
 
 // Member records that a pool contains a backend, for sockets and clients that chose the backend before. A Member with

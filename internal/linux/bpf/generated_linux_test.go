@@ -74,9 +74,11 @@ func TestGenerated(t *testing.T) {
 func mostInstructions() map[string]uint32 {
 	const large, small, tiny = 50_000, 2_000, 500
 	return map[string]uint32{
-		sockProgSluiceConnect4: large, sockProgSluiceConnect6: large, sockProgSluiceSendmsg4: large, sockProgSluiceSendmsg6: large,
-		sockProgSluiceRecvmsg4: small, sockProgSluiceRecvmsg6: small, sockProgSluiceGetpeer4: small, sockProgSluiceGetpeer6: small,
-		sockProgSluiceRelease: tiny, sockProgSluiceBind4: tiny, sockProgSluiceBind6: tiny,
+		sockProgSluiceConnect4: large, sockProgSluiceConnect6: large, sockProgSluiceSendmsg4: large,
+		sockProgSluiceSendmsg6: large,
+		sockProgSluiceRecvmsg4: small, sockProgSluiceRecvmsg6: small, sockProgSluiceGetpeer4: small,
+		sockProgSluiceGetpeer6: small,
+		sockProgSluiceRelease:  tiny, sockProgSluiceBind4: tiny, sockProgSluiceBind6: tiny,
 	}
 }
 
@@ -105,7 +107,8 @@ func TestVerifier(t *testing.T) {
 		looked, _ := info.VerifiedInstructions()
 		t.Attr("instructions-verified/"+name, strconv.FormatUint(uint64(looked), 10))
 		if most := mostInstructions()[name]; looked == 0 || looked > most {
-			t.Errorf("%s: the verifier processes %d instructions, want 1 to %d: reduce loops and branches, or raise the limit in mostInstructions", name, looked, most)
+			t.Errorf("%s: the verifier processes %d instructions, want 1 to %d: reduce loops and branches, "+
+				"or raise the limit in mostInstructions", name, looked, most)
 		}
 	}
 }
@@ -116,7 +119,8 @@ func TestProgramsCannotRunAlone(t *testing.T) {
 	programs := loaded(t)
 	run := &ebpf.RunOptions{Data: make([]byte, 64)}
 	filter, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SocketFilter, Instructions: asm.Instructions{asm.LoadImm(asm.R0, 7, asm.DWord), asm.Return()}, License: "MIT",
+		Type: ebpf.SocketFilter, Instructions: asm.Instructions{asm.LoadImm(asm.R0, 7, asm.DWord), asm.Return()},
+		License: "MIT",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,9 @@ type Load struct {
 // Loads returns the loads of all backends that have one.
 func (c *Conn) Loads() (map[netip.AddrPort]Load, error) {
 	all := map[netip.AddrPort]Load{}
-	err := c.withMap(sockMapLoads, func(m *ebpf.Map) error { return eachLoad(m, func(at netip.AddrPort, l Load) { all[at] = l }) })
+	err := c.withMap(sockMapLoads, func(m *ebpf.Map) error {
+		return eachLoad(m, func(at netip.AddrPort, l Load) { all[at] = l })
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the loads: %w", err)
 	}

@@ -43,7 +43,8 @@ func TestFolderOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // the maps go with the bpffs
-	if err := conn.Write(t.Context(), []Step{{Entry: Entry{Key{Table: Programs}, conn.Version()}}}); !errors.Is(err, unix.EPERM) {
+	err = conn.Write(t.Context(), []Step{{Entry: Entry{Key{Table: Programs}, conn.Version()}}})
+	if !errors.Is(err, unix.EPERM) {
 		t.Errorf("a write returns %v, want %v", err, unix.EPERM)
 	}
 	if _, err := os.Stat(precious); err != nil {

@@ -23,7 +23,8 @@ func TestBestRoot(t *testing.T) {
 	group, part, fixed, whole := lab.Cgroup(t), t.TempDir(), t.TempDir(), t.TempDir()
 	binds := func() error {
 		return errors.Join(unix.Mount(group, part, "", unix.MS_BIND, ""), unix.Mount(mounted, fixed, "", unix.MS_BIND, ""),
-			unix.Mount("", fixed, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""), unix.Mount(mounted, whole, "", unix.MS_BIND, ""))
+			unix.Mount("", fixed, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""),
+			unix.Mount(mounted, whole, "", unix.MS_BIND, ""))
 	}
 	err = withoutCgroups(binds, func() error {
 		for _, want := range []string{whole, fixed, part, ""} {
@@ -51,7 +52,8 @@ func withoutCgroups(mount, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+		err := errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS),
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 		original, findErr := FindRoot()
 		if err = errors.Join(err, findErr); err == nil && mount != nil {
 			err = mount()

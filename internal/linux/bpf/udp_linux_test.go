@@ -64,7 +64,8 @@ func (s *socket) connect(to string) error {
 // disconnect connects to AF_UNSPEC.
 func (s *socket) disconnect() error {
 	sa := unix.RawSockaddrInet4{Family: unix.AF_UNSPEC}
-	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa)); errno != 0 {
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
+	if errno != 0 {
 		return errno
 	}
 	return nil
@@ -189,7 +190,8 @@ func TestConnectedUDP(t *testing.T) {
 				answered, err := s.want("", c.vip)
 				count[answered]++
 				list := n.udpSockets()
-				if len(list) != 1 || list[0].Backend.String() != answered || list[0].Service.String() != c.vip || list[0].NetNS != n.conn.cookie {
+				if len(list) != 1 || list[0].Backend.String() != answered || list[0].Service.String() != c.vip ||
+					list[0].NetNS != n.conn.cookie {
 					return errors.Join(err, fmt.Errorf("%s: sockets %+v, want one at %s", name, list, answered))
 				}
 				return err

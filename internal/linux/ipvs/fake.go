@@ -50,7 +50,8 @@ func (f *Fake) Count(context.Context) (int, error) {
 
 func (f *Fake) sorted() []Server {
 	return slices.SortedFunc(maps.Keys(f.servers), func(a, b Server) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Mark, b.Mark))
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port),
+			cmp.Compare(a.Mark, b.Mark))
 	})
 }
 

@@ -57,7 +57,8 @@ func (n Node) Destroy(ctx context.Context, list []Socket) (result Result, err er
 		}
 	}
 	paths := []netns.Paths{netns.OfProcesses, netns.OfMounts, netns.OfThreads}
-	failed = append(failed, netns.Visit(n.NetNS, paths, func() bool { return len(wanted) == 0 || ctx.Err() != nil }, visit))
+	done := func() bool { return len(wanted) == 0 || ctx.Err() != nil }
+	failed = append(failed, netns.Visit(n.NetNS, paths, done, visit))
 	for _, sockets := range wanted {
 		result.Unreached += len(sockets)
 	}
