@@ -23,7 +23,7 @@ func Secrets() func([]byte) []byte {
 			[][]byte{[]byte("private key-")},
 			regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(-----END [A-Z ]*-----|$)`), removed,
 		},
-		// A JSON web token, such as that of a service account.
+		// A JSON web token, such as the token of a service account.
 		{[][]byte{[]byte("eyj")}, regexp.MustCompile(`eyJ[\w-]{8,}\.[\w-]+\.[\w-]*`), removed},
 		{[][]byte{[]byte("@")}, regexp.MustCompile(`://[^/@\s"]+@`), "://" + removed + "@"},
 		{[][]byte{[]byte("bearer ")}, regexp.MustCompile(`(?i)\b(bearer +)[\w.~+/=-]{8,}`), "$1" + removed},

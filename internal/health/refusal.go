@@ -14,7 +14,7 @@ type Refusal struct {
 }
 
 // Grave reports whether new connections should go to another node: the kernel refuses more than half of the Services,
-// that of the API server, or one of DNS.
+// the Service of the API server, or a Service of DNS.
 func (r Refusal) Grave() bool { return 2*r.Services > r.Of || r.Vital != cluster.Name{} }
 
 // String describes the refusal; empty: there is none.

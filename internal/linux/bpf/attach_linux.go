@@ -54,8 +54,8 @@ func (o Options) points() map[string]ebpf.AttachType {
 	return all
 }
 
-// phases returns the programs in the order in which they are attached: first those that translate answers and track
-// sockets, then those that choose backends.
+// phases returns the programs in the order in which they are attached: first the programs that translate answers and
+// track sockets, then the programs that choose backends.
 func (c *Conn) phases() [2][]string {
 	var phases [2][]string
 	for program := range c.opt.points() {

@@ -181,7 +181,7 @@ func (c *Conn) write(s *Step) error {
 	return c.put(s.Entry)
 }
 
-// Remove removes what a Conn with these options has created, also if Open would fail. It does nothing if the folder
+// Remove removes what a Conn with these options has created, even if Open would fail. It does nothing if the folder
 // is not on a bpffs.
 func Remove(ctx context.Context, o Options) ([]string, error) {
 	var stat unix.Statfs_t

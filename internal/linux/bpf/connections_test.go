@@ -33,7 +33,7 @@ func (c *cookies) take(processor int) uint64 {
 	return c.next[processor] - 1
 }
 
-// However many processors a node has, and also if one of them opens nearly all sockets, 99 of 100 connections are
+// However many processors a node has, and even if one of them opens nearly all sockets, 99 of 100 connections are
 // remembered until 12,000 further sockets have connected, and half of them until 55,000 have.
 func TestAgeOfConnections(t *testing.T) {
 	seeds.Long(t)

@@ -16,7 +16,7 @@ import (
 )
 
 // A processor repeats the decision for a client and a Service until the tables change. While they are written it
-// decides anew.
+// decides each time.
 func TestRepeatedDecisions(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
@@ -47,8 +47,8 @@ func TestRepeatedDecisions(t *testing.T) {
 	})
 }
 
-// A processor repeats decisions with the backends of small pools, each with the same chance, and without those of
-// larger ones.
+// A processor repeats decisions with the backends of small pools, each with the same chance, and without the backends
+// of larger pools.
 func TestBackendsOfDecisions(t *testing.T) {
 	n := newNode(t)
 	var backends []string

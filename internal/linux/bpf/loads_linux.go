@@ -34,7 +34,7 @@ func eachLoad(m *ebpf.Map, do func(netip.AddrPort, Load)) error {
 
 // SetLoads writes counted connections, and removes the loads of all other backends. Before are the loads when the
 // count began: connections that programs have decided meanwhile are added, as the count may not have them. If the map
-// has no room for a backend, programs choose among those of its Services by chance.
+// has no room for a backend, programs choose among the backends of its Services by chance.
 func (c *Conn) SetLoads(counted map[netip.AddrPort]uint32, before map[netip.AddrPort]Load) error {
 	var gone []netip.AddrPort
 	since := map[netip.AddrPort]uint32{}

@@ -23,14 +23,14 @@ const (
 	sendmsgPrefix = "sluice_sendmsg"
 )
 
-// choosesBackends reports whether a program replaces the address of a Service by that of a backend. The other
+// choosesBackends reports whether a program replaces the address of a Service by the address of a backend. The other
 // programs translate answers back, and delete the entries of closed sockets.
 func choosesBackends(program string) bool {
 	return strings.HasPrefix(program, connectPrefix) || strings.HasPrefix(program, sendmsgPrefix)
 }
 
-// detach removes links, those of programs that choose backends first. If a socket may still wait for an answer, it
-// removes the others after answerTime.
+// detach removes links, first the links of programs that choose backends. If a socket may still wait for an answer,
+// it removes the others after answerTime.
 func (c *Conn) detach(ctx context.Context, links []string) error {
 	var others []string
 	for _, name := range links {

@@ -39,7 +39,7 @@ func (n *node) keep(call func() error) (end func()) {
 }
 
 // A version whose maps have other fields has them in another folder. While it fills them, and replaces the programs
-// of the version before, no connection fails, also if it does not succeed at first. Connections that are open stay.
+// of the version before, no connection fails, even if it does not succeed at first. Connections that are open stay.
 func TestVersionWithOtherMaps(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")

@@ -18,8 +18,8 @@ type Namespace struct {
 	Addrs    []netip.Addr // of links that are up, except loopback and link-local ones
 }
 
-// Namespaces lists the network namespaces of processes and mounts, except that of the node (a file descriptor; 0: the
-// current one). It takes some 0.3 ms for each.
+// Namespaces lists the network namespaces of processes and mounts, except the namespace of the node (a file
+// descriptor; 0: the current one). It takes some 0.3 ms for each.
 func Namespaces(ctx context.Context, node int) ([]Namespace, error) {
 	if node == 0 {
 		fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)

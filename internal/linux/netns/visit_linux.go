@@ -13,11 +13,11 @@ import (
 // Paths list where network namespaces can be opened.
 type Paths func() []string
 
-// Visit runs a function in each network namespace, on a thread in it, until done: in that of the node (a file
-// descriptor; 0: the current one), and in those at some paths. The function gets the cookie of the namespace
-// (SO_NETNS_COOKIE). Namespaces that disappear meanwhile, or that this process cannot enter, are left out.
+// Visit runs a function in each network namespace, on a thread in it, until done: in the namespace of the node (a
+// file descriptor; 0: the current one), and in the namespaces at some paths. The function gets the cookie of the
+// namespace (SO_NETNS_COOKIE). Namespaces that disappear meanwhile, or that this process cannot enter, are left out.
 func Visit(node int, paths []Paths, done func() bool, do func(cookie uint64)) error {
-	// By the inode of a path, and by cookie: processes are in that of the node, too.
+	// By the inode of a path, and by cookie: processes are in the namespace of the node, too.
 	seen, entered := map[uint64]bool{}, map[uint64]bool{}
 	enter := func(fd int) error {
 		return Do(fd, func() error {
