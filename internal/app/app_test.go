@@ -25,7 +25,7 @@ func load(t testing.TB, args ...string) *config.Config {
 	t.Helper()
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
-	// Must not change the score of the test process.
+	// The flag keeps the score of the test process as it is.
 	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil {
 		t.Fatal(err)
 	}

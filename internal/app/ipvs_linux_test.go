@@ -37,7 +37,7 @@ func TestAFlushUnderTrafficIsRepairedInModeIPVS(t *testing.T) {
 	r.sync()
 	r.drain()
 	for n := range 4 {
-		// So that flushes do not all come as long before a poll.
+		// Flushes must not all come as long before a poll.
 		phase := time.Duration(n) * 400 * time.Millisecond
 		if err := connectFor(t, netns, repairLimit+phase).last; err != nil { // also for a poll after the write
 			t.Fatalf("before the flush: %v", err)

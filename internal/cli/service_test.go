@@ -35,7 +35,7 @@ func TestWindowsService(t *testing.T) {
 		logged  string // "": there is no log file
 	}{
 		"invalid": {"--windows-service --healthz-bind-address=nowhere --log-file=" + log + "1", run, "nowhere", ""},
-		// or, without root, a missing privilege.
+		// Without root the cause is a missing privilege.
 		"fails": {"--windows-service --manifests=/missing --log-file=" + log + "2", run, "missing", "missing"},
 		"by a file": {
 			"--config=" + file + " --log-file=" + log + "3", refuse, "did not start this process: --windows-service", "Starting",

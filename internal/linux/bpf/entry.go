@@ -35,8 +35,8 @@ type Frontend struct {
 
 	Scheduler Scheduler
 	SlowStart bool // a new backend gets a part of its share (Conn.Ramp)
-	// Last bits of the addresses that no backend on this node has (function NotLocal); 0 makes programs search for every
-	// client.
+	// NotLocal has the last bits of the addresses that no backend on this node has (function NotLocal); 0 makes programs
+	// search for every client.
 	NotLocal uint64
 }
 

@@ -159,7 +159,7 @@ func TestByLoad(t *testing.T) {
 	if got := n.answered(4); !maps.Equal(got, want) {
 		t.Errorf("4 more to %v, want one to each", got)
 	}
-	// Whatever happened to the connections since the last count.
+	// The count wins, whatever happened to the connections since the last one.
 	n.count(map[string]uint32{b[0]: 9, b[1]: 9, b[2]: 9, b[3]: 1})
 	if got := n.answered(5); got[b[3]] != 5 {
 		t.Errorf("after another count 5 connections to %v, want all to %s", got, b[3])
@@ -213,7 +213,7 @@ func TestByLoadComparesSome(t *testing.T) {
 	}
 	delete(loads, "127.0.0.1:8083")
 	n.count(loads)
-	// Only if it begins there the unknown one is not among the eight.
+	// Only if it begins there, the unknown one is not among the eight.
 	if found := n.answered(tries)[least]; outside(found, tries, 0.1) {
 		t.Errorf("with a load that is unknown %d of %d connections have the backend with the lowest load", found, tries)
 	}

@@ -13,7 +13,7 @@ import (
 const (
 	comparePeriod = 5 * time.Minute
 
-	// After an edit; later ones come after an eighth of the time since then, up to the period.
+	// firstPoll is after an edit; later polls come after an eighth of the time since then, up to the period.
 	firstPoll = 10 * time.Millisecond
 )
 

@@ -17,7 +17,7 @@ type Paths func() []string
 // file descriptor; 0: the current one), and in the namespaces at some paths. The function gets the cookie of the
 // namespace (SO_NETNS_COOKIE). Namespaces that disappear meanwhile, or that this process cannot enter, are left out.
 func Visit(node int, paths []Paths, done func() bool, do func(cookie uint64)) error {
-	// By the inode of a path, and by cookie: processes are in the namespace of the node, too.
+	// seen is by the inode of a path, entered by cookie: processes are in the namespace of the node, too.
 	seen, entered := map[uint64]bool{}, map[uint64]bool{}
 	enter := func(fd int) error {
 		return Do(fd, func() error {

@@ -41,7 +41,7 @@ type Options struct {
 }
 
 const (
-	// In bytes; the kernel doubles it: a transaction of some 8,000 elements, done in some 20 ms.
+	// bufferSize is in bytes; the kernel doubles it: a transaction of some 8,000 elements, done in some 20 ms.
 	bufferSize    = 512 << 10
 	answerTimeout = 60 * time.Second // of one answer of the kernel
 	readAttempts  = 10
