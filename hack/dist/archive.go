@@ -88,8 +88,10 @@ func addChart(o options, made map[string][]byte) error {
 func addManifests(o options, made map[string][]byte) error {
 	name := "sluice_" + o.version + "_manifests"
 	var all []file
-	for _, dir := range []string{"kubernetes", "static-pod", "systemd", "grafana", "prometheus"} {
-		files, err := filesIn(filepath.Join("deploy", dir), path.Join(name, dir))
+	for dir, as := range map[string]string{
+		"kubernetes": "kubernetes", "static-pod": "static-pod", "systemd": "systemd", "helm/sluice/files": "monitoring",
+	} {
+		files, err := filesIn(filepath.Join("deploy", dir), path.Join(name, as))
 		if err != nil {
 			return err
 		}

@@ -95,7 +95,8 @@ func Policy(c *config.Config, families []route.Family) route.Options {
 		o.NodePorts = route.NodePortOptions{All: true}
 	}
 	for _, l := range []route.Listener{
-		{At: c.Healthz, Name: "health server (healthzBindAddress)"}, {At: c.Metrics, Name: "metrics server (metricsBindAddress)"},
+		{At: c.Healthz, Name: "health server (healthzBindAddress)"},
+		{At: c.Metrics, Name: "metrics server (metricsBindAddress)"},
 	} {
 		if l.At.IsValid() {
 			o.Listeners = append(o.Listeners, l)

@@ -25,7 +25,8 @@ func load(t testing.TB, args ...string) *config.Config {
 	t.Helper()
 	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
-	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil { // must not change the score of the test process
+	// The flag keeps the score of the test process as it is.
+	if err := fs.Parse(append([]string{"--oom-score-adj=0"}, args...)); err != nil {
 		t.Fatal(err)
 	}
 	cfg, _, err := flags.Load(config.Env{
@@ -79,7 +80,8 @@ func TestEveryKindIsComplete(t *testing.T) {
 	}
 	seen := map[id]bool{}
 	for _, k := range Kinds() {
-		if k.Mode == "" || k.Mode != k.Facts.Name || seen[id{k.Mode, k.Bind}] || k.Probe == nil || k.Open == nil || k.Preview == nil || k.Owned == "" {
+		if k.Mode == "" || k.Mode != k.Facts.Name || seen[id{k.Mode, k.Bind}] || k.Probe == nil || k.Open == nil ||
+			k.Preview == nil || k.Owned == "" {
 			t.Errorf("mode %q exists twice or is incomplete: %+v", k.Mode, k)
 		}
 		seen[id{k.Mode, k.Bind}] = true
@@ -121,7 +123,9 @@ func TestPolicy(t *testing.T) {
 		{
 			"pods by the names of their interfaces",
 			[]string{"--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=veth"},
-			route.Options{Detector: route.DetectorOptions{Kind: route.DetectInterfacePrefix, Interface: "veth"}, NodePorts: primary},
+			route.Options{
+				Detector: route.DetectorOptions{Kind: route.DetectInterfacePrefix, Interface: "veth"}, NodePorts: primary,
+			},
 		},
 		{
 			"addresses for NodePorts",
@@ -151,7 +155,8 @@ func TestPolicy(t *testing.T) {
 				{At: netip.MustParseAddrPort("127.0.0.1:10249"), Name: "metrics server (metricsBindAddress)"},
 			}
 			if tt.args != nil && tt.args[0] == "--bind-address=::" {
-				tt.want.Listeners[0].At, tt.want.Listeners[1].At = netip.MustParseAddrPort("[::]:10256"), netip.MustParseAddrPort("[::1]:10249")
+				tt.want.Listeners[0].At = netip.MustParseAddrPort("[::]:10256")
+				tt.want.Listeners[1].At = netip.MustParseAddrPort("[::1]:10249")
 			}
 			tt.want.NodeName, tt.want.Families = "node-a", []route.Family{route.IPv6}
 			got := Policy(load(t, tt.args...), []route.Family{route.IPv6})

@@ -100,12 +100,16 @@ func waitForRules(t testing.TB, netns int) {
 // mode and without a request.
 func TestRulesAreRepairedAfterALoopOfEdits(t *testing.T) {
 	seeds.Long(t)
-	const mode = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nconntrack: {maxPerCore: 0}\nmode: "
+	const mode = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" +
+		"conntrack: {maxPerCore: 0}\nmode: "
 	for _, tt := range []struct{ name, mode, hint, command string }{
 		{"nftables", "nftables", "true", "nft flush ruleset"},
 		{"nft", "iptables", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -F"},
 		{"legacy", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-legacy -w 5 -t nat -F"},
-		{"legacy one chain", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-legacy -w 5 -t nat -F KUBE-SERVICES"},
+		{
+			"legacy one chain", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT",
+			"iptables-legacy -w 5 -t nat -F KUBE-SERVICES",
+		},
 		{
 			"legacy jumps", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT",
 			"iptables-legacy -w 5 -t nat -F PREROUTING; iptables-legacy -w 5 -t nat -F OUTPUT",
@@ -138,13 +142,20 @@ func BenchmarkRulesDuringEdits(b *testing.B) {
 	services := manifests(b, manyServices(200))
 	for _, tt := range []struct{ name, mode, hint, command, probe string }{
 		{"nftables", "nftables", "true", "nft flush ruleset", "nft list chain ip sluice prerouting | grep -q services"},
-		{"nft", "iptables", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -F", "iptables-nft -t nat -S PREROUTING | grep -q KUBE-SERVICES"},
-		{"legacy", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-legacy -w 5 -t nat -F", "iptables-legacy -w 5 -t nat -S PREROUTING | grep -q KUBE-SERVICES"},
+		{
+			"nft", "iptables", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT", "iptables-nft -t nat -F",
+			"iptables-nft -t nat -S PREROUTING | grep -q KUBE-SERVICES",
+		},
+		{
+			"legacy", "iptables", "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT", "iptables-legacy -w 5 -t nat -F",
+			"iptables-legacy -w 5 -t nat -S PREROUTING | grep -q KUBE-SERVICES",
+		},
 	} {
 		for _, pause := range []time.Duration{time.Second, 500 * time.Millisecond, 100 * time.Millisecond} {
 			b.Run(fmt.Sprintf("%s/every %v", tt.name, pause), func(b *testing.B) {
 				netns := kerneltest.Namespace(b)
-				daemon := exec.Command(program, "--manifests="+services, "--proxy-mode="+tt.mode, "--oom-score-adj=0", "--conntrack-max-per-core=0")
+				daemon := exec.Command(program, "--manifests="+services, "--proxy-mode="+tt.mode, "--oom-score-adj=0",
+					"--conntrack-max-per-core=0")
 				kerneltest.Do(b, netns, exec.Command("/bin/sh", "-c", tt.hint).Run)
 				kerneltest.Do(b, netns, daemon.Start)
 				waitForRules(b, netns)

@@ -75,7 +75,8 @@ type daemon struct {
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
 		o: o, started: time.Now(), lock: newLock(o),
-		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(), host: host.New(host.Options{NetNS: o.NetNS}),
+		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(),
+		host:    host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}),
 	}
 	d.problems = o.digest(d.record)
@@ -112,14 +113,17 @@ func (d *daemon) assemble(ctx context.Context) error {
 		return err
 	}
 	d.health = health.New(health.Options{
-		Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health, Waiting: d.plane.Waiting,
+		Store: d.store, Families: d.families, SyncPeriod: o.Config.SyncPeriod, Before: d.before.Health,
+		Waiting: d.plane.Waiting,
 		Contest: func() proxy.Contest { return d.node.Loop().Contest() },
 	})
 	share := budget(o.Log)
 	d.ports = serviceports.New(serviceports.Options{
-		Listen: d.listen.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports, Before: d.before.Ports,
+		Listen: d.listen.Listen, Live: d.health.Serving, MaxConns: share.PortClients, MaxListeners: share.Ports,
+		Before: d.before.Ports,
 		Failed: func(f serviceports.Failure) {
-			o.Log.Warn("Cannot open the health check port of a Service, retrying", "service", f.Service.String(), "address", f.At.String(), "error", f.Err)
+			o.Log.Warn("Cannot open the health check port of a Service, retrying", "service", f.Service.String(), "address",
+				f.At.String(), "error", f.Err)
 			d.record(event.HealthPortFailed(f.Service.Namespace, f.Service.Name, f))
 		},
 		Opened: func(service cluster.Name, port uint16) {
@@ -137,8 +141,10 @@ func (d *daemon) assemble(ctx context.Context) error {
 	d.reload = d.newReloader()
 	kind := d.o.kind()
 	d.inspect = inspect.New(inspect.Options{
-		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff, Plan: d.plan, Settings: d.settings(),
-		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: *cmp.Or(d.plane.Facts, &kind.Facts), Balance: d.plane.Balance, Sockets: d.plane.Sockets, Shares: d.plane.Shares,
+		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
+		Plan: d.plan, Settings: d.settings(),
+		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: *cmp.Or(d.plane.Facts, &kind.Facts),
+		Balance: d.plane.Balance, Sockets: d.plane.Sockets, Shares: d.plane.Shares,
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings)
@@ -240,8 +246,8 @@ func (d *daemon) answer(ctx context.Context) error {
 	if !errors.Is(err, admin.ErrNoSocket) {
 		return err
 	}
-	d.o.Log.Warn("Serving without sluice get, status, diff and explain; for these make the folder of the socket writable for this user alone, "+
-		"in a pod by a volume (emptyDir)", "error", err)
+	d.o.Log.Warn("Serving without sluice get, status, diff and explain; "+
+		"for these make the folder of the socket writable for this user alone, in a pod by a volume (emptyDir)", "error", err)
 	<-ctx.Done()
 	return d.held.Close()
 }

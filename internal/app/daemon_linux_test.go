@@ -36,8 +36,9 @@ func get(t testing.TB, netns int, url string) (code int, body string) {
 		},
 	}}
 	r, err := client.Get("http://" + url)
-	for end := time.Now().Add(testTimeout); errors.Is(err, syscall.ECONNREFUSED) && time.Now().Before(end); r, err = client.Get("http://" + url) {
+	for end := time.Now().Add(testTimeout); errors.Is(err, syscall.ECONNREFUSED) && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond) // the server of a daemon that has just started may not listen yet
+		r, err = client.Get("http://" + url)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +211,8 @@ func TestAChangedConfigurationTakesEffect(t *testing.T) {
 		return code == 200 && strings.Contains(body, `sluice_config_reloads_total{result="ok"} 1`)
 	})
 
-	write(t, path, quiet+"clusterCIDR: 10.244.0.0/16\nmetricsBindAddress: 127.0.0.1:10250\nclientConnection: {qps: 7}\nhostnameOverride: other\n")
+	write(t, path, quiet+"clusterCIDR: 10.244.0.0/16\nmetricsBindAddress: 127.0.0.1:10250\n"+
+		"clientConnection: {qps: 7}\nhostnameOverride: other\n")
 	hangup <- os.Interrupt // any signal
 	r.waitForReload(t)
 	if s := r.sync(); s.Steps != 0 {
@@ -231,13 +233,16 @@ func TestAChangedConfigurationTakesEffect(t *testing.T) {
 	if len(r.syncs)+len(r.next) > 0 {
 		t.Error("an invalid file took effect")
 	}
-	if _, body := get(t, netns, "127.0.0.1:10250/metrics"); !strings.Contains(body, `sluice_config_reloads_total{result="refused"} 3`) ||
-		!strings.Contains(body, `sluice_config_reloads_total{result="ok"} 2`) {
+	const refused = `sluice_config_reloads_total{result="refused"} 3`
+	const accepted = `sluice_config_reloads_total{result="ok"} 2`
+	_, body := get(t, netns, "127.0.0.1:10250/metrics")
+	if !strings.Contains(body, refused) || !strings.Contains(body, accepted) {
 		t.Errorf("reloads are not counted:\n%s", body)
 	}
-	_, body := get(t, netns, "127.0.0.1:10250/configz")
+	_, body = get(t, netns, "127.0.0.1:10250/configz")
 	var shown map[string]map[string]any
-	if err := json.Unmarshal([]byte(body), &shown); err != nil || shown["kubeproxy.config.k8s.io"]["clusterCIDR"] != "10.244.0.0/16" {
+	if err := json.Unmarshal([]byte(body), &shown); err != nil ||
+		shown["kubeproxy.config.k8s.io"]["clusterCIDR"] != "10.244.0.0/16" {
 		t.Errorf("the configuration in force is (%v):\n%s", err, body)
 	}
 

@@ -27,10 +27,11 @@ func TestServingWithoutASocket(t *testing.T) {
 	r := run(t, o)
 	r.sync()
 	text := ""
-	for end := time.Now().Add(testTimeout); !strings.Contains(text, "Serving without sluice get"); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); !strings.Contains(text, "Serving without sluice get"); {
 		if text += log.Take(); time.Now().After(end) {
 			t.Fatalf("no warning in\n%s", text)
 		}
+		time.Sleep(time.Millisecond)
 	}
 	if !strings.Contains(text, caches) || !strings.Contains(text, "level=WARN") {
 		t.Errorf("the log is\n%s\nwant a warning with %s", text, caches)

@@ -30,7 +30,8 @@ func TestEvidenceOfADaemon(t *testing.T) {
 			Configuration struct{ Mode string }
 			Flags         map[string]string
 		}
-		if err := client.Get(t.Context(), "/settings", nil, &settings); err != nil || settings.Configuration.Mode != mode || settings.Flags["proxy-mode"] != mode {
+		if err := client.Get(t.Context(), "/settings", nil, &settings); err != nil || settings.Configuration.Mode != mode ||
+			settings.Flags["proxy-mode"] != mode {
 			t.Errorf("%s: the settings are %+v, %v", mode, settings, err)
 		}
 		events, err := admin.All[inspect.Event](client.Ask(t.Context(), "/events", nil))
@@ -51,7 +52,8 @@ func TestEvidenceOfADaemon(t *testing.T) {
 func TestAPlanHasALimit(t *testing.T) {
 	var many strings.Builder
 	for i := range maxPlanned + 1 {
-		fmt.Fprintf(&many, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d, namespace: default}\nspec: {clusterIP: 10.96.%d.%d, ports: [{port: 80}]}\n", i, i/200, i%200+1)
+		fmt.Fprintf(&many, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d, namespace: default}\nspec: "+
+			"{clusterIP: 10.96.%d.%d, ports: [{port: 80}]}\n", i, i/200, i%200+1)
 	}
 	o := options(t, "--manifests="+manifests(t, many.String()))
 	o.NetNS = kerneltest.Namespace(t)
@@ -59,7 +61,8 @@ func TestAPlanHasALimit(t *testing.T) {
 	r.sync()
 	r.drain()
 	err := admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/plan", nil, nil)
-	if err == nil || !strings.Contains(err.Error(), "there are 1001 Services, and the plan of more than 1000 takes too much memory") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "there are 1001 Services, and the plan of more than 1000 takes too much memory") {
 		t.Errorf("error %v", err)
 	}
 	if err := r.stop(); err != nil {

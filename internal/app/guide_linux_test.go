@@ -20,10 +20,12 @@ func TestTheGuideForWindows(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, m := range regexp.MustCompile("(?m)^(?:.*(sc\\.exe create).*)?.*sluice\\.exe (--[^\"`\n]*)").FindAllStringSubmatch(string(text), -1) {
+	command := regexp.MustCompile("(?m)^(?:.*(sc\\.exe create).*)?.*sluice\\.exe (--[^\"`\n]*)")
+	for _, m := range command.FindAllStringSubmatch(string(text), -1) {
 		o := windows(t, hnstest.New(hns.Network{Name: "cbr0", Type: hns.L2Bridge}), strings.Fields(m[2])...)
 		c := o.Config
-		got = append(got, fmt.Sprintf("%s: mode %s, network %s, service %v, clean-up %v", m[1], c.Mode, c.HNS.Network, c.WindowsService, c.Cleanup))
+		got = append(got, fmt.Sprintf("%s: mode %s, network %s, service %v, clean-up %v",
+			m[1], c.Mode, c.HNS.Network, c.WindowsService, c.Cleanup))
 	}
 	want := []string{
 		"sc.exe create: mode kernelspace, network cbr0, service true, clean-up false",

@@ -61,7 +61,8 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	o, _ := daemonOptions(t, config, "--manifests="+path, "--proxy-mode=ipvs")
 	o.NetNS = netns
 	kerneltest.Do(t, netns, func() error {
-		return exec.Command("sh", "-ec", "ip link set lo up; ip addr add 10.244.1.5/32 dev lo; ip addr add 10.244.1.6/32 dev lo").Run()
+		return exec.Command("sh", "-ec", "ip link set lo up; ip addr add 10.244.1.5/32 dev lo; "+
+			"ip addr add 10.244.1.6/32 dev lo").Run()
 	})
 	serveTCP(t, netns, "10.244.1.5:8080")
 	r := run(t, o)
@@ -78,15 +79,18 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	}
 	expect("10.244.1.5:8080 wrr 3 0 0\n10.244.1.6:8080 wrr 0 0 0")
 	var status inspect.Status
-	if a.ask("/status", nil, &status); len(status.Problems) != 1 || status.Problems[0].Value != "10.244.1.6=1" || status.Mode.Name != "ipvs" {
+	if a.ask("/status", nil, &status); len(status.Problems) != 1 || status.Problems[0].Value != "10.244.1.6=1" ||
+		status.Mode.Name != "ipvs" {
 		t.Errorf("status: mode %s, problems %+v", status.Mode.Name, status.Problems)
 	}
 	var answer explain.Answer
 	a.ask("/explain", url.Values{"source": {"node"}, "destination": {"10.96.0.80:80"}}, &answer)
-	if text := text.Printed(answer); !strings.Contains(text, "3/3 10.244.1.5:8080") || !strings.Contains(text, "-> virtual server tcp 10.96.0.80:80\n") {
+	if text := text.Printed(answer); !strings.Contains(text, "3/3 10.244.1.5:8080") ||
+		!strings.Contains(text, "-> virtual server tcp 10.96.0.80:80\n") {
 		t.Errorf("explain:\n%s", text)
 	}
-	if _, body := get(t, netns, "127.0.0.1:10249/metrics"); !strings.Contains(body, `sluice_mode_info{mode="ipvs"`) || !strings.Contains(body, "sluice_services 1\n") {
+	if _, body := get(t, netns, "127.0.0.1:10249/metrics"); !strings.Contains(body, `sluice_mode_info{mode="ipvs"`) ||
+		!strings.Contains(body, "sluice_services 1\n") {
 		t.Errorf("metrics:\n%s", body)
 	}
 
@@ -101,8 +105,9 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	r.drain()
 	_ = conn.Close()
 	gone := ""
-	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline) && gone != "10.244.1.6:8080 wrr 0 0 0"; time.Sleep(time.Second) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline) && gone != "10.244.1.6:8080 wrr 0 0 0"; {
 		gone = a.backends()
+		time.Sleep(time.Second)
 	}
 	expect("10.244.1.6:8080 wrr 0 0 0")
 }

@@ -37,7 +37,8 @@ func TestAFlushUnderTrafficIsRepairedInModeIPVS(t *testing.T) {
 	r.sync()
 	r.drain()
 	for n := range 4 {
-		phase := time.Duration(n) * 400 * time.Millisecond                   // so that flushes do not all come as long before a poll
+		// Flushes must not all come as long before a poll.
+		phase := time.Duration(n) * 400 * time.Millisecond
 		if err := connectFor(t, netns, repairLimit+phase).last; err != nil { // also for a poll after the write
 			t.Fatalf("before the flush: %v", err)
 		}
@@ -132,13 +133,15 @@ func TestLifeOfANodeInModeIPVS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if change := r.sync(); change.Full() || change.Steps != 2 {
-		t.Errorf("one more endpoint is %+v, want two steps: a destination, and its member of the set for connections to itself", change)
+		t.Errorf("one more endpoint is %+v, want two steps: "+
+			"a destination, and its member of the set for connections to itself", change)
 	}
 	check(2)
 
 	time.Sleep(2 * time.Second) // for a poll after the write
 	began := time.Now()
-	if err := table.Delete(t.Context(), ipvs.Server{Addr: netip.MustParseAddr("10.96.0.80"), Protocol: 6, Port: 80}); err != nil {
+	server := ipvs.Server{Addr: netip.MustParseAddr("10.96.0.80"), Protocol: 6, Port: 80}
+	if err := table.Delete(t.Context(), server); err != nil {
 		t.Fatal(err)
 	}
 	if s := r.sync(); s.Steps != 3 || !s.Repair() {

@@ -61,12 +61,14 @@ func TestTheNetworkOfWindowsIsAwaited(t *testing.T) {
 	if code, body := get(t, o.NetNS, "127.0.0.1:10256/livez"); code != 200 {
 		t.Error(code, body)
 	}
-	if s := statusIn(t, o.NetNS); s.Health.State != health.Starting || !strings.Contains(s.Health.Reason, "waiting for the CNI plugin") {
+	if s := statusIn(t, o.NetNS); s.Health.State != health.Starting ||
+		!strings.Contains(s.Health.Reason, "waiting for the CNI plugin") {
 		t.Errorf("%+v", s.Health)
 	}
 	fake.AddNetwork(hns.Network{Name: "l2", Type: hns.L2Bridge})
 	for end := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
-		if s := statusIn(t, o.NetNS); s.Health.State == health.Healthy || s.Health.Reason == "the Node is leaving, or not known" {
+		if s := statusIn(t, o.NetNS); s.Health.State == health.Healthy ||
+			s.Health.Reason == "the Node is leaving, or not known" {
 			break
 		} else if time.Now().After(end) {
 			t.Fatalf("%+v", s)
@@ -86,7 +88,8 @@ func TestTheNetworkOfWindowsIsAwaited(t *testing.T) {
 		t.Errorf("after the end: %+v, %v", list, err)
 	}
 	removed, err := Cleanup(t.Context(), o)
-	if err != nil || !strings.Contains(strings.Join(removed, "\n"), "removed sluice: 1 load balancer\nremoved sluice: 1 endpoint") {
+	if err != nil ||
+		!strings.Contains(strings.Join(removed, "\n"), "removed sluice: 1 load balancer\nremoved sluice: 1 endpoint") {
 		t.Error(removed, err)
 	}
 }

@@ -48,7 +48,8 @@ const (
 func (l lock) acquire(ctx context.Context) (*admin.Server, error) {
 	held, err := l.listen(ctx)
 	if errors.Is(err, admin.ErrUnsupported) {
-		l.log.Warn("Going on without a lock against a second Sluice; sluice get, status, diff and explain do not work", "error", err)
+		l.log.Warn("Going on without a lock against a second Sluice; sluice get, status, diff and explain do not work",
+			"error", err)
 		return nil, nil
 	}
 	return held, err

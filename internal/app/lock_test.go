@@ -71,7 +71,8 @@ func TestAcquiringTheLock(t *testing.T) {
 	}{
 		"free": {nil, []error{nil}, true, nil, 0, ""},
 		"not supported by this kernel": {nil, []error{admin.ErrUnsupported}, false, nil, 0, "level=WARN " +
-			"msg=\"Going on without a lock against a second Sluice; sluice get, status, diff and explain do not work\" error=\"" +
+			"msg=\"Going on without a lock against a second Sluice; " +
+			"sluice get, status, diff and explain do not work\" error=\"" +
 			admin.ErrUnsupported.Error() + "\"\n"},
 		"an error":      {nil, []error{broken}, false, broken, 0, ""},
 		"another stays": {nil, []error{other}, false, other, 10 * second, waiting(t)},
@@ -88,7 +89,8 @@ func TestAcquiringTheLock(t *testing.T) {
 				h := held(tt.until, tt.errs...)
 				server, err := h.acquireWithin(t.Context(), afterStop(stopTimeout))
 				if (server != nil) != tt.held || !errors.Is(err, tt.err) || time.Since(began) != tt.took {
-					t.Errorf("after %v: %v, %v, want it held %v, %v, after %v", time.Since(began), server, err, tt.held, tt.err, tt.took)
+					t.Errorf("after %v: %v, %v, want it held %v, %v, after %v", time.Since(began), server, err, tt.held, tt.err,
+						tt.took)
 				}
 				if h.log.String() != tt.log {
 					t.Errorf("logged:\n%s\nwant:\n%s", &h.log, tt.log)
@@ -108,11 +110,13 @@ func TestADyingDaemonIsWaitedFor(t *testing.T) {
 			t.Errorf("after %v: %v, %v, want the lock after a second", time.Since(began), server, err)
 		}
 		began = time.Now()
-		if _, err := held(nil, dying).acquireWithin(t.Context(), afterKill); !errors.Is(err, dying) || time.Since(began) != killTimeout {
+		if _, err := held(nil, dying).acquireWithin(t.Context(), afterKill); !errors.Is(err, dying) ||
+			time.Since(began) != killTimeout {
 			t.Errorf("after %v: %v, want that it is held after %v", time.Since(began), err, killTimeout)
 		}
 		began = time.Now()
-		if _, err := held(nil, living).acquireWithin(t.Context(), afterKill); !errors.Is(err, living) || time.Since(began) != 0 {
+		if _, err := held(nil, living).acquireWithin(t.Context(), afterKill); !errors.Is(err, living) ||
+			time.Since(began) != 0 {
 			t.Errorf("after %v: %v, want that it is held at once", time.Since(began), err)
 		}
 	})

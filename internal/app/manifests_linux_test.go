@@ -34,7 +34,8 @@ func TestStartsWithUnreadableManifests(t *testing.T) {
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)
 	}
-	other := strings.NewReplacer("name: web", "name: other", "service-name: web", "service-name: other", "10.96.0.80", "10.96.0.81")
+	other := strings.NewReplacer("name: web", "name: other", "service-name: web", "service-name: other", "10.96.0.80",
+		"10.96.0.81")
 	if err := os.WriteFile(broken, []byte(other.Replace(webService)), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,8 @@ func NewNode(opt NodeOptions) *Node {
 		}
 	}
 	n.loop = proxy.New(proxy.Options{
-		Store: opt.Store, Compiler: route.NewCompiler(opt.Policy), Plane: opt.Plane.Plane, Load: opt.Plane.Load, Due: opt.Plane.Due,
+		Store: opt.Store, Compiler: route.NewCompiler(opt.Policy), Plane: opt.Plane.Plane, Load: opt.Plane.Load,
+		Due:       opt.Plane.Due,
 		Followers: append(followers, opt.Followers...),
 		Log:       opt.Log, MinPeriod: opt.MinPeriod, Report: opt.Report, Observe: opt.Observe,
 		Contested: opt.Contested, CPU: process.CPUTime,

@@ -22,9 +22,12 @@ func TestExplainFromManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := Explain(t.Context(), Options{
-		Kinds:  Kinds(),
-		Config: &config.Config{Mode: Modes(Kinds())[0], Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
-		Log:    slog.New(slog.DiscardHandler), Stdin: strings.NewReader(oneService),
+		Kinds: Kinds(),
+		Config: &config.Config{
+			Mode: Modes(Kinds())[0], Manifests: []string{"-"}, NodeName: "one",
+			Detector: config.Detector{Mode: config.DetectClusterCIDR},
+		},
+		Log: slog.New(slog.DiscardHandler), Stdin: strings.NewReader(oneService),
 	}, q)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +46,8 @@ func TestExplainFromManifests(t *testing.T) {
 // Weights count in modes that have them, and nowhere else. Some schedulers of IPVS respect only 0; all of mode
 // userspace respect all.
 func TestExplainWeights(t *testing.T) {
-	const byWeights, alike = "balanced over 2 backends, by their weights", "balanced over 2 backends, each with the same chance"
+	const byWeights = "balanced over 2 backends, by their weights"
+	const alike = "balanced over 2 backends, each with the same chance"
 	for _, c := range []struct{ mode, scheduler, weights, want string }{
 		{"ipvs", "", "10.244.1.5=3", byWeights},
 		{"ipvs", "", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
@@ -70,10 +74,14 @@ func TestExplainWeights(t *testing.T) {
 		}
 		got, err := Explain(t.Context(), Options{
 			Kinds: Kinds(), Log: slog.New(slog.DiscardHandler), Stdin: strings.NewReader(weighted(c.scheduler, c.weights)),
-			Config: &config.Config{Mode: c.mode, Userspace: bound(c.mode), Manifests: []string{"-"}, NodeName: "one", Detector: config.Detector{Mode: config.DetectClusterCIDR}},
+			Config: &config.Config{
+				Mode: c.mode, Userspace: bound(c.mode), Manifests: []string{"-"}, NodeName: "one",
+				Detector: config.Detector{Mode: config.DetectClusterCIDR},
+			},
 		}, q)
 		if err != nil || !strings.Contains(text.Printed(got), c.want) {
-			t.Errorf("mode %s, scheduler %q, %s: %v\n%s\nwant %s", c.mode, c.scheduler, c.weights, err, text.Printed(got), c.want)
+			t.Errorf("mode %s, scheduler %q, %s: %v\n%s\nwant %s", c.mode, c.scheduler, c.weights, err, text.Printed(got),
+				c.want)
 		}
 	}
 }
@@ -88,7 +96,8 @@ func bound(mode string) config.Userspace {
 
 // weighted is webService with a scheduler, and two endpoints and weights for them.
 func weighted(scheduler, weights string) string {
-	text := strings.Replace(webService, "name: web,", `name: web, annotations: {sluice-proxy.github.io/scheduler: "`+scheduler+`", sluice-proxy.github.io/weights: "`+weights+`"},`, 1)
+	text := strings.Replace(webService, "name: web,", `name: web, annotations: {sluice-proxy.github.io/scheduler: "`+
+		scheduler+`", sluice-proxy.github.io/weights: "`+weights+`"},`, 1)
 	return strings.Replace(text, "endpoints: [", "endpoints: [{addresses: [10.244.1.6]}, ", 1)
 }
 

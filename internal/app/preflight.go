@@ -16,8 +16,8 @@ import (
 // preflightTime bounds the wait for the API server, and that for a daemon.
 const preflightTime = 3 * time.Second
 
-// Preflight reads the facts that a start would depend on, and changes nothing. It first makes the tests of the mode, as a
-// start does: they may make the kernel load modules.
+// Preflight reads the facts that a start would depend on, and changes nothing. It first makes the tests of the mode,
+// as a start does: they may make the kernel load modules.
 func Preflight(ctx context.Context, o Options) preflight.Facts {
 	kind := o.kind()
 	support, probeErr := kind.Probe(ctx, o.NetNS)
@@ -57,7 +57,8 @@ func (o Options) running(ctx context.Context) *preflight.Daemon {
 // others looks for a kube-proxy and for its rules.
 func (o Options) others(ctx context.Context, kind plane.Kind) (takeover.Found, preflight.Trial) {
 	found, err := takeover.Search(ctx, takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(kind.KubeProxyRules), Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
+		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(kind.KubeProxyRules), Dial: listen.Opener{NetNS: o.NetNS}.Dial,
+		Address: kubeProxyAddress(o.Config),
 	})
 	return found, preflight.TrialOf(err)
 }

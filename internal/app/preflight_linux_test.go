@@ -59,11 +59,14 @@ func TestPreflightBesideOthers(t *testing.T) {
 	o.NetNS = kerneltest.Namespace(t)
 	wantLines(t, findings(t, o),
 		"can do mode nftables (the default)\n", "ok       other proxies  none, and no rules of kube-proxy\n",
-		"ok       ports          free: 0.0.0.0:10256, 127.0.0.1:10249\n", "ok       version skew   Services are those of manifests\n")
-	commands(t, o.NetNS, "nft add table ip kube-proxy", "nft add chain ip kube-proxy services", "iptables-nft -t nat -N KUBE-SVC-NPX46M4PTMTKRN6Y")
+		"ok       ports          free: 0.0.0.0:10256, 127.0.0.1:10249\n",
+		"ok       version skew   Services are those of manifests\n")
+	commands(t, o.NetNS, "nft add table ip kube-proxy", "nft add chain ip kube-proxy services",
+		"iptables-nft -t nat -N KUBE-SVC-NPX46M4PTMTKRN6Y")
 	const left = "ok       other proxies  rules are left, "
 	got := findings(t, o)
-	wantLines(t, got, left+"nftables: table ip kube-proxy with 1 chain; Sluice removes them\n", left+"iptables-nft: 1 chain in iptables-nft nat")
+	wantLines(t, got, left+"nftables: table ip kube-proxy with 1 chain; Sluice removes them\n",
+		left+"iptables-nft: 1 chain in iptables-nft nat")
 	if again := findings(t, o); again != got {
 		t.Errorf("the second time\n%s\nthe first time\n%s", again, got)
 	}
@@ -86,7 +89,11 @@ func TestPreflightBesideOthers(t *testing.T) {
 // A kube-proxy that writes the same chains is a stop, and one that writes others is not.
 func TestPreflightBesideKubeProxy(t *testing.T) {
 	for _, c := range []struct{ mode, want string }{
-		{"nftables", "warning  other proxies  kube-proxy in mode iptables runs (it answers at 127.0.0.1:10249): both serve until it is stopped"},
+		{
+			"nftables",
+			"warning  other proxies  kube-proxy in mode iptables runs (it answers at 127.0.0.1:10249): " +
+				"both serve until it is stopped",
+		},
 		{"iptables", "stop     other proxies  kube-proxy in mode iptables writes the chains that mode iptables writes"},
 	} {
 		o := options(t, "--manifests=x", "--proxy-mode="+c.mode)
@@ -120,14 +127,18 @@ func TestPreflightAsksForTheVersion(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(map[string]any{"gitVersion": "v1.30.1", "kind": "Status", "code": status, "reason": http.StatusText(status)})
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"gitVersion": "v1.30.1", "kind": "Status", "code": status, "reason": http.StatusText(status),
+		})
 	}))
 	defer server.Close()
 	o := options(t, "--master="+server.URL)
 	o.NetNS = kerneltest.Namespace(t)
-	wantLines(t, findings(t, o), "stop     version skew   "+server.URL+" is Kubernetes v1.30.1; to do: use Kubernetes 1.31 or newer\n")
+	wantLines(t, findings(t, o), "stop     version skew   "+server.URL+" is Kubernetes v1.30.1; to do: "+
+		"use Kubernetes 1.31 or newer\n")
 	status = http.StatusForbidden
-	wantLines(t, findings(t, o), "warning  version skew   not compared: ask "+server.URL+" for its version: permission denied: ")
+	wantLines(t, findings(t, o), "warning  version skew   not compared: ask "+server.URL+
+		" for its version: permission denied: ")
 	server.Close()
 	wantLines(t, findings(t, o), "stop     version skew   ask "+server.URL+" for its version: ")
 	o.Config = load(t, "--kubeconfig=/nowhere")

@@ -39,7 +39,9 @@ const (
 // digest returns a Digest that logs problems, and records Events about them.
 func (o Options) digest(record func(event.Event)) *event.Digest {
 	return event.NewDigest(event.DigestOptions{
-		Levels: []event.Level{{Group: event.SameProblem, Listed: listedAlike}, {Group: event.SameClass, Listed: listedOfClass}},
+		Levels: []event.Level{
+			{Group: event.SameProblem, Listed: listedAlike}, {Group: event.SameClass, Listed: listedOfClass},
+		},
 		Report: func(problems []route.Problem) {
 			o.log(problems)
 			for _, e := range event.OfProblems(problems) {
@@ -83,7 +85,9 @@ func (o Options) observe(s proxy.Sync) {
 	if s.Full() && !again {
 		level = slog.LevelInfo
 	}
-	attrs := []any{"services", s.Services, "steps", s.Steps, "compile", s.Compile, "apply", s.Apply, "cause", s.Cause.String()}
+	attrs := []any{
+		"services", s.Services, "steps", s.Steps, "compile", s.Compile, "apply", s.Apply, "cause", s.Cause.String(),
+	}
 	if s.Refused > 0 {
 		attrs = append(attrs, "refused", s.Refused)
 	}

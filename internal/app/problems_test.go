@@ -39,7 +39,8 @@ func TestStatusAndMetricsCountTheSameRepairs(t *testing.T) {
 		counts.Synced(s)
 	}
 	status := inspect.New(inspect.Options{
-		Loop: fixedLoop{view: proxy.View{Pending: proxy.NewPending()}}, Store: cluster.NewStore(), History: history, Sizes: sizes.New().Sizes,
+		Loop: fixedLoop{view: proxy.View{Pending: proxy.NewPending()}}, Store: cluster.NewStore(), History: history,
+		Sizes:  sizes.New().Sizes,
 		Status: func(context.Context) inspect.Status { return inspect.Status{} },
 	}).Status(t.Context())
 	inStatus := map[string]bool{}
@@ -74,20 +75,27 @@ func TestRepeatedProblemsAreSummarized(t *testing.T) {
 		})
 	}
 	_, problems := route.NewCompiler(route.Options{}).Compile(store.Take())
-	problems = append(problems, route.Problem{Object: "Service bank/web", Field: "spec.externalIPs[0]", Value: "x", Reason: "not an IP address"})
+	problems = append(problems, route.Problem{
+		Object: "Service bank/web", Field: "spec.externalIPs[0]", Value: "x", Reason: "not an IP address",
+	})
 
 	var lines bytes.Buffer
 	var events []event.Event
-	d := Options{Log: slog.New(slog.NewTextHandler(&lines, nil))}.digest(func(e event.Event) { events = append(events, e) })
+	d := Options{Log: slog.New(slog.NewTextHandler(&lines, nil))}.digest(func(e event.Event) {
+		events = append(events, e)
+	})
 	d.Report(problems)
 	d.Flush()
-	const more = `reason="left out, as it belongs to Service shop/s2999; 2988 more such problems in namespace shop" count=2989`
+	const more = `reason="left out, as it belongs to Service shop/s2999; ` +
+		`2988 more such problems in namespace shop" count=2989`
 	log := lines.String()
-	if n := strings.Count(log, "\n"); n != listedAlike+2 || !strings.Contains(log, more) || !strings.Contains(log, "Service bank/web") {
+	if n := strings.Count(log, "\n"); n != listedAlike+2 || !strings.Contains(log, more) ||
+		!strings.Contains(log, "Service bank/web") {
 		t.Errorf("%d lines, want %d, with the sum of the rest:\n%s", n, listedAlike+2, log)
 	}
 	last := events[len(events)-1]
-	if len(events) != listedAlike+2 || !strings.HasSuffix(last.Note, "; 2988 more such problems in namespace shop") || last.Name == "" {
+	if len(events) != listedAlike+2 || !strings.HasSuffix(last.Note, "; 2988 more such problems in namespace shop") ||
+		last.Name == "" {
 		t.Errorf("%d Events, want %d, with the sum of the rest: %+v", len(events), listedAlike+2, events)
 	}
 }

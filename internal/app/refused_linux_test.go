@@ -21,7 +21,8 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, manyServices(services)))
 	o.NetNS, o.Log = kerneltest.Namespace(t), slog.New(slog.NewTextHandler(&log, nil))
 	runNft(t, o.NetNS, "add table ip sluice")
-	runNft(t, o.NetNS, fmt.Sprintf("add map ip sluice fronts { type ipv4_addr . inet_proto . inet_service : classid; size %d; }", size))
+	runNft(t, o.NetNS, fmt.Sprintf("add map ip sluice fronts { type ipv4_addr . inet_proto . inet_service : classid; "+
+		"size %d; }", size))
 	await := runWithEvents(t, o)
 	status := func() (s inspect.Status) {
 		_ = admin.Dial(admin.Options{NetNS: o.NetNS}).Get(t.Context(), "/status", nil, &s) // not up yet
@@ -34,7 +35,8 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	if e.Namespace != "many" || !strings.Contains(e.Note, reason) || !strings.Contains(e.Note, command) {
 		t.Errorf("event %+v, want one about a Service with %q and %q", e, reason, command)
 	}
-	if text := log.String(); !strings.Contains(text, "object=\"Service many/s") || !strings.Contains(text, reason) || !strings.Contains(text, command) {
+	if text := log.String(); !strings.Contains(text, "object=\"Service many/s") || !strings.Contains(text, reason) ||
+		!strings.Contains(text, command) {
 		t.Errorf("log without %q and %q:\n%s", reason, command, text)
 	}
 	list, err := admin.All[inspect.Service](admin.Dial(admin.Options{NetNS: o.NetNS}).Ask(t.Context(), "/services", nil))
@@ -50,7 +52,8 @@ func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	if rejected != services-size {
 		t.Errorf("get lists %d rejected Services, want %d: %+v", rejected, services-size, list)
 	}
-	if _, body := get(t, o.NetNS, "127.0.0.1:10249/metrics"); !strings.Contains(body, fmt.Sprintf("sluice_services_refused %d\n", services-size)) {
+	counted := fmt.Sprintf("sluice_services_refused %d\n", services-size)
+	if _, body := get(t, o.NetNS, "127.0.0.1:10249/metrics"); !strings.Contains(body, counted) {
 		t.Errorf("metrics do not have %d refused Services", services-size)
 	}
 	if n := strings.Count(runNft(t, o.NetNS, "list", "map", "ip", "sluice", "fronts"), "many/s"); n != size {

@@ -51,7 +51,8 @@ func TestForeignEditsAreRepaired(t *testing.T) {
 		began := time.Now()
 		runNft(t, o.NetNS, edit)
 		s := r.sync()
-		t.Logf("%-50s repaired in %v (%d steps), including the time of nft", edit, time.Since(began).Round(time.Millisecond), s.Steps)
+		t.Logf("%-50s repaired in %v (%d steps), including the time of nft", edit, time.Since(began).Round(time.Millisecond),
+			s.Steps)
 		if s.Cause != proxy.ForeignEdit || s.Steps == 0 {
 			t.Errorf("%s: %+v, want a repair of a foreign edit", edit, s)
 		}

@@ -188,7 +188,8 @@ func TestTheSecondDaemonDoesNotProbeTheKernel(t *testing.T) {
 		t.Errorf("Run = %v, want a TakenError", err)
 	}
 	runNft(t, o.NetNS, "add table ip after")
-	want := "table ip before { # handle 1\n}\ntable ip after { # handle 2\n}\n" // handles are numbered in the order of creation
+	// Handles are numbered in the order of creation.
+	want := "table ip before { # handle 1\n}\ntable ip after { # handle 2\n}\n"
 	if got := runNft(t, o.NetNS, "-a", "list", "ruleset"); got != want {
 		t.Errorf("the ruleset is\n%s\nwant\n%s", got, want)
 	}

@@ -20,8 +20,10 @@ import (
 func (d *daemon) status(context.Context) inspect.Status {
 	s := inspect.Status{
 		Version: d.o.Version, PID: os.Getpid(), Since: d.started,
-		Health:        d.health.Verdict().Summary(),
-		Mode:          inspect.Mode{Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent},
+		Health: d.health.Verdict().Summary(),
+		Mode: inspect.Mode{
+			Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent,
+		},
 		Source:        d.sourceStatus(),
 		Contest:       d.node.Loop().Contest(),
 		Takeover:      d.takeover.State().Lines(),

@@ -1,5 +1,5 @@
-// Package bugreport collects what a person needs who helps with a fault, in one archive: within a time, each file within
-// a size, without secrets, and if asked for without the addresses and names of a cluster.
+// Package bugreport collects what a person needs who helps with a fault, in one archive: within a time, each file
+// within a size, without secrets, and if asked for without the addresses and names of a cluster.
 package bugreport
 
 import (
@@ -50,8 +50,8 @@ type File struct {
 	Cut   bool  // there was more
 }
 
-// Collect reads all sources at the same time. It returns when the last one is read, or after Deadline: a source that does
-// not return in time, whatever it waits for, has an error.
+// Collect reads all sources at the same time. It returns when the last one is read, or after Deadline: a source that
+// does not return in time, whatever it waits for, has an error.
 func Collect(ctx context.Context, sources []Source) []File {
 	ctx, cancel := context.WithTimeout(ctx, Deadline)
 	defer cancel()
@@ -102,7 +102,9 @@ func (a Archive) Write(w io.Writer) error {
 	out := tar.NewWriter(compressed)
 	add := func(name string, content []byte) error {
 		content = a.Clean(content)
-		h := &tar.Header{Name: a.Folder + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: a.At, Typeflag: tar.TypeReg}
+		h := &tar.Header{
+			Name: a.Folder + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: a.At, Typeflag: tar.TypeReg,
+		}
 		if err := out.WriteHeader(h); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}

@@ -78,7 +78,10 @@ func TestCollectIsBoundedInTimeAndSize(t *testing.T) {
 			}
 			got = append(got, line)
 		}
-		want := []string{"good 0s text", "bad 0s no such thing ", "slow 3s context deadline exceeded ", "stuck 3s not read within 3s: context deadline exceeded ", "large 0s cut"}
+		want := []string{
+			"good 0s text", "bad 0s no such thing ", "slow 3s context deadline exceeded ",
+			"stuck 3s not read within 3s: context deadline exceeded ", "large 0s cut",
+		}
 		got[2] = strings.Replace(got[2], "not read within 3s: ", "", 1) // whichever comes first
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
@@ -93,7 +96,10 @@ func TestCollectIsBoundedInTimeAndSize(t *testing.T) {
 func TestArchive(t *testing.T) {
 	a := Archive{
 		Folder: "report", About: "Report\n", At: time.Unix(1e9, 0),
-		Files: []File{{Name: "a.txt", Text: []byte("a secret"), Took: time.Second}, {Name: "b.json", Err: errors.New("no secret here")}, {Name: "c", Text: []byte("c"), Cut: true}},
+		Files: []File{
+			{Name: "a.txt", Text: []byte("a secret"), Took: time.Second}, {Name: "b.json", Err: errors.New("no secret here")},
+			{Name: "c", Text: []byte("c"), Cut: true},
+		},
 		Clean: func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("secret"), []byte("-")) },
 	}
 	var b bytes.Buffer
@@ -107,7 +113,9 @@ a.txt   8      1s    -
 b.json  0      0s    missing: no - here
 c       1      0s    only the first 4194304 bytes
 `
-	want := map[string]string{"report/about.txt": about, "report/a.txt": "a -", "report/b.json.missing": "no - here\n", "report/c": "c"}
+	want := map[string]string{
+		"report/about.txt": about, "report/a.txt": "a -", "report/b.json.missing": "no - here\n", "report/c": "c",
+	}
 	if diff := cmp.Diff(want, unpack(t, b.Bytes())); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -119,7 +127,9 @@ type full struct{}
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
 func TestAFailedWriteIsAnError(t *testing.T) {
-	err := Archive{Clean: func(b []byte) []byte { return b }, Files: []File{{Name: "a", Text: make([]byte, 1<<20)}}}.Write(full{})
+	err := Archive{
+		Clean: func(b []byte) []byte { return b }, Files: []File{{Name: "a", Text: make([]byte, 1<<20)}},
+	}.Write(full{})
 	if err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("error %v", err)
 	}

@@ -29,8 +29,8 @@ func wellKnown() []string {
 	return []string{"", "default", "kube-system", "kube-public", "kube-node-lease", "kubernetes", "kube-dns", "localhost"}
 }
 
-// Anonymous returns the archive with hashes in place of addresses and names, that of this host included. Files that name
-// objects are left out if not all names are known.
+// Anonymous returns the archive with hashes in place of addresses and names, including the name of this host. Files
+// that name objects are left out if not all names are known.
 func (a Archive) Anonymous(host string) Archive {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
@@ -180,7 +180,8 @@ func (a *Anonymizer) word(word string) string {
 	if strings.Count(word, ".") >= 3 && !strings.Contains(word, "::") && ip4.MatchString(word) {
 		return ip4.ReplaceAllStringFunc(word, a.address)
 	}
-	if first, last, ranged := strings.Cut(word, "-"); ranged && strings.Contains(first, ":") && strings.Contains(last, ":") {
+	if first, last, ranged := strings.Cut(word, "-"); ranged && strings.Contains(first, ":") &&
+		strings.Contains(last, ":") {
 		return a.word(first) + "-" + a.word(last)
 	}
 	if strings.Count(word, ":") >= 2 {
@@ -225,8 +226,8 @@ func (a *Anonymizer) address(text string) string {
 	return a.hash("ip6", addr.String())
 }
 
-// name replaces a name, a longer one that begins with it as those of pods and EndpointSlices do, each name between dots,
-// and the chain of a Service, whose name is made from that of the Service.
+// name replaces a name, a longer one that begins with it as the names of pods and EndpointSlices do, each name
+// between dots, and the chain of a Service, whose name is made from the name of the Service.
 func (a *Anonymizer) name(word string) string {
 	if chain.MatchString(word) {
 		return word[:strings.LastIndexByte(word, '-')+1] + strings.ToUpper(a.digest(word))

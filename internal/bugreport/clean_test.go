@@ -42,11 +42,21 @@ func TestSecretsAreRemoved(t *testing.T) {
 
 func anonymizer(key string) *Anonymizer {
 	return NewAnonymizer([]byte(key), []File{
-		{Name: "services.json", Names: AllNames, Text: []byte(`{"namespace":"shop","name":"web"}` + "\n" + `{"namespace":"default","name":"kubernetes"}` + "\n" +
-			`{"namespace":"very-long-namespace-of-a-team","name":"a-service-with-a-long-name"}`)},
-		{Name: "backends.json", Names: SomeNames, Text: []byte(`{"namespace":"shop","service":"db"}` + "\n" + `{"namespace":"sh`)},
-		{Name: "status.json", Names: SomeNames, Text: []byte(`{"node":{"name":"node-a.example.com","zone":"zone-1"},"problems":[{"object":"Service gone/old"},{"object":"Node Far-1"}],` +
-			`"source":{"from":"https://api.example.org:6443"}}`)},
+		{
+			Name: "services.json", Names: AllNames,
+			Text: []byte(`{"namespace":"shop","name":"web"}` + "\n" + `{"namespace":"default","name":"kubernetes"}` + "\n" +
+				`{"namespace":"very-long-namespace-of-a-team","name":"a-service-with-a-long-name"}`),
+		},
+		{
+			Name: "backends.json", Names: SomeNames,
+			Text: []byte(`{"namespace":"shop","service":"db"}` + "\n" + `{"namespace":"sh`),
+		},
+		{
+			Name: "status.json", Names: SomeNames,
+			Text: []byte(`{"node":{"name":"node-a.example.com","zone":"zone-1"},` +
+				`"problems":[{"object":"Service gone/old"},{"object":"Node Far-1"}],` +
+				`"source":{"from":"https://api.example.org:6443"}}`),
+		},
 		{Name: "diff.txt", Text: []byte("comment default/payments; https://a:b@inside.example.org:6443/x")},
 	}, "Host-7")
 }
@@ -57,32 +67,35 @@ func TestAddressesAndNamesBecomeHashes(t *testing.T) {
 	name := func(s string) string { return a.hash("name", s) }
 	ip4, ip6 := a.hash("ip4", "10.0.0.1"), a.hash("ip6", "fd00::1")
 	for in, want := range map[string]string{
-		"10.0.0.1:80 10.0.0.1/24":                  ip4 + ":80 " + ip4 + "/24",
-		"[fd00::1]:80 fd00::1/64 FD00:0::1":        "[" + ip6 + "]:80 " + ip6 + "/64 " + ip6,
-		"::ffff:10.0.0.1":                          ip4,
-		"[::ffff:10.0.0.1]:80":                     "[" + ip4 + "]:80",
-		"to fd00::1: refused; at:fd00::1":          "to " + ip6 + ": refused; at:" + ip6,
-		"02:42:ac:11:00:02":                        a.hash("mac", "02:42:ac:11:00:02"),
-		"127.0.0.1:10249 ::1 :: 0.0.0.0 [::]:53":   "127.0.0.1:10249 ::1 :: 0.0.0.0 [::]:53",
-		"Linux 6.18.5-1 at 12:34:56, v1.2.0":       "Linux 6.18.5-1 at 12:34:56, v1.2.0",
-		"2026-11-26T12:34:56.789Z":                 "2026-11-26T12:34:56.789Z",
-		`{"name":"web","web":"shop/web:http"}`:     `{"name":"` + name("web") + `","web":"` + name("shop") + "/" + name("web") + `:http"}`,
-		`"a\nweb\t10.0.0.1\u003eweb"`:              `"a\n` + name("web") + `\t` + ip4 + `\u003e` + name("web") + `"`,
-		"10.0.0.1-10.0.0.9":                        ip4 + "-" + a.hash("ip4", "10.0.0.9"),
-		"fd00::1-fd00::2":                          ip6 + "-" + a.hash("ip6", "fd00::2"),
-		"from 10.0.0.1. Then web.":                 "from " + ip4 + ". Then " + name("web") + ".",
-		`\`:                                        `\`,
-		"web-abc12 and db and webs":                name("web-abc12") + " and " + name("db") + " and webs",
-		"web.shop.svc":                             name("web") + "." + name("shop") + ".svc",
-		"kube-system/kube-dns default/kubernetes":  "kube-system/kube-dns default/kubernetes",
-		"default/payments":                         "default/" + name("payments"),
-		"gone/old on Far-1 host-7 HOST-7 far-2":    name("gone") + "/" + name("old") + " on " + name("far-1") + " " + name("host-7") + " " + name("host-7") + " far-2",
-		"node-a.example.com zone-1":                name("node-a.example.com") + " " + name("zone-1"),
-		"inside.example.org":                       name("inside.example.org"),
-		"https://api.example.org:6443":             "https://" + name("api.example.org") + ":6443",
-		"a-service-with-a-lo":                      name("a-service-with-a-lo"), // a comment that was cut off
-		"a-service":                                "a-service",
-		"KUBE-SVC-NPX46M4PTMTKRN6Y KUBE-SERVICES":  "KUBE-SVC-" + strings.ToUpper(a.digest("KUBE-SVC-NPX46M4PTMTKRN6Y")) + " KUBE-SERVICES",
+		"10.0.0.1:80 10.0.0.1/24":                ip4 + ":80 " + ip4 + "/24",
+		"[fd00::1]:80 fd00::1/64 FD00:0::1":      "[" + ip6 + "]:80 " + ip6 + "/64 " + ip6,
+		"::ffff:10.0.0.1":                        ip4,
+		"[::ffff:10.0.0.1]:80":                   "[" + ip4 + "]:80",
+		"to fd00::1: refused; at:fd00::1":        "to " + ip6 + ": refused; at:" + ip6,
+		"02:42:ac:11:00:02":                      a.hash("mac", "02:42:ac:11:00:02"),
+		"127.0.0.1:10249 ::1 :: 0.0.0.0 [::]:53": "127.0.0.1:10249 ::1 :: 0.0.0.0 [::]:53",
+		"Linux 6.18.5-1 at 12:34:56, v1.2.0":     "Linux 6.18.5-1 at 12:34:56, v1.2.0",
+		"2026-11-26T12:34:56.789Z":               "2026-11-26T12:34:56.789Z",
+		`{"name":"web","web":"shop/web:http"}`: `{"name":"` + name("web") + `","web":"` + name("shop") + "/" +
+			name("web") + `:http"}`,
+		`"a\nweb\t10.0.0.1\u003eweb"`: `"a\n` + name("web") + `\t` + ip4 + `\u003e` + name("web") + `"`,
+		"10.0.0.1-10.0.0.9":           ip4 + "-" + a.hash("ip4", "10.0.0.9"),
+		"fd00::1-fd00::2":             ip6 + "-" + a.hash("ip6", "fd00::2"),
+		"from 10.0.0.1. Then web.":    "from " + ip4 + ". Then " + name("web") + ".",
+		`\`:                           `\`,
+		"web-abc12 and db and webs":   name("web-abc12") + " and " + name("db") + " and webs",
+		"web.shop.svc":                name("web") + "." + name("shop") + ".svc",
+		"kube-system/kube-dns default/kubernetes": "kube-system/kube-dns default/kubernetes",
+		"default/payments":                        "default/" + name("payments"),
+		"gone/old on Far-1 host-7 HOST-7 far-2": name("gone") + "/" + name("old") + " on " + name("far-1") + " " +
+			name("host-7") + " " + name("host-7") + " far-2",
+		"node-a.example.com zone-1":    name("node-a.example.com") + " " + name("zone-1"),
+		"inside.example.org":           name("inside.example.org"),
+		"https://api.example.org:6443": "https://" + name("api.example.org") + ":6443",
+		"a-service-with-a-lo":          name("a-service-with-a-lo"), // a comment that was cut off
+		"a-service":                    "a-service",
+		"KUBE-SVC-NPX46M4PTMTKRN6Y KUBE-SERVICES": "KUBE-SVC-" + strings.ToUpper(a.digest("KUBE-SVC-NPX46M4PTMTKRN6Y")) +
+			" KUBE-SERVICES",
 		"ip daddr . tcp dport : goto pick-3; eth0": "ip daddr . tcp dport : goto pick-3; eth0",
 	} {
 		if diff := cmp.Diff(want, string(a.Clean([]byte(in)))); diff != "" {
@@ -93,8 +106,8 @@ func TestAddressesAndNamesBecomeHashes(t *testing.T) {
 
 // The hashes of two archives differ.
 func TestHashesDependOnTheKey(t *testing.T) {
-	const in = "shop/web 10.0.0.1"
-	one, again, other := anonymizer("k").Clean([]byte(in)), anonymizer("k").Clean([]byte(in)), anonymizer("l").Clean([]byte(in))
+	clean := func(key string) []byte { return anonymizer(key).Clean([]byte("shop/web 10.0.0.1")) }
+	one, again, other := clean("k"), clean("k"), clean("l")
 	if !bytes.Equal(one, again) || bytes.Equal(one, other) || strings.Contains(string(one), "web") {
 		t.Errorf("%s, %s, %s", one, again, other)
 	}
@@ -104,7 +117,8 @@ func TestHashesDependOnTheKey(t *testing.T) {
 func TestALargeFileIsCleanedInTime(t *testing.T) {
 	var items []string
 	for i := range 20000 {
-		items = append(items, fmt.Sprintf(`{"namespace":"team-%d","name":"service-%d","state":"programmed","ports":[{"protocol":"tcp","frontends":[{"address":"10.96.%d.%d","port":80}]}]}`, i%50, i, i/256, i%256))
+		items = append(items, fmt.Sprintf(`{"namespace":"team-%d","name":"service-%d","state":"programmed",`+
+			`"ports":[{"protocol":"tcp","frontends":[{"address":"10.96.%d.%d","port":80}]}]}`, i%50, i, i/256, i%256))
 	}
 	text := []byte(strings.Join(items, "\n"))
 	began := time.Now()

@@ -23,7 +23,8 @@ func TestRules(t *testing.T) {
 		for _, c := range []string{
 			"nft add table ip sluice", "nft add chain ip sluice services", "nft add rule ip sluice services accept",
 			"nft add table ip firewall", "nft add chain ip firewall private",
-			"iptables-nft -t nat -N KUBE-SERVICES", "iptables-nft -t nat -N OTHERS", "iptables-nft -t nat -A KUBE-SERVICES -s 203.0.113.9 -j RETURN",
+			"iptables-nft -t nat -N KUBE-SERVICES", "iptables-nft -t nat -N OTHERS",
+			"iptables-nft -t nat -A KUBE-SERVICES -s 203.0.113.9 -j RETURN",
 		} {
 			words := strings.Fields(c)
 			cmd := exec.Command(words[0], words[1:]...)

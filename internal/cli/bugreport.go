@@ -57,7 +57,8 @@ in all files of the archive. Ports, and names that every cluster has, stay as th
 			return writeReport(r, file, env)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "output", "o", "", "`file` to write, which must not exist, or - for standard output (default sluice-bugreport-TIME.tar.gz)")
+	cmd.Flags().StringVarP(&file, "output", "o", "", "`file` to write, which must not exist, "+
+		"or - for standard output (default sluice-bugreport-TIME.tar.gz)")
 	cmd.Flags().BoolVar(&anonymize, "anonymize", false, "replace addresses and names by hashes")
 	return cmd
 }
@@ -73,15 +74,21 @@ func report(ctx context.Context, now time.Time, name string) bugreport.Archive {
 // reportSources are the files. The first ones have what the daemon answers, a line for each answer.
 func reportSources() []bugreport.Source {
 	var all []bugreport.Source
-	for _, name := range []string{"status", "settings", "events", "diff", "plan", "services", "backends", "nodeports", "addresses"} {
-		s := bugreport.Source{Name: name + ".json", Read: func(ctx context.Context) ([]byte, error) { return askWhole(ctx, "/"+name) }}
+	for _, name := range []string{
+		"status", "settings", "events", "diff", "plan", "services", "backends", "nodeports", "addresses",
+	} {
+		s := bugreport.Source{
+			Name: name + ".json", Read: func(ctx context.Context) ([]byte, error) { return askWhole(ctx, "/"+name) },
+		}
 		if s.Names = bugreport.SomeNames; name == "services" {
 			s.Names = bugreport.AllNames
 		}
 		all = append(all, s)
 	}
 	return append(all,
-		bugreport.Source{Name: "rules.txt", Read: func(ctx context.Context) ([]byte, error) { return bugreport.Rules(ctx, 0) }},
+		bugreport.Source{
+			Name: "rules.txt", Read: func(ctx context.Context) ([]byte, error) { return bugreport.Rules(ctx, 0) },
+		},
 		bugreport.Source{Name: "kernel.json", Read: func(ctx context.Context) ([]byte, error) {
 			return json.MarshalIndent(preflight.ReadHost(ctx, 0), "", "  ")
 		}},

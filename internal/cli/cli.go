@@ -222,10 +222,13 @@ func (c *configuration) load() (app.Options, *logs, error) {
 	for _, w := range warnings {
 		log.Warn(w)
 	}
-	return app.Options{Config: cfg, Warnings: warnings, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds}, logs, nil
+	return app.Options{
+		Config: cfg, Warnings: warnings, Log: log, Stdin: c.env.Stdin, Synced: c.env.Synced, Kinds: c.env.Kinds,
+	}, logs, nil
 }
 
-// choosing returns a reader that chooses a mode if the configuration names none. Choice is the outcome after the first read.
+// choosing returns a reader that chooses a mode if the configuration names none. Choice is the outcome after the
+// first read.
 func choosing(ctx context.Context, flags *config.Flags, env Env) (*configuration, *app.Choice) {
 	chosen := app.Configured("")
 	return &configuration{flags: flags, env: env, opt: config.Options{
@@ -238,7 +241,9 @@ func choosing(ctx context.Context, flags *config.Flags, env Env) (*configuration
 // load reads the configuration for a command that does not depend on what this kernel
 // can do.
 func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
-	c := configuration{flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds), Binds: app.Binds(env.Kinds)}}
+	c := configuration{
+		flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds), Binds: app.Binds(env.Kinds)},
+	}
 	return c.load()
 }
 

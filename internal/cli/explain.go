@@ -66,8 +66,10 @@ func newExplain(env Env) *cobra.Command {
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
-	cmd.Flags().StringArrayVarP(&e.files, "filename", "f", nil, "answer from this file or folder with manifests, or from standard input (-), instead of asking the daemon; repeatable")
-	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, for modes that recognize pods by it")
+	cmd.Flags().StringArrayVarP(&e.files, "filename", "f", nil, "answer from this file or folder with manifests, "+
+		"or from standard input (-), instead of asking the daemon; repeatable")
+	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, "+
+		"for modes that recognize pods by it")
 	e.output.register(cmd, cmd.Flags())
 	addHidden(cmd, fs)
 	return cmd
@@ -75,7 +77,8 @@ func newExplain(env Env) *cobra.Command {
 
 func twoArguments(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
-		return trouble(fmt.Errorf("explain takes a source and a destination, got %s; see sluice explain --help", text.Count(len(args), "argument")))
+		return trouble(fmt.Errorf("explain takes a source and a destination, got %s; see sluice explain --help",
+			text.Count(len(args), "argument")))
 	}
 	return nil
 }

@@ -64,8 +64,9 @@ clients ("masqueraded").`,
 			long: `List where the proxy listens for the ports of Services, in mode userspace.
 
 With --bind loopback, programs on this host connect to these addresses. Otherwise rules send the
-packets of Services there; on Windows these are the addresses of Services. --output wide adds which backends a socket leads to ("cluster": any,
-"local": those on this node), and the open connections of the port.`,
+packets of Services there; on Windows these are the addresses of Services. --output wide adds which
+backends a socket leads to ("cluster": any, "local": those on this node), and the open connections
+of the port.`,
 			list: list[inspect.Address],
 		},
 	}
@@ -79,7 +80,8 @@ func newGet(env Env) *cobra.Command {
 		Long: `List what the daemon has programmed on this node.
 
 The command asks the daemon of the network namespace in which it runs: run it in the Sluice pod,
-or as root on the node if Sluice is a program there. NAME is NAME or NAMESPACE/NAME. Without --namespace it lists all namespaces.
+or as root on the node if Sluice is a program there. NAME is NAME or NAMESPACE/NAME. Without
+--namespace it lists all namespaces.
 In modes ipvs, ebpf and userspace, backends have the scheduler, the weight and the numbers of connections.`,
 		Example: `  sluice get services
   sluice get svc web -n default -o wide
@@ -109,8 +111,9 @@ func newGetOne(r resource, env Env) *cobra.Command {
 		Aliases: r.aliases,
 		Short:   "List " + r.short,
 		Long:    r.long,
-		Example: fmt.Sprintf("  sluice get %[1]s\n  sluice get %[2]s default/web\n  sluice get %[2]s -n kube-system -o wide", r.name, r.aliases[1]),
-		Args:    cobra.MaximumNArgs(1),
+		Example: fmt.Sprintf("  sluice get %[1]s\n  sluice get %[2]s default/web\n  sluice get %[2]s -n kube-system -o wide",
+			r.name, r.aliases[1]),
+		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "list this namespace only (default: all)")
 	cmd.Flags().BoolP("all-namespaces", "A", false, "all namespaces, as without --namespace")

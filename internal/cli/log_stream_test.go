@@ -44,7 +44,8 @@ func TestLogStreamDoesNotBlock(t *testing.T) {
 			}
 			_ = writer.Close()
 			got := <-text
-			if !strings.HasPrefix(got, "first\n") || !strings.HasSuffix(got, dropped+"second\nthird\n") || strings.Contains(got, "lost\n") {
+			if !strings.HasPrefix(got, "first\n") || !strings.HasSuffix(got, dropped+"second\nthird\n") ||
+				strings.Contains(got, "lost\n") {
 				t.Errorf("the reader got:\n%s", got)
 			}
 		})

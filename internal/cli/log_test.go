@@ -76,21 +76,31 @@ func TestFormatsAndStreams(t *testing.T) {
 		settings config.Logging
 		out, err string
 	}{
-		{"text", config.Logging{Format: "text"}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
+		{
+			"text", config.Logging{Format: "text"}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n",
+		},
 		{"defaults", config.Logging{}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
 		{
 			"json",
 			config.Logging{Format: "json"},
 			"",
-			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n" + `{"level":"ERROR","msg":"no"}` + "\n",
+			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n" +
+				`{"level":"ERROR","msg":"no"}` + "\n",
 		},
-		{"split text", config.Logging{SplitStream: true}, "level=INFO msg=hello k=v\nlevel=WARN msg=careful\n", "level=ERROR msg=no\n"},
+		{
+			"split text", config.Logging{SplitStream: true}, "level=INFO msg=hello k=v\nlevel=WARN msg=careful\n",
+			"level=ERROR msg=no\n",
+		},
 		{
 			"split json",
 			config.Logging{Format: "json", SplitStream: true},
-			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n", `{"level":"ERROR","msg":"no"}` + "\n",
+			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n",
+			`{"level":"ERROR","msg":"no"}` + "\n",
 		},
-		{"a buffer without split streams", config.Logging{InfoBufferSize: 1 << 20, FlushFrequency: time.Hour}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
+		{
+			"a buffer without split streams", config.Logging{InfoBufferSize: 1 << 20, FlushFrequency: time.Hour}, "",
+			"level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var s streams
@@ -112,7 +122,8 @@ func TestAttributes(t *testing.T) {
 		{config.Logging{}, "", "level=INFO msg=one a=1 g.b=2 g.c=3\nlevel=ERROR msg=two a=1 g.b=2\n"},
 		{
 			config.Logging{Format: "json", SplitStream: true},
-			`{"level":"INFO","msg":"one","a":1,"g":{"b":2,"c":3}}` + "\n", `{"level":"ERROR","msg":"two","a":1,"g":{"b":2}}` + "\n",
+			`{"level":"INFO","msg":"one","a":1,"g":{"b":2,"c":3}}` + "\n",
+			`{"level":"ERROR","msg":"two","a":1,"g":{"b":2}}` + "\n",
 		},
 	} {
 		var s streams

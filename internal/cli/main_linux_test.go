@@ -52,7 +52,8 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			// Where no test machine's cluster is found by accident.
-			env.Vars = append(env.Vars, "HOME="+env.WorkDir, "KUBECONFIG=", "KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT=", noPause)
+			env.Vars = append(env.Vars, "HOME="+env.WorkDir, "KUBECONFIG=", "KUBERNETES_SERVICE_HOST=",
+				"KUBERNETES_SERVICE_PORT=", noPause)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -33,7 +33,8 @@ type format struct {
 	encode func(json.RawMessage) ([]byte, error) // nil: a form for people
 }
 
-// objectFormats are those of a command whose answer is one object, listFormats those of a list. The first is the default.
+// objectFormats are the formats of a command whose answer is one object, listFormats of one whose answer is a list.
+// The first is the default.
 func objectFormats() []format {
 	return []format{{name: "text"}, {name: "json", end: "\n", encode: asJSON("")}, {name: "yaml", encode: asYAML("%s")}}
 }

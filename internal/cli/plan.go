@@ -33,8 +33,9 @@ files if they have no Service.
 
 Exit status: 0 the plan is printed, also after warnings; 1 it is not, or with --strict, which
 is for CI, there is such a warning.`,
-		Example: "  sluice plan -f manifests/\n  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode " + best,
-		Args:    cobra.NoArgs,
+		Example: "  sluice plan -f manifests/\n" +
+			"  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode " + best,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := set(fs, map[string][]string{"manifests": files, "proxy-mode": {mode}}); err != nil {
 				return err
@@ -46,7 +47,8 @@ is for CI, there is such a warning.`,
 			return err
 		},
 	}
-	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder with manifests, or - for standard input; repeatable")
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil,
+		"file or folder with manifests, or - for standard input; repeatable")
 	cmd.Flags().StringVar(&mode, "mode", "", "data plane (default "+best+")")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with status 1 if an object is wrong, or if there is no Service")
 	addHidden(cmd, fs)

@@ -17,7 +17,8 @@ import (
 func TestWindowsService(t *testing.T) {
 	folder := t.TempDir()
 	file, log := filepath.Join(folder, "config.yaml"), filepath.Join(folder, "log")
-	if err := os.WriteFile(file, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nwindowsRunAsService: true\n"), 0o600); err != nil {
+	const text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nwindowsRunAsService: true\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run := func(_ context.Context, name string, program service.Program) error {
@@ -33,10 +34,15 @@ func TestWindowsService(t *testing.T) {
 		stderr  string
 		logged  string // "": there is no log file
 	}{
-		"invalid":    {"--windows-service --healthz-bind-address=nowhere --log-file=" + log + "1", run, "nowhere", ""},
-		"fails":      {"--windows-service --manifests=/missing --log-file=" + log + "2", run, "missing", "missing"}, // or, without root, a missing privilege
-		"by a file":  {"--config=" + file + " --log-file=" + log + "3", refuse, "did not start this process: --windows-service", "Starting"},
-		"no manager": {"--windows-service --log-file=" + log + "4", refuse, "remove it to run Sluice in a terminal", "Starting"},
+		"invalid": {"--windows-service --healthz-bind-address=nowhere --log-file=" + log + "1", run, "nowhere", ""},
+		// Without root the cause is a missing privilege.
+		"fails": {"--windows-service --manifests=/missing --log-file=" + log + "2", run, "missing", "missing"},
+		"by a file": {
+			"--config=" + file + " --log-file=" + log + "3", refuse, "did not start this process: --windows-service", "Starting",
+		},
+		"no manager": {
+			"--windows-service --log-file=" + log + "4", refuse, "remove it to run Sluice in a terminal", "Starting",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

@@ -193,7 +193,10 @@ type Options struct {
 
 // New returns a Tracker for a proxy that starts now.
 func New(o Options) *Tracker {
-	t := &Tracker{store: o.Store, families: o.Families, timeout: 2 * o.SyncPeriod, before: o.Before, waiting: o.Waiting, contest: o.Contest}
+	t := &Tracker{
+		store: o.Store, families: o.Families, timeout: 2 * o.SyncPeriod, before: o.Before, waiting: o.Waiting,
+		contest: o.Contest,
+	}
 	if t.contest == nil {
 		t.contest = func() proxy.Contest { return proxy.Contest{} }
 	}

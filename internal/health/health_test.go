@@ -18,7 +18,8 @@ func both() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
 // text prints a verdict without its times.
 func (v Verdict) text() string {
-	return fmt.Sprintf("started=%v live=%v eligible=%v ready=%v %v", v.Started, v.Live, v.Eligible, (v.Summary().State == Healthy), v.Families)
+	return fmt.Sprintf("started=%v live=%v eligible=%v ready=%v %v", v.Started, v.Live, v.Eligible,
+		(v.Summary().State == Healthy), v.Families)
 }
 
 func TestVerdictFollowsFromFacts(t *testing.T) {
@@ -83,7 +84,9 @@ func TestVerdictFollowsFromFacts(t *testing.T) {
 		},
 		{
 			"failing for not so long",
-			facts{now: at(time.Minute), listed: start, synced: start, pending: at(time.Second), failing: at(time.Second), node: here},
+			facts{
+				now: at(time.Minute), listed: start, synced: start, pending: at(time.Second), failing: at(time.Second), node: here,
+			},
 			"started=true live=true eligible=true ready=true [IPv4 IPv6]",
 		},
 		{
@@ -150,10 +153,12 @@ func TestTracker(t *testing.T) {
 		step("a later change does not help", func() { change(store, 2) }, overdue)
 		step("nor does one that fails", fails, overdue)
 		step("S-256 a write goes well", wrote, well)
-		step("S-258 the autoscaler taints the node", func() { store.SetNode(&cluster.Node{Name: "a", Leaving: true}) }, leaving)
+		step("S-258 the autoscaler taints the node", func() { store.SetNode(&cluster.Node{Name: "a", Leaving: true}) },
+			leaving)
 		step("S-259 and lets it be", func() { store.SetNode(&cluster.Node{Name: "a"}) }, well)
 		step("a repair fails, though nothing changed", func() { wrote(); fails(); time.Sleep(2 * period) }, overdue)
-		step("S-260 the Node is being deleted", func() { wrote(); store.SetNode(&cluster.Node{Name: "a", Leaving: true}) }, leaving)
+		step("S-260 the Node is being deleted", func() { wrote(); store.SetNode(&cluster.Node{Name: "a", Leaving: true}) },
+			leaving)
 		step("and gone", func() { store.SetNode(nil); wrote() }, leaving)
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// A node whose kernel refuses most Services, or one that every node needs, gets no new connections. The process is alive: a restart would
-// not help.
+// A node whose kernel refuses most Services, or one that every node needs, gets no new connections. The process is
+// alive: a restart would not help.
 func TestRefusedServices(t *testing.T) {
 	vital := cluster.Name{Namespace: "default", Name: "kubernetes"}
 	for _, c := range []struct {
@@ -22,7 +22,10 @@ func TestRefusedServices(t *testing.T) {
 		{proxy.Sync{Refused: 5, Known: 10}, true, "the kernel refuses the rules of 5 of 10 Services"},
 		{proxy.Sync{Refused: 6, Known: 10}, false, "the kernel refuses the rules of 6 of 10 Services"},
 		{proxy.Sync{Refused: 10, Known: 10}, false, "the kernel refuses the rules of 10 of 10 Services"},
-		{proxy.Sync{Refused: 1, Known: 10, Vital: vital}, false, "the kernel refuses the rules of 1 of 10 Services, Service default/kubernetes among them"},
+		{
+			proxy.Sync{Refused: 1, Known: 10, Vital: vital}, false,
+			"the kernel refuses the rules of 1 of 10 Services, Service default/kubernetes among them",
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			store := cluster.NewStore()
@@ -36,7 +39,8 @@ func TestRefusedServices(t *testing.T) {
 			store.Take()
 			store.Settle()
 			tracker.Observe(c.sync)
-			if v := tracker.Verdict(); (v.Summary().State == Healthy) != c.ready || v.Serving() != c.ready || !v.Live || v.Refusal.String() != c.reason {
+			if v := tracker.Verdict(); (v.Summary().State == Healthy) != c.ready || v.Serving() != c.ready || !v.Live ||
+				v.Refusal.String() != c.reason {
 				t.Errorf("%+v: %+v, %s", c.sync, v, v.Refusal)
 			}
 			tracker.Observe(proxy.Sync{Known: 10})

@@ -26,7 +26,8 @@ func TestWaiting(t *testing.T) {
 		store.Take()
 		store.Settle()
 		for _, want := range []bool{false, true, false} {
-			if v := tracker.Verdict(); v.Waiting != waits || !v.Live || (v.Summary().State == Healthy) != want || v.Serving() != want {
+			if v := tracker.Verdict(); v.Waiting != waits || !v.Live || (v.Summary().State == Healthy) != want ||
+				v.Serving() != want {
 				t.Errorf("waits %q: %+v", waits, v)
 			}
 			tracker.Observe(proxy.Sync{})

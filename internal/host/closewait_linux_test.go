@@ -33,7 +33,9 @@ func TestHalfClosedConnectionStaysTracked(t *testing.T) {
 		t.Errorf("effect %+v", effects[1])
 	}
 	kerneltest.Do(t, netns, func() error {
-		if out, err := exec.Command("nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c ct state new accept").CombinedOutput(); err != nil {
+		const tracked = "add table ip t; add chain ip t c { type filter hook output priority 0; }; " +
+			"add rule ip t c ct state new accept"
+		if out, err := exec.Command("nft", tracked).CombinedOutput(); err != nil {
 			return fmt.Errorf("switch connection tracking on: %w: %s", err, out)
 		}
 		client, err := halfClosed()

@@ -83,8 +83,8 @@ func (h *Host) Prepare(c *config.Config) error {
 	return h.apply(Lasting(c, h.CPUs()))
 }
 
-// Compare returns the settings that outlive this process and do not have the wanted value. The error of an Effect is why
-// this process cannot set it, or cannot read it; nil: it can set it. Compare sets nothing.
+// Compare returns the settings that outlive this process and do not have the wanted value. The error of an Effect is
+// why this process cannot set it, or cannot read it; nil: it can set it. Compare sets nothing.
 func (h *Host) Compare(c *config.Config) []Effect {
 	var differ []Effect
 	for _, s := range Lasting(c, h.CPUs()) {

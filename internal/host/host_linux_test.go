@@ -164,7 +164,8 @@ func TestOneSettingFails(t *testing.T) {
 	root := tree(t, now)
 	h := host.New(host.Options{Root: root})
 	err := h.Configure(defaults())
-	if err == nil || !strings.HasPrefix(err.Error(), "settings of the host: read sysctl "+closeWait+": no such kernel parameter") {
+	if err == nil ||
+		!strings.HasPrefix(err.Error(), "settings of the host: read sysctl "+closeWait+": no such kernel parameter") {
 		t.Errorf("error %v", err)
 	}
 	if got := values(t, root, now)[oom]; got != "-999" {
@@ -284,7 +285,8 @@ func TestNamespaceThatIsNotTheHosts(t *testing.T) {
 	if len(effects) != 2 || effects[1].Err != nil || effects[1].Is != "3600" {
 		t.Errorf("effects %+v", effects)
 	}
-	if err := effects[0].Err; !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "network namespace that is not the host's") {
+	if err := effects[0].Err; !errors.Is(err, fs.ErrPermission) ||
+		!strings.Contains(err.Error(), "network namespace that is not the host's") {
 		t.Errorf("error %v", err)
 	}
 	if after := limit(); after != before {

@@ -100,7 +100,10 @@ func TestLoopbackMustBeNamed(t *testing.T) {
 	}{
 		{config.NodePorts{Localhost: true}, true},
 		{config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, true},
-		{config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.1/32")}}, true},
+		{
+			config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.1/32")}},
+			true,
+		},
 		{config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}, false},
 		{config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix("::1/128")}}, false},
 		{config.NodePorts{All: true}, false},

@@ -24,14 +24,17 @@ import (
 func parameters() []string {
 	return []string{
 		"kernel/osrelease",
-		"net/bridge/bridge-nf-call-*", "net/core/somaxconn", "net/ipv4/ip_forward", "net/ipv4/ip_local_*port*", "net/ipv4/vs/*",
-		"net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/route_localnet", "net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/all/forwarding",
+		"net/bridge/bridge-nf-call-*", "net/core/somaxconn", "net/ipv4/ip_forward", "net/ipv4/ip_local_*port*",
+		"net/ipv4/vs/*",
+		"net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/route_localnet", "net/ipv6/conf/all/disable_ipv6",
+		"net/ipv6/conf/all/forwarding",
 		"net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_buckets",
 		"net/netfilter/nf_conntrack_tcp_*", "net/netfilter/nf_conntrack_udp_*",
 	}
 }
 
-// Read reads the facts that this host and its configuration have. What it cannot read is left out, or has an error in the Facts.
+// Read reads the facts that this host and its configuration have. What it cannot read is left out, or has an error in
+// the Facts.
 func Read(ctx context.Context, c *config.Config, netns int) Facts {
 	f := Facts{Host: ReadHost(ctx, netns), Unprivileged: c.Unprivileged(), HardFail: c.HardFail, Detector: c.Detector}
 	var err error

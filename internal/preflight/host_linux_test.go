@@ -34,7 +34,8 @@ func node(t *testing.T, commands ...string) int {
 // configuration has kube-proxy's ports.
 func configuration() *config.Config {
 	return &config.Config{
-		Mode: "nftables", Healthz: netip.MustParseAddrPort("0.0.0.0:10256"), Metrics: netip.MustParseAddrPort("127.0.0.1:10249"),
+		Mode: "nftables", Healthz: netip.MustParseAddrPort("0.0.0.0:10256"),
+		Metrics:   netip.MustParseAddrPort("127.0.0.1:10249"),
 		Detector:  config.Detector{Mode: config.DetectClusterCIDR},
 		Conntrack: config.Conntrack{MaxPerCore: 1, Min: 1 << 30},
 	}
@@ -69,7 +70,8 @@ func TestFaultsOfANode(t *testing.T) {
 		"sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv4.conf.all.rp_filter=1",
 		"ip link add eth0 type veth peer name far", "ip link set eth0 mtu 1400 up", "ip link set far up",
 		"ip addr add 10.244.3.4/24 dev eth0", "ip route add default via 10.244.3.1",
-		"ip link add cni0 type bridge", "ip link add pod type veth peer name podfar", "ip link set pod master cni0 mtu 1500 up",
+		"ip link add cni0 type bridge", "ip link add pod type veth peer name podfar",
+		"ip link set pod master cni0 mtu 1500 up",
 	), func() *config.Config {
 		c := configuration()
 		c.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
@@ -80,7 +82,8 @@ func TestFaultsOfANode(t *testing.T) {
 		"warning  rp_filter      strict at eth0, far, pod:",
 		"warning  MTU            far of a pod has 1500, but packets to other nodes may leave by eth0, which has 1400:",
 		"warning  ranges         the address 10.244.3.4 of this node is in clusterCIDR 10.244.0.0/16:",
-		"warning  conntrack      net.netfilter.nf_conntrack_max is ", "and the configuration wants 1073741824, but this process cannot set it: ")
+		"warning  conntrack      net.netfilter.nf_conntrack_max is ",
+		"and the configuration wants 1073741824, but this process cannot set it: ")
 	if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
 		wants(t, got, "warning  modules        rules do not see packets between ports of the bridge cni0:")
 	}
@@ -96,7 +99,8 @@ func TestAPortInUseNamesItsHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("warning  ports          127.0.0.1:10249 is taken by %s (pid %d); Sluice tries again until it is free; to do: stop it, or change metricsBindAddress\n", self, os.Getpid())
+	want := fmt.Sprintf("warning  ports          127.0.0.1:10249 is taken by %s (pid %d); "+
+		"Sluice tries again until it is free; to do: stop it, or change metricsBindAddress\n", self, os.Getpid())
 	wants(t, lines(t, ns, configuration()), want)
 	c := configuration()
 	c.HardFail = true
@@ -111,10 +115,12 @@ func TestAPortInUseNamesItsHolder(t *testing.T) {
 
 // Each namespace has its own facts, and reading them changes none.
 func TestReadingChangesNothing(t *testing.T) {
-	ns := node(t, "ip link add eth0 type veth peer name far", "ip link set eth0 up", "sysctl -qw net.ipv4.conf.all.rp_filter=0", "sysctl -qw net.ipv4.conf.default.rp_filter=0")
+	ns := node(t, "ip link add eth0 type veth peer name far", "ip link set eth0 up",
+		"sysctl -qw net.ipv4.conf.all.rp_filter=0", "sysctl -qw net.ipv4.conf.default.rp_filter=0")
 	state := func() (text string) {
 		kerneltest.Do(t, ns, func() error {
-			out, err := exec.Command("sh", "-c", "nft list ruleset; ip -o addr; ip -o link; ip route; sysctl -a --pattern ^net").Output()
+			out, err := exec.Command("sh", "-c",
+				"nft list ruleset; ip -o addr; ip -o link; ip route; sysctl -a --pattern ^net").Output()
 			text = string(out)
 			return err
 		})
@@ -125,7 +131,8 @@ func TestReadingChangesNothing(t *testing.T) {
 	if after := state(); after != before {
 		t.Errorf("after it\n%s\nbefore\n%s", after, before)
 	}
-	if len(f.Network.Links) < 3 || f.Parameters["net/ipv4/conf/far/rp_filter"] == "" || !strings.HasPrefix(f.System, "Linux ") {
+	if len(f.Network.Links) < 3 || f.Parameters["net/ipv4/conf/far/rp_filter"] == "" ||
+		!strings.HasPrefix(f.System, "Linux ") {
 		t.Errorf("the facts are %+v", f)
 	}
 	if f.NetworkErr.Err != "" || f.PortsErr.Err != "" {

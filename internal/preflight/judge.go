@@ -40,7 +40,9 @@ func kernel(f Facts) []Finding {
 		return one(Warning, subject, f.System+", mode "+f.Mode+" not tested: "+f.Probe.Err, "")
 	case f.Probe.Err != "":
 		for problem := range strings.Lines(f.Probe.Err) {
-			out = append(out, Finding{Stop, subject, f.System + " cannot do mode " + f.Mode + ": " + strings.TrimSpace(problem), ""})
+			out = append(out, Finding{
+				Stop, subject, f.System + " cannot do mode " + f.Mode + ": " + strings.TrimSpace(problem), "",
+			})
 		}
 		return out
 	}
@@ -61,8 +63,11 @@ func modules(f Facts) []Finding {
 		}
 		seen[l.Bridge] = true
 		out = append(out, Finding{
-			Warning, subject, "rules do not see packets between ports of the bridge " + l.Bridge + ": a pod gets no answer through a Service from a pod on the same bridge",
-			"if pods are on it: modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1",
+			Warning, subject,
+			"rules do not see packets between ports of the bridge " + l.Bridge +
+				": a pod gets no answer through a Service from a pod on the same bridge",
+			"if pods are on it: modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1 " +
+				"net.bridge.bridge-nf-call-ip6tables=1",
 		})
 	}
 	if f.Probe.Err != "" {
@@ -77,7 +82,8 @@ func capabilities(f Facts) []Finding {
 	if f.Unprivileged || strings.Contains(list, admin) {
 		return one(OK, subject, "this process has what the mode needs: "+orNone(list), "")
 	}
-	return one(Warning, subject, "this process lacks "+admin+", which Sluice needs and some of these tests, too; it has "+orNone(list), rights)
+	return one(Warning, subject, "this process lacks "+admin+", which Sluice needs and some of these tests, too; it has "+
+		orNone(list), rights)
 }
 
 func orNone(list string) string {
@@ -114,17 +120,26 @@ func proxies(f Facts) []Finding {
 	case d != nil && d.Mode == "":
 		out = one(OK, subject, "a Sluice runs that does not answer here, as one in another container; this is "+f.Version, "")
 	case d != nil:
-		out = one(OK, subject, fmt.Sprintf("Sluice %s runs in mode %s (pid %d); this is %s", d.Version, d.Mode, d.PID, f.Version), "")
+		runs := fmt.Sprintf("Sluice %s runs in mode %s (pid %d); this is %s", d.Version, d.Mode, d.PID, f.Version)
+		out = one(OK, subject, runs, "")
 	}
 	if f.OthersErr.Err != "" {
-		out = append(out, Finding{Warning, subject, "not all of them could be looked for: " + strings.ReplaceAll(f.OthersErr.Err, "\n", "; "), rights})
+		out = append(out, Finding{
+			Warning, subject, "not all of them could be looked for: " + strings.ReplaceAll(f.OthersErr.Err, "\n", "; "), rights,
+		})
 	}
 	p := f.Others.KubeProxy
 	switch {
 	case p != nil && f.Others.Same:
-		out = append(out, Finding{Stop, subject, p.String() + " writes the chains that mode " + f.Mode + " writes, each against the other", "stop it first"})
+		out = append(out, Finding{
+			Stop, subject, p.String() + " writes the chains that mode " + f.Mode + " writes, each against the other",
+			"stop it first",
+		})
 	case p != nil:
-		out = append(out, Finding{Warning, subject, p.String() + " runs (" + p.Evidence + "): both serve until it is stopped", "start Sluice, then stop it; Sluice removes its rules"})
+		out = append(out, Finding{
+			Warning, subject, p.String() + " runs (" + p.Evidence + "): both serve until it is stopped",
+			"start Sluice, then stop it; Sluice removes its rules",
+		})
 	}
 	for _, e := range f.Others.Rules {
 		switch {
@@ -158,7 +173,9 @@ func ports(f Facts) []Finding {
 		case f.Sluice != nil && (p.PID == 0 || p.PID == f.Sluice.PID):
 			free = append(free, p.At.String()+" (Sluice)")
 		case f.Others.KubeProxy != nil && (p.PID == 0 || p.PID == f.Others.KubeProxy.PID):
-			out = append(out, Finding{Warning, subject, fmt.Sprintf("%s is taken by kube-proxy", p.At), "stop it; Sluice takes the port then"})
+			out = append(out, Finding{
+				Warning, subject, fmt.Sprintf("%s is taken by kube-proxy", p.At), "stop it; Sluice takes the port then",
+			})
 		default:
 			out = append(out, other)
 		}
@@ -177,9 +194,12 @@ func ranges(f Facts) []Finding {
 	var out []Finding
 	local := f.Parameters["net/ipv4/ip_local_port_range"]
 	reserved := f.Parameters["net/ipv4/ip_local_reserved_ports"]
-	if first, last, ok := span(local); ok && first <= lastNodePort && last >= firstNodePort && !reserves(reserved, max(first, firstNodePort), min(last, lastNodePort)) {
+	if first, last, ok := span(local); ok && first <= lastNodePort && last >= firstNodePort &&
+		!reserves(reserved, max(first, firstNodePort), min(last, lastNodePort)) {
 		out = append(out, Finding{
-			Warning, subject, fmt.Sprintf("local ports %d-%d include NodePorts (30000-32767 by default): a connection of this node may take the port of one", first, last),
+			Warning, subject,
+			fmt.Sprintf("local ports %d-%d include NodePorts (30000-32767 by default): "+
+				"a connection of this node may take the port of one", first, last),
 			"sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767",
 		})
 	}
@@ -187,16 +207,24 @@ func ranges(f Facts) []Finding {
 		return orWarnings(out, subject, "local ports do not meet NodePorts")
 	}
 	if len(f.Detector.ClusterCIDRs) == 0 && !f.Unprivileged {
-		out = append(out, Finding{Warning, subject, "clusterCIDR is not set: connections from outside to cluster IPs are not masqueraded", "set clusterCIDR, or another detectLocalMode"})
+		out = append(out, Finding{
+			Warning, subject, "clusterCIDR is not set: connections from outside to cluster IPs are not masqueraded",
+			"set clusterCIDR, or another detectLocalMode",
+		})
 	}
 	for _, r := range f.Detector.ClusterCIDRs {
 		for _, a := range f.Primary {
 			if r.Contains(a) {
-				out = append(out, Finding{Warning, subject, fmt.Sprintf("the address %s of this node is in clusterCIDR %s: connections of nodes count as those of pods", a, r), "set clusterCIDR to the range of pods only"})
+				out = append(out, Finding{
+					Warning, subject,
+					fmt.Sprintf("the address %s of this node is in clusterCIDR %s: connections of nodes count as those of pods", a, r),
+					"set clusterCIDR to the range of pods only",
+				})
 			}
 		}
 	}
-	return orWarnings(out, subject, "local ports do not meet NodePorts, and clusterCIDR does not have the address of this node")
+	return orWarnings(out, subject,
+		"local ports do not meet NodePorts, and clusterCIDR does not have the address of this node")
 }
 
 // span reads two numbers, "32768\t60999".

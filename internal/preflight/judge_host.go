@@ -27,7 +27,10 @@ func conntrack(f Facts) []Finding {
 		if strings.HasPrefix(s.Name, "/") {
 			remedy = "echo " + s.Wanted + " > " + s.Name
 		}
-		out = append(out, Finding{Warning, subject, found + ", but this process cannot set it: " + s.Err.Error(), "on the host: " + remedy + ", or the overlay sysctls"})
+		out = append(out, Finding{
+			Warning, subject, found + ", but this process cannot set it: " + s.Err.Error(),
+			"on the host: " + remedy + ", or the overlay sysctls",
+		})
 	}
 	used, err1 := strconv.Atoi(f.Parameters["net/netfilter/nf_conntrack_count"])
 	limit, err2 := strconv.Atoi(f.Parameters["net/netfilter/nf_conntrack_max"])
@@ -35,7 +38,11 @@ func conntrack(f Facts) []Finding {
 	case err1 != nil || err2 != nil:
 		return orWarnings(out, subject, "no connection is tracked yet")
 	case limit > 0 && used > limit/100*fullPercent:
-		out = append(out, Finding{Warning, subject, fmt.Sprintf("%d of %d connections are tracked: packets of others are dropped when the table is full", used, limit), "raise conntrack.min and conntrack.maxPerCore, or net.netfilter.nf_conntrack_max"})
+		out = append(out, Finding{
+			Warning, subject,
+			fmt.Sprintf("%d of %d connections are tracked: packets of others are dropped when the table is full", used, limit),
+			"raise conntrack.min and conntrack.maxPerCore, or net.netfilter.nf_conntrack_max",
+		})
 	default:
 		out = append(out, Finding{OK, subject, fmt.Sprintf("%d of %d connections are tracked", used, limit), ""})
 	}
@@ -45,7 +52,8 @@ func conntrack(f Facts) []Finding {
 func forwarding(f Facts) []Finding {
 	const subject = "forwarding"
 	if value, known := f.Parameters["net/ipv4/ip_forward"]; known && value != "1" && !f.Unprivileged {
-		return one(Warning, subject, "net.ipv4.ip_forward is "+value+": packets from pods and to NodePorts do not reach backends on other nodes", "sysctl -w net.ipv4.ip_forward=1, unless the network plugin does it")
+		return one(Warning, subject, "net.ipv4.ip_forward is "+value+": packets from pods and to NodePorts do not reach "+
+			"backends on other nodes", "sysctl -w net.ipv4.ip_forward=1, unless the network plugin does it")
 	}
 	return one(OK, subject, "on", "")
 }
@@ -57,7 +65,9 @@ func reversePath(f Facts) []Finding {
 	var strict []string
 	for _, name := range slices.Sorted(maps.Keys(f.Parameters)) {
 		device, is := strings.CutSuffix(strings.TrimPrefix(name, "net/ipv4/conf/"), "/rp_filter")
-		up := slices.ContainsFunc(f.Network.Links, func(l rtnl.Link) bool { return l.Name == device && l.Up && device != "lo" })
+		up := slices.ContainsFunc(f.Network.Links, func(l rtnl.Link) bool {
+			return l.Name == device && l.Up && device != "lo"
+		})
 		if is && up && max(f.Parameters[name], f.Parameters[all]) == "1" {
 			strict = append(strict, device)
 		}
@@ -65,7 +75,8 @@ func reversePath(f Facts) []Finding {
 	if len(strict) == 0 {
 		return one(OK, subject, "no interface is strict", "")
 	}
-	return one(Warning, subject, "strict at "+few(strict)+": a packet is dropped if its answer would leave by another interface, as on nodes with several networks",
+	return one(Warning, subject, "strict at "+few(strict)+
+		": a packet is dropped if its answer would leave by another interface, as on nodes with several networks",
 		"if the node has several networks: sysctl -w net.ipv4.conf.all.rp_filter=2")
 }
 
@@ -94,14 +105,17 @@ func mtu(f Facts) []Finding {
 	byMTU := func(a, b rtnl.Link) int { return a.MTU - b.MTU }
 	narrow := slices.MinFunc(ways, byMTU)
 	if narrow.MTU < leastMTU {
-		return one(Warning, subject, fmt.Sprintf("%s has %d, and IPv6 needs %d", narrow.Name, narrow.MTU, leastMTU), "raise it, or use IPv4 only")
+		return one(Warning, subject, fmt.Sprintf("%s has %d, and IPv6 needs %d", narrow.Name, narrow.MTU, leastMTU),
+			"raise it, or use IPv4 only")
 	}
 	if len(pods) == 0 {
 		return one(OK, subject, fmt.Sprintf("%s has %d, and there are no pods yet", narrow.Name, narrow.MTU), "")
 	}
 	wide := slices.MaxFunc(pods, byMTU)
 	if wide.MTU > narrow.MTU {
-		return one(Warning, subject, fmt.Sprintf("%s of a pod has %d, but packets to other nodes may leave by %s, which has %d: large ones get lost", wide.Name, wide.MTU, narrow.Name, narrow.MTU),
+		lost := fmt.Sprintf("%s of a pod has %d, but packets to other nodes may leave by %s, which has %d: "+
+			"large ones get lost", wide.Name, wide.MTU, narrow.Name, narrow.MTU)
+		return one(Warning, subject, lost,
 			"set the MTU of the network plugin to "+strconv.Itoa(narrow.MTU)+" or less")
 	}
 	return one(OK, subject, fmt.Sprintf("%s has %d, and no interface of a pod has more", narrow.Name, narrow.MTU), "")
@@ -140,7 +154,8 @@ func skew(f Facts) []Finding {
 	case s.Right:
 		return one(Warning, subject, "not compared: "+s.Err, "bind the ClusterRole system:public-info-viewer")
 	case s.Err != "":
-		return one(Stop, subject, s.Err, "use an address of the API server that works without a service proxy, not that of the Service kubernetes")
+		return one(Stop, subject, s.Err, "use an address of the API server that works without a service proxy, "+
+			"not that of the Service kubernetes")
 	case !known:
 		return one(Warning, subject, at+", which cannot be compared", "")
 	case minor < oldestMinor:

@@ -140,11 +140,13 @@ func TestContestString(t *testing.T) {
 	}{
 		{
 			Contest{since, 12, "table", "iptables (thread 7), nft (thread 812)"},
-			"iptables (thread 7), nft (thread 812) repeatedly changed the rules of Sluice (last: table): rules were repaired 12 times", "nft",
+			"iptables (thread 7), nft (thread 812) repeatedly changed the rules of Sluice (last: table): " +
+				"rules were repaired 12 times", "nft",
 		},
 		{
 			Contest{Since: since, What: "rule of KUBE-SERVICES in nat"},
-			"another program (the kernel does not say which) repeatedly changed the rules of Sluice (last: rule of KUBE-SERVICES in nat): " +
+			"another program (the kernel does not say which) repeatedly changed the rules of Sluice " +
+				"(last: rule of KUBE-SERVICES in nat): " +
 				"rules are missing and not repaired yet", "",
 		},
 	} {

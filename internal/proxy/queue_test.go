@@ -179,7 +179,8 @@ func TestTheSizeOfAServiceIsLimited(t *testing.T) {
 		w.setLargeService("b", 3)
 		w.listed()
 		synctest.Wait()
-		if len(w.problems) != 1 || w.problems[0].String() != "Service default/b: spec: 3 ports: too large, not programmed: at most 2" {
+		if len(w.problems) != 1 ||
+			w.problems[0].String() != "Service default/b: spec: 3 ports: too large, not programmed: at most 2" {
 			t.Errorf("problems %v", w.problems)
 		}
 		b := cluster.Name{Namespace: "default", Name: "b"}

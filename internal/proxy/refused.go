@@ -44,7 +44,8 @@ func (l *Loop) withoutRefused(change route.Change) route.Change {
 			rest = append(rest, t)
 		}
 	}
-	if soon := max(retryChanged, l.refused.rest-time.Since(l.refused.ended)); len(rest) < len(change.Touched) && time.Until(l.refused.due) > soon {
+	soon := max(retryChanged, l.refused.rest-time.Since(l.refused.ended))
+	if len(rest) < len(change.Touched) && time.Until(l.refused.due) > soon {
 		l.refused.after(soon)
 	}
 	change.Touched = rest
@@ -79,11 +80,12 @@ func (l *Loop) refuse(now plane.Refused, s Sync) {
 	}
 }
 
-// vital returns a refused Service without which a node does not work: the API server's, or one of DNS in kube-system. Services of other
-// namespaces are none: a tenant must not be able to make nodes unhealthy.
+// vital returns a refused Service without which a node does not work: the API server's, or one of DNS in kube-system.
+// Services of other namespaces are none: a tenant must not be able to make nodes unhealthy.
 func (r *refusals) vital(t *route.Table) cluster.Name {
 	for _, name := range r.services.Names() {
-		if name == (cluster.Name{Namespace: "default", Name: "kubernetes"}) || name.Namespace == "kube-system" && servesDNS(t.Services[name]) {
+		if name == (cluster.Name{Namespace: "default", Name: "kubernetes"}) ||
+			name.Namespace == "kube-system" && servesDNS(t.Services[name]) {
 			return name
 		}
 	}

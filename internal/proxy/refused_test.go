@@ -171,7 +171,8 @@ func TestAFailureWhileOneIsRefused(t *testing.T) {
 	})
 }
 
-// A refused Service changes all the time, and an attempt takes long: most of the time is left for the changes of other Services.
+// A refused Service changes all the time, and an attempt takes long: most of the time is left for the changes of
+// other Services.
 func TestARefusedServiceThatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, func(o *Options) { o.Plane.(*recorder).refreshTime = 20 * time.Second })
@@ -193,7 +194,9 @@ func TestARefusedServiceThatChanges(t *testing.T) {
 // A write reports how many Services are refused, and whether a node does not work without one of them.
 func TestVitalServices(t *testing.T) {
 	dns := cluster.Name{Namespace: "kube-system", Name: "dns"}
-	for refused, vital := range map[string]cluster.Name{"a": {}, "kubernetes": {Namespace: "default", Name: "kubernetes"}, "dns": dns} {
+	for refused, vital := range map[string]cluster.Name{
+		"a": {}, "kubernetes": {Namespace: "default", Name: "kubernetes"}, "dns": dns,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := start(t, nil)
 			for i, name := range []cluster.Name{dns, {Namespace: "tenant", Name: "dns"}} { // that of a tenant is not vital

@@ -54,7 +54,8 @@ func TestAnEditIsRepairedAtOnce(t *testing.T) {
 		if s := w.takeSyncs(); len(s) != 1 || !s[0].Began.Equal(began) || s[0].Cause != ForeignEdit {
 			t.Errorf("compared %+v, want once, at once", s)
 		}
-		w.wantLog("WARN msg=Another program changed our rules; they are repaired what=chain, rule by=nft (thread 812) steps=1")
+		w.wantLog("WARN msg=Another program changed our rules; they are repaired " +
+			"what=chain, rule by=nft (thread 812) steps=1")
 	})
 }
 
@@ -184,7 +185,8 @@ func TestPossibleEdits(t *testing.T) {
 		w.remove()
 		w.loop.Edited(plane.Edit{What: "chains just written", Possible: true})
 		w.advance(time.Minute)
-		w.wantLog("WARN msg=Another program changed our rules; they are repaired what=rules, without a notification by= steps=1")
+		w.wantLog("WARN msg=Another program changed our rules; they are repaired what=rules, " +
+			"without a notification by= steps=1")
 	})
 }
 

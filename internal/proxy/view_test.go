@@ -62,8 +62,9 @@ func TestViewTakesConstantTime(t *testing.T) {
 		store, refused := cluster.NewStore(), plane.Refused{}
 		for i := range n {
 			store.SetService(&cluster.Service{
-				Name: cluster.Name{Namespace: "default", Name: strconv.Itoa(i)}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})},
-				Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+				Name:       cluster.Name{Namespace: "default", Name: strconv.Itoa(i)},
+				ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})},
+				Ports:      []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
 			})
 			refused[cluster.Name{Namespace: "default", Name: strconv.Itoa(i)}] = errors.New("no such match")
 		}
@@ -79,7 +80,8 @@ func TestViewTakesConstantTime(t *testing.T) {
 		return testing.AllocsPerRun(100, func() {
 			v, err := l.View(t.Context())
 			if err != nil || v.Routes.Len() != n || v.Pending.Len() != n || len(v.Refused) != n {
-				t.Fatalf("%d Services, %d pending, %d refused, %v; want %d of each", v.Routes.Len(), v.Pending.Len(), len(v.Refused), err, n)
+				t.Fatalf("%d Services, %d pending, %d refused, %v; want %d of each", v.Routes.Len(), v.Pending.Len(),
+					len(v.Refused), err, n)
 			}
 		})
 	}

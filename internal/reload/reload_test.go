@@ -115,7 +115,8 @@ func TestChange(t *testing.T) {
 	w.becomes(t, "conntrack: {min: 6}\nportRange: 1-2\nmode: iptables\n", 1,
 		`level=WARN msg="portRange has no effect in mode iptables: only the mode userspace opens ports for Services"`,
 		`level=INFO msg="The configuration file has changed" file=/etc/c.conf delay=0s `+
-			`changed="conntrack.min: 5 -> 6; mode: nftables -> iptables; nodePortAddresses: [\"primary\"] -> [\"all\"]; portRange: \"\" -> 1-2"`)
+			`changed="conntrack.min: 5 -> 6; mode: nftables -> iptables; `+
+			`nodePortAddresses: [\"primary\"] -> [\"all\"]; portRange: \"\" -> 1-2"`)
 	if s := w.State(); s.Count != (Count{Accepted: 3}) || !s.Due.IsZero() || s.Refused != nil || w.refused != 0 {
 		t.Errorf("state %+v", s)
 	}
@@ -124,9 +125,11 @@ func TestChange(t *testing.T) {
 // An invalid file changes nothing and is reported once, with all errors.
 func TestBadFile(t *testing.T) {
 	w := begin(t, "conntrack: {min: 5}\n")
-	const refused = `level=ERROR msg="The configuration file is refused, the old configuration stays in force" file=/etc/c.conf error=`
+	const refused = `level=ERROR msg="The configuration file is refused, the old configuration stays in force" ` +
+		`file=/etc/c.conf error=`
 	bad := "conntrack: {min: -6}\noomScoreAdj: 2000\n"
-	w.becomes(t, bad, 0, refused+`"configuration: 2 errors:\n  KubeProxyConfiguration.conntrack.min: Invalid value: -6: must be 0 or more (/etc/c.conf:3)`+
+	w.becomes(t, bad, 0, refused+`"configuration: 2 errors:\n  `+
+		`KubeProxyConfiguration.conntrack.min: Invalid value: -6: must be 0 or more (/etc/c.conf:3)`+
 		`\n  KubeProxyConfiguration.oomScoreAdj: Invalid value: 2000: must be -1000 to 1000 (/etc/c.conf:4)"`)
 	s := w.State()
 	if s.Refused == nil || s.RefusedAt.Before(s.LoadedAt) || s.Count != (Count{3, 1}) || w.refused != 1 {
@@ -137,7 +140,8 @@ func TestBadFile(t *testing.T) {
 		t.Errorf("refused at %v, want the first time, %v", again, s.RefusedAt)
 	}
 	w.becomes(t, "", 0, refused+`"read --config: file does not exist"`)
-	w.becomes(t, "conntrack: {min: 5}\n", 0, `level=INFO msg="The configuration file is equal to the configuration in force again" file=/etc/c.conf`)
+	w.becomes(t, "conntrack: {min: 5}\n", 0,
+		`level=INFO msg="The configuration file is equal to the configuration in force again" file=/etc/c.conf`)
 	if s = w.State(); s.Refused != nil || s.Count != (Count{4, 2}) || w.refused != 2 {
 		t.Errorf("state %+v, reported %d times", s, w.refused)
 	}

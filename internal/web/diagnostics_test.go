@@ -36,7 +36,10 @@ func TestPages(t *testing.T) {
 		{"S-268 the mode, and no newline", "GET /proxyMode", plain, "nftables", 200},
 		{"metrics", "GET /metrics", plain, "metrics", 200},
 		{"indicators", "GET /metrics/slis", plain, "slis", 200},
-		{"S-269 the configuration", "GET /configz", json, `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration","mode":"nftables"}}`, 200},
+		{
+			"S-269 the configuration", "GET /configz", json,
+			`{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration","mode":"nftables"}}`, 200,
+		},
 		{"nothing else", "GET /", plain, "404 page not found\n", 404},
 		{"S-271 no profiling", "GET /debug/pprof/", plain, "404 page not found\n", 404},
 		{"S-271 none of its parts", "GET /debug/pprof/heap", plain, "404 page not found\n", 404},
@@ -118,7 +121,8 @@ v=2
 func TestFlagzInEveryForm(t *testing.T) {
 	const object = `{"kind":"Flagz","apiVersion":"config.k8s.io/%s","metadata":{"name":"kube-proxy"},` +
 		`"flags":{"cluster-cidr":"","config":"/etc/c.yaml","v":"2"}}` + "\n"
-	const object1 = "apiVersion: config.k8s.io/v1beta1\nflags:\n  cluster-cidr: \"\"\n  config: /etc/c.yaml\n  v: \"2\"\nkind: Flagz\nmetadata:\n  name: kube-proxy\n"
+	const object1 = "apiVersion: config.k8s.io/v1beta1\nflags:\n  cluster-cidr: \"\"\n  config: /etc/c.yaml\n" +
+		"  v: \"2\"\nkind: Flagz\nmetadata:\n  name: kube-proxy\n"
 	const plain, json, yaml = "text/plain; charset=utf-8", "application/json", "application/yaml"
 	const kind = ";g=config.k8s.io;v=v1beta1;as=Flagz"
 	for _, tt := range []struct{ name, accept, media, body string }{

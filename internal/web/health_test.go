@@ -43,7 +43,8 @@ const (
 
 // status returns the part of a body about both families.
 func status(updated string, healthy bool) string {
-	return fmt.Sprintf(`"status":{"IPv4":{"lastUpdated":%[1]s,"healthy":%[2]v},"IPv6":{"lastUpdated":%[1]s,"healthy":%[2]v}}`, updated, healthy)
+	return fmt.Sprintf(`"status":{"IPv4":{"lastUpdated":%[1]s,"healthy":%[2]v},`+
+		`"IPv6":{"lastUpdated":%[1]s,"healthy":%[2]v}}`, updated, healthy)
 }
 
 func TestHealth(t *testing.T) {
@@ -62,28 +63,33 @@ func TestHealth(t *testing.T) {
 	}{
 		{
 			"S-256 S-257 S-259 all is well", well(), 200, 200,
-			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":true,` + status(synced, true) + `}`,
+			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":true,` + status(synced, true) +
+				`}`,
 			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true,` + status(synced, true) + `}`,
 		},
 		{
 			"S-254 L-14 fresh start, initial lists pending: alive, and not ready", well(starting), 503, 200,
-			`{"lastUpdated":` + never + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,"reason":"not everything was in the kernel yet"}`,
+			`{"lastUpdated":` + never + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,` +
+				`"reason":"not everything was in the kernel yet"}`,
 			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true}`,
 		},
 		{
 			"S-255 a change is overdue", well(overdue), 503, 503,
-			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,"reason":"a write is overdue",` + status(synced, false) + `}`,
+			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,` +
+				`"reason":"a write is overdue",` + status(synced, false) + `}`,
 			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"healthy":false,` + status(synced, false) + `}`,
 		},
 		{ // one write is for both families: none can be stuck alone
 			"S-261 writes fail: no family is healthy", well(overdue, leaving), 503, 503,
-			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":false,"reason":"a write is overdue",` + status(synced, false) + `}`,
+			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":false,` +
+				`"reason":"a write is overdue",` + status(synced, false) + `}`,
 			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"healthy":false,` + status(synced, false) + `}`,
 		},
 		{
 			"another program keeps removing rules: alive, and not ready", well(contested), 503, 200,
 			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,` +
-				`"reason":"nft (thread 812) repeatedly changed the rules of Sluice (last: table): rules were repaired 12 times",` + status(synced, false) + `}`,
+				`"reason":"nft (thread 812) repeatedly changed the rules of Sluice (last: table): rules were repaired 12 times",` +
+				status(synced, false) + `}`,
 			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true,` + status(synced, true) + `}`,
 		},
 		{
@@ -94,7 +100,8 @@ func TestHealth(t *testing.T) {
 		},
 		{
 			"S-258 S-260 the node leaves", well(leaving), 503, 200,
-			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":true,"reason":"the Node is leaving, or not known",` + status(synced, true) + `}`,
+			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":true,` +
+				`"reason":"the Node is leaving, or not known",` + status(synced, true) + `}`,
 			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true,` + status(synced, true) + `}`,
 		},
 	} {

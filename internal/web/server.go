@@ -68,7 +68,8 @@ type Server struct {
 // NewServer returns a Server. It does nothing yet.
 func NewServer(o ServerOptions) *Server {
 	conns := fair.NewLimiter(fair.LimiterOptions{Max: o.MaxConns, Full: func() {
-		o.Log.Warn("Too many clients are connected; those that were silent the longest are disconnected", "server", o.Name, "connections", o.MaxConns)
+		o.Log.Warn("Too many clients are connected; those that were silent the longest are disconnected", "server", o.Name,
+			"connections", o.MaxConns)
 	}})
 	return &Server{opt: o, conns: conns, state: State{Wanted: o.Addr}}
 }

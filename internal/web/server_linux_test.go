@@ -109,7 +109,8 @@ func TestSilentClients(t *testing.T) {
 	var log strings.Builder
 	var c counts
 	s := serveWith(t, setting{at("127.0.0.1:10256"), Health(well(), &c)}, ServerOptions{
-		Name: "health", Listen: listen.Opener{NetNS: ns}.Listen, Log: slog.New(slog.NewTextHandler(&log, nil)), MaxConns: most,
+		Name: "health", Listen: listen.Opener{NetNS: ns}.Listen, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		MaxConns: most,
 	})
 	for range 5 * most {
 		kerneltest.Do(t, ns, func() error {

@@ -240,7 +240,10 @@ func TestServerClosesSlowConnections(t *testing.T) {
 		for _, tt := range []struct {
 			says string
 			ends time.Duration
-		}{{"", 5 * time.Second}, {"GET / HTTP/1.1\r\n", 5 * time.Second}, {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 90 * time.Second}} {
+		}{
+			{"", 5 * time.Second}, {"GET / HTTP/1.1\r\n", 5 * time.Second},
+			{"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 90 * time.Second},
+		} {
 			c, err := n.Dial(t.Context(), "127.0.0.1:1")
 			if err != nil {
 				t.Fatal(err)

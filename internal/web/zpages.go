@@ -112,7 +112,10 @@ func (o Options) statusz() page {
 				BinaryVersion    string    `json:"binaryVersion"`
 				EmulationVersion string    `json:"emulationVersion,omitempty"`
 				Paths            []string  `json:"paths"`
-			}{m, o.Started.UTC().Truncate(time.Second), int64(o.up().Seconds()), runtime.Version(), o.Version, o.Emulates, paths()}
+			}{
+				m, o.Started.UTC().Truncate(time.Second), int64(o.up().Seconds()), runtime.Version(), o.Version, o.Emulates,
+				paths(),
+			}
 		},
 	}
 }

@@ -90,7 +90,8 @@ func (a *asker) remarks(cases []Case) []string {
 	}
 	switch {
 	case a.view.Err != nil:
-		return append(all, "this may not be in force yet, the last write to the kernel failed: "+strings.ReplaceAll(a.view.Err.Error(), "\n", "; "))
+		return append(all, "this may not be in force yet, the last write to the kernel failed: "+
+			strings.ReplaceAll(a.view.Err.Error(), "\n", "; "))
 	case !a.view.Started:
 		return append(all, "this may not be in force yet: nothing was written since the start")
 	}
@@ -280,7 +281,9 @@ func (a *asker) without(p *route.Port) plane.Behaviour {
 }
 
 func frontendOf(f found) *Frontend {
-	out := &Frontend{name: f.service.Name, Service: f.service.Name.String(), Port: f.port.Name, Kind: f.frontend.Kind.String()}
+	out := &Frontend{
+		name: f.service.Name, Service: f.service.Name.String(), Port: f.port.Name, Kind: f.frontend.Kind.String(),
+	}
 	out.Address = fmt.Sprintf("%d/%s", f.frontend.Port, f.port.Protocol)
 	if f.frontend.Kind != route.NodePort {
 		out.Address = target(f.frontend.Addr, f.frontend.Port, f.port.Protocol)
@@ -311,7 +314,8 @@ func (a *asker) end(out *Case, to netip.Addr, f found, c client) {
 func (a *asker) applies(out *Case, to netip.Addr, f found, c client) {
 	switch {
 	case f.unserved:
-		out.Why += fmt.Sprintf("; %s serves no nodePorts, but a nodePort without a backend does this at every address of this node", to)
+		out.Why += fmt.Sprintf("; %s serves no nodePorts, "+
+			"but a nodePort without a backend does this at every address of this node", to)
 	case a.view.Plane.NoBackend != "":
 		out.Verdict = Untouched
 		out.Why += "; but " + a.view.Plane.NoBackend
@@ -321,7 +325,8 @@ func (a *asker) applies(out *Case, to netip.Addr, f found, c client) {
 		out.Why += fmt.Sprintf("; but this rule is not applied to packets that arrive at %s, an address of this node", to)
 	default:
 		out.Verdict = Untouched
-		out.Why += fmt.Sprintf("; but packets of this node itself to this %s are not refused then, and follow the routing table", f.frontend.Kind)
+		out.Why += fmt.Sprintf("; but packets of this node itself to this %s are not refused then, "+
+			"and follow the routing table", f.frontend.Kind)
 	}
 }
 

@@ -58,7 +58,8 @@ func (a *asker) client(to netip.Addr) client {
 		c.CountsAs, c.Why = Outside, fmt.Sprintf("pods are not recognized in %s: no pod CIDR is known", route.FamilyOf(addr))
 	default:
 		c.CountsAs = Outside
-		c.Why = fmt.Sprintf("%s is not in the pod CIDRs (%s) and not an address of this node", addr, list(ofFamily(d.PodCIDRs, addr)))
+		c.Why = fmt.Sprintf("%s is not in the pod CIDRs (%s) and not an address of this node", addr,
+			list(ofFamily(d.PodCIDRs, addr)))
 	}
 	return c
 }
@@ -86,7 +87,8 @@ func (a *asker) byInterface(d route.Detector, addr netip.Addr, local bool) (Who,
 		return Outside, fmt.Sprintf("it arrives on %s, and pods arrive %s", a.question.Via, rule)
 	}
 	if a.view.Node != nil && inside(a.view.Node.PodCIDRs, addr) {
-		return Pod, fmt.Sprintf("pods arrive %s, and %s is assumed to do so, as it is in a podCIDR of this node; no interface was given", rule, addr)
+		return Pod, fmt.Sprintf("pods arrive %s, and %s is assumed to do so, as it is in a podCIDR of this node; "+
+			"no interface was given", rule, addr)
 	}
 	return Outside, fmt.Sprintf("pods arrive %s, and %s is assumed not to; no interface was given", rule, addr)
 }

@@ -118,7 +118,8 @@ func chains(p plane.Connection) []string {
 	case p.Way.Verdict == route.Drop:
 		return append(path, "filter DROPPING")
 	}
-	path = append(path, fmt.Sprintf("%s-%s-%s", map[bool]string{true: "inside", false: "outside"}[p.Inside], p.Service.Name.Name, port.Name))
+	from := map[bool]string{true: "inside", false: "outside"}[p.Inside]
+	path = append(path, fmt.Sprintf("%s-%s-%s", from, p.Service.Name.Name, port.Name))
 	if p.Backend.IsValid() {
 		path = append(path, "TO-"+p.Backend.String())
 	}
@@ -181,8 +182,10 @@ func TestBalancedAnswerInJSON(t *testing.T) {
 		`"backends":[{"address":"10.244.1.5:8080","chance":"1/2","hairpin":true,"node":"one","slice":"web-north"},` +
 		`{"address":"10.244.2.5:8080","chance":"1/2","node":"two","slice":"web-north"}],` +
 		`"leftOut":[{"address":"10.244.2.6:8080","reason":"not ready","node":"two","slice":"web-north"},` +
-		`{"address":"10.244.2.7:8080","reason":"terminating, while there are ready endpoints","node":"two","slice":"web-north"},` +
-		`{"address":"10.244.3.5","reason":"its slice has no port of this name and protocol","node":"three","slice":"web-south"}]}`
+		`{"address":"10.244.2.7:8080","reason":"terminating, while there are ready endpoints",` +
+		`"node":"two","slice":"web-north"},` +
+		`{"address":"10.244.3.5","reason":"its slice has no port of this name and protocol",` +
+		`"node":"three","slice":"web-south"}]}`
 	if string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -271,7 +274,8 @@ func TestAnswersFollowTheFactsOfThePlane(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := Ask(v, q)
-		if c := got.Cases[0]; got.Plane != "other" || c.Verdict != Verdict(want.Verdict) || !strings.HasPrefix(c.Why, want.Why) || !slices.Equal(c.Path, want.Path) {
+		if c := got.Cases[0]; got.Plane != "other" || c.Verdict != Verdict(want.Verdict) ||
+			!strings.HasPrefix(c.Why, want.Why) || !slices.Equal(c.Path, want.Path) {
 			t.Errorf("%s: %s of plane %s, because %q, want %v", to, c.Verdict, got.Plane, c.Why, want)
 		}
 	}
@@ -321,7 +325,9 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 // A node's address has as many ways in as there are NodePorts.
 func TestManyCasesAreCut(t *testing.T) {
 	store := cluster.NewStore()
-	svc := &cluster.Service{Name: cluster.Name{Namespace: "default", Name: "many"}, Type: cluster.NodePort, ClusterIPs: addrs("10.96.0.1")}
+	svc := &cluster.Service{
+		Name: cluster.Name{Namespace: "default", Name: "many"}, Type: cluster.NodePort, ClusterIPs: addrs("10.96.0.1"),
+	}
 	for i := range uint16(40) {
 		svc.Ports = append(svc.Ports, cluster.ServicePort{Protocol: cluster.TCP, Port: 1000 + i, NodePort: 30000 + i})
 	}
@@ -336,14 +342,16 @@ func TestManyCasesAreCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := Ask(v, q)
-	if len(a.Cases) != 32 || a.Cases[31].Destination != "192.168.0.2:30031/tcp" || !slices.Equal(a.Notes, []string{"8 more are not shown: name a port"}) {
+	if len(a.Cases) != 32 || a.Cases[31].Destination != "192.168.0.2:30031/tcp" ||
+		!slices.Equal(a.Notes, []string{"8 more are not shown: name a port"}) {
 		t.Errorf("%d cases, the last to %s, noted %q", len(a.Cases), a.Cases[len(a.Cases)-1].Destination, a.Notes)
 	}
 	if q, err = Parse("node", "default/many"); err != nil {
 		t.Fatal(err)
 	}
 	noted := Ask(v, q).Notes
-	const also = "default/many is also reached by nodePort 30000/tcp, nodePort 30001/tcp, nodePort 30002/tcp, nodePort 30003/tcp, " +
+	const also = "default/many is also reached by nodePort 30000/tcp, nodePort 30001/tcp, " +
+		"nodePort 30002/tcp, nodePort 30003/tcp, " +
 		"nodePort 30004/tcp, nodePort 30005/tcp, nodePort 30006/tcp, nodePort 30007/tcp, 32 more"
 	if !slices.Equal(noted, []string{also, "8 more are not shown: name a port"}) {
 		t.Errorf("noted %q", noted)
@@ -353,7 +361,9 @@ func TestManyCasesAreCut(t *testing.T) {
 // Without a Node and without addresses of the host, little is known, and that
 // is said.
 func TestUnknownNode(t *testing.T) {
-	v := View{View: proxy.View{Routes: route.NewCompiler(usual()).Snapshot(), Started: true}, Plane: pathless(nftables.Kind())}
+	v := View{
+		View: proxy.View{Routes: route.NewCompiler(usual()).Snapshot(), Started: true}, Plane: pathless(nftables.Kind()),
+	}
 	q, err := Parse("node", "192.168.0.2:80")
 	if err != nil {
 		t.Fatal(err)

@@ -87,7 +87,8 @@ func windows(o *route.Options) {
 // overlay network ("-overlay"), or without optional features ("-features").
 func ofHNS(t testing.TB, name string) plane.Facts {
 	t.Helper()
-	network, with := hns.Network{Name: "pods", Type: hns.L2Bridge}, config.HNS{Network: "pods", SourceVIP: addrs("10.244.1.250")[0]}
+	network := hns.Network{Name: "pods", Type: hns.L2Bridge}
+	with := config.HNS{Network: "pods", SourceVIP: addrs("10.244.1.250")[0]}
 	if name == "-overlay" {
 		network.Type = hns.Overlay
 	}
@@ -119,6 +120,7 @@ func view(t testing.TB, opt route.Options) View {
 	c := route.NewCompiler(opt)
 	c.Compile(store.Take())
 	return View{
-		View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Local: local, Plane: pathless(nftables.Kind()),
+		View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Local: local,
+		Plane: pathless(nftables.Kind()),
 	}
 }

@@ -31,7 +31,8 @@ func (a *asker) byName(out *Answer) {
 		return
 	}
 	if a.question.PortName != "" && !a.resolve(svc) {
-		out.Unanswered = fmt.Sprintf("Service %s has no port %s; it has %s", svc.Name, a.question.PortName, strings.Join(portsOf(svc), ", "))
+		out.Unanswered = fmt.Sprintf("Service %s has no port %s; it has %s", svc.Name, a.question.PortName,
+			strings.Join(portsOf(svc), ", "))
 		return
 	}
 	for _, ip := range ips {

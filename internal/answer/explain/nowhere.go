@@ -35,7 +35,8 @@ func (a *asker) nowhere(to netip.Addr, n survey) Case {
 func (a *asker) whyUntouched(to netip.Addr, n survey) string {
 	switch {
 	case len(n.nodePorts) > 0:
-		return fmt.Sprintf("%s is a nodePort of %s, but %s", n.nodePorts[0], n.nodePorts[0].service.Name, a.whyNoNodePorts(to))
+		return fmt.Sprintf("%s is a nodePort of %s, but %s", n.nodePorts[0], n.nodePorts[0].service.Name,
+			a.whyNoNodePorts(to))
 	case len(n.others) > 0:
 		return portsAt(to, n.others) + "; Sluice does not change its other ports"
 	case n.backend != "":

@@ -18,7 +18,10 @@ func TestParse(t *testing.T) {
 	}{
 		{"10.244.1.5", "10.96.0.10:53/udp", Question{Source: pod, Destination: dns, Port: 53, Protocol: cluster.UDP}},
 		{"10.244.1.5", "10.96.0.10:53", Question{Source: pod, Destination: dns, Port: 53, Protocol: cluster.TCP}},
-		{"::ffff:10.244.1.5", "[::ffff:10.96.0.10]:53", Question{Source: pod, Destination: dns, Port: 53, Protocol: cluster.TCP}},
+		{
+			"::ffff:10.244.1.5", "[::ffff:10.96.0.10]:53",
+			Question{Source: pod, Destination: dns, Port: 53, Protocol: cluster.TCP},
+		},
 		{"node", "10.96.0.10", Question{Destination: dns}},
 		{"node", "10.96.0.10/UDP", Question{Destination: dns, Protocol: cluster.UDP}},
 		{"node", "10.96.0.10/icmp", Question{Destination: dns, Protocol: ICMP}},
@@ -59,7 +62,10 @@ func TestParseErrors(t *testing.T) {
 		{"node", "10.96.0.10:80/icmp", `destination "10.96.0.10:80/icmp": ICMP has no ports`},
 		{"node", "[fe80::1%eth0]:80", `destination "[fe80::1%eth0]:80": want ` + forms},
 		{"node", "[fd00::a", `destination "[fd00::a": want ` + forms},
-		{"node", "default/web:70000", `destination "default/web:70000": no port 70000: want 1 to 65535, or the name of a port`},
+		{
+			"node", "default/web:70000",
+			`destination "default/web:70000": no port 70000: want 1 to 65535, or the name of a port`,
+		},
 		{"node", "default/web:", `destination "default/web:": no port : want 1 to 65535, or the name of a port`},
 		{"node", "default/web/x/udp", `destination "default/web/x/udp": want an address or namespace/name, such as ` + forms},
 	} {

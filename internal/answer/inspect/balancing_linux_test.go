@@ -40,14 +40,16 @@ func backendTable(w *world, f Filter, wide bool) string {
 func TestBackendsOfAKernelThatCountsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := counting(t, nil)
-		golden(t, "balancing.txt", []byte(backendTable(w, Filter{Name: "web"}, false)+"\n"+backendTable(w, Filter{Name: "web"}, true)))
+		narrow, wide := backendTable(w, Filter{Name: "web"}, false), backendTable(w, Filter{Name: "web"}, true)
+		golden(t, "balancing.txt", []byte(narrow+"\n"+wide))
 		if all := backendTable(w, Filter{}, false); strings.Contains(all, "10.9.9.9") || !strings.Contains(all, "wlc") {
 			t.Errorf("a query for all Services lists\n%s", all)
 		}
 		for _, b := range must(w.Backends(t.Context(), Filter{Name: "web"})) {
 			text, err := json.Marshal(b)
 			drains := b.Address == netip.MustParseAddr("10.9.9.9")
-			has := strings.Contains(string(text), `"balancing":{"scheduler":"wlc","weight":0,"activeConnections":1,"inactiveConnections":0}`)
+			has := strings.Contains(string(text),
+				`"balancing":{"scheduler":"wlc","weight":0,"activeConnections":1,"inactiveConnections":0}`)
 			if err != nil || drains != has {
 				t.Errorf("%s, %v", text, err)
 			}

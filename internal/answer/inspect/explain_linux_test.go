@@ -49,7 +49,10 @@ func TestExplainOverHTTP(t *testing.T) {
 		code        int
 		want        string // the body of an error, or the headline and the notes
 	}{
-		{"an answer", "source=node&destination=default/web:http", still{view: proxy.View{Started: true}}, http.StatusOK, "refused"},
+		{
+			"an answer", "source=node&destination=default/web:http", still{view: proxy.View{Started: true}}, http.StatusOK,
+			"refused",
+		},
 		{
 			"the kernel refuses", "source=node&destination=default/web:http",
 			still{view: proxy.View{Started: true, Err: errors.New("no space\nfor rules")}},
@@ -59,7 +62,8 @@ func TestExplainOverHTTP(t *testing.T) {
 		{
 			"the kernel refuses this one", "source=node&destination=default/web:http",
 			still{view: proxy.View{Started: true, Refused: map[cluster.Name]error{
-				{Namespace: "default", Name: "web"}: errors.New("no such match"), {Namespace: "default", Name: "db"}: errors.New("why not"),
+				{Namespace: "default", Name: "web"}: errors.New("no such match"),
+				{Namespace: "default", Name: "db"}:  errors.New("why not"),
 			}}},
 			http.StatusOK,
 			"refused; this is not in force, the kernel rejects the rules of default/web: no such match",
@@ -102,7 +106,8 @@ func TestExplainOverHTTP(t *testing.T) {
 func TestErrorOfLocalAddresses(t *testing.T) {
 	i := explaining(still{})
 	i.opt.Local = func(context.Context) ([]netip.Addr, error) { return nil, errors.New("list addresses: not today") }
-	if code, got := ask(t, i.Handler(), "/explain?source=node&destination=default/web"); code == http.StatusOK || got != "list addresses: not today" {
+	if code, got := ask(t, i.Handler(), "/explain?source=node&destination=default/web"); code == http.StatusOK ||
+		got != "list addresses: not today" {
 		t.Errorf("got %d %s", code, got)
 	}
 }
@@ -143,7 +148,8 @@ func TestExplainDuringChanges(t *testing.T) {
 	for want := range 3 {
 		var answer explain.Answer
 		_, got := ask(t, i.Handler(), "/explain?source=node&destination=default/web:http")
-		if err := json.Unmarshal([]byte(got), &answer); err != nil || len(answer.Cases) != 1 || !strings.Contains(fmt.Sprint(answer.Notes), fmt.Sprint(1000+want, "/tcp")) {
+		if err := json.Unmarshal([]byte(got), &answer); err != nil || len(answer.Cases) != 1 ||
+			!strings.Contains(fmt.Sprint(answer.Notes), fmt.Sprint(1000+want, "/tcp")) {
 			t.Errorf("got %s; want one case, and nodePort %d in the notes", got, 1000+want)
 		}
 	}

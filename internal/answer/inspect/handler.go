@@ -43,7 +43,9 @@ func (i *Inspector) Handler() http.Handler {
 	} {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
 	}
-	for path, plan := range map[string]func(context.Context) (plane.Plan, error){"/diff": i.opt.Diff, "/plan": i.opt.Plan} {
+	for path, plan := range map[string]func(context.Context) (plane.Plan, error){
+		"/diff": i.opt.Diff, "/plan": i.opt.Plan,
+	} {
 		mux.Handle("GET "+path, i.diffs.serve(lines(steps(plan)), diffTime, errDiffs))
 	}
 	mux.Handle("GET /status", lines(func(r *http.Request) (iter.Seq[Status], error) {

@@ -118,7 +118,8 @@ type Event struct {
 // Record keeps an Event.
 func (h *History) Record(e event.Event) {
 	kept := Event{
-		At: time.Now(), Type: string(e.Type), Reason: e.Reason, Kind: e.Object.Kind, Namespace: e.Object.Namespace, Name: e.Object.Name, Note: e.Note,
+		At: time.Now(), Type: string(e.Type), Reason: e.Reason, Kind: e.Object.Kind, Namespace: e.Object.Namespace,
+		Name: e.Object.Name, Note: e.Note,
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -111,7 +111,10 @@ func TestFilters(t *testing.T) {
 			{"web", "", "default/web programmed\nstaging/web not programmed: headless"},
 			{"web", "staging", "staging/web not programmed: headless"},
 			{"staging/outside", "", "staging/outside not programmed: ExternalName"},
-			{"staging/thief", "staging", "staging/thief not programmed: conflict: other Services own all its addresses and ports"},
+			{
+				"staging/thief", "staging",
+				"staging/thief not programmed: conflict: other Services own all its addresses and ports",
+			},
 		} {
 			f, err := ParseFilter(tt.name, tt.namespace)
 			if err != nil {
@@ -308,7 +311,9 @@ func TestWhichAddressesServeNodePorts(t *testing.T) {
 			s := &selection{View: explain.View{View: proxy.View{
 				Routes: &route.Snapshot{Host: route.Host{NodePorts: tt.ports}}, Pending: proxy.NewPending(),
 			}}}
-			svc := &route.Service{Ports: []route.Port{{Family: f, Frontends: []route.Frontend{{Kind: route.NodePort, Port: 30080}}}}}
+			svc := &route.Service{
+				Ports: []route.Port{{Family: f, Frontends: []route.Frontend{{Kind: route.NodePort, Port: 30080}}}},
+			}
 			n := s.nodePort(nodePort{svc, &svc.Ports[0], &svc.Ports[0].Frontends[0]})
 			got = append(got, n.addresses())
 		}
@@ -360,7 +365,8 @@ func TestErrorWhileTheLoopIsBusy(t *testing.T) {
 // namesFor returns the names that are offered for the beginning of one.
 func namesFor(w *world, f Filter) []string {
 	query := url.Values{"namespace": {f.Namespace}, "name": {f.Name}}
-	return must(w.names(httptest.NewRequestWithContext(w.t.Context(), http.MethodGet, "/names?"+query.Encode(), http.NoBody)))
+	target := "/names?" + query.Encode()
+	return must(w.names(httptest.NewRequestWithContext(w.t.Context(), http.MethodGet, target, http.NoBody)))
 }
 
 func TestNamesForCompletion(t *testing.T) {

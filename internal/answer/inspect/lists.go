@@ -187,7 +187,8 @@ type backendKey struct {
 // common returns the fields that all backends of a port share.
 func (s *selection) common(svc *route.Service, p *route.Port) Backend {
 	b := Backend{
-		Namespace: svc.Name.Namespace, Service: svc.Name.Name, PortName: p.Name, Port: number(p), Protocol: p.Protocol.String(),
+		Namespace: svc.Name.Namespace, Service: svc.Name.Name, PortName: p.Name, Port: number(p),
+		Protocol: p.Protocol.String(),
 	}
 	b.State, b.Reason = s.state(svc)
 	return b

@@ -21,7 +21,8 @@ type Address struct {
 }
 
 // errNoSockets is the answer in modes that open no sockets.
-var errNoSockets = errors.New("in this mode the proxy opens no sockets for Services; sluice get services lists their addresses")
+var errNoSockets = errors.New("in this mode the proxy opens no sockets for Services; " +
+	"sluice get services lists their addresses")
 
 // Addresses lists the sockets of the Services that a filter matches, sorted by Service.
 func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], error) {

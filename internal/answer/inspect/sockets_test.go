@@ -16,7 +16,10 @@ func TestAddresses(t *testing.T) {
 	i := New(Options{Sockets: func() []plane.Socket {
 		return []plane.Socket{
 			{Service: web, Port: "http", Protocol: cluster.TCP, At: netip.MustParseAddrPort("169.254.73.1:53493"), Open: 12},
-			{Service: web, Port: "http", Protocol: cluster.TCP, Pool: route.Local, At: netip.MustParseAddrPort("169.254.73.1:41000"), Open: 12},
+			{
+				Service: web, Port: "http", Protocol: cluster.TCP, Pool: route.Local,
+				At: netip.MustParseAddrPort("169.254.73.1:41000"), Open: 12,
+			},
 			{Service: dns, Protocol: cluster.UDP, At: netip.MustParseAddrPort("[::1]:8053")},
 		}
 	}})
@@ -41,7 +44,8 @@ func TestAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"namespace":"kube-system","service":"dns","protocol":"udp","pool":"cluster","address":"[::1]:8053","openConnections":0}`
+	const want = `{"namespace":"kube-system","service":"dns","protocol":"udp","pool":"cluster",` +
+		`"address":"[::1]:8053","openConnections":0}`
 	for a := range dnsOnly {
 		if got, err := json.Marshal(a); string(got) != want || err != nil {
 			t.Errorf("as JSON %s, %v, want %s", got, err, want)

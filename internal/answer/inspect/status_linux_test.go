@@ -36,10 +36,14 @@ func quiet() Status {
 		}},
 		Source: Source{
 			"API server",
-			source.State{From: "https://10.96.0.1:443", Connected: true, Since: ago(190 * time.Second), LastEvent: ago(4 * time.Second)},
+			source.State{
+				From: "https://10.96.0.1:443", Connected: true, Since: ago(190 * time.Second), LastEvent: ago(4 * time.Second),
+			},
 		},
 		Past: Past{
-			LastSync:    Sync{At: ago(4 * time.Second), Took: Duration(1234 * time.Microsecond), Services: 1, Steps: 3, Cause: "change"},
+			LastSync: Sync{
+				At: ago(4 * time.Second), Took: Duration(1234 * time.Microsecond), Services: 1, Steps: 3, Cause: "change",
+			},
 			Comparisons: []Tally{{"start", 1, ago(191 * time.Second)}},
 			Adopted:     4321,
 		},
@@ -61,14 +65,18 @@ func troubled() Status {
 			Trouble: "connection refused", LastEvent: ago(3 * time.Hour),
 		},
 	}
-	s.LastSync = Sync{At: ago(500 * time.Millisecond), Took: Duration(5 * time.Second), Services: 2, Steps: 1, Cause: "foreign-edit"}
+	s.LastSync = Sync{
+		At: ago(500 * time.Millisecond), Took: Duration(5 * time.Second), Services: 2, Steps: 1, Cause: "foreign-edit",
+	}
 	s.Lag = Lag{Oldest: ago(9500 * time.Millisecond), Services: 1, Slices: 4}
-	s.Counts.NotProgrammed, s.Counts.Rejected, s.Pending, s.Refused, s.Error = 1, 2, 3, 1, "apply 7 steps: no space left on device"
+	s.Counts.NotProgrammed, s.Counts.Rejected, s.Pending, s.Refused = 1, 2, 3, 1
+	s.Error = "apply 7 steps: no space left on device"
 	s.Repairs = []Tally{{"foreign-edit", 2, ago(500 * time.Millisecond)}, {"failure", 1, ago(time.Minute)}}
 	s.Takeover = []string{"kube-proxy's iptables rules: removed 1,204", "kube-proxy runs beside this (pid 77): stop it"}
 	s.Configuration = Configuration{
-		File: "/etc/sluice.conf", Loaded: ago(time.Hour), RefusedAt: ago(time.Minute), Refused: "line 3: mode: Unsupported value",
-		Due: ago(-12 * time.Second), Reloads: 3,
+		File: "/etc/sluice.conf", Loaded: ago(time.Hour), RefusedAt: ago(time.Minute),
+		Refused: "line 3: mode: Unsupported value",
+		Due:     ago(-12 * time.Second), Reloads: 3,
 	}
 	s.Servers[1].Error = "listen on 127.0.0.1:10249: address already in use"
 	s.Servers = append(s.Servers, Server{Name: "debug"})
@@ -80,7 +88,12 @@ func troubled() Status {
 	s.WatchTrouble = "list virtual servers: operation not permitted"
 	s.HealthPorts = []HealthPort{{"default/web", 32000, "address already in use"}}
 	s.Problems = []Problem{
-		{ago(time.Second), route.Problem{Object: "Service default/web", Field: "spec.externalIPs[0]", Value: "bogus", Reason: "want an IP address", Count: 1}},
+		{
+			ago(time.Second),
+			route.Problem{
+				Object: "Service default/web", Field: "spec.externalIPs[0]", Value: "bogus", Reason: "want an IP address", Count: 1,
+			},
+		},
 		{ago(time.Hour), route.Problem{Object: "Node node-a", Reason: "has no address", Count: 1200}},
 	}
 	return s
@@ -89,8 +102,10 @@ func troubled() Status {
 func TestText(t *testing.T) {
 	busy := Status{
 		At: now, Version: "v1.2.0", PID: 1, Since: ago(1500 * time.Millisecond), Busy: "a write to the kernel is under way",
-		Health: health.Summary{State: health.Starting, Reason: "not everything has been written once"}, Counts: Counts{Sizes: sizes.Sizes{Services: 2, Ports: 2, Frontends: 3, Backends: 1}}, Mode: Mode{Name: "nftables"},
-		Node: Node{Name: "node-a"}, Source: Source{"manifests", source.State{From: "services/", Connected: true}}, Past: Past{Error: "the lock is held"},
+		Health: health.Summary{State: health.Starting, Reason: "not everything has been written once"},
+		Counts: Counts{Sizes: sizes.Sizes{Services: 2, Ports: 2, Frontends: 3, Backends: 1}}, Mode: Mode{Name: "nftables"},
+		Node: Node{Name: "node-a"}, Source: Source{"manifests", source.State{From: "services/", Connected: true}},
+		Past:          Past{Error: "the lock is held"},
 		Configuration: Configuration{Refused: "line 3: mode: Unsupported value"}, // read at a time that nobody noted
 	}
 	for name, s := range map[string]Status{"quiet": quiet(), "troubled": troubled(), "busy": busy} {
@@ -119,7 +134,10 @@ func TestStatusOverTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, func(_ *world, o *Options) {
 			o.Status = func(context.Context) Status {
-				return Status{Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Health: health.Summary{State: health.Healthy}, Node: Node{Name: "from the flags"}}
+				return Status{
+					Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Health: health.Summary{State: health.Healthy},
+					Node: Node{Name: "from the flags"},
+				}
 			}
 		})
 		before := w.Status(t.Context())
@@ -135,7 +153,8 @@ func TestStatusOverTime(t *testing.T) {
 				netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
 			}},
 			Past: Past{
-				LastSync: Sync{At: began, Services: 6, Steps: 6, Cause: "start"}, Comparisons: []Tally{{"start", 1, began}}, Adopted: 7,
+				LastSync: Sync{At: began, Services: 6, Steps: 6, Cause: "start"}, Comparisons: []Tally{{"start", 1, began}},
+				Adopted: 7,
 			},
 			Counts: Counts{Sizes: s.Counts.Sizes, Rejected: 1},
 			Problems: []Problem{{
@@ -206,7 +225,10 @@ func TestHistoryKeepsTheLatestProblems(t *testing.T) {
 func TestHistoryKeepsTheLatestEvents(t *testing.T) {
 	h := NewHistory()
 	for i := range maxEvents + 5 {
-		h.Record(event.Event{Object: event.Object{Kind: "Service", Namespace: "a", Name: fmt.Sprint(i)}, Type: event.Warning, Reason: "R", Note: "n"})
+		h.Record(event.Event{
+			Object: event.Object{Kind: "Service", Namespace: "a", Name: fmt.Sprint(i)}, Type: event.Warning, Reason: "R",
+			Note: "n",
+		})
 	}
 	got := h.Events()
 	if len(got) != maxEvents || got[0].Name != "5" || got[maxEvents-1].Name != fmt.Sprint(maxEvents+4) {
@@ -221,13 +243,17 @@ func TestHistoryKeepsTheLatestEvents(t *testing.T) {
 func TestHistoryCountsRepeatedProblems(t *testing.T) {
 	h := NewHistory()
 	report := func(service, field, value, reason string, count int) {
-		h.Report([]route.Problem{{Object: "Service shop/" + service, Field: field, Value: value, Reason: reason, Count: count}})
+		h.Report([]route.Problem{
+			{Object: "Service shop/" + service, Field: field, Value: value, Reason: reason, Count: count},
+		})
 	}
 	for i := range 10_000 {
-		report(fmt.Sprint("s", i), "spec.externalIPs", "192.0.2.1:80/tcp", fmt.Sprintf("left out, as it belongs to Service shop/s%d", i+1), 0)
+		report(fmt.Sprint("s", i), "spec.externalIPs", "192.0.2.1:80/tcp",
+			fmt.Sprintf("left out, as it belongs to Service shop/s%d", i+1), 0)
 	}
 	report("bad", "spec.externalIPs[0]", "x", "not an IP address", 0)
-	report("last", "spec.externalIPs", "192.0.2.1:80/tcp", "left out, as it belongs to Service shop/s0 (and 9 more like it)", 10)
+	report("last", "spec.externalIPs", "192.0.2.1:80/tcp",
+		"left out, as it belongs to Service shop/s0 (and 9 more like it)", 10)
 	var s Status
 	s.Past, s.Counts.Rejected, s.Problems = h.past()
 	var got []string

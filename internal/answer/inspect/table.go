@@ -75,7 +75,9 @@ func (n NodePort) Rows() []text.Row {
 		{"POLICY", n.Others.To},
 		{"BACKENDS", strconv.Itoa(n.Backends)},
 		{"STATE", stateText(n.State, n.Reason)},
-	}, Wide: []text.Cell{{"FROM-PODS", n.Pods.String()}, {"FROM-NODE", n.Node.String()}, {"FROM-OTHERS", n.Others.String()}}}}
+	}, Wide: []text.Cell{
+		{"FROM-PODS", n.Pods.String()}, {"FROM-NODE", n.Node.String()}, {"FROM-OTHERS", n.Others.String()},
+	}}}
 }
 
 // Rows returns a row.

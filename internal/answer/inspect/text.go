@@ -88,7 +88,8 @@ func (s Status) writes(p *page) {
 	p.Field("Programmed", fmt.Sprintf("%s, %s, %s, %s", text.Count(c.Services, "service"), text.Count(c.Ports, "port"),
 		text.Count(c.Frontends, "frontend"), text.Count(c.Backends, "backend")))
 	p.Field("Not programmed", count(c.NotProgrammed, "service", "(see sluice get services)"))
-	p.Field("Pending", cmp.Or(ifSet("unknown: %s", s.Busy), count(s.Pending, "service", "(not in the kernel yet, or not completely)")))
+	pending := count(s.Pending, "service", "(not in the kernel yet, or not completely)")
+	p.Field("Pending", cmp.Or(ifSet("unknown: %s", s.Busy), pending))
 	if s.Refused > 0 {
 		p.Field("Refused", count(s.Refused, "service", "by the kernel (see sluice get services)"))
 	}

@@ -148,7 +148,8 @@ func TestBusyPort(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.apply(only(route.IPv4, service("b", 1000, "10.0.0.1/rs")))
-			f.expectTold("cannot answer load balancers that ask for Service ns/b at 0.0.0.0:1000: listen tcp4 0.0.0.0:1000: address already in use")
+			f.expectTold("cannot answer load balancers that ask for Service ns/b at 0.0.0.0:1000: listen tcp4 0.0.0.0:1000: " +
+				"address already in use")
 			if err := other.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -188,10 +189,13 @@ func TestMoreServicesThanListeners(t *testing.T) {
 	onFake(t, every(), func(f fake) {
 		synctest.Wait()
 		f.opt.MaxListeners = 2
-		f.apply(only(route.IPv4, service("a", 1000)), only(route.IPv4, service("b", 1001)), only(route.IPv4, service("c", 1002)))
+		f.apply(only(route.IPv4, service("a", 1000)), only(route.IPv4, service("b", 1001)),
+			only(route.IPv4, service("c", 1002)))
 		f.expect("two of three", "0.0.0.0:1000: 503 0 a", "0.0.0.0:1001: 503 0 b")
-		f.expectTold("cannot answer load balancers that ask for Service ns/c at 0.0.0.0:1002: 2 health check node ports are open, " +
-			"and the limit of file descriptors of this process (RLIMIT_NOFILE) has room for no more; raise it, for example with LimitNOFILE= in the systemd unit")
+		f.expectTold("cannot answer load balancers that ask for Service ns/c at 0.0.0.0:1002: " +
+			"2 health check node ports are open, " +
+			"and the limit of file descriptors of this process (RLIMIT_NOFILE) has room for no more; raise it, " +
+			"for example with LimitNOFILE= in the systemd unit")
 		if n := len(f.Failing()); n != 1 {
 			t.Errorf("%d failures, want 1", n)
 		}
@@ -202,17 +206,22 @@ func TestMoreServicesThanListeners(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	ports := route.NodePortOptions{CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.0/8")}}
+	ports := route.NodePortOptions{
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.0/8")},
+	}
 	t.Run("L-7 listeners follow the addresses of the node", func(t *testing.T) {
 		onFake(t, ports, func(f fake) {
 			f.apply(service("web", 1000, "10.0.0.1/rs"))
-			f.expect("addresses of one family are named", "127.0.0.1:1000: 200 1 web", "192.0.2.1:1000: 200 1 web", "[::]:1000: 503 0 web")
+			f.expect("addresses of one family are named", "127.0.0.1:1000: 200 1 web", "192.0.2.1:1000: 200 1 web",
+				"[::]:1000: 503 0 web")
 			f.host.SetAddrs(netip.MustParseAddr("192.0.2.2"))
 			f.local("127.0.0.1", "192.0.2.2")
 			f.expect("another address", "127.0.0.1:1000: 200 1 web", "192.0.2.2:1000: 200 1 web", "[::]:1000: 503 0 web")
 			f.local("127.0.0.1", "192.0.2.2", "192.0.2.3")
-			f.expectTold("cannot answer load balancers that ask for Service ns/web at 192.0.2.3:1000: listen tcp4 192.0.2.3:1000: cannot assign requested address")
-			f.expect("one that is not ready yet", "127.0.0.1:1000: 200 1 web", "192.0.2.2:1000: 200 1 web", "[::]:1000: 503 0 web")
+			f.expectTold("cannot answer load balancers that ask for Service ns/web at 192.0.2.3:1000: " +
+				"listen tcp4 192.0.2.3:1000: cannot assign requested address")
+			f.expect("one that is not ready yet", "127.0.0.1:1000: 200 1 web", "192.0.2.2:1000: 200 1 web",
+				"[::]:1000: 503 0 web")
 			f.local("10.9.9.9")
 			f.expect("none that is named", "[::]:1000: 503 0 web")
 			if n := len(f.Failing()); n != 0 {
@@ -289,7 +298,9 @@ func TestOtherServicesAreLeftAlone(t *testing.T) {
 	f := New(Options{})
 	table := &route.Table{}
 	plain := &route.Service{Name: cluster.Name{Namespace: "ns", Name: "plain"}}
-	f.Applied(route.Change{Table: table, Touched: []route.Touch{{Name: plain.Name, New: plain}, {Name: plain.Name, Old: plain}}})
+	f.Applied(route.Change{
+		Table: table, Touched: []route.Touch{{Name: plain.Name, New: plain}, {Name: plain.Name, Old: plain}},
+	})
 	if len(f.changed) != 0 {
 		t.Errorf("noted %v", f.changed)
 	}
@@ -304,7 +315,10 @@ func TestAnswersOfTheRunBefore(t *testing.T) {
 		Listen: host.Listen, Live: func() bool { return true },
 		Before: Before{NodePorts: route.NodePorts{All4: true}, Services: []Answer{
 			{one, &route.Health{Port: 1001, Local: []route.LocalCount{{Family: route.IPv4, Endpoints: 2}}}},
-			{cluster.Name{Namespace: "ns", Name: "gone"}, &route.Health{Port: 1002, Local: []route.LocalCount{{Family: route.IPv4}}}},
+			{
+				cluster.Name{Namespace: "ns", Name: "gone"},
+				&route.Health{Port: 1002, Local: []route.LocalCount{{Family: route.IPv4}}},
+			},
 		}},
 	})
 	var running sync.WaitGroup
@@ -324,8 +338,12 @@ func TestAnswersOfTheRunBefore(t *testing.T) {
 		}
 	}
 	open("0.0.0.0:1001", "0.0.0.0:1002")
-	svc := &route.Service{Name: one, Health: &route.Health{Port: 1001, Local: []route.LocalCount{{Family: route.IPv4, Endpoints: 1}}}}
-	table := &route.Table{Services: map[cluster.Name]*route.Service{one: svc}, Host: route.Host{NodePorts: route.NodePorts{All4: true}}}
+	svc := &route.Service{
+		Name: one, Health: &route.Health{Port: 1001, Local: []route.LocalCount{{Family: route.IPv4, Endpoints: 1}}},
+	}
+	table := &route.Table{
+		Services: map[cluster.Name]*route.Service{one: svc}, Host: route.Host{NodePorts: route.NodePorts{All4: true}},
+	}
 	f.Applied(route.Change{Table: table, Touched: []route.Touch{{Name: one, New: svc}}})
 	open("0.0.0.0:1001")
 }

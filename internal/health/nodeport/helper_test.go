@@ -36,7 +36,10 @@ type listenFunc = func(context.Context, string, netip.AddrPort) (net.Listener, e
 // start runs a Follower on node A. It ends with the test, or with stop.
 func start(t *testing.T, listen listenFunc, ports route.NodePortOptions) *node {
 	t.Helper()
-	n := &node{t: t, compiler: route.NewCompiler(route.Options{NodeName: "A", NodePorts: ports}), told: make(chan Failure, 100), opened: make(chan string, 100)}
+	n := &node{
+		t: t, compiler: route.NewCompiler(route.Options{NodeName: "A", NodePorts: ports}), told: make(chan Failure, 100),
+		opened: make(chan string, 100),
+	}
 	n.Follower = New(Options{
 		Listen: listen,
 		Live:   func() bool { return !n.dead.Load() && (n.live == nil || n.live()) },
@@ -100,12 +103,16 @@ func service(name string, port uint16, endpoints ...string) cluster.State {
 			netip.AddrFrom4([4]byte{10, h[1], h[2], h[3]}),
 			netip.AddrFrom16([16]byte{0: 0xfd, 12: h[0], h[1], h[2], h[3]}),
 		},
-		Ports:               []cluster.ServicePort{{Name: "a", Protocol: cluster.TCP, Port: 80}, {Name: "b", Protocol: cluster.TCP, Port: 81}},
+		Ports: []cluster.ServicePort{
+			{Name: "a", Protocol: cluster.TCP, Port: 80}, {Name: "b", Protocol: cluster.TCP, Port: 81},
+		},
 		HealthCheckNodePort: port,
 	}
 	sl := &cluster.Slice{
 		Name: svc.Name, Service: svc.Name,
-		Ports: []cluster.SlicePort{{Name: "a", Protocol: cluster.TCP, Port: 8080}, {Name: "b", Protocol: cluster.TCP, Port: 8081}},
+		Ports: []cluster.SlicePort{
+			{Name: "a", Protocol: cluster.TCP, Port: 8080}, {Name: "b", Protocol: cluster.TCP, Port: 8081},
+		},
 	}
 	for _, text := range endpoints {
 		addr, conditions, _ := strings.Cut(text, "/")
@@ -151,7 +158,8 @@ func exchange(c net.Conn, request string) (string, error) {
 
 // whole is the answer about a Service.
 func whole(status, name string, local int, healthy string) string {
-	body := fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"ns\",\n\t\t\"name\": %q\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %s\n}",
+	body := fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"ns\",\n\t\t\"name\": %q\n\t},\n"+
+		"\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %s\n}",
 		name, local, healthy)
 	return fmt.Sprintf("HTTP/1.1 %s\nContent-Type: application/json\nX-Content-Type-Options: nosniff\n"+
 		"X-Load-Balancing-Endpoint-Weight: %d\nContent-Length: %d\nConnection: close\n\n%s", status, local, len(body), body)

@@ -12,8 +12,8 @@ import (
 // errFault is the error of operations that fail on purpose.
 var errFault = errors.New("injected")
 
-// failAt returns a Fault that makes the n-th of some operations fail, counted from 1, and all of them afterwards, as if the process had
-// been killed.
+// failAt returns a Fault that makes the n-th of some operations fail, counted from 1, and all of them afterwards, as
+// if the process had been killed.
 func failAt(o Operation, n int) func(Operation) error {
 	return func(is Operation) error {
 		if is == o {
@@ -36,7 +36,8 @@ func (n *node) reads() string {
 	return state[Key{Table: Programs}]
 }
 
-// balances verifies that connections go to the backend and follow a change of the slots: the programs read the maps of the Conn.
+// balances verifies that connections go to the backend and follow a change of the slots: the programs read the maps
+// of the Conn.
 func (n *node) balances(backends ...string) {
 	n.t.Helper()
 	for _, b := range backends {
@@ -76,8 +77,10 @@ func many() (steps []Step) {
 // Programs that do not use the pinned maps are replaced: otherwise they would not see what Write changes.
 func TestOtherMaps(t *testing.T) {
 	for name, spoil := range map[string]func(*node) error{
-		"another program has removed the maps": func(n *node) error { return os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))) },
-		"another program has removed one map":  func(n *node) error { return os.Remove(n.conn.mapPath("udp_sockets")) },
+		"another program has removed the maps": func(n *node) error {
+			return os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots)))
+		},
+		"another program has removed one map": func(n *node) error { return os.Remove(n.conn.mapPath("udp_sockets")) },
 		"another program has removed the pins of programs": func(n *node) error {
 			pins, err := filepath.Glob(n.conn.programPath("*"))
 			for _, p := range pins {
@@ -96,7 +99,9 @@ func TestOtherMaps(t *testing.T) {
 		},
 		"killed while programs are attached anew": func(n *node) error {
 			n.conn = n.reopen(func(o *Options) { o.Node = "another" })
-			return n.fails(failAt(Attach, len((Options{}).points())/2), Step{Entry: Entry{Key{Table: Programs}, n.conn.Version()}})
+			return n.fails(failAt(Attach, len((Options{}).points())/2), Step{
+				Entry: Entry{Key{Table: Programs}, n.conn.Version()},
+			})
 		},
 	} {
 		for _, restarts := range []bool{true, false} {
@@ -129,7 +134,8 @@ func (n *node) fails(fault func(Operation) error, steps ...Step) error {
 	return nil
 }
 
-// While maps of a new version are filled, and grow, the programs of the earlier version stay: new programs would miss entries.
+// While maps of a new version are filled, and grow, the programs of the earlier version stay: new programs would miss
+// entries.
 func TestGrowthBeforeAttachment(t *testing.T) {
 	n, backends := twoBackends(t)
 	if err := os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))); err != nil {

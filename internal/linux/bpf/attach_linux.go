@@ -54,8 +54,8 @@ func (o Options) points() map[string]ebpf.AttachType {
 	return all
 }
 
-// phases returns the programs in the order in which they are attached: first those that translate answers and track sockets, then those
-// that choose backends.
+// phases returns the programs in the order in which they are attached: first the programs that translate answers and
+// track sockets, then the programs that choose backends.
 func (c *Conn) phases() [2][]string {
 	var phases [2][]string
 	for program := range c.opt.points() {
@@ -68,8 +68,8 @@ func (c *Conn) phases() [2][]string {
 	return phases
 }
 
-// attach loads the programs with the current maps, and attaches them. It replaces an attached program atomically: a socket always runs
-// the old or the new one.
+// attach loads the programs with the current maps, and attaches them. It replaces an attached program atomically: a
+// socket always runs the old or the new one.
 func (c *Conn) attach() error {
 	if err := os.MkdirAll(filepath.Join(c.opt.Dir, linksFolder), 0o700); err != nil {
 		return fmt.Errorf("make the folder for links: %w", err)
@@ -104,8 +104,10 @@ func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 // load loads the programs.
 func (c *Conn) load() (*ebpf.Collection, error) {
 	spec := c.spec.Copy()
-	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(c.cookie), spec.Variables[sockVarConnectedUdp].Set(c.opt.ConnectedUDP),
-		spec.Variables[sockVarNodeHash].Set(NodeHash(c.opt.Node)), spec.Variables[sockVarExempting].Set(uint32(c.opt.Exempting))); err != nil {
+	set := spec.Variables
+	err := errors.Join(set[sockVarNodeNetns].Set(c.cookie), set[sockVarConnectedUdp].Set(c.opt.ConnectedUDP),
+		set[sockVarNodeHash].Set(NodeHash(c.opt.Node)), set[sockVarExempting].Set(uint32(c.opt.Exempting)))
+	if err != nil {
 		return nil, err
 	}
 	for name, m := range c.maps {

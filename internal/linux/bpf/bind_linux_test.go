@@ -20,7 +20,8 @@ func TestNodePortsAreGuarded(t *testing.T) {
 	address4(t, n.opt.NetNS, "192.0.2.1/32")
 	address4(t, n.opt.NetNS, "192.0.2.2/32")
 	n.write(
-		NodePort(netip.IPv4Unspecified(), 30080, unix.IPPROTO_TCP), NodePort(netip.IPv6Unspecified(), 30090, unix.IPPROTO_UDP),
+		NodePort(netip.IPv4Unspecified(), 30080, unix.IPPROTO_TCP),
+		NodePort(netip.IPv6Unspecified(), 30090, unix.IPPROTO_UDP),
 		NodeAddr(netip.MustParseAddr("192.0.2.1")),
 	)
 	pod := lab.Inside(t, n.opt.Cgroup, kerneltest.Namespace(t))
@@ -43,7 +44,8 @@ func TestNodePortsAreGuarded(t *testing.T) {
 		{unix.IPPROTO_UDP, "0.0.0.0:30090", n.inside, nil},
 		{unix.IPPROTO_TCP, "0.0.0.0:30080", pod, nil},
 	} {
-		if err := tt.run(func() error { return bind(tt.protocol, netip.MustParseAddrPort(tt.at)) }); !errors.Is(err, tt.want) {
+		err := tt.run(func() error { return bind(tt.protocol, netip.MustParseAddrPort(tt.at)) })
+		if !errors.Is(err, tt.want) {
 			t.Errorf("bind %d %s returns %v, want %v", tt.protocol, tt.at, err, tt.want)
 		}
 	}

@@ -10,7 +10,8 @@ var ErrNotFound = errors.New("no such entry")
 // ErrFull is returned if a map has no room for another entry.
 var ErrFull = errors.New("no room for another entry")
 
-// NoRoom is the error of a Write if the kernel has no memory for an entry, or for a larger map. Steps before it were carried out.
+// NoRoom is the error of a Write if the kernel has no memory for an entry, or for a larger map. Steps before it were
+// carried out.
 type NoRoom struct {
 	Step int // its index
 	Err  error

@@ -61,7 +61,9 @@ func TestUnconnectedUDP(t *testing.T) {
 		serve(t, n.opt.NetNS, at)
 	}
 	n.write(slices.Concat(service("10.96.0.10:53", 17, OfNode, v4...), service("[fd00::10]:53", 17, OfNode, v6...))...)
-	for _, client := range []struct{ network, to string }{{"udp4", "10.96.0.10:53"}, {"udp", "10.96.0.10:53"}, {"udp6", "[fd00::10]:53"}} {
+	for _, client := range []struct{ network, to string }{
+		{"udp4", "10.96.0.10:53"}, {"udp", "10.96.0.10:53"}, {"udp6", "[fd00::10]:53"},
+	} {
 		count := map[string]int{}
 		for range 30 {
 			n.run(func() error {
@@ -143,7 +145,10 @@ func TestPods(t *testing.T) {
 	n.know(pod, "10.1.0.1")
 	want("10.96.0.1:80", "127.0.0.1:8080")
 	want("10.96.0.2:80", "none") // it would connect to itself
-	f := Frontend{At: netip.MustParseAddrPort("10.96.0.2:80"), Protocol: 6, Clients: OfPods, Pool: Pool([]byte(self[0].Data)[:16]), Count: 1}
+	f := Frontend{
+		At: netip.MustParseAddrPort("10.96.0.2:80"), Protocol: 6, Clients: OfPods, Pool: Pool([]byte(self[0].Data)[:16]),
+		Count: 1,
+	}
 	for local, backend := range map[string]string{"10.1.0.1": "none", "10.1.0.65": "none", "10.1.0.2": "10.1.0.1:8080"} {
 		f.NotLocal = NotLocal([]netip.Addr{netip.MustParseAddr(local)})
 		n.write(f.Entry())

@@ -75,8 +75,8 @@ func (c *Conn) writePods(gone [][]byte, add map[string]string) error {
 	return nil
 }
 
-// UnknownClients calls a function with the cookie of the network namespace of a client that is no known pod and has connected to a Service, once a
-// second at most, until the context ends. It returns nil then.
+// UnknownClients calls a function with the cookie of the network namespace of a client that is no known pod and has
+// connected to a Service, once a second at most, until the context ends. It returns nil then.
 func (c *Conn) UnknownClients(ctx context.Context, do func(netns uint64)) error {
 	reports, err := c.unknownClients()
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// A client that is no known pod, and connects to a Service, is reported; one that connects elsewhere, or is known, is not.
+// A client that is no known pod, and connects to a Service, is reported; one that connects elsewhere, or is known, is
+// not.
 func TestUnknownClients(t *testing.T) {
 	n := newNode(t)
 	n.write(service(vip, 6, OfPods, "127.0.0.1:8080")...)

@@ -21,7 +21,8 @@ type Options struct {
 	Cgroup string // folder of a cgroup: programs are for sockets of processes in it, and below
 	NetNS  int    // file descriptor of the network namespace of the node; 0: the current one
 
-	// ConnectedUDP means that UDP sockets are balanced when they connect: the caller destroys them when their backend is gone.
+	// ConnectedUDP means that UDP sockets are balanced when they connect: the caller destroys them when their backend is
+	// gone.
 	ConnectedUDP bool
 
 	Node string // its name, for ByHash
@@ -29,7 +30,8 @@ type Options struct {
 	// Exempting selects the processes whose connections are left to the packet plane.
 	Exempting Exempting
 
-	// GuardNodePorts means that programs in the network of the node cannot bind the ports in NodePorts: bind(2) returns EPERM.
+	// GuardNodePorts means that programs in the network of the node cannot bind the ports in NodePorts: bind(2) returns
+	// EPERM.
 	GuardNodePorts bool
 
 	// FirstSize is the size of the maps that Write fills, before they grow. 0: the default.
@@ -179,8 +181,8 @@ func (c *Conn) write(s *Step) error {
 	return c.put(s.Entry)
 }
 
-// Remove removes what a Conn with these options has created, also if Open would fail. It does nothing if the folder is not on a
-// bpffs.
+// Remove removes what a Conn with these options has created, even if Open would fail. It does nothing if the folder
+// is not on a bpffs.
 func Remove(ctx context.Context, o Options) ([]string, error) {
 	var stat unix.Statfs_t
 	if o.Dir == "" || unix.Statfs(o.Dir, &stat) != nil || stat.Type != unix.BPF_FS_MAGIC {
@@ -189,7 +191,8 @@ func Remove(ctx context.Context, o Options) ([]string, error) {
 	return (&Conn{opt: o}).Remove(ctx)
 }
 
-// Remove detaches the programs and deletes all maps. Sockets still receive the answers to datagrams that they sent before.
+// Remove detaches the programs and deletes all maps. Sockets still receive the answers to datagrams that they sent
+// before.
 func (c *Conn) Remove(ctx context.Context) ([]string, error) {
 	if err := errors.Join(c.Close(), verifyOwner(c.opt.Dir)); err != nil {
 		return nil, err

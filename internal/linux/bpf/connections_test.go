@@ -15,7 +15,8 @@ const (
 	ways    = 4
 )
 
-// cookies gives out cookies of sockets as the kernel does (include/linux/cookie.h): each processor takes 4,096 at a time.
+// cookies gives out cookies of sockets as the kernel does (include/linux/cookie.h): each processor takes 4,096 at a
+// time.
 type cookies struct {
 	last uint64
 	next []uint64 // by processor
@@ -32,8 +33,8 @@ func (c *cookies) take(processor int) uint64 {
 	return c.next[processor] - 1
 }
 
-// However many processors a node has, and also if one of them opens nearly all sockets, 99 of 100 connections are remembered until
-// 12,000 further sockets have connected, and half of them until 55,000 have.
+// However many processors a node has, and even if one of them opens nearly all sockets, 99 of 100 connections are
+// remembered until 12,000 further sockets have connected, and half of them until 55,000 have.
 func TestAgeOfConnections(t *testing.T) {
 	seeds.Long(t)
 	for processors := 2; processors <= 256; processors *= 2 {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// BenchmarkPrograms reports how long each program runs, and how often for a connection, while the node and a pod connect to a
-// Service, and straight to its backend.
+// BenchmarkPrograms reports how long each program runs, and how often for a connection, while the node and a pod
+// connect to a Service, and straight to its backend.
 func BenchmarkPrograms(b *testing.B) {
 	const vip, backend = "10.96.0.1:80", "10.1.0.9:8080"
 	for _, c := range []struct {

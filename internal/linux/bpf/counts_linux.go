@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Counts returns how many connections and UDP flows the programs have decided, by pool. It omits pools without connections. If the map is
-// full, the kernel evicts the least recently used pools.
+// Counts returns how many connections and UDP flows the programs have decided, by pool. It omits pools without
+// connections. If the map is full, the kernel evicts the least recently used pools.
 func (c *Conn) Counts() (map[Pool]uint64, error) {
 	all := map[Pool]uint64{}
 	err := c.withMap(sockMapCounts, func(m *ebpf.Map) error {

@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
-// A processor repeats the decision for a client and a Service until the tables change. While they are written it decides anew.
+// A processor repeats the decision for a client and a Service until the tables change. While they are written it
+// decides each time.
 func TestRepeatedDecisions(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
@@ -46,7 +47,8 @@ func TestRepeatedDecisions(t *testing.T) {
 	})
 }
 
-// A processor repeats decisions with the backends of small pools, each with the same chance, and without those of larger ones.
+// A processor repeats decisions with the backends of small pools, each with the same chance, and without the backends
+// of larger pools.
 func TestBackendsOfDecisions(t *testing.T) {
 	n := newNode(t)
 	var backends []string
@@ -109,8 +111,8 @@ func TestDecisionsOfAPodThatChanges(t *testing.T) {
 	connects(false, "unknown again")
 }
 
-// Decisions for many Services have the same places, and many clients of the same processor replace them while the tables change. Each
-// connection reaches the backend of its Service.
+// Decisions for many Services have the same places, and many clients of the same processor replace them while the
+// tables change. Each connection reaches the backend of its Service.
 func TestDecisionsOfManyServices(t *testing.T) {
 	const services, clients = 600, 8
 	connections, edits := seeds.Rounds(t, 400), seeds.Rounds(t, 50)
@@ -124,7 +126,9 @@ func TestDecisionsOfManyServices(t *testing.T) {
 	for i := range services {
 		pool := Pool{2, byte(i >> 8), byte(i)}
 		list = append(list, Slot{Pool: pool, Backend: netip.MustParseAddrPort(backends[i%len(backends)])}.Entry(),
-			Frontend{At: netip.MustParseAddrPort(at(i)), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: pool, Count: 1}.Entry())
+			Frontend{
+				At: netip.MustParseAddrPort(at(i)), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: pool, Count: 1,
+			}.Entry())
 	}
 	n.write(list...)
 	var inside []func(func() error) error

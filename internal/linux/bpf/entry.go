@@ -34,8 +34,10 @@ type Frontend struct {
 	Count    int // number of slots of the pool
 
 	Scheduler Scheduler
-	SlowStart bool   // a new backend gets a part of its share (Conn.Ramp)
-	NotLocal  uint64 // last bits of the addresses that no backend on this node has (function NotLocal); 0 makes programs search for every client
+	SlowStart bool // a new backend gets a part of its share (Conn.Ramp)
+	// NotLocal has the last bits of the addresses that no backend on this node has (function NotLocal); 0 makes programs
+	// search for every client.
+	NotLocal uint64
 }
 
 // NotLocal returns the set of the last 6 bits of addresses, bit n for the value n, that no address in a list ends with.
@@ -69,11 +71,12 @@ type Slot struct {
 
 // Entry returns the encoded slot.
 func (s Slot) Entry() Entry {
-	return entry(Slots, append(append([]byte{}, s.Pool[:]...), native32(uint32(s.Index))...), append(endpoint(s.Backend), native32(uint32(s.Weight))...))
+	return entry(Slots, append(append([]byte{}, s.Pool[:]...), native32(uint32(s.Index))...),
+		append(endpoint(s.Backend), native32(uint32(s.Weight))...))
 }
 
-// Member records that a pool contains a backend, for sockets and clients that chose the backend before. A Member with port 0 records that
-// a backend with this address may be on this node.
+// Member records that a pool contains a backend, for sockets and clients that chose the backend before. A Member with
+// port 0 records that a backend with this address may be on this node.
 type Member struct {
 	Pool    Pool
 	Backend netip.AddrPort
@@ -87,7 +90,8 @@ func (m Member) Entry() Entry {
 // NodeAddr returns the entry of an address that serves NodePorts.
 func NodeAddr(a netip.Addr) Entry { return entry(NodeAddrs, address(a), native32(1)) }
 
-// NodePort returns the entry of a port that other programs must not bind. The unspecified address stands for all addresses of its family.
+// NodePort returns the entry of a port that other programs must not bind. The unspecified address stands for all
+// addresses of its family.
 func NodePort(unspecified netip.Addr, port uint16, protocol uint8) Entry {
 	return entry(NodePorts, append(endpoint(netip.AddrPortFrom(unspecified, port))[:18], protocol, 0), native32(1))
 }

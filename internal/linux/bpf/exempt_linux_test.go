@@ -74,7 +74,9 @@ func TestExemptRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")
-	for exempting, balanced := range map[Exempting]bool{0: true, ExemptAny: true, ExemptRoot: false, ExemptAny | ExemptRoot: false} {
+	for exempting, balanced := range map[Exempting]bool{
+		0: true, ExemptAny: true, ExemptRoot: false, ExemptAny | ExemptRoot: false,
+	} {
 		n.conn = n.reopen(func(o *Options) { o.Exempting = exempting })
 		n.write(service(vip, 6, OfNode, "127.0.0.1:8080")...)
 		if err := n.connectFrom(root); (err == nil) != balanced {
@@ -96,7 +98,8 @@ func (n *node) connectFrom(cgroup string) error {
 		return err
 	})
 	defer func() { _ = socket.Close() }() // nothing was written to it
-	cmd := exec.CommandContext(n.t.Context(), "/proc/self/exe", connectInherited, vip, filepath.Join(cgroup, "cgroup.procs"))
+	cmd := exec.CommandContext(n.t.Context(), "/proc/self/exe", connectInherited, vip,
+		filepath.Join(cgroup, "cgroup.procs"))
 	cmd.ExtraFiles = []*os.File{socket}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)

@@ -20,7 +20,8 @@ func flowPod(n *node) (pod int, inside func(func() error) error) {
 	return pod, lab.Inside(n.t, n.opt.Cgroup, pod)
 }
 
-// An unconnected UDP socket stays with the packet plane if its first datagrams were for packets: the packet plane has chosen its backend.
+// An unconnected UDP socket stays with the packet plane if its first datagrams were for packets: the packet plane has
+// chosen its backend.
 func TestFlowsOfUnknownPodsStayWithPackets(t *testing.T) {
 	n := newNode(t)
 	pod, inside := flowPod(n)

@@ -69,14 +69,16 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// mostInstructions returns how many instructions the verifier may process, by program. The kernel rejects a program after a million; one
-// that comes near may not load on another version. Raise a limit after a change that needs more.
+// mostInstructions returns how many instructions the verifier may process, by program. The kernel rejects a program
+// after a million; one that comes near may not load on another version. Raise a limit after a change that needs more.
 func mostInstructions() map[string]uint32 {
 	const large, small, tiny = 50_000, 2_000, 500
 	return map[string]uint32{
-		sockProgSluiceConnect4: large, sockProgSluiceConnect6: large, sockProgSluiceSendmsg4: large, sockProgSluiceSendmsg6: large,
-		sockProgSluiceRecvmsg4: small, sockProgSluiceRecvmsg6: small, sockProgSluiceGetpeer4: small, sockProgSluiceGetpeer6: small,
-		sockProgSluiceRelease: tiny, sockProgSluiceBind4: tiny, sockProgSluiceBind6: tiny,
+		sockProgSluiceConnect4: large, sockProgSluiceConnect6: large, sockProgSluiceSendmsg4: large,
+		sockProgSluiceSendmsg6: large,
+		sockProgSluiceRecvmsg4: small, sockProgSluiceRecvmsg6: small, sockProgSluiceGetpeer4: small,
+		sockProgSluiceGetpeer6: small,
+		sockProgSluiceRelease:  tiny, sockProgSluiceBind4: tiny, sockProgSluiceBind6: tiny,
 	}
 }
 
@@ -93,7 +95,8 @@ func loaded(t *testing.T) *ebpf.Collection {
 	return programs
 }
 
-// The verifier processes no more instructions than mostInstructions allows. The summary of a test run prints the numbers.
+// The verifier processes no more instructions than mostInstructions allows. The summary of a test run prints the
+// numbers.
 func TestVerifier(t *testing.T) {
 	programs := loaded(t)
 	for name, p := range programs.Programs {
@@ -104,18 +107,20 @@ func TestVerifier(t *testing.T) {
 		looked, _ := info.VerifiedInstructions()
 		t.Attr("instructions-verified/"+name, strconv.FormatUint(uint64(looked), 10))
 		if most := mostInstructions()[name]; looked == 0 || looked > most {
-			t.Errorf("%s: the verifier processes %d instructions, want 1 to %d: reduce loops and branches, or raise the limit in mostInstructions", name, looked, most)
+			t.Errorf("%s: the verifier processes %d instructions, want 1 to %d: reduce loops and branches, "+
+				"or raise the limit in mostInstructions", name, looked, most)
 		}
 	}
 }
 
-// BPF_PROG_TEST_RUN supports none of these program types (Linux 6.18), so the other tests run the programs by sockets. If this test fails,
-// the kernel supports one: give the programs unit tests then.
+// BPF_PROG_TEST_RUN supports none of these program types (Linux 6.18), so the other tests run the programs by
+// sockets. If this test fails, the kernel supports one: give the programs unit tests then.
 func TestProgramsCannotRunAlone(t *testing.T) {
 	programs := loaded(t)
 	run := &ebpf.RunOptions{Data: make([]byte, 64)}
 	filter, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SocketFilter, Instructions: asm.Instructions{asm.LoadImm(asm.R0, 7, asm.DWord), asm.Return()}, License: "MIT",
+		Type: ebpf.SocketFilter, Instructions: asm.Instructions{asm.LoadImm(asm.R0, 7, asm.DWord), asm.Return()},
+		License: "MIT",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -7,8 +7,9 @@ import (
 	"math/rand/v2"
 )
 
-// changeTables runs a function that changes the tables. Programs repeat choices without a check while the generation stays the same. It
-// is odd during the change, so that they check all, also if this process ends in the middle of it. After the change it is a new one.
+// changeTables runs a function that changes the tables. Programs repeat choices without a check while the generation
+// stays the same. It is odd during the change, so that they check all, even if this process ends in the middle of it.
+// After the change it is a new one.
 func (c *Conn) changeTables(change func() error) error {
 	m, only := c.maps[sockMapGeneration], native32(0)
 	v, err := m.LookupBytes(only)

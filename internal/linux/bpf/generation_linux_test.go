@@ -20,7 +20,8 @@ func TestRepeatedChoices(t *testing.T) {
 	entries := map[string][]Entry{a: service(dns4, 17, OfNode, a), b: service(dns4, 17, OfNode, b)}
 	n.with(unix.AF_INET, func(s *socket) error {
 		want := func(backend string) error {
-			for range unverified - 1 { // the next one is verified. Choices at random are all the same with a probability of 2^-15
+			// The next one is verified. Choices at random are all the same with a probability of 2^-15.
+			for range unverified - 1 {
 				if by, from, err := s.ask(dns4); err != nil || by != backend || from != dns4 {
 					return fmt.Errorf("%s answers, as %s, want %s: %w", by, from, backend, err)
 				}

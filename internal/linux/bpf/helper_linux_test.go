@@ -46,7 +46,13 @@ type node struct {
 func newNode(t testing.TB) *node {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
-	n := &node{t: t, opt: Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), ConnectedUDP: true}}
+	n := &node{
+		t: t,
+		opt: Options{
+			Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t),
+			ConnectedUDP: true,
+		},
+	}
 	n.inside = lab.Inside(t, n.opt.Cgroup, n.opt.NetNS)
 	n.conn = n.open()
 	t.Cleanup(func() {
@@ -80,7 +86,8 @@ func (n *node) write(list ...Entry) {
 	}
 }
 
-// know makes programs decide for a pod with these source addresses, of each family one at most; without one not any more.
+// know makes programs decide for a pod with these source addresses, of each family one at most; without one not any
+// more.
 func (n *node) know(pod int, addrs ...string) {
 	n.t.Helper()
 	var p Pod
@@ -232,7 +239,8 @@ func service(vip string, protocol uint8, clients Clients, backends ...string) []
 	pool := Pool{1, protocol, byte(clients), byte(at.Addr().BitLen()), at.Addr().As16()[15], byte(at.Port())}
 	var list []Entry
 	for i, b := range backends {
-		list = append(list, Slot{pool, i, netip.MustParseAddrPort(b), 1}.Entry(), Member{pool, netip.MustParseAddrPort(b)}.Entry())
+		list = append(list, Slot{pool, i, netip.MustParseAddrPort(b), 1}.Entry(),
+			Member{pool, netip.MustParseAddrPort(b)}.Entry())
 	}
 	return append(list, Frontend{At: at, Protocol: protocol, Clients: clients, Pool: pool, Count: len(backends)}.Entry())
 }

@@ -17,7 +17,9 @@ type Load struct {
 // Loads returns the loads of all backends that have one.
 func (c *Conn) Loads() (map[netip.AddrPort]Load, error) {
 	all := map[netip.AddrPort]Load{}
-	err := c.withMap(sockMapLoads, func(m *ebpf.Map) error { return eachLoad(m, func(at netip.AddrPort, l Load) { all[at] = l }) })
+	err := c.withMap(sockMapLoads, func(m *ebpf.Map) error {
+		return eachLoad(m, func(at netip.AddrPort, l Load) { all[at] = l })
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the loads: %w", err)
 	}
@@ -30,9 +32,9 @@ func eachLoad(m *ebpf.Map, do func(netip.AddrPort, Load)) error {
 	})
 }
 
-// SetLoads writes counted connections, and removes the loads of all other backends. Before are the loads when the count began: connections
-// that programs have decided meanwhile are added, as the count may not have them. If the map has no room for a backend, programs choose among
-// those of its Services by chance.
+// SetLoads writes counted connections, and removes the loads of all other backends. Before are the loads when the
+// count began: connections that programs have decided meanwhile are added, as the count may not have them. If the map
+// has no room for a backend, programs choose among the backends of its Services by chance.
 func (c *Conn) SetLoads(counted map[netip.AddrPort]uint32, before map[netip.AddrPort]Load) error {
 	var gone []netip.AddrPort
 	since := map[netip.AddrPort]uint32{}

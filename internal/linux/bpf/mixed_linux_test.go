@@ -34,7 +34,8 @@ func TestChosenSource(t *testing.T) {
 	serve(t, n.opt.NetNS, "127.0.0.1:53")
 	serve(t, n.opt.NetNS, "[::1]:53")
 	n.write(slices.Concat(service(dns4, 17, OfNode, "127.0.0.1:53"), service(dns6, 17, OfNode, "[::1]:53"))...)
-	from4, from6 := unix.Inet4Pktinfo{Spec_dst: [4]byte{127, 0, 0, 9}}, unix.Inet6Pktinfo{Addr: netip.IPv6Loopback().As16()}
+	from4 := unix.Inet4Pktinfo{Spec_dst: [4]byte{127, 0, 0, 9}}
+	from6 := unix.Inet6Pktinfo{Addr: netip.IPv6Loopback().As16()}
 	for _, c := range []struct {
 		family  int
 		to      string
@@ -52,7 +53,8 @@ func TestChosenSource(t *testing.T) {
 	}
 }
 
-// A TCP socket that was connected through a Service, and is connected to the backend directly now, is not a socket of the Service.
+// A TCP socket that was connected through a Service, and is connected to the backend directly now, is not a socket of
+// the Service.
 func TestTCPConnectsAgainDirectly(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")

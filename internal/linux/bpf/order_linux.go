@@ -23,14 +23,14 @@ const (
 	sendmsgPrefix = "sluice_sendmsg"
 )
 
-// choosesBackends reports whether a program replaces the address of a Service by that of a backend. The other programs translate answers
-// back, and delete the entries of closed sockets.
+// choosesBackends reports whether a program replaces the address of a Service by the address of a backend. The other
+// programs translate answers back, and delete the entries of closed sockets.
 func choosesBackends(program string) bool {
 	return strings.HasPrefix(program, connectPrefix) || strings.HasPrefix(program, sendmsgPrefix)
 }
 
-// detach removes links, those of programs that choose backends first. If a socket may still wait for an answer, it removes the others
-// after answerTime.
+// detach removes links, first the links of programs that choose backends. If a socket may still wait for an answer,
+// it removes the others after answerTime.
 func (c *Conn) detach(ctx context.Context, links []string) error {
 	var others []string
 	for _, name := range links {
@@ -55,7 +55,8 @@ func (c *Conn) detach(ctx context.Context, links []string) error {
 	return nil
 }
 
-// unpin removes the pin of a link, after it has detached the program: the kernel does that some milliseconds after a removal.
+// unpin removes the pin of a link, after it has detached the program: the kernel does that some milliseconds after a
+// removal.
 func (c *Conn) unpin(name string) error {
 	path := c.linkPath(name)
 	if l, err := link.LoadPinnedLink(path, nil); err == nil { // pins of programs are no links
@@ -67,7 +68,8 @@ func (c *Conn) unpin(name string) error {
 	return nil
 }
 
-// answersDue reports whether a socket may wait for an answer, by the maps of any version. It ignores a map that it cannot open.
+// answersDue reports whether a socket may wait for an answer, by the maps of any version. It ignores a map that it
+// cannot open.
 func (c *Conn) answersDue() bool {
 	paths, _ := filepath.Glob(filepath.Join(c.opt.Dir, mapsPrefix+"*", sockMapUdpReplies)) // the pattern is a valid one
 	return slices.ContainsFunc(paths, hasEntries)

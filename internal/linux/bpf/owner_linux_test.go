@@ -25,8 +25,8 @@ func asNobody(t *testing.T, command string) {
 	}
 }
 
-// All users may create folders on a bpffs that is mounted without options. One that another user has created there is not used, and
-// nothing is deleted where its links lead.
+// All users may create folders on a bpffs that is mounted without options. One that another user has created there is
+// not used, and nothing is deleted where its links lead.
 func TestFolderOfAnotherUser(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	o := Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)}
@@ -43,7 +43,8 @@ func TestFolderOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // the maps go with the bpffs
-	if err := conn.Write(t.Context(), []Step{{Entry: Entry{Key{Table: Programs}, conn.Version()}}}); !errors.Is(err, unix.EPERM) {
+	err = conn.Write(t.Context(), []Step{{Entry: Entry{Key{Table: Programs}, conn.Version()}}})
+	if !errors.Is(err, unix.EPERM) {
 		t.Errorf("a write returns %v, want %v", err, unix.EPERM)
 	}
 	if _, err := os.Stat(precious); err != nil {

@@ -18,8 +18,8 @@ func clock() (uint64, error) {
 	return uint64(t.Nano()), nil
 }
 
-// Ramp makes the shares of backends grow from a tenth to the whole during a time window. A backend for which the map has no room gets its
-// whole share at once. Ramp also deletes the entries of backends whose window has ended.
+// Ramp makes the shares of backends grow from a tenth to the whole during a time window. A backend for which the map
+// has no room gets its whole share at once. Ramp also deletes the entries of backends whose window has ended.
 func (c *Conn) Ramp(backends []Member, window time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// If cgroup v2 is mounted several times, as in a container, FindRoot prefers the root of all cgroups, and then a writable mount.
+// If cgroup v2 is mounted several times, as in a container, FindRoot prefers the root of all cgroups, and then a
+// writable mount.
 func TestBestRoot(t *testing.T) {
 	kerneltest.NeedPrograms(t)
 	mounted, err := FindRoot()
@@ -22,7 +23,8 @@ func TestBestRoot(t *testing.T) {
 	group, part, fixed, whole := lab.Cgroup(t), t.TempDir(), t.TempDir(), t.TempDir()
 	binds := func() error {
 		return errors.Join(unix.Mount(group, part, "", unix.MS_BIND, ""), unix.Mount(mounted, fixed, "", unix.MS_BIND, ""),
-			unix.Mount("", fixed, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""), unix.Mount(mounted, whole, "", unix.MS_BIND, ""))
+			unix.Mount("", fixed, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""),
+			unix.Mount(mounted, whole, "", unix.MS_BIND, ""))
 	}
 	err = withoutCgroups(binds, func() error {
 		for _, want := range []string{whole, fixed, part, ""} {
@@ -44,12 +46,14 @@ func TestBestRoot(t *testing.T) {
 	}
 }
 
-// withoutCgroups calls f in a mount namespace without the mount of cgroup v2 that this process sees. mount, unless nil, adds others there.
+// withoutCgroups calls f in a mount namespace without the mount of cgroup v2 that this process sees. mount, unless
+// nil, adds others there.
 func withoutCgroups(mount, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+		err := errors.Join(unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS),
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 		original, findErr := FindRoot()
 		if err = errors.Join(err, findErr); err == nil && mount != nil {
 			err = mount()

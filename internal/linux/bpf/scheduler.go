@@ -49,8 +49,8 @@ func NodeHash(name string) uint32 {
 // Draws is how many slots ByChance and ByHash draw for a connection at most, while new backends pass connections on.
 const Draws = 4
 
-// Rehash returns the hash of the next draw of ByHash. Backends keep a connection if the upper 8 bits of the hash are below
-// their part (Conn.Parts).
+// Rehash returns the hash of the next draw of ByHash. Backends keep a connection if the upper 8 bits of the hash are
+// below their part (Conn.Parts).
 func Rehash(hash uint32) uint32 { return mix(hash + 1) }
 
 // Compared is how many backends ByLoad compares for a connection at most: those from a random one on.

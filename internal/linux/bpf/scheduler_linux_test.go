@@ -18,19 +18,23 @@ const vip = "10.96.0.1:80"
 // scheduled is a Service over TCP whose frontend has a scheduler, with as many slots as backends.
 func scheduled(n *node, change func(*Frontend)) []string {
 	backends := []string{"127.0.0.1:8080", "127.0.0.2:8080", "127.0.0.3:8080", "127.0.0.4:8080"}
-	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: Pool{7, 15: 1}, Count: len(backends)}
+	f := Frontend{
+		At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: Pool{7, 15: 1},
+		Count: len(backends),
+	}
 	change(&f)
 	list := []Entry{f.Entry()}
 	for i, b := range backends {
 		serve(n.t, n.opt.NetNS, b)
-		list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(b), 1}.Entry(), Member{f.Pool, netip.MustParseAddrPort(b)}.Entry())
+		list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(b), 1}.Entry(),
+			Member{f.Pool, netip.MustParseAddrPort(b)}.Entry())
 	}
 	n.write(list...)
 	return backends
 }
 
-// With ByHash all connections of a client have the backend that PodHash or NodeHash names, or, while that is new and passes them on, the one
-// that Rehash names.
+// With ByHash all connections of a client have the backend that PodHash or NodeHash names, or, while that is new and
+// passes them on, the one that Rehash names.
 func TestByHash(t *testing.T) {
 	n := newNode(t)
 	backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.SlowStart = ByHash, true })
@@ -71,7 +75,10 @@ func TestByHash(t *testing.T) {
 // The programs and PodHash compute the same hash.
 func TestByHashOfPods(t *testing.T) {
 	n := newNode(t)
-	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfPods, Pool: Pool{7, 15: 1}, Count: 4, Scheduler: ByHash}
+	f := Frontend{
+		At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfPods, Pool: Pool{7, 15: 1}, Count: 4,
+		Scheduler: ByHash,
+	}
 	list := []Entry{f.Entry()}
 	for i := range f.Count {
 		list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(fmt.Sprint("127.0.0.1:", 8080+i)), 1}.Entry())
@@ -152,7 +159,8 @@ func TestByLoad(t *testing.T) {
 	if got := n.answered(4); !maps.Equal(got, want) {
 		t.Errorf("4 more to %v, want one to each", got)
 	}
-	n.count(map[string]uint32{b[0]: 9, b[1]: 9, b[2]: 9, b[3]: 1}) // whatever happened to the connections since the last count
+	// The count wins, whatever happened to the connections since the last one.
+	n.count(map[string]uint32{b[0]: 9, b[1]: 9, b[2]: 9, b[3]: 1})
 	if got := n.answered(5); got[b[3]] != 5 {
 		t.Errorf("after another count 5 connections to %v, want all to %s", got, b[3])
 	}
@@ -179,11 +187,14 @@ func TestLoadsDuringACount(t *testing.T) {
 	}
 }
 
-// Of ten backends ByLoad compares Compared: one with the lowest load is found as often as it is among them. The check fails by chance with a
-// probability below 1e-10. While a load is unknown it chooses by chance.
+// Of ten backends ByLoad compares Compared: one with the lowest load is found as often as it is among them. The check
+// fails by chance with a probability below 1e-10. While a load is unknown it chooses by chance.
 func TestByLoadComparesSome(t *testing.T) {
 	n := newNode(t)
-	f := Frontend{At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: Pool{7, 15: 1}, Count: 10, Scheduler: ByLoad}
+	f := Frontend{
+		At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfNode, Pool: Pool{7, 15: 1}, Count: 10,
+		Scheduler: ByLoad,
+	}
 	list, loads := []Entry{f.Entry()}, map[string]uint32{}
 	const least = "127.0.0.1:8084"
 	for i := range f.Count {
@@ -202,7 +213,8 @@ func TestByLoadComparesSome(t *testing.T) {
 	}
 	delete(loads, "127.0.0.1:8083")
 	n.count(loads)
-	if found := n.answered(tries)[least]; outside(found, tries, 0.1) { // only if it begins there the unknown one is not among the eight
+	// Only if it begins there, the unknown one is not among the eight.
+	if found := n.answered(tries)[least]; outside(found, tries, 0.1) {
 		t.Errorf("with a load that is unknown %d of %d connections have the backend with the lowest load", found, tries)
 	}
 }
@@ -234,7 +246,8 @@ func TestRamp(t *testing.T) {
 				return float64(count) / tries
 			}
 			n.ramp(backends[0], time.Hour)
-			if parts, err := n.conn.Parts(); err != nil || len(parts) != 1 || parts[Member{Pool{7, 15: 1}, netip.MustParseAddrPort(backends[0])}] != leastPart {
+			if parts, err := n.conn.Parts(); err != nil || len(parts) != 1 ||
+				parts[Member{Pool{7, 15: 1}, netip.MustParseAddrPort(backends[0])}] != leastPart {
 				t.Errorf("the part of the new one is %v, %v; want %d", parts, err, leastPart)
 			}
 			young := share()
@@ -268,7 +281,9 @@ func (n *node) ramp(backend string, window time.Duration) {
 
 // The part of a new backend is a tenth at first, grows with time, and in the end is all.
 func TestPartAt(t *testing.T) {
-	for now, want := range map[uint64]uint32{999: FullPart, 1000: leastPart, 1100: leastPart, 1500: 128, 1999: 255, 2000: FullPart} {
+	for now, want := range map[uint64]uint32{
+		999: FullPart, 1000: leastPart, 1100: leastPart, 1500: 128, 1999: 255, 2000: FullPart,
+	} {
 		if got := partAt(now, 1000, 2000); got != want {
 			t.Errorf("at %d: %d, want %d", now, got, want)
 		}

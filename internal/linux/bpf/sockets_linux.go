@@ -9,7 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Socket is a UDP socket that a program connected to a backend in place of a Service. Since then it may have been closed, or connected elsewhere.
+// Socket is a UDP socket that a program connected to a backend in place of a Service. Since then it may have been
+// closed, or connected elsewhere.
 type Socket struct {
 	Socket           uint64 // its cookie
 	Backend, Service netip.AddrPort

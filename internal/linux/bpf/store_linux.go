@@ -15,8 +15,9 @@ const (
 	lastPause  = 64 * time.Millisecond
 )
 
-// store writes an entry. Since Linux 6.1 the kernel has memory for some entries of a hash ready, and gets more in an interrupt. Where that is a
-// thread (PREEMPT_RT), or waits for the timer, it lacks memory for some milliseconds: store then tries again, for 127 ms.
+// store writes an entry. Since Linux 6.1 the kernel has memory for some entries of a hash ready, and gets more in an
+// interrupt. Where that is a thread (PREEMPT_RT), or waits for the timer, it lacks memory for some milliseconds:
+// store then tries again, for 127 ms.
 func store(m *ebpf.Map, k, v any, flags ebpf.MapUpdateFlags) error {
 	return retried(func() error { return m.Update(k, v, flags) })
 }

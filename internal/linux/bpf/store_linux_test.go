@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A kernel that has no memory at the moment is asked again, but not without end, and not after other errors. test/uml has such a kernel.
+// A kernel that has no memory at the moment is asked again, but not without end, and not after other errors. test/uml
+// has such a kernel.
 func TestUpdatesAreRetried(t *testing.T) {
 	none := fmt.Errorf("update: %w", unix.ENOMEM)
 	for _, c := range []struct {

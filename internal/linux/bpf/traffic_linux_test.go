@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// keep calls a function in a loop until the test calls end, and then 20 times more. It fails the test if any call fails. The first call ends
-// before keep returns.
+// keep calls a function in a loop until the test calls end, and then 20 times more. It fails the test if any call
+// fails. The first call ends before keep returns.
 func (n *node) keep(call func() error) (end func()) {
 	inside := lab.Inside(n.t, n.opt.Cgroup, n.opt.NetNS)
 	if err := inside(call); err != nil {
@@ -38,8 +38,8 @@ func (n *node) keep(call func() error) (end func()) {
 	}
 }
 
-// A version whose maps have other fields has them in another folder. While it fills them, and replaces the programs of the version before, no
-// connection fails, also if it does not succeed at first. Connections that are open stay.
+// A version whose maps have other fields has them in another folder. While it fills them, and replaces the programs
+// of the version before, no connection fails, even if it does not succeed at first. Connections that are open stay.
 func TestVersionWithOtherMaps(t *testing.T) {
 	n := newNode(t)
 	serve(t, n.opt.NetNS, "127.0.0.1:8080")

@@ -70,7 +70,8 @@ func newSelfTest(o Options) (*selfTest, error) {
 			m.MaxEntries = selfTestMapSize
 		}
 	}
-	if err := errors.Join(spec.Variables[sockVarNodeNetns].Set(cookie), spec.Variables[sockVarConnectedUdp].Set(true)); err != nil {
+	err = errors.Join(spec.Variables[sockVarNodeNetns].Set(cookie), spec.Variables[sockVarConnectedUdp].Set(true))
+	if err != nil {
 		return nil, err
 	}
 	programs, err := ebpf.NewCollection(spec)

@@ -68,11 +68,13 @@ func (o otherProgram) attach(t *testing.T, cgroup string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at, Flags: o.flags}); err != nil {
+	attach := link.RawAttachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at, Flags: o.flags}
+	if err := link.RawAttachProgram(attach); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at}); err != nil {
+		detach := link.RawDetachProgramOptions{Target: int(dir.Fd()), Program: p, Attach: o.at}
+		if err := link.RawDetachProgram(detach); err != nil {
 			t.Error(err)
 		}
 		_ = errors.Join(p.Close(), dir.Close()) // nothing was written
@@ -86,12 +88,22 @@ func TestTryNoticesOtherPrograms(t *testing.T) {
 		program otherProgram
 		want    error
 	}{
-		"connect":          {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, ErrOthers},
-		"send":             {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, unix.BPF_F_ALLOW_MULTI}, ErrOthers},
+		"connect": {
+			otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, ErrOthers,
+		},
+		"send": {
+			otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, unix.BPF_F_ALLOW_MULTI}, ErrOthers,
+		},
 		"allows no others": {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, 0}, unix.EPERM},
-		"can be replaced":  {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_OVERRIDE}, nil},
-		"release":          {otherProgram{"mesh", ebpf.CGroupSock, ebpf.AttachCgroupInetSockRelease, unix.BPF_F_ALLOW_MULTI}, nil},
-		"an earlier run":   {otherProgram{"sluice_connect4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, nil},
+		"can be replaced": {
+			otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_OVERRIDE}, nil,
+		},
+		"release": {
+			otherProgram{"mesh", ebpf.CGroupSock, ebpf.AttachCgroupInetSockRelease, unix.BPF_F_ALLOW_MULTI}, nil,
+		},
+		"an earlier run": {
+			otherProgram{"sluice_connect4", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_MULTI}, nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := selfTestOptions(t)

@@ -64,7 +64,8 @@ func (s *socket) connect(to string) error {
 // disconnect connects to AF_UNSPEC.
 func (s *socket) disconnect() error {
 	sa := unix.RawSockaddrInet4{Family: unix.AF_UNSPEC}
-	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa)); errno != 0 {
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.fd), uintptr(unsafe.Pointer(&sa)), unsafe.Sizeof(sa))
+	if errno != 0 {
 		return errno
 	}
 	return nil
@@ -79,7 +80,8 @@ func (s *socket) connectAndAsk(service string) error {
 	return err
 }
 
-// ask sends a datagram to an address, or to the peer if that is empty. It returns the backend that answered, and the source of the reply.
+// ask sends a datagram to an address, or to the peer if that is empty. It returns the backend that answered, and the
+// source of the reply.
 func (s *socket) ask(to string) (answered, from string, err error) {
 	if to == "" {
 		_, err = unix.Write(s.fd, []byte("?"))
@@ -96,7 +98,8 @@ func (s *socket) ask(to string) (answered, from string, err error) {
 	return answered, from, nil
 }
 
-// receive returns a datagram and its source. A signal of the Go runtime interrupts a call that has a timeout (signal(7)).
+// receive returns a datagram and its source. A signal of the Go runtime interrupts a call that has a timeout
+// (signal(7)).
 func (s *socket) receive() (datagram, from string, err error) {
 	b := make([]byte, 64)
 	for {
@@ -187,7 +190,8 @@ func TestConnectedUDP(t *testing.T) {
 				answered, err := s.want("", c.vip)
 				count[answered]++
 				list := n.udpSockets()
-				if len(list) != 1 || list[0].Backend.String() != answered || list[0].Service.String() != c.vip || list[0].NetNS != n.conn.cookie {
+				if len(list) != 1 || list[0].Backend.String() != answered || list[0].Service.String() != c.vip ||
+					list[0].NetNS != n.conn.cookie {
 					return errors.Join(err, fmt.Errorf("%s: sockets %+v, want one at %s", name, list, answered))
 				}
 				return err
@@ -247,8 +251,8 @@ func TestUDPConnectsAgain(t *testing.T) {
 	}
 }
 
-// A socket that sends to a Service and connects to it later stays on its backend. The programs do not change datagrams that a connected socket
-// sends to another Service.
+// A socket that sends to a Service and connects to it later stays on its backend. The programs do not change
+// datagrams that a connected socket sends to another Service.
 func TestUDPSendsAndConnects(t *testing.T) {
 	n := dns(t)
 	for range 20 {
@@ -271,7 +275,8 @@ func TestUDPSendsAndConnects(t *testing.T) {
 	}
 }
 
-// The programs leave sockets that keep an earlier source address, and sockets for which the map has no room, to the packet plane.
+// The programs leave sockets that keep an earlier source address, and sockets for which the map has no room, to the
+// packet plane.
 func TestUDPForPackets(t *testing.T) {
 	n := dns(t)
 	address4(t, n.opt.NetNS, "10.96.0.10/32") // a route to the Service, without a server

@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// The unspecified address is a name of the own host: a NodePort does not divert connections to it, neither of pods nor of the node.
+// The unspecified address is a name of the own host: a NodePort does not divert connections to it, neither of pods
+// nor of the node.
 func TestUnspecifiedAddressIsNoNodePort(t *testing.T) {
 	n := newNode(t)
 	pod := kerneltest.Namespace(t)
@@ -29,7 +30,8 @@ func TestUnspecifiedAddressIsNoNodePort(t *testing.T) {
 		}
 	}
 	for _, clients := range []Clients{OfPods, OfNode} {
-		n.write(slices.Concat(service("0.0.0.0:30080", 6, clients, "127.0.0.2:8080"), service("[::]:30080", 6, clients, "[::1]:8080"))...)
+		four := service("0.0.0.0:30080", 6, clients, "127.0.0.2:8080")
+		n.write(slices.Concat(four, service("[::]:30080", 6, clients, "[::1]:8080"))...)
 	}
 	n.know(pod, "10.1.0.1")
 	for name, run := range inside {
@@ -70,7 +72,8 @@ func TestOwnAddressStaysInThePod(t *testing.T) {
 			}
 			return withSocket(unix.AF_INET, func(s *socket) error {
 				answered, _, err := s.ask(to)
-				return errors.Join(err, differs("the backend of a connection", by, want), differs("the backend of a datagram", answered, want))
+				return errors.Join(err, differs("the backend of a connection", by, want),
+					differs("the backend of a datagram", answered, want))
 			})
 		})
 		if err != nil {
@@ -79,7 +82,8 @@ func TestOwnAddressStaysInThePod(t *testing.T) {
 	}
 }
 
-// askRaw connects by TCP to exactly this address, and returns the backend that answered: package net replaces unspecified addresses.
+// askRaw connects by TCP to exactly this address, and returns the backend that answered: package net replaces
+// unspecified addresses.
 func askRaw(to netip.AddrPort) (string, error) {
 	family := unix.AF_INET
 	if to.Addr().Is6() {

@@ -90,7 +90,10 @@ func TestUsageOfSockets(t *testing.T) {
 		})
 	}
 	all := n.usage(n.conn)
-	for name, want := range map[string]int{sockMapUdpSockets: 0, sockMapUdpChoices: -1, sockMapCounts: -1, sockMapConnections: -1, sockMapLoads: 0, sockMapClients: 0} {
+	for name, want := range map[string]int{
+		sockMapUdpSockets: 0, sockMapUdpChoices: -1, sockMapCounts: -1, sockMapConnections: -1, sockMapLoads: 0,
+		sockMapClients: 0,
+	} {
 		if all[name].Entries != want || all[name].Max == 0 || all[name].Bytes <= 0 {
 			t.Errorf("%+v, want %d entries", all[name], want)
 		}

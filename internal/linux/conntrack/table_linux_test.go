@@ -182,7 +182,9 @@ func TestEntry(t *testing.T) {
 		{"masqueraded", masqueraded, conntrack.DstNAT | conntrack.SrcNAT},
 		{"zone", zoned(9, flow(conntrack.UDP, "10.0.0.1:7", "10.96.0.1:53", "10.1.0.9:5353")), conntrack.DstNAT},
 		{"opening", in(conntrack.SynSent, flow(conntrack.TCP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")), 0},
-		{"opening over SCTP", in(conntrack.CookieWait, flow(conntrack.SCTP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")), 0},
+		{
+			"opening over SCTP", in(conntrack.CookieWait, flow(conntrack.SCTP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")), 0,
+		},
 		{"ipv6", flow(conntrack.UDP, "[fd00::1]:7", "[fd96::1]:53", "[fd01::1]:5353"), conntrack.DstNAT},
 	}
 	both(t, func(t *testing.T, ct table) {

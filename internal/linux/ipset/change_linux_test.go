@@ -31,15 +31,34 @@ func TestSetsAreCreatedFilledAndListed(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	four, six := addr("10.96.0.1"), addr("fd00::1")
 	want := map[string]*Set{
-		"PORT":   {Kind{Type: Port}, map[Member]uint32{{Port: 30000}: 0, {Port: 65535}: 0}},
-		"IP":     {Kind{Type: IP}, map[Member]uint32{{Addr: four}: 0}},
-		"6-IP":   {Kind{Type: IP, IPv6: true}, map[Member]uint32{{Addr: six}: 0}},
-		"P":      {Kind{Type: IPPort}, map[Member]uint32{{Addr: four, Protocol: tcp, Port: 80}: 0, {Addr: four, Protocol: sctp, Port: 80}: 0}},
-		"6-MARK": {Kind{Type: IPPort, IPv6: true, Marks: true}, map[Member]uint32{{Addr: six, Protocol: udp, Port: 53}: 0xb5000007}},
-		"IP2":    {Kind{Type: IPPortIP}, map[Member]uint32{{Addr: four, Protocol: tcp, Port: 80, To: prefix("10.0.0.1/32")}: 0}},
-		"6-IP2":  {Kind{Type: IPPortIP, IPv6: true}, map[Member]uint32{{Addr: six, Protocol: tcp, Port: 80, To: prefix("fd00::2/128")}: 0}},
-		"NET":    {Kind{Type: IPPortNet}, map[Member]uint32{{Addr: four, Protocol: tcp, Port: 80, To: prefix("10.0.0.0/8")}: 0, {Addr: four, Protocol: tcp, Port: 80, To: prefix("10.96.0.1/32")}: 0}},
-		"6-NET":  {Kind{Type: IPPortNet, IPv6: true}, map[Member]uint32{{Addr: six, Protocol: tcp, Port: 80, To: prefix("fd00::/8")}: 0}},
+		"PORT": {Kind{Type: Port}, map[Member]uint32{{Port: 30000}: 0, {Port: 65535}: 0}},
+		"IP":   {Kind{Type: IP}, map[Member]uint32{{Addr: four}: 0}},
+		"6-IP": {Kind{Type: IP, IPv6: true}, map[Member]uint32{{Addr: six}: 0}},
+		"P": {
+			Kind{Type: IPPort},
+			map[Member]uint32{{Addr: four, Protocol: tcp, Port: 80}: 0, {Addr: four, Protocol: sctp, Port: 80}: 0},
+		},
+		"6-MARK": {
+			Kind{Type: IPPort, IPv6: true, Marks: true}, map[Member]uint32{{Addr: six, Protocol: udp, Port: 53}: 0xb5000007},
+		},
+		"IP2": {
+			Kind{Type: IPPortIP}, map[Member]uint32{{Addr: four, Protocol: tcp, Port: 80, To: prefix("10.0.0.1/32")}: 0},
+		},
+		"6-IP2": {
+			Kind{Type: IPPortIP, IPv6: true},
+			map[Member]uint32{{Addr: six, Protocol: tcp, Port: 80, To: prefix("fd00::2/128")}: 0},
+		},
+		"NET": {
+			Kind{Type: IPPortNet},
+			map[Member]uint32{
+				{Addr: four, Protocol: tcp, Port: 80, To: prefix("10.0.0.0/8")}:   0,
+				{Addr: four, Protocol: tcp, Port: 80, To: prefix("10.96.0.1/32")}: 0,
+			},
+		},
+		"6-NET": {
+			Kind{Type: IPPortNet, IPv6: true},
+			map[Member]uint32{{Addr: six, Protocol: tcp, Port: 80, To: prefix("fd00::/8")}: 0},
+		},
 	}
 	var changes []Change
 	var names []string
@@ -87,7 +106,8 @@ func TestSetsAreCreatedFilledAndListed(t *testing.T) {
 		}
 		return nil
 	})
-	if again, err := New(other).List(t.Context(), names); err != nil || !cmp.Equal(want, again, cmpopts.EquateComparable(Member{})) {
+	if again, err := New(other).List(t.Context(), names); err != nil ||
+		!cmp.Equal(want, again, cmpopts.EquateComparable(Member{})) {
 		t.Errorf("restored from\n%s: %v\n%s", lines, err, cmp.Diff(want, again, cmpopts.EquateComparable(Member{})))
 	}
 
@@ -109,7 +129,8 @@ func TestTheMarkOfAMemberIsChanged(t *testing.T) {
 	sets := New(kerneltest.Namespace(t))
 	k, m := Kind{Type: IPPort, Marks: true}, Member{Addr: netip.MustParseAddr("10.0.0.1"), Protocol: tcp, Port: 80}
 	if err := sets.Apply(t.Context(), []Change{
-		{Op: Create, Set: "S", Kind: k}, {Op: Add, Set: "S", Kind: k, Member: m, Mark: 1}, {Op: Add, Set: "S", Kind: k, Member: m, Mark: 2},
+		{Op: Create, Set: "S", Kind: k}, {Op: Add, Set: "S", Kind: k, Member: m, Mark: 1},
+		{Op: Add, Set: "S", Kind: k, Member: m, Mark: 2},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +146,9 @@ func TestALargeSetIsListedAsAWhole(t *testing.T) {
 	changes := []Change{{Op: Create, Set: "LARGE", Kind: k}}
 	a := netip.MustParseAddr("fd00::1")
 	for n := range 3000 {
-		changes = append(changes, Change{Op: Add, Set: "LARGE", Kind: k, Member: Member{Addr: a, Protocol: tcp, Port: uint16(n + 1)}})
+		changes = append(changes, Change{
+			Op: Add, Set: "LARGE", Kind: k, Member: Member{Addr: a, Protocol: tcp, Port: uint16(n + 1)},
+		})
 	}
 	if err := sets.Apply(t.Context(), changes); err != nil {
 		t.Fatal(err)
@@ -138,9 +161,13 @@ func TestALargeSetIsListedAsAWhole(t *testing.T) {
 func TestErrorsOfSetsHaveAReason(t *testing.T) {
 	sets := New(kerneltest.Namespace(t))
 	for want, changes := range map[string][]Change{
-		"ipset create S hash:none family inet hashsize 1024 maxelem 1048576: this kernel does not have the type of set": {{Op: Create, Set: "S", Kind: Kind{Type: "hash:none"}}},
-		"it exists with another type": {{Op: Create, Set: "T", Kind: Kind{Type: IP}}, {Op: Create, Set: "T", Kind: Kind{Type: Port}}},
-		"ipset add ABSENT 80":         {{Op: Add, Set: "ABSENT", Kind: Kind{Type: Port}, Member: Member{Port: 80}}},
+		"ipset create S hash:none family inet hashsize 1024 maxelem 1048576: this kernel does not have the type of set": {
+			{Op: Create, Set: "S", Kind: Kind{Type: "hash:none"}},
+		},
+		"it exists with another type": {
+			{Op: Create, Set: "T", Kind: Kind{Type: IP}}, {Op: Create, Set: "T", Kind: Kind{Type: Port}},
+		},
+		"ipset add ABSENT 80": {{Op: Add, Set: "ABSENT", Kind: Kind{Type: Port}, Member: Member{Port: 80}}},
 	} {
 		if err := sets.Apply(t.Context(), changes); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -161,7 +188,8 @@ func TestOneOfManyMembersIsRefused(t *testing.T) {
 		changes = append(changes, Change{Op: Add, Set: "HERE", Kind: k, Member: m})
 	}
 	changes[200].Set = "ABSENT"
-	if err := sets.Apply(t.Context(), changes); err == nil || !strings.HasPrefix(err.Error(), "ipset add ABSENT 10.96.0.1,tcp:201: ") {
+	if err := sets.Apply(t.Context(), changes); err == nil ||
+		!strings.HasPrefix(err.Error(), "ipset add ABSENT 10.96.0.1,tcp:201: ") {
 		t.Errorf("got %v", err)
 	}
 	if sizes, err := sets.Sizes(t.Context()); err != nil || sizes["HERE"] < 200 {

@@ -206,7 +206,9 @@ func (s *Sets) loaded() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func (s *Sets) request(command netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) nl.Request {
+func (s *Sets) request(
+	command netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder),
+) nl.Request {
 	return nl.Request{
 		NetNS: s.netns, Protocol: unix.NETLINK_NETFILTER, Type: unix.NFNL_SUBSYS_IPSET<<8 | command, Flags: flags,
 		Header: []byte{unix.AF_INET, 0, 0, 0},

@@ -65,11 +65,14 @@ func TestCanonical(t *testing.T) {
 func TestCanonicalKeepsDifferences(t *testing.T) {
 	seen := map[string]string{}
 	for _, rule := range []string{
-		`-d 10.0.0.1 -j A`, `-d 10.0.0.2 -j A`, `! -d 10.0.0.1 -j A`, `-s 10.0.0.1 -j A`, `-d 10.0.0.0/24 -j A`, `-d 10.0.0.1 -g A`,
+		`-d 10.0.0.1 -j A`, `-d 10.0.0.2 -j A`, `! -d 10.0.0.1 -j A`, `-s 10.0.0.1 -j A`, `-d 10.0.0.0/24 -j A`,
+		`-d 10.0.0.1 -g A`,
 		`-m statistic --mode random --probability 0.3333333 -j A`, `-m statistic --mode random --probability 0.3333334 -j A`,
 		`-m mark --mark 0x4000/0x4000 -j A`, `-m mark --mark 0x4000 -j A`, `-m mark ! --mark 0x4000 -j A`,
-		`-m recent --name A --set`, `-m recent --name A --rcheck`, `-m recent --name A --set --rdest`, `-m recent --name A --set --mask 255.255.255.0`,
-		`-m comment --comment a -j A`, `-m comment --comment "a b" -j A`, `-m comment --comment "a  b" -j A`, `-p tcp -j A`, `-p udp -j A`, `-p tcp -m tcp -j A`,
+		`-m recent --name A --set`, `-m recent --name A --rcheck`, `-m recent --name A --set --rdest`,
+		`-m recent --name A --set --mask 255.255.255.0`,
+		`-m comment --comment a -j A`, `-m comment --comment "a b" -j A`, `-m comment --comment "a  b" -j A`, `-p tcp -j A`,
+		`-p udp -j A`, `-p tcp -m tcp -j A`,
 		`-m conntrack --ctstate NEW -j A`, `-m conntrack --ctstate NEW,INVALID -j A`, `-m conntrack ! --ctstate NEW -j A`,
 	} {
 		c := Canonical(rule)

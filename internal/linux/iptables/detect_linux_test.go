@@ -21,10 +21,16 @@ func TestDetect(t *testing.T) {
 		},
 		{[]string{"iptables-legacy -t nat -N EMPTY"}, NFT, "there are no rules of legacy"},
 		{
-			[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-legacy -N ERROR", "ip6tables-legacy -t nat -A OUTPUT -j LOG --log-prefix ERROR"},
+			[]string{
+				"iptables-legacy -A INPUT -j ACCEPT", "iptables-legacy -N ERROR",
+				"ip6tables-legacy -t nat -A OUTPUT -j LOG --log-prefix ERROR",
+			},
 			Legacy, "nft has 0 rules and legacy 2",
 		},
-		{[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, NFT, "nft has 1 rules and legacy 1"},
+		{
+			[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, NFT,
+			"nft has 1 rules and legacy 1",
+		},
 	} {
 		netns, lock := kerneltest.Namespace(t), t.TempDir()+"/lock"
 		for _, command := range tt.commands {

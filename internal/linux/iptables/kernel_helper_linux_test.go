@@ -19,7 +19,8 @@ import (
 var programs = []string{"iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"}
 
 // proxyChains matches the chains that the tests remove.
-var proxyChains = regexp.MustCompile(`^KUBE-((SVC|SVL|EXT|FW|SEP)-.*|SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY)$`)
+var proxyChains = regexp.MustCompile(`^KUBE-((SVC|SVL|EXT|FW|SEP)-.*|SERVICES|EXTERNAL-SERVICES|NODEPORTS|` +
+	`POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY)$`)
 
 // host is a namespace in which iptables is run.
 type host struct {

@@ -68,7 +68,8 @@ func TestOutlinesWithoutPrograms(t *testing.T) {
 			}
 		}
 	}
-	tables, err := iptables.NewKernel(iptables.Options{NetNS: h.netns, Path: t.TempDir()}).Outlines(t.Context(), iptables.AllRules)
+	kernel := iptables.NewKernel(iptables.Options{NetNS: h.netns, Path: t.TempDir()})
+	tables, err := kernel.Outlines(t.Context(), iptables.AllRules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,8 @@ func TestRemovesOnlyKubeProxysRules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if loaded := sorted(h.run("", family+"-legacy-save", "--counters")); uncommented(loaded) != uncommented(sorted(string(recorded))) {
+		loaded := sorted(h.run("", family+"-legacy-save", "--counters"))
+		if uncommented(loaded) != uncommented(sorted(string(recorded))) {
 			t.Fatalf("%s differs from the loaded rules:\n%s", family, cmp.Diff(string(recorded), loaded))
 		}
 	}
@@ -151,7 +153,8 @@ func TestScanCreatesNoTables(t *testing.T) {
 // An nft table that does not belong to iptables is ignored.
 func TestOtherNftTablesAreIgnored(t *testing.T) {
 	h := newHost(t)
-	h.run("table ip kube-proxy { chain KUBE-SERVICES { } ; }\ntable inet nat { chain KUBE-SERVICES { } ; }", "nft", "-f", "-")
+	h.run("table ip kube-proxy { chain KUBE-SERVICES { } ; }\ntable inet nat { chain KUBE-SERVICES { } ; }",
+		"nft", "-f", "-")
 	if tables := h.outlines(); tables != nil {
 		t.Errorf("read %v, want nothing", tables)
 	}
@@ -358,7 +361,8 @@ func TestRulesOfOtherProgramsKeepTheirState(t *testing.T) {
 :KUBE-SERVICES - [0:0]
 -A OUTPUT -j KUBE-SERVICES
 -A OUTPUT -m set --match-set others dst -p udp -m udp --dport 9 -m recent --set --name seen --rdest
--A OUTPUT -p udp -m udp --dport 9 -m hashlimit --hashlimit-upto 5/hour --hashlimit-burst 5 --hashlimit-mode dstip --hashlimit-name few -j ACCEPT
+-A OUTPUT -p udp -m udp --dport 9 -m hashlimit --hashlimit-upto 5/hour --hashlimit-burst 5`+
+			` --hashlimit-mode dstip --hashlimit-name few -j ACCEPT
 -A KUBE-SERVICES -m set --match-set others src -m recent --update --name KUBE-SEP-AAAAAAAAAAAAAAAA
 COMMIT
 `, program+"-restore")
@@ -382,7 +386,8 @@ COMMIT
 		if diff := cmp.Diff(strip(before), h.save(program)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", program, diff)
 		}
-		if after := h.run("", "cat", "/proc/thread-self/net/xt_recent/seen"); after != seen || !strings.Contains(seen, "127.0.0.1") {
+		if after := h.run("", "cat", "/proc/thread-self/net/xt_recent/seen"); after != seen ||
+			!strings.Contains(seen, "127.0.0.1") {
 			t.Errorf("%s: the list of addresses was %q, now it is %q", program, seen, after)
 		}
 		send()

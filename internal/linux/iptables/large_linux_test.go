@@ -30,15 +30,19 @@ func services(from, to int) string {
 	for i := from; i < to; i++ {
 		fmt.Fprintf(&chains, ":KUBE-SVC-%016d - [0:0]\n", i)
 		vip := fmt.Sprintf("10.96.%d.%d", i/250, i%250+1)
-		fmt.Fprintf(&rules, "-A KUBE-SERVICES -d %s/32 -p tcp -m comment --comment \"ns/svc-%d:http cluster IP\" -m tcp --dport 80 -j KUBE-SVC-%016d\n", vip, i, i)
-		fmt.Fprintf(&rules, "-A KUBE-SVC-%016d ! -s 10.244.0.0/16 -d %s/32 -p tcp -m comment --comment \"ns/svc-%d:http cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ\n", i, vip, i)
+		fmt.Fprintf(&rules, "-A KUBE-SERVICES -d %s/32 -p tcp -m comment --comment \"ns/svc-%d:http cluster IP\" -m tcp "+
+			"--dport 80 -j KUBE-SVC-%016d\n", vip, i, i)
+		fmt.Fprintf(&rules, "-A KUBE-SVC-%016d ! -s 10.244.0.0/16 -d %s/32 -p tcp -m comment --comment \"ns/svc-%d:http "+
+			"cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ\n", i, vip, i)
 		for j := range 3 {
 			pod := fmt.Sprintf("10.%d.%d.%d", 128+j, i/250, i%250+1)
 			sep := fmt.Sprintf("KUBE-SEP-%d%015d", j, i)
 			fmt.Fprintf(&chains, ":%s - [0:0]\n", sep)
-			fmt.Fprintf(&rules, "-A KUBE-SVC-%016d -m comment --comment \"ns/svc-%d:http -> %s:8080\" -m statistic --mode random --probability 0.33333333349 -j %s\n", i, i, pod, sep)
+			fmt.Fprintf(&rules, "-A KUBE-SVC-%016d -m comment --comment \"ns/svc-%d:http -> %s:8080\" -m statistic --mode "+
+				"random --probability 0.33333333349 -j %s\n", i, i, pod, sep)
 			fmt.Fprintf(&rules, "-A %s -s %s/32 -m comment --comment \"ns/svc-%d:http\" -j KUBE-MARK-MASQ\n", sep, pod, i)
-			fmt.Fprintf(&rules, "-A %s -p tcp -m comment --comment \"ns/svc-%d:http\" -m tcp -j DNAT --to-destination %s:8080\n", sep, i, pod)
+			fmt.Fprintf(&rules, "-A %s -p tcp -m comment --comment \"ns/svc-%d:http\" -m tcp -j DNAT --to-destination %s:8080\n",
+				sep, i, pod)
 		}
 	}
 	return "*nat\n" + chains.String() + rules.String() + "COMMIT\n"

@@ -130,7 +130,8 @@ type legacyTable struct {
 func (k *Kernel) legacyTables(ctx context.Context) (all []legacyTable, err error) {
 	err = k.legacy(ctx, func(id TableID, p protocol) error {
 		chains, stamp, err := p.chains(id.Name)
-		for pause := time.Millisecond; errors.Is(err, unix.EAGAIN) && pause < time.Second; pause *= 2 { // it changed meanwhile
+		// EAGAIN: the table changed meanwhile.
+		for pause := time.Millisecond; errors.Is(err, unix.EAGAIN) && pause < time.Second; pause *= 2 {
 			time.Sleep(pause)
 			chains, stamp, err = p.chains(id.Name)
 		}

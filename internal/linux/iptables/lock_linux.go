@@ -84,7 +84,9 @@ func holderOf(file unix.Stat_t) holder {
 	if err != nil {
 		return holder{}
 	}
-	h := holder{PID: locker(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(file.Dev), unix.Minor(file.Dev), file.Ino))}
+	h := holder{
+		PID: locker(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(file.Dev), unix.Minor(file.Dev), file.Ino)),
+	}
 	if h.PID == 0 {
 		return holder{}
 	}

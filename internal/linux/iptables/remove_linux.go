@@ -155,7 +155,8 @@ func beyondReach(err error) error {
 		return nil
 	case strings.Contains(err.Error(), "unable to initialize table"): // which exists
 		return fmt.Errorf("%w: the programs of iptables lack CAP_NET_ADMIN or CAP_NET_RAW", ErrBeyondReach)
-	case errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "you must be root") || strings.Contains(err.Error(), "can't open lock file"):
+	case errors.Is(err, fs.ErrPermission), strings.Contains(err.Error(), "you must be root"),
+		strings.Contains(err.Error(), "can't open lock file"):
 		return fmt.Errorf("%w: %w", ErrBeyondReach, err)
 	}
 	return err

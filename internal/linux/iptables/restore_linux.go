@@ -100,7 +100,8 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	case strings.Contains(failed.stderr, "you must be root"):
 		return fmt.Errorf("%w: run as root, or grant CAP_NET_ADMIN and CAP_NET_RAW", err)
 	case strings.Contains(failed.stderr, "unable to initialize table"): // legacy; it does not say why
-		return fmt.Errorf("%w: run as root, or grant CAP_NET_ADMIN and CAP_NET_RAW; or the kernel does not have the table", err)
+		return fmt.Errorf("%w: run as root, or grant CAP_NET_ADMIN and CAP_NET_RAW; or the kernel does not have the table",
+			err)
 	}
 	return refused(program, string(input), failed.stderr)
 }

@@ -58,7 +58,8 @@ func TestErrorsNameTheRefusedRule(t *testing.T) {
 				if !oneOf(tt.reason, func(reason string) bool { return strings.Contains(e.Reason, reason) }) {
 					t.Errorf("%q: %q, want %q", tt.input, e.Reason, tt.reason)
 				}
-				if want := family.Program() + "-" + string(variant) + "-restore"; e.Program != want || strings.Contains(e.Reason, "\n") {
+				if want := family.Program() + "-" + string(variant) + "-restore"; e.Program != want ||
+					strings.Contains(e.Reason, "\n") {
 					t.Errorf("%q: %+v, want by %s, on one line", tt.input, e, want)
 				}
 				if chains := h.read(family, "nat"); len(chains["A"].Rules) > 0 {
@@ -82,10 +83,13 @@ func oneOf(alternatives string, matches func(string) bool) bool {
 func TestTablesBeforeARefusedOneAreWritten(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)
-		for i, refused := range []string{"-A PREROUTING -m nosuch", "-A PREROUTING -j NOPE", "-D PREROUTING -j ACCEPT", "-A PREROUTING -j REJECT"} {
+		for i, refused := range []string{
+			"-A PREROUTING -m nosuch", "-A PREROUTING -j NOPE", "-D PREROUTING -j ACCEPT", "-A PREROUTING -j REJECT",
+		} {
 			for _, family := range families() {
 				chain := fmt.Sprint("A", i)
-				input := "*filter\n:" + chain + " - [0:0]\nCOMMIT\n*nat\n:B - [0:0]\n" + refused + "\nCOMMIT\n*mangle\n:C - [0:0]\nCOMMIT\n"
+				input := "*filter\n:" + chain + " - [0:0]\nCOMMIT\n*nat\n:B - [0:0]\n" + refused +
+					"\nCOMMIT\n*mangle\n:C - [0:0]\nCOMMIT\n"
 				err := h.tools.Restore(t.Context(), family, []byte(input))
 				if e, ok := errors.AsType[*RestoreError](err); !ok || e.Committed != 1 {
 					t.Errorf("%q: %#v, want an error after 1 written table", refused, err)
@@ -174,14 +178,16 @@ func TestWaitsForTheLock(t *testing.T) {
 		release()
 	}()
 	h.restore(IPv4, small)
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") || !strings.Contains(got, holder) {
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") ||
+		!strings.Contains(got, holder) {
 		t.Errorf("logged %q, want one line with %q", got, holder)
 	}
 
 	short := newHostWith(t, Legacy, Options{Wait: time.Second})
 	defer holdLock(t, short.lock)()
 	err = short.tools.Restore(t.Context(), IPv4, []byte(small))
-	if _, ok := errors.AsType[*RestoreError](err); ok || err == nil || !strings.Contains(err.Error(), short.lock+": "+holder+" after 1s") {
+	if _, ok := errors.AsType[*RestoreError](err); ok || err == nil ||
+		!strings.Contains(err.Error(), short.lock+": "+holder+" after 1s") {
 		t.Errorf("got %v, want that the lock is %s", err, holder)
 	}
 
@@ -260,7 +266,8 @@ func TestWithoutPrivilege(t *testing.T) {
 			got = tools.Restore(t.Context(), IPv4, []byte(small))
 			return nil
 		})
-		if _, ok := errors.AsType[*RestoreError](got); ok || got == nil || !strings.Contains(got.Error(), "grant CAP_NET_ADMIN") {
+		if _, ok := errors.AsType[*RestoreError](got); ok || got == nil ||
+			!strings.Contains(got.Error(), "grant CAP_NET_ADMIN") {
 			t.Errorf("got %v", got)
 		}
 	})
@@ -302,7 +309,8 @@ func TestOpen(t *testing.T) {
 			"only nft",
 			[]Variant{nft},
 			[]string{"iptables-legacy -t mangle -N KUBE-IPTABLES-HINT"},
-			nft, "the programs of legacy are not installed, which would be used because KUBE-IPTABLES-HINT is in mangle of legacy",
+			nft,
+			"the programs of legacy are not installed, which would be used because KUBE-IPTABLES-HINT is in mangle of legacy",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -336,7 +344,9 @@ func TestPlainNames(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		tools, err := Open(t.Context(), Options{NetNS: kerneltest.Namespace(t), Lock: filepath.Join(folder, "lock"), Path: folder})
+		tools, err := Open(t.Context(), Options{
+			NetNS: kerneltest.Namespace(t), Lock: filepath.Join(folder, "lock"), Path: folder,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +356,8 @@ func TestPlainNames(t *testing.T) {
 		if err := tools.Restore(t.Context(), IPv4, []byte(small)); err != nil {
 			t.Error(err)
 		}
-		if _, err := tools.Read(t.Context(), Table{IPv6, "nat"}); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "ip6tables") {
+		if _, err := tools.Read(t.Context(), Table{IPv6, "nat"}); !errors.Is(err, ErrMissing) ||
+			!strings.Contains(err.Error(), "ip6tables") {
 			t.Errorf("got %v", err)
 		}
 	})

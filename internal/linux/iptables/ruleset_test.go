@@ -36,11 +36,18 @@ COMMIT
 // Replace writes the tables that differ, each as a whole.
 func TestReplace(t *testing.T) {
 	old := ownRuleset(
-		Chains{"OUTPUT": {"ACCEPT", []string{"-j OWN-A", "-j OWN-A", "-j OWN-OLD"}}, "OWN-A": {"-", []string{"-j ACCEPT"}}, "OWN-OLD": {"-", nil}},
+		Chains{
+			"OUTPUT": {"ACCEPT", []string{"-j OWN-A", "-j OWN-A", "-j OWN-OLD"}}, "OWN-A": {"-", []string{"-j ACCEPT"}},
+			"OWN-OLD": {"-", nil},
+		},
 		Chains{"OWN-F": {"-", []string{"-j DROP"}}},
 	)
 	now := ownRuleset(
-		Chains{"OUTPUT": {"ACCEPT", []string{"-j OWN-A", "-j OWN-NEW"}}, "INPUT": {"ACCEPT", []string{`-m comment --comment "a b" -j OWN-NEW`}}, "OWN-A": {"-", []string{"-j RETURN"}}, "OWN-NEW": {"-", nil}},
+		Chains{
+			"OUTPUT": {"ACCEPT", []string{"-j OWN-A", "-j OWN-NEW"}},
+			"INPUT":  {"ACCEPT", []string{`-m comment --comment "a b" -j OWN-NEW`}}, "OWN-A": {"-", []string{"-j RETURN"}},
+			"OWN-NEW": {"-", nil},
+		},
 		Chains{"OWN-F": {"-", []string{"-j DROP"}}},
 	)
 	const want = `*nat

@@ -46,7 +46,8 @@ func BenchmarkParseSave(b *testing.B) {
 		fmt.Fprintf(&text, ":KUBE-SVC-%016d - [0:0]\n", i)
 	}
 	for i := range 10_000 {
-		fmt.Fprintf(&text, "-A KUBE-SVC-%016d -m comment --comment \"default/web:http -> 10.1.1.1:80\" -m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-SXIVWICOYRO3J4NJ\n", i)
+		fmt.Fprintf(&text, "-A KUBE-SVC-%016d -m comment --comment \"default/web:http -> 10.1.1.1:80\" -m statistic --mode "+
+			"random --probability 0.33333333349 -j KUBE-SEP-SXIVWICOYRO3J4NJ\n", i)
 	}
 	text.WriteString("COMMIT\n")
 	b.ReportAllocs()

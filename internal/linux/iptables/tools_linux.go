@@ -136,7 +136,9 @@ func (o *Options) installed(ctx context.Context) (map[Variant]map[Family]program
 	}
 	found := o.family("")
 	if found[IPv4].restore == "" {
-		return nil, fmt.Errorf("iptables is %w: looked for iptables-nft-restore, iptables-legacy-restore and iptables-restore in %s: install the package iptables, or use the image whose tag ends in -iptables", ErrMissing, o.Path)
+		return nil, fmt.Errorf("iptables is %w: "+
+			"looked for iptables-nft-restore, iptables-legacy-restore and iptables-restore in %s: "+
+			"install the package iptables, or use the image whose tag ends in -iptables", ErrMissing, o.Path)
 	}
 	variant, err := o.version(ctx)
 	if err != nil {

@@ -82,7 +82,8 @@ func compare(t *testing.T, got, want Chains) {
 			t.Errorf("chain %s: policy %q", name, got[name].Policy)
 		}
 		if !slices.Equal(got[name].Rules, want[name].Rules) {
-			t.Errorf("chain %s has\n%s\nwant\n%s", name, strings.Join(got[name].Rules, "\n"), strings.Join(want[name].Rules, "\n"))
+			t.Errorf("chain %s has\n%s\nwant\n%s", name, strings.Join(got[name].Rules, "\n"),
+				strings.Join(want[name].Rules, "\n"))
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 const (
 	comparePeriod = 5 * time.Minute
 
-	firstPoll = 10 * time.Millisecond // after an edit; later ones come after an eighth of the time since then, up to the period
+	// firstPoll is after an edit; later polls come after an eighth of the time since then, up to the period.
+	firstPoll = 10 * time.Millisecond
 )
 
 // legacyWatch polls legacy tables.

@@ -16,7 +16,8 @@ import (
 func replaceRestore(t *testing.T, tools *Tools, script string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "iptables-"+string(tools.variant)+"-restore")
-	text := fmt.Sprintf("#!/bin/sh\nrestore=/usr/sbin/iptables-%[1]s-restore\niptables=/usr/sbin/iptables-%[1]s\n%[2]s\n", tools.variant, script)
+	text := fmt.Sprintf("#!/bin/sh\nrestore=/usr/sbin/iptables-%[1]s-restore\niptables=/usr/sbin/iptables-%[1]s\n%[2]s\n",
+		tools.variant, script)
 	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,8 @@ func TestAnEditRightAfterAWriteIsReported(t *testing.T) {
 			h := newHost(t, variant)
 			replaceRestore(t, h.tools, `"$restore" "$@" && exec "$iptables" -w 5 -t nat `+edit)
 			o := observeHost(t, h)
-			o.restore(IPv4, "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -p tcp -j RETURN\n-I PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
+			o.restore(IPv4, "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -p tcp -j RETURN\n"+
+				"-I PREROUTING -j KUBE-SERVICES\nCOMMIT\n")
 			if e := o.next(); variant == NFT && (e.Possible || e.Unclear) {
 				t.Errorf("%s: reported %+v, want an observed edit", edit, e)
 			}

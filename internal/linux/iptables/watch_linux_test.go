@@ -178,7 +178,9 @@ func TestAJumpThatIsMovedIsReported(t *testing.T) {
 // Edits of the tables of iptables-nft by nft are reported as well.
 func TestEditsByNftAreReported(t *testing.T) {
 	o := observe(t, NFT, func(*host) {})
-	for _, command := range []string{"nft flush table ip nat", "nft delete table ip nat", "nft flush ruleset", "nft flush chain ip nat KUBE-SVC-A"} {
+	for _, command := range []string{
+		"nft flush table ip nat", "nft delete table ip nat", "nft flush ruleset", "nft flush chain ip nat KUBE-SVC-A",
+	} {
 		o.restore(IPv4, base)
 		o.run(command)
 		if e := o.next(); !strings.Contains(e.What, "KUBE-S") || !strings.HasPrefix(e.By, "nft (thread ") {
@@ -283,7 +285,9 @@ func TestAProgramWithoutItsPort(t *testing.T) {
 	go func() {
 		done <- o.tools.Restore(t.Context(), IPv4, []byte("*nat\n:KUBE-SVC-A - [0:0]\n-A KUBE-SVC-A -j ACCEPT\nCOMMIT\n"))
 	}()
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.netns, PID: uint32(numberIn(t, filepath.Join(folder, "pid")))})
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{
+		NetNS: o.netns, PID: uint32(numberIn(t, filepath.Join(folder, "pid"))),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +299,8 @@ func TestAProgramWithoutItsPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Edit{{What: lost}}
-	if reported := o.settle(); inFirstPIDNamespace() && !slices.Equal(reported, want) || !slices.Contains(reported, want[0]) {
+	if reported := o.settle(); inFirstPIDNamespace() && !slices.Equal(reported, want) ||
+		!slices.Contains(reported, want[0]) {
 		t.Errorf("reported %v, want %v", reported, want)
 	}
 	o.run("iptables -t nat -F KUBE-SVC-A")

@@ -69,7 +69,8 @@ func (e *transaction) add(m netlink.Message) (Edit, bool) {
 // ends reports whether a change is a new rule that ends the way of every packet in a
 // chain of the kernel: the rules behind it have no effect any more.
 func ends(c nft.Change) bool {
-	return c.Table.Name != "mangle" && c.Rule.Every && !c.Gone && !c.Rule.Jump && c.Rule.Target != "" && c.Rule.Target != "LOG" &&
+	return c.Table.Name != "mangle" && c.Rule.Every && !c.Gone && !c.Rule.Jump && c.Rule.Target != "" &&
+		c.Rule.Target != "LOG" &&
 		slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, c.Chain)
 }
 

@@ -18,7 +18,9 @@ import (
 // scheduler the error is ErrScheduler.
 func (t *Table) Check(ctx context.Context, scheduler string) error {
 	at := Server{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: unix.IPPROTO_TCP, Port: 20000}
-	return t.Apply(ctx, []Change{{Op: Set, Server: at, Settings: Settings{Scheduler: scheduler}}, {Op: Delete, Server: at}})
+	return t.Apply(ctx, []Change{
+		{Op: Set, Server: at, Settings: Settings{Scheduler: scheduler}}, {Op: Delete, Server: at},
+	})
 }
 
 // Parameters returns the kernel parameters that virtual servers for Services need in a

@@ -56,7 +56,8 @@ var ErrAbsent = errors.New("this kernel has no IPVS")
 // Load makes the kernel load IPVS, unless it has; ErrAbsent if it cannot.
 func (t *Table) Load(ctx context.Context) error {
 	_, err := nl.Execute(ctx, nl.Request{
-		NetNS: t.netns, Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL, Header: []byte{unix.CTRL_CMD_GETFAMILY, version, 0, 0},
+		NetNS: t.netns, Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL,
+		Header: []byte{unix.CTRL_CMD_GETFAMILY, version, 0, 0},
 		Encode: func(ae *netlink.AttributeEncoder) { ae.String(unix.CTRL_ATTR_FAMILY_NAME, familyName) },
 	})
 	if errors.Is(err, unix.ENOENT) {

@@ -84,13 +84,15 @@ func TestServersAreEncodedAndDecoded(t *testing.T) {
 
 func TestMalformedRepliesAreErrors(t *testing.T) {
 	for name, b := range map[string][]byte{
-		"empty": nil, "only a header": {1, 1, 0, 0}, "truncated": {1, 1, 0, 0, 9, 0, 1, 0}, "no family": {1, 1, 0, 0, 4, 0, 1, 0},
+		"empty": nil, "only a header": {1, 1, 0, 0}, "truncated": {1, 1, 0, 0, 9, 0, 1, 0},
+		"no family": {1, 1, 0, 0, 4, 0, 1, 0},
 	} {
 		if s, err := decodeServer(netlink.Message{Data: b}); err == nil {
 			t.Errorf("%s: decoded as %s", name, s)
 		}
 	}
-	if n, err := decodeDestination(netlink.Message{Data: []byte{1}}, Server{}); err == nil || !strings.Contains(err.Error(), "too short") {
+	if n, err := decodeDestination(netlink.Message{Data: []byte{1}}, Server{}); err == nil ||
+		!strings.Contains(err.Error(), "too short") {
 		t.Errorf("a short reply is decoded as %v, %v", n, err)
 	}
 }

@@ -77,7 +77,8 @@ func TestServersAndDestinationsAreWrittenAndListed(t *testing.T) {
 	for _, d := range []Destination{dest("10.0.0.1:8080", 1), dest("10.0.0.2:8080", 7), dest("10.0.0.1:8080", 0)} {
 		apply(t, table, Change{Op: SetDest, Server: tcp4, Dest: d})
 	}
-	apply(t, table, Change{Op: SetDest, Server: tcp6, Dest: dest("[fd00::2]:8443", 1)}, Change{Op: SetDest, Server: mark4, Dest: dest("10.0.0.3:1", 1)})
+	apply(t, table, Change{Op: SetDest, Server: tcp6, Dest: dest("[fd00::2]:8443", 1)},
+		Change{Op: SetDest, Server: mark4, Dest: dest("10.0.0.3:1", 1)})
 	got, err := table.Destinations(t.Context(), tcp4, tcp6, mark4, mark6, server(unix.IPPROTO_TCP, "10.9.9.9:9"))
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +101,8 @@ func TestServersAndDestinationsAreWrittenAndListed(t *testing.T) {
 	})
 
 	for range 2 { // the second deletion has no effect
-		apply(t, table, Change{Op: DeleteDest, Server: tcp4, Dest: dest("10.0.0.2:8080", 0)}, Change{Op: Delete, Server: mark4}, Change{Op: Delete, Server: tcp6})
+		apply(t, table, Change{Op: DeleteDest, Server: tcp4, Dest: dest("10.0.0.2:8080", 0)},
+			Change{Op: Delete, Server: mark4}, Change{Op: Delete, Server: tcp6})
 	}
 	same(t, "servers", []Listed{want[1], want[2], want[3], want[5]}, servers(t, table))
 	if got, err = table.Destinations(t.Context(), tcp4); err != nil || len(got[0]) != 1 {
@@ -155,7 +157,8 @@ func TestExpectationsMayBeWrong(t *testing.T) {
 		for weight := range uint32(2) {
 			dest := Destination{At: netip.MustParseAddrPort("10.0.0.1:8080"), Weight: weight}
 			changes := []Change{
-				{Op: Set, Server: at, Settings: Settings{Scheduler: "rr"}, Exists: exists}, {Op: SetDest, Server: at, Dest: dest, Exists: exists},
+				{Op: Set, Server: at, Settings: Settings{Scheduler: "rr"}, Exists: exists},
+				{Op: SetDest, Server: at, Dest: dest, Exists: exists},
 			}
 			apply(t, table, changes...)
 			for _, c := range changes {
@@ -167,7 +170,9 @@ func TestExpectationsMayBeWrong(t *testing.T) {
 		}
 	}
 	gone := server(unix.IPPROTO_TCP, "10.96.0.2:80")
-	err := table.Apply(t.Context(), []Change{{Op: SetDest, Server: gone, Dest: Destination{At: netip.MustParseAddrPort("10.0.0.1:8080")}, Exists: true}})
+	err := table.Apply(t.Context(), []Change{
+		{Op: SetDest, Server: gone, Dest: Destination{At: netip.MustParseAddrPort("10.0.0.1:8080")}, Exists: true},
+	})
 	if err == nil || !strings.Contains(err.Error(), "the virtual server does not exist") {
 		t.Errorf("got %v", err)
 	}
@@ -183,10 +188,14 @@ func TestEverySchedulerOfTheKernelIsAccepted(t *testing.T) {
 		}
 	}
 	err := table.Apply(t.Context(), []Change{{Op: Set, Server: s, Settings: Settings{Scheduler: "best"}}})
-	if !errors.Is(err, ErrScheduler) || err.Error() != `ipvs -A -t 10.96.0.1:80 -s best: this kernel does not have the scheduler: "best"` {
+	if !errors.Is(err, ErrScheduler) ||
+		err.Error() != `ipvs -A -t 10.96.0.1:80 -s best: this kernel does not have the scheduler: "best"` {
 		t.Errorf("an unknown scheduler: %v", err)
 	}
-	err = table.Apply(t.Context(), []Change{{Op: SetDest, Server: server(unix.IPPROTO_TCP, "10.96.0.2:80"), Dest: Destination{At: netip.MustParseAddrPort("10.0.0.1:1")}}})
+	err = table.Apply(t.Context(), []Change{{
+		Op: SetDest, Server: server(unix.IPPROTO_TCP, "10.96.0.2:80"),
+		Dest: Destination{At: netip.MustParseAddrPort("10.0.0.1:1")},
+	}})
 	if !errors.Is(err, unix.ESRCH) {
 		t.Errorf("a destination of no server: %v", err)
 	}

@@ -52,7 +52,9 @@ func (s *session) find(ctx context.Context) error {
 	return ErrAbsent
 }
 
-func (s *session) execute(ctx context.Context, command byte, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
+func (s *session) execute(
+	ctx context.Context, command byte, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder),
+) ([]netlink.Message, error) {
 	return s.conn.Execute(ctx, s.request(command, flags, encode))
 }
 

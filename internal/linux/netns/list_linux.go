@@ -18,8 +18,8 @@ type Namespace struct {
 	Addrs    []netip.Addr // of links that are up, except loopback and link-local ones
 }
 
-// Namespaces lists the network namespaces of processes and mounts, except that of the node (a file descriptor; 0: the current one). It takes
-// some 0.3 ms for each.
+// Namespaces lists the network namespaces of processes and mounts, except the namespace of the node (a file
+// descriptor; 0: the current one). It takes some 0.3 ms for each.
 func Namespaces(ctx context.Context, node int) ([]Namespace, error) {
 	if node == 0 {
 		fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -48,8 +48,8 @@ func Namespaces(ctx context.Context, node int) ([]Namespace, error) {
 	return all, errors.Join(append(failed, err, ctx.Err())...)
 }
 
-// WatchLinks calls a function once it notices changes, and after each change of the links of a network namespace (a file descriptor; 0: the
-// current one), until the context ends. It returns nil then.
+// WatchLinks calls a function once it notices changes, and after each change of the links of a network namespace (a
+// file descriptor; 0: the current one), until the context ends. It returns nil then.
 func WatchLinks(ctx context.Context, node int, changed func()) error {
 	events, err := rtnetlink.Dial(unix.NETLINK_ROUTE, &rtnetlink.Config{NetNS: node})
 	if err != nil {

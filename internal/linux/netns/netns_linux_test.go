@@ -63,7 +63,8 @@ func TestDo(t *testing.T) {
 	if err := netns.Do(0, func() error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("error %v, want that of the function", err)
 	}
-	if err := netns.Do(1<<20, func() error { return nil }); err == nil || !strings.Contains(err.Error(), "enter network namespace") {
+	if err := netns.Do(1<<20, func() error { return nil }); err == nil ||
+		!strings.Contains(err.Error(), "enter network namespace") {
 		t.Errorf("error %v, want an error about the namespace", err)
 	}
 }

@@ -13,11 +13,12 @@ import (
 // Paths list where network namespaces can be opened.
 type Paths func() []string
 
-// Visit runs a function in each network namespace, on a thread in it, until done: in that of the node (a file descriptor; 0: the current one), and
-// in those at some paths. The function gets the cookie of the namespace (SO_NETNS_COOKIE). Namespaces that disappear meanwhile, or
-// that this process cannot enter, are left out.
+// Visit runs a function in each network namespace, on a thread in it, until done: in the namespace of the node (a
+// file descriptor; 0: the current one), and in the namespaces at some paths. The function gets the cookie of the
+// namespace (SO_NETNS_COOKIE). Namespaces that disappear meanwhile, or that this process cannot enter, are left out.
 func Visit(node int, paths []Paths, done func() bool, do func(cookie uint64)) error {
-	seen, entered := map[uint64]bool{}, map[uint64]bool{} // by the inode of a path, and by cookie: processes are in that of the node, too
+	// seen is by the inode of a path, entered by cookie: processes are in the namespace of the node, too.
+	seen, entered := map[uint64]bool{}, map[uint64]bool{}
 	enter := func(fd int) error {
 		return Do(fd, func() error {
 			cookie, err := Cookie()
@@ -89,8 +90,8 @@ func Cookie() (uint64, error) {
 	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 }
 
-// SeesAll reports whether this process sees all processes in a cgroup and below, and so their network namespaces: those in other
-// PID namespaces have the number 0.
+// SeesAll reports whether this process sees all processes in a cgroup and below, and so their network namespaces:
+// those in other PID namespaces have the number 0.
 func SeesAll(cgroup string) bool {
 	all := true
 	_ = filepath.WalkDir(cgroup, func(path string, entry os.DirEntry, err error) error { // cgroups come and go

@@ -63,9 +63,8 @@ func (o *Objects) Ensure(ctx context.Context, names ...string) error {
 		if name == "" || len(name) >= nameMax {
 			return fmt.Errorf("accounting object %q: a name has 1 to %d bytes", name, nameMax-1)
 		}
-		_, err := o.execute(ctx, messageNew, netlink.Acknowledge|netlink.Create|netlink.Excl, func(ae *netlink.AttributeEncoder) {
-			ae.String(attrName, name)
-		})
+		const flags = netlink.Acknowledge | netlink.Create | netlink.Excl
+		_, err := o.execute(ctx, messageNew, flags, func(ae *netlink.AttributeEncoder) { ae.String(attrName, name) })
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("create accounting object %s: %w", name, err)
 		}
@@ -105,11 +104,15 @@ func (o *Objects) list(ctx context.Context) (map[string]Count, error) {
 	return all, nil
 }
 
-func (o *Objects) execute(ctx context.Context, message netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
+func (o *Objects) execute(
+	ctx context.Context, message netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder),
+) ([]netlink.Message, error) {
 	answers, err := nl.Execute(ctx, nl.Request{
-		NetNS: o.opts.NetNS, Protocol: unix.NETLINK_NETFILTER, Type: netlink.HeaderType(o.subsystem)<<8 | message, Flags: flags, Encode: encode,
+		NetNS: o.opts.NetNS, Protocol: unix.NETLINK_NETFILTER, Type: netlink.HeaderType(o.subsystem)<<8 | message,
+		Flags: flags, Encode: encode,
 	})
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) { // the kernel lacks nfnetlink, or its subsystem
+	// The kernel lacks nfnetlink, or its subsystem.
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
 		return nil, ErrUnsupported
 	}
 	return answers, err

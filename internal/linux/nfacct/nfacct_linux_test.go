@@ -67,7 +67,8 @@ func TestAnObjectCountsForARule(t *testing.T) {
 			if got := read(t, o, "discarded"); got != (Count{}) {
 				t.Errorf("a new object has the count %+v", got)
 			}
-			run(t, netns, "iptables-"+variant, "-A", "OUTPUT", "-p", "udp", "--dport", "9", "-m", "nfacct", "--nfacct-name", "discarded")
+			run(t, netns, "iptables-"+variant, "-A", "OUTPUT", "-p", "udp", "--dport", "9", "-m", "nfacct", "--nfacct-name",
+				"discarded")
 			send(t, netns, 3)
 			if err := o.Ensure(t.Context(), "other", "discarded", "third"); err != nil {
 				t.Fatalf("ensure existing objects: %v", err)
@@ -162,7 +163,8 @@ func TestATruncatedReplyIsAnError(t *testing.T) {
 		12, 0, attrPackets, 0, 0, 0, 0, 0, 0, 0, 1, 2,
 		12, 0, attrBytes, 0, 0, 0, 0, 0, 0, 0, 0, 3,
 	}
-	if name, c, err := decode(netlink.Message{Data: whole}); err != nil || name != "no" || c != (Count{Packets: 258, Bytes: 3}) {
+	if name, c, err := decode(netlink.Message{Data: whole}); err != nil || name != "no" ||
+		c != (Count{Packets: 258, Bytes: 3}) {
 		t.Fatalf("%s, %+v, %v", name, c, err)
 	}
 	for n := range whole {

@@ -106,7 +106,8 @@ func whole(to []byte, s Set, e Element) []byte {
 			to = appendValue(to, unix.NFTA_SET_ELEM_DATA, e.Data)
 		}
 		if e.Comment != "" {
-			to = nl.Append(to, unix.NFTA_SET_ELEM_USERDATA, string(userdata.AppendString(nil, userdata.NFTNL_UDATA_SET_ELEM_COMMENT, e.Comment)))
+			to = nl.Append(to, unix.NFTA_SET_ELEM_USERDATA,
+				string(userdata.AppendString(nil, userdata.NFTNL_UDATA_SET_ELEM_COMMENT, e.Comment)))
 		}
 		return to
 	})

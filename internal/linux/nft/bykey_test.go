@@ -162,7 +162,9 @@ func TestGuessesFollowEachOther(t *testing.T) {
 			}
 		}}
 	}
-	state, err := conn.Read(context.Background(), table, []Guess{guess(backends, frontends), guess(some, frontends, backends)})
+	state, err := conn.Read(context.Background(), table, []Guess{
+		guess(backends, frontends), guess(some, frontends, backends),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +172,8 @@ func TestGuessesFollowEachOther(t *testing.T) {
 		t.Errorf("guesses saw sets of %d elements, want %d", sizes, want)
 	}
 	for _, s := range []Set{frontends, backends, some} {
-		if got := slices.Collect(state.Sets[s.Name].Elements.Values()); !sameElements(got, everyElement(table.Family)[s.Name]) {
+		got := slices.Collect(state.Sets[s.Name].Elements.Values())
+		if !sameElements(got, everyElement(table.Family)[s.Name]) {
 			t.Errorf("%s: read %q", s.Name, got)
 		}
 	}
@@ -216,7 +219,8 @@ func TestReadsByKeysWhileOthersWrite(t *testing.T) {
 			}
 			tx := &Tx{}
 			tx.AddTable(tables[1])
-			if err := errors.Join(other.Commit(context.Background(), tx), other.DeleteTables(context.Background(), tables[1])); err != nil {
+			err := errors.Join(other.Commit(context.Background(), tx), other.DeleteTables(context.Background(), tables[1]))
+			if err != nil {
 				t.Error(err)
 				return
 			}
@@ -249,11 +253,14 @@ func FuzzDecodeElements(f *testing.F) {
 			f.Fatal(err)
 		}
 	}
-	f.Add([]byte("\x14\x00\x03\x80\x10\x00\x01\x80\x06\x00\x06\x00\x00\xff\x00\x00")) // a comment longer than its attribute
+	// A comment longer than its attribute.
+	f.Add([]byte("\x14\x00\x03\x80\x10\x00\x01\x80\x06\x00\x06\x00\x00\xff\x00\x00"))
 	f.Add([]byte(strings.Repeat("\x08\x00\x03\x80\x04\x00\x01\x80", 3)))
 	f.Fuzz(func(t *testing.T, attributes []byte) {
 		total := 0
-		_ = decodeElements(attributes, "", func(e received) { total += len(e.id()) + len(e.Data) + len(e.Goto) + len(e.Comment) })
+		_ = decodeElements(attributes, "", func(e received) {
+			total += len(e.id()) + len(e.Data) + len(e.Goto) + len(e.Comment)
+		})
 		if total > 2*len(attributes) {
 			t.Errorf("%d bytes contain elements of %d", len(attributes), total)
 		}

@@ -41,7 +41,8 @@ type Options struct {
 }
 
 const (
-	bufferSize    = 512 << 10        // bytes; the kernel doubles it: a transaction of some 8,000 elements, done in some 20 ms
+	// bufferSize is in bytes; the kernel doubles it: a transaction of some 8,000 elements, done in some 20 ms.
+	bufferSize    = 512 << 10
 	answerTimeout = 60 * time.Second // of one answer of the kernel
 	readAttempts  = 10
 	readPause     = 5 * time.Millisecond // after the first attempt to read a set; it grows by as much each time

@@ -54,5 +54,8 @@ const contentHeader = 3
 
 func (c content) element(id string) Element {
 	key, data, chain := len(id)-int(c[0]), contentHeader+int(c[1]), contentHeader+int(c[1])+int(c[2])
-	return Element{Key: id[:key], End: id[key:], Data: string(c[contentHeader:data]), Goto: string(c[data:chain]), Comment: string(c[chain:])}
+	return Element{
+		Key: id[:key], End: id[key:], Data: string(c[contentHeader:data]), Goto: string(c[data:chain]),
+		Comment: string(c[chain:]),
+	}
 }

@@ -230,10 +230,12 @@ func (f *Fake) add(b bucket) error {
 	for _, e := range b.elements {
 		old, there := elements.Get(e.id())
 		if there && (old.Data != e.Data || old.Goto != e.Goto) {
-			return fmt.Errorf("add element %s %s { %s }: exists with other data", b.table, b.set.Name, e.text(b.set, b.table.Family))
+			return fmt.Errorf("add element %s %s { %s }: exists with other data", b.table, b.set.Name,
+				e.text(b.set, b.table.Family))
 		}
 		if _, ok := f.Tables[b.table].Chains[e.Goto]; e.Goto != "" && !ok {
-			return missing("add element %s %s { %s }: no such chain: %s", b.table, b.set.Name, e.text(b.set, b.table.Family), e.Goto)
+			return missing("add element %s %s { %s }: no such chain: %s", b.table, b.set.Name, e.text(b.set, b.table.Family),
+				e.Goto)
 		}
 		if other := b.overlapping(e, elements); other != "" && !there {
 			return fmt.Errorf("add element %s %s { %s }: overlaps %s", b.table, b.set.Name, e.text(b.set, b.table.Family), other)

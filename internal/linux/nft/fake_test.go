@@ -103,9 +103,13 @@ func randomElement(r *rand.Rand, f Family, s Set, chain func() string) Element {
 	frontend := func() Key { return Key{}.Addr(addr(f, r.IntN(3))).Proto(6).Port(80) }
 	switch s.Name {
 	case "fronts":
-		return Element{Key: string(frontend()), Data: string(Key{}.ClassID(uint32(r.IntN(2)))), Comment: []string{"", "c"}[r.IntN(2)]}
+		return Element{
+			Key: string(frontend()), Data: string(Key{}.ClassID(uint32(r.IntN(2)))), Comment: []string{"", "c"}[r.IntN(2)],
+		}
 	case "backends":
-		return Element{Key: string(frontend().Index(uint32(r.IntN(2)))), Data: string(Key{}.Addr(addr(f, r.IntN(2))).Port(80))}
+		return Element{
+			Key: string(frontend().Index(uint32(r.IntN(2)))), Data: string(Key{}.Addr(addr(f, r.IntN(2))).Port(80)),
+		}
 	case "ways":
 		return Element{Key: string(Key{}.ClassID(uint32(r.IntN(3)))), Goto: chain()}
 	case "direct":
@@ -120,7 +124,10 @@ func randomElement(r *rand.Rand, f Family, s Set, chain func() string) Element {
 	}
 	i := r.IntN(8)
 	key := Key{}.Addr(addr(f, 1)).Proto(6).Port(80)
-	return Element{Key: string(append(Key{}, key...).Addr(addr(f, 16*i))), End: string(append(Key{}, key...).Addr(addr(f, 16*i+16*(1+r.IntN(2))-1)))}
+	return Element{
+		Key: string(append(Key{}, key...).Addr(addr(f, 16*i))),
+		End: string(append(Key{}, key...).Addr(addr(f, 16*i+16*(1+r.IntN(2))-1))),
+	}
 }
 
 // The fake refuses to delete objects in use, and reports the reason.
@@ -139,7 +146,9 @@ func TestFakeReportsReasons(t *testing.T) {
 		"add chain ip t prerouting: exists with another hook": func(tx *Tx) {
 			tx.SetChain(ip4, Chain{Name: "prerouting", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}})
 		},
-		"add set ip t some: exists with another definition": func(tx *Tx) { tx.AddSet(ip4, Set{Name: "some", Key: pairs.Key}) },
+		"add set ip t some: exists with another definition": func(tx *Tx) {
+			tx.AddSet(ip4, Set{Name: "some", Key: pairs.Key})
+		},
 		"add element ip t nets { 10.0.0.0/28 }: overlaps 10.0.0.8/29": func(tx *Tx) {
 			tx.Add(ip4, nets, Element{Key: string(Key{}.Addr(addr(IP4, 8))), End: string(Key{}.Addr(addr(IP4, 16)))})
 			tx.Add(ip4, nets, Element{Key: string(Key{}.Addr(addr(IP4, 0))), End: string(Key{}.Addr(addr(IP4, 16)))})

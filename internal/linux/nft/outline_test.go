@@ -56,7 +56,8 @@ func TestOutline(t *testing.T) {
 	}
 	want := []Outline{{Table: Table{IP4, "t"}, Handle: got[0].Handle, Chains: []ChainOutline{
 		{Name: "in", Base: true, Hook: Input, Rules: []RuleOutline{
-			{Target: "A", Jump: true}, {Target: "B", Jump: true, Every: true}, {}, {Target: "REJECT"}, {Target: "DROP", Every: true},
+			{Target: "A", Jump: true}, {Target: "B", Jump: true, Every: true}, {}, {Target: "REJECT"},
+			{Target: "DROP", Every: true},
 		}},
 		{Name: "out", Base: true, Hook: Output},
 		{Name: "A", Rules: []RuleOutline{{Target: "B", Jump: true, Every: true}}},
@@ -204,7 +205,9 @@ const aRule = "\x02\x00\x00\x00" + "\x06\x00\x02\x00A\x00\x00\x00" + "\x54\x00\x
 	"\x10\x00\x02\x80" + "\x0c\x00\x02\x80" + "\x06\x00\x02\x00B\x00\x00\x00"
 
 func aMessage(kind int, data []byte) netlink.Message {
-	return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)}, Data: data}
+	return netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)}, Data: data,
+	}
 }
 
 func TestDecodesARule(t *testing.T) {

@@ -45,5 +45,6 @@ func rejected(err error) bool {
 		return false
 	}
 	errno, is := errors.AsType[syscall.Errno](answer)
-	return is && !slices.Contains([]syscall.Errno{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR}, errno)
+	passing := []syscall.Errno{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR}
+	return is && !slices.Contains(passing, errno)
 }

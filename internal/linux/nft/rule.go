@@ -153,7 +153,10 @@ func SetPriority(from string, fields ...Field) Statement {
 
 // setPriority sets the packet's priority to what the expressions leave in register 1.
 func setPriority(text string, exprs ...expr.Any) Statement {
-	return Statement{"meta priority set " + text, append(exprs, &expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1})}
+	return Statement{
+		"meta priority set " + text,
+		append(exprs, &expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg1}),
+	}
 }
 
 // Draw sets the packet's priority to one of n numbers from first on, each as likely

@@ -31,13 +31,16 @@ func everyRule(f Family) []Chain {
 	for _, s := range []Statement{
 		In("some", Source(f)), Not(In("some", Destination(f))), In("nets", Source(f)), In("pairs", Source(f), Destination(f)),
 		Not(In("allowed", append(key, Source(f))...)), Dispatch("direct", key...), Dispatch("ways", Priority()),
-		SetPriority("fronts", key...), ClearPriority(), Draw(1, 3), Draw(65537, 65535), Goto("other"), Jump("other"), Drop(), Reject(f),
+		SetPriority("fronts", key...), ClearPriority(), Draw(1, 3), Draw(65537, 65535), Goto("other"), Jump("other"), Drop(),
+		Reject(f),
 		MarkSet(0x4000), MarkFlip(0x4000), Marked(0x4000), MarkSet(0x80000001), Marked(1),
 		Translated(), FromHere(), ToHere(), Not(ToHere()), Not(ToLoopback(f)),
 		FromInterface("cbr0"), Not(FromInterface("cbr0")), FromInterface("fifteen-letters"),
 		FromPrefix("veth"), Not(FromPrefix("veth")),
-		Remember("clients", 3*time.Hour, Random(1, 3), Priority(), Source(f)), Remember("clients", time.Second, Random(65537, 1), Priority(), Source(f)),
-		Remember("clients", 26*time.Hour+61*time.Second, Random(1, 65535), Priority(), Source(f)), Forget("clients", Priority(), Source(f)),
+		Remember("clients", 3*time.Hour, Random(1, 3), Priority(), Source(f)),
+		Remember("clients", time.Second, Random(65537, 1), Priority(), Source(f)),
+		Remember("clients", 26*time.Hour+61*time.Second, Random(1, 65535), Priority(), Source(f)),
+		Forget("clients", Priority(), Source(f)),
 		SetPriority("clients", Priority(), Source(f)),
 	} {
 		any = append(any, NewRule(s))

@@ -139,7 +139,9 @@ func TestRangeOfAllAddresses(t *testing.T) {
 		conn, netns := realKernel(t)
 		f := table.Family
 		all := netip.PrefixFrom(map[Family]netip.Addr{IP4: netip.IPv4Unspecified(), IP6: netip.IPv6Unspecified()}[f], 0)
-		want := map[string][]Element{"nets": plainRanges([]netip.Prefix{all}), "allowed": rangesFrom(Key{}.Addr(addr(f, 1)).Proto(6).Port(80), all)}
+		want := map[string][]Element{
+			"nets": plainRanges([]netip.Prefix{all}), "allowed": rangesFrom(Key{}.Addr(addr(f, 1)).Proto(6).Port(80), all),
+		}
 		tx := allOf(f, table)
 		tx.Add(table, nets, want["nets"][0])
 		tx.Add(table, allowed, want["allowed"][0])

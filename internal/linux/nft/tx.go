@@ -86,7 +86,9 @@ func (t *Tx) needed() []Table {
 // namesChains reports whether the transaction creates a chain or adds an element that leads to one.
 func (t *Tx) namesChains() bool {
 	leads := func(e Element) bool { return e.Goto != "" }
-	return len(t.chains) > 0 || slices.ContainsFunc(t.adds, func(b bucket) bool { return slices.ContainsFunc(b.elements, leads) })
+	return len(t.chains) > 0 || slices.ContainsFunc(t.adds, func(b bucket) bool {
+		return slices.ContainsFunc(b.elements, leads)
+	})
 }
 
 // Bytes estimates the size of the transaction in netlink messages.

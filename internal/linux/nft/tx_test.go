@@ -15,8 +15,12 @@ func TestTxPrintsInOrder(t *testing.T) {
 	tx.FlushChain(ip4, "old-chain")
 	tx.Add(ip4, some, first)
 	tx.Delete(ip4, some, first)
-	tx.Add(ip4, frontends, Element{Key: string(Key{}.Addr(addr(IP4, 1)).Proto(17).Port(53)), Data: string(Key{}.ClassID(0x01100003)), Comment: "ns/a"})
-	tx.SetChain(ip4, Chain{Name: "c", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}, Rules: []Rule{NewRule(Drop())}})
+	tx.Add(ip4, frontends, Element{
+		Key: string(Key{}.Addr(addr(IP4, 1)).Proto(17).Port(53)), Data: string(Key{}.ClassID(0x01100003)), Comment: "ns/a",
+	})
+	tx.SetChain(ip4, Chain{
+		Name: "c", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}, Rules: []Rule{NewRule(Drop())},
+	})
 	tx.AddSet(ip4, frontends)
 	tx.AddSet(ip4, clients)
 	tx.AddSet(ip4, backends)
@@ -141,7 +145,8 @@ func TestStateComparesDefinitions(t *testing.T) {
 	}
 	dynamic := some
 	dynamic.Dynamic = true
-	if !s.Sets["some"].Is(IP4, some) || s.Sets["some"].Is(IP6, some) || s.Sets["some"].Is(IP4, dynamic) || s.Sets["some"].Is(IP4, nets) {
+	if !s.Sets["some"].Is(IP4, some) || s.Sets["some"].Is(IP6, some) || s.Sets["some"].Is(IP4, dynamic) ||
+		s.Sets["some"].Is(IP4, nets) {
 		t.Error("sets are not compared")
 	}
 }

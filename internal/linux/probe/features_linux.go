@@ -73,7 +73,8 @@ func addTranslation(tx *nft.Tx, t nft.Table) {
 	sample := string(nft.Key{}.Addr(sampleAddr(t.Family)).Port(53))
 	tx.AddSet(t, ends)
 	tx.Add(t, ends, nft.Element{Key: sample, Data: sample})
-	addChain(tx, t, nat(nft.Prerouting), nft.TranslateFrom(t.Family, ends.Name, nft.Destination(t.Family), nft.DestinationPort()))
+	addChain(tx, t, nat(nft.Prerouting),
+		nft.TranslateFrom(t.Family, ends.Name, nft.Destination(t.Family), nft.DestinationPort()))
 }
 
 func addVerdictMap(tx *nft.Tx, t nft.Table) {

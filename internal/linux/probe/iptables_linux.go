@@ -57,13 +57,19 @@ func extensions(variant iptables.Variant) []extension {
 		match("addrtype", " --dst-type LOCAL"),
 		match("mark", " --mark 0x4000/0x4000"),
 		match("statistic", " --mode random --probability 0.5"),
-		extension{name: "target MARK", rule: "-j MARK --or-mark 0x4000", config: "NETFILTER_XT_TARGET_MARK", module: "xt_mark"},
+		extension{
+			name: "target MARK", rule: "-j MARK --or-mark 0x4000", config: "NETFILTER_XT_TARGET_MARK", module: "xt_mark",
+		},
 		extension{
 			name: "target MASQUERADE --random-fully", rule: "-j MASQUERADE --random-fully",
 			config: "NETFILTER_XT_TARGET_MASQUERADE", module: "xt_MASQUERADE",
 		},
-		extension{name: "target DNAT", rule: "-p tcp -j DNAT --to-destination %s:1", config: "NETFILTER_XT_NAT", module: "xt_nat"},
-		extension{name: "target REJECT", table: "filter", rule: "-j REJECT", config: "%s_NF_TARGET_REJECT", module: "ipt_REJECT"},
+		extension{
+			name: "target DNAT", rule: "-p tcp -j DNAT --to-destination %s:1", config: "NETFILTER_XT_NAT", module: "xt_nat",
+		},
+		extension{
+			name: "target REJECT", table: "filter", rule: "-j REJECT", config: "%s_NF_TARGET_REJECT", module: "ipt_REJECT",
+		},
 		recent, sctp,
 	)
 }
@@ -136,7 +142,9 @@ func Iptables(ctx context.Context, opts Options) (Support, error) {
 	if !tools.Has(iptables.IPv6) {
 		noPrograms = "the programs of ip6tables are not installed: install the package iptables"
 	}
-	return Support{IPv4: true, Missing: missing}.withIPv6(opts, noPrograms, func() ([]Missing, error) { return n.check(xtFamilies()[1]) })
+	return Support{IPv4: true, Missing: missing}.withIPv6(opts, noPrograms, func() ([]Missing, error) {
+		return n.check(xtFamilies()[1])
+	})
 }
 
 // capable checks the capabilities of this thread, which the programs inherit.
@@ -156,7 +164,9 @@ func capable(variant iptables.Variant) error {
 }
 
 func mayNot(capability string) error {
-	return fmt.Errorf("%w: the programs of iptables need the capability %s: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN, NET_RAW])", ErrPrivilege, capability)
+	return fmt.Errorf("%w: the programs of iptables need the capability %s: "+
+		"run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN, NET_RAW])",
+		ErrPrivilege, capability)
 }
 
 type restorer func(ctx context.Context, f iptables.Family, input []byte) error
@@ -227,7 +237,8 @@ func (n needs) check(f xtFamily) (missing []Missing, err error) {
 			missing = append(missing, Missing{Name: one.name, Family: f.name, Remedy: one.remedy(f)})
 			continue
 		}
-		problems = append(problems, fmt.Errorf("%w: iptables %s in %s: %s (%w)", ErrFeature, one.name, f.name, one.remedy(f), err))
+		err = fmt.Errorf("%w: iptables %s in %s: %s (%w)", ErrFeature, one.name, f.name, one.remedy(f), err)
+		problems = append(problems, err)
 	}
 	if problems == nil && missing == nil {
 		return nil, fmt.Errorf("try iptables in %s: each extension alone works, all together not: %w", f.name, whole)

@@ -147,12 +147,14 @@ func TestMissingExtensions(t *testing.T) {
 		{"nothing", ip4, lacks(), nil, "", ""},
 		{
 			"a match", ip4, lacks("match statistic"), ErrFeature,
-			"missing kernel feature: iptables match statistic in IPv4: load it with: modprobe xt_statistic, or use a kernel with CONFIG_NETFILTER_XT_MATCH_STATISTIC" +
+			"missing kernel feature: iptables match statistic in IPv4: load it with: modprobe xt_statistic, " +
+				"or use a kernel with CONFIG_NETFILTER_XT_MATCH_STATISTIC" +
 				` (iptables-restore: "-A X": Couldn't load it)`, "",
 		},
 		{
 			"a table", ip6, lacks("table nat"), ErrFeature,
-			"missing kernel feature: iptables table nat in IPv6: load it with: modprobe ip6table_nat, or use a kernel with CONFIG_IP6_NF_NAT" +
+			"missing kernel feature: iptables table nat in IPv6: load it with: modprobe ip6table_nat, " +
+				"or use a kernel with CONFIG_IP6_NF_NAT" +
 				` (iptables-restore: "-A X": Couldn't load it)`, "",
 		},
 		{

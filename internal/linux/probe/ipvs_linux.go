@@ -46,9 +46,11 @@ func absent(err error, what, module, config string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("%w: %s needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN, NET_RAW])", ErrPrivilege, what)
+		return fmt.Errorf("%w: %s needs the capability CAP_NET_ADMIN: "+
+			"run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN, NET_RAW])", ErrPrivilege, what)
 	}
-	return fmt.Errorf("%w: the kernel has no %s: load it with: modprobe %s, or use a kernel with CONFIG_%s (%w)", ErrFeature, what, module, config, err)
+	return fmt.Errorf("%w: the kernel has no %s: load it with: modprobe %s, or use a kernel with CONFIG_%s (%w)",
+		ErrFeature, what, module, config, err)
 }
 
 // trySets creates a set of each type, and rules that use sets, and removes them.
@@ -69,7 +71,8 @@ func trySets(ctx context.Context, sets *ipset.Sets, tools *iptables.Tools) error
 		if err == nil && of.t == ipset.IPPort {
 			problems = append(problems, tryRules(ctx, tools))
 		}
-		problems = append(problems, absent(err, "ipset type "+string(of.t), of.module, of.config), sets.Destroy(ctx, probeSet))
+		problems = append(problems, absent(err, "ipset type "+string(of.t), of.module, of.config),
+			sets.Destroy(ctx, probeSet))
 	}
 	return errors.Join(problems...)
 }
@@ -89,5 +92,6 @@ func tryRules(ctx context.Context, tools *iptables.Tools) error {
 
 // tryDevice creates a dummy interface and removes it.
 func tryDevice(ctx context.Context, links *rtnl.Links) error {
-	return errors.Join(absent(links.Create(ctx, probeSet), "dummy interfaces", "dummy", "DUMMY"), links.Delete(ctx, probeSet))
+	return errors.Join(absent(links.Create(ctx, probeSet), "dummy interfaces", "dummy", "DUMMY"),
+		links.Delete(ctx, probeSet))
 }

@@ -20,7 +20,8 @@ func TestIPVS(t *testing.T) {
 	before := tables(t, ns)
 	got, err := IPVS(t.Context(), Options{NetNS: ns})
 	if loadErr := ipvs.New(ns).Load(t.Context()); errors.Is(loadErr, ipvs.ErrAbsent) {
-		const want = "missing kernel feature: the kernel has no IPVS: load it with: modprobe ip_vs, or use a kernel with CONFIG_IP_VS (this kernel has no IPVS)"
+		const want = "missing kernel feature: the kernel has no IPVS: load it with: modprobe ip_vs, " +
+			"or use a kernel with CONFIG_IP_VS (this kernel has no IPVS)"
 		if !errors.Is(err, ErrFeature) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -42,11 +43,13 @@ func TestAbsentFeaturesHaveARemedy(t *testing.T) {
 	if err := absent(nil, "x", "y", "Z"); err != nil {
 		t.Errorf("nothing is absent: %v", err)
 	}
-	if err := absent(unix.EPERM, "IPVS", "ip_vs", "IP_VS"); !errors.Is(err, ErrPrivilege) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+	if err := absent(unix.EPERM, "IPVS", "ip_vs", "IP_VS"); !errors.Is(err, ErrPrivilege) ||
+		!strings.Contains(err.Error(), "CAP_NET_ADMIN") {
 		t.Errorf("without the privilege: %v", err)
 	}
 	err := absent(unix.EOPNOTSUPP, "dummy interfaces", "dummy", "DUMMY")
-	if !errors.Is(err, ErrFeature) || !strings.Contains(err.Error(), "the kernel has no dummy interfaces: load it with: modprobe dummy, or use a kernel with CONFIG_DUMMY") {
+	const want = "the kernel has no dummy interfaces: load it with: modprobe dummy, or use a kernel with CONFIG_DUMMY"
+	if !errors.Is(err, ErrFeature) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
 }

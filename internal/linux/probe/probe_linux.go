@@ -97,11 +97,14 @@ func explainReach(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("%w: programming nf_tables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])", ErrPrivilege)
+		return fmt.Errorf("%w: programming nf_tables needs the capability CAP_NET_ADMIN: "+
+			"run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])", ErrPrivilege)
 	case errors.Is(err, unix.EPROTONOSUPPORT):
-		return fmt.Errorf("%w: the kernel has no netfilter netlink: load the module nfnetlink, or use a kernel with CONFIG_NETFILTER_NETLINK", ErrFeature)
+		return fmt.Errorf("%w: the kernel has no netfilter netlink: load the module nfnetlink, "+
+			"or use a kernel with CONFIG_NETFILTER_NETLINK", ErrFeature)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("%w: the kernel has no nf_tables: load it with: modprobe nf_tables, or use a kernel with CONFIG_NF_TABLES", ErrFeature)
+		return fmt.Errorf("%w: the kernel has no nf_tables: load it with: modprobe nf_tables, "+
+			"or use a kernel with CONFIG_NF_TABLES", ErrFeature)
 	}
 	return fmt.Errorf("ask nf_tables for its state: %w", err)
 }
@@ -123,7 +126,8 @@ func check(f nft.Family, try func(nft.Family, []feature) error) error {
 		case !unsupported(err):
 			return fmt.Errorf("try nf_tables %s in %s: %w", one.name, familyName(f), err)
 		default:
-			problems = append(problems, fmt.Errorf("%w: nf_tables %s in %s: %s", ErrFeature, one.name, familyName(f), one.remedy(f)))
+			problems = append(problems,
+				fmt.Errorf("%w: nf_tables %s in %s: %s", ErrFeature, one.name, familyName(f), one.remedy(f)))
 		}
 	}
 	if problems == nil {

@@ -145,9 +145,13 @@ func TestMissingFeatures(t *testing.T) {
 		},
 		{
 			"privilege", nft.IP4, always(os.ErrPermission), ErrPrivilege,
-			"missing privilege: programming nf_tables needs the capability CAP_NET_ADMIN: run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])",
+			"missing privilege: programming nf_tables needs the capability CAP_NET_ADMIN: " +
+				"run as root, or grant it (in a pod: securityContext.capabilities.add: [NET_ADMIN])",
 		},
-		{"another error", nft.IP4, always(unix.ENOMEM), unix.ENOMEM, "try nf_tables NAT chains in IPv4: cannot allocate memory"},
+		{
+			"another error", nft.IP4, always(unix.ENOMEM), unix.ENOMEM,
+			"try nf_tables NAT chains in IPv4: cannot allocate memory",
+		},
 		{
 			"together", nft.IP4, together, unix.ENOMEM,
 			"try nf_tables in IPv4: each feature alone works, all together not: cannot allocate memory",

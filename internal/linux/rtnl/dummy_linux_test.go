@@ -32,7 +32,8 @@ func TestAddressesOnADummyInterfaceAreLocal(t *testing.T) {
 		}
 	}
 	got, err := links.Addresses(t.Context(), "vips")
-	if diff := cmp.Diff(parse("10.96.0.1", "10.96.0.2", "fd00::1"), got, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
+	want := parse("10.96.0.1", "10.96.0.2", "fd00::1")
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
 		t.Errorf("addresses (-want +got): %v\n%s", err, diff)
 	}
 	kerneltest.Do(t, netns, func() error {
@@ -52,7 +53,8 @@ func TestAddressesOnADummyInterfaceAreLocal(t *testing.T) {
 }
 
 func TestAddressesNeedTheirInterface(t *testing.T) {
-	if err := New(kerneltest.Namespace(t)).AddAddresses(t.Context(), "vips", parse("10.96.0.1")); !errors.Is(err, ErrNotFound) {
+	err := New(kerneltest.Namespace(t)).AddAddresses(t.Context(), "vips", parse("10.96.0.1"))
+	if !errors.Is(err, ErrNotFound) {
 		t.Errorf("got %v, want %v", err, ErrNotFound)
 	}
 }

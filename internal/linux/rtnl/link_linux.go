@@ -196,7 +196,9 @@ func (l *Links) Delete(ctx context.Context, name string) error {
 }
 
 // each calls fn with the interface of this name and each address, up to the first error.
-func (l *Links) each(ctx context.Context, name string, addrs []netip.Addr, fn func(*netlink.Handle, netlink.Link, netip.Addr) error) error {
+func (l *Links) each(
+	ctx context.Context, name string, addrs []netip.Addr, fn func(*netlink.Handle, netlink.Link, netip.Addr) error,
+) error {
 	return l.with(name, func(h *netlink.Handle, link netlink.Link) error {
 		for _, a := range addrs {
 			if err := ctx.Err(); err != nil {
@@ -233,7 +235,9 @@ func (l *Links) with(name string, fn func(*netlink.Handle, netlink.Link) error) 
 func (l *Links) AddHidden(ctx context.Context, name string, addrs []netip.Addr) error {
 	err := l.each(ctx, name, addrs, func(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
 		const forever = math.MaxUint32
-		return h.AddrReplace(link, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice()), Scope: unix.RT_SCOPE_HOST, ValidLft: forever})
+		return h.AddrReplace(link, &netlink.Addr{
+			IPNet: netlink.NewIPNet(a.AsSlice()), Scope: unix.RT_SCOPE_HOST, ValidLft: forever,
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("add addresses to %s: %w", name, err)

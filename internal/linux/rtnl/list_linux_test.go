@@ -16,7 +16,8 @@ func TestNetwork(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error {
 		for _, c := range []string{
-			"link add eth0 type veth peer name far", "link set eth0 mtu 1400 up", "link set far up", "addr add 10.0.0.4/24 dev eth0",
+			"link add eth0 type veth peer name far", "link set eth0 mtu 1400 up", "link set far up",
+			"addr add 10.0.0.4/24 dev eth0",
 			"route add 10.1.0.0/16 via 10.0.0.1", "route add default via 10.0.0.1",
 			"link add cni0 type bridge", "link set far master cni0",
 		} {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
-// Connections are numbers of open TCP connections, by peer and by the cookie of the network namespace of the client, which is
-// OfNode for the node.
+// Connections are numbers of open TCP connections, by peer and by the cookie of the network namespace of the client,
+// which is OfNode for the node.
 type Connections map[netip.AddrPort]map[uint64]int
 
 // OfNode stands for the network namespace of the node.

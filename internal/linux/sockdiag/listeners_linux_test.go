@@ -95,7 +95,9 @@ func TestListenersAreListedAndConnectionsAreNot(t *testing.T) {
 		want = append(want, Listener{Protocol: protocol, At: netip.MustParseAddrPort(at), UID: uint32(os.Getuid())})
 	}
 	less := func(a, b Listener) bool { return a.At.Compare(b.At) < 0 }
-	if diff := cmp.Diff(want, got, cmpopts.SortSlices(less), cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.IgnoreFields(Listener{}, "Inode")); diff != "" {
+	diff := cmp.Diff(want, got, cmpopts.SortSlices(less), cmpopts.EquateComparable(netip.AddrPort{}),
+		cmpopts.IgnoreFields(Listener{}, "Inode"))
+	if diff != "" {
 		t.Errorf("listeners (-want +got):\n%s", diff)
 	}
 	for _, l := range got {

@@ -1,5 +1,5 @@
-// Package sockdiag counts TCP connections, lists listeners, and destroys connected UDP sockets of other processes, in any
-// network namespace (sock_diag(7), SOCK_DESTROY).
+// Package sockdiag counts TCP connections, lists listeners, and destroys connected UDP sockets of other processes, in
+// any network namespace (sock_diag(7), SOCK_DESTROY).
 package sockdiag
 
 import (
@@ -33,8 +33,8 @@ type Node struct {
 	NetNS int // file descriptor of the network namespace of the node; 0: the current one
 }
 
-// Destroy destroys the sockets that have their peer still. It visits only the namespaces that these are in. Their programs get
-// ECONNABORTED.
+// Destroy destroys the sockets that have their peer still. It visits only the namespaces that these are in. Their
+// programs get ECONNABORTED.
 func (n Node) Destroy(ctx context.Context, list []Socket) (result Result, err error) {
 	wanted := map[uint64]map[uint64]netip.AddrPort{} // peers by namespace and cookie
 	for _, s := range list {
@@ -57,7 +57,8 @@ func (n Node) Destroy(ctx context.Context, list []Socket) (result Result, err er
 		}
 	}
 	paths := []netns.Paths{netns.OfProcesses, netns.OfMounts, netns.OfThreads}
-	failed = append(failed, netns.Visit(n.NetNS, paths, func() bool { return len(wanted) == 0 || ctx.Err() != nil }, visit))
+	done := func() bool { return len(wanted) == 0 || ctx.Err() != nil }
+	failed = append(failed, netns.Visit(n.NetNS, paths, done, visit))
 	for _, sockets := range wanted {
 		result.Unreached += len(sockets)
 	}
@@ -81,8 +82,8 @@ func destroy(family uint8, want map[uint64]netip.AddrPort) (n int, err error) {
 // mostRounds bounds the attempts of destroyFound: it destroys so many sockets that have the same addresses and ports.
 const mostRounds = 16
 
-// destroyFound destroys sockets, and returns how many. The kernel finds a socket by its addresses and ports, and then compares the cookie. So
-// of several sockets that share them it finds one, until that is destroyed.
+// destroyFound destroys sockets, and returns how many. The kernel finds a socket by its addresses and ports, and then
+// compares the cookie. So of several sockets that share them it finds one, until that is destroyed.
 func destroyFound(found []*request) (n int, err error) {
 	var failed []error
 	for range mostRounds {

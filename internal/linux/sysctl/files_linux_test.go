@@ -30,10 +30,12 @@ func TestFiles(t *testing.T) {
 	if got, err := f.Get("/hashsize"); got != "32" || err != nil {
 		t.Errorf("after: %q, %v", got, err)
 	}
-	if err := f.Set("/gone", "1"); !errors.Is(err, fs.ErrNotExist) || err.Error() != "write 1 to /gone: no such file or directory" {
+	if err := f.Set("/gone", "1"); !errors.Is(err, fs.ErrNotExist) ||
+		err.Error() != "write 1 to /gone: no such file or directory" {
 		t.Errorf("set a missing file: %v", err)
 	}
-	if _, err := f.Get("/gone"); !errors.Is(err, fs.ErrNotExist) || err.Error() != "read /gone: no such file or directory" {
+	if _, err := f.Get("/gone"); !errors.Is(err, fs.ErrNotExist) ||
+		err.Error() != "read /gone: no such file or directory" {
 		t.Errorf("get a missing file: %v", err)
 	}
 }
