@@ -97,7 +97,8 @@ func TestArchive(t *testing.T) {
 	a := Archive{
 		Folder: "report", About: "Report\n", At: time.Unix(1e9, 0),
 		Files: []File{
-			{Name: "a.txt", Text: []byte("a secret"), Took: time.Second}, {Name: "b.json", Err: errors.New("no secret here")},
+			{Name: "a.txt", Text: []byte("a secret"), Took: time.Second},
+			{Name: "b.json", Err: errors.New("no secret here")},
 			{Name: "c", Text: []byte("c"), Cut: true},
 		},
 		Clean: func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("secret"), []byte("-")) },

@@ -88,7 +88,9 @@ func TestFormatsAndStreams(t *testing.T) {
 				`{"level":"ERROR","msg":"no"}` + "\n",
 		},
 		{
-			"split text", config.Logging{SplitStream: true}, "level=INFO msg=hello k=v\nlevel=WARN msg=careful\n",
+			"split text",
+			config.Logging{SplitStream: true},
+			"level=INFO msg=hello k=v\nlevel=WARN msg=careful\n",
 			"level=ERROR msg=no\n",
 		},
 		{
@@ -98,7 +100,9 @@ func TestFormatsAndStreams(t *testing.T) {
 			`{"level":"ERROR","msg":"no"}` + "\n",
 		},
 		{
-			"a buffer without split streams", config.Logging{InfoBufferSize: 1 << 20, FlushFrequency: time.Hour}, "",
+			"a buffer without split streams",
+			config.Logging{InfoBufferSize: 1 << 20, FlushFrequency: time.Hour},
+			"",
 			"level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n",
 		},
 	} {

@@ -23,7 +23,8 @@ func TestRefusedServices(t *testing.T) {
 		{proxy.Sync{Refused: 6, Known: 10}, false, "the kernel refuses the rules of 6 of 10 Services"},
 		{proxy.Sync{Refused: 10, Known: 10}, false, "the kernel refuses the rules of 10 of 10 Services"},
 		{
-			proxy.Sync{Refused: 1, Known: 10, Vital: vital}, false,
+			proxy.Sync{Refused: 1, Known: 10, Vital: vital},
+			false,
 			"the kernel refuses the rules of 1 of 10 Services, Service default/kubernetes among them",
 		},
 	} {

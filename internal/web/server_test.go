@@ -241,7 +241,8 @@ func TestServerClosesSlowConnections(t *testing.T) {
 			says string
 			ends time.Duration
 		}{
-			{"", 5 * time.Second}, {"GET / HTTP/1.1\r\n", 5 * time.Second},
+			{"", 5 * time.Second},
+			{"GET / HTTP/1.1\r\n", 5 * time.Second},
 			{"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 90 * time.Second},
 		} {
 			c, err := n.Dial(t.Context(), "127.0.0.1:1")

@@ -50,7 +50,9 @@ func TestExplainOverHTTP(t *testing.T) {
 		want        string // the body of an error, or the headline and the notes
 	}{
 		{
-			"an answer", "source=node&destination=default/web:http", still{view: proxy.View{Started: true}}, http.StatusOK,
+			"an answer", "source=node&destination=default/web:http",
+			still{view: proxy.View{Started: true}},
+			http.StatusOK,
 			"refused",
 		},
 		{

@@ -129,7 +129,8 @@ func TestTheMarkOfAMemberIsChanged(t *testing.T) {
 	sets := New(kerneltest.Namespace(t))
 	k, m := Kind{Type: IPPort, Marks: true}, Member{Addr: netip.MustParseAddr("10.0.0.1"), Protocol: tcp, Port: 80}
 	if err := sets.Apply(t.Context(), []Change{
-		{Op: Create, Set: "S", Kind: k}, {Op: Add, Set: "S", Kind: k, Member: m, Mark: 1},
+		{Op: Create, Set: "S", Kind: k},
+		{Op: Add, Set: "S", Kind: k, Member: m, Mark: 1},
 		{Op: Add, Set: "S", Kind: k, Member: m, Mark: 2},
 	}); err != nil {
 		t.Fatal(err)

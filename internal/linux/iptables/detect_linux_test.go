@@ -28,7 +28,8 @@ func TestDetect(t *testing.T) {
 			Legacy, "nft has 0 rules and legacy 2",
 		},
 		{
-			[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, NFT,
+			[]string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"},
+			NFT,
 			"nft has 1 rules and legacy 1",
 		},
 	} {

@@ -56,7 +56,10 @@ func TestOutline(t *testing.T) {
 	}
 	want := []Outline{{Table: Table{IP4, "t"}, Handle: got[0].Handle, Chains: []ChainOutline{
 		{Name: "in", Base: true, Hook: Input, Rules: []RuleOutline{
-			{Target: "A", Jump: true}, {Target: "B", Jump: true, Every: true}, {}, {Target: "REJECT"},
+			{Target: "A", Jump: true},
+			{Target: "B", Jump: true, Every: true},
+			{},
+			{Target: "REJECT"},
 			{Target: "DROP", Every: true},
 		}},
 		{Name: "out", Base: true, Hook: Output},

@@ -84,8 +84,11 @@ func TestPathOfCertainClients(t *testing.T) {
 						by      *route.Detector
 						packets bool
 					}{
-						{known, &byCIDR, false}, {backend, &byCIDR, true}, {netip.MustParseAddr("11.0.0.1"), &byCIDR, true},
-						{known, &byBridge, true}, {known, nil, false},
+						{known, &byCIDR, false},
+						{backend, &byCIDR, true},
+						{netip.MustParseAddr("11.0.0.1"), &byCIDR, true},
+						{known, &byBridge, true},
+						{known, nil, false},
 					} {
 						p.Client, p.Detector = c.client, c.by
 						if got := path(p); (got[0] == "packets") != c.packets {

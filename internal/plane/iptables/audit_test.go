@@ -129,7 +129,9 @@ func (a *audit) probes(ip route.Family, states ...state) []packet {
 	var frontends []frontend
 	for _, s := range states {
 		for _, at := range []key{
-			{table: nat, chain: services}, {table: filter, chain: services}, {table: filter, chain: external},
+			{table: nat, chain: services},
+			{table: filter, chain: services},
+			{table: filter, chain: external},
 			{table: nat, chain: nodePorts},
 		} {
 			for _, text := range s[at.table][at.chain].Rules {

@@ -24,7 +24,8 @@ func TestFactsFollowTheNetwork(t *testing.T) {
 	}
 	without := func() (got []string) {
 		for _, p := range []route.Port{
-			{Protocol: cluster.TCP, Family: route.IPv4}, {Protocol: cluster.SCTP, Family: route.IPv4},
+			{Protocol: cluster.TCP, Family: route.IPv4},
+			{Protocol: cluster.SCTP, Family: route.IPv4},
 			{Protocol: cluster.UDP, Family: route.IPv6},
 		} {
 			got = append(got, opened.Facts.Without(&p).Why)

@@ -187,22 +187,26 @@ func TestPath(t *testing.T) {
 	}{
 		{"svc-3", "clusterIP", plane.Connection{}, "map fronts > chain off-pod-3 > chain at-backends > map backends"},
 		{
-			"svc-3", "nodePort", plane.Connection{},
+			"svc-3", "nodePort",
+			plane.Connection{},
 			"map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends",
 		},
 		{"svc-1", "clusterIP", plane.Connection{}, "map fronts > chain rejected"},
 		{"svc-9", "loadBalancerIP", plane.Connection{KeptOut: true}, "map fronts > chain guard > set allowed"},
 		{
-			"svc-9", "loadBalancerIP", plane.Connection{},
+			"svc-9", "loadBalancerIP",
+			plane.Connection{},
 			"map fronts > chain guard > set allowed > map guarded > chain masquerade-3 > chain at-backends > map backends",
 		},
 		{"svc-14", "externalIP", plane.Connection{}, "map fronts > chain split > map outside > chain dropped"},
 		{
-			"svc-15", "externalIP", plane.Connection{},
+			"svc-15", "externalIP",
+			plane.Connection{},
 			"map fronts > chain split > map outside > chain outside-1 > chain at-outside-backends > map outside-backends",
 		},
 		{
-			"svc-15", "externalIP", plane.Connection{Inside: true},
+			"svc-15", "externalIP",
+			plane.Connection{Inside: true},
 			"map fronts > chain split > chain inside > map inside > chain balance-3 > chain at-backends > map backends",
 		},
 		{
