@@ -43,6 +43,7 @@ type family struct {
 type written struct {
 	endpoints int              // approximate number for all ports
 	rules     [mangle + 1]int  // number of our rules, by table
+	guarded   []key            // the guards in the kernel
 	behind    map[key][]string // terminating rules of other programs behind our jumps, when last read
 }
 

@@ -62,21 +62,25 @@ func (f *family) values(host *route.Host, opt Options) map[string][]string {
 	return v
 }
 
-// guards returns rules that kubelet adds as well, and to a chain that has others of it. The first, for
-// IPv4 only, keeps other hosts from 127.0.0.0/8, which becomes routable when it serves NodePorts
+// guards returns rules that are added once and never removed: kubelet adds them as well, to a chain that has others of it.
+// The first, for IPv4 only, keeps other hosts from 127.0.0.0/8, which becomes routable when it serves NodePorts
 // (CVE-2020-8558).
-func (f *family) guards(host *route.Host) []entry {
-	list := []entry{
-		{Key: key{filter, localnet, `! -s 127.0.0.0/8 -d 127.0.0.0/8 ` +
-			`-m comment --comment "block incoming localnet connections" ` +
-			`-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`}},
-		{Key: key{filter, "INPUT", "-j " + localnet}},
-		{Key: key{filter, "OUTPUT", "-j " + localnet}},
-	}
+func (f *family) guards(host *route.Host) []key {
+	list := everyGuard()
 	if !f.loopback(host) {
 		return list[1:]
 	}
 	return list
+}
+
+func everyGuard() []key {
+	return []key{
+		{filter, localnet, `! -s 127.0.0.0/8 -d 127.0.0.0/8 ` +
+			`-m comment --comment "block incoming localnet connections" ` +
+			`-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`},
+		{filter, "INPUT", "-j " + localnet},
+		{filter, "OUTPUT", "-j " + localnet},
+	}
 }
 
 // tail returns the last rules of the chain with the frontends, each after its name: packets to this

@@ -207,8 +207,8 @@ func (f *family) ownRules(t table, name string, rules []string, host *route.Host
 	return append(jumps, guards...)
 }
 
-func isGuard(guards []entry, chain, rule string) bool {
-	return slices.ContainsFunc(guards, func(e entry) bool { return e.Key.chain == chain && e.Key.rule == rule })
+func isGuard(guards []key, chain, rule string) bool {
+	return slices.ContainsFunc(guards, func(k key) bool { return k.chain == chain && k.rule == rule })
 }
 
 // others prints the rules of other programs.

@@ -120,7 +120,7 @@ func (d *familyPlan) touched() {
 	before := d.host
 	if d.change.OldHost != nil {
 		before = d.change.OldHost
-		d.hostChange(d.hostEntries(before, d.opt), d.guards(before))
+		d.hostChange(d.hostEntries(before, d.opt))
 	}
 	done := map[cluster.Name]bool{}
 	for _, t := range d.change.Touched {
@@ -147,9 +147,14 @@ func (d *familyPlan) compare(found *listing) {
 		d.endpoints += d.endpointsOf(d.inKernel(name))
 	}
 	d.large = d.endpoints > manyEndpoints
+	for _, k := range everyGuard() {
+		if _, is := found.Take(entry{Key: k}); is == ledger.Equal {
+			d.guarded = append(d.guarded, k)
+		}
+	}
 	d.Plan = d.ledger.Compare(d.restorer, found)
 	d.Expect(len(names))
-	d.hostChange(nil, nil)
+	d.hostChange(nil)
 	for _, name := range names {
 		d.service(name, nil, d.render(d.inKernel(name), d.host))
 	}
@@ -157,10 +162,15 @@ func (d *familyPlan) compare(found *listing) {
 }
 
 // hostChange plans a change of the entries that belong to no Service.
-func (d *familyPlan) hostChange(old, guards []entry) {
+func (d *familyPlan) hostChange(old []entry) {
 	now := d.hostEntries(d.host, d.opt)
 	d.countRules(old, now)
-	d.Host(append(old, guards...), append(now, d.guards(d.host)...))
+	for _, k := range d.guards(d.host) {
+		if !slices.Contains(d.guarded, k) {
+			now, d.guarded = append(now, entry{Key: k}), append(slices.Clip(d.guarded), k)
+		}
+	}
+	d.Host(old, now)
 }
 
 // service plans the difference between two states of a Service.
