@@ -62,8 +62,8 @@ func (f *family) values(host *route.Host, opt Options) map[string][]string {
 	return v
 }
 
-// guards returns rules that are added once and never removed: kubelet adds them as well, to a chain that has others of it.
-// The first, for IPv4 only, keeps other hosts from 127.0.0.0/8, which becomes routable when it serves NodePorts
+// guards returns rules that are added once and never removed: kubelet adds them as well, to a chain that has others of
+// it. The first, for IPv4 only, keeps other hosts from 127.0.0.0/8, which becomes routable when it serves NodePorts
 // (CVE-2020-8558).
 func (f *family) guards(host *route.Host) []key {
 	list := everyGuard()
