@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -22,7 +21,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // listing is one of the lists, as a table and as JSON.
@@ -43,23 +41,6 @@ func listings() map[string]listing {
 			return tabulate(list, wide), list
 		},
 	}
-}
-
-func tabulate[T interface{ Rows() []text.Row }](list []T, wide bool) string {
-	var out strings.Builder
-	table := &text.Table{Out: text.NewColumns(&out), Wide: wide}
-	for _, v := range list {
-		table.Add(v.Rows()...)
-	}
-	_ = table.Out.Flush() // to memory
-	return out.String()
-}
-
-func must[T any](seq iter.Seq[T], err error) []T {
-	if err != nil {
-		panic(err)
-	}
-	return slices.Collect(seq)
 }
 
 // What a person sees of a node, in full.
