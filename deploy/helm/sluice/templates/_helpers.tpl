@@ -11,18 +11,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- define "sluice.mode" -}}
-{{ dig "mode" "" (.Values.config | default dict) }}
+{{- /* A field of the configuration, by its name: list . "mode". */ -}}
+{{- define "sluice.field" -}}
+{{ dig (index . 1) "" ((index . 0).Values.config | default dict) }}
 {{- end }}
 
 {{- /* Not empty in modes with rules of iptables, which need programs, and rights for them. */ -}}
 {{- define "sluice.iptables" -}}
-{{ if has (include "sluice.mode" .) (list "iptables" "userspace") }}yes{{ end }}
+{{ if has (include "sluice.field" (list . "mode")) (list "iptables" "userspace") }}yes{{ end }}
 {{- end }}
 
 {{- /* Not empty in mode ebpf, which needs rights, and file systems of the host. */ -}}
 {{- define "sluice.ebpf" -}}
-{{ if eq (include "sluice.mode" .) "ebpf" }}yes{{ end }}
+{{ if eq (include "sluice.field" (list . "mode")) "ebpf" }}yes{{ end }}
 {{- end }}
 
 {{- define "sluice.image" -}}
@@ -45,23 +46,28 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- toYaml (merge (deepCopy (.Values.config | default dict)) $computed) -}}
 {{- end }}
 
-{{- /* The port of an address such as 0.0.0.0:10256 or [::1]:10256; that of the second argument if it names none. */ -}}
+{{- define "sluice.healthzPort" -}}
+{{ include "sluice.port" (list (include "sluice.field" (list . "healthzBindAddress")) 10256) }}
+{{- end }}
+
+{{- define "sluice.metricsPort" -}}
+{{ include "sluice.port" (list (include "sluice.field" (list . "metricsBindAddress")) 10249) }}
+{{- end }}
+
+{{- /* The port of an address such as 0.0.0.0:10256 or [::1]:10256, or a default. */ -}}
 {{- define "sluice.port" -}}
-{{- $address := index . 0 | default "" -}}
-{{ if regexMatch "^([^:]*|\\[.*\\]):[0-9]+$" $address }}{{ regexFind "[0-9]+$" $address }}{{ else }}{{ index . 1 }}{{ end }}
+{{- $address := index . 0 -}}
+{{- if regexMatch "^([^:]*|\\[.*\\]):[0-9]+$" $address -}}
+{{ regexFind "[0-9]+$" $address }}
+{{- else -}}
+{{ index . 1 }}
 {{- end }}
-
-{{- define "sluice.healthzAddress" -}}
-{{ dig "healthzBindAddress" "" (.Values.config | default dict) }}
-{{- end }}
-
-{{- define "sluice.metricsAddress" -}}
-{{ dig "metricsBindAddress" "" (.Values.config | default dict) }}
 {{- end }}
 
 {{- /* The address of probes; empty: that of the pod, which is the node's. */ -}}
 {{- define "sluice.probeHost" -}}
-{{- $host := include "sluice.healthzAddress" . | trimPrefix "[" | regexFind "^([0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)" -}}
+{{- $address := include "sluice.field" (list . "healthzBindAddress") | trimPrefix "[" -}}
+{{- $host := regexFind "^([0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)" $address -}}
 {{ if not (has $host (list "0.0.0.0" "::")) }}{{ $host }}{{ end }}
 {{- end }}
 
