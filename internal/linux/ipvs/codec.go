@@ -197,11 +197,6 @@ func decodeListed(m netlink.Message) (Listed, error) {
 	return s, err
 }
 
-func decodeServer(m netlink.Message) (Server, error) {
-	s, err := decodeListed(m)
-	return s.Server, err
-}
-
 // narrow returns the address of a family in a union nf_inet_addr.
 func narrow(b []byte, family uint16) (netip.Addr, error) {
 	var all [16]byte

@@ -75,8 +75,8 @@ func TestServersAreEncodedAndDecoded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := decodeServer(netlink.Message{Data: append([]byte{1, 1, 0, 0}, b...)})
-		if diff := gocmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
+		got, err := decodeListed(netlink.Message{Data: append([]byte{1, 1, 0, 0}, b...)})
+		if diff := gocmp.Diff(s, got.Server, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
 			t.Errorf("%s (-want +got): %v\n%s", s, err, diff)
 		}
 	}
@@ -87,8 +87,8 @@ func TestMalformedRepliesAreErrors(t *testing.T) {
 		"empty": nil, "only a header": {1, 1, 0, 0}, "truncated": {1, 1, 0, 0, 9, 0, 1, 0},
 		"no family": {1, 1, 0, 0, 4, 0, 1, 0},
 	} {
-		if s, err := decodeServer(netlink.Message{Data: b}); err == nil {
-			t.Errorf("%s: decoded as %s", name, s)
+		if s, err := decodeListed(netlink.Message{Data: b}); err == nil {
+			t.Errorf("%s: decoded as %s", name, s.Server)
 		}
 	}
 	if n, err := decodeDestination(netlink.Message{Data: []byte{1}}, Server{}); err == nil ||

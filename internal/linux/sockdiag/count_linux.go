@@ -27,18 +27,16 @@ func (n Node) Count(ctx context.Context, isPeer func(netip.AddrPort) bool) (Conn
 		if first { // that of the node
 			cookie, first = OfNode, false
 		}
-		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-			failed = append(failed, each(family, unix.IPPROTO_TCP, openStates, func(m message) {
-				peer := m.peer()
-				if !isPeer(peer) {
-					return
-				}
-				if all[peer] == nil {
-					all[peer] = map[uint64]int{}
-				}
-				all[peer][cookie]++
-			}))
-		}
+		failed = append(failed, each(unix.IPPROTO_TCP, openStates, func(m message) {
+			peer := m.peer()
+			if !isPeer(peer) {
+				return
+			}
+			if all[peer] == nil {
+				all[peer] = map[uint64]int{}
+			}
+			all[peer][cookie]++
+		}))
 	}
 	paths := []netns.Paths{netns.OfProcesses, netns.OfMounts}
 	failed = append(failed, netns.Visit(n.NetNS, paths, func() bool { return ctx.Err() != nil }, visit), ctx.Err())

@@ -54,6 +54,8 @@ func (r *request) of(m message) *request {
 // message is a struct inet_diag_msg.
 type message []byte
 
+func (m message) family() uint8 { return m[0] }
+
 func (m message) cookie() uint64 {
 	return uint64(binary.NativeEndian.Uint32(m[atID+40:])) | uint64(binary.NativeEndian.Uint32(m[atID+44:]))<<32
 }
@@ -64,7 +66,7 @@ func (m message) peer() netip.AddrPort  { return m.address(atID+2, atID+20) }
 // address returns the port and the address at two offsets. An IPv4 address of an IPv6 socket is an IPv4 address.
 func (m message) address(port, addr int) netip.AddrPort {
 	size := 4
-	if m[0] == unix.AF_INET6 {
+	if m.family() == unix.AF_INET6 {
 		size = 16
 	}
 	a, _ := netip.AddrFromSlice(m[addr : addr+size]) // of a valid size
@@ -74,19 +76,23 @@ func (m message) address(port, addr int) netip.AddrPort {
 func (m message) uid() uint32   { return binary.NativeEndian.Uint32(m[atUID:]) }
 func (m message) inode() uint64 { return uint64(binary.NativeEndian.Uint32(m[atInode:])) }
 
-// each calls a function with each socket of the current network namespace that has a family, a protocol and one of some
-// states. The kernel filters out all others. A message is valid during the call.
-func each(family, protocol uint8, states uint32, found func(message)) error {
-	list := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	list.AddData(newRequest(family, protocol, states))
-	err := list.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(m []byte) bool {
-		if len(m) >= messageSize {
-			found(m)
+// each calls a function with each socket of the current network namespace, of both families, that has a protocol and
+// one of some states. The kernel filters out all others. A message is valid during the call. An error in one family
+// does not leave out the other.
+func each(protocol uint8, states uint32, found func(message)) error {
+	var failed []error
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		list := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		list.AddData(newRequest(family, protocol, states))
+		err := list.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(m []byte) bool {
+			if len(m) >= messageSize {
+				found(m)
+			}
+			return true
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: the kernel cannot list this protocol
+			failed = append(failed, fmt.Errorf("list sockets: %w", err))
 		}
-		return true
-	})
-	if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: the kernel cannot list this protocol
-		return fmt.Errorf("list sockets: %w", err)
 	}
-	return nil
+	return errors.Join(failed...)
 }

@@ -50,11 +50,9 @@ func (n Node) Destroy(ctx context.Context, list []Socket) (result Result, err er
 			return
 		}
 		delete(wanted, cookie)
-		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-			destroyed, err := destroy(family, sockets)
-			result.Destroyed += destroyed
-			failed = append(failed, err)
-		}
+		destroyed, err := destroy(sockets)
+		result.Destroyed += destroyed
+		failed = append(failed, err)
 	}
 	paths := []netns.Paths{netns.OfProcesses, netns.OfMounts, netns.OfThreads}
 	done := func() bool { return len(wanted) == 0 || ctx.Err() != nil }
@@ -65,18 +63,16 @@ func (n Node) Destroy(ctx context.Context, list []Socket) (result Result, err er
 	return result, errors.Join(append(failed, ctx.Err())...)
 }
 
-// destroy destroys sockets of the current network namespace that have a family, and returns how many.
-func destroy(family uint8, want map[uint64]netip.AddrPort) (n int, err error) {
+// destroy destroys sockets of the current network namespace, and returns how many.
+func destroy(want map[uint64]netip.AddrPort) (n int, err error) {
 	var found []*request
-	err = each(family, unix.IPPROTO_UDP, anyState, func(m message) {
+	listErr := each(unix.IPPROTO_UDP, anyState, func(m message) {
 		if peer, is := want[m.cookie()]; is && peer == m.peer() {
-			found = append(found, newRequest(family, unix.IPPROTO_UDP, anyState).of(m))
+			found = append(found, newRequest(m.family(), unix.IPPROTO_UDP, anyState).of(m))
 		}
 	})
-	if err != nil {
-		return 0, err
-	}
-	return destroyFound(found)
+	n, err = destroyFound(found)
+	return n, errors.Join(listErr, err)
 }
 
 // mostRounds bounds the attempts of destroyFound: it destroys so many sockets that have the same addresses and ports.
@@ -109,7 +105,7 @@ func destroyFound(found []*request) (n int, err error) {
 // Try returns an error unless this kernel lists and destroys UDP sockets: it asks for the destruction of none.
 func (n Node) Try() error {
 	return netns.Do(n.NetNS, func() error {
-		if err := each(unix.AF_INET, unix.IPPROTO_UDP, anyState, func(message) {}); err != nil {
+		if err := each(unix.IPPROTO_UDP, anyState, func(message) {}); err != nil {
 			return err
 		}
 		if err := kill(newRequest(unix.AF_INET, unix.IPPROTO_UDP, anyState)); !errors.Is(err, unix.ENOENT) {
