@@ -95,7 +95,7 @@ type objects struct {
 }
 
 func fromFiles(ctx context.Context, o Options) (objects, error) {
-	f := objects{store: cluster.NewStore(), families: []route.Family{route.IPv4, route.IPv6}}
+	f := objects{store: cluster.NewStore(), families: route.Families()}
 	found := o.logged()
 	report := func(problems []route.Problem) {
 		f.problems = true

@@ -206,7 +206,7 @@ func serveFolder(ctx context.Context, folders []string) error {
 	src := files.New(store, files.Options{Paths: folders, NodeName: "node-a", Report: history.Report})
 	loop := proxy.New(proxy.Options{
 		Store: store, Compiler: route.NewCompiler(route.Options{NodeName: "node-a"}),
-		Plane: nftables.New(nft.NewFake(), nftables.Options{Families: []route.Family{route.IPv4, route.IPv6}}),
+		Plane: nftables.New(nft.NewFake(), nftables.Options{Families: route.Families()}),
 		Log:   slog.New(slog.DiscardHandler), Followers: []proxy.Follower{counted},
 		Observe: func(s proxy.Sync) {
 			history.Observe(s)

@@ -14,7 +14,7 @@ import (
 
 const period = 30 * time.Second // so that a write is overdue after a minute
 
-func both() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
+func both() []route.Family { return route.Families() }
 
 // text prints a verdict without its times.
 func (v Verdict) text() string {

@@ -30,7 +30,7 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func newMetrics() *Metrics {
 	return New(Options{
 		Mode: "best", PartialSyncs: true, Reason: "configured", Version: "v1.2.3", Started: start,
-		Families: []route.Family{route.IPv4, route.IPv6},
+		Families: route.Families(),
 		Gates:    []Gate{{"AllowServiceExternalIPs", "", true}, {"KubeProxyIPVS", "DEPRECATED", false}},
 	})
 }

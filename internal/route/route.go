@@ -23,6 +23,9 @@ const (
 	IPv6 Family = 6
 )
 
+// Families returns both families.
+func Families() []Family { return []Family{IPv4, IPv6} }
+
 // FamilyOf returns the family of an address.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {

@@ -27,7 +27,7 @@ func well(changes ...func(*verdict)) verdict {
 		Now:         time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC),
 		LastUpdated: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
 		Started:     true, Live: true, Eligible: true,
-		Families: []route.Family{route.IPv4, route.IPv6},
+		Families: route.Families(),
 	}
 	for _, change := range changes {
 		change(&v)

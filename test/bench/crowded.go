@@ -115,7 +115,7 @@ func measureShape(o options, w io.Writer) error {
 }
 
 func newCrowdedLoop(ctx context.Context, o options) (*crowdedLoop, error) {
-	opened, load, err := openPlane(o.plane, o.dir, families())
+	opened, load, err := openPlane(o.plane, o.dir, route.Families())
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func newCrowdedLoop(ctx context.Context, o options) (*crowdedLoop, error) {
 	c.loop = proxy.New(proxy.Options{
 		Store: c.store, Plane: opened, Load: load, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Compiler: route.NewCompiler(route.Options{
-			NodeName: "node-0000", Families: families(), Excess: planeNamed(o.plane).excess,
+			NodeName: "node-0000", Families: route.Families(), Excess: planeNamed(o.plane).excess,
 			NodePorts: route.NodePortOptions{Primary: true},
 		}),
 		Followers: []proxy.Follower{c},

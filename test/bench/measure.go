@@ -46,20 +46,18 @@ type pipeline struct {
 }
 
 func newPipeline(o options) (*pipeline, error) {
-	opened, _, err := openPlane(o.plane, o.dir, families())
+	opened, _, err := openPlane(o.plane, o.dir, route.Families())
 	if err != nil {
 		return nil, err
 	}
 	return pipelineOf(opened), nil
 }
 
-func families() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
-
 func pipelineOf(p plane.Plane) *pipeline {
 	return &pipeline{
 		store: cluster.NewStore(),
 		compiler: route.NewCompiler(route.Options{
-			NodeName: "node-0000", Families: families(),
+			NodeName: "node-0000", Families: route.Families(),
 			Detector: route.DetectorOptions{
 				Kind: route.DetectClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 			},

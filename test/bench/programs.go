@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/route"
+
 	"github.com/sluice-proxy/sluice/internal/linux/ipset"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
@@ -116,7 +118,7 @@ func measurePrograms(o options) (c comparison, err error) {
 		return c, err
 	}
 	open := func(k planeipvs.Kernel) *pipeline {
-		p := pipelineOf(planeipvs.New(k, planeipvs.Options{Families: families(), Mark: mark}))
+		p := pipelineOf(planeipvs.New(k, planeipvs.Options{Families: route.Families(), Mark: mark}))
 		newGenerator().fill(p.store, o.child)
 		return p
 	}

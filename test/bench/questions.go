@@ -66,7 +66,7 @@ func newDaemon(o options) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	reader, _, err := openPlane(o.plane, o.dir, []route.Family{route.IPv4, route.IPv6})
+	reader, _, err := openPlane(o.plane, o.dir, route.Families())
 	if err != nil {
 		return nil, err
 	}

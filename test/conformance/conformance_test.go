@@ -50,7 +50,7 @@ func TestConformance(t *testing.T) {
 	Run(t, planes...)
 }
 
-func bothFamiliesOf() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
+func bothFamiliesOf() []route.Family { return route.Families() }
 
 // netfilterParts returns the parts of a netfilter plane. They do not share a connection with
 // the plane.

@@ -288,7 +288,7 @@ func TestWhichAddressesServeNodePorts(t *testing.T) {
 		{route.NodePorts{Addrs: addrs("127.0.0.1", "192.168.0.2")}, "127.0.0.1,192.168.0.2; none"},
 	} {
 		var got []string
-		for _, f := range []route.Family{route.IPv4, route.IPv6} {
+		for _, f := range route.Families() {
 			s := &selection{View: explain.View{View: proxy.View{
 				Routes: &route.Snapshot{Host: route.Host{NodePorts: tt.ports}}, Pending: proxy.NewPending(),
 			}}}

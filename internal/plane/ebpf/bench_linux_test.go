@@ -49,7 +49,7 @@ func open(b *testing.B, host *lab.Host) plane.Plane {
 		Config: &config.Config{
 			MasqueradeMark: 0x4000, EBPF: config.EBPF{Dir: filepath.Join(lab.BPFFS(b), "sluice"), Cgroup: host.Cgroup()},
 		},
-		NetNS: host.NetNSFD(), Families: planetest.Families(), Log: slog.New(slog.DiscardHandler),
+		NetNS: host.NetNSFD(), Families: route.Families(), Log: slog.New(slog.DiscardHandler),
 	}
 	opened, err := kind.Open(b.Context(), setup)
 	if err != nil {

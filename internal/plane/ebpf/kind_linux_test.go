@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/route"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/config"
@@ -18,7 +20,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/ebpf"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -99,7 +100,7 @@ func openAt(t *testing.T, at config.EBPF, log *bytes.Buffer) *plane.Opened {
 
 func openTestedBy(t *testing.T, test func(bpf.Options) error, s plane.Setup, log *bytes.Buffer) *plane.Opened {
 	t.Helper()
-	s.NetNS, s.Families, s.Log = kerneltest.Namespace(t), planetest.Families(), slog.New(slog.NewTextHandler(log, nil))
+	s.NetNS, s.Families, s.Log = kerneltest.Namespace(t), route.Families(), slog.New(slog.NewTextHandler(log, nil))
 	opened, err := ebpf.KindTestedBy(test, nftables.Kind()).Open(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func TestResultOfASelfTest(t *testing.T) {
 	for _, result := range []error{nil, probe.ErrFeature} {
 		s := plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000, EBPF: at}}
 		var log bytes.Buffer
-		s.NetNS, s.Families, s.Log = kerneltest.Namespace(t), planetest.Families(), slog.New(slog.NewTextHandler(&log, nil))
+		s.NetNS, s.Families, s.Log = kerneltest.Namespace(t), route.Families(), slog.New(slog.NewTextHandler(&log, nil))
 		kind := ebpf.KindTestedBy(func(bpf.Options) error { return result }, nftables.Kind())
 		if err := kind.Beyond(s); !errors.Is(err, result) {
 			t.Errorf("Beyond returns %v, want %v", err, result)

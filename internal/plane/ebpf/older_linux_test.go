@@ -11,13 +11,14 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/sluice-proxy/sluice/internal/route"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -73,7 +74,7 @@ func openRefused(r refusal) error {
 		Config: &config.Config{
 			MasqueradeMark: 0x4000, EBPF: config.EBPF{Dir: os.Getenv(dirVar), Cgroup: os.Getenv(cgroupVar)},
 		},
-		Families: planetest.Families(), Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Families: route.Families(), Log: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func TestAccounting(t *testing.T) {
 			kernel, netns := realKernel(t, variant)
 			objects := nfacct.New(nfacct.Options{NetNS: netns})
 			change := atLoopback()
-			with := Options{Families: planetest.Families(), Mark: testMark, Accounting: objects}
+			with := Options{Families: route.Families(), Mark: testMark, Accounting: objects}
 			without := with
 			without.Accounting = nil
 
@@ -120,7 +120,7 @@ func (r *failingAccounting) Ensure(context.Context, ...string) error { return r.
 // nothing is written, and the next comparison tries again.
 func TestAComparisonCreatesAccountingObjects(t *testing.T) {
 	objects := &failingAccounting{errors.New("no memory")}
-	p := New(newFake(), Options{Families: planetest.Families(), Mark: testMark, Accounting: objects})
+	p := New(newFake(), Options{Families: route.Families(), Mark: testMark, Accounting: objects})
 	change := atLoopback()
 	compare := func() (steps int, err error) {
 		t.Helper()
@@ -146,7 +146,7 @@ func TestAComparisonCreatesAccountingObjects(t *testing.T) {
 
 // A node that does not drop invalid packets has no rule that counts them.
 func TestInvalidPacketsThatAreKeptAreNotCounted(t *testing.T) {
-	p := New(newFake(), Options{Families: planetest.Families(), KeepInvalid: true, Accounting: &failingAccounting{}})
+	p := New(newFake(), Options{Families: route.Families(), KeepInvalid: true, Accounting: &failingAccounting{}})
 	var rules []string
 	for _, e := range p.families[0].hostEntries(&route.Host{}, p.opt) {
 		rules = append(rules, slices.Collect(split(e.Value))...)
@@ -163,7 +163,7 @@ func TestInvalidPacketsThatAreKeptAreNotCounted(t *testing.T) {
 func TestCountingRulesStayInFront(t *testing.T) {
 	fake := newFake()
 	change := atLoopback()
-	opt := Options{Families: planetest.Families(), Mark: testMark, Accounting: noObjects{}}
+	opt := Options{Families: route.Families(), Mark: testMark, Accounting: noObjects{}}
 	apply := func() {
 		t.Helper()
 		p := New(fake, opt)
@@ -201,7 +201,7 @@ func TestCountingRulesComeFirstInARewrittenChain(t *testing.T) {
 	opt := nodeCIDR()
 	opt.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
 	s := newTestCluster(t, fake, opt)
-	s.plane = New(fake, Options{Families: planetest.Families()[:1], Mark: testMark, Accounting: noObjects{}})
+	s.plane = New(fake, Options{Families: route.Families()[:1], Mark: testMark, Accounting: noObjects{}})
 	s.refresh()
 	for i := range maxDeletions + 5 {
 		s.service(fmt.Sprint("svc-", i), fmt.Sprint("172.30.0.", i+1), func(svc *cluster.Service) {

@@ -59,7 +59,7 @@ func variants() []iptables.Variant {
 }
 
 func newPlane(kernel Kernel) *Plane {
-	return New(kernel, Options{Families: planetest.Families(), Mark: testMark})
+	return New(kernel, Options{Families: route.Families(), Mark: testMark})
 }
 
 // load writes a change with a new plane, which compares it with the present state of the

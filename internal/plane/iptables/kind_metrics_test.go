@@ -17,7 +17,7 @@ import (
 
 // Writes and failures of iptables-restore are counted with the metrics of kube-proxy.
 func TestRestoresAreCounted(t *testing.T) {
-	m := newMetrics([]route.Family{route.IPv4, route.IPv6})
+	m := newMetrics(route.Families())
 	r := metricstest.Registry(m.collectors()...)
 	const want = `kubeproxy_sync_proxy_rules_iptables_last gauge
 	Rules that the last write sent to the kernel.

@@ -90,7 +90,7 @@ func newSubject(kernel Kernel) *subject {
 }
 
 func (s *subject) plane(kernel Kernel) *Plane {
-	return New(kernel, Options{Families: planetest.Families(), Mark: testMark, Listeners: s.listeners})
+	return New(kernel, Options{Families: route.Families(), Mark: testMark, Listeners: s.listeners})
 }
 
 func (s *subject) scratch() planetest.Subject {

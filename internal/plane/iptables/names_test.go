@@ -137,7 +137,7 @@ func TestRulesAreCanonical(t *testing.T) {
 	for name, opt := range planetest.Detectors() {
 		opt.NodePorts = route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
 		change := planetest.Compile(planetest.EveryShape(), opt)
-		o := Options{Families: planetest.Families(), Mark: testMark, Accounting: noObjects{}}
+		o := Options{Families: route.Families(), Mark: testMark, Accounting: noObjects{}}
 		for _, f := range families(o) {
 			entries := f.hostEntries(&change.Table.Host, o)
 			for _, guard := range f.guards(&change.Table.Host) {

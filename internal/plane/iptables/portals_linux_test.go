@@ -117,7 +117,7 @@ func forEach(t *testing.T, test func(t *testing.T, l *portalLab, like route.Port
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
 			l := newPortalLab(t, variant)
-			for _, f := range planetest.Families() {
+			for _, f := range route.Families() {
 				for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
 					t.Run(fmt.Sprintf("%s %s", f, p), func(t *testing.T) {
 						test(t, l, route.Port{Family: f, Protocol: p})

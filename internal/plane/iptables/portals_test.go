@@ -18,7 +18,7 @@ import (
 func listenerAddrs() []netip.Addr { return planetest.Addrs("169.254.73.1", "fd73:6c75:6963:65::1") }
 
 func newPortals(kernel Kernel) *Plane {
-	return New(kernel, Options{Families: planetest.Families(), Mark: testMark, Listeners: listenerAddrs()})
+	return New(kernel, Options{Families: route.Families(), Mark: testMark, Listeners: listenerAddrs()})
 }
 
 // toListeners returns routes with a listener of this node in place of each pool.

@@ -28,7 +28,7 @@ func newTestCluster(t testing.TB, kernel Kernel, opt route.Options) *testCluster
 	s := cluster.NewStore()
 	s.SetNode(planetest.NewNode("10.180.0.0/24"))
 	s.SetLocalAddresses(planetest.Addrs("127.0.0.1", "192.168.0.2"))
-	opt.NodeName, opt.Families = "a", planetest.Families()[:1]
+	opt.NodeName, opt.Families = "a", route.Families()[:1]
 	st := &testCluster{t, s, route.NewCompiler(opt), kernel, New(kernel, Options{Families: opt.Families, Mark: testMark})}
 	st.refresh()
 	return st

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 func update(t *testing.T, p *Plane, old, now *route.Service) string {
@@ -33,7 +32,7 @@ func update(t *testing.T, p *Plane, old, now *route.Service) string {
 func TestAnEndpointIsReplacedInTwoSteps(t *testing.T) {
 	fake := newFake()
 	change, svc := oneService("10.0.0.1:80", "10.0.0.2:80")
-	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	written(t, p, change)
 	const want = `# ipvsadm --restore
 -a -t 10.96.0.1:80 -r 10.0.0.3:80 -m -w 1
@@ -52,7 +51,7 @@ func TestADestinationReturnsWhileItDrains(t *testing.T) {
 	fake.servers.Connections = func(ipvs.Server, netip.AddrPort) int { return conns }
 	now := time.Now()
 	change, both := oneService("10.0.0.1:80", "10.0.0.2:80")
-	p := New(fake.kernel(), Options{Families: planetest.Families(), Mark: 0x4000, Now: func() time.Time { return now }})
+	p := New(fake.kernel(), Options{Families: route.Families(), Mark: 0x4000, Now: func() time.Time { return now }})
 	written(t, p, change)
 	one := withBackends(both, "10.0.0.2:80")
 	step := func(old, svc *route.Service, want string) {
@@ -84,7 +83,7 @@ func TestUDPDoesNotDrain(t *testing.T) {
 	fake.servers.Connections = func(ipvs.Server, netip.AddrPort) int { return 1 }
 	change, svc := oneService("10.0.0.1:53", "10.0.0.2:53", "10.0.0.3:53")
 	svc.Ports[0].Protocol = cluster.UDP
-	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	written(t, p, change)
 	after := withBackends(svc, "10.0.0.3:53")
 	after.Ports[0].Serving = []netip.AddrPort{
@@ -109,7 +108,7 @@ func TestAFullSetRefusesOnlyWhatDoesNotFit(t *testing.T) {
 		svc.Ports[0].Frontends[0].Addr = netip.AddrFrom4([4]byte{10, 96, 0, byte(i + 1)})
 		table.Services[svc.Name] = svc
 	}
-	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +126,7 @@ func TestAFullSetRefusesOnlyWhatDoesNotFit(t *testing.T) {
 func TestAServiceHasASchedulerOfItsOwn(t *testing.T) {
 	fake := newFake()
 	change, svc := oneService("10.0.0.1:80")
-	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	written(t, p, change)
 	for _, want := range []string{"wlc", "mh", ""} {
 		after := withBackends(svc, "10.0.0.1:80")
@@ -146,7 +145,7 @@ func TestAServiceHasASchedulerOfItsOwn(t *testing.T) {
 // An unknown scheduler refuses the Service with its name.
 func TestAnUnknownSchedulerIsNamed(t *testing.T) {
 	change, svc := oneService("10.0.0.1:80")
-	p := New(newFake().kernel(), Options{Families: planetest.Families(), Mark: 0x4000, Scheduler: "best"})
+	p := New(newFake().kernel(), Options{Families: route.Families(), Mark: 0x4000, Scheduler: "best"})
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +174,7 @@ func TestMarksAreUnique(t *testing.T) {
 
 func TestSetNames(t *testing.T) {
 	var names []string
-	for _, f := range planetest.Families() {
+	for _, f := range route.Families() {
 		for name := range setKinds(f) {
 			names = append(names, setName(f, name))
 		}
@@ -196,8 +195,8 @@ func TestSetNames(t *testing.T) {
 
 func TestPreviewNeedsNoKernel(t *testing.T) {
 	change, _ := oneService("10.0.0.1:80")
-	p := Kind().Preview(plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000}, Families: planetest.Families()})
-	planned := New(empty(), Options{Families: planetest.Families(), Mark: 0x4000})
+	p := Kind().Preview(plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000}, Families: route.Families()})
+	planned := New(empty(), Options{Families: route.Families(), Mark: 0x4000})
 	for _, p := range []plane.Plane{p, planned} {
 		if err := p.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
@@ -245,7 +244,7 @@ func TestPath(t *testing.T) {
 
 // What is written for the host is always in the same order, so that two plans can be compared.
 func TestTheOrderOfTheHost(t *testing.T) {
-	p := New(empty(), Options{Families: planetest.Families()})
+	p := New(empty(), Options{Families: route.Families()})
 	first := p.fixed(&route.Host{})
 	for range 20 {
 		if !slices.Equal(p.fixed(&route.Host{}), first) {

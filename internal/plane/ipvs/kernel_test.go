@@ -71,8 +71,8 @@ func TestEveryShapeOnTheKernel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kernel, _ := realKernel(t)
 			change := everyShape(o)
-			written(t, newPlane(kernel, planetest.Families(), 1<<20), change)
-			again := newPlane(kernel, planetest.Families(), 1<<20)
+			written(t, newPlane(kernel, route.Families(), 1<<20), change)
+			again := newPlane(kernel, route.Families(), 1<<20)
 			if err := again.Refresh(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +107,7 @@ func TestADestinationDrainsOnTheKernel(t *testing.T) {
 	change, service := oneService("127.0.0.1:8080", "127.0.0.1:8081")
 	prepared(t, netns)
 	now := time.Now()
-	p := New(kernel, Options{Families: planetest.Families()[:1], Mark: 0x4000, Now: func() time.Time { return now }})
+	p := New(kernel, Options{Families: route.Families()[:1], Mark: 0x4000, Now: func() time.Time { return now }})
 	written(t, p, change)
 	conns := map[string]net.Conn{}
 	for _, port := range []string{"8080", "8081"} {
@@ -140,7 +140,7 @@ func TestADestinationDrainsOnTheKernel(t *testing.T) {
 	}
 
 	// After a restart it goes on to drain.
-	p = New(kernel, Options{Families: planetest.Families()[:1], Mark: 0x4000, Now: func() time.Time { return now }})
+	p = New(kernel, Options{Families: route.Families()[:1], Mark: 0x4000, Now: func() time.Time { return now }})
 	written(t, p, change)
 	if got := destinations(t, kernel); got != "127.0.0.1:8080 0, 127.0.0.1:8081 1" {
 		t.Errorf("destinations after a restart: %s", got)
@@ -170,7 +170,7 @@ func TestADestinationDrainsOnTheKernel(t *testing.T) {
 func TestAnEditIsReportedOnTheKernel(t *testing.T) {
 	kernel, _ := realKernel(t)
 	change, _ := oneService("127.0.0.1:8080")
-	p := New(kernel, Options{Families: planetest.Families()[:1], Mark: 0x4000, Poll: 20 * time.Millisecond})
+	p := New(kernel, Options{Families: route.Families()[:1], Mark: 0x4000, Poll: 20 * time.Millisecond})
 	written(t, p, change)
 	ctx, stop := context.WithCancel(t.Context())
 	edits, ended, subscribed := make(chan plane.Edit, 100), make(chan error, 1), make(chan struct{})
@@ -223,7 +223,7 @@ func TestAFlushOfManyIsReportedOnTheKernel(t *testing.T) {
 		})
 	}
 	change.Table.Services[large.Name] = large
-	p := New(kernel, Options{Families: planetest.Families()[:1], Mark: 0x4000, Poll: 20 * time.Millisecond})
+	p := New(kernel, Options{Families: route.Families()[:1], Mark: 0x4000, Poll: 20 * time.Millisecond})
 	written(t, p, change)
 	edits := make(chan plane.Edit, 1000)
 	go func() {
@@ -272,7 +272,7 @@ func TestAFlushOfManyIsReportedOnTheKernel(t *testing.T) {
 func prepared(t *testing.T, netns int) {
 	t.Helper()
 	setup := plane.Setup{
-		NetNS: netns, Families: planetest.Families(), Config: &config.Config{}, Log: slog.New(slog.DiscardHandler),
+		NetNS: netns, Families: route.Families(), Config: &config.Config{}, Log: slog.New(slog.DiscardHandler),
 	}
 	if err := prepare(t.Context(), setup); err != nil {
 		t.Fatal(err)

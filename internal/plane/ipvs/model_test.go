@@ -50,7 +50,7 @@ func newPlane(kernel Kernel, families []route.Family, room int) *Plane {
 func (s *subject) hooks() planetest.Subject {
 	return planetest.Subject{
 		Plane: func(route.Options) plane.Plane {
-			return newPlane(faulty{s.kernel, s.faults}.kernel(), planetest.Families(), s.faults.Room)
+			return newPlane(faulty{s.kernel, s.faults}.kernel(), route.Families(), s.faults.Room)
 		},
 		Faults:  s.faults,
 		Rooms:   []int{1, 20, 60, 60, 200, 1 << 20, 1 << 20},
@@ -67,7 +67,7 @@ func (s *subject) hooks() planetest.Subject {
 // state prints what the plane owns, and checks that the virtual server of another program
 // is there.
 func (s *subject) state(*route.Table) (string, error) {
-	families := planetest.Families()
+	families := route.Families()
 	p := newPlane(s.kernel, families, 1)
 	st, err := p.read(context.Background())
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *subject) state(*route.Table) (string, error) {
 // edit edits the kernel as another program might.
 func (s *subject) edit(w *planetest.World) error {
 	ctx := context.Background()
-	st, err := newPlane(s.kernel, planetest.Families(), 1).read(ctx)
+	st, err := newPlane(s.kernel, route.Families(), 1).read(ctx)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (s *subject) edit(w *planetest.World) error {
 
 func (s *subject) editSets(w *planetest.World, st *state) error {
 	var changes []ipset.Change
-	cleared := setName(planetest.Pick(w.Rand, planetest.Families()...),
+	cleared := setName(planetest.Pick(w.Rand, route.Families()...),
 		planetest.Pick(w.Rand, clusterIPs, loopBack, boundIPs, loadBalancers, externalIPs))
 	for name, set := range st.sets {
 		for m := range set.Members {

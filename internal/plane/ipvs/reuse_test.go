@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
-	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // reusedPorts is the number of source ports of a client. It uses each again within a second, but
@@ -44,7 +43,7 @@ func TestARollingUpdateWithReusedClientPortsOnTheKernel(t *testing.T) {
 			for _, s := range tt.settings {
 				run(t, netns, "sysctl", "-qw", s)
 			}
-			r := newRollout(t, New(kernel, Options{Families: planetest.Families(), Mark: 0x4000}), netns)
+			r := newRollout(t, New(kernel, Options{Families: route.Families(), Mark: 0x4000}), netns)
 			err := r.run()
 			if broken := err != nil; broken != tt.broken {
 				t.Errorf("after %d connections: %v", r.done.Load(), err)
@@ -146,7 +145,7 @@ func (r *rollout) write(backends ...int) {
 	r.t.Helper()
 	name := cluster.Name{Namespace: "default", Name: "web"}
 	svc := &route.Service{Name: name}
-	for _, family := range planetest.Families() {
+	for _, family := range route.Families() {
 		port := route.Port{
 			Name: "http", Protocol: cluster.TCP, Family: family,
 			Frontends: []route.Frontend{{Kind: route.ClusterIP, Addr: ends()[family][0], Port: 80}},

@@ -22,11 +22,11 @@ func natOf(f *fakeChains) iptables.Chains {
 func TestARefusedTableIsWrittenOnceItIsAccepted(t *testing.T) {
 	fake, fresh := newFake(), newFake()
 	change, _ := oneService("10.0.0.1:80")
-	written(t, newPlane(fresh.kernel(), planetest.Families(), 1<<20), change)
+	written(t, newPlane(fresh.kernel(), route.Families(), 1<<20), change)
 	for _, refused := range []iptables.Table{{Family: iptables.IPv6, Name: nat}, {Family: iptables.IPv4, Name: "mangle"}} {
 		fake.chains = newFakeChains()
 		fake.chains.refuse = refused
-		p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+		p := newPlane(fake.kernel(), route.Families(), 1<<20)
 		for range 3 {
 			if err := p.Refresh(t.Context()); err != nil {
 				t.Fatal(err)
@@ -50,7 +50,7 @@ func TestRulesThatBalanceAreReplacedLast(t *testing.T) {
 	chains["KUBE-SERVICES"] = iptables.Chain{Policy: "-", Rules: []string{"-j KUBE-SVC-A"}}
 	chains["KUBE-SVC-A"] = iptables.Chain{Policy: "-", Rules: []string{"-j DNAT --to-destination 10.0.0.1:80"}}
 	change, _ := oneService("10.0.0.1:80")
-	p := newPlane(fake.kernel(), planetest.Families()[:1], 1<<20)
+	p := newPlane(fake.kernel(), route.Families()[:1], 1<<20)
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestRulesOfOtherProgramsStay(t *testing.T) {
 	chains["KUBE-SVC-OLD"] = iptables.Chain{Policy: "-"}
 	chains["KUBE-SVC-STALE"] = iptables.Chain{Policy: "-"}
 	change, _ := oneService("10.0.0.1:80")
-	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	written(t, p, change)
 	text := fake.chains.String()
 	for want, n := range map[string]int{mine: 1, needed: 1, "nat :KUBE-SVC-OLD\n": 1, "KUBE-SVC-STALE": 0} {
@@ -108,7 +108,7 @@ func TestRulesOfOtherProgramsStay(t *testing.T) {
 func TestOnlyEditsOfThePlaneAreReported(t *testing.T) {
 	fake := newFake()
 	change, _ := oneService("10.0.0.1:80")
-	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	written(t, p, change)
 	var edits []plane.Edit
 	w := poller{plane: p, report: func(e plane.Edit) { edits = append(edits, e) }, wrote: -1}

@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 // weighted returns the Service with weights of backends that are not 1.
@@ -31,7 +30,7 @@ func weighted(svc *route.Service, weights map[string]uint16) *route.Service {
 func TestAWeightIsChangedInOneStep(t *testing.T) {
 	fake := newFake()
 	change, plain := oneService("10.0.0.1:80", "10.0.0.2:80")
-	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	written(t, p, change)
 	before := plain
 	for _, c := range []struct {
@@ -77,7 +76,7 @@ func newDraining(t *testing.T, svc *route.Service) *draining {
 
 func (d *draining) newPlane() *Plane {
 	return New(d.fake.kernel(), Options{
-		Families: planetest.Families(), Mark: 0x4000, Now: func() time.Time { return d.now },
+		Families: route.Families(), Mark: 0x4000, Now: func() time.Time { return d.now },
 	})
 }
 
@@ -204,7 +203,7 @@ func TestBalance(t *testing.T) {
 		}
 		return 1
 	}
-	p := newPlane(fake.kernel(), planetest.Families(), 1<<20)
+	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	host := route.Host{}
 	change := route.Change{Table: &route.Table{Host: host, Services: map[cluster.Name]*route.Service{svc.Name: svc}}}
 	written(t, p, change)

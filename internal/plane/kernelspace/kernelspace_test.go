@@ -17,7 +17,7 @@ import (
 )
 
 func options() route.Options {
-	return route.Options{Families: planetest.Families(), PreserveDestination: true}
+	return route.Options{Families: route.Families(), PreserveDestination: true}
 }
 
 // written is a subject that holds every shape of a Service.

@@ -44,7 +44,7 @@ func setup(h config.HNS) (plane.Setup, *bytes.Buffer) {
 	var log bytes.Buffer
 	return plane.Setup{
 		Config:   &config.Config{HNS: h, Healthz: netip.MustParseAddrPort("0.0.0.0:10256"), SyncPeriod: 30 * time.Second},
-		Families: planetest.Families(), Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Families: route.Families(), Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}, &log
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 func TestStaleFlowsAreCounted(t *testing.T) {
-	m := newMetrics([]route.Family{route.IPv4, route.IPv6})
+	m := newMetrics(route.Families())
 	r := metricstest.Registry(m.collectors()...)
 	const want = `kubeproxy_conntrack_reconciler_deleted_entries_total counter
 	Stale conntrack entries that were deleted.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sluice-proxy/sluice/internal/route"
+
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
@@ -74,7 +76,7 @@ func (a *audit) End(*planetest.Model) error {
 // frontends returns for every frontend why it does not work; nil if it works.
 func (a *audit) frontends() map[key]error {
 	all := map[key]error{}
-	for _, ip := range everyFamily() {
+	for _, ip := range route.Families() {
 		state := a.fake.Tables[tableFor(ip)]
 		if state == nil {
 			continue

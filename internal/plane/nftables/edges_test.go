@@ -122,11 +122,11 @@ func TestComments(t *testing.T) {
 
 // A host with one family has no table of the other family, even if it had both before.
 func TestOneFamilyOnly(t *testing.T) {
-	for i, ip := range append(planetest.Families(), planetest.Families()...) {
+	for i, ip := range append(route.Families(), route.Families()...) {
 		fake := nft.NewFake()
-		if i >= len(planetest.Families()) {
-			i -= len(planetest.Families())
-			load(t, fake, planetest.Compile(planetest.EveryShape(), route.Options{}), planetest.Families()...)
+		if i >= len(route.Families()) {
+			i -= len(route.Families())
+			load(t, fake, planetest.Compile(planetest.EveryShape(), route.Options{}), route.Families()...)
 		}
 		change := planetest.Compile(planetest.EveryShape(), route.Options{Families: []route.Family{ip}})
 		load(t, fake, change, ip)

@@ -19,7 +19,7 @@ import (
 func TestGuessesAreComplete(t *testing.T) {
 	fake := nft.NewFake()
 	opt := route.Options{
-		NodeName: "a", Families: planetest.Families(), Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
+		NodeName: "a", Families: route.Families(), Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
 	}
 	change, problems := route.NewCompiler(opt).Compile(planetest.EveryShape().Take())
 	if len(problems) > 0 {

@@ -51,7 +51,7 @@ func runNft(t testing.TB, netns int, stdin string, args ...string) (string, erro
 // newPlane returns a plane of both families, or of the given ones.
 func newPlane(kernel Kernel, families ...route.Family) *Plane {
 	if len(families) == 0 {
-		families = planetest.Families()
+		families = route.Families()
 	}
 	return New(kernel, Options{Families: families, Mark: testMark})
 }

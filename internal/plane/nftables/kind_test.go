@@ -9,7 +9,7 @@ import (
 
 // A failed write is counted for each family, with the metric of kube-proxy.
 func TestFailuresAreCounted(t *testing.T) {
-	metrics, writeFailed := failures([]route.Family{route.IPv4, route.IPv6})
+	metrics, writeFailed := failures(route.Families())
 	r := metricstest.Registry(metrics...)
 	const want = `kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter
 	Always 0: each write also deletes stale objects.

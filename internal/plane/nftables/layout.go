@@ -19,9 +19,6 @@ func tableFor(ip route.Family) nft.Table {
 	return nft.Table{Family: nft.IP6, Name: TableName}
 }
 
-// everyFamily lists the families of the tables, also of one that is not served any more.
-func everyFamily() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
-
 // object is the kind of an entry. From firstElement on it is that of the elements of one set.
 type object uint8
 

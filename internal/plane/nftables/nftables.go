@@ -60,7 +60,7 @@ func New(kernel Kernel, opt Options) *Plane {
 // Refresh reads both tables, also one of a family that is not served any more.
 func (p *Plane) Refresh(ctx context.Context) error {
 	seen := map[route.Family]*nft.State{}
-	for _, ip := range everyFamily() {
+	for _, ip := range route.Families() {
 		state, err := p.kernel.Read(ctx, tableFor(ip), p.layout.guesses())
 		if err != nil {
 			return fmt.Errorf("read kernel state: %w", err)
@@ -129,7 +129,7 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 // tables are those of both families.
 func tables() []nft.Table {
 	var all []nft.Table
-	for _, ip := range everyFamily() {
+	for _, ip := range route.Families() {
 		all = append(all, tableFor(ip))
 	}
 	return all

@@ -31,7 +31,7 @@ func newTestCluster(t *testing.T, kernel Kernel) *testCluster {
 	s.SetServiceCIDRs(planetest.Prefixes("172.30.0.0/16"))
 	s.SetLocalAddresses(planetest.Addrs("127.0.0.1", "192.168.0.2"))
 	opt := route.Options{
-		NodeName: "a", Families: planetest.Families()[:1], Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
+		NodeName: "a", Families: route.Families()[:1], Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
 	}
 	st := &testCluster{t, s, route.NewCompiler(opt), New(kernel, Options{Families: opt.Families, Mark: testMark})}
 	if err := st.plane.Refresh(context.Background()); err != nil {

@@ -23,7 +23,7 @@ type rangesAndRules struct{ ranges, users []string }
 // rangeLookups returns the look-ups of all tables of a fake kernel.
 func (a *audit) rangeLookups() map[rangeLookup]rangesAndRules {
 	all := map[rangeLookup]rangesAndRules{}
-	for _, ip := range everyFamily() {
+	for _, ip := range route.Families() {
 		table := tableFor(ip)
 		state := a.fake.Tables[table]
 		if state == nil {

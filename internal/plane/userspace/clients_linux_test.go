@@ -36,7 +36,7 @@ func newNode(t *testing.T) *node { return nodeWith(t, store(func(*cluster.Servic
 func nodeWith(t *testing.T, services *cluster.Store) *node {
 	n := &node{Lab: lab.New(t, lab.Options{})}
 	n.pod = n.Pod(n.NodeA, "10.180.0.1", "fd00:10:180::1")
-	families := []route.Family{route.IPv4, route.IPv6}
+	families := route.Families()
 	cfg := &config.Config{Mode: "userspace", MasqueradeMark: 0x4000, SyncPeriod: time.Minute, Userspace: config.Userspace{
 		Bind: config.BindRules, FirstPort: 1024, LastPort: 65535, UDPTimeout: time.Minute, DrainTimeout: time.Minute,
 	}}

@@ -26,7 +26,7 @@ func newRig(t *testing.T, opt Options) *rig {
 	t.Helper()
 	r := &rig{t: t, engine: newFakeEngine(), table: &route.Table{Services: map[cluster.Name]*route.Service{}}}
 	if opt.Addrs == nil {
-		opt.Addrs = loopbackAddrs(planetest.Families())
+		opt.Addrs = loopbackAddrs(route.Families())
 	}
 	r.Plane = New(r.engine, opt)
 	return r

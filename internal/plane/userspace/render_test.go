@@ -18,7 +18,7 @@ import (
 
 // The plans for a cluster with every kind of Service. The ports are those of every node.
 func TestPrintedPlans(t *testing.T) {
-	change := planetest.Compile(planetest.EveryShape(), route.Options{Families: planetest.Families()})
+	change := planetest.Compile(planetest.EveryShape(), route.Options{Families: route.Families()})
 	for name, r := range map[string]*rig{"loopback.txt": newRig(t, Options{}), "rules.txt": newRuleRig(t, Options{})} {
 		r.ok(r.Refresh(t.Context()))
 		plan, is := r.Plan(change).(*Plan)

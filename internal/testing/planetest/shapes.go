@@ -9,9 +9,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Families returns both families.
-func Families() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
-
 // Addrs parses addresses.
 func Addrs(list ...string) []netip.Addr {
 	var all []netip.Addr

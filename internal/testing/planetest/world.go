@@ -250,7 +250,7 @@ func (w *World) moveEndpoint() {
 
 // Options returns a random configuration.
 func (w *World) Options() route.Options {
-	both := Families()
+	both := route.Families()
 	opt := route.Options{
 		NodeName: "a", MasqueradeAll: w.Chance(6),
 		Families: Pick(w.Rand, both, both, both, both[:1], both[1:]),

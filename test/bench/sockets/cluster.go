@@ -104,11 +104,9 @@ type pipeline struct {
 
 func newPipeline(s *cluster.Store, p plane.Plane) *pipeline {
 	return &pipeline{store: s, plane: p, compiler: route.NewCompiler(route.Options{
-		NodeName: nodeName, Families: families(), Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
+		NodeName: nodeName, Families: route.Families(), Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
 	})}
 }
-
-func families() []route.Family { return []route.Family{route.IPv4, route.IPv6} }
 
 // pass writes the changes in the store.
 func (p *pipeline) pass(ctx context.Context) error {

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/sluice-proxy/sluice/internal/route"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
@@ -105,7 +107,7 @@ func (s *site) open(t lab.T, node *lab.Host) error {
 		}
 	})
 	s.pipeline = newPipeline(nil, ebpf.New(s.kernel, ebpf.Options{
-		Packets: nftables.New(rules, nftables.Options{Families: families(), Mark: masqueradeMark}),
+		Packets: nftables.New(rules, nftables.Options{Families: route.Families(), Mark: masqueradeMark}),
 	}))
 	return nil
 }

@@ -25,7 +25,7 @@ func service(t testing.TB, text string) *route.Service {
 	frontends, backends, _ := strings.Cut(rest, "=")
 	name, protocol, _ := strings.Cut(name, "/")
 	s := &route.Service{Name: cluster.Name{Namespace: "default", Name: name}}
-	for _, family := range []route.Family{route.IPv4, route.IPv6} {
+	for _, family := range route.Families() {
 		p := route.Port{Protocol: protocols()[protocol], Family: family}
 		for f := range strings.FieldsSeq(frontends) {
 			frontend, of := readFrontend(f)
