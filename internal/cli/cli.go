@@ -38,7 +38,7 @@ type Env struct {
 	Kinds          []plane.Kind     // data planes, the default first; nil: those of this build
 
 	// Before is the Handover of the previous run of this process, nil if there is none.
-	// Execute executes the program anew; nil: the configuration file is not watched.
+	// Execute re-executes the program; nil: the configuration file is not watched.
 	Before  *handover.Handover
 	Execute func(*handover.Handover) error
 
@@ -184,9 +184,9 @@ type configuration struct {
 	env   Env
 	opt   config.Options
 
-	// text is the content of the file when it was last read. After the program executed
-	// itself anew it is the content that the previous run checked, even if the file
-	// has changed since.
+	// text is the content of the file when it was last read. After the program has
+	// re-executed itself it is the content that the previous run checked, even if the
+	// file has changed since.
 	text   []byte
 	passed bool // the next read returns text, not the file
 }
@@ -248,7 +248,7 @@ func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
 }
 
 // serve runs the proxy until the context ends, or until a changed configuration makes
-// the program execute itself anew; then it returns the Handover for the next run. It
+// the program re-execute itself; then it returns the Handover for the next run. It
 // waits up to writeTime for the end of the current write.
 func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 	kube.DemoteLibraries(o.Log)

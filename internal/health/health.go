@@ -114,7 +114,7 @@ type facts struct {
 	before  Before
 }
 
-// Before is the health of the run of this program that executed itself anew. Its
+// Before is the health of the run of this program that re-executed itself. Its
 // rules are in the kernel, so its health holds until every list is complete.
 type Before struct {
 	LastUpdated time.Time // of its last write that went well; zero: none did, or there was no such run

@@ -1,5 +1,5 @@
-// Package reload applies a changed configuration file: it makes the process execute its
-// program anew, which reads the file as at any start. A file that is invalid, or asks
+// Package reload applies a changed configuration file: it makes the process re-execute
+// its program, which reads the file as at any start. A file that is invalid, or asks
 // for something that this host cannot do, is reported and changes nothing.
 package reload
 

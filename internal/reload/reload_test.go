@@ -88,7 +88,7 @@ func begin(t *testing.T, text string, args ...string) *world {
 func (w *world) read(t *testing.T) { w.step(t.Context(), func(State) bool { return true }) }
 
 // becomes changes the file, and checks the log and whether the program was
-// executed anew.
+// re-executed.
 func (w *world) becomes(t *testing.T, text string, replaced int, logged ...string) {
 	t.Helper()
 	w.text = text
@@ -107,7 +107,7 @@ func (w *world) becomes(t *testing.T, text string, replaced int, logged ...strin
 	}
 }
 
-// A changed file, the mode included, makes the program execute itself anew. Another
+// A changed file, the mode included, makes the program re-execute itself. Another
 // spelling of the same values, or a field that a flag overrides, does not.
 func TestChange(t *testing.T) {
 	w := begin(t, "conntrack: {min: 5}\n", "--oom-score-adj=5")

@@ -171,7 +171,7 @@ func staleFlows() []scenario {
 		{
 			covers: []int{210},
 			summary: "without serving endpoints all UDP entries of a Service are deleted, " +
-				"also of its NodePort (kube-proxy keeps those)",
+				"including the entries of its NodePort, which kube-proxy keeps",
 			cluster: []string{everywhere, slice("web", "u:8000/udp", "10.180.0.1 A")},
 			steps: append(slices.Clip(opened),
 				entriesAfter(apply(slice("web", "u:8000/udp", "10.180.0.1 A 000")), all...),

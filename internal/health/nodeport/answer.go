@@ -21,7 +21,7 @@ const (
 type portKey struct{}
 
 // newServer returns the server of all ports. It closes each connection after one
-// request, so that no client goes on at a port that was closed.
+// request, so that no client keeps using a port that was closed.
 func newServer(live func() bool) *http.Server {
 	s := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -55,7 +55,7 @@ type Options struct {
 	Before Before
 }
 
-// Before is what the previous run of this program answered before it executed itself anew.
+// Before is what the previous run of this program answered before it re-executed itself.
 type Before struct {
 	Services  []Answer
 	NodePorts route.NodePorts

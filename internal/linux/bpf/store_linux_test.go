@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A kernel that has no memory at the moment is asked again, but not without end, and not after other errors. test/uml
-// has such a kernel.
+// An update for which the kernel has no memory is repeated a bounded number of times; other errors are not. Linux 6.1
+// of test/uml returns ENOMEM now and then.
 func TestUpdatesAreRetried(t *testing.T) {
 	none := fmt.Errorf("update: %w", unix.ENOMEM)
 	for _, c := range []struct {

@@ -41,7 +41,7 @@ var ErrBeyondReach = errors.New("legacy tables cannot be changed from here")
 
 // Remove removes rules and chains, which must exist. The tables of the
 // nft variant change all together or not at all, by netlink; each legacy table changes as
-// a whole or not at all, by iptables-legacy-restore. After a failure it goes on with the
+// a whole or not at all, by iptables-legacy-restore. After a failure it continues with the
 // other tables. Other rules keep their order and their counters, but the programs set the
 // counters of policies to zero.
 //

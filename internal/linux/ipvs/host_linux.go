@@ -26,7 +26,7 @@ func (t *Table) Check(ctx context.Context, scheduler string) error {
 // Parameters returns the kernel parameters that virtual servers for Services need in a
 // release of the kernel: conntrack for the packets of IPVS; no connection to a destination
 // that is gone. A connection from a port that its client used within the last two minutes
-// is scheduled anew, which kernels before 5.9 delay by a second; there it goes to the
+// is scheduled again, which kernels before 5.9 delay by a second; there it goes to the
 // destination of the previous one.
 func Parameters(release string) []string {
 	list := []string{

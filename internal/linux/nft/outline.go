@@ -15,7 +15,7 @@ import (
 // leaves out sets and the conditions of rules.
 type Outline struct {
 	Table
-	Handle uint64         // identifies the table: one that is made anew has another
+	Handle uint64         // identifies the table: a recreated one has another
 	Chains []ChainOutline // in the order in which they were added
 }
 

@@ -127,7 +127,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// If another program makes the table anew after the listing, Prune deletes nothing: the handles of the new table
+// If another program recreates the table after the listing, Prune deletes nothing: the handles of the new table
 // identify other rules.
 func TestPruneOfATableThatWasMadeAnew(t *testing.T) {
 	conn, netns := foreignTable(t)

@@ -104,9 +104,9 @@ func (p *port) poolOf(f *route.Frontend, clients bpf.Clients) *pool {
 	return nil
 }
 
-// balances reports whether programs balance sockets that connect to a port: of UDP only those of DNS. A socket that
-// stays connected would lose its backend for good, and datagrams of a pod that is asked directly would seem to come
-// from the Service.
+// balances reports whether programs balance sockets that connect to a port. For UDP these are sockets of DNS only: any
+// other socket that stays connected could never change to another backend, and would take datagrams that it gets from a
+// pod at its own address for datagrams of the Service.
 func balances(protocol cluster.Protocol, port uint16) bool {
 	return protocol == cluster.TCP || protocol == cluster.UDP && port == cluster.DNSPort
 }

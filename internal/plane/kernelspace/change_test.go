@@ -120,7 +120,7 @@ func TestABackendComesToThisNode(t *testing.T) {
 	}
 }
 
-// A network that is deleted and made anew may leave load balancers that refer to nothing: they are adopted.
+// A network that is deleted and created again may leave load balancers that refer to nothing: they are adopted.
 // Those of another network are not.
 func TestLoadBalancersOfADeletedNetwork(t *testing.T) {
 	s := newSubject(hns.L2Bridge, func(f *hnstest.Fake) { f.KeepDangling = true })
@@ -190,8 +190,9 @@ func (s *subject) idOf(t *testing.T, addr string) string {
 	return ""
 }
 
-// If a remote endpoint cannot be made anew for its new node, the write fails as a whole. The comparison that follows
-// leads load balancers to it again: also those that were deleted meanwhile, as it was their only backend.
+// If a remote endpoint cannot be created again for its new node, the write fails as a whole. The comparison that
+// follows leads load balancers to it again. This includes load balancers that were deleted meanwhile, as it was their
+// only backend.
 func TestAMoveThatFailsHalfway(t *testing.T) {
 	const addr = "10.180.1.7"
 	s := newSubject(hns.Overlay, func(*hnstest.Fake) {})
@@ -212,8 +213,8 @@ func TestAMoveThatFailsHalfway(t *testing.T) {
 	s.checkBackends(t, 4, s.idOf(t, addr))
 }
 
-// The MAC address of this node changes: the endpoints of clusterIPs in an overlay network are made anew, and none is
-// left.
+// The MAC address of this node changes: the endpoints of clusterIPs in an overlay network are created again, and none
+// of the old ones is left.
 func TestTheHardwareAddressChanges(t *testing.T) {
 	s := newSubject(hns.Overlay, func(*hnstest.Fake) {})
 	opt := s.options()

@@ -131,7 +131,7 @@ func TestCannotDelete(t *testing.T) {
 }
 
 // A remote subnet that moves to another node takes its endpoints along, and no other load balancer
-// is written. While an endpoint is made anew, the others of its load balancers stay.
+// is written. While an endpoint is created again, the others of its load balancers stay.
 func TestTheSubnetMoves(t *testing.T) {
 	for _, modify := range []bool{true, false} {
 		s := newSubject(hns.Overlay, func(f *hnstest.Fake) { f.Version.Modify = modify })

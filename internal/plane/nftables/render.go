@@ -182,7 +182,7 @@ func allowed(key string, prefixes []netip.Prefix) []nft.Element {
 
 // comment names the Service port of an element, for people.
 func comment(service cluster.Name, port string) string {
-	s := service.Namespace + "/" + service.Name
+	s := service.String()
 	if port != "" {
 		s += ":" + port
 	}

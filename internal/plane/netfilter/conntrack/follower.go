@@ -169,8 +169,8 @@ func (f *Follower) scanAgain(w flows, at time.Time) {
 	f.later = f.later.with(w)
 }
 
-// scan does the work once, and counts the flows it ended. It goes on after a deletion
-// that fails.
+// scan does the work once, and counts the flows it ended. It continues after a
+// deletion that fails.
 func (f *Follower) scan(ctx context.Context, w flows) (ended map[route.Family]int, err error) {
 	ended = map[route.Family]int{}
 	var failures []error
