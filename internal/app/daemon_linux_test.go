@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/handover"
 	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
@@ -139,6 +141,8 @@ func TestServersOfADaemon(t *testing.T) {
 func TestOneDaemonForANamespace(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
+	// Without other modes, whose probes the first daemon would run meanwhile to remove leftovers.
+	o.Kinds = slices.DeleteFunc(o.Kinds, func(k plane.Kind) bool { return k.Mode != "nftables" })
 	r := run(t, o)
 	r.sync()
 	before := runNft(t, o.NetNS, "list", "ruleset")
