@@ -198,8 +198,8 @@ func preference(a, b *cluster.Endpoint) int {
 	return cmp.Or(
 		cmp.Compare(rank(a), rank(b)),
 		strings.Compare(b.Node, a.Node), // known before unknown
-		slices.Compare(nodeHints(a), nodeHints(b)),
-		slices.Compare(zoneHints(a), zoneHints(b)),
+		slices.Compare(hintsOf(a).Nodes, hintsOf(b).Nodes),
+		slices.Compare(hintsOf(a).Zones, hintsOf(b).Zones),
 	)
 }
 
@@ -218,18 +218,12 @@ func rank(e *cluster.Endpoint) int {
 	return r
 }
 
-func nodeHints(e *cluster.Endpoint) []string {
+// hintsOf returns the topology hints of an endpoint, which may have none.
+func hintsOf(e *cluster.Endpoint) cluster.Hints {
 	if e.Hints == nil {
-		return nil
+		return cluster.Hints{}
 	}
-	return e.Hints.Nodes
-}
-
-func zoneHints(e *cluster.Endpoint) []string {
-	if e.Hints == nil {
-		return nil
-	}
-	return e.Hints.Zones
+	return *e.Hints
 }
 
 // choose sets the reason of every candidate for the pool. It chooses the ready ones that the topology hints admit, or
@@ -287,11 +281,11 @@ func topologyOf(candidates []Choice, v *view) topology {
 		if !e.Ready {
 			continue
 		}
-		forNodes, forZones := nodeHints(e), zoneHints(e)
-		nodes = nodes && len(forNodes) > 0
-		zones = zones && len(forZones) > 0
-		ourNode = ourNode || v.node != "" && slices.Contains(forNodes, v.node)
-		ourZone = ourZone || v.zone != "" && slices.Contains(forZones, v.zone)
+		hints := hintsOf(e)
+		nodes = nodes && len(hints.Nodes) > 0
+		zones = zones && len(hints.Zones) > 0
+		ourNode = ourNode || v.node != "" && slices.Contains(hints.Nodes, v.node)
+		ourZone = ourZone || v.zone != "" && slices.Contains(hints.Zones, v.zone)
 	}
 	switch {
 	case nodes && ourNode:
@@ -304,9 +298,9 @@ func topologyOf(candidates []Choice, v *view) topology {
 
 func (t topology) judge(e *cluster.Endpoint, v *view) Reason {
 	switch {
-	case t == sameNode && !slices.Contains(nodeHints(e), v.node):
+	case t == sameNode && !slices.Contains(hintsOf(e).Nodes, v.node):
 		return OtherNode
-	case t == sameZone && !slices.Contains(zoneHints(e), v.zone):
+	case t == sameZone && !slices.Contains(hintsOf(e).Zones, v.zone):
 		return OtherZone
 	}
 	return Chosen

@@ -12,8 +12,8 @@ import (
 // take over a ClusterIP; then the oldest one, then the first by name. The owner does not
 // depend on the order in which the Services arrived.
 type claims struct {
-	owner    map[claim]*cluster.Service
-	contests map[claim]*contest // claims of several Services
+	owner  map[claim]*cluster.Service
+	rivals map[claim]*rivals // of claims of several Services
 
 	families []Family
 	room     []candidate
@@ -22,7 +22,7 @@ type claims struct {
 func newClaims(families []Family) *claims {
 	return &claims{
 		owner:    map[claim]*cluster.Service{},
-		contests: map[claim]*contest{},
+		rivals:   map[claim]*rivals{},
 		families: families,
 	}
 }
@@ -66,13 +66,13 @@ func (c *claims) take(k claim, svc *cluster.Service) *cluster.Service {
 		c.owner[k] = svc
 		return nil
 	}
-	contest := c.contests[k]
-	if contest == nil {
-		contest = newContest(k, owner)
-		c.contests[k] = contest
+	rivals := c.rivals[k]
+	if rivals == nil {
+		rivals = newRivals(k, owner)
+		c.rivals[k] = rivals
 	}
-	contest.add(svc)
-	if contest.owner() == owner {
+	rivals.add(svc)
+	if rivals.owner() == owner {
 		return nil
 	}
 	c.owner[k] = svc
@@ -82,15 +82,15 @@ func (c *claims) take(k claim, svc *cluster.Service) *cluster.Service {
 // release withdraws a claim of a Service. It returns the next owner if that changes; nil
 // otherwise.
 func (c *claims) release(k claim, svc *cluster.Service) *cluster.Service {
-	contest := c.contests[k]
-	if contest == nil {
+	rivals := c.rivals[k]
+	if rivals == nil {
 		delete(c.owner, k)
 		return nil
 	}
-	contest.remove(svc)
-	next := contest.owner()
-	if contest.Len() == 1 {
-		delete(c.contests, k)
+	rivals.remove(svc)
+	next := rivals.owner()
+	if len(rivals.list) == 1 {
+		delete(c.rivals, k)
 	}
 	if c.owner[k] == next {
 		return nil

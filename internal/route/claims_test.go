@@ -195,9 +195,9 @@ func TestClaimMoves(t *testing.T) {
 		sameText(t, joinProblems(problems), s.problems)
 		sameText(t, holders(c, ExternalIP), s.holder)
 	}
-	if len(c.claims.owner)+len(c.claims.contests)+c.records.Len() > 0 {
+	if len(c.claims.owner)+len(c.claims.rivals)+c.records.Len() > 0 {
 		t.Errorf("left behind: %d owners, %d contested, %d records",
-			len(c.claims.owner), len(c.claims.contests), c.records.Len())
+			len(c.claims.owner), len(c.claims.rivals), c.records.Len())
 	}
 }
 
@@ -247,9 +247,9 @@ func TestTwins(t *testing.T) {
 }
 
 // Whatever happened before, the owners are those who would have it if all came
-// at once, and contests hold exactly the contested.
+// at once, and exactly the claims of several Services have rivals.
 func TestClaimsRandom(t *testing.T) {
-	for _, services := range []int{6, 3 * maxSearched} {
+	for _, services := range []int{6, 50} {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		have := map[string]*cluster.Service{}
 		c := newClaims([]Family{IPv4})
@@ -289,23 +289,16 @@ func sameClaims(t *testing.T, got *claims, have map[string]*cluster.Service) {
 			continue
 		}
 		contested++
-		sameContest(t, got.contests[k], list)
+		sameRivals(t, got.rivals[k], list)
 	}
-	if len(got.owner) != len(asking) || len(got.contests) != contested {
-		t.Fatalf("%d owners, %d contested; want %d, %d", len(got.owner), len(got.contests), len(asking), contested)
+	if len(got.owner) != len(asking) || len(got.rivals) != contested {
+		t.Fatalf("%d owners, %d contested; want %d, %d", len(got.owner), len(got.rivals), len(asking), contested)
 	}
 }
 
-func sameContest(t *testing.T, got *contest, want []*cluster.Service) {
+func sameRivals(t *testing.T, got *rivals, want []*cluster.Service) {
 	t.Helper()
-	queue := slices.Clone(got.queue)
-	slices.SortFunc(queue, got.claim.precedence)
-	if !slices.Equal(queue, want) || got.owner() != want[0] {
-		t.Fatalf("%v: %d ask, %v first; want %d, %v", got.claim, len(queue), got.owner().Name, len(want), want[0].Name)
-	}
-	for i, svc := range got.queue {
-		if at, ok := got.positions[svc]; got.positions != nil && (!ok || at != i) {
-			t.Fatalf("%v: %v is at %d, not at %d", got.claim, svc.Name, i, at)
-		}
+	if !slices.Equal(got.list, want) || got.holder.Load() != want[0] {
+		t.Fatalf("%v: %d ask, %v first; want %d, %v", got.claim, len(got.list), got.owner().Name, len(want), want[0].Name)
 	}
 }

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"reflect"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -111,7 +112,7 @@ func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, added []Problem) {
 	added = without(problems, c.hostProblems)
 	c.hostProblems = problems
 	c.builder.view = viewOf(c.opt, facts, host)
-	if c.table.Host.equal(host) {
+	if reflect.DeepEqual(c.table.Host, host) {
 		return nil, added
 	}
 	before := c.table.Host

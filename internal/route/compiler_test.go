@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -107,7 +108,7 @@ func TestFacts(t *testing.T) {
 			if (got.OldHost != nil) != tt.host {
 				t.Errorf("old host %+v", got.OldHost)
 			}
-			if got.OldHost != nil && !got.OldHost.equal(host) {
+			if got.OldHost != nil && !reflect.DeepEqual(*got.OldHost, host) {
 				t.Errorf("old host %+v, it was %+v", got.OldHost, host)
 			}
 		})
@@ -377,7 +378,7 @@ func samePointers(t *testing.T, copied map[cluster.Name]*Service, table *Table) 
 
 func sameTable(t *testing.T, got, want *Table) {
 	t.Helper()
-	if !got.Host.equal(want.Host) {
+	if !reflect.DeepEqual(got.Host, want.Host) {
 		t.Errorf("host %+v, want %+v", got.Host, want.Host)
 	}
 	if len(got.Services) != len(want.Services) {

@@ -24,8 +24,8 @@ func (c candidate) lost(svc *cluster.Service, claims *claims) bool {
 
 // conflict is one or more candidates of a kind that a Service does not own.
 type conflict struct {
-	candidate          // the first
-	contest   *contest // of its claim; nil if another port of the Service owns it
+	candidate         // the first
+	rivals    *rivals // of its claim; nil if another port of the Service owns it
 	count     int
 }
 
@@ -37,19 +37,17 @@ func digest(lost []candidate, claims *claims) []conflict {
 		twin bool
 	}
 	var list []conflict
-	listed := map[key]int{}
-	last := map[key]int{}
+	listed := map[key][]int{} // indexes in list
 	for _, c := range lost {
 		k := key{c.kind, c.twin != c.port}
-		if listed[k] == MaxAlike {
-			list[last[k]].count++
+		if at := listed[k]; len(at) == MaxAlike {
+			list[at[MaxAlike-1]].count++
 			continue
 		}
-		listed[k]++
-		last[k] = len(list)
+		listed[k] = append(listed[k], len(list))
 		next := conflict{candidate: c, count: 1}
 		if !k.twin {
-			next.contest = claims.contests[c.claim]
+			next.rivals = claims.rivals[c.claim]
 		}
 		list = append(list, next)
 	}
@@ -84,8 +82,8 @@ func (c candidate) problem(svc *cluster.Service, reason string) Problem {
 // problem names the Service or port that owns the claim at present.
 func (c conflict) problem(svc *cluster.Service) Problem {
 	holder := fmt.Sprintf("spec.ports[%d]", c.twin)
-	if c.contest != nil {
-		holder = "Service " + c.contest.holder.Load().Name.String()
+	if c.rivals != nil {
+		holder = "Service " + c.rivals.holder.Load().Name.String()
 	}
 	return c.candidate.problem(svc, "left out, as it belongs to "+holder).Times(c.count)
 }
@@ -120,7 +118,7 @@ func render(list []conflict, svc *cluster.Service) []Problem {
 
 // added returns the lost candidates without a reported conflict.
 func (r *reported) added(lost []candidate) []candidate {
-	if r == nil || len(r.lost) == 0 || len(lost) == 0 {
+	if r == nil || len(lost) == 0 {
 		return lost
 	}
 	known := make(map[loss]struct{}, len(r.lost))

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// rivals returns Services that all ask for the same external IP and ports. The
+// rivalServices returns Services that all ask for the same external IP and ports. The
 // first by precedence comes first.
-func rivals(n, ports int) []*cluster.Service {
+func rivalServices(n, ports int) []*cluster.Service {
 	list := make([]*cluster.Service, n)
 	for i := range list {
 		list[i] = &cluster.Service{
@@ -60,13 +60,13 @@ func TestAClaimConcernsTwoServices(t *testing.T) {
 	const n, ports = 300, 3
 	for name, order := range orders() {
 		t.Run(name, func(t *testing.T) {
-			list := rivals(n, ports)
+			list := rivalServices(n, ports)
 			order(list)
 			c := NewCompiler(Options{})
 			for _, svc := range list {
 				mostTwo(t, c, change(svc), svc)
 			}
-			owner := rivals(1, 1)[0]
+			owner := rivalServices(1, 1)[0]
 			if holders(c, ExternalIP) != owner.Name.Name+"/IPv4 "+owner.Name.Name+"/IPv4 "+owner.Name.Name+"/IPv4" {
 				t.Errorf("the external IP is with %s, want %s", holders(c, ExternalIP), owner.Name)
 			}
@@ -76,9 +76,9 @@ func TestAClaimConcernsTwoServices(t *testing.T) {
 			for _, svc := range list {
 				mostTwo(t, c, withdrawn(svc), svc)
 			}
-			if len(c.claims.owner)+len(c.claims.contests)+c.records.Len() > 0 {
-				t.Errorf("left behind: %d owners, %d contests, %d records",
-					len(c.claims.owner), len(c.claims.contests), c.records.Len())
+			if len(c.claims.owner)+len(c.claims.rivals)+c.records.Len() > 0 {
+				t.Errorf("left behind: %d owners, %d with rivals, %d records",
+					len(c.claims.owner), len(c.claims.rivals), c.records.Len())
 			}
 		})
 	}
@@ -112,7 +112,7 @@ func TestManyServicesAskForOneClaim(t *testing.T) {
 	const n = 3000
 	for name, order := range orders() {
 		t.Run(name, func(t *testing.T) {
-			list := rivals(n, 1)
+			list := rivalServices(n, 1)
 			order(list)
 			c := NewCompiler(Options{})
 			got, problems := c.Compile(states(list))
@@ -126,7 +126,7 @@ func TestManyServicesAskForOneClaim(t *testing.T) {
 
 // A Service may lose very much: that is a few problems, and a count.
 func TestManyLostClaimsAreFewProblems(t *testing.T) {
-	list := rivals(2, 100)
+	list := rivalServices(2, 100)
 	for i := range 100 {
 		a := netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)})
 		list[0].ExternalIPs = append(list[0].ExternalIPs[:i:i], a)
@@ -160,7 +160,7 @@ func TestManyLostClaimsAreFewProblems(t *testing.T) {
 
 // A problem names the owner of the moment, and is not new if that changes.
 func TestAProblemNamesThePresentOwner(t *testing.T) {
-	list := rivals(3, 1)
+	list := rivalServices(3, 1)
 	c := NewCompiler(Options{})
 	c.Compile(states(list))
 	belongs := func(to int) string {
@@ -280,7 +280,7 @@ func claimWorks(list []*cluster.Service) []claimWork {
 // memory for each claim stay about the same: n log n in all.
 func BenchmarkClaims(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
-		list := rivals(n, 1)
+		list := rivalServices(n, 1)
 		for _, order := range []string{"oldest first", "newest first", "random"} {
 			ordered := slices.Clone(list)
 			orders()[order](ordered)
@@ -296,7 +296,7 @@ func BenchmarkClaims(b *testing.B) {
 func BenchmarkOwnerGoes(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			list := rivals(n, 1)
+			list := rivalServices(n, 1)
 			c := NewCompiler(Options{})
 			c.Compile(states(list))
 			b.ReportAllocs()
