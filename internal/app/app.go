@@ -67,29 +67,12 @@ func Run(ctx context.Context, o Options) error {
 
 // Policy returns the policy of a configuration.
 func Policy(c *config.Config, families []route.Family) route.Options {
-	kinds := map[config.Detect]route.DetectorKind{
-		config.DetectClusterCIDR:         route.DetectClusterCIDR,
-		config.DetectNodeCIDR:            route.DetectNodeCIDR,
-		config.DetectBridgeInterface:     route.DetectBridge,
-		config.DetectInterfaceNamePrefix: route.DetectInterfacePrefix,
-	}
-	loopbacks := map[config.Loopback]route.Loopback{
-		config.LoopbackNamed:    route.LoopbackNamed,
-		config.LoopbackIncluded: route.LoopbackIncluded,
-		config.LoopbackNever:    route.LoopbackNever,
-	}
 	o := route.Options{
-		NodeName: c.NodeName,
-		Families: families,
-		Detector: route.DetectorOptions{
-			Kind: kinds[c.Detector.Mode], CIDRs: c.Detector.ClusterCIDRs,
-			Interface: c.Detector.Interface + c.Detector.Prefix, // one of them is empty
-		},
+		NodeName:      c.NodeName,
+		Families:      families,
+		Detector:      c.Detector,
 		MasqueradeAll: c.MasqueradeAll,
-		NodePorts: route.NodePortOptions{
-			CIDRs: c.NodePorts.CIDRs, Primary: c.NodePorts.Primary,
-			Localhost: c.NodePorts.Localhost, All: c.NodePorts.All, Loopback: loopbacks[c.Loopback],
-		},
+		NodePorts:     c.NodePorts,
 	}
 	if c.Unprivileged() { // every address is as good, as none serves NodePorts
 		o.NodePorts = route.NodePortOptions{All: true}

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -25,7 +26,7 @@ func TestExplainFromManifests(t *testing.T) {
 		Kinds: Kinds(),
 		Config: &config.Config{
 			Mode: Modes(Kinds())[0], Manifests: []string{"-"}, NodeName: "one",
-			Detector: config.Detector{Mode: config.DetectClusterCIDR},
+			Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR},
 		},
 		Log: slog.New(slog.DiscardHandler), Stdin: strings.NewReader(oneService),
 	}, q)
@@ -76,7 +77,7 @@ func TestExplainWeights(t *testing.T) {
 			Kinds: Kinds(), Log: slog.New(slog.DiscardHandler), Stdin: strings.NewReader(weighted(c.scheduler, c.weights)),
 			Config: &config.Config{
 				Mode: c.mode, Userspace: bound(c.mode), Manifests: []string{"-"}, NodeName: "one",
-				Detector: config.Detector{Mode: config.DetectClusterCIDR},
+				Detector: route.DetectorOptions{Kind: route.DetectClusterCIDR},
 			},
 		}, q)
 		if err != nil || !strings.Contains(text.Printed(got), c.want) {

@@ -9,6 +9,8 @@ package config
 import (
 	"net/netip"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Config is the configuration, complete and checked. It is not changed once
@@ -25,16 +27,14 @@ type Config struct {
 	HardFail    bool           // a server that cannot listen ends the process
 	Profiling   bool           // pprof on the metrics server
 
-	Detector       Detector
-	NodePorts      NodePorts
-	Loopback       Loopback // which loopback addresses serve NodePorts
-	MasqueradeAll  bool     // source NAT for everything sent to cluster addresses
-	MasqueradeMark uint32   // the packet mark, one bit
-	ExternalIPs    bool     // false: spec.externalIPs is not served
+	Detector       route.DetectorOptions
+	NodePorts      route.NodePortOptions
+	MasqueradeAll  bool   // source NAT for everything sent to cluster addresses
+	MasqueradeMark uint32 // the packet mark, one bit
+	ExternalIPs    bool   // false: spec.externalIPs is not served
 
 	SyncPeriod    time.Duration // a change that waits for twice as long makes the proxy unhealthy
 	MinSyncPeriod time.Duration // between two writes; 0: write at once
-	ResyncPeriod  time.Duration // of the API client's caches; not used, nothing is cached
 
 	IPVS        IPVS      // of the mode ipvs
 	Userspace   Userspace // of the mode userspace
@@ -85,43 +85,6 @@ type Client struct {
 	QPS                float32 // negative: no limit
 	Burst              int
 }
-
-// Detect is a way to recognize connections of pods on this node.
-type Detect string
-
-// The ways, spelled as detectLocalMode does.
-const (
-	DetectClusterCIDR         Detect = "ClusterCIDR"
-	DetectNodeCIDR            Detect = "NodeCIDR"
-	DetectBridgeInterface     Detect = "BridgeInterface"
-	DetectInterfaceNamePrefix Detect = "InterfaceNamePrefix"
-)
-
-// Detector recognizes connections of pods. Only the fields of Mode are set.
-type Detector struct {
-	Mode         Detect
-	ClusterCIDRs []netip.Prefix // of either family; if empty, no client counts as a pod
-	Interface    string
-	Prefix       string
-}
-
-// NodePorts are the addresses that serve NodePorts: the union of the fields that are set, at least one of which is.
-type NodePorts struct {
-	All       bool // every address of the node
-	Primary   bool // the node's primary address of each family
-	Localhost bool // 127.0.0.0/8 and ::1
-	CIDRs     []netip.Prefix
-}
-
-// Loopback says when an address in 127.0.0.0/8 serves NodePorts. ::1 never does.
-type Loopback string
-
-// The rules for loopback addresses.
-const (
-	LoopbackNamed    Loopback = "named"    // when nodePortAddresses names it: localhost, or a part of 127.0.0.0/8
-	LoopbackIncluded Loopback = "included" // when it is in any entry, such as all
-	LoopbackNever    Loopback = "never"
-)
 
 // Conntrack are the kernel's connection tracking settings. Zero does not change a setting.
 type Conntrack struct {

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
@@ -68,16 +70,14 @@ func defaults() *Config {
 		BindAddress: netip.IPv4Unspecified(),
 		Healthz:     netip.MustParseAddrPort("0.0.0.0:10256"),
 		Metrics:     netip.MustParseAddrPort("127.0.0.1:10249"),
-		Detector:    Detector{Mode: DetectClusterCIDR},
-		NodePorts:   NodePorts{Primary: true},
-		Loopback:    LoopbackNamed,
+		Detector:    route.DetectorOptions{Kind: route.DetectClusterCIDR},
+		NodePorts:   route.NodePortOptions{Primary: true},
 
 		EBPF: EBPF{Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/systemd-resolved.service"}},
 
 		MasqueradeMark: 0x4000,
 		ExternalIPs:    true,
 		SyncPeriod:     30 * time.Second,
-		ResyncPeriod:   15 * time.Minute,
 		OOMScoreAdj:    -999,
 		Conntrack:      Conntrack{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour},
 		Logging:        Logging{Format: "text", FlushFrequency: 5 * time.Second},
@@ -99,7 +99,7 @@ func TestNothingSaid(t *testing.T) {
 func TestKubeadm(t *testing.T) {
 	want := defaults()
 	want.Client.Kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf"
-	want.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	want.Detector.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	if diff := cmp.Diff(want, mustLoad(t, read(t, "kubeadm.yaml")), compare); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -109,7 +109,7 @@ func TestKubeadm(t *testing.T) {
 func TestReference(t *testing.T) {
 	text := read(t, "reference.yaml")
 	want := defaults()
-	want.Detector.ClusterCIDRs = []netip.Prefix{
+	want.Detector.CIDRs = []netip.Prefix{
 		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56"),
 	}
 	want.FeatureGates = map[string]bool{"AllowServiceExternalIPs": true}

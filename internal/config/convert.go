@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // longestMinSync bounds the time changes may wait: a longer one is a mistake.
@@ -24,32 +26,24 @@ const (
 // other fields are checked in their mode only.
 func (c *check) section(cfg *Config) {
 	in := c.config
-	path, bitPath, bit := "nftables", "nftables.masqueradeBit", in.NFTables.MasqueradeBit
-	sync, least, all := in.NFTables.SyncPeriod, in.NFTables.MinSyncPeriod, in.NFTables.MasqueradeAll
+	path, sync, least := "nftables", in.NFTables.SyncPeriod, in.NFTables.MinSyncPeriod
+	bit := c.between("iptables.masqueradeBit", in.IPTables.MasqueradeBit, 0, 31)
+	cfg.MasqueradeAll = in.IPTables.MasqueradeAll
 	switch cfg.Mode {
-	case "iptables":
-		path, bitPath, bit = "iptables", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
-		sync, least, all = in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod, in.IPTables.MasqueradeAll
-	case "userspace", kernelspaceMode: // of iptables are the rules before the sockets; HNS has no section with periods
-		path, bitPath, bit = "iptables", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
-		sync, least, all = in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod, in.IPTables.MasqueradeAll
+	case "iptables", userspaceMode, kernelspaceMode: // userspace has rules of iptables; HNS has no section with periods
+		path, sync, least = "iptables", in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod
 	case "ipvs": // shares all fields but periods with iptables
-		path, bitPath, bit = "ipvs", "iptables.masqueradeBit", in.IPTables.MasqueradeBit
-		sync, least, all = in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod, in.IPTables.MasqueradeAll
-	}
-	switch cfg.Mode {
-	case "ipvs":
+		path, sync, least = "ipvs", in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod
 		cfg.IPVS = c.ipvs()
-	case "userspace":
+	default:
+		bit = c.between("nftables.masqueradeBit", in.NFTables.MasqueradeBit, 0, 31)
+		cfg.MasqueradeAll = in.NFTables.MasqueradeAll
+	}
+	if cfg.Mode == userspaceMode {
 		cfg.Userspace = c.userspace()
 	}
 	cfg.EBPF = c.ebpf()
-	cfg.MasqueradeAll = all
-	cfg.Loopback = loopback(cfg.Mode, *in.IPTables.LocalhostNodePorts)
-	if shared := "iptables.masqueradeBit"; bitPath != shared {
-		c.between(shared, in.IPTables.MasqueradeBit, 0, 31)
-	}
-	cfg.MasqueradeMark = 1 << c.between(bitPath, bit, 0, 31)
+	cfg.MasqueradeMark = 1 << bit
 	cfg.SyncPeriod = c.positive(path+".syncPeriod", sync.Duration)
 	cfg.MinSyncPeriod = c.notNegative(path+".minSyncPeriod", least.Duration)
 	switch {
@@ -64,16 +58,16 @@ func (c *check) section(cfg *Config) {
 // loopback returns the rule of a mode for NodePorts on loopback addresses: the mode
 // iptables has a setting for it, ipvs and kernelspace cannot serve them, the others do only if they are
 // named.
-func loopback(mode string, localhost bool) Loopback {
+func loopback(mode string, localhost bool) route.Loopback {
 	switch {
 	case mode == "ipvs", mode == kernelspaceMode:
-		return LoopbackNever
-	case mode != "iptables" && mode != "userspace":
-		return LoopbackNamed
+		return route.LoopbackNever
+	case mode != "iptables" && mode != userspaceMode:
+		return route.LoopbackNamed
 	case localhost:
-		return LoopbackIncluded
+		return route.LoopbackIncluded
 	}
-	return LoopbackNever
+	return route.LoopbackNever
 }
 
 func (c *check) client() Client {
@@ -88,25 +82,31 @@ func (c *check) client() Client {
 	}
 }
 
+// The values of detectLocalMode.
+const (
+	clusterCIDR         = "ClusterCIDR"
+	nodeCIDR            = "NodeCIDR"
+	bridgeInterface     = "BridgeInterface"
+	interfaceNamePrefix = "InterfaceNamePrefix"
+)
+
 // detector checks only the fields of the chosen mode.
-func (c *check) detector() Detector {
-	in := c.config
-	d := Detector{Mode: Detect(in.DetectLocalMode)}
-	switch d.Mode {
-	case DetectClusterCIDR:
-		d.ClusterCIDRs = c.clusterCIDRs()
-	case DetectBridgeInterface:
-		d.Interface = c.device("detectLocal.bridgeInterface", in.DetectLocal.BridgeInterface, in.DetectLocalMode)
-	case DetectInterfaceNamePrefix:
-		d.Prefix = c.device("detectLocal.interfaceNamePrefix", in.DetectLocal.InterfaceNamePrefix, in.DetectLocalMode)
-	case DetectNodeCIDR:
-	default:
-		c.oneOf("detectLocalMode", string(d.Mode), []string{
-			string(DetectClusterCIDR), string(DetectNodeCIDR),
-			string(DetectBridgeInterface), string(DetectInterfaceNamePrefix),
-		})
+func (c *check) detector() route.DetectorOptions {
+	in, mode := c.config.DetectLocal, c.config.DetectLocalMode
+	switch mode {
+	case clusterCIDR:
+		return route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: c.clusterCIDRs()}
+	case nodeCIDR:
+		return route.DetectorOptions{Kind: route.DetectNodeCIDR}
+	case bridgeInterface:
+		name := c.device("detectLocal.bridgeInterface", in.BridgeInterface, mode)
+		return route.DetectorOptions{Kind: route.DetectBridge, Interface: name}
+	case interfaceNamePrefix:
+		prefix := c.device("detectLocal.interfaceNamePrefix", in.InterfaceNamePrefix, mode)
+		return route.DetectorOptions{Kind: route.DetectInterfacePrefix, Interface: prefix}
 	}
-	return d
+	c.oneOf("detectLocalMode", string(mode), []string{clusterCIDR, nodeCIDR, bridgeInterface, interfaceNamePrefix})
+	return route.DetectorOptions{}
 }
 
 // clusterCIDRs takes any number of ranges of either family.
@@ -122,8 +122,8 @@ func (c *check) clusterCIDRs() []netip.Prefix {
 
 // nodePorts reads keywords and ranges. A repeated keyword is an error; a repeated
 // range is not, as in kube-proxy.
-func (c *check) nodePorts() NodePorts {
-	var n NodePorts
+func (c *check) nodePorts() route.NodePortOptions {
+	n := route.NodePortOptions{Loopback: loopback(string(c.config.Mode), *c.config.IPTables.LocalhostNodePorts)}
 	keywords := map[string]*bool{"all": &n.All, "primary": &n.Primary, "localhost": &n.Localhost}
 	for i, item := range c.config.NodePortAddresses {
 		path := fmt.Sprintf("nodePortAddresses[%d]", i)

@@ -131,7 +131,7 @@ func (d *document) fill(value []byte) {
 // reasonOf describes the fault of a value or a field.
 func reasonOf(f strict.Fault) string {
 	if f.Want == nil {
-		return "unknown field" + alike(f.Path[strings.LastIndex(f.Path, ".")+1:], fieldNames(f.Parent))
+		return "unknown field"
 	}
 	v, text := reflect.New(f.Want).Elem(), strings.Trim(f.Value, `"`)
 	reason := "must be " + wanted(v)

@@ -30,7 +30,7 @@ func (c *check) setDefaults() {
 	ifNil(&cfg.IPTables.MasqueradeBit, 14)
 	ifNil(&cfg.NFTables.MasqueradeBit, 14)
 	ifNil(&cfg.IPTables.LocalhostNodePorts, true)
-	ifZero(&cfg.DetectLocalMode, v1alpha1.LocalMode(DetectClusterCIDR))
+	ifZero(&cfg.DetectLocalMode, v1alpha1.LocalMode(clusterCIDR))
 	ifNil(&cfg.OOMScoreAdj, -999)
 	ifNil(&cfg.Conntrack.MaxPerCore, 32768)
 	ifNil(&cfg.Conntrack.Min, 131072)

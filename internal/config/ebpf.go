@@ -38,19 +38,6 @@ func (c *check) ebpf() EBPF {
 			c.flagProblem(flag, invalid(value, "must be an absolute path of a folder"))
 		}
 	}
-	if c.config.Mode == ebpfMode {
-		return e
-	}
-	for _, flag := range []string{"bpf-dir", "cgroup-root"} {
-		if _, given := c.flags[flag]; given && !c.own.Cleanup {
-			c.warn("--%s has an effect in mode ebpf and with --cleanup only: the mode is %s", flag, c.config.Mode)
-		}
-	}
-	for _, flag := range []string{"exempt-cgroups", "guard-node-ports"} {
-		if _, given := c.flags[flag]; given {
-			c.warn("--%s has an effect in mode ebpf only: the mode is %s", flag, c.config.Mode)
-		}
-	}
 	return e
 }
 

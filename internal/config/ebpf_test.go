@@ -59,7 +59,7 @@ func TestEBPF(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"--proxy-mode=nftables --cgroup-root=/x":   "--cgroup-root has an effect in mode ebpf and with --cleanup only",
+		"--proxy-mode=nftables --cgroup-root=/x":   "--cgroup-root has an effect in mode ebpf only",
 		"--proxy-mode=nftables --exempt-cgroups=x": "--exempt-cgroups has an effect in mode ebpf only",
 		"--proxy-mode=nftables --guard-node-ports": "--guard-node-ports has an effect in mode ebpf only",
 	} {

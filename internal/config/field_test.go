@@ -11,8 +11,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/kube-proxy/config/v1alpha1"
 
+	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/strict"
 )
+
+// fieldNames returns the names JSON has for the fields of struct type t.
+func fieldNames(t reflect.Type) []string {
+	var names []string
+	for field := range t.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Anonymous && name == "" {
+			names = append(names, fieldNames(field.Type)...)
+			continue
+		}
+		names = append(names, name)
+	}
+	return names
+}
 
 // leaves returns the path of every field of v1alpha1 that has a value of its
 // own.
@@ -110,23 +125,23 @@ func fieldCases() []fieldCase {
 		{path: "winkernel.enableDSR", value: "true", want: func(c *Config) { c.HNS.DSR = true }},
 		{path: "winkernel.rootHnsEndpointName", value: "r", want: func(c *Config) { c.HNS.RootEndpoint = "r" }},
 		{path: "winkernel.forwardHealthCheckVip", value: "true", want: func(c *Config) { c.HNS.ForwardHealthCheck = true }},
-		{path: "detectLocalMode", value: "NodeCIDR", want: func(c *Config) { c.Detector.Mode = DetectNodeCIDR }},
+		{path: "detectLocalMode", value: "NodeCIDR", want: func(c *Config) { c.Detector.Kind = route.DetectNodeCIDR }},
 		{path: "detectLocal.bridgeInterface", value: "cni0", also: "detectLocalMode: BridgeInterface", want: func(c *Config) {
-			c.Detector = Detector{Mode: DetectBridgeInterface, Interface: "cni0"}
+			c.Detector = route.DetectorOptions{Kind: route.DetectBridge, Interface: "cni0"}
 		}},
 		{
 			path: "detectLocal.interfaceNamePrefix", value: "veth",
 			also: "detectLocalMode: InterfaceNamePrefix", want: func(c *Config) {
-				c.Detector = Detector{Mode: DetectInterfaceNamePrefix, Prefix: "veth"}
+				c.Detector = route.DetectorOptions{Kind: route.DetectInterfacePrefix, Interface: "veth"}
 			},
 		},
 		{path: "clusterCIDR", value: `"10.1.0.0/16, fd00::/48,010.2.3.4/16"`, want: func(c *Config) {
-			c.Detector.ClusterCIDRs = []netip.Prefix{
+			c.Detector.CIDRs = []netip.Prefix{
 				netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/48"), netip.MustParsePrefix("10.2.0.0/16"),
 			}
 		}},
 		{path: "nodePortAddresses", value: "[192.168.0.0/16, all, localhost, 192.168.0.0/16]", want: func(c *Config) {
-			c.NodePorts = NodePorts{All: true, Localhost: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}}
+			c.NodePorts = route.NodePortOptions{All: true, Localhost: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}}
 		}},
 		{path: "oomScoreAdj", value: "0", want: func(c *Config) { c.OOMScoreAdj = 0 }},
 		{path: "conntrack.maxPerCore", value: "0", want: func(c *Config) { c.Conntrack.MaxPerCore = 0 }},
@@ -138,10 +153,10 @@ func fieldCases() []fieldCase {
 		{path: "conntrack.tcpBeLiberal", value: "yes", want: func(c *Config) { c.Conntrack.TCPBeLiberal = true }},
 		{path: "conntrack.udpTimeout", value: "1m", want: func(c *Config) { c.Conntrack.UDP = time.Minute }},
 		{path: "conntrack.udpStreamTimeout", value: "1m", want: func(c *Config) { c.Conntrack.UDPStream = time.Minute }},
-		{path: "configSyncPeriod", value: "1m", want: func(c *Config) { c.ResyncPeriod = time.Minute }},
+		{path: "configSyncPeriod", value: "1m"},
 		{
 			path: "portRange", value: "1-2",
-			warning: "portRange has no effect in mode nftables: only the mode userspace opens ports for Services",
+			warning: "portRange has an effect in mode userspace only: the mode is nftables",
 		},
 		{path: "windowsRunAsService", value: "true", want: func(c *Config) { c.WindowsService = true }},
 	}

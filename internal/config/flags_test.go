@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // A flagCase gives one flag and says what of the Config becomes different.
@@ -30,20 +32,20 @@ func settings() []flagCase {
 		{args: "--manifests=a,b --manifests -", want: func(c *Config) { c.Manifests = []string{"a,b", "-"} }},
 		{args: "--kubeconfig=/k", want: func(c *Config) { c.Client.Kubeconfig = "/k" }},
 		{args: "--cluster-cidr=10.1.0.0/16,fd00::/48", want: func(c *Config) {
-			c.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/48")}
+			c.Detector.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/48")}
 		}},
 		{args: "--nodeport-addresses=localhost,10.0.0.0/8 --nodeport-addresses=primary", want: func(c *Config) {
-			c.NodePorts = NodePorts{Primary: true, Localhost: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+			c.NodePorts = route.NodePortOptions{Primary: true, Localhost: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		}},
 		{args: "--hostname-override=Node-A", want: func(c *Config) { c.NodeName = "node-a" }},
 		{args: "-v 4", want: func(c *Config) { c.Logging.Verbosity = 4 }},
 		{args: "--v=5", want: func(c *Config) { c.Logging.Verbosity = 5 }},
-		{args: "--detect-local-mode=NodeCIDR", want: func(c *Config) { c.Detector.Mode = DetectNodeCIDR }},
+		{args: "--detect-local-mode=NodeCIDR", want: func(c *Config) { c.Detector.Kind = route.DetectNodeCIDR }},
 		{args: "--detect-local-mode=BridgeInterface --pod-bridge-interface=cni0", want: func(c *Config) {
-			c.Detector = Detector{Mode: DetectBridgeInterface, Interface: "cni0"}
+			c.Detector = route.DetectorOptions{Kind: route.DetectBridge, Interface: "cni0"}
 		}},
 		{args: "--detect-local-mode=InterfaceNamePrefix --pod-interface-name-prefix=veth", want: func(c *Config) {
-			c.Detector = Detector{Mode: DetectInterfaceNamePrefix, Prefix: "veth"}
+			c.Detector = route.DetectorOptions{Kind: route.DetectInterfacePrefix, Interface: "veth"}
 		}},
 		{args: "--masquerade-all", want: func(c *Config) { c.MasqueradeAll = true }},
 		{args: "--bind-address=fd00::7", want: func(c *Config) {
@@ -84,7 +86,7 @@ func settings() []flagCase {
 		}},
 		{args: "--kube-api-qps=-1", want: func(c *Config) { c.Client.QPS = -1 }},
 		{args: "--kube-api-burst=20", want: func(c *Config) { c.Client.Burst = 20 }},
-		{args: "--config-sync-period=1h", want: func(c *Config) { c.ResyncPeriod = time.Hour }},
+		{args: "--config-sync-period=1h"},
 		{args: "--iptables-sync-period=1m", want: func(c *Config) { c.SyncPeriod = time.Minute }},
 		{args: "--iptables-min-sync-period=10s", want: func(c *Config) { c.MinSyncPeriod = 10 * time.Second }},
 		{args: "--logging-format=json", want: func(c *Config) { c.Logging.Format = "json" }},
@@ -101,7 +103,7 @@ func settings() []flagCase {
 			warning: "--metrics-port is deprecated, use --metrics-bind-address",
 		},
 		{args: "--cluster_cidr=10.1.0.0/16", want: func(c *Config) {
-			c.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+			c.Detector.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 		}},
 	}
 }
@@ -127,21 +129,20 @@ func passing() []flagCase {
 		{args: "--ipvs-udp-timeout=5s"},
 		{
 			args:    "--proxy-port-range=30000-30100",
-			warning: "--proxy-port-range has no effect in mode nftables: only the mode userspace opens ports for Services",
+			warning: "--proxy-port-range has an effect in mode userspace only: the mode is nftables",
 		},
 		{args: "--proxy-port-range=0-0"},
 		{args: "--proxy-port-range="},
 		{
-			args: "--udp-timeout=1s",
-			warning: "--udp-timeout has no effect in mode nftables: only the mode userspace has UDP flows; " +
-				"use --conntrack-udp-timeout for those of the kernel",
+			args:    "--udp-timeout=1s",
+			warning: "--udp-timeout has an effect in mode userspace only: the mode is nftables; use --conntrack-udp-timeout for flows in the kernel",
 		},
 		{args: "--udp-timeout=250ms"},
 		{
-			args: "--scheduler=lc",
-			warning: "--scheduler has no effect in mode nftables: only the mode userspace has this flag; " +
-				"mode ipvs has --ipvs-scheduler",
+			args:    "--scheduler=lc",
+			warning: "--scheduler has an effect in mode userspace only: the mode is nftables; mode ipvs has --ipvs-scheduler",
 		},
+		{args: "--drain-timeout=1m", warning: "--drain-timeout has an effect in mode userspace only: the mode is nftables"},
 		{args: "--windows-service", want: func(c *Config) { c.WindowsService = true }},
 		{args: "--windows-service --log-file=/l", want: func(c *Config) { c.WindowsService, c.Logging.File = true, "/l" }},
 		{args: "--source-vip=10.0.0.9", want: func(c *Config) { c.HNS.SourceVIP = netip.MustParseAddr("10.0.0.9") }},

@@ -14,13 +14,6 @@ const (
 	gateIPVS        = "KubeProxyIPVS"
 )
 
-// proxyGates are the gates that kube-proxy uses. The message for an unknown gate
-// lists them.
-const proxyGates = gateExternalIPs + ", " + gateIPVS + ", KubeProxyNFTablesLocalhostNodePorts, " +
-	"MultiCIDRServiceAllocator, NFTablesNetlink, NFTablesProxyMode, PreferSameTrafficDistribution, " +
-	"ComponentFlagz, ComponentStatusz, NativeHistograms, ContextualLogging, LoggingAlphaOptions, " +
-	"LoggingBetaOptions, WinDSR, WinOverlay, AllAlpha, AllBeta"
-
 //go:embed gates.txt
 var gatesText string
 
@@ -73,8 +66,7 @@ func (c *check) gates(set map[string]bool) map[string]bool {
 		case was:
 			c.gateWarning(name, value, gone.effect())
 		case !ok:
-			c.problem("featureGates."+name, invalid(name, "unknown feature gate"+alike(name, slices.Sorted(maps.Keys(known)))+
-				"; Kubernetes 1.37 has among others "+proxyGates))
+			c.problem("featureGates."+name, invalid(name, "unknown feature gate"+alike(name, slices.Sorted(maps.Keys(known)))))
 		case locked != "" && locked != value:
 			c.gateWarning(name, value, "Kubernetes 1.37 has it locked to "+locked)
 		}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/textfile"
 )
 
@@ -103,12 +104,12 @@ func (c *check) read(env Env) error {
 // convert checks every setting that has an effect in the chosen mode.
 func (c *check) convert(opt Options) *Config {
 	in := c.config
+	c.positive("configSyncPeriod", in.ConfigSyncPeriod.Duration) // which has no effect: nothing is cached
 	cfg := &Config{
 		Mode:          string(in.Mode),
 		Manifests:     c.own.Manifests,
 		HardFail:      in.BindAddressHardFail,
 		Profiling:     in.EnableProfiling,
-		ResyncPeriod:  c.positive("configSyncPeriod", in.ConfigSyncPeriod.Duration),
 		OOMScoreAdj:   c.between("oomScoreAdj", in.OOMScoreAdj, -1000, 1000),
 		FeatureGates:  c.gates(in.FeatureGates),
 		WriteConfigTo: c.own.WriteTo,
@@ -163,19 +164,8 @@ func (c *check) mode(opt Options) {
 	if slices.Contains(opt.Modes, mode) {
 		return
 	}
-	c.problem("mode", fmt.Sprintf("Unsupported value: %q: the data planes of this build are: %s%s%s",
-		mode, strings.Join(opt.Modes, ", "), alike(mode, opt.Modes), modeHint(mode)))
-}
-
-// modeHint suggests a mode in place of one of kube-proxy that this build lacks.
-func modeHint(mode string) string {
-	switch mode {
-	case "ipvs":
-		return "; use nftables, or iptables to keep kube-proxy's chains"
-	case kernelspaceMode:
-		return "; kernelspace is the mode for Windows"
-	}
-	return ""
+	c.problem("mode", fmt.Sprintf("Unsupported value: %q: the data planes of this build are: %s%s",
+		mode, strings.Join(opt.Modes, ", "), alike(mode, opt.Modes)))
 }
 
 // addresses sets the addresses of the node and of the servers.
@@ -254,7 +244,7 @@ func (c *check) combinations() {
 
 // contradictions warns of a setting that another one cancels.
 func (c *check) contradictions(cfg *Config) {
-	if cfg.NodePorts.Localhost && cfg.Loopback == LoopbackNever {
+	if cfg.NodePorts.Localhost && cfg.NodePorts.Loopback == route.LoopbackNever {
 		c.warn("localhost in %s has no effect: %s is false",
 			c.name("nodePortAddresses"), c.name("iptables.localhostNodePorts"))
 	}
@@ -274,9 +264,7 @@ func collide(a, b netip.AddrPort) bool {
 
 // unused warns of settings without effect.
 func (c *check) unused() {
-	if c.config.Mode != userspaceMode {
-		c.unusedInKernel()
-	}
+	c.unusedInMode()
 	version := c.config.ShowHiddenMetricsForVersion
 	switch {
 	case version == "":

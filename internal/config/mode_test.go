@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 func TestABlankModeIsAsked(t *testing.T) {
@@ -38,13 +40,15 @@ func TestABlankModeIsAsked(t *testing.T) {
 // NodePorts.
 func TestIPTablesSection(t *testing.T) {
 	want := defaults()
-	want.Mode, want.NodePorts, want.Loopback = "iptables", NodePorts{All: true}, LoopbackIncluded
+	want.Mode, want.NodePorts = "iptables", route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
 	if diff := cmp.Diff(want, mustLoad(t, "", "--proxy-mode=iptables"), compare); diff != "" {
 		t.Errorf("nothing said (-want +got):\n%s", diff)
 	}
-	want.MasqueradeMark, want.MasqueradeAll, want.Loopback = 8, true, LoopbackNever
+	want.MasqueradeMark, want.MasqueradeAll = 8, true
 	want.SyncPeriod, want.MinSyncPeriod = time.Minute, time.Second
-	want.NodePorts = NodePorts{Primary: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	want.NodePorts = route.NodePortOptions{
+		Primary: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Loopback: route.LoopbackNever,
+	}
 	got := mustLoad(t, header+"mode: iptables\nnodePortAddresses: [primary, 127.0.0.0/8]\n"+
 		"iptables: {masqueradeBit: 3, masqueradeAll: true, localhostNodePorts: false, syncPeriod: 1m, minSyncPeriod: 1s}\n"+
 		"nftables: {masqueradeBit: 4, syncPeriod: 5s, minSyncPeriod: 4s}\n")
@@ -61,20 +65,20 @@ func TestLoopback(t *testing.T) {
 	for _, tt := range []struct {
 		file string
 		args []string
-		want Loopback
+		want route.Loopback
 	}{
-		{"", []string{"--proxy-mode=iptables", "--iptables-localhost-nodeports=false"}, LoopbackNever},
+		{"", []string{"--proxy-mode=iptables", "--iptables-localhost-nodeports=false"}, route.LoopbackNever},
 		{
 			"mode: iptables\niptables: {localhostNodePorts: false}",
 			[]string{"--iptables-localhost-nodeports"},
-			LoopbackIncluded,
+			route.LoopbackIncluded,
 		},
-		{"mode: iptables\niptables: {localhostNodePorts: null}", nil, LoopbackIncluded},
-		{"", []string{"--proxy-mode=nftables", "--iptables-localhost-nodeports"}, LoopbackNamed},
-		{"mode: nftables\niptables: {localhostNodePorts: false}", nil, LoopbackNamed},
+		{"mode: iptables\niptables: {localhostNodePorts: null}", nil, route.LoopbackIncluded},
+		{"", []string{"--proxy-mode=nftables", "--iptables-localhost-nodeports"}, route.LoopbackNamed},
+		{"mode: nftables\niptables: {localhostNodePorts: false}", nil, route.LoopbackNamed},
 	} {
-		if got := mustLoad(t, header+tt.file, tt.args...).Loopback; got != tt.want {
-			t.Errorf("%q %q: %s, want %s", tt.file, tt.args, got, tt.want)
+		if got := mustLoad(t, header+tt.file, tt.args...).NodePorts.Loopback; got != tt.want {
+			t.Errorf("%q %q: %v, want %v", tt.file, tt.args, got, tt.want)
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 func sameQuantity(a, b resource.QuantityValue) bool { return a.Value() == b.Value() }
@@ -33,7 +35,7 @@ logging: {verbosity: 2, vmodule: [{filePattern: a, verbosity: 1}]}
 	want := defaults()
 	want.SyncPeriod = time.Minute
 	want.NodeName = "from-flag"
-	want.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+	want.Detector.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 	want.Conntrack.MaxPerCore = 0
 	want.FeatureGates = map[string]bool{"AllowServiceExternalIPs": true, "NFTablesNetlink": true}
 	want.Logging.VModule = []VModule{{"a", 1}, {"b", 2}}
@@ -45,8 +47,8 @@ logging: {verbosity: 2, vmodule: [{filePattern: a, verbosity: 1}]}
 // An empty flag overrides the file.
 func TestEmptyFlagWins(t *testing.T) {
 	cfg := mustLoad(t, header+"hostnameOverride: a\nclusterCIDR: 10.0.0.0/8\n", "--hostname-override=", "--cluster-cidr=")
-	if cfg.NodeName != "host-1" || len(cfg.Detector.ClusterCIDRs) != 0 {
-		t.Errorf("node %q, cluster %v", cfg.NodeName, cfg.Detector.ClusterCIDRs)
+	if cfg.NodeName != "host-1" || len(cfg.Detector.CIDRs) != 0 {
+		t.Errorf("node %q, cluster %v", cfg.NodeName, cfg.Detector.CIDRs)
 	}
 }
 
@@ -151,14 +153,16 @@ ipvs: {syncPeriod: 3m, minSyncPeriod: 1s}
 		Period, Least time.Duration
 		Mark          uint32
 		All           bool
-		NodePorts     NodePorts
+		NodePorts     route.NodePortOptions
 	}
+	primary := route.NodePortOptions{Primary: true}
+	all := route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
 	for mode, want := range map[string]settings{
-		"nftables":  {time.Minute, 0, 2, false, NodePorts{Primary: true}},
-		"ebpf":      {time.Minute, 0, 2, false, NodePorts{Primary: true}},
-		"iptables":  {2 * time.Minute, 0, 4, true, NodePorts{All: true}},
-		"ipvs":      {3 * time.Minute, time.Second, 4, true, NodePorts{All: true}},
-		"userspace": {2 * time.Minute, 0, 4, true, NodePorts{All: true}},
+		"nftables":  {time.Minute, 0, 2, false, primary},
+		"ebpf":      {time.Minute, 0, 2, false, primary},
+		"iptables":  {2 * time.Minute, 0, 4, true, all},
+		"ipvs":      {3 * time.Minute, time.Second, 4, true, route.NodePortOptions{All: true, Loopback: route.LoopbackNever}},
+		"userspace": {2 * time.Minute, 0, 4, true, all},
 	} {
 		fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 		f := NewFlags(fs)
@@ -169,9 +173,6 @@ ipvs: {syncPeriod: 3m, minSyncPeriod: 1s}
 		cfg, _, err := f.Load(env, Options{Modes: []string{"nftables", "iptables", "ipvs", "ebpf", "userspace"}})
 		if err != nil {
 			t.Fatal(err)
-		}
-		if mode == "ipvs" && cfg.Loopback != LoopbackNever {
-			t.Errorf("NodePorts on loopback addresses: %s", cfg.Loopback)
 		}
 		got := settings{cfg.SyncPeriod, cfg.MinSyncPeriod, cfg.MasqueradeMark, cfg.MasqueradeAll, cfg.NodePorts}
 		if diff := cmp.Diff(want, got); diff != "" || cfg.Mode != mode {
@@ -194,7 +195,7 @@ func TestWarnings(t *testing.T) {
 			"or the resources of the pod (not in Kubernetes since 1.16) (config.yaml:4)",
 		"--healthz-port is deprecated, use --healthz-bind-address",
 		"clientConnection.kubeconfig is not used: --manifests is set",
-		"portRange has no effect in mode nftables: only the mode userspace opens ports for Services",
+		"portRange has an effect in mode userspace only: the mode is nftables",
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

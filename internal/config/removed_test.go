@@ -233,21 +233,6 @@ func TestRemovedFlagsAreHidden(t *testing.T) {
 	}
 }
 
-// A mode of kube-proxy that this build does not have is an error that says what
-// to use.
-func TestOldModes(t *testing.T) {
-	for mode, want := range map[string]string{
-		"ipvs":        "use nftables, or iptables",
-		"kernelspace": "the mode for Windows",
-	} {
-		_, _, err := load(t, "", "--proxy-mode="+mode)
-		if err == nil || !strings.Contains(err.Error(), "--proxy-mode: Unsupported value: ") ||
-			!strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v", mode, err)
-		}
-	}
-}
-
 // The documentation agrees with the program.
 func TestFlagsPage(t *testing.T) {
 	const page, begin, end = "../../docs/flags.md", "<!-- begin -->\n", "<!-- end -->\n"

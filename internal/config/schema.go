@@ -8,20 +8,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/strict"
 )
 
-// fieldNames returns the names JSON has for the fields of struct type t.
-func fieldNames(t reflect.Type) []string {
-	var names []string
-	for field := range t.Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if field.Anonymous && name == "" {
-			names = append(names, fieldNames(field.Type)...)
-			continue
-		}
-		names = append(names, name)
-	}
-	return names
-}
-
 // fieldAt returns the field of the struct v at a path such as
 // "nftables.syncPeriod". The paths are constants of this package.
 func fieldAt(v reflect.Value, path string) reflect.Value {

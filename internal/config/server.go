@@ -2,9 +2,10 @@ package config
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 )
 
 // off is the value in a file that switches a server off.
@@ -71,27 +72,19 @@ func (s server) address(port uint16, set bool) (netip.AddrPort, error) {
 
 // parseEndpoint parses IP, [IP], IP:port and [IP]:port; port is the default.
 func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
-	if addr, ok := parseAddr(unbracket(text)); ok {
+	if addr, ok := parseAddr(text); ok {
 		return netip.AddrPortFrom(addr, port), nil
 	}
-	i := strings.LastIndexByte(text, ':')
-	if i < 0 {
+	host, number, err := net.SplitHostPort(text)
+	if err != nil { // no port
+		host, number, err = net.SplitHostPort(fmt.Sprintf("%s:%d", text, port))
+	}
+	addr, ok := parseAddr(host)
+	if err != nil || !ok {
 		return netip.AddrPort{}, errAddress
 	}
-	host, err := unbracket(text[:i]), errAddress
-	addr, ok := parseAddr(host)
-	if !ok || strings.Contains(host, ":") && host == text[:i] {
-		return netip.AddrPort{}, err
-	}
-	port, err = parsePort(text[i+1:])
+	port, err = parsePort(number)
 	return netip.AddrPortFrom(addr, port), err
-}
-
-func unbracket(host string) string {
-	if len(host) > 2 && host[0] == '[' && host[len(host)-1] == ']' {
-		return host[1 : len(host)-1]
-	}
-	return host
 }
 
 // parsePort parses a port; the empty text is port 0.

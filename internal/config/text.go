@@ -40,7 +40,10 @@ func setText(v reflect.Value, text string) error {
 	case *resource.QuantityValue:
 		return setQuantity(p, text)
 	case *logsapi.VModuleConfiguration:
-		return setVModule(p, text)
+		if logsapi.VModuleConfigurationPflag(p).Set(text) != nil {
+			return errPattern
+		}
+		return nil
 	case *map[string]bool:
 		return setGates(p, text)
 	case *Version:
@@ -150,18 +153,6 @@ func setQuantity(q *resource.QuantityValue, text string) error {
 		return errQuantity
 	}
 	q.Quantity = got
-	return nil
-}
-
-func setVModule(m *logsapi.VModuleConfiguration, text string) error {
-	for _, item := range splitList(text) {
-		pattern, level, _ := strings.Cut(item, "=")
-		n, err := strconv.ParseUint(level, 10, 31)
-		if pattern == "" || err != nil {
-			return errPattern
-		}
-		*m = append(*m, logsapi.VModuleItem{FilePattern: pattern, Verbosity: logsapi.VerbosityLevel(n)})
-	}
 	return nil
 }
 

@@ -2,12 +2,10 @@ package config
 
 import (
 	"cmp"
-	"fmt"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/sluice-proxy/sluice/internal/text"
 )
@@ -63,51 +61,45 @@ func (c *check) userspace() Userspace {
 // schedulers returns the schedulers of the mode userspace, the default first.
 func schedulers() []string { return []string{"rr", "lc", "wlc", "sh"} }
 
-// parsePorts reads "FROM-TO", "FROM+COUNT" (COUNT more ports) or "PORT", as kube-proxy did
-// (k8s.io/apimachinery/pkg/util/net/port_range.go). Empty, "0" and "0-0" are the default.
+// parsePorts reads a range of ports as kube-proxy did. Empty, "0" and "0-0" are the default.
 func parsePorts(text string) (first, last uint16, ok bool) {
 	if noPorts(text) {
 		return firstPort, lastPort, true
 	}
-	from, to, isRange := strings.Cut(text, "-")
-	base, count, isSum := strings.Cut(text, "+")
-	if isSum {
-		from, to = base, count
-	} else if !isRange {
-		to = from
-	}
-	a, err := strconv.ParseUint(strings.TrimSpace(from), 10, 16)
-	b, err2 := strconv.ParseUint(strings.TrimSpace(to), 10, 16)
-	if err != nil || err2 != nil {
+	ports, err := utilnet.ParsePortRange(text)
+	if err != nil || ports.Base <= 0 {
 		return 0, 0, false
 	}
-	if isSum {
-		b += a
-	}
-	return uint16(a), uint16(b), a > 0 && a <= b && b <= math.MaxUint16
+	return uint16(ports.Base), uint16(ports.Base + ports.Size - 1), true
 }
 
 // noPorts reports whether a range is one of the spellings of none.
 func noPorts(text string) bool { return text == "" || text == "0" || text == "0-0" }
 
-// unusedInKernel warns of settings that only the mode userspace has.
-func (c *check) unusedInKernel() {
-	if !noPorts(c.config.PortRange) {
-		c.warn("%s has no effect in mode %s: only the mode userspace opens ports for Services",
-			c.name("portRange"), c.config.Mode)
-	}
-	if d := c.own.UDPTimeout; d != nil && d.Duration != 250*time.Millisecond { // kube-proxy's default
-		c.warn("--udp-timeout has no effect in mode %s: only the mode userspace has UDP flows; "+
-			"use --conntrack-udp-timeout for those of the kernel", c.config.Mode)
-	}
-	if _, given := c.flags["scheduler"]; given {
-		c.warn("--scheduler has no effect in mode %s: only the mode userspace has this flag; mode ipvs has --ipvs-scheduler",
-			c.config.Mode)
-	}
-	for _, flag := range []string{"bind", "drain-timeout"} {
-		if text, given := c.flags[flag]; given {
-			reason := fmt.Sprintf("only the mode userspace has this flag, and the mode is %s", c.config.Mode)
-			c.flagProblem(flag, invalid(text, reason))
+// unusedInMode warns of settings that have an effect in another mode only. --bind is an error, as it says how much the
+// proxy may change.
+func (c *check) unusedInMode() {
+	mode := string(c.config.Mode)
+	for _, f := range []struct{ mode, flag, quiet, hint string }{
+		{ebpfMode, "bpf-dir", "", ""},
+		{ebpfMode, "cgroup-root", "", ""},
+		{ebpfMode, "exempt-cgroups", "", ""},
+		{ebpfMode, "guard-node-ports", "", ""},
+		{userspaceMode, "drain-timeout", "", ""},
+		{userspaceMode, "scheduler", "", "; mode ipvs has --ipvs-scheduler"},
+		{userspaceMode, "udp-timeout", "250ms", "; use --conntrack-udp-timeout for flows in the kernel"}, // kube-proxy's default
+	} {
+		if text, given := c.flags[f.flag]; given && f.mode != mode && text != f.quiet && !c.own.Cleanup {
+			c.warn("--%s has an effect in mode %s only: the mode is %s%s", f.flag, f.mode, mode, f.hint)
 		}
+	}
+	if mode == userspaceMode {
+		return
+	}
+	if !noPorts(c.config.PortRange) {
+		c.warn("%s has an effect in mode userspace only: the mode is %s", c.name("portRange"), mode)
+	}
+	if text, given := c.flags["bind"]; given {
+		c.flagProblem("bind", invalid(text, "only the mode userspace has this flag, and the mode is "+mode))
 	}
 }

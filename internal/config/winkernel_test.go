@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // onWindows loads a configuration on a system with kube-proxy's mode for Windows.
@@ -34,7 +36,7 @@ func TestKernelspace(t *testing.T) {
 	if diff := cmp.Diff(HNS{Network: "flannel.4096", RootEndpoint: "cbr0"}, cfg.HNS, compare); diff != "" {
 		t.Error(diff)
 	}
-	if cfg.Mode != kernelspaceMode || !cfg.NodePorts.All || cfg.Loopback != LoopbackNever {
+	if cfg.Mode != kernelspaceMode || !cfg.NodePorts.All || cfg.NodePorts.Loopback != route.LoopbackNever {
 		t.Errorf("%+v", cfg)
 	}
 	cfg, err = onWindows(t, env, "--network-name=l2", "--source-vip=10.0.0.9", "--enable-dsr",

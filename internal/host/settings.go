@@ -1,8 +1,6 @@
 package host
 
 import (
-	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 
@@ -42,28 +40,6 @@ func Settings(c *config.Config, cpus int) []Setting {
 
 // Lasting returns the settings that outlive the process. It does no I/O.
 func Lasting(c *config.Config, cpus int) []Setting { return conntrack(c.Conntrack, cpus) }
-
-// ServesLoopback reports whether NodePorts may be served on 127.0.0.0/8, by the rule of
-// the mode. With LoopbackNamed a range that is wider than 127.0.0.0/8 does not count.
-func ServesLoopback(c *config.Config) bool {
-	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-	names := func(p netip.Prefix) bool { return p.Bits() >= loopback.Bits() && loopback.Overlaps(p) }
-	switch c.Loopback {
-	case config.LoopbackNever:
-		return false
-	case config.LoopbackIncluded:
-		return allIPv4(c.NodePorts) || c.NodePorts.Localhost || slices.ContainsFunc(c.NodePorts.CIDRs, loopback.Overlaps)
-	case config.LoopbackNamed:
-	}
-	return c.NodePorts.Localhost || slices.ContainsFunc(c.NodePorts.CIDRs, names)
-}
-
-// allIPv4 reports whether all IPv4 addresses serve NodePorts: the configuration says
-// so, or names no IPv4 range.
-func allIPv4(n config.NodePorts) bool {
-	named := n.Primary || n.Localhost || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() })
-	return n.All || !named
-}
 
 func conntrack(c config.Conntrack, cpus int) []Setting {
 	var settings []Setting

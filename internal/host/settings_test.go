@@ -1,7 +1,6 @@
 package host_test
 
 import (
-	"net/netip"
 	"testing"
 	"time"
 
@@ -89,55 +88,5 @@ func TestLastingSettings(t *testing.T) {
 	}
 	if diff := cmp.Diff(lasting, host.Lasting(c, 4)); diff != "" {
 		t.Errorf("lasting (-want +got):\n%s", diff)
-	}
-}
-
-// A range that only includes 127.0.0.1 does not count with LoopbackNamed.
-func TestLoopbackMustBeNamed(t *testing.T) {
-	for _, tc := range []struct {
-		ports config.NodePorts
-		want  bool
-	}{
-		{config.NodePorts{Localhost: true}, true},
-		{config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, true},
-		{
-			config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.1/32")}},
-			true,
-		},
-		{config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}, false},
-		{config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix("::1/128")}}, false},
-		{config.NodePorts{All: true}, false},
-		{config.NodePorts{Primary: true}, false},
-	} {
-		if got := host.ServesLoopback(&config.Config{NodePorts: tc.ports}); got != tc.want {
-			t.Errorf("%+v: %v, want %v", tc.ports, got, tc.want)
-		}
-	}
-}
-
-// In mode iptables it is enough that a range includes 127.0.0.0/8, unless
-// localhostNodePorts is false.
-func TestLoopbackIsIncludedInIptablesMode(t *testing.T) {
-	cidrs := func(text string) config.NodePorts {
-		return config.NodePorts{CIDRs: []netip.Prefix{netip.MustParsePrefix(text)}}
-	}
-	for _, tc := range []struct {
-		ports config.NodePorts
-		want  bool
-	}{
-		{config.NodePorts{}, true},
-		{config.NodePorts{All: true}, true},
-		{config.NodePorts{Localhost: true}, true},
-		{cidrs("0.0.0.0/0"), true},
-		{cidrs("127.0.0.1/32"), true},
-		{cidrs("fd00::/64"), true}, // says nothing of IPv4
-		{cidrs("10.0.0.0/8"), false},
-		{config.NodePorts{Primary: true}, false},
-	} {
-		for rule, want := range map[config.Loopback]bool{config.LoopbackIncluded: tc.want, config.LoopbackNever: false} {
-			if got := host.ServesLoopback(&config.Config{NodePorts: tc.ports, Loopback: rule}); got != want {
-				t.Errorf("%+v, loopback %s: %v, want %v", tc.ports, rule, got, want)
-			}
-		}
 	}
 }

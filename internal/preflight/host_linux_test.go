@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/handover/listen"
+	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
@@ -36,7 +37,7 @@ func configuration() *config.Config {
 	return &config.Config{
 		Mode: "nftables", Healthz: netip.MustParseAddrPort("0.0.0.0:10256"),
 		Metrics:   netip.MustParseAddrPort("127.0.0.1:10249"),
-		Detector:  config.Detector{Mode: config.DetectClusterCIDR},
+		Detector:  route.DetectorOptions{Kind: route.DetectClusterCIDR},
 		Conntrack: config.Conntrack{MaxPerCore: 1, Min: 1 << 30},
 	}
 }
@@ -74,7 +75,7 @@ func TestFaultsOfANode(t *testing.T) {
 		"ip link set pod master cni0 mtu 1500 up",
 	), func() *config.Config {
 		c := configuration()
-		c.Detector.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+		c.Detector.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 		return c
 	}())
 	wants(t, got,

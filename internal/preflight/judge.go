@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Judge returns what facts mean. It does no I/O.
@@ -203,16 +205,16 @@ func ranges(f Facts) []Finding {
 			"sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767",
 		})
 	}
-	if f.Detector.Mode != "ClusterCIDR" {
+	if f.Detector.Kind != route.DetectClusterCIDR {
 		return orWarnings(out, subject, "local ports do not meet NodePorts")
 	}
-	if len(f.Detector.ClusterCIDRs) == 0 && !f.Unprivileged {
+	if len(f.Detector.CIDRs) == 0 && !f.Unprivileged {
 		out = append(out, Finding{
 			Warning, subject, "clusterCIDR is not set: connections from outside to cluster IPs are not masqueraded",
 			"set clusterCIDR, or another detectLocalMode",
 		})
 	}
-	for _, r := range f.Detector.ClusterCIDRs {
+	for _, r := range f.Detector.CIDRs {
 		for _, a := range f.Primary {
 			if r.Contains(a) {
 				out = append(out, Finding{

@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
@@ -40,8 +40,8 @@ func well() Facts {
 			{Field: "healthzBindAddress", At: netip.MustParseAddrPort("0.0.0.0:10256")},
 			{Field: "metricsBindAddress", At: netip.MustParseAddrPort("127.0.0.1:10249")},
 		},
-		Detector: config.Detector{
-			Mode: config.DetectClusterCIDR, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		Detector: route.DetectorOptions{
+			Kind: route.DetectClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		},
 		Source: Source{Named: true, Server: "https://192.168.0.1:6443", Version: "v1.34.2"},
 	}
@@ -235,15 +235,15 @@ func TestRanges(t *testing.T) {
 	expect(t, "all reserved", local("1024\t65535", "8080,30000-32767"))
 	expect(t, "the last few, reserved", local("32000\t60999", "31999-32800"))
 	expect(t, "not known", local("", ""))
-	expect(t, "no range of pods", func(f *Facts) { f.Detector.ClusterCIDRs = nil },
+	expect(t, "no range of pods", func(f *Facts) { f.Detector.CIDRs = nil },
 		"warning ranges: clusterCIDR is not set: connections from outside to cluster IPs are not masqueraded | "+
 			"set clusterCIDR, or another detectLocalMode")
 	expect(t, "nodes in the range of pods", func(f *Facts) {
-		f.Detector.ClusterCIDRs[0] = netip.MustParsePrefix("192.168.0.0/16")
+		f.Detector.CIDRs[0] = netip.MustParsePrefix("192.168.0.0/16")
 	}, "warning ranges: the address 192.168.0.4 of this node is in clusterCIDR 192.168.0.0/16: "+
 		"connections of nodes count as those of pods | set clusterCIDR to the range of pods only")
 	expect(t, "pods by their interface", func(f *Facts) {
-		f.Detector = config.Detector{Mode: config.DetectBridgeInterface}
+		f.Detector = route.DetectorOptions{Kind: route.DetectBridge}
 	}, "ok ranges: local ports do not meet NodePorts")
 }
 

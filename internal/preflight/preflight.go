@@ -7,10 +7,10 @@ import (
 	"io/fs"
 	"net/netip"
 
-	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
@@ -78,7 +78,7 @@ type Facts struct {
 	Ports     []Port
 	PortsErr  Trial
 	HardFail  bool // a port that is taken ends Sluice
-	Detector  config.Detector
+	Detector  route.DetectorOptions
 	Settings  []host.Effect // of conntrack that differ from what the configuration wants
 
 	Source Source

@@ -113,7 +113,7 @@ func TestChange(t *testing.T) {
 	w := begin(t, "conntrack: {min: 5}\n", "--oom-score-adj=5")
 	w.becomes(t, "conntrack:\n  min: 5 # the same in other words\noomScoreAdj: 7\n", 0)
 	w.becomes(t, "conntrack: {min: 6}\nportRange: 1-2\nmode: iptables\n", 1,
-		`level=WARN msg="portRange has no effect in mode iptables: only the mode userspace opens ports for Services"`,
+		`level=WARN msg="portRange has an effect in mode userspace only: the mode is iptables"`,
 		`level=INFO msg="The configuration file has changed" file=/etc/c.conf delay=0s `+
 			`changed="conntrack.min: 5 -> 6; mode: nftables -> iptables; `+
 			`nodePortAddresses: [\"primary\"] -> [\"all\"]; portRange: \"\" -> 1-2"`)

@@ -161,6 +161,20 @@ func (o NodePortOptions) all(f Family) bool {
 // loopback are the only loopback addresses that can serve NodePorts.
 func loopback() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8) }
 
+// ServesLoopback reports whether NodePorts may be served on an address in 127.0.0.0/8.
+func (o NodePortOptions) ServesLoopback() bool {
+	switch {
+	case o.Loopback == LoopbackNever:
+		return false
+	case o.Localhost, o.Loopback == LoopbackIncluded && o.all(IPv4):
+		return true
+	}
+	lo := loopback()
+	return slices.ContainsFunc(o.CIDRs, func(p netip.Prefix) bool {
+		return p.Overlaps(lo) && (p.Bits() >= lo.Bits() || o.Loopback == LoopbackIncluded)
+	})
+}
+
 // localAddrs returns the addresses of this host that the CIDRs and the keyword
 // localhost name.
 func (o Options) localAddrs(local []netip.Addr) []netip.Addr {
@@ -214,15 +228,6 @@ func (o NodePortOptions) namesLoopback(a netip.Addr) bool {
 	return o.Localhost || slices.ContainsFunc(o.CIDRs, func(p netip.Prefix) bool {
 		return p.Contains(a) && (p.Bits() >= lo.Bits() || o.Loopback == LoopbackIncluded)
 	})
-}
-
-func (h Host) equal(g Host) bool {
-	return h.Detector.equal(g.Detector) && h.MasqueradeAll == g.MasqueradeAll &&
-		h.NodePorts.Equal(g.NodePorts) && slices.Equal(h.Local, g.Local) && slices.Equal(h.ServiceCIDRs, g.ServiceCIDRs)
-}
-
-func (d Detector) equal(e Detector) bool {
-	return slices.Equal(d.PodCIDRs, e.PodCIDRs) && d.Interface == e.Interface && d.Prefix == e.Prefix
 }
 
 // Equal reports whether the same addresses serve NodePorts.

@@ -2,6 +2,8 @@ package route
 
 import (
 	"fmt"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -227,7 +229,7 @@ func TestDetector(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			opt := Options{Detector: tt.opt, Families: tt.families}
 			host, _ := compileHost(opt, &cluster.Facts{Node: nodeA()})
-			if !host.Detector.equal(tt.want) {
+			if !reflect.DeepEqual(host.Detector, tt.want) {
 				t.Errorf("got %+v, want %+v", host.Detector, tt.want)
 			}
 		})
@@ -267,9 +269,6 @@ func TestPrefixesAreDisjoint(t *testing.T) {
 // no longer is.
 func TestLoopbackRules(t *testing.T) {
 	without, with := NodePorts{All4: true}, NodePorts{All4: true, All127: true}
-	if with.Equal(without) || !with.Equal(with) {
-		t.Error("that all of 127.0.0.0/8 serves NodePorts is not seen")
-	}
 	for _, tt := range []struct {
 		ports NodePorts
 		want  bool
@@ -281,6 +280,57 @@ func TestLoopbackRules(t *testing.T) {
 	} {
 		if got := tt.ports.Loopback4(); got != tt.want {
 			t.Errorf("%+v: served on loopback %v, want %v", tt.ports, got, tt.want)
+		}
+	}
+}
+
+// A range that only includes 127.0.0.1 does not count with LoopbackNamed.
+func TestLoopbackMustBeNamed(t *testing.T) {
+	for _, tc := range []struct {
+		ports NodePortOptions
+		want  bool
+	}{
+		{NodePortOptions{Localhost: true}, true},
+		{NodePortOptions{CIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, true},
+		{
+			NodePortOptions{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.1/32")}},
+			true,
+		},
+		{NodePortOptions{CIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}, false},
+		{NodePortOptions{CIDRs: []netip.Prefix{netip.MustParsePrefix("::1/128")}}, false},
+		{NodePortOptions{All: true}, false},
+		{NodePortOptions{Primary: true}, false},
+	} {
+		if got := tc.ports.ServesLoopback(); got != tc.want {
+			t.Errorf("%+v: %v, want %v", tc.ports, got, tc.want)
+		}
+	}
+}
+
+// In mode iptables it is enough that a range includes 127.0.0.0/8, unless
+// localhostNodePorts is false.
+func TestLoopbackIsIncludedInIptablesMode(t *testing.T) {
+	cidrs := func(text string) NodePortOptions {
+		return NodePortOptions{CIDRs: []netip.Prefix{netip.MustParsePrefix(text)}}
+	}
+	for _, tc := range []struct {
+		ports NodePortOptions
+		want  bool
+	}{
+		{NodePortOptions{}, true},
+		{NodePortOptions{All: true}, true},
+		{NodePortOptions{Localhost: true}, true},
+		{cidrs("0.0.0.0/0"), true},
+		{cidrs("127.0.0.1/32"), true},
+		{cidrs("fd00::/64"), true}, // says nothing of IPv4
+		{cidrs("10.0.0.0/8"), false},
+		{NodePortOptions{Primary: true}, false},
+	} {
+		for rule, want := range map[Loopback]bool{LoopbackIncluded: tc.want, LoopbackNever: false} {
+			tc.ports.Loopback = rule
+			if got := tc.ports.ServesLoopback(); got != want {
+				t.Errorf("%+v: %v, want %v", tc.ports, got, want)
+			}
 		}
 	}
 }

@@ -16,11 +16,10 @@ import (
 
 // Fault is a value that cannot be decoded, or a field that the type does not have or that is repeated.
 type Fault struct {
-	Path   string       // "spec.ports[0].port"; empty for the whole text
-	Value  string       // as JSON
-	Want   reflect.Type // of the value; nil if the value has no fault
-	Parent reflect.Type // that has no such field, or has it twice; nil if Want is set
-	Err    error
+	Path  string       // "spec.ports[0].port"; empty for the whole text
+	Value string       // as JSON
+	Want  reflect.Type // of the value; nil if the value has no fault
+	Err   error
 }
 
 // IsUnknown reports whether the type does not have the field.
@@ -46,23 +45,10 @@ func Decode(text []byte, into any, o ...json.StrictOption) []Fault {
 		f := Fault{Err: e}
 		if field, ok := errors.AsType[json.FieldError](e); ok {
 			f.Path = field.FieldPath()
-			f.Parent = parentOf(reflect.TypeOf(into), f.Path)
 		}
 		out = append(out, f)
 	}
 	return out
-}
-
-// parentOf returns the type that a field at a path is to be in.
-func parentOf(t reflect.Type, path string) reflect.Type {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
-		t = t.Elem()
-	}
-	name, rest, inside := strings.Cut(path, ".")
-	if field, ok := FieldNamed(t, strings.TrimRight(name, "[]0123456789")); ok && inside {
-		return parentOf(field.Type, rest)
-	}
-	return t
 }
 
 // part is a value in an object, as JSON, and its type in the API.

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 
-	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter/conntrack"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter/hidden"
@@ -83,7 +82,7 @@ func hiddenSockets(s plane.Setup) plane.Part {
 // itself. If its NodePorts do not need that, it guards what is routed already.
 func Prepare(ctx context.Context, s plane.Setup) error {
 	err := withLocalnet(s, func(f *localnet.Follower) error {
-		if host.ServesLoopback(s.Config) {
+		if s.Config.NodePorts.ServesLoopback() {
 			return f.Prepare(ctx)
 		}
 		return f.Guard(ctx)
