@@ -21,33 +21,15 @@ import (
 // the type of a regular file but waits for events, such as /proc/kmsg.
 const readTimeout = time.Second
 
-// NotRegularError is returned for a path that leads to something other than a
-// regular file.
-type NotRegularError struct {
-	Path string
-	Info fs.FileInfo
+// ErrNotRegular means that a path leads to something other than a regular file.
+var ErrNotRegular = errors.New("only regular files are read")
+
+func notRegular(path string, mode fs.FileMode) error {
+	return fmt.Errorf("%s is %s; %w", path, kindOf(mode), ErrNotRegular)
 }
 
-func (e *NotRegularError) Error() string {
-	return fmt.Sprintf("%s is %s; only regular files are read", e.Path, kindOf(e.Info.Mode()))
-}
-
-// TooLargeError is returned for a file of more than Limit bytes.
-type TooLargeError struct {
-	Path  string // empty: a stream
-	Size  int64  // 0: not known, but more than Limit
-	Limit int64
-}
-
-func (e *TooLargeError) Error() string {
-	what, size := e.Path, "more than the limit"
-	if what == "" {
-		what = "the text"
-	}
-	if e.Size > 0 {
-		size = text.Bytes(e.Size)
-	}
-	return fmt.Sprintf("%s is too large: it has %s; the limit is %s", what, size, text.Bytes(e.Limit))
+func tooLarge(name, size string, limit int64) error {
+	return fmt.Errorf("%s is too large: it has %s; the limit is %s", name, size, text.Bytes(limit))
 }
 
 // File is an open regular file.
@@ -70,7 +52,7 @@ func Open(path string) (*File, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, &NotRegularError{path, info}
+		return nil, notRegular(path, info.Mode())
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -78,7 +60,7 @@ func Open(path string) (*File, error) {
 	}
 	info, err = f.Stat() // the path may lead to another file by now
 	if err == nil && !info.Mode().IsRegular() {
-		err = &NotRegularError{path, info}
+		err = notRegular(path, info.Mode())
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -86,18 +68,14 @@ func Open(path string) (*File, error) {
 	return &File{Info: info, file: f, path: path}, nil
 }
 
-// Read returns the content of the file, or a *TooLargeError if it has more than
-// limit bytes. A file that grows meanwhile is read up to the limit only.
+// Read returns the content of the file, or an error if it has more than limit bytes. A
+// file that grows meanwhile is read up to the limit only.
 func (f *File) Read(limit int64) ([]byte, error) {
 	if f.Info.Size() > limit {
-		return nil, &TooLargeError{f.path, f.Info.Size(), limit}
+		return nil, tooLarge(f.path, text.Bytes(f.Info.Size()), limit)
 	}
 	_ = f.file.SetReadDeadline(time.Now().Add(readTimeout)) // most regular files need no deadline and have none
-	data, err := ReadLimited(f.file, limit, f.Info.Size())
-	if tooLarge, ok := errors.AsType[*TooLargeError](err); ok {
-		tooLarge.Path = f.path
-	}
-	return data, err
+	return ReadLimited(f.path, f.file, Size{f.Info.Size(), limit})
 }
 
 // Close closes the file.
@@ -113,11 +91,14 @@ func Read(path string, limit int64) ([]byte, error) {
 	return f.Read(limit)
 }
 
-// ReadLimited reads r until its end, or returns a *TooLargeError if it has more
-// than limit bytes. Size is how many bytes are expected. Its buffers have at most twice
-// the limit together.
-func ReadLimited(r io.Reader, limit, size int64) ([]byte, error) {
-	b := make([]byte, 0, min(max(size, leastRead), limit)+1) // one more, to notice the end
+// Size is the expected number of bytes, 0 if it is not known, and the largest.
+type Size struct{ Expected, Limit int64 }
+
+// ReadLimited reads r until its end, or returns an error with the name of r if it has more
+// than size.Limit bytes. Its buffers have at most twice the limit together.
+func ReadLimited(name string, r io.Reader, size Size) ([]byte, error) {
+	limit := size.Limit
+	b := make([]byte, 0, min(max(size.Expected, leastRead), limit)+1) // one more, to notice the end
 	for {
 		if len(b) == cap(b) {
 			more := make([]byte, len(b), min(2*int64(cap(b)), limit+1))
@@ -128,7 +109,7 @@ func ReadLimited(r io.Reader, limit, size int64) ([]byte, error) {
 		b = b[:len(b)+n]
 		switch {
 		case int64(len(b)) > limit:
-			return nil, &TooLargeError{Limit: limit}
+			return nil, tooLarge(name, "more than the limit", limit)
 		case errors.Is(err, io.EOF):
 			return b, nil
 		case err != nil:

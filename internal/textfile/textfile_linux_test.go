@@ -1,7 +1,6 @@
 package textfile
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -62,11 +61,7 @@ func TestTooLarge(t *testing.T) {
 	must(t, os.WriteFile(path, nil, 0o600))
 	must(t, os.Truncate(path, 1<<40))
 	_, err := Read(path, 1<<20)
-	large, ok := errors.AsType[*TooLargeError](err)
-	if !ok || *large != (TooLargeError{path, 1 << 40, 1 << 20}) {
-		t.Errorf("error %v", err)
-	}
-	if want := path + " is too large: it has 1 TiB; the limit is 1 MiB"; err.Error() != want {
+	if want := path + " is too large: it has 1 TiB; the limit is 1 MiB"; err == nil || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
 }

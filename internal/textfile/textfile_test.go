@@ -1,7 +1,6 @@
 package textfile
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -19,20 +18,20 @@ func (e *endless) Read(b []byte) (int, error) {
 func TestEndlessReader(t *testing.T) {
 	const limit = 1<<20 - 7
 	r := &endless{}
-	_, err := ReadLimited(r, limit, 0)
-	if tooLarge, ok := errors.AsType[*TooLargeError](err); !ok || tooLarge.Limit != limit {
+	_, err := ReadLimited("endless", r, Size{Limit: limit})
+	if err == nil || !strings.HasPrefix(err.Error(), "endless is too large: it has more than the limit") {
 		t.Errorf("error %v", err)
 	}
 	if r.most > limit+1 {
 		t.Errorf("a buffer has room for %d bytes more, with a limit of %d", r.most, limit)
 	}
 	atOnce := iotest.DataErrReader(strings.NewReader(strings.Repeat("b", limit+1))) // the end with the last byte
-	if got, err := ReadLimited(atOnce, limit, 0); err == nil {
+	if got, err := ReadLimited("it", atOnce, Size{Limit: limit}); err == nil {
 		t.Errorf("read %d bytes, with a limit of %d", len(got), limit)
 	}
 	for _, text := range []string{"", "a", strings.Repeat("b", 4096)} {
 		for _, size := range []int64{0, 1, int64(len(text)), 1 << 30} {
-			got, err := ReadLimited(strings.NewReader(text), 4096, size)
+			got, err := ReadLimited("it", strings.NewReader(text), Size{size, 4096})
 			if string(got) != text || err != nil {
 				t.Errorf("%d bytes, %d expected: read %d, %v", len(text), size, len(got), err)
 			}

@@ -3,6 +3,7 @@ package convert
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	utilnet "k8s.io/utils/net"
 )
@@ -85,36 +86,57 @@ func (c Converter) endpointFault(a netip.Addr) string {
 	return remoteFault(a)
 }
 
-// unique collects values into a list without duplicates.
-type unique[T comparable] struct {
-	list []T
-	seen map[T]struct{} // nil while the list is short enough to be searched
+// unique returns the values of a list, each once, in the memory of the list.
+func unique[T comparable](list []T) []T {
+	if len(list) < 2 {
+		return list
+	}
+	seen := make(map[T]struct{}, len(list))
+	return slices.DeleteFunc(list, func(v T) bool {
+		_, twice := seen[v]
+		seen[v] = struct{}{}
+		return twice
+	})
 }
 
-// maxSearched is the length up to which a unique list is searched.
-const maxSearched = 8
-
-// add appends a value, unless the list has it already.
-func (u *unique[T]) add(v T) {
-	if u.has(v) {
-		return
-	}
-	u.list = append(u.list, v)
-	switch {
-	case u.seen != nil:
-		u.seen[v] = struct{}{}
-	case len(u.list) > maxSearched:
-		u.seen = make(map[T]struct{}, 2*len(u.list))
-		for _, known := range u.list {
-			u.seen[known] = struct{}{}
+// addresses parses the elements of a list of an object, each address once, and leaves out blank ones. The fault of an
+// address is as in readAddr.
+func (n *notes) addresses(list texts, fault func(netip.Addr) string) []netip.Addr {
+	var out []netip.Addr
+	for i, text := range list.values {
+		if strings.TrimSpace(text) == "" {
+			continue
 		}
+		a, reason := readAddr(text, fault)
+		if reason != "" {
+			n.add(at(list.field, i)+list.suffix, text, reason)
+			continue
+		}
+		out = append(out, a)
 	}
+	return unique(out)
 }
 
-func (u *unique[T]) has(v T) bool {
-	if u.seen == nil {
-		return slices.Contains(u.list, v)
+// prefixes parses CIDRs as addresses parses addresses.
+func (n *notes) prefixes(list texts) []netip.Prefix {
+	var out []netip.Prefix
+	for i, text := range list.values {
+		text = strings.TrimSpace(text)
+		if text == "" {
+			continue
+		}
+		p, ok := parsePrefix(text)
+		if !ok {
+			n.add(at(list.field, i)+list.suffix, text, wantPrefix)
+			continue
+		}
+		out = append(out, p)
 	}
-	_, known := u.seen[v]
-	return known
+	return unique(out)
+}
+
+// texts are the values of a list in an object, and the path of each: field[i] and the suffix.
+type texts struct {
+	field, suffix string
+	values        []string
 }

@@ -47,8 +47,11 @@ func (in *Interner) Of(s string) string {
 	return s
 }
 
-// Hints converts topology hints that are not empty.
+// Hints converts topology hints; nil if all lists are empty.
 func (in *Interner) Hints(h *discoveryv1.EndpointHints) *cluster.Hints {
+	if h == nil || len(h.ForZones) == 0 && len(h.ForNodes) == 0 {
+		return nil
+	}
 	if in == nil {
 		return in.convert(h)
 	}
@@ -74,16 +77,12 @@ func (in *Interner) Hints(h *discoveryv1.EndpointHints) *cluster.Hints {
 func appendHints(key []byte, h *discoveryv1.EndpointHints) []byte {
 	key = binary.AppendUvarint(key, uint64(len(h.ForZones)))
 	for i := range h.ForZones {
-		key = appendText(key, h.ForZones[i].Name)
+		key = append(append(key, h.ForZones[i].Name...), 0) // no name has a 0
 	}
 	for i := range h.ForNodes {
-		key = appendText(key, h.ForNodes[i].Name)
+		key = append(append(key, h.ForNodes[i].Name...), 0)
 	}
 	return key
-}
-
-func appendText(key []byte, text string) []byte {
-	return append(binary.AppendUvarint(key, uint64(len(text))), text...)
 }
 
 func (in *Interner) convert(h *discoveryv1.EndpointHints) *cluster.Hints {

@@ -20,26 +20,21 @@ func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 		Zone:    c.Strings.Of(node.Labels[corev1.LabelTopologyZone]),
 		Leaving: node.DeletionTimestamp != nil || slices.ContainsFunc(node.Spec.Taints, toBeDeleted),
 	}
-	var addrs unique[netip.Addr]
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		list := texts{field: "status.addresses", suffix: ".address", values: make([]string, len(node.Status.Addresses))}
 		for i, in := range node.Status.Addresses {
-			if in.Type != kind {
-				continue
+			if in.Type == kind {
+				list.values[i] = in.Address
 			}
-			a, ok := parseAddr(in.Address)
-			if !ok {
-				n.add(at("status.addresses", i)+".address", in.Address, wantAddress)
-				continue
-			}
-			addrs.add(a)
 		}
+		out.Addresses = append(out.Addresses, n.addresses(list, func(netip.Addr) string { return "" })...)
 	}
-	out.Addresses = addrs.list
+	out.Addresses = unique(out.Addresses)
 	cidrs, field := node.Spec.PodCIDRs, "spec.podCIDRs"
 	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
 		cidrs, field = []string{node.Spec.PodCIDR}, "spec.podCIDR"
 	}
-	out.PodCIDRs = prefixes(cidrs, field, n)
+	out.PodCIDRs = n.prefixes(texts{field: field, values: cidrs})
 	return out, n.list()
 }
 
@@ -50,18 +45,5 @@ func toBeDeleted(t corev1.Taint) bool { return t.Key == "ToBeDeletedByClusterAut
 // ServiceCIDR converts a ServiceCIDR.
 func (c Converter) ServiceCIDR(sc *networkingv1.ServiceCIDR) ([]netip.Prefix, []route.Problem) {
 	n := &notes{object: Object("ServiceCIDR", cluster.Name{Name: sc.Name})}
-	return prefixes(sc.Spec.CIDRs, "spec.cidrs", n), n.list()
-}
-
-func prefixes(texts []string, field string, n *notes) []netip.Prefix {
-	var out unique[netip.Prefix]
-	for i, text := range texts {
-		p, ok := parsePrefix(text)
-		if !ok {
-			n.add(at(field, i), text, wantPrefix)
-			continue
-		}
-		out.add(p)
-	}
-	return out.list
+	return n.prefixes(texts{field: "spec.cidrs", values: sc.Spec.CIDRs}), n.list()
 }

@@ -60,26 +60,14 @@ func (c Converter) Pod(pod *corev1.Pod) (*Pod, []route.Problem) {
 }
 
 func podAddrs(pod *corev1.Pod, n *notes) []netip.Addr {
-	texts := []string{pod.Status.PodIP}
-	if len(pod.Status.PodIPs) > 0 {
-		texts = texts[:0]
-	}
+	list := texts{field: "status.podIPs"}
 	for _, ip := range pod.Status.PodIPs {
-		texts = append(texts, ip.IP)
+		list.values = append(list.values, ip.IP)
 	}
-	var out unique[netip.Addr]
-	for i, text := range texts {
-		if text == "" {
-			continue
-		}
-		a, reason := readAddr(text, remoteFault)
-		if reason != "" {
-			n.add(at("status.podIPs", i), text, reason)
-			continue
-		}
-		out.add(a)
+	if len(list.values) == 0 {
+		list.values = []string{pod.Status.PodIP}
 	}
-	return out.list
+	return n.addresses(list, remoteFault)
 }
 
 func podReady(pod *corev1.Pod) bool {

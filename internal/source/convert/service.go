@@ -39,11 +39,14 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	}
 	out.Type = serviceType(svc, n)
 	if c.AllowExternalIPs {
-		out.ExternalIPs = externalIPs(svc, out.ClusterIPs, n)
+		list := texts{field: "spec.externalIPs", values: svc.Spec.ExternalIPs}
+		out.ExternalIPs = n.addresses(list, ofFamilies(out.ClusterIPs, remoteFault))
 	}
 	out.LoadBalancerIPs = loadBalancerIPs(svc, out.ClusterIPs, n)
 	out.Ports = c.servicePorts(svc, n)
-	out.SourceRanges, out.Restricted = sourceRanges(svc, n)
+	ranges := svc.Spec.LoadBalancerSourceRanges
+	out.SourceRanges = n.prefixes(texts{field: "spec.loadBalancerSourceRanges", values: ranges})
+	out.Restricted = slices.ContainsFunc(ranges, func(text string) bool { return strings.TrimSpace(text) != "" })
 	out.Affinity = affinity(svc, n)
 	out.Scheduler = c.Strings.Of(scheduler(svc, n))
 	out.SlowStart = slowStart(svc, n)
@@ -198,39 +201,16 @@ func ofFamilies(clusterIPs []netip.Addr, fault func(netip.Addr) string) func(net
 	}
 }
 
-func externalIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
-	fault := ofFamilies(own, remoteFault)
-	var out unique[netip.Addr]
-	for i, text := range svc.Spec.ExternalIPs {
-		if strings.TrimSpace(text) == "" {
-			continue
-		}
-		a, reason := readAddr(text, fault)
-		if reason != "" {
-			n.add(at("spec.externalIPs", i), text, reason)
-			continue
-		}
-		out.add(a)
-	}
-	return out.list
-}
-
 // loadBalancerIPs returns the addresses in the status that this node intercepts: all except ones with ipMode Proxy.
 func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
-	fault := ofFamilies(own, virtualFault)
-	var out unique[netip.Addr]
-	for i, in := range svc.Status.LoadBalancer.Ingress {
-		if in.IP == "" || in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
-			continue
+	list := texts{field: "status.loadBalancer.ingress", suffix: ".ip"}
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		if in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
+			in.IP = ""
 		}
-		a, reason := readAddr(in.IP, fault)
-		if reason != "" {
-			n.add(at("status.loadBalancer.ingress", i)+".ip", in.IP, reason)
-			continue
-		}
-		out.add(a)
+		list.values = append(list.values, in.IP)
 	}
-	return out.list
+	return n.addresses(list, ofFamilies(own, virtualFault))
 }
 
 func (c Converter) servicePorts(svc *corev1.Service, n *notes) []cluster.ServicePort {
@@ -242,11 +222,10 @@ func (c Converter) servicePorts(svc *corev1.Service, n *notes) []cluster.Service
 		if !ok {
 			continue
 		}
-		if reason := taken.clash(port); reason != "" {
+		if reason := taken.take(port); reason != "" {
 			n.add(at("spec.ports", i), p.Name, reason)
 			continue
 		}
-		taken.add(port, len(out))
 		out = append(out, port)
 	}
 	return out
@@ -276,52 +255,21 @@ func (c Converter) servicePort(p *corev1.ServicePort, field string, n *notes) (c
 		protoOK && portOK && nameOK
 }
 
-// portsTaken maps the names and the numbers of earlier ports of a Service, each with the
-// protocol, to the indexes of the ports.
-type portsTaken map[cluster.ServicePort]int
+// portsTaken has the names and the numbers of earlier ports of a Service, each with the protocol.
+type portsTaken map[cluster.ServicePort]bool
 
-func byName(p cluster.ServicePort) cluster.ServicePort {
-	return cluster.ServicePort{Protocol: p.Protocol, Name: p.Name}
-}
-
-func byNumber(p cluster.ServicePort) cluster.ServicePort {
-	return cluster.ServicePort{Protocol: p.Protocol, Port: p.Port}
-}
-
-func (t portsTaken) add(p cluster.ServicePort, i int) { t[byName(p)], t[byNumber(p)] = i, i }
-
-// clash returns the reason why an earlier port excludes this one; empty if none
-// does.
-func (t portsTaken) clash(p cluster.ServicePort) string {
-	named, sameName := t[byName(p)]
-	numbered, sameNumber := t[byNumber(p)]
+// take adds a port. If an earlier port excludes it, take returns the reason.
+func (t portsTaken) take(p cluster.ServicePort) (reason string) {
+	name := cluster.ServicePort{Protocol: p.Protocol, Name: p.Name}
+	number := cluster.ServicePort{Protocol: p.Protocol, Port: p.Port}
 	switch {
-	case sameName && (!sameNumber || named <= numbered):
+	case t[name]:
 		return "another port of the Service has the same name and protocol"
-	case sameNumber:
+	case t[number]:
 		return "another port of the Service has the same number and protocol"
 	}
+	t[name], t[number] = true, true
 	return ""
-}
-
-// sourceRanges returns the usable client ranges, and whether the Service has any ranges. If
-// none of them is usable, no client is admitted.
-func sourceRanges(svc *corev1.Service, n *notes) (list []netip.Prefix, restricted bool) {
-	var ranges unique[netip.Prefix]
-	for i, text := range svc.Spec.LoadBalancerSourceRanges {
-		text = strings.TrimSpace(text)
-		if text == "" {
-			continue
-		}
-		restricted = true
-		p, ok := parsePrefix(text)
-		if !ok {
-			n.add(at("spec.loadBalancerSourceRanges", i), text, wantPrefix)
-			continue
-		}
-		ranges.add(p)
-	}
-	return ranges.list, restricted
 }
 
 func affinity(svc *corev1.Service, n *notes) time.Duration {

@@ -102,16 +102,8 @@ func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.
 			Ready:       ptr.Deref(ep.Conditions.Ready, true),
 			Serving:     ptr.Deref(ep.Conditions.Serving, true),
 			Terminating: ptr.Deref(ep.Conditions.Terminating, false),
-			Hints:       c.hints(ep.Hints),
+			Hints:       c.Strings.Hints(ep.Hints),
 		})
 	}
 	return out
-}
-
-// hints converts topology hints; nil if all lists are empty.
-func (c Converter) hints(h *discoveryv1.EndpointHints) *cluster.Hints {
-	if h == nil || len(h.ForZones) == 0 && len(h.ForNodes) == 0 {
-		return nil
-	}
-	return c.Strings.Hints(h)
 }

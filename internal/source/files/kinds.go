@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // The kinds of objects that are read.
@@ -24,27 +25,31 @@ const (
 
 // trait describes a kind.
 type trait struct {
-	group      string
-	versions   []string // the preferred one first
+	apiVersion string
 	namespaced bool
 }
 
 func traitOf(kind string) (trait, bool) {
 	switch kind {
 	case kindService, kindEndpoints, kindPod:
-		return trait{"", []string{"v1"}, true}, true
+		return trait{"v1", true}, true
 	case kindNode:
-		return trait{"", []string{"v1"}, false}, true
+		return trait{"v1", false}, true
 	case kindEndpointSlice:
-		return trait{"discovery.k8s.io", []string{"v1"}, true}, true
+		return trait{"discovery.k8s.io/v1", true}, true
 	case kindServiceCIDR:
-		return trait{"networking.k8s.io", []string{"v1", "v1beta1"}, false}, true
+		return trait{"networking.k8s.io/v1", false}, true
 	}
 	return trait{}, false
 }
 
-// apiVersion returns the preferred version of a kind.
-func (t trait) apiVersion() string { return strings.TrimPrefix(t.group+"/"+t.versions[0], "/") }
+// groupOf returns the group in an apiVersion.
+func groupOf(apiVersion string) string {
+	if group, _, ok := strings.Cut(apiVersion, "/"); ok {
+		return group
+	}
+	return ""
+}
 
 // key identifies an object.
 type key struct {
@@ -67,24 +72,14 @@ type header struct {
 	depth int // of the lists that it is in
 }
 
-// groupVersion returns the two parts of apiVersion.
-func (h header) groupVersion() (group, version string) {
-	if group, version, ok := strings.Cut(h.APIVersion, "/"); ok {
-		return group, version
-	}
-	return "", h.APIVersion
-}
-
 // isRead reports whether objects of the kind are read.
 func (h header) isRead() bool {
 	t, ok := traitOf(h.Kind)
-	group, _ := h.groupVersion()
-	return ok && group == t.group
+	return ok && groupOf(h.APIVersion) == groupOf(t.apiVersion)
 }
 
-// check returns the problem of an object without apiVersion or kind, and false. For a
-// kind that looks misspelled, or a version that is not read, it returns a problem and
-// true: such an object is ignored.
+// check returns the problem of an object without apiVersion or kind, and false. For a kind that looks like one that is
+// read, or a version that is not read, it returns a problem and true: such an object is ignored.
 func (h header) check() (*route.Problem, bool) {
 	const reason = "not a Kubernetes object: it needs an apiVersion and a kind"
 	switch {
@@ -95,11 +90,10 @@ func (h header) check() (*route.Problem, bool) {
 	case !h.isRead():
 		return h.misspelled(), true
 	}
-	t, _ := traitOf(h.Kind)
-	if _, version := h.groupVersion(); !slices.Contains(t.versions, version) {
+	if t, _ := traitOf(h.Kind); h.APIVersion != t.apiVersion {
 		return &route.Problem{
 			Object: h.name(), Field: "apiVersion", Value: h.APIVersion,
-			Reason: "this version is not read; expected " + t.apiVersion(),
+			Reason: "this version is not read; expected " + t.apiVersion,
 		}, true
 	}
 	return nil, true
@@ -133,31 +127,20 @@ func (h header) key() (key, *route.Problem) {
 	return k, nil
 }
 
-// misspelled returns the problem of an object with a misspelled kind or group: Kubernetes does not have the kind, and
-// this package reads some kinds of the group. It returns nil for other objects, which are ignored.
+// misspelled returns the problem of an object whose kind looks like one that is read, in a group of which kinds are
+// read. It returns nil for other objects, which are ignored.
 func (h header) misspelled() *route.Problem {
-	group, _ := h.groupVersion()
-	kinds := strings.Fields(kindsOf(group))
-	if kind := strings.TrimSuffix(h.Kind, "List"); len(kinds) == 0 || kind == "" || slices.Contains(kinds, kind) {
+	kind := strings.TrimSuffix(h.Kind, "List")
+	nearest := text.Nearest(kind, []string{
+		kindService, kindEndpointSlice, kindEndpoints, kindNode, kindServiceCIDR, kindPod,
+	})
+	isOurs := slices.Contains([]string{"", "discovery.k8s.io", "networking.k8s.io"}, groupOf(h.APIVersion))
+	if nearest == "" || !isOurs || (header{APIVersion: h.APIVersion, Kind: kind}).isRead() {
 		return nil
 	}
+	t, _ := traitOf(nearest)
 	return &route.Problem{
 		Object: h.name(), Field: "kind", Value: h.Kind,
-		Reason: "there is no such kind in " + h.APIVersion + ", so the object is not read",
+		Reason: "the object is not read; did you mean " + nearest + " of " + t.apiVersion + "?",
 	}
-}
-
-// kindsOf returns all kinds of a group of which this package reads some.
-func kindsOf(group string) string {
-	switch group {
-	case "":
-		return `Binding ComponentStatus ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume
-			PersistentVolumeClaim Pod PodTemplate RangeAllocation ReplicationController ResourceQuota Secret Service
-			ServiceAccount`
-	case "discovery.k8s.io":
-		return "EndpointSlice"
-	case "networking.k8s.io":
-		return "ClusterCIDR Ingress IngressClass IPAddress NetworkPolicy ServiceCIDR"
-	}
-	return ""
 }

@@ -149,9 +149,8 @@ func (s *Source) Load() error {
 		s.scan(context.Background(), time.Now())
 	}
 	for _, f := range s.files {
-		_, notRegular := errors.AsType[*textfile.NotRegularError](f.err)
 		isNamed := f.isStream || slices.ContainsFunc(s.roots, func(r *root) bool { return r.path == f.path })
-		if isNamed || !notRegular && !errors.Is(f.err, fs.ErrNotExist) {
+		if isNamed || !errors.Is(f.err, textfile.ErrNotRegular) && !errors.Is(f.err, fs.ErrNotExist) {
 			errs = append(errs, f.err)
 		}
 	}
@@ -193,9 +192,7 @@ func (s *Source) readStream(r *root) stream {
 		out.err = errors.New("there is no standard input")
 		return out
 	}
-	if out.data, out.err = textfile.ReadLimited(in, s.reader.limits.FileBytes, 0); out.err != nil {
-		out.err = fmt.Errorf("%s: %w", out.path, out.err)
-	}
+	out.data, out.err = textfile.ReadLimited(out.path, in, textfile.Size{Limit: s.reader.limits.FileBytes})
 	return out
 }
 
