@@ -79,15 +79,6 @@ func NewClient(config *rest.Config) (*Client, error) {
 	}, nil
 }
 
-// Reachable returns why the API server does not list Services for this client.
-func (c *Client) Reachable(ctx context.Context) error {
-	one := metav1.ListOptions{Limit: 1}
-	if _, err := c.services(metav1.NamespaceAll).List(ctx, one, func(object) error { return nil }); err != nil {
-		return fmt.Errorf("list Services of %s: %w", c.server, err)
-	}
-	return nil
-}
-
 // Server returns the URL of the API server; empty if it is not known.
 func (c *Client) Server() string { return c.server }
 

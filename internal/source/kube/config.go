@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -34,14 +35,8 @@ func RESTConfig(c Connection) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.ContentType = c.ContentType
-	if config.ContentType == "" {
-		config.ContentType = runtime.ContentTypeProtobuf
-	}
-	config.AcceptContentTypes = c.AcceptContentTypes
-	if config.AcceptContentTypes == "" {
-		config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	}
+	config.ContentType = cmp.Or(c.ContentType, runtime.ContentTypeProtobuf)
+	config.AcceptContentTypes = cmp.Or(c.AcceptContentTypes, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
 	config.QPS, config.Burst, config.UserAgent = c.QPS, c.Burst, c.UserAgent
 	return config, nil
 }

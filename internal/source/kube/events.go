@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -200,12 +201,5 @@ func cut(text string, longest int) string {
 	if len(text) <= longest {
 		return text
 	}
-	end := 0
-	for i := range text {
-		if i > longest-len("…") {
-			break
-		}
-		end = i
-	}
-	return text[:end] + "…"
+	return strings.ToValidUTF8(text[:longest-len("…")], "") + "…"
 }

@@ -68,26 +68,30 @@ func isType[E error](err error) bool {
 	return ok
 }
 
+// failure is a present failure of the server, or with one kind of object.
+type failure struct {
+	trouble trouble
+	reason  string
+}
+
 // serverHealth records whether the API server answers. It logs each failure once,
 // and once that it ended. All feeds of a Source share it.
 type serverHealth struct {
 	log     *slog.Logger
+	server  string // its URL
 	retries retries
 
-	mu      sync.Mutex
-	answers int                // how many there were
-	outages int                // how many began
-	outage  trouble            // of the server as a whole; empty: none
-	server  string             // its URL, as far as a failure named it
-	kinds   map[string]trouble // of one kind of object each
-	why     map[string]string  // the error of each kind in trouble; of "": the outage's
+	mu       sync.Mutex
+	answers  int                // how many there were
+	outages  int                // how many began
+	failures map[string]failure // with each kind of object; of "", of the server as a whole
 
 	connected bool
 	since     time.Time // of the value of connected; zero if it never changed
 }
 
-func newServerHealth(log *slog.Logger) *serverHealth {
-	return &serverHealth{log: log, retries: newRetries(), kinds: map[string]trouble{}, why: map[string]string{}}
+func newServerHealth(log *slog.Logger, server string) *serverHealth {
+	return &serverHealth{log: log, server: server, retries: newRetries(), failures: map[string]failure{}}
 }
 
 // request is one request for objects of a kind.
@@ -115,9 +119,8 @@ func (r request) succeeded() {
 	defer h.mu.Unlock()
 	h.answers++
 	h.answered(r)
-	if _, had := h.kinds[r.kind]; had {
-		delete(h.kinds, r.kind)
-		delete(h.why, r.kind)
+	if _, failed := h.failures[r.kind]; failed {
+		delete(h.failures, r.kind)
 		h.log.Info("The API server answers again", "kind", r.kind)
 	}
 }
@@ -134,66 +137,52 @@ func (r request) failed(ctx context.Context, err error) {
 		h.kindFailed(r, t, err)
 		return
 	}
-	if h.outage == t || r.after != h.answers { // another request succeeded since
+	if h.failures[""].trouble == t || r.after != h.answers { // another request succeeded since
 		return
 	}
-	h.outage = t
-	h.outages++
 	if failed, ok := errors.AsType[*url.Error](err); ok {
-		h.server, err = base(failed.URL), failed.Err
+		err = failed.Err
 	}
-	h.beginOutage(err)
-	h.log.LogAttrs(ctx, slog.LevelWarn, t.text(), h.where(slog.Any("error", err))...)
+	h.outages++
+	h.failures[""] = failure{t, err.Error()}
+	h.setConnected(false)
+	h.log.Warn(t.text(), "server", h.server, "error", err)
 }
 
 // kindFailed records a failure with one kind.
 func (h *serverHealth) kindFailed(r request, t trouble, err error) {
-	kind := r.kind
 	if apierrors.ReasonForError(err) != "" {
 		h.answered(r) // a refusal is an answer
 	}
-	h.why[kind] = err.Error()
-	if h.kinds[kind] == t {
+	known := h.failures[r.kind].trouble == t
+	h.failures[r.kind] = failure{t, err.Error()}
+	if known {
 		return
 	}
-	h.kinds[kind] = t
 	text := t.text()
-	if kind == kindServiceCIDRs {
+	if r.kind == kindServiceCIDRs {
 		text = textOptional
 	}
-	h.log.Warn(text, "kind", kind, "error", err)
-}
-
-// beginOutage records that the server does not answer.
-func (h *serverHealth) beginOutage(err error) {
-	h.why[""] = err.Error()
-	if h.connected {
-		h.connected, h.since = false, time.Now()
-	}
+	h.log.Warn(text, "kind", r.kind, "error", err)
 }
 
 // answered records that the server answers a request, and ends an outage if there is one.
 func (h *serverHealth) answered(r request) {
-	if h.outage != "" && r.outages < h.outages {
+	_, outage := h.failures[""]
+	if outage && r.outages < h.outages {
 		return
 	}
-	delete(h.why, "")
-	if !h.connected {
-		h.connected, h.since = true, time.Now()
+	delete(h.failures, "")
+	h.setConnected(true)
+	if outage {
+		h.log.Info("The API server answers again", "server", h.server)
 	}
-	if h.outage == "" {
-		return
-	}
-	h.outage = ""
-	h.log.LogAttrs(context.Background(), slog.LevelInfo, "The API server answers again", h.where()...)
 }
 
-// where prepends the server to other attributes.
-func (h *serverHealth) where(rest ...slog.Attr) []slog.Attr {
-	if h.server == "" {
-		return rest
+func (h *serverHealth) setConnected(connected bool) {
+	if h.connected != connected {
+		h.connected, h.since = connected, time.Now()
 	}
-	return append([]slog.Attr{slog.String("server", h.server)}, rest...)
 }
 
 // base is the part of a URL that names a server.

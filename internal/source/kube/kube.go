@@ -77,11 +77,14 @@ func New(store *cluster.Store, o Options) *Source {
 		options: o,
 		convert: convert.Converter{AllowExternalIPs: o.AllowExternalIPs, Strings: convert.NewInterner()},
 		report:  source.NewReporter(o.Report),
-		health:  newServerHealth(o.Log),
+		health:  newServerHealth(o.Log, o.Client.server),
 	}
 	s.feeds = []feed{s.services(), s.slices(), s.serviceCIDRs()}
 	if o.NodeName != "" {
 		s.feeds = append(s.feeds, s.node())
+	}
+	for i := range s.feeds {
+		s.feeds[i].pause = pause()
 	}
 	return s
 }
@@ -107,9 +110,9 @@ func (f feed) run(ctx context.Context, health *serverHealth) {
 	}).RunWithContext(ctx)
 }
 
-// pause returns the back-off after failures with a kind of object, up to longest.
-func pause(longest time.Duration) wait.Backoff {
-	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: longest}
+// pause returns the back-off after failures with a kind of object.
+func pause() wait.Backoff {
+	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 30 * time.Second}
 }
 
 // services are the Services meant for this proxy. The server leaves out Services of other proxies and headless ones;
@@ -121,7 +124,6 @@ func (s *Source) services() feed {
 	}
 	return feed{
 		name:   kindServices,
-		pause:  pause(30 * time.Second),
 		object: &corev1.Service{},
 		from:   s.options.Client.services(metav1.NamespaceAll),
 		choose: choose,
@@ -153,7 +155,6 @@ func (s *Source) slices() feed {
 	}
 	return feed{
 		name:   kindSlices,
-		pause:  pause(30 * time.Second),
 		object: &discoveryv1.EndpointSlice{},
 		from:   s.options.Client.slices,
 		choose: choose,
@@ -175,7 +176,6 @@ func (s *Source) node() feed {
 	}
 	return feed{
 		name:   kindNodes,
-		pause:  pause(30 * time.Second),
 		object: &corev1.Node{},
 		from:   s.options.Client.nodes,
 		choose: choose,
@@ -192,8 +192,11 @@ func (s *Source) node() feed {
 					s.store.SetNode(leaving(s.store.Node()))
 				}
 			},
-			names:  func() []cluster.Name { return []cluster.Name{own} },
-			absent: func(name cluster.Name) []route.Problem { return missing(name, own) },
+			names: func() []cluster.Name { return []cluster.Name{own} },
+			absent: []route.Problem{{
+				Object: convert.Object("Node", own),
+				Reason: "does not exist in the cluster (yet): --hostname-override names another",
+			}},
 			report: s.reporter("Node"),
 			done:   s.store.Feed(),
 		},
@@ -211,17 +214,6 @@ func leaving(n *cluster.Node) *cluster.Node {
 	return &gone
 }
 
-// missing is the problem that the own Node does not exist.
-func missing(name, own cluster.Name) []route.Problem {
-	if name != own {
-		return nil
-	}
-	return []route.Problem{{
-		Object: convert.Object("Node", own),
-		Reason: "does not exist in the cluster (yet): --hostname-override names another",
-	}}
-}
-
 // serviceCIDRs are all ServiceCIDRs; clusters before 1.33 may have none, or
 // not let a proxy read them.
 func (s *Source) serviceCIDRs() feed {
@@ -230,7 +222,6 @@ func (s *Source) serviceCIDRs() feed {
 	return feed{
 		name:   kindServiceCIDRs,
 		object: &networkingv1.ServiceCIDR{},
-		pause:  pause(time.Minute), // the server need not have the kind
 		from:   optionalKind{s.options.Client.cidrs, done},
 		choose: func(*metav1.ListOptions) {},
 		to: &sink{

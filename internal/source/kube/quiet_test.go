@@ -13,11 +13,8 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/testing/texttest"
 )
-
-func own(name string) cluster.Name { return cluster.Name{Name: name} }
 
 func TestLibrariesLogAtDebugLevel(t *testing.T) {
 	for _, tc := range []struct {

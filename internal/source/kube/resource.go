@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/metrics"
@@ -43,7 +42,7 @@ type resource struct {
 func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
 	server := r.request(o).URL()
 	defer measureRequest(ctx, server, time.Now())
-	body, err := r.open(ctx, o)
+	body, err := r.request(o).Stream(ctx)
 	if err != nil {
 		return metav1.ListMeta{}, err
 	}
@@ -56,21 +55,6 @@ func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(obj
 		return m, counted.broken(server)
 	}
 	return m, err
-}
-
-// openAttempts is how often a request is sent if the connection breaks before the answer,
-// as when the server at its other end restarts.
-const openAttempts = 3
-
-// open requests a list, and returns the body of the answer.
-func (r *resource) open(ctx context.Context, o metav1.ListOptions) (body io.ReadCloser, err error) {
-	for range openAttempts {
-		body, err = r.request(o).Stream(ctx)
-		if !utilnet.IsConnectionReset(err) && !utilnet.IsProbableEOF(err) && !utilnet.IsHTTP2ConnectionLost(err) {
-			break
-		}
-	}
-	return body, err
 }
 
 // decode reads a list as protobuf or as JSON.

@@ -19,8 +19,8 @@ type sink struct {
 	names  func() []cluster.Name // of the objects put and not dropped, or more
 	flush  func()                // after each change and each list; may be nil
 	report func(cluster.Name, []route.Problem)
-	absent func(cluster.Name) []route.Problem // problems of a missing object; may be nil
-	done   func()                             // after the first list
+	absent []route.Problem // of a missing object
+	done   func()          // after the first list
 
 	arrived int                       // objects of the list that arrives
 	missing map[cluster.Name]struct{} // objects that were there before this list, and are not in it so far
@@ -88,11 +88,7 @@ func (s *sink) Resync() error { return nil }
 func (s *sink) take(obj object) { s.report(nameOf(obj), s.put(obj)) }
 
 func (s *sink) remove(name cluster.Name) {
-	var problems []route.Problem
-	if s.absent != nil {
-		problems = s.absent(name)
-	}
-	s.report(name, problems)
+	s.report(name, s.absent)
 	s.drop(name)
 }
 

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -31,12 +32,9 @@ func (h *serverHealth) state() source.State {
 	defer h.mu.Unlock()
 	st := source.State{Connected: h.connected, Since: h.since}
 	var troubles []string
-	for kind, t := range h.kinds {
-		troubles = append(troubles, kind+": "+string(t)+": "+h.why[kind])
-	}
-	slices.Sort(troubles)
-	if h.outage != "" {
-		troubles = append([]string{string(h.outage) + ": " + h.why[""]}, troubles...)
+	for _, kind := range slices.Sorted(maps.Keys(h.failures)) { // the server itself first
+		f := h.failures[kind]
+		troubles = append(troubles, strings.TrimPrefix(kind+": "+string(f.trouble)+": "+f.reason, ": "))
 	}
 	st.Trouble = strings.Join(troubles, "; ")
 	return st

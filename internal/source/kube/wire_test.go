@@ -143,7 +143,7 @@ func TestAListThatBreaksOffIsNotRepeated(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}))
 	defer server.Close()
-	health := newServerHealth(slog.New(slog.DiscardHandler))
+	health := newServerHealth(slog.New(slog.DiscardHandler), server.URL)
 	api := observed{clientOf(t, server.URL).services(""), kindServices, health}
 	arrived := 0
 	_, err := api.List(t.Context(), metav1.ListOptions{}, func(object) error { arrived++; return nil })
@@ -152,24 +152,6 @@ func TestAListThatBreaksOffIsNotRepeated(t *testing.T) {
 	}
 	if st := health.state(); !strings.Contains(st.Trouble, "services: failing: the answer of") {
 		t.Errorf("the state is %+v", st)
-	}
-}
-
-// A connection that breaks before the answer is replaced at once.
-func TestAListIsRequestedAgainIfTheConnectionBreaks(t *testing.T) {
-	requests := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if requests++; requests == 1 {
-			panic(http.ErrAbortHandler)
-		}
-		_, _ = w.Write(protobufList(t, servicesPath, 42, service("a", "10.96.0.1")))
-	}))
-	defer server.Close()
-	arrived := 0
-	_, err := clientOf(t, server.URL).services("").List(t.Context(), metav1.ListOptions{},
-		func(object) error { arrived++; return nil })
-	if err != nil || arrived != 1 {
-		t.Errorf("%v, %d objects", err, arrived)
 	}
 }
 
