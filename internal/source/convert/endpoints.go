@@ -21,17 +21,17 @@ func (c Converter) Endpoints(eps *corev1.Endpoints) ([]*cluster.Slice, []route.P
 	out := make([]*cluster.Slice, 0, len(eps.Subsets))
 	for i := range eps.Subsets {
 		subset, field := &eps.Subsets[i], at("subsets", i)
-		sl := &cluster.Slice{
-			Name:    derivedName(service, "endpoints", i),
-			Service: service,
-			Ports:   c.subsetPorts(subset.Ports, field+".ports", n),
+		sl := &cluster.Slice{Name: derivedName(service, "endpoints", strconv.Itoa(i)), Service: service}
+		for j, p := range subset.Ports {
+			if port, ok := c.slicePort(p, at(field+".ports", j), n); ok {
+				sl.Ports = append(sl.Ports, port)
+			}
 		}
-		for j, a := range subset.Addresses {
-			sl.Endpoints = c.addSubsetAddr(sl.Endpoints, a, subsetAddr{field: at(field+".addresses", j), ready: true}, n)
+		ready := c.subsetEndpoints(subset.Addresses, field+".addresses", n)
+		for j := range ready {
+			ready[j].Ready, ready[j].Serving = true, true
 		}
-		for j, a := range subset.NotReadyAddresses {
-			sl.Endpoints = c.addSubsetAddr(sl.Endpoints, a, subsetAddr{field: at(field+".notReadyAddresses", j)}, n)
-		}
+		sl.Endpoints = append(ready, c.subsetEndpoints(subset.NotReadyAddresses, field+".notReadyAddresses", n)...)
 		out = append(out, sl)
 	}
 	return out, n.list()
@@ -39,46 +39,20 @@ func (c Converter) Endpoints(eps *corev1.Endpoints) ([]*cluster.Slice, []route.P
 
 // derivedName returns the name of a slice without an EndpointSlice object. It contains a
 // slash, which names of objects cannot contain.
-func derivedName(service cluster.Name, from string, i int) cluster.Name {
-	return cluster.Name{Namespace: service.Namespace, Name: service.Name + "/" + from + "/" + strconv.Itoa(i)}
+func derivedName(service cluster.Name, from, part string) cluster.Name {
+	return cluster.Name{Namespace: service.Namespace, Name: service.Name + "/" + from + "/" + part}
 }
 
-func (c Converter) subsetPorts(ports []corev1.EndpointPort, field string, n *notes) []cluster.SlicePort {
-	out := make([]cluster.SlicePort, 0, len(ports))
-	for i, p := range ports {
-		port, ok := portNumber(p.Port)
-		if !ok {
-			n.add(at(field, i)+".port", number(p.Port), wantPort)
+// subsetEndpoints converts addresses to endpoints that are not ready.
+func (c Converter) subsetEndpoints(addrs []corev1.EndpointAddress, field string, n *notes) []cluster.Endpoint {
+	var list []cluster.Endpoint
+	for i, in := range addrs {
+		a, reason := readAddr(in.IP, c.endpointFault)
+		if reason != "" {
+			n.add(at(field, i)+".ip", in.IP, reason)
 			continue
 		}
-		proto, ok := protocol(p.Protocol)
-		if !ok {
-			n.add(at(field, i)+".protocol", string(p.Protocol), wantProtocol)
-			continue
-		}
-		out = append(out, cluster.SlicePort{Name: c.Strings.Of(p.Name), Protocol: proto, Port: port})
+		list = append(list, cluster.Endpoint{Addr: a, Node: c.Strings.Of(ptr.Deref(in.NodeName, ""))})
 	}
-	return out
-}
-
-// subsetAddr is the position of an address in an Endpoints object.
-type subsetAddr struct {
-	field string
-	ready bool
-}
-
-func (c Converter) addSubsetAddr(
-	list []cluster.Endpoint, in corev1.EndpointAddress, pos subsetAddr, n *notes,
-) []cluster.Endpoint {
-	a, reason := readAddr(in.IP, c.endpointFault)
-	if reason != "" {
-		n.add(pos.field+".ip", in.IP, reason)
-		return list
-	}
-	return append(list, cluster.Endpoint{
-		Addr:    a,
-		Node:    c.Strings.Of(ptr.Deref(in.NodeName, "")),
-		Ready:   pos.ready,
-		Serving: pos.ready,
-	})
+	return list
 }

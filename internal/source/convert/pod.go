@@ -2,12 +2,12 @@ package convert
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -134,40 +134,20 @@ func (c Converter) Selection(svc *corev1.Service, out *cluster.Service) *Selecti
 	return sel
 }
 
-// Matches reports whether the Service selects the Pod.
-func (s *Selection) Matches(pod *Pod) bool {
-	if pod.Name.Namespace != s.Service.Namespace {
-		return false
-	}
-	for k, v := range s.Labels {
-		if have, ok := pod.Labels[k]; !ok || have != v {
-			return false
-		}
-	}
-	return true
-}
-
-// Slices returns slices for the Pods that the Service selects: one for each distinct set of ports.
+// Slices returns a slice for each Pod that the Service selects.
 func (s *Selection) Slices(pods []*Pod) []*cluster.Slice {
-	groups := map[string]*cluster.Slice{}
-	pods = slices.SortedFunc(slices.Values(pods), func(a, b *Pod) int { return a.Name.Compare(b.Name) })
+	selector := labels.SelectorFromSet(s.Labels)
+	var out []*cluster.Slice
 	for _, pod := range pods {
-		if !s.Matches(pod) {
+		if pod.Name.Namespace != s.Service.Namespace || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		ports := s.resolve(pod)
-		key := fmt.Sprint(ports)
-		sl := groups[key]
-		if sl == nil {
-			sl = &cluster.Slice{Service: s.Service, Ports: ports}
-			groups[key] = sl
-		}
-		sl.Endpoints = s.addEndpoints(sl.Endpoints, pod)
-	}
-	out := make([]*cluster.Slice, 0, len(groups))
-	for i, key := range slices.Sorted(maps.Keys(groups)) {
-		groups[key].Name = derivedName(s.Service, "pods", i)
-		out = append(out, groups[key])
+		out = append(out, &cluster.Slice{
+			Name:      derivedName(s.Service, "pods", pod.Name.Name),
+			Service:   s.Service,
+			Ports:     s.resolve(pod),
+			Endpoints: s.endpoints(pod),
+		})
 	}
 	return out
 }
@@ -196,7 +176,8 @@ func (s *Selection) resolve(pod *Pod) []cluster.SlicePort {
 	return out
 }
 
-func (s *Selection) addEndpoints(list []cluster.Endpoint, pod *Pod) []cluster.Endpoint {
+func (s *Selection) endpoints(pod *Pod) []cluster.Endpoint {
+	var list []cluster.Endpoint
 	for _, a := range pod.addrs {
 		if !hasFamilyOf(s.families, a) {
 			continue

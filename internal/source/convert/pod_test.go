@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -48,8 +49,8 @@ func TestPodsOfAService(t *testing.T) {
 		want []group
 	}{
 		{
-			"named port, sorted by name", named,
-			[]*corev1.Pod{pod("b", "10.0.0.2", unchanged), pod("a", "10.0.0.1", unchanged)},
+			"named port", named,
+			[]*corev1.Pod{pod("a", "10.0.0.1", unchanged), pod("b", "10.0.0.2", unchanged)},
 			[]group{{http, []cluster.Endpoint{ready("10.0.0.1"), ready("10.0.0.2")}}},
 		},
 		{
@@ -137,8 +138,12 @@ func TestPodsOfAService(t *testing.T) {
 			}
 			var got []group
 			for i, sl := range sel.Slices(pods) {
-				if sl.Name != derivedName(sel.Service, "pods", i) || sl.Service != sel.Service {
+				if sl.Name != derivedName(sel.Service, "pods", pods[i].Name.Name) || sl.Service != sel.Service {
 					t.Errorf("slice %d has the name %v and the Service %v", i, sl.Name, sl.Service)
+				}
+				if n := len(got); n > 0 && slices.Equal(got[n-1].Ports, sl.Ports) {
+					got[n-1].Endpoints = append(got[n-1].Endpoints, sl.Endpoints...)
+					continue
 				}
 				got = append(got, group{sl.Ports, sl.Endpoints})
 			}

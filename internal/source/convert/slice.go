@@ -62,19 +62,25 @@ func (c Converter) slicePorts(es *discoveryv1.EndpointSlice, n *notes) []cluster
 			n.add(at("ports", i)+".port", "", "a port without a number (\"all ports\") cannot be balanced")
 			continue
 		}
-		port, ok := portNumber(*p.Port)
-		if !ok {
-			n.add(at("ports", i)+".port", number(*p.Port), wantPort)
-			continue
+		in := corev1.EndpointPort{Name: *p.Name, Port: *p.Port, Protocol: ptr.Deref(p.Protocol, "")}
+		if port, ok := c.slicePort(in, at("ports", i), n); ok {
+			out = append(out, port)
 		}
-		proto, ok := protocol(ptr.Deref(p.Protocol, corev1.ProtocolTCP))
-		if !ok {
-			n.add(at("ports", i)+".protocol", string(*p.Protocol), wantProtocol)
-			continue
-		}
-		out = append(out, cluster.SlicePort{Name: c.Strings.Of(*p.Name), Protocol: proto, Port: port})
 	}
 	return out
+}
+
+func (c Converter) slicePort(p corev1.EndpointPort, field string, n *notes) (cluster.SlicePort, bool) {
+	port, ok := portNumber(p.Port)
+	if !ok {
+		n.add(field+".port", number(p.Port), wantPort)
+		return cluster.SlicePort{}, false
+	}
+	proto, ok := protocol(p.Protocol)
+	if !ok {
+		n.add(field+".protocol", string(p.Protocol), wantProtocol)
+	}
+	return cluster.SlicePort{Name: c.Strings.Of(p.Name), Protocol: proto, Port: port}, ok
 }
 
 func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.Endpoint {
