@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -29,17 +30,13 @@ type own struct {
 	node      string
 	addrs     map[netip.Addr]bool // without loopback addresses
 	listeners []Listener
-	nodePorts []ownPort // NodePorts that would hide a listener
-}
-
-// ownPort is a NodePort of one family that would hide a listener.
-type ownPort struct {
-	family   Family
-	listener Listener
+	nodePorts NodePorts
 }
 
 func ownOf(opt Options, facts *cluster.Facts, host Host) own {
-	o := own{node: "this node", addrs: map[netip.Addr]bool{}, listeners: opt.Listeners}
+	o := own{
+		node: "this node", addrs: map[netip.Addr]bool{}, listeners: opt.Listeners, nodePorts: host.NodePorts,
+	}
 	addrs := facts.Local
 	if facts.Node != nil {
 		o.node = "node " + facts.Node.Name
@@ -48,13 +45,6 @@ func ownOf(opt Options, facts *cluster.Facts, host Host) own {
 	for _, a := range addrs {
 		if !a.IsLoopback() {
 			o.addrs[a.WithZone("")] = true
-		}
-	}
-	for _, l := range opt.Listeners {
-		for _, f := range opt.families() {
-			if host.NodePorts.hide(l, f) {
-				o.nodePorts = append(o.nodePorts, ownPort{f, l})
-			}
 		}
 	}
 	return o
@@ -75,16 +65,15 @@ func (o *own) hiddenBy(c candidate) (Listener, bool) {
 	if c.claim.protocol != cluster.TCP {
 		return Listener{}, false
 	}
-	if c.kind == NodePort {
-		for _, p := range o.nodePorts {
-			if p.family == c.family && p.listener.At.Port() == c.claim.port {
-				return p.listener, true
-			}
-		}
-		return Listener{}, false
-	}
 	for _, l := range o.listeners {
-		if l.At.Port() == c.claim.port && l.covers(c.addr) && (o.addrs[c.addr] || l.At.Addr() == c.addr) {
+		if l.At.Port() != c.claim.port {
+			continue
+		}
+		hides := l.covers(c.addr) && (o.addrs[c.addr] || l.At.Addr() == c.addr)
+		if c.kind == NodePort {
+			hides = o.nodePorts.hide(l, c.family)
+		}
+		if hides {
 			return l, true
 		}
 	}
@@ -109,14 +98,11 @@ func (o *own) problems(svc *cluster.Service, families []Family) []Problem {
 
 // changed returns the addresses of the node that only one of two states has.
 func (o *own) changed(p own) map[netip.Addr]bool {
-	changed := map[netip.Addr]bool{}
-	for a := range o.addrs {
-		if !p.addrs[a] {
-			changed[a] = true
-		}
-	}
+	changed := maps.Clone(o.addrs)
 	for a := range p.addrs {
-		if !o.addrs[a] {
+		if o.addrs[a] {
+			delete(changed, a)
+		} else {
 			changed[a] = true
 		}
 	}

@@ -43,7 +43,7 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 // with an address that the node has under one view only.
 func (v *view) same(w *view) bool {
 	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) &&
-		slices.Equal(v.own.nodePorts, w.own.nodePorts) &&
+		v.own.nodePorts.Equal(w.own.nodePorts) &&
 		v.detector.Detects(IPv4) == w.detector.Detects(IPv4) &&
 		v.detector.Detects(IPv6) == w.detector.Detects(IPv6)
 }
