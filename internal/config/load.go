@@ -183,14 +183,8 @@ func (c *check) addresses(cfg *Config) {
 	if cfg.Unprivileged() { // nothing that other hosts reach, unless it is asked for
 		health = loopback
 	}
-	cfg.Healthz = c.server(server{
-		path: "healthzBindAddress", field: &in.HealthzBindAddress,
-		flag: "healthz-bind-address", portFlag: "healthz-port", initial: netip.AddrPortFrom(health, 10256),
-	})
-	cfg.Metrics = c.server(server{
-		path: "metricsBindAddress", field: &in.MetricsBindAddress,
-		flag: "metrics-bind-address", portFlag: "metrics-port", initial: netip.AddrPortFrom(loopback, 10249),
-	})
+	cfg.Healthz = c.server(server{"healthz", &in.HealthzBindAddress, netip.AddrPortFrom(health, 10256)})
+	cfg.Metrics = c.server(server{"metrics", &in.MetricsBindAddress, netip.AddrPortFrom(loopback, 10249)})
 }
 
 // nodeName returns the override or the hostname, in lower case as in Kubernetes.

@@ -18,11 +18,9 @@ var (
 
 // server holds the settings for the address of one server.
 type server struct {
-	path     string  // of the field
-	field    *string // the value; replaced by its canonical form
-	flag     string
-	portFlag string         // the deprecated one
-	initial  netip.AddrPort // the default
+	name    string         // healthz or metrics, as in the names of the flags and of the field
+	field   *string        // the value; replaced by its canonical form
+	initial netip.AddrPort // the default
 }
 
 // server returns the address of a server, not valid if there is none.
@@ -30,23 +28,24 @@ type server struct {
 // An empty value in a flag or in a file switches the server off. In a file that a
 // program wrote with every field it counts as not set.
 func (c *check) server(s server) netip.AddrPort {
-	portText, portSet := c.flags[s.portFlag]
+	path, portFlag := s.name+"BindAddress", s.name+"-port"
+	portText, portSet := c.flags[portFlag]
 	port, err := parsePort(portText)
 	if err != nil && portSet {
-		c.flagProblem(s.portFlag, invalid(portText, err.Error()))
+		c.flagProblem(portFlag, invalid(portText, err.Error()))
 		return netip.AddrPort{}
 	}
 	if !portSet {
 		port = s.initial.Port()
 	}
-	byFlag := c.byFlag[s.path] != ""
-	addr, err := s.address(port, byFlag || c.isSet(s.path) && !c.file.dumped())
+	byFlag := c.byFlag[path] != ""
+	addr, err := s.address(port, byFlag || c.isSet(path) && !c.file.dumped())
 	if err != nil {
-		c.problem(s.path, invalid(*s.field, err.Error()))
+		c.problem(path, invalid(*s.field, err.Error()))
 		return netip.AddrPort{}
 	}
 	if portSet {
-		c.warn("--%s is deprecated, use --%s", s.portFlag, s.flag)
+		c.warn("--%s is deprecated, use --%s-bind-address", portFlag, s.name)
 		if port == 0 || addr.IsValid() && !byFlag {
 			addr = netip.AddrPortFrom(addr.Addr(), port)
 		}

@@ -112,6 +112,16 @@ func (h *serverHealth) begin(kind string) request {
 	return request{to: h, kind: kind, after: h.answers, outages: h.outages}
 }
 
+// ended records the outcome of the request. A resource version that is too old is none.
+func (r request) ended(ctx context.Context, err error) {
+	switch {
+	case err == nil:
+		r.succeeded()
+	case !isStale(err):
+		r.failed(ctx, err)
+	}
+}
+
 // succeeded records that the server answered a request as asked.
 func (r request) succeeded() {
 	h := r.to

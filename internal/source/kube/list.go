@@ -25,12 +25,25 @@ type observed struct {
 
 // List implements lister.
 func (l observed) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
-	return retryUnanswered(ctx, l.to.retries, func() (metav1.ListMeta, error) { return l.list(ctx, o, take) })
+	return retryUnanswered(ctx, l.to.retries, func() (metav1.ListMeta, error) {
+		r := l.to.begin(l.kind)
+		list, err := l.api.List(ctx, o, take)
+		r.ended(ctx, err)
+		return list, err
+	})
 }
 
 // Watch implements lister.
 func (l observed) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return retryUnanswered(ctx, l.to.retries, func() (watch.Interface, error) { return l.watch(ctx, o) })
+	return retryUnanswered(ctx, l.to.retries, func() (watch.Interface, error) {
+		r := l.to.begin(l.kind)
+		w, err := l.api.Watch(ctx, o)
+		if err == nil && reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch()) {
+			w, err = nil, &url.Error{Op: "Watch", Err: errLost}
+		}
+		r.ended(ctx, err)
+		return w, err
+	})
 }
 
 // retries paces the retries of the feeds of a Source.
@@ -78,35 +91,6 @@ func retryUnanswered[T any](ctx context.Context, by retries, request func() (T, 
 func unanswered(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) ||
 		errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, errLost)
-}
-
-func (l observed) list(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
-	r := l.to.begin(l.kind)
-	list, err := l.api.List(ctx, o, take)
-	switch {
-	case err == nil:
-		r.succeeded()
-	case !isStale(err):
-		r.failed(ctx, err)
-	}
-	return list, err
-}
-
-func (l observed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	r := l.to.begin(l.kind)
-	w, err := l.api.Watch(ctx, o)
-	switch {
-	case err != nil && isStale(err):
-	case err != nil:
-		r.failed(ctx, err)
-	case reflect.TypeOf(w) == reflect.TypeOf(watch.NewEmptyWatch()):
-		err = &url.Error{Op: "Watch", Err: errLost}
-		r.failed(ctx, err)
-		return nil, err
-	default:
-		r.succeeded()
-	}
-	return w, err
 }
 
 // errLost is the client's error after some watches that ended without any event: the
