@@ -103,12 +103,12 @@ func TestPackagesThatTookLongestComeFirst(t *testing.T) {
 	var out bytes.Buffer
 	r := newRunner(t, &out)
 	r.times.known["unit "+module+"internal/text"] = time.Second
-	r.times.known["unit "+module+"internal/route/cow"] = time.Minute
+	r.times.known["unit "+module+"internal/strict"] = time.Minute
 	got, err := r.list(t.Context(), step{name: "unit", packages: []string{
-		"../../internal/event", "../../internal/text", "../../internal/route/cow",
+		"../../internal/event", "../../internal/text", "../../internal/strict",
 		"../../internal/testing/texttest", "-../../internal/event",
 	}})
-	want := []string{module + "internal/route/cow", module + "internal/text"}
+	want := []string{module + "internal/strict", module + "internal/text"}
 	if err != nil || strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
@@ -117,7 +117,7 @@ func TestPackagesThatTookLongestComeFirst(t *testing.T) {
 func TestPackagesWhoseTestsImportOne(t *testing.T) {
 	var out bytes.Buffer
 	got, err := newRunner(t, &out).list(t.Context(), step{
-		packages: []string{"../../internal/route/cow", "../../internal/route"}, importing: module + "test/seeds",
+		packages: []string{"../../internal/strict", "../../internal/route"}, importing: module + "test/seeds",
 	})
 	if err != nil || strings.Join(got, " ") != module+"internal/route" {
 		t.Errorf("got %q, %v, want internal/route", got, err)

@@ -366,7 +366,7 @@ func (l *Loop) remember(change route.Change) {
 		if l.pending.Has(t.Name) {
 			t.Old = l.pending.Of(t.Name).Old
 		}
-		l.pending.Put(t)
+		l.pending.Set(t)
 	}
 }
 
@@ -375,9 +375,9 @@ func (l *Loop) remember(change route.Change) {
 func (l *Loop) applied(table *route.Table) {
 	change := route.Change{Table: table, OldHost: l.oldHost, Touched: make([]route.Touch, 0, l.pending.Len())}
 	rest := NewPending()
-	for t := range l.pending.All() {
+	for t := range l.pending.Scan {
 		if _, refused := l.refused.services[t.Name]; refused || l.queue.Has(t.Name) {
-			rest.Put(t)
+			rest.Set(t)
 			continue
 		}
 		change.Touched = append(change.Touched, t)

@@ -3,9 +3,10 @@ package proxy
 import (
 	"context"
 
+	"github.com/tidwall/btree"
+
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
-	"github.com/sluice-proxy/sluice/internal/route/cow"
 )
 
 // View is the state of the loop at one moment between two writes. Nothing in it changes,
@@ -29,26 +30,30 @@ func (l *Loop) View(ctx context.Context) (v View, err error) {
 	err = l.request(ctx, func() {
 		v = View{
 			Routes: l.opt.Compiler.Snapshot(), Writes: l.writes,
-			Pending: Pending{l.pending.Clone()}, Refused: l.refused.services, Started: l.started, Err: l.failure,
+			Pending: Pending{l.pending.Copy()}, Refused: l.refused.services, Started: l.started, Err: l.failure,
 		}
 	})
 	return v, err
 }
 
 // Pending has changes of Services that may not be in the kernel yet, sorted by name.
-type Pending struct{ cow.Set[route.Touch] }
+type Pending struct{ *btree.BTreeG[route.Touch] }
 
 // NewPending returns a Pending with these changes.
 func NewPending(touched ...route.Touch) Pending {
-	p := Pending{cow.New(func(a, b route.Touch) int { return a.Name.Compare(b.Name) })}
+	less := func(a, b route.Touch) bool { return a.Name.Compare(b.Name) < 0 }
+	p := Pending{btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
 	for _, t := range touched {
-		p.Put(t)
+		p.Set(t)
 	}
 	return p
 }
 
 // Of returns the pending change of a Service; the zero Touch if there is none.
-func (p Pending) Of(name cluster.Name) route.Touch { return p.Get(route.Touch{Name: name}) }
+func (p Pending) Of(name cluster.Name) route.Touch {
+	t, _ := p.Get(route.Touch{Name: name})
+	return t
+}
 
 // Has reports whether a change of the Service is pending.
 func (p Pending) Has(name cluster.Name) bool { return p.Of(name).Name == name }

@@ -4,8 +4,9 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/tidwall/btree"
+
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/route/cow"
 )
 
 // Compiler turns changes of the cluster into changes of a Table. Only one goroutine may
@@ -13,7 +14,7 @@ import (
 type Compiler struct {
 	opt     Options
 	table   *Table
-	records cow.Set[*record] // by name
+	records *btree.BTreeG[*record] // by name; a copy takes constant time
 	claims  *claims
 	builder builder
 	key     *record // for searches in records
@@ -37,14 +38,14 @@ func recordOf(name cluster.Name) *record {
 	return &record{state: state{service: &cluster.Service{Name: name}}}
 }
 
-func compareRecords(a, b *record) int { return a.service.Name.Compare(b.service.Name) }
+func isBefore(a, b *record) bool { return a.service.Name.Compare(b.service.Name) < 0 }
 
 // NewCompiler returns a Compiler with an empty Table.
 func NewCompiler(opt Options) *Compiler {
 	return &Compiler{
 		opt:     opt,
 		table:   &Table{Services: map[cluster.Name]*Service{}},
-		records: cow.New(compareRecords),
+		records: btree.NewBTreeGOptions(isBefore, btree.Options{NoLocks: true}),
 		claims:  newClaims(opt.families()),
 		key:     recordOf(cluster.Name{}),
 	}
@@ -97,7 +98,7 @@ func (c *Compiler) appendAffected(names []cluster.Name, before *view) []cluster.
 	if !all && len(changed) == 0 {
 		return names
 	}
-	for r := range c.records.All() {
+	for r := range c.records.Scan {
 		if all || uses(r.service, changed) {
 			names = append(names, r.service.Name)
 		}
@@ -125,8 +126,8 @@ func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, added []Problem) {
 func (c *Compiler) accept(affected []cluster.Name, st cluster.State) []cluster.Name {
 	var before record
 	c.key.service.Name = st.Name
-	known := c.records.Get(c.key)
-	if known != nil {
+	known, exists := c.records.Get(c.key)
+	if exists {
 		before = *known
 	}
 	now := state{st.Service, st.Slices}
@@ -135,8 +136,8 @@ func (c *Compiler) accept(affected []cluster.Name, st cluster.State) []cluster.N
 		if before.service == now.service && slices.Equal(before.slices, now.slices) {
 			return affected
 		}
-		c.records.Put(&record{now, before.made, before.reported})
-	case known != nil:
+		c.records.Set(&record{now, before.made, before.reported})
+	case exists:
 		c.records.Delete(known)
 	default:
 		return affected
@@ -163,7 +164,7 @@ func (c *Compiler) take(m compiled) (Touch, []Problem) {
 	}
 	touch.New = m.made
 	c.table.Services[m.name] = m.made
-	c.records.Put(&record{m.record.state, m.made, now})
+	c.records.Set(&record{m.record.state, m.made, now})
 	return touch, added
 }
 

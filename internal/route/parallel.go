@@ -45,7 +45,7 @@ func (c *Compiler) compileInto(list []compiled, names []cluster.Name, by *builde
 	key := recordOf(cluster.Name{})
 	for i, name := range names {
 		list[i].name, key.service.Name = name, name
-		if r := c.records.Get(key); r != nil {
+		if r, exists := c.records.Get(key); exists {
 			list[i] = c.compileOne(r, by)
 		}
 	}

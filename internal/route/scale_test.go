@@ -87,7 +87,7 @@ func TestAClaimConcernsTwoServices(t *testing.T) {
 // allProblems returns the present problems of all objects, in no order.
 func (c *Compiler) allProblems() []Problem {
 	all := slices.Clone(c.hostProblems)
-	for r := range c.records.All() {
+	for r := range c.records.Scan {
 		all = append(all, r.reported.problems()...)
 	}
 	return all

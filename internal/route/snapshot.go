@@ -5,8 +5,9 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/tidwall/btree"
+
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/route/cow"
 )
 
 // Snapshot is the state of a Compiler between two calls of Compile. It does not change, and
@@ -14,14 +15,14 @@ import (
 type Snapshot struct {
 	Host Host
 
-	records cow.Set[*record]
+	records *btree.BTreeG[*record]
 	view    *view
 }
 
 // Snapshot returns the present state in constant time. The next Compile costs the same as
 // without it, except that it copies some nodes of a tree.
 func (c *Compiler) Snapshot() *Snapshot {
-	return &Snapshot{Host: c.table.Host, records: c.records.Clone(), view: c.builder.view}
+	return &Snapshot{Host: c.table.Host, records: c.records.Copy(), view: c.builder.view}
 }
 
 // Len returns the number of Services.
@@ -29,7 +30,7 @@ func (s *Snapshot) Len() int { return s.records.Len() }
 
 // Service returns the Service of a name; nil if there is none.
 func (s *Snapshot) Service(name cluster.Name) *Service {
-	if r := s.records.Get(recordOf(name)); r != nil {
+	if r, exists := s.records.Get(recordOf(name)); exists {
 		return r.made
 	}
 	return nil
@@ -43,7 +44,7 @@ const yieldEvery = 128
 // Services yields all Services, sorted by name, and lets other goroutines run in between.
 func (s *Snapshot) Services() iter.Seq[*Service] {
 	return Yielding(func(yield func(*Service) bool) {
-		for r := range s.records.All() {
+		for r := range s.records.Scan {
 			if !yield(r.made) {
 				return
 			}
@@ -78,7 +79,7 @@ func (s *Snapshot) Table() *Table {
 // Problems returns the problems of a Service. Conflicts name the owner at the time of the
 // call.
 func (s *Snapshot) Problems(name cluster.Name) []Problem {
-	if r := s.records.Get(recordOf(name)); r != nil {
+	if r, exists := s.records.Get(recordOf(name)); exists {
 		return r.reported.problems()
 	}
 	return nil
@@ -87,8 +88,8 @@ func (s *Snapshot) Problems(name cluster.Name) []Problem {
 // Explain returns every endpoint of a Service, sorted by address, and whether it is in a pool of one of its Ports or
 // why not. It computes the pool even if no frontend of the Port uses it.
 func (s *Snapshot) Explain(name cluster.Name, port *Port, pool Pool) []Choice {
-	r := s.records.Get(recordOf(name))
-	if r == nil {
+	r, exists := s.records.Get(recordOf(name))
+	if !exists {
 		return nil
 	}
 	list, n := gather(nil, r.slices, backendKey{portName{port.Name, port.Protocol}, port.Family})

@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -57,6 +58,32 @@ func TestASnapshotDoesNotChange(t *testing.T) {
 	if now := c.Snapshot(); now.Len() != 500 || len(c.Table().Services) != 500 {
 		t.Errorf("%d Services now, %d in the table, want 500", now.Len(), len(c.Table().Services))
 	}
+}
+
+// Snapshots are read while Services change. The race detector verifies this.
+func TestSnapshotsAreReadDuringChanges(t *testing.T) {
+	const n = 300
+	store, c := many(n), NewCompiler(Options{})
+	c.Compile(store.Take())
+	var readers sync.WaitGroup
+	for round := range uint16(30) {
+		s := c.Snapshot()
+		readers.Go(func() {
+			for svc := range s.Services() {
+				if port := svc.Ports[0].Frontends[0].Port; port != 80+round {
+					t.Errorf("the snapshot before round %d has the port %d", round, port)
+					return
+				}
+			}
+		})
+		for i := range n {
+			svc := numbered(i)
+			svc.Ports[0].Port = 81 + round
+			store.SetService(svc)
+		}
+		c.Compile(store.Take())
+	}
+	readers.Wait()
 }
 
 // A Snapshot and a table say the same, and a name that is not there is nothing.

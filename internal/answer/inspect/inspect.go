@@ -198,7 +198,7 @@ func (s *selection) addAll() {
 			s.services = append(s.services, svc)
 		}
 	}
-	for t := range route.Yielding(s.Pending.All()) {
+	for t := range route.Yielding(s.Pending.Scan) {
 		if s.filter.matches(t.Name) && t.New == nil && s.removed(t) {
 			s.services = append(s.services, t.Old)
 		}
