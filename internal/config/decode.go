@@ -60,7 +60,7 @@ func decode(name string, data []byte) (*document, error) {
 
 // parse returns the root of the one document in data.
 func parse(data []byte) (*yaml.Node, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(withoutTabs(data)))
+	decoder := yaml.NewDecoder(bytes.NewReader(strict.WithoutTabs(data)))
 	var docs []*yaml.Node
 	for {
 		var doc yaml.Node
@@ -84,19 +84,10 @@ func parse(data []byte) (*yaml.Node, error) {
 	return nil, fmt.Errorf("line %d: the file has a second document; expected one %s", docs[1].Line, kind)
 }
 
-// withoutTabs replaces the tabs between the tokens of JSON, which YAML does not allow. Strings in JSON have no raw
-// tabs.
-func withoutTabs(data []byte) []byte {
-	if json.Valid(data) {
-		return bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
-	}
-	return data
-}
-
 // toJSON converts the document that begins in a line. It reports repeated fields; the last occurrence of a field
 // counts.
 func (d *document) toJSON(data []byte, line int) ([]byte, error) {
-	data = withoutTabs(data)
+	data = strict.WithoutTabs(data)
 	for range line - 1 {
 		_, data, _ = bytes.Cut(data, []byte("\n"))
 	}

@@ -23,8 +23,8 @@ func (c *Config) Write() error {
 // older versions of kube-proxy had, because they may contain passwords for cAdvisor.
 func (f *Flags) Values() map[string]string {
 	values := map[string]string{}
-	for _, group := range current() {
-		for _, def := range group.flags {
+	for _, group := range Groups() {
+		for _, def := range group.defs {
 			values[def.name] = def.initial
 			if text, ok := f.values[def.name]; ok {
 				values[def.name] = text

@@ -46,12 +46,6 @@ type ownFlags struct {
 	GuardNodePorts  bool             `json:"guard-node-ports"`
 }
 
-// Group is a heading of the help text and the flags below it.
-type Group struct {
-	Title string
-	Flags []string
-}
-
 // NewFlags registers all flags. Flags that only older versions of kube-proxy had are hidden. An invalid value is not
 // an error of the flag set: Load reports it together with all other problems. Names may be spelled with underscores.
 func NewFlags(fs *pflag.FlagSet) *Flags {
@@ -61,7 +55,7 @@ func NewFlags(fs *pflag.FlagSet) *Flags {
 	})
 	fs.SortFlags = false
 	for _, group := range table() {
-		for _, def := range group.flags {
+		for _, def := range group.defs {
 			f.register(fs, def)
 		}
 	}
@@ -103,20 +97,6 @@ func (d flagDef) fields() []string {
 	return slices.DeleteFunc(slices.Clone(d.sets), func(name string) bool {
 		return name == "text" || name == "bool" || strings.HasPrefix(name, "--")
 	})
-}
-
-// Groups returns the headings of the help text, the most needed first. Every flag
-// that is not hidden is in one group.
-func Groups() []Group {
-	var groups []Group
-	for _, g := range current() {
-		group := Group{Title: g.title}
-		for _, def := range g.flags {
-			group.Flags = append(group.Flags, def.name)
-		}
-		groups = append(groups, group)
-	}
-	return groups
 }
 
 // Version returns the value of --version. It does not need Load, so that --version

@@ -208,8 +208,8 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	fields := map[string][]string{}
-	for _, g := range current() {
-		for _, def := range g.flags {
+	for _, g := range Groups() {
+		for _, def := range g.defs {
 			fields[def.name] = def.fields()
 		}
 	}

@@ -12,7 +12,7 @@ const oldAPIVersion = "componentconfig/v1alpha1"
 // warning.
 func (c *check) warnOfRemoved() {
 	for _, group := range removedFlags() {
-		for _, def := range group.flags {
+		for _, def := range group.defs {
 			if text, ok := c.flags[def.name]; ok && !def.quietFor(text) && (def.name != logFile || c.logFile() == "") {
 				c.warn("--%s: %s (not in kube-proxy since %s)", def.name, def.usage, def.removed)
 			}

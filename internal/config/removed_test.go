@@ -138,7 +138,7 @@ func TestRemovedFlags(t *testing.T) {
 	}
 	table := map[string]string{}
 	for _, g := range removedFlags() {
-		for _, def := range g.flags {
+		for _, def := range g.defs {
 			table[def.name] = def.removed
 		}
 	}
@@ -156,14 +156,14 @@ func TestReleases(t *testing.T) {
 		"cgroup-root", "exempt-cgroups", "guard-node-ports",
 	}
 	for _, g := range table() {
-		for _, def := range g.flags {
+		for _, def := range g.defs {
 			if !release(def.since) && !slices.Contains(ours, def.name) {
 				t.Errorf("--%s: since %q", def.name, def.since)
 			}
 		}
 	}
 	for _, g := range removedFlags() {
-		for _, def := range g.flags {
+		for _, def := range g.defs {
 			if !release(def.removed) || strings.HasSuffix(def.usage, ".") || def.usage == "" {
 				t.Errorf("--%s: removed %q, usage %q", def.name, def.removed, def.usage)
 			}
@@ -218,7 +218,7 @@ func TestConntrackMax(t *testing.T) {
 func TestRemovedFlagsAreHidden(t *testing.T) {
 	removed := map[string]bool{}
 	for _, g := range removedFlags() {
-		for _, def := range g.flags {
+		for _, def := range g.defs {
 			removed[def.name] = true
 		}
 	}
@@ -252,15 +252,15 @@ func TestFlagsPage(t *testing.T) {
 func flagTables() string {
 	var b strings.Builder
 	for _, g := range removedFlags() {
-		b.WriteString("\n### " + g.title + "\n\n| flag | since | removed | now |\n|---|---|---|---|\n")
-		for _, def := range g.flags {
+		b.WriteString("\n### " + g.Title + "\n\n| flag | since | removed | now |\n|---|---|---|---|\n")
+		for _, def := range g.defs {
 			b.WriteString("| `--" + def.name + "` | " + def.since + " | " + def.removed + " | " + def.usage +
 				quietText(def.quiet) + " |\n")
 		}
 	}
 	b.WriteString("\n## Flags of kube-proxy 1.37\n\n| flag | since | what it does |\n|---|---|---|\n")
-	for _, g := range current() {
-		for _, def := range g.flags {
+	for _, g := range Groups() {
+		for _, def := range g.defs {
 			since := def.since
 			if since == "" {
 				since = "only Sluice"

@@ -24,37 +24,40 @@ type flagDef struct {
 	quiet   []string // of a removed flag: values that need no warning
 }
 
-// flagGroup is a heading and the flags below it.
-type flagGroup struct {
-	title string
-	flags []flagDef
+// Group is a heading of the help text and the flags below it.
+type Group struct {
+	Title string
+	Flags []string
+
+	defs []flagDef
 }
 
 // fieldsGroup is the heading of the removed fields in flags_removed.txt.
 const fieldsGroup = "Fields"
 
 // table returns every flag that Sluice accepts.
-func table() []flagGroup { return append(current(), removedFlags()...) }
+func table() []Group { return append(Groups(), removedFlags()...) }
 
-// current returns the flags of the help text.
-func current() []flagGroup {
+// Groups returns the headings of the help text, the most needed first. Every flag
+// that is not hidden is in one group.
+func Groups() []Group {
 	return readTable(flagsText, func(c []string) flagDef {
 		return flagDef{name: c[0], since: c[1], initial: c[2], sets: splitList(c[3]), usage: c[4]}
 	})
 }
 
 // removedFlags returns the flags that older versions of kube-proxy had.
-func removedFlags() []flagGroup {
-	return slices.DeleteFunc(removed(), func(g flagGroup) bool { return g.title == fieldsGroup })
+func removedFlags() []Group {
+	return slices.DeleteFunc(removed(), func(g Group) bool { return g.Title == fieldsGroup })
 }
 
 // removedFields returns the fields that older versions of v1alpha1 had.
 func removedFields() []flagDef {
 	groups := removed()
-	return groups[slices.IndexFunc(groups, func(g flagGroup) bool { return g.title == fieldsGroup })].flags
+	return groups[slices.IndexFunc(groups, func(g Group) bool { return g.Title == fieldsGroup })].defs
 }
 
-func removed() []flagGroup {
+func removed() []Group {
 	return readTable(removedFlagsText, func(c []string) flagDef {
 		d := flagDef{name: c[0], since: c[1], removed: c[2], sets: splitList(c[3]), quiet: splitList(c[4]), usage: c[5]}
 		for i, value := range d.quiet {
@@ -66,8 +69,8 @@ func removed() []flagGroup {
 
 // readTable reads rows of columns below headings. row makes a flag of the columns of
 // one row.
-func readTable(text string, row func(columns []string) flagDef) []flagGroup {
-	var groups []flagGroup
+func readTable(text string, row func(columns []string) flagDef) []Group {
+	var groups []Group
 	var above string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -75,7 +78,7 @@ func readTable(text string, row func(columns []string) flagDef) []flagGroup {
 			continue
 		}
 		if line[0] == '[' {
-			groups = append(groups, flagGroup{title: strings.Trim(line, "[]")})
+			groups = append(groups, Group{Title: strings.Trim(line, "[]")})
 			continue
 		}
 		columns := strings.Split(line, " | ")
@@ -91,7 +94,7 @@ func readTable(text string, row func(columns []string) flagDef) []flagGroup {
 		}
 		above = def.usage
 		last := &groups[len(groups)-1]
-		last.flags = append(last.flags, def)
+		last.Flags, last.defs = append(last.Flags, def.name), append(last.defs, def)
 	}
 	return groups
 }

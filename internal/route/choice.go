@@ -260,7 +260,10 @@ func choose(candidates []Choice, pool Pool, v *view) {
 }
 
 // usable reports whether an endpoint receives traffic if there is no better one.
-func usable(e *cluster.Endpoint) bool { return e.Ready || e.Serving && e.Terminating }
+func usable(c Choice) bool {
+	e := c.Endpoint
+	return e.Ready || e.Serving && e.Terminating
+}
 
 // topology says which hints apply.
 type topology uint8

@@ -204,7 +204,7 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 	b.choices = b.supplies.candidates(b.choices[:0], backendKey{portName{sp.Name, sp.Protocol}, f})
 	candidates := b.choices
 	choose(candidates, Local, b.view)
-	s := supply{local: countChosen(candidates), any: slices.ContainsFunc(candidates, Choice.usable)}
+	s := supply{local: countChosen(candidates), any: slices.ContainsFunc(candidates, usable)}
 	internal := internalWays(st.service, s, f, b.view)
 	external := externalWays(st.service, s, f, b.view)
 	for _, c := range won {
@@ -276,8 +276,6 @@ func (p *Port) Uses(pool Pool) bool {
 	}
 	return false
 }
-
-func (c Choice) usable() bool { return usable(c.Endpoint) }
 
 func countChosen(list []Choice) int {
 	n := 0

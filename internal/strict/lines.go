@@ -14,14 +14,20 @@ type Lines struct{ root *yaml.Node } // nil: the document is not valid
 
 // NewLines returns the lines of a document.
 func NewLines(text []byte) Lines {
-	if json.Valid(text) { // JSON may have tabs where YAML has none
-		text = bytes.ReplaceAll(text, []byte("\t"), []byte(" "))
-	}
 	var doc yaml.Node
-	if yaml.Unmarshal(text, &doc) != nil || len(doc.Content) == 0 {
+	if yaml.Unmarshal(WithoutTabs(text), &doc) != nil || len(doc.Content) == 0 {
 		return Lines{}
 	}
 	return LinesOf(doc.Content[0])
+}
+
+// WithoutTabs replaces the tabs between the tokens of JSON, which YAML does not allow. Strings in JSON have no raw
+// tabs.
+func WithoutTabs(text []byte) []byte {
+	if json.Valid(text) {
+		return bytes.ReplaceAll(text, []byte("\t"), []byte(" "))
+	}
+	return text
 }
 
 // LinesOf returns the lines of a document with this value.

@@ -25,11 +25,8 @@ type Fault struct {
 // IsUnknown reports whether the type does not have the field.
 func (f Fault) IsUnknown() bool {
 	_, ok := errors.AsType[json.FieldError](f.Err)
-	return ok && !f.IsRepeated()
+	return ok && !strings.HasPrefix(f.Err.Error(), "duplicate field")
 }
-
-// IsRepeated reports whether the field is repeated.
-func (f Fault) IsRepeated() bool { return strings.HasPrefix(f.Err.Error(), "duplicate field") }
 
 // Decode decodes JSON into the value that a pointer leads to, and returns all faults. It leaves out values that
 // cannot be decoded. Without options it looks for unknown and for repeated fields.

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -296,18 +297,14 @@ func affinity(svc *corev1.Service, n *notes) time.Duration {
 
 // policies sets the traffic policies and the fields that depend on them.
 func policies(svc *corev1.Service, out *cluster.Service, n *notes) {
-	const want = "unknown policy, treated as Cluster: expected Cluster or Local"
-	if p := svc.Spec.InternalTrafficPolicy; p != nil {
-		out.InternalLocal = *p == corev1.ServiceInternalTrafficPolicyLocal
-		if !out.InternalLocal && *p != corev1.ServiceInternalTrafficPolicyCluster && *p != "" {
-			n.add("spec.internalTrafficPolicy", string(*p), want)
+	isLocal := func(policy, field string) bool {
+		if policy != "" && policy != "Cluster" && policy != "Local" {
+			n.add(field, policy, "unknown policy, treated as Cluster: expected Cluster or Local")
 		}
+		return policy == "Local"
 	}
-	p := svc.Spec.ExternalTrafficPolicy
-	out.ExternalLocal = p == corev1.ServiceExternalTrafficPolicyLocal
-	if !out.ExternalLocal && p != corev1.ServiceExternalTrafficPolicyCluster && p != "" {
-		n.add("spec.externalTrafficPolicy", string(p), want)
-	}
+	out.InternalLocal = isLocal(string(ptr.Deref(svc.Spec.InternalTrafficPolicy, "")), "spec.internalTrafficPolicy")
+	out.ExternalLocal = isLocal(string(svc.Spec.ExternalTrafficPolicy), "spec.externalTrafficPolicy")
 	if out.Type != cluster.LoadBalancer || !out.ExternalLocal || svc.Spec.HealthCheckNodePort == 0 {
 		return
 	}

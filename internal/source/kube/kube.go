@@ -106,7 +106,7 @@ func (f feed) run(ctx context.Context, health *serverHealth) {
 	cache.NewReflectorWithOptions(from, f.object, f.to, cache.ReflectorOptions{
 		Name:    f.name,
 		Backoff: &f.pause,
-		Clock:   stoppable(ctx),
+		Clock:   contextClock{done: ctx},
 	}).RunWithContext(ctx)
 }
 

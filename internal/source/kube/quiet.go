@@ -50,23 +50,16 @@ func DemoteLibraries(log *slog.Logger) {
 type contextClock struct {
 	clock.RealClock
 
-	bound func(time.Duration) (context.Context, context.CancelFunc)
-}
-
-// stoppable returns a clock for work that ends with the context.
-func stoppable(ctx context.Context) contextClock {
-	return contextClock{bound: func(d time.Duration) (context.Context, context.CancelFunc) {
-		return context.WithTimeout(ctx, d)
-	}}
+	done context.Context
 }
 
 // After implements clock.Clock.
-func (u contextClock) After(d time.Duration) <-chan time.Time {
-	ctx, cancel := u.bound(d)
+func (c contextClock) After(d time.Duration) <-chan time.Time {
+	ctx, cancel := context.WithTimeout(c.done, d)
 	over := make(chan time.Time, 1)
 	context.AfterFunc(ctx, func() {
 		cancel()
-		over <- u.Now()
+		over <- c.Now()
 	})
 	return over
 }

@@ -64,7 +64,7 @@ func TestProcessLogIsDemoted(t *testing.T) {
 
 func TestClockEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	c := stoppable(ctx)
+	c := contextClock{done: ctx}
 	select {
 	case <-c.After(time.Millisecond):
 	case <-time.After(30 * time.Second):
