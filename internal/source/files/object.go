@@ -16,10 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/strict"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
-
-// longestValue is how much of a value, in characters, problems show.
-const longestValue = 64
 
 // object reads one object, or all objects of a list. An item without apiVersion or kind inherits it from its list. It
 // returns false if the file has too many.
@@ -105,7 +103,7 @@ func (p *parser) list(h header, v value) bool {
 func (p *parser) decode(name string, v value, into any, o ...json.StrictOption) (unknown []strict.Fault, ok bool) {
 	ok = true
 	for _, f := range strict.Decode(v.json, into, o...) {
-		problem := route.Problem{Object: name, Field: f.Path, Value: shorten(f.Value), Reason: "the field is repeated"}
+		problem := route.Problem{Object: name, Field: f.Path, Value: text.Short(oneLine(f.Value)), Reason: "the field is repeated"}
 		switch {
 		case f.IsUnknown():
 			unknown = append(unknown, f)
@@ -210,13 +208,4 @@ func expected(t reflect.Type) string {
 	default:
 		return "an object"
 	}
-}
-
-// shorten returns a value in one line that is not too long.
-func shorten(value string) string {
-	value = oneLine(value)
-	if r := []rune(value); len(r) > longestValue {
-		return string(r[:longestValue]) + "..."
-	}
-	return value
 }
