@@ -265,8 +265,7 @@ func TestPrefixesAreDisjoint(t *testing.T) {
 	}
 }
 
-// A plane and what follows it hear of it when loopback comes to be served, or
-// no longer is.
+// NodePorts say whether they are served on addresses in 127.0.0.0/8.
 func TestLoopbackRules(t *testing.T) {
 	without, with := NodePorts{All4: true}, NodePorts{All4: true, All127: true}
 	for _, tt := range []struct {

@@ -41,11 +41,12 @@ func (s *Source) sorted() []*file {
 	return slices.SortedFunc(maps.Values(s.files), func(a, b *file) int { return strings.Compare(a.path, b.path) })
 }
 
+// problemCount returns how many problems there are, including problems that are only counted.
 func (f *file) problemCount() int {
 	if f.err != nil {
 		return 1
 	}
-	return f.content.problemCount()
+	return len(f.content.problems) + f.content.more
 }
 
 // scan reads the files that changed since they were read, and updates the Store.

@@ -40,9 +40,6 @@ type content struct {
 	isBroken bool // the file cannot be read whole, so that no object counts
 }
 
-// problemCount returns how many problems there are, including problems that are only counted.
-func (c content) problemCount() int { return len(c.problems) + c.more }
-
 // report returns the problems of a file to report: the first ones, and the number of
 // the others.
 func (c content) report(path string) []route.Problem {
