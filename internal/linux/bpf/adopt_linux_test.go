@@ -92,10 +92,10 @@ func TestOtherMaps(t *testing.T) {
 			return err
 		},
 		"killed before a larger map is pinned": func(n *node) error {
-			return n.fails(failAt(Pin, len((Options{}).points())+1), many()...) // the programs are pinned first
+			return n.fails(failAt(Pin, 1), many()...) // the map is pinned before the programs
 		},
 		"killed while programs with a larger map are attached": func(n *node) error {
-			return n.fails(failAt(Attach, len((Options{}).points())-2), many()...) // those that use the map are the last four
+			return n.fails(failAt(Attach, len((Options{}).points())-2), many()...)
 		},
 		"killed while programs are attached anew": func(n *node) error {
 			n.conn = n.reopen(func(o *Options) { o.Node = "another" })

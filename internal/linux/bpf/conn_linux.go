@@ -259,7 +259,7 @@ func (c *Conn) removePins(stays func(dir, name string) bool) (n int, err error) 
 	return n, nil
 }
 
-// names lists the pins in a folder; none if the folder does not exist.
+// names lists the pins in a folder, sorted; none if the folder does not exist.
 func (c *Conn) names(dir string) ([]string, error) {
 	list, err := os.ReadDir(filepath.Join(c.opt.Dir, dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -272,6 +272,5 @@ func (c *Conn) names(dir string) ([]string, error) {
 	for _, e := range list {
 		all = append(all, e.Name())
 	}
-	slices.Sort(all)
 	return all, nil
 }
