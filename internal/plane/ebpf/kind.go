@@ -66,7 +66,7 @@ func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 	removed, err := remove(ctx, s)
 	if o.Cgroup != "" && err == nil { // they may be pinned elsewhere
 		var n int
-		if n, err = bpf.DetachStale(o.Cgroup); n > 0 {
+		if n, err = bpf.DetachStale(o.Cgroup, nil); n > 0 {
 			removed = append(removed, fmt.Sprintf("%d programs of sockets that are pinned elsewhere", n))
 		}
 	}
@@ -114,17 +114,6 @@ func bpfOptions(s plane.Setup) (o bpf.Options, err error) {
 	return o, nil
 }
 
-// closeBoth returns a function that calls two functions, of which the first may be nil.
-func closeBoth(first, then func() error) func() error {
-	return func() error {
-		var err error
-		if first != nil {
-			err = first()
-		}
-		return errors.Join(err, then())
-	}
-}
-
 // open opens the plane on top of a packet plane, whose parts it keeps.
 func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error) {
 	conn, err := bpf.Open(o)
@@ -165,7 +154,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 			done()
 		}, nil
 	}
-	opened.Close = closeBoth(on.Close, conn.Close)
+	opened.Close = func() error { return errors.Join(on.Close(), conn.Close()) }
 	return &opened, nil
 }
 
