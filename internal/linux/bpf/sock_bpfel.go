@@ -23,7 +23,6 @@ const (
 	sockMapExempt          = "exempt"
 	sockMapFrontends       = "frontends"
 	sockMapGeneration      = "generation"
-	sockMapLastReport      = "last_report"
 	sockMapLoads           = "loads"
 	sockMapMembers         = "members"
 	sockMapNewBackends     = "new_backends"
@@ -33,7 +32,6 @@ const (
 	sockMapUdpChoices      = "udp_choices"
 	sockMapUdpReplies      = "udp_replies"
 	sockMapUdpSockets      = "udp_sockets"
-	sockMapUnknownClients  = "unknown_clients"
 	sockProgSluiceBind4    = "sluice_bind4"
 	sockProgSluiceBind6    = "sluice_bind6"
 	sockProgSluiceConnect4 = "sluice_connect4"
@@ -110,24 +108,22 @@ type sockProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockMapSpecs struct {
-	Clients        *ebpf.MapSpec `ebpf:"clients"`
-	Connections    *ebpf.MapSpec `ebpf:"connections"`
-	Counts         *ebpf.MapSpec `ebpf:"counts"`
-	Decisions      *ebpf.MapSpec `ebpf:"decisions"`
-	Exempt         *ebpf.MapSpec `ebpf:"exempt"`
-	Frontends      *ebpf.MapSpec `ebpf:"frontends"`
-	Generation     *ebpf.MapSpec `ebpf:"generation"`
-	LastReport     *ebpf.MapSpec `ebpf:"last_report"`
-	Loads          *ebpf.MapSpec `ebpf:"loads"`
-	Members        *ebpf.MapSpec `ebpf:"members"`
-	NewBackends    *ebpf.MapSpec `ebpf:"new_backends"`
-	NodeAddrs      *ebpf.MapSpec `ebpf:"node_addrs"`
-	NodePorts      *ebpf.MapSpec `ebpf:"node_ports"`
-	Slots          *ebpf.MapSpec `ebpf:"slots"`
-	UdpChoices     *ebpf.MapSpec `ebpf:"udp_choices"`
-	UdpReplies     *ebpf.MapSpec `ebpf:"udp_replies"`
-	UdpSockets     *ebpf.MapSpec `ebpf:"udp_sockets"`
-	UnknownClients *ebpf.MapSpec `ebpf:"unknown_clients"`
+	Clients     *ebpf.MapSpec `ebpf:"clients"`
+	Connections *ebpf.MapSpec `ebpf:"connections"`
+	Counts      *ebpf.MapSpec `ebpf:"counts"`
+	Decisions   *ebpf.MapSpec `ebpf:"decisions"`
+	Exempt      *ebpf.MapSpec `ebpf:"exempt"`
+	Frontends   *ebpf.MapSpec `ebpf:"frontends"`
+	Generation  *ebpf.MapSpec `ebpf:"generation"`
+	Loads       *ebpf.MapSpec `ebpf:"loads"`
+	Members     *ebpf.MapSpec `ebpf:"members"`
+	NewBackends *ebpf.MapSpec `ebpf:"new_backends"`
+	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
+	NodePorts   *ebpf.MapSpec `ebpf:"node_ports"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	UdpChoices  *ebpf.MapSpec `ebpf:"udp_choices"`
+	UdpReplies  *ebpf.MapSpec `ebpf:"udp_replies"`
+	UdpSockets  *ebpf.MapSpec `ebpf:"udp_sockets"`
 }
 
 // sockVariableSpecs contains global variables before they are loaded into the kernel.
@@ -160,24 +156,22 @@ func (o *sockObjects) Close() error {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockMaps struct {
-	Clients        *ebpf.Map `ebpf:"clients"`
-	Connections    *ebpf.Map `ebpf:"connections"`
-	Counts         *ebpf.Map `ebpf:"counts"`
-	Decisions      *ebpf.Map `ebpf:"decisions"`
-	Exempt         *ebpf.Map `ebpf:"exempt"`
-	Frontends      *ebpf.Map `ebpf:"frontends"`
-	Generation     *ebpf.Map `ebpf:"generation"`
-	LastReport     *ebpf.Map `ebpf:"last_report"`
-	Loads          *ebpf.Map `ebpf:"loads"`
-	Members        *ebpf.Map `ebpf:"members"`
-	NewBackends    *ebpf.Map `ebpf:"new_backends"`
-	NodeAddrs      *ebpf.Map `ebpf:"node_addrs"`
-	NodePorts      *ebpf.Map `ebpf:"node_ports"`
-	Slots          *ebpf.Map `ebpf:"slots"`
-	UdpChoices     *ebpf.Map `ebpf:"udp_choices"`
-	UdpReplies     *ebpf.Map `ebpf:"udp_replies"`
-	UdpSockets     *ebpf.Map `ebpf:"udp_sockets"`
-	UnknownClients *ebpf.Map `ebpf:"unknown_clients"`
+	Clients     *ebpf.Map `ebpf:"clients"`
+	Connections *ebpf.Map `ebpf:"connections"`
+	Counts      *ebpf.Map `ebpf:"counts"`
+	Decisions   *ebpf.Map `ebpf:"decisions"`
+	Exempt      *ebpf.Map `ebpf:"exempt"`
+	Frontends   *ebpf.Map `ebpf:"frontends"`
+	Generation  *ebpf.Map `ebpf:"generation"`
+	Loads       *ebpf.Map `ebpf:"loads"`
+	Members     *ebpf.Map `ebpf:"members"`
+	NewBackends *ebpf.Map `ebpf:"new_backends"`
+	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
+	NodePorts   *ebpf.Map `ebpf:"node_ports"`
+	Slots       *ebpf.Map `ebpf:"slots"`
+	UdpChoices  *ebpf.Map `ebpf:"udp_choices"`
+	UdpReplies  *ebpf.Map `ebpf:"udp_replies"`
+	UdpSockets  *ebpf.Map `ebpf:"udp_sockets"`
 }
 
 func (m *sockMaps) Close() error {
@@ -189,7 +183,6 @@ func (m *sockMaps) Close() error {
 		m.Exempt,
 		m.Frontends,
 		m.Generation,
-		m.LastReport,
 		m.Loads,
 		m.Members,
 		m.NewBackends,
@@ -199,7 +192,6 @@ func (m *sockMaps) Close() error {
 		m.UdpChoices,
 		m.UdpReplies,
 		m.UdpSockets,
-		m.UnknownClients,
 	)
 }
 
