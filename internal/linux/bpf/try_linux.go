@@ -12,9 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Try tests whether programs can balance sockets on this host. It attaches programs with maps of their own to a new
-// cgroup below the one of the options, verifies that the kernel runs them for processes in a cgroup below that, and
-// removes everything. It returns ErrOthers if the kernel runs programs of another project as well.
+// The reasons why programs do not balance all sockets.
+var (
+	ErrNoCgroup = errors.New("cgroup v2 is not mounted")
+	ErrNoBPFFS  = errors.New("no bpffs")
+
+	// ErrOthers means that the kernel runs programs of another project for the same system calls of all processes: they
+	// would see backends in place of Services, and may change or refuse them.
+	ErrOthers = errors.New("another program runs for the sockets of all processes")
+)
+
+// Try tests whether programs can balance sockets on this host: whether the kernel loads them, with maps of their own.
+// It attaches none, and leaves nothing. It returns ErrOthers if the kernel runs programs of another project.
 func Try(o Options) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(o.Dir), &stat); err != nil || stat.Type != unix.BPF_FS_MAGIC {
@@ -32,109 +41,45 @@ func Try(o Options) error {
 	if err := rlimit.RemoveMemlock(); err != nil { // only kernels before 5.11 need it
 		return err
 	}
-	if err := removeStale(o.Cgroup); err != nil {
-		return err
-	}
-	t, err := newSelfTest(o)
+	o.ConnectedUDP = true // otherwise the verifier skips the code for it
+	c, err := Open(o)
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	if err := t.attach(); err != nil {
+	for _, m := range c.spec.Maps {
+		if m.Type != ebpf.Array {
+			m.MaxEntries = 256 // the programs never run
+		}
+	}
+	programs, err := c.load()
+	if err != nil {
 		return err
 	}
-	return t.verify()
+	programs.Close()
+	return verifyAlone(o)
 }
 
-// selfTest is a set of programs with maps of their own, attached to a cgroup that nothing else is in.
-type selfTest struct {
-	programs   *ebpf.Collection
-	links      []link.Link
-	top, below *group // programs are attached to top
-}
-
-// selfTestMapSize is the size of the hashes of a self-test. Maps of other types have their own.
-const selfTestMapSize = 256
-
-func newSelfTest(o Options) (*selfTest, error) {
-	cookie, err := cookieOf(o.NetNS)
+// verifyAlone returns ErrOthers if a program of another project is among those that the kernel runs for the processes
+// in a cgroup. It ignores those that run when a socket is closed, and those that this process may not open, without
+// CAP_SYS_ADMIN.
+func verifyAlone(o Options) error {
+	fd, err := unix.Open(o.Cgroup, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	spec, err := loadSock()
-	if err != nil {
-		return nil, err
-	}
-	for name, m := range spec.Maps {
-		if m.Type != ebpf.Array && m.Type != ebpf.RingBuf && !isDataSection(name) {
-			m.MaxEntries = selfTestMapSize
+	defer func() { _ = unix.Close(fd) }() // it was only read from
+	for _, point := range o.points() {
+		if point == ebpf.AttachCgroupInetSockRelease {
+			continue
 		}
-	}
-	err = errors.Join(spec.Variables[sockVarNodeNetns].Set(cookie), spec.Variables[sockVarConnectedUdp].Set(true))
-	if err != nil {
-		return nil, err
-	}
-	programs, err := ebpf.NewCollection(spec)
-	if err != nil {
-		return nil, fmt.Errorf("load the programs: %w", err)
-	}
-	t := &selfTest{programs: programs}
-	if t.top, err = newGroup(o.Cgroup); err == nil {
-		t.below, err = t.top.newBelow()
-	}
-	if err != nil {
-		t.close()
-		return nil, err
-	}
-	return t, nil
-}
-
-func (t *selfTest) close() {
-	for _, l := range t.links {
-		_ = l.Close() // detaches the program
-	}
-	if t.below != nil {
-		t.below.remove()
-	}
-	if t.top != nil {
-		t.top.remove()
-	}
-	t.programs.Close()
-}
-
-// attach attaches the programs, and replaces them.
-func (t *selfTest) attach() error {
-	for name, point := range (Options{}).points() {
-		p := t.programs.Programs[name]
-		l, err := link.AttachCgroup(link.CgroupOptions{Path: t.top.path, Attach: point, Program: p})
+		found, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: point, QueryFlags: unix.BPF_F_QUERY_EFFECTIVE})
 		if err != nil {
-			return fmt.Errorf("attach program %s: %w", name, err)
+			return fmt.Errorf("list the programs of a cgroup: %w", err)
 		}
-		t.links = append(t.links, l)
-		if err := l.Update(p); err != nil {
-			return fmt.Errorf("replace program %s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// verify verifies that the programs are effective in the cgroup below, and that they are the only ones.
-func (t *selfTest) verify() error {
-	for name, point := range (Options{}).points() {
-		info, err := t.programs.Programs[name].Info()
-		if err != nil {
-			return fmt.Errorf("identify program %s: %w", name, err)
-		}
-		id, _ := info.ID()
-		programs, err := programsOf(t.below.path, point)
-		if err == nil {
-			err = effective(t.below.path, programs, id)
-		}
-		if err != nil {
-			return fmt.Errorf("program %s: %w", name, err)
-		}
-		if err := noOthers(programs, point); err != nil {
-			return err
+		for _, p := range found.Programs {
+			if name, err := nameOf(p.ID); err == nil && !isOfSluice(name) {
+				return fmt.Errorf("%w: program %d (%s), attached as %s", ErrOthers, p.ID, name, point)
+			}
 		}
 	}
 	return nil
