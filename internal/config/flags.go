@@ -43,7 +43,6 @@ type ownFlags struct {
 	BPFDir          string           `json:"bpf-dir"`
 	CgroupRoot      string           `json:"cgroup-root"`
 	ExemptCgroups   string           `json:"exempt-cgroups"`
-	GuardNodePorts  bool             `json:"guard-node-ports"`
 }
 
 // Group is a heading of the help text and the flags below it.

@@ -33,17 +33,16 @@ const (
 	Slots Table = iota + 1
 	Members
 	NodeAddrs
-	NodePorts
 	Frontends
 	Programs
 )
 
 // tables returns the tables that are maps.
-func tables() []Table { return []Table{Slots, Members, NodeAddrs, NodePorts, Frontends} }
+func tables() []Table { return []Table{Slots, Members, NodeAddrs, Frontends} }
 
 // String returns the name of the map in sock.c.
 func (t Table) String() string {
-	return [...]string{"", "slots", "members", "node_addrs", "node_ports", "frontends", "programs"}[t]
+	return [...]string{"", "slots", "members", "node_addrs", "frontends", "programs"}[t]
 }
 
 // Key identifies an entry of a table.

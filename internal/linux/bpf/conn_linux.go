@@ -30,10 +30,6 @@ type Options struct {
 	// Exempting selects the processes whose connections are left to the packet plane.
 	Exempting Exempting
 
-	// GuardNodePorts means that programs in the network of the node cannot bind the ports in NodePorts: bind(2) returns
-	// EPERM.
-	GuardNodePorts bool
-
 	// FirstSize is the size of the maps that Write fills, before they grow. 0: the default.
 	FirstSize int
 

@@ -78,7 +78,7 @@ func mostInstructions() map[string]uint32 {
 		sockProgSluiceSendmsg6: large,
 		sockProgSluiceRecvmsg4: small, sockProgSluiceRecvmsg6: small, sockProgSluiceGetpeer4: small,
 		sockProgSluiceGetpeer6: small,
-		sockProgSluiceRelease:  tiny, sockProgSluiceBind4: tiny, sockProgSluiceBind6: tiny,
+		sockProgSluiceRelease:  tiny,
 	}
 }
 

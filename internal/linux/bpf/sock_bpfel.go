@@ -27,13 +27,10 @@ const (
 	sockMapMembers         = "members"
 	sockMapNewBackends     = "new_backends"
 	sockMapNodeAddrs       = "node_addrs"
-	sockMapNodePorts       = "node_ports"
 	sockMapSlots           = "slots"
 	sockMapUdpChoices      = "udp_choices"
 	sockMapUdpReplies      = "udp_replies"
 	sockMapUdpSockets      = "udp_sockets"
-	sockProgSluiceBind4    = "sluice_bind4"
-	sockProgSluiceBind6    = "sluice_bind6"
 	sockProgSluiceConnect4 = "sluice_connect4"
 	sockProgSluiceConnect6 = "sluice_connect6"
 	sockProgSluiceGetpeer4 = "sluice_getpeer4"
@@ -91,8 +88,6 @@ type sockSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockProgramSpecs struct {
-	SluiceBind4    *ebpf.ProgramSpec `ebpf:"sluice_bind4"`
-	SluiceBind6    *ebpf.ProgramSpec `ebpf:"sluice_bind6"`
 	SluiceConnect4 *ebpf.ProgramSpec `ebpf:"sluice_connect4"`
 	SluiceConnect6 *ebpf.ProgramSpec `ebpf:"sluice_connect6"`
 	SluiceGetpeer4 *ebpf.ProgramSpec `ebpf:"sluice_getpeer4"`
@@ -119,7 +114,6 @@ type sockMapSpecs struct {
 	Members     *ebpf.MapSpec `ebpf:"members"`
 	NewBackends *ebpf.MapSpec `ebpf:"new_backends"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
-	NodePorts   *ebpf.MapSpec `ebpf:"node_ports"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	UdpChoices  *ebpf.MapSpec `ebpf:"udp_choices"`
 	UdpReplies  *ebpf.MapSpec `ebpf:"udp_replies"`
@@ -167,7 +161,6 @@ type sockMaps struct {
 	Members     *ebpf.Map `ebpf:"members"`
 	NewBackends *ebpf.Map `ebpf:"new_backends"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
-	NodePorts   *ebpf.Map `ebpf:"node_ports"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	UdpChoices  *ebpf.Map `ebpf:"udp_choices"`
 	UdpReplies  *ebpf.Map `ebpf:"udp_replies"`
@@ -187,7 +180,6 @@ func (m *sockMaps) Close() error {
 		m.Members,
 		m.NewBackends,
 		m.NodeAddrs,
-		m.NodePorts,
 		m.Slots,
 		m.UdpChoices,
 		m.UdpReplies,
@@ -209,8 +201,6 @@ type sockVariables struct {
 //
 // It can be passed to loadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockPrograms struct {
-	SluiceBind4    *ebpf.Program `ebpf:"sluice_bind4"`
-	SluiceBind6    *ebpf.Program `ebpf:"sluice_bind6"`
 	SluiceConnect4 *ebpf.Program `ebpf:"sluice_connect4"`
 	SluiceConnect6 *ebpf.Program `ebpf:"sluice_connect6"`
 	SluiceGetpeer4 *ebpf.Program `ebpf:"sluice_getpeer4"`
@@ -224,8 +214,6 @@ type sockPrograms struct {
 
 func (p *sockPrograms) Close() error {
 	return _SockClose(
-		p.SluiceBind4,
-		p.SluiceBind6,
 		p.SluiceConnect4,
 		p.SluiceConnect6,
 		p.SluiceGetpeer4,

@@ -56,19 +56,19 @@ func Try(o Options) error {
 		return err
 	}
 	programs.Close()
-	return verifyAlone(o)
+	return verifyAlone(o.Cgroup)
 }
 
 // verifyAlone returns ErrOthers if a program of another project is among those that the kernel runs for the processes
 // in a cgroup. It ignores those that run when a socket is closed, and those that this process may not open, without
 // CAP_SYS_ADMIN.
-func verifyAlone(o Options) error {
-	fd, err := unix.Open(o.Cgroup, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func verifyAlone(cgroup string) error {
+	fd, err := unix.Open(cgroup, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }() // it was only read from
-	for _, point := range o.points() {
+	for _, point := range points() {
 		if point == ebpf.AttachCgroupInetSockRelease {
 			continue
 		}

@@ -29,9 +29,6 @@ type Options struct {
 	// Packets is the plane beneath.
 	Packets plane.Plane
 
-	// GuardNodePorts means that other programs cannot bind the ports of NodePorts.
-	GuardNodePorts bool
-
 	// Ramp starts slow start for backends (bpf.Conn). Nil: new backends get their whole share at once.
 	Ramp func(backends []bpf.Member, window time.Duration) error
 }

@@ -27,7 +27,7 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
-		return New(noKernel{}, Options{Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
+		return New(noKernel{}, Options{Packets: packets.Preview(s)})
 	}
 	k.Beyond = func(s plane.Setup) error {
 		_, err := tested(s, test)
@@ -102,9 +102,7 @@ func tested(s plane.Setup, test func(bpf.Options) error) (bpf.Options, error) {
 // bpfOptions returns the options for the programs and maps.
 func bpfOptions(s plane.Setup) (o bpf.Options, err error) {
 	c := s.Config.EBPF
-	o = bpf.Options{
-		Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: c.GuardNodePorts,
-	}
+	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName}
 	if o.Cgroup == "" {
 		if o.Cgroup, err = bpf.FindRoot(); err != nil {
 			return o, err
@@ -124,7 +122,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
-	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp, GuardNodePorts: o.GuardNodePorts})
+	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp})
 	sockets := sockdiag.Node{NetNS: s.NetNS}
 	opened.Balance = (&balancing{sockets: conn.Sockets, connections: sockets.Count}).balance
 	exempt, err := exemptions(s, o, conn)
@@ -149,7 +147,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 			done()
 			return nil, nil, err
 		}
-		return New(other, Options{Packets: packets, GuardNodePorts: o.GuardNodePorts}), func() {
+		return New(other, Options{Packets: packets}), func() {
 			_ = other.Close() // it was only read from
 			done()
 		}, nil

@@ -2,8 +2,7 @@
 // is translated. README.md draws the maps.
 //
 // A program that cannot decide exactly what the packet plane would decide leaves the address as it is: the
-// packets then go to the packet plane. No program makes a system call fail, except bind(2) of the ports of NodePorts,
-// where that is asked for.
+// packets then go to the packet plane. No program makes a system call fail.
 
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -188,9 +187,6 @@ HASH(members, 1, struct member_key, __u32);
 
 // Addresses that serve NodePorts.
 HASH(node_addrs, 1, struct address, __u32);
-
-// NodePorts, also those that are for packets: frontend keys with clients 0. Only the programs that bind read it.
-HASH(node_ports, 1, struct frontend_key, __u32);
 
 // The number of the present content of the maps above. It is odd while user space changes them, and a new one
 // afterwards.
@@ -924,38 +920,5 @@ SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)
 		delete_connection(socket);
 	return allow;
 }
-
-// is_node_port reports whether there is a NodePort with the port of a socket, at addresses of the family of an
-// unspecified one.
-static always_inline int is_node_port(struct bpf_sock_addr *ctx, const struct address *any)
-{
-	struct frontend_key k = { .addr = *any, .port = ctx->user_port, .protocol = ctx->protocol };
-	return bpf_map_lookup_elem(&node_ports, &k) != 0;
-}
-
-// may_bind reports whether a program may bind a socket to an address. Connections to a NodePort would never reach it. A
-// socket of IPv6 that has no address yet may serve IPv4 as well.
-static always_inline int may_bind(struct bpf_sock_addr *ctx, const struct endpoint *at)
-{
-	const struct address any6 = {}, any4 = mapped(0);
-	int v4 = is4(&at->addr), any = equal(&at->addr, v4 ? &any4 : &any6);
-	if (!at->port || bpf_get_netns_cookie(ctx) != node_netns)
-		return 1;
-	if (!any && !bpf_map_lookup_elem(&node_addrs, &at->addr))
-		return 1;
-	if (!v4 && is_node_port(ctx, &any6))
-		return 0;
-	return !(v4 || any) || !is_node_port(ctx, &any4);
-}
-
-#define BIND_PROGRAM(name, section, family)                                    \
-	SEC(section) int name(struct bpf_sock_addr *ctx)                       \
-	{                                                                      \
-		struct endpoint at = read##family(ctx);                        \
-		return may_bind(ctx, &at);                                     \
-	}
-
-BIND_PROGRAM(sluice_bind4, "cgroup/bind4", 4)
-BIND_PROGRAM(sluice_bind6, "cgroup/bind6", 6)
 
 char _license[] SEC("license") = "Apache-2.0";
