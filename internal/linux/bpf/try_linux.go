@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -22,8 +23,9 @@ var (
 	ErrOthers = errors.New("another program runs for the sockets of all processes")
 )
 
-// Try tests whether programs can balance sockets on this host: whether the kernel loads them, with maps of their own.
-// It attaches none, and leaves nothing. It returns ErrOthers if the kernel runs programs of another project.
+// Try tests whether programs can balance sockets on this host: whether the kernel loads them, with maps of their own,
+// attaches them to the cgroup, and runs them. It attaches each program for a moment, in which the program changes
+// nothing, as its maps are empty. It returns ErrOthers if the kernel runs programs of another project.
 func Try(o Options) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(o.Dir), &stat); err != nil || stat.Type != unix.BPF_FS_MAGIC {
@@ -55,32 +57,75 @@ func Try(o Options) error {
 	if err != nil {
 		return err
 	}
-	programs.Close()
-	return verifyAlone(o.Cgroup)
+	defer programs.Close()
+	for _, point := range points() {
+		if err := verifyAlone(o.Cgroup, point); err != nil {
+			return err
+		}
+	}
+	for name, point := range points() {
+		if err := tryAttach(o.Cgroup, point, programs.Programs[name]); err != nil {
+			return fmt.Errorf("program %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// programsOf lists the programs that the kernel runs for the processes in a cgroup.
+func programsOf(cgroup string, point ebpf.AttachType) ([]link.AttachedProgram, error) {
+	fd, err := unix.Open(cgroup, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }() // it was only read from
+	found, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: point, QueryFlags: unix.BPF_F_QUERY_EFFECTIVE})
+	if err != nil {
+		return nil, fmt.Errorf("list the programs of a cgroup: %w", err)
+	}
+	return found.Programs, nil
 }
 
 // verifyAlone returns ErrOthers if a program of another project is among those that the kernel runs for the processes
 // in a cgroup. It ignores those that run when a socket is closed, and those that this process may not open, without
 // CAP_SYS_ADMIN.
-func verifyAlone(cgroup string) error {
-	fd, err := unix.Open(cgroup, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func verifyAlone(cgroup string, point ebpf.AttachType) error {
+	if point == ebpf.AttachCgroupInetSockRelease {
+		return nil
+	}
+	programs, err := programsOf(cgroup, point)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only read from
-	for _, point := range points() {
-		if point == ebpf.AttachCgroupInetSockRelease {
-			continue
+	for _, p := range programs {
+		if name, err := nameOf(p.ID); err == nil && !isOfSluice(name) {
+			return fmt.Errorf("%w: program %d (%s), attached as %s", ErrOthers, p.ID, name, point)
 		}
-		found, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: point, QueryFlags: unix.BPF_F_QUERY_EFFECTIVE})
-		if err != nil {
-			return fmt.Errorf("list the programs of a cgroup: %w", err)
-		}
-		for _, p := range found.Programs {
-			if name, err := nameOf(p.ID); err == nil && !isOfSluice(name) {
-				return fmt.Errorf("%w: program %d (%s), attached as %s", ErrOthers, p.ID, name, point)
-			}
-		}
+	}
+	return nil
+}
+
+// tryAttach attaches a program to a cgroup, replaces and detaches it.
+func tryAttach(cgroup string, point ebpf.AttachType, p *ebpf.Program) error {
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: point, Program: p})
+	if err != nil {
+		return fmt.Errorf("attach it: %w", err)
+	}
+	return errors.Join(l.Update(p), verifyEffective(cgroup, point, p), l.Detach(), l.Close())
+}
+
+// verifyEffective returns an error unless the kernel runs a program for the processes in a cgroup.
+func verifyEffective(cgroup string, point ebpf.AttachType, p *ebpf.Program) error {
+	info, err := p.Info()
+	if err != nil {
+		return fmt.Errorf("identify it: %w", err)
+	}
+	id, _ := info.ID()
+	programs, err := programsOf(cgroup, point)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(programs, func(a link.AttachedProgram) bool { return a.ID == id }) {
+		return fmt.Errorf("it is not effective in %s", cgroup)
 	}
 	return nil
 }

@@ -112,3 +112,31 @@ func TestTryNoticesOtherPrograms(t *testing.T) {
 		})
 	}
 }
+
+// Try detects programs that are attached, but not effective in the cgroup.
+func TestTryNoticesIneffectivePrograms(t *testing.T) {
+	o := selfTestOptions(t)
+	c, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err := c.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer programs.Close()
+	for name, point := range points() {
+		p := programs.Programs[name]
+		if err := verifyEffective(o.Cgroup, point, p); err == nil {
+			t.Errorf("%s: no error for a program that is not attached", name)
+		}
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: filepath.Dir(o.Cgroup), Attach: point, Program: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = verifyEffective(o.Cgroup, point, p)
+		if err = errors.Join(err, l.Detach(), l.Close()); err != nil {
+			t.Errorf("%s, attached to the cgroup above: %v", name, err)
+		}
+	}
+}
