@@ -78,7 +78,7 @@ func many() (steps []Step) {
 func TestOtherMaps(t *testing.T) {
 	for name, spoil := range map[string]func(*node) error{
 		"another program has removed the maps": func(n *node) error {
-			return os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots)))
+			return os.RemoveAll(filepath.Dir(n.conn.mapPath(Slots.String())))
 		},
 		"another program has removed one map": func(n *node) error { return os.Remove(n.conn.mapPath("udp_sockets")) },
 		"another program has removed the pins of programs": func(n *node) error {
@@ -138,7 +138,7 @@ func (n *node) fails(fault func(Operation) error, steps ...Step) error {
 // entries.
 func TestGrowthBeforeAttachment(t *testing.T) {
 	n, backends := twoBackends(t)
-	if err := os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))); err != nil {
+	if err := os.RemoveAll(filepath.Dir(n.conn.mapPath(Slots.String()))); err != nil {
 		t.Fatal(err)
 	}
 	n.conn = n.reopen(func(*Options) {})

@@ -18,7 +18,7 @@ import (
 // versionOf returns a hash of the compiled programs and of the options that they are loaded with.
 func (c *Conn) versionOf() string {
 	h := sha256.New()
-	h.Write(_SockBytes)
+	h.Write(sockObject)
 	h.Write(native64(c.cookie))
 	fmt.Fprint(h, c.opt.ConnectedUDP)
 	h.Write([]byte(c.opt.Node))
@@ -41,11 +41,11 @@ func cookieOf(ns int) (cookie uint64, err error) {
 // points returns the attach type of each program.
 func points() map[string]ebpf.AttachType {
 	return map[string]ebpf.AttachType{
-		sockProgSluiceConnect4: ebpf.AttachCGroupInet4Connect, sockProgSluiceConnect6: ebpf.AttachCGroupInet6Connect,
-		sockProgSluiceSendmsg4: ebpf.AttachCGroupUDP4Sendmsg, sockProgSluiceSendmsg6: ebpf.AttachCGroupUDP6Sendmsg,
-		sockProgSluiceRecvmsg4: ebpf.AttachCGroupUDP4Recvmsg, sockProgSluiceRecvmsg6: ebpf.AttachCGroupUDP6Recvmsg,
-		sockProgSluiceGetpeer4: ebpf.AttachCgroupInet4GetPeername, sockProgSluiceGetpeer6: ebpf.AttachCgroupInet6GetPeername,
-		sockProgSluiceRelease: ebpf.AttachCgroupInetSockRelease,
+		"sluice_connect4": ebpf.AttachCGroupInet4Connect, "sluice_connect6": ebpf.AttachCGroupInet6Connect,
+		"sluice_sendmsg4": ebpf.AttachCGroupUDP4Sendmsg, "sluice_sendmsg6": ebpf.AttachCGroupUDP6Sendmsg,
+		"sluice_recvmsg4": ebpf.AttachCGroupUDP4Recvmsg, "sluice_recvmsg6": ebpf.AttachCGroupUDP6Recvmsg,
+		"sluice_getpeer4": ebpf.AttachCgroupInet4GetPeername, "sluice_getpeer6": ebpf.AttachCgroupInet6GetPeername,
+		"sluice_release": ebpf.AttachCgroupInetSockRelease,
 	}
 }
 
@@ -99,8 +99,8 @@ func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 func (c *Conn) load() (*ebpf.Collection, error) {
 	spec := c.spec.Copy()
 	set := spec.Variables
-	err := errors.Join(set[sockVarNodeNetns].Set(c.cookie), set[sockVarConnectedUdp].Set(c.opt.ConnectedUDP),
-		set[sockVarNodeHash].Set(NodeHash(c.opt.Node)), set[sockVarExempting].Set(uint32(c.opt.Exempting)))
+	err := errors.Join(set["node_netns"].Set(c.cookie), set["connected_udp"].Set(c.opt.ConnectedUDP),
+		set["node_hash"].Set(NodeHash(c.opt.Node)), set["exempting"].Set(uint32(c.opt.Exempting)))
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,6 @@ func (e *NoRoom) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *NoRoom) Unwrap() error { return e.Err }
 
-//go:generate ../../../hack/bpf.sh
-
 // Table is a map that user space writes, or the programs.
 type Table uint8
 

@@ -59,7 +59,7 @@ func Open(o Options) (*Conn, error) {
 	}
 	spec, err := loadSock()
 	if err != nil {
-		return nil, fmt.Errorf("read the compiled programs: %w", err)
+		return nil, err
 	}
 	c := &Conn{opt: o, spec: spec, mapsDir: mapsDirOf(spec), cookie: cookie, entries: map[string]int{}}
 	c.version = c.versionOf()
