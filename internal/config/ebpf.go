@@ -19,9 +19,6 @@ type EBPF struct {
 
 	// ExemptRoot means the same for processes in the root of all cgroups itself, such as threads of the kernel.
 	ExemptRoot bool
-
-	// GuardNodePorts means that other programs cannot bind the ports of NodePorts.
-	GuardNodePorts bool
 }
 
 // defaultBPFDir is on the bpffs that init systems mount.
@@ -29,9 +26,7 @@ const defaultBPFDir = "/sys/fs/bpf/sluice"
 
 // ebpf returns the settings of the mode ebpf.
 func (c *check) ebpf() EBPF {
-	e := EBPF{
-		Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot, GuardNodePorts: c.own.GuardNodePorts,
-	}
+	e := EBPF{Dir: cmp.Or(c.own.BPFDir, defaultBPFDir), Cgroup: c.own.CgroupRoot}
 	e.ExemptCgroups, e.ExemptRoot = c.exemptCgroups()
 	for flag, value := range map[string]string{"bpf-dir": e.Dir, "cgroup-root": e.Cgroup} {
 		if value != "" && (!path.IsAbs(value) || path.Clean(value) != value || value == "/") {

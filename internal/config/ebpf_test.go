@@ -31,9 +31,9 @@ func TestEBPF(t *testing.T) {
 		"--bpf-dir=/run/bpf/s --cgroup-root=/sys/fs/cgroup/unified": {
 			Dir: "/run/bpf/s", Cgroup: "/sys/fs/cgroup/unified", ExemptCgroups: resolved,
 		},
-		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy --guard-node-ports": {
+		"--exempt-cgroups=system.slice/nfs-*,/,mesh/*/proxy": {
 			Dir: "/sys/fs/bpf/sluice", ExemptCgroups: []string{"system.slice/nfs-*", "mesh/*/proxy"},
-			ExemptRoot: true, GuardNodePorts: true,
+			ExemptRoot: true,
 		},
 		// Another mode needs the folder to remove what mode ebpf left.
 		"--proxy-mode=nftables": {Dir: "/sys/fs/bpf/sluice", ExemptCgroups: resolved},
@@ -61,7 +61,6 @@ func TestEBPF(t *testing.T) {
 	for args, want := range map[string]string{
 		"--proxy-mode=nftables --cgroup-root=/x":   "--cgroup-root has an effect in mode ebpf only",
 		"--proxy-mode=nftables --exempt-cgroups=x": "--exempt-cgroups has an effect in mode ebpf only",
-		"--proxy-mode=nftables --guard-node-ports": "--guard-node-ports has an effect in mode ebpf only",
 	} {
 		_, said, err := loadEBPF(t, strings.Fields(args)...)
 		if err != nil || len(said) != 1 || !strings.Contains(said[0], want) {

@@ -43,7 +43,6 @@ type ownFlags struct {
 	BPFDir          string           `json:"bpf-dir"`
 	CgroupRoot      string           `json:"cgroup-root"`
 	ExemptCgroups   string           `json:"exempt-cgroups"`
-	GuardNodePorts  bool             `json:"guard-node-ports"`
 }
 
 // NewFlags registers all flags. Flags that only older versions of kube-proxy had are hidden. An invalid value is not

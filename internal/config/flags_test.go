@@ -161,7 +161,7 @@ func TestFlags(t *testing.T) {
 	// TestUserspace, TestEBPF
 	tested := map[string]bool{
 		"v": true, "bind": true, "drain-timeout": true, "bpf-dir": true, "cgroup-root": true,
-		"exempt-cgroups": true, "guard-node-ports": true,
+		"exempt-cgroups": true,
 	}
 	for _, tc := range flagCases() {
 		for arg := range strings.FieldsSeq(tc.args) {

@@ -84,7 +84,6 @@ func (c *check) unusedInMode() {
 		{ebpfMode, "bpf-dir", "", ""},
 		{ebpfMode, "cgroup-root", "", ""},
 		{ebpfMode, "exempt-cgroups", "", ""},
-		{ebpfMode, "guard-node-ports", "", ""},
 		{userspaceMode, "drain-timeout", "", ""},
 		{userspaceMode, "scheduler", "", "; mode ipvs has --ipvs-scheduler"},
 		{userspaceMode, "udp-timeout", "250ms", "; use --conntrack-udp-timeout for flows in the kernel"}, // kube-proxy's default

@@ -21,30 +21,22 @@ func (h *Host) Apply(settings []Setting) []Effect {
 
 func (h *Host) make(s Setting) Effect {
 	e := Effect{Name: s.Name, Wanted: s.Value}
-	to := h.storeOf(s.Name)
-	if e.Was, e.Err = to.Get(s.Name); e.Err != nil {
+	if e.Was, e.Err = h.values.Get(s.Name); e.Err != nil {
 		return e
 	}
 	e.Is = e.Was
 	if s.holds(e.Was) {
 		return e
 	}
-	if err := to.Set(s.Name, s.Value); err != nil {
+	if err := h.values.Set(s.Name, s.Value); err != nil {
 		e.Err = s.explain(err)
 		return e
 	}
-	e.Is, e.Err = to.Get(s.Name)
+	e.Is, e.Err = h.values.Get(s.Name)
 	if e.Err == nil && !s.holds(e.Is) {
 		e.Err = fmt.Errorf("set %s=%s: the kernel made it %s", s.Name, s.Value, e.Is)
 	}
 	return e
-}
-
-func (h *Host) storeOf(name string) store {
-	if strings.HasPrefix(name, "/") {
-		return h.files
-	}
-	return h.parameters
 }
 
 // holds reports whether a value satisfies the wanted one.

@@ -12,17 +12,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 )
 
-// store reads and writes values that the kernel shows in files.
-type store interface {
-	Get(name string) (string, error)
-	Set(name, value string) error
-	Writable(name string) error
-}
-
 // Host is the host that this process runs on. It is safe for concurrent use.
 type Host struct {
-	parameters store // by name
-	files      store // by path
+	values *sysctl.Sysctl
 
 	mu      sync.Mutex // held while settings are applied
 	effects []Effect
@@ -30,11 +22,7 @@ type Host struct {
 
 // New returns access to the host.
 func New(o Options) *Host {
-	root := strings.TrimSuffix(o.Root, "/")
-	return &Host{
-		parameters: sysctl.New(sysctl.Options{Root: root + "/proc/sys", NetNS: o.NetNS}),
-		files:      sysctl.NewFiles(sysctl.Options{Root: root, NetNS: o.NetNS}),
-	}
+	return &Host{values: sysctl.New(sysctl.Options{Root: o.Root, NetNS: o.NetNS})}
 }
 
 const onlineCPUs = "/sys/devices/system/cpu/online"
@@ -42,7 +30,7 @@ const onlineCPUs = "/sys/devices/system/cpu/online"
 // CPUs returns the number of CPUs that are online. If it cannot be read, CPUs returns
 // the number of those that this process may run on.
 func (h *Host) CPUs() int {
-	text, err := h.files.Get(onlineCPUs)
+	text, err := h.values.Get(onlineCPUs)
 	if err != nil {
 		return runtime.NumCPU()
 	}
@@ -89,12 +77,11 @@ func (h *Host) Compare(c *config.Config) []Effect {
 	var differ []Effect
 	for _, s := range Lasting(c, h.CPUs()) {
 		e := Effect{Name: s.Name, Wanted: s.Value}
-		to := h.storeOf(s.Name)
-		if e.Is, e.Err = to.Get(s.Name); e.Err == nil && s.holds(e.Is) {
+		if e.Is, e.Err = h.values.Get(s.Name); e.Err == nil && s.holds(e.Is) {
 			continue
 		}
 		if e.Err == nil {
-			e.Err = to.Writable(s.Name)
+			e.Err = h.values.Writable(s.Name)
 		}
 		differ = append(differ, e)
 	}

@@ -55,7 +55,7 @@ func ReadHost(ctx context.Context, netns int) Host {
 		maps.Copy(h.Parameters, found)
 	}
 	h.System = "Linux " + h.Parameters["kernel/osrelease"]
-	list, _ := sysctl.NewFiles(sysctl.Options{}).Get("/proc/modules")
+	list, _ := sysctl.New(sysctl.Options{}).Get("/proc/modules")
 	for line := range strings.Lines(list) {
 		name, _, _ := strings.Cut(line, " ")
 		h.Modules = append(h.Modules, name)

@@ -171,7 +171,7 @@ func programsLeft(c config.EBPF) error {
 	if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("pins are left in %s: %w", c.Dir, err)
 	}
-	n, err := bpf.DetachStale(c.Cgroup)
+	n, err := bpf.DetachStale(c.Cgroup, nil)
 	if err == nil && n > 0 {
 		err = fmt.Errorf("%d programs were left in the cgroup", n)
 	}

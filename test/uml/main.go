@@ -73,7 +73,7 @@ func jobs(full string) []job {
 		job{"./internal/linux/bpf", programTests, "ebpf", ""},
 		job{"./test/takeover", "IPVS", "", ""}, job{"./internal/plane/ipvs", "OnTheKernel", "ipvs", ""},
 		job{"./test/conformance", "TestConformance/^userspace$/^(S-005|S-107|S-110|S-205)/" + anyTest, "userspace", ""},
-		job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Decisions|Guarded", "ebpf", ""})
+		job{"./internal/plane/ebpf", "Without|OtherKernels|SelfTest|Decisions", "ebpf", ""})
 	for _, p := range []struct{ pkg, plane string }{
 		{"linux/ipvs", "ipvs"}, {"linux/rtnl", "ipvs"}, {"linux/probe", ""}, {"plane/ebpf/sockets", "ebpf"},
 	} {

@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Answer says where the connections of a Question go. The JSON names of its
-// fields do not change.
+// Answer says where the connections of a Question go. The JSON names of its fields do not change.
 type Answer struct {
 	Source      string `json:"source"`      // of the Question
 	Destination string `json:"destination"` // of the Question
@@ -38,8 +37,7 @@ type Case struct {
 	Policy    *Policy    `json:"policy,omitempty"`    // nil: not balanced
 	SourceNAT *SourceNAT `json:"sourceNAT,omitempty"` // nil: not balanced
 
-	// AffinitySeconds, if not 0, is how long after its last new connection a client
-	// stays with its backend.
+	// AffinitySeconds, if not 0, is how long after its last new connection a client stays with its backend.
 	AffinitySeconds int `json:"affinitySeconds,omitempty"`
 
 	// Affinity says what session affinity does if its timeout has no effect in this plane.
@@ -100,8 +98,7 @@ type Policy struct {
 	Why  string `json:"why"`
 }
 
-// SourceNAT says whether backends see an address of this node as the source.
-// Backends with Hairpin always do.
+// SourceNAT says whether backends see an address of this node as the source. Backends with Hairpin always do.
 type SourceNAT struct {
 	Applied bool   `json:"applied"`
 	Why     string `json:"why"`
@@ -208,8 +205,7 @@ func (c Case) printBackends(out *text.Columns) {
 	}
 }
 
-// printLeftOut only counts the endpoints of the other IP family, which are half of
-// all if a Service has both.
+// printLeftOut only counts the endpoints of the other IP family, which are half of all if a Service has both.
 func (c Case) printLeftOut(out *text.Columns) {
 	if len(c.LeftOut) > 0 {
 		out.Printf("  Left out:\n")
@@ -252,6 +248,3 @@ func yesNo[B ~bool](b B) string {
 	}
 	return "no: "
 }
-
-// seconds rounds a duration up to seconds.
-func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }

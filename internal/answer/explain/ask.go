@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// View is what an Answer is computed from: a View of the proxy's loop, and the
-// node.
+// View is what an Answer is computed from: a View of the proxy's loop, and the node.
 type View struct {
 	proxy.View
 
@@ -27,15 +26,13 @@ type View struct {
 	Shares func(plane.Connection) plane.Shares
 }
 
-// mostCases is how many cases an Answer has at most. For an address of a node
-// without a port there may be thousands.
+// mostCases is how many cases an Answer has at most. For an address of a node without a port there may be thousands.
 const mostCases = 32
 
 // asker answers one question.
 type asker struct {
 	view     View
 	question Question
-	omitted  int  // cases
 	open     bool // a frontend has source ranges, which the plane cannot check
 }
 
@@ -58,9 +55,7 @@ func Ask(v View, q Question) Answer {
 		a.byName(&out)
 	}
 	if n := len(out.Cases) - mostCases; n > 0 {
-		out.Cases, a.omitted = out.Cases[:mostCases], a.omitted+n
-	}
-	if n := a.omitted; n > 0 {
+		out.Cases = out.Cases[:mostCases]
 		out.Notes = append(out.Notes, fmt.Sprintf("%d more are not shown: name a port", n))
 	}
 	out.Notes = append(out.Notes, a.remarks(out.Cases)...)
@@ -98,17 +93,14 @@ func (a *asker) remarks(cases []Case) []string {
 	return all
 }
 
-// at answers for an address: one case for each frontend in question, or one for an address
-// without such a frontend.
+// at answers for an address: one case for each frontend in question, or one for an address without such a frontend.
 func (a *asker) at(to netip.Addr) []Case {
 	n := a.survey(to)
 	if len(n.matching) == 0 {
 		return []Case{a.nowhere(to, n)}
 	}
-	shown := n.matching[:min(len(n.matching), mostCases)]
-	a.omitted += len(n.matching) - len(shown)
 	var cases []Case
-	for _, f := range shown {
+	for _, f := range n.matching {
 		cases = append(cases, a.enter(to, f))
 	}
 	return cases
@@ -173,8 +165,7 @@ func (a *asker) asks(f found) bool {
 	return (q.Port == 0 || q.Port == f.frontend.Port) && (q.Protocol == 0 || q.Protocol == f.port.Protocol)
 }
 
-// compare sorts addresses before NodePorts, in the order in which rules match, and
-// by port.
+// compare sorts addresses before NodePorts, in the order in which rules match, and by port.
 func (f found) compare(g found) int {
 	byNodePort := func(f found) int {
 		if f.frontend.Kind == route.NodePort {
@@ -210,8 +201,7 @@ func (a *asker) servesNodePorts(to netip.Addr) bool {
 	return n.All(route.FamilyOf(to)) && a.isLocal(to)
 }
 
-// endsUnserved reports whether a NodePort refuses or drops connections at an
-// address that serves no NodePorts.
+// endsUnserved reports whether a NodePort refuses or drops connections at an address that serves no NodePorts.
 func (a *asker) endsUnserved(to netip.Addr, f *route.Frontend) bool {
 	return a.view.Plane.Ends.Unserved && f.Others.Verdict != route.Balance && a.isLocal(to)
 }
@@ -291,8 +281,7 @@ func frontendOf(f found) *Frontend {
 	return out
 }
 
-// way returns where the connections of a client go. An address that serves no NodePorts
-// does not distinguish clients.
+// way returns where the connections of a client go. An address that serves no NodePorts does not distinguish clients.
 func (f found) way(c client) route.Way {
 	if f.unserved {
 		return f.frontend.Others

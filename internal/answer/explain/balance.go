@@ -22,7 +22,7 @@ func (a *asker) balance(out *Case, f found, c client, p plane.Connection) {
 		out.Affinity = a.view.Plane.Affinity
 	}
 	if out.Affinity == "" {
-		out.AffinitySeconds = seconds(f.port.Affinity)
+		out.AffinitySeconds = int(math.Ceil(f.port.Affinity.Seconds()))
 	}
 
 	choices := a.view.Routes.Explain(f.service.Name, f.port, p.Way.Pool)

@@ -93,9 +93,8 @@ func (a *asker) byInterface(d route.Detector, addr netip.Addr, local bool) (Who,
 	return Outside, fmt.Sprintf("pods arrive %s, and %s is assumed not to; no interface was given", rule, addr)
 }
 
-// ownSource returns the source address that this node uses: the destination if that
-// is its own, or else its primary address. All of 127.0.0.0/8 is its own, with
-// 127.0.0.1 as the source for addresses that no interface has.
+// ownSource returns the source address that this node uses: the destination if that is its own, or else its primary
+// address. All of 127.0.0.0/8 is its own, with 127.0.0.1 as the source for addresses that no interface has.
 func (a *asker) ownSource(to netip.Addr) netip.Addr {
 	switch {
 	case to.Is4() && to.IsLoopback() && !slices.Contains(a.view.Local, to):

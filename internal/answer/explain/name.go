@@ -7,13 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// byName answers for a Service: where connections to its clusterIPs go, which are
-// the addresses of its name in DNS.
+// byName answers for a Service: where connections to its clusterIPs go, which are the addresses of its name in DNS.
 func (a *asker) byName(out *Answer) {
 	svc := a.view.Routes.Service(a.question.Service)
 	switch {
@@ -126,34 +124,18 @@ func alsoAt(svc *route.Service) []string {
 	return []string{svc.Name.String() + " is also reached by " + strings.Join(all, ", ")}
 }
 
-// similar suggests Services whose names resemble the one in the question.
+// similar suggests a Service of the same name in another namespace, or with a name like the one in the question.
 func (a *asker) similar() string {
-	type suggestion struct {
-		name     cluster.Name
-		distance int
-	}
-	var all []suggestion
+	var names []string
+	sameName := ""
 	for svc := range a.view.Routes.Services() {
-		if d := distance(a.question.Service, svc.Name); d <= 2 && d < len(svc.Name.Name) {
-			all = append(all, suggestion{svc.Name, d})
+		names = append(names, svc.Name.String())
+		if svc.Name.Name == a.question.Service.Name {
+			sameName = svc.Name.String()
 		}
 	}
-	if len(all) == 0 {
-		return ""
+	if nearest := cmp.Or(sameName, text.Nearest(a.question.Service.String(), names)); nearest != "" {
+		return "; is it " + nearest + "?"
 	}
-	slices.SortFunc(all, func(x, y suggestion) int { return cmp.Or(x.distance-y.distance, x.name.Compare(y.name)) })
-	var names []string
-	for _, s := range all[:min(len(all), 3)] {
-		names = append(names, s.name.String())
-	}
-	return "; is it " + strings.Join(names, " or ") + "?"
-}
-
-// distance returns how many letters differ between two names. It is 1 for the
-// same name in another namespace.
-func distance(a, b cluster.Name) int {
-	if a.Name == b.Name {
-		return 1
-	}
-	return text.Distance(a.String(), b.String())
+	return ""
 }

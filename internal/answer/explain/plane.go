@@ -36,8 +36,7 @@ func (a *asker) connection(f found, c client, to netip.Addr) plane.Connection {
 	return p
 }
 
-// beyond returns a path without the elements of its beginning in common; the whole path if
-// it begins otherwise.
+// beyond returns a path without the elements of its beginning in common; the whole path if it begins otherwise.
 func beyond(common, whole []string) []string {
 	if n := len(common); len(whole) >= n && slices.Equal(whole[:n], common) {
 		return whole[n:]

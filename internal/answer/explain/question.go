@@ -1,7 +1,6 @@
-// Package explain answers where a connection on this node goes: to which Service,
-// by which policy, to which backends, with or without source NAT, and why each
-// other endpoint is left out. It does no I/O: answers are computed from a View.
-// plane.Facts describe how data planes differ.
+// Package explain answers where a connection on this node goes: to which Service, by which policy, to which backends,
+// with or without source NAT, and why each other endpoint is left out. It does no I/O: answers are computed from a
+// View. plane.Facts describe how data planes differ.
 package explain
 
 import (
@@ -37,9 +36,8 @@ const (
 	destinationForms = "10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, default/web, default/web:80 or default/web:http"
 )
 
-// Parse parses a question as users write it. The source is an address or "node".
-// The destination is an address or namespace/name, with an optional port and, if
-// it is not TCP, a protocol.
+// Parse parses a question as users write it. The source is an address or "node". The destination is an address or
+// namespace/name, with an optional port and, if it is not TCP, a protocol.
 func Parse(source, destination string) (Question, error) {
 	var q Question
 	var err error
@@ -66,8 +64,7 @@ func parseSource(text string) (netip.Addr, error) {
 	return a, nil
 }
 
-// parseAddr parses an address. It rejects a zone, which has no meaning for forwarded
-// packets.
+// parseAddr parses an address. It rejects a zone, which has no meaning for forwarded packets.
 func parseAddr(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
@@ -100,8 +97,7 @@ func (q *Question) parseDestination(text string) error {
 	return nil
 }
 
-// parseProtocol returns a destination without its protocol. The last part of
-// "default/tcp" is the name of a Service.
+// parseProtocol returns a destination without its protocol. The last part of "default/tcp" is the name of a Service.
 func (q *Question) parseProtocol(text string) (head string, err error) {
 	i := strings.LastIndexByte(text, '/')
 	if i < 0 || !isAddress(text[:i]) && !strings.Contains(text[:i], "/") {

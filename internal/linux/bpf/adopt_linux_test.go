@@ -78,7 +78,7 @@ func many() (steps []Step) {
 func TestOtherMaps(t *testing.T) {
 	for name, spoil := range map[string]func(*node) error{
 		"another program has removed the maps": func(n *node) error {
-			return os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots)))
+			return os.RemoveAll(filepath.Dir(n.conn.mapPath(Slots.String())))
 		},
 		"another program has removed one map": func(n *node) error { return os.Remove(n.conn.mapPath("udp_sockets")) },
 		"another program has removed the pins of programs": func(n *node) error {
@@ -86,20 +86,20 @@ func TestOtherMaps(t *testing.T) {
 			for _, p := range pins {
 				err = errors.Join(err, os.Remove(p))
 			}
-			if len(pins) != len((Options{}).points()) {
-				err = errors.Join(err, fmt.Errorf("%d programs are pinned, want %d", len(pins), len((Options{}).points())))
+			if len(pins) != len(points()) {
+				err = errors.Join(err, fmt.Errorf("%d programs are pinned, want %d", len(pins), len(points())))
 			}
 			return err
 		},
 		"killed before a larger map is pinned": func(n *node) error {
-			return n.fails(failAt(Pin, len((Options{}).points())+1), many()...) // the programs are pinned first
+			return n.fails(failAt(Pin, 1), many()...) // the map is pinned before the programs
 		},
 		"killed while programs with a larger map are attached": func(n *node) error {
-			return n.fails(failAt(Attach, len((Options{}).points())-2), many()...) // those that use the map are the last four
+			return n.fails(failAt(Attach, len(points())-2), many()...)
 		},
 		"killed while programs are attached anew": func(n *node) error {
 			n.conn = n.reopen(func(o *Options) { o.Node = "another" })
-			return n.fails(failAt(Attach, len((Options{}).points())/2), Step{
+			return n.fails(failAt(Attach, len(points())/2), Step{
 				Entry: Entry{Key{Table: Programs}, n.conn.Version()},
 			})
 		},
@@ -138,7 +138,7 @@ func (n *node) fails(fault func(Operation) error, steps ...Step) error {
 // entries.
 func TestGrowthBeforeAttachment(t *testing.T) {
 	n, backends := twoBackends(t)
-	if err := os.RemoveAll(filepath.Dir(n.conn.mapPath(sockMapSlots))); err != nil {
+	if err := os.RemoveAll(filepath.Dir(n.conn.mapPath(Slots.String()))); err != nil {
 		t.Fatal(err)
 	}
 	n.conn = n.reopen(func(*Options) {})

@@ -18,12 +18,11 @@ import (
 // versionOf returns a hash of the compiled programs and of the options that they are loaded with.
 func (c *Conn) versionOf() string {
 	h := sha256.New()
-	h.Write(_SockBytes)
+	h.Write(sockObject)
 	h.Write(native64(c.cookie))
 	fmt.Fprint(h, c.opt.ConnectedUDP)
 	h.Write([]byte(c.opt.Node))
 	h.Write(native32(uint32(c.opt.Exempting)))
-	h.Write(native32(uint32(len(c.opt.points()))))
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
@@ -40,25 +39,20 @@ func cookieOf(ns int) (cookie uint64, err error) {
 }
 
 // points returns the attach type of each program.
-func (o Options) points() map[string]ebpf.AttachType {
-	all := map[string]ebpf.AttachType{
-		sockProgSluiceConnect4: ebpf.AttachCGroupInet4Connect, sockProgSluiceConnect6: ebpf.AttachCGroupInet6Connect,
-		sockProgSluiceSendmsg4: ebpf.AttachCGroupUDP4Sendmsg, sockProgSluiceSendmsg6: ebpf.AttachCGroupUDP6Sendmsg,
-		sockProgSluiceRecvmsg4: ebpf.AttachCGroupUDP4Recvmsg, sockProgSluiceRecvmsg6: ebpf.AttachCGroupUDP6Recvmsg,
-		sockProgSluiceGetpeer4: ebpf.AttachCgroupInet4GetPeername, sockProgSluiceGetpeer6: ebpf.AttachCgroupInet6GetPeername,
-		sockProgSluiceRelease: ebpf.AttachCgroupInetSockRelease,
+func points() map[string]ebpf.AttachType {
+	return map[string]ebpf.AttachType{
+		"sluice_connect4": ebpf.AttachCGroupInet4Connect, "sluice_connect6": ebpf.AttachCGroupInet6Connect,
+		"sluice_sendmsg4": ebpf.AttachCGroupUDP4Sendmsg, "sluice_sendmsg6": ebpf.AttachCGroupUDP6Sendmsg,
+		"sluice_recvmsg4": ebpf.AttachCGroupUDP4Recvmsg, "sluice_recvmsg6": ebpf.AttachCGroupUDP6Recvmsg,
+		"sluice_getpeer4": ebpf.AttachCgroupInet4GetPeername, "sluice_getpeer6": ebpf.AttachCgroupInet6GetPeername,
+		"sluice_release": ebpf.AttachCgroupInetSockRelease,
 	}
-	if o.GuardNodePorts {
-		all[sockProgSluiceBind4], all[sockProgSluiceBind6] = ebpf.AttachCGroupInet4Bind, ebpf.AttachCGroupInet6Bind
-	}
-	return all
 }
 
 // phases returns the programs in the order in which they are attached: first the programs that translate answers and
 // track sockets, then the programs that choose backends.
-func (c *Conn) phases() [2][]string {
-	var phases [2][]string
-	for program := range c.opt.points() {
+func phases() (phases [2][]string) {
+	for program := range points() {
 		phase := 0
 		if choosesBackends(program) {
 			phase = 1
@@ -79,7 +73,7 @@ func (c *Conn) attach() error {
 		return err
 	}
 	defer programs.Close()
-	for _, phase := range c.phases() {
+	for _, phase := range phases() {
 		if err := c.attachAll(phase, programs); err != nil {
 			return err
 		}
@@ -90,7 +84,7 @@ func (c *Conn) attach() error {
 func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 	for _, program := range list {
 		p := programs.Programs[program]
-		err := c.replace(program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.opt.points()[program], Program: p})
+		err := c.replace(program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: points()[program], Program: p})
 		if err == nil {
 			err = pinOver(c, p, c.programPath(program))
 		}
@@ -105,8 +99,8 @@ func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 func (c *Conn) load() (*ebpf.Collection, error) {
 	spec := c.spec.Copy()
 	set := spec.Variables
-	err := errors.Join(set[sockVarNodeNetns].Set(c.cookie), set[sockVarConnectedUdp].Set(c.opt.ConnectedUDP),
-		set[sockVarNodeHash].Set(NodeHash(c.opt.Node)), set[sockVarExempting].Set(uint32(c.opt.Exempting)))
+	err := errors.Join(set["node_netns"].Set(c.cookie), set["connected_udp"].Set(c.opt.ConnectedUDP),
+		set["node_hash"].Set(NodeHash(c.opt.Node)), set["exempting"].Set(uint32(c.opt.Exempting)))
 	if err != nil {
 		return nil, err
 	}

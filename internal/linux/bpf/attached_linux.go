@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,8 +22,7 @@ const linksFolder = "links"
 // linkPath returns the pin of the link of a program.
 func (c *Conn) linkPath(program string) string { return filepath.Join(c.opt.Dir, linksFolder, program) }
 
-// programPath returns the pin of a program of this version. Without the pin, opening the program to list its maps would
-// need CAP_SYS_ADMIN.
+// programPath returns the pin of a program of this version that uses the pinned maps.
 func (c *Conn) programPath(program string) string { return c.linkPath(program + "-" + c.version) }
 
 func isProgramPin(name string) bool { return strings.Contains(name, "-") }
@@ -30,7 +30,7 @@ func isProgramPin(name string) bool { return strings.Contains(name, "-") }
 // isCurrent reports whether a pin in the folder of links is one of this version.
 func (c *Conn) isCurrent(name string) bool {
 	program, version, isProgram := strings.Cut(name, "-")
-	_, is := c.opt.points()[program]
+	_, is := points()[program]
 	return is && (!isProgram || version == c.version)
 }
 
@@ -40,12 +40,13 @@ func (c *Conn) attached() (string, error) {
 	if err != nil || !slices.ContainsFunc(names, func(name string) bool { return !isProgramPin(name) }) {
 		return "", err
 	}
-	ids, err := c.mapIDs()
-	if err != nil {
-		return "", err
+	for name := range c.spec.Maps {
+		if !isDataSection(name) && !c.isPinned(name) {
+			return other, nil
+		}
 	}
 	state := c.version
-	for program := range c.opt.points() {
+	for program := range points() {
 		l, err := c.linkOf(program)
 		if err != nil {
 			return "", err
@@ -53,7 +54,7 @@ func (c *Conn) attached() (string, error) {
 		if l == nil {
 			return other, nil
 		}
-		same, err := c.isAttached(l, c.spec.Programs[program], ids)
+		same, err := c.isAttached(l, program)
 		if err = errors.Join(err, l.Close()); err != nil { // the link stays pinned
 			return "", err
 		}
@@ -64,65 +65,40 @@ func (c *Conn) attached() (string, error) {
 	return state, nil
 }
 
-// mapIDs returns the ids of the maps that programs should use. It omits maps that are missing, or that are open but
-// not pinned.
-func (c *Conn) mapIDs() (map[string]ebpf.MapID, error) {
-	ids := map[string]ebpf.MapID{}
-	for name, ms := range c.spec.Maps {
-		if isDataSection(name) {
-			continue
-		}
-		id, err := c.pinnedID(ms)
-		open := id
-		if m := c.maps[name]; m != nil && err == nil {
-			open, err = mapID(m)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if id != 0 && open == id {
-			ids[name] = id
-		}
-	}
-	return ids, nil
-}
-
-// isAttached reports whether a link leads to a program of this version that uses these maps.
-func (c *Conn) isAttached(l link.Link, spec *ebpf.ProgramSpec, ids map[string]ebpf.MapID) (bool, error) {
-	p, err := ebpf.LoadPinnedProgram(c.programPath(spec.Name), nil)
+// isAttached reports whether a link leads to the pinned program of this version.
+func (c *Conn) isAttached(l link.Link, program string) (bool, error) {
+	p, err := ebpf.LoadPinnedProgram(c.programPath(program), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("open program %s: %w", spec.Name, err)
+		return false, fmt.Errorf("open program %s: %w", program, err)
 	}
 	defer func() { _ = p.Close() }() // it was only read from
 	info, err := p.Info()
 	if err != nil {
-		return false, fmt.Errorf("read the maps of program %s: %w", spec.Name, err)
+		return false, fmt.Errorf("identify program %s: %w", program, err)
 	}
 	at, err := l.Info()
 	if err != nil {
 		return false, fmt.Errorf("read the program of a link: %w", err)
 	}
 	id, _ := info.ID()
-	used, _ := info.MapIDs()
-	for _, name := range mapsOf(spec) {
-		if want, there := ids[name]; !there || !slices.Contains(used, want) {
-			return false, nil
-		}
-	}
 	return at.Program == id, nil
 }
 
-// mapsOf returns the names of the maps that a program uses.
-func mapsOf(spec *ebpf.ProgramSpec) (names []string) {
-	for _, ins := range spec.Instructions {
-		if name := ins.Reference(); ins.IsLoadFromMap() && !isDataSection(name) && !slices.Contains(names, name) {
-			names = append(names, name)
+// unpinPrograms removes the pins of programs, which stay attached: attached then returns other.
+func (c *Conn) unpinPrograms() error {
+	names, err := c.names(linksFolder)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if isProgramPin(name) {
+			err = errors.Join(err, os.Remove(c.linkPath(name)))
 		}
 	}
-	return names
+	return err
 }
 
 // linkOf opens the pinned link of a program to this cgroup. It returns nil if there is none.

@@ -23,8 +23,6 @@ func (e *NoRoom) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *NoRoom) Unwrap() error { return e.Err }
 
-//go:generate ../../../hack/bpf.sh
-
 // Table is a map that user space writes, or the programs.
 type Table uint8
 
@@ -33,17 +31,16 @@ const (
 	Slots Table = iota + 1
 	Members
 	NodeAddrs
-	NodePorts
 	Frontends
 	Programs
 )
 
 // tables returns the tables that are maps.
-func tables() []Table { return []Table{Slots, Members, NodeAddrs, NodePorts, Frontends} }
+func tables() []Table { return []Table{Slots, Members, NodeAddrs, Frontends} }
 
 // String returns the name of the map in sock.c.
 func (t Table) String() string {
-	return [...]string{"", "slots", "members", "node_addrs", "node_ports", "frontends", "programs"}[t]
+	return [...]string{"", "slots", "members", "node_addrs", "frontends", "programs"}[t]
 }
 
 // Key identifies an entry of a table.

@@ -30,10 +30,6 @@ type Options struct {
 	// Exempting selects the processes whose connections are left to the packet plane.
 	Exempting Exempting
 
-	// GuardNodePorts means that programs in the network of the node cannot bind the ports in NodePorts: bind(2) returns
-	// EPERM.
-	GuardNodePorts bool
-
 	// FirstSize is the size of the maps that Write fills, before they grow. 0: the default.
 	FirstSize int
 
@@ -63,7 +59,7 @@ func Open(o Options) (*Conn, error) {
 	}
 	spec, err := loadSock()
 	if err != nil {
-		return nil, fmt.Errorf("read the compiled programs: %w", err)
+		return nil, err
 	}
 	c := &Conn{opt: o, spec: spec, mapsDir: mapsDirOf(spec), cookie: cookie, entries: map[string]int{}}
 	c.version = c.versionOf()
@@ -259,7 +255,7 @@ func (c *Conn) removePins(stays func(dir, name string) bool) (n int, err error) 
 	return n, nil
 }
 
-// names lists the pins in a folder; none if the folder does not exist.
+// names lists the pins in a folder, sorted; none if the folder does not exist.
 func (c *Conn) names(dir string) ([]string, error) {
 	list, err := os.ReadDir(filepath.Join(c.opt.Dir, dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -272,6 +268,5 @@ func (c *Conn) names(dir string) ([]string, error) {
 	for _, e := range list {
 		all = append(all, e.Name())
 	}
-	slices.Sort(all)
 	return all, nil
 }

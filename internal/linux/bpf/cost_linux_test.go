@@ -79,7 +79,7 @@ func connectOnce(to string) error {
 func (n *node) cost() map[string]*ebpf.ProgramStats {
 	n.t.Helper()
 	all := map[string]*ebpf.ProgramStats{}
-	for program := range n.opt.points() {
+	for program := range points() {
 		all[program] = n.costOf(program)
 	}
 	return all

@@ -90,12 +90,6 @@ func (m Member) Entry() Entry {
 // NodeAddr returns the entry of an address that serves NodePorts.
 func NodeAddr(a netip.Addr) Entry { return entry(NodeAddrs, address(a), native32(1)) }
 
-// NodePort returns the entry of a port that other programs must not bind. The unspecified address stands for all
-// addresses of its family.
-func NodePort(unspecified netip.Addr, port uint16, protocol uint8) Entry {
-	return entry(NodePorts, append(endpoint(netip.AddrPortFrom(unspecified, port))[:18], protocol, 0), native32(1))
-}
-
 func entry(t Table, k, v []byte) Entry { return Entry{Key{t, string(k)}, string(v)} }
 
 func address(a netip.Addr) []byte {
@@ -155,8 +149,6 @@ func (k Key) String() string {
 		return fmt.Sprintf("members %s %s", Pool(d[:16]), endpointIn(d[16:]))
 	case NodeAddrs:
 		return "node_addrs " + addressIn(d).String()
-	case NodePorts:
-		return fmt.Sprintf("node_ports %s/%s", endpointIn(d), protocolName(d[18]))
 	case Frontends:
 		return fmt.Sprintf("frontends %s/%s for %s", endpointIn(d), protocolName(d[18]), Clients(d[19]))
 	default:

@@ -1,12 +1,8 @@
 package bpf
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,12 +24,6 @@ const (
 
 // ExemptLevel are those in the cgroups that are some levels below the root of all cgroups, 16 at most.
 func ExemptLevel(level int) Exempting { return 1 << level & ExemptAny }
-
-// IsRoot reports whether a folder is the root of all cgroups, which has no type.
-func IsRoot(cgroup string) bool {
-	_, err := os.Stat(filepath.Join(cgroup, "cgroup.type"))
-	return errors.Is(err, fs.ErrNotExist)
-}
 
 // CgroupID returns the id of a cgroup by its folder: the inode number.
 func CgroupID(dir string) (uint64, error) {
@@ -58,18 +48,12 @@ func (c *Conn) Exempt(cgroups map[uint64]bool) error {
 
 // exempt writes the cgroups of the last Exempt.
 func (c *Conn) exempt() error {
-	err := removeIf(c.maps[sockMapExempt], func(k, _ []byte) bool { return !c.exempted[binary.NativeEndian.Uint64(k)] })
-	if err != nil {
-		return fmt.Errorf("end the exemption of cgroups: %w", err)
-	}
+	want := map[string]string{}
 	for id := range c.exempted {
-		err := put(c.maps[sockMapExempt], native64(id), native32(1))
-		if isFull(err) {
-			err = ErrFull
-		}
-		if err != nil {
-			return fmt.Errorf("exempt a cgroup: %w", err)
-		}
+		want[string(native64(id))] = string(native32(1))
+	}
+	if err := set(c.maps[sockMapExempt], want); err != nil {
+		return fmt.Errorf("write which cgroups are exempt: %w", err)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func TestEvictedOriginals(t *testing.T) {
 			return err
 		}
 		removed := 0
-		err := removeIf(n.conn.maps[sockMapUdpReplies], func(_, _ []byte) bool { removed++; return true })
+		err := removeIf(n.conn.maps[sockMapUDPReplies], func(_, _ []byte) bool { removed++; return true })
 		if err != nil || removed != 1 {
 			return fmt.Errorf("%d entries for replies, want one: %w", removed, err)
 		}
@@ -89,7 +89,7 @@ func TestRecycledEntries(t *testing.T) {
 		if _, _, err := s.ask(dns4); err != nil {
 			return err
 		}
-		for _, name := range []string{sockMapUdpReplies, sockMapUdpChoices} {
+		for _, name := range []string{sockMapUDPReplies, "udp_choices"} {
 			m := n.conn.maps[name]
 			err := each(m, func(k, v []byte) {
 				v[0] ^= 1 // the copy of the key begins with the cookie of the socket
@@ -113,7 +113,7 @@ func TestRecycledEntries(t *testing.T) {
 func TestRoomOfLRUMaps(t *testing.T) {
 	n := dns(t)
 	want := 65536 + 128*uint32(ebpf.MustPossibleCPU())
-	for _, name := range []string{sockMapUdpReplies, sockMapUdpChoices, sockMapCounts} {
+	for _, name := range []string{sockMapUDPReplies, "udp_choices", sockMapCounts} {
 		if got := n.conn.maps[name].MaxEntries(); got != want {
 			t.Errorf("%s has room for %d entries, want %d", name, got, want)
 		}

@@ -18,7 +18,10 @@ type Load struct {
 func (c *Conn) Loads() (map[netip.AddrPort]Load, error) {
 	all := map[netip.AddrPort]Load{}
 	err := c.withMap(sockMapLoads, func(m *ebpf.Map) error {
-		return eachLoad(m, func(at netip.AddrPort, l Load) { all[at] = l })
+		return each(m, func(k, v []byte) {
+			at, l := loadIn(k, v)
+			all[at] = l
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the loads: %w", err)
@@ -26,34 +29,25 @@ func (c *Conn) Loads() (map[netip.AddrPort]Load, error) {
 	return all, nil
 }
 
-func eachLoad(m *ebpf.Map, do func(netip.AddrPort, Load)) error {
-	return each(m, func(k, v []byte) {
-		do(endpointIn(k), Load{binary.NativeEndian.Uint32(v), binary.NativeEndian.Uint32(v[4:])})
-	})
+// loadIn decodes an entry of the map loads.
+func loadIn(k, v []byte) (netip.AddrPort, Load) {
+	return endpointIn(k), Load{binary.NativeEndian.Uint32(v), binary.NativeEndian.Uint32(v[4:])}
 }
 
 // SetLoads writes counted connections, and removes the loads of all other backends. Before are the loads when the
 // count began: connections that programs have decided meanwhile are added, as the count may not have them. If the map
 // has no room for a backend, programs choose among the backends of its Services by chance.
 func (c *Conn) SetLoads(counted map[netip.AddrPort]uint32, before map[netip.AddrPort]Load) error {
-	var gone []netip.AddrPort
 	since := map[netip.AddrPort]uint32{}
 	err := c.withMap(sockMapLoads, func(m *ebpf.Map) error {
-		err := eachLoad(m, func(at netip.AddrPort, l Load) {
-			if _, is := counted[at]; !is {
-				gone = append(gone, at)
-			}
-			if l.Since > before[at].Since {
-				since[at] = l.Since - before[at].Since
-			}
+		err := removeIf(m, func(k, v []byte) bool {
+			at, l := loadIn(k, v)
+			since[at] = l.Since - min(l.Since, before[at].Since)
+			_, wanted := counted[at]
+			return !wanted
 		})
 		if err != nil {
 			return err
-		}
-		for _, at := range gone {
-			if err := remove(m, endpoint(at)); err != nil {
-				return err
-			}
 		}
 		for at, n := range counted {
 			if err := put(m, endpoint(at), append(native32(n), native32(since[at])...)); err != nil && !isFull(err) {

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -116,25 +117,6 @@ func (c *Conn) pinned(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// pinnedID returns the id of the pinned map; 0 if there is none.
-func (c *Conn) pinnedID(ms *ebpf.MapSpec) (ebpf.MapID, error) {
-	m, err := c.pinned(ms)
-	if m == nil || err != nil {
-		return 0, err
-	}
-	id, err := mapID(m)
-	return id, errors.Join(err, m.Close())
-}
-
-func mapID(m *ebpf.Map) (ebpf.MapID, error) {
-	info, err := m.Info()
-	if err != nil {
-		return 0, fmt.Errorf("read the id of a map: %w", err)
-	}
-	id, _ := info.ID()
-	return id, nil
-}
-
 // open opens or creates the maps.
 func (c *Conn) open() error {
 	if c.maps != nil {
@@ -200,9 +182,12 @@ func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	if m != nil || err != nil {
 		return m, err
 	}
+	if err := c.unpinPrograms(); err != nil { // those that are attached do not use the new map
+		return nil, err
+	}
 	switch ms = ms.Copy(); {
 	case isTable(ms.Name):
-		ms.MaxEntries = c.firstSize()
+		ms.MaxEntries = uint32(cmp.Or(c.opt.FirstSize, firstSize))
 	case ms.Type == ebpf.LRUHash, ms.Type == ebpf.LRUCPUHash:
 		ms.MaxEntries += freeOfCPU * uint32(ebpf.MustPossibleCPU())
 	}
@@ -218,13 +203,6 @@ func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	return m, nil
 }
 
-func (c *Conn) firstSize() uint32 {
-	if c.opt.FirstSize > 0 {
-		return uint32(c.opt.FirstSize)
-	}
-	return firstSize
-}
-
 // grow replaces a map by one of twice its size: it copies the entries, and then replaces the programs. It does not
 // replace programs that use other maps than those of c: the new programs would find maps that are not filled yet.
 func (c *Conn) grow(name string) error {
@@ -232,22 +210,22 @@ func (c *Conn) grow(name string) error {
 	if err != nil {
 		return err
 	}
-	old := c.maps[name]
 	larger, err := c.larger(name)
 	if err != nil {
 		return err
 	}
-	c.maps[name] = larger
-	if attached == c.version {
-		err = c.attach()
-	} else {
+	if err = c.unpinPrograms(); err == nil {
 		err = pinOver(c, larger, c.mapPath(name))
 	}
 	if err != nil {
-		c.maps[name] = old
 		return errors.Join(err, larger.Close())
 	}
-	return old.Close()
+	err = c.maps[name].Close()
+	c.maps[name] = larger
+	if attached == c.version {
+		err = errors.Join(err, c.attach())
+	}
+	return err
 }
 
 // larger returns a copy of a map with room for twice as many entries.
@@ -273,17 +251,19 @@ func (c *Conn) larger(name string) (*ebpf.Map, error) {
 	return larger, nil
 }
 
-// pinMaps pins the maps, unless they are pinned.
+// isPinned reports whether a map is pinned.
+func (c *Conn) isPinned(name string) bool {
+	_, err := os.Lstat(c.mapPath(name))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// pinMaps pins the maps whose pins another program has removed.
 func (c *Conn) pinMaps() error {
 	if err := c.makeDirs(); err != nil {
 		return err
 	}
-	pinned, err := c.mapIDs()
-	if err != nil {
-		return err
-	}
 	for name, m := range c.maps {
-		if _, is := pinned[name]; is {
+		if c.isPinned(name) {
 			continue
 		}
 		if err := pinOver(c, m, c.mapPath(name)); err != nil {

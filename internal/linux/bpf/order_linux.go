@@ -71,7 +71,7 @@ func (c *Conn) unpin(name string) error {
 // answersDue reports whether a socket may wait for an answer, by the maps of any version. It ignores a map that it
 // cannot open.
 func (c *Conn) answersDue() bool {
-	paths, _ := filepath.Glob(filepath.Join(c.opt.Dir, mapsPrefix+"*", sockMapUdpReplies)) // the pattern is a valid one
+	paths, _ := filepath.Glob(filepath.Join(c.opt.Dir, mapsPrefix+"*", sockMapUDPReplies)) // the pattern is a valid one
 	return slices.ContainsFunc(paths, hasEntries)
 }
 

@@ -2,14 +2,13 @@ package bpf
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
-// FindRoot returns where cgroup v2 is mounted; ErrNoCgroup if it is not. A container may have its own cgroups, and
-// those of the host at another place.
+// FindRoot returns where cgroup v2 is mounted, preferably the root of all cgroups; ErrNoCgroup if it is not mounted. A
+// container may have its own cgroups, and those of the host at another place.
 func FindRoot() (path string, err error) {
 	f, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
@@ -22,7 +21,7 @@ func FindRoot() (path string, err error) {
 		if len(words) <= 4 || !strings.Contains(lines.Text(), " - cgroup2 ") {
 			continue
 		}
-		if at := unescape(words[4]); path == "" || rank(at) > rank(path) {
+		if at := unescape(words[4]); path == "" || VerifyRoot(path) != nil && VerifyRoot(at) == nil {
 			path = at
 		}
 	}
@@ -32,16 +31,16 @@ func FindRoot() (path string, err error) {
 	return "", ErrNoCgroup
 }
 
-// rank orders mounts of cgroup v2, the best one highest: the root of all cgroups first, then a writable mount.
-func rank(path string) int {
-	n := 0
-	if VerifyRoot(path) == nil {
-		n += 2
+// VerifyRoot returns an error unless the cgroup is the root of all cgroups. A container may see only its own cgroups.
+func VerifyRoot(cgroup string) error {
+	id, err := CgroupID(cgroup)
+	if err != nil {
+		return err
 	}
-	if unix.Access(path, unix.W_OK) == nil {
-		n++
+	if id != 1 {
+		return fmt.Errorf("programs see a part of the processes only: %s is not the root of all cgroups", cgroup)
 	}
-	return n
+	return nil
 }
 
 // unescape decodes the octal escapes in paths of mountinfo.

@@ -20,7 +20,7 @@ type Socket struct {
 
 // Sockets returns the UDP sockets that programs have connected.
 func (c *Conn) Sockets() (list []Socket, err error) {
-	err = c.withMap(sockMapUdpSockets, func(m *ebpf.Map) error {
+	err = c.withMap(sockMapUDPSockets, func(m *ebpf.Map) error {
 		list, err = readSockets(m)
 		return err
 	})

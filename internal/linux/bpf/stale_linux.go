@@ -6,20 +6,16 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
-// DetachStale detaches the programs of earlier runs from a cgroup, wherever they are pinned: in another folder, or
-// on a bpffs that this process does not see. It returns how many. It needs CAP_SYS_ADMIN.
-func DetachStale(cgroup string) (int, error) { return detachStale(cgroup, nil) }
-
-// detachStale detaches the programs that other links than ours attach to a cgroup. Programs that learn addresses end
-// with their process.
-func detachStale(cgroup string, ours map[link.ID]bool) (n int, err error) {
+// DetachStale detaches the programs of earlier runs from a cgroup, all that other links than ours attach, wherever they
+// are pinned: in another folder, or on a bpffs that this process does not see. It returns how many. It needs
+// CAP_SYS_ADMIN.
+func DetachStale(cgroup string, ours map[link.ID]bool) (n int, err error) {
 	id, err := CgroupID(cgroup)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -47,27 +43,23 @@ func detachStale(cgroup string, ours map[link.ID]bool) (n int, err error) {
 	return n, err
 }
 
-// eachLink calls do for all links of the kernel. A link that another program is making has no file descriptor yet:
-// the kernel answers EAGAIN until it is made (bpf_link_by_id of kernel/bpf/syscall.c).
+// eachLink calls do for all links of the kernel. It skips a link that another program is making: the kernel answers
+// EAGAIN until it is made (bpf_link_by_id of kernel/bpf/syscall.c).
 func eachLink(do func(link.Link) error) error {
 	all := new(link.Iterator)
-	for deadline := time.Now().Add(linkTimeout); ; {
+	for {
 		for all.Next() {
 			if err := do(all.Link); err != nil {
 				all.Close()
 				return err
 			}
 		}
-		if err := all.Err(); !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
+		if err := all.Err(); !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
-		time.Sleep(time.Millisecond)
-		all = &link.Iterator{ID: all.ID}
+		all = &link.Iterator{ID: all.ID + 1}
 	}
 }
-
-// linkTimeout is how long a link may be in the making.
-const linkTimeout = 5 * time.Second
 
 // nameOf returns the name of a program.
 func nameOf(id ebpf.ProgramID) (string, error) {
@@ -90,7 +82,7 @@ func isOfSluice(name string) bool { return strings.HasPrefix(name, "sluice_") }
 // nothing updates.
 func (c *Conn) detachOthers() error {
 	ours := map[link.ID]bool{}
-	for program := range c.opt.points() {
+	for program := range points() {
 		l, err := c.linkOf(program)
 		if l == nil || err != nil {
 			return err
@@ -101,7 +93,7 @@ func (c *Conn) detachOthers() error {
 		}
 		ours[info.ID] = true
 	}
-	_, err := detachStale(c.opt.Cgroup, ours)
+	_, err := DetachStale(c.opt.Cgroup, ours)
 	if errors.Is(err, os.ErrPermission) {
 		return nil // without CAP_SYS_ADMIN
 	}

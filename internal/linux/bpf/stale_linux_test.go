@@ -43,7 +43,7 @@ func TestLinksInTheMaking(t *testing.T) {
 		go func() { ended <- attachAndDetach(cgroup, stop) }()
 	}
 	for range 500 {
-		if _, err := DetachStale(cgroup); err != nil {
+		if _, err := DetachStale(cgroup, nil); err != nil {
 			t.Error(err)
 			break
 		}

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -55,6 +56,27 @@ func removeIf(m *ebpf.Map, is func(k, v []byte) bool) error {
 	}
 	for _, k := range keys {
 		if err := remove(m, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// set makes a map contain these entries and no others. It returns ErrFull if the map has no room for all.
+func set(m *ebpf.Map, want map[string]string) error {
+	err := removeIf(m, func(k, _ []byte) bool {
+		_, stays := want[string(k)]
+		return !stays
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range slices.Sorted(maps.Keys(want)) {
+		err := put(m, []byte(k), []byte(want[k]))
+		if isFull(err) {
+			return ErrFull
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -12,9 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Try tests whether programs can balance sockets on this host. It attaches programs with maps of their own to a new
-// cgroup below the one of the options, verifies that the kernel runs them for processes in a cgroup below that, and
-// removes everything. It returns ErrOthers if the kernel runs programs of another project as well.
+// The reasons why programs do not balance all sockets.
+var (
+	ErrNoCgroup = errors.New("cgroup v2 is not mounted")
+	ErrNoBPFFS  = errors.New("no bpffs")
+
+	// ErrOthers means that the kernel runs programs of another project for the same system calls of all processes: they
+	// would see backends in place of Services, and may change or refuse them.
+	ErrOthers = errors.New("another program runs for the sockets of all processes")
+)
+
+// Try tests whether programs can balance sockets on this host: whether the kernel loads them, with maps of their own,
+// attaches them to the cgroup, and runs them. It attaches each program for a moment, in which the program changes
+// nothing, as its maps are empty. It returns ErrOthers if the kernel runs programs of another project.
 func Try(o Options) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(o.Dir), &stat); err != nil || stat.Type != unix.BPF_FS_MAGIC {
@@ -32,110 +43,89 @@ func Try(o Options) error {
 	if err := rlimit.RemoveMemlock(); err != nil { // only kernels before 5.11 need it
 		return err
 	}
-	if err := removeStale(o.Cgroup); err != nil {
-		return err
-	}
-	t, err := newSelfTest(o)
+	o.ConnectedUDP = true // otherwise the verifier skips the code for it
+	c, err := Open(o)
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	if err := t.attach(); err != nil {
-		return err
-	}
-	return t.verify()
-}
-
-// selfTest is a set of programs with maps of their own, attached to a cgroup that nothing else is in.
-type selfTest struct {
-	programs   *ebpf.Collection
-	links      []link.Link
-	top, below *group // programs are attached to top
-}
-
-// selfTestMapSize is the size of the hashes of a self-test. Maps of other types have their own.
-const selfTestMapSize = 256
-
-func newSelfTest(o Options) (*selfTest, error) {
-	cookie, err := cookieOf(o.NetNS)
-	if err != nil {
-		return nil, err
-	}
-	spec, err := loadSock()
-	if err != nil {
-		return nil, err
-	}
-	for name, m := range spec.Maps {
-		if m.Type != ebpf.Array && m.Type != ebpf.RingBuf && !isDataSection(name) {
-			m.MaxEntries = selfTestMapSize
+	for _, m := range c.spec.Maps {
+		if m.Type != ebpf.Array {
+			m.MaxEntries = 256 // the programs never run
 		}
 	}
-	err = errors.Join(spec.Variables[sockVarNodeNetns].Set(cookie), spec.Variables[sockVarConnectedUdp].Set(true))
+	programs, err := c.load()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	programs, err := ebpf.NewCollection(spec)
-	if err != nil {
-		return nil, fmt.Errorf("load the programs: %w", err)
-	}
-	t := &selfTest{programs: programs}
-	if t.top, err = newGroup(o.Cgroup); err == nil {
-		t.below, err = t.top.newBelow()
-	}
-	if err != nil {
-		t.close()
-		return nil, err
-	}
-	return t, nil
-}
-
-func (t *selfTest) close() {
-	for _, l := range t.links {
-		_ = l.Close() // detaches the program
-	}
-	if t.below != nil {
-		t.below.remove()
-	}
-	if t.top != nil {
-		t.top.remove()
-	}
-	t.programs.Close()
-}
-
-// attach attaches the programs, and replaces them.
-func (t *selfTest) attach() error {
-	for name, point := range (Options{}).points() {
-		p := t.programs.Programs[name]
-		l, err := link.AttachCgroup(link.CgroupOptions{Path: t.top.path, Attach: point, Program: p})
-		if err != nil {
-			return fmt.Errorf("attach program %s: %w", name, err)
+	defer programs.Close()
+	for _, point := range points() {
+		if err := verifyAlone(o.Cgroup, point); err != nil {
+			return err
 		}
-		t.links = append(t.links, l)
-		if err := l.Update(p); err != nil {
-			return fmt.Errorf("replace program %s: %w", name, err)
+	}
+	for name, point := range points() {
+		if err := tryAttach(o.Cgroup, point, programs.Programs[name]); err != nil {
+			return fmt.Errorf("program %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// verify verifies that the programs are effective in the cgroup below, and that they are the only ones.
-func (t *selfTest) verify() error {
-	for name, point := range (Options{}).points() {
-		info, err := t.programs.Programs[name].Info()
-		if err != nil {
-			return fmt.Errorf("identify program %s: %w", name, err)
+// programsOf lists the programs that the kernel runs for the processes in a cgroup.
+func programsOf(cgroup string, point ebpf.AttachType) ([]link.AttachedProgram, error) {
+	fd, err := unix.Open(cgroup, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }() // it was only read from
+	found, err := link.QueryPrograms(link.QueryOptions{Target: fd, Attach: point, QueryFlags: unix.BPF_F_QUERY_EFFECTIVE})
+	if err != nil {
+		return nil, fmt.Errorf("list the programs of a cgroup: %w", err)
+	}
+	return found.Programs, nil
+}
+
+// verifyAlone returns ErrOthers if a program of another project is among those that the kernel runs for the processes
+// in a cgroup. It ignores those that run when a socket is closed, and those that this process may not open, without
+// CAP_SYS_ADMIN.
+func verifyAlone(cgroup string, point ebpf.AttachType) error {
+	if point == ebpf.AttachCgroupInetSockRelease {
+		return nil
+	}
+	programs, err := programsOf(cgroup, point)
+	if err != nil {
+		return err
+	}
+	for _, p := range programs {
+		if name, err := nameOf(p.ID); err == nil && !isOfSluice(name) {
+			return fmt.Errorf("%w: program %d (%s), attached as %s", ErrOthers, p.ID, name, point)
 		}
-		id, _ := info.ID()
-		programs, err := programsOf(t.below.path, point)
-		if err == nil {
-			err = effective(t.below.path, programs, id)
-		}
-		if err != nil {
-			return fmt.Errorf("program %s: %w", name, err)
-		}
-		if err := noOthers(programs, point); err != nil {
-			return err
-		}
+	}
+	return nil
+}
+
+// tryAttach attaches a program to a cgroup, replaces and detaches it.
+func tryAttach(cgroup string, point ebpf.AttachType, p *ebpf.Program) error {
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: point, Program: p})
+	if err != nil {
+		return fmt.Errorf("attach it: %w", err)
+	}
+	return errors.Join(l.Update(p), verifyEffective(cgroup, point, p), l.Detach(), l.Close())
+}
+
+// verifyEffective returns an error unless the kernel runs a program for the processes in a cgroup.
+func verifyEffective(cgroup string, point ebpf.AttachType, p *ebpf.Program) error {
+	info, err := p.Info()
+	if err != nil {
+		return fmt.Errorf("identify it: %w", err)
+	}
+	id, _ := info.ID()
+	programs, err := programsOf(cgroup, point)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(programs, func(a link.AttachedProgram) bool { return a.ID == id }) {
+		return fmt.Errorf("it is not effective in %s", cgroup)
 	}
 	return nil
 }

@@ -24,15 +24,7 @@ func selfTestOptions(t *testing.T) Options {
 	return Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)}
 }
 
-// noProbes verifies that a cgroup has no cgroup of a test.
-func noProbes(t *testing.T, cgroup string) {
-	t.Helper()
-	if left, err := filepath.Glob(filepath.Join(cgroup, groupPrefix+"*")); err != nil || len(left) > 0 {
-		t.Errorf("there is %v, %v", left, err)
-	}
-}
-
-// Try leaves neither a cgroup nor a pin.
+// Try leaves neither a pin nor a program.
 func TestTry(t *testing.T) {
 	o := selfTestOptions(t)
 	began := time.Now()
@@ -40,9 +32,12 @@ func TestTry(t *testing.T) {
 		t.Error(err)
 	}
 	t.Logf("took %s", time.Since(began))
-	noProbes(t, o.Cgroup)
 	if _, err := os.Stat(o.Dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is there: %v", o.Dir, err)
+	}
+	n, err := DetachStale(o.Cgroup, nil)
+	if err != nil || n > 0 {
+		t.Errorf("%d programs are attached, %v", n, err)
 	}
 }
 
@@ -94,9 +89,9 @@ func TestTryNoticesOtherPrograms(t *testing.T) {
 		"send": {
 			otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupUDP6Sendmsg, unix.BPF_F_ALLOW_MULTI}, ErrOthers,
 		},
-		"allows no others": {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, 0}, unix.EPERM},
+		"allows no others": {otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, 0}, ErrOthers},
 		"can be replaced": {
-			otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_OVERRIDE}, nil,
+			otherProgram{"mesh", ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, unix.BPF_F_ALLOW_OVERRIDE}, ErrOthers,
 		},
 		"release": {
 			otherProgram{"mesh", ebpf.CGroupSock, ebpf.AttachCgroupInetSockRelease, unix.BPF_F_ALLOW_MULTI}, nil,
@@ -114,53 +109,34 @@ func TestTryNoticesOtherPrograms(t *testing.T) {
 			} else if errors.Is(err, ErrOthers) && !strings.Contains(err.Error(), c.program.name) {
 				t.Errorf("it returns %q, which does not name program %s", err, c.program.name)
 			}
-			noProbes(t, o.Cgroup)
 		})
 	}
 }
 
-// Try detects programs that are not effective in cgroups below the one to which they are attached.
-func TestTryNoticesDetachedPrograms(t *testing.T) {
-	tr, err := newSelfTest(selfTestOptions(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tr.close()
-	if err := tr.attach(); err != nil {
-		t.Fatal(err)
-	}
-	if err := tr.verify(); err != nil {
-		t.Errorf("while all are attached: %v", err)
-	}
-	if err := tr.links[0].Close(); err != nil {
-		t.Fatal(err)
-	}
-	tr.links = tr.links[1:]
-	if err := tr.verify(); err == nil {
-		t.Error("it returns no error without one of them")
-	}
-}
-
-// Try removes the cgroups of a self-test that was killed, but not those of a running one.
-func TestStaleGroupsAreRemoved(t *testing.T) {
+// Try detects programs that are attached, but not effective in the cgroup.
+func TestTryNoticesIneffectivePrograms(t *testing.T) {
 	o := selfTestOptions(t)
-	stale := filepath.Join(o.Cgroup, groupPrefix+"stale")
-	if err := errors.Join(os.Mkdir(stale, 0o755), os.Mkdir(filepath.Join(stale, groupPrefix+"below"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	running, err := newGroup(o.Cgroup)
+	c, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Try(o); err != nil {
-		t.Error(err)
+	programs, err := c.load()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is there: %v", stale, err)
+	defer programs.Close()
+	for name, point := range points() {
+		p := programs.Programs[name]
+		if err := verifyEffective(o.Cgroup, point, p); err == nil {
+			t.Errorf("%s: no error for a program that is not attached", name)
+		}
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: filepath.Dir(o.Cgroup), Attach: point, Program: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = verifyEffective(o.Cgroup, point, p)
+		if err = errors.Join(err, l.Detach(), l.Close()); err != nil {
+			t.Errorf("%s, attached to the cgroup above: %v", name, err)
+		}
 	}
-	if _, err := os.Stat(running.path); err != nil {
-		t.Error(err)
-	}
-	running.remove()
-	noProbes(t, o.Cgroup)
 }

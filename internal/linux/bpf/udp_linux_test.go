@@ -301,7 +301,7 @@ func TestUDPForPackets(t *testing.T) {
 	refuse("bound", func(s *socket) error { return unix.Bind(s.fd, s.address("127.0.0.1:0")) })
 	refuse("connected before", func(s *socket) error { return s.connect("127.0.0.3:53") })
 	refuse("connected to another Service before", func(s *socket) error { return s.connect(other4) })
-	fill(t, n.conn.maps[sockMapUdpSockets])
+	fill(t, n.conn.maps[sockMapUDPSockets])
 	refuse("no room", func(*socket) error { return nil })
 }
 

@@ -50,7 +50,7 @@ func (c *Conn) countEntries(name string) (n int, err error) {
 		return n, nil
 	}
 	switch {
-	case name == sockMapUdpSockets:
+	case name == sockMapUDPSockets:
 		list, err := readSockets(m)
 		return len(list), err
 	case m.Type() == ebpf.Hash && !isTable(name):

@@ -83,7 +83,7 @@ func TestUsageOfSockets(t *testing.T) {
 			if err := other.connect(dns4); err != nil {
 				return err
 			}
-			if u := n.usage(n.conn)[sockMapUdpSockets]; u.Entries != 1 || u.Max != 65536 {
+			if u := n.usage(n.conn)[sockMapUDPSockets]; u.Entries != 1 || u.Max != 65536 {
 				return fmt.Errorf("%+v", u)
 			}
 			return nil
@@ -91,15 +91,15 @@ func TestUsageOfSockets(t *testing.T) {
 	}
 	all := n.usage(n.conn)
 	for name, want := range map[string]int{
-		sockMapUdpSockets: 0, sockMapUdpChoices: -1, sockMapCounts: -1, sockMapConnections: -1, sockMapLoads: 0,
+		sockMapUDPSockets: 0, "udp_choices": -1, sockMapCounts: -1, "connections": -1, sockMapLoads: 0,
 		sockMapClients: 0,
 	} {
 		if all[name].Entries != want || all[name].Max == 0 || all[name].Bytes <= 0 {
 			t.Errorf("%+v, want %d entries", all[name], want)
 		}
 	}
-	fill(t, n.conn.maps[sockMapUdpSockets])
-	if u := n.usage(n.conn)[sockMapUdpSockets]; u.Entries != u.Max {
+	fill(t, n.conn.maps[sockMapUDPSockets])
+	if u := n.usage(n.conn)[sockMapUDPSockets]; u.Entries != u.Max {
 		t.Errorf("full: %+v", u)
 	}
 }
@@ -108,7 +108,7 @@ func TestUsageOfSockets(t *testing.T) {
 func BenchmarkUsage(b *testing.B) {
 	n := newNode(b)
 	n.write()
-	fill(b, n.conn.maps[sockMapUdpSockets])
+	fill(b, n.conn.maps[sockMapUDPSockets])
 	for b.Loop() {
 		n.usage(n.conn)
 	}

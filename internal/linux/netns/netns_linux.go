@@ -52,8 +52,7 @@ func Inode(fd int) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// Name returns the name of a network namespace as the links in /proc/PID/ns show it:
-// "net:[4026531840]".
+// Name returns the name of a network namespace as the links in /proc/PID/ns show it: "net:[4026531840]".
 func Name(fd int) (string, error) {
 	inode, err := Inode(fd)
 	if err != nil {
@@ -62,9 +61,8 @@ func Name(fd int) (string, error) {
 	return fmt.Sprintf("net:[%d]", inode), nil
 }
 
-// Do runs fn in the network namespace of a file descriptor, on a thread of its own; 0: the
-// current one. Sockets that fn opens, and parameters that it reads below /proc/sys/net,
-// belong to that namespace.
+// Do runs fn in the network namespace of a file descriptor, on a thread of its own; 0: the current one. Sockets that
+// fn opens, and parameters that it reads below /proc/sys/net, belong to that namespace.
 func Do(fd int, fn func() error) error {
 	if fd == 0 {
 		return fn()

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 )
 
-// Sockets tries whether programs can balance the sockets of a cgroup, and removes everything that it creates. The error
+// Sockets tries whether programs can balance the sockets of a cgroup, and leaves nothing behind. The error
 // has a sentence with the remedy, and is ErrPrivilege or ErrFeature.
 func Sockets(o bpf.Options) error { return SocketsError(bpf.Try(o)) }
 
@@ -33,7 +33,7 @@ func SocketsError(err error) error {
 			ErrFeature, err)
 	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%w: programs for sockets need the capabilities CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN "+
-			"before Linux 5.8, and a bpffs and a cgroup file system that are writable: run as root, or grant them (%w)",
+			"before Linux 5.8, and a bpffs that is writable: run as root, or grant them (%w)",
 			ErrPrivilege, err)
 	}
 	if failed, is := errors.AsType[*ebpf.VerifierError](err); is {

@@ -1,5 +1,4 @@
-// Package rtnl lists network interfaces, reads them by name, creates and deletes them, and
-// changes their addresses.
+// Package rtnl lists network interfaces, reads them by name, creates and deletes them, and changes their addresses.
 package rtnl
 
 import "errors"

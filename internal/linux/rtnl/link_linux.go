@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -16,16 +15,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
-// Links are the interfaces of one network namespace. A socket is open only
-// during a call.
+// Links are the interfaces of one network namespace. A socket is open only during a call.
 type Links struct{ netns int }
 
-// New returns access to the interfaces of the network namespace of a file descriptor; 0: the
-// current one.
+// New returns access to the interfaces of the network namespace of a file descriptor; 0: the current one.
 func New(netns int) *Links { return &Links{netns} }
 
-// Addresses returns the addresses on an interface, sorted; ErrNotFound if there
-// is none of this name.
+// Addresses returns the addresses on an interface, sorted; ErrNotFound if there is none of this name.
 func (l *Links) Addresses(ctx context.Context, name string) ([]netip.Addr, error) {
 	var out []netip.Addr
 	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
@@ -48,9 +44,8 @@ func addresses(ctx context.Context, h *netlink.Handle, link netlink.Link) ([]net
 	return netns.List(ctx, func() ([]netlink.Addr, error) { return h.AddrList(link, netlink.FAMILY_ALL) })
 }
 
-// Prefer sets the source address of connections from this host to the addresses on an
-// interface: one of the sources, of the same family, in place of the destination itself. IPv6
-// needs the interface up.
+// Prefer sets the source address of connections from this host to the addresses on an interface: one of the sources,
+// of the same family, in place of the destination itself. IPv6 needs the interface up.
 func (l *Links) Prefer(ctx context.Context, name string, sources []netip.Addr) error {
 	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
 		list, err := addresses(ctx, h, link)
@@ -147,17 +142,26 @@ func (l *Links) Create(ctx context.Context, name string) error {
 	return nil
 }
 
-// RemoveAddresses removes addresses from an interface. It ignores missing addresses,
-// and a missing interface.
+// RemoveAddresses removes addresses from an interface. It ignores missing addresses, and a missing interface.
 func (l *Links) RemoveAddresses(ctx context.Context, name string, addrs []netip.Addr) error {
-	if err := l.each(ctx, name, addrs, remove); err != nil && !errors.Is(err, ErrNotFound) {
+	err := l.with(name, func(h *netlink.Handle, link netlink.Link) error {
+		for _, a := range addrs {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := remove(h, link, a); err != nil {
+				return fmt.Errorf("%s: %w", a, err)
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("remove addresses from %s: %w", name, err)
 	}
 	return nil
 }
 
-// remove removes an address and its route. The kernel does not remove a route that was
-// changed.
+// remove removes an address and its route. The kernel does not remove a route that was changed.
 func remove(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
 	err := h.AddrDel(link, &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())})
 	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -169,8 +173,7 @@ func remove(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
 	return nil
 }
 
-// Change removes addresses from an interface and adds others to it. It ignores what is
-// already done.
+// Change removes addresses from an interface and adds others to it. It ignores what is already done.
 func (l *Links) Change(ctx context.Context, name string, add, remove []netip.Addr) error {
 	if len(remove) > 0 {
 		if err := l.RemoveAddresses(ctx, name, remove); err != nil {
@@ -195,23 +198,6 @@ func (l *Links) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// each calls fn with the interface of this name and each address, up to the first error.
-func (l *Links) each(
-	ctx context.Context, name string, addrs []netip.Addr, fn func(*netlink.Handle, netlink.Link, netip.Addr) error,
-) error {
-	return l.with(name, func(h *netlink.Handle, link netlink.Link) error {
-		for _, a := range addrs {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := fn(h, link, a); err != nil {
-				return fmt.Errorf("%s: %w", a, err)
-			}
-		}
-		return nil
-	})
-}
-
 // with calls fn with the interface of this name.
 func (l *Links) with(name string, fn func(*netlink.Handle, netlink.Link) error) error {
 	h, err := netns.Handle(l.netns, unix.NETLINK_ROUTE)
@@ -227,20 +213,4 @@ func (l *Links) with(name string, fn func(*netlink.Handle, netlink.Link) error) 
 		return fmt.Errorf("find interface: %w", err)
 	}
 	return fn(h, link)
-}
-
-// AddHidden adds addresses to an interface that this host has, but never uses as the source of
-// connections to other hosts: scope host in IPv4 (rtnetlink(7)), deprecated in IPv6 (RFC 6724, 5).
-// It ignores those that exist.
-func (l *Links) AddHidden(ctx context.Context, name string, addrs []netip.Addr) error {
-	err := l.each(ctx, name, addrs, func(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
-		const forever = math.MaxUint32
-		return h.AddrReplace(link, &netlink.Addr{
-			IPNet: netlink.NewIPNet(a.AsSlice()), Scope: unix.RT_SCOPE_HOST, ValidLft: forever,
-		})
-	})
-	if err != nil {
-		return fmt.Errorf("add addresses to %s: %w", name, err)
-	}
-	return nil
 }

@@ -1,5 +1,5 @@
-// Package sysctl reads and writes kernel parameters. It writes only values that differ, so
-// that an unprivileged process can run after a privileged one has written them.
+// Package sysctl reads and writes kernel parameters and other files of the kernel. It writes only values that
+// differ, so that an unprivileged process can run after a privileged one has written them.
 package sysctl
 
 import (
@@ -15,39 +15,32 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
-// defaultRoot is where the kernel shows its parameters.
-const defaultRoot = "/proc/sys"
-
 // Options for New.
 type Options struct {
-	Root  string // folder of the parameters; "": /proc/sys
-	NetNS int    // file descriptor of the network namespace for net.*; 0: the current one
+	Root  string // folder in place of "/"
+	NetNS int    // file descriptor of the network namespace for net.* and files; 0: the current one
 }
 
-// Sysctl gives access to the parameters of a host.
+// Sysctl gives access to the parameters of a host, and to other values that the kernel shows in files: parameters of
+// modules, settings of a process. The name of a parameter has slashes or dots; an interface name with dots needs
+// slashes. The name of another value is its path, which begins with a slash.
 type Sysctl struct{ opts Options }
 
 // New returns access to the parameters.
-func New(opts Options) *Sysctl {
-	if opts.Root == "" {
-		opts.Root = defaultRoot
-	}
-	return &Sysctl{opts: opts}
-}
+func New(opts Options) *Sysctl { return &Sysctl{opts: opts} }
 
 // ErrNotFound is the error of a parameter that the kernel does not have.
 var ErrNotFound = errors.New("no such kernel parameter")
 
-// Get returns the value of a parameter, named with slashes or dots, without
-// white space around it. An interface name with dots needs slashes.
-func (s *Sysctl) Get(key string) (string, error) {
-	path, err := s.path(key)
+// Get returns a value, without white space around it.
+func (s *Sysctl) Get(name string) (string, error) {
+	path, err := s.path(name)
 	if err != nil {
 		return "", err
 	}
 	value, err := read(s.opts.NetNS, path)
 	if err != nil {
-		return "", explain(key, "", err)
+		return "", explain(name, "", err)
 	}
 	return value, nil
 }
@@ -62,18 +55,18 @@ func read(ns int, path string) (value string, err error) {
 	return value, err
 }
 
-// Match returns the values of all parameters whose name with slashes matches a pattern of
-// path.Match: "net/ipv4/conf/*/forwarding". It leaves out parameters that are removed
-// meanwhile, with their interface.
+// Match returns the values of all parameters whose name with slashes matches a pattern of path.Match:
+// "net/ipv4/conf/*/forwarding". It leaves out parameters that are removed meanwhile, with their interface.
 func (s *Sysctl) Match(pattern string) (map[string]string, error) {
 	values := map[string]string{}
 	err := netns.Do(s.opts.NetNS, func() error {
-		names, err := fs.Glob(os.DirFS(s.opts.Root), pattern)
+		folder := s.folder()
+		names, err := fs.Glob(os.DirFS(folder), pattern)
 		if err != nil {
 			return err
 		}
 		for _, name := range names {
-			b, err := os.ReadFile(filepath.Join(s.opts.Root, name))
+			b, err := os.ReadFile(filepath.Join(folder, name))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
@@ -90,13 +83,13 @@ func (s *Sysctl) Match(pattern string) (map[string]string, error) {
 	return values, nil
 }
 
-// Set sets a parameter, unless it has the value already.
-func (s *Sysctl) Set(key, value string) error {
-	path, err := s.path(key)
+// Set sets a value, unless it is the current one.
+func (s *Sysctl) Set(name, value string) error {
+	path, err := s.path(name)
 	if err != nil {
 		return err
 	}
-	have, err := s.Get(key)
+	have, err := s.Get(name)
 	if err == nil && strings.Join(strings.Fields(have), " ") == strings.Join(strings.Fields(value), " ") {
 		return nil
 	}
@@ -105,23 +98,18 @@ func (s *Sysctl) Set(key, value string) error {
 	}
 	err = netns.Do(s.opts.NetNS, func() error { return write(path, value) })
 	if err != nil {
-		return explain(key, value, err)
+		return explain(name, value, err)
 	}
 	return nil
 }
 
-// Writable returns why this process may not set a parameter; nil if it may.
-func (s *Sysctl) Writable(key string) error {
-	path, err := s.path(key)
+// Writable returns why this process may not set a value; nil if it may. It sets none.
+func (s *Sysctl) Writable(name string) error {
+	path, err := s.path(name)
 	if err != nil {
 		return err
 	}
-	return writable(s.opts.NetNS, path)
-}
-
-// writable opens a file for writing, and writes nothing.
-func writable(ns int, path string) error {
-	return netns.Do(ns, func() error {
+	return netns.Do(s.opts.NetNS, func() error {
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {
 			return err
@@ -140,33 +128,51 @@ func write(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// path returns the file of a parameter.
-func (s *Sysctl) path(key string) (string, error) {
-	name := key
-	if !strings.Contains(key, "/") {
-		name = strings.ReplaceAll(key, ".", "/")
+// folder is where the kernel shows its parameters.
+func (s *Sysctl) folder() string { return filepath.Join("/", s.opts.Root, "proc/sys") }
+
+// path returns the file of a value.
+func (s *Sysctl) path(name string) (string, error) {
+	if strings.HasPrefix(name, "/") {
+		return filepath.Join("/", s.opts.Root, name), nil
 	}
-	if !filepath.IsLocal(name) {
-		return "", fmt.Errorf("sysctl %q: not the name of a kernel parameter", key)
+	local := name
+	if !strings.Contains(name, "/") {
+		local = strings.ReplaceAll(name, ".", "/")
 	}
-	return filepath.Join(s.opts.Root, name), nil
+	if !filepath.IsLocal(local) {
+		return "", fmt.Errorf("sysctl %q: not the name of a kernel parameter", name)
+	}
+	return filepath.Join(s.folder(), local), nil
 }
 
-// explain adds the parameter and advice to an error. A value of "" means that the
-// parameter was read.
-func explain(key, value string, err error) error {
-	what := "read sysctl " + key
-	if value != "" {
-		what = fmt.Sprintf("set sysctl %s=%s", key, value)
+// explain adds the name and advice to an error. A value of "" means that it was read.
+func explain(name, value string, err error) error {
+	isFile := strings.HasPrefix(name, "/")
+	if failed, is := errors.AsType[*fs.PathError](err); is {
+		err = failed.Err // without the path, which the name is, or says
+	}
+	what := name
+	if !isFile {
+		what = "sysctl " + name
+	}
+	if value == "" {
+		what = "read " + what
+	} else {
+		what = fmt.Sprintf("set %s=%s", what, value)
 	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && !isFile:
 		return fmt.Errorf("%s: %w: load the kernel module it belongs to, or use a kernel that has it", what, ErrNotFound)
 	case value == "":
 		return fmt.Errorf("%s: %w", what, err)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%s: %w: only the network namespace of the host may write it", what, err)
+	case Forbidden(err) && isFile:
+		return fmt.Errorf("%s: %w: run privileged, or write it beforehand", what, err)
 	case Forbidden(err):
 		return fmt.Errorf("%s: %w: run privileged with a writable /proc/sys, or set it beforehand with: sysctl -w %s=%q",
-			what, err, key, value)
+			what, err, name, value)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
 		return fmt.Errorf("%s: %w: the kernel rejects this value", what, err)
 	}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 func folder(t *testing.T, key, value string) (*sysctl.Sysctl, string) {
 	t.Helper()
 	root := t.TempDir()
-	path := filepath.Join(root, filepath.FromSlash(strings.ReplaceAll(key, ".", "/")))
+	path := filepath.Join(root, "proc/sys", filepath.FromSlash(strings.ReplaceAll(key, ".", "/")))
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestWritable(t *testing.T) {
 			t.Errorf("%s may be set", key)
 		}
 	}
-	if err := sysctl.NewFiles(sysctl.Options{}).Writable("/proc/sys/kernel/osrelease"); !errors.Is(err, fs.ErrPermission) {
+	if err := sysctl.New(sysctl.Options{}).Writable("/proc/sys/kernel/osrelease"); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("a file: %v", err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -29,9 +28,6 @@ type Kernel interface {
 type Options struct {
 	// Packets is the plane beneath.
 	Packets plane.Plane
-
-	// GuardNodePorts means that other programs cannot bind the ports of NodePorts.
-	GuardNodePorts bool
 
 	// Ramp starts slow start for backends (bpf.Conn). Nil: new backends get their whole share at once.
 	Ramp func(backends []bpf.Member, window time.Duration) error
@@ -96,23 +92,18 @@ func (p *Plane) Discard() {
 // Plan is a change of the maps, and of the rules of the plane beneath.
 type Plan struct {
 	ledger.Plans // packets and maps
+	plane        *Plane
+	change       route.Change
 	packets      plane.Plan
 	maps         *ledger.Plan[key, string]
 	ramps        ramps
-	ramp         func([]bpf.Member, time.Duration) error
 	unread       error // the maps could not be read: only rules are written
-
-	withdraw func(context.Context, cluster.Name) error // leaves a Service to packets
-	written  func(context.Context, error) error        // called with the outcome of the maps
 }
 
 // Plan computes the steps for a change. After a Refresh it compares all entries.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	change.Partly = false // a Plan has no Left
-	plan := &Plan{packets: p.opt.Packets.Plan(change), ramps: ramps{}, ramp: p.opt.Ramp, written: p.written}
-	plan.withdraw = func(ctx context.Context, name cluster.Name) error {
-		return p.withdraw(ctx, p.render(change.InKernel(name)))
-	}
+	plan := &Plan{plane: p, change: change, packets: p.opt.Packets.Plan(change), ramps: ramps{}}
 	w := writer{p.kernel, p.room}
 	switch {
 	case p.unread != nil:
@@ -150,11 +141,11 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return err
 	}
 	full := plane.Refused{}
-	if err := p.written(ctx, full.Merge(p.applyMaps(ctx))); err != nil {
+	if err := p.plane.written(ctx, full.Merge(p.applyMaps(ctx))); err != nil {
 		return err
 	}
 	for _, name := range full.Names() {
-		if err := p.withdraw(ctx, name); err != nil {
+		if err := p.plane.withdraw(ctx, p.change.InKernel(name)); err != nil {
 			return fmt.Errorf("leave Service %s to packets: %w", name, err)
 		}
 	}
@@ -173,7 +164,7 @@ func (p *Plan) applyMaps(ctx context.Context) error {
 		return p.unread
 	}
 	for window, backends := range p.ramps { // before slots refer to them
-		if err := p.ramp(backends, window); err != nil {
+		if err := p.plane.opt.Ramp(backends, window); err != nil {
 			return fmt.Errorf("slow start: %w", err)
 		}
 	}
@@ -201,10 +192,10 @@ func (p *Plane) written(ctx context.Context, err error) error {
 	return fmt.Errorf("packets serve all connections, as programs may know backends that are gone: %w", err)
 }
 
-// withdraw removes the frontends in a list of entries of a Service for which the kernel has no room. Otherwise
-// sockets would connect to its former backends.
-func (p *Plane) withdraw(ctx context.Context, list []entry) error {
-	for _, e := range list {
+// withdraw leaves a Service to packets for which the kernel has no room: it removes its frontends. Otherwise sockets
+// would connect to its former backends.
+func (p *Plane) withdraw(ctx context.Context, svc *route.Service) error {
+	for _, e := range p.render(svc) {
 		if e.Key.Table != bpf.Frontends {
 			continue
 		}

@@ -84,26 +84,6 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// With GuardNodePorts all NodePorts get entries, also those that are served by packets; without it none do.
-func TestGuardedNodePorts(t *testing.T) {
-	for _, guard := range []bool{false, true} {
-		k := newFake()
-		opt := route.Options{ListLocal: true, Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR}}
-		apply(t, New(k, Options{Packets: noPackets{}, GuardNodePorts: guard}), planetest.Compile(planetest.EveryShape(), opt))
-		all, err := text(k)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, line := range []string{
-			"node_ports 0.0.0.0:30020/tcp", "node_ports [::]:30020/tcp", "node_ports 0.0.0.0:30010/tcp",
-		} {
-			if strings.Contains(all, line) != guard {
-				t.Errorf("with the option %t: %q: %t in\n%s", guard, line, !guard, all)
-			}
-		}
-	}
-}
-
 // The address of each backend on this node is among those that programs search for; of a pool without any, none is.
 func TestNotLocal(t *testing.T) {
 	k := newFake()

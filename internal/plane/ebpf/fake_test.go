@@ -62,7 +62,7 @@ func (f *fake) Remove(context.Context) ([]string, error) {
 // verify returns an error if the entry does not fit into the map.
 func verify(s bpf.Step) error {
 	sizes := map[bpf.Table]struct{ key, value int }{
-		bpf.Slots: {20, 24}, bpf.Members: {36, 4}, bpf.NodeAddrs: {16, 4}, bpf.NodePorts: {20, 4}, bpf.Frontends: {20, 32},
+		bpf.Slots: {20, 24}, bpf.Members: {36, 4}, bpf.NodeAddrs: {16, 4}, bpf.Frontends: {20, 32},
 	}
 	want, isMap := sizes[s.Table]
 	if isMap && (len(s.Data) != want.key || !s.Remove && len(s.Value) != want.value) {

@@ -24,10 +24,10 @@ func Kind(packets plane.Kind) plane.Kind { return KindTestedBy(probe.Sockets, pa
 func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
-	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), new(balancing).shares
+	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
-		return New(noKernel{}, Options{Packets: packets.Preview(s), GuardNodePorts: s.Config.EBPF.GuardNodePorts})
+		return New(noKernel{}, Options{Packets: packets.Preview(s)})
 	}
 	k.Beyond = func(s plane.Setup) error {
 		_, err := tested(s, test)
@@ -66,7 +66,7 @@ func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 	removed, err := remove(ctx, s)
 	if o.Cgroup != "" && err == nil { // they may be pinned elsewhere
 		var n int
-		if n, err = bpf.DetachStale(o.Cgroup); n > 0 {
+		if n, err = bpf.DetachStale(o.Cgroup, nil); n > 0 {
 			removed = append(removed, fmt.Sprintf("%d programs of sockets that are pinned elsewhere", n))
 		}
 	}
@@ -102,9 +102,7 @@ func tested(s plane.Setup, test func(bpf.Options) error) (bpf.Options, error) {
 // bpfOptions returns the options for the programs and maps.
 func bpfOptions(s plane.Setup) (o bpf.Options, err error) {
 	c := s.Config.EBPF
-	o = bpf.Options{
-		Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName, GuardNodePorts: c.GuardNodePorts,
-	}
+	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName}
 	if o.Cgroup == "" {
 		if o.Cgroup, err = bpf.FindRoot(); err != nil {
 			return o, err
@@ -112,17 +110,6 @@ func bpfOptions(s plane.Setup) (o bpf.Options, err error) {
 	}
 	o.Exempting = exempting(c, o.Cgroup)
 	return o, nil
-}
-
-// closeBoth returns a function that calls two functions, of which the first may be nil.
-func closeBoth(first, then func() error) func() error {
-	return func() error {
-		var err error
-		if first != nil {
-			err = first()
-		}
-		return errors.Join(err, then())
-	}
 }
 
 // open opens the plane on top of a packet plane, whose parts it keeps.
@@ -135,10 +122,9 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
-	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp, GuardNodePorts: o.GuardNodePorts})
+	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp})
 	sockets := sockdiag.Node{NetNS: s.NetNS}
-	answers := &balancing{sockets: conn.Sockets, connections: sockets.Count, loads: conn.Loads, parts: conn.Parts}
-	opened.Balance, opened.Shares = answers.balance, answers.shares
+	opened.Balance = (&balancing{sockets: conn.Sockets, connections: sockets.Count}).balance
 	exempt, err := exemptions(s, o, conn)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -161,12 +147,12 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 			done()
 			return nil, nil, err
 		}
-		return New(other, Options{Packets: packets, GuardNodePorts: o.GuardNodePorts}), func() {
+		return New(other, Options{Packets: packets}), func() {
 			_ = other.Close() // it was only read from
 			done()
 		}, nil
 	}
-	opened.Close = closeBoth(on.Close, conn.Close)
+	opened.Close = func() error { return errors.Join(on.Close(), conn.Close()) }
 	return &opened, nil
 }
 

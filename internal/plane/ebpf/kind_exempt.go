@@ -40,7 +40,7 @@ func exempting(c config.EBPF, cgroup string) (e bpf.Exempting) {
 	if c.ExemptRoot {
 		e |= bpf.ExemptRoot
 	}
-	if len(c.ExemptCgroups) > 0 && !bpf.IsRoot(cgroup) {
+	if len(c.ExemptCgroups) > 0 && bpf.VerifyRoot(cgroup) != nil {
 		return e | bpf.ExemptAny
 	}
 	for _, pattern := range c.ExemptCgroups {

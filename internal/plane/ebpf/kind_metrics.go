@@ -16,7 +16,7 @@ type counter struct {
 	desc   *prometheus.Desc
 
 	mu    sync.Mutex
-	ports map[bpf.Pool]labels
+	ports map[bpf.Pool]labels // by the pool of all endpoints
 }
 
 // labels are those of a Service port.
@@ -33,17 +33,12 @@ func (c *counter) Applied(change route.Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range change.Touched {
-		each(t.Old, func(id bpf.Pool, _ labels) { delete(c.ports, id) })
-		each(t.New, func(id bpf.Pool, p labels) { c.ports[id] = p })
-	}
-}
-
-// each calls a function for the pools of a Service that frontends use.
-func each(svc *route.Service, do func(bpf.Pool, labels)) {
-	for _, p := range portsOf(svc) {
-		for _, pool := range []route.Pool{route.Cluster, route.Local} {
-			if p.Uses(pool) {
-				do(p.pools[pool].id, labels{svc.Name.Namespace, svc.Name.Name, p.Name, p.Protocol.String(), p.Family.String()})
+		for _, p := range portsOf(t.Old) {
+			delete(c.ports, p.pools[route.Cluster].id)
+		}
+		for _, p := range portsOf(t.New) {
+			c.ports[p.pools[route.Cluster].id] = labels{
+				t.Name.Namespace, t.Name.Name, p.Name, p.Protocol.String(), p.Family.String(),
 			}
 		}
 	}
@@ -62,6 +57,7 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 	sums := map[labels]uint64{}
 	c.mu.Lock()
 	for id, n := range counts {
+		id[15] = byte(route.Cluster) + 1 // as in poolID
 		if p, known := c.ports[id]; known {
 			sums[p] += n
 		}

@@ -12,28 +12,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/work"
 )
 
 const (
-	// searchRest is the pause after a search for pods as a multiple of its duration: clients can cause searches,
-	// which are expensive.
+	// searchRest is the pause after a search for pods as a multiple of its duration: searches are expensive.
 	searchRest = 20
 
-	// While there are pods without an address, which are being made, the search is repeated, after pauses that
+	// The search is repeated every maxSearch. While there are pods without an address, which are being made, the pauses
 	// double from minSearch to maxSearch.
 	minSearch, maxSearch = 50 * time.Millisecond, time.Minute
-
-	// ignoreTime is how long clients in a namespace that is no pod's cause no other search.
-	ignoreTime = time.Minute
 )
-
-// podMap are the pods for which programs decide: bpf.Conn.
-type podMap interface {
-	SetPods([]bpf.Pod) error
-	UnknownClients(ctx context.Context, do func(netns uint64)) error
-}
 
 // namespaces are the network namespaces of a node: netns.Namespaces and netns.WatchLinks.
 type namespaces struct {
@@ -47,7 +38,7 @@ type namespaces struct {
 // several addresses of a family in the pod CIDRs, whose source depends on routes.
 type podFinder struct {
 	loop   *work.Loop
-	kernel podMap
+	set    func([]bpf.Pod) error // makes programs decide for these pods
 	node   namespaces
 	failed func(error)
 	asked  atomic.Int64 // when a search was requested last, in nanoseconds since 1970
@@ -55,11 +46,10 @@ type podFinder struct {
 	mu       sync.Mutex
 	detector *route.Detector         // nil: no change was applied yet
 	services serviceSets[netip.Addr] // endpoints on this node
-	ignored  map[uint64]time.Time    // namespaces that are no pod's, and when that was found
 }
 
-func newPodFinder(kernel podMap, node namespaces, failed func(error)) *podFinder {
-	p := &podFinder{kernel: kernel, node: node, failed: failed, ignored: map[uint64]time.Time{}}
+func newPodFinder(set func([]bpf.Pod) error, node namespaces, failed func(error)) *podFinder {
+	p := &podFinder{set: set, node: node, failed: failed}
 	p.loop = work.New(p.update, failed)
 	p.loop.Rest = searchRest
 	return p
@@ -67,11 +57,7 @@ func newPodFinder(kernel podMap, node namespaces, failed func(error)) *podFinder
 
 // podsOf returns the part that finds pods.
 func podsOf(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
-	err := netns.MayVisit()
-	if err == nil && !netns.SeesAll(o.Cgroup) {
-		err = errors.New("processes of the node are not visible")
-	}
-	if err != nil {
+	if err := sees(o.Cgroup); err != nil {
 		s.Log.Warn("Pods are served packet by packet: this process does not find or enter all of their network namespaces; "+
 			"run it in the PID namespace of the node (hostPID: true), with CAP_SYS_ADMIN and CAP_SYS_PTRACE", "error", err)
 	}
@@ -79,11 +65,29 @@ func podsOf(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 		list:  func(ctx context.Context) ([]netns.Namespace, error) { return netns.Namespaces(ctx, s.NetNS) },
 		watch: func(ctx context.Context, changed func()) error { return netns.WatchLinks(ctx, s.NetNS, changed) },
 	}
-	p := newPodFinder(conn, node, func(err error) {
+	p := newPodFinder(conn.SetPods, node, func(err error) {
 		s.Log.Error("Some new pods may not be found: their connections are served packet by packet for now; "+
 			"it will be tried again", "error", err)
 	})
 	return plane.Part{Run: p.Run, Follower: p}
+}
+
+// sees returns an error unless this process finds the network namespaces of all processes in a cgroup, and may enter
+// them.
+func sees(cgroup string) error {
+	capabilities, err := process.Capabilities()
+	if err != nil {
+		return err
+	}
+	for _, c := range []string{"CAP_SYS_ADMIN", "CAP_SYS_PTRACE"} {
+		if !slices.Contains(capabilities, c) {
+			return errors.New(c + " is missing")
+		}
+	}
+	if !netns.SeesAll(cgroup) {
+		return errors.New("processes of the node are not visible")
+	}
+	return nil
 }
 
 // Applied implements plane.Follower.
@@ -118,34 +122,20 @@ func (p *podFinder) search() {
 	p.loop.Wake()
 }
 
-// unknown makes Run search for pods, unless it has found before that the namespace is no pod's.
-func (p *podFinder) unknown(netns uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if at, is := p.ignored[netns]; !is || time.Since(at) >= ignoreTime {
-		p.search()
-	}
-}
-
-// Run searches for pods after the start, after a change of the node or of its links, and when an unknown client
-// connects to a Service, until the context ends. It returns nil then.
+// Run searches for pods after the start, after a change of the node or of its links, and every maxSearch, until the
+// context ends. It returns nil then.
 func (p *podFinder) Run(ctx context.Context) error {
-	clients := work.New(func(ctx context.Context) (time.Duration, error) {
-		return 0, p.kernel.UnknownClients(ctx, p.unknown)
-	}, p.failed)
 	links := work.New(func(ctx context.Context) (time.Duration, error) {
 		return 0, p.node.watch(ctx, p.search)
 	}, p.failed)
-	var all sync.WaitGroup
-	for _, loop := range []*work.Loop{clients, links, p.loop} {
-		all.Go(func() { _ = loop.Run(ctx) }) // nil
-	}
-	all.Wait()
-	return nil
+	var watch sync.WaitGroup
+	watch.Go(func() { _ = links.Run(ctx) }) // nil
+	defer watch.Wait()
+	return p.loop.Run(ctx)
 }
 
 // update lists the namespaces, and writes the pods among them. Before the first change it leaves those of an earlier
-// run. It returns the time until the next search; 0: no pod is without an address.
+// run. It returns the time until the next search.
 func (p *podFinder) update(ctx context.Context) (time.Duration, error) {
 	if !p.started() {
 		return 0, nil
@@ -154,11 +144,11 @@ func (p *podFinder) update(ctx context.Context) (time.Duration, error) {
 	if err != nil && len(all) == 0 {
 		return 0, err
 	}
-	if failed := p.kernel.SetPods(p.choose(all)); failed != nil {
+	if failed := p.set(p.choose(all)); failed != nil {
 		return 0, failed
 	}
 	if !slices.ContainsFunc(all, func(n netns.Namespace) bool { return n.Attached && len(n.Addrs) == 0 }) {
-		return 0, err
+		return maxSearch, err
 	}
 	return min(max(time.Since(time.Unix(0, p.asked.Load())), minSearch), maxSearch), err
 }
@@ -173,15 +163,12 @@ func (p *podFinder) started() bool {
 func (p *podFinder) choose(all []netns.Namespace) (found []bpf.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ignored = map[uint64]time.Time{}
 	endpoints := p.services.all()
 	isEndpoint := func(a netip.Addr) bool { return endpoints[a] }
 	for _, n := range all {
 		pod := bpf.Pod{NetNS: n.Cookie, IPv4: p.source(n, route.IPv4), IPv6: p.source(n, route.IPv6)}
 		if (n.Attached || slices.ContainsFunc(n.Addrs, isEndpoint)) && (pod.IPv4.IsValid() || pod.IPv6.IsValid()) {
 			found = append(found, pod)
-		} else if len(n.Addrs) > 0 { // without one it may be the network of a pod that is being made
-			p.ignored[n.Cookie] = time.Now()
 		}
 	}
 	return found

@@ -16,25 +16,11 @@ import (
 )
 
 // fakePods are the pods that programs know.
-type fakePods struct {
-	known   []bpf.Pod
-	reports chan uint64
-}
+type fakePods struct{ known []bpf.Pod }
 
 func (f *fakePods) SetPods(pods []bpf.Pod) error {
 	f.known = pods
 	return nil
-}
-
-func (f *fakePods) UnknownClients(ctx context.Context, do func(uint64)) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case n := <-f.reports:
-			do(n)
-		}
-	}
 }
 
 func addrs(list ...string) (all []netip.Addr) {
@@ -70,7 +56,7 @@ func (f *finder) set(i int, n netns.Namespace) {
 }
 
 func startFinder(t *testing.T, all ...netns.Namespace) *finder {
-	f := &finder{kernel: &fakePods{reports: make(chan uint64)}, all: all}
+	f := &finder{kernel: &fakePods{}, all: all}
 	list := func(context.Context) ([]netns.Namespace, error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -81,7 +67,7 @@ func startFinder(t *testing.T, all ...netns.Namespace) *finder {
 		<-ctx.Done()
 		return nil
 	}
-	f.podFinder = newPodFinder(f.kernel, namespaces{list, watch}, func(err error) { t.Error(err) })
+	f.podFinder = newPodFinder(f.kernel.SetPods, namespaces{list, watch}, func(err error) { t.Error(err) })
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- f.Run(ctx) }()
@@ -124,24 +110,15 @@ func TestPodsAreFound(t *testing.T) {
 		if !slices.Equal(f.kernel.known, want) {
 			t.Errorf("the pods are %v, want %v", f.kernel.known, want)
 		}
-		report := func(netns uint64, searches int) {
-			t.Helper()
-			time.Sleep(time.Second)
-			before := f.searches()
-			f.kernel.reports <- netns
-			if n := f.searches() - before; n != searches {
-				t.Errorf("a client in namespace %d causes %d searches, want %d", netns, n, searches)
-			}
-		}
-		report(2, 0)
-		f.set(6, netns.Namespace{Cookie: 7, Attached: true, Addrs: addrs("10.180.0.7")})
-		report(7, 1)
+		// A pod that changes no link of the node is found by the next search.
+		f.set(5, netns.Namespace{Cookie: 7, Addrs: addrs("10.180.0.3")})
+		time.Sleep(maxSearch)
+		f.searches()
+		time.Sleep(maxSearch)
+		f.searches()
 		if last := f.kernel.known[len(f.kernel.known)-1]; last.NetNS != 7 {
 			t.Errorf("the last pod is %v, want that of namespace 7", last)
 		}
-		report(6, 1)
-		time.Sleep(ignoreTime)
-		report(2, 1)
 	})
 }
 

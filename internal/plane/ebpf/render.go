@@ -11,15 +11,7 @@ import (
 
 // render returns the entries of a Service: the frontends whose connections programs decide, and their pools.
 func (p *Plane) render(svc *route.Service) []entry {
-	if svc == nil || svc.Ignored != "" {
-		return nil
-	}
 	r := rendering{known: map[key]bool{}}
-	if p.opt.GuardNodePorts {
-		for i := range svc.Ports {
-			r.guard(&svc.Ports[i])
-		}
-	}
 	for _, port := range portsOf(svc) {
 		for i := range port.pools {
 			if pool := &port.pools[i]; len(pool.frontends) > 0 {
@@ -40,16 +32,6 @@ func (r *rendering) add(e bpf.Entry) {
 	if !r.known[e.Key] {
 		r.known[e.Key] = true
 		r.list = append(r.list, entry{Key: e.Key, Value: e.Value})
-	}
-}
-
-// guard adds the NodePorts of a port that other programs must not bind, also those that are served by packets. The
-// kernel runs no program when SCTP sockets bind.
-func (r *rendering) guard(p *route.Port) {
-	for i := range p.Frontends {
-		if f := &p.Frontends[i]; f.Kind == route.NodePort && p.Protocol != cluster.SCTP {
-			r.add(bpf.NodePort(anyAddr(p.Family), f.Port, uint8(p.Protocol)))
-		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 const (
 	_      ledger.Phase = iota
 	fill                // slots and members, to which frontends refer
-	lead                // frontends, addresses and ports of NodePorts, prefixes of pods
+	lead                // frontends and addresses of NodePorts
 	attach              // programs
 	leave               // remove entries of phase lead
 	empty               // remove entries of phase fill
@@ -24,7 +24,7 @@ func layout() ledger.Layout[key] {
 	return ledger.Layout[key]{
 		Kind: func(k key) ledger.Kind {
 			switch k.Table {
-			case bpf.Frontends, bpf.NodeAddrs, bpf.NodePorts:
+			case bpf.Frontends, bpf.NodeAddrs:
 				return ledger.Kind{Add: lead, Change: lead, Remove: leave}
 			case bpf.Programs:
 				return ledger.Kind{Add: attach, Change: attach, Remove: leave}

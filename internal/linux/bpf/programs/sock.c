@@ -2,8 +2,7 @@
 // is translated. README.md draws the maps.
 //
 // A program that cannot decide exactly what the packet plane would decide leaves the address as it is: the
-// packets then go to the packet plane. No program makes a system call fail, except bind(2) of the ports of NodePorts,
-// where that is asked for.
+// packets then go to the packet plane. No program makes a system call fail.
 
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -47,8 +46,8 @@ struct pool {
 	__u32 word[4];
 };
 
-// How a backend is chosen. by_hash: slots are a table of Maglev, and the address of the client chooses one. by_load: each backend
-// has one slot, and the one with the fewest connections for its weight is chosen.
+// How a backend is chosen. by_hash: slots are a table of Maglev, and the address of the client chooses one. by_load:
+// each backend has one slot, and the one with the fewest connections for its weight is chosen.
 enum { by_chance = 0, by_hash = 1, by_load = 2 };
 
 struct frontend {
@@ -121,8 +120,9 @@ struct flow_key {
 	__u32 protocol;
 };
 
-// The backend that a UDP socket has chosen for a Service. With port 0: the packet plane has chosen one, which the socket keeps.
-// The kernel may reuse an entry for another flow while a program reads it, which the copy of the key shows.
+// The backend that a UDP socket has chosen for a Service. With port 0: the packet plane has chosen one, which the
+// socket keeps. The kernel may reuse an entry for another flow while a program reads it, which the copy of the key
+// shows.
 struct choice {
 	struct flow_key flow;
 	struct endpoint backend;
@@ -155,178 +155,82 @@ struct decision {
 // The network namespace of the node.
 const volatile __u64 node_netns = 0;
 
-// UDP sockets that connect are balanced: they can be destroyed, as a connected socket does not leave a backend that is gone.
+// UDP sockets that connect are balanced: they can be destroyed, as a connected socket does not leave a backend that is
+// gone.
 const volatile _Bool connected_udp = 0;
 
 // The node among the clients that by_hash tells apart.
 const volatile __u32 node_hash = 0;
 
-// Which connections are for packets, whatever their Service. Bit n: those of processes in the cgroups of the map exempt, and below, that
-// are n levels below the root of all cgroups. Bit 0: those of processes in that root, as threads of the kernel are, but not below.
+// Which connections are for packets, whatever their Service. Bit n: those of processes in the cgroups of the map
+// exempt, and below, that are n levels below the root of all cgroups. Bit 0: those of processes in that root, as
+// threads of the kernel are, but not below.
 const volatile __u32 exempting = 0;
 
-// Maps that the program of user space writes.
+#define MAP(name, map_type, flags, entries, key_type, value_type)              \
+	struct {                                                               \
+		__uint(type, map_type);                                        \
+		__uint(map_flags, flags);                                      \
+		__uint(max_entries, entries);                                  \
+		__type(key, key_type);                                         \
+		__type(value, value_type);                                     \
+	} name SEC(".maps")
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct frontend_key);
-	__type(value, struct frontend);
-} frontends SEC(".maps");
+#define HASH(name, entries, key_type, value_type)                              \
+	MAP(name, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, entries, key_type, value_type)
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct slot_key);
-	__type(value, struct slot);
-} slots SEC(".maps");
+// Maps of the route table. User space creates them larger.
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct member_key);
-	__type(value, __u32);
-} members SEC(".maps");
+HASH(frontends, 1, struct frontend_key, struct frontend);
+HASH(slots, 1, struct slot_key, struct slot);
+HASH(members, 1, struct member_key, __u32);
 
 // Addresses that serve NodePorts.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct address);
-	__type(value, __u32);
-} node_addrs SEC(".maps");
+HASH(node_addrs, 1, struct address, __u32);
 
-// NodePorts, also those that are for packets: frontend keys with clients 0. Only the programs that bind read it.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct frontend_key);
-	__type(value, __u32);
-} node_ports SEC(".maps");
-
-// The number of the present content of the maps above. It is odd while user space changes them, and a new one afterwards.
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} generation SEC(".maps");
+// The number of the present content of the maps above. It is odd while user space changes them, and a new one
+// afterwards.
+MAP(generation, BPF_MAP_TYPE_ARRAY, 0, 1, __u32, __u64);
 
 // Maps that other parts of user space write.
 
 // The source addresses of pods of this node, by their network namespaces. Clients in other namespaces are for packets.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
-	__type(key, struct client_key);
-	__type(value, struct address);
-} clients SEC(".maps");
+HASH(clients, 16384, struct client_key, struct address);
 
 // The ids of cgroups: connections of processes in them, and below, are for packets.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, __u64);
-	__type(value, __u32);
-} exempt SEC(".maps");
+HASH(exempt, 65536, __u64, __u32);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, struct member_key);
-	__type(value, struct ramp);
-} new_backends SEC(".maps");
+HASH(new_backends, 65536, struct member_key, struct ramp);
 
-// The connections of this node to backends of frontends that are by_load: user space writes what it counts, and programs add the
-// connections since. A backend that is not here is chosen by chance.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, struct endpoint);
-	__type(value, struct load);
-} loads SEC(".maps");
+// The connections of this node to backends of frontends that are by_load: user space writes what it counts, and
+// programs add the connections since. A backend that is not here is chosen by chance.
+HASH(loads, 65536, struct endpoint, struct load);
 
 // Maps that the programs write.
 
-// The last decisions of each processor, by a hash of the Service and the network namespace: one look-up in place of up to five, and
-// Services that are used often stay in the cache of the processor, however many there are.
+// The last decisions of each processor, by a hash of the Service and the network namespace: one look-up in place of up
+// to five, and Services that are used often stay in the cache of the processor, however many there are.
 enum { cache_size = 256 };
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, cache_size);
-	__type(key, __u32);
-	__type(value, struct decision);
-} decisions SEC(".maps");
-
-// Network namespaces of unknown clients, one in a second at most. While nobody reads it, it is full, and further ones are lost.
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 65536); // a page, on any architecture
-} unknown_clients SEC(".maps");
-
-// The time of the last entry of unknown_clients.
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} last_report SEC(".maps");
+MAP(decisions, BPF_MAP_TYPE_PERCPU_ARRAY, 0, cache_size, __u32, struct decision);
 
 // From the Service to the backend that a UDP socket has chosen for it.
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 65536);
-	__type(key, struct flow_key);
-	__type(value, struct choice);
-} udp_choices SEC(".maps");
+MAP(udp_choices, BPF_MAP_TYPE_LRU_HASH, 0, 65536, struct flow_key, struct choice);
 
 // The TCP connections of the last sockets, for what a program sees as its peer. The kernel gives each processor 4,096
 // cookies at a time, so that their order is not that of the sockets: buckets are chosen by a hash. TestAgeOfConnections
 // computes how long they last. An LRU would take 0.3 us for each connection, storage of sockets 0.7 us.
 enum { buckets = 16384 };
+MAP(connections, BPF_MAP_TYPE_ARRAY, 0, buckets, __u32, struct connection_bucket);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, buckets);
-	__type(key, __u32);
-	__type(value, struct connection_bucket);
-} connections SEC(".maps");
-
-// The UDP sockets that are connected through Services, until they are closed. It does not evict: a socket that is not here could not
-// be destroyed when its backend is gone. Without room the packet plane has the sockets that connect.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
-	__type(key, __u64);
-	__type(value, struct connected);
-} udp_sockets SEC(".maps");
+// The UDP sockets that are connected through Services, until they are closed. It does not evict: a socket that is not
+// here could not be destroyed when its backend is gone. Without room the packet plane has the sockets that connect.
+HASH(udp_sockets, 65536, __u64, struct connected);
 
 // From the backend to the Service, for where datagrams seem to come from.
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 65536);
-	__type(key, struct flow_key);
-	__type(value, struct reply);
-} udp_replies SEC(".maps");
+MAP(udp_replies, BPF_MAP_TYPE_LRU_HASH, 0, 65536, struct flow_key, struct reply);
 
 // Connections and flows that were decided here, by pool.
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
-	__uint(max_entries, 65536);
-	__type(key, struct pool);
-	__type(value, __u64);
-} counts SEC(".maps");
+MAP(counts, BPF_MAP_TYPE_LRU_PERCPU_HASH, 0, 65536, struct pool, __u64);
 
 static always_inline __u32 is4(const struct address *a)
 {
@@ -361,17 +265,11 @@ static always_inline __u32 mix(__u32 h)
 	return h ^ (h >> 16);
 }
 
-// only_value returns the only value of a map.
-static always_inline __u64 *only_value(void *map)
-{
-	__u32 only = 0;
-	return bpf_map_lookup_elem(map, &only);
-}
-
 // current_generation returns the generation of the maps; 0 while user space changes them.
 static always_inline __u64 current_generation(void)
 {
-	__u64 *g = only_value(&generation);
+	__u32 only = 0;
+	__u64 *g = bpf_map_lookup_elem(&generation, &only);
 	return g && !(*g & 1) ? *g : 0;
 }
 
@@ -411,27 +309,14 @@ struct client {
 	struct address addr; // of a pod
 };
 
-// report_unknown lets user space know of an unknown client, so that it looks for new pods.
-static always_inline void report_unknown(__u64 netns)
-{
-	const __u64 second = 1000000000;
-	__u64 now = bpf_ktime_get_ns(), *last = only_value(&last_report);
-	if (!last || now - *last < second)
-		return;
-	*last = now;
-	bpf_ringbuf_output(&unknown_clients, &netns, sizeof(netns), 0);
-}
-
-// is_pod finds the address of a client, and reports whether it is a pod of this node, other than a
-// backend of the pool: a connection of a backend to itself needs source NAT. A connection to the pod's own address stays in the pod.
+// is_pod finds the address of a client, and reports whether it is a pod of this node, other than a backend of the
+// pool: a connection of a backend to itself needs source NAT. A connection to the pod's own address stays in the pod.
 static always_inline int is_pod(struct client *c, const struct endpoint *to, const struct frontend *f)
 {
 	struct client_key k = { .netns = c->netns, .is4 = is4(&to->addr) };
 	struct address *own = bpf_map_lookup_elem(&clients, &k);
-	if (!own) {
-		report_unknown(c->netns);
+	if (!own)
 		return 0;
-	}
 	c->addr = *own;
 	if (equal(&c->addr, &to->addr))
 		return 0;
@@ -463,7 +348,8 @@ static always_inline void count(const struct pool *p)
 		bpf_map_update_elem(&counts, p, &one, BPF_ANY);
 }
 
-// is_exempt reports whether the connections of this process are for packets. The verifier removes the code of levels without exempt cgroups.
+// is_exempt reports whether the connections of this process are for packets. The verifier removes the code of levels
+// without exempt cgroups.
 enum { deepest = 16 };
 static always_inline int is_exempt(void)
 {
@@ -565,8 +451,8 @@ static always_inline int draw(const struct frontend *f, __u32 number, struct end
 	return 1;
 }
 
-// least chooses the backend with the fewest connections for its weight, of eight whose place is random. It chooses by chance if the load of
-// one of them is unknown.
+// least chooses the backend with the fewest connections for its weight, of eight whose place is random. It chooses by
+// chance if the load of one of them is unknown.
 enum { compared = 8 };
 static always_inline int least(const struct frontend *f, struct endpoint *backend)
 {
@@ -649,7 +535,8 @@ static always_inline void store_connection(__u64 socket, const struct endpoint *
 	}
 }
 
-// service_of finds the Service to which a program has connected a TCP socket, if the socket is connected to the backend that was chosen.
+// service_of finds the Service to which a program has connected a TCP socket, if the socket is connected to the
+// backend that was chosen.
 static always_inline int service_of(__u64 socket, const struct endpoint *backend, struct endpoint *service)
 {
 	struct connection_bucket *bucket = bucket_of(socket);
@@ -680,7 +567,8 @@ enum { undecided = 0, has_frontend = 1, has_backend = 2 };
 
 // read_cache repeats the last decision, if nothing has changed since. Another process may run on this processor at any
 // moment, and replace the entry: the number of writes shows that.
-static always_inline int read_cache(const struct endpoint *to, __u64 now, struct client *c, struct frontend *f, struct endpoint *backend)
+static always_inline int read_cache(const struct endpoint *to, __u64 now, struct client *c, struct frontend *f,
+				    struct endpoint *backend)
 {
 	struct decision *d = cache_entry(to, c->netns);
 	if (!d || !now)
@@ -736,9 +624,10 @@ static always_inline void write_cache(const struct endpoint *to, __u64 now, cons
 	__sync_fetch_and_add(&d->writes, 1);
 }
 
-// decide copies the frontend of a TCP connection, if the connection can be decided here, and a backend if there is a last decision with
-// some.
-static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c, struct frontend *f, struct endpoint *backend)
+// decide copies the frontend of a TCP connection, if the connection can be decided here, and a backend if there is a
+// last decision with some.
+static always_inline int decide(struct bpf_sock_addr *ctx, const struct endpoint *to, struct client *c,
+				struct frontend *f, struct endpoint *backend)
 {
 	__u64 now = current_generation(); // before any map is read
 	int last = read_cache(to, now, c, f, backend);
@@ -850,7 +739,8 @@ static always_inline int send_unconnected(struct bpf_sock_addr *ctx, const struc
 	return 1;
 }
 
-// is_at reports whether a socket is connected to a backend. It reads all words first: the verifier wants constant offsets.
+// is_at reports whether a socket is connected to a backend. It reads all words first: the verifier wants constant
+// offsets.
 static always_inline int is_at(struct bpf_sock *sk, const struct endpoint *e)
 {
 	volatile struct bpf_sock *v = sk;
@@ -865,7 +755,9 @@ static always_inline int connected_backend(struct bpf_sock_addr *ctx, const stru
 	__u64 socket = bpf_get_socket_cookie(ctx);
 	struct bpf_sock *sk = ctx->sk;
 	struct connected *c = bpf_map_lookup_elem(&udp_sockets, &socket);
-	if (!c || !sk || sk->bound_dev_if || !same(&c->service, to) || !is_at(sk, &c->backend) || !has_member(&c->pool, &c->backend))
+	if (!c || !sk || sk->bound_dev_if || !same(&c->service, to) || !is_at(sk, &c->backend))
+		return 0;
+	if (!has_member(&c->pool, &c->backend))
 		return 0;
 	struct frontend *f = frontend_of(to, IPPROTO_UDP, c->netns == node_netns ? of_node : of_pods);
 	if (!f || !same_pool(&f->pool, &c->pool))
@@ -920,8 +812,8 @@ static always_inline int connect(struct bpf_sock_addr *ctx, const struct endpoin
 	return 0;
 }
 
-// send chooses a backend for a datagram. A connected socket gets replies from its peer only. A datagram whose source the program has
-// chosen (IP_PKTINFO) is for packets.
+// send chooses a backend for a datagram. A connected socket gets replies from its peer only. A datagram whose source
+// the program has chosen (IP_PKTINFO) is for packets.
 static always_inline int send(struct bpf_sock_addr *ctx, const struct endpoint *to, struct endpoint *backend, int has_source)
 {
 	struct bpf_sock *sk = ctx->sk;
@@ -1028,38 +920,5 @@ SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)
 		delete_connection(socket);
 	return allow;
 }
-
-// is_node_port reports whether there is a NodePort with the port of a socket, at addresses of the family of an
-// unspecified one.
-static always_inline int is_node_port(struct bpf_sock_addr *ctx, const struct address *any)
-{
-	struct frontend_key k = { .addr = *any, .port = ctx->user_port, .protocol = ctx->protocol };
-	return bpf_map_lookup_elem(&node_ports, &k) != 0;
-}
-
-// may_bind reports whether a program may bind a socket to an address. Connections to a NodePort would never reach it. A
-// socket of IPv6 that has no address yet may serve IPv4 as well.
-static always_inline int may_bind(struct bpf_sock_addr *ctx, const struct endpoint *at)
-{
-	const struct address any6 = {}, any4 = mapped(0);
-	int v4 = is4(&at->addr), any = equal(&at->addr, v4 ? &any4 : &any6);
-	if (!at->port || bpf_get_netns_cookie(ctx) != node_netns)
-		return 1;
-	if (!any && !bpf_map_lookup_elem(&node_addrs, &at->addr))
-		return 1;
-	if (!v4 && is_node_port(ctx, &any6))
-		return 0;
-	return !(v4 || any) || !is_node_port(ctx, &any4);
-}
-
-#define BIND_PROGRAM(name, section, family)                                    \
-	SEC(section) int name(struct bpf_sock_addr *ctx)                       \
-	{                                                                      \
-		struct endpoint at = read##family(ctx);                        \
-		return may_bind(ctx, &at);                                     \
-	}
-
-BIND_PROGRAM(sluice_bind4, "cgroup/bind4", 4)
-BIND_PROGRAM(sluice_bind6, "cgroup/bind6", 6)
 
 char _license[] SEC("license") = "Apache-2.0";

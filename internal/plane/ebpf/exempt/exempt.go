@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,9 +39,9 @@ type Options struct {
 type Follower struct {
 	opt Options
 
-	mu      sync.Mutex
-	count   int             // of exempt cgroups
-	folders map[string]bool // read by the last search
+	mu     sync.Mutex
+	count  int               // of exempt cgroups
+	notify *fsnotify.Watcher // nil: nothing is watched
 }
 
 // New returns a Follower that has not searched yet.
@@ -55,15 +58,42 @@ func (f *Follower) Count() int {
 func (f *Follower) Search() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := newSearch(f.opt.Root, f.opt.ID)
+	ids := map[uint64]bool{}
 	for _, pattern := range f.opt.Patterns {
-		s.byPattern(pattern)
+		f.find(ids, f.opt.Root, strings.Split(pattern, "/"))
 	}
-	if err := f.opt.Exempt(s.ids); err != nil {
+	if err := f.opt.Exempt(ids); err != nil {
 		return err
 	}
-	f.count, f.folders = len(s.ids), s.folders
+	f.count = len(ids)
 	return nil
+}
+
+// find adds the ids of the cgroups below a folder whose paths match a pattern, element by element.
+func (f *Follower) find(ids map[uint64]bool, dir string, pattern []string) {
+	if len(pattern) == 0 {
+		if id, err := f.opt.ID(dir); err == nil { // otherwise it is gone
+			ids[id] = true
+		}
+		return
+	}
+	f.watch(dir)                  // before it is read, so that no change is missed
+	entries, _ := os.ReadDir(dir) // none if it is gone
+	for _, e := range entries {
+		if matches, _ := path.Match(pattern[0], e.Name()); matches && e.IsDir() { // patterns are well-formed
+			f.find(ids, filepath.Join(dir, e.Name()), pattern[1:])
+		}
+	}
+}
+
+// watch watches a folder. The kernel ends the watch when the folder is deleted.
+func (f *Follower) watch(dir string) {
+	if f.notify == nil {
+		return
+	}
+	if err := f.notify.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.opt.Failed(&fs.PathError{Op: "watch", Path: dir, Err: err})
+	}
 }
 
 // Run follows the cgroups until the context ends, and returns nil then. It does not rest as package work does: a
@@ -75,84 +105,37 @@ func (f *Follower) Run(ctx context.Context) error {
 		notify = &fsnotify.Watcher{}
 	} else {
 		defer func() { _ = notify.Close() }() // nothing is written
+		f.mu.Lock()
+		f.notify = notify
+		f.mu.Unlock()
 	}
-	watched := map[string]bool{}
 	for ctx.Err() == nil {
-		wait := rescan
+		pause := rescan
 		if err := f.Search(); err != nil {
 			f.opt.Failed(err)
-			wait = retry
-		} else if notify.Events != nil && f.watch(notify, watched) {
-			continue // a cgroup may have been created after the search and before the watch
+			pause = retry
 		}
-		f.wait(ctx, notify, watched, time.After(wait))
+		f.wait(ctx, notify, pause)
 	}
 	return nil
 }
 
-// wait waits for the next search: for an event or the time. It removes deleted folders from watched.
-func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, watched map[string]bool, due <-chan time.Time) {
-	for {
+// wait waits for the next search: until some time after an event, or for a pause without one.
+func (f *Follower) wait(ctx context.Context, notify *fsnotify.Watcher, pause time.Duration) {
+	due := time.After(pause)
+	for changed := false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-due:
 			return
 		case err := <-notify.Errors:
-			f.opt.Failed(fmt.Errorf("watch cgroups: %w", err)) // events are lost: watch and search all again
-			clear(watched)
+			f.opt.Failed(fmt.Errorf("watch cgroups: %w", err)) // events are lost
 			return
 		case e := <-notify.Events:
-			if e.Has(fsnotify.Create) || e.Has(fsnotify.Remove) { // files of cgroups are written all the time
-				forget(watched, e)
-				drain(notify.Events, watched)
-				return
+			if !changed && (e.Has(fsnotify.Create) || e.Has(fsnotify.Remove)) { // files of cgroups are written all the time
+				due, changed = time.After(searchDelay), true
 			}
 		}
 	}
-}
-
-// forget removes a deleted folder from watched: a new folder with its name needs a new watch.
-func forget(watched map[string]bool, e fsnotify.Event) {
-	if e.Has(fsnotify.Remove) {
-		delete(watched, e.Name)
-	}
-}
-
-// drain receives events until searchDelay has passed.
-func drain(events <-chan fsnotify.Event, watched map[string]bool) {
-	end := time.After(searchDelay)
-	for {
-		select {
-		case e := <-events:
-			forget(watched, e)
-		case <-end:
-			return
-		}
-	}
-}
-
-// watch watches the folders that the last search has read. It returns true if it has added a watch.
-func (f *Follower) watch(notify *fsnotify.Watcher, watched map[string]bool) (more bool) {
-	f.mu.Lock()
-	folders := maps.Clone(f.folders)
-	f.mu.Unlock()
-	for dir := range watched {
-		if !folders[dir] {
-			_ = notify.Remove(dir) // it may be gone
-			delete(watched, dir)
-		}
-	}
-	for dir := range folders {
-		if watched[dir] {
-			continue
-		}
-		switch err := notify.Add(dir); {
-		case err == nil:
-			watched[dir], more = true, true
-		case !errors.Is(err, fs.ErrNotExist):
-			f.opt.Failed(&fs.PathError{Op: "watch", Path: dir, Err: err})
-		}
-	}
-	return more
 }

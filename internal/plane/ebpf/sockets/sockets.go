@@ -48,59 +48,39 @@ func New(opt Options) *Follower {
 	return f
 }
 
-// Applied queues passes if a change has removed backends or frontends. The first change, after the start, always
-// queues passes.
+// Applied queues passes if a change touches a Service that has had UDP sockets. The first change, after the start,
+// always queues passes.
 func (f *Follower) Applied(change route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	lost := !f.started
+	due := !f.started
 	if !f.started && change.Table != nil { // those that the kernel refuses are not in Touched, but programs balance them
 		for _, svc := range change.Table.Services {
 			maps.Copy(f.ports, f.opt.Pools(svc))
 		}
 	}
 	f.started = true
-	gone := map[bpf.Pool]*route.Port{}
 	for _, t := range change.Touched {
 		for id := range f.opt.Pools(t.Old) {
-			if p := f.ports[id]; p != nil {
-				gone[id] = p
-				delete(f.ports, id)
-			}
+			delete(f.ports, id)
+			due = true
 		}
-	}
-	for _, t := range change.Touched {
 		maps.Copy(f.ports, f.opt.Pools(t.New))
 	}
-	for id, p := range gone {
-		lost = lost || f.loses(id, p)
-	}
-	if lost {
+	if due {
 		f.until = time.Now().Add(secondPass)
 		f.Wake()
 	}
 }
 
-// loses reports whether sockets of a pool, that had this port before, may be stale.
-func (f *Follower) loses(id bpf.Pool, before *route.Port) bool {
-	now := f.ports[id]
-	if now == nil {
-		return true
-	}
-	lost := func(b netip.AddrPort) bool { return !serves(now, b) }
-	same := func(a, b route.Frontend) bool { return a.Kind == b.Kind && a.Addr == b.Addr && a.Port == b.Port }
-	return slices.ContainsFunc(before.Serving, lost) || !slices.EqualFunc(before.Frontends, now.Frontends, same)
-}
-
 // stale reports whether a socket has to be destroyed.
 func (f *Follower) stale(s *bpf.Socket) bool {
 	p := f.ports[s.Pool]
-	return p == nil || !serves(p, s.Backend) || !hasFrontend(p, s.Service)
-}
-
-func serves(p *route.Port, backend netip.AddrPort) bool {
-	_, there := slices.BinarySearchFunc(p.Serving, backend, netip.AddrPort.Compare)
-	return there
+	if p == nil || !hasFrontend(p, s.Service) {
+		return true
+	}
+	_, serves := slices.BinarySearchFunc(p.Serving, s.Backend, netip.AddrPort.Compare)
+	return !serves
 }
 
 // hasFrontend reports whether sockets can be connected to a port at an address. NodePorts are at any address of the
