@@ -89,7 +89,7 @@ func (c *claims) release(k claim, svc *cluster.Service) *cluster.Service {
 	}
 	rivals.remove(svc)
 	next := rivals.owner()
-	if len(rivals.list) == 1 {
+	if rivals.sorted.Len() == 1 {
 		delete(c.rivals, k)
 	}
 	if c.owner[k] == next {

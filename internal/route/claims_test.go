@@ -298,7 +298,7 @@ func sameClaims(t *testing.T, got *claims, have map[string]*cluster.Service) {
 
 func sameRivals(t *testing.T, got *rivals, want []*cluster.Service) {
 	t.Helper()
-	if !slices.Equal(got.list, want) || got.holder.Load() != want[0] {
-		t.Fatalf("%v: %d ask, %v first; want %d, %v", got.claim, len(got.list), got.owner().Name, len(want), want[0].Name)
+	if list := got.sorted.Items(); !slices.Equal(list, want) || got.holder.Load() != want[0] {
+		t.Fatalf("%d ask, %v first; want %d, %v", len(list), got.owner().Name, len(want), want[0].Name)
 	}
 }

@@ -1,36 +1,41 @@
 package route
 
 import (
-	"slices"
 	"sync/atomic"
+
+	"github.com/tidwall/btree"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// rivals are the Services that ask for one claim, two or more, with the owner first.
+// rivals are the Services that ask for one claim, two or more, sorted by precedence: the owner comes first.
+// Adding or removing one of n Services takes O(log n) time.
 type rivals struct {
-	claim claim
-	list  []*cluster.Service // sorted by precedence
+	sorted *btree.BTreeG[*cluster.Service]
 
 	// holder is the owner, for goroutines other than the one of the Compiler.
 	holder atomic.Pointer[cluster.Service]
 }
 
 func newRivals(k claim, owner *cluster.Service) *rivals {
-	return &rivals{claim: k, list: []*cluster.Service{owner}}
+	less := func(a, b *cluster.Service) bool { return k.precedence(a, b) < 0 }
+	r := &rivals{sorted: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
+	r.sorted.Set(owner)
+	return r
 }
 
-func (r *rivals) owner() *cluster.Service { return r.list[0] }
+func (r *rivals) owner() *cluster.Service {
+	first, _ := r.sorted.Min()
+	return first
+}
 
 func (r *rivals) add(svc *cluster.Service) {
-	at, _ := slices.BinarySearchFunc(r.list, svc, r.claim.precedence)
-	r.list = slices.Insert(r.list, at, svc)
+	r.sorted.Set(svc)
 	r.holder.Store(r.owner())
 }
 
 // remove removes a Service. At least one other one remains.
 func (r *rivals) remove(svc *cluster.Service) {
-	at, _ := slices.BinarySearchFunc(r.list, svc, r.claim.precedence)
-	r.list = slices.Delete(r.list, at, at+1)
+	r.sorted.Delete(svc)
 	r.holder.Store(r.owner())
 }
