@@ -133,7 +133,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	d.assembleNode()
 	d.takeover = takeover.New(takeover.Options{
 		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane.KubeProxyRules), Others: leftovers(o),
-		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
+		Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.record(event.KubeProxyRuns(note)) },
 		RecordLeft:      func(note string) { d.record(event.KubeProxyRulesLeft(note)) },

@@ -40,22 +40,16 @@ type Options struct {
 	// ignores them.
 	Others []Leftover
 
-	// NodePorts lists the NodePorts of all Services. They distinguish kube-proxy's virtual servers at addresses of the
-	// node from virtual servers of other programs. If NodePorts is nil, any port in 30000-32767 is a NodePort. If it
-	// fails, no virtual server is removed.
-	NodePorts func(context.Context) ([]uint16, error)
-
 	// Address is where kube-proxy serves its diagnostics; empty: 127.0.0.1:10249.
 	Address string
 	// Dial connects to it. If nil, the connection is in the current network namespace.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
+	// IgnoreKubeProxy removes kube-proxy's rules without looking for one that runs.
 	IgnoreKubeProxy bool
 	// Record makes an Event of the Node about a kube-proxy that runs; nil: none.
 	Record func(note string)
-	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove;
-	// nil: none.
+	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove; nil: none.
 	RecordLeft func(note string)
 
 	// Soon is the time between two searches while a kube-proxy runs or its rules are there, Rarely at other times. The

@@ -70,7 +70,7 @@ func testRules(t *testing.T, c Case, v Variant) {
 // mode nftables.
 func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
 	t.Helper()
-	const removed = `msg="Removed leftovers of kube-proxy" mechanism=nftables`
+	const removed = `msg="Removed leftovers of kube-proxy or of another mode" mechanism=nftables`
 	for !strings.Contains(p.Log(), removed) {
 		select {
 		case <-ctx.Done():
