@@ -135,7 +135,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	o, logs, err := reader.load()
 	if err != nil {
 		if env.Service != nil && flags.WindowsService() {
-			return env.asService(ctx, func(context.Context, func()) error { return err })
+			return env.asService(ctx, func(context.Context) error { return err })
 		}
 		return err
 	}

@@ -26,6 +26,7 @@ func TestWindows(t *testing.T) {
 		run  func(*testing.T, *wine.Prefix)
 	}{
 		{"access to HNS", testAccessToHNS},
+		{"service", testService},
 		{"kernelspace", testKernelspace},
 		{"documents of Services", testDocumentsOfServices},
 		{"userspace", testUserspace},
