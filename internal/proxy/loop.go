@@ -45,8 +45,7 @@ type Options struct {
 	// Observe is called after each attempt to write. It may be nil.
 	Observe func(Sync)
 
-	// Contested is called when a Contest begins, repeatedly while it continues, and with the zero
-	// Contest when it ends. It may be nil.
+	// Contested is called when a Contest begins, and with the zero Contest when it ends. It may be nil.
 	Contested func(Contest)
 
 	// CPU returns the CPU time used so far by this process and the programs that it ran. Nil: all
@@ -77,10 +76,10 @@ type Loop struct {
 
 	early *earlyRead // not used yet; nil: used or dropped
 
-	edits    *edits
-	edited   chan struct{} // has an item after an edit by another program
-	repairs  *time.Timer   // fires when edits may make a comparison due, or change the Contest
-	reported time.Time     // when Contested was called last for the present Contest; zero: there is none
+	edits     *edits
+	edited    chan struct{} // has an item after an edit by another program
+	repairs   *time.Timer   // fires when edits may make a comparison due, or change the Contest
+	contested bool          // the beginning of the present Contest was reported
 
 	writes  uint64
 	started bool  // a write of everything has succeeded
