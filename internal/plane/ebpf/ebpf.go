@@ -83,12 +83,6 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Discard implements plane.Discarder.
-func (p *Plane) Discard() {
-	p.seen, p.unread = nil, nil
-	p.Above.Discard()
-}
-
 // Plan is a change of the maps, and of the rules of the plane beneath.
 type Plan struct {
 	ledger.Plans // packets and maps
@@ -209,5 +203,3 @@ func (p *Plane) withdraw(ctx context.Context, svc *route.Service) error {
 
 // Unread returns why the maps could not be compared; nil if they were.
 func (p *Plan) Unread() error { return p.unread }
-
-var _ plane.Discarder = (*Plane)(nil)

@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -212,9 +211,6 @@ func (p *Plane) setNames() []string {
 	return names
 }
 
-// Discard implements plane.Discarder.
-func (p *Plane) Discard() { p.state = nil }
-
 // Due returns when the connections to destinations that drain are counted; zero: none drains.
 func (p *Plane) Due() time.Time {
 	if len(p.writer.drains) == 0 {
@@ -222,5 +218,3 @@ func (p *Plane) Due() time.Time {
 	}
 	return p.check
 }
-
-var _ plane.Discarder = (*Plane)(nil)

@@ -74,9 +74,6 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Discard implements plane.Discarder.
-func (p *Plane) Discard() { p.seen = nil }
-
 // Watch reports changes that other programs make to these tables.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	return p.kernel.Watch(ctx, tables(), subscribed, func(e nft.Edit) {

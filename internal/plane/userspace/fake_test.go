@@ -158,8 +158,6 @@ func (p *rulePlane) Remove(context.Context) ([]string, error) {
 	return []string{"rules"}, nil
 }
 
-func (p *rulePlane) Discard() { p.compare = false }
-
 func (p *rulePlane) Plan(c route.Change) plane.Plan {
 	plan := &rulePlan{plane: p, set: map[ruleKey]rule{}, drop: map[ruleKey]bool{}, refused: plane.Refused{}}
 	if c.Partly {

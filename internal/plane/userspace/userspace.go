@@ -252,5 +252,3 @@ func (p *Plane) addrOf(k key) (netip.AddrPort, bool) {
 	}
 	return p.ports.known(k)
 }
-
-var _ plane.Discarder = (*Plane)(nil)
