@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Duplicate returns a second file for the same open file description, with its locks (flock(2)). The caller closes
-// it.
+// Duplicate returns a second file for the same open file description, with its locks (flock(2)). The caller closes it.
 func Duplicate(f *os.File) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -58,8 +58,7 @@ func ServesLoopback(c *config.Config) bool {
 	return c.NodePorts.Localhost || slices.ContainsFunc(c.NodePorts.CIDRs, names)
 }
 
-// allIPv4 reports whether all IPv4 addresses serve NodePorts: the configuration says
-// so, or names no IPv4 range.
+// allIPv4 reports whether all IPv4 addresses serve NodePorts: the configuration says so, or names no IPv4 range.
 func allIPv4(n config.NodePorts) bool {
 	named := n.Primary || n.Localhost || slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() })
 	return n.All || !named
@@ -104,8 +103,7 @@ func tracked(c config.Conntrack, cpus int) int {
 	return max(scaled, c.Min)
 }
 
-// seconds drops the part of a second. Less than one is one: 0 would forget
-// connections at once.
+// seconds drops the part of a second. Less than one is one: 0 would forget connections at once.
 func seconds(d time.Duration) string {
 	return strconv.Itoa(max(1, int(d/time.Second)))
 }

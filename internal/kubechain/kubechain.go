@@ -31,8 +31,7 @@ func Userspace(name string) bool {
 	}, name)
 }
 
-// SluiceAlone reports whether Sluice creates chains with this name, and kube-proxy never
-// does.
+// SluiceAlone reports whether Sluice creates chains with this name, and kube-proxy never does.
 func SluiceAlone(name string) bool {
 	return slices.Contains([]string{"KUBE-MARK-MASQ-NOT-POD", "KUBE-IPVS-SHORT-CUT", "KUBE-NOT-LOCAL"}, name)
 }

@@ -18,8 +18,7 @@ type Contest struct {
 // Active reports whether there is one.
 func (c Contest) Active() bool { return !c.Since.IsZero() }
 
-// Program returns the name of the program without its number, as a label
-// that does not change with each run of it.
+// Program returns the name of the program without its number, as a label that does not change with each run of it.
 func (c Contest) Program() string {
 	name, _, _ := strings.Cut(c.By, " (")
 	return name

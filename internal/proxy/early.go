@@ -2,9 +2,8 @@ package proxy
 
 import "context"
 
-// earlyRead is a read of the kernel that runs while the feeds of the store deliver, so that
-// a start does not wait first for them and then for the kernel. Meanwhile nothing else uses
-// the plane.
+// earlyRead is a read of the kernel that runs while the feeds of the store deliver, so that a start does not wait first
+// for them and then for the kernel. Meanwhile nothing else uses the plane.
 type earlyRead struct {
 	stop  context.CancelFunc
 	ended chan struct{} // closed when it has ended

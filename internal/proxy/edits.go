@@ -104,9 +104,8 @@ func (e *edits) begin() {
 	e.edited, e.unsure, e.since = false, false, time.Time{}
 }
 
-// end records that a comparison has ended, and what CPU time it took. It returns the edit that it
-// repaired, and how many repairs there have been since there were none for contestCalm. 0: it
-// repaired nothing.
+// end records that a comparison has ended, and what CPU time it took. It returns the edit that it repaired, and how
+// many repairs there have been since there were none for contestCalm. 0: it repaired nothing.
 func (e *edits) end(s Sync, cost time.Duration, now time.Time) (edit plane.Edit, repairs int) {
 	if s.Cause != Start || s.Err != nil { // what a start writes does not delay repairs
 		e.spend(cost, now)

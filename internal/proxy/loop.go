@@ -48,8 +48,7 @@ type Options struct {
 	// Contested is called when a Contest begins, and with the zero Contest when it ends. It may be nil.
 	Contested func(Contest)
 
-	// CPU returns the CPU time used so far by this process and the programs that it ran. Nil: all
-	// time counts as CPU time.
+	// CPU returns the CPU time used so far by this process and the programs that it ran. Nil: all time counts as CPU time.
 	CPU func() time.Duration
 }
 
@@ -189,8 +188,7 @@ func (l *Loop) wait(ctx context.Context, timer <-chan time.Time, changed <-chan 
 	return false
 }
 
-// sleep waits and serves requests; false: the context ended. After a failure a requested
-// comparison ends the wait.
+// sleep waits and serves requests; false: the context ended. After a failure a requested comparison ends the wait.
 func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		select {

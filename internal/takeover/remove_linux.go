@@ -14,11 +14,10 @@ import (
 // remove removes the findings, while Sluice's own rules are in force. A failure in one mechanism does not affect the
 // others.
 //
-// No connection is lost. Conntrack continues to translate existing ones. New ones meet
-// either all of kube-proxy's rules or only Sluice's. IPVS keeps connections in its own
-// memory, and ends them with their virtual server. So a virtual server with connections
-// stays until a later call, with everything that their packets need. New connections do
-// not reach it, as Sluice translates earlier.
+// No connection is lost. Conntrack continues to translate existing ones. New ones meet either all of kube-proxy's rules
+// or only Sluice's. IPVS keeps connections in its own memory, and ends them with their virtual server. So a virtual
+// server with connections stays until a later call, with everything that their packets need. New connections do not
+// reach it, as Sluice translates earlier.
 func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 	if len(f.tables) > 0 {
 		if err = r.removeTables(ctx, f); err == nil {
@@ -116,8 +115,7 @@ func (r *rules) hold(ctx context.Context, v vips) (vips, error) {
 	return v.hold(connections), err
 }
 
-// sources returns the addresses of this host except those on the interface, its primary
-// ones first.
+// sources returns the addresses of this host except those on the interface, its primary ones first.
 func (r *rules) sources(ctx context.Context, v vips) ([]netip.Addr, error) {
 	primary, err := r.host.Primary()
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package takeover takes a node over from kube-proxy. It finds the rules that kube-proxy
-// of any mode left in the kernel, detects a kube-proxy that still runs, and removes the
-// rules once Sluice's own are in force and no kube-proxy would write them again. On systems
-// other than Linux kube-proxy leaves no rules: only other modes of Sluice may.
+// Package takeover takes a node over from kube-proxy. It finds the rules that kube-proxy of any mode left in the
+// kernel, detects a kube-proxy that still runs, and removes the rules once Sluice's own are in force and no kube-proxy
+// would write them again. On systems other than Linux kube-proxy leaves no rules: only other modes of Sluice may.
 package takeover
 
 import (
@@ -35,9 +34,8 @@ type Options struct {
 	// take-over leaves them alone: the plane removes other rules there.
 	Ours []Mechanism
 
-	// Others are the planes that Sluice may have used on this node before. Their rules
-	// are removed once Sluice's own are in force, even if a kube-proxy runs. Cleanup
-	// ignores them.
+	// Others are the planes that Sluice may have used on this node before. Their rules are removed once Sluice's own are
+	// in force, even if a kube-proxy runs. Cleanup ignores them.
 	Others []Leftover
 
 	// Address is where kube-proxy serves its diagnostics; empty: 127.0.0.1:10249.

@@ -65,9 +65,8 @@ func (v vips) immediately() vips {
 	return v
 }
 
-// kubeSet reports whether an ipset has a name of kube-proxy's. The name for IPv6 is
-// derived from that for IPv4, and truncated to the length that the kernel allows. Sets of
-// other programs begin with KUBE- too.
+// kubeSet reports whether an ipset has a name of kube-proxy's. The name for IPv6 is derived from that for IPv4, and
+// truncated to the length that the kernel allows. Sets of other programs begin with KUBE- too.
 func kubeSet(name string) bool {
 	const longest = 31
 	return slices.ContainsFunc(setNames(), func(own string) bool {

@@ -117,8 +117,7 @@ func (p *Ports) Files() (map[string]*os.File, error) {
 	return files, nil
 }
 
-// adoptTime is how long ports of the previous run stay open for Listen. Servers open
-// their ports as soon as they run.
+// adoptTime is how long ports of the previous run stay open for Listen. Servers open their ports as soon as they run.
 const adoptTime = 5 * time.Second
 
 // Run closes the ports of the previous run that no server has adopted after adoptTime, or

@@ -101,14 +101,12 @@ func xtFamilies() [2]xtFamily {
 	}
 }
 
-// Iptables checks the programs of iptables, the right to use them, and matches and
-// targets. The error has a sentence with the remedy for each problem, one per line,
-// and is ErrPrivilege or ErrFeature, or iptables.ErrMissing without any program. A
-// host without IPv6 or without optional extensions is no error.
+// Iptables checks the programs of iptables, the right to use them, and matches and targets. The error has a sentence
+// with the remedy for each problem, one per line, and is ErrPrivilege or ErrFeature, or iptables.ErrMissing without any
+// program. A host without IPv6 or without optional extensions is no error.
 //
-// It tries rules in a temporary network namespace. If this process may not make one,
-// the programs only test the rules in the namespace of the options, which detects
-// less.
+// It tries rules in a temporary network namespace. If this process may not make one, the programs only test the rules
+// in the namespace of the options, which detects less.
 func Iptables(ctx context.Context, opts Options) (Support, error) {
 	tools, err := iptables.Open(ctx, iptables.Options{NetNS: opts.NetNS})
 	if errors.Is(err, unix.EPERM) {
@@ -158,8 +156,7 @@ func missingExtensions(
 	return missing, err
 }
 
-// capable checks the capabilities of this thread, which the programs inherit.
-// The legacy variant opens a raw socket.
+// capable checks the capabilities of this thread, which the programs inherit. The legacy variant opens a raw socket.
 func capable(variant iptables.Variant) error {
 	has, err := process.Capabilities()
 	if err != nil {

@@ -38,9 +38,8 @@ type Missing struct {
 	Remedy string
 }
 
-// NFTables checks the features of nf_tables. The error has a sentence with the
-// remedy for each problem, one per line, and is ErrPrivilege or ErrFeature. A
-// host without IPv6 is no error.
+// NFTables checks the features of nf_tables. The error has a sentence with the remedy for each problem, one per line,
+// and is ErrPrivilege or ErrFeature. A host without IPv6 is no error.
 func NFTables(ctx context.Context, opts Options) (Support, error) {
 	if err := reach(ctx, opts); err != nil {
 		return Support{}, err
