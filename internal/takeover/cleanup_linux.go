@@ -31,7 +31,7 @@ func cleanup(ctx context.Context, r *rules, d *detector, o Options) (Account, er
 	found.vips = found.vips.immediately()
 	account, err := r.remove(ctx, found)
 	if kubeProxy != nil && errors.Is(err, iptables.ErrInUse) {
-		account.Left = append(account.Left, "left chains to which rules lead that kube-proxy has not replaced yet")
+		account.Left = append(account.Left, "chains to which rules lead that kube-proxy has not replaced yet")
 		err = nil
 	}
 	account.KubeProxy = kubeProxy

@@ -109,11 +109,12 @@ func (c *Controller) remove(ctx context.Context) error {
 	left := c.State().Left
 	c.update(func(s *State) { s.add(counts(entries), a) })
 	for _, e := range a.Removed {
-		c.opt.Log.Info("Removed leftovers of kube-proxy or of another mode", "mechanism", string(e.Mechanism), "removed", e.What)
+		c.opt.Log.Info("Removed leftovers of kube-proxy or of another mode",
+			"mechanism", string(e.Mechanism), "removed", e.What)
 	}
 	if !slices.Equal(a.Left, left) {
-		for _, line := range a.Left {
-			c.opt.Log.Info("Left alone", "left", line)
+		for _, what := range a.Left {
+			c.opt.Log.Info("Left alone", "left", what)
 		}
 	}
 	return err

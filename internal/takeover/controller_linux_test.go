@@ -79,9 +79,10 @@ func TestNothingIsRemovedBeforeSluicesRulesAreWritten(t *testing.T) {
 		}
 		close(s.ready)
 		state := s.after(0)
-		want := State{Searched: true, Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{NFTables: 23}, Gone: []string{
-			"removed nftables: table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain",
-		}}
+		want := State{
+			Searched: true, Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{NFTables: 23},
+			Gone: []string{"removed nftables: table ip kube-proxy with 20 chains, table ip6 kube-proxy with 1 chain"},
+		}
 		if diff := cmp.Diff(want, state); diff != "" {
 			t.Errorf("state (-want +got):\n%s", diff)
 		}

@@ -43,7 +43,7 @@ type State struct {
 	Leftovers map[Mechanism]int // objects; mechanisms without any are left out
 	Removed   map[Mechanism]int // objects, since the start
 	Gone      []string          // the last removals, in sentences
-	Left      []string          // what the last removal left, with the reason
+	Left      []string          // what the last removal left, and why, in a few words each
 	Err       error             // of the last attempt
 }
 
@@ -62,7 +62,7 @@ func (s State) Lines() []string {
 	if s.Err != nil {
 		out = append(out, fmt.Sprintf("retrying: %v", s.Err))
 	}
-	return append(append(out, s.Gone...), s.Left...)
+	return append(append(out, s.Gone...), leftLines(s.Left)...)
 }
 
 // clone returns a State that does not change.
@@ -102,12 +102,19 @@ func (a Account) Lines() []string {
 	for _, e := range a.Removed {
 		out = append(out, "removed "+e.String())
 	}
-	out = append(out, a.Left...)
+	out = append(out, leftLines(a.Left)...)
 	if a.KubeProxy != nil {
 		out = append(out, fmt.Sprintf("%s runs (%s): left the rules that it may use; to remove them stop it first, "+
 			"or add --ignore-kube-proxy", a.KubeProxy, a.KubeProxy.Evidence))
 	}
 	return out
+}
+
+func leftLines(left []string) (lines []string) {
+	for _, what := range left {
+		lines = append(lines, "left "+what)
+	}
+	return lines
 }
 
 // counts adds up entries by mechanism.

@@ -110,23 +110,23 @@ func (v vips) entry() Entry {
 	return Entry{Mechanism: IPVS, Count: count, What: strings.Join(parts, ", ")}
 }
 
-// left returns a sentence for each kind of objects that stay.
+// left returns a few words for each kind of objects that stay, with the reason.
 func (v vips) left() (lines []string) {
 	if n := len(v.Busy); n > 0 {
-		lines = append(lines, "left "+text.Count(n, "virtual server")+", as long as connections go through")
+		lines = append(lines, text.Count(n, "virtual server")+", as long as connections go through")
 	}
 	if n := len(v.Held); n > 0 {
-		lines = append(lines, "left "+text.Count(n, "address")+" of "+ServiceDevice+
+		lines = append(lines, text.Count(n, "address")+" of "+ServiceDevice+
 			", as long as programs of this node have connections from there")
 	}
 	if v.Unknown {
-		lines = append(lines, "left the virtual servers, until all of kube-proxy's are known")
+		lines = append(lines, "the virtual servers, until all of kube-proxy's are known")
 	}
 	if v.inUse() {
-		lines = append(lines, "left interface "+ServiceDevice+" and kube-proxy's rules in iptables, until then")
+		lines = append(lines, "interface "+ServiceDevice+" and kube-proxy's rules in iptables, until then")
 	}
 	if n := len(v.Foreign); n > 0 {
-		lines = append(lines, "left "+text.Count(n, "virtual server")+" not known as kube-proxy's")
+		lines = append(lines, text.Count(n, "virtual server")+" not known as kube-proxy's")
 	}
 	return lines
 }
