@@ -74,7 +74,7 @@ type daemon struct {
 // another daemon holds it, newDaemon changes nothing.
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
-		o: o, started: time.Now(), lock: newLock(o),
+		o: o, started: time.Now(), lock: newLock(o.control(), o.Log),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(),
 		host:    host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}),
@@ -188,7 +188,6 @@ func (d *daemon) observe(s proxy.Sync) {
 	d.o.observe(s)
 }
 
-// contested records Events on this Node about a contest with another program.
 func (d *daemon) contested(c proxy.Contest) {
 	e := event.RulesUncontested()
 	if c.Active() {
@@ -242,7 +241,7 @@ func (d *daemon) answer(ctx context.Context) error {
 	if d.held == nil {
 		return nil
 	}
-	err := d.held.Serve(ctx, d.identity(), d.inspect.Handler())
+	err := d.held.Serve(ctx, d.inspect.Handler())
 	if !errors.Is(err, admin.ErrNoSocket) {
 		return err
 	}

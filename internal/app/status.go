@@ -5,7 +5,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
@@ -81,12 +80,6 @@ func (d *daemon) settings() inspect.Settings {
 		d.o.Log.Error("Cannot show the configuration", "error", err)
 	}
 	return inspect.Settings{Configuration: text, Flags: d.o.Flags}
-}
-
-// identity returns what another daemon learns when this one holds the lock.
-func (d *daemon) identity() admin.Identity {
-	name, _ := os.Hostname() // the name is only shown
-	return admin.Identity{PID: os.Getpid(), Version: d.o.Version, Host: name, Mode: d.o.Config.Mode, Since: d.started}
 }
 
 // answerTime bounds how long an answer waits while the proxy writes.
