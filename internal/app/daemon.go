@@ -107,7 +107,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	}
 	d.metrics = metrics.New(metrics.Options{
 		Mode: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
-		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: gates(o.Config), Started: d.started,
+		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: o.Config.FeatureGates, Started: d.started,
 	})
 	if err = d.openSource(); err != nil {
 		return err
@@ -284,12 +284,4 @@ func loopback(of netip.Addr) netip.Addr {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	return netip.IPv6Loopback()
-}
-
-func gates(c *config.Config) []metrics.Gate {
-	var list []metrics.Gate
-	for name, on := range c.FeatureGates {
-		list = append(list, metrics.Gate{Name: name, Enabled: on})
-	}
-	return list
 }
