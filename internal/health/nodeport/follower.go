@@ -148,9 +148,10 @@ func (f *Follower) Applied(c route.Change) {
 	for _, t := range c.Touched {
 		now := healthOf(t.New)
 		changed = changed || now != nil || f.health[t.Name] != nil
-		f.health[t.Name] = now
 		if now == nil {
 			delete(f.health, t.Name)
+		} else {
+			f.health[t.Name] = now
 		}
 	}
 	if changed {
