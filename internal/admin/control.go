@@ -1,8 +1,8 @@
 // Package admin lets commands query a running daemon over HTTP, and keeps a second daemon from writing the same
 // rules. The daemon holds a lock, and answers at a unix socket in a folder that only its user can enter. The lock
 // belongs to the network namespace that it serves, and the socket has the number of the namespace, so that a command
-// finds the daemon of its namespace. A daemon without privileges uses a lock and a socket of its user. On Windows a
-// named pipe is both. The reasons are in docs/decisions/0006-control-socket.md.
+// finds the daemon of its namespace. A daemon without privileges uses a lock and a socket of its user. On Windows they
+// are a mutex and a named pipe. The reasons are in docs/decisions/0006-control-socket.md.
 package admin
 
 import (

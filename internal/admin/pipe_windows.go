@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/windows"
 )
@@ -14,6 +13,7 @@ import (
 // pipeListener is a net.Listener at a pipe, for one goroutine. Close may be called by another one.
 type pipeListener struct {
 	scope   scope
+	mutex   windows.Handle // the lock
 	closing windows.Handle // an event
 
 	mu     sync.Mutex
@@ -21,24 +21,26 @@ type pipeListener struct {
 	closed bool
 }
 
-// newPipeListener returns a listener with the first instance of a pipe. From then on there is always an instance, so
-// that no other process makes the pipe.
-func newPipeListener(s scope, first windows.Handle) (*pipeListener, error) {
+// newListener makes the pipe for the holder of the mutex. From then on there is always an instance, so that no other
+// process makes the pipe.
+func (s scope) newListener(mutex windows.Handle) (*pipeListener, error) {
+	first, err := s.instance(windows.FILE_FLAG_FIRST_PIPE_INSTANCE)
+	if err != nil {
+		return nil, err
+	}
 	closing, err := windows.CreateEvent(nil, 1, 0, nil)
 	if err != nil {
 		return nil, errors.Join(err, windows.CloseHandle(first))
 	}
-	return &pipeListener{scope: s, closing: closing, next: first}, nil
+	return &pipeListener{scope: s, mutex: mutex, closing: closing, next: first}, nil
 }
 
 // instance makes an instance of the pipe, for one client.
 func (s scope) instance(flags uint32) (windows.Handle, error) {
-	descriptor, err := windows.SecurityDescriptorFromString(s.access)
+	sa, err := s.attributes()
 	if err != nil {
-		return 0, fmt.Errorf("restrict access to the pipe: %w", err)
+		return 0, err
 	}
-	sa := &windows.SecurityAttributes{SecurityDescriptor: descriptor}
-	sa.Length = uint32(unsafe.Sizeof(*sa))
 	name, err := windows.UTF16PtrFromString(s.pipe)
 	if err != nil {
 		return 0, err
@@ -128,7 +130,7 @@ func (l *pipeListener) connect(h windows.Handle) error {
 // Addr implements net.Listener.
 func (l *pipeListener) Addr() net.Addr { return pipeAddr(l.scope.pipe) }
 
-// Close implements net.Listener. It releases the lock once all connections are closed.
+// Close implements net.Listener. It releases the lock; connections stay open.
 func (l *pipeListener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +142,7 @@ func (l *pipeListener) Close() error {
 	if l.next != 0 {
 		err = errors.Join(err, windows.CloseHandle(l.next))
 	}
-	return err
+	return errors.Join(err, windows.CloseHandle(l.mutex))
 }
 
 // open connects to the pipe, and verifies that a permitted user made it. The error is ERROR_PIPE_BUSY if there is no

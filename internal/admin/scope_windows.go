@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/windows"
 )
@@ -29,15 +30,17 @@ var (
 	errNoHandover = errors.New("hand over the lock: not possible on this system")
 )
 
-// scope is the owner of a lock: the machine or a user. The process that has made the first instance of a named pipe
-// holds the lock, and answers there. The pipe exists while its holder runs, in whatever way it ends.
+// scope is the owner of a lock: the machine or a user. The lock is a named mutex, and its holder answers at a named
+// pipe. Both exist while their holder runs, in whatever way it ends. (The pipe alone is no lock in Wine 8, the Windows
+// of the tests, which lets several processes make its first instance.)
 //
-// The pipe is made by system calls, not by github.com/Microsoft/go-winio: in Wine 8, the Windows of the
-// tests, clients of its listener are connected to an instance that nobody serves.
+// The pipe is made by system calls, not by github.com/Microsoft/go-winio: in Wine 8, clients of its listener are
+// connected to an instance that nobody serves.
 type scope struct {
 	serves string // completes "another Sluice already serves"
+	mutex  string
 	pipe   string
-	access string       // the users that may use the pipe, and no others
+	access string       // the users that may use both, and no others
 	owner  *windows.SID // of the pipe of this user; nil if other users cannot make a pipe of this name
 
 	free, locked, closed error // nobody has the lock; this process may not take it; nor ask its holder
@@ -54,7 +57,7 @@ func (o Options) scope() (scope, error) {
 // that no other user takes the name first.
 func machine() scope {
 	return scope{
-		serves: "this machine", pipe: `\\.\pipe\ProtectedPrefix\Administrators\Sluice`,
+		serves: "this machine", mutex: `Global\Sluice`, pipe: `\\.\pipe\ProtectedPrefix\Administrators\Sluice`,
 		access: "D:P(A;;GA;;;BA)(A;;GA;;;SY)",
 		free:   ErrNotRunning, locked: ErrPrivilege, closed: errNotRoot,
 	}
@@ -68,7 +71,8 @@ func user() (scope, error) {
 	}
 	sid := user.User.Sid
 	return scope{
-		serves: "this user of this machine", pipe: `\\.\pipe\Sluice-` + sid.String(),
+		serves: "this user of this machine",
+		mutex:  `Global\Sluice-` + sid.String(), pipe: `\\.\pipe\Sluice-` + sid.String(),
 		access: fmt.Sprintf("O:%[1]vD:P(A;;GA;;;%[1]v)", sid), owner: sid,
 		free: errNoUserDaemon, locked: errForeign, closed: errForeign,
 	}, nil
@@ -76,18 +80,42 @@ func user() (scope, error) {
 
 // acquire takes the lock without waiting. The error is errHeld if another process has it.
 func (s scope) acquire() (lock, error) {
-	first, err := s.instance(windows.FILE_FLAG_FIRST_PIPE_INSTANCE)
-	if err == nil {
-		l, err := newPipeListener(s, first)
-		return lock{l}, err
+	sa, err := s.attributes()
+	if err != nil {
+		return lock{}, err
 	}
-	if s.held() == nil {
+	name, err := windows.UTF16PtrFromString(s.mutex)
+	if err != nil {
+		return lock{}, err
+	}
+	mutex, err := windows.CreateMutex(sa, false, name)
+	switch {
+	case errors.Is(err, windows.ERROR_ALREADY_EXISTS):
+		_ = windows.CloseHandle(mutex) // it was only opened
 		return lock{}, errHeld
+	case errors.Is(err, windows.ERROR_ACCESS_DENIED):
+		return lock{}, s.locked
+	case err != nil:
+		return lock{}, fmt.Errorf("take the lock %s: %w", s.mutex, err)
+	}
+	l, err := s.newListener(mutex)
+	if err != nil {
+		err = errors.Join(err, windows.CloseHandle(mutex))
 	}
 	if errors.Is(err, windows.ERROR_ACCESS_DENIED) {
-		return lock{}, s.locked
+		err = s.locked
 	}
-	return lock{}, err
+	return lock{l}, err
+}
+
+func (s scope) attributes() (*windows.SecurityAttributes, error) {
+	descriptor, err := windows.SecurityDescriptorFromString(s.access)
+	if err != nil {
+		return nil, fmt.Errorf("restrict access to the lock: %w", err)
+	}
+	sa := &windows.SecurityAttributes{SecurityDescriptor: descriptor}
+	sa.Length = uint32(unsafe.Sizeof(*sa))
+	return sa, nil
 }
 
 func (scope) adopt(file *os.File) (lock, error) {
@@ -96,14 +124,20 @@ func (scope) adopt(file *os.File) (lock, error) {
 
 // held returns nil if a process has the lock.
 func (s scope) held() error {
-	h, err := s.open()
-	switch {
-	case errors.Is(err, windows.ERROR_PIPE_BUSY):
-		return nil
-	case err != nil:
+	name, err := windows.UTF16PtrFromString(s.mutex)
+	if err != nil {
 		return err
 	}
-	return windows.CloseHandle(h)
+	mutex, err := windows.OpenMutex(windows.SYNCHRONIZE, false, name)
+	switch {
+	case err == nil:
+		return windows.CloseHandle(mutex)
+	case errors.Is(err, windows.ERROR_FILE_NOT_FOUND):
+		return s.free
+	case errors.Is(err, windows.ERROR_ACCESS_DENIED):
+		return s.closed
+	}
+	return fmt.Errorf("find the lock %s: %w", s.mutex, err)
 }
 
 // pid returns the PID of the holder.
@@ -112,13 +146,17 @@ func (scope) pid(id Identity) int { return id.PID }
 // busyPause is the time between two attempts to connect to a holder that is busy.
 const busyPause = 10 * time.Millisecond
 
-// dial connects to the holder of the lock. It waits while the holder is busy.
+// dial connects to the holder of the lock. It waits while the holder is busy, or about to listen.
 func (s scope) dial(ctx context.Context) (net.Conn, error) {
 	for {
 		h, err := s.open()
 		switch {
 		case err == nil:
 			return s.conn(h), nil
+		case errors.Is(err, s.free):
+			if err := s.held(); err != nil {
+				return nil, err
+			}
 		case !errors.Is(err, windows.ERROR_PIPE_BUSY):
 			return nil, err
 		}
