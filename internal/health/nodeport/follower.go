@@ -7,8 +7,8 @@
 package nodeport
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -99,29 +99,43 @@ type Follower struct {
 	server   *http.Server
 	conns    *fair.Limiter
 	serving  sync.WaitGroup
-	failures atomic.Pointer[[]Failure]
+	failures atomic.Pointer[[]Failure] // of all in failed
 	loop     *work.Loop
 
-	mu        sync.Mutex
-	health    map[cluster.Name]*route.Health // of the Services that have one
-	nodePorts route.NodePorts
-	before    bool // no change was applied yet: these are of Options.Before
+	mu           sync.Mutex
+	changed      map[cluster.Name]*route.Health // since Run read them; nil: deleted
+	nodePorts    route.NodePorts                // the latest
+	addrsChanged bool                           // nodePorts changed since Run read them
+	broken       []*listener
+	before       []Answer // nil: a change was applied
 
 	// Of the goroutine of Run.
-	ports map[key]*port
-	open  map[place]*listener
+	ports  map[key]*port
+	failed map[key]*port   // those that are not open on every address
+	openAt route.NodePorts // as Run read them
+
+	listeners int // that are open
+}
+
+// key names the ports of a Service in a family.
+type key struct {
+	name   cluster.Name
+	family route.Family
 }
 
 // New returns a Follower. It does nothing yet.
 func New(o Options) *Follower {
 	f := &Follower{
-		opt: o, server: newServer(o.Live), conns: fair.NewLimiter(fair.LimiterOptions{Max: o.MaxConns}),
-		health: map[cluster.Name]*route.Health{}, nodePorts: o.Before.NodePorts, before: true,
-		ports: map[key]*port{}, open: map[place]*listener{},
+		opt: o, changed: map[cluster.Name]*route.Health{},
+		ports: map[key]*port{}, failed: map[key]*port{},
 	}
 	f.loop = work.New(f.follow, nil)
-	for _, a := range o.Before.Services {
-		f.health[a.Service] = a.Health
+	f.server, f.conns = newServer(o.Live), fair.NewLimiter(fair.LimiterOptions{Max: o.MaxConns})
+	if len(o.Before.Services) > 0 {
+		f.before, f.nodePorts = o.Before.Services, o.Before.NodePorts
+		for _, a := range f.before {
+			f.changed[a.Service] = a.Health
+		}
 	}
 	return f
 }
@@ -135,26 +149,35 @@ func (f *Follower) Failing() []Failure {
 	return nil
 }
 
+// publish updates the result of Failing.
+func (f *Follower) publish() {
+	list := make([]Failure, 0, len(f.failed))
+	for _, p := range f.failed {
+		list = append(list, p.failure)
+	}
+	f.failures.Store(&list)
+}
+
 // Applied implements proxy.Follower. It leaves the work to Run.
 func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	changed := !c.Table.Host.NodePorts.Equal(f.nodePorts)
-	f.nodePorts = c.Table.Host.NodePorts
-	if f.before { // the first change touches every Service there is
-		f.before, changed = false, true
-		clear(f.health)
-	}
-	for _, t := range c.Touched {
-		now := healthOf(t.New)
-		changed = changed || now != nil || f.health[t.Name] != nil
-		if now == nil {
-			delete(f.health, t.Name)
-		} else {
-			f.health[t.Name] = now
+	for _, a := range f.before { // the first change touches every Service there is
+		if c.Table.Services[a.Service] == nil {
+			f.changed[a.Service] = nil
 		}
 	}
-	if changed {
+	f.before = nil
+	for _, t := range c.Touched {
+		before, now := healthOf(t.Old), healthOf(t.New)
+		if before != nil || now != nil {
+			f.changed[t.Name] = now
+		}
+	}
+	if to := c.Table.Host.NodePorts; !to.Equal(f.nodePorts) {
+		f.nodePorts, f.addrsChanged = to, true
+	}
+	if len(f.changed) > 0 || f.addrsChanged {
 		f.loop.Wake()
 	}
 }
@@ -172,81 +195,100 @@ func (f *Follower) Run(ctx context.Context) error {
 	return f.loop.Run(ctx)
 }
 
-// follow closes and opens ports until those of the Services are open, and returns when to retry those that cannot be
-// opened. It closes ports before it opens others, since a port may pass from one Service to another.
+// follow handles changes and retries failed ports. It closes ports before it opens
+// others, since a port may pass from one Service to another.
 func (f *Follower) follow(ctx context.Context) (time.Duration, error) {
-	wanted := f.wanted()
-	failed := map[*port]Failure{}
-	for at, l := range f.open {
-		if wanted[at] != nil && !l.ended.Load() {
-			continue
-		}
-		_ = l.Close() // closed also on an error
-		delete(f.open, at)
-		if p := wanted[at]; p != nil { // opened again at the next attempt, so that it cannot fail in a loop
-			failed[p] = Failure{at.name, at.at, net.ErrClosed}
-			delete(wanted, at)
+	changed, addrsChanged, broken := f.take()
+	attempt := map[key]*port{}
+	for name, h := range changed {
+		f.update(name, h, attempt)
+	}
+	if addrsChanged {
+		for k, p := range f.ports {
+			p.closeExcept(f.addrs(k.family))
+			attempt[k] = p
 		}
 	}
-	for _, at := range slices.SortedFunc(maps.Keys(wanted), place.compare) { // two with one port: always the same gets it
-		if f.open[at] != nil {
-			continue
-		}
-		p := wanted[at]
-		err := f.listen(ctx, at, p)
-		if _, known := failed[p]; err != nil && !known {
-			failed[p] = Failure{at.name, at.at, err}
+	maps.Copy(attempt, f.failed)
+	f.listeners = 0
+	for _, p := range f.ports {
+		f.listeners += len(p.open)
+	}
+	for _, p := range inOrder(attempt) {
+		f.openAll(ctx, p)
+	}
+	for _, l := range broken { // reopened at the next attempt, so that it cannot fail in a loop
+		if l.port.drop(l) {
+			l.port.failure = Failure{l.port.name, netip.AddrPortFrom(l.at, l.port.number), net.ErrClosed}
+			f.failed[l.port.key] = l.port
 		}
 	}
-	if ctx.Err() == nil {
-		f.report(failed)
-	}
-	if len(failed) > 0 {
+	f.publish()
+	if len(f.failed) > 0 {
 		return retryPeriod, nil
 	}
 	return 0, nil
 }
 
-// wanted returns the ports to be open, on each of their addresses. It updates the number of endpoints of each port.
-func (f *Follower) wanted() map[place]*port {
+// take returns the changes since the last take.
+func (f *Follower) take() (changed map[cluster.Name]*route.Health, addrsChanged bool, broken []*listener) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	wanted := map[place]*port{}
-	ports := map[key]*port{}
-	for name, h := range f.health {
-		for _, local := range h.Local {
-			k := key{name, local.Family}
-			p := f.ports[k]
-			if p == nil {
-				p = &port{name: name}
-			}
-			p.number = h.Port
-			p.local.Store(int64(local.Endpoints))
-			ports[k] = p
-			for _, a := range addresses(f.nodePorts, local.Family) {
-				wanted[place{k, netip.AddrPortFrom(a, h.Port)}] = p
-			}
-		}
-	}
-	for k, p := range f.ports {
-		if ports[k] == nil {
-			p.local.Store(0) // for open connections
-		}
-	}
-	f.ports = ports
-	return wanted
+	changed, addrsChanged, broken = f.changed, f.addrsChanged, f.broken
+	f.changed, f.addrsChanged, f.broken = map[cluster.Name]*route.Health{}, false, nil
+	f.openAt = f.nodePorts
+	return changed, addrsChanged, broken
 }
 
-// addresses returns the addresses on which ports of a family are opened.
-func addresses(n route.NodePorts, family route.Family) []netip.Addr {
-	switch {
-	case n.All(family) && family == route.IPv4:
-		return []netip.Addr{netip.IPv4Unspecified()}
-	case n.All(family):
+// update stores the state of a Service, closes ports that it no longer has, and adds the
+// others to those to open.
+func (f *Follower) update(name cluster.Name, h *route.Health, attempt map[key]*port) {
+	for _, family := range [...]route.Family{route.IPv4, route.IPv6} {
+		k := key{name, family}
+		n, ok := h.Count(family)
+		p := f.ports[k]
+		switch {
+		case !ok && p != nil:
+			p.local.Store(0) // for open connections
+			p.closeExcept(nil)
+			delete(f.ports, k)
+			delete(f.failed, k)
+		case ok && p == nil:
+			p = &port{key: k, number: h.Port}
+			f.ports[k] = p
+		case ok && p.number != h.Port:
+			p.closeExcept(nil)
+			p.number, p.reported = h.Port, ""
+		}
+		if ok {
+			p.local.Store(int64(n))
+			attempt[k] = p
+		}
+	}
+}
+
+// inOrder sorts ports, so that of two Services with one port always the same gets it.
+func inOrder(ports map[key]*port) []*port {
+	list := make([]*port, 0, len(ports))
+	for _, p := range ports {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b *port) int {
+		return cmp.Or(a.name.Compare(b.name), cmp.Compare(a.family, b.family))
+	})
+	return list
+}
+
+// addrs returns the addresses on which ports of the family are opened.
+func (f *Follower) addrs(family route.Family) []netip.Addr {
+	if f.openAt.All(family) {
+		if family == route.IPv4 {
+			return []netip.Addr{netip.IPv4Unspecified()}
+		}
 		return []netip.Addr{netip.IPv6Unspecified()}
 	}
 	var list []netip.Addr
-	for _, a := range n.Addrs {
+	for _, a := range f.openAt.Addrs {
 		if route.FamilyOf(a) == family {
 			list = append(list, a)
 		}
@@ -254,34 +296,12 @@ func addresses(n route.NodePorts, family route.Family) []netip.Addr {
 	return list
 }
 
-// report calls Options.Failed for new failures, and Options.Opened for ports that failed before.
-func (f *Follower) report(failed map[*port]Failure) {
-	list := slices.Collect(maps.Values(failed))
-	f.failures.Store(&list)
-	for _, p := range f.ports {
-		failure, fails := failed[p]
-		text := ""
-		if fails {
-			text = failure.Error()
-		}
-		switch {
-		case text == p.reported, errors.Is(failure.Err, net.ErrClosed):
-			continue
-		case fails && f.opt.Failed != nil:
-			f.opt.Failed(failure)
-		case !fails && f.opt.Opened != nil:
-			f.opt.Opened(p.name, p.number)
-		}
-		p.reported = text
-	}
-}
-
 // end closes every port and finishes the requests of those that are connected.
 func (f *Follower) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	for _, l := range f.open {
-		_ = l.Close() // closed also on an error
+	for _, p := range f.ports {
+		p.closeExcept(nil)
 	}
 	f.serving.Wait()
 	f.conns.Drain(ctx)

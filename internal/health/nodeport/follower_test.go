@@ -301,8 +301,8 @@ func TestOtherServicesAreLeftAlone(t *testing.T) {
 	f.Applied(route.Change{
 		Table: table, Touched: []route.Touch{{Name: plain.Name, New: plain}, {Name: plain.Name, Old: plain}},
 	})
-	if len(f.health) != 0 {
-		t.Errorf("noted %v", f.health)
+	if len(f.changed) != 0 {
+		t.Errorf("noted %v", f.changed)
 	}
 }
 

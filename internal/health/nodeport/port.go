@@ -1,50 +1,36 @@
 package nodeport
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// key names the port of a Service in a family.
-type key struct {
-	name   cluster.Name
-	family route.Family
-}
-
-// place is a port on one address.
-type place struct {
-	key
-	at netip.AddrPort
-}
-
-func (p place) compare(q place) int {
-	return cmp.Or(p.name.Compare(q.name), cmp.Compare(p.family, q.family), p.at.Compare(q.at))
-}
-
-// port is the port of a Service in a family, on all its addresses.
+// port is the port of a Service in a family, on one or more addresses.
 type port struct {
-	name     cluster.Name
+	key
 	number   uint16
 	local    atomic.Int64 // how many endpoints there are here
-	reported string       // the failure that Options.Failed has got; empty: none
+	open     []*listener
+	reported string  // the last error reported; empty: none
+	failure  Failure // the last one
 }
 
 // listener is a port on one address. It links its connections to the port.
 type listener struct {
 	net.Listener
 	port  *port
+	at    netip.Addr
 	conns *fair.Limiter
-	ended atomic.Bool // it accepts no more
 }
 
+// conn is a client of a port.
 type conn struct {
 	net.Conn
 	port *port
@@ -59,26 +45,86 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &conn{l.conns.Admit(c), l.port}, nil
 }
 
-// listen opens a port on one address and answers there until it is closed, unless too many are open.
-func (f *Follower) listen(ctx context.Context, at place, p *port) error {
-	if most := f.opt.MaxListeners; most > 0 && len(f.open) >= most {
-		return fmt.Errorf("%d health check node ports are open, and the limit of file descriptors of this process "+
+// closeExcept closes the port on all other addresses.
+func (p *port) closeExcept(addrs []netip.Addr) {
+	p.open = slices.DeleteFunc(p.open, func(l *listener) bool {
+		if slices.Contains(addrs, l.at) {
+			return false
+		}
+		_ = l.Close() // closed also on an error
+		return true
+	})
+}
+
+// drop closes a listener that no longer works; false: it was closed on purpose.
+func (p *port) drop(l *listener) bool {
+	i := slices.Index(p.open, l)
+	if i < 0 {
+		return false
+	}
+	_ = l.Close() // closed also on an error
+	p.open = slices.Delete(p.open, i, i+1)
+	return true
+}
+
+// openAll opens a port on the addresses where it is not open. A failure on one
+// address does not affect others.
+func (f *Follower) openAll(ctx context.Context, p *port) {
+	var failure *Failure
+	for _, a := range f.addrs(p.family) {
+		if slices.ContainsFunc(p.open, func(l *listener) bool { return l.at == a }) {
+			continue
+		}
+		at := netip.AddrPortFrom(a, p.number)
+		l, err := f.listen(ctx, network(p.family), at)
+		if err == nil {
+			f.serve(&listener{l, p, a, f.conns})
+		} else if failure == nil {
+			failure = &Failure{p.name, at, err}
+		}
+	}
+	if failure == nil {
+		if p.reported != "" && f.opt.Opened != nil {
+			f.opt.Opened(p.name, p.number)
+		}
+		p.reported = ""
+		delete(f.failed, p.key)
+		return
+	}
+	f.failed[p.key], p.failure = p, *failure
+	if text := failure.Error(); text != p.reported && ctx.Err() == nil {
+		p.reported = text
+		if f.opt.Failed != nil {
+			f.opt.Failed(*failure)
+		}
+	}
+}
+
+// listen opens a port, unless too many are open.
+func (f *Follower) listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
+	if most := f.opt.MaxListeners; most > 0 && f.listeners >= most {
+		return nil, fmt.Errorf("%d health check node ports are open, and the limit of file descriptors of this process "+
 			"(RLIMIT_NOFILE) has room for no more; raise it, for example with LimitNOFILE= in the systemd unit", most)
 	}
-	network := "tcp4"
-	if at.family == route.IPv6 {
-		network = "tcp6"
+	return f.opt.Listen(ctx, network, at)
+}
+
+func network(f route.Family) string {
+	if f == route.IPv4 {
+		return "tcp4"
 	}
-	opened, err := f.opt.Listen(ctx, network, at.at)
-	if err != nil {
-		return err
-	}
-	l := &listener{Listener: opened, port: p, conns: f.conns}
-	f.open[at] = l
+	return "tcp6"
+}
+
+// serve answers at a listener until it is closed.
+func (f *Follower) serve(l *listener) {
+	l.port.open = append(l.port.open, l)
+	f.listeners++
 	f.serving.Go(func() {
-		_ = f.server.Serve(l) // opened again unless it was closed on purpose
-		l.ended.Store(true)
+		_ = f.server.Serve(l) // reopened later unless it was closed on purpose
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.broken = append(f.broken, l)
 		f.loop.Wake()
 	})
-	return nil
 }
