@@ -128,7 +128,7 @@ func (c *conn) connect() {
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
 			c.beginHop()
-			b.reached(c.peer.Addr(), to)
+			b.reached(to)
 			w.Set(&c.timer, w.Now().Add(limits[c.attempts-1]), c.failed)
 			if err := w.Add(fd, connEvents, &c.remote); err != nil {
 				c.refuse(reasonMemory)
@@ -269,7 +269,7 @@ func (c *conn) connected(events uint32) {
 	if c.owner.closed || !b.has(c.backend) {
 		c.drain()
 	}
-	if b.target.Load().ProxyHeader {
+	if b.plan.Load().ProxyHeader {
 		to, err := stream.Destination(c.client.fd)
 		if err != nil {
 			c.abort()

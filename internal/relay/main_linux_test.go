@@ -148,7 +148,7 @@ func one(backends ...netip.AddrPort) *Target {
 func (b *bench) front(t *Target) (*Listener, *Balancer) {
 	b.Helper()
 	balancer := NewBalancer(&Target{})
-	balancer.random = func(uint64) uint64 { return 0 }
+	balancer.random = func() float64 { return 0 }
 	balancer.Set(t)
 	l, err := b.engine.Listen(Spec{Protocol: TCP, Addr: netip.MustParseAddrPort("127.0.0.1:0"), Balancer: balancer})
 	if err != nil {

@@ -86,7 +86,7 @@ func TestRetry(t *testing.T) {
 	both(t, Options{}, func(b *bench) {
 		echo := b.backend(func(c *net.TCPConn) { _, _ = io.Copy(c, c); _ = c.Close() })
 		for name, bad := range map[string]netip.AddrPort{"refused": b.refusing(), "silent": b.silent()} {
-			l, balancer := b.front(one(echo, bad)) // the second is the first to be chosen
+			l, balancer := b.front(one(bad, echo))
 			c := b.dial(l.Addr())
 			_, _ = c.Write([]byte("hello"))
 			_ = c.CloseWrite()

@@ -251,7 +251,7 @@ func (c *portableConn) run() {
 		return
 	}
 	defer b.ended(backend)
-	if b.target.Load().ProxyHeader {
+	if b.plan.Load().ProxyHeader {
 		to, _ := netip.ParseAddrPort(c.client.LocalAddr().String()) // package net formats it
 		to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
 		if _, err := remote.Write(proxyHeader(c.peer, to)); err != nil {
@@ -314,7 +314,7 @@ func (c *portableConn) connect() (*net.TCPConn, netip.AddrPort) {
 		if i > 0 {
 			b.counts.retries.Add(1)
 		}
-		b.reached(c.peer.Addr(), to)
+		b.reached(to)
 		var remote net.Conn
 		dialer := net.Dialer{Timeout: timeout}
 		dialer.SetMultipathTCP(false)

@@ -130,8 +130,8 @@ func TestUDPRefusal(t *testing.T) {
 		_ = closed.Close()
 		conn, live := echoUDP(t, ns, "live", "127.0.0.1:0")
 		balancer := NewBalancer(&Target{})
-		balancer.random = func(uint64) uint64 { return 0 } // the last one first
-		balancer.Set(pools(live, dead))
+		balancer.random = func() float64 { return 0 }
+		balancer.Set(pools(dead, live))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
 		if _, err := c.Write([]byte("lost")); err != nil {
@@ -173,7 +173,7 @@ func TestUDPAllRefuse(t *testing.T) {
 			dead = append(dead, at)
 		}
 		balancer := NewBalancer(&Target{})
-		balancer.random = func(uint64) uint64 { return 0 } // the last one first
+		balancer.random = func() float64 { return 0 }
 		balancer.Set(pools(dead...))
 		r := start(t, ns, Options{}, Spec{Addr: loopback, Balancer: balancer})
 		c := dialUDP(t, ns, r.at)
