@@ -32,3 +32,9 @@ func winsock(of syscall.Errno) syscall.Errno {
 		return of
 	}
 }
+
+// InUse reports whether Engine.Listen failed because another program has the address, or Windows has reserved the port.
+func InUse(err error) bool {
+	const reserved syscall.Errno = 10013 // WSAEACCES
+	return is(err, syscall.EADDRINUSE) || errors.Is(err, reserved)
+}
