@@ -124,7 +124,7 @@ func (c *conn) connect() {
 		if c.attempts++; c.attempts > 1 {
 			b.counts.retries.Add(1)
 		}
-		fd, err := w.waiting.dial(w.files, to, w.clock())
+		fd, err := w.waiting.dial(to, w.clock())
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
 			c.beginHop()

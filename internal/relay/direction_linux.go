@@ -242,11 +242,7 @@ func (d *direction) getPipe() bool {
 	if t.pipeCount >= t.pipeLimit {
 		return false
 	}
-	var p stream.Pipe
-	err := d.from.conn.owner.worker.files.open(func() (err error) {
-		p, err = stream.NewPipe()
-		return err
-	})
+	p, err := stream.NewPipe()
 	if err != nil {
 		return false
 	}

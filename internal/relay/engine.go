@@ -172,7 +172,7 @@ func (o Options) withDefaults(files int) Options {
 		o.UDPTimeout = udpTimeout
 	}
 	if o.MaxFlows == 0 {
-		o.MaxFlows = maxFlows(files)
+		o.MaxFlows = maxFlows(o.NetNS, files)
 	}
 	if o.MaxConnections == 0 {
 		o.MaxConnections = maxConnections(files, o.MaxFlows)

@@ -18,7 +18,6 @@ import (
 type poller struct {
 	engine  *Engine
 	workers []*worker
-	files   files
 	waiting waiting
 	udp     *udp
 	hosts   *udpSockets
@@ -28,8 +27,6 @@ type poller struct {
 type worker struct {
 	*epoll.Loop
 	engine  *Engine
-	peers   []*worker // all workers
-	files   *files
 	waiting *waiting
 	members map[*acceptor]struct{} // which have sockets on this worker
 	tcp     tcpLoop
@@ -49,10 +46,9 @@ func (w *worker) reset() {
 func (w *worker) clock() time.Duration { return w.Now().Sub(w.engine.start) }
 
 func newSystem(e *Engine) (system, error) {
-	p := &poller{engine: e, files: files{reserve: -1}}
-	p.hosts = &udpSockets{engine: e, files: &p.files, budgets: newBudgets()}
+	p := &poller{engine: e}
+	p.hosts = &udpSockets{engine: e, budgets: newBudgets()}
 	p.udp = newUDP(e, p.hosts)
-	p.files.keep()
 	// A limit of CPU time lowers GOMAXPROCS, and another Engine that runs raises it.
 	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) {
 		l, err := epoll.New()
@@ -60,18 +56,14 @@ func newSystem(e *Engine) (system, error) {
 			for _, w := range p.workers {
 				w.Discard()
 			}
-			p.files.close()
 			return nil, err
 		}
 		w := &worker{
-			Loop: l, engine: e, files: &p.files, waiting: &p.waiting, packets: newPackets(), members: map[*acceptor]struct{}{},
+			Loop: l, engine: e, waiting: &p.waiting, packets: newPackets(), members: map[*acceptor]struct{}{},
 		}
 		w.tcp.init(w)
 		w.udp = p.udp.add(w)
 		p.workers = append(p.workers, w)
-	}
-	for _, w := range p.workers {
-		w.peers = p.workers
 	}
 	return p, nil
 }
@@ -132,7 +124,6 @@ func (p *poller) run(ctx context.Context) error {
 		})
 	}
 	running.Wait()
-	p.files.close()
 	p.hosts.close()
 	return errors.Join(errs...)
 }

@@ -138,7 +138,7 @@ func (a *acceptor) reset() {
 // Ready implements epoll.Handler: clients wait to be accepted.
 func (a *acceptor) Ready(uint32) {
 	for range maxAccept {
-		fd, client, err := a.worker.files.accept(a.server.fd)
+		fd, client, err := stream.Accept(a.server.fd)
 		if err == nil {
 			a.accepted(fd, client)
 			continue
@@ -146,19 +146,13 @@ func (a *acceptor) Ready(uint32) {
 		if errors.Is(err, unix.EAGAIN) {
 			return
 		}
-		reason := shortage(err)
-		if reason == "" {
-			continue // an error of that connection, such as ECONNABORTED
-		}
-		err = a.worker.files.reset(a.server.fd)
-		switch {
-		case err == nil:
+		if reason := shortage(err); reason != "" {
 			a.worker.engine.refuse(a.server.settings.Load().balancer, reason)
-		case !errors.Is(err, unix.EAGAIN):
 			a.stop()
 			a.worker.Set(&a.pause, a.worker.Now().Add(acceptPause), a.start)
 			return
 		}
+		// an error of that connection, such as ECONNABORTED
 	}
 }
 

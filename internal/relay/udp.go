@@ -22,9 +22,8 @@ type udp struct {
 type udpHost interface {
 	listen(s Spec) (socket, error)
 
-	// dial opens a socket to a backend. The port must be given to release when the socket is closed.
-	dial(to netip.AddrPort) (s socket, port uint16, err error)
-	release(backend netip.AddrPort, port uint16)
+	// dial opens a socket to a backend.
+	dial(to netip.AddrPort) (socket, error)
 
 	// refuse informs a client that its last datagram, of some length, was refused. It reports whether that was possible.
 	refuse(client, to netip.AddrPort, length int) bool

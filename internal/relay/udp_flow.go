@@ -20,7 +20,6 @@ type flow struct {
 	socket   socket   // nil: none
 	from     source   // of the socket, for hops
 	length   int      // of the last datagram of the client
-	port     uint16   // for udpHost.release
 	hops     uint8    // of the client
 	ended    bool
 }
@@ -69,37 +68,18 @@ func (f *flow) connect() bool {
 	return false
 }
 
-// open opens a socket to a backend. If there are no more file descriptors, it takes the one of another flow, if the
-// client may have that.
-func (f *flow) open(to netip.AddrPort) error {
+// open opens a socket to a backend.
+func (f *flow) open(backend netip.AddrPort) error {
 	loop := f.listener.loop
-	u := loop.udp
-	s, port, err := u.host.dial(to)
-	if is(err, syscall.EMFILE) {
-		evicted := u.engine.flows.Replace(f.client, int64(loop.now))
-		if evicted == nil {
-			return err
-		}
-		evicted.Owner.Evict(loop)
-		u.engine.refuse(f.settings.balancer, reasonFiles)
-		s, port, err = u.host.dial(to)
-	}
+	s, err := loop.udp.host.dial(backend)
 	if err != nil {
 		return err
 	}
-	return f.use(s, port, to)
-}
-
-// use makes the flow use a socket to a backend.
-func (f *flow) use(s socket, port uint16, backend netip.AddrPort) error {
-	loop := f.listener.loop
 	if err := loop.watch(s, f.ready); err != nil {
 		loop.close(s)
-		loop.udp.host.release(backend, port)
 		return err
 	}
-	f.socket, f.port = s, port
-	f.from = source{UDP, s.local()}
+	f.socket, f.from = s, source{UDP, s.local()}
 	loop.udp.engine.hops.begin(f.from, backend, f.hops)
 	f.connected(backend)
 	return nil
@@ -114,7 +94,6 @@ func (f *flow) disconnect() {
 	loop.udp.engine.hops.end(f.from, f.backend)
 	loop.close(f.socket)
 	f.socket = nil
-	loop.udp.host.release(f.backend, f.port)
 	f.disconnected()
 }
 

@@ -165,48 +165,26 @@ func TestUDPFairness(t *testing.T) {
 	})
 }
 
-// Flows to different backends share ports when few are left, so that each backend may have as many flows as there are
-// ports. Then new flows are refused, and the others continue.
+// Flows leave a quarter of the ports of this host to other programs.
 func TestUDPPorts(t *testing.T) {
 	const allowed = 15 // three quarters of 20
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error { return os.WriteFile(portRange, []byte("40000 40019"), 0) })
 	_, a := echoUDP(t, ns, "a", "127.0.0.1:1")
-	_, b := echoUDP(t, ns, "b", "127.0.0.1:2")
-	balancer := NewBalancer(pools(a, b))
 	r := epollUDP(t, ns, Options{UDPTimeout: time.Hour},
-		Spec{Addr: netip.MustParseAddrPort("0.0.0.0:9"), Balancer: balancer})
+		Spec{Addr: netip.MustParseAddrPort("0.0.0.0:9"), Balancer: NewBalancer(pools(a))})
 	hog := newSwarm(t, ns, "127.0.0.7", r)
 	for i := range 100 {
 		hog.send(i)
 	}
-	eventually(t, "refused", 100-2*allowed, func() int64 { return r.Stats().Refused["ports"] })
-	answers := map[string]int{}
-	count := func() {
-		for range 2 * allowed {
-			buffer := make([]byte, 9)
-			_ = hog.conn.SetReadDeadline(time.Now().Add(30 * time.Second))
-			n, _, err := hog.conn.ReadFromUDPAddrPort(buffer)
-			if err != nil {
-				t.Fatal(err)
-			}
-			answers[string(buffer[:n])]++
-		}
+	eventually(t, "refused", 100-allowed, func() int64 { return r.Stats().Refused["flows"] })
+	if n := r.Stats().Flows; n != allowed {
+		t.Errorf("%d flows, want %d", n, allowed)
 	}
-	count()
-	for i := range 2 * allowed {
-		hog.send(i)
-	}
-	count()
-	if answers["a:x"] != 2*allowed || answers["b:x"] != 2*allowed {
-		t.Errorf("answers %v, want %d of each backend", answers, 2*allowed)
-	}
-	// The rest of the host finds a port.
-	dialUDP(t, ns, a)
+	dialUDP(t, ns, a) // the rest of the host finds a port
 }
 
-// Without file descriptors, new flows are refused; existing ones continue. Another client gets file descriptors of
-// the client that has most.
+// Without file descriptors, new flows are refused; existing ones continue.
 func TestUDPFiles(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
@@ -215,18 +193,18 @@ func TestUDPFiles(t *testing.T) {
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), r.at.Port())
 	hog := newSwarm(t, ns, "127.0.0.7", r)
 	good := bound(t, ns, "127.0.0.8", to)
+	want(t, good, "x", "a:x")
 	lowFiles(t, 50)
 	for i := range 300 {
 		hog.send(i)
 	}
-	eventually(t, "flows and refusals", 300, func() int64 {
+	eventually(t, "flows and refusals", 301, func() int64 {
 		s := r.Stats()
 		return s.Flows + s.Refused["file descriptors"]
 	})
 	if n := r.Stats().Flows; n < 20 || n > 60 {
 		t.Errorf("%d flows, want about 50", n)
 	}
-	want(t, good, "x", "a:x")
 	want(t, good, "y", "a:y")
 }
 
@@ -270,10 +248,10 @@ func lowFiles(t testing.TB, free int) {
 	})
 }
 
-// As many flows as there are file descriptors, 100,000 at most, are all served. The test reports their
+// As many flows as there are file descriptors, 60,000 at most, are all served. The test reports their
 // memory.
 func TestUDPManyFlows(t *testing.T) {
-	const most, spare, backends, maxLost = 100_000, 1000, 8, 10
+	const most, spare, backends, maxLost = 60_000, 1000, 8, 10
 	manyFiles(t, most+spare)
 	if os.Getenv(kerneltest.CompleteVar) != "" { // only the test uses the kernel
 		if err := os.WriteFile(udpMemory, []byte("200000 200000 200000"), 0); err != nil {
@@ -286,6 +264,7 @@ func TestUDPManyFlows(t *testing.T) {
 		flows = min(flows, 2000)
 	}
 	ns := kerneltest.Namespace(t)
+	kerneltest.Do(t, ns, func() error { return os.WriteFile(portRange, []byte("1100 65000"), 0) })
 	all := []netip.AddrPort{}
 	for range backends {
 		_, a := echoUDP(t, ns, "a", "127.0.0.1:0")

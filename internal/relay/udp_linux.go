@@ -44,7 +44,7 @@ type fdSocket struct {
 }
 
 // newFDSocket returns a socket with a file descriptor, and closes that if it fails.
-func newFDSocket(fd int, err error) (*fdSocket, error) {
+func newFDSocket(fd int, err error) (socket, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -128,32 +128,24 @@ func (r *rawSocket) Write(f func(fd uintptr) bool) error { return r.Read(f) }
 // udpSockets is the udpHost of Linux.
 type udpSockets struct {
 	engine *Engine
-	files  *files
+	once   sync.Once // prepare
 
 	mu      sync.Mutex
-	ports   *ports            // nil before the first listener
 	raw     *datagram.Refuser // nil: the program is not allowed to send ICMP errors
 	budgets *budgets          // for ICMP errors
 }
 
-// prepare reads the local ports of the network namespace of the thread, and opens the sockets for ICMP errors if it
-// can.
-func (u *udpSockets) prepare() error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.ports != nil {
-		return nil
-	}
-	ports, err := newPorts()
+// prepare opens the sockets for ICMP errors in the network namespace of the thread, if it can.
+func (u *udpSockets) prepare() {
+	raw, err := datagram.NewRefuser()
 	if err != nil {
-		return err
-	}
-	if u.raw, err = datagram.NewRefuser(); err != nil {
 		u.engine.options.Log.Info("Clients get no ICMP error when a UDP backend refuses their datagrams",
 			"reason", err.Error())
+		return
 	}
-	u.ports = ports
-	return nil
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.raw = raw
 }
 
 func (u *udpSockets) close() {
@@ -169,9 +161,8 @@ func (u *udpSockets) close() {
 func (u *udpSockets) listen(s Spec) (socket, error) {
 	fd := -1
 	err := netns.Do(u.engine.options.NetNS, func() (err error) {
-		if err = u.prepare(); err == nil {
-			fd, err = socketUDP(s)
-		}
+		u.once.Do(u.prepare)
+		fd, err = socketUDP(s)
 		return err
 	})
 	return newFDSocket(fd, err)
@@ -185,21 +176,8 @@ func socketUDP(s Spec) (int, error) {
 }
 
 // dial implements udpHost. It runs on the thread of a loop, in the network namespace of the sockets.
-func (u *udpSockets) dial(to netip.AddrPort) (s socket, port uint16, err error) {
-	err = u.files.open(func() (err error) {
-		var fd int
-		fd, port, err = u.ports.dial(to)
-		s, err = newFDSocket(fd, err)
-		return err
-	})
-	return s, port, err
-}
-
-// release implements udpHost.
-func (u *udpSockets) release(backend netip.AddrPort, port uint16) {
-	if port > 0 {
-		u.ports.release(backend, port)
-	}
+func (*udpSockets) dial(to netip.AddrPort) (socket, error) {
+	return newFDSocket(datagram.Dial(to))
 }
 
 // refuse implements udpHost. It sends an ICMP error.

@@ -88,9 +88,8 @@ func (p *plainUDP) listen(s Spec) (socket, error) {
 }
 
 // dial implements udpHost.
-func (p *plainUDP) dial(to netip.AddrPort) (socket, uint16, error) {
-	s, err := p.socket(func() (*net.UDPConn, error) { return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) })
-	return s, 0, err
+func (p *plainUDP) dial(to netip.AddrPort) (socket, error) {
+	return p.socket(func() (*net.UDPConn, error) { return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) })
 }
 
 func (p *plainUDP) socket(open func() (*net.UDPConn, error)) (socket, error) {
@@ -101,9 +100,6 @@ func (p *plainUDP) socket(open func() (*net.UDPConn, error)) (socket, error) {
 	})
 	return s, err
 }
-
-// release implements udpHost.
-func (*plainUDP) release(netip.AddrPort, uint16) {}
 
 // refuse implements udpHost.
 func (*plainUDP) refuse(netip.AddrPort, netip.AddrPort, int) bool { return false }

@@ -91,25 +91,6 @@ func requestDestinations(fd int, at netip.Addr) error {
 // Dial opens a UDP socket that is connected to an address, in the network namespace of the thread.
 func Dial(to netip.AddrPort) (int, error) { return open(to.Addr(), connect(to)) }
 
-// DialFrom opens a UDP socket like Dial, from a port of this host that other sockets, which Share has
-// prepared, use for other peers.
-func DialFrom(port uint16, to netip.AddrPort) (int, error) {
-	any := netip.IPv4Unspecified()
-	if to.Addr().Is6() {
-		any = netip.IPv6Unspecified()
-	}
-	return open(to.Addr(), Share, bind(netip.AddrPortFrom(any, port)), connect(to))
-}
-
-// Share lets sockets of DialFrom use the port of a socket, but not sockets of other users. With SO_REUSEADDR, every
-// user could open a socket with the same peer, and receive in place of this one.
-func Share(fd int) error {
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0))
-}
-
 // LocalAddr returns the address of a socket.
 func LocalAddr(fd int) (netip.AddrPort, error) {
 	sa, err := unix.Getsockname(fd)
