@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/list"
 	"github.com/sluice-proxy/sluice/internal/relay/epoll"
-	"github.com/sluice-proxy/sluice/internal/relay/stream"
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
 // conn is a connection of a client and the one to its backend. It is used on the
@@ -184,7 +184,7 @@ func (c *conn) closeRemote() {
 // worker may connect from a recorded port at once.
 func (c *conn) freePort() {
 	w := c.owner.worker
-	reusable := stream.Reusable(c.remote.fd)
+	reusable := socket.Reusable(c.remote.fd)
 	c.closeRemote()
 	if reusable {
 		w.waiting.add(c.backend, c.from.at, w.clock())
@@ -193,7 +193,7 @@ func (c *conn) freePort() {
 
 // beginHop records the socket to the backend.
 func (c *conn) beginHop() {
-	at, _ := stream.Addr(c.remote.fd) // without an address no client comes from it
+	at, _ := socket.Addr(c.remote.fd) // without an address no client comes from it
 	c.from = source{TCP, at}
 	c.owner.worker.engine.hops.begin(c.from, c.backend, c.hops)
 }
@@ -248,7 +248,7 @@ func (c *conn) whileConnecting(s *side, events uint32) {
 		return
 	}
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-		if shortage(stream.Error(c.remote.fd)) == reasonPorts {
+		if shortage(socket.Error(c.remote.fd)) == reasonPorts {
 			c.refuse(reasonPorts)
 			return
 		}
@@ -270,7 +270,7 @@ func (c *conn) connected(events uint32) {
 		c.drain()
 	}
 	if b.plan.Load().ProxyHeader {
-		to, err := stream.Destination(c.client.fd)
+		to, err := socket.Destination(c.client.fd)
 		if err != nil {
 			c.abort()
 			return
@@ -314,9 +314,9 @@ func (c *conn) abort() {
 	if c.state == closed {
 		return
 	}
-	stream.SetReset(c.client.fd)
+	socket.SetReset(c.client.fd)
 	if c.remote.fd >= 0 {
-		stream.SetReset(c.remote.fd)
+		socket.SetReset(c.remote.fd)
 	}
 	c.end()
 }

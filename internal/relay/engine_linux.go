@@ -31,7 +31,6 @@ type worker struct {
 	members map[*acceptor]struct{} // which have sockets on this worker
 	tcp     tcpLoop
 	udp     *udpLoop
-	packets *packets // for sockets of udp
 }
 
 // reset closes all sockets.
@@ -58,9 +57,7 @@ func newSystem(e *Engine) (system, error) {
 			}
 			return nil, err
 		}
-		w := &worker{
-			Loop: l, engine: e, waiting: &p.waiting, packets: newPackets(), members: map[*acceptor]struct{}{},
-		}
+		w := &worker{Loop: l, engine: e, waiting: &p.waiting, members: map[*acceptor]struct{}{}}
 		w.tcp.init(w)
 		w.udp = p.udp.add(w)
 		p.workers = append(p.workers, w)

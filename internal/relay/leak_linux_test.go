@@ -45,7 +45,7 @@ func TestNothingLeaks(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, protocol := range []Protocol{TCP, UDP} {
-				if _, err := e.Listen(Spec{Protocol: protocol, Addr: anyAddr, Balancer: NewBalancer(one())}); err != nil {
+				if _, err := e.Listen(Spec{Protocol: protocol, Addr: loopback, Balancer: NewBalancer(one())}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -63,7 +63,7 @@ func TestNothingLeaks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				spec := Spec{Protocol: protocol, Addr: anyAddr, Balancer: NewBalancer(one()), Inherited: file}
+				spec := Spec{Protocol: protocol, Addr: loopback, Balancer: NewBalancer(one()), Inherited: file}
 				if _, err := e.Listen(spec); err == nil {
 					t.Error("adopted a file")
 				}

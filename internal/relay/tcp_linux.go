@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/internal/list"
 	"github.com/sluice-proxy/sluice/internal/relay/epoll"
-	"github.com/sluice-proxy/sluice/internal/relay/stream"
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
 // tcpServer is a listening socket of TCP, which all workers have in their loops.
@@ -28,17 +28,17 @@ func (p *poller) listenTCP(l *Listener) (server, error) {
 	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
 	err := netns.Do(p.engine.options.NetNS, func() (err error) {
 		if l.spec.Inherited != nil {
-			s.fd, err = inherit(l.spec.Inherited, stream.Adopt)
+			s.fd, err = inherit(l.spec.Inherited, socket.AdoptTCP)
 			return err
 		}
-		s.fd, err = stream.Listen(l.spec.Addr)
+		s.fd, err = socket.ListenTCP(l.spec.Addr)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if s.at, err = stream.Addr(s.fd); err != nil {
-		stream.Close(s.fd)
+	if s.at, err = socket.Addr(s.fd); err != nil {
+		socket.Close(s.fd)
 		return nil, err
 	}
 	s.users.Store(int32(len(p.workers)))
@@ -67,7 +67,7 @@ func (s *tcpServer) close() {
 // release is called when a loop does not use the socket any more.
 func (s *tcpServer) release() {
 	if s.users.Add(-1) == 0 {
-		stream.Close(s.fd)
+		socket.Close(s.fd)
 	}
 }
 
@@ -138,7 +138,7 @@ func (a *acceptor) reset() {
 // Ready implements epoll.Handler: clients wait to be accepted.
 func (a *acceptor) Ready(uint32) {
 	for range maxAccept {
-		fd, client, err := stream.Accept(a.server.fd)
+		fd, client, err := socket.Accept(a.server.fd)
 		if err == nil {
 			a.accepted(fd, client)
 			continue
@@ -163,7 +163,7 @@ func (a *acceptor) hopsOf(fd int, client netip.AddrPort) uint8 {
 	if h.count == 0 {
 		return 0
 	}
-	if to, err := stream.Destination(fd); err != nil || to != h.to {
+	if to, err := socket.Destination(fd); err != nil || to != h.to {
 		return 0
 	}
 	return h.count
@@ -213,7 +213,7 @@ func (a Admission) except(fd int) bool {
 	if a.Unless == nil {
 		return false
 	}
-	to, err := stream.Destination(fd)
+	to, err := socket.Destination(fd)
 	return err == nil && a.Unless(to)
 }
 
@@ -236,7 +236,7 @@ type tcpLoop struct {
 	worker               *worker
 	open                 atomic.Int64 // connections
 	buffer               []byte
-	pipes                []stream.Pipe // that are not in use
+	pipes                []socket.Pipe // that are not in use
 	pipeCount, pipeLimit int           // of all pipes
 	kept                 int           // bytes that directions have read, but not written
 	backends             map[remote]*list.Element[*conn]

@@ -1,32 +1,29 @@
 package relay
 
 import (
-	"net"
 	"net/netip"
 	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
-// flow is the datagrams between one address of a client and one address of this host. It has a socket of its own to the
+// flow is the datagrams between one address of a client and a listener. It has a socket of its own to the
 // backend. It is used on the loop of its listener only, except for Evict and its Seat.
 type flow struct {
 	fair.Seat
 	choice
 	listener *udpListener
-	path     path
-	to       net.Addr // the client
-	control  []byte   // of replies: their source, if the listener has all addresses
-	socket   socket   // nil: none
-	from     source   // of the socket, for hops
-	length   int      // of the last datagram of the client
-	hops     uint8    // of the client
+	to       netip.AddrPort // the client, whose address may have a zone
+	socket   udpSocket      // nil: none
+	from     source         // of the socket, for hops
+	length   int            // of the last datagram of the client
+	hops     uint8          // of the client
 	ended    bool
 }
 
-func (l *udpListener) newFlow(p path, client net.Addr) *flow {
-	f := &flow{listener: l, path: p, to: client, control: from(p.local)}
-	f.choice = choice{settings: l.settings, client: p.client.Addr().WithZone("")}
+func (l *udpListener) newFlow(client netip.AddrPort) *flow {
+	f := &flow{listener: l, to: client}
+	f.choice = choice{settings: l.settings, client: client.Addr().WithZone("")}
 	f.Owner = f
 	return f
 }
@@ -120,17 +117,20 @@ func (f *flow) send(data []byte) {
 // ready sends replies of the backend to the client.
 func (f *flow) ready() {
 	loop := f.listener.loop
-	n, err := f.socket.read(loop.batch)
-	if refusal(err) {
-		f.onRefusal()
+	loop.clock()
+	for range maxReceive {
+		n, _, err := f.socket.receive(loop.buffer)
+		if refusal(err) {
+			f.onRefusal()
+		}
+		if err != nil {
+			return
+		}
+		f.replied = true
+		f.Used.Store(int64(loop.now))
+		f.settings.balancer.counts.sent.Add(int64(n))
+		f.listener.socket.sendTo(loop.buffer[:n], f.to)
 	}
-	if err != nil {
-		return
-	}
-	f.replied = true
-	f.Used.Store(int64(loop.clock()))
-	f.settings.balancer.counts.sent.Add(loop.batch.address(n, f.to, f.control))
-	f.listener.socket.write(loop.batch, n)
 }
 
 // onRefusal handles that the backend has refused a datagram.
@@ -141,13 +141,9 @@ func (f *flow) onRefusal() {
 
 // refuse informs the client that its last datagram was refused.
 func (f *flow) refuse() {
-	l := f.listener
-	to := l.at
-	if to.Addr().IsUnspecified() {
-		to = netip.AddrPortFrom(f.path.local, to.Port())
-	}
-	if !l.loop.udp.host.refuse(f.path.client, to, f.length) {
-		l.loop.udp.engine.unreported.Add(1)
+	u := f.listener.loop.udp
+	if !u.host.refuse(f.to, f.listener.at, f.length) {
+		u.engine.unreported.Add(1)
 	}
 }
 

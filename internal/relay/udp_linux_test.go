@@ -51,50 +51,6 @@ func TestUDPFlows(t *testing.T) {
 	})
 }
 
-// Replies come from the address to which the client sent, even if the listener has all addresses.
-func TestUDPReplySource(t *testing.T) {
-	for name, family := range map[string][]string{
-		"IPv4": {"0.0.0.0:0", "127.0.0.1", "127.0.0.2", "10.0.0.1"}, "IPv6": {"[::]:0", "::1", "fd00::1", "fd00::2"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ns := kerneltest.Namespace(t)
-			ip(t, ns, "address", "add", "10.0.0.1/32", "dev", "lo")
-			for _, a := range []string{"fd00::1/128", "fd00::2/128"} { // without nodad they are no sources for a moment
-				ip(t, ns, "address", "add", a, "dev", "lo", "nodad")
-				awaitRoute(t, ns, strings.TrimSuffix(a, "/128"))
-			}
-			_, a := echoUDP(t, ns, "a", "127.0.0.1:0")
-			_, b := echoUDP(t, ns, "b", "127.0.0.1:0")
-			balancer := NewBalancer(pools(a, b))
-			r := epollUDP(t, ns, Options{}, Spec{Addr: netip.MustParseAddrPort(family[0]), Balancer: balancer})
-			// An unconnected client sees the source; its datagrams to different addresses are different flows.
-			var c *net.UDPConn
-			kerneltest.Do(t, ns, func() (err error) {
-				c, err = net.ListenUDP("udp", nil)
-				return err
-			})
-			defer c.Close()
-			for i, to := range family[1:] {
-				at := netip.AddrPortFrom(netip.MustParseAddr(to), r.at.Port())
-				for range 3 {
-					if _, err := c.WriteToUDPAddrPort([]byte("x"), at); err != nil {
-						t.Fatal(err)
-					}
-					buffer := make([]byte, 9)
-					_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
-					_, from, err := c.ReadFromUDPAddrPort(buffer)
-					if netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != at {
-						t.Errorf("the reply comes from %v, want %v: %v", from, at, err)
-					}
-				}
-				if open := balancer.Counts().Open; open != int64(i+1) {
-					t.Errorf("%d flows after %d addresses", open, i+1)
-				}
-			}
-		})
-	}
-}
-
 // A flow ends when no datagram has passed in either direction for the timeout.
 func TestUDPTimeout(t *testing.T) {
 	each(t, func(t *testing.T, start func(*testing.T, int, Options, Spec) *udpRig) {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -70,29 +71,29 @@ func (p *plainUDP) post(f func()) bool {
 func (p *plainUDP) after(d time.Duration, f func()) { time.AfterFunc(d, func() { p.Post(f) }) }
 
 // watch implements eventLoop.
-func (p *plainUDP) watch(s socket, ready func()) error {
-	p.readers.Go(func() { s.(*plainSocket).receive(p, ready) })
+func (p *plainUDP) watch(s udpSocket, ready func()) error {
+	p.readers.Go(func() { s.(*plainSocket).read(p, ready) })
 	return nil
 }
 
 // close implements eventLoop.
-func (*plainUDP) close(s socket) {
+func (*plainUDP) close(s udpSocket) {
 	c := s.(*plainSocket)
 	c.closed = true
 	_ = c.conn.Close()
 }
 
 // listen implements udpHost.
-func (p *plainUDP) listen(s Spec) (socket, error) {
+func (p *plainUDP) listen(s Spec) (udpSocket, error) {
 	return p.socket(func() (*net.UDPConn, error) { return net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.Addr)) })
 }
 
 // dial implements udpHost.
-func (p *plainUDP) dial(to netip.AddrPort) (socket, error) {
+func (p *plainUDP) dial(to netip.AddrPort) (udpSocket, error) {
 	return p.socket(func() (*net.UDPConn, error) { return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) })
 }
 
-func (p *plainUDP) socket(open func() (*net.UDPConn, error)) (socket, error) {
+func (p *plainUDP) socket(open func() (*net.UDPConn, error)) (udpSocket, error) {
 	s := &plainSocket{buffer: make([]byte, maxDatagram)}
 	err := p.open(func() (err error) {
 		s.conn, err = open()
@@ -111,11 +112,12 @@ type plainSocket struct {
 	size   int
 	sender netip.AddrPort
 	err    error
+	unread bool // ready has not received it yet
 	closed bool // of the loop
 }
 
-// receive receives datagrams until the socket is closed, and calls ready on the loop after each.
-func (s *plainSocket) receive(on *plainUDP, ready func()) {
+// read receives datagrams until the socket is closed, and calls ready on the loop after each.
+func (s *plainSocket) read(on *plainUDP, ready func()) {
 	done := make(chan struct{}, 1)
 	for {
 		s.size, s.sender, s.err = s.conn.ReadFromUDPAddrPort(s.buffer)
@@ -123,7 +125,7 @@ func (s *plainSocket) receive(on *plainUDP, ready func()) {
 			return
 		}
 		going := on.post(func() {
-			if !s.closed {
+			if s.unread = true; !s.closed {
 				ready()
 			}
 			done <- struct{}{}
@@ -138,29 +140,23 @@ func (s *plainSocket) receive(on *plainUDP, ready func()) {
 	}
 }
 
-// local implements socket.
+// local implements udpSocket.
 func (s *plainSocket) local() netip.AddrPort { return addrOf(s.conn.LocalAddr()) }
 
-// read implements socket.
-func (s *plainSocket) read(b *batch) (int, error) {
-	if s.err != nil {
-		return 0, s.err
+// receive implements udpSocket.
+func (s *plainSocket) receive(b []byte) (int, netip.AddrPort, error) {
+	if !s.unread {
+		return 0, netip.AddrPort{}, syscall.EAGAIN
 	}
-	b.clear(1)
-	m := &b.messages[0]
-	m.N, m.Addr = copy(m.Buffers[0], s.buffer[:s.size]), net.UDPAddrFromAddrPort(s.sender)
-	return 1, nil
+	s.unread = false
+	return copy(b, s.buffer[:s.size]), netip.AddrPortFrom(s.sender.Addr().Unmap(), s.sender.Port()), s.err
 }
 
-// write implements socket.
-func (s *plainSocket) write(b *batch, n int) {
-	for i := range b.messages[:n] {
-		_, _ = s.conn.WriteTo(b.messages[i].Buffers[0], b.messages[i].Addr) // or the datagram is lost, as in a network
-	}
-}
-
-// send implements socket.
-func (s *plainSocket) send(data []byte) error {
-	_, err := s.conn.Write(data)
+// send implements udpSocket.
+func (s *plainSocket) send(b []byte) error {
+	_, err := s.conn.Write(b)
 	return err
 }
+
+// sendTo implements udpSocket.
+func (s *plainSocket) sendTo(b []byte, to netip.AddrPort) { _, _ = s.conn.WriteToUDPAddrPort(b, to) }

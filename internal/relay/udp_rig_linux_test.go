@@ -4,8 +4,6 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -155,35 +153,6 @@ func pools(backends ...netip.AddrPort) *Target {
 		pool = append(pool, Backend{Addr: b, Weight: 1})
 	}
 	return &Target{Pools: [][]Backend{pool}}
-}
-
-func ip(t testing.TB, netns int, args ...string) {
-	t.Helper()
-	kerneltest.Do(t, netns, func() error {
-		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %v: %v: %s", args, err, out)
-		}
-		return nil
-	})
-}
-
-// awaitRoute waits until the node accepts packets to an IPv6 address: a moment after the address is added. Packets
-// of that moment are lost.
-func awaitRoute(t testing.TB, netns int, addr string) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		var routes []byte
-		kerneltest.Do(t, netns, func() (err error) {
-			routes, err = exec.Command("ip", "-6", "route", "show", "table", "local").Output()
-			return err
-		})
-		if strings.Contains(string(routes), "local "+addr+" ") {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("no route to %s in\n%s", addr, routes)
-		}
-	}
 }
 
 func each(t *testing.T, test func(*testing.T, func(*testing.T, int, Options, Spec) *udpRig)) {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/relay/stream"
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
 // waiting has the local ports whose connections to a backend are in TIME_WAIT, because the client closed first. The
@@ -102,7 +102,7 @@ func (w *waiting) dial(to netip.AddrPort, now time.Duration) (int, error) {
 	if fd, err := w.reuse(to, manyWaiting, now); err == nil {
 		return fd, nil
 	}
-	fd, err := stream.Connect(to)
+	fd, err := socket.Connect(to)
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
 		return w.reuse(to, 0, now)
 	}
@@ -118,7 +118,7 @@ func (w *waiting) reuse(to netip.AddrPort, keep int, now time.Duration) (int, er
 		if !ok {
 			break
 		}
-		fd, err := stream.ConnectFrom(from, to)
+		fd, err := socket.ConnectFrom(from, to)
 		if shortage(err) != reasonPorts {
 			return fd, err
 		}
