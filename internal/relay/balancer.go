@@ -25,7 +25,7 @@ type Balancer struct {
 
 // counts has an atomic counter for each field of Counts.
 type counts struct {
-	open, connections, received, sent, retries, failures, refused atomic.Int64
+	open, connections, received, sent, retries, failures atomic.Int64
 }
 
 // plan is a Target and what is computed from it.
@@ -124,8 +124,18 @@ func (b *Balancer) Counts() Counts {
 	c := &b.counts
 	return Counts{
 		Open: c.open.Load(), Connections: c.connections.Load(), Received: c.received.Load(), Sent: c.sent.Load(),
-		Retries: c.retries.Load(), Failures: c.failures.Load(), Refused: c.refused.Load(),
+		Retries: c.retries.Load(), Failures: c.failures.Load(),
 	}
+}
+
+// Open returns how many connections and flows each backend of the target has.
+func (b *Balancer) Open() map[netip.AddrPort]int {
+	p := b.plan.Load()
+	open := make(map[netip.AddrPort]int, len(p.listed))
+	for addr, l := range p.listed {
+		open[addr] = int(l.open.Load())
+	}
+	return open
 }
 
 // pick chooses a backend of a pool for a client. It avoids backends that were tried, unless there is

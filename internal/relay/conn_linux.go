@@ -65,8 +65,7 @@ func (c *conn) start() {
 	a := c.owner
 	c.list()
 	if err := a.worker.Add(c.client.fd, connEvents, &c.client); err != nil {
-		a.worker.engine.refuse(c.settings.balancer, reasonMemory)
-		c.abort()
+		c.refuse(reasonMemory)
 		return
 	}
 	if c.evicted {
@@ -96,7 +95,7 @@ func (c *conn) makeRoom() {
 		return // it has ended meanwhile
 	case c.all.Item == nil:
 		c.evicted = true
-		c.owner.worker.engine.refuse(c.settings.balancer, reasonConnections)
+		c.owner.worker.engine.refuse(reasonConnections)
 	default:
 		c.refuse(reasonConnections)
 	}
@@ -154,7 +153,7 @@ func (c *conn) connect() {
 
 // refuse resets the client because this host has run out of a resource.
 func (c *conn) refuse(reason string) {
-	c.owner.worker.engine.refuse(c.settings.balancer, reason)
+	c.owner.worker.engine.refuse(reason)
 	c.abort()
 }
 

@@ -58,7 +58,7 @@ func newSystem(e *Engine) (system, error) {
 			return nil, err
 		}
 		w := &worker{Loop: l, engine: e, waiting: &p.waiting, members: map[*acceptor]struct{}{}}
-		w.tcp.init(w)
+		w.tcp.init()
 		w.udp = p.udp.add(w)
 		p.workers = append(p.workers, w)
 	}
@@ -78,12 +78,12 @@ func fileLimit() int {
 func maxListeners(files int) int { return max(files/2, 1) }
 
 // listen implements system.
-func (p *poller) listen(l *Listener) (server, error) {
-	switch l.spec.Protocol {
+func (p *poller) listen(s Spec) (server, error) {
+	switch s.Protocol {
 	case TCP:
-		return p.listenTCP(l)
+		return p.listenTCP(s)
 	case UDP:
-		return p.udp.listen(l)
+		return p.udp.listen(s)
 	}
 	return nil, syscall.EPROTONOSUPPORT
 }

@@ -46,11 +46,7 @@ func both(t *testing.T, o Options, test func(b *bench)) {
 	t.Run("portable", func(t *testing.T) {
 		o := o
 		o.NetNS = kerneltest.Namespace(t)
-		run(t, o, func(e *Engine) (system, error) {
-			p := newPortable(e)
-			p.open = func(open func() error) error { return netns.Do(o.NetNS, open) }
-			return p, nil
-		}, test)
+		run(t, o, portableSystem, test)
 	})
 }
 

@@ -23,15 +23,15 @@ type tcpServer struct {
 	users    atomic.Int32 // how many of these have not left
 }
 
-func (p *poller) listenTCP(l *Listener) (server, error) {
+func (p *poller) listenTCP(spec Spec) (server, error) {
 	s := &tcpServer{}
-	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
+	s.set(spec.settings())
 	err := netns.Do(p.engine.options.NetNS, func() (err error) {
-		if l.spec.Inherited != nil {
-			s.fd, err = inherit(l.spec.Inherited, socket.AdoptTCP)
+		if spec.Inherited != nil {
+			s.fd, err = inherit(spec.Inherited, socket.AdoptTCP)
 			return err
 		}
-		s.fd, err = socket.ListenTCP(l.spec.Addr)
+		s.fd, err = socket.ListenTCP(spec.Addr)
 		return err
 	})
 	if err != nil {
@@ -147,7 +147,7 @@ func (a *acceptor) Ready(uint32) {
 			return
 		}
 		if reason := shortage(err); reason != "" {
-			a.worker.engine.refuse(a.server.settings.Load().balancer, reason)
+			a.worker.engine.refuse(reason)
 			a.stop()
 			a.worker.Set(&a.pause, a.worker.Now().Add(acceptPause), a.start)
 			return
@@ -176,11 +176,10 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	hops := a.hopsOf(fd, client)
 	switch {
 	case hops >= maxHops:
-		e.refuse(s.balancer, reasonLoop)
+		e.refuse(reasonLoop)
 		reset(fd)
 		return
 	case admission.Refused && !admission.except(fd):
-		s.balancer.counts.refused.Add(1)
 		reset(fd)
 		return
 	}
@@ -194,7 +193,7 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 		evicted.Owner.Evict(a.worker)
 	}
 	if !ok {
-		e.refuse(s.balancer, reasonConnections)
+		e.refuse(reasonConnections)
 		reset(fd)
 		return
 	}
@@ -233,7 +232,6 @@ func (a *acceptor) least() *acceptor {
 
 // tcpLoop is the state that the TCP connections of a worker share.
 type tcpLoop struct {
-	worker               *worker
 	open                 atomic.Int64 // connections
 	buffer               []byte
 	pipes                []socket.Pipe // that are not in use
@@ -258,8 +256,8 @@ const (
 	smallRead = 512
 )
 
-func (t *tcpLoop) init(w *worker) {
-	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*list.Element[*conn]{}
+func (t *tcpLoop) init() {
+	t.buffer, t.backends = make([]byte, bufferSize), map[remote]*list.Element[*conn]{}
 	const part, ends = 8, 2 // a part of the file descriptors, see Options.withDefaults
 	t.pipeLimit = min(maxPipes, fileLimit()/part/ends/runtime.GOMAXPROCS(0))
 }

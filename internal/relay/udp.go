@@ -65,8 +65,8 @@ func (u *udp) left(b *Balancer) {
 }
 
 // listen opens a listener. Each belongs to one loop, so that the datagrams of a flow stay in order.
-func (u *udp) listen(l *Listener) (server, error) {
-	s, err := u.host.listen(l.spec)
+func (u *udp) listen(spec Spec) (server, error) {
+	s, err := u.host.listen(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (u *udp) listen(l *Listener) (server, error) {
 	defer u.mu.Unlock()
 	p := &udpListener{
 		loop: u.loops[u.next%len(u.loops)], socket: s, at: s.local(), flows: map[netip.AddrPort]*flow{},
-		settings: &settings{balancer: l.spec.Balancer, admit: l.spec.Admit},
+		settings: spec.settings(),
 	}
 	u.next++
 	p.loop.Post(p.start)
@@ -218,10 +218,9 @@ func (l *udpListener) begin(f *flow) bool {
 	f.pool, f.hops = admission.Pool, e.hops.of(source{UDP, netip.AddrPortFrom(f.client, f.to.Port())}).count
 	switch {
 	case f.hops >= maxHops:
-		e.refuse(s.balancer, reasonLoop)
+		e.refuse(reasonLoop)
 		return false
 	case admission.Refused:
-		s.balancer.counts.refused.Add(1)
 		return false
 	}
 	if !l.seat(f, l.loop.now) {
@@ -241,7 +240,7 @@ func (l *udpListener) begin(f *flow) bool {
 func (l *udpListener) seat(f *flow, used time.Duration) bool {
 	evicted, ok := l.loop.udp.engine.flows.Take(f.client, &f.Seat, int64(used))
 	if !ok {
-		l.loop.udp.engine.refuse(l.settings.balancer, reasonFlows)
+		l.loop.udp.engine.refuse(reasonFlows)
 		return false
 	}
 	if evicted != nil {

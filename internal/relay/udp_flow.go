@@ -55,7 +55,7 @@ func (f *flow) connect() bool {
 			return true
 		}
 		if reason := shortage(err); reason != "" {
-			e.refuse(f.settings.balancer, reason)
+			e.refuse(reason)
 			return false
 		}
 		f.failed(to)

@@ -8,13 +8,15 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
 // plainUDP has the loop and the sockets of UDP on all systems but Linux, over package net: a goroutine waits for each
 // socket. Replies come from the address that the system chooses, which is the one to which the client sent unless the
 // socket has an unspecified address. Refusals are not reported to clients. It is built on Linux too, for its tests.
 type plainUDP struct {
-	open    opener
+	netNS   int           // of its sockets
 	wake    chan struct{} // has room for one
 	readers sync.WaitGroup
 
@@ -23,7 +25,7 @@ type plainUDP struct {
 	ended bool
 }
 
-func newPlainUDP(open opener) *plainUDP { return &plainUDP{open: open, wake: make(chan struct{}, 1)} }
+func newPlainUDP(netNS int) *plainUDP { return &plainUDP{netNS: netNS, wake: make(chan struct{}, 1)} }
 
 // run calls functions until end is called.
 func (p *plainUDP) run() {
@@ -95,7 +97,7 @@ func (p *plainUDP) dial(to netip.AddrPort) (udpSocket, error) {
 
 func (p *plainUDP) socket(open func() (*net.UDPConn, error)) (udpSocket, error) {
 	s := &plainSocket{buffer: make([]byte, maxDatagram)}
-	err := p.open(func() (err error) {
+	err := netns.Do(p.netNS, func() (err error) {
 		s.conn, err = open()
 		return err
 	})

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
@@ -24,29 +23,23 @@ var kinds = map[string]func(*testing.T, int, Options, Spec) *udpRig{"epoll": epo
 func epollUDP(t *testing.T, netns int, o Options, s Spec) *udpRig {
 	t.Helper()
 	o.NetNS = netns
-	e, err := New(o)
+	return rig(t, newSystem, o, s)
+}
+
+func portableUDP(t *testing.T, netns int, o Options, s Spec) *udpRig {
+	t.Helper()
+	o.NetNS = netns
+	return rig(t, portableSystem, o, s)
+}
+
+func portableSystem(e *Engine) (system, error) { return newPortable(e), nil }
+
+func rig(t *testing.T, system func(*Engine) (system, error), o Options, s Spec) *udpRig {
+	t.Helper()
+	e, err := newEngine(o, system)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return rig(t, e, s)
-}
-
-// portableUDP opens the sockets of package net in a namespace.
-func portableUDP(t *testing.T, ns int, o Options, s Spec) *udpRig {
-	t.Helper()
-	e, err := newEngine(o, func(e *Engine) (system, error) {
-		p := newPortable(e)
-		p.open = func(open func() error) error { return netns.Do(ns, open) }
-		return p, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rig(t, e, s)
-}
-
-func rig(t *testing.T, e *Engine, s Spec) *udpRig {
-	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	s.Protocol = UDP
