@@ -96,8 +96,7 @@ func countable(ctx context.Context, ips []route.Family, tools *iptables.Tools) e
 func packetCounts(objects *nfacct.Objects) []prometheus.Collector {
 	count := func(object, metric, help string) prometheus.Collector {
 		return packets{prometheus.NewDesc(metric, help, nil, nil), func() (uint64, error) {
-			c, err := objects.Read(context.Background(), object) // returns at once
-			return c.Packets, err
+			return objects.Read(context.Background(), object) // returns at once
 		}}
 	}
 	return []prometheus.Collector{
