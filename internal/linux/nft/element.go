@@ -29,16 +29,17 @@ func (k Key) ClassID(c uint32) Key { return binary.BigEndian.AppendUint32(k, c) 
 
 // Range returns the element of an interval set of single addresses that covers
 // the prefix: nft_set_rbtree(8) wants the address after the last as the end.
-func Range(p netip.Prefix) (first, end netip.Addr) {
-	first = p.Masked().Addr()
-	return first, last(p).Next()
+func Range(p netip.Prefix) Element {
+	e := Element{Key: string(Key{}.Addr(p.Masked().Addr()))}
+	if end := Last(p).Next(); end.IsValid() {
+		e.End = string(Key{}.Addr(end))
+	}
+	return e
 }
 
 // Last returns the last address in a prefix, the inclusive end that a
 // concatenated range wants.
-func Last(p netip.Prefix) netip.Addr { return last(p) }
-
-func last(p netip.Prefix) netip.Addr {
+func Last(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
 		b[i/8] |= 1 << (7 - i%8)
@@ -89,7 +90,7 @@ func span(t Type, first, end string) string {
 	a, _ := netip.AddrFromSlice([]byte(first))
 	b, _ := netip.AddrFromSlice([]byte(end))
 	for bits := range a.BitLen() {
-		if p := netip.PrefixFrom(a, bits); p.Masked().Addr() == a && last(p) == b {
+		if p := netip.PrefixFrom(a, bits); p.Masked().Addr() == a && Last(p) == b {
 			return p.String()
 		}
 	}

@@ -84,12 +84,7 @@ func rangesFrom(key Key, prefixes ...netip.Prefix) []Element {
 func plainRanges(prefixes []netip.Prefix) []Element {
 	var all []Element
 	for _, p := range prefixes {
-		first, end := Range(p)
-		e := Element{Key: string(Key{}.Addr(first))}
-		if end.IsValid() {
-			e.End = string(Key{}.Addr(end))
-		}
-		all = append(all, e)
+		all = append(all, Range(p))
 	}
 	return all
 }
@@ -114,7 +109,7 @@ func TestElementsAreReadAndPrintedLikeNft(t *testing.T) {
 				if !set.Is(f, s) {
 					t.Errorf("set %s: the definition is %q", s.Name, set.definition)
 				}
-				if got := slices.Collect(set.Elements.Values()); !sameElements(got, want) {
+				if got := valuesOf(set); !sameElements(got, want) {
 					t.Errorf("set %s: read\n%q\nwant\n%q", s.Name, got, want)
 				}
 				got := listed(runNft(t, netns, "list", s.word(), f.String(), table.Name, s.Name))
@@ -148,7 +143,7 @@ func TestRangeOfAllAddresses(t *testing.T) {
 		commit(t, conn, tx)
 		state := read(t, conn, table)
 		for name, elements := range want {
-			if got := slices.Collect(state.Sets[name].Elements.Values()); !slices.Equal(got, elements) {
+			if got := valuesOf(state.Sets[name]); !slices.Equal(got, elements) {
 				t.Errorf("%s %s: read %q, want %q", table, name, got, elements)
 			}
 		}

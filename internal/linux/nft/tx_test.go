@@ -111,7 +111,9 @@ func TestRanges(t *testing.T) {
 		{"fd00::/127", "fd00::", "fd00::1", "fd00::2"},
 	} {
 		p := netip.MustParsePrefix(c.prefix)
-		first, end := Range(p)
+		e := Range(p)
+		first, _ := netip.AddrFromSlice([]byte(e.Key))
+		end, _ := netip.AddrFromSlice([]byte(e.End))
 		if first.String() != c.first || end.String() != c.end || Last(p).String() != c.last {
 			t.Errorf("%s: %s to %s, end %s; want %+v", p, first, Last(p), end, c)
 		}

@@ -101,20 +101,15 @@ func tableOf(m netlink.Message) (t Table) {
 	return t
 }
 
-// kindOf returns the kind of object that a message is about; "" for any other message.
+// kindOf returns the kind of object that a message is about; "" for any other message. Each kind
+// has three numbers: to add, to request and to delete one (linux/netfilter/nf_tables.h).
 func kindOf(m netlink.Message) string {
-	switch m.Header.Type & 0xff {
-	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
-		return "table"
-	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		return "chain"
-	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		return "rule"
-	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
-		return "set"
-	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
-		return "element"
-	default:
-		return ""
+	kinds := []string{"table", "chain", "rule", "set", "element"}
+	if n := int(m.Header.Type & 0xff / 3); n < len(kinds) {
+		return kinds[n]
 	}
+	return ""
 }
+
+// deletes reports whether a message is about an object that was deleted.
+func deletes(m netlink.Message) bool { return m.Header.Type&0xff%3 == unix.NFT_MSG_DELTABLE }

@@ -30,22 +30,31 @@ type leg struct {
 // split reports whether it matters where a client is.
 func (f *front) split() bool { return f.legs[1].action != 0 }
 
-// arrange appends the frontends of a Service, port by port, with the record that a function
+// first returns the action in the map of frontends.
+func (f *front) first() action {
+	a := f.legs[0].action
+	if f.split() {
+		a = f.space.action(kindSplit, 0)
+	}
+	if f.Restricted {
+		a |= guardBit
+	}
+	return a
+}
+
+// arrange appends the frontends of a Service, port by port, with the slots that a function
 // returns for the port.
-func arrange(list []front, svc *route.Service, of func(*route.Port, []front) record) []front {
+func arrange(list []front, svc *route.Service, of func(*route.Port, []front) pools) []front {
 	if svc == nil {
 		return list
 	}
 	for i := range svc.Ports {
 		p, begin := &svc.Ports[i], len(list)
 		list = place(list, p)
-		of(p, list[begin:]).complete(p).assign(list[begin:])
+		of(p, list[begin:]).complete(p).assign(list[begin:], p.ID(svc.Name))
 	}
 	return list
 }
-
-// unrecorded returns the record of a port whose slots and id do not matter.
-func unrecorded(*route.Port, []front) record { return record{} }
 
 // rowsOf returns the kind of the rows of a leg.
 func (f *front) rowsOf(leg int) object { return (backendElement + object(leg)).in(f.space) }
@@ -109,50 +118,43 @@ func (s space) choose(p *route.Port, w route.Way, kind uint16) leg {
 // An invalid backend is a hole.
 type pools [2][]netip.AddrPort
 
-// record is the part of a Service port in the tables that its route does not determine: the
-// slots of its backends, and its id, if it remembers its clients.
-type record struct {
-	slots pools // by pool; nil: in the order of the route
-	id    uint32
-}
+// inOrder reports whether slots are those in the order of the route, which are left out.
+func (p pools) inOrder() bool { return p[0] == nil && p[1] == nil }
 
-func (r record) empty() bool { return r.slots[0] == nil && r.slots[1] == nil && r.id == 0 }
-
-// complete fills in the slots that are in order.
-func (r record) complete(p *route.Port) record {
-	for pool := range r.slots {
-		if r.slots[pool] == nil {
-			r.slots[pool] = p.Backends(route.Pool(pool))
+// complete fills in the slots that are in the order of the route.
+func (p pools) complete(port *route.Port) pools {
+	for pool := range p {
+		if p[pool] == nil {
+			p[pool] = port.Backends(route.Pool(pool))
 		}
 	}
-	return r
+	return p
 }
 
-// next returns the slots of a port that had others before, without an id. A backend keeps its
-// slot. Slots in the order of the route are left out.
-func (r record) next(p *route.Port) (next record) {
-	for pool, before := range r.slots {
-		arrange, want := ledger.Arrange, p.Backends(route.Pool(pool))
-		if p.Affinity > 0 {
+// next returns the slots of a port that had these before. A backend keeps its slot.
+func (p pools) next(port *route.Port) (next pools) {
+	for pool, before := range p {
+		arrange, want := ledger.Arrange, port.Backends(route.Pool(pool))
+		if port.Affinity > 0 {
 			arrange = renumber
 		}
 		if slots := arrange(before, want); !slices.Equal(slots, want) {
-			next.slots[pool] = slots
+			next[pool] = slots
 		}
 	}
 	return next
 }
 
-// assign gives the frontends of a port the slots and the id of a record.
-func (r record) assign(fronts []front) {
+// assign gives the frontends of a port its slots, and the id if they remember their clients.
+func (p pools) assign(fronts []front, port route.PortID) {
 	for i := range fronts {
 		f := &fronts[i]
 		for n, l := range f.legs {
 			switch {
 			case l.sticky():
-				f.rows[n], f.id = r.slots.reachable(l.pool, f.port.Backends(l.pool)), r.id
+				f.rows[n], f.id = p.reachable(l.pool, f.port.Backends(l.pool)), idOf(port)
 			case l.kind() >= kindPlain:
-				f.rows[n] = pools{r.slots[l.pool]}
+				f.rows[n] = pools{p[l.pool]}
 			}
 		}
 	}

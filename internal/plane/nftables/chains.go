@@ -51,12 +51,6 @@ func (b builder) fixed() []nft.Chain {
 		nft.Chain{Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat}, Rules: jump})
 }
 
-// servesLoopback reports whether NodePorts are served on 127.0.0.1. Package
-// localnet keeps neighbours out of 127.0.0.0/8 then.
-func (b builder) servesLoopback() bool {
-	return b.ip == route.IPv4 && b.host.NodePorts.Loopback4()
-}
-
 // services returns the chain that every new connection passes once. Ports without a
 // frontend at an address of this node belong to the node: they are never refused, even if
 // the address is also a ClusterIP or in a ServiceCIDR. The kernel knows its addresses at
@@ -67,7 +61,7 @@ func (b builder) services() []nft.Rule {
 	if all {
 		rules = append(rules, b.nodePorts(nft.ToHere(), nft.Not(nft.ToLoopback(b.f))))
 	}
-	if !all || b.servesLoopback() {
+	if !all || b.ip == route.IPv4 && b.host.NodePorts.Loopback4() { // package localnet keeps neighbours out
 		rules = append(rules, b.nodePorts(nft.In(b.name(nodeIPElement), nft.Destination(b.f))))
 	}
 	return append(rules,
@@ -98,22 +92,24 @@ func (b builder) postrouting() []nft.Rule {
 	}
 }
 
-// chainsFor returns the chain of an action, and further chains that it needs.
+// chainsFor returns the chain of an action, behind further chains that it needs.
 func (b builder) chainsFor(a action) []nft.Chain {
-	s := a.space()
-	chain := nft.Chain{Name: a.chain()}
-	if a.sticky() {
-		return b.sticky(s, a, chain)
+	s, chain := a.space(), nft.Chain{Name: a.chain()}
+	if a.guarded() {
+		allowed := nft.In(b.name(allowedRanges), append(s.key(b.f), nft.Source(b.f))...)
+		chain.Rules = append(chain.Rules, nft.NewRule(nft.Not(allowed), nft.Drop()))
 	}
-	switch a.kind() {
-	case kindPlain, kindMasquerade, kindOffPod:
-		chain.Rules = append(b.before(a.kind()), b.draw(b.name(backendElement.in(s)), a.count()))
-	case kindOutside:
-		chain.Rules = append(b.before(kindPlain), b.draw(b.name(outsideBackendElement.in(s)), a.count()))
-	case kindSplit:
+	switch kind := a.kind(); {
+	case a.sticky():
+		return b.sticky(s, a, chain)
+	case kind == kindSplit:
 		return b.split(s, chain)
-	case kindGuard:
-		chain.Rules = b.guard()
+	case kind == kindOutside:
+		chain.Rules = append(chain.Rules, b.draw(b.name(outsideBackendElement.in(s)), a.count()))
+	case kind >= kindPlain:
+		chain.Rules = append(append(chain.Rules, b.before(kind)...), b.draw(b.name(backendElement.in(s)), a.count()))
+	case a.guarded():
+		chain.Rules = append(chain.Rules, nft.NewRule(nft.Goto((a &^ guardBit).chain())))
 	default:
 		return nil // the chains of reject and drop are fixed
 	}
@@ -136,8 +132,11 @@ func (b builder) before(kind uint16) []nft.Rule {
 // exists: when another chain begins to use a map, the kernel walks the map
 // (nf_tables_api.c, nf_tables_bind_set), and the one with all backends is large.
 func (b builder) draw(backends string, n int) nft.Rule {
-	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates(backends)))
+	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates+backends))
 }
+
+// translates is what the names of chains that look up a map of backends begin with.
+const translates = "at-"
 
 // translation returns the chain that sends a connection to the chosen backend. If its row
 // has been deleted since the choice, the first backend gets the connection; if there is
@@ -145,13 +144,10 @@ func (b builder) draw(backends string, n int) nft.Rule {
 func (b builder) translation(s space, backends string) nft.Chain {
 	key := append(s.key(b.f), nft.Priority())
 	translate := nft.TranslateFrom(b.f, backends, key...)
-	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
+	return nft.Chain{Name: translates + backends, Rules: []nft.Rule{
 		nft.NewRule(translate), nft.NewRule(nft.Draw(1, 1), translate), nft.NewRule(nft.Drop()),
 	}}
 }
-
-// translates returns the name of the chain that looks up a map of backends.
-func translates(backends string) string { return "at-" + backends }
 
 // split applies one action for pods and this node, and another for all other clients.
 func (b builder) split(s space, chain nft.Chain) []nft.Chain {
@@ -165,13 +161,6 @@ func (b builder) split(s space, chain nft.Chain) []nft.Chain {
 		nft.NewRule(b.follow(s, outsideElement.in(s))...))
 	chain.Rules = orDrop(chain.Rules)
 	return []nft.Chain{inside, chain}
-}
-
-func (b builder) guard() []nft.Rule {
-	return orDrop([]nft.Rule{
-		nft.NewRule(nft.Not(nft.In(b.name(allowedRanges), append(byAddress.key(b.f), nft.Source(b.f))...)), nft.Drop()),
-		nft.NewRule(b.follow(byAddress, guardedElement)...),
-	})
 }
 
 // orDrop completes a chain that is only reached through a frontend. A packet gets past its

@@ -33,7 +33,7 @@ func (p *Plane) compare(t *route.Table) plane.Plan {
 	c := &comparison{plane: p, table: t, names: t.Order(), render: newRenderer(p.layout, t.Host, p.opt)}
 	c.host = c.render.host()
 	c.listing = newListing(c.render, p.seen)
-	c.draft = newDraft(history{newest: c.listing.newestID(p.history.newest)})
+	c.draft = newDraft(history{})
 	p.seen = nil
 	if len(c.listing.tables) == 0 {
 		return ledger.NewPortions(c.parts(p.perPart))
@@ -65,11 +65,10 @@ func (c *comparison) parts(size int) iter.Seq[plane.Plan] {
 
 // add arranges and renders Services.
 func (c *comparison) add(plan *Plan, names []cluster.Name) {
-	plan.Users(func(k key) []cluster.Name { return c.render.users(c.table, c.names, k) })
 	plan.Expect(len(names))
 	for _, name := range names {
-		c.fronts = arrange(c.fronts[:0], c.table.Services[name], func(p *route.Port, fronts []front) record {
-			return c.next(p.ID(name), p, c.listing.record(p, fronts))
+		c.fronts = arrange(c.fronts[:0], c.table.Services[name], func(p *route.Port, fronts []front) pools {
+			return c.next(p.ID(name), p, c.listing.slotsOf(p, fronts))
 		})
 		c.entries = c.render.service(c.entries[:0], name, c.fronts, nil)
 		plan.Service(name, nil, c.entries)

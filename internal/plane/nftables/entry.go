@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -20,7 +21,7 @@ type key struct {
 
 // value is the value of an entry:
 //
-//   - of a table, how it was found: see unfit and dormant;
+//   - of a table, unfit if it is to be replaced;
 //   - of a chain, its rules, one per line;
 //   - of ranges, their elements, see encode;
 //   - of any other element, its data or the chain it leads to, and its comment.
@@ -103,17 +104,14 @@ func size(s step) int {
 	return objectBytes
 }
 
-// encode renders ranges as a value, in the order of their keys: each part of an element behind its length.
+// encode renders ranges as a value, in the order of their keys.
 func encode(elements []nft.Element) value {
 	slices.SortFunc(elements, func(a, b nft.Element) int {
 		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.End, b.End))
 	})
 	var b strings.Builder
 	for _, e := range elements {
-		for _, part := range []string{e.Key, e.End, e.Comment} {
-			b.WriteByte(byte(len(part)))
-			b.WriteString(part)
-		}
+		fmt.Fprintf(&b, "%q %q %q\n", e.Key, e.End, e.Comment)
 	}
 	return value{data: b.String()}
 }
@@ -121,15 +119,9 @@ func encode(elements []nft.Element) value {
 // decode is the reverse of encode.
 func decode(v value) []nft.Element {
 	var list []nft.Element
-	next := func() string {
-		n := 1 + int(v.data[0])
-		part := v.data[1:n]
-		v.data = v.data[n:]
-		return part
-	}
-	for v.data != "" {
-		e := nft.Element{Key: next()}
-		e.End, e.Comment = next(), next()
+	for line := range strings.Lines(v.data) {
+		e := nft.Element{}
+		_, _ = fmt.Sscanf(line, "%q %q %q", &e.Key, &e.End, &e.Comment) // as encode writes it
 		list = append(list, e)
 	}
 	return list

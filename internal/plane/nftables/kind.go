@@ -91,21 +91,23 @@ func failures(families []route.Family) (metrics []prometheus.Collector, writeFai
 
 // facts returns how this plane behaves where planes differ.
 func facts() plane.Facts {
-	f := plane.Facts{
+	l := newLayout()
+	refused := []string{l.setOf(clusterIPElement), "chain " + rejected}
+	return plane.Facts{
 		Name: "nftables",
 		OtherPort: plane.Behaviour{
-			Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that clients fail at once",
+			Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that clients fail at once", Path: refused,
 		},
-		Ping: plane.Behaviour{Verdict: plane.Refuse, Why: "a clusterIP is not a host: an ICMP echo is refused"},
+		Ping: plane.Behaviour{
+			Verdict: plane.Refuse, Why: "a clusterIP is not a host: an ICMP echo is refused", Path: refused,
+		},
 		Unallocated: plane.Behaviour{
 			Verdict: plane.Drop,
 			Why:     "no programmed Service has this address of a ServiceCIDR; packets to it must not leave the node",
+			Path:    []string{l.setOf(serviceCIDRElement), "chain " + dropped},
 		},
 		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
 		Loopback: "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
 		Path:     Path,
 	}
-	f.OtherPort.Path, f.Unallocated.Path = Strays()
-	f.Ping.Path = f.OtherPort.Path
-	return f
 }

@@ -34,15 +34,13 @@ const (
 // The elements of the sets that are there once.
 const (
 	wayElement         = firstElement + iota // action -> chain
-	guardedWay                               // action that is no guard -> chain
-	splitWay                                 // action that is neither guard nor split -> chain
+	splitWay                                 // action that is no split -> chain
 	hairpinElement                           // backend . backend: connections of a backend to itself
 	clusterIPElement                         // known ClusterIPs: their other ports are refused
 	serviceCIDRElement                       // their other addresses are dropped
 	nodeIPElement                            // where NodePorts are served, unless everywhere
 	podRanges                                // clients that count as pods: all ranges are one entry
 	allowedRanges                            // frontend . source: allowed clients; all ranges of a frontend are one entry
-	guardedElement                           // frontend -> action for allowed clients; NodePorts have no such ranges
 	clientElement                            // id of a port . client -> number of the backend it keeps; rules add them
 	spaceElement
 )
@@ -59,13 +57,10 @@ const (
 )
 
 // wayOf returns the elements in which the actions in other elements are looked up. The kernel
-// refuses maps through which a chain could jump to itself, so there are three.
+// refuses maps through which a chain could jump to itself, so there are two.
 func wayOf(actions object) object {
-	switch {
-	case actions == frontendElement.in(byAddress) || actions == frontendElement.in(byNodePort):
+	if actions == frontendElement.in(byAddress) || actions == frontendElement.in(byNodePort) {
 		return wayElement
-	case actions == guardedElement:
-		return guardedWay
 	}
 	return splitWay
 }
@@ -114,7 +109,6 @@ func newLayout() *layout {
 	with := func(s space, t nft.Type) []nft.Type { return append(slices.Clone(keys[s]), t) }
 	l := &layout{
 		wayElement:         {Name: "ways", Key: action, Data: verdict},
-		guardedWay:         {Name: "ways-after-guard", Key: action, Data: verdict},
 		splitWay:           {Name: "ways-after-split", Key: action, Data: verdict},
 		clusterIPElement:   {Name: "cluster-ips", Key: addr},
 		serviceCIDRElement: {Name: "service-cidrs", Key: addr, Interval: true},
@@ -122,7 +116,6 @@ func newLayout() *layout {
 		podRanges:          {Name: "pod-cidrs", Key: addr, Interval: true},
 		hairpinElement:     {Name: "hairpin", Key: []nft.Type{nft.Addr, nft.Addr}},
 		allowedRanges:      {Name: "allowed", Key: with(byAddress, nft.Addr), Interval: true},
-		guardedElement:     {Name: "guarded", Key: keys[byAddress], Data: action},
 		clientElement:      clientMap(),
 	}
 	for s := range spaces {
@@ -161,8 +154,11 @@ const (
 	kindOffPod     = 0x12 // balance, with source NAT unless the client is a pod
 	kindOutside    = 0x13 // balance over the backends for outside
 	kindSplit      = 0x30 // first test where the client is
-	kindGuard      = 0x31 // first test whether the client is allowed; of frontends by address
 )
+
+// guardBit is set in the actions of frontends with source ranges, whose chains first test whether
+// the client is allowed. NodePorts have no such ranges.
+const guardBit action = 1 << 22
 
 func (s space) action(kind uint16, n int) action {
 	if kind < kindPlain {
@@ -170,9 +166,6 @@ func (s space) action(kind uint16, n int) action {
 	}
 	return s.base() | action(kind)<<16 | action(n)
 }
-
-// guard returns the action of frontends with source ranges.
-func guard() action { return byAddress.action(kindGuard, 0) }
 
 // base is added to an action in this space.
 func (s space) base() action { return action(s+1) << 24 }
@@ -182,8 +175,10 @@ func (a action) kind() uint16 {
 	if a.sticky() {
 		return a.stickyKind()
 	}
-	return uint16(a>>16) & 0xff
+	return uint16((a&^guardBit)>>16) & 0xff
 }
+
+func (a action) guarded() bool { return a&guardBit != 0 }
 
 func (a action) count() int { return int(a & 0xffff) }
 
@@ -198,30 +193,34 @@ func (a action) data() string { return string(nft.Key{}.ClassID(uint32(a))) }
 
 // chain returns the name of the chain of an action.
 func (a action) chain() string {
+	if a.guarded() {
+		return (a &^ guardBit).chain() + "-guarded"
+	}
 	space := a.space().name()
-	if a.sticky() {
+	switch {
+	case a.sticky():
 		return space + a.stickyChain()
-	}
-	switch a.kind() {
-	case kindReject:
+	case a.kind() == kindReject:
 		return rejected
-	case kindDrop:
+	case a.kind() == kindDrop:
 		return dropped
-	case kindSplit:
+	case a.kind() == kindSplit:
 		return space + "split"
-	case kindGuard:
-		return space + "guard"
 	}
-	name := map[uint16]string{
+	return fmt.Sprintf("%s%s-%d", space, a.balancing(), a.count())
+}
+
+// balancing names the kind of an action that chooses a backend.
+func (a action) balancing() string {
+	return map[uint16]string{
 		kindPlain: "balance", kindMasquerade: "masquerade", kindOffPod: "off-pod", kindOutside: "outside",
 	}[a.kind()]
-	return fmt.Sprintf("%s%s-%d", space, name, a.count())
 }
 
 // isActionChain reports whether a chain of an action may have this name.
 func isActionChain(name string) bool {
 	name = strings.TrimPrefix(name, byNodePort.name())
 	return slices.ContainsFunc([]string{
-		"balance-", "masquerade-", "off-pod-", "outside-", "sticky-", "draw-", "inside", "split", "guard",
+		"balance-", "masquerade-", "off-pod-", "outside-", "sticky-", "draw-", "inside", "split", "rejected-", "dropped-",
 	}, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

@@ -45,7 +45,7 @@ type Plane struct {
 	ledger  *ledger.Ledger[key, value]
 
 	seen    map[route.Family]*nft.State // what Refresh read; nil once a Plan used it
-	history history                     // what the last plan left in the kernel
+	history history                     // as the last plan left it in the kernel
 	render  *renderer                   // for the host as the last plan left it
 }
 
@@ -94,20 +94,20 @@ const passing = 10 * time.Millisecond
 // elements of its maps are deleted a moment before those of its sets, so that such a packet
 // would match no frontend, but match its ClusterIP in a set, and be rejected.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
+	if err := p.Refresh(ctx); err != nil {
+		return nil, err
+	}
 	var removed []string
 	closing := &nft.Tx{}
-	for _, t := range tables() {
-		state, err := p.kernel.Read(ctx, t, p.layout.guesses())
-		if err != nil {
-			return nil, fmt.Errorf("read the table to remove: %w", err)
-		}
-		if state == nil {
+	for _, ip := range route.Families() {
+		state := p.seen[ip]
+		if state.Chains == nil {
 			continue
 		}
-		removed = append(removed, fmt.Sprintf("table %s with %d elements", t, state.Count()))
+		removed = append(removed, fmt.Sprintf("table %s with %d elements", tableFor(ip), state.Count()))
 		for _, name := range []string{"prerouting", "output"} {
 			if _, there := state.Chains[name]; there {
-				closing.FlushChain(t, name)
+				closing.FlushChain(tableFor(ip), name)
 			}
 		}
 	}
@@ -117,10 +117,7 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 		}
 		time.Sleep(passing)
 	}
-	if err := p.kernel.DeleteTables(ctx, tables()...); err != nil {
-		return nil, err
-	}
-	return removed, nil
+	return removed, p.kernel.DeleteTables(ctx, tables()...)
 }
 
 // tables are those of both families.

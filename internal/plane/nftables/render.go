@@ -20,18 +20,11 @@ type renderer struct {
 
 	mu      sync.Mutex
 	chains  map[key]nft.Chain
-	actions map[actionKey][]entry
-}
-
-// actionKey names an action, and the map in which it is looked up.
-type actionKey struct {
-	ip  route.Family
-	way object
-	to  action
+	actions map[key][]entry // by the element of an action in the map in which it is looked up
 }
 
 func newRenderer(l *layout, host route.Host, opt Options) *renderer {
-	r := &renderer{layout: l, chains: map[key]nft.Chain{}, actions: map[actionKey][]entry{}}
+	r := &renderer{layout: l, chains: map[key]nft.Chain{}, actions: map[key][]entry{}}
 	for _, ip := range opt.Families {
 		r.builders = append(r.builders, builder{layout: l, ip: ip, f: tableFor(ip).Family, host: &host, mark: opt.Mark})
 	}
@@ -68,11 +61,11 @@ func rulesOf(c nft.Chain) value {
 func (r *renderer) action(ip route.Family, way object, to action) []entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := actionKey{ip, way, to}
+	at := key{ip, way, to.data()}
 	if list, known := r.actions[at]; known {
 		return list
 	}
-	list := []entry{{Key: key{ip, way, to.data()}, Value: value{data: to.chain()}}}
+	list := []entry{{Key: at, Value: value{data: to.chain()}}}
 	for _, c := range r.builder(ip).chainsFor(to) {
 		list = append(list, r.chain(key{ip, actionChain, c.Name}, c))
 	}
@@ -115,21 +108,14 @@ func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 	if f.Kind == route.ClusterIP {
 		list = append(list, entry{Key: key{k.ip, clusterIPElement, string(nft.Key{}.Addr(f.Addr))}})
 	}
-	first, note := k.of, comment(service, f.port.Name)
-	if f.Restricted {
-		lead(first, guard(), note)
-		if len(f.Allow) > 0 {
-			put(allowedRanges, encode(allowed(k.name, f.Allow)))
-		}
-		first, note = guardedElement, ""
-	}
 	if f.split() {
-		lead(first, f.space.action(kindSplit, 0), note)
 		lead(insideElement.in(f.space), f.legs[0].action, "")
 		lead(outsideElement.in(f.space), f.legs[1].action, "")
-	} else {
-		lead(first, f.legs[0].action, note)
 	}
+	if f.Restricted && len(f.Allow) > 0 {
+		put(allowedRanges, encode(allowed(k.name, f.Allow)))
+	}
+	lead(k.of, f.first(), comment(service, f.port.Name))
 	if f.id != 0 {
 		put(affinityElement.in(f.space), value{data: action(f.id).data()})
 	}
@@ -189,22 +175,10 @@ func comment(service cluster.Name, port string) string {
 	return s[:min(len(s), nft.MaxComment-1)]
 }
 
-// users returns the Services that need an entry that several may share.
-func (r *renderer) users(t *route.Table, names []cluster.Name, k key) []cluster.Name {
-	var list []cluster.Name
-	for _, name := range names {
-		fronts := arrange(nil, t.Services[name], unrecorded)
-		if slices.ContainsFunc(r.service(nil, name, fronts, nil), func(e entry) bool { return e.Key == k }) {
-			list = append(list, name)
-		}
-	}
-	return list
-}
-
 // replaces returns the chains of actions as another renderer has rendered them, and as this one does.
 func (r *renderer) replaces(other *renderer) func(key) (old, now value, is bool) {
 	for at := range other.actions {
-		r.action(at.ip, at.way, at.to)
+		r.action(at.ip, at.of, actionIn(at.name))
 	}
 	return func(k key) (old, now value, is bool) {
 		if k.of != actionChain {
@@ -244,15 +218,9 @@ func (r *renderer) host() []entry {
 func ranges(ip route.Family, prefixes []netip.Prefix) []nft.Element {
 	var all []nft.Element
 	for _, p := range prefixes {
-		if route.FamilyOf(p.Addr()) != ip {
-			continue
+		if route.FamilyOf(p.Addr()) == ip {
+			all = append(all, nft.Range(p))
 		}
-		first, end := nft.Range(p)
-		e := nft.Element{Key: string(nft.Key{}.Addr(first))}
-		if end.IsValid() {
-			e.End = string(nft.Key{}.Addr(end))
-		}
-		all = append(all, e)
 	}
 	return all
 }

@@ -52,7 +52,7 @@ func (a *audit) guards(ip route.Family, state *nft.State, all map[rangeLookup]ra
 		all[q] = rangesAndRules{ranges: append(all[q].ranges, e.Key+e.End), users: all[q].users}
 	}
 	for key, e := range state.Sets[a.layout[frontendElement.in(byAddress)].Name].Elements.All() {
-		if e.Data == guard().data() {
+		if actionIn(e.Data).guarded() {
 			q := rangeLookup{tableFor(ip), a.layout[allowedRanges].Name, key}
 			all[q] = rangesAndRules{ranges: all[q].ranges, users: append(all[q].users, key)}
 		}
