@@ -53,7 +53,7 @@ func everyElement(f Family) map[string][]Element {
 		"some":    {{Key: string(Key{}.Addr(addr(f, 1)))}},
 		"pairs":   {{Key: string(Key{}.Addr(addr(f, 1)).Addr(addr(f, 1)))}},
 		"allowed": rangesFrom(frontend(1, 6, 80), prefixesOf(f)...),
-		"nets":    plainRanges(prefixesOf(f)),
+		"nets":    rangesFrom(nil, prefixesOf(f)...),
 	}
 }
 
@@ -73,18 +73,7 @@ func prefixesOf(f Family) []netip.Prefix {
 func rangesFrom(key Key, prefixes ...netip.Prefix) []Element {
 	var all []Element
 	for _, p := range prefixes {
-		all = append(all, Element{
-			Key: string(slices.Clone(key).Addr(p.Addr())),
-			End: string(slices.Clone(key).Addr(Last(p))),
-		})
-	}
-	return all
-}
-
-func plainRanges(prefixes []netip.Prefix) []Element {
-	var all []Element
-	for _, p := range prefixes {
-		all = append(all, Range(p))
+		all = append(all, Range(string(key), p))
 	}
 	return all
 }
@@ -135,7 +124,7 @@ func TestRangeOfAllAddresses(t *testing.T) {
 		f := table.Family
 		all := netip.PrefixFrom(map[Family]netip.Addr{IP4: netip.IPv4Unspecified(), IP6: netip.IPv6Unspecified()}[f], 0)
 		want := map[string][]Element{
-			"nets": plainRanges([]netip.Prefix{all}), "allowed": rangesFrom(Key{}.Addr(addr(f, 1)).Proto(6).Port(80), all),
+			"nets": rangesFrom(nil, all), "allowed": rangesFrom(Key{}.Addr(addr(f, 1)).Proto(6).Port(80), all),
 		}
 		tx := allOf(f, table)
 		tx.Add(table, nets, want["nets"][0])

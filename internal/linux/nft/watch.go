@@ -3,6 +3,7 @@ package nft
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -15,8 +16,7 @@ import (
 // Edit is one transaction of another program that changed a table we watch.
 type Edit struct {
 	What []string // kinds of objects, "table", "chain", "rule", "set", "element"; sorted
-	By   string   // name of the program; empty: unknown
-	PID  uint32   // of its thread, in the first PID namespace; 0: unknown
+	By   string   // name of the program, and its thread in the first PID namespace; empty: unknown
 
 	// Lost means that the kernel dropped notifications: anything may have changed.
 	Lost bool
@@ -83,7 +83,10 @@ func (w *watch) end(m netlink.Message) (Edit, bool) {
 	edit := Edit{What: w.what}
 	w.what = nil
 	slices.Sort(edit.What)
-	edit.By, edit.PID = Author(m)
+	by, pid := Author(m)
+	if edit.By = by; pid != 0 {
+		edit.By = fmt.Sprintf("%s (thread %d)", by, pid)
+	}
 	return edit, true
 }
 

@@ -93,13 +93,7 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 			delete(s.dests, k.at)
 		}
 	}
-	switch {
-	case !exists:
-		return value{}, ledger.Absent
-	case had == want.Value:
-		return had, ledger.Equal
-	}
-	return had, ledger.Different
+	return want.Match(had, exists)
 }
 
 // Rest implements ledger.Listing. It leaves out what drains, and virtual servers of other

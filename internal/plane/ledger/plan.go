@@ -164,13 +164,7 @@ const usual = 8
 // match compares an entry with the one before it.
 func match[K, V comparable](e Entry[K, V], before map[K]V) (had V, is Match) {
 	had, there := before[e.Key]
-	switch {
-	case !there:
-		return had, Absent
-	case had == e.Value:
-		return had, Equal
-	}
-	return had, Different
+	return e.Match(had, there)
 }
 
 func (p *Plan[K, V]) want(g *group[K, V], e Entry[K, V], had V, is Match) {

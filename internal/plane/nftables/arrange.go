@@ -18,7 +18,6 @@ type front struct {
 	key   key      // of its element in the map of frontends
 	legs  [2]leg   // for every client; or, with two, for clients inside and for others
 	rows  [2]pools // of backends and of outside-backends: those that each leg chooses among
-	id    uint32   // of the port, if it remembers its clients
 }
 
 // leg is what happens to connections of some clients; the zero leg is that of none.
@@ -42,8 +41,7 @@ func (f *front) first() action {
 	return a
 }
 
-// arrange appends the frontends of a Service, port by port, with the slots that a function
-// returns for the port.
+// arrange appends the frontends of a Service, with the slots that a function returns for each port.
 func arrange(list []front, svc *route.Service, of func(*route.Port, []front) pools) []front {
 	if svc == nil {
 		return list
@@ -51,15 +49,14 @@ func arrange(list []front, svc *route.Service, of func(*route.Port, []front) poo
 	for i := range svc.Ports {
 		p, begin := &svc.Ports[i], len(list)
 		list = place(list, p)
-		of(p, list[begin:]).complete(p).assign(list[begin:], p.ID(svc.Name))
+		of(p, list[begin:]).complete(p).assign(list[begin:])
 	}
 	return list
 }
 
-// rowsOf returns the kind of the rows of a leg.
 func (f *front) rowsOf(leg int) object { return (backendElement + object(leg)).in(f.space) }
 
-// place appends the frontends of a port without rows and id.
+// place appends the frontends of a port without rows.
 func place(list []front, p *route.Port) []front {
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
@@ -83,25 +80,20 @@ func legsOf(p *route.Port, f *route.Frontend) [2]leg {
 	same.Masquerade = f.Pods.Masquerade
 	switch {
 	case f.Pods == f.Node && f.Node == f.Others:
-		return [2]leg{s.balance(p, f.Pods)}
+		return [2]leg{s.choose(p, f.Pods, kindPlain)}
 	case f.Node == f.Others && f.Pods == same:
 		return [2]leg{s.choose(p, f.Node, kindOffPod)}
 	}
 	inside := f.Node // the split marks connections of this node itself
 	inside.Masquerade = false
-	return [2]leg{s.balance(p, inside), s.choose(p, f.Others, kindOutside)}
-}
-
-// balance returns the leg for one and the same treatment of all clients.
-func (s space) balance(p *route.Port, w route.Way) leg {
-	if w.Masquerade {
-		return s.choose(p, w, kindMasquerade)
-	}
-	return s.choose(p, w, kindPlain)
+	return [2]leg{s.choose(p, inside, kindPlain), s.choose(p, f.Others, kindOutside)}
 }
 
 func (s space) choose(p *route.Port, w route.Way, kind uint16) leg {
 	n := len(p.Backends(w.Pool))
+	if kind == kindPlain && w.Masquerade {
+		kind = kindMasquerade
+	}
 	switch {
 	case w.Verdict == route.Drop:
 		return leg{s.action(kindDrop, 0), w.Pool}
@@ -145,14 +137,14 @@ func (p pools) next(port *route.Port) (next pools) {
 	return next
 }
 
-// assign gives the frontends of a port its slots, and the id if they remember their clients.
-func (p pools) assign(fronts []front, port route.PortID) {
+// assign gives the frontends of a port its slots.
+func (p pools) assign(fronts []front) {
 	for i := range fronts {
 		f := &fronts[i]
 		for n, l := range f.legs {
 			switch {
 			case l.sticky():
-				f.rows[n], f.id = p.reachable(l.pool, f.port.Backends(l.pool)), idOf(port)
+				f.rows[n] = p.reachable(l.pool, f.port.Backends(l.pool))
 			case l.kind() >= kindPlain:
 				f.rows[n] = pools{p[l.pool]}
 			}
@@ -160,10 +152,9 @@ func (p pools) assign(fronts []front, port route.PortID) {
 	}
 }
 
-// renumber assigns each of the wanted backends, which are sorted, a slot among those that
-// clients draw from. A backend also keeps the slots that it had, for clients that drew
-// another number when there were more backends, so that it may have several. If there are
-// too few slots, it keeps the lowest.
+// renumber assigns each of the wanted backends, which are sorted, a slot among those that clients draw from. A
+// backend also keeps the slots that it had, for clients that drew another number when there were more backends,
+// so that it may have several. If there are too few slots, it keeps the lowest.
 func renumber(before, want []netip.AddrPort) []netip.AddrPort {
 	if len(before) == 0 || len(want) == 0 || slices.Equal(before, want) {
 		return want
@@ -190,8 +181,7 @@ func renumber(before, want []netip.AddrPort) []netip.AddrPort {
 	return slots
 }
 
-// reachable returns the rows of a pool: slots of both pools that have one of these
-// backends.
+// reachable returns the rows of a pool: slots of both pools that have one of these backends.
 func (p pools) reachable(pool route.Pool, backends []netip.AddrPort) pools {
 	if len(p[1-pool]) == 0 {
 		return p

@@ -11,20 +11,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// key names an entry of one of the tables: the table itself, a set, a chain, an
-// element of a set, or all ranges that a set holds for one frontend.
+// key names an entry: a table, a set, a chain, an element of a set, or all ranges of a set for one frontend.
 type key struct {
 	ip   route.Family
 	of   object
 	name string // of a set or a chain; of an element its key, with the end of its range
 }
 
-// value is the value of an entry:
-//
-//   - of a table, unfit if it is to be replaced;
-//   - of a chain, its rules, one per line;
-//   - of ranges, their elements, see encode;
-//   - of any other element, its data or the chain it leads to, and its comment.
+// value is the value of an entry: of a table, unfit if it is to be replaced; of a chain, its rules, one per line;
+// of ranges, their elements (encode); of any other element, its data or the chain it leads to, and its comment.
 type value struct{ data, comment string }
 
 type (
@@ -46,10 +41,9 @@ const (
 	chainsGone                            //
 )
 
-// kind says when an entry is written. What a frontend leads to, actions and all that is
-// under its key, is there before it and as long as it is. What refuses an address except
-// at its frontends comes after them and goes before them: until all are there, another
-// proxy may serve it, whose rules come next.
+// kind says when an entry is written. What a frontend leads to is there before it and as long as it is. What
+// refuses an address except at its frontends comes after them and goes before them: until all are there,
+// another proxy may serve it, whose rules come next.
 func (k key) kind() ledger.Kind {
 	switch of := k.of; {
 	case of == tableObject:
@@ -74,34 +68,9 @@ func (k key) kind() ledger.Kind {
 	return kind
 }
 
-// compare sorts chains so that none leads to a later one: those that lead further have
-// names further on.
+// compare sorts chains so that none leads to a later one, by their names.
 func (k key) compare(o key) int {
 	return cmp.Or(cmp.Compare(k.ip, o.ip), cmp.Compare(k.of, o.of), strings.Compare(k.name, o.name))
-}
-
-// objectBytes is about what a table, a set, a chain or a rule takes in a transaction.
-const objectBytes = 1024
-
-// size estimates how many bytes a step takes in a transaction.
-func size(s step) int {
-	switch {
-	case s.Key.of.ranged():
-		n := 0
-		for _, e := range append(decode(s.Old), decode(s.New)...) {
-			n += e.Bytes()
-		}
-		return n
-	case s.Key.of >= firstElement:
-		n := nft.Element{}.Bytes() + len(s.Key.name)
-		if s.Op == ledger.Change {
-			n *= 2
-		}
-		return n + len(s.Old.data) + len(s.Old.comment) + len(s.New.data) + len(s.New.comment)
-	case s.Op == ledger.Add || s.Op == ledger.Change:
-		return objectBytes * (2 + strings.Count(s.New.data, "\n"))
-	}
-	return objectBytes
 }
 
 // encode renders ranges as a value, in the order of their keys.

@@ -21,8 +21,7 @@ func (l *layout) guesses() []nft.Guess {
 	return append(all, l.addresses())
 }
 
-// rowsOf guesses the rows in a map of backends: those that the actions in maps of frontends
-// choose among, and then those that ports which remember their clients may have besides.
+// rowsOf guesses the rows in a map of backends from the actions in maps of frontends.
 func (l *layout) rowsOf(rows object, frontends ...object) nft.Guess {
 	return nft.Guess{Set: l[rows].Name, Keys: func(state *nft.State) iter.Seq[string] {
 		return func(yield func(string) bool) {

@@ -11,8 +11,6 @@ type draft struct {
 	learned history // of the ports that changed
 }
 
-func newDraft(h history) *draft { return &draft{history: h, learned: history{}} }
-
 // change arranges a Service before and after a change.
 func (d *draft) change(t route.Touch) (old, now []front) {
 	before := history{}

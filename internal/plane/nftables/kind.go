@@ -74,14 +74,12 @@ func remove(ctx context.Context, s plane.Setup) ([]string, error) {
 
 // failures returns the metrics that kube-proxy has in this mode alone, and a function that counts a failed write.
 func failures(families []route.Family) (metrics []prometheus.Collector, writeFailed func()) {
-	writes := vec.Desc{
-		Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-		Help: "Writes that failed. One write is for both families.",
-	}.ByFamily(families).Counter()
-	cleanups := vec.Desc{
-		Name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
-		Help: "Always 0: each write also deletes stale objects.",
-	}.ByFamily(families).Counter()
+	count := func(of, help string) *prometheus.CounterVec {
+		name := "kubeproxy_sync_proxy_rules_nftables_" + of + "_failures_total"
+		return vec.Desc{Name: name, Help: help}.ByFamily(families).Counter()
+	}
+	writes := count("sync", "Writes that failed. One write is for both families.")
+	cleanups := count("cleanup", "Always 0: each write also deletes stale objects.")
 	return []prometheus.Collector{writes, cleanups}, func() {
 		for _, ip := range families {
 			writes.WithLabelValues(ip.String()).Inc()

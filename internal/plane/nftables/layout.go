@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -39,8 +40,8 @@ const (
 	clusterIPElement                         // known ClusterIPs: their other ports are refused
 	serviceCIDRElement                       // their other addresses are dropped
 	nodeIPElement                            // where NodePorts are served, unless everywhere
-	podRanges                                // clients that count as pods: all ranges are one entry
-	allowedRanges                            // frontend . source: allowed clients; all ranges of a frontend are one entry
+	podRanges                                // clients that count as pods
+	allowedRanges                            // frontend . source: allowed clients
 	clientElement                            // id of a port . client -> number of the backend it keeps; rules add them
 	spaceElement
 )
@@ -93,10 +94,9 @@ func (s space) key(f nft.Family) []nft.Field {
 	return []nft.Field{nft.L4Proto(), nft.DestinationPort()}
 }
 
-// in returns the elements of a space.
 func (o object) in(s space) object { return spaceElement + o + object(s)*perSpace }
 
-// ranged reports whether an entry is a list of ranges.
+// ranged: all ranges of a frontend, or of pods, are one entry.
 func (o object) ranged() bool { return o == podRanges || o == allowedRanges }
 
 // layout has the sets and maps of a table by their elements; it is the same for both families.
@@ -116,7 +116,9 @@ func newLayout() *layout {
 		podRanges:          {Name: "pod-cidrs", Key: addr, Interval: true},
 		hairpinElement:     {Name: "hairpin", Key: []nft.Type{nft.Addr, nft.Addr}},
 		allowedRanges:      {Name: "allowed", Key: with(byAddress, nft.Addr), Interval: true},
-		clientElement:      clientMap(),
+		clientElement: {
+			Name: "clients", Key: []nft.Type{nft.ClassID, nft.Addr}, Data: []nft.Type{nft.Index}, Dynamic: true, Size: maxClients,
+		},
 	}
 	for s := range spaces {
 		for of, set := range []nft.Set{
@@ -137,12 +139,10 @@ func newLayout() *layout {
 // sets returns the sets, in the order of their elements.
 func (l *layout) sets() []nft.Set { return l[firstElement:] }
 
-// action is the data in the maps of frontends: what to do with a connection, and the number
-// of backends to choose from; sticky.go has the bits of an action that remembers clients.
-// nft prints it as "major:minor", the kind and the number, both in hexadecimal. The maps of
-// actions, whose size does not depend on the number of Services, map an action to a chain.
-// If the maps of frontends were verdict maps, the kernel would walk all their elements
-// after each change of one (nf_tables_api.c, nft_table_validate).
+// action is the data in the maps of frontends: what to do with a connection, and the number of backends to
+// choose from, which nft prints as "kind:number" in hexadecimal; sticky.go has the bits of an action that
+// remembers clients. Two small maps lead from actions to chains: of a verdict map the kernel walks all
+// elements after each change (nf_tables_api.c, nft_table_validate).
 type action uint32
 
 // The kinds of actions. Those below kindPlain are the same in both spaces.
@@ -198,8 +198,10 @@ func (a action) chain() string {
 	}
 	space := a.space().name()
 	switch {
+	case a.sticky() && a.pool() == route.Local:
+		return fmt.Sprintf("%ssticky-%s-local-%d-%ds", space, a.balancing(), a.drawn(), a.timeout()/time.Second)
 	case a.sticky():
-		return space + a.stickyChain()
+		return fmt.Sprintf("%ssticky-%s-%d-%ds", space, a.balancing(), a.drawn(), a.timeout()/time.Second)
 	case a.kind() == kindReject:
 		return rejected
 	case a.kind() == kindDrop:

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// unfit is the value of a table to replace: its chains are switched off, or its sets or hooks
-// differ, which cannot be changed in place.
+// unfit is the value of a table to replace: its chains are switched off, or its sets or hooks differ.
 const unfit = "unfit"
 
 // listing compares what the tables hold with what they should hold. It implements
@@ -33,7 +32,7 @@ func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 		if state.Chains == nil {
 			continue
 		}
-		if r.builder(ip) != nil && !r.fit(ip, state) {
+		if r.builders[ip] != nil && !r.fit(ip, state) {
 			l.tables[ip], seen[ip] = unfit, &nft.State{}
 			continue
 		}
@@ -68,7 +67,6 @@ func (r *renderer) fit(ip route.Family, state *nft.State) bool {
 	return true
 }
 
-// elements returns what is left of the elements of a set.
 func (l *listing) elements(ip route.Family, of object) nft.Elements {
 	return l.states[ip].Sets[l.render.layout[of].Name].Elements
 }
@@ -80,36 +78,26 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	case k.of == tableObject:
 		state, there := l.tables[k.ip]
 		delete(l.tables, k.ip)
-		return compare(want, value{data: state}, there)
+		return want.Match(value{data: state}, there)
 	case k.of == setObject:
 		_, there := state.Sets[k.name]
-		return compare(want, value{}, there)
+		return want.Match(value{}, there)
 	case k.of < firstElement:
 		c, there := state.Chains[k.name]
 		delete(state.Chains, k.name)
 		if there && c.Is(l.render.chains[k]) {
 			return want.Value, ledger.Equal
 		}
-		return compare(want, value{}, there)
+		return want.Match(value{}, there)
 	case k.of.ranged():
 		elements, there := l.ranges[k]
 		delete(l.ranges, k)
-		return compare(want, encode(elements), there)
+		return want.Match(encode(elements), there)
 	}
 	elements := l.elements(k.ip, k.of)
 	e, there := elements.Get(k.name)
 	delete(elements, k.name)
-	return compare(want, valueOf(e), there)
-}
-
-func compare(want entry, had value, there bool) (value, ledger.Match) {
-	switch {
-	case !there:
-		return value{}, ledger.Absent
-	case had == want.Value:
-		return had, ledger.Equal
-	}
-	return had, ledger.Different
+	return want.Match(valueOf(e), there)
 }
 
 // Rest implements ledger.Listing.
@@ -149,7 +137,7 @@ func (l *listing) Rest() []step {
 
 // slotsOf returns the slots of the backends of a port, as its frontends have them in the tables.
 // They are valid until the next call.
-func (l *listing) slotsOf(_ *route.Port, fronts []front) (found pools) {
+func (l *listing) slotsOf(fronts []front) (found pools) {
 	for i := range fronts {
 		for n, leg := range fronts[i].legs {
 			if leg.kind() >= kindPlain && found[leg.pool] == nil {

@@ -7,17 +7,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// maxElements is the largest number of map elements for one Service. Kernels that do not report
-// the number of elements list a map for each comparison, in time that grows with the square
-// of its size (docs/decisions/0011): 65,536 elements take 0.3 s, 300,000 take 12 s. It also keeps
-// the number of backends within the 16 bits of an action.
-const maxElements = 1 << 16
-
-// What counts as several elements: a source range, as the kernel adds those of a port in time that
-// grows with the square of their number (nft_set_pipapo.c), 2,000 in 0.2 s and 10,000 in 5 s; and a backend
-// of a port that remembers its clients, which draw from up to twice as many numbers, of 15 bits.
 const (
-	rangeCosts  = 16
+	// maxElements is the largest number of map elements for one Service (docs/decisions/0011). It also keeps
+	// the number of backends within the 16 bits of an action.
+	maxElements = 1 << 16
+
+	// rangeCosts is how many elements a source range counts as: the kernel adds those of a port in time that
+	// grows with the square of their number (nft_set_pipapo.c), 2,000 in 0.2 s and 10,000 in 5 s.
+	rangeCosts = 16
+
+	// stickyCosts is how many elements a backend counts as if its port remembers clients, which draw from up to
+	// twice as many numbers, of 15 bits.
 	stickyCosts = 4
 )
 

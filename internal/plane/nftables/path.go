@@ -2,9 +2,8 @@ package nftables
 
 import "github.com/sluice-proxy/sluice/internal/plane"
 
-// Path returns the chains, maps and sets of our table that the first packet of a connection
-// passes, behind the chain services, in which all paths begin, and without the maps of
-// actions, which only lead from numbers to chains.
+// Path returns the chains, maps and sets that the first packet of a connection passes behind the chain
+// services, without the maps that lead from actions to chains.
 func Path(p plane.Connection) []string {
 	l, f := newLayout(), &place(nil, &p.Service.Ports[p.Port])[p.Frontend]
 	path := []string{l.mapOf(f.key.of), "chain " + f.first().chain()}

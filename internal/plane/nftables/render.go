@@ -11,12 +11,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// renderer renders arranged Services, and a host, into entries. It remembers the chains it made:
-// many frontends lead to few of them. A part of a first load is rendered while the one before it
-// is written.
+// renderer renders arranged Services, and a host, into entries. It remembers the chains it made: many
+// frontends lead to few of them. A part of a first load is rendered while the one before it is written.
 type renderer struct {
 	layout   *layout
-	builders []builder
+	builders map[route.Family]*builder // of the families that the plane serves
 
 	mu      sync.Mutex
 	chains  map[key]nft.Chain
@@ -24,24 +23,15 @@ type renderer struct {
 }
 
 func newRenderer(l *layout, host route.Host, opt Options) *renderer {
-	r := &renderer{layout: l, chains: map[key]nft.Chain{}, actions: map[key][]entry{}}
+	r := &renderer{
+		layout: l, builders: map[route.Family]*builder{}, chains: map[key]nft.Chain{}, actions: map[key][]entry{},
+	}
 	for _, ip := range opt.Families {
-		r.builders = append(r.builders, builder{layout: l, ip: ip, f: tableFor(ip).Family, host: &host, mark: opt.Mark})
+		r.builders[ip] = &builder{layout: l, ip: ip, f: tableFor(ip).Family, host: &host, mark: opt.Mark}
 	}
 	return r
 }
 
-// builder returns the builder of a family; nil: the plane does not serve it.
-func (r *renderer) builder(ip route.Family) *builder {
-	for i := range r.builders {
-		if r.builders[i].ip == ip {
-			return &r.builders[i]
-		}
-	}
-	return nil
-}
-
-// chain renders a chain.
 func (r *renderer) chain(k key, c nft.Chain) entry {
 	r.chains[k] = c
 	return entry{Key: k, Value: rulesOf(c)}
@@ -56,8 +46,7 @@ func rulesOf(c nft.Chain) value {
 	return value{data: b.String()}
 }
 
-// action renders what frontends need that have an action: the element that leads to a
-// chain, and the chain with those it needs.
+// action renders the element that leads from an action to its chain, and the chain with those it needs.
 func (r *renderer) action(ip route.Family, way object, to action) []entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,14 +55,13 @@ func (r *renderer) action(ip route.Family, way object, to action) []entry {
 		return list
 	}
 	list := []entry{{Key: at, Value: value{data: to.chain()}}}
-	for _, c := range r.builder(ip).chainsFor(to) {
+	for _, c := range r.builders[ip].chainsFor(to) {
 		list = append(list, r.chain(key{ip, actionChain, c.Name}, c))
 	}
 	r.actions[at] = list
 	return list
 }
 
-// rendered returns a chain that was rendered.
 func (r *renderer) rendered(k key) nft.Chain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,11 +101,11 @@ func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 		lead(outsideElement.in(f.space), f.legs[1].action, "")
 	}
 	if f.Restricted && len(f.Allow) > 0 {
-		put(allowedRanges, encode(allowed(k.name, f.Allow)))
+		put(allowedRanges, encode(ranges(k.ip, k.name, f.Allow)))
 	}
 	lead(k.of, f.first(), comment(service, f.port.Name))
-	if f.id != 0 {
-		put(affinityElement.in(f.space), value{data: action(f.id).data()})
+	if f.legs[0].sticky() || f.legs[1].sticky() {
+		put(affinityElement.in(f.space), value{data: action(idOf(f.port.ID(service))).data()})
 	}
 	return list
 }
@@ -141,7 +129,6 @@ func (f *front) differingRows(list []entry, other *front) []entry {
 	return list
 }
 
-// row renders a backend of a frontend with its number.
 func row(frontend string, number uint32, backend netip.AddrPort) nft.Element {
 	return nft.Element{
 		Key:  rowKey(frontend, number),
@@ -152,18 +139,6 @@ func row(frontend string, number uint32, backend netip.AddrPort) nft.Element {
 // rowKey returns the key of the row of a frontend with a number.
 func rowKey(frontend string, number uint32) string {
 	return string(append(make(nft.Key, 0, len(frontend)+4), frontend...).Index(number))
-}
-
-// allowed renders allowed clients, as ranges of addresses.
-func allowed(key string, prefixes []netip.Prefix) []nft.Element {
-	var all []nft.Element
-	for _, p := range prefixes {
-		all = append(all, nft.Element{
-			Key: string(nft.Key(key).Addr(p.Addr())),
-			End: string(nft.Key(key).Addr(nft.Last(p))),
-		})
-	}
-	return all
 }
 
 // comment names the Service port of an element, for people.
@@ -191,12 +166,16 @@ func (r *renderer) replaces(other *renderer) func(key) (old, now value, is bool)
 // host renders what does not depend on Services.
 func (r *renderer) host() []entry {
 	var list []entry
-	for _, b := range r.builders {
+	for _, ip := range route.Families() {
+		b := r.builders[ip]
+		if b == nil {
+			continue
+		}
 		list = append(list, entry{Key: key{ip: b.ip, of: tableObject}})
 		for _, set := range r.layout.sets() {
 			list = append(list, entry{Key: key{b.ip, setObject, set.Name}})
 		}
-		if pods := ranges(b.ip, b.host.Detector.PodCIDRs); len(pods) > 0 {
+		if pods := ranges(b.ip, "", b.host.Detector.PodCIDRs); len(pods) > 0 {
 			list = append(list, entry{Key: key{ip: b.ip, of: podRanges}, Value: encode(pods)})
 		}
 		for _, c := range b.fixed() {
@@ -207,19 +186,19 @@ func (r *renderer) host() []entry {
 				list = append(list, entry{Key: key{b.ip, nodeIPElement, string(nft.Key{}.Addr(a))}})
 			}
 		}
-		for _, e := range ranges(b.ip, b.host.ServiceCIDRs) {
+		for _, e := range ranges(b.ip, "", b.host.ServiceCIDRs) {
 			list = append(list, entry{Key: key{b.ip, serviceCIDRElement, e.Key + e.End}})
 		}
 	}
 	return list
 }
 
-// ranges renders the prefixes of one family as elements of an interval set.
-func ranges(ip route.Family, prefixes []netip.Prefix) []nft.Element {
+// ranges renders the prefixes of one family as elements of an interval set, behind the fields of a key.
+func ranges(ip route.Family, key string, prefixes []netip.Prefix) []nft.Element {
 	var all []nft.Element
 	for _, p := range prefixes {
 		if route.FamilyOf(p.Addr()) == ip {
-			all = append(all, nft.Range(p))
+			all = append(all, nft.Range(key, p))
 		}
 	}
 	return all

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"fmt"
 	"hash/fnv"
 	"math/bits"
 	"slices"
@@ -19,25 +18,15 @@ import (
 // has the number, the client is deleted from the map and the next update draws again
 // (docs/decisions/0020-session-affinity-in-one-map.md).
 
-// maxClients bounds the memory of a table. A client beyond it is served, but not
-// remembered.
+// maxClients bounds the memory of a table. A client beyond it is served, but not remembered.
 const maxClients = 1 << 20
 
-func clientMap() nft.Set {
-	return nft.Set{
-		Name: "clients", Key: []nft.Type{nft.ClassID, nft.Addr}, Data: []nft.Type{nft.Index},
-		Dynamic: true, Size: maxClients,
-	}
-}
-
-// attempts is how often a connection draws a number to remember, and, if the map is full,
-// how often it draws without remembering. At least four in ten draws find a backend, so
-// that at most one connection in 10^5 needs more attempts.
+// attempts is how often a connection draws a number to remember, and again without remembering if the map is
+// full. At least four in ten draws find a backend, so at most one connection in 10^5 needs more.
 const attempts = 24
 
-// drawn returns the number of slots from which clients of n backends draw: more than n, so
-// that some backends can be deleted before the others need new numbers; a power of two, so
-// that few changes need another chain.
+// drawn returns the number of slots from which clients of n backends draw: more than n, so that some backends can
+// be deleted before the others need new numbers; a power of two, so that few changes need another chain.
 func drawn(n int) int {
 	return 1 << bits.Len(uint(n+(n+3)/4-1))
 }
@@ -57,9 +46,8 @@ func idOf(port route.PortID) uint32 {
 	return h.Sum32() | 1<<20 | 1
 }
 
-// An action that remembers clients contains everything that its chain depends on. From the
-// lowest bit on it has the timeout in seconds, the kind, the pool, and the logarithm of
-// drawn; the space has the same bits as in other actions.
+// An action that remembers clients has all that its chain depends on: from the lowest bit on the timeout in
+// seconds, the kind, the pool, and the logarithm of drawn; the space has the same bits as in other actions.
 const (
 	timeoutBits        = 17
 	kindAt             = 17
@@ -79,15 +67,6 @@ func (a action) stickyKind() uint16     { return kindPlain + uint16(a>>kindAt&3)
 func (a action) timeout() time.Duration { return time.Duration(a&(1<<timeoutBits-1)) * time.Second }
 func (a action) pool() route.Pool       { return route.Pool(a >> poolAt & 1) }
 func (a action) drawn() int             { return 1 << (a >> drawnAt & 15) }
-
-// stickyChain returns the name of the chain of an action, without its space.
-func (a action) stickyChain() string {
-	name := "sticky-" + a.balancing()
-	if a.pool() == route.Local {
-		name += "-local"
-	}
-	return fmt.Sprintf("%s-%d-%ds", name, a.drawn(), a.timeout()/time.Second)
-}
 
 // What the names of chains begin with: of those that add clients of an action to the map, that serve clients when
 // the map is full, and that look up clients and then a map of backends.
@@ -125,18 +104,13 @@ func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
 // fields in this order, nft 1.0.6 can load its own listing of IPv6 clients.
 func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.Source(b.f)} }
 
-// identification returns the chain that sets the priority to the id of the port.
-func (b builder) identification(s space) nft.Chain {
-	return nft.Chain{Name: b.name(affinityElement.in(s)), Rules: []nft.Rule{b.identify(s)}}
-}
-
+// identify sets the priority to the id of the port.
 func (b builder) identify(s space) nft.Rule {
 	return nft.NewRule(nft.SetPriority(b.name(affinityElement.in(s)), s.key(b.f)...))
 }
 
-// recollection returns the chain that sends a client to its backend, or, if the priority is
-// a number instead of an id, to the backend with that number. If there is none, it deletes
-// the client from the map, sets the priority to the id again, and returns.
+// recollection returns the chain that sends a client to its backend, or, if the priority is a number instead
+// of an id, to the backend with that number. If there is none, it forgets the client and restores the id.
 func (b builder) recollection(s space, backends string) nft.Chain {
 	return nft.Chain{Name: recalls + backends, Rules: []nft.Rule{
 		nft.NewRule(nft.SetPriority(b.name(clientElement), b.client()...)),
