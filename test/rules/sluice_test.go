@@ -85,7 +85,7 @@ func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
 func wanted(t *testing.T, c Case, v Variant, family string) Dump {
 	t.Helper()
 	d := recorded(t, c, v, family)
-	if errors.Is(nfacct.New(nfacct.Options{}).Available(t.Context()), nfacct.ErrUnsupported) {
+	if errors.Is(nfacct.New(0).Available(t.Context()), nfacct.ErrUnsupported) {
 		return Unaccounted(d)
 	}
 	return d

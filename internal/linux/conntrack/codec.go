@@ -124,18 +124,13 @@ func (t tuple) encodePorts(ae *netlink.AttributeEncoder) {
 
 // flags returns the parts of the tuple that a filter compares, in host byte order.
 func (t tuple) flags() []byte {
-	var flags uint32 = filterProto
-	for _, part := range []struct {
-		set bool
-		bit uint32
-	}{
-		{t.src.Addr().IsValid(), filterSrcAddr},
-		{t.dst.Addr().IsValid(), filterDstAddr},
-		{t.src.Port() != 0, filterSrcPort},
-		{t.dst.Port() != 0, filterDstPort},
+	flags := uint32(filterProto)
+	for bit, set := range map[uint32]bool{
+		filterSrcAddr: t.src.Addr().IsValid(), filterDstAddr: t.dst.Addr().IsValid(),
+		filterSrcPort: t.src.Port() != 0, filterDstPort: t.dst.Port() != 0,
 	} {
-		if part.set {
-			flags |= part.bit
+		if set {
+			flags |= bit
 		}
 	}
 	return binary.NativeEndian.AppendUint32(nil, flags)

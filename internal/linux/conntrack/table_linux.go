@@ -19,29 +19,24 @@ const (
 // attempts is how often a listing is tried while the kernel resizes the table during it.
 const attempts = 5
 
-// Options for Open.
-type Options struct {
-	NetNS int // file descriptor of a network namespace; 0: the current one
-}
-
 // Table is the connection tracking table of one network namespace. Its methods
 // may be called from several goroutines.
 type Table struct {
-	opts Options
-	conn *netlink.Conn // for everything but listings
+	netns int
+	conn  *netlink.Conn // for everything but listings
 }
 
-// Open opens the table.
-func Open(opts Options) (*Table, error) {
-	conn, err := dial(opts)
+// Open opens the table of a network namespace, by its file descriptor; 0: the current one.
+func Open(netns int) (*Table, error) {
+	conn, err := dial(netns)
 	if err != nil {
 		return nil, err
 	}
-	return &Table{opts: opts, conn: conn}, nil
+	return &Table{netns: netns, conn: conn}, nil
 }
 
-func dial(opts Options) (*netlink.Conn, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: opts.NetNS})
+func dial(netns int) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
 	if err != nil {
 		return nil, fmt.Errorf("open conntrack netlink: %w", err)
 	}
@@ -93,7 +88,7 @@ func repeat(list func() error) error {
 // list reads one listing on a separate connection, so that an aborted one leaves no
 // messages behind.
 func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) error {
-	conn, err := dial(t.opts)
+	conn, err := dial(t.netns)
 	if err != nil {
 		return err
 	}

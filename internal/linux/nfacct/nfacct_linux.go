@@ -27,22 +27,15 @@ const (
 // ErrUnsupported is the error of a kernel without accounting objects (nfnetlink_acct).
 var ErrUnsupported = errors.New("the kernel has no nfnetlink_acct")
 
-// Options for New.
-type Options struct {
-	NetNS int // file descriptor of a network namespace; 0: the current one
-}
-
 // Objects are the accounting objects of one network namespace. A socket is open
 // only during a call.
 type Objects struct {
-	opts      Options
+	netns     int
 	subsystem uint16
 }
 
-// New returns access to the objects.
-func New(opts Options) *Objects {
-	return &Objects{opts: opts, subsystem: unix.NFNL_SUBSYS_ACCT}
-}
+// New returns access to the objects of a network namespace, by its file descriptor; 0: the current one.
+func New(netns int) *Objects { return &Objects{netns: netns, subsystem: unix.NFNL_SUBSYS_ACCT} }
 
 // Available makes the kernel load its module for accounting objects. It returns
 // ErrUnsupported if there is none.
@@ -107,7 +100,7 @@ func (o *Objects) execute(
 	ctx context.Context, message netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder),
 ) ([]netlink.Message, error) {
 	answers, err := nl.Execute(ctx, nl.Request{
-		NetNS: o.opts.NetNS, Protocol: unix.NETLINK_NETFILTER, Type: netlink.HeaderType(o.subsystem)<<8 | message,
+		NetNS: o.netns, Protocol: unix.NETLINK_NETFILTER, Type: netlink.HeaderType(o.subsystem)<<8 | message,
 		Flags: flags, Encode: encode,
 	})
 	// The kernel lacks nfnetlink, or its subsystem.

@@ -57,7 +57,7 @@ func TestAnObjectCountsForARule(t *testing.T) {
 	for _, variant := range []string{"nft", "legacy"} {
 		t.Run(variant, func(t *testing.T) {
 			netns := kerneltest.Namespace(t)
-			o := New(Options{NetNS: netns})
+			o := New(netns)
 			if err := o.Ensure(t.Context(), "discarded", "other"); err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestAnObjectCountsForARule(t *testing.T) {
 }
 
 func TestObjectsBelongToANamespace(t *testing.T) {
-	one, other := New(Options{NetNS: kerneltest.Namespace(t)}), New(Options{NetNS: kerneltest.Namespace(t)})
+	one, other := New(kerneltest.Namespace(t)), New(kerneltest.Namespace(t))
 	if err := one.Ensure(t.Context(), "counter"); err != nil {
 		t.Fatal(err)
 	}
@@ -92,14 +92,14 @@ func TestObjectsBelongToANamespace(t *testing.T) {
 	if c, err := other.Read(t.Context(), "counter"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("in another namespace: %d, %v, want fs.ErrNotExist", c, err)
 	}
-	if err := New(Options{NetNS: 1 << 20}).Ensure(t.Context(), "counter"); err == nil || errors.Is(err, ErrUnsupported) {
+	if err := New(1<<20).Ensure(t.Context(), "counter"); err == nil || errors.Is(err, ErrUnsupported) {
 		t.Errorf("in a namespace that does not exist: %v", err)
 	}
 }
 
 func TestAvailable(t *testing.T) {
 	netns := kerneltest.Namespace(t)
-	o := New(Options{NetNS: netns})
+	o := New(netns)
 	if err := o.Available(t.Context()); err != nil {
 		t.Errorf("without objects: %v", err)
 	}
@@ -115,7 +115,7 @@ func TestAvailable(t *testing.T) {
 // nfnetlink_acct does.
 func TestAKernelWithoutTheSubsystem(t *testing.T) {
 	const none = 0x3f
-	o := &Objects{opts: Options{NetNS: kerneltest.Namespace(t)}, subsystem: none}
+	o := &Objects{netns: kerneltest.Namespace(t), subsystem: none}
 	_, readErr := o.Read(t.Context(), "counter")
 	for what, err := range map[string]error{
 		"Available": o.Available(t.Context()), "Ensure": o.Ensure(t.Context(), "counter"), "Read": readErr,
@@ -127,7 +127,7 @@ func TestAKernelWithoutTheSubsystem(t *testing.T) {
 }
 
 func TestACancelledContext(t *testing.T) {
-	o := New(Options{NetNS: kerneltest.Namespace(t)})
+	o := New(kerneltest.Namespace(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := o.Ensure(ctx, "counter"); !errors.Is(err, context.Canceled) {

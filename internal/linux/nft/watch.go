@@ -15,20 +15,12 @@ import (
 
 // Edit is one transaction of another program that changed a table we watch.
 type Edit struct {
-	What []string // kinds of objects, "table", "chain", "rule", "set", "element"; sorted
-	By   string   // name of the program, and its thread in the first PID namespace; empty: unknown
-
-	// Lost means that the kernel dropped notifications: anything may have changed.
-	Lost bool
+	What string // kinds of objects, "chain, rule"; or that the kernel dropped notifications
+	By   string // name of the program, and its thread in the first PID namespace; empty: unknown
 }
 
-// String describes the edit in a few words.
-func (e Edit) String() string {
-	if e.Lost {
-		return "notifications were lost"
-	}
-	return strings.Join(e.What, ", ")
-}
+// lost is what an edit is if the kernel dropped notifications: anything may have changed.
+const lost = "notifications were lost"
 
 // Watch calls report for each edit that another program makes to the tables. It returns
 // nil when the context ends. It calls subscribed once it reports every edit from then
@@ -42,11 +34,11 @@ func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), rep
 	defer c.own.update(func() { delete(c.own.listeners, l) })
 	subscribed()
 	w := watch{tables: tables, own: c.own.contains}
-	lost := func() {
+	missed := func() {
 		w.what = nil
-		report(Edit{Lost: true})
+		report(Edit{What: lost})
 	}
-	return l.Receive(ctx, lost, func(m netlink.Message) {
+	return l.Receive(ctx, missed, func(m netlink.Message) {
 		if edit, ok := w.add(m); ok {
 			report(edit)
 		}
@@ -80,13 +72,13 @@ func (w *watch) end(m netlink.Message) (Edit, bool) {
 	if len(w.what) == 0 {
 		return Edit{}, false
 	}
-	edit := Edit{What: w.what}
-	w.what = nil
-	slices.Sort(edit.What)
+	slices.Sort(w.what)
 	by, pid := Author(m)
-	if edit.By = by; pid != 0 {
-		edit.By = fmt.Sprintf("%s (thread %d)", by, pid)
+	if pid != 0 {
+		by = fmt.Sprintf("%s (thread %d)", by, pid)
 	}
+	edit := Edit{What: strings.Join(w.what, ", "), By: by}
+	w.what = nil
 	return edit, true
 }
 

@@ -68,7 +68,7 @@ const verbose = slog.Level(-2)
 // accounting returns the objects that rules count with; nil if the kernel or the programs
 // do not support them.
 func accounting(ctx context.Context, s plane.Setup, tools *iptables.Tools) *nfacct.Objects {
-	objects := nfacct.New(nfacct.Options{NetNS: s.NetNS})
+	objects := nfacct.New(s.NetNS)
 	err := objects.Available(ctx)
 	if err == nil {
 		err = countable(ctx, s.Families, tools)

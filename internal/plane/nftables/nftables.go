@@ -74,7 +74,7 @@ func (p *Plane) Refresh(ctx context.Context) error {
 // Watch reports changes that other programs make to these tables.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	return p.kernel.Watch(ctx, tables(), subscribed, func(e nft.Edit) {
-		report(plane.Edit{What: e.String(), By: e.By})
+		report(plane.Edit{What: e.What, By: e.By})
 	})
 }
 

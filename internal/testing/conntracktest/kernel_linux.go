@@ -25,7 +25,7 @@ type Kernel struct {
 func Open(t testing.TB) *Kernel {
 	t.Helper()
 	netns := kerneltest.Namespace(t)
-	table, err := conntrack.Open(conntrack.Options{NetNS: netns})
+	table, err := conntrack.Open(netns)
 	if err != nil {
 		t.Fatal(err)
 	}
