@@ -49,6 +49,9 @@ func lastIn(p netip.Prefix) netip.Addr {
 	return a
 }
 
+// AddrLen returns how many bytes an address has.
+func (f Family) AddrLen() int { return Addr.width(f) }
+
 // width returns how many bytes a field takes in a key.
 func (t Type) width(f Family) int {
 	if t == Addr && f == IP6 {

@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// front is a frontend, arranged: its key in the maps, what happens to its connections, and the
-// slots of its backends. What the tables hold for it follows from it alone.
+// front is a frontend, arranged. What the tables hold for it follows from it alone.
 type front struct {
 	*route.Frontend
 	port  *route.Port
@@ -18,6 +17,7 @@ type front struct {
 	key   key      // of its element in the map of frontends
 	legs  [2]leg   // for every client; or, with two, for clients inside and for others
 	rows  [2]pools // of backends and of outside-backends: those that each leg chooses among
+	id    uint32   // of the port, if it remembers its clients
 }
 
 // leg is what happens to connections of some clients; the zero leg is that of none.
@@ -41,22 +41,23 @@ func (f *front) first() action {
 	return a
 }
 
-// arrange appends the frontends of a Service, with the slots that a function returns for each port.
-func arrange(list []front, svc *route.Service, of func(*route.Port, []front) pools) []front {
+// arrange appends the frontends of a Service, with the record that a function returns for each port.
+func arrange(list []front, svc *route.Service, of func(*route.Port, []front) record) []front {
 	if svc == nil {
 		return list
 	}
 	for i := range svc.Ports {
 		p, begin := &svc.Ports[i], len(list)
 		list = place(list, p)
-		of(p, list[begin:]).complete(p).assign(list[begin:])
+		r := of(p, list[begin:])
+		r.complete(p).assign(list[begin:], r.id)
 	}
 	return list
 }
 
 func (f *front) rowsOf(leg int) object { return (backendElement + object(leg)).in(f.space) }
 
-// place appends the frontends of a port without rows.
+// place appends the frontends of a port without rows and id.
 func place(list []front, p *route.Port) []front {
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
@@ -105,13 +106,18 @@ func (s space) choose(p *route.Port, w route.Way, kind uint16) leg {
 	return leg{s.action(kind, n), w.Pool}
 }
 
-// pools are backends in their slots: of a port, by pool; of a frontend, by the pool of
-// the port whose slots they are, if the port remembers its clients, else in the first.
-// An invalid backend is a hole.
+// pools are backends in their slots: of a port, by pool; of a frontend, by the pool of the port whose slots they
+// are, if the port remembers its clients, else in the first. An invalid backend is a hole.
 type pools [2][]netip.AddrPort
 
-// inOrder reports whether slots are those in the order of the route, which are left out.
-func (p pools) inOrder() bool { return p[0] == nil && p[1] == nil }
+// record is the part of a Service port in the tables that its route does not determine: the slots of its
+// backends, unless they are in the order of the route, and its id, if it remembers its clients.
+type record struct {
+	pools
+	id uint32
+}
+
+func (r record) empty() bool { return r.pools[0] == nil && r.pools[1] == nil && r.id == 0 }
 
 // complete fills in the slots that are in the order of the route.
 func (p pools) complete(port *route.Port) pools {
@@ -137,14 +143,14 @@ func (p pools) next(port *route.Port) (next pools) {
 	return next
 }
 
-// assign gives the frontends of a port its slots.
-func (p pools) assign(fronts []front) {
+// assign gives the frontends of a port its slots and its id.
+func (p pools) assign(fronts []front, id uint32) {
 	for i := range fronts {
 		f := &fronts[i]
 		for n, l := range f.legs {
 			switch {
 			case l.sticky():
-				f.rows[n] = p.reachable(l.pool, f.port.Backends(l.pool))
+				f.rows[n], f.id = p.reachable(l.pool, f.port.Backends(l.pool)), id
 			case l.kind() >= kindPlain:
 				f.rows[n] = pools{p[l.pool]}
 			}

@@ -8,9 +8,9 @@ import (
 const (
 	dstnat, srcnat    = -100, 100             // priorities of base chains, as nft has them
 	rejected, dropped = "rejected", "dropped" // the chains of the verdicts, whose names are keywords of nft
+	translates        = "at-"                 // before the name of a map of backends: the chain that looks it up
 )
 
-// builder makes the chains of one family for a host.
 type builder struct {
 	layout *layout
 	ip     route.Family
@@ -121,9 +121,6 @@ func (b builder) before(kind uint16) []nft.Rule {
 func (b builder) draw(backends string, n int) nft.Rule {
 	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates+backends))
 }
-
-// translates is what the names of chains that look up a map of backends begin with.
-const translates = "at-"
 
 // translation returns the chain that sends a connection to the chosen backend. If its row has been deleted
 // since the choice, the first backend gets it; if there is none, the packet is dropped.

@@ -27,7 +27,7 @@ const servicesPerPart = 4096
 
 // compare returns a plan in parts, or in one unless it is a first load.
 func (p *Plane) compare(t *route.Table) plane.Plan {
-	c := &comparison{draft: &draft{learned: history{}}, plane: p, table: t, render: newRenderer(p.layout, t.Host, p.opt)}
+	c := &comparison{draft: &draft{history{given: p.history.given}, map[route.PortID]record{}}, plane: p, table: t, render: newRenderer(p.layout, t.Host, p.opt)}
 	c.host = c.render.host()
 	c.listing = newListing(c.render, p.seen)
 	p.seen = nil
@@ -60,12 +60,15 @@ func (c *comparison) parts(names []cluster.Name, size int) iter.Seq[plane.Plan] 
 	}
 }
 
-// add arranges and renders Services.
 func (c *comparison) add(plan *Plan, names []cluster.Name) {
 	plan.Expect(len(names))
 	for _, name := range names {
-		c.fronts = arrange(c.fronts[:0], c.table.Services[name], func(p *route.Port, fronts []front) pools {
-			return c.next(p.ID(name), p, c.listing.slotsOf(fronts))
+		c.fronts = arrange(c.fronts[:0], c.table.Services[name], func(p *route.Port, fronts []front) record {
+			found := c.listing.record(fronts)
+			if found.id != 0 {
+				c.given++
+			}
+			return c.next(p.ID(name), p, found)
 		})
 		c.entries = c.render.service(c.entries[:0], name, c.fronts, nil)
 		plan.Service(name, nil, c.entries)

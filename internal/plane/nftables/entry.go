@@ -62,10 +62,10 @@ func (k key) kind() ledger.Kind {
 	case of.ranged():
 		return ledger.Kind{Add: rangesAdded, Change: switched, Remove: targetsGone, Target: true, Early: true}
 	}
-	kind := ledger.Kind{Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true}
-	kind.Shared = k.of <= hairpinElement
-	kind.Early = !kind.Shared
-	return kind
+	shared := k.of <= hairpinElement
+	return ledger.Kind{
+		Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true, Shared: shared, Early: !shared,
+	}
 }
 
 // compare sorts chains so that none leads to a later one, by their names.
@@ -85,7 +85,6 @@ func encode(elements []nft.Element) value {
 	return value{data: b.String()}
 }
 
-// decode is the reverse of encode.
 func decode(v value) []nft.Element {
 	var list []nft.Element
 	for line := range strings.Lines(v.data) {
@@ -99,21 +98,14 @@ func decode(v value) []nft.Element {
 // valueOf returns the value of an element: it has data, or a chain it leads to, or neither.
 func valueOf(e nft.Element) value { return value{e.Data + e.Goto, e.Comment} }
 
-// element is the reverse of valueOf.
 func element(of nft.Set, k key, v value) nft.Element {
 	e := nft.Element{Key: k.name, Data: v.data, Comment: v.comment}
 	if of.Interval {
-		e.Key, e.End = k.name[:addrLen(k.ip)], k.name[addrLen(k.ip):]
+		n := tableFor(k.ip).Family.AddrLen()
+		e.Key, e.End = k.name[:n], k.name[n:]
 	}
 	if of.Verdicts() {
 		e.Data, e.Goto = "", v.data
 	}
 	return e
-}
-
-func addrLen(ip route.Family) int {
-	if ip == route.IPv4 {
-		return 4
-	}
-	return 16
 }

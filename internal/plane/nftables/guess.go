@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
-// formerly is how many times as many backends a port may have had, with numbers that clients
-// still use and that a start adopts.
+// formerly is how many times as many backends a port may have had, with numbers that a start adopts.
 const formerly = 8
 
 // guesses returns which elements the largest sets have if they fit the frontends.
@@ -63,8 +62,8 @@ func actionIn(data string) action {
 	return action(binary.BigEndian.Uint32([]byte(data)))
 }
 
-// numbers returns the first of n numbers of backends to try for an action, in three rounds: those from which
-// it chooses; of a port that remembers its clients, those from when it had more backends, and of its other pool.
+// numbers returns the first of n numbers of backends to try, in three rounds: those from which an action chooses;
+// of a port that remembers its clients, those from when it had more backends, and of its other pool.
 func (a action) numbers(round int) (first uint32, n int) {
 	pool := int(a.pool())
 	switch {

@@ -87,7 +87,6 @@ func failures(families []route.Family) (metrics []prometheus.Collector, writeFai
 	}
 }
 
-// facts returns how this plane behaves where planes differ.
 func facts() plane.Facts {
 	l := newLayout()
 	refused := []string{l.setOf(clusterIPElement), "chain " + rejected}

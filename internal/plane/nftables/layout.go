@@ -57,8 +57,8 @@ const (
 	perSpace
 )
 
-// wayOf returns the elements in which the actions in other elements are looked up. The kernel
-// refuses maps through which a chain could jump to itself, so there are two.
+// wayOf returns where the actions in other elements are looked up. The kernel refuses a map through which a chain
+// could jump to itself, so there are two.
 func wayOf(actions object) object {
 	if actions == frontendElement.in(byAddress) || actions == frontendElement.in(byNodePort) {
 		return wayElement
@@ -66,8 +66,8 @@ func wayOf(actions object) object {
 	return splitWay
 }
 
-// space is one of the two ways to identify a frontend, each with its own maps: by address,
-// protocol and port, or, for NodePorts, by protocol and port at any address of the node.
+// space is one of two ways to identify a frontend, each with its own maps: by address, protocol and port, or, for
+// NodePorts, by protocol and port.
 type space uint8
 
 const (
@@ -136,7 +136,6 @@ func newLayout() *layout {
 	return l
 }
 
-// sets returns the sets, in the order of their elements.
 func (l *layout) sets() []nft.Set { return l[firstElement:] }
 
 // action is the data in the maps of frontends: what to do with a connection, and the number of backends to
@@ -191,7 +190,6 @@ func (a action) space() space {
 
 func (a action) data() string { return string(nft.Key{}.ClassID(uint32(a))) }
 
-// chain returns the name of the chain of an action.
 func (a action) chain() string {
 	if a.guarded() {
 		return (a &^ guardBit).chain() + "-guarded"

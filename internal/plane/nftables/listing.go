@@ -39,7 +39,7 @@ func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 		l.tables[ip] = ""
 		for _, of := range []object{podRanges, allowedRanges} {
 			for _, e := range l.elements(ip, of).All() {
-				k := key{ip, of, e.Key[:len(e.Key)-addrLen(ip)]}
+				k := key{ip, of, e.Key[:len(e.Key)-tableFor(ip).Family.AddrLen()]}
 				l.ranges[k] = append(l.ranges[k], e)
 			}
 		}
@@ -135,17 +135,21 @@ func (l *listing) Rest() []step {
 	return list
 }
 
-// slotsOf returns the slots of the backends of a port, as its frontends have them in the tables.
-// They are valid until the next call.
-func (l *listing) slotsOf(fronts []front) (found pools) {
+// record returns what the frontends of a port have in the tables. The slots are valid until the next call.
+func (l *listing) record(fronts []front) (r record) {
 	for i := range fronts {
-		for n, leg := range fronts[i].legs {
-			if leg.kind() >= kindPlain && found[leg.pool] == nil {
-				found[leg.pool] = l.read(&fronts[i], n)
+		f := &fronts[i]
+		for n, leg := range f.legs {
+			if leg.kind() >= kindPlain && r.pools[leg.pool] == nil {
+				r.pools[leg.pool] = l.read(f, n)
+			}
+			e, _ := l.elements(f.key.ip, affinityElement.in(f.space)).Get(f.key.name)
+			if id := actionIn(e.Data); leg.sticky() && r.id == 0 && id&isID == isID {
+				r.id = uint32(id)
 			}
 		}
 	}
-	return found
+	return r
 }
 
 // read reads the slots among which a leg chooses; nil: there are none.

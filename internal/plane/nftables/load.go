@@ -8,17 +8,9 @@ import (
 )
 
 const (
-	// maxElements is the largest number of map elements for one Service (docs/decisions/0011). It also keeps
-	// the number of backends within the 16 bits of an action.
-	maxElements = 1 << 16
-
-	// rangeCosts is how many elements a source range counts as: the kernel adds those of a port in time that
-	// grows with the square of their number (nft_set_pipapo.c), 2,000 in 0.2 s and 10,000 in 5 s.
-	rangeCosts = 16
-
-	// stickyCosts is how many elements a backend counts as if its port remembers clients, which draw from up to
-	// twice as many numbers, of 15 bits.
-	stickyCosts = 4
+	maxElements = 1 << 16 // of one Service (docs/decisions/0011), and within the 16 bits of an action
+	rangeCosts  = 16      // of a source range: the kernel adds 2,000 in 0.2 s, and 10,000 in 5 s (nft_set_pipapo.c)
+	stickyCosts = 4       // of a backend of a port that remembers clients, which draw from 15 bits
 )
 
 // Load bounds what one write contains.

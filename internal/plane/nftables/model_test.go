@@ -139,7 +139,7 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 // forgetIDs removes the ids of ports from the elements of a map.
 func forgetIDs(elements nft.Elements) error {
 	for _, e := range elements.All() {
-		if !isID(e) {
+		if !hasID(e) {
 			return fmt.Errorf("%x is not an id", e.Data)
 		}
 		e.Data = ""

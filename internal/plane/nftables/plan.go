@@ -39,7 +39,7 @@ func (p *Plane) change(c route.Change) plane.Plan {
 		plan.Host(p.render.host(), render.host())
 		plan.Depend(render.replaces(p.render))
 	}
-	draft := &draft{history: p.history, learned: history{}}
+	draft := &draft{history: p.history, learned: map[route.PortID]record{}}
 	olds, nows := make([][]front, len(c.Touched)), make([][]front, len(c.Touched))
 	for i, t := range c.Touched {
 		olds[i], nows[i] = draft.change(t)

@@ -104,8 +104,8 @@ func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 		put(allowedRanges, encode(ranges(k.ip, k.name, f.Allow)))
 	}
 	lead(k.of, f.first(), comment(service, f.port.Name))
-	if f.legs[0].sticky() || f.legs[1].sticky() {
-		put(affinityElement.in(f.space), value{data: action(idOf(f.port.ID(service))).data()})
+	if f.id != 0 {
+		put(affinityElement.in(f.space), value{data: action(f.id).data()})
 	}
 	return list
 }

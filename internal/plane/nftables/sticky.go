@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"fmt"
 	"hash/fnv"
 	"math/bits"
 	"slices"
@@ -15,8 +16,7 @@ import (
 // number for its whole life, so the numbers in use have gaps.
 //
 // An update of the map draws a number for a new client; of a known one it renews the timeout. If no backend
-// has the number, the client is deleted from the map and the next update draws again
-// (docs/decisions/0020-session-affinity-in-one-map.md).
+// has the number, the client is deleted from the map and the next update draws again (docs/decisions/0020).
 
 // maxClients bounds the memory of a table. A client beyond it is served, but not remembered.
 const maxClients = 1 << 20
@@ -37,14 +37,16 @@ const localNumbers = 1 << 16
 // number returns the number of a slot of a pool.
 func number(pool, slot int) uint32 { return uint32(pool*localNumbers + slot + 1) }
 
-// idOf returns the id of a port: a hash, odd and larger than all numbers, so that an id is not a number
-// in either byte order. Two ports with the same one share the numbers of their clients, so that a client
-// of both may change its backend: with 1,000 ports, there are two in one of 2,000 clusters.
-func idOf(port route.PortID) uint32 {
+// idOf returns an id for a port, the n-th that is given: a hash, odd and larger than all numbers, so that an id is
+// not a number in either byte order. Two ports with the same one share the numbers of their clients, so that a
+// client of both may change its backend: with 1,000 ports, there are two in one of 2,000 clusters.
+func idOf(port route.PortID, n uint32) uint32 {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(port.String())) // it returns no error
-	return h.Sum32() | 1<<20 | 1
+	_, _ = fmt.Fprint(h, port, n) // it returns no error
+	return h.Sum32() | isID
 }
+
+const isID = 1<<20 | 1 // bits that are set in each id
 
 // An action that remembers clients has all that its chain depends on: from the lowest bit on the timeout in
 // seconds, the kind, the pool, and the logarithm of drawn; the space has the same bits as in other actions.
@@ -68,16 +70,14 @@ func (a action) timeout() time.Duration { return time.Duration(a&(1<<timeoutBits
 func (a action) pool() route.Pool       { return route.Pool(a >> poolAt & 1) }
 func (a action) drawn() int             { return 1 << (a >> drawnAt & 15) }
 
-// What the names of chains begin with: of those that add clients of an action to the map, that serve clients when
-// the map is full, and that look up clients and then a map of backends.
+// What the names of chains begin with.
 const (
-	keeps   = "draw-and-keep-"
-	draws   = "draw-"
-	recalls = "at-clients-of-"
+	keeps   = "draw-and-keep-" // adds clients of an action to the map
+	draws   = "draw-"          // serves clients of an action while the map is full
+	recalls = "at-clients-of-" // looks up clients, and then a map of backends
 )
 
-// sticky returns the chain of an action that remembers clients, and the two that it uses.
-// All look-ups are in chains that always exist; see draw.
+// sticky returns the chain of an action that remembers clients, behind the two that it uses.
 func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
 	backends := b.name(backendElement.in(s))
 	if a.kind() == kindOutside {
@@ -100,8 +100,7 @@ func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
 	return []nft.Chain{draw, keep, chain}
 }
 
-// client returns the key of a client, once the priority is the id of the port. With the
-// fields in this order, nft 1.0.6 can load its own listing of IPv6 clients.
+// client returns the key of a client. In this order nft 1.0.6 can load its own listing of IPv6 clients.
 func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.Source(b.f)} }
 
 // identify sets the priority to the id of the port.

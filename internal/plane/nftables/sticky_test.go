@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
 func backendsOf(last ...int) []netip.AddrPort {
@@ -106,13 +108,41 @@ func TestStickyActions(t *testing.T) {
 	}
 }
 
-// The id of a port depends on nothing but the port, so a restart keeps it, and no two of many have the same.
+// A new Service does not get the id of a deleted one, whose clients are still in the map. A
+// restarted proxy adopts the ids in the kernel.
+func TestIDsAreNotUsedAgain(t *testing.T) {
+	fake := nft.NewFake()
+	s := newTestCluster(t, fake)
+	add := func(s *testCluster) action {
+		t.Helper()
+		s.service("cart", func(svc *cluster.Service) { svc.Affinity = 3 * time.Hour })
+		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"))
+		s.sync()
+		for _, e := range fake.Tables[bothTables[0]].Sets["affinity"].Elements.All() {
+			return actionIn(e.Data)
+		}
+		t.Fatal("no id")
+		return 0
+	}
+	first := add(s)
+	restarted := newTestCluster(t, fake)
+	if again := add(restarted); again != first {
+		t.Errorf("a restart changes id %d to %d", first, again)
+	}
+	restarted.store.DeleteService(cluster.Name{Namespace: "shop", Name: "cart"})
+	restarted.sync()
+	if second := add(restarted); second == first {
+		t.Errorf("a new Service has id %d of the deleted one", second)
+	}
+}
+
+// No two of many ports have the same id.
 func TestIDs(t *testing.T) {
 	ports := map[uint32]route.PortID{}
 	for i := range 1000 {
 		port := numberedService(i).Ports[0].ID(numberedService(i).Name)
-		id := idOf(port)
-		if other, known := ports[id]; known || id != idOf(port) || !isID(nft.Element{Data: action(id).data()}) {
+		id := idOf(port, uint32(i))
+		if other, known := ports[id]; known {
 			t.Errorf("%s has id %x, as %s", port, id, other)
 		}
 		ports[id] = port

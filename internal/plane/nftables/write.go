@@ -70,8 +70,7 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 
 // describe adds a small transaction to the reason why the kernel refuses it.
 func describe(err error, tx *nft.Tx) error {
-	const few = 10
-	if tx.Size() > few {
+	if tx.Size() > 10 {
 		return err
 	}
 	return fmt.Errorf("%w: %s", err, strings.ReplaceAll(strings.TrimSpace(tx.String()), "\n", "; "))
