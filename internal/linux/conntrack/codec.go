@@ -88,7 +88,6 @@ func nest(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.Attribute
 // tuple is one direction of a flow. Invalid addresses and ports of 0 are left
 // out, as in a filter.
 type tuple struct {
-	family   Family
 	protocol uint8
 	src, dst netip.AddrPort
 }
@@ -103,12 +102,11 @@ func (t tuple) encode(ae *netlink.AttributeEncoder, typ uint16) {
 }
 
 func (t tuple) encodeAddrs(ae *netlink.AttributeEncoder) {
-	a := attributesOf(t.family)
-	if t.src.Addr().IsValid() {
-		ae.Bytes(a.src, t.src.Addr().AsSlice())
+	if a := t.src.Addr(); a.IsValid() {
+		ae.Bytes(attributesOf(familyOf(a)).src, a.AsSlice())
 	}
-	if t.dst.Addr().IsValid() {
-		ae.Bytes(a.dst, t.dst.Addr().AsSlice())
+	if a := t.dst.Addr(); a.IsValid() {
+		ae.Bytes(attributesOf(familyOf(a)).dst, a.AsSlice())
 	}
 }
 
@@ -147,8 +145,8 @@ func encodeFilter(f Filter) ([]byte, error) {
 		f.OrigDst = netip.AddrPortFrom(netip.Addr{}, f.OrigDst.Port())
 		f.ReplySrc = netip.AddrPortFrom(netip.Addr{}, f.ReplySrc.Port())
 	}
-	orig := tuple{family: f.Family, protocol: f.Protocol, dst: f.OrigDst}
-	reply := tuple{family: f.Family, protocol: f.Protocol, src: f.ReplySrc}
+	orig := tuple{protocol: f.Protocol, dst: f.OrigDst}
+	reply := tuple{protocol: f.Protocol, src: f.ReplySrc}
 	byReply := f.ReplySrc.Addr().IsValid() || f.ReplySrc.Port() != 0
 	return encode(f.Family, func(ae *netlink.AttributeEncoder) {
 		orig.encode(ae, ctaTupleOrig)
@@ -171,7 +169,7 @@ func encodeFilter(f Filter) ([]byte, error) {
 // encodeDelete identifies one entry by the addresses of its first packet, its zone and
 // its ID, so that a newer entry with the same addresses is kept.
 func encodeDelete(e Entry) ([]byte, error) {
-	t := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
+	t := tuple{protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
 	return encode(e.Family(), func(ae *netlink.AttributeEncoder) {
 		t.encode(ae, ctaTupleOrig)
 		if e.Zone != 0 {

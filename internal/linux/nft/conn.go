@@ -287,11 +287,9 @@ func (c *Conn) retry(ctx context.Context, do func() error) error {
 		if ctx.Err() != nil || !changed {
 			return err
 		}
-		timer := time.NewTimer(min(firstPause<<i, lastPause))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
+		case <-time.After(min(firstPause<<i, lastPause)):
 		}
 	}
 	return fmt.Errorf("other programs changed nf_tables during each of %d attempts: %w", attempts, err)
