@@ -27,7 +27,8 @@ const servicesPerPart = 4096
 
 // compare returns a plan in parts, or in one unless it is a first load.
 func (p *Plane) compare(t *route.Table) plane.Plan {
-	c := &comparison{draft: &draft{history{given: p.history.given}, map[route.PortID]record{}}, plane: p, table: t, render: newRenderer(p.layout, t.Host, p.opt)}
+	d := &draft{history{given: p.history.given}, map[route.PortID]record{}}
+	c := &comparison{draft: d, plane: p, table: t, render: newRenderer(p.layout, t.Host, p.opt)}
 	c.host = c.render.host()
 	c.listing = newListing(c.render, p.seen)
 	p.seen = nil
@@ -41,10 +42,10 @@ func (p *Plane) compare(t *route.Table) plane.Plan {
 // parts returns plans for so many Services each.
 func (c *comparison) parts(names []cluster.Name, size int) iter.Seq[plane.Plan] {
 	return func(yield func(plane.Plan) bool) {
-		plan, names := &Plan{Plan: c.plane.ledger.Compare(c.plane.writer(c.render), c.listing)}, names
+		plan, left := &Plan{Plan: c.plane.ledger.Compare(c.plane.writer(c.render), c.listing)}, names
 		plan.Host(nil, c.host)
-		for ; len(names) > size; names = names[size:] {
-			c.add(plan, names[:size])
+		for ; len(left) > size; left = left[size:] {
+			c.add(plan, left[:size])
 			next := &Plan{Plan: plan.Next(c.plane.writer(c.render))}
 			plan.count()
 			if !yield(plan) {
@@ -52,7 +53,7 @@ func (c *comparison) parts(names []cluster.Name, size int) iter.Seq[plane.Plan] 
 			}
 			plan = next
 		}
-		c.add(plan, names)
+		c.add(plan, left)
 		plan.End()
 		plan.count()
 		plan.Learn(func() { c.plane.history, c.plane.render = c.learn(), c.render })

@@ -27,11 +27,8 @@ func (l *layout) rowsOf(rows object, frontends ...object) nft.Guess {
 			for round := range 3 {
 				for _, of := range frontends {
 					for frontend, e := range state.Sets[l[of].Name].Elements.All() {
-						first, n := actionIn(e.Data).numbers(round)
-						for i := range uint32(n) {
-							if !yield(rowKey(frontend, first+i)) {
-								return
-							}
+						if !actionIn(e.Data).rows(frontend, round, yield) {
+							return
 						}
 					}
 				}
@@ -62,19 +59,25 @@ func actionIn(data string) action {
 	return action(binary.BigEndian.Uint32([]byte(data)))
 }
 
-// numbers returns the first of n numbers of backends to try, in three rounds: those from which an action chooses;
-// of a port that remembers its clients, those from when it had more backends, and of its other pool.
-func (a action) numbers(round int) (first uint32, n int) {
-	pool := int(a.pool())
+// rows yields the keys of rows to try for a frontend, in three rounds: those among which its action chooses; of a
+// port that remembers its clients, those from when it had more backends, and of its other pool. It returns false
+// if yield did.
+func (a action) rows(frontend string, round int, yield func(string) bool) bool {
+	pool, n := 0, a.count()
 	switch {
-	case !a.sticky() && round == 0:
-		return number(0, 0), a.count()
-	case !a.sticky():
-		return 0, 0
-	case round == 0:
-		return number(pool, 0), a.drawn()
-	case round == 1:
-		return number(pool, 0), a.drawn() * formerly
+	case a.sticky() && round == 0:
+		pool, n = int(a.pool()), a.drawn()
+	case a.sticky() && round == 1:
+		pool, n = int(a.pool()), a.drawn()*formerly
+	case a.sticky():
+		pool, n = 1-int(a.pool()), a.drawn()*formerly
+	case round > 0:
+		return true
 	}
-	return number(1-pool, 0), a.drawn() * formerly
+	for slot := range n {
+		if !yield(rowKey(frontend, number(pool, slot))) {
+			return false
+		}
+	}
+	return true
 }

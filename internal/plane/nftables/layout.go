@@ -117,7 +117,8 @@ func newLayout() *layout {
 		hairpinElement:     {Name: "hairpin", Key: []nft.Type{nft.Addr, nft.Addr}},
 		allowedRanges:      {Name: "allowed", Key: with(byAddress, nft.Addr), Interval: true},
 		clientElement: {
-			Name: "clients", Key: []nft.Type{nft.ClassID, nft.Addr}, Data: []nft.Type{nft.Index}, Dynamic: true, Size: maxClients,
+			Name: "clients", Key: []nft.Type{nft.ClassID, nft.Addr}, Data: []nft.Type{nft.Index},
+			Dynamic: true, Size: maxClients,
 		},
 	}
 	for s := range spaces {
@@ -166,7 +167,6 @@ func (s space) action(kind uint16, n int) action {
 	return s.base() | action(kind)<<16 | action(n)
 }
 
-// base is added to an action in this space.
 func (s space) base() action { return action(s+1) << 24 }
 
 // kind returns the kind of action, whether it remembers clients or not.
@@ -210,7 +210,6 @@ func (a action) chain() string {
 	return fmt.Sprintf("%s%s-%d", space, a.balancing(), a.count())
 }
 
-// balancing names the kind of an action that chooses a backend.
 func (a action) balancing() string {
 	return map[uint16]string{
 		kindPlain: "balance", kindMasquerade: "masquerade", kindOffPod: "off-pod", kindOutside: "outside",

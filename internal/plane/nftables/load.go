@@ -43,7 +43,7 @@ func Excess(svc *route.Service) (size, limit string) {
 		return "", ""
 	}
 	return fmt.Sprintf("%d map elements for its addresses, ports, endpoints and source ranges", elements),
-		fmt.Sprintf("mode nftables programs at most %d map elements for a Service, as the kernel needs seconds to list more, "+
-			"for which all other Services would wait; divide it into several Services, or use fewer, larger source ranges",
+		fmt.Sprintf("mode nftables programs at most %d map elements for a Service, as the kernel needs seconds to list "+
+			"more, for which all other Services would wait; divide it into several Services, or use fewer, larger source ranges",
 			maxElements)
 }
