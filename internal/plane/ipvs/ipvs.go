@@ -25,7 +25,8 @@ import (
 // Device is the interface that has the addresses of Services, with kube-proxy's name.
 const Device = "kube-ipvs0"
 
-// Kernel is access to the mechanisms that the plane writes.
+// Kernel is access to the mechanisms that the plane writes. The zero value is that of a preview: it has nothing, and
+// cannot be written.
 type Kernel struct {
 	Servers Servers
 	Sets    Sets
@@ -44,7 +45,6 @@ type Servers interface {
 // Sets are the ipsets: ipset.Sets.
 type Sets interface {
 	List(ctx context.Context, names []string) (map[string]*ipset.Set, error)
-	Sizes(ctx context.Context) (map[string]int, error)
 	Apply(ctx context.Context, changes []ipset.Change) error
 }
 
@@ -94,7 +94,6 @@ type Plane struct {
 
 	writes  atomic.Int64           // how often a write began or ended
 	trouble atomic.Pointer[string] // of the last poll
-	servers [2]atomic.Int64        // virtual servers that the kernel should have, with those of other programs: IPv4, IPv6
 }
 
 // New makes a Plane. It does nothing yet.
@@ -112,7 +111,7 @@ func New(kernel Kernel, opt Options) *Plane {
 	sets := map[route.Family]map[string]ipset.Kind{route.IPv4: setKinds(route.IPv4), route.IPv6: setKinds(route.IPv6)}
 	return &Plane{
 		kernel: kernel, opt: opt, ledger: ledger.New[key, value](layout()), marks: newMarks(),
-		writer: writer{kernel: kernel, room: opt.Room, sets: sets, drains: drains{}, now: opt.Now},
+		writer: writer{kernel: kernel, room: opt.Room, sets: sets, drains: drains{}},
 	}
 }
 
@@ -123,25 +122,17 @@ func (p *Plane) Refresh(ctx context.Context) error {
 		return fmt.Errorf("read kernel state: %w", err)
 	}
 	p.state = s
-	var count [2]int64
-	for of := range s.servers {
-		count[familyIndex(of)]++
-	}
-	for i, n := range count {
-		p.servers[i].Store(n)
-	}
 	return nil
 }
 
-func (p *Plane) newState() *state {
-	return &state{
+func (p *Plane) read(ctx context.Context) (s *state, err error) {
+	s = &state{
 		addrs: map[netip.Addr]bool{}, bound: map[netip.Addr]bool{}, servers: map[ipvs.Server]*found{},
 		chains: map[route.Family]map[string]iptables.Chains{},
 	}
-}
-
-func (p *Plane) read(ctx context.Context) (s *state, err error) {
-	s = p.newState()
+	if p.kernel.Servers == nil {
+		return s, nil
+	}
 	if err := p.readAddresses(ctx, s); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/ipset"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
@@ -107,7 +106,7 @@ func (l *listing) Rest() []step {
 		}
 		for at, weight := range f.dests {
 			if f.taken && !isUDP(s) && slices.Contains(f.drains, at) {
-				l.drains.add(s, at, time.Time{})
+				l.drains.add(s, at)
 				continue
 			}
 			remove(key{class: destination, server: s, at: at}, value{weight: weight})

@@ -3,10 +3,10 @@ package ipvs
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -102,14 +102,11 @@ func (p *Plan) Apply(ctx context.Context) error {
 	defer p.plane.writes.Add(1)
 	idle := len(p.plane.writer.drains) == 0
 	if p.drains != nil {
-		p.plane.writer.drains.adopt(p.drains, p.plane.opt.Now().Add(drainTime))
+		clear(p.plane.writer.drains)
+		maps.Copy(p.plane.writer.drains, p.drains)
 	}
-	growth := p.growth()
 	err := p.Plan.Apply(ctx)
 	if _, refused := errors.AsType[plane.Refused](err); err != nil && !refused {
-		return err
-	}
-	if err := p.plane.expect(ctx, growth, err); err != nil {
 		return err
 	}
 	p.plane.state = nil
@@ -122,39 +119,4 @@ func (p *Plan) Apply(ctx context.Context) error {
 		p.plane.check = p.plane.opt.Now().Add(drainCheck)
 	}
 	return err
-}
-
-// growth returns how many virtual servers the plan adds, less those that it removes.
-func (p *Plan) growth() (n [2]int64) {
-	p.Each(func(s step) {
-		switch {
-		case s.Key.class != server:
-		case s.Op == ledger.Add:
-			n[familyIndex(s.Key.server)]++
-		case s.Op == ledger.Remove:
-			n[familyIndex(s.Key.server)]--
-		}
-	})
-	return n
-}
-
-// expect stores the number of virtual servers that the kernel should have from now on.
-func (p *Plane) expect(ctx context.Context, growth [2]int64, refused error) error {
-	for i, n := range growth {
-		p.servers[i].Add(n)
-	}
-	if refused == nil {
-		return nil
-	}
-	n, err := p.kernel.Servers.Count(ctx) // some steps were not carried out
-	p.servers[0].Store(int64(n))
-	return err
-}
-
-// familyIndex returns 0 for IPv4, 1 for IPv6.
-func familyIndex(s ipvs.Server) int {
-	if s.Addr.Is4() {
-		return 0
-	}
-	return 1
 }
