@@ -95,31 +95,18 @@ func countable(ctx context.Context, ips []route.Family, tools *iptables.Tools) e
 // packetCounts are the metrics of the packets that rules count.
 func packetCounts(objects *nfacct.Objects) []prometheus.Collector {
 	count := func(object, metric, help string) prometheus.Collector {
-		return packets{prometheus.NewDesc(metric, help, nil, nil), func() (uint64, error) {
-			return objects.Read(context.Background(), object) // returns at once
-		}}
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: metric, Help: help}, func() float64 {
+			n, err := objects.Read(context.Background(), object) // returns at once
+			if err != nil {
+				return 0 // another program has deleted the object; a comparison creates it again
+			}
+			return float64(n)
+		})
 	}
 	return []prometheus.Collector{
 		count(InvalidDropped, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
 			"Forwarded packets that were dropped as conntrack found them invalid. Only where the kernel has nfacct."),
 		count(LoopbackNodePorts, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 			"Connections to NodePorts at 127.0.0.0/8. Only where the kernel has nfacct."),
-	}
-}
-
-// packets collects a counter of the kernel. It has no series while the counter cannot be
-// read.
-type packets struct {
-	desc *prometheus.Desc
-	read func() (uint64, error)
-}
-
-// Describe implements prometheus.Collector.
-func (p packets) Describe(out chan<- *prometheus.Desc) { out <- p.desc }
-
-// Collect implements prometheus.Collector.
-func (p packets) Collect(out chan<- prometheus.Metric) {
-	if n, err := p.read(); err == nil {
-		out <- prometheus.MustNewConstMetric(p.desc, prometheus.CounterValue, float64(n))
 	}
 }
