@@ -179,7 +179,7 @@ func (d *daemon) observe(s proxy.Sync) {
 	d.metrics.Synced(s)
 	d.health.Observe(s)
 	d.history.Observe(s)
-	if s.Err == nil && s.Waiting == 0 {
+	if s.Err == nil {
 		d.inForceOnce()
 	}
 	if s.Err != nil && d.plane.WriteFailed != nil {

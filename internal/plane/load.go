@@ -13,11 +13,3 @@ type Load struct {
 	// not divided.
 	Piece int
 }
-
-// Partial is a Plan that leaves out parts of large Services that the kernel does not hold,
-// so that everything else is written soon.
-type Partial interface {
-	// Left returns these Services as the kernel holds them after the Plan, sorted by name.
-	// The caller writes the rest as changes of them.
-	Left() []*route.Service
-}

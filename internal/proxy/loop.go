@@ -68,8 +68,6 @@ type Loop struct {
 	oldHost *route.Host // the Host that the followers know, if the table has another one
 	rehost  *route.Host // the Host in the kernel, if the table has another one
 
-	starting map[cluster.Name]bool // Services that the first write left out in part, not written yet
-
 	settled time.Time // of the last call of Store.Settle
 	known   bool      // the last write succeeded, so the plane need not read the kernel
 
@@ -110,8 +108,8 @@ func New(opt Options) *Loop {
 	}
 	return &Loop{
 		opt: opt, compare: Start, compareSince: time.Now(), pending: NewPending(), queue: plane.NewQueue(opt.Load),
-		starting: map[cluster.Name]bool{}, requests: make(chan func()),
-		edits: newEdits(time.Now()), edited: make(chan struct{}, 1), repairs: time.NewTimer(minPeriod),
+		requests: make(chan func()),
+		edits:    newEdits(time.Now()), edited: make(chan struct{}, 1), repairs: time.NewTimer(minPeriod),
 	}
 }
 
@@ -289,8 +287,6 @@ func (l *Loop) sync(ctx context.Context) error {
 	}
 	l.writes++
 	if s.Err == nil {
-		// With refusals, a comparison would leave a part out and the next write be refused.
-		change.Partly = s.Cause != Failure && len(l.refused.services) == 0
 		l.write(ctx, change, &s)
 	} else {
 		s.end()
@@ -341,9 +337,8 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	if s.Full() {
 		l.compare, l.started, l.known = Change, true, true
 		l.queue.Clear()
-		l.enqueueLeft(plan, s.Cause)
 	}
-	s.Adopted, s.Waiting = plan.Kept(), l.waiting()
+	s.Adopted = plan.Kept()
 	if !l.queue.HasSmall() || time.Since(l.settled) > settleWithin {
 		s.In, l.settled = l.opt.Store.Settle(), time.Now()
 	}

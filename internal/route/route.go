@@ -274,10 +274,6 @@ type Change struct {
 	Touched []Touch
 	OldHost *Host // nil: Host is as before
 
-	// Partly allows a plan that compares everything to leave out parts of large
-	// Services that the kernel does not hold at all; see plane.Partial.
-	Partly bool
-
 	// Underway has the Services whose change is not completely written yet, as the kernel holds them after this Change;
 	// nil for a Service that the kernel does not hold.
 	Underway map[cluster.Name]*Service

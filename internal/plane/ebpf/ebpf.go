@@ -96,7 +96,6 @@ type Plan struct {
 
 // Plan computes the steps for a change. After a Refresh it compares all entries.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	change.Partly = false // a Plan has no Left
 	plan := &Plan{plane: p, change: change, packets: p.opt.Packets.Plan(change), ramps: ramps{}}
 	w := writer{p.kernel, p.room}
 	switch {

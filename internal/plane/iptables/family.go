@@ -41,10 +41,9 @@ type family struct {
 // written is the state that the last plan left in the kernel, as far as the Services do not
 // determine it.
 type written struct {
-	endpoints int              // approximate number for all ports
-	rules     [mangle + 1]int  // number of our rules, by table
-	guarded   []key            // the guards in the kernel
-	behind    map[key][]string // terminating rules of other programs behind our jumps, when last read
+	endpoints int             // approximate number for all ports
+	rules     [mangle + 1]int // number of our rules, by table
+	guarded   bool            // KUBE-FIREWALL has the guard
 }
 
 // manyEndpoints is the number of endpoints from which on kube-proxy writes no comments in

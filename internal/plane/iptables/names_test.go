@@ -139,10 +139,8 @@ func TestRulesAreCanonical(t *testing.T) {
 		change := planetest.Compile(planetest.EveryShape(), opt)
 		o := Options{Families: route.Families(), Mark: testMark, Accounting: noObjects{}}
 		for _, f := range families(o) {
+			f.guarded = true
 			entries := f.hostEntries(&change.Table.Host, o)
-			for _, guard := range f.guards(&change.Table.Host) {
-				entries = append(entries, entry{Key: guard})
-			}
 			for _, svc := range change.Table.Services {
 				entries = append(entries, f.render(svc, &change.Table.Host)...)
 			}

@@ -2,7 +2,6 @@ package userspace
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -160,9 +159,6 @@ func (p *rulePlane) Remove(context.Context) ([]string, error) {
 
 func (p *rulePlane) Plan(c route.Change) plane.Plan {
 	plan := &rulePlan{plane: p, set: map[ruleKey]rule{}, drop: map[ruleKey]bool{}, refused: plane.Refused{}}
-	if c.Partly {
-		plan.wrong = errors.New("the plan may be partial, but its caller does not write the rest")
-	}
 	if p.compare {
 		plan.comparison(c)
 		return plan
