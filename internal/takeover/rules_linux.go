@@ -75,7 +75,7 @@ type rules struct {
 
 func newRules(o Options) *rules {
 	return &rules{
-		chains:  iptables.NewKernel(iptables.Options{NetNS: o.NetNS, Log: o.Log}),
+		chains:  iptables.NewKernel(iptables.Options{NetNS: o.NetNS}),
 		tables:  tables{netns: o.NetNS},
 		servers: ipvs.New(o.NetNS),
 		sets:    ipset.New(o.NetNS),

@@ -92,8 +92,8 @@ type Edit struct {
 // one by one: those before the refused one stay changed.
 type RestoreError struct {
 	Program   string // "ip6tables-nft-restore"
-	Line      int    // of the input, from 1; 0: not printed, or a COMMIT
-	Rule      string // that line; empty without one
+	Line      int    // of the input, from 1; 0: not printed
+	Rule      string // that line; empty without one, and if it is a COMMIT
 	Reason    string // the message of the program, on one line
 	Committed int    // how many COMMITs before that line were carried out
 }

@@ -1,6 +1,9 @@
 package iptables
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // lost is the What of an edit without details.
 const lost = "notifications were lost"
@@ -8,25 +11,19 @@ const lost = "notifications were lost"
 // maxWhat is how many changes of an edit are named.
 const maxWhat = 3
 
-// found collects descriptions of changes.
-type found struct{ what []string }
+// found has descriptions of changes.
+type found []string
 
 func (f *found) add(what string) {
-	if len(f.what) <= maxWhat && !slices.Contains(f.what, what) {
-		f.what = append(f.what, what)
+	if !slices.Contains(*f, what) && len(*f) <= maxWhat {
+		*f = append(*f, what)
 	}
 }
 
 func (f *found) String() string {
-	text := ""
-	for i, what := range f.what {
-		switch {
-		case i == maxWhat:
-			return text + " and more"
-		case i > 0:
-			text += ", "
-		}
-		text += what
+	text := strings.Join((*f)[:min(len(*f), maxWhat)], ", ")
+	if len(*f) > maxWhat {
+		text += " and more"
 	}
 	return text
 }

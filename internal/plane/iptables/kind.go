@@ -63,7 +63,7 @@ func options(s plane.Setup) Options {
 }
 
 func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
-	tools, err := iptables.Open(ctx, iptables.Options{NetNS: s.NetNS, Log: s.Log, Poll: s.Config.PollPeriod()})
+	tools, err := iptables.Open(ctx, iptables.Options{NetNS: s.NetNS, Poll: s.Config.PollPeriod()})
 	if err != nil {
 		return nil, err
 	}
