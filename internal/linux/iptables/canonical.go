@@ -27,7 +27,7 @@ func spell(rule string, list []token) string {
 			i++
 		case name.text == "--comment" && i+1 < len(list):
 			word(&b, name.text)
-			word(&b, Quote(value[:min(len(value), maxComment)]))
+			word(&b, Quote(value))
 			i++
 		default:
 			word(&b, name.text)
@@ -121,9 +121,9 @@ func Target(rule string) string {
 	return ""
 }
 
-// Quote returns free text, such as a comment, as PROGRAM-save prints it
-// (xtables_save_string).
+// Quote returns a comment as PROGRAM-save prints it (xtables_save_string).
 func Quote(s string) string {
+	s = s[:min(len(s), maxComment)]
 	if s != "" && strings.IndexFunc(s, special) < 0 {
 		return s
 	}

@@ -60,7 +60,7 @@ func (f *family) values(host *route.Host, opt Options) map[string][]string {
 	if pods := f.pods(host); len(pods) > 1 {
 		v["outside"] = []string{markOutside}
 		for _, from := range pods {
-			v["pods"] = append(v["pods"], rule{from: from}.String()+" ")
+			v["pods"] = append(v["pods"], from+" ")
 		}
 	}
 	return v
@@ -86,8 +86,10 @@ func (f *family) tail(e entrance, host *route.Host) []string {
 		}
 		list = append(list, e.frontends+" "+except+note+" -m "+toThisNode+" -j "+e.nodePorts)
 	}
-	for _, a := range f.nodeIPs(host) {
-		list = append(list, e.frontends+" -d "+single(a)+" "+note+" -j "+e.nodePorts)
+	for _, a := range host.NodePorts.Addrs {
+		if route.FamilyOf(a) == f.ip {
+			list = append(list, e.frontends+" -d "+single(a)+" "+note+" -j "+e.nodePorts)
+		}
 	}
 	return list
 }

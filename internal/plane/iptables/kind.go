@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
@@ -22,7 +21,7 @@ func Kind() plane.Kind {
 
 		Probe:   support,
 		Open:    open,
-		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, options(s)) },
+		Preview: func(s plane.Setup) plane.Plane { return New(nil, options(s)) },
 		Excess:  Excess,
 		Prepare: netfilter.Prepare, Cleanup: netfilter.Cleanup,
 	}
@@ -45,15 +44,6 @@ func supportOf(s probe.Support) plane.Support {
 	out.Notes = append(out.Notes, plane.IPv6Notes(s.NoIPv6)...)
 	return out
 }
-
-// empty is the Kernel of a preview, which calls only Plan: it has no rules.
-type empty struct{ Kernel }
-
-// Read implements Kernel.
-func (empty) Read(context.Context, iptables.Table) (iptables.Chains, error) { return nil, nil }
-
-// Room implements Kernel.
-func (empty) Room() int { return math.MaxInt }
 
 func options(s plane.Setup) Options {
 	return Options{

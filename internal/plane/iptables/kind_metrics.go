@@ -66,30 +66,21 @@ func (m *metrics) wrote(w Write) {
 const verbose = slog.Level(-2)
 
 // accounting returns the objects that rules count with; nil if the kernel or the programs
-// do not support them.
+// do not support them. The kernel has the match in another module than the objects.
 func accounting(ctx context.Context, s plane.Setup, tools *iptables.Tools) *nfacct.Objects {
 	objects := nfacct.New(s.NetNS)
 	err := objects.Available(ctx)
-	if err == nil {
-		err = countable(ctx, s.Families, tools)
+	for _, ip := range s.Families {
+		if err == nil {
+			input := "*filter\n-A FORWARD -m nfacct --nfacct-name " + InvalidDropped + "\nCOMMIT\n"
+			err = tools.Test(ctx, iptables.Family(ip), []byte(input))
+		}
 	}
 	if err != nil {
 		s.Log.Log(ctx, verbose, "Packets are not counted by rules", "why", err)
 		return nil
 	}
 	return objects
-}
-
-// countable tests whether the programs and the kernel support the match. In the kernel it
-// is a different module than the objects.
-func countable(ctx context.Context, ips []route.Family, tools *iptables.Tools) error {
-	input := []byte("*filter\n-A FORWARD -m nfacct --nfacct-name " + InvalidDropped + "\nCOMMIT\n")
-	for _, row := range families(Options{Families: ips}) {
-		if err := tools.Test(ctx, row.kernel, input); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // packetCounts are the metrics of the packets that rules count.

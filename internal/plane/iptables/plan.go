@@ -52,27 +52,16 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 
 // Apply writes the plan. It implements plane.Plan.
 func (p *Plan) Apply(ctx context.Context) error {
-	if err := p.ensureObjects(ctx); err != nil {
-		return err
+	if objects := p.plane.opt.Accounting; objects != nil && p.full {
+		if err := objects.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
+			return fmt.Errorf("add objects of nfacct: %w", err)
+		}
 	}
 	err := p.Plans.Apply(ctx)
 	if _, refused := errors.AsType[plane.Refused](err); err == nil || refused {
 		p.plane.state = nil
 	}
 	return err
-}
-
-// ensureObjects creates missing objects of Accounting, as another program may have deleted
-// them with the rules.
-func (p *Plan) ensureObjects(ctx context.Context) error {
-	accounting := p.plane.opt.Accounting
-	if accounting == nil || !p.full {
-		return nil
-	}
-	if err := accounting.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
-		return fmt.Errorf("add objects of nfacct: %w", err)
-	}
-	return nil
 }
 
 // Apply writes the plan of one family, and reports the outcome.
@@ -102,19 +91,10 @@ func (d *familyPlan) touched() {
 		d.guarded = d.guarded || d.loopback(d.host)
 		d.hostChange(old)
 	}
-	done := map[cluster.Name]bool{}
-	for _, t := range d.change.Touched {
-		d.service(t.Name, d.render(t.Old, before), d.render(t.New, d.host))
-		d.endpoints += d.endpointsOf(t.New) - d.endpointsOf(t.Old)
-		done[t.Name] = true
-	}
-	if d.change.OldHost != nil {
-		for _, name := range d.change.Table.Order() {
-			if svc := d.change.Table.Services[name]; !done[name] {
-				d.service(name, d.render(svc, before), d.render(svc, d.host))
-			}
-		}
-	}
+	d.change.Each(func(name cluster.Name, old, now *route.Service) {
+		d.service(name, d.render(old, before), d.render(now, d.host))
+		d.endpoints += d.endpointsOf(now) - d.endpointsOf(old)
+	})
 	d.End()
 }
 

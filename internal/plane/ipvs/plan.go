@@ -46,18 +46,9 @@ func (p *Plan) touched() {
 		before = p.change.OldHost
 		p.Host(p.plane.fixed(before), p.plane.fixed(host))
 	}
-	done := map[cluster.Name]bool{}
-	for _, t := range p.change.Touched {
-		p.Service(t.Name, p.plane.render(t.Old, before), p.plane.render(t.New, host))
-		done[t.Name] = true
-	}
-	if p.change.OldHost != nil {
-		for _, name := range p.change.Table.Order() {
-			if svc := p.change.Table.Services[name]; !done[name] {
-				p.Service(name, p.plane.render(svc, before), p.plane.render(svc, host))
-			}
-		}
-	}
+	p.change.Each(func(name cluster.Name, old, now *route.Service) {
+		p.Service(name, p.plane.render(old, before), p.plane.render(now, host))
+	})
 	p.End()
 }
 
