@@ -136,7 +136,13 @@ func (p *Plane) read(ctx context.Context) (s *state, err error) {
 	if err := p.readAddresses(ctx, s); err != nil {
 		return nil, err
 	}
-	if s.sets, err = p.kernel.Sets.List(ctx, p.setNames()); err != nil {
+	var names []string
+	for _, f := range p.opt.Families {
+		for name := range setKinds(f) {
+			names = append(names, setName(f, name))
+		}
+	}
+	if s.sets, err = p.kernel.Sets.List(ctx, names); err != nil {
 		return nil, err
 	}
 	for _, ip := range p.opt.Families {
@@ -190,16 +196,6 @@ func (p *Plane) readServers(ctx context.Context, s *state) error {
 		s.servers[l.Server] = f
 	}
 	return nil
-}
-
-func (p *Plane) setNames() []string {
-	var names []string
-	for _, f := range p.opt.Families {
-		for name := range setKinds(f) {
-			names = append(names, setName(f, name))
-		}
-	}
-	return names
 }
 
 // Due returns when the connections to destinations that drain are counted; zero: none drains.
