@@ -4,8 +4,11 @@ package address
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
 // OfSockets returns the addresses of the loopback interface at which sockets of this program listen, one
@@ -18,7 +21,7 @@ func OfSockets() []netip.Addr {
 // Options for New.
 type Options struct {
 	NetNS  int    // file descriptor of a network namespace; 0: the current one
-	Except string // name of an interface whose addresses are left out; "": none
+	Except string // name of an interface whose addresses are left out, on Linux; "": none
 }
 
 // Watcher watches the addresses of one network namespace.
@@ -53,22 +56,45 @@ func canonical(addrs []netip.Addr) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// primary returns one address for each family: the one that source returns for a remote
-// address, or else the first that is not loopback.
-func primary(all []netip.Addr, source func(remote netip.Addr) netip.Addr) []netip.Addr {
-	var primary []netip.Addr
-	// No network uses the addresses for documentation (RFC 5737, RFC 3849).
-	for _, outside := range []string{"192.0.2.1", "2001:db8:ffff:ffff::1"} {
-		remote := netip.MustParseAddr(outside)
-		if a := source(remote); a.IsValid() {
-			primary = append(primary, a)
-			continue
-		}
-		if a := first(all, remote); a.IsValid() {
-			primary = append(primary, a)
-		}
+// Primary returns the primary address of this host in each family: the source address of the default route, or
+// without such a route the first that is not loopback. It sends no packet.
+func (w *Watcher) Primary() (primary []netip.Addr, err error) {
+	all, err := w.List(context.Background())
+	if err != nil {
+		return nil, err
 	}
-	return primary
+	err = netns.Do(w.opts.NetNS, func() error {
+		// No network uses the addresses for documentation (RFC 5737, RFC 3849).
+		for _, outside := range []string{"192.0.2.1", "2001:db8:ffff:ffff::1"} {
+			remote := netip.MustParseAddr(outside)
+			a := source(remote)
+			if !a.IsValid() {
+				a = first(all, remote)
+			}
+			if a.IsValid() {
+				primary = append(primary, a)
+			}
+		}
+		return nil
+	})
+	return primary, err
+}
+
+// source returns the source address of packets to an address; invalid if there is no route, or only one that drops
+// packets.
+func source(remote netip.Addr) netip.Addr {
+	const discard = 9
+	// UDP: this connects and sends nothing.
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(remote, discard)))
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer func() { _ = conn.Close() }()
+	a := conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
+	if a.Is4() != remote.Is4() || a.IsLoopback() {
+		return netip.Addr{}
+	}
+	return a
 }
 
 func first(all []netip.Addr, like netip.Addr) netip.Addr {

@@ -3,7 +3,6 @@ package address
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -15,9 +14,9 @@ import (
 
 // List returns all addresses, sorted and without duplicates, except for OfSockets.
 func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
-	handle, err := open(w.opts)
+	handle, err := netns.Handle(w.opts.NetNS, unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open route netlink: %w", err)
 	}
 	defer handle.Close()
 	list, err := netns.List(ctx, func() ([]netlink.Addr, error) { return handle.AddrList(nil, netlink.FAMILY_ALL) })
@@ -36,14 +35,6 @@ func (w *Watcher) List(ctx context.Context) ([]netip.Addr, error) {
 	return canonical(addrs), nil
 }
 
-func open(opts Options) (*netlink.Handle, error) {
-	handle, err := netns.Handle(opts.NetNS, unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, fmt.Errorf("open route netlink: %w", err)
-	}
-	return handle, nil
-}
-
 // without leaves out the addresses of the excluded interface.
 func (w *Watcher) without(handle *netlink.Handle, list []netlink.Addr) []netlink.Addr {
 	if w.opts.Except == "" {
@@ -54,34 +45,4 @@ func (w *Watcher) without(handle *netlink.Handle, list []netlink.Addr) []netlink
 		return list // the interface does not exist
 	}
 	return slices.DeleteFunc(list, func(a netlink.Addr) bool { return a.LinkIndex == link.Attrs().Index })
-}
-
-// Primary returns the primary address of this host in each family: the source address
-// of the default route, or without such a route the first that is not loopback. It
-// sends no packet.
-func (w *Watcher) Primary() ([]netip.Addr, error) {
-	handle, err := open(w.opts)
-	if err != nil {
-		return nil, err
-	}
-	defer handle.Close()
-	all, err := w.List(context.Background())
-	if err != nil {
-		return nil, err
-	}
-	return primary(all, func(remote netip.Addr) netip.Addr { return sourceFor(handle, remote) }), nil
-}
-
-// sourceFor returns the source address of packets to an address; invalid if there is no
-// route, or only one that drops packets.
-func sourceFor(handle *netlink.Handle, remote netip.Addr) netip.Addr {
-	routes, err := handle.RouteGet(net.IP(remote.AsSlice()))
-	if err != nil || len(routes) == 0 {
-		return netip.Addr{}
-	}
-	a, _ := netip.AddrFromSlice(routes[0].Src)
-	if a = a.Unmap(); a.Is4() != remote.Is4() || a.IsLoopback() {
-		return netip.Addr{}
-	}
-	return a
 }

@@ -14,9 +14,9 @@ import (
 // it returns nil then. Calls do not overlap, and fn may keep the list. Changes during a
 // call cause one further call.
 func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
-	events, err := dial(w.opts)
+	events, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: w.opts.NetNS})
 	if err != nil {
-		return err
+		return fmt.Errorf("open route netlink: %w", err)
 	}
 	for _, group := range []uint32{unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR} {
 		if err := events.JoinGroup(group); err != nil {
@@ -56,12 +56,4 @@ func listen(events *netlink.Conn, dirty chan<- struct{}) error {
 		default:
 		}
 	}
-}
-
-func dial(opts Options) (*netlink.Conn, error) {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: opts.NetNS})
-	if err != nil {
-		return nil, fmt.Errorf("open route netlink: %w", err)
-	}
-	return conn, nil
 }

@@ -49,11 +49,11 @@ const (
 
 // Dial returns a Client for the daemon of a network namespace, or of this user. Each query opens a
 // connection.
-func Dial(o Options) *Client { return &Client{o.scope().dial, maxAnswer} }
+func Dial(o Options) *Client { return &Client{o.dial, maxAnswer} }
 
 // DialNearest returns a Client for the daemon that this user may ask: that of the network namespace,
 // or else one of the user's own.
-func DialNearest() *Client { return &Client{nearest().dial, maxAnswer} }
+func DialNearest() *Client { return &Client{Options{}.dialNearest, maxAnswer} }
 
 // Ask sends a query and yields the lines of the answer, which are JSON and valid until the next one, or an error as the
 // last. If the daemon refuses, the error has its message.

@@ -20,12 +20,13 @@ import (
 var since = time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 
 func identity() Identity {
-	return Identity{PID: os.Getpid(), Version: "v1.2.0", Host: "node-a", Mode: "nftables", Since: since}
+	return Identity{PID: os.Getpid(), Version: "v1.2.0", Since: since, Mode: Name{"nftables"}, Node: Name{"node-a"}}
 }
 
 // answer is the answer of the daemons of these tests.
 func answer() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc(statusPath, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(identity()) })
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(r.URL.Query())
 	})
@@ -61,7 +62,7 @@ func serveLock(t *testing.T, s *Server, answers http.Handler) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, identity(), answers) }()
+	go func() { done <- s.Serve(ctx, answers) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -173,13 +174,12 @@ func TestASilentDaemonIsNamedByItsPID(t *testing.T) {
 }
 
 func TestProcessesOfOtherPIDNamespacesHaveNoNumber(t *testing.T) {
-	holder := &Identity{PID: 1, Version: "v1", Host: "h", Mode: "m", Since: since}
+	holder := &Identity{PID: 1, Version: "v1", Since: since, Mode: Name{"m"}, Node: Name{"h"}}
+	odd := &Identity{Version: "\x1b[2Jv1\n", Since: since, Node: Name{strings.Repeat("h", 1000)}}
 	for err, want := range map[error]string{
-		&TakenError{}: "another Sluice (pid unknown, as it is in another PID namespace) already serves",
-		&TakenError{Holder: holder}: "another Sluice (pid unknown, as it is in another PID namespace, v1 on h, mode m, " +
-			"since 2026-11-20T10:00:00Z)",
-		&TakenError{Holder: &Identity{Version: "\x1b[2Jv1\n", Host: strings.Repeat("h", 1000), Since: since}}: " [2Jv1  on " +
-			strings.Repeat("h", 64) + "..., mode , since ",
+		&TakenError{}:                      "another Sluice (pid unknown) already serves",
+		&TakenError{Holder: holder}:        "another Sluice (pid unknown, v1 on h, mode m, since 2026-11-20T10:00:00Z)",
+		&TakenError{Holder: odd}:           " [2Jv1  on " + strings.Repeat("h", 64) + "..., mode , since ",
 		&UnansweredError{}:                 "the daemon has not answered in time",
 		&UnansweredError{Socket: "/run/x"}: "nobody listens at /run/x here; if it runs in a container, run the command there",
 	} {
@@ -194,7 +194,7 @@ func TestSilentConnectionsOfRoot(t *testing.T) {
 	o := Options{NetNS: namespace(t), MaxConns: 2}
 	serve(t, o)
 	for i := range 10 {
-		c, err := o.scope().dial(t.Context())
+		c, err := o.dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

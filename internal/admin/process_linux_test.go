@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 	case "listen":
 		_, err := Listen(context.Background(), Options{})
 		fmt.Println(err)
+	case "hold":
+		_, err := Listen(context.Background(), Options{User: true})
+		fmt.Println(err)
+		time.Sleep(time.Minute) // until it is killed
 	default:
 		os.Exit(kerneltest.Main(m))
 	}
@@ -40,7 +44,7 @@ func daemon() {
 		os.Exit(1)
 	}
 	fmt.Println("serving")
-	_ = s.Serve(context.Background(), identity(), answer())
+	_ = s.Serve(context.Background(), answer())
 }
 
 // endless is an answer without an end that writes to the terminal.
@@ -140,7 +144,7 @@ func TestAnEndlessAnswerIsCutOff(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = s.Serve(ctx, identity(), mux) })
+	running.Go(func() { _ = s.Serve(ctx, mux) })
 	defer running.Wait()
 	defer cancel()
 	client := Dial(o)

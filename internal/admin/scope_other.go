@@ -7,14 +7,9 @@ import "errors"
 // ErrNotRunning means that no daemon of this user runs.
 var ErrNotRunning = errNoUserDaemon
 
-// Errors of Listen besides a *TakenError, which only other systems have.
-var (
-	ErrUnsupported = errors.New("this system has no lock of the daemon")
-	ErrPrivilege   = errors.New("missing privilege: the lock of the daemon")
-)
+// ErrPrivilege is an error of Listen that only other systems have.
+var ErrPrivilege = errors.New("missing privilege: the lock of the daemon")
 
 var errNotRoot = errors.New("only the user who started the daemon may ask it")
 
-func (Options) scope() scope { return user{} }
-
-func nearest() finder { return user{} }
+func (Options) scope() (scope, error) { return user() }

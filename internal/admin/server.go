@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,8 +24,12 @@ type Server struct {
 // by kill -9. The error is a *TakenError if another daemon holds the lock.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	const tries = 5 // the holder may exit before it is identified
+	scope, err := o.scope()
+	if err != nil {
+		return nil, err
+	}
 	for try := 1; ; try++ {
-		lock, err := o.scope().acquire()
+		lock, err := scope.acquire()
 		switch {
 		case err == nil:
 			return &Server{lock, o}, nil
@@ -35,7 +38,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		case !errors.Is(err, errHeld):
 			return nil, fmt.Errorf("take the lock of the daemon: %w", err)
 		}
-		taken, held := identifyHolder(ctx, o)
+		taken, held := o.identifyHolder(ctx, scope)
 		if held || try == tries {
 			return nil, taken
 		}
@@ -44,7 +47,11 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 
 // Adopt returns a Server that holds the lock by a file of File. It owns the file.
 func Adopt(file *os.File, o Options) (*Server, error) {
-	lock, err := o.scope().adopt(file)
+	scope, err := o.scope()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	lock, err := scope.adopt(file)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +60,7 @@ func Adopt(file *os.File, o Options) (*Server, error) {
 
 // File returns a second file that holds the lock, which is released when both are
 // closed. The caller closes it.
-func (s *Server) File() (*os.File, error) { return s.lock.File() }
+func (s *Server) File() (*os.File, error) { return s.lock.duplicate() }
 
 // Close releases the lock if Serve has not done so.
 func (s *Server) Close() error { return s.lock.Close() }
@@ -70,18 +77,14 @@ const (
 // ErrNoSocket means that a daemon cannot answer commands. It still holds the lock.
 var ErrNoSocket = errors.New("no socket for commands")
 
-// Serve answers queries until the context ends, then releases the lock. The handler
-// answers all queries except another daemon's query for the Identity. The error is
-// ErrNoSocket if there is no place for the socket.
-func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error {
-	srv, err := serverOf(ctx, who, h)
-	if err != nil {
-		return fmt.Errorf("control socket: %w", err)
-	}
+// Serve answers queries until the context ends, then releases the lock. At /status the handler answers with an
+// Identity or more. The error is ErrNoSocket if there is no place for the socket.
+func (s *Server) Serve(ctx context.Context, h http.Handler) error {
 	l, err := s.lock.listen(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoSocket, err)
 	}
+	srv := serverOf(ctx, h)
 	limit := fair.NewLimiter(fair.LimiterOptions{Max: s.opts.MaxConns})
 	down := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { defer close(down); shutdown(srv) })
@@ -93,19 +96,9 @@ func (s *Server) Serve(ctx context.Context, who Identity, h http.Handler) error 
 	return s.lock.Close()
 }
 
-func serverOf(ctx context.Context, who Identity, h http.Handler) (*http.Server, error) {
-	identity, err := json.Marshal(who)
-	if err != nil {
-		return nil, err
-	}
-	identity = append(identity, '\n')
-	mux := http.NewServeMux()
-	mux.Handle("/", h)
-	mux.HandleFunc("GET "+identityPath, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(identity) // the peer may have closed the connection
-	})
+func serverOf(ctx context.Context, h http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           mux,
+		Handler:           h,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
@@ -113,7 +106,7 @@ func serverOf(ctx context.Context, who Identity, h http.Handler) (*http.Server, 
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // about peers that closed the connection
-	}, nil
+	}
 }
 
 func shutdown(srv *http.Server) {

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -234,12 +233,12 @@ func TestADaemonOfAUser(t *testing.T) {
 // A command queries the daemon of its network namespace, or else the daemon of its user.
 func TestTheNearestDaemon(t *testing.T) {
 	o := userOptions(t, t.TempDir())
-	both := either{Options{NetNS: namespace(t)}.scope(), o.scope()}
-	if _, err := both.dial(t.Context()); !errors.Is(err, ErrNotRunning) {
+	both := Options{NetNS: namespace(t)}
+	if _, err := both.dialNearest(t.Context()); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("without a daemon: %v, want ErrNotRunning", err)
 	}
 	serve(t, o)
-	c, err := both.dial(t.Context())
+	c, err := both.dialNearest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +253,7 @@ func TestWithoutASocketTheLockIsHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Serve(t.Context(), identity(), answer()); !errors.Is(err, ErrNoSocket) ||
+	if err := s.Serve(t.Context(), answer()); !errors.Is(err, ErrNoSocket) ||
 		!strings.Contains(err.Error(), caches) {
 		t.Errorf("Serve: %v, want ErrNoSocket with %s", err, caches)
 	}
@@ -268,11 +267,14 @@ func TestWithoutASocketTheLockIsHeld(t *testing.T) {
 	}
 }
 
-// Without a folder for caches there is no lock.
+// A user without a folder for caches runs no daemon, and has none to ask.
 func TestNoFolderForTheLock(t *testing.T) {
 	t.Setenv("HOME", "")
 	o := userOptions(t, "")
-	if _, err := Listen(t.Context(), o); !errors.Is(err, ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Listen: %v, want ErrUnsupported", err)
+	if _, err := Listen(t.Context(), o); err == nil || !strings.Contains(err.Error(), "XDG_CACHE_HOME") {
+		t.Errorf("Listen: %v, want that it names XDG_CACHE_HOME", err)
+	}
+	if _, err := o.dial(t.Context()); !errors.Is(err, errNoUserDaemon) {
+		t.Errorf("dial: %v, want errNoUserDaemon", err)
 	}
 }

@@ -13,21 +13,44 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/handover"
 )
 
-// socketLock is a lock whose holder answers at a socket. Only the holder listens there.
-type socketLock struct {
-	heldLock
+// scope is the owner of a lock: a network namespace or a user. Commands reach the holder of the lock at a socket.
+type scope struct {
+	serves string // completes "another Sluice already serves"
+	socket socket
+
+	take func() (*os.File, error) // takes the lock without waiting: the file and its duplicates hold it
+	held func() error             // nil: a process holds the lock
+	pid  func(Identity) int       // of the holder; 0: unknown
+}
+
+func (s scope) acquire() (lock, error) {
+	file, err := s.take()
+	if err != nil {
+		return lock{}, err
+	}
+	return lock{file, s.socket}, nil
+}
+
+func (s scope) adopt(file *os.File) (lock, error) { return lock{file, s.socket}, nil }
+
+// dial connects to the holder of the lock. It waits until the holder listens or the context ends.
+func (s scope) dial(ctx context.Context) (net.Conn, error) { return s.socket.dial(ctx, s.held) }
+
+// lock is a lock that is held. Only its holder listens at the socket.
+type lock struct {
+	*os.File
+
 	socket socket
 }
 
-// heldLock is a lock of package netlock or userlock.
-type heldLock interface {
-	File() (*os.File, error)
-	Close() error
-}
+func (l lock) duplicate() (*os.File, error) { return handover.Duplicate(l.File, l.Name()) }
 
-func (l socketLock) listen(ctx context.Context) (net.Listener, error) { return l.socket.listen(ctx) }
+// listen returns a listener for commands, which is closed before the lock.
+func (l lock) listen(ctx context.Context) (net.Listener, error) { return l.socket.listen(ctx) }
 
 // socket is a unix socket in a folder of one user.
 type socket struct{ folder, name string }

@@ -3,82 +3,61 @@
 package admin
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io/fs"
 	"os"
 	"path/filepath"
 
-	"github.com/sluice-proxy/sluice/internal/admin/userlock"
+	"golang.org/x/sys/unix"
 )
 
-// user is the scope of the user who runs this process.
-type user struct{}
-
-// String implements scope.
-func (user) String() string { return "this user of this machine" }
-
-// socket returns the socket, beside which the lock is. The error is an ErrUnsupported if this user has no folder for
-// it.
-func (user) socket() (socket, error) {
+// user is the scope of the user who runs this process. Its lock is a file beside the socket that the system locks
+// (flock), so that it is free as soon as its holder has ended, even by kill -9.
+func user() (scope, error) {
 	caches, err := os.UserCacheDir()
 	if err != nil {
-		return socket{}, noLock{fmt.Errorf("find a folder for the lock: %w", err)}
+		return scope{}, fmt.Errorf("find a folder for the lock of the daemon: %w", err)
 	}
-	return socket{filepath.Join(caches, "sluice"), "control"}, nil
+	s := socket{filepath.Join(caches, "sluice"), "control"}
+	name := filepath.Join(s.folder, "lock")
+	return scope{
+		serves: "this user of this machine", socket: s,
+		take: func() (*os.File, error) {
+			if err := secure(s.folder); err != nil {
+				return nil, fmt.Errorf("folder %s: %w", s.folder, err)
+			}
+			return openLocked(name, os.O_RDWR|os.O_CREATE, unix.LOCK_EX)
+		},
+		held: func() error {
+			file, err := openLocked(name, os.O_RDONLY, unix.LOCK_SH)
+			switch {
+			case err == nil:
+				return errors.Join(errNoUserDaemon, file.Close())
+			case errors.Is(err, fs.ErrNotExist):
+				return errNoUserDaemon
+			case errors.Is(err, errHeld):
+				return nil
+			}
+			return err
+		},
+		pid: func(id Identity) int { return id.PID },
+	}, nil
 }
 
-// noLock is an ErrUnsupported with another reason.
-type noLock struct{ error }
-
-// Is implements the interface of errors.Is.
-func (noLock) Is(target error) bool { return target == ErrUnsupported }
-
-func (u user) acquire() (lock, error) {
-	s, err := u.socket()
+// openLocked opens a file and locks it, for one process or for all that share it. It does not wait: the error is
+// errHeld if another process keeps it from that.
+func openLocked(name string, flag, how int) (*os.File, error) {
+	file, err := os.OpenFile(name, flag, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open the lock: %w", err)
 	}
-	if err := secure(s.folder); err != nil {
-		return nil, fmt.Errorf("folder %s: %w", s.folder, err)
+	err = unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errHeld
 	}
-	l, err := userlock.Acquire(s.folder)
-	switch {
-	case errors.Is(err, userlock.ErrHeld):
-		return nil, errHeld
-	case err != nil:
-		return nil, err
-	}
-	return socketLock{l, s}, nil
-}
-
-func (u user) adopt(file *os.File) (lock, error) {
-	s, err := u.socket()
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), file.Close())
 	}
-	return socketLock{userlock.Adopt(file), s}, nil
-}
-
-// holder implements scope. The PID is 0 if the daemon has just taken the lock.
-func (u user) holder() (pid int, err error) {
-	s, err := u.socket()
-	if err != nil {
-		return 0, errNoUserDaemon
-	}
-	pid, err = userlock.Holder(s.folder)
-	if errors.Is(err, userlock.ErrFree) {
-		err = errNoUserDaemon
-	}
-	return pid, err
-}
-
-// dial implements scope.
-func (u user) dial(ctx context.Context) (net.Conn, error) {
-	s, err := u.socket()
-	if err != nil {
-		return nil, errNoUserDaemon
-	}
-	return s.dial(ctx, func() error { _, err := u.holder(); return err })
+	return file, nil
 }

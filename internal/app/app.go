@@ -28,9 +28,6 @@ type Options struct {
 	// written, unless Run ends before it writes any. It may be nil.
 	Written func()
 
-	// Started is called once when everything is open, before anything is written. It may be nil.
-	Started func()
-
 	Warnings []string // about Config: deprecated settings, and those without effect
 
 	Reason  string            // why Config.Mode is the mode
@@ -58,9 +55,6 @@ func Run(ctx context.Context, o Options) error {
 	d, err := newDaemon(ctx, o)
 	if err != nil {
 		return err
-	}
-	if o.Started != nil {
-		o.Started()
 	}
 	return d.run(ctx)
 }

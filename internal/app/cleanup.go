@@ -22,7 +22,7 @@ func Cleanup(ctx context.Context, o Options) (removed []string, err error) {
 }
 
 func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []string, err error) {
-	held, err := lockOf(admin.Options{NetNS: o.NetNS}, o.Log).acquireWithin(ctx, afterStop(wait))
+	held, err := newLock(admin.Options{NetNS: o.NetNS}, o.Log).acquireWithin(ctx, wait)
 	if err != nil {
 		return nil, err
 	}

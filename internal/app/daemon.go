@@ -74,7 +74,7 @@ type daemon struct {
 // another daemon holds it, newDaemon changes nothing.
 func newDaemon(ctx context.Context, o Options) (*daemon, error) {
 	d := &daemon{
-		o: o, started: time.Now(), lock: newLock(o),
+		o: o, started: time.Now(), lock: newLock(o.control(), o.Log),
 		store: cluster.NewStore(), history: inspect.NewHistory(), sizes: sizes.New(),
 		host:    host.New(host.Options{NetNS: o.NetNS}),
 		inForce: make(chan struct{}),
@@ -107,7 +107,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	}
 	d.metrics = metrics.New(metrics.Options{
 		Mode: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
-		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: gates(o.Config), Started: d.started,
+		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: o.Config.FeatureGates, Started: d.started,
 	})
 	if err = d.openSource(); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	d.assembleNode()
 	d.takeover = takeover.New(takeover.Options{
 		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane.KubeProxyRules), Others: leftovers(o),
-		NodePorts: d.nodePorts, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
+		Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
 		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 		Record:          func(note string) { d.record(event.KubeProxyRuns(note)) },
 		RecordLeft:      func(note string) { d.record(event.KubeProxyRulesLeft(note)) },
@@ -179,7 +179,7 @@ func (d *daemon) observe(s proxy.Sync) {
 	d.metrics.Synced(s)
 	d.health.Observe(s)
 	d.history.Observe(s)
-	if s.Err == nil && s.Waiting == 0 {
+	if s.Err == nil {
 		d.inForceOnce()
 	}
 	if s.Err != nil && d.plane.WriteFailed != nil {
@@ -188,7 +188,6 @@ func (d *daemon) observe(s proxy.Sync) {
 	d.o.observe(s)
 }
 
-// contested records Events on this Node about a contest with another program.
 func (d *daemon) contested(c proxy.Contest) {
 	e := event.RulesUncontested()
 	if c.Active() {
@@ -242,7 +241,7 @@ func (d *daemon) answer(ctx context.Context) error {
 	if d.held == nil {
 		return nil
 	}
-	err := d.held.Serve(ctx, d.identity(), d.inspect.Handler())
+	err := d.held.Serve(ctx, d.inspect.Handler())
 	if !errors.Is(err, admin.ErrNoSocket) {
 		return err
 	}
@@ -285,12 +284,4 @@ func loopback(of netip.Addr) netip.Addr {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	return netip.IPv6Loopback()
-}
-
-func gates(c *config.Config) []metrics.Gate {
-	var list []metrics.Gate
-	for name, on := range c.FeatureGates {
-		list = append(list, metrics.Gate{Name: name, Enabled: on})
-	}
-	return list
 }

@@ -42,7 +42,7 @@ func TestServingWithoutASocket(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}
-	if held, err := newLock(o).acquire(t.Context()); err != nil {
+	if held, err := newLock(o.control(), o.Log).acquire(t.Context()); err != nil {
 		t.Errorf("the lock is not free afterwards: %v", err)
 	} else {
 		release(held)

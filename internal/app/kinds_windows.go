@@ -29,7 +29,6 @@ func Kinds() []plane.Kind {
 	}
 }
 
-// assigned returns the addresses of Services that this host has.
 func assigned() (userspace.Assigned, error) {
 	a, err := assign.Open(os.Getenv(interfaceVariable))
 	switch {

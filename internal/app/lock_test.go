@@ -71,7 +71,7 @@ func TestAcquiringTheLock(t *testing.T) {
 	}{
 		"free": {nil, []error{nil}, true, nil, 0, ""},
 		"not supported by this kernel": {nil, []error{admin.ErrUnsupported}, false, nil, 0, "level=WARN " +
-			"msg=\"Going on without a lock against a second Sluice; " +
+			"msg=\"Serving without a lock against a second Sluice; " +
 			"sluice get, status, diff and explain do not work\" error=\"" +
 			admin.ErrUnsupported.Error() + "\"\n"},
 		"an error":      {nil, []error{broken}, false, broken, 0, ""},
@@ -87,7 +87,7 @@ func TestAcquiringTheLock(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				h := held(tt.until, tt.errs...)
-				server, err := h.acquireWithin(t.Context(), afterStop(stopTimeout))
+				server, err := h.acquireWithin(t.Context(), stopTimeout)
 				if (server != nil) != tt.held || !errors.Is(err, tt.err) || time.Since(began) != tt.took {
 					t.Errorf("after %v: %v, %v, want it held %v, %v, after %v", time.Since(began), server, err, tt.held, tt.err,
 						tt.took)
@@ -100,33 +100,11 @@ func TestAcquiringTheLock(t *testing.T) {
 	}
 }
 
-// afterKill waits only for a daemon that was killed, and reports a living one at once.
-func TestADyingDaemonIsWaitedFor(t *testing.T) {
-	dying, living := &admin.TakenError{PID: 7}, &admin.TakenError{PID: 7, Holder: &admin.Identity{}}
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		server, err := held([]time.Duration{time.Second}, dying, nil).acquireWithin(t.Context(), afterKill)
-		if server == nil || err != nil || time.Since(began) != time.Second {
-			t.Errorf("after %v: %v, %v, want the lock after a second", time.Since(began), server, err)
-		}
-		began = time.Now()
-		if _, err := held(nil, dying).acquireWithin(t.Context(), afterKill); !errors.Is(err, dying) ||
-			time.Since(began) != killTimeout {
-			t.Errorf("after %v: %v, want that it is held after %v", time.Since(began), err, killTimeout)
-		}
-		began = time.Now()
-		if _, err := held(nil, living).acquireWithin(t.Context(), afterKill); !errors.Is(err, living) ||
-			time.Since(began) != 0 {
-			t.Errorf("after %v: %v, want that it is held at once", time.Since(began), err)
-		}
-	})
-}
-
 func TestWaitingForTheLockEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := held(nil, other).acquireWithin(ctx, afterStop(stopTimeout)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := held(nil, other).acquireWithin(ctx, stopTimeout); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("waiting for another ended with %v", err)
 		}
 	})

@@ -134,7 +134,6 @@ func (n *Node) addresses(ctx context.Context) error {
 	})
 }
 
-// hostNode returns a Node with the addresses of this host.
 func hostNode(w *address.Watcher, name string, log *slog.Logger) *cluster.Node {
 	primary, err := w.Primary()
 	if err != nil {

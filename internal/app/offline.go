@@ -30,9 +30,10 @@ func Preview(ctx context.Context, o Options) (Previewed, error) {
 		return Previewed{}, err
 	}
 	input := f.store.Take()
-	out := Previewed{Services: countServices(input, anyService)}
+	services, nodePorts := countServices(input)
+	out := Previewed{Services: services}
 	change, problems := f.compiler.Compile(input)
-	if countServices(input, hasNodePort) == 0 {
+	if nodePorts == 0 {
 		problems = slices.DeleteFunc(problems, route.IsNoAddress)
 	}
 	o.reportAll(problems)
@@ -48,21 +49,18 @@ func Preview(ctx context.Context, o Options) (Previewed, error) {
 	return out, nil
 }
 
-// countServices returns how many Services fulfil a condition.
-func countServices(c cluster.Change, is func(*cluster.Service) bool) int {
-	n := 0
+// countServices returns how many Services there are, and how many node ports they have.
+func countServices(c cluster.Change) (services, nodePorts int) {
 	for _, s := range c.Services {
-		if s.Service != nil && is(s.Service) {
-			n++
+		if s.Service == nil {
+			continue
+		}
+		services++
+		for _, p := range s.Service.Ports {
+			nodePorts += min(1, int(p.NodePort))
 		}
 	}
-	return n
-}
-
-func anyService(*cluster.Service) bool { return true }
-
-func hasNodePort(s *cluster.Service) bool {
-	return slices.ContainsFunc(s.Ports, func(p cluster.ServicePort) bool { return p.NodePort != 0 })
+	return services, nodePorts
 }
 
 // Check verifies that this process can do its work here, and changes nothing.

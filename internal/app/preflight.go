@@ -54,7 +54,6 @@ func (o Options) running(ctx context.Context) *preflight.Daemon {
 	return &preflight.Daemon{Version: s.Version, Mode: s.Mode.Name, PID: s.PID}
 }
 
-// others looks for a kube-proxy and for its rules.
 func (o Options) others(ctx context.Context, kind plane.Kind) (takeover.Found, preflight.Trial) {
 	found, err := takeover.Search(ctx, takeover.Options{
 		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(kind.KubeProxyRules), Dial: listen.Opener{NetNS: o.NetNS}.Dial,
@@ -63,7 +62,6 @@ func (o Options) others(ctx context.Context, kind plane.Kind) (takeover.Found, p
 	return found, preflight.TrialOf(err)
 }
 
-// serverVersion asks the API server for its version.
 func (o Options) serverVersion(ctx context.Context) preflight.Source {
 	if len(o.Config.Manifests) > 0 {
 		return preflight.Source{Manifests: true}

@@ -99,7 +99,7 @@ func TestPreflightBesideKubeProxy(t *testing.T) {
 		o := options(t, "--manifests=x", "--proxy-mode="+c.mode)
 		o.NetNS = kerneltest.Namespace(t)
 		kubeProxy := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			answer := map[string]string{"/configz": `{"kubeproxy.config.k8s.io":{}}`, "/proxyMode": "iptables"}[r.URL.Path]
+			answer := map[string]string{"/configz": `{"kubeproxy.config.k8s.io":{"Mode":"iptables"}}`}[r.URL.Path]
 			_, _ = w.Write([]byte(answer))
 		}))
 		l, err := listen.Opener{NetNS: o.NetNS}.Listen(t.Context(), "tcp", netip.MustParseAddrPort("127.0.0.1:10249"))

@@ -14,7 +14,6 @@ import (
 // reporter receives problems of objects, each once.
 type reporter = func([]route.Problem)
 
-// log logs problems of objects.
 func (o Options) log(problems []route.Problem) {
 	for _, p := range problems {
 		attrs := []slog.Attr{
@@ -60,14 +59,12 @@ func (o Options) digest(record func(event.Event)) *event.Digest {
 // logged returns a Digest that only logs problems, for commands.
 func (o Options) logged() *event.Digest { return o.digest(func(event.Event) {}) }
 
-// reportAll logs a complete list of problems.
 func (o Options) reportAll(problems []route.Problem) {
 	found := o.logged()
 	found.Report(problems)
 	found.Flush()
 }
 
-// shortened returns the beginning of a long value.
 func shortened(value string) string {
 	const most = 200
 	if len(value) <= most {

@@ -105,7 +105,6 @@ func listenPossible(ctx context.Context, old, next *config.Config, try web.Liste
 	return nil
 }
 
-// replace ends this run of the program and begins the next.
 func (d *daemon) replace(ctx context.Context) error {
 	c := carried{Reloads: d.reload.State().Count}
 	c.Reloads.Accepted++
@@ -208,12 +207,11 @@ func (o Options) inherited() (plane.Inherited, error) {
 	return in, o.Before.Get(prefix, &in.State)
 }
 
-// takeLock adopts the lock of the previous run, or acquires it.
 func (d *daemon) takeLock(ctx context.Context) (err error) {
 	if file := d.o.Before.Take(lockName); file != nil {
 		d.held, err = d.lock.adopt(file)
 		return err
 	}
-	d.held, err = d.lock.acquireWithin(ctx, afterKill)
+	d.held, err = d.lock.acquireWithin(ctx, killTimeout)
 	return err
 }

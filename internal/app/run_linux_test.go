@@ -165,7 +165,7 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	if after := runNft(t, o.NetNS, "list", "ruleset"); after != "" {
 		t.Errorf("rules are left:\n%s", after)
 	}
-	if held, err := newLock(o).acquire(t.Context()); held == nil || err != nil {
+	if held, err := newLock(o.control(), o.Log).acquire(t.Context()); held == nil || err != nil {
 		t.Errorf("the lock is not free afterwards: %v", err)
 	} else {
 		release(held)
@@ -177,7 +177,7 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 func TestTheSecondDaemonDoesNotProbeTheKernel(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
-	held, err := newLock(o).acquire(t.Context())
+	held, err := newLock(o.control(), o.Log).acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

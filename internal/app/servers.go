@@ -60,7 +60,7 @@ func (d *daemon) diagnosticsOptions() web.Options {
 	return web.Options{
 		Mode: c.Mode, Config: effective, Flags: d.o.Flags,
 		Metrics: d.metrics.Handler(), SLIs: d.metrics.SLIs(),
-		Checked:      func() { d.metrics.Checked("ping", "healthz", nil) },
+		Checked:      d.metrics.Checked,
 		Version:      d.o.Version,
 		Emulates:     emulates,
 		Started:      d.started,

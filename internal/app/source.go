@@ -23,7 +23,7 @@ func (d *daemon) openSource() error {
 		return files.Check() // before anything is changed
 	}
 	c := d.o.Config
-	kube.MeasureClients(d.metrics.Client())
+	kube.MeasureClients(d.metrics)
 	client, err := dial(c)
 	if err != nil {
 		return err

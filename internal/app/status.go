@@ -2,17 +2,12 @@ package app
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
-	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
@@ -87,35 +82,8 @@ func (d *daemon) settings() inspect.Settings {
 	return inspect.Settings{Configuration: text, Flags: d.o.Flags}
 }
 
-// identity returns what another daemon learns when this one holds the lock.
-func (d *daemon) identity() admin.Identity {
-	name, _ := os.Hostname() // the name is only shown
-	return admin.Identity{PID: os.Getpid(), Version: d.o.Version, Host: name, Mode: d.o.Config.Mode, Since: d.started}
-}
-
 // answerTime bounds how long an answer waits while the proxy writes.
 const answerTime = 10 * time.Second
-
-// nodePorts returns the NodePorts of all Services.
-func (d *daemon) nodePorts(ctx context.Context) ([]uint16, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	v, err := d.node.Loop().View(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("ask for the node ports of all Services: %w", err)
-	}
-	ports := map[uint16]bool{}
-	for svc := range v.Routes.Services() {
-		for i := range svc.Ports {
-			for _, f := range svc.Ports[i].Frontends {
-				if f.Kind == route.NodePort {
-					ports[f.Port] = true
-				}
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(ports)), nil
-}
 
 // readings returns the values that a scrape of the metrics reads.
 func (d *daemon) readings() metrics.Readings {

@@ -23,31 +23,24 @@ const (
 	MaxFile = 4 << 20
 )
 
-// Names says which objects of the cluster a file names.
-type Names int
-
-// The possible Names. A file with names consists of JSON objects.
-const (
-	NoNames Names = iota // or only beside known ones
-	SomeNames
-	AllNames
-)
+// Services is the name of the file that has the names of all Services.
+const Services = "services.json"
 
 // Source is a file to be.
 type Source struct {
-	Name  string
-	Names Names
-	Read  func(context.Context) ([]byte, error) // reads MaxFile + 1 bytes at most
+	Name    string
+	Cluster bool                                  // it consists of JSON objects that name objects of the cluster
+	Read    func(context.Context) ([]byte, error) // reads MaxFile + 1 bytes at most
 }
 
 // File is a file of the archive.
 type File struct {
-	Name  string
-	Names Names
-	Text  []byte
-	Took  time.Duration
-	Err   error // why there is no Text
-	Cut   bool  // there was more
+	Name    string
+	Cluster bool // as of the Source
+	Text    []byte
+	Took    time.Duration
+	Err     error // why there is no Text
+	Cut     bool  // there was more
 }
 
 // Collect reads all sources at the same time. It returns when the last one is read, or after Deadline: a source that
@@ -67,7 +60,7 @@ func Collect(ctx context.Context, sources []Source) []File {
 func collect(ctx context.Context, s Source) File {
 	began, read := time.Now(), make(chan File, 1) // who reads may end later
 	go func() {
-		f := File{Name: s.Name, Names: s.Names}
+		f := File{Name: s.Name, Cluster: s.Cluster}
 		f.Text, f.Err = s.Read(ctx)
 		read <- f
 	}()
@@ -75,7 +68,7 @@ func collect(ctx context.Context, s Source) File {
 	select {
 	case f = <-read:
 	case <-ctx.Done():
-		f = File{Name: s.Name, Names: s.Names, Err: fmt.Errorf("not read within %v: %w", Deadline, ctx.Err())}
+		f = File{Name: s.Name, Cluster: s.Cluster, Err: fmt.Errorf("not read within %v: %w", Deadline, ctx.Err())}
 	}
 	f.Took = time.Since(began)
 	if f.Err != nil {
@@ -134,7 +127,6 @@ func (a Archive) Write(w io.Writer) error {
 	return nil
 }
 
-// about lists the files.
 func (a Archive) about() []byte {
 	var b bytes.Buffer
 	b.WriteString(a.About + "\n")

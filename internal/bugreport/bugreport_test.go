@@ -48,17 +48,17 @@ func TestCollectIsBoundedInTimeAndSize(t *testing.T) {
 		release := make(chan struct{})
 		began := time.Now()
 		files := Collect(t.Context(), []Source{
-			{"good", NoNames, func(context.Context) ([]byte, error) { return []byte("text"), nil }},
-			{"bad", NoNames, func(context.Context) ([]byte, error) { return []byte("half"), errors.New("no such thing") }},
-			{"slow", NoNames, func(ctx context.Context) ([]byte, error) {
+			{"good", false, func(context.Context) ([]byte, error) { return []byte("text"), nil }},
+			{"bad", false, func(context.Context) ([]byte, error) { return []byte("half"), errors.New("no such thing") }},
+			{"slow", false, func(ctx context.Context) ([]byte, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}},
-			{"stuck", NoNames, func(context.Context) ([]byte, error) {
+			{"stuck", false, func(context.Context) ([]byte, error) {
 				<-release
 				return []byte("too late"), nil
 			}},
-			{"large", NoNames, func(context.Context) ([]byte, error) { return make([]byte, MaxFile+1), nil }},
+			{"large", false, func(context.Context) ([]byte, error) { return make([]byte, MaxFile+1), nil }},
 		})
 		if took := time.Since(began); took != Deadline {
 			t.Errorf("it took %v, want %v", took, Deadline)

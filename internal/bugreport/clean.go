@@ -24,7 +24,6 @@ type Anonymizer struct {
 	known map[string]string // words that were replaced before: most are there again and again
 }
 
-// wellKnown are names that every cluster has.
 func wellKnown() []string {
 	return []string{"", "default", "kube-system", "kube-public", "kube-node-lease", "kubernetes", "kube-dns", "localhost"}
 }
@@ -37,13 +36,11 @@ func (a Archive) Anonymous(host string) Archive {
 	anonymizer, secrets := NewAnonymizer(key, a.Files, host), a.Clean
 	a.Clean = func(text []byte) []byte { return anonymizer.Clean(secrets(text)) }
 	a.About += "Addresses and names are hashes.\n"
-	i := slices.IndexFunc(a.Files, func(f File) bool { return f.Names == AllNames })
-	if all := a.Files[i]; all.Err != nil || all.Cut {
-		for i, f := range a.Files {
-			if f.Names != NoNames && f.Err == nil {
-				err := fmt.Errorf("left out, as --anonymize does not know all names without a whole %s", all.Name)
-				a.Files[i] = File{Name: f.Name, Err: err}
-			}
+	whole := slices.ContainsFunc(a.Files, func(f File) bool { return f.Name == Services && f.Err == nil && !f.Cut })
+	for i, f := range a.Files {
+		if !whole && f.Cluster && f.Err == nil {
+			err := fmt.Errorf("left out, as --anonymize does not know all names without a whole %s", Services)
+			a.Files[i] = File{Name: f.Name, Err: err}
 		}
 	}
 	return a
@@ -73,7 +70,7 @@ func (a *Anonymizer) add(name string) {
 
 // addFields adds the names in the fields of the objects in a file.
 func (a *Anonymizer) addFields(f File) {
-	if f.Names == NoNames {
+	if !f.Cluster {
 		return
 	}
 	for objects := json.NewDecoder(bytes.NewReader(f.Text)); ; {
@@ -187,11 +184,7 @@ func (a *Anonymizer) word(word string) string {
 	if strings.Count(word, ":") >= 2 {
 		return a.inColons(word)
 	}
-	parts := strings.Split(word, ":")
-	for i := range parts {
-		parts[i] = a.name(parts[i])
-	}
-	return strings.Join(parts, ":")
+	return a.parts(word, ":")
 }
 
 // inColons replaces the longest IPv6 address of a word such as "at:fd00::1:", or else the names between the colons.
@@ -206,11 +199,7 @@ func (a *Anonymizer) inColons(word string) string {
 			}
 		}
 	}
-	parts := strings.Split(word, ":")
-	for i := range parts {
-		parts[i] = a.name(parts[i])
-	}
-	return strings.Join(parts, ":")
+	return a.parts(word, ":")
 }
 
 // address replaces an address, unless it is one that every host has.
@@ -239,11 +228,16 @@ func (a *Anonymizer) name(word string) string {
 	if !strings.Contains(core, ".") {
 		return word
 	}
-	parts := strings.Split(word, ".")
+	return a.parts(word, ".")
+}
+
+// parts replaces the names between separators.
+func (a *Anonymizer) parts(word, separator string) string {
+	parts := strings.Split(word, separator)
 	for i := range parts {
 		parts[i] = a.name(parts[i])
 	}
-	return strings.Join(parts, ".")
+	return strings.Join(parts, separator)
 }
 
 // cutName is how long the begin of a name is that counts as one: comments in the kernel may be cut off.

@@ -43,16 +43,16 @@ func TestSecretsAreRemoved(t *testing.T) {
 func anonymizer(key string) *Anonymizer {
 	return NewAnonymizer([]byte(key), []File{
 		{
-			Name: "services.json", Names: AllNames,
+			Name: Services, Cluster: true,
 			Text: []byte(`{"namespace":"shop","name":"web"}` + "\n" + `{"namespace":"default","name":"kubernetes"}` + "\n" +
 				`{"namespace":"very-long-namespace-of-a-team","name":"a-service-with-a-long-name"}`),
 		},
 		{
-			Name: "backends.json", Names: SomeNames,
+			Name: "backends.json", Cluster: true,
 			Text: []byte(`{"namespace":"shop","service":"db"}` + "\n" + `{"namespace":"sh`),
 		},
 		{
-			Name: "status.json", Names: SomeNames,
+			Name: "status.json", Cluster: true,
 			Text: []byte(`{"node":{"name":"node-a.example.com","zone":"zone-1"},` +
 				`"problems":[{"object":"Service gone/old"},{"object":"Node Far-1"}],` +
 				`"source":{"from":"https://api.example.org:6443"}}`),
@@ -122,7 +122,7 @@ func TestALargeFileIsCleanedInTime(t *testing.T) {
 	}
 	text := []byte(strings.Join(items, "\n"))
 	began := time.Now()
-	a := NewAnonymizer([]byte("k"), []File{{Name: "services.json", Names: AllNames, Text: text}})
+	a := NewAnonymizer([]byte("k"), []File{{Name: Services, Cluster: true, Text: text}})
 	clean := a.Clean(Secrets()(text))
 	t.Logf("%d bytes in %v", len(text), time.Since(began))
 	for _, left := range []string{"service-19999", "team-7", "10.96.1.1"} {
@@ -135,12 +135,12 @@ func TestALargeFileIsCleanedInTime(t *testing.T) {
 // Files that may name objects are left out unless a whole file has all their names.
 func TestNamesMustBeKnown(t *testing.T) {
 	for name, services := range map[string]File{
-		"missing": {Name: "services.json", Names: AllNames, Err: errors.New("no daemon")},
-		"cut":     {Name: "services.json", Names: AllNames, Text: []byte(`{"name":"we`), Cut: true},
-		"whole":   {Name: "services.json", Names: AllNames, Text: []byte(`{"name":"web"}`)},
+		"missing": {Name: Services, Cluster: true, Err: errors.New("no daemon")},
+		"cut":     {Name: Services, Cluster: true, Text: []byte(`{"name":"we`), Cut: true},
+		"whole":   {Name: Services, Cluster: true, Text: []byte(`{"name":"web"}`)},
 	} {
 		a := Archive{Clean: Secrets(), Files: []File{
-			services, {Name: "status.json", Names: SomeNames, Text: []byte("{}")}, {Name: "rules.txt", Text: []byte("chain a")},
+			services, {Name: "status.json", Cluster: true, Text: []byte("{}")}, {Name: "kernel.json", Text: []byte("{}")},
 		}}.Anonymous("host")
 		if left := a.Files[1].Err == nil; left != (name == "whole") || a.Files[2].Err != nil {
 			t.Errorf("%s: %+v", name, a.Files)

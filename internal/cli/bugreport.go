@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/preflight"
 )
 
-// newBugreport returns the command that writes what a person needs who helps with a fault.
 func newBugreport(env Env) *cobra.Command {
 	var file string
 	var anonymize bool
@@ -63,7 +62,6 @@ in all files of the archive. Ports, and names that every cluster has, stay as th
 	return cmd
 }
 
-// report collects everything.
 func report(ctx context.Context, now time.Time, name string) bugreport.Archive {
 	return bugreport.Archive{
 		Folder: name, At: now, Files: bugreport.Collect(ctx, reportSources()), Clean: bugreport.Secrets(),
@@ -77,13 +75,10 @@ func reportSources() []bugreport.Source {
 	for _, name := range []string{
 		"status", "settings", "events", "diff", "plan", "services", "backends", "nodeports", "addresses",
 	} {
-		s := bugreport.Source{
-			Name: name + ".json", Read: func(ctx context.Context) ([]byte, error) { return askWhole(ctx, "/"+name) },
-		}
-		if s.Names = bugreport.SomeNames; name == "services" {
-			s.Names = bugreport.AllNames
-		}
-		all = append(all, s)
+		all = append(all, bugreport.Source{
+			Name: name + ".json", Cluster: true,
+			Read: func(ctx context.Context) ([]byte, error) { return askWhole(ctx, "/"+name) },
+		})
 	}
 	return append(all,
 		bugreport.Source{

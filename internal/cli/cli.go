@@ -135,7 +135,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	o, logs, err := reader.load()
 	if err != nil {
 		if env.Service != nil && flags.WindowsService() {
-			return env.asService(ctx, func(context.Context, func()) error { return err })
+			return env.asService(ctx, func(context.Context) error { return err })
 		}
 		return err
 	}
@@ -169,7 +169,6 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 	return env.Execute(next)
 }
 
-// cleanup removes all rules from the kernel and prints what it removed.
 func cleanup(ctx context.Context, o app.Options, w io.Writer) error {
 	removed, err := app.Cleanup(ctx, o)
 	for _, line := range removed {
@@ -208,7 +207,7 @@ func (c *configuration) readFile(name string) (text []byte, err error) {
 }
 
 // load reads the configuration, opens the logs and logs the warnings. The caller
-// flushes the logs.
+// closes the logs.
 func (c *configuration) load() (app.Options, *logs, error) {
 	cfg, warnings, err := c.read()
 	if err != nil {

@@ -218,11 +218,10 @@ func serveFolder(ctx context.Context, folders []string) error {
 		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
 		Status: func(context.Context) inspect.Status { return known(synced.Load()) },
 	})
-	who := admin.Identity{PID: os.Getpid(), Version: "v1.2.0", Host: "node-a", Mode: "nftables", Since: time.Now()}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return src.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
-	group.Go(func() error { return door.Serve(ctx, who, i.Handler()) })
+	group.Go(func() error { return door.Serve(ctx, i.Handler()) })
 	return group.Wait()
 }
 

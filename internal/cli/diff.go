@@ -13,8 +13,6 @@ import (
 // diffTimeout bounds the wait for a comparison, for which the daemon reads the kernel.
 const diffTimeout = 3 * time.Minute
 
-// newDiff returns the command that compares the kernel with the rules that it should
-// have.
 func newDiff(env Env) *cobra.Command {
 	return answers(&cobra.Command{
 		Use:   "diff",

@@ -29,7 +29,6 @@ func (e *exitError) Error() string {
 // Unwrap returns err.
 func (e *exitError) Unwrap() error { return e.err }
 
-// exitStatus returns the exit status for an error.
 func exitStatus(err error) int {
 	if err == nil {
 		return 0

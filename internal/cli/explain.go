@@ -39,7 +39,6 @@ const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a
   sluice explain node [fd00:96::a]:443 -o json
   kubectl get svc,endpointslices,nodes -A -o yaml | sluice explain -f - node default/web`
 
-// explaining is one call of the command explain.
 type explaining struct {
 	env    Env
 	flags  *config.Flags
@@ -48,7 +47,6 @@ type explaining struct {
 	output *output
 }
 
-// newExplain returns the command that explains where connections go.
 func newExplain(env Env) *cobra.Command {
 	fs := pflag.NewFlagSet("explain", pflag.ContinueOnError)
 	e := &explaining{env: env, flags: config.NewFlags(fs), output: newOutput(objectFormats())}
@@ -119,7 +117,7 @@ func (e *explaining) ask(ctx context.Context, q explain.Question) (answer json.R
 	if err != nil {
 		return nil, err
 	}
-	defer logs.Flush()
+	defer logs.Close()
 	a, err := app.Explain(ctx, o, q)
 	if err != nil {
 		return nil, err

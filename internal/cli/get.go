@@ -22,7 +22,6 @@ type resource struct {
 	list    func(w io.Writer, f format, all answerLines) (n int, err error)
 }
 
-// resources returns all resources.
 func resources() []resource {
 	return []resource{
 		{
@@ -72,7 +71,6 @@ of the port.`,
 	}
 }
 
-// newGet returns the command that lists what is programmed.
 func newGet(env Env) *cobra.Command {
 	get := &cobra.Command{
 		Use:   "get RESOURCE [NAME]",
@@ -102,7 +100,6 @@ In modes ipvs, ebpf and userspace, backends have the scheduler, the weight and t
 	return get
 }
 
-// newGetOne returns the command that lists one resource.
 func newGetOne(r resource, env Env) *cobra.Command {
 	var namespace string
 	o := newOutput(listFormats())
@@ -134,7 +131,6 @@ func newGetOne(r resource, env Env) *cobra.Command {
 	return cmd
 }
 
-// list prints items of a type.
 func list[T interface{ Rows() []text.Row }](w io.Writer, f format, all answerLines) (int, error) {
 	return show(w, f, all, rows[T])
 }

@@ -58,7 +58,6 @@ func (l *logs) Close() {
 	}
 }
 
-// newLogs returns a log to these streams.
 func newLogs(settings config.Logging, stdout, stderr io.Writer) *logs {
 	l := &logs{out: &logStream{to: stdout, format: settings.Format}}
 	errors := logFormat(settings.Format, &logStream{to: stderr, format: settings.Format})
@@ -114,30 +113,20 @@ func (l *logLevels) lowest() slog.Level {
 }
 
 // at returns the level from which the source at a program counter logs. The first
-// pattern that matches the name of its file counts, and only to log more.
+// pattern that matches the name of its file, without folder and extension, counts, and only to log more.
 func (l *logLevels) at(pc uintptr) slog.Level {
 	base := l.base.Level()
 	if len(l.files) == 0 || pc == 0 {
 		return base
 	}
-	return min(base, l.ofFile(sourceName(pc)))
-}
-
-// ofFile returns the level for the name of a source file; the highest one if no pattern
-// matches.
-func (l *logLevels) ofFile(name string) slog.Level {
+	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+	name := strings.TrimSuffix(path.Base(frame.File), ".go")
 	for _, f := range l.files {
 		if ok, err := path.Match(f.pattern, name); ok && err == nil {
-			return f.level
+			return min(base, f.level)
 		}
 	}
-	return math.MaxInt
-}
-
-// sourceName returns the name of a source file without its folder and extension.
-func sourceName(pc uintptr) string {
-	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
-	return strings.TrimSuffix(path.Base(frame.File), ".go")
+	return base
 }
 
 // logHandler is a slog.Handler that sends errors and other records to different

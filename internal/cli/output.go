@@ -65,7 +65,6 @@ func asYAML(form string) func(json.RawMessage) ([]byte, error) {
 	return func(answer json.RawMessage) ([]byte, error) { return yaml.JSONToYAML(fmt.Appendf(nil, form, answer)) }
 }
 
-// output is the value of --output.
 type output struct {
 	format
 

@@ -3,8 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -13,7 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
-// newPlan returns the command that prints the rules for manifests.
 func newPlan(env Env) *cobra.Command {
 	var files []string
 	var mode string
@@ -84,7 +81,7 @@ func plan(cmd *cobra.Command, flags *config.Flags, env Env) (clean bool, err err
 	if err != nil {
 		return false, err
 	}
-	defer logs.Flush()
+	defer logs.Close()
 	if len(o.Config.Manifests) == 0 {
 		return false, errors.New("no manifests: name a file or folder with -f, or - for standard input")
 	}
@@ -93,19 +90,8 @@ func plan(cmd *cobra.Command, flags *config.Flags, env Env) (clean bool, err err
 		return false, err
 	}
 	if p.Services == 0 {
-		o.Log.Warn("No Service found in " + sources(o.Config.Manifests))
+		o.Log.Warn("No Service found", "manifests", o.Config.Manifests)
 	}
 	_, err = fmt.Fprint(env.Stdout, p.Plan)
 	return p.Services > 0 && !p.Problems, err
-}
-
-// sources names the paths of manifests.
-func sources(paths []string) string {
-	names := slices.Clone(paths)
-	for i, p := range names {
-		if p == "-" {
-			names[i] = "standard input"
-		}
-	}
-	return strings.Join(names, ", ")
 }

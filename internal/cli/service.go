@@ -31,13 +31,10 @@ func (e Env) run(ctx context.Context, o app.Options) (next *handover.Handover, e
 	return serve(ctx, o)
 }
 
-// serveAsService does what serve does as a service of Windows, which is running when everything is open.
+// serveAsService does what serve does as a service of Windows.
 func (e Env) serveAsService(ctx context.Context, o app.Options) (next *handover.Handover, err error) {
-	err = e.asService(ctx, func(ctx context.Context, running func()) (err error) {
-		o.Started = func() {
-			o.Log.Info("Running as a service of Windows", "name", serviceName)
-			running()
-		}
+	err = e.asService(ctx, func(ctx context.Context) (err error) {
+		o.Log.Info("Running as a service of Windows", "name", serviceName)
 		next, err = serve(ctx, o)
 		if err != nil { // standard error of a service leads nowhere
 			o.Log.Error("Ending", "error", err)

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/health"
 )
 
-// newStatus returns the command that prints the status of the daemon.
 func newStatus(env Env) *cobra.Command {
 	o := newOutput(objectFormats())
 	cmd := &cobra.Command{

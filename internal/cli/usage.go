@@ -34,7 +34,6 @@ func usage(cmd *cobra.Command, w io.Writer) error {
 
 const width = 100
 
-// printCommands prints the commands with their aliases.
 func printCommands(b *strings.Builder, all []*cobra.Command) {
 	out := text.NewColumns(b)
 	out.Indent = "  "

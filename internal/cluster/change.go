@@ -5,16 +5,14 @@ import (
 	"slices"
 )
 
-// Change holds the current state of everything that changed since the previous Take. Its
-// cost is proportional to the number of changed Services, not to the number of all
-// Services.
+// Change holds the current state of everything that changed since the previous Take. Its cost is proportional to the
+// number of changed Services, not to the number of all Services.
 type Change struct {
 	Services []State
 	Facts    *Facts // nil: unchanged
 }
 
-// State is the current state of one Service. Service is nil if the Service does not exist,
-// even if it has slices.
+// State is the current state of one Service. Service is nil if the Service does not exist, even if it has slices.
 type State struct {
 	Name    Name
 	Service *Service
@@ -28,8 +26,7 @@ type Facts struct {
 	Local        []netip.Addr   // addresses on this host's interfaces, sorted
 }
 
-// Take returns the changes since the previous Take. After a change of the Node these are
-// all Services.
+// Take returns the changes since the previous Take. After a change of the Node these are all Services.
 func (s *Store) Take() Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()

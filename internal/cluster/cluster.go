@@ -1,7 +1,6 @@
-// Package cluster holds the part of a Kubernetes cluster that a service proxy
-// needs: Services, their EndpointSlices and the own Node, as plain values, and the
-// Store that collects them. It imports the standard library only. A value handed to the
-// Store is never changed afterwards; a change is a new value.
+// Package cluster holds the part of a Kubernetes cluster that a service proxy needs: Services, their EndpointSlices and
+// the own Node, as plain values, and the Store that collects them. It imports the standard library only. A value handed
+// to the Store is never changed afterwards; a change is a new value.
 package cluster
 
 import (
@@ -41,8 +40,7 @@ func (p Protocol) String() string {
 	return "unknown"
 }
 
-// Type is spec.type of a Service. ExternalName Services are never programmed
-// and carry Service.Ignored instead.
+// Type is spec.type of a Service. ExternalName Services are never programmed and carry Service.Ignored instead.
 type Type uint8
 
 // The Service types that have a virtual address.
@@ -58,9 +56,8 @@ type Service struct {
 	Name    Name
 	Created time.Time // metadata.creationTimestamp: the older wins a contested address
 
-	// Ignored is the reason why this Service is not programmed ("headless", "ExternalName",
-	// "label service.kubernetes.io/service-proxy-name=foo", "no clusterIP"). Empty: it is
-	// programmed.
+	// Ignored is the reason why this Service is not programmed ("headless", "ExternalName", "label
+	// service.kubernetes.io/service-proxy-name=foo", "no clusterIP"). Empty: it is programmed.
 	Ignored string
 
 	// The small fields are adjacent to save memory: there may be very many Services.
@@ -76,8 +73,7 @@ type Service struct {
 	LoadBalancerIPs []netip.Addr // status.loadBalancer.ingress with ipMode VIP
 	Ports           []ServicePort
 
-	// SourceRanges are the usable ranges if Restricted. A family without any range
-	// is then closed to all clients.
+	// SourceRanges are the usable ranges if Restricted. A family without any range is then closed to all clients.
 	SourceRanges []netip.Prefix
 
 	Affinity time.Duration // 0: none; spec.sessionAffinityConfig.clientIP.timeoutSeconds
@@ -115,8 +111,7 @@ type Slice struct {
 	Trigger   time.Time // of the change to endpoints that this slice came from; zero: unknown
 }
 
-// SlicePort is one port of an EndpointSlice; it belongs to the Service port of
-// the same name and protocol.
+// SlicePort is one port of an EndpointSlice; it belongs to the Service port of the same name and protocol.
 type SlicePort struct {
 	Name     string
 	Protocol Protocol
@@ -146,8 +141,7 @@ type Node struct {
 	Addresses []netip.Addr // node IPs: the first of each family is the primary one
 	PodCIDRs  []netip.Prefix
 
-	// Leaving is set while the Node is being deleted, or the cluster autoscaler is
-	// about to remove it (taint ToBeDeletedByClusterAutoscaler). Load balancers
-	// should send nothing new here; the rules stay as they are.
+	// Leaving is set while the Node is being deleted, or the cluster autoscaler is about to remove it (taint
+	// ToBeDeletedByClusterAutoscaler). Load balancers should send nothing new here; the rules stay as they are.
 	Leaving bool
 }

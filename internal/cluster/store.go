@@ -31,10 +31,9 @@ type Store struct {
 	changed chan struct{}
 }
 
-// entry is a Service and its slices. The list of slices is only appended to or replaced, as
-// a Change may share its beginning. Replaced and deleted slices stay in the list until it
-// is taken, or until they are half of it, so that many slices of one Service can come and
-// go at a small cost each.
+// entry is a Service and its slices. The list of slices is only appended to or replaced, as a Change may share its
+// beginning. Replaced and deleted slices stay in the list until it is taken, or until they are half of it, so that many
+// slices of one Service can come and go at a small cost each.
 type entry struct {
 	service *Service
 	slices  []*Slice
@@ -52,9 +51,8 @@ func NewStore() *Store {
 	}
 }
 
-// Feed registers a feed that has not delivered everything once yet. The caller calls done
-// when it has; further calls of done have no effect. All feeds must be registered before
-// the first is done.
+// Feed registers a feed that has not delivered everything once yet. The caller calls done when it has; further calls of
+// done have no effect. All feeds must be registered before the first is done.
 func (s *Store) Feed() (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,8 +69,7 @@ func (s *Store) Feed() (done func()) {
 // Ready is closed when every feed is done.
 func (s *Store) Ready() <-chan struct{} { return s.ready }
 
-// Changed receives a value when there are changes to Take. Several changes may send only
-// one value.
+// Changed receives a value when there are changes to Take. Several changes may send only one value.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
 // SetService adds or replaces a Service.
@@ -104,8 +101,7 @@ func (s *Store) DeleteService(name Name) {
 	s.touch(name)
 }
 
-// SetSlice adds or replaces an EndpointSlice. If its Service has changed, it is removed
-// from the previous one.
+// SetSlice adds or replaces an EndpointSlice. If its Service has changed, it is removed from the previous one.
 func (s *Store) SetSlice(sl *Slice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +139,7 @@ func (s *Store) DeleteSlice(name Name) {
 // SetNode sets the own Node; nil if it does not exist (yet).
 func (s *Store) SetNode(n *Node) { s.setNode(&s.node, n) }
 
-// SetStandIn sets the Node to use while the cluster has delivered none; it is made from
-// properties of the host.
+// SetStandIn sets the Node to use while the cluster has delivered none; it is made from properties of the host.
 func (s *Store) SetStandIn(n *Node) { s.setNode(&s.standIn, n) }
 
 func (s *Store) setNode(which **Node, n *Node) {

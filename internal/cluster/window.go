@@ -7,9 +7,8 @@ type Window struct {
 	Since, Last      time.Time // of the first and the last change; zero: there was none
 	Services, Slices int       // changes of each kind
 
-	// Triggers are the times of the changes to pods that led to the last thousand
-	// changes of slices, as far as the annotation
-	// endpoints.kubernetes.io/last-change-trigger-time gives them. A Backlog has none.
+	// Triggers are the times of the changes to pods that led to the last thousand changes of slices, as far as the
+	// annotation endpoints.kubernetes.io/last-change-trigger-time gives them. A Backlog has none.
 	Triggers []Trigger
 }
 
@@ -19,8 +18,7 @@ type Trigger struct {
 	IPv6 bool
 }
 
-// maxTriggers bounds the Triggers of a Window, which would otherwise grow for as long as
-// the kernel refuses writes.
+// maxTriggers bounds the Triggers of a Window, which would otherwise grow for as long as the kernel refuses writes.
 const maxTriggers = 1000
 
 // Empty reports whether no change arrived.
@@ -43,8 +41,7 @@ func (w Window) and(later Window) Window {
 	}
 }
 
-// Totals counts the objects that a Store has received, including those without a
-// difference.
+// Totals counts the objects that a Store has received, including those without a difference.
 type Totals struct{ Services, Slices uint64 }
 
 // Totals returns the counts.
@@ -79,8 +76,7 @@ func (s *Store) note(w Window) {
 	s.fresh = s.fresh.and(w)
 }
 
-// triggers returns the Trigger of a slice; none if the previous version of the slice had
-// the same.
+// triggers returns the Trigger of a slice; none if the previous version of the slice had the same.
 func triggers(old, now *Slice) []Trigger {
 	if now.Trigger.IsZero() || old != nil && old.Trigger.Equal(now.Trigger) {
 		return nil
@@ -88,6 +84,5 @@ func triggers(old, now *Slice) []Trigger {
 	return []Trigger{{now.Trigger, now.ipv6() || old != nil && old.ipv6()}}
 }
 
-// ipv6 reports whether the endpoints of the slice have IPv6 addresses. Either all have, or
-// none.
+// ipv6 reports whether the endpoints of the slice have IPv6 addresses. Either all have, or none.
 func (s *Slice) ipv6() bool { return len(s.Endpoints) > 0 && s.Endpoints[0].Addr.Is6() }

@@ -72,7 +72,6 @@ type levelGroup struct {
 	Group
 }
 
-// counted is the state of a group.
 type counted struct {
 	listed int
 	held   route.Problem // the latest that was not passed on
@@ -99,21 +98,18 @@ func NewDigest(o DigestOptions) *Digest {
 
 // Report takes new problems.
 func (d *Digest) Report(problems []route.Problem) {
-	if passed := d.take(problems, time.Now()); len(passed) > 0 {
-		d.opt.Report(passed)
-	}
-}
-
-func (d *Digest) take(problems []route.Problem, now time.Time) []route.Problem {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var passed []route.Problem
+	now := time.Now()
+	d.mu.Lock()
 	for _, p := range problems {
 		if d.pass(p, now) {
 			passed = append(passed, p)
 		}
 	}
-	return passed
+	d.mu.Unlock()
+	if len(passed) > 0 {
+		d.opt.Report(passed)
+	}
 }
 
 // pass reports whether a problem is passed on. Otherwise it is counted.

@@ -11,7 +11,7 @@ const (
 	Warning Type = "Warning"
 )
 
-// The reasons that kube-proxy's users know.
+// The reasons that users of kube-proxy know.
 const (
 	ReasonStarting                  = "Starting"
 	FailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
@@ -19,21 +19,14 @@ const (
 	FailedToStartMetricServer       = "FailedToStartMetricServer"
 )
 
-// The reasons of Events about other programs that change the rules, which kube-proxy
-// does not detect.
+// The reasons that kube-proxy does not have.
 const (
-	ReasonRulesContested   = "RulesContested"
-	ReasonRulesUncontested = "RulesUncontested"
-)
-
-// The reasons of KubeProxyRuns and ConfigurationRefused.
-const (
+	ReasonRulesContested       = "RulesContested"
+	ReasonRulesUncontested     = "RulesUncontested"
 	reasonKubeProxyRuns        = "KubeProxyRuns"
+	reasonRulesLeft            = "KubeProxyRulesLeft"
 	reasonConfigurationRefused = "ConfigurationRefused"
 )
-
-// reasonRulesLeft is the reason of KubeProxyRulesLeft.
-const reasonRulesLeft = "KubeProxyRulesLeft"
 
 // The actions; the last three are not kube-proxy's.
 const (

@@ -122,7 +122,6 @@ func OfSummary(g Group, p route.Problem) (Event, bool) {
 // not cut off the count of the other problems.
 const fullNote = 900
 
-// reason returns the reason of Events of the class.
 func (c Class) reason() string {
 	switch c {
 	case Conflict:

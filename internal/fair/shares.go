@@ -36,8 +36,8 @@ type share struct {
 // ranking orders clients by their number of flows.
 type ranking struct {
 	clients map[netip.Addr]*share
-	ranks   []list.Element[*share] // by number
-	most    int                    // the highest rank that has clients
+	ranks   []*list.Element[*share] // by number
+	most    int                     // the highest rank that has clients
 }
 
 // Options for New. Times are in any unit, from any moment on.
@@ -181,29 +181,15 @@ func (r *ranking) rank(c *share, count int) {
 	if count == 0 {
 		delete(r.clients, c.addr)
 	} else {
-		r.room(count)
+		for len(r.ranks) <= count {
+			r.ranks = append(r.ranks, &list.Element[*share]{})
+		}
 		r.ranks[count].Push(&c.Element)
 	}
 	r.most = max(r.most, count)
 	for r.most > 0 && r.ranks[r.most].Empty() {
 		r.most--
 	}
-}
-
-// room makes the rank of a number of flows exist.
-func (r *ranking) room(count int) {
-	if count < len(r.ranks) {
-		return
-	}
-	grown := make([]list.Element[*share], 2*count)
-	for i := range r.ranks {
-		for head := &r.ranks[i]; !head.Empty(); {
-			e := head.Next
-			e.Remove()
-			grown[i].Push(e)
-		}
-	}
-	r.ranks = grown
 }
 
 // victim chooses the flow that ends for a new one of a client; nil: none.
@@ -229,7 +215,7 @@ func (s *Shares) victim(client netip.Addr, now int64) *Seat {
 	if s.opt.Always {
 		return s.top(Network(client)).oldest(now - s.opt.Idle)
 	}
-	top := &s.ranks[s.most]
+	top := s.ranks[s.most]
 	for range maxVisits {
 		c := top.Next
 		if v := c.Item.oldest(now - s.opt.Idle); now-v.Used.Load() >= s.opt.Idle {

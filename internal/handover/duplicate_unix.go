@@ -6,21 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// Duplicate returns a second file for the same open file description, with its locks (flock(2)). The caller closes
+// Duplicate returns a file for the open file description of another one, with its locks (flock(2)). The caller closes
 // it.
-func Duplicate(f *os.File) (*os.File, error) {
-	raw, err := f.SyscallConn()
+func Duplicate(of syscall.Conn, name string) (*os.File, error) {
+	raw, err := of.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	fd := -1
-	controlErr := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) })
+	controlErr := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
 	if err := errors.Join(controlErr, err); err != nil {
-		return nil, fmt.Errorf("hand over %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("duplicate %s: %w", name, err)
 	}
-	return os.NewFile(uintptr(fd), f.Name()), nil
+	return os.NewFile(uintptr(fd), name), nil
 }

@@ -57,8 +57,7 @@ func (h *Handover) Get(name string, out any) error {
 	return nil
 }
 
-// Take returns a file and removes it from the Handover; nil if there is no such
-// file. A nil Handover has none.
+// Take returns a file and removes it from the Handover; nil if there is no such file. A nil Handover has none.
 func (h *Handover) Take(name string) *os.File {
 	if h == nil {
 		return nil

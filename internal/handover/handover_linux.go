@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// variable is the environment variable with the number of the file descriptor from which
-// the new run reads the listing. Receive unsets it, so that no child of the process
-// inherits it.
+// variable is the environment variable with the number of the file descriptor from which the new run reads the listing.
+// Receive unsets it, so that no child of the process inherits it.
 const variable = "SLUICE_HANDOVER"
 
 // program is the binary that this process runs.
@@ -28,8 +27,7 @@ type listing struct {
 	Values map[string]json.RawMessage `json:"values"`
 }
 
-// Possible returns the reason why this process cannot re-execute its program; nil if none
-// is known before the attempt.
+// Possible returns the reason why this process cannot re-execute its program; nil if none is known before the attempt.
 func Possible() error {
 	if err := unix.Access(program, unix.X_OK); err != nil {
 		return fmt.Errorf("execute %s: %w", program, err)
@@ -52,8 +50,7 @@ func (h *Handover) Exec(args []string) error {
 	return fmt.Errorf("execute %s: %w", program, err)
 }
 
-// list lets the new run inherit the files and returns the descriptor of the file
-// that lists them.
+// list lets the new run inherit the files and returns the descriptor of the file that lists them.
 func (h *Handover) list() (int, error) {
 	l := listing{PID: os.Getpid(), Files: map[string]uintptr{}, Values: h.Values}
 	for name, f := range h.Files {

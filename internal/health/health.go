@@ -101,7 +101,6 @@ func (v Verdict) Programmed() bool { return v.Started && v.Serving() }
 // rules are concerned. Before the first write no rules are known to be wrong.
 func (v Verdict) Serving() bool { return v.trouble() == "" }
 
-// facts are the inputs of a Verdict.
 type facts struct {
 	now     time.Time
 	listed  time.Time // when every list was complete; zero: not yet
@@ -165,12 +164,7 @@ type Store interface {
 
 // Tracker tracks the health of the proxy. It is safe for concurrent use.
 type Tracker struct {
-	store    Store
-	families []route.Family
-	timeout  time.Duration
-	before   Before
-	waiting  func() string
-	contest  func() proxy.Contest
+	opt Options
 
 	mu                              sync.Mutex
 	listedAt, syncedAt, failedSince time.Time
@@ -192,23 +186,14 @@ type Options struct {
 }
 
 // New returns a Tracker for a proxy that starts now.
-func New(o Options) *Tracker {
-	t := &Tracker{
-		store: o.Store, families: o.Families, timeout: 2 * o.SyncPeriod, before: o.Before, waiting: o.Waiting,
-		contest: o.Contest,
-	}
-	if t.contest == nil {
-		t.contest = func() proxy.Contest { return proxy.Contest{} }
-	}
-	return t
-}
+func New(o Options) *Tracker { return &Tracker{opt: o} }
 
 // Run notes when the store is complete. It returns when it is, or when the
 // context ends.
 func (t *Tracker) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-	case <-t.store.Ready():
+	case <-t.opt.Store.Ready():
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.listedAt = time.Now()
@@ -231,17 +216,21 @@ func (t *Tracker) Observe(s proxy.Sync) {
 
 // Verdict returns the present health of the proxy.
 func (t *Tracker) Verdict() Verdict {
-	pending, node, contest := t.store.Backlog().Since, t.store.Node(), t.contest()
+	pending, node := t.opt.Store.Backlog().Since, t.opt.Store.Node()
+	var contest proxy.Contest
+	if t.opt.Contest != nil {
+		contest = t.opt.Contest()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
 	v := facts{
 		now: now, contest: contest, listed: t.listedAt, synced: t.syncedAt, pending: pending,
-		failing: t.failedSince, timeout: t.timeout, node: node, before: t.before,
-	}.verdict(t.families)
+		failing: t.failedSince, timeout: 2 * t.opt.SyncPeriod, node: node, before: t.opt.Before,
+	}.verdict(t.opt.Families)
 	v.Refusal = t.refusal
-	if t.waiting != nil {
-		v.Waiting = t.waiting()
+	if t.opt.Waiting != nil {
+		v.Waiting = t.opt.Waiting()
 		v.Live = v.Live || v.Waiting != ""
 	}
 	return v

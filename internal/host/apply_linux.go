@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 )
 
-// Apply writes settings, each only if the host has another value. A failure does not
-// keep others from being written.
+// Apply writes settings, each only if the host has another value. A failure does not keep others from being written.
 func (h *Host) Apply(settings []Setting) []Effect {
 	effects := make([]Effect, 0, len(settings))
 	for _, s := range settings {

@@ -1,10 +1,8 @@
-// Package host applies settings of the configuration to the host: the size and the
-// timeouts of connection tracking, and the OOM score of this process. Settings
-// decides, Apply writes.
+// Package host applies settings of the configuration to the host: the size and the timeouts of connection tracking, and
+// the OOM score of this process. Settings decides, Apply writes.
 //
-// A setting is written only if it differs. So a process without the privilege works
-// after another one with it, such as --init-only, wrote the settings. Systems other than
-// Linux have none of these settings.
+// A setting is written only if it differs. So a process without the privilege works after another one with it, such as
+// --init-only, wrote the settings. Systems other than Linux have none of these settings.
 package host
 
 // Options for New.

@@ -65,8 +65,7 @@ func (h *Host) Configure(c *config.Config) error {
 	return h.apply(Settings(c, h.CPUs()))
 }
 
-// Prepare is Configure for --init-only: it applies only the settings that outlive this
-// process.
+// Prepare is Configure for --init-only: it applies only the settings that outlive this process.
 func (h *Host) Prepare(c *config.Config) error {
 	return h.apply(Lasting(c, h.CPUs()))
 }

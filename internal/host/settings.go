@@ -35,15 +35,13 @@ const perBucket = 4
 // Settings returns the settings of a serving process. It does no I/O.
 func Settings(c *config.Config, cpus int) []Setting {
 	own := Setting{Name: oomScoreAdj, Value: strconv.Itoa(c.OOMScoreAdj)}
-	return append(conntrack(c.Conntrack, cpus), own)
+	return append(Lasting(c, cpus), own)
 }
 
-// Lasting returns the settings that outlive the process. It does no I/O.
-func Lasting(c *config.Config, cpus int) []Setting { return conntrack(c.Conntrack, cpus) }
-
-func conntrack(c config.Conntrack, cpus int) []Setting {
+// Lasting returns the settings that outlive the process, those of conntrack. It does no I/O.
+func Lasting(c *config.Config, cpus int) []Setting {
 	var settings []Setting
-	if limit := tracked(c, cpus); limit > 0 {
+	if limit := tracked(c.Conntrack, cpus); limit > 0 {
 		settings = append(settings,
 			Setting{Name: conntrackMax, Value: strconv.Itoa(limit), HostOnly: true},
 			Setting{Name: conntrackHash, Value: strconv.Itoa(limit / perBucket), AtLeast: true, HostOnly: true})
@@ -52,16 +50,16 @@ func conntrack(c config.Conntrack, cpus int) []Setting {
 		name string
 		time time.Duration
 	}{
-		{"tcp_timeout_established", c.TCPEstablished},
-		{"tcp_timeout_close_wait", c.TCPCloseWait},
-		{"udp_timeout", c.UDP},
-		{"udp_timeout_stream", c.UDPStream},
+		{"tcp_timeout_established", c.Conntrack.TCPEstablished},
+		{"tcp_timeout_close_wait", c.Conntrack.TCPCloseWait},
+		{"udp_timeout", c.Conntrack.UDP},
+		{"udp_timeout_stream", c.Conntrack.UDPStream},
 	} {
 		if t.time > 0 {
 			settings = append(settings, Setting{Name: timeouts + t.name, Value: seconds(t.time)})
 		}
 	}
-	if c.TCPBeLiberal {
+	if c.Conntrack.TCPBeLiberal {
 		settings = append(settings, Setting{Name: timeouts + "tcp_be_liberal", Value: "1"})
 	}
 	return settings
@@ -80,8 +78,7 @@ func tracked(c config.Conntrack, cpus int) int {
 	return max(scaled, c.Min)
 }
 
-// seconds drops the part of a second. Less than one is one: 0 would forget
-// connections at once.
+// seconds drops the part of a second. Less than one is one: 0 would forget connections at once.
 func seconds(d time.Duration) string {
 	return strconv.Itoa(max(1, int(d/time.Second)))
 }

@@ -11,15 +11,14 @@ import (
 // Proxy reports whether kube-proxy or Sluice creates chains with this name. After a prefix
 // the name has a hash; kube-proxy also deletes every chain with such a prefix.
 func Proxy(name string) bool {
-	return shared(name) || KubeProxyAlone(name) || SluiceAlone(name)
-}
-
-// shared reports whether both kube-proxy and Sluice create chains with this name.
-func shared(name string) bool {
-	return Userspace(name) || hasPrefix(name, "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-") ||
+	return SluiceAlone(name) || Userspace(name) ||
+		hasPrefix(name, "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-XLB-") ||
 		slices.Contains([]string{
 			"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ",
-			"KUBE-FORWARD", "KUBE-PROXY-FIREWALL",
+			"KUBE-FORWARD", "KUBE-PROXY-FIREWALL", "KUBE-PROXY-CANARY",
+			// Mode ipvs; the last until Kubernetes 1.9.
+			"KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER",
+			"KUBE-IPVS-OUT-FILTER", "KUBE-FIRE-WALL",
 		}, name)
 }
 
@@ -32,19 +31,7 @@ func Userspace(name string) bool {
 	}, name)
 }
 
-// KubeProxyAlone reports whether kube-proxy creates chains with this name, and Sluice never
-// does.
-func KubeProxyAlone(name string) bool {
-	return hasPrefix(name, "KUBE-XLB-") || slices.Contains([]string{
-		"KUBE-PROXY-CANARY",
-		// Mode ipvs; the last until Kubernetes 1.9.
-		"KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER",
-		"KUBE-IPVS-OUT-FILTER", "KUBE-FIRE-WALL",
-	}, name)
-}
-
-// SluiceAlone reports whether Sluice creates chains with this name, and kube-proxy never
-// does.
+// SluiceAlone reports whether Sluice creates chains with this name, and kube-proxy never does.
 func SluiceAlone(name string) bool {
 	return slices.Contains([]string{"KUBE-MARK-MASQ-NOT-POD", "KUBE-IPVS-SHORT-CUT", "KUBE-NOT-LOCAL"}, name)
 }

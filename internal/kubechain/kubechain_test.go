@@ -18,9 +18,6 @@ func TestNames(t *testing.T) {
 		if got := Proxy(name); got != (creators != 0) {
 			t.Errorf("Proxy(%q) = %v", name, got)
 		}
-		if got := KubeProxyAlone(name); got != (creators == kubeProxy) {
-			t.Errorf("KubeProxyAlone(%q) = %v", name, got)
-		}
 		if got := SluiceAlone(name); got != (creators == sluice) {
 			t.Errorf("SluiceAlone(%q) = %v", name, got)
 		}

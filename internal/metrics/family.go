@@ -101,7 +101,6 @@ func seriesOf() map[string][][]string {
 // kindOther is the kind of everything with problems that is not an object.
 const kindOther = "other"
 
-// words returns values as label values.
 func words[T ~string](of []T) []string {
 	var out []string
 	for _, v := range of {
@@ -110,7 +109,6 @@ func words[T ~string](of []T) []string {
 	return out
 }
 
-// bucketsOf returns the buckets that metrics.txt names.
 func bucketsOf() map[string][]float64 {
 	const minute, hour, day = 60, 3600, 86400
 	return map[string][]float64{

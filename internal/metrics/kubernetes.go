@@ -13,7 +13,6 @@ const (
 	kubernetesMinor = "37"
 )
 
-// constants sets the families that do not change.
 func (m *Metrics) constants(registered int) {
 	o := m.opt
 	m.gauge("sluice_build_info", o.Version, runtime.Version()).Set(1)
@@ -21,23 +20,18 @@ func (m *Metrics) constants(registered int) {
 	version := fmt.Sprintf("v%s.%s.0+sluice-%s", kubernetesMajor, kubernetesMinor, o.Version)
 	m.gauge("kubernetes_build_info", kubernetesMajor, kubernetesMinor, version, "", "", "",
 		runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH).Set(1)
-	for _, g := range o.Gates {
-		m.gauge("kubernetes_feature_enabled", g.Name, g.Stage).Set(truth(g.Enabled))
+	for name, enabled := range o.Gates {
+		m.gauge("kubernetes_feature_enabled", name, "").Set(truth(enabled))
 	}
 	m.counter("registered_metrics_total", "ALPHA", "").Add(float64(registered))
 	m.gauge("sluice_config_last_reload_timestamp_seconds").Set(seconds(o.Started))
 	m.gauge("process_start_time_seconds").Set(seconds(o.Started))
 }
 
-// Checked records the outcome of one health check of an endpoint. A nil error means that it passed. kube-proxy has
-// one, "ping" of "healthz", asked for on the metrics port.
-func (m *Metrics) Checked(name, endpoint string, err error) {
-	status := "success"
-	if err != nil {
-		status = "error"
-	}
-	m.gauge("kubernetes_healthcheck", name, endpoint).Set(truth(err == nil))
-	m.counter("kubernetes_healthchecks_total", name, endpoint, status).Inc()
+// Checked counts a health check, which always passes. kube-proxy has one, "ping" of "healthz", on the metrics port.
+func (m *Metrics) Checked() {
+	m.gauge("kubernetes_healthcheck", "ping", "healthz").Set(1)
+	m.counter("kubernetes_healthchecks_total", "ping", "healthz", "success").Inc()
 }
 
 // SLIs serves /metrics/slis. DELETE removes the outcomes of all checks.

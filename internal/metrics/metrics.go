@@ -28,15 +28,8 @@ type Options struct {
 	PartialSyncs bool
 	Plane        []prometheus.Collector
 
-	Gates   []Gate
-	Started time.Time // changes before it are not counted as latency
-}
-
-// Gate is a feature gate.
-type Gate struct {
-	Name    string
-	Stage   string // "ALPHA", "BETA", "DEPRECATED"; empty: generally available
-	Enabled bool
+	Gates   map[string]bool // the feature gates, and whether each is enabled
+	Started time.Time       // changes before it are not counted as latency
 }
 
 // Metrics counts. All methods are safe for concurrent use.

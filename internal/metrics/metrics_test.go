@@ -31,7 +31,7 @@ func newMetrics() *Metrics {
 	return New(Options{
 		Mode: "best", PartialSyncs: true, Reason: "configured", Version: "v1.2.3", Started: start,
 		Families: route.Families(),
-		Gates:    []Gate{{"AllowServiceExternalIPs", "", true}, {"KubeProxyIPVS", "DEPRECATED", false}},
+		Gates:    map[string]bool{"AllowServiceExternalIPs": true, "KubeProxyIPVS": false},
 	})
 }
 
@@ -91,7 +91,6 @@ func golden(t *testing.T, path, got string) {
 func busy(t *testing.T) *Metrics {
 	t.Helper()
 	m := wired()
-	c := m.Client()
 	for name, collector := range m.families {
 		if !strings.HasPrefix(name, "rest_client_") {
 			continue
@@ -103,9 +102,9 @@ func busy(t *testing.T) *Metrics {
 		for i := range names {
 			names[i] = "a " + names[i]
 		}
-		c.Count(name, names...)
-		c.Observe(name, 1, names...)
-		c.Set(name, 1)
+		m.Count(name, names...)
+		m.Observe(name, 1, names...)
+		m.Set(name, 1)
 	}
 	return m
 }

@@ -37,19 +37,8 @@ type Plane interface {
 	Watch(ctx context.Context, subscribed func(), report func(Edit)) error
 }
 
-// Discarder is a Plane that can discard what Refresh read, which frees memory. The caller
-// must call Refresh before the next Plan.
-type Discarder interface{ Discard() }
-
 // Above is the part of a Plane that concerns only the plane beneath it, on which it stands.
 type Above struct{ Beneath Plane }
-
-// Discard implements Discarder.
-func (a Above) Discard() {
-	if d, does := a.Beneath.(Discarder); does {
-		d.Discard()
-	}
-}
 
 // Watch implements Plane: edits of the plane beneath are all that can be detected.
 func (a Above) Watch(ctx context.Context, subscribed func(), report func(Edit)) error {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
 // Judge returns what facts mean. It does no I/O.
@@ -146,8 +147,8 @@ func proxies(f Facts) []Finding {
 	for _, e := range f.Others.Rules {
 		switch {
 		case p != nil: // it uses them
-		case e.Remedy != "":
-			out = append(out, Finding{Warning, subject, "rules are left, " + e.String(), e.Remedy})
+		case e.Mechanism == takeover.IPTablesLegacy:
+			out = append(out, Finding{Warning, subject, "rules are left, " + e.String(), takeover.Remedy})
 		default:
 			out = append(out, Finding{OK, subject, "rules are left, " + e.String() + "; Sluice removes them", ""})
 		}

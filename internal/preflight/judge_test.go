@@ -158,7 +158,7 @@ func TestOtherProxies(t *testing.T) {
 		PID: 7, Program: "/kube-proxy", Mode: "iptables", Evidence: "it listens on port 10256",
 	}
 	left := takeover.Entry{Mechanism: takeover.NFTables, Count: 9, What: "table ip kube-proxy with 8 chains"}
-	legacy := takeover.Entry{Mechanism: takeover.IPTablesLegacy, Count: 3, What: "3 chains", Remedy: "install iptables"}
+	legacy := takeover.Entry{Mechanism: takeover.IPTablesLegacy, Count: 3, What: "3 chains"}
 	expect(t, "beside", func(f *Facts) { f.Others = takeover.Found{KubeProxy: kubeProxy, Rules: []takeover.Entry{left}} },
 		"warning other proxies: kube-proxy (pid 7, /kube-proxy) in mode iptables runs (it listens on port 10256): "+
 			"both serve until it is stopped | start Sluice, then stop it; Sluice removes its rules")
@@ -174,7 +174,7 @@ func TestOtherProxies(t *testing.T) {
 	}
 	expect(t, "left", func(f *Facts) { f.Others.Rules = []takeover.Entry{left, legacy} },
 		"ok other proxies: rules are left, nftables: table ip kube-proxy with 8 chains; Sluice removes them",
-		"warning other proxies: rules are left, iptables-legacy: 3 chains | install iptables")
+		"warning other proxies: rules are left, iptables-legacy: 3 chains | "+takeover.Remedy)
 	expect(t, "Sluice", func(f *Facts) { f.Sluice = &Daemon{"v0.1.0", "fast", 8} },
 		"ok other proxies: Sluice v0.1.0 runs in mode fast (pid 8); this is v0.2.0")
 	expect(t, "silent", func(f *Facts) { f.Sluice = &Daemon{} },

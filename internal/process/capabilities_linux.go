@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capabilities returns the effective capabilities of this thread among those that a mode of Sluice may need, by
-// name.
+// Capabilities returns the effective capabilities of this thread among those that a mode of Sluice may need, by name.
 func Capabilities() ([]string, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -34,8 +34,7 @@ func (p *Processes) self(pid string) bool {
 	return ownErr == nil && itsErr == nil && os.SameFile(own, its)
 }
 
-// admin reports whether a process has CAP_NET_ADMIN in the user namespace of this process,
-// or can acquire it.
+// admin reports whether a process has CAP_NET_ADMIN in the user namespace of this process, or can acquire it.
 func (p *Processes) admin(pid string) bool {
 	if !p.same(pid, "ns/user", os.Readlink) || !p.same(pid, "uid_map", readText) {
 		return false

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPUTime returns the CPU time of this process and of the programs that it ran and
-// waited for; 0 if it cannot be read.
+// CPUTime returns the CPU time of this process and of the programs that it ran and waited for; 0 if it cannot be read.
 func CPUTime() time.Duration {
 	total := time.Duration(0)
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {

@@ -12,21 +12,15 @@ type Contest struct {
 	Since   time.Time `json:"since"`
 	Repairs int       `json:"repairs"`      // since then
 	What    string    `json:"what"`         // the latest edit: "rule of KUBE-SERVICES in nat"
-	By      string    `json:"by,omitempty"` // the programs, as far as the kernel names them: "nft (thread 812)"
+	By      string    `json:"by,omitempty"` // the program, if the kernel names it: "nft (thread 812)"
 }
 
 // Active reports whether there is one.
 func (c Contest) Active() bool { return !c.Since.IsZero() }
 
-// Program returns the name of the last program without its number, as a label
-// that does not change with each run of it.
+// Program returns the name of the program without its number, as a label that does not change with each run of it.
 func (c Contest) Program() string {
-	return programOf(strings.TrimSpace(c.By[strings.LastIndex(c.By, ", ")+1:]))
-}
-
-// programOf returns the name in "nft (thread 812)".
-func programOf(by string) string {
-	name, _, _ := strings.Cut(by, " (")
+	name, _, _ := strings.Cut(c.By, " (")
 	return name
 }
 

@@ -1,19 +1,9 @@
 package proxy
 
-import (
-	"context"
-	"time"
+import "context"
 
-	"github.com/sluice-proxy/sluice/internal/plane"
-)
-
-// keepRead is how long the result of the early read is kept while the feeds are not
-// complete. It takes memory, and an API server may be down for hours.
-const keepRead = 30 * time.Second
-
-// earlyRead is a read of the kernel that runs while the feeds of the store deliver, so that
-// a start does not wait first for them and then for the kernel. Meanwhile nothing else uses
-// the plane.
+// earlyRead is a read of the kernel that runs while the feeds of the store deliver, so that a start does not wait first
+// for them and then for the kernel. Meanwhile nothing else uses the plane.
 type earlyRead struct {
 	stop  context.CancelFunc
 	ended chan struct{} // closed when it has ended
@@ -32,9 +22,8 @@ func (l *Loop) readEarly(ctx context.Context) {
 }
 
 // ready waits until the store is complete; false: the context ended. An edit by another
-// program, or keepRead, makes it drop the early read.
+// program makes it drop the early read.
 func (l *Loop) ready(ctx context.Context) bool {
-	ended, old := l.early.ended, (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-ctx.Done():
@@ -44,10 +33,6 @@ func (l *Loop) ready(ctx context.Context) bool {
 		case do := <-l.requests:
 			do()
 		case <-l.edited:
-			l.dropEarlyRead()
-		case <-ended:
-			ended, old = nil, time.After(keepRead)
-		case <-old:
 			l.dropEarlyRead()
 		}
 	}
@@ -77,16 +62,11 @@ func (l *Loop) useEarlyRead() bool {
 	return r.err == nil
 }
 
-// dropEarlyRead ends the early read, unless it was used, and frees its result.
+// dropEarlyRead ends the early read, unless it was used.
 func (l *Loop) dropEarlyRead() {
-	r := l.early
-	if r == nil {
-		return
-	}
-	l.early = nil
-	r.stop()
-	<-r.ended
-	if p, ok := l.opt.Plane.(plane.Discarder); ok {
-		p.Discard()
+	if l.early != nil {
+		l.early.stop()
+		<-l.early.ended
+		l.early = nil
 	}
 }

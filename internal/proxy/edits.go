@@ -3,7 +3,6 @@ package proxy
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,17 +28,14 @@ const (
 )
 
 // A contest begins when contestRepairs of the seconds within contestWindow had a repair, so that
-// the edits of one reload of a firewall are no contest, or when rules were missing for
-// contestMissing of it, or for contestLasting at once. It ends after contestCalm without a repair,
-// so that a load balancer sees one change of health each way.
+// the edits of one reload of a firewall are no contest, or when rules have been missing for
+// contestLasting, as the repair of one edit may take long. It ends after contestCalm without a
+// repair, so that a load balancer sees one change of health each way.
 const (
 	contestRepairs = 5
-	contestMissing = 5 * time.Second
-	contestLasting = 10 * time.Second // the repair of one edit may take long
+	contestLasting = 10 * time.Second
 	contestWindow  = 30 * time.Second
 	contestCalm    = time.Minute
-
-	maxNames = 3 // of programs
 )
 
 // edits are the changes that other programs make to our rules. They decide when the next
@@ -48,7 +44,7 @@ type edits struct {
 	mu sync.Mutex
 
 	latest         plane.Edit
-	programs       []string  // the latest ones, each as it ran last
+	program        string    // the latest one that the kernel has named
 	edited, unsure bool      // an edit, or a possible one, since the last comparison began
 	since          time.Time // the first such edit of rules that are surely ours
 	repairing      bool      // an edit came before the last comparison began, and is not repaired yet
@@ -58,16 +54,10 @@ type edits struct {
 	cost   time.Duration // CPU time of the last comparison
 	ended  time.Time     // end of the last comparison
 
-	repairs []repair  // within contestWindow, at least a second apart
-	count   int       // of repairs since there were none for contestCalm
-	last    time.Time // repair, or the latest time when rules had been missing for contestLasting
-	began   time.Time // beginning of the contest; zero: there is none
-}
-
-// repair is one or more repairs within a second.
-type repair struct {
-	at      time.Time
-	missing time.Duration // for how long rules were missing before
+	repairs []time.Time // within contestWindow, at least a second apart
+	count   int         // of repairs since there were none for contestCalm
+	last    time.Time   // repair, or the latest time when rules had been missing for contestLasting
+	began   time.Time   // beginning of the contest; zero: there is none
 }
 
 func newEdits(now time.Time) *edits {
@@ -88,12 +78,7 @@ func (e *edits) add(edit plane.Edit, now time.Time) {
 	if e.since.IsZero() {
 		e.since = now
 	}
-	if edit.By != "" {
-		same := func(known string) bool { return programOf(known) == programOf(edit.By) }
-		e.programs = slices.DeleteFunc(e.programs, same)
-		e.programs = append(e.programs, edit.By)
-		e.programs = e.programs[max(0, len(e.programs)-maxNames):]
-	}
+	e.program = cmp.Or(edit.By, e.program)
 }
 
 // next returns the next comparison that is due, and when it is.
@@ -119,9 +104,8 @@ func (e *edits) begin() {
 	e.edited, e.unsure, e.since = false, false, time.Time{}
 }
 
-// end records that a comparison has ended, and what CPU time it took. It returns the edit that it
-// repaired, and how many repairs there have been since there were none for contestCalm. 0: it
-// repaired nothing.
+// end records that a comparison has ended, and what CPU time it took. It returns the edit that it repaired, and how
+// many repairs there have been since there were none for contestCalm. 0: it repaired nothing.
 func (e *edits) end(s Sync, cost time.Duration, now time.Time) (edit plane.Edit, repairs int) {
 	if s.Cause != Start || s.Err != nil { // what a start writes does not delay repairs
 		e.spend(cost, now)
@@ -130,7 +114,6 @@ func (e *edits) end(s Sync, cost time.Duration, now time.Time) (edit plane.Edit,
 	if s.Err != nil {
 		return plane.Edit{}, 0
 	}
-	missing := e.missingFor(now)
 	edit = plane.Edit{What: "rules, without a notification"}
 	known := e.repairing || e.edited
 	if known {
@@ -143,10 +126,8 @@ func (e *edits) end(s Sync, cost time.Duration, now time.Time) (edit plane.Edit,
 	}
 	e.count++
 	e.last = now
-	if n := len(e.repairs); n > 0 && now.Sub(e.repairs[n-1].at) < time.Second {
-		e.repairs[n-1].missing += missing
-	} else {
-		e.repairs = append(e.repairs, repair{now, missing})
+	if n := len(e.repairs); n == 0 || now.Sub(e.repairs[n-1]) >= time.Second {
+		e.repairs = append(e.repairs, now)
 	}
 	e.judge(now)
 	return edit, e.count
@@ -160,38 +141,25 @@ func (e *edits) spend(cost time.Duration, now time.Time) {
 	}
 }
 
-// missingFor returns for how long rules have been missing now.
-func (e *edits) missingFor(now time.Time) time.Duration {
-	from := e.missing
-	if from.IsZero() {
-		from = e.since
-	}
-	if from.IsZero() {
-		return 0
-	}
-	return now.Sub(from)
-}
+// missingSince returns since when rules have been missing; zero: none are.
+func (e *edits) missingSince() time.Time { return cmp.Or(e.missing, e.since) }
 
 // judge begins or ends the contest.
 func (e *edits) judge(now time.Time) {
-	e.repairs = slices.DeleteFunc(e.repairs, func(r repair) bool { return now.Sub(r.at) > contestWindow })
-	missing := e.missingFor(now)
-	lasting := missing >= contestLasting
+	e.repairs = slices.DeleteFunc(e.repairs, func(at time.Time) bool { return now.Sub(at) > contestWindow })
+	missing := e.missingSince()
+	lasting := !missing.IsZero() && now.Sub(missing) >= contestLasting
 	if lasting {
 		e.last = now
-	}
-	first, times := now.Add(-missing), 0
-	if missing > 0 {
-		times = 1
-	}
-	for _, r := range slices.Backward(e.repairs) {
-		first, times, missing = r.at.Add(-r.missing), times+1, missing+r.missing
 	}
 	switch {
 	case now.Sub(e.last) >= contestCalm:
 		e.count, e.began = 0, time.Time{}
-	case e.began.IsZero() && (lasting || len(e.repairs) >= contestRepairs || times > 1 && missing >= contestMissing):
-		e.began = first
+	case !e.began.IsZero():
+	case len(e.repairs) >= contestRepairs:
+		e.began = e.repairs[0]
+	case lasting:
+		e.began = missing
 	}
 }
 
@@ -201,9 +169,8 @@ func (e *edits) contest(now time.Time) Contest {
 	if e.began.IsZero() {
 		return Contest{}
 	}
-	what, by := cmp.Or(e.latest.What, "rules"), strings.Join(e.programs, ", ")
-	return Contest{Since: e.began, Repairs: e.count, What: what, By: by}
+	return Contest{Since: e.began, Repairs: e.count, What: cmp.Or(e.latest.What, "rules"), By: e.program}
 }
 
 // changing reports whether time alone may begin or end a contest.
-func (e *edits) changing() bool { return !e.began.IsZero() || !e.missing.IsZero() || !e.since.IsZero() }
+func (e *edits) changing() bool { return !e.began.IsZero() || !e.missingSince().IsZero() }

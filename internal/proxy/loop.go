@@ -45,12 +45,10 @@ type Options struct {
 	// Observe is called after each attempt to write. It may be nil.
 	Observe func(Sync)
 
-	// Contested is called when a Contest begins, repeatedly while it continues, and with the zero
-	// Contest when it ends. It may be nil.
+	// Contested is called when a Contest begins, and with the zero Contest when it ends. It may be nil.
 	Contested func(Contest)
 
-	// CPU returns the CPU time used so far by this process and the programs that it ran. Nil: all
-	// time counts as CPU time.
+	// CPU returns the CPU time used so far by this process and the programs that it ran. Nil: all time counts as CPU time.
 	CPU func() time.Duration
 }
 
@@ -70,17 +68,15 @@ type Loop struct {
 	oldHost *route.Host // the Host that the followers know, if the table has another one
 	rehost  *route.Host // the Host in the kernel, if the table has another one
 
-	starting map[cluster.Name]bool // Services that the first write left out in part, not written yet
-
 	settled time.Time // of the last call of Store.Settle
 	known   bool      // the last write succeeded, so the plane need not read the kernel
 
 	early *earlyRead // not used yet; nil: used or dropped
 
-	edits    *edits
-	edited   chan struct{} // has an item after an edit by another program
-	repairs  *time.Timer   // fires when edits may make a comparison due, or change the Contest
-	reported time.Time     // when Contested was called last for the present Contest; zero: there is none
+	edits     *edits
+	edited    chan struct{} // has an item after an edit by another program
+	repairs   *time.Timer   // fires when edits may make a comparison due, or change the Contest
+	contested bool          // the beginning of the present Contest was reported
 
 	writes  uint64
 	started bool  // a write of everything has succeeded
@@ -112,8 +108,8 @@ func New(opt Options) *Loop {
 	}
 	return &Loop{
 		opt: opt, compare: Start, compareSince: time.Now(), pending: NewPending(), queue: plane.NewQueue(opt.Load),
-		starting: map[cluster.Name]bool{}, requests: make(chan func()),
-		edits: newEdits(time.Now()), edited: make(chan struct{}, 1), repairs: time.NewTimer(minPeriod),
+		requests: make(chan func()),
+		edits:    newEdits(time.Now()), edited: make(chan struct{}, 1), repairs: time.NewTimer(minPeriod),
 	}
 }
 
@@ -190,8 +186,7 @@ func (l *Loop) wait(ctx context.Context, timer <-chan time.Time, changed <-chan 
 	return false
 }
 
-// sleep waits and serves requests; false: the context ended. After a failure a requested
-// comparison ends the wait.
+// sleep waits and serves requests; false: the context ended. After a failure a requested comparison ends the wait.
 func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		select {
@@ -292,8 +287,6 @@ func (l *Loop) sync(ctx context.Context) error {
 	}
 	l.writes++
 	if s.Err == nil {
-		// With refusals, a comparison would leave a part out and the next write be refused.
-		change.Partly = s.Cause != Failure && len(l.refused.services) == 0
 		l.write(ctx, change, &s)
 	} else {
 		s.end()
@@ -344,9 +337,8 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	if s.Full() {
 		l.compare, l.started, l.known = Change, true, true
 		l.queue.Clear()
-		l.enqueueLeft(plan, s.Cause)
 	}
-	s.Adopted, s.Waiting = plan.Kept(), l.waiting()
+	s.Adopted = plan.Kept()
 	if !l.queue.HasSmall() || time.Since(l.settled) > settleWithin {
 		s.In, l.settled = l.opt.Store.Settle(), time.Now()
 	}

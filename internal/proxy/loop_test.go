@@ -16,10 +16,10 @@ func TestNoWriteBeforeTheStoreIsComplete(t *testing.T) {
 		w := start(t, nil)
 		w.setService("a", 1)
 		w.advance(time.Hour)
-		w.wantOps("refresh\ndiscard")
+		w.wantOps("refresh")
 		w.setService("b", 1)
 		w.listed()
-		w.wantOps("refresh\napply +a +b")
+		w.wantOps("apply +a +b")
 		w.wantNotified("a ->1, b ->1, host")
 	})
 }

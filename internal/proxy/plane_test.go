@@ -61,13 +61,6 @@ func (r *recorder) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Discard implements plane.Discarder.
-func (r *recorder) Discard() {
-	r.fence.Load()
-	r.note("discard")
-	r.fresh, r.compareAll = false, false
-}
-
 func (r *recorder) Plan(c route.Change) plane.Plan {
 	r.fence.Load()
 	if !r.fresh {

@@ -1,13 +1,6 @@
 package proxy
 
-import (
-	"maps"
-	"time"
-
-	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/route"
-)
+import "github.com/sluice-proxy/sluice/internal/route"
 
 // enqueue adds a change to the queue, except for refused Services.
 func (l *Loop) enqueue(change route.Change) {
@@ -30,30 +23,4 @@ func (l *Loop) dequeue(table *route.Table) route.Change {
 	}
 	next.Underway = l.queue.Underway()
 	return next
-}
-
-// enqueueLeft adds the parts of Services that a comparison left out.
-func (l *Loop) enqueueLeft(plan plane.Plan, cause Cause) {
-	partial, ok := plan.(plane.Partial)
-	if !ok {
-		return
-	}
-	services := l.opt.Compiler.Table().Services
-	for _, svc := range partial.Left() {
-		if cause == Start {
-			l.starting[svc.Name] = true
-		}
-		l.queue.Add(route.Touch{Name: svc.Name, Old: svc, New: services[svc.Name]})
-	}
-}
-
-// startTime bounds how long Services that change all the time delay the end of the start.
-const startTime = time.Minute
-
-// waiting returns how many Services of the start are not completely written yet.
-func (l *Loop) waiting() int {
-	maps.DeleteFunc(l.starting, func(name cluster.Name, _ bool) bool {
-		return !l.queue.Has(name) || time.Since(l.compareSince) > startTime
-	})
-	return len(l.starting)
 }

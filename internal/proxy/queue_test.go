@@ -139,7 +139,7 @@ func TestChangesDoNotPreventAComparison(t *testing.T) {
 	for _, tt := range []struct {
 		cause Cause
 		most  time.Duration
-	}{{ForeignEdit, repairYields}, {Request, auditYields}, {Period, auditYields}} {
+	}{{ForeignEdit, 0}, {Request, auditYields}, {Period, auditYields}} {
 		t.Run(string(tt.cause), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t, nil)
@@ -217,10 +217,10 @@ func TestAnEditTakesPrecedenceOverAnAudit(t *testing.T) {
 		w.compare(ForeignEdit)
 		busy()
 		for _, s := range w.syncs {
-			if s.Cause == ForeignEdit && s.Began.Sub(began) <= repairYields+2*read {
+			if s.Cause == ForeignEdit && s.Began.Sub(began) <= 2*read {
 				return
 			}
 		}
-		t.Errorf("no repair within %v of the edit", repairYields+2*read)
+		t.Errorf("no repair within %v of the edit", 2*read)
 	})
 }

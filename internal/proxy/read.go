@@ -7,25 +7,24 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Reading many rules from the kernel takes seconds. For a limited time, changes that
-// arrive during a read are written first, and the read is repeated.
+// Reading many rules from the kernel takes seconds. Changes that arrive during the read of a
+// comparison without a known fault are written first, for a limited time, and the read is repeated.
 const (
 	undisturbedRead = 50 * time.Millisecond // a read is not interrupted before
-	repairYields    = time.Second           // for how long a repair lets changes pass
-	auditYields     = 30 * time.Second      // the same for a comparison without a known fault
+	auditYields     = 30 * time.Second      // for how long a comparison lets changes pass
 )
 
 // read has the plane read the kernel for a comparison. If a change is written first, the
 // cause in s becomes Change, and the comparison is tried again afterwards.
 func (l *Loop) read(ctx context.Context, s *Sync, change *route.Change) {
-	limit := l.yieldTime()
-	if time.Since(l.compareSince) >= limit {
+	// The plane must know what it wrote itself if changes are to pass.
+	if !l.known || !l.compare.audit() || time.Since(l.compareSince) >= auditYields {
 		if !l.useEarlyRead() {
 			s.Err = l.opt.Plane.Refresh(ctx)
 		}
 		return
 	}
-	if limit == auditYields && (!change.Empty() || !l.queue.Empty()) {
+	if !change.Empty() || !l.queue.Empty() {
 		s.Cause = Change
 		return
 	}
@@ -44,20 +43,6 @@ func (l *Loop) read(ctx context.Context, s *Sync, change *route.Change) {
 	if s.Err != nil {
 		l.known = false // the next attempt is not interrupted
 	}
-}
-
-// yieldTime returns for how long a comparison lets changes pass: not at all if the plane
-// may not know what it wrote itself.
-func (l *Loop) yieldTime() time.Duration {
-	switch {
-	case !l.known:
-		return 0
-	case l.compare == ForeignEdit:
-		return repairYields
-	case l.compare.audit():
-		return auditYields
-	}
-	return 0
 }
 
 // readUntilChange has the plane read the kernel. If a change arrives, it interrupts the

@@ -102,8 +102,7 @@ func servesDNS(svc *route.Service) bool {
 	})
 }
 
-// newRefusals returns the problems of Services that were not refused before, or for another
-// reason.
+// newRefusals returns the problems of Services that were not refused before, or for another reason.
 func newRefusals(before, now plane.Refused) []route.Problem {
 	var list []route.Problem
 	for _, name := range now.Names() {

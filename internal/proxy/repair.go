@@ -9,8 +9,7 @@ import (
 const (
 	maxLogged = 10 // repairs that are logged until there are none for contestCalm
 
-	contestPeriod = time.Second      // between checks of whether a contest begins or ends
-	contestRepeat = 10 * time.Minute // between two calls of Contested for the same one
+	contestPeriod = time.Second // between checks of whether a contest begins or ends
 )
 
 // Edited records a change that another program made to the rules, and returns at once. The loop
@@ -35,10 +34,10 @@ func (l *Loop) Contest() Contest {
 // scheduleRepair requests the comparison that is due because of edits, or because none was made for
 // long. It sets the timer for the next one.
 func (l *Loop) scheduleRepair() {
-	now := time.Now()
-	l.reportContest(now)
+	l.reportContest()
 	l.edits.mu.Lock()
 	defer l.edits.mu.Unlock()
+	now := time.Now()
 	why, at := l.edits.next(now)
 	wait := at.Sub(now)
 	if wait <= 0 { // this is called again when the comparison has ended
@@ -69,20 +68,19 @@ func (l *Loop) endComparison(s Sync, cost time.Duration) {
 	l.scheduleRepair()
 }
 
-// reportContest reports when a contest begins, continues and ends.
-func (l *Loop) reportContest(now time.Time) {
+// reportContest reports when a contest begins and ends.
+func (l *Loop) reportContest() {
 	c := l.Contest()
-	switch {
-	case c.Active() && l.reported.IsZero():
+	if c.Active() == l.contested {
+		return
+	}
+	l.contested = c.Active()
+	if l.contested {
 		l.opt.Log.Error("Another program keeps changing our rules: not healthy until it stops; "+
 			"they are repaired as often as a fifth of a CPU allows", "by", c.By, "what", c.What, "repairs", c.Repairs)
-	case c.Active() && now.Sub(l.reported) < contestRepeat, !c.Active() && l.reported.IsZero():
-		return
-	case !c.Active():
+	} else {
 		l.opt.Log.Info("No program changes our rules any more")
-		now = time.Time{}
 	}
-	l.reported = now
 	if l.opt.Contested != nil {
 		l.opt.Contested(c)
 	}

@@ -100,22 +100,6 @@ func TestRepairsArePacedByTheirCost(t *testing.T) {
 	}
 }
 
-// A contest that lasts is reported again every ten minutes.
-func TestALongContestIsReportedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var reports []Contest
-		w := startRepairs(t, func(o *Options) { o.Contested = func(c Contest) { reports = append(reports, c) } })
-		for range 25 * 60 {
-			w.edit(plane.Edit{What: "table"})
-			w.advance(time.Second)
-		}
-		w.advance(time.Hour)
-		if len(reports) != 4 || !reports[2].Active() || reports[3].Active() {
-			t.Errorf("reported %+v, want the beginning, two more reports and the end", reports)
-		}
-	})
-}
-
 // The time without edits before a repair earns no more than the second in advance.
 func TestAnExpensiveRepairDelaysTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -43,7 +43,6 @@ type Sync struct {
 	Refused  int           // Services whose rules the kernel rejects
 	Known    int           // all Services
 	Vital    cluster.Name  // one of the refused Services without which a node does not work; zero: none of them is
-	Waiting  int           // large Services of the start that are not completely written yet
 	Err      error
 
 	// In has the changes that are in the kernel since this write; empty after an error.

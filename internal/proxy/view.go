@@ -23,9 +23,8 @@ type View struct {
 	Err     error
 }
 
-// View returns the state of the loop. It waits for the write in progress, and returns an
-// error if the context ends first. It takes constant time, whatever the number of
-// Services, so that queries do not delay writes.
+// View returns the state of the loop. It waits for the write in progress, and returns an error if the context ends
+// first. It takes constant time, whatever the number of Services, so that queries do not delay writes.
 func (l *Loop) View(ctx context.Context) (v View, err error) {
 	err = l.request(ctx, func() {
 		v = View{

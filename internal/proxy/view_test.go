@@ -164,7 +164,7 @@ func TestNoComparisonBeforeTheStoreIsComplete(t *testing.T) {
 		w := start(t, nil)
 		w.setService("a", 1)
 		w.compare(Request)
-		w.wantOps("refresh\ndiscard")
+		w.wantOps("refresh")
 		w.listed()
 		w.wantOps("refresh\napply +a")
 	})

@@ -3,6 +3,7 @@ package relay
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/list"
@@ -18,6 +19,12 @@ const (
 	maxRemembered = 1 << 19
 	keptAffinity  = 1 << 6
 )
+
+// quota is how many clients there are, and may be.
+type quota struct {
+	limit int64
+	open  atomic.Int64
+}
 
 // affinity remembers the backends of clients. The zero value is ready to use.
 type affinity struct {

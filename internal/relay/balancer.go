@@ -13,12 +13,11 @@ import (
 // Balancer chooses backends for the connections of one Service port, and counts them. It is safe
 // for concurrent use.
 type Balancer struct {
-	target   atomic.Pointer[Target]
 	plan     atomic.Pointer[plan]
 	affinity affinity
 	counts   counts
 	now      func() time.Time
-	random   func(n uint64) uint64 // returns a number below n
+	random   func() float64 // returns a number from 0 to 1
 
 	mu      sync.Mutex // of changes
 	engines []*Engine  // that have used the Balancer
@@ -26,15 +25,15 @@ type Balancer struct {
 
 // counts has an atomic counter for each field of Counts.
 type counts struct {
-	open, connections, received, sent, retries, failures, refused atomic.Int64
+	open, connections, received, sent, retries, failures atomic.Int64
 }
 
-// plan is a Target in a form that is fast to use.
+// plan is a Target and what is computed from it.
 type plan struct {
-	affinity time.Duration
-	pools    []*pool
-	listed   map[netip.AddrPort]*load // of the backends of all pools, including weight 0
-	left     map[netip.AddrPort]*load // of backends that have left, but have connections
+	*Target
+	pools  []*pool
+	listed map[netip.AddrPort]*load // of the backends of all pools, including weight 0
+	left   map[netip.AddrPort]*load // of backends that have left, but have connections
 }
 
 // load is how many connections a backend has.
@@ -42,24 +41,10 @@ type load struct {
 	open atomic.Int64
 }
 
-// pool is the backends of a pool with a weight.
-type pool struct {
-	scheduler
-	members members
-	index   map[netip.AddrPort]int
-}
-
-// members are backends of a pool, all with a weight, and their loads.
-type members struct {
-	backends []Backend
-	loads    []*load
-}
-
 // NewBalancer returns a Balancer with a target.
 func NewBalancer(t *Target) *Balancer {
-	b := &Balancer{now: time.Now, random: rand.Uint64N}
-	b.plan.Store(&plan{})
-	b.target.Store(&Target{})
+	b := &Balancer{now: time.Now, random: rand.Float64}
+	b.plan.Store(&plan{Target: &Target{}})
 	b.Set(t)
 	return b
 }
@@ -84,7 +69,6 @@ func (b *Balancer) Set(t *Target) {
 	defer b.mu.Unlock()
 	before := b.plan.Load()
 	p := b.compile(t, before)
-	b.target.Store(t)
 	b.plan.Store(p)
 	var gone []netip.AddrPort
 	for addr := range before.listed {
@@ -103,25 +87,21 @@ func (b *Balancer) Set(t *Target) {
 
 // compile returns the plan for a target, which keeps the loads and turns of the plan before it.
 func (b *Balancer) compile(t *Target, before *plan) *plan {
-	p := &plan{affinity: t.Affinity, listed: map[netip.AddrPort]*load{}, left: map[netip.AddrPort]*load{}}
+	p := &plan{Target: t, listed: map[netip.AddrPort]*load{}, left: map[netip.AddrPort]*load{}}
 	for i, backends := range t.Pools {
-		q := &pool{index: make(map[netip.AddrPort]int, len(backends))}
+		var members []member
 		for _, backend := range backends {
 			l := cmp.Or(p.listed[backend.Addr], before.load(backend.Addr), &load{})
 			p.listed[backend.Addr] = l
-			if backend.Weight == 0 {
-				continue
+			if backend.Weight > 0 {
+				members = append(members, member{Backend: backend, load: l, hash: hashMember(backend.Addr)})
 			}
-			q.index[backend.Addr] = len(q.members.backends)
-			q.members.backends = append(q.members.backends, backend)
-			q.members.loads = append(q.members.loads, l)
 		}
-		var old scheduler
+		old := &pool{}
 		if i < len(before.pools) {
-			old = before.pools[i].scheduler
+			old = before.pools[i]
 		}
-		q.scheduler = newScheduler(t.Scheduler, q.members, old, b.random)
-		p.pools = append(p.pools, q)
+		p.pools = append(p.pools, old.next(t.Scheduler, members, b.random))
 	}
 	for _, loads := range []map[netip.AddrPort]*load{before.listed, before.left} {
 		for addr, l := range loads {
@@ -144,23 +124,33 @@ func (b *Balancer) Counts() Counts {
 	c := &b.counts
 	return Counts{
 		Open: c.open.Load(), Connections: c.connections.Load(), Received: c.received.Load(), Sent: c.sent.Load(),
-		Retries: c.retries.Load(), Failures: c.failures.Load(), Refused: c.refused.Load(),
+		Retries: c.retries.Load(), Failures: c.failures.Load(),
 	}
+}
+
+// Open returns how many connections and flows each backend of the target has.
+func (b *Balancer) Open() map[netip.AddrPort]int {
+	p := b.plan.Load()
+	open := make(map[netip.AddrPort]int, len(p.listed))
+	for addr, l := range p.listed {
+		open[addr] = int(l.open.Load())
+	}
+	return open
 }
 
 // pick chooses a backend of a pool for a client. It avoids backends that were tried, unless there is
 // no other. It returns false if the pool has no backend that gets connections.
 func (b *Balancer) pick(client netip.Addr, pool int, tried []netip.AddrPort) (netip.AddrPort, bool) {
 	p := b.plan.Load()
-	if pool >= len(p.pools) || len(p.pools[pool].members.backends) == 0 {
+	if pool >= len(p.pools) || len(p.pools[pool].members) == 0 {
 		return netip.AddrPort{}, false
 	}
 	q := p.pools[pool]
-	if p.affinity == 0 {
+	if p.Affinity == 0 {
 		return q.choose(client, tried), true
 	}
 	now := b.now()
-	if addr, ok := b.affinity.get(client, now.Add(-p.affinity)); ok {
+	if addr, ok := b.affinity.get(client, now.Add(-p.Affinity)); ok {
 		if _, ok := q.index[addr]; ok && !slices.Contains(tried, addr) {
 			b.affinity.put(client, addr, now)
 			return addr, true
@@ -171,23 +161,8 @@ func (b *Balancer) pick(client netip.Addr, pool int, tried []netip.AddrPort) (ne
 	return addr, true
 }
 
-// choose returns a backend that was not tried, or if all were, any.
-func (q *pool) choose(client netip.Addr, tried []netip.AddrPort) netip.AddrPort {
-	var skip []int
-	for _, addr := range tried {
-		if i, ok := q.index[addr]; ok && !slices.Contains(skip, i) {
-			skip = append(skip, i)
-		}
-	}
-	if len(skip) == len(q.members.backends) {
-		skip = nil
-	}
-	return q.members.backends[q.pick(client, skip)].Addr
-}
-
-// reached records that a connection of a client to a backend was made, or is being made. The caller
-// must call ended in the end.
-func (b *Balancer) reached(_ netip.Addr, addr netip.AddrPort) { b.change(addr, 1) }
+// reached records that a connection to a backend was made, or is being made. The caller must call ended in the end.
+func (b *Balancer) reached(addr netip.AddrPort) { b.change(addr, 1) }
 
 // failed records that a backend refused a connection of a client or did not answer.
 func (b *Balancer) failed(client netip.Addr, addr netip.AddrPort) { b.affinity.drop(client, addr) }
@@ -197,48 +172,32 @@ func (b *Balancer) ended(addr netip.AddrPort) { b.change(addr, -1) }
 
 // change adds to the load of a backend, which is never negative.
 func (b *Balancer) change(addr netip.AddrPort, n int64) {
-	p := b.plan.Load()
-	l := p.load(addr)
+	l := b.plan.Load().load(addr)
 	if l == nil {
 		return // it left before it had connections
 	}
 	if l.open.Add(n) < 0 {
 		l.open.Add(-n)
 	}
-	for _, q := range p.pools {
-		if i, ok := q.index[addr]; ok {
-			q.changed(i)
-		}
-	}
 }
 
-// Share is the probability that a backend gets a connection.
-type Share struct {
-	Addr        netip.AddrPort
-	Probability float64
-}
-
-// Shares returns the backends of a pool, and how probable it is that the next connection of a client
-// goes to each of them: now, with its affinity and the connections that are open.
-func (b *Balancer) Shares(client netip.Addr, pool int) []Share {
-	p, target := b.plan.Load(), b.target.Load()
-	if pool >= len(p.pools) || pool >= len(target.Pools) {
+// Shares returns how probable it is that each backend of a pool gets the next connection of a client: now, with its
+// affinity and the connections that are open.
+func (b *Balancer) Shares(client netip.Addr, pool int) map[netip.AddrPort]float64 {
+	p := b.plan.Load()
+	if pool >= len(p.pools) {
 		return nil
 	}
-	q := p.pools[pool]
-	shares := make([]Share, len(target.Pools[pool]))
-	probability := q.shares(client)
-	if addr, ok := b.affinity.get(client, b.now().Add(-p.affinity)); ok && p.affinity > 0 {
-		if i, ok := q.index[addr]; ok {
-			clear(probability)
-			probability[i] = 1
+	shares := map[netip.AddrPort]float64{}
+	for _, backend := range p.Pools[pool] {
+		shares[backend.Addr] = 0
+	}
+	if addr, ok := b.affinity.get(client, b.now().Add(-p.Affinity)); ok && p.Affinity > 0 {
+		if _, ok := p.pools[pool].index[addr]; ok {
+			shares[addr] = 1
+			return shares
 		}
 	}
-	for i, backend := range target.Pools[pool] {
-		shares[i].Addr = backend.Addr
-		if j, ok := q.index[backend.Addr]; ok {
-			shares[i].Probability = probability[j]
-		}
-	}
+	p.pools[pool].share(client, shares)
 	return shares
 }

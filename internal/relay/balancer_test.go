@@ -39,7 +39,7 @@ func equal(n int) []Backend {
 func seeded(t *Target) (*Balancer, *time.Time) {
 	now := time.Unix(1, 0)
 	b := NewBalancer(&Target{})
-	b.random = rand.New(rand.NewPCG(1, 2)).Uint64N
+	b.random = rand.New(rand.NewPCG(1, 2)).Float64
 	b.now = func() time.Time { return now }
 	b.Set(t)
 	return b, &now
@@ -67,19 +67,17 @@ func TestDistribution(t *testing.T) {
 				b, _ := seeded(&Target{Scheduler: s, Pools: [][]Backend{backends(weights...)}})
 				got, mean := map[netip.AddrPort]float64{}, map[netip.AddrPort]float64{}
 				for i := range picks {
-					possible := false
 					shares := b.Shares(client(i), 0)
 					addr, _ := b.pick(client(i), 0, nil)
 					got[addr] += 1. / picks
-					for _, share := range shares {
-						mean[share.Addr] += share.Probability / picks
-						possible = possible || share.Addr == addr && share.Probability > 0
+					for to, share := range shares {
+						mean[to] += share / picks
 					}
-					if !possible {
+					if shares[addr] == 0 {
 						t.Fatalf("%v was chosen, against %v", addr, shares)
 					}
 					if s == LeastConnections {
-						b.reached(client(i), addr) // none ends
+						b.reached(addr) // none ends
 					}
 				}
 				total := 0.
@@ -127,7 +125,7 @@ func TestRoundRobinIsSmooth(t *testing.T) {
 func TestLeastConnections(t *testing.T) {
 	b, _ := seeded(&Target{Scheduler: LeastConnections, Pools: [][]Backend{equal(2), equal(2)}})
 	for range 5 {
-		b.reached(client(0), backend(0))
+		b.reached(backend(0))
 	}
 	if got := counted(b, 1, 100); got[backend(1)] != 100 {
 		t.Errorf("with 5 connections at backend 0: %v", got)
@@ -143,10 +141,10 @@ func TestLeastConnections(t *testing.T) {
 		t.Errorf("after its connections have ended: %v", got)
 	}
 	b.ended(backend(0)) // once too often
-	b.reached(client(0), netip.MustParseAddrPort("[2001:db8::1]:1"))
+	b.reached(netip.MustParseAddrPort("[2001:db8::1]:1"))
 }
 
-// If a backend of a hash leaves or comes, few other clients move.
+// If a backend of a hash leaves or comes, no other clients move.
 func TestSourceHashIsStable(t *testing.T) {
 	const clients = 20_000
 	for _, n := range []int{3, 30, 3000} {
@@ -160,24 +158,16 @@ func TestSourceHashIsStable(t *testing.T) {
 			if x != again {
 				t.Fatalf("client %v goes to %v and %v", client(i), x, again)
 			}
+			if x != y && y != backend(n) {
+				t.Errorf("client %v has moved from %v to %v, which is not new", client(i), x, y)
+			}
 			if x != y {
 				moved++
 			}
 		}
-		if most := 3*clients/(n+1) + 30; moved > most {
+		if most := clients/(n+1) + 200; moved > most {
 			t.Errorf("%d of %d clients have moved with backend %d, want at most %d", moved, clients, n+1, most)
 		}
-	}
-}
-
-// The hash of this client and this backend has the largest number there is, of which the logarithm must
-// not be 0.
-func TestSourceHashOfAChosenClient(t *testing.T) {
-	client := netip.MustParseAddr("2001:db8:1:2:5b6e:9a5f:90fa:6801")
-	backend := netip.MustParseAddrPort("[fd00:10:244::7]:8080")
-	b := NewBalancer(&Target{Scheduler: SourceHash, Pools: [][]Backend{{{Addr: backend, Weight: 1}}}})
-	if got, ok := b.pick(client, 0, nil); got != backend || !ok {
-		t.Errorf("got %v, %t", got, ok)
 	}
 }
 
@@ -214,7 +204,7 @@ func TestNone(t *testing.T) {
 				t.Errorf("scheduler %d, pool %d: %v", s, pool, addr)
 			}
 			for _, share := range b.Shares(client(0), pool) {
-				if share.Probability != 0 {
+				if share != 0 {
 					t.Errorf("scheduler %d, pool %d: %v", s, pool, share)
 				}
 			}
@@ -233,8 +223,8 @@ func TestAffinity(t *testing.T) {
 		if again, _ := b.pick(client(0), 0, nil); again != first {
 			t.Fatalf("%v after %v", again, first)
 		}
-		if share := b.Shares(client(0), 0); share[int(first.Addr().As4()[3])].Probability != 1 {
-			t.Errorf("Shares of a client with affinity: %v", share)
+		if shares := b.Shares(client(0), 0); shares[first] != 1 {
+			t.Errorf("Shares of a client with affinity: %v", shares)
 		}
 		counted(b, 0, 3)
 	}
@@ -303,7 +293,7 @@ func TestConcurrentPicks(t *testing.T) {
 			go func() {
 				for i := range 2000 {
 					addr, _ := b.pick(client(i), 0, nil)
-					b.reached(client(i), addr)
+					b.reached(addr)
 					if i%100 == w {
 						b.Set(&Target{Scheduler: s, Pools: [][]Backend{backends(1, uint16(2+i%2), 3)}})
 						b.Shares(client(i), 0)
@@ -326,7 +316,7 @@ func TestConcurrentPicks(t *testing.T) {
 
 func BenchmarkPick(b *testing.B) {
 	for _, s := range []Scheduler{RoundRobin, LeastConnections, SourceHash} {
-		for _, n := range []int{3, 10_000} {
+		for _, n := range []int{3, 1000, 10_000} {
 			weights := make([]uint16, n)
 			for i := range weights {
 				weights[i] = uint16(1 + i%3)
@@ -335,7 +325,7 @@ func BenchmarkPick(b *testing.B) {
 			b.Run(fmt.Sprintf("%d/%d", s, n), func(b *testing.B) {
 				for i := 0; b.Loop(); i++ {
 					addr, _ := balancer.pick(client(i), 0, nil)
-					balancer.reached(client(i), addr)
+					balancer.reached(addr)
 					balancer.ended(addr)
 				}
 			})

@@ -37,7 +37,7 @@ func (c *choice) next() (netip.AddrPort, bool) {
 // connected records that the flow has a socket to a backend.
 func (c *choice) connected(to netip.AddrPort) {
 	c.backend, c.plan, c.refused = to, nil, false
-	c.settings.balancer.reached(c.client, to)
+	c.settings.balancer.reached(to)
 }
 
 // disconnected records that the socket is closed.

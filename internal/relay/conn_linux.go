@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/list"
 	"github.com/sluice-proxy/sluice/internal/relay/epoll"
-	"github.com/sluice-proxy/sluice/internal/relay/stream"
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
 // conn is a connection of a client and the one to its backend. It is used on the
@@ -65,8 +65,7 @@ func (c *conn) start() {
 	a := c.owner
 	c.list()
 	if err := a.worker.Add(c.client.fd, connEvents, &c.client); err != nil {
-		a.worker.engine.refuse(c.settings.balancer, reasonMemory)
-		c.abort()
+		c.refuse(reasonMemory)
 		return
 	}
 	if c.evicted {
@@ -96,7 +95,7 @@ func (c *conn) makeRoom() {
 		return // it has ended meanwhile
 	case c.all.Item == nil:
 		c.evicted = true
-		c.owner.worker.engine.refuse(c.settings.balancer, reasonConnections)
+		c.owner.worker.engine.refuse(reasonConnections)
 	default:
 		c.refuse(reasonConnections)
 	}
@@ -124,11 +123,11 @@ func (c *conn) connect() {
 		if c.attempts++; c.attempts > 1 {
 			b.counts.retries.Add(1)
 		}
-		fd, err := w.waiting.dial(w.files, to, w.clock())
+		fd, err := w.waiting.dial(to, w.clock())
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
 			c.beginHop()
-			b.reached(c.peer.Addr(), to)
+			b.reached(to)
 			w.Set(&c.timer, w.Now().Add(limits[c.attempts-1]), c.failed)
 			if err := w.Add(fd, connEvents, &c.remote); err != nil {
 				c.refuse(reasonMemory)
@@ -154,7 +153,7 @@ func (c *conn) connect() {
 
 // refuse resets the client because this host has run out of a resource.
 func (c *conn) refuse(reason string) {
-	c.owner.worker.engine.refuse(c.settings.balancer, reason)
+	c.owner.worker.engine.refuse(reason)
 	c.abort()
 }
 
@@ -184,7 +183,7 @@ func (c *conn) closeRemote() {
 // worker may connect from a recorded port at once.
 func (c *conn) freePort() {
 	w := c.owner.worker
-	reusable := stream.Reusable(c.remote.fd)
+	reusable := socket.Reusable(c.remote.fd)
 	c.closeRemote()
 	if reusable {
 		w.waiting.add(c.backend, c.from.at, w.clock())
@@ -193,7 +192,7 @@ func (c *conn) freePort() {
 
 // beginHop records the socket to the backend.
 func (c *conn) beginHop() {
-	at, _ := stream.Addr(c.remote.fd) // without an address no client comes from it
+	at, _ := socket.Addr(c.remote.fd) // without an address no client comes from it
 	c.from = source{TCP, at}
 	c.owner.worker.engine.hops.begin(c.from, c.backend, c.hops)
 }
@@ -248,7 +247,7 @@ func (c *conn) whileConnecting(s *side, events uint32) {
 		return
 	}
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-		if shortage(stream.Error(c.remote.fd)) == reasonPorts {
+		if shortage(socket.Error(c.remote.fd)) == reasonPorts {
 			c.refuse(reasonPorts)
 			return
 		}
@@ -269,8 +268,8 @@ func (c *conn) connected(events uint32) {
 	if c.owner.closed || !b.has(c.backend) {
 		c.drain()
 	}
-	if b.target.Load().ProxyHeader {
-		to, err := stream.Destination(c.client.fd)
+	if b.plan.Load().ProxyHeader {
+		to, err := socket.Destination(c.client.fd)
 		if err != nil {
 			c.abort()
 			return
@@ -314,9 +313,9 @@ func (c *conn) abort() {
 	if c.state == closed {
 		return
 	}
-	stream.SetReset(c.client.fd)
+	socket.SetReset(c.client.fd)
 	if c.remote.fd >= 0 {
-		stream.SetReset(c.remote.fd)
+		socket.SetReset(c.remote.fd)
 	}
 	c.end()
 }

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/relay/stream"
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
 // direction is one direction of a conn. Small messages are copied by the buffer of the loop. If more comes
@@ -16,7 +16,7 @@ type direction struct {
 	from, to *side
 	count    *atomic.Int64 // of the bytes
 	pending  []byte        // read, but not written
-	pipe     stream.Pipe   // valid if piped
+	pipe     socket.Pipe   // valid if piped
 	kept     int           // how many bytes of pending count for tcpLoop.kept
 	held     int           // how many bytes are in the pipe
 	moved    int           // how many bytes were moved since the direction was idle
@@ -125,13 +125,13 @@ func (d *direction) release() {
 // write writes some of the pending bytes.
 func (d *direction) write() (n int, e syscall.Errno) {
 	if len(d.pending) > 0 {
-		n, e = stream.Write(d.to.fd, d.pending)
+		n, e = socket.Write(d.to.fd, d.pending)
 		if e == 0 {
 			d.pending = d.pending[n:]
 		}
 		return n, e
 	}
-	n, e = stream.Splice(d.pipe.Read, d.to.fd, d.held)
+	n, e = socket.Splice(d.pipe.Read, d.to.fd, d.held)
 	if e == 0 {
 		d.held -= n
 	}
@@ -144,11 +144,11 @@ func (d *direction) fill() (int, bool) {
 	var e syscall.Errno
 	piped := d.bulk && d.getPipe()
 	if piped {
-		n, e = stream.Splice(d.from.fd, d.pipe.Write, maxSplice)
+		n, e = socket.Splice(d.from.fd, d.pipe.Write, maxSplice)
 		piped = !d.atMark(n, e)
 	}
 	if !piped {
-		n, e = stream.Read(d.from.fd, d.buffer())
+		n, e = socket.Read(d.from.fd, d.buffer())
 	}
 	switch {
 	case e == unix.EAGAIN:
@@ -183,7 +183,7 @@ func (d *direction) atMark(n int, e syscall.Errno) bool {
 
 // copied writes bytes from the buffer of the loop. It keeps bytes that the destination does not take.
 func (d *direction) copied(b []byte) bool {
-	n, e := stream.Write(d.to.fd, b)
+	n, e := socket.Write(d.to.fd, b)
 	switch e {
 	case 0:
 		d.count.Add(int64(n))
@@ -219,7 +219,7 @@ func (d *direction) finish() {
 		c.end()
 		return
 	}
-	stream.CloseWrite(d.to.fd)
+	socket.CloseWrite(d.to.fd)
 }
 
 // idle releases the pipe when the direction has moved all bytes.
@@ -242,11 +242,7 @@ func (d *direction) getPipe() bool {
 	if t.pipeCount >= t.pipeLimit {
 		return false
 	}
-	var p stream.Pipe
-	err := d.from.conn.owner.worker.files.open(func() (err error) {
-		p, err = stream.NewPipe()
-		return err
-	})
+	p, err := socket.NewPipe()
 	if err != nil {
 		return false
 	}

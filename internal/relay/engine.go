@@ -19,10 +19,10 @@ type Engine struct {
 	options     Options
 	connections *fair.Shares
 	flows       *fair.Shares
-	remembered  quota                                 // clients of affinity
-	maximum     func(listeners int) (connections int) // the limit of connections; nil: the limit of the options
+	remembered  quota // clients of affinity
+	files       int   // the limit of file descriptors, by which that of connections follows the Listeners; 0: it is fixed
 	start       time.Time
-	refused     refusedBy
+	refused     map[string]*atomic.Int64 // by reason
 	unreported  atomic.Int64
 	hops        hops
 	system      system
@@ -35,7 +35,7 @@ type Engine struct {
 // system runs the sockets of an Engine.
 type system interface {
 	// listen opens a socket, which accepts once run is called.
-	listen(l *Listener) (server, error)
+	listen(s Spec) (server, error)
 
 	// run blocks until the context ends. Then it closes all sockets and returns.
 	run(ctx context.Context) error
@@ -56,6 +56,9 @@ type settings struct {
 	balancer *Balancer
 	admit    func(client netip.Addr) Admission
 }
+
+// settings returns the first settings of a Listener.
+func (s Spec) settings() *settings { return &settings{balancer: s.Balancer, admit: s.Admit} }
 
 // admission returns the decision about a client.
 func (s *settings) admission(client netip.Addr) Admission {
@@ -89,31 +92,11 @@ func shortage(err error) string {
 	return ""
 }
 
-// refusedBy has a counter for each reason.
-type refusedBy struct{ files, connections, flows, ports, memory, loop atomic.Int64 }
-
-// of returns the counter of a reason.
-func (r *refusedBy) of(reason string) *atomic.Int64 {
-	switch reason {
-	case reasonFiles:
-		return &r.files
-	case reasonConnections:
-		return &r.connections
-	case reasonFlows:
-		return &r.flows
-	case reasonPorts:
-		return &r.ports
-	case reasonLoop:
-		return &r.loop
-	default:
-		return &r.memory
+// newCounters returns a counter for each reason.
+func newCounters() map[string]*atomic.Int64 {
+	return map[string]*atomic.Int64{
+		reasonFiles: {}, reasonConnections: {}, reasonFlows: {}, reasonPorts: {}, reasonMemory: {}, reasonLoop: {},
 	}
-}
-
-// quota counts open connections or flows, up to a limit.
-type quota struct {
-	limit int64
-	open  atomic.Int64
 }
 
 // Stats are the counters and limits of an Engine.
@@ -132,12 +115,13 @@ type Stats struct {
 func New(o Options) (*Engine, error) { return newEngine(o, newSystem) }
 
 func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, error) {
-	files, fixed := fileLimit(), o.MaxConnections != 0
-	o = o.withDefaults(files)
-	e := &Engine{options: o, listeners: map[*Listener]struct{}{}, start: time.Now()}
-	if !fixed {
-		e.maximum = func(listeners int) int { return maxConnections(files, o.MaxFlows+listeners) }
+	e := &Engine{refused: newCounters(), listeners: map[*Listener]struct{}{}, start: time.Now()}
+	files := fileLimit()
+	if o.MaxConnections == 0 {
+		e.files = files
 	}
+	o = o.withDefaults(files)
+	e.options = o
 	e.connections = fair.New(fair.Options{Limit: int64(o.MaxConnections), Idle: int64(idleConnection)})
 	e.flows = fair.New(fair.Options{Limit: int64(o.MaxFlows), Idle: int64(o.UDPTimeout / idleFraction)})
 	e.remembered.limit = maxRemembered
@@ -172,7 +156,7 @@ func (o Options) withDefaults(files int) Options {
 		o.UDPTimeout = udpTimeout
 	}
 	if o.MaxFlows == 0 {
-		o.MaxFlows = maxFlows(files)
+		o.MaxFlows = maxFlows(o.NetNS, files)
 	}
 	if o.MaxConnections == 0 {
 		o.MaxConnections = maxConnections(files, o.MaxFlows)
@@ -209,10 +193,10 @@ func (e *Engine) Listen(s Spec) (*Listener, error) {
 	if len(e.listeners) >= e.options.MaxListeners {
 		return nil, fmt.Errorf("%w (%d)", errListeners, e.options.MaxListeners)
 	}
-	l := &Listener{engine: e, spec: s}
+	l := &Listener{engine: e}
 	s.Balancer.subscribe(e)
 	var err error
-	if l.server, err = e.system.listen(l); err != nil {
+	if l.server, err = e.system.listen(s); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", s.Addr, err)
 	}
 	e.listeners[l] = struct{}{}
@@ -222,8 +206,8 @@ func (e *Engine) Listen(s Spec) (*Listener, error) {
 
 // fit makes the limit of connections follow the number of Listeners. The caller holds the lock.
 func (e *Engine) fit() {
-	if e.maximum != nil {
-		e.connections.Resize(int64(e.maximum(len(e.listeners))))
+	if e.files > 0 {
+		e.connections.Resize(int64(maxConnections(e.files, e.options.MaxFlows+len(e.listeners))))
 	}
 }
 
@@ -250,22 +234,18 @@ func (e *Engine) Stats() Stats {
 	s := Stats{Refused: map[string]int64{}, Unreported: e.unreported.Load()}
 	s.Connections, s.MaxConnections = e.connections.Count()
 	s.Flows, s.MaxFlows = e.flows.Count()
-	for _, reason := range []string{reasonFiles, reasonConnections, reasonFlows, reasonPorts, reasonMemory, reasonLoop} {
-		s.Refused[reason] = e.refused.of(reason).Load()
+	for reason, counter := range e.refused {
+		s.Refused[reason] = counter.Load()
 	}
 	return s
 }
 
-// refuse counts that new work of a Balancer was refused for a reason.
-func (e *Engine) refuse(b *Balancer, reason string) {
-	b.counts.refused.Add(1)
-	e.refused.of(reason).Add(1)
-}
+// refuse counts that new work was refused for a reason.
+func (e *Engine) refuse(reason string) { e.refused[reason].Add(1) }
 
 // Listener is an address whose clients reach the backends of a Balancer.
 type Listener struct {
 	engine *Engine
-	spec   Spec
 	server server
 }
 

@@ -18,7 +18,6 @@ import (
 type poller struct {
 	engine  *Engine
 	workers []*worker
-	files   files
 	waiting waiting
 	udp     *udp
 	hosts   *udpSockets
@@ -28,13 +27,10 @@ type poller struct {
 type worker struct {
 	*epoll.Loop
 	engine  *Engine
-	peers   []*worker // all workers
-	files   *files
 	waiting *waiting
 	members map[*acceptor]struct{} // which have sockets on this worker
 	tcp     tcpLoop
 	udp     *udpLoop
-	packets *packets // for sockets of udp
 }
 
 // reset closes all sockets.
@@ -49,10 +45,9 @@ func (w *worker) reset() {
 func (w *worker) clock() time.Duration { return w.Now().Sub(w.engine.start) }
 
 func newSystem(e *Engine) (system, error) {
-	p := &poller{engine: e, files: files{reserve: -1}}
-	p.hosts = &udpSockets{engine: e, files: &p.files, budgets: newBudgets()}
+	p := &poller{engine: e}
+	p.hosts = &udpSockets{engine: e, budgets: newBudgets()}
 	p.udp = newUDP(e, p.hosts)
-	p.files.keep()
 	// A limit of CPU time lowers GOMAXPROCS, and another Engine that runs raises it.
 	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) {
 		l, err := epoll.New()
@@ -60,18 +55,12 @@ func newSystem(e *Engine) (system, error) {
 			for _, w := range p.workers {
 				w.Discard()
 			}
-			p.files.close()
 			return nil, err
 		}
-		w := &worker{
-			Loop: l, engine: e, files: &p.files, waiting: &p.waiting, packets: newPackets(), members: map[*acceptor]struct{}{},
-		}
-		w.tcp.init(w)
+		w := &worker{Loop: l, engine: e, waiting: &p.waiting, members: map[*acceptor]struct{}{}}
+		w.tcp.init()
 		w.udp = p.udp.add(w)
 		p.workers = append(p.workers, w)
-	}
-	for _, w := range p.workers {
-		w.peers = p.workers
 	}
 	return p, nil
 }
@@ -89,12 +78,12 @@ func fileLimit() int {
 func maxListeners(files int) int { return max(files/2, 1) }
 
 // listen implements system.
-func (p *poller) listen(l *Listener) (server, error) {
-	switch l.spec.Protocol {
+func (p *poller) listen(s Spec) (server, error) {
+	switch s.Protocol {
 	case TCP:
-		return p.listenTCP(l)
+		return p.listenTCP(s)
 	case UDP:
-		return p.udp.listen(l)
+		return p.udp.listen(s)
 	}
 	return nil, syscall.EPROTONOSUPPORT
 }
@@ -132,7 +121,6 @@ func (p *poller) run(ctx context.Context) error {
 		})
 	}
 	running.Wait()
-	p.files.close()
 	p.hosts.close()
 	return errors.Join(errs...)
 }

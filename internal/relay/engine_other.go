@@ -9,7 +9,7 @@ func newSystem(e *Engine) (system, error) { return newPortable(e), nil }
 func fileLimit() int { return 8192 }
 
 // maxFlows returns how many UDP flows there may be by default, for a limit of file descriptors.
-func maxFlows(files int) int { return files / 8 }
+func maxFlows(_, files int) int { return files / 8 }
 
 // maxListeners returns how many Listeners there may be by default, for a limit of file descriptors. Windows
 // has none for sockets.

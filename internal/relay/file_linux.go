@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/relay/stream"
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
 func (s *tcpServer) file() (*os.File, error) { return fileOf(s.fd) }
@@ -54,6 +54,6 @@ func inherit(f *os.File, prepare func(fd int) error) (int, error) {
 
 // reset closes a file descriptor, and resets its connection if it has one.
 func reset(fd int) {
-	stream.SetReset(fd)
-	stream.Close(fd)
+	socket.SetReset(fd)
+	socket.Close(fd)
 }

@@ -113,5 +113,4 @@ type Counts struct {
 	Sent        int64 // bytes to clients
 	Retries     int64 // attempts that failed and were followed by another one
 	Failures    int64 // connections for which no attempt succeeded
-	Refused     int64 // not admitted, or beyond a limit
 }

@@ -29,14 +29,14 @@ func TestHostile(t *testing.T) {
 	run(t, Options{NetNS: ns, MaxConnections: hostileConnections, MaxFlows: hostileFlows}, newSystem, func(b *bench) {
 		tcp, _ := b.front(one(b.echo()))
 		_, at := echoUDP(t, ns, "a", "127.0.0.1:0")
-		udp, err := b.engine.Listen(Spec{Protocol: UDP, Addr: anyAddr, Balancer: NewBalancer(one(at))})
+		udp, err := b.engine.Listen(Spec{Protocol: UDP, Addr: loopback, Balancer: NewBalancer(one(at))})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r := &udpRig{Engine: b.engine, Listener: udp, at: udp.Addr()}
 		good := b.dial(tcp.Addr())
 		_ = good.SetDeadline(time.Now().Add(time.Minute))
-		flow := bound(t, ns, "127.0.0.8", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), r.at.Port()))
+		flow := bound(t, ns, "127.0.0.8", r.at)
 		before := liveHeap()
 		attacked := attack(b, tcp.Addr(), r)
 		slowest, rounds := time.Duration(0), 0

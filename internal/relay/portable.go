@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
 // portable is the system of all others than Linux: goroutines over package net. It is built on
@@ -15,33 +17,31 @@ type portable struct {
 	tcp    portableTCP
 	udp    *udp
 	loop   *plainUDP // of udp
-	open   opener
 }
 
-// opener calls a function that opens a socket. Tests use another network namespace.
-type opener func(open func() error) error
-
 func newPortable(e *Engine) *portable {
-	p := &portable{engine: e, open: func(open func() error) error { return open() }}
+	p := &portable{engine: e, loop: newPlainUDP(e.options.NetNS)}
 	p.tcp.init(p)
-	p.loop = newPlainUDP(func(open func() error) error { return p.open(open) })
 	p.udp = newUDP(e, p.loop)
 	p.udp.add(p.loop)
 	return p
 }
 
+// open calls a function that opens sockets in the network namespace of the Engine, which only tests on Linux set.
+func (p *portable) open(open func() error) error { return netns.Do(p.engine.options.NetNS, open) }
+
 func (p *portable) clock() int64 { return int64(time.Since(p.engine.start)) }
 
 // listen implements system.
-func (p *portable) listen(l *Listener) (server, error) {
-	if f := l.spec.Inherited; f != nil {
+func (p *portable) listen(s Spec) (server, error) {
+	if f := s.Inherited; f != nil {
 		return nil, errors.Join(errNoHandover, f.Close())
 	}
-	switch l.spec.Protocol {
+	switch s.Protocol {
 	case TCP:
-		return p.tcp.listen(l)
+		return p.tcp.listen(s)
 	case UDP:
-		return p.udp.listen(l)
+		return p.udp.listen(s)
 	}
 	return nil, syscall.EPROTONOSUPPORT
 }

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/relay/stream"
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
 // reset handles that the peer of a side has reset the connection. The bytes that it sent before still reach the other
@@ -46,7 +46,7 @@ func (c *conn) passReset() {
 	w := c.owner.worker
 	from, _ := c.directions(c.gone)
 	from.done = true
-	if stream.Unsent(from.to.fd) == 0 || !w.Now().Before(c.until) {
+	if socket.Unsent(from.to.fd) == 0 || !w.Now().Before(c.until) {
 		c.abort()
 		return
 	}

@@ -1,174 +1,148 @@
 package relay
 
 import (
-	"container/heap"
+	"encoding/binary"
+	"math"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 )
 
-// scheduler chooses members of a pool, by index. It is safe for concurrent use.
-type scheduler interface {
-	// pick chooses a member for a client, except those to skip, which are not all.
-	pick(client netip.Addr, skip []int) int
+// pool is the backends of a pool that have a weight. It is safe for concurrent use.
+type pool struct {
+	scheduler Scheduler
+	index     map[netip.AddrPort]int // in members
 
-	// changed is called after the load of a member has changed.
-	changed(i int)
-
-	// shares returns the probability of each member for the next connection of a client.
-	shares(client netip.Addr) []float64
+	mu      sync.Mutex
+	members []member
+	now     float64 // the latest deadline of a member that was chosen
+	choices uint64  // how many there were
 }
 
-// newScheduler returns a scheduler for members; old is the one that it replaces, or nil. random
-// returns a number below its argument.
-func newScheduler(s Scheduler, m members, old scheduler, random func(uint64) uint64) scheduler {
-	switch s {
+// member is a backend of a pool.
+type member struct {
+	Backend
+	load     *load
+	hash     uint64  // of its address
+	deadline float64 // RoundRobin chooses the earliest, and adds 1/weight to it
+	chosen   uint64  // the number of the last choice of this member
+}
+
+// next returns the pool that replaces this one. Members that stay keep their turns. The deadlines of new ones are
+// random, so that each has its share at once, and not all nodes begin with the same backend.
+func (q *pool) next(s Scheduler, members []member, random func() float64) *pool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := &pool{
+		scheduler: s, index: make(map[netip.AddrPort]int, len(members)), members: members, now: q.now, choices: q.choices,
+	}
+	for i := range members {
+		m := &members[i]
+		n.index[m.Addr] = i
+		turn := 1 / float64(m.Weight)
+		m.deadline = q.now + random()*turn
+		if j, stays := q.index[m.Addr]; stays && s == q.scheduler {
+			m.chosen = q.members[j].chosen
+			m.deadline = min(q.members[j].deadline, q.now+turn) // its weight may have become greater
+		}
+	}
+	return n
+}
+
+// choose returns the backend for a connection of a client, if possible one that was not tried. The pool has members.
+func (q *pool) choose(client netip.Addr, tried []netip.AddrPort) netip.AddrPort {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	hash := hashClient(client)
+	m := q.first(hash, tried)
+	if m == nil {
+		m = q.first(hash, nil)
+	}
+	q.now = max(q.now, m.deadline)
+	m.deadline += 1 / float64(m.Weight)
+	q.choices++
+	m.chosen = q.choices
+	return m.Addr
+}
+
+// first returns the member with the lowest rank except some backends, and of several the one that was not chosen for
+// the longest time; nil: there is none.
+func (q *pool) first(client uint64, except []netip.AddrPort) *member {
+	var first *member
+	var lowest float64
+	for i := range q.members {
+		m := &q.members[i]
+		if slices.Contains(except, m.Addr) {
+			continue
+		}
+		rank := q.rank(m, client)
+		if first == nil || rank < lowest || rank == lowest && m.chosen < first.chosen {
+			first, lowest = m, rank
+		}
+	}
+	return first
+}
+
+// rank returns the rank of a member for a client. The scheduler chooses the lowest.
+func (q *pool) rank(m *member, client uint64) float64 {
+	switch q.scheduler {
 	case LeastConnections:
-		return newLeast(m)
+		return float64(m.load.open.Load()+1) / float64(m.Weight) // with the connection to choose for
 	case SourceHash:
-		return newTree(m)
+		return m.distance(client)
 	case RoundRobin:
 	}
-	for _, b := range m.backends {
-		if b.Weight != m.backends[0].Weight {
-			return newWeighted(m, random)
+	return m.deadline
+}
+
+// share sets the probability of each member for the next connection of a client.
+func (q *pool) share(client netip.Addr, shares map[netip.AddrPort]float64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	hash, lowest, total := hashClient(client), math.Inf(1), 0.0
+	ranks := make([]float64, len(q.members))
+	for i := range q.members {
+		ranks[i] = q.rank(&q.members[i], hash)
+		lowest = min(lowest, ranks[i])
+	}
+	for i, m := range q.members {
+		switch {
+		case q.scheduler == RoundRobin:
+			shares[m.Addr] = float64(m.Weight)
+		case ranks[i] == lowest:
+			shares[m.Addr] = 1
 		}
+		total += shares[m.Addr]
 	}
-	c := &cycle{count: len(m.backends)}
-	if before, ok := old.(*cycle); ok {
-		c.next.Store(before.next.Load())
-	} else {
-		c.next.Store(random(1 << 32)) // not all nodes begin with the same backend
+	for _, m := range q.members {
+		shares[m.Addr] /= total
 	}
-	return c
 }
 
-// cycle chooses members of equal weight in turn.
-type cycle struct {
-	next  atomic.Uint64
-	count int
+// distance returns the distance of a client from the member by rendezvous hashing: the nearest of several members is
+// each with a probability in proportion to its weight. It depends on addresses only, so that all nodes choose the same
+// member, and if a member comes or goes, only clients of this member move.
+func (m *member) distance(client uint64) float64 {
+	uniform := (float64(mix(client^m.hash)>>12) + 0.5) / (1 << 52) // from 0 to 1
+	return -math.Log(uniform) / float64(m.Weight)
 }
 
-// pick implements scheduler.
-func (c *cycle) pick(_ netip.Addr, skip []int) int {
-	i := int(c.next.Add(1) % uint64(c.count))
-	for slices.Contains(skip, i) {
-		i = (i + 1) % c.count
-	}
-	return i
+// hashClient returns a hash of the address of a client.
+func hashClient(a netip.Addr) uint64 {
+	b := a.As16()
+	return mix(mix(binary.BigEndian.Uint64(b[:8])) + binary.BigEndian.Uint64(b[8:]))
 }
 
-// changed implements scheduler.
-func (*cycle) changed(int) {}
-
-// shares implements scheduler.
-func (c *cycle) shares(netip.Addr) []float64 {
-	return slices.Repeat([]float64{1 / float64(max(c.count, 1))}, c.count)
+// hashMember returns a hash of the address of a backend.
+func hashMember(a netip.AddrPort) uint64 {
+	return mix(bits.RotateLeft64(hashClient(a.Addr()), 17) + uint64(a.Port()))
 }
 
-// weighted chooses members in turn, in proportion to their weights: each has deadlines at a distance
-// of 1/weight, and the member with the next deadline is chosen. The first deadlines are random within
-// that distance, so that after each change of the backends every member has its share at once.
-type weighted struct {
-	mu    sync.Mutex
-	total float64
-	queue queue
-}
-
-// deadlineUnit is the distance of deadlines: 1/weight is deadlineUnit/weight.
-const deadlineUnit = 1 << 10
-
-func newWeighted(m members, random func(uint64) uint64) *weighted {
-	w := &weighted{total: m.total()}
-	deadlines := make([]uint64, len(m.backends))
-	for i := range deadlines {
-		deadlines[i] = random(deadlineUnit)
-	}
-	w.queue = newQueue(m, deadlines)
-	return w
-}
-
-// pick implements scheduler.
-func (w *weighted) pick(_ netip.Addr, skip []int) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	i := w.queue.first(skip)
-	w.queue.value[i] += deadlineUnit
-	heap.Fix(&w.queue, w.queue.at[i])
-	return i
-}
-
-// changed implements scheduler.
-func (*weighted) changed(int) {}
-
-// shares implements scheduler.
-func (w *weighted) shares(netip.Addr) []float64 {
-	shares := make([]float64, len(w.queue.members))
-	for i, b := range w.queue.members {
-		shares[i] = float64(b.Weight) / w.total
-	}
-	return shares
-}
-
-// total returns the sum of the weights.
-func (m members) total() float64 {
-	total := 0
-	for _, b := range m.backends {
-		total += int(b.Weight)
-	}
-	return float64(total)
-}
-
-// least chooses the member with the fewest connections for its weight, and of several the one that was
-// not chosen for the longest time.
-type least struct {
-	mu    sync.Mutex
-	loads []*load
-	queue queue
-	turn  uint64
-}
-
-func newLeast(m members) *least {
-	value := make([]uint64, len(m.backends))
-	for i, l := range m.loads {
-		value[i] = uint64(l.open.Load()) + 1 // with the one to choose for
-	}
-	return &least{loads: m.loads, queue: newQueue(m, value)}
-}
-
-// pick implements scheduler.
-func (l *least) pick(_ netip.Addr, skip []int) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := l.queue.first(skip)
-	l.turn++
-	l.queue.turn[i] = l.turn
-	heap.Fix(&l.queue, l.queue.at[i])
-	return i
-}
-
-// changed implements scheduler.
-func (l *least) changed(i int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue.value[i] = uint64(max(l.loads[i].open.Load(), 0)) + 1
-	heap.Fix(&l.queue, l.queue.at[i])
-}
-
-// shares implements scheduler. Members with equally few connections have equal shares.
-func (l *least) shares(netip.Addr) []float64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	shares := make([]float64, len(l.loads))
-	var first []int
-	for i := range shares {
-		if l.queue.compare(i, l.queue.order[0]) == 0 {
-			first = append(first, i)
-		}
-	}
-	for _, i := range first {
-		shares[i] = 1 / float64(len(first))
-	}
-	return shares
+// mix spreads the bits of a number (the finalizer of splitmix64).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }

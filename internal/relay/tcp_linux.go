@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/internal/list"
 	"github.com/sluice-proxy/sluice/internal/relay/epoll"
-	"github.com/sluice-proxy/sluice/internal/relay/stream"
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
 // tcpServer is a listening socket of TCP, which all workers have in their loops.
@@ -23,22 +23,22 @@ type tcpServer struct {
 	users    atomic.Int32 // how many of these have not left
 }
 
-func (p *poller) listenTCP(l *Listener) (server, error) {
+func (p *poller) listenTCP(spec Spec) (server, error) {
 	s := &tcpServer{}
-	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
+	s.set(spec.settings())
 	err := netns.Do(p.engine.options.NetNS, func() (err error) {
-		if l.spec.Inherited != nil {
-			s.fd, err = inherit(l.spec.Inherited, stream.Adopt)
+		if spec.Inherited != nil {
+			s.fd, err = inherit(spec.Inherited, socket.AdoptTCP)
 			return err
 		}
-		s.fd, err = stream.Listen(l.spec.Addr)
+		s.fd, err = socket.ListenTCP(spec.Addr)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if s.at, err = stream.Addr(s.fd); err != nil {
-		stream.Close(s.fd)
+	if s.at, err = socket.Addr(s.fd); err != nil {
+		socket.Close(s.fd)
 		return nil, err
 	}
 	s.users.Store(int32(len(p.workers)))
@@ -67,7 +67,7 @@ func (s *tcpServer) close() {
 // release is called when a loop does not use the socket any more.
 func (s *tcpServer) release() {
 	if s.users.Add(-1) == 0 {
-		stream.Close(s.fd)
+		socket.Close(s.fd)
 	}
 }
 
@@ -138,7 +138,7 @@ func (a *acceptor) reset() {
 // Ready implements epoll.Handler: clients wait to be accepted.
 func (a *acceptor) Ready(uint32) {
 	for range maxAccept {
-		fd, client, err := a.worker.files.accept(a.server.fd)
+		fd, client, err := socket.Accept(a.server.fd)
 		if err == nil {
 			a.accepted(fd, client)
 			continue
@@ -146,19 +146,13 @@ func (a *acceptor) Ready(uint32) {
 		if errors.Is(err, unix.EAGAIN) {
 			return
 		}
-		reason := shortage(err)
-		if reason == "" {
-			continue // an error of that connection, such as ECONNABORTED
-		}
-		err = a.worker.files.reset(a.server.fd)
-		switch {
-		case err == nil:
-			a.worker.engine.refuse(a.server.settings.Load().balancer, reason)
-		case !errors.Is(err, unix.EAGAIN):
+		if reason := shortage(err); reason != "" {
+			a.worker.engine.refuse(reason)
 			a.stop()
 			a.worker.Set(&a.pause, a.worker.Now().Add(acceptPause), a.start)
 			return
 		}
+		// an error of that connection, such as ECONNABORTED
 	}
 }
 
@@ -169,7 +163,7 @@ func (a *acceptor) hopsOf(fd int, client netip.AddrPort) uint8 {
 	if h.count == 0 {
 		return 0
 	}
-	if to, err := stream.Destination(fd); err != nil || to != h.to {
+	if to, err := socket.Destination(fd); err != nil || to != h.to {
 		return 0
 	}
 	return h.count
@@ -182,11 +176,10 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 	hops := a.hopsOf(fd, client)
 	switch {
 	case hops >= maxHops:
-		e.refuse(s.balancer, reasonLoop)
+		e.refuse(reasonLoop)
 		reset(fd)
 		return
 	case admission.Refused && !admission.except(fd):
-		s.balancer.counts.refused.Add(1)
 		reset(fd)
 		return
 	}
@@ -200,7 +193,7 @@ func (a *acceptor) accepted(fd int, client netip.AddrPort) {
 		evicted.Owner.Evict(a.worker)
 	}
 	if !ok {
-		e.refuse(s.balancer, reasonConnections)
+		e.refuse(reasonConnections)
 		reset(fd)
 		return
 	}
@@ -219,7 +212,7 @@ func (a Admission) except(fd int) bool {
 	if a.Unless == nil {
 		return false
 	}
-	to, err := stream.Destination(fd)
+	to, err := socket.Destination(fd)
 	return err == nil && a.Unless(to)
 }
 
@@ -239,10 +232,9 @@ func (a *acceptor) least() *acceptor {
 
 // tcpLoop is the state that the TCP connections of a worker share.
 type tcpLoop struct {
-	worker               *worker
 	open                 atomic.Int64 // connections
 	buffer               []byte
-	pipes                []stream.Pipe // that are not in use
+	pipes                []socket.Pipe // that are not in use
 	pipeCount, pipeLimit int           // of all pipes
 	kept                 int           // bytes that directions have read, but not written
 	backends             map[remote]*list.Element[*conn]
@@ -264,8 +256,8 @@ const (
 	smallRead = 512
 )
 
-func (t *tcpLoop) init(w *worker) {
-	t.worker, t.buffer, t.backends = w, make([]byte, bufferSize), map[remote]*list.Element[*conn]{}
+func (t *tcpLoop) init() {
+	t.buffer, t.backends = make([]byte, bufferSize), map[remote]*list.Element[*conn]{}
 	const part, ends = 8, 2 // a part of the file descriptors, see Options.withDefaults
 	t.pipeLimit = min(maxPipes, fileLimit()/part/ends/runtime.GOMAXPROCS(0))
 }

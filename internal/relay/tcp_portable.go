@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/fair"
@@ -72,17 +71,17 @@ type portableServer struct {
 	closed   atomic.Bool
 }
 
-func (t *portableTCP) listen(l *Listener) (server, error) {
+func (t *portableTCP) listen(spec Spec) (server, error) {
 	var listener *net.TCPListener
 	err := t.open(func() (err error) {
-		listener, err = t.socket(l.spec)
+		listener, err = t.socket(spec)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	s := &portableServer{tcp: t, listener: listener}
-	s.set(&settings{balancer: l.spec.Balancer, admit: l.spec.Admit})
+	s.set(spec.settings())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.servers[s] = struct{}{}
@@ -130,7 +129,6 @@ func (s *portableServer) close() {
 
 // accept accepts connections until the listener is closed.
 func (s *portableServer) accept() {
-	const pause = 50 * time.Millisecond
 	select {
 	case <-s.tcp.running:
 	case <-s.tcp.ctx.Done():
@@ -141,10 +139,10 @@ func (s *portableServer) accept() {
 			return
 		}
 		if err != nil { // no more file descriptors, or a connection that was reset before
-			if is(err, syscall.EMFILE) || is(err, syscall.ENFILE) {
-				s.tcp.engine.refuse(s.settings.Load().balancer, reasonFiles)
+			if reason := shortage(err); reason != "" {
+				s.tcp.engine.refuse(reason)
 			}
-			time.Sleep(pause)
+			time.Sleep(acceptPause)
 			continue
 		}
 		s.accepted(client)
@@ -161,7 +159,6 @@ func (s *portableServer) accepted(client *net.TCPConn) {
 	admission := to.admission(c.peer.Addr())
 	c.pool = admission.Pool
 	if admission.Refused {
-		to.balancer.counts.refused.Add(1)
 		c.abort()
 		return
 	}
@@ -170,7 +167,7 @@ func (s *portableServer) accepted(client *net.TCPConn) {
 		evicted.Owner.Evict(nil)
 	}
 	if !ok {
-		t.engine.refuse(to.balancer, reasonConnections)
+		t.engine.refuse(reasonConnections)
 		c.abort()
 		return
 	}
@@ -216,7 +213,7 @@ func (c *portableConn) abort() {
 
 // Evict implements fair.Owner.
 func (c *portableConn) Evict(any) {
-	c.server.tcp.engine.refuse(c.settings.balancer, reasonConnections)
+	c.server.tcp.engine.refuse(reasonConnections)
 	c.locked((*portableConn).abort)
 }
 
@@ -251,7 +248,7 @@ func (c *portableConn) run() {
 		return
 	}
 	defer b.ended(backend)
-	if b.target.Load().ProxyHeader {
+	if b.plan.Load().ProxyHeader {
 		to, _ := netip.ParseAddrPort(c.client.LocalAddr().String()) // package net formats it
 		to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
 		if _, err := remote.Write(proxyHeader(c.peer, to)); err != nil {
@@ -305,7 +302,7 @@ func (u used) Write(b []byte) (int, error) {
 func (c *portableConn) connect() (*net.TCPConn, netip.AddrPort) {
 	t, b := c.server.tcp, c.settings.balancer
 	var tried []netip.AddrPort
-	var err error
+	var reason string
 	for i, timeout := range t.engine.options.Attempts {
 		to, ok := b.pick(c.peer.Addr(), c.pool, tried)
 		if !ok || t.ctx.Err() != nil {
@@ -314,11 +311,11 @@ func (c *portableConn) connect() (*net.TCPConn, netip.AddrPort) {
 		if i > 0 {
 			b.counts.retries.Add(1)
 		}
-		b.reached(c.peer.Addr(), to)
+		b.reached(to)
 		var remote net.Conn
 		dialer := net.Dialer{Timeout: timeout}
 		dialer.SetMultipathTCP(false)
-		err = t.open(func() (err error) {
+		err := t.open(func() (err error) {
 			remote, err = dialer.DialContext(t.ctx, "tcp", to.String())
 			return err
 		})
@@ -327,20 +324,17 @@ func (c *portableConn) connect() (*net.TCPConn, netip.AddrPort) {
 		}
 		b.ended(to)
 		tried = append(tried, to)
-		if is(err, syscall.EMFILE) || is(err, syscall.ENFILE) {
+		if reason = shortage(err); reason == reasonFiles || reason == reasonMemory {
 			break
 		}
-		if !is(err, syscall.EADDRNOTAVAIL) {
+		if reason == "" {
 			b.failed(c.peer.Addr(), to)
 		}
 	}
-	switch {
-	case is(err, syscall.EMFILE), is(err, syscall.ENFILE):
-		t.engine.refuse(b, reasonFiles)
-	case is(err, syscall.EADDRNOTAVAIL):
-		t.engine.refuse(b, reasonPorts)
-	default:
-		b.counts.failures.Add(1)
+	if reason != "" {
+		t.engine.refuse(reason)
+		return nil, netip.AddrPort{}
 	}
+	b.counts.failures.Add(1)
 	return nil, netip.AddrPort{}
 }

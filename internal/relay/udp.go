@@ -4,8 +4,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"golang.org/x/net/ipv4"
 )
 
 // udp is the state that the UDP listeners of an Engine share.
@@ -20,11 +18,10 @@ type udp struct {
 
 // udpHost opens the sockets of UDP. It is safe for concurrent use.
 type udpHost interface {
-	listen(s Spec) (socket, error)
+	listen(s Spec) (udpSocket, error)
 
-	// dial opens a socket to a backend. The port must be given to release when the socket is closed.
-	dial(to netip.AddrPort) (s socket, port uint16, err error)
-	release(backend netip.AddrPort, port uint16)
+	// dial opens a socket to a backend.
+	dial(to netip.AddrPort) (udpSocket, error)
 
 	// refuse informs a client that its last datagram, of some length, was refused. It reports whether that was possible.
 	refuse(client, to netip.AddrPort, length int) bool
@@ -39,10 +36,10 @@ type eventLoop interface {
 	after(d time.Duration, f func())
 
 	// watch calls a function when there may be something to read from a socket.
-	watch(s socket, ready func()) error
+	watch(s udpSocket, ready func()) error
 
 	// close closes a socket, which it stops to watch.
-	close(s socket)
+	close(s udpSocket)
 }
 
 // idleFraction is the part of the timeout after which a flow may end for a new one of another client, and how often
@@ -55,7 +52,7 @@ func newUDP(e *Engine, host udpHost) *udp {
 
 // add adds a loop on which listeners can be.
 func (u *udp) add(l eventLoop) *udpLoop {
-	loop := &udpLoop{eventLoop: l, udp: u, batch: newBatch(), listeners: map[*udpListener]struct{}{}}
+	loop := &udpLoop{eventLoop: l, udp: u, buffer: make([]byte, maxDatagram), listeners: map[*udpListener]struct{}{}}
 	u.loops = append(u.loops, loop)
 	return loop
 }
@@ -68,16 +65,16 @@ func (u *udp) left(b *Balancer) {
 }
 
 // listen opens a listener. Each belongs to one loop, so that the datagrams of a flow stay in order.
-func (u *udp) listen(l *Listener) (server, error) {
-	s, err := u.host.listen(l.spec)
+func (u *udp) listen(spec Spec) (server, error) {
+	s, err := u.host.listen(spec)
 	if err != nil {
 		return nil, err
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	p := &udpListener{
-		loop: u.loops[u.next%len(u.loops)], socket: s, at: s.local(), flows: map[path]*flow{},
-		settings: &settings{balancer: l.spec.Balancer, admit: l.spec.Admit},
+		loop: u.loops[u.next%len(u.loops)], socket: s, at: s.local(), flows: map[netip.AddrPort]*flow{},
+		settings: spec.settings(),
 	}
 	u.next++
 	p.loop.Post(p.start)
@@ -88,7 +85,7 @@ func (u *udp) listen(l *Listener) (server, error) {
 type udpLoop struct {
 	eventLoop
 	udp       *udp
-	batch     *batch
+	buffer    []byte        // for a datagram
 	now       time.Duration // since the start of the engine, of the last event
 	waiting   bool          // for the next sweep
 	listeners map[*udpListener]struct{}
@@ -135,19 +132,13 @@ func (l *udpLoop) reset() {
 	}
 }
 
-// path is where a datagram comes from, and to which address of this host it was sent, if its listener has several.
-type path struct {
-	client netip.AddrPort
-	local  netip.Addr
-}
-
 // udpListener forwards the datagrams of a socket. It is used on its loop only, except as a server.
 type udpListener struct {
 	loop     *udpLoop
-	socket   socket
+	socket   udpSocket
 	at       netip.AddrPort
 	settings *settings
-	flows    map[path]*flow
+	flows    map[netip.AddrPort]*flow // by the address of the client
 	closed   bool
 }
 
@@ -187,33 +178,30 @@ func (l *udpListener) reset() {
 	l.loop.close(l.socket)
 }
 
+// maxReceive is how many datagrams are received before other work continues.
+const maxReceive = 32
+
 // ready forwards the datagrams that wait in the socket.
 func (l *udpListener) ready() {
 	l.loop.clock()
-	b := l.loop.batch
-	n, err := l.socket.read(b)
-	if err != nil {
-		return // EAGAIN: another process, which has the same socket, was faster
-	}
-	for i := range n {
-		l.forward(&b.messages[i])
+	for range maxReceive {
+		n, client, err := l.socket.receive(l.loop.buffer)
+		if err != nil {
+			return
+		}
+		l.forward(client, l.loop.buffer[:n])
 	}
 }
 
 // forward sends a datagram of a client to the backend of its flow.
-func (l *udpListener) forward(m *ipv4.Message) {
-	p := path{client: addrOf(m.Addr)}
-	if m.NN > 0 {
-		p.local = destination(m)
-	}
-	data := m.Buffers[0][:m.N]
-	f := l.flows[p]
+func (l *udpListener) forward(client netip.AddrPort, data []byte) {
+	f := l.flows[client]
 	if f != nil && !f.current(l.settings) {
 		l.end(f)
 		f = nil
 	}
 	if f == nil {
-		f = l.newFlow(p, m.Addr)
+		f = l.newFlow(client)
 		f.length = len(data)
 		if !l.begin(f) {
 			return
@@ -227,13 +215,12 @@ func (l *udpListener) forward(m *ipv4.Message) {
 func (l *udpListener) begin(f *flow) bool {
 	e, s := l.loop.udp.engine, l.settings
 	admission := s.admission(f.client)
-	f.pool, f.hops = admission.Pool, e.hops.of(source{UDP, netip.AddrPortFrom(f.client, f.path.client.Port())}).count
+	f.pool, f.hops = admission.Pool, e.hops.of(source{UDP, netip.AddrPortFrom(f.client, f.to.Port())}).count
 	switch {
 	case f.hops >= maxHops:
-		e.refuse(s.balancer, reasonLoop)
+		e.refuse(reasonLoop)
 		return false
 	case admission.Refused:
-		s.balancer.counts.refused.Add(1)
 		return false
 	}
 	if !l.seat(f, l.loop.now) {
@@ -253,7 +240,7 @@ func (l *udpListener) begin(f *flow) bool {
 func (l *udpListener) seat(f *flow, used time.Duration) bool {
 	evicted, ok := l.loop.udp.engine.flows.Take(f.client, &f.Seat, int64(used))
 	if !ok {
-		l.loop.udp.engine.refuse(l.settings.balancer, reasonFlows)
+		l.loop.udp.engine.refuse(reasonFlows)
 		return false
 	}
 	if evicted != nil {
@@ -265,14 +252,14 @@ func (l *udpListener) seat(f *flow, used time.Duration) bool {
 // list adds a flow to the list of the listener.
 func (l *udpListener) list(f *flow) {
 	f.settings.balancer.counts.open.Add(1)
-	l.flows[f.path] = f
+	l.flows[f.to] = f
 	l.loop.wait()
 }
 
 func (l *udpListener) end(f *flow) {
 	f.disconnect()
 	l.loop.udp.engine.flows.Release(&f.Seat)
-	delete(l.flows, f.path)
+	delete(l.flows, f.to)
 	f.settings.balancer.counts.open.Add(-1)
 	f.ended = true
 }

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
@@ -71,11 +70,7 @@ func through(b *testing.B, ns int, way string, to netip.AddrPort) netip.AddrPort
 	b.Helper()
 	start := newSystem
 	if way == "portable" {
-		start = func(e *Engine) (system, error) {
-			p := newPortable(e)
-			p.open = func(open func() error) error { return netns.Do(ns, open) }
-			return p, nil
-		}
+		start = portableSystem
 	}
 	e, err := newEngine(Options{NetNS: ns}, start)
 	if err != nil {

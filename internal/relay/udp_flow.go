@@ -1,33 +1,29 @@
 package relay
 
 import (
-	"net"
 	"net/netip"
 	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
-// flow is the datagrams between one address of a client and one address of this host. It has a socket of its own to the
+// flow is the datagrams between one address of a client and a listener. It has a socket of its own to the
 // backend. It is used on the loop of its listener only, except for Evict and its Seat.
 type flow struct {
 	fair.Seat
 	choice
 	listener *udpListener
-	path     path
-	to       net.Addr // the client
-	control  []byte   // of replies: their source, if the listener has all addresses
-	socket   socket   // nil: none
-	from     source   // of the socket, for hops
-	length   int      // of the last datagram of the client
-	port     uint16   // for udpHost.release
-	hops     uint8    // of the client
+	to       netip.AddrPort // the client, whose address may have a zone
+	socket   udpSocket      // nil: none
+	from     source         // of the socket, for hops
+	length   int            // of the last datagram of the client
+	hops     uint8          // of the client
 	ended    bool
 }
 
-func (l *udpListener) newFlow(p path, client net.Addr) *flow {
-	f := &flow{listener: l, path: p, to: client, control: from(p.local)}
-	f.choice = choice{settings: l.settings, client: p.client.Addr().WithZone("")}
+func (l *udpListener) newFlow(client netip.AddrPort) *flow {
+	f := &flow{listener: l, to: client}
+	f.choice = choice{settings: l.settings, client: client.Addr().WithZone("")}
 	f.Owner = f
 	return f
 }
@@ -59,7 +55,7 @@ func (f *flow) connect() bool {
 			return true
 		}
 		if reason := shortage(err); reason != "" {
-			e.refuse(f.settings.balancer, reason)
+			e.refuse(reason)
 			return false
 		}
 		f.failed(to)
@@ -69,37 +65,18 @@ func (f *flow) connect() bool {
 	return false
 }
 
-// open opens a socket to a backend. If there are no more file descriptors, it takes the one of another flow, if the
-// client may have that.
-func (f *flow) open(to netip.AddrPort) error {
+// open opens a socket to a backend.
+func (f *flow) open(backend netip.AddrPort) error {
 	loop := f.listener.loop
-	u := loop.udp
-	s, port, err := u.host.dial(to)
-	if is(err, syscall.EMFILE) {
-		evicted := u.engine.flows.Replace(f.client, int64(loop.now))
-		if evicted == nil {
-			return err
-		}
-		evicted.Owner.Evict(loop)
-		u.engine.refuse(f.settings.balancer, reasonFiles)
-		s, port, err = u.host.dial(to)
-	}
+	s, err := loop.udp.host.dial(backend)
 	if err != nil {
 		return err
 	}
-	return f.use(s, port, to)
-}
-
-// use makes the flow use a socket to a backend.
-func (f *flow) use(s socket, port uint16, backend netip.AddrPort) error {
-	loop := f.listener.loop
 	if err := loop.watch(s, f.ready); err != nil {
 		loop.close(s)
-		loop.udp.host.release(backend, port)
 		return err
 	}
-	f.socket, f.port = s, port
-	f.from = source{UDP, s.local()}
+	f.socket, f.from = s, source{UDP, s.local()}
 	loop.udp.engine.hops.begin(f.from, backend, f.hops)
 	f.connected(backend)
 	return nil
@@ -114,7 +91,6 @@ func (f *flow) disconnect() {
 	loop.udp.engine.hops.end(f.from, f.backend)
 	loop.close(f.socket)
 	f.socket = nil
-	loop.udp.host.release(f.backend, f.port)
 	f.disconnected()
 }
 
@@ -141,17 +117,20 @@ func (f *flow) send(data []byte) {
 // ready sends replies of the backend to the client.
 func (f *flow) ready() {
 	loop := f.listener.loop
-	n, err := f.socket.read(loop.batch)
-	if refusal(err) {
-		f.onRefusal()
+	loop.clock()
+	for range maxReceive {
+		n, _, err := f.socket.receive(loop.buffer)
+		if refusal(err) {
+			f.onRefusal()
+		}
+		if err != nil {
+			return
+		}
+		f.replied = true
+		f.Used.Store(int64(loop.now))
+		f.settings.balancer.counts.sent.Add(int64(n))
+		f.listener.socket.sendTo(loop.buffer[:n], f.to)
 	}
-	if err != nil {
-		return
-	}
-	f.replied = true
-	f.Used.Store(int64(loop.clock()))
-	f.settings.balancer.counts.sent.Add(loop.batch.address(n, f.to, f.control))
-	f.listener.socket.write(loop.batch, n)
 }
 
 // onRefusal handles that the backend has refused a datagram.
@@ -162,13 +141,9 @@ func (f *flow) onRefusal() {
 
 // refuse informs the client that its last datagram was refused.
 func (f *flow) refuse() {
-	l := f.listener
-	to := l.at
-	if to.Addr().IsUnspecified() {
-		to = netip.AddrPortFrom(f.path.local, to.Port())
-	}
-	if !l.loop.udp.host.refuse(f.path.client, to, f.length) {
-		l.loop.udp.engine.unreported.Add(1)
+	u := f.listener.loop.udp
+	if !u.host.refuse(f.to, f.listener.at, f.length) {
+		u.engine.unreported.Add(1)
 	}
 }
 

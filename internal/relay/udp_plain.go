@@ -6,14 +6,17 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
 // plainUDP has the loop and the sockets of UDP on all systems but Linux, over package net: a goroutine waits for each
 // socket. Replies come from the address that the system chooses, which is the one to which the client sent unless the
 // socket has an unspecified address. Refusals are not reported to clients. It is built on Linux too, for its tests.
 type plainUDP struct {
-	open    opener
+	netNS   int           // of its sockets
 	wake    chan struct{} // has room for one
 	readers sync.WaitGroup
 
@@ -22,7 +25,7 @@ type plainUDP struct {
 	ended bool
 }
 
-func newPlainUDP(open opener) *plainUDP { return &plainUDP{open: open, wake: make(chan struct{}, 1)} }
+func newPlainUDP(netNS int) *plainUDP { return &plainUDP{netNS: netNS, wake: make(chan struct{}, 1)} }
 
 // run calls functions until end is called.
 func (p *plainUDP) run() {
@@ -70,40 +73,36 @@ func (p *plainUDP) post(f func()) bool {
 func (p *plainUDP) after(d time.Duration, f func()) { time.AfterFunc(d, func() { p.Post(f) }) }
 
 // watch implements eventLoop.
-func (p *plainUDP) watch(s socket, ready func()) error {
-	p.readers.Go(func() { s.(*plainSocket).receive(p, ready) })
+func (p *plainUDP) watch(s udpSocket, ready func()) error {
+	p.readers.Go(func() { s.(*plainSocket).read(p, ready) })
 	return nil
 }
 
 // close implements eventLoop.
-func (*plainUDP) close(s socket) {
+func (*plainUDP) close(s udpSocket) {
 	c := s.(*plainSocket)
 	c.closed = true
 	_ = c.conn.Close()
 }
 
 // listen implements udpHost.
-func (p *plainUDP) listen(s Spec) (socket, error) {
+func (p *plainUDP) listen(s Spec) (udpSocket, error) {
 	return p.socket(func() (*net.UDPConn, error) { return net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.Addr)) })
 }
 
 // dial implements udpHost.
-func (p *plainUDP) dial(to netip.AddrPort) (socket, uint16, error) {
-	s, err := p.socket(func() (*net.UDPConn, error) { return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) })
-	return s, 0, err
+func (p *plainUDP) dial(to netip.AddrPort) (udpSocket, error) {
+	return p.socket(func() (*net.UDPConn, error) { return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) })
 }
 
-func (p *plainUDP) socket(open func() (*net.UDPConn, error)) (socket, error) {
+func (p *plainUDP) socket(open func() (*net.UDPConn, error)) (udpSocket, error) {
 	s := &plainSocket{buffer: make([]byte, maxDatagram)}
-	err := p.open(func() (err error) {
+	err := netns.Do(p.netNS, func() (err error) {
 		s.conn, err = open()
 		return err
 	})
 	return s, err
 }
-
-// release implements udpHost.
-func (*plainUDP) release(netip.AddrPort, uint16) {}
 
 // refuse implements udpHost.
 func (*plainUDP) refuse(netip.AddrPort, netip.AddrPort, int) bool { return false }
@@ -115,11 +114,12 @@ type plainSocket struct {
 	size   int
 	sender netip.AddrPort
 	err    error
+	unread bool // ready has not received it yet
 	closed bool // of the loop
 }
 
-// receive receives datagrams until the socket is closed, and calls ready on the loop after each.
-func (s *plainSocket) receive(on *plainUDP, ready func()) {
+// read receives datagrams until the socket is closed, and calls ready on the loop after each.
+func (s *plainSocket) read(on *plainUDP, ready func()) {
 	done := make(chan struct{}, 1)
 	for {
 		s.size, s.sender, s.err = s.conn.ReadFromUDPAddrPort(s.buffer)
@@ -127,7 +127,7 @@ func (s *plainSocket) receive(on *plainUDP, ready func()) {
 			return
 		}
 		going := on.post(func() {
-			if !s.closed {
+			if s.unread = true; !s.closed {
 				ready()
 			}
 			done <- struct{}{}
@@ -142,29 +142,23 @@ func (s *plainSocket) receive(on *plainUDP, ready func()) {
 	}
 }
 
-// local implements socket.
+// local implements udpSocket.
 func (s *plainSocket) local() netip.AddrPort { return addrOf(s.conn.LocalAddr()) }
 
-// read implements socket.
-func (s *plainSocket) read(b *batch) (int, error) {
-	if s.err != nil {
-		return 0, s.err
+// receive implements udpSocket.
+func (s *plainSocket) receive(b []byte) (int, netip.AddrPort, error) {
+	if !s.unread {
+		return 0, netip.AddrPort{}, syscall.EAGAIN
 	}
-	b.clear(1)
-	m := &b.messages[0]
-	m.N, m.Addr = copy(m.Buffers[0], s.buffer[:s.size]), net.UDPAddrFromAddrPort(s.sender)
-	return 1, nil
+	s.unread = false
+	return copy(b, s.buffer[:s.size]), netip.AddrPortFrom(s.sender.Addr().Unmap(), s.sender.Port()), s.err
 }
 
-// write implements socket.
-func (s *plainSocket) write(b *batch, n int) {
-	for i := range b.messages[:n] {
-		_, _ = s.conn.WriteTo(b.messages[i].Buffers[0], b.messages[i].Addr) // or the datagram is lost, as in a network
-	}
-}
-
-// send implements socket.
-func (s *plainSocket) send(data []byte) error {
-	_, err := s.conn.Write(data)
+// send implements udpSocket.
+func (s *plainSocket) send(b []byte) error {
+	_, err := s.conn.Write(b)
 	return err
 }
+
+// sendTo implements udpSocket.
+func (s *plainSocket) sendTo(b []byte, to netip.AddrPort) { _, _ = s.conn.WriteToUDPAddrPort(b, to) }

@@ -4,12 +4,9 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/linux/netns"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
@@ -26,29 +23,23 @@ var kinds = map[string]func(*testing.T, int, Options, Spec) *udpRig{"epoll": epo
 func epollUDP(t *testing.T, netns int, o Options, s Spec) *udpRig {
 	t.Helper()
 	o.NetNS = netns
-	e, err := New(o)
+	return rig(t, newSystem, o, s)
+}
+
+func portableUDP(t *testing.T, netns int, o Options, s Spec) *udpRig {
+	t.Helper()
+	o.NetNS = netns
+	return rig(t, portableSystem, o, s)
+}
+
+func portableSystem(e *Engine) (system, error) { return newPortable(e), nil }
+
+func rig(t *testing.T, system func(*Engine) (system, error), o Options, s Spec) *udpRig {
+	t.Helper()
+	e, err := newEngine(o, system)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return rig(t, e, s)
-}
-
-// portableUDP opens the sockets of package net in a namespace.
-func portableUDP(t *testing.T, ns int, o Options, s Spec) *udpRig {
-	t.Helper()
-	e, err := newEngine(o, func(e *Engine) (system, error) {
-		p := newPortable(e)
-		p.open = func(open func() error) error { return netns.Do(ns, open) }
-		return p, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rig(t, e, s)
-}
-
-func rig(t *testing.T, e *Engine, s Spec) *udpRig {
-	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	s.Protocol = UDP
@@ -67,9 +58,6 @@ func rig(t *testing.T, e *Engine, s Spec) *udpRig {
 		}
 		if n := len(e.hops.from); n != 0 {
 			t.Errorf("%d sockets to backends are known after the end", n)
-		}
-		if p, ok := e.system.(*poller); ok && len(p.hosts.ports.used)+len(p.hosts.ports.order)+len(p.hosts.ports.taken) > 0 {
-			t.Errorf("%d ports remain after the end", len(p.hosts.ports.order))
 		}
 	})
 	return &udpRig{Engine: e, Listener: l, at: l.Addr()}
@@ -158,35 +146,6 @@ func pools(backends ...netip.AddrPort) *Target {
 		pool = append(pool, Backend{Addr: b, Weight: 1})
 	}
 	return &Target{Pools: [][]Backend{pool}}
-}
-
-func ip(t testing.TB, netns int, args ...string) {
-	t.Helper()
-	kerneltest.Do(t, netns, func() error {
-		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %v: %v: %s", args, err, out)
-		}
-		return nil
-	})
-}
-
-// awaitRoute waits until the node accepts packets to an IPv6 address: a moment after the address is added. Packets
-// of that moment are lost.
-func awaitRoute(t testing.TB, netns int, addr string) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		var routes []byte
-		kerneltest.Do(t, netns, func() (err error) {
-			routes, err = exec.Command("ip", "-6", "route", "show", "table", "local").Output()
-			return err
-		})
-		if strings.Contains(string(routes), "local "+addr+" ") {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("no route to %s in\n%s", addr, routes)
-		}
-	}
 }
 
 func each(t *testing.T, test func(*testing.T, func(*testing.T, int, Options, Spec) *udpRig)) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
 // waiting has the local ports whose connections to a backend are in TIME_WAIT, because the client closed first. The
@@ -96,27 +98,27 @@ func (w *waiting) take(backend netip.AddrPort, keep int, now time.Duration) (net
 }
 
 // dial begins to connect to a backend. The kernel chooses the port, unless many ports wait or no other is free.
-func (w *waiting) dial(f *files, to netip.AddrPort, now time.Duration) (int, error) {
-	if fd, err := w.reuse(f, to, manyWaiting, now); err == nil {
+func (w *waiting) dial(to netip.AddrPort, now time.Duration) (int, error) {
+	if fd, err := w.reuse(to, manyWaiting, now); err == nil {
 		return fd, nil
 	}
-	fd, err := f.connect(to)
+	fd, err := socket.Connect(to)
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
-		return w.reuse(f, to, 0, now)
+		return w.reuse(to, 0, now)
 	}
 	return fd, err
 }
 
 // reuse begins to connect to a backend from the oldest port, if more than keep ports wait. It returns EADDRNOTAVAIL if
 // no port can be used.
-func (w *waiting) reuse(f *files, to netip.AddrPort, keep int, now time.Duration) (int, error) {
+func (w *waiting) reuse(to netip.AddrPort, keep int, now time.Duration) (int, error) {
 	const attempts = 8 // another program may use a port meanwhile
 	for range attempts {
 		from, ok := w.take(to, keep, now)
 		if !ok {
 			break
 		}
-		fd, err := f.connectFrom(from, to)
+		fd, err := socket.ConnectFrom(from, to)
 		if shortage(err) != reasonPorts {
 			return fd, err
 		}

@@ -274,10 +274,6 @@ type Change struct {
 	Touched []Touch
 	OldHost *Host // nil: Host is as before
 
-	// Partly allows a plan that compares everything to leave out parts of large
-	// Services that the kernel does not hold at all; see plane.Partial.
-	Partly bool
-
 	// Underway has the Services whose change is not completely written yet, as the kernel holds them after this Change;
 	// nil for a Service that the kernel does not hold.
 	Underway map[cluster.Name]*Service
@@ -289,6 +285,24 @@ func (c *Change) InKernel(name cluster.Name) *Service {
 		return svc
 	}
 	return c.Table.Services[name]
+}
+
+// Each calls fn with each Service that may have other rules after the change: those that have changed and, if the
+// Host has, all others.
+func (c *Change) Each(fn func(name cluster.Name, old, now *Service)) {
+	touched := map[cluster.Name]bool{}
+	for _, t := range c.Touched {
+		fn(t.Name, t.Old, t.New)
+		touched[t.Name] = true
+	}
+	if c.OldHost == nil {
+		return
+	}
+	for _, name := range c.Table.Order() {
+		if svc := c.Table.Services[name]; !touched[name] {
+			fn(name, svc, svc)
+		}
+	}
 }
 
 // Touch is one Service before and after a change. Old is nil for a new Service, New for a

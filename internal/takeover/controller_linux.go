@@ -3,20 +3,17 @@ package takeover
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"time"
 )
 
 // packetTime is far longer than a packet takes through this node.
 const packetTime = 10 * time.Millisecond
 
-// maxRemoved is how many entries of State.Last.Removed are kept.
-const maxRemoved = 8
-
-// How a person removes rules of iptables-legacy if Sluice lacks the programs or the right. The first does not change
-// the mode of Sluice.
+// Remedy is how a person has Sluice remove rules of iptables-legacy if it lacks the programs or the right. It does not
+// change the mode of Sluice. remedyCleanup is the same for a clean-up.
 const (
-	remedyRunning = "Sluice removes them when it runs with the programs of iptables and CAP_NET_RAW: " +
+	Remedy = "Sluice removes them when it runs with the programs of iptables and CAP_NET_RAW: " +
 		"kubectl -n kube-system patch daemonset sluice --patch-file deploy/kubernetes/components/iptables/daemonset.yaml; " +
 		"as a unit of systemd: install iptables, and deploy/systemd/iptables.conf as a drop-in"
 	remedyCleanup = "to remove them: kubectl apply -k deploy/kubernetes/cleanup-iptables, " +
@@ -31,162 +28,106 @@ type platform struct {
 
 func newPlatform(o Options) platform {
 	p := platform{rules: newRules(o), detector: newDetector(o)}
-	p.rules.remedy = remedyRunning
+	p.rules.remedy = Remedy
 	return p
 }
 
-// reconcile looks for a kube-proxy, and removes its rules if none runs. It returns the
-// time until the next call.
-func (c *Controller) reconcile(ctx context.Context) time.Duration {
-	kubeProxy, err := c.platform.detector.detect(ctx)
-	if c.opt.IgnoreKubeProxy {
-		c.ignore(kubeProxy)
-		kubeProxy = nil
+// takeOver looks for a kube-proxy, and removes its rules if none runs.
+func (c *Controller) takeOver(ctx context.Context) (err error) {
+	var kubeProxy *KubeProxy
+	if !c.opt.IgnoreKubeProxy {
+		kubeProxy, err = c.platform.detector.detect(ctx)
 	}
-	if ctx.Err() != nil {
-		return 0
-	}
-	before := c.State().KubeProxy
-	if kubeProxy != nil {
-		if before == nil || before.PID != kubeProxy.PID {
-			c.started(ctx, kubeProxy)
-		}
-		if kubeProxy.Mode != "" { // while it starts or stops it does not report one
-			c.setMode(kubeProxy)
-		}
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case kubeProxy != nil:
 		c.clean = false
-		c.retry.reset()
-		return c.opt.Soon
+		c.beside(ctx, kubeProxy)
+		return nil
 	}
-	if before != nil {
-		c.stopped(before)
-	}
+	c.stopped()
 	if c.clean {
-		c.report(err)
-		return c.opt.Rarely
+		return err
 	}
-	return c.remove(ctx, err)
+	return errors.Join(err, c.remove(ctx))
 }
 
-// ignore stores and reports that the take-over does not wait for a kube-proxy; nil if none runs.
-func (c *Controller) ignore(p *KubeProxy) {
-	why := ""
-	if p != nil {
-		why = fmt.Sprintf("%s runs beside Sluice (%s) and is ignored, as --ignore-kube-proxy says", p, p.Evidence)
-	}
-	if c.State().Ignored == why {
-		return
-	}
-	c.update(func(s *State) { s.Ignored = why })
-	if why != "" {
-		c.opt.Log.Warn("Removing kube-proxy's rules although it runs", "reason", why)
-		c.opt.Record(why)
-	}
-}
-
-// started reports a kube-proxy that runs. Its rules stay, as it would write them again.
-func (c *Controller) started(ctx context.Context, kubeProxy *KubeProxy) {
-	if !c.platform.rules.shared(kubeProxy.Mode) {
-		c.warn("A kube-proxy runs beside this proxy; its rules stay until it is stopped", kubeProxy)
-	}
-	found, err := c.platform.rules.find(ctx)
-	c.report(err)
-	c.update(func(s *State) {
-		s.Searched, s.KubeProxy, s.Same, s.Leftovers = true, kubeProxy, false, counts(found.entries())
-	})
-	if lines := c.State().Lines(); len(lines) > 0 {
-		c.opt.Record(lines[0]) // the first is about the kube-proxy
-	}
-}
-
-// setMode stores the mode that a kube-proxy reports. One that writes the same chains as
-// Sluice does more harm than one that writes others.
-func (c *Controller) setMode(kubeProxy *KubeProxy) {
+// beside reports a kube-proxy that runs. Its rules stay, as it would write them again. One that writes the same chains
+// as Sluice does more harm than one that writes others.
+func (c *Controller) beside(ctx context.Context, kubeProxy *KubeProxy) {
+	before := c.State()
+	started := before.KubeProxy == nil || before.KubeProxy.PID != kubeProxy.PID
 	same := c.platform.rules.shared(kubeProxy.Mode)
-	if same && !c.State().Same {
-		c.warn("A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it", kubeProxy)
+	if kubeProxy.Mode == "" && !started { // while it starts or stops it reports none
+		kubeProxy.Mode, same = before.KubeProxy.Mode, before.Same
 	}
-	c.update(func(s *State) { s.KubeProxy, s.Same = kubeProxy, same })
-}
-
-func (c *Controller) warn(text string, p *KubeProxy) {
-	c.opt.Log.Warn(text, "pid", p.PID, "mode", p.Mode, "program", p.Program, "noticed", p.Evidence)
+	leftovers := before.Leftovers
+	if started {
+		found, _ := c.platform.rules.find(ctx) // only for the count; the removal reports errors
+		leftovers = counts(found.entries())
+	}
+	c.update(func(s *State) { s.KubeProxy, s.Same, s.Leftovers = kubeProxy, same, leftovers })
+	message := "A kube-proxy runs beside this proxy; its rules stay until it is stopped"
+	if same {
+		message = "A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it"
+	}
+	if started || same && !before.Same {
+		c.opt.Log.Warn(message, "pid", kubeProxy.PID, "mode", kubeProxy.Mode, "program", kubeProxy.Program,
+			"noticed", kubeProxy.Evidence)
+	}
+	if started {
+		c.opt.Record(c.State().Lines()[0]) // the first is about the kube-proxy
+	}
 }
 
 // stopped reports that a kube-proxy no longer runs.
-func (c *Controller) stopped(p *KubeProxy) {
-	text := "kube-proxy has stopped, removing its rules"
-	if c.State().Same {
-		text = "kube-proxy has stopped, this proxy alone writes the chains that both wrote"
+func (c *Controller) stopped() {
+	before := c.State()
+	if before.KubeProxy == nil {
+		return
 	}
-	c.opt.Log.Info(text, "pid", p.PID, "mode", p.Mode)
+	message := "kube-proxy has stopped, removing its rules"
+	if before.Same {
+		message = "kube-proxy has stopped, this proxy alone writes the chains that both wrote"
+	}
+	c.opt.Log.Info(message, "pid", before.KubeProxy.PID, "mode", before.KubeProxy.Mode)
 	c.update(func(s *State) { s.KubeProxy, s.Same = nil, false })
 }
 
-// remove removes kube-proxy's rules, and searches again later: with growing waits if it
-// found any, as some may be left, or another program may restore them.
-func (c *Controller) remove(ctx context.Context, err error) time.Duration {
-	found, findErr := c.platform.rules.find(ctx)
-	err = errors.Join(err, findErr)
+// remove removes kube-proxy's rules, and logs the changes.
+func (c *Controller) remove(ctx context.Context) error {
+	found, err := c.platform.rules.find(ctx)
 	entries := found.entries()
-	var account Account
+	var a Account
 	if len(entries) > 0 {
 		var removeErr error
-		account, removeErr = c.platform.rules.remove(ctx, found)
+		a, removeErr = c.platform.rules.remove(ctx, found)
 		err = errors.Join(err, removeErr)
 	}
-	if ctx.Err() != nil {
-		return 0
-	}
-	c.add(entries, account)
-	c.report(err)
-	if c.clean = err == nil && len(entries) == 0; c.clean {
-		c.retry.reset()
-		return c.opt.Rarely
-	}
-	return c.retry.next()
-}
-
-// add adds the results of a scan and a removal to the State, and logs the changes.
-func (c *Controller) add(found []Entry, a Account) {
+	c.clean = err == nil && len(entries) == 0
+	left := c.State().Left
+	c.update(func(s *State) { s.add(counts(entries), a) })
 	for _, e := range a.Removed {
-		c.opt.Log.Info("Removed leftovers of "+e.owner(), "mechanism", string(e.Mechanism), "removed", e.What)
+		c.opt.Log.Info("Removed leftovers of kube-proxy or of another mode",
+			"mechanism", string(e.Mechanism), "removed", e.What)
 	}
-	for _, rule := range a.Lost {
-		c.opt.Log.Warn("Removed a rule of another program, which jumped to one of kube-proxy's chains", "rule", rule)
-	}
-	if last := c.State().Last; len(a.Removed) > 0 || len(last.Left) == 0 {
-		for _, e := range a.Left {
-			c.reportLeft(e)
+	if !slices.Equal(a.Left, left) {
+		for _, what := range a.Left {
+			c.opt.Log.Info("Left alone", "left", what)
 		}
 	}
-	removed := counts(a.Removed)
-	c.update(func(s *State) {
-		s.Searched, s.Leftovers = true, counts(found)
-		for m, n := range removed {
-			s.Removed[m] += n
-			if s.Leftovers[m] -= n; s.Leftovers[m] <= 0 {
-				delete(s.Leftovers, m)
-			}
+	return err
+}
+
+// add adds the results of a search and a removal.
+func (s *State) add(found map[Mechanism]int, a Account) {
+	s.Leftovers, s.Left = found, a.Left
+	for _, e := range a.Removed {
+		s.gone("removed " + e.String())
+		s.Removed[e.Mechanism] += e.Count
+		if s.Leftovers[e.Mechanism] -= e.Count; s.Leftovers[e.Mechanism] <= 0 {
+			delete(s.Leftovers, e.Mechanism)
 		}
-		s.Last.Left, s.Last.Lost = a.Left, a.Lost
-		s.Last.Removed = append(s.Last.Removed, a.Removed...)
-		s.Last.Removed = s.Last.Removed[max(0, len(s.Last.Removed)-maxRemoved):]
-	})
-}
-
-// reportLeft reports an entry that stays. It makes an Event if a person has to act.
-func (c *Controller) reportLeft(e Entry) {
-	if e.Remedy == "" {
-		c.opt.Log.Info("Left alone", "mechanism", string(e.Mechanism), "left", e.What)
-		return
 	}
-	c.opt.Log.Warn("Cannot remove leftovers of "+e.owner(),
-		"mechanism", string(e.Mechanism), "left", e.What, "why", e.Why, "remedy", e.Remedy)
-	c.opt.RecordLeft(fmt.Sprintf("Sluice cannot remove leftovers of %s: %s; %s", e.owner(), e, e.Remedy))
-}
-
-func (c *Controller) report(err error) {
-	c.update(func(s *State) { s.Err = err })
-	c.failure.report(err)
 }

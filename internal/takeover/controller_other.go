@@ -2,22 +2,21 @@
 
 package takeover
 
-import (
-	"context"
-	"math"
-	"time"
-)
+import "context"
 
 // platform is empty: kube-proxy leaves no rules on this system.
 type platform struct{}
 
 func newPlatform(Options) platform { return platform{} }
 
-// reconcile finds nothing.
-func (c *Controller) reconcile(context.Context) time.Duration {
-	c.update(func(s *State) { s.Searched = true })
-	return math.MaxInt64
+// takeOver finds nothing.
+func (c *Controller) takeOver(context.Context) error {
+	c.clean = true
+	return nil
 }
+
+// Remedy is empty: no rules are left.
+const Remedy = ""
 
 // Cleanup finds nothing.
 func Cleanup(context.Context, Options) (Account, error) { return Account{}, nil }

@@ -25,7 +25,6 @@ const (
 	healthPort     = 10256
 	answerTimeout  = 500 * time.Millisecond
 	maxConfig      = 1 << 20 // bytes of a configuration
-	maxMode        = 64      // bytes of the name of a mode
 )
 
 // processes finds the process that has a socket; 0 if it is in another PID namespace, or may not be read.
@@ -112,38 +111,22 @@ func (d *detector) serves(at netip.AddrPort) bool {
 	return err == nil && at.Port() == want.Port() && (at.Addr() == want.Addr() || at.Addr().IsUnspecified())
 }
 
-// ask reports whether a kube-proxy serves its diagnostics, and its mode.
+// ask reports whether a kube-proxy serves its diagnostics, and its mode. Sluice does not count: see ServerHeader.
 func (d *detector) ask(ctx context.Context) (mode string, answers bool) {
-	config, err := d.get(ctx, "/configz", maxConfig)
-	if err != nil || !isKubeProxy(config) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.address+"/configz", http.NoBody)
+	if err != nil {
 		return "", false
-	}
-	answer, err := d.get(ctx, "/proxyMode", maxMode)
-	if err != nil {
-		return "", true
-	}
-	return text.Line(strings.TrimSpace(string(answer))), true
-}
-
-// isKubeProxy reports whether a configuration belongs to a kube-proxy.
-func isKubeProxy(config []byte) bool {
-	var parts map[string]json.RawMessage
-	return json.Unmarshal(config, &parts) == nil && parts["kubeproxy.config.k8s.io"] != nil
-}
-
-// get returns an answer. An answer of Sluice is an error: see ServerHeader.
-func (d *detector) get(ctx context.Context, path string, most int64) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.address+path, http.NoBody)
-	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", d.address, err)
 	}
 	answer, err := d.client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", d.address, err)
+		return "", false
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK || strings.HasPrefix(answer.Header.Get("Server"), ServerHeader) {
-		return nil, fmt.Errorf("ask %s: no kube-proxy answered", d.address)
+		return "", false
 	}
-	return io.ReadAll(io.LimitReader(answer.Body, most))
+	var parts map[string]struct{ Mode string }
+	err = json.NewDecoder(io.LimitReader(answer.Body, maxConfig)).Decode(&parts)
+	config, is := parts["kubeproxy.config.k8s.io"]
+	return text.Line(config.Mode), err == nil && is
 }

@@ -85,8 +85,7 @@ func silent() *detector { return (&machine{}).detector() }
 // speaking are the answers of a kube-proxy.
 func speaking(mode string) map[string]string {
 	return map[string]string{
-		"/configz":   `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration","mode":"` + mode + `"}}`,
-		"/proxyMode": mode,
+		"/configz": `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration","mode":"` + mode + `"}}`,
 	}
 }
 
@@ -146,18 +145,11 @@ func TestAKubeProxyIsDetectedByItsListeners(t *testing.T) {
 		{"Sluice itself", machine{listeners: metrics, answers: speaking("nftables"), server: "sluice/1.0"}, nil},
 		{"another daemon", machine{
 			listeners: metrics,
-			answers:   map[string]string{"/configz": `{"kubeletconfig":{}}`, "/proxyMode": "x"},
+			answers:   map[string]string{"/configz": `{"kubeletconfig":{}}`},
 		}, nil},
 		{"not even JSON", machine{listeners: metrics, answers: map[string]string{"/configz": `<html>`}}, nil},
-		{
-			"no mode",
-			machine{listeners: metrics, answers: map[string]string{"/configz": speaking("")["/configz"]}},
-			unseen(""),
-		},
-		{"a mode for the terminal", machine{
-			listeners: metrics,
-			answers:   map[string]string{"/configz": speaking("")["/configz"], "/proxyMode": "\x1b[2J\n"},
-		}, unseen(" [2J")},
+		{"no mode", machine{listeners: metrics, answers: speaking("")}, unseen("")},
+		{"a mode for the terminal", machine{listeners: metrics, answers: speaking(`\u001b[2J`)}, unseen(" [2J")},
 		{
 			"no processes to read",
 			machine{err: errors.New("no /proc"), listeners: metrics, answers: speaking("nftables")},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/kubechain"
 	"github.com/sluice-proxy/sluice/internal/linux/ipset"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
@@ -56,7 +57,7 @@ func (n *node) rules() *rules {
 	return &rules{
 		chains: chainsFake{n}, tables: tablesFake{n}, servers: serversFake{n}, sets: setsFake{n},
 		links: linksFake{n}, host: hostFake{n}, sockets: socketsFake{n},
-		pause: func() { _ = n.do("pause") },
+		removable: kubechain.Proxy, pause: func() { _ = n.do("pause") },
 	}
 }
 
@@ -148,7 +149,7 @@ func (f setsFake) List(context.Context, []string) (map[string]*ipset.Set, error)
 // Destroy refuses while there are rules of kube-proxy's, which refer to the sets.
 func (f setsFake) Destroy(ctx context.Context, name string) error {
 	all, _ := f.chains.Outlines(ctx, iptables.AllRules)
-	if len(leftovers(all)) > 0 {
+	if len(leftovers(all, kubechain.Proxy)) > 0 {
 		return errors.New("rules refer to it")
 	}
 	f.node.sets = slices.DeleteFunc(slices.Clone(f.node.sets), func(s string) bool { return s == name })

@@ -3,9 +3,9 @@ package takeover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
@@ -14,11 +14,10 @@ import (
 // remove removes the findings, while Sluice's own rules are in force. A failure in one mechanism does not affect the
 // others.
 //
-// No connection is lost. Conntrack continues to translate existing ones. New ones meet
-// either all of kube-proxy's rules or only Sluice's. IPVS keeps connections in its own
-// memory, and ends them with their virtual server. So a virtual server with connections
-// stays until a later call, with everything that their packets need. New connections do
-// not reach it, as Sluice translates earlier.
+// No connection is lost. Conntrack continues to translate existing ones. New ones meet either all of kube-proxy's rules
+// or only Sluice's. IPVS keeps connections in its own memory, and ends them with their virtual server. So a virtual
+// server with connections stays until a later call, with everything that their packets need. New connections do not
+// reach it, as Sluice translates earlier.
 func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 	if len(f.tables) > 0 {
 		if err = r.removeTables(ctx, f); err == nil {
@@ -28,17 +27,16 @@ func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 	v, gone, serverErr := r.removeServers(ctx, f.vips)
 	err = errors.Join(err, serverErr)
 	if v.inUse() {
-		_, chainErr := r.removeChains(ctx, inMangle(f.chains), &a)
-		err = errors.Join(err, chainErr)
+		err = errors.Join(err, r.removeChains(ctx, inMangle(f.chains), &a))
 	} else {
 		if serverErr == nil {
 			deviceErr := r.removeDevice(ctx, v)
 			gone.Addrs, gone.Device = v.Addrs, v.Device && deviceErr == nil
 			err = errors.Join(err, deviceErr)
 		}
-		all, chainErr := r.removeChains(ctx, f.chains, &a)
+		chainErr := r.removeChains(ctx, f.chains, &a)
 		err = errors.Join(err, chainErr)
-		if all { // no rule refers to the sets any more
+		if chainErr == nil { // no rule refers to the sets any more
 			var setErr error
 			gone.Sets, setErr = r.removeSets(ctx, v.Sets)
 			err = errors.Join(err, setErr)
@@ -117,8 +115,7 @@ func (r *rules) hold(ctx context.Context, v vips) (vips, error) {
 	return v.hold(connections), err
 }
 
-// sources returns the addresses of this host except those on the interface, its primary
-// ones first.
+// sources returns the addresses of this host except those on the interface, its primary ones first.
 func (r *rules) sources(ctx context.Context, v vips) ([]netip.Addr, error) {
 	primary, err := r.host.Primary()
 	if err != nil {
@@ -137,37 +134,24 @@ func (r *rules) removeDevice(ctx context.Context, v vips) error {
 	return r.links.Delete(ctx, ServiceDevice)
 }
 
-// removeChains removes chains and rules of iptables, each variant separately, and adds the
-// result to the account. all means that none is left.
-func (r *rules) removeChains(ctx context.Context, chains []iptables.Removal, a *Account) (all bool, err error) {
-	all = true
+// removeChains removes chains and rules of iptables, each variant separately, and adds them to the account.
+func (r *rules) removeChains(ctx context.Context, chains []iptables.Removal, a *Account) (err error) {
 	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
 		part := slices.DeleteFunc(slices.Clone(chains), func(c iptables.Removal) bool { return c.Table.Variant != v })
 		if len(part) == 0 {
 			continue
 		}
-		e := r.chains.Remove(ctx, part...)
-		all = all && e == nil
+		entries, failed := chainEntries(part), r.chains.Remove(ctx, part...)
 		switch {
-		case e == nil:
-			a.Removed, a.Lost = append(a.Removed, chainEntries(part)...), append(a.Lost, lostRules(part)...)
-		case errors.Is(e, iptables.ErrBeyondReach):
-			a.Left = append(a.Left, r.beyondReach(part, e)...)
+		case failed == nil:
+			a.Removed = append(a.Removed, entries...)
+		case errors.Is(failed, iptables.ErrBeyondReach):
+			err = errors.Join(err, fmt.Errorf("%w (%s): %w; %s", errBeyondReach, entries[0].What, failed, r.remedy))
 		default:
-			err = errors.Join(err, e)
+			err = errors.Join(err, failed)
 		}
 	}
-	return all, err
-}
-
-// beyondReach returns the entries that stay in legacy tables, with the reason and the remedy.
-func (r *rules) beyondReach(chains []iptables.Removal, why error) []Entry {
-	entries := chainEntries(chains)
-	for i := range entries {
-		entries[i].Why = strings.TrimPrefix(why.Error(), iptables.ErrBeyondReach.Error()+": ")
-		entries[i].Remedy = r.remedy
-	}
-	return entries
+	return err
 }
 
 // removeSets destroys ipsets and returns the destroyed ones. It continues after a failure.

@@ -1,10 +1,10 @@
 package takeover
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -68,21 +68,21 @@ type rules struct {
 	sockets socketKernel
 
 	ours      []Mechanism
-	remedy    string                                  // how a person removes legacy rules that this process cannot remove
-	nodePorts func(context.Context) ([]uint16, error) // nil: any port in the default range
-	pause     func()                                  // waits while a packet is on its way through this node
+	removable func(chain string) bool // selects chains of iptables
+	remedy    string                  // how a person removes legacy rules that this process cannot remove
+	pause     func()                  // waits while a packet is on its way through this node
 }
 
 func newRules(o Options) *rules {
 	return &rules{
-		chains:  iptables.NewKernel(iptables.Options{NetNS: o.NetNS, Log: o.Log}),
+		chains:  iptables.NewKernel(iptables.Options{NetNS: o.NetNS}),
 		tables:  tables{netns: o.NetNS},
 		servers: ipvs.New(o.NetNS),
 		sets:    ipset.New(o.NetNS),
 		links:   rtnl.New(o.NetNS),
 		host:    address.New(address.Options{NetNS: o.NetNS}),
 		sockets: sockdiag.Node{NetNS: o.NetNS},
-		ours:    o.Ours, nodePorts: o.NodePorts,
+		ours:    o.Ours, removable: kubechain.Proxy,
 		pause: func() { time.Sleep(packetTime) },
 	}
 }
@@ -91,7 +91,6 @@ func newRules(o Options) *rules {
 type findings struct {
 	tables []nft.Outline
 	chains []iptables.Removal
-	kept   string // the chains of iptables that stay although kube-proxy uses them; empty: none
 	vips   vips
 }
 
@@ -101,7 +100,7 @@ func (r *rules) find(ctx context.Context) (f findings, err error) {
 	if !r.isOurs(NFTables) {
 		f.tables, tableErr = r.tables.Find(ctx, kubeTables()...)
 	}
-	f.chains, f.kept, chainErr = r.findChains(ctx)
+	f.chains, chainErr = r.findChains(ctx)
 	if !r.isOurs(IPVS) {
 		f.vips, vipErr = r.findVIPs(ctx)
 	}
@@ -126,14 +125,14 @@ func kubeTables() []nft.Table {
 	return []nft.Table{{Family: nft.IP4, Name: name}, {Family: nft.IP6, Name: name}}
 }
 
-// findChains finds the rules of the iptables and ipvs modes in iptables, and the rules that stay.
-func (r *rules) findChains(ctx context.Context) (found []iptables.Removal, kept string, err error) {
+// findChains finds the rules of the iptables and ipvs modes in iptables.
+func (r *rules) findChains(ctx context.Context) ([]iptables.Removal, error) {
 	if r.isOurs(IPTablesLegacy) && r.isOurs(IPTablesNFT) {
-		return nil, "", nil
+		return nil, nil
 	}
 	all, err := r.chains.Outlines(ctx, withRules)
-	found = slices.DeleteFunc(leftovers(all), func(c iptables.Removal) bool { return r.isOurs(mechanism(c)) })
-	return found, keptFirewall(all), err
+	isOurs := func(c iptables.Removal) bool { return r.isOurs(mechanism(c)) }
+	return slices.DeleteFunc(leftovers(all, r.removable), isOurs), err
 }
 
 func mechanism(c iptables.Removal) Mechanism {
@@ -170,7 +169,7 @@ func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 	}
 	v.Device = true
 	if err = r.findMembers(ctx, &v); err == nil {
-		v, err = r.findServers(ctx, v)
+		err = r.findServers(ctx, &v)
 	}
 	v.Unknown = err != nil
 	return v, err
@@ -203,37 +202,29 @@ func (r *rules) findMembers(ctx context.Context, v *vips) error {
 	return err
 }
 
-func (r *rules) findServers(ctx context.Context, v vips) (vips, error) {
+func (r *rules) findServers(ctx context.Context, v *vips) error {
 	servers, err := r.servers.Servers(ctx)
 	if err != nil {
-		return v, err
+		return err
 	}
 	local, err := r.host.List(ctx)
 	if err != nil {
-		return v, err
-	}
-	nodePort := defaultNodePort
-	if r.nodePorts != nil {
-		ports, err := r.nodePorts(ctx)
-		if err != nil {
-			return v, err
-		}
-		nodePort = func(port uint16) bool { return slices.Contains(ports, port) }
+		return err
 	}
 	var owned []ipvs.Server
-	owned, v.Foreign = v.split(servers, local, nodePort)
+	owned, v.Foreign = v.split(servers, local)
 	for _, s := range owned {
 		n, err := r.servers.Connections(ctx, s)
 		if err != nil {
-			return v, err
+			return err
 		}
 		if n > 0 {
-			v.Busy = append(v.Busy, inUse[ipvs.Server]{s, n})
+			v.Busy = append(v.Busy, s)
 		} else {
 			v.Idle = append(v.Idle, s)
 		}
 	}
-	return v, nil
+	return nil
 }
 
 // entries returns an entry for each mechanism that has rules, sorted.
@@ -276,12 +267,8 @@ func chainEntries(all []iptables.Removal) []Entry {
 		found[m] = e
 	}
 	var out []Entry
-	for m, e := range found {
-		e.MayBeOwn = !slices.ContainsFunc(all, func(c iptables.Removal) bool {
-			return mechanism(c) == m && slices.ContainsFunc(c.Chains, kubechain.KubeProxyAlone)
-		})
-		out = append(out, e)
+	for _, m := range slices.Sorted(maps.Keys(found)) {
+		out = append(out, found[m])
 	}
-	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.Mechanism, b.Mechanism) })
 	return out
 }

@@ -14,11 +14,5 @@ func Search(ctx context.Context, o Options) (Found, error) {
 func search(ctx context.Context, r *rules, d *detector) (Found, error) {
 	p, err := d.detect(ctx)
 	f, findErr := r.find(ctx)
-	found := Found{KubeProxy: p, Same: p != nil && r.shared(p.Mode), Rules: f.entries()}
-	for i := range found.Rules {
-		if found.Rules[i].Mechanism == IPTablesLegacy {
-			found.Rules[i].Remedy = remedyRunning
-		}
-	}
-	return found, errors.Join(err, findErr)
+	return Found{KubeProxy: p, Same: p != nil && r.shared(p.Mode), Rules: f.entries()}, errors.Join(err, findErr)
 }

@@ -6,8 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
-// tables finds and deletes tables of nf_tables that other programs made. A socket
-// is open only during a call.
+// tables finds and deletes tables of nf_tables that other programs made. A socket is open only during a call.
 type tables struct{ netns int }
 
 func (t tables) use(do func(*nft.Conn) error) error {

@@ -1,7 +1,6 @@
-// Package takeover takes a node over from kube-proxy. It finds the rules that kube-proxy
-// of any mode left in the kernel, detects a kube-proxy that still runs, and removes the
-// rules once Sluice's own are in force and no kube-proxy would write them again. On systems
-// other than Linux kube-proxy leaves no rules: only other modes of Sluice may.
+// Package takeover takes a node over from kube-proxy. It finds the rules that kube-proxy of any mode left in the
+// kernel, detects a kube-proxy that still runs, and removes the rules once Sluice's own are in force and no kube-proxy
+// would write them again. On systems other than Linux kube-proxy leaves no rules: only other modes of Sluice may.
 package takeover
 
 import (
@@ -35,27 +34,20 @@ type Options struct {
 	// take-over leaves them alone: the plane removes other rules there.
 	Ours []Mechanism
 
-	// Others are the planes that Sluice may have used on this node before. Their rules
-	// are removed once Sluice's own are in force, even if a kube-proxy runs. Cleanup
-	// ignores them.
+	// Others are the planes that Sluice may have used on this node before. Their rules are removed once Sluice's own are
+	// in force, even if a kube-proxy runs. Cleanup ignores them.
 	Others []Leftover
-
-	// NodePorts lists the NodePorts of all Services. They distinguish kube-proxy's virtual servers at addresses of the
-	// node from virtual servers of other programs. If NodePorts is nil, any port in 30000-32767 is a NodePort. If it
-	// fails, no virtual server is removed.
-	NodePorts func(context.Context) ([]uint16, error)
 
 	// Address is where kube-proxy serves its diagnostics; empty: 127.0.0.1:10249.
 	Address string
 	// Dial connects to it. If nil, the connection is in the current network namespace.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
+	// IgnoreKubeProxy removes kube-proxy's rules without looking for one that runs.
 	IgnoreKubeProxy bool
 	// Record makes an Event of the Node about a kube-proxy that runs; nil: none.
 	Record func(note string)
-	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove;
-	// nil: none.
+	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove; nil: none.
 	RecordLeft func(note string)
 
 	// Soon is the time between two searches while a kube-proxy runs or its rules are there, Rarely at other times. The

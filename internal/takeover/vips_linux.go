@@ -13,8 +13,8 @@ import (
 // vips has the leftovers of kube-proxy's ipvs mode outside of iptables.
 type vips struct {
 	Idle      []ipvs.Server           // kube-proxy's, without connections
-	Busy      []inUse[ipvs.Server]    // kube-proxy's, with connections that would end with them
-	Held      []inUse[netip.Addr]     // addresses from which programs of this host have connections
+	Busy      []ipvs.Server           // kube-proxy's, with connections that would end with them
+	Held      []netip.Addr            // addresses from which programs of this host have connections
 	Foreign   []ipvs.Server           // of other programs, or not identified as kube-proxy's
 	Unknown   bool                    // not all of kube-proxy's virtual servers and their connections could be listed
 	Device    bool                    // there is kube-ipvs0
@@ -26,23 +26,12 @@ type vips struct {
 	Immediate bool                    // do not wait for connections to end
 }
 
-// inUse is an object with connections.
-type inUse[T fmt.Stringer] struct {
-	object      T
-	connections int
-}
-
-// defaultNodePort reports whether a port is in the default range of an API server.
-func defaultNodePort(port uint16) bool { return port >= 30000 && port <= 32767 }
-
 // split returns kube-proxy's virtual servers and all others. kube-proxy has them at addresses on its interface, at
 // frontends in its sets, and at NodePorts of the node's own addresses. Sluice's beside them count as kube-proxy's.
-func (v vips) split(
-	servers []ipvs.Server, local []netip.Addr, nodePort func(uint16) bool,
-) (owned, foreign []ipvs.Server) {
+func (v vips) split(servers []ipvs.Server, local []netip.Addr) (owned, foreign []ipvs.Server) {
 	for _, s := range servers {
 		service := slices.Contains(v.Addrs, s.Addr) || v.Frontends[s]
-		node := slices.Contains(local, s.Addr) && !s.Addr.IsLoopback() && (v.NodePorts[s.Port] || nodePort(s.Port))
+		node := slices.Contains(local, s.Addr) && !s.Addr.IsLoopback() && v.NodePorts[s.Port]
 		if s.Mark == 0 && (service || node) || s.Own() {
 			owned = append(owned, s)
 		} else {
@@ -54,12 +43,7 @@ func (v vips) split(
 
 // hold sets Held to the addresses from which programs of this host have connections.
 func (v vips) hold(connections map[netip.Addr]int) vips {
-	v.Held = nil
-	for _, a := range v.Addrs {
-		if n := connections[a]; n > 0 {
-			v.Held = append(v.Held, inUse[netip.Addr]{a, n})
-		}
-	}
+	v.Held = slices.DeleteFunc(slices.Clone(v.Addrs), func(a netip.Addr) bool { return connections[a] == 0 })
 	return v
 }
 
@@ -69,25 +53,20 @@ func (v vips) inUse() bool { return len(v.Busy)+len(v.Held) > 0 || v.Unknown }
 // unused returns the addresses on the interface that no connection needs.
 func (v vips) unused() []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(v.Addrs), func(a netip.Addr) bool {
-		return slices.ContainsFunc(v.Busy, func(b inUse[ipvs.Server]) bool {
-			return b.object.Addr == a || b.object.Mark != 0 && slices.Contains(v.Marked[b.object.Mark], a)
-		}) ||
-			slices.ContainsFunc(v.Held, func(h inUse[netip.Addr]) bool { return h.object == a })
+		return slices.Contains(v.Held, a) || slices.ContainsFunc(v.Busy, func(b ipvs.Server) bool {
+			return b.Addr == a || b.Mark != 0 && slices.Contains(v.Marked[b.Mark], a)
+		})
 	})
 }
 
 // immediately returns the same without waiting for connections to end.
 func (v vips) immediately() vips {
-	for _, b := range v.Busy {
-		v.Idle = append(slices.Clip(v.Idle), b.object)
-	}
-	v.Busy, v.Immediate = nil, true
+	v.Idle, v.Busy, v.Immediate = slices.Concat(v.Idle, v.Busy), nil, true
 	return v
 }
 
-// kubeSet reports whether an ipset has a name of kube-proxy's. The name for IPv6 is
-// derived from that for IPv4, and truncated to the length that the kernel allows. Sets of
-// other programs begin with KUBE- too.
+// kubeSet reports whether an ipset has a name of kube-proxy's. The name for IPv6 is derived from that for IPv4, and
+// truncated to the length that the kernel allows. Sets of other programs begin with KUBE- too.
 func kubeSet(name string) bool {
 	const longest = 31
 	return slices.ContainsFunc(setNames(), func(own string) bool {
@@ -131,52 +110,23 @@ func (v vips) entry() Entry {
 	return Entry{Mechanism: IPVS, Count: count, What: strings.Join(parts, ", ")}
 }
 
-// left returns the remaining entries with their reasons.
-func (v vips) left() []Entry {
-	var out []Entry
-	add := func(n int, format string, args ...any) {
-		out = append(out, Entry{Mechanism: IPVS, Count: n, What: fmt.Sprintf(format, args...)})
-	}
+// left returns a few words for each kind of objects that stay, with the reason.
+func (v vips) left() (lines []string) {
 	if n := len(v.Busy); n > 0 {
-		connections, names := some(v.Busy)
-		add(n, "%s, as long as connections go through (now %d): %s", text.Count(n, "virtual server"), connections, names)
+		lines = append(lines, text.Count(n, "virtual server")+", as long as connections go through")
 	}
 	if n := len(v.Held); n > 0 {
-		connections, names := some(v.Held)
-		add(n, "%s, as long as programs of this node have connections from there (now %d): %s",
-			text.Count(n, "address"), connections, names)
+		lines = append(lines, text.Count(n, "address")+" of "+ServiceDevice+
+			", as long as programs of this node have connections from there")
 	}
 	if v.Unknown {
-		add(1, "virtual servers, until all of kube-proxy's are known")
+		lines = append(lines, "the virtual servers, until all of kube-proxy's are known")
 	}
 	if v.inUse() {
-		add(1, "interface %s and kube-proxy's rules in iptables, until then", ServiceDevice)
+		lines = append(lines, "interface "+ServiceDevice+" and kube-proxy's rules in iptables, until then")
 	}
 	if n := len(v.Foreign); n > 0 {
-		add(n, "%s not known as kube-proxy's: %s", text.Count(n, "virtual server"), firstFew(v.Foreign))
+		lines = append(lines, text.Count(n, "virtual server")+" not known as kube-proxy's")
 	}
-	return out
-}
-
-// some returns the number of connections of all objects, and the names of the first few.
-func some[T fmt.Stringer](all []inUse[T]) (connections int, names string) {
-	var objects []T
-	for _, u := range all {
-		connections += u.connections
-		objects = append(objects, u.object)
-	}
-	return connections, firstFew(objects)
-}
-
-func firstFew[T fmt.Stringer](all []T) string {
-	const few = 3
-	var names []string
-	for _, s := range all[:min(len(all), few)] {
-		names = append(names, s.String())
-	}
-	list := strings.Join(names, ", ")
-	if more := len(all) - few; more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return list
+	return lines
 }

@@ -74,7 +74,6 @@ func (r healthReport) code() int {
 	return http.StatusOK
 }
 
-// write answers, and returns the status.
 func (r healthReport) write(w http.ResponseWriter) int {
 	body, err := json.Marshal(r)
 	if err != nil { // a year of five digits
@@ -92,7 +91,6 @@ const (
 	typeYAML = "application/yaml"
 )
 
-// writeBody writes a body with its media type.
 func writeBody(w http.ResponseWriter, mediaType string, code int, body []byte) {
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -150,7 +150,7 @@ func (e *env) getEntry(want conntrack.Entry) (entry conntrack.Entry, found bool,
 // listEntries lists the conntrack entries of node A with the protocol and the family of another one. A listing of a
 // protocol takes as long as one of all, as the kernel walks through the table of the machine.
 func (e *env) listEntries(like conntrack.Entry, each func(conntrack.Entry)) error {
-	table, err := conntrack.Open(conntrack.Options{NetNS: e.lab.NodeA.NetNSFD()})
+	table, err := conntrack.Open(e.lab.NodeA.NetNSFD())
 	if err != nil {
 		return fmt.Errorf("open conntrack: %w", err)
 	}

@@ -84,7 +84,7 @@ func (t *tour) takeOver() (err error) {
 		}
 		t.pass("%d Services in the kernel %s after the process started, in both IP families.", s.services, millis(s.took))
 		t.addFact("Start", "%d Services in the kernel after %s", s.services, millis(s.took))
-		gone, err := t.sluice.Logs(limit, `msg="Removed leftovers of kube-proxy"`)
+		gone, err := t.sluice.Logs(limit, `msg="Removed leftovers of kube-proxy or of another mode"`)
 		if err != nil {
 			return err
 		}

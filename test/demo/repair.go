@@ -45,7 +45,7 @@ func (t *tour) modes() error {
 	if err := t.inIptables(); err != nil {
 		return err
 	}
-	back, err := t.changeMode(`msg="Removed leftovers of kube-proxy or of Sluice in mode iptables"`)
+	back, err := t.changeMode(`msg="Removed leftovers of kube-proxy or of another mode"`)
 	if err != nil {
 		return err
 	}

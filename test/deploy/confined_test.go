@@ -175,7 +175,7 @@ func TestLockIsThatOfTheHost(t *testing.T) {
 	web, err := os.ReadFile(projectPath("examples/web.yaml"))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "web.yaml"), web, 0o644))
-	p.waitForLog("Waiting for the lock of iptables")
+	p.waitForLog("lock /run/xtables.lock: held by ")
 	if strings.Contains(p.log.String(), "services=1") {
 		t.Errorf("it wrote while another program held the lock:\n%s", p.log)
 	}

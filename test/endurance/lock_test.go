@@ -34,7 +34,6 @@ func TestXtablesLockIsAwaited(t *testing.T) {
 	})
 	x.write("web.json", web(0))
 	who := fmt.Sprintf("held by flock (process %d)", holder.Process.Pid)
-	d.waitForLog(`msg="Waiting for the lock of iptables"`)
 	x.waitServer("127.0.0.1:10256", "/healthz", true)
 	x.waitAnsweredBy(x.client, x.ways()[0].To, 0, 1, 2) // unchanged
 	d.waitForLog(`msg="Cannot write to the kernel, retrying"`)

@@ -70,7 +70,7 @@ func testRules(t *testing.T, c Case, v Variant) {
 // mode nftables.
 func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
 	t.Helper()
-	const removed = `msg="Removed leftovers of kube-proxy" mechanism=nftables`
+	const removed = `msg="Removed leftovers of kube-proxy or of another mode" mechanism=nftables`
 	for !strings.Contains(p.Log(), removed) {
 		select {
 		case <-ctx.Done():
@@ -85,7 +85,7 @@ func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
 func wanted(t *testing.T, c Case, v Variant, family string) Dump {
 	t.Helper()
 	d := recorded(t, c, v, family)
-	if errors.Is(nfacct.New(nfacct.Options{}).Available(t.Context()), nfacct.ErrUnsupported) {
+	if errors.Is(nfacct.New(0).Available(t.Context()), nfacct.ErrUnsupported) {
 		return Unaccounted(d)
 	}
 	return d

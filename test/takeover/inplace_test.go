@@ -88,7 +88,7 @@ func testThereAndBack(w *testEnv, m mode) {
 	kp.waitSynced(m)
 	report := w.cleanup()
 	for _, want := range []string{
-		fmt.Sprintf("kube-proxy (pid %d, ", kp.pid), ") in mode iptables runs and uses them (it listens on port ",
+		fmt.Sprintf("kube-proxy (pid %d, ", kp.pid), ") in mode iptables runs (it listens on port ",
 	} {
 		if !strings.Contains(report, want) {
 			w.Errorf("the report of the cleanup lacks %q:\n%s", want, report)

@@ -37,7 +37,7 @@ func testSwitchModes(w *testEnv, m mode) {
 	p.Stop()
 
 	p = w.startSluice("--proxy-mode=nftables")
-	w.waitForLog(p, `msg="Removed leftovers of kube-proxy or of Sluice in mode iptables" mechanism=`+m.name)
+	w.waitForLog(p, `msg="Removed leftovers of kube-proxy or of another mode" mechanism=`+m.name)
 	w.checkRestored(before)
 	p.Stop()
 

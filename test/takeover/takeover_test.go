@@ -84,7 +84,7 @@ func (w *testEnv) startSluice(more ...string) *apiserver.Proxy {
 // verifies that it did so in one step.
 func (w *testEnv) waitRemoved(p *apiserver.Proxy, m mode) {
 	w.Helper()
-	w.waitForLog(p, `msg="Removed leftovers of kube-proxy" mechanism=`+m.name)
+	w.waitForLog(p, `msg="Removed leftovers of kube-proxy or of another mode" mechanism=`+m.name)
 	if n := strings.Count(p.Log(), "Removed leftovers of kube-proxy"); n != 1 {
 		w.Errorf("kube-proxy's rules were removed in %d steps:\n%s", n, p.Log())
 	}
@@ -177,7 +177,7 @@ func testStoppedLast(w *testEnv, m mode) {
 		fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=%s`,
 			kp.pid, m.mode))
 	beside := w.dump()
-	w.waitForMore(3, queries) // two for each search: one search has ended, and the next has begun
+	w.waitForMore(2, queries) // one search has ended, and the next has begun
 	if diff := cmp.Diff(beside, w.dump()); diff != "" {
 		w.Errorf("rules changed while both were running (-before, +after):\n%s", diff)
 	}

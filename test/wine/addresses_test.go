@@ -76,6 +76,13 @@ func testAddresses(t *testing.T, p *wine.Prefix, sluice string) {
 	testPolicies(t, p, sluice)
 }
 
+// The package for services passes its own tests.
+func testService(t *testing.T, p *wine.Prefix) {
+	if r := p.Run(p.BuildTests(module + "internal/windows/service")); r.Code != 0 {
+		t.Errorf("status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+}
+
 // A service that cannot start ends with an exit code, and the error is in its log. In a terminal there is
 // no service manager.
 func testFailingService(t *testing.T, p *wine.Prefix, sluice string) {

@@ -26,6 +26,7 @@ func TestWindows(t *testing.T) {
 		run  func(*testing.T, *wine.Prefix)
 	}{
 		{"access to HNS", testAccessToHNS},
+		{"service", testService},
 		{"kernelspace", testKernelspace},
 		{"documents of Services", testDocumentsOfServices},
 		{"userspace", testUserspace},
@@ -58,7 +59,7 @@ func testUserspace(t *testing.T, p *wine.Prefix) {
 	t.Run("addresses", func(t *testing.T) { testAddresses(t, p, sluice) })
 	t.Run("default mode", func(t *testing.T) { testDefaultMode(t, p, sluice) })
 	t.Run("access list", func(t *testing.T) {
-		r := p.Run(p.BuildTests(module+"internal/admin/namedpipe"), "-test.run=TestAccess|TestThePipe", "-test.v")
+		r := p.Run(p.BuildTests(module+"internal/admin"), "-test.run=TestAccess|TestThePipe|TestOneHoldsTheMutex", "-test.v")
 		if r.Code != 0 || !strings.Contains(r.Stdout, "--- PASS: TestAccess") {
 			t.Errorf("status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 		}

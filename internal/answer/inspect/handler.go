@@ -102,7 +102,6 @@ type Step struct {
 // Print writes the step as a line.
 func (s Step) Print(out *text.Columns) { out.Printf("%s\n", s.Step) }
 
-// steps lists the steps of a plan.
 func steps(plan func(context.Context) (plane.Plan, error)) func(*http.Request) (iter.Seq[Step], error) {
 	return func(r *http.Request) (iter.Seq[Step], error) {
 		p, err := plan(r.Context())

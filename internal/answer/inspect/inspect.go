@@ -86,7 +86,6 @@ func (i *Inspector) view(ctx context.Context) (explain.View, error) {
 	return explain.View{View: v, Node: i.opt.Store.Node(), Plane: i.opt.Plane, Shares: i.opt.Shares}, nil
 }
 
-// explain answers where connections go.
 func (i *Inspector) explain(r *http.Request) (iter.Seq[explain.Answer], error) {
 	q, err := explain.Parse(r.FormValue("source"), r.FormValue("destination"))
 	if err != nil {
@@ -159,7 +158,6 @@ type selection struct {
 	why      string           // the reason for Pending
 }
 
-// selectServices returns the Services that a filter matches.
 func (i *Inspector) selectServices(ctx context.Context, f Filter) (*selection, error) {
 	v, err := i.view(ctx)
 	if err != nil {
@@ -191,7 +189,6 @@ func (s *selection) add(name cluster.Name) {
 	}
 }
 
-// addAll adds all Services that the filter matches.
 func (s *selection) addAll() {
 	for svc := range s.Routes.Services() {
 		if s.filter.matches(svc.Name) {

@@ -69,13 +69,18 @@ func (i *Inspector) Services(ctx context.Context, f Filter) (iter.Seq[Service], 
 	if err != nil {
 		return nil, err
 	}
-	return route.Yielding(func(yield func(Service) bool) {
-		for _, svc := range s.services {
-			if !yield(s.service(svc)) {
+	return each(s.services, s.service), nil
+}
+
+// each yields the result of a function for each value.
+func each[T, U any](values []T, of func(T) U) iter.Seq[U] {
+	return route.Yielding(func(yield func(U) bool) {
+		for _, v := range values {
+			if !yield(of(v)) {
 				return
 			}
 		}
-	}), nil
+	})
 }
 
 func (s *selection) service(svc *route.Service) Service {
@@ -309,13 +314,7 @@ func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort]
 		return nil, notFound("node port", f)
 	}
 	slices.SortStableFunc(list, func(a, b nodePort) int { return cmp.Compare(a.frontend.Port, b.frontend.Port) })
-	return route.Yielding(func(yield func(NodePort) bool) {
-		for _, n := range list {
-			if !yield(s.nodePort(n)) {
-				return
-			}
-		}
-	}), nil
+	return each(list, s.nodePort), nil
 }
 
 // nodePort is the frontend of a node port with its Service and port.

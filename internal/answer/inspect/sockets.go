@@ -5,8 +5,9 @@ import (
 	"errors"
 	"iter"
 	"net/netip"
+	"slices"
 
-	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
 // Address is where the process listens for a port of a Service.
@@ -20,7 +21,6 @@ type Address struct {
 	Open      int64          `json:"openConnections"` // of the port
 }
 
-// errNoSockets is the answer in modes that open no sockets.
 var errNoSockets = errors.New("in this mode the proxy opens no sockets for Services; " +
 	"sluice get services lists their addresses")
 
@@ -29,16 +29,8 @@ func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], e
 	if i.opt.Sockets == nil {
 		return nil, errNoSockets
 	}
-	all := i.opt.Sockets()
-	return route.Yielding(func(yield func(Address) bool) {
-		for _, s := range all {
-			if !f.matches(s.Service) {
-				continue
-			}
-			a := Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), s.Pool.String(), s.At, s.Open}
-			if !yield(a) {
-				return
-			}
-		}
+	all := slices.DeleteFunc(i.opt.Sockets(), func(s plane.Socket) bool { return !f.matches(s.Service) })
+	return each(all, func(s plane.Socket) Address {
+		return Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), s.Pool.String(), s.At, s.Open}
 	}), nil
 }

@@ -61,7 +61,6 @@ type Past struct {
 	Adopted     int     `json:"adopted"`               // correct entries that the start found in the kernel
 }
 
-// statusTimeout is how long Status waits for the loop.
 const statusTimeout = time.Second
 
 // Status returns the status of the daemon. It never waits long: if the loop is

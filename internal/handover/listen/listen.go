@@ -36,8 +36,7 @@ func (d Opener) Dial(ctx context.Context, network, address string) (net.Conn, er
 	return c, err
 }
 
-// config switches multipath TCP off, which the net package switches on: it costs a
-// second socket for each listener.
+// config switches multipath TCP off, which the net package switches on: it costs a second socket for each listener.
 func config() *net.ListenConfig {
 	lc := &net.ListenConfig{}
 	lc.SetMultipathTCP(false)

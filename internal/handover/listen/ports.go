@@ -19,40 +19,16 @@ type Ports struct {
 
 	mu        sync.Mutex
 	open      map[*port]bool
-	inherited map[key]*os.File // of the previous run, not adopted yet
+	inherited map[string]*os.File // of the previous run by the name of the port, not adopted yet
 }
 
-// key identifies a port by the arguments of Listen.
-type key struct {
-	network string
-	at      netip.AddrPort
-}
-
+// filePrefix begins the names of ports.
 const filePrefix = "listen "
-
-func (p key) String() string { return filePrefix + p.network + " " + p.at.String() }
-
-// parseKey parses the result of String.
-func parseKey(name string) (key, bool) {
-	f := strings.Fields(name)
-	if len(f) != 3 || f[0]+" " != filePrefix {
-		return key{}, false
-	}
-	at, err := netip.ParseAddrPort(f[2])
-	return key{f[1], at}, err == nil
-}
-
-// overlaps reports whether ports cannot be open for both keys at the same time because of
-// their addresses.
-func (p key) overlaps(q key) bool {
-	a, b := p.at.Addr(), q.at.Addr()
-	return p.at.Port() == q.at.Port() && (a == b || a.IsUnspecified() || b.IsUnspecified())
-}
 
 // port is an open listener of Ports.
 type port struct {
 	*net.TCPListener
-	key   key
+	name  string
 	ports *Ports
 }
 
@@ -66,10 +42,10 @@ func (p *port) Close() error {
 
 // NewPorts returns Ports that adopt the listeners among the files of the previous run.
 func NewPorts(d Opener, files map[string]*os.File) *Ports {
-	p := &Ports{opener: d, open: map[*port]bool{}, inherited: map[key]*os.File{}}
+	p := &Ports{opener: d, open: map[*port]bool{}, inherited: map[string]*os.File{}}
 	for name, f := range files {
-		if at, ok := parseKey(name); ok {
-			p.inherited[at] = f
+		if strings.HasPrefix(name, filePrefix) {
+			p.inherited[name] = f
 		}
 	}
 	return p
@@ -80,9 +56,10 @@ func NewPorts(d Opener, files map[string]*os.File) *Ports {
 func (p *Ports) Listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	want := key{network, at}
-	l, err := p.adopt(want)
+	name := filePrefix + network + " " + at.String()
+	l, err := p.adopt(name)
 	if l == nil && err == nil {
+		p.free(at.Port())
 		l, err = p.opener.Listen(ctx, network, at)
 	}
 	if err != nil {
@@ -90,31 +67,35 @@ func (p *Ports) Listen(ctx context.Context, network string, at netip.AddrPort) (
 	}
 	tcp, ok := l.(*net.TCPListener)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("listen on %s: %T is not a TCP listener", at, l), l.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %T is not a TCP listener", name, l), l.Close())
 	}
-	opened := &port{tcp, want, p}
+	opened := &port{tcp, name, p}
 	p.open[opened] = true
 	return opened, nil
 }
 
-// adopt returns the listener that the previous run had for a key; nil if there is none.
-// It closes inherited listeners that would prevent a new one.
-func (p *Ports) adopt(want key) (net.Listener, error) {
-	if f := p.inherited[want]; f != nil {
-		delete(p.inherited, want)
-		l, err := net.FileListener(f) // it has a descriptor of its own
-		if err != nil {
-			err = fmt.Errorf("listen on %s: adopt the open port: %w", want.at, err)
-		}
-		return l, errors.Join(err, f.Close())
+// adopt returns the listener that the previous run had for a port; nil if there is none.
+func (p *Ports) adopt(name string) (net.Listener, error) {
+	f := p.inherited[name]
+	if f == nil {
+		return nil, nil
 	}
-	for at, f := range p.inherited {
-		if at.overlaps(want) {
+	delete(p.inherited, name)
+	l, err := net.FileListener(f) // it has a descriptor of its own
+	if err != nil {
+		err = fmt.Errorf("%s: adopt the open port: %w", name, err)
+	}
+	return l, errors.Join(err, f.Close())
+}
+
+// free closes the inherited listeners with the number of a port, which may prevent a new one.
+func (p *Ports) free(number uint16) {
+	for name, f := range p.inherited {
+		if strings.HasSuffix(name, fmt.Sprintf(":%d", number)) {
 			_ = f.Close() // a listener has nothing to flush
-			delete(p.inherited, at)
+			delete(p.inherited, name)
 		}
 	}
-	return nil, nil
 }
 
 // Files returns the open ports as files to pass to the next run, by name. The caller
@@ -129,15 +110,14 @@ func (p *Ports) Files() (map[string]*os.File, error) {
 			for _, f := range files {
 				_ = f.Close()
 			}
-			return nil, fmt.Errorf("hand over the port %s: %w", l.key.at, err)
+			return nil, fmt.Errorf("hand over the port %s: %w", l.name, err)
 		}
-		files[l.key.String()] = f
+		files[l.name] = f
 	}
 	return files, nil
 }
 
-// adoptTime is how long ports of the previous run stay open for Listen. Servers open
-// their ports as soon as they run.
+// adoptTime is how long ports of the previous run stay open for Listen. Servers open their ports as soon as they run.
 const adoptTime = 5 * time.Second
 
 // Run closes the ports of the previous run that no server has adopted after adoptTime, or

@@ -15,10 +15,7 @@ const (
 	ctaTupleReply = 2
 	ctaStatus     = 3
 	ctaProtoInfo  = 4
-	ctaNATSrc     = 6
-	ctaTimeout    = 7
 	ctaID         = 12
-	ctaNATDst     = 13
 	ctaZone       = 18
 	ctaFilter     = 25
 	ctaStatusMask = 26
@@ -34,20 +31,12 @@ const (
 	ctaProtoInfoTCP  = 1
 	ctaProtoInfoSCTP = 3
 	ctaState         = 1 // of either
-	ctaSCTPVTagOrig  = 2
-	ctaSCTPVTagReply = 3
 
 	ctaFilterOrig  = 1
 	ctaFilterReply = 2
-
-	// confirmed is the bit of every entry that is in the table.
-	confirmed Status = 1 << 3
-
-	ctaNATProto    = 3
-	ctaNATPortMin  = 1
-	ctaNATPortMax  = 2
-	nfgenHeaderLen = 4
 )
+
+const nfgenHeaderLen = 4
 
 // What a filter compares, as bits of ctaFilterOrig and ctaFilterReply.
 const (
@@ -62,16 +51,15 @@ var errShort = errors.New("conntrack message is truncated")
 
 // familyAttributes are the numbers that differ between the families.
 type familyAttributes struct {
-	af             byte
-	src, dst       uint16 // in a tuple
-	natMin, natMax uint16
+	af       byte
+	src, dst uint16 // in a tuple
 }
 
 func attributesOf(f Family) familyAttributes {
 	if f == IPv4 {
-		return familyAttributes{af: 2, src: 1, dst: 2, natMin: 1, natMax: 2}
+		return familyAttributes{af: 2, src: 1, dst: 2}
 	}
-	return familyAttributes{af: 10, src: 3, dst: 4, natMin: 4, natMax: 5}
+	return familyAttributes{af: 10, src: 3, dst: 4}
 }
 
 // header is the nfgenmsg every conntrack message begins with.
@@ -100,7 +88,6 @@ func nest(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.Attribute
 // tuple is one direction of a flow. Invalid addresses and ports of 0 are left
 // out, as in a filter.
 type tuple struct {
-	family   Family
 	protocol uint8
 	src, dst netip.AddrPort
 }
@@ -115,12 +102,11 @@ func (t tuple) encode(ae *netlink.AttributeEncoder, typ uint16) {
 }
 
 func (t tuple) encodeAddrs(ae *netlink.AttributeEncoder) {
-	a := attributesOf(t.family)
-	if t.src.Addr().IsValid() {
-		ae.Bytes(a.src, t.src.Addr().AsSlice())
+	if a := t.src.Addr(); a.IsValid() {
+		ae.Bytes(attributesOf(familyOf(a)).src, a.AsSlice())
 	}
-	if t.dst.Addr().IsValid() {
-		ae.Bytes(a.dst, t.dst.Addr().AsSlice())
+	if a := t.dst.Addr(); a.IsValid() {
+		ae.Bytes(attributesOf(familyOf(a)).dst, a.AsSlice())
 	}
 }
 
@@ -136,18 +122,13 @@ func (t tuple) encodePorts(ae *netlink.AttributeEncoder) {
 
 // flags returns the parts of the tuple that a filter compares, in host byte order.
 func (t tuple) flags() []byte {
-	var flags uint32 = filterProto
-	for _, part := range []struct {
-		set bool
-		bit uint32
-	}{
-		{t.src.Addr().IsValid(), filterSrcAddr},
-		{t.dst.Addr().IsValid(), filterDstAddr},
-		{t.src.Port() != 0, filterSrcPort},
-		{t.dst.Port() != 0, filterDstPort},
+	flags := uint32(filterProto)
+	for bit, set := range map[uint32]bool{
+		filterSrcAddr: t.src.Addr().IsValid(), filterDstAddr: t.dst.Addr().IsValid(),
+		filterSrcPort: t.src.Port() != 0, filterDstPort: t.dst.Port() != 0,
 	} {
-		if part.set {
-			flags |= part.bit
+		if set {
+			flags |= bit
 		}
 	}
 	return binary.NativeEndian.AppendUint32(nil, flags)
@@ -164,8 +145,8 @@ func encodeFilter(f Filter) ([]byte, error) {
 		f.OrigDst = netip.AddrPortFrom(netip.Addr{}, f.OrigDst.Port())
 		f.ReplySrc = netip.AddrPortFrom(netip.Addr{}, f.ReplySrc.Port())
 	}
-	orig := tuple{family: f.Family, protocol: f.Protocol, dst: f.OrigDst}
-	reply := tuple{family: f.Family, protocol: f.Protocol, src: f.ReplySrc}
+	orig := tuple{protocol: f.Protocol, dst: f.OrigDst}
+	reply := tuple{protocol: f.Protocol, src: f.ReplySrc}
 	byReply := f.ReplySrc.Addr().IsValid() || f.ReplySrc.Port() != 0
 	return encode(f.Family, func(ae *netlink.AttributeEncoder) {
 		orig.encode(ae, ctaTupleOrig)
@@ -188,7 +169,7 @@ func encodeFilter(f Filter) ([]byte, error) {
 // encodeDelete identifies one entry by the addresses of its first packet, its zone and
 // its ID, so that a newer entry with the same addresses is kept.
 func encodeDelete(e Entry) ([]byte, error) {
-	t := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
+	t := tuple{protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
 	return encode(e.Family(), func(ae *netlink.AttributeEncoder) {
 		t.encode(ae, ctaTupleOrig)
 		if e.Zone != 0 {
@@ -197,57 +178,5 @@ func encodeDelete(e Entry) ([]byte, error) {
 		if e.ID != 0 {
 			ae.Uint32(ctaID, e.ID)
 		}
-	})
-}
-
-// encodeCreate encodes an entry in the state after a first packet, or after an answer
-// if it is Answered. The kernel derives the addresses of answers from the
-// translations.
-func encodeCreate(e Entry, seconds uint32) ([]byte, error) {
-	orig := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
-	reply := tuple{family: e.Family(), protocol: e.Protocol, src: e.OrigDst, dst: e.OrigSrc}
-	return encode(e.Family(), func(ae *netlink.AttributeEncoder) {
-		orig.encode(ae, ctaTupleOrig)
-		reply.encode(ae, ctaTupleReply)
-		ae.Uint32(ctaTimeout, seconds)
-		if e.Answered() {
-			ae.Uint32(ctaStatus, uint32(Answered|confirmed))
-		}
-		if e.State != 0 {
-			nest(ae, ctaProtoInfo, e.encodeState)
-		}
-		if e.Zone != 0 {
-			ae.Uint16(ctaZone, e.Zone)
-		}
-		if e.ReplySrc != e.OrigDst {
-			encodeNAT(ae, ctaNATDst, e.ReplySrc)
-		}
-		if e.ReplyDst != e.OrigSrc {
-			encodeNAT(ae, ctaNATSrc, e.ReplyDst)
-		}
-	})
-}
-
-func (e Entry) encodeState(ae *netlink.AttributeEncoder) {
-	if e.Protocol == TCP {
-		nest(ae, ctaProtoInfoTCP, func(ae *netlink.AttributeEncoder) { ae.Uint8(ctaState, uint8(e.State)) })
-		return
-	}
-	nest(ae, ctaProtoInfoSCTP, func(ae *netlink.AttributeEncoder) {
-		ae.Uint8(ctaState, uint8(e.State))
-		ae.Uint32(ctaSCTPVTagOrig, 1)
-		ae.Uint32(ctaSCTPVTagReply, 1)
-	})
-}
-
-func encodeNAT(ae *netlink.AttributeEncoder, typ uint16, to netip.AddrPort) {
-	a := attributesOf(familyOf(to.Addr()))
-	nest(ae, typ, func(ae *netlink.AttributeEncoder) {
-		ae.Bytes(a.natMin, to.Addr().AsSlice())
-		ae.Bytes(a.natMax, to.Addr().AsSlice())
-		nest(ae, ctaNATProto, func(ae *netlink.AttributeEncoder) {
-			ae.Uint16(ctaNATPortMin, to.Port())
-			ae.Uint16(ctaNATPortMax, to.Port())
-		})
 	})
 }

@@ -3,7 +3,6 @@
 package conntrack
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -137,20 +136,4 @@ func matchEnd(want, have netip.AddrPort) bool {
 		return false
 	}
 	return want.Port() == 0 || want.Port() == have.Port()
-}
-
-// Check returns an error for a filter that cannot be encoded.
-func (f Filter) Check() error {
-	if f.Family != IPv4 && f.Family != IPv6 {
-		return fmt.Errorf("conntrack filter: family %d is neither 4 nor 6", f.Family)
-	}
-	for _, end := range []netip.AddrPort{f.OrigDst, f.ReplySrc} {
-		if end.Addr().IsValid() && familyOf(end.Addr()) != f.Family {
-			return fmt.Errorf("conntrack filter: %s is not IPv%d", end.Addr(), f.Family)
-		}
-	}
-	if f.Protocol == 0 {
-		return errors.New("conntrack filter: no protocol")
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
@@ -19,19 +20,13 @@ func decode(b []byte) (Entry, error) {
 		case ctaTupleReply:
 			return decodeTuple(data, &e, &e.ReplySrc, &e.ReplyDst)
 		case ctaStatus:
-			v, err := number(data, 4)
-			e.Status = Status(v)
-			return err
+			return number(&e.Status, data)
 		case ctaProtoInfo:
 			return decodeState(data, &e)
 		case ctaZone:
-			v, err := number(data, 2)
-			e.Zone = uint16(v)
-			return err
+			return number(&e.Zone, data)
 		case ctaID:
-			v, err := number(data, 4)
-			e.ID = v
-			return err
+			return number(&e.ID, data)
 		}
 		return nil
 	})
@@ -47,9 +42,7 @@ func decodeState(b []byte, e *Entry) error {
 			if typ != ctaState {
 				return nil
 			}
-			v, err := number(data, 1)
-			e.State = State(v)
-			return err
+			return number(&e.State, data)
 		})
 	})
 }
@@ -65,12 +58,9 @@ func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {
 			return decodePorts(data, e, &srcPort, &dstPort)
 		case ctaTupleZone:
 			// A zone of the reply direction only does not identify the entry.
-			if src != &e.OrigSrc {
-				return nil
+			if src == &e.OrigSrc {
+				return number(&e.Zone, data)
 			}
-			v, err := number(data, 2)
-			e.Zone = uint16(v)
-			return err
 		}
 		return nil
 	})
@@ -100,30 +90,27 @@ func decodePorts(b []byte, e *Entry, src, dst *uint16) error {
 	return nl.Walk(b, func(typ uint16, data []byte) error {
 		switch typ {
 		case ctaProtoNum:
-			v, err := number(data, 1)
-			e.Protocol = uint8(v)
-			return err
+			return number(&e.Protocol, data)
 		case ctaProtoSrcPort:
-			v, err := number(data, 2)
-			*src = uint16(v)
-			return err
+			return number(src, data)
 		case ctaProtoDstPort:
-			v, err := number(data, 2)
-			*dst = uint16(v)
-			return err
+			return number(dst, data)
 		}
 		return nil
 	})
 }
 
-// number reads an unsigned number of size bytes in network byte order.
-func number(b []byte, size int) (uint32, error) {
-	if len(b) < size {
-		return 0, errShort
+// number reads an unsigned number in network byte order.
+func number[T ~uint8 | ~uint16 | ~uint32](to *T, b []byte) error {
+	switch len(b) {
+	case 1:
+		*to = T(b[0])
+	case 2:
+		*to = T(binary.BigEndian.Uint16(b))
+	case 4:
+		*to = T(binary.BigEndian.Uint32(b))
+	default:
+		return errShort
 	}
-	var v uint32
-	for _, c := range b[:size] {
-		v = v<<8 | uint32(c)
-	}
-	return v, nil
+	return nil
 }

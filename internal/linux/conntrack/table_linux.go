@@ -12,38 +12,31 @@ import (
 
 // Message types of the conntrack subsystem of nfnetlink.
 const (
-	subsystem = 1 << 8
-	msgNew    = subsystem // number 0
-	msgGet    = subsystem | 1
-	msgDelete = subsystem | 2
+	msgGet    = 1<<8 | 1
+	msgDelete = 1<<8 | 2
 )
 
 // attempts is how often a listing is tried while the kernel resizes the table during it.
 const attempts = 5
 
-// Options for Open.
-type Options struct {
-	NetNS int // file descriptor of a network namespace; 0: the current one
-}
-
 // Table is the connection tracking table of one network namespace. Its methods
 // may be called from several goroutines.
 type Table struct {
-	opts Options
-	conn *netlink.Conn // for everything but listings
+	netns int
+	conn  *netlink.Conn // for everything but listings
 }
 
-// Open opens the table.
-func Open(opts Options) (*Table, error) {
-	conn, err := dial(opts)
+// Open opens the table of a network namespace, by its file descriptor; 0: the current one.
+func Open(netns int) (*Table, error) {
+	conn, err := dial(netns)
 	if err != nil {
 		return nil, err
 	}
-	return &Table{opts: opts, conn: conn}, nil
+	return &Table{netns: netns, conn: conn}, nil
 }
 
-func dial(opts Options) (*netlink.Conn, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: opts.NetNS})
+func dial(netns int) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
 	if err != nil {
 		return nil, fmt.Errorf("open conntrack netlink: %w", err)
 	}
@@ -61,9 +54,6 @@ func (t *Table) Close() error { return t.conn.Close() }
 // Kernels from 5.8 on filter the entries. Older ones send all entries of the family, which
 // takes longer and gives the same result.
 func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error {
-	if err := f.Check(); err != nil {
-		return err
-	}
 	request, err := encodeFilter(f)
 	if err != nil {
 		return err
@@ -98,7 +88,7 @@ func repeat(list func() error) error {
 // list reads one listing on a separate connection, so that an aborted one leaves no
 // messages behind.
 func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) error {
-	conn, err := dial(t.opts)
+	conn, err := dial(t.netns)
 	if err != nil {
 		return err
 	}
@@ -152,35 +142,13 @@ func (t *Table) Delete(ctx context.Context, e Entry) error {
 	if err != nil {
 		return err
 	}
-	err = t.execute(msgDelete, netlink.Request|netlink.Acknowledge, request)
+	_, err = t.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: msgDelete, Flags: netlink.Request | netlink.Acknowledge}, Data: request,
+	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("delete conntrack entry %s: %w%s", e, err, remedy(err))
 	}
 	return nil
-}
-
-// Create adds an entry as a first packet would, with a timeout of one hour; also one that
-// is Answered, or in a State. The kernel sets the other bits of Status and the ID. It is
-// for tests and tools.
-func (t *Table) Create(e Entry) error {
-	const life = 3600
-	request, err := encodeCreate(e, life)
-	if err != nil {
-		return err
-	}
-	flags := netlink.Request | netlink.Acknowledge | netlink.Create | netlink.Excl
-	if err := t.execute(msgNew, flags, request); err != nil {
-		return fmt.Errorf("create conntrack entry %s: %w", e, err)
-	}
-	return nil
-}
-
-func (t *Table) execute(typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte) error {
-	_, err := t.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: typ, Flags: flags},
-		Data:   data,
-	})
-	return err
 }
 
 // interrupted reports whether to repeat a listing at once.

@@ -29,22 +29,8 @@ type table interface {
 // both runs a test against the kernel and against the fake, which must behave in the same
 // way.
 func both(t *testing.T, test func(*testing.T, table)) {
-	t.Run("kernel", func(t *testing.T) { test(t, open(t)) })
+	t.Run("kernel", func(t *testing.T) { test(t, conntracktest.Open(t)) })
 	t.Run("fake", func(t *testing.T) { test(t, &conntracktest.Table{}) })
-}
-
-func open(t testing.TB) *conntrack.Table {
-	t.Helper()
-	ct, err := conntrack.Open(conntrack.Options{NetNS: kerneltest.Namespace(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ct.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return ct
 }
 
 // flow returns an entry from src to dst, translated to via.
@@ -294,8 +280,8 @@ func TestErrors(t *testing.T) {
 	cancel()
 	nothing := func(conntrack.Entry) error { return nil }
 	both(t, func(t *testing.T, ct table) {
-		ok := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.UDP}
-		if err := ct.Each(cancelled, ok, nothing); !errors.Is(err, context.Canceled) {
+		udp4 := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.UDP}
+		if err := ct.Each(cancelled, udp4, nothing); !errors.Is(err, context.Canceled) {
 			t.Errorf("listing with a cancelled context: %v", err)
 		}
 		e := flow(conntrack.UDP, "10.0.0.1:7", "10.96.0.1:53", "10.96.0.1:53")
@@ -306,22 +292,13 @@ func TestErrors(t *testing.T) {
 		if err := ct.Create(e); err == nil {
 			t.Error("the same entry was created twice")
 		}
-		for _, bad := range []conntrack.Filter{
-			{Protocol: conntrack.UDP},
-			{Family: conntrack.IPv4},
-			{Family: conntrack.IPv6, Protocol: conntrack.UDP, OrigDst: netip.MustParseAddrPort("10.0.0.1:53")},
-		} {
-			if err := ct.Each(t.Context(), bad, nothing); err == nil {
-				t.Errorf("filter %+v was accepted", bad)
-			}
-		}
 	})
 }
 
 // BenchmarkEach measures a listing among 100,000 entries, with and without a filter.
 func BenchmarkEach(b *testing.B) {
 	const count = 100_000
-	ct := open(b)
+	ct := conntracktest.Open(b)
 	for i := range count {
 		src := fmt.Sprintf("10.%d.%d.%d:7", i/60000, i/250%240, i%250+1)
 		create(b, ct, flow(conntrack.UDP, src, "10.96.0.1:53", fmt.Sprintf("10.200.0.%d:53", i%200+1)))

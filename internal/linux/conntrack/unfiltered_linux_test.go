@@ -1,32 +1,25 @@
-package conntrack
+package conntrack_test
 
 import (
-	"net/netip"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
+	"github.com/sluice-proxy/sluice/internal/testing/conntracktest"
 )
 
 // A kernel before 5.8 ignores the filter and sends every entry of the family. Filter.Match
 // selects the right ones from a listing without a filter.
 func TestUnfilteredListing(t *testing.T) {
-	ct, err := Open(Options{NetNS: kerneltest.Namespace(t)})
-	if err != nil {
-		t.Fatal(err)
+	ct := conntracktest.Open(t)
+	wanted := flow(conntrack.UDP, "[fd00::1]:1000", "[fd96::10]:53", "[fd01::1]:5353")
+	create(t, ct, wanted,
+		flow(conntrack.TCP, "[fd00::1]:1000", "[fd96::10]:53", "[fd01::1]:5353"),
+		flow(conntrack.UDP, "[fd00::1]:1000", "[fd96::11]:53", "[fd01::1]:5353"))
+	filter := conntrack.Filter{
+		Family: conntrack.IPv6, Protocol: conntrack.UDP, OrigDst: wanted.OrigDst, ReplySrc: wanted.ReplySrc,
 	}
-	defer func() { _ = ct.Close() }()
-	wanted, tcp := sample, sample
-	wanted.Zone, tcp.Zone, tcp.Protocol = 0, 0, TCP
-	other := wanted
-	other.OrigDst = netip.MustParseAddrPort("[fd96::11]:53")
-	for _, e := range []Entry{wanted, tcp, other} {
-		if err := ct.Create(e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	filter := Filter{Family: IPv6, Protocol: UDP, OrigDst: wanted.OrigDst, ReplySrc: wanted.ReplySrc}
-	var all, matching []Entry
-	err = ct.list(t.Context(), header(IPv6), func(e Entry) error {
+	var all, matching []conntrack.Entry
+	err := ct.ListAll(t.Context(), conntrack.IPv6, func(e conntrack.Entry) error {
 		all = append(all, e)
 		if filter.Match(e) {
 			matching = append(matching, e)

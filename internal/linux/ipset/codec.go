@@ -43,14 +43,12 @@ const (
 	dataMax      = 19
 	dataIP2      = 20
 	dataCIDR2    = 21
-	dataElements = 24
 	dataMark     = 27
 
 	addrIPv4 = 1
 	addrIPv6 = 2
 
 	flagNamesOnly = 2
-	flagHeaders   = 4
 	flagMarks     = 1 << 6 // IPSET_FLAG_WITH_SKBINFO
 
 	// The sets of kube-proxy have at most 65,536 members.
@@ -137,23 +135,6 @@ func setName(m netlink.Message) (name string, err error) {
 		}
 	})
 	return name, err
-}
-
-// decodeSize decodes a message of a listing of headers.
-func decodeSize(m netlink.Message) (name string, size int, err error) {
-	err = nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
-		case attrSetName:
-			name = ad.String()
-		case attrData:
-			nl.Nested(ad, func(ad *netlink.AttributeDecoder) {
-				if ad.Type() == dataElements {
-					size = int(ad.Uint32())
-				}
-			})
-		}
-	})
-	return name, size, err
 }
 
 // decode adds a message of a listing to a set. A set may have several messages.

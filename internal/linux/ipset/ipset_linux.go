@@ -79,23 +79,6 @@ func (s *Sets) List(ctx context.Context, names []string) (map[string]*Set, error
 	return all, nil
 }
 
-// Sizes returns the number of members of each set.
-func (s *Sets) Sizes(ctx context.Context) (map[string]int, error) {
-	answers, err := s.list(ctx, func(ae *netlink.AttributeEncoder) {
-		ae.Bytes(attrFlags|netlink.NetByteOrder, big32(flagHeaders))
-	})
-	sizes := map[string]int{}
-	for _, m := range answers {
-		name, size, decodeErr := decodeSize(m)
-		err = errors.Join(err, decodeErr)
-		sizes[name] = size
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list the sizes of ipsets: %w", err)
-	}
-	return sizes, nil
-}
-
 func (s *Sets) list(ctx context.Context, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
 	return nl.Execute(ctx, s.request(cmdList, netlink.Dump, encode))
 }

@@ -4,9 +4,8 @@ import "strings"
 
 // Canonical returns the spelling of a rule in which rules are compared, given one that
 // PROGRAM-save printed after "-A CHAIN ". Versions of the programs differ in what they
-// quote, in defaults that they print, and in how they print numbers
-// (iptables/xshared.c, extensions/libxt_*.c). The result is valid input for
-// PROGRAM-restore, and means the same rule.
+// quote, and in defaults that they print (iptables/xshared.c, extensions/libxt_*.c).
+// The result is valid input for PROGRAM-restore, and means the same rule.
 func Canonical(rule string) string {
 	var buffer [48]token
 	return spell(rule, tokens(buffer[:0], rule))
@@ -16,51 +15,36 @@ func spell(rule string, list []token) string {
 	var b strings.Builder
 	b.Grow(len(rule) + 8)
 	for i := 0; i < len(list); i++ {
-		name := list[i]
+		name, value := list[i], ""
+		if i+1 < len(list) {
+			value = list[i+1].text
+		}
 		switch {
 		case name.quoted:
 			word(&b, inQuotes(name.text))
-			continue
 		case name.text == "--rsource":
-			continue
-		case i+1 == len(list):
+		case isDefault(name.text, value):
+			i++
+		case name.text == "--comment" && i+1 < len(list):
 			word(&b, name.text)
-			continue
-		case isDefault(name.text, list[i+1].text):
+			word(&b, Quote(value))
 			i++
-			continue
-		}
-		word(&b, name.text)
-		if text, ok := respell(name.text, list[i+1].text); ok {
-			word(&b, text)
-			i++
+		default:
+			word(&b, name.text)
 		}
 	}
 	return b.String()
 }
 
-// respell returns the value of an option as it is compared; false: the option is
-// compared as it is.
-func respell(name, value string) (text string, ok bool) {
+// isDefault reports whether an option with a value has no effect.
+func isDefault(name, value string) bool {
 	switch name {
-	case "-s", "-d":
-		return network(value), true
-	case "--comment":
-		return Quote(value[:min(len(value), maxComment)]), true
-	case "--log-prefix":
-		return Quote(value), true
-	case "--probability":
-		return probability(value), true
-	case "--mark":
-		return mark(value), true
-	case "--set-xmark":
-		return setMark(value), true
-	case "--ctstate":
-		return states(value), true
-	case "--to-destination":
-		return destination(value), true
+	case "--mask":
+		return value == "255.255.255.255" || value == "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+	case "--reject-with":
+		return value == "icmp-port-unreachable" || value == "icmp6-port-unreachable"
 	}
-	return "", false
+	return false
 }
 
 // maxComment is how many bytes of a comment the kernel keeps (XT_MAX_COMMENT_LEN,
@@ -122,4 +106,41 @@ func word(b *strings.Builder, s string) {
 		b.WriteByte(' ')
 	}
 	b.WriteString(s)
+}
+
+// Target returns the chain or the target of a rule, such as "KUBE-SERVICES" or "DNAT";
+// empty if it has none.
+func Target(rule string) string {
+	var buffer [48]token
+	words := tokens(buffer[:0], rule)
+	for i, t := range words[:max(len(words)-1, 0)] {
+		if !t.quoted && (t.text == "-j" || t.text == "-g") && (i == 0 || words[i-1].text != "--comment") {
+			return words[i+1].text
+		}
+	}
+	return ""
+}
+
+// Quote returns a comment as PROGRAM-save prints it (xtables_save_string).
+func Quote(s string) string {
+	s = s[:min(len(s), maxComment)]
+	if s != "" && strings.IndexFunc(s, special) < 0 {
+		return s
+	}
+	return inQuotes(s)
+}
+
+func special(r rune) bool {
+	switch {
+	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
+		return false
+	}
+	return true
+}
+
+func inQuotes(s string) string {
+	if strings.ContainsAny(s, `"\'`) {
+		s = strings.NewReplacer(`"`, `\"`, `\`, `\\`, `'`, `\'`).Replace(s)
+	}
+	return `"` + s + `"`
 }

@@ -7,6 +7,7 @@ package iptables
 
 import (
 	"fmt"
+	"net/netip"
 )
 
 // Variant is where tables live. Both may be in use at a time.
@@ -41,6 +42,32 @@ func (f Family) Loopback() string {
 		return "::1/128"
 	}
 	return "127.0.0.0/8"
+}
+
+// Sources returns a match for each origin of packets: an interface, all interfaces with a prefix, or the ranges of
+// addresses of the family.
+func (f Family) Sources(iface, prefix string, ranges []netip.Prefix) []string {
+	switch {
+	case iface != "":
+		return []string{"-i " + iface}
+	case prefix != "":
+		return []string{"-i " + prefix + "+"}
+	}
+	var list []string
+	for _, r := range ranges {
+		if r.Addr().Is4() == (f == IPv4) {
+			list = append(list, Source(r))
+		}
+	}
+	return list
+}
+
+// Source returns the match of packets from a range of addresses. It is empty for the range of all.
+func Source(r netip.Prefix) string {
+	if r.Bits() == 0 {
+		return ""
+	}
+	return "-s " + r.Masked().String()
 }
 
 // TableID names a table of a variant.
@@ -92,8 +119,8 @@ type Edit struct {
 // one by one: those before the refused one stay changed.
 type RestoreError struct {
 	Program   string // "ip6tables-nft-restore"
-	Line      int    // of the input, from 1; 0: not printed, or a COMMIT
-	Rule      string // that line; empty without one
+	Line      int    // of the input, from 1; 0: not printed
+	Rule      string // that line; empty without one, and if it is a COMMIT
 	Reason    string // the message of the program, on one line
 	Committed int    // how many COMMITs before that line were carried out
 }

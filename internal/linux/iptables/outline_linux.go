@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -12,8 +14,8 @@ import (
 )
 
 // Outline is a table with all its chains, without the conditions of rules. In the legacy
-// variant built-in chains come first; in the nft variant chains are in the order in which
-// they were created.
+// variant chains are sorted; in the nft variant they are in the order in which they were
+// created.
 type Outline struct {
 	TableID
 	Handle uint64 // of the table, in the nft variant
@@ -90,41 +92,35 @@ func (k *Kernel) outlinesLegacy(ctx context.Context) (all []Outline, err error) 
 	tables, err := k.legacyTables(ctx)
 	for _, t := range tables {
 		o := Outline{TableID: t.TableID}
-		saved, saveErr := k.saveLegacy(ctx, t.TableID)
+		chains, readErr := k.readLegacy(ctx, t.TableID)
 		switch {
-		case saveErr == nil:
-			o.Chains = savedChains(saved, t.Name)
-		case errors.Is(saveErr, ErrBeyondReach):
+		case readErr == nil:
+			o.Chains = chains.outlines()
+		case errors.Is(readErr, ErrBeyondReach):
 			for _, name := range t.chains {
 				o.Chains = append(o.Chains, ChainOutline{Name: name})
 			}
 		default:
-			return nil, saveErr
+			return nil, readErr
 		}
 		all = append(all, o)
 	}
 	return all, err
 }
 
-// savedChains returns the chains of a table in the output of PROGRAM-save.
-func savedChains(saved, table string) []ChainOutline {
-	var chains []ChainOutline
-	at := map[string]int{}
-	_ = commands(saved, func(c command) error { // it returns no error
-		switch {
-		case c.table != table:
-		case c.verb == ":":
-			at[c.chain] = len(chains)
-			chains = append(chains, ChainOutline{Name: c.chain, Builtin: c.rest != "-"})
-		case c.verb == "-A":
-			target := Target(c.rest)
-			_, jump := at[target] // all chains come before all rules
-			chain := &chains[at[c.chain]]
-			chain.Rules = append(chain.Rules, RuleOutline{Target: target, Jump: jump, Text: c.rest})
+// outlines returns the chains, sorted by name.
+func (c Chains) outlines() []ChainOutline {
+	var list []ChainOutline
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		o := ChainOutline{Name: name, Builtin: c[name].Builtin()}
+		for _, rule := range c[name].Rules {
+			target := Target(rule)
+			_, jump := c[target]
+			o.Rules = append(o.Rules, RuleOutline{Target: target, Jump: jump, Text: rule})
 		}
-		return nil
-	})
-	return chains
+		list = append(list, o)
+	}
+	return list
 }
 
 // AllRules selects the rules of all chains.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"strings"
 
@@ -117,22 +116,15 @@ func (k *Kernel) removeLegacy(ctx context.Context, r Removal) error {
 	return err
 }
 
-// saveLegacy returns what PROGRAM-save prints of a legacy table, which must exist. The error is ErrBeyondReach if
-// this process lacks the programs or the capabilities to use them.
-func (k *Kernel) saveLegacy(ctx context.Context, table TableID) (string, error) {
+// readLegacy returns the chains of a legacy table. The error is ErrBeyondReach if this process lacks the programs or
+// the capabilities to use them.
+func (k *Kernel) readLegacy(ctx context.Context, table TableID) (Chains, error) {
 	t, err := k.legacyTools(ctx, table.Family)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var saved []byte
-	err = t.run(ctx, call{
-		path: t.programs[table.Family].save, args: []string{"-t", table.Name},
-		output: func(r io.Reader) (err error) {
-			saved, err = io.ReadAll(r)
-			return err
-		},
-	})
-	return string(saved), beyondReach(err)
+	chains, err := t.Read(ctx, table.table())
+	return chains, beyondReach(err)
 }
 
 // legacyTools returns the programs of the legacy variant.

@@ -26,14 +26,18 @@ func (t *Tools) Read(ctx context.Context, table Table) (Chains, error) {
 	if !there {
 		return Chains{}, nil
 	}
-	var chains Chains
+	var tables map[string]Chains
 	c := call{path: path, args: []string{"-t", table.Name}}
 	c.output = func(r io.Reader) (err error) {
-		chains, err = parseSave(r, table.Name)
+		tables, err = parse(r)
 		return err
 	}
 	if err := t.run(ctx, c); err != nil {
 		return nil, fmt.Errorf("read table %s: %w", table.Name, err)
+	}
+	chains, printed := tables[table.Name]
+	if !printed {
+		return nil, fmt.Errorf("read table %s: %w", table.Name, io.ErrUnexpectedEOF)
 	}
 	return chains, nil
 }
@@ -41,7 +45,7 @@ func (t *Tools) Read(ctx context.Context, table Table) (Chains, error) {
 // Restore gives input to PROGRAM-restore --noflush. The error is a RestoreError
 // if the program refused it. Tables are committed one after the other, so a
 // program that has begun is finished when the context ends, unless it takes
-// longer than finishTime.
+// longer than finishTime. The legacy variant waits for its lock, for Options.Wait.
 func (t *Tools) Restore(ctx context.Context, f Family, input []byte) error {
 	return t.restore(ctx, f, input)
 }
@@ -58,11 +62,7 @@ func (t *Tools) Test(ctx context.Context, f Family, input []byte) error {
 func (t *Tools) In(netns int) *Tools {
 	o := t.opts
 	o.NetNS, o.Lock = netns, os.DevNull
-	kernel := NewKernel(o)
-	return &Tools{
-		opts: o, kernel: kernel,
-		variant: t.variant, reason: t.reason, programs: t.programs,
-	}
+	return &Tools{opts: o, kernel: NewKernel(o), variant: t.variant, reason: t.reason, programs: t.programs}
 }
 
 func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...string) error {
@@ -70,21 +70,14 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	if err != nil {
 		return err
 	}
-	waited, err := t.awaitLock(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Base(path), err)
-	}
-	seconds := int((t.opts.Wait - waited + time.Second - 1) / time.Second)
-	c := call{path: path, args: append(more, "--noflush", "-w", strconv.Itoa(max(1, seconds))), input: input}
-	c.started, c.finish = t.started, finishTime
+	seconds := strconv.Itoa(int(t.opts.Wait / time.Second))
+	c := call{path: path, args: append(more, "--noflush", "-w", seconds), input: input}
+	c.started, c.finish = t.own.started, finishTime
 	run := func() error { return t.run(ctx, c) }
 	if w := t.legacy.Load(); w != nil {
 		err = w.write(ctx, run)
 	} else {
 		err = run()
-	}
-	if err == nil {
-		t.waits.Store(false)
 	}
 	failed, ok := errors.AsType[*failure](err)
 	if !ok {
@@ -93,8 +86,7 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	program := filepath.Base(path)
 	switch {
 	case strings.Contains(failed.stderr, "xtables lock"):
-		holder, _ := lockHolder(t.opts.Lock)
-		return fmt.Errorf("%s: lock %s: %s after %s", program, t.opts.Lock, holder, t.opts.Wait)
+		return fmt.Errorf("%s: lock %s: held by %s after %s", program, t.opts.Lock, lockHolder(t.opts.Lock), t.opts.Wait)
 	case strings.Contains(failed.stderr, "lock file"):
 		return err
 	case strings.Contains(failed.stderr, "you must be root"):
@@ -122,45 +114,3 @@ func (t *Tools) program(f Family, suffix string) (string, error) {
 func (t *Tools) id(table Table) TableID {
 	return TableID{Variant: t.variant, Family: table.Family, Name: table.Name}
 }
-
-// started records that a program of this process runs, and logs if it waits for the lock.
-// The returned function records its end.
-func (t *Tools) started(pid int) func() {
-	t.own.started(pid)
-	stop := t.logWaiting(pid)
-	return func() {
-		stop()
-		t.own.ended(pid)
-	}
-}
-
-// awaitLock waits until the holder of the lock releases it or changes, until half
-// of Options.Wait has passed, or until the context ends, and returns how long that
-// took. The program itself waits for the rest.
-func (t *Tools) awaitLock(ctx context.Context) (time.Duration, error) {
-	if t.variant != Legacy {
-		return 0, nil
-	}
-	began := time.Now()
-	defer t.logWaiting(0)()
-	err := waitForLock(ctx, t.opts.Lock, t.opts.Wait/2)
-	return time.Since(began), err
-}
-
-// logWaiting logs, once until a restore succeeds, who else holds the lock after a
-// while; the returned function ends that.
-func (t *Tools) logWaiting(pid int) (stop func()) {
-	if t.variant != Legacy {
-		return func() {}
-	}
-	timer := time.AfterFunc(lockWaitQuiet, func() {
-		holder, held := lockHolder(t.opts.Lock)
-		if held && (pid == 0 || holder.PID != pid) && t.waits.CompareAndSwap(false, true) {
-			t.opts.Log.Info("Waiting for the lock of iptables", "file", t.opts.Lock, "holder", holder.String())
-		}
-	})
-	return func() { timer.Stop() }
-}
-
-// lockWaitQuiet is how long to wait for the lock before logging it.
-const lockWaitQuiet = time.Second

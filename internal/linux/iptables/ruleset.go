@@ -38,25 +38,6 @@ func (o Owner) Ruleset(table string, chains Chains) string {
 	return "*" + table + "\n" + strings.Join(slices.Concat(names, rules, jumps), "") + "COMMIT\n"
 }
 
-// Parse returns the tables in a text of PROGRAM-save.
-func Parse(text string) map[string]Chains {
-	tables := map[string]Chains{}
-	_ = commands(text, func(c command) error { // it returns no error
-		switch c.verb {
-		case "*":
-			tables[c.table] = Chains{}
-		case ":":
-			tables[c.table][c.chain] = Chain{Policy: c.rest}
-		case "-A":
-			chain := tables[c.table][c.chain]
-			chain.Rules = append(chain.Rules, c.rest)
-			tables[c.table][c.chain] = chain
-		}
-		return nil
-	})
-	return tables
-}
-
 // Expand is Parse of a text in which {NAME} stands for a value: a line is one for each value of the name,
 // and none if it has none.
 func Expand(text string, values map[string][]string) map[string]Chains {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -34,8 +35,7 @@ type call struct {
 	output  func(io.Reader) error // reads stdout; nil: it is discarded
 	started func(pid int) func()  // called before it gets input; the returned function is called when it has ended
 
-	// finish is how long it may run after the context ended, as it commits one table
-	// after the other; 0: it is killed at once.
+	// finish is how long it may run after the context ended; 0: it is killed at once.
 	finish time.Duration
 }
 
@@ -52,20 +52,6 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("ended with code %d", f.code)
 }
 
-// outlive returns a context that ends when the returned function is called, or
-// some time after ctx has ended.
-func outlive(ctx context.Context, by time.Duration) (context.Context, func()) {
-	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(by, func() { end(fmt.Errorf("%w; killed after %s more", context.Cause(ctx), by)) })
-		context.AfterFunc(longer, func() { timer.Stop() })
-	})
-	return longer, func() {
-		stop()
-		end(context.Canceled)
-	}
-}
-
 // run runs a program in the namespace and waits for its end, unless the context has
 // ended before. A child inherits the namespace of the thread that starts it. It is killed
 // when that thread ends, and so when this process is killed: its input would be out of
@@ -74,8 +60,6 @@ func (t *Tools) run(ctx context.Context, c call) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("run %s: %w", filepath.Base(c.path), context.Cause(ctx))
 	}
-	ctx, done := outlive(ctx, c.finish)
-	defer done()
 	return netns.Do(t.opts.NetNS, func() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -83,6 +67,10 @@ func (t *Tools) run(ctx context.Context, c call) error {
 		cmd := exec.CommandContext(ctx, c.path, c.args...)
 		cmd.Env = t.opts.environment()
 		cmd.WaitDelay = outputTime
+		if c.finish > 0 {
+			cmd.WaitDelay = c.finish
+			cmd.Cancel = func() error { return os.ErrProcessDone } // it may end by itself within WaitDelay
+		}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 		stderr := &limited{room: maxStderr}
 		cmd.Stderr = stderr

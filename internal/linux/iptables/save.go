@@ -7,19 +7,25 @@ import (
 	"strings"
 )
 
-// parseSave reads what PROGRAM-save prints of one table.
-func parseSave(r io.Reader, table string) (Chains, error) {
-	chains := Chains{}
+// Parse returns the tables in a text of PROGRAM-save.
+func Parse(text string) map[string]Chains {
+	tables, _ := parse(strings.NewReader(text)) // a text in memory can be read
+	return tables
+}
+
+// parse returns the tables that PROGRAM-save prints, with rules in the spelling of Canonical. A table that does not
+// end is an error.
+func parse(r io.Reader) (map[string]Chains, error) {
+	tables := map[string]Chains{}
+	var chains Chains                // nil: between two tables
 	name, rules := "", []string(nil) // those of one chain come together
 	keep := func() {
-		if name != "" {
+		if len(rules) > 0 {
 			c := chains[name]
 			c.Rules = append(c.Rules, rules...)
-			chains[name] = c
+			chains[name], rules = c, nil
 		}
-		rules = nil
 	}
-	inside, complete := false, false
 	var words []token // of the last rule, reused
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 64<<10), 1<<20)
@@ -27,10 +33,12 @@ func parseSave(r io.Reader, table string) (Chains, error) {
 		line := lines.Text()
 		switch {
 		case strings.HasPrefix(line, "*"):
-			inside = line[1:] == table
-		case !inside:
+			chains = Chains{}
+			tables[line[1:]] = chains
+		case chains == nil:
 		case line == "COMMIT":
-			inside, complete = false, true
+			keep()
+			chains = nil
 		case strings.HasPrefix(line, ":"):
 			chain, rest, _ := strings.Cut(line[1:], " ")
 			policy, _, _ := strings.Cut(rest, " ")
@@ -45,12 +53,11 @@ func parseSave(r io.Reader, table string) (Chains, error) {
 			rules = append(rules, spell(rule, words))
 		}
 	}
-	keep()
 	switch {
 	case lines.Err() != nil:
 		return nil, fmt.Errorf("read line: %w", lines.Err())
-	case !complete:
-		return nil, fmt.Errorf("%w: table %s does not end", io.ErrUnexpectedEOF, table)
+	case chains != nil:
+		return nil, fmt.Errorf("%w: the last table does not end", io.ErrUnexpectedEOF)
 	}
-	return chains, nil
+	return tables, nil
 }

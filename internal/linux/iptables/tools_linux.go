@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"os"
 	"os/exec"
@@ -17,9 +16,8 @@ import (
 // Options are where and how the programs are run.
 type Options struct {
 	NetNS int           // file descriptor of a network namespace; 0: the current one
-	Log   *slog.Logger  // nil: nothing is logged
 	Lock  string        // file that the legacy variant locks; "": /run/xtables.lock
-	Wait  time.Duration // how long to wait for the lock; 0: 5 s, as kube-proxy
+	Wait  time.Duration // how long to wait for the lock, in whole seconds; 0: 5 s, as kube-proxy
 	Poll  time.Duration // period at which legacy tables are polled; 0: a second
 	Path  string        // folders of the programs; "": $PATH, /usr/sbin and /sbin
 }
@@ -39,7 +37,6 @@ type Tools struct {
 	reason   string
 	programs map[Family]programs
 	legacy   atomic.Pointer[legacyWatch] // nil: no Watch of the legacy variant runs
-	waits    atomic.Bool                 // for the lock, and that was logged
 	own      ownPrograms
 }
 
@@ -65,9 +62,6 @@ func Open(ctx context.Context, o Options) (*Tools, error) {
 }
 
 func (o *Options) fill() {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	if o.Lock == "" {
 		o.Lock = defaultLock
 	}

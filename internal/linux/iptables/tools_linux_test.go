@@ -20,32 +20,13 @@ func TestWrittenRulesAreReadBack(t *testing.T) {
 			}
 			for range 2 {
 				h.restore(family, string(b))
-				for table, want := range chainsIn(string(b)) {
+				for table, want := range Parse(string(b)) {
 					compare(t, h.read(family, table), want)
 				}
 				b = []byte(strings.ReplaceAll(inputOf(h, family), "-I PREROUTING", "-A PREROUTING"))
 			}
 		}
 	})
-}
-
-// chainsIn returns the chains that input without deletions creates.
-func chainsIn(input string) map[string]Chains {
-	all := map[string]Chains{}
-	_ = commands(input, func(c command) error {
-		switch c.verb {
-		case "*":
-			all[c.table] = Chains{}
-		case ":":
-			all[c.table][c.chain] = Chain{Policy: c.rest}
-		case "-A":
-			chain := all[c.table][c.chain]
-			chain.Rules = append(chain.Rules, Canonical(c.rest))
-			all[c.table][c.chain] = chain
-		}
-		return nil
-	})
-	return all
 }
 
 // inputOf returns input with all chains except the built-in ones.

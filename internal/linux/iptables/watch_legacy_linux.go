@@ -78,7 +78,7 @@ func (w *legacyWatch) poll(ctx context.Context) Edit {
 	default:
 		return Edit{}
 	}
-	w.changed, w.wrote, w.doubted = found{}, false, time.Now()
+	w.changed, w.wrote, w.doubted = nil, false, time.Now()
 	return edit
 }
 

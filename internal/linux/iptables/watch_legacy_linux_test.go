@@ -55,7 +55,7 @@ func (o *observer) drain() []Edit {
 			o.t.Fatal(err)
 		}
 		w.mu.Lock()
-		settled = !w.wrote && len(w.changed.what) == 0
+		settled = !w.wrote && len(w.changed) == 0
 		for id, s := range stamps {
 			settled = settled && (id.Name == "raw" || w.stamps[id] == s)
 		}

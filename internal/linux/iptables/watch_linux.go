@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
@@ -29,28 +30,26 @@ func watched(t nft.Table) bool {
 	return (t.Family == nft.IP4 || t.Family == nft.IP6) && (t.Name == "nat" || t.Name == "filter" || t.Name == "mangle")
 }
 
-// ownPrograms distinguishes changes by our programs from those by others.
+// ownPrograms are the running programs of this process. The listeners ignore their changes.
 type ownPrograms struct {
 	mu        sync.Mutex
-	running   map[int]bool // by process ID
-	past      [64]int      // process IDs of programs that have ended recently, and of running ones
-	next      int
+	running   map[int]bool             // by process ID
 	listeners map[*nft.Listener]func() // called when one may have missed an edit
 }
 
 // started makes the listeners ignore a program of this process. Its netlink port is its process ID
-// (net/netlink/af_netlink.c, netlink_autobind), unless another socket in the namespace
-// has that port. It is called before the program gets its input.
-func (o *ownPrograms) started(pid int) {
+// (net/netlink/af_netlink.c, netlink_autobind). If another socket in the namespace has that port, the
+// listeners report the changes of the program, and the tables are compared once more than necessary.
+// It is called before the program gets its input. The returned function is called when it has ended.
+func (o *ownPrograms) started(pid int) (ended func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.running == nil {
 		o.running = map[int]bool{}
 	}
 	o.running[pid] = true
-	o.past[o.next%len(o.past)] = pid
-	o.next++
 	o.filter()
+	return func() { o.ended(pid) }
 }
 
 // ended reverts started. If another socket has the program's port now, it may have had
@@ -99,9 +98,25 @@ func (o *ownPrograms) leave(l *nft.Listener) {
 	delete(o.listeners, l)
 }
 
-// was reports whether a process is or was one of our programs.
-func (o *ownPrograms) was(pid uint32) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return pid != 0 && slices.Contains(o.past[:], int(pid))
+// lost is the What of an edit without details.
+const lost = "notifications were lost"
+
+// maxWhat is how many changes of an edit are named.
+const maxWhat = 3
+
+// found has descriptions of changes.
+type found []string
+
+func (f *found) add(what string) {
+	if !slices.Contains(*f, what) && len(*f) <= maxWhat {
+		*f = append(*f, what)
+	}
+}
+
+func (f *found) String() string {
+	text := strings.Join((*f)[:min(len(*f), maxWhat)], ", ")
+	if len(*f) > maxWhat {
+		text += " and more"
+	}
+	return text
 }

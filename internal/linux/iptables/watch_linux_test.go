@@ -267,9 +267,8 @@ func TestEditsDuringARestore(t *testing.T) {
 	}
 }
 
-// If another socket has the netlink port of a program, the program is identified by its
-// process. Edits through the other socket are not detected meanwhile, so one edit is
-// reported as lost.
+// If another socket has the netlink port of a program, edits through that socket are not
+// detected meanwhile, so one edit is reported as lost.
 func TestAProgramWithoutItsPort(t *testing.T) {
 	o := observe(t, NFT, func(h *host) { h.restore(IPv4, base) })
 	folder := t.TempDir()
@@ -298,10 +297,8 @@ func TestAProgramWithoutItsPort(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	want := []Edit{{What: lost}}
-	if reported := o.settle(); inFirstPIDNamespace() && !slices.Equal(reported, want) ||
-		!slices.Contains(reported, want[0]) {
-		t.Errorf("reported %v, want %v", reported, want)
+	if reported := o.settle(); !slices.Contains(reported, Edit{What: lost}) {
+		t.Errorf("reported %v, want an edit that is lost", reported)
 	}
 	o.run("iptables -t nat -F KUBE-SVC-A")
 	if e := o.next(); e.What != "rule of KUBE-SVC-A in nat" {

@@ -3,8 +3,6 @@ package iptables
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/mdlayher/netlink"
@@ -22,9 +20,9 @@ func (t *Tools) watchNFT(ctx context.Context, ours func(string) bool, subscribed
 	t.own.listen(l, func() { report(Edit{What: lost}) })
 	defer t.own.leave(l)
 	subscribed()
-	e := transaction{ours: ours, mine: t.wrote}
+	e := transaction{ours: ours}
 	missed := func() {
-		e.found = found{}
+		e.found = nil
 		report(Edit{What: lost})
 	}
 	return l.Receive(ctx, missed, func(m netlink.Message) {
@@ -38,7 +36,6 @@ func (t *Tools) watchNFT(ctx context.Context, ours func(string) bool, subscribed
 // new generation, and its author.
 type transaction struct {
 	ours  func(chain string) bool
-	mine  func(port uint32, by string, pid uint32) bool
 	found found
 }
 
@@ -83,46 +80,15 @@ func where(t Table) string {
 }
 
 func (e *transaction) end(m netlink.Message) (Edit, bool) {
-	if len(e.found.what) == 0 {
+	if len(e.found) == 0 {
 		return Edit{}, false
 	}
 	edit := Edit{What: e.found.String()}
-	e.found = found{}
+	e.found = nil
 	by, pid := nft.Author(m)
-	if e.mine(m.Header.PID, by, pid) {
-		return Edit{}, false
-	}
 	edit.By = by
 	if by != "" && pid != 0 {
 		edit.By = fmt.Sprintf("%s (thread %d)", by, pid)
 	}
 	return edit, true
-}
-
-// wrote reports whether an edit that passed the filter was made by a Restore. If another socket has
-// the port of a program, the kernel assigns one beyond all process IDs; then the process
-// ID in the message counts, if this process is in the first PID namespace. Otherwise the
-// edit is reported, and the tables are compared once more than necessary.
-func (t *Tools) wrote(port uint32, by string, pid uint32) bool {
-	const beyond = 1 << 31
-	return port >= beyond && t.own.was(pid) && t.isThreadName(by) && inFirstPIDNamespace()
-}
-
-// isThreadName reports whether a running PROGRAM-restore has this name in the kernel,
-// which keeps 15 characters.
-func (t *Tools) isThreadName(name string) bool {
-	for _, p := range t.programs {
-		program := filepath.Base(p.restore)
-		if name == program[:min(len(program), 15)] {
-			return true
-		}
-	}
-	return false
-}
-
-// inFirstPIDNamespace reports whether this process is in the first PID namespace
-// (linux/proc_ns.h, PROC_PID_INIT_INO).
-func inFirstPIDNamespace() bool {
-	name, err := os.Readlink("/proc/self/ns/pid")
-	return err == nil && name == "pid:[4026531836]"
 }

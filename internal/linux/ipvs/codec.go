@@ -26,7 +26,6 @@ const (
 	cmdDelDest    = 7
 	cmdGetDest    = 8
 	cmdSetConfig  = 12
-	cmdGetConfig  = 13
 
 	attrService = 1
 	attrDest    = 2
@@ -244,19 +243,4 @@ func decodeDestination(m netlink.Message, of Server) (Destination, error) {
 	a, err := narrow(addr, family)
 	d.At = netip.AddrPortFrom(a, number)
 	return d, err
-}
-
-func decodeTimeouts(m netlink.Message) (t Timeouts, err error) {
-	err = nl.Decode(m, binary.NativeEndian, func(ad *netlink.AttributeDecoder) {
-		seconds := func() time.Duration { return time.Duration(ad.Uint32()) * time.Second }
-		switch ad.Type() {
-		case attrTCP:
-			t.TCP = seconds()
-		case attrTCPFin:
-			t.TCPFin = seconds()
-		case attrUDP:
-			t.UDP = seconds()
-		}
-	})
-	return t, err
 }

@@ -64,42 +64,17 @@ func (t *Table) Count(ctx context.Context) (int, error) {
 	return int(info.servers), ctx.Err()
 }
 
-// Timeouts returns the timeouts in force.
-func (t *Table) Timeouts(ctx context.Context) (Timeouts, error) {
-	var got Timeouts
-	err := t.session(ctx, func(s *session) error {
-		answers, err := s.execute(ctx, cmdGetConfig, 0, nil)
-		if err != nil || len(answers) == 0 {
-			return fmt.Errorf("read the timeouts of IPVS: %w", err)
-		}
-		got, err = decodeTimeouts(answers[0])
-		return err
-	})
-	return got, err
-}
-
-// SetTimeouts sets the timeouts that are not 0.
+// SetTimeouts sets the timeouts that are not 0. The kernel keeps its own for the others (ip_vs_ctl.c,
+// ip_vs_set_timeout).
 func (t *Table) SetTimeouts(ctx context.Context, o Timeouts) error {
 	if o == (Timeouts{}) {
 		return nil
 	}
-	have, err := t.Timeouts(ctx)
-	if err != nil {
-		return err
-	}
-	for _, of := range []struct {
-		want time.Duration
-		have *time.Duration
-	}{{o.TCP, &have.TCP}, {o.TCPFin, &have.TCPFin}, {o.UDP, &have.UDP}} {
-		if of.want > 0 {
-			*of.have = of.want
-		}
-	}
 	return t.session(ctx, func(s *session) error {
 		_, err := s.execute(ctx, cmdSetConfig, netlink.Acknowledge, func(ae *netlink.AttributeEncoder) {
-			ae.Uint32(attrTCP, uint32(have.TCP/time.Second))
-			ae.Uint32(attrTCPFin, uint32(have.TCPFin/time.Second))
-			ae.Uint32(attrUDP, uint32(have.UDP/time.Second))
+			ae.Uint32(attrTCP, uint32(o.TCP/time.Second))
+			ae.Uint32(attrTCPFin, uint32(o.TCPFin/time.Second))
+			ae.Uint32(attrUDP, uint32(o.UDP/time.Second))
 		})
 		if err != nil {
 			return fmt.Errorf("set the timeouts of IPVS: %w", err)

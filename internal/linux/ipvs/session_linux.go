@@ -98,45 +98,31 @@ func (s *session) apply(ctx context.Context, c Change) error {
 	commands := c.commands()
 	_, err := s.execute(ctx, commands[0], netlink.Acknowledge, c.encode)
 	switch {
-	case len(commands) == 2 && c.otherwise(err):
-		_, err = s.execute(ctx, commands[1], netlink.Acknowledge, c.encode)
 	case len(commands) == 1 && missing(err):
 		return nil
+	case len(commands) == 2 && (errors.Is(err, unix.EEXIST) || c.Exists && missing(err)):
+		_, err = s.execute(ctx, commands[1], netlink.Acknowledge, c.encode)
 	}
 	return c.explain(err)
 }
 
-// otherwise reports whether an error says that something exists, or does not, against
-// expectation.
-func (c Change) otherwise(err error) bool {
-	switch {
-	case !c.Exists:
-		return errors.Is(err, unix.EEXIST)
-	case c.Op == Set:
-		return errors.Is(err, unix.ESRCH)
-	default:
-		return errors.Is(err, unix.ENOENT)
-	}
-}
-
-// commands returns the command for a change, and the one for otherwise, if that is another.
+// commands returns the command for a change, and the one to try if what it names exists although c.Exists is false,
+// or the reverse.
 func (c Change) commands() []byte {
+	add, set := byte(cmdNewService), byte(cmdSetService)
 	switch c.Op {
-	case Set:
-		if c.Exists {
-			return []byte{cmdSetService, cmdNewService}
-		}
-		return []byte{cmdNewService, cmdSetService}
 	case Delete:
 		return []byte{cmdDelService}
-	case SetDest:
-		if c.Exists {
-			return []byte{cmdSetDest, cmdNewDest}
-		}
-		return []byte{cmdNewDest, cmdSetDest}
-	default:
+	case DeleteDest:
 		return []byte{cmdDelDest}
+	case SetDest:
+		add, set = cmdNewDest, cmdSetDest
+	case Set:
 	}
+	if c.Exists {
+		return []byte{set, add}
+	}
+	return []byte{add, set}
 }
 
 // explain adds the reason to an error of the kernel.

@@ -17,7 +17,12 @@ const perMessage = 48 << 10
 // onlyElements reports whether the transaction changes nothing but elements of sets, as
 // nearly all do.
 func (t *Tx) onlyElements() bool {
-	return len(t.dropped)+len(t.tables)+len(t.sets)+len(t.chains)+len(t.flushed)+len(t.gone) == 0
+	for kind, ops := range t.ops {
+		if len(ops) > 0 && opKind(kind) != deleteElements && opKind(kind) != addElements {
+			return false
+		}
+	}
+	return true
 }
 
 // commitElements executes a transaction of elements. It encodes them into memory that it
@@ -25,11 +30,11 @@ func (t *Tx) onlyElements() bool {
 func (c *Conn) commitElements(tx *Tx) error {
 	x := c.x
 	x.beginBatch()
-	for _, b := range tx.deletes {
-		x.bucket(b, unix.NFT_MSG_DELSETELEM, 0, keyOnly)
+	for _, o := range tx.ops[deleteElements] {
+		x.elements(o, unix.NFT_MSG_DELSETELEM, 0, keyOnly)
 	}
-	for _, b := range tx.adds {
-		x.bucket(b, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, whole)
+	for _, o := range tx.ops[addElements] {
+		x.elements(o, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, whole)
 	}
 	return x.doBatch()
 }
@@ -54,15 +59,15 @@ func (x *exchange) mark(kind uint16) {
 	x.message(kind, 0, [nfgenHeader]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES})
 }
 
-// bucket appends the messages for elements of one set.
-func (x *exchange) bucket(b bucket, kind, flags uint16, encode func([]byte, Set, Element) []byte) {
-	for list := b.elements; len(list) > 0; {
+// elements appends the messages for elements of one set.
+func (x *exchange) elements(o op, message, flags uint16, encode func([]byte, Set, Element) []byte) {
+	for list := o.elements; len(list) > 0; {
 		n := fitting(list)
-		x.about(b.table, kind, flags)
-		x.text(unix.NFTA_SET_ELEM_LIST_SET, b.set.Name)
+		x.about(o.table, message, flags)
+		x.text(unix.NFTA_SET_ELEM_LIST_SET, o.set.Name)
 		x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(to []byte) []byte {
 			for _, e := range list[:n] {
-				to = encode(to, b.set, e)
+				to = encode(to, o.set, e)
 			}
 			return to
 		})

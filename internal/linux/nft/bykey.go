@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -58,24 +57,18 @@ func (x *exchange) readGuessed(set string, keys iter.Seq[string]) (elements Elem
 	return elements, after == count && err == nil, err
 }
 
-// count returns the number of elements of a set, without the one for all other keys; 0 if
+// count returns the number of elements of a set, without one for all other keys; 0 if
 // the kernel does not report it. Linux 6.18 does, 6.1 does not.
 func (c *Conn) count(t Table, set string) (int, error) {
 	const setCount = 20 // NFTA_SET_COUNT (nf_tables.h)
-	x, n := c.exchange(t), 0
+	x := c.exchange(t)
 	x.begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK)
 	x.text(unix.NFTA_SET_NAME, set)
-	err := x.do(func(m netlink.Message) error {
-		return nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
-			if ad.Type() == setCount {
-				n = int(ad.Uint32())
-			}
-		})
-	})
+	n, err := x.readNumber(setCount)
 	if err != nil {
 		return 0, fmt.Errorf("read number of elements of set %s: %w", set, err)
 	}
-	return n, nil
+	return int(n), nil
 }
 
 // byKeys reads the elements with these keys until it has all count elements of the set; ok
@@ -98,8 +91,7 @@ func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (element
 	if _, err := x.batch(set, batch, elements); err != nil {
 		return nil, false, unlessRefused(err)
 	}
-	other, err := x.hasCatchall(set)
-	return elements, !other && len(elements) == count, err
+	return elements, len(elements) == count, nil
 }
 
 // batch reads the elements with these keys into a map, and returns how many do not exist.
@@ -130,34 +122,12 @@ func (x *exchange) batch(set string, keys []string, into Elements) (missing int,
 func (x *exchange) appendKeys(keys []string) {
 	x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
 		for _, key := range keys {
-			b = appendKey(b, key)
+			b = nl.AppendNested(b, unix.NFTA_LIST_ELEM, func(b []byte) []byte {
+				return appendValue(b, unix.NFTA_SET_ELEM_KEY, key)
+			})
 		}
 		return b
 	})
-}
-
-func appendKey(b []byte, key string) []byte {
-	return nl.AppendNested(b, unix.NFTA_LIST_ELEM, func(b []byte) []byte {
-		return nl.AppendNested(b, unix.NFTA_SET_ELEM_KEY, func(b []byte) []byte {
-			return nl.Append(b, unix.NFTA_DATA_VALUE, key)
-		})
-	})
-}
-
-// hasCatchall reports whether a set has an element for all other keys, which the kernel
-// does not count. Only other programs add one.
-func (x *exchange) hasCatchall(set string) (bool, error) {
-	x.beginElements(unix.NLM_F_ACK, set)
-	x.request = nl.AppendNested(x.request, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b []byte) []byte {
-		return nl.AppendNested(b, unix.NFTA_LIST_ELEM, func(b []byte) []byte {
-			return appendCatchall(b)
-		})
-	})
-	err := x.do(nothing)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	return true, unlessRefused(err)
 }
 
 // unlessRefused returns an error, unless it is the kernel's refusal of a request.

@@ -76,15 +76,14 @@ func TestReadsByKeys(t *testing.T) {
 			edit  string // an element that another program adds
 			byKey bool
 		}{
-			"its keys":                  {[]iter.Seq[string]{keysOf(f, 0, n)}, "", true},
-			"its keys and others":       {[]iter.Seq[string]{keysOf(f, -20, n+100)}, "", true},
-			"every other exists":        {[]iter.Seq[string]{keysOf(f, n/2, n+n/2), keysOf(f, 0, n/2)}, "", true},
-			"some keys twice":           {[]iter.Seq[string]{keysOf(f, 0, n), keysOf(f, 10, 100)}, "", true},
-			"none of its keys":          {[]iter.Seq[string]{keysOf(f, n, 5*n)}, "", false},
-			"all but one key":           {[]iter.Seq[string]{keysOf(f, 1, n)}, "", false},
-			"no keys":                   {nil, "", false},
-			"an element was added":      {[]iter.Seq[string]{keysOf(f, 0, n)}, extra, false},
-			"an element for all others": {[]iter.Seq[string]{keysOf(f, 0, n)}, "{ * : 1:2 }", false},
+			"its keys":             {[]iter.Seq[string]{keysOf(f, 0, n)}, "", true},
+			"its keys and others":  {[]iter.Seq[string]{keysOf(f, -20, n+100)}, "", true},
+			"every other exists":   {[]iter.Seq[string]{keysOf(f, n/2, n+n/2), keysOf(f, 0, n/2)}, "", true},
+			"some keys twice":      {[]iter.Seq[string]{keysOf(f, 0, n), keysOf(f, 10, 100)}, "", true},
+			"none of its keys":     {[]iter.Seq[string]{keysOf(f, n, 5*n)}, "", false},
+			"all but one key":      {[]iter.Seq[string]{keysOf(f, 1, n)}, "", false},
+			"no keys":              {nil, "", false},
+			"an element was added": {[]iter.Seq[string]{keysOf(f, 0, n)}, extra, false},
 		} {
 			t.Run(table.String()+"/"+name, func(t *testing.T) {
 				conn, netns := filled(t, table, n)
@@ -172,7 +171,7 @@ func TestGuessesFollowEachOther(t *testing.T) {
 		t.Errorf("guesses saw sets of %d elements, want %d", sizes, want)
 	}
 	for _, s := range []Set{frontends, backends, some} {
-		got := slices.Collect(state.Sets[s.Name].Elements.Values())
+		got := valuesOf(state.Sets[s.Name])
 		if !sameElements(got, everyElement(table.Family)[s.Name]) {
 			t.Errorf("%s: read %q", s.Name, got)
 		}

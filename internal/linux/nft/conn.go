@@ -2,10 +2,8 @@ package nft
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"sync"
@@ -90,35 +88,11 @@ func (c *Conn) configure(sock *netlink.Conn) error {
 		return fmt.Errorf("reach netlink socket: %w", err)
 	}
 	c.x.raw = raw
-	var size int
-	var optErr error
-	if err := raw.Control(func(fd uintptr) {
-		size, optErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
-		optErr = errors.Join(optErr, requestLargeAnswers(int(fd)))
-	}); err != nil {
-		return fmt.Errorf("reach netlink socket: %w", err)
+	size, err := sock.WriteBuffer()
+	if err != nil {
+		return fmt.Errorf("read size of netlink send buffer: %w", err)
 	}
 	c.room = size * 3 / 4
-	return optErr
-}
-
-// requestLargeAnswers makes the kernel answer in pieces of 32 KB, its maximum, by
-// receiving one answer with a buffer of that size (af_netlink.c, netlink_recvmsg). The
-// kernel walks a set from its beginning for each piece of a listing, and the library alone
-// would receive pieces of 4 KB.
-func requestLargeAnswers(fd int) error {
-	const request = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN
-	b := make([]byte, 32<<10)
-	binary.NativeEndian.PutUint32(b[0:], unix.NLMSG_HDRLEN+4)
-	binary.NativeEndian.PutUint16(b[4:], request)
-	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST)
-	if err := unix.Sendto(fd, b[:unix.NLMSG_HDRLEN+4], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fmt.Errorf("ask nf_tables for its generation: %w", err)
-	}
-	// Without privilege the answer is a refusal, and as good.
-	if _, _, err := unix.Recvfrom(fd, b, 0); err != nil {
-		return fmt.Errorf("read generation of nf_tables: %w", err)
-	}
 	return nil
 }
 
@@ -166,50 +140,54 @@ func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
 	if tx.Size() == 0 {
 		return nil
 	}
-	if err := ctx.Err(); err != nil {
-		return err
+	send := func() error { return c.commitElements(tx) }
+	if !tx.onlyElements() {
+		send = func() error {
+			if err := c.load(tx); err != nil {
+				return err
+			}
+			return c.lib.Flush()
+		}
 	}
-	if err := c.commit(tx); err != nil {
+	if err := c.execute(ctx, send); err != nil {
 		return fmt.Errorf("commit %d changes to nf_tables: %w", tx.Size(), err)
 	}
 	return nil
 }
 
-func (c *Conn) commit(tx *Tx) error {
-	if tx.onlyElements() {
-		return c.flush(tx, func() error { return c.commitElements(tx) })
-	}
-	if err := c.load(tx); err != nil {
-		return errors.Join(fmt.Errorf("encode transaction: %w", err), c.redial())
-	}
-	return c.flush(tx, c.lib.Flush)
-}
-
-// exists reports whether a table exists; true also if the kernel does not answer.
-func (c *Conn) exists(t Table) bool {
-	_, err := c.lib.ListTableOfFamily(t.Name, t.table().Family)
-	return !errors.Is(err, fs.ErrNotExist)
-}
-
 // Try executes a transaction in a table of its own that is deleted in the same
 // transaction: it handles no packet, and no program can list it.
 func (c *Conn) Try(ctx context.Context, temporary Table, tx *Tx) error {
+	return c.execute(ctx, func() error {
+		c.lib.AddTable(temporary.table())
+		if err := c.load(tx); err != nil {
+			return err
+		}
+		c.lib.DelTable(temporary.table())
+		return c.lib.Flush()
+	})
+}
+
+// DeleteTables deletes the tables that exist, all of them or none.
+func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
+	err := c.execute(ctx, func() error {
+		for _, t := range tables {
+			c.lib.AddTable(t.table()) // deleting a table that is missing fails
+			c.lib.DelTable(t.table())
+		}
+		return c.lib.Flush()
+	})
+	if err != nil {
+		return fmt.Errorf("delete nf_tables tables: %w", err)
+	}
+	return nil
+}
+
+// execute calls send, which executes a transaction.
+func (c *Conn) execute(ctx context.Context, send func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	const dormant = 1 // NFT_TABLE_F_DORMANT
-	table := temporary.table()
-	table.Flags = dormant
-	c.lib.AddTable(table)
-	if err := c.load(tx); err != nil {
-		return errors.Join(fmt.Errorf("encode transaction: %w", err), c.redial())
-	}
-	c.lib.DelTable(table)
-	return c.flush(tx, c.lib.Flush)
-}
-
-// flush has a transaction sent.
-func (c *Conn) flush(tx *Tx, send func() error) error {
 	err := c.sock.SetDeadline(time.Now().Add(answerTimeout))
 	if err == nil {
 		err = send()
@@ -217,19 +195,16 @@ func (c *Conn) flush(tx *Tx, send func() error) error {
 	if err == nil {
 		return nil
 	}
+	isRefused := refused(err)
 	// The kernel refuses each message that depends on a refused one. The library returns
 	// all errors; the first is the cause.
-	isRejected := rejected(err)
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno
 	}
-	if failed := c.redial(); failed != nil {
-		return errors.Join(err, failed)
+	if isRefused {
+		err = &RefusedError{err}
 	}
-	if isRejected {
-		return refusal(err, tx, c.exists)
-	}
-	return err
+	return errors.Join(err, c.redial())
 }
 
 // redial replaces the socket after an error: the old one may still get answers, and
@@ -239,71 +214,45 @@ func (c *Conn) redial() error {
 	return c.dial()
 }
 
-// load encodes a transaction as messages, in the order that Tx documents.
+// load encodes a transaction as messages.
 func (c *Conn) load(tx *Tx) error {
-	for _, t := range tx.dropped {
-		c.lib.DelTable(t.table())
-	}
-	for _, t := range tx.tables {
-		c.lib.AddTable(t.table())
-	}
-	for i, s := range tx.sets {
-		set := s.set.set(s.table)
-		set.ID = uint32(i + 1) // otherwise the library numbers the sets of all connections, without a lock
-		if err := c.lib.AddSet(set, nil); err != nil {
-			return err
+	for i, o := range tx.all() {
+		if err := c.loadOne(o, uint32(i+1)); err != nil {
+			return fmt.Errorf("encode transaction: %w", err)
 		}
 	}
-	for _, in := range tx.chains {
-		c.lib.AddChain(in.chain.chain(in.table))
-	}
-	for _, in := range tx.chains {
-		chain := in.chain.chain(in.table)
-		c.lib.FlushChain(chain)
-		for _, r := range in.chain.Rules {
-			c.lib.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: r.exprs()})
-		}
-	}
-	for _, b := range tx.deletes {
-		if err := convert(b, c.lib.SetDeleteElements); err != nil {
-			return err
-		}
-	}
-	for _, b := range tx.adds {
-		if err := convert(b, c.lib.SetAddElements); err != nil {
-			return err
-		}
-	}
-	c.loadDeletions(tx)
 	return nil
 }
 
-// loadDeletions flushes all chains before it deletes the first, as their rules may jump
-// from one to another.
-func (c *Conn) loadDeletions(tx *Tx) {
-	for _, g := range tx.flushed {
-		c.lib.FlushChain(&nftables.Chain{Table: g.table.table(), Name: g.name})
-	}
-	for _, g := range tx.gone {
-		if g.chain {
-			c.lib.DelChain(&nftables.Chain{Table: g.table.table(), Name: g.name})
-			continue
+// loadOne encodes one operation, which has a number in its transaction.
+func (c *Conn) loadOne(o op, number uint32) error {
+	table, chain := o.table.table(), o.chain.chain(o.table)
+	switch o.kind {
+	case dropTable:
+		c.lib.DelTable(table)
+	case addTable:
+		c.lib.AddTable(table)
+	case addSet:
+		set := o.set.set(o.table)
+		set.ID = number // otherwise the library numbers the sets of all connections, without a lock
+		return c.lib.AddSet(set, nil)
+	case addChain:
+		c.lib.AddChain(chain)
+	case fillChain:
+		c.lib.FlushChain(chain)
+		for _, r := range o.chain.Rules {
+			c.lib.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.exprs()})
 		}
-		c.lib.DelSet(&nftables.Set{Table: g.table.table(), Name: g.name})
-	}
-}
-
-// DeleteTables deletes the tables that exist, all of them or none.
-func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	for _, t := range tables {
-		c.lib.AddTable(t.table()) // deleting a table that is missing fails
-		c.lib.DelTable(t.table())
-	}
-	if err := c.flush(&Tx{}, c.lib.Flush); err != nil {
-		return fmt.Errorf("delete nf_tables tables: %w", err)
+	case deleteElements:
+		return o.convert(c.lib.SetDeleteElements)
+	case addElements:
+		return o.convert(c.lib.SetAddElements)
+	case flushChain:
+		c.lib.FlushChain(chain)
+	case deleteSet:
+		c.lib.DelSet(&nftables.Set{Table: table, Name: o.set.Name})
+	case deleteChain:
+		c.lib.DelChain(chain)
 	}
 	return nil
 }
@@ -338,11 +287,9 @@ func (c *Conn) retry(ctx context.Context, do func() error) error {
 		if ctx.Err() != nil || !changed {
 			return err
 		}
-		timer := time.NewTimer(min(firstPause<<i, lastPause))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
+		case <-time.After(min(firstPause<<i, lastPause)):
 		}
 	}
 	return fmt.Errorf("other programs changed nf_tables during each of %d attempts: %w", attempts, err)

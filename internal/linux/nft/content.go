@@ -31,17 +31,6 @@ func (s Elements) All() iter.Seq2[string, Element] {
 	}
 }
 
-// Values returns all elements.
-func (s Elements) Values() iter.Seq[Element] {
-	return func(yield func(Element) bool) {
-		for _, e := range s.All() {
-			if !yield(e) {
-				return
-			}
-		}
-	}
-}
-
 // Put adds an element, or replaces the one with its id. Each of its parts has at most 255 bytes.
 func (s Elements) Put(e Element) {
 	var room [64]byte // for most elements: only the content is allocated

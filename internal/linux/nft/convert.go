@@ -5,17 +5,16 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// convert calls send, which encodes its elements at once, with all elements of a bucket, as
-// many at a time as fit into a message.
-func convert(b bucket, send func(*nftables.Set, []nftables.SetElement) error) error {
-	set := b.set.set(b.table)
-	for list := b.elements; len(list) > 0; {
+// convert calls send, which encodes its elements at once, with all elements of an operation,
+// as many at a time as fit into a message.
+func (o op) convert(send func(*nftables.Set, []nftables.SetElement) error) error {
+	for list := o.elements; len(list) > 0; {
 		n := fitting(list)
 		var elements []nftables.SetElement
 		for _, e := range list[:n] {
-			elements = append(elements, e.elements(b.set)...)
+			elements = append(elements, e.elements(o.set)...)
 		}
-		if err := send(set, elements); err != nil {
+		if err := send(o.set.set(o.table), elements); err != nil {
 			return err
 		}
 		list = list[n:]

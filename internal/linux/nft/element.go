@@ -27,18 +27,20 @@ func (k Key) Index(i uint32) Key { return binary.NativeEndian.AppendUint32(k, i)
 // one map to another; nft expects this one.
 func (k Key) ClassID(c uint32) Key { return binary.BigEndian.AppendUint32(k, c) }
 
-// Range returns the element of an interval set of single addresses that covers
-// the prefix: nft_set_rbtree(8) wants the address after the last as the end.
-func Range(p netip.Prefix) (first, end netip.Addr) {
-	first = p.Masked().Addr()
-	return first, last(p).Next()
+// Range returns the element of an interval set that covers the prefix, behind the fields of a key. Its
+// end is the last address if there are such fields, and the one after that otherwise (nft_set_rbtree).
+func Range(key string, p netip.Prefix) Element {
+	e, last := Element{Key: string(Key(key).Addr(p.Masked().Addr()))}, lastIn(p)
+	if key == "" {
+		last = last.Next()
+	}
+	if last.IsValid() {
+		e.End = string(Key(key).Addr(last))
+	}
+	return e
 }
 
-// Last returns the last address in a prefix, the inclusive end that a
-// concatenated range wants.
-func Last(p netip.Prefix) netip.Addr { return last(p) }
-
-func last(p netip.Prefix) netip.Addr {
+func lastIn(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
 		b[i/8] |= 1 << (7 - i%8)
@@ -46,6 +48,9 @@ func last(p netip.Prefix) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a
 }
+
+// AddrLen returns how many bytes an address has.
+func (f Family) AddrLen() int { return Addr.width(f) }
 
 // width returns how many bytes a field takes in a key.
 func (t Type) width(f Family) int {
@@ -89,7 +94,7 @@ func span(t Type, first, end string) string {
 	a, _ := netip.AddrFromSlice([]byte(first))
 	b, _ := netip.AddrFromSlice([]byte(end))
 	for bits := range a.BitLen() {
-		if p := netip.PrefixFrom(a, bits); p.Masked().Addr() == a && last(p) == b {
+		if p := netip.PrefixFrom(a, bits); p.Masked().Addr() == a && lastIn(p) == b {
 			return p.String()
 		}
 	}

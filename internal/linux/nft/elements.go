@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -172,7 +171,13 @@ func store(text *string, want uint16) func(uint16, []byte) error {
 // reaches to the last key there is.
 func pair(elements []received) []received {
 	slices.SortFunc(elements, func(a, b received) int {
-		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.order(), b.order()))
+		switch c := strings.Compare(a.Key, b.Key); {
+		case c != 0 || a.ends == b.ends:
+			return c
+		case a.ends: // a range ends before the next begins
+			return -1
+		}
+		return 1
 	})
 	var ranges []received
 	for _, e := range elements {
@@ -184,12 +189,4 @@ func pair(elements []received) []received {
 		}
 	}
 	return ranges
-}
-
-// order puts the end of a range before the beginning of the next.
-func (e received) order() int {
-	if e.ends {
-		return 0
-	}
-	return 1
 }

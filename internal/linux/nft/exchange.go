@@ -112,6 +112,18 @@ func (x *exchange) do(answer func(netlink.Message) error) error {
 	}
 }
 
+// readNumber does the request, and returns a number of 32 bits in the answer; 0 if it has none.
+func (x *exchange) readNumber(attribute uint16) (n uint32, err error) {
+	err = x.do(func(m netlink.Message) error {
+		return nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
+			if ad.Type() == attribute {
+				n = ad.Uint32()
+			}
+		})
+	})
+	return n, err
+}
+
 func (x *exchange) send() (err error) {
 	if waitErr := x.raw.Write(func(fd uintptr) bool {
 		_, err = unix.Write(int(fd), x.request)

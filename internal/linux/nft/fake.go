@@ -74,8 +74,12 @@ func (f *Fake) Commit(_ context.Context, tx *Tx) error {
 		}
 	}
 	next := f.clone()
-	if err := next.run(tx); err != nil {
-		return refusal(err, tx, func(t Table) bool { return f.Tables[t] != nil })
+	err := next.run(tx)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &RefusedError{err}
+	}
+	if err != nil {
+		return err
 	}
 	f.Tables, f.Rules = next.Tables, next.Rules
 	f.Commits++
@@ -83,47 +87,70 @@ func (f *Fake) Commit(_ context.Context, tx *Tx) error {
 }
 
 func (f *Fake) run(tx *Tx) error {
-	if f.Refuse != nil {
-		for line := range strings.Lines(tx.String()) {
-			line = strings.TrimSuffix(line, "\n")
-			if err := f.Refuse(line); err != nil && strings.HasPrefix(line, "add ") {
-				return fmt.Errorf("%s: %w", line, err)
-			}
-		}
-	}
-	for _, t := range tx.dropped {
-		if f.Tables[t] == nil {
-			return missing("delete table %s: no such table", t)
-		}
-		delete(f.Tables, t)
-		delete(f.Rules, t)
-	}
-	for _, t := range tx.tables {
-		if f.Tables[t] == nil {
-			f.Tables[t] = &State{Chains: map[string]ChainState{}, Sets: map[string]SetState{}}
-			f.Rules[t] = map[string][]Rule{}
-		}
-		f.Tables[t].Dormant = false
-	}
-	for _, s := range tx.sets {
-		if err := f.addSet(s); err != nil {
+	for _, o := range tx.all() {
+		if err := f.refuse(o); err != nil {
 			return err
 		}
 	}
-	if err := f.setChains(tx.chains); err != nil {
-		return err
-	}
-	for _, b := range tx.deletes {
-		if err := f.delete(b); err != nil {
+	for _, o := range tx.all() {
+		if err := f.execute(o); err != nil {
 			return err
 		}
 	}
-	for _, b := range tx.adds {
-		if err := f.add(b); err != nil {
-			return err
+	return nil
+}
+
+func (f *Fake) refuse(o op) error {
+	if f.Refuse == nil {
+		return nil
+	}
+	var commands strings.Builder
+	o.print(&commands)
+	for line := range strings.Lines(commands.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		if err := f.Refuse(line); err != nil && strings.HasPrefix(line, "add ") {
+			return fmt.Errorf("%s: %w", line, err)
 		}
 	}
-	return f.remove(tx)
+	return nil
+}
+
+func (f *Fake) execute(o op) error {
+	state := f.Tables[o.table]
+	switch {
+	case o.kind == addTable && state == nil:
+		f.Tables[o.table] = &State{Chains: map[string]ChainState{}, Sets: map[string]SetState{}}
+		f.Rules[o.table] = map[string][]Rule{}
+		return nil
+	case o.kind == addTable:
+		state.Dormant = false
+		return nil
+	case len(o.elements) == 0 && (o.kind == deleteElements || o.kind == addElements): // after Reset
+		return nil
+	case state == nil:
+		return missing("no such table: %s", o.table)
+	}
+	switch o.kind {
+	case dropTable:
+		delete(f.Tables, o.table)
+		delete(f.Rules, o.table)
+	case addSet:
+		return f.addSet(o)
+	case addChain:
+		return f.addChain(o)
+	case fillChain:
+		return f.fillChain(o)
+	case deleteElements:
+		return f.delete(o)
+	case addElements:
+		return f.add(o)
+	case flushChain:
+		return f.flush(o)
+	case deleteSet, deleteChain:
+		return f.remove(o)
+	case addTable: // see above
+	}
+	return nil
 }
 
 // missingError is the error of an object that does not exist, as ENOENT.
@@ -134,43 +161,37 @@ func (e missingError) Is(target error) bool { return target == fs.ErrNotExist }
 
 func missing(format string, args ...any) error { return missingError(fmt.Sprintf(format, args...)) }
 
-func (f *Fake) addSet(s setIn) error {
-	state := f.Tables[s.table]
-	if state == nil {
-		return missing("add set %s %s: no such table", s.table, s.set.Name)
-	}
-	old, there := state.Sets[s.set.Name]
-	if there && !old.Is(s.table.Family, s.set) {
-		return fmt.Errorf("add set %s %s: exists with another definition", s.table, s.set.Name)
+func (f *Fake) addSet(o op) error {
+	sets := f.Tables[o.table].Sets
+	old, there := sets[o.set.Name]
+	if there && !old.Is(o.table.Family, o.set) {
+		return fmt.Errorf("add set %s %s: exists with another definition", o.table, o.set.Name)
 	}
 	if !there {
-		state.Sets[s.set.Name] = SetState{definition: s.set.identity(s.table.Family), Elements: Elements{}}
+		sets[o.set.Name] = SetState{definition: o.set.identity(o.table.Family), Elements: Elements{}}
 	}
 	return nil
 }
 
-func (f *Fake) setChains(chains []chainIn) error {
-	for _, in := range chains {
-		state := f.Tables[in.table]
-		if state == nil {
-			return missing("add chain %s %s: no such table", in.table, in.chain.Name)
-		}
-		if old, there := state.Chains[in.chain.Name]; there && !old.SameHook(in.chain) {
-			return fmt.Errorf("add chain %s %s: exists with another hook", in.table, in.chain.Name)
-		}
-		state.Chains[in.chain.Name] = ChainState{hook: in.chain.Hook.text()}
+func (f *Fake) addChain(o op) error {
+	chains := f.Tables[o.table].Chains
+	if old, there := chains[o.chain.Name]; there && !old.SameHook(o.chain) {
+		return fmt.Errorf("add chain %s %s: exists with another hook", o.table, o.chain.Name)
 	}
-	for _, in := range chains {
-		cs := ChainState{hook: in.chain.Hook.text()}
-		for _, r := range in.chain.Rules {
-			if err := f.resolve(in.table, r); err != nil {
-				return fmt.Errorf("add rule %s %s %s: %w", in.table, in.chain.Name, r, err)
-			}
-			cs.rules = append(cs.rules, canonical(r.exprs()))
+	chains[o.chain.Name] = ChainState{hook: o.chain.Hook.text()}
+	return nil
+}
+
+func (f *Fake) fillChain(o op) error {
+	state := ChainState{hook: o.chain.Hook.text()}
+	for _, r := range o.chain.Rules {
+		if err := f.resolve(o.table, r); err != nil {
+			return fmt.Errorf("add rule %s %s %s: %w", o.table, o.chain.Name, r, err)
 		}
-		f.Tables[in.table].Chains[in.chain.Name] = cs
-		f.Rules[in.table][in.chain.Name] = in.chain.Rules
+		state.rules = append(state.rules, canonical(r.exprs()))
 	}
+	f.Tables[o.table].Chains[o.chain.Name] = state
+	f.Rules[o.table][o.chain.Name] = o.chain.Rules
 	return nil
 }
 
@@ -207,54 +228,41 @@ func (r Rule) uses() (chains, sets []string) {
 	return chains, sets
 }
 
-func (f *Fake) set(b bucket) (Elements, error) {
-	state := f.Tables[b.table]
-	if state == nil {
-		return nil, missing("no such table: %s", b.table)
-	}
-	set, ok := state.Sets[b.set.Name]
+func (f *Fake) add(o op) error {
+	state := f.Tables[o.table]
+	set, ok := state.Sets[o.set.Name]
 	if !ok {
-		return nil, missing("no such set: %s %s", b.table, b.set.Name)
+		return missing("no such set: %s %s", o.table, o.set.Name)
 	}
-	return set.Elements, nil
-}
-
-func (f *Fake) add(b bucket) error {
-	if len(b.elements) == 0 {
-		return nil
-	}
-	elements, err := f.set(b)
-	if err != nil {
-		return err
-	}
-	for _, e := range b.elements {
-		old, there := elements.Get(e.id())
+	for _, e := range o.elements {
+		failed := func() string {
+			return fmt.Sprintf("add element %s %s { %s }", o.table, o.set.Name, e.text(o.set, o.table.Family))
+		}
+		old, there := set.Elements.Get(e.id())
 		if there && (old.Data != e.Data || old.Goto != e.Goto) {
-			return fmt.Errorf("add element %s %s { %s }: exists with other data", b.table, b.set.Name,
-				e.text(b.set, b.table.Family))
+			return fmt.Errorf("%s: exists with other data", failed())
 		}
-		if _, ok := f.Tables[b.table].Chains[e.Goto]; e.Goto != "" && !ok {
-			return missing("add element %s %s { %s }: no such chain: %s", b.table, b.set.Name, e.text(b.set, b.table.Family),
-				e.Goto)
+		if _, ok := state.Chains[e.Goto]; e.Goto != "" && !ok {
+			return missing("%s: no such chain: %s", failed(), e.Goto)
 		}
-		if other := b.overlapping(e, elements); other != "" && !there {
-			return fmt.Errorf("add element %s %s { %s }: overlaps %s", b.table, b.set.Name, e.text(b.set, b.table.Family), other)
+		if other := o.overlapping(e, set.Elements); other != "" && !there {
+			return fmt.Errorf("%s: overlaps %s", failed(), other)
 		}
 		if !there {
-			elements.Put(e)
+			set.Elements.Put(e)
 		}
 	}
 	return nil
 }
 
 // overlapping returns a range that shares a key with a new one.
-func (b bucket) overlapping(e Element, elements Elements) string {
-	if !b.set.Interval {
+func (o op) overlapping(e Element, elements Elements) string {
+	if !o.set.Interval {
 		return ""
 	}
 	for _, other := range elements.All() {
-		if e.meets(other, b.set, b.table.Family) {
-			return other.text(b.set, b.table.Family)
+		if e.meets(other, o.set, o.table.Family) {
+			return other.text(o.set, o.table.Family)
 		}
 	}
 	return ""
@@ -273,79 +281,70 @@ func (e Element) meets(o Element, s Set, f Family) bool {
 	return true
 }
 
-func (f *Fake) delete(b bucket) error {
-	if len(b.elements) == 0 {
-		return nil
+func (f *Fake) delete(o op) error {
+	set, ok := f.Tables[o.table].Sets[o.set.Name]
+	if !ok {
+		return missing("no such set: %s %s", o.table, o.set.Name)
 	}
-	elements, err := f.set(b)
-	if err != nil {
-		return err
-	}
-	for _, e := range b.elements {
-		if _, there := elements[e.id()]; !there {
-			return missing("delete element %s %s { %s }: no such element", b.table, b.set.Name, e.text(b.set, b.table.Family))
+	for _, e := range o.elements {
+		if _, there := set.Elements[e.id()]; !there {
+			return missing("delete element %s %s { %s }: no such element", o.table, o.set.Name, e.text(o.set, o.table.Family))
 		}
-		delete(elements, e.id())
+		delete(set.Elements, e.id())
 	}
 	return nil
 }
 
-// remove empties all chains before it deletes the first.
-func (f *Fake) remove(tx *Tx) error {
-	for _, g := range tx.flushed {
-		state := f.Tables[g.table]
-		if state == nil {
-			return missing("flush chain %s: no such table: %s", g.name, g.table)
-		}
-		cs, there := state.Chains[g.name]
-		if !there {
-			return missing("flush chain %s %s: no such chain", g.table, g.name)
-		}
-		state.Chains[g.name] = ChainState{hook: cs.hook}
-		delete(f.Rules[g.table], g.name)
+func (f *Fake) flush(o op) error {
+	state := f.Tables[o.table]
+	chain, there := state.Chains[o.chain.Name]
+	if !there {
+		return missing("flush chain %s %s: no such chain", o.table, o.chain.Name)
 	}
-	for _, g := range tx.gone {
-		state := f.Tables[g.table]
-		if state == nil {
-			return missing("delete %s: no such table: %s", g.name, g.table)
-		}
-		_, isChain := state.Chains[g.name]
-		_, isSet := state.Sets[g.name]
-		if g.chain && !isChain || !g.chain && !isSet {
-			return missing("delete %s %s: no such object", g.table, g.name)
-		}
-		if err := f.unused(g); err != nil {
-			return err
-		}
-		if g.chain {
-			delete(state.Chains, g.name)
-			delete(f.Rules[g.table], g.name)
-		} else {
-			delete(state.Sets, g.name)
-		}
+	state.Chains[o.chain.Name] = ChainState{hook: chain.hook}
+	delete(f.Rules[o.table], o.chain.Name)
+	return nil
+}
+
+// remove deletes a chain or a set.
+func (f *Fake) remove(o op) error {
+	state, name := f.Tables[o.table], o.chain.Name+o.set.Name
+	_, isChain := state.Chains[name]
+	_, isSet := state.Sets[name]
+	if o.kind == deleteChain && !isChain || o.kind == deleteSet && !isSet {
+		return missing("delete %s %s: no such object", o.table, name)
 	}
+	if err := f.unused(o.table, name, o.kind == deleteChain); err != nil {
+		return err
+	}
+	if o.kind == deleteSet {
+		delete(state.Sets, name)
+		return nil
+	}
+	delete(state.Chains, name)
+	delete(f.Rules[o.table], name)
 	return nil
 }
 
 var errBusy = errors.New("still in use")
 
-func (f *Fake) unused(g goneIn) error {
-	for from, rules := range f.Rules[g.table] {
+// unused verifies that nothing uses a chain, or else a set, with this name.
+func (f *Fake) unused(t Table, name string, isChain bool) error {
+	for from, rules := range f.Rules[t] {
 		for _, r := range rules {
-			chains, sets := r.uses()
-			used := sets
-			if g.chain {
-				used = chains
+			used, sets := r.uses()
+			if !isChain {
+				used = sets
 			}
-			if slices.Contains(used, g.name) {
-				return fmt.Errorf("delete %s %s: %w by chain %s", g.table, g.name, errBusy, from)
+			if slices.Contains(used, name) {
+				return fmt.Errorf("delete %s %s: %w by chain %s", t, name, errBusy, from)
 			}
 		}
 	}
-	for name, s := range f.Tables[g.table].Sets {
+	for set, s := range f.Tables[t].Sets {
 		for _, e := range s.Elements.All() {
-			if g.chain && e.Goto == g.name {
-				return fmt.Errorf("delete %s %s: %w by map %s", g.table, g.name, errBusy, name)
+			if isChain && e.Goto == name {
+				return fmt.Errorf("delete %s %s: %w by map %s", t, name, errBusy, set)
 			}
 		}
 	}
@@ -368,4 +367,28 @@ func (s *State) clone() *State {
 		n.Sets[name] = SetState{definition: set.definition, Elements: maps.Clone(set.Elements)}
 	}
 	return n
+}
+
+// String returns the state as sorted text.
+func (s *State) String() string {
+	if s == nil {
+		return "no table\n"
+	}
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(s.Sets)) {
+		set := s.Sets[name]
+		fmt.Fprintf(&b, "set %s %s\n", name, set.definition)
+		for _, k := range slices.Sorted(maps.Keys(set.Elements)) {
+			e, _ := set.Elements.Get(k)
+			fmt.Fprintf(&b, "  %x-%x : %x %s %q\n", e.Key, e.End, e.Data, e.Goto, e.Comment)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Chains)) {
+		c := s.Chains[name]
+		fmt.Fprintf(&b, "chain %s%s\n", name, c.hook)
+		for _, r := range c.rules {
+			fmt.Fprintf(&b, "  %s\n", r)
+		}
+	}
+	return b.String()
 }

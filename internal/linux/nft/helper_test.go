@@ -79,6 +79,15 @@ func read(t testing.TB, k kernel, table Table) *State {
 	return s
 }
 
+// valuesOf returns the elements of a set.
+func valuesOf(s SetState) []Element {
+	var all []Element
+	for _, e := range s.Elements.All() {
+		all = append(all, e)
+	}
+	return all
+}
+
 // addr returns the i-th test address of a family.
 func addr(f Family, i int) netip.Addr {
 	if f == IP4 {

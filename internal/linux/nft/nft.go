@@ -144,33 +144,22 @@ func definition(s *nftables.Set) string {
 	return text
 }
 
+// datatype returns the type of fields in the library.
 func datatype(f Family, types []Type) nftables.SetDatatype {
+	known := map[Type]nftables.SetDatatype{
+		Addr: nftables.TypeIPAddr, Proto: nftables.TypeInetProto, Port: nftables.TypeInetService,
+		Index: nftables.TypeClassID, ClassID: nftables.TypeClassID, Verdict: nftables.TypeVerdict,
+	}
+	if f == IP6 {
+		known[Addr] = nftables.TypeIP6Addr
+	}
 	parts := make([]nftables.SetDatatype, len(types))
 	for i, t := range types {
-		parts[i] = library(f, t)
+		parts[i] = known[t]
 	}
 	if len(parts) == 1 {
 		return parts[0]
 	}
 	// At most six fields fit; the keys of the proxy have at most four.
 	return nftables.MustConcatSetType(parts...)
-}
-
-func library(f Family, t Type) nftables.SetDatatype {
-	switch t {
-	case Addr:
-		if f == IP4 {
-			return nftables.TypeIPAddr
-		}
-		return nftables.TypeIP6Addr
-	case Proto:
-		return nftables.TypeInetProto
-	case Port:
-		return nftables.TypeInetService
-	case ClassID, Index:
-		return nftables.TypeClassID
-	case Verdict:
-		return nftables.TypeVerdict
-	}
-	return nftables.TypeInvalid
 }

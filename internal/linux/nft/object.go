@@ -29,9 +29,7 @@ func DecodeChange(m netlink.Message) (c Change, ok bool) {
 		return Change{}, false
 	}
 	o, err := decodeObject(m)
-	gone := slices.Contains([]netlink.HeaderType{unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE},
-		m.Header.Type&0xff)
-	return Change{Table: o.table, Kind: kind, Gone: gone, Chain: o.chain, Rule: o.rule}, err == nil
+	return Change{Table: o.table, Kind: kind, Gone: deletes(m), Chain: o.chain, Rule: o.rule}, err == nil
 }
 
 const tableHandle = 4 // NFTA_TABLE_HANDLE

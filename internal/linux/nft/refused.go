@@ -2,7 +2,6 @@ package nft
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"slices"
 	"syscall"
@@ -21,22 +20,10 @@ func (e *RefusedError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// refusal returns a RefusedError of a rejected transaction, or the error itself if the
-// kernel misses something (ENOENT) that another program must have deleted. That is a table
-// that the transaction needs, or any object if the transaction names no chain. A chain may
-// be refused itself, or have a rule with a type of expression that the kernel lacks, which
-// is ENOENT too (nf_tables_api.c, nft_expr_type_get).
-func refusal(err error, tx *Tx, exists func(Table) bool) error {
-	gone := func(t Table) bool { return !exists(t) }
-	if errors.Is(err, fs.ErrNotExist) && (!tx.namesChains() || slices.ContainsFunc(tx.needed(), gone)) {
-		return err
-	}
-	return &RefusedError{err}
-}
-
-// rejected reports whether an error is the kernel's answer to a transaction, and not one
-// about the connection, missing privilege or lack of memory.
-func rejected(err error) bool {
+// refused reports whether an error is the kernel's answer to the contents of a transaction. It
+// is not if it is about the connection, missing privilege, lack of memory, or an object that is
+// missing (ENOENT), as another program has deleted it.
+func refused(err error) bool {
 	answer, is := errors.AsType[*netlink.OpError](err)
 	if !is || answer.Op != "receive" {
 		return false
@@ -45,6 +32,6 @@ func rejected(err error) bool {
 		return false
 	}
 	errno, is := errors.AsType[syscall.Errno](answer)
-	passing := []syscall.Errno{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR}
+	passing := []syscall.Errno{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR, unix.ENOENT}
 	return is && !slices.Contains(passing, errno)
 }

@@ -58,50 +58,45 @@ func at(n int) uint32 {
 // Field loads one field of the packet.
 type Field struct {
 	text  string
-	width int
+	width int // bytes in a key
 	load  func(reg uint32) expr.Any
 }
 
-// header has the offsets of the addresses in a network header, and their size.
-type header struct{ saddr, daddr, size uint32 }
-
-func (f Family) header() header {
-	if f == IP4 {
-		return header{12, 16, 4}
-	}
-	return header{8, 24, 16}
+// meta returns a field that the kernel has beside the packet.
+func meta(text string, key expr.MetaKey) Field {
+	return Field{text, 4, func(reg uint32) expr.Any { return &expr.Meta{Key: key, Register: reg} }}
 }
 
-func address(f Family, name string) Field {
-	row := f.header()
-	offset := row.daddr
-	if name == "saddr" {
-		offset = row.saddr
-	}
-	return Field{f.String() + " " + name, int(row.size), func(reg uint32) expr.Any {
-		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: row.size}
+// payload returns bytes of a header of the packet.
+func payload(text string, base expr.PayloadBase, offset, size int) Field {
+	return Field{text, max(size, 4), func(reg uint32) expr.Any {
+		return &expr.Payload{DestRegister: reg, Base: base, Offset: uint32(offset), Len: uint32(size)}
 	}}
 }
 
 // Source is the packet's source address.
-func Source(f Family) Field { return address(f, "saddr") }
+func Source(f Family) Field {
+	return payload(f.String()+" saddr", expr.PayloadBaseNetworkHeader, f.sourceAt(), Addr.width(f))
+}
 
 // Destination is the packet's destination address.
-func Destination(f Family) Field { return address(f, "daddr") }
+func Destination(f Family) Field {
+	return payload(f.String()+" daddr", expr.PayloadBaseNetworkHeader, f.sourceAt()+Addr.width(f), Addr.width(f))
+}
+
+// sourceAt returns where the source address begins in a network header. The destination follows it.
+func (f Family) sourceAt() int {
+	if f == IP4 {
+		return 12
+	}
+	return 8
+}
 
 // L4Proto is the packet's transport protocol.
-func L4Proto() Field {
-	return Field{"meta l4proto", 4, func(reg uint32) expr.Any {
-		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}
-	}}
-}
+func L4Proto() Field { return meta("meta l4proto", expr.MetaKeyL4PROTO) }
 
 // DestinationPort is the packet's destination port.
-func DestinationPort() Field {
-	return Field{"th dport", 4, func(reg uint32) expr.Any {
-		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
-	}}
-}
+func DestinationPort() Field { return payload("th dport", expr.PayloadBaseTransportHeader, 2, 2) }
 
 // join loads fields one after the other from register 1 on, and returns their width in
 // bytes.
@@ -125,7 +120,7 @@ func In(set string, fields ...Field) Statement {
 	return Statement{text + " @" + set, append(exprs, &expr.Lookup{SourceRegister: reg1, SetName: set, SetID: byName})}
 }
 
-// Not matches the packets that a statement does not match which ends with a comparison or a look-up.
+// Not negates a statement, which must end with a comparison or a look-up.
 func Not(s Statement) Statement {
 	last, value := len(s.exprs)-1, strings.LastIndexByte(s.text, ' ')+1
 	exprs := slices.Clone(s.exprs)
@@ -174,11 +169,7 @@ func Random(first, n int) Field {
 }
 
 // Priority is the packet's priority (skb->priority).
-func Priority() Field {
-	return Field{"meta priority", 4, func(reg uint32) expr.Any {
-		return &expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg}
-	}}
-}
+func Priority() Field { return meta("meta priority", expr.MetaKeyPRIORITY) }
 
 // ClearPriority sets the packet's priority to zero.
 func ClearPriority() Statement {
@@ -191,36 +182,28 @@ func TranslateFrom(f Family, backends string, fields ...Field) Statement {
 	text, exprs, _ := join(fields)
 	return Statement{
 		"dnat " + f.String() + " to " + text + " map @" + backends,
-		append(exprs, lookup(backends, reg1), dnat(f, reg1, at(addrWidth(f)))),
+		append(exprs, lookup(backends, reg1), &expr.NAT{
+			Type: expr.NATTypeDestNAT, Family: uint32(f), RegAddrMin: reg1, RegAddrMax: reg1,
+			RegProtoMin: at(Addr.width(f)), RegProtoMax: at(Addr.width(f)), Specified: true,
+		}),
 	}
 }
-
-func dnat(f Family, addr, port uint32) *expr.NAT {
-	return &expr.NAT{
-		Type: expr.NATTypeDestNAT, Family: uint32(f),
-		RegAddrMin: addr, RegAddrMax: addr, RegProtoMin: port, RegProtoMax: port, Specified: true,
-	}
-}
-
-func addrWidth(f Family) int { return Addr.width(f) }
 
 func lookup(set string, into uint32) *expr.Lookup {
 	return &expr.Lookup{SourceRegister: reg1, DestRegister: into, IsDestRegSet: true, SetName: set, SetID: byName}
 }
 
 // Goto continues in another chain and does not return.
-func Goto(chain string) Statement {
-	return Statement{"goto " + chain, []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}}
-}
+func Goto(chain string) Statement { return verdict("goto "+chain, expr.VerdictGoto, chain) }
 
 // Jump continues in another chain and returns at its end.
-func Jump(chain string) Statement {
-	return Statement{"jump " + chain, []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}}
-}
+func Jump(chain string) Statement { return verdict("jump "+chain, expr.VerdictJump, chain) }
 
 // Drop drops the packet.
-func Drop() Statement {
-	return Statement{"drop", []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}}
+func Drop() Statement { return verdict("drop", expr.VerdictDrop, "") }
+
+func verdict(text string, kind expr.VerdictKind, chain string) Statement {
+	return Statement{text, []expr.Any{&expr.Verdict{Kind: kind, Chain: chain}}}
 }
 
 // Reject answers with ICMP port unreachable (RFC 792 type 3 code 3, RFC 4443
@@ -244,19 +227,28 @@ func MarkFlip(bits uint32) Statement {
 }
 
 func setMark(text string, mask, xor uint32) Statement {
-	return Statement{text, []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Index(mask), Xor: Key{}.Index(xor)},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1},
-	}}
+	return Statement{text, append(bitwise(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1}, mask, xor),
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1})}
 }
 
 // Marked matches if all the bits are set in the packet's mark.
 func Marked(bits uint32) Statement {
-	return Statement{fmt.Sprintf("meta mark & 0x%08x == 0x%08x", bits, bits), []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Index(bits), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Index(bits)},
+	return Statement{fmt.Sprintf("meta mark & 0x%08x == 0x%08x", bits, bits), append(
+		bitwise(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1}, bits, 0),
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Index(bits)})}
+}
+
+// Translated matches connections whose destination was translated.
+func Translated() Statement {
+	const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
+	return Statement{"ct status dnat", append(bitwise(&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1}, dstNAT, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})}
+}
+
+// bitwise returns expressions that load 32 bits into register 1, keep those of a mask, and flip others.
+func bitwise(load expr.Any, mask, xor uint32) []expr.Any {
+	return []expr.Any{load, &expr.Bitwise{
+		SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Index(mask), Xor: Key{}.Index(xor),
 	}}
 }
 
@@ -264,16 +256,6 @@ func Marked(bits uint32) Statement {
 // and a random port.
 func Masquerade() Statement {
 	return Statement{"masquerade fully-random", []expr.Any{&expr.Masq{FullyRandom: true}}}
-}
-
-// Translated matches connections whose destination was translated.
-func Translated() Statement {
-	const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
-	return Statement{"ct status dnat", []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: Key{}.Index(dstNAT), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)},
-	}}
 }
 
 // FromHere matches packets whose source is an address of this host.
@@ -292,37 +274,30 @@ func ToLoopback(f Family) Statement {
 	if f == IP6 {
 		return equals("ip6 daddr ::1", Destination(f), netip.IPv6Loopback().AsSlice())
 	}
-	return in127("ip daddr 127.0.0.0/8", IP4.header().daddr)
+	return in127("ip daddr 127.0.0.0/8", IP4.sourceAt()+Addr.width(IP4))
 }
 
 // FromLoopback matches packets from 127.0.0.0/8.
-func FromLoopback() Statement { return in127("ip saddr 127.0.0.0/8", IP4.header().saddr) }
+func FromLoopback() Statement { return in127("ip saddr 127.0.0.0/8", IP4.sourceAt()) }
 
 // in127 compares the first byte of an IPv4 address with 127.
-func in127(text string, offset uint32) Statement {
-	first := Field{load: func(reg uint32) expr.Any {
-		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 1}
-	}}
-	return equals(text, first, []byte{127})
+func in127(text string, offset int) Statement {
+	return equals(text, payload("", expr.PayloadBaseNetworkHeader, offset, 1), []byte{127})
 }
 
 // FromInterface matches packets that arrived on the interface.
-func FromInterface(name string) Statement { return iifname(name, padded(name)) }
+func FromInterface(name string) Statement {
+	whole := make([]byte, unix.IFNAMSIZ) // as the kernel stores it
+	copy(whole[:unix.IFNAMSIZ-1], name)
+	return iifname(name, whole)
+}
 
 // FromPrefix matches packets that arrived on an interface whose name has the prefix.
 func FromPrefix(prefix string) Statement { return iifname(prefix+"*", []byte(prefix)) }
 
 // iifname compares the beginning of the name of the interface on which a packet arrived.
 func iifname(pattern string, data []byte) Statement {
-	load := func(reg uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg} }
-	return equals(fmt.Sprintf("iifname %q", pattern), Field{load: load}, data)
-}
-
-// padded returns a whole name of an interface as the kernel stores it.
-func padded(name string) []byte {
-	b := make([]byte, unix.IFNAMSIZ)
-	copy(b[:unix.IFNAMSIZ-1], name)
-	return b
+	return equals(fmt.Sprintf("iifname %q", pattern), meta("", expr.MetaKeyIIFNAME), data)
 }
 
 func equals(text string, f Field, data []byte) Statement {
@@ -332,28 +307,22 @@ func equals(text string, f Field, data []byte) Statement {
 // Remember adds an element with a timeout to a dynamic map. If the key exists it keeps its
 // data, and its timeout restarts. If the map is full the rule does not match.
 func Remember(to string, timeout time.Duration, data Field, key ...Field) Statement {
-	text, exprs, width := join(key)
-	return Statement{
-		fmt.Sprintf("update @%s { %s timeout %s : %s }", to, text, seconds(timeout), data.text),
-		append(exprs, data.load(after(width)), &expr.Dynset{
-			SrcRegKey: reg1, SrcRegData: after(width), SetName: to, SetID: byName,
-			Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
-		}),
-	}
+	return dynset("update @%s { %s timeout "+seconds(timeout)+" : %s }", to, data, key,
+		expr.Dynset{Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout})
 }
 
 // Forget deletes an element from a dynamic map, if it exists. The kernel requires
 // data as well, but ignores it.
 func Forget(from string, key ...Field) Statement {
 	const opDelete = 2 // NFT_DYNSET_OP_DELETE, linux/netfilter/nf_tables.h
+	return dynset("delete @%s { %s : %s }", from, Priority(), key, expr.Dynset{Operation: opDelete})
+}
+
+func dynset(format, set string, data Field, key []Field, change expr.Dynset) Statement {
 	text, exprs, width := join(key)
-	data := Priority()
-	return Statement{
-		fmt.Sprintf("delete @%s { %s : %s }", from, text, data.text),
-		append(exprs, data.load(after(width)), &expr.Dynset{
-			SrcRegKey: reg1, SrcRegData: after(width), SetName: from, SetID: byName, Operation: opDelete,
-		}),
-	}
+	change.SrcRegKey, change.SrcRegData = reg1, after(width)
+	change.SetName, change.SetID = set, byName
+	return Statement{fmt.Sprintf(format, set, text, data.text), append(exprs, data.load(after(width)), &change)}
 }
 
 // after returns the first 16-byte register behind so many bytes from register 1 on.

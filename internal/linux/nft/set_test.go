@@ -53,7 +53,7 @@ func everyElement(f Family) map[string][]Element {
 		"some":    {{Key: string(Key{}.Addr(addr(f, 1)))}},
 		"pairs":   {{Key: string(Key{}.Addr(addr(f, 1)).Addr(addr(f, 1)))}},
 		"allowed": rangesFrom(frontend(1, 6, 80), prefixesOf(f)...),
-		"nets":    plainRanges(prefixesOf(f)),
+		"nets":    rangesFrom(nil, prefixesOf(f)...),
 	}
 }
 
@@ -73,23 +73,7 @@ func prefixesOf(f Family) []netip.Prefix {
 func rangesFrom(key Key, prefixes ...netip.Prefix) []Element {
 	var all []Element
 	for _, p := range prefixes {
-		all = append(all, Element{
-			Key: string(slices.Clone(key).Addr(p.Addr())),
-			End: string(slices.Clone(key).Addr(Last(p))),
-		})
-	}
-	return all
-}
-
-func plainRanges(prefixes []netip.Prefix) []Element {
-	var all []Element
-	for _, p := range prefixes {
-		first, end := Range(p)
-		e := Element{Key: string(Key{}.Addr(first))}
-		if end.IsValid() {
-			e.End = string(Key{}.Addr(end))
-		}
-		all = append(all, e)
+		all = append(all, Range(string(key), p))
 	}
 	return all
 }
@@ -114,7 +98,7 @@ func TestElementsAreReadAndPrintedLikeNft(t *testing.T) {
 				if !set.Is(f, s) {
 					t.Errorf("set %s: the definition is %q", s.Name, set.definition)
 				}
-				if got := slices.Collect(set.Elements.Values()); !sameElements(got, want) {
+				if got := valuesOf(set); !sameElements(got, want) {
 					t.Errorf("set %s: read\n%q\nwant\n%q", s.Name, got, want)
 				}
 				got := listed(runNft(t, netns, "list", s.word(), f.String(), table.Name, s.Name))
@@ -140,7 +124,7 @@ func TestRangeOfAllAddresses(t *testing.T) {
 		f := table.Family
 		all := netip.PrefixFrom(map[Family]netip.Addr{IP4: netip.IPv4Unspecified(), IP6: netip.IPv6Unspecified()}[f], 0)
 		want := map[string][]Element{
-			"nets": plainRanges([]netip.Prefix{all}), "allowed": rangesFrom(Key{}.Addr(addr(f, 1)).Proto(6).Port(80), all),
+			"nets": rangesFrom(nil, all), "allowed": rangesFrom(Key{}.Addr(addr(f, 1)).Proto(6).Port(80), all),
 		}
 		tx := allOf(f, table)
 		tx.Add(table, nets, want["nets"][0])
@@ -148,7 +132,7 @@ func TestRangeOfAllAddresses(t *testing.T) {
 		commit(t, conn, tx)
 		state := read(t, conn, table)
 		for name, elements := range want {
-			if got := slices.Collect(state.Sets[name].Elements.Values()); !slices.Equal(got, elements) {
+			if got := valuesOf(state.Sets[name]); !slices.Equal(got, elements) {
 				t.Errorf("%s %s: read %q, want %q", table, name, got, elements)
 			}
 		}

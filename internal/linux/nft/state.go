@@ -2,8 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -81,30 +79,6 @@ func canonical(exprs []expr.Any) string {
 			fmt.Fprintf(&b, "%+v;", same)
 		default:
 			fmt.Fprintf(&b, "%T%+v;", e, e)
-		}
-	}
-	return b.String()
-}
-
-// String returns the state as sorted text.
-func (s *State) String() string {
-	if s == nil {
-		return "no table\n"
-	}
-	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(s.Sets)) {
-		set := s.Sets[name]
-		fmt.Fprintf(&b, "set %s %s\n", name, set.definition)
-		for _, k := range slices.Sorted(maps.Keys(set.Elements)) {
-			e, _ := set.Elements.Get(k)
-			fmt.Fprintf(&b, "  %x-%x : %x %s %q\n", e.Key, e.End, e.Data, e.Goto, e.Comment)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Chains)) {
-		c := s.Chains[name]
-		fmt.Fprintf(&b, "chain %s%s\n", name, c.hook)
-		for _, r := range c.rules {
-			fmt.Fprintf(&b, "  %s\n", r)
 		}
 	}
 	return b.String()

@@ -7,153 +7,123 @@ import (
 )
 
 // Tx collects the operations of one transaction. Whatever the order of the calls, they are
-// executed in this order, which always works: create, fill, delete.
+// executed in the order of their kinds, which always works: create, fill, delete.
 type Tx struct {
-	dropped []Table
-	tables  []Table
-	sets    []setIn
-	chains  []chainIn // created unless they exist; these rules replace those they have
-	deletes []bucket
-	adds    []bucket
-	flushed []goneIn
-	gone    []goneIn
-	size    int
-	bytes   int
+	ops   [opKinds][]op
+	size  int
+	bytes int
 }
 
-type setIn struct {
-	table Table
-	set   Set
-}
-
-type chainIn struct {
-	table Table
-	chain Chain
-}
-
-type goneIn struct {
-	table Table
-	name  string
-	chain bool
-}
-
-// bucket holds elements of one set.
-type bucket struct {
+// op is an operation on a table, a set with elements of it, or a chain.
+type op struct {
+	kind     opKind
 	table    Table
 	set      Set
+	chain    Chain
 	elements []Element
 }
 
+// opKind says what an operation does. Its values are in the order of execution.
+type opKind int
+
+const (
+	dropTable opKind = iota
+	addTable
+	addSet
+	addChain  // unless it exists
+	fillChain // its rules replace those that the chain has
+	deleteElements
+	addElements
+	flushChain
+	deleteSet
+	deleteChain
+
+	opKinds = int(deleteChain) + 1
+)
+
+func (t *Tx) add(o op, bytes int) {
+	t.ops[o.kind] = append(t.ops[o.kind], o)
+	t.count(bytes)
+}
+
+func (t *Tx) count(bytes int) {
+	t.size++
+	t.bytes += bytes
+}
+
+// all returns the operations in their order.
+func (t *Tx) all() []op { return slices.Concat(t.ops[:]...) }
+
 // Reset empties the transaction, and keeps its memory.
 func (t *Tx) Reset() {
-	for _, buckets := range [][]bucket{t.deletes, t.adds} {
-		for i := range buckets {
-			clear(buckets[i].elements)
-			buckets[i].elements = buckets[i].elements[:0]
+	var ops [opKinds][]op
+	for _, kind := range []opKind{deleteElements, addElements} {
+		ops[kind] = t.ops[kind]
+		for i := range ops[kind] {
+			o := &ops[kind][i]
+			clear(o.elements)
+			o.elements = o.elements[:0]
 		}
 	}
-	*t = Tx{deletes: t.deletes, adds: t.adds}
+	*t = Tx{ops: ops}
 }
 
 // Size returns the number of objects and elements the transaction writes.
 func (t *Tx) Size() int { return t.size }
-
-// needed returns the tables that the transaction does not create itself.
-func (t *Tx) needed() []Table {
-	var list []Table
-	need := func(table Table) {
-		if !slices.Contains(t.tables, table) && !slices.Contains(list, table) {
-			list = append(list, table)
-		}
-	}
-	for _, s := range t.sets {
-		need(s.table)
-	}
-	for _, c := range t.chains {
-		need(c.table)
-	}
-	for _, b := range slices.Concat(t.deletes, t.adds) {
-		if len(b.elements) > 0 { // Reset leaves empty ones
-			need(b.table)
-		}
-	}
-	for _, g := range slices.Concat(t.flushed, t.gone) {
-		need(g.table)
-	}
-	return list
-}
-
-// namesChains reports whether the transaction creates a chain or adds an element that leads to one.
-func (t *Tx) namesChains() bool {
-	leads := func(e Element) bool { return e.Goto != "" }
-	return len(t.chains) > 0 || slices.ContainsFunc(t.adds, func(b bucket) bool {
-		return slices.ContainsFunc(b.elements, leads)
-	})
-}
 
 // Bytes estimates the size of the transaction in netlink messages.
 func (t *Tx) Bytes() int { return t.bytes }
 
 // DeleteTable deletes a table and its contents, before anything else is done; it
 // must exist.
-func (t *Tx) DeleteTable(table Table) {
-	t.dropped = append(t.dropped, table)
-	t.count(perObject)
-}
+func (t *Tx) DeleteTable(table Table) { t.add(op{kind: dropTable, table: table}, perObject) }
 
 // AddTable creates a table unless it exists.
-func (t *Tx) AddTable(table Table) {
-	t.tables = append(t.tables, table)
-	t.count(perObject)
-}
+func (t *Tx) AddTable(table Table) { t.add(op{kind: addTable, table: table}, perObject) }
 
 // AddSet creates a set unless it exists.
-func (t *Tx) AddSet(table Table, s Set) {
-	t.sets = append(t.sets, setIn{table, s})
-	t.count(perObject)
-}
+func (t *Tx) AddSet(table Table, s Set) { t.add(op{kind: addSet, table: table, set: s}, perObject) }
 
 // SetChain creates a chain unless it exists, and gives it exactly these rules.
 func (t *Tx) SetChain(table Table, c Chain) {
-	t.chains = append(t.chains, chainIn{table, c})
-	t.count(c.Bytes())
+	t.ops[addChain] = append(t.ops[addChain], op{kind: addChain, table: table, chain: c})
+	t.add(op{kind: fillChain, table: table, chain: c}, c.Bytes())
 }
 
 // Add adds an element to a set. An element that exists with the same data is no
 // error; one with other data is.
-func (t *Tx) Add(table Table, s Set, e Element) {
-	t.adds = into(t.adds, table, s, e)
-	t.count(e.Bytes())
-}
+func (t *Tx) Add(table Table, s Set, e Element) { t.addElement(addElements, table, s, e) }
 
 // Delete deletes an element, which must exist. Deletions come before
 // additions, so that deleting and adding a key replaces it.
-func (t *Tx) Delete(table Table, s Set, e Element) {
-	t.deletes = into(t.deletes, table, s, e)
-	t.count(e.Bytes())
+func (t *Tx) Delete(table Table, s Set, e Element) { t.addElement(deleteElements, table, s, e) }
+
+// addElement appends an element to the operation on its set. There are few sets, and
+// those used last are most likely used next.
+func (t *Tx) addElement(kind opKind, table Table, s Set, e Element) {
+	for i := len(t.ops[kind]) - 1; i >= 0; i-- {
+		if o := &t.ops[kind][i]; o.table == table && o.set.Name == s.Name {
+			o.elements = append(o.elements, e)
+			t.count(e.Bytes())
+			return
+		}
+	}
+	t.add(op{kind: kind, table: table, set: s, elements: []Element{e}}, e.Bytes())
 }
 
 // FlushChain deletes all rules of a chain, which must exist.
 func (t *Tx) FlushChain(table Table, name string) {
-	t.flushed = append(t.flushed, goneIn{table, name, true})
-	t.count(perObject)
+	t.add(op{kind: flushChain, table: table, chain: Chain{Name: name}}, perObject)
 }
 
 // DeleteChain deletes a chain, which must exist. Nothing may lead to it any more.
 func (t *Tx) DeleteChain(table Table, name string) {
-	t.gone = append(t.gone, goneIn{table, name, true})
-	t.count(perObject)
+	t.add(op{kind: deleteChain, table: table, chain: Chain{Name: name}}, perObject)
 }
 
 // DeleteSet deletes a set. No rule may use it any more.
 func (t *Tx) DeleteSet(table Table, name string) {
-	t.gone = append(t.gone, goneIn{table, name, false})
-	t.count(perObject)
-}
-
-func (t *Tx) count(bytes int) {
-	t.size++
-	t.bytes += bytes
+	t.add(op{kind: deleteSet, table: table, set: Set{Name: name}}, perObject)
 }
 
 // perObject is the size of a message about a chain, a set or a rule: in the transaction, or
@@ -168,61 +138,46 @@ func (e Element) Bytes() int {
 	return 48 + len(e.Key) + len(e.End) + len(e.Data) + len(e.Goto) + len(e.Comment)
 }
 
-// into appends an element to the bucket of its set. There are few sets, and
-// those used last are most likely used next.
-func into(buckets []bucket, table Table, s Set, e Element) []bucket {
-	for i := len(buckets) - 1; i >= 0; i-- {
-		if b := &buckets[i]; b.table == table && b.set.Name == s.Name {
-			b.elements = append(b.elements, e)
-			return buckets
-		}
-	}
-	return append(buckets, bucket{table, s, []Element{e}})
-}
-
 // String prints the transaction, one step a line, as nft commands.
 func (t *Tx) String() string {
 	var b strings.Builder
-	for _, table := range t.dropped {
-		fmt.Fprintf(&b, "delete table %s\n", table)
-	}
-	for _, table := range t.tables {
-		fmt.Fprintf(&b, "add table %s\n", table)
-	}
-	for _, s := range t.sets {
-		fmt.Fprintf(&b, "add %s %s %s { %s }\n", s.set.word(), s.table, s.set.Name, s.set.body(s.table.Family))
-	}
-	for _, c := range t.chains {
-		fmt.Fprintf(&b, "add chain %s %s%s\n", c.table, c.chain.Name, c.chain.Hook.text())
-	}
-	for _, c := range t.chains {
-		fmt.Fprintf(&b, "flush chain %s %s\n", c.table, c.chain.Name)
-		for _, r := range c.chain.Rules {
-			fmt.Fprintf(&b, "add rule %s %s %s\n", c.table, c.chain.Name, r)
-		}
-	}
-	for _, d := range t.deletes {
-		d.print(&b, "delete")
-	}
-	for _, a := range t.adds {
-		a.print(&b, "add")
-	}
-	for _, g := range t.flushed {
-		fmt.Fprintf(&b, "flush chain %s %s\n", g.table, g.name)
-	}
-	for _, g := range t.gone {
-		word := "set"
-		if g.chain {
-			word = "chain"
-		}
-		fmt.Fprintf(&b, "delete %s %s %s\n", word, g.table, g.name)
+	for _, o := range t.all() {
+		o.print(&b)
 	}
 	return b.String()
 }
 
-func (b bucket) print(w *strings.Builder, verb string) {
-	for _, e := range b.elements {
-		fmt.Fprintf(w, "%s element %s %s { %s }\n", verb, b.table, b.set.Name, e.text(b.set, b.table.Family))
+func (o op) print(b *strings.Builder) {
+	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
+	elements := func(verb string) {
+		for _, e := range o.elements {
+			line("%s element %s %s { %s }", verb, o.table, o.set.Name, e.text(o.set, o.table.Family))
+		}
+	}
+	switch o.kind {
+	case dropTable:
+		line("delete table %s", o.table)
+	case addTable:
+		line("add table %s", o.table)
+	case addSet:
+		line("add %s %s %s { %s }", o.set.word(), o.table, o.set.Name, o.set.body(o.table.Family))
+	case addChain:
+		line("add chain %s %s%s", o.table, o.chain.Name, o.chain.Hook.text())
+	case fillChain:
+		line("flush chain %s %s", o.table, o.chain.Name)
+		for _, r := range o.chain.Rules {
+			line("add rule %s %s %s", o.table, o.chain.Name, r)
+		}
+	case deleteElements:
+		elements("delete")
+	case addElements:
+		elements("add")
+	case flushChain:
+		line("flush chain %s %s", o.table, o.chain.Name)
+	case deleteSet:
+		line("delete set %s %s", o.table, o.set.Name)
+	case deleteChain:
+		line("delete chain %s %s", o.table, o.chain.Name)
 	}
 }
 

@@ -111,9 +111,12 @@ func TestRanges(t *testing.T) {
 		{"fd00::/127", "fd00::", "fd00::1", "fd00::2"},
 	} {
 		p := netip.MustParsePrefix(c.prefix)
-		first, end := Range(p)
-		if first.String() != c.first || end.String() != c.end || Last(p).String() != c.last {
-			t.Errorf("%s: %s to %s, end %s; want %+v", p, first, Last(p), end, c)
+		e, behind := Range("", p), Range("key ", p)
+		first, _ := netip.AddrFromSlice([]byte(e.Key))
+		end, _ := netip.AddrFromSlice([]byte(e.End))
+		last, _ := netip.AddrFromSlice([]byte(behind.End[4:]))
+		if first.String() != c.first || end.String() != c.end || last.String() != c.last || behind.Key != "key "+e.Key {
+			t.Errorf("%s: %s to %s, end %s; want %+v", p, first, last, end, c)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package nft
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -14,21 +15,12 @@ import (
 
 // Edit is one transaction of another program that changed a table we watch.
 type Edit struct {
-	What []string // kinds of objects, "table", "chain", "rule", "set", "element"; sorted
-	By   string   // name of the program; empty: unknown
-	PID  uint32   // of its thread, in the first PID namespace; 0: unknown
-
-	// Lost means that the kernel dropped notifications: anything may have changed.
-	Lost bool
+	What string // kinds of objects, "chain, rule"; or that the kernel dropped notifications
+	By   string // name of the program, and its thread in the first PID namespace; empty: unknown
 }
 
-// String describes the edit in a few words.
-func (e Edit) String() string {
-	if e.Lost {
-		return "notifications were lost"
-	}
-	return strings.Join(e.What, ", ")
-}
+// lost is what an edit is if the kernel dropped notifications: anything may have changed.
+const lost = "notifications were lost"
 
 // Watch calls report for each edit that another program makes to the tables. It returns
 // nil when the context ends. It calls subscribed once it reports every edit from then
@@ -42,11 +34,11 @@ func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), rep
 	defer c.own.update(func() { delete(c.own.listeners, l) })
 	subscribed()
 	w := watch{tables: tables, own: c.own.contains}
-	lost := func() {
+	missed := func() {
 		w.what = nil
-		report(Edit{Lost: true})
+		report(Edit{What: lost})
 	}
-	return l.Receive(ctx, lost, func(m netlink.Message) {
+	return l.Receive(ctx, missed, func(m netlink.Message) {
 		if edit, ok := w.add(m); ok {
 			report(edit)
 		}
@@ -80,10 +72,13 @@ func (w *watch) end(m netlink.Message) (Edit, bool) {
 	if len(w.what) == 0 {
 		return Edit{}, false
 	}
-	edit := Edit{What: w.what}
+	slices.Sort(w.what)
+	by, pid := Author(m)
+	if pid != 0 {
+		by = fmt.Sprintf("%s (thread %d)", by, pid)
+	}
+	edit := Edit{What: strings.Join(w.what, ", "), By: by}
 	w.what = nil
-	slices.Sort(edit.What)
-	edit.By, edit.PID = Author(m)
 	return edit, true
 }
 
@@ -101,20 +96,15 @@ func tableOf(m netlink.Message) (t Table) {
 	return t
 }
 
-// kindOf returns the kind of object that a message is about; "" for any other message.
+// kindOf returns the kind of object that a message is about; "" for any other message. Each kind
+// has three numbers: to add, to request and to delete one (linux/netfilter/nf_tables.h).
 func kindOf(m netlink.Message) string {
-	switch m.Header.Type & 0xff {
-	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
-		return "table"
-	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		return "chain"
-	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		return "rule"
-	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
-		return "set"
-	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
-		return "element"
-	default:
-		return ""
+	kinds := []string{"table", "chain", "rule", "set", "element"}
+	if n := int(m.Header.Type & 0xff / 3); n < len(kinds) {
+		return kinds[n]
 	}
+	return ""
 }
+
+// deletes reports whether a message is about an object that was deleted.
+func deletes(m netlink.Message) bool { return m.Header.Type&0xff%3 == unix.NFT_MSG_DELTABLE }

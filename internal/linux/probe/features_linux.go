@@ -11,42 +11,37 @@ import (
 
 // feature is a feature of nf_tables.
 type feature struct {
-	name   string
-	config string // kernel configuration that brings it; "_" at the end stands for the family
-	since  string // kernel version; "": before 5.4
+	name  string
+	needs string // the kernel that has it; "_" at the end stands for the family
 
 	// add adds objects that need the feature to a table.
 	add func(tx *nft.Tx, t nft.Table)
 }
 
 func (f feature) remedy(in nft.Family) string {
-	config := f.config
-	if strings.HasSuffix(config, "_") {
-		config += strings.ToUpper(familyName(in))
+	if strings.HasSuffix(f.needs, "_") {
+		return "use " + f.needs + strings.ToUpper(familyName(in))
 	}
-	if f.since == "" {
-		return "use a kernel with " + config
-	}
-	return fmt.Sprintf("use kernel %s or newer with %s", f.since, config)
+	return "use " + f.needs
 }
 
 // features returns all features that NFTables checks, in the order of its messages.
 func features() []feature {
 	return []feature{
-		{name: "NAT chains", config: "CONFIG_NFT_NAT", add: func(tx *nft.Tx, t nft.Table) {
+		{"NAT chains", "a kernel with CONFIG_NFT_NAT", func(tx *nft.Tx, t nft.Table) {
 			addChain(tx, t, nat(nft.Prerouting))
 			addChain(tx, t, nat(nft.Output))
 		}},
-		{name: "connection tracking state", config: "CONFIG_NFT_CT", add: inChain(filter(), nft.Translated())},
-		{name: "random numbers (numgen)", config: "CONFIG_NFT_NUMGEN", add: inChain(filter(), nft.Draw(1, 3))},
-		{name: "address type look-ups (fib)", config: "CONFIG_NFT_FIB_", add: inChain(filter(), nft.ToHere())},
-		{name: "masquerade fully-random", config: "CONFIG_NFT_MASQ", add: inChain(nat(nft.Postrouting), nft.Masquerade())},
-		{name: "reject in prerouting", config: "CONFIG_NFT_REJECT", since: "5.9", add: func(tx *nft.Tx, t nft.Table) {
+		{"connection tracking state", "a kernel with CONFIG_NFT_CT", inChain(filter(), nft.Translated())},
+		{"random numbers (numgen)", "a kernel with CONFIG_NFT_NUMGEN", inChain(filter(), nft.Draw(1, 3))},
+		{"address type look-ups (fib)", "a kernel with CONFIG_NFT_FIB_", inChain(filter(), nft.ToHere())},
+		{"masquerade fully-random", "a kernel with CONFIG_NFT_MASQ", inChain(nat(nft.Postrouting), nft.Masquerade())},
+		{"reject in prerouting", "kernel 5.9 or newer with CONFIG_NFT_REJECT", func(tx *nft.Tx, t nft.Table) {
 			addChain(tx, t, filter(), nft.Reject(t.Family))
 		}},
-		{name: "dnat to a map of address and port", config: "CONFIG_NFT_NAT", since: "5.7", add: addTranslation},
-		{name: "verdict maps", config: "CONFIG_NF_TABLES", add: addVerdictMap},
-		{name: "sets that packets add to, with timeouts", config: "CONFIG_NF_TABLES", add: addDynamicMap},
+		{"dnat to a map of address and port", "kernel 5.7 or newer with CONFIG_NFT_NAT", addTranslation},
+		{"verdict maps", "a kernel with CONFIG_NF_TABLES", addVerdictMap},
+		{"sets that packets add to, with timeouts", "a kernel with CONFIG_NF_TABLES", addDynamicMap},
 	}
 }
 

@@ -101,23 +101,12 @@ func xtFamilies() [2]xtFamily {
 	}
 }
 
-// attempt tries extensions of a family together.
-type attempt func(f xtFamily, all []extension) error
-
-// needs are the requirements to check, and how to try them.
-type needs struct {
-	all []extension
-	try attempt
-}
-
-// Iptables checks the programs of iptables, the right to use them, and matches and
-// targets. The error has a sentence with the remedy for each problem, one per line,
-// and is ErrPrivilege or ErrFeature, or iptables.ErrMissing without any program. A
-// host without IPv6 or without optional extensions is no error.
+// Iptables checks the programs of iptables, the right to use them, and matches and targets. The error has a sentence
+// with the remedy for each problem, one per line, and is ErrPrivilege or ErrFeature, or iptables.ErrMissing without any
+// program. A host without IPv6 or without optional extensions is no error.
 //
-// It tries rules in a temporary network namespace. If this process may not make one,
-// the programs only test the rules in the namespace of the options, which detects
-// less.
+// It tries rules in a temporary network namespace. If this process may not make one, the programs only test the rules
+// in the namespace of the options, which detects less.
 func Iptables(ctx context.Context, opts Options) (Support, error) {
 	tools, err := iptables.Open(ctx, iptables.Options{NetNS: opts.NetNS})
 	if errors.Is(err, unix.EPERM) {
@@ -131,10 +120,12 @@ func Iptables(ctx context.Context, opts Options) (Support, error) {
 	}
 	restore, end := trial(tools)
 	defer end()
-	n := needs{all: extensions(tools.Variant()), try: func(f xtFamily, all []extension) error {
-		return restore(ctx, f.family, []byte(input(f, all)))
-	}}
-	missing, err := n.check(xtFamilies()[0])
+	missing := func(f xtFamily) ([]Missing, error) {
+		return missingExtensions(f, tools.Variant(), func(all ...extension) error {
+			return restore(ctx, f.family, []byte(input(f, all)))
+		})
+	}
+	ip4, err := missing(xtFamilies()[0])
 	if err != nil {
 		return Support{}, err
 	}
@@ -142,13 +133,30 @@ func Iptables(ctx context.Context, opts Options) (Support, error) {
 	if !tools.Has(iptables.IPv6) {
 		noPrograms = "the programs of ip6tables are not installed: install the package iptables"
 	}
-	return Support{IPv4: true, Missing: missing}.withIPv6(opts, noPrograms, func() ([]Missing, error) {
-		return n.check(xtFamilies()[1])
+	return Support{IPv4: true, Missing: ip4}.withIPv6(opts, noPrograms, func() ([]Missing, error) {
+		return missing(xtFamilies()[1])
 	})
 }
 
-// capable checks the capabilities of this thread, which the programs inherit.
-// The legacy variant opens a raw socket.
+// missingExtensions returns the optional extensions that are missing in a family, and an error for each other one.
+func missingExtensions(
+	f xtFamily, variant iptables.Variant, try func(...extension) error,
+) (missing []Missing, err error) {
+	err = check("iptables in "+f.name, extensions(variant), try, func(one extension, err error) error {
+		_, refused := errors.AsType[*iptables.RestoreError](err)
+		switch {
+		case !refused && !strings.HasPrefix(one.name, "table "):
+			return fmt.Errorf("try iptables %s in %s: %w", one.name, f.name, err)
+		case one.optional:
+			missing = append(missing, Missing{Name: one.name, Family: f.name, Remedy: one.remedy(f)})
+			return nil
+		}
+		return fmt.Errorf("%w: iptables %s in %s: %s (%w)", ErrFeature, one.name, f.name, one.remedy(f), err)
+	})
+	return missing, err
+}
+
+// capable checks the capabilities of this thread, which the programs inherit. The legacy variant opens a raw socket.
 func capable(variant iptables.Variant) error {
 	has, err := process.Capabilities()
 	if err != nil {
@@ -169,10 +177,10 @@ func mayNot(capability string) error {
 		ErrPrivilege, capability)
 }
 
-type restorer func(ctx context.Context, f iptables.Family, input []byte) error
-
 // trial returns a function that tries rules, and one that ends the trial.
-func trial(tools *iptables.Tools) (restore restorer, end func()) {
+func trial(tools *iptables.Tools) (
+	restore func(ctx context.Context, f iptables.Family, input []byte) error, end func(),
+) {
 	fd, err := temporaryNetNS()
 	if err != nil {
 		return tools.Test, func() {}
@@ -213,35 +221,4 @@ func input(f xtFamily, all []extension) string {
 		b.WriteString("COMMIT\n")
 	}
 	return b.String()
-}
-
-// check tries all extensions at once, and one by one only if that fails. It returns the
-// missing ones that are optional.
-func (n needs) check(f xtFamily) (missing []Missing, err error) {
-	whole := n.try(f, n.all)
-	if whole == nil {
-		return nil, nil
-	}
-	var problems []error
-	for _, one := range n.all {
-		err := n.try(f, []extension{one})
-		if err == nil {
-			continue
-		}
-		_, refused := errors.AsType[*iptables.RestoreError](err)
-		refused = refused || strings.HasPrefix(one.name, "table ")
-		if !refused {
-			return nil, fmt.Errorf("try iptables %s in %s: %w", one.name, f.name, err)
-		}
-		if one.optional {
-			missing = append(missing, Missing{Name: one.name, Family: f.name, Remedy: one.remedy(f)})
-			continue
-		}
-		err = fmt.Errorf("%w: iptables %s in %s: %s (%w)", ErrFeature, one.name, f.name, one.remedy(f), err)
-		problems = append(problems, err)
-	}
-	if problems == nil && missing == nil {
-		return nil, fmt.Errorf("try iptables in %s: each extension alone works, all together not: %w", f.name, whole)
-	}
-	return missing, errors.Join(problems...)
 }

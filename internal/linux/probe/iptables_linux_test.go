@@ -125,8 +125,8 @@ func TestIptablesWithoutCapability(t *testing.T) {
 // some Services need is not an error.
 func TestMissingExtensions(t *testing.T) {
 	refusal := &iptables.RestoreError{Program: "iptables-restore", Rule: "-A X", Reason: "Couldn't load it"}
-	lacks := func(names ...string) attempt {
-		return func(_ xtFamily, all []extension) error {
+	lacks := func(names ...string) func(...extension) error {
+		return func(all ...extension) error {
 			for _, e := range all {
 				if slices.Contains(names, e.name) {
 					return refusal
@@ -139,7 +139,7 @@ func TestMissingExtensions(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		family xtFamily
-		try    attempt
+		try    func(...extension) error
 		is     error
 		want   string
 		absent string // what is reported besides an error
@@ -162,21 +162,21 @@ func TestMissingExtensions(t *testing.T) {
 			"match recent in IPv4: load it with: modprobe xt_recent, or use a kernel with CONFIG_NETFILTER_XT_MATCH_RECENT\n" +
 				"match sctp in IPv4: load it with: modprobe xt_sctp, or use a kernel with CONFIG_NETFILTER_XT_MATCH_SCTP",
 		},
-		{"another error", ip4, func(_ xtFamily, all []extension) error {
+		{"another error", ip4, func(all ...extension) error {
 			if all[0].table == "" || len(all) > 1 {
 				return unix.ENOMEM
 			}
 			return nil
 		}, unix.ENOMEM, "try iptables match tcp in IPv4: cannot allocate memory", ""},
-		{"together", ip4, func(_ xtFamily, all []extension) error {
+		{"together", ip4, func(all ...extension) error {
 			if len(all) > 1 {
 				return unix.ENOMEM
 			}
 			return nil
-		}, unix.ENOMEM, "try iptables in IPv4: each extension alone works, all together not: cannot allocate memory", ""},
+		}, unix.ENOMEM, "try iptables in IPv4: each feature alone works, all together not: cannot allocate memory", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			missing, err := needs{extensions(iptables.Legacy), c.try}.check(c.family)
+			missing, err := missingExtensions(c.family, iptables.Legacy, c.try)
 			if !errors.Is(err, c.is) {
 				t.Fatalf("got %v", err)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -56,22 +57,14 @@ func absent(err error, what, module, config string) error {
 // trySets creates a set of each type, and rules that use sets, and removes them.
 func trySets(ctx context.Context, sets *ipset.Sets, tools *iptables.Tools) error {
 	var problems []error
-	for _, of := range []struct {
-		t              ipset.Type
-		module, config string
-	}{
-		{ipset.Port, "ip_set_bitmap_port", "IP_SET_BITMAP_PORT"},
-		{ipset.IP, "ip_set_hash_ip", "IP_SET_HASH_IP"},
-		{ipset.IPPortIP, "ip_set_hash_ipportip", "IP_SET_HASH_IPPORTIP"},
-		{ipset.IPPortNet, "ip_set_hash_ipportnet", "IP_SET_HASH_IPPORTNET"},
-		{ipset.IPPort, "ip_set_hash_ipport", "IP_SET_HASH_IPPORT"},
-	} {
-		kind := ipset.Kind{Type: of.t, Marks: of.t == ipset.IPPort}
+	for _, t := range []ipset.Type{ipset.Port, ipset.IP, ipset.IPPortIP, ipset.IPPortNet, ipset.IPPort} {
+		kind := ipset.Kind{Type: t, Marks: t == ipset.IPPort}
 		err := sets.Apply(ctx, []ipset.Change{{Op: ipset.Create, Set: probeSet, Kind: kind}})
-		if err == nil && of.t == ipset.IPPort {
+		if err == nil && t == ipset.IPPort {
 			problems = append(problems, tryRules(ctx, tools))
 		}
-		problems = append(problems, absent(err, "ipset type "+string(of.t), of.module, of.config),
+		module := "ip_set_" + strings.NewReplacer(":", "_", ",", "").Replace(string(t)) // ip_set_hash_ipport of hash:ip,port
+		problems = append(problems, absent(err, "ipset type "+string(t), module, strings.ToUpper(module)),
 			sets.Destroy(ctx, probeSet))
 	}
 	return errors.Join(problems...)

@@ -38,9 +38,8 @@ type Missing struct {
 	Remedy string
 }
 
-// NFTables checks the features of nf_tables. The error has a sentence with the
-// remedy for each problem, one per line, and is ErrPrivilege or ErrFeature. A
-// host without IPv6 is no error.
+// NFTables checks the features of nf_tables. The error has a sentence with the remedy for each problem, one per line,
+// and is ErrPrivilege or ErrFeature. A host without IPv6 is no error.
 func NFTables(ctx context.Context, opts Options) (Support, error) {
 	if err := reach(ctx, opts); err != nil {
 		return Support{}, err
@@ -50,11 +49,13 @@ func NFTables(ctx context.Context, opts Options) (Support, error) {
 		return Support{}, err
 	}
 	defer func() { _ = conn.Close() }() // all is answered
-	try := func(f nft.Family, features []feature) error { return try(ctx, conn, f, features) }
-	if err := check(nft.IP4, try); err != nil {
+	missing := func(f nft.Family) error {
+		return missingFeatures(f, func(all ...feature) error { return try(ctx, conn, f, all) })
+	}
+	if err := missing(nft.IP4); err != nil {
 		return Support{}, err
 	}
-	return Support{IPv4: true}.withIPv6(opts, "", func() ([]Missing, error) { return nil, check(nft.IP6, try) })
+	return Support{IPv4: true}.withIPv6(opts, "", func() ([]Missing, error) { return nil, missing(nft.IP6) })
 }
 
 // withIPv6 adds IPv6, or the reason why it is not usable: this host has no IPv6, lack
@@ -74,11 +75,8 @@ func (s Support) withIPv6(opts Options, lack string, check func() ([]Missing, er
 			return Support{}, err
 		}
 		if err != nil {
-			reason = err.Error()
+			reason, missing = err.Error(), nil
 		}
-	}
-	if reason != "" {
-		missing = nil
 	}
 	s.IPv6, s.NoIPv6, s.Missing = reason == "", reason, append(s.Missing, missing...)
 	return s, nil
@@ -109,31 +107,43 @@ func explainReach(err error) error {
 	return fmt.Errorf("ask nf_tables for its state: %w", err)
 }
 
-// check tries all features of a family at once, and one by one only if that fails.
-func check(f nft.Family, try func(nft.Family, []feature) error) error {
-	all := features()
-	whole := try(f, all)
+// check tries requirements all at once, and one by one only if that fails. explain returns the error of a requirement
+// that fails alone: ErrFeature if the kernel lacks it, nil if it is optional. Any other error ends the check.
+func check[T any](what string, all []T, try func(...T) error, explain func(T, error) error) error {
+	whole := try(all...)
 	if whole == nil {
 		return nil
 	}
-	var problems []error
+	failed := false
+	var missing []error
 	for _, one := range all {
-		err := try(f, []feature{one})
+		err := try(one)
+		if err == nil {
+			continue
+		}
+		failed, err = true, explain(one, err)
+		if err != nil && !errors.Is(err, ErrFeature) {
+			return err
+		}
+		missing = append(missing, err)
+	}
+	if !failed {
+		return fmt.Errorf("try %s: each feature alone works, all together not: %w", what, whole)
+	}
+	return errors.Join(missing...)
+}
+
+// missingFeatures returns an error for each feature that the kernel lacks in a family.
+func missingFeatures(f nft.Family, try func(...feature) error) error {
+	return check("nf_tables in "+familyName(f), features(), try, func(one feature, err error) error {
 		switch {
-		case err == nil:
 		case errors.Is(err, os.ErrPermission):
 			return explainReach(err)
 		case !unsupported(err):
 			return fmt.Errorf("try nf_tables %s in %s: %w", one.name, familyName(f), err)
-		default:
-			problems = append(problems,
-				fmt.Errorf("%w: nf_tables %s in %s: %s", ErrFeature, one.name, familyName(f), one.remedy(f)))
 		}
-	}
-	if problems == nil {
-		return fmt.Errorf("try nf_tables in %s: each feature alone works, all together not: %w", familyName(f), whole)
-	}
-	return errors.Join(problems...)
+		return fmt.Errorf("%w: nf_tables %s in %s: %s", ErrFeature, one.name, familyName(f), one.remedy(f))
+	})
 }
 
 // unsupported reports whether an error means that the kernel lacks a feature.

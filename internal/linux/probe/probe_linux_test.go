@@ -105,8 +105,8 @@ func drop(capability int) error {
 
 // Each missing feature is reported with its own remedy, and nothing else.
 func TestMissingFeatures(t *testing.T) {
-	lacks := func(names ...string) func(nft.Family, []feature) error {
-		return func(_ nft.Family, features []feature) error {
+	lacks := func(names ...string) func(...feature) error {
+		return func(features ...feature) error {
 			for _, f := range features {
 				for _, name := range names {
 					if strings.HasPrefix(f.name, name) {
@@ -117,10 +117,10 @@ func TestMissingFeatures(t *testing.T) {
 			return nil
 		}
 	}
-	always := func(err error) func(nft.Family, []feature) error {
-		return func(nft.Family, []feature) error { return err }
+	always := func(err error) func(...feature) error {
+		return func(...feature) error { return err }
 	}
-	together := func(_ nft.Family, features []feature) error {
+	together := func(features ...feature) error {
 		if len(features) > 1 {
 			return unix.ENOMEM
 		}
@@ -129,7 +129,7 @@ func TestMissingFeatures(t *testing.T) {
 	cases := []struct {
 		name   string
 		family nft.Family
-		try    func(nft.Family, []feature) error
+		try    func(...feature) error
 		is     error
 		want   string
 	}{
@@ -159,7 +159,7 @@ func TestMissingFeatures(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			err := check(c.family, c.try)
+			err := missingFeatures(c.family, c.try)
 			if !errors.Is(err, c.is) {
 				t.Fatalf("got %v", err)
 			}

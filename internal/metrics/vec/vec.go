@@ -57,18 +57,14 @@ func Each(lists ...[]string) [][]string {
 // Counter makes a family of counters.
 func (d Desc) Counter() *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: d.Name, Help: d.Help}, d.Labels)
-	for _, s := range d.series() {
-		v.WithLabelValues(s...)
-	}
+	begin(d, v.WithLabelValues)
 	return v
 }
 
 // Gauge makes a family of gauges.
 func (d Desc) Gauge() *prometheus.GaugeVec {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: d.Name, Help: d.Help}, d.Labels)
-	for _, s := range d.series() {
-		v.WithLabelValues(s...)
-	}
+	begin(d, v.WithLabelValues)
 	return v
 }
 
@@ -79,15 +75,16 @@ func (d Desc) Histogram() *prometheus.HistogramVec {
 		Name: d.Name, Help: d.Help, Buckets: d.Buckets,
 		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 	}, d.Labels)
-	for _, s := range d.series() {
-		v.WithLabelValues(s...)
-	}
+	begin(d, v.WithLabelValues)
 	return v
 }
 
-func (d Desc) series() [][]string {
+// begin makes the series that are there from the start.
+func begin[T any](d Desc, series func(labels ...string) T) {
 	if d.Labels == nil {
-		return [][]string{nil}
+		series()
 	}
-	return d.Series
+	for _, labels := range d.Series {
+		series(labels...)
+	}
 }

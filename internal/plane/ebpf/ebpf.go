@@ -83,12 +83,6 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Discard implements plane.Discarder.
-func (p *Plane) Discard() {
-	p.seen, p.unread = nil, nil
-	p.Above.Discard()
-}
-
 // Plan is a change of the maps, and of the rules of the plane beneath.
 type Plan struct {
 	ledger.Plans // packets and maps
@@ -102,7 +96,6 @@ type Plan struct {
 
 // Plan computes the steps for a change. After a Refresh it compares all entries.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	change.Partly = false // a Plan has no Left
 	plan := &Plan{plane: p, change: change, packets: p.opt.Packets.Plan(change), ramps: ramps{}}
 	w := writer{p.kernel, p.room}
 	switch {
@@ -209,5 +202,3 @@ func (p *Plane) withdraw(ctx context.Context, svc *route.Service) error {
 
 // Unread returns why the maps could not be compared; nil if they were.
 func (p *Plan) Unread() error { return p.unread }
-
-var _ plane.Discarder = (*Plane)(nil)

@@ -59,7 +59,7 @@ func TestAccounting(t *testing.T) {
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
 			kernel, netns := realKernel(t, variant)
-			objects := nfacct.New(nfacct.Options{NetNS: netns})
+			objects := nfacct.New(netns)
 			change := atLoopback()
 			with := Options{Families: route.Families(), Mark: testMark, Accounting: objects}
 			without := with

@@ -44,8 +44,6 @@ func sections() []ledger.Phase {
 	return []ledger.Phase{filterAdded, natWritten, filterRemoved, mangleRemoved}
 }
 
-func layout() ledger.Layout[key] { return ledger.Layout[key]{Kind: key.kind, Order: key.compare} }
-
 func (k key) kind() ledger.Kind {
 	added := [...]ledger.Phase{filter: filterAdded, nat: natWritten, mangle: mangleRemoved}[k.table]
 	removed := [...]ledger.Phase{filter: filterRemoved, nat: natWritten, mangle: mangleRemoved}[k.table]

@@ -15,7 +15,7 @@ import (
 var inputs = []string{
 	"*nat\n:A - [0:0]\n:B - [0:0]\n-A A -p tcp -m comment --comment \"x y\" -j B\n-A A -j RETURN\n-I A -j ACCEPT\n" +
 		"-I A 2 -p udp -j B\nCOMMIT\n",
-	"*nat\n-D A -p udp -j B\n-A B -d 10.0.0.1 -j MARK --set-xmark 0x4000/0x4000\nCOMMIT\n",
+	"*nat\n-D A -p udp -j B\n-A B -d 10.0.0.1/32 -j MARK --set-xmark 0x4000/0x4000\nCOMMIT\n",
 	"*nat\n-D A -p sctp -j B\nCOMMIT\n", // no such rule
 	"*nat\n:A - [0:0]\n-X B\nCOMMIT\n",  // has rules
 	"*nat\n-A A -j DROP\nCOMMIT\n*filter\n:A - [0:0]\n-A A -j DROP\nCOMMIT\n",
@@ -51,7 +51,7 @@ func TestTheFakeBehavesLikeThePrograms(t *testing.T) {
 			for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
 				for _, input := range inputs {
 					if family == iptables.IPv6 {
-						input = strings.NewReplacer("10.0.0.1:80", "[fd00::1]:80", "10.0.0.1", "fd00::1").Replace(input)
+						input = strings.NewReplacer("10.0.0.1:80", "[fd00::1]:80", "10.0.0.1/32", "fd00::1/128").Replace(input)
 					}
 					realErr := kernel.Restore(t.Context(), family, []byte(input))
 					fakeErr := fake.Restore(t.Context(), family, []byte(input))

@@ -41,10 +41,9 @@ type family struct {
 // written is the state that the last plan left in the kernel, as far as the Services do not
 // determine it.
 type written struct {
-	endpoints int              // approximate number for all ports
-	rules     [mangle + 1]int  // number of our rules, by table
-	guarded   []key            // the guards in the kernel
-	behind    map[key][]string // terminating rules of other programs behind our jumps, when last read
+	endpoints int             // approximate number for all ports
+	rules     [mangle + 1]int // number of our rules, by table
+	guarded   bool            // KUBE-FIREWALL has the guard
 }
 
 // manyEndpoints is the number of endpoints from which on kube-proxy writes no comments in
@@ -67,11 +66,11 @@ func (f *family) endpointsOf(svc *route.Service) int {
 }
 
 // endpointComment returns the comment of a rule for a single endpoint.
-func (f *family) endpointComment(parts ...string) string {
+func (f *family) endpointComment(text string) string {
 	if f.large {
 		return ""
 	}
-	return comment(parts...)
+	return text
 }
 
 // families returns the families that the host supports.
@@ -94,48 +93,21 @@ func (f *family) loopback(host *route.Host) bool {
 	return f.ip == route.IPv4 && host.NodePorts.Loopback4()
 }
 
-// pods returns the sources of packets from pods. Each takes one rule.
-func (f *family) pods(host *route.Host) []source {
-	d := host.Detector
-	switch {
-	case d.Interface != "":
-		return []source{{iface: d.Interface}}
-	case d.Prefix != "":
-		return []source{{iface: d.Prefix + "+"}}
-	}
-	var list []source
-	for _, cidr := range d.PodCIDRs {
-		if route.FamilyOf(cidr.Addr()) == f.ip {
-			list = append(list, sourceIn(cidr))
-		}
-	}
-	return list
+// pods returns the matches of packets from pods. Each takes one rule.
+func (f *family) pods(host *route.Host) []string {
+	return f.kernel.Sources(host.Detector.Interface, host.Detector.Prefix, host.Detector.PodCIDRs)
 }
 
 // outside returns the source and the target of a rule that marks packets from outside of
 // the pods. A rule can exclude only one range, so several ranges have a chain of their own.
 // If every source is a pod there is no target: the kernel refuses a rule that cannot match.
-func (f *family) outside(host *route.Host) (from source, target string) {
+func (f *family) outside(host *route.Host) (from, target string) {
 	pods := f.pods(host)
 	switch {
 	case len(pods) != 1:
-		return source{}, markOutside
-	case pods[0] == source{}:
-		return source{}, ""
+		return "", markOutside
+	case pods[0] == "":
+		return "", ""
 	}
-	from = pods[0]
-	from.not = true
-	return from, markMasq
-}
-
-// nodeIPs returns the addresses that serve NodePorts, in addition to all local ones or
-// in place of them.
-func (f *family) nodeIPs(host *route.Host) []netip.Addr {
-	var list []netip.Addr
-	for _, a := range host.NodePorts.Addrs {
-		if route.FamilyOf(a) == f.ip {
-			list = append(list, a)
-		}
-	}
-	return list
+	return "! " + pods[0], markMasq
 }

@@ -13,8 +13,8 @@ import (
 //go:embed rules.txt
 var rulesText string
 
-// hostEntries returns the entries that belong to no Service, except the guards: chains of our own,
-// chains that Services share, and the jumps to both.
+// hostEntries returns the entries that belong to no Service: chains of our own, chains that Services share, and the
+// jumps to both.
 func (f *family) hostEntries(host *route.Host, opt Options) []entry {
 	tables := iptables.Expand(rulesText, f.values(host, opt))
 	var list []entry
@@ -24,6 +24,10 @@ func (f *family) hostEntries(host *route.Host, opt Options) []entry {
 		for _, name := range append(own, builtin(t)...) {
 			list = append(list, entry{Key: key{table: t, chain: name}, Value: join(chains[name].Rules...)})
 		}
+	}
+	list = append(list, entry{Key: key{filter, "INPUT", "-j " + localnet}}, entry{Key: key{filter, "OUTPUT", "-j " + localnet}})
+	if f.guarded {
+		list = append(list, entry{Key: guard()})
 	}
 	return list
 }
@@ -56,31 +60,18 @@ func (f *family) values(host *route.Host, opt Options) map[string][]string {
 	if pods := f.pods(host); len(pods) > 1 {
 		v["outside"] = []string{markOutside}
 		for _, from := range pods {
-			v["pods"] = append(v["pods"], rule{from: from}.String()+" ")
+			v["pods"] = append(v["pods"], from+" ")
 		}
 	}
 	return v
 }
 
-// guards returns rules that are added once and never removed: kubelet adds them as well, to a chain that has others of
-// it. The first, for IPv4 only, keeps other hosts from 127.0.0.0/8, which becomes routable when it serves NodePorts
-// (CVE-2020-8558).
-func (f *family) guards(host *route.Host) []key {
-	list := everyGuard()
-	if !f.loopback(host) {
-		return list[1:]
-	}
-	return list
-}
-
-func everyGuard() []key {
-	return []key{
-		{filter, localnet, `! -s 127.0.0.0/8 -d 127.0.0.0/8 ` +
-			`-m comment --comment "block incoming localnet connections" ` +
-			`-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`},
-		{filter, "INPUT", "-j " + localnet},
-		{filter, "OUTPUT", "-j " + localnet},
-	}
+// guard is the rule that keeps other hosts from 127.0.0.0/8, which becomes routable when it serves NodePorts
+// (CVE-2020-8558). It is never removed: kubelet adds it as well, to a chain that has others of it.
+func guard() key {
+	return key{filter, localnet, `! -s 127.0.0.0/8 -d 127.0.0.0/8 ` +
+		`-m comment --comment "block incoming localnet connections" ` +
+		`-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`}
 }
 
 // tail returns the last rules of the chain with the frontends, each after its name: packets to this
@@ -95,8 +86,10 @@ func (f *family) tail(e entrance, host *route.Host) []string {
 		}
 		list = append(list, e.frontends+" "+except+note+" -m "+toThisNode+" -j "+e.nodePorts)
 	}
-	for _, a := range f.nodeIPs(host) {
-		list = append(list, e.frontends+" -d "+single(a)+" "+note+" -j "+e.nodePorts)
+	for _, a := range host.NodePorts.Addrs {
+		if route.FamilyOf(a) == f.ip {
+			list = append(list, e.frontends+" -d "+single(a)+" "+note+" -j "+e.nodePorts)
+		}
 	}
 	return list
 }

@@ -82,29 +82,29 @@ type Plane struct {
 
 	state map[route.Family]state // that Refresh read; nil once a plan is written
 
-	edits     atomic.Int64 // by other programs, as Watch reported
-	editsRead int64        // of them, those before the last Refresh
+	edited atomic.Bool // Watch has reported an edit of our rules since the last Refresh
 }
 
-// New makes a Plane. It does nothing yet.
+// New makes a Plane. It does nothing yet. Without a kernel it is a preview: it finds no rules, and its plans
+// cannot be applied.
 func New(kernel Kernel, opt Options) *Plane {
 	p := &Plane{kernel: kernel, opt: opt, families: families(opt)}
 	for _, f := range p.families {
-		f.ledger = ledger.New[key, string](layout())
-		f.restorer = restorer{kernel: kernel, family: f.kernel, edited: p.edited}
+		f.ledger = ledger.New[key, string](ledger.Layout[key]{Kind: key.kind, Order: key.compare})
+		f.restorer = restorer{kernel: kernel, family: f.kernel, edited: p.edited.Load}
 	}
 	return p
 }
 
-// edited reports whether Watch has reported an edit of our rules since the last Refresh.
-func (p *Plane) edited() bool { return p.edits.Load() != p.editsRead }
-
 // Refresh reads the tables of all families.
 func (p *Plane) Refresh(ctx context.Context) error {
-	p.editsRead = p.edits.Load()
+	p.edited.Store(false)
 	all := map[route.Family]state{}
 	for _, f := range p.families {
 		all[f.ip] = state{}
+		if p.kernel == nil {
+			continue
+		}
 		for _, t := range everyTable() {
 			chains, err := p.kernel.Read(ctx, iptables.Table{Family: f.kernel, Name: t.String()})
 			if err != nil {
@@ -117,15 +117,12 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Discard implements plane.Discarder.
-func (p *Plane) Discard() { p.state = nil }
-
 // Watch reports changes by other programs to our chains, and to rules that jump to them.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	ours := func(chain string) bool { return chain == localnet || kubechain.Proxy(chain) }
 	return p.kernel.Watch(ctx, ours, subscribed, func(e iptables.Edit) {
 		if !e.Possible {
-			p.edits.Add(1)
+			p.edited.Store(true)
 		}
 		report(plane.Edit(e))
 	})

@@ -73,18 +73,3 @@ func TestUncommented(t *testing.T) {
 		}
 	}
 }
-
-// A Refresh after Discard reads everything again.
-func TestDiscard(t *testing.T) {
-	fake, change := newFake(), planetest.Compile(planetest.EveryShape(), route.Options{})
-	load(t, fake, change)
-	p := newPlane(fake)
-	if err := p.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	p.Discard()
-	if p.state != nil {
-		t.Error("what was read stays in memory")
-	}
-	planetest.Settled(t, p, change.Table)
-}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
@@ -22,7 +21,7 @@ func Kind() plane.Kind {
 
 		Probe:   support,
 		Open:    open,
-		Preview: func(s plane.Setup) plane.Plane { return New(empty{}, options(s)) },
+		Preview: func(s plane.Setup) plane.Plane { return New(nil, options(s)) },
 		Excess:  Excess,
 		Prepare: netfilter.Prepare, Cleanup: netfilter.Cleanup,
 	}
@@ -46,15 +45,6 @@ func supportOf(s probe.Support) plane.Support {
 	return out
 }
 
-// empty is the Kernel of a preview, which calls only Plan: it has no rules.
-type empty struct{ Kernel }
-
-// Read implements Kernel.
-func (empty) Read(context.Context, iptables.Table) (iptables.Chains, error) { return nil, nil }
-
-// Room implements Kernel.
-func (empty) Room() int { return math.MaxInt }
-
 func options(s plane.Setup) Options {
 	return Options{
 		Families: s.Families, Mark: s.Config.MasqueradeMark, KeepInvalid: s.Config.Conntrack.TCPBeLiberal,
@@ -63,7 +53,7 @@ func options(s plane.Setup) Options {
 }
 
 func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
-	tools, err := iptables.Open(ctx, iptables.Options{NetNS: s.NetNS, Log: s.Log, Poll: s.Config.PollPeriod()})
+	tools, err := iptables.Open(ctx, iptables.Options{NetNS: s.NetNS, Poll: s.Config.PollPeriod()})
 	if err != nil {
 		return nil, err
 	}

@@ -66,12 +66,15 @@ func (m *metrics) wrote(w Write) {
 const verbose = slog.Level(-2)
 
 // accounting returns the objects that rules count with; nil if the kernel or the programs
-// do not support them.
+// do not support them. The kernel has the match in another module than the objects.
 func accounting(ctx context.Context, s plane.Setup, tools *iptables.Tools) *nfacct.Objects {
-	objects := nfacct.New(nfacct.Options{NetNS: s.NetNS})
+	objects := nfacct.New(s.NetNS)
 	err := objects.Available(ctx)
-	if err == nil {
-		err = countable(ctx, s.Families, tools)
+	for _, ip := range s.Families {
+		if err == nil {
+			input := "*filter\n-A FORWARD -m nfacct --nfacct-name " + InvalidDropped + "\nCOMMIT\n"
+			err = tools.Test(ctx, iptables.Family(ip), []byte(input))
+		}
 	}
 	if err != nil {
 		s.Log.Log(ctx, verbose, "Packets are not counted by rules", "why", err)
@@ -80,47 +83,21 @@ func accounting(ctx context.Context, s plane.Setup, tools *iptables.Tools) *nfac
 	return objects
 }
 
-// countable tests whether the programs and the kernel support the match. In the kernel it
-// is a different module than the objects.
-func countable(ctx context.Context, ips []route.Family, tools *iptables.Tools) error {
-	input := []byte("*filter\n-A FORWARD -m nfacct --nfacct-name " + InvalidDropped + "\nCOMMIT\n")
-	for _, row := range families(Options{Families: ips}) {
-		if err := tools.Test(ctx, row.kernel, input); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // packetCounts are the metrics of the packets that rules count.
 func packetCounts(objects *nfacct.Objects) []prometheus.Collector {
 	count := func(object, metric, help string) prometheus.Collector {
-		return packets{prometheus.NewDesc(metric, help, nil, nil), func() (uint64, error) {
-			c, err := objects.Read(context.Background(), object) // returns at once
-			return c.Packets, err
-		}}
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: metric, Help: help}, func() float64 {
+			n, err := objects.Read(context.Background(), object) // returns at once
+			if err != nil {
+				return 0 // another program has deleted the object; a comparison creates it again
+			}
+			return float64(n)
+		})
 	}
 	return []prometheus.Collector{
 		count(InvalidDropped, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
 			"Forwarded packets that were dropped as conntrack found them invalid. Only where the kernel has nfacct."),
 		count(LoopbackNodePorts, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 			"Connections to NodePorts at 127.0.0.0/8. Only where the kernel has nfacct."),
-	}
-}
-
-// packets collects a counter of the kernel. It has no series while the counter cannot be
-// read.
-type packets struct {
-	desc *prometheus.Desc
-	read func() (uint64, error)
-}
-
-// Describe implements prometheus.Collector.
-func (p packets) Describe(out chan<- *prometheus.Desc) { out <- p.desc }
-
-// Collect implements prometheus.Collector.
-func (p packets) Collect(out chan<- prometheus.Metric) {
-	if n, err := p.read(); err == nil {
-		out <- prometheus.MustNewConstMetric(p.desc, prometheus.CounterValue, float64(n))
 	}
 }

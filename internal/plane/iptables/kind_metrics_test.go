@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -68,21 +67,6 @@ total{ip_family="IPv6", table="nat"} 7`
 	const lint = `kubeproxy_sync_proxy_rules_iptables_total non-counter metrics should not have "_total" suffix`
 	if got := metricstest.Lint(t, promhttp.HandlerFor(r, promhttp.HandlerOpts{})); got != lint {
 		t.Errorf("promtool reports\n%s\nwant\n%s", got, lint)
-	}
-}
-
-// A counter of the kernel has a series only while it can be read.
-func TestPacketsHaveNoSeriesWithoutACounter(t *testing.T) {
-	missing := errors.New("no such object")
-	r := metricstest.Registry(packets{
-		prometheus.NewDesc("packets_total", "Packets.", nil, nil), func() (uint64, error) { return 0, missing },
-	})
-	if got := metricstest.Shape(metricstest.Gather(t, r)); got != "" {
-		t.Errorf("a counter that cannot be read has series:\n%s", got)
-	}
-	missing = nil
-	if got, want := metricstest.Shape(metricstest.Gather(t, r)), "packets_total counter\n\tPackets.\n\t{}\n"; got != want {
-		t.Errorf("a counter with the value 0 has\n%s\nwant\n%s", got, want)
 	}
 }
 

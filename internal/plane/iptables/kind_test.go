@@ -27,10 +27,3 @@ func TestSupportNamesTheServicesThatAreNotServed(t *testing.T) {
 		t.Errorf("with everything: %q", got.Notes)
 	}
 }
-
-// Without the addresses of the listeners everybody could connect to them.
-func TestPortalsNeedTheAddressesOfTheListeners(t *testing.T) {
-	if _, err := PortalsKind().Open(t.Context(), plane.Setup{}); err == nil {
-		t.Error("the plane was opened without them")
-	}
-}

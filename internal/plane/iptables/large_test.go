@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -74,74 +74,21 @@ func TestALargeServiceInPieces(t *testing.T) {
 	}
 }
 
-// A comparison of a large Service leaves out ports that are new to the kernel, except one
-// that takes over a frontend from another port: the frontend is served at every moment.
-func TestAComparisonWritesMovedFrontends(t *testing.T) {
-	for _, frontend := range []route.Frontend{
-		{Kind: route.ClusterIP, Addr: netip.MustParseAddr("172.30.0.1"), Port: 80},
-		{Kind: route.ExternalIP, Addr: netip.MustParseAddr("198.51.100.1"), Port: 80},
-		{Kind: route.NodePort, Port: 30080},
-	} {
-		for _, verdicts := range [][2]route.Verdict{
-			{route.Balance, route.Balance}, {route.Reject, route.Balance}, {route.Balance, route.Drop},
-		} {
-			t.Run(fmt.Sprint(frontend.Kind, verdicts), func(t *testing.T) {
-				moveFrontend(t, frontend, verdicts[0], verdicts[1])
-			})
+// A comparison writes Services that do not fit into one restore after all others.
+func TestAComparisonWritesLargeServicesLast(t *testing.T) {
+	large, small := largeService(10), largeService(1)
+	large.Name.Name, small.Name.Name = "a-large", "b-small"
+	table := &route.Table{Services: map[cluster.Name]*route.Service{large.Name: large, small.Name: small}}
+	fake, first := newFake(), ""
+	load(t, faulty{fake, &planetest.Faults{Room: 500, After: func() {
+		for _, name := range []string{"a-large", "b-small"} {
+			if first == "" && strings.Contains(fake.String(), name+":p0 external IP") {
+				first = name
+			}
 		}
-	}
-}
-
-func moveFrontend(t *testing.T, moved route.Frontend, before, after route.Verdict) {
-	port := func(name string, v route.Verdict, f route.Frontend) route.Port {
-		way := route.Way{Verdict: v}
-		f.Pods, f.Node, f.Others = way, way, way
-		return route.Port{
-			Name: name, Protocol: cluster.TCP, Family: route.IPv4, Frontends: []route.Frontend{f},
-			Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.180.0.1:8080")},
-		}
-	}
-	other := func(n uint16) route.Frontend {
-		return route.Frontend{Kind: route.ExternalIP, Addr: netip.MustParseAddr("198.51.100.9"), Port: n}
-	}
-	old := &route.Service{
-		Name: cluster.Name{Namespace: "shop", Name: "web"}, Ports: []route.Port{port("from", before, moved)},
-	}
-	svc := &route.Service{Name: old.Name, Ports: []route.Port{
-		port("from", route.Balance, other(1)), port("to", after, moved), port("new", route.Balance, other(2)),
-	}}
-	table := &route.Table{
-		Host: route.Host{NodePorts: route.NodePorts{All4: true}}, Services: map[cluster.Name]*route.Service{old.Name: old},
-	}
-	fake := newFake()
-	load(t, fake, route.Change{Table: table})
-
-	audit := newAudit(fake)
-	audit.seen = []tables{audit.read()}
-	p := newPlane(faulty{fake, &planetest.Faults{Room: 1, After: audit.Note}})
-	if err := p.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	table.Services[svc.Name] = svc
-	plan := p.Plan(route.Change{Table: table, Partly: true}).(*Plan)
-	if err := plan.Apply(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	var written []string
-	for _, part := range plan.Left() {
-		for i := range part.Ports {
-			written = append(written, part.Ports[i].Name)
-		}
-		rest := p.Plan(route.Change{Table: table, Touched: []route.Touch{{Name: svc.Name, Old: part, New: svc}}})
-		if err := rest.Apply(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !slices.Equal(written, []string{"to"}) {
-		t.Errorf("the comparison wrote the ports %q, want to", written)
-	}
-	if err := audit.check(); err != nil {
-		t.Error(err)
+	}}}, route.Change{Table: table})
+	if first != "b-small" {
+		t.Errorf("the first Service with its frontends is %q", first)
 	}
 	checkSettled(t, fake, table)
 }

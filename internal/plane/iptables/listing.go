@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -20,17 +19,11 @@ type listing struct {
 	state  state
 	chains map[key][]string       // chains of proxies that are not taken yet, without the shared ones
 	lines  map[key]map[string]int // how often each rule of the shared chains occurs
-	behind map[key][]string       // terminating rules of other programs behind our jumps
-
-	frontends map[string]bool // what rules of shared chains match; nil: not collected
 }
 
 // newListing indexes the chains of proxies.
 func (f *family) newListing(state state) *listing {
-	l := &listing{
-		family: f, state: state, chains: map[key][]string{}, lines: map[key]map[string]int{}, behind: map[key][]string{},
-	}
-	maps.Copy(l.behind, f.behind)
+	l := &listing{family: f, state: state, chains: map[key][]string{}, lines: map[key]map[string]int{}}
 	for t, chains := range state {
 		for name, c := range chains {
 			k := key{table: t, chain: name}
@@ -58,7 +51,7 @@ func (l *listing) Take(want entry) (had string, is ledger.Match) {
 	switch {
 	case k.rule != "" && k.shared():
 		return l.takeLine(k)
-	case k.rule != "": // a guard; kubelet adds the same rule
+	case k.rule != "": // of KUBE-FIREWALL; kubelet adds the same rule
 		found = slices.Contains(l.rules(k), k.rule)
 	case !k.ours():
 		return l.takeJumps(k, want.Value)
@@ -128,19 +121,17 @@ func (l *listing) takeTail(k key, want string) (had string, is ledger.Match) {
 }
 
 // takeJumps takes the jumps in one of the kernel's chains. They are as wanted if each
-// exists once, in order, and no other program has inserted a terminating rule before them.
+// exists once, in order, and none is overtaken.
 func (l *listing) takeJumps(k key, want string) (had string, is ledger.Match) {
 	rules := l.rules(k)
 	found := slices.DeleteFunc(slices.Clone(rules), func(rule string) bool {
 		to := iptables.Target(rule)
 		return !toProxy(to) || l.abandons(key{table: k.table, chain: to})
 	})
-	if join(found...) == want && !overtaken(rules, found, l.behind[k]) {
-		l.behind[k] = slices.DeleteFunc(slices.Clone(rules[lastJump(rules, found):]), continues)
+	switch {
+	case join(found...) == want && !overtaken(rules, found):
 		return want, ledger.Equal
-	}
-	l.behind[k] = slices.DeleteFunc(slices.Clone(rules), continues)
-	if len(found) == 0 {
+	case len(found) == 0:
 		return "", ledger.Absent
 	}
 	return join(found...), ledger.Different
@@ -150,33 +141,26 @@ func (l *listing) takeJumps(k key, want string) (had string, is ledger.Match) {
 // to a proxy: other programs may use KUBE-MARK-MASQ as well.
 func toProxy(target string) bool { return kubechain.Proxy(target) && target != markMasq }
 
-// continues reports whether a packet that matches a rule reaches the rules behind it.
-func continues(rule string) bool {
-	return !slices.Contains([]string{"ACCEPT", "DROP", "REJECT", "RETURN", "DNAT", "SNAT", "MASQUERADE", "REDIRECT"},
-		iptables.Target(rule))
-}
-
-// lastJump returns the index of the last of our jumps.
-func lastJump(rules, jumps []string) int {
-	if len(jumps) == 0 {
-		return 0
-	}
-	return slices.Index(rules, jumps[len(jumps)-1])
-}
-
-// overtaken reports whether another program has inserted a terminating rule before our last
-// jump: one that was behind the jumps, one that matches all packets, or one between the
-// jumps, which we add next to each other.
-func overtaken(rules, jumps, behind []string) bool {
+// overtaken reports whether a rule of another program keeps packets from one of our jumps: a
+// terminating one between them, as we add them next to each other, or one before them that
+// matches all packets.
+func overtaken(rules, jumps []string) bool {
 	if len(jumps) == 0 {
 		return false
 	}
-	terminates := func(rule string) bool { return !continues(rule) }
-	first := slices.Index(rules, jumps[0])
-	return slices.ContainsFunc(rules[first:lastJump(rules, jumps)], terminates) ||
-		slices.ContainsFunc(rules[:first], func(rule string) bool {
-			return terminates(rule) && (strings.HasPrefix(rule, "-j ") || slices.Contains(behind, rule))
-		})
+	first, last := slices.Index(rules, jumps[0]), slices.Index(rules, jumps[len(jumps)-1])
+	for i, rule := range rules[:last] {
+		if terminates(rule) && (i > first || strings.HasPrefix(rule, "-j ")) {
+			return true
+		}
+	}
+	return false
+}
+
+// terminates reports whether a packet that matches a rule does not reach the rules behind it.
+func terminates(rule string) bool {
+	return slices.Contains([]string{"ACCEPT", "DROP", "REJECT", "RETURN", "DNAT", "SNAT", "MASQUERADE", "REDIRECT"},
+		iptables.Target(rule))
 }
 
 // alike reports whether a rule in the kernel is equivalent to the wanted one. In chains of

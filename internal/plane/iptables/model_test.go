@@ -200,15 +200,11 @@ func (f *family) ownRules(t table, name string, rules []string, host *route.Host
 		switch to := iptables.Target(rule); {
 		case slices.Contains(builtin(t), name) && toProxy(to):
 			jumps = append(jumps, rule)
-		case isGuard(f.guards(host), name, rule):
+		case to == localnet, t == filter && name == localnet && rule == guard().rule && f.loopback(host):
 			guards = append(guards, rule)
 		}
 	}
 	return append(jumps, guards...)
-}
-
-func isGuard(guards []key, chain, rule string) bool {
-	return slices.ContainsFunc(guards, func(k key) bool { return k.chain == chain && k.rule == rule })
 }
 
 // others prints the rules of other programs.

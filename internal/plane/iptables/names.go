@@ -3,7 +3,6 @@ package iptables
 import (
 	"crypto/sha256"
 	"encoding/base32"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -60,8 +59,6 @@ func idOf(p route.PortID) id {
 	return id{text, text + p.Protocol.String()}
 }
 
-func (n id) cluster() string  { return clusterPrefix + hash(n.hash) }
-func (n id) local() string    { return localPrefix + hash(n.hash) }
 func (n id) external() string { return externalPrefix + hash(n.hash) }
 func (n id) ranges() string   { return rangesPrefix + hash(n.hash) }
 
@@ -75,17 +72,7 @@ func hash(text string) string {
 
 func (n id) pool(pool route.Pool) string {
 	if pool == route.Local {
-		return n.local()
+		return localPrefix + hash(n.hash)
 	}
-	return n.cluster()
+	return clusterPrefix + hash(n.hash)
 }
-
-// comment returns the comment of a rule, which names the Service, in at most 255 bytes.
-func comment(parts ...string) string {
-	s := strings.Join(parts, "")
-	return s[:min(len(s), maxComment)]
-}
-
-// maxComment is XT_MAX_COMMENT_LEN without the byte that ends it
-// (linux/netfilter/xt_comment.h).
-const maxComment = 255

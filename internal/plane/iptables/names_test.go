@@ -29,7 +29,7 @@ func TestNamesAreKubeProxys(t *testing.T) {
 			Ports: []route.Port{{Name: c.port, Protocol: c.protocol, Family: route.IPv4}},
 		}
 		id := idOf(svc.Ports[0].ID(svc.Name))
-		got := id.cluster()
+		got := id.pool(route.Cluster)
 		if c.backend != "" {
 			got = id.endpoint(netip.MustParseAddrPort(c.backend).String())
 		}
@@ -37,9 +37,9 @@ func TestNamesAreKubeProxys(t *testing.T) {
 			t.Errorf("%s:%s %s is %s, want %s", c.service, c.port, c.backend, got, c.want)
 		}
 		for prefix, other := range map[string]string{
-			"KUBE-SVL-": id.local(), "KUBE-EXT-": id.external(), "KUBE-FW-": id.ranges(),
+			"KUBE-SVL-": id.pool(route.Local), "KUBE-EXT-": id.external(), "KUBE-FW-": id.ranges(),
 		} {
-			if want := prefix + strings.TrimPrefix(id.cluster(), "KUBE-SVC-"); other != want {
+			if want := prefix + strings.TrimPrefix(id.pool(route.Cluster), "KUBE-SVC-"); other != want {
 				t.Errorf("got %s, want %s", other, want)
 			}
 		}
@@ -139,10 +139,8 @@ func TestRulesAreCanonical(t *testing.T) {
 		change := planetest.Compile(planetest.EveryShape(), opt)
 		o := Options{Families: route.Families(), Mark: testMark, Accounting: noObjects{}}
 		for _, f := range families(o) {
+			f.guarded = true
 			entries := f.hostEntries(&change.Table.Host, o)
-			for _, guard := range f.guards(&change.Table.Host) {
-				entries = append(entries, entry{Key: guard})
-			}
 			for _, svc := range change.Table.Services {
 				entries = append(entries, f.render(svc, &change.Table.Host)...)
 			}

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,38 +19,27 @@ import (
 // complete, or as they were.
 type Plan struct {
 	ledger.Plans
-	plane   *Plane
-	full    bool                            // it compares everything
-	partial map[cluster.Name]*route.Service // the ports that a comparison writes of the Services that it divides
-	refused plane.Refused
+	plane *Plane
+	full  bool // it compares everything
 }
 
 // familyPlan is the plan for one family, with a copy of the family's written.
 type familyPlan struct {
 	family
 	*ledger.Plan[key, string]
-	opt     Options
-	full    bool // it compares everything
-	change  route.Change
-	host    *route.Host
-	partial map[cluster.Name]*route.Service
+	opt    Options
+	full   bool // it compares everything
+	change route.Change
+	host   *route.Host
 }
 
 // Plan computes what to write; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	found := map[route.Family]*listing{}
+	plan := &Plan{plane: p, full: p.state != nil}
 	for _, f := range p.families {
-		if p.state != nil {
-			found[f.ip] = f.newListing(p.state[f.ip])
-		}
-	}
-	plan := &Plan{plane: p, full: p.state != nil, partial: p.partial(change, found)}
-	for _, f := range p.families {
-		d := &familyPlan{
-			family: *f, opt: p.opt, full: plan.full, change: change, host: &change.Table.Host, partial: plan.partial,
-		}
+		d := &familyPlan{family: *f, opt: p.opt, full: plan.full, change: change, host: &change.Table.Host}
 		if d.full {
-			d.compare(found[f.ip])
+			d.compare(f.newListing(p.state[f.ip]))
 		} else {
 			d.touched()
 		}
@@ -62,39 +52,16 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 
 // Apply writes the plan. It implements plane.Plan.
 func (p *Plan) Apply(ctx context.Context) error {
-	if err := p.ensureObjects(ctx); err != nil {
-		return err
-	}
-	err := p.Plans.Apply(ctx)
-	refused, is := errors.AsType[plane.Refused](err)
-	if err == nil || is {
-		p.refused, p.plane.state = refused, nil
-	}
-	return err
-}
-
-// ensureObjects creates missing objects of Accounting, as another program may have deleted
-// them with the rules.
-func (p *Plan) ensureObjects(ctx context.Context) error {
-	accounting := p.plane.opt.Accounting
-	if accounting == nil || !p.full {
-		return nil
-	}
-	if err := accounting.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
-		return fmt.Errorf("add objects of nfacct: %w", err)
-	}
-	return nil
-}
-
-// Left implements plane.Partial.
-func (p *Plan) Left() []*route.Service {
-	var list []*route.Service
-	for name, svc := range p.partial {
-		if p.refused[name] == nil {
-			list = append(list, svc)
+	if objects := p.plane.opt.Accounting; objects != nil && p.full {
+		if err := objects.Ensure(ctx, InvalidDropped, LoopbackNodePorts); err != nil {
+			return fmt.Errorf("add objects of nfacct: %w", err)
 		}
 	}
-	return list
+	err := p.Plans.Apply(ctx)
+	if _, refused := errors.AsType[plane.Refused](err); err == nil || refused {
+		p.plane.state = nil
+	}
+	return err
 }
 
 // Apply writes the plan of one family, and reports the outcome.
@@ -120,56 +87,52 @@ func (d *familyPlan) touched() {
 	before := d.host
 	if d.change.OldHost != nil {
 		before = d.change.OldHost
-		d.hostChange(d.hostEntries(before, d.opt))
+		old := d.hostEntries(before, d.opt)
+		d.guarded = d.guarded || d.loopback(d.host)
+		d.hostChange(old)
 	}
-	done := map[cluster.Name]bool{}
-	for _, t := range d.change.Touched {
-		d.service(t.Name, d.render(t.Old, before), d.render(t.New, d.host))
-		d.endpoints += d.endpointsOf(t.New) - d.endpointsOf(t.Old)
-		done[t.Name] = true
-	}
-	if d.change.OldHost != nil {
-		for _, name := range d.change.Table.Order() {
-			if svc := d.change.Table.Services[name]; !done[name] {
-				d.service(name, d.render(svc, before), d.render(svc, d.host))
-			}
-		}
-	}
+	d.change.Each(func(name cluster.Name, old, now *route.Service) {
+		d.service(name, d.render(old, before), d.render(now, d.host))
+		d.endpoints += d.endpointsOf(now) - d.endpointsOf(old)
+	})
 	d.End()
 }
 
 // compare plans the difference between what the kernel holds and what it should hold:
 // adoption at start, take-over from kube-proxy, and repair.
 func (d *familyPlan) compare(found *listing) {
-	d.written = written{behind: found.behind}
+	d.written = written{guarded: d.loopback(d.host) || slices.Contains(found.rules(guard().inChain()), guard().rule)}
 	names := d.change.Table.Order()
+	// Services that do not fit into one restore come last, so that no other one waits for them.
+	slices.SortStableFunc(names, func(a, b cluster.Name) int { return cmp.Compare(d.restores(a), d.restores(b)) })
 	for _, name := range names {
-		d.endpoints += d.endpointsOf(d.inKernel(name))
+		d.endpoints += d.endpointsOf(d.change.InKernel(name))
 	}
 	d.large = d.endpoints > manyEndpoints
-	for _, k := range everyGuard() {
-		if _, is := found.Take(entry{Key: k}); is == ledger.Equal {
-			d.guarded = append(d.guarded, k)
-		}
-	}
 	d.Plan = d.ledger.Compare(d.restorer, found)
 	d.Expect(len(names))
 	d.hostChange(nil)
 	for _, name := range names {
-		d.service(name, nil, d.render(d.inKernel(name), d.host))
+		d.service(name, nil, d.render(d.change.InKernel(name), d.host))
 	}
 	d.End()
+}
+
+// restores estimates how many restores the rules of a Service fill.
+func (d *familyPlan) restores(name cluster.Name) int {
+	n := 0
+	if svc := d.change.InKernel(name); svc != nil {
+		for i := range svc.Ports {
+			n += linesOf(&svc.Ports[i])
+		}
+	}
+	return n / d.restorer.Room()
 }
 
 // hostChange plans a change of the entries that belong to no Service.
 func (d *familyPlan) hostChange(old []entry) {
 	now := d.hostEntries(d.host, d.opt)
 	d.countRules(old, now)
-	for _, k := range d.guards(d.host) {
-		if !slices.Contains(d.guarded, k) {
-			now, d.guarded = append(now, entry{Key: k}), append(slices.Clip(d.guarded), k)
-		}
-	}
 	d.Host(old, now)
 }
 
@@ -231,7 +194,7 @@ func (d *familyPlan) whole(chain key, refused plane.Refused) string {
 		if refused[name] != nil {
 			continue
 		}
-		for _, e := range d.render(d.inKernel(name), d.host) {
+		for _, e := range d.render(d.change.InKernel(name), d.host) {
 			if e.Key.rule != "" && e.Key.inChain() == chain {
 				b.WriteString(e.Key.rule + "\n")
 			}
@@ -243,12 +206,4 @@ func (d *familyPlan) whole(chain key, refused plane.Refused) string {
 		}
 	}
 	return b.String()
-}
-
-// inKernel returns a Service as the kernel holds it once the plan is applied.
-func (d *familyPlan) inKernel(name cluster.Name) *route.Service {
-	if svc := d.partial[name]; svc != nil {
-		return svc
-	}
-	return d.change.InKernel(name)
 }

@@ -6,16 +6,25 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
+
+// PortalsKind returns a variant of this plane for planes that forward in the process. The routes
+// that it gets have a listening socket of the process in place of the backends of each pool: a
+// port of an address in Setup.Listeners. Its chains in table nat have the names of
+// kube-proxy's mode userspace. Connections that were not translated cannot reach the listeners,
+// as they would bypass the policy of the Services.
+func PortalsKind() plane.Kind {
+	k := Kind()
+	k.Facts.Path, k.Excess = PortalsPath, excessFrontends
+	return k
+}
 
 // PortalsPath is the Path of PortalsKind. It ends at the chain that leads to the listener.
 func PortalsPath(p plane.Connection) []string {
-	container, host := portals()[0], portals()[1]
 	if p.Node {
-		return pathFrom(host, p)
+		return pathFrom(portals()[1], p)
 	}
-	return pathFrom(container, p)
+	return pathFrom(portals()[0], p)
 }
 
 // entrance is a chain of table nat with a rule for each frontend, and the one for NodePorts
@@ -30,20 +39,6 @@ func portals() []entrance {
 
 // isPortals reports whether the plane is the variant of PortalsKind.
 func (f *family) isPortals() bool { return f.listener.IsValid() }
-
-// listeners returns the rules that lead to the listeners of a pool; usually there is one. They
-// are in the chain of the pool, and not in the rules of the frontends, as only that chain changes
-// when a port does.
-func listeners(name id, p *route.Port, list []string) []rule {
-	var rules []rule
-	for i, to := range list {
-		rules = append(rules, rule{
-			protocol: p.Protocol, comment: comment(name.text), match: oneOf(len(list) - i),
-			target: "DNAT --to-destination " + to,
-		})
-	}
-	return rules
-}
 
 // abandons reports whether a chain has rules of all Services in the other variant of this plane
 // only. It stays until a comparison has written all Services.

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // refuseRules makes the fake refuse input that contains a text.
@@ -153,10 +154,10 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 			_, err := s.trySync()
 			wantRefused(t, err, "svc-7")
 			after := s.nat()
-			if !slices.Equal(before[name.cluster()].Rules, after[name.cluster()].Rules) {
-				t.Errorf("%s is %v, want as before", name.cluster(), after[name.cluster()])
+			if !slices.Equal(before[name.pool(route.Cluster)].Rules, after[name.pool(route.Cluster)].Rules) {
+				t.Errorf("%s is %v, want as before", name.pool(route.Cluster), after[name.pool(route.Cluster)])
 			}
-			for _, rule := range after[name.cluster()].Rules {
+			for _, rule := range after[name.pool(route.Cluster)].Rules {
 				if to := iptables.Target(rule); to != markMasq && !slices.Equal(before[to].Rules, after[to].Rules) {
 					t.Errorf("%s is %v, want as before", to, after[to])
 				}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
@@ -19,7 +20,12 @@ type restorer struct {
 }
 
 // Room implements ledger.Writer.
-func (r restorer) Room() int { return r.kernel.Room() }
+func (r restorer) Room() int {
+	if r.kernel == nil {
+		return math.MaxInt
+	}
+	return r.kernel.Room()
+}
 
 // Size implements ledger.Writer.
 func (r restorer) Size(s step) int { return size(s) }

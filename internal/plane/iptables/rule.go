@@ -3,6 +3,7 @@ package iptables
 import (
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
@@ -11,7 +12,7 @@ import (
 // rule is a rule of a Service, with its fields in the order of iptables-save. An empty
 // field matches every packet. Its text has the spelling of iptables.Canonical.
 type rule struct {
-	from     source
+	from     string // a match of the source: "-s 10.180.0.0/24", "! -i cali+"
 	to       string // an address range
 	protocol cluster.Protocol
 	comment  string
@@ -21,43 +22,26 @@ type rule struct {
 	target   string // "KUBE-SVC-NPX46M4PTMTKRN6Y", "DNAT --to-destination 10.0.0.1:80"; empty: none
 }
 
-// source is the origin of packets: an address range or an interface. The zero value
-// matches every packet.
-type source struct {
-	not   bool // matches all other origins
-	cidr  string
-	iface string // a name, or a prefix and "+"
-}
-
-// sourceIn returns an address range.
-func sourceIn(cidr netip.Prefix) source {
-	if cidr.Bits() == 0 {
-		return source{}
-	}
-	return source{cidr: cidr.Masked().String()}
-}
-
-// String returns the rule as iptables-save prints it after "-A CHAIN ".
-func (r rule) String() string { return string(r.append(nil)) }
-
-// append adds the rule to a text.
+// append adds the rule to a text, as iptables-save prints it after "-A CHAIN ".
 func (r rule) append(b []byte) []byte {
 	start := len(b)
-	word := func(flag, value string) {
-		if len(b) > start {
-			b = append(b, ' ')
+	word := func(words ...string) {
+		for _, w := range words {
+			if len(b) > start {
+				b = append(b, ' ')
+			}
+			b = append(b, w...)
 		}
-		b = append(append(b, flag...), ' ')
-		b = append(b, value...)
 	}
-	if r.from.cidr != "" {
-		word(r.from.flag("-s"), r.from.cidr)
+	byInterface := strings.Contains(r.from, "-i ")
+	if r.from != "" && !byInterface {
+		word(r.from)
 	}
 	if r.to != "" {
 		word("-d", r.to)
 	}
-	if r.from.iface != "" {
-		word(r.from.flag("-i"), r.from.iface)
+	if byInterface {
+		word(r.from)
 	}
 	if r.protocol != 0 {
 		word("-p", r.protocol.String())
@@ -81,13 +65,6 @@ func (r rule) append(b []byte) []byte {
 		word("-j", r.target)
 	}
 	return b
-}
-
-func (s source) flag(name string) string {
-	if s.not {
-		return "! " + name
-	}
-	return name
 }
 
 // single returns the range that contains only this address.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -29,7 +30,7 @@ func (f *family) render(svc *route.Service, host *route.Host) []entry {
 		if svc.Health != nil {
 			r.line(filter, nodePorts, rule{
 				protocol: cluster.TCP, port: svc.Health.Port, target: "ACCEPT",
-				comment: comment(name.text, " health check node port"),
+				comment: name.text + " health check node port",
 			})
 		}
 	}
@@ -113,7 +114,7 @@ func (r *renderer) internal(name id, p *route.Port, f *route.Frontend) {
 		r.refuse(services, at, name, f.Others.Verdict)
 		return
 	}
-	at.comment, at.target = comment(name.text, " cluster IP"), name.pool(f.Others.Pool)
+	at.comment, at.target = name.text+" cluster IP", name.pool(f.Others.Pool)
 	r.frontend(at)
 }
 
@@ -149,9 +150,9 @@ func (r *renderer) external(name id, p *route.Port, f *route.Frontend) {
 		r.nodePort(name, at)
 		return
 	case route.LoadBalancer:
-		at.comment = comment(name.text, " loadbalancer IP")
+		at.comment = name.text + " loadbalancer IP"
 	default:
-		at.comment = comment(name.text, " external IP")
+		at.comment = name.text + " external IP"
 	}
 	if f.Restricted {
 		r.restrict(name, f, at)
@@ -170,7 +171,7 @@ func (r *renderer) frontend(at rule) {
 // nodePort adds the rule that matches a NodePort in the chain for packets to addresses of
 // this node. If packets to 127.0.0.0/8 are counted, they have a rule before it.
 func (r *renderer) nodePort(name id, at rule) {
-	at.match, at.comment = "", comment(name.text)
+	at.match, at.comment = "", name.text
 	for _, e := range r.entrances {
 		if r.counting && r.loopback(r.host) {
 			counted := at
@@ -183,9 +184,9 @@ func (r *renderer) nodePort(name id, at rule) {
 
 // refuse adds the rule for packets that no rule sent to a backend.
 func (r *renderer) refuse(chain string, at rule, name id, v route.Verdict) {
-	at.comment, at.target = comment(name.text, " has no endpoints"), "REJECT"
+	at.comment, at.target = name.text+" has no endpoints", "REJECT"
 	if v == route.Drop {
-		at.comment, at.target = comment(name.text, " has no local endpoints"), "DROP"
+		at.comment, at.target = name.text+" has no local endpoints", "DROP"
 	}
 	r.line(filter, chain, at)
 }
@@ -195,12 +196,12 @@ func (r *renderer) refuse(chain string, at rule, name id, v route.Verdict) {
 func (r *renderer) restrict(name id, f *route.Frontend, at rule) {
 	var list []rule
 	for _, allowed := range f.Allow {
-		list = append(list, rule{from: sourceIn(allowed), comment: at.comment, target: name.external()})
+		list = append(list, rule{from: iptables.Source(allowed), comment: at.comment, target: name.external()})
 	}
 	r.own(name.ranges(), append(list, rule{
-		comment: comment("other traffic to ", name.text, " will be dropped by ", firewall),
+		comment: "other traffic to " + name.text + " will be dropped by " + firewall,
 	})...)
-	at.comment, at.target = comment(name.text, " traffic not accepted by ", name.ranges()), "DROP"
+	at.comment, at.target = name.text+" traffic not accepted by "+name.ranges(), "DROP"
 	r.line(filter, firewall, at)
 }
 
@@ -211,7 +212,7 @@ func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 		var list []rule
 		if f.Others.Masquerade {
 			list = append(list, rule{
-				comment: comment("masquerade traffic for ", name.text, " external destinations"), target: markMasq,
+				comment: "masquerade traffic for " + name.text + " external destinations", target: markMasq,
 			})
 		}
 		return append(list, rule{target: name.pool(f.Others.Pool)})
@@ -220,7 +221,7 @@ func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 	if f.Pods != f.Others {
 		for _, pods := range r.pods(r.host) {
 			list = append(list, rule{
-				from: pods, comment: comment("pod traffic for ", name.text, " external destinations"),
+				from: pods, comment: "pod traffic for " + name.text + " external destinations",
 				target: name.pool(f.Pods.Pool),
 			})
 		}
@@ -228,12 +229,12 @@ func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 	const here = "addrtype --src-type LOCAL"
 	if f.Node.Masquerade {
 		list = append(list, rule{
-			comment: comment("masquerade LOCAL traffic for ", name.text, " external destinations"), match: here,
+			comment: "masquerade LOCAL traffic for " + name.text + " external destinations", match: here,
 			target: markMasq,
 		})
 	}
 	list = append(list, rule{
-		comment: comment("route LOCAL traffic for ", name.text, " external destinations"), match: here,
+		comment: "route LOCAL traffic for " + name.text + " external destinations", match: here,
 		target: name.pool(f.Node.Pool),
 	})
 	if f.Others.Verdict == route.Balance {
@@ -251,7 +252,7 @@ func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 		f := &p.Frontends[i]
 		if f.Kind == route.ClusterIP && f.Others.Verdict == route.Balance && f.Others.Pool == pool && f.Others.Masquerade {
 			at := match(p, f)
-			at.comment, at.target = comment(name.text, " cluster IP"), markMasq
+			at.comment, at.target = name.text+" cluster IP", markMasq
 			if !f.Pods.Masquerade {
 				at.from, at.target = r.outside(r.host)
 			}
@@ -261,19 +262,18 @@ func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 		}
 	}
 	backends := sorted(p.Backends(pool))
-	if r.isPortals() {
-		r.own(name.pool(pool), append(list, listeners(name, p, backends)...)...)
-		return
-	}
-	if p.Affinity > 0 {
+	if p.Affinity > 0 && !r.isPortals() {
 		for _, b := range backends {
-			list = append(list, r.choice(name, b, recentClient(name.endpoint(b), p.Affinity)))
+			list = append(list, r.choice(name, p, b, recentClient(name.endpoint(b), p.Affinity)))
 		}
 	}
 	for i, b := range backends {
-		list = append(list, r.choice(name, b, oneOf(len(backends)-i)))
+		list = append(list, r.choice(name, p, b, oneOf(len(backends)-i)))
 	}
 	r.own(name.pool(pool), list...)
+	if r.isPortals() {
+		return
+	}
 	for _, b := range backends {
 		r.backend(name, p, b)
 	}
@@ -289,8 +289,15 @@ func sorted(backends []netip.AddrPort) []string {
 	return list
 }
 
-func (r *renderer) choice(name id, backend, match string) rule {
-	return rule{comment: r.endpointComment(name.text, " -> ", backend), match: match, target: name.endpoint(backend)}
+// choice returns the rule that leads to a backend if the match holds. It leads to a listener directly: only
+// the chain of the pool, and not the rules of the frontends, changes when a port does.
+func (r *renderer) choice(name id, p *route.Port, backend, match string) rule {
+	if r.isPortals() {
+		return rule{protocol: p.Protocol, comment: name.text, match: match, target: "DNAT --to-destination " + backend}
+	}
+	return rule{
+		comment: r.endpointComment(name.text + " -> " + backend), match: match, target: name.endpoint(backend),
+	}
 }
 
 // oneOf returns the match of one of n packets at random. The kernel keeps 31 bits of a
@@ -317,6 +324,6 @@ func (r *renderer) backend(name id, p *route.Port, backend string) {
 	if p.Affinity > 0 {
 		to.match = "recent --set --name " + endpoint
 	}
-	self := source{cidr: single(netip.MustParseAddrPort(backend).Addr())}
-	r.own(endpoint, rule{from: self, comment: to.comment, target: markMasq}, to)
+	self := single(netip.MustParseAddrPort(backend).Addr())
+	r.own(endpoint, rule{from: "-s " + self, comment: to.comment, target: markMasq}, to)
 }

@@ -10,19 +10,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 )
 
-const (
-	// drainCheck is the time between two counts of the connections to destinations that drain.
-	drainCheck = 5 * time.Second
-
-	// drainTime bounds a drain. IPVS itself forgets an idle connection after that time.
-	drainTime = 15 * time.Minute
-)
+// drainCheck is the time between two counts of the connections to destinations that drain.
+const drainCheck = 5 * time.Second
 
 // drains are the destinations with weight 0, which get no new connections and are deleted
 // when the last one has ended. The kernel holds this state: a comparison finds destinations of
 // weight 0 that have connections and that no Service needs. The connections of a virtual server that
 // is deleted end at once: another host may have its address from then on.
-type drains map[ipvs.Server]map[netip.AddrPort]time.Time // when each is deleted at the latest
+type drains map[ipvs.Server]map[netip.AddrPort]bool
 
 // retire replaces the deletion of destinations that have connections by weight 0. UDP has
 // no connections: its flows move to other destinations at once.
@@ -53,33 +48,18 @@ func (w writer) retire(ctx context.Context, changes []ipvs.Change) ([]ipvs.Chang
 			continue
 		}
 		changes[i] = ipvs.Change{Op: ipvs.SetDest, Server: c.Server, Dest: ipvs.Destination{At: c.Dest.At}, Exists: true}
-		w.drains.add(c.Server, c.Dest.At, w.now().Add(drainTime))
+		w.drains.add(c.Server, c.Dest.At)
 	}
 	return changes, nil
 }
 
 func isUDP(s ipvs.Server) bool { return s.Protocol == udp || isShortCut(s.Mark) && s.Mark&markUDP != 0 }
 
-func (d drains) add(s ipvs.Server, at netip.AddrPort, until time.Time) {
+func (d drains) add(s ipvs.Server, at netip.AddrPort) {
 	if d[s] == nil {
-		d[s] = map[netip.AddrPort]time.Time{}
+		d[s] = map[netip.AddrPort]bool{}
 	}
-	d[s][at] = until
-}
-
-// adopt replaces the drains by those that a comparison found. Those that are new end at the
-// given time, the others keep theirs.
-func (d drains) adopt(found drains, end time.Time) {
-	for s, dests := range found {
-		for at := range dests {
-			dests[at] = end
-			if known, has := d[s][at]; has {
-				dests[at] = known
-			}
-		}
-	}
-	clear(d)
-	maps.Copy(d, found)
+	d[s][at] = true
 }
 
 // forget ends the drain of a destination that is used again, or whose virtual server goes.
@@ -104,13 +84,12 @@ func (w writer) settle(ctx context.Context) error {
 	}
 	var changes []ipvs.Change
 	for i, s := range servers {
-		left := map[netip.AddrPort]time.Time{}
+		left := map[netip.AddrPort]bool{}
 		for _, dest := range lists[i] {
-			until, drains := w.drains[s][dest.At]
 			switch {
-			case !drains || dest.Weight != 0: // another program has changed it; a comparison repairs it
-			case dest.Active+dest.Inactive > 0 && w.now().Before(until):
-				left[dest.At] = until
+			case !w.drains[s][dest.At] || dest.Weight != 0: // another program has changed it; a comparison repairs it
+			case dest.Active+dest.Inactive > 0:
+				left[dest.At] = true
 			default:
 				changes = append(changes, ipvs.Change{Op: ipvs.DeleteDest, Server: s, Dest: dest})
 			}

@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -26,7 +25,8 @@ import (
 // Device is the interface that has the addresses of Services, with kube-proxy's name.
 const Device = "kube-ipvs0"
 
-// Kernel is access to the mechanisms that the plane writes.
+// Kernel is access to the mechanisms that the plane writes. The zero value is that of a preview: it has nothing, and
+// cannot be written.
 type Kernel struct {
 	Servers Servers
 	Sets    Sets
@@ -45,7 +45,6 @@ type Servers interface {
 // Sets are the ipsets: ipset.Sets.
 type Sets interface {
 	List(ctx context.Context, names []string) (map[string]*ipset.Set, error)
-	Sizes(ctx context.Context) (map[string]int, error)
 	Apply(ctx context.Context, changes []ipset.Change) error
 }
 
@@ -95,7 +94,6 @@ type Plane struct {
 
 	writes  atomic.Int64           // how often a write began or ended
 	trouble atomic.Pointer[string] // of the last poll
-	servers [2]atomic.Int64        // virtual servers that the kernel should have, with those of other programs: IPv4, IPv6
 }
 
 // New makes a Plane. It does nothing yet.
@@ -113,7 +111,7 @@ func New(kernel Kernel, opt Options) *Plane {
 	sets := map[route.Family]map[string]ipset.Kind{route.IPv4: setKinds(route.IPv4), route.IPv6: setKinds(route.IPv6)}
 	return &Plane{
 		kernel: kernel, opt: opt, ledger: ledger.New[key, value](layout()), marks: newMarks(),
-		writer: writer{kernel: kernel, room: opt.Room, sets: sets, drains: drains{}, now: opt.Now},
+		writer: writer{kernel: kernel, room: opt.Room, sets: sets, drains: drains{}},
 	}
 }
 
@@ -124,29 +122,27 @@ func (p *Plane) Refresh(ctx context.Context) error {
 		return fmt.Errorf("read kernel state: %w", err)
 	}
 	p.state = s
-	var count [2]int64
-	for of := range s.servers {
-		count[familyIndex(of)]++
-	}
-	for i, n := range count {
-		p.servers[i].Store(n)
-	}
 	return nil
 }
 
-func (p *Plane) newState() *state {
-	return &state{
+func (p *Plane) read(ctx context.Context) (s *state, err error) {
+	s = &state{
 		addrs: map[netip.Addr]bool{}, bound: map[netip.Addr]bool{}, servers: map[ipvs.Server]*found{},
 		chains: map[route.Family]map[string]iptables.Chains{},
 	}
-}
-
-func (p *Plane) read(ctx context.Context) (s *state, err error) {
-	s = p.newState()
+	if p.kernel.Servers == nil {
+		return s, nil
+	}
 	if err := p.readAddresses(ctx, s); err != nil {
 		return nil, err
 	}
-	if s.sets, err = p.kernel.Sets.List(ctx, p.setNames()); err != nil {
+	var names []string
+	for _, f := range p.opt.Families {
+		for name := range setKinds(f) {
+			names = append(names, setName(f, name))
+		}
+	}
+	if s.sets, err = p.kernel.Sets.List(ctx, names); err != nil {
 		return nil, err
 	}
 	for _, ip := range p.opt.Families {
@@ -202,19 +198,6 @@ func (p *Plane) readServers(ctx context.Context, s *state) error {
 	return nil
 }
 
-func (p *Plane) setNames() []string {
-	var names []string
-	for _, f := range p.opt.Families {
-		for name := range setKinds(f) {
-			names = append(names, setName(f, name))
-		}
-	}
-	return names
-}
-
-// Discard implements plane.Discarder.
-func (p *Plane) Discard() { p.state = nil }
-
 // Due returns when the connections to destinations that drain are counted; zero: none drains.
 func (p *Plane) Due() time.Time {
 	if len(p.writer.drains) == 0 {
@@ -222,5 +205,3 @@ func (p *Plane) Due() time.Time {
 	}
 	return p.check
 }
-
-var _ plane.Discarder = (*Plane)(nil)

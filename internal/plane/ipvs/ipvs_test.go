@@ -196,7 +196,7 @@ func TestSetNames(t *testing.T) {
 func TestPreviewNeedsNoKernel(t *testing.T) {
 	change, _ := oneService("10.0.0.1:80")
 	p := Kind().Preview(plane.Setup{Config: &config.Config{MasqueradeMark: 0x4000}, Families: route.Families()})
-	planned := New(empty(), Options{Families: route.Families(), Mark: 0x4000})
+	planned := New(Kernel{}, Options{Families: route.Families(), Mark: 0x4000})
 	for _, p := range []plane.Plane{p, planned} {
 		if err := p.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
@@ -244,7 +244,7 @@ func TestPath(t *testing.T) {
 
 // What is written for the host is always in the same order, so that two plans can be compared.
 func TestTheOrderOfTheHost(t *testing.T) {
-	p := New(empty(), Options{Families: route.Families()})
+	p := New(Kernel{}, Options{Families: route.Families()})
 	first := p.fixed(&route.Host{})
 	for range 20 {
 		if !slices.Equal(p.fixed(&route.Host{}), first) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/linux/ipset"
@@ -27,7 +26,7 @@ func Kind() plane.Kind {
 
 		Probe:   support,
 		Open:    open,
-		Preview: func(s plane.Setup) plane.Plane { return New(empty(), options(s)) },
+		Preview: func(s plane.Setup) plane.Plane { return New(Kernel{}, options(s)) },
 		Prepare: prepare, Cleanup: netfilter.Cleanup,
 	}
 }
@@ -45,7 +44,7 @@ func options(s plane.Setup) Options {
 }
 
 func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
-	tools, err := iptables.Open(ctx, iptables.Options{NetNS: s.NetNS, Log: s.Log, Poll: s.Config.PollPeriod()})
+	tools, err := iptables.Open(ctx, iptables.Options{NetNS: s.NetNS, Poll: s.Config.PollPeriod()})
 	if err != nil {
 		return nil, err
 	}
@@ -82,33 +81,6 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 func KernelOf(netns int, tools *iptables.Tools) Kernel {
 	return Kernel{Servers: ipvs.New(netns), Sets: ipset.New(netns), Links: rtnl.New(netns), Chains: tools}
 }
-
-// empty returns the kernel of a preview, which reads it and writes nothing.
-func empty() Kernel { return Kernel{noServers{}, noSets{}, noLinks{}, noChains{}} }
-
-type (
-	noServers struct{ Servers }
-	noSets    struct{ Sets }
-	noLinks   struct{ Links }
-	noChains  struct{ Chains }
-)
-
-// List implements Servers.
-func (noServers) List(context.Context) ([]ipvs.Listed, error) { return nil, nil }
-
-// Destinations implements Servers.
-func (noServers) Destinations(context.Context, ...ipvs.Server) ([][]ipvs.Destination, error) {
-	return nil, nil
-}
-
-// List implements Sets.
-func (noSets) List(context.Context, []string) (map[string]*ipset.Set, error) { return nil, nil }
-
-// Addresses implements Links.
-func (noLinks) Addresses(context.Context, string) ([]netip.Addr, error) { return nil, rtnl.ErrNotFound }
-
-// Read implements Chains.
-func (noChains) Read(context.Context, iptables.Table) (iptables.Chains, error) { return nil, nil }
 
 // prepare makes the settings of the host that virtual servers need, and those that the
 // configuration asks for.

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/ipset"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
@@ -93,13 +92,7 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 			delete(s.dests, k.at)
 		}
 	}
-	switch {
-	case !exists:
-		return value{}, ledger.Absent
-	case had == want.Value:
-		return had, ledger.Equal
-	}
-	return had, ledger.Different
+	return want.Match(had, exists)
 }
 
 // Rest implements ledger.Listing. It leaves out what drains, and virtual servers of other
@@ -113,7 +106,7 @@ func (l *listing) Rest() []step {
 		}
 		for at, weight := range f.dests {
 			if f.taken && !isUDP(s) && slices.Contains(f.drains, at) {
-				l.drains.add(s, at, time.Time{})
+				l.drains.add(s, at)
 				continue
 			}
 			remove(key{class: destination, server: s, at: at}, value{weight: weight})

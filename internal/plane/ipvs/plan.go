@@ -3,10 +3,10 @@ package ipvs
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -46,18 +46,9 @@ func (p *Plan) touched() {
 		before = p.change.OldHost
 		p.Host(p.plane.fixed(before), p.plane.fixed(host))
 	}
-	done := map[cluster.Name]bool{}
-	for _, t := range p.change.Touched {
-		p.Service(t.Name, p.plane.render(t.Old, before), p.plane.render(t.New, host))
-		done[t.Name] = true
-	}
-	if p.change.OldHost != nil {
-		for _, name := range p.change.Table.Order() {
-			if svc := p.change.Table.Services[name]; !done[name] {
-				p.Service(name, p.plane.render(svc, before), p.plane.render(svc, host))
-			}
-		}
-	}
+	p.change.Each(func(name cluster.Name, old, now *route.Service) {
+		p.Service(name, p.plane.render(old, before), p.plane.render(now, host))
+	})
 	p.End()
 }
 
@@ -102,14 +93,11 @@ func (p *Plan) Apply(ctx context.Context) error {
 	defer p.plane.writes.Add(1)
 	idle := len(p.plane.writer.drains) == 0
 	if p.drains != nil {
-		p.plane.writer.drains.adopt(p.drains, p.plane.opt.Now().Add(drainTime))
+		clear(p.plane.writer.drains)
+		maps.Copy(p.plane.writer.drains, p.drains)
 	}
-	growth := p.growth()
 	err := p.Plan.Apply(ctx)
 	if _, refused := errors.AsType[plane.Refused](err); err != nil && !refused {
-		return err
-	}
-	if err := p.plane.expect(ctx, growth, err); err != nil {
 		return err
 	}
 	p.plane.state = nil
@@ -122,39 +110,4 @@ func (p *Plan) Apply(ctx context.Context) error {
 		p.plane.check = p.plane.opt.Now().Add(drainCheck)
 	}
 	return err
-}
-
-// growth returns how many virtual servers the plan adds, less those that it removes.
-func (p *Plan) growth() (n [2]int64) {
-	p.Each(func(s step) {
-		switch {
-		case s.Key.class != server:
-		case s.Op == ledger.Add:
-			n[familyIndex(s.Key.server)]++
-		case s.Op == ledger.Remove:
-			n[familyIndex(s.Key.server)]--
-		}
-	})
-	return n
-}
-
-// expect stores the number of virtual servers that the kernel should have from now on.
-func (p *Plane) expect(ctx context.Context, growth [2]int64, refused error) error {
-	for i, n := range growth {
-		p.servers[i].Add(n)
-	}
-	if refused == nil {
-		return nil
-	}
-	n, err := p.kernel.Servers.Count(ctx) // some steps were not carried out
-	p.servers[0].Store(int64(n))
-	return err
-}
-
-// familyIndex returns 0 for IPv4, 1 for IPv6.
-func familyIndex(s ipvs.Server) int {
-	if s.Addr.Is4() {
-		return 0
-	}
-	return 1
 }

@@ -141,21 +141,9 @@ func balances(ruleset string) bool { return strings.Contains(ruleset, "\n:KUBE-S
 // pods returns what matches packets of pods, one match for each rule.
 func pods(ip route.Family, host *route.Host) []string {
 	d := host.Detector
-	switch {
-	case d.Interface != "":
-		return []string{"-i " + d.Interface + " "}
-	case d.Prefix != "":
-		return []string{"-i " + d.Prefix + "+ "}
-	}
-	var list []string
-	for _, cidr := range d.PodCIDRs {
-		switch {
-		case route.FamilyOf(cidr.Addr()) != ip:
-		case cidr.Bits() == 0:
-			list = append(list, "")
-		default:
-			list = append(list, "-s "+cidr.String()+" ")
-		}
+	list := iptables.Family(ip).Sources(d.Interface, d.Prefix, d.PodCIDRs)
+	for i := range list {
+		list[i] += " "
 	}
 	return list
 }

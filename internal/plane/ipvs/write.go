@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/ipset"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
@@ -20,7 +19,6 @@ type writer struct {
 	room   int
 	sets   map[route.Family]map[string]ipset.Kind // as setKinds returns them
 	drains drains
-	now    func() time.Time
 }
 
 // Room implements ledger.Writer.

@@ -1,6 +1,5 @@
-// Package kernelspace is the plane that balances with the Host Networking Service of Windows (HNS):
-// each address and port of a Service is a load balancer, and its backends are endpoints. README.md
-// says what belongs to the plane.
+// Package kernelspace is the plane that balances with the Host Networking Service of Windows (HNS): each address and
+// port of a Service is a load balancer, and its backends are endpoints. README.md says what belongs to the plane.
 package kernelspace
 
 import (

@@ -24,6 +24,18 @@ type Entry[K, V comparable] struct {
 	Value V
 }
 
+// Match compares an entry with one that is there, if any.
+func (e Entry[K, V]) Match(had V, there bool) (V, Match) {
+	var none V
+	switch {
+	case !there:
+		return none, Absent
+	case had == e.Value:
+		return had, Equal
+	}
+	return had, Different
+}
+
 // Phase orders the steps of one transaction, the lowest first. Phases count from 1.
 type Phase uint8
 

@@ -101,25 +101,14 @@ func (p *Plan[K, V]) compare(now []Entry[K, V], added *group[K, V]) {
 		}
 		had, is := p.found.Take(e)
 		if to == added && is != Equal && added.steps == nil {
-			added.steps = make([]Step[K, V], 0, p.unshared(now[i:]))
+			added.steps = make([]Step[K, V], 0, len(now)-i)
 		}
 		p.want(to, e, had, is)
 	}
 }
 
-// unshared counts entries that belong to one Service.
-func (p *Plan[K, V]) unshared(entries []Entry[K, V]) int {
-	n := 0
-	for i := range entries {
-		if !p.kind(entries[i].Key).Shared {
-			n++
-		}
-	}
-	return n
-}
-
 func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V]) {
-	before := make(map[K]V, len(old))
+	before := make(MapListing[K, V], len(old))
 	for _, e := range old {
 		if p.kind(e.Key).Shared {
 			p.need(e, -1)
@@ -132,12 +121,15 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 			p.need(e, 1)
 			continue
 		}
-		had, is := match(e, before)
+		had, is := before.Take(e)
 		if is != Equal && added.steps == nil {
-			added.steps = make([]Step[K, V], 0, p.capacity(len(old), now[i:]))
+			n := len(now) - i // a new Service needs all its entries
+			if len(old) > 0 {
+				n = min(n, usual)
+			}
+			added.steps = make([]Step[K, V], 0, n)
 		}
 		p.want(added, e, had, is)
-		delete(before, e.Key)
 	}
 	if len(now) == 0 {
 		removed.steps = slices.Grow(removed.steps, 2*len(before))
@@ -149,29 +141,8 @@ func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V])
 	}
 }
 
-// capacity estimates how many steps follow the first one, so that memory is allocated
-// once. A new Service needs all its entries.
-func (p *Plan[K, V]) capacity(old int, entries []Entry[K, V]) int {
-	if old == 0 {
-		return p.unshared(entries)
-	}
-	return min(len(entries), usual)
-}
-
 // usual is how many steps most changes of a Service take.
 const usual = 8
-
-// match compares an entry with the one before it.
-func match[K, V comparable](e Entry[K, V], before map[K]V) (had V, is Match) {
-	had, there := before[e.Key]
-	switch {
-	case !there:
-		return had, Absent
-	case had == e.Value:
-		return had, Equal
-	}
-	return had, Different
-}
 
 func (p *Plan[K, V]) want(g *group[K, V], e Entry[K, V], had V, is Match) {
 	switch is {

@@ -14,7 +14,6 @@ type staleMetrics struct {
 	families []route.Family
 	duration *prometheus.HistogramVec
 	ended    *prometheus.CounterVec
-	all      prometheus.Counter
 }
 
 func newMetrics(families []route.Family) *staleMetrics {
@@ -27,9 +26,6 @@ func newMetrics(families []route.Family) *staleMetrics {
 		ended: vec.Desc{
 			Name: "kubeproxy_conntrack_reconciler_deleted_entries_total", Help: "Stale conntrack entries that were deleted.",
 		}.ByFamily(families).Counter(),
-		all: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_conntrack_entries_removed_total", Help: "Stale conntrack entries of both families that were deleted.",
-		}),
 	}
 }
 
@@ -38,10 +34,9 @@ func (m *staleMetrics) scanned(took time.Duration, ended map[route.Family]int) {
 	for _, f := range m.families {
 		m.duration.WithLabelValues(f.String()).Observe(took.Seconds())
 		m.ended.WithLabelValues(f.String()).Add(float64(ended[f]))
-		m.all.Add(float64(ended[f]))
 	}
 }
 
 func (m *staleMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.duration, m.ended, m.all}
+	return []prometheus.Collector{m.duration, m.ended}
 }

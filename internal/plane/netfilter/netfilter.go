@@ -22,7 +22,7 @@ import (
 // Parts returns the parts of a plane. tables is the Conn through which the plane writes
 // nf_tables, so that neither reports edits made through the other; nil: it writes none.
 func Parts(s plane.Setup, tables *nft.Conn) ([]plane.Part, error) {
-	flows, err := kernel.Open(kernel.Options{NetNS: s.NetNS})
+	flows, err := kernel.Open(s.NetNS)
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// front is a frontend, arranged: its key in the maps, what happens to its connections, and the
-// slots of its backends. What the tables hold for it follows from it alone.
+// front is a frontend, arranged. What the tables hold for it follows from it alone.
 type front struct {
 	*route.Frontend
 	port  *route.Port
@@ -30,8 +29,19 @@ type leg struct {
 // split reports whether it matters where a client is.
 func (f *front) split() bool { return f.legs[1].action != 0 }
 
-// arrange appends the frontends of a Service, port by port, with the record that a function
-// returns for the port.
+// first returns the action in the map of frontends.
+func (f *front) first() action {
+	a := f.legs[0].action
+	if f.split() {
+		a = f.space.action(kindSplit, 0)
+	}
+	if f.Restricted {
+		a |= guardBit
+	}
+	return a
+}
+
+// arrange appends the frontends of a Service, with the record that a function returns for each port.
 func arrange(list []front, svc *route.Service, of func(*route.Port, []front) record) []front {
 	if svc == nil {
 		return list
@@ -39,15 +49,12 @@ func arrange(list []front, svc *route.Service, of func(*route.Port, []front) rec
 	for i := range svc.Ports {
 		p, begin := &svc.Ports[i], len(list)
 		list = place(list, p)
-		of(p, list[begin:]).complete(p).assign(list[begin:])
+		r := of(p, list[begin:])
+		r.complete(p).assign(list[begin:], r.id)
 	}
 	return list
 }
 
-// unrecorded returns the record of a port whose slots and id do not matter.
-func unrecorded(*route.Port, []front) record { return record{} }
-
-// rowsOf returns the kind of the rows of a leg.
 func (f *front) rowsOf(leg int) object { return (backendElement + object(leg)).in(f.space) }
 
 // place appends the frontends of a port without rows and id.
@@ -74,25 +81,20 @@ func legsOf(p *route.Port, f *route.Frontend) [2]leg {
 	same.Masquerade = f.Pods.Masquerade
 	switch {
 	case f.Pods == f.Node && f.Node == f.Others:
-		return [2]leg{s.balance(p, f.Pods)}
+		return [2]leg{s.choose(p, f.Pods, kindPlain)}
 	case f.Node == f.Others && f.Pods == same:
 		return [2]leg{s.choose(p, f.Node, kindOffPod)}
 	}
 	inside := f.Node // the split marks connections of this node itself
 	inside.Masquerade = false
-	return [2]leg{s.balance(p, inside), s.choose(p, f.Others, kindOutside)}
-}
-
-// balance returns the leg for one and the same treatment of all clients.
-func (s space) balance(p *route.Port, w route.Way) leg {
-	if w.Masquerade {
-		return s.choose(p, w, kindMasquerade)
-	}
-	return s.choose(p, w, kindPlain)
+	return [2]leg{s.choose(p, inside, kindPlain), s.choose(p, f.Others, kindOutside)}
 }
 
 func (s space) choose(p *route.Port, w route.Way, kind uint16) leg {
 	n := len(p.Backends(w.Pool))
+	if kind == kindPlain && w.Masquerade {
+		kind = kindMasquerade
+	}
 	switch {
 	case w.Verdict == route.Drop:
 		return leg{s.action(kindDrop, 0), w.Pool}
@@ -104,64 +106,61 @@ func (s space) choose(p *route.Port, w route.Way, kind uint16) leg {
 	return leg{s.action(kind, n), w.Pool}
 }
 
-// pools are backends in their slots: of a port, by pool; of a frontend, by the pool of
-// the port whose slots they are, if the port remembers its clients, else in the first.
-// An invalid backend is a hole.
+// pools are backends in their slots: of a port, by pool; of a frontend, by the pool of the port whose slots they
+// are, if the port remembers its clients, else in the first. An invalid backend is a hole.
 type pools [2][]netip.AddrPort
 
-// record is the part of a Service port in the tables that its route does not determine: the
-// slots of its backends, and its id, if it remembers its clients.
+// record is the part of a Service port in the tables that its route does not determine: the slots of its
+// backends, unless they are in the order of the route, and its id, if it remembers its clients.
 type record struct {
-	slots pools // by pool; nil: in the order of the route
-	id    uint32
+	pools
+	id uint32
 }
 
-func (r record) empty() bool { return r.slots[0] == nil && r.slots[1] == nil && r.id == 0 }
+func (r record) empty() bool { return r.pools[0] == nil && r.pools[1] == nil && r.id == 0 }
 
-// complete fills in the slots that are in order.
-func (r record) complete(p *route.Port) record {
-	for pool := range r.slots {
-		if r.slots[pool] == nil {
-			r.slots[pool] = p.Backends(route.Pool(pool))
+// complete fills in the slots that are in the order of the route.
+func (p pools) complete(port *route.Port) pools {
+	for pool := range p {
+		if p[pool] == nil {
+			p[pool] = port.Backends(route.Pool(pool))
 		}
 	}
-	return r
+	return p
 }
 
-// next returns the slots of a port that had others before, without an id. A backend keeps its
-// slot. Slots in the order of the route are left out.
-func (r record) next(p *route.Port) (next record) {
-	for pool, before := range r.slots {
-		arrange, want := ledger.Arrange, p.Backends(route.Pool(pool))
-		if p.Affinity > 0 {
+// next returns the slots of a port that had these before. A backend keeps its slot.
+func (p pools) next(port *route.Port) (next pools) {
+	for pool, before := range p {
+		arrange, want := ledger.Arrange, port.Backends(route.Pool(pool))
+		if port.Affinity > 0 {
 			arrange = renumber
 		}
 		if slots := arrange(before, want); !slices.Equal(slots, want) {
-			next.slots[pool] = slots
+			next[pool] = slots
 		}
 	}
 	return next
 }
 
-// assign gives the frontends of a port the slots and the id of a record.
-func (r record) assign(fronts []front) {
+// assign gives the frontends of a port its slots and its id.
+func (p pools) assign(fronts []front, id uint32) {
 	for i := range fronts {
 		f := &fronts[i]
 		for n, l := range f.legs {
 			switch {
 			case l.sticky():
-				f.rows[n], f.id = r.slots.reachable(l.pool, f.port.Backends(l.pool)), r.id
+				f.rows[n], f.id = p.reachable(l.pool, f.port.Backends(l.pool)), id
 			case l.kind() >= kindPlain:
-				f.rows[n] = pools{r.slots[l.pool]}
+				f.rows[n] = pools{p[l.pool]}
 			}
 		}
 	}
 }
 
-// renumber assigns each of the wanted backends, which are sorted, a slot among those that
-// clients draw from. A backend also keeps the slots that it had, for clients that drew
-// another number when there were more backends, so that it may have several. If there are
-// too few slots, it keeps the lowest.
+// renumber assigns each of the wanted backends, which are sorted, a slot among those that clients draw from. A
+// backend also keeps the slots that it had, for clients that drew another number when there were more backends,
+// so that it may have several. If there are too few slots, it keeps the lowest.
 func renumber(before, want []netip.AddrPort) []netip.AddrPort {
 	if len(before) == 0 || len(want) == 0 || slices.Equal(before, want) {
 		return want
@@ -188,8 +187,7 @@ func renumber(before, want []netip.AddrPort) []netip.AddrPort {
 	return slots
 }
 
-// reachable returns the rows of a pool: slots of both pools that have one of these
-// backends.
+// reachable returns the rows of a pool: slots of both pools that have one of these backends.
 func (p pools) reachable(pool route.Pool, backends []netip.AddrPort) pools {
 	if len(p[1-pool]) == 0 {
 		return p

@@ -122,8 +122,6 @@ func (v visit) follow(data string, way object, outside bool) error {
 	case kindSplit:
 		return errors.Join(
 			v.next(insideElement.in(v.space), splitWay, outside), v.next(outsideElement.in(v.space), splitWay, true))
-	case kindGuard:
-		return v.next(guardedElement, guardedWay, outside)
 	}
 	return fmt.Errorf("action %x: unknown", w)
 }
@@ -153,7 +151,7 @@ func (v visit) rows(set nft.Set, n int) error {
 // sticky verifies that the frontend has an id, and that at least one of the numbers that
 // clients draw has a backend.
 func (v visit) sticky(w action) error {
-	if e, _ := v.state.Sets[v.layout[affinityElement.in(v.space)].Name].Elements.Get(v.key); !isID(idIn(e)) {
+	if e, _ := v.state.Sets[v.layout[affinityElement.in(v.space)].Name].Elements.Get(v.key); !hasID(e) {
 		return fmt.Errorf("has no id in %s", v.layout[affinityElement.in(v.space)].Name)
 	}
 	set := v.layout[backendElement.in(v.space)]
@@ -167,6 +165,9 @@ func (v visit) sticky(w action) error {
 	}
 	return fmt.Errorf("%s has none of %d numbers", set.Name, w.drawn())
 }
+
+// hasID reports whether an element of a map of affinity has an id: it is odd, and larger than all numbers.
+func hasID(e nft.Element) bool { return actionIn(e.Data)&isID == isID }
 
 // chain verifies that a chain has rules.
 func (v visit) chain(name string) error {

@@ -5,19 +5,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Priorities of the base chains, those of nft's dstnat and srcnat.
 const (
-	dstnat = -100
-	srcnat = 100
+	dstnat, srcnat    = -100, 100             // priorities of base chains, as nft has them
+	rejected, dropped = "rejected", "dropped" // the chains of the verdicts, whose names are keywords of nft
+	translates        = "at-"                 // before the name of a map of backends: the chain that looks it up
 )
 
-// The chains of the two verdicts. "reject" and "drop" are keywords of nft.
-const (
-	rejected = "rejected"
-	dropped  = "dropped"
-)
-
-// builder makes the chains of one family for a host.
 type builder struct {
 	layout *layout
 	ip     route.Family
@@ -26,11 +19,9 @@ type builder struct {
 	mark   uint32
 }
 
-// name returns the name of a set.
 func (b builder) name(of object) string { return b.layout[of].Name }
 
-// fixed returns the chains that do not depend on Services, each before those that jump to
-// it.
+// fixed returns the chains that do not depend on Services, each before those that jump to it.
 func (b builder) fixed() []nft.Chain {
 	chains := []nft.Chain{
 		{Name: rejected, Rules: []nft.Rule{nft.NewRule(nft.Reject(b.f))}},
@@ -38,7 +29,8 @@ func (b builder) fixed() []nft.Chain {
 	}
 	for s := range spaces {
 		all, outside := b.name(backendElement.in(s)), b.name(outsideBackendElement.in(s))
-		chains = append(chains, b.translation(s, all), b.translation(s, outside), b.identification(s),
+		chains = append(chains, b.translation(s, all), b.translation(s, outside),
+			nft.Chain{Name: b.name(affinityElement.in(s)), Rules: []nft.Rule{b.identify(s)}},
 			b.recollection(s, all), b.recollection(s, outside))
 	}
 	jump := []nft.Rule{nft.NewRule(nft.Jump("services"))}
@@ -51,23 +43,15 @@ func (b builder) fixed() []nft.Chain {
 		nft.Chain{Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat}, Rules: jump})
 }
 
-// servesLoopback reports whether NodePorts are served on 127.0.0.1. Package
-// localnet keeps neighbours out of 127.0.0.0/8 then.
-func (b builder) servesLoopback() bool {
-	return b.ip == route.IPv4 && b.host.NodePorts.Loopback4()
-}
-
-// services returns the chain that every new connection passes once. Ports without a
-// frontend at an address of this node belong to the node: they are never refused, even if
-// the address is also a ClusterIP or in a ServiceCIDR. The kernel knows its addresses at
-// any moment.
+// services returns the chain that every new connection passes once. Other ports at an address of
+// this node belong to the node: they are never refused, even if the address is also a ClusterIP.
 func (b builder) services() []nft.Rule {
 	rules := []nft.Rule{nft.NewRule(b.follow(byAddress, frontendElement.in(byAddress))...)}
 	all := b.host.NodePorts.All(b.ip)
 	if all {
 		rules = append(rules, b.nodePorts(nft.ToHere(), nft.Not(nft.ToLoopback(b.f))))
 	}
-	if !all || b.servesLoopback() {
+	if !all || b.ip == route.IPv4 && b.host.NodePorts.Loopback4() { // package localnet keeps neighbours out
 		rules = append(rules, b.nodePorts(nft.In(b.name(nodeIPElement), nft.Destination(b.f))))
 	}
 	return append(rules,
@@ -87,8 +71,7 @@ func (b builder) follow(s space, actions object) []nft.Statement {
 	}
 }
 
-// postrouting masquerades marked connections, and those of a backend to itself. It clears
-// the mark and the priority, which served as a register, before the packet leaves the node.
+// postrouting masquerades marked connections, and those of a backend to itself. It clears mark and priority.
 func (b builder) postrouting() []nft.Rule {
 	return []nft.Rule{
 		nft.NewRule(nft.Translated(), nft.ClearPriority()),
@@ -98,30 +81,31 @@ func (b builder) postrouting() []nft.Rule {
 	}
 }
 
-// chainsFor returns the chain of an action, and further chains that it needs.
+// chainsFor returns the chain of an action, behind further chains that it needs.
 func (b builder) chainsFor(a action) []nft.Chain {
-	s := a.space()
-	chain := nft.Chain{Name: a.chain()}
-	if a.sticky() {
-		return b.sticky(s, a, chain)
+	s, chain := a.space(), nft.Chain{Name: a.chain()}
+	if a.guarded() {
+		allowed := nft.In(b.name(allowedRanges), append(s.key(b.f), nft.Source(b.f))...)
+		chain.Rules = append(chain.Rules, nft.NewRule(nft.Not(allowed), nft.Drop()))
 	}
-	switch a.kind() {
-	case kindPlain, kindMasquerade, kindOffPod:
-		chain.Rules = append(b.before(a.kind()), b.draw(b.name(backendElement.in(s)), a.count()))
-	case kindOutside:
-		chain.Rules = append(b.before(kindPlain), b.draw(b.name(outsideBackendElement.in(s)), a.count()))
-	case kindSplit:
+	switch kind := a.kind(); {
+	case a.sticky():
+		return b.sticky(s, a, chain)
+	case kind == kindSplit:
 		return b.split(s, chain)
-	case kindGuard:
-		chain.Rules = b.guard()
+	case kind == kindOutside:
+		chain.Rules = append(chain.Rules, b.draw(b.name(outsideBackendElement.in(s)), a.count()))
+	case kind >= kindPlain:
+		chain.Rules = append(append(chain.Rules, b.before(kind)...), b.draw(b.name(backendElement.in(s)), a.count()))
+	case a.guarded():
+		chain.Rules = append(chain.Rules, nft.NewRule(nft.Goto((a &^ guardBit).chain())))
 	default:
 		return nil // the chains of reject and drop are fixed
 	}
 	return []nft.Chain{chain}
 }
 
-// before returns the rules in which the kinds of actions differ: those that mark
-// connections for source NAT.
+// before returns the rules of a kind of actions that mark connections for source NAT.
 func (b builder) before(kind uint16) []nft.Rule {
 	switch kind {
 	case kindMasquerade:
@@ -132,31 +116,27 @@ func (b builder) before(kind uint16) []nft.Rule {
 	return nil
 }
 
-// draw chooses one of n backends. The look-up is not in this chain but in one that always
-// exists: when another chain begins to use a map, the kernel walks the map
-// (nf_tables_api.c, nf_tables_bind_set), and the one with all backends is large.
+// draw chooses one of n backends. The look-up is in a chain that always exists: when another
+// one begins to use a map, the kernel walks all of it (nf_tables_api.c, nf_tables_bind_set).
 func (b builder) draw(backends string, n int) nft.Rule {
-	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates(backends)))
+	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates+backends))
 }
 
-// translation returns the chain that sends a connection to the chosen backend. If its row
-// has been deleted since the choice, the first backend gets the connection; if there is
-// none, the packet is dropped, and the client sends it again.
+// translation returns the chain that sends a connection to the chosen backend. If its row has been deleted
+// since the choice, the first backend gets it; if there is none, the packet is dropped.
 func (b builder) translation(s space, backends string) nft.Chain {
 	key := append(s.key(b.f), nft.Priority())
 	translate := nft.TranslateFrom(b.f, backends, key...)
-	return nft.Chain{Name: translates(backends), Rules: []nft.Rule{
+	return nft.Chain{Name: translates + backends, Rules: []nft.Rule{
 		nft.NewRule(translate), nft.NewRule(nft.Draw(1, 1), translate), nft.NewRule(nft.Drop()),
 	}}
 }
 
-// translates returns the name of the chain that looks up a map of backends.
-func translates(backends string) string { return "at-" + backends }
-
 // split applies one action for pods and this node, and another for all other clients.
 func (b builder) split(s space, chain nft.Chain) []nft.Chain {
-	inside := nft.Chain{Name: s.name() + "inside", Rules: []nft.Rule{nft.NewRule(b.follow(s, insideElement.in(s))...)}}
-	inside.Rules = orDrop(inside.Rules)
+	inside := nft.Chain{
+		Name: s.name() + "inside", Rules: orDrop([]nft.Rule{nft.NewRule(b.follow(s, insideElement.in(s))...)}),
+	}
 	if b.host.Detector.Detects(b.ip) {
 		chain.Rules = append(chain.Rules, nft.NewRule(b.pod(), nft.Goto(inside.Name)))
 	}
@@ -167,16 +147,8 @@ func (b builder) split(s space, chain nft.Chain) []nft.Chain {
 	return []nft.Chain{inside, chain}
 }
 
-func (b builder) guard() []nft.Rule {
-	return orDrop([]nft.Rule{
-		nft.NewRule(nft.Not(nft.In(b.name(allowedRanges), append(byAddress.key(b.f), nft.Source(b.f))...)), nft.Drop()),
-		nft.NewRule(b.follow(byAddress, guardedElement)...),
-	})
-}
-
-// orDrop completes a chain that is only reached through a frontend. A packet gets past its
-// rules if the frontend changed between two look-ups. Without translation it would create a
-// flow that leads nowhere; if it is dropped, the client sends it again.
+// orDrop completes a chain that is only reached through a frontend. A packet gets past its rules if
+// the frontend changed between two look-ups. The client sends it again.
 func orDrop(rules []nft.Rule) []nft.Rule { return append(rules, nft.NewRule(nft.Drop())) }
 
 // pod returns the statement that matches pods by the host's detector.

@@ -9,14 +9,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// comparison plans the difference between what the kernel holds and what it should hold:
-// adoption at start, and repair.
+// comparison plans the difference between what the kernel holds and what it should hold, at start and for repair.
 type comparison struct {
 	*draft
 	plane   *Plane
 	render  *renderer
 	table   *route.Table
-	names   []cluster.Name // in the order in which they are written
 	host    []entry
 	listing *listing
 
@@ -24,30 +22,30 @@ type comparison struct {
 	entries []entry // and for their entries
 }
 
-// servicesPerPart is how many Services a part of a first load has: some 20,000 elements, which take
-// the kernel about 30 ms.
+// servicesPerPart is how many Services a part of a first load has: some 20,000 elements, written in about 30 ms.
 const servicesPerPart = 4096
 
 // compare returns a plan in parts, or in one unless it is a first load.
 func (p *Plane) compare(t *route.Table) plane.Plan {
-	c := &comparison{plane: p, table: t, names: t.Order(), render: newRenderer(p.layout, t.Host, p.opt)}
+	d := &draft{history{given: p.history.given}, map[route.PortID]record{}}
+	c := &comparison{draft: d, plane: p, table: t, render: newRenderer(p.layout, t.Host, p.opt)}
 	c.host = c.render.host()
 	c.listing = newListing(c.render, p.seen)
-	c.draft = newDraft(history{newest: c.listing.newestID(p.history.newest)})
 	p.seen = nil
+	names := t.Order()
 	if len(c.listing.tables) == 0 {
-		return ledger.NewPortions(c.parts(p.perPart))
+		return ledger.NewPortions(c.parts(names, p.perPart))
 	}
-	return ledger.NewPortions(c.parts(len(c.names)))
+	return ledger.NewPortions(c.parts(names, len(names)))
 }
 
 // parts returns plans for so many Services each.
-func (c *comparison) parts(size int) iter.Seq[plane.Plan] {
+func (c *comparison) parts(names []cluster.Name, size int) iter.Seq[plane.Plan] {
 	return func(yield func(plane.Plan) bool) {
-		plan, names := &Plan{Plan: c.plane.ledger.Compare(c.plane.writer(c.render), c.listing)}, c.names
+		plan, left := &Plan{Plan: c.plane.ledger.Compare(c.plane.writer(c.render), c.listing)}, names
 		plan.Host(nil, c.host)
-		for ; len(names) > size; names = names[size:] {
-			c.add(plan, names[:size])
+		for ; len(left) > size; left = left[size:] {
+			c.add(plan, left[:size])
 			next := &Plan{Plan: plan.Next(c.plane.writer(c.render))}
 			plan.count()
 			if !yield(plan) {
@@ -55,7 +53,7 @@ func (c *comparison) parts(size int) iter.Seq[plane.Plan] {
 			}
 			plan = next
 		}
-		c.add(plan, names)
+		c.add(plan, left)
 		plan.End()
 		plan.count()
 		plan.Learn(func() { c.plane.history, c.plane.render = c.learn(), c.render })
@@ -63,13 +61,15 @@ func (c *comparison) parts(size int) iter.Seq[plane.Plan] {
 	}
 }
 
-// add arranges and renders Services.
 func (c *comparison) add(plan *Plan, names []cluster.Name) {
-	plan.Users(func(k key) []cluster.Name { return c.render.users(c.table, c.names, k) })
 	plan.Expect(len(names))
 	for _, name := range names {
 		c.fronts = arrange(c.fronts[:0], c.table.Services[name], func(p *route.Port, fronts []front) record {
-			return c.next(p.ID(name), p, c.listing.record(p, fronts))
+			found := c.listing.record(fronts)
+			if found.id != 0 {
+				c.given++
+			}
+			return c.next(p.ID(name), p, found)
 		})
 		c.entries = c.render.service(c.entries[:0], name, c.fronts, nil)
 		plan.Service(name, nil, c.entries)

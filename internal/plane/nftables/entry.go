@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -10,20 +11,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// key names an entry of one of the tables: the table itself, a set, a chain, an
-// element of a set, or all ranges that a set holds for one frontend.
+// key names an entry: a table, a set, a chain, an element of a set, or all ranges of a set for one frontend.
 type key struct {
 	ip   route.Family
 	of   object
 	name string // of a set or a chain; of an element its key, with the end of its range
 }
 
-// value is the value of an entry:
-//
-//   - of a table, how it was found: see unfit and dormant;
-//   - of a chain, its rules, one per line;
-//   - of ranges, their elements, see encode;
-//   - of any other element, its data or the chain it leads to, and its comment.
+// value is the value of an entry: of a table, unfit if it is to be replaced; of a chain, its rules, one per line;
+// of ranges, their elements (encode); of any other element, its data or the chain it leads to, and its comment.
 type value struct{ data, comment string }
 
 type (
@@ -45,10 +41,9 @@ const (
 	chainsGone                            //
 )
 
-// kind says when an entry is written. What a frontend leads to, actions and all that is
-// under its key, is there before it and as long as it is. What refuses an address except
-// at its frontends comes after them and goes before them: until all are there, another
-// proxy may serve it, whose rules come next.
+// kind says when an entry is written. What a frontend leads to is there before it and as long as it is. What
+// refuses an address except at its frontends comes after them and goes before them: until all are there,
+// another proxy may serve it, whose rules come next.
 func (k key) kind() ledger.Kind {
 	switch of := k.of; {
 	case of == tableObject:
@@ -67,69 +62,34 @@ func (k key) kind() ledger.Kind {
 	case of.ranged():
 		return ledger.Kind{Add: rangesAdded, Change: switched, Remove: targetsGone, Target: true, Early: true}
 	}
-	kind := ledger.Kind{Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true}
-	kind.Shared = k.of <= hairpinElement
-	kind.Early = !kind.Shared
-	return kind
+	shared := k.of <= hairpinElement
+	return ledger.Kind{
+		Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true, Shared: shared, Early: !shared,
+	}
 }
 
-// compare sorts chains so that none leads to a later one: those that lead further have
-// names further on.
+// compare sorts chains so that none leads to a later one, by their names.
 func (k key) compare(o key) int {
 	return cmp.Or(cmp.Compare(k.ip, o.ip), cmp.Compare(k.of, o.of), strings.Compare(k.name, o.name))
 }
 
-// objectBytes is about what a table, a set, a chain or a rule takes in a transaction.
-const objectBytes = 1024
-
-// size estimates how many bytes a step takes in a transaction.
-func size(s step) int {
-	switch {
-	case s.Key.of.ranged():
-		n := 0
-		for _, e := range append(decode(s.Old), decode(s.New)...) {
-			n += e.Bytes()
-		}
-		return n
-	case s.Key.of >= firstElement:
-		n := nft.Element{}.Bytes() + len(s.Key.name)
-		if s.Op == ledger.Change {
-			n *= 2
-		}
-		return n + len(s.Old.data) + len(s.Old.comment) + len(s.New.data) + len(s.New.comment)
-	case s.Op == ledger.Add || s.Op == ledger.Change:
-		return objectBytes * (2 + strings.Count(s.New.data, "\n"))
-	}
-	return objectBytes
-}
-
-// encode renders ranges as a value, in the order of their keys: each part of an element behind its length.
+// encode renders ranges as a value, in the order of their keys.
 func encode(elements []nft.Element) value {
 	slices.SortFunc(elements, func(a, b nft.Element) int {
 		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.End, b.End))
 	})
 	var b strings.Builder
 	for _, e := range elements {
-		for _, part := range []string{e.Key, e.End, e.Comment} {
-			b.WriteByte(byte(len(part)))
-			b.WriteString(part)
-		}
+		fmt.Fprintf(&b, "%q %q %q\n", e.Key, e.End, e.Comment)
 	}
 	return value{data: b.String()}
 }
 
-// decode is the reverse of encode.
 func decode(v value) []nft.Element {
 	var list []nft.Element
-	next := func() string {
-		n := 1 + int(v.data[0])
-		part := v.data[1:n]
-		v.data = v.data[n:]
-		return part
-	}
-	for v.data != "" {
-		e := nft.Element{Key: next()}
-		e.End, e.Comment = next(), next()
+	for line := range strings.Lines(v.data) {
+		e := nft.Element{}
+		_, _ = fmt.Sscanf(line, "%q %q %q", &e.Key, &e.End, &e.Comment) // as encode writes it
 		list = append(list, e)
 	}
 	return list
@@ -138,21 +98,14 @@ func decode(v value) []nft.Element {
 // valueOf returns the value of an element: it has data, or a chain it leads to, or neither.
 func valueOf(e nft.Element) value { return value{e.Data + e.Goto, e.Comment} }
 
-// element is the reverse of valueOf.
 func element(of nft.Set, k key, v value) nft.Element {
 	e := nft.Element{Key: k.name, Data: v.data, Comment: v.comment}
 	if of.Interval {
-		e.Key, e.End = k.name[:addrLen(k.ip)], k.name[addrLen(k.ip):]
+		n := tableFor(k.ip).Family.AddrLen()
+		e.Key, e.End = k.name[:n], k.name[n:]
 	}
 	if of.Verdicts() {
 		e.Data, e.Goto = "", v.data
 	}
 	return e
-}
-
-func addrLen(ip route.Family) int {
-	if ip == route.IPv4 {
-		return 4
-	}
-	return 16
 }

@@ -84,8 +84,8 @@ func TestGuessesForClientsFromBefore(t *testing.T) {
 // actionOf returns the action of the only frontend.
 func actionOf(t *testing.T, state *nft.State) action {
 	t.Helper()
-	for e := range state.Sets["fronts"].Elements.Values() {
-		return actionIn(e)
+	for _, e := range state.Sets["fronts"].Elements.All() {
+		return actionIn(e.Data)
 	}
 	t.Fatal("there is no frontend")
 	return 0
@@ -133,9 +133,6 @@ func TestManyServices(t *testing.T) {
 	)
 	if plan.Steps() != 5 {
 		t.Errorf("%d steps repair five elements:\n%.2000s", plan.Steps(), plan)
-	}
-	if plan := repair("add element ip sluice backends { * : 10.0.0.1 . 80 }"); plan.Steps() != 1 {
-		t.Errorf("%d steps remove the element for all other keys:\n%.2000s", plan.Steps(), plan)
 	}
 	if out, err := runNft(t, netns, "", "get", "element", "ip", "sluice", "backends", "{ "+row+" }"); err != nil {
 		t.Errorf("the backend %s is missing: %v\n%s", to, err, out)

@@ -74,14 +74,12 @@ func remove(ctx context.Context, s plane.Setup) ([]string, error) {
 
 // failures returns the metrics that kube-proxy has in this mode alone, and a function that counts a failed write.
 func failures(families []route.Family) (metrics []prometheus.Collector, writeFailed func()) {
-	writes := vec.Desc{
-		Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-		Help: "Writes that failed. One write is for both families.",
-	}.ByFamily(families).Counter()
-	cleanups := vec.Desc{
-		Name: "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
-		Help: "Always 0: each write also deletes stale objects.",
-	}.ByFamily(families).Counter()
+	count := func(of, help string) *prometheus.CounterVec {
+		name := "kubeproxy_sync_proxy_rules_nftables_" + of + "_failures_total"
+		return vec.Desc{Name: name, Help: help}.ByFamily(families).Counter()
+	}
+	writes := count("sync", "Writes that failed. One write is for both families.")
+	cleanups := count("cleanup", "Always 0: each write also deletes stale objects.")
 	return []prometheus.Collector{writes, cleanups}, func() {
 		for _, ip := range families {
 			writes.WithLabelValues(ip.String()).Inc()
@@ -89,23 +87,24 @@ func failures(families []route.Family) (metrics []prometheus.Collector, writeFai
 	}
 }
 
-// facts returns how this plane behaves where planes differ.
 func facts() plane.Facts {
-	f := plane.Facts{
+	l := newLayout()
+	refused := []string{l.setOf(clusterIPElement), "chain " + rejected}
+	return plane.Facts{
 		Name: "nftables",
 		OtherPort: plane.Behaviour{
-			Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that clients fail at once",
+			Verdict: plane.Refuse, Why: "other ports of a clusterIP are refused, so that clients fail at once", Path: refused,
 		},
-		Ping: plane.Behaviour{Verdict: plane.Refuse, Why: "a clusterIP is not a host: an ICMP echo is refused"},
+		Ping: plane.Behaviour{
+			Verdict: plane.Refuse, Why: "a clusterIP is not a host: an ICMP echo is refused", Path: refused,
+		},
 		Unallocated: plane.Behaviour{
 			Verdict: plane.Drop,
 			Why:     "no programmed Service has this address of a ServiceCIDR; packets to it must not leave the node",
+			Path:    []string{l.setOf(serviceCIDRElement), "chain " + dropped},
 		},
 		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
 		Loopback: "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
 		Path:     Path,
 	}
-	f.OtherPort.Path, f.Unallocated.Path = Strays()
-	f.Ping.Path = f.OtherPort.Path
-	return f
 }

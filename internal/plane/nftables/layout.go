@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -34,15 +35,13 @@ const (
 // The elements of the sets that are there once.
 const (
 	wayElement         = firstElement + iota // action -> chain
-	guardedWay                               // action that is no guard -> chain
-	splitWay                                 // action that is neither guard nor split -> chain
+	splitWay                                 // action that is no split -> chain
 	hairpinElement                           // backend . backend: connections of a backend to itself
 	clusterIPElement                         // known ClusterIPs: their other ports are refused
 	serviceCIDRElement                       // their other addresses are dropped
 	nodeIPElement                            // where NodePorts are served, unless everywhere
-	podRanges                                // clients that count as pods: all ranges are one entry
-	allowedRanges                            // frontend . source: allowed clients; all ranges of a frontend are one entry
-	guardedElement                           // frontend -> action for allowed clients; NodePorts have no such ranges
+	podRanges                                // clients that count as pods
+	allowedRanges                            // frontend . source: allowed clients
 	clientElement                            // id of a port . client -> number of the backend it keeps; rules add them
 	spaceElement
 )
@@ -58,20 +57,17 @@ const (
 	perSpace
 )
 
-// wayOf returns the elements in which the actions in other elements are looked up. The kernel
-// refuses maps through which a chain could jump to itself, so there are three.
+// wayOf returns where the actions in other elements are looked up. The kernel refuses a map through which a chain
+// could jump to itself, so there are two.
 func wayOf(actions object) object {
-	switch {
-	case actions == frontendElement.in(byAddress) || actions == frontendElement.in(byNodePort):
+	if actions == frontendElement.in(byAddress) || actions == frontendElement.in(byNodePort) {
 		return wayElement
-	case actions == guardedElement:
-		return guardedWay
 	}
 	return splitWay
 }
 
-// space is one of the two ways to identify a frontend, each with its own maps: by address,
-// protocol and port, or, for NodePorts, by protocol and port at any address of the node.
+// space is one of two ways to identify a frontend, each with its own maps: by address, protocol and port, or, for
+// NodePorts, by protocol and port.
 type space uint8
 
 const (
@@ -98,10 +94,9 @@ func (s space) key(f nft.Family) []nft.Field {
 	return []nft.Field{nft.L4Proto(), nft.DestinationPort()}
 }
 
-// in returns the elements of a space.
 func (o object) in(s space) object { return spaceElement + o + object(s)*perSpace }
 
-// ranged reports whether an entry is a list of ranges.
+// ranged: all ranges of a frontend, or of pods, are one entry.
 func (o object) ranged() bool { return o == podRanges || o == allowedRanges }
 
 // layout has the sets and maps of a table by their elements; it is the same for both families.
@@ -114,7 +109,6 @@ func newLayout() *layout {
 	with := func(s space, t nft.Type) []nft.Type { return append(slices.Clone(keys[s]), t) }
 	l := &layout{
 		wayElement:         {Name: "ways", Key: action, Data: verdict},
-		guardedWay:         {Name: "ways-after-guard", Key: action, Data: verdict},
 		splitWay:           {Name: "ways-after-split", Key: action, Data: verdict},
 		clusterIPElement:   {Name: "cluster-ips", Key: addr},
 		serviceCIDRElement: {Name: "service-cidrs", Key: addr, Interval: true},
@@ -122,8 +116,10 @@ func newLayout() *layout {
 		podRanges:          {Name: "pod-cidrs", Key: addr, Interval: true},
 		hairpinElement:     {Name: "hairpin", Key: []nft.Type{nft.Addr, nft.Addr}},
 		allowedRanges:      {Name: "allowed", Key: with(byAddress, nft.Addr), Interval: true},
-		guardedElement:     {Name: "guarded", Key: keys[byAddress], Data: action},
-		clientElement:      clientMap(),
+		clientElement: {
+			Name: "clients", Key: []nft.Type{nft.ClassID, nft.Addr}, Data: []nft.Type{nft.Index},
+			Dynamic: true, Size: maxClients,
+		},
 	}
 	for s := range spaces {
 		for of, set := range []nft.Set{
@@ -141,15 +137,12 @@ func newLayout() *layout {
 	return l
 }
 
-// sets returns the sets, in the order of their elements.
 func (l *layout) sets() []nft.Set { return l[firstElement:] }
 
-// action is the data in the maps of frontends: what to do with a connection, and the number
-// of backends to choose from; sticky.go has the bits of an action that remembers clients.
-// nft prints it as "major:minor", the kind and the number, both in hexadecimal. The maps of
-// actions, whose size does not depend on the number of Services, map an action to a chain.
-// If the maps of frontends were verdict maps, the kernel would walk all their elements
-// after each change of one (nf_tables_api.c, nft_table_validate).
+// action is the data in the maps of frontends: what to do with a connection, and the number of backends to
+// choose from, which nft prints as "kind:number" in hexadecimal; sticky.go has the bits of an action that
+// remembers clients. Two small maps lead from actions to chains: of a verdict map the kernel walks all
+// elements after each change (nf_tables_api.c, nft_table_validate).
 type action uint32
 
 // The kinds of actions. Those below kindPlain are the same in both spaces.
@@ -161,8 +154,11 @@ const (
 	kindOffPod     = 0x12 // balance, with source NAT unless the client is a pod
 	kindOutside    = 0x13 // balance over the backends for outside
 	kindSplit      = 0x30 // first test where the client is
-	kindGuard      = 0x31 // first test whether the client is allowed; of frontends by address
 )
+
+// guardBit is set in the actions of frontends with source ranges, whose chains first test whether
+// the client is allowed. NodePorts have no such ranges.
+const guardBit action = 1 << 22
 
 func (s space) action(kind uint16, n int) action {
 	if kind < kindPlain {
@@ -171,10 +167,6 @@ func (s space) action(kind uint16, n int) action {
 	return s.base() | action(kind)<<16 | action(n)
 }
 
-// guard returns the action of frontends with source ranges.
-func guard() action { return byAddress.action(kindGuard, 0) }
-
-// base is added to an action in this space.
 func (s space) base() action { return action(s+1) << 24 }
 
 // kind returns the kind of action, whether it remembers clients or not.
@@ -182,8 +174,10 @@ func (a action) kind() uint16 {
 	if a.sticky() {
 		return a.stickyKind()
 	}
-	return uint16(a>>16) & 0xff
+	return uint16((a&^guardBit)>>16) & 0xff
 }
+
+func (a action) guarded() bool { return a&guardBit != 0 }
 
 func (a action) count() int { return int(a & 0xffff) }
 
@@ -196,32 +190,36 @@ func (a action) space() space {
 
 func (a action) data() string { return string(nft.Key{}.ClassID(uint32(a))) }
 
-// chain returns the name of the chain of an action.
 func (a action) chain() string {
+	if a.guarded() {
+		return (a &^ guardBit).chain() + "-guarded"
+	}
 	space := a.space().name()
-	if a.sticky() {
-		return space + a.stickyChain()
-	}
-	switch a.kind() {
-	case kindReject:
+	switch {
+	case a.sticky() && a.pool() == route.Local:
+		return fmt.Sprintf("%ssticky-%s-local-%d-%ds", space, a.balancing(), a.drawn(), a.timeout()/time.Second)
+	case a.sticky():
+		return fmt.Sprintf("%ssticky-%s-%d-%ds", space, a.balancing(), a.drawn(), a.timeout()/time.Second)
+	case a.kind() == kindReject:
 		return rejected
-	case kindDrop:
+	case a.kind() == kindDrop:
 		return dropped
-	case kindSplit:
+	case a.kind() == kindSplit:
 		return space + "split"
-	case kindGuard:
-		return space + "guard"
 	}
-	name := map[uint16]string{
+	return fmt.Sprintf("%s%s-%d", space, a.balancing(), a.count())
+}
+
+func (a action) balancing() string {
+	return map[uint16]string{
 		kindPlain: "balance", kindMasquerade: "masquerade", kindOffPod: "off-pod", kindOutside: "outside",
 	}[a.kind()]
-	return fmt.Sprintf("%s%s-%d", space, name, a.count())
 }
 
 // isActionChain reports whether a chain of an action may have this name.
 func isActionChain(name string) bool {
 	name = strings.TrimPrefix(name, byNodePort.name())
 	return slices.ContainsFunc([]string{
-		"balance-", "masquerade-", "off-pod-", "outside-", "sticky-", "draw-", "inside", "split", "guard",
+		"balance-", "masquerade-", "off-pod-", "outside-", "sticky-", "draw-", "inside", "split", "rejected-", "dropped-",
 	}, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

@@ -10,11 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The values of a table that is not as wanted.
-const (
-	unfit   = "unfit"   // sets or hooks differ, which cannot be changed in place
-	dormant = "dormant" // its chains are switched off
-)
+// unfit is the value of a table to replace: its chains are switched off, or its sets or hooks differ.
+const unfit = "unfit"
 
 // listing compares what the tables hold with what they should hold. It implements
 // ledger.Listing, and removes wanted entries from the states.
@@ -23,49 +20,39 @@ type listing struct {
 	states map[route.Family]*nft.State
 	tables map[route.Family]string // the values of the existing tables
 	ranges map[key][]nft.Element
-
-	numbered map[key]pools   // rows of frontends that remember their clients, by the key of the frontend in their map
-	adopted  map[uint32]bool // ids
-	slots    pools           // memory for those of one port
+	slots  pools // memory for those of one port
 }
 
 // newListing indexes the states. Tables that are unfit count as empty.
 func newListing(r *renderer, seen map[route.Family]*nft.State) *listing {
 	l := &listing{
 		render: r, states: seen, tables: map[route.Family]string{}, ranges: map[key][]nft.Element{},
-		numbered: map[key]pools{}, adopted: map[uint32]bool{},
 	}
 	for ip, state := range seen {
-		switch {
-		case state.Chains == nil:
+		if state.Chains == nil {
 			continue
-		case r.builder(ip) != nil && !r.fit(ip, state):
+		}
+		if r.builders[ip] != nil && !r.fit(ip, state) {
 			l.tables[ip], seen[ip] = unfit, &nft.State{}
 			continue
-		case state.Dormant:
-			l.tables[ip] = dormant
-		default:
-			l.tables[ip] = ""
 		}
-		for _, e := range state.Sets[r.layout[podRanges].Name].Elements.All() {
-			k := key{ip: ip, of: podRanges}
-			l.ranges[k] = append(l.ranges[k], e)
-		}
-		for _, e := range state.Sets[r.layout[allowedRanges].Name].Elements.All() {
-			k := key{ip, allowedRanges, e.Key[:len(e.Key)-addrLen(ip)]}
-			l.ranges[k] = append(l.ranges[k], e)
-		}
-		for s := range spaces {
-			l.index(ip, s)
+		l.tables[ip] = ""
+		for _, of := range []object{podRanges, allowedRanges} {
+			for _, e := range l.elements(ip, of).All() {
+				k := key{ip, of, e.Key[:len(e.Key)-tableFor(ip).Family.AddrLen()]}
+				l.ranges[k] = append(l.ranges[k], e)
+			}
 		}
 	}
 	return l
 }
 
-// fit reports whether the existing sets and hooks of chains, which cannot be changed in
-// place, are as wanted.
+// fit reports whether a table need not be replaced.
 func (r *renderer) fit(ip route.Family, state *nft.State) bool {
 	table := tableFor(ip)
+	if state.Dormant {
+		return false
+	}
 	for _, set := range r.layout.sets() {
 		if s, there := state.Sets[set.Name]; there && !s.Is(table.Family, set) {
 			return false
@@ -80,7 +67,6 @@ func (r *renderer) fit(ip route.Family, state *nft.State) bool {
 	return true
 }
 
-// elements returns what is left of the elements of a set.
 func (l *listing) elements(ip route.Family, of object) nft.Elements {
 	return l.states[ip].Sets[l.render.layout[of].Name].Elements
 }
@@ -92,36 +78,26 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	case k.of == tableObject:
 		state, there := l.tables[k.ip]
 		delete(l.tables, k.ip)
-		return compare(want, value{data: state}, there)
+		return want.Match(value{data: state}, there)
 	case k.of == setObject:
 		_, there := state.Sets[k.name]
-		return compare(want, value{}, there)
+		return want.Match(value{}, there)
 	case k.of < firstElement:
 		c, there := state.Chains[k.name]
 		delete(state.Chains, k.name)
 		if there && c.Is(l.render.chains[k]) {
 			return want.Value, ledger.Equal
 		}
-		return compare(want, value{}, there)
+		return want.Match(value{}, there)
 	case k.of.ranged():
 		elements, there := l.ranges[k]
 		delete(l.ranges, k)
-		return compare(want, encode(elements), there)
+		return want.Match(encode(elements), there)
 	}
 	elements := l.elements(k.ip, k.of)
 	e, there := elements.Get(k.name)
 	delete(elements, k.name)
-	return compare(want, valueOf(e), there)
-}
-
-func compare(want entry, had value, there bool) (value, ledger.Match) {
-	switch {
-	case !there:
-		return value{}, ledger.Absent
-	case had == want.Value:
-		return had, ledger.Equal
-	}
-	return had, ledger.Different
+	return want.Match(valueOf(e), there)
 }
 
 // Rest implements ledger.Listing.
@@ -159,76 +135,44 @@ func (l *listing) Rest() []step {
 	return list
 }
 
-// record returns the slots of the backends of a port, and its id, as its frontends have them in the
-// tables. The slots are valid until the next call.
-func (l *listing) record(p *route.Port, fronts []front) (r record) {
-	for pool := range r.slots {
-		r.slots[pool] = l.slotsOf(route.Pool(pool), fronts)
-	}
-	if p.Affinity > 0 {
-		r.id = l.adopt(fronts)
+// record returns what the frontends of a port have in the tables. The slots are valid until the next call.
+func (l *listing) record(fronts []front) (r record) {
+	for i := range fronts {
+		f := &fronts[i]
+		for n, leg := range f.legs {
+			if leg.kind() >= kindPlain && r.pools[leg.pool] == nil {
+				r.pools[leg.pool] = l.read(f, n)
+			}
+			e, _ := l.elements(f.key.ip, affinityElement.in(f.space)).Get(f.key.name)
+			if id := actionIn(e.Data); leg.sticky() && r.id == 0 && id&isID == isID {
+				r.id = uint32(id)
+			}
+		}
 	}
 	return r
 }
 
-// slotsOf returns the slots of a pool at the first frontend that has any.
-func (l *listing) slotsOf(pool route.Pool, fronts []front) []netip.AddrPort {
-	for i := range fronts {
-		f := &fronts[i]
-		for n, leg := range f.legs {
-			switch {
-			case leg.pool != pool || leg.kind() < kindPlain:
-			case leg.sticky():
-				if slots := l.numbered[key{f.key.ip, f.rowsOf(n), f.key.name}][pool]; len(slots) > 0 {
-					return slots
-				}
-			case l.read(f, n):
-				return l.slots[pool]
-			}
-		}
-	}
-	return nil
-}
-
-// read reads the slots among which a leg chooses; false: the first one is free, and probably all are.
-func (l *listing) read(f *front, n int) bool {
+// read reads the slots among which a leg chooses; nil: there are none.
+func (l *listing) read(f *front, n int) []netip.AddrPort {
 	leg, elements := f.legs[n], l.elements(f.key.ip, f.rowsOf(n))
-	l.slots[leg.pool] = l.slots[leg.pool][:0]
-	for at := range leg.count() {
-		e, there := elements.Get(rowKey(f.key.name, number(0, at)))
-		if !there && at == 0 {
-			return false
-		}
-		l.slots[leg.pool] = append(l.slots[leg.pool], backendIn(e.Data))
+	if len(elements) == 0 {
+		return nil
 	}
-	return true
-}
-
-// index indexes the rows of frontends that remember their clients by slot: their numbers have gaps.
-func (l *listing) index(ip route.Family, s space) {
-	ids := l.elements(ip, affinityElement.in(s))
-	if len(ids) == 0 {
-		return
+	first, count := number(0, 0), leg.count()
+	if leg.sticky() {
+		first, count = number(int(leg.pool), 0), leg.drawn()*formerly
 	}
-	for _, of := range []object{backendElement.in(s), outsideBackendElement.in(s)} {
-		for name, e := range l.elements(ip, of).All() {
-			cut := max(0, len(name)-4)
-			if _, sticky := ids[name[:cut]]; !sticky {
-				continue
-			}
-			pool, slot, ok := slotOf(binary.NativeEndian.Uint32([]byte(name[cut:])))
-			if !ok {
-				continue
-			}
-			k := key{ip, of, name[:cut]}
-			rows := l.numbered[k]
-			for len(rows[pool]) <= slot {
-				rows[pool] = append(rows[pool], netip.AddrPort{})
-			}
-			rows[pool][slot] = backendIn(e.Data)
-			l.numbered[k] = rows
+	slots, end := l.slots[leg.pool][:0], 0
+	for i := range uint32(count) {
+		e, there := elements.Get(rowKey(f.key.name, first+i))
+		if slots = append(slots, backendIn(e.Data)); there {
+			end = len(slots)
 		}
 	}
+	if l.slots[leg.pool] = slots; end == 0 {
+		return nil
+	}
+	return slots[:end]
 }
 
 // backendIn returns the backend in a row; an invalid one if there is none.
@@ -240,38 +184,3 @@ func backendIn(row string) netip.AddrPort {
 	}
 	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16([]byte(row[cut:])))
 }
-
-// adopt returns the first id that the frontends of a port have, and that no other port has; 0: they have none.
-func (l *listing) adopt(fronts []front) uint32 {
-	for i := range fronts {
-		f := &fronts[i]
-		e, _ := l.elements(f.key.ip, affinityElement.in(f.space)).Get(f.key.name)
-		if id := idIn(e); isID(id) && !l.adopted[id] {
-			l.adopted[id] = true
-			return id
-		}
-	}
-	return 0
-}
-
-// newestID returns the id from which to go on: the newest in the kernel, with a gap behind it at start, or
-// the newest that was given before.
-func (l *listing) newestID(given uint32) uint32 {
-	newest := uint32(0)
-	for ip := range l.states {
-		for s := range spaces {
-			for _, e := range l.elements(ip, affinityElement.in(s)).All() {
-				if id := idIn(e); isID(id) {
-					newest = max(newest, id)
-				}
-			}
-		}
-	}
-	if given == 0 && newest > 0 {
-		return newest + idGap
-	}
-	return max(given, newest)
-}
-
-// idIn returns the id in an element; 0: there is none.
-func idIn(e nft.Element) uint32 { return uint32(actionIn(e)) }

@@ -27,14 +27,14 @@ func TestExcess(t *testing.T) {
 			"1,000 addresses of 65 endpoints", with(1000, 65, nil),
 			"66000 map elements for its addresses, ports, endpoints and source ranges",
 		},
-		{"13,105 endpoints with session affinity", with(5, 13105, func(p *route.Port) { p.Affinity = time.Hour }), ""},
+		{"16,383 endpoints with session affinity", with(1, 16383, func(p *route.Port) { p.Affinity = time.Hour }), ""},
 		{
-			"16,385 endpoints with session affinity", with(1, 16385, func(p *route.Port) { p.Affinity = time.Hour }),
-			`16385 endpoints of port "http" with session affinity`,
+			"16,384 endpoints with session affinity", with(1, 16384, func(p *route.Port) { p.Affinity = time.Hour }),
+			"65538 map elements for its addresses, ports, endpoints and source ranges",
 		},
 		{
-			"2,049 source ranges", with(1, 1, func(p *route.Port) { p.Frontends[0].Allow = make([]netip.Prefix, 2049) }),
-			`2049 source ranges at the addresses of port "http"`,
+			"4,096 source ranges", with(1, 1, func(p *route.Port) { p.Frontends[0].Allow = make([]netip.Prefix, 4096) }),
+			"65538 map elements for its addresses, ports, endpoints and source ranges",
 		},
 	} {
 		size, limit := Excess(tt.svc)

@@ -110,7 +110,7 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 		for _, set := range []nft.Set{l[backendElement.in(s)], l[outsideBackendElement.in(s)]} {
 			elements := state.Sets[set.Name].Elements
 			rows := map[string][]nft.Element{}
-			for e := range elements.Values() {
+			for _, e := range elements.All() {
 				frontend := e.Key[:len(e.Key)-4]
 				rows[frontend] = append(rows[frontend], e)
 			}
@@ -138,8 +138,8 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 
 // forgetIDs removes the ids of ports from the elements of a map.
 func forgetIDs(elements nft.Elements) error {
-	for e := range elements.Values() {
-		if !isID(idIn(e)) {
+	for _, e := range elements.All() {
+		if !hasID(e) {
 			return fmt.Errorf("%x is not an id", e.Data)
 		}
 		e.Data = ""
@@ -218,9 +218,11 @@ func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 	tx := &nft.Tx{}
 	l := newLayout()
 	set := planetest.Pick(m.Rand, l.sets()...)
-	elements := slices.SortedFunc(state.Sets[set.Name].Elements.Values(), func(a, b nft.Element) int {
-		return strings.Compare(a.Key+a.End, b.Key+b.End)
-	})
+	var elements []nft.Element
+	for _, id := range slices.Sorted(maps.Keys(state.Sets[set.Name].Elements)) {
+		e, _ := state.Sets[set.Name].Elements.Get(id)
+		elements = append(elements, e)
+	}
 	chain := planetest.Pick(m.Rand, slices.Sorted(maps.Keys(state.Chains))...)
 	foreign := nft.Set{Name: "foreign-map", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.Verdict}}
 	switch m.IntN(6) {

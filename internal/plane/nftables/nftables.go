@@ -1,8 +1,5 @@
-// Package nftables is the plane that balances with nf_tables, in two tables of
-// its own, "ip sluice" and "ip6 sluice". README.md draws the path of a packet.
-//
-// Services are elements of maps, not chains: a change costs a few elements,
-// whatever the number of services.
+// Package nftables is the plane that balances with nf_tables, in the tables "ip sluice" and
+// "ip6 sluice". Services are elements of maps, not chains. README.md draws the path of a packet.
 package nftables
 
 import (
@@ -45,7 +42,7 @@ type Plane struct {
 	ledger  *ledger.Ledger[key, value]
 
 	seen    map[route.Family]*nft.State // what Refresh read; nil once a Plan used it
-	history history                     // what the last plan left in the kernel
+	history history                     // as the last plan left it in the kernel
 	render  *renderer                   // for the host as the last plan left it
 }
 
@@ -57,7 +54,7 @@ func New(kernel Kernel, opt Options) *Plane {
 	}
 }
 
-// Refresh reads both tables, also one of a family that is not served any more.
+// Refresh reads both tables, including that of a family that is not served any more.
 func (p *Plane) Refresh(ctx context.Context) error {
 	seen := map[route.Family]*nft.State{}
 	for _, ip := range route.Families() {
@@ -74,43 +71,31 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Discard implements plane.Discarder.
-func (p *Plane) Discard() { p.seen = nil }
-
 // Watch reports changes that other programs make to these tables.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
 	return p.kernel.Watch(ctx, tables(), subscribed, func(e nft.Edit) {
-		by := e.By
-		if e.PID != 0 {
-			by = fmt.Sprintf("%s (thread %d)", by, e.PID)
-		}
-		report(plane.Edit{What: e.String(), By: by})
+		report(plane.Edit{What: e.What, By: e.By})
 	})
 }
 
-// passing exceeds the time in which a packet passes this node.
-const passing = 10 * time.Millisecond
-
-// Remove deletes the tables of both families, whatever the options are. It first empties
-// the chains with hooks for new connections, and waits: packets that are already in other
-// chains still get their destination and source translated. When a table is deleted, the
-// elements of its maps are deleted a moment before those of its sets, so that such a packet
-// would match no frontend, but match its ClusterIP in a set, and be rejected.
+// Remove deletes the tables of both families, whatever the options are. It first empties the
+// chains with hooks for new connections, and waits for the packets in other chains: the kernel
+// deletes elements of maps before those of sets, so that a packet would be rejected by its ClusterIP.
 func (p *Plane) Remove(ctx context.Context) ([]string, error) {
+	if err := p.Refresh(ctx); err != nil {
+		return nil, err
+	}
 	var removed []string
 	closing := &nft.Tx{}
-	for _, t := range tables() {
-		state, err := p.kernel.Read(ctx, t, p.layout.guesses())
-		if err != nil {
-			return nil, fmt.Errorf("read the table to remove: %w", err)
-		}
-		if state == nil {
+	for _, ip := range route.Families() {
+		state := p.seen[ip]
+		if state.Chains == nil {
 			continue
 		}
-		removed = append(removed, fmt.Sprintf("table %s with %d elements", t, state.Count()))
+		removed = append(removed, fmt.Sprintf("table %s with %d elements", tableFor(ip), state.Count()))
 		for _, name := range []string{"prerouting", "output"} {
 			if _, there := state.Chains[name]; there {
-				closing.FlushChain(t, name)
+				closing.FlushChain(tableFor(ip), name)
 			}
 		}
 	}
@@ -118,19 +103,10 @@ func (p *Plane) Remove(ctx context.Context) ([]string, error) {
 		if err := p.kernel.Commit(ctx, closing); err != nil {
 			return nil, fmt.Errorf("empty the chains with hooks: %w", err)
 		}
-		time.Sleep(passing)
+		time.Sleep(10 * time.Millisecond) // more than a packet takes to pass this node
 	}
-	if err := p.kernel.DeleteTables(ctx, tables()...); err != nil {
-		return nil, err
-	}
-	return removed, nil
+	return removed, p.kernel.DeleteTables(ctx, tables()...)
 }
 
 // tables are those of both families.
-func tables() []nft.Table {
-	var all []nft.Table
-	for _, ip := range route.Families() {
-		all = append(all, tableFor(ip))
-	}
-	return all
-}
+func tables() []nft.Table { return []nft.Table{tableFor(route.IPv4), tableFor(route.IPv6)} }

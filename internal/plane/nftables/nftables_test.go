@@ -74,18 +74,3 @@ func TestRemoveDeletesOurTablesOnly(t *testing.T) {
 		t.Errorf("left: %v\n%s\nwant\n%s", err, out, foreign)
 	}
 }
-
-// A Refresh after Discard reads everything again.
-func TestDiscard(t *testing.T) {
-	fake, change := nft.NewFake(), planetest.Compile(planetest.EveryShape(), route.Options{})
-	load(t, fake, change)
-	p := newPlane(fake)
-	if err := p.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	p.Discard()
-	if p.seen != nil {
-		t.Error("what was read stays in memory")
-	}
-	planetest.Settled(t, p, change.Table)
-}

@@ -159,10 +159,9 @@ func wanted(ok bool, what string) error {
 func TestStraysAreRefusedAndDropped(t *testing.T) {
 	fake := nft.NewFake()
 	load(t, fake, planetest.Compile(planetest.EveryShape(), route.Options{}))
-	refused, lost := Strays()
 	for rule, path := range map[string][]string{
-		"daddr @cluster-ips fib daddr type != local goto rejected":  refused,
-		"daddr @service-cidrs fib daddr type != local goto dropped": lost,
+		"daddr @cluster-ips fib daddr type != local goto rejected":  facts().OtherPort.Path,
+		"daddr @service-cidrs fib daddr type != local goto dropped": facts().Unallocated.Path,
 	} {
 		for _, step := range path {
 			if step = strings.NewReplacer("set ", "@", "chain ", "goto ").Replace(step); !strings.Contains(rule, step) {
@@ -192,11 +191,11 @@ func TestPath(t *testing.T) {
 			"map nodeport-fronts > chain nodeport-masquerade-3 > chain at-nodeport-backends > map nodeport-backends",
 		},
 		{"svc-1", "clusterIP", plane.Connection{}, "map fronts > chain rejected"},
-		{"svc-9", "loadBalancerIP", plane.Connection{KeptOut: true}, "map fronts > chain guard > set allowed"},
+		{"svc-9", "loadBalancerIP", plane.Connection{KeptOut: true}, "map fronts > chain masquerade-3-guarded > set allowed"},
 		{
 			"svc-9", "loadBalancerIP",
 			plane.Connection{},
-			"map fronts > chain guard > set allowed > map guarded > chain masquerade-3 > chain at-backends > map backends",
+			"map fronts > chain masquerade-3-guarded > set allowed > chain at-backends > map backends",
 		},
 		{"svc-14", "externalIP", plane.Connection{}, "map fronts > chain split > map outside > chain dropped"},
 		{

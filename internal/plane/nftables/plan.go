@@ -7,9 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Plan is a change to the tables. After each write a Service is either there whole, or
-// as it was; after each transaction of a write every packet to a frontend that was there
-// before and is there afterwards is served.
+// Plan is a change to the tables. After each write a Service is either there whole, or as it was; after
+// each transaction packets to a frontend that was there before and is there afterwards are served.
 type Plan struct {
 	*ledger.Plan[key, value]
 	steps int
@@ -29,8 +28,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	return p.change(change)
 }
 
-// change plans a change of some Services, and perhaps of the host: first all their ports are
-// arranged, then they are rendered as they were and as they are.
+// change plans a change of some Services, and perhaps of the host.
 func (p *Plane) change(c route.Change) plane.Plan {
 	render := p.render
 	if c.OldHost != nil {
@@ -41,7 +39,7 @@ func (p *Plane) change(c route.Change) plane.Plan {
 		plan.Host(p.render.host(), render.host())
 		plan.Depend(render.replaces(p.render))
 	}
-	draft := newDraft(p.history)
+	draft := &draft{history: p.history, learned: map[route.PortID]record{}}
 	olds, nows := make([][]front, len(c.Touched)), make([][]front, len(c.Touched))
 	for i, t := range c.Touched {
 		olds[i], nows[i] = draft.change(t)
@@ -56,9 +54,8 @@ func (p *Plane) change(c route.Change) plane.Plan {
 	return plan
 }
 
-// writer returns a writer of what a renderer renders.
 func (p *Plane) writer(r *renderer) *writer {
-	return &writer{kernel: p.kernel, families: len(p.opt.Families), render: r, tx: &nft.Tx{}}
+	return &writer{kernel: p.kernel, render: r, tx: &nft.Tx{}}
 }
 
 func byKey(services [][]front) map[key]*front {

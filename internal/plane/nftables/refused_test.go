@@ -137,38 +137,6 @@ func TestARefusedServiceStaysAsItWas(t *testing.T) {
 	checkSettled(t, fake, table, route.IPv4)
 }
 
-// If a rule of a chain that several Services share is refused, these Services are left out.
-func TestARefusedChainRefusesTheServicesThatNeedIt(t *testing.T) {
-	for _, room := range []int{1, 20_000, 1 << 20} {
-		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {
-			fake := nft.NewFake()
-			fake.Space = room
-			table := manyServices(20)
-			affinity(table.Services[numberedService(3).Name], table.Services[numberedService(5).Name])
-			const text = "update @clients"
-			fake.Refuse = refusing(text)
-			p := newPlane(fake, route.IPv4)
-			wantRefused(t, apply(t, p, table), errRefused.Error(), numberedService(3).Name, numberedService(5).Name)
-			if n := len(frontendsOf(t, fake)); n != 18 {
-				t.Errorf("%d Services have frontends, want 18", n)
-			}
-			other := numberedService(30, 0, 1, 2)
-			affinity(other)
-			table.Services[other.Name] = other
-			change := route.Change{Table: table, Touched: []route.Touch{{Name: other.Name, New: other}}}
-			if err := p.Plan(change).Apply(t.Context()); !errors.Is(err, errRefused) {
-				t.Errorf("error %v, want that the chain is tried for another Service", err)
-			}
-			wantRefused(t, apply(t, p, table), errRefused.Error(), numberedService(3).Name, numberedService(5).Name, other.Name)
-			fake.Refuse = nil
-			if err := apply(t, p, table); err != nil {
-				t.Fatal(err)
-			}
-			checkSettled(t, fake, table, route.IPv4)
-		})
-	}
-}
-
 // Errors of objects of the whole node are not refusals of a Service, and neither are errors
 // that are not a reply of the kernel.
 func TestOtherErrorsAreNotRefusals(t *testing.T) {
@@ -231,13 +199,10 @@ func TestAFlushDuringAWriteIsNotARefusal(t *testing.T) {
 	}
 }
 
-// refusable are texts of commands for one Service, or for objects that several Services
-// share.
+// refusable are texts of commands for one Service.
 var refusable = []string{
 	"10.180.0.3 . 8080", "fd00:10:180:1::4 . 8081", `comment "ns/s1`, `comment "ns/s4:web`, "203.0.113.2 . ",
 	"tcp . 30001",
-	"add rule ip sluice off-pod-2 ", "update @clients", "ways-after-split { 110:",
-	"hairpin { 10.180.0.1 ", "cluster-ips { 172.30.0.4 ",
 }
 
 // After random changes and refusals, the kernel holds all Services that it does not refuse,

@@ -11,44 +11,27 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// renderer renders arranged Services, and a host, into entries. It remembers the chains it made:
-// many frontends lead to few of them. A part of a first load is rendered while the one before it
-// is written.
+// renderer renders arranged Services, and a host, into entries. It remembers the chains it made: many
+// frontends lead to few of them. A part of a first load is rendered while the one before it is written.
 type renderer struct {
 	layout   *layout
-	builders []builder
+	builders map[route.Family]*builder // of the families that the plane serves
 
 	mu      sync.Mutex
 	chains  map[key]nft.Chain
-	actions map[actionKey][]entry
-}
-
-// actionKey names an action, and the map in which it is looked up.
-type actionKey struct {
-	ip  route.Family
-	way object
-	to  action
+	actions map[key][]entry // by the element of an action in the map in which it is looked up
 }
 
 func newRenderer(l *layout, host route.Host, opt Options) *renderer {
-	r := &renderer{layout: l, chains: map[key]nft.Chain{}, actions: map[actionKey][]entry{}}
+	r := &renderer{
+		layout: l, builders: map[route.Family]*builder{}, chains: map[key]nft.Chain{}, actions: map[key][]entry{},
+	}
 	for _, ip := range opt.Families {
-		r.builders = append(r.builders, builder{layout: l, ip: ip, f: tableFor(ip).Family, host: &host, mark: opt.Mark})
+		r.builders[ip] = &builder{layout: l, ip: ip, f: tableFor(ip).Family, host: &host, mark: opt.Mark}
 	}
 	return r
 }
 
-// builder returns the builder of a family; nil: the plane does not serve it.
-func (r *renderer) builder(ip route.Family) *builder {
-	for i := range r.builders {
-		if r.builders[i].ip == ip {
-			return &r.builders[i]
-		}
-	}
-	return nil
-}
-
-// chain renders a chain.
 func (r *renderer) chain(k key, c nft.Chain) entry {
 	r.chains[k] = c
 	return entry{Key: k, Value: rulesOf(c)}
@@ -63,24 +46,22 @@ func rulesOf(c nft.Chain) value {
 	return value{data: b.String()}
 }
 
-// action renders what frontends need that have an action: the element that leads to a
-// chain, and the chain with those it needs.
+// action renders the element that leads from an action to its chain, and the chain with those it needs.
 func (r *renderer) action(ip route.Family, way object, to action) []entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := actionKey{ip, way, to}
+	at := key{ip, way, to.data()}
 	if list, known := r.actions[at]; known {
 		return list
 	}
-	list := []entry{{Key: key{ip, way, to.data()}, Value: value{data: to.chain()}}}
-	for _, c := range r.builder(ip).chainsFor(to) {
+	list := []entry{{Key: at, Value: value{data: to.chain()}}}
+	for _, c := range r.builders[ip].chainsFor(to) {
 		list = append(list, r.chain(key{ip, actionChain, c.Name}, c))
 	}
 	r.actions[at] = list
 	return list
 }
 
-// rendered returns a chain that was rendered.
 func (r *renderer) rendered(k key) nft.Chain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,21 +96,14 @@ func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 	if f.Kind == route.ClusterIP {
 		list = append(list, entry{Key: key{k.ip, clusterIPElement, string(nft.Key{}.Addr(f.Addr))}})
 	}
-	first, note := k.of, comment(service, f.port.Name)
-	if f.Restricted {
-		lead(first, guard(), note)
-		if len(f.Allow) > 0 {
-			put(allowedRanges, encode(allowed(k.name, f.Allow)))
-		}
-		first, note = guardedElement, ""
-	}
 	if f.split() {
-		lead(first, f.space.action(kindSplit, 0), note)
 		lead(insideElement.in(f.space), f.legs[0].action, "")
 		lead(outsideElement.in(f.space), f.legs[1].action, "")
-	} else {
-		lead(first, f.legs[0].action, note)
 	}
+	if f.Restricted && len(f.Allow) > 0 {
+		put(allowedRanges, encode(ranges(k.ip, k.name, f.Allow)))
+	}
+	lead(k.of, f.first(), comment(service, f.port.Name))
 	if f.id != 0 {
 		put(affinityElement.in(f.space), value{data: action(f.id).data()})
 	}
@@ -155,7 +129,6 @@ func (f *front) differingRows(list []entry, other *front) []entry {
 	return list
 }
 
-// row renders a backend of a frontend with its number.
 func row(frontend string, number uint32, backend netip.AddrPort) nft.Element {
 	return nft.Element{
 		Key:  rowKey(frontend, number),
@@ -168,18 +141,6 @@ func rowKey(frontend string, number uint32) string {
 	return string(append(make(nft.Key, 0, len(frontend)+4), frontend...).Index(number))
 }
 
-// allowed renders allowed clients, as ranges of addresses.
-func allowed(key string, prefixes []netip.Prefix) []nft.Element {
-	var all []nft.Element
-	for _, p := range prefixes {
-		all = append(all, nft.Element{
-			Key: string(nft.Key(key).Addr(p.Addr())),
-			End: string(nft.Key(key).Addr(nft.Last(p))),
-		})
-	}
-	return all
-}
-
 // comment names the Service port of an element, for people.
 func comment(service cluster.Name, port string) string {
 	s := service.String()
@@ -189,22 +150,10 @@ func comment(service cluster.Name, port string) string {
 	return s[:min(len(s), nft.MaxComment-1)]
 }
 
-// users returns the Services that need an entry that several may share.
-func (r *renderer) users(t *route.Table, names []cluster.Name, k key) []cluster.Name {
-	var list []cluster.Name
-	for _, name := range names {
-		fronts := arrange(nil, t.Services[name], unrecorded)
-		if slices.ContainsFunc(r.service(nil, name, fronts, nil), func(e entry) bool { return e.Key == k }) {
-			list = append(list, name)
-		}
-	}
-	return list
-}
-
 // replaces returns the chains of actions as another renderer has rendered them, and as this one does.
 func (r *renderer) replaces(other *renderer) func(key) (old, now value, is bool) {
 	for at := range other.actions {
-		r.action(at.ip, at.way, at.to)
+		r.action(at.ip, at.of, actionIn(at.name))
 	}
 	return func(k key) (old, now value, is bool) {
 		if k.of != actionChain {
@@ -217,12 +166,16 @@ func (r *renderer) replaces(other *renderer) func(key) (old, now value, is bool)
 // host renders what does not depend on Services.
 func (r *renderer) host() []entry {
 	var list []entry
-	for _, b := range r.builders {
+	for _, ip := range route.Families() {
+		b := r.builders[ip]
+		if b == nil {
+			continue
+		}
 		list = append(list, entry{Key: key{ip: b.ip, of: tableObject}})
 		for _, set := range r.layout.sets() {
 			list = append(list, entry{Key: key{b.ip, setObject, set.Name}})
 		}
-		if pods := ranges(b.ip, b.host.Detector.PodCIDRs); len(pods) > 0 {
+		if pods := ranges(b.ip, "", b.host.Detector.PodCIDRs); len(pods) > 0 {
 			list = append(list, entry{Key: key{ip: b.ip, of: podRanges}, Value: encode(pods)})
 		}
 		for _, c := range b.fixed() {
@@ -233,26 +186,20 @@ func (r *renderer) host() []entry {
 				list = append(list, entry{Key: key{b.ip, nodeIPElement, string(nft.Key{}.Addr(a))}})
 			}
 		}
-		for _, e := range ranges(b.ip, b.host.ServiceCIDRs) {
+		for _, e := range ranges(b.ip, "", b.host.ServiceCIDRs) {
 			list = append(list, entry{Key: key{b.ip, serviceCIDRElement, e.Key + e.End}})
 		}
 	}
 	return list
 }
 
-// ranges renders the prefixes of one family as elements of an interval set.
-func ranges(ip route.Family, prefixes []netip.Prefix) []nft.Element {
+// ranges renders the prefixes of one family as elements of an interval set, behind the fields of a key.
+func ranges(ip route.Family, key string, prefixes []netip.Prefix) []nft.Element {
 	var all []nft.Element
 	for _, p := range prefixes {
-		if route.FamilyOf(p.Addr()) != ip {
-			continue
+		if route.FamilyOf(p.Addr()) == ip {
+			all = append(all, nft.Range(key, p))
 		}
-		first, end := nft.Range(p)
-		e := nft.Element{Key: string(nft.Key{}.Addr(first))}
-		if end.IsValid() {
-			e.End = string(nft.Key{}.Addr(end))
-		}
-		all = append(all, e)
 	}
 	return all
 }

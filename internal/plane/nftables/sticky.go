@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/bits"
 	"slices"
 	"time"
@@ -10,38 +11,22 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Session affinity. All Services keep their clients in one map, clients, by the id of the
-// Service port and the client address; an element holds the number of a backend. The rows
-// of a frontend map the number to the backend. A backend keeps its number for its whole
-// life, so the numbers in use have gaps.
+// Session affinity. All Services keep their clients in one map, clients: id of the Service port and client
+// address -> number of a backend. The rows of a frontend map the number to the backend. A backend keeps its
+// number for its whole life, so the numbers in use have gaps.
 //
-// One statement serves known and new clients: an update draws a number for a client that is
-// not in the map. For a client that is in the map it renews the timeout and keeps the
-// number. If no backend has the number, the client is deleted from the map and the next
-// update draws again. See docs/decisions/0020-session-affinity-in-one-map.md.
+// An update of the map draws a number for a new client; of a known one it renews the timeout. If no backend
+// has the number, the client is deleted from the map and the next update draws again (docs/decisions/0020).
 
-// maxClients bounds the memory of a table. A client beyond it is served, but not
-// remembered.
+// maxClients bounds the memory of a table. A client beyond it is served, but not remembered.
 const maxClients = 1 << 20
 
-func clientMap() nft.Set {
-	return nft.Set{
-		Name: "clients", Key: []nft.Type{nft.ClassID, nft.Addr}, Data: []nft.Type{nft.Index},
-		Dynamic: true, Size: maxClients,
-	}
-}
-
-// attempts is how often a connection draws a number to remember, and, if the map is full,
-// how often it draws without remembering. At least four in ten draws find a backend, so
-// that at most one connection in 10^5 needs more attempts.
+// attempts is how often a connection draws a number to remember, and again without remembering if the map is
+// full. At least four in ten draws find a backend, so at most one connection in 10^5 needs more.
 const attempts = 24
 
-// maxSticky is how many backends of a pool can have numbers; a larger Service is not programmed (Excess).
-const maxSticky = 1 << 14
-
-// drawn returns the number of slots from which clients of n backends draw: more than n, so
-// that some backends can be deleted before the others need new numbers; a power of two, so
-// that few changes need another chain.
+// drawn returns the number of slots from which clients of n backends draw: more than n, so that some backends can
+// be deleted before the others need new numbers; a power of two, so that few changes need another chain.
 func drawn(n int) int {
 	return 1 << bits.Len(uint(n+(n+3)/4-1))
 }
@@ -52,15 +37,19 @@ const localNumbers = 1 << 16
 // number returns the number of a slot of a pool.
 func number(pool, slot int) uint32 { return uint32(pool*localNumbers + slot + 1) }
 
-// slotOf is the reverse of number.
-func slotOf(number uint32) (pool, slot int, ok bool) {
-	pool, slot = int(number/localNumbers), int(number%localNumbers)-1
-	return pool, slot, pool < len(pools{}) && slot >= 0
+// idOf returns an id for a port, the n-th that is given: a hash, odd and larger than all numbers, so that an id is
+// not a number in either byte order. Two ports with the same one share the numbers of their clients, so that a
+// client of both may change its backend: with 1,000 ports, there are two in one of 2,000 clusters.
+func idOf(port route.PortID, n uint32) uint32 {
+	h := fnv.New32a()
+	_, _ = fmt.Fprint(h, port, n) // it returns no error
+	return h.Sum32() | isID
 }
 
-// An action that remembers clients contains everything that its chain depends on. From the
-// lowest bit on it has the timeout in seconds, the kind, the pool, and the logarithm of
-// drawn; the space has the same bits as in other actions.
+const isID = 1<<20 | 1 // bits that are set in each id
+
+// An action that remembers clients has all that its chain depends on: from the lowest bit on the timeout in
+// seconds, the kind, the pool, and the logarithm of drawn; the space has the same bits as in other actions.
 const (
 	timeoutBits        = 17
 	kindAt             = 17
@@ -81,41 +70,29 @@ func (a action) timeout() time.Duration { return time.Duration(a&(1<<timeoutBits
 func (a action) pool() route.Pool       { return route.Pool(a >> poolAt & 1) }
 func (a action) drawn() int             { return 1 << (a >> drawnAt & 15) }
 
-// stickyChain returns the name of the chain of an action, without its space.
-func (a action) stickyChain() string {
-	name := map[uint16]string{
-		kindPlain: "sticky", kindMasquerade: "sticky-masquerade", kindOffPod: "sticky-off-pod", kindOutside: "sticky-outside",
-	}[a.kind()]
-	if a.pool() == route.Local {
-		name += "-local"
-	}
-	return fmt.Sprintf("%s-%d-%ds", name, a.drawn(), a.timeout()/time.Second)
-}
+// What the names of chains begin with.
+const (
+	keeps   = "draw-and-keep-" // adds clients of an action to the map
+	draws   = "draw-"          // serves clients of an action while the map is full
+	recalls = "at-clients-of-" // looks up clients, and then a map of backends
+)
 
-// keeps returns the name of the chain that adds clients of an action to the map.
-func keeps(chain string) string { return "draw-and-keep-" + chain }
-
-// draws returns the name of the chain that serves clients of an action when the map of
-// clients is full.
-func draws(chain string) string { return "draw-" + chain }
-
-// sticky returns the chain of an action that remembers clients, and the two that it uses.
-// All look-ups are in chains that always exist; see draw.
+// sticky returns the chain of an action that remembers clients, behind the two that it uses.
 func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
 	backends := b.name(backendElement.in(s))
 	if a.kind() == kindOutside {
 		backends = b.name(outsideBackendElement.in(s))
 	}
 	const inner = 4
-	first, n := int(number(int(a.pool()), 0)), a.drawn()
-	recall := nft.NewRule(nft.Jump(recalls(backends)))
-	keep := nft.Chain{Name: keeps(chain.Name), Rules: slices.Repeat([]nft.Rule{
+	first, n, name := int(number(int(a.pool()), 0)), a.drawn(), (a &^ guardBit).chain()
+	recall := nft.NewRule(nft.Jump(recalls + backends))
+	keep := nft.Chain{Name: keeps + name, Rules: slices.Repeat([]nft.Rule{
 		nft.NewRule(nft.Remember(b.name(clientElement), a.timeout(), nft.Random(first, n), b.client()...)), recall,
 	}, inner)}
 	draw := nft.Chain{
-		Name: draws(chain.Name), Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner),
+		Name: draws + name, Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner),
 	}
-	chain.Rules = append(b.before(a.kind()), nft.NewRule(nft.Jump(b.name(affinityElement.in(s)))))
+	chain.Rules = append(append(chain.Rules, b.before(a.kind())...), nft.NewRule(nft.Jump(b.name(affinityElement.in(s)))))
 	for _, c := range []nft.Chain{keep, draw} {
 		chain.Rules = append(chain.Rules, slices.Repeat([]nft.Rule{nft.NewRule(nft.Jump(c.Name))}, attempts/inner)...)
 	}
@@ -123,30 +100,21 @@ func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
 	return []nft.Chain{draw, keep, chain}
 }
 
-// client returns the key of a client, once the priority is the id of the port. With the
-// fields in this order, nft 1.0.6 can load its own listing of IPv6 clients.
+// client returns the key of a client. In this order nft 1.0.6 can load its own listing of IPv6 clients.
 func (b builder) client() []nft.Field { return []nft.Field{nft.Priority(), nft.Source(b.f)} }
 
-// identification returns the chain that sets the priority to the id of the port.
-func (b builder) identification(s space) nft.Chain {
-	return nft.Chain{Name: b.name(affinityElement.in(s)), Rules: []nft.Rule{b.identify(s)}}
-}
-
+// identify sets the priority to the id of the port.
 func (b builder) identify(s space) nft.Rule {
 	return nft.NewRule(nft.SetPriority(b.name(affinityElement.in(s)), s.key(b.f)...))
 }
 
-// recollection returns the chain that sends a client to its backend, or, if the priority is
-// a number instead of an id, to the backend with that number. If there is none, it deletes
-// the client from the map, sets the priority to the id again, and returns.
+// recollection returns the chain that sends a client to its backend, or, if the priority is a number instead
+// of an id, to the backend with that number. If there is none, it forgets the client and restores the id.
 func (b builder) recollection(s space, backends string) nft.Chain {
-	return nft.Chain{Name: recalls(backends), Rules: []nft.Rule{
+	return nft.Chain{Name: recalls + backends, Rules: []nft.Rule{
 		nft.NewRule(nft.SetPriority(b.name(clientElement), b.client()...)),
 		nft.NewRule(nft.TranslateFrom(b.f, backends, append(s.key(b.f), nft.Priority())...)),
 		b.identify(s),
 		nft.NewRule(nft.Forget(b.name(clientElement), b.client()...)),
 	}}
 }
-
-// recalls returns the name of the chain that looks up clients, and then a map of backends.
-func recalls(backends string) string { return "at-clients-of-" + backends }

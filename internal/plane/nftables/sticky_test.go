@@ -1,12 +1,9 @@
 package nftables
 
 import (
-	"context"
-	_ "embed"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -92,7 +89,7 @@ func TestStickyActions(t *testing.T) {
 	for s := range spaces {
 		for kind := uint16(kindPlain); kind <= kindOutside; kind++ {
 			for _, timeout := range []time.Duration{time.Second, 3 * time.Hour, 24 * time.Hour} {
-				for n, among := range map[int]int{1: 2, 2: 4, 3: 4, 4: 8, 6: 8, 7: 16, maxSticky: 1 << 15} {
+				for n, among := range map[int]int{1: 2, 2: 4, 3: 4, 4: 8, 6: 8, 7: 16, 1 << 14: 1 << 15} {
 					for _, pool := range []route.Pool{route.Cluster, route.Local} {
 						w := s.stickyAction(kind, timeout, pool, n)
 						if !w.sticky() || w.kind() != kind || w.timeout() != timeout || w.pool() != pool || w.drawn() != among ||
@@ -104,7 +101,7 @@ func TestStickyActions(t *testing.T) {
 			}
 		}
 	}
-	for _, w := range []action{byAddress.action(kindPlain, 0xffff), byNodePort.action(kindGuard, 0)} {
+	for _, w := range []action{byAddress.action(kindPlain, 0xffff), byNodePort.action(kindSplit, 0) | guardBit} {
 		if w.sticky() {
 			t.Errorf("%x remembers clients", w)
 		}
@@ -113,16 +110,16 @@ func TestStickyActions(t *testing.T) {
 
 // A new Service does not get the id of a deleted one, whose clients are still in the map. A
 // restarted proxy adopts the ids in the kernel.
-func TestIDsAreNotUsedAgainSoon(t *testing.T) {
+func TestIDsAreNotUsedAgain(t *testing.T) {
 	fake := nft.NewFake()
 	s := newTestCluster(t, fake)
-	add := func(s *testCluster) uint32 {
+	add := func(s *testCluster) action {
 		t.Helper()
 		s.service("cart", func(svc *cluster.Service) { svc.Affinity = 3 * time.Hour })
 		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"))
 		s.sync()
 		for _, e := range fake.Tables[bothTables[0]].Sets["affinity"].Elements.All() {
-			return idIn(e)
+			return actionIn(e.Data)
 		}
 		t.Fatal("no id")
 		return 0
@@ -139,59 +136,15 @@ func TestIDsAreNotUsedAgainSoon(t *testing.T) {
 	}
 }
 
-//go:embed testdata/before-0020.nft
-var before0020 string
-
-// writeEarlierVersion changes a table to that of an earlier version, which implemented
-// session affinity with chains and sets for each backend, for the Service cart.
-func writeEarlierVersion(t *testing.T, conn *nft.Conn, netns int) {
-	t.Helper()
-	if out, err := runNft(t, netns, before0020, "-f", "-"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+// No two of many ports have the same id.
+func TestIDs(t *testing.T) {
+	ports := map[uint32]route.PortID{}
+	for i := range 1000 {
+		port := numberedService(i).Ports[0].ID(numberedService(i).Name)
+		id := idOf(port, uint32(i))
+		if other, known := ports[id]; known {
+			t.Errorf("%s has id %x, as %s", port, id, other)
+		}
+		ports[id] = port
 	}
-	l, table := newLayout(), bothTables[0]
-	frontends := l[frontendElement.in(byAddress)]
-	key := string(nft.Key{}.Addr(netip.MustParseAddr("172.30.0.11")).Proto(6).Port(80))
-	const kindStickyOffPod action = 0x122 << 16
-	tx := &nft.Tx{}
-	tx.Add(table, l[wayElement], nft.Element{Key: kindStickyOffPod.data(), Goto: "sticky-off-pod"})
-	tx.Delete(table, frontends, nft.Element{Key: key})
-	tx.Add(table, frontends, nft.Element{Key: key, Data: kindStickyOffPod.data(), Comment: "shop/cart:http"})
-	if err := conn.Commit(context.Background(), tx); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// The tables of an earlier version, which implemented session affinity with chains and sets
-// for each backend, are adopted: frontends stay, and objects that are not needed any more
-// are deleted.
-func TestChainsOfEarlierVersionsAreDeleted(t *testing.T) {
-	conn, netns := realKernel(t)
-	newCluster := func(affinity time.Duration) *testCluster {
-		s := newTestCluster(t, conn)
-		s.service("web", func(*cluster.Service) {})
-		s.endpoints("web", planetest.Endpoint("10.180.0.1", "a"), planetest.Endpoint("10.180.1.1", "b"))
-		s.service("cart", func(svc *cluster.Service) {
-			svc.ClusterIPs, svc.Affinity = planetest.Addrs("172.30.0.11"), affinity
-		})
-		s.endpoints("cart", planetest.Endpoint("10.180.0.2", "a"), planetest.Endpoint("10.180.1.2", "b"))
-		return s
-	}
-	newCluster(0).sync()
-	writeEarlierVersion(t, conn, netns)
-	golden(t, "upgrade.nft", newCluster(3*time.Hour).sync())
-	state, err := conn.Read(context.Background(), bothTables[0], nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := state.String(); strings.Contains(text, "chain endpoint-") || strings.Contains(text, "set clients-") {
-		t.Errorf("chains or sets of the earlier version are left:\n%s", text)
-	}
-	checkSettled(t, conn, newCluster(3*time.Hour).table(), route.IPv4)
-}
-
-// table compiles the whole cluster.
-func (s *testCluster) table() *route.Table {
-	change, _ := s.compiler.Compile(s.store.Take())
-	return change.Table
 }

@@ -48,11 +48,11 @@ func (a *audit) rangeLookups() map[rangeLookup]rangesAndRules {
 // guards adds the look-ups of the frontends with source ranges.
 func (a *audit) guards(ip route.Family, state *nft.State, all map[rangeLookup]rangesAndRules) {
 	for _, e := range state.Sets[a.layout[allowedRanges].Name].Elements.All() {
-		q := rangeLookup{tableFor(ip), a.layout[allowedRanges].Name, e.Key[:len(e.Key)-addrLen(ip)]}
+		q := rangeLookup{tableFor(ip), a.layout[allowedRanges].Name, e.Key[:len(e.Key)-tableFor(ip).Family.AddrLen()]}
 		all[q] = rangesAndRules{ranges: append(all[q].ranges, e.Key+e.End), users: all[q].users}
 	}
 	for key, e := range state.Sets[a.layout[frontendElement.in(byAddress)].Name].Elements.All() {
-		if e.Data == guard().data() {
+		if actionIn(e.Data).guarded() {
 			q := rangeLookup{tableFor(ip), a.layout[allowedRanges].Name, key}
 			all[q] = rangesAndRules{ranges: all[q].ranges, users: append(all[q].users, key)}
 		}

@@ -15,18 +15,35 @@ import (
 
 // writer writes the entries of a plan. It implements ledger.Writer.
 type writer struct {
-	kernel   Writer
-	families int
-	render   *renderer
-	tx       *nft.Tx // its memory serves all transactions
+	kernel Writer
+	render *renderer
+	tx     *nft.Tx // its memory serves all transactions
 }
 
-// Room implements ledger.Writer. It is a part of what the kernel accepts at once: smaller
-// transactions take less memory here, and are not slower.
+// Room implements ledger.Writer. Transactions that are smaller than possible take less memory, and are not slower.
 func (w *writer) Room() int { return w.kernel.Room() / 4 }
 
-// Size implements ledger.Writer.
-func (w *writer) Size(s step) int { return size(s) }
+// Size implements ledger.Writer. It estimates how many bytes a step takes in a transaction.
+func (w *writer) Size(s step) int {
+	const object = 1024 // a table, a set, a chain or a rule
+	switch {
+	case s.Key.of.ranged():
+		n := 0
+		for _, e := range append(decode(s.Old), decode(s.New)...) {
+			n += e.Bytes()
+		}
+		return n
+	case s.Key.of >= firstElement:
+		n := nft.Element{}.Bytes() + len(s.Key.name)
+		if s.Op == ledger.Change {
+			n *= 2
+		}
+		return n + len(s.Old.data) + len(s.Old.comment) + len(s.New.data) + len(s.New.comment)
+	case s.Op == ledger.Add || s.Op == ledger.Change:
+		return object * (2 + strings.Count(s.New.data, "\n"))
+	}
+	return object
+}
 
 // Print implements ledger.Writer: nft commands, one per line.
 func (w *writer) Print(steps []*step) string {
@@ -53,29 +70,24 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 
 // describe adds a small transaction to the reason why the kernel refuses it.
 func describe(err error, tx *nft.Tx) error {
-	const few = 10
-	if tx.Size() > few {
+	if tx.Size() > 10 {
 		return err
 	}
 	return fmt.Errorf("%w: %s", err, strings.ReplaceAll(strings.TrimSpace(tx.String()), "\n", "; "))
 }
 
-// transactions divides steps into transactions, each with its first phase. An entry and
-// what leads to it never change in the same one: a packet that makes several look-ups
-// may make the first before a transaction takes effect and the next one after. A
-// transaction that does not fit is divided further. Ranges always come in one before the chains
-// that use them: packets see the chains of a transaction at once, and its ranges only when
-// the kernel has been through all of it (nf_tables_api.c, nf_tables_commit). Until then no
-// client is allowed. A transaction is valid until the next one is made.
+// transactions divides steps into transactions, each with its first phase; one is valid until the
+// next. An entry and what leads to it never change in the same one, as a packet may make one look-up
+// before it takes effect and the next one after. Ranges come in one before the chains that use them:
+// packets see the ranges of a transaction last (nf_tables_api.c, nf_tables_commit).
 func (w *writer) transactions(steps []*step, room int) iter.Seq2[ledger.Phase, *nft.Tx] {
 	return func(yield func(ledger.Phase, *nft.Tx) bool) {
-		ends, bytes, first, last := w.ends(steps, room), 0, ledger.Phase(0), ledger.Phase(0)
+		bytes, first, last := 0, ledger.Phase(0), ledger.Phase(0)
 		w.tx.Reset()
 		for _, s := range steps {
-			apart := last == rangesAdded && last < s.Phase ||
-				slices.ContainsFunc(ends, func(end ledger.Phase) bool { return last < end && end <= s.Phase })
-			n := size(*s)
-			if bytes > 0 && (apart || bytes+n > room) {
+			n := w.Size(*s)
+			begins := slices.ContainsFunc(apart(), func(from ledger.Phase) bool { return last < from && from <= s.Phase })
+			if bytes > 0 && (begins || bytes+n > room) {
 				if !yield(first, w.tx) {
 					return
 				}
@@ -94,21 +106,10 @@ func (w *writer) transactions(steps []*step, room int) iter.Seq2[ledger.Phase, *
 	}
 }
 
-// ends returns the phases with which a new transaction begins. Tables that are new are made in
-// one, as no packet is in the middle of them. Sets and chains are deleted in transactions of
-// their own: kernels before 6.2 see only in the next one that nothing leads there any more.
-func (w *writer) ends(steps []*step, room int) []ledger.Phase {
-	tables, bytes := 0, 0
-	for _, s := range steps {
-		bytes += size(*s)
-		if s.Key.of == tableObject && s.Op == ledger.Add {
-			tables++
-		}
-	}
-	if tables == w.families && bytes <= room {
-		return nil
-	}
-	return []ledger.Phase{refusalsGone, targetsGone, setsGone, chainsGone}
+// apart returns the phases with which a new transaction begins. Sets and chains are deleted in one of their
+// own: kernels before 6.2 see only in the next one that nothing leads there any more.
+func apart() []ledger.Phase {
+	return []ledger.Phase{chainsAdded, refusalsGone, targetsGone, setsGone, chainsGone}
 }
 
 // into adds a step to the transaction.
@@ -126,40 +127,30 @@ func (w *writer) into(s step) {
 		tx.DeleteSet(table, k.name)
 	case k.of == setObject:
 		tx.AddSet(table, l[slices.IndexFunc(l[:], func(set nft.Set) bool { return set.Name == k.name })])
+	case k.of < firstElement && s.Op == ledger.Empty:
+		tx.FlushChain(table, k.name)
+	case k.of < firstElement && s.Op == ledger.Remove:
+		tx.DeleteChain(table, k.name)
 	case k.of < firstElement:
-		w.chainInto(s)
+		tx.SetChain(table, w.render.rendered(k))
 	case k.of.ranged():
-		set, had, want := l[k.of], decode(s.Old), decode(s.New)
+		had, want := decode(s.Old), decode(s.New)
 		for _, e := range without(had, want) {
-			tx.Delete(table, set, e)
+			tx.Delete(table, l[k.of], e)
 		}
 		for _, e := range without(want, had) {
-			tx.Add(table, set, e)
+			tx.Add(table, l[k.of], e)
 		}
 	default:
-		set := l[k.of]
 		if s.Op != ledger.Add {
-			tx.Delete(table, set, element(set, k, s.Old))
+			tx.Delete(table, l[k.of], element(l[k.of], k, s.Old))
 		}
 		if s.Op != ledger.Remove {
-			tx.Add(table, set, element(set, k, s.New))
+			tx.Add(table, l[k.of], element(l[k.of], k, s.New))
 		}
 	}
 }
 
-func (w *writer) chainInto(s step) {
-	tx, table := w.tx, tableFor(s.Key.ip)
-	switch s.Op {
-	case ledger.Add, ledger.Change:
-		tx.SetChain(table, w.render.rendered(s.Key))
-	case ledger.Empty:
-		tx.FlushChain(table, s.Key.name)
-	case ledger.Remove:
-		tx.DeleteChain(table, s.Key.name)
-	}
-}
-
-// without returns the elements of a list that are not in another.
 func without(list, other []nft.Element) []nft.Element {
 	in := make(map[nft.Element]bool, len(other))
 	for _, e := range other {

@@ -3,6 +3,7 @@
 package sizes
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"sync"
@@ -35,25 +36,11 @@ const (
 // policy, as all are on other nodes.
 func (s Sizes) NoLocal(p Policy, f route.Family) int { return s.noLocal[p][familyIndex(f)] }
 
-func (s Sizes) plus(t Sizes, sign int) Sizes {
-	s.Services += sign * t.Services
-	s.NotProgrammed += sign * t.NotProgrammed
-	s.Ports += sign * t.Ports
-	s.Frontends += sign * t.Frontends
-	s.Backends += sign * t.Backends
-	for policy := range s.noLocal {
-		for family := range s.noLocal[policy] {
-			s.noLocal[policy][family] += sign * t.noLocal[policy][family]
-		}
-	}
-	return s
-}
-
 // Follower counts. It is safe for concurrent use.
 type Follower struct {
 	mu  sync.Mutex
 	sum Sizes
-	buf []backend // used by the goroutine of Applied
+	buf []backend
 }
 
 // New returns a Follower that has counted nothing.
@@ -68,13 +55,12 @@ func (f *Follower) Sizes() Sizes {
 
 // Applied implements proxy.Follower. Its cost follows the change.
 func (f *Follower) Applied(c route.Change) {
-	var more Sizes
-	for _, t := range c.Touched {
-		more = more.plus(f.of(t.Old), -1).plus(f.of(t.New), +1)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sum = f.sum.plus(more, +1)
+	for _, t := range c.Touched {
+		f.count(t.Old, -1)
+		f.count(t.New, +1)
+	}
 }
 
 // backend identifies a backend: the same address and port over TCP and UDP are two.
@@ -84,25 +70,24 @@ type backend struct {
 }
 
 func (b backend) compare(c backend) int {
-	if b.protocol != c.protocol {
-		return int(b.protocol) - int(c.protocol)
-	}
-	return b.addr.Compare(c.addr)
+	return cmp.Or(cmp.Compare(b.protocol, c.protocol), b.addr.Compare(c.addr))
 }
 
-// of counts one Service.
-func (f *Follower) of(svc *route.Service) Sizes {
+// count adds a Service to the totals, or subtracts it from them.
+func (f *Follower) count(svc *route.Service, sign int) {
 	switch {
 	case svc == nil:
-		return Sizes{}
+		return
 	case len(svc.Ports) == 0:
-		return Sizes{NotProgrammed: 1}
+		f.sum.NotProgrammed += sign
+		return
 	}
-	out := Sizes{Services: 1, Ports: len(svc.Ports)}
+	f.sum.Services += sign
+	f.sum.Ports += sign * len(svc.Ports)
 	f.buf = f.buf[:0]
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		out.Frontends += len(p.Frontends)
+		f.sum.Frontends += sign * len(p.Frontends)
 		for _, pool := range [...][]netip.AddrPort{p.Cluster, p.Local} {
 			for _, addr := range pool {
 				f.buf = append(f.buf, backend{p.Protocol, addr})
@@ -110,13 +95,12 @@ func (f *Follower) of(svc *route.Service) Sizes {
 		}
 		for policy, without := range noLocal(p) {
 			if without {
-				out.noLocal[policy][familyIndex(p.Family)]++
+				f.sum.noLocal[policy][familyIndex(p.Family)] += sign
 			}
 		}
 	}
 	slices.SortFunc(f.buf, backend.compare)
-	out.Backends = len(slices.Compact(f.buf))
-	return out
+	f.sum.Backends += sign * len(slices.Compact(f.buf))
 }
 
 // noLocal reports for each policy whether it leaves the port without usable endpoints,

@@ -28,9 +28,7 @@ func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *rout
 func (p *Plane) Shares(by plane.Connection) plane.Shares {
 	shares := plane.Shares{Of: map[netip.AddrPort]float64{}, How: "with the chances that the next connection has"}
 	if b := p.sockets.balancer(by.Service.Ports[by.Port].ID(by.Service.Name)); b != nil {
-		for _, s := range b.Shares(by.Client, int(by.Way.Pool)) {
-			shares.Of[s.Addr] = s.Probability
-		}
+		shares.Of = b.Shares(by.Client, int(by.Way.Pool))
 	}
 	return shares
 }

@@ -2,7 +2,6 @@ package userspace
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -158,13 +157,8 @@ func (p *rulePlane) Remove(context.Context) ([]string, error) {
 	return []string{"rules"}, nil
 }
 
-func (p *rulePlane) Discard() { p.compare = false }
-
 func (p *rulePlane) Plan(c route.Change) plane.Plan {
 	plan := &rulePlan{plane: p, set: map[ruleKey]rule{}, drop: map[ruleKey]bool{}, refused: plane.Refused{}}
-	if c.Partly {
-		plan.wrong = errors.New("the plan may be partial, but its caller does not write the rest")
-	}
 	if p.compare {
 		plan.comparison(c)
 		return plan

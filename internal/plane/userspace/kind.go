@@ -3,6 +3,7 @@ package userspace
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"time"
 
@@ -39,12 +40,22 @@ func Loopback() plane.Kind {
 // loopbacks returns the families that have a loopback address here.
 func loopbacks() plane.Support {
 	s := plane.Support{
-		IPv4: relay.CanListen(netip.AddrFrom4([4]byte{127, 0, 0, 1})), IPv6: relay.CanListen(netip.IPv6Loopback()),
+		IPv4: canListen(netip.AddrFrom4([4]byte{127, 0, 0, 1})), IPv6: canListen(netip.IPv6Loopback()),
 	}
 	if !s.IPv6 {
 		s.Notes = plane.IPv6Notes("this host has no address ::1")
 	}
 	return withNotes(s)
+}
+
+// canListen reports whether this host has an address.
+func canListen(a netip.Addr) bool {
+	l, err := net.Listen("tcp", netip.AddrPortFrom(a, 0).String())
+	if err != nil {
+		return false
+	}
+	_ = l.Close() // it had no connection
+	return true
 }
 
 func loopbackAddrs(families []route.Family) []netip.Addr {

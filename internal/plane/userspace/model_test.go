@@ -206,8 +206,8 @@ func closedNow(p *Plane) int {
 func backendsOf(b *relay.Balancer) string {
 	var text strings.Builder
 	for pool := range 2 {
-		for _, share := range b.Shares(netip.Addr{}, pool) {
-			fmt.Fprint(&text, share.Addr, " ")
+		for _, at := range slices.SortedFunc(maps.Keys(b.Shares(netip.Addr{}, pool)), netip.AddrPort.Compare) {
+			fmt.Fprint(&text, at, " ")
 		}
 		text.WriteString("; ")
 	}

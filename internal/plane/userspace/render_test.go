@@ -132,7 +132,7 @@ func TestMetricValues(t *testing.T) {
 	counts := func() map[route.PortID]relay.Counts {
 		return map[route.PortID]relay.Counts{
 			{Service: svcName("a"), Protocol: cluster.TCP, Family: route.IPv6, Name: "http"}: {
-				Open: 1, Connections: 2, Received: 3, Sent: 4, Retries: 5, Failures: 6, Refused: 7,
+				Open: 1, Connections: 2, Received: 3, Sent: 4, Retries: 5, Failures: 6,
 			},
 		}
 	}

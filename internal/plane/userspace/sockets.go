@@ -181,7 +181,7 @@ func (w writer) listen(s *step) error {
 		Protocol: relay.Protocol(s.Key.port.Protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
 		Admit: w.admit(s.Key, s.New, w.service(s.Key.port.Service)), Inherited: inherited,
 	})
-	if inUse(err) {
+	if relay.InUse(err) {
 		w.taken(s.Key)
 		err = fmt.Errorf("another program has this port: %w", err)
 	}

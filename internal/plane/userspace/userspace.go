@@ -156,7 +156,6 @@ type Plan struct {
 
 // Plan computes what to open, change and close; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	change.Partly = false // rules are small, and a Plan has no Left
 	w := writer{
 		sockets: p.sockets, service: change.InKernel, target: p.targetOf, taken: p.ports.refuse, opened: p.opt.Opened,
 		admit: p.admit, own: p.opt.Own, failed: map[key]error{}, lacks: map[netip.Addr]error{},
@@ -252,5 +251,3 @@ func (p *Plane) addrOf(k key) (netip.AddrPort, bool) {
 	}
 	return p.ports.known(k)
 }
-
-var _ plane.Discarder = (*Plane)(nil)

@@ -30,7 +30,7 @@ func TestClientsAreMeasured(t *testing.T) {
 		return
 	}
 	m := metrics.New(metrics.Options{Mode: "nftables", Started: time.Now()})
-	MeasureClients(m.Client())
+	MeasureClients(m)
 
 	// A real client reports its requests.
 	api := newAPIServer(t)

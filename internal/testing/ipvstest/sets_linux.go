@@ -32,15 +32,6 @@ func (f *Sets) List(_ context.Context, names []string) (map[string]*ipset.Set, e
 	return all, nil
 }
 
-// Sizes returns the number of members of each set.
-func (f *Sets) Sizes(context.Context) (map[string]int, error) {
-	sizes := map[string]int{}
-	for name, s := range f.sets {
-		sizes[name] = len(s.Members)
-	}
-	return sizes, nil
-}
-
 // Apply makes changes in their order. It stops at the first error.
 func (f *Sets) Apply(_ context.Context, changes []ipset.Change) error {
 	for _, c := range changes {

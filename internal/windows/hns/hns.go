@@ -81,8 +81,7 @@ type RemoteSubnet struct {
 	Provider netip.Addr
 }
 
-// Endpoint is an endpoint of HNS: an address in a network, of a container on this host, or of
-// another host (Remote).
+// Endpoint is an endpoint of HNS: an address in a network, of a container on this host, or of another host (Remote).
 type Endpoint struct {
 	ID, Name string
 	Network  string // the ID of its network
@@ -130,8 +129,7 @@ type LoadBalancer struct {
 	SourceVIP netip.Addr // may be invalid
 	Flags     Flags
 
-	// Other means that HNS returned properties that this package does not write, such as a
-	// second port or address.
+	// Other means that HNS returned properties that this package does not write, such as a second port or address.
 	Other bool
 }
 

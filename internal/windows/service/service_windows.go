@@ -14,10 +14,13 @@ import (
 // failed is the number of the event of a failure, and the exit code of the service.
 const failed = 1
 
+// stopTime is how long the manager waits for the end of a service that it has told to stop.
+const stopTime = time.Minute
+
 // Run runs a program as the service with a name, until it ends. It returns the error of the program,
 // which it also writes to the event log, or ErrNoManager.
 func Run(ctx context.Context, name string, program Program) error {
-	s := &service{ctx: ctx, name: name, program: program}
+	s := &service{ctx: ctx, program: program}
 	err := svc.Run(name, s)
 	if errors.Is(err, windows.ERROR_FAILED_SERVICE_CONTROLLER_CONNECT) {
 		return ErrNoManager
@@ -25,74 +28,55 @@ func Run(ctx context.Context, name string, program Program) error {
 	if err != nil {
 		err = fmt.Errorf("run as a service of Windows: %w", err)
 	}
+	if s.err != nil {
+		logFailure(name, s.err)
+	}
 	return errors.Join(s.err, err)
 }
 
 // service is a svc.Handler.
 type service struct {
 	ctx     context.Context
-	name    string
 	program Program
 	err     error // of the program
 }
 
-// Execute implements svc.Handler.
+// Execute implements svc.Handler. As kube-proxy, the service is running at once, and only a request of the manager ends
+// it: Windows sends signals to services when users log off.
 func (s *service) Execute(
-	_ []string, changes <-chan svc.ChangeRequest, reports chan<- svc.Status,
+	_ []string, requests <-chan svc.ChangeRequest, reports chan<- svc.Status,
 ) (specific bool, code uint32) {
-	requests, ended := make(chan request), make(chan struct{})
-	defer close(ended)
-	go translate(changes, requests, ended)
-	s.err = supervise(s.ctx, s.program, requests, func(now status) { reports <- now.encode() })
-	if s.err == nil {
-		return false, 0
-	}
-	s.log()
-	return true, failed
-}
-
-// translate passes on the requests that supervise knows, until the program has ended.
-func translate(changes <-chan svc.ChangeRequest, requests chan<- request, ended <-chan struct{}) {
-	known := map[svc.Cmd]request{svc.Interrogate: interrogate, svc.Stop: stop, svc.Shutdown: stop, svc.PreShutdown: stop}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.ctx))
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.program(ctx) }()
+	now := svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown | svc.AcceptPreShutdown}
+	reports <- now
 	for {
-		var r request
 		select {
-		case c := <-changes:
-			var ok bool
-			if r, ok = known[c.Cmd]; !ok {
-				continue
+		case s.err = <-ended:
+			if s.err != nil {
+				return true, failed
 			}
-		case <-ended:
-			return
-		}
-		select {
-		case requests <- r:
-		case <-ended:
-			return
-		}
-	}
-}
-
-func (s status) encode() svc.Status {
-	const ends = svc.AcceptStop | svc.AcceptShutdown | svc.AcceptPreShutdown
-	switch s.state {
-	case running:
-		return svc.Status{State: svc.Running, Accepts: ends}
-	case stopPending:
-		return svc.Status{State: svc.StopPending, CheckPoint: s.checkpoint, WaitHint: uint32(waitHint / time.Millisecond)}
-	default:
-		return svc.Status{
-			State: svc.StartPending, Accepts: ends, CheckPoint: s.checkpoint, WaitHint: uint32(waitHint / time.Millisecond),
+			return false, 0
+		case r := <-requests:
+			switch r.Cmd {
+			case svc.Stop, svc.Shutdown, svc.PreShutdown:
+				now = svc.Status{State: svc.StopPending, WaitHint: uint32(stopTime / time.Millisecond)}
+				cancel()
+			default:
+			}
+			reports <- now
 		}
 	}
 }
 
-// log writes the error of the program to the event log: a service has no standard error.
-func (s *service) log() {
-	log, err := eventlog.Open(s.name)
+// logFailure writes an error to the event log: a service has no standard error.
+func logFailure(name string, failure error) {
+	log, err := eventlog.Open(name)
 	if err != nil {
 		return // the manager has the exit code
 	}
 	defer func() { _ = log.Close() }() // it was written
-	_ = log.Error(failed, s.err.Error())
+	_ = log.Error(failed, failure.Error())
 }

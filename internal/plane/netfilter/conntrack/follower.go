@@ -30,9 +30,6 @@ import (
 // the old rules may have made a flow after the first.
 const secondScan = 2 * time.Second
 
-// maxFailures is how many deletions may fail in one scan before it ends.
-const maxFailures = 100
-
 // Table lists and deletes conntrack entries.
 type Table interface {
 	Each(ctx context.Context, f kernel.Filter, fn func(kernel.Entry) error) error
@@ -170,29 +167,25 @@ func (f *Follower) scanAgain(w flows, at time.Time) {
 }
 
 // scan does the work once, and counts the flows it ended. It continues after a
-// deletion that fails.
-func (f *Follower) scan(ctx context.Context, w flows) (ended map[route.Family]int, err error) {
+// deletion that fails, and returns the first such error.
+func (f *Follower) scan(ctx context.Context, w flows) (ended map[route.Family]int, failed error) {
 	ended = map[route.Family]int{}
-	var failures []error
 	for _, filter := range w.listings() {
 		err := f.opts.Table.Each(ctx, filter, func(e kernel.Entry) error {
 			deleted, err := f.deleteStale(ctx, e, w)
 			if deleted {
 				ended[route.FamilyOf(e.OrigDst.Addr())]++
 			}
-			if err == nil {
-				return nil
+			if failed == nil {
+				failed = err
 			}
-			if failures = append(failures, err); len(failures) < maxFailures {
-				return nil
-			}
-			return errors.New("too many deletions failed")
+			return ctx.Err()
 		})
 		if err != nil {
-			return ended, errors.Join(append(failures, err)...)
+			return ended, errors.Join(failed, err)
 		}
 	}
-	return ended, errors.Join(failures...)
+	return ended, failed
 }
 
 // deleteStale deletes a flow that is stale by the present state, which may be newer than

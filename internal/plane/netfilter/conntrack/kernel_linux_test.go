@@ -6,39 +6,25 @@ import (
 	"testing"
 	"time"
 
-	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
+	"github.com/sluice-proxy/sluice/internal/testing/conntracktest"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-func open(t testing.TB) *kernel.Table {
-	t.Helper()
-	table, err := kernel.Open(kernel.Options{NetNS: kerneltest.Namespace(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := table.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return table
-}
-
 // The same scenarios with the kernel's own table.
 func TestKernelScenarios(t *testing.T) {
 	seeds.Long(t)
 	for _, s := range scenarios() {
-		t.Run(s.name, func(t *testing.T) { s.run(t, open(t)) })
+		t.Run(s.name, func(t *testing.T) { s.run(t, conntracktest.Open(t)) })
 	}
 }
 
 // One backend of one Service goes away while the kernel tracks 100,000 flows of
 // others: how long from the change until its flows are gone.
 func BenchmarkBackendGone(b *testing.B) {
-	table := open(b)
+	table := conntracktest.Open(b)
 	crowd(b, table, "17 10.%d.%d.%d:7 > 10.96.0.9:53 via 10.1.9.9:53")
 	f := New(Options{Table: table})
 	f.Applied(change(b, allLocal(), "dns: 10.96.0.10:53 nodePort:30053 = 10.1.0.1:53"))
@@ -66,7 +52,7 @@ func BenchmarkBackendGone(b *testing.B) {
 // A Service is new, and one client began before it, while the kernel tracks
 // 100,000 connections of others: how long until that client is free.
 func BenchmarkServiceNew(b *testing.B) {
-	table := open(b)
+	table := conntracktest.Open(b)
 	crowd(b, table, "6 10.%d.%d.%d:7 > 10.96.0.9:80 via 10.1.9.9:80 answered")
 	f := New(Options{Table: table})
 	deleted := 0

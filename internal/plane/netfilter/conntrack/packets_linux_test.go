@@ -141,7 +141,7 @@ func TestPackets(t *testing.T) {
 
 func oneSender(t *testing.T) {
 	b := newBench(t)
-	table, err := kernel.Open(kernel.Options{NetNS: b.netns})
+	table, err := kernel.Open(b.netns)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package namedpipe
+package admin
 
 import (
 	"errors"
@@ -11,33 +11,40 @@ import (
 
 // A protected list has exactly the users that may use the mutex and the pipe.
 func TestAccess(t *testing.T) {
-	user, err := User()
+	user, err := user()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		place Place
+		scope scope
 		who   []string
 	}{
-		"machine": {Machine(), []string{"BA", "SY"}},
+		"machine": {machine(), []string{"BA", "SY"}},
 		"user":    {user, []string{user.owner.String()}},
 	} {
-		t.Run(name, func(t *testing.T) { testAccess(t, tt.place, tt.who) })
+		t.Run(name, func(t *testing.T) { testAccess(t, tt.scope, tt.who) })
 	}
 }
 
-func testAccess(t *testing.T, p Place, want []string) {
+// acquire takes a lock until the end of the test.
+func acquire(t *testing.T, s scope) lock {
 	t.Helper()
-	l, err := p.Listen()
+	l, err := s.acquire()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
-	for name, h := range map[string]windows.Handle{"mutex": l.lock, "pipe": l.next} {
+	})
+	return l
+}
+
+func testAccess(t *testing.T, s scope, want []string) {
+	t.Helper()
+	l := acquire(t, s)
+	for name, h := range map[string]windows.Handle{"mutex": l.mutex, "pipe": l.next} {
 		descriptor, err := windows.GetSecurityInfo(h, windows.SE_KERNEL_OBJECT, windows.DACL_SECURITY_INFORMATION)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -57,15 +64,11 @@ func testAccess(t *testing.T, p Place, want []string) {
 
 // Commands do not ask a pipe that another user has made.
 func TestThePipeOfAnotherUser(t *testing.T) {
-	mine, err := User()
+	mine, err := user()
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := mine.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
+	acquire(t, mine)
 	h, err := mine.open()
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +78,26 @@ func TestThePipeOfAnotherUser(t *testing.T) {
 	if others.owner, err = windows.CreateWellKnownSid(windows.WinWorldSid); err != nil {
 		t.Fatal(err)
 	}
-	if err := others.checkOwner(h); !errors.Is(err, ErrDenied) {
+	if err := others.checkOwner(h); !errors.Is(err, errForeign) {
 		t.Errorf("the owner is accepted: %v", err)
 	}
+}
+
+// One process holds the lock. When it closes it, the next gets it.
+func TestOneHoldsTheMutex(t *testing.T) {
+	s := machine()
+	if err := s.held(); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("before: %v, want ErrNotRunning", err)
+	}
+	first, err := s.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.acquire(); !errors.Is(err, errHeld) {
+		t.Errorf("a second time: %v, want errHeld", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, s)
 }

@@ -1,10 +1,9 @@
-package datagram_test
+package socket_test
 
 import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -13,21 +12,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-proxy/sluice/internal/relay/datagram"
+	"github.com/sluice-proxy/sluice/internal/relay/socket"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
-
-func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
 // listen opens a socket in a namespace.
 func listen(t *testing.T, netns int, at string) (fd int, port uint16) {
 	t.Helper()
 	kerneltest.Do(t, netns, func() (err error) {
-		fd, err = datagram.Listen(netip.AddrPortFrom(netip.MustParseAddr(at), 0))
+		fd, err = socket.ListenUDP(netip.AddrPortFrom(netip.MustParseAddr(at), 0))
 		return err
 	})
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	local, err := datagram.LocalAddr(fd)
+	local, err := socket.Addr(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,9 +101,9 @@ func refuse(t *testing.T, l listener, client *net.UDPConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r *datagram.Refuser
+	var r *socket.Refuser
 	kerneltest.Do(t, l.netns, func() (err error) {
-		r, err = datagram.NewRefuser()
+		r, err = socket.NewRefuser()
 		return err
 	})
 	defer r.Close()

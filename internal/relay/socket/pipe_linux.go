@@ -1,4 +1,4 @@
-package stream
+package socket
 
 import "golang.org/x/sys/unix"
 

@@ -1,4 +1,4 @@
-package datagram
+package socket
 
 import (
 	"errors"
@@ -20,12 +20,12 @@ func TestConnectDiscardsOthers(t *testing.T) {
 		}
 		defer func() { _ = unix.Close(stranger) }()
 		fd, err := open(local, bind(netip.AddrPortFrom(local, 0)), func(fd int) error {
-			at, err := LocalAddr(fd)
+			at, err := Addr(fd)
 			if err != nil {
 				return err
 			}
 			return errors.Join(unix.Sendto(stranger, []byte("x"), 0, sockaddr(at)), unix.Sendto(stranger, nil, 0, sockaddr(at)))
-		}, connect(netip.AddrPortFrom(local, 9)))
+		}, connectUDP(netip.AddrPortFrom(local, 9)))
 		if err != nil {
 			return err
 		}

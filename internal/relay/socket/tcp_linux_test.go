@@ -1,4 +1,4 @@
-package stream
+package socket
 
 import (
 	"net/netip"
@@ -27,7 +27,7 @@ func pair(t *testing.T, at string) (near, far int) {
 	var l int
 	var to netip.AddrPort
 	kerneltest.Do(t, kerneltest.Namespace(t), func() (err error) {
-		if l, err = Listen(netip.MustParseAddrPort(at)); err != nil {
+		if l, err = ListenTCP(netip.MustParseAddrPort(at)); err != nil {
 			return err
 		}
 		if to, err = Addr(l); err != nil {
@@ -131,7 +131,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("error %v, want no route", err)
 		}
 		for _, at := range []string{"192.0.2.1:1", "[fe80::1%nothing]:1"} {
-			if _, err := Listen(netip.MustParseAddrPort(at)); err == nil {
+			if _, err := ListenTCP(netip.MustParseAddrPort(at)); err == nil {
 				t.Errorf("listens on %s", at)
 			}
 		}
@@ -144,7 +144,7 @@ func TestConnectFrom(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(at, func(t *testing.T) {
 			kerneltest.Do(t, kerneltest.Namespace(t), func() error {
-				l, err := Listen(netip.MustParseAddrPort(at))
+				l, err := ListenTCP(netip.MustParseAddrPort(at))
 				if err != nil {
 					return err
 				}
@@ -161,7 +161,7 @@ func TestConnectFrom(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				other, err := Listen(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), from.Port()))
+				other, err := ListenTCP(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), from.Port()))
 				if err != nil { // a listener with this port at another address does not matter
 					return err
 				}

@@ -1,13 +1,10 @@
-package datagram
+package socket
 
 import (
 	"encoding/binary"
-	"net"
 	"net/netip"
 	"os"
 
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,14 +13,14 @@ type Refuser struct{ fd4, fd6 int }
 
 // NewRefuser opens a Refuser in the network namespace of the thread. It needs CAP_NET_RAW.
 func NewRefuser() (*Refuser, error) {
-	fd4, err := raw(unix.AF_INET, unix.IPPROTO_ICMP)
+	fd4, err := openRaw(unix.AF_INET, unix.IPPROTO_ICMP)
 	if err != nil {
 		return nil, err
 	}
 	r := &Refuser{fd4: fd4, fd6: -1}
 	// The raw sockets only send.
 	_ = unix.SetsockoptInt(fd4, unix.SOL_RAW, unix.ICMP_FILTER, -1)
-	if r.fd6, err = raw(unix.AF_INET6, unix.IPPROTO_ICMPV6); err != nil {
+	if r.fd6, err = openRaw(unix.AF_INET6, unix.IPPROTO_ICMPV6); err != nil {
 		r.fd6 = -1 // the kernel has no IPv6
 		return r, nil
 	}
@@ -35,7 +32,7 @@ func NewRefuser() (*Refuser, error) {
 	return r, nil
 }
 
-func raw(family, protocol int) (int, error) {
+func openRaw(family, protocol int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
 	return fd, os.NewSyscallError("socket", err)
 }
@@ -44,7 +41,7 @@ func raw(family, protocol int) (int, error) {
 func (r *Refuser) Close() {
 	for _, fd := range []int{r.fd4, r.fd6} {
 		if fd >= 0 {
-			_ = unix.Close(fd)
+			Close(fd)
 		}
 	}
 }
@@ -53,24 +50,18 @@ func (r *Refuser) Close() {
 // host, which is the source of the error. The datagram in the error has the addresses that this host's sockets see;
 // conntrack translates them back together with the source.
 func (r *Refuser) Refuse(client, to netip.AddrPort, length int) error {
+	var packet, source []byte
 	fd := r.fd4
-	packet := unreachable4(client, to, length)
-	control := (&ipv4.ControlMessage{Src: to.Addr().AsSlice()}).Marshal
-	if client.Addr().Is6() {
+	if client.Addr().Is4() {
+		packet = unreachable4(client, to, length)
+		source = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: to.Addr().As4()})
+	} else {
 		fd = r.fd6
 		packet = unreachable6(client, to, length)
-		control = (&ipv6.ControlMessage{Src: to.Addr().AsSlice()}).Marshal
-	}
-	if fd < 0 || !to.Addr().IsValid() {
-		return unix.EAFNOSUPPORT
+		source = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: to.Addr().As16()})
 	}
 	destination := sockaddr(netip.AddrPortFrom(client.Addr(), 0))
-	if v6, ok := destination.(*unix.SockaddrInet6); ok {
-		if i, err := net.InterfaceByName(client.Addr().Zone()); err == nil {
-			v6.ZoneId = uint32(i.Index)
-		}
-	}
-	return os.NewSyscallError("sendmsg", unix.Sendmsg(fd, packet, control(), destination, unix.MSG_DONTWAIT))
+	return os.NewSyscallError("sendmsg", unix.Sendmsg(fd, packet, source, destination, unix.MSG_DONTWAIT))
 }
 
 // maxSize is the size of the largest datagram.

@@ -1,11 +1,9 @@
-// Package stream has the system calls of non-blocking TCP sockets, and of pipes between them. They return at once, so
-// most are made without the scheduler of Go, which keeps them short.
-package stream
+// Package socket has the system calls of non-blocking TCP and UDP sockets and of pipes between them, and sends ICMP
+// errors. The calls return at once, so most are made without the scheduler of Go, which keeps them short.
+package socket
 
 import (
 	"errors"
-	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -22,9 +20,9 @@ const (
 	keepAliveInterval = 15
 )
 
-// Listen opens a listening socket. One for an IPv6 address accepts no connections of IPv4. Accepted
-// connections have the settings that it has, such as TCP_NODELAY and keep-alive.
-func Listen(at netip.AddrPort) (int, error) {
+// ListenTCP opens a listening socket at an address, in the network namespace of the thread. Accepted connections have
+// the settings that it has, such as TCP_NODELAY and keep-alive.
+func ListenTCP(at netip.AddrPort) (int, error) {
 	fd, err := unix.Socket(family(at.Addr()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
@@ -37,26 +35,17 @@ func Listen(at netip.AddrPort) (int, error) {
 }
 
 func prepare(fd int, at netip.AddrPort) error {
-	if at.Addr().Is6() {
-		if err := unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
-			return os.NewSyscallError("setsockopt", err)
-		}
-	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
-	to, err := sockaddr(at)
-	if err != nil {
-		return err
-	}
-	if err := unix.Bind(fd, to); err != nil {
+	if err := unix.Bind(fd, sockaddr(at)); err != nil {
 		return os.NewSyscallError("bind", err)
 	}
 	return os.NewSyscallError("listen", unix.Listen(fd, backlog()))
 }
 
-// Adopt makes a listening socket of a previous run non-blocking, and sets the same options as Listen.
-func Adopt(fd int) error {
+// AdoptTCP makes a listening socket of a previous run non-blocking, and sets the same options as ListenTCP.
+func AdoptTCP(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}
@@ -83,46 +72,6 @@ func backlog() int {
 		return unix.SOMAXCONN
 	}
 	return n
-}
-
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
-}
-
-// sockaddr converts an address, whose zone may be the name of an interface.
-func sockaddr(at netip.AddrPort) (unix.Sockaddr, error) {
-	if at.Addr().Is4() {
-		return &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}, nil
-	}
-	s := &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
-	zone := at.Addr().Zone()
-	if zone == "" {
-		return s, nil
-	}
-	i, err := net.InterfaceByName(zone)
-	if err != nil {
-		return nil, fmt.Errorf("interface %q: %w", zone, err)
-	}
-	s.ZoneId = uint32(i.Index)
-	return s, nil
-}
-
-// Addr returns the address of a socket.
-func Addr(fd int) (netip.AddrPort, error) {
-	s, err := unix.Getsockname(fd)
-	if err != nil {
-		return netip.AddrPort{}, os.NewSyscallError("getsockname", err)
-	}
-	switch s := s.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(s.Addr), uint16(s.Port)), nil
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(s.Addr), uint16(s.Port)), nil
-	}
-	return netip.AddrPort{}, fmt.Errorf("address of a socket: %w", unix.EAFNOSUPPORT)
 }
 
 // Destination returns the address to which the client of an accepted connection has connected: if
@@ -164,13 +113,7 @@ func Connect(to netip.AddrPort) (int, error) {
 // them; the kernel then replaces it (tcp_twsk_unique in net/ipv4/tcp_ipv4.c). It returns EADDRNOTAVAIL or EADDRINUSE
 // if the port is in use.
 func ConnectFrom(from, to netip.AddrPort) (int, error) {
-	return connect(to, func(fd int) error {
-		at, err := sockaddr(from)
-		if err != nil {
-			return err
-		}
-		return unix.Bind(fd, at)
-	})
+	return connect(to, func(fd int) error { return unix.Bind(fd, sockaddr(from)) })
 }
 
 // connect opens a socket, prepares it and starts to connect it.
@@ -222,7 +165,7 @@ func Read(fd int, b []byte) (int, syscall.Errno) {
 	return call(unix.SYS_READ, fd, b, 0)
 }
 
-// Write writes bytes. It may write fewer.
+// Write writes bytes, of TCP perhaps fewer, or sends a datagram.
 func Write(fd int, b []byte) (int, syscall.Errno) {
 	return call(unix.SYS_SENDTO, fd, b, unix.MSG_NOSIGNAL)
 }

@@ -1,0 +1,94 @@
+package socket
+
+import (
+	"net/netip"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ListenUDP opens a UDP socket at an address, in the network namespace of the thread.
+func ListenUDP(at netip.AddrPort) (int, error) { return open(at.Addr(), bind(at), setBuffers) }
+
+// DialUDP opens a UDP socket that is connected to an address, in the network namespace of the thread.
+func DialUDP(to netip.AddrPort) (int, error) { return open(to.Addr(), connectUDP(to)) }
+
+// open opens a UDP socket for a family of addresses and calls the steps that set it up.
+func open(like netip.Addr, steps ...func(fd int) error) (int, error) {
+	fd, err := unix.Socket(family(like), unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	for _, step := range steps {
+		if err := step(fd); err != nil {
+			Close(fd)
+			return -1, err
+		}
+	}
+	return fd, nil
+}
+
+// bind returns the step that binds a socket.
+func bind(at netip.AddrPort) func(fd int) error {
+	return func(fd int) error { return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(at))) }
+}
+
+// connectUDP returns the step that connects a socket. It discards datagrams of others that arrived before the socket
+// was connected: the kernel does not.
+func connectUDP(to netip.AddrPort) func(fd int) error {
+	return func(fd int) error {
+		if err := unix.Connect(fd, sockaddr(to)); err != nil {
+			return os.NewSyscallError("connect", err)
+		}
+		const most = 1 << 16 // in case the peer sends without end
+		var discarded [1]byte
+		for range most {
+			if _, _, err := Receive(fd, discarded[:]); err != nil {
+				break
+			}
+		}
+		return nil
+	}
+}
+
+// AdoptUDP makes a listening socket of a previous run non-blocking, and sets the same options as ListenUDP.
+func AdoptUDP(fd int) error {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	return setBuffers(fd)
+}
+
+// setBuffers sets the buffers of a listening socket to 1 MiB, as far as the kernel allows it. It returns no error.
+func setBuffers(fd int) error {
+	const size = 1 << 20
+	for _, buffer := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer[0], size) != nil { // it needs CAP_NET_ADMIN
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer[1], size)
+		}
+	}
+	return nil
+}
+
+// Receive receives a datagram. It returns its size and its sender.
+func Receive(fd int, b []byte) (int, netip.AddrPort, error) {
+	var from raw
+	size := uint32(len(from))
+	n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+		uintptr(len(b)), 0, uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&size)))
+	if e != 0 {
+		return 0, netip.AddrPort{}, e
+	}
+	return int(n), from.scoped(), nil
+}
+
+// SendTo sends a datagram to an address.
+func SendTo(fd int, b []byte, to netip.AddrPort) syscall.Errno {
+	var a raw
+	size := a.set(to)
+	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+		uintptr(len(b)), unix.MSG_NOSIGNAL, uintptr(unsafe.Pointer(&a)), size)
+	return e
+}
