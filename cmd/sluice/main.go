@@ -15,9 +15,8 @@ import (
 )
 
 func main() {
-	// A thread that enters another network namespace ends there. The first thread of
-	// a process cannot end, so it is kept from that: the process would be taken for
-	// one of that namespace.
+	// A thread that enters another network namespace ends there. The first thread of a process cannot end, so it is kept
+	// from that: the process would be taken for one of that namespace.
 	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 )
 
-// How much the heap may grow between two collections. The first load makes the
-// peak: of a small heap a fixed amount may be garbage, as many collections cost
-// processor time, of a large one a part.
+// How much the heap may grow between two collections. The first load makes the peak: of a small heap a fixed amount may
+// be garbage, as many collections cost processor time, of a large one a part.
 const (
 	garbage       = 9 << 20 // bytes
 	leastPercent  = 22

@@ -18,8 +18,7 @@ func growth() int {
 	return now
 }
 
-// The heap is kept small until everything was written once; from then on changes
-// cost less.
+// The heap is kept small until everything was written once; from then on changes cost less.
 func TestSaveMemory(t *testing.T) {
 	t.Setenv("GOGC", "") // restored afterwards
 	if err := os.Unsetenv("GOGC"); err != nil {

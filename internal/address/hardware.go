@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// HardwareAddr returns the MAC address of the interface of this host that has an address, as
-// "00:15:5d:00:00:01".
+// HardwareAddr returns the MAC address of the interface of this host that has an address, as "00:15:5d:00:00:01".
 func (*Watcher) HardwareAddr(of netip.Addr) (string, error) {
 	links, err := net.Interfaces()
 	if err != nil {

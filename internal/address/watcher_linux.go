@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run calls fn with all addresses, at the start and after each change, until ctx is done;
-// it returns nil then. Calls do not overlap, and fn may keep the list. Changes during a
-// call cause one further call.
+// Run calls fn with all addresses, at the start and after each change, until ctx is done; it returns nil then. Calls do
+// not overlap, and fn may keep the list. Changes during a call cause one further call.
 func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 	events, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: w.opts.NetNS})
 	if err != nil {

@@ -154,8 +154,7 @@ func TestListPeer(t *testing.T) {
 	}
 }
 
-// After any number of changes, also more than the kernel buffers messages for, the last
-// list is correct.
+// After any number of changes, also more than the kernel buffers messages for, the last list is correct.
 func TestManyChanges(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	lists := start(t, address.New(address.Options{NetNS: ns}), 20*time.Millisecond)

@@ -13,9 +13,8 @@ import (
 // period is the time between two lists.
 const period = 5 * time.Second
 
-// Run calls fn with all addresses, at the start and after each change, until ctx is done;
-// it returns nil then. Calls do not overlap, and fn may keep the list. A change is noticed
-// within 5 seconds.
+// Run calls fn with all addresses, at the start and after each change, until ctx is done; it returns nil then. Calls do
+// not overlap, and fn may keep the list. A change is noticed within 5 seconds.
 func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()

@@ -15,8 +15,7 @@ import (
 	"strings"
 )
 
-// UnansweredError means that a process holds the lock but did not answer in
-// time.
+// UnansweredError means that a process holds the lock but did not answer in time.
 type UnansweredError struct {
 	Socket string // nobody listens here, as the daemon may be in a container; "" if unknown
 }
@@ -47,8 +46,7 @@ const (
 	maxAnswer  = 1 << 30
 )
 
-// Dial returns a Client for the daemon of a network namespace, or of this user. Each query opens a
-// connection.
+// Dial returns a Client for the daemon of a network namespace, or of this user. Each query opens a connection.
 func Dial(o Options) *Client { return &Client{o.dial, maxAnswer} }
 
 // DialNearest returns a Client for the daemon that this user may ask: that of the network namespace,

@@ -108,8 +108,7 @@ func (e *TakenError) Error() string {
 // identityTimeout bounds the wait for the Identity of another daemon, which may wait for a second until a write ends.
 const identityTimeout = 2 * time.Second
 
-// identifyHolder queries the holder of the lock for its Identity. It returns
-// false if nothing holds the lock any more.
+// identifyHolder queries the holder of the lock for its Identity. It returns false if nothing holds the lock any more.
 func (o Options) identifyHolder(ctx context.Context, s scope) (*TakenError, bool) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()

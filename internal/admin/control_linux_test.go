@@ -155,8 +155,7 @@ func TestASecondDaemonNamesTheFirst(t *testing.T) {
 	serve(t, Options{NetNS: namespace(t)}) // another namespace is another place
 }
 
-// A daemon that has taken the place and does not answer (yet) is named by what
-// the kernel knows.
+// A daemon that has taken the place and does not answer (yet) is named by what the kernel knows.
 func TestASilentDaemonIsNamedByItsPID(t *testing.T) {
 	o := Options{NetNS: namespace(t)}
 	first, err := Listen(t.Context(), o)

@@ -58,8 +58,7 @@ func Adopt(file *os.File, o Options) (*Server, error) {
 	return &Server{lock, o}, nil
 }
 
-// File returns a second file that holds the lock, which is released when both are
-// closed. The caller closes it.
+// File returns a second file that holds the lock, which is released when both are closed. The caller closes it.
 func (s *Server) File() (*os.File, error) { return s.lock.duplicate() }
 
 // Close releases the lock if Serve has not done so.

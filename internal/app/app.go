@@ -1,5 +1,4 @@
-// Package app builds all parts of the program in order, passes each what it needs, and
-// runs them until the first ends.
+// Package app builds all parts of the program in order, passes each what it needs, and runs them until the first ends.
 package app
 
 import (
@@ -45,8 +44,7 @@ type Options struct {
 	Replace func(*handover.Handover)
 	Before  *handover.Handover // nil: another process started this one
 
-	// Compare requests that the configuration be read, and everything be compared with the
-	// kernel.
+	// Compare requests that the configuration be read, and everything be compared with the kernel.
 	Compare <-chan os.Signal
 }
 

@@ -30,8 +30,7 @@ func cleanup(ctx context.Context, o Options, wait time.Duration) (removed []stri
 	return removeAll(ctx, o)
 }
 
-// removeAll removes the rules of every plane and of kube-proxy. It continues after a
-// failure.
+// removeAll removes the rules of every plane and of kube-proxy. It continues after a failure.
 func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 	var errs []error
 	for _, kind := range o.Kinds {
@@ -58,8 +57,7 @@ func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 	return append(removed, account.Lines()...), errors.Join(append(errs, err, kubeProxyErr)...)
 }
 
-// cleanHost undoes what the planes did to the host. It returns lines and errors of planes
-// that share a Cleanup once.
+// cleanHost undoes what the planes did to the host. It returns lines and errors of planes that share a Cleanup once.
 func cleanHost(ctx context.Context, o Options) (lines []string, err error) {
 	var errs []error
 	for _, kind := range o.Kinds {
@@ -79,8 +77,7 @@ func cleanHost(ctx context.Context, o Options) (lines []string, err error) {
 	return lines, errors.Join(errs...)
 }
 
-// Prepare changes the host in ways that need more privileges than serving does, for a later
-// process.
+// Prepare changes the host in ways that need more privileges than serving does, for a later process.
 func Prepare(ctx context.Context, o Options) error {
 	if err := Check(ctx, o); err != nil {
 		return err

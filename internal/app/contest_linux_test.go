@@ -96,8 +96,7 @@ func waitForRules(t testing.TB, netns int) {
 	t.Fatalf("a comparison still has %d steps (%v)", len(d), err)
 }
 
-// After another program has changed rules in a tight loop, all rules are repaired, in every
-// mode and without a request.
+// After another program has changed rules in a tight loop, all rules are repaired, in every mode and without a request.
 func TestRulesAreRepairedAfterALoopOfEdits(t *testing.T) {
 	seeds.Long(t)
 	const mode = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" +
@@ -131,9 +130,8 @@ func TestRulesAreRepairedAfterALoopOfEdits(t *testing.T) {
 	}
 }
 
-// BenchmarkRulesDuringEdits measures in which share of samples the rules exist while
-// another program flushes them with a pause, and the CPU time of the daemon, which is a
-// separate process.
+// BenchmarkRulesDuringEdits measures in which share of samples the rules exist while another program flushes them with
+// a pause, and the CPU time of the daemon, which is a separate process.
 func BenchmarkRulesDuringEdits(b *testing.B) {
 	program, err := harness.ProgramIn(b.TempDir())
 	if err != nil {

@@ -34,9 +34,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
-// daemon is a Node with everything that works beside the rules: health, metrics, Events,
-// the control socket, settings of the host, the reload of the configuration file, and the
-// take-over from kube-proxy.
+// daemon is a Node with everything that works beside the rules: health, metrics, Events, the control socket, settings
+// of the host, the reload of the configuration file, and the take-over from kube-proxy.
 type daemon struct {
 	o        Options
 	started  time.Time
@@ -166,8 +165,7 @@ func (d *daemon) assembleNode() {
 	d.node = NewNode(opt)
 }
 
-// report passes problems of objects to the log, the metrics, the Events and the answers to
-// commands.
+// report passes problems of objects to the log, the metrics, the Events and the answers to commands.
 func (d *daemon) report(problems []route.Problem) {
 	d.problems.Report(problems)
 	d.history.Report(problems)
@@ -266,8 +264,7 @@ func (d *daemon) onRequest(ctx context.Context) error {
 	}
 }
 
-// kubeProxyAddress returns where a kube-proxy with the same configuration serves its
-// diagnostics; "": it serves none.
+// kubeProxyAddress returns where a kube-proxy with the same configuration serves its diagnostics; "": it serves none.
 func kubeProxyAddress(c *config.Config) string {
 	at := c.Metrics
 	if at.IsValid() && at.Addr().IsUnspecified() {

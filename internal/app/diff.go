@@ -12,9 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// diffAttempts is how often the kernel is compared until there is no write meanwhile, as
-// a write may cause a difference that does not exist. diffPause is the longest wait
-// between two attempts.
+// diffAttempts is how often the kernel is compared until there is no write meanwhile, as a write may cause a difference
+// that does not exist. diffPause is the longest wait between two attempts.
 const (
 	diffAttempts = 10
 	diffPause    = 200 * time.Millisecond
@@ -22,8 +21,7 @@ const (
 
 var errWriting = errors.New("the proxy kept writing to the kernel during each of several comparisons; ask again")
 
-// diff compares the kernel with the routes. It reads through a connection of its own, and
-// does not delay the loop.
+// diff compares the kernel with the routes. It reads through a connection of its own, and does not delay the loop.
 func (d *daemon) diff(ctx context.Context) (plane.Plan, error) {
 	reader, done, err := d.plane.Reader(ctx)
 	if err != nil {

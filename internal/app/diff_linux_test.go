@@ -48,8 +48,7 @@ func TestComparingLeavesNothingOpen(t *testing.T) {
 	}
 }
 
-// While the loop writes all the time, a comparison finds no difference, or returns an error
-// that it cannot decide.
+// While the loop writes all the time, a comparison finds no difference, or returns an error that it cannot decide.
 func TestComparingUnderChurn(t *testing.T) {
 	seeds.Long(t)
 	path := manifests(t, webService)

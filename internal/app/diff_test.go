@@ -44,8 +44,7 @@ func (steps) Kept() int                   { return 0 }
 func (steps) String() string              { return "add a\n" }
 func (steps) Apply(context.Context) error { return errors.New("a comparison must not write") }
 
-// A difference counts only if nothing was written during the comparison, as it may be one
-// that the write has just made.
+// A difference counts only if nothing was written during the comparison, as it may be one that the write has just made.
 func TestADifferenceDuringAWriteDoesNotCount(t *testing.T) {
 	broken := errors.New("read kernel state: no")
 	for _, tt := range []struct {

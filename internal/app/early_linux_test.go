@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
-// observedPlane passes on the end of each read of the kernel, and each edit after the daemon
-// has received it.
+// observedPlane passes on the end of each read of the kernel, and each edit after the daemon has received it.
 type observedPlane struct {
 	plane.Plane
 	reads chan error
@@ -92,9 +91,8 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// A daemon reads the kernel before its feeds are complete. If nothing has changed, the first
-// write of a restart uses that and writes nothing. If another program has changed rules
-// since, it reads the kernel again, and repairs them.
+// A daemon reads the kernel before its feeds are complete. If nothing has changed, the first write of a restart uses
+// that and writes nothing. If another program has changed rules since, it reads the kernel again, and repairs them.
 func TestTheKernelIsReadBeforeTheFeedsAreComplete(t *testing.T) {
 	for _, tt := range []struct{ mode, table, edit string }{
 		{"nftables", "sluice", "delete table ip sluice"},

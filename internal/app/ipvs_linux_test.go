@@ -22,8 +22,7 @@ import (
 // repairLimit is how long an edit of virtual servers may last, with default settings.
 const repairLimit = 2 * time.Second
 
-// Connections fail for no longer than repairLimit after a flush of all virtual servers, which
-// no notification reports.
+// Connections fail for no longer than repairLimit after a flush of all virtual servers, which no notification reports.
 func TestAFlushUnderTrafficIsRepairedInModeIPVS(t *testing.T) {
 	kerneltest.NeedIPVS(t)
 	netns := kerneltest.Namespace(t)

@@ -68,8 +68,7 @@ func (o Options) policy(families []route.Family) route.Options {
 	return p
 }
 
-// openPlane verifies that the kernel can do what the mode needs, and opens the plane
-// for the life of the process.
+// openPlane verifies that the kernel can do what the mode needs, and opens the plane for the life of the process.
 func (d *daemon) openPlane(ctx context.Context) error {
 	o := d.o
 	kind := o.kind()
@@ -110,8 +109,7 @@ func leftovers(o Options) []takeover.Leftover {
 	return list
 }
 
-// removeRules removes all rules of a plane. A kernel that lacks what the plane needs has
-// none.
+// removeRules removes all rules of a plane. A kernel that lacks what the plane needs has none.
 func removeRules(ctx context.Context, k plane.Kind, o Options) ([]string, error) {
 	if _, err := k.Probe(ctx, o.NetNS); errors.Is(err, probe.ErrFeature) {
 		return nil, nil

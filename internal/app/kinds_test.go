@@ -30,8 +30,7 @@ func upper(lower plane.Kind) plane.Kind {
 	return k
 }
 
-// Rules of a plane that the current one uses are not leftovers; rules of all other planes
-// are.
+// Rules of a plane that the current one uses are not leftovers; rules of all other planes are.
 func TestLeftoversOfOtherPlanes(t *testing.T) {
 	other := base()
 	other.Mode = "other"

@@ -15,12 +15,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// interfaceVariable names the interface that gets addresses of Services, as in kube-proxy's mode
-// winuserspace.
+// interfaceVariable names the interface that gets addresses of Services, as in kube-proxy's mode winuserspace.
 const interfaceVariable = "INTERFACE_TO_ADD_SERVICE_IP"
 
-// Kinds returns the data planes of this build, the default first. A further plane is one
-// more line here.
+// Kinds returns the data planes of this build, the default first. A further plane is one more line here.
 func Kinds() []plane.Kind {
 	return []plane.Kind{
 		kernelspace.Kind(hns.New(), address.New(address.Options{})),

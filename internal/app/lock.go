@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
-// lock acquires the lock of a network namespace. Only the Sluice that holds it writes
-// rules there.
+// lock acquires the lock of a network namespace. Only the Sluice that holds it writes rules there.
 type lock struct {
 	options admin.Options
 	listen  func(context.Context) (*admin.Server, error)
@@ -39,8 +38,7 @@ const (
 	lockPeriod  = 100 * time.Millisecond // between attempts to acquire the lock
 )
 
-// acquire acquires the lock without waiting. It returns nil if the kernel has no lock:
-// the node is served all the same.
+// acquire acquires the lock without waiting. It returns nil if the kernel has no lock: the node is served all the same.
 func (l lock) acquire(ctx context.Context) (*admin.Server, error) {
 	held, err := l.listen(ctx)
 	if errors.Is(err, admin.ErrUnsupported) {

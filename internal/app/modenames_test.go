@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// A mode is named in its own folder, the configuration, the take-over and kinds_*.go only
-// (docs/architecture.md).
+// A mode is named in its own folder, the configuration, the take-over and kinds_*.go only (docs/architecture.md).
 func TestModesAreNamedInFewPlaces(t *testing.T) {
 	names := append(Modes(Kinds()), "ipvs")
 	allowed := []string{

@@ -18,8 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
-// Source keeps a store current until the context ends. It has announced its
-// feeds to the store before it runs.
+// Source keeps a store current until the context ends. It has announced its feeds to the store before it runs.
 type Source interface {
 	Run(ctx context.Context) error
 }

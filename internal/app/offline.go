@@ -22,8 +22,7 @@ type Previewed struct {
 	Problems bool // some objects are wrong; they were logged
 }
 
-// Preview returns the plan for manifests and a kernel without any rules of Sluice. It needs
-// no privileges.
+// Preview returns the plan for manifests and a kernel without any rules of Sluice. It needs no privileges.
 func Preview(ctx context.Context, o Options) (Previewed, error) {
 	f, err := fromFiles(ctx, o)
 	if err != nil {
@@ -69,8 +68,7 @@ func Check(ctx context.Context, o Options) error {
 	return err
 }
 
-// Explain answers a question as if everything in the manifests were programmed. It needs no
-// privileges.
+// Explain answers a question as if everything in the manifests were programmed. It needs no privileges.
 func Explain(ctx context.Context, o Options, q explain.Question) (explain.Answer, error) {
 	f, err := fromFiles(ctx, o)
 	if err != nil {

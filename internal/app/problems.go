@@ -73,9 +73,8 @@ func shortened(value string) string {
 	return strings.ToValidUTF8(value[:most], "") + "…"
 }
 
-// observe logs a successful write; the loop logs failures. It logs a periodic comparison
-// that found nothing, and a repeated attempt to write what the kernel refuses, at the
-// debug level.
+// observe logs a successful write; the loop logs failures. It logs a periodic comparison that found nothing, and a
+// repeated attempt to write what the kernel refuses, at the debug level.
 func (o Options) observe(s proxy.Sync) {
 	level := slog.LevelDebug
 	again := s.Cause == proxy.Period && s.Steps == 0 || s.Cause == proxy.Failure && s.Refused > 0
@@ -96,8 +95,7 @@ func (o Options) observe(s proxy.Sync) {
 	}
 }
 
-// notProgrammed logs which Services are not programmed, and why, when that begins or the
-// reason changes.
+// notProgrammed logs which Services are not programmed, and why, when that begins or the reason changes.
 type notProgrammed struct {
 	log   *slog.Logger
 	level slog.Level

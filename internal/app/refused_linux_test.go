@@ -12,9 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/texttest"
 )
 
-// A map that another program created with a size for 12 frontends accepts no more of them.
-// The other Services are reported by name in the log, in Events, by status, get and the
-// metrics, and are written once the kernel accepts them.
+// A map that another program created with a size for 12 frontends accepts no more of them. The other Services are
+// reported by name in the log, in Events, by status, get and the metrics, and are written once the kernel accepts them.
 func TestServicesThatTheKernelRejectsAreReported(t *testing.T) {
 	const size, services = 12, 20
 	var log texttest.Buffer

@@ -22,8 +22,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
-// carried is what a daemon passes to the next run of the program in addition to its open
-// ports and its lock.
+// carried is what a daemon passes to the next run of the program in addition to its open ports and its lock.
 type carried struct {
 	Health  health.Before
 	Ports   serviceports.Before
@@ -66,8 +65,7 @@ func (d *daemon) possible(ctx context.Context, c *config.Config) error {
 	return listenPossible(ctx, d.o.Config, c, listen.Opener{NetNS: d.o.NetNS}.Listen)
 }
 
-// sourcePossible returns why a new run could not read all Services that this one
-// has read.
+// sourcePossible returns why a new run could not read all Services that this one has read.
 func (d *daemon) sourcePossible(c *config.Config) error {
 	s := d.source.State()
 	isKube := len(c.Manifests) == 0
@@ -117,8 +115,7 @@ func (d *daemon) replace(ctx context.Context) error {
 	return nil
 }
 
-// handOver returns what the next run receives. It keeps the lock and the ports open,
-// whatever this run closes.
+// handOver returns what the next run receives. It keeps the lock and the ports open, whatever this run closes.
 func (d *daemon) handOver(ctx context.Context, c carried) (_ *handover.Handover, err error) {
 	if d.replaced.Swap(true) {
 		return nil, errors.New("a handover has begun already")

@@ -63,8 +63,7 @@ func TestForeignEditsAreRepaired(t *testing.T) {
 			t.Errorf("%s: the foreign table is now\n%s\nwant:\n%s", edit, got, foreignRules)
 		}
 	}
-	// An edit of a foreign table causes no comparison: the next one is that for the edit
-	// of ours.
+	// An edit of a foreign table causes no comparison: the next one is that for the edit of ours.
 	runNft(t, o.NetNS, "flush table ip foreign")
 	runNft(t, o.NetNS, "delete table ip sluice")
 	if s := r.sync(); s.Steps == 0 {

@@ -172,8 +172,7 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 	}
 }
 
-// A daemon acquires the lock before anything else: a second daemon does not even probe the
-// kernel.
+// A daemon acquires the lock before anything else: a second daemon does not even probe the kernel.
 func TestTheSecondDaemonDoesNotProbeTheKernel(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)

@@ -1,5 +1,4 @@
-// Package cli is the command line: the proxy itself, which takes kube-proxy's,
-// and commands that answer questions.
+// Package cli is the command line: the proxy itself, which takes kube-proxy's, and commands that answer questions.
 package cli
 
 import (
@@ -183,9 +182,8 @@ type configuration struct {
 	env   Env
 	opt   config.Options
 
-	// text is the content of the file when it was last read. After the program has
-	// re-executed itself it is the content that the previous run checked, even if the
-	// file has changed since.
+	// text is the content of the file when it was last read. After the program has re-executed itself it is the content
+	// that the previous run checked, even if the file has changed since.
 	text   []byte
 	passed bool // the next read returns text, not the file
 }
@@ -206,8 +204,7 @@ func (c *configuration) readFile(name string) (text []byte, err error) {
 	return c.text, err
 }
 
-// load reads the configuration, opens the logs and logs the warnings. The caller
-// closes the logs.
+// load reads the configuration, opens the logs and logs the warnings. The caller closes the logs.
 func (c *configuration) load() (app.Options, *logs, error) {
 	cfg, warnings, err := c.read()
 	if err != nil {
@@ -237,8 +234,7 @@ func choosing(ctx context.Context, flags *config.Flags, env Env) (*configuration
 	}}, &chosen
 }
 
-// load reads the configuration for a command that does not depend on what this kernel
-// can do.
+// load reads the configuration for a command that does not depend on what this kernel can do.
 func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
 	c := configuration{
 		flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds), Binds: app.Binds(env.Kinds)},
@@ -246,9 +242,8 @@ func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
 	return c.load()
 }
 
-// serve runs the proxy until the context ends, or until a changed configuration makes
-// the program re-execute itself; then it returns the Handover for the next run. It
-// waits up to writeTime for the end of the current write.
+// serve runs the proxy until the context ends, or until a changed configuration makes the program re-execute itself;
+// then it returns the Handover for the next run. It waits up to writeTime for the end of the current write.
 func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 	kube.DemoteLibraries(o.Log)
 	running, stop := context.WithCancel(ctx)

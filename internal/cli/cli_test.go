@@ -50,8 +50,7 @@ func TestWaitFor(t *testing.T) {
 	}
 }
 
-// Stopping is promised within a second after the last write, and before Kubernetes
-// and systemd kill the program.
+// Stopping is promised within a second after the last write, and before Kubernetes and systemd kill the program.
 func TestGraceLeavesTimeToExit(t *testing.T) {
 	if grace > 900*time.Millisecond {
 		t.Errorf("grace is %v, want less than a second by some", grace)

@@ -41,8 +41,7 @@ import (
 
 var update = flag.Bool("update", false, "write what is compared in scripts of a daemon anew")
 
-// testsInNamespace are the tests of this package, with a namespace to make
-// others in when not started by root.
+// testsInNamespace are the tests of this package, with a namespace to make others in when not started by root.
 type testsInNamespace struct{ m *testing.M }
 
 // Run implements testscript.TestingM.

@@ -25,10 +25,9 @@ import (
 //	5 to 10 the same as 4
 func levelOf(verbosity int) slog.Level { return slog.Level(-max(0, verbosity)) }
 
-// logs is the log of this process. Everything goes to standard error; with split
-// streams only errors do, and the rest goes to standard output. There it may be
-// buffered: lines of the last flush period are lost if the process is killed. An
-// error flushes the buffer first.
+// logs is the log of this process. Everything goes to standard error; with split streams only errors do, and the rest
+// goes to standard output. There it may be buffered: lines of the last flush period are lost if the process is killed.
+// An error flushes the buffer first.
 type logs struct {
 	levels  logLevels
 	handler logHandler
@@ -129,8 +128,7 @@ func (l *logLevels) at(pc uintptr) slog.Level {
 	return base
 }
 
-// logHandler is a slog.Handler that sends errors and other records to different
-// handlers.
+// logHandler is a slog.Handler that sends errors and other records to different handlers.
 type logHandler struct {
 	levels       *logLevels
 	info, errors slog.Handler

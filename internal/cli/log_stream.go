@@ -10,10 +10,9 @@ import (
 	"time"
 )
 
-// logStream writes lines to a stream whose reader may stop reading, such as a pipe. A
-// write that takes longer than maxWriteWait continues in the background; until it
-// ends, lines are dropped, and the next line is preceded by the number of dropped
-// writes. With a size it buffers lines. Each Write is one whole line.
+// logStream writes lines to a stream whose reader may stop reading, such as a pipe. A write that takes longer than
+// maxWriteWait continues in the background; until it ends, lines are dropped, and the next line is preceded by the
+// number of dropped writes. With a size it buffers lines. Each Write is one whole line.
 type logStream struct {
 	to     io.Writer
 	format string        // of the line about dropped writes

@@ -139,8 +139,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// SetVerbosity changes the level of loggers that exist, but not that of source files
-// with a level of their own.
+// SetVerbosity changes the level of loggers that exist, but not that of source files with a level of their own.
 func TestSetVerbosity(t *testing.T) {
 	var s streams
 	l := s.logs(config.Logging{Verbosity: 1})
@@ -157,8 +156,7 @@ func TestSetVerbosity(t *testing.T) {
 	s.expect(t, "", "level=DEBUG msg=\"this file\"\n")
 }
 
-// A source file may log more than the others; the first pattern that matches it
-// counts, and none makes it log less.
+// A source file may log more than the others; the first pattern that matches it counts, and none makes it log less.
 func TestVModule(t *testing.T) {
 	const here = "level=DEBUG msg=here\n"
 	for _, tt := range []struct {
@@ -205,8 +203,7 @@ func TestDisabledLevelDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// With a buffer, lines wait until it is full, the period is over, an error is logged, or
-// the process ends.
+// With a buffer, lines wait until it is full, the period is over, an error is logged, or the process ends.
 func TestBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const line = "level=INFO msg=a\n"

@@ -45,8 +45,7 @@ func program(kinds []plane.Kind) func() {
 // noPause is an environment variable of programs with the race detector: otherwise each waits for a second at its end.
 const noPause = "GORACE=atexit_sleep_ms=0"
 
-// TestScripts runs the scripts of commands. They write to no kernel, because they run
-// without privileges.
+// TestScripts runs the scripts of commands. They write to no kernel, because they run without privileges.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -65,13 +64,11 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// unprivileged runs a program that may do nothing to the network; it is
-// expected to fail:
+// unprivileged runs a program that may do nothing to the network; it is expected to fail:
 //
 //	unprivileged PROGRAM ARG...
 //
-// In a user namespace that maps nobody to root a process has no capabilities,
-// whoever started it.
+// In a user namespace that maps nobody to root a process has no capabilities, whoever started it.
 func unprivileged(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: unprivileged program arg...")

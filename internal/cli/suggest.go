@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// maxTypos is how many letters of the name of a command may differ from the argument
-// that is taken for it.
+// maxTypos is how many letters of the name of a command may differ from the argument that is taken for it.
 const maxTypos = 2
 
 // misspelledCommand returns an error if an argument is similar to a command.
@@ -51,8 +50,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// flagNames returns the flags of a command that the help lists, of the command or of the
-// proxy.
+// flagNames returns the flags of a command that the help lists, of the command or of the proxy.
 func flagNames(cmd *cobra.Command) []string {
 	var ofProxy, names []string
 	for _, g := range config.Groups() {

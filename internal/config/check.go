@@ -25,8 +25,7 @@ type check struct {
 	warnings []string
 }
 
-// problem reports an invalid field at path. It names the flag or the file that set
-// the field.
+// problem reports an invalid field at path. It names the flag or the file that set the field.
 func (c *check) problem(path, reason string) {
 	root, _, _ := strings.Cut(path, "[")
 	if flag, ok := c.byFlag[root]; ok {

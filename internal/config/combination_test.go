@@ -99,8 +99,7 @@ func TestModeIsNotInThisBuild(t *testing.T) {
 	}
 }
 
-// kube-proxy 1.0 to 1.6 answered health checks on the port that metrics have
-// since 1.7, and unit files say so.
+// kube-proxy 1.0 to 1.6 answered health checks on the port that metrics have since 1.7, and unit files say so.
 func TestServersOnOnePort(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{

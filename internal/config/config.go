@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Config is the configuration, complete and checked. It is not changed once
-// loaded.
+// Config is the configuration, complete and checked. It is not changed once loaded.
 type Config struct {
 	Mode      string   // the data plane, one of Options.Modes
 	NodeName  string   // trimmed, lower case, never empty
@@ -58,13 +57,11 @@ type Config struct {
 	// IgnoreKubeProxy removes kube-proxy's rules although one runs.
 	IgnoreKubeProxy bool
 
-	// ReloadJitter bounds the random time that a changed file waits before it takes
-	// effect; 0: none.
+	// ReloadJitter bounds the random time that a changed file waits before it takes effect; 0: none.
 	ReloadJitter time.Duration
 
-	// effective is the configuration in force, defaults and flags included, as a
-	// KubeProxyConfiguration v1alpha1. Loading it gives the same Config, except the
-	// fields that only flags set: Manifests, Client.Master, IgnoreKubeProxy,
+	// effective is the configuration in force, defaults and flags included, as a KubeProxyConfiguration v1alpha1. Loading
+	// it gives the same Config, except the fields that only flags set: Manifests, Client.Master, IgnoreKubeProxy,
 	// ReloadJitter, and the tasks in place of running.
 	effective []byte
 }
@@ -174,7 +171,6 @@ type Options struct {
 	// Default, if not nil, chooses one of them when the configuration names none.
 	Default func() string
 
-	// Binds are the ways in which the mode userspace works in this build; the first is the
-	// default. Empty: all.
+	// Binds are the ways in which the mode userspace works in this build; the first is the default. Empty: all.
 	Binds []Bind
 }

@@ -16,8 +16,7 @@ import (
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
-// compare leaves out the rendered text: the same settings may be written in
-// two ways.
+// compare leaves out the rendered text: the same settings may be written in two ways.
 var compare = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),

@@ -55,9 +55,8 @@ func (c *check) section(cfg *Config) {
 	}
 }
 
-// loopback returns the rule of a mode for NodePorts on loopback addresses: the mode
-// iptables has a setting for it, ipvs and kernelspace cannot serve them, the others do only if they are
-// named.
+// loopback returns the rule of a mode for NodePorts on loopback addresses: the mode iptables has a setting for it, ipvs
+// and kernelspace cannot serve them, the others do only if they are named.
 func loopback(mode string, localhost bool) route.Loopback {
 	switch {
 	case mode == "ipvs", mode == kernelspaceMode:
@@ -120,8 +119,7 @@ func (c *check) clusterCIDRs() []netip.Prefix {
 	return cidrs
 }
 
-// nodePorts reads keywords and ranges. A repeated keyword is an error; a repeated
-// range is not, as in kube-proxy.
+// nodePorts reads keywords and ranges. A repeated keyword is an error; a repeated range is not, as in kube-proxy.
 func (c *check) nodePorts() route.NodePortOptions {
 	n := route.NodePortOptions{Loopback: loopback(string(c.config.Mode), *c.config.IPTables.LocalhostNodePorts)}
 	keywords := map[string]*bool{"all": &n.All, "primary": &n.Primary, "localhost": &n.Localhost}
@@ -218,9 +216,8 @@ func enabled(set map[string]bool, gate string) bool {
 	return on || !ok
 }
 
-// dumped reports whether a program wrote the file with every field, as kubeadm does, so
-// that an empty value means not set. Such a file has a period of 0, which has no
-// meaning otherwise.
+// dumped reports whether a program wrote the file with every field, as kubeadm does, so that an empty value means not
+// set. Such a file has a period of 0, which has no meaning otherwise.
 func (d *document) dumped() bool {
 	if d == nil {
 		return false

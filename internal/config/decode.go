@@ -214,8 +214,7 @@ func (d *document) takeConntrackMax(text string) {
 	d.conntrackMax = new(int32(n))
 }
 
-// line returns the line of the field at path, or of the field around it; 0 if neither
-// exists.
+// line returns the line of the field at path, or of the field around it; 0 if neither exists.
 func (d *document) line(path string) int {
 	outermost, _, _ := strings.Cut(path, ".")
 	if !d.sets(outermost) {

@@ -10,9 +10,8 @@ import (
 
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// setDefaults sets the fields that neither the file nor a flag sets. A zero in the
-// file counts as not set where zero cannot work, because programs such as kubeadm
-// write every field. For the addresses of servers see server.
+// setDefaults sets the fields that neither the file nor a flag sets. A zero in the file counts as not set where zero
+// cannot work, because programs such as kubeadm write every field. For the addresses of servers see server.
 func (c *check) setDefaults() {
 	cfg := c.config
 	cfg.APIVersion, cfg.Kind = apiVersion, kind
@@ -41,8 +40,7 @@ func (c *check) setDefaults() {
 	}
 }
 
-// periods sets the periods that must not be 0. The least time between two writes is 0
-// by default, in every mode.
+// periods sets the periods that must not be 0. The least time between two writes is 0 by default, in every mode.
 func (c *check) periods() {
 	for path, d := range periods(c.config) {
 		if d.Duration != 0 || c.byFlag[path] != "" {

@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Differences lists the fields in which two configurations differ, defaults and flags
-// included: "conntrack.min: 5 -> 6". It cuts off long values. Values that only flags set
-// are the same in all configurations of one process.
+// Differences lists the fields in which two configurations differ, defaults and flags included: "conntrack.min: 5 ->
+// 6". It cuts off long values. Values that only flags set are the same in all configurations of one process.
 func Differences(old, new *Config) ([]string, error) {
 	from, err := old.leaves()
 	if err != nil {

@@ -76,8 +76,7 @@ featureGates: {AllowServiceExternalIPs: false}
 	}
 }
 
-// A node's name that comes from the host makes a difference although no file has
-// it.
+// A node's name that comes from the host makes a difference although no file has it.
 func TestDifferenceOfTheHost(t *testing.T) {
 	old, new := mustLoad(t, header), mustLoad(t, header)
 	new.NodeName = "host-2"

@@ -29,8 +29,7 @@ func fieldNames(t reflect.Type) []string {
 	return names
 }
 
-// leaves returns the path of every field of v1alpha1 that has a value of its
-// own.
+// leaves returns the path of every field of v1alpha1 that has a value of its own.
 func leaves() []string {
 	return leavesBelow(reflect.ValueOf(&v1alpha1.KubeProxyConfiguration{}).Elem(), "")
 }
@@ -47,8 +46,7 @@ func leavesBelow(v reflect.Value, path string) []string {
 	return all
 }
 
-// A fieldCase sets one field, with the others that it needs, and says what of
-// the Config becomes different.
+// A fieldCase sets one field, with the others that it needs, and says what of the Config becomes different.
 type fieldCase struct {
 	path, value string
 	also        string
@@ -217,8 +215,7 @@ func testField(t *testing.T, tc fieldCase) {
 	wasSaid(t, tc.path, file, string(got.effective))
 }
 
-// wasSaid checks that a field of file has the same value in effective; some are
-// written in another way there.
+// wasSaid checks that a field of file has the same value in effective; some are written in another way there.
 func wasSaid(t *testing.T, path, file, effective string) {
 	t.Helper()
 	if path == "healthzBindAddress" {

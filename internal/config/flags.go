@@ -21,8 +21,7 @@ type Flags struct {
 	problems []Problem
 }
 
-// ownFlags are the values of flags without a field in the file, by the names that
-// flags.txt has for them.
+// ownFlags are the values of flags without a field in the file, by the names that flags.txt has for them.
 type ownFlags struct {
 	Config          string           `json:"config"`
 	WriteTo         string           `json:"write-config-to"`
@@ -98,8 +97,7 @@ func (d flagDef) fields() []string {
 	})
 }
 
-// Version returns the value of --version. It does not need Load, so that --version
-// works with an invalid configuration.
+// Version returns the value of --version. It does not need Load, so that --version works with an invalid configuration.
 func (f *Flags) Version() Version { return f.own.Version }
 
 // File returns the path of the configuration file, "" if there is none.

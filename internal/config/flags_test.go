@@ -198,8 +198,7 @@ func flagSet() *pflag.FlagSet {
 	return fs
 }
 
-// Each flag is below one heading, has a short help text, and shows the default
-// that is in force.
+// Each flag is below one heading, has a short help text, and shows the default that is in force.
 func TestHelp(t *testing.T) {
 	groups := map[string]int{}
 	for _, g := range Groups() {

@@ -53,9 +53,8 @@ func removedGates() map[string]removedGate {
 	return gates
 }
 
-// gates checks the feature gates that were set. A gate that can no longer be
-// switched is not an error, since older configurations have it: its feature behaves
-// as in Kubernetes 1.37, whatever the value.
+// gates checks the feature gates that were set. A gate that can no longer be switched is not an error, since older
+// configurations have it: its feature behaves as in Kubernetes 1.37, whatever the value.
 func (c *check) gates(set map[string]bool) map[string]bool {
 	known, removed := knownGates(), removedGates()
 	for _, name := range slices.Sorted(maps.Keys(set)) {

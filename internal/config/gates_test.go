@@ -45,8 +45,7 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// A gate that can no longer be switched is accepted with a warning, and nothing
-// else changes.
+// A gate that can no longer be switched is accepted with a warning, and nothing else changes.
 func TestGatesWithoutEffect(t *testing.T) {
 	for _, tc := range []struct{ file, flag, want string }{
 		{

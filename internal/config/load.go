@@ -15,9 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/textfile"
 )
 
-// Load reads the file if a flag names one, applies the flags and the defaults, and
-// checks the result. It returns the configuration and warnings. An *InvalidError
-// lists everything that is wrong.
+// Load reads the file if a flag names one, applies the flags and the defaults, and checks the result. It returns the
+// configuration and warnings. An *InvalidError lists everything that is wrong.
 func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	c := &check{
 		config:   &v1alpha1.KubeProxyConfiguration{},
@@ -55,8 +54,7 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 // maxBytes is the size of the largest configuration file that is read.
 const maxBytes = 1 << 20
 
-// ReadFile reads a configuration file for Env. It returns an error for a file that is
-// not regular or larger than 1 MiB.
+// ReadFile reads a configuration file for Env. It returns an error for a file that is not regular or larger than 1 MiB.
 func ReadFile(name string) ([]byte, error) { return textfile.Read(name, maxBytes) }
 
 // defaultMode returns the mode of a configuration that names none.
@@ -137,8 +135,7 @@ func (c *check) convert(opt Options) *Config {
 	return cfg
 }
 
-// maxReloadJitter bounds the wait before a changed file takes effect: people expect their
-// changes to take effect soon.
+// maxReloadJitter bounds the wait before a changed file takes effect: people expect their changes to take effect soon.
 const maxReloadJitter = time.Hour
 
 // reloadJitter returns the longest random wait before a changed file takes effect,
@@ -208,8 +205,7 @@ func (c *check) nodeName(env Env) string {
 	return name
 }
 
-// combinations reports settings that exclude each other. A kubeconfig in the file
-// excludes no flag: the flag wins.
+// combinations reports settings that exclude each other. A kubeconfig in the file excludes no flag: the flag wins.
 func (c *check) combinations() {
 	if len(c.own.Manifests) > 0 {
 		for _, flag := range []string{"kubeconfig", "master"} {

@@ -36,8 +36,7 @@ func TestABlankModeIsAsked(t *testing.T) {
 	}
 }
 
-// The mode iptables has a section of its own, and kube-proxy's defaults for
-// NodePorts.
+// The mode iptables has a section of its own, and kube-proxy's defaults for NodePorts.
 func TestIPTablesSection(t *testing.T) {
 	want := defaults()
 	want.Mode, want.NodePorts = "iptables", route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}

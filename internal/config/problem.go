@@ -7,8 +7,7 @@ import (
 
 // Problem is one error in the configuration.
 type Problem struct {
-	// Field is a path that starts with KubeProxyConfiguration, or a flag with
-	// its dashes.
+	// Field is a path that starts with KubeProxyConfiguration, or a flag with its dashes.
 	Field  string
 	File   string // where the value comes from; empty for flags and defaults
 	Line   int    // 0: none

@@ -29,8 +29,7 @@ func base(t reflect.Type) reflect.Type {
 	return t
 }
 
-// describe returns the word for values of type t in the help text, and the phrase for them in messages ("must be
-// ...").
+// describe returns the word for values of type t in the help text, and the phrase for them in messages ("must be ...").
 func describe(t reflect.Type) (word, wanted string) {
 	switch t = base(t); t {
 	case reflect.TypeFor[metav1.Duration](), reflect.TypeFor[logsapi.TimeOrMetaDuration]():

@@ -38,8 +38,7 @@ const fieldsGroup = "Fields"
 // table returns every flag that Sluice accepts.
 func table() []Group { return append(Groups(), removedFlags()...) }
 
-// Groups returns the headings of the help text, the most needed first. Every flag
-// that is not hidden is in one group.
+// Groups returns the headings of the help text, the most needed first. Every flag that is not hidden is in one group.
 func Groups() []Group {
 	return readTable(flagsText, func(c []string) flagDef {
 		return flagDef{name: c[0], since: c[1], initial: c[2], sets: splitList(c[3]), usage: c[4]}
@@ -67,8 +66,7 @@ func removed() []Group {
 	})
 }
 
-// readTable reads rows of columns below headings. row makes a flag of the columns of
-// one row.
+// readTable reads rows of columns below headings. row makes a flag of the columns of one row.
 func readTable(text string, row func(columns []string) flagDef) []Group {
 	var groups []Group
 	var above string

@@ -132,8 +132,7 @@ func setDuration(d *time.Duration, text string) error {
 	return nil
 }
 
-// setFlush parses a duration or, as kube-proxy does for logging.flushFrequency, a
-// number of nanoseconds.
+// setFlush parses a duration or, as kube-proxy does for logging.flushFrequency, a number of nanoseconds.
 func setFlush(t *logsapi.TimeOrMetaDuration, text string) error {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		*t = logsapi.TimeOrMetaDuration{Duration: metav1.Duration{Duration: time.Duration(n)}}
@@ -193,8 +192,7 @@ func setVersion(v *Version, text string) error {
 	return nil
 }
 
-// splitList splits at commas; spaces around an item do not count, nor do empty
-// items.
+// splitList splits at commas; spaces around an item do not count, nor do empty items.
 func splitList(text string) []string {
 	var items []string
 	for item := range strings.SplitSeq(text, ",") {

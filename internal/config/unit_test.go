@@ -11,9 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Each file in testdata/units has the command line of a unit file or manifest
-// that is in use, and its configuration file if it names one. It loads without an
-// error; the section "warnings" lists the warnings.
+// Each file in testdata/units has the command line of a unit file or manifest that is in use, and its configuration
+// file if it names one. It loads without an error; the section "warnings" lists the warnings.
 func TestUnitFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/units/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -48,8 +47,7 @@ func section(unit *txtar.Archive, name string) string {
 	return ""
 }
 
-// unitWarnings loads a command line, whatever path it has for the configuration
-// file.
+// unitWarnings loads a command line, whatever path it has for the configuration file.
 func unitWarnings(t *testing.T, args, file string) []string {
 	t.Helper()
 	set := pflag.NewFlagSet("kube-proxy", pflag.ContinueOnError)

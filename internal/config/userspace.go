@@ -12,8 +12,7 @@ import (
 
 const userspaceMode = "userspace"
 
-// The defaults of the mode userspace. kube-proxy kept idle UDP flows for 250 ms, in which many
-// answers do not arrive.
+// The defaults of the mode userspace. kube-proxy kept idle UDP flows for 250 ms, in which many answers do not arrive.
 const (
 	defaultUDPTimeout   = 30 * time.Second
 	defaultDrainTimeout = time.Minute

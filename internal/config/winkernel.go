@@ -5,8 +5,7 @@ const kernelspaceMode = "kernelspace"
 // networkVariable names the HNS network if the configuration does not, as in kube-proxy.
 const networkVariable = "KUBE_NETWORK"
 
-// winkernelDefaults sets the fields of the section winkernel that are not set, in the mode
-// kernelspace.
+// winkernelDefaults sets the fields of the section winkernel that are not set, in the mode kernelspace.
 func (c *check) winkernelDefaults(env Env) {
 	in := &c.config.Winkernel
 	if c.config.Mode != kernelspaceMode {

@@ -9,8 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What --write-config-to writes has flags and defaults in it, and means the
-// same when it is read.
+// What --write-config-to writes has flags and defaults in it, and means the same when it is read.
 func TestWriteAndReadBack(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "out.yaml")
 	args := []string{

@@ -20,8 +20,7 @@ type Group struct {
 	Field, Value, Reason string
 }
 
-// SameClass groups the problems of a class with objects of one kind in one
-// namespace.
+// SameClass groups the problems of a class with objects of one kind in one namespace.
 func SameClass(p route.Problem) Group {
 	g := Group{Class: ClassOf(p)}
 	if o, ok := ObjectOf(p); ok {
@@ -48,8 +47,7 @@ const (
 	lastWindow  = 640 * time.Second
 )
 
-// maxGroups bounds the memory for groups. Where there are more, only the last
-// Level counts.
+// maxGroups bounds the memory for groups. Where there are more, only the last Level counts.
 const maxGroups = 4096
 
 // Level bounds how many problems of a group are forwarded one by one.
@@ -166,8 +164,7 @@ type summary struct {
 	problem route.Problem
 }
 
-// due returns the counts of the windows that have ended. A group without problems for
-// a whole window begins again.
+// due returns the counts of the windows that have ended. A group without problems for a whole window begins again.
 func (d *Digest) due(now time.Time) []summary {
 	d.mu.Lock()
 	defer d.mu.Unlock()

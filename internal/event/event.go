@@ -1,5 +1,4 @@
-// Package event has the Events that people see with `kubectl describe`. A Recorder
-// writes them to the API server.
+// Package event has the Events that people see with `kubectl describe`. A Recorder writes them to the API server.
 package event
 
 // Type is Normal or Warning.
@@ -61,9 +60,8 @@ func Starting() Event {
 	return Event{Type: Normal, Reason: ReasonStarting, Action: actionStart}
 }
 
-// StartFailed is the Event of a server that could not be started, which ends the
-// process. The reason is FailedToStartProxierHealthcheck or
-// FailedToStartMetricServer.
+// StartFailed is the Event of a server that could not be started, which ends the process. The reason is
+// FailedToStartProxierHealthcheck or FailedToStartMetricServer.
 func StartFailed(reason string, err error) Event {
 	return Event{Type: Warning, Reason: reason, Action: actionStart, Note: err.Error()}
 }
@@ -94,8 +92,7 @@ func HealthPortFailed(namespace, name string, err error) Event {
 	}
 }
 
-// ConfigurationRefused is the Event of a changed configuration file that is not in
-// force.
+// ConfigurationRefused is the Event of a changed configuration file that is not in force.
 func ConfigurationRefused(err error) Event {
 	return Event{
 		Type: Warning, Reason: reasonConfigurationRefused, Action: actionReload,

@@ -53,8 +53,7 @@ func ClassOf(p route.Problem) Class {
 	return Other
 }
 
-// ObjectOf returns the object that a problem names; false if it is not an object of
-// the cluster, such as a file.
+// ObjectOf returns the object that a problem names; false if it is not an object of the cluster, such as a file.
 func ObjectOf(p route.Problem) (Object, bool) {
 	kind, name, _ := strings.Cut(p.Object, " ")
 	if !slices.Contains(Kinds(), kind) || name == "" || strings.Contains(name, " ") {

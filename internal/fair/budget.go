@@ -1,16 +1,14 @@
 package fair
 
-// Budget divides file descriptors between the connections of servers and the
-// listeners of health check node ports.
+// Budget divides file descriptors between the connections of servers and the listeners of health check node ports.
 type Budget struct {
 	Health, Metrics, Control int // connections of these servers
 	PortClients              int // connections of all health check node ports
 	Ports                    int // listeners of health check node ports
 }
 
-// reserve is the number of file descriptors for everything else: some 20 are always open
-// (netlink, conntrack, inotify, the API server, listeners), a write by a program needs 8,
-// a comparison 6.
+// reserve is the number of file descriptors for everything else: some 20 are always open (netlink, conntrack, inotify,
+// the API server, listeners), a write by a program needs 8, a comparison 6.
 const reserve = 40
 
 // Split divides the file descriptors that a process may have (RLIMIT_NOFILE) and that the data plane does not need.

@@ -14,8 +14,7 @@ type LimiterOptions struct {
 	// Max is the most connections that are open at a time; 0: any number.
 	Max int
 
-	// Full is called when a connection was closed because of Max, at most once a
-	// minute. It may be nil.
+	// Full is called when a connection was closed because of Max, at most once a minute. It may be nil.
 	Full func()
 }
 
@@ -91,9 +90,8 @@ func (l *Limiter) Len() int {
 // drainPause is the time between two checks for open connections.
 const drainPause = 2 * time.Millisecond
 
-// Drain waits until no connection is open, or the context ends. It is for a server
-// that accepts no more: http.Server.Shutdown would close the connections whose
-// request has not arrived yet.
+// Drain waits until no connection is open, or the context ends. It is for a server that accepts no more:
+// http.Server.Shutdown would close the connections whose request has not arrived yet.
 func (l *Limiter) Drain(ctx context.Context) {
 	tick := time.NewTicker(drainPause)
 	defer tick.Stop()

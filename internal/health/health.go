@@ -1,15 +1,12 @@
-// Package health decides whether the proxy does its work: whether changes reach the
-// kernel in time.
+// Package health decides whether the proxy does its work: whether changes reach the kernel in time.
 //
 // It answers two questions. Should the kubelet leave this process running (/livez)?
 // Should load balancers send new connections to this node (/healthz)?
 //
-// The answers differ before the first write. A node without rules must get no
-// traffic, so it is not healthy. But a process that waits for its API server is
-// alive: a restart cannot help, and makes things worse where the API server is itself
-// behind a Service, as all nodes would restart and list again and again. So the
-// process is alive until every list is complete; from then on the first write has as
-// much time as any other.
+// The answers differ before the first write. A node without rules must get no traffic, so it is not healthy. But a
+// process that waits for its API server is alive: a restart cannot help, and makes things worse where the API server is
+// itself behind a Service, as all nodes would restart and list again and again. So the process is alive until every
+// list is complete; from then on the first write has as much time as any other.
 package health
 
 import (
@@ -35,8 +32,7 @@ type Verdict struct {
 	Waiting     string        // what the data plane waits for; empty: nothing
 	Refusal     Refusal       // of the rules of Services by the kernel
 
-	// Families are those that the Verdict applies to: one write is for all of them.
-	// Empty before the first write.
+	// Families are those that the Verdict applies to: one write is for all of them. Empty before the first write.
 	Families []route.Family
 }
 
@@ -188,8 +184,7 @@ type Options struct {
 // New returns a Tracker for a proxy that starts now.
 func New(o Options) *Tracker { return &Tracker{opt: o} }
 
-// Run notes when the store is complete. It returns when it is, or when the
-// context ends.
+// Run notes when the store is complete. It returns when it is, or when the context ends.
 func (t *Tracker) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -236,6 +231,5 @@ func (t *Tracker) Verdict() Verdict {
 	return v
 }
 
-// Serving reports whether no write is overdue and no other program keeps changing
-// the rules.
+// Serving reports whether no write is overdue and no other program keeps changing the rules.
 func (t *Tracker) Serving() bool { return t.Verdict().Serving() }

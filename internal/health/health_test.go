@@ -163,8 +163,7 @@ func TestTracker(t *testing.T) {
 	})
 }
 
-// A change that arrives during a write waits from its arrival, not from the end of the
-// write.
+// A change that arrives during a write waits from its arrival, not from the end of the write.
 func TestChangeDuringAWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := cluster.NewStore()

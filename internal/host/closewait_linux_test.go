@@ -69,8 +69,7 @@ func halfClosed() (net.Conn, error) {
 	return client, server.Close()
 }
 
-// closeWaitLeft waits for the one flow to be in CLOSE_WAIT, and returns the
-// seconds that are left of it.
+// closeWaitLeft waits for the one flow to be in CLOSE_WAIT, and returns the seconds that are left of it.
 func closeWaitLeft() (uint32, error) {
 	for range 100 {
 		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)

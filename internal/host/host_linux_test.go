@@ -240,8 +240,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// CPUs counts the online CPUs, or if it cannot read them, those that this process may
-// use.
+// CPUs counts the online CPUs, or if it cannot read them, those that this process may use.
 func TestCPUs(t *testing.T) {
 	for list, want := range map[string]int{
 		"0": 1, "0-3": 4, "0-3,8": 5, "0,2,4-5": 4, "0-63\n": 64,

@@ -85,8 +85,7 @@ func newCollector(d vec.Desc, kind string) prometheus.Collector {
 	}
 }
 
-// seriesOf returns the label values of the series that exist from the start, at 0, by
-// family.
+// seriesOf returns the label values of the series that exist from the start, at 0, by family.
 func seriesOf() map[string][][]string {
 	codes := vec.Each([]string{"200", "503"})
 	return map[string][][]string{

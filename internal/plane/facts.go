@@ -65,8 +65,7 @@ type Shares struct {
 	How string                     // completes "balanced over 3 backends, "
 }
 
-// Behaviour is a verdict, its reason as a sentence, and the path of the packet, if the
-// plane has names for it.
+// Behaviour is a verdict, its reason as a sentence, and the path of the packet, if the plane has names for it.
 type Behaviour struct {
 	Verdict Verdict
 	Why     string
@@ -116,8 +115,7 @@ const (
 	Everywhere = Arriving | Passing | Leaving
 )
 
-// Connection describes a connection through a Service: up to the choice of a backend, or to a certain
-// backend.
+// Connection describes a connection through a Service: up to the choice of a backend, or to a certain backend.
 type Connection struct {
 	Service  *route.Service
 	Port     int            // index in Service.Ports
@@ -132,8 +130,7 @@ type Connection struct {
 	NodeName   string          // of this node; empty: not known
 	Detector   *route.Detector // recognizes pods; nil: not known
 
-	// Unserved: its destination is a NodePort at an address that serves none
-	// (Ends.Unserved).
+	// Unserved: its destination is a NodePort at an address that serves none (Ends.Unserved).
 	Unserved bool
 }
 

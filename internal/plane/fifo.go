@@ -17,8 +17,7 @@ func (t *task) next() *unit {
 	return t.waiting[0]
 }
 
-// first returns the first task that has a unit left, and removes those before it; nil if
-// there is none.
+// first returns the first task that has a unit left, and removes those before it; nil if there is none.
 func (f *fifo) first() *task {
 	for len(f.tasks) > 0 && f.tasks[0].left == 0 {
 		f.tasks = f.tasks[1:]

@@ -15,22 +15,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Kind is everything that the rest of the program knows about one data plane. Each
-// plane returns its own from a function Kind in its folder. Mode, Probe, Open,
-// Preview and Facts are needed; a field that is nil, false or empty otherwise means
-// that the plane does not need it.
+// Kind is everything that the rest of the program knows about one data plane. Each plane returns its own from a
+// function Kind in its folder. Mode, Probe, Open, Preview and Facts are needed; a field that is nil, false or empty
+// otherwise means that the plane does not need it.
 //
-// A plane may use another one, for example for the traffic that it cannot handle itself.
-// Its function Kind then takes the Kind of the other as a parameter, calls its functions,
-// and sets On.
+// A plane may use another one, for example for the traffic that it cannot handle itself. Its function Kind then takes
+// the Kind of the other as a parameter, calls its functions, and sets On.
 type Kind struct {
 	Mode  string      // its name in the configuration
 	Bind  config.Bind // of several kinds with the same mode, the one for which this is configured
 	On    string      // the mode of the plane that it uses, whose rules must not be removed
 	Facts Facts       // for explanations
 
-	// Owned names the objects of the plane in the kernel, which other programs must not
-	// change: "the tables \"sluice\"".
+	// Owned names the objects of the plane in the kernel, which other programs must not change: "the tables \"sluice\"".
 	Owned string
 
 	// ListLocal means that the plane needs the addresses of this host in route.Host, for
@@ -44,13 +41,11 @@ type Kind struct {
 	// Persistent means that Services are served while the process is down.
 	Persistent bool
 
-	// PartialSyncs means that kube-proxy has metrics of full and partial syncs in this
-	// mode.
+	// PartialSyncs means that kube-proxy has metrics of full and partial syncs in this mode.
 	PartialSyncs bool
 
-	// Probe tries whether this kernel and this process can do what the plane needs, and
-	// removes everything that it creates. The error has a sentence with the remedy for
-	// each problem and wraps probe.ErrPrivilege or probe.ErrFeature.
+	// Probe tries whether this kernel and this process can do what the plane needs, and removes everything that it
+	// creates. The error has a sentence with the remedy for each problem and wraps probe.ErrPrivilege or probe.ErrFeature.
 	Probe func(ctx context.Context, netns int) (Support, error)
 
 	// Beyond tests what the plane uses besides, and without which Open opens it all the same, as one that does less. The
@@ -60,17 +55,15 @@ type Kind struct {
 	// Open opens the plane for the life of the process. It writes no rules.
 	Open func(context.Context, Setup) (*Opened, error)
 
-	// Preview returns a plane whose mechanism is an empty one in memory. It needs no
-	// privilege.
+	// Preview returns a plane whose mechanism is an empty one in memory. It needs no privilege.
 	Preview func(Setup) Plane
 
 	// Excess returns the size of a Service that the plane does not program, and the
 	// limit with its reason. Empty: the Service is small enough.
 	Excess func(*route.Service) (size, limit string)
 
-	// Remove removes all rules of the plane, also those of earlier runs, and returns a
-	// few words for each thing that it removed. Nil: the rules have kube-proxy's names,
-	// and the take-over removes them.
+	// Remove removes all rules of the plane, also those of earlier runs, and returns a few words for each thing that it
+	// removed. Nil: the rules have kube-proxy's names, and the take-over removes them.
 	Remove func(context.Context, Setup) (removed []string, err error)
 
 	// Prepare makes the changes of the host that need more privilege than the proxy has
@@ -113,9 +106,8 @@ type Setup struct {
 	Families []route.Family
 	Log      *slog.Logger
 
-	// Listeners are the addresses of this host, one for each family, at which sockets of this
-	// program listen, to which the routes lead in place of backends. Nothing else uses them. It is
-	// empty except for planes that forward in the process.
+	// Listeners are the addresses of this host, one for each family, at which sockets of this program listen, to which the
+	// routes lead in place of backends. Nothing else uses them. It is empty except for planes that forward in the process.
 	Listeners []netip.Addr
 
 	// Local lists the addresses of this host.
@@ -124,8 +116,7 @@ type Setup struct {
 	// Inherited is what the same plane of the previous run of the program has handed over.
 	Inherited Inherited
 
-	// Report is called with problems of objects that a part of the plane finds. It may
-	// be nil.
+	// Report is called with problems of objects that a part of the plane finds. It may be nil.
 	Report func([]route.Problem)
 }
 
@@ -154,14 +145,12 @@ type Opened struct {
 	// client. It is safe for concurrent use. Nil: that of Facts is all that is known.
 	Shares func(Connection) Shares
 
-	// Sockets lists the listening sockets, sorted. It is safe for concurrent use. Nil: the plane
-	// opens none.
+	// Sockets lists the listening sockets, sorted. It is safe for concurrent use. Nil: the plane opens none.
 	Sockets func() []Socket
 
-	// Due returns when the plane has something to write although nothing changed, such
-	// as the end of a drain; zero: never. The loop calls it after each write, and at
-	// that time passes Plan a change that touches no Service. After that write Due
-	// returns a later time, or zero.
+	// Due returns when the plane has something to write although nothing changed, such as the end of a drain; zero: never.
+	// The loop calls it after each write, and at that time passes Plan a change that touches no Service. After that write
+	// Due returns a later time, or zero.
 	Due func() time.Time
 
 	// WriteFailed is called after each attempt to write that failed.
@@ -187,9 +176,8 @@ type Opened struct {
 	// kube-proxy's names, as package takeover spells them.
 	KubeProxyRules []string
 
-	// HandOver is called before the context of the parts ends, if another run of the program
-	// follows in this process. It returns a function that is called after that, and returns what
-	// the next run inherits. Nil: nothing.
+	// HandOver is called before the context of the parts ends, if another run of the program follows in this process. It
+	// returns a function that is called after that, and returns what the next run inherits. Nil: nothing.
 	HandOver func() (finish func(context.Context) (Inherited, error))
 
 	How string // completes "rules are written" in messages; may be empty

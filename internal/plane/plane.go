@@ -1,5 +1,4 @@
-// Package plane defines what a data plane is: code that writes a route.Table to one kernel
-// mechanism.
+// Package plane defines what a data plane is: code that writes a route.Table to one kernel mechanism.
 package plane
 
 import (
@@ -14,26 +13,22 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Plane writes routes to one kernel mechanism. Only one goroutine may use it at a time,
-// except for Watch.
+// Plane writes routes to one kernel mechanism. Only one goroutine may use it at a time, except for Watch.
 //
 // Reading (Refresh), computing (Plan) and writing (Plan.Apply) are separate. After an error
 // of Refresh or Apply the caller must call Refresh before the next Plan.
 type Plane interface {
-	// Refresh reads the kernel, and discards what the Plane knew about it. It writes
-	// nothing. It must be called before the first Plan, and at start is called long before
-	// it. The Plan after a Refresh compares everything.
+	// Refresh reads the kernel, and discards what the Plane knew about it. It writes nothing. It must be called before the
+	// first Plan, and at start is called long before it. The Plan after a Refresh compares everything.
 	Refresh(ctx context.Context) error
 
-	// Plan computes what to write so that the kernel holds change.Table. It does no I/O
-	// and changes nothing that the Plane knows; the Plane learns when Apply succeeds. Only
-	// what Refresh read is used up: after a Plan that compares everything the caller must
-	// apply it or call Refresh.
+	// Plan computes what to write so that the kernel holds change.Table. It does no I/O and changes nothing that the Plane
+	// knows; the Plane learns when Apply succeeds. Only what Refresh read is used up: after a Plan that compares
+	// everything the caller must apply it or call Refresh.
 	Plan(change route.Change) Plan
 
-	// Watch calls report with each change that another program makes to objects of this
-	// plane, until the context ends; then it returns nil. It calls subscribed once no
-	// later change can be missed. It may run beside all other methods.
+	// Watch calls report with each change that another program makes to objects of this plane, until the context ends;
+	// then it returns nil. It calls subscribed once no later change can be missed. It may run beside all other methods.
 	Watch(ctx context.Context, subscribed func(), report func(Edit)) error
 }
 
@@ -45,9 +40,8 @@ func (a Above) Watch(ctx context.Context, subscribed func(), report func(Edit)) 
 	return a.Beneath.Watch(ctx, subscribed, report)
 }
 
-// Plan is a change of the kernel. Steps and Kept may also be called after Apply, String only
-// before. Apply may compute a part of the plan while it writes another one, so the
-// change.Table of the plan must not change until it returns.
+// Plan is a change of the kernel. Steps and Kept may also be called after Apply, String only before. Apply may compute
+// a part of the plan while it writes another one, so the change.Table of the plan must not change until it returns.
 type Plan interface {
 	Steps() int                      // 0: nothing to do
 	Kept() int                       // entries found in the kernel that are right; 0 unless the Plan compares everything

@@ -9,24 +9,21 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Load bounds what one write contains, so that no Service delays others. The zero value
-// sets no bounds.
+// Load bounds what one write contains, so that no Service delays others. The zero value sets no bounds.
 type Load struct {
 	// Cost estimates the size of a port in the kernel in a unit of the plane, such as map
 	// elements or rules. Nil: every port costs 1.
 	Cost func(*route.Port) int
 
-	// Piece is the largest cost of one write; a single port may cost more. 0: writes are
-	// not divided.
+	// Piece is the largest cost of one write; a single port may cost more. 0: writes are not divided.
 	Piece int
 }
 
-// Queue holds changes of Services that are not written yet, and returns them in batches
-// that a plane writes quickly. A batch has small Services first, and beside them pieces
-// of large ones in rotation, so that no Service waits for a large one. Of the small ones,
-// those that the kernel already has come before new and deleted ones, which get a quarter
-// of the batch at least. Services of a class are returned in the order of arrival; one that
-// changes while it waits keeps its position. Only one goroutine may use a Queue.
+// Queue holds changes of Services that are not written yet, and returns them in batches that a plane writes quickly. A
+// batch has small Services first, and beside them pieces of large ones in rotation, so that no Service waits for a
+// large one. Of the small ones, those that the kernel already has come before new and deleted ones, which get a quarter
+// of the batch at least. Services of a class are returned in the order of arrival; one that changes while it waits
+// keeps its position. Only one goroutine may use a Queue.
 //
 // The pieces of a Service are its ports. If a frontend moves from one port to another,
 // within a Service or between two, both are in one batch.
@@ -48,8 +45,7 @@ type task struct {
 	written  []*unit
 }
 
-// unit is the part of a task that is written at once: the Service, or all of its ports
-// with one name.
+// unit is the part of a task that is written at once: the Service, or all of its ports with one name.
 type unit struct {
 	task     *task
 	whole    bool // it is the Service

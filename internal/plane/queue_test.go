@@ -18,8 +18,7 @@ func byFrontends(piece int) Load {
 	return Load{Cost: func(p *route.Port) int { return len(p.Frontends) }, Piece: piece}
 }
 
-// service makes one whose ports are given as "name:first-last" frontends, by port
-// number.
+// service makes one whose ports are given as "name:first-last" frontends, by port number.
 func service(name string, ports ...string) *route.Service {
 	svc := &route.Service{Name: cluster.Name{Namespace: "ns", Name: name}}
 	for _, text := range ports {
@@ -248,8 +247,7 @@ func random(r *rand.Rand, name string, owner map[uint16]string) *route.Service {
 	return svc
 }
 
-// model is a kernel that holds "service/port" by frontend, and refuses what does
-// not fit.
+// model is a kernel that holds "service/port" by frontend, and refuses what does not fit.
 type model map[uint16]string
 
 func (m model) with(svc *route.Service) model {

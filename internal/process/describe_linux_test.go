@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// run starts a copy of sleep with these attributes and files, and kills it when the test
-// ends.
+// run starts a copy of sleep with these attributes and files, and kills it when the test ends.
 func run(t *testing.T, attr *syscall.SysProcAttr, files ...*os.File) Process {
 	t.Helper()
 	sleep, err := exec.LookPath("sleep")

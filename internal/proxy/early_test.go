@@ -118,8 +118,7 @@ func TestAnEditAfterTheFeedsAreComplete(t *testing.T) {
 	})
 }
 
-// An edit that the loop receives together with the last feed is not missed, whichever it
-// handles first.
+// An edit that the loop receives together with the last feed is not missed, whichever it handles first.
 func TestAnEditTogetherWithTheLastFeed(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {

@@ -90,8 +90,7 @@ func (w *testLoop) advance(d time.Duration) {
 	synctest.Wait()
 }
 
-// wantOps waits until all goroutines are blocked, and compares the calls of the plane since
-// the last call.
+// wantOps waits until all goroutines are blocked, and compares the calls of the plane since the last call.
 func (w *testLoop) wantOps(want string) {
 	w.t.Helper()
 	synctest.Wait()

@@ -101,8 +101,7 @@ func TestAChangeOfTheHostIsWrittenWithAllPieces(t *testing.T) {
 	})
 }
 
-// Changes are written during a comparison that only looks for faults, but not during one
-// that follows a failure.
+// Changes are written during a comparison that only looks for faults, but not during one that follows a failure.
 func TestChangesAreWrittenDuringALongRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)

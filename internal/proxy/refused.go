@@ -24,8 +24,7 @@ type refusals struct {
 // is not tried at once, as the change may be one of very many. If an attempt takes long, retryFactor holds here too.
 const retryChanged = time.Second
 
-// retryFactor is the least ratio of the retry delay to the duration of an attempt, during
-// which all other changes wait.
+// retryFactor is the least ratio of the retry delay to the duration of an attempt, during which all other changes wait.
 const retryFactor = 9
 
 func (r *refusals) after(wait time.Duration) {

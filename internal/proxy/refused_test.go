@@ -72,8 +72,7 @@ func TestARefusedServiceDoesNotDelayOthers(t *testing.T) {
 	})
 }
 
-// A Service that stays refused is retried with growing delays, and reported once for each
-// reason.
+// A Service that stays refused is retried with growing delays, and reported once for each reason.
 func TestRefusalsAreRetriedAndReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
@@ -107,8 +106,7 @@ func TestRefusalsAreRetriedAndReportedOnce(t *testing.T) {
 	})
 }
 
-// Changes of other Services are written one by one. They neither advance nor delay nor
-// cancel the next attempt.
+// Changes of other Services are written one by one. They neither advance nor delay nor cancel the next attempt.
 func TestOtherServicesChangeWhileOneIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Balancer chooses backends for the connections of one Service port, and counts them. It is safe
-// for concurrent use.
+// Balancer chooses backends for the connections of one Service port, and counts them. It is safe for concurrent use.
 type Balancer struct {
 	plan     atomic.Pointer[plan]
 	affinity affinity

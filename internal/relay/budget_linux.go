@@ -17,8 +17,7 @@ const (
 	clientRefusalsPerSecond, clientRefusalsAtOnce = 10, 20
 )
 
-// budgets limits how many ICMP errors are sent. Clients with the same hash share a budget, so that memory
-// is bounded.
+// budgets limits how many ICMP errors are sent. Clients with the same hash share a budget, so that memory is bounded.
 type budgets struct {
 	all     *rate.Limiter
 	clients [1024]*rate.Limiter

@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
-// conn is a connection of a client and the one to its backend. It is used on the
-// thread of its acceptor's worker only. Between events it has no buffer and no pipe, unless one side is slower than the
-// other.
+// conn is a connection of a client and the one to its backend. It is used on the thread of its acceptor's worker only.
+// Between events it has no buffer and no pipe, unless one side is slower than the other.
 type conn struct {
 	seat     fair.Seat
 	owner    *acceptor

@@ -78,8 +78,7 @@ const (
 	reasonLoop        = "loop" // the client has come through maxHops sockets
 )
 
-// shortage returns the reason if an error means that this host has run out of a resource; "" if it
-// does not.
+// shortage returns the reason if an error means that this host has run out of a resource; "" if it does not.
 func shortage(err error) string {
 	switch {
 	case is(err, syscall.EMFILE), is(err, syscall.ENFILE), is(err, syscall.ENOSPC):
@@ -105,9 +104,8 @@ type Stats struct {
 	MaxConnections, MaxFlows int64            // the limits of them
 	Refused                  map[string]int64 // since the start, by reason; all reasons are there
 
-	// Unreported counts refused datagrams for which the client got no ICMP error: the
-	// program is not allowed to send ICMP errors, the system does not support it, or there
-	// were too many.
+	// Unreported counts refused datagrams for which the client got no ICMP error: the program is not allowed to send ICMP
+	// errors, the system does not support it, or there were too many.
 	Unreported int64
 }
 

@@ -2,8 +2,7 @@
 // datagram, chooses a backend, dials it and copies bytes in both directions. It needs no privilege
 // and no feature of a kernel, and does not depend on Kubernetes.
 //
-// An Engine has Listeners. Each sends its clients to the backends of a Balancer, which several
-// Listeners may share.
+// An Engine has Listeners. Each sends its clients to the backends of a Balancer, which several Listeners may share.
 package relay
 
 import (
@@ -43,15 +42,13 @@ type Backend struct {
 type Target struct {
 	Scheduler Scheduler
 
-	// Affinity, if not 0, keeps a client address on its backend until the client has made no
-	// new connection for this long.
+	// Affinity, if not 0, keeps a client address on its backend until the client has made no new connection for this long.
 	Affinity time.Duration
 
 	// Pools are lists of backends, without duplicates. Each connection uses one of them.
 	Pools [][]Backend
 
-	// ProxyHeader sends a PROXY protocol header of version 2 to TCP backends before the bytes
-	// of the client.
+	// ProxyHeader sends a PROXY protocol header of version 2 to TCP backends before the bytes of the client.
 	ProxyHeader bool
 }
 

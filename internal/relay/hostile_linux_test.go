@@ -68,9 +68,8 @@ func TestHostile(t *testing.T) {
 	})
 }
 
-// Connections that are half-closed, by the client or by the backend, and never end take no more than other
-// connections: beyond the limit they are refused, and a client with fewer is served at once. All end when their
-// clients are gone.
+// Connections that are half-closed, by the client or by the backend, and never end take no more than other connections:
+// beyond the limit they are refused, and a client with fewer is served at once. All end when their clients are gone.
 func TestHostileHalfClosed(t *testing.T) {
 	const limit, attempts = 100, 400
 	run(t, Options{NetNS: kerneltest.Namespace(t), MaxConnections: limit}, newSystem, func(b *bench) {

@@ -88,8 +88,7 @@ func TestListenersLowerTheLimitOfConnections(t *testing.T) {
 	}
 }
 
-// One that opens very many Listeners gets an error in time, and the others keep file descriptors for
-// connections.
+// One that opens very many Listeners gets an error in time, and the others keep file descriptors for connections.
 func TestListenersAreBounded(t *testing.T) {
 	e, err := New(Options{MaxListeners: 2})
 	if err != nil {

@@ -217,8 +217,7 @@ func (c *portableConn) Evict(any) {
 	c.locked((*portableConn).abort)
 }
 
-// drain makes the connection end after a time, unless its backend returns. The caller holds
-// portableTCP.mu.
+// drain makes the connection end after a time, unless its backend returns. The caller holds portableTCP.mu.
 func (c *portableConn) drain() {
 	if c.draining != nil {
 		c.draining.Stop()

@@ -15,9 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// BenchmarkUDP measures questions and answers of 64 bytes: directly, through an
-// Engine, and through one with package net alone. With one
-// client it reports the latency, with 64 clients the rate.
+// BenchmarkUDP measures questions and answers of 64 bytes: directly, through an Engine, and through one with package
+// net alone. With one client it reports the latency, with 64 clients the rate.
 func BenchmarkUDP(b *testing.B) {
 	for _, clients := range []int{1, 64} {
 		for _, way := range []string{"direct", "epoll", "portable"} {

@@ -260,8 +260,7 @@ func lowFiles(t testing.TB, free int) {
 	})
 }
 
-// As many flows as there are file descriptors, 60,000 at most, are all served. The test reports their
-// memory.
+// As many flows as there are file descriptors, 60,000 at most, are all served. The test reports their memory.
 func TestUDPManyFlows(t *testing.T) {
 	const most, spare, backends, maxLost = 60_000, 1000, 8, 10
 	manyFiles(t, most+spare)

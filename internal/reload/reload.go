@@ -23,8 +23,7 @@ type Options struct {
 	Possible func(context.Context, *config.Config) error
 	// Delay returns how long a changed file waits before it takes effect.
 	Delay func() time.Duration
-	// Replace ends this run of the program and starts the next. It does not block; after
-	// an error this run continues.
+	// Replace ends this run of the program and starts the next. It does not block; after an error this run continues.
 	Replace func(context.Context) error
 	Log     *slog.Logger
 	Before  Count // of the previous runs of this process
@@ -45,8 +44,7 @@ type State struct {
 	Count     Count
 }
 
-// retryPeriod is how often a refused file is read again: the host may be able to apply
-// it now.
+// retryPeriod is how often a refused file is read again: the host may be able to apply it now.
 const retryPeriod = time.Minute
 
 // Reloader watches the configuration file.
@@ -87,8 +85,7 @@ func (r *Reloader) Run(ctx context.Context) error {
 	}
 }
 
-// Check reads the file now; a change takes effect without a delay. It is safe for
-// concurrent use.
+// Check reads the file now; a change takes effect without a delay. It is safe for concurrent use.
 func (r *Reloader) Check(ctx context.Context) {
 	if r.opt.File == "" {
 		return
@@ -116,8 +113,7 @@ func (r *Reloader) set(s State) {
 	r.state = s
 }
 
-// step reads the file if isDue returns true, and replaces this run of the program if a
-// change is due.
+// step reads the file if isDue returns true, and replaces this run of the program if a change is due.
 func (r *Reloader) step(ctx context.Context, isDue func(State) bool) {
 	r.checking.Lock()
 	defer r.checking.Unlock()

@@ -87,8 +87,7 @@ func begin(t *testing.T, text string, args ...string) *world {
 // read reads the file as a poll does.
 func (w *world) read(t *testing.T) { w.step(t.Context(), func(State) bool { return true }) }
 
-// becomes changes the file, and checks the log and whether the program was
-// re-executed.
+// becomes changes the file, and checks the log and whether the program was re-executed.
 func (w *world) becomes(t *testing.T, text string, replaced int, logged ...string) {
 	t.Helper()
 	w.text = text
@@ -208,8 +207,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// Run watches a file on disk, also one that changed before, and reads a refused one
-// again.
+// Run watches a file on disk, also one that changed before, and reads a refused one again.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := begin(t, "oomScoreAdj: 1\n")

@@ -57,8 +57,7 @@ func (p *polled) stays() {
 	}
 }
 
-// mounted makes a folder as the kubelet mounts a ConfigMap, and returns the path
-// of the file in it.
+// mounted makes a folder as the kubelet mounts a ConfigMap, and returns the path of the file in it.
 func mounted(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()

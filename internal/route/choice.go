@@ -42,8 +42,7 @@ func (r Reason) String() string {
 	}[r]
 }
 
-// Choice is one endpoint and whether it is in a pool of a Port. The caller must not change
-// the Slice and the Endpoint.
+// Choice is one endpoint and whether it is in a pool of a Port. The caller must not change the Slice and the Endpoint.
 type Choice struct {
 	Slice    *cluster.Slice
 	Endpoint *cluster.Endpoint
@@ -57,8 +56,7 @@ type backendKey struct {
 	family Family
 }
 
-// portName is the name and protocol by which a Service port and a port of an EndpointSlice
-// match.
+// portName is the name and protocol by which a Service port and a port of an EndpointSlice match.
 type portName struct {
 	name     string
 	protocol cluster.Protocol
@@ -79,8 +77,7 @@ func gather(list []Choice, from []*cluster.Slice, key backendKey) (all []Choice,
 	return list, sortCandidates(list)
 }
 
-// sortCandidates puts the candidates first, sorted by backend and without
-// duplicates, and returns how many there are.
+// sortCandidates puts the candidates first, sorted by backend and without duplicates, and returns how many there are.
 func sortCandidates(list []Choice) (n int) {
 	slices.SortFunc(list, compareChoices)
 	for i := range list {
@@ -107,8 +104,7 @@ type offer struct {
 type supplies struct {
 	slices []*cluster.Slice
 
-	// offers spare ports the search through every port of every slice. It is nil for a
-	// Service of one port.
+	// offers spare ports the search through every port of every slice. It is nil for a Service of one port.
 	offers map[portName][]offer
 }
 
@@ -156,8 +152,7 @@ func (s supplies) backends(svc *cluster.Service) int {
 	return n
 }
 
-// candidates appends the candidates for a Port to list, which is empty: sorted
-// by backend and without duplicates.
+// candidates appends the candidates for a Port to list, which is empty: sorted by backend and without duplicates.
 func (s supplies) candidates(list []Choice, key backendKey) []Choice {
 	s.each(key.portName, func(o offer) { list = appendChoices(list, o, key.family) })
 	return list[:sortCandidates(list)]
@@ -191,9 +186,8 @@ func compareChoices(a, b Choice) int {
 	return preference(a.Endpoint, b.Endpoint)
 }
 
-// preference sorts entries for one backend, the best one first. A terminating one comes
-// last: a new pod may already have its address (S-151). The further criteria only make
-// the result deterministic.
+// preference sorts entries for one backend, the best one first. A terminating one comes last: a new pod may already
+// have its address (S-151). The further criteria only make the result deterministic.
 func preference(a, b *cluster.Endpoint) int {
 	return cmp.Or(
 		cmp.Compare(rank(a), rank(b)),

@@ -16,8 +16,7 @@ func external(s *cluster.Service) {
 	s.LoadBalancerIPs = ips("1.2.3.4")
 }
 
-// Endpoints are named by the last number of their address; our node is A in
-// zone a.
+// Endpoints are named by the last number of their address; our node is A in zone a.
 func TestPools(t *testing.T) {
 	tests := []struct {
 		name           string

@@ -7,10 +7,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// claims records which Service owns each claim. If several Services ask for one, the
-// owner is a Service that has the address as its ClusterIP, so that no external IP can
-// take over a ClusterIP; then the oldest one, then the first by name. The owner does not
-// depend on the order in which the Services arrived.
+// claims records which Service owns each claim. If several Services ask for one, the owner is a Service that has the
+// address as its ClusterIP, so that no external IP can take over a ClusterIP; then the oldest one, then the first by
+// name. The owner does not depend on the order in which the Services arrived.
 type claims struct {
 	owner  map[claim]*cluster.Service
 	rivals map[claim]*rivals // of claims of several Services
@@ -58,8 +57,7 @@ func (c *claims) each(svc *cluster.Service, do func(claim)) {
 	all(appendHealthPorts(reuse(c.room), svc, c.families))
 }
 
-// take adds a claim of a Service. It returns the former owner if that changes; nil
-// otherwise.
+// take adds a claim of a Service. It returns the former owner if that changes; nil otherwise.
 func (c *claims) take(k claim, svc *cluster.Service) *cluster.Service {
 	owner := c.owner[k]
 	if owner == nil {
@@ -79,8 +77,7 @@ func (c *claims) take(k claim, svc *cluster.Service) *cluster.Service {
 	return owner
 }
 
-// release withdraws a claim of a Service. It returns the next owner if that changes; nil
-// otherwise.
+// release withdraws a claim of a Service. It returns the next owner if that changes; nil otherwise.
 func (c *claims) release(k claim, svc *cluster.Service) *cluster.Service {
 	rivals := c.rivals[k]
 	if rivals == nil {

@@ -54,9 +54,8 @@ func NewCompiler(opt Options) *Compiler {
 // Table returns the table as of the last Compile, which the next Compile changes in place.
 func (c *Compiler) Table() *Table { return c.table }
 
-// Compile applies a change of the cluster to the table. It returns the changes there, and the new problems. Its cost
-// is proportional to the change, except that a change of the node's addresses, zone or detector may concern every
-// Service.
+// Compile applies a change of the cluster to the table. It returns the changes there, and the new problems. Its cost is
+// proportional to the change, except that a change of the node's addresses, zone or detector may concern every Service.
 func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 	out := Change{Table: c.table}
 	before := c.builder.view
@@ -106,8 +105,7 @@ func (c *Compiler) appendAffected(names []cluster.Name, before *view) []cluster.
 	return names
 }
 
-// setFacts sets the facts about the node. It returns the former Host if that changes, and
-// the new problems.
+// setFacts sets the facts about the node. It returns the former Host if that changes, and the new problems.
 func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, added []Problem) {
 	host, problems := compileHost(c.opt, facts)
 	added = without(problems, c.hostProblems)
@@ -121,8 +119,7 @@ func (c *Compiler) setFacts(facts *cluster.Facts) (old *Host, added []Problem) {
 	return &before, added
 }
 
-// accept sets the state of a Service. It adds the names of the Services whose routes it
-// affects.
+// accept sets the state of a Service. It adds the names of the Services whose routes it affects.
 func (c *Compiler) accept(affected []cluster.Name, st cluster.State) []cluster.Name {
 	var before record
 	c.key.service.Name = st.Name

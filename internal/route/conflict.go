@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// MaxAlike is how many problems of the same kind with one object are listed.
-// The last one listed counts the rest.
+// MaxAlike is how many problems of the same kind with one object are listed. The last one listed counts the rest.
 const MaxAlike = 3
 
 // loss identifies a claim of a Service that another Service or an earlier port owns.

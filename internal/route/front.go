@@ -7,9 +7,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// claim is an address, port and protocol, which at most one Service can own. A NodePort
-// claims the unspecified address of its family. It has no pointers and is small, as
-// there is one for every frontend in the cluster.
+// claim is an address, port and protocol, which at most one Service can own. A NodePort claims the unspecified address
+// of its family. It has no pointers and is small, as there is one for every frontend in the cluster.
 type claim struct {
 	addr     [16]byte
 	port     uint16
@@ -26,9 +25,8 @@ type candidate struct {
 	twin   int // index of the first port with the same claim; same as port: no earlier one
 }
 
-// eachPort calls do with the frontends that a Service asks for, port by port: first all
-// ports in the first family. The lists are in the memory of room, and each is valid
-// until do returns.
+// eachPort calls do with the frontends that a Service asks for, port by port: first all ports in the first family. The
+// lists are in the memory of room, and each is valid until do returns.
 func eachPort(room *[]candidate, svc *cluster.Service, families []Family, do func([]candidate)) {
 	if svc.Ignored != "" {
 		return
@@ -61,8 +59,7 @@ func eachPort(room *[]candidate, svc *cluster.Service, families []Family, do fun
 	}
 }
 
-// countPorts returns how many ports a Service has, counted once in each family that it
-// has a ClusterIP of.
+// countPorts returns how many ports a Service has, counted once in each family that it has a ClusterIP of.
 func countPorts(svc *cluster.Service, families []Family) int {
 	n := 0
 	for _, f := range families {
@@ -76,9 +73,8 @@ func countPorts(svc *cluster.Service, families []Family) int {
 // noPort stands for the index of a port where there is none.
 const noPort = -1
 
-// appendHealthPorts adds the health check node port that a Service asks for, in each
-// family that it has. It cannot be the NodePort of another Service, as the proxy itself
-// answers there.
+// appendHealthPorts adds the health check node port that a Service asks for, in each family that it has. It cannot be
+// the NodePort of another Service, as the proxy itself answers there.
 func appendHealthPorts(list []candidate, svc *cluster.Service, families []Family) []candidate {
 	if !asksForHealth(svc) {
 		return list
@@ -109,9 +105,8 @@ type address struct {
 	kind Kind
 }
 
-// appendAddresses adds the addresses of a Service in a family, each once; none if it has
-// no ClusterIP of the family. An address that is both a load balancer IP and an external
-// IP counts as the former, so that its source ranges hold.
+// appendAddresses adds the addresses of a Service in a family, each once; none if it has no ClusterIP of the family. An
+// address that is both a load balancer IP and an external IP counts as the former, so that its source ranges hold.
 func appendAddresses(list []address, svc *cluster.Service, f Family) []address {
 	seen := map[netip.Addr]struct{}{}
 	for _, of := range [...]struct {
@@ -139,8 +134,7 @@ func anyAddr(f Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// twins has the index of the first port of a Service with each number and protocol; nil
-// for a Service of one port.
+// twins has the index of the first port of a Service with each number and protocol; nil for a Service of one port.
 type twins map[portKey]int
 
 type portKey struct {
@@ -199,8 +193,7 @@ func guardOf(svc *cluster.Service, f Family, v *view) guard {
 	return guard{restricted: true, allow: outermost(allow, f)}
 }
 
-// outermost returns the prefixes of a family that lie in no other one, masked, in their
-// order, each once.
+// outermost returns the prefixes of a family that lie in no other one, masked, in their order, each once.
 func outermost(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	left := map[netip.Prefix]bool{}
 	for _, p := range ofFamilies(prefixes, []Family{f}) {
@@ -226,9 +219,8 @@ type supply struct {
 	any   bool // an endpoint on any node is usable
 }
 
-// internalWays returns the ways of ClusterIPs. Connections of clients that are not pods
-// get source NAT, so that answers return through this node. Without a detector the proxy
-// cannot recognize pods, and no connection gets it.
+// internalWays returns the ways of ClusterIPs. Connections of clients that are not pods get source NAT, so that answers
+// return through this node. Without a detector the proxy cannot recognize pods, and no connection gets it.
 func internalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	if !s.any {
 		return same(Way{Verdict: Reject})
@@ -247,9 +239,8 @@ func internalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	return out
 }
 
-// externalWays returns the ways of NodePorts, external IPs and load balancer IPs. With
-// externalTrafficPolicy Local, pods and the node itself still reach all backends, as if
-// they had used the ClusterIP.
+// externalWays returns the ways of NodePorts, external IPs and load balancer IPs. With externalTrafficPolicy Local,
+// pods and the node itself still reach all backends, as if they had used the ClusterIP.
 func externalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	if !s.any {
 		return same(Way{Verdict: Reject})

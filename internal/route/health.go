@@ -14,9 +14,8 @@ type Health struct {
 	Local []LocalCount // one of each family that the Service has, IPv4 first
 }
 
-// LocalCount is how many distinct addresses of ready endpoints a Service has on this node
-// in a family, over all its ports. Terminating endpoints do not count, even if they are
-// the only ones left and receive traffic (S-150).
+// LocalCount is how many distinct addresses of ready endpoints a Service has on this node in a family, over all its
+// ports. Terminating endpoints do not count, even if they are the only ones left and receive traffic (S-150).
 type LocalCount struct {
 	Family    Family
 	Endpoints int

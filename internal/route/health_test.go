@@ -142,8 +142,7 @@ func TestAChangeOfHealthTouchesTheService(t *testing.T) {
 	}
 }
 
-// A health check port belongs to one Service in each family, and it is no other
-// Service's NodePort.
+// A health check port belongs to one Service in each family, and it is no other Service's NodePort.
 func TestHealthPortsAreClaims(t *testing.T) {
 	asks := func(name string, second int64, changes ...func(*cluster.Service)) *cluster.Service {
 		s := balanced(changes...)

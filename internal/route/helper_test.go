@@ -44,9 +44,8 @@ func clusterCIDR() DetectorOptions {
 	return DetectorOptions{Kind: DetectClusterCIDR, CIDRs: cidrs("10.0.0.0/8 fd00::/16")}
 }
 
-// endpoints parses one endpoint per line: an address, then @node, then its
-// conditions as a word of the letters r, s and t (or "-" for none; "rs" if not
-// given), zones as z=a,b and nodes as n=A,B.
+// endpoints parses one endpoint per line: an address, then @node, then its conditions as a word of the letters r, s and
+// t (or "-" for none; "rs" if not given), zones as z=a,b and nodes as n=A,B.
 func endpoints(t *testing.T, text string) []cluster.Endpoint {
 	t.Helper()
 	var list []cluster.Endpoint

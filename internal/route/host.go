@@ -103,8 +103,7 @@ func (n NodePorts) implied(a netip.Addr) bool {
 	return n.All(FamilyOf(a))
 }
 
-// noAddress is the problem of a node without any address. That a node has no address of
-// one family is no problem.
+// noAddress is the problem of a node without any address. That a node has no address of one family is no problem.
 func noAddress(opt Options, ports NodePorts) Problem {
 	where := ""
 	if len(ports.Addrs) > 0 {
@@ -120,8 +119,7 @@ func noAddress(opt Options, ports NodePorts) Problem {
 
 const nodeAddresses = "status.addresses"
 
-// IsNoAddress reports whether a problem of Compile is that NodePorts are not served
-// because the node has no address.
+// IsNoAddress reports whether a problem of Compile is that NodePorts are not served because the node has no address.
 func IsNoAddress(p Problem) bool { return p.Field == nodeAddresses }
 
 func (o Options) primary(node *cluster.Node, f Family) (netip.Addr, bool) {
@@ -175,8 +173,7 @@ func (o NodePortOptions) ServesLoopback() bool {
 	})
 }
 
-// localAddrs returns the addresses of this host that the CIDRs and the keyword
-// localhost name.
+// localAddrs returns the addresses of this host that the CIDRs and the keyword localhost name.
 func (o Options) localAddrs(local []netip.Addr) []netip.Addr {
 	var list []netip.Addr
 	if o.NodePorts.Localhost && o.NodePorts.Loopback != LoopbackNever && slices.Contains(o.families(), IPv4) {

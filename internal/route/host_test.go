@@ -248,8 +248,7 @@ func TestServiceCIDRs(t *testing.T) {
 	sameText(t, join(host.ServiceCIDRs), "fd00:172::/112")
 }
 
-// Planes rely on it: the kernel refuses ranges that overlap, so what lies in
-// another is left out.
+// Planes rely on it: the kernel refuses ranges that overlap, so what lies in another is left out.
 func TestPrefixesAreDisjoint(t *testing.T) {
 	for in, want := range map[string]string{
 		"10.0.0.0/8 10.0.0.0/8":                  "10.0.0.0/8",
@@ -306,8 +305,7 @@ func TestLoopbackMustBeNamed(t *testing.T) {
 	}
 }
 
-// In mode iptables it is enough that a range includes 127.0.0.0/8, unless
-// localhostNodePorts is false.
+// In mode iptables it is enough that a range includes 127.0.0.0/8, unless localhostNodePorts is false.
 func TestLoopbackIsIncludedInIptablesMode(t *testing.T) {
 	cidrs := func(text string) NodePortOptions {
 		return NodePortOptions{CIDRs: []netip.Prefix{netip.MustParsePrefix(text)}}

@@ -21,12 +21,10 @@ type Options struct {
 	// PreserveDestination means that the data plane can preserve the destination, for Services that request it.
 	PreserveDestination bool
 
-	// Excess returns the size of a Service that is too large for the data plane, and
-	// the limit with its reason. Such a Service is not programmed. The limit is empty
-	// if the Service fits; a nil Excess sets no limit.
+	// Excess returns the size of a Service that is too large for the data plane, and the limit with its reason. Such a
+	// Service is not programmed. The limit is empty if the Service fits; a nil Excess sets no limit.
 	Excess func(*Service) (size, limit string)
-	// Listeners are the TCP listeners of the proxy itself. A frontend that would hide one
-	// is left out.
+	// Listeners are the TCP listeners of the proxy itself. A frontend that would hide one is left out.
 	Listeners []Listener
 }
 

@@ -24,8 +24,7 @@ func (l Listener) reason() string {
 	return fmt.Sprintf("left out, as it would hide this proxy's %s, which listens on %s; use another port", l.Name, l.At)
 }
 
-// own has the addresses of the node and the listeners of the proxy, which Services may
-// hide.
+// own has the addresses of the node and the listeners of the proxy, which Services may hide.
 type own struct {
 	node      string
 	addrs     map[netip.Addr]bool // without loopback addresses

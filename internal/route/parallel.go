@@ -60,8 +60,7 @@ func (c *Compiler) compileOne(r *record, by *builder) compiled {
 	return compiled{r.service.Name, r, made, problems, slices.Clone(by.lost)}
 }
 
-// excess returns the problem of a Service that is too large for the data plane; nil
-// otherwise.
+// excess returns the problem of a Service that is too large for the data plane; nil otherwise.
 func (c *Compiler) excess(svc *Service) *Problem {
 	if c.opt.Excess == nil {
 		return nil

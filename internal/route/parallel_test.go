@@ -8,9 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Many Services in one change are compiled in parallel. Tables, changes and problems are the
-// same as if each had arrived alone; some Services contest an address, one is too large and
-// one is deleted.
+// Many Services in one change are compiled in parallel. Tables, changes and problems are the same as if each had
+// arrived alone; some Services contest an address, one is too large and one is deleted.
 func TestCompilingInParallel(t *testing.T) {
 	opt := benchOptions()
 	opt.Excess = func(s *Service) (size, limit string) {

@@ -13,8 +13,7 @@ type Problem struct {
 	Value  string `json:"value,omitempty"`
 	Reason string `json:"reason"`
 
-	// Count is how many problems this one stands for, itself included; 0 means 1. If it
-	// is larger, Reason names it too.
+	// Count is how many problems this one stands for, itself included; 0 means 1. If it is larger, Reason names it too.
 	Count int `json:"count"`
 }
 

@@ -1,7 +1,6 @@
-// Package route decides all Kubernetes policy, once for all planes: which
-// address leads to which backends, from where, with or without source NAT,
-// with or without session affinity, refused or dropped. It contains nothing of a
-// kernel mechanism and does no I/O.
+// Package route decides all Kubernetes policy, once for all planes: which address leads to which backends, from where,
+// with or without source NAT, with or without session affinity, refused or dropped. It contains nothing of a kernel
+// mechanism and does no I/O.
 //
 // A Compiler turns changes of the cluster into changes of a Table.
 package route
@@ -63,9 +62,8 @@ type Port struct {
 	Family    Family
 	Frontends []Frontend
 
-	// Cluster and Local are the pools that Ways of the frontends point at: usable
-	// backends anywhere, and on this node. Each is sorted, without duplicates,
-	// and empty when no frontend points at it.
+	// Cluster and Local are the pools that Ways of the frontends point at: usable backends anywhere, and on this node.
+	// Each is sorted, without duplicates, and empty when no frontend points at it.
 	Cluster []netip.AddrPort
 	Local   []netip.AddrPort
 
@@ -131,9 +129,8 @@ type Frontend struct {
 	Kind Kind
 	Port uint16
 
-	// Where connections go from pods on this node, from this node itself, and from all
-	// other clients. The Detector of the Host recognizes pods; without one, Pods equals
-	// Others.
+	// Where connections go from pods on this node, from this node itself, and from all other clients. The Detector of the
+	// Host recognizes pods; without one, Pods equals Others.
 	Pods, Node, Others Way
 
 	// Allow lists the client addresses that may connect if Restricted is true. Connections
@@ -261,8 +258,7 @@ func (n NodePorts) Loopback4() bool {
 	return n.All127 || slices.ContainsFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() && a.IsLoopback() })
 }
 
-// Table is the desired state. Each Compile changes it in place, but replaces the
-// Services in it and never changes one.
+// Table is the desired state. Each Compile changes it in place, but replaces the Services in it and never changes one.
 type Table struct {
 	Host     Host
 	Services map[cluster.Name]*Service
@@ -305,8 +301,7 @@ func (c *Change) Each(fn func(name cluster.Name, old, now *Service)) {
 	}
 }
 
-// Touch is one Service before and after a change. Old is nil for a new Service, New for a
-// deleted one.
+// Touch is one Service before and after a change. Old is nil for a new Service, New for a deleted one.
 type Touch struct {
 	Name     cluster.Name
 	Old, New *Service

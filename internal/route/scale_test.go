@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// rivalServices returns Services that all ask for the same external IP and ports. The
-// first by precedence comes first.
+// rivalServices returns Services that all ask for the same external IP and ports. The first by precedence comes first.
 func rivalServices(n, ports int) []*cluster.Service {
 	list := make([]*cluster.Service, n)
 	for i := range list {
@@ -54,8 +53,7 @@ func withdrawn(svc *cluster.Service) cluster.Change {
 	return cluster.Change{Services: []cluster.State{{Name: svc.Name}}}
 }
 
-// A claim concerns the Service that comes or goes and at most one more, however
-// many ask for it and in whichever order.
+// A claim concerns the Service that comes or goes and at most one more, however many ask for it and in whichever order.
 func TestAClaimConcernsTwoServices(t *testing.T) {
 	const n, ports = 300, 3
 	for name, order := range orders() {
@@ -230,8 +228,7 @@ func TestPortsFindTheirEndpoints(t *testing.T) {
 	}
 }
 
-// A Service whose ports and endpoints multiply is left out alone, and that is
-// reported with the number and the limit.
+// A Service whose ports and endpoints multiply is left out alone, and that is reported with the number and the limit.
 func TestTooManyBackends(t *testing.T) {
 	svc, sl := manyPorts(1001)
 	list := manyEndpoints(svc, 1000)
@@ -291,8 +288,7 @@ func BenchmarkClaims(b *testing.B) {
 	}
 }
 
-// BenchmarkOwnerGoes is the deletion and the return of the Service that has the
-// claim of n.
+// BenchmarkOwnerGoes is the deletion and the return of the Service that has the claim of n.
 func BenchmarkOwnerGoes(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -314,8 +310,7 @@ func each(c *Compiler, list []cluster.State) {
 	}
 }
 
-// perClaim reports the cost of a run for each of n claims: its time, its allocations, and the memory in use
-// afterwards.
+// perClaim reports the cost of a run for each of n claims: its time, its allocations, and the memory in use afterwards.
 func (w claimWork) perClaim(b *testing.B, n int) {
 	b.Helper()
 	var took time.Duration

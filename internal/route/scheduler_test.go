@@ -43,8 +43,7 @@ func TestSchedulerOfAService(t *testing.T) {
 	}
 }
 
-// An endpoint has the weight of its address, or else of its node. A changed weight is a change
-// of its Service.
+// An endpoint has the weight of its address, or else of its node. A changed weight is a change of its Service.
 func TestWeightsOfEndpoints(t *testing.T) {
 	store := cluster.NewStore()
 	c := NewCompiler(Options{})

@@ -60,8 +60,7 @@ func (v *view) inside(prefixes []netip.Prefix) bool {
 	return false
 }
 
-// builder compiles Services. A result depends on the arguments only; the buffers are
-// reused for the next Service.
+// builder compiles Services. A result depends on the arguments only; the buffers are reused for the next Service.
 type builder struct {
 	view       *view
 	candidates []candidate
@@ -153,9 +152,8 @@ func whyNoFrontends(svc *cluster.Service) string {
 	return "no clusterIP of a family in use"
 }
 
-// sift returns the candidates that the Service owns, in the memory of the list, and adds
-// all others to b.lost. The problems are frontends that would hide a listener of the
-// proxy itself.
+// sift returns the candidates that the Service owns, in the memory of the list, and adds all others to b.lost. The
+// problems are frontends that would hide a listener of the proxy itself.
 func (b *builder) sift(list []candidate, svc *cluster.Service, claims *claims) (won []candidate, hidden []Problem) {
 	won = list[:0]
 	for _, c := range list {
@@ -249,8 +247,7 @@ func weights(svc *cluster.Service, candidates []Choice) map[netip.AddrPort]uint1
 	return out
 }
 
-// fill sets the pools of the Port that its frontends use. The reasons of the candidates
-// are those for the local pool.
+// fill sets the pools of the Port that its frontends use. The reasons of the candidates are those for the local pool.
 func (b *builder) fill(p *Port, candidates []Choice) {
 	if p.Uses(Local) {
 		p.Local = chosen(candidates)

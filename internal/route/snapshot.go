@@ -36,9 +36,8 @@ func (s *Snapshot) Service(name cluster.Name) *Service {
 	return nil
 }
 
-// yieldEvery is after how many values Yielding lets other goroutines run; the runtime
-// preempts only every 10 ms. It bounds how long walks delay the proxy's loop if they
-// occupy every processor, and costs them little.
+// yieldEvery is after how many values Yielding lets other goroutines run; the runtime preempts only every 10 ms. It
+// bounds how long walks delay the proxy's loop if they occupy every processor, and costs them little.
 const yieldEvery = 128
 
 // Services yields all Services, sorted by name, and lets other goroutines run in between.
@@ -76,8 +75,7 @@ func (s *Snapshot) Table() *Table {
 	return t
 }
 
-// Problems returns the problems of a Service. Conflicts name the owner at the time of the
-// call.
+// Problems returns the problems of a Service. Conflicts name the owner at the time of the call.
 func (s *Snapshot) Problems(name cluster.Name) []Problem {
 	if r, exists := s.records.Get(recordOf(name)); exists {
 		return r.reported.problems()

@@ -8,8 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Reporter reports each problem of an object once for as long as it lasts. It is safe
-// for concurrent use.
+// Reporter reports each problem of an object once for as long as it lasts. It is safe for concurrent use.
 type Reporter struct {
 	report func([]route.Problem)
 
@@ -26,8 +25,7 @@ func NewReporter(report func([]route.Problem)) *Reporter {
 	return &Reporter{report: report, known: map[string]map[route.Problem]struct{}{}}
 }
 
-// Set replaces the problems of an object and reports the new ones. A problem that
-// went away and comes back is new.
+// Set replaces the problems of an object and reports the new ones. A problem that went away and comes back is new.
 func (r *Reporter) Set(object string, problems []route.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -48,8 +48,7 @@ func act(addresses string) {
 	time.Sleep(time.Hour) // select {} would be a deadlock without a server, which ends the program
 }
 
-// program copies this test program to a file of kube-proxy's name, which any
-// user may run.
+// program copies this test program to a file of kube-proxy's name, which any user may run.
 func program(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -93,8 +92,7 @@ func (a actor) start(t *testing.T, netns int) int {
 	return cmd.Process.Pid
 }
 
-// Real processes, of root and of others, called kube-proxy or not, that listen
-// and answer as kube-proxy does or not.
+// Real processes, of root and of others, called kube-proxy or not, that listen and answer as kube-proxy does or not.
 func TestRealProcesses(t *testing.T) {
 	if b, err := os.ReadFile("/proc/self/uid_map"); err != nil || strings.HasSuffix(strings.TrimSpace(string(b)), " 1") {
 		t.Skip("the user namespace of this process has one user only")

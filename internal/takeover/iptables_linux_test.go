@@ -40,8 +40,7 @@ func parseSaved(saved string) []iptables.Outline {
 	return all
 }
 
-// A node has docker, flannel, kubelet and rules of its operator besides
-// kube-proxy's.
+// A node has docker, flannel, kubelet and rules of its operator besides kube-proxy's.
 func TestLeftoversOfTheIptablesMode(t *testing.T) {
 	saved, err := os.ReadFile("../linux/iptables/testdata/iptables.save")
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
 
-// beyondReach is a node with leftovers in both variants, of which the legacy one
-// cannot be changed.
+// beyondReach is a node with leftovers in both variants, of which the legacy one cannot be changed.
 func beyondReach(t *testing.T) *node {
 	t.Helper()
 	var all []iptables.Outline

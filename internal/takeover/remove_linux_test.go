@@ -223,8 +223,7 @@ left 3 virtual servers not known as kube-proxy's
 `, takeAll(t, n, n.rules()))
 }
 
-// Connections through a virtual server for a mark of Sluice's mode ipvs are to addresses that a
-// set has with the mark.
+// Connections through a virtual server for a mark of Sluice's mode ipvs are to addresses that a set has with the mark.
 func TestAddressesStayWhileAVirtualServerForAMarkHasConnections(t *testing.T) {
 	n := afterIPVS()
 	n.vips = addrs("10.96.0.1", "10.96.0.2", "10.96.0.3")

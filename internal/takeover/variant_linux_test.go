@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/iptablestest"
 )
 
-// What Sluice made in its mode iptables goes while a kube-proxy runs, as far as
-// that kube-proxy cannot be using it.
+// What Sluice made in its mode iptables goes while a kube-proxy runs, as far as that kube-proxy cannot be using it.
 func TestCleanupRemovesChainsThatARunningKubeProxyCannotUse(t *testing.T) {
 	const ownChain = "KUBE-MARK-MASQ-NOT-POD"
 	nat := func(services ...iptables.RuleOutline) *node {

@@ -8,8 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// Columns writes text whose cells are aligned. Cells are made to fit into a line
-// (Line). Errors are reported by Flush.
+// Columns writes text whose cells are aligned. Cells are made to fit into a line (Line). Errors are reported by Flush.
 type Columns struct {
 	Indent string // in front of each row and field
 

@@ -1,7 +1,6 @@
 package text
 
-// Distance returns the number of letters to insert, delete or replace to turn one
-// word into another.
+// Distance returns the number of letters to insert, delete or replace to turn one word into another.
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1) // the distances of the part of a so far to each start of b
 	for j := range row {

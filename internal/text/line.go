@@ -5,8 +5,7 @@ import (
 	"unicode"
 )
 
-// Line returns text of another program on one line: it replaces characters that end
-// or move a line by spaces.
+// Line returns text of another program on one line: it replaces characters that end or move a line by spaces.
 func Line(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

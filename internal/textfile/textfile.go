@@ -1,5 +1,4 @@
-// Package textfile reads files that other programs may replace by a FIFO or a device
-// at any time.
+// Package textfile reads files that other programs may replace by a FIFO or a device at any time.
 //
 // It opens regular files only, so that a FIFO cannot block the reader and a
 // device cannot be changed by it, and it reads a limited number of bytes.
@@ -41,8 +40,7 @@ type File struct {
 	path string
 }
 
-// Open opens a regular file. It follows symbolic links and never blocks. The caller
-// closes the File.
+// Open opens a regular file. It follows symbolic links and never blocks. The caller closes the File.
 func Open(path string) (*File, error) {
 	info, err := os.Stat(path) // opening a device may have side effects
 	if e, ok := errors.AsType[*fs.PathError](err); ok {

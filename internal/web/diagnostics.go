@@ -58,8 +58,7 @@ func text(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { writeBody(w, typeText, http.StatusOK, []byte(body)) }
 }
 
-// healthz reports that this server answers. The health server reports whether the
-// proxy does its work.
+// healthz reports that this server answers. The health server reports whether the proxy does its work.
 func (o Options) healthz(w http.ResponseWriter, r *http.Request) {
 	if o.Checked != nil {
 		o.Checked()

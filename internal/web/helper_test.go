@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/listentest"
 )
 
-// ask sends a request to a handler: "GET /path", with a body on the next line,
-// and headers as "Name: value".
+// ask sends a request to a handler: "GET /path", with a body on the next line, and headers as "Name: value".
 func ask(t *testing.T, h http.Handler, request string, headers ...string) *http.Response {
 	t.Helper()
 	line, body, _ := strings.Cut(request, "\n")

@@ -25,8 +25,7 @@ const (
 	grace       = 2 * time.Second // for requests under way when a server stops
 )
 
-// Listen opens a TCP port; with network "tcp" 0.0.0.0 and [::] stand for every
-// address of both families.
+// Listen opens a TCP port; with network "tcp" 0.0.0.0 and [::] stand for every address of both families.
 type Listen func(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error)
 
 // ServerOptions for NewServer. Listen and Log are needed.
@@ -41,8 +40,7 @@ type ServerOptions struct {
 	// that was silent the longest (package fair). 0: any number.
 	MaxConns int
 
-	// HardFail makes Run end with the error if the port cannot be opened, unless
-	// it served already.
+	// HardFail makes Run end with the error if the port cannot be opened, unless it served already.
 	HardFail bool
 
 	// Failed is called when serving fails, once until it works again. It may be nil.
@@ -81,8 +79,7 @@ func (s *Server) State() State {
 	return s.state
 }
 
-// Run serves until the context ends, and then finishes requests for up to the
-// grace period.
+// Run serves until the context ends, and then finishes requests for up to the grace period.
 func (s *Server) Run(ctx context.Context) error {
 	if !s.opt.Addr.IsValid() {
 		<-ctx.Done()

@@ -54,8 +54,7 @@ func waitFor(t *testing.T, s *Server, done func(State) bool) {
 	}
 }
 
-// get sends a request in a namespace without an http.Client, which dials in its own
-// goroutines.
+// get sends a request in a namespace without an http.Client, which dials in its own goroutines.
 func get(t *testing.T, ns int, at netip.AddrPort, path string) string {
 	t.Helper()
 	answer := ""
@@ -101,8 +100,7 @@ func TestStateHasThePort(t *testing.T) {
 	}
 }
 
-// Silent clients do not prevent answers to others, and never have more connections than
-// the limit.
+// Silent clients do not prevent answers to others, and never have more connections than the limit.
 func TestSilentClients(t *testing.T) {
 	const most = 4
 	ns := kerneltest.Namespace(t)

@@ -70,9 +70,8 @@ func run(t *testing.T, n *listentest.Host, s setting, change func(*ServerOptions
 	return r
 }
 
-// expect compares what clients of the addresses get: "address=answer ...".
-// It returns when the server has closed the connections, because a server with open
-// connections takes longer to stop.
+// expect compares what clients of the addresses get: "address=answer ...". It returns when the server has closed the
+// connections, because a server with open connections takes longer to stop.
 func (r running) expect(what, want string) {
 	r.t.Helper()
 	synctest.Wait()

@@ -120,6 +120,5 @@ func (o Options) statusz() page {
 	}
 }
 
-// up returns how long this process has run; never negative, even if the clock was set
-// back.
+// up returns how long this process has run; never negative, even if the clock was set back.
 func (o Options) up() time.Duration { return max(0, time.Since(o.Started)) }

@@ -42,8 +42,7 @@ func (l *Loop) Wake() {
 	}
 }
 
-// Run calls the function at once, after each Wake, and when work is due, until the context ends. It
-// returns nil then.
+// Run calls the function at once, after each Wake, and when work is due, until the context ends. It returns nil then.
 func (l *Loop) Run(ctx context.Context) error {
 	due := time.NewTimer(0)
 	defer due.Stop()

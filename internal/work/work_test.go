@@ -118,8 +118,7 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// The delay of a retry doubles. A Wake does not wait for it. Each failure is reported once until the
-// function succeeds.
+// The delay of a retry doubles. A Wake does not wait for it. Each failure is reported once until the function succeeds.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)

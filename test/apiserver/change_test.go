@@ -65,8 +65,7 @@ func testTypes(w *testEnv) {
 	w.waitReached(w.lab.Outside, vips, w.pods[0])
 	w.waitOutcome(w.lab.Blocked, vips, lab.TimedOut)
 
-	// With ipMode Proxy the load balancer terminates connections, and the lab has no
-	// load balancer.
+	// With ipMode Proxy the load balancer terminates connections, and the lab has no load balancer.
 	w.setVIPs("web", corev1.LoadBalancerIPModeProxy)
 	w.waitOutcome(w.client, vips, lab.TimedOut)
 	w.waitReached(w.client, cluster, w.pods[0])

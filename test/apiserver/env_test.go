@@ -21,8 +21,7 @@ import (
 // timeout bounds how long an expected event may take.
 const timeout = 30 * time.Second
 
-// testEnv is the environment of one test: a lab with three backends and a client, and a
-// namespace of the API server.
+// testEnv is the environment of one test: a lab with three backends and a client, and a namespace of the API server.
 type testEnv struct {
 	*Cluster
 	*testing.T

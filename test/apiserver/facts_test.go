@@ -27,8 +27,7 @@ func testServiceCIDRs(w *testEnv) {
 	}
 	w.eventually(inRange(ServiceCIDR4))
 
-	// Packets for addresses of no ServiceCIDR leave the node; those for unallocated
-	// addresses of a ServiceCIDR do not.
+	// Packets for addresses of no ServiceCIDR leave the node; those for unallocated addresses of a ServiceCIDR do not.
 	tap := w.lab.Outside.Tap()
 	stray := ports(80, "172.31.0.9")[0]
 	w.client.Try(lab.Probe{Protocol: lab.TCP, To: stray, Timeout: lab.Soon})
@@ -70,8 +69,7 @@ func testServiceCIDRs(w *testEnv) {
 	w.must(inRange(ServiceCIDR4)())
 }
 
-// allocate creates Service web with an address of a new range, which the API server may not
-// know at once.
+// allocate creates Service web with an address of a new range, which the API server may not know at once.
 func (w *testEnv) allocate(ip string) *corev1.Service {
 	w.Helper()
 	single := corev1.IPFamilyPolicySingleStack

@@ -20,8 +20,7 @@ type Wire struct {
 	attempts int
 }
 
-// Forward lets programs on a host reach the API server, at the same loopback address as in this
-// process.
+// Forward lets programs on a host reach the API server, at the same loopback address as in this process.
 func (c *Cluster) Forward(t lab.T, host *lab.Host) *Wire {
 	t.Helper()
 	server := c.env.ControlPlane.GetAPIServer().SecureServing

@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Slices returns the EndpointSlices of a Service, one for each family, with pods that serve
-// port 80.
+// Slices returns the EndpointSlices of a Service, one for each family, with pods that serve port 80.
 func Slices(service string, pods []*lab.Host) []*discoveryv1.EndpointSlice {
 	none, port, yes := "", int32(80), true
 	var out []*discoveryv1.EndpointSlice

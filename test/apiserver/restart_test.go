@@ -113,8 +113,7 @@ func testServerDown(w *testEnv) {
 	w.waitOutcome(w.client, targets(goes, 80), lab.TimedOut)
 }
 
-// waitUnreachable waits until the log reports for the nth time that the API server is
-// unreachable.
+// waitUnreachable waits until the log reports for the nth time that the API server is unreachable.
 func (w *testEnv) waitUnreachable(p *Proxy, nth int) {
 	w.Helper()
 	w.eventually(func() error {
@@ -125,8 +124,7 @@ func (w *testEnv) waitUnreachable(p *Proxy, nth int) {
 	})
 }
 
-// testDisconnected disconnects Sluice from the API server. It must get the changes made
-// meanwhile from a new list.
+// testDisconnected disconnects Sluice from the API server. It must get the changes made meanwhile from a new list.
 func testDisconnected(w *testEnv) {
 	g := newFilterProxy(w.T, w.Cluster)
 	w.setEndpoints("stays", w.pods[0])

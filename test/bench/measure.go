@@ -17,8 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// result are the measurements of one size in one process. Durations are
-// nanoseconds in its JSON.
+// result are the measurements of one size in one process. Durations are nanoseconds in its JSON.
 type result struct {
 	Cold    parts // first load into an empty kernel
 	Adopt   parts // a restart without changes

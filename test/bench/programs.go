@@ -42,8 +42,7 @@ func (c contender) total() (sum time.Duration) {
 	return sum
 }
 
-// mechanism is a part of the kernel, by the program that writes it; thinking is everything but the
-// writes of Sluice.
+// mechanism is a part of the kernel, by the program that writes it; thinking is everything but the writes of Sluice.
 type mechanism string
 
 const (

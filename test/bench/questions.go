@@ -51,8 +51,7 @@ type delays struct {
 	Changes, Answers    int
 }
 
-// daemon is the loop of the proxy in the network namespace of this process, and the handler that
-// answers queries.
+// daemon is the loop of the proxy in the network namespace of this process, and the handler that answers queries.
 type daemon struct {
 	store   *cluster.Store
 	loop    *proxy.Loop
@@ -105,8 +104,7 @@ func (d *daemon) diff(reader plane.Plane) func(context.Context) (plane.Plan, err
 	}
 }
 
-// measureQuestions runs a loop with n Services, and measures changes while each kind of query is
-// repeated.
+// measureQuestions runs a loop with n Services, and measures changes while each kind of query is repeated.
 func measureQuestions(o options) ([]delays, error) {
 	d, err := newDaemon(o)
 	if err != nil {

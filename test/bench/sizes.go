@@ -66,8 +66,7 @@ func measureChild(o options, w io.Writer) error {
 	})
 }
 
-// inNamespace measures in a new network namespace, with a temporary folder, and prints the result
-// as JSON.
+// inNamespace measures in a new network namespace, with a temporary folder, and prints the result as JSON.
 func inNamespace(o options, w io.Writer, measure func(options) (any, error)) error {
 	if err := lab.Enter(); err != nil {
 		return err

@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// keepsBackend makes a client connect repeatedly and verifies that the same one of the backends
-// answers each time. It stores the backend in env.answered under a key, and must find the same
-// one there the next time.
+// keepsBackend makes a client connect repeatedly and verifies that the same one of the backends answers each time. It
+// stores the backend in env.answered under a key, and must find the same one there the next time.
 func keepsBackend(key, from, to string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)

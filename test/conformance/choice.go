@@ -84,6 +84,5 @@ func dependOnVariant() map[string][]int {
 }
 
 // coverShapes returns the S-numbers of scenarios that, together with dependOnVariant, have every shape of rules that
-// any scenario begins with. After a change TestShapes prints the shapes that are missing, and numbers that cover
-// them.
+// any scenario begins with. After a change TestShapes prints the shapes that are missing, and numbers that cover them.
 func coverShapes() []int { return []int{49, 53, 110, 157, 183} }

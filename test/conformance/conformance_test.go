@@ -52,8 +52,7 @@ func TestConformance(t *testing.T) {
 
 func bothFamiliesOf() []route.Family { return route.Families() }
 
-// netfilterParts returns the parts of a netfilter plane. They do not share a connection with
-// the plane.
+// netfilterParts returns the parts of a netfilter plane. They do not share a connection with the plane.
 func netfilterParts(s plane.Setup) ([]plane.Part, error) { return netfilter.Parts(s, nil) }
 
 func nftablesPlane() Plane {
@@ -180,8 +179,7 @@ func programsLeft(c config.EBPF) error {
 
 func iptablesNFTPlane() Plane { return iptablesPlane("nft") }
 
-// legacyPoll is how often the plane polls tables of iptables-legacy for edits. S-277 waits for
-// the next poll.
+// legacyPoll is how often the plane polls tables of iptables-legacy for edits. S-277 waits for the next poll.
 const legacyPoll = 50 * time.Millisecond
 
 // iptablesPlane is the plane iptables with the programs of a variant, "nft" or "legacy".

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// base returns the objects of every scenario; a document of the same kind and name replaces
-// them.
+// base returns the objects of every scenario; a document of the same kind and name replaces them.
 func base() []string {
 	return []string{
 		`{kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [172.30.0.0/16, "fd00:172:30::/48"]}}`,
@@ -30,8 +29,7 @@ func service(name, spec string) string {
 	return fmt.Sprintf("{kind: Service, metadata: {name: %s}, spec: {%s}}", name, spec)
 }
 
-// loadBalancer is the YAML of a Service of type LoadBalancer that has these
-// addresses in its status.
+// loadBalancer is the YAML of a Service of type LoadBalancer that has these addresses in its status.
 func loadBalancer(name, spec string, vips ...string) string {
 	var ingress []string
 	for _, vip := range vips {

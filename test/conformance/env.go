@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// env is the environment of one run of a scenario: the lab, the proxy and the state of the
-// steps.
+// env is the environment of one run of a scenario: the lab, the proxy and the state of the steps.
 type env struct {
 	translator
 	t        testing.TB
@@ -139,9 +138,8 @@ func (e *env) pod(text string) error {
 	return nil
 }
 
-// host returns a host by its name: "node", "node-b", "outside", "blocked", or the address of a
-// pod. If no host has the address, it creates a pod on node A, or on the named node:
-// "10.180.1.9@B".
+// host returns a host by its name: "node", "node-b", "outside", "blocked", or the address of a pod. If no host has the
+// address, it creates a pod on node A, or on the named node: "10.180.1.9@B".
 func (e *env) host(name string) (*lab.Host, error) {
 	switch name {
 	case "node":

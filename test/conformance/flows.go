@@ -88,8 +88,7 @@ func sendOnAll(e *env) error {
 	return nil
 }
 
-// unanswered sends a request on an open flow and verifies its outcome, such as lab.TimedOut or
-// lab.Refused.
+// unanswered sends a request on an open flow and verifies its outcome, such as lab.TimedOut or lab.Refused.
 func unanswered(name string, want lab.Outcome) step {
 	return func(e *env) error {
 		f := e.flows[name]

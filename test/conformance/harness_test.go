@@ -108,8 +108,7 @@ func (s scenario) setUpAlone(t *testing.T, p Plane) *env {
 	return s.setUp(t, p, translator{}, newWorld(t, s.labFor(p)))
 }
 
-// With a plane that does nothing, every step that expects a Service fails, and
-// untouched succeeds.
+// With a plane that does nothing, every step that expects a Service fails, and untouched succeeds.
 func TestStepsDetectFaults(t *testing.T) {
 	e := scenario{
 		cluster: aNodePort(`{port: 80, nodePort: 3001}`),

@@ -24,8 +24,7 @@ func setOn(t testing.TB, h *lab.Host, key string) {
 	}
 }
 
-// routeLocalnet is the parameter that lets packets from and to loopback addresses be routed
-// (ip-sysctl.rst).
+// routeLocalnet is the parameter that lets packets from and to loopback addresses be routed (ip-sysctl.rst).
 const routeLocalnet = "net/ipv4/conf/all/route_localnet"
 
 // routeLocalnetIs verifies the value of route_localnet on node A.
@@ -73,8 +72,7 @@ func filtered(from, to string) step {
 	}
 }
 
-// invalidSegment returns a segment with SYN and FIN, which conntrack classifies as INVALID even
-// if it is liberal.
+// invalidSegment returns a segment with SYN and FIN, which conntrack classifies as INVALID even if it is liberal.
 func (e *env) invalidSegment(from, to string) (src *lab.Host, s lab.Segment, err error) {
 	if src, err = e.host(from); err != nil {
 		return nil, s, err
@@ -87,8 +85,7 @@ func (e *env) invalidSegment(from, to string) (src *lab.Host, s lab.Segment, err
 	return src, s, err
 }
 
-// invalidPasses verifies that node A forwards a packet to the outside that belongs to no
-// connection and begins none.
+// invalidPasses verifies that node A forwards a packet to the outside that belongs to no connection and begins none.
 func invalidPasses(from, to string) step {
 	return func(e *env) error {
 		n, err := e.countInvalid(from, to)
@@ -130,8 +127,7 @@ func (e *env) countInvalid(from, to string) (int, error) {
 	return tap.Count(isIncoming(lab.Probe{Protocol: lab.TCP, To: s.Dst})), err
 }
 
-// whileLocked holds the xtables lock during the steps. The proxy may wait for it, so explain is
-// not checked.
+// whileLocked holds the xtables lock during the steps. The proxy may wait for it, so explain is not checked.
 func whileLocked(steps ...step) step {
 	return func(e *env) error {
 		lock, err := os.OpenFile(lockOf(e.lab.NodeA), os.O_CREATE|os.O_RDONLY, 0o600)

@@ -41,9 +41,8 @@ func neighbourReachesLoopback(port uint16) step {
 	}
 }
 
-// neighbourSends reports whether a packet of a neighbour arrives at a port of 127.0.0.1 on node
-// A. It sends a second packet, to the node's own address, which always arrives and arrives
-// later.
+// neighbourSends reports whether a packet of a neighbour arrives at a port of 127.0.0.1 on node A. It sends a second
+// packet, to the node's own address, which always arrives and arrives later.
 func (e *env) neighbourSends(port uint16) (arrived bool, err error) {
 	var conn net.PacketConn
 	err = e.lab.NodeA.Do(func() (err error) {

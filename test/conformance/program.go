@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Program is a proxy to run as a separate process, with manifests in a folder that change while
-// it runs.
+// Program is a proxy to run as a separate process, with manifests in a folder that change while it runs.
 type Program struct {
 	Host      *lab.Host
 	Manifests string   // a folder
@@ -99,13 +98,11 @@ func (p *proxyUnderTest) launch(o *objects) error {
 	return p.running.settle()
 }
 
-// startup is how long a program may take to start. It is generous: dozens of them start at
-// once.
+// startup is how long a program may take to start. It is generous: dozens of them start at once.
 const startup = 20 * time.Second
 
-// settle waits until all objects are in the kernel. The program reads the files in order and
-// passes the objects on one by one, so all objects written before the second barrier are in the
-// kernel when that one is.
+// settle waits until all objects are in the kernel. The program reads the files in order and passes the objects on one
+// by one, so all objects written before the second barrier are in the kernel when that one is.
 func (r *running) settle() error {
 	for range 2 {
 		r.barrier++

@@ -95,8 +95,7 @@ func detector(text string) route.DetectorOptions {
 	}}
 }
 
-// start runs the proxy until stop is called or the test ends. It returns when the objects are
-// in the kernel.
+// start runs the proxy until stop is called or the test ends. It returns when the objects are in the kernel.
 func (p *proxyUnderTest) start(objects *objects) error {
 	if p.plane.Launch != nil {
 		return p.launch(objects)

@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// recordingPlane wraps a plane and records its plans. It can be blocked before a plan, and can
-// fail plans.
+// recordingPlane wraps a plane and records its plans. It can be blocked before a plan, and can fail plans.
 type recordingPlane struct {
 	plane.Plane
 
@@ -120,8 +119,7 @@ func (e *env) hold(w *recordingPlane) (release func(), err error) {
 	}
 }
 
-// whileWriting makes changes while the proxy is writing another one, and verifies the number of
-// plans for Service web.
+// whileWriting makes changes while the proxy is writing another one, and verifies the number of plans for Service web.
 func whileWriting(plans int, changes func(*env) error) step {
 	return func(e *env) error {
 		w, err := e.restartRecording()

@@ -17,8 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// changeNoWait adds and replaces objects without waiting for the proxy, which may not be
-// running.
+// changeNoWait adds and replaces objects without waiting for the proxy, which may not be running.
 func changeNoWait(docs ...string) step {
 	return func(e *env) error { return e.change(e.texts(docs), nil) }
 }
@@ -28,8 +27,7 @@ func removeNoWait(keys ...string) step {
 	return func(e *env) error { return e.change(nil, keys) }
 }
 
-// requireInProcess skips the scenario if the proxy is a separate process: a later step reads
-// its memory.
+// requireInProcess skips the scenario if the proxy is a separate process: a later step reads its memory.
 func requireInProcess(e *env) error {
 	if e.proxy.running != nil {
 		e.t.Skip("needs the proxy in the process of the test")
@@ -177,9 +175,8 @@ func replaceAllRules(e *env) error {
 	return nil
 }
 
-// flushRules deletes every rule on node A, and waits until the proxy has restored the
-// frontends, which it writes last. Connections that begin in between are not translated, and
-// stay so.
+// flushRules deletes every rule on node A, and waits until the proxy has restored the frontends, which it writes last.
+// Connections that begin in between are not translated, and stay so.
 func flushRules(e *env) error {
 	rules := e.traits().rules
 	before, err := rules.frontends(e.lab.NodeA)
@@ -198,8 +195,7 @@ func flushRules(e *env) error {
 	})(e)
 }
 
-// foreignRules are rules of other programs, at the same hooks and with names that Sluice might
-// use.
+// foreignRules are rules of other programs, at the same hooks and with names that Sluice might use.
 const foreignRules = `
 table inet foreign {
   map backends { type ipv4_addr : verdict; elements = { 172.30.0.41 : accept }; }

@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// rules reads and changes the rules of a plane on a host with the programs that an
-// administrator has.
+// rules reads and changes the rules of a plane on a host with the programs that an administrator has.
 type rules interface {
 	// frontends returns at least all entries that match frontends, sorted.
 	frontends(h *lab.Host) ([]string, error)
@@ -20,8 +19,7 @@ type rules interface {
 	// flush deletes all rules.
 	flush(h *lab.Host) error
 
-	// remaining returns all rules of the plane's kind, on a host without rules of other
-	// programs; empty if there are none.
+	// remaining returns all rules of the plane's kind, on a host without rules of other programs; empty if there are none.
 	remaining(h *lab.Host) (string, error)
 }
 
@@ -73,8 +71,7 @@ func (v variant) program(family, of string) string { return family + "-" + strin
 
 func programs() [2]string { return [...]string{"iptables", "ip6tables"} }
 
-// lockOf returns the path of a host's xtables lock. Hosts of the lab share /run, so each needs
-// its own file.
+// lockOf returns the path of a host's xtables lock. Hosts of the lab share /run, so each needs its own file.
 func lockOf(h *lab.Host) string { return fmt.Sprintf("/run/xtables-%d.lock", h.NetNSFD()) }
 
 // run runs a program with the lock file of the host.
@@ -111,8 +108,7 @@ func (v variant) createHint(h *lab.Host) error {
 	return v.runBoth(h, "-t", "mangle", "-N", hint)
 }
 
-// save lists the chains and rules of both families in their order, without built-in chains and
-// counters.
+// save lists the chains and rules of both families in their order, without built-in chains and counters.
 func (v variant) save(h *lab.Host) ([]string, error) {
 	var lines []string
 	for _, family := range programs() {

@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Run runs every scenario with each plane. The calling test binary must have entered its own
-// namespaces with lab.Main.
+// Run runs every scenario with each plane. The calling test binary must have entered its own namespaces with lab.Main.
 func Run(t *testing.T, planes ...Plane) {
 	for _, p := range planes {
 		t.Run(p.Name, func(t *testing.T) {

@@ -131,8 +131,7 @@ const (
 
 // settings are the configuration of the proxy.
 type settings struct {
-	// detector recognizes pods of this node: "" by the CIDR of all pods; "none",
-	// "NodeCIDR", "bridge cbr0", "prefix veth".
+	// detector recognizes pods of this node: "" by the CIDR of all pods; "none", "NodeCIDR", "bridge cbr0", "prefix veth".
 	detector string
 
 	masqueradeAll  bool
@@ -143,8 +142,7 @@ type settings struct {
 	liberal        bool     // conntrack.tcpBeLiberal, set on the host before the proxy starts
 }
 
-// name returns the name of the test, which begins with every S-number, so that people can
-// search for them.
+// name returns the name of the test, which begins with every S-number, so that people can search for them.
 func (s scenario) name() string {
 	var b strings.Builder
 	for _, n := range s.covers {

@@ -71,8 +71,7 @@ func balanced() []scenario {
 	}
 }
 
-// notBalanced are packets to a ClusterIP, or to an address of a ServiceCIDR, that match no port
-// of a Service.
+// notBalanced are packets to a ClusterIP, or to an address of a ServiceCIDR, that match no port of a Service.
 func notBalanced() []scenario {
 	return []scenario{
 		{

@@ -10,8 +10,7 @@ func externalLocals() []scenario {
 	return slices.Concat(all, localOnOtherNodes(), localChanges(), firewalled())
 }
 
-// exposed is a Service with an address of every kind and an externalTrafficPolicy. See
-// onFrontends.
+// exposed is a Service with an address of every kind and an externalTrafficPolicy. See onFrontends.
 func exposed(policy string, endpoints ...string) []string {
 	return []string{
 		loadBalancer("web", `clusterIP: 172.30.0.41, ports: [{port: 80, nodePort: 3001}],
@@ -159,8 +158,7 @@ func localOnOtherNodes() []scenario {
 	}
 }
 
-// localChanges are changes of the policy and the endpoints. They do not cover the health check
-// node port.
+// localChanges are changes of the policy and the endpoints. They do not cover the health check node port.
 func localChanges() []scenario {
 	all := onFrontends(func(to string) step {
 		return reach("outside", to, masqueraded, "10.180.0.1:80", "10.180.2.1:80")

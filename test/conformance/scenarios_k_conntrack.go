@@ -219,8 +219,7 @@ func staleFlows() []scenario {
 	}
 }
 
-// deletedEndpoints is one change that deletes and terminates endpoints, with flows of every
-// kind.
+// deletedEndpoints is one change that deletes and terminates endpoints, with flows of every kind.
 func deletedEndpoints() scenario {
 	const (
 		udp, tcp    = "172.30.0.41:8000/udp", "172.30.0.41:8000/tcp"

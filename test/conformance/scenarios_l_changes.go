@@ -188,9 +188,8 @@ func typeChanges() []scenario {
 	}
 }
 
-// throughAllTypes is a Service that has each type in turn, with other ports each time, and must
-// be reachable only as that type. Old UDP entries are deleted with a delay, and new flows may
-// have the same ports.
+// throughAllTypes is a Service that has each type in turn, with other ports each time, and must be reachable only as
+// that type. Old UDP entries are deleted with a delay, and new flows may have the same ports.
 func throughAllTypes(protocol, name string) scenario {
 	port := func(fields string) string { return fmt.Sprintf("ports: [{protocol: %s, %s}]", name, fields) }
 	at := func(addr string) string { return addr + "/" + protocol }

@@ -119,8 +119,7 @@ func keepsSCTP(s step) step {
 	return when(servesSCTP, entriesAfter(s, entryKept("sctp"))).otherwise(s)
 }
 
-// interference are other programs that delete or add rules, a kernel that rejects changes, and
-// cleanup.
+// interference are other programs that delete or add rules, a kernel that rejects changes, and cleanup.
 func interference() []scenario {
 	const client, vip = "10.180.0.2", "172.30.0.41:80"
 	return []scenario{

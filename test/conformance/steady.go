@@ -91,8 +91,7 @@ func (p *prober) await(n int64) {
 	}
 }
 
-// connections waits until the client of each surrounding uninterrupted step has made n more
-// connections, or has failed.
+// connections waits until the client of each surrounding uninterrupted step has made n more connections, or has failed.
 func connections(n int64) step {
 	return func(e *env) error {
 		for _, p := range e.probers {
@@ -102,9 +101,8 @@ func connections(n int64) step {
 	}
 }
 
-// dropNew makes a pod drop new TCP connections without an answer, as if it were gone; open
-// connections may end normally. It first waits for the connections that clients have already
-// started.
+// dropNew makes a pod drop new TCP connections without an answer, as if it were gone; open connections may end
+// normally. It first waits for the connections that clients have already started.
 func dropNew(pod string) step {
 	return func(e *env) error {
 		if err := connections(1)(e); err != nil {

@@ -25,9 +25,8 @@ const (
 	masqueraded        // an address of node A
 )
 
-// reach verifies that exactly the given backends answer a client: it connects so often that
-// each of them must have answered. To is "172.30.0.41:80" (TCP) or "172.30.0.41:53/udp"; for
-// the names of clients see env.host.
+// reach verifies that exactly the given backends answer a client: it connects so often that each of them must have
+// answered. To is "172.30.0.41:80" (TCP) or "172.30.0.41:53/udp"; for the names of clients see env.host.
 func reach(from, to string, seen source, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
@@ -38,8 +37,7 @@ func reach(from, to string, seen source, backends ...string) step {
 	}
 }
 
-// evenly is reach with n connections, and each backend must get a share that is likely for a
-// uniform distribution.
+// evenly is reach with n connections, and each backend must get a share that is likely for a uniform distribution.
 func evenly(n int, from, to string, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
@@ -80,8 +78,7 @@ func sticky(from, to string, backends ...string) step {
 	}
 }
 
-// large connects once for each size, and verifies that so many bytes reach the backend and come
-// back.
+// large connects once for each size, and verifies that so many bytes reach the backend and come back.
 func large(from, to, backend string, sizes ...int) step {
 	return func(e *env) error {
 		want, err := e.backends([]string{backend})
@@ -120,8 +117,7 @@ func refused(from, to string) step {
 	}
 }
 
-// dropped verifies that a client gets no answer, and that no packet leaves node A for the
-// outside.
+// dropped verifies that a client gets no answer, and that no packet leaves node A for the outside.
 func dropped(from, to string) step {
 	return func(e *env) error {
 		client, probe, err := e.probe(from, to)
@@ -238,8 +234,7 @@ func apply(docs ...string) step {
 	}
 }
 
-// remove deletes objects, "Service/web" or "EndpointSlice/web", and waits until the change is
-// in the kernel.
+// remove deletes objects, "Service/web" or "EndpointSlice/web", and waits until the change is in the kernel.
 func remove(keys ...string) step {
 	return func(e *env) error {
 		return errors.Join(e.change(nil, keys), e.proxy.settle())

@@ -63,9 +63,8 @@ func Iptables(programs string) Traits {
 	}
 }
 
-// IPVS are the traits of ipvs mode. Addresses of Services are addresses of the node, which
-// answers pings and refuses all ports that no Service has; NodePorts are virtual servers at
-// each address that serves them.
+// IPVS are the traits of ipvs mode. Addresses of Services are addresses of the node, which answers pings and refuses
+// all ports that no Service has; NodePorts are virtual servers at each address that serves them.
 func IPVS(programs string) Traits {
 	return Traits{
 		mode: "ipvs", nodePorts: []string{"all"}, loopback: route.LoopbackNever, listLocal: true,
@@ -93,14 +92,12 @@ func unallocated(from, to string) step {
 	return func(e *env) error { return e.traits().unallocated(from, to)(e) }
 }
 
-// emptyVIPUnlisted connects to a VIP without endpoints, from a client outside its source
-// ranges.
+// emptyVIPUnlisted connects to a VIP without endpoints, from a client outside its source ranges.
 func emptyVIPUnlisted(from, to string) step {
 	return func(e *env) error { return e.traits().emptyVIPUnlisted(from, to)(e) }
 }
 
-// emptyNodePortUnserved connects to a NodePort without endpoints, on an address of the node
-// that serves no NodePorts.
+// emptyNodePortUnserved connects to a NodePort without endpoints, on an address of the node that serves no NodePorts.
 func emptyNodePortUnserved(from, to string) step {
 	return func(e *env) error { return e.traits().emptyNodePortUnserved(from, to)(e) }
 }

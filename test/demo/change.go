@@ -155,8 +155,7 @@ func (t *tour) reaction(made requests, changed []time.Time) {
 	t.addFact("Scale down", "%s from the file to the last request on a removed backend", millis(last))
 }
 
-// reload enables NodePorts at a second address of the node by a change of
-// the configuration file.
+// reload enables NodePorts at a second address of the node by a change of the configuration file.
 func (t *tour) reload() error {
 	t.head("Reload: nodePortAddresses in the configuration, changed as a ConfigMap changes")
 	second := way{from: t.Outside, client: "outside", kind: "NodePort", to: netip.MustParseAddrPort("192.168.1.2:30080")}

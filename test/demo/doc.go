@@ -13,6 +13,5 @@
 // It does not change the network of the machine. Everything is in the namespaces
 // and mounts of this process and ends with it, even if it is killed.
 //
-// It exits with 0 if all its checks pass, with 1 if not, and with 2 if it cannot
-// run on this machine.
+// It exits with 0 if all its checks pass, with 1 if not, and with 2 if it cannot run on this machine.
 package main

@@ -16,9 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// files are the input of Sluice: a copy of examples/, and a configuration with the layout of a
-// mounted ConfigMap: config.conf is a link to ..data/config.conf, and ..data a link to the folder
-// of the newest version.
+// files are the input of Sluice: a copy of examples/, and a configuration with the layout of a mounted ConfigMap:
+// config.conf is a link to ..data/config.conf, and ..data a link to the folder of the newest version.
 type files struct {
 	manifests string
 	config    string
@@ -41,9 +40,8 @@ func newFiles(examples string) (*files, error) {
 	return f, os.Symlink(filepath.Join("..data", filepath.Base(f.config)), f.config)
 }
 
-// configure changes the configuration: NodePorts at the node's addresses in these
-// ranges, or at its primary ones if there are none. It returns when the new
-// version became visible.
+// configure changes the configuration: NodePorts at the node's addresses in these ranges, or at its primary ones if
+// there are none. It returns when the new version became visible.
 func (f *files) configure(nodePorts ...string) (time.Time, error) {
 	text, err := configuration(nodePorts)
 	if err != nil {
@@ -65,8 +63,7 @@ func (f *files) configure(nodePorts ...string) (time.Time, error) {
 	return now, os.Rename(draft, filepath.Join(base, "..data"))
 }
 
-// configuration returns a KubeProxyConfiguration that leaves the settings of the
-// whole machine as they are.
+// configuration returns a KubeProxyConfiguration that leaves the settings of the whole machine as they are.
 func configuration(nodePorts []string) (string, error) {
 	own, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
@@ -81,8 +78,7 @@ func configuration(nodePorts []string) (string, error) {
 	return text, nil
 }
 
-// scale puts these backends into the EndpointSlices of a manifest. It returns
-// when the new text became visible.
+// scale puts these backends into the EndpointSlices of a manifest. It returns when the new text became visible.
 func (f *files) scale(name string, backends []netip.Addr) (time.Time, error) {
 	path := filepath.Join(f.manifests, name)
 	text, err := os.ReadFile(path)

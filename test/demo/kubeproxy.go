@@ -14,9 +14,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// recorded has the rules that a real kube-proxy left in the kernel for the
-// Services of examples/: a transaction of nf_tables with one netlink message per
-// line, in base64. TestRecord writes the file; testdata/kube-proxy.nft has the
+// recorded has the rules that a real kube-proxy left in the kernel for the Services of examples/: a transaction of
+// nf_tables with one netlink message per line, in base64. TestRecord writes the file; testdata/kube-proxy.nft has the
 // same rules in readable form.
 //
 //go:embed testdata/kube-proxy.rules

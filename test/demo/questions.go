@@ -59,8 +59,7 @@ type explanation struct {
 	} `json:"cases"`
 }
 
-// compare returns the explanation of a way and the result of connections as text, and an error if
-// they disagree.
+// compare returns the explanation of a way and the result of connections as text, and an error if they disagree.
 func (t *tour) compare(w way, connections int) (explained, observed string, err error) {
 	out, err := t.NodeA.Run("", t.options.sluice, "explain",
 		w.from.Addr(w.to.Addr()).String(), w.to.String(), "-o", "json")

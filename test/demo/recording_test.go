@@ -58,8 +58,7 @@ func listed(t *testing.T, ns int) string {
 	return string(out)
 }
 
-// serveByKubeProxy runs kube-proxy in the thread's namespace until it has
-// written its rules, and ends it.
+// serveByKubeProxy runs kube-proxy in the thread's namespace until it has written its rules, and ends it.
 func serveByKubeProxy(t *testing.T) error {
 	for _, command := range []string{"ip addr add 192.168.0.2/24 dev lo", "ip addr add 2001:db8::1/64 dev lo nodad"} {
 		if err := exec.Command("sh", "-c", command).Run(); err != nil {
@@ -184,8 +183,7 @@ func completeSlice(s discoveryv1.EndpointSlice) discoveryv1.EndpointSlice {
 	return s
 }
 
-// slicesOf returns the EndpointSlices that a controller creates for a pod of the Service in its
-// label.
+// slicesOf returns the EndpointSlices that a controller creates for a pod of the Service in its label.
 func slicesOf(p corev1.Pod) []discoveryv1.EndpointSlice {
 	var out []discoveryv1.EndpointSlice
 	for i, ip := range p.Status.PodIPs {

@@ -18,8 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// modes starts Sluice in mode iptables, flushes its rules, and switches back, while
-// connections stay open.
+// modes starts Sluice in mode iptables, flushes its rules, and switches back, while connections stay open.
 func (t *tour) modes() error {
 	const connections = 16
 	t.head("The other data plane: kube-proxy's chains of iptables, there and back under traffic")
@@ -117,8 +116,7 @@ func (t *tour) inIptables() error {
 	return nil
 }
 
-// natRules returns the rules of the table nat in IPv4, sorted: chains have no
-// fixed order.
+// natRules returns the rules of the table nat in IPv4, sorted: chains have no fixed order.
 func (t *tour) natRules(program string) ([]string, error) {
 	out, err := t.NodeA.Run("", program+"-save", "-t", "nat")
 	return linesWith(out, "-A "), err
@@ -183,8 +181,7 @@ func fold(rule string) []string {
 	return rows
 }
 
-// gap is a time without rules: from before they were deleted until new
-// connections worked again.
+// gap is a time without rules: from before they were deleted until new connections worked again.
 type gap struct{ began, deleted, ended time.Time }
 
 // gap deletes rules and waits until new connections work in both IP families.
@@ -203,8 +200,7 @@ func (t *tour) gap(remove func() error) (gap, error) {
 	return g, nil
 }
 
-// flushNat flushes the table nat once and reports its repair. The same rules must
-// come back.
+// flushNat flushes the table nat once and reports its repair. The same rules must come back.
 func (t *tour) flushNat(program string, before []string) error {
 	flow := startTraffic(withTimeout(t.webWays(), 800*time.Millisecond))
 	defer flow()
@@ -257,8 +253,7 @@ func (t *tour) gaps(made requests, gaps []gap, allowed int) {
 		count(len(made)), len(lost), within, later)
 }
 
-// noChains verifies that no line of iptables has a chain name of kube-proxy, except
-// KUBE-FIREWALL.
+// noChains verifies that no line of iptables has a chain name of kube-proxy, except KUBE-FIREWALL.
 func (t *tour) noChains() error {
 	for _, program := range []string{
 		"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save",

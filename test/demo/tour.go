@@ -124,8 +124,7 @@ func addrs(pods []pod) []netip.Addr {
 	return out
 }
 
-// ways returns all ways to Service web and the load balancer, which has the same
-// pods.
+// ways returns all ways to Service web and the load balancer, which has the same pods.
 func (t *tour) ways() []way {
 	at := netip.MustParseAddrPort
 	return []way{

@@ -36,8 +36,7 @@ type confinement struct {
 	Argv, Env    []string
 }
 
-// confine executes the program in this process, which is already in its own mount and PID
-// namespaces.
+// confine executes the program in this process, which is already in its own mount and PID namespaces.
 func confine(args []string) {
 	var c confinement
 	err := json.Unmarshal([]byte(args[0]), &c)

@@ -21,9 +21,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// daemonSetContainer returns the confinement of the DaemonSet's container of a mode, with another
-// command line and without a cluster. The flags disable the kernel parameters that the container
-// may not set.
+// daemonSetContainer returns the confinement of the DaemonSet's container of a mode, with another command line and
+// without a cluster. The flags disable the kernel parameters that the container may not set.
 func daemonSetContainer(t *testing.T, root, mode string, p conformance.Program) confinement {
 	t.Helper()
 	ds := daemonSetFor(t, mode).Spec.Template.Spec
@@ -52,8 +51,7 @@ func unsupported() map[int]string {
 	}
 }
 
-// TestConformanceAsDeployed runs the conformance scenarios with exactly the privileges of the
-// DaemonSet.
+// TestConformanceAsDeployed runs the conformance scenarios with exactly the privileges of the DaemonSet.
 func TestConformanceAsDeployed(t *testing.T) {
 	nft := deployedPlane(t, "iptables-nft", conformance.Iptables("nft"))
 	legacy := deployedPlane(t, "iptables-legacy", conformance.Iptables("legacy"))
@@ -63,9 +61,8 @@ func TestConformanceAsDeployed(t *testing.T) {
 	conformance.Run(t, deployedPlane(t, "nftables", conformance.Nftables()), nft, legacy, process)
 }
 
-// iptablesScenarios are scenarios of all sections, including all that need further features of
-// the host: each protocol, match and target, interfaces, foreign edits, conntrack, restarts,
-// rejects and cleanup.
+// iptablesScenarios are scenarios of all sections, including all that need further features of the host: each protocol,
+// match and target, interfaces, foreign edits, conntrack, restarts, rejects and cleanup.
 func iptablesScenarios() []int {
 	return []int{
 		5, 22, 28, 29, 46, 54, 56, 57, 82, 96, 110, 122, 126, 145, 156, 175, 181, 195, 197, 210, 219, 226,

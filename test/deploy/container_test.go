@@ -263,8 +263,7 @@ func hostFolder(pod *corev1.PodSpec, m corev1.VolumeMount) string {
 	return ""
 }
 
-// lock creates the lock file of a host at the path that the conformance tests use, because
-// hosts of the lab share /run.
+// lock creates the lock file of a host at the path that the conformance tests use, because hosts of the lab share /run.
 func (k kubelet) lock(t *testing.T) string {
 	t.Helper()
 	path := fmt.Sprintf("/run/xtables-%d.lock", k.node.NetNSFD())

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// The example configurations work unchanged with the rights of the DaemonSet, and their settings
-// appear in the rules.
+// The example configurations work unchanged with the rights of the DaemonSet, and their settings appear in the rules.
 func TestExampleConfigurations(t *testing.T) {
 	root := imageFor(t, "iptables")
 	for _, tt := range []struct {

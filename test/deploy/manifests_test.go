@@ -67,8 +67,7 @@ func testManifests(t *testing.T, c *cluster) {
 	}
 }
 
-// testChart installs, upgrades and uninstalls the chart, and verifies that the notes match the
-// values.
+// testChart installs, upgrades and uninstalls the chart, and verifies that the notes match the values.
 func testChart(t *testing.T, c *cluster) {
 	chart := projectPath("deploy/helm/sluice")
 	bare := c.helm(t, "install", "sluice", chart)

@@ -340,8 +340,7 @@ func (m *monitoredSluice) hasMetrics(alert, expr string) {
 // These begin the names of metrics that are there in one mode only.
 const ebpfMetrics, userspaceMetrics = "sluice_ebpf_", "sluice_userspace_"
 
-// TestQueries runs the queries of the dashboard and the alerts on a real Prometheus that scrapes
-// a real Sluice.
+// TestQueries runs the queries of the dashboard and the alerts on a real Prometheus that scrapes a real Sluice.
 func TestQueries(t *testing.T) {
 	m := newMonitored(t, "nftables")
 	for _, p := range panels(t) {

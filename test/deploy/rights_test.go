@@ -173,8 +173,7 @@ func (r right) checkReported(p *process) error {
 	return fmt.Errorf("the log lacks the missing right %s:\n%s", r.name(), log)
 }
 
-// createConflict creates two Services with the same address and changes one repeatedly, so that
-// its Event repeats.
+// createConflict creates two Services with the same address and changes one repeatedly, so that its Event repeats.
 func (d *deployed) createConflict(t *testing.T) {
 	t.Helper()
 	services := d.Client.CoreV1().Services("default")

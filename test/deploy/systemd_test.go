@@ -67,11 +67,10 @@ func TestSystemdAnalyze(t *testing.T) {
 	}
 }
 
-// TestUnitWorks runs the program with the restrictions of the unit that need no systemd:
-// capabilities, no new privileges, the filters of system calls and socket families, and a
-// read-only host. It does not test PrivateTmp, PrivateDevices, RestrictNamespaces,
-// MemoryDenyWriteExecute and the Protect settings not for files: these filter system calls that
-// the program does not make, or mount over files that it does not use.
+// TestUnitWorks runs the program with the restrictions of the unit that need no systemd: capabilities, no new
+// privileges, the filters of system calls and socket families, and a read-only host. It does not test PrivateTmp,
+// PrivateDevices, RestrictNamespaces, MemoryDenyWriteExecute and the Protect settings not for files: these filter
+// system calls that the program does not make, or mount over files that it does not use.
 func TestUnitWorks(t *testing.T) {
 	settings := unitSettings(t, unitFile)
 	if !slices.Equal(settings["CapabilityBoundingSet"], []string{"CAP_NET_ADMIN"}) ||
@@ -94,8 +93,7 @@ func TestUnitWorks(t *testing.T) {
 	must(t, p.stop())
 }
 
-// TestUnitWorksInIptablesMode does the same with the drop-in, on hosts with either variant of
-// iptables.
+// TestUnitWorksInIptablesMode does the same with the drop-in, on hosts with either variant of iptables.
 func TestUnitWorksInIptablesMode(t *testing.T) {
 	settings := unitSettings(t, unitFile, dropIn)
 	if !slices.Equal(settings["CapabilityBoundingSet"], []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}) ||

@@ -23,8 +23,7 @@ const (
 	publicPort  = 7778 // on 192.168.0.2, for sources in 127.0.0.0/8
 )
 
-// attack sends packets of a neighbour to and from 127.0.0.0/8 until it ends, and counts those
-// that arrive.
+// attack sends packets of a neighbour to and from 127.0.0.0/8 until it ends, and counts those that arrive.
 type attack struct {
 	w          *testEnv
 	arrived    atomic.Int64

@@ -29,8 +29,7 @@ func configuration(s settings) string {
 	return string(text) + "\n"
 }
 
-// config writes a configuration into a folder like kubelet writes a ConfigMap, and returns the
-// name of the file.
+// config writes a configuration into a folder like kubelet writes a ConfigMap, and returns the name of the file.
 func (w *testEnv) config(dir string, s settings) string {
 	w.Helper()
 	w.replaceConfigMap(dir, configuration(s))

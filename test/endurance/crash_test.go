@@ -71,8 +71,7 @@ func TestACrashLoopBreaksNoConnection(t *testing.T) {
 	w.checkBackends(crashServices)
 }
 
-// churn continuously changes the endpoints of Service web until stop is called, which leaves
-// one endpoint.
+// churn continuously changes the endpoints of Service web until stop is called, which leaves one endpoint.
 func (w *testEnv) churn() (stop func()) {
 	over := make(chan struct{})
 	var wait sync.WaitGroup
@@ -133,8 +132,7 @@ func (w *testEnv) checkBackends(n int) {
 	}
 }
 
-// commits returns a channel that receives a value after each nf_tables transaction on node A,
-// until the test ends.
+// commits returns a channel that receives a value after each nf_tables transaction on node A, until the test ends.
 func (w *testEnv) commits() <-chan struct{} {
 	w.Helper()
 	const group = 1 << (unix.NFNLGRP_NFTABLES - 1)

@@ -152,8 +152,7 @@ func (w *testEnv) runSluiceWith(l launch, args ...string) (out string, status in
 	return out, status
 }
 
-// checkDiff verifies that sluice diff finds no difference between the kernel and the intended
-// rules.
+// checkDiff verifies that sluice diff finds no difference between the kernel and the intended rules.
 func (w *testEnv) checkDiff() {
 	w.Helper()
 	if out, status := w.runSluice("diff"); status != 0 || out != "" {

@@ -167,8 +167,7 @@ func (w *testEnv) checkTraffic(s *lab.Steady) {
 	w.Logf("traffic: %s", s)
 }
 
-// waitAnsweredBy waits until exactly these pods answer, over so many connections that chance is
-// excluded.
+// waitAnsweredBy waits until exactly these pods answer, over so many connections that chance is excluded.
 func (w *testEnv) waitAnsweredBy(from *lab.Host, to netip.AddrPort, pods ...int) {
 	w.Helper()
 	w.eventually(func() error {

@@ -57,8 +57,7 @@ func (x *tables) firewall(backend string) *firewall {
 
 func (f *firewall) bus() string { return "unix:path=" + filepath.Join(f.dir, "bus") }
 
-// start starts firewalld with the iptables programs of the variant, and waits until it is
-// running.
+// start starts firewalld with the iptables programs of the variant, and waits until it is running.
 func (f *firewall) start() {
 	f.x.Helper()
 	nft, err := exec.LookPath("xtables-nft-multi")

@@ -65,8 +65,7 @@ func (x *tables) restore(program, rules string) {
 	x.must(err)
 }
 
-// runProgram runs a program under its name in the variant. Programs of iptables-legacy wait for the lock of this
-// test.
+// runProgram runs a program under its name in the variant. Programs of iptables-legacy wait for the lock of this test.
 func (x *tables) runProgram(input string, argv ...string) (string, error) {
 	first, rest, isSuffixed := strings.Cut(argv[0], "-")
 	switch {
@@ -195,8 +194,7 @@ func (x *tables) waitRepaired(want content, repaired int, since time.Time) time.
 
 var errNoLine = errors.New("not there")
 
-// jump returns the first rule of a built-in chain with this target, in the format of
-// iptables-save without the chain.
+// jump returns the first rule of a built-in chain with this target, in the format of iptables-save without the chain.
 func (x *tables) jump(table, chain, target string) string {
 	x.Helper()
 	prefix := "iptables " + table + " -A " + chain + " "

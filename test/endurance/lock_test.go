@@ -98,8 +98,7 @@ func testCrash(x *tables) {
 	x.checkTraffic(traffic)
 }
 
-// child waits until the daemon has started a program whose command line contains name, and
-// returns its pid.
+// child waits until the daemon has started a program whose command line contains name, and returns its pid.
 func (d *daemon) child(name string) int {
 	d.w.Helper()
 	pid := 0

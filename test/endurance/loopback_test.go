@@ -44,8 +44,7 @@ func (w *testEnv) waitGuard(want bool) {
 	})
 }
 
-// configsWithLocalhost returns two configurations of a mode, with and without NodePorts on
-// 127.0.0.1.
+// configsWithLocalhost returns two configurations of a mode, with and without NodePorts on 127.0.0.1.
 func configsWithLocalhost(mode string) (with, without settings) {
 	return settings{"mode": mode, "nodePortAddresses": []string{"primary", "localhost"}}, settings{"mode": mode}
 }

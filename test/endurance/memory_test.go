@@ -62,8 +62,7 @@ func TestMemoryOf64MB(t *testing.T) {
 	w.checkTraffic(traffic)
 }
 
-// firstSync waits for the first complete write and returns its number of steps, or an error if
-// the daemon exits.
+// firstSync waits for the first complete write and returns its number of steps, or an error if the daemon exits.
 func (d *daemon) firstSync() (steps int, err error) {
 	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		select {

@@ -61,8 +61,7 @@ func podService(name, kind string, ips [2]string, ports ...object) []any {
 	return objects
 }
 
-// waitReachable waits until a port of node A is reachable from outside, from the node and from
-// a pod.
+// waitReachable waits until a port of node A is reachable from outside, from the node and from a pod.
 func (w *testEnv) waitReachable(addr string, port uint16) {
 	w.Helper()
 	for _, from := range []*lab.Host{w.lab.Outside, w.lab.NodeA, w.client} {

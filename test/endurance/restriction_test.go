@@ -26,8 +26,7 @@ const (
 	fewFiles   = "files "    // + limit of file descriptors
 )
 
-// runRestricted applies a restriction to this process and executes another program. It returns
-// only if it fails.
+// runRestricted applies a restriction to this process and executes another program. It returns only if it fails.
 func runRestricted(restriction string, argv []string) error {
 	var err error
 	switch {

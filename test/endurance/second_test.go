@@ -53,8 +53,7 @@ func testSecondDaemon(w *testEnv, name string) {
 	w.checkTraffic(traffic)
 }
 
-// checkSecondFails starts a second Sluice, under both names, which must exit with an error that
-// names the first.
+// checkSecondFails starts a second Sluice, under both names, which must exit with an error that names the first.
 func (w *testEnv) checkSecondFails(pid string, args ...string) {
 	w.Helper()
 	for _, name := range []string{"sluice", "kube-proxy"} {

@@ -23,12 +23,10 @@ import (
 	"github.com/sluice-proxy/sluice/test/machine"
 )
 
-// longOutage is how many failed connections to the API server make the pauses between them
-// long.
+// longOutage is how many failed connections to the API server make the pauses between them long.
 const longOutage = 8
 
-// syncTimeout bounds the time from a reachable API server until its objects are in the
-// kernel.
+// syncTimeout bounds the time from a reachable API server until its objects are in the kernel.
 const syncTimeout = 3 * time.Second
 
 // apiEnv is a testEnv with Services in an API server, which programs on node A reach by a wire.
@@ -82,8 +80,7 @@ func (s *apiEnv) createService(name string, port int32, pods ...int) []netip.Add
 	return to
 }
 
-// setEndpoints makes pods the endpoints of a Service, each with a hint for the zone of its
-// node.
+// setEndpoints makes pods the endpoints of a Service, each with a hint for the zone of its node.
 func (s *apiEnv) setEndpoints(name string, pods ...int) {
 	s.Helper()
 	var backends []*lab.Host
@@ -173,8 +170,7 @@ func testNode(s *apiEnv) {
 	d.checkAlive()
 }
 
-// testFirstList starts without a reachable API server, without one permission, and without
-// CAP_NET_ADMIN.
+// testFirstList starts without a reachable API server, without one permission, and without CAP_NET_ADMIN.
 func testFirstList(s *apiEnv) {
 	to := s.createService("late", 0, 0)
 	way := lab.Way{From: s.client, To: to[0]}

@@ -17,9 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/machine"
 )
 
-// Main runs the tests of a package in new namespaces and exits, like lab.Main. With -short it
-// runs no test. An error of a check, such as a missing program, ends the run before the first
-// test.
+// Main runs the tests of a package in new namespaces and exits, like lab.Main. With -short it runs no test. An error of
+// a check, such as a missing program, ends the run before the first test.
 func Main(m *testing.M, checks ...func() error) {
 	flag.Parse()
 	if testing.Short() {

@@ -53,8 +53,7 @@ func Manifest(objects []Object) []byte {
 	return text
 }
 
-// Replace replaces a file atomically. The temporary file beside it has a name that Sluice
-// ignores.
+// Replace replaces a file atomically. The temporary file beside it has a name that Sluice ignores.
 func Replace(path string, text []byte) error {
 	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
 	if err := os.WriteFile(temp, text, 0o644); err != nil {

@@ -94,8 +94,7 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Stop sends a signal and waits until the process has ended, for at most limit. It returns how
-// long that took.
+// Stop sends a signal and waits until the process has ended, for at most limit. It returns how long that took.
 func (p *Process) Stop(s syscall.Signal, limit time.Duration) (time.Duration, error) {
 	began := time.Now()
 	if err := p.Signal(s); err != nil {

@@ -54,8 +54,7 @@ func parseCPU(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
-// PeakMemory returns the peak resident memory of a process ("self" or a PID) in
-// bytes.
+// PeakMemory returns the peak resident memory of a process ("self" or a PID) in bytes.
 func PeakMemory(pid any) (uint64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%v/status", pid))
 	if err != nil {

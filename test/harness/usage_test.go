@@ -11,8 +11,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// Peak counts a child with more memory than its parent, but not one that is still
-// a copy of its parent.
+// Peak counts a child with more memory than its parent, but not one that is still a copy of its parent.
 func TestMemoryOfChildren(t *testing.T) {
 	const (
 		script = `x=$(head -c 30000000 /dev/zero | tr '\0' x); sleep 10`

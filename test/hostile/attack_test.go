@@ -29,8 +29,7 @@ type attack struct {
 	// alone marks an attack that needs so much CPU time that no other may run at the same time.
 	alone bool
 
-	// removesRules marks an attack that removes rules, so that Services cannot always
-	// answer.
+	// removesRules marks an attack that removes rules, so that Services cannot always answer.
 	removesRules bool
 
 	before func(*attackTest)                        // runs before the daemon starts

@@ -47,9 +47,8 @@ type editRate struct {
 	minPresent         int
 }
 
-// editRates are increasingly fast. Repairs may take only a fifth of a core and cannot keep up
-// with fast edits. If rules are mostly missing for longer than eight seconds, the daemon must report
-// itself unhealthy.
+// editRates are increasingly fast. Repairs may take only a fifth of a core and cannot keep up with fast edits. If rules
+// are mostly missing for longer than eight seconds, the daemon must report itself unhealthy.
 func (p plane) editRates() []editRate {
 	minPresent := 50
 	if p.variant != "" {
@@ -72,9 +71,8 @@ func extraServices() []object {
 	return all
 }
 
-// runEditor runs an editor for a while. Meanwhile the rules must be present as often as the
-// rate requires, and if they are mostly missing the daemon must report a fault. They must be
-// restored soon after the editor ends.
+// runEditor runs an editor for a while. Meanwhile the rules must be present as often as the rate requires, and if they
+// are mostly missing the daemon must report a fault. They must be restored soon after the editor ends.
 func (s *attackTest) runEditor(script string, l editRate) {
 	s.Helper()
 	end, probeTime := s.startEditor(script, l.interval), machine.Scale(15*time.Millisecond)

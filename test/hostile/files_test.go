@@ -19,8 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// checkEncodings verifies for each file that both Services are served or that the file is
-// reported.
+// checkEncodings verifies for each file that both Services are served or that the file is reported.
 func checkEncodings(s *attackTest) {
 	s.Helper()
 	putEncodings(s) // removeHostile deleted them
@@ -120,8 +119,7 @@ func putSpecialFiles(s *attackTest) {
 	s.must(specialFiles(s.dir))
 }
 
-// churnSpecialFiles removes and recreates the special files, and replaces a valid manifest with
-// a FIFO.
+// churnSpecialFiles removes and recreates the special files, and replaces a valid manifest with a FIFO.
 func churnSpecialFiles(ctx context.Context, s *attackTest) error {
 	for ctx.Err() == nil {
 		s.removeHostile()
@@ -149,8 +147,7 @@ func putConfig(s *attackTest) {
 	s.args = append(s.args, "--config="+name)
 }
 
-// replaceConfig replaces the configuration with a FIFO, an endless device, a file of 1 GB, and
-// a valid configuration.
+// replaceConfig replaces the configuration with a FIFO, an endless device, a file of 1 GB, and a valid configuration.
 func replaceConfig(ctx context.Context, s *attackTest) error {
 	_, name, _ := strings.Cut(s.args[len(s.args)-1], "=")
 	good, err := os.ReadFile(name)

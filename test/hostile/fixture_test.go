@@ -214,8 +214,7 @@ func (s *attackTest) checkHealth() {
 	}
 }
 
-// recordFault records a failed check, which is reported once. Only the details of the first
-// failure are logged.
+// recordFault records a failed check, which is reported once. Only the details of the first failure are logged.
 func (s *attackTest) recordFault(check string, details ...any) {
 	s.Helper()
 	if s.faults == nil {

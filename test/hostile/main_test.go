@@ -20,8 +20,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	harness.Main(m, func() error {
-		// Most attacks mostly wait, so more of them than there are cores can run at
-		// the same time.
+		// Most attacks mostly wait, so more of them than there are cores can run at the same time.
 		return flag.Set("test.parallel", "3")
 	})
 }

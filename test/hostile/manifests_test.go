@@ -103,8 +103,7 @@ func hugeScalars() []byte {
 		": 1, clusterIP: 172.30.9.3, ports: [{port: 1e400}]}\n")
 }
 
-// encoding is a file name, and a function that encodes two Services for that file, given as
-// YAML and as JSON.
+// encoding is a file name, and a function that encodes two Services for that file, given as YAML and as JSON.
 type encoding struct {
 	file   string
 	encode func(yaml, json []string) []byte

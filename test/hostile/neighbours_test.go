@@ -99,8 +99,7 @@ const arrivals = `table inet arrivals {
 }
 `
 
-// sendToLoopback opens listeners on loopback addresses and makes neighbours send to them until
-// the attack ends.
+// sendToLoopback opens listeners on loopback addresses and makes neighbours send to them until the attack ends.
 func (s *attackTest) sendToLoopback() {
 	s.Helper()
 	node := s.lab.NodeA
@@ -164,8 +163,7 @@ type sender struct {
 	to unix.SockaddrLinklayer
 }
 
-// sender opens a packet socket on interface out of a host, for packets to interface in of
-// node A.
+// sender opens a packet socket on interface out of a host, for packets to interface in of node A.
 func (s *attackTest) sender(from *lab.Host, out, in string) sender {
 	s.Helper()
 	made := sender{to: unix.SockaddrLinklayer{Protocol: unix.ETH_P_IP>>8 | unix.ETH_P_IP&0xff<<8, Halen: 6}}

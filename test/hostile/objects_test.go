@@ -17,8 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// claims are Services with the same externalIP and port, ordered by name from the newest to the
-// oldest.
+// claims are Services with the same externalIP and port, ordered by name from the newest to the oldest.
 func claims() []attack {
 	const many = 10_000
 	born := func(i int) time.Time {
@@ -58,8 +57,7 @@ func claimants(n int, born func(i int) time.Time) []object {
 	return all
 }
 
-// largeServices are single large Services that are added, changed, compared and deleted while
-// others change.
+// largeServices are single large Services that are added, changed, compared and deleted while others change.
 func largeServices() []attack {
 	var rows []attack
 	for _, large := range []struct {
@@ -206,8 +204,7 @@ func serveOnNode(s *attackTest) {
 	s.stops = append(s.stops, server.Close)
 }
 
-// nodeClaims are Services with addresses of the node in every field, and with the port of the
-// health server.
+// nodeClaims are Services with addresses of the node in every field, and with the port of the health server.
 func nodeClaims() []object {
 	both := []string{nodeAddr, "192.168.1.2", "2001:db8::1"}
 	own := []object{{"port": 9999}}
@@ -294,8 +291,7 @@ func oddValues(generation int) []object {
 	return all
 }
 
-// set sets a value in nested maps and lists, which it creates if needed; "0" is the first
-// element of a list.
+// set sets a value in nested maps and lists, which it creates if needed; "0" is the first element of a list.
 func set(in object, path []string, value any) {
 	key := path[0]
 	switch {
@@ -323,9 +319,8 @@ func set(in object, path []string, value any) {
 // The addresses of the Services of oddRanges.
 const rangedIP, openIP, garbledIP, crowdedIP = "198.51.100.10", "198.51.100.11", "198.51.100.12", "198.51.100.13"
 
-// oddRanges are LoadBalancers with 10,000 source ranges, which is more than a plane programs,
-// with 2,000, with ranges that admit all clients, and with malformed ones beside
-// 0.0.0.0/0 in its form as an IPv6 prefix.
+// oddRanges are LoadBalancers with 10,000 source ranges, which is more than a plane programs, with 2,000, with ranges
+// that admit all clients, and with malformed ones beside 0.0.0.0/0 in its form as an IPv6 prefix.
 func oddRanges() []object {
 	tooMany := make([]string, 0, 10_000)
 	for i := range cap(tooMany) {

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddAddr adds an address to the host, which all others can reach, until the test ends or
-// DelAddr removes it.
+// AddAddr adds an address to the host, which all others can reach, until the test ends or DelAddr removes it.
 func (h *Host) AddAddr(a netip.Addr) {
 	h.t.Helper()
 	h.world.mu.Lock()
@@ -151,8 +150,7 @@ func (h *Host) delLink(name string) error {
 	return nil
 }
 
-// Interface returns the name of a node's interface to the LAN, or, for a pod, of the interface on
-// its node.
+// Interface returns the name of a node's interface to the LAN, or, for a pod, of the interface on its node.
 func (h *Host) Interface() string {
 	if h.node != nil {
 		return h.inner

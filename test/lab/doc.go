@@ -7,17 +7,15 @@
 //	      |          |                               |
 //	pod 10.180.0.1  pod 10.180.0.2           pod 10.180.1.1
 //
-// Node A is the node under test: it is the default route of the outside host and node B,
-// so it receives packets for Service addresses and VIPs. Packets that it does not handle
-// go to the outside host, where a Tap captures them and nothing answers. The pods of
-// other nodes also reach the outside host through node A, which can therefore translate
-// their connections without masquerading. It cannot do so if replies bypass it: a client
-// on node B needs a backend on another node, or masquerading.
+// Node A is the node under test: it is the default route of the outside host and node B, so it receives packets for
+// Service addresses and VIPs. Packets that it does not handle go to the outside host, where a Tap captures them and
+// nothing answers. The pods of other nodes also reach the outside host through node A, which can therefore translate
+// their connections without masquerading. It cannot do so if replies bypass it: a client on node B needs a backend on
+// another node, or masquerading.
 //
-// A test binary calls Main from TestMain, which runs it again in new namespaces,
-// including a user namespace if it is not root. The network of the machine is never
-// changed. Only file descriptors of the process refer to the namespaces, so they end
-// with it, even if it is killed.
+// A test binary calls Main from TestMain, which runs it again in new namespaces, including a user namespace if it is
+// not root. The network of the machine is never changed. Only file descriptors of the process refer to the namespaces,
+// so they end with it, even if it is killed.
 //
 //	func TestMain(m *testing.M) { lab.Main(m) }
 //

@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flow is a connection, or for UDP a client with a fixed source port. It is not safe for
-// concurrent use.
+// Flow is a connection, or for UDP a client with a fixed source port. It is not safe for concurrent use.
 type Flow struct {
 	probe  Probe
 	socket *socket
@@ -55,8 +54,7 @@ func (h *Host) connect(p Probe) (*Flow, error) {
 	return f, nil
 }
 
-// begin connects a socket, from a fresh port unless the probe has one. It skips ports that are in
-// use.
+// begin connects a socket, from a fresh port unless the probe has one. It skips ports that are in use.
 func (h *Host) begin(p Probe, deadline time.Time) (*socket, error) {
 	from, anyPort := p.From, p.From.Port() == 0 && p.Protocol != Echo
 	for {

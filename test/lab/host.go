@@ -42,8 +42,7 @@ type machine struct {
 	closed  bool
 }
 
-// Host is a machine of the lab as used by one test: a node, a pod, or an address of the outside
-// host.
+// Host is a machine of the lab as used by one test: a node, a pod, or an address of the outside host.
 type Host struct {
 	*machine
 	t     T
@@ -89,8 +88,7 @@ func (h *Host) Addrs() []netip.Addr { return h.addrs }
 // Libraries take it in options such as nftables.WithNetNSFd.
 func (h *Host) NetNSFD() int { return h.fd }
 
-// NetNSPath returns a path of the host's network namespace that is valid in this process and its
-// children.
+// NetNSPath returns a path of the host's network namespace that is valid in this process and its children.
 func (h *Host) NetNSPath() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), h.fd) }
 
 // Cgroup returns the folder of the cgroup of node A or of a pod on it. It is empty without Options.Cgroups.
@@ -160,8 +158,7 @@ func HintIptables(h *Host, variant string) error {
 	return err
 }
 
-// Start starts a program in the host's namespace and kills it when the test ends. Wait returns the
-// result of cmd.Wait.
+// Start starts a program in the host's namespace and kills it when the test ends. Wait returns the result of cmd.Wait.
 func (h *Host) Start(cmd *exec.Cmd) (wait func() error, err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -16,8 +16,7 @@ import (
 // that the kernel prefers the first address as source: it searches interfaces in their order.
 const uplink, spare = "eth0", "eth1"
 
-// joinNode adds a node to the LAN. The first node is the default route of the others. The caller
-// holds the lock.
+// joinNode adds a node to the LAN. The first node is the default route of the others. The caller holds the lock.
 func (w *topology) joinNode(h *Host) error {
 	outside := w.nodes[0]
 	c := &vethPair{nearName: fmt.Sprintf("lan%d", w.serial.Add(1)), farName: uplink}
@@ -162,8 +161,7 @@ func (m *machine) addBridge(name string) error {
 	return m.links.LinkSetUp(br)
 }
 
-// joinPod connects a pod to its node and adds routes to it on all machines. The caller holds the
-// lock.
+// joinPod connects a pod to its node and adds routes to it on all machines. The caller holds the lock.
 func (w *topology) joinPod(h *Host) error {
 	h.inner = fmt.Sprintf("%s%06x", w.options.VethPrefix, w.serial.Add(1))
 	c := &vethPair{nearName: h.inner, farName: uplink}

@@ -12,8 +12,7 @@ import (
 	speed "github.com/sluice-proxy/sluice/test/machine"
 )
 
-// T is the part of testing.TB that a lab uses. Programs that are not tests may implement it.
-// Fatalf does not return.
+// T is the part of testing.TB that a lab uses. Programs that are not tests may implement it. Fatalf does not return.
 type T interface {
 	Helper()
 	Fatalf(format string, args ...any)

@@ -165,9 +165,8 @@ func (m *machine) connect(to *machine, c *vethPair) error {
 	return errors.Join(err, m.awaitUp(veth), to.awaitUp(far))
 }
 
-// The kernel completes some operations after it has acknowledged them; packets sent before that
-// are lost, and retransmitted only a second later. retry polls with pauses that grow from
-// firstPause to maxPause.
+// The kernel completes some operations after it has acknowledged them; packets sent before that are lost, and
+// retransmitted only a second later. retry polls with pauses that grow from firstPause to maxPause.
 const (
 	firstPause   = 50 * time.Microsecond
 	maxPause     = 5 * time.Millisecond

@@ -166,8 +166,7 @@ func setUpNamespaces() error {
 	return n.prepare()
 }
 
-// writableSysctls makes /proc/sys writable where a container mounted it
-// read-only.
+// writableSysctls makes /proc/sys writable where a container mounted it read-only.
 func writableSysctls() error {
 	if unix.Access("/proc/sys/net/ipv4/ip_forward", unix.W_OK) == nil {
 		return nil

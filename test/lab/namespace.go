@@ -16,8 +16,7 @@ import (
 
 const threadNamespace = "/proc/thread-self/ns/net"
 
-// namespace is a network namespace, which exists as long as its descriptor and the sockets
-// opened in it.
+// namespace is a network namespace, which exists as long as its descriptor and the sockets opened in it.
 type namespace struct {
 	fd    int
 	links *netlink.Handle

@@ -12,9 +12,8 @@ import (
 // Priority is the nice value of tests in namespaces and of the programs that they start.
 const Priority = -10
 
-// RaisePriority raises the scheduling priority of this process. It is for tests that wait for the kernel within
-// bounds, which must not depend on compilers and on tests that only compute. Without the right to do so, the priority
-// stays.
+// RaisePriority raises the scheduling priority of this process. It is for tests that wait for the kernel within bounds,
+// which must not depend on compilers and on tests that only compute. Without the right to do so, the priority stays.
 func RaisePriority() {
 	threads, _ := os.ReadDir("/proc/self/task") // later ones inherit the priority
 	for _, thread := range threads {

@@ -63,8 +63,7 @@ type Result struct {
 	Took    time.Duration
 	Err     error // details for messages
 
-	// Connected is how long the handshake of a TCP connection took, without the
-	// first answer on it.
+	// Connected is how long the handshake of a TCP connection took, without the first answer on it.
 	Connected time.Duration
 }
 

@@ -62,8 +62,7 @@ func sctpChecksum(b []byte) uint32 {
 	return crc32.Update(sum, table, b[12:])
 }
 
-// decodeSCTP decodes a packet; ok is false if it is damaged. It ignores all chunks but
-// the first.
+// decodeSCTP decodes a packet; ok is false if it is damaged. It ignores all chunks but the first.
 func decodeSCTP(b []byte) (p sctpPacket, ok bool) {
 	if len(b) < sctpHeader+typeLength || binary.LittleEndian.Uint32(b[8:]) != sctpChecksum(b) {
 		return p, false

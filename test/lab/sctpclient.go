@@ -58,8 +58,7 @@ func (f *Flow) handshakeSCTP(deadline time.Time) error {
 	return nil
 }
 
-// askSCTP completes the association if necessary, and sends a heartbeat, whose content the server
-// sends back.
+// askSCTP completes the association if necessary, and sends a heartbeat, whose content the server sends back.
 func (f *Flow) askSCTP(payload []byte, deadline time.Time) (Result, error) {
 	a := f.assoc
 	if !a.up {

@@ -113,8 +113,7 @@ func (s *sctpStack) drain(fd int) (done bool) {
 	}
 }
 
-// answer returns the reply to a packet, if there is one. It needs no state: both sides use the
-// client's tag.
+// answer returns the reply to a packet, if there is one. It needs no state: both sides use the client's tag.
 func (s *sctpStack) answer(p sctpPacket, client, to netip.Addr) (sctpPacket, bool) {
 	reply := sctpPacket{sport: p.dport, dport: p.sport, tag: p.tag}
 	s.mu.Lock()

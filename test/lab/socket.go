@@ -88,8 +88,7 @@ func (h *Host) open(p Probe) (*socket, error) {
 	return s, nil
 }
 
-// source returns the address to bind to. A Host that shares its machine must bind to its own
-// address.
+// source returns the address to bind to. A Host that shares its machine must bind to its own address.
 func (h *Host) source(p Probe) netip.AddrPort {
 	from := p.From.Addr()
 	if !from.IsValid() && h.outside {

@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// maxFalseFailure bounds the probability that a check of random balancing fails although it is
-// uniform. A run makes fewer than ten thousand checks, so fewer than one run in a million fails
-// by chance.
+// maxFalseFailure bounds the probability that a check of random balancing fails although it is uniform. A run makes
+// fewer than ten thousand checks, so fewer than one run in a million fails by chance.
 const maxFalseFailure = 1e-10
 
 // Samples returns after how many connections each of k backends has been reached, if balancing is
@@ -49,8 +48,7 @@ func Chance(text string) (float64, error) {
 	return n / d, errors.Join(err, err2)
 }
 
-// binomialQuantile returns the lowest count k for which the probability of at most k is more than
-// maxFalseFailure/2.
+// binomialQuantile returns the lowest count k for which the probability of at most k is more than maxFalseFailure/2.
 func binomialQuantile(n int, p float64) int {
 	sum := 0.0
 	for k := range n + 1 {

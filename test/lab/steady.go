@@ -18,8 +18,7 @@ type Way struct {
 	From *Host
 	To   netip.AddrPort
 
-	// Check returns an error for an unexpected answer to a new connection; nil accepts
-	// any answer.
+	// Check returns an error for an unexpected answer to a new connection; nil accepts any answer.
 	Check func(Result) error
 }
 
@@ -45,8 +44,7 @@ type Steady struct {
 	broken []error
 }
 
-// StartSteady opens a TCP connection on each way and keeps all of them busy
-// until End, or the end of t.
+// StartSteady opens a TCP connection on each way and keeps all of them busy until End, or the end of t.
 func StartSteady(t T, pace time.Duration, ways ...Way) *Steady {
 	t.Helper()
 	s := &Steady{pace: pace, over: make(chan struct{}), ways: len(ways)}

@@ -57,8 +57,7 @@ func canonical(t Table) Table {
 }
 
 const (
-	// canary is the chain by whose absence kube-proxy detects that its rules were
-	// flushed. Sluice does not need it.
+	// canary is the chain by whose absence kube-proxy detects that its rules were flushed. Sluice does not need it.
 	canary = "KUBE-PROXY-CANARY"
 
 	// localhostCounter is the nfacct object that counts connections to NodePorts at
@@ -102,16 +101,14 @@ func unaccounted(rules []string) []string {
 	return out
 }
 
-// isUnordered reports whether kube-proxy writes the service ports of a chain in
-// any order.
+// isUnordered reports whether kube-proxy writes the service ports of a chain in any order.
 func isUnordered(chain string) bool {
 	return slices.Contains([]string{
 		"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-PROXY-FIREWALL",
 	}, chain)
 }
 
-// ordered sorts consecutive rules of service ports by their service port. Rules of the same port
-// keep their order.
+// ordered sorts consecutive rules of service ports by their service port. Rules of the same port keep their order.
 func ordered(rules []string) []string {
 	var out []string
 	for rest := rules; len(rest) > 0; {
@@ -133,8 +130,7 @@ func ordered(rules []string) []string {
 
 var comment = regexp.MustCompile(`--comment (?:"([^" ]*)[^"]*"|(\S+))`)
 
-// servicePort returns the namespace, Service and port of a rule, with which its comment begins;
-// empty if it has none.
+// servicePort returns the namespace, Service and port of a rule, with which its comment begins; empty if it has none.
 func servicePort(rule string) string {
 	m := comment.FindStringSubmatch(rule)
 	if m == nil {

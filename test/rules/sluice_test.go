@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// startup bounds how long Sluice may take to write its first rules, and to take over
-// from kube-proxy after that.
+// startup bounds how long Sluice may take to write its first rules, and to take over from kube-proxy after that.
 const startup = 30 * time.Second
 
 // TestRules verifies that for the same objects and configuration Sluice writes the same rules as
@@ -65,9 +64,8 @@ func testRules(t *testing.T, c Case, v Variant) {
 	}
 }
 
-// takenOver waits until Sluice has removed the rules of kube-proxy, which it does after its
-// first write, all at once. It logs this because testRules has created a table of kube-proxy's
-// mode nftables.
+// takenOver waits until Sluice has removed the rules of kube-proxy, which it does after its first write, all at once.
+// It logs this because testRules has created a table of kube-proxy's mode nftables.
 func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
 	t.Helper()
 	const removed = `msg="Removed leftovers of kube-proxy or of another mode" mechanism=nftables`
@@ -80,8 +78,7 @@ func takenOver(ctx context.Context, t *testing.T, p *apiserver.Proxy) {
 	}
 }
 
-// wanted returns the rules that kube-proxy would write on this kernel. They were recorded on a
-// kernel with nfacct.
+// wanted returns the rules that kube-proxy would write on this kernel. They were recorded on a kernel with nfacct.
 func wanted(t *testing.T, c Case, v Variant, family string) Dump {
 	t.Helper()
 	d := recorded(t, c, v, family)

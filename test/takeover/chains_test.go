@@ -59,8 +59,7 @@ func (w *testEnv) checkNoChains(variant string) {
 
 var counterPrefix = regexp.MustCompile(`\[\d+:\d+\] `)
 
-// counters are the packet counters of rules that kube-proxy and Sluice write identically, and
-// of jumps to them.
+// counters are the packet counters of rules that kube-proxy and Sluice write identically, and of jumps to them.
 func (w *testEnv) counters(variant string) map[string]int {
 	w.Helper()
 	counts := map[string]int{}
@@ -76,9 +75,8 @@ func (w *testEnv) counters(variant string) map[string]int {
 	return counts
 }
 
-// writtenByBoth reports whether kube-proxy and Sluice write a rule identically. It excludes
-// chains in which kube-proxy uses nfacct, the Service of the API server, which has another port
-// each time, and foreign rules.
+// writtenByBoth reports whether kube-proxy and Sluice write a rule identically. It excludes chains in which kube-proxy
+// uses nfacct, the Service of the API server, which has another port each time, and foreign rules.
 func writtenByBoth(line, chain string) bool {
 	if strings.Contains(line, "default/kubernetes") {
 		return false
@@ -112,8 +110,7 @@ func kubeProxyChains() []string {
 	}
 }
 
-// waitExact waits until the kernel has exactly the rules that Sluice intends, and no chain that
-// only kube-proxy uses.
+// waitExact waits until the kernel has exactly the rules that Sluice intends, and no chain that only kube-proxy uses.
 func (w *testEnv) waitExact(variant string) {
 	w.Helper()
 	w.eventually(func() error {

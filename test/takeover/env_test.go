@@ -55,8 +55,7 @@ func newTestEnv(t *testing.T, c *apiserver.Cluster) *testEnv {
 	return newTestEnvIn(t, c, ns.Name)
 }
 
-// newTestEnvIn returns an environment with its Services in this namespace, which it creates if
-// needed.
+// newTestEnvIn returns an environment with its Services in this namespace, which it creates if needed.
 func newTestEnvIn(t *testing.T, c *apiserver.Cluster, namespace string) *testEnv {
 	l := lab.New(t, lab.Options{Timeout: time.Second})
 	client, pods := harness.Pods(l, 3)
@@ -97,8 +96,7 @@ func (w *testEnv) eventually(try func() error) {
 	harness.Eventually(w, timeout, try)
 }
 
-// createServices creates a Service with all kinds of addresses, one with affinity and one
-// without endpoints.
+// createServices creates a Service with all kinds of addresses, one with affinity and one without endpoints.
 func (w *testEnv) createServices() {
 	w.createService("web", [2]string{clusterIP4, clusterIP6}, func(s *corev1.ServiceSpec) {
 		s.Type = corev1.ServiceTypeLoadBalancer

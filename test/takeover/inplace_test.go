@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// testInPlace verifies that in mode iptables Sluice continues to use kube-proxy's chains, and
-// kube-proxy Sluice's.
+// testInPlace verifies that in mode iptables Sluice continues to use kube-proxy's chains, and kube-proxy Sluice's.
 func testInPlace(t *testing.T, c *apiserver.Cluster, m mode) {
 	t.Run("there and back", func(t *testing.T) { testThereAndBack(newTestEnv(t, c), m) })
 	t.Run("side by side", func(t *testing.T) { testSideBySide(newTestEnv(t, c), m) })
@@ -40,8 +39,7 @@ func (w *testEnv) startIptables(m mode, more ...string) (*apiserver.Proxy, proxy
 // Services. None of them is in a chain of a single Service.
 const maxLines = 40
 
-// minAdopted is the minimal number of chains, and single rules of shared chains, that Sluice
-// adopts there.
+// minAdopted is the minimal number of chains, and single rules of shared chains, that Sluice adopts there.
 const minAdopted = 60
 
 // checkAdopted verifies that most of kube-proxy's chains stayed unchanged.
@@ -56,9 +54,8 @@ func (w *testEnv) checkAdopted(first proxy.Sync) {
 // extraChain is a chain of Sluice that kube-proxy never has.
 const extraChain = "KUBE-MARK-MASQ-NOT-POD"
 
-// testThereAndBack stops kube-proxy and starts Sluice, then stops Sluice and starts kube-proxy.
-// Each continues with the chains of the other, and the cleanup removes only those that
-// kube-proxy does not use.
+// testThereAndBack stops kube-proxy and starts Sluice, then stops Sluice and starts kube-proxy. Each continues with the
+// chains of the other, and the cleanup removes only those that kube-proxy does not use.
 func testThereAndBack(w *testEnv, m mode) {
 	w.loadForeignRules(m)
 	kp := w.kubeProxy(m)

@@ -91,8 +91,7 @@ func testIPVSToNftables(w *testEnv) {
 	w.checkIPVSRemoved(p, before)
 }
 
-// testIPVSToIptables stops kube-proxy, then starts Sluice in mode iptables, which writes some of
-// the same chains.
+// testIPVSToIptables stops kube-proxy, then starts Sluice in mode iptables, which writes some of the same chains.
 func testIPVSToIptables(w *testEnv) {
 	w.loadForeignRules(ipvsMode())
 	before := w.ipvsState()
@@ -132,8 +131,7 @@ func testIPVSThereAndBack(w *testEnv) {
 	w.endTraffic(traffic)
 }
 
-// testCleanupOfIPVS verifies that the cleanup removes the state of kube-proxy, and keeps foreign
-// virtual servers.
+// testCleanupOfIPVS verifies that the cleanup removes the state of kube-proxy, and keeps foreign virtual servers.
 func testCleanupOfIPVS(w *testEnv) {
 	w.loadForeignRules(ipvsMode())
 	before := w.dump() + w.ipvsState()
@@ -179,8 +177,7 @@ func (w *testEnv) checkIPVSLeftToConnections(p *apiserver.Proxy, traffic *lab.St
 	w.Log(traffic)
 }
 
-// checkIPVSRemoved waits until Sluice has removed everything of kube-proxy except the foreign
-// virtual server.
+// checkIPVSRemoved waits until Sluice has removed everything of kube-proxy except the foreign virtual server.
 func (w *testEnv) checkIPVSRemoved(p *apiserver.Proxy, before string) {
 	w.Helper()
 	w.rarely(func() error {
@@ -220,8 +217,7 @@ func (w *testEnv) cleanUpKubeProxy() string {
 	return strings.Join(account.Lines(), "\n")
 }
 
-// ipvsState lists virtual servers with their destinations, ipsets, and the addresses of
-// kube-proxy's interface.
+// ipvsState lists virtual servers with their destinations, ipsets, and the addresses of kube-proxy's interface.
 func (w *testEnv) ipvsState() string {
 	w.Helper()
 	var lines []string

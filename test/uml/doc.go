@@ -1,7 +1,6 @@
-// Command uml runs tests on an older kernel: user mode Linux, which is a process of this machine.
-// It compiles the tests of a package, boots the kernel with the machine's file systems as its
-// root, runs the tests there, and prints the results like go test -json. Packages have the names
-// linux-6.1/PACKAGE in the output.
+// Command uml runs tests on an older kernel: user mode Linux, which is a process of this machine. It compiles the tests
+// of a package, boots the kernel with the machine's file systems as its root, runs the tests there, and prints the
+// results like go test -json. Packages have the names linux-6.1/PACKAGE in the output.
 //
 //	uml [-kernel FILE] [-plane PLANE]
 //	uml [-kernel FILE] [-run REGEXP] PACKAGE ...
@@ -16,13 +15,11 @@
 // the environment variables KUBEBUILDER_ASSETS and KUBE_PROXY. With the clock idle, which tests have
 // as well, time passes only while nothing runs; measurements of speed need the clock real.
 //
-// Nothing needs to be installed in the guest, and it cannot change the machine: all file systems
-// are mounted read-only for the kernel process and for its root, and tests write to memory. The
-// process has its own PID, mount and network namespaces, ends with the command, and is killed
-// after a timeout.
+// Nothing needs to be installed in the guest, and it cannot change the machine: all file systems are mounted read-only
+// for the kernel process and for its root, and tests write to memory. The process has its own PID, mount and network
+// namespaces, ends with the command, and is killed after a timeout.
 //
-// hack/test-kernel.sh builds the kernel. Without it the command fails, and so does a guest in which
-// no test passed. Tests see by kerneltest.CompleteVar that the kernel lacks nothing, so that they
-// fail instead of skipping. Only on a processor for which there is no user mode Linux are all tests
-// reported as skipped.
+// hack/test-kernel.sh builds the kernel. Without it the command fails, and so does a guest in which no test passed.
+// Tests see by kerneltest.CompleteVar that the kernel lacks nothing, so that they fail instead of skipping. Only on a
+// processor for which there is no user mode Linux are all tests reported as skipped.
 package main

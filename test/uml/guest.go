@@ -94,9 +94,8 @@ func mounts() error {
 	return nil
 }
 
-// seedRandom makes random numbers available. A guest has no source of them, and with the clock of
-// the machine the kernel does not make one up: programs would wait forever. The numbers are no
-// secret.
+// seedRandom makes random numbers available. A guest has no source of them, and with the clock of the machine the
+// kernel does not make one up: programs would wait forever. The numbers are no secret.
 func seedRandom() error {
 	random, err := os.OpenFile("/dev/random", os.O_WRONLY, 0)
 	if err != nil {

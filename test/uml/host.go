@@ -24,8 +24,7 @@ import (
 // CLOCK KERNEL DIR BINARY ARGS follow.
 const hostArg = "-boot"
 
-// scratch is the only writable folder of the kernel process; both guest and host mount a tmpfs
-// there.
+// scratch is the only writable folder of the kernel process; both guest and host mount a tmpfs there.
 const scratch = "/dev/shm"
 
 // guestMemory is the memory size of the guest. The machine provides only the memory that is used.
@@ -109,9 +108,8 @@ func boot(args []string) error {
 	return fmt.Errorf("run the kernel: %w", unix.Exec(kernel, line, os.Environ()))
 }
 
-// bindTo binds this goroutine's thread, and the program that it executes, to a
-// processor. Each system call of a guest switches
-// between two processes; across processors that takes up to half as long again.
+// bindTo binds this goroutine's thread, and the program that it executes, to a processor. Each system call of a guest
+// switches between two processes; across processors that takes up to half as long again.
 func bindTo(processor int) error {
 	runtime.LockOSThread()
 	var set unix.CPUSet

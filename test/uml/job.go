@@ -74,8 +74,7 @@ func compile(ctx context.Context, dir string, jobs []job) ([]test, error) {
 	return tests, nil
 }
 
-// runInGuest runs a test in a guest on a processor and prints its output. It returns nil if all
-// tests passed.
+// runInGuest runs a test in a guest on a processor and prints its output. It returns nil if all tests passed.
 func (t test) runInGuest(ctx context.Context, kernel string, processor int, out *output) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -106,8 +105,7 @@ func (t test) runInGuest(ctx context.Context, kernel string, processor int, out 
 	return errors.Join(failed, convert.Wait())
 }
 
-// run boots the guest, writes the output of its command to text, and returns an
-// error unless the command exited with 0.
+// run boots the guest, writes the output of its command to text, and returns an error unless the command exited with 0.
 func (g guest) run(ctx context.Context, text io.Writer) error {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -149,8 +149,7 @@ func runChosen(ctx context.Context, kernel string, c choice) error {
 	return runAll(ctx, kernel, list)
 }
 
-// runAll runs every job and returns the errors of all. Each processor runs one guest
-// at a time.
+// runAll runs every job and returns the errors of all. Each processor runs one guest at a time.
 func runAll(ctx context.Context, kernel string, jobs []job) error {
 	out := &output{w: os.Stdout}
 	if reason := unsupported(runtime.GOARCH); reason != "" {
@@ -213,8 +212,7 @@ func find(kernel string) (string, error) {
 	return path, nil
 }
 
-// freeProcessors returns the processors that this process may use, in a channel with capacity for
-// all of them.
+// freeProcessors returns the processors that this process may use, in a channel with capacity for all of them.
 func freeProcessors() (chan int, error) {
 	all, err := processors()
 	if err != nil {

@@ -103,8 +103,7 @@ func kernel(t *testing.T) string {
 	return path
 }
 
-// program builds this program without the race detector, which does not work in a
-// guest.
+// program builds this program without the race detector, which does not work in a guest.
 func program(t *testing.T) string {
 	t.Helper()
 	path := t.TempDir() + "/uml"

@@ -13,10 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/wine"
 )
 
-// The access to HNS, with the library of Microsoft, behaves as the fake does. testdata/documents.txt has the
-// documents that the library sends: of endpoints, local and remote, and of load balancers with every flag that Sluice
-// sets, and of their changes. They conform to Microsoft's schema. testDocumentsOfServices has the documents of
-// Services.
+// The access to HNS, with the library of Microsoft, behaves as the fake does. testdata/documents.txt has the documents
+// that the library sends: of endpoints, local and remote, and of load balancers with every flag that Sluice sets, and
+// of their changes. They conform to Microsoft's schema. testDocumentsOfServices has the documents of Services.
 func testAccessToHNS(t *testing.T, p *wine.Prefix) {
 	fake := hnstest.New(hnstest.ContractNetwork())
 	p.ServeHNS(fake)

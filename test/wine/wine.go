@@ -160,8 +160,7 @@ func (p *Prefix) run(ctx context.Context, command ...string) Result {
 	return Result{process.cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// Start starts a program that writes its output to a writer. It is killed at the end of the
-// test.
+// Start starts a program that writes its output to a writer. It is killed at the end of the test.
 func (p *Prefix) Start(output io.Writer, program string, args ...string) *Process {
 	p.t.Helper()
 	process, err := p.start(output, output, append([]string{loader, program}, args...))

@@ -23,9 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "write what was answered to testdata")
 
-// TestAnswers asks the questions of testdata/*.txt and compares the answers
-// whole. A question is a line "$ SETTING SOURCE DESTINATION [INTERFACE]"; lines
-// that begin with # tell the story.
+// TestAnswers asks the questions of testdata/*.txt and compares the answers whole. A question is a line "$ SETTING
+// SOURCE DESTINATION [INTERFACE]"; lines that begin with # tell the story.
 func TestAnswers(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -300,8 +299,7 @@ func TestANodeWithTheAddressesOfServicesUsesThemAsSource(t *testing.T) {
 	}
 }
 
-// A plane whose process makes the connections knows how probable each backend is now, and is their
-// source.
+// A plane whose process makes the connections knows how probable each backend is now, and is their source.
 func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	v := view(t, usual())
 	v.Plane.Proxied = true
@@ -358,8 +356,7 @@ func TestManyCasesAreCut(t *testing.T) {
 	}
 }
 
-// Without a Node and without addresses of the host, little is known, and that
-// is said.
+// Without a Node and without addresses of the host, little is known, and that is said.
 func TestUnknownNode(t *testing.T) {
 	v := View{
 		View: proxy.View{Routes: route.NewCompiler(usual()).Snapshot(), Started: true}, Plane: pathless(nftables.Kind()),

@@ -14,8 +14,7 @@ import (
 type Balancing struct {
 	Scheduler string `json:"scheduler,omitempty"`
 
-	// Weight is nil if the kernel does not have the backend. With 0 it gets no new
-	// connections.
+	// Weight is nil if the kernel does not have the backend. With 0 it gets no new connections.
 	Weight   *uint32 `json:"weight,omitempty"`
 	Active   int     `json:"activeConnections"`
 	Inactive int     `json:"inactiveConnections"` // that the kernel remembers

@@ -119,10 +119,9 @@ func steps(plan func(context.Context) (plane.Plan, error)) func(*http.Request) (
 	}
 }
 
-// serial runs one handler at a time, each on a thread of its own. A query about very many
-// Services computes for a second or more. On a shared thread, the kernel's scheduler would
-// give other goroutines of that thread less CPU time afterwards, and the next change of a
-// Service would be delayed on a busy machine.
+// serial runs one handler at a time, each on a thread of its own. A query about very many Services computes for a
+// second or more. On a shared thread, the kernel's scheduler would give other goroutines of that thread less CPU time
+// afterwards, and the next change of a Service would be delayed on a busy machine.
 type serial chan struct{}
 
 // Errors of queries that have waited for others until their time-out.

@@ -16,8 +16,7 @@ const (
 	maxEvents   = 100
 )
 
-// History keeps the past events that a Status contains. It is safe for concurrent
-// use.
+// History keeps the past events that a Status contains. It is safe for concurrent use.
 type History struct {
 	mu       sync.Mutex
 	writes   Past

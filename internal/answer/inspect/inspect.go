@@ -1,6 +1,5 @@
-// Package inspect answers queries to a running daemon: which Services are programmed on
-// this node, where a connection goes, and the status of the daemon. It computes answers
-// from snapshots, so that no query delays the proxy's loop.
+// Package inspect answers queries to a running daemon: which Services are programmed on this node, where a connection
+// goes, and the status of the daemon. It computes answers from snapshots, so that no query delays the proxy's loop.
 package inspect
 
 import (
@@ -48,8 +47,7 @@ type Options struct {
 	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status
 
-	// Diff compares the kernel with the table. The Inspector never calls it
-	// concurrently.
+	// Diff compares the kernel with the table. The Inspector never calls it concurrently.
 	Diff func(context.Context) (plane.Plan, error)
 
 	// Plan returns the rules that the kernel should have. The Inspector never calls it concurrently with itself and Diff.
@@ -107,8 +105,7 @@ func (i *Inspector) explain(r *http.Request) (iter.Seq[explain.Answer], error) {
 // Filter selects Services; an empty field matches all.
 type Filter struct{ Namespace, Name string }
 
-// ParseFilter parses "NAME" or "NAMESPACE/NAME", with an optional separate
-// namespace.
+// ParseFilter parses "NAME" or "NAMESPACE/NAME", with an optional separate namespace.
 func ParseFilter(name, namespace string) (Filter, error) {
 	ns, rest, both := strings.Cut(name, "/")
 	switch {
@@ -126,8 +123,7 @@ func (f Filter) matches(n cluster.Name) bool {
 	return (f.Namespace == "" || f.Namespace == n.Namespace) && (f.Name == "" || f.Name == n.Name)
 }
 
-// matchesPrefix reports whether the filter is a prefix of a name, or of its
-// namespace if the filter has none.
+// matchesPrefix reports whether the filter is a prefix of a name, or of its namespace if the filter has none.
 func (f Filter) matchesPrefix(n cluster.Name) bool {
 	if f.Namespace != "" {
 		return f.Namespace == n.Namespace && strings.HasPrefix(n.Name, f.Name)
@@ -218,8 +214,7 @@ const (
 	NotProgrammed Programming = "not programmed" // or with rules from before a change that the kernel rejects
 )
 
-// state returns the state of a Service, and the reason unless it is completely
-// programmed.
+// state returns the state of a Service, and the reason unless it is completely programmed.
 func (s *selection) state(svc *route.Service) (Programming, string) {
 	refusal, pending := s.Refused[svc.Name], s.Pending.Has(svc.Name)
 	switch {

@@ -108,8 +108,7 @@ func TestFilters(t *testing.T) {
 	})
 }
 
-// A Service that does not get all it asks for is programmed, and says how much
-// others have.
+// A Service that does not get all it asks for is programmed, and says how much others have.
 func TestServicesWithLostClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)

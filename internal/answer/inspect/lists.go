@@ -35,8 +35,7 @@ type Port struct {
 	Frontends []Frontend `json:"frontends"`
 	Affinity  Duration   `json:"affinity,omitzero"`
 
-	// Cluster and Local are the numbers of backends in the pools that a frontend
-	// uses.
+	// Cluster and Local are the numbers of backends in the pools that a frontend uses.
 	Cluster int `json:"clusterBackends"`
 	Local   int `json:"localBackends"`
 }
@@ -47,8 +46,7 @@ type Frontend struct {
 	Address netip.Addr `json:"address,omitzero"` // none for a node port: see NodePort
 	Port    uint16     `json:"port"`
 
-	// Where connections go from pods on this node, from the node itself, and from
-	// all other clients.
+	// Where connections go from pods on this node, from the node itself, and from all other clients.
 	Pods   Way `json:"pods"`
 	Node   Way `json:"node"`
 	Others Way `json:"others"`
@@ -107,8 +105,7 @@ func portOf(p *route.Port) Port {
 	return out
 }
 
-// number returns the number of a Service port, 0 if only its node port is
-// programmed.
+// number returns the number of a Service port, 0 if only its node port is programmed.
 func number(p *route.Port) uint16 {
 	i := slices.IndexFunc(p.Frontends, func(f route.Frontend) bool { return f.Kind != route.NodePort })
 	if i < 0 {
@@ -139,8 +136,7 @@ type Backend struct {
 	Address netip.Addr `json:"address"`
 	Target  uint16     `json:"targetPort,omitempty"` // 0: its EndpointSlice has no such port
 
-	// Pools are the pools that contain it: "cluster", "local". LeftOut has the
-	// reason for each other pool in use.
+	// Pools are the pools that contain it: "cluster", "local". LeftOut has the reason for each other pool in use.
 	Pools   []string          `json:"pools,omitempty"`
 	LeftOut map[string]string `json:"leftOut,omitempty"`
 
@@ -161,9 +157,8 @@ type Endpoint struct {
 	Terminating bool   `json:"terminating"`
 }
 
-// Backends lists the backends of the Services that a filter matches, sorted by
-// Service, port and address. Only if the filter has a name does it list the
-// endpoints that are left out, with the reason.
+// Backends lists the backends of the Services that a filter matches, sorted by Service, port and address. Only if the
+// filter has a name does it list the endpoints that are left out, with the reason.
 func (i *Inspector) Backends(ctx context.Context, f Filter) (iter.Seq[Backend], error) {
 	s, err := i.selectServices(ctx, f)
 	if err != nil {
@@ -182,8 +177,7 @@ func (i *Inspector) Backends(ctx context.Context, f Filter) (iter.Seq[Backend], 
 	}), nil
 }
 
-// backendKey identifies a backend of a port: several endpoints may have one
-// address.
+// backendKey identifies a backend of a port: several endpoints may have one address.
 type backendKey struct {
 	at       netip.AddrPort
 	endpoint *cluster.Endpoint
@@ -224,8 +218,7 @@ func (s *selection) backends(svc *route.Service, p *route.Port) []Backend {
 	return list
 }
 
-// choices returns the endpoints of a pool, with those that are left out if the
-// query names the Service.
+// choices returns the endpoints of a pool, with those that are left out if the query names the Service.
 func (s *selection) choices(svc *route.Service, p *route.Port, pool route.Pool) []route.Choice {
 	if s.filter.Name != "" {
 		return s.Routes.Explain(svc.Name, p, pool)

@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Status describes a daemon. `sluice status`, /statusz and monitoring read it. A
-// zero time means that the event has not happened, an empty string that there is
-// no trouble.
+// Status describes a daemon. `sluice status`, /statusz and monitoring read it. A zero time means that the event has not
+// happened, an empty string that there is no trouble.
 type Status struct {
 	At      time.Time      `json:"at"` // when the status was taken; ages are relative to it
 	Version string         `json:"version"`
@@ -37,8 +36,7 @@ type Status struct {
 
 	Contest proxy.Contest `json:"contest,omitzero"` // with another program
 
-	// WatchTrouble is why the daemon detects changes by other programs only by
-	// comparing all rules periodically.
+	// WatchTrouble is why the daemon detects changes by other programs only by comparing all rules periodically.
 	WatchTrouble string `json:"watchTrouble,omitempty"`
 
 	// Busy is why Pending and Refused are unknown: a write takes a long time.
@@ -63,8 +61,7 @@ type Past struct {
 
 const statusTimeout = time.Second
 
-// Status returns the status of the daemon. It never waits long: if the loop is
-// busy, Busy says so.
+// Status returns the status of the daemon. It never waits long: if the loop is busy, Busy says so.
 func (i *Inspector) Status(ctx context.Context) Status {
 	s := i.opt.Status(ctx)
 	s.At = time.Now()
@@ -156,8 +153,7 @@ type Configuration struct {
 	Warnings  []string  `json:"warnings,omitempty"` // deprecated settings, and those without effect
 }
 
-// HostSetting is a kernel parameter or similar setting of the host that Sluice
-// sets.
+// HostSetting is a kernel parameter or similar setting of the host that Sluice sets.
 type HostSetting struct {
 	Name  string `json:"name"`
 	Want  string `json:"want"`

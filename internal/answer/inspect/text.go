@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Print writes the status as text. It describes problems in full and leaves out most
-// fields that report none.
+// Print writes the status as text. It describes problems in full and leaves out most fields that report none.
 func (s Status) Print(out *text.Columns) {
 	p := &page{out, s.At}
 	p.Printf("Sluice %s, pid %d, running for %s: %s\n\n", s.Version, s.PID, p.since(s.Since), s.Health)

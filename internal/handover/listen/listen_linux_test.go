@@ -64,8 +64,7 @@ func TestAListenerIsReachedInItsNamespace(t *testing.T) {
 	})
 }
 
-// Addresses with the same port that can be open at the same time, with the kernel and with
-// the Fake.
+// Addresses with the same port that can be open at the same time, with the kernel and with the Fake.
 func TestAddressesThatCanBeOpenTogether(t *testing.T) {
 	for name, listen := range map[string]func(context.Context, string, netip.AddrPort) (net.Listener, error){
 		"kernel": listen.Opener{NetNS: kerneltest.Namespace(t)}.Listen,

@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// A client that connects while a program is replaced is accepted by the next run,
-// on the same listener.
+// A client that connects while a program is replaced is accepted by the next run, on the same listener.
 func TestPortsStayOpenWhileTheProgramIsReplaced(t *testing.T) {
 	opener := listen.Opener{NetNS: kerneltest.Namespace(t)}
 	at := netip.MustParseAddrPort("127.0.0.1:10256")

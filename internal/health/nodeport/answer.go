@@ -45,8 +45,7 @@ func newServer(live func() bool) *http.Server {
 	return s
 }
 
-// body is the body of answers, which load balancers of some clouds read; others read
-// the status or a header.
+// body is the body of answers, which load balancers of some clouds read; others read the status or a header.
 type body struct {
 	Service struct {
 		Namespace string `json:"namespace"`
@@ -56,8 +55,7 @@ type body struct {
 	ServiceProxyHealthy bool  `json:"serviceProxyHealthy"`
 }
 
-// write answers a request. It ignores whether the node is about to be removed: its
-// endpoints still take traffic.
+// write answers a request. It ignores whether the node is about to be removed: its endpoints still take traffic.
 func (b body) write(w http.ResponseWriter) {
 	text, err := json.MarshalIndent(b, "", "\t")
 	if err != nil {

@@ -1,9 +1,8 @@
 // Package nodeport answers health checks of load balancers at the healthCheckNodePort
 // of a Service: whether this node has endpoints of it.
 //
-// Each such Service has an open port in each of its families, on the addresses that
-// serve NodePorts. The port identifies the Service; the path of a request does not
-// matter.
+// Each such Service has an open port in each of its families, on the addresses that serve NodePorts. The port
+// identifies the Service; the path of a request does not matter.
 package nodeport
 
 import (
@@ -30,22 +29,18 @@ type Options struct {
 	// Listen opens a TCP port of one family, "tcp4" or "tcp6".
 	Listen func(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error)
 
-	// Live reports whether the proxy does its work: no write is overdue, and no
-	// other program keeps removing rules.
+	// Live reports whether the proxy does its work: no write is overdue, and no other program keeps removing rules.
 	Live func() bool
 
-	// MaxConns is the most connections at a time, of all ports together; a further
-	// one closes the one that was silent the longest (package fair). 0: any
-	// number.
+	// MaxConns is the most connections at a time, of all ports together; a further one closes the one that was silent the
+	// longest (package fair). 0: any number.
 	MaxConns int
 
-	// MaxListeners is the most ports that are open at a time, where each address
-	// counts. Tenants decide how many Services want one, and each takes a file
-	// descriptor. 0: any number.
+	// MaxListeners is the most ports that are open at a time, where each address counts. Tenants decide how many Services
+	// want one, and each takes a file descriptor. 0: any number.
 	MaxListeners int
 
-	// Failed is called for a port that cannot be opened, once until it can. It may be
-	// nil.
+	// Failed is called for a port that cannot be opened, once until it can. It may be nil.
 	Failed func(Failure)
 
 	// Opened is called for a port that failed and is open now. It may be nil.
@@ -140,8 +135,7 @@ func New(o Options) *Follower {
 	return f
 }
 
-// Failing returns the ports, one for each Service and family, that are not open on every address, in
-// no order.
+// Failing returns the ports, one for each Service and family, that are not open on every address, in no order.
 func (f *Follower) Failing() []Failure {
 	if list := f.failures.Load(); list != nil {
 		return *list
@@ -240,8 +234,7 @@ func (f *Follower) take() (changed map[cluster.Name]*route.Health, addrsChanged 
 	return changed, addrsChanged, broken
 }
 
-// update stores the state of a Service, closes ports that it no longer has, and adds the
-// others to those to open.
+// update stores the state of a Service, closes ports that it no longer has, and adds the others to those to open.
 func (f *Follower) update(name cluster.Name, h *route.Health, attempt map[key]*port) {
 	for _, family := range [...]route.Family{route.IPv4, route.IPv6} {
 		k := key{name, family}

@@ -264,8 +264,7 @@ func TestOneChangeTouchesOnePort(t *testing.T) {
 	})
 }
 
-// A write that is overdue makes every answer a refusal. That the node leaves
-// does not, and no other server is needed.
+// A write that is overdue makes every answer a refusal. That the node leaves does not, and no other server is needed.
 func TestAnOverdueWriteFailsHealthChecks(t *testing.T) {
 	t.Run("S-261 L-17 writes fail, and nobody runs the health server", func(t *testing.T) {
 		onFake(t, every(), func(f fake) {

@@ -90,9 +90,8 @@ func (n *node) local(addrs ...string) {
 	n.Applied(change)
 }
 
-// service is a load balancer's Service of both families with ports a and b,
-// that asks at the port. Its endpoints are addresses on node A, each with the
-// letters of its conditions: "10.0.0.1/rs".
+// service is a load balancer's Service of both families with ports a and b, that asks at the port. Its endpoints are
+// addresses on node A, each with the letters of its conditions: "10.0.0.1/rs".
 func service(name string, port uint16, endpoints ...string) cluster.State {
 	sum := fnv.New32()
 	_, _ = sum.Write([]byte(name)) // never fails
@@ -139,8 +138,7 @@ func gone(name string) cluster.State {
 	return cluster.State{Name: cluster.Name{Namespace: "ns", Name: name}}
 }
 
-// exchange sends a request over a connection and returns what is answered, save
-// the date, with \n for \r\n.
+// exchange sends a request over a connection and returns what is answered, save the date, with \n for \r\n.
 func exchange(c net.Conn, request string) (string, error) {
 	defer func() { _ = c.Close() }()
 	if _, err := fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: lb\r\n\r\n", request); err != nil {

@@ -67,8 +67,7 @@ func (p *port) drop(l *listener) bool {
 	return true
 }
 
-// openAll opens a port on the addresses where it is not open. A failure on one
-// address does not affect others.
+// openAll opens a port on the addresses where it is not open. A failure on one address does not affect others.
 func (f *Follower) openAll(ctx context.Context, p *port) {
 	var failure *Failure
 	for _, a := range f.addrs(p.family) {

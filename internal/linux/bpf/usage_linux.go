@@ -17,9 +17,8 @@ type Usage struct {
 	Bytes   int // of memory; -1: the kernel does not report it
 }
 
-// Usage returns the usage of all maps; none before Write opens them. It reads the map of connected UDP sockets to
-// count its entries. The other maps that programs write evict their oldest entries, so they are always full after a
-// while.
+// Usage returns the usage of all maps; none before Write opens them. It reads the map of connected UDP sockets to count
+// its entries. The other maps that programs write evict their oldest entries, so they are always full after a while.
 func (c *Conn) Usage() ([]Usage, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -85,8 +85,7 @@ func nest(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.Attribute
 	})
 }
 
-// tuple is one direction of a flow. Invalid addresses and ports of 0 are left
-// out, as in a filter.
+// tuple is one direction of a flow. Invalid addresses and ports of 0 are left out, as in a filter.
 type tuple struct {
 	protocol uint8
 	src, dst netip.AddrPort
@@ -137,9 +136,8 @@ func (t tuple) flags() []byte {
 // encodeFilter encodes a filter for the kernel. Kernels before 5.8 ignore the
 // attribute and send all entries of the family; before 5.18 they ignore the status.
 //
-// For IPv6 it encodes ports only: kernels up to 6.18 at least invert the comparison of
-// addresses, and would leave out exactly the matching entries
-// (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality).
+// For IPv6 it encodes ports only: kernels up to 6.18 at least invert the comparison of addresses, and would leave out
+// exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality).
 func encodeFilter(f Filter) ([]byte, error) {
 	if f.Family == IPv6 {
 		f.OrigDst = netip.AddrPortFrom(netip.Addr{}, f.OrigDst.Port())

@@ -35,8 +35,7 @@ func TestEncodeDelete(t *testing.T) {
 	}
 }
 
-// A filter has no IPv6 addresses, as the kernel would leave out exactly the matching
-// entries.
+// A filter has no IPv6 addresses, as the kernel would leave out exactly the matching entries.
 func TestEncodeFilterIPv6(t *testing.T) {
 	f := Filter{Family: IPv6, Protocol: UDP, OrigDst: sample.OrigDst, ReplySrc: sample.ReplySrc}
 	b, err := encodeFilter(f)
@@ -55,8 +54,7 @@ func TestEncodeFilterIPv6(t *testing.T) {
 	}
 }
 
-// A listing is repeated while it is interrupted, at most five times, but not after any
-// other error.
+// A listing is repeated while it is interrupted, at most five times, but not after any other error.
 func TestRepeat(t *testing.T) {
 	cases := []struct {
 		name    string

@@ -42,8 +42,7 @@ const (
 	DstNAT   Status = 1 << 5
 )
 
-// State is the state of a connection, by the numbers of its protocol
-// (nf_conntrack_tcp.h, nf_conntrack_sctp.h).
+// State is the state of a connection, by the numbers of its protocol (nf_conntrack_tcp.h, nf_conntrack_sctp.h).
 type State uint8
 
 // The states of a connection after its first packet and retransmissions of it.
@@ -56,8 +55,7 @@ const (
 type Entry struct {
 	Protocol uint8
 
-	// The addresses of the first packet and of answers. With destination NAT,
-	// ReplySrc is the real destination.
+	// The addresses of the first packet and of answers. With destination NAT, ReplySrc is the real destination.
 	OrigSrc, OrigDst   netip.AddrPort
 	ReplySrc, ReplyDst netip.AddrPort
 
@@ -93,8 +91,7 @@ func (e Entry) String() string {
 	return s
 }
 
-// Filter selects entries. In OrigDst and ReplySrc an invalid address or a port of 0
-// matches all.
+// Filter selects entries. In OrigDst and ReplySrc an invalid address or a port of 0 matches all.
 type Filter struct {
 	Family   Family // required
 	Protocol uint8  // required

@@ -19,8 +19,7 @@ const (
 // attempts is how often a listing is tried while the kernel resizes the table during it.
 const attempts = 5
 
-// Table is the connection tracking table of one network namespace. Its methods
-// may be called from several goroutines.
+// Table is the connection tracking table of one network namespace. Its methods may be called from several goroutines.
 type Table struct {
 	netns int
 	conn  *netlink.Conn // for everything but listings
@@ -46,10 +45,9 @@ func dial(netns int) (*netlink.Conn, error) {
 // Close closes the table.
 func (t *Table) Close() error { return t.conn.Close() }
 
-// Each calls fn for every matching entry while it reads the table. It collects nothing, and
-// fn may delete entries. It may call fn twice for one entry. It stops at the first error of
-// fn, or when ctx is done. After an error some entries may not have been listed; it also
-// returns an error if the kernel resized the table during every attempt.
+// Each calls fn for every matching entry while it reads the table. It collects nothing, and fn may delete entries. It
+// may call fn twice for one entry. It stops at the first error of fn, or when ctx is done. After an error some entries
+// may not have been listed; it also returns an error if the kernel resized the table during every attempt.
 //
 // Kernels from 5.8 on filter the entries. Older ones send all entries of the family, which
 // takes longer and gives the same result.
@@ -85,8 +83,7 @@ func repeat(list func() error) error {
 	return fmt.Errorf("interrupted %d times: %w", attempts, err)
 }
 
-// list reads one listing on a separate connection, so that an aborted one leaves no
-// messages behind.
+// list reads one listing on a separate connection, so that an aborted one leaves no messages behind.
 func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) error {
 	conn, err := dial(t.netns)
 	if err != nil {
@@ -132,8 +129,7 @@ func receive(conn *netlink.Conn, fn func(Entry) error) error {
 	return nil
 }
 
-// Delete deletes one entry. It returns nil if the entry does not exist or was replaced
-// by a newer one.
+// Delete deletes one entry. It returns nil if the entry does not exist or was replaced by a newer one.
 func (t *Table) Delete(ctx context.Context, e Entry) error {
 	if err := ctx.Err(); err != nil {
 		return err

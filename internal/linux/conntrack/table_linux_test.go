@@ -26,8 +26,7 @@ type table interface {
 	Delete(context.Context, conntrack.Entry) error
 }
 
-// both runs a test against the kernel and against the fake, which must behave in the same
-// way.
+// both runs a test against the kernel and against the fake, which must behave in the same way.
 func both(t *testing.T, test func(*testing.T, table)) {
 	t.Run("kernel", func(t *testing.T) { test(t, conntracktest.Open(t)) })
 	t.Run("fake", func(t *testing.T) { test(t, &conntracktest.Table{}) })
@@ -244,8 +243,7 @@ func TestDelete(t *testing.T) {
 	})
 }
 
-// Entries may be deleted during a listing, however many there are. A listing ends at the
-// first error of the callback.
+// Entries may be deleted during a listing, however many there are. A listing ends at the first error of the callback.
 func TestEachWhileDeleting(t *testing.T) {
 	const count = 3000
 	udp4 := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.UDP}

@@ -28,8 +28,7 @@ type Sets struct {
 	modules string // folder with the kernel's modules
 }
 
-// New returns access to the sets of the network namespace of a file descriptor; 0: the
-// current one.
+// New returns access to the sets of the network namespace of a file descriptor; 0: the current one.
 func New(netns int) *Sets { return &Sets{netns: netns, modules: "/sys/module"} }
 
 // Names returns the names of the sets, sorted. It does not make the kernel load the
@@ -83,8 +82,7 @@ func (s *Sets) list(ctx context.Context, encode func(*netlink.AttributeEncoder))
 	return nl.Execute(ctx, s.request(cmdList, netlink.Dump, encode))
 }
 
-// Destroy destroys a set. It returns nil if the set does not exist, and an error if
-// rules refer to it.
+// Destroy destroys a set. It returns nil if the set does not exist, and an error if rules refer to it.
 func (s *Sets) Destroy(ctx context.Context, name string) error {
 	return s.Apply(ctx, []Change{{Op: Destroy, Set: name}})
 }

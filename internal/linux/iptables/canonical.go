@@ -2,10 +2,9 @@ package iptables
 
 import "strings"
 
-// Canonical returns the spelling of a rule in which rules are compared, given one that
-// PROGRAM-save printed after "-A CHAIN ". Versions of the programs differ in what they
-// quote, and in defaults that they print (iptables/xshared.c, extensions/libxt_*.c).
-// The result is valid input for PROGRAM-restore, and means the same rule.
+// Canonical returns the spelling of a rule in which rules are compared, given one that PROGRAM-save printed after "-A
+// CHAIN ". Versions of the programs differ in what they quote, and in defaults that they print (iptables/xshared.c,
+// extensions/libxt_*.c). The result is valid input for PROGRAM-restore, and means the same rule.
 func Canonical(rule string) string {
 	var buffer [48]token
 	return spell(rule, tokens(buffer[:0], rule))
@@ -47,8 +46,7 @@ func isDefault(name, value string) bool {
 	return false
 }
 
-// maxComment is how many bytes of a comment the kernel keeps (XT_MAX_COMMENT_LEN,
-// without the zero at its end).
+// maxComment is how many bytes of a comment the kernel keeps (XT_MAX_COMMENT_LEN, without the zero at its end).
 const maxComment = 255
 
 // token is a word of a rule, without its quotes.
@@ -108,8 +106,7 @@ func word(b *strings.Builder, s string) {
 	b.WriteString(s)
 }
 
-// Target returns the chain or the target of a rule, such as "KUBE-SERVICES" or "DNAT";
-// empty if it has none.
+// Target returns the chain or the target of a rule, such as "KUBE-SERVICES" or "DNAT"; empty if it has none.
 func Target(rule string) string {
 	var buffer [48]token
 	words := tokens(buffer[:0], rule)

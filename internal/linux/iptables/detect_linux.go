@@ -6,11 +6,10 @@ import (
 	"slices"
 )
 
-// detect returns the variant in use and the reason, as iptables-wrapper of Kubernetes
-// does: kubelet creates a chain in table mangle of the variant that its host uses
-// (KEP-3178; since Kubernetes 1.17 a chain for other purposes). Without a kubelet it is
-// the variant with more rules, as in iptables-wrapper 2, so that the rules of the host
-// and of the proxy are in the same tables; or nft if both have equally many.
+// detect returns the variant in use and the reason, as iptables-wrapper of Kubernetes does: kubelet creates a chain in
+// table mangle of the variant that its host uses (KEP-3178; since Kubernetes 1.17 a chain for other purposes). Without
+// a kubelet it is the variant with more rules, as in iptables-wrapper 2, so that the rules of the host and of the proxy
+// are in the same tables; or nft if both have equally many.
 func (k *Kernel) detect(ctx context.Context) (Variant, string, error) {
 	legacy, err := k.legacyTables(ctx)
 	if err != nil {
@@ -35,8 +34,7 @@ func (k *Kernel) detect(ctx context.Context) (Variant, string, error) {
 	return k.count(ctx, legacy)
 }
 
-// count compares the numbers of rules of both variants. Those of nft are counted only if
-// legacy has some.
+// count compares the numbers of rules of both variants. Those of nft are counted only if legacy has some.
 func (k *Kernel) count(ctx context.Context, tables []legacyTable) (Variant, string, error) {
 	legacy, nft := 0, 0
 	for _, t := range tables {

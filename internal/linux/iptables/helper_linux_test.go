@@ -66,8 +66,7 @@ func newHostWith(t *testing.T, variant Variant, o Options) *host {
 	return h
 }
 
-// run runs a command in the namespace like another program; it adds the variant to the
-// names of iptables and ip6tables.
+// run runs a command in the namespace like another program; it adds the variant to the names of iptables and ip6tables.
 func (h *host) run(command string) {
 	h.t.Helper()
 	args := strings.Fields(command)

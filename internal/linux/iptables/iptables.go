@@ -1,8 +1,6 @@
-// Package iptables runs the programs of iptables in a network namespace:
-// PROGRAM-save to read tables, PROGRAM-restore --noflush to change them. It uses the
-// variant that is in use on the node, and finds that as iptables-wrapper of Kubernetes
-// does. IPv4 and IPv6 differ only in the program. The package knows no policy: callers
-// decide about rules.
+// Package iptables runs the programs of iptables in a network namespace: PROGRAM-save to read tables, PROGRAM-restore
+// --noflush to change them. It uses the variant that is in use on the node, and finds that as iptables-wrapper of
+// Kubernetes does. IPv4 and IPv6 differ only in the program. The package knows no policy: callers decide about rules.
 package iptables
 
 import (
@@ -77,8 +75,7 @@ type TableID struct {
 	Name    string // "filter", "nat", "mangle", "raw" or "security"
 }
 
-// String returns the program that shows the table, and its name:
-// "ip6tables-legacy nat".
+// String returns the program that shows the table, and its name: "ip6tables-legacy nat".
 func (id TableID) String() string {
 	return id.Family.Program() + "-" + string(id.Variant) + " " + id.Name
 }

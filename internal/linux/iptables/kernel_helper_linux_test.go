@@ -109,8 +109,7 @@ var (
 	target    = regexp.MustCompile(` -[jg] (\S+)`)
 )
 
-// strip returns saved rules without the proxy chains and the jumps to them. It edits the
-// text.
+// strip returns saved rules without the proxy chains and the jumps to them. It edits the text.
 func strip(saved string) string {
 	var b strings.Builder
 	for line := range strings.Lines(saved) {

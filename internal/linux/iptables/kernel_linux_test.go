@@ -129,8 +129,7 @@ func uncommented(text string) string {
 	return regexp.MustCompile(`(?m)^#.*\n`).ReplaceAllString(text, "")
 }
 
-// A request for a legacy table creates it, and then every packet passes its hooks. Outlines
-// must not create tables.
+// A request for a legacy table creates it, and then every packet passes its hooks. Outlines must not create tables.
 func TestScanCreatesNoTables(t *testing.T) {
 	h := newHost(t)
 	h.run("", "iptables-legacy", "-t", "mangle", "-A", "INPUT", "-j", "ACCEPT")
@@ -230,8 +229,7 @@ func TestTheErrorWithoutPrivilegeNamesTheCapability(t *testing.T) {
 
 var policy = regexp.MustCompile(`(?m)^:.*\n`)
 
-// Without the programs, or without CAP_NET_RAW, legacy tables are not changed, but nft
-// tables are.
+// Without the programs, or without CAP_NET_RAW, legacy tables are not changed, but nft tables are.
 func TestLegacyTablesBeyondReach(t *testing.T) {
 	for name, run := range map[string]func(h host) error{
 		"no programs": func(h host) error {

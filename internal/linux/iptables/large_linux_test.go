@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
-// loadServices loads a nat table with n Services of three endpoints each, and some foreign
-// rules. It loads them in portions, as iptables-nft without privilege cannot load many at
-// once.
+// loadServices loads a nat table with n Services of three endpoints each, and some foreign rules. It loads them in
+// portions, as iptables-nft without privilege cannot load many at once.
 func (h host) loadServices(program string, n, portion int) {
 	h.t.Helper()
 	h.run("*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n"+

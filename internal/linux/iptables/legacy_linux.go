@@ -68,10 +68,9 @@ func (p protocol) get(option int, b []byte) error {
 	return nil
 }
 
-// Stamp is what the kernel returns about a legacy table without its rules: its size,
-// number of entries, and the offsets of its built-in chains. It differs after rules were
-// added or removed, but not after a rule was replaced with one of the same size. The zero
-// value is that of a table that does not exist.
+// Stamp is what the kernel returns about a legacy table without its rules: its size, number of entries, and the offsets
+// of its built-in chains. It differs after rules were added or removed, but not after a rule was replaced with one of
+// the same size. The zero value is that of a table that does not exist.
 type Stamp [infoLen - nameLen]byte
 
 func (s Stamp) word(i int) int { return int(binary.NativeEndian.Uint32(s[4*i:])) }
@@ -101,8 +100,7 @@ func (p protocol) stamp(table string) (Stamp, error) {
 	return Stamp(info[nameLen:]), nil
 }
 
-// Stamps returns the stamps of the legacy tables that exist. The cost does not
-// depend on what they hold.
+// Stamps returns the stamps of the legacy tables that exist. The cost does not depend on what they hold.
 func (k *Kernel) Stamps(ctx context.Context) (map[TableID]Stamp, error) {
 	stamps := map[TableID]Stamp{}
 	err := k.legacy(ctx, func(id TableID, p protocol) error {

@@ -27,9 +27,8 @@ func lockHolder(path string) string {
 	return fmt.Sprintf("%s (process %d)", strings.TrimSpace(string(program)), pid)
 }
 
-// locker returns the process that has locked a file, given by device and inode; 0 if it
-// is not listed. A line is "1: FLOCK ADVISORY WRITE 52 00:1a:7 0 EOF",
-// with "->" after the number if the process waits.
+// locker returns the process that has locked a file, given by device and inode; 0 if it is not listed. A line is "1:
+// FLOCK ADVISORY WRITE 52 00:1a:7 0 EOF", with "->" after the number if the process waits.
 func locker(locks, file string) int {
 	for line := range strings.Lines(locks) {
 		f := strings.Fields(line)

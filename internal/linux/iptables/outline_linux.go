@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
-// Outline is a table with all its chains, without the conditions of rules. In the legacy
-// variant chains are sorted; in the nft variant they are in the order in which they were
-// created.
+// Outline is a table with all its chains, without the conditions of rules. In the legacy variant chains are sorted; in
+// the nft variant they are in the order in which they were created.
 type Outline struct {
 	TableID
 	Handle uint64 // of the table, in the nft variant
@@ -60,11 +59,10 @@ func (k *Kernel) nft(use func(*nft.Conn) error) error {
 	return use(conn)
 }
 
-// Outlines returns all tables of both variants and families that exist. It creates none.
-// In the nft variant these are the tables with the names that iptables uses, whatever
-// program created them. It may leave out the rules of chains that are not selected, which
-// saves most of the time in that variant. Legacy tables have no rules, and only the chains that were added, if this
-// process lacks the programs of iptables-legacy or the capabilities to use them.
+// Outlines returns all tables of both variants and families that exist. It creates none. In the nft variant these are
+// the tables with the names that iptables uses, whatever program created them. It may leave out the rules of chains
+// that are not selected, which saves most of the time in that variant. Legacy tables have no rules, and only the chains
+// that were added, if this process lacks the programs of iptables-legacy or the capabilities to use them.
 func (k *Kernel) Outlines(ctx context.Context, rules func(chain string) bool) ([]Outline, error) {
 	legacy, err := k.outlinesLegacy(ctx)
 	if err != nil {
@@ -169,8 +167,7 @@ func outlineOf(t nft.Outline) Outline {
 	return o
 }
 
-// Exists reports whether a table exists. Unlike PROGRAM-save of the legacy variant it
-// creates none.
+// Exists reports whether a table exists. Unlike PROGRAM-save of the legacy variant it creates none.
 func (k *Kernel) Exists(ctx context.Context, id TableID) (found bool, err error) {
 	if id.Variant == NFT {
 		return k.hasNFT(ctx, id, "")

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// refused returns the error of input that PROGRAM-restore refused, given its output to
-// stderr. The form depends on the variant, on whether the program or the kernel found the
-// mistake, and on whether that was at once or at the COMMIT:
+// refused returns the error of input that PROGRAM-restore refused, given its output to stderr. The form depends on the
+// variant, on whether the program or the kernel found the mistake, and on whether that was at once or at the COMMIT:
 //
 //	iptables-restore v1.8.9 (legacy): unknown option "--bad"
 //	Error occurred at line: 4

@@ -41,8 +41,7 @@ const small = `*filter
 COMMIT
 `
 
-// everyKernel runs a test with each variant of the kernel, and with the fake, which must
-// behave in the same way.
+// everyKernel runs a test with each variant of the kernel, and with the fake, which must behave in the same way.
 func everyKernel(t *testing.T, test func(*testing.T, tableEditor)) {
 	for _, program := range programs {
 		t.Run(program, func(t *testing.T) {
@@ -138,8 +137,7 @@ func TestRemovalOfUsedChainsIsRefused(t *testing.T) {
 	})
 }
 
-// The effect of an error depends on the variant: each legacy table is changed on its own,
-// all nft tables together.
+// The effect of an error depends on the variant: each legacy table is changed on its own, all nft tables together.
 func TestAFailureOfOneTable(t *testing.T) {
 	ids := []iptables.TableID{
 		{Variant: iptables.NFT, Family: iptables.IPv4, Name: "filter"},

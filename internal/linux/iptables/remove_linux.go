@@ -30,19 +30,17 @@ type ChainRule struct {
 // Size returns how many rules and chains are named.
 func (r Removal) Size() int { return len(r.Rules) + len(r.Chains) }
 
-// ErrInUse is the error if a rule that is not removed leads to a chain that is. Nothing
-// was removed from that table.
+// ErrInUse is the error if a rule that is not removed leads to a chain that is. Nothing was removed from that table.
 var ErrInUse = errors.New("the chain is in use")
 
 // ErrBeyondReach is the error if legacy tables were not changed because this process
 // lacks the programs of iptables-legacy or the capabilities to use them.
 var ErrBeyondReach = errors.New("legacy tables cannot be changed from here")
 
-// Remove removes rules and chains, which must exist. The tables of the
-// nft variant change all together or not at all, by netlink; each legacy table changes as
-// a whole or not at all, by iptables-legacy-restore. After a failure it continues with the
-// other tables. Other rules keep their order and their counters, but the programs set the
-// counters of policies to zero.
+// Remove removes rules and chains, which must exist. The tables of the nft variant change all together or not at all,
+// by netlink; each legacy table changes as a whole or not at all, by iptables-legacy-restore. After a failure it
+// continues with the other tables. Other rules keep their order and their counters, but the programs set the counters
+// of policies to zero.
 //
 // Existing connections are not affected, as conntrack translates them, as long as other
 // rules of that family use conntrack: the kernel stops tracking with its last user.
@@ -139,8 +137,7 @@ func (k *Kernel) legacyTools(ctx context.Context, f Family) (*Tools, error) {
 	return &Tools{opts: k.opts, kernel: k, variant: Legacy, programs: installed[Legacy]}, nil
 }
 
-// beyondReach recognizes the messages of programs that lack a capability or cannot open
-// the lock file.
+// beyondReach recognizes the messages of programs that lack a capability or cannot open the lock file.
 func beyondReach(err error) error {
 	switch {
 	case err == nil:

@@ -42,10 +42,9 @@ func (t *Tools) Read(ctx context.Context, table Table) (Chains, error) {
 	return chains, nil
 }
 
-// Restore gives input to PROGRAM-restore --noflush. The error is a RestoreError
-// if the program refused it. Tables are committed one after the other, so a
-// program that has begun is finished when the context ends, unless it takes
-// longer than finishTime. The legacy variant waits for its lock, for Options.Wait.
+// Restore gives input to PROGRAM-restore --noflush. The error is a RestoreError if the program refused it. Tables are
+// committed one after the other, so a program that has begun is finished when the context ends, unless it takes longer
+// than finishTime. The legacy variant waits for its lock, for Options.Wait.
 func (t *Tools) Restore(ctx context.Context, f Family, input []byte) error {
 	return t.restore(ctx, f, input)
 }
@@ -56,9 +55,8 @@ func (t *Tools) Test(ctx context.Context, f Family, input []byte) error {
 	return t.restore(ctx, f, input, "--test")
 }
 
-// In returns the same programs for another network namespace, by its file descriptor.
-// No other program may use that: they do not wait for the lock of iptables, which all
-// namespaces share.
+// In returns the same programs for another network namespace, by its file descriptor. No other program may use that:
+// they do not wait for the lock of iptables, which all namespaces share.
 func (t *Tools) In(netns int) *Tools {
 	o := t.opts
 	o.NetNS, o.Lock = netns, os.DevNull

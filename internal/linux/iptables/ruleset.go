@@ -73,8 +73,7 @@ func Replace(old, now string) []byte {
 	return b.Bytes()
 }
 
-// replace returns the commands that replace the chains and jumps of a table; empty if nothing
-// differs.
+// replace returns the commands that replace the chains and jumps of a table; empty if nothing differs.
 func replace(old, now Chains) string {
 	if maps.EqualFunc(old, now, func(a, b Chain) bool { return slices.Equal(a.Rules, b.Rules) }) {
 		return ""

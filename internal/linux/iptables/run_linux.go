@@ -17,9 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
-// finishTime is how long a program that changes tables may go on after the
-// context has ended. It is shorter than the 30 s that Kubernetes and the systemd
-// unit give the daemon to stop.
+// finishTime is how long a program that changes tables may go on after the context has ended. It is shorter than the 30
+// s that Kubernetes and the systemd unit give the daemon to stop.
 const finishTime = 20 * time.Second
 
 const (
@@ -52,10 +51,9 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("ended with code %d", f.code)
 }
 
-// run runs a program in the namespace and waits for its end, unless the context has
-// ended before. A child inherits the namespace of the thread that starts it. It is killed
-// when that thread ends, and so when this process is killed: its input would be out of
-// date. A signal to the process group of this process, such as Ctrl-C, does not reach it.
+// run runs a program in the namespace and waits for its end, unless the context has ended before. A child inherits the
+// namespace of the thread that starts it. It is killed when that thread ends, and so when this process is killed: its
+// input would be out of date. A signal to the process group of this process, such as Ctrl-C, does not reach it.
 func (t *Tools) run(ctx context.Context, c call) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("run %s: %w", filepath.Base(c.path), context.Cause(ctx))

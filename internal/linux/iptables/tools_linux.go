@@ -28,8 +28,7 @@ const (
 	defaultPoll = time.Second
 )
 
-// Tools are the programs of one variant in one network namespace. They may be
-// used by several goroutines.
+// Tools are the programs of one variant in one network namespace. They may be used by several goroutines.
 type Tools struct {
 	opts     Options
 	kernel   *Kernel
@@ -88,10 +87,9 @@ func (t *Tools) Reason() string { return t.reason }
 // Has reports whether the programs of a family are installed.
 func (t *Tools) Has(f Family) bool { return t.programs[f].restore != "" }
 
-// roomNFT is how many lines of input one Restore should have at most. iptables-nft-restore
-// looks up each chain in a list of all, so twice as much takes four times as long; and
-// after each run the kernel walks all rules. With 10,000 Services 3,000 to 4,000 lines
-// were fastest.
+// roomNFT is how many lines of input one Restore should have at most. iptables-nft-restore looks up each chain in a
+// list of all, so twice as much takes four times as long; and after each run the kernel walks all rules. With 10,000
+// Services 3,000 to 4,000 lines were fastest.
 const roomNFT = 4000
 
 // Room returns how many lines of input one Restore should have at most. The
@@ -115,9 +113,8 @@ func (o *Options) find(name string) string {
 	return ""
 }
 
-// installed finds the programs of all variants, by the names that all distributions use
-// since both variants exist. If there are none of these, it runs the programs without a
-// variant in their names, which print their variant.
+// installed finds the programs of all variants, by the names that all distributions use since both variants exist. If
+// there are none of these, it runs the programs without a variant in their names, which print their variant.
 func (o *Options) installed(ctx context.Context) (map[Variant]map[Family]programs, error) {
 	all := map[Variant]map[Family]programs{}
 	for _, variant := range []Variant{NFT, Legacy} {

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// Rules in the canonical spelling are read back unchanged, and writing them again changes
-// nothing.
+// Rules in the canonical spelling are read back unchanged, and writing them again changes nothing.
 func TestWrittenRulesAreReadBack(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		h := newHost(t, variant)

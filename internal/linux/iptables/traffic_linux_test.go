@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// A client on the host has a connection to a cluster IP, and keeps it when the rule that
-// translated it is removed; new connections are not translated. Another rule uses conntrack
-// as well, as the kernel stops tracking with its last user.
+// A client on the host has a connection to a cluster IP, and keeps it when the rule that translated it is removed; new
+// connections are not translated. Another rule uses conntrack as well, as the kernel stops tracking with its last user.
 func TestConnectionsOutliveTheirRules(t *testing.T) {
 	for _, variant := range []string{"legacy", "nft"} {
 		for family, address := range map[string]string{"iptables": "127.0.0.1", "ip6tables": "::1"} {

@@ -25,9 +25,8 @@ func replaceRestore(t *testing.T, tools *Tools, script string) {
 	tools.opts.Path = "/usr/sbin:/usr/bin:/bin"
 }
 
-// An edit immediately after our write, before the effect of the write on the table is
-// known, is reported at least as possible. It changes only chains that the write changed as
-// well.
+// An edit immediately after our write, before the effect of the write on the table is known, is reported at least as
+// possible. It changes only chains that the write changed as well.
 func TestAnEditRightAfterAWriteIsReported(t *testing.T) {
 	both(t, func(t *testing.T, variant Variant) {
 		for _, edit := range []string{

@@ -9,12 +9,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
-// Watch reports changes that other programs make to the tables nat, filter and mangle of
-// both families, until the context ends; it returns nil then. It reports changes to
-// chains of the proxy and to rules that jump to them, the deletion of a table, and new
-// rules in a built-in chain that no packet gets past. Changes by Restore are
-// not reported. Subscribed is called once all later changes are noticed. Only one Watch
-// runs at a time.
+// Watch reports changes that other programs make to the tables nat, filter and mangle of both families, until the
+// context ends; it returns nil then. It reports changes to chains of the proxy and to rules that jump to them, the
+// deletion of a table, and new rules in a built-in chain that no packet gets past. Changes by Restore are not reported.
+// Subscribed is called once all later changes are noticed. Only one Watch runs at a time.
 //
 // The kernel reports changes of nft tables at once. Legacy tables are polled: every change that another program
 // makes to them is Unclear, and every Restore is followed by an Edit that is only Possible.
@@ -52,9 +50,8 @@ func (o *ownPrograms) started(pid int) (ended func()) {
 	return func() { o.ended(pid) }
 }
 
-// ended reverts started. If another socket has the program's port now, it may have had
-// that all the time, in a container with process IDs of its own: the listeners have
-// ignored its changes.
+// ended reverts started. If another socket has the program's port now, it may have had that all the time, in a
+// container with process IDs of its own: the listeners have ignored its changes.
 func (o *ownPrograms) ended(pid int) {
 	taken := nft.PortTaken(uint32(pid))
 	o.mu.Lock()
@@ -80,8 +77,7 @@ func (o *ownPrograms) filter() {
 	}
 }
 
-// listen has a listener ignore our programs, and calls missed when it may have ignored
-// another program for that reason.
+// listen has a listener ignore our programs, and calls missed when it may have ignored another program for that reason.
 func (o *ownPrograms) listen(l *nft.Listener, missed func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

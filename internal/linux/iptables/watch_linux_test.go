@@ -87,8 +87,7 @@ func (o *observer) settle() []Edit {
 	}
 }
 
-// base are the rules before edits: chains of ours, jumps to them, and foreign rules around
-// these.
+// base are the rules before edits: chains of ours, jumps to them, and foreign rules around these.
 const base = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-SVC-A - [0:0]
@@ -160,8 +159,7 @@ func TestEditsOfOtherProgramsAreReported(t *testing.T) {
 	}
 }
 
-// A jump that is moved behind foreign rules is reported, although the number of rules stays
-// the same.
+// A jump that is moved behind foreign rules is reported, although the number of rules stays the same.
 func TestAJumpThatIsMovedIsReported(t *testing.T) {
 	o := observe(t, NFT, func(h *host) { h.restore(IPv4, base) })
 	input := "*nat\n-D PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"

@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
-// Check verifies that the kernel has a scheduler, and may load it: it adds a virtual server
-// at an address for documentation, as kube-proxy does, and deletes it. Without the
-// scheduler the error is ErrScheduler.
+// Check verifies that the kernel has a scheduler, and may load it: it adds a virtual server at an address for
+// documentation, as kube-proxy does, and deletes it. Without the scheduler the error is ErrScheduler.
 func (t *Table) Check(ctx context.Context, scheduler string) error {
 	at := Server{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: unix.IPPROTO_TCP, Port: 20000}
 	return t.Apply(ctx, []Change{
@@ -23,10 +22,9 @@ func (t *Table) Check(ctx context.Context, scheduler string) error {
 	})
 }
 
-// Parameters returns the kernel parameters that virtual servers for Services need in a
-// release of the kernel: conntrack for the packets of IPVS; no connection to a destination
-// that is gone. A connection from a port that its client used within the last two minutes
-// is scheduled again, which kernels before 5.9 delay by a second; there it goes to the
+// Parameters returns the kernel parameters that virtual servers for Services need in a release of the kernel: conntrack
+// for the packets of IPVS; no connection to a destination that is gone. A connection from a port that its client used
+// within the last two minutes is scheduled again, which kernels before 5.9 delay by a second; there it goes to the
 // destination of the previous one.
 func Parameters(release string) []string {
 	list := []string{

@@ -46,8 +46,7 @@ func (s Server) Own() bool { return s.Mark&OwnMarkMask == OwnMark }
 // Table is IPVS of one network namespace. A socket is open only during a call.
 type Table struct{ netns int }
 
-// New returns access to IPVS in the network namespace of a file descriptor; 0: the
-// current one.
+// New returns access to IPVS in the network namespace of a file descriptor; 0: the current one.
 func New(netns int) *Table { return &Table{netns} }
 
 // ErrAbsent is the error of a kernel without IPVS.
@@ -107,8 +106,7 @@ func (t *Table) Destinations(ctx context.Context, servers ...Server) ([][]Destin
 	return all, err
 }
 
-// Connections returns the number of connections through a virtual server, including
-// recently ended ones.
+// Connections returns the number of connections through a virtual server, including recently ended ones.
 func (t *Table) Connections(ctx context.Context, s Server) (int, error) {
 	lists, err := t.Destinations(ctx, s)
 	sum := 0
@@ -118,8 +116,7 @@ func (t *Table) Connections(ctx context.Context, s Server) (int, error) {
 	return sum, err
 }
 
-// Delete deletes a virtual server, which ends its connections. It returns nil if the
-// server does not exist.
+// Delete deletes a virtual server, which ends its connections. It returns nil if the server does not exist.
 func (t *Table) Delete(ctx context.Context, s Server) error {
 	err := t.Apply(ctx, []Change{{Op: Delete, Server: s}})
 	if errors.Is(err, ErrAbsent) {

@@ -27,8 +27,7 @@ const (
 // ErrUnsupported is the error of a kernel without accounting objects (nfnetlink_acct).
 var ErrUnsupported = errors.New("the kernel has no nfnetlink_acct")
 
-// Objects are the accounting objects of one network namespace. A socket is open
-// only during a call.
+// Objects are the accounting objects of one network namespace. A socket is open only during a call.
 type Objects struct {
 	netns     int
 	subsystem uint16
@@ -37,8 +36,7 @@ type Objects struct {
 // New returns access to the objects of a network namespace, by its file descriptor; 0: the current one.
 func New(netns int) *Objects { return &Objects{netns: netns, subsystem: unix.NFNL_SUBSYS_ACCT} }
 
-// Available makes the kernel load its module for accounting objects. It returns
-// ErrUnsupported if there is none.
+// Available makes the kernel load its module for accounting objects. It returns ErrUnsupported if there is none.
 func (o *Objects) Available(ctx context.Context) error {
 	_, err := o.list(ctx)
 	return err
@@ -56,8 +54,7 @@ func (o *Objects) Ensure(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Read returns how many packets an object has counted. It returns fs.ErrNotExist if there
-// is none with the name.
+// Read returns how many packets an object has counted. It returns fs.ErrNotExist if there is none with the name.
 func (o *Objects) Read(ctx context.Context, name string) (uint64, error) {
 	all, err := o.list(ctx)
 	if err != nil {

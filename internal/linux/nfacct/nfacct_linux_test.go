@@ -111,8 +111,7 @@ func TestAvailable(t *testing.T) {
 	}
 }
 
-// The kernel replies to a subsystem number that does not exist as a kernel without
-// nfnetlink_acct does.
+// The kernel replies to a subsystem number that does not exist as a kernel without nfnetlink_acct does.
 func TestAKernelWithoutTheSubsystem(t *testing.T) {
 	const none = 0x3f
 	o := &Objects{netns: kerneltest.Namespace(t), subsystem: none}

@@ -10,12 +10,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// perMessage is how many bytes of elements one message has; a netlink attribute holds at
-// most 65,535.
+// perMessage is how many bytes of elements one message has; a netlink attribute holds at most 65,535.
 const perMessage = 48 << 10
 
-// onlyElements reports whether the transaction changes nothing but elements of sets, as
-// nearly all do.
+// onlyElements reports whether the transaction changes nothing but elements of sets, as nearly all do.
 func (t *Tx) onlyElements() bool {
 	for kind, ops := range t.ops {
 		if len(ops) > 0 && opKind(kind) != deleteElements && opKind(kind) != addElements {
@@ -91,8 +89,7 @@ func keyOnly(to []byte, s Set, e Element) []byte {
 	return whole(to, Set{Key: s.Key, Interval: s.Interval}, Element{Key: e.Key, End: e.End})
 }
 
-// whole appends an element. One without a key is for all other keys. A range of a plain
-// interval set is two elements.
+// whole appends an element. One without a key is for all other keys. A range of a plain interval set is two elements.
 func whole(to []byte, s Set, e Element) []byte {
 	ends := e.End != "" && len(s.Key) == 1
 	to = nl.AppendNested(to, unix.NFTA_LIST_ELEM, func(to []byte) []byte {

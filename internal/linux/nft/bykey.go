@@ -13,10 +13,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// Guess returns the keys that a set without ranges probably has, from the sets that were
-// read before it: those without a guess, and those with an earlier one. It may return
-// other keys, and some twice. With a right guess the time to read a large set grows with
-// its size, without one with the square of its size.
+// Guess returns the keys that a set without ranges probably has, from the sets that were read before it: those without
+// a guess, and those with an earlier one. It may return other keys, and some twice. With a right guess the time to read
+// a large set grows with its size, without one with the square of its size.
 type Guess struct {
 	Set  string
 	Keys func(*State) iter.Seq[string]

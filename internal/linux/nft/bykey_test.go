@@ -33,8 +33,7 @@ func keysOf(f Family, from, to int) iter.Seq[string] {
 	}
 }
 
-// filled returns a connection to a kernel that has a map with n elements, and takes it for
-// large.
+// filled returns a connection to a kernel that has a map with n elements, and takes it for large.
 func filled(t *testing.T, table Table, n int) (conn *Conn, netns int) {
 	t.Helper()
 	conn, netns = realKernel(t)
@@ -50,8 +49,7 @@ func filled(t *testing.T, table Table, n int) (conn *Conn, netns int) {
 	return conn, netns
 }
 
-// counts reports whether this kernel reports the number of elements of a set. Otherwise sets
-// are listed.
+// counts reports whether this kernel reports the number of elements of a set. Otherwise sets are listed.
 func counts(t *testing.T, c *Conn, table Table) bool {
 	t.Helper()
 	n, err := c.count(table, frontends.Name)
@@ -132,8 +130,7 @@ func chain(all []iter.Seq[string]) iter.Seq[string] {
 	}
 }
 
-// Guesses see the sets without a guess, and those with an earlier one, whatever the order of
-// the sets in the kernel.
+// Guesses see the sets without a guess, and those with an earlier one, whatever the order of the sets in the kernel.
 func TestGuessesFollowEachOther(t *testing.T) {
 	table := tables[0]
 	conn, _ := realKernel(t)
@@ -178,8 +175,7 @@ func TestGuessesFollowEachOther(t *testing.T) {
 	}
 }
 
-// A small receive buffer does not hold the answers to a request. Then the set is listed, now and
-// later.
+// A small receive buffer does not hold the answers to a request. Then the set is listed, now and later.
 func TestReadsByKeysWithASmallBuffer(t *testing.T) {
 	table := tables[0]
 	const n = 1000

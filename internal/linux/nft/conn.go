@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn reads and writes nf_tables of one network namespace. Only Watch may run beside
-// another method.
+// Conn reads and writes nf_tables of one network namespace. Only Watch may run beside another method.
 type Conn struct {
 	netns  int
 	own    *ownPorts
@@ -33,8 +32,7 @@ type Conn struct {
 type Options struct {
 	NetNS int // file descriptor of a network namespace; 0: the caller's
 
-	// Beside is another Conn of this program, or nil. Watch of either reports no edit that
-	// was made through the other.
+	// Beside is another Conn of this program, or nil. Watch of either reports no edit that was made through the other.
 	Beside *Conn
 }
 
@@ -102,9 +100,8 @@ func (c *Conn) Close() error {
 	return c.lib.CloseLasting()
 }
 
-// ownPorts are the netlink ports of the open Conns of this program. Its listeners
-// ignore what is written through them. A port is removed with its Conn: ports are
-// process numbers, and a program in another container may get it next.
+// ownPorts are the netlink ports of the open Conns of this program. Its listeners ignore what is written through them.
+// A port is removed with its Conn: ports are process numbers, and a program in another container may get it next.
 type ownPorts struct {
 	mu        sync.Mutex
 	ports     map[*Conn]uint32
@@ -257,8 +254,7 @@ func (c *Conn) loadOne(o op, number uint32) error {
 	return nil
 }
 
-// Read returns the content of a table; nil if it does not exist. It returns as soon as
-// the context ends.
+// Read returns the content of a table; nil if it does not exist. It returns as soon as the context ends.
 func (c *Conn) Read(ctx context.Context, t Table, guesses []Guess) (state *State, err error) {
 	err = c.retry(ctx, func() (err error) {
 		state, err = c.read(t, guesses)

@@ -2,9 +2,8 @@ package nft
 
 import "iter"
 
-// Elements are the elements of a set by their ids: their keys, with the end of a range behind
-// the key. They take little memory, as a set may have hundreds of thousands. The zero value
-// has none, and cannot be added to.
+// Elements are the elements of a set by their ids: their keys, with the end of a range behind the key. They take little
+// memory, as a set may have hundreds of thousands. The zero value has none, and cannot be added to.
 type Elements map[string]content
 
 // content is an element without its key: the lengths of the end of its range, of its data and

@@ -76,8 +76,7 @@ func (e Element) text(s Set, f Family) string {
 	return b.String()
 }
 
-// last returns the last key of a range, in whatever way its end is kept; nothing
-// for a single key.
+// last returns the last key of a range, in whatever way its end is kept; nothing for a single key.
 func (e Element) last(s Set) string {
 	if !s.Interval || len(s.Key) > 1 {
 		return e.End
@@ -101,8 +100,7 @@ func span(t Type, first, end string) string {
 	return field(t, first) + "-" + field(t, end)
 }
 
-// fields prints raw bytes by the types of their fields; a field whose end
-// differs is a range.
+// fields prints raw bytes by the types of their fields; a field whose end differs is a range.
 func fields(types []Type, f Family, raw, end string) string {
 	if raw == "" {
 		return "*"

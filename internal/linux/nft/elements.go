@@ -24,10 +24,9 @@ type received struct {
 	requested string // the key that the request names, if it names one
 }
 
-// listElements lists a set again until no element is listed twice. For some
-// milliseconds after a set has grown much, the kernel moves its elements, and a listing
-// misses some and has as many others twice: each part of it continues at a position, not
-// at an element (nft_set_hash.c, nft_rhash_walk).
+// listElements lists a set again until no element is listed twice. For some milliseconds after a set has grown much,
+// the kernel moves its elements, and a listing misses some and has as many others twice: each part of it continues at a
+// position, not at an element (nft_set_hash.c, nft_rhash_walk).
 func (x *exchange) listElements(ns *nftables.Set) (Elements, error) {
 	list := x.list
 	if ns.Interval && !ns.Concatenation {
@@ -94,8 +93,7 @@ func decodeElements(attributes []byte, requested string, yield func(received)) e
 	})
 }
 
-// decode decodes an attribute of an element. It ignores those that elements of Sluice
-// do not have.
+// decode decodes an attribute of an element. It ignores those that elements of Sluice do not have.
 func (e *received) decode(typ uint16, data []byte) error {
 	switch typ {
 	case unix.NFTA_SET_ELEM_KEY:

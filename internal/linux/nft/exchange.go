@@ -29,8 +29,7 @@ type exchange struct {
 	interrupted bool // another program changed what is listed
 }
 
-// answerRoom is at least the size of what the kernel sends at once, 32 KB
-// (af_netlink.c, netlink_recvmsg).
+// answerRoom is at least the size of what the kernel sends at once, 32 KB (af_netlink.c, netlink_recvmsg).
 const answerRoom = 64 << 10
 
 // exchange returns the exchange of the socket, for requests about a table.
@@ -91,10 +90,9 @@ func (x *exchange) end() {
 	}
 }
 
-// do sends the request, and calls answer with each message of the answer.
-// Its last message, or the one before the end of a transaction, has the flag NLM_F_ACK or
-// NLM_F_DUMP. If the kernel refuses the request, the error is a netlink.OpError. The error is
-// EINTR if the kernel notices that another program changed what is listed.
+// do sends the request, and calls answer with each message of the answer. Its last message, or the one before the end
+// of a transaction, has the flag NLM_F_ACK or NLM_F_DUMP. If the kernel refuses the request, the error is a
+// netlink.OpError. The error is EINTR if the kernel notices that another program changed what is listed.
 func (x *exchange) do(answer func(netlink.Message) error) error {
 	x.interrupted = false
 	x.end()

@@ -12,9 +12,8 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Fake is nf_tables in memory. It refuses what the kernel refuses: a key that
-// exists with other data, an element that is missing, a chain or set that is missing or
-// still in use. A refused transaction changes nothing.
+// Fake is nf_tables in memory. It refuses what the kernel refuses: a key that exists with other data, an element that
+// is missing, a chain or set that is missing or still in use. A refused transaction changes nothing.
 type Fake struct {
 	Tables  map[Table]*State
 	Rules   map[Table]map[string][]Rule // by chain, to find what they use

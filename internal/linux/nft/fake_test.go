@@ -16,8 +16,7 @@ func kernels(t testing.TB) map[string]kernel {
 	return map[string]kernel{"kernel": conn, "fake": NewFake()}
 }
 
-// The fake accepts and refuses the same random transactions as the kernel, and has the same
-// state afterwards.
+// The fake accepts and refuses the same random transactions as the kernel, and has the same state afterwards.
 func TestFakeIsLikeTheKernel(t *testing.T) {
 	ctx := context.Background()
 	const rounds = 120

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// A long listing of a large map ends with its context, and the connection can be used
-// afterwards.
+// A long listing of a large map ends with its context, and the connection can be used afterwards.
 func TestReadEndsWithItsContext(t *testing.T) {
 	c, _ := realKernel(t)
 	table := tables[0]

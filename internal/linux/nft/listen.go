@@ -13,16 +13,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// watchBuffer is how many bytes of notifications the kernel keeps for a listener.
-// Deleting a set with 100,000 elements makes some 10 MB; our own deletions do not reach
-// the buffer.
+// watchBuffer is how many bytes of notifications the kernel keeps for a listener. Deleting a set with 100,000 elements
+// makes some 10 MB; our own deletions do not reach the buffer.
 const watchBuffer = 2 << 20
 
 // Listener receives notifications of changes to nf_tables of one network namespace.
 type Listener struct{ conn *netlink.Conn }
 
-// Listen returns a Listener to which the kernel sends every notification from now on.
-// Receive closes it.
+// Listen returns a Listener to which the kernel sends every notification from now on. Receive closes it.
 func Listen(netns int) (*Listener, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
 	if err != nil {
@@ -37,8 +35,7 @@ func Listen(netns int) (*Listener, error) {
 	return &Listener{conn: conn}, nil
 }
 
-// Receive calls received for each message, and lost when the kernel dropped some. It
-// returns nil when the context ends.
+// Receive calls received for each message, and lost when the kernel dropped some. It returns nil when the context ends.
 func (l *Listener) Receive(ctx context.Context, lost func(), received func(netlink.Message)) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.Close() }) // wakes Receive
 	defer func() {

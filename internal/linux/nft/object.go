@@ -21,8 +21,7 @@ type Change struct {
 	Rule  RuleOutline
 }
 
-// DecodeChange decodes a notification; ok is false if it is about anything but a
-// table, chain or rule.
+// DecodeChange decodes a notification; ok is false if it is about anything but a table, chain or rule.
 func DecodeChange(m netlink.Message) (c Change, ok bool) {
 	kind := kindOf(m)
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || kind != "table" && kind != "chain" && kind != "rule" {
@@ -76,8 +75,7 @@ func (p *Point) decode(ad *netlink.AttributeDecoder) {
 	}
 }
 
-// decode decodes one expression of a list. Extensions of iptables are the expressions
-// "match" and "target".
+// decode decodes one expression of a list. Extensions of iptables are the expressions "match" and "target".
 func (r *RuleOutline) decode(expression *netlink.AttributeDecoder) {
 	name := ""
 	nl.Nested(expression, func(ad *netlink.AttributeDecoder) {
@@ -118,8 +116,7 @@ func (r *RuleOutline) decodeData(expression string, ad *netlink.AttributeDecoder
 	}
 }
 
-// decodeVerdict decodes an attribute of a verdict, and names it as iptables does. The
-// chain comes after the code.
+// decodeVerdict decodes an attribute of a verdict, and names it as iptables does. The chain comes after the code.
 func (r *RuleOutline) decodeVerdict(ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_VERDICT_CODE:

@@ -104,9 +104,8 @@ func (c *Conn) chainsOf(f Family, tables []Table) ([]Outline, error) {
 	})
 }
 
-// outlineRules lists the rules of one chain. The kernel starts a listing of a
-// whole table from its beginning for each piece of the answer, so chain by chain
-// is faster.
+// outlineRules lists the rules of one chain. The kernel starts a listing of a whole table from its beginning for each
+// piece of the answer, so chain by chain is faster.
 func (c *Conn) outlineRules(t Table, chain *ChainOutline) error {
 	return c.dump(unix.NFT_MSG_GETRULE, t, chain.Name, func(o object) {
 		if o.table == t && o.chain == chain.Name { // kernels before 4.20 list all

@@ -204,8 +204,7 @@ func TestPruneOfMoreThanTheBuffer(t *testing.T) {
 	}
 }
 
-// aRule is a message with a rule of chain A, with the match "comment" and a jump to chain
-// B.
+// aRule is a message with a rule of chain A, with the match "comment" and a jump to chain B.
 const aRule = "\x02\x00\x00\x00" + "\x06\x00\x02\x00A\x00\x00\x00" + "\x54\x00\x04\x80" +
 	"\x28\x00\x01\x80" + "\x0a\x00\x01\x00match\x00\x00\x00" + "\x18\x00\x02\x80" +
 	"\x0c\x00\x01\x00comment\x00" + "\x07\x00\x03\x00hi\x00\x00" +

@@ -16,8 +16,7 @@ type Rule struct {
 	parts []Statement
 }
 
-// NewRule returns a rule of statements; the rule ends for a packet at the first statement
-// that does not match.
+// NewRule returns a rule of statements; the rule ends for a packet at the first statement that does not match.
 func NewRule(parts ...Statement) Rule { return Rule{parts: parts} }
 
 // String returns the rule as nft prints it.
@@ -98,8 +97,7 @@ func L4Proto() Field { return meta("meta l4proto", expr.MetaKeyL4PROTO) }
 // DestinationPort is the packet's destination port.
 func DestinationPort() Field { return payload("th dport", expr.PayloadBaseTransportHeader, 2, 2) }
 
-// join loads fields one after the other from register 1 on, and returns their width in
-// bytes.
+// join loads fields one after the other from register 1 on, and returns their width in bytes.
 func join(fields []Field) (text string, exprs []expr.Any, width int) {
 	var texts []string
 	for _, f := range fields {
@@ -176,8 +174,7 @@ func ClearPriority() Statement {
 	return setPriority("none", &expr.Immediate{Register: reg1, Data: make([]byte, 4)})
 }
 
-// TranslateFrom sends the connection to the address and port the map has for
-// the fields; no match if there is none.
+// TranslateFrom sends the connection to the address and port the map has for the fields; no match if there is none.
 func TranslateFrom(f Family, backends string, fields ...Field) Statement {
 	text, exprs, _ := join(fields)
 	return Statement{
@@ -206,8 +203,7 @@ func verdict(text string, kind expr.VerdictKind, chain string) Statement {
 	return Statement{text, []expr.Any{&expr.Verdict{Kind: kind, Chain: chain}}}
 }
 
-// Reject answers with ICMP port unreachable (RFC 792 type 3 code 3, RFC 4443
-// type 1 code 4).
+// Reject answers with ICMP port unreachable (RFC 792 type 3 code 3, RFC 4443 type 1 code 4).
 func Reject(f Family) Statement {
 	code := uint8(3)
 	if f == IP6 {
@@ -252,8 +248,7 @@ func bitwise(load expr.Any, mask, xor uint32) []expr.Any {
 	}}
 }
 
-// Masquerade gives the connection the address of the interface it leaves by
-// and a random port.
+// Masquerade gives the connection the address of the interface it leaves by and a random port.
 func Masquerade() Statement {
 	return Statement{"masquerade fully-random", []expr.Any{&expr.Masq{FullyRandom: true}}}
 }
@@ -311,8 +306,7 @@ func Remember(to string, timeout time.Duration, data Field, key ...Field) Statem
 		expr.Dynset{Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout})
 }
 
-// Forget deletes an element from a dynamic map, if it exists. The kernel requires
-// data as well, but ignores it.
+// Forget deletes an element from a dynamic map, if it exists. The kernel requires data as well, but ignores it.
 func Forget(from string, key ...Field) Statement {
 	const opDelete = 2 // NFT_DYNSET_OP_DELETE, linux/netfilter/nf_tables.h
 	return dynset("delete @%s { %s : %s }", from, Priority(), key, expr.Dynset{Operation: opDelete})

@@ -23,8 +23,7 @@ func everySet() []Set {
 	return []Set{frontends, backends, ways, direct, some, pairs, nets, allowed, clients}
 }
 
-// everyRule returns a rule for each statement, and for each hook the rules that only it
-// allows.
+// everyRule returns a rule for each statement, and for each hook the rules that only it allows.
 func everyRule(f Family) []Chain {
 	key := []Field{Destination(f), L4Proto(), DestinationPort()}
 	var any []Rule

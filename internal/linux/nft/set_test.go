@@ -18,8 +18,7 @@ func textsOf(s Set, f Family, elements []Element) []string {
 	return texts
 }
 
-// listed returns the elements in the output of nft for a set, sorted. nft may insert line
-// breaks after commas.
+// listed returns the elements in the output of nft for a set, sorted. nft may insert line breaks after commas.
 func listed(listing string) []string {
 	_, all, found := strings.Cut(listing, "elements = {")
 	if !found {

@@ -24,8 +24,7 @@ type ChainState struct {
 	rules []string
 }
 
-// SetState is the content of a set. It leaves out the elements of dynamic sets, which
-// rules add.
+// SetState is the content of a set. It leaves out the elements of dynamic sets, which rules add.
 type SetState struct {
 	definition string
 	Elements   Elements
@@ -44,8 +43,7 @@ func (s ChainState) Is(c Chain) bool {
 	return true
 }
 
-// SameHook reports whether the chain has this hook, whatever its rules: a hook cannot be
-// changed in place.
+// SameHook reports whether the chain has this hook, whatever its rules: a hook cannot be changed in place.
 func (s ChainState) SameHook(c Chain) bool { return s.hook == c.Hook.text() }
 
 // Is reports whether the set has this definition, whatever its elements. A set of ranges with
@@ -63,8 +61,7 @@ func identity(s *nftables.Set) string {
 
 func (s Set) identity(f Family) string { return identity(s.set(Table{Family: f})) }
 
-// canonical returns the text of a rule's expressions, by which a rule that was sent is
-// compared with one that was read.
+// canonical returns the text of a rule's expressions, by which a rule that was sent is compared with one that was read.
 func canonical(exprs []expr.Any) string {
 	var b strings.Builder
 	for _, e := range exprs {

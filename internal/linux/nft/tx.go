@@ -74,8 +74,7 @@ func (t *Tx) Size() int { return t.size }
 // Bytes estimates the size of the transaction in netlink messages.
 func (t *Tx) Bytes() int { return t.bytes }
 
-// DeleteTable deletes a table and its contents, before anything else is done; it
-// must exist.
+// DeleteTable deletes a table and its contents, before anything else is done; it must exist.
 func (t *Tx) DeleteTable(table Table) { t.add(op{kind: dropTable, table: table}, perObject) }
 
 // AddTable creates a table unless it exists.
@@ -90,8 +89,7 @@ func (t *Tx) SetChain(table Table, c Chain) {
 	t.add(op{kind: fillChain, table: table, chain: c}, c.Bytes())
 }
 
-// Add adds an element to a set. An element that exists with the same data is no
-// error; one with other data is.
+// Add adds an element to a set. An element that exists with the same data is no error; one with other data is.
 func (t *Tx) Add(table Table, s Set, e Element) { t.addElement(addElements, table, s, e) }
 
 // Delete deletes an element, which must exist. Deletions come before

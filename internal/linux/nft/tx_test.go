@@ -49,8 +49,7 @@ delete chain ip t old-chain
 	}
 }
 
-// Deleting and adding a key in one transaction replaces the element, in any order of the
-// calls.
+// Deleting and adding a key in one transaction replaces the element, in any order of the calls.
 func TestReplaceInOneTransaction(t *testing.T) {
 	for name, k := range kernels(t) {
 		tx := allOf(IP4, ip4)

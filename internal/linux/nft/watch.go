@@ -22,9 +22,8 @@ type Edit struct {
 // lost is what an edit is if the kernel dropped notifications: anything may have changed.
 const lost = "notifications were lost"
 
-// Watch calls report for each edit that another program makes to the tables. It returns
-// nil when the context ends. It calls subscribed once it reports every edit from then
-// on. It may run beside the goroutine that uses the Conn.
+// Watch calls report for each edit that another program makes to the tables. It returns nil when the context ends. It
+// calls subscribed once it reports every edit from then on. It may run beside the goroutine that uses the Conn.
 func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), report func(Edit)) error {
 	l, err := Listen(c.netns)
 	if err != nil {

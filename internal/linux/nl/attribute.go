@@ -16,8 +16,7 @@ const (
 
 var errTruncated = errors.New("netlink attribute is truncated")
 
-// Walk calls fn with the type and the data of each attribute in b, until fn returns an error.
-// The data is a part of b.
+// Walk calls fn with the type and the data of each attribute in b, until fn returns an error. The data is a part of b.
 func Walk(b []byte, fn func(typ uint16, data []byte) error) error {
 	for len(b) >= attributeHeader {
 		size := int(binary.NativeEndian.Uint16(b))

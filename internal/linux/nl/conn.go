@@ -9,8 +9,7 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// perSend is how many requests ExecuteAll sends at once. Some 20 KB of them fit into any send
-// buffer.
+// perSend is how many requests ExecuteAll sends at once. Some 20 KB of them fit into any send buffer.
 const perSend = 128
 
 // Conn is an open socket, for many requests. One goroutine uses it at a time.

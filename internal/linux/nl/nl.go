@@ -1,5 +1,4 @@
-// Package nl sends requests over netlink, and decodes the attributes of
-// answers.
+// Package nl sends requests over netlink, and decodes the attributes of answers.
 package nl
 
 import (
@@ -11,8 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// headerLen is the size of struct nfgenmsg and of struct genlmsghdr, with which
-// the data of each message begins.
+// headerLen is the size of struct nfgenmsg and of struct genlmsghdr, with which the data of each message begins.
 const headerLen = 4
 
 // answerTimeout bounds one answer of the kernel, which may have to load modules.

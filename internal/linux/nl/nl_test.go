@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message has an attribute 1 with the number 258, and an attribute 2 that contains an
-// attribute 3 with the text "a".
+// message has an attribute 1 with the number 258, and an attribute 2 that contains an attribute 3 with the text "a".
 func message() []byte {
 	return []byte{
 		2, 0, 0, 0,

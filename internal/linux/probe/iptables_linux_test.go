@@ -73,8 +73,7 @@ func TestIptables(t *testing.T) {
 	}
 }
 
-// Each extension works alone, with the programs and the kernel, and all together pass a
-// test without a write.
+// Each extension works alone, with the programs and the kernel, and all together pass a test without a write.
 func TestEachExtension(t *testing.T) {
 	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
 		tools, err := iptables.Open(t.Context(), iptables.Options{

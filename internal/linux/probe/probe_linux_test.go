@@ -18,8 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// This kernel supports everything, and the probe takes a fraction of a second and leaves
-// nothing.
+// This kernel supports everything, and the probe takes a fraction of a second and leaves nothing.
 func TestNFTables(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	started := time.Now()
@@ -57,8 +56,7 @@ func TestEachFeature(t *testing.T) {
 	}
 }
 
-// A host with IPv6 disabled is served in IPv4, and the reason says how to enable IPv6.
-// (S-301)
+// A host with IPv6 disabled is served in IPv4, and the reason says how to enable IPv6. (S-301)
 func TestIPv6SwitchedOff(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	const key = "net.ipv6.conf.all.disable_ipv6"

@@ -59,8 +59,7 @@ func TestAddressesNeedTheirInterface(t *testing.T) {
 	}
 }
 
-// In IPv6 an address of any interface may become the source of a connection. Those of
-// Services must not.
+// In IPv6 an address of any interface may become the source of a connection. Those of Services must not.
 func TestAddedAddressesAreNotTheSourceOfOtherConnections(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	links := bridge(t, netns, "fd00:1::1/128")

@@ -1,7 +1,6 @@
-// Package ebpf is the plane that balances when sockets connect: programs of cgroup v2 replace the address of
-// the Service by that of a backend, so that no packet is translated. It stands on a packet plane, whose rules
-// serve clients without a socket on this node, and connections that the programs cannot decide
-// exactly. docs/ebpf.md lists those.
+// Package ebpf is the plane that balances when sockets connect: programs of cgroup v2 replace the address of the
+// Service by that of a backend, so that no packet is translated. It stands on a packet plane, whose rules serve clients
+// without a socket on this node, and connections that the programs cannot decide exactly. docs/ebpf.md lists those.
 package ebpf
 
 import (

@@ -53,8 +53,7 @@ func counting(t *testing.T, kernel Kernel, f iptables.Family) (nodePort, invalid
 	return nodePort, invalid
 }
 
-// Rules count if the plane has Accounting, and a new plane finds them as wanted. Missing
-// objects are created.
+// Rules count if the plane has Accounting, and a new plane finds them as wanted. Missing objects are created.
 func TestAccounting(t *testing.T) {
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
@@ -158,8 +157,7 @@ func TestInvalidPacketsThatAreKeptAreNotCounted(t *testing.T) {
 	}
 }
 
-// The rule that counts comes first, also if another program has deleted the rule for all
-// addresses.
+// The rule that counts comes first, also if another program has deleted the rule for all addresses.
 func TestCountingRulesStayInFront(t *testing.T) {
 	fake := newFake()
 	change := atLoopback()

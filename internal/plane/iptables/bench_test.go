@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// discard is a kernel without rules that ignores writes, to measure plans without the cost
-// of the programs.
+// discard is a kernel without rules that ignores writes, to measure plans without the cost of the programs.
 type discard struct{ *fakeKernel }
 
 func (discard) Restore(context.Context, iptables.Family, []byte) error { return nil }
@@ -59,8 +58,7 @@ func (s *testCluster) compiled(do func()) route.Change {
 	return change
 }
 
-// BenchmarkRestart measures a comparison with a kernel that has all rules,
-// BenchmarkColdLoad one with an empty kernel.
+// BenchmarkRestart measures a comparison with a kernel that has all rules, BenchmarkColdLoad one with an empty kernel.
 func BenchmarkRestart(b *testing.B) {
 	for _, n := range sizes() {
 		s := newTestCluster(b, newFake(), nodeCIDR())

@@ -36,8 +36,7 @@ func TestPlansArePrintedAsInputOfIptablesRestore(t *testing.T) {
 	s.checkSettled()
 }
 
-// The number of lines for a change does not depend on the number of Services, and nothing
-// is read.
+// The number of lines for a change does not depend on the number of Services, and nothing is read.
 func TestOneChangeIsAFewLines(t *testing.T) {
 	lines := map[string]int{}
 	for _, n := range []int{10, 1000} {
@@ -81,8 +80,7 @@ func TestOneChangeIsAFewLines(t *testing.T) {
 	}
 }
 
-// If many rules of a chain are deleted, the chain is written as a whole: each single
-// deletion would search it.
+// If many rules of a chain are deleted, the chain is written as a whole: each single deletion would search it.
 func TestManyDeletionsAreOneRewrite(t *testing.T) {
 	for _, gone := range []int{maxDeletions, maxDeletions + 1, 90} {
 		t.Run(fmt.Sprint(gone), func(t *testing.T) {

@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 )
 
-// key names an entry: a chain, or, with a rule, a single rule of a chain that several
-// Services or other programs share.
+// key names an entry: a chain, or, with a rule, a single rule of a chain that several Services or other programs share.
 type key struct {
 	table table
 	chain string
@@ -29,10 +28,9 @@ type (
 	step  = ledger.Step[key, string]
 )
 
-// Each of these phases begins a section of a restore, which the programs commit as a
-// whole. Rules that refuse packets are added before the rules that lead them elsewhere
-// are deleted, and deleted after those are added. In the phase after the section's own
-// chains are emptied, in the next one they are deleted.
+// Each of these phases begins a section of a restore, which the programs commit as a whole. Rules that refuse packets
+// are added before the rules that lead them elsewhere are deleted, and deleted after those are added. In the phase
+// after the section's own chains are emptied, in the next one they are deleted.
 const (
 	filterAdded   ledger.Phase = 1
 	natWritten    ledger.Phase = 2
@@ -64,8 +62,7 @@ func (k key) compare(o key) int {
 // inChain returns the key of the chain that the entry is, or is in.
 func (k key) inChain() key { return key{table: k.table, chain: k.chain} }
 
-// ours reports whether the chain belongs to kube-proxy, Sluice or kubelet, and not to the
-// kernel or other programs.
+// ours reports whether the chain belongs to kube-proxy, Sluice or kubelet, and not to the kernel or other programs.
 func (k key) ours() bool { return strings.HasPrefix(k.chain, "KUBE-") }
 
 // shared reports whether the chain has rules of several Services.

@@ -30,8 +30,7 @@ type fakeKernel struct {
 	tables map[iptables.Table]*fakeTable
 }
 
-// newFake returns a host without rules. Both families have the tables nat, filter and
-// mangle with the built-in chains.
+// newFake returns a host without rules. Both families have the tables nat, filter and mangle with the built-in chains.
 func newFake() *fakeKernel {
 	f := &fakeKernel{tables: map[iptables.Table]*fakeTable{}}
 	for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {

@@ -40,8 +40,7 @@ var inputs = []string{
 	"*nonsense\nCOMMIT\n",
 }
 
-// The fake accepts and refuses the same input as the programs, and has the same rules
-// afterwards.
+// The fake accepts and refuses the same input as the programs, and has the same rules afterwards.
 func TestTheFakeBehavesLikeThePrograms(t *testing.T) {
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
@@ -75,8 +74,7 @@ func TestTheFakeBehavesLikeThePrograms(t *testing.T) {
 	}
 }
 
-// same reports whether chains are equal. It ignores built-in chains without rules, which
-// may not exist yet.
+// same reports whether chains are equal. It ignores built-in chains without rules, which may not exist yet.
 func same(a, b iptables.Chains) bool {
 	used := func(all iptables.Chains) iptables.Chains {
 		all = maps.Clone(all)

@@ -34,8 +34,7 @@ func newFakeTable(name string) *fakeTable {
 	return t
 }
 
-// untouched reports whether the table has no rules, no chains except the built-in ones, and
-// no changed policy.
+// untouched reports whether the table has no rules, no chains except the built-in ones, and no changed policy.
 func (t *fakeTable) untouched() bool {
 	if len(t.chains) != len(t.builtin) {
 		return false
@@ -148,8 +147,7 @@ func (a *attempt) do(c command) error {
 	return fmt.Errorf("unknown option %q", c.verb)
 }
 
-// declare creates a chain, or empties an existing one. Built-in chains keep their rules and
-// get a policy.
+// declare creates a chain, or empties an existing one. Built-in chains keep their rules and get a policy.
 func (a *attempt) declare(c command, there bool) error {
 	switch {
 	case there && c.verb == "-N":
@@ -238,8 +236,7 @@ func (a *attempt) remove(c command) error {
 	return nil
 }
 
-// check returns an error for a rule whose target is neither a chain nor a target of this
-// table.
+// check returns an error for a rule whose target is neither a chain nor a target of this table.
 func (a *attempt) check(rule string) error {
 	to := iptables.Target(rule)
 	if _, there := a.chains[to]; there {
@@ -270,8 +267,7 @@ func (a *attempt) check(rule string) error {
 	return programError(fmt.Sprintf("Chain '%s' does not exist", to))
 }
 
-// maxName is the maximum length of the name of a chain (XT_EXTENSION_MAXNAMELEN without the
-// terminating zero).
+// maxName is the maximum length of the name of a chain (XT_EXTENSION_MAXNAMELEN without the terminating zero).
 const maxName = 28
 
 func checkName(name string) error {

@@ -38,8 +38,7 @@ type family struct {
 	large bool // there are many endpoints: rules for single endpoints have no comments
 }
 
-// written is the state that the last plan left in the kernel, as far as the Services do not
-// determine it.
+// written is the state that the last plan left in the kernel, as far as the Services do not determine it.
 type written struct {
 	endpoints int             // approximate number for all ports
 	rules     [mangle + 1]int // number of our rules, by table

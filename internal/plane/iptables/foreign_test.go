@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
-// edits returns edits of IPv4 tables by other programs, and whether each interferes with
-// our rules.
+// edits returns edits of IPv4 tables by other programs, and whether each interferes with our rules.
 func edits() map[string]struct {
 	table, input string
 	harmful      bool
@@ -73,8 +72,7 @@ func edits() map[string]struct {
 	}
 }
 
-// Edits of our chains, and of jumps to them, are repaired. All other rules of other
-// programs are kept.
+// Edits of our chains, and of jumps to them, are repaired. All other rules of other programs are kept.
 func TestForeignEditsAreRepaired(t *testing.T) {
 	for _, variant := range variants() {
 		t.Run(string(variant), func(t *testing.T) {
@@ -229,8 +227,7 @@ func wantLeft(input string) []string {
 	return list
 }
 
-// checkOurs verifies that none of our rules is left, except the ones that mark and
-// masquerade packets for a plugin.
+// checkOurs verifies that none of our rules is left, except the ones that mark and masquerade packets for a plugin.
 func checkOurs(t *testing.T, left string, marked bool) {
 	t.Helper()
 	for line := range strings.Lines(left) {

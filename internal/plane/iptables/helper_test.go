@@ -62,8 +62,7 @@ func newPlane(kernel Kernel) *Plane {
 	return New(kernel, Options{Families: route.Families(), Mark: testMark})
 }
 
-// load writes a change with a new plane, which compares it with the present state of the
-// kernel.
+// load writes a change with a new plane, which compares it with the present state of the kernel.
 func load(t testing.TB, kernel Kernel, change route.Change) {
 	t.Helper()
 	planetest.Load(t, newPlane(kernel), change)

@@ -1,6 +1,5 @@
-// Package iptables is the plane that balances with rules of iptables, in chains
-// with kube-proxy's names: operators find the rules where kube-proxy had them, and
-// the rules of kube-proxy on a node are taken over in place.
+// Package iptables is the plane that balances with rules of iptables, in chains with kube-proxy's names: operators find
+// the rules where kube-proxy had them, and the rules of kube-proxy on a node are taken over in place.
 //
 // PortalsKind is a variant that leads to listeners of this process in place of backends.
 //
@@ -38,8 +37,7 @@ type Write struct {
 	Written [mangle + 1]int // by the plan, by table
 }
 
-// Accounting creates objects of nfacct, with which rules count packets, unless they exist:
-// nfacct.Objects.
+// Accounting creates objects of nfacct, with which rules count packets, unless they exist: nfacct.Objects.
 type Accounting interface {
 	Ensure(ctx context.Context, names ...string) error
 }
@@ -61,10 +59,9 @@ type Options struct {
 	// where conntrack is set to be liberal, so that few packets are invalid.
 	KeepInvalid bool
 
-	// Accounting, if not nil, makes the rule that drops invalid packets count them, and
-	// adds a rule to each NodePort that counts connections to 127.0.0.0/8. A comparison
-	// creates missing objects when it is applied, as the kernel refuses such rules without
-	// them.
+	// Accounting, if not nil, makes the rule that drops invalid packets count them, and adds a rule to each NodePort that
+	// counts connections to 127.0.0.0/8. A comparison creates missing objects when it is applied, as the kernel refuses
+	// such rules without them.
 	Accounting Accounting
 
 	// Listeners, if not empty, are the addresses of sockets of this program: the plane is the

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
-// After a load, a new plane finds nothing to write, for every kind of rule and with the
-// programs of both variants.
+// After a load, a new plane finds nothing to write, for every kind of rule and with the programs of both variants.
 func TestASecondPlaneFindsNothingToWrite(t *testing.T) {
 	for _, variant := range variants() {
 		for name, opt := range planetest.Detectors() {

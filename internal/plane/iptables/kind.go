@@ -32,8 +32,7 @@ func support(ctx context.Context, netns int) (plane.Support, error) {
 	return supportOf(s), err
 }
 
-// supportOf returns what the plane can serve on a host, with a note for each Service
-// feature that it cannot.
+// supportOf returns what the plane can serve on a host, with a note for each Service feature that it cannot.
 func supportOf(s probe.Support) plane.Support {
 	users := map[string]string{"match recent": "session affinity", "match sctp": "SCTP"}
 	out := plane.Support{IPv4: s.IPv4, IPv6: s.IPv6}
@@ -87,10 +86,9 @@ func liberal(settings *sysctl.Sysctl) bool {
 	return err == nil && strings.TrimSpace(value) != "0"
 }
 
-// facts returns how this plane behaves where planes differ. As kube-proxy in this mode it
-// has rules only for the ports of Services. It refuses packets in KUBE-SERVICES (FORWARD
-// and OUTPUT of table filter), and at any local address in KUBE-EXTERNAL-SERVICES (INPUT
-// and FORWARD).
+// facts returns how this plane behaves where planes differ. As kube-proxy in this mode it has rules only for the ports
+// of Services. It refuses packets in KUBE-SERVICES (FORWARD and OUTPUT of table filter), and at any local address in
+// KUBE-EXTERNAL-SERVICES (INPUT and FORWARD).
 func facts() plane.Facts {
 	return plane.Facts{
 		Name: "iptables",

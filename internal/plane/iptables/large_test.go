@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
-// largeService returns a Service with this number of ports, each with 50 external
-// addresses.
+// largeService returns a Service with this number of ports, each with 50 external addresses.
 func largeService(ports int) *route.Service {
 	svc := &route.Service{Name: cluster.Name{Namespace: "shop", Name: "wide"}}
 	way := route.Way{Verdict: route.Balance}

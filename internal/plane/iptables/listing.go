@@ -12,8 +12,7 @@ import (
 // state is the contents of a family's tables.
 type state map[table]iptables.Chains
 
-// listing compares the tables of a family with the entries that they should hold. It
-// implements ledger.Listing.
+// listing compares the tables of a family with the entries that they should hold. It implements ledger.Listing.
 type listing struct {
 	*family
 	state  state
@@ -141,9 +140,8 @@ func (l *listing) takeJumps(k key, want string) (had string, is ledger.Match) {
 // to a proxy: other programs may use KUBE-MARK-MASQ as well.
 func toProxy(target string) bool { return kubechain.Proxy(target) && target != markMasq }
 
-// overtaken reports whether a rule of another program keeps packets from one of our jumps: a
-// terminating one between them, as we add them next to each other, or one before them that
-// matches all packets.
+// overtaken reports whether a rule of another program keeps packets from one of our jumps: a terminating one between
+// them, as we add them next to each other, or one before them that matches all packets.
 func overtaken(rules, jumps []string) bool {
 	if len(jumps) == 0 {
 		return false
@@ -163,10 +161,9 @@ func terminates(rule string) bool {
 		iptables.Target(rule))
 }
 
-// alike reports whether a rule in the kernel is equivalent to the wanted one. In chains of
-// endpoints, and in chains that choose an endpoint, it ignores comments: they depend on the
-// number of endpoints, and repeat names of chains. It also ignores a match of the protocol
-// without options, which some versions of the programs leave out.
+// alike reports whether a rule in the kernel is equivalent to the wanted one. In chains of endpoints, and in chains
+// that choose an endpoint, it ignores comments: they depend on the number of endpoints, and repeat names of chains. It
+// also ignores a match of the protocol without options, which some versions of the programs leave out.
 func (k key) alike(found, want string) bool {
 	if found == want {
 		return true
@@ -196,8 +193,7 @@ func uncommented(rule string) string {
 	return before + strings.TrimPrefix(after, " ")
 }
 
-// Rest implements ledger.Listing. It keeps chains to which rules of other programs jump,
-// without rules.
+// Rest implements ledger.Listing. It keeps chains to which rules of other programs jump, without rules.
 func (l *listing) Rest() []step {
 	var list []step
 	for chain, rules := range l.lines {

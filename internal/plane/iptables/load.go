@@ -7,11 +7,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The limits of one Service. Each frontend is a rule of a chain that all
-// Services share, and iptables-nft-save lists a chain in time that grows with the
-// square of its length: 10,000 rules take 0.3 s, 100,000 take 39 s. Each endpoint
-// of a port is a chain of its own and a rule in the chain of the port, which is
-// written as a whole: 5,000 take about 1 s, 10,000 take 3 s.
+// The limits of one Service. Each frontend is a rule of a chain that all Services share, and iptables-nft-save lists a
+// chain in time that grows with the square of its length: 10,000 rules take 0.3 s, 100,000 take 39 s. Each endpoint of
+// a port is a chain of its own and a rule in the chain of the port, which is written as a whole: 5,000 take about 1 s,
+// 10,000 take 3 s.
 const (
 	maxFrontends     = 10_000
 	maxPortEndpoints = 5_000

@@ -21,8 +21,7 @@ const (
 	// localnet is a chain of kubelet, which adds the same rule to it.
 	localnet = "KUBE-FIREWALL"
 
-	// markOutside exists only while pods have several ranges of addresses, which kube-proxy
-	// does not support.
+	// markOutside exists only while pods have several ranges of addresses, which kube-proxy does not support.
 	markOutside = "KUBE-MARK-MASQ-NOT-POD"
 )
 

@@ -66,8 +66,7 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-// A probability of 1/n, as the kernel keeps it and iptables-save prints it. The last
-// endpoint needs no probability.
+// A probability of 1/n, as the kernel keeps it and iptables-save prints it. The last endpoint needs no probability.
 func TestProbabilities(t *testing.T) {
 	for of, want := range map[int]string{
 		1: "", 2: "0.50000000000", 3: "0.33333333349", 7: "0.14285714272", 1000: "0.00100000016",
@@ -81,8 +80,7 @@ func TestProbabilities(t *testing.T) {
 	}
 }
 
-// Names of the maximum length are not truncated to equal ones, and the kernel keeps the
-// comments.
+// Names of the maximum length are not truncated to equal ones, and the kernel keeps the comments.
 func TestLongestNames(t *testing.T) {
 	long := strings.Repeat("n", 63)
 	s := cluster.NewStore()

@@ -146,8 +146,7 @@ func (m *otherProgram) editJumps() {
 	}
 }
 
-// addLeftovers adds chains that kube-proxy leaves behind: of deleted Services, of other
-// modes and of old versions.
+// addLeftovers adds chains that kube-proxy leaves behind: of deleted Services, of other modes and of old versions.
 func (m *otherProgram) addLeftovers() {
 	m.add(":KUBE-PROXY-CANARY - [0:0]")
 	if m.table != nat {

@@ -241,8 +241,7 @@ func (w *walker) target(table iptables.Chains, r *parsed, pk packet) []end {
 	return ends
 }
 
-// outcome returns the possible outcomes for a packet as text, and the Service whose rules
-// decide; "" if none.
+// outcome returns the possible outcomes for a packet as text, and the Service whose rules decide; "" if none.
 func (w *walker) outcome(s state, pk packet) (outcome, owner string) {
 	var words []string
 	for _, e := range w.chain(s[nat], pk.hook, pk) {

@@ -5,8 +5,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Path returns the chains of this plane that the first packet of a connection passes, each
-// with its table.
+// Path returns the chains of this plane that the first packet of a connection passes, each with its table.
 func Path(p plane.Connection) []string { return pathFrom(entrances()[0], p) }
 
 // pathFrom returns the chains of a packet that enters by one of the entrances.

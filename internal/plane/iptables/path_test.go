@@ -137,8 +137,7 @@ func has(c iptables.Chain, words string) bool {
 	return slices.ContainsFunc(c.Rules, func(r string) bool { return strings.Contains(r+" ", words+" ") })
 }
 
-// refuses verifies that a chain is the first in table filter with a rule that refuses or
-// drops packets to a frontend.
+// refuses verifies that a chain is the first in table filter with a rule that refuses or drops packets to a frontend.
 func refuses(chains iptables.Chains, p plane.Connection, name string) error {
 	port := &p.Service.Ports[p.Port]
 	f := &port.Frontends[p.Frontend]

@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Plan is a change to the tables. After each restore the rules of a Service are either
-// complete, or as they were.
+// Plan is a change to the tables. After each restore the rules of a Service are either complete, or as they were.
 type Plan struct {
 	ledger.Plans
 	plane *Plane
@@ -151,9 +150,8 @@ func (d *familyPlan) countRules(old, now []entry) {
 	}
 }
 
-// maxDeletions is the number of rules of a shared chain up to which each is deleted by its
-// own command. The programs search the chain for each of them, so beyond it writing the
-// whole chain is faster.
+// maxDeletions is the number of rules of a shared chain up to which each is deleted by its own command. The programs
+// search the chain for each of them, so beyond it writing the whole chain is faster.
 const maxDeletions = 32
 
 // rewrite makes the plan write a shared chain as a whole if it loses many rules.

@@ -210,8 +210,7 @@ func packetsOf(table *route.Table) []packet {
 	return list
 }
 
-// What kube-proxy's mode userspace left is removed in both variants, as its rules lead to ports
-// that nobody serves.
+// What kube-proxy's mode userspace left is removed in both variants, as its rules lead to ports that nobody serves.
 func TestKubeProxysPortalsAreReplaced(t *testing.T) {
 	const old = `*nat
 :KUBE-PORTALS-CONTAINER - [0:0]

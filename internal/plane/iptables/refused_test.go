@@ -27,8 +27,7 @@ func refuseRules(fake *fakeKernel, text string) {
 	}
 }
 
-// wantRefused verifies that an error refuses one Service, and contains the rule and the
-// reason.
+// wantRefused verifies that an error refuses one Service, and contains the rule and the reason.
 func wantRefused(t *testing.T, err error, name string) {
 	t.Helper()
 	var refused plane.Refused
@@ -221,8 +220,7 @@ func TestNothingIsWrittenTwice(t *testing.T) {
 	}
 }
 
-// Errors of rules that all Services need are not refusals of a Service, and neither are
-// errors without a rule.
+// Errors of rules that all Services need are not refusals of a Service, and neither are errors without a rule.
 func TestOtherErrorsAreNotRefusals(t *testing.T) {
 	lock := errors.New("lock /run/xtables.lock: held")
 	for _, c := range []struct {

@@ -36,9 +36,8 @@ func (r restorer) Print(steps []*step) string {
 	return "# " + r.family.Program() + "-restore --noflush\n" + string(input)
 }
 
-// Write implements ledger.Writer. After an edit by another program, such as a flush, the
-// kernel rejects rules that refer to chains which are gone. This is not the fault of a
-// Service.
+// Write implements ledger.Writer. After an edit by another program, such as a flush, the kernel rejects rules that
+// refer to chains which are gone. This is not the fault of a Service.
 func (r restorer) Write(ctx context.Context, steps []*step) error {
 	input, begins := compose(steps)
 	err := r.kernel.Restore(ctx, r.family, input)
@@ -48,8 +47,7 @@ func (r restorer) Write(ctx context.Context, steps []*step) error {
 	return err
 }
 
-// compose prints steps as the input of one restore, and returns the phases at which
-// its sections begin.
+// compose prints steps as the input of one restore, and returns the phases at which its sections begin.
 func compose(steps []*step) (input []byte, begins []ledger.Phase) {
 	w, size := writer{}, 0
 	for i := range steps {
@@ -95,8 +93,7 @@ func (w *writer) each(verb string, k key, value string) {
 	}
 }
 
-// section prints the steps of one table. It empties removed chains first, and deletes them
-// at the end.
+// section prints the steps of one table. It empties removed chains first, and deletes them at the end.
 func (w *writer) section(steps []*step) {
 	w.line("*" + steps[0].Key.table.String())
 	for _, s := range steps {

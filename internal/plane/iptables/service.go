@@ -71,8 +71,7 @@ func (r *renderer) own(name string, list ...rule) {
 	r.add(key{table: nat, chain: name}, string(r.text))
 }
 
-// port adds the rules that match the frontends of a port, and the chains to which they
-// jump.
+// port adds the rules that match the frontends of a port, and the chains to which they jump.
 func (r *renderer) port(name id, p *route.Port) {
 	used := [2]bool{}
 	for _, f := range inKindOrder(p.Frontends) {
@@ -243,9 +242,8 @@ func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 	return list
 }
 
-// pool adds the chain that chooses a backend, and the chains of the backends. The former
-// marks connections to a ClusterIP for masquerading; for other frontends the chain before
-// it does.
+// pool adds the chain that chooses a backend, and the chains of the backends. The former marks connections to a
+// ClusterIP for masquerading; for other frontends the chain before it does.
 func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 	var list []rule
 	for i := range p.Frontends {
@@ -300,8 +298,7 @@ func (r *renderer) choice(name id, p *route.Port, backend, match string) rule {
 	}
 }
 
-// oneOf returns the match of one of n packets at random. The kernel keeps 31 bits of a
-// probability.
+// oneOf returns the match of one of n packets at random. The kernel keeps 31 bits of a probability.
 func oneOf(n int) string {
 	if n == 1 {
 		return ""
@@ -310,8 +307,7 @@ func oneOf(n int) string {
 	return "statistic --mode random --probability " + strconv.FormatFloat(math.Round(one/float64(n))/one, 'f', 11, 64)
 }
 
-// recentClient returns the match of clients whose last connection to this endpoint is less
-// than a time ago.
+// recentClient returns the match of clients whose last connection to this endpoint is less than a time ago.
 func recentClient(endpoint string, memory time.Duration) string {
 	return fmt.Sprintf("recent --rcheck --seconds %d --reap --name %s", int(memory/time.Second), endpoint)
 }

@@ -49,10 +49,9 @@ type (
 	step  = ledger.Step[key, value]
 )
 
-// The phases. Each writes entries of one class, and of rules those of one table, which
-// iptables commits as a whole. An address leads to its virtual server, that to
-// destinations, and packet marks to virtual servers. What refuses packets to an address,
-// rules and members of sets, is there before its destinations, and goes after them.
+// The phases. Each writes entries of one class, and of rules those of one table, which iptables commits as a whole. An
+// address leads to its virtual server, that to destinations, and packet marks to virtual servers. What refuses packets
+// to an address, rules and members of sets, is there before its destinations, and goes after them.
 const (
 	deviceAdded ledger.Phase = 1 + iota
 	setsAdded
@@ -152,9 +151,8 @@ const (
 	circuits = "SLUICE-SHORT-CUT" // frontends that lead pods and this node elsewhere than other clients
 )
 
-// nodePorts returns the sets for NodePorts of a protocol: for all of them, and those
-// without source NAT. Members of SCTP have an address, as the kernel's bitmaps of
-// ports have no SCTP.
+// nodePorts returns the sets for NodePorts of a protocol: for all of them, and those without source NAT. Members of
+// SCTP have an address, as the kernel's bitmaps of ports have no SCTP.
 func nodePortSets(protocol string) (all, local string) {
 	protocol = strings.ToUpper(protocol)
 	if protocol == "SCTP" {

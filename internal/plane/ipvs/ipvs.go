@@ -1,7 +1,6 @@
-// Package ipvs is the plane that balances with IPVS: each address of a Service is a virtual
-// server, and its endpoints are destinations. Rules of iptables beside it, which never
-// change with a Service, treat the packets of ipsets: source NAT, source ranges, refusal.
-// Virtual servers, sets and chains have kube-proxy's names. README.md draws the path of a
+// Package ipvs is the plane that balances with IPVS: each address of a Service is a virtual server, and its endpoints
+// are destinations. Rules of iptables beside it, which never change with a Service, treat the packets of ipsets: source
+// NAT, source ranges, refusal. Virtual servers, sets and chains have kube-proxy's names. README.md draws the path of a
 // packet.
 package ipvs
 

@@ -76,8 +76,7 @@ func TestADestinationReturnsWhileItDrains(t *testing.T) {
 	step(one, one, "10.0.0.2:80 1")
 }
 
-// UDP has no connections to wait for. A backend that still serves gets no new flows, but
-// keeps those that it has.
+// UDP has no connections to wait for. A backend that still serves gets no new flows, but keeps those that it has.
 func TestUDPDoesNotDrain(t *testing.T) {
 	fake := newFake()
 	fake.servers.Connections = func(ipvs.Server, netip.AddrPort) int { return 1 }

@@ -104,8 +104,7 @@ func written(t *testing.T, p *Plane, change route.Change) {
 	}
 }
 
-// A destination with a connection drains: it gets no new connections, and goes when the
-// connection has ended.
+// A destination with a connection drains: it gets no new connections, and goes when the connection has ended.
 func TestADestinationDrainsOnTheKernel(t *testing.T) {
 	kernel, netns := realKernel(t)
 	change, service := oneService("127.0.0.1:8080", "127.0.0.1:8081")

@@ -82,8 +82,7 @@ func KernelOf(netns int, tools *iptables.Tools) Kernel {
 	return Kernel{Servers: ipvs.New(netns), Sets: ipset.New(netns), Links: rtnl.New(netns), Chains: tools}
 }
 
-// prepare makes the settings of the host that virtual servers need, and those that the
-// configuration asks for.
+// prepare makes the settings of the host that virtual servers need, and those that the configuration asks for.
 func prepare(ctx context.Context, s plane.Setup) error {
 	table, c := ipvs.New(s.NetNS), s.Config.IPVS
 	if err := table.Load(ctx); err != nil {

@@ -95,8 +95,7 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 	return want.Match(had, exists)
 }
 
-// Rest implements ledger.Listing. It leaves out what drains, and virtual servers of other
-// programs.
+// Rest implements ledger.Listing. It leaves out what drains, and virtual servers of other programs.
 func (l *listing) Rest() []step {
 	list := l.late
 	remove := func(k key, old value) { list = append(list, step{Op: ledger.Remove, Key: k, Old: old}) }

@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// firstMark returns the mark that a port gets unless another port has it. It is the same
-// after a restart.
+// firstMark returns the mark that a port gets unless another port has it. It is the same after a restart.
 func firstMark(id route.PortID) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(id.String())) // never fails

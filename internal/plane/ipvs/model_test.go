@@ -64,8 +64,7 @@ func (s *subject) hooks() planetest.Subject {
 	}
 }
 
-// state prints what the plane owns, and checks that the virtual server of another program
-// is there.
+// state prints what the plane owns, and checks that the virtual server of another program is there.
 func (s *subject) state(*route.Table) (string, error) {
 	families := route.Families()
 	p := newPlane(s.kernel, families, 1)
@@ -159,8 +158,7 @@ func (s *subject) editSets(w *planetest.World, st *state) error {
 	return s.kernel.Sets.Apply(context.Background(), changes)
 }
 
-// markNames returns names for marks, whose numbers may depend on history: a frontend that has
-// the mark.
+// markNames returns names for marks, whose numbers may depend on history: a frontend that has the mark.
 func (s *state) markNames(families []route.Family) map[uint32]string {
 	names := map[uint32]string{}
 	for _, f := range families {

@@ -8,8 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Path returns the chains and the virtual server that the first packet of a connection
-// passes.
+// Path returns the chains and the virtual server that the first packet of a connection passes.
 func Path(p plane.Connection) []string {
 	port := &p.Service.Ports[p.Port]
 	f := &port.Frontends[p.Frontend]

@@ -38,8 +38,7 @@ func render(svc *route.Service, host *route.Host, scheduler string, marks *marks
 	return r.entries
 }
 
-// once adds an entry that Services share. A port adds it once, however often it needs it:
-// the ledger counts the ports.
+// once adds an entry that Services share. A port adds it once, however often it needs it: the ledger counts the ports.
 func (r *renderer) once(k key) {
 	if !r.known[k] {
 		r.known[k] = true
@@ -156,8 +155,7 @@ func (r *renderer) nodePort(p *route.Port, f *route.Frontend, m ipset.Member) {
 	}
 }
 
-// masqueraded reports whether all clients of an external frontend get source NAT. If not,
-// this node alone does.
+// masqueraded reports whether all clients of an external frontend get source NAT. If not, this node alone does.
 func masqueraded(f *route.Frontend) bool {
 	return f.Others.Verdict == route.Balance && f.Others.Masquerade
 }

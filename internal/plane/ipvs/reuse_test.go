@@ -25,9 +25,8 @@ import (
 // IPVS remembers an ended connection for two minutes.
 const reusedPorts = 8
 
-// A rolling update, whose clients use their source ports again, breaks and delays no connection.
-// A connection from a port that IPVS remembers is not sent to the destination of the one before,
-// which may be gone.
+// A rolling update, whose clients use their source ports again, breaks and delays no connection. A connection from a
+// port that IPVS remembers is not sent to the destination of the one before, which may be gone.
 func TestARollingUpdateWithReusedClientPortsOnTheKernel(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

@@ -25,8 +25,7 @@ const (
 	shortCutMask = ipvs.OwnMarkMask
 )
 
-// tableNames returns the tables that the plane has rules in, in the order in which they
-// are written.
+// tableNames returns the tables that the plane has rules in, in the order in which they are written.
 func tableNames() []string { return []string{"filter", "mangle", nat} }
 
 // tableCount is the number of tables of both families.
@@ -41,8 +40,7 @@ func (k key) table() ledger.Phase {
 	return ledger.Phase(n)
 }
 
-// fixed returns the entries that belong to no Service: the sets, and the rules that use
-// them.
+// fixed returns the entries that belong to no Service: the sets, and the rules that use them.
 func fixed(ip route.Family, host *route.Host, opt Options) []entry {
 	var list []entry
 	kinds := setKinds(ip)
@@ -100,8 +98,7 @@ const (
 	postrouting = "KUBE-POSTROUTING"
 )
 
-// owner selects the chains of kube-proxy in any mode, and the jumps to them from chains of
-// the kernel.
+// owner selects the chains of kube-proxy in any mode, and the jumps to them from chains of the kernel.
 func owner() iptables.Owner {
 	return iptables.Owner{
 		Chain: kubechain.Proxy,

@@ -43,8 +43,7 @@ func (w writer) Write(ctx context.Context, steps []*step) error {
 	return nil
 }
 
-// together reports whether steps are written at once: those of a phase, and the tables of
-// a family.
+// together reports whether steps are written at once: those of a phase, and the tables of a family.
 func together(a, b *step) bool {
 	return a.Phase == b.Phase || a.Key.class == rules && b.Key.class == rules && a.Key.family == b.Key.family
 }
@@ -106,8 +105,7 @@ func (w writer) change(ctx context.Context, steps []*step) error {
 	return w.kernel.Links.Change(ctx, Device, add, remove)
 }
 
-// balance writes virtual servers and destinations. Removed destinations with connections
-// drain instead.
+// balance writes virtual servers and destinations. Removed destinations with connections drain instead.
 func (w writer) balance(ctx context.Context, steps []*step) error {
 	changes := make([]ipvs.Change, len(steps))
 	for i, s := range steps {

@@ -32,10 +32,9 @@ func (p *Plan[K, V]) String() string {
 	return b.String()
 }
 
-// Apply writes the plan. If the kernel refuses entries of a Service in a comparison,
-// that Service stays as it was, and the error is a plane.Refused once everything
-// else is written. In a plan of changes a refusal is an error like any other:
-// another program may be the cause.
+// Apply writes the plan. If the kernel refuses entries of a Service in a comparison, that Service stays as it was, and
+// the error is a plane.Refused once everything else is written. In a plan of changes a refusal is an error like any
+// other: another program may be the cause.
 func (p *Plan[K, V]) Apply(ctx context.Context) error {
 	for batch := range p.batches(p.writer.Room()) {
 		if err := p.write(ctx, batch, 0); err != nil {
@@ -54,9 +53,8 @@ func (p *Plan[K, V]) Apply(ctx context.Context) error {
 	return nil
 }
 
-// write writes groups, from a phase on. If the kernel refuses them it writes each
-// half on its own, until it is known which Service is the cause; phases that are
-// carried out by then are not written twice.
+// write writes groups, from a phase on. If the kernel refuses them it writes each half on its own, until it is known
+// which Service is the cause; phases that are carried out by then are not written twice.
 func (p *Plan[K, V]) write(ctx context.Context, batch []*group[K, V], from Phase) error {
 	steps := p.steps(batch, from)
 	if len(steps) == 0 {
@@ -120,9 +118,8 @@ func (p *Plan[K, V]) refuse(name cluster.Name, err error) {
 	}
 }
 
-// steps returns what remains to be written of groups, in the order of phases:
-// nothing of phases before from, nothing of refused Services, and no removal of a
-// target that old entries of those may lead to.
+// steps returns what remains to be written of groups, in the order of phases: nothing of phases before from, nothing of
+// refused Services, and no removal of a target that old entries of those may lead to.
 func (p *Plan[K, V]) steps(batch []*group[K, V], from Phase) []*Step[K, V] {
 	var at [math.MaxUint8 + 2]int // where the steps of a phase begin
 	p.eachOf(batch, from, func(s *Step[K, V]) { at[s.Phase+1]++ })
@@ -219,9 +216,8 @@ func (p *Plan[K, V]) portions(groups []*group[K, V], room int, yield func([]*gro
 	return len(batch) == 0 || yield(batch)
 }
 
-// split divides a group that is larger than one write: one that belongs to no
-// Service in the order of phases, one of a Service into early additions, in
-// portions, and the rest, so that the rest is written at once.
+// split divides a group that is larger than one write: one that belongs to no Service in the order of phases, one of a
+// Service into early additions, in portions, and the rest, so that the rest is written at once.
 func (p *Plan[K, V]) split(g *group[K, V], room int) []*group[K, V] {
 	if g.size <= room {
 		return []*group[K, V]{g}

@@ -1,10 +1,8 @@
-// Package ledger is the half of a data plane that does not depend on the kernel
-// mechanism. A plane renders each Service, and the host, into entries: a key and a
-// value, such as an element of a map, a chain with its rules, a virtual server.
-// The ledger compares two renderings of a Service, or a rendering with a listing of
-// the kernel, and writes the difference through a Writer in an order in which every
-// packet finds its way. It counts how many Services need an entry that they share,
-// and leaves out only the Services whose entries the kernel refuses.
+// Package ledger is the half of a data plane that does not depend on the kernel mechanism. A plane renders each
+// Service, and the host, into entries: a key and a value, such as an element of a map, a chain with its rules, a
+// virtual server. The ledger compares two renderings of a Service, or a rendering with a listing of the kernel, and
+// writes the difference through a Writer in an order in which every packet finds its way. It counts how many Services
+// need an entry that they share, and leaves out only the Services whose entries the kernel refuses.
 //
 // A ledger stores nothing about a Service except the counts of shared entries, so
 // a change costs what the Services in it cost.
@@ -17,8 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
-// Entry is one object in the kernel. No two Services have entries with the same
-// key, unless their Kind is Shared.
+// Entry is one object in the kernel. No two Services have entries with the same key, unless their Kind is Shared.
 type Entry[K, V comparable] struct {
 	Key   K
 	Value V
@@ -47,9 +44,8 @@ type Kind struct {
 	// its kind is removed, for entries that may lead to each other. 0: none.
 	Empty Phase
 
-	// Target: other entries lead to it. It is written before the Services that share
-	// it, and removed after them. It stays while a Service is refused whose entries
-	// in the kernel may lead there.
+	// Target: other entries lead to it. It is written before the Services that share it, and removed after them. It stays
+	// while a Service is refused whose entries in the kernel may lead there.
 	Target bool
 
 	// Checked: Writer does not remove a target that an entry in the kernel leads to, so the removal
@@ -75,8 +71,7 @@ const (
 	Remove
 )
 
-// Step is one operation. Old is the value before, New the value after; an added
-// entry has no Old, a removed one no New.
+// Step is one operation. Old is the value before, New the value after; an added entry has no Old, a removed one no New.
 type Step[K, V comparable] struct {
 	Op       Op
 	Phase    Phase
@@ -86,9 +81,8 @@ type Step[K, V comparable] struct {
 
 // Writer writes entries into the kernel.
 type Writer[K, V comparable] interface {
-	// Write carries out steps, which are in the order of their phases. It returns a
-	// Refusal if the kernel does not accept some of them. After any other error
-	// nobody knows which of them were carried out.
+	// Write carries out steps, which are in the order of their phases. It returns a Refusal if the kernel does not accept
+	// some of them. After any other error nobody knows which of them were carried out.
 	Write(ctx context.Context, steps []*Step[K, V]) error
 
 	// Print returns what Write would write, in the mechanism's own language.
@@ -120,8 +114,7 @@ type Listing[K, V comparable] interface {
 	// wanted. For an entry that is equal the value does not matter.
 	Take(want Entry[K, V]) (had V, is Match)
 
-	// Rest returns the steps, without phases, that remove everything that is owned by
-	// the plane and was not taken.
+	// Rest returns the steps, without phases, that remove everything that is owned by the plane and was not taken.
 	Rest() []Step[K, V]
 }
 
@@ -157,8 +150,7 @@ func (l *Ledger[K, V]) Change(w Writer[K, V]) *Plan[K, V] {
 	return &Plan[K, V]{ledger: l, writer: w, uses: map[K]use[V]{}}
 }
 
-// Compare begins a plan from what a listing says. It trusts nothing that the ledger
-// knew before.
+// Compare begins a plan from what a listing says. It trusts nothing that the ledger knew before.
 func (l *Ledger[K, V]) Compare(w Writer[K, V], found Listing[K, V]) *Plan[K, V] {
 	return &Plan[K, V]{
 		ledger: l, writer: w, found: found, counts: map[K]int32{}, lacking: map[K]bool{}, refused: plane.Refused{},

@@ -194,8 +194,7 @@ func TestARefusedHostIsAnError(t *testing.T) {
 	}
 }
 
-// Writes contain as much as there is room for. The rest of a Service is written at
-// once, however large.
+// Writes contain as much as there is room for. The rest of a Service is written at once, however large.
 func TestRoom(t *testing.T) {
 	k := newFake()
 	k.room = 10
@@ -267,8 +266,7 @@ func TestCostOfAChange(t *testing.T) {
 	}
 }
 
-// A Rewrite comes after all Services and before what they leave behind, without the
-// refused ones.
+// A Rewrite comes after all Services and before what they leave behind, without the refused ones.
 func TestRewrite(t *testing.T) {
 	l, k := loaded(t, 3)
 	p := l.Change(k)
@@ -329,8 +327,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// A shared entry that the kernel refuses is refused for the Services that need it, and
-// tried again for the next one.
+// A shared entry that the kernel refuses is refused for the Services that need it, and tried again for the next one.
 func TestARefusedSharedEntry(t *testing.T) {
 	for _, room := range []int{1, 4, 1 << 20} {
 		k := newFake()

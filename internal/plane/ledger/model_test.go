@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
-// service is a Service of the model: so many rows, and frontends that lead to all of
-// them and to a pool.
+// service is a Service of the model: so many rows, and frontends that lead to all of them and to a pool.
 type service struct {
 	rows      int
 	frontends []int
@@ -171,8 +170,7 @@ func (w *world) blame() error {
 	return nil
 }
 
-// check compares the kernel with what all good Services need. Entries that only bad
-// Services may lead to do not matter.
+// check compares the kernel with what all good Services need. Entries that only bad Services may lead to do not matter.
 func (w *world) check() error {
 	want := map[name]string{}
 	for _, e := range host() {
@@ -201,9 +199,8 @@ func (w *world) check() error {
 	return nil
 }
 
-// Whatever changes, whatever fails, and whichever Services the kernel refuses, it
-// ends up with what all other Services need, and refuses nothing on the way because
-// of the order.
+// Whatever changes, whatever fails, and whichever Services the kernel refuses, it ends up with what all other Services
+// need, and refuses nothing on the way because of the order.
 func TestModel(t *testing.T) {
 	for seed := range seeds.Of(t, 100) {
 		w := newWorld(seed)

@@ -8,9 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
-// Plan collects differences, and writes them. Host and Service are called first, then
-// End, then the methods of plane.Plan. The ledger learns from a plan when Apply
-// succeeds, and not before.
+// Plan collects differences, and writes them. Host and Service are called first, then End, then the methods of
+// plane.Plan. The ledger learns from a plan when Apply succeeds, and not before.
 type Plan[K, V comparable] struct {
 	ledger   *Ledger[K, V]
 	writer   Writer[K, V]
@@ -39,9 +38,8 @@ type Rewrite[K, V comparable] struct {
 	Steps func(refused plane.Refused) []Step[K, V]
 }
 
-// Host adds the difference between two states of what belongs to no Service. A
-// comparison ignores old. What is added comes before all Services, what is removed
-// after them.
+// Host adds the difference between two states of what belongs to no Service. A comparison ignores old. What is added
+// comes before all Services, what is removed after them.
 func (p *Plan[K, V]) Host(old, now []Entry[K, V]) {
 	p.difference(old, now, &p.first, &p.last)
 	p.hosts = len(p.first.steps)
@@ -50,8 +48,7 @@ func (p *Plan[K, V]) Host(old, now []Entry[K, V]) {
 // Expect announces how many Services there are, so that memory is allocated once.
 func (p *Plan[K, V]) Expect(services int) { p.expected = services }
 
-// Service adds the difference between two states of a Service. A comparison
-// ignores old.
+// Service adds the difference between two states of a Service. A comparison ignores old.
 func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 	g := group[K, V]{service: name}
 	p.difference(old, now, &g, &g)
@@ -87,8 +84,7 @@ func (p *Plan[K, V]) difference(old, now []Entry[K, V], added, removed *group[K,
 	p.differ(old, now, added, removed)
 }
 
-// compare adds what the kernel lacks of entries. A shared entry is compared when the
-// first Service needs it.
+// compare adds what the kernel lacks of entries. A shared entry is compared when the first Service needs it.
 func (p *Plan[K, V]) compare(now []Entry[K, V], added *group[K, V]) {
 	for i, e := range now {
 		to := added
@@ -161,8 +157,7 @@ func (p *Plan[K, V]) remove(g *group[K, V], e Entry[K, V]) {
 	p.add(g, Step[K, V]{Op: Remove, Key: e.Key, Old: e.Value})
 }
 
-// add adds a step with its phase, and the one that empties an entry before it is
-// removed.
+// add adds a step with its phase, and the one that empties an entry before it is removed.
 func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 	k := p.kind(s.Key)
 	switch s.Op {
@@ -183,8 +178,7 @@ func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 
 func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.layout.Kind(key) }
 
-// End adds what becomes of shared entries and of entries that a comparison found and
-// no Service needs.
+// End adds what becomes of shared entries and of entries that a comparison found and no Service needs.
 func (p *Plan[K, V]) End() {
 	if p.found != nil {
 		p.endComparison()
@@ -233,8 +227,7 @@ func (p *Plan[K, V]) endComparison() {
 	})
 }
 
-// move turns the removal of an entry from one Service and its addition to another
-// into a change of the latter.
+// move turns the removal of an entry from one Service and its addition to another into a change of the latter.
 func (p *Plan[K, V]) move() {
 	removed := map[K]V{}
 	p.each(func(s *Step[K, V]) {

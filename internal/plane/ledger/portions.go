@@ -39,8 +39,7 @@ func (p Plans) String() string {
 	return b.String()
 }
 
-// Apply writes all plans. A Service that is refused by several is refused for all
-// their reasons.
+// Apply writes all plans. A Service that is refused by several is refused for all their reasons.
 func (p Plans) Apply(ctx context.Context) error {
 	return applyAll(ctx, slices.Values(p))
 }
@@ -78,8 +77,7 @@ type Portions struct {
 	steps, kept int // of the parts that Apply has begun to write
 }
 
-// NewPortions returns a plan of parts. Computing a part must not depend on whether the ones
-// before it are written yet.
+// NewPortions returns a plan of parts. Computing a part must not depend on whether the ones before it are written yet.
 func NewPortions(parts iter.Seq[plane.Plan]) *Portions { return &Portions{parts: parts} }
 
 // Steps returns the sum of all steps; after a failed Apply, of the parts up to the failed one.

@@ -45,8 +45,7 @@ func inParts(l *Ledger[name, string], k *fake, rows []int, n int) *Portions {
 	})
 }
 
-// A first load in parts leaves the same in the kernel and in the ledger as one that is
-// written as a whole.
+// A first load in parts leaves the same in the kernel and in the ledger as one that is written as a whole.
 func TestPortionsEqualTheWhole(t *testing.T) {
 	rows := []int{2, 3, 2, 1, 3, 2, 4}
 	whole, wholeKernel := New[name, string](testLayout()), newFake()
@@ -112,8 +111,7 @@ func TestPortionsArePlannedAhead(t *testing.T) {
 	}))
 }
 
-// After an error no further part is written, and no part is planned any more when Apply
-// returns.
+// After an error no further part is written, and no part is planned any more when Apply returns.
 func TestPortionsEndWithAnError(t *testing.T) {
 	failed := errors.New("failed")
 	var planned, written int
@@ -135,8 +133,7 @@ func TestPortionsEndWithAnError(t *testing.T) {
 	}
 }
 
-// A shared entry that the kernel refuses is refused for the Services that need it, in all
-// parts.
+// A shared entry that the kernel refuses is refused for the Services that need it, in all parts.
 func TestARefusedSharedEntryOfPortions(t *testing.T) {
 	rows := []int{2, 3, 2, 3, 1, 3}
 	for n := 1; n <= len(rows); n++ {

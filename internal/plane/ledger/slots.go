@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Arrange puts the wanted backends, which are sorted, into numbered slots, so that as
-// little as possible differs from the slots before: backends that stay keep their slots,
-// the others fill the free ones.
+// Arrange puts the wanted backends, which are sorted, into numbered slots, so that as little as possible differs from
+// the slots before: backends that stay keep their slots, the others fill the free ones.
 func Arrange(before, want []netip.AddrPort) []netip.AddrPort {
 	if len(before) == 0 || slices.Equal(before, want) {
 		return want

@@ -1,6 +1,5 @@
-// Package netfilter provides the parts of every plane that translates addresses with
-// netfilter: they delete stale conntrack entries, let NodePorts be reached on 127.0.0.1,
-// and report sockets that Services hide.
+// Package netfilter provides the parts of every plane that translates addresses with netfilter: they delete stale
+// conntrack entries, let NodePorts be reached on 127.0.0.1, and report sockets that Services hide.
 package netfilter
 
 import (
@@ -49,8 +48,7 @@ func staleFlows(s plane.Setup, flows *kernel.Table) plane.Part {
 	}
 }
 
-// loopback lets 127.0.0.0/8 be routed where NodePorts need it, and drops packets of
-// neighbours to it.
+// loopback lets 127.0.0.0/8 be routed where NodePorts need it, and drops packets of neighbours to it.
 func loopback(s plane.Setup, tables *nft.Conn) (plane.Part, error) {
 	rules, err := nft.Open(nft.Options{NetNS: s.NetNS, Beside: tables})
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
-// audit verifies a fake kernel after every transaction: a frontend that works before a sync
-// and after it works all the time. A frontend works if every possible path of its packets
-// leads to backends or to a verdict.
+// audit verifies a fake kernel after every transaction: a frontend that works before a sync and after it works all the
+// time. A frontend works if every possible path of its packets leads to backends or to a verdict.
 type audit struct {
 	fake    *nft.Fake
 	faults  *planetest.Faults
@@ -148,8 +147,7 @@ func (v visit) rows(set nft.Set, n int) error {
 	return nil
 }
 
-// sticky verifies that the frontend has an id, and that at least one of the numbers that
-// clients draw has a backend.
+// sticky verifies that the frontend has an id, and that at least one of the numbers that clients draw has a backend.
 func (v visit) sticky(w action) error {
 	if e, _ := v.state.Sets[v.layout[affinityElement.in(v.space)].Name].Elements.Get(v.key); !hasID(e) {
 		return fmt.Errorf("has no id in %s", v.layout[affinityElement.in(v.space)].Name)

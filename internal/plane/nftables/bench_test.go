@@ -113,8 +113,7 @@ func benchmarkChange(b *testing.B, alter func(...*route.Service)) {
 	}
 }
 
-// BenchmarkColdLoad measures a start with an empty kernel, BenchmarkRestart one with a
-// kernel that has everything.
+// BenchmarkColdLoad measures a start with an empty kernel, BenchmarkRestart one with a kernel that has everything.
 func BenchmarkColdLoad(b *testing.B) { benchmarkColdLoad(b, func(...*route.Service) {}) }
 
 // BenchmarkStickyColdLoad measures the same if all Services have session affinity.

@@ -212,8 +212,7 @@ add chain ip sluice mine
 	checkSettled(t, conn, change.Table)
 }
 
-// S-279, reversed: the plane does not depend on other tables, even if they have the same
-// names.
+// S-279, reversed: the plane does not depend on other tables, even if they have the same names.
 func TestForeignTablesWithOurNames(t *testing.T) {
 	conn, netns := realKernel(t)
 	foreign := "table inet sluice {\n\tset fronts {\n\t\ttype ipv4_addr\n\t}\n\n\tchain services {\n\t\tdrop\n\t}\n}\n"

@@ -56,8 +56,7 @@ func newPlane(kernel Kernel, families ...route.Family) *Plane {
 	return New(kernel, Options{Families: families, Mark: testMark})
 }
 
-// load writes a change with a new plane, which compares it with the present state of the
-// kernel.
+// load writes a change with a new plane, which compares it with the present state of the kernel.
 func load(t testing.TB, kernel Kernel, change route.Change, families ...route.Family) *Plane {
 	t.Helper()
 	p := newPlane(kernel, families...)

@@ -16,9 +16,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
-// The model test: after any sequence of changes and failures the kernel holds the same
-// as if everything had been written at once. planetest.Model is the part that is the same
-// for every plane.
+// The model test: after any sequence of changes and failures the kernel holds the same as if everything had been
+// written at once. planetest.Model is the part that is the same for every plane.
 
 func TestModelOnTheFake(t *testing.T) {
 	for seed := range seeds.Of(t, 40) {
@@ -43,8 +42,7 @@ func TestModelOnTheKernel(t *testing.T) {
 	}
 }
 
-// faulty is a kernel whose reads and writes sometimes fail, and whose transactions are
-// small.
+// faulty is a kernel whose reads and writes sometimes fail, and whose transactions are small.
 type faulty struct {
 	Kernel
 	*planetest.Faults
@@ -63,8 +61,7 @@ func (k faulty) Commit(ctx context.Context, tx *nft.Tx) error {
 	return k.Write(func() error { return k.Kernel.Commit(ctx, tx) })
 }
 
-// partsOf returns into how large parts a first load is divided: in half of the clusters it is
-// written as a whole.
+// partsOf returns into how large parts a first load is divided: in half of the clusters it is written as a whole.
 func partsOf(seed uint64) int { return []int{1, servicesPerPart, 3, servicesPerPart}[seed%4] }
 
 // subject returns the plane and a kernel, for the model.
@@ -148,9 +145,8 @@ func forgetIDs(elements nft.Elements) error {
 	return nil
 }
 
-// forgetNumbers keeps one row for each backend of a frontend that remembers its clients, in
-// the order of the backends. A backend has at most one number for each pool and each power
-// of two numbers from which clients draw.
+// forgetNumbers keeps one row for each backend of a frontend that remembers its clients, in the order of the backends.
+// A backend has at most one number for each pool and each power of two numbers from which clients draw.
 func forgetNumbers(elements nft.Elements, rows []nft.Element) error {
 	numbers := map[string]int{}
 	for _, e := range rows {
@@ -166,8 +162,7 @@ func forgetNumbers(elements nft.Elements, rows []nft.Element) error {
 	return nil
 }
 
-// inOrderOfBackends assigns slots to the backends in sorted order. It returns an error if a
-// slot is free.
+// inOrderOfBackends assigns slots to the backends in sorted order. It returns an error if a slot is free.
 func inOrderOfBackends(rows []nft.Element) error {
 	slices.SortFunc(rows, func(a, b nft.Element) int { return int(index(a)) - int(index(b)) })
 	keys := make([]string, len(rows))

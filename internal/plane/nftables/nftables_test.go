@@ -29,8 +29,7 @@ func TestEveryShapeOnTheFake(t *testing.T) {
 	}
 }
 
-// roundTrip writes a change, and verifies that neither the same plane nor a new one finds
-// anything to write.
+// roundTrip writes a change, and verifies that neither the same plane nor a new one finds anything to write.
 func roundTrip(t *testing.T, kernel Kernel, change route.Change) {
 	t.Helper()
 	ctx := context.Background()

@@ -102,8 +102,7 @@ func (w walker) mentions(chain, words string) bool {
 	})
 }
 
-// leads returns the chains to which an element leads, directly or through the maps of
-// actions.
+// leads returns the chains to which an element leads, directly or through the maps of actions.
 func (w walker) leads(set, key string) []string {
 	state := w.fake.Tables[w.table]
 	e, there := state.Sets[set].Elements.Get(key)

@@ -104,8 +104,7 @@ func TestPlansArePrintedAsNftCommands(t *testing.T) {
 	}
 }
 
-// nft accepts every line of a plan, for every kind of rule, and its own listing of the
-// result.
+// nft accepts every line of a plan, for every kind of rule, and its own listing of the result.
 func TestNftAcceptsAPlan(t *testing.T) {
 	seeds.Long(t)
 	for name, opt := range planetest.Detectors() {

@@ -63,8 +63,7 @@ func (r *refusals) begin(t *testing.T, to route.Change, families []route.Family)
 	r.writes, r.shared, r.served = 0, false, 0
 }
 
-// Commit implements Kernel. The Fake creates a new state and does not change the previous
-// one.
+// Commit implements Kernel. The Fake creates a new state and does not change the previous one.
 func (r *refusals) Commit(ctx context.Context, tx *nft.Tx) error {
 	if err := r.Fake.Commit(ctx, tx); err != nil {
 		return err
@@ -119,8 +118,7 @@ func (r *refusals) frontends(s *nft.State) nft.Elements {
 	return s.Sets[r.layout[frontendElement.in(byAddress)].Name].Elements
 }
 
-// refused returns the refused addresses and ranges. An address is a range that contains
-// only itself.
+// refused returns the refused addresses and ranges. An address is a range that contains only itself.
 func (r *refusals) refused(s *nft.State) []nft.Element {
 	var all []nft.Element
 	for _, e := range s.Sets[r.layout[clusterIPElement].Name].Elements.All() {
@@ -143,8 +141,7 @@ func (r *refusals) differ(a, b *nft.State) bool {
 	return !maps.Equal(r.frontends(a), r.frontends(b)) || !maps.Equal(byKey(r.refused(a)), byKey(r.refused(b)))
 }
 
-// lacking returns the frontends in a range that do not exist. An empty End means the end of
-// the address space.
+// lacking returns the frontends in a range that do not exist. An empty End means the end of the address space.
 func lacking(e nft.Element, want, have nft.Elements) []string {
 	var missing []string
 	for key := range want {
@@ -156,9 +153,8 @@ func lacking(e nft.Element, want, have nft.Elements) []string {
 	return missing
 }
 
-// If a change takes several transactions, an address is refused only while its frontends
-// exist, and frontends are not written in the same transaction as the refusals that belong
-// to them.
+// If a change takes several transactions, an address is refused only while its frontends exist, and frontends are not
+// written in the same transaction as the refusals that belong to them.
 func TestRefusalsComeAfterFrontendsAndGoBeforeThem(t *testing.T) {
 	divided, want := 0, 0
 	for seed := range seeds.Of(t, 5) {
@@ -197,8 +193,7 @@ func TestRefusalsComeAfterFrontendsAndGoBeforeThem(t *testing.T) {
 	}
 }
 
-// A first load in several transactions adds frontends before it refuses addresses, also if it
-// is planned in parts.
+// A first load in several transactions adds frontends before it refuses addresses, also if it is planned in parts.
 func TestFirstLoadInPiecesServesBeforeItRefuses(t *testing.T) {
 	for _, perPart := range []int{servicesPerPart, 100} {
 		kernel := &refusals{Fake: nft.NewFake()}
@@ -249,9 +244,8 @@ func TestRefusalsTakeNoFurtherTransaction(t *testing.T) {
 	checkSettled(t, fake, table, route.IPv4)
 }
 
-// While the tables are filled in several transactions, connections that rules of another
-// proxy serve are not refused: they are served first there, then here. After a refusal or
-// drop the client would send its first packet again.
+// While the tables are filled in several transactions, connections that rules of another proxy serve are not refused:
+// they are served first there, then here. After a refusal or drop the client would send its first packet again.
 func TestFirstLoadInPiecesRefusesNoConnection(t *testing.T) {
 	const services = 4000
 	conn, netns := realKernel(t)

@@ -20,8 +20,7 @@ import (
 
 var errRefused = errors.New("refused by the test")
 
-// refusing returns a function for Fake.Refuse that refuses commands with one of these
-// texts.
+// refusing returns a function for Fake.Refuse that refuses commands with one of these texts.
 func refusing(texts ...string) func(string) error {
 	return func(command string) error {
 		if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(command, text) }) {
@@ -105,8 +104,7 @@ func TestARefusedServiceDoesNotBlockOthers(t *testing.T) {
 	}
 }
 
-// While its new elements are refused, a Service keeps its rows and the chain of its
-// frontend.
+// While its new elements are refused, a Service keeps its rows and the chain of its frontend.
 func TestARefusedServiceStaysAsItWas(t *testing.T) {
 	fake := nft.NewFake()
 	table, bad := manyServices(20), numberedService(7).Name

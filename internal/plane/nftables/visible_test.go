@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// rangeLookup is a look-up of clients in ranges: those that a frontend allows, or those of
-// pods.
+// rangeLookup is a look-up of clients in ranges: those that a frontend allows, or those of pods.
 type rangeLookup struct {
 	table    nft.Table
 	set      string

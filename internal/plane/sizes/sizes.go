@@ -32,8 +32,7 @@ const (
 	External               // externalTrafficPolicy Local
 )
 
-// NoLocal returns how many ports of a family have no usable endpoint because of a
-// policy, as all are on other nodes.
+// NoLocal returns how many ports of a family have no usable endpoint because of a policy, as all are on other nodes.
 func (s Sizes) NoLocal(p Policy, f route.Family) int { return s.noLocal[p][familyIndex(f)] }
 
 // Follower counts. It is safe for concurrent use.

@@ -97,8 +97,7 @@ func TestServicesAndEndpoints(t *testing.T) {
 	n.counts(Sizes{})
 }
 
-// A port counts for each policy that keeps it from the endpoints elsewhere; one
-// without any endpoints does not.
+// A port counts for each policy that keeps it from the endpoints elsewhere; one without any endpoints does not.
 func TestNoLocalEndpoints(t *testing.T) {
 	n := newNode(t)
 	n.service(1, func(s *cluster.Service) { s.InternalLocal = true })

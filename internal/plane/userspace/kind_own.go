@@ -107,8 +107,7 @@ func (noAddresses) Add(context.Context, []netip.Addr) map[netip.Addr]error { ret
 // Retain implements Addresses.
 func (noAddresses) Retain([]netip.Addr) ([]netip.Addr, error) { return nil, nil }
 
-// restorePeriod is how often missing addresses are added: programs that manage the network delete those of
-// others.
+// restorePeriod is how often missing addresses are added: programs that manage the network delete those of others.
 const restorePeriod = 10 * time.Second
 
 // restorePeriodically returns a part that adds missing addresses periodically.

@@ -81,8 +81,7 @@ func (p *ports) of(k key, preferred uint16) netip.AddrPort {
 	return netip.AddrPortFrom(addr, 0)
 }
 
-// forget makes the next attempts try the addresses again that other programs had. The caller holds
-// the lock.
+// forget makes the next attempts try the addresses again that other programs had. The caller holds the lock.
 func (p *ports) forget() {
 	maps.DeleteFunc(p.users, func(_ socketAddr, k key) bool { return k == key{} })
 }

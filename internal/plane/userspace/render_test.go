@@ -92,8 +92,7 @@ func TestPortsWithEqualNames(t *testing.T) {
 	}
 }
 
-// SCTP has no socket, and packets to its ports are rejected; Services that are ignored or have no
-// backend have neither.
+// SCTP has no socket, and packets to its ports are rejected; Services that are ignored or have no backend have neither.
 func TestWithoutSockets(t *testing.T) {
 	r := newRuleRig(t, Options{})
 	ignored := service("ignored", tcp(81, backend))

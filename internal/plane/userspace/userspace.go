@@ -99,8 +99,7 @@ func on(s *sockets, at *ports, opt Options) *Plane {
 	return p
 }
 
-// Reader returns another plane for the same sockets, with other access to the rules, that only
-// compares.
+// Reader returns another plane for the same sockets, with other access to the rules, that only compares.
 func (p *Plane) Reader(rules plane.Plane) *Plane {
 	opt := p.opt
 	opt.Rules = rules
@@ -185,8 +184,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	return plan
 }
 
-// Apply opens and changes sockets, then writes the rules, and then closes the sockets to which no
-// rule leads any more.
+// Apply opens and changes sockets, then writes the rules, and then closes the sockets to which no rule leads any more.
 func (p *Plan) Apply(ctx context.Context) error {
 	on := p.plane
 	on.writing.Lock()

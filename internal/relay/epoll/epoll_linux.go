@@ -1,5 +1,4 @@
-// Package epoll calls handlers on one thread when file descriptors are ready and when timers
-// expire (epoll(7)).
+// Package epoll calls handlers on one thread when file descriptors are ready and when timers expire (epoll(7)).
 package epoll
 
 import (

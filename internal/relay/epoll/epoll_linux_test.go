@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// start runs a Loop until the test ends, and returns a function that calls another one on its thread and
-// waits for it.
+// start runs a Loop until the test ends, and returns a function that calls another one on its thread and waits for it.
 func start(t *testing.T) (l *Loop, on func(f func())) {
 	t.Helper()
 	l, err := New()

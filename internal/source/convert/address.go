@@ -13,9 +13,8 @@ const (
 	wantPrefix  = "not a CIDR"
 )
 
-// parseAddr reads an address in any spelling the API ever accepted (leading
-// zeros are decimal) and returns its canonical value; IPv4 written as IPv6 is
-// IPv4.
+// parseAddr reads an address in any spelling the API ever accepted (leading zeros are decimal) and returns its
+// canonical value; IPv4 written as IPv6 is IPv4.
 func parseAddr(s string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
@@ -27,8 +26,7 @@ func parseAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-// parsePrefix reads a CIDR in any spelling the API ever accepted and returns
-// its canonical value, without host bits.
+// parsePrefix reads a CIDR in any spelling the API ever accepted and returns its canonical value, without host bits.
 func parsePrefix(s string) (netip.Prefix, bool) {
 	_, ipnet, err := utilnet.ParseCIDRSloppy(s)
 	if err != nil {
@@ -43,9 +41,8 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return p, err == nil
 }
 
-// readAddr parses an address. It returns the reason why the address cannot be used:
-// wantAddress if the text is not an address, otherwise the result of fault, which is empty
-// if the address can be used.
+// readAddr parses an address. It returns the reason why the address cannot be used: wantAddress if the text is not an
+// address, otherwise the result of fault, which is empty if the address can be used.
 func readAddr(text string, fault func(netip.Addr) string) (netip.Addr, string) {
 	a, ok := parseAddr(text)
 	if !ok {
@@ -54,8 +51,7 @@ func readAddr(text string, fault func(netip.Addr) string) (netip.Addr, string) {
 	return a, fault(a)
 }
 
-// virtualFault returns the reason why an address cannot be a ClusterIP or a load
-// balancer address; empty if it can.
+// virtualFault returns the reason why an address cannot be a ClusterIP or a load balancer address; empty if it can.
 func virtualFault(a netip.Addr) string {
 	switch {
 	case a.IsUnspecified():
@@ -68,9 +64,8 @@ func virtualFault(a netip.Addr) string {
 	return ""
 }
 
-// remoteFault returns the reason why an address cannot be an endpoint or an
-// external IP; empty if it can. A link-local address could lead to a server that is
-// meant for this node only, such as a cloud's metadata server.
+// remoteFault returns the reason why an address cannot be an endpoint or an external IP; empty if it can. A link-local
+// address could lead to a server that is meant for this node only, such as a cloud's metadata server.
 func remoteFault(a netip.Addr) string {
 	if a.IsLinkLocalUnicast() {
 		return "a link-local address cannot be used"

@@ -1,9 +1,8 @@
 // Package convert turns Kubernetes API objects into the values of package
 // cluster. It is pure: it neither changes nor keeps its arguments.
 //
-// Every conversion also returns the problems of the object. Because of a problem
-// only the address or port that it names is left out, or the object if nothing
-// remains of it.
+// Every conversion also returns the problems of the object. Because of a problem only the address or port that it names
+// is left out, or the object if nothing remains of it.
 package convert
 
 import (
@@ -34,8 +33,7 @@ const (
 	AnnotationPreserve  = "preserve-destination"
 )
 
-// Converter converts objects. Its zero value ignores externalIPs; it is safe for concurrent
-// use.
+// Converter converts objects. Its zero value ignores externalIPs; it is safe for concurrent use.
 type Converter struct {
 	// AllowExternalIPs lets Services claim addresses by spec.externalIPs.
 	AllowExternalIPs bool
@@ -44,8 +42,7 @@ type Converter struct {
 	// are reached by connections of this process. The API server accepts none.
 	LoopbackEndpoints bool
 
-	// Strings, if not nil, makes equal strings of different objects share
-	// their memory.
+	// Strings, if not nil, makes equal strings of different objects share their memory.
 	Strings *Interner
 }
 
@@ -67,8 +64,7 @@ func (n *notes) add(field, value, reason string) {
 	n.problems.Add(route.Problem{Object: n.object, Field: field, Value: value, Reason: reason})
 }
 
-// list returns the problems. Of many similar ones it returns some and the number of the
-// rest.
+// list returns the problems. Of many similar ones it returns some and the number of the rest.
 func (n *notes) list() []route.Problem { return n.problems.Problems() }
 
 // at returns the path of an element of a list.

@@ -10,18 +10,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Interner returns a single copy of values that many objects repeat: namespaces, node
-// names, zones, port names, topology hints. It is safe for concurrent use; a nil Interner
-// shares nothing.
+// Interner returns a single copy of values that many objects repeat: namespaces, node names, zones, port names,
+// topology hints. It is safe for concurrent use; a nil Interner shares nothing.
 type Interner struct {
 	mu    sync.Mutex
 	seen  map[string]string
 	hints map[string]*cluster.Hints
 }
 
-// maxInterned bounds the strings that an Interner keeps. It exceeds the number of nodes,
-// zones, namespaces and port names of any cluster; at the limit the Interner discards all
-// of them.
+// maxInterned bounds the strings that an Interner keeps. It exceeds the number of nodes, zones, namespaces and port
+// names of any cluster; at the limit the Interner discards all of them.
 const maxInterned = 1 << 15
 
 // NewInterner returns an empty Interner.

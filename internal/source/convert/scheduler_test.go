@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// The annotation names a scheduler. Text that no kernel can have as a name is a problem, and
-// is ignored.
+// The annotation names a scheduler. Text that no kernel can have as a name is a problem, and is ignored.
 func TestScheduler(t *testing.T) {
 	for value, want := range map[string]string{
 		"": "", "wlc": "wlc", "p2c": "p2c", "maglev": "maglev", "twos": "twos", "WLC": "", "wrr,rr": "",

@@ -20,8 +20,7 @@ const (
 	maxAffinity     = 86400 * time.Second
 )
 
-// Service converts a Service. For one that is not programmed it sets only the name
-// and Ignored, the reason.
+// Service converts a Service. For one that is not programmed it sets only the name and Ignored, the reason.
 func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Problem) {
 	out := &cluster.Service{
 		Name:    cluster.Name{Namespace: c.Strings.Of(svc.Namespace), Name: svc.Name},
@@ -121,9 +120,8 @@ func ignored(svc *corev1.Service) string {
 	return ""
 }
 
-// clusterIPs returns the ClusterIPs that match ipFamilies, at most one of each family. An
-// object that the API server has not completed may have them only in clusterIP or only in
-// clusterIPs.
+// clusterIPs returns the ClusterIPs that match ipFamilies, at most one of each family. An object that the API server
+// has not completed may have them only in clusterIP or only in clusterIPs.
 func clusterIPs(svc *corev1.Service, n *notes) []netip.Addr {
 	texts := svc.Spec.ClusterIPs
 	if len(texts) == 0 {
@@ -150,8 +148,7 @@ func clusterIPs(svc *corev1.Service, n *notes) []netip.Addr {
 	return out
 }
 
-// clusterIPFault returns the reason why the ClusterIP at position i is not usable;
-// empty if it is.
+// clusterIPFault returns the reason why the ClusterIP at position i is not usable; empty if it is.
 func clusterIPFault(a netip.Addr, i int, families []corev1.IPFamily) string {
 	if len(families) == 0 {
 		return virtualFault(a)

@@ -20,8 +20,7 @@ func diff(want, got any) string {
 	return cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}))
 }
 
-// fieldsOf returns the fields and values of problems. It verifies their object, and that
-// they have a reason.
+// fieldsOf returns the fields and values of problems. It verifies their object, and that they have a reason.
 func fieldsOf(t *testing.T, object string, problems []route.Problem) []string {
 	t.Helper()
 	var out []string
@@ -113,8 +112,7 @@ func runServices(t *testing.T, c Converter, cases []serviceCase) {
 	}
 }
 
-// onlyIgnored returns a function that makes a Service the conversion of one that is not
-// programmed.
+// onlyIgnored returns a function that makes a Service the conversion of one that is not programmed.
 func onlyIgnored(reason string) func(*cluster.Service) {
 	return func(s *cluster.Service) {
 		*s = cluster.Service{Name: s.Name, Created: s.Created, Ignored: reason}

@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Slice converts an EndpointSlice. It returns nil if the slice is not for a proxy,
-// or not usable.
+// Slice converts an EndpointSlice. It returns nil if the slice is not for a proxy, or not usable.
 func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route.Problem) {
 	name := cluster.Name{Namespace: c.Strings.Of(es.Namespace), Name: es.Name}
 	n := &notes{object: Object("EndpointSlice", name)}

@@ -37,8 +37,7 @@ func (c Converter) weights(svc *corev1.Service, n *notes) map[string]uint16 {
 	return all
 }
 
-// parseWeight parses "NODE=WEIGHT" or "ADDRESS=WEIGHT". IPVS takes larger numbers, but
-// ipvsadm does not.
+// parseWeight parses "NODE=WEIGHT" or "ADDRESS=WEIGHT". IPVS takes larger numbers, but ipvsadm does not.
 func parseWeight(entry string) (key string, weight uint16, reason string) {
 	key, number, _ := strings.Cut(entry, "=")
 	key, number = strings.TrimSpace(key), strings.TrimSpace(number)

@@ -139,8 +139,7 @@ func same(a, b fs.FileInfo) bool {
 		a.ModTime().Equal(b.ModTime())
 }
 
-// mustSettle reports whether a file has been in a state for less than settle, and then
-// schedules the next scan.
+// mustSettle reports whether a file has been in a state for less than settle, and then schedules the next scan.
 func (s *Source) mustSettle(f *file, info fs.FileInfo, now time.Time) bool {
 	isReplaced := info != nil && f.info != nil && !os.SameFile(info, f.info)
 	if !s.loaded || isReplaced {

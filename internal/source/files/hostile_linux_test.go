@@ -130,8 +130,7 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-// Files that cannot be read at the start are reported; the others are used. Each is read as
-// soon as possible.
+// Files that cannot be read at the start are reported; the others are used. Each is read as soon as possible.
 func TestStartWithUnreadableFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -198,8 +197,7 @@ func TestFileReplacedByAnotherKind(t *testing.T) {
 	}
 }
 
-// A file that cannot be read at first is read by a retry, without a change in
-// its folder.
+// A file that cannot be read at first is read by a retry, without a change in its folder.
 func TestRetry(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	must(t, os.Symlink(filepath.Join(elsewhere, "a", "x.yaml"), filepath.Join(dir, "x.yaml")))
@@ -295,8 +293,7 @@ func TestGrowingFile(t *testing.T) {
 	r.waitFor(view{"good": "[10.0.0.3] ", "a": "[10.0.0.4] "})
 }
 
-// Many broken files cause as few log lines as many broken documents: the daemon reports
-// through a Digest.
+// Many broken files cause as few log lines as many broken documents: the daemon reports through a Digest.
 func TestManyBrokenFiles(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 2000 {

@@ -100,8 +100,7 @@ metadata: {name: web}
 subsets: [{addresses: [{ip: 10.0.0.9}], ports: [{port: 9090}]}]
 `
 
-// EndpointSlices take precedence over Endpoints, and those over Pods. When one is
-// deleted the next is used again.
+// EndpointSlices take precedence over Endpoints, and those over Pods. When one is deleted the next is used again.
 func TestPrecedenceOfEndpoints(t *testing.T) {
 	s := newFileSet(t)
 	s.write("svc", selecting, view{"web": "[10.96.0.1] "})

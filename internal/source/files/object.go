@@ -97,9 +97,8 @@ func (p *parser) list(h header, v value) bool {
 	return true
 }
 
-// decode decodes a part of an object into the value that a pointer leads to. It returns the
-// faults that the options make it look for, and false if the value cannot be used: a field
-// has a wrong type, or is repeated.
+// decode decodes a part of an object into the value that a pointer leads to. It returns the faults that the options
+// make it look for, and false if the value cannot be used: a field has a wrong type, or is repeated.
 func (p *parser) decode(name string, v value, into any, o ...json.StrictOption) (unknown []strict.Fault, ok bool) {
 	ok = true
 	for _, f := range strict.Decode(v.json, into, o...) {

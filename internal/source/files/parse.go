@@ -40,8 +40,7 @@ type content struct {
 	isBroken bool // the file cannot be read whole, so that no object counts
 }
 
-// report returns the problems of a file to report: the first ones, and the number of
-// the others.
+// report returns the problems of a file to report: the first ones, and the number of the others.
 func (c content) report(path string) []route.Problem {
 	if c.more == 0 {
 		return c.problems

@@ -1,9 +1,8 @@
 // Package files feeds a cluster.Store from files: no cluster needed.
 //
-// It reads Services, EndpointSlices, Endpoints, Nodes, ServiceCIDRs and Pods,
-// alone or in lists, in YAML or JSON, and ignores all other kinds. While it runs it
-// follows every change of the files. A file that cannot be read whole is reported, and
-// its last content stays in force.
+// It reads Services, EndpointSlices, Endpoints, Nodes, ServiceCIDRs and Pods, alone or in lists, in YAML or JSON, and
+// ignores all other kinds. While it runs it follows every change of the files. A file that cannot be read whole is
+// reported, and its last content stays in force.
 package files
 
 import (
@@ -51,8 +50,7 @@ type Options struct {
 	Limits Limits // zero: DaemonLimits
 }
 
-// Source reads files into a Store. One goroutine uses it; State may be called from
-// any.
+// Source reads files into a Store. One goroutine uses it; State may be called from any.
 type Source struct {
 	roots  []*root
 	stdin  io.Reader
@@ -79,8 +77,7 @@ type root struct {
 	isStream bool // it is read once: the standard input, or a pipe from the parent
 }
 
-// New makes a Source and announces its feed to the Store. It reads no file before
-// Load or Run.
+// New makes a Source and announces its feed to the Store. It reads no file before Load or Run.
 func New(store *cluster.Store, o Options) *Source {
 	if o.Limits == (Limits{}) {
 		o.Limits = DaemonLimits()
@@ -251,14 +248,12 @@ func (r *root) list() ([]string, error) {
 // has reports whether a file is one of the root.
 func (r *root) has(path string) bool { return path == r.path || filepath.Dir(path) == r.path }
 
-// isManifest reports whether a file of a folder is to be read, by its name.
-// Editors and volumes put hidden files there.
+// isManifest reports whether a file of a folder is to be read, by its name. Editors and volumes put hidden files there.
 func isManifest(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
 }
 
-// State returns the state of the Source. It is connected once every file was read.
-// It is safe for concurrent use.
+// State returns the state of the Source. It is connected once every file was read. It is safe for concurrent use.
 func (s *Source) State() source.State {
 	st := *s.public.Load()
 	st.Problems = s.report.Count()

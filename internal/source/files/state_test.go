@@ -32,8 +32,7 @@ func waitForState(t *testing.T, src *Source, want source.State) (since, last tim
 	return since, last
 }
 
-// The state has the number of files, the time of the last change, and the number of files
-// with problems.
+// The state has the number of files, the time of the last change, and the number of files with problems.
 func TestState(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -40,9 +40,8 @@ const (
 	maxListDepth = 5    // levels of Lists in Lists
 	maxDepth     = 1000 // levels of a document with aliases
 
-	// bytesPerValue is the least number of bytes of a YAML document for each of
-	// its values, on the average of a document of the largest size: a value takes
-	// 200 bytes of memory, however short it is.
+	// bytesPerValue is the least number of bytes of a YAML document for each of its values, on the average of a document
+	// of the largest size: a value takes 200 bytes of memory, however short it is.
 	bytesPerValue = 16
 )
 
@@ -88,8 +87,7 @@ type value struct {
 	path     string    // in the document: "items[1]"
 }
 
-// values returns the document as JSON: the value of a YAML document, or each of the
-// values of a JSON document.
+// values returns the document as JSON: the value of a YAML document, or each of the values of a JSON document.
 func (d *document) values(limit int64) ([]value, error) {
 	inJSON, err := d.jsonValues()
 	if err == nil {
@@ -170,8 +168,7 @@ func (d *document) checkYAML(limit int64) error {
 	return nil
 }
 
-// fits reports whether a value with its aliases replaced has no more bytes than are
-// left, and subtracts them.
+// fits reports whether a value with its aliases replaced has no more bytes than are left, and subtracts them.
 func fits(n *yaml.Node, left *int64, depth int) bool {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias

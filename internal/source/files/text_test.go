@@ -108,8 +108,7 @@ func TestNoDocumentIsLost(t *testing.T) {
 	}
 }
 
-// countYAML returns the number of documents other than null that a YAML parser finds, and
-// false for an error.
+// countYAML returns the number of documents other than null that a YAML parser finds, and false for an error.
 func countYAML(text []byte) (int, bool) {
 	dec := yaml.NewDecoder(strings.NewReader(string(text)))
 	for n := 0; ; {

@@ -22,10 +22,9 @@ const (
 	maxLinks = 40 // of one path, as in the kernel
 )
 
-// Run reads all files, then follows changes until the context ends. It reports files
-// that cannot be read, and retries. It announces the feed as complete when every
-// file was read or failed, unless all failed: then the rules that an earlier process
-// wrote stay until there is a file to read.
+// Run reads all files, then follows changes until the context ends. It reports files that cannot be read, and retries.
+// It announces the feed as complete when every file was read or failed, unless all failed: then the rules that an
+// earlier process wrote stay until there is a file to read.
 func (s *Source) Run(ctx context.Context) error {
 	w := &watch{source: s, watched: map[string]fs.FileInfo{}}
 	notify, err := fsnotify.NewWatcher()
@@ -189,8 +188,7 @@ func firstLink(path string) (link, target string) {
 	return path, ""
 }
 
-// watchFolder watches a folder, again if it was replaced by another folder, and
-// reports whether it began a watch.
+// watchFolder watches a folder, again if it was replaced by another folder, and reports whether it began a watch.
 func (w *watch) watchFolder(path string) bool {
 	if w.notify == nil {
 		return false

@@ -23,9 +23,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// Client requests the objects that a proxy needs from an API server. client-go's
-// typed clients know every kind of object, which costs 12 MB of the program and
-// 9 MB of its memory.
+// Client requests the objects that a proxy needs from an API server. client-go's typed clients know every kind of
+// object, which costs 12 MB of the program and 9 MB of its memory.
 type Client struct {
 	server string // its URL; empty: unknown
 

@@ -25,16 +25,14 @@ import (
 // controller is the reportingController of Events.
 const controller = "kube-proxy"
 
-// The rate of Events. Each is one or two requests of the client that also watches,
-// and must not delay its requests.
+// The rate of Events. Each is one or two requests of the client that also watches, and must not delay its requests.
 const (
 	eventQueue = 100 // more at once are left out
 	eventBurst = 25
 	eventRate  = 1 // for each second, after the burst
 
-	// An Event that all nodes make is sent by each after a random wait of up to
-	// sharedSpread, a few at once and then one per sharedSpread: 5,000 nodes make 500
-	// requests a second for some seconds, and one Event.
+	// An Event that all nodes make is sent by each after a random wait of up to sharedSpread, a few at once and then one
+	// per sharedSpread: 5,000 nodes make 500 requests a second for some seconds, and one Event.
 	sharedSpread = 20 * time.Second
 	sharedBurst  = 5
 )

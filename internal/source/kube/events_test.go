@@ -73,8 +73,7 @@ func (l serviceLister) List(
 	return list.ListMeta, meta.EachListItem(list, func(o runtime.Object) error { return take(o.(object)) })
 }
 
-// A problem that all nodes find is one Event, from the first node that writes it, after a
-// delay.
+// A problem that all nodes find is one Event, from the first node that writes it, after a delay.
 func TestAProblemFoundByAllNodesIsOneEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := record(t)

@@ -146,8 +146,7 @@ func (w *eventWriting) uid(ctx context.Context, of corev1.ObjectReference) types
 	return uid
 }
 
-// logRefusal logs once that the server refuses Events, until it takes one. It logs
-// other failures at the debug level.
+// logRefusal logs once that the server refuses Events, until it takes one. It logs other failures at the debug level.
 func (w *eventWriting) logRefusal(err error) {
 	log := w.options.Log
 	switch {

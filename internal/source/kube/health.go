@@ -43,8 +43,7 @@ func (t trouble) text() string {
 	}
 }
 
-// textOptional is the message of each trouble with ServiceCIDRs, which only one
-// feature needs.
+// textOptional is the message of each trouble with ServiceCIDRs, which only one feature needs.
 const textOptional = "ServiceCIDRs cannot be listed; unused service addresses are not dropped until they can"
 
 // troubleOf sorts the error of a request.

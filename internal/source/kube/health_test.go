@@ -209,8 +209,7 @@ func TestServerHealth(t *testing.T) {
 	}
 }
 
-// A late error does not override a later success of another request, and a cancelled
-// request has no effect.
+// A late error does not override a later success of another request, and a cancelled request has no effect.
 func TestIgnoredRequests(t *testing.T) {
 	f := &testSource{t: t, log: &texttest.Buffer{}}
 	c := newServerHealth(slog.New(slog.NewTextHandler(f.log, nil)), "https://k8s:6443")

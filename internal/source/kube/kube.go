@@ -37,8 +37,7 @@ type Options struct {
 	Log    *slog.Logger          // nil: silence
 }
 
-// Source watches an API server. It is the only source of Services and
-// EndpointSlices of its Store.
+// Source watches an API server. It is the only source of Services and EndpointSlices of its Store.
 type Source struct {
 	store   *cluster.Store
 	options Options
@@ -89,8 +88,7 @@ func New(store *cluster.Store, o Options) *Source {
 	return s
 }
 
-// Run watches until the context ends. It logs each failure once and retries for
-// ever, at growing intervals.
+// Run watches until the context ends. It logs each failure once and retries for ever, at growing intervals.
 func (s *Source) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(demoted{s.options.Log.Handler()}))
 	var running sync.WaitGroup
@@ -214,8 +212,7 @@ func leaving(n *cluster.Node) *cluster.Node {
 	return &gone
 }
 
-// serviceCIDRs are all ServiceCIDRs; clusters before 1.33 may have none, or
-// not let a proxy read them.
+// serviceCIDRs are all ServiceCIDRs; clusters before 1.33 may have none, or not let a proxy read them.
 func (s *Source) serviceCIDRs() feed {
 	union := cidrUnion{store: s.store}
 	done := s.store.Feed()

@@ -238,8 +238,7 @@ func diffFacts(want, got cluster.Facts) string {
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 }
 
-// ServiceCIDRs take effect at once, and the deletion of one does not affect ranges of
-// others.
+// ServiceCIDRs take effect at once, and the deletion of one does not affect ranges of others.
 func TestServiceCIDRsAreAUnion(t *testing.T) {
 	api := newAPIServer(t)
 	api.set(cidrsPath, serviceCIDR("a", "10.96.0.0/16"))

@@ -27,9 +27,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// largeCluster is an API server with very many Services of three endpoints, as large as
-// controllers and Helm make them, which never change. It uses the protocols of
-// kube-apiserver 1.36: TLS, HTTP/2, protobuf.
+// largeCluster is an API server with very many Services of three endpoints, as large as controllers and Helm make them,
+// which never change. It uses the protocols of kube-apiserver 1.36: TLS, HTTP/2, protobuf.
 type largeCluster struct {
 	b    *testing.B
 	n    int
@@ -129,8 +128,7 @@ func protobufItem(b *testing.B, obj interface{ Marshal() ([]byte, error) }) []by
 	return protowire.AppendBytes(protowire.AppendTag(nil, fieldItems, protowire.BytesType), encoded)
 }
 
-// The placeholders in objects. Their values have the same length, so that the lengths in
-// the encoding remain valid.
+// The placeholders in objects. Their values have the same length, so that the lengths in the encoding remain valid.
 const (
 	placeholderNumber    = "NUMBER"          // of the Service
 	placeholderNamespace = "NSPACE"          // one of 200
@@ -184,8 +182,7 @@ func values(i int) iter.Seq2[string, string] {
 	}
 }
 
-// numberedAddr returns the i-th of 100,000 addresses with a prefix; all have the same
-// length.
+// numberedAddr returns the i-th of 100,000 addresses with a prefix; all have the same length.
 func numberedAddr(prefix string, i int) string {
 	return fmt.Sprintf("%s%d.1%02d.1%02d", prefix, i/10_000, i/100%100, i%100)
 }

@@ -59,11 +59,9 @@ func newRetries() retries {
 	}
 }
 
-// retryUnanswered repeats a request until the server answers or the context ends. A
-// reflector would wait between attempts for up to half a minute, and notice as late
-// that the server is back. Of all feeds that wait, only the holder of the retries
-// sends a request every second or two. Slow answers are left to the reflector and
-// its back-off.
+// retryUnanswered repeats a request until the server answers or the context ends. A reflector would wait between
+// attempts for up to half a minute, and notice as late that the server is back. Of all feeds that wait, only the holder
+// of the retries sends a request every second or two. Slow answers are left to the reflector and its back-off.
 func retryUnanswered[T any](ctx context.Context, by retries, request func() (T, error)) (T, error) {
 	answer, err := request()
 	if !unanswered(err) {
@@ -100,9 +98,8 @@ var errLost = errors.New("connections are closed without an answer")
 // isStale reports whether a resource version is too old, which a new list corrects.
 func isStale(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// listing lists and watches for a reflector. Objects of a list go to a sink as they
-// arrive, and the reflector gets an empty list. Why it is a list and not a stream of
-// events: docs/decisions/0031-one-list-at-the-start.md.
+// listing lists and watches for a reflector. Objects of a list go to a sink as they arrive, and the reflector gets an
+// empty list. Why it is a list and not a stream of events: docs/decisions/0031-one-list-at-the-start.md.
 type listing struct{ *cache.ListWatch }
 
 func newListing(from lister, choose func(*metav1.ListOptions), to *sink) listing {

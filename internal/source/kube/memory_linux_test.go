@@ -24,11 +24,10 @@ import (
 	"github.com/sluice-proxy/sluice/test/harness"
 )
 
-// BenchmarkMemory starts the program in a network namespace, with an API server that has n
-// Services of three endpoints, and prints its memory: at the peak, some seconds later, and
-// the live heap then. The environment variable SLUICE selects another program to measure.
-// With PLACES=1 it also prints which places in the code allocated the live heap; the
-// program takes a little more memory then.
+// BenchmarkMemory starts the program in a network namespace, with an API server that has n Services of three endpoints,
+// and prints its memory: at the peak, some seconds later, and the live heap then. The environment variable SLUICE
+// selects another program to measure. With PLACES=1 it also prints which places in the code allocated the live heap;
+// the program takes a little more memory then.
 func BenchmarkMemory(b *testing.B) {
 	path, err := harness.ProgramIn(b.TempDir())
 	if err != nil {
@@ -110,8 +109,7 @@ type testProgram struct {
 
 const diagnosticsAddr = "127.0.0.1:10249"
 
-// startProgram starts the program. It ends with the benchmark, or with this
-// process.
+// startProgram starts the program. It ends with the benchmark, or with this process.
 func startProgram(b *testing.B, netns int, path, kubeconfig string) *testProgram {
 	b.Helper()
 	p := &testProgram{b: b, netns: netns, log: &texttest.Buffer{}}
@@ -146,8 +144,7 @@ func startProgram(b *testing.B, netns int, path, kubeconfig string) *testProgram
 	return p
 }
 
-// waitForServices waits until all Services are in the kernel, and returns the time since
-// the start.
+// waitForServices waits until all Services are in the kernel, and returns the time since the start.
 func (p *testProgram) waitForServices(n int) time.Duration {
 	all := regexp.MustCompile(`msg=Synced services=(\d+)`)
 	for time.Since(p.began) < 5*time.Minute {

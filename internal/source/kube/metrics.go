@@ -9,9 +9,8 @@ import (
 	"k8s.io/client-go/tools/metrics"
 )
 
-// Meter receives the measurements of API clients, under the names of metrics that
-// all of Kubernetes uses. Label values come in the order of Kubernetes' labels. It
-// is safe for concurrent use.
+// Meter receives the measurements of API clients, under the names of metrics that all of Kubernetes uses. Label values
+// come in the order of Kubernetes' labels. It is safe for concurrent use.
 type Meter interface {
 	Count(name string, labels ...string)
 	Observe(name string, value float64, labels ...string) // seconds or bytes
@@ -19,9 +18,8 @@ type Meter interface {
 	Expires(at *time.Time) // the certificate of an exec plugin; nil: there is none
 }
 
-// MeasureClients passes the measurements of all API clients of this process to a
-// Meter. Call it at the start of a program, before there is a client; only the
-// first call has an effect.
+// MeasureClients passes the measurements of all API clients of this process to a Meter. Call it at the start of a
+// program, before there is a client; only the first call has an effect.
 func MeasureClients(m Meter) {
 	metrics.Register(metrics.RegisterOpts{
 		ClientCertExpiry:             expiry{m},
@@ -103,8 +101,7 @@ type result struct {
 	name string
 }
 
-// Increment implements metrics.TransportCreateCallsMetric and
-// metrics.TransportCacheGCCallsMetric.
+// Increment implements metrics.TransportCreateCallsMetric and metrics.TransportCacheGCCallsMetric.
 func (r result) Increment(how string) { r.m.Count(r.name, how) }
 
 type reloads struct{ m Meter }

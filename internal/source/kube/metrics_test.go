@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/metrics"
 )
 
-// measured is set in the process that TestClientsAreMeasured starts, as registrations with
-// client-go cannot be undone.
+// measured is set in the process that TestClientsAreMeasured starts, as registrations with client-go cannot be undone.
 const measured = "SLUICE_TEST_MEASURED"
 
 // Everything that client-go reports is in the metrics that dashboards use.

@@ -18,8 +18,7 @@ func (d demoted) Enabled(ctx context.Context, level slog.Level) bool {
 	return d.Handler.Enabled(ctx, min(level, slog.LevelDebug))
 }
 
-// Handle implements slog.Handler. It checks the level, because logr passes errors
-// on without a call of Enabled.
+// Handle implements slog.Handler. It checks the level, because logr passes errors on without a call of Enabled.
 func (d demoted) Handle(ctx context.Context, r slog.Record) error {
 	if !d.Enabled(ctx, r.Level) {
 		return nil
@@ -38,9 +37,8 @@ func (d demoted) WithGroup(name string) slog.Handler {
 	return demoted{d.Handler.WithGroup(name)}
 }
 
-// DemoteLibraries sends the messages that client libraries log through
-// process-wide loggers to log at the debug level. Call it at the start of a program,
-// before there is a client.
+// DemoteLibraries sends the messages that client libraries log through process-wide loggers to log at the debug level.
+// Call it at the start of a program, before there is a client.
 func DemoteLibraries(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(demoted{log.Handler()}))
 }

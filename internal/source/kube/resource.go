@@ -116,8 +116,7 @@ func (r *resource) request(o metav1.ListOptions) *rest.Request {
 		Timeout(timeout)
 }
 
-// measureRequest reports how long a request took that began at a time, as client-go does if it reads the answer
-// itself.
+// measureRequest reports how long a request took that began at a time, as client-go does if it reads the answer itself.
 func measureRequest(ctx context.Context, u *url.URL, began time.Time) {
 	metrics.RequestLatency.Observe(ctx, "GET", url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}, time.Since(began))
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// sink puts the objects of a kind into the Store as they arrive. It keeps none. It
-// implements cache.ReflectorStore.
+// sink puts the objects of a kind into the Store as they arrive. It keeps none. It implements cache.ReflectorStore.
 type sink struct {
 	put    func(object) []route.Problem // converts and stores an object; returns its problems
 	drop   func(cluster.Name)

@@ -8,9 +8,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source"
 )
 
-// State returns the state of the Source. It is connected from the first answer of
-// the server until the server stops answering; a refusal is an answer. It is safe
-// for concurrent use.
+// State returns the state of the Source. It is connected from the first answer of the server until the server stops
+// answering; a refusal is an answer. It is safe for concurrent use.
 func (s *Source) State() source.State {
 	st := s.health.state()
 	st.From = s.options.Client.server

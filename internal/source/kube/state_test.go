@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source"
 )
 
-// waitForState waits until the Source has a state. Of Trouble it compares the beginning, of
-// times whether they are set.
+// waitForState waits until the Source has a state. Of Trouble it compares the beginning, of times whether they are set.
 func (f *testSource) waitForState(want source.State) {
 	f.t.Helper()
 	f.until(func() string {

@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// unread selects the parts of a message in protobuf that no proxy reads. They are most of
-// a usual object, and cost less to find than to decode. The numbers in within and keys
-// are less than 16, so that their tags have one byte.
+// unread selects the parts of a message in protobuf that no proxy reads. They are most of a usual object, and cost less
+// to find than to decode. The numbers in within and keys are less than 16, so that their tags have one byte.
 type unread struct {
 	fields []protowire.Number            // these are not read
 	within map[protowire.Number]*unread  // parts of these are not read

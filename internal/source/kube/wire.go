@@ -18,8 +18,7 @@ import (
 // runtime.Unknown follows, in whose field raw the object is.
 const protobufPrefix = "k8s\x00"
 
-// Numbers of fields of runtime.Unknown (generated.proto of k8s.io/apimachinery/pkg/runtime)
-// and of every list.
+// Numbers of fields of runtime.Unknown (generated.proto of k8s.io/apimachinery/pkg/runtime) and of every list.
 const (
 	fieldTypeMeta protowire.Number = 1
 	fieldRaw      protowire.Number = 2
@@ -30,9 +29,8 @@ const (
 // maxList is more than the size of any list, in bytes.
 const maxList = 1 << 40
 
-// wireList reads a list in protobuf while it arrives. It holds one object at a time:
-// a decoder of the whole would hold the answer, which may be hundreds of MB, and all
-// objects in it.
+// wireList reads a list in protobuf while it arrives. It holds one object at a time: a decoder of the whole would hold
+// the answer, which may be hundreds of MB, and all objects in it.
 type wireList struct {
 	in   *bufio.Reader
 	read uint64 // bytes of in
@@ -41,8 +39,7 @@ type wireList struct {
 	rest   io.LimitedReader // the part that has not arrived
 }
 
-// readList calls take with the encoding of each object of a list of a type. The bytes are
-// valid until take returns.
+// readList calls take with the encoding of each object of a list of a type. The bytes are valid until take returns.
 func readList(in *bufio.Reader, want listType, take func(object []byte) error) (metav1.ListMeta, error) {
 	l := wireList{in: in}
 	var m metav1.ListMeta

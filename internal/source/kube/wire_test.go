@@ -168,8 +168,7 @@ func TestAnErrorOfAnObjectEndsTheList(t *testing.T) {
 	}
 }
 
-// A server, or what stands before it, may answer with something else than a list of the
-// kind that was requested.
+// A server, or what stands before it, may answer with something else than a list of the kind that was requested.
 func TestAnAnswerOfAnotherKindIsAnError(t *testing.T) {
 	services := clientOf(t, "http://127.0.0.1:1").services("").(*resource)
 	for _, answer := range []string{

@@ -14,9 +14,8 @@ import (
 )
 
 // Serve answers calls of computenetwork.dll and vmcompute.dll with the Fake until the listener is closed. Each
-// connection is one call, which ends when the client closes its side: a line with the name of the call and an ID
-// ("-": none), and then a document. The answer is a line with an HRESULT in hexadecimal and an ID, and then a
-// document.
+// connection is one call, which ends when the client closes its side: a line with the name of the call and an ID ("-":
+// none), and then a document. The answer is a line with an HRESULT in hexadecimal and an ID, and then a document.
 func (f *Fake) Serve(l net.Listener) {
 	for {
 		c, err := l.Accept()

@@ -12,12 +12,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 )
 
-// Kernel is an in-memory fake of iptables.Kernel. It refuses to remove
-// a chain to which a rule still jumps.
+// Kernel is an in-memory fake of iptables.Kernel. It refuses to remove a chain to which a rule still jumps.
 type Kernel struct {
-	// Fail, if set, is called before each read ("read") and removal ("remove legacy",
-	// "remove nft"); if it returns an error, the operation returns that error. Set it
-	// before use.
+	// Fail, if set, is called before each read ("read") and removal ("remove legacy", "remove nft"); if it returns an
+	// error, the operation returns that error. Set it before use.
 	Fail func(verb string) error
 
 	mu     sync.Mutex

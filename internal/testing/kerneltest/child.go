@@ -12,13 +12,11 @@ import (
 // roleVar is the environment variable with the role of a copy of the test program.
 const roleVar = "SLUICE_TEST_ROLE"
 
-// Role returns the role of this process if Child started it, and "" if it should run tests.
-// Call it from TestMain.
+// Role returns the role of this process if Child started it, and "" if it should run tests. Call it from TestMain.
 func Role() string { return os.Getenv(roleVar) }
 
-// Child runs a copy of this test program in a role, in a network namespace, and
-// returns the first line that it prints. The process is killed with the test. attr
-// may be nil.
+// Child runs a copy of this test program in a role, in a network namespace, and returns the first line that it prints.
+// The process is killed with the test. attr may be nil.
 func Child(t testing.TB, netns int, role string, attr *syscall.SysProcAttr) (cmd *exec.Cmd, line string) {
 	t.Helper()
 	cmd = exec.Command("/proc/self/exe")
@@ -42,8 +40,7 @@ func Child(t testing.TB, netns int, role string, attr *syscall.SysProcAttr) (cmd
 // Unprivileged is the user and group of processes without privileges.
 const Unprivileged = 65534
 
-// AsUnprivileged returns the attributes of a process without privileges. It skips the test
-// if root is the only user.
+// AsUnprivileged returns the attributes of a process without privileges. It skips the test if root is the only user.
 func AsUnprivileged(t testing.TB) *syscall.SysProcAttr {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/uid_map")

@@ -23,10 +23,9 @@ const inside = "SLUICE_TEST_USER_NAMESPACE"
 // isNew is the value of inside until the namespaces have loopback and a folder /run.
 const isNew = "new"
 
-// Main runs the tests. If they were not started by root, it runs them as root of a new user
-// namespace. Call it from TestMain and exit with its result. If the kernel does not allow
-// that, Main fails, except with -short, which promises to need no root: then tests that use
-// Namespace are skipped.
+// Main runs the tests. If they were not started by root, it runs them as root of a new user namespace. Call it from
+// TestMain and exit with its result. If the kernel does not allow that, Main fails, except with -short, which promises
+// to need no root: then tests that use Namespace are skipped.
 func Main(m *testing.M) int {
 	if !flag.Parsed() {
 		flag.Parse()
@@ -120,8 +119,7 @@ func loopbackUp() error {
 	return netlink.LinkSetUp(lo)
 }
 
-// onOwnThread runs fn on a new thread, which ends afterwards, so that changes of the thread
-// do not persist.
+// onOwnThread runs fn on a new thread, which ends afterwards, so that changes of the thread do not persist.
 func onOwnThread(fn func() error) error {
 	done := make(chan error)
 	go func() {

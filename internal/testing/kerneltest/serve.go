@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Serve accepts connections until the test ends, and calls handle with each in a goroutine of
-// its own.
+// Serve accepts connections until the test ends, and calls handle with each in a goroutine of its own.
 func Serve(t testing.TB, l net.Listener, handle func(net.Conn)) {
 	t.Helper()
 	t.Cleanup(func() { _ = l.Close() })

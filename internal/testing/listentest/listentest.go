@@ -12,9 +12,8 @@ import (
 	"syscall"
 )
 
-// Host is a host with TCP ports in memory. Like Linux it refuses an address that the
-// host does not have, and a port that is open on an overlapping address. It is safe for
-// concurrent use.
+// Host is a host with TCP ports in memory. Like Linux it refuses an address that the host does not have, and a port
+// that is open on an overlapping address. It is safe for concurrent use.
 type Host struct {
 	mu    sync.Mutex
 	addrs []netip.Addr
@@ -35,8 +34,7 @@ type fakePort struct {
 // New returns a host that has these addresses, and loopback.
 func New(addrs ...netip.Addr) *Host { return &Host{addrs: addrs} }
 
-// SetAddrs changes the addresses. Like Linux it leaves ports on removed addresses
-// open.
+// SetAddrs changes the addresses. Like Linux it leaves ports on removed addresses open.
 func (f *Host) SetAddrs(addrs ...netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

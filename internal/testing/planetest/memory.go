@@ -17,9 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Memory is a mechanism that stores which Services it should serve, and serves none. Its
-// plane is the smallest one that uses every hook of a plane.Kind: a deleted Service drains
-// before it is removed, and nothing survives the process.
+// Memory is a mechanism that stores which Services it should serve, and serves none. Its plane is the smallest one that
+// uses every hook of a plane.Kind: a deleted Service drains before it is removed, and nothing survives the process.
 type Memory struct {
 	mu    sync.Mutex
 	holds map[cluster.Name]entry

@@ -12,9 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Model is a World, and a plane that writes it to a kernel. It verifies that after any
-// sequence of changes and failures the kernel holds the same as if everything had been
-// written at once to an empty one.
+// Model is a World, and a plane that writes it to a kernel. It verifies that after any sequence of changes and failures
+// the kernel holds the same as if everything had been written at once to an empty one.
 type Model struct {
 	*World
 	Options route.Options

@@ -107,8 +107,7 @@ func Compile(s *cluster.Store, opt route.Options) route.Change {
 	return change
 }
 
-// Detectors returns options for every kind of rule that recognizes pods, and for other
-// kinds of rules.
+// Detectors returns options for every kind of rule that recognizes pods, and for other kinds of rules.
 func Detectors() map[string]route.Options {
 	return map[string]route.Options{
 		"none":       {},

@@ -103,8 +103,7 @@ func (w *World) setService(svc *cluster.Service) {
 	w.Store.SetService(svc)
 }
 
-// service returns a random Service. There are few addresses and ports, so that several
-// Services claim the same ones.
+// service returns a random Service. There are few addresses and ports, so that several Services claim the same ones.
 func (w *World) service(name cluster.Name) *cluster.Service {
 	few := func(format string) []netip.Addr {
 		var all []netip.Addr

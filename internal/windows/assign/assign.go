@@ -34,8 +34,7 @@ type Table interface {
 	Delete(netip.Addr) error // from that interface
 }
 
-// Assigner adds and removes addresses. It is safe for concurrent use. Only one process may have
-// one.
+// Assigner adds and removes addresses. It is safe for concurrent use. Only one process may have one.
 type Assigner struct {
 	table Table
 

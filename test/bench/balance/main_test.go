@@ -11,8 +11,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// Round robin gives every backend the same share, and so the slow one as well; least connections
-// gives it less.
+// Round robin gives every backend the same share, and so the slow one as well; least connections gives it less.
 func TestSlowBackend(t *testing.T) {
 	kerneltest.NeedIPVS(t)
 	h, err := newHost(t.Context())

@@ -64,8 +64,7 @@ type result struct {
 	most      int64     // connections at the same backend
 }
 
-// measure runs all clients. Each run has a port of its own, as IPVS remembers connections of the
-// previous one.
+// measure runs all clients. Each run has a port of its own, as IPVS remembers connections of the previous one.
 func (h *host) measure(ctx context.Context, o options, s scenario, scheduler string) (result, error) {
 	h.runs++
 	server := ipvs.Server{Addr: serviceAddr(), Protocol: unix.IPPROTO_TCP, Port: port + h.runs}

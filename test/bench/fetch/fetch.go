@@ -58,8 +58,7 @@ func connect(config *rest.Config) (*http.Client, error) {
 	return &http.Client{Transport: transport}, nil
 }
 
-// Cost is the duration of something and the CPU time that this process and the API server
-// used meanwhile.
+// Cost is the duration of something and the CPU time that this process and the API server used meanwhile.
 type Cost struct{ Took, Client, Server time.Duration }
 
 // Measure measures the cost of f. server is the PID of the API server.
@@ -87,8 +86,7 @@ func Measure(server int, f func() error) (Cost, error) {
 	return cost, err
 }
 
-// CPU returns the CPU time of a process, or of this one if pid is 0. Unlike /proc it has no
-// ticks of 10 ms.
+// CPU returns the CPU time of a process, or of this one if pid is 0. Unlike /proc it has no ticks of 10 ms.
 func CPU(pid int) (time.Duration, error) {
 	const scheduled = 2 // CPUCLOCK_SCHED of the kernel: user and system time of all threads
 	var t unix.Timespec

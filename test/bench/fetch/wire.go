@@ -26,8 +26,7 @@ const magic = "k8s\x00"
 // bufferSize is the size of a read buffer. It is small, as each of many clients has two.
 const bufferSize = 32 << 10
 
-// drainList reads a list to its end, counts its items without decoding them, and returns the
-// token of the next page.
+// drainList reads a list to its end, counts its items without decoding them, and returns the token of the next page.
 //
 // A list is the magic and a runtime.Unknown, whose field 1 is the type and whose field 2
 // is the list: metadata in field 1, and an item in each field 2.
@@ -83,8 +82,7 @@ func token(r *bufio.Reader) (string, error) {
 	return meta.Continue, err
 }
 
-// header reads the tag and the length of a field. The error is io.EOF if there is no
-// further field.
+// header reads the tag and the length of a field. The error is io.EOF if there is no further field.
 func header(r *bufio.Reader, want byte) (int64, error) {
 	tag, err := r.ReadByte()
 	if err != nil {

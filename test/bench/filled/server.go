@@ -1,7 +1,6 @@
 //go:build linux
 
-// Package filled runs an API server with many Services and EndpointSlices, for the
-// benches of programs that read them.
+// Package filled runs an API server with many Services and EndpointSlices, for the benches of programs that read them.
 package filled
 
 import (

@@ -1,8 +1,7 @@
 //go:build linux
 
-// Command relay measures the userspace plane of Sluice beside HAProxy in TCP mode, with the plane
-// nftables and with direct connections for scale, and prints a Markdown table. docs/benchmarks.md
-// explains each number.
+// Command relay measures the userspace plane of Sluice beside HAProxy in TCP mode, with the plane nftables and with
+// direct connections for scale, and prints a Markdown table. docs/benchmarks.md explains each number.
 //
 //	go run ./test/bench/relay                     # about 25 minutes
 //	go run ./test/bench/relay -rounds 3 -time 1s  # about four minutes

@@ -135,8 +135,7 @@ func ratios(a, b []float64) []float64 {
 	return list
 }
 
-// span prints the median, and the lowest and highest values without some at each end; nothing if there are no
-// values.
+// span prints the median, and the lowest and highest values without some at each end; nothing if there are no values.
 func span(values []float64, without int, format func(float64) string) string {
 	if len(values) == 0 {
 		return ""

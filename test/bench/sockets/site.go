@@ -32,8 +32,7 @@ const (
 
 func wayNames() []string { return []string{direct, attached, sockets, packets} }
 
-// Ports of the backend: each side has its own, so that sockets of the backend and of the client are in the same
-// cgroup.
+// Ports of the backend: each side has its own, so that sockets of the backend and of the client are in the same cgroup.
 const (
 	outsidePort = 8080
 	insidePort  = 8081

@@ -15,12 +15,10 @@ import (
 	"github.com/sluice-proxy/sluice/test/bench/filled"
 )
 
-// probedEvery says that every tenth change of a churn is one of a probed Service,
-// which connections observe.
+// probedEvery says that every tenth change of a churn is one of a probed Service, which connections observe.
 const probedEvery = 10
 
-// churner writes changes at a steady rate, and does not wait for a slow write
-// before it begins the next.
+// churner writes changes at a steady rate, and does not wait for a slow write before it begins the next.
 type churner struct {
 	*node
 	group *errgroup.Group
@@ -103,8 +101,7 @@ func (c *churner) begin(ctx context.Context, turn int) {
 	})
 }
 
-// beginMove records that a probed Service moves to its other pod. It returns false if its last move
-// is pending.
+// beginMove records that a probed Service moves to its other pod. It returns false if its last move is pending.
 func (c *churner) beginMove(i int) (netip.Addr, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,13 +19,11 @@ type kind struct {
 	variant string // of iptables, selected by the hint chain of kubelet; empty: none
 	minSync string // minSyncPeriod in the configuration; empty: the default
 
-	// gap is the time between two isolated changes. It is longer than
-	// minSyncPeriod, so that this is not measured.
+	// gap is the time between two isolated changes. It is longer than minSyncPeriod, so that this is not measured.
 	gap time.Duration
 }
 
-// sluice is the name of Sluice in its default mode, and the prefix of its names in
-// other modes.
+// sluice is the name of Sluice in its default mode, and the prefix of its names in other modes.
 const sluice = "sluice"
 
 func kinds() []kind {

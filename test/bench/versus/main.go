@@ -1,8 +1,7 @@
 //go:build linux
 
-// Command versus measures Sluice and kube-proxy, one after another, each on its
-// own node, as clients of one real API server with many Services,
-// with real connections. docs/benchmarks.md explains each number.
+// Command versus measures Sluice and kube-proxy, one after another, each on its own node, as clients of one real API
+// server with many Services, with real connections. docs/benchmarks.md explains each number.
 //
 //	go run ./test/bench/versus                                  # everything: hours, most of them kube-proxy's
 //	go run ./test/bench/versus -quick                           # a small run, to verify that it works
@@ -15,10 +14,9 @@
 //	make build && go run ./test/uml -clock real -program ./test/bench/versus -- -sluice bin/sluice \
 //		-results /dev/shm/bench.json -proxies sluice-ipvs,ipvs -parts start,idle,change,connect -sizes 1000
 //
-// KUBEBUILDER_ASSETS is the folder with kube-apiserver and etcd (make
-// test-assets), KUBE_PROXY the path of kube-proxy. Without KUBE_PROXY only Sluice
-// is measured. Each part is saved in -results when it ends, with the results of
-// other runs, so a run can be interrupted or split.
+// KUBEBUILDER_ASSETS is the folder with kube-apiserver and etcd (make test-assets), KUBE_PROXY the path of kube-proxy.
+// Without KUBE_PROXY only Sluice is measured. Each part is saved in -results when it ends, with the results of other
+// runs, so a run can be interrupted or split.
 //
 // It needs root, or unprivileged user namespaces. It touches nothing outside of
 // its network namespaces, and leaves nothing behind if it is killed.
@@ -65,8 +63,7 @@ func run(o options, w io.Writer) error {
 	return printReport(w, results)
 }
 
-// measure measures all sizes, each with one API server, and all proxies, each on
-// a new node.
+// measure measures all sizes, each with one API server, and all proxies, each on a new node.
 func measure(o options) error {
 	for _, size := range o.sizes {
 		var failed error

@@ -66,8 +66,7 @@ func since(before, after []bucket) []bucket {
 	return out
 }
 
-// quantile interpolates within a bucket. For the last bucket, which has no upper
-// bound, it returns the lower one.
+// quantile interpolates within a bucket. For the last bucket, which has no upper bound, it returns the lower one.
 func quantile(buckets []bucket, q float64) time.Duration {
 	if len(buckets) == 0 || buckets[len(buckets)-1].count == 0 {
 		return 0

@@ -21,8 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// node is a new node with a client, the pods of the probed Services, and
-// the proxy under test.
+// node is a new node with a client, the pods of the probed Services, and the proxy under test.
 type node struct {
 	*server
 	options
@@ -164,8 +163,7 @@ func (n *node) gates() string {
 	return "featureGates: {" + gate + ": true}\n"
 }
 
-// halt stops the proxy; its rules stay. kube-proxy ends with a signal error, Sluice
-// with 0.
+// halt stops the proxy; its rules stay. kube-proxy ends with a signal error, Sluice with 0.
 func (n *node) halt() error {
 	n.memory.Stop()
 	_, err := n.proxy.Stop(syscall.SIGTERM, 30*time.Second)

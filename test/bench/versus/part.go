@@ -56,8 +56,7 @@ func (n *node) bare(r *result) error {
 	return nil
 }
 
-// start measures from the start of the process until each probed Service, one
-// after another, has answered.
+// start measures from the start of the process until each probed Service, one after another, has answered.
 func (n *node) start(r *result) error {
 	if err := n.launch(); err != nil {
 		return err
@@ -164,8 +163,7 @@ func (n *node) isolated(i int) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// connect times connections to a pod and through a Service, alternating which is
-// first.
+// connect times connections to a pod and through a Service, alternating which is first.
 func (n *node) connect(r *result) error {
 	i := n.probed[probes/2]
 	var pod netip.Addr
@@ -232,8 +230,7 @@ func (n *node) restart(r *result) error {
 	return err
 }
 
-// firstSteps returns the number of steps of the first sync in a log of Sluice;
-// -1 if the log has none.
+// firstSteps returns the number of steps of the first sync in a log of Sluice; -1 if the log has none.
 func firstSteps(log string) int {
 	m := regexp.MustCompile(`msg=Synced .*steps=(\d+).*cause=start`).FindStringSubmatch(log)
 	if m == nil {

@@ -97,8 +97,7 @@ func rows() []row {
 	)
 }
 
-// printReport prints a table for each size, the growth of Sluice with the size,
-// and its heap profile.
+// printReport prints a table for each size, the growth of Sluice with the size, and its heap profile.
 func printReport(w io.Writer, results []*result) error {
 	names := proxyNames()
 	slices.SortFunc(results, func(a, b *result) int {

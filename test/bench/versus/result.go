@@ -22,12 +22,10 @@ type result struct {
 	Versions string // of the proxy and its tools
 	When     time.Time
 
-	// NotReached names an event that did not happen in time and ended the
-	// measurement; empty if there was none.
+	// NotReached names an event that did not happen in time and ended the measurement; empty if there was none.
 	NotReached string `json:",omitempty"`
 
-	// Values has the measured values by the keys of rows. Durations are in
-	// nanoseconds, memory in bytes.
+	// Values has the measured values by the keys of rows. Durations are in nanoseconds, memory in bytes.
 	Values map[string]float64
 
 	Heap string `json:",omitempty"` // heap profile of Sluice, as printed by pprof

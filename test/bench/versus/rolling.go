@@ -21,8 +21,7 @@ const (
 	perBatch = 25  // endpoints of a slice that one write replaces
 )
 
-// rollingIP returns endpoint j of the old (0) or new (1) generation of pods. All
-// are addresses of the first pod.
+// rollingIP returns endpoint j of the old (0) or new (1) generation of pods. All are addresses of the first pod.
 func rollingIP(generation, j int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 181 + byte(generation), byte(j >> 8), byte(j)})
 }
@@ -60,8 +59,7 @@ func mixed(slice, fresh int) []netip.Addr {
 	return out
 }
 
-// rolling replaces all endpoints of a large Service while clients make new
-// connections to it.
+// rolling replaces all endpoints of a large Service while clients make new connections to it.
 func (n *node) rolling(r *result) error {
 	if err := n.prepareRolling(); err != nil {
 		return err

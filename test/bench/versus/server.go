@@ -46,8 +46,7 @@ func spreadOver(n int) []int {
 	return out
 }
 
-// newServer starts a server. Probed Services have one real pod, the others three endpoints
-// without pods.
+// newServer starts a server. Probed Services have one real pod, the others three endpoints without pods.
 func newServer(t lab.T, n int) (*server, error) {
 	s, began := &server{probed: spreadOver(n)}, time.Now()
 	var err error

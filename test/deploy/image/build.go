@@ -103,8 +103,7 @@ func (s *script) buildStage(st stage) {
 	s.images[st.name] = s.image
 }
 
-// mountHost mounts the file system of the test machine as root of the stage, with an overlay
-// for changes.
+// mountHost mounts the file system of the test machine as root of the stage, with an overlay for changes.
 func (s *script) mountHost(overlay string) {
 	s.add("mkdir -p %[1]s && mount -t tmpfs none %[1]s && mkdir -p %[1]s/upper %[1]s/work", overlay)
 	s.add("mount -t overlay -o lowerdir=/,upperdir=%[1]s/upper,workdir=%[1]s/work none %[2]s", overlay, s.root)

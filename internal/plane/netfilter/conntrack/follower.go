@@ -1,16 +1,12 @@
-// Package conntrack deletes the conntrack entries of flows that changes of Services
-// made stale.
+// Package conntrack deletes the conntrack entries of flows that changes of Services made stale.
 //
-// The kernel sends all packets of a UDP flow to the destination of the first one,
-// also when that backend is gone, or when the Service had no backend then. TCP and
-// SCTP peers notice; UDP senders that expect no answer never do.
+// The kernel sends all packets of a UDP flow to the destination of the first one, also when that backend is gone, or
+// when the Service had no backend then. TCP and SCTP peers notice; UDP senders that expect no answer never do.
 //
-// A TCP or SCTP connection may never begin: if its first packet came before there
-// were rules for it, retransmissions keep the untranslated conntrack entry, and so do
-// connections of other clients from the same port, for two minutes.
+// A TCP or SCTP connection may never begin: if its first packet came before there were rules for it, retransmissions
+// keep the untranslated conntrack entry, and so do connections of other clients from the same port, for two minutes.
 //
-// The package deletes exactly the stale entries, at a cost that follows the change,
-// and does not delay the change.
+// The package deletes exactly the stale entries, at a cost that follows the change, and does not delay the change.
 package conntrack
 
 import (
@@ -41,8 +37,7 @@ type Options struct {
 	Table  Table
 	Report func(error) // called when scans begin to fail; they are repeated
 
-	// Scanned is called after each scan with its duration, and how many flows of each
-	// family it ended. It may be nil.
+	// Scanned is called after each scan with its duration, and how many flows of each family it ended. It may be nil.
 	Scanned func(took time.Duration, ended map[route.Family]int)
 }
 
@@ -79,8 +74,7 @@ func (f *Follower) Applied(c route.Change) {
 	f.queue(started)
 }
 
-// Repaired queues all flows: the rules in the kernel were wrong for a while, so that any
-// flow may be stale.
+// Repaired queues all flows: the rules in the kernel were wrong for a while, so that any flow may be stale.
 func (f *Follower) Repaired(t *route.Table) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,8 +124,7 @@ func (f *Follower) scanDue(ctx context.Context) (time.Duration, error) {
 	return 0, err
 }
 
-// take returns all work that is due, and the time until more is due; 0 if no work
-// waits.
+// take returns all work that is due, and the time until more is due; 0 if no work waits.
 func (f *Follower) take(now time.Time) (flows, time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,8 +181,7 @@ func (f *Follower) scan(ctx context.Context, w flows) (ended map[route.Family]in
 	return ended, failed
 }
 
-// deleteStale deletes a flow that is stale by the present state, which may be newer than
-// the work of this scan.
+// deleteStale deletes a flow that is stale by the present state, which may be newer than the work of this scan.
 func (f *Follower) deleteStale(ctx context.Context, e kernel.Entry, w flows) (deleted bool, err error) {
 	f.mu.Lock()
 	stale := f.index.stale(e, w)

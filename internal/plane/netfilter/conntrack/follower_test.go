@@ -298,8 +298,7 @@ func TestNewestState(t *testing.T) {
 	})
 }
 
-// A storm of changes while the kernel is slow to answer ends in few looks, and
-// the follower rests longer than it works.
+// A storm of changes while the kernel is slow to answer ends in few looks, and the follower rests longer than it works.
 func TestCoalesce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := slow{Table: &conntracktest.Table{}, each: func() { time.Sleep(100 * time.Millisecond) }}
@@ -339,8 +338,7 @@ func TestSetLocal(t *testing.T) {
 	}
 }
 
-// The frontends of a port share the list of what is gone, however many they are, and
-// a flow is found in it by search.
+// The frontends of a port share the list of what is gone, however many they are, and a flow is found in it by search.
 func TestFrontendsShareTheListOfDeletedBackends(t *testing.T) {
 	var frontends, backends []string
 	for i := range 200 {

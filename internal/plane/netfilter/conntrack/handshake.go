@@ -28,9 +28,8 @@ func handshakes(c route.Change) (started flows, ended []key) {
 	return started, ended
 }
 
-// balanced yields the ClusterIPs of a Service over TCP and SCTP that are balanced over
-// backends. No host answers at a ClusterIP itself. At other addresses a host may answer
-// by a route that this node does not know.
+// balanced yields the ClusterIPs of a Service over TCP and SCTP that are balanced over backends. No host answers at a
+// ClusterIP itself. At other addresses a host may answer by a route that this node does not know.
 func balanced(s *route.Service) iter.Seq[key] {
 	return func(yield func(key) bool) {
 		if s == nil {

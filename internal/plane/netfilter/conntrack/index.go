@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// key is an address and port where clients reach a Service. Without an address it is
-// a NodePort on every local address.
+// key is an address and port where clients reach a Service. Without an address it is a NodePort on every local address.
 type key struct {
 	family   route.Family
 	protocol uint8
@@ -39,8 +38,7 @@ type frontend struct {
 
 func (f frontend) exists() bool { return f.owner != (cluster.Name{}) }
 
-// index is the last applied state that decides whether UDP flows are stale. It does
-// no I/O.
+// index is the last applied state that decides whether UDP flows are stale. It does no I/O.
 type index struct {
 	services  map[cluster.Name]*route.Service // those with UDP ports
 	frontends map[key]frontend
@@ -55,8 +53,7 @@ func newIndex() *index {
 	}
 }
 
-// apply applies a change and returns the work for it. It compares with the last applied
-// state, not with Touch.Old.
+// apply applies a change and returns the work for it. It compares with the last applied state, not with Touch.Old.
 func (x *index) apply(c route.Change) flows {
 	before := map[key]frontend{}
 	touched, nodePorts := c.Touched, x.nodePorts
@@ -91,9 +88,8 @@ func (x *index) others(touched []route.Touch) []route.Touch {
 	return others
 }
 
-// remove removes the frontends of the touched Services and keeps their state in before.
-// It removes all before any is added, as a frontend may move from one Service to
-// another.
+// remove removes the frontends of the touched Services and keeps their state in before. It removes all before any is
+// added, as a frontend may move from one Service to another.
 func (x *index) remove(touched []route.Touch, before map[key]frontend) {
 	for _, t := range touched {
 		s, ok := x.services[t.Name]
@@ -125,8 +121,7 @@ func (x *index) add(s *route.Service, before map[key]frontend) {
 	}
 }
 
-// frontendsOf returns the UDP frontends of a Service, each under the keys where the
-// host serves it.
+// frontendsOf returns the UDP frontends of a Service, each under the keys where the host serves it.
 func (x *index) frontendsOf(s *route.Service) map[key]frontend {
 	frontends := map[key]frontend{}
 	for _, p := range s.Ports {
@@ -197,8 +192,7 @@ func (x *index) everything() flows {
 	return w
 }
 
-// stale reports whether a flow must end, by the last applied state. Flows to frontends
-// that are not in w stay.
+// stale reports whether a flow must end, by the last applied state. Flows to frontends that are not in w stay.
 func (x *index) stale(e kernel.Entry, w flows) bool {
 	if e.Protocol != kernel.UDP {
 		return stuck(e, w)
@@ -216,8 +210,7 @@ func (x *index) stale(e kernel.Entry, w flows) bool {
 	case n.none():
 		return false
 	case !served:
-		// No Service has the address now. A flow that was never translated keeps its
-		// own destination.
+		// No Service has the address now. A flow that was never translated keeps its own destination.
 		return e.Translated() && (n.all || contains(n.gone, e.ReplySrc))
 	case len(f.serving) == 0 && f.nodePort:
 		return e.Translated() // the rest may belong to a server of this host
@@ -231,9 +224,8 @@ func contains(sorted []netip.AddrPort, b netip.AddrPort) bool {
 	return ok
 }
 
-// isLocal reports whether the flow goes to an address that serves the NodePorts
-// of every local address. Link-local addresses are not unique; but a flow that
-// was translated has been recognised by the host as its own.
+// isLocal reports whether the flow goes to an address that serves the NodePorts of every local address. Link-local
+// addresses are not unique; but a flow that was translated has been recognised by the host as its own.
 func (x *index) isLocal(e kernel.Entry) bool {
 	a := e.OrigDst.Addr()
 	if a.IsLinkLocalUnicast() && e.Translated() {

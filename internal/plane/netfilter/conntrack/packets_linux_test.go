@@ -20,8 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// bench is a host with two backends of its own and a sender that uses one
-// socket all the time and expects no answer.
+// bench is a host with two backends of its own and a sender that uses one socket all the time and expects no answer.
 type bench struct {
 	netns    int
 	backends [2]*net.UDPConn
@@ -132,9 +131,8 @@ func (b *bench) arrives(t *testing.T) int {
 	return -1
 }
 
-// A sender that keeps its socket and is never answered follows the Service
-// through its whole life: no backend, the first, another, none. Before each
-// look the kernel keeps it where it was.
+// A sender that keeps its socket and is never answered follows the Service through its whole life: no backend, the
+// first, another, none. Before each look the kernel keeps it where it was.
 func TestPackets(t *testing.T) {
 	t.Run("S-197 S-198 S-199 S-213 one sender through the life of a service", oneSender)
 }

@@ -69,9 +69,8 @@ func readFrontend(text string) (route.Frontend, route.Family) {
 	return route.Frontend{Kind: kind, Addr: a.Addr(), Port: a.Port()}, route.FamilyOf(a.Addr())
 }
 
-// flow reads "17 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:53", as entries print
-// themselves: over TCP and SCTP one that only begins. Behind it may be that it was
-// answered, or that more than its first packet was seen.
+// flow reads "17 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:53", as entries print themselves: over TCP and SCTP one that
+// only begins. Behind it may be that it was answered, or that more than its first packet was seen.
 func flow(t testing.TB, text string) kernel.Entry {
 	t.Helper()
 	text, isAnswered := strings.CutSuffix(text, answered)
@@ -173,8 +172,7 @@ func settle(t testing.TB, f *Follower) int {
 
 func total(ended map[route.Family]int) int { return ended[route.IPv4] + ended[route.IPv6] }
 
-// scenario: some flows, a change, and the flows that are gone after it. The
-// rest must be there.
+// scenario: some flows, a change, and the flows that are gone after it. The rest must be there.
 type scenario struct {
 	name          string
 	host          func() route.Host // allLocal, if nil

@@ -6,8 +6,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Flows that many scenarios have: to the first and second backend, and one made
-// while nobody translated it.
+// Flows that many scenarios have: to the first and second backend, and one made while nobody translated it.
 const (
 	one  = "17 10.0.0.1:7 > 10.96.0.10:53 via 10.1.0.1:5353"
 	two  = "17 10.0.0.2:7 > 10.96.0.10:53 via 10.1.0.2:5353"

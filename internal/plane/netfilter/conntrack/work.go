@@ -9,9 +9,8 @@ import (
 	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
 )
 
-// maxListings is how many filtered listings are cheaper than reading every flow
-// of a protocol. The kernel walks its whole table for each; what a filter saves
-// is the copying, which is about ten times the walk.
+// maxListings is how many filtered listings are cheaper than reading every flow of a protocol. The kernel walks its
+// whole table for each; what a filter saves is the copying, which is about ten times the walk.
 const maxListings = 8
 
 // need describes the flows to a frontend that may be stale.
@@ -29,8 +28,7 @@ type flows map[key]need
 // none reports whether there is no work.
 func (n need) none() bool { return !n.all && len(n.gone) == 0 }
 
-// merge returns a need that covers both. It does not delay a first scan to the time of
-// a second one.
+// merge returns a need that covers both. It does not delay a first scan to the time of a second one.
 func (n need) merge(o need) need {
 	if n.none() {
 		return o
@@ -96,16 +94,14 @@ func (w flows) with(other flows) flows {
 	return w
 }
 
-// comparison compares frontends. Those of one port have the same backends, so it
-// remembers which of two lists are gone.
+// comparison compares frontends. Those of one port have the same backends, so it remembers which of two lists are gone.
 type comparison map[[2]list][]netip.AddrPort
 
 // frontends returns the need of a frontend that changed; the zero frontend is none. A frontend
 // that had backends and only gained more has no stale flows, and costs nothing.
 func (c comparison) frontends(old, now frontend) need {
 	if len(old.serving) == 0 {
-		// Flows may have been made without rules for them, also before the start, or
-		// by another proxy.
+		// Flows may have been made without rules for them, also before the start, or by another proxy.
 		became := now.owner != old.owner || len(now.serving) > 0
 		return need{all: now.exists() && became}
 	}

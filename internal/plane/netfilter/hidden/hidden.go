@@ -1,6 +1,5 @@
-// Package hidden reports sockets of this node that Services hide: a NodePort, an
-// external IP or a load balancer IP of the node takes connections that programs of
-// the node listen for, such as kubelet on port 10250.
+// Package hidden reports sockets of this node that Services hide: a NodePort, an external IP or a load balancer IP of
+// the node takes connections that programs of the node listen for, such as kubelet on port 10250.
 //
 // The Service wins, as with kube-proxy. Otherwise any process that may listen on
 // the host's network could take a port away from a Service.
@@ -72,8 +71,7 @@ func New(o Options) *Follower {
 	return f
 }
 
-// Applied adds and removes the frontends of changed Services. It implements
-// proxy.Follower.
+// Applied adds and removes the frontends of changed Services. It implements proxy.Follower.
 func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,8 +189,7 @@ func covers(a netip.Addr, f route.Family) bool {
 	return a == netip.IPv6Unspecified() || a == netip.IPv4Unspecified() && f == route.IPv4
 }
 
-// leadsTo reports whether the socket is an endpoint of the frontend: it is not hidden
-// then.
+// leadsTo reports whether the socket is an endpoint of the frontend: it is not hidden then.
 func (x frontend) leadsTo(at netip.AddrPort, local []netip.Addr) bool {
 	is := func(backend netip.AddrPort) bool {
 		return backend.Port() == at.Port() &&

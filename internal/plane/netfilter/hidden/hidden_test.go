@@ -55,8 +55,7 @@ func (n *node) listen(sockets ...string) {
 	}
 }
 
-// applied makes a change in which a Service with these frontends of one port comes, in
-// place of an earlier one.
+// applied makes a change in which a Service with these frontends of one port comes, in place of an earlier one.
 func (n *node) applied(ports route.NodePorts, old, svc *route.Service) {
 	n.Applied(route.Change{
 		Table: &route.Table{Host: route.Host{NodePorts: ports}}, OldHost: &route.Host{},

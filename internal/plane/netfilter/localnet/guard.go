@@ -2,9 +2,8 @@ package localnet
 
 import "github.com/sluice-proxy/sluice/internal/linux/nft"
 
-// rawBeforeDefrag is a priority before connection tracking and before every
-// translation (linux/netfilter_ipv4.h), so that the guard sees the addresses with
-// which a packet arrived.
+// rawBeforeDefrag is a priority before connection tracking and before every translation (linux/netfilter_ipv4.h), so
+// that the guard sees the addresses with which a packet arrived.
 const rawBeforeDefrag = -450
 
 // Table returns the table of the guard. No plane owns it, so that none removes it while
@@ -28,9 +27,8 @@ func guardChain() nft.Chain {
 // route_localnet, so that a later process, or a clean-up, resets it.
 func markChain() nft.Chain { return nft.Chain{Name: "route-localnet-set-by-sluice"} }
 
-// addGuard returns the transaction that adds or repairs the guard, and adds the mark if
-// the state is marked. Rules in a chain with the right hook are replaced in place,
-// without a moment between old and new.
+// addGuard returns the transaction that adds or repairs the guard, and adds the mark if the state is marked. Rules in a
+// chain with the right hook are replaced in place, without a moment between old and new.
 func addGuard(s state) *nft.Tx {
 	tx := &nft.Tx{}
 	if s.table != nil {

@@ -1,13 +1,11 @@
-// Package localnet lets NodePorts be reached on 127.0.0.1 where the configuration
-// asks for it. The kernel routes connections from there to other hosts only with
-// net.ipv4.conf.all.route_localnet (Documentation/networking/ip-sysctl.rst), which
-// also lets neighbours send packets to 127.0.0.0/8 (CVE-2020-8558).
+// Package localnet lets NodePorts be reached on 127.0.0.1 where the configuration asks for it. The kernel routes
+// connections from there to other hosts only with net.ipv4.conf.all.route_localnet
+// (Documentation/networking/ip-sysctl.rst), which also lets neighbours send packets to 127.0.0.0/8 (CVE-2020-8558).
 //
-// A Follower drops their packets with a guard: an nf_tables table of its own that drops
-// packets with a source or destination in 127.0.0.0/8 unless they come from lo.
-// The guard is added before the parameter becomes 1 and deleted after it is 0 again. It
-// stays in the kernel when the process ends, however it ends, and it records whether
-// Sluice set the parameter.
+// A Follower drops their packets with a guard: an nf_tables table of its own that drops packets with a source or
+// destination in 127.0.0.0/8 unless they come from lo. The guard is added before the parameter becomes 1 and deleted
+// after it is 0 again. It stays in the kernel when the process ends, however it ends, and it records whether Sluice set
+// the parameter.
 package localnet
 
 import (
@@ -137,10 +135,9 @@ func (f *Follower) attempt(ctx context.Context, n need) (wrote bool, err error) 
 	return wrote, err
 }
 
-// establish reads the kernel and writes the difference to the state for a need. After
-// each write, and after a failure of any, the guard exists whenever the parameter is 1.
-// The error is errLeftOn if all writes succeeded and the parameter stays 1 without
-// need. The lock is held.
+// establish reads the kernel and writes the difference to the state for a need. After each write, and after a failure
+// of any, the guard exists whenever the parameter is 1. The error is errLeftOn if all writes succeeded and the
+// parameter stays 1 without need. The lock is held.
 func (f *Follower) establish(ctx context.Context, n need) (wrote bool, err error) {
 	have, err := f.read(ctx, n)
 	if err != nil {
@@ -166,8 +163,7 @@ func (f *Follower) establish(ctx context.Context, n need) (wrote bool, err error
 	return wrote, nil
 }
 
-// addGuard adds or repairs the guard, before anything else is written, and the mark
-// before the parameter is set.
+// addGuard adds or repairs the guard, before anything else is written, and the mark before the parameter is set.
 func (f *Follower) addGuard(ctx context.Context, have, want state) (wrote bool, err error) {
 	add := have.guard != intact && (have.routed() || want.guard == intact)
 	if !add && (have.mark || !want.marked) {
@@ -223,8 +219,7 @@ func stillRouted() string {
 		"table %s stays and keeps neighbours out", Table())
 }
 
-// read reads the parameter and the guard. A kernel without the parameter never routes
-// 127.0.0.0/8.
+// read reads the parameter and the guard. A kernel without the parameter never routes 127.0.0.0/8.
 func (f *Follower) read(ctx context.Context, n need) (s state, err error) {
 	if err := s.readValues(f.opt.Sysctl); err != nil {
 		return s, err

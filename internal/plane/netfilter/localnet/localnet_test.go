@@ -124,8 +124,7 @@ func (p *process) serve(addrs ...string) {
 func (p *process) localhost() { p.serve("127.0.0.1", "192.168.0.2") }
 func (p *process) outside()   { p.serve("192.168.0.2", "::1") }
 
-// want compares what the kernel has in the end: the parameter, and "guard",
-// "marked guard" or "nothing".
+// want compares what the kernel has in the end: the parameter, and "guard", "marked guard" or "nothing".
 func (m *machine) want(value, what string) {
 	m.t.Helper()
 	var s state

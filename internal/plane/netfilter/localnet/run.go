@@ -15,8 +15,7 @@ import (
 // reportPeriod is the least time between two reports of repairs.
 const reportPeriod = time.Minute
 
-// Prepare makes the guard and sets the parameter for a later process that serves
-// NodePorts on 127.0.0.1.
+// Prepare makes the guard and sets the parameter for a later process that serves NodePorts on 127.0.0.1.
 func (f *Follower) Prepare(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -24,8 +23,7 @@ func (f *Follower) Prepare(ctx context.Context) error {
 	return err
 }
 
-// Guard makes the guard if the parameter is 1, for a later process that does not
-// serve NodePorts on 127.0.0.1.
+// Guard makes the guard if the parameter is 1, for a later process that does not serve NodePorts on 127.0.0.1.
 func (f *Follower) Guard(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
