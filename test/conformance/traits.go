@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // Traits are the behaviours in which the proxy modes differ. They come from the behaviour to
@@ -29,6 +30,15 @@ type Traits struct {
 	// emptyNodePortUnserved is about a connection to a NodePort without endpoints, on a node address that serves no
 	// NodePorts.
 	emptyNodePortUnserved expectation
+}
+
+// refusal returns how a connection to a Service without endpoints is refused: by ICMP port unreachable, or by a reset,
+// where the rules may differ from kube-proxy's.
+func (t *Traits) refusal(p lab.Protocol) lab.Outcome {
+	if t.proxied && p == lab.TCP {
+		return lab.Reset
+	}
+	return lab.Refused
 }
 
 // expectation returns a step that verifies the result of a connection.

@@ -183,11 +183,21 @@ func (r *renderer) nodePort(name id, at rule) {
 
 // refuse adds the rule for packets that no rule sent to a backend.
 func (r *renderer) refuse(chain string, at rule, name id, v route.Verdict) {
-	at.comment, at.target = name.text+" has no endpoints", "REJECT"
+	at.comment, at.target = name.text+" has no endpoints", r.reject(at.protocol)
 	if v == route.Drop {
 		at.comment, at.target = name.text+" has no local endpoints", "DROP"
 	}
 	r.line(filter, chain, at)
+}
+
+// reject returns the target that refuses packets. The kernel limits ICMP errors to about one a second for each client
+// (net.ipv4.icmp_ratelimit), so those that kube-proxy's rules send do not refuse each connection at once. Resets do, and
+// kube-proxy's mode userspace, which closed such connections, has no rule to be the same as.
+func (r *renderer) reject(protocol cluster.Protocol) string {
+	if r.isPortals() && protocol == cluster.TCP {
+		return "REJECT --reject-with tcp-reset"
+	}
+	return "REJECT"
 }
 
 // restrict adds the chain that accepts only some sources. Other packets leave it with the
