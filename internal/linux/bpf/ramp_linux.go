@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,4 +41,39 @@ func (c *Conn) Ramp(backends []Member, window time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// FullPart is the whole share of a backend in the unit of Parts, and leastPart the smallest part of it.
+const (
+	FullPart  = 256
+	leastPart = 26
+)
+
+// Parts returns which part of their share new backends get at this moment. Others get all of it.
+func (c *Conn) Parts() (map[Member]uint32, error) {
+	now, err := clock()
+	if err != nil {
+		return nil, err
+	}
+	parts := map[Member]uint32{}
+	err = c.withMap(sockMapNewBackends, func(m *ebpf.Map) error {
+		return each(m, func(k, v []byte) {
+			part := partAt(now, binary.NativeEndian.Uint64(v), binary.NativeEndian.Uint64(v[8:]))
+			if part < FullPart {
+				parts[Member{Pool(k[:16]), endpointIn(k[16:])}] = part
+			}
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read which backends are new: %w", err)
+	}
+	return parts, nil
+}
+
+// partAt returns the part of a backend whose share grows (share of sock.c).
+func partAt(now, from, until uint64) uint32 {
+	if now >= until || now < from {
+		return FullPart
+	}
+	return max(leastPart, uint32((now-from)*FullPart/(until-from)))
 }

@@ -46,6 +46,16 @@ func NodeHash(name string) uint32 {
 	return mix(h.Sum32())
 }
 
+// Draws is how many slots ByChance and ByHash draw for a connection at most, while new backends pass connections on.
+const Draws = 4
+
+// Rehash returns the hash of the next draw of ByHash. Backends keep a connection if the upper 8 bits of the hash are
+// below their part (Conn.Parts).
+func Rehash(hash uint32) uint32 { return mix(hash + 1) }
+
+// Compared is how many backends ByLoad compares for a connection at most: those from a random one on.
+const Compared = 8
+
 // mix is the last step of MurmurHash3.
 func mix(h uint32) uint32 {
 	h = (h ^ h>>16) * 0x85ebca6b

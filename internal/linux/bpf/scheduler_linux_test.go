@@ -33,16 +33,8 @@ func scheduled(n *node, change func(*Frontend)) []string {
 	return backends
 }
 
-// The constants of sock.c: how many slots programs draw while new backends pass connections on, and how many backends
-// they compare; and the least part of its share that a new backend has, in 256ths.
-const (
-	draws     = 4
-	compared  = 8
-	leastPart = 26
-)
-
 // With ByHash all connections of a client have the backend that PodHash or NodeHash names, or, while that is new and
-// passes them on, the one that the next hash names.
+// passes them on, the one that Rehash names.
 func TestByHash(t *testing.T) {
 	n := newNode(t)
 	backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.SlowStart = ByHash, true })
@@ -54,11 +46,11 @@ func TestByHash(t *testing.T) {
 			n.ramp(backends[0], time.Hour)
 		}
 		number, first := NodeHash(n.opt.Node), backends[NodeHash(n.opt.Node)%4]
-		for range draws - 1 {
+		for range Draws - 1 {
 			if i < 4 || backends[number%4] != backends[0] || number>>24 < leastPart {
 				break
 			}
-			number = mix(number + 1)
+			number = Rehash(number)
 		}
 		want := backends[number%4]
 		if want != first {
@@ -195,7 +187,7 @@ func TestLoadsDuringACount(t *testing.T) {
 	}
 }
 
-// Of ten backends ByLoad compares eight: one with the lowest load is found as often as it is among them. The check
+// Of ten backends ByLoad compares Compared: one with the lowest load is found as often as it is among them. The check
 // fails by chance with a probability below 1e-10. While a load is unknown it chooses by chance.
 func TestByLoadComparesSome(t *testing.T) {
 	n := newNode(t)
@@ -216,7 +208,7 @@ func TestByLoadComparesSome(t *testing.T) {
 	n.write(list...)
 	n.count(loads)
 	const tries = 1000
-	if found := n.answered(tries)[least]; outside(found, tries, float64(compared)/float64(f.Count)) {
+	if found := n.answered(tries)[least]; outside(found, tries, float64(Compared)/float64(f.Count)) {
 		t.Errorf("%d of %d connections have the backend with the lowest load", found, tries)
 	}
 	delete(loads, "127.0.0.1:8083")
@@ -254,10 +246,17 @@ func TestRamp(t *testing.T) {
 				return float64(count) / tries
 			}
 			n.ramp(backends[0], time.Hour)
+			if parts, err := n.conn.Parts(); err != nil || len(parts) != 1 ||
+				parts[Member{Pool{7, 15: 1}, netip.MustParseAddrPort(backends[0])}] != leastPart {
+				t.Errorf("the part of the new one is %v, %v; want %d", parts, err, leastPart)
+			}
 			young := share()
 			n.ramp(backends[0], time.Millisecond)
 			time.Sleep(2 * time.Millisecond)
 			grownUp := share()
+			if parts, err := n.conn.Parts(); err != nil || len(parts) > 0 {
+				t.Errorf("later the part of the new one is %v, %v; want all", parts, err)
+			}
 			if young > 0.1 || grownUp < 0.15 || grownUp > 0.35 {
 				t.Errorf("its share is %.3f, and later %.3f; want less than 0.1, and about 0.25", young, grownUp)
 			}
@@ -277,6 +276,17 @@ func (n *node) ramp(backend string, window time.Duration) {
 	n.t.Helper()
 	if err := n.conn.Ramp([]Member{{Pool{7, 15: 1}, netip.MustParseAddrPort(backend)}}, window); err != nil {
 		n.t.Fatal(err)
+	}
+}
+
+// The part of a new backend is a tenth at first, grows with time, and in the end is all.
+func TestPartAt(t *testing.T) {
+	for now, want := range map[uint64]uint32{
+		999: FullPart, 1000: leastPart, 1100: leastPart, 1500: 128, 1999: 255, 2000: FullPart,
+	} {
+		if got := partAt(now, 1000, 2000); got != want {
+			t.Errorf("at %d: %d, want %d", now, got, want)
+		}
 	}
 }
 

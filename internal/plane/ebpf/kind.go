@@ -24,7 +24,7 @@ func Kind(packets plane.Kind) plane.Kind { return KindTestedBy(probe.Sockets, pa
 func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
-	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), shares
+	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), new(balancing).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
 		return New(noKernel{}, Options{Packets: packets.Preview(s)})
@@ -124,7 +124,8 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	opened := *on
 	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp})
 	sockets := sockdiag.Node{NetNS: s.NetNS}
-	opened.Balance = (&balancing{sockets: conn.Sockets, connections: sockets.Count}).balance
+	answers := &balancing{sockets: conn.Sockets, connections: sockets.Count, loads: conn.Loads, parts: conn.Parts}
+	opened.Balance, opened.Shares = answers.balance, answers.shares
 	exempt, err := exemptions(s, o, conn)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())

@@ -13,10 +13,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// balancing implements Balance of plane.Opened. It is safe for concurrent use.
+// balancing implements Balance and Shares of plane.Opened. It is safe for concurrent use. The zero value has neither
+// open connections nor new backends.
 type balancing struct {
 	sockets     func() ([]bpf.Socket, error) // connected UDP sockets
 	connections func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error)
+	loads       func() (map[netip.AddrPort]bpf.Load, error)
+	parts       func() (map[bpf.Member]uint32, error)
 
 	mu   sync.Mutex
 	at   time.Time // when open was counted

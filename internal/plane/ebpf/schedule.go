@@ -2,7 +2,6 @@ package ebpf
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -56,9 +55,16 @@ func (p *port) table(pool *pool) []netip.AddrPort {
 	case pool.turns == nil:
 		return pool.weighted
 	}
+	return repeat(pool.weighted, pool.turns)
+}
+
+// repeat returns a list that contains each backend as often as it has turns.
+func repeat(backends []netip.AddrPort, turns []int) []netip.AddrPort {
 	var slots []netip.AddrPort
-	for i, n := range pool.turns {
-		slots = append(slots, slices.Repeat(pool.weighted[i:i+1], n)...)
+	for i, n := range turns {
+		for range n {
+			slots = append(slots, backends[i])
+		}
 	}
 	return slots
 }

@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -17,11 +18,43 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
+// fakeKernel has open connections and new backends, all of one pool.
+type fakeKernel struct {
+	pool bpf.Pool
+	open []netip.AddrPort
+	new  map[netip.AddrPort]uint32
+	err  error
+}
+
+func (k fakeKernel) loads() (map[netip.AddrPort]bpf.Load, error) {
+	all := map[netip.AddrPort]bpf.Load{}
+	for i, at := range append(pods(3), k.open...) {
+		l := all[at]
+		if i >= 3 {
+			l.Since++
+		}
+		all[at] = l
+	}
+	return all, k.err
+}
+
+func (k fakeKernel) parts() (map[bpf.Member]uint32, error) {
+	parts := map[bpf.Member]uint32{}
+	for at, part := range k.new {
+		parts[bpf.Member{Pool: k.pool, Backend: at}] = part
+	}
+	return parts, k.err
+}
+
 // ofPort returns a connection of a client to a Service with one port.
 func ofPort(p route.Port, from plane.Connection) plane.Connection {
 	p.Name, p.Protocol, p.Family, p.Frontends = "http", 6, route.IPv4, make([]route.Frontend, 1)
 	from.Service, from.Way = &route.Service{Ports: []route.Port{p}}, route.Way{Verdict: route.Balance}
 	return from
+}
+
+func poolIn(by plane.Connection) bpf.Pool {
+	return poolID(by.Service.Name, &by.Service.Ports[0], route.Cluster)
 }
 
 // percents prints the shares of backends, in their order.
@@ -49,50 +82,103 @@ func TestShares(t *testing.T) {
 		return map[netip.AddrPort]uint16{b[0]: w[0], b[1]: w[1], b[2]: w[2]}
 	}
 	for name, c := range map[string]struct {
-		from plane.Connection
-		port route.Port
-		want string
+		from     plane.Connection
+		port     route.Port
+		open     []netip.AddrPort
+		new      map[netip.AddrPort]uint32
+		want     string
+		unopened string // without a kernel; empty: the same
 	}{
-		"at random":       {inside, route.Port{}, "packets"},
-		"from outside":    {plane.Connection{}, route.Port{Scheduler: "lc", Weights: weights(1, 2, 3)}, "packets"},
-		"with affinity":   {inside, route.Port{Affinity: time.Hour, Weights: weights(1, 2, 3)}, "packets"},
-		"by weight":       {inside, route.Port{Weights: weights(0, 1, 3)}, "0.0 25.0 75.0 by their weights"},
-		"all of weight 0": {inside, route.Port{Weights: weights(0, 0, 0)}, "packets"},
-		"the fewest":      {node, route.Port{Scheduler: "lc"}, "33.3 33.3 33.3" + toLeast},
-		"the fewest for its weight": {
-			node, route.Port{Scheduler: "lc", Weights: weights(5, 1, 1)}, "71.4 14.3 14.3" + toLeast,
+		"at random":    {from: inside, want: "packets"},
+		"from outside": {port: route.Port{Scheduler: "lc", Weights: weights(1, 2, 3)}, want: "packets"},
+		"with affinity": {
+			from: inside, port: route.Port{Affinity: time.Hour, Weights: weights(1, 2, 3)}, want: "packets",
 		},
-		"slow start": {inside, route.Port{SlowStart: 1}, "packets"},
+		"by weight": {
+			from: inside, port: route.Port{Weights: weights(0, 1, 3)}, want: "0.0 25.0 75.0 by their weights",
+		},
+		"all of weight 0": {from: inside, port: route.Port{Weights: weights(0, 0, 0)}, want: "packets"},
+		"the fewest": {
+			from: node, port: route.Port{Scheduler: "lc"}, open: []netip.AddrPort{b[0], b[0], b[1]},
+			want: "0.0 0.0 100.0" + toLeast, unopened: "33.3 33.3 33.3" + toLeast,
+		},
+		"the fewest for its weight": {
+			from: node, port: route.Port{Scheduler: "lc", Weights: weights(5, 1, 1)}, open: []netip.AddrPort{b[0], b[0], b[1]},
+			want: "100.0 0.0 0.0" + toLeast, unopened: "71.4 14.3 14.3" + toLeast,
+		},
+		"the first of two": {
+			from: node, port: route.Port{Scheduler: "lc"}, open: []netip.AddrPort{b[0]}, want: "0.0 66.7 33.3" + toLeast,
+			unopened: "33.3 33.3 33.3" + toLeast,
+		},
+		"the fewest, one is new": {
+			from: node, port: route.Port{Scheduler: "lc", SlowStart: 1}, new: map[netip.AddrPort]uint32{b[0]: 128},
+			want: "0.0 66.7 33.3" + toLeast, unopened: "33.3 33.3 33.3" + toLeast,
+		},
+		"new at random": {
+			from: inside, port: route.Port{SlowStart: 1}, new: map[netip.AddrPort]uint32{b[2]: 26},
+			want: "47.2 47.2 5.6 of which new ones have a part of their chance", unopened: "packets",
+		},
+		"new, by weight": {
+			from: inside, port: route.Port{SlowStart: 1, Weights: weights(0, 1, 3)}, new: map[netip.AddrPort]uint32{b[2]: 128},
+			want: "0.0 39.2 60.8 by their weights, of which new ones have a part", unopened: "0.0 25.0 75.0 by their weights",
+		},
+		"new, without slow start now": {
+			from: inside, port: route.Port{}, new: map[netip.AddrPort]uint32{b[2]: 26}, want: "packets",
+		},
 		"by the hash of nobody known": {
-			plane.Connection{Inside: true, Node: true}, route.Port{Scheduler: "mh", Weights: weights(0, 1, 3)},
-			"0.0 25.0 75.0" + toHashed,
+			from: plane.Connection{Inside: true, Node: true}, port: route.Port{Scheduler: "mh", Weights: weights(0, 1, 3)},
+			want: "0.0 25.0 75.0" + toHashed,
 		},
 	} {
 		c.port.Cluster = b
-		if got := percents(shares(ofPort(c.port, c.from)), b); got != c.want {
+		by := ofPort(c.port, c.from)
+		k := fakeKernel{pool: poolIn(by), open: c.open, new: c.new}
+		if got := percents((&balancing{loads: k.loads, parts: k.parts}).shares(by), b); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		if c.unopened == "" {
+			c.unopened = c.want
+		}
+		k.err = errors.New("unreadable")
+		for _, unopened := range []*balancing{new(balancing), {loads: k.loads, parts: k.parts}} {
+			if got := percents(unopened.shares(by), b); got != c.unopened {
+				t.Errorf("%s, without a kernel: %s, want %s", name, got, c.unopened)
+			}
 		}
 	}
 }
 
-// A client has one backend by hash. As many clients have a backend as its weight says.
+// A client has one backend by hash. As many clients have a backend as its weight says, fewer while it is new.
 func TestSharesByHash(t *testing.T) {
 	b := pods(3)
-	port := route.Port{Scheduler: "maglev", Cluster: b, Weights: map[netip.AddrPort]uint16{b[0]: 3, b[1]: 0}}
-	var got [3]float64
-	const clients = 20_000
-	for i := range clients {
-		of := shares(ofPort(port, plane.Connection{
-			Inside: true, Client: netip.AddrFrom4([4]byte{10, 180, byte(i / 250), byte(i % 250)}),
-		})).Of
-		if len(of) != 1 {
-			t.Fatalf("client %d has the backends %v", i, of)
+	port := route.Port{Scheduler: "maglev", SlowStart: 1, Cluster: b, Weights: map[netip.AddrPort]uint16{b[0]: 3, b[1]: 0}}
+	count := func(k fakeKernel) (got [3]float64) {
+		const clients = 20_000
+		for i := range clients {
+			by := ofPort(port, plane.Connection{
+				Inside: true, Client: netip.AddrFrom4([4]byte{10, 180, byte(i / 250), byte(i % 250)}),
+			})
+			k.pool = poolIn(by)
+			shares := (&balancing{parts: k.parts}).shares(by).Of
+			if len(shares) != 1 {
+				t.Fatalf("client %d has the backends %v", i, shares)
+			}
+			got[slices.Index(b, slices.Collect(maps.Keys(shares))[0])] += 1.0 / clients
 		}
-		got[slices.Index(b, slices.Collect(maps.Keys(of))[0])] += 1.0 / clients
+		return got
 	}
-	for i, want := range []float64{0.75, 0, 0.25} {
-		if math.Abs(got[i]-want) > 0.02 {
-			t.Errorf("the clients have %.3f of backend %d, want %.3f", got[i], i, want)
+	for name, c := range map[string]struct {
+		new  map[netip.AddrPort]uint32
+		want [3]float64
+	}{
+		"none is new": {nil, [3]float64{0.75, 0, 0.25}},
+		"one is new":  {map[netip.AddrPort]uint32{b[0]: 128}, [3]float64{0.608, 0, 0.392}},
+	} {
+		got := count(fakeKernel{new: c.new})
+		for i := range b {
+			if math.Abs(got[i]-c.want[i]) > 0.02 {
+				t.Errorf("%s: the clients have %.3f, want %.3f", name, got, c.want)
+			}
 		}
 	}
 }
