@@ -139,7 +139,8 @@ func fieldCases() []fieldCase {
 			}
 		}},
 		{path: "nodePortAddresses", value: "[192.168.0.0/16, all, localhost, 192.168.0.0/16]", want: func(c *Config) {
-			c.NodePorts = route.NodePortOptions{All: true, Localhost: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}}
+			private := netip.MustParsePrefix("192.168.0.0/16")
+			c.NodePorts = route.NodePortOptions{All: true, Localhost: true, CIDRs: []netip.Prefix{private}}
 		}},
 		{path: "oomScoreAdj", value: "0", want: func(c *Config) { c.OOMScoreAdj = 0 }},
 		{path: "conntrack.maxPerCore", value: "0", want: func(c *Config) { c.Conntrack.MaxPerCore = 0 }},

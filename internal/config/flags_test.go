@@ -35,7 +35,8 @@ func settings() []flagCase {
 			c.Detector.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/48")}
 		}},
 		{args: "--nodeport-addresses=localhost,10.0.0.0/8 --nodeport-addresses=primary", want: func(c *Config) {
-			c.NodePorts = route.NodePortOptions{Primary: true, Localhost: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+			private := netip.MustParsePrefix("10.0.0.0/8")
+			c.NodePorts = route.NodePortOptions{Primary: true, Localhost: true, CIDRs: []netip.Prefix{private}}
 		}},
 		{args: "--hostname-override=Node-A", want: func(c *Config) { c.NodeName = "node-a" }},
 		{args: "-v 4", want: func(c *Config) { c.Logging.Verbosity = 4 }},
@@ -134,8 +135,9 @@ func passing() []flagCase {
 		{args: "--proxy-port-range=0-0"},
 		{args: "--proxy-port-range="},
 		{
-			args:    "--udp-timeout=1s",
-			warning: "--udp-timeout has an effect in mode userspace only: the mode is nftables; use --conntrack-udp-timeout for flows in the kernel",
+			args: "--udp-timeout=1s",
+			warning: "--udp-timeout has an effect in mode userspace only: the mode is nftables; " +
+				"use --conntrack-udp-timeout for flows in the kernel",
 		},
 		{args: "--udp-timeout=250ms"},
 		{

@@ -85,7 +85,8 @@ func (c *check) unusedInMode() {
 		{ebpfMode, "exempt-cgroups", "", ""},
 		{userspaceMode, "drain-timeout", "", ""},
 		{userspaceMode, "scheduler", "", "; mode ipvs has --ipvs-scheduler"},
-		{userspaceMode, "udp-timeout", "250ms", "; use --conntrack-udp-timeout for flows in the kernel"}, // kube-proxy's default
+		// 250 ms are kube-proxy's default.
+		{userspaceMode, "udp-timeout", "250ms", "; use --conntrack-udp-timeout for flows in the kernel"},
 	} {
 		if text, given := c.flags[f.flag]; given && f.mode != mode && text != f.quiet && !c.own.Cleanup {
 			c.warn("--%s has an effect in mode %s only: the mode is %s%s", f.flag, f.mode, mode, f.hint)

@@ -91,11 +91,8 @@ type udpLoop struct {
 	listeners map[*udpListener]struct{}
 }
 
-// clock returns the time since the start of the engine.
-func (l *udpLoop) clock() time.Duration {
-	l.now = time.Since(l.udp.engine.start)
-	return l.now
-}
+// event sets the time of the last event.
+func (l *udpLoop) event() { l.now = time.Since(l.udp.engine.start) }
 
 func (l *udpLoop) left(b *Balancer) {
 	for listener := range l.listeners {
@@ -116,7 +113,7 @@ func (l *udpLoop) wait() {
 // sweep ends flows that are idle, and those to backends that have left.
 func (l *udpLoop) sweep() {
 	l.waiting = false
-	l.clock()
+	l.event()
 	for listener := range l.listeners {
 		listener.sweep()
 		if len(listener.flows) > 0 {
@@ -183,7 +180,7 @@ const maxReceive = 32
 
 // ready forwards the datagrams that wait in the socket.
 func (l *udpListener) ready() {
-	l.loop.clock()
+	l.loop.event()
 	for range maxReceive {
 		n, client, err := l.socket.receive(l.loop.buffer)
 		if err != nil {

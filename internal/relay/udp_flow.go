@@ -117,7 +117,7 @@ func (f *flow) send(data []byte) {
 // ready sends replies of the backend to the client.
 func (f *flow) ready() {
 	loop := f.listener.loop
-	loop.clock()
+	loop.event()
 	for range maxReceive {
 		n, _, err := f.socket.receive(loop.buffer)
 		if refusal(err) {

@@ -313,7 +313,7 @@ func (f *Fake) remove(o op) error {
 	if o.kind == deleteChain && !isChain || o.kind == deleteSet && !isSet {
 		return missing("delete %s %s: no such object", o.table, name)
 	}
-	if err := f.unused(o.table, name, o.kind == deleteChain); err != nil {
+	if err := f.unused(o, name); err != nil {
 		return err
 	}
 	if o.kind == deleteSet {
@@ -327,8 +327,9 @@ func (f *Fake) remove(o op) error {
 
 var errBusy = errors.New("still in use")
 
-// unused verifies that nothing uses a chain, or else a set, with this name.
-func (f *Fake) unused(t Table, name string, isChain bool) error {
+// unused verifies that nothing uses the chain or the set that an operation deletes.
+func (f *Fake) unused(o op, name string) error {
+	t, isChain := o.table, o.kind == deleteChain
 	for from, rules := range f.Rules[t] {
 		for _, r := range rules {
 			used, sets := r.uses()

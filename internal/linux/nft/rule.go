@@ -302,21 +302,21 @@ func equals(text string, f Field, data []byte) Statement {
 // Remember adds an element with a timeout to a dynamic map. If the key exists it keeps its
 // data, and its timeout restarts. If the map is full the rule does not match.
 func Remember(to string, timeout time.Duration, data Field, key ...Field) Statement {
-	return dynset("update @%s { %s timeout "+seconds(timeout)+" : %s }", to, data, key,
-		expr.Dynset{Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout})
+	return dynset("update @%s { %s timeout "+seconds(timeout)+" : %s }", data, key,
+		expr.Dynset{SetName: to, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout})
 }
 
 // Forget deletes an element from a dynamic map, if it exists. The kernel requires data as well, but ignores it.
 func Forget(from string, key ...Field) Statement {
 	const opDelete = 2 // NFT_DYNSET_OP_DELETE, linux/netfilter/nf_tables.h
-	return dynset("delete @%s { %s : %s }", from, Priority(), key, expr.Dynset{Operation: opDelete})
+	return dynset("delete @%s { %s : %s }", Priority(), key, expr.Dynset{SetName: from, Operation: opDelete})
 }
 
-func dynset(format, set string, data Field, key []Field, change expr.Dynset) Statement {
+func dynset(format string, data Field, key []Field, change expr.Dynset) Statement {
 	text, exprs, width := join(key)
 	change.SrcRegKey, change.SrcRegData = reg1, after(width)
-	change.SetName, change.SetID = set, byName
-	return Statement{fmt.Sprintf(format, set, text, data.text), append(exprs, data.load(after(width)), &change)}
+	change.SetID = byName
+	return Statement{fmt.Sprintf(format, change.SetName, text, data.text), append(exprs, data.load(after(width)), &change)}
 }
 
 // after returns the first 16-byte register behind so many bytes from register 1 on.

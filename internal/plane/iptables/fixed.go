@@ -25,7 +25,8 @@ func (f *family) hostEntries(host *route.Host, opt Options) []entry {
 			list = append(list, entry{Key: key{table: t, chain: name}, Value: join(chains[name].Rules...)})
 		}
 	}
-	list = append(list, entry{Key: key{filter, "INPUT", "-j " + localnet}}, entry{Key: key{filter, "OUTPUT", "-j " + localnet}})
+	list = append(list,
+		entry{Key: key{filter, "INPUT", "-j " + localnet}}, entry{Key: key{filter, "OUTPUT", "-j " + localnet}})
 	if f.guarded {
 		list = append(list, entry{Key: guard()})
 	}

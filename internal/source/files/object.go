@@ -102,7 +102,9 @@ func (p *parser) list(h header, v value) bool {
 func (p *parser) decode(name string, v value, into any, o ...json.StrictOption) (unknown []strict.Fault, ok bool) {
 	ok = true
 	for _, f := range strict.Decode(v.json, into, o...) {
-		problem := route.Problem{Object: name, Field: f.Path, Value: text.Short(oneLine(f.Value)), Reason: "the field is repeated"}
+		problem := route.Problem{
+			Object: name, Field: f.Path, Value: text.Short(oneLine(f.Value)), Reason: "the field is repeated",
+		}
 		switch {
 		case f.IsUnknown():
 			unknown = append(unknown, f)

@@ -154,7 +154,9 @@ func (r request) failed(ctx context.Context, err error) {
 	}
 	h.outages++
 	h.failures[""] = failure{t, err.Error()}
-	h.setConnected(false)
+	if h.connected {
+		h.connected, h.since = false, time.Now()
+	}
 	h.log.Warn(t.text(), "server", h.server, "error", err)
 }
 
@@ -182,15 +184,11 @@ func (h *serverHealth) answered(r request) {
 		return
 	}
 	delete(h.failures, "")
-	h.setConnected(true)
+	if !h.connected {
+		h.connected, h.since = true, time.Now()
+	}
 	if outage {
 		h.log.Info("The API server answers again", "server", h.server)
-	}
-}
-
-func (h *serverHealth) setConnected(connected bool) {
-	if h.connected != connected {
-		h.connected, h.since = connected, time.Now()
 	}
 }
 

@@ -66,8 +66,8 @@ func (k *Kernel) Create(e conntrack.Entry) error {
 		Header: []byte{family, 0, 0, 0},
 		Encode: func(ae *netlink.AttributeEncoder) {
 			ae.ByteOrder = binary.BigEndian
-			encodeTuple(ae, tupleOrig, e.Protocol, e.OrigSrc, e.OrigDst)
-			encodeTuple(ae, tupleReply, e.Protocol, e.OrigDst, e.OrigSrc)
+			nest(ae, tupleOrig, tuple{e.Protocol, e.OrigSrc, e.OrigDst}.encode)
+			nest(ae, tupleReply, tuple{e.Protocol, e.OrigDst, e.OrigSrc}.encode)
 			ae.Uint32(timeout, life)
 			if e.Answered() {
 				ae.Uint32(status, uint32(conntrack.Answered|confirmed))
@@ -100,21 +100,25 @@ func nest(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.Attribute
 	})
 }
 
-func encodeTuple(ae *netlink.AttributeEncoder, typ uint16, protocol uint8, src, dst netip.AddrPort) {
+// tuple is one direction of an entry.
+type tuple struct {
+	protocol uint8
+	src, dst netip.AddrPort
+}
+
+func (t tuple) encode(ae *netlink.AttributeEncoder) {
 	srcType, dstType := uint16(1), uint16(2)
-	if src.Addr().Is6() {
+	if t.src.Addr().Is6() {
 		srcType, dstType = 3, 4
 	}
-	nest(ae, typ, func(ae *netlink.AttributeEncoder) {
-		nest(ae, tupleIP, func(ae *netlink.AttributeEncoder) {
-			ae.Bytes(srcType, src.Addr().AsSlice())
-			ae.Bytes(dstType, dst.Addr().AsSlice())
-		})
-		nest(ae, tupleProto, func(ae *netlink.AttributeEncoder) {
-			ae.Uint8(protoNum, protocol)
-			ae.Uint16(protoSrcPort, src.Port())
-			ae.Uint16(protoDest, dst.Port())
-		})
+	nest(ae, tupleIP, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(srcType, t.src.Addr().AsSlice())
+		ae.Bytes(dstType, t.dst.Addr().AsSlice())
+	})
+	nest(ae, tupleProto, func(ae *netlink.AttributeEncoder) {
+		ae.Uint8(protoNum, t.protocol)
+		ae.Uint16(protoSrcPort, t.src.Port())
+		ae.Uint16(protoDest, t.dst.Port())
 	})
 }
 
