@@ -1,23 +1,12 @@
 package config
 
 import (
-	"fmt"
-	"os"
-
 	"sigs.k8s.io/yaml"
 )
 
 // Effective returns the configuration in force, defaults and flags included, as
 // a KubeProxyConfiguration v1alpha1 in JSON.
 func (c *Config) Effective() ([]byte, error) { return yaml.YAMLToJSON(c.effective) }
-
-// Write writes the configuration in force to WriteConfigTo.
-func (c *Config) Write() error {
-	if err := os.WriteFile(c.WriteConfigTo, c.effective, 0o644); err != nil {
-		return fmt.Errorf("write configuration: %w", err)
-	}
-	return nil
-}
 
 // Values returns every flag with its value or default. It leaves out the flags that only
 // older versions of kube-proxy had, because they may contain passwords for cAdvisor.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -27,6 +28,7 @@ type machine struct {
 	answers   map[string]string // by path; nil: nobody listens
 	server    string            // the Server header of its answers
 	looks     int
+	changes   atomic.Int32 // by the story, between two searches
 }
 
 const theirProgram = "/usr/local/bin/kube-proxy"
@@ -49,6 +51,7 @@ func (m *machine) Describe(pid int) process.Process {
 }
 
 func (m *machine) Listeners(context.Context) ([]sockdiag.Listener, error) {
+	m.changes.Load()
 	m.looks++
 	list := slices.Clone(m.listeners)
 	for _, pid := range m.pids {
@@ -58,6 +61,7 @@ func (m *machine) Listeners(context.Context) ([]sockdiag.Listener, error) {
 }
 
 func (m *machine) RoundTrip(r *http.Request) (*http.Response, error) {
+	m.changes.Load()
 	if m.answers == nil {
 		return nil, errors.New("connection refused")
 	}
