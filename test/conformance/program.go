@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,7 +129,8 @@ func (r *running) wait(timeout time.Duration) error {
 	for _, addr := range r.barriers() {
 		probe := lab.Probe{Protocol: lab.TCP, To: netip.AddrPortFrom(addr, 80), Timeout: lab.Soon}
 		deadline := time.Now().Add(timeout)
-		for result := r.Host.Try(probe); result.Outcome != lab.Refused; result = r.Host.Try(probe) {
+		refused := []lab.Outcome{lab.Refused, lab.Reset}
+		for result := r.Host.Try(probe); !slices.Contains(refused, result.Outcome); result = r.Host.Try(probe) {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("the change was not written within %v: %s is %s", timeout, probe.To, result)
 			}
