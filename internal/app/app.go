@@ -33,7 +33,7 @@ type Options struct {
 	Version string            // of this program
 	Flags   map[string]string // the command line, for /flagz
 
-	SetVerbosity func(level int) // sets how much is logged; nil: it is fixed
+	SetVerbosity func(level int) // sets how much is logged; needed if Config.Profiling is set
 
 	// Load reads the command line and File again; File is empty if there is none.
 	Load func() (*config.Config, []string, error)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/admin"
-	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/takeover"
@@ -50,10 +49,7 @@ func removeAll(ctx context.Context, o Options) (removed []string, err error) {
 	}
 	lines, err := cleanHost(ctx, o)
 	removed = append(removed, lines...)
-	account, kubeProxyErr := takeover.Cleanup(ctx, takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
-		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
-	})
+	account, kubeProxyErr := takeover.Cleanup(ctx, o.takeover())
 	return append(removed, account.Lines()...), errors.Join(append(errs, err, kubeProxyErr)...)
 }
 

@@ -130,20 +130,17 @@ func (d *daemon) assemble(ctx context.Context) error {
 		},
 	})
 	d.assembleNode()
-	d.takeover = takeover.New(takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(d.plane.KubeProxyRules), Others: leftovers(o),
-		Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
-		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
-		Record:          func(note string) { d.record(event.KubeProxyRuns(note)) },
-		RecordLeft:      func(note string) { d.record(event.KubeProxyRulesLeft(note)) },
-	}, d.inForce)
+	other := o.takeover()
+	other.Ours, other.Others = mechanisms(d.plane.KubeProxyRules), leftovers(o)
+	other.Record = func(note string) { d.record(event.KubeProxyRuns(note)) }
+	other.RecordLeft = func(note string) { d.record(event.KubeProxyRulesLeft(note)) }
+	d.takeover = takeover.New(other, d.inForce)
 	d.reload = d.newReloader()
 	kind := d.o.kind()
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
-		Plan: d.plan, Settings: d.settings(),
+		Plan: d.plan, Settings: inspect.Settings{Configuration: o.Config.Effective(), Flags: o.Flags}, Opened: *d.plane,
 		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: *cmp.Or(d.plane.Facts, &kind.Facts),
-		Balance: d.plane.Balance, Sockets: d.plane.Sockets, Shares: d.plane.Shares,
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings)
@@ -261,6 +258,14 @@ func (d *daemon) onRequest(ctx context.Context) error {
 				return nil // the context ended
 			}
 		}
+	}
+}
+
+// takeover returns the options by which every search for kube-proxy begins.
+func (o Options) takeover() takeover.Options {
+	return takeover.Options{
+		NetNS: o.NetNS, Log: o.Log, Dial: listen.Opener{NetNS: o.NetNS}.Dial, Address: kubeProxyAddress(o.Config),
+		IgnoreKubeProxy: o.Config.IgnoreKubeProxy,
 	}
 }
 

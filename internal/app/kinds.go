@@ -18,24 +18,22 @@ import (
 
 // Modes returns the names of data planes.
 func Modes(kinds []plane.Kind) []string {
-	var modes []string
-	for _, k := range kinds {
-		if !slices.Contains(modes, k.Mode) {
-			modes = append(modes, k.Mode)
-		}
-	}
-	return modes
+	return distinct(kinds, func(k plane.Kind) string { return k.Mode })
 }
 
 // Binds returns the ways in which clients reach the sockets of data planes that have some.
 func Binds(kinds []plane.Kind) []config.Bind {
-	var binds []config.Bind
+	return distinct(kinds, func(k plane.Kind) config.Bind { return k.Bind })
+}
+
+// distinct returns a property of data planes, each value once, without the empty one.
+func distinct[T ~string](kinds []plane.Kind, of func(plane.Kind) T) (values []T) {
 	for _, k := range kinds {
-		if k.Bind != "" && !slices.Contains(binds, k.Bind) {
-			binds = append(binds, k.Bind)
+		if v := of(k); v != "" && !slices.Contains(values, v) {
+			values = append(values, v)
 		}
 	}
-	return binds
+	return values
 }
 
 // kind returns the plane of the configured mode, which the configuration has checked.

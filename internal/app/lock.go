@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/admin"
@@ -28,9 +27,6 @@ func newLock(o admin.Options, log *slog.Logger) lock {
 func (o Options) control() admin.Options {
 	return admin.Options{NetNS: o.NetNS, User: o.Config.Unprivileged()}
 }
-
-// adopt returns the lock that the previous run of this program passed on.
-func (l lock) adopt(file *os.File) (*admin.Server, error) { return admin.Adopt(file, l.options) }
 
 const (
 	stopTimeout = 10 * time.Second       // for a daemon to stop after a signal, before a cleanup

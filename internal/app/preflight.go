@@ -7,9 +7,9 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
-	"github.com/sluice-proxy/sluice/internal/handover/listen"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/preflight"
+	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
@@ -55,10 +55,9 @@ func (o Options) running(ctx context.Context) *preflight.Daemon {
 }
 
 func (o Options) others(ctx context.Context, kind plane.Kind) (takeover.Found, preflight.Trial) {
-	found, err := takeover.Search(ctx, takeover.Options{
-		NetNS: o.NetNS, Log: o.Log, Ours: mechanisms(kind.KubeProxyRules), Dial: listen.Opener{NetNS: o.NetNS}.Dial,
-		Address: kubeProxyAddress(o.Config),
-	})
+	search := o.takeover()
+	search.Ours = mechanisms(kind.KubeProxyRules)
+	found, err := takeover.Search(ctx, search)
 	return found, preflight.TrialOf(err)
 }
 
@@ -67,7 +66,7 @@ func (o Options) serverVersion(ctx context.Context) preflight.Source {
 		return preflight.Source{Manifests: true}
 	}
 	s := preflight.Source{Named: o.Config.Client.Kubeconfig != "" || o.Config.Client.Master != ""}
-	client, err := dial(o.Config)
+	client, err := kube.Dial(kube.Connection(o.Config.Client))
 	if err == nil {
 		s.Server = client.Server()
 		s.Version, err = client.Version(ctx)

@@ -60,7 +60,7 @@ func TestPreflightBesideOthers(t *testing.T) {
 	wantLines(t, findings(t, o),
 		"can do mode nftables (the default)\n", "ok       other proxies  none, and no rules of kube-proxy\n",
 		"ok       ports          free: 0.0.0.0:10256, 127.0.0.1:10249\n",
-		"ok       version skew   Services are those of manifests\n")
+		"ok       version skew   not needed: Services come from manifests\n")
 	commands(t, o.NetNS, "nft add table ip kube-proxy", "nft add chain ip kube-proxy services",
 		"iptables-nft -t nat -N KUBE-SVC-NPX46M4PTMTKRN6Y")
 	const left = "ok       other proxies  rules are left, "
@@ -94,7 +94,7 @@ func TestPreflightBesideKubeProxy(t *testing.T) {
 			"warning  other proxies  kube-proxy in mode iptables runs (it answers at 127.0.0.1:10249): " +
 				"both serve until it is stopped",
 		},
-		{"iptables", "stop     other proxies  kube-proxy in mode iptables writes the chains that mode iptables writes"},
+		{"iptables", "stop     other proxies  kube-proxy in mode iptables writes the same chains as mode iptables"},
 	} {
 		o := options(t, "--manifests=x", "--proxy-mode="+c.mode)
 		o.NetNS = kerneltest.Namespace(t)

@@ -4,11 +4,11 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // reporter receives problems of objects, each once.
@@ -18,7 +18,7 @@ func (o Options) log(problems []route.Problem) {
 	for _, p := range problems {
 		attrs := []slog.Attr{
 			slog.String("object", p.Object), slog.String("field", p.Field),
-			slog.String("value", shortened(p.Value)), slog.String("reason", p.Reason),
+			slog.String("value", text.Short(p.Value)), slog.String("reason", p.Reason),
 		}
 		if p.Count > 1 {
 			attrs = append(attrs, slog.Int("count", p.Count))
@@ -28,19 +28,9 @@ func (o Options) log(problems []route.Problem) {
 	}
 }
 
-// How many problems are reported one by one: of those that differ only in the object, and of
-// one class with objects of one kind in one namespace. The others are counted.
-const (
-	listedAlike   = 10
-	listedOfClass = 100
-)
-
 // digest returns a Digest that logs problems, and records Events about them.
 func (o Options) digest(record func(event.Event)) *event.Digest {
 	return event.NewDigest(event.DigestOptions{
-		Levels: []event.Level{
-			{Group: event.SameProblem, Listed: listedAlike}, {Group: event.SameClass, Listed: listedOfClass},
-		},
 		Report: func(problems []route.Problem) {
 			o.log(problems)
 			for _, e := range event.OfProblems(problems) {
@@ -63,14 +53,6 @@ func (o Options) reportAll(problems []route.Problem) {
 	found := o.logged()
 	found.Report(problems)
 	found.Flush()
-}
-
-func shortened(value string) string {
-	const most = 200
-	if len(value) <= most {
-		return value
-	}
-	return strings.ToValidUTF8(value[:most], "") + "…"
 }
 
 // observe logs a successful write; the loop logs failures. It logs a periodic comparison that found nothing, and a

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/handover"
@@ -19,6 +20,7 @@ import (
 	serviceports "github.com/sluice-proxy/sluice/internal/health/nodeport"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/reload"
+	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
@@ -70,7 +72,7 @@ func (d *daemon) sourcePossible(c *config.Config) error {
 	s := d.source.State()
 	isKube := len(c.Manifests) == 0
 	if isKube {
-		if _, err := dial(c); err != nil {
+		if _, err := kube.Dial(kube.Connection(c.Client)); err != nil {
 			return err
 		}
 	}
@@ -206,7 +208,7 @@ func (o Options) inherited() (plane.Inherited, error) {
 
 func (d *daemon) takeLock(ctx context.Context) (err error) {
 	if file := d.o.Before.Take(lockName); file != nil {
-		d.held, err = d.lock.adopt(file)
+		d.held, err = admin.Adopt(file, d.lock.options)
 		return err
 	}
 	d.held, err = d.lock.acquireWithin(ctx, killTimeout)

@@ -32,7 +32,7 @@ func (d *daemon) assembleServers() {
 	c, share := d.o.Config, budget(d.o.Log)
 	healthz := d.serverOptions("healthz", event.FailedToStartProxierHealthcheck)
 	healthz.Addr, healthz.MaxConns = c.Healthz, share.Health
-	healthz.Handler = signed(web.Health(d.health, d.metrics))
+	healthz.Handler = signed(web.Health(d.health.Verdict, d.metrics.Answered))
 	d.healthz = web.NewServer(healthz)
 	diagnostics := d.serverOptions("metrics", event.FailedToStartMetricServer)
 	diagnostics.Addr, diagnostics.MaxConns = c.Metrics, share.Metrics
@@ -53,12 +53,8 @@ func (d *daemon) serverOptions(name, reason string) web.ServerOptions {
 
 func (d *daemon) diagnosticsOptions() web.Options {
 	c := d.o.Config
-	effective, err := c.Effective()
-	if err != nil {
-		d.o.Log.Error("Cannot show the configuration", "error", err)
-	}
 	return web.Options{
-		Mode: c.Mode, Config: effective, Flags: d.o.Flags,
+		Mode: c.Mode, Config: c.Effective(), Flags: d.o.Flags,
 		Metrics: d.metrics.Handler(), SLIs: d.metrics.SLIs(),
 		Checked:      d.metrics.Checked,
 		Version:      d.o.Version,

@@ -2,7 +2,6 @@ package app
 
 import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
-	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/files"
@@ -24,7 +23,7 @@ func (d *daemon) openSource() error {
 	}
 	c := d.o.Config
 	kube.MeasureClients(d.metrics)
-	client, err := dial(c)
+	client, err := kube.Dial(kube.Connection(c.Client))
 	if err != nil {
 		return err
 	}
@@ -41,19 +40,6 @@ func (d *daemon) record(e event.Event) {
 	if d.events != nil {
 		d.events.Record(e)
 	}
-}
-
-// dial returns a client of the API server. It does not connect yet.
-func dial(c *config.Config) (*kube.Client, error) {
-	return kube.Dial(kube.Connection{
-		Kubeconfig:         c.Client.Kubeconfig,
-		Master:             c.Client.Master,
-		ContentType:        c.Client.ContentType,
-		AcceptContentTypes: c.Client.AcceptContentTypes,
-		QPS:                c.Client.QPS,
-		Burst:              c.Client.Burst,
-		UserAgent:          "sluice",
-	})
 }
 
 func openManifests(store *cluster.Store, o Options, report reporter, limits files.Limits) *files.Source {

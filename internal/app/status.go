@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
+	"github.com/sluice-proxy/sluice/internal/text"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
@@ -21,15 +22,13 @@ func (d *daemon) status(context.Context) inspect.Status {
 		},
 		Source:        d.sourceStatus(),
 		Contest:       d.node.Loop().Contest(),
+		Families:      text.Strings(d.families),
 		Takeover:      d.takeover.State().Lines(),
 		Configuration: configuration(d.reload.State(), d.o.Warnings),
-		Servers:       []inspect.Server{server("healthz", d.healthz.State()), server("metrics", d.diagnostics.State())},
+		Servers:       []web.State{d.healthz.State(), d.diagnostics.State()},
 	}
 	if d.plane.WatchTrouble != nil {
 		s.WatchTrouble = d.plane.WatchTrouble()
-	}
-	for _, f := range d.families {
-		s.Families = append(s.Families, f.String())
 	}
 	for _, e := range d.host.Effects() {
 		h := inspect.HostSetting{Name: e.Name, Want: e.Wanted, Was: e.Was, Is: e.Is}
@@ -62,43 +61,19 @@ func configuration(s reload.State, warnings []string) inspect.Configuration {
 	return c
 }
 
-func server(name string, s web.State) inspect.Server {
-	out := inspect.Server{Name: name}
-	if s.Wanted.IsValid() {
-		out.Address = s.Wanted.String()
-	}
-	if s.Err != nil {
-		out.Error = s.Err.Error()
-	}
-	return out
-}
-
-// settings returns the configuration and the command line.
-func (d *daemon) settings() inspect.Settings {
-	text, err := d.o.Config.Effective()
-	if err != nil {
-		d.o.Log.Error("Cannot show the configuration", "error", err)
-	}
-	return inspect.Settings{Configuration: text, Flags: d.o.Flags}
-}
-
 // answerTime bounds how long an answer waits while the proxy writes.
 const answerTime = 10 * time.Second
 
 // readings returns the values that a scrape of the metrics reads.
 func (d *daemon) readings() metrics.Readings {
-	reloads, takeover := d.reload.State().Count, d.takeover.State()
 	return metrics.Readings{
 		Totals:             d.store.Totals(),
 		Backlog:            d.store.Backlog(),
 		Sizes:              d.sizes.Sizes(),
 		Connected:          d.source.State().Connected,
-		ReloadsAccepted:    reloads.Accepted,
-		ReloadsRefused:     reloads.Refused,
+		Reloads:            d.reload.State().Count,
 		ConfigWarnings:     len(d.o.Warnings),
-		KubeProxyRunning:   takeover.KubeProxy != nil,
-		Leftovers:          takeover.Leftovers,
-		Removed:            takeover.Removed,
+		Takeover:           d.takeover.State(),
 		HealthPortFailures: len(d.ports.Failing()),
 		HostSettingsFailed: d.settingsFailed(),
 		Contest:            d.node.Loop().Contest(),

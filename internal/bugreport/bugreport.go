@@ -1,5 +1,5 @@
-// Package bugreport collects what a person needs who helps with a fault, in one archive: within a time, each file
-// within a size, without secrets, and if asked for without the addresses and names of a cluster.
+// Package bugreport collects facts for a fault report in one archive: within a time, each file within a size, without
+// secrets, and on request without the addresses and names of a cluster.
 package bugreport
 
 import (

@@ -23,12 +23,12 @@ func newBugreport(env Env) *cobra.Command {
 	var anonymize bool
 	cmd := &cobra.Command{
 		Use:   "bugreport",
-		Short: "Write an archive for those who help with a fault: state, rules, Events, settings, kernel",
-		Long: `Write a .tar.gz of what a person needs who helps with a fault: status, the difference of the kernel
-from its rules, these rules, Services and backends, the latest Events, settings, and facts about
-the kernel. It takes less than 5 seconds; what could not be had in that time, or without a daemon,
-has a file that says why. Secrets are not read, and what looks like one is removed. Look into the
-archive before you give it away.
+		Short: "Write an archive for a fault report: state, rules, Events, settings, kernel",
+		Long: `Write a .tar.gz with the facts that a fault report needs: status, the rules, the difference between
+them and the kernel, Services and backends, the latest Events, settings, and facts about the
+kernel. It takes less than 5 seconds. In place of a file that cannot be read in that time, or
+without a daemon, the archive has one with the reason. Secrets are not read, and text that looks
+like a secret is removed. Read the archive before you pass it on.
 
 With --anonymize, addresses and names of namespaces, Services, endpoints and nodes are hashes, the same
 in all files of the archive. Ports, and names that every cluster has, stay as they are.`,

@@ -161,7 +161,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 func lagging() {
 	var s inspect.Status
 	err := admin.Dial(admin.Options{}).Get(context.Background(), "/status", nil, &s)
-	if err != nil || s.Lag.Oldest.IsZero() {
+	if err != nil || s.Lag.Since.IsZero() {
 		os.Exit(1)
 	}
 }

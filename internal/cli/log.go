@@ -58,7 +58,7 @@ func (l *logs) Close() {
 }
 
 func newLogs(settings config.Logging, stdout, stderr io.Writer) *logs {
-	l := &logs{out: &logStream{to: stdout, format: settings.Format}}
+	l := &logs{out: &logStream{to: stdout, format: settings.Format}, levels: logLevels{files: settings.VModule}}
 	errors := logFormat(settings.Format, &logStream{to: stderr, format: settings.Format})
 	l.handler = logHandler{levels: &l.levels, info: errors, errors: errors, flush: l.Flush}
 	if settings.SplitStream {
@@ -66,9 +66,6 @@ func newLogs(settings config.Logging, stdout, stderr io.Writer) *logs {
 		l.out.size, l.out.period = settings.InfoBufferSize, settings.FlushFrequency
 	}
 	l.SetVerbosity(settings.Verbosity)
-	for _, m := range settings.VModule {
-		l.levels.files = append(l.levels.files, fileLevel{m.Pattern, levelOf(m.Verbosity)})
-	}
 	return l
 }
 
@@ -93,20 +90,14 @@ func logFormat(format string, to io.Writer) slog.Handler {
 // logLevels decides which records are logged.
 type logLevels struct {
 	base  slog.LevelVar // from this level on everything is logged
-	files []fileLevel   // --vmodule
-}
-
-// fileLevel is the level from which source files whose name matches a pattern log.
-type fileLevel struct {
-	pattern string
-	level   slog.Level
+	files []config.VModule
 }
 
 // lowest returns the level below which nothing is logged, whatever its source file.
 func (l *logLevels) lowest() slog.Level {
 	lowest := l.base.Level()
 	for _, f := range l.files {
-		lowest = min(lowest, f.level)
+		lowest = min(lowest, levelOf(f.Verbosity))
 	}
 	return lowest
 }
@@ -121,8 +112,8 @@ func (l *logLevels) at(pc uintptr) slog.Level {
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
 	name := strings.TrimSuffix(path.Base(frame.File), ".go")
 	for _, f := range l.files {
-		if ok, err := path.Match(f.pattern, name); ok && err == nil {
-			return min(base, f.level)
+		if ok, err := path.Match(f.Pattern, name); ok && err == nil {
+			return min(base, levelOf(f.Verbosity))
 		}
 	}
 	return base

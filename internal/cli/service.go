@@ -25,14 +25,9 @@ func (e Env) asService(ctx context.Context, program service.Program) error {
 
 // run serves until the context ends, or until another run of the program is to follow.
 func (e Env) run(ctx context.Context, o app.Options) (next *handover.Handover, err error) {
-	if e.Service != nil && o.Config.WindowsService {
-		return e.serveAsService(ctx, o)
+	if e.Service == nil || !o.Config.WindowsService {
+		return serve(ctx, o)
 	}
-	return serve(ctx, o)
-}
-
-// serveAsService does what serve does as a service of Windows.
-func (e Env) serveAsService(ctx context.Context, o app.Options) (next *handover.Handover, err error) {
 	err = e.asService(ctx, func(ctx context.Context) (err error) {
 		o.Log.Info("Running as a service of Windows", "name", serviceName)
 		next, err = serve(ctx, o)

@@ -136,12 +136,12 @@ type Hints struct {
 
 // Node is the Node Sluice runs on.
 type Node struct {
-	Name      string
-	Zone      string       // label topology.kubernetes.io/zone
-	Addresses []netip.Addr // node IPs: the first of each family is the primary one
-	PodCIDRs  []netip.Prefix
+	Name      string         `json:"name"`
+	Zone      string         `json:"zone,omitempty"`      // label topology.kubernetes.io/zone
+	Addresses []netip.Addr   `json:"addresses,omitempty"` // node IPs: the first of each family is the primary one
+	PodCIDRs  []netip.Prefix `json:"-"`
 
 	// Leaving is set while the Node is being deleted, or the cluster autoscaler is about to remove it (taint
 	// ToBeDeletedByClusterAutoscaler). Load balancers should send nothing new here; the rules stay as they are.
-	Leaving bool
+	Leaving bool `json:"leaving,omitempty"`
 }

@@ -4,12 +4,14 @@ import "time"
 
 // Window describes the changes that arrived during some time.
 type Window struct {
-	Since, Last      time.Time // of the first and the last change; zero: there was none
-	Services, Slices int       // changes of each kind
+	Since    time.Time `json:"oldest,omitzero"` // of the first change; zero: there was none
+	Last     time.Time `json:"-"`
+	Services int       `json:"services"`       // changes of Services
+	Slices   int       `json:"endpointSlices"` // changes of EndpointSlices
 
 	// Triggers are the times of the changes to pods that led to the last thousand changes of slices, as far as the
 	// annotation endpoints.kubernetes.io/last-change-trigger-time gives them. A Backlog has none.
-	Triggers []Trigger
+	Triggers []Trigger `json:"-"`
 }
 
 // Trigger is the time of a change to pods from which endpoints of one family were computed.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	netutils "k8s.io/utils/net"
-
 	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/sluice-proxy/sluice/internal/strict"
 )
 
 // check turns a v1alpha1 configuration into a Config and collects its problems.
@@ -25,16 +25,16 @@ type check struct {
 	warnings []string
 }
 
-// problem reports an invalid field at path. It names the flag or the file that set the field.
+// problem reports an invalid field at path, or with dashes an invalid flag. It names the flag or the file that set the
+// field.
 func (c *check) problem(path, reason string) {
 	root, _, _ := strings.Cut(path, "[")
-	if flag, ok := c.byFlag[root]; ok {
-		c.problems = append(c.problems, Problem{Field: "--" + flag, Reason: reason})
-		return
-	}
-	p := Problem{Field: kind + "." + path, Reason: reason}
-	if c.file != nil {
-		p.File, p.Line = c.file.name, c.file.line(path)
+	p := Problem{Field: c.name(root), Reason: reason}
+	if !strings.HasPrefix(p.Field, "--") {
+		p.Field = kind + "." + path
+		if c.file != nil {
+			p.File, p.Line = c.file.name, c.file.line(path)
+		}
 	}
 	c.problems = append(c.problems, p)
 }
@@ -43,10 +43,6 @@ func (c *check) problem(path, reason string) {
 func (c *check) sorted() []Problem {
 	slices.SortStableFunc(c.problems, func(a, b Problem) int { return a.Line - b.Line })
 	return c.problems
-}
-
-func (c *check) flagProblem(flag, reason string) {
-	c.problems = append(c.problems, Problem{Field: "--" + flag, Reason: reason})
 }
 
 func (c *check) warn(format string, args ...any) {
@@ -76,18 +72,11 @@ func (c *check) between(path string, n *int32, low, high int32) int {
 }
 
 // atLeast0 returns n, and reports a problem if it is negative.
-func (c *check) atLeast0(path string, n int32) int {
+func atLeast0[N int32 | time.Duration](c *check, path string, n N) N {
 	if n < 0 {
 		c.problem(path, invalid(n, "must be 0 or more"))
 	}
-	return int(n)
-}
-
-func (c *check) notNegative(path string, d time.Duration) time.Duration {
-	if d < 0 {
-		c.problem(path, invalid(d, "must be 0 or more"))
-	}
-	return d
+	return n
 }
 
 func (c *check) positive(path string, d time.Duration) time.Duration {
@@ -105,11 +94,11 @@ func (c *check) oneOf(path, value string, choices []string) {
 }
 
 func (c *check) cidr(path, text string) (netip.Prefix, bool) {
-	p, err := parseCIDR(text)
-	if err != nil {
+	p, ok := strict.Prefix(text)
+	if !ok {
 		c.problem(path, invalid(text, "must be a CIDR such as 10.0.0.0/8 or fd00::/48"))
 	}
-	return p, err == nil
+	return p, ok
 }
 
 // device checks the name of a network interface, or the beginning of one.
@@ -121,21 +110,4 @@ func (c *check) device(path, name string, mode v1alpha1.LocalMode) string {
 		c.problem(path, invalid(name, "must be the name of a network interface: at most 15 bytes without spaces and slashes"))
 	}
 	return name
-}
-
-// parseAddr parses an address as Kubernetes does: it ignores leading zeros in IPv4. It
-// returns false for an address with a zone.
-func parseAddr(text string) (netip.Addr, bool) {
-	addr, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
-	return addr.Unmap(), ok
-}
-
-// parseCIDR parses a CIDR. It clears host bits and, like parseAddr, ignores leading zeros.
-func parseCIDR(text string) (netip.Prefix, error) {
-	_, got, err := netutils.ParseCIDRSloppy(text)
-	if err != nil {
-		return netip.Prefix{}, err
-	}
-	p, err := netip.ParsePrefix(got.String())
-	return p.Masked(), err
 }

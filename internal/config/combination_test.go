@@ -76,11 +76,11 @@ func TestModeIsNotInThisBuild(t *testing.T) {
 	for _, tc := range []struct{ args, modes, want string }{
 		{
 			"--proxy-mode=ebpf", "nftables",
-			`--proxy-mode: Unsupported value: "ebpf": the data planes of this build are: nftables`,
+			`--proxy-mode: Unsupported value: "ebpf": must be one of nftables`,
 		},
 		{
 			"--proxy-mode=IPVS", "nftables,ipvs",
-			`--proxy-mode: Unsupported value: "IPVS": the data planes of this build are: nftables, ipvs, did you mean ipvs?`,
+			`--proxy-mode: Unsupported value: "IPVS": must be one of nftables, ipvs, did you mean ipvs?`,
 		},
 		{
 			"--proxy-mode=ipvs --feature-gates=KubeProxyIPVS=false", "nftables,ipvs",

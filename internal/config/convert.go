@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/strict"
 )
 
 // longestMinSync bounds the time changes may wait: a longer one is a mistake.
@@ -45,7 +46,7 @@ func (c *check) section(cfg *Config) {
 	cfg.EBPF = c.ebpf()
 	cfg.MasqueradeMark = 1 << bit
 	cfg.SyncPeriod = c.positive(path+".syncPeriod", sync.Duration)
-	cfg.MinSyncPeriod = c.notNegative(path+".minSyncPeriod", least.Duration)
+	cfg.MinSyncPeriod = atLeast0(c, path+".minSyncPeriod", least.Duration)
 	switch {
 	case cfg.MinSyncPeriod > longestMinSync:
 		c.problem(path+".minSyncPeriod", invalid(least.Duration, "must be at most 1h"))
@@ -77,7 +78,7 @@ func (c *check) client() Client {
 		ContentType:        in.ContentType,
 		AcceptContentTypes: in.AcceptContentTypes,
 		QPS:                in.QPS,
-		Burst:              c.atLeast0("clientConnection.burst", in.Burst),
+		Burst:              int(atLeast0(c, "clientConnection.burst", in.Burst)),
 	}
 }
 
@@ -132,8 +133,8 @@ func (c *check) nodePorts() route.NodePortOptions {
 			*set = true
 			continue
 		}
-		p, err := parseCIDR(item)
-		if err != nil {
+		p, ok := strict.Prefix(item)
+		if !ok {
 			c.problem(path, invalid(item, "must be a CIDR such as 10.0.0.0/8 or fd00::/48, or one of primary, localhost, all"+
 				alike(item, []string{"primary", "localhost", "all"})))
 		} else if !slices.Contains(n.CIDRs, p) {
@@ -147,9 +148,9 @@ func (c *check) ipvs() IPVS {
 	in := c.config.IPVS
 	out := IPVS{
 		Scheduler: in.Scheduler, StrictARP: in.StrictARP,
-		TCPTimeout: c.notNegative("ipvs.tcpTimeout", in.TCPTimeout.Duration),
-		TCPFinWait: c.notNegative("ipvs.tcpFinTimeout", in.TCPFinTimeout.Duration),
-		UDPTimeout: c.notNegative("ipvs.udpTimeout", in.UDPTimeout.Duration),
+		TCPTimeout: atLeast0(c, "ipvs.tcpTimeout", in.TCPTimeout.Duration),
+		TCPFinWait: atLeast0(c, "ipvs.tcpFinTimeout", in.TCPFinTimeout.Duration),
+		UDPTimeout: atLeast0(c, "ipvs.udpTimeout", in.UDPTimeout.Duration),
 	}
 	for i, text := range in.ExcludeCIDRs {
 		if p, ok := c.cidr(fmt.Sprintf("ipvs.excludeCIDRs[%d]", i), text); ok {
@@ -162,13 +163,13 @@ func (c *check) ipvs() IPVS {
 func (c *check) conntrack() Conntrack {
 	in := c.config.Conntrack
 	return Conntrack{
-		MaxPerCore:     c.atLeast0("conntrack.maxPerCore", *in.MaxPerCore),
-		Min:            c.atLeast0("conntrack.min", *in.Min),
-		TCPEstablished: c.notNegative("conntrack.tcpEstablishedTimeout", in.TCPEstablishedTimeout.Duration),
-		TCPCloseWait:   c.notNegative("conntrack.tcpCloseWaitTimeout", in.TCPCloseWaitTimeout.Duration),
+		MaxPerCore:     int(atLeast0(c, "conntrack.maxPerCore", *in.MaxPerCore)),
+		Min:            int(atLeast0(c, "conntrack.min", *in.Min)),
+		TCPEstablished: atLeast0(c, "conntrack.tcpEstablishedTimeout", in.TCPEstablishedTimeout.Duration),
+		TCPCloseWait:   atLeast0(c, "conntrack.tcpCloseWaitTimeout", in.TCPCloseWaitTimeout.Duration),
 		TCPBeLiberal:   in.TCPBeLiberal,
-		UDP:            c.notNegative("conntrack.udpTimeout", in.UDPTimeout.Duration),
-		UDPStream:      c.notNegative("conntrack.udpStreamTimeout", in.UDPStreamTimeout.Duration),
+		UDP:            atLeast0(c, "conntrack.udpTimeout", in.UDPTimeout.Duration),
+		UDPStream:      atLeast0(c, "conntrack.udpStreamTimeout", in.UDPStreamTimeout.Duration),
 	}
 }
 

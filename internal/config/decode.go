@@ -167,7 +167,8 @@ func (d *document) checkSizes(object map[string]any) {
 	for _, path := range []string{"logging.options.text.infoBufferSize", "logging.options.json.infoBufferSize"} {
 		parent, name := parentOf(object, path)
 		text := fmt.Sprint(parent[name])
-		if err := setQuantity(new(resource.QuantityValue), text); parent[name] != nil && err != nil {
+		size := reflect.New(reflect.TypeFor[resource.QuantityValue]()).Elem()
+		if err := setText(size, text); parent[name] != nil && err != nil {
 			d.addAt(path, invalid(text, err.Error()))
 			delete(parent, name)
 		}

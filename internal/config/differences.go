@@ -12,15 +12,8 @@ import (
 
 // Differences lists the fields in which two configurations differ, defaults and flags included: "conntrack.min: 5 ->
 // 6". It cuts off long values. Values that only flags set are the same in all configurations of one process.
-func Differences(old, new *Config) ([]string, error) {
-	from, err := old.leaves()
-	if err != nil {
-		return nil, err
-	}
-	to, err := new.leaves()
-	if err != nil {
-		return nil, err
-	}
+func Differences(old, new *Config) []string {
+	from, to := old.leaves(), new.leaves()
 	all := maps.Clone(from)
 	maps.Copy(all, to)
 	var list []string
@@ -29,19 +22,15 @@ func Differences(old, new *Config) ([]string, error) {
 			list = append(list, fmt.Sprintf("%s: %s -> %s", path, display(from[path]), display(to[path])))
 		}
 	}
-	return list, nil
+	return list
 }
 
 // leaves returns the JSON of each field that is not a struct, by its path.
-func (c *Config) leaves() (map[string]string, error) {
-	data, err := c.Effective()
-	if err != nil {
-		return nil, fmt.Errorf("read the configuration in force: %w", err)
-	}
+func (c *Config) leaves() map[string]string {
 	leaves := map[string]string{}
-	addLeaves(leaves, "", data)
+	addLeaves(leaves, "", c.Effective())
 	leaves["hostnameOverride"] = strconv.Quote(c.NodeName) // as it may come from the host
-	return leaves, nil
+	return leaves
 }
 
 func addLeaves(to map[string]string, path string, value json.RawMessage) {

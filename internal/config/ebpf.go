@@ -30,32 +30,23 @@ func (c *check) ebpf() EBPF {
 	e.ExemptCgroups, e.ExemptRoot = c.exemptCgroups()
 	for flag, value := range map[string]string{"bpf-dir": e.Dir, "cgroup-root": e.Cgroup} {
 		if value != "" && (!path.IsAbs(value) || path.Clean(value) != value || value == "/") {
-			c.flagProblem(flag, invalid(value, "must be an absolute path of a folder"))
+			c.problem("--"+flag, invalid(value, "must be an absolute path of a folder"))
 		}
 	}
 	return e
 }
 
-// defaultExemptCgroups has the resolver of systemd: its sockets name an interface (IP_UNICAST_IF), which programs
-// cannot see.
-const defaultExemptCgroups = "system.slice/systemd-resolved.service"
-
-// exemptCgroups returns the patterns of cgroups, and whether "/" is among them.
+// exemptCgroups returns the patterns of cgroups, and whether "/" is among them. The default is the resolver of systemd:
+// its sockets name an interface (IP_UNICAST_IF), which programs cannot see.
 func (c *check) exemptCgroups() (list []string, root bool) {
-	patterns := c.own.ExemptCgroups
-	if _, given := c.flags["exempt-cgroups"]; !given {
-		patterns = defaultExemptCgroups
-	}
-	for pattern := range strings.SplitSeq(patterns, ",") {
-		pattern = strings.TrimSpace(pattern)
+	for _, pattern := range splitList(c.own.ExemptCgroups) {
 		_, err := path.Match(pattern, "")
 		switch {
-		case pattern == "":
 		case pattern == "/":
 			root = true
 		case err != nil, path.IsAbs(pattern), path.Clean(pattern) != pattern, pattern == ".",
 			strings.HasPrefix(pattern, ".."):
-			c.flagProblem("exempt-cgroups", invalid(pattern,
+			c.problem("--exempt-cgroups", invalid(pattern,
 				"must be / for the root of all cgroups, or a pattern of a path in the cgroup root, such as system.slice/nfs-*"))
 		default:
 			list = append(list, pattern)

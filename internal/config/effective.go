@@ -6,7 +6,10 @@ import (
 
 // Effective returns the configuration in force, defaults and flags included, as
 // a KubeProxyConfiguration v1alpha1 in JSON.
-func (c *Config) Effective() ([]byte, error) { return yaml.YAMLToJSON(c.effective) }
+func (c *Config) Effective() []byte {
+	text, _ := yaml.YAMLToJSON(c.effective) // Load wrote it
+	return text
+}
 
 // Values returns every flag with its value or default. It leaves out the flags that only
 // older versions of kube-proxy had, because they may contain passwords for cAdvisor.

@@ -21,27 +21,25 @@ type Flags struct {
 	problems []Problem
 }
 
-// ownFlags are the values of flags without a field in the file, by the names that flags.txt has for them.
+// ownFlags are the values of flags without a field in the file, or their defaults, by the names that flags.txt has for
+// them.
 type ownFlags struct {
-	Config          string           `json:"config"`
-	WriteTo         string           `json:"write-config-to"`
-	Master          string           `json:"master"`
-	Manifests       paths            `json:"manifests"`
-	Cleanup         bool             `json:"cleanup"`
-	InitOnly        bool             `json:"init-only"`
-	IgnoreKubeProxy bool             `json:"ignore-kube-proxy"`
-	Jitter          *metav1.Duration `json:"reload-jitter"` // nil: not set
-	Version         Version          `json:"version"`
-	HealthzPort     string           `json:"healthz-port"` // checked together with the address that they complete
-	MetricsPort     string           `json:"metrics-port"`
-	ConntrackMax    *int32           `json:"conntrack-max"` // nil: not set
-	Bind            Bind             `json:"bind"`
-	UDPTimeout      *metav1.Duration `json:"udp-timeout"` // nil: not set
-	Scheduler       string           `json:"scheduler"`
-	DrainTimeout    *metav1.Duration `json:"drain-timeout"` // nil: not set
-	BPFDir          string           `json:"bpf-dir"`
-	CgroupRoot      string           `json:"cgroup-root"`
-	ExemptCgroups   string           `json:"exempt-cgroups"`
+	Config          string          `json:"config"`
+	WriteTo         string          `json:"write-config-to"`
+	Master          string          `json:"master"`
+	Manifests       paths           `json:"manifests"`
+	Cleanup         bool            `json:"cleanup"`
+	InitOnly        bool            `json:"init-only"`
+	IgnoreKubeProxy bool            `json:"ignore-kube-proxy"`
+	Jitter          metav1.Duration `json:"reload-jitter"`
+	Version         Version         `json:"version"`
+	ConntrackMax    *int32          `json:"conntrack-max"` // nil: not set
+	UDPTimeout      metav1.Duration `json:"udp-timeout"`
+	Scheduler       string          `json:"scheduler"`
+	DrainTimeout    metav1.Duration `json:"drain-timeout"`
+	BPFDir          string          `json:"bpf-dir"`
+	CgroupRoot      string          `json:"cgroup-root"`
+	ExemptCgroups   string          `json:"exempt-cgroups"`
 }
 
 // NewFlags registers all flags. Flags that only older versions of kube-proxy had are hidden. An invalid value is not
@@ -64,7 +62,11 @@ func (f *Flags) register(fs *pflag.FlagSet, def flagDef) {
 	f.defs[def.name] = def
 	v := &flagValue{flags: f, name: def.name, initial: def.initial}
 	for _, name := range def.sets {
-		v.targets = append(v.targets, f.target(name))
+		target := f.target(name)
+		if strings.HasPrefix(name, "--") && def.initial != "" {
+			_ = setText(target, def.initial) // the tests read the table
+		}
+		v.targets = append(v.targets, target)
 	}
 	short := ""
 	if len(def.name) == 1 {

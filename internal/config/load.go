@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/strict"
 	"github.com/sluice-proxy/sluice/internal/textfile"
 )
 
@@ -141,16 +142,11 @@ const maxReloadJitter = time.Hour
 // reloadJitter returns the longest random wait before a changed file takes effect,
 // which spreads the requests of many nodes to the API server.
 func (c *check) reloadJitter() time.Duration {
-	if c.own.Jitter == nil {
-		return 2 * time.Second
+	d := atLeast0(c, "--reload-jitter", c.own.Jitter.Duration)
+	if d > maxReloadJitter {
+		c.problem("--reload-jitter", invalid(d, "must be 1h or less"))
 	}
-	switch d := c.own.Jitter.Duration; {
-	case d < 0:
-		c.flagProblem("reload-jitter", invalid(d, "must be 0 or more"))
-	case d > maxReloadJitter:
-		c.flagProblem("reload-jitter", invalid(d, "must be 1h or less"))
-	}
-	return c.own.Jitter.Duration
+	return d
 }
 
 func (c *check) mode(opt Options) {
@@ -158,18 +154,14 @@ func (c *check) mode(opt Options) {
 	if mode == "ipvs" && !enabled(c.config.FeatureGates, gateIPVS) {
 		c.problem("mode", invalid(mode, "the feature gate "+gateIPVS+" is off"))
 	}
-	if slices.Contains(opt.Modes, mode) {
-		return
-	}
-	c.problem("mode", fmt.Sprintf("Unsupported value: %q: the data planes of this build are: %s%s",
-		mode, strings.Join(opt.Modes, ", "), alike(mode, opt.Modes)))
+	c.oneOf("mode", mode, opt.Modes)
 }
 
 // addresses sets the addresses of the node and of the servers.
 func (c *check) addresses(cfg *Config) {
 	in := c.config
 	var ok bool
-	if cfg.BindAddress, ok = parseAddr(in.BindAddress); !ok {
+	if cfg.BindAddress, ok = strict.Addr(in.BindAddress); !ok {
 		c.problem("bindAddress", invalid(in.BindAddress, "must be an IP address"))
 	}
 	every, loopback := netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -210,7 +202,7 @@ func (c *check) combinations() {
 	if len(c.own.Manifests) > 0 {
 		for _, flag := range []string{"kubeconfig", "master"} {
 			if c.flags[flag] != "" {
-				c.flagProblem("manifests", "Forbidden: cannot be used together with --"+flag+
+				c.problem("--manifests", "Forbidden: cannot be used together with --"+flag+
 					": Services come from manifests or from an API server")
 			}
 		}
@@ -219,14 +211,14 @@ func (c *check) combinations() {
 		}
 	}
 	if c.own.Cleanup && c.own.InitOnly {
-		c.flagProblem("cleanup", "Forbidden: cannot be used together with --init-only")
+		c.problem("--cleanup", "Forbidden: cannot be used together with --init-only")
 	}
 	seen := map[string]bool{}
 	for _, path := range c.own.Manifests {
 		if path == "" {
-			c.flagProblem("manifests", "Required value: must be a file, a folder, or -")
+			c.problem("--manifests", "Required value: must be a file, a folder, or -")
 		} else if seen[path] {
-			c.flagProblem("manifests", fmt.Sprintf("Duplicate value: %q", path))
+			c.problem("--manifests", fmt.Sprintf("Duplicate value: %q", path))
 		}
 		seen[path] = true
 	}
@@ -238,14 +230,14 @@ func (c *check) contradictions(cfg *Config) {
 		c.warn("localhost in %s has no effect: %s is false",
 			c.name("nodePortAddresses"), c.name("iptables.localhostNodePorts"))
 	}
-	if collide(cfg.Healthz, cfg.Metrics) {
+	if Collide(cfg.Healthz, cfg.Metrics) {
 		c.warn("%s %v and %s %v: only one of two servers can listen; change one of the ports",
 			c.name("healthzBindAddress"), cfg.Healthz, c.name("metricsBindAddress"), cfg.Metrics)
 	}
 }
 
-// collide reports whether two servers cannot listen at the same time.
-func collide(a, b netip.AddrPort) bool {
+// Collide reports whether two servers cannot listen at the same time.
+func Collide(a, b netip.AddrPort) bool {
 	if !a.IsValid() || !b.IsValid() || a.Port() != b.Port() {
 		return false
 	}

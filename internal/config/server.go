@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+
+	"github.com/sluice-proxy/sluice/internal/strict"
 )
 
 // off is the value in a file that switches a server off.
@@ -32,7 +34,7 @@ func (c *check) server(s server) netip.AddrPort {
 	portText, portSet := c.flags[portFlag]
 	port, err := parsePort(portText)
 	if err != nil && portSet {
-		c.flagProblem(portFlag, invalid(portText, err.Error()))
+		c.problem("--"+portFlag, invalid(portText, err.Error()))
 		return netip.AddrPort{}
 	}
 	if !portSet {
@@ -71,14 +73,14 @@ func (s server) address(port uint16, set bool) (netip.AddrPort, error) {
 
 // parseEndpoint parses IP, [IP], IP:port and [IP]:port; port is the default.
 func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
-	if addr, ok := parseAddr(text); ok {
+	if addr, ok := strict.Addr(text); ok {
 		return netip.AddrPortFrom(addr, port), nil
 	}
 	host, number, err := net.SplitHostPort(text)
 	if err != nil { // no port
 		host, number, err = net.SplitHostPort(fmt.Sprintf("%s:%d", text, port))
 	}
-	addr, ok := parseAddr(host)
+	addr, ok := strict.Addr(host)
 	if err != nil || !ok {
 		return netip.AddrPort{}, errAddress
 	}

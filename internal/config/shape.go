@@ -33,21 +33,23 @@ func base(t reflect.Type) reflect.Type {
 func describe(t reflect.Type) (word, wanted string) {
 	switch t = base(t); t {
 	case reflect.TypeFor[metav1.Duration](), reflect.TypeFor[logsapi.TimeOrMetaDuration]():
-		return "duration", "a duration"
+		return "duration", `a duration such as "30s" or "1h30m"`
 	case reflect.TypeFor[resource.QuantityValue]():
-		return "quantity", "a quantity"
+		return "quantity", `a quantity such as "64Ki"`
 	case reflect.TypeFor[logsapi.VModuleConfiguration]():
 		return "pattern=N,...", "a list"
 	case reflect.TypeFor[Version]():
-		return "version", "text"
+		return "version", "true, false, raw, or a version such as v1.2.3"
 	case reflect.TypeFor[paths]():
 		return "path", "a list"
 	}
 	switch t.Kind() {
 	case reflect.Bool:
 		return "bool", "true or false"
-	case reflect.Int32, reflect.Uint32:
+	case reflect.Int32:
 		return "int", "a whole number"
+	case reflect.Uint32:
+		return "int", "a whole number, 0 or more"
 	case reflect.Float32:
 		return "number", "a number"
 	case reflect.Slice:

@@ -2,7 +2,6 @@ package config
 
 import (
 	_ "embed"
-	"slices"
 	"strings"
 )
 
@@ -32,9 +31,6 @@ type Group struct {
 	defs []flagDef
 }
 
-// fieldsGroup is the heading of the removed fields in flags_removed.txt.
-const fieldsGroup = "Fields"
-
 // table returns every flag that Sluice accepts.
 func table() []Group { return append(Groups(), removedFlags()...) }
 
@@ -47,15 +43,17 @@ func Groups() []Group {
 
 // removedFlags returns the flags that older versions of kube-proxy had.
 func removedFlags() []Group {
-	return slices.DeleteFunc(removed(), func(g Group) bool { return g.Title == fieldsGroup })
+	groups := removed()
+	return groups[:len(groups)-1]
 }
 
 // removedFields returns the fields that older versions of v1alpha1 had.
 func removedFields() []flagDef {
 	groups := removed()
-	return groups[slices.IndexFunc(groups, func(g Group) bool { return g.Title == fieldsGroup })].defs
+	return groups[len(groups)-1].defs
 }
 
+// removed returns the groups of flags_removed.txt, of which the last has fields.
 func removed() []Group {
 	return readTable(removedFlagsText, func(c []string) flagDef {
 		d := flagDef{name: c[0], since: c[1], removed: c[2], sets: splitList(c[3]), quiet: splitList(c[4]), usage: c[5]}

@@ -18,23 +18,28 @@ import (
 // paths is a list of file names, which may contain commas.
 type paths []string
 
-// Reasons a text is not a value of a type.
+// Reasons a text is not a value, if the phrase for the type is about values in a file.
 var (
-	errBool     = errors.New("must be true or false")
-	errInt      = errors.New("must be a whole number")
-	errNegative = errors.New("must be 0 or more")
-	errNumber   = errors.New("must be a number")
-	errDuration = errors.New(`must be a duration such as "30s" or "1h30m"`)
-	errQuantity = errors.New(`must be a quantity such as "64Ki"`)
-	errGate     = errors.New("must be a list like Name=true,Other=false")
-	errPattern  = errors.New("must be a list like file=2,other*=4")
+	errGate    = errors.New("must be a list like Name=true,Other=false")
+	errPattern = errors.New("must be a list like file=2,other*=4")
 )
 
 // setText parses text and sets v, which is addressable. It appends to lists and maps.
 func setText(v reflect.Value, text string) error {
+	err := parseText(v, text)
+	switch {
+	case err == nil, errors.Is(err, errGate), errors.Is(err, errPattern):
+		return err
+	case errors.Is(err, strconv.ErrRange):
+		return errors.New("is out of range")
+	}
+	return errors.New("must be " + wanted(v))
+}
+
+func parseText(v reflect.Value, text string) error {
 	switch p := v.Addr().Interface().(type) {
 	case *metav1.Duration:
-		return setDuration(&p.Duration, text)
+		return setDuration(p, text)
 	case *logsapi.TimeOrMetaDuration:
 		return setFlush(p, text)
 	case *resource.QuantityValue:
@@ -55,57 +60,41 @@ func setText(v reflect.Value, text string) error {
 		*p = append(*p, splitList(text)...)
 		return nil
 	}
-	return setPlain(v, text)
+	return parsePlain(v, text)
 }
 
-func setPlain(v reflect.Value, text string) error {
+func parsePlain(v reflect.Value, text string) (err error) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		fresh := reflect.New(v.Type().Elem())
-		if err := setText(fresh.Elem(), text); err != nil {
-			return err
+		if err = parseText(fresh.Elem(), text); err == nil {
+			v.Set(fresh)
 		}
-		v.Set(fresh)
 	case reflect.String:
 		v.SetString(text)
 	case reflect.Bool:
-		b, err := parseBool(text)
-		if err != nil {
-			return err
-		}
+		var b bool
+		b, err = parseBool(text)
 		v.SetBool(b)
 	case reflect.Int32:
-		n, err := strconv.ParseInt(text, 0, 32)
-		if err != nil {
-			return numberError(err, errInt)
-		}
+		var n int64
+		n, err = strconv.ParseInt(text, 0, 32)
 		v.SetInt(n)
 	case reflect.Uint32: // verbosity, which klog keeps as int32
-		n, err := strconv.ParseInt(text, 0, 32)
-		if err != nil {
-			return numberError(err, errInt)
-		}
-		if n < 0 {
-			return errNegative
-		}
-		v.SetUint(uint64(n))
+		var n uint64
+		n, err = strconv.ParseUint(text, 0, 31)
+		v.SetUint(n)
 	case reflect.Float32:
-		n, err := strconv.ParseFloat(text, 32)
-		if err != nil || n-n != 0 { // n-n is not 0 for infinities and NaN
-			return numberError(err, errNumber)
+		var n float64
+		n, err = strconv.ParseFloat(text, 32)
+		if err == nil && n-n != 0 { // infinity or NaN
+			err = strconv.ErrSyntax
 		}
 		v.SetFloat(n)
 	default:
-		return fmt.Errorf("no text can be a %s", v.Type())
+		err = fmt.Errorf("no text can be a %s", v.Type())
 	}
-	return nil
-}
-
-func numberError(err, wrong error) error {
-	if errors.Is(err, strconv.ErrRange) {
-		return errors.New("is out of range")
-	}
-	return wrong
+	return err
 }
 
 // parseBool parses the boolean values of Go and of YAML 1.1.
@@ -116,20 +105,12 @@ func parseBool(text string) (bool, error) {
 	case "no", "off":
 		return false, nil
 	}
-	b, err := strconv.ParseBool(text)
-	if err != nil {
-		return false, errBool
-	}
-	return b, nil
+	return strconv.ParseBool(text)
 }
 
-func setDuration(d *time.Duration, text string) error {
-	got, err := time.ParseDuration(text)
-	if err != nil {
-		return errDuration
-	}
-	*d = got
-	return nil
+func setDuration(d *metav1.Duration, text string) (err error) {
+	d.Duration, err = time.ParseDuration(text)
+	return err
 }
 
 // setFlush parses a duration or, as kube-proxy does for logging.flushFrequency, a number of nanoseconds.
@@ -139,20 +120,16 @@ func setFlush(t *logsapi.TimeOrMetaDuration, text string) error {
 		return nil
 	}
 	t.SerializeAsString = true
-	return setDuration(&t.Duration.Duration, text)
+	return setDuration(&t.Duration, text)
 }
 
 // setQuantity parses sizes only: resource.ParseQuantity takes minutes for 1e-99999999.
-func setQuantity(q *resource.QuantityValue, text string) error {
+func setQuantity(q *resource.QuantityValue, text string) (err error) {
 	if !regexp.MustCompile(`^\d{1,18}(\.\d{1,9})?([kMGTPE]|[KMGTPE]i|[eE]\d{1,2})?$`).MatchString(text) {
-		return errQuantity
+		return resource.ErrFormatWrong
 	}
-	got, err := resource.ParseQuantity(text)
-	if err != nil {
-		return errQuantity
-	}
-	q.Quantity = got
-	return nil
+	q.Quantity, err = resource.ParseQuantity(text)
+	return err
 }
 
 func setGates(m *map[string]bool, text string) error {
@@ -182,14 +159,11 @@ func setVersion(v *Version, text string) error {
 		return nil
 	}
 	on, err := strconv.ParseBool(text)
-	if err != nil {
-		return errors.New("must be true, false, raw, or a version such as v1.2.3")
-	}
 	*v = Version{}
 	if on {
 		v.Print = "true"
 	}
-	return nil
+	return err
 }
 
 // splitList splits at commas; spaces around an item do not count, nor do empty items.

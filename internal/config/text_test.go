@@ -122,19 +122,3 @@ func TestParseEndpoint(t *testing.T) {
 		}
 	}
 }
-
-func TestParseCIDR(t *testing.T) {
-	for text, want := range map[string]string{
-		"10.0.0.0/8": "10.0.0.0/8", "10.1.2.3/8": "10.0.0.0/8", "010.01.0.0/16": "10.1.0.0/16",
-		"fd00::1/64": "fd00::/64", "0.0.0.0/0": "0.0.0.0/0", "::/0": "::/0", "1.2.3.4/32": "1.2.3.4/32",
-	} {
-		if got, err := parseCIDR(text); err != nil || got != netip.MustParsePrefix(want) {
-			t.Errorf("%s: %v, error %v, want %s", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "10.0.0.0", "10.0.0.0/33", "fd00::/129", "10.0.0.0/-1", "all", "fe80::%eth0/64"} {
-		if got, err := parseCIDR(text); err == nil {
-			t.Errorf("%q: %v", text, got)
-		}
-	}
-}

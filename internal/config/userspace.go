@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
@@ -12,42 +11,28 @@ import (
 
 const userspaceMode = "userspace"
 
-// The defaults of the mode userspace. kube-proxy kept idle UDP flows for 250 ms, in which many answers do not arrive.
-const (
-	defaultUDPTimeout   = 30 * time.Second
-	defaultDrainTimeout = time.Minute
-)
-
 // The default range of ports is above NodePorts and below the dynamic ports of IANA (RFC 6335, 6): a
 // socket that listens keeps every program from listening at its port on all addresses.
 const firstPort, lastPort = 33000, 49151
 
-// userspace returns the settings of the mode userspace.
+// userspace returns the settings of the mode userspace. kube-proxy kept idle UDP flows for 250 ms, in which many
+// answers do not arrive.
 func (c *check) userspace() Userspace {
 	binds := c.binds
 	if len(binds) == 0 {
 		binds = []Bind{BindRules, BindLoopback}
 	}
 	u := Userspace{
-		Bind: cmp.Or(c.own.Bind, binds[0]), Scheduler: cmp.Or(c.own.Scheduler, schedulers()[0]),
-		UDPTimeout: defaultUDPTimeout, DrainTimeout: defaultDrainTimeout,
+		Bind: Bind(cmp.Or(c.flags["bind"], string(binds[0]))), Scheduler: cmp.Or(c.own.Scheduler, schedulers()[0]),
+		UDPTimeout:   c.positive("--udp-timeout", c.own.UDPTimeout.Duration),
+		DrainTimeout: atLeast0(c, "--drain-timeout", c.own.DrainTimeout.Duration),
 	}
 	if !slices.Contains(binds, u.Bind) {
-		c.flagProblem("bind", invalid(string(u.Bind), "must be "+text.Alternatives(binds)))
+		c.problem("--bind", invalid(string(u.Bind), "must be "+text.Alternatives(binds)))
 	}
 	if !slices.Contains(schedulers(), u.Scheduler) {
-		c.flagProblem("scheduler",
+		c.problem("--scheduler",
 			invalid(u.Scheduler, "must be "+text.Alternatives(schedulers())+", the schedulers of mode userspace"))
-	}
-	if d := c.own.UDPTimeout; d != nil {
-		if u.UDPTimeout = d.Duration; u.UDPTimeout <= 0 {
-			c.flagProblem("udp-timeout", invalid(d.Duration, "must be more than 0"))
-		}
-	}
-	if d := c.own.DrainTimeout; d != nil {
-		if u.DrainTimeout = d.Duration; u.DrainTimeout < 0 {
-			c.flagProblem("drain-timeout", invalid(d.Duration, "must be 0 or more"))
-		}
 	}
 	var ok bool
 	if u.FirstPort, u.LastPort, ok = parsePorts(c.config.PortRange); !ok {
@@ -99,6 +84,6 @@ func (c *check) unusedInMode() {
 		c.warn("%s has an effect in mode userspace only: the mode is %s", c.name("portRange"), mode)
 	}
 	if text, given := c.flags["bind"]; given {
-		c.flagProblem("bind", invalid(text, "only the mode userspace has this flag, and the mode is "+mode))
+		c.problem("--bind", invalid(text, "only the mode userspace has this flag, and the mode is "+mode))
 	}
 }

@@ -1,5 +1,7 @@
 package config
 
+import "github.com/sluice-proxy/sluice/internal/strict"
+
 const kernelspaceMode = "kernelspace"
 
 // networkVariable names the HNS network if the configuration does not, as in kube-proxy.
@@ -27,7 +29,7 @@ func (c *check) hns() HNS {
 	if in.SourceVip == "" {
 		return out
 	}
-	addr, ok := parseAddr(in.SourceVip)
+	addr, ok := strict.Addr(in.SourceVip)
 	if !ok && c.config.Mode == kernelspaceMode {
 		c.problem("winkernel.sourceVip", invalid(in.SourceVip, "must be an IP address"))
 	}

@@ -47,19 +47,22 @@ const (
 	lastWindow  = 640 * time.Second
 )
 
-// maxGroups bounds the memory for groups. Where there are more, only the last Level counts.
+// maxGroups bounds the memory for groups. Where there are more, only the last level counts.
 const maxGroups = 4096
 
-// Level bounds how many problems of a group are forwarded one by one.
-type Level struct {
-	Group  func(route.Problem) Group
-	Listed int
+// level bounds how many problems of a group are forwarded one by one.
+type level struct {
+	group  func(route.Problem) Group
+	listed int
 }
+
+func levels() []level { return []level{{SameProblem, 10}, {SameClass, 100}} }
 
 // Digest forwards problems. Of problems that repeat it forwards the first few; while more come, it forwards one that
 // counts the others, after 10 seconds and then less and less often. It is safe for concurrent use.
 type Digest struct {
-	opt DigestOptions
+	opt    DigestOptions
+	levels []level
 
 	mu     sync.Mutex
 	groups map[levelGroup]*counted
@@ -79,11 +82,9 @@ type counted struct {
 	due    time.Time // when the window ends
 }
 
-// DigestOptions for NewDigest. All are needed.
+// DigestOptions for NewDigest. Both are needed.
 type DigestOptions struct {
-	Levels []Level
-
-	// Report receives the problems that no level holds back, never an empty list. Summary receives one problem that
+	// Report receives the problems that are not held back, never an empty list. Summary receives one problem that
 	// stands for all problems of a group that were held back.
 	Report  func([]route.Problem)
 	Summary func(Group, route.Problem)
@@ -91,7 +92,7 @@ type DigestOptions struct {
 
 // NewDigest returns an empty Digest.
 func NewDigest(o DigestOptions) *Digest {
-	return &Digest{opt: o, groups: map[levelGroup]*counted{}}
+	return &Digest{opt: o, levels: levels(), groups: map[levelGroup]*counted{}}
 }
 
 // Report takes new problems.
@@ -112,18 +113,18 @@ func (d *Digest) Report(problems []route.Problem) {
 
 // pass reports whether a problem is passed on. Otherwise it is counted.
 func (d *Digest) pass(p route.Problem, now time.Time) bool {
-	for i, l := range d.opt.Levels {
-		key := levelGroup{i, l.Group(p)}
+	for i, l := range d.levels {
+		key := levelGroup{i, l.group(p)}
 		g := d.groups[key]
 		if g == nil {
-			if len(d.groups) >= maxGroups && i < len(d.opt.Levels)-1 {
+			if len(d.groups) >= maxGroups && i < len(d.levels)-1 {
 				continue
 			}
 			g = &counted{window: firstWindow, due: now.Add(firstWindow)}
 			d.groups[key] = g
 		}
 		g.quiet = false
-		if g.listed == l.Listed {
+		if g.listed == l.listed {
 			g.held = p
 			g.count += p.Weight()
 			return false

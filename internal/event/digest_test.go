@@ -22,7 +22,7 @@ type digesting struct {
 	passed []string
 }
 
-func digest(t *testing.T, levels ...Level) *digesting {
+func digest(t *testing.T, levels ...level) *digesting {
 	t.Helper()
 	d := &digesting{t: t}
 	tell := func(problems ...route.Problem) {
@@ -33,9 +33,10 @@ func digest(t *testing.T, levels ...Level) *digesting {
 		}
 	}
 	d.Digest = NewDigest(DigestOptions{
-		Levels: levels, Summary: func(_ Group, p route.Problem) { tell(p) },
-		Report: func(problems []route.Problem) { tell(problems...) },
+		Summary: func(_ Group, p route.Problem) { tell(p) },
+		Report:  func(problems []route.Problem) { tell(problems...) },
 	})
+	d.levels = levels
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
@@ -77,7 +78,7 @@ func (d *digesting) conflicts(namespace string, from, to int) {
 // and less often while more come. Another namespace has nothing to do with it.
 func TestRepeatedProblemsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := digest(t, Level{SameProblem, 2})
+		d := digest(t, level{SameProblem, 2})
 		line := func(namespace string, i int) string { return conflictOf(namespace, i).String() }
 		d.conflicts("shop", 0, 1000)
 		d.conflicts("bank", 0, 1)
@@ -101,7 +102,7 @@ func TestRepeatedProblemsAreCounted(t *testing.T) {
 // together only by a level of their class.
 func TestLevels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := digest(t, Level{SameProblem, 1}, Level{SameClass, 3})
+		d := digest(t, level{SameProblem, 1}, level{SameClass, 3})
 		p := func(value string, count int) route.Problem {
 			return route.Problem{Object: "Service a/b", Field: "spec.externalIPs[1]", Value: value, Reason: "bad", Count: count}
 		}
@@ -120,7 +121,7 @@ func TestLevels(t *testing.T) {
 // The memory of a Digest is bounded, whatever is reported.
 func TestDigestIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := digest(t, Level{SameProblem, 10}, Level{SameClass, 100})
+		d := digest(t, level{SameProblem, 10}, level{SameClass, 100})
 		for i := range 3 * maxGroups {
 			d.Report([]route.Problem{{Object: "Service a/b", Value: fmt.Sprint(i), Reason: "bad"}})
 		}

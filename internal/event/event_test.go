@@ -162,7 +162,7 @@ func TestSummaries(t *testing.T) {
 	b.Object, b.Count = "Service shop/b", 9
 	x, _ := OfSummary(SameProblem(a), a)
 	y, ok := OfSummary(SameProblem(b), b)
-	if !ok || x.Name == "" || x.Name != y.Name || !x.Everywhere || y.Object != (Object{"Service", "shop", "b"}) {
+	if !ok || x.Key == "" || x.Key != y.Key || !x.Everywhere || y.Object != (Object{"Service", "shop", "b"}) {
 		t.Errorf("got %+v and %+v", x, y)
 	}
 	if _, ok := OfSummary(Group{}, route.Problem{Object: "/etc/sluice/a.yaml"}); ok {

@@ -112,7 +112,7 @@ func OfSummary(g Group, p route.Problem) (Event, bool) {
 	}
 	e := events[0]
 	if e.Everywhere {
-		e.Name = fmt.Sprintf("%+v", g)
+		e.Key = fmt.Sprintf("%+v", g)
 	}
 	return e, true
 }

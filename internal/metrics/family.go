@@ -24,7 +24,7 @@ const (
 // register makes the families of metrics.txt and returns how many are on /metrics.
 func (m *Metrics) register() int {
 	n, section := 0, ""
-	var read readings
+	read := readings{m, map[string]reading{}}
 	for line := range strings.Lines(metricsText) {
 		line = strings.TrimSpace(line)
 		switch {
@@ -50,7 +50,6 @@ func (m *Metrics) register() int {
 		m.families[d.Name] = newCollector(d, kind)
 		in.MustRegister(m.families[d.Name])
 	}
-	read.m = m
 	m.registry.MustRegister(&read)
 	return n
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
@@ -44,9 +45,11 @@ func wired() *Metrics {
 			Sizes:     sizes.Sizes{Services: 4, Backends: 9},
 			Connected: true,
 
-			KubeProxyRunning:   true,
-			Leftovers:          map[takeover.Mechanism]int{takeover.IPVS: 3},
-			Removed:            map[takeover.Mechanism]int{takeover.IPVS: 12},
+			Takeover: takeover.State{
+				KubeProxy: &takeover.KubeProxy{},
+				Leftovers: map[takeover.Mechanism]int{takeover.IPVS: 3},
+				Removed:   map[takeover.Mechanism]int{takeover.IPVS: 12},
+			},
 			HealthPortFailures: 2,
 			HostSettingsFailed: 1,
 			Contest:            proxy.Contest{Since: time.Unix(1, 0), By: "nft (thread 812)"},
@@ -262,16 +265,16 @@ repairs_total{cause="failure"} 1`)
 
 func TestOtherCounts(t *testing.T) {
 	m := newMetrics()
-	m.Healthz(http.StatusOK)
-	m.Healthz(http.StatusServiceUnavailable)
-	m.Livez(http.StatusOK)
-	m.Livez(http.StatusOK)
+	m.Answered("healthz", http.StatusOK)
+	m.Answered("healthz", http.StatusServiceUnavailable)
+	m.Answered("livez", http.StatusOK)
+	m.Answered("livez", http.StatusOK)
 	compare(t, values(t, m, "kubeproxy_proxy_"), `
 healthz_total{code="200"} 1
 healthz_total{code="503"} 1
 livez_total{code="200"} 2`)
 
-	m.Read(func() Readings { return Readings{ReloadsAccepted: 2, ReloadsRefused: 1} })
+	m.Read(func() Readings { return Readings{Reloads: reload.Count{Accepted: 2, Refused: 1}} })
 	m.Rejected([]route.Problem{
 		{Object: "Service default/web", Field: "spec.externalIPs[0]", Reason: "not an IP address"},
 		{Object: "Service default/web", Reason: "left out, as it belongs to Service default/db"},

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/metrics/vec"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
+	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
@@ -21,13 +22,9 @@ type Readings struct {
 	Sizes     sizes.Sizes
 	Connected bool
 
-	ReloadsAccepted, ReloadsRefused int // configuration files, since the process started
-
-	ConfigWarnings int // about the configuration in force
-
-	KubeProxyRunning   bool
-	Leftovers          map[takeover.Mechanism]int // rules by mechanism
-	Removed            map[takeover.Mechanism]int // the same, since the start
+	Reloads            reload.Count // of configuration files
+	ConfigWarnings     int          // about the configuration in force
+	Takeover           takeover.State
 	HealthPortFailures int
 	HostSettingsFailed int
 
@@ -40,33 +37,34 @@ func (m *Metrics) Read(from func() Readings) { m.read.Store(&from) }
 
 // readings is the collector of all families that each scrape reads.
 type readings struct {
-	m    *Metrics
-	kind map[string]prometheus.ValueType
-	desc map[string]*prometheus.Desc
+	m        *Metrics
+	families map[string]reading
+}
+
+type reading struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
 }
 
 func (r *readings) add(d vec.Desc, kind string) {
-	if r.desc == nil {
-		r.kind, r.desc = map[string]prometheus.ValueType{}, map[string]*prometheus.Desc{}
-	}
-	r.desc[d.Name] = prometheus.NewDesc(d.Name, d.Help, d.Labels, nil)
-	r.kind[d.Name] = prometheus.GaugeValue
+	f := reading{prometheus.NewDesc(d.Name, d.Help, d.Labels, nil), prometheus.GaugeValue}
 	if kind == "counter" {
-		r.kind[d.Name] = prometheus.CounterValue
+		f.kind = prometheus.CounterValue
 	}
+	r.families[d.Name] = f
 }
 
 // Describe implements prometheus.Collector.
 func (r *readings) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range r.desc {
-		out <- d
+	for _, f := range r.families {
+		out <- f.desc
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (r *readings) Collect(out chan<- prometheus.Metric) {
 	put := func(name string, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(r.desc[name], r.kind[name], value, labels...)
+		out <- prometheus.MustNewConstMetric(r.families[name].desc, r.families[name].kind, value, labels...)
 	}
 	var now Readings
 	read := r.m.read.Load()
@@ -103,13 +101,13 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	put("sluice_services", float64(r.Sizes.Services))
 	put("sluice_endpoints", float64(r.Sizes.Backends))
 	put("sluice_source_connected", truth(r.Connected))
-	put("sluice_config_reloads_total", float64(r.ReloadsAccepted), "ok")
-	put("sluice_config_reloads_total", float64(r.ReloadsRefused), "refused")
+	put("sluice_config_reloads_total", float64(r.Reloads.Accepted), "ok")
+	put("sluice_config_reloads_total", float64(r.Reloads.Refused), "refused")
 	put("sluice_config_warnings", float64(r.ConfigWarnings))
-	put("sluice_kube_proxy_running", truth(r.KubeProxyRunning))
+	put("sluice_kube_proxy_running", truth(r.Takeover.KubeProxy != nil))
 	for _, mechanism := range takeover.Mechanisms() {
-		put("sluice_takeover_leftovers", float64(r.Leftovers[mechanism]), string(mechanism))
-		put("sluice_takeover_removed_total", float64(r.Removed[mechanism]), string(mechanism))
+		put("sluice_takeover_leftovers", float64(r.Takeover.Leftovers[mechanism]), string(mechanism))
+		put("sluice_takeover_removed_total", float64(r.Takeover.Removed[mechanism]), string(mechanism))
 	}
 	put("sluice_health_port_failures", float64(r.HealthPortFailures))
 	put("sluice_host_settings_failed", float64(r.HostSettingsFailed))

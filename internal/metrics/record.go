@@ -67,13 +67,10 @@ func (m *Metrics) Rejected(problems []route.Problem) {
 	}
 }
 
-// Healthz counts an answer of /healthz on the health port.
-func (m *Metrics) Healthz(code int) {
-	m.counter("kubeproxy_proxy_healthz_total", strconv.Itoa(code)).Inc()
+// Answered counts an answer of a page on the health port: healthz or livez.
+func (m *Metrics) Answered(page string, code int) {
+	m.counter("kubeproxy_proxy_"+page+"_total", strconv.Itoa(code)).Inc()
 }
-
-// Livez counts an answer of /livez on the health port.
-func (m *Metrics) Livez(code int) { m.counter("kubeproxy_proxy_livez_total", strconv.Itoa(code)).Inc() }
 
 func familyOf(t cluster.Trigger) route.Family {
 	if t.IPv6 {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -80,7 +79,7 @@ func servers(ctx context.Context, c *config.Config, netns int) ([]Port, error) {
 		if !p.At.IsValid() {
 			continue
 		}
-		i := slices.IndexFunc(listeners, func(l sockdiag.Listener) bool { return !l.UDP() && meet(l.At, p.At) })
+		i := slices.IndexFunc(listeners, func(l sockdiag.Listener) bool { return !l.UDP() && config.Collide(l.At, p.At) })
 		if p.Taken = i >= 0; p.Taken {
 			pid, pidErr := processes.WithSocket(listeners[i].Inode)
 			err = errors.Join(err, pidErr)
@@ -92,10 +91,4 @@ func servers(ctx context.Context, c *config.Config, netns int) ([]Port, error) {
 		all = append(all, p)
 	}
 	return all, err
-}
-
-// meet reports whether two sockets cannot listen at the same time.
-func meet(a, b netip.AddrPort) bool {
-	every := a.Addr().IsUnspecified() || b.Addr().IsUnspecified()
-	return a.Port() == b.Port() && (every || a.Addr() == b.Addr())
 }

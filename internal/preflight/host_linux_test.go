@@ -152,7 +152,7 @@ func TestSocketsThatMeet(t *testing.T) {
 		{"127.0.0.1:1", "127.0.0.2:1", false},
 		{"0.0.0.0:1", "0.0.0.0:2", false},
 	} {
-		if got := meet(netip.MustParseAddrPort(c.a), netip.MustParseAddrPort(c.b)); got != c.want {
+		if got := config.Collide(netip.MustParseAddrPort(c.a), netip.MustParseAddrPort(c.b)); got != c.want {
 			t.Errorf("%s and %s: %v", c.a, c.b, got)
 		}
 	}

@@ -62,12 +62,12 @@ func printed(all ...Finding) string {
 func TestANodeWithoutAFault(t *testing.T) {
 	const want = `LEVEL  SUBJECT        FOUND
 ok     kernel         Linux 6.18.5 can do mode fast (the default)
-ok     modules        the kernel has or loads those that the mode needs
-ok     capabilities   this process has what the mode needs: CAP_NET_ADMIN, CAP_NET_RAW
+ok     modules        the kernel has the modules that the mode needs, or loads them
+ok     capabilities   this process has the capabilities that the mode needs: CAP_NET_ADMIN, CAP_NET_RAW
 ok     cgroups        cgroup v2 is mounted at /sys/fs/cgroup; the mode does not need it
 ok     other proxies  none, and no rules of kube-proxy
 ok     ports          free: 0.0.0.0:10256, 127.0.0.1:10249
-ok     ranges         local ports do not meet NodePorts, and clusterCIDR does not have the address of this node
+ok     ranges         local ports and NodePorts do not overlap, and clusterCIDR does not have the address of this node
 ok     conntrack      812 of 131072 connections are tracked
 ok     forwarding     on
 ok     rp_filter      no interface is strict
@@ -120,12 +120,12 @@ func TestKernelAndRights(t *testing.T) {
 		f.OthersErr = Trial{"list tables: not permitted\nlist sets: not permitted", true}
 	},
 		"warning kernel: Linux 6.18.5, mode fast not tested: needs CAP_NET_ADMIN",
-		"warning capabilities: this process lacks CAP_NET_ADMIN, which Sluice needs and some of these tests, too; "+
+		"warning capabilities: this process lacks CAP_NET_ADMIN, which Sluice and some of these tests need; "+
 			"it has none | "+root,
-		"warning other proxies: not all of them could be looked for: "+
+		"warning other proxies: the search was not complete: "+
 			"list tables: not permitted; list sets: not permitted | "+root)
 	expect(t, "a mode that needs no right", func(f *Facts) { f.Unprivileged, f.Capabilities = true, nil },
-		"ok capabilities: this process has what the mode needs: none")
+		"ok capabilities: this process has the capabilities that the mode needs: none")
 }
 
 func TestBridges(t *testing.T) {
@@ -163,12 +163,12 @@ func TestOtherProxies(t *testing.T) {
 		"warning other proxies: kube-proxy (pid 7, /kube-proxy) in mode iptables runs (it listens on port 10256): "+
 			"both serve until it is stopped | start Sluice, then stop it; Sluice removes its rules")
 	expect(t, "the same chains", func(f *Facts) { f.Others = takeover.Found{KubeProxy: kubeProxy, Same: true} },
-		"stop other proxies: kube-proxy (pid 7, /kube-proxy) in mode iptables writes the chains that mode fast writes, "+
-			"each against the other | stop it first")
+		"stop other proxies: kube-proxy (pid 7, /kube-proxy) in mode iptables writes the same chains as mode fast, "+
+			"and each overwrites the other | stop it first")
 	lines := changed(func(f *Facts) {
 		f.Others, f.OthersErr = takeover.Found{KubeProxy: kubeProxy, Same: true}, Trial{Err: "no ipsets"}
 	})
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], "warning other proxies: not all") ||
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "warning other proxies: the search") ||
 		!strings.HasPrefix(lines[1], "stop other proxies: ") {
 		t.Errorf("found in spite of an error: %q", lines)
 	}
@@ -178,7 +178,7 @@ func TestOtherProxies(t *testing.T) {
 	expect(t, "Sluice", func(f *Facts) { f.Sluice = &Daemon{"v0.1.0", "fast", 8} },
 		"ok other proxies: Sluice v0.1.0 runs in mode fast (pid 8); this is v0.2.0")
 	expect(t, "silent", func(f *Facts) { f.Sluice = &Daemon{} },
-		"ok other proxies: a Sluice runs that does not answer here, as one in another container; this is v0.2.0")
+		"ok other proxies: a Sluice runs but does not answer here, perhaps because it is in another container; this is v0.2.0")
 }
 
 func TestPorts(t *testing.T) {
@@ -228,7 +228,7 @@ func TestRanges(t *testing.T) {
 		}
 	}
 	const meets = "warning ranges: local ports 1024-65535 include NodePorts (30000-32767 by default): " +
-		"a connection of this node may take the port of one | " +
+		"a connection of this node may occupy a NodePort | " +
 		"sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767"
 	expect(t, "all ports", local("1024\t65535", ""), meets)
 	expect(t, "some reserved", local("1024\t65535", "8080,30000-31000"), meets)
@@ -244,7 +244,7 @@ func TestRanges(t *testing.T) {
 		"connections of nodes count as those of pods | set clusterCIDR to the range of pods only")
 	expect(t, "pods by their interface", func(f *Facts) {
 		f.Detector = route.DetectorOptions{Kind: route.DetectBridge}
-	}, "ok ranges: local ports do not meet NodePorts")
+	}, "ok ranges: local ports and NodePorts do not overlap")
 }
 
 func TestConntrack(t *testing.T) {
@@ -291,7 +291,7 @@ func TestMTU(t *testing.T) {
 	expect(t, "an overlay", func(f *Facts) {
 		f.Network.Links = append(f.Network.Links, rtnl.Link{Name: "flannel.1", Kind: "vxlan", MTU: 1400, Up: true})
 	}, "warning MTU: veth1 of a pod has 1450, but packets to other nodes may leave by flannel.1, which has 1400: "+
-		"large ones get lost | set the MTU of the network plugin to 1400 or less")
+		"large packets get lost | set the MTU of the network plugin to 1400 or less")
 	expect(t, "too small for IPv6", func(f *Facts) { f.Network.Links[1].MTU = 1200 },
 		"warning MTU: eth0 has 1200, and IPv6 needs 1280 | raise it, or use IPv4 only")
 	expect(t, "no pods", func(f *Facts) { f.Network.Links[2].Up = false },
@@ -310,7 +310,7 @@ func TestVersionSkew(t *testing.T) {
 		"this Sluice is tested with 1.37 and older | use a newer Sluice")
 	expect(t, "not a version", version("main"), "warning version skew: "+at+"main, which cannot be compared")
 	source := func(s Source) func(*Facts) { return func(f *Facts) { f.Source = s } }
-	expect(t, "manifests", source(Source{Manifests: true}), "ok version skew: Services are those of manifests")
+	expect(t, "manifests", source(Source{Manifests: true}), "ok version skew: not needed: Services come from manifests")
 	expect(t, "none", source(Source{Trial: Trial{Err: "no API server is named"}}),
 		"warning version skew: not compared: no API server is named")
 	expect(t, "a wrong file", source(Source{Named: true, Trial: Trial{Err: "no such file"}}),

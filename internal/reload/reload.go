@@ -131,9 +131,9 @@ func (r *Reloader) check(ctx context.Context) {
 	next, warnings, err := r.opt.Load()
 	var changed []string
 	if err == nil {
-		changed, err = config.Differences(r.opt.Config, next)
+		changed = config.Differences(r.opt.Config, next)
 	}
-	if err == nil && len(changed) > 0 {
+	if len(changed) > 0 {
 		err = r.opt.Possible(ctx, next)
 	}
 	if ctx.Err() != nil { // the process ends

@@ -1,5 +1,6 @@
 // Package strict decodes objects of the Kubernetes API as its strict decoder does, and names each fault by the path,
-// the line and the text of the value, and the type that was expected.
+// the line and the text of the value, and the type that was expected. It parses addresses in all spellings that the API
+// ever accepted.
 package strict
 
 import (

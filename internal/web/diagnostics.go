@@ -10,22 +10,21 @@ import (
 	"time"
 )
 
-// Options for Diagnostics. Metrics and SLIs are needed.
+// Options for Diagnostics. All are needed, SetVerbosity only for Profiling.
 type Options struct {
 	Mode   string            // the data plane
 	Config []byte            // the configuration in force: KubeProxyConfiguration v1alpha1 as JSON
 	Flags  map[string]string // the command line: every flag with its value
 
 	Metrics, SLIs http.Handler
-	Checked       func() // called at each request of /healthz; may be nil
+	Checked       func() // called at each request of /healthz
 
 	Version  string        // of this program
 	Emulates string        // the version of Kubernetes whose kube-proxy it replaces, such as "1.37"
 	Started  time.Time     // this process
-	Status   func() string // the end of /statusz; may be nil
+	Status   func() string // the end of /statusz
 
-	// SetVerbosity sets the verbosity of the log; nil if it cannot be set. Profiling
-	// adds pprof and a page to set the verbosity.
+	// SetVerbosity sets the verbosity of the log. Profiling adds pprof and a page to set the verbosity.
 	SetVerbosity func(level int)
 	Profiling    bool
 }
@@ -60,9 +59,7 @@ func text(body string) http.HandlerFunc {
 
 // healthz reports that this server answers. The health server reports whether the proxy does its work.
 func (o Options) healthz(w http.ResponseWriter, r *http.Request) {
-	if o.Checked != nil {
-		o.Checked()
-	}
+	o.Checked()
 	body := "ok"
 	if r.URL.Query().Has("verbose") {
 		body = "[+]ping ok\nhealthz check passed\n"
@@ -95,10 +92,6 @@ func (o Options) verbosity(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPut {
 		w.Header().Set("Allow", http.MethodPut)
 		http.Error(w, "must be PUT", http.StatusMethodNotAllowed)
-		return
-	}
-	if o.SetVerbosity == nil {
-		http.Error(w, "the verbosity cannot be set", http.StatusNotImplemented)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))

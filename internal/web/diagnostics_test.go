@@ -16,7 +16,7 @@ func options() Options {
 		Flags:   map[string]string{"v": "2", "config": "/etc/c.yaml", "cluster-cidr": ""},
 		Metrics: text("metrics"), SLIs: text("slis"),
 		Version: "v1.2.3", Emulates: "1.37",
-		Status: func() string { return "Sluice: all is well\n" },
+		Status: func() string { return "Sluice: all is well\n" }, Checked: func() {},
 	}
 }
 
@@ -98,15 +98,6 @@ func TestProfiling(t *testing.T) {
 	}
 	if got := fmt.Sprint(set); got != "[4]" {
 		t.Errorf("set %s, want [4]", got)
-	}
-}
-
-func TestVerbosityIsNotSettable(t *testing.T) {
-	o := options()
-	o.Profiling = true
-	r := ask(t, Diagnostics(o), "PUT /debug/flags/v\n4")
-	if got := bodyOf(t, r); r.StatusCode != http.StatusNotImplemented || got != "the verbosity cannot be set\n" {
-		t.Errorf("got %d %q", r.StatusCode, got)
 	}
 }
 

@@ -10,27 +10,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/health"
 )
 
-// Judge returns the health of the proxy.
-type Judge interface{ Verdict() health.Verdict }
-
-// Counter counts answers by their status.
-type Counter interface {
-	Healthz(code int)
-	Livez(code int)
-}
-
-// Health serves /healthz and /livez, for every method.
-func Health(j Judge, c Counter) http.Handler {
+// Health serves the pages healthz and livez, for every method, and passes the status of each answer to count.
+func Health(verdict func() health.Verdict, count func(page string, code int)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/healthz":
-			v := j.Verdict()
+			v := verdict()
 			r := report(v, v.Programmed(), &v.Eligible)
 			r.Reason = v.Summary().Reason
-			c.Healthz(r.write(w))
+			count("healthz", r.write(w))
 		case "/livez":
-			v := j.Verdict()
-			c.Livez(report(v, v.Live, nil).write(w))
+			v := verdict()
+			count("livez", report(v, v.Live, nil).write(w))
 		default:
 			http.NotFound(w, r)
 		}

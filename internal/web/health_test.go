@@ -11,16 +11,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// verdict is a Judge with a constant Verdict.
 type verdict health.Verdict
 
-func (v verdict) Verdict() health.Verdict { return health.Verdict(v) }
+// constantly returns the same Verdict at each call.
+func (v verdict) constantly() health.Verdict { return health.Verdict(v) }
 
-// counts is a Counter that records the calls.
+// counts are the answers that were counted.
 type counts []string
 
-func (c *counts) Healthz(code int) { *c = append(*c, fmt.Sprint("healthz ", code)) }
-func (c *counts) Livez(code int)   { *c = append(*c, fmt.Sprint("livez ", code)) }
+func (c *counts) add(page string, code int) { *c = append(*c, fmt.Sprint(page, " ", code)) }
 
 func well(changes ...func(*verdict)) verdict {
 	v := verdict{
@@ -107,7 +106,7 @@ func TestHealth(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c counts
-			h := Health(tt.verdict, &c)
+			h := Health(tt.verdict.constantly, c.add)
 			for _, one := range []struct {
 				request string
 				code    int
@@ -132,7 +131,7 @@ func TestHealth(t *testing.T) {
 func TestHealthHasTwoPages(t *testing.T) {
 	t.Run("S-262 all else is not found, and not counted", func(t *testing.T) {
 		var c counts
-		h := Health(well(), &c)
+		h := Health(well().constantly, c.add)
 		for _, path := range []string{"/foo", "/", "/healthz/", "/livez/x", "/metrics"} {
 			if r := ask(t, h, "GET "+path); r.StatusCode != http.StatusNotFound {
 				t.Errorf("%s: got %d", path, r.StatusCode)

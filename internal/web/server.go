@@ -49,9 +49,10 @@ type ServerOptions struct {
 
 // State is the state of a Server.
 type State struct {
-	Wanted  netip.AddrPort // not valid: switched off
-	Serving netip.AddrPort // not valid: it does not serve
-	Err     error          // why it does not serve at Wanted
+	Name    string         `json:"name"`
+	Address string         `json:"address"`         // empty: switched off
+	Error   string         `json:"error,omitempty"` // why it does not serve at Address
+	Serving netip.AddrPort `json:"-"`               // not valid: it does not serve
 }
 
 // Server serves at one address. If it cannot open the port, it retries.
@@ -69,7 +70,11 @@ func NewServer(o ServerOptions) *Server {
 		o.Log.Warn("Too many clients are connected; those that were silent the longest are disconnected", "server", o.Name,
 			"connections", o.MaxConns)
 	}})
-	return &Server{opt: o, conns: conns, state: State{Wanted: o.Addr}}
+	s := &Server{opt: o, conns: conns, state: State{Name: o.Name}}
+	if o.Addr.IsValid() {
+		s.state.Address = o.Addr.String()
+	}
+	return s
 }
 
 // State returns the state. It is safe for concurrent use.
@@ -146,14 +151,14 @@ func (s *Server) serving(l net.Listener) {
 		at = a // with the port that the kernel chose for 0
 	}
 	s.opt.Log.Info("Serving", "server", s.opt.Name, "address", at)
-	if before := s.set(at, nil); before != nil {
+	if s.set(at, "") != "" {
 		s.opt.Log.Info("The server works again", "server", s.opt.Name)
 	}
 }
 
 // fail records that the server does not serve, and logs an error once.
 func (s *Server) fail(err error) {
-	if before := s.set(netip.AddrPort{}, err); before != nil && before.Error() == err.Error() {
+	if s.set(netip.AddrPort{}, err.Error()) == err.Error() {
 		return
 	}
 	s.opt.Log.Error("Cannot serve", "server", s.opt.Name, "error", err)
@@ -163,10 +168,10 @@ func (s *Server) fail(err error) {
 }
 
 // set changes the state and returns the error that it had before.
-func (s *Server) set(serving netip.AddrPort, err error) (before error) {
+func (s *Server) set(serving netip.AddrPort, err string) (before string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before = s.state.Err
-	s.state.Serving, s.state.Err = serving, err
+	before = s.state.Error
+	s.state.Serving, s.state.Error = serving, err
 	return before
 }

@@ -79,7 +79,7 @@ func get(t *testing.T, ns int, at netip.AddrPort, path string) string {
 func TestServerInAKernel(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	var c counts
-	serve(t, ns, setting{at("0.0.0.0:10256"), Health(well(), &c)})
+	serve(t, ns, setting{at("0.0.0.0:10256"), Health(well().constantly, c.add)})
 	for _, addr := range []string{"127.0.0.1:10256", "[::1]:10256"} {
 		got := get(t, ns, at(addr), "/livez")
 		if !strings.HasPrefix(got, "HTTP/1.0 200 OK\r\n") || !strings.Contains(got, `"healthy":true`) {
@@ -106,7 +106,7 @@ func TestSilentClients(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	var log strings.Builder
 	var c counts
-	s := serveWith(t, setting{at("127.0.0.1:10256"), Health(well(), &c)}, ServerOptions{
+	s := serveWith(t, setting{at("127.0.0.1:10256"), Health(well().constantly, c.add)}, ServerOptions{
 		Name: "health", Listen: listen.Opener{NetNS: ns}.Listen, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		MaxConns: most,
 	})

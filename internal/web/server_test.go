@@ -89,7 +89,7 @@ func (r running) expect(what, want string) {
 func (r running) expectState(what, want string) {
 	r.t.Helper()
 	s := r.State()
-	if got := fmt.Sprintf("%s %s %v", s.Wanted, s.Serving, s.Err); got != want {
+	if got := fmt.Sprintf("%s, %s, %s", s.Address, s.Serving, s.Error); got != want {
 		r.t.Errorf("%s: state is\n%s\nwant\n%s", what, got, want)
 	}
 }
@@ -123,14 +123,14 @@ func TestServerRetries(t *testing.T) {
 			n := host()
 			other := occupy(t, n, "127.0.0.1:10249")
 			r := run(t, n, saying("127.0.0.1:10249", "one"), nil)
-			r.expectState("busy", "127.0.0.1:10249 invalid AddrPort "+busy)
+			r.expectState("busy", "127.0.0.1:10249, invalid AddrPort, "+busy)
 			time.Sleep(12 * time.Second)
 			_ = other.Close()
 			time.Sleep(3*time.Second - 1)
 			r.expect("just before the third retry", "127.0.0.1:10249=refused")
 			time.Sleep(time.Nanosecond)
 			r.expect("after it", "127.0.0.1:10249=one")
-			r.expectState("after it", "127.0.0.1:10249 127.0.0.1:10249 <nil>")
+			r.expectState("after it", "127.0.0.1:10249, 127.0.0.1:10249, ")
 			if got := fmt.Sprint(*r.failed); got != "["+busy+"]" {
 				t.Errorf("told %s, want it once", got)
 			}
@@ -164,7 +164,7 @@ func TestServerIsSwitchedOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := run(t, host(), saying("", "one"), nil)
 		r.expect("off", "127.0.0.1:1=refused")
-		r.expectState("off", "invalid AddrPort invalid AddrPort <nil>")
+		r.expectState("off", ", invalid AddrPort, ")
 		r.end()
 	})
 }
@@ -175,7 +175,7 @@ func TestServerOpensAPortThatBreaks(t *testing.T) {
 		r := run(t, n, saying("127.0.0.1:1", "one"), func(o *ServerOptions) { o.HardFail = true })
 		n.Break(at("127.0.0.1:1"), errors.New("out of order"))
 		r.expect("broken", "127.0.0.1:1=refused")
-		r.expectState("broken", "127.0.0.1:1 invalid AddrPort serve metrics at 127.0.0.1:1: out of order")
+		r.expectState("broken", "127.0.0.1:1, invalid AddrPort, serve metrics at 127.0.0.1:1: out of order")
 		time.Sleep(5 * time.Second)
 		r.expect("opened again", "127.0.0.1:1=one")
 		r.end()

@@ -99,9 +99,7 @@ func (o Options) statusz() page {
 			fmt.Fprintf(w, "Binary version: %s\n", o.Version)
 			fmt.Fprintf(w, "Emulation version: %s\n", o.Emulates)
 			fmt.Fprintf(w, "Paths: %s\n", strings.Join(paths(), " "))
-			if o.Status != nil {
-				fmt.Fprintf(w, "\n%s", o.Status())
-			}
+			fmt.Fprintf(w, "\n%s", o.Status())
 		},
 		object: func(m meta) any {
 			return struct {

@@ -47,7 +47,7 @@ func TestPreflightAsDeployed(t *testing.T) {
 	}
 	check(
 		"can do mode nftables (the configuration names it)\n",
-		"ok capabilities this process has what the mode needs: CAP_NET_ADMIN\n",
+		"ok capabilities this process has the capabilities that the mode needs: CAP_NET_ADMIN\n",
 		"ok other proxies rules are left, nftables: table ip kube-proxy with 0 chains; Sluice removes them\n",
 		"ok conntrack ", // the base leaves its settings alone
 	)

@@ -125,7 +125,7 @@ func (d *daemon) waitSynced(services int) inspect.Status {
 			return err
 		case s.PID != d.cmd.Process.Pid:
 			return fmt.Errorf("process %d answers, want %d", s.PID, d.cmd.Process.Pid)
-		case s.Health.State == health.Starting, s.Pending > 0, !s.Lag.Oldest.IsZero(), s.Busy != "",
+		case s.Health.State == health.Starting, s.Pending > 0, !s.Lag.Since.IsZero(), s.Busy != "",
 			s.Counts.Services != services:
 			return fmt.Errorf("%w: %s, %d Services (want %d), %d pending, %s",
 				errBehind, s.Health.State, s.Counts.Services, services, s.Pending, s.Error)

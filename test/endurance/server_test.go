@@ -237,7 +237,7 @@ func (s *apiEnv) waitIdle() {
 	s.Helper()
 	s.eventually(func() error {
 		now, err := s.status()
-		if err == nil && (now.Pending > 0 || now.Busy != "" || !now.Lag.Oldest.IsZero()) {
+		if err == nil && (now.Pending > 0 || now.Busy != "" || !now.Lag.Since.IsZero()) {
 			err = fmt.Errorf("%w: %d pending, %s", errBehind, now.Pending, now.Busy)
 		}
 		return err

@@ -167,7 +167,7 @@ func (n *node) synced() {
 	n.Helper()
 	harness.Eventually(n, timeout, func() error {
 		s, err := n.status()
-		behind := s.Health.State == health.Starting || s.Pending > 0 || s.Busy != "" || !s.Lag.Oldest.IsZero()
+		behind := s.Health.State == health.Starting || s.Pending > 0 || s.Busy != "" || !s.Lag.Since.IsZero()
 		if err == nil && (behind || s.Mode.Name != n.now || s.Counts.Services != n.services) {
 			err = fmt.Errorf("%d Services (want %d), %d pending, mode %s (want %s), %s", s.Counts.Services, n.services,
 				s.Pending, s.Mode.Name, n.now, s.Health.State)

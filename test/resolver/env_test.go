@@ -214,7 +214,7 @@ func (e *env) waitBackends(n int) {
 		if err := admin.Dial(admin.Options{NetNS: e.lab.NodeA.NetNSFD()}).Get(e.Context(), "/status", nil, &s); err != nil {
 			return err
 		}
-		if s.PID != e.daemon.PID || s.Health.State == health.Starting || s.Pending > 0 || !s.Lag.Oldest.IsZero() ||
+		if s.PID != e.daemon.PID || s.Health.State == health.Starting || s.Pending > 0 || !s.Lag.Since.IsZero() ||
 			s.Busy != "" || s.Counts.Backends != 4*n {
 			return fmt.Errorf("process %d: %s, %d pending, %d backends, want process %d, %d",
 				s.PID, s.Health.State, s.Pending, s.Counts.Backends, e.daemon.PID, 4*n)

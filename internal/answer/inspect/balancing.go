@@ -27,22 +27,15 @@ const (
 	foreign = "no endpoint, but the kernel has it"
 )
 
-// port is a port of a Service in the answer to a query.
-type port struct {
-	service *route.Service
-	index   int
-}
-
-func (p port) route() *route.Port { return &p.service.Ports[p.index] }
-
 // balanced lists the backends of a port with what the kernel knows about them, and in a query
 // for a Service by name also those that only the kernel has.
-func (i *Inspector) balanced(ctx context.Context, s *selection, p port) []Backend {
-	list := s.backends(p.service, p.route())
-	if i.opt.Balance == nil {
+func (i *Inspector) balanced(ctx context.Context, s *selection, svc *route.Service, port int) []Backend {
+	p := &svc.Ports[port]
+	list := s.backends(svc, p)
+	if i.opt.Opened.Balance == nil {
 		return list
 	}
-	kernel, err := i.opt.Balance(ctx, p.service, p.index, &s.Routes.Host)
+	kernel, err := i.opt.Opened.Balance(ctx, svc, port, &s.Routes.Host)
 	if err != nil {
 		for n := range list {
 			list[n].Balancing = &Balancing{Error: err.Error()}
@@ -57,9 +50,9 @@ func (i *Inspector) balanced(ctx context.Context, s *selection, p port) []Backen
 	if s.filter.Name == "" {
 		return list
 	}
-	pool := poolsOf(p.route())[0].String()
+	pool := poolsOf(p)[0].String()
 	for _, at := range slices.SortedFunc(maps.Keys(kernel.Backends), netip.AddrPort.Compare) {
-		b := s.common(p.service, p.route())
+		b := s.common(svc, p)
 		b.Address, b.Target = at.Addr(), at.Port()
 		b.LeftOut, b.Balancing = map[string]string{pool: drains}, balancing(kernel, at)
 		if kernel.Backends[at].Weight > 0 {

@@ -18,7 +18,7 @@ import (
 func counting(t *testing.T, err error) *world {
 	t.Helper()
 	w := start(t, func(_ *world, o *Options) {
-		o.Balance = func(_ context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
+		o.Opened.Balance = func(_ context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
 			b := plane.Balance{Scheduler: "wlc", Backends: map[netip.AddrPort]plane.Balanced{}}
 			for _, at := range svc.Ports[port].Cluster {
 				b.Backends[at] = plane.Balanced{Weight: 3, Active: 2, Inactive: 5}

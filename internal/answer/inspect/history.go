@@ -105,24 +105,15 @@ func (h *History) past() (writes Past, rejected int, problems []Problem) {
 
 // Event is an Event that the daemon has made.
 type Event struct {
-	At        time.Time `json:"at"`
-	Type      string    `json:"type"`
-	Reason    string    `json:"reason"`
-	Kind      string    `json:"kind,omitempty"` // of the object; empty: the own Node
-	Namespace string    `json:"namespace,omitempty"`
-	Name      string    `json:"name,omitempty"`
-	Note      string    `json:"note,omitempty"`
+	At time.Time `json:"at"`
+	event.Event
 }
 
 // Record keeps an Event.
 func (h *History) Record(e event.Event) {
-	kept := Event{
-		At: time.Now(), Type: string(e.Type), Reason: e.Reason, Kind: e.Object.Kind, Namespace: e.Object.Namespace,
-		Name: e.Object.Name, Note: e.Note,
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.events = append(h.events[max(0, len(h.events)-maxEvents+1):], kept)
+	h.events = append(h.events[max(0, len(h.events)-maxEvents+1):], Event{time.Now(), e})
 }
 
 // Events returns the latest Events, the oldest first.

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Options for New. All are required, except Balance, Shares, Sockets and Settings.
+// Options for New. All are required, except Opened and Settings.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -34,15 +34,7 @@ type Options struct {
 	Sizes   func() sizes.Sizes                              // of the Services in the kernel
 	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
 	Plane   plane.Facts
-
-	// Balance returns how the kernel balances a port (plane.Opened); nil: it does not know.
-	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (plane.Balance, error)
-
-	// Shares returns the probabilities of backends at this moment (plane.Opened); nil: they are those of Plane.
-	Shares func(plane.Connection) plane.Shares
-
-	// Sockets lists the listening sockets of the plane (plane.Opened); nil: it opens none.
-	Sockets func() []plane.Socket
+	Opened  plane.Opened // Balance, Shares and Sockets of it are used
 
 	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status
@@ -81,7 +73,7 @@ func (i *Inspector) view(ctx context.Context) (explain.View, error) {
 	if err != nil {
 		return explain.View{}, errBusy
 	}
-	return explain.View{View: v, Node: i.opt.Store.Node(), Plane: i.opt.Plane, Shares: i.opt.Shares}, nil
+	return explain.View{View: v, Node: i.opt.Store.Node(), Plane: i.opt.Plane, Shares: i.opt.Opened.Shares}, nil
 }
 
 func (i *Inspector) explain(r *http.Request) (iter.Seq[explain.Answer], error) {

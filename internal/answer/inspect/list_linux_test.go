@@ -294,7 +294,7 @@ func TestWhichAddressesServeNodePorts(t *testing.T) {
 			svc := &route.Service{
 				Ports: []route.Port{{Family: f, Frontends: []route.Frontend{{Kind: route.NodePort, Port: 30080}}}},
 			}
-			n := s.nodePort(nodePort{svc, &svc.Ports[0], &svc.Ports[0].Frontends[0]})
+			n := s.nodePort(svc, &svc.Ports[0], &svc.Ports[0].Frontends[0])
 			got = append(got, n.addresses())
 		}
 		if got := strings.Join(got, "; "); got != tt.want {

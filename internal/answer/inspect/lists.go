@@ -167,7 +167,7 @@ func (i *Inspector) Backends(ctx context.Context, f Filter) (iter.Seq[Backend], 
 	return route.Yielding(func(yield func(Backend) bool) {
 		for _, svc := range s.services {
 			for p := range svc.Ports {
-				for _, b := range i.balanced(ctx, s, port{svc, p}) {
+				for _, b := range i.balanced(ctx, s, svc, p) {
 					if !yield(b) {
 						return
 					}
@@ -293,44 +293,37 @@ func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort]
 	if err != nil {
 		return nil, err
 	}
-	var list []nodePort
+	var list []NodePort
 	for svc := range route.Yielding(slices.Values(s.services)) {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
 			at := slices.IndexFunc(p.Frontends, func(f route.Frontend) bool { return f.Kind == route.NodePort })
 			if at >= 0 && (!byNumber || uint64(p.Frontends[at].Port) == number) {
-				list = append(list, nodePort{svc, p, &p.Frontends[at]})
+				list = append(list, s.nodePort(svc, p, &p.Frontends[at]))
 			}
 		}
 	}
 	if byNumber && len(list) == 0 {
 		return nil, notFound("node port", f)
 	}
-	slices.SortStableFunc(list, func(a, b nodePort) int { return cmp.Compare(a.frontend.Port, b.frontend.Port) })
-	return each(list, s.nodePort), nil
+	slices.SortStableFunc(list, func(a, b NodePort) int { return cmp.Compare(a.Port, b.Port) })
+	return slices.Values(list), nil
 }
 
-// nodePort is the frontend of a node port with its Service and port.
-type nodePort struct {
-	service  *route.Service
-	port     *route.Port
-	frontend *route.Frontend
-}
-
-func (s *selection) nodePort(n nodePort) NodePort {
+func (s *selection) nodePort(svc *route.Service, p *route.Port, f *route.Frontend) NodePort {
 	ports := s.Routes.Host.NodePorts
 	out := NodePort{
-		Port: n.frontend.Port, Protocol: n.port.Protocol.String(), Family: n.port.Family.String(),
-		Namespace: n.service.Name.Namespace, Service: n.service.Name.Name, PortName: n.port.Name,
-		Every: ports.All(n.port.Family), Loopback: ports.All127 && n.port.Family == route.IPv4,
-		Pods: wayOf(n.frontend.Pods), Node: wayOf(n.frontend.Node), Others: wayOf(n.frontend.Others),
+		Port: f.Port, Protocol: p.Protocol.String(), Family: p.Family.String(),
+		Namespace: svc.Name.Namespace, Service: svc.Name.Name, PortName: p.Name,
+		Every: ports.All(p.Family), Loopback: ports.All127 && p.Family == route.IPv4,
+		Pods: wayOf(f.Pods), Node: wayOf(f.Node), Others: wayOf(f.Others),
 	}
-	out.State, out.Reason = s.state(n.service)
-	if n.frontend.Others.Verdict == route.Balance {
-		out.Backends = len(n.port.Backends(n.frontend.Others.Pool))
+	out.State, out.Reason = s.state(svc)
+	if f.Others.Verdict == route.Balance {
+		out.Backends = len(p.Backends(f.Others.Pool))
 	}
 	for _, a := range ports.Addrs {
-		if route.FamilyOf(a) == n.port.Family {
+		if route.FamilyOf(a) == p.Family {
 			out.Addresses = append(out.Addresses, a)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // People get a table of the sockets of a filter, wide with pools and connections; programs get objects.
 func TestAddresses(t *testing.T) {
 	web, dns := cluster.Name{Namespace: "default", Name: "web"}, cluster.Name{Namespace: "kube-system", Name: "dns"}
-	i := New(Options{Sockets: func() []plane.Socket {
+	i := New(Options{Opened: plane.Opened{Sockets: func() []plane.Socket {
 		return []plane.Socket{
 			{Service: web, Port: "http", Protocol: cluster.TCP, At: netip.MustParseAddrPort("169.254.73.1:53493"), Open: 12},
 			{
@@ -22,7 +22,7 @@ func TestAddresses(t *testing.T) {
 			},
 			{Service: dns, Protocol: cluster.UDP, At: netip.MustParseAddrPort("[::1]:8053")},
 		}
-	}})
+	}}})
 	for _, c := range []struct {
 		filter Filter
 		wide   bool

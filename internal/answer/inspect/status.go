@@ -2,15 +2,16 @@ package inspect
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/text"
+	"github.com/sluice-proxy/sluice/internal/web"
 )
 
 // Status describes a daemon. `sluice status`, /statusz and monitoring read it. A zero time means that the event has not
@@ -22,17 +23,17 @@ type Status struct {
 	Since   time.Time      `json:"since"`
 	Health  health.Summary `json:"health"`
 
-	Mode     Mode     `json:"mode"`
-	Families []string `json:"families,omitempty"` // "IPv4", "IPv6"
-	Node     Node     `json:"node"`
-	Source   Source   `json:"source"`
+	Mode     Mode         `json:"mode"`
+	Families []string     `json:"families,omitempty"` // "IPv4", "IPv6"
+	Node     cluster.Node `json:"node"`               // as the daemon last received it
+	Source   Source       `json:"source"`
 
 	Past
 
-	Lag     Lag    `json:"lag"`
-	Counts  Counts `json:"counts"`
-	Pending int    `json:"pending"` // Services with a change that may not be in the kernel yet
-	Refused int    `json:"refused"` // Services whose rules the kernel rejects; not included in Pending
+	Lag     cluster.Window `json:"lag"` // changes that are not in force yet
+	Counts  Counts         `json:"counts"`
+	Pending int            `json:"pending"` // Services with a change that may not be in the kernel yet
+	Refused int            `json:"refused"` // Services whose rules the kernel rejects; not included in Pending
 
 	Contest proxy.Contest `json:"contest,omitzero"` // with another program
 
@@ -45,7 +46,7 @@ type Status struct {
 	Takeover      []string      `json:"takeover,omitempty"` // what happened to another proxy's rules, one sentence each
 	Configuration Configuration `json:"configuration"`
 	HostSettings  []HostSetting `json:"hostSettings,omitempty"`
-	Servers       []Server      `json:"servers,omitempty"`
+	Servers       []web.State   `json:"servers,omitempty"`
 	HealthPorts   []HealthPort  `json:"healthPorts,omitempty"` // only those that could not be opened
 	Problems      []Problem     `json:"problems,omitempty"`    // with objects; the latest, newest first
 }
@@ -66,10 +67,9 @@ func (i *Inspector) Status(ctx context.Context) Status {
 	s := i.opt.Status(ctx)
 	s.At = time.Now()
 	if own := i.opt.Store.Node(); own != nil {
-		s.Node = Node{Name: own.Name, Zone: own.Zone, Addresses: own.Addresses, Leaving: own.Leaving}
+		s.Node = *own
 	}
-	w := i.opt.Store.Backlog()
-	s.Lag = Lag{Oldest: w.Since, Services: w.Services, Slices: w.Slices}
+	s.Lag = i.opt.Store.Backlog()
 	s.Counts.Sizes = i.opt.Sizes()
 	s.Past, s.Counts.Rejected, s.Problems = i.opt.History.past()
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
@@ -98,14 +98,6 @@ type Mode struct {
 	Transient bool `json:"transient,omitempty"`
 }
 
-// Node is the Node object of this node as the daemon last received it.
-type Node struct {
-	Name      string       `json:"name"`
-	Zone      string       `json:"zone,omitempty"`
-	Addresses []netip.Addr `json:"addresses,omitempty"`
-	Leaving   bool         `json:"leaving,omitempty"`
-}
-
 // Source is the origin of Services.
 type Source struct {
 	Kind string `json:"kind"` // "API server", "manifests"
@@ -119,13 +111,6 @@ type Sync struct {
 	Services int       `json:"services"` // touched
 	Steps    int       `json:"steps"`
 	Cause    string    `json:"cause"` // "change", or why everything was compared
-}
-
-// Lag is the changes that were received but are not in force yet.
-type Lag struct {
-	Oldest   time.Time `json:"oldest,omitzero"` // when the first was received; zero: there are none
-	Services int       `json:"services"`
-	Slices   int       `json:"endpointSlices"`
 }
 
 // Counts are the numbers of programmed objects, as of the last sync.
@@ -160,13 +145,6 @@ type HostSetting struct {
 	Was   string `json:"was,omitempty"` // before Sluice set it
 	Is    string `json:"is,omitempty"`
 	Error string `json:"error,omitempty"`
-}
-
-// Server is an address that the daemon listens on, or tries to.
-type Server struct {
-	Name    string `json:"name"`    // "healthz", "metrics"
-	Address string `json:"address"` // empty: turned off
-	Error   string `json:"error,omitempty"`
 }
 
 // HealthPort is a health check node port that the daemon cannot open.

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
@@ -19,6 +20,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/text"
+	"github.com/sluice-proxy/sluice/internal/web"
 )
 
 // now is when the answers of these tests are made.
@@ -31,7 +33,7 @@ func quiet() Status {
 	return Status{
 		At: now, Version: "v1.2.0", PID: 812, Since: ago(192 * time.Second), Health: health.Summary{State: health.Healthy},
 		Mode: Mode{Name: "nftables", Reason: "the default, and this kernel can do it"}, Families: []string{"IPv4", "IPv6"},
-		Node: Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
+		Node: cluster.Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
 			netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
 		}},
 		Source: Source{
@@ -49,7 +51,7 @@ func quiet() Status {
 		},
 		Counts:        Counts{Sizes: sizes.Sizes{Services: 120, Ports: 140, Frontends: 160, Backends: 700}},
 		Configuration: Configuration{File: "/var/lib/kube-proxy/config.conf", Loaded: ago(192 * time.Second)},
-		Servers:       []Server{{Name: "healthz", Address: "0.0.0.0:10256"}, {Name: "metrics", Address: "127.0.0.1:10249"}},
+		Servers:       []web.State{{Name: "healthz", Address: "0.0.0.0:10256"}, {Name: "metrics", Address: "127.0.0.1:10249"}},
 	}
 }
 
@@ -68,7 +70,7 @@ func troubled() Status {
 	s.LastSync = Sync{
 		At: ago(500 * time.Millisecond), Took: Duration(5 * time.Second), Services: 2, Steps: 1, Cause: "foreign-edit",
 	}
-	s.Lag = Lag{Oldest: ago(9500 * time.Millisecond), Services: 1, Slices: 4}
+	s.Lag = cluster.Window{Since: ago(9500 * time.Millisecond), Services: 1, Slices: 4}
 	s.Counts.NotProgrammed, s.Counts.Rejected, s.Pending, s.Refused = 1, 2, 3, 1
 	s.Error = "apply 7 steps: no space left on device"
 	s.Repairs = []Tally{{"foreign-edit", 2, ago(500 * time.Millisecond)}, {"failure", 1, ago(time.Minute)}}
@@ -79,7 +81,7 @@ func troubled() Status {
 		Due:     ago(-12 * time.Second), Reloads: 3,
 	}
 	s.Servers[1].Error = "listen on 127.0.0.1:10249: address already in use"
-	s.Servers = append(s.Servers, Server{Name: "debug"})
+	s.Servers = append(s.Servers, web.State{Name: "debug"})
 	s.HostSettings = []HostSetting{
 		{Name: "net.netfilter.nf_conntrack_max", Want: "131072", Was: "65536", Is: "131072"},
 		{Name: "oom_score_adj", Want: "-999", Was: "0", Is: "0", Error: "write -999 to oom_score_adj: permission denied"},
@@ -104,7 +106,7 @@ func TestText(t *testing.T) {
 		At: now, Version: "v1.2.0", PID: 1, Since: ago(1500 * time.Millisecond), Busy: "a write to the kernel is under way",
 		Health: health.Summary{State: health.Starting, Reason: "not everything has been written once"},
 		Counts: Counts{Sizes: sizes.Sizes{Services: 2, Ports: 2, Frontends: 3, Backends: 1}}, Mode: Mode{Name: "nftables"},
-		Node: Node{Name: "node-a"}, Source: Source{"manifests", source.State{From: "services/", Connected: true}},
+		Node: cluster.Node{Name: "node-a"}, Source: Source{"manifests", source.State{From: "services/", Connected: true}},
 		Past:          Past{Error: "the lock is held"},
 		Configuration: Configuration{Refused: "line 3: mode: Unsupported value"}, // read at a time that nobody noted
 	}
@@ -136,7 +138,7 @@ func TestStatusOverTime(t *testing.T) {
 			o.Status = func(context.Context) Status {
 				return Status{
 					Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Health: health.Summary{State: health.Healthy},
-					Node: Node{Name: "from the flags"},
+					Node: cluster.Node{Name: "from the flags"},
 				}
 			}
 		})
@@ -149,9 +151,9 @@ func TestStatusOverTime(t *testing.T) {
 		s := w.Status(t.Context())
 		want := Status{
 			At: began, Version: "v1.2.0", Mode: Mode{Name: "nftables"}, Health: health.Summary{State: health.Healthy},
-			Node: Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
+			Node: cluster.Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
 				netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
-			}},
+			}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}},
 			Past: Past{
 				LastSync: Sync{At: began, Services: 6, Steps: 6, Cause: "start"}, Comparisons: []Tally{{"start", 1, began}},
 				Adopted: 7,
@@ -197,7 +199,7 @@ func TestStatusOverTime(t *testing.T) {
 		if s.Error != "no space" || s.Pending != 1 || s.Counts.Services != 3 {
 			t.Errorf("after a refusal: error %q, %d pending, %+v in the kernel", s.Error, s.Pending, s.Counts)
 		}
-		if want := (Lag{Oldest: failed, Services: 1}); s.Lag != want {
+		if want := (cluster.Window{Since: failed, Last: failed, Services: 1}); !reflect.DeepEqual(s.Lag, want) {
 			t.Errorf("the lag is %+v, want %+v", s.Lag, want)
 		}
 	})
@@ -234,7 +236,9 @@ func TestHistoryKeepsTheLatestEvents(t *testing.T) {
 	if len(got) != maxEvents || got[0].Name != "5" || got[maxEvents-1].Name != fmt.Sprint(maxEvents+4) {
 		t.Errorf("%d Events from %+v", len(got), got[0])
 	}
-	want := Event{At: got[0].At, Type: "Warning", Reason: "R", Kind: "Service", Namespace: "a", Name: "5", Note: "n"}
+	want := Event{got[0].At, event.Event{
+		Object: event.Object{Kind: "Service", Namespace: "a", Name: "5"}, Type: "Warning", Reason: "R", Note: "n",
+	}}
 	if got[0] != want || want.At.IsZero() {
 		t.Errorf("got %+v", got[0])
 	}

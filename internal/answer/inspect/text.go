@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/text"
+	"github.com/sluice-proxy/sluice/internal/web"
 )
 
 // Print writes the status as text. It describes problems in full and leaves out most fields that report none.
@@ -77,8 +78,8 @@ func (s Status) writes(p *page) {
 	}
 	p.Field("Edits of others", ifSet("are detected only by periodic comparisons of all rules: %s", s.WatchTrouble))
 	lag := "none"
-	if l := s.Lag; !l.Oldest.IsZero() {
-		lag = fmt.Sprintf("%s: %s and %s wait", p.since(l.Oldest),
+	if l := s.Lag; !l.Since.IsZero() {
+		lag = fmt.Sprintf("%s: %s and %s wait", p.since(l.Since),
 			text.Count(l.Services, "Service change"), text.Count(l.Slices, "EndpointSlice change"))
 	}
 	p.Field("Lag", lag)
@@ -142,7 +143,7 @@ func (s Status) configuration(p *page) {
 // lists writes tables of servers, settings and problems, each below a title.
 func (s Status) lists(p *page) {
 	p.Indent = "  "
-	list(p, "Servers", s.Servers, func(v Server) []text.Cell {
+	list(p, "Servers", s.Servers, func(v web.State) []text.Cell {
 		state := cmp.Or(v.Error, "listening")
 		if v.Address == "" {
 			state = "off"

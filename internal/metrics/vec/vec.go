@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Desc describes a family. Series has the label values of the series that are there
@@ -20,21 +21,12 @@ type Desc struct {
 
 // ByFamily completes a Desc for a family with one series for each IP family.
 func (d Desc) ByFamily(families []route.Family) Desc {
-	d.Labels, d.Series = []string{FamilyLabel}, Each(FamilyNames(families))
+	d.Labels, d.Series = []string{FamilyLabel}, Each(text.Strings(families))
 	return d
 }
 
 // FamilyLabel is the label of the IP family.
 const FamilyLabel = "ip_family"
-
-// FamilyNames returns the values of FamilyLabel.
-func FamilyNames(families []route.Family) []string {
-	var out []string
-	for _, f := range families {
-		out = append(out, f.String())
-	}
-	return out
-}
 
 // Durations are buckets from 1 ms to 16 s.
 func Durations() []float64 { return prometheus.ExponentialBuckets(0.001, 2, 15) }

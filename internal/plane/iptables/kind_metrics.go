@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/metrics/vec"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // metrics are the metrics that kube-proxy has in this mode only.
@@ -24,7 +25,7 @@ func newMetrics(families []route.Family) *metrics {
 	byTable := func(name, help string) *prometheus.GaugeVec {
 		return vec.Desc{
 			Name: name, Help: help, Labels: []string{"table", vec.FamilyLabel},
-			Series: vec.Each([]string{filter.String(), nat.String()}, vec.FamilyNames(families)),
+			Series: vec.Each([]string{filter.String(), nat.String()}, text.Strings(families)),
 		}.Gauge()
 	}
 	byFamily := func(name, help string) *prometheus.CounterVec {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	utilnet "k8s.io/utils/net"
+	"github.com/sluice-proxy/sluice/internal/strict"
 )
 
 const (
@@ -13,38 +13,10 @@ const (
 	wantPrefix  = "not a CIDR"
 )
 
-// parseAddr reads an address in any spelling the API ever accepted (leading zeros are decimal) and returns its
-// canonical value; IPv4 written as IPv6 is IPv4.
-func parseAddr(s string) (netip.Addr, bool) {
-	a, err := netip.ParseAddr(s)
-	if err != nil {
-		a, _ = netip.AddrFromSlice(utilnet.ParseIPSloppy(s))
-	}
-	if !a.IsValid() || a.Zone() != "" {
-		return netip.Addr{}, false
-	}
-	return a.Unmap(), true
-}
-
-// parsePrefix reads a CIDR in any spelling the API ever accepted and returns its canonical value, without host bits.
-func parsePrefix(s string) (netip.Prefix, bool) {
-	_, ipnet, err := utilnet.ParseCIDRSloppy(s)
-	if err != nil {
-		return netip.Prefix{}, false
-	}
-	a, _ := netip.AddrFromSlice(ipnet.IP)
-	bits, size := ipnet.Mask.Size()
-	if a.Is4In6() || a.Is4() && size == 128 {
-		bits -= 96
-	}
-	p, err := a.Unmap().Prefix(bits)
-	return p, err == nil
-}
-
 // readAddr parses an address. It returns the reason why the address cannot be used: wantAddress if the text is not an
 // address, otherwise the result of fault, which is empty if the address can be used.
 func readAddr(text string, fault func(netip.Addr) string) (netip.Addr, string) {
-	a, ok := parseAddr(text)
+	a, ok := strict.Addr(text)
 	if !ok {
 		return a, wantAddress
 	}
@@ -120,7 +92,7 @@ func (n *notes) prefixes(list texts) []netip.Prefix {
 		if text == "" {
 			continue
 		}
-		p, ok := parsePrefix(text)
+		p, ok := strict.Prefix(text)
 		if !ok {
 			n.add(at(list.field, i)+list.suffix, text, wantPrefix)
 			continue

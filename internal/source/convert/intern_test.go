@@ -2,6 +2,7 @@ package convert
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -74,5 +75,22 @@ func TestInternerIsBounded(t *testing.T) {
 	}
 	if len(in.seen) > maxInterned || len(in.hints) > maxInterned {
 		t.Errorf("%d strings and %d hints are kept, want at most %d", len(in.seen), len(in.hints), maxInterned)
+	}
+}
+
+func TestInternerSharesStrings(t *testing.T) {
+	in := NewInterner()
+	a, b := in.Of(strings.Repeat("x", 8)), in.Of(strings.Repeat("x", 8))
+	if a != b || a != "xxxxxxxx" {
+		t.Fatalf("Of changed the string: %q, %q", a, b)
+	}
+	for i := range 3 * maxInterned {
+		in.Of(number(int32(i)))
+	}
+	if len(in.seen) > maxInterned {
+		t.Errorf("%d strings are kept, want at most %d", len(in.seen), maxInterned)
+	}
+	if got := (*Interner)(nil).Of("y"); got != "y" {
+		t.Errorf("a nil Interner returns %q", got)
 	}
 }

@@ -301,7 +301,6 @@ func TestManyBrokenFiles(t *testing.T) {
 	}
 	var reported reports
 	digest := event.NewDigest(event.DigestOptions{
-		Levels: []event.Level{{Group: event.SameProblem, Listed: 10}, {Group: event.SameClass, Listed: 1000}},
 		Report: reported.add, Summary: func(_ event.Group, p route.Problem) { reported.add([]route.Problem{p}) },
 	})
 	s := New(cluster.NewStore(), Options{Paths: []string{dir}, Report: digest.Report})

@@ -21,7 +21,6 @@ type Connection struct {
 	AcceptContentTypes string // empty: protobuf, else JSON
 	QPS                float32
 	Burst              int
-	UserAgent          string
 }
 
 // errNoServer is the error if no option and no environment names an API server.
@@ -37,7 +36,7 @@ func RESTConfig(c Connection) (*rest.Config, error) {
 	}
 	config.ContentType = cmp.Or(c.ContentType, runtime.ContentTypeProtobuf)
 	config.AcceptContentTypes = cmp.Or(c.AcceptContentTypes, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
-	config.QPS, config.Burst, config.UserAgent = c.QPS, c.Burst, c.UserAgent
+	config.QPS, config.Burst, config.UserAgent = c.QPS, c.Burst, "sluice"
 	return config, nil
 }
 

@@ -65,7 +65,7 @@ func TestRESTConfig(t *testing.T) {
 }
 
 func TestRESTConfigOptions(t *testing.T) {
-	got, err := RESTConfig(Connection{Master: "http://x", QPS: 7, Burst: 9, UserAgent: "sluice/test"})
+	got, err := RESTConfig(Connection{Master: "http://x", QPS: 7, Burst: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestRESTConfigOptions(t *testing.T) {
 		got.AcceptContentTypes != "application/vnd.kubernetes.protobuf,application/json" {
 		t.Errorf("content types %q, %q", got.ContentType, got.AcceptContentTypes)
 	}
-	if got.QPS != 7 || got.Burst != 9 || got.UserAgent != "sluice/test" {
+	if got.QPS != 7 || got.Burst != 9 || got.UserAgent != "sluice" {
 		t.Errorf("QPS %v, burst %v, agent %q", got.QPS, got.Burst, got.UserAgent)
 	}
 	got, err = RESTConfig(Connection{

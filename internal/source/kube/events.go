@@ -162,8 +162,8 @@ func (r *Recorder) made(e event.Event) *eventsv1.Event {
 // sharedName is the name of an Event that is the same on all nodes.
 func sharedName(e event.Event, on *corev1.ObjectReference) string {
 	h := fnv.New64a()
-	if e.Name != "" {
-		fmt.Fprint(h, e.Name)
+	if e.Key != "" {
+		fmt.Fprint(h, e.Key)
 		return util.GenerateEventName("repeated", int64(h.Sum64()>>1))
 	}
 	fmt.Fprint(h, on.Kind, on.Namespace, "/", on.Name, e.Reason, e.Note)

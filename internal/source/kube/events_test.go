@@ -119,7 +119,7 @@ func TestCountsOfSeveralNodesAreOneEvent(t *testing.T) {
 				Reason: "ConflictingClaim", Action: "Program",
 				Note: "spec.externalIPs: 192.0.2.1:80/tcp: left out, as it belongs to Service shop/s01; " +
 					"9996 more such problems in namespace shop, as " + name + " finds",
-				Name: "conflicts in shop", Everywhere: true,
+				Key: "conflicts in shop", Everywhere: true,
 			})
 			time.Sleep(sharedSpread + time.Second)
 		}

@@ -1,11 +1,8 @@
-package convert
+package strict
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
-func TestParseAddr(t *testing.T) {
+func TestAddr(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{"10.0.0.1", "10.0.0.1"},
 		{"172.30.0.041", "172.30.0.41"}, // S-245: decimal, not octal
@@ -22,14 +19,14 @@ func TestParseAddr(t *testing.T) {
 		{"fe80::1%eth0", ""},
 		{"web.example", ""},
 	} {
-		a, ok := parseAddr(tc.in)
+		a, ok := Addr(tc.in)
 		if ok != (tc.want != "") || ok && a.String() != tc.want {
-			t.Errorf("parseAddr(%q) = %v, %v, want %q", tc.in, a, ok, tc.want)
+			t.Errorf("Addr(%q) = %v, %v, want %q", tc.in, a, ok, tc.want)
 		}
 	}
 }
 
-func TestParsePrefix(t *testing.T) {
+func TestPrefix(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{"10.0.0.0/8", "10.0.0.0/8"},
 		{"203.0.113.000/025", "203.0.113.0/25"},
@@ -41,29 +38,15 @@ func TestParsePrefix(t *testing.T) {
 		{"10.0.0.0", ""},
 		{"10.0.0.0/33", ""},
 		{"10.0.0.0/-1", ""},
+		{"fd00::/129", ""},
+		{"fe80::%eth0/64", ""},
+		{"all", ""},
 		{"", ""},
 	} {
-		p, ok := parsePrefix(tc.in)
+		p, ok := Prefix(tc.in)
 		if ok != (tc.want != "") || ok && p.String() != tc.want {
-			t.Errorf("parsePrefix(%q) = %v, %v, want %q", tc.in, p, ok, tc.want)
+			t.Errorf("Prefix(%q) = %v, %v, want %q", tc.in, p, ok, tc.want)
 		}
-	}
-}
-
-func TestInternerSharesStrings(t *testing.T) {
-	in := NewInterner()
-	a, b := in.Of(strings.Repeat("x", 8)), in.Of(strings.Repeat("x", 8))
-	if a != b || a != "xxxxxxxx" {
-		t.Fatalf("Of changed the string: %q, %q", a, b)
-	}
-	for i := range 3 * maxInterned {
-		in.Of(number(int32(i)))
-	}
-	if len(in.seen) > maxInterned {
-		t.Errorf("%d strings are kept, want at most %d", len(in.seen), maxInterned)
-	}
-	if got := (*Interner)(nil).Of("y"); got != "y" {
-		t.Errorf("a nil Interner returns %q", got)
 	}
 }
 
@@ -75,13 +58,13 @@ func FuzzAddr(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if a, ok := parseAddr(s); ok {
-			if b, ok := parseAddr(a.String()); !ok || a != b {
+		if a, ok := Addr(s); ok {
+			if b, ok := Addr(a.String()); !ok || a != b {
 				t.Errorf("%q: %v parses to %v", s, a, b)
 			}
 		}
-		if p, ok := parsePrefix(s); ok {
-			if q, ok := parsePrefix(p.String()); !ok || p != q {
+		if p, ok := Prefix(s); ok {
+			if q, ok := Prefix(p.String()); !ok || p != q {
 				t.Errorf("%q: %v parses to %v", s, p, q)
 			}
 		}
