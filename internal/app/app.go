@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/handover"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Options for Run.
@@ -55,30 +54,4 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	return d.run(ctx)
-}
-
-// Policy returns the policy of a configuration.
-func Policy(c *config.Config, families []route.Family) route.Options {
-	o := route.Options{
-		NodeName:      c.NodeName,
-		Families:      families,
-		Detector:      c.Detector,
-		MasqueradeAll: c.MasqueradeAll,
-		NodePorts:     c.NodePorts,
-	}
-	if c.Unprivileged() { // every address is as good, as none serves NodePorts
-		o.NodePorts = route.NodePortOptions{All: true}
-	}
-	for _, l := range []route.Listener{
-		{At: c.Healthz, Name: "health server (healthzBindAddress)"},
-		{At: c.Metrics, Name: "metrics server (metricsBindAddress)"},
-	} {
-		if l.At.IsValid() {
-			o.Listeners = append(o.Listeners, l)
-		}
-	}
-	if c.BindAddress.IsValid() && !c.BindAddress.IsUnspecified() {
-		o.Primary = c.BindAddress
-	}
-	return o
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/metrics"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -159,7 +160,8 @@ func TestPolicy(t *testing.T) {
 				tt.want.Listeners[1].At = netip.MustParseAddrPort("[::1]:10249")
 			}
 			tt.want.NodeName, tt.want.Families = "node-a", []route.Family{route.IPv6}
-			got := Policy(load(t, tt.args...), []route.Family{route.IPv6})
+			o := Options{Config: load(t, tt.args...), Kinds: []plane.Kind{{Mode: "nftables"}}}
+			got := o.policy([]route.Family{route.IPv6})
 			if len(got.Detector.CIDRs) == 0 {
 				got.Detector.CIDRs = nil
 			}

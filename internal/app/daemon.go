@@ -150,10 +150,10 @@ func (d *daemon) assemble(ctx context.Context) error {
 func (d *daemon) assembleNode() {
 	policy := d.o.policy(d.families)
 	policy.PreserveDestination = d.plane.PreserveDestination
-	opt := NodeOptions{
-		Store: d.store, Source: d.source, Plane: d.plane, Policy: policy,
-		NetNS: d.o.NetNS, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
-		Report: d.report, Observe: d.observe, Contested: d.contested, Written: d.o.Written,
+	opt := NodeOptions{Source: d.source, Opened: d.plane, Policy: policy, NetNS: d.o.NetNS, Written: d.o.Written}
+	opt.Options = proxy.Options{
+		Store: d.store, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
+		Report: d.report, Observe: d.observe, Contested: d.contested,
 		Followers: []proxy.Follower{notProgrammed{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
 	}
 	if len(d.o.Config.Manifests) > 0 {

@@ -163,10 +163,9 @@ func (d *earlyDaemon) checkReads(t *testing.T, want int) {
 func TestAReportedEditRepeatsTheEarlyRead(t *testing.T) {
 	p := observedPlane{Plane: &planetest.Memory{}, reads: make(chan error, 10)}
 	syncs := make(chan proxy.Sync, 10)
-	n := NewNode(NodeOptions{
-		Store: cluster.NewStore(), Plane: &plane.Opened{Plane: p}, Log: slog.New(slog.DiscardHandler),
-		Observe: func(s proxy.Sync) { syncs <- s },
-	})
+	n := NewNode(NodeOptions{Opened: &plane.Opened{Plane: p}, Options: proxy.Options{
+		Store: cluster.NewStore(), Log: slog.New(slog.DiscardHandler), Observe: func(s proxy.Sync) { syncs <- s },
+	}})
 	runUntilEnd(t, "the loop", n.loop.Run) // nothing else of the node runs
 	if err := receive(t, p.reads); err != nil {
 		t.Fatal(err)

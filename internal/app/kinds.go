@@ -61,8 +61,30 @@ func (o Options) setup() plane.Setup {
 
 // policy returns the policy of the configuration, with the limits of the plane.
 func (o Options) policy(families []route.Family) route.Options {
-	p := Policy(o.Config, families)
-	p.Excess, p.ListLocal = o.kind().Excess, o.kind().ListLocal
+	c, kind := o.Config, o.kind()
+	p := route.Options{
+		NodeName:      c.NodeName,
+		Families:      families,
+		Detector:      c.Detector,
+		MasqueradeAll: c.MasqueradeAll,
+		NodePorts:     c.NodePorts,
+		Excess:        kind.Excess,
+		ListLocal:     kind.ListLocal,
+	}
+	if c.Unprivileged() { // every address is as good, as none serves NodePorts
+		p.NodePorts = route.NodePortOptions{All: true}
+	}
+	for _, l := range []route.Listener{
+		{At: c.Healthz, Name: "health server (healthzBindAddress)"},
+		{At: c.Metrics, Name: "metrics server (metricsBindAddress)"},
+	} {
+		if l.At.IsValid() {
+			p.Listeners = append(p.Listeners, l)
+		}
+	}
+	if c.BindAddress.IsValid() && !c.BindAddress.IsUnspecified() {
+		p.Primary = c.BindAddress
+	}
 	return p
 }
 
@@ -126,9 +148,6 @@ func mechanisms(names []string) []takeover.Mechanism {
 
 // Choice is a mode, and why it was chosen.
 type Choice struct{ Mode, Reason string }
-
-// Configured is the choice of a mode that the configuration names.
-func Configured(mode string) Choice { return Choice{mode, "the configuration names it"} }
 
 // Choose returns the first mode whose probe succeeds. If there is none, it returns the
 // default, whose probe returns the reason.

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -25,20 +24,15 @@ type Source interface {
 
 // NodeOptions are what a Node is made of.
 type NodeOptions struct {
-	Store  *cluster.Store
+	proxy.Options // NewNode sets those that follow from the fields below, and adds Followers of the plane
+
 	Source Source
-	Plane  *plane.Opened
+	Opened *plane.Opened
 	Policy route.Options
 
-	NetNS     int    // file descriptor of the network namespace to serve; 0: the current one
-	StandIn   string // not empty: without a Node object of this name the host itself takes its place
-	MinPeriod time.Duration
-	Log       *slog.Logger
-	Followers []proxy.Follower      // besides the plane's own
-	Report    func([]route.Problem) // may be nil
-	Observe   func(proxy.Sync)      // may be nil
-	Contested func(proxy.Contest)   // may be nil
-	Written   func()                // called once when no more rules are written; may be nil
+	NetNS   int    // file descriptor of the network namespace to serve; 0: the current one
+	StandIn string // not empty: without a Node object of this name the host itself takes its place
+	Written func() // called once when no more rules are written; may be nil
 }
 
 // Node is the proxy of one node: a source, a loop and a plane with its parts.
@@ -50,21 +44,16 @@ type Node struct {
 
 // NewNode assembles a Node and announces its own feed to the store.
 func NewNode(opt NodeOptions) *Node {
-	n := &Node{opt: opt, ready: opt.Store.Feed()}
 	var followers []proxy.Follower
-	for _, part := range opt.Plane.Parts {
+	for _, part := range opt.Opened.Parts {
 		if part.Follower != nil {
 			followers = append(followers, part.Follower)
 		}
 	}
-	n.loop = proxy.New(proxy.Options{
-		Store: opt.Store, Compiler: route.NewCompiler(opt.Policy), Plane: opt.Plane.Plane, Load: opt.Plane.Load,
-		Due:       opt.Plane.Due,
-		Followers: append(followers, opt.Followers...),
-		Log:       opt.Log, MinPeriod: opt.MinPeriod, Report: opt.Report, Observe: opt.Observe,
-		Contested: opt.Contested, CPU: process.CPUTime,
-	})
-	return n
+	opt.Followers = append(followers, opt.Followers...)
+	opt.Compiler, opt.CPU = route.NewCompiler(opt.Policy), process.CPUTime
+	opt.Plane, opt.Load, opt.Due = opt.Opened.Plane, opt.Opened.Load, opt.Opened.Due
+	return &Node{opt: opt, loop: proxy.New(opt.Options), ready: opt.Store.Feed()}
 }
 
 // Loop returns the loop of the node.
@@ -75,13 +64,13 @@ func (n *Node) Loop() *proxy.Loop { return n.loop }
 func (n *Node) Run(ctx context.Context) error {
 	defer n.close()
 	group, ctx := errgroup.WithContext(ctx)
-	for _, part := range n.opt.Plane.Parts {
+	for _, part := range n.opt.Opened.Parts {
 		if part.Run != nil {
 			group.Go(func() error { return part.Run(ctx) })
 		}
 	}
 	watching := make(chan struct{})
-	group.Go(func() error { return n.opt.Plane.Plane.Watch(ctx, func() { close(watching) }, n.loop.Edited) })
+	group.Go(func() error { return n.opt.Opened.Plane.Watch(ctx, func() { close(watching) }, n.loop.Edited) })
 	group.Go(func() error { return n.addresses(ctx) })
 	group.Go(func() error { return n.opt.Source.Run(ctx) })
 	group.Go(func() error {
@@ -100,13 +89,13 @@ func (n *Node) Run(ctx context.Context) error {
 
 // close closes the parts and the plane. Everything was written before.
 func (n *Node) close() {
-	for _, part := range n.opt.Plane.Parts {
+	for _, part := range n.opt.Opened.Parts {
 		if part.Close != nil {
 			_ = part.Close()
 		}
 	}
-	if n.opt.Plane.Close != nil {
-		if err := n.opt.Plane.Close(); err != nil {
+	if n.opt.Opened.Close != nil {
+		if err := n.opt.Opened.Close(); err != nil {
 			n.opt.Log.Warn("Something of the plane is left, which --cleanup removes", "error", err)
 		}
 	}
@@ -116,12 +105,12 @@ func (n *Node) close() {
 func (n *Node) addresses(ctx context.Context) error {
 	w := address.New(address.Options{NetNS: n.opt.NetNS, Except: takeover.ServiceDevice})
 	return w.Run(ctx, func(addrs []netip.Addr) {
-		if assigned := n.opt.Plane.Assigned; assigned != nil {
+		if assigned := n.opt.Opened.Assigned; assigned != nil {
 			given := assigned()
 			addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(given, a) })
 		}
 		n.opt.Store.SetLocalAddresses(addrs)
-		for _, part := range n.opt.Plane.Parts {
+		for _, part := range n.opt.Opened.Parts {
 			if part.SetLocal != nil {
 				part.SetLocal(addrs)
 			}

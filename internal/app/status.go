@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -75,17 +77,7 @@ func (d *daemon) readings() metrics.Readings {
 		ConfigWarnings:     len(d.o.Warnings),
 		Takeover:           d.takeover.State(),
 		HealthPortFailures: len(d.ports.Failing()),
-		HostSettingsFailed: d.settingsFailed(),
+		HostSettingsFailed: len(slices.DeleteFunc(d.host.Effects(), func(e host.Effect) bool { return e.Err == nil })),
 		Contest:            d.node.Loop().Contest(),
 	}
-}
-
-func (d *daemon) settingsFailed() int {
-	n := 0
-	for _, e := range d.host.Effects() {
-		if e.Err != nil {
-			n++
-		}
-	}
-	return n
 }

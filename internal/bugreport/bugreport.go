@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -98,10 +99,11 @@ func (a Archive) Write(w io.Writer) error {
 		h := &tar.Header{
 			Name: a.Folder + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: a.At, Typeflag: tar.TypeReg,
 		}
-		if err := out.WriteHeader(h); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
+		err := out.WriteHeader(h)
+		if err == nil {
+			_, err = out.Write(content)
 		}
-		if _, err := out.Write(content); err != nil {
+		if err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}
 		return nil
@@ -118,10 +120,7 @@ func (a Archive) Write(w io.Writer) error {
 			return err
 		}
 	}
-	if err := out.Close(); err != nil {
-		return fmt.Errorf("write the archive: %w", err)
-	}
-	if err := compressed.Close(); err != nil {
+	if err := errors.Join(out.Close(), compressed.Close()); err != nil {
 		return fmt.Errorf("write the archive: %w", err)
 	}
 	return nil

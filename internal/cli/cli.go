@@ -226,7 +226,7 @@ func (c *configuration) load() (app.Options, *logs, error) {
 // choosing returns a reader that chooses a mode if the configuration names none. Choice is the outcome after the
 // first read.
 func choosing(ctx context.Context, flags *config.Flags, env Env) (*configuration, *app.Choice) {
-	chosen := app.Configured("")
+	chosen := app.Choice{Reason: "the configuration names it"}
 	return &configuration{flags: flags, env: env, opt: config.Options{
 		Modes:   app.Modes(env.Kinds),
 		Binds:   app.Binds(env.Kinds),

@@ -109,8 +109,8 @@ func (p *proxyUnderTest) start(objects *objects) error {
 		return err
 	}
 	node := app.NewNode(app.NodeOptions{
-		Store: p.store, Source: newSource(objects, p.store, p.barrier), Plane: opened,
-		Policy: p.options, NetNS: p.host.NetNSFD(), Followers: []proxy.Follower{p.barrier}, Log: log,
+		Options: proxy.Options{Store: p.store, Followers: []proxy.Follower{p.barrier}, Log: log},
+		Source:  newSource(objects, p.store, p.barrier), Opened: opened, Policy: p.options, NetNS: p.host.NetNSFD(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
