@@ -69,16 +69,10 @@ func (o Options) dialNearest(ctx context.Context) (net.Conn, error) {
 
 // Identity is the part of the status of a daemon that TakenError names.
 type Identity struct {
-	PID     int       `json:"pid"` // in its own PID namespace
-	Version string    `json:"version"`
-	Since   time.Time `json:"since"`
-	Mode    Name      `json:"mode"`
-	Node    Name      `json:"node"`
-}
-
-// Name is the name of a mode or a Node.
-type Name struct {
-	Name string `json:"name"`
+	PID        int // in its own PID namespace
+	Version    string
+	Since      time.Time
+	Mode, Node struct{ Name string }
 }
 
 // statusPath is where a daemon answers with its status.

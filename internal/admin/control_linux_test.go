@@ -19,8 +19,10 @@ import (
 // since is when the daemons of these tests began.
 var since = time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 
+type named = struct{ Name string }
+
 func identity() Identity {
-	return Identity{PID: os.Getpid(), Version: "v1.2.0", Since: since, Mode: Name{"nftables"}, Node: Name{"node-a"}}
+	return Identity{PID: os.Getpid(), Version: "v1.2.0", Since: since, Mode: named{"nftables"}, Node: named{"node-a"}}
 }
 
 // answer is the answer of the daemons of these tests.
@@ -173,8 +175,8 @@ func TestASilentDaemonIsNamedByItsPID(t *testing.T) {
 }
 
 func TestProcessesOfOtherPIDNamespacesHaveNoNumber(t *testing.T) {
-	holder := &Identity{PID: 1, Version: "v1", Since: since, Mode: Name{"m"}, Node: Name{"h"}}
-	odd := &Identity{Version: "\x1b[2Jv1\n", Since: since, Node: Name{strings.Repeat("h", 1000)}}
+	holder := &Identity{PID: 1, Version: "v1", Since: since, Mode: named{"m"}, Node: named{"h"}}
+	odd := &Identity{Version: "\x1b[2Jv1\n", Since: since, Node: named{strings.Repeat("h", 1000)}}
 	for err, want := range map[error]string{
 		&TakenError{}:                      "another Sluice (pid unknown) already serves",
 		&TakenError{Holder: holder}:        "another Sluice (pid unknown, v1 on h, mode m, since 2026-11-20T10:00:00Z)",

@@ -43,13 +43,7 @@ func (d *daemon) plan(ctx context.Context) (plane.Plan, error) {
 	if n := v.Routes.Len(); n > maxPlanned {
 		return nil, fmt.Errorf("there are %d Services, and the plan of more than %d takes too much memory", n, maxPlanned)
 	}
-	s := d.o.setup()
-	s.Families = d.families
-	p := d.o.kind().Preview(s)
-	if err := p.Refresh(ctx); err != nil {
-		return nil, err
-	}
-	return p.Plan(route.Change{Table: v.Routes.Table()}), nil
+	return d.o.preview(ctx, d.families, route.Change{Table: v.Routes.Table()})
 }
 
 // differ compares the kernel with the routes of a loop.

@@ -38,14 +38,19 @@ func Preview(ctx context.Context, o Options) (Previewed, error) {
 	o.reportAll(problems)
 	out.Problems = f.problems || len(problems) > 0
 	notProgrammed{o.Log, slog.LevelInfo}.Applied(change)
+	out.Plan, err = o.preview(ctx, f.families, change)
+	return out, err
+}
+
+// preview returns the plan for a kernel without any rules of Sluice.
+func (o Options) preview(ctx context.Context, families []route.Family, c route.Change) (plane.Plan, error) {
 	setup := o.setup()
-	setup.Families = f.families
+	setup.Families = families
 	p := o.kind().Preview(setup)
 	if err := p.Refresh(ctx); err != nil {
-		return Previewed{}, err
+		return nil, err
 	}
-	out.Plan = p.Plan(change)
-	return out, nil
+	return p.Plan(c), nil
 }
 
 // countServices returns how many Services there are, and how many node ports they have.

@@ -95,10 +95,10 @@ func listenPossible(ctx context.Context, old, next *config.Config, try web.Liste
 			continue
 		}
 		l, err := try(ctx, "tcp", at)
-		if err != nil {
-			return err
+		if err == nil {
+			err = l.Close()
 		}
-		if err := l.Close(); err != nil {
+		if err != nil {
 			return err
 		}
 	}

@@ -13,11 +13,6 @@ import (
 // off is the value in a file that switches a server off.
 const off = "0"
 
-var (
-	errAddress = errors.New(`must be IP or IP:port, or "0" for no server`)
-	errPort    = errors.New("must be a port, 0 to 65535")
-)
-
 // server holds the settings for the address of one server.
 type server struct {
 	name    string         // healthz or metrics, as in the names of the flags and of the field
@@ -82,7 +77,7 @@ func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
 	}
 	addr, ok := strict.Addr(host)
 	if err != nil || !ok {
-		return netip.AddrPort{}, errAddress
+		return netip.AddrPort{}, errors.New(`must be IP or IP:port, or "0" for no server`)
 	}
 	port, err = parsePort(number)
 	return netip.AddrPortFrom(addr, port), err
@@ -95,7 +90,7 @@ func parsePort(text string) (uint16, error) {
 	}
 	port, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		return 0, errPort
+		return 0, errors.New("must be a port, 0 to 65535")
 	}
 	return uint16(port), nil
 }
