@@ -107,61 +107,61 @@ func TestAKubeProxyIsDetectedByItsListeners(t *testing.T) {
 	unseen := func(mode string) *KubeProxy { return &KubeProxy{0, "", mode, byAnswer} }
 	for _, c := range []struct {
 		name string
-		machine
+		*machine
 		want *KubeProxy
 	}{
-		{"nobody", machine{}, nil},
+		{"nobody", &machine{}, nil},
 		{
 			"a kube-proxy",
-			machine{others: called("kube-proxy"), listeners: health, answers: speaking("ipvs")},
+			&machine{others: called("kube-proxy"), listeners: health, answers: speaking("ipvs")},
 			&KubeProxy{50, "/bin/kube-proxy", "ipvs", byListener},
 		},
 		{
 			"one that does not answer",
-			machine{others: called("kube-proxy"), listeners: health},
+			&machine{others: called("kube-proxy"), listeners: health},
 			&KubeProxy{50, "/bin/kube-proxy", "", byListener},
 		},
-		{"one beside Sluice, which answers", machine{
+		{"one beside Sluice, which answers", &machine{
 			others: called("kube-proxy"), listeners: health,
 			answers: speaking("nftables"), server: "sluice",
 		}, &KubeProxy{50, "/bin/kube-proxy", "", byListener}},
-		{"its name alone", machine{others: called("kube-proxy")}, nil},
-		{"its name at another port", machine{others: called("kube-proxy"), listeners: at("0.0.0.0:80", 50, 0)}, nil},
-		{"another program at its port", machine{others: called("proxy"), listeners: health}, nil},
-		{"another program that is one as well", machine{
+		{"its name alone", &machine{others: called("kube-proxy")}, nil},
+		{"its name at another port", &machine{others: called("kube-proxy"), listeners: at("0.0.0.0:80", 50, 0)}, nil},
+		{"another program at its port", &machine{others: called("proxy"), listeners: health}, nil},
+		{"another program that is one as well", &machine{
 			others: called("k3s"), listeners: metrics,
 			answers: speaking("iptables"),
 		}, &KubeProxy{50, "/bin/k3s", "iptables", byAnswer}},
-		{"a tenant", machine{others: tenant, listeners: metrics, answers: speaking("iptables")}, nil},
-		{"the same program as Sluice", machine{others: self, listeners: health}, nil},
-		{"out of sight", machine{listeners: metrics, answers: speaking("iptables")}, unseen("iptables")},
+		{"a tenant", &machine{others: tenant, listeners: metrics, answers: speaking("iptables")}, nil},
+		{"the same program as Sluice", &machine{others: self, listeners: health}, nil},
+		{"out of sight", &machine{listeners: metrics, answers: speaking("iptables")}, unseen("iptables")},
 		{
 			"out of sight, at all addresses",
-			machine{listeners: at("[::]:10249", 1, 0), answers: speaking("iptables")},
+			&machine{listeners: at("[::]:10249", 1, 0), answers: speaking("iptables")},
 			unseen("iptables"),
 		},
 		{
 			"out of sight, of another user",
-			machine{listeners: at("0.0.0.0:10249", 1, 1000), answers: speaking("iptables")},
+			&machine{listeners: at("0.0.0.0:10249", 1, 1000), answers: speaking("iptables")},
 			nil,
 		},
-		{"out of sight, and it does not answer", machine{listeners: health}, nil},
-		{"Sluice itself", machine{listeners: metrics, answers: speaking("nftables"), server: "sluice/1.0"}, nil},
-		{"another daemon", machine{
+		{"out of sight, and it does not answer", &machine{listeners: health}, nil},
+		{"Sluice itself", &machine{listeners: metrics, answers: speaking("nftables"), server: "sluice/1.0"}, nil},
+		{"another daemon", &machine{
 			listeners: metrics,
 			answers:   map[string]string{"/configz": `{"kubeletconfig":{}}`},
 		}, nil},
-		{"not even JSON", machine{listeners: metrics, answers: map[string]string{"/configz": `<html>`}}, nil},
-		{"no mode", machine{listeners: metrics, answers: speaking("")}, unseen("")},
-		{"a mode for the terminal", machine{listeners: metrics, answers: speaking(`\u001b[2J`)}, unseen(" [2J")},
+		{"not even JSON", &machine{listeners: metrics, answers: map[string]string{"/configz": `<html>`}}, nil},
+		{"no mode", &machine{listeners: metrics, answers: speaking("")}, unseen("")},
+		{"a mode for the terminal", &machine{listeners: metrics, answers: speaking(`\u001b[2J`)}, unseen(" [2J")},
 		{
 			"no processes to read",
-			machine{err: errors.New("no /proc"), listeners: metrics, answers: speaking("nftables")},
+			&machine{err: errors.New("no /proc"), listeners: metrics, answers: speaking("nftables")},
 			unseen("nftables"),
 		},
 		{
 			"no listeners to read",
-			machine{unlisted: errors.New("no netlink"), answers: speaking("nftables")},
+			&machine{unlisted: errors.New("no netlink"), answers: speaking("nftables")},
 			unseen("nftables"),
 		},
 	} {
