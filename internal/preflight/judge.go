@@ -17,9 +17,18 @@ func Judge(f Facts) []Finding {
 		subject string
 		check   func(*findings, Facts)
 	}{
-		{"kernel", kernel}, {"modules", modules}, {"capabilities", capabilities}, {"cgroups", cgroups},
-		{"other proxies", proxies}, {"ports", ports}, {"ranges", ranges}, {"conntrack", conntrack},
-		{"forwarding", forwarding}, {"rp_filter", reversePath}, {"MTU", mtu}, {"version skew", skew},
+		{"kernel", kernel},
+		{"modules", modules},
+		{"capabilities", capabilities},
+		{"cgroups", cgroups},
+		{"other proxies", proxies},
+		{"ports", ports},
+		{"ranges", ranges},
+		{"conntrack", conntrack},
+		{"forwarding", forwarding},
+		{"rp_filter", reversePath},
+		{"MTU", mtu},
+		{"version skew", skew},
 	} {
 		on := &findings{subject: c.subject}
 		c.check(on, f)

@@ -178,7 +178,8 @@ func TestOtherProxies(t *testing.T) {
 	expect(t, "Sluice", func(f *Facts) { f.Sluice = &Daemon{"v0.1.0", "fast", 8} },
 		"ok other proxies: Sluice v0.1.0 runs in mode fast (pid 8); this is v0.2.0")
 	expect(t, "silent", func(f *Facts) { f.Sluice = &Daemon{} },
-		"ok other proxies: a Sluice runs but does not answer here, perhaps because it is in another container; this is v0.2.0")
+		"ok other proxies: a Sluice runs but does not answer here, perhaps because it is in another container; "+
+			"this is v0.2.0")
 }
 
 func TestPorts(t *testing.T) {

@@ -34,8 +34,8 @@ type Traits struct {
 
 // refusal returns how a connection to a Service without endpoints is refused: by ICMP port unreachable, or by a reset,
 // where the rules may differ from kube-proxy's.
-func (t *Traits) refusal(p lab.Protocol) lab.Outcome {
-	if t.proxied && p == lab.TCP {
+func (n *Traits) refusal(p lab.Protocol) lab.Outcome {
+	if n.proxied && p == lab.TCP {
 		return lab.Reset
 	}
 	return lab.Refused

@@ -51,7 +51,9 @@ func quiet() Status {
 		},
 		Counts:        Counts{Sizes: sizes.Sizes{Services: 120, Ports: 140, Frontends: 160, Backends: 700}},
 		Configuration: Configuration{File: "/var/lib/kube-proxy/config.conf", Loaded: ago(192 * time.Second)},
-		Servers:       []web.State{{Name: "healthz", Address: "0.0.0.0:10256"}, {Name: "metrics", Address: "127.0.0.1:10249"}},
+		Servers: []web.State{
+			{Name: "healthz", Address: "0.0.0.0:10256"}, {Name: "metrics", Address: "127.0.0.1:10249"},
+		},
 	}
 }
 

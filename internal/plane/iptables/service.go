@@ -191,8 +191,8 @@ func (r *renderer) refuse(chain string, at rule, name id, v route.Verdict) {
 }
 
 // reject returns the target that refuses packets. The kernel limits ICMP errors to about one a second for each client
-// (net.ipv4.icmp_ratelimit), so those that kube-proxy's rules send do not refuse each connection at once. Resets do, and
-// kube-proxy's mode userspace, which closed such connections, has no rule to be the same as.
+// (net.ipv4.icmp_ratelimit), so they do not refuse each connection at once. Resets do. kube-proxy's mode userspace has
+// no rule for this: it closed such connections.
 func (r *renderer) reject(protocol cluster.Protocol) string {
 	if r.isPortals() && protocol == cluster.TCP {
 		return "REJECT --reject-with tcp-reset"
