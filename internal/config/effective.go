@@ -1,8 +1,6 @@
 package config
 
-import (
-	"sigs.k8s.io/yaml"
-)
+import "sigs.k8s.io/yaml"
 
 // Effective returns the configuration in force, defaults and flags included, as
 // a KubeProxyConfiguration v1alpha1 in JSON.

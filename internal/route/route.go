@@ -286,13 +286,15 @@ func (c *Change) InKernel(name cluster.Name) *Service {
 // Each calls fn with each Service that may have other rules after the change: those that have changed and, if the
 // Host has, all others.
 func (c *Change) Each(fn func(name cluster.Name, old, now *Service)) {
-	touched := map[cluster.Name]bool{}
 	for _, t := range c.Touched {
 		fn(t.Name, t.Old, t.New)
-		touched[t.Name] = true
 	}
 	if c.OldHost == nil {
 		return
+	}
+	touched := map[cluster.Name]bool{}
+	for _, t := range c.Touched {
+		touched[t.Name] = true
 	}
 	for _, name := range c.Table.Order() {
 		if svc := c.Table.Services[name]; !touched[name] {

@@ -50,7 +50,7 @@ func Try(o Options) error {
 	}
 	for _, m := range c.spec.Maps {
 		if m.Type != ebpf.Array {
-			m.MaxEntries = 256 // the programs never run
+			m.MaxEntries = 256 // they stay empty
 		}
 	}
 	programs, err := c.load()
