@@ -138,7 +138,7 @@ func gone(name string) cluster.State {
 	return cluster.State{Name: cluster.Name{Namespace: "ns", Name: name}}
 }
 
-// exchange sends a request over a connection and returns what is answered, save the date, with \n for \r\n.
+// exchange sends a request over a connection and returns the answer without the date, with \n in place of \r\n.
 func exchange(c net.Conn, request string) (string, error) {
 	defer func() { _ = c.Close() }()
 	if _, err := fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: lb\r\n\r\n", request); err != nil {

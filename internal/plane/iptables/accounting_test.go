@@ -157,7 +157,7 @@ func TestInvalidPacketsThatAreKeptAreNotCounted(t *testing.T) {
 	}
 }
 
-// The rule that counts comes first, also if another program has deleted the rule for all addresses.
+// The counting rule is first even after another program has deleted the rule for all addresses.
 func TestCountingRulesStayInFront(t *testing.T) {
 	fake := newFake()
 	change := atLoopback()
@@ -193,7 +193,7 @@ func TestCountingRulesStayInFront(t *testing.T) {
 	}
 }
 
-// The rule that counts comes first, also in a shared chain that is written as a whole.
+// The counting rule is first in a shared chain that is written as a whole, too.
 func TestCountingRulesComeFirstInARewrittenChain(t *testing.T) {
 	fake := newFake()
 	opt := nodeCIDR()

@@ -97,7 +97,7 @@ func (d *familyPlan) touched() {
 	d.End()
 }
 
-// compare plans the difference between what the kernel holds and what it should hold:
+// compare plans the steps from the kernel's content to the wanted one:
 // adoption at start, take-over from kube-proxy, and repair.
 func (d *familyPlan) compare(found *listing) {
 	d.written = written{guarded: d.loopback(d.host) || slices.Contains(found.rules(guard().inChain()), guard().rule)}

@@ -52,7 +52,7 @@ func (p *Plan) touched() {
 	p.End()
 }
 
-// compare plans the difference between what the kernel holds and what it should hold.
+// compare plans the steps from the kernel's content to the wanted one.
 func (p *Plan) compare(found *listing) {
 	host, names := &p.change.Table.Host, p.change.Table.Order()
 	p.plane.marks = newMarks()

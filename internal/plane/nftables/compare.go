@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// comparison plans the difference between what the kernel holds and what it should hold, at start and for repair.
+// comparison plans the steps from the kernel's content to the wanted one, at start and for repair.
 type comparison struct {
 	*draft
 	plane   *Plane
