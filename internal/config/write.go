@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// Write writes the configuration in force to WriteConfigTo. It replaces a file as a whole, so that no reader sees half of
-// one, and writes to a device, pipe or link directly.
+// Write writes the configuration in force to WriteConfigTo. It replaces a file as a whole, so that no reader sees half
+// of one, and writes to a device, pipe or link directly.
 func (c *Config) Write() error {
 	info, err := os.Lstat(c.WriteConfigTo)
 	switch {
