@@ -169,20 +169,30 @@ func addAddress(t *testing.T, addr string) {
 	})
 }
 
-// hasAddresses compares the addresses of Services on this host.
+// hasAddresses waits until this host has these addresses of Services, and no others.
 func hasAddresses(t *testing.T, want ...string) {
 	t.Helper()
-	var got []string
-	for field := range strings.FieldsSeq(ip(t, "-brief", "address", "show", "dev", "lo")) {
-		addr, _, _ := strings.Cut(field, "/")
-		if strings.HasPrefix(addr, "10.96.") || strings.HasPrefix(addr, "fd00:10:96:") {
-			got = append(got, addr)
-		}
+	got := serviceAddresses(t)
+	for deadline := time.Now().Add(time.Minute); !slices.Equal(got, want) && time.Now().Before(deadline); {
+		time.Sleep(100 * time.Millisecond)
+		got = serviceAddresses(t)
 	}
-	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		t.Errorf("this host has %v, want %v", got, want)
 	}
+}
+
+func serviceAddresses(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for field := range strings.FieldsSeq(ip(t, "-brief", "address", "show", "dev", "lo")) {
+		addr, _, _ := strings.Cut(field, "/")
+		if strings.HasPrefix(addr, "10.96.") || strings.HasPrefix(addr, "fd00:10:96:") {
+			out = append(out, addr)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 func serveBackend(t *testing.T, at string) {
