@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
 // Options are where and how the programs are run.
@@ -36,7 +38,7 @@ type Tools struct {
 	reason   string
 	programs map[Family]programs
 	legacy   atomic.Pointer[legacyWatch] // nil: no Watch of the legacy variant runs
-	own      ownPrograms
+	own      nft.Own
 }
 
 // programs are the paths of those of one family.
