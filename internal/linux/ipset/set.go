@@ -4,7 +4,20 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
+
+// The sets of kube-proxy have at most 65,536 members.
+const (
+	hashSize   = 1024
+	maxMembers = 1 << 20
+)
+
+const tcp, udp, sctp = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP
+
+// ErrFull is the error of a set that holds as many members as it can.
+const ErrFull = unix.Errno(4352)
 
 // Type is the type of a set, as ipset spells it.
 type Type string
