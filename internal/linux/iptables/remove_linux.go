@@ -88,7 +88,7 @@ func (k *Kernel) removeLegacy(ctx context.Context, r Removal) error {
 	if r.Size() == 0 {
 		return nil
 	}
-	t, err := k.legacyTools(ctx, r.Table.Family)
+	t, err := k.legacyTools(r.Table.Family)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (k *Kernel) removeLegacy(ctx context.Context, r Removal) error {
 // readLegacy returns the chains of a legacy table. The error is ErrBeyondReach if this process lacks the programs or
 // the capabilities to use them.
 func (k *Kernel) readLegacy(ctx context.Context, table TableID) (Chains, error) {
-	t, err := k.legacyTools(ctx, table.Family)
+	t, err := k.legacyTools(table.Family)
 	if err != nil {
 		return nil, err
 	}
@@ -111,11 +111,8 @@ func (k *Kernel) readLegacy(ctx context.Context, table TableID) (Chains, error) 
 }
 
 // legacyTools returns the programs of the legacy variant.
-func (k *Kernel) legacyTools(ctx context.Context, f Family) (*Tools, error) {
-	installed, err := k.opts.installed(ctx)
-	if err != nil && !errors.Is(err, ErrMissing) {
-		return nil, err
-	}
+func (k *Kernel) legacyTools(f Family) (*Tools, error) {
+	installed := k.opts.installed()
 	if installed[Legacy][f].restore == "" {
 		return nil, fmt.Errorf("%w: %s is %w", ErrBeyondReach, f.Program()+"-legacy-restore", ErrMissing)
 	}
