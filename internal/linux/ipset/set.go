@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
 // The sets of kube-proxy have at most 65,536 members.
@@ -13,8 +15,6 @@ const (
 	hashSize   = 1024
 	maxMembers = 1 << 20
 )
-
-const tcp, udp, sctp = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP
 
 // ErrFull is the error of a set that holds as many members as it can.
 const ErrFull = unix.Errno(4352)
@@ -115,11 +115,7 @@ func (m Member) String() string {
 	}
 	switch {
 	case m.Protocol != 0:
-		name, known := map[uint8]string{tcp: "tcp", udp: "udp", sctp: "sctp"}[m.Protocol]
-		if !known {
-			name = fmt.Sprint(m.Protocol)
-		}
-		parts = append(parts, fmt.Sprintf("%s:%d", name, m.Port))
+		parts = append(parts, fmt.Sprintf("%s:%d", nl.ProtocolName(m.Protocol), m.Port))
 	case !m.Addr.IsValid():
 		parts = append(parts, fmt.Sprint(m.Port))
 	}
