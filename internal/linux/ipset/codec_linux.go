@@ -167,7 +167,7 @@ func reason(err error) error {
 	for number, text := range map[unix.Errno]string{
 		uapi.IPSET_ERR_FIND_TYPE: "this kernel does not have the type of set",
 		uapi.IPSET_ERR_MAX_SETS:  "there are too many sets",
-		uapi.IPSET_ERR_BUSY:      "rules refer to it",
+		errBusy:                  "rules refer to it",
 		unix.EEXIST:              "it exists with another type",
 		ErrFull:                  "it is full",
 		ErrFull + 1:              "its members have another family",

@@ -17,6 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
+const errBusy = unix.Errno(uapi.IPSET_ERR_BUSY)
+
 // busyTime is about how long a set may stay in use after the rules that refer to it were
 // deleted: nf_tables frees rules in the background.
 const busyTime = 500 * time.Millisecond
@@ -98,7 +100,7 @@ func (s *Sets) Apply(ctx context.Context, changes []Change) error {
 	defer func() { _ = conn.Close() }() // all is answered
 	for _, c := range changes {
 		err := s.apply(ctx, conn, c)
-		for pause := time.Millisecond; c.Op == Destroy && errors.Is(err, unix.Errno(uapi.IPSET_ERR_BUSY)) && pause < busyTime; pause *= 2 {
+		for pause := time.Millisecond; c.Op == Destroy && errors.Is(err, errBusy) && pause < busyTime; pause *= 2 {
 			time.Sleep(pause)
 			err = s.apply(ctx, conn, c)
 		}

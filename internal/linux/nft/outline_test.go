@@ -175,7 +175,8 @@ func TestPruneEndsWithItsContext(t *testing.T) {
 
 // A deletion has first the jumps to chains, then the rules of these, then the chains.
 func TestDeletionsAreInOrder(t *testing.T) {
-	cut := Cut{Table: Table{IP6, "nat"}, Rules: []ChainRule{{"OUTPUT", RuleOutline{Handle: 2}}}, Chains: []string{"A", "B"}}
+	rule := ChainRule{"OUTPUT", RuleOutline{Handle: 2}}
+	cut := Cut{Table: Table{IP6, "nat"}, Rules: []ChainRule{rule}, Chains: []string{"A", "B"}}
 	x := newExchange(nil)
 	x.deletions(1, []Cut{cut})
 	x.end()
@@ -240,10 +241,11 @@ func TestChangesAreDecoded(t *testing.T) {
 	_, netns := realKernel(t)
 	changes, done, listening := make(chan string, 100), make(chan error, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &Watch{NetNS: netns, Own: &Own{}, Report: func(e Edit) { t.Errorf("reported %v", e) }, What: func(c Change) string {
+	w := &Watch{NetNS: netns, Own: &Own{}, Report: func(e Edit) { t.Errorf("reported %v", e) }}
+	w.What = func(c Change) string {
 		changes <- fmt.Sprintf("%s: %s %s %s gone=%t", c.Table, c.Kind, c.Chain, c.Rule.Target, c.Gone)
 		return ""
-	}}
+	}
 	go func() { done <- w.Run(ctx, func() { close(listening) }) }()
 	<-listening
 	for _, command := range []string{
