@@ -30,26 +30,21 @@ type Kind struct {
 	// Owned names the objects of the plane in the kernel, which other programs must not change: "the tables \"sluice\"".
 	Owned string
 
-	// ListLocal means that the plane needs the addresses of this host in route.Host, for
-	// example as it has an object for each of them.
-	ListLocal bool
+	ListLocal bool // the plane needs the addresses of this host in route.Host
 
 	// KubeProxyRules are the mechanisms in which rules of the plane may have kube-proxy's names, as package takeover
-	// spells them. Opened has those that the plane uses on this host.
+	// spells them.
 	KubeProxyRules []string
 
-	// Persistent means that Services are served while the process is down.
-	Persistent bool
-
-	// PartialSyncs means that kube-proxy has metrics of full and partial syncs in this mode.
-	PartialSyncs bool
+	Persistent   bool // Services are served while the process is down
+	PartialSyncs bool // kube-proxy has metrics of full and partial syncs in this mode
 
 	// Probe tries whether this kernel and this process can do what the plane needs, and removes everything that it
 	// creates. The error has a sentence with the remedy for each problem and wraps probe.ErrPrivilege or probe.ErrFeature.
 	Probe func(ctx context.Context, netns int) (Support, error)
 
-	// Beyond tests what the plane uses besides, and without which Open opens it all the same, as one that does less. The
-	// error is like that of Probe. Nil: there is nothing.
+	// Beyond tests optional features: without them Open succeeds, and the plane does less. The error is like that of
+	// Probe. Nil: there are none.
 	Beyond func(Setup) error
 
 	// Open opens the plane for the life of the process. It writes no rules.
@@ -62,8 +57,8 @@ type Kind struct {
 	// limit with its reason. Empty: the Service is small enough.
 	Excess func(*route.Service) (size, limit string)
 
-	// Remove removes all rules of the plane, also those of earlier runs, and returns a few words for each thing that it
-	// removed. Nil: the rules have kube-proxy's names, and the take-over removes them.
+	// Remove removes all rules of the plane, including those of earlier runs, and returns a few words for each object
+	// that it removed. Nil: the rules have kube-proxy's names, and the take-over removes them.
 	Remove func(context.Context, Setup) (removed []string, err error)
 
 	// Prepare makes the changes of the host that need more privilege than the proxy has
@@ -106,8 +101,8 @@ type Setup struct {
 	Families []route.Family
 	Log      *slog.Logger
 
-	// Listeners are the addresses of this host, one for each family, at which sockets of this program listen, to which the
-	// routes lead in place of backends. Nothing else uses them. It is empty except for planes that forward in the process.
+	// Listeners are addresses of this host, one for each family, at which only sockets of this program listen. Routes
+	// lead there instead of to backends. It is empty except for planes that forward in the process.
 	Listeners []netip.Addr
 
 	// Local lists the addresses of this host.
@@ -153,11 +148,9 @@ type Opened struct {
 	// Due returns a later time, or zero.
 	Due func() time.Time
 
-	// WriteFailed is called after each attempt to write that failed.
-	WriteFailed func()
+	WriteFailed func() // called after each attempt to write that failed
 
-	// Waiting returns what the plane waits for before it can serve; empty: nothing. It is safe for
-	// concurrent use. Nil: it waits for nothing.
+	// Waiting returns what the plane waits for before it can serve; empty: nothing. It is safe for concurrent use.
 	Waiting func() string
 
 	// PreserveDestination means that the plane can leave the destination of connections as it is,
@@ -172,9 +165,7 @@ type Opened struct {
 	// comparisons; empty: they are detected at once.
 	WatchTrouble func() string
 
-	// KubeProxyRules are the mechanisms in which the rules of the plane have
-	// kube-proxy's names, as package takeover spells them.
-	KubeProxyRules []string
+	KubeProxyRules []string // those of the Kind that the plane uses on this host
 
 	// HandOver is called before the context of the parts ends, if another run of the program follows in this process. It
 	// returns a function that is called after that, and returns what the next run inherits. Nil: nothing.
@@ -214,19 +205,11 @@ type Balanced struct {
 // Part is code that runs beside the rules of a plane: it ends stale connections, or
 // forwards traffic itself. Each field may be nil.
 type Part struct {
-	// Run runs beside the loop until the context ends. It is called once.
-	Run func(context.Context) error
-
-	// Follower is notified of each change that was written.
-	Follower Follower
-
-	// SetLocal is called with all addresses of this host, whenever they change.
-	SetLocal func([]netip.Addr)
-
-	// Metrics are the metrics that no other plane has, one family each.
-	Metrics []prometheus.Collector
-
-	Close func() error // called after Run has returned, or in its place
+	Run      func(context.Context) error // beside the loop, until the context ends; called once
+	Follower Follower                    // is notified of each change that was written
+	SetLocal func([]netip.Addr)          // called with all addresses of this host, whenever they change
+	Metrics  []prometheus.Collector      // that no other plane has, one family each
+	Close    func() error                // called after Run has returned, or in its place
 }
 
 // Follower is notified of a change after it was written. Applied must return at once.

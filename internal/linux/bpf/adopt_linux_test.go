@@ -97,7 +97,7 @@ func TestOtherMaps(t *testing.T) {
 		"killed while programs with a larger map are attached": func(n *node) error {
 			return n.fails(failAt(Attach, len(points())-2), many()...)
 		},
-		"killed while programs are attached anew": func(n *node) error {
+		"killed while programs are attached again": func(n *node) error {
 			n.conn = n.reopen(func(o *Options) { o.Node = "another" })
 			return n.fails(failAt(Attach, len(points())/2), Step{
 				Entry: Entry{Key{Table: Programs}, n.conn.Version()},

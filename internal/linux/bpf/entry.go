@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
 // Clients is a group of clients. A frontend may have a different pool for each group.
@@ -150,20 +152,10 @@ func (k Key) String() string {
 	case NodeAddrs:
 		return "node_addrs " + addressIn(d).String()
 	case Frontends:
-		return fmt.Sprintf("frontends %s/%s for %s", endpointIn(d), protocolName(d[18]), Clients(d[19]))
+		return fmt.Sprintf("frontends %s/%s for %s", endpointIn(d), nl.ProtocolName(d[18]), Clients(d[19]))
 	default:
 		return k.Table.String()
 	}
-}
-
-func protocolName(n byte) string {
-	switch n {
-	case 6:
-		return "tcp"
-	case 17:
-		return "udp"
-	}
-	return fmt.Sprint(n)
 }
 
 func addressIn(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b[:16])).Unmap() }

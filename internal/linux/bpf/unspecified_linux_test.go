@@ -50,7 +50,7 @@ func TestUnspecifiedAddressIsNoNodePort(t *testing.T) {
 	}
 }
 
-// A pod reaches itself at its own address, also if a Service has that as an external address.
+// A pod reaches itself at its own address, even if a Service has that as an external address.
 func TestOwnAddressStaysInThePod(t *testing.T) {
 	n := newNode(t)
 	pod := kerneltest.Namespace(t)

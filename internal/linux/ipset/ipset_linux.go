@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
+	uapi "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-const errBusy = unix.Errno(4100)
+const errBusy = unix.Errno(uapi.IPSET_ERR_BUSY)
 
 // busyTime is about how long a set may stay in use after the rules that refer to it were
 // deleted: nf_tables frees rules in the background.
@@ -41,7 +42,7 @@ func (s *Sets) Names(ctx context.Context) ([]string, error) {
 		return nil, nil
 	}
 	answers, err := s.list(ctx, func(ae *netlink.AttributeEncoder) {
-		ae.Bytes(attrFlags|netlink.NetByteOrder, big32(flagNamesOnly))
+		ae.Bytes(uapi.IPSET_ATTR_FLAGS|netlink.NetByteOrder, big32(flagNamesOnly))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list ipsets: %w", err)
@@ -62,7 +63,7 @@ func (s *Sets) Names(ctx context.Context) ([]string, error) {
 func (s *Sets) List(ctx context.Context, names []string) (map[string]*Set, error) {
 	all := map[string]*Set{}
 	for _, name := range names {
-		answers, err := s.list(ctx, func(ae *netlink.AttributeEncoder) { ae.String(attrSetName, name) })
+		answers, err := s.list(ctx, func(ae *netlink.AttributeEncoder) { ae.String(uapi.IPSET_ATTR_SETNAME, name) })
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -79,7 +80,7 @@ func (s *Sets) List(ctx context.Context, names []string) (map[string]*Set, error
 }
 
 func (s *Sets) list(ctx context.Context, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
-	return nl.Execute(ctx, s.request(cmdList, netlink.Dump, encode))
+	return nl.Execute(ctx, s.request(uapi.IPSET_CMD_LIST, netlink.Dump, encode))
 }
 
 // Destroy destroys a set. It returns nil if the set does not exist, and an error if rules refer to it.
@@ -140,7 +141,7 @@ func (s *Sets) apply(ctx context.Context, conn *nl.Conn, c Change) error {
 		}
 		encode = func(ae *netlink.AttributeEncoder) { c.encodeCreate(ae, revision) }
 	case Destroy:
-		encode = func(ae *netlink.AttributeEncoder) { ae.String(attrSetName, c.Set) }
+		encode = func(ae *netlink.AttributeEncoder) { ae.String(uapi.IPSET_ATTR_SETNAME, c.Set) }
 	case Add, Delete: // the kernel ignores one that is already done
 	}
 	_, err := conn.Execute(ctx, s.request(c.command(), netlink.Acknowledge, encode))
@@ -153,21 +154,21 @@ func (s *Sets) apply(ctx context.Context, conn *nl.Conn, c Change) error {
 func (c Change) command() netlink.HeaderType {
 	switch c.Op {
 	case Create:
-		return cmdCreate
+		return uapi.IPSET_CMD_CREATE
 	case Destroy:
-		return cmdDestroy
+		return uapi.IPSET_CMD_DESTROY
 	case Add:
-		return cmdAdd
+		return uapi.IPSET_CMD_ADD
 	default:
-		return cmdDelete
+		return uapi.IPSET_CMD_DEL
 	}
 }
 
 // revision returns the newest revision of a type that the kernel has.
 func (s *Sets) revision(ctx context.Context, conn *nl.Conn, k Kind) (uint8, error) {
-	answers, err := conn.Execute(ctx, s.request(cmdType, 0, func(ae *netlink.AttributeEncoder) {
-		ae.String(attrTypeName, string(k.Type))
-		ae.Uint8(attrFamily, k.family())
+	answers, err := conn.Execute(ctx, s.request(uapi.IPSET_CMD_TYPE, 0, func(ae *netlink.AttributeEncoder) {
+		ae.String(uapi.IPSET_ATTR_TYPENAME, string(k.Type))
+		ae.Uint8(uapi.IPSET_ATTR_FAMILY, k.family())
 	}))
 	if err != nil {
 		return 0, err
@@ -194,7 +195,7 @@ func (s *Sets) request(
 		NetNS: s.netns, Protocol: unix.NETLINK_NETFILTER, Type: unix.NFNL_SUBSYS_IPSET<<8 | command, Flags: flags,
 		Header: []byte{unix.AF_INET, 0, 0, 0},
 		Encode: func(ae *netlink.AttributeEncoder) {
-			ae.Uint8(attrProtocol, protocol)
+			ae.Uint8(uapi.IPSET_ATTR_PROTOCOL, uapi.IPSET_PROTOCOL)
 			encode(ae)
 		},
 	}

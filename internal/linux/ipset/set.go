@@ -4,7 +4,20 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
+
+// The sets of kube-proxy have at most 65,536 members.
+const (
+	hashSize   = 1024
+	maxMembers = 1 << 20
+)
+
+// ErrFull is the error of a set that holds as many members as it can.
+const ErrFull = unix.Errno(4352)
 
 // Type is the type of a set, as ipset spells it.
 type Type string
@@ -102,11 +115,7 @@ func (m Member) String() string {
 	}
 	switch {
 	case m.Protocol != 0:
-		name, known := map[uint8]string{tcp: "tcp", udp: "udp", sctp: "sctp"}[m.Protocol]
-		if !known {
-			name = fmt.Sprint(m.Protocol)
-		}
-		parts = append(parts, fmt.Sprintf("%s:%d", name, m.Port))
+		parts = append(parts, fmt.Sprintf("%s:%d", nl.ProtocolName(m.Protocol), m.Port))
 	case !m.Addr.IsValid():
 		parts = append(parts, fmt.Sprint(m.Port))
 	}

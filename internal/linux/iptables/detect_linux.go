@@ -68,5 +68,5 @@ func choose(use Variant, reason string, installed map[Variant]map[Family]program
 	if use == NFT {
 		other = Legacy
 	}
-	return other, fmt.Sprintf("the programs of %s are not installed, which would be used because %s", use, reason)
+	return other, fmt.Sprintf("%s, but the programs of %s are not installed", reason, use)
 }

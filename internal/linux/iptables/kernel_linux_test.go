@@ -25,7 +25,8 @@ import (
 
 // identity ignores what identifies tables and rules for their removal.
 var identity = cmp.Options{
-	cmpopts.IgnoreFields(iptables.Outline{}, "Handle"), cmpopts.IgnoreFields(iptables.RuleOutline{}, "Handle", "Text"),
+	cmpopts.IgnoreFields(iptables.Outline{}, "Handle"), cmpopts.IgnoreFields(iptables.ChainOutline{}, "Hook"),
+	cmpopts.IgnoreFields(iptables.RuleOutline{}, "Handle", "Text", "Every"),
 }
 
 func TestOutlinesMatchIptablesSave(t *testing.T) {

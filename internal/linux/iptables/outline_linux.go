@@ -21,20 +21,12 @@ type Outline struct {
 	Chains []ChainOutline
 }
 
-// ChainOutline is a chain with its rules in their order.
-type ChainOutline struct {
-	Name    string
-	Builtin bool // a hook of the kernel leads here
-	Rules   []RuleOutline
-}
-
-// RuleOutline is a rule without its conditions.
-type RuleOutline struct {
-	Target string // a chain, or a target such as "ACCEPT" or "DNAT"; empty: none
-	Jump   bool   // Target is a chain, by jump or goto
-	Handle uint64 // identifies the rule in its table, in the nft variant
-	Text   string // identifies the rule in its chain, in the legacy variant
-}
+// The parts of an Outline are the same in both variants.
+type (
+	ChainOutline = nft.ChainOutline
+	RuleOutline  = nft.RuleOutline
+	ChainRule    = nft.ChainRule
+)
 
 // Kernel reads the tables of both variants in one network namespace, and removes chains
 // from them: those of nft by netlink, those of legacy by the programs. It holds no resources.
@@ -79,7 +71,7 @@ func (k *Kernel) outlinesNFT(ctx context.Context, rules func(chain string) bool)
 	err = k.nft(func(conn *nft.Conn) error {
 		tables, err := conn.Outline(ctx, nftTables(), func(_ nft.Table, chain string) bool { return rules(chain) })
 		for _, t := range tables {
-			all = append(all, outlineOf(t))
+			all = append(all, Outline{fromNFT(t.Table), t.Handle, t.Chains})
 		}
 		return err
 	})
@@ -153,18 +145,6 @@ func fromNFT(t nft.Table) TableID {
 		id.Family = IPv6
 	}
 	return id
-}
-
-func outlineOf(t nft.Outline) Outline {
-	o := Outline{TableID: fromNFT(t.Table), Handle: t.Handle}
-	for _, c := range t.Chains {
-		chain := ChainOutline{Name: c.Name, Builtin: c.Base}
-		for _, r := range c.Rules {
-			chain.Rules = append(chain.Rules, RuleOutline{Target: r.Target, Jump: r.Jump, Handle: r.Handle})
-		}
-		o.Chains = append(o.Chains, chain)
-	}
-	return o
 }
 
 // Exists reports whether a table exists. Unlike PROGRAM-save of the legacy variant it creates none.

@@ -21,12 +21,6 @@ type Removal struct {
 	Rules  []ChainRule // of chains that stay
 }
 
-// ChainRule is a rule of a chain.
-type ChainRule struct {
-	Chain string
-	RuleOutline
-}
-
 // Size returns how many rules and chains are named.
 func (r Removal) Size() int { return len(r.Rules) + len(r.Chains) }
 
@@ -49,7 +43,7 @@ func (k *Kernel) Remove(ctx context.Context, removals ...Removal) error {
 	var errs []error
 	for _, r := range removals {
 		if r.Table.Variant == NFT {
-			cuts = append(cuts, r.cut())
+			cuts = append(cuts, nft.Cut{Table: r.Table.inNFT(), Handle: r.Handle, Rules: r.Rules, Chains: r.Chains})
 			continue
 		}
 		err := k.removeLegacy(ctx, r)
@@ -70,15 +64,6 @@ func (k *Kernel) Remove(ctx context.Context, removals ...Removal) error {
 		return fmt.Errorf("remove iptables rules: %w%s", err, remedy(err))
 	}
 	return err
-}
-
-// cut returns what to delete from a table of the nft variant.
-func (r Removal) cut() nft.Cut {
-	cut := nft.Cut{Table: r.Table.inNFT(), Handle: r.Handle, Chains: r.Chains}
-	for _, rule := range r.Rules {
-		cut.Rules = append(cut.Rules, nft.RuleRef{Chain: rule.Chain, Handle: rule.Handle})
-	}
-	return cut
 }
 
 // input returns the input of PROGRAM-restore that removes from a legacy table. Rules are
@@ -103,7 +88,7 @@ func (k *Kernel) removeLegacy(ctx context.Context, r Removal) error {
 	if r.Size() == 0 {
 		return nil
 	}
-	t, err := k.legacyTools(ctx, r.Table.Family)
+	t, err := k.legacyTools(r.Table.Family)
 	if err != nil {
 		return err
 	}
@@ -117,7 +102,7 @@ func (k *Kernel) removeLegacy(ctx context.Context, r Removal) error {
 // readLegacy returns the chains of a legacy table. The error is ErrBeyondReach if this process lacks the programs or
 // the capabilities to use them.
 func (k *Kernel) readLegacy(ctx context.Context, table TableID) (Chains, error) {
-	t, err := k.legacyTools(ctx, table.Family)
+	t, err := k.legacyTools(table.Family)
 	if err != nil {
 		return nil, err
 	}
@@ -126,11 +111,8 @@ func (k *Kernel) readLegacy(ctx context.Context, table TableID) (Chains, error) 
 }
 
 // legacyTools returns the programs of the legacy variant.
-func (k *Kernel) legacyTools(ctx context.Context, f Family) (*Tools, error) {
-	installed, err := k.opts.installed(ctx)
-	if err != nil && !errors.Is(err, ErrMissing) {
-		return nil, err
-	}
+func (k *Kernel) legacyTools(f Family) (*Tools, error) {
+	installed := k.opts.installed()
 	if installed[Legacy][f].restore == "" {
 		return nil, fmt.Errorf("%w: %s is %w", ErrBeyondReach, f.Program()+"-legacy-restore", ErrMissing)
 	}

@@ -70,7 +70,7 @@ func (t *Tools) restore(ctx context.Context, f Family, input []byte, more ...str
 	}
 	seconds := strconv.Itoa(int(t.opts.Wait / time.Second))
 	c := call{path: path, args: append(more, "--noflush", "-w", seconds), input: input}
-	c.started, c.finish = t.own.started, finishTime
+	c.started, c.finish = t.own.Program, finishTime
 	run := func() error { return t.run(ctx, c) }
 	if w := t.legacy.Load(); w != nil {
 		err = w.write(ctx, run)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
-// finishTime is how long a program that changes tables may go on after the context has ended. It is shorter than the 30
+// finishTime is how long a program that changes tables may run after the context has ended. It is shorter than the 30
 // s that Kubernetes and the systemd unit give the daemon to stop.
 const finishTime = 20 * time.Second
 

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
 // Options are where and how the programs are run.
@@ -36,7 +37,7 @@ type Tools struct {
 	reason   string
 	programs map[Family]programs
 	legacy   atomic.Pointer[legacyWatch] // nil: no Watch of the legacy variant runs
-	own      ownPrograms
+	own      nft.Own
 }
 
 // programs are the paths of those of one family.
@@ -45,19 +46,18 @@ type programs struct{ save, restore string }
 // Open finds the programs, and the variant that is in use. It leaves nothing running.
 func Open(ctx context.Context, o Options) (*Tools, error) {
 	o.fill()
-	kernel := NewKernel(o)
-	t := &Tools{opts: o, kernel: kernel}
-	installed, err := o.installed(ctx)
-	if err != nil {
-		return nil, err
+	kernel, installed := NewKernel(o), o.installed()
+	if len(installed) == 0 {
+		return nil, fmt.Errorf("iptables 1.8 or newer is %w: "+
+			"looked for iptables-nft-restore and iptables-legacy-restore in %s: "+
+			"install the package iptables, or use the image whose tag ends in -iptables", ErrMissing, o.Path)
 	}
 	variant, reason, err := kernel.detect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("detect the variant of iptables in use: %w", err)
 	}
-	t.variant, t.reason = choose(variant, reason, installed)
-	t.programs = installed[t.variant]
-	return t, nil
+	variant, reason = choose(variant, reason, installed)
+	return &Tools{opts: o, kernel: kernel, variant: variant, reason: reason, programs: installed[variant]}, nil
 }
 
 func (o *Options) fill() {
@@ -113,64 +113,24 @@ func (o *Options) find(name string) string {
 	return ""
 }
 
-// installed finds the programs of all variants, by the names that all distributions use since both variants exist. If
-// there are none of these, it runs the programs without a variant in their names, which print their variant.
-func (o *Options) installed(ctx context.Context) (map[Variant]map[Family]programs, error) {
+// installed finds the programs of all variants, by the names that all distributions use since both variants exist
+// (iptables 1.8.0). A variant without programs for IPv4 counts as missing.
+func (o *Options) installed() map[Variant]map[Family]programs {
 	all := map[Variant]map[Family]programs{}
 	for _, variant := range []Variant{NFT, Legacy} {
-		if found := o.family("-" + string(variant)); found[IPv4].restore != "" {
+		found := map[Family]programs{}
+		for _, f := range []Family{IPv4, IPv6} {
+			name := f.Program() + "-" + string(variant)
+			p := programs{save: o.find(name + "-save"), restore: o.find(name + "-restore")}
+			if p.save != "" && p.restore != "" {
+				found[f] = p
+			}
+		}
+		if found[IPv4].restore != "" {
 			all[variant] = found
 		}
 	}
-	if len(all) > 0 {
-		return all, nil
-	}
-	found := o.family("")
-	if found[IPv4].restore == "" {
-		return nil, fmt.Errorf("iptables is %w: "+
-			"looked for iptables-nft-restore, iptables-legacy-restore and iptables-restore in %s: "+
-			"install the package iptables, or use the image whose tag ends in -iptables", ErrMissing, o.Path)
-	}
-	variant, err := o.version(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all[variant] = found
-	return all, nil
-}
-
-func (o *Options) family(suffix string) map[Family]programs {
-	found := map[Family]programs{}
-	for _, f := range []Family{IPv4, IPv6} {
-		p := programs{
-			save:    o.find(f.Program() + suffix + "-save"),
-			restore: o.find(f.Program() + suffix + "-restore"),
-		}
-		if p.save != "" && p.restore != "" {
-			found[f] = p
-		}
-	}
-	return found
-}
-
-// version runs iptables to find its variant: "iptables v1.8.9 (nf_tables)". Versions
-// before 1.8.0 print none, and are legacy.
-func (o *Options) version(ctx context.Context) (Variant, error) {
-	path := o.find(IPv4.Program())
-	if path == "" {
-		path = o.find(IPv4.Program() + "-restore")
-	}
-	cmd := exec.CommandContext(ctx, path, "--version")
-	cmd.Env = o.environment()
-	cmd.WaitDelay = outputTime
-	output, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("read the version of %s: %w", path, err)
-	}
-	if strings.Contains(string(output), "nf_tables") {
-		return NFT, nil
-	}
-	return Legacy, nil
+	return all
 }
 
 func (o *Options) environment() []string {

@@ -2,6 +2,8 @@ package iptables
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -24,7 +26,7 @@ type legacyWatch struct {
 
 	mu      sync.Mutex // held while a Restore runs, and during a poll
 	stamps  map[TableID]Stamp
-	changed found     // by other programs, since the last poll
+	changed []string  // by other programs, since the last poll
 	wrote   bool      // a Restore ran since the last poll
 	doubted time.Time // when the last Edit was returned
 }
@@ -66,7 +68,7 @@ func (w *legacyWatch) poll(ctx context.Context) Edit {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	err := w.compare(ctx)
-	edit := Edit{What: w.changed.String(), Unclear: true}
+	edit := Edit{What: strings.Join(w.changed, ", "), Unclear: true}
 	switch {
 	case edit.What != "":
 	case err != nil:
@@ -91,8 +93,9 @@ func (w *legacyWatch) compare(ctx context.Context) error {
 	for _, f := range []Family{IPv4, IPv6} {
 		for _, name := range []string{"nat", "filter", "mangle"} {
 			table := Table{f, name}
-			if id := w.tools.id(table); w.stamps[id] != now[id] {
-				w.changed.add("rules" + where(table))
+			what := "rules" + where(table)
+			if id := w.tools.id(table); w.stamps[id] != now[id] && !slices.Contains(w.changed, what) {
+				w.changed = append(w.changed, what)
 			}
 		}
 	}

@@ -3,8 +3,6 @@ package iptables
 import (
 	"context"
 	"slices"
-	"strings"
-	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
@@ -17,10 +15,15 @@ import (
 // The kernel reports changes of nft tables at once. Legacy tables are polled: every change that another program
 // makes to them is Unclear, and every Restore is followed by an Edit that is only Possible.
 func (t *Tools) Watch(ctx context.Context, ours func(chain string) bool, subscribed func(), report func(Edit)) error {
-	if t.variant == NFT {
-		return t.watchNFT(ctx, ours, subscribed, report)
+	if t.variant == Legacy {
+		return t.watchLegacy(ctx, subscribed, report)
 	}
-	return t.watchLegacy(ctx, subscribed, report)
+	w := &nft.Watch{
+		NetNS: t.opts.NetNS, Own: &t.own,
+		What:   func(c nft.Change) string { return describe(c, ours) },
+		Report: func(e nft.Edit) { report(Edit{What: e.What, By: e.By}) },
+	}
+	return w.Run(ctx, subscribed)
 }
 
 // watched reports whether Watch covers a table of nf_tables.
@@ -28,91 +31,33 @@ func watched(t nft.Table) bool {
 	return (t.Family == nft.IP4 || t.Family == nft.IP6) && (t.Name == "nat" || t.Name == "filter" || t.Name == "mangle")
 }
 
-// ownPrograms are the running programs of this process. The listeners ignore their changes.
-type ownPrograms struct {
-	mu        sync.Mutex
-	running   map[int]bool             // by process ID
-	listeners map[*nft.Listener]func() // called when one may have missed an edit
+// describe describes a change that Watch reports; empty: it does not report this one.
+func describe(c nft.Change, ours func(chain string) bool) string {
+	in := where(fromNFT(c.Table).table())
+	switch {
+	case !watched(c.Table):
+	case c.Kind == "table" && c.Gone:
+		return "table" + in
+	case c.Kind == "chain" && ours(c.Chain):
+		return "chain " + c.Chain + in
+	case c.Kind == "rule" && (ours(c.Chain) || c.Rule.Jump && ours(c.Rule.Target) || ends(c)):
+		return "rule of " + c.Chain + in
+	}
+	return ""
 }
 
-// started makes the listeners ignore a program of this process. Its netlink port is its process ID
-// (net/netlink/af_netlink.c, netlink_autobind). If another socket in the namespace has that port, the
-// listeners report the changes of the program, and the tables are compared once more than necessary.
-// It is called before the program gets its input. The returned function is called when it has ended.
-func (o *ownPrograms) started(pid int) (ended func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.running == nil {
-		o.running = map[int]bool{}
-	}
-	o.running[pid] = true
-	o.filter()
-	return func() { o.ended(pid) }
+// ends reports whether a change is a new rule that ends the way of every packet in a
+// chain of the kernel: the rules behind it have no effect any more.
+func ends(c nft.Change) bool {
+	return c.Table.Name != "mangle" && c.Rule.Every && !c.Gone && !c.Rule.Jump && c.Rule.Target != "" &&
+		c.Rule.Target != "LOG" &&
+		slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, c.Chain)
 }
 
-// ended reverts started. If another socket has the program's port now, it may have had that all the time, in a
-// container with process IDs of its own: the listeners have ignored its changes.
-func (o *ownPrograms) ended(pid int) {
-	taken := nft.PortTaken(uint32(pid))
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.running, pid)
-	o.filter()
-	for _, missed := range o.listeners {
-		if taken {
-			missed()
-		}
+// where names a table in the middle of a sentence.
+func where(t Table) string {
+	if t.Family == IPv6 {
+		return " in " + t.Name + " of IPv6"
 	}
-}
-
-// filter sets the filter of the listeners. A listener that refuses it reports our own
-// writes, and the tables are compared once more than necessary.
-func (o *ownPrograms) filter() {
-	ports := make([]uint32, 0, len(o.running))
-	for pid := range o.running {
-		ports = append(ports, uint32(pid))
-	}
-	for l := range o.listeners {
-		_ = l.Ignore(ports...)
-	}
-}
-
-// listen has a listener ignore our programs, and calls missed when it may have ignored another program for that reason.
-func (o *ownPrograms) listen(l *nft.Listener, missed func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.listeners == nil {
-		o.listeners = map[*nft.Listener]func(){}
-	}
-	o.listeners[l] = missed
-	o.filter()
-}
-
-func (o *ownPrograms) leave(l *nft.Listener) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.listeners, l)
-}
-
-// lost is the What of an edit without details.
-const lost = "notifications were lost"
-
-// maxWhat is how many changes of an edit are named.
-const maxWhat = 3
-
-// found has descriptions of changes.
-type found []string
-
-func (f *found) add(what string) {
-	if !slices.Contains(*f, what) && len(*f) <= maxWhat {
-		*f = append(*f, what)
-	}
-}
-
-func (f *found) String() string {
-	text := strings.Join((*f)[:min(len(*f), maxWhat)], ", ")
-	if len(*f) > maxWhat {
-		text += " and more"
-	}
-	return text
+	return " in " + t.Name
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
 func ours(chain string) bool { return strings.HasPrefix(chain, "KUBE-") }
@@ -295,7 +297,7 @@ func TestAProgramWithoutItsPort(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if reported := o.settle(); !slices.Contains(reported, Edit{What: lost}) {
+	if reported := o.settle(); !slices.Contains(reported, Edit{What: nft.Lost}) {
 		t.Errorf("reported %v, want an edit that is lost", reported)
 	}
 	o.run("iptables -t nat -F KUBE-SVC-A")

@@ -27,11 +27,7 @@ func (s Server) String() string {
 	if s.Mark != 0 {
 		return fmt.Sprintf("mark %d", s.Mark)
 	}
-	name, ok := map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}[s.Protocol]
-	if !ok {
-		name = fmt.Sprintf("protocol %d", s.Protocol)
-	}
-	return name + " " + netip.AddrPortFrom(s.Addr, s.Port).String()
+	return nl.ProtocolName(s.Protocol) + " " + netip.AddrPortFrom(s.Addr, s.Port).String()
 }
 
 // The marks of Sluice's own virtual servers have this first byte.

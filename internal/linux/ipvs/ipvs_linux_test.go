@@ -50,11 +50,11 @@ func TestAKernelWithoutIPVSHasNoServers(t *testing.T) {
 
 func TestServerString(t *testing.T) {
 	for want, s := range map[string]Server{
-		"tcp 10.96.0.1:443":     server(unix.IPPROTO_TCP, "10.96.0.1:443"),
-		"udp [fd00::1]:53":      server(unix.IPPROTO_UDP, "[fd00::1]:53"),
-		"sctp 10.96.0.1:5":      server(unix.IPPROTO_SCTP, "10.96.0.1:5"),
-		"protocol 50 1.2.3.4:0": server(50, "1.2.3.4:0"),
-		"mark 7":                {Mark: 7},
+		"tcp 10.96.0.1:443": server(unix.IPPROTO_TCP, "10.96.0.1:443"),
+		"udp [fd00::1]:53":  server(unix.IPPROTO_UDP, "[fd00::1]:53"),
+		"sctp 10.96.0.1:5":  server(unix.IPPROTO_SCTP, "10.96.0.1:5"),
+		"50 1.2.3.4:0":      server(50, "1.2.3.4:0"),
+		"mark 7":            {Mark: 7},
 	} {
 		if got := s.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -1,8 +1,10 @@
 package nft
 
 import (
-	"encoding/binary"
+	"errors"
+	"fmt"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
@@ -10,31 +12,147 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
+// catchall is NFT_SET_ELEM_CATCHALL (nf_tables.h).
+const catchall = 2
+
 // perMessage is how many bytes of elements one message has; a netlink attribute holds at most 65,535.
 const perMessage = 48 << 10
 
-// onlyElements reports whether the transaction changes nothing but elements of sets, as nearly all do.
-func (t *Tx) onlyElements() bool {
-	for kind, ops := range t.ops {
-		if len(ops) > 0 && opKind(kind) != deleteElements && opKind(kind) != addElements {
-			return false
+// transact executes operations, all of them or none. It encodes them into memory that it uses again: the library takes
+// several allocations for each element.
+func (x *exchange) transact(ops []op) error {
+	x.beginBatch()
+	for i, o := range ops {
+		if err := x.operation(o, uint32(i+1)); err != nil {
+			return fmt.Errorf("encode transaction: %w", err)
 		}
 	}
-	return true
+	return x.doBatch()
 }
 
-// commitElements executes a transaction of elements. It encodes them into memory that it
-// uses again: the library takes several allocations for each.
-func (c *Conn) commitElements(tx *Tx) error {
-	x := c.x
-	x.beginBatch()
-	for _, o := range tx.ops[deleteElements] {
+// operation appends the messages of an operation, which has a number in its transaction.
+func (x *exchange) operation(o op, number uint32) error {
+	switch o.kind {
+	case dropTable:
+		x.about(o.table, unix.NFT_MSG_DELTABLE, 0)
+	case addTable:
+		x.about(o.table, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+		x.uint32(unix.NFTA_TABLE_FLAGS, 0)
+	case addSet:
+		x.addSet(o, number)
+	case addChain:
+		x.addChain(o)
+	case fillChain, flushChain:
+		x.aboutChain(o, unix.NFT_MSG_DELRULE, 0, unix.NFTA_RULE_CHAIN)
+		for _, r := range o.chain.Rules {
+			if err := x.addRule(o, r); err != nil {
+				return err
+			}
+		}
+	case deleteElements:
 		x.elements(o, unix.NFT_MSG_DELSETELEM, 0, keyOnly)
-	}
-	for _, o := range tx.ops[addElements] {
+	case addElements:
 		x.elements(o, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, whole)
+	case deleteSet:
+		x.about(o.table, unix.NFT_MSG_DELSET, 0)
+		x.text(unix.NFTA_SET_NAME, o.set.Name)
+	case deleteChain:
+		x.aboutChain(o, unix.NFT_MSG_DELCHAIN, 0, unix.NFTA_CHAIN_NAME)
 	}
-	return x.doBatch()
+	return nil
+}
+
+// aboutChain begins a message about a chain or its rules, whose attribute of a type has the name.
+func (x *exchange) aboutChain(o op, message, flags, name uint16) {
+	x.about(o.table, message, flags)
+	x.text(name, o.chain.Name)
+}
+
+func (x *exchange) addSet(o op, number uint32) {
+	s := o.set.set(o.table)
+	x.about(o.table, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
+	x.text(unix.NFTA_SET_NAME, s.Name)
+	x.uint32(unix.NFTA_SET_ID, number)
+	x.uint32(unix.NFTA_SET_FLAGS, o.set.flags())
+	x.uint32(unix.NFTA_SET_KEY_TYPE, s.KeyType.GetNFTMagic())
+	x.uint32(unix.NFTA_SET_KEY_LEN, s.KeyType.Bytes)
+	switch {
+	case o.set.Verdicts():
+		x.uint32(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+	case s.IsMap:
+		x.uint32(unix.NFTA_SET_DATA_TYPE, s.DataType.GetNFTMagic())
+		x.uint32(unix.NFTA_SET_DATA_LEN, s.DataType.Bytes)
+	}
+	x.request = nl.AppendNested(x.request, unix.NFTA_SET_DESC, func(to []byte) []byte {
+		if s.Size > 0 {
+			to = nl.AppendUint32(to, unix.NFTA_SET_DESC_SIZE, s.Size)
+		}
+		if s.Concatenation {
+			to = appendFields(to, nftables.ConcatSetTypeElements(s.KeyType))
+		}
+		return to
+	})
+	if s.Interval { // nft prints keys in the order of the network
+		order := userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, 2)
+		x.request = nl.Append(x.request, unix.NFTA_SET_USERDATA, string(order))
+	}
+}
+
+// appendFields appends the sizes of the fields of a key.
+func appendFields(to []byte, fields []nftables.SetDatatype) []byte {
+	const fieldLen = 1 // NFTA_SET_FIELD_LEN (nf_tables.h)
+	return nl.AppendNested(to, nftables.NFTA_SET_DESC_CONCAT, func(to []byte) []byte {
+		for _, t := range fields {
+			to = nl.AppendNested(to, unix.NFTA_LIST_ELEM, func(to []byte) []byte {
+				return nl.AppendUint32(to, fieldLen, t.Bytes)
+			})
+		}
+		return to
+	})
+}
+
+// flags returns the flags of a set in the kernel.
+func (s Set) flags() (flags uint32) {
+	if s.Interval {
+		flags |= unix.NFT_SET_INTERVAL
+	}
+	if s.Data != nil {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.Dynamic {
+		flags |= unix.NFT_SET_TIMEOUT | unix.NFT_SET_EVAL
+	}
+	if len(s.Key) > 1 {
+		flags |= nftables.NFT_SET_CONCAT
+	}
+	return flags
+}
+
+func (x *exchange) addChain(o op) {
+	x.aboutChain(o, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, unix.NFTA_CHAIN_NAME)
+	hook := o.chain.Hook
+	if hook == nil {
+		return
+	}
+	x.request = nl.AppendNested(x.request, unix.NFTA_CHAIN_HOOK, func(to []byte) []byte {
+		to = nl.AppendUint32(to, unix.NFTA_HOOK_HOOKNUM, uint32(hook.Point))
+		return nl.AppendUint32(to, unix.NFTA_HOOK_PRIORITY, uint32(int32(hook.Priority)))
+	})
+	x.uint32(unix.NFTA_CHAIN_POLICY, uint32(expr.VerdictAccept))
+	x.text(unix.NFTA_CHAIN_TYPE, hook.Type)
+}
+
+func (x *exchange) addRule(o op, r Rule) (err error) {
+	x.aboutChain(o, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, unix.NFTA_RULE_CHAIN)
+	x.request = nl.AppendNested(x.request, unix.NFTA_RULE_EXPRESSIONS, func(to []byte) []byte {
+		for _, e := range r.exprs() {
+			attributes, failed := expr.Marshal(byte(o.table.Family), e)
+			err = errors.Join(err, failed)
+			to = nl.AppendNested(to, unix.NFTA_LIST_ELEM, func(to []byte) []byte { return append(to, attributes...) })
+		}
+		return to
+	})
+	return err
 }
 
 // beginBatch begins a transaction.
@@ -94,7 +212,7 @@ func whole(to []byte, s Set, e Element) []byte {
 	ends := e.End != "" && len(s.Key) == 1
 	to = nl.AppendNested(to, unix.NFTA_LIST_ELEM, func(to []byte) []byte {
 		if e.Key == "" {
-			to = appendCatchall(to)
+			to = nl.AppendUint32(to, unix.NFTA_SET_ELEM_FLAGS, catchall)
 		} else {
 			to = appendValue(to, unix.NFTA_SET_ELEM_KEY, e.Key)
 		}
@@ -117,13 +235,9 @@ func whole(to []byte, s Set, e Element) []byte {
 		return to
 	}
 	return nl.AppendNested(to, unix.NFTA_LIST_ELEM, func(to []byte) []byte {
-		to = nl.Append(to, unix.NFTA_SET_ELEM_FLAGS, "\x00\x00\x00\x01") // NFT_SET_ELEM_INTERVAL_END
+		to = nl.AppendUint32(to, unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 		return appendValue(to, unix.NFTA_SET_ELEM_KEY, e.End)
 	})
-}
-
-func appendCatchall(to []byte) []byte {
-	return nl.Append(to, unix.NFTA_SET_ELEM_FLAGS, "\x00\x00\x00\x02") // NFT_SET_ELEM_CATCHALL
 }
 
 func appendValue(to []byte, typ uint16, value string) []byte {
@@ -134,7 +248,7 @@ func appendGoto(to []byte, chain string) []byte {
 	verdict := expr.VerdictGoto
 	return nl.AppendNested(to, unix.NFTA_SET_ELEM_DATA, func(to []byte) []byte {
 		return nl.AppendNested(to, unix.NFTA_DATA_VERDICT, func(to []byte) []byte {
-			to = nl.Append(to, unix.NFTA_VERDICT_CODE, string(binary.BigEndian.AppendUint32(nil, uint32(verdict))))
+			to = nl.AppendUint32(to, unix.NFTA_VERDICT_CODE, uint32(verdict))
 			return nl.AppendString(to, unix.NFTA_VERDICT_CHAIN, chain)
 		})
 	})

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/google/nftables"
@@ -18,7 +15,7 @@ import (
 // Conn reads and writes nf_tables of one network namespace. Only Watch may run beside another method.
 type Conn struct {
 	netns  int
-	own    *ownPorts
+	own    *Own
 	lib    *nftables.Conn
 	sock   *netlink.Conn
 	buffer int // bytes to request
@@ -46,7 +43,7 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: newOwnPorts(), buffer: bufferSize, large: large}
+	c := &Conn{netns: opt.NetNS, own: &Own{}, buffer: bufferSize, large: large}
 	c.x = newExchange(c)
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
@@ -74,7 +71,6 @@ func (c *Conn) dial() error {
 // sent in one piece, and reads the size back: without privilege the kernel grants less.
 func (c *Conn) configure(sock *netlink.Conn) error {
 	c.sock = sock
-	c.own.update(func() { c.own.ports[c] = sock.PID() })
 	if err := sock.SetWriteBuffer(c.buffer); err != nil {
 		return fmt.Errorf("size netlink send buffer: %w", err)
 	}
@@ -91,42 +87,14 @@ func (c *Conn) configure(sock *netlink.Conn) error {
 		return fmt.Errorf("read size of netlink send buffer: %w", err)
 	}
 	c.room = size * 3 / 4
+	c.own.add(sock.PID())
 	return nil
 }
 
 // Close closes the socket.
 func (c *Conn) Close() error {
-	c.own.update(func() { delete(c.own.ports, c) })
+	c.own.remove(c.sock.PID())
 	return c.lib.CloseLasting()
-}
-
-// ownPorts are the netlink ports of the open Conns of this program. Its listeners ignore what is written through them.
-// A port is removed with its Conn: ports are process numbers, and a program in another container may get it next.
-type ownPorts struct {
-	mu        sync.Mutex
-	ports     map[*Conn]uint32
-	listeners map[*Listener]bool
-}
-
-func newOwnPorts() *ownPorts {
-	return &ownPorts{ports: map[*Conn]uint32{}, listeners: map[*Listener]bool{}}
-}
-
-// update changes ports or listeners and the filters of all listeners. A listener whose
-// filter the kernel refuses receives our own messages, too, and drops them by contains.
-func (o *ownPorts) update(change func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	change()
-	for l := range o.listeners {
-		_ = l.Ignore(slices.Collect(maps.Values(o.ports))...)
-	}
-}
-
-func (o *ownPorts) contains(port uint32) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Contains(slices.Collect(maps.Values(o.ports)), port)
 }
 
 // Room returns how many bytes, by Tx.Bytes, one transaction may have.
@@ -137,16 +105,7 @@ func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
 	if tx.Size() == 0 {
 		return nil
 	}
-	send := func() error { return c.commitElements(tx) }
-	if !tx.onlyElements() {
-		send = func() error {
-			if err := c.load(tx); err != nil {
-				return err
-			}
-			return c.lib.Flush()
-		}
-	}
-	if err := c.execute(ctx, send); err != nil {
+	if err := c.execute(ctx, tx.all()); err != nil {
 		return fmt.Errorf("commit %d changes to nf_tables: %w", tx.Size(), err)
 	}
 	return nil
@@ -155,103 +114,44 @@ func (c *Conn) Commit(ctx context.Context, tx *Tx) error {
 // Try executes a transaction in a table of its own that is deleted in the same
 // transaction: it handles no packet, and no program can list it.
 func (c *Conn) Try(ctx context.Context, temporary Table, tx *Tx) error {
-	return c.execute(ctx, func() error {
-		c.lib.AddTable(temporary.table())
-		if err := c.load(tx); err != nil {
-			return err
-		}
-		c.lib.DelTable(temporary.table())
-		return c.lib.Flush()
-	})
+	add, drop := []op{{kind: addTable, table: temporary}}, []op{{kind: dropTable, table: temporary}}
+	return c.execute(ctx, slices.Concat(add, tx.all(), drop))
 }
 
 // DeleteTables deletes the tables that exist, all of them or none.
 func (c *Conn) DeleteTables(ctx context.Context, tables ...Table) error {
-	err := c.execute(ctx, func() error {
-		for _, t := range tables {
-			c.lib.AddTable(t.table()) // deleting a table that is missing fails
-			c.lib.DelTable(t.table())
-		}
-		return c.lib.Flush()
-	})
-	if err != nil {
+	var ops []op
+	for _, t := range tables { // deleting a table that is missing fails
+		ops = append(ops, op{kind: addTable, table: t}, op{kind: dropTable, table: t})
+	}
+	if err := c.execute(ctx, ops); err != nil {
 		return fmt.Errorf("delete nf_tables tables: %w", err)
 	}
 	return nil
 }
 
-// execute calls send, which executes a transaction.
-func (c *Conn) execute(ctx context.Context, send func() error) error {
+// execute executes operations in one transaction.
+func (c *Conn) execute(ctx context.Context, ops []op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	err := c.sock.SetDeadline(time.Now().Add(answerTimeout))
 	if err == nil {
-		err = send()
+		err = c.x.transact(ops)
 	}
 	if err == nil {
 		return nil
 	}
-	isRefused := refused(err)
-	// The kernel refuses each message that depends on a refused one. The library returns
-	// all errors; the first is the cause.
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		err = errno
-	}
-	if isRefused {
-		err = &RefusedError{err}
+	if answer, is := errors.AsType[*netlink.OpError](err); is && answer.Op == "receive" {
+		err = refusal(answer.Err)
 	}
 	return errors.Join(err, c.redial())
 }
 
-// redial replaces the socket after an error: the old one may still get answers, and
-// messages may be loaded that must not be sent.
+// redial replaces the socket after an error: the old one may still get answers.
 func (c *Conn) redial() error {
-	_ = c.lib.CloseLasting()
+	_ = c.Close()
 	return c.dial()
-}
-
-// load encodes a transaction as messages.
-func (c *Conn) load(tx *Tx) error {
-	for i, o := range tx.all() {
-		if err := c.loadOne(o, uint32(i+1)); err != nil {
-			return fmt.Errorf("encode transaction: %w", err)
-		}
-	}
-	return nil
-}
-
-// loadOne encodes one operation, which has a number in its transaction.
-func (c *Conn) loadOne(o op, number uint32) error {
-	table, chain := o.table.table(), o.chain.chain(o.table)
-	switch o.kind {
-	case dropTable:
-		c.lib.DelTable(table)
-	case addTable:
-		c.lib.AddTable(table)
-	case addSet:
-		set := o.set.set(o.table)
-		set.ID = number // otherwise the library numbers the sets of all connections, without a lock
-		return c.lib.AddSet(set, nil)
-	case addChain:
-		c.lib.AddChain(chain)
-	case fillChain:
-		c.lib.FlushChain(chain)
-		for _, r := range o.chain.Rules {
-			c.lib.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.exprs()})
-		}
-	case deleteElements:
-		return o.convert(c.lib.SetDeleteElements)
-	case addElements:
-		return o.convert(c.lib.SetAddElements)
-	case flushChain:
-		c.lib.FlushChain(chain)
-	case deleteSet:
-		c.lib.DelSet(&nftables.Set{Table: table, Name: o.set.Name})
-	case deleteChain:
-		c.lib.DelChain(chain)
-	}
-	return nil
 }
 
 // Read returns the content of a table; nil if it does not exist. It returns as soon as the context ends.

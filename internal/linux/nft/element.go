@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
 // Key builds the raw bytes of a key or of data, field by field.
@@ -131,15 +133,7 @@ func field(t Type, raw string) string {
 		a, _ := netip.AddrFromSlice(b)
 		return a.String()
 	case Proto:
-		switch b[0] {
-		case 6:
-			return "tcp"
-		case 17:
-			return "udp"
-		case 132:
-			return "sctp"
-		}
-		return strconv.Itoa(int(b[0]))
+		return nl.ProtocolName(b[0])
 	case Port:
 		return strconv.Itoa(int(binary.BigEndian.Uint16(b)))
 	case Index:

@@ -65,6 +65,8 @@ func (x *exchange) about(t Table, kind, flags uint16) {
 // text appends an attribute with a text to the last message.
 func (x *exchange) text(typ uint16, text string) { x.request = nl.AppendString(x.request, typ, text) }
 
+func (x *exchange) uint32(typ uint16, n uint32) { x.request = nl.AppendUint32(x.request, typ, n) }
+
 // message ends the last message, and begins a further one with struct nfgenmsg.
 func (x *exchange) message(typ, flags uint16, header [nfgenHeader]byte) {
 	x.end()

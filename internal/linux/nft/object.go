@@ -12,28 +12,38 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// Change is a change to a table, chain or rule of any program.
+// Change is a change to an object in a table of any program.
 type Change struct {
 	Table Table
-	Kind  string // "table", "chain", "rule"
+	Kind  string // "table", "chain", "rule", "set" or "element"
 	Gone  bool   // it was deleted
 	Chain string // the chain, or that of the rule
 	Rule  RuleOutline
 }
 
-// DecodeChange decodes a notification; ok is false if it is about anything but a table, chain or rule.
-func DecodeChange(m netlink.Message) (c Change, ok bool) {
-	kind := kindOf(m)
-	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || kind != "table" && kind != "chain" && kind != "rule" {
+// decodeChange decodes a notification of nf_tables; ok is false if it is about an object of another kind.
+func decodeChange(m netlink.Message) (c Change, ok bool) {
+	kind, gone := kindOf(m), m.Header.Type&0xff%3 == unix.NFT_MSG_DELTABLE
+	if kind == "" {
 		return Change{}, false
 	}
 	o, err := decodeObject(m)
-	return Change{Table: o.table, Kind: kind, Gone: deletes(m), Chain: o.chain, Rule: o.rule}, err == nil
+	return Change{Table: o.table, Kind: kind, Gone: gone, Chain: o.chain, Rule: o.rule}, err == nil
+}
+
+// kindOf returns the kind of object that a message is about; "" for any other message. Each kind
+// has three numbers: to add, to request and to delete one (linux/netfilter/nf_tables.h).
+func kindOf(m netlink.Message) string {
+	kinds := []string{"table", "chain", "rule", "set", "element"}
+	if n := int(m.Header.Type & 0xff / 3); n < len(kinds) {
+		return kinds[n]
+	}
+	return ""
 }
 
 const tableHandle = 4 // NFTA_TABLE_HANDLE
 
-// object is the content of one message about a table, chain or rule.
+// object is the content of one message; of one about a set or element only the table.
 type object struct {
 	table  Table
 	handle uint64 // of the table

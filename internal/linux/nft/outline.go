@@ -21,24 +21,25 @@ type Outline struct {
 
 // ChainOutline is a chain with its rules in their order.
 type ChainOutline struct {
-	Name  string
-	Base  bool // registered at Hook; false: a regular chain
-	Hook  Point
-	Rules []RuleOutline
+	Name    string
+	Builtin bool // a hook of the kernel leads here; false: a regular chain
+	Hook    Point
+	Rules   []RuleOutline
 }
 
 // Entrance reports whether the chain handles packets that arrive from the network or that
 // programs of this node send, before they are routed.
 func (c ChainOutline) Entrance() bool {
-	return c.Base && (c.Hook == Prerouting || c.Hook == Output)
+	return c.Builtin && (c.Hook == Prerouting || c.Hook == Output)
 }
 
 // RuleOutline is a rule without its conditions.
 type RuleOutline struct {
 	Handle uint64 // identifies the rule in its table
+	Text   string // identifies the rule in its chain, in a table of iptables-legacy, where it has no handle
 	Target string // the chain it jumps to, or its action ("ACCEPT", "DNAT"); empty: none
 	Jump   bool   // Target is a chain, by jump or goto
-	Every  bool   // the rule has no condition
+	Every  bool   // the rule has no condition; unknown in a table of iptables-legacy
 }
 
 // AllRules and NoRules select the chains whose rules Outline lists.
@@ -99,7 +100,7 @@ func (c *Conn) chainsOf(f Family, tables []Table) ([]Outline, error) {
 	}
 	return found, c.dump(unix.NFT_MSG_GETCHAIN, Table{Family: f}, "", func(o object) {
 		if i := slices.IndexFunc(found, func(t Outline) bool { return t.Table == o.table }); i >= 0 {
-			found[i].Chains = append(found[i].Chains, ChainOutline{Name: o.chain, Base: o.base, Hook: o.hook})
+			found[i].Chains = append(found[i].Chains, ChainOutline{Name: o.chain, Builtin: o.base, Hook: o.hook})
 		}
 	})
 }

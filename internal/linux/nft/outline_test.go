@@ -55,14 +55,14 @@ func TestOutline(t *testing.T) {
 		}
 	}
 	want := []Outline{{Table: Table{IP4, "t"}, Handle: got[0].Handle, Chains: []ChainOutline{
-		{Name: "in", Base: true, Hook: Input, Rules: []RuleOutline{
+		{Name: "in", Builtin: true, Hook: Input, Rules: []RuleOutline{
 			{Target: "A", Jump: true},
 			{Target: "B", Jump: true, Every: true},
 			{},
 			{Target: "REJECT"},
 			{Target: "DROP", Every: true},
 		}},
-		{Name: "out", Base: true, Hook: Output},
+		{Name: "out", Builtin: true, Hook: Output},
 		{Name: "A", Rules: []RuleOutline{{Target: "B", Jump: true, Every: true}}},
 		{Name: "B"},
 	}}}
@@ -106,13 +106,13 @@ func TestPrune(t *testing.T) {
 	if err := prune(Cut{Chains: []string{"A"}}); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("a chain to which a rule jumps: %v", err)
 	}
-	if err := prune(Cut{Rules: []RuleRef{{"in", rule.Handle}}, Chains: []string{"B", "A"}}); !errors.Is(err, unix.EBUSY) {
+	if err := prune(Cut{Rules: []ChainRule{{"in", rule}}, Chains: []string{"B", "A"}}); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("a chain to which a map jumps: %v", err)
 	}
 	if after := runNft(t, netns, "-a", "list ruleset"); after != before {
 		t.Errorf("a refused deletion changed (-before +after):\n%s", cmp.Diff(before, after))
 	}
-	if err := prune(Cut{Rules: []RuleRef{{"in", rule.Handle}}, Chains: []string{"A"}}); err != nil {
+	if err := prune(Cut{Rules: []ChainRule{{"in", rule}}, Chains: []string{"A"}}); err != nil {
 		t.Fatal(err)
 	}
 	var want strings.Builder
@@ -132,7 +132,7 @@ func TestPrune(t *testing.T) {
 func TestPruneOfARecreatedTable(t *testing.T) {
 	conn, netns := foreignTable(t)
 	table := outline(t, conn)[0]
-	cut := Cut{Table: table.Table, Handle: table.Handle, Rules: []RuleRef{{"in", table.Chains[0].Rules[0].Handle}}}
+	cut := Cut{Table: table.Table, Handle: table.Handle, Rules: []ChainRule{{"in", table.Chains[0].Rules[0]}}}
 	runNft(t, netns, "delete table ip t")
 	for command := range strings.Lines(foreign) {
 		runNft(t, netns, strings.TrimSpace(command))
@@ -152,7 +152,7 @@ func TestPruneAfterOtherWrites(t *testing.T) {
 	table := outline(t, conn)[0]
 	cut := Cut{Table: table.Table, Handle: table.Handle}
 	for _, r := range table.Chains[0].Rules {
-		cut.Rules = append(cut.Rules, RuleRef{"in", r.Handle})
+		cut.Rules = append(cut.Rules, ChainRule{"in", r})
 	}
 	runNft(t, netns, "insert rule ip t in counter")
 	if err := conn.Prune(t.Context(), []Cut{cut}); err != nil {
@@ -175,7 +175,8 @@ func TestPruneEndsWithItsContext(t *testing.T) {
 
 // A deletion has first the jumps to chains, then the rules of these, then the chains.
 func TestDeletionsAreInOrder(t *testing.T) {
-	cut := Cut{Table: Table{IP6, "nat"}, Rules: []RuleRef{{"OUTPUT", 2}}, Chains: []string{"A", "B"}}
+	rule := ChainRule{"OUTPUT", RuleOutline{Handle: 2}}
+	cut := Cut{Table: Table{IP6, "nat"}, Rules: []ChainRule{rule}, Chains: []string{"A", "B"}}
 	x := newExchange(nil)
 	x.deletions(1, []Cut{cut})
 	x.end()
@@ -236,21 +237,17 @@ func FuzzDecode(f *testing.F) {
 }
 
 // Notifications are decoded, including that of a deleted rule.
-func TestDecodeChange(t *testing.T) {
+func TestChangesAreDecoded(t *testing.T) {
 	_, netns := realKernel(t)
-	l, err := Listen(netns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	changes, done := make(chan string, 100), make(chan error, 1)
+	changes, done, listening := make(chan string, 100), make(chan error, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		done <- l.Receive(ctx, func() { changes <- "lost" }, func(m netlink.Message) {
-			if c, ok := DecodeChange(m); ok {
-				changes <- fmt.Sprintf("%s: %s %s %s gone=%t", c.Table, c.Kind, c.Chain, c.Rule.Target, c.Gone)
-			}
-		})
-	}()
+	w := &Watch{NetNS: netns, Own: &Own{}, Report: func(e Edit) { t.Errorf("reported %v", e) }}
+	w.What = func(c Change) string {
+		changes <- fmt.Sprintf("%s: %s %s %s gone=%t", c.Table, c.Kind, c.Chain, c.Rule.Target, c.Gone)
+		return ""
+	}
+	go func() { done <- w.Run(ctx, func() { close(listening) }) }()
+	<-listening
 	for _, command := range []string{
 		"add table ip6 t", "add chain ip6 t A", "add chain ip6 t B", "add rule ip6 t A jump B", "flush chain ip6 t A",
 		"add set ip6 t s { type mark ; }", "delete table ip6 t",
@@ -259,7 +256,7 @@ func TestDecodeChange(t *testing.T) {
 	}
 	for _, want := range []string{
 		"ip6 t: table   gone=false", "ip6 t: chain A  gone=false", "ip6 t: chain B  gone=false",
-		"ip6 t: rule A B gone=false", "ip6 t: rule A B gone=true",
+		"ip6 t: rule A B gone=false", "ip6 t: rule A B gone=true", "ip6 t: set   gone=false",
 	} {
 		if got := <-changes; got != want {
 			t.Errorf("decoded %q, want %q", got, want)

@@ -15,14 +15,14 @@ import (
 type Cut struct {
 	Table  Table
 	Handle uint64 // of the table (Outline.Handle)
-	Rules  []RuleRef
+	Rules  []ChainRule
 	Chains []string
 }
 
-// RuleRef identifies a rule of a table.
-type RuleRef struct {
-	Chain  string
-	Handle uint64
+// ChainRule is a rule of a chain.
+type ChainRule struct {
+	Chain string
+	RuleOutline
 }
 
 // Prune deletes the cuts, all of them or nothing. It fails if one of the objects does not exist, or if a
@@ -105,7 +105,7 @@ func (c *Conn) deleteAt(generation uint32, cuts []Cut) error {
 func (x *exchange) deletions(generation uint32, cuts []Cut) {
 	const forGeneration = 1 // NFNL_BATCH_GENID
 	x.beginBatch()
-	x.request = nl.Append(x.request, forGeneration, string(binary.BigEndian.AppendUint32(nil, generation)))
+	x.uint32(forGeneration, generation)
 	rules := func(t Table, chain string) {
 		x.about(t, unix.NFT_MSG_DELRULE, 0)
 		x.text(unix.NFTA_RULE_CHAIN, chain)

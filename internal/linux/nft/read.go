@@ -84,15 +84,3 @@ func hookOf(nc *nftables.Chain) *Hook {
 	}
 	return &Hook{Type: string(nc.Type), Point: Point(*nc.Hooknum), Priority: int(*nc.Priority)}
 }
-
-// chain converts to the library's type.
-func (c Chain) chain(t Table) *nftables.Chain {
-	nc := &nftables.Chain{Table: t.table(), Name: c.Name}
-	if c.Hook != nil {
-		nc.Type = nftables.ChainType(c.Hook.Type)
-		nc.Hooknum = new(nftables.ChainHook(c.Hook.Point))
-		nc.Priority = new(nftables.ChainPriority(c.Hook.Priority))
-		nc.Policy = new(nftables.ChainPolicyAccept)
-	}
-	return nc
-}

@@ -3,107 +3,165 @@ package nft
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// Edit is one transaction of another program that changed a table we watch.
+// Edit is one transaction of another program that changed something we watch.
 type Edit struct {
-	What string // kinds of objects, "chain, rule"; or that the kernel dropped notifications
+	What string // the first changes: "chain, rule"; or Lost
 	By   string // name of the program, and its thread in the first PID namespace; empty: unknown
 }
 
-// lost is what an edit is if the kernel dropped notifications: anything may have changed.
-const lost = "notifications were lost"
+// Lost is the What of an edit if the kernel dropped notifications: anything may have changed.
+const Lost = "notifications were lost"
+
+// maxWhat is how many changes of an edit are named.
+const maxWhat = 5
+
+// watchBuffer is how many bytes of notifications the kernel keeps for a watch. Deleting a set with 100,000 elements
+// makes some 10 MB; our own deletions do not reach the buffer.
+const watchBuffer = 2 << 20
+
+// Watch reports edits of nf_tables in one network namespace.
+type Watch struct {
+	NetNS int  // file descriptor of the namespace; 0: the caller's
+	Own   *Own // the ports of writes to ignore
+
+	What   func(Change) string // describes a change; empty: it does not matter
+	Report func(Edit)          // may be called by several goroutines
+
+	conn  *netlink.Conn
+	found []string // the changes of the present transaction
+}
 
 // Watch calls report for each edit that another program makes to the tables. It returns nil when the context ends. It
 // calls subscribed once it reports every edit from then on. It may run beside the goroutine that uses the Conn.
 func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), report func(Edit)) error {
-	l, err := Listen(c.netns)
-	if err != nil {
+	w := &Watch{NetNS: c.netns, Own: c.own, Report: report, What: func(change Change) string {
+		if slices.Contains(tables, change.Table) {
+			return change.Kind
+		}
+		return ""
+	}}
+	return w.Run(ctx, subscribed)
+}
+
+// Run reports edits until the context ends; it returns nil then. It calls subscribed once it reports every edit from
+// then on. It is called once.
+func (w *Watch) Run(ctx context.Context, subscribed func()) error {
+	if err := w.subscribe(); err != nil {
 		return err
 	}
-	c.own.update(func() { c.own.listeners[l] = true })
-	defer c.own.update(func() { delete(c.own.listeners, l) })
+	stop := context.AfterFunc(ctx, func() { _ = w.conn.Close() }) // wakes Receive
+	defer func() {
+		stop()
+		_ = w.conn.Close()
+	}()
+	w.Own.update(func() { w.Own.watches = append(w.Own.watches, w) })
+	defer w.Own.update(func() {
+		w.Own.watches = slices.DeleteFunc(w.Own.watches, func(other *Watch) bool { return other == w })
+	})
 	subscribed()
-	w := watch{tables: tables, own: c.own.contains}
-	missed := func() {
-		w.what = nil
-		report(Edit{What: lost})
-	}
-	return l.Receive(ctx, missed, func(m netlink.Message) {
-		if edit, ok := w.add(m); ok {
-			report(edit)
+	for {
+		messages, err := w.conn.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS):
+			w.found = nil
+			w.Report(Edit{What: Lost})
+		case err != nil:
+			return fmt.Errorf("wait for changes of nf_tables: %w", err)
 		}
-	})
-}
-
-// watch collects the messages of a transaction. The last message announces the new
-// generation and names the program that made it.
-type watch struct {
-	tables []Table
-	own    func(port uint32) bool
-	what   []string
-}
-
-func (w *watch) add(m netlink.Message) (Edit, bool) {
-	switch {
-	case m.Header.PID != 0 && w.own(m.Header.PID), m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES:
-		return Edit{}, false
-	case m.Header.Type&0xff == unix.NFT_MSG_NEWGEN:
-		return w.end(m)
-	}
-	kind := kindOf(m)
-	if kind != "" && !slices.Contains(w.what, kind) && slices.Contains(w.tables, tableOf(m)) {
-		w.what = append(w.what, kind)
-	}
-	return Edit{}, false
-}
-
-// end handles the last message of a transaction.
-func (w *watch) end(m netlink.Message) (Edit, bool) {
-	if len(w.what) == 0 {
-		return Edit{}, false
-	}
-	slices.Sort(w.what)
-	by, pid := Author(m)
-	if pid != 0 {
-		by = fmt.Sprintf("%s (thread %d)", by, pid)
-	}
-	edit := Edit{What: strings.Join(w.what, ", "), By: by}
-	w.what = nil
-	return edit, true
-}
-
-// tableOf returns the table that a message is about. Its name is attribute 1 in messages
-// of all kinds (linux/netfilter/nf_tables.h).
-func tableOf(m netlink.Message) (t Table) {
-	err := nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
-		if ad.Type() == unix.NFTA_TABLE_NAME {
-			t = Table{Family: Family(m.Data[0]), Name: ad.String()}
+		for _, m := range messages {
+			w.add(m)
 		}
-	})
+	}
+}
+
+func (w *Watch) subscribe() (err error) {
+	w.conn, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: w.NetNS})
 	if err != nil {
-		return Table{}
+		return fmt.Errorf("open netlink socket to nf_tables: %w", err)
 	}
-	return t
+	if err := w.conn.SetReadBuffer(watchBuffer); err != nil {
+		return errors.Join(fmt.Errorf("size netlink receive buffer: %w", err), w.conn.Close())
+	}
+	if err := w.conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return errors.Join(fmt.Errorf("subscribe to changes of nf_tables: %w", err), w.conn.Close())
+	}
+	return nil
 }
 
-// kindOf returns the kind of object that a message is about; "" for any other message. Each kind
-// has three numbers: to add, to request and to delete one (linux/netfilter/nf_tables.h).
-func kindOf(m netlink.Message) string {
-	kinds := []string{"table", "chain", "rule", "set", "element"}
-	if n := int(m.Header.Type & 0xff / 3); n < len(kinds) {
-		return kinds[n]
+// ignore makes the kernel send no message that was caused through one of these netlink ports, so that our writes cost
+// almost nothing here. It may be called while another goroutine receives.
+func (w *Watch) ignore(ports []uint32) error {
+	if len(ports) == 0 {
+		return w.conn.RemoveBPF()
 	}
-	return ""
+	const portOffset = 12 // of nlmsg_pid in struct nlmsghdr
+	code := []bpf.Instruction{bpf.LoadAbsolute{Off: portOffset, Size: 4}}
+	for i, port := range ports {
+		var order [4]byte
+		binary.NativeEndian.PutUint32(order[:], port)
+		code = append(code, bpf.JumpIf{
+			Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(order[:]), SkipTrue: uint8(len(ports) - i),
+		})
+	}
+	filter, err := bpf.Assemble(append(code, bpf.RetConstant{Val: 1 << 31}, bpf.RetConstant{Val: 0}))
+	if err != nil {
+		return fmt.Errorf("make filter: %w", err)
+	}
+	return w.conn.SetBPF(filter)
 }
 
-// deletes reports whether a message is about an object that was deleted.
-func deletes(m netlink.Message) bool { return m.Header.Type&0xff%3 == unix.NFT_MSG_DELTABLE }
+// add adds a message of a transaction, and reports the edit with the last one, which announces the new generation.
+func (w *Watch) add(m netlink.Message) {
+	switch {
+	case m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES, w.Own.has(m.Header.PID):
+		return
+	case m.Header.Type&0xff == unix.NFT_MSG_NEWGEN:
+		if len(w.found) > maxWhat {
+			w.found[maxWhat] = "and more"
+		}
+		if len(w.found) > 0 {
+			w.Report(Edit{What: strings.Join(w.found, ", "), By: author(m)})
+		}
+		w.found = nil
+		return
+	}
+	c, ok := decodeChange(m)
+	if !ok {
+		return
+	}
+	if what := w.What(c); what != "" && len(w.found) <= maxWhat && !slices.Contains(w.found, what) {
+		w.found = append(w.found, what)
+	}
+}
+
+// author returns the program that made a new generation, and the ID of its thread in the first PID namespace; empty
+// if the message does not name it.
+func author(m netlink.Message) string {
+	by, pid := "", uint32(0)
+	err := nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_GEN_PROC_PID:
+			pid = ad.Uint32()
+		case unix.NFTA_GEN_PROC_NAME:
+			by = ad.String()
+		}
+	})
+	if err != nil || by == "" || pid == 0 {
+		return by
+	}
+	return fmt.Sprintf("%s (thread %d)", by, pid)
+}

@@ -80,8 +80,8 @@ func TestEditsOfOtherProgramsAreReported(t *testing.T) {
 		{"add element ip t some { 198.51.100.1 }", "element"},
 		{"delete element ip t some { 198.51.100.1 }", "element"},
 		{"delete chain ip t mine", "chain"},
-		{"delete table ip t", "chain, set, table"},
-		{"flush ruleset", "chain, set, table"},
+		{"delete table ip t", "set, chain, table"},
+		{"flush ruleset", "set, chain, table"},
 	} {
 		o.fill(3)
 		o.nft("add table ip foreign; add chain ip foreign c; delete table ip foreign") // not watched
@@ -117,7 +117,7 @@ func TestOwnWritesAreNotReported(t *testing.T) {
 }
 
 // Writes through another Conn of this program are not reported. The kernel filters them:
-// without that, they would fill the buffer of the Listener and count as lost.
+// without that, they would fill the buffer of the Watch and count as lost.
 func TestWritesThroughAnotherConnAreNotReported(t *testing.T) {
 	o := observe(t)
 	o.fill(1)
@@ -149,7 +149,7 @@ func TestEditsFromAClosedNetlinkPortAreReported(t *testing.T) {
 	o.fill(1)
 	former := o.conn.sock.PID()
 	// Another program takes the port as soon as it is free.
-	if err := o.conn.lib.CloseLasting(); err != nil {
+	if err := o.conn.Close(); err != nil {
 		t.Fatal(err)
 	}
 	other, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: o.netns, PID: former})
@@ -191,7 +191,7 @@ func TestALargeFlushIsReported(t *testing.T) {
 	o.nft("flush ruleset")
 	e := o.next()
 	t.Logf("reported %+v", e)
-	if e.What != lost && !strings.Contains(e.What, "table") {
+	if e.What != Lost && !strings.Contains(e.What, "table") {
 		t.Errorf("reported %+v, want a deleted table, or lost notifications", e)
 	}
 }

@@ -41,6 +41,11 @@ func Append(b []byte, typ uint16, data string) []byte {
 	return append(b, "\x00\x00\x00"[:aligned(size)-size]...)
 }
 
+// AppendUint32 appends an attribute with a number in the byte order of the network.
+func AppendUint32(b []byte, typ uint16, n uint32) []byte {
+	return Append(b, typ, string(binary.BigEndian.AppendUint32(nil, n)))
+}
+
 // AppendString appends an attribute with text and the zero byte that ends it.
 func AppendString(b []byte, typ uint16, text string) []byte {
 	begin := len(b)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -26,6 +27,19 @@ type Request struct {
 
 	// Encode adds the attributes; nil: there are none.
 	Encode func(*netlink.AttributeEncoder)
+}
+
+// ProtocolName returns the name of a transport protocol by its IANA number: "tcp"; the number if it has none here.
+func ProtocolName(n uint8) string {
+	switch n {
+	case 6:
+		return "tcp"
+	case 17:
+		return "udp"
+	case 132:
+		return "sctp"
+	}
+	return strconv.Itoa(int(n))
 }
 
 // Execute sends a request through a socket of its own and returns the answers.

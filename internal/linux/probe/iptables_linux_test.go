@@ -172,7 +172,7 @@ func TestMissingExtensions(t *testing.T) {
 				return unix.ENOMEM
 			}
 			return nil
-		}, unix.ENOMEM, "try iptables in IPv4: each feature alone works, all together not: cannot allocate memory", ""},
+		}, unix.ENOMEM, "try iptables in IPv4: each feature works alone, but not all together: cannot allocate memory", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			missing, err := missingExtensions(c.family, iptables.Legacy, c.try)

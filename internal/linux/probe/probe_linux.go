@@ -128,7 +128,7 @@ func check[T any](what string, all []T, try func(...T) error, explain func(T, er
 		missing = append(missing, err)
 	}
 	if !failed {
-		return fmt.Errorf("try %s: each feature alone works, all together not: %w", what, whole)
+		return fmt.Errorf("try %s: each feature works alone, but not all together: %w", what, whole)
 	}
 	return errors.Join(missing...)
 }

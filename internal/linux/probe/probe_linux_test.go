@@ -152,7 +152,7 @@ func TestMissingFeatures(t *testing.T) {
 		},
 		{
 			"together", nft.IP4, together, unix.ENOMEM,
-			"try nf_tables in IPv4: each feature alone works, all together not: cannot allocate memory",
+			"try nf_tables in IPv4: each feature works alone, but not all together: cannot allocate memory",
 		},
 	}
 	for _, c := range cases {

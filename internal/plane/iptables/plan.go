@@ -70,7 +70,7 @@ func (d *familyPlan) Apply(ctx context.Context) error {
 		return err
 	}
 	w := Write{Family: d.ip, Full: d.full, Err: err, Rules: d.rules}
-	d.Each(func(s step) {
+	d.Each(func(s *step) {
 		if s.Op == ledger.Add || s.Op == ledger.Change {
 			w.Written[s.Key.table] += count(s.Key, s.New)
 		}
@@ -157,7 +157,7 @@ const maxDeletions = 32
 // rewrite makes the plan write a shared chain as a whole if it loses many rules.
 func (d *familyPlan) rewrite() {
 	lost := map[key]int{}
-	d.Each(func(s step) {
+	d.Each(func(s *step) {
 		if s.Op == ledger.Remove && s.Key.rule != "" && s.Key.shared() {
 			lost[s.Key.inChain()]++
 		}

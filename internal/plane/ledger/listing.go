@@ -8,13 +8,7 @@ type MapListing[K, V comparable] map[K]V
 func (l MapListing[K, V]) Take(want Entry[K, V]) (had V, is Match) {
 	had, there := l[want.Key]
 	delete(l, want.Key)
-	switch {
-	case !there:
-		return had, Absent
-	case had == want.Value:
-		return had, Equal
-	}
-	return had, Different
+	return want.Match(had, there)
 }
 
 // Rest implements Listing.

@@ -230,7 +230,7 @@ func (p *Plan[K, V]) endComparison() {
 // move turns the removal of an entry from one Service and its addition to another into a change of the latter.
 func (p *Plan[K, V]) move() {
 	removed := map[K]V{}
-	p.each(func(s *Step[K, V]) {
+	p.Each(func(s *Step[K, V]) {
 		if s.Op == Remove {
 			removed[s.Key] = s.Old
 		}
@@ -239,7 +239,7 @@ func (p *Plan[K, V]) move() {
 		return
 	}
 	moved := map[K]bool{}
-	p.each(func(s *Step[K, V]) {
+	p.Each(func(s *Step[K, V]) {
 		old, there := removed[s.Key]
 		if !there || s.Op != Add {
 			return
@@ -265,8 +265,8 @@ func (p *Plan[K, V]) size(steps []Step[K, V]) int {
 	return n
 }
 
-// each calls a function with every step.
-func (p *Plan[K, V]) each(do func(*Step[K, V])) {
+// Each calls a function with every step, except those of a Rewrite.
+func (p *Plan[K, V]) Each(do func(*Step[K, V])) {
 	for _, g := range p.groups() {
 		for i := range g.steps {
 			do(&g.steps[i])
@@ -323,8 +323,3 @@ func (p *Plan[K, V]) postpone() {
 
 // Learn has a function called when Apply succeeds.
 func (p *Plan[K, V]) Learn(f func()) { p.learn = append(p.learn, f) }
-
-// Each calls a function with every step, except those of a Rewrite.
-func (p *Plan[K, V]) Each(do func(Step[K, V])) {
-	p.each(func(s *Step[K, V]) { do(*s) })
-}

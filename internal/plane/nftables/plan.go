@@ -18,7 +18,7 @@ type Plan struct {
 func (p *Plan) Steps() int { return p.steps }
 
 // count counts the steps, of which Apply frees the memory.
-func (p *Plan) count() { p.Each(func(step) { p.steps++ }) }
+func (p *Plan) count() { p.Each(func(*step) { p.steps++ }) }
 
 // Plan works out what to write; after a Refresh by comparing everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {

@@ -47,7 +47,7 @@ type Follower struct {
 	host      route.Host
 	frontends map[key]map[frontend]bool
 
-	seen, reported map[route.Problem]bool // used by Run only
+	seen map[route.Problem]int // in how many scans one after the other; used by Run only
 }
 
 // key is the common part of a socket and a frontend.
@@ -128,20 +128,18 @@ func (f *Follower) scan(ctx context.Context) (next time.Duration, err error) {
 	if err != nil {
 		return 0, err
 	}
-	before, reported := f.seen, f.reported
-	f.seen, f.reported, next = found, map[route.Problem]bool{}, scanPeriod
+	next = scanPeriod
 	var confirmed []route.Problem
 	for p := range found {
-		switch {
-		case reported[p]:
-			f.reported[p] = true
-		case before[p]:
-			f.reported[p] = true
-			confirmed = append(confirmed, p)
-		default:
+		found[p] += f.seen[p]
+		switch found[p] {
+		case 1:
 			next = confirmPeriod
+		case 2:
+			confirmed = append(confirmed, p)
 		}
 	}
+	f.seen = found
 	if len(confirmed) > 0 {
 		slices.SortFunc(confirmed, func(a, b route.Problem) int { return cmp.Compare(a.String(), b.String()) })
 		f.opt.Report(confirmed)
@@ -149,8 +147,8 @@ func (f *Follower) scan(ctx context.Context) (next time.Duration, err error) {
 	return next, nil
 }
 
-// find lists the sockets that are hidden now.
-func (f *Follower) find(ctx context.Context) (map[route.Problem]bool, error) {
+// find returns the sockets that are hidden now, each with 1.
+func (f *Follower) find(ctx context.Context) (map[route.Problem]int, error) {
 	listeners, err := f.opt.Listeners(ctx)
 	if err != nil {
 		return nil, err
@@ -161,11 +159,11 @@ func (f *Follower) find(ctx context.Context) (map[route.Problem]bool, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	found := map[route.Problem]bool{}
+	found := map[route.Problem]int{}
 	for _, l := range listeners {
 		for x := range maps.Keys(f.frontends[key{cluster.Protocol(l.Protocol), l.At.Port()}]) {
 			if x.hides(l.At, f.host.NodePorts, local) && !x.leadsTo(l.At, local) {
-				found[x.problem(l)] = true
+				found[x.problem(l)] = 1
 			}
 		}
 	}

@@ -8,55 +8,14 @@ import (
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
+	uapi "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// Of linux/netfilter/ipset/ip_set.h.
-const (
-	protocol = 6
-
-	cmdCreate  = 2
-	cmdDestroy = 3
-	cmdList    = 7
-	cmdAdd     = 9
-	cmdDelete  = 10
-	cmdType    = 13
-
-	attrProtocol = 1
-	attrSetName  = 2
-	attrTypeName = 3
-	attrRevision = 4
-	attrFamily   = 5
-	attrFlags    = 6
-	attrData     = 7
-	attrMembers  = 8 // IPSET_ATTR_ADT
-
-	dataIP = 1
-
-	dataPort     = 4
-	dataPortTo   = 5
-	dataProto    = 7
-	dataFlags    = 8
-	dataHashSize = 18
-	dataMax      = 19
-	dataIP2      = 20
-	dataCIDR2    = 21
-	dataMark     = 27
-
-	addrIPv4 = 1
-	addrIPv6 = 2
-
-	flagNamesOnly = 2
-	flagMarks     = 1 << 6 // IPSET_FLAG_WITH_SKBINFO
-
-	// The sets of kube-proxy have at most 65,536 members.
-	hashSize   = 1024
-	maxMembers = 1 << 20
-
-	tcp, udp, sctp = unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP
-)
+// flagNamesOnly is IPSET_FLAG_LIST_SETNAME (linux/netfilter/ipset/ip_set.h).
+const flagNamesOnly = 2
 
 func (k Kind) family() uint8 {
 	if k.IPv6 && k.Type != Port {
@@ -70,20 +29,20 @@ func big32(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 
 // encodeCreate adds what creates a set, in a revision of its type.
 func (c Change) encodeCreate(ae *netlink.AttributeEncoder, revision uint8) {
-	ae.String(attrSetName, c.Set)
-	ae.String(attrTypeName, string(c.Kind.Type))
-	ae.Uint8(attrRevision, revision)
-	ae.Uint8(attrFamily, c.Kind.family())
-	ae.Nested(attrData, func(ae *netlink.AttributeEncoder) error {
+	ae.String(uapi.IPSET_ATTR_SETNAME, c.Set)
+	ae.String(uapi.IPSET_ATTR_TYPENAME, string(c.Kind.Type))
+	ae.Uint8(uapi.IPSET_ATTR_REVISION, revision)
+	ae.Uint8(uapi.IPSET_ATTR_FAMILY, c.Kind.family())
+	ae.Nested(uapi.IPSET_ATTR_DATA, func(ae *netlink.AttributeEncoder) error {
 		if c.Kind.Type == Port {
-			ae.Bytes(dataPort|netlink.NetByteOrder, big16(0))
-			ae.Bytes(dataPortTo|netlink.NetByteOrder, big16(math.MaxUint16))
+			ae.Bytes(uapi.IPSET_ATTR_PORT|netlink.NetByteOrder, big16(0))
+			ae.Bytes(uapi.IPSET_ATTR_PORT_TO|netlink.NetByteOrder, big16(math.MaxUint16))
 		} else {
-			ae.Bytes(dataHashSize|netlink.NetByteOrder, big32(hashSize))
-			ae.Bytes(dataMax|netlink.NetByteOrder, big32(maxMembers))
+			ae.Bytes(uapi.IPSET_ATTR_HASHSIZE|netlink.NetByteOrder, big32(hashSize))
+			ae.Bytes(uapi.IPSET_ATTR_MAXELEM|netlink.NetByteOrder, big32(maxMembers))
 		}
 		if c.Kind.Marks {
-			ae.Bytes(dataFlags|netlink.NetByteOrder, big32(flagMarks))
+			ae.Bytes(uapi.IPSET_ATTR_CADT_FLAGS|netlink.NetByteOrder, big32(uapi.IPSET_FLAG_WITH_SKBINFO))
 		}
 		return nil
 	})
@@ -92,25 +51,25 @@ func (c Change) encodeCreate(ae *netlink.AttributeEncoder, revision uint8) {
 // encodeMember adds a member to add or to delete.
 func (c Change) encodeMember(ae *netlink.AttributeEncoder) {
 	m := c.Member
-	ae.String(attrSetName, c.Set)
-	ae.Nested(attrData, func(ae *netlink.AttributeEncoder) error {
+	ae.String(uapi.IPSET_ATTR_SETNAME, c.Set)
+	ae.Nested(uapi.IPSET_ATTR_DATA, func(ae *netlink.AttributeEncoder) error {
 		if m.Addr.IsValid() {
-			encodeAddr(ae, dataIP, m.Addr)
+			encodeAddr(ae, uapi.IPSET_ATTR_IP, m.Addr)
 		}
 		if m.Protocol != 0 || m.Port != 0 {
-			ae.Bytes(dataPort|netlink.NetByteOrder, big16(m.Port))
+			ae.Bytes(uapi.IPSET_ATTR_PORT|netlink.NetByteOrder, big16(m.Port))
 		}
 		if m.Protocol != 0 {
-			ae.Uint8(dataProto, m.Protocol)
+			ae.Uint8(uapi.IPSET_ATTR_PROTO, m.Protocol)
 		}
 		if m.To.IsValid() {
-			encodeAddr(ae, dataIP2, m.To.Addr())
+			encodeAddr(ae, uapi.IPSET_ATTR_IP2, m.To.Addr())
 			if c.Kind.Type == IPPortNet {
-				ae.Uint8(dataCIDR2, uint8(m.To.Bits()))
+				ae.Uint8(uapi.IPSET_ATTR_CIDR2, uint8(m.To.Bits()))
 			}
 		}
 		if c.Op == Add && c.Kind.Marks {
-			ae.Bytes(dataMark|netlink.NetByteOrder, append(big32(c.Mark), big32(math.MaxUint32)...))
+			ae.Bytes(uapi.IPSET_ATTR_SKBMARK|netlink.NetByteOrder, append(big32(c.Mark), big32(math.MaxUint32)...))
 		}
 		return nil
 	})
@@ -119,9 +78,9 @@ func (c Change) encodeMember(ae *netlink.AttributeEncoder) {
 func encodeAddr(ae *netlink.AttributeEncoder, typ uint16, a netip.Addr) {
 	ae.Nested(typ, func(ae *netlink.AttributeEncoder) error {
 		if a.Is4() {
-			ae.Bytes(addrIPv4|netlink.NetByteOrder, a.AsSlice())
+			ae.Bytes(uapi.IPSET_ATTR_IPADDR_IPV4|netlink.NetByteOrder, a.AsSlice())
 		} else {
-			ae.Bytes(addrIPv6|netlink.NetByteOrder, a.AsSlice())
+			ae.Bytes(uapi.IPSET_ATTR_IPADDR_IPV6|netlink.NetByteOrder, a.AsSlice())
 		}
 		return nil
 	})
@@ -130,7 +89,7 @@ func encodeAddr(ae *netlink.AttributeEncoder, typ uint16, a netip.Addr) {
 // setName decodes one message of a listing.
 func setName(m netlink.Message) (name string, err error) {
 	err = nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
-		if ad.Type() == attrSetName {
+		if ad.Type() == uapi.IPSET_ATTR_SETNAME {
 			name = ad.String()
 		}
 	})
@@ -141,17 +100,17 @@ func setName(m netlink.Message) (name string, err error) {
 func (s *Set) decode(m netlink.Message) error {
 	return nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
-		case attrTypeName:
+		case uapi.IPSET_ATTR_TYPENAME:
 			s.Type = Type(ad.String())
-		case attrFamily:
+		case uapi.IPSET_ATTR_FAMILY:
 			s.IPv6 = ad.Uint8() == unix.AF_INET6
-		case attrData:
+		case uapi.IPSET_ATTR_DATA:
 			nl.Nested(ad, func(ad *netlink.AttributeDecoder) {
-				if ad.Type() == dataFlags {
-					s.Marks = ad.Uint32()&flagMarks != 0
+				if ad.Type() == uapi.IPSET_ATTR_CADT_FLAGS {
+					s.Marks = ad.Uint32()&uapi.IPSET_FLAG_WITH_SKBINFO != 0
 				}
 			})
-		case attrMembers:
+		case uapi.IPSET_ATTR_ADT:
 			nl.Nested(ad, func(ad *netlink.AttributeDecoder) {
 				m, mark := decodeMember(ad)
 				s.Members[m] = mark
@@ -165,17 +124,17 @@ func decodeMember(ad *netlink.AttributeDecoder) (m Member, mark uint32) {
 	bits := -1
 	nl.Nested(ad, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
-		case dataIP:
+		case uapi.IPSET_ATTR_IP:
 			m.Addr = decodeAddr(ad)
-		case dataPort:
+		case uapi.IPSET_ATTR_PORT:
 			m.Port = ad.Uint16()
-		case dataProto:
+		case uapi.IPSET_ATTR_PROTO:
 			m.Protocol = ad.Uint8()
-		case dataIP2:
+		case uapi.IPSET_ATTR_IP2:
 			to = decodeAddr(ad)
-		case dataCIDR2:
+		case uapi.IPSET_ATTR_CIDR2:
 			bits = int(ad.Uint8())
-		case dataMark:
+		case uapi.IPSET_ATTR_SKBMARK:
 			mark = uint32(ad.Uint64() >> 32)
 		}
 	})
@@ -196,21 +155,22 @@ func decodeAddr(ad *netlink.AttributeDecoder) (a netip.Addr) {
 // decodeRevision returns the newest revision of a type.
 func decodeRevision(m netlink.Message) (newest uint8, err error) {
 	err = nl.Decode(m, binary.BigEndian, func(ad *netlink.AttributeDecoder) {
-		if ad.Type() == attrRevision {
+		if ad.Type() == uapi.IPSET_ATTR_REVISION {
 			newest = ad.Uint8()
 		}
 	})
 	return newest, err
 }
 
-// ErrFull is the error of a set that holds as many members as it can.
-const ErrFull = unix.Errno(4352)
-
 // reason returns the reason for an error of ipset, whose numbers other subsystems do not have.
 func reason(err error) error {
 	for number, text := range map[unix.Errno]string{
-		4098: "this kernel does not have the type of set", 4099: "there are too many sets", errBusy: "rules refer to it",
-		unix.EEXIST: "it exists with another type", ErrFull: "it is full", 4353: "its members have another family",
+		uapi.IPSET_ERR_FIND_TYPE: "this kernel does not have the type of set",
+		uapi.IPSET_ERR_MAX_SETS:  "there are too many sets",
+		errBusy:                  "rules refer to it",
+		unix.EEXIST:              "it exists with another type",
+		ErrFull:                  "it is full",
+		ErrFull + 1:              "its members have another family",
 	} {
 		if errors.Is(err, number) {
 			return fmt.Errorf("%s (%w)", text, err)

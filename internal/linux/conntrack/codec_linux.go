@@ -7,33 +7,19 @@ import (
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
+	uapi "github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
-// Attribute types of nfnetlink_conntrack.h, as far as they are used.
+// Attribute types of nfnetlink_conntrack.h that package uapi does not have.
 const (
-	ctaTupleOrig  = 1
-	ctaTupleReply = 2
-	ctaStatus     = 3
-	ctaProtoInfo  = 4
-	ctaID         = 12
-	ctaZone       = 18
-	ctaFilter     = 25
-	ctaStatusMask = 26
+	ctaTupleZone = 3
 
-	ctaTupleIP    = 1
-	ctaTupleProto = 2
-	ctaTupleZone  = 3
-
-	ctaProtoNum     = 1
-	ctaProtoSrcPort = 2
-	ctaProtoDstPort = 3
-
-	ctaProtoInfoTCP  = 1
-	ctaProtoInfoSCTP = 3
-	ctaState         = 1 // of either
-
+	ctaFilter      = 25
 	ctaFilterOrig  = 1
 	ctaFilterReply = 2
+
+	ctaStatusMask = 26
 )
 
 const nfgenHeaderLen = 4
@@ -49,21 +35,13 @@ const (
 
 var errShort = errors.New("conntrack message is truncated")
 
-// familyAttributes are the numbers that differ between the families.
-type familyAttributes struct {
-	af       byte
-	src, dst uint16 // in a tuple
-}
-
-func attributesOf(f Family) familyAttributes {
-	if f == IPv4 {
-		return familyAttributes{af: 2, src: 1, dst: 2}
-	}
-	return familyAttributes{af: 10, src: 3, dst: 4}
-}
-
 // header is the nfgenmsg every conntrack message begins with.
-func header(f Family) []byte { return []byte{attributesOf(f).af, 0, 0, 0} }
+func header(f Family) []byte {
+	if f == IPv4 {
+		return []byte{unix.AF_INET, 0, 0, 0}
+	}
+	return []byte{unix.AF_INET6, 0, 0, 0}
+}
 
 // encode returns a whole message: header and attributes.
 func encode(f Family, fill func(*netlink.AttributeEncoder)) ([]byte, error) {
@@ -94,28 +72,33 @@ type tuple struct {
 func (t tuple) encode(ae *netlink.AttributeEncoder, typ uint16) {
 	nest(ae, typ, func(ae *netlink.AttributeEncoder) {
 		if t.src.Addr().IsValid() || t.dst.Addr().IsValid() {
-			nest(ae, ctaTupleIP, t.encodeAddrs)
+			nest(ae, uapi.CTA_TUPLE_IP, t.encodeAddrs)
 		}
-		nest(ae, ctaTupleProto, t.encodePorts)
+		nest(ae, uapi.CTA_TUPLE_PROTO, t.encodePorts)
 	})
 }
 
 func (t tuple) encodeAddrs(ae *netlink.AttributeEncoder) {
-	if a := t.src.Addr(); a.IsValid() {
-		ae.Bytes(attributesOf(familyOf(a)).src, a.AsSlice())
-	}
-	if a := t.dst.Addr(); a.IsValid() {
-		ae.Bytes(attributesOf(familyOf(a)).dst, a.AsSlice())
+	encodeAddr(ae, uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V6_SRC, t.src.Addr())
+	encodeAddr(ae, uapi.CTA_IP_V4_DST, uapi.CTA_IP_V6_DST, t.dst.Addr())
+}
+
+func encodeAddr(ae *netlink.AttributeEncoder, ip4, ip6 uint16, a netip.Addr) {
+	switch {
+	case a.Is4():
+		ae.Bytes(ip4, a.AsSlice())
+	case a.IsValid():
+		ae.Bytes(ip6, a.AsSlice())
 	}
 }
 
 func (t tuple) encodePorts(ae *netlink.AttributeEncoder) {
-	ae.Uint8(ctaProtoNum, t.protocol)
+	ae.Uint8(uapi.CTA_PROTO_NUM, t.protocol)
 	if t.src.Port() != 0 {
-		ae.Uint16(ctaProtoSrcPort, t.src.Port())
+		ae.Uint16(uapi.CTA_PROTO_SRC_PORT, t.src.Port())
 	}
 	if t.dst.Port() != 0 {
-		ae.Uint16(ctaProtoDstPort, t.dst.Port())
+		ae.Uint16(uapi.CTA_PROTO_DST_PORT, t.dst.Port())
 	}
 }
 
@@ -147,12 +130,12 @@ func encodeFilter(f Filter) ([]byte, error) {
 	reply := tuple{protocol: f.Protocol, src: f.ReplySrc}
 	byReply := f.ReplySrc.Addr().IsValid() || f.ReplySrc.Port() != 0
 	return encode(f.Family, func(ae *netlink.AttributeEncoder) {
-		orig.encode(ae, ctaTupleOrig)
+		orig.encode(ae, uapi.CTA_TUPLE_ORIG)
 		if byReply {
-			reply.encode(ae, ctaTupleReply)
+			reply.encode(ae, uapi.CTA_TUPLE_REPLY)
 		}
 		if f.Unanswered {
-			ae.Uint32(ctaStatus, 0)
+			ae.Uint32(uapi.CTA_STATUS, 0)
 			ae.Uint32(ctaStatusMask, uint32(Answered))
 		}
 		nest(ae, ctaFilter, func(ae *netlink.AttributeEncoder) {
@@ -169,12 +152,12 @@ func encodeFilter(f Filter) ([]byte, error) {
 func encodeDelete(e Entry) ([]byte, error) {
 	t := tuple{protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
 	return encode(e.Family(), func(ae *netlink.AttributeEncoder) {
-		t.encode(ae, ctaTupleOrig)
+		t.encode(ae, uapi.CTA_TUPLE_ORIG)
 		if e.Zone != 0 {
-			ae.Uint16(ctaZone, e.Zone)
+			ae.Uint16(uapi.CTA_ZONE, e.Zone)
 		}
 		if e.ID != 0 {
-			ae.Uint32(ctaID, e.ID)
+			ae.Uint32(uapi.CTA_ID, e.ID)
 		}
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	uapi "github.com/vishvananda/netlink/nl"
+
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
@@ -15,17 +17,17 @@ func decode(b []byte) (Entry, error) {
 	var e Entry
 	err := nl.Walk(b[nfgenHeaderLen:], func(typ uint16, data []byte) error {
 		switch typ {
-		case ctaTupleOrig:
+		case uapi.CTA_TUPLE_ORIG:
 			return decodeTuple(data, &e, &e.OrigSrc, &e.OrigDst)
-		case ctaTupleReply:
+		case uapi.CTA_TUPLE_REPLY:
 			return decodeTuple(data, &e, &e.ReplySrc, &e.ReplyDst)
-		case ctaStatus:
+		case uapi.CTA_STATUS:
 			return number(&e.Status, data)
-		case ctaProtoInfo:
+		case uapi.CTA_PROTOINFO:
 			return decodeState(data, &e)
-		case ctaZone:
+		case uapi.CTA_ZONE:
 			return number(&e.Zone, data)
-		case ctaID:
+		case uapi.CTA_ID:
 			return number(&e.ID, data)
 		}
 		return nil
@@ -35,11 +37,11 @@ func decode(b []byte) (Entry, error) {
 
 func decodeState(b []byte, e *Entry) error {
 	return nl.Walk(b, func(typ uint16, data []byte) error {
-		if typ != ctaProtoInfoTCP && typ != ctaProtoInfoSCTP {
+		if typ != uapi.CTA_PROTOINFO_TCP && typ != uapi.CTA_PROTOINFO_SCTP {
 			return nil
 		}
 		return nl.Walk(data, func(typ uint16, data []byte) error {
-			if typ != ctaState {
+			if typ != uapi.CTA_PROTOINFO_TCP_STATE { // the same number in SCTP
 				return nil
 			}
 			return number(&e.State, data)
@@ -52,9 +54,9 @@ func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {
 	var srcPort, dstPort uint16
 	err := nl.Walk(b, func(typ uint16, data []byte) error {
 		switch typ {
-		case ctaTupleIP:
+		case uapi.CTA_TUPLE_IP:
 			return decodeAddrs(data, &srcAddr, &dstAddr)
-		case ctaTupleProto:
+		case uapi.CTA_TUPLE_PROTO:
 			return decodePorts(data, e, &srcPort, &dstPort)
 		case ctaTupleZone:
 			// A zone of the reply direction only does not identify the entry.
@@ -77,9 +79,9 @@ func decodeAddrs(b []byte, src, dst *netip.Addr) error {
 			return errShort
 		}
 		switch typ {
-		case attributesOf(IPv4).src, attributesOf(IPv6).src:
+		case uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V6_SRC:
 			*src = a
-		case attributesOf(IPv4).dst, attributesOf(IPv6).dst:
+		case uapi.CTA_IP_V4_DST, uapi.CTA_IP_V6_DST:
 			*dst = a
 		}
 		return nil
@@ -89,11 +91,11 @@ func decodeAddrs(b []byte, src, dst *netip.Addr) error {
 func decodePorts(b []byte, e *Entry, src, dst *uint16) error {
 	return nl.Walk(b, func(typ uint16, data []byte) error {
 		switch typ {
-		case ctaProtoNum:
+		case uapi.CTA_PROTO_NUM:
 			return number(&e.Protocol, data)
-		case ctaProtoSrcPort:
+		case uapi.CTA_PROTO_SRC_PORT:
 			return number(src, data)
-		case ctaProtoDstPort:
+		case uapi.CTA_PROTO_DST_PORT:
 			return number(dst, data)
 		}
 		return nil
