@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
@@ -55,7 +58,7 @@ func (*writer) Size(step) int { return 1 }
 func (w *writer) Write(ctx context.Context, steps []*step) error {
 	w.listed, w.used = false, nil
 	var refused error
-	for _, s := range steps {
+	for s := range w.withWaiting(steps) {
 		if ctx.Err() != nil {
 			return ctx.Err() // the calls of the library do not end with the context
 		}
@@ -74,12 +77,23 @@ func (w *writer) Write(ctx context.Context, steps []*step) error {
 			refused = &ledger.Refusal{Phase: s.Phase, Err: err}
 		}
 	}
-	for k := range w.state.waiting {
-		if err := w.deleteEndpoint(ctx, k); err != nil {
-			w.reportUnremoved(k, err)
+	return refused
+}
+
+// withWaiting yields steps, and then the removals of endpoints that still wait.
+func (w *writer) withWaiting(steps []*step) iter.Seq[*step] {
+	return func(yield func(*step) bool) {
+		for _, s := range steps {
+			if !yield(s) {
+				return
+			}
+		}
+		for _, k := range slices.SortedFunc(maps.Keys(w.state.waiting), key.compare) {
+			if !yield(&step{Op: ledger.Remove, Key: k}) {
+				return
+			}
 		}
 	}
-	return refused
 }
 
 // general returns an error that concerns more than one object: the state is out of date, or HNS does not

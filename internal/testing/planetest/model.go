@@ -179,7 +179,6 @@ func (m *Model) compare(change route.Change) (done bool, err error) {
 	if err := m.plane.Refresh(context.Background()); err != nil {
 		return false, unlessInjected(err, nil)
 	}
-	m.Chance(2) // a seed makes the same sequence as when a comparison could be partial
 	plan := m.plane.Plan(change)
 	if err := plan.Apply(context.Background()); err != nil {
 		return false, unlessInjected(err, plan)
