@@ -15,10 +15,6 @@ import (
 	"time"
 )
 
-// ErrClaimed means that another process of this machine adds and removes addresses.
-var ErrClaimed = errors.New("another Sluice on this machine has addresses of Services, perhaps one of another user; " +
-	"stop it first")
-
 // Row is an address of an interface of this host.
 type Row struct {
 	Addr      netip.Addr
@@ -34,12 +30,13 @@ type Table interface {
 	Delete(netip.Addr) error // from that interface
 }
 
-// Assigner adds and removes addresses. It is safe for concurrent use. Only one process may have one.
+// Assigner adds and removes addresses. It is safe for concurrent use. Only one process of a
+// machine may have one, which the lock of the machine ensures.
 type Assigner struct {
 	table Table
 
 	mu    sync.Mutex
-	added map[netip.Addr]struct{} // now or in an earlier run
+	added map[netip.Addr]bool // now or in an earlier run
 }
 
 // New returns an Assigner that knows the addresses of earlier runs.
@@ -90,7 +87,7 @@ func (a *Assigner) change(want []netip.Addr) (added []netip.Addr, failed map[net
 			failed[addr] = fmt.Errorf("add address %s: %w", addr, err)
 			continue
 		}
-		a.added[addr] = struct{}{}
+		a.added[addr] = true
 		added = append(added, addr)
 	}
 	return added, failed
@@ -182,11 +179,11 @@ func (a *Assigner) addrs() []netip.Addr {
 func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	kept := map[netip.Addr]struct{}{}
+	kept := map[netip.Addr]bool{}
 	for _, addr := range keep {
-		kept[addr] = struct{}{}
+		kept[addr] = true
 	}
-	old := slices.DeleteFunc(a.addrs(), func(addr netip.Addr) bool { return has(kept, addr) })
+	old := slices.DeleteFunc(a.addrs(), func(addr netip.Addr) bool { return kept[addr] })
 	if len(old) == 0 {
 		return nil, nil
 	}
@@ -198,7 +195,7 @@ func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	var gone []netip.Addr
 	var errs []error
 	for _, addr := range old {
-		if has(there, addr) {
+		if there[addr] {
 			if err := a.table.Delete(addr); err != nil {
 				errs = append(errs, fmt.Errorf("remove address %s: %w", addr, err))
 				continue
@@ -211,17 +208,12 @@ func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 }
 
 // marked returns the addresses that this program added.
-func marked(rows []Row) map[netip.Addr]struct{} {
-	set := map[netip.Addr]struct{}{}
+func marked(rows []Row) map[netip.Addr]bool {
+	set := map[netip.Addr]bool{}
 	for _, r := range rows {
 		if r.Marked {
-			set[r.Addr] = struct{}{}
+			set[r.Addr] = true
 		}
 	}
 	return set
-}
-
-func has(set map[netip.Addr]struct{}, addr netip.Addr) bool {
-	_, ok := set[addr]
-	return ok
 }
