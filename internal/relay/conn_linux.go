@@ -103,8 +103,9 @@ func (c *conn) makeRoom() {
 // list adds the connection to the list of its acceptor.
 func (c *conn) list() {
 	c.all.Item, c.same.Item = c, c
-	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
-	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
+	counts := &c.settings.balancer.counts
+	c.up = direction{from: &c.client, to: &c.remote, count: &counts.received}
+	c.down = direction{from: &c.remote, to: &c.client, count: &counts.sent}
 	c.owner.conns.Push(&c.all)
 	c.owner.worker.members[c.owner] = struct{}{} // an acceptor that was closed meanwhile was forgotten
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 
@@ -14,14 +15,25 @@ import (
 // Linux too, for its tests.
 type portable struct {
 	engine *Engine
-	tcp    portableTCP
 	udp    *udp
 	loop   *plainUDP // of udp
+
+	running chan struct{} // closed when connections of TCP may be accepted
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wait    sync.WaitGroup // for the goroutines of TCP: one for each listener, and two for each connection
+
+	mu      sync.Mutex
+	servers map[*portableServer]struct{}
+	conns   map[*portableConn]struct{}
 }
 
 func newPortable(e *Engine) *portable {
-	p := &portable{engine: e, loop: newPlainUDP(e.options.NetNS)}
-	p.tcp.init(p)
+	p := &portable{
+		engine: e, loop: newPlainUDP(e.options.NetNS), running: make(chan struct{}),
+		servers: map[*portableServer]struct{}{}, conns: map[*portableConn]struct{}{},
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.udp = newUDP(e, p.loop)
 	p.udp.add(p.loop)
 	return p
@@ -39,7 +51,7 @@ func (p *portable) listen(s Spec) (server, error) {
 	}
 	switch s.Protocol {
 	case TCP:
-		return p.tcp.listen(s)
+		return p.listenTCP(s)
 	case UDP:
 		return p.udp.listen(s)
 	}
@@ -48,7 +60,7 @@ func (p *portable) listen(s Spec) (server, error) {
 
 // run implements system.
 func (p *portable) run(ctx context.Context) error {
-	p.tcp.start()
+	close(p.running)
 	ended := context.AfterFunc(ctx, func() {
 		p.loop.Post(func() {
 			p.udp.loops[0].reset()
@@ -57,12 +69,22 @@ func (p *portable) run(ctx context.Context) error {
 	})
 	defer ended()
 	p.loop.run()
-	p.tcp.end()
+	p.endTCP()
 	return nil
 }
 
 // left implements system.
 func (p *portable) left(b *Balancer, gone []netip.AddrPort) {
-	p.tcp.left(b, gone)
 	p.udp.left(b)
+	left := map[netip.AddrPort]bool{}
+	for _, addr := range gone {
+		left[addr] = true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		if c.settings.balancer == b && left[c.backend] {
+			c.drain()
+		}
+	}
 }
