@@ -17,7 +17,8 @@ type state struct {
 	endpoints map[netip.Addr]hns.Endpoint // in the network; one of this host before a remote one
 	unfit     map[string]hns.Endpoint     // of this plane, which another one replaces, by ID
 	elsewhere map[string]bool             // the IDs of endpoints in other networks
-	found     map[place][]found           // load balancers that Refresh has read
+	found     map[key][]found             // load balancers that Refresh has read, by place
+	differs   bool                        // one of them is not as it was written
 	waiting   map[key]bool                // endpoints that no Service needs, and to which load balancers still refer
 	balancers map[key]hns.LoadBalancer    // of this plane: as written, or as a comparison found them
 	roots     map[route.Family]netip.Addr // of the endpoint of this node that gets health checks
@@ -159,25 +160,17 @@ func (s *state) setBalancers(list []hns.LoadBalancer, written map[key]hns.LoadBa
 	for _, l := range written {
 		wrote[l.ID] = l
 	}
-	s.found, s.balancers, s.waiting = map[place][]found{}, map[key]hns.LoadBalancer{}, map[key]bool{}
+	s.found, s.balancers, s.waiting = map[key][]found{}, map[key]hns.LoadBalancer{}, map[key]bool{}
 	for _, l := range list {
 		if !slices.ContainsFunc(l.Endpoints, here) && slices.ContainsFunc(l.Endpoints, elsewhere) {
 			continue
 		}
 		was, did := wrote[l.ID]
 		at := keyOf(l).place()
-		s.found[at] = append(s.found[at], found{l, did && !only(was, here).Same(only(l, here))})
+		differs := did && !only(was, here).Same(only(l, here))
+		s.found[at] = append(s.found[at], found{l, differs})
+		s.differs = s.differs || differs
 	}
-}
-
-// differs reports whether a load balancer that was read is not as it was written.
-func (s *state) differs() bool {
-	for _, all := range s.found {
-		if slices.ContainsFunc(all, func(f found) bool { return f.differs }) {
-			return true
-		}
-	}
-	return false
 }
 
 // only returns a load balancer with those endpoints that exist: HNS removes others when a container ends.
