@@ -19,8 +19,8 @@ type counter struct {
 	ports map[bpf.Pool]labels // by the pool of all endpoints
 }
 
-// labels are those of a Service port.
-type labels struct{ namespace, service, name, protocol, family string }
+// labels are the values of those of a Service port.
+type labels [5]string
 
 func newCounter(counts func() (map[bpf.Pool]uint64, error)) *counter {
 	return &counter{counts: counts, ports: map[bpf.Pool]labels{}, desc: prometheus.NewDesc("sluice_ebpf_connections_total",
@@ -64,8 +64,7 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 	}
 	c.mu.Unlock()
 	for p, n := range sums {
-		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), p.namespace, p.service, p.name,
-			p.protocol, p.family)
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), p[:]...)
 	}
 }
 

@@ -66,8 +66,8 @@ func podsOf(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 		watch: func(ctx context.Context, changed func()) error { return netns.WatchLinks(ctx, s.NetNS, changed) },
 	}
 	p := newPodFinder(conn.SetPods, node, func(err error) {
-		s.Log.Error("Some new pods may not be found: their connections are served packet by packet for now; "+
-			"it will be tried again", "error", err)
+		s.Log.Error("Cannot find some new pods; their connections are served packet by packet until then; retrying",
+			"error", err)
 	})
 	return plane.Part{Run: p.Run, Follower: p}
 }
