@@ -1,7 +1,6 @@
 package kernelspace
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ type state struct {
 	network   hns.Network
 	endpoints map[netip.Addr]hns.Endpoint // in the network; one of this host before a remote one
 	unfit     map[string]hns.Endpoint     // of this plane, which another one replaces, by ID
+	here      map[string]bool             // the IDs of endpoints in the network
 	elsewhere map[string]bool             // the IDs of endpoints in other networks
 	found     map[key][]found             // load balancers that Refresh has read, by place
 	differs   bool                        // one of them is not as it was written
@@ -61,12 +61,14 @@ func (s *state) findRoots(name string) {
 }
 
 func (s *state) setEndpoints(list []hns.Endpoint) {
-	s.endpoints, s.unfit, s.elsewhere = map[netip.Addr]hns.Endpoint{}, map[string]hns.Endpoint{}, map[string]bool{}
+	s.endpoints, s.unfit = map[netip.Addr]hns.Endpoint{}, map[string]hns.Endpoint{}
+	s.here, s.elsewhere = map[string]bool{}, map[string]bool{}
 	for _, e := range list {
 		if e.Network != s.network.ID {
 			s.elsewhere[e.ID] = true
 			continue
 		}
+		s.here[e.ID] = true
 		for _, a := range e.Addrs {
 			s.setEndpoint(a, e)
 		}
@@ -153,8 +155,7 @@ func sameMAC(a, b string) bool {
 // setBalancers stores the load balancers that were read, except those for endpoints in other networks: it adopts
 // those of an earlier run and of kube-proxy. Their endpoints may be gone, for example after the network was replaced.
 func (s *state) setBalancers(list []hns.LoadBalancer, written map[key]hns.LoadBalancer) {
-	exists := s.ids()
-	here := func(id string) bool { return exists[id] }
+	here := func(id string) bool { return s.here[id] }
 	elsewhere := func(id string) bool { return s.elsewhere[id] }
 	wrote := map[string]hns.LoadBalancer{}
 	for _, l := range written {
@@ -177,18 +178,6 @@ func (s *state) setBalancers(list []hns.LoadBalancer, written map[key]hns.LoadBa
 func only(l hns.LoadBalancer, exists func(string) bool) hns.LoadBalancer {
 	l.Endpoints = slices.DeleteFunc(slices.Clone(l.Endpoints), func(id string) bool { return !exists(id) })
 	return l
-}
-
-// ids returns the IDs of the endpoints in the network.
-func (s *state) ids() map[string]bool {
-	all := map[string]bool{}
-	for _, e := range s.endpoints {
-		all[e.ID] = true
-	}
-	for id := range maps.Keys(s.unfit) {
-		all[id] = true
-	}
-	return all
 }
 
 // document returns the load balancer of an entry, with the backends that HNS has, and the addresses of the others.
