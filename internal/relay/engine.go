@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -92,13 +93,6 @@ func shortage(err error) string {
 	return ""
 }
 
-// newCounters returns a counter for each reason.
-func newCounters() map[string]*atomic.Int64 {
-	return map[string]*atomic.Int64{
-		reasonFiles: {}, reasonConnections: {}, reasonFlows: {}, reasonPorts: {}, reasonMemory: {}, reasonLoop: {},
-	}
-}
-
 // Stats are the counters and limits of an Engine.
 type Stats struct {
 	Connections, Flows       int64            // open now
@@ -114,8 +108,9 @@ type Stats struct {
 func New(o Options) (*Engine, error) { return newEngine(o, newSystem) }
 
 func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, error) {
-	e := &Engine{
-		refused: newCounters(), listeners: map[*Listener]struct{}{}, start: time.Now(), hops: hops{from: map[source]hop{}},
+	e := &Engine{listeners: map[*Listener]struct{}{}, start: time.Now(), hops: hops{from: map[source]hop{}}}
+	e.refused = map[string]*atomic.Int64{
+		reasonFiles: {}, reasonConnections: {}, reasonFlows: {}, reasonPorts: {}, reasonMemory: {}, reasonLoop: {},
 	}
 	files := fileLimit()
 	if o.MaxConnections == 0 {
@@ -253,4 +248,17 @@ func (l *Listener) Close() {
 	if open {
 		l.server.close()
 	}
+}
+
+// errNoHandover is returned where sockets cannot be handed over.
+var errNoHandover = errors.New("sockets cannot be handed over on this system")
+
+// File returns a duplicate of the listening socket, which stays open when the Engine ends, for Spec.Inherited of
+// another Engine. The caller closes it. Only Linux has it.
+func (l *Listener) File() (*os.File, error) {
+	s, can := l.server.(interface{ file() (*os.File, error) })
+	if !can {
+		return nil, errNoHandover
+	}
+	return s.file()
 }

@@ -34,7 +34,7 @@ func newPortable(e *Engine) *portable {
 		servers: map[*portableServer]struct{}{}, conns: map[*portableConn]struct{}{},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.udp = newUDP(e, p.loop)
+	p.udp = &udp{engine: e, host: p.loop}
 	p.udp.add(p.loop)
 	return p
 }
@@ -44,7 +44,6 @@ func (p *portable) open(open func() error) error { return netns.Do(p.engine.opti
 
 func (p *portable) clock() int64 { return int64(time.Since(p.engine.start)) }
 
-// listen implements system.
 func (p *portable) listen(s Spec) (server, error) {
 	if f := s.Inherited; f != nil {
 		return nil, errors.Join(errNoHandover, f.Close())
@@ -58,7 +57,6 @@ func (p *portable) listen(s Spec) (server, error) {
 	return nil, syscall.EPROTONOSUPPORT
 }
 
-// run implements system.
 func (p *portable) run(ctx context.Context) error {
 	close(p.running)
 	ended := context.AfterFunc(ctx, func() {
@@ -69,11 +67,19 @@ func (p *portable) run(ctx context.Context) error {
 	})
 	defer ended()
 	p.loop.run()
-	p.endTCP()
+	p.cancel()
+	p.mu.Lock()
+	for s := range p.servers {
+		_ = s.listener.Close()
+	}
+	for c := range p.conns {
+		c.abort()
+	}
+	p.mu.Unlock()
+	p.wait.Wait()
 	return nil
 }
 
-// left implements system.
 func (p *portable) left(b *Balancer, gone []netip.AddrPort) {
 	p.udp.left(b)
 	left := map[netip.AddrPort]bool{}

@@ -12,21 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
-// endTCP resets all connections and closes all listeners.
-func (p *portable) endTCP() {
-	p.cancel()
-	p.mu.Lock()
-	for s := range p.servers {
-		_ = s.listener.Close()
-	}
-	for c := range p.conns {
-		c.abort()
-	}
-	p.mu.Unlock()
-	p.wait.Wait()
-}
-
-// portableServer is a listening socket.
+// portableServer is a server: a listening socket.
 type portableServer struct {
 	system   *portable
 	listener *net.TCPListener
@@ -58,13 +44,10 @@ func (p *portable) listenTCP(spec Spec) (server, error) {
 	return s, nil
 }
 
-// addr implements server.
 func (s *portableServer) addr() netip.AddrPort { return addrOf(s.listener.Addr()) }
 
-// set implements server.
 func (s *portableServer) set(to *settings) { s.settings.Store(to) }
 
-// close implements server.
 func (s *portableServer) close() {
 	s.closed.Store(true)
 	_ = s.listener.Close() // the port is free, whatever it returns

@@ -47,10 +47,6 @@ type eventLoop interface {
 // flows are checked.
 const idleFraction = 16
 
-func newUDP(e *Engine, host udpHost) *udp {
-	return &udp{engine: e, host: host}
-}
-
 // add adds a loop on which listeners can be.
 func (u *udp) add(l eventLoop) *udpLoop {
 	loop := &udpLoop{eventLoop: l, udp: u, buffer: make([]byte, maxDatagram), listeners: map[*udpListener]struct{}{}}

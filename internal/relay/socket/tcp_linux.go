@@ -3,10 +3,9 @@
 package socket
 
 import (
+	"math"
 	"net/netip"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"unsafe"
 
@@ -34,7 +33,8 @@ func AdoptTCP(fd int) error {
 	return listen(fd)
 }
 
-func listen(fd int) error { return os.NewSyscallError("listen", unix.Listen(fd, backlog())) }
+// listen makes a socket listen. The kernel lowers the length of the queue to net.core.somaxconn.
+func listen(fd int) error { return os.NewSyscallError("listen", unix.Listen(fd, math.MaxInt32)) }
 
 // setTCP sets the options that all connections have. Errors mean that the kernel has no such setting.
 func setTCP(fd int) {
@@ -43,19 +43,6 @@ func setTCP(fd int) {
 	option(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	option(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAliveIdle)
 	option(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAliveInterval)
-}
-
-// backlog returns net.core.somaxconn, up to which the kernel queues connections.
-func backlog() int {
-	b, err := os.ReadFile("/proc/sys/net/core/somaxconn")
-	if err != nil {
-		return unix.SOMAXCONN
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return unix.SOMAXCONN
-	}
-	return n
 }
 
 // Destination returns the address to which the client of an accepted connection has connected: if

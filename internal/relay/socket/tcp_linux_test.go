@@ -6,8 +6,8 @@ import (
 	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
