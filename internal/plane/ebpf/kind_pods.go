@@ -137,7 +137,10 @@ func (p *podFinder) Run(ctx context.Context) error {
 // update lists the namespaces, and writes the pods among them. Before the first change it leaves those of an earlier
 // run. It returns the time until the next search.
 func (p *podFinder) update(ctx context.Context) (time.Duration, error) {
-	if !p.started() {
+	p.mu.Lock()
+	started := p.detector != nil
+	p.mu.Unlock()
+	if !started {
 		return 0, nil
 	}
 	all, err := p.node.list(ctx)
@@ -151,12 +154,6 @@ func (p *podFinder) update(ctx context.Context) (time.Duration, error) {
 		return maxSearch, err
 	}
 	return min(max(time.Since(time.Unix(0, p.asked.Load())), minSearch), maxSearch), err
-}
-
-func (p *podFinder) started() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.detector != nil
 }
 
 // choose returns the namespaces that are those of pods.

@@ -86,14 +86,8 @@ func openOwn(s plane.Setup, own Assigned) (*plane.Opened, error) {
 	}, opt)
 }
 
-// noAddresses are the Addresses of a preview, which changes nothing.
-type noAddresses struct{}
-
-// Add implements Addresses.
-func (noAddresses) Add(context.Context, []netip.Addr) map[netip.Addr]error { return nil }
-
-// Retain implements Addresses.
-func (noAddresses) Retain([]netip.Addr) ([]netip.Addr, error) { return nil, nil }
+// noAddresses are the Addresses of a preview, which does not call them.
+type noAddresses struct{ Addresses }
 
 // restorePeriod is how often missing addresses are added: programs that manage the network delete those of others.
 const restorePeriod = 10 * time.Second

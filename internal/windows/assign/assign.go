@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -58,22 +59,17 @@ const (
 // Add adds addresses that the host lacks, and waits until they are usable. Addresses that it has from
 // elsewhere stay as they are, and are never removed. Add returns the reason for each that failed.
 func (a *Assigner) Add(ctx context.Context, want []netip.Addr) map[netip.Addr]error {
+	a.mu.Lock()
 	added, failed := a.addMissing(want)
+	a.mu.Unlock()
 	if len(added) > 0 {
 		a.await(ctx, added, failed)
 	}
 	return failed
 }
 
-// addMissing adds addresses that the host lacks, without waiting.
+// addMissing adds addresses that the host lacks, without waiting. The caller holds mu.
 func (a *Assigner) addMissing(want []netip.Addr) (added []netip.Addr, failed map[netip.Addr]error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.change(want)
-}
-
-// change adds addresses that the host lacks. The caller holds mu.
-func (a *Assigner) change(want []netip.Addr) (added []netip.Addr, failed map[netip.Addr]error) {
 	failed = map[netip.Addr]error{}
 	rows, err := a.table.Rows()
 	if err != nil {
@@ -155,7 +151,7 @@ func (a *Assigner) Restore(context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	want := a.addrs()
-	_, failed := a.change(want)
+	_, failed := a.addMissing(want)
 	errs := make([]error, len(want))
 	for i, addr := range want {
 		errs[i] = failed[addr] // nil: it is there
@@ -216,4 +212,36 @@ func marked(rows []Row) map[netip.Addr]bool {
 		}
 	}
 	return set
+}
+
+// Candidate is an interface of this host.
+type Candidate struct {
+	ID       uint64
+	Name     string
+	Loopback bool
+}
+
+// hostInterface is where kube-proxy's mode winuserspace added addresses: the interface by which the host
+// connects to its containers.
+const hostInterface = "vEthernet (HNS Internal NIC)"
+
+// Choose returns the interface that gets addresses: the one with a name; without a name, the interface that
+// kube-proxy used, or else the loopback interface.
+func Choose(all []Candidate, name string) (Candidate, error) {
+	named := func(name string) int {
+		return slices.IndexFunc(all, func(c Candidate) bool { return strings.EqualFold(c.Name, name) })
+	}
+	if name != "" {
+		if i := named(name); i >= 0 {
+			return all[i], nil
+		}
+		return Candidate{}, fmt.Errorf("no interface is named %q", name)
+	}
+	if i := named(hostInterface); i >= 0 {
+		return all[i], nil
+	}
+	if i := slices.IndexFunc(all, func(c Candidate) bool { return c.Loopback }); i >= 0 {
+		return all[i], nil
+	}
+	return Candidate{}, fmt.Errorf("no interface is named %q, and none is a loopback interface", hostInterface)
 }
