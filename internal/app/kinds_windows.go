@@ -22,7 +22,7 @@ const interfaceVariable = "INTERFACE_TO_ADD_SERVICE_IP"
 func Kinds() []plane.Kind {
 	return []plane.Kind{
 		kernelspace.Kind(hns.New(), address.New(address.Options{})),
-		userspace.OnServices(assigned, assign.Claim),
+		userspace.OnServices(assigned),
 		userspace.Loopback(),
 	}
 }

@@ -32,11 +32,16 @@ type Plane interface {
 	Watch(ctx context.Context, subscribed func(), report func(Edit)) error
 }
 
-// Above is the part of a Plane that concerns only the plane beneath it, on which it stands.
+// Above is the part of a Plane that concerns only the plane beneath it, on which it stands; nil: there is none.
 type Above struct{ Beneath Plane }
 
 // Watch implements Plane: edits of the plane beneath are all that can be detected.
 func (a Above) Watch(ctx context.Context, subscribed func(), report func(Edit)) error {
+	if a.Beneath == nil {
+		subscribed()
+		<-ctx.Done()
+		return nil
+	}
 	return a.Beneath.Watch(ctx, subscribed, report)
 }
 

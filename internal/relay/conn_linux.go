@@ -103,8 +103,9 @@ func (c *conn) makeRoom() {
 // list adds the connection to the list of its acceptor.
 func (c *conn) list() {
 	c.all.Item, c.same.Item = c, c
-	c.up.init(&c.client, &c.remote, &c.settings.balancer.counts.received)
-	c.down.init(&c.remote, &c.client, &c.settings.balancer.counts.sent)
+	counts := &c.settings.balancer.counts
+	c.up = direction{from: &c.client, to: &c.remote, count: &counts.received}
+	c.down = direction{from: &c.remote, to: &c.client, count: &counts.sent}
 	c.owner.conns.Push(&c.all)
 	c.owner.worker.members[c.owner] = struct{}{} // an acceptor that was closed meanwhile was forgotten
 }
@@ -125,7 +126,9 @@ func (c *conn) connect() {
 		fd, err := w.waiting.dial(to, w.clock())
 		if err == nil {
 			c.backend, c.remote.fd = to, fd
-			c.beginHop()
+			at, _ := socket.Addr(fd) // without an address no client comes from it
+			c.from = source{TCP, at}
+			w.engine.hops.begin(c.from, to, c.hops)
 			b.reached(to)
 			w.Set(&c.timer, w.Now().Add(limits[c.attempts-1]), c.failed)
 			if err := w.Add(fd, connEvents, &c.remote); err != nil {
@@ -187,13 +190,6 @@ func (c *conn) freePort() {
 	if reusable {
 		w.waiting.add(c.backend, c.from.at, w.clock())
 	}
-}
-
-// beginHop records the socket to the backend.
-func (c *conn) beginHop() {
-	at, _ := socket.Addr(c.remote.fd) // without an address no client comes from it
-	c.from = source{TCP, at}
-	c.owner.worker.engine.hops.begin(c.from, c.backend, c.hops)
 }
 
 // Ready implements epoll.Handler.

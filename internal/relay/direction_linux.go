@@ -42,10 +42,6 @@ const (
 	maxPipes  = 128
 )
 
-func (d *direction) init(from, to *side, count *atomic.Int64) {
-	d.from, d.to, d.count = from, to, count
-}
-
 // turnPerRead is how much of a turn each read takes beside its bytes, so that many small ones take no longer than
 // others.
 const turnPerRead = 2 << 10

@@ -1,11 +1,13 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -91,13 +93,6 @@ func shortage(err error) string {
 	return ""
 }
 
-// newCounters returns a counter for each reason.
-func newCounters() map[string]*atomic.Int64 {
-	return map[string]*atomic.Int64{
-		reasonFiles: {}, reasonConnections: {}, reasonFlows: {}, reasonPorts: {}, reasonMemory: {}, reasonLoop: {},
-	}
-}
-
 // Stats are the counters and limits of an Engine.
 type Stats struct {
 	Connections, Flows       int64            // open now
@@ -113,7 +108,10 @@ type Stats struct {
 func New(o Options) (*Engine, error) { return newEngine(o, newSystem) }
 
 func newEngine(o Options, newSystem func(*Engine) (system, error)) (*Engine, error) {
-	e := &Engine{refused: newCounters(), listeners: map[*Listener]struct{}{}, start: time.Now()}
+	e := &Engine{listeners: map[*Listener]struct{}{}, start: time.Now(), hops: hops{from: map[source]hop{}}}
+	e.refused = map[string]*atomic.Int64{
+		reasonFiles: {}, reasonConnections: {}, reasonFlows: {}, reasonPorts: {}, reasonMemory: {}, reasonLoop: {},
+	}
 	files := fileLimit()
 	if o.MaxConnections == 0 {
 		e.files = files
@@ -140,31 +138,15 @@ func maxConnections(files, others int) int {
 // has two of them, a flow one. Connections get at most three quarters, flows at most one eighth; the rest is for
 // listeners, pipes and the rest of the program.
 func (o Options) withDefaults(files int) Options {
-	const (
-		drain      = time.Minute
-		udpTimeout = time.Minute
-	)
 	if len(o.Attempts) == 0 {
 		o.Attempts = []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 	}
-	if o.Drain == 0 {
-		o.Drain = drain
-	}
-	if o.UDPTimeout == 0 {
-		o.UDPTimeout = udpTimeout
-	}
-	if o.MaxFlows == 0 {
-		o.MaxFlows = maxFlows(o.NetNS, files)
-	}
-	if o.MaxConnections == 0 {
-		o.MaxConnections = maxConnections(files, o.MaxFlows)
-	}
-	if o.MaxListeners == 0 {
-		o.MaxListeners = maxListeners(files)
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Drain = cmp.Or(o.Drain, time.Minute)
+	o.UDPTimeout = cmp.Or(o.UDPTimeout, time.Minute)
+	o.MaxFlows = cmp.Or(o.MaxFlows, maxFlows(o.NetNS, files))
+	o.MaxConnections = cmp.Or(o.MaxConnections, maxConnections(files, o.MaxFlows))
+	o.MaxListeners = cmp.Or(o.MaxListeners, maxListeners(files))
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o
 }
 
@@ -266,4 +248,17 @@ func (l *Listener) Close() {
 	if open {
 		l.server.close()
 	}
+}
+
+// errNoHandover is returned where sockets cannot be handed over.
+var errNoHandover = errors.New("sockets cannot be handed over on this system")
+
+// File returns a duplicate of the listening socket, which stays open when the Engine ends, for Spec.Inherited of
+// another Engine. The caller closes it. Only Linux has it.
+func (l *Listener) File() (*os.File, error) {
+	s, can := l.server.(interface{ file() (*os.File, error) })
+	if !can {
+		return nil, errNoHandover
+	}
+	return s.file()
 }

@@ -23,7 +23,7 @@ type poller struct {
 	hosts   *udpSockets
 }
 
-// worker is a loop and the state of its thread. All its methods must be called on that thread.
+// worker is a loop and the state of its thread, and an eventLoop. All its methods must be called on that thread.
 type worker struct {
 	*epoll.Loop
 	engine  *Engine
@@ -47,7 +47,7 @@ func (w *worker) clock() time.Duration { return w.Now().Sub(w.engine.start) }
 func newSystem(e *Engine) (system, error) {
 	p := &poller{engine: e}
 	p.hosts = &udpSockets{engine: e, budgets: newBudgets()}
-	p.udp = newUDP(e, p.hosts)
+	p.udp = &udp{engine: e, host: p.hosts}
 	// A limit of CPU time lowers GOMAXPROCS, and another Engine that runs raises it.
 	for range min(runtime.GOMAXPROCS(0), runtime.NumCPU()) {
 		l, err := epoll.New()
@@ -77,7 +77,6 @@ func fileLimit() int {
 // maxListeners returns how many Listeners there may be by default, for a limit of file descriptors.
 func maxListeners(files int) int { return max(files/2, 1) }
 
-// listen implements system.
 func (p *poller) listen(s Spec) (server, error) {
 	switch s.Protocol {
 	case TCP:
@@ -88,7 +87,6 @@ func (p *poller) listen(s Spec) (server, error) {
 	return nil, syscall.EPROTONOSUPPORT
 }
 
-// run implements system.
 func (p *poller) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -130,7 +128,6 @@ func (p *poller) run(ctx context.Context) error {
 // epoll_wait(2) prevents a goroutine from running (retake in runtime/proc.go).
 func addProcs(n int) { runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n) }
 
-// left implements system.
 func (p *poller) left(b *Balancer, gone []netip.AddrPort) {
 	for _, w := range p.workers {
 		w.Post(func() {

@@ -13,7 +13,7 @@ const maxHops = 8
 // with them. Of sockets with the same source it has the last one. It is safe for concurrent use.
 type hops struct {
 	mu   sync.Mutex
-	from map[source]hop // nil: none yet
+	from map[source]hop
 }
 
 // source is the local address of a socket to a backend.
@@ -39,9 +39,6 @@ func (h *hops) of(s source) hop {
 func (h *hops) begin(s source, backend netip.AddrPort, client uint8) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.from == nil {
-		h.from = map[source]hop{}
-	}
 	h.from[s] = hop{backend, client + 1}
 }
 

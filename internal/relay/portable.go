@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 
@@ -14,15 +15,26 @@ import (
 // Linux too, for its tests.
 type portable struct {
 	engine *Engine
-	tcp    portableTCP
 	udp    *udp
 	loop   *plainUDP // of udp
+
+	running chan struct{} // closed when connections of TCP may be accepted
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wait    sync.WaitGroup // for the goroutines of TCP: one for each listener, and two for each connection
+
+	mu      sync.Mutex
+	servers map[*portableServer]struct{}
+	conns   map[*portableConn]struct{}
 }
 
 func newPortable(e *Engine) *portable {
-	p := &portable{engine: e, loop: newPlainUDP(e.options.NetNS)}
-	p.tcp.init(p)
-	p.udp = newUDP(e, p.loop)
+	p := &portable{
+		engine: e, loop: newPlainUDP(e.options.NetNS), running: make(chan struct{}),
+		servers: map[*portableServer]struct{}{}, conns: map[*portableConn]struct{}{},
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.udp = &udp{engine: e, host: p.loop}
 	p.udp.add(p.loop)
 	return p
 }
@@ -32,23 +44,21 @@ func (p *portable) open(open func() error) error { return netns.Do(p.engine.opti
 
 func (p *portable) clock() int64 { return int64(time.Since(p.engine.start)) }
 
-// listen implements system.
 func (p *portable) listen(s Spec) (server, error) {
 	if f := s.Inherited; f != nil {
 		return nil, errors.Join(errNoHandover, f.Close())
 	}
 	switch s.Protocol {
 	case TCP:
-		return p.tcp.listen(s)
+		return p.listenTCP(s)
 	case UDP:
 		return p.udp.listen(s)
 	}
 	return nil, syscall.EPROTONOSUPPORT
 }
 
-// run implements system.
 func (p *portable) run(ctx context.Context) error {
-	p.tcp.start()
+	close(p.running)
 	ended := context.AfterFunc(ctx, func() {
 		p.loop.Post(func() {
 			p.udp.loops[0].reset()
@@ -57,12 +67,30 @@ func (p *portable) run(ctx context.Context) error {
 	})
 	defer ended()
 	p.loop.run()
-	p.tcp.end()
+	p.cancel()
+	p.mu.Lock()
+	for s := range p.servers {
+		_ = s.listener.Close()
+	}
+	for c := range p.conns {
+		c.abort()
+	}
+	p.mu.Unlock()
+	p.wait.Wait()
 	return nil
 }
 
-// left implements system.
 func (p *portable) left(b *Balancer, gone []netip.AddrPort) {
-	p.tcp.left(b, gone)
 	p.udp.left(b)
+	left := map[netip.AddrPort]bool{}
+	for _, addr := range gone {
+		left[addr] = true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		if c.settings.balancer == b && left[c.backend] {
+			c.drain()
+		}
+	}
 }

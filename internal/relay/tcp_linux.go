@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
-// tcpServer is a listening socket of TCP, which all workers have in their loops.
+// tcpServer is a server: a listening socket of TCP, which all workers have in their loops.
 type tcpServer struct {
 	at       netip.AddrPort
 	fd       int
@@ -51,13 +51,10 @@ func (p *poller) listenTCP(spec Spec) (server, error) {
 	return s, nil
 }
 
-// addr implements server.
 func (s *tcpServer) addr() netip.AddrPort { return s.at }
 
-// set implements server.
 func (s *tcpServer) set(to *settings) { s.settings.Store(to) }
 
-// close implements server.
 func (s *tcpServer) close() {
 	for _, a := range s.loops {
 		a.worker.Post(a.close)

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -13,114 +12,49 @@ import (
 	"github.com/sluice-proxy/sluice/internal/fair"
 )
 
-// portableTCP is the TCP half of portable: a goroutine for each listener, and two for each connection.
-type portableTCP struct {
-	*portable
-	running chan struct{} // closed when connections may be accepted
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wait    sync.WaitGroup
-
-	mu      sync.Mutex
-	servers map[*portableServer]struct{}
-	conns   map[*portableConn]struct{}
-}
-
-func (t *portableTCP) init(p *portable) {
-	t.portable, t.running = p, make(chan struct{})
-	t.ctx, t.cancel = context.WithCancel(context.Background())
-	t.servers, t.conns = map[*portableServer]struct{}{}, map[*portableConn]struct{}{}
-}
-
-func (t *portableTCP) start() { close(t.running) }
-
-// end resets all connections and closes all listeners.
-func (t *portableTCP) end() {
-	t.cancel()
-	t.mu.Lock()
-	for s := range t.servers {
-		_ = s.listener.Close()
-	}
-	for c := range t.conns {
-		c.abort()
-	}
-	t.mu.Unlock()
-	t.wait.Wait()
-}
-
-// left makes connections to backends that have left drain.
-func (t *portableTCP) left(b *Balancer, gone []netip.AddrPort) {
-	left := map[netip.AddrPort]bool{}
-	for _, addr := range gone {
-		left[addr] = true
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for c := range t.conns {
-		if c.settings.balancer == b && left[c.backend] {
-			c.drain()
-		}
-	}
-}
-
-// portableServer is a listening socket.
+// portableServer is a server: a listening socket.
 type portableServer struct {
-	tcp      *portableTCP
+	system   *portable
 	listener *net.TCPListener
 	settings atomic.Pointer[settings]
 	closed   atomic.Bool
 }
 
-func (t *portableTCP) listen(spec Spec) (server, error) {
-	var listener *net.TCPListener
-	err := t.open(func() (err error) {
-		listener, err = t.socket(spec)
+func (p *portable) listenTCP(spec Spec) (server, error) {
+	network := "tcp6"
+	if spec.Addr.Addr().Is4() {
+		network = "tcp4"
+	}
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	var listener net.Listener
+	err := p.open(func() (err error) {
+		listener, err = config.Listen(p.ctx, network, spec.Addr.String())
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := &portableServer{tcp: t, listener: listener}
+	s := &portableServer{system: p, listener: listener.(*net.TCPListener)}
 	s.set(spec.settings())
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.servers[s] = struct{}{}
-	t.wait.Go(s.accept)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.servers[s] = struct{}{}
+	p.wait.Go(s.accept)
 	return s, nil
 }
 
-// socket opens a listening socket.
-func (t *portableTCP) socket(s Spec) (*net.TCPListener, error) {
-	network := "tcp6"
-	if s.Addr.Addr().Is4() {
-		network = "tcp4"
-	}
-	var config net.ListenConfig
-	config.SetMultipathTCP(false)
-	l, err := config.Listen(t.ctx, network, s.Addr.String())
-	if err != nil {
-		return nil, err
-	}
-	return l.(*net.TCPListener), nil
-}
+func (s *portableServer) addr() netip.AddrPort { return addrOf(s.listener.Addr()) }
 
-// addr implements server.
-func (s *portableServer) addr() netip.AddrPort {
-	at, _ := netip.ParseAddrPort(s.listener.Addr().String()) // package net formats it
-	return at
-}
-
-// set implements server.
 func (s *portableServer) set(to *settings) { s.settings.Store(to) }
 
-// close implements server.
 func (s *portableServer) close() {
 	s.closed.Store(true)
 	_ = s.listener.Close() // the port is free, whatever it returns
-	s.tcp.mu.Lock()
-	defer s.tcp.mu.Unlock()
-	delete(s.tcp.servers, s)
-	for c := range s.tcp.conns {
+	s.system.mu.Lock()
+	defer s.system.mu.Unlock()
+	delete(s.system.servers, s)
+	for c := range s.system.conns {
 		if c.server == s {
 			c.drain()
 		}
@@ -130,8 +64,8 @@ func (s *portableServer) close() {
 // accept accepts connections until the listener is closed.
 func (s *portableServer) accept() {
 	select {
-	case <-s.tcp.running:
-	case <-s.tcp.ctx.Done():
+	case <-s.system.running:
+	case <-s.system.ctx.Done():
 	}
 	for {
 		client, err := s.listener.AcceptTCP()
@@ -140,7 +74,7 @@ func (s *portableServer) accept() {
 		}
 		if err != nil { // no more file descriptors, or a connection that was reset before
 			if reason := shortage(err); reason != "" {
-				s.tcp.engine.refuse(reason)
+				s.system.engine.refuse(reason)
 			}
 			time.Sleep(acceptPause)
 			continue
@@ -151,11 +85,11 @@ func (s *portableServer) accept() {
 
 // accepted starts a connection, or refuses it.
 func (s *portableServer) accepted(client *net.TCPConn) {
-	t, to := s.tcp, s.settings.Load()
+	t, to := s.system, s.settings.Load()
 	c := &portableConn{server: s, settings: to, client: client}
 	c.seat.Owner = c
-	c.peer, _ = netip.ParseAddrPort(client.RemoteAddr().String()) // package net formats it
-	c.peer = netip.AddrPortFrom(c.peer.Addr().Unmap().WithZone(""), c.peer.Port())
+	peer := addrOf(client.RemoteAddr())
+	c.peer = netip.AddrPortFrom(peer.Addr().WithZone(""), peer.Port())
 	admission := to.admission(c.peer.Addr())
 	c.pool = admission.Pool
 	if admission.Refused {
@@ -195,13 +129,13 @@ type portableConn struct {
 	client   *net.TCPConn
 	peer     netip.AddrPort
 
-	// They change with portableTCP.mu held.
+	// They change with portable.mu held.
 	remote   *net.TCPConn // nil: not yet
 	backend  netip.AddrPort
 	draining *time.Timer
 }
 
-// abort resets both sides. The caller holds portableTCP.mu, or is alone.
+// abort resets both sides. The caller holds portable.mu, or is alone.
 func (c *portableConn) abort() {
 	for _, side := range []*net.TCPConn{c.client, c.remote} {
 		if side != nil {
@@ -213,18 +147,18 @@ func (c *portableConn) abort() {
 
 // Evict implements fair.Owner.
 func (c *portableConn) Evict(any) {
-	c.server.tcp.engine.refuse(reasonConnections)
+	c.server.system.engine.refuse(reasonConnections)
 	c.locked((*portableConn).abort)
 }
 
-// drain makes the connection end after a time, unless its backend returns. The caller holds portableTCP.mu.
+// drain makes the connection end after a time, unless its backend returns. The caller holds portable.mu.
 func (c *portableConn) drain() {
 	if c.draining != nil {
 		c.draining.Stop()
 	}
-	c.draining = time.AfterFunc(c.server.tcp.engine.options.Drain, func() {
-		c.server.tcp.mu.Lock()
-		defer c.server.tcp.mu.Unlock()
+	c.draining = time.AfterFunc(c.server.system.engine.options.Drain, func() {
+		c.server.system.mu.Lock()
+		defer c.server.system.mu.Unlock()
 		if c.server.closed.Load() || !c.settings.balancer.has(c.backend) {
 			c.abort()
 		}
@@ -233,7 +167,7 @@ func (c *portableConn) drain() {
 
 // run forwards until both sides have ended.
 func (c *portableConn) run() {
-	t, b := c.server.tcp, c.settings.balancer
+	t, b := c.server.system, c.settings.balancer
 	remote, backend := c.connect()
 	t.mu.Lock()
 	c.remote, c.backend = remote, backend
@@ -248,9 +182,7 @@ func (c *portableConn) run() {
 	}
 	defer b.ended(backend)
 	if b.plan.Load().ProxyHeader {
-		to, _ := netip.ParseAddrPort(c.client.LocalAddr().String()) // package net formats it
-		to = netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
-		if _, err := remote.Write(proxyHeader(c.peer, to)); err != nil {
+		if _, err := remote.Write(proxyHeader(c.peer, addrOf(c.client.LocalAddr()))); err != nil {
 			c.locked((*portableConn).abort)
 			return
 		}
@@ -268,8 +200,8 @@ func (c *portableConn) run() {
 }
 
 func (c *portableConn) locked(f func(*portableConn)) {
-	c.server.tcp.mu.Lock()
-	defer c.server.tcp.mu.Unlock()
+	c.server.system.mu.Lock()
+	defer c.server.system.mu.Unlock()
 	f(c)
 }
 
@@ -293,13 +225,13 @@ type used struct {
 
 // Write implements io.Writer.
 func (u used) Write(b []byte) (int, error) {
-	u.conn.seat.Used.Store(u.conn.server.tcp.clock())
+	u.conn.seat.Used.Store(u.conn.server.system.clock())
 	return u.to.Write(b)
 }
 
 // connect connects to a backend; nil: no attempt succeeded.
 func (c *portableConn) connect() (*net.TCPConn, netip.AddrPort) {
-	t, b := c.server.tcp, c.settings.balancer
+	t, b := c.server.system, c.settings.balancer
 	var tried []netip.AddrPort
 	var reason string
 	for i, timeout := range t.engine.options.Attempts {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -45,10 +46,6 @@ type eventLoop interface {
 // idleFraction is the part of the timeout after which a flow may end for a new one of another client, and how often
 // flows are checked.
 const idleFraction = 16
-
-func newUDP(e *Engine, host udpHost) *udp {
-	return &udp{engine: e, host: host}
-}
 
 // add adds a loop on which listeners can be.
 func (u *udp) add(l eventLoop) *udpLoop {
@@ -157,7 +154,7 @@ func (l *udpListener) start() {
 	}
 	l.loop.listeners[l] = struct{}{}
 	if err := l.loop.watch(l.socket, l.ready); err != nil {
-		l.loop.udp.engine.options.Log.Error("A UDP listener does not work yet; Sluice tries again.", "error", err)
+		l.loop.udp.engine.options.Log.Error("Cannot receive datagrams on a UDP listener yet, retrying", "error", err)
 		l.loop.after(acceptPause, l.start) // no memory
 	}
 }
@@ -220,7 +217,12 @@ func (l *udpListener) begin(f *flow) bool {
 	case admission.Refused:
 		return false
 	}
-	if !l.seat(f, l.loop.now) {
+	evicted, ok := e.flows.Take(f.client, &f.Seat, int64(l.loop.now))
+	if evicted != nil {
+		evicted.Owner.Evict(l.loop)
+	}
+	if !ok {
+		e.refuse(reasonFlows)
 		return false
 	}
 	s.balancer.counts.connections.Add(1)
@@ -229,28 +231,10 @@ func (l *udpListener) begin(f *flow) bool {
 		e.flows.Release(&f.Seat)
 		return false
 	}
-	l.list(f)
-	return true
-}
-
-// seat takes a seat for a flow. It returns false if the client cannot have another flow.
-func (l *udpListener) seat(f *flow, used time.Duration) bool {
-	evicted, ok := l.loop.udp.engine.flows.Take(f.client, &f.Seat, int64(used))
-	if !ok {
-		l.loop.udp.engine.refuse(reasonFlows)
-		return false
-	}
-	if evicted != nil {
-		evicted.Owner.Evict(l.loop)
-	}
-	return true
-}
-
-// list adds a flow to the list of the listener.
-func (l *udpListener) list(f *flow) {
-	f.settings.balancer.counts.open.Add(1)
+	s.balancer.counts.open.Add(1)
 	l.flows[f.to] = f
 	l.loop.wait()
+	return true
 }
 
 func (l *udpListener) end(f *flow) {
@@ -269,4 +253,27 @@ func (l *udpListener) sweep() {
 			l.end(f)
 		}
 	}
+}
+
+// maxDatagram is the size of the largest datagram.
+const maxDatagram = 65535
+
+// udpSocket is a UDP socket. It is used on one loop.
+type udpSocket interface {
+	local() netip.AddrPort
+
+	// receive receives a datagram, and returns its size and its sender. It returns EAGAIN if there is none.
+	receive(b []byte) (int, netip.AddrPort, error)
+
+	// send sends a datagram on a connected socket, or drops it if the kernel does not take it.
+	send(b []byte) error
+
+	// sendTo sends a datagram to an address, or drops it if the kernel does not take it.
+	sendTo(b []byte, to netip.AddrPort)
+}
+
+// addrOf returns an address of package net, one of IPv4 as such.
+func addrOf(a net.Addr) netip.AddrPort {
+	at := a.(interface{ AddrPort() netip.AddrPort }).AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }

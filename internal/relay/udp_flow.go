@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/fair"
@@ -11,19 +12,26 @@ import (
 // backend. It is used on the loop of its listener only, except for Evict and its Seat.
 type flow struct {
 	fair.Seat
-	choice
 	listener *udpListener
+	settings *settings
 	to       netip.AddrPort // the client, whose address may have a zone
-	socket   udpSocket      // nil: none
-	from     source         // of the socket, for hops
+	client   netip.Addr     // without a zone
 	length   int            // of the last datagram of the client
 	hops     uint8          // of the client
-	ended    bool
+	pool     int
+
+	socket  udpSocket        // nil: none
+	from    source           // of the socket, for hops
+	backend netip.AddrPort   // of the socket
+	plan    *plan            // the last one that was seen to have the backend
+	tried   []netip.AddrPort // backends that have refused the flow
+	replied bool             // the backend has sent a datagram
+	refused bool             // the backend has refused the flow, which must have another one
+	ended   bool
 }
 
 func (l *udpListener) newFlow(client netip.AddrPort) *flow {
-	f := &flow{listener: l, to: client}
-	f.choice = choice{settings: l.settings, client: client.Addr().WithZone("")}
+	f := &flow{listener: l, settings: l.settings, to: client, client: client.Addr().WithZone("")}
 	f.Owner = f
 	return f
 }
@@ -65,6 +73,28 @@ func (f *flow) connect() bool {
 	return false
 }
 
+// next chooses a backend. It returns false if there is none.
+func (f *flow) next() (netip.AddrPort, bool) {
+	b := f.settings.balancer
+	to, ok := b.pick(f.client, f.pool, f.tried)
+	switch {
+	case !ok:
+		b.counts.failures.Add(1)
+	case slices.Contains(f.tried, to): // all have refused: start again
+		b.counts.failures.Add(1)
+		f.tried = nil
+	case len(f.tried) > 0:
+		b.counts.retries.Add(1)
+	}
+	return to, ok
+}
+
+// failed records that a backend refuses the flow, or that there is no route to it.
+func (f *flow) failed(backend netip.AddrPort) {
+	f.settings.balancer.failed(f.client, backend)
+	f.tried = append(f.tried, backend)
+}
+
 // open opens a socket to a backend.
 func (f *flow) open(backend netip.AddrPort) error {
 	loop := f.listener.loop
@@ -78,7 +108,8 @@ func (f *flow) open(backend netip.AddrPort) error {
 	}
 	f.socket, f.from = s, source{UDP, s.local()}
 	loop.udp.engine.hops.begin(f.from, backend, f.hops)
-	f.connected(backend)
+	f.backend, f.plan, f.refused = backend, nil, false
+	f.settings.balancer.reached(backend)
 	return nil
 }
 
@@ -91,7 +122,7 @@ func (f *flow) disconnect() {
 	loop.udp.engine.hops.end(f.from, f.backend)
 	loop.close(f.socket)
 	f.socket = nil
-	f.disconnected()
+	f.settings.balancer.ended(f.backend)
 }
 
 // send sends a datagram to the backend. A flow whose backend has refused all datagrams moves to the next backend first.
@@ -133,10 +164,35 @@ func (f *flow) ready() {
 	}
 }
 
-// onRefusal handles that the backend has refused a datagram.
+// onRefusal handles that the backend has refused a datagram. If it has never replied, the flow moves to another one
+// with its next datagram.
 func (f *flow) onRefusal() {
-	f.choice.onRefusal()
+	switch {
+	case f.refused:
+	case f.replied:
+		f.settings.balancer.failed(f.client, f.backend)
+	default:
+		f.failed(f.backend)
+		f.refused = true
+	}
 	f.refuse()
+}
+
+// current reports whether the flow may keep its backend. While nothing has changed, that costs two comparisons.
+func (f *flow) current(s *settings) bool {
+	if s != f.settings {
+		admission := s.admission(f.client)
+		if admission.Refused || s.balancer != f.settings.balancer {
+			return false
+		}
+		f.settings, f.pool = s, admission.Pool
+	}
+	p := s.balancer.plan.Load()
+	if p != f.plan && p.listed[f.backend] == nil {
+		return false
+	}
+	f.plan = p
+	return true
 }
 
 // refuse informs the client that its last datagram was refused.

@@ -12,15 +12,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/relay/socket"
 )
 
-// after implements eventLoop.
 func (w *worker) after(d time.Duration, f func()) { w.Set(&epoll.Timer{}, time.Now().Add(d), f) }
 
-// watch implements eventLoop.
 func (w *worker) watch(s udpSocket, ready func()) error {
 	return w.Add(s.(*fdSocket).fd, unix.EPOLLIN, readyFunc(ready))
 }
 
-// close implements eventLoop.
 func (w *worker) close(s udpSocket) { w.Close(s.(*fdSocket).fd) }
 
 // readyFunc is a function as epoll.Handler.
@@ -29,7 +26,7 @@ type readyFunc func()
 // Ready implements epoll.Handler.
 func (f readyFunc) Ready(uint32) { f() }
 
-// fdSocket is a socket in an epoll loop.
+// fdSocket is a udpSocket in an epoll loop.
 type fdSocket struct {
 	fd int
 	at netip.AddrPort
@@ -48,15 +45,10 @@ func newFDSocket(fd int, err error) (udpSocket, error) {
 	return &fdSocket{fd: fd, at: at}, nil
 }
 
-// local implements udpSocket.
 func (s *fdSocket) local() netip.AddrPort { return s.at }
 
-// receive implements udpSocket.
-func (s *fdSocket) receive(b []byte) (int, netip.AddrPort, error) {
-	return socket.Receive(s.fd, b)
-}
+func (s *fdSocket) receive(b []byte) (int, netip.AddrPort, error) { return socket.Receive(s.fd, b) }
 
-// send implements udpSocket.
 func (s *fdSocket) send(b []byte) error {
 	if _, e := socket.Write(s.fd, b); e != 0 {
 		return e
@@ -64,7 +56,6 @@ func (s *fdSocket) send(b []byte) error {
 	return nil
 }
 
-// sendTo implements udpSocket.
 func (s *fdSocket) sendTo(b []byte, to netip.AddrPort) { _ = socket.SendTo(s.fd, b, to) }
 
 // udpSockets is the udpHost of Linux.
@@ -99,7 +90,6 @@ func (u *udpSockets) close() {
 	}
 }
 
-// listen implements udpHost.
 func (u *udpSockets) listen(s Spec) (udpSocket, error) {
 	fd := -1
 	err := netns.Do(u.engine.options.NetNS, func() (err error) {

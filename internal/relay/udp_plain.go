@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
 
-// plainUDP has the loop and the sockets of UDP on all systems but Linux, over package net: a goroutine waits for each
+// plainUDP is the eventLoop and udpHost of all systems except Linux, over package net: a goroutine waits for each
 // socket. Replies come from the address that the system chooses, which is the one to which the client sent unless the
 // socket has an unspecified address. Refusals are not reported to clients. It is built on Linux too, for its tests.
 type plainUDP struct {
@@ -69,28 +69,23 @@ func (p *plainUDP) post(f func()) bool {
 	return true
 }
 
-// after implements eventLoop.
 func (p *plainUDP) after(d time.Duration, f func()) { time.AfterFunc(d, func() { p.Post(f) }) }
 
-// watch implements eventLoop.
 func (p *plainUDP) watch(s udpSocket, ready func()) error {
 	p.readers.Go(func() { s.(*plainSocket).read(p, ready) })
 	return nil
 }
 
-// close implements eventLoop.
 func (*plainUDP) close(s udpSocket) {
 	c := s.(*plainSocket)
 	c.closed = true
 	_ = c.conn.Close()
 }
 
-// listen implements udpHost.
 func (p *plainUDP) listen(s Spec) (udpSocket, error) {
 	return p.socket(func() (*net.UDPConn, error) { return net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.Addr)) })
 }
 
-// dial implements udpHost.
 func (p *plainUDP) dial(to netip.AddrPort) (udpSocket, error) {
 	return p.socket(func() (*net.UDPConn, error) { return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) })
 }
@@ -104,10 +99,9 @@ func (p *plainUDP) socket(open func() (*net.UDPConn, error)) (udpSocket, error) 
 	return s, err
 }
 
-// refuse implements udpHost.
 func (*plainUDP) refuse(netip.AddrPort, netip.AddrPort, int) bool { return false }
 
-// plainSocket is a socket of package net. Its fields belong to the loop while that calls ready, else to its reader.
+// plainSocket is a udpSocket of package net. Its fields belong to the loop while that calls ready, else to its reader.
 type plainSocket struct {
 	conn   *net.UDPConn
 	buffer []byte
@@ -142,10 +136,8 @@ func (s *plainSocket) read(on *plainUDP, ready func()) {
 	}
 }
 
-// local implements udpSocket.
 func (s *plainSocket) local() netip.AddrPort { return addrOf(s.conn.LocalAddr()) }
 
-// receive implements udpSocket.
 func (s *plainSocket) receive(b []byte) (int, netip.AddrPort, error) {
 	if !s.unread {
 		return 0, netip.AddrPort{}, syscall.EAGAIN
@@ -154,11 +146,9 @@ func (s *plainSocket) receive(b []byte) (int, netip.AddrPort, error) {
 	return copy(b, s.buffer[:s.size]), netip.AddrPortFrom(s.sender.Addr().Unmap(), s.sender.Port()), s.err
 }
 
-// send implements udpSocket.
 func (s *plainSocket) send(b []byte) error {
 	_, err := s.conn.Write(b)
 	return err
 }
 
-// sendTo implements udpSocket.
 func (s *plainSocket) sendTo(b []byte, to netip.AddrPort) { _, _ = s.conn.WriteToUDPAddrPort(b, to) }

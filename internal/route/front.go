@@ -49,7 +49,7 @@ func eachPort(room *[]candidate, svc *cluster.Service, families []Family, do fun
 			}
 			if p.NodePort != 0 && svc.Type != cluster.ClusterIP {
 				list = append(list, candidate{
-					claim: claim{anyAddr(f).As16(), p.NodePort, p.Protocol},
+					claim: claim{f.Unspecified().As16(), p.NodePort, p.Protocol},
 					kind:  NodePort, family: f, port: i, twin: twins.first(portKey{p.NodePort, p.Protocol, true}, i),
 				})
 			}
@@ -89,7 +89,7 @@ func appendHealthPorts(list []candidate, svc *cluster.Service, families []Family
 			continue
 		}
 		list = append(list, candidate{
-			claim: claim{anyAddr(f).As16(), number, cluster.TCP},
+			claim: claim{f.Unspecified().As16(), number, cluster.TCP},
 			kind:  healthCheck, family: f, port: noPort, twin: twin,
 		})
 	}
@@ -125,13 +125,6 @@ func appendAddresses(list []address, svc *cluster.Service, f Family) []address {
 		}
 	}
 	return list
-}
-
-func anyAddr(f Family) netip.Addr {
-	if f == IPv4 {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }
 
 // twins has the index of the first port of a Service with each number and protocol; nil for a Service of one port.

@@ -41,6 +41,14 @@ func (f Family) String() string {
 	return "IPv6"
 }
 
+// Unspecified returns the unspecified address of the family.
+func (f Family) Unspecified() netip.Addr {
+	if f == IPv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
 // Service is the route of one Service on this node. It does not change.
 type Service struct {
 	Name   cluster.Name
@@ -243,6 +251,15 @@ func (n NodePorts) All(f Family) bool {
 		return n.All4
 	}
 	return n.All6
+}
+
+// Listen returns the addresses at which sockets listen for all NodePorts of the family: the unspecified one if every
+// address serves them.
+func (n NodePorts) Listen(f Family) []netip.Addr {
+	if n.All(f) {
+		return []netip.Addr{f.Unspecified()}
+	}
+	return slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool { return FamilyOf(a) != f })
 }
 
 // Serve reports whether NodePorts are served on an address of this node.

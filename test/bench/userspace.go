@@ -39,7 +39,7 @@ func serve(opt userspace.Options) (plane.Plane, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- engine.Run(ctx) }()
 	opt.Ports = userspace.PortRange{First: 33000, Last: 49151} // the default of the program
-	return served{userspace.New(userspace.EngineOf(engine), opt), func() error {
+	return served{userspace.New(userspace.ListenBy(engine), opt), func() error {
 		cancel()
 		return <-ended
 	}}, nil

@@ -199,7 +199,7 @@ func (f *Follower) follow(ctx context.Context) (time.Duration, error) {
 	}
 	if addrsChanged {
 		for k, p := range f.ports {
-			p.closeExcept(f.addrs(k.family))
+			p.closeExcept(f.openAt.Listen(k.family))
 			attempt[k] = p
 		}
 	}
@@ -269,23 +269,6 @@ func inOrder(ports map[key]*port) []*port {
 	slices.SortFunc(list, func(a, b *port) int {
 		return cmp.Or(a.name.Compare(b.name), cmp.Compare(a.family, b.family))
 	})
-	return list
-}
-
-// addrs returns the addresses on which ports of the family are opened.
-func (f *Follower) addrs(family route.Family) []netip.Addr {
-	if f.openAt.All(family) {
-		if family == route.IPv4 {
-			return []netip.Addr{netip.IPv4Unspecified()}
-		}
-		return []netip.Addr{netip.IPv6Unspecified()}
-	}
-	var list []netip.Addr
-	for _, a := range f.openAt.Addrs {
-		if route.FamilyOf(a) == family {
-			list = append(list, a)
-		}
-	}
 	return list
 }
 

@@ -70,7 +70,7 @@ func (p *port) drop(l *listener) bool {
 // openAll opens a port on the addresses where it is not open. A failure on one address does not affect others.
 func (f *Follower) openAll(ctx context.Context, p *port) {
 	var failure *Failure
-	for _, a := range f.addrs(p.family) {
+	for _, a := range f.openAt.Listen(p.family) {
 		if slices.ContainsFunc(p.open, func(l *listener) bool { return l.at == a }) {
 			continue
 		}

@@ -66,8 +66,8 @@ func podsOf(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 		watch: func(ctx context.Context, changed func()) error { return netns.WatchLinks(ctx, s.NetNS, changed) },
 	}
 	p := newPodFinder(conn.SetPods, node, func(err error) {
-		s.Log.Error("Some new pods may not be found: their connections are served packet by packet for now; "+
-			"it will be tried again", "error", err)
+		s.Log.Error("Cannot find some new pods; their connections are served packet by packet until then; retrying",
+			"error", err)
 	})
 	return plane.Part{Run: p.Run, Follower: p}
 }
@@ -137,7 +137,10 @@ func (p *podFinder) Run(ctx context.Context) error {
 // update lists the namespaces, and writes the pods among them. Before the first change it leaves those of an earlier
 // run. It returns the time until the next search.
 func (p *podFinder) update(ctx context.Context) (time.Duration, error) {
-	if !p.started() {
+	p.mu.Lock()
+	started := p.detector != nil
+	p.mu.Unlock()
+	if !started {
 		return 0, nil
 	}
 	all, err := p.node.list(ctx)
@@ -151,12 +154,6 @@ func (p *podFinder) update(ctx context.Context) (time.Duration, error) {
 		return maxSearch, err
 	}
 	return min(max(time.Since(time.Unix(0, p.asked.Load())), minSearch), maxSearch), err
-}
-
-func (p *podFinder) started() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.detector != nil
 }
 
 // choose returns the namespaces that are those of pods.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
@@ -64,17 +65,8 @@ func (w writer) Write(ctx context.Context, steps []*step) error {
 func (w writer) Print(steps []*step) string {
 	var b strings.Builder
 	for _, s := range steps {
-		e := bpf.Entry{Key: s.Key, Value: s.New}
-		switch s.Op {
-		case ledger.Add:
-			b.WriteString("add ")
-		case ledger.Change:
-			b.WriteString("change ")
-		default:
-			b.WriteString("delete ")
-		}
-		b.WriteString(e.String())
-		b.WriteByte('\n')
+		verb := [...]string{ledger.Add: "add", ledger.Change: "change", ledger.Remove: "delete"}[s.Op]
+		fmt.Fprintf(&b, "%s %s\n", verb, bpf.Entry{Key: s.Key, Value: s.New})
 	}
 	return b.String()
 }

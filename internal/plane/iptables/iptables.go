@@ -77,7 +77,7 @@ type Plane struct {
 	opt      Options
 	families []*family
 
-	state map[route.Family]state // that Refresh read; nil once a plan is written
+	state map[route.Family]state // that Refresh read; nil once Plan has used it
 
 	edited atomic.Bool // Watch has reported an edit of our rules since the last Refresh
 }

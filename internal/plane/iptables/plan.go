@@ -3,7 +3,6 @@ package iptables
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,6 +45,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 		d.Learn(func() { f.written = d.written })
 		plan.Plans = append(plan.Plans, d)
 	}
+	p.state = nil
 	return plan
 }
 
@@ -56,11 +56,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 			return fmt.Errorf("add objects of nfacct: %w", err)
 		}
 	}
-	err := p.Plans.Apply(ctx)
-	if _, refused := errors.AsType[plane.Refused](err); err == nil || refused {
-		p.plane.state = nil
-	}
-	return err
+	return p.Plans.Apply(ctx)
 }
 
 // Apply writes the plan of one family, and reports the outcome.

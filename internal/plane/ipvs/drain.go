@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 )
 
@@ -53,7 +54,9 @@ func (w writer) retire(ctx context.Context, changes []ipvs.Change) ([]ipvs.Chang
 	return changes, nil
 }
 
-func isUDP(s ipvs.Server) bool { return s.Protocol == udp || isShortCut(s.Mark) && s.Mark&markUDP != 0 }
+func isUDP(s ipvs.Server) bool {
+	return s.Protocol == uint8(cluster.UDP) || isShortCut(s.Mark) && s.Mark&markUDP != 0
+}
 
 func (d drains) add(s ipvs.Server, at netip.AddrPort) {
 	if d[s] == nil {

@@ -42,7 +42,7 @@ func withBackends(svc *route.Service, backends ...string) *route.Service {
 func destinations(t *testing.T, k Kernel) string {
 	t.Helper()
 	lists, err := k.Servers.Destinations(t.Context(), ipvs.Server{
-		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: tcp, Port: 80,
+		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(cluster.TCP), Port: 80,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -98,12 +98,7 @@ type Plane struct {
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
 	opt.Scheduler = cmp.Or(opt.Scheduler, defaultScheduler)
-	if opt.Room == 0 {
-		opt.Room = roomDefault
-	}
-	if opt.Poll == 0 {
-		opt.Poll = pollPeriod
-	}
+	opt.Room, opt.Poll = cmp.Or(opt.Room, roomDefault), cmp.Or(opt.Poll, pollPeriod)
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}

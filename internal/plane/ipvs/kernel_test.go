@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
@@ -197,7 +198,7 @@ func TestAnEditIsReportedOnTheKernel(t *testing.T) {
 	if len(edits) != 0 {
 		t.Errorf("reported without an edit: %+v", <-edits)
 	}
-	at := ipvs.Server{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: tcp, Port: 80}
+	at := ipvs.Server{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(cluster.TCP), Port: 80}
 	if err := kernel.Servers.Apply(t.Context(), []ipvs.Change{{Op: ipvs.Delete, Server: at}}); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Kind returns what the rest of the program knows about this plane.
@@ -133,4 +134,16 @@ func facts() plane.Facts {
 		Loopback: "never: IPVS does not forward from loopback addresses",
 		Path:     Path,
 	}
+}
+
+// Load bounds the contents of one write.
+func Load() plane.Load { return plane.Load{Cost: cost, Piece: roomDefault} }
+
+// cost estimates the number of entries of a port.
+func cost(p *route.Port) int {
+	n, backends := 0, max(len(p.Cluster), len(p.Local))
+	for i := range p.Frontends {
+		n += 4 + backends + len(p.Frontends[i].Allow)
+	}
+	return n
 }

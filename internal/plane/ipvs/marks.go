@@ -67,7 +67,7 @@ func (m *marks) adopt(svc *route.Service, host *route.Host, sets map[string]*ips
 				continue
 			}
 			for _, a := range addresses(host, p, f) {
-				mark, id := cuts.Members[ipset.Member{Addr: a, Protocol: protocol(p), Port: f.Port}], p.ID(svc.Name)
+				mark, id := cuts.Members[ipset.Member{Addr: a, Protocol: uint8(p.Protocol), Port: f.Port}], p.ID(svc.Name)
 				if _, used := m.owner[mark]; isShortCut(mark) && !used && m.of[id] == 0 {
 					m.set(id, mark)
 				}

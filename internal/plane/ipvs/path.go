@@ -24,7 +24,8 @@ func Path(p plane.Connection) []string {
 	}
 	path = append(path, "nat KUBE-SERVICES")
 	if f.Addr.IsValid() {
-		path = append(path, "virtual server "+ipvs.Server{Addr: f.Addr, Protocol: protocol(port), Port: f.Port}.String())
+		server := ipvs.Server{Addr: f.Addr, Protocol: uint8(port.Protocol), Port: f.Port}
+		path = append(path, "virtual server "+server.String())
 	} else {
 		path = append(path, fmt.Sprintf("virtual server %s NodePort %d", port.Protocol, f.Port))
 	}

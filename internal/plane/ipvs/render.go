@@ -55,10 +55,10 @@ func (r *renderer) port(id route.PortID, p *route.Port) {
 		f := &p.Frontends[i]
 		if cut == 0 && divided(p, f) {
 			cut = r.marks.mark(id)
-			r.server(p, ipvs.Server{Addr: unspecified(p.Family), Mark: cut}, p.Backends(f.Node.Pool))
+			r.server(p, ipvs.Server{Addr: p.Family.Unspecified(), Mark: cut}, p.Backends(f.Node.Pool))
 		}
 		for _, to := range addresses(r.host, p, f) {
-			r.frontend(p, f, at{to, cut})
+			r.frontend(p, f, to, cut)
 		}
 		if f.Kind == route.NodePort && p.Protocol != cluster.SCTP && f.Node.Verdict != route.Drop {
 			r.nodePort(p, f, ipset.Member{Port: f.Port})
@@ -68,7 +68,7 @@ func (r *renderer) port(id route.PortID, p *route.Port) {
 		for _, b := range pool {
 			if slices.Contains(p.Here, b.Addr()) {
 				m := ipset.Member{
-					Addr: b.Addr(), Protocol: protocol(p), Port: b.Port(), To: netip.PrefixFrom(b.Addr(), b.Addr().BitLen()),
+					Addr: b.Addr(), Protocol: uint8(p.Protocol), Port: b.Port(), To: netip.PrefixFrom(b.Addr(), b.Addr().BitLen()),
 				}
 				r.once(key{class: member, family: p.Family, name: loopBack, member: m})
 			}
@@ -90,19 +90,13 @@ func addresses(host *route.Host, p *route.Port, f *route.Frontend) []netip.Addr 
 	return []netip.Addr{f.Addr}
 }
 
-// at is one address of a frontend.
-type at struct {
-	addr netip.Addr
-	cut  uint32 // the mark of the port; 0: none
-}
-
-// frontend adds everything about one address of a frontend.
-func (r *renderer) frontend(p *route.Port, f *route.Frontend, to at) {
-	m := ipset.Member{Addr: to.addr, Protocol: protocol(p), Port: f.Port}
+// frontend adds everything about one address of a frontend. cut is the mark of the port; 0: none.
+func (r *renderer) frontend(p *route.Port, f *route.Frontend, to netip.Addr, cut uint32) {
+	m := ipset.Member{Addr: to, Protocol: uint8(p.Protocol), Port: f.Port}
 	in := func(name string) { r.add(key{class: member, family: p.Family, name: name, member: m}, value{}) }
-	if f.Kind != route.NodePort && !slices.Contains(r.host.Local, to.addr) {
-		r.once(key{class: address, at: netip.AddrPortFrom(to.addr, 0)})
-		r.once(key{class: member, family: p.Family, name: boundIPs, member: ipset.Member{Addr: to.addr}})
+	if f.Kind != route.NodePort && !slices.Contains(r.host.Local, to) {
+		r.once(key{class: address, at: netip.AddrPortFrom(to, 0)})
+		r.once(key{class: member, family: p.Family, name: boundIPs, member: ipset.Member{Addr: to}})
 	}
 	if f.Restricted {
 		in(firewalled)
@@ -125,15 +119,19 @@ func (r *renderer) frontend(p *route.Port, f *route.Frontend, to at) {
 	if way.Verdict == route.Balance {
 		backends = p.Backends(way.Pool)
 	}
-	r.server(p, ipvs.Server{Addr: to.addr, Protocol: m.Protocol, Port: f.Port}, backends)
+	r.server(p, ipvs.Server{Addr: to, Protocol: m.Protocol, Port: f.Port}, backends)
 	if divided(p, f) {
-		r.add(key{class: member, family: p.Family, name: circuits, member: m}, value{mark: to.cut})
+		r.add(key{class: member, family: p.Family, name: circuits, member: m}, value{mark: cut})
 	}
 	switch f.Kind {
 	case route.ClusterIP:
 		in(clusterIPs)
 	case route.ExternalIP:
-		in(choose(f, externalIPs, externalLocal))
+		if masqueraded(f) {
+			in(externalIPs)
+		} else {
+			in(externalLocal)
+		}
 	case route.LoadBalancer:
 		in(loadBalancers)
 		if !masqueraded(f) {
@@ -160,18 +158,11 @@ func masqueraded(f *route.Frontend) bool {
 	return f.Others.Verdict == route.Balance && f.Others.Masquerade
 }
 
-func choose(f *route.Frontend, all, local string) string {
-	if masqueraded(f) {
-		return all
-	}
-	return local
-}
-
 // server adds a virtual server. Without destinations it refuses connections.
 func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPort) {
 	scheduler := cmp.Or(p.Scheduler, r.scheduler)
-	if p.Scheduler == "" && len(p.Weights) > 0 {
-		scheduler = byWeight(scheduler)
+	if p.Scheduler == "" && len(p.Weights) > 0 && (scheduler == "rr" || scheduler == "lc") {
+		scheduler = "w" + scheduler
 	}
 	r.add(key{class: server, server: s}, value{settings: ipvs.Settings{
 		Scheduler: scheduler, Ports: scheduler == "mh",
@@ -185,38 +176,4 @@ func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPor
 			r.add(key{class: destination, server: s, at: b}, value{}) // established flows to it go on
 		}
 	}
-}
-
-// byWeight returns the scheduler that does the same by weights.
-func byWeight(scheduler string) string {
-	switch scheduler {
-	case "rr", "lc":
-		return "w" + scheduler
-	}
-	return scheduler
-}
-
-// The numbers of protocols (IANA).
-const (
-	tcp  = 6
-	udp  = 17
-	sctp = 132
-)
-
-func protocol(p *route.Port) uint8 {
-	switch p.Protocol {
-	case cluster.UDP:
-		return udp
-	case cluster.SCTP:
-		return sctp
-	default:
-		return tcp
-	}
-}
-
-func unspecified(f route.Family) netip.Addr {
-	if f == route.IPv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
 }

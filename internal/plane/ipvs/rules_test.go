@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -120,7 +121,7 @@ func TestAMissingVirtualServerIsReported(t *testing.T) {
 	}
 	server := func(op ipvs.Op, addr string) {
 		t.Helper()
-		at := ipvs.Server{Addr: netip.MustParseAddr(addr), Protocol: tcp, Port: 80}
+		at := ipvs.Server{Addr: netip.MustParseAddr(addr), Protocol: uint8(cluster.TCP), Port: 80}
 		c := ipvs.Change{Op: op, Server: at, Settings: ipvs.Settings{Scheduler: "rr"}}
 		if err := fake.servers.Apply(t.Context(), []ipvs.Change{c}); err != nil {
 			t.Fatal(err)

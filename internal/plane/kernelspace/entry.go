@@ -88,15 +88,10 @@ func (k key) compare(o key) int {
 		cmp.Compare(k.protocol, o.protocol), cmp.Compare(k.port, o.port), cmp.Compare(k.id, o.id))
 }
 
-// place is the address, protocol and port that a load balancer occupies.
-type place struct {
-	addr     netip.Addr
-	family   route.Family
-	protocol uint8
-	port     uint16
+// place returns the address, protocol and port that a load balancer occupies, as a key without a class.
+func (k key) place() key {
+	return key{addr: k.addr, family: k.family, protocol: k.protocol, port: k.port}
 }
-
-func (k key) place() place { return place{k.addr, k.family, k.protocol, k.port} }
 
 // keyOf returns the key that deletes a load balancer which a comparison found. HNS does not store the class, so it is
 // the probable one.

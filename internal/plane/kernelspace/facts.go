@@ -40,24 +40,16 @@ func (p *Plane) facts() plane.Facts {
 
 // unservedBehaviour returns what happens to connections to a port that HNS does not serve; the zero value: it does.
 func (p *Plane) unservedBehaviour(port *route.Port) plane.Behaviour {
-	if why := p.without(port); why != "" {
-		return plane.Behaviour{Verdict: plane.Untouched, Why: why}
-	}
-	return plane.Behaviour{}
-}
-
-// without returns why HNS does not serve a port; empty: it does.
-func (p *Plane) without(port *route.Port) string {
-	s := p.seen.Load()
+	s, why := p.seen.Load(), "this version of HNS has no dual stack: IPv6 is not served"
 	switch {
 	case protocolOf(port.Protocol) == 0:
-		return "HNS does not balance " + strings.ToUpper(port.Protocol.String())
+		why = "HNS does not balance " + strings.ToUpper(port.Protocol.String())
 	case port.Family == route.IPv4 || s.dualStack():
-		return ""
+		return plane.Behaviour{}
 	case s.overlay():
-		return "overlay networks of HNS have no dual stack: IPv6 is not served"
+		why = "overlay networks of HNS have no dual stack: IPv6 is not served"
 	}
-	return "this version of HNS has no dual stack: IPv6 is not served"
+	return plane.Behaviour{Verdict: plane.Untouched, Why: why}
 }
 
 // sourceNAT reports whether HNS translates the source of a connection, and why.

@@ -3,6 +3,7 @@
 package kernelspace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,9 +89,7 @@ type Plane struct {
 
 // New makes a Plane. It does nothing yet.
 func New(h HNS, opt Options) *Plane {
-	if opt.Poll == 0 {
-		opt.Poll = pollPeriod
-	}
+	opt.Poll = cmp.Or(opt.Poll, pollPeriod)
 	problems := &problems{network: opt.Network, report: opt.Report, reported: map[route.Problem]bool{}}
 	p := &Plane{
 		hns: h, opt: opt, problems: problems, ledger: ledger.New[key, value](layout()),
@@ -101,8 +100,12 @@ func New(h HNS, opt Options) *Plane {
 }
 
 // Refresh reads the network, its endpoints and the load balancers. The error wraps hns.ErrNoNetwork
-// while the network does not exist.
+// while the network does not exist. A preview reads nothing.
 func (p *Plane) Refresh(ctx context.Context) error {
+	if p.hns == nil {
+		p.fresh = true
+		return nil
+	}
 	began := time.Now()
 	s, err := p.read(ctx)
 	p.took.Store(int64(time.Since(began)))
@@ -116,9 +119,9 @@ func (p *Plane) Refresh(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("read HNS: %w", err)
 	}
-	if s.differs() {
-		p.problems.ofNetwork("HNS does not have load balancers as they were written, or another program changed them: " +
-			"Sluice deletes and creates these")
+	if s.differs {
+		p.problems.ofNetwork("load balancers are not as Sluice wrote them, as HNS or another program changed them: " +
+			"Sluice deletes and creates these again")
 	}
 	if s.overlay() && p.opt.IPv6 {
 		p.problems.ofNetwork("it is an overlay network, which has no dual stack: IPv6 addresses of Services are not served")
@@ -178,21 +181,32 @@ func (p *Plane) objects(ctx context.Context, s *state) error {
 
 // Plan computes what to write; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	host := &change.Table.Host
-	plan := &Plan{plane: p}
-	if !p.fresh {
-		for _, t := range change.Touched {
-			p.problems.ofChange(t)
-		}
-		plan.Plan = p.ledger.Change(p.writer)
-		p.touched(plan.Plan, change)
-		return plan
+	if p.fresh {
+		p.fresh = false
+		return p.comparison(change)
 	}
+	for _, t := range change.Touched {
+		p.problems.ofChange(t)
+	}
+	plan := p.ledger.Change(p.writer)
+	host := &change.Table.Host
+	before := cmp.Or(change.OldHost, host)
+	change.Each(func(name cluster.Name, old, now *route.Service) {
+		plan.Service(name, p.render(old, before), p.render(now, host))
+	})
+	plan.End()
+	return plan
+}
+
+// comparison plans the difference between what HNS has and what it should have.
+func (p *Plane) comparison(change route.Change) plane.Plan {
 	p.problems.ofServices(change.Table)
-	plan.Plan = p.ledger.Compare(p.writer, newListing(p.writer.state, p.reserved(change.Table)))
-	plan.Host(nil, p.fixed())
+	plan := p.ledger.Compare(p.writer, newListing(p.writer.state, p.reserved(change.Table)))
+	if p.writer.state.overlay() && p.opt.SourceVIP.IsValid() {
+		plan.Host(nil, []entry{{Key: key{class: source, addr: p.opt.SourceVIP}}})
+	}
 	for _, name := range change.Table.Order() {
-		plan.Service(name, nil, p.render(change.InKernel(name), host))
+		plan.Service(name, nil, p.render(change.InKernel(name), &change.Table.Host))
 	}
 	plan.End()
 	plan.Users(p.users(change))
@@ -234,46 +248,4 @@ func (p *Plane) users(change route.Change) func(key) []cluster.Name {
 		return users
 	})
 	return func(k key) []cluster.Name { return index()[k] }
-}
-
-// touched plans a change between two states that are both known.
-func (p *Plane) touched(plan *ledger.Plan[key, value], change route.Change) {
-	host := &change.Table.Host
-	before := host
-	if change.OldHost != nil {
-		before = change.OldHost
-	}
-	done := map[cluster.Name]bool{}
-	for _, t := range change.Touched {
-		plan.Service(t.Name, p.render(t.Old, before), p.render(t.New, host))
-		done[t.Name] = true
-	}
-	if change.OldHost != nil {
-		for _, name := range change.Table.Order() {
-			if svc := change.Table.Services[name]; !done[name] {
-				plan.Service(name, p.render(svc, before), p.render(svc, host))
-			}
-		}
-	}
-	plan.End()
-}
-
-// fixed returns the entries that belong to no Service.
-func (p *Plane) fixed() []entry {
-	if !p.writer.state.overlay() || !p.opt.SourceVIP.IsValid() {
-		return nil
-	}
-	return []entry{{Key: key{class: source, addr: p.opt.SourceVIP}}}
-}
-
-// Plan is a change of HNS.
-type Plan struct {
-	*ledger.Plan[key, value]
-	plane *Plane
-}
-
-// Apply writes the plan.
-func (p *Plan) Apply(ctx context.Context) error {
-	p.plane.fresh = false
-	return p.Plan.Apply(ctx)
 }

@@ -135,7 +135,8 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	if err := opt.check(n, has); err != nil {
 		return nil, fmt.Errorf("%w: %w", probe.ErrFeature, err)
 	}
-	opt.failures = newFailures()
+	var metrics []prometheus.Collector
+	opt.failures, metrics = newFailures()
 	p := New(h, opt)
 	p.seen.Store(&state{features: has, network: n})
 	facts := p.facts()
@@ -144,7 +145,7 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	}
 	return &plane.Opened{
 		Plane: p, Load: Load(), Waiting: p.Waiting, PreserveDestination: has.DSR, Facts: &facts,
-		Parts: []plane.Part{{Metrics: []prometheus.Collector{opt.failures}}},
+		Parts: []plane.Part{{Metrics: metrics}},
 		Reader: func(context.Context) (plane.Plane, func(), error) {
 			reading := opt
 			reading.failures, reading.Report = nil, nil
@@ -154,17 +155,41 @@ func open(ctx context.Context, h HNS, opt Options, s plane.Setup) (*plane.Opened
 	}, nil
 }
 
-// preview is a plane for a recent HNS with nothing in it, which it does not call.
-type preview struct{ *Plane }
-
-func newPreview(opt Options) preview {
+// newPreview returns a plane for a recent HNS with nothing in it.
+func newPreview(opt Options) *Plane {
 	p := New(nil, opt)
 	p.writer.state = &state{features: recent(), network: hns.Network{Name: opt.Network, Type: hns.L2Bridge}}
 	p.writer.state.setEndpoints(nil)
 	p.writer.state.setBalancers(nil, nil)
-	p.fresh = true
-	return preview{p}
+	return p
 }
 
-// Refresh implements plane.Plane.
-func (preview) Refresh(context.Context) error { return nil }
+// The errors of a configuration that HNS does not support.
+var (
+	errNoNetwork = errors.New("mode kernelspace needs the name of an HNS network: " +
+		"set --network-name, winkernel.networkName or the environment variable KUBE_NETWORK, or use --proxy-mode userspace")
+	errNoDSR = errors.New("--enable-dsr (winkernel.enableDSR): this version of HNS has no direct server return: " +
+		"remove the setting, or use a Windows with HNS 9.3, 10.2 or newer")
+	errNoSourceVIP = errors.New("it is an overlay network, which needs --source-vip (winkernel.sourceVip): " +
+		"a free address in the pod range of this node")
+	errNoRemoteSubnet = errors.New("it is an overlay network, and this version of HNS has no remote subnets: " +
+		"use Windows Server 2019 or newer")
+)
+
+// check returns why the options do not fit a network.
+func (o *Options) check(n hns.Network, has hns.Features) error {
+	var err error
+	switch {
+	case o.DSR && !has.DSR:
+		return errNoDSR
+	case !n.Type.Is(hns.Overlay):
+	case !has.RemoteSubnet:
+		err = errNoRemoteSubnet
+	case !o.SourceVIP.IsValid():
+		err = errNoSourceVIP
+	}
+	if err != nil {
+		return fmt.Errorf("HNS network %q: %w", n.Name, err)
+	}
+	return nil
+}

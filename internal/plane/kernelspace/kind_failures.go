@@ -8,18 +8,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
 )
 
-// failures counts writes of load balancers that failed, under the names of kube-proxy.
-type failures map[string]*prometheus.CounterVec
+// failures counts writes of load balancers that failed, by ledger.Op, under the names of kube-proxy.
+type failures []*prometheus.CounterVec
 
-func newFailures() failures {
-	all := failures{}
+// newFailures returns counters, and the same as collectors.
+func newFailures() (f failures, all []prometheus.Collector) {
 	for _, op := range []string{"create", "update", "delete"} {
-		all[op] = prometheus.NewCounterVec(prometheus.CounterOpts{
+		counter := prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubeproxy_sync_proxy_rules_winkernel_lb_" + op + "_failures_total",
-			Help: "Load balancers of HNS of which the " + op + " failed, by IP family, kind of address and error.",
+			Help: "Failed attempts to " + op + " a load balancer of HNS, by IP family, kind of address and error.",
 		}, []string{"ip_family", "lb_type", "error"})
+		f, all = append(f, counter), append(all, counter)
 	}
-	return all
+	return f, all
 }
 
 // count counts a failed step of a load balancer.
@@ -27,7 +28,7 @@ func (f failures) count(s *step, err error) {
 	if f == nil || !s.Key.class.balancer() {
 		return
 	}
-	op := [...]string{"create", "update", "delete", "delete"}[s.Op]
+	op := min(int(s.Op), len(f)-1) // no load balancer is emptied
 	f[op].WithLabelValues(s.Key.family.String(), s.Key.class.String(), reasonOf(err)).Inc()
 }
 
@@ -47,18 +48,4 @@ func reasonOf(err error) string {
 		}
 	}
 	return "other"
-}
-
-// Describe implements prometheus.Collector.
-func (f failures) Describe(out chan<- *prometheus.Desc) {
-	for _, c := range f {
-		c.Describe(out)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (f failures) Collect(out chan<- prometheus.Metric) {
-	for _, c := range f {
-		c.Collect(out)
-	}
 }

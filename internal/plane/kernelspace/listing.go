@@ -13,8 +13,8 @@ import (
 type listing struct {
 	state    *state
 	reserved map[netip.Addr]class // addresses whose endpoints belong to a class
-	found    map[place][]found
-	taken    map[netip.Addr]bool // addresses of wanted endpoints
+	found    map[key][]found      // by place
+	taken    map[netip.Addr]bool  // addresses of wanted endpoints
 }
 
 func newListing(s *state, reserved map[netip.Addr]class) *listing {

@@ -1,7 +1,6 @@
 package kernelspace
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,8 +15,10 @@ type state struct {
 	network   hns.Network
 	endpoints map[netip.Addr]hns.Endpoint // in the network; one of this host before a remote one
 	unfit     map[string]hns.Endpoint     // of this plane, which another one replaces, by ID
+	here      map[string]bool             // the IDs of endpoints in the network
 	elsewhere map[string]bool             // the IDs of endpoints in other networks
-	found     map[place][]found           // load balancers that Refresh has read
+	found     map[key][]found             // load balancers that Refresh has read, by place
+	differs   bool                        // one of them is not as it was written
 	waiting   map[key]bool                // endpoints that no Service needs, and to which load balancers still refer
 	balancers map[key]hns.LoadBalancer    // of this plane: as written, or as a comparison found them
 	roots     map[route.Family]netip.Addr // of the endpoint of this node that gets health checks
@@ -60,12 +61,14 @@ func (s *state) findRoots(name string) {
 }
 
 func (s *state) setEndpoints(list []hns.Endpoint) {
-	s.endpoints, s.unfit, s.elsewhere = map[netip.Addr]hns.Endpoint{}, map[string]hns.Endpoint{}, map[string]bool{}
+	s.endpoints, s.unfit = map[netip.Addr]hns.Endpoint{}, map[string]hns.Endpoint{}
+	s.here, s.elsewhere = map[string]bool{}, map[string]bool{}
 	for _, e := range list {
 		if e.Network != s.network.ID {
 			s.elsewhere[e.ID] = true
 			continue
 		}
+		s.here[e.ID] = true
 		for _, a := range e.Addrs {
 			s.setEndpoint(a, e)
 		}
@@ -152,50 +155,29 @@ func sameMAC(a, b string) bool {
 // setBalancers stores the load balancers that were read, except those for endpoints in other networks: it adopts
 // those of an earlier run and of kube-proxy. Their endpoints may be gone, for example after the network was replaced.
 func (s *state) setBalancers(list []hns.LoadBalancer, written map[key]hns.LoadBalancer) {
-	exists := s.ids()
-	here := func(id string) bool { return exists[id] }
+	here := func(id string) bool { return s.here[id] }
 	elsewhere := func(id string) bool { return s.elsewhere[id] }
 	wrote := map[string]hns.LoadBalancer{}
 	for _, l := range written {
 		wrote[l.ID] = l
 	}
-	s.found, s.balancers, s.waiting = map[place][]found{}, map[key]hns.LoadBalancer{}, map[key]bool{}
+	s.found, s.balancers, s.waiting = map[key][]found{}, map[key]hns.LoadBalancer{}, map[key]bool{}
 	for _, l := range list {
 		if !slices.ContainsFunc(l.Endpoints, here) && slices.ContainsFunc(l.Endpoints, elsewhere) {
 			continue
 		}
 		was, did := wrote[l.ID]
 		at := keyOf(l).place()
-		s.found[at] = append(s.found[at], found{l, did && !only(was, here).Same(only(l, here))})
+		differs := did && !only(was, here).Same(only(l, here))
+		s.found[at] = append(s.found[at], found{l, differs})
+		s.differs = s.differs || differs
 	}
-}
-
-// differs reports whether a load balancer that was read is not as it was written.
-func (s *state) differs() bool {
-	for _, all := range s.found {
-		if slices.ContainsFunc(all, func(f found) bool { return f.differs }) {
-			return true
-		}
-	}
-	return false
 }
 
 // only returns a load balancer with those endpoints that exist: HNS removes others when a container ends.
 func only(l hns.LoadBalancer, exists func(string) bool) hns.LoadBalancer {
 	l.Endpoints = slices.DeleteFunc(slices.Clone(l.Endpoints), func(id string) bool { return !exists(id) })
 	return l
-}
-
-// ids returns the IDs of the endpoints in the network.
-func (s *state) ids() map[string]bool {
-	all := map[string]bool{}
-	for _, e := range s.endpoints {
-		all[e.ID] = true
-	}
-	for id := range maps.Keys(s.unfit) {
-		all[id] = true
-	}
-	return all
 }
 
 // document returns the load balancer of an entry, with the backends that HNS has, and the addresses of the others.

@@ -155,7 +155,7 @@ func TestSettingsInAnotherForm(t *testing.T) {
 		}
 	}
 	s.settled()
-	s.only("HNS does not have load balancers as they were written")
+	s.only("load balancers are not as Sluice wrote them")
 }
 
 // Whatever HNS does with a change in place, the next comparison deletes and creates the load balancers that are not
@@ -189,7 +189,7 @@ func TestChangesInPlaceThatFail(t *testing.T) {
 			}
 			s.settled()
 			s.quiet()
-			s.only("HNS does not have load balancers as they were written")
+			s.only("load balancers are not as Sluice wrote them")
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -18,54 +17,31 @@ const networkPeriod = time.Second
 // busy for each load balancer.
 const readPause = 100
 
-// period returns the time between two periodic comparisons.
-func (p *Plane) period() time.Duration {
-	return max(p.opt.Poll, readPause*time.Duration(p.took.Load()))
-}
-
 // Watch implements plane.Plane. HNS has notifications, but they do not tell the changes of this plane from other
 // changes. Watch reads the network more often than everything else: it reports an edit at once when the network is
 // created or replaced, and when its remote subnets change.
 func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
-	ticker := time.NewTicker(min(networkPeriod, p.opt.Poll))
-	defer ticker.Stop()
 	last, reported := p.readNetwork(ctx), time.Now()
-	subscribed()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		now := p.readNetwork(ctx)
-		if now.same(last) && time.Since(reported) < p.period() {
-			continue
+	return plane.Poll(ctx, min(networkPeriod, p.opt.Poll), subscribed, func(e plane.Edit) {
+		now, period := p.readNetwork(ctx), max(p.opt.Poll, readPause*time.Duration(p.took.Load()))
+		if now == last && time.Since(reported) < period {
+			return
 		}
 		last, reported = now, time.Now()
-		report(plane.Edit{Possible: true})
-	}
+		report(e)
+	})
 }
 
-// networkState is the result of one read of the network by Watch.
-type networkState struct {
-	network hns.Network
-	failure string // empty: the network exists
-}
-
-func (s networkState) same(o networkState) bool {
-	return s.failure == o.failure && s.network.ID == o.network.ID && s.network.Type == o.network.Type &&
-		slices.Equal(s.network.Remote, o.network.Remote)
-}
-
-func (p *Plane) readNetwork(ctx context.Context) networkState {
+// readNetwork returns the state of the network as text that changes with it, or the error of the read.
+func (p *Plane) readNetwork(ctx context.Context) string {
 	n, err := p.hns.Network(ctx, p.opt.Network)
 	if err == nil {
-		return networkState{network: n}
+		return fmt.Sprint(n)
 	}
 	if errors.Is(err, hns.ErrNoNetwork) {
 		p.setWaiting(err)
 	}
-	return networkState{failure: err.Error()}
+	return err.Error()
 }
 
 // setWaiting records and returns why the plane waits after an error of HNS; empty if it does not wait.

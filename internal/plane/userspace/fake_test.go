@@ -41,7 +41,7 @@ type fakeListener struct {
 	admit    func(netip.Addr) relay.Admission
 }
 
-// Listen implements Engine.
+// Listen is the Listen of a plane.
 func (e *fakeEngine) Listen(s relay.Spec) (Listener, error) {
 	e.listens++
 	l := &fakeListener{e, socketAddr{cluster.Protocol(s.Protocol), s.Addr}, s.Balancer, s.Admit}

@@ -129,15 +129,11 @@ func closeAll(files map[string]*os.File) {
 	}
 }
 
-// fileName names the socket of a key at an address.
-func fileName(k key, at netip.AddrPort) string { return k.String() + " at " + at.String() }
+// separator is between the key of a socket and its address in a fileName.
+const separator = " at "
 
-// parseFileName returns the text of a key, and the address.
-func parseFileName(name string) (of string, at netip.AddrPort, err error) {
-	of, text, _ := strings.Cut(name, " at ")
-	at, err = netip.ParseAddrPort(text)
-	return of, at, err
-}
+// fileName names the socket of a key at an address.
+func fileName(k key, at netip.AddrPort) string { return k.String() + separator + at.String() }
 
 // inherit makes the first plan adopt what the previous run of the program has handed over instead of opening sockets
 // of its own. Until that plan is written no other socket gets the address of an inherited one: rules lead to it.
@@ -145,13 +141,16 @@ func (p *Plane) inherit(in plane.Inherited) error {
 	if len(in.Sockets) == 0 {
 		return nil
 	}
+	addrs := map[string]netip.AddrPort{}
 	for name := range in.Sockets {
-		of, at, err := parseFileName(name)
+		of, text, _ := strings.Cut(name, separator)
+		at, err := netip.ParseAddrPort(text)
 		if err != nil {
 			return fmt.Errorf("the name of a listening socket of the previous run, %q: %w", name, err)
 		}
-		p.ports.reserve(of, at)
+		addrs[of] = at
 	}
+	p.ports.inherit(addrs)
 	p.sockets.inherited = in.Sockets
 	p.sockets.guarded.Store(true)
 	return json.Unmarshal(in.State, &p.sockets.remembered)
@@ -159,7 +158,7 @@ func (p *Plane) inherit(in plane.Inherited) error {
 
 // disown forgets what the previous run has handed over and no plan has adopted.
 func (p *Plane) disown() {
-	p.ports.endReservations()
+	p.ports.inherit(nil)
 	p.sockets.mu.Lock()
 	defer p.sockets.mu.Unlock()
 	closeAll(p.sockets.inherited)

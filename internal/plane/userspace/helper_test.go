@@ -28,7 +28,7 @@ func newRig(t *testing.T, opt Options) *rig {
 	if opt.Addrs == nil {
 		opt.Addrs = loopbackAddrs(route.Families())
 	}
-	r.Plane = New(r.engine, opt)
+	r.Plane = New(r.engine.Listen, opt)
 	return r
 }
 

@@ -33,7 +33,7 @@ func Loopback() plane.Kind {
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 			return open(s, &plane.Opened{}, options(s, loopbackAddrs(s.Families), nil))
 		},
-		Preview: func(s plane.Setup) plane.Plane { return New(noEngine{}, options(s, loopbackAddrs(s.Families), nil)) },
+		Preview: func(s plane.Setup) plane.Plane { return New(noListener, options(s, loopbackAddrs(s.Families), nil)) },
 	}
 }
 
@@ -94,17 +94,12 @@ func without(verdict plane.Verdict) func(*route.Port) plane.Behaviour {
 	}
 }
 
-// newEngine returns the engine of a plane.
-func newEngine(s plane.Setup) (*relay.Engine, error) {
-	u := s.Config.Userspace
-	return relay.New(relay.Options{
-		NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout,
-	})
-}
-
 // open opens the plane on top of another one, whose parts it keeps. The Plane of on is nil if there is no other one.
 func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
-	engine, err := newEngine(s)
+	u := s.Config.Userspace
+	engine, err := relay.New(relay.Options{
+		NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +109,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 				"protocol", o.Protocol.String(), "address", o.At.String())
 		}
 	}
-	p := New(EngineOf(engine), opt)
+	p := New(ListenBy(engine), opt)
 	if err := p.inherit(s.Inherited); err != nil {
 		return nil, errors.Join(err, engine.Discard())
 	}
@@ -123,7 +118,10 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
 	opened.Shares, opened.HandOver = p.Shares, run.handOver
 	opened.Parts = []plane.Part{
-		{Run: run.run, SetLocal: p.local.set, Metrics: []prometheus.Collector{newCollector(p.sockets.counts, engine.Stats)}},
+		{
+			Run: run.run, SetLocal: func(list []netip.Addr) { p.local.Store(&list) },
+			Metrics: []prometheus.Collector{newCollector(p.sockets.counts, engine.Stats)},
+		},
 	}
 	for _, part := range on.Parts {
 		if part.Follower != nil {
@@ -160,10 +158,5 @@ func (f follower) Repaired(*route.Table) {
 	}
 }
 
-// noEngine is the Engine of a preview, which opens nothing.
-type noEngine struct{}
-
-// Listen implements Engine.
-func (noEngine) Listen(relay.Spec) (Listener, error) {
-	return nil, errors.New("a preview opens no sockets")
-}
+// noListener is the Listen of a preview, which opens nothing.
+func noListener(relay.Spec) (Listener, error) { return nil, errors.New("a preview opens no sockets") }

@@ -2,7 +2,6 @@ package userspace
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -22,20 +21,14 @@ type Assigned interface {
 
 // OnServices returns the plane that adds the addresses of Services to this host, and whose sockets listen
 // there. It needs the privilege to change an interface, and no rules: kube-proxy's mode winuserspace.
-// The function assigned finds the addresses that this run and those before it added. The function claim
-// returns an error if another process of this machine changes them, and keeps others from it until release.
-func OnServices(assigned func() (Assigned, error), claim func() (release func() error, err error)) plane.Kind {
+// The function assigned finds the addresses that this run and those before it added. The lock of the machine keeps
+// other processes from changing them.
+func OnServices(assigned func() (Assigned, error)) plane.Kind {
 	probe := func(context.Context, int) (plane.Support, error) {
 		if _, err := assigned(); err != nil {
 			return plane.Support{}, err
 		}
 		return loopbacks(), nil
-	}
-	begin := func() (own Assigned, release func() error, err error) {
-		if own, err = assigned(); err == nil {
-			release, err = claim()
-		}
-		return own, release, err
 	}
 	const closed = "this host has the addresses of Services itself, and nothing listens at other ports"
 	return plane.Kind{
@@ -52,28 +45,23 @@ func OnServices(assigned func() (Assigned, error), claim func() (release func() 
 		},
 		Probe: probe,
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
-			own, release, err := begin()
+			own, err := assigned()
 			if err != nil {
 				return nil, err
 			}
-			opened, err := openOwn(s, own, release)
-			if err != nil {
-				return nil, errors.Join(err, release())
-			}
-			return opened, nil
+			return openOwn(s, own)
 		},
 		Preview: func(s plane.Setup) plane.Plane {
 			opt := options(s, loopbackAddrs(s.Families), nil)
 			opt.Own = noAddresses{}
-			return New(noEngine{}, opt)
+			return New(noListener, opt)
 		},
 		Remove: func(context.Context, plane.Setup) ([]string, error) {
-			own, release, err := begin()
+			own, err := assigned()
 			if err != nil {
 				return nil, err
 			}
 			gone, err := own.Retain(nil)
-			err = errors.Join(err, release())
 			if len(gone) == 0 {
 				return nil, err
 			}
@@ -82,8 +70,8 @@ func OnServices(assigned func() (Assigned, error), claim func() (release func() 
 	}
 }
 
-// openOwn opens the plane. The addresses go when the process ends, and then the claim to them.
-func openOwn(s plane.Setup, own Assigned, release func() error) (*plane.Opened, error) {
+// openOwn opens the plane, which removes the addresses when it is closed.
+func openOwn(s plane.Setup, own Assigned) (*plane.Opened, error) {
 	opt := options(s, loopbackAddrs(s.Families), nil)
 	opt.Own = own
 	return open(s, &plane.Opened{
@@ -91,21 +79,15 @@ func openOwn(s plane.Setup, own Assigned, release func() error) (*plane.Opened, 
 		Parts:    []plane.Part{restorePeriodically(s, own.Restore)},
 		Close: func() error {
 			if _, err := own.Retain(nil); err != nil {
-				return errors.Join(fmt.Errorf("remove the addresses of Services: %w", err), release())
+				return fmt.Errorf("remove the addresses of Services: %w", err)
 			}
-			return release()
+			return nil
 		},
 	}, opt)
 }
 
-// noAddresses are the Addresses of a preview, which changes nothing.
-type noAddresses struct{}
-
-// Add implements Addresses.
-func (noAddresses) Add(context.Context, []netip.Addr) map[netip.Addr]error { return nil }
-
-// Retain implements Addresses.
-func (noAddresses) Retain([]netip.Addr) ([]netip.Addr, error) { return nil, nil }
+// noAddresses are the Addresses of a preview, which does not call them.
+type noAddresses struct{ Addresses }
 
 // restorePeriod is how often missing addresses are added: programs that manage the network delete those of others.
 const restorePeriod = 10 * time.Second

@@ -81,7 +81,7 @@ func (s *subject) open(opt route.Options) plane.Plane {
 	o.Addrs = loopbackAddrs(opt.Families)
 	s.engine, s.settle = newFakeEngine(), false
 	s.engine.faults, s.engine.closed = s.faults, s.Note
-	s.plane = New(s.engine, o)
+	s.plane = New(s.engine.Listen, o)
 	return injected{s.plane}
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/relay"
@@ -23,18 +22,21 @@ type Addresses interface {
 	Retain(keep []netip.Addr) ([]netip.Addr, error)
 }
 
-// podDetector recognizes pods among the clients. It is safe for concurrent use.
-type podDetector struct {
-	detector atomic.Pointer[route.Detector]
-}
-
-func (f *podDetector) set(d route.Detector) { f.detector.Store(&d) }
-
 // isPod reports whether an address is that of a pod on this node. It cannot recognize pods by the interface on which
 // their packets arrive.
-func (f *podDetector) isPod(client netip.Addr) bool {
-	d := f.detector.Load()
-	return d != nil && slices.ContainsFunc(d.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(client) })
+func (p *Plane) isPod(client netip.Addr) bool {
+	d := p.pods.Load()
+	return d != nil && anyContains(d.PodCIDRs, client)
+}
+
+// isLocal reports whether this host has an address.
+func (p *Plane) isLocal(a netip.Addr) bool {
+	list := p.local.Load()
+	return list != nil && slices.Contains(*list, a)
+}
+
+func anyContains(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // policy is the pools and restrictions of a frontend, by kind of client.
@@ -108,17 +110,10 @@ func (p *Plane) frontends(port *route.Port, id route.PortID) []entry {
 
 // frontendAddrs returns the addresses of a frontend: its own, or those of this node that serve NodePorts.
 func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Addr {
-	switch {
-	case f.Addr.IsValid():
+	if f.Addr.IsValid() {
 		return []netip.Addr{f.Addr}
-	case p.nodePorts.All(family) && family == route.IPv4:
-		return []netip.Addr{netip.IPv4Unspecified()}
-	case p.nodePorts.All(family):
-		return []netip.Addr{netip.IPv6Unspecified()}
 	}
-	return slices.DeleteFunc(slices.Clone(p.nodePorts.Addrs), func(a netip.Addr) bool {
-		return route.FamilyOf(a) != family
-	})
+	return p.nodePorts.Listen(family)
 }
 
 // admit returns the admission of clients to a socket. Before the first write is complete it admits only clients that
@@ -138,13 +133,13 @@ func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) relay
 	return func(client netip.Addr) relay.Admission {
 		way := v.policy.others
 		switch {
-		case client.IsLoopback(), client == v.at.Addr(), slices.Contains(p.local.get(), client):
+		case client.IsLoopback(), client == v.at.Addr(), p.isLocal(client):
 			way = v.policy.node
-		case p.pods.isPod(client):
+		case p.isPod(client):
 			way = v.policy.pods
 		}
 		refused := way.Verdict != route.Balance || !p.sockets.guarded.Load() ||
-			v.policy.restricted && !slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(client) })
+			v.policy.restricted && !anyContains(allow, client)
 		return relay.Admission{Pool: int(way.Pool), Refused: refused}
 	}
 }
@@ -179,7 +174,8 @@ func parsePrefixes(text string) []netip.Prefix {
 
 // addAddresses adds to this host the addresses of sockets that are to be opened.
 func (w writer) addAddresses(ctx context.Context, steps []*step) {
-	if w.own == nil {
+	own := w.plane.opt.Own
+	if own == nil {
 		return
 	}
 	want := map[netip.Addr]bool{}
@@ -190,7 +186,7 @@ func (w writer) addAddresses(ctx context.Context, steps []*step) {
 		}
 	}
 	if len(want) > 0 {
-		maps.Copy(w.lacks, w.own.Add(ctx, slices.SortedFunc(maps.Keys(want), netip.Addr.Compare)))
+		maps.Copy(w.lacks, own.Add(ctx, slices.SortedFunc(maps.Keys(want), netip.Addr.Compare)))
 	}
 }
 

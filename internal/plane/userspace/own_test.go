@@ -75,8 +75,8 @@ func TestThePolicyOfAnAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newRig(t, Options{Own: own})
-	p.pods.set(route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
-	p.local.set([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
+	p.pods.Store(&route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
+	p.local.Store(&[]netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	p.sockets.guarded.Store(true)
 	admit := p.admit(key{}, value{at: at("172.30.0.1:80")[0], policy: policyOf(&route.Frontend{
 		Pods: route.Way{Verdict: route.Reject}, Node: route.Way{Pool: route.Local}, Others: route.Way{Pool: route.Cluster},

@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"cmp"
 	"hash/fnv"
 	"maps"
 	"net/netip"
@@ -37,11 +38,9 @@ type socketAddr struct {
 }
 
 func newPorts(addrs []netip.Addr, from PortRange) *ports {
-	if from == (PortRange{}) {
-		from = PortRange{unprivileged, 65535}
-	}
 	p := &ports{
-		addrs: map[route.Family]netip.Addr{}, from: from, at: map[key]netip.AddrPort{}, users: map[socketAddr]key{},
+		addrs: map[route.Family]netip.Addr{}, from: cmp.Or(from, PortRange{unprivileged, 65535}),
+		at: map[key]netip.AddrPort{}, users: map[socketAddr]key{},
 	}
 	for _, a := range addrs {
 		p.addrs[route.FamilyOf(a)] = a
@@ -86,20 +85,14 @@ func (p *ports) forget() {
 	maps.DeleteFunc(p.users, func(_ socketAddr, k key) bool { return k == key{} })
 }
 
-// reserve reserves an address for the socket with a key, as text, until endReservations.
-func (p *ports) reserve(of string, at netip.AddrPort) {
+// inherit reserves the addresses of sockets of the previous run for the same sockets, until it is called with others.
+func (p *ports) inherit(addrs map[string]netip.AddrPort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.inherited == nil {
-		p.inherited, p.reserved = map[string]netip.AddrPort{}, map[netip.AddrPort]bool{}
+	p.inherited, p.reserved = addrs, map[netip.AddrPort]bool{}
+	for _, at := range addrs {
+		p.reserved[at] = true
 	}
-	p.inherited[of], p.reserved[at] = at, true
-}
-
-func (p *ports) endReservations() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.inherited, p.reserved = nil, nil
 }
 
 // suits reports whether a socket may have an address, by the addresses and ports that are configured. The caller

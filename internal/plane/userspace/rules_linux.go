@@ -40,7 +40,7 @@ func Kind(rules plane.Kind) plane.Kind {
 	}
 	k.Preview = func(s plane.Setup) plane.Plane {
 		s.Listeners = listenAddrs(s.Families)
-		return New(noEngine{}, options(s, s.Listeners, rules.Preview(s)))
+		return New(noListener, options(s, s.Listeners, rules.Preview(s)))
 	}
 	k.Open = func(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		s.Listeners = listenAddrs(s.Families)

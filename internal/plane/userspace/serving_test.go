@@ -13,7 +13,7 @@ import (
 // A terminating endpoint that still serves keeps its UDP flows, and gets no new ones.
 func TestServingBackendsKeepTheirFlows(t *testing.T) {
 	ready, terminating := netip.MustParseAddrPort("10.180.0.1:53"), netip.MustParseAddrPort("10.180.0.2:53")
-	p := New(noEngine{}, Options{})
+	p := New(noListener, Options{})
 	got := p.targetOf(&route.Port{
 		Protocol: cluster.UDP, Cluster: []netip.AddrPort{ready}, Serving: []netip.AddrPort{ready, terminating},
 	})

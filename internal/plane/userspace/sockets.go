@@ -22,7 +22,7 @@ import (
 
 // sockets are the open sockets and their balancers. It is safe for concurrent use.
 type sockets struct {
-	engine  Engine
+	listen  Listen
 	guarded atomic.Bool // clients are admitted
 
 	mu        sync.Mutex
@@ -35,9 +35,9 @@ type sockets struct {
 	remembered map[string][]relay.Client // clients with session affinity in the previous run, by the text of a PortID
 }
 
-func newSockets(e Engine) *sockets {
+func newSockets(listen Listen) *sockets {
 	return &sockets{
-		engine: e, balancers: map[route.PortID]*relay.Balancer{}, values: map[key]value{}, open: map[key]Listener{},
+		listen: listen, balancers: map[route.PortID]*relay.Balancer{}, values: map[key]value{}, open: map[key]Listener{},
 	}
 }
 
@@ -56,14 +56,10 @@ func (s *sockets) counts() map[route.PortID]relay.Counts {
 // writer carries out the steps of one plan.
 type writer struct {
 	*sockets
+	plane   *Plane
 	service func(cluster.Name) *route.Service // as the plan leaves it
-	target  func(*route.Port) *relay.Target
-	taken   func(key) // called if another program has the address of a socket
-	opened  func(plane.Socket)
-	admit   func(key, value, *route.Service) func(client netip.Addr) relay.Admission
-	own     Addresses            // nil: none
-	failed  map[key]error        // sockets that could not be opened; a plan tries each once
-	lacks   map[netip.Addr]error // addresses that this host could not get
+	failed  map[key]error                     // sockets that could not be opened; a plan tries each once
+	lacks   map[netip.Addr]error              // addresses that this host could not get
 }
 
 // Room implements ledger.Writer.
@@ -116,7 +112,7 @@ func (w writer) Write(ctx context.Context, steps []*step) error {
 // closed, so it waits again.
 func (w writer) undo(s *step) {
 	if s.Op == ledger.Change {
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.Old, nil))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.plane.admit(s.Key, s.Old, nil))
 		w.values[s.Key] = s.Old
 		return
 	}
@@ -134,9 +130,9 @@ func (w writer) write(s *step) error {
 		w.stay(s.Key)
 		w.balance(s.Key.port)
 	case s.Op == ledger.Change:
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.New, w.service(s.Key.port.Service)))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.plane.admit(s.Key, s.New, w.service(s.Key.port.Service)))
 	default:
-		if err := w.listen(s); err != nil {
+		if err := w.openSocket(s); err != nil {
 			return err
 		}
 	}
@@ -153,18 +149,18 @@ func (w writer) balance(id route.PortID) {
 			continue
 		}
 		if b := w.balancers[id]; b != nil {
-			b.Set(w.target(port))
+			b.Set(w.plane.targetOf(port))
 			return
 		}
-		w.balancers[id] = relay.NewBalancer(w.target(port))
+		w.balancers[id] = relay.NewBalancer(w.plane.targetOf(port))
 		w.balancers[id].Remember(w.remembered[id.String()])
 	}
 }
 
-// listen opens a socket. One that waits to be closed serves again.
-func (w writer) listen(s *step) error {
+// openSocket opens a socket. One that waits to be closed serves again.
+func (w writer) openSocket(s *step) error {
 	if w.stay(s.Key) {
-		w.open[s.Key].Set(w.balancers[s.Key.port], w.admit(s.Key, s.New, w.service(s.Key.port.Service)))
+		w.open[s.Key].Set(w.balancers[s.Key.port], w.plane.admit(s.Key, s.New, w.service(s.Key.port.Service)))
 		return nil
 	}
 	if err := w.failed[s.Key]; err != nil {
@@ -177,12 +173,12 @@ func (w writer) listen(s *step) error {
 		return &plane.NoSocket{Err: errors.New("all ports of the range for listening sockets are in use (portRange)")}
 	}
 	inherited := w.inheritedSocket(s.Key, s.New.at)
-	l, err := w.engine.Listen(relay.Spec{
+	l, err := w.listen(relay.Spec{
 		Protocol: relay.Protocol(s.Key.port.Protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
-		Admit: w.admit(s.Key, s.New, w.service(s.Key.port.Service)), Inherited: inherited,
+		Admit: w.plane.admit(s.Key, s.New, w.service(s.Key.port.Service)), Inherited: inherited,
 	})
 	if relay.InUse(err) {
-		w.taken(s.Key)
+		w.plane.ports.refuse(s.Key)
 		err = fmt.Errorf("another program has this port: %w", err)
 	}
 	if err != nil {
@@ -191,7 +187,7 @@ func (w writer) listen(s *step) error {
 	}
 	w.open[s.Key] = l
 	if inherited == nil {
-		w.opened(s.Key.socket(s.New))
+		w.plane.opt.Opened(s.Key.socket(s.New))
 	}
 	return nil
 }

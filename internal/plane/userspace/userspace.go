@@ -18,10 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Engine opens listening sockets and forwards their connections: EngineOf a relay.Engine.
-type Engine interface {
-	Listen(relay.Spec) (Listener, error)
-}
+// Listen opens a listening socket, and forwards its connections: ListenBy a relay.Engine.
+type Listen func(relay.Spec) (Listener, error)
 
 // Listener is an open socket: a relay.Listener.
 type Listener interface {
@@ -29,13 +27,10 @@ type Listener interface {
 	Close()
 }
 
-// EngineOf returns an Engine that opens Listeners of a relay.Engine.
-func EngineOf(e *relay.Engine) Engine { return engine{e} }
-
-type engine struct{ *relay.Engine }
-
-// Listen implements Engine.
-func (e engine) Listen(s relay.Spec) (Listener, error) { return e.Engine.Listen(s) }
+// ListenBy returns a function that opens Listeners of an Engine.
+func ListenBy(e *relay.Engine) Listen {
+	return func(s relay.Spec) (Listener, error) { return e.Listen(s) }
+}
 
 // Options for New.
 type Options struct {
@@ -68,9 +63,10 @@ type Plane struct {
 	ports       *ports
 	sockets     *sockets
 	redirect    *redirect
-	local       *addresses   // of this host
-	pods        *podDetector // of the last change that was applied
-	compare     bool         // the next Plan compares everything
+	compare     bool // the next Plan compares everything
+
+	local atomic.Pointer[[]netip.Addr]   // the addresses of this host; nil: not known
+	pods  atomic.Pointer[route.Detector] // of the last change that was applied; nil: none was
 
 	nodePorts route.NodePorts       // as the last Plan has them
 	lacking   plane.Refused         // Services of which a socket could not be opened by the last comparison
@@ -81,16 +77,15 @@ type Plane struct {
 }
 
 // New makes a Plane. It does nothing yet.
-func New(e Engine, opt Options) *Plane { return on(newSockets(e), newPorts(opt.Addrs, opt.Ports), opt) }
+func New(listen Listen, opt Options) *Plane {
+	return on(newSockets(listen), newPorts(opt.Addrs, opt.Ports), opt)
+}
 
 // on makes a Plane for sockets that may be open already.
 func on(s *sockets, at *ports, opt Options) *Plane {
 	p := &Plane{
 		Above: plane.Above{Beneath: opt.Rules}, opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s,
-		local: &addresses{}, pods: &podDetector{}, compare: true,
-	}
-	if opt.Rules == nil {
-		p.Beneath = noRules{}
+		compare: true,
 	}
 	if p.opt.Opened == nil {
 		p.opt.Opened = func(plane.Socket) {}
@@ -103,43 +98,16 @@ func on(s *sockets, at *ports, opt Options) *Plane {
 func (p *Plane) Reader(rules plane.Plane) *Plane {
 	opt := p.opt
 	opt.Rules = rules
-	reader := on(p.sockets, p.ports, opt)
-	reader.local, reader.pods = p.local, p.pods
-	return reader
-}
-
-// addresses is a list of addresses. It is safe for concurrent use.
-type addresses struct{ list atomic.Pointer[[]netip.Addr] }
-
-func (a *addresses) set(list []netip.Addr) { a.list.Store(&list) }
-
-func (a *addresses) get() []netip.Addr {
-	if list := a.list.Load(); list != nil {
-		return *list
-	}
-	return nil
+	return on(p.sockets, p.ports, opt)
 }
 
 // Refresh implements plane.Plane. The sockets are known; only the rules are read.
 func (p *Plane) Refresh(ctx context.Context) error {
 	p.compare = true
+	if p.Beneath == nil {
+		return nil
+	}
 	return p.Beneath.Refresh(ctx)
-}
-
-// noRules is the plane beneath one whose clients connect to the sockets themselves.
-type noRules struct{}
-
-// Refresh implements plane.Plane.
-func (noRules) Refresh(context.Context) error { return nil }
-
-// Plan implements plane.Plane.
-func (noRules) Plan(route.Change) plane.Plan { return ledger.Plans{} }
-
-// Watch implements plane.Plane. Nobody else can change the sockets.
-func (noRules) Watch(ctx context.Context, subscribed func(), _ func(plane.Edit)) error {
-	subscribed()
-	<-ctx.Done()
-	return nil
 }
 
 // Plan is a change of the sockets, and of the rules.
@@ -156,8 +124,7 @@ type Plan struct {
 // Plan computes what to open, change and close; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
 	w := writer{
-		sockets: p.sockets, service: change.InKernel, target: p.targetOf, taken: p.ports.refuse, opened: p.opt.Opened,
-		admit: p.admit, own: p.opt.Own, failed: map[key]error{}, lacks: map[netip.Addr]error{},
+		sockets: p.sockets, plane: p, service: change.InKernel, failed: map[key]error{}, lacks: map[netip.Addr]error{},
 	}
 	p.nodePorts = change.Table.Host.NodePorts
 	// Where NodePorts were served before a change of the host, only the sockets themselves tell.
@@ -193,7 +160,8 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return errEnded
 	}
 	on.compare = true // unless it succeeds
-	on.pods.set(p.change.Table.Host.Detector)
+	detector := p.change.Table.Host.Detector
+	on.pods.Store(&detector)
 	lacking, refused := plane.Refused{}, plane.Refused{}
 	err := lacking.Merge(p.sockets.Apply(ctx))
 	if err == nil && len(lacking) > 0 {

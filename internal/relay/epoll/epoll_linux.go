@@ -167,9 +167,6 @@ func (l *Loop) Add(fd int, events uint32, h Handler) error {
 	return l.control(unix.EPOLL_CTL_ADD, fd, events)
 }
 
-// Change changes the events of a file descriptor.
-func (l *Loop) Change(fd int, events uint32) error { return l.control(unix.EPOLL_CTL_MOD, fd, events) }
-
 // Close removes a file descriptor and closes it.
 func (l *Loop) Close(fd int) {
 	l.slots[fd].handler = nil

@@ -65,14 +65,6 @@ func TestEvents(t *testing.T) {
 		t.Errorf("events %#x, want EPOLLIN", e)
 	}
 	on(func() {
-		if err := l.Change(near, unix.EPOLLOUT|unix.EPOLLET); err != nil {
-			t.Error(err)
-		}
-	})
-	if e := <-events; e != unix.EPOLLOUT {
-		t.Errorf("events %#x, want EPOLLOUT", e)
-	}
-	on(func() {
 		if err := l.Remove(near); err != nil {
 			t.Error(err)
 		}

@@ -3,11 +3,9 @@
 package socket
 
 import (
-	"errors"
+	"math"
 	"net/netip"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"unsafe"
 
@@ -23,25 +21,7 @@ const (
 // ListenTCP opens a listening socket at an address, in the network namespace of the thread. Accepted connections have
 // the settings that it has, such as TCP_NODELAY and keep-alive.
 func ListenTCP(at netip.AddrPort) (int, error) {
-	fd, err := unix.Socket(family(at.Addr()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
-	if err != nil {
-		return -1, os.NewSyscallError("socket", err)
-	}
-	set(fd)
-	if err := prepare(fd, at); err != nil {
-		return -1, errors.Join(err, unix.Close(fd))
-	}
-	return fd, nil
-}
-
-func prepare(fd int, at netip.AddrPort) error {
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	if err := unix.Bind(fd, sockaddr(at)); err != nil {
-		return os.NewSyscallError("bind", err)
-	}
-	return os.NewSyscallError("listen", unix.Listen(fd, backlog()))
+	return open(unix.SOCK_STREAM, at.Addr(), bind(at), listen)
 }
 
 // AdoptTCP makes a listening socket of a previous run non-blocking, and sets the same options as ListenTCP.
@@ -49,29 +29,20 @@ func AdoptTCP(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}
-	set(fd)
-	return os.NewSyscallError("listen", unix.Listen(fd, backlog()))
+	setTCP(fd)
+	return listen(fd)
 }
 
-// set sets the options that all connections have. Errors mean that the kernel has no such setting.
-func set(fd int) {
+// listen makes a socket listen. The kernel lowers the length of the queue to net.core.somaxconn.
+func listen(fd int) error { return os.NewSyscallError("listen", unix.Listen(fd, math.MaxInt32)) }
+
+// setTCP sets the options that all connections have. Errors mean that the kernel has no such setting.
+func setTCP(fd int) {
+	option(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // ConnectFrom binds a port in TIME_WAIT
 	option(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	option(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	option(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAliveIdle)
 	option(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAliveInterval)
-}
-
-// backlog returns net.core.somaxconn, up to which the kernel queues connections.
-func backlog() int {
-	b, err := os.ReadFile("/proc/sys/net/core/somaxconn")
-	if err != nil {
-		return unix.SOMAXCONN
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return unix.SOMAXCONN
-	}
-	return n
 }
 
 // Destination returns the address to which the client of an accepted connection has connected: if
@@ -106,38 +77,27 @@ func Accept(fd int) (int, netip.AddrPort, error) {
 // Connect opens a socket and starts to connect it. The socket is connected, or the attempt has failed, when the
 // socket is ready to write.
 func Connect(to netip.AddrPort) (int, error) {
-	return connect(to, func(int) error { return nil })
+	return open(unix.SOCK_STREAM, to.Addr(), connectTCP(to))
 }
 
 // ConnectFrom is Connect from an address and port of this host. A Reusable connection to the same address may have
 // them; the kernel then replaces it (tcp_twsk_unique in net/ipv4/tcp_ipv4.c). It returns EADDRNOTAVAIL or EADDRINUSE
 // if the port is in use.
 func ConnectFrom(from, to netip.AddrPort) (int, error) {
-	return connect(to, func(fd int) error { return unix.Bind(fd, sockaddr(from)) })
+	return open(unix.SOCK_STREAM, to.Addr(), bind(from), connectTCP(to))
 }
 
-// connect opens a socket, prepares it and starts to connect it.
-func connect(to netip.AddrPort, prepare func(fd int) error) (int, error) {
-	n, _, e := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family(to.Addr())),
-		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
-	if e != 0 {
-		return -1, e
+// connectTCP returns the step that starts to connect a socket.
+func connectTCP(to netip.AddrPort) func(fd int) error {
+	return func(fd int) error {
+		var a raw
+		size := a.set(to)
+		_, _, e := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&a)), size)
+		if e != 0 && e != unix.EINPROGRESS {
+			return os.NewSyscallError("connect", e)
+		}
+		return nil
 	}
-	fd := int(n)
-	set(fd)
-	option(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // ConnectFrom binds the port in TIME_WAIT
-	if err := prepare(fd); err != nil {
-		Close(fd)
-		return -1, err
-	}
-	var a raw
-	size := a.set(to)
-	_, _, e = unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&a)), size)
-	if e != 0 && e != unix.EINPROGRESS {
-		Close(fd)
-		return -1, e
-	}
-	return fd, nil
 }
 
 // Reusable reports whether ConnectFrom can use the port of a TCP socket once the socket is closed, although its
@@ -217,4 +177,27 @@ func Close(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0
 func option(fd, level, name int, value int32) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
 		uintptr(unsafe.Pointer(&value)), unsafe.Sizeof(value), 0)
+}
+
+// Pipe is a pipe, with one end to read and one to write.
+type Pipe struct{ Read, Write int }
+
+// pipeSize is the size of a pipe, if the kernel grants it: a user without privileges may have
+// /proc/sys/fs/pipe-user-pages-soft pages in all pipes.
+const pipeSize = 1 << 20
+
+// NewPipe opens a non-blocking pipe.
+func NewPipe() (Pipe, error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		return Pipe{}, err
+	}
+	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, pipeSize) // else it has 64 KiB
+	return Pipe{Read: fds[0], Write: fds[1]}, nil
+}
+
+// Close closes both ends.
+func (p Pipe) Close() {
+	Close(p.Read)
+	Close(p.Write)
 }

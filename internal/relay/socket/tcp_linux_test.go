@@ -1,13 +1,13 @@
 package socket
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
@@ -127,7 +127,7 @@ func TestErrors(t *testing.T) {
 		if err != unix.ECONNREFUSED { //nolint:errorlint // it is an Errno
 			t.Errorf("error %v, want a refusal", err)
 		}
-		if _, err := Connect(netip.MustParseAddrPort("192.0.2.1:1")); err != unix.ENETUNREACH { //nolint:errorlint // as above
+		if _, err := Connect(netip.MustParseAddrPort("192.0.2.1:1")); !errors.Is(err, unix.ENETUNREACH) {
 			t.Errorf("error %v, want no route", err)
 		}
 		for _, at := range []string{"192.0.2.1:1", "[fe80::1%nothing]:1"} {
@@ -166,7 +166,7 @@ func TestConnectFrom(t *testing.T) {
 					return err
 				}
 				defer Close(other)
-				if fd, err := ConnectFrom(from, to); err != unix.EADDRNOTAVAIL { //nolint:errorlint // it is an Errno
+				if fd, err := ConnectFrom(from, to); !errors.Is(err, unix.EADDRNOTAVAIL) {
 					t.Errorf("from a port that is in use: %d, %v", fd, err)
 				}
 				for range 3 {

@@ -10,16 +10,21 @@ import (
 )
 
 // ListenUDP opens a UDP socket at an address, in the network namespace of the thread.
-func ListenUDP(at netip.AddrPort) (int, error) { return open(at.Addr(), bind(at), setBuffers) }
+func ListenUDP(at netip.AddrPort) (int, error) {
+	return open(unix.SOCK_DGRAM, at.Addr(), bind(at), setBuffers)
+}
 
 // DialUDP opens a UDP socket that is connected to an address, in the network namespace of the thread.
-func DialUDP(to netip.AddrPort) (int, error) { return open(to.Addr(), connectUDP(to)) }
+func DialUDP(to netip.AddrPort) (int, error) { return open(unix.SOCK_DGRAM, to.Addr(), connectUDP(to)) }
 
-// open opens a UDP socket for a family of addresses and calls the steps that set it up.
-func open(like netip.Addr, steps ...func(fd int) error) (int, error) {
-	fd, err := unix.Socket(family(like), unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+// open opens a socket for TCP or UDP and a family of addresses, and calls the steps that set it up.
+func open(kind int, like netip.Addr, steps ...func(fd int) error) (int, error) {
+	fd, err := unix.Socket(family(like), kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
+	}
+	if kind == unix.SOCK_STREAM {
+		setTCP(fd)
 	}
 	for _, step := range steps {
 		if err := step(fd); err != nil {

@@ -14,12 +14,12 @@ import (
 func TestConnectDiscardsOthers(t *testing.T) {
 	kerneltest.Do(t, kerneltest.Namespace(t), func() error {
 		local := netip.MustParseAddr("127.0.0.1")
-		stranger, err := open(local, bind(netip.AddrPortFrom(local, 0)))
+		stranger, err := open(unix.SOCK_DGRAM, local, bind(netip.AddrPortFrom(local, 0)))
 		if err != nil {
 			return err
 		}
 		defer func() { _ = unix.Close(stranger) }()
-		fd, err := open(local, bind(netip.AddrPortFrom(local, 0)), func(fd int) error {
+		fd, err := open(unix.SOCK_DGRAM, local, bind(netip.AddrPortFrom(local, 0)), func(fd int) error {
 			at, err := Addr(fd)
 			if err != nil {
 				return err

@@ -11,13 +11,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
-
-// ErrClaimed means that another process of this machine adds and removes addresses.
-var ErrClaimed = errors.New("another Sluice on this machine has addresses of Services, perhaps one of another user; " +
-	"stop it first")
 
 // Row is an address of an interface of this host.
 type Row struct {
@@ -34,12 +31,13 @@ type Table interface {
 	Delete(netip.Addr) error // from that interface
 }
 
-// Assigner adds and removes addresses. It is safe for concurrent use. Only one process may have one.
+// Assigner adds and removes addresses. It is safe for concurrent use. Only one process of a
+// machine may have one, which the lock of the machine ensures.
 type Assigner struct {
 	table Table
 
 	mu    sync.Mutex
-	added map[netip.Addr]struct{} // now or in an earlier run
+	added map[netip.Addr]bool // now or in an earlier run
 }
 
 // New returns an Assigner that knows the addresses of earlier runs.
@@ -61,22 +59,17 @@ const (
 // Add adds addresses that the host lacks, and waits until they are usable. Addresses that it has from
 // elsewhere stay as they are, and are never removed. Add returns the reason for each that failed.
 func (a *Assigner) Add(ctx context.Context, want []netip.Addr) map[netip.Addr]error {
+	a.mu.Lock()
 	added, failed := a.addMissing(want)
+	a.mu.Unlock()
 	if len(added) > 0 {
 		a.await(ctx, added, failed)
 	}
 	return failed
 }
 
-// addMissing adds addresses that the host lacks, without waiting.
+// addMissing adds addresses that the host lacks, without waiting. The caller holds mu.
 func (a *Assigner) addMissing(want []netip.Addr) (added []netip.Addr, failed map[netip.Addr]error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.change(want)
-}
-
-// change adds addresses that the host lacks. The caller holds mu.
-func (a *Assigner) change(want []netip.Addr) (added []netip.Addr, failed map[netip.Addr]error) {
 	failed = map[netip.Addr]error{}
 	rows, err := a.table.Rows()
 	if err != nil {
@@ -90,7 +83,7 @@ func (a *Assigner) change(want []netip.Addr) (added []netip.Addr, failed map[net
 			failed[addr] = fmt.Errorf("add address %s: %w", addr, err)
 			continue
 		}
-		a.added[addr] = struct{}{}
+		a.added[addr] = true
 		added = append(added, addr)
 	}
 	return added, failed
@@ -158,7 +151,7 @@ func (a *Assigner) Restore(context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	want := a.addrs()
-	_, failed := a.change(want)
+	_, failed := a.addMissing(want)
 	errs := make([]error, len(want))
 	for i, addr := range want {
 		errs[i] = failed[addr] // nil: it is there
@@ -182,11 +175,11 @@ func (a *Assigner) addrs() []netip.Addr {
 func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	kept := map[netip.Addr]struct{}{}
+	kept := map[netip.Addr]bool{}
 	for _, addr := range keep {
-		kept[addr] = struct{}{}
+		kept[addr] = true
 	}
-	old := slices.DeleteFunc(a.addrs(), func(addr netip.Addr) bool { return has(kept, addr) })
+	old := slices.DeleteFunc(a.addrs(), func(addr netip.Addr) bool { return kept[addr] })
 	if len(old) == 0 {
 		return nil, nil
 	}
@@ -198,7 +191,7 @@ func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 	var gone []netip.Addr
 	var errs []error
 	for _, addr := range old {
-		if has(there, addr) {
+		if there[addr] {
 			if err := a.table.Delete(addr); err != nil {
 				errs = append(errs, fmt.Errorf("remove address %s: %w", addr, err))
 				continue
@@ -211,17 +204,44 @@ func (a *Assigner) Retain(keep []netip.Addr) ([]netip.Addr, error) {
 }
 
 // marked returns the addresses that this program added.
-func marked(rows []Row) map[netip.Addr]struct{} {
-	set := map[netip.Addr]struct{}{}
+func marked(rows []Row) map[netip.Addr]bool {
+	set := map[netip.Addr]bool{}
 	for _, r := range rows {
 		if r.Marked {
-			set[r.Addr] = struct{}{}
+			set[r.Addr] = true
 		}
 	}
 	return set
 }
 
-func has(set map[netip.Addr]struct{}, addr netip.Addr) bool {
-	_, ok := set[addr]
-	return ok
+// Candidate is an interface of this host.
+type Candidate struct {
+	ID       uint64
+	Name     string
+	Loopback bool
+}
+
+// hostInterface is where kube-proxy's mode winuserspace added addresses: the interface by which the host
+// connects to its containers.
+const hostInterface = "vEthernet (HNS Internal NIC)"
+
+// Choose returns the interface that gets addresses: the one with a name; without a name, the interface that
+// kube-proxy used, or else the loopback interface.
+func Choose(all []Candidate, name string) (Candidate, error) {
+	named := func(name string) int {
+		return slices.IndexFunc(all, func(c Candidate) bool { return strings.EqualFold(c.Name, name) })
+	}
+	if name != "" {
+		if i := named(name); i >= 0 {
+			return all[i], nil
+		}
+		return Candidate{}, fmt.Errorf("no interface is named %q", name)
+	}
+	if i := named(hostInterface); i >= 0 {
+		return all[i], nil
+	}
+	if i := slices.IndexFunc(all, func(c Candidate) bool { return c.Loopback }); i >= 0 {
+		return all[i], nil
+	}
+	return Candidate{}, fmt.Errorf("no interface is named %q, and none is a loopback interface", hostInterface)
 }
