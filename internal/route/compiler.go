@@ -24,8 +24,7 @@ type Compiler struct {
 	compiled int // Services so far, for tests of the cost
 }
 
-// record is one Service of the cluster with its route. A record in Compiler.records does
-// not change: snapshots share it.
+// record is one Service of the cluster with its route. Snapshots share it, so it does not change.
 type record struct {
 	state
 
@@ -86,8 +85,7 @@ func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
 	return out, problems
 }
 
-// appendAffected adds the Services whose routes may differ because the view of the node
-// has changed; before is nil for the first one.
+// appendAffected adds Services whose routes may change with the view of the node; before is nil for the first view.
 func (c *Compiler) appendAffected(names []cluster.Name, before *view) []cluster.Name {
 	now := c.builder.view
 	if before == nil || before == now {
@@ -194,8 +192,7 @@ func without(problems, known []Problem) []Problem {
 	return added
 }
 
-// repeats reports whether a problem is a known one. For a Service that is too large, the
-// size does not matter, as it changes with the endpoints.
+// repeats reports whether a problem is a known one. The size of a Service that is too large does not matter.
 func (p Problem) repeats(known Problem) bool {
 	if p.Field == tooLarge {
 		p.Value, known.Value = "", ""

@@ -49,7 +49,7 @@ func eachPort(room *[]candidate, svc *cluster.Service, families []Family, do fun
 			}
 			if p.NodePort != 0 && svc.Type != cluster.ClusterIP {
 				list = append(list, candidate{
-					claim: claim{anyAddr(f).As16(), p.NodePort, p.Protocol},
+					claim: claim{f.Any().As16(), p.NodePort, p.Protocol},
 					kind:  NodePort, family: f, port: i, twin: twins.first(portKey{p.NodePort, p.Protocol, true}, i),
 				})
 			}
@@ -63,7 +63,7 @@ func eachPort(room *[]candidate, svc *cluster.Service, families []Family, do fun
 func countPorts(svc *cluster.Service, families []Family) int {
 	n := 0
 	for _, f := range families {
-		if hasFamily(svc.ClusterIPs, f) {
+		if f.In(svc.ClusterIPs) {
 			n += len(svc.Ports)
 		}
 	}
@@ -85,19 +85,15 @@ func appendHealthPorts(list []candidate, svc *cluster.Service, families []Family
 		twin = i
 	}
 	for _, f := range families {
-		if !hasFamily(svc.ClusterIPs, f) {
+		if !f.In(svc.ClusterIPs) {
 			continue
 		}
 		list = append(list, candidate{
-			claim: claim{anyAddr(f).As16(), number, cluster.TCP},
+			claim: claim{f.Any().As16(), number, cluster.TCP},
 			kind:  healthCheck, family: f, port: noPort, twin: twin,
 		})
 	}
 	return list
-}
-
-func hasFamily(addrs []netip.Addr, f Family) bool {
-	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return FamilyOf(a) == f })
 }
 
 type address struct {
@@ -125,13 +121,6 @@ func appendAddresses(list []address, svc *cluster.Service, f Family) []address {
 		}
 	}
 	return list
-}
-
-func anyAddr(f Family) netip.Addr {
-	if f == IPv4 {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }
 
 // twins has the index of the first port of a Service with each number and protocol; nil for a Service of one port.
@@ -267,8 +256,7 @@ func localWays(s supply, f Family, v *view) ways {
 	return out
 }
 
-// externalLocal reports whether externalTrafficPolicy Local applies: only to Services
-// with addresses for clients outside the cluster.
+// externalLocal reports whether externalTrafficPolicy Local applies: the Service has addresses for external clients.
 func externalLocal(svc *cluster.Service) bool {
 	return svc.ExternalLocal && (svc.Type != cluster.ClusterIP || len(svc.ExternalIPs) > 0)
 }

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// Problem is a fault in an object: which one, in which field, and why. Only the address,
-// port or object that it names is left out.
+// Problem is a fault in an object. Only the address, port or object that it names is left out.
 type Problem struct {
 	Object string `json:"object"`          // "Service default/web"
 	Field  string `json:"field,omitempty"` // "spec.externalIPs[0]"
@@ -41,8 +40,7 @@ func (p Problem) Times(count int) Problem {
 	return p
 }
 
-// Collector collects problems. Of problems that differ only in the value and the index in
-// a list it keeps MaxAlike, and the last one counts the rest.
+// Collector keeps MaxAlike of the problems that differ only in value and index; the last one counts the rest.
 type Collector struct {
 	list  []Problem
 	alike map[Problem]*tail

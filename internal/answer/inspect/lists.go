@@ -323,16 +323,12 @@ func (s *selection) nodePort(n nodePort) NodePort {
 		Port: n.frontend.Port, Protocol: n.port.Protocol.String(), Family: n.port.Family.String(),
 		Namespace: n.service.Name.Namespace, Service: n.service.Name.Name, PortName: n.port.Name,
 		Every: ports.All(n.port.Family), Loopback: ports.All127 && n.port.Family == route.IPv4,
-		Pods: wayOf(n.frontend.Pods), Node: wayOf(n.frontend.Node), Others: wayOf(n.frontend.Others),
+		Addresses: ports.Of(n.port.Family),
+		Pods:      wayOf(n.frontend.Pods), Node: wayOf(n.frontend.Node), Others: wayOf(n.frontend.Others),
 	}
 	out.State, out.Reason = s.state(n.service)
 	if n.frontend.Others.Verdict == route.Balance {
 		out.Backends = len(n.port.Backends(n.frontend.Others.Pool))
-	}
-	for _, a := range ports.Addrs {
-		if route.FamilyOf(a) == n.port.Family {
-			out.Addresses = append(out.Addresses, a)
-		}
 	}
 	return out
 }

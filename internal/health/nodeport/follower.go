@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/work"
 )
 
-// Options for New. Listen and Live are needed.
+// Options for New. All functions are needed.
 type Options struct {
 	// Listen opens a TCP port of one family, "tcp4" or "tcp6".
 	Listen func(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error)
@@ -40,10 +40,10 @@ type Options struct {
 	// want one, and each takes a file descriptor. 0: any number.
 	MaxListeners int
 
-	// Failed is called for a port that cannot be opened, once until it can. It may be nil.
+	// Failed is called for a port that cannot be opened, once until it can.
 	Failed func(Failure)
 
-	// Opened is called for a port that failed and is open now. It may be nil.
+	// Opened is called for a port that failed and is open now.
 	Opened func(service cluster.Name, port uint16)
 
 	// Before is answered until the first change is applied.
@@ -189,8 +189,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	return f.loop.Run(ctx)
 }
 
-// follow handles changes and retries failed ports. It closes ports before it opens
-// others, since a port may pass from one Service to another.
+// follow handles changes and retries failed ports. It closes ports first, as one may pass to another Service.
 func (f *Follower) follow(ctx context.Context) (time.Duration, error) {
 	changed, addrsChanged, broken := f.take()
 	attempt := map[key]*port{}
@@ -199,7 +198,7 @@ func (f *Follower) follow(ctx context.Context) (time.Duration, error) {
 	}
 	if addrsChanged {
 		for k, p := range f.ports {
-			p.closeExcept(f.addrs(k.family))
+			p.closeExcept(f.openAt.Listen(k.family))
 			attempt[k] = p
 		}
 	}
@@ -269,23 +268,6 @@ func inOrder(ports map[key]*port) []*port {
 	slices.SortFunc(list, func(a, b *port) int {
 		return cmp.Or(a.name.Compare(b.name), cmp.Compare(a.family, b.family))
 	})
-	return list
-}
-
-// addrs returns the addresses on which ports of the family are opened.
-func (f *Follower) addrs(family route.Family) []netip.Addr {
-	if f.openAt.All(family) {
-		if family == route.IPv4 {
-			return []netip.Addr{netip.IPv4Unspecified()}
-		}
-		return []netip.Addr{netip.IPv6Unspecified()}
-	}
-	var list []netip.Addr
-	for _, a := range f.openAt.Addrs {
-		if route.FamilyOf(a) == family {
-			list = append(list, a)
-		}
-	}
 	return list
 }
 

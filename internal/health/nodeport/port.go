@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -22,27 +21,11 @@ type port struct {
 	failure  Failure // the last one
 }
 
-// listener is a port on one address. It links its connections to the port.
+// listener is a port on one address.
 type listener struct {
 	net.Listener
-	port  *port
-	at    netip.Addr
-	conns *fair.Limiter
-}
-
-// conn is a client of a port.
-type conn struct {
-	net.Conn
 	port *port
-}
-
-// Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &conn{l.conns.Admit(c), l.port}, nil
+	at   netip.Addr
 }
 
 // closeExcept closes the port on all other addresses.
@@ -70,20 +53,20 @@ func (p *port) drop(l *listener) bool {
 // openAll opens a port on the addresses where it is not open. A failure on one address does not affect others.
 func (f *Follower) openAll(ctx context.Context, p *port) {
 	var failure *Failure
-	for _, a := range f.addrs(p.family) {
+	for _, a := range f.openAt.Listen(p.family) {
 		if slices.ContainsFunc(p.open, func(l *listener) bool { return l.at == a }) {
 			continue
 		}
 		at := netip.AddrPortFrom(a, p.number)
 		l, err := f.listen(ctx, network(p.family), at)
 		if err == nil {
-			f.serve(&listener{l, p, a, f.conns})
+			f.serve(&listener{f.conns.Listener(l), p, a})
 		} else if failure == nil {
 			failure = &Failure{p.name, at, err}
 		}
 	}
 	if failure == nil {
-		if p.reported != "" && f.opt.Opened != nil {
+		if p.reported != "" {
 			f.opt.Opened(p.name, p.number)
 		}
 		p.reported = ""
@@ -93,9 +76,7 @@ func (f *Follower) openAll(ctx context.Context, p *port) {
 	f.failed[p.key], p.failure = p, *failure
 	if text := failure.Error(); text != p.reported && ctx.Err() == nil {
 		p.reported = text
-		if f.opt.Failed != nil {
-			f.opt.Failed(*failure)
-		}
+		f.opt.Failed(*failure)
 	}
 }
 

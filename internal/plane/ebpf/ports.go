@@ -120,17 +120,9 @@ func exact(clients bpf.Clients, w route.Way) bool {
 // at returns the address of a frontend in its key.
 func (f frontend) at(family route.Family) netip.AddrPort {
 	if f.Kind == route.NodePort {
-		return netip.AddrPortFrom(anyAddr(family), f.Port)
+		return netip.AddrPortFrom(family.Any(), f.Port)
 	}
 	return netip.AddrPortFrom(f.Addr, f.Port)
-}
-
-// anyAddr returns the unspecified address of a family, which NodePorts have.
-func anyAddr(f route.Family) netip.Addr {
-	if f == route.IPv4 {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }
 
 // poolID returns the id of a pool: a hash of its name. So a restart computes the same ids, and nothing has to be

@@ -87,7 +87,7 @@ func isNodeAddr(a netip.Addr) bool { return !a.IsLoopback() && !a.IsLinkLocalUni
 // detector recognizes pods by interfaces, which a program cannot see, there are none.
 func podPrefixes(d *route.Detector, f route.Family) []netip.Prefix {
 	if !d.Detects(f) {
-		return []netip.Prefix{netip.PrefixFrom(anyAddr(f), 0)}
+		return []netip.Prefix{netip.PrefixFrom(f.Any(), 0)}
 	}
 	var list []netip.Prefix
 	for _, p := range d.PodCIDRs {

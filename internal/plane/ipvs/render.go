@@ -55,7 +55,7 @@ func (r *renderer) port(id route.PortID, p *route.Port) {
 		f := &p.Frontends[i]
 		if cut == 0 && divided(p, f) {
 			cut = r.marks.mark(id)
-			r.server(p, ipvs.Server{Addr: unspecified(p.Family), Mark: cut}, p.Backends(f.Node.Pool))
+			r.server(p, ipvs.Server{Addr: p.Family.Any(), Mark: cut}, p.Backends(f.Node.Pool))
 		}
 		for _, to := range addresses(r.host, p, f) {
 			r.frontend(p, f, at{to, cut})
@@ -212,11 +212,4 @@ func protocol(p *route.Port) uint8 {
 	default:
 		return tcp
 	}
-}
-
-func unspecified(f route.Family) netip.Addr {
-	if f == route.IPv6 {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
 }

@@ -108,17 +108,10 @@ func (p *Plane) frontends(port *route.Port, id route.PortID) []entry {
 
 // frontendAddrs returns the addresses of a frontend: its own, or those of this node that serve NodePorts.
 func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Addr {
-	switch {
-	case f.Addr.IsValid():
+	if f.Addr.IsValid() {
 		return []netip.Addr{f.Addr}
-	case p.nodePorts.All(family) && family == route.IPv4:
-		return []netip.Addr{netip.IPv4Unspecified()}
-	case p.nodePorts.All(family):
-		return []netip.Addr{netip.IPv6Unspecified()}
 	}
-	return slices.DeleteFunc(slices.Clone(p.nodePorts.Addrs), func(a netip.Addr) bool {
-		return route.FamilyOf(a) != family
-	})
+	return p.nodePorts.Listen(family)
 }
 
 // admit returns the admission of clients to a socket. Before the first write is complete it admits only clients that
