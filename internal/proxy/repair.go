@@ -12,8 +12,7 @@ const (
 	contestPeriod = time.Second // between checks of whether a contest begins or ends
 )
 
-// Edited records a change that another program made to the rules, and returns at once. The loop
-// repairs it as early as the cost of repairs allows.
+// Edited records a change by another program, and returns at once. The loop repairs it as soon as repairs may cost.
 func (l *Loop) Edited(e plane.Edit) {
 	l.edits.mu.Lock()
 	defer l.edits.mu.Unlock()
@@ -31,8 +30,7 @@ func (l *Loop) Contest() Contest {
 	return l.edits.contest(time.Now())
 }
 
-// scheduleRepair requests the comparison that is due because of edits, or because none was made for
-// long. It sets the timer for the next one.
+// scheduleRepair requests the comparison that is due, and sets the timer for the next one.
 func (l *Loop) scheduleRepair() {
 	l.reportContest()
 	l.edits.mu.Lock()
