@@ -122,8 +122,7 @@ type service struct {
 	selection *convert.Selection // nil: no selector
 }
 
-// value converts an object. It returns nil for one without meaning to a proxy, and false
-// for one that cannot be decoded.
+// value converts an object; nil: it has no meaning to a proxy, false: it cannot be decoded.
 func (p *parser) value(k key, v value) (any, bool) {
 	switch k.kind {
 	case kindService:

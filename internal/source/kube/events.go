@@ -46,8 +46,8 @@ const (
 // RecorderOptions are the parts of a Recorder.
 type RecorderOptions struct {
 	Client   *Client
-	NodeName string       // of the own Node
-	Log      *slog.Logger // nil: silence
+	NodeName string // of the own Node
+	Log      *slog.Logger
 
 	// Spread is the longest random wait before an Event that all nodes make. The default, for 0, suits large clusters.
 	Spread time.Duration
@@ -61,9 +61,6 @@ type Recorder struct {
 
 // NewRecorder makes a Recorder. Events wait for Run.
 func NewRecorder(o RecorderOptions) *Recorder {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	if o.Spread == 0 {
 		o.Spread = sharedSpread
 	}
@@ -135,8 +132,7 @@ func (r *Recorder) last(ctx context.Context, w *eventWriting) {
 // lastTimeout bounds how long the end of the program waits for Events.
 const lastTimeout = 500 * time.Millisecond
 
-// made returns the API object of an Event. An Event that all nodes make has the
-// same name on each, so that there is one object.
+// made returns the API object of an Event. If all nodes make it, it has the same name everywhere: one object.
 func (r *Recorder) made(e event.Event) *eventsv1.Event {
 	on, now := r.reference(e.Object), time.Now()
 	name := util.GenerateEventName(on.Name, now.UnixNano())
@@ -170,8 +166,7 @@ func sharedName(e event.Event, on *corev1.ObjectReference) string {
 	return util.GenerateEventName(on.Name, int64(h.Sum64()>>1))
 }
 
-// reference returns the API's reference to an object. kubectl looks up the Events
-// of a Node with the name in place of the UID.
+// reference returns the reference to an object. kubectl looks up Events of a Node by its name in place of the UID.
 func (r *Recorder) reference(o event.Object) *corev1.ObjectReference {
 	if o == (event.Object{}) {
 		o = event.Object{Kind: "Node", Name: r.options.NodeName}

@@ -16,8 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Events are written as client-go writes them. Its own package would add the types
-// of every kind of object to the program.
+// Events are written as client-go does, whose package would add the types of every kind of object to the program.
 const (
 	eventSeries = 6 * time.Minute  // equal Events within it become one with a count
 	eventRetry  = 10 * time.Second // between attempts, and up to a quarter more
@@ -47,8 +46,7 @@ func newEventWriting(o RecorderOptions) *eventWriting {
 	return &eventWriting{options: o, recent: map[eventKey]*counted{}}
 }
 
-// take writes an Event, or counts it: of equal ones the first two are written at
-// once. It reports whether it was written.
+// take writes an Event, or counts it: of equal ones the first two are written. It reports whether it wrote.
 func (w *eventWriting) take(ctx context.Context, e *eventsv1.Event) bool {
 	key := eventKey{e.Type, e.Reason, e.Action, e.Regarding}
 	c := w.recent[key]
@@ -67,8 +65,7 @@ func (w *eventWriting) take(ctx context.Context, e *eventsv1.Event) bool {
 	return true
 }
 
-// writeCounts writes the counts that the server does not have, and forgets Events
-// that have not been repeated within eventSeries.
+// writeCounts writes the counts that the server lacks, and forgets Events not repeated within eventSeries.
 func (w *eventWriting) writeCounts(ctx context.Context) {
 	for key, c := range w.recent {
 		last := c.event.EventTime
@@ -127,8 +124,7 @@ func seriesPatch(s *eventsv1.EventSeries) []byte {
 	return fmt.Appendf(nil, `{"series":{"count":%d,"lastObservedTime":%s}}`, s.Count, at)
 }
 
-// uid looks up the UID of a Service. It lists, because a proxy lacks the right to
-// get one. Empty: the Service does not exist or is not visible.
+// uid lists to find the UID of a Service, as a proxy may not get one. Empty: the Service is not visible.
 func (w *eventWriting) uid(ctx context.Context, of corev1.ObjectReference) types.UID {
 	var uid types.UID
 	_, err := w.options.Client.services(of.Namespace).List(ctx, metav1.ListOptions{
