@@ -95,8 +95,7 @@ func (s *State) gone(line string) {
 	s.Gone = s.Gone[max(0, len(s.Gone)-maxGone):]
 }
 
-// report stores the result of an attempt. It logs when attempts begin to fail, fail for another reason, or succeed
-// again.
+// report stores the result of an attempt. It logs a new reason to fail, and when attempts succeed again.
 func (c *Controller) report(err error) {
 	c.update(func(s *State) { s.Searched, s.Err = true, err })
 	text := ""
