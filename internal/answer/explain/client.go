@@ -58,7 +58,7 @@ func (a *asker) client(to netip.Addr) client {
 	default:
 		c.CountsAs = Outside
 		c.Why = fmt.Sprintf("%s is not in the pod CIDRs (%s) and not an address of this node", addr,
-			list(ofFamily(d.PodCIDRs, addr)))
+			list(filter(d.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() })))
 	}
 	return c
 }
@@ -126,10 +126,6 @@ func inside(prefixes []netip.Prefix, a netip.Addr) bool { return len(containing(
 
 func containing(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
 	return filter(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
-}
-
-func ofFamily(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
-	return filter(prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() })
 }
 
 func filter[T any](all []T, keep func(T) bool) []T {

@@ -24,8 +24,10 @@ type Opener struct {
 // as in net.Listen and kube-proxy. The listener stays in its namespace after the descriptor is closed.
 func (d Opener) Listen(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error) {
 	var l net.Listener
+	var config net.ListenConfig
+	config.SetMultipathTCP(false) // which the net package switches on: it costs a second socket for each listener
 	err := netns.Do(d.NetNS, func() (err error) {
-		l, err = config().Listen(ctx, network, at.String())
+		l, err = config.Listen(ctx, network, at.String())
 		return err
 	})
 	return l, err
@@ -39,13 +41,6 @@ func (d Opener) Dial(ctx context.Context, network, address string) (net.Conn, er
 		return err
 	})
 	return c, err
-}
-
-// config switches multipath TCP off, which the net package switches on: it costs a second socket for each listener.
-func config() *net.ListenConfig {
-	lc := &net.ListenConfig{}
-	lc.SetMultipathTCP(false)
-	return lc
 }
 
 // Ports opens TCP ports like an Opener, and passes the open ones to the next run of this

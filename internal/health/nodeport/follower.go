@@ -235,7 +235,7 @@ func (f *Follower) take() (changed map[cluster.Name]*route.Health, addrsChanged 
 
 // update stores the state of a Service, closes ports that it no longer has, and adds the others to those to open.
 func (f *Follower) update(name cluster.Name, h *route.Health, attempt map[key]*port) {
-	for _, family := range [...]route.Family{route.IPv4, route.IPv6} {
+	for _, family := range route.Families() {
 		k := key{name, family}
 		n, ok := h.Count(family)
 		p := f.ports[k]
@@ -261,14 +261,9 @@ func (f *Follower) update(name cluster.Name, h *route.Health, attempt map[key]*p
 
 // inOrder sorts ports, so that of two Services with one port always the same gets it.
 func inOrder(ports map[key]*port) []*port {
-	list := make([]*port, 0, len(ports))
-	for _, p := range ports {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(a, b *port) int {
+	return slices.SortedFunc(maps.Values(ports), func(a, b *port) int {
 		return cmp.Or(a.name.Compare(b.name), cmp.Compare(a.family, b.family))
 	})
-	return list
 }
 
 // end closes every port and finishes the requests of those that are connected.

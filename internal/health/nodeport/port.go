@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
-
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // port is the port of a Service in a family, on one or more addresses.
@@ -58,7 +56,7 @@ func (f *Follower) openAll(ctx context.Context, p *port) {
 			continue
 		}
 		at := netip.AddrPortFrom(a, p.number)
-		l, err := f.listen(ctx, network(p.family), at)
+		l, err := f.listen(ctx, fmt.Sprintf("tcp%d", p.family), at)
 		if err == nil {
 			f.serve(&listener{f.conns.Listener(l), p, a})
 		} else if failure == nil {
@@ -87,13 +85,6 @@ func (f *Follower) listen(ctx context.Context, network string, at netip.AddrPort
 			"(RLIMIT_NOFILE) has room for no more; raise it, for example with LimitNOFILE= in the systemd unit", most)
 	}
 	return f.opt.Listen(ctx, network, at)
-}
-
-func network(f route.Family) string {
-	if f == route.IPv4 {
-		return "tcp4"
-	}
-	return "tcp6"
 }
 
 // serve answers at a listener until it is closed.

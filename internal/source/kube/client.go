@@ -66,7 +66,7 @@ func NewClient(config *rest.Config) (*Client, error) {
 		return &resource{k, client, params, groups.codecs.UniversalDeserializer(), namespace}
 	}
 	return &Client{
-		server:   base(core.Get().URL().String()),
+		server:   base(core.Get().URL()),
 		services: func(namespace string) lister { return of(serviceKind(), core, namespace) },
 		slices:   of(sliceKind(), discovery, metav1.NamespaceAll),
 		nodes:    of(nodeKind(), core, ""),

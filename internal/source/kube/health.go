@@ -210,10 +210,4 @@ func (h *serverHealth) state() source.State {
 }
 
 // base is the part of a URL that names a server.
-func base(of string) string {
-	u, err := url.Parse(of)
-	if err != nil {
-		return of
-	}
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
-}
+func base(of *url.URL) string { return (&url.URL{Scheme: of.Scheme, Host: of.Host}).String() }

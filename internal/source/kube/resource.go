@@ -211,5 +211,5 @@ func (r *countingReader) Read(p []byte) (int, error) {
 
 // broken returns the error of an answer that breaks off, without its cause: this server does answer.
 func (r *countingReader) broken(from *url.URL) error {
-	return fmt.Errorf("the answer of %s broke off after %d bytes: %s", base(from.String()), r.bytes, r.err.Error())
+	return fmt.Errorf("the answer of %s broke off after %d bytes: %s", base(from), r.bytes, r.err.Error())
 }
