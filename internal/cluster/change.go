@@ -3,6 +3,7 @@ package cluster
 import (
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Change holds the current state of everything that changed since the previous Take. Its cost is proportional to the
@@ -62,3 +63,90 @@ func (s *Store) state(name Name) State {
 	}
 	return st
 }
+
+// Window describes the changes that arrived during some time.
+type Window struct {
+	Since    time.Time `json:"oldest,omitzero"` // of the first change; zero: there was none
+	Last     time.Time `json:"-"`
+	Services int       `json:"services"`       // changes of Services
+	Slices   int       `json:"endpointSlices"` // changes of EndpointSlices
+
+	// Triggers are the times of the changes to pods that led to the last thousand changes of slices, as far as the
+	// annotation endpoints.kubernetes.io/last-change-trigger-time gives them. A Backlog has none.
+	Triggers []Trigger `json:"-"`
+}
+
+// Trigger is the time of a change to pods from which endpoints of one family were computed.
+type Trigger struct {
+	At   time.Time
+	IPv6 bool
+}
+
+// maxTriggers bounds the Triggers of a Window, which would otherwise grow for as long as the kernel refuses writes.
+const maxTriggers = 1000
+
+// Empty reports whether no change arrived.
+func (w Window) Empty() bool { return w.Since.IsZero() }
+
+// and returns both windows as one; later is not before w.
+func (w Window) and(later Window) Window {
+	if w.Empty() {
+		return later
+	}
+	if later.Empty() {
+		return w
+	}
+	triggers := w.Triggers
+	triggers = append(triggers, later.Triggers...)
+	return Window{
+		Since: w.Since, Last: later.Last,
+		Services: w.Services + later.Services, Slices: w.Slices + later.Slices,
+		Triggers: triggers[max(0, len(triggers)-maxTriggers):],
+	}
+}
+
+// Totals counts the objects that a Store has received, including those without a difference.
+type Totals struct{ Services, Slices uint64 }
+
+// Totals returns the counts.
+func (s *Store) Totals() Totals {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.total
+}
+
+// Backlog returns the changes that have not been settled, without the Triggers.
+func (s *Store) Backlog() Window {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken, fresh := s.taken, s.fresh
+	taken.Triggers, fresh.Triggers = nil, nil
+	return taken.and(fresh)
+}
+
+// Settle records that all changes taken are in force, and returns them.
+func (s *Store) Settle() Window {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	done := s.taken
+	s.taken = Window{}
+	return done
+}
+
+// note adds a change that is made now.
+func (s *Store) note(w Window) {
+	w.Since = time.Now()
+	w.Last = w.Since
+	s.fresh = s.fresh.and(w)
+}
+
+// triggers returns the Trigger of a slice; none if the previous version of the slice had the same.
+func triggers(old, now *Slice) []Trigger {
+	if now.Trigger.IsZero() || old != nil && old.Trigger.Equal(now.Trigger) {
+		return nil
+	}
+	return []Trigger{{now.Trigger, now.ipv6() || old != nil && old.ipv6()}}
+}
+
+// ipv6 reports whether the endpoints of the slice have IPv6 addresses. Either all have, or none.
+func (s *Slice) ipv6() bool { return len(s.Endpoints) > 0 && s.Endpoints[0].Addr.Is6() }

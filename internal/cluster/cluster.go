@@ -4,7 +4,11 @@
 package cluster
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -50,8 +54,7 @@ const (
 	LoadBalancer
 )
 
-// Service is one Service with the fields that a proxy needs. Addresses are canonical, of either family, and free of
-// duplicates.
+// Service has the fields of a Service that a proxy needs. Addresses are canonical and free of duplicates.
 type Service struct {
 	Name    Name
 	Created time.Time // metadata.creationTimestamp: the older wins a contested address
@@ -78,8 +81,7 @@ type Service struct {
 
 	Affinity time.Duration // 0: none; spec.sessionAffinityConfig.clientIP.timeoutSeconds
 
-	// Scheduler is the name of an algorithm that chooses endpoints, for data planes that
-	// have several. Empty: the one of the node.
+	// Scheduler names the algorithm that chooses endpoints, in planes that have several. Empty: the one of the node.
 	Scheduler string
 
 	// SlowStart is how long the share of a new endpoint grows, in data planes that do that. 0: it has all of it at once.
@@ -144,4 +146,45 @@ type Node struct {
 	// Leaving is set while the Node is being deleted, or the cluster autoscaler is about to remove it (taint
 	// ToBeDeletedByClusterAutoscaler). Load balancers should send nothing new here; the rules stay as they are.
 	Leaving bool `json:"leaving,omitempty"`
+}
+
+// Compare orders names by namespace, then name.
+func (n Name) Compare(m Name) int {
+	return cmp.Or(strings.Compare(n.Namespace, m.Namespace), strings.Compare(n.Name, m.Name))
+}
+
+func (s *Service) equal(t *Service) bool {
+	return s.Name == t.Name && s.Created.Equal(t.Created) && s.Ignored == t.Ignored && s.Type == t.Type &&
+		slices.Equal(s.ClusterIPs, t.ClusterIPs) && slices.Equal(s.ExternalIPs, t.ExternalIPs) &&
+		slices.Equal(s.LoadBalancerIPs, t.LoadBalancerIPs) && slices.Equal(s.Ports, t.Ports) &&
+		s.InternalLocal == t.InternalLocal && s.ExternalLocal == t.ExternalLocal &&
+		s.Restricted == t.Restricted && slices.Equal(s.SourceRanges, t.SourceRanges) &&
+		s.Affinity == t.Affinity && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart &&
+		s.ProxyHeader == t.ProxyHeader && s.PreserveDestination == t.PreserveDestination &&
+		maps.Equal(s.Weights, t.Weights) && s.HealthCheckNodePort == t.HealthCheckNodePort
+}
+
+func (s *Slice) equal(t *Slice) bool {
+	return s.Name == t.Name && s.Service == t.Service && slices.Equal(s.Ports, t.Ports) &&
+		slices.EqualFunc(s.Endpoints, t.Endpoints, Endpoint.equal)
+}
+
+func (e Endpoint) equal(f Endpoint) bool {
+	return e.Addr == f.Addr && e.Node == f.Node && e.Ready == f.Ready && e.Serving == f.Serving &&
+		e.Terminating == f.Terminating && e.Hints.equal(f.Hints)
+}
+
+func (h *Hints) equal(g *Hints) bool {
+	if h == nil || g == nil {
+		return h == g
+	}
+	return slices.Equal(h.Zones, g.Zones) && slices.Equal(h.Nodes, g.Nodes)
+}
+
+func (n *Node) equal(m *Node) bool {
+	if n == nil || m == nil {
+		return n == m
+	}
+	return n.Name == m.Name && n.Zone == m.Zone &&
+		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.PodCIDRs, m.PodCIDRs)
 }

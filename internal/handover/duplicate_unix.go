@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Duplicate returns a file for the open file description of another one, with its locks (flock(2)). The caller closes
-// it.
+// Duplicate returns a file for the same open file description, with its locks (flock(2)). The caller closes it.
 func Duplicate(of syscall.Conn, name string) (*os.File, error) {
 	raw, err := of.SyscallConn()
 	if err != nil {

@@ -7,7 +7,6 @@ package handover
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 )
@@ -17,20 +16,20 @@ type Handover struct {
 	Files  map[string]*os.File
 	Values map[string]json.RawMessage
 
-	last []func(*Handover) error
+	last func(*Handover) error
 }
 
-// Last adds a function for Finish, which adds values that are known only when all parts of this run have ended.
-func (h *Handover) Last(add func(*Handover) error) { h.last = append(h.last, add) }
+// Last sets the function for Finish, which adds values that are known only when all parts of this run have ended.
+func (h *Handover) Last(add func(*Handover) error) { h.last = add }
 
-// Finish calls the functions of Last. After that the Handover is complete, except for values whose function failed.
+// Finish calls the function of Last once. After that the Handover is complete, except for values if it failed.
 func (h *Handover) Finish() error {
-	var errs []error
-	for _, add := range h.last {
-		errs = append(errs, add(h))
-	}
+	add := h.last
 	h.last = nil
-	return errors.Join(errs...)
+	if add == nil {
+		return nil
+	}
+	return add(h)
 }
 
 // Put adds a value.

@@ -35,8 +35,7 @@ func Possible() error {
 	return nil
 }
 
-// Exec re-executes the program. It returns only if that fails. The calling thread becomes
-// the main thread of the new run: call it on the main thread.
+// Exec re-executes the program, and returns only if that fails. Call it on the main thread, which remains the main one.
 func (h *Handover) Exec(args []string) error {
 	syscall.ForkLock.Lock() // a child must not inherit the files
 	defer syscall.ForkLock.Unlock()
@@ -78,8 +77,7 @@ func (h *Handover) list() (int, error) {
 	return fd, nil
 }
 
-// inheritable makes the descriptor of a file stay open in the new run. It leaves
-// the file non-blocking, as other descriptors of it may be in use.
+// inheritable keeps a descriptor open in the new run, and non-blocking, as other descriptors may be in use.
 func inheritable(f *os.File) (fd uintptr, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -92,8 +90,7 @@ func inheritable(f *os.File) (fd uintptr, err error) {
 	return fd, errors.Join(controlErr, err)
 }
 
-// Receive returns the Handover of the previous run; nil if this process has not re-executed
-// itself. Call it once, before the process starts a child.
+// Receive returns the Handover of the previous run; nil if there was none. Call it once, before a child starts.
 func Receive() (*Handover, error) {
 	text, passed := os.LookupEnv(variable)
 	if !passed {

@@ -93,10 +93,10 @@ func (v Verdict) trouble() string {
 // Programmed reports whether the rules are in the kernel as they should be.
 func (v Verdict) Programmed() bool { return v.Started && v.Serving() }
 
-// Serving reports whether this node may be sent new connections as far as its
-// rules are concerned. Before the first write no rules are known to be wrong.
+// Serving reports whether the rules allow new connections to this node. Before the first write none is known wrong.
 func (v Verdict) Serving() bool { return v.trouble() == "" }
 
+// facts are what a Verdict follows from.
 type facts struct {
 	now     time.Time
 	listed  time.Time // when every list was complete; zero: not yet
@@ -105,7 +105,6 @@ type facts struct {
 	failing time.Time // since when writes fail; zero: the last went well
 	timeout time.Duration
 	node    *cluster.Node
-	contest proxy.Contest
 	before  Before
 }
 
@@ -120,7 +119,6 @@ func (f facts) verdict(families []route.Family) Verdict {
 	v := Verdict{
 		Now: f.now, LastUpdated: f.synced,
 		Eligible: f.node != nil && !f.node.Leaving,
-		Contest:  f.contest,
 	}
 	if f.synced.IsZero() {
 		v.LastUpdated = f.before.LastUpdated
@@ -137,8 +135,7 @@ func (f facts) verdict(families []route.Family) Verdict {
 	return v
 }
 
-// due returns since when a write is due; zero: none is. Failing writes count also
-// without a change: another program may have edited our rules.
+// due returns since when a write is due; zero: none is. Failing writes count even without a change.
 func (f facts) due() time.Time {
 	switch {
 	case f.listed.IsZero():
@@ -151,25 +148,18 @@ func (f facts) due() time.Time {
 	return f.pending
 }
 
-// Store is the part of a cluster.Store that a Tracker uses.
-type Store interface {
-	Ready() <-chan struct{}  // closed when every list is complete
-	Backlog() cluster.Window // what is not in the kernel yet
-	Node() *cluster.Node     // the own Node; nil: unknown
-}
-
 // Tracker tracks the health of the proxy. It is safe for concurrent use.
 type Tracker struct {
 	opt Options
 
-	mu                              sync.Mutex
-	listedAt, syncedAt, failedSince time.Time
-	refusal                         Refusal
+	mu      sync.Mutex
+	facts   facts // those that Run and Observe learn, and the options
+	refusal Refusal
 }
 
 // Options for New.
 type Options struct {
-	Store      Store
+	Store      *cluster.Store
 	Families   []route.Family // those served
 	SyncPeriod time.Duration  // a write that waits for twice as long is overdue
 	Before     Before
@@ -182,7 +172,9 @@ type Options struct {
 }
 
 // New returns a Tracker for a proxy that starts now.
-func New(o Options) *Tracker { return &Tracker{opt: o} }
+func New(o Options) *Tracker {
+	return &Tracker{opt: o, facts: facts{timeout: 2 * o.SyncPeriod, before: o.Before}}
+}
 
 // Run notes when the store is complete. It returns when it is, or when the context ends.
 func (t *Tracker) Run(ctx context.Context) error {
@@ -191,7 +183,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 	case <-t.opt.Store.Ready():
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.listedAt = time.Now()
+		t.facts.listed = time.Now()
 	}
 	return nil
 }
@@ -202,28 +194,25 @@ func (t *Tracker) Observe(s proxy.Sync) {
 	defer t.mu.Unlock()
 	switch {
 	case s.Err == nil:
-		t.syncedAt, t.failedSince = time.Now(), time.Time{}
+		t.facts.synced, t.facts.failing = time.Now(), time.Time{}
 		t.refusal = Refusal{s.Refused, s.Known, s.Vital}
-	case t.failedSince.IsZero():
-		t.failedSince = s.Began
+	case t.facts.failing.IsZero():
+		t.facts.failing = s.Began
 	}
 }
 
 // Verdict returns the present health of the proxy.
 func (t *Tracker) Verdict() Verdict {
 	pending, node := t.opt.Store.Backlog().Since, t.opt.Store.Node()
-	var contest proxy.Contest
-	if t.opt.Contest != nil {
-		contest = t.opt.Contest()
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Now()
-	v := facts{
-		now: now, contest: contest, listed: t.listedAt, synced: t.syncedAt, pending: pending,
-		failing: t.failedSince, timeout: 2 * t.opt.SyncPeriod, node: node, before: t.opt.Before,
-	}.verdict(t.opt.Families)
+	f := t.facts
+	f.now, f.pending, f.node = time.Now(), pending, node
+	v := f.verdict(t.opt.Families)
 	v.Refusal = t.refusal
+	if t.opt.Contest != nil {
+		v.Contest = t.opt.Contest()
+	}
 	if t.opt.Waiting != nil {
 		v.Waiting = t.opt.Waiting()
 		v.Live = v.Live || v.Waiting != ""
@@ -233,3 +222,26 @@ func (t *Tracker) Verdict() Verdict {
 
 // Serving reports whether no write is overdue and no other program keeps changing the rules.
 func (t *Tracker) Serving() bool { return t.Verdict().Serving() }
+
+// Refusal is how many Services have rules that the kernel refuses.
+type Refusal struct {
+	Services int
+	Of       int          // all Services
+	Vital    cluster.Name // one of them without which a node does not work; zero: none of them is
+}
+
+// Grave reports whether new connections should go to another node: the kernel refuses more than half of the Services,
+// the Service of the API server, or a Service of DNS.
+func (r Refusal) Grave() bool { return 2*r.Services > r.Of || r.Vital != cluster.Name{} }
+
+// String describes the refusal; empty: there is none.
+func (r Refusal) String() string {
+	switch {
+	case r.Services == 0:
+		return ""
+	case r.Vital != cluster.Name{}:
+		return fmt.Sprintf("the kernel refuses the rules of %d of %d Services, Service %s among them", r.Services, r.Of,
+			r.Vital)
+	}
+	return fmt.Sprintf("the kernel refuses the rules of %d of %d Services", r.Services, r.Of)
+}

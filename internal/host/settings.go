@@ -65,8 +65,7 @@ func Lasting(c *config.Config, cpus int) []Setting {
 	return settings
 }
 
-// tracked returns the limit of tracked connections, 0 to leave it as it is. mostTracked
-// overrides Min only if the number of CPUs leads to more.
+// tracked returns the limit of connections; 0: leave it. mostTracked overrides Min only for very many CPUs.
 func tracked(c config.Conntrack, cpus int) int {
 	scaled := c.MaxPerCore * cpus
 	switch {

@@ -28,15 +28,13 @@ type Options struct {
 	Followers []Follower
 	Log       *slog.Logger
 
-	// MinPeriod is the least time between two writes; 0: none. Changes that arrive
-	// during a write are written together in any case.
+	// MinPeriod is the least time between two writes. Changes that arrive during a write are always written together.
 	MinPeriod time.Duration
 
 	// Load bounds what one write contains. The zero value sets no bounds.
 	Load plane.Load
 
-	// Due returns when the plane has something to write although nothing changed; zero:
-	// never. The loop calls it between writes. Nil: never.
+	// Due returns when the plane has something to write although nothing changed; zero, or a nil Due: never.
 	Due func() time.Time
 
 	// Report is called with each new problem of an object. It may be nil.
@@ -71,7 +69,9 @@ type Loop struct {
 	settled time.Time // of the last call of Store.Settle
 	known   bool      // the last write succeeded, so the plane need not read the kernel
 
-	early *earlyRead // not used yet; nil: used or dropped
+	// early is a read that runs while the feeds of the store deliver, so that a start does not wait first for them and
+	// then for the kernel. Nil: it was used or dropped.
+	early *reading
 
 	edits     *edits
 	edited    chan struct{} // has an item after an edit by another program
@@ -92,12 +92,10 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// minDue is the least time until a write that is due, so that a plane for which one is
-// always due does not keep the loop busy.
+// minDue is the least wait for a write that is due, so that the plane cannot keep the loop busy.
 const minDue = 10 * time.Millisecond
 
-// settleWithin bounds how long changes in the kernel wait for others that arrived with
-// them before the Store counts them as settled.
+// settleWithin bounds how long written changes wait for others of the same time before they count as settled.
 const settleWithin = 5 * time.Second
 
 // New returns a Loop.
@@ -116,7 +114,7 @@ func New(opt Options) *Loop {
 // Run runs until the context ends. It writes nothing before the store is complete, that
 // is, before every feed has delivered everything once. Meanwhile it reads the kernel.
 func (l *Loop) Run(ctx context.Context) error {
-	l.readEarly(ctx)
+	l.early = l.startReading(ctx)
 	defer l.dropEarlyRead()
 	defer l.repairs.Stop()
 	if !l.ready(ctx) {
@@ -164,8 +162,7 @@ func (l *Loop) idle(ctx context.Context) bool {
 	return false
 }
 
-// wait waits for the timer or the change and returns true, or serves one request before
-// and returns false. It returns false if the context ends.
+// wait returns true at the timer or the change, and false after it served one request or if the context ends.
 func (l *Loop) wait(ctx context.Context, timer <-chan time.Time, changed <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
@@ -223,8 +220,7 @@ func (l *Loop) overdue() bool {
 	return !at.IsZero() && !time.Now().Before(at)
 }
 
-// compareFor makes the next write compare everything. The first of several causes counts,
-// but a known fault counts before an audit.
+// compareFor makes the next write compare everything. The first cause counts, but a fault before an audit.
 func (l *Loop) compareFor(why Cause) {
 	if l.compare == Change || l.compare.audit() && !why.audit() {
 		l.compare, l.compareSince = why, time.Now()
@@ -348,8 +344,7 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 	}
 }
 
-// remember adds a change to the pending ones. Followers are notified of a change as a
-// whole, over all attempts since the last success.
+// remember adds a change to the pending ones. Followers get it as a whole, over all attempts to write it.
 func (l *Loop) remember(change route.Change) {
 	if l.oldHost == nil {
 		l.oldHost = change.OldHost
@@ -362,8 +357,7 @@ func (l *Loop) remember(change route.Change) {
 	}
 }
 
-// applied notifies the followers of all pending changes, except those of Services
-// that were refused or are not completely written yet.
+// applied notifies the followers of pending changes, without refused and partly written Services.
 func (l *Loop) applied(table *route.Table) {
 	change := route.Change{Table: table, OldHost: l.oldHost, Touched: make([]route.Touch, 0, l.pending.Len())}
 	rest := NewPending()

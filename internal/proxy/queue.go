@@ -12,8 +12,7 @@ func (l *Loop) enqueue(change route.Change) {
 	}
 }
 
-// dequeue returns the next change to write. A change of the host concerns all Services, so
-// the whole queue is written with it.
+// dequeue returns the next change to write: the whole queue with a change of the host, which concerns all Services.
 func (l *Loop) dequeue(table *route.Table) route.Change {
 	next := route.Change{Table: table, OldHost: l.rehost}
 	if l.rehost != nil {

@@ -45,32 +45,81 @@ func (l *Loop) read(ctx context.Context, s *Sync, change *route.Change) {
 	}
 }
 
-// readUntilChange has the plane read the kernel. If a change arrives, it interrupts the
-// read, but not before undisturbedRead.
+// readUntilChange reads the kernel. A change interrupts the read, but not before undisturbedRead.
 func (l *Loop) readUntilChange(ctx context.Context) (arrived bool, err error) {
-	reading, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan bool, 1)
-	go func() { ended <- l.arrival(reading, stop) }()
-	err = l.opt.Plane.Refresh(reading)
-	stop()
-	return <-ended, err
+	r := l.startReading(ctx)
+	select {
+	case <-r.ended:
+	case <-time.After(undisturbedRead):
+		select {
+		case <-r.ended:
+		case <-l.opt.Store.Changed():
+			arrived = true
+		}
+	}
+	r.stop()
+	return arrived, r.err
 }
 
-// arrival waits for a change and stops the read; false: the read ended before.
-func (l *Loop) arrival(reading context.Context, stop context.CancelFunc) bool {
-	timer := time.NewTimer(undisturbedRead)
-	defer timer.Stop()
-	select {
-	case <-reading.Done():
+// reading is a read of the kernel in the background. Meanwhile nothing else uses the plane.
+type reading struct {
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when it has ended
+	err    error         // its result, once it has ended
+}
+
+func (l *Loop) startReading(ctx context.Context) *reading {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &reading{cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(r.ended)
+		r.err = l.opt.Plane.Refresh(ctx)
+	}()
+	return r
+}
+
+// stop cancels the read, and returns when it has ended.
+func (r *reading) stop() {
+	r.cancel()
+	<-r.ended
+}
+
+// ready waits until the store is complete, and drops the early read after an edit. False: the context ended.
+func (l *Loop) ready(ctx context.Context) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-l.opt.Store.Ready():
+			return true
+		case do := <-l.requests:
+			do()
+		case <-l.edited:
+			l.dropEarlyRead()
+		}
+	}
+}
+
+// useEarlyRead waits for the early read, and reports whether the plane knows the kernel from it: once at most.
+func (l *Loop) useEarlyRead() bool {
+	r, edited := l.early, false
+	if r == nil {
 		return false
-	case <-timer.C:
 	}
 	select {
-	case <-reading.Done():
-		return false
-	case <-l.opt.Store.Changed():
-		stop()
-		return true
+	case <-r.ended:
+		edited = len(l.edited) > 0
+	case <-l.edited:
+		edited = true
+	}
+	l.dropEarlyRead()
+	return r.err == nil && !edited
+}
+
+// dropEarlyRead ends the early read, unless it was used.
+func (l *Loop) dropEarlyRead() {
+	if l.early != nil {
+		l.early.stop()
+		l.early = nil
 	}
 }

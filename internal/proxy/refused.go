@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -31,8 +30,7 @@ func (r *refusals) after(wait time.Duration) {
 	r.due, r.again = time.Now().Add(wait), time.After(wait)
 }
 
-// withoutRefused returns a change without refused Services. Their state in the kernel is
-// unknown, so that only a comparison can write them.
+// withoutRefused leaves out refused Services. The kernel may hold anything of them, so only a comparison writes them.
 func (l *Loop) withoutRefused(change route.Change) route.Change {
 	if len(l.refused.services) == 0 {
 		return change
@@ -51,8 +49,7 @@ func (l *Loop) withoutRefused(change route.Change) route.Change {
 	return change
 }
 
-// refuse records the Services that a write was refused for. Services refused earlier stay
-// refused unless the write compared everything.
+// refuse records refused Services. Earlier ones stay refused unless the write compared everything.
 func (l *Loop) refuse(now plane.Refused, s Sync) {
 	before := l.refused.services
 	if !s.Full() {
@@ -79,26 +76,14 @@ func (l *Loop) refuse(now plane.Refused, s Sync) {
 	}
 }
 
-// vital returns a refused Service without which a node does not work: the API server's, or one of DNS in kube-system.
-// Services of other namespaces are none: a tenant must not be able to make nodes unhealthy.
+// vital returns a refused Service that is vital; the zero Name if there is none.
 func (r *refusals) vital(t *route.Table) cluster.Name {
 	for _, name := range r.services.Names() {
-		if name == (cluster.Name{Namespace: "default", Name: "kubernetes"}) ||
-			name.Namespace == "kube-system" && servesDNS(t.Services[name]) {
+		if t.Services[name].Vital() {
 			return name
 		}
 	}
 	return cluster.Name{}
-}
-
-func servesDNS(svc *route.Service) bool {
-	if svc == nil {
-		return false
-	}
-	isDNS := func(f route.Frontend) bool { return f.Port == cluster.DNSPort }
-	return slices.ContainsFunc(svc.Ports, func(p route.Port) bool {
-		return p.Protocol == cluster.UDP && slices.ContainsFunc(p.Frontends, isDNS)
-	})
 }
 
 // newRefusals returns the problems of Services that were not refused before, or for another reason.

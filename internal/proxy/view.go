@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// View is the state of the loop at one moment between two writes. Nothing in it changes,
-// and it may be kept for any time.
+// View is the state of the loop between two writes. Nothing in it changes, however long it is kept.
 type View struct {
 	Routes *route.Snapshot // what should be in the kernel
 	Writes uint64          // attempts to write since the start

@@ -5,6 +5,7 @@ package reload
 
 import (
 	"context"
+	"crypto/sha256"
 	"log/slog"
 	"strings"
 	"sync"
@@ -13,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
-// Options for New. All but Before and Refused are needed.
+// Options for New. All but Before are needed.
 type Options struct {
 	File   string         // "": there is none, and nothing to watch
 	Config *config.Config // in force
@@ -27,7 +28,7 @@ type Options struct {
 	Replace func(context.Context) error
 	Log     *slog.Logger
 	Before  Count // of the previous runs of this process
-	// Refused is called with every new reason to refuse a file. It may be nil.
+	// Refused is called with every new reason to refuse a file.
 	Refused func(error)
 }
 
@@ -161,9 +162,7 @@ func (r *Reloader) refuse(s State, err error) {
 	s.Refused, s.RefusedAt = err, time.Now()
 	s.Count.Refused++
 	r.set(s)
-	if r.opt.Refused != nil {
-		r.opt.Refused(err)
-	}
+	r.opt.Refused(err)
 }
 
 // accept schedules the time at which a changed file takes effect.
@@ -203,4 +202,39 @@ func (r *Reloader) replace(ctx context.Context, s State) {
 		return
 	}
 	r.set(s)
+}
+
+// pollPeriod is the time between polls. A file is read once two polls agree, as programs write it in several steps.
+const pollPeriod = 500 * time.Millisecond
+
+// digest is a digest of the content of a file, or of the error of reading it.
+type digest [sha256.Size]byte
+
+// watch detects changes of a file by reading it. It follows symbolic links anywhere in the path, as
+// those of a mounted ConfigMap, and needs no times of the file, which some file systems store in seconds.
+type watch struct {
+	path string
+
+	last     digest // at the last poll
+	reported digest // when changed last returned true
+}
+
+// changed polls the file. It returns true if the content, or the reason why it cannot be read,
+// differs from when changed last returned true, and is the same as at the last poll.
+func (w *watch) changed() bool {
+	last := w.last
+	w.last = digestOf(w.path)
+	if w.last != last || w.last == w.reported {
+		return false
+	}
+	w.reported = w.last
+	return true
+}
+
+func digestOf(path string) digest {
+	data, err := config.ReadFile(path)
+	if err != nil {
+		return sha256.Sum256([]byte(err.Error()))
+	}
+	return sha256.Sum256(data)
 }

@@ -62,9 +62,8 @@ type portName struct {
 	protocol cluster.Protocol
 }
 
-// gather appends every endpoint of the slices to list, which is empty. The first n are
-// candidates, sorted by backend and without duplicates; the others have the reason why
-// they are none. The result does not depend on the order of slices and endpoints.
+// gather appends every endpoint of the slices to list, which is empty. The first n are candidates, sorted by backend,
+// without duplicates; the others have the reason why they are none. The order of slices and endpoints does not matter.
 func gather(list []Choice, from []*cluster.Slice, key backendKey) (all []Choice, n int) {
 	for i, sl := range from {
 		before := len(list)
@@ -142,8 +141,7 @@ func (s supplies) each(name portName, do func(offer)) {
 	}
 }
 
-// backends returns how many backends the ports of the Service have in all. A backend with several entries counts
-// several times.
+// backends returns how many backends the ports have in all. A backend with several entries counts several times.
 func (s supplies) backends(svc *cluster.Service) int {
 	n := 0
 	for _, p := range svc.Ports {
@@ -174,8 +172,7 @@ func appendChoices(list []Choice, from offer, f Family) []Choice {
 	return list
 }
 
-// compareChoices puts candidates first, sorts them by backend, and of entries
-// for the same backend puts the one to use first.
+// compareChoices puts candidates first, sorted by backend, and of entries for one backend the one to use first.
 func compareChoices(a, b Choice) int {
 	if c := cmp.Compare(a.Reason, b.Reason); c != 0 {
 		return c

@@ -16,8 +16,7 @@ func (s *Service) equal(t *Service) bool {
 // Equal reports whether two ports are equal.
 func (p Port) Equal(q Port) bool { return new(comparison).ports(p, q) }
 
-// comparison keeps the two lists of allowed clients that were equal last. The frontends
-// of a Service share one, which may be long.
+// comparison keeps the lists of allowed clients that were equal last. All frontends of a Service share one.
 type comparison struct{ mine, theirs []netip.Prefix }
 
 func (c *comparison) ports(p, q Port) bool {

@@ -63,7 +63,7 @@ func eachPort(room *[]candidate, svc *cluster.Service, families []Family, do fun
 func countPorts(svc *cluster.Service, families []Family) int {
 	n := 0
 	for _, f := range families {
-		if hasFamily(svc.ClusterIPs, f) {
+		if f.In(svc.ClusterIPs) {
 			n += len(svc.Ports)
 		}
 	}
@@ -85,7 +85,7 @@ func appendHealthPorts(list []candidate, svc *cluster.Service, families []Family
 		twin = i
 	}
 	for _, f := range families {
-		if !hasFamily(svc.ClusterIPs, f) {
+		if !f.In(svc.ClusterIPs) {
 			continue
 		}
 		list = append(list, candidate{
@@ -94,10 +94,6 @@ func appendHealthPorts(list []candidate, svc *cluster.Service, families []Family
 		})
 	}
 	return list
-}
-
-func hasFamily(addrs []netip.Addr, f Family) bool {
-	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return FamilyOf(a) == f })
 }
 
 type address struct {
@@ -260,8 +256,7 @@ func localWays(s supply, f Family, v *view) ways {
 	return out
 }
 
-// externalLocal reports whether externalTrafficPolicy Local applies: only to Services
-// with addresses for clients outside the cluster.
+// externalLocal reports whether externalTrafficPolicy Local applies: the Service has addresses for external clients.
 func externalLocal(svc *cluster.Service) bool {
 	return svc.ExternalLocal && (svc.Type != cluster.ClusterIP || len(svc.ExternalIPs) > 0)
 }

@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Health is the answer to health checks of a load balancer at the health check node port
-// of a Service: how many endpoints it has on this node.
+// Health is the answer to health checks of load balancers: how many endpoints a Service has on this node.
 type Health struct {
 	Port  uint16
 	Local []LocalCount // one of each family that the Service has, IPv4 first
@@ -48,8 +47,7 @@ func asksForHealth(svc *cluster.Service) bool {
 		svc.Type == cluster.LoadBalancer && externalLocal(svc)
 }
 
-// health returns nil for a Service that has no health check node port, or owns it in no
-// family. It adds the ports that others own to b.lost.
+// health returns nil for a Service without a health check node port of its own. It adds ports of others to b.lost.
 func (b *builder) health(st state, claims *claims) *Health {
 	if !asksForHealth(st.service) {
 		return nil

@@ -37,8 +37,7 @@ func detector(opt Options, node *cluster.Node) Detector {
 	return Detector{}
 }
 
-// ofFamilies returns the prefixes of these families, masked, sorted, without prefixes inside another one; nil if
-// there are none.
+// ofFamilies returns the prefixes of these families, masked, sorted, none inside another; nil if there are none.
 func ofFamilies(prefixes []netip.Prefix, families []Family) []netip.Prefix {
 	var list []netip.Prefix
 	for _, p := range prefixes {
@@ -137,8 +136,7 @@ func (o Options) primary(node *cluster.Node, f Family) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// all reports whether every address of the family serves NodePorts: an entry says so,
-// all entries are for the other family (S-61), or there are none.
+// all reports whether every address serves NodePorts: an entry says so, or there is none for the family (S-61).
 func (o NodePortOptions) all(f Family) bool {
 	if o.All {
 		return true
@@ -215,8 +213,7 @@ func (o NodePortOptions) names(a netip.Addr) bool {
 	return slices.ContainsFunc(o.CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// namesLoopback reports whether a loopback address serves NodePorts. A CIDR that is wider
-// than 127.0.0.0/8 is enough only for LoopbackIncluded.
+// namesLoopback reports whether a loopback address serves NodePorts. Wider CIDRs count only for LoopbackIncluded.
 func (o NodePortOptions) namesLoopback(a netip.Addr) bool {
 	lo := loopback()
 	if !lo.Contains(a) || o.Loopback == LoopbackNever {

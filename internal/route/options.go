@@ -14,8 +14,7 @@ type Options struct {
 	NodePorts     NodePortOptions
 	Primary       netip.Addr // if valid, the node's address in its family, in place of the addresses of the Node
 
-	// ListLocal has the Host list the addresses of this host, for data planes that need
-	// each of them. Every change of an address then changes the Host.
+	// ListLocal has the Host list the addresses of this host, so that each change of an address changes the Host.
 	ListLocal bool
 
 	// PreserveDestination means that the data plane can preserve the destination, for Services that request it.
@@ -47,8 +46,7 @@ type DetectorOptions struct {
 	Interface string         // for DetectBridge and DetectInterfacePrefix
 }
 
-// NodePortOptions are the entries of nodePortAddresses. The zero value serves
-// NodePorts on every local address except loopback.
+// NodePortOptions are the entries of nodePortAddresses. The zero value serves all local addresses except loopback.
 type NodePortOptions struct {
 	CIDRs     []netip.Prefix
 	Primary   bool // the node's own address of each family

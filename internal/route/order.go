@@ -34,20 +34,22 @@ const (
 	usual
 )
 
-const dnsPort = 53
-
 // need returns the rank of a Service.
 func need(svc *Service) int {
 	switch {
 	case svc.Name == cluster.Name{Namespace: "default", Name: "kubernetes"}:
 		return apiServer
-	case !svc.hasPort(dnsPort):
+	case !svc.hasPort(cluster.DNSPort):
 		return usual
 	case svc.Name.Namespace == "kube-system":
 		return clusterDNS
 	}
 	return otherDNS
 }
+
+// Vital reports whether a node does not work without the Service: that of the API server, or DNS in kube-system. A
+// Service of another namespace is not vital: a tenant must not be able to make nodes unhealthy. Nor is a nil Service.
+func (s *Service) Vital() bool { return s != nil && need(s) <= clusterDNS }
 
 func (s *Service) hasPort(port uint16) bool {
 	for i := range s.Ports {

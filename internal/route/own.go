@@ -49,8 +49,7 @@ func ownOf(opt Options, facts *cluster.Facts, host Host) own {
 	return o
 }
 
-// hide reports whether a NodePort of a family with the port number of a listener would
-// be served on an address that the listener covers.
+// hide reports whether a NodePort with the number of a listener would be served where the listener listens.
 func (n NodePorts) hide(l Listener, f Family) bool {
 	at := l.At.Addr()
 	if at.IsUnspecified() {
@@ -79,8 +78,7 @@ func (o *own) hiddenBy(c candidate) (Listener, bool) {
 	return Listener{}, false
 }
 
-// problems reports ClusterIPs that are addresses of the node. An external IP or load
-// balancer IP often is one on purpose.
+// problems reports ClusterIPs that are addresses of the node. External and load balancer IPs often are on purpose.
 func (o *own) problems(svc *cluster.Service, families []Family) []Problem {
 	var list []Problem
 	for _, a := range svc.ClusterIPs {

@@ -6,6 +6,8 @@
 package route
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -49,6 +51,11 @@ func (f Family) Unspecified() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
+// In reports whether any of the addresses is of the family.
+func (f Family) In(addrs []netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return FamilyOf(a) == f })
+}
+
 // Service is the route of one Service on this node. It does not change.
 type Service struct {
 	Name   cluster.Name
@@ -58,8 +65,7 @@ type Service struct {
 	// Ignored is why the Service is not programmed; empty: it is.
 	Ignored string
 
-	// Lost is how many of its addresses and ports are not programmed because they
-	// belong to other Services or to earlier ports of its own.
+	// Lost is how many of its addresses and ports belong to other Services or to earlier ports of its own.
 	Lost int
 }
 
@@ -79,23 +85,19 @@ type Port struct {
 	// may connect to itself through a frontend (hairpin), which needs source NAT.
 	Here []netip.Addr
 
-	// Unplaced lists the addresses of Here whose node is not known, such as backends outside of the cluster. Both lists
-	// are sorted.
+	// Unplaced lists the addresses of Here whose node is not known, such as backends outside of the cluster. Sorted.
 	Unplaced []netip.Addr
 
-	// Affinity, if not 0, keeps a client address on its backend until the client
-	// has made no new connection for this long. The frontends of a port share it.
+	// Affinity, if not 0, keeps a client on its backend until it has made no new connection for this long.
 	Affinity time.Duration
 
-	// Scheduler is the name of the algorithm that chooses backends, for planes that have
-	// several. Empty: the one of the node.
+	// Scheduler names the algorithm that chooses backends, for planes that have several. Empty: the one of the node.
 	Scheduler string
 
 	// SlowStart is how long the share of a new backend grows, for planes that do that. 0: it has all of it at once.
 	SlowStart time.Duration
 
-	// ProxyHeader means that TCP backends get the addresses of clients (PROXY protocol, version 2), for planes that
-	// connect to backends in place of clients.
+	// ProxyHeader sends TCP backends the addresses of clients (PROXY protocol, version 2), in planes that connect.
 	ProxyHeader bool
 
 	// PreserveDestination means that backends see the load balancer address as the destination.
@@ -108,8 +110,7 @@ type Port struct {
 	// Weights has the backends whose weight is not 1; see Weight.
 	Weights map[netip.AddrPort]uint16
 
-	// Serving lists all serving backends, whatever the policy, sorted. It is set for
-	// UDP only, to find established flows to backends that no longer serve.
+	// Serving lists all serving backends, sorted, for UDP only: established flows to any other backend end.
 	Serving []netip.AddrPort
 }
 
@@ -131,8 +132,7 @@ func (k Kind) String() string {
 	return [...]string{"clusterIP", "nodePort", "externalIP", "loadBalancerIP", "healthCheckNodePort"}[k]
 }
 
-// Frontend is an address, port and protocol that clients use. The order of the fields
-// saves memory, as there are very many frontends.
+// Frontend is an address, port and protocol that clients use. There are very many: the order of fields saves memory.
 type Frontend struct {
 	Kind Kind
 	Port uint16
@@ -167,6 +167,35 @@ type Key struct {
 // Key returns the key of a frontend of this port.
 func (p *Port) Key(f *Frontend) Key { return Key{p.Family, p.Protocol, f.Port, f.Addr} }
 
+// PortID identifies a Port among those of all Services. The sources leave out a Service port with
+// the name and protocol of an earlier one, so no two have the same.
+type PortID struct {
+	Service  cluster.Name
+	Name     string
+	Protocol cluster.Protocol
+	Family   Family
+}
+
+// ID returns the identity of a port of this Service.
+func (p *Port) ID(service cluster.Name) PortID {
+	return PortID{service, p.Name, p.Protocol, p.Family}
+}
+
+// Compare orders ports by Service, family, protocol and name.
+func (id PortID) Compare(o PortID) int {
+	return cmp.Or(id.Service.Compare(o.Service), cmp.Compare(id.Family, o.Family),
+		cmp.Compare(id.Protocol, o.Protocol), cmp.Compare(id.Name, o.Name))
+}
+
+// String returns "default/web:http tcp IPv4".
+func (id PortID) String() string {
+	service := id.Service.String()
+	if id.Name != "" {
+		service += ":" + id.Name
+	}
+	return fmt.Sprintf("%s %s %s", service, id.Protocol, id.Family)
+}
+
 // Verdict says whether a connection is balanced, refused or dropped.
 type Verdict uint8
 
@@ -197,8 +226,7 @@ func (p *Port) Backends(pool Pool) []netip.AddrPort {
 	return p.Cluster
 }
 
-// Weight returns the weight of a backend, for planes whose schedulers use weights. A backend
-// of weight 0 gets no new connections.
+// Weight returns the weight of a backend, for planes that use weights. With weight 0 it gets no new connections.
 func (p *Port) Weight(backend netip.AddrPort) uint16 {
 	if w, has := p.Weights[backend]; has {
 		return w
@@ -217,8 +245,7 @@ type Host struct {
 	ServiceCIDRs []netip.Prefix
 }
 
-// Detector says how pods on this node are recognized. Without a rule for a family, no
-// client of this family counts as a pod.
+// Detector says how to recognize pods on this node. Without a rule for a family no client of it counts as a pod.
 type Detector struct {
 	PodCIDRs  []netip.Prefix // by source address; sorted, none inside another
 	Interface string         // or by interface the packet arrives on
@@ -253,21 +280,24 @@ func (n NodePorts) All(f Family) bool {
 	return n.All6
 }
 
+// Serve reports whether NodePorts are served on an address of this node.
+func (n NodePorts) Serve(a netip.Addr) bool { return n.implied(a) || slices.Contains(n.Addrs, a) }
+
+// ServeAny reports whether NodePorts are served on any address of a family.
+func (n NodePorts) ServeAny(f Family) bool { return n.All(f) || f.In(n.Addrs) }
+
+// Of returns the addresses of the family in Addrs.
+func (n NodePorts) Of(f Family) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool { return FamilyOf(a) != f })
+}
+
 // Listen returns the addresses at which sockets listen for all NodePorts of the family: the unspecified one if every
 // address serves them.
 func (n NodePorts) Listen(f Family) []netip.Addr {
 	if n.All(f) {
 		return []netip.Addr{f.Unspecified()}
 	}
-	return slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool { return FamilyOf(a) != f })
-}
-
-// Serve reports whether NodePorts are served on an address of this node.
-func (n NodePorts) Serve(a netip.Addr) bool { return n.implied(a) || slices.Contains(n.Addrs, a) }
-
-// ServeAny reports whether NodePorts are served on any address of a family.
-func (n NodePorts) ServeAny(f Family) bool {
-	return n.All(f) || slices.ContainsFunc(n.Addrs, func(a netip.Addr) bool { return FamilyOf(a) == f })
+	return n.Of(f)
 }
 
 // Loopback4 reports whether NodePorts are served on addresses in 127.0.0.0/8.
@@ -300,8 +330,7 @@ func (c *Change) InKernel(name cluster.Name) *Service {
 	return c.Table.Services[name]
 }
 
-// Each calls fn with each Service that may have other rules after the change: those that have changed and, if the
-// Host has, all others.
+// Each calls fn with each Service that may have other rules: those that changed, or all if the Host has.
 func (c *Change) Each(fn func(name cluster.Name, old, now *Service)) {
 	for _, t := range c.Touched {
 		fn(t.Name, t.Old, t.New)

@@ -39,8 +39,7 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 	return v
 }
 
-// same reports whether Services have the same routes under both views, except Services
-// with an address that the node has under one view only.
+// same reports whether Services without an address that only one of the views has have the same routes.
 func (v *view) same(w *view) bool {
 	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) &&
 		v.own.nodePorts.Equal(w.own.nodePorts) &&
@@ -136,8 +135,7 @@ func tooManyBackends(svc *cluster.Service, n int) Problem {
 	}
 }
 
-// reuse returns an empty list in the memory of a list that is not needed any more. It
-// drops a very large one, which few Services would fill.
+// reuse returns an empty list in the memory of a list. It drops a very large one, which few Services would fill.
 func reuse[T any](list []T) []T {
 	if cap(list) > 1<<14 {
 		return nil
@@ -175,7 +173,7 @@ func (g guard) problems(svc *cluster.Service, f Family) []Problem {
 	if !g.restricted || len(g.allow) > 0 {
 		return nil
 	}
-	if !slices.ContainsFunc(svc.LoadBalancerIPs, func(a netip.Addr) bool { return FamilyOf(a) == f }) {
+	if !f.In(svc.LoadBalancerIPs) {
 		return nil
 	}
 	return []Problem{{

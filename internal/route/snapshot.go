@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Snapshot is the state of a Compiler between two calls of Compile. It does not change, and
-// any number of goroutines may read it.
+// Snapshot is the state of a Compiler between two calls of Compile. It does not change; any goroutine may read it.
 type Snapshot struct {
 	Host Host
 
@@ -19,8 +18,7 @@ type Snapshot struct {
 	view    *view
 }
 
-// Snapshot returns the present state in constant time. The next Compile costs the same as
-// without it, except that it copies some nodes of a tree.
+// Snapshot returns the present state in constant time. The next Compile copies some nodes of a tree more.
 func (c *Compiler) Snapshot() *Snapshot {
 	return &Snapshot{Host: c.table.Host, records: c.records.Copy(), view: c.builder.view}
 }

@@ -16,8 +16,7 @@ type Reporter struct {
 	known map[string]map[route.Problem]struct{} // objects without problems are not in it
 }
 
-// NewReporter returns a Reporter that passes new problems to report, which may be nil.
-// Calls of report never overlap, and never have an empty list.
+// NewReporter passes new problems, never none, to report, which may be nil. Calls of report never overlap.
 func NewReporter(report func([]route.Problem)) *Reporter {
 	if report == nil {
 		report = func([]route.Problem) {}

@@ -10,8 +10,7 @@ type State struct {
 	Trouble   string    `json:"trouble,omitempty"`  // the present failure, for people; empty: none
 	LastEvent time.Time `json:"lastEvent,omitzero"` // the last list, read or change; zero: never
 
-	// Unrepeatable is the reason why a new run of the program could not read all
-	// input of this one, such as a pipe; empty: it could.
+	// Unrepeatable is why a new run of the program could not read the same input, such as a pipe; empty: it could.
 	Unrepeatable string `json:"-"`
 
 	Problems int `json:"-"` // objects or files with problems now

@@ -50,3 +50,14 @@ func (r *rules) spare(mode string) {
 		return kubechain.SluiceAlone(chain) || mode != "" && mode != "userspace" && kubechain.Userspace(chain)
 	}
 }
+
+// Search looks for a running kube-proxy and its rules, and changes nothing. With an error there may be more.
+func Search(ctx context.Context, o Options) (Found, error) {
+	return search(ctx, newRules(o), newDetector(o))
+}
+
+func search(ctx context.Context, r *rules, d *detector) (Found, error) {
+	p, err := d.detect(ctx)
+	f, findErr := r.find(ctx)
+	return Found{KubeProxy: p, Same: p != nil && r.shared(p.Mode), Rules: f.entries()}, errors.Join(err, findErr)
+}

@@ -49,16 +49,14 @@ func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 	return a, err
 }
 
-// inMangle returns the chains in table mangle. Chains of Sluice's mode ipvs treat new connections only, and come
-// before the rules of its present mode. They match sets that nobody updates now, and so would drop packets, or mark
-// them for a virtual server.
+// inMangle returns the chains in table mangle. Those of Sluice's mode ipvs come before the rules of its present mode
+// and match sets that nobody updates now: they would drop packets, or mark them for a virtual server.
 func inMangle(chains []iptables.Removal) []iptables.Removal {
 	return slices.DeleteFunc(slices.Clone(chains), func(c iptables.Removal) bool { return c.Table.Name != "mangle" })
 }
 
-// removeTables first deletes the chains that packets enter before they are routed, so that no connection gets into the
-// tables from then on. A packet between two chains of a table then still meets the second one, which translates
-// its source.
+// removeTables first deletes the chains that packets enter before they are routed. A packet between two chains of a
+// table then still meets the second one, which translates its source.
 func (r *rules) removeTables(ctx context.Context, f findings) error {
 	var names []nft.Table
 	var entrances []nft.Cut
@@ -100,9 +98,8 @@ func (r *rules) removeServers(ctx context.Context, v vips) (now, gone vips, err 
 	return v, gone, r.links.RemoveAddresses(ctx, ServiceDevice, v.unused())
 }
 
-// hold finds the addresses from which programs of this host have connections. A program
-// connects to an address on the interface from the same address, and would get no answers
-// without it. First hold makes later connections use another source address.
+// hold finds the addresses from which programs of this host have connections: those would get no answers without their
+// address on the interface. First it makes later connections use another source address.
 func (r *rules) hold(ctx context.Context, v vips) (vips, error) {
 	sources, err := r.sources(ctx, v)
 	if err != nil {

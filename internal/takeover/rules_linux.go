@@ -87,6 +87,37 @@ func newRules(o Options) *rules {
 	}
 }
 
+// tables finds and deletes tables of nf_tables that other programs made. A socket is open only during a call.
+type tables struct{ netns int }
+
+func (t tables) use(do func(*nft.Conn) error) error {
+	conn, err := nft.Open(nft.Options{NetNS: t.netns})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // all is answered
+	return do(conn)
+}
+
+// Find returns the tables that exist, without their rules.
+func (t tables) Find(ctx context.Context, names ...nft.Table) (found []nft.Outline, err error) {
+	err = t.use(func(conn *nft.Conn) error {
+		found, err = conn.Outline(ctx, names, nft.NoRules)
+		return err
+	})
+	return found, err
+}
+
+// Prune deletes chains of tables, in one transaction.
+func (t tables) Prune(ctx context.Context, cuts []nft.Cut) error {
+	return t.use(func(conn *nft.Conn) error { return conn.Prune(ctx, cuts) })
+}
+
+// Delete deletes tables with all they hold, in one transaction.
+func (t tables) Delete(ctx context.Context, names ...nft.Table) error {
+	return t.use(func(conn *nft.Conn) error { return conn.DeleteTables(ctx, names...) })
+}
+
 // findings are kube-proxy's rules.
 type findings struct {
 	tables []nft.Outline
@@ -109,8 +140,7 @@ func (r *rules) find(ctx context.Context) (f findings, err error) {
 
 func (r *rules) isOurs(m Mechanism) bool { return slices.Contains(r.ours, m) }
 
-// shared reports whether a kube-proxy in this mode writes chains that Sluice writes. It
-// chooses the variant of iptables as Sluice does.
+// shared reports whether a kube-proxy in this mode writes Sluice's chains: it chooses the variant as Sluice does.
 func (r *rules) shared(mode string) bool {
 	// Mode ipvs has KUBE-SERVICES and KUBE-POSTROUTING too.
 	if !slices.Contains([]string{"iptables", "ipvs", "userspace"}, mode) {
@@ -142,8 +172,7 @@ func mechanism(c iptables.Removal) Mechanism {
 	return IPTablesNFT
 }
 
-// findVIPs finds the virtual servers, addresses and sets of mode ipvs. Without its interface no virtual server can be
-// identified as kube-proxy's.
+// findVIPs finds virtual servers, addresses and sets of mode ipvs. Without its interface no server is surely its own.
 func (r *rules) findVIPs(ctx context.Context) (vips, error) {
 	var v vips
 	names, err := r.sets.Names(ctx)

@@ -30,8 +30,7 @@ type Options struct {
 	NetNS int // file descriptor of the network namespace to serve; 0: the current one
 	Log   *slog.Logger
 
-	// Ours are the mechanisms in which Sluice's own rules have kube-proxy's names. The
-	// take-over leaves them alone: the plane removes other rules there.
+	// Ours are the mechanisms in which Sluice's rules have kube-proxy's names: the plane itself removes other rules there.
 	Ours []Mechanism
 
 	// Others are the planes that Sluice may have used on this node before. Their rules are removed once Sluice's own are
@@ -50,8 +49,7 @@ type Options struct {
 	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove; nil: none.
 	RecordLeft func(note string)
 
-	// Soon is the time between two searches while a kube-proxy runs or its rules are there, Rarely at other times. The
-	// defaults are 3 seconds and a minute.
+	// Soon is the time between searches while there is a kube-proxy or its rules (3 seconds), Rarely else (a minute).
 	Soon, Rarely time.Duration
 }
 
@@ -72,10 +70,8 @@ type Leftover struct {
 	Remove func(context.Context) ([]string, error) // returns a few words for each thing that it removed
 }
 
-// ServerHeader is the Server header of every answer of Sluice at kube-proxy's addresses.
-// Its other answers there look like kube-proxy's.
+// ServerHeader is the Server header of Sluice's answers at kube-proxy's addresses, which else look like kube-proxy's.
 const ServerHeader = "sluice"
 
-// ServiceDevice is the interface to which kube-proxy adds the addresses of Services.
-// They are not addresses of the node.
+// ServiceDevice is the interface with kube-proxy's addresses of Services, which are not addresses of the node.
 const ServiceDevice = "kube-ipvs0"

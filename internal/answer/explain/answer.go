@@ -29,8 +29,7 @@ type Case struct {
 	Verdict     Verdict   `json:"verdict"`
 	Why         string    `json:"why"` // reason for the verdict
 
-	// Path lists the chains, maps and so on that the first packet passes up to the choice
-	// of a backend. Nil: the plane has no names for them.
+	// Path lists the chains, maps and so on up to the choice of a backend. Nil: the plane has no names for them.
 	Path []string `json:"path,omitempty"`
 
 	Access    *Access    `json:"access,omitempty"`    // nil: source ranges are not checked

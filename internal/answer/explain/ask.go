@@ -62,8 +62,7 @@ func Ask(v View, q Question) Answer {
 	return out
 }
 
-// remarks returns the problems with the Services of the question and the cases, and why the
-// kernel may not hold yet what the cases say.
+// remarks returns the problems with the Services in question, and why the kernel may not hold the rules yet.
 func (a *asker) remarks(cases []Case) []string {
 	about := []cluster.Name{a.question.Service}
 	for _, c := range cases {
@@ -206,8 +205,7 @@ func (a *asker) endsUnserved(to netip.Addr, f *route.Frontend) bool {
 	return a.view.Plane.Ends.Unserved && f.Others.Verdict != route.Balance && a.isLocal(to)
 }
 
-// ends reports whether the plane refuses or drops packets of a client if there is no
-// backend. Otherwise it does not change them.
+// ends reports whether the plane ends packets of a client without a backend, in place of leaving them alone.
 func (a *asker) ends(to netip.Addr, f *route.Frontend, c client) bool {
 	at, passes := a.view.Plane.Ends.External, plane.Passing
 	if f.Kind == route.ClusterIP {

@@ -107,8 +107,7 @@ func chosen(choices []route.Choice) map[netip.AddrPort]route.Choice {
 	return out
 }
 
-// policyOf returns which endpoints are eligible for a client. An external policy
-// Local applies neither to pods nor to this node.
+// policyOf returns which endpoints are eligible. An external policy Local is neither for pods nor for this node.
 func policyOf(f found, c client) Policy {
 	at := f.frontend
 	switch {
@@ -163,4 +162,51 @@ func whyOriginal(f found, c client) string {
 		return "externalTrafficPolicy Local keeps the client's address"
 	}
 	return fmt.Sprintf("pods are not recognized in %s, so no client of a clusterIP gets source NAT", f.port.Family)
+}
+
+// path sets the path of the case, and of each backend the part after it.
+func (a *asker) path(out *Case, f found, p plane.Connection) {
+	if a.view.Plane.Path == nil || out.Verdict == Untouched {
+		return
+	}
+	p.KeptOut = out.Access != nil && !out.Access.Allowed
+	out.Path = a.view.Plane.Path(p)
+	if out.Verdict != Balanced {
+		return
+	}
+	for i, b := range f.port.Backends(p.Way.Pool) {
+		p.Backend = b
+		out.Backends[i].Path = beyond(out.Path, a.view.Plane.Path(p))
+	}
+}
+
+// connection returns the connection of a client, up to the choice of a backend.
+func (a *asker) connection(f found, c client, to netip.Addr) plane.Connection {
+	p := plane.Connection{
+		Service: f.service, Port: index(f.service.Ports, f.port), Frontend: index(f.port.Frontends, f.frontend),
+		Inside: c.CountsAs != Outside, Node: c.CountsAs == Node, Way: f.way(c), Unserved: f.unserved,
+		Client: c.addr, To: to, Detector: &a.view.Routes.Host.Detector,
+	}
+	if a.view.Node != nil {
+		p.NodeName = a.view.Node.Name
+	}
+	return p
+}
+
+// beyond returns a path without the elements of its beginning in common; the whole path if it begins otherwise.
+func beyond(common, whole []string) []string {
+	if n := len(common); len(whole) >= n && slices.Equal(whole[:n], common) {
+		return whole[n:]
+	}
+	return whole
+}
+
+// index returns the index of an element in its list.
+func index[T any](list []T, at *T) int {
+	for i := range list {
+		if &list[i] == at {
+			return i
+		}
+	}
+	return -1
 }

@@ -34,8 +34,7 @@ func (c *client) way(f *route.Frontend) route.Way {
 	return f.Others
 }
 
-// client classifies the source of the question for a destination. An address of
-// this node that is in a pod CIDR counts as a pod.
+// client classifies the source of the question. An address of this node in a pod CIDR counts as a pod.
 func (a *asker) client(to netip.Addr) client {
 	addr := a.question.Source
 	if !addr.IsValid() {
@@ -59,7 +58,7 @@ func (a *asker) client(to netip.Addr) client {
 	default:
 		c.CountsAs = Outside
 		c.Why = fmt.Sprintf("%s is not in the pod CIDRs (%s) and not an address of this node", addr,
-			list(ofFamily(d.PodCIDRs, addr)))
+			list(filter(d.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() })))
 	}
 	return c
 }
@@ -112,8 +111,7 @@ func (a *asker) ownSource(to netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// ownVIP reports whether this node uses an address of a Service as the source of its own
-// connections to it. The address is invalid for NodePorts.
+// ownVIP reports whether this node uses an address of a Service as source. For NodePorts the address is invalid.
 func (a *asker) ownVIP(addr netip.Addr) bool {
 	return a.view.Plane.OwnVIPs && addr.IsValid() && !a.isLocal(addr)
 }
@@ -128,10 +126,6 @@ func inside(prefixes []netip.Prefix, a netip.Addr) bool { return len(containing(
 
 func containing(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
 	return filter(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
-}
-
-func ofFamily(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
-	return filter(prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() })
 }
 
 func filter[T any](all []T, keep func(T) bool) []T {

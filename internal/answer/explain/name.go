@@ -80,8 +80,7 @@ func (a *asker) resolve(svc *route.Service) bool {
 	return false
 }
 
-// eachOnce returns the distinct texts of frontends, in order and without empty ones. Its
-// cost is linear, as a Service may have very many frontends.
+// eachOnce returns the distinct texts of frontends in order, without empty ones, in linear time.
 func eachOnce(frontends []found, textOf func(found) string) []string {
 	var out []string
 	seen := map[string]struct{}{"": {}}

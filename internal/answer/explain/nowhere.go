@@ -8,8 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// nowhere answers for connections that reach no frontend. The order of the conditions is
-// that of the rules in the kernel.
+// nowhere answers for connections that reach no frontend. The conditions come in the order of the rules.
 func (a *asker) nowhere(to netip.Addr, n survey) Case {
 	out := Case{
 		Destination: target(to, a.question.Port, a.question.Protocol),

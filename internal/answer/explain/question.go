@@ -112,8 +112,7 @@ func (q *Question) parseProtocol(text string) (head string, err error) {
 	return "", fmt.Errorf("unknown protocol %q: want tcp, udp, sctp or icmp", text[i+1:])
 }
 
-// isAddress reports whether a destination without a protocol is an address. Names
-// of Services have neither dots nor brackets.
+// isAddress reports whether a destination is an address. Names of Services have neither dots nor brackets.
 func isAddress(head string) bool {
 	return strings.ContainsAny(head, ".[") || strings.Count(head, ":") > 1
 }

@@ -316,16 +316,12 @@ func (s *selection) nodePort(svc *route.Service, p *route.Port, f *route.Fronten
 		Port: f.Port, Protocol: p.Protocol.String(), Family: p.Family.String(),
 		Namespace: svc.Name.Namespace, Service: svc.Name.Name, PortName: p.Name,
 		Every: ports.All(p.Family), Loopback: ports.All127 && p.Family == route.IPv4,
-		Pods: wayOf(f.Pods), Node: wayOf(f.Node), Others: wayOf(f.Others),
+		Addresses: ports.Of(p.Family),
+		Pods:      wayOf(f.Pods), Node: wayOf(f.Node), Others: wayOf(f.Others),
 	}
 	out.State, out.Reason = s.state(svc)
 	if f.Others.Verdict == route.Balance {
 		out.Backends = len(p.Backends(f.Others.Pool))
-	}
-	for _, a := range ports.Addrs {
-		if route.FamilyOf(a) == p.Family {
-			out.Addresses = append(out.Addresses, a)
-		}
 	}
 	return out
 }

@@ -20,8 +20,7 @@ const (
 // portKey is where the context of a request has its *port.
 type portKey struct{}
 
-// newServer returns the server of all ports. It closes each connection after one
-// request, so that no client keeps using a port that was closed.
+// newServer returns the server of all ports. Each connection ends after one request, as its port may be closed.
 func newServer(live func() bool) *http.Server {
 	s := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -30,8 +29,8 @@ func newServer(live func() bool) *http.Server {
 			b.Service.Namespace, b.Service.Name = p.name.Namespace, p.name.Name
 			b.write(w)
 		}),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, portKey{}, c.(*conn).port)
+		BaseContext: func(l net.Listener) context.Context {
+			return context.WithValue(context.Background(), portKey{}, l.(*listener).port)
 		},
 		DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout:            ioTime,

@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/work"
 )
 
-// Options for New. Listen and Live are needed.
+// Options for New. All functions are needed.
 type Options struct {
 	// Listen opens a TCP port of one family, "tcp4" or "tcp6".
 	Listen func(ctx context.Context, network string, at netip.AddrPort) (net.Listener, error)
@@ -40,10 +40,10 @@ type Options struct {
 	// want one, and each takes a file descriptor. 0: any number.
 	MaxListeners int
 
-	// Failed is called for a port that cannot be opened, once until it can. It may be nil.
+	// Failed is called for a port that cannot be opened, once until it can.
 	Failed func(Failure)
 
-	// Opened is called for a port that failed and is open now. It may be nil.
+	// Opened is called for a port that failed and is open now.
 	Opened func(service cluster.Name, port uint16)
 
 	// Before is answered until the first change is applied.
@@ -189,8 +189,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	return f.loop.Run(ctx)
 }
 
-// follow handles changes and retries failed ports. It closes ports before it opens
-// others, since a port may pass from one Service to another.
+// follow handles changes and retries failed ports. It closes ports first, as one may pass to another Service.
 func (f *Follower) follow(ctx context.Context) (time.Duration, error) {
 	changed, addrsChanged, broken := f.take()
 	attempt := map[key]*port{}
@@ -236,7 +235,7 @@ func (f *Follower) take() (changed map[cluster.Name]*route.Health, addrsChanged 
 
 // update stores the state of a Service, closes ports that it no longer has, and adds the others to those to open.
 func (f *Follower) update(name cluster.Name, h *route.Health, attempt map[key]*port) {
-	for _, family := range [...]route.Family{route.IPv4, route.IPv6} {
+	for _, family := range route.Families() {
 		k := key{name, family}
 		n, ok := h.Count(family)
 		p := f.ports[k]
@@ -262,14 +261,9 @@ func (f *Follower) update(name cluster.Name, h *route.Health, attempt map[key]*p
 
 // inOrder sorts ports, so that of two Services with one port always the same gets it.
 func inOrder(ports map[key]*port) []*port {
-	list := make([]*port, 0, len(ports))
-	for _, p := range ports {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(a, b *port) int {
+	return slices.SortedFunc(maps.Values(ports), func(a, b *port) int {
 		return cmp.Or(a.name.Compare(b.name), cmp.Compare(a.family, b.family))
 	})
-	return list
 }
 
 // end closes every port and finishes the requests of those that are connected.

@@ -7,9 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
-
-	"github.com/sluice-proxy/sluice/internal/fair"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // port is the port of a Service in a family, on one or more addresses.
@@ -22,27 +19,11 @@ type port struct {
 	failure  Failure // the last one
 }
 
-// listener is a port on one address. It links its connections to the port.
+// listener is a port on one address.
 type listener struct {
 	net.Listener
-	port  *port
-	at    netip.Addr
-	conns *fair.Limiter
-}
-
-// conn is a client of a port.
-type conn struct {
-	net.Conn
 	port *port
-}
-
-// Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &conn{l.conns.Admit(c), l.port}, nil
+	at   netip.Addr
 }
 
 // closeExcept closes the port on all other addresses.
@@ -75,15 +56,15 @@ func (f *Follower) openAll(ctx context.Context, p *port) {
 			continue
 		}
 		at := netip.AddrPortFrom(a, p.number)
-		l, err := f.listen(ctx, network(p.family), at)
+		l, err := f.listen(ctx, fmt.Sprintf("tcp%d", p.family), at)
 		if err == nil {
-			f.serve(&listener{l, p, a, f.conns})
+			f.serve(&listener{f.conns.Listener(l), p, a})
 		} else if failure == nil {
 			failure = &Failure{p.name, at, err}
 		}
 	}
 	if failure == nil {
-		if p.reported != "" && f.opt.Opened != nil {
+		if p.reported != "" {
 			f.opt.Opened(p.name, p.number)
 		}
 		p.reported = ""
@@ -93,9 +74,7 @@ func (f *Follower) openAll(ctx context.Context, p *port) {
 	f.failed[p.key], p.failure = p, *failure
 	if text := failure.Error(); text != p.reported && ctx.Err() == nil {
 		p.reported = text
-		if f.opt.Failed != nil {
-			f.opt.Failed(*failure)
-		}
+		f.opt.Failed(*failure)
 	}
 }
 
@@ -106,13 +85,6 @@ func (f *Follower) listen(ctx context.Context, network string, at netip.AddrPort
 			"(RLIMIT_NOFILE) has room for no more; raise it, for example with LimitNOFILE= in the systemd unit", most)
 	}
 	return f.opt.Listen(ctx, network, at)
-}
-
-func network(f route.Family) string {
-	if f == route.IPv4 {
-		return "tcp4"
-	}
-	return "tcp6"
 }
 
 // serve answers at a listener until it is closed.

@@ -87,10 +87,8 @@ func (f *family) tail(e entrance, host *route.Host) []string {
 		}
 		list = append(list, e.frontends+" "+except+note+" -m "+toThisNode+" -j "+e.nodePorts)
 	}
-	for _, a := range host.NodePorts.Addrs {
-		if route.FamilyOf(a) == f.ip {
-			list = append(list, e.frontends+" -d "+single(a)+" "+note+" -j "+e.nodePorts)
-		}
+	for _, a := range host.NodePorts.Of(f.ip) {
+		list = append(list, e.frontends+" -d "+single(a)+" "+note+" -j "+e.nodePorts)
 	}
 	return list
 }

@@ -181,10 +181,8 @@ func (r *renderer) host() []entry {
 		for _, c := range b.fixed() {
 			list = append(list, r.chain(key{b.ip, chainObject, c.Name}, c))
 		}
-		for _, a := range b.host.NodePorts.Addrs {
-			if route.FamilyOf(a) == b.ip {
-				list = append(list, entry{Key: key{b.ip, nodeIPElement, string(nft.Key{}.Addr(a))}})
-			}
+		for _, a := range b.host.NodePorts.Of(b.ip) {
+			list = append(list, entry{Key: key{b.ip, nodeIPElement, string(nft.Key{}.Addr(a))}})
 		}
 		for _, e := range ranges(b.ip, "", b.host.ServiceCIDRs) {
 			list = append(list, entry{Key: key{b.ip, serviceCIDRElement, e.Key + e.End}})

@@ -66,8 +66,7 @@ func unique[T comparable](list []T) []T {
 	})
 }
 
-// addresses parses the elements of a list of an object, each address once, and leaves out blank ones. The fault of an
-// address is as in readAddr.
+// addresses parses the elements of a list, each address once, without blank ones. For fault see readAddr.
 func (n *notes) addresses(list texts, fault func(netip.Addr) string) []netip.Addr {
 	var out []netip.Addr
 	for i, text := range list.values {

@@ -37,7 +37,7 @@ func FuzzService(f *testing.F) {
 		for _, list := range [][]netip.Addr{svc.ClusterIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
 			checkAddrs(t, list)
 			for _, a := range list {
-				if !hasFamilyOf(svc.ClusterIPs, a) {
+				if !route.FamilyOf(a).In(svc.ClusterIPs) {
 					t.Errorf("%v is of a family without clusterIP", a)
 				}
 			}

@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Node converts a Node. Its internal addresses come before the external ones;
-// the first of a family is the node's primary one.
+// Node converts a Node. Internal addresses come first; the first of a family is the node's primary one.
 func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 	n := &notes{object: Object("Node", cluster.Name{Name: node.Name})}
 	out := &cluster.Node{
@@ -38,8 +37,7 @@ func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 	return out, n.list()
 }
 
-// toBeDeleted is the taint that the cluster autoscaler adds before it removes the
-// node, with any value and effect (KEP-3836).
+// toBeDeleted reports whether the cluster autoscaler is about to remove the node (KEP-3836).
 func toBeDeleted(t corev1.Taint) bool { return t.Key == "ToBeDeletedByClusterAutoscaler" }
 
 // ServiceCIDR converts a ServiceCIDR.

@@ -105,8 +105,7 @@ type target struct {
 	named    string
 }
 
-// Selection returns the Pods that a Service selects; nil if the Service has no selector or
-// is not programmed. Out is the converted Service.
+// Selection returns the Pods that a Service selects; nil without a selector, or if it is not programmed.
 func (c Converter) Selection(svc *corev1.Service, out *cluster.Service) *Selection {
 	if len(svc.Spec.Selector) == 0 || out.Ignored != "" {
 		return nil
@@ -152,8 +151,7 @@ func (s *Selection) Slices(pods []*Pod) []*cluster.Slice {
 	return out
 }
 
-// resolve returns the ports of the Service with the port numbers of one Pod. It leaves out
-// a named target port that the Pod does not have.
+// resolve returns the ports with the numbers of one Pod, without named target ports that the Pod does not have.
 func (s *Selection) resolve(pod *Pod) []cluster.SlicePort {
 	type key struct {
 		name     string
@@ -179,7 +177,7 @@ func (s *Selection) resolve(pod *Pod) []cluster.SlicePort {
 func (s *Selection) endpoints(pod *Pod) []cluster.Endpoint {
 	var list []cluster.Endpoint
 	for _, a := range pod.addrs {
-		if !hasFamilyOf(s.families, a) {
+		if !route.FamilyOf(a).In(s.families) {
 			continue
 		}
 		list = append(list, cluster.Endpoint{

@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// merge joins the objects of files, which are sorted. Of an object in two files the first
-// counts; the second has a problem.
+// merge joins the objects of sorted files. Of an object in two files the first counts; the second has a problem.
 func merge(files []*file) (objects map[key]*object, duplicates map[*file][]route.Problem) {
 	objects, duplicates = map[key]*object{}, map[*file][]route.Problem{}
 	from := map[key]*file{}
@@ -91,8 +90,7 @@ func anchor(s *convert.Selection) label {
 	return label{s.Service.Namespace, k, s.Labels[k]}
 }
 
-// apply brings the Store from one state to the next. It deletes Services first and sets them last, so that no
-// Service is ever seen without its endpoints.
+// apply brings the Store to the next state, in an order in which no Service is ever without its endpoints.
 func apply(store *cluster.Store, old, now state) {
 	for name := range old.services {
 		if now.services[name] == nil {

@@ -106,8 +106,7 @@ func New(store *cluster.Store, o Options) *Source {
 	return s
 }
 
-// isInherited reports whether a path leads to a pipe that this process has from
-// its parent, as with "-f <(program)" in a shell. Other pipes are not read.
+// isInherited reports whether a path is a pipe from the parent process, as with "-f <(program)" in a shell.
 func isInherited(path string) bool {
 	if path != "/dev/stdin" && !slices.Contains([]string{"/dev/fd", "/proc/self/fd"}, filepath.Dir(path)) {
 		return false
@@ -130,8 +129,7 @@ func (s *Source) Check() error {
 	return errors.Join(errs...)
 }
 
-// Load reads everything once. It returns an error if a path cannot be read. It
-// reports the problems inside files, and uses all other files.
+// Load reads everything once. A path that cannot be read is an error; problems inside files are reported.
 func (s *Source) Load() error {
 	var errs []error
 	for _, r := range s.roots {

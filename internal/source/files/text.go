@@ -18,8 +18,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Limits bound the input of a Source, so that no file can take the memory or the
-// time that others need. Input above a limit is reported and not read.
+// Limits bound the memory and time that the input of a Source takes. Input above a limit is reported, not read.
 type Limits struct {
 	FileBytes     int64 // of one file, or of the standard input
 	DocumentBytes int64 // of one YAML document, or of one object of a list
@@ -45,8 +44,7 @@ const (
 	bytesPerValue = 16
 )
 
-// checkEncoding returns an error for text that is not in UTF-8, which the readers of
-// Kubernetes would read in part, or as other text.
+// checkEncoding returns an error for text that is not in UTF-8, which Kubernetes' readers would misread.
 func checkEncoding(data []byte) error {
 	switch {
 	case bytes.HasPrefix(data, []byte("\xff\xfe")), bytes.HasPrefix(data, []byte("\xfe\xff")),
@@ -66,8 +64,7 @@ type document struct {
 	lines *strict.Lines // nil: not needed so far
 }
 
-// lineOf returns the line of a field in the file. Of a document above the limits it
-// returns the line at which the document begins.
+// lineOf returns the line of a field in the file, or the first line of a document above the limits.
 func (d *document) lineOf(path string, limit int64) int {
 	if d.checkSize(limit) != nil {
 		return d.line
@@ -137,8 +134,7 @@ func (d *document) jsonValues() ([]value, error) {
 // lineAt returns the line of the file at an offset of the document.
 func (d *document) lineAt(offset int) int { return d.line + bytes.Count(d.text[:offset], []byte("\n")) }
 
-// checkYAML returns an error for a document that is too large with its aliases replaced, or of which the reader would
-// lose a part.
+// checkYAML returns an error for a document with too many aliases, or of which the reader would lose a part.
 func (d *document) checkYAML(limit int64) error {
 	if i := bytes.IndexByte(d.text, '\r'); i >= 0 {
 		return fmt.Errorf("line %d: a CR without LF, behind which text would be lost; "+
@@ -182,8 +178,7 @@ func fits(n *yaml.Node, left *int64, depth int) bool {
 	return *left >= 0 && depth < maxDepth
 }
 
-// lostAt returns the offset of a mark between two documents that the YAML parser knows and the reader does not; -1:
-// there is none.
+// lostAt returns the offset of a mark between documents that only the YAML parser knows; -1: there is none.
 func (d *document) lostAt() int {
 	if !bytes.Contains(d.text, []byte("---")) && !bytes.Contains(d.text, []byte("...")) {
 		return -1
@@ -230,8 +225,7 @@ func (d *document) yamlError(err error) error {
 
 func (d *document) checkSize(limit int64) error { return checkSize("the document", d.text, limit) }
 
-// checkSize returns an error if a text is longer than the limit or has so many
-// values that it takes as much memory as a longer one.
+// checkSize returns an error for a text that is too long, or takes as much memory by its number of values.
 func checkSize(what string, data []byte, limit int64) error {
 	if size := int64(len(data)); size > limit {
 		return fmt.Errorf("%s has %s; the limit is %s", what, text.Bytes(size), text.Bytes(limit))

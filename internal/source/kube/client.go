@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -20,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/flowcontrol"
 )
 
@@ -63,7 +66,7 @@ func NewClient(config *rest.Config) (*Client, error) {
 		return &resource{k, client, params, groups.codecs.UniversalDeserializer(), namespace}
 	}
 	return &Client{
-		server:   base(core.Get().URL().String()),
+		server:   base(core.Get().URL()),
 		services: func(namespace string) lister { return of(serviceKind(), core, namespace) },
 		slices:   of(sliceKind(), discovery, metav1.NamespaceAll),
 		nodes:    of(nodeKind(), core, ""),
@@ -81,8 +84,7 @@ func NewClient(config *rest.Config) (*Client, error) {
 // Server returns the URL of the API server; empty if it is not known.
 func (c *Client) Server() string { return c.server }
 
-// Version returns the version of the API server, such as "v1.37.0". The error is fs.ErrPermission if this client may
-// not ask for it.
+// Version returns the version of the API server, such as "v1.37.0"; fs.ErrPermission if this client may not ask.
 func (c *Client) Version(ctx context.Context) (string, error) {
 	text, err := c.version(ctx)
 	if apierrors.IsForbidden(err) {
@@ -137,4 +139,65 @@ func (g *groups) client(gv schema.GroupVersion) (*rest.RESTClient, error) {
 		c.APIPath = "/api"
 	}
 	return rest.RESTClientForConfigAndClient(&c, g.http)
+}
+
+// Connection names the API server. Without Kubeconfig and Master it is that of the cluster of this pod.
+type Connection struct {
+	Kubeconfig string // path of a file
+	Master     string // URL of the server; wins over the one in the file
+
+	ContentType        string // empty: protobuf
+	AcceptContentTypes string // empty: protobuf, else JSON
+	QPS                float32
+	Burst              int
+}
+
+// errNoServer is the error if no option and no environment names an API server.
+var errNoServer = errors.New("no API server is named, and this is not a pod of a cluster: " +
+	"name a kubeconfig with --kubeconfig, a URL with --master, or run without a cluster from files with --manifests")
+
+// RESTConfig returns the configuration of a client. It reads files and the environment of a pod, and does not connect.
+func RESTConfig(c Connection) (*rest.Config, error) {
+	config, err := locate(c)
+	if err != nil {
+		return nil, err
+	}
+	config.ContentType = cmp.Or(c.ContentType, runtime.ContentTypeProtobuf)
+	config.AcceptContentTypes = cmp.Or(c.AcceptContentTypes, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
+	config.QPS, config.Burst, config.UserAgent = c.QPS, c.Burst, "sluice"
+	return config, nil
+}
+
+// Dial makes a client of the API server. It sends no request yet.
+func Dial(c Connection) (*Client, error) {
+	config, err := RESTConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	return NewClient(config)
+}
+
+func locate(c Connection) (*rest.Config, error) {
+	if c.Kubeconfig == "" && c.Master == "" {
+		config, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, errNoServer
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the service account of this pod: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig},
+		&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.Master}},
+	).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, fmt.Errorf("kubeconfig %q names no cluster and no server: correct it, or name the server with --master",
+			c.Kubeconfig)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %q: %w", c.Kubeconfig, err)
+	}
+	return config, nil
 }

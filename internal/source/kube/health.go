@@ -5,15 +5,19 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/sluice-proxy/sluice/internal/source"
 )
 
-// trouble is a kind of failure. A failure is logged if its kind is new; the texts
-// of errors name ports and times, and differ each time.
+// trouble is a class of failures. A failure of a new class is logged; the texts of errors differ each time.
 type trouble string
 
 const (
@@ -73,8 +77,7 @@ type failure struct {
 	reason  string
 }
 
-// serverHealth records whether the API server answers. It logs each failure once,
-// and once that it ended. All feeds of a Source share it.
+// serverHealth records whether the API server answers, for all feeds. It logs each failure and its end once.
 type serverHealth struct {
 	log     *slog.Logger
 	server  string // its URL
@@ -99,8 +102,7 @@ type request struct {
 	kind  string
 	after int // answers to other requests before it began
 
-	// outages is how many had begun before it did. The answer to a request from before an
-	// outage may arrive after that was noticed, and does not end it.
+	// outages is how many had begun before it did. A late answer to an earlier request does not end an outage.
 	outages int
 }
 
@@ -192,11 +194,24 @@ func (h *serverHealth) answered(r request) {
 	}
 }
 
-// base is the part of a URL that names a server.
-func base(of string) string {
-	u, err := url.Parse(of)
-	if err != nil {
-		return of
+func (h *serverHealth) setConnected(connected bool) {
+	if h.connected != connected {
+		h.connected, h.since = connected, time.Now()
 	}
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
 }
+
+func (h *serverHealth) state() source.State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	st := source.State{Connected: h.connected, Since: h.since}
+	var troubles []string
+	for _, kind := range slices.Sorted(maps.Keys(h.failures)) { // the server itself first
+		f := h.failures[kind]
+		troubles = append(troubles, strings.TrimPrefix(kind+": "+string(f.trouble)+": "+f.reason, ": "))
+	}
+	st.Trouble = strings.Join(troubles, "; ")
+	return st
+}
+
+// base is the part of a URL that names a server.
+func base(of *url.URL) string { return (&url.URL{Scheme: of.Scheme, Host: of.Host}).String() }

@@ -34,7 +34,7 @@ type Options struct {
 	AllowExternalIPs bool // spec.externalIPs of Services count
 
 	Report func([]route.Problem) // receives each problem of an object once; may be nil
-	Log    *slog.Logger          // nil: silence
+	Log    *slog.Logger
 }
 
 // Source watches an API server. It is the only source of Services and EndpointSlices of its Store.
@@ -60,17 +60,14 @@ type feed struct {
 	name   string
 	object any // of the kind
 	from   lister
-	choose func(*metav1.ListOptions) // selects objects on the server
+	labels string // selector of objects on the server; empty: all
+	fields string // as labels
 	to     *sink
 	pause  wait.Backoff // after a failure
 }
 
-// New assembles a Source and announces its feeds to the Store; each is done
-// when its kind has been listed once. Nothing happens before Run.
+// New assembles a Source and announces its feeds to the Store. Nothing happens before Run.
 func New(store *cluster.Store, o Options) *Source {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	s := &Source{
 		store:   store,
 		options: o,
@@ -100,7 +97,7 @@ func (s *Source) Run(ctx context.Context) error {
 }
 
 func (f feed) run(ctx context.Context, health *serverHealth) {
-	from := newListing(observed{f.from, f.name, health}, f.choose, f.to)
+	from := newListing(f, observed{f.from, f.name, health})
 	cache.NewReflectorWithOptions(from, f.object, f.to, cache.ReflectorOptions{
 		Name:    f.name,
 		Backoff: &f.pause,
@@ -108,23 +105,37 @@ func (f feed) run(ctx context.Context, health *serverHealth) {
 	}).RunWithContext(ctx)
 }
 
+// State returns the state of the Source. It is connected from the first answer of the server until the server stops
+// answering; a refusal is an answer. It is safe for concurrent use.
+func (s *Source) State() source.State {
+	st := s.health.state()
+	st.From = s.options.Client.server
+	st.Problems = s.report.Count()
+	st.Objects = map[string]int{}
+	for _, f := range s.feeds {
+		if at := f.to.last.Load(); at != nil && at.After(st.LastEvent) {
+			st.LastEvent = *at
+		}
+		if f.to.listed.Load() {
+			st.Objects[f.name] = int(f.to.objects.Load())
+		}
+	}
+	return st
+}
+
 // pause returns the back-off after failures with a kind of object.
 func pause() wait.Backoff {
 	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 30 * time.Second}
 }
 
-// services are the Services meant for this proxy. The server leaves out Services of other proxies and headless ones;
-// conversion does so too.
+// services are the Services for this proxy. The server leaves out most others, conversion the rest.
 func (s *Source) services() feed {
-	choose := func(o *metav1.ListOptions) {
-		o.LabelSelector = "!" + convert.LabelProxyName
-		o.FieldSelector = fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()
-	}
 	return feed{
 		name:   kindServices,
 		object: &corev1.Service{},
 		from:   s.options.Client.services(metav1.NamespaceAll),
-		choose: choose,
+		labels: "!" + convert.LabelProxyName,
+		fields: fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String(),
 		to: &sink{
 			put: func(obj object) []route.Problem {
 				svc, problems := s.convert.Service(obj.(*corev1.Service))
@@ -141,7 +152,6 @@ func (s *Source) services() feed {
 
 // slices are the EndpointSlices of Services that have a ClusterIP.
 func (s *Source) slices() feed {
-	choose := func(o *metav1.ListOptions) { o.LabelSelector = "!" + convert.LabelHeadless }
 	put := func(obj object) []route.Problem {
 		sl, problems := s.convert.Slice(obj.(*discoveryv1.EndpointSlice))
 		if sl != nil {
@@ -155,7 +165,7 @@ func (s *Source) slices() feed {
 		name:   kindSlices,
 		object: &discoveryv1.EndpointSlice{},
 		from:   s.options.Client.slices,
-		choose: choose,
+		labels: "!" + convert.LabelHeadless,
 		to: &sink{
 			put:    put,
 			drop:   s.store.DeleteSlice,
@@ -169,14 +179,11 @@ func (s *Source) slices() feed {
 // node is the own Node alone.
 func (s *Source) node() feed {
 	own := cluster.Name{Name: s.options.NodeName}
-	choose := func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, own.Name).String()
-	}
 	return feed{
 		name:   kindNodes,
 		object: &corev1.Node{},
 		from:   s.options.Client.nodes,
-		choose: choose,
+		fields: fields.OneTermEqualSelector(metav1.ObjectNameField, own.Name).String(),
 		to: &sink{
 			put: func(obj object) []route.Problem {
 				node, problems := s.convert.Node(obj.(*corev1.Node))
@@ -220,7 +227,6 @@ func (s *Source) serviceCIDRs() feed {
 		name:   kindServiceCIDRs,
 		object: &networkingv1.ServiceCIDR{},
 		from:   optionalKind{s.options.Client.cidrs, done},
-		choose: func(*metav1.ListOptions) {},
 		to: &sink{
 			put: func(obj object) []route.Problem {
 				cidrs, problems := s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR))

@@ -23,7 +23,6 @@ type observed struct {
 	to   *serverHealth
 }
 
-// List implements lister.
 func (l observed) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
 	return retryUnanswered(ctx, l.to.retries, func() (metav1.ListMeta, error) {
 		r := l.to.begin(l.kind)
@@ -33,7 +32,6 @@ func (l observed) List(ctx context.Context, o metav1.ListOptions, take func(obje
 	})
 }
 
-// Watch implements lister.
 func (l observed) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	return retryUnanswered(ctx, l.to.retries, func() (watch.Interface, error) {
 		r := l.to.begin(l.kind)
@@ -102,18 +100,18 @@ func isStale(err error) bool { return apierrors.IsResourceExpired(err) || apierr
 // empty list. Why it is a list and not a stream of events: docs/decisions/0031-one-list-at-the-start.md.
 type listing struct{ *cache.ListWatch }
 
-func newListing(from lister, choose func(*metav1.ListOptions), to *sink) listing {
+func newListing(f feed, from lister) listing {
 	return listing{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			choose(&o)
+			o.LabelSelector, o.FieldSelector = f.labels, f.fields
 			if o.Continue == "" {
-				to.begin()
+				f.to.begin()
 			}
-			m, err := from.List(ctx, o, to.arrive)
+			m, err := from.List(ctx, o, f.to.arrive)
 			return &metav1.PartialObjectMetadataList{ListMeta: m}, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			choose(&o)
+			o.LabelSelector, o.FieldSelector = f.labels, f.fields
 			return from.Watch(ctx, o)
 		},
 	}}
@@ -122,15 +120,13 @@ func newListing(from lister, choose func(*metav1.ListOptions), to *sink) listing
 // IsWatchListSemanticsUnSupported makes the reflector list; client-go defines the name.
 func (listing) IsWatchListSemanticsUnSupported() bool { return true }
 
-// optionalKind lists a kind that the server may not have. A server without it, or that
-// forbids to list it, counts as listed.
+// optionalKind lists a kind that a server may not have or may forbid, which then counts as listed.
 type optionalKind struct {
 	lister
 
 	done func()
 }
 
-// List implements lister.
 func (l optionalKind) List(
 	ctx context.Context, o metav1.ListOptions, take func(object) error,
 ) (metav1.ListMeta, error) {

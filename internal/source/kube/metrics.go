@@ -39,79 +39,56 @@ func MeasureClients(m Meter) {
 	})
 }
 
-type expiry struct{ m Meter }
+// named is a Meter with the name of a metric.
+type named struct {
+	m    Meter
+	name string
+}
 
-// Set implements metrics.ExpiryMetric.
+// Each adapter has the methods of the interfaces whose fields it is assigned to above.
+type (
+	expiry   struct{ m Meter }
+	requests struct{ m Meter }
+	calls    struct{ m Meter }
+	entries  struct{ m Meter }
+	reloads  struct{ m Meter }
+	once     struct{ m Meter }
+	duration named
+	latency  named
+	size     named
+	result   named
+)
+
 func (e expiry) Set(at *time.Time) { e.m.Expires(at) }
 
-type duration struct {
-	m    Meter
-	name string
-}
-
-// Observe implements metrics.DurationMetric.
 func (d duration) Observe(took time.Duration) { d.m.Observe(d.name, took.Seconds()) }
 
-type latency struct {
-	m    Meter
-	name string
-}
-
-// Observe implements metrics.LatencyMetric.
 func (l latency) Observe(_ context.Context, verb string, u url.URL, took time.Duration) {
 	l.m.Observe(l.name, took.Seconds(), verb, u.Host)
 }
 
-type size struct {
-	m    Meter
-	name string
-}
-
-// Observe implements metrics.SizeMetric.
 func (s size) Observe(_ context.Context, verb, host string, bytes float64) {
 	s.m.Observe(s.name, bytes, verb, host)
 }
 
-type requests struct{ m Meter }
-
-// Increment implements metrics.ResultMetric.
 func (r requests) Increment(_ context.Context, code, method, host string) {
 	r.m.Count("rest_client_requests_total", code, method, host)
 }
 
-// IncrementRetry implements metrics.RetryMetric.
 func (r requests) IncrementRetry(_ context.Context, code, verb, host string) {
 	r.m.Count("rest_client_request_retries_total", code, verb, host)
 }
 
-type calls struct{ m Meter }
-
-// Increment implements metrics.CallsMetric.
 func (c calls) Increment(code int, status string) {
 	c.m.Count("rest_client_exec_plugin_call_total", strconv.Itoa(code), status)
 }
 
-type entries struct{ m Meter }
-
-// Observe implements metrics.TransportCacheMetric.
 func (e entries) Observe(n int) { e.m.Set("rest_client_transport_cache_entries", float64(n)) }
 
-type result struct {
-	m    Meter
-	name string
-}
-
-// Increment implements metrics.TransportCreateCallsMetric and metrics.TransportCacheGCCallsMetric.
 func (r result) Increment(how string) { r.m.Count(r.name, how) }
 
-type reloads struct{ m Meter }
-
-// Increment implements metrics.TransportCAReloadsMetric.
 func (r reloads) Increment(how, why string) {
 	r.m.Count("rest_client_transport_ca_reload_total", how, why)
 }
 
-type once struct{ m Meter }
-
-// Increment implements metrics.TransportCertRotationGCCallsMetric.
 func (o once) Increment() { o.m.Count("rest_client_transport_cert_rotation_gc_calls_total") }

@@ -9,16 +9,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// demoted logs the messages of libraries at the debug level, because the proxy
-// itself logs the failures that matter once.
+// demoted is a slog.Handler that logs messages of libraries at the debug level: the proxy logs failures itself.
 type demoted struct{ slog.Handler }
 
-// Enabled implements slog.Handler.
 func (d demoted) Enabled(ctx context.Context, level slog.Level) bool {
 	return d.Handler.Enabled(ctx, min(level, slog.LevelDebug))
 }
 
-// Handle implements slog.Handler. It checks the level, because logr passes errors on without a call of Enabled.
+// Handle checks the level, because logr passes errors on without a call of Enabled.
 func (d demoted) Handle(ctx context.Context, r slog.Record) error {
 	if !d.Enabled(ctx, r.Level) {
 		return nil
@@ -27,15 +25,11 @@ func (d demoted) Handle(ctx context.Context, r slog.Record) error {
 	return d.Handler.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (d demoted) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return demoted{d.Handler.WithAttrs(attrs)}
 }
 
-// WithGroup implements slog.Handler.
-func (d demoted) WithGroup(name string) slog.Handler {
-	return demoted{d.Handler.WithGroup(name)}
-}
+func (d demoted) WithGroup(name string) slog.Handler { return demoted{d.Handler.WithGroup(name)} }
 
 // DemoteLibraries sends the messages that client libraries log through process-wide loggers to log at the debug level.
 // Call it at the start of a program, before there is a client.
@@ -43,15 +37,13 @@ func DemoteLibraries(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(demoted{log.Handler()}))
 }
 
-// contextClock is a clock whose After ends with a context, because a reflector
-// waits on it and nothing else when a server cannot be reached.
+// contextClock is a clock whose After ends with a context: a reflector waits on it alone while a server is away.
 type contextClock struct {
 	clock.RealClock
 
 	done context.Context
 }
 
-// After implements clock.Clock.
 func (c contextClock) After(d time.Duration) <-chan time.Time {
 	ctx, cancel := context.WithTimeout(c.done, d)
 	over := make(chan time.Time, 1)

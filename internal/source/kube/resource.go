@@ -8,6 +8,9 @@ import (
 	"net/url"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,6 +32,77 @@ type lister interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
+// kind says how objects of a list are decoded from protobuf.
+type kind struct {
+	name   string
+	list   listType
+	unread *unread // nil: all is read
+
+	// objects returns a function for one list that returns empty objects. It may use the memory of the last one again.
+	objects func() func() protobufObject
+}
+
+type listType struct{ version, kind string }
+
+// mustBe returns an error for a list of another type, which would delete everything if it is empty.
+func (l listType) mustBe(version, kind string) error {
+	if l.version == version && l.kind == kind {
+		return nil
+	}
+	return fmt.Errorf("the answer is a %s of %s, want a %s of %s", kind, version, l.kind, l.version)
+}
+
+type protobufObject interface {
+	object
+	Unmarshal([]byte) error
+}
+
+// serviceKind returns the kind of Services. All Services of a list share an object, whose lists and maps keep their
+// memory: conversion copies the values that it keeps.
+func serviceKind() kind {
+	return kind{kindServices, listType{"v1", "ServiceList"}, unreadService(), func() func() protobufObject {
+		var svc corev1.Service
+		return func() protobufObject {
+			spec := corev1.ServiceSpec{
+				Ports: svc.Spec.Ports[:0], ClusterIPs: svc.Spec.ClusterIPs[:0], IPFamilies: svc.Spec.IPFamilies[:0],
+			}
+			svc = corev1.Service{ObjectMeta: emptied(&svc.ObjectMeta), Spec: spec}
+			return &svc
+		}
+	}}
+}
+
+// sliceKind returns the kind of EndpointSlices, which share an object as Services do.
+func sliceKind() kind {
+	of := listType{"discovery.k8s.io/v1", "EndpointSliceList"}
+	return kind{kindSlices, of, unreadSlice(), func() func() protobufObject {
+		var es discoveryv1.EndpointSlice
+		return func() protobufObject {
+			es = discoveryv1.EndpointSlice{ObjectMeta: emptied(&es.ObjectMeta), Endpoints: es.Endpoints[:0], Ports: es.Ports[:0]}
+			return &es
+		}
+	}}
+}
+
+// nodeKind and cidrKind return the kinds of Nodes and ServiceCIDRs. There are few of these objects.
+func nodeKind() kind {
+	return kind{kindNodes, listType{"v1", "NodeList"}, nil, func() func() protobufObject {
+		return func() protobufObject { return &corev1.Node{} }
+	}}
+}
+
+func cidrKind() kind {
+	return kind{kindServiceCIDRs, listType{"networking.k8s.io/v1", "ServiceCIDRList"}, nil, func() func() protobufObject {
+		return func() protobufObject { return &networkingv1.ServiceCIDR{} }
+	}}
+}
+
+func emptied(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	clear(m.Labels)
+	clear(m.Annotations)
+	return metav1.ObjectMeta{Labels: m.Labels, Annotations: m.Annotations}
+}
+
 // resource is a kind of object on an API server. It implements lister.
 type resource struct {
 	kind
@@ -38,7 +112,6 @@ type resource struct {
 	namespace string          // empty: all, or the kind has none
 }
 
-// List implements lister.
 func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(object) error) (metav1.ListMeta, error) {
 	server := r.request(o).URL()
 	defer measureRequest(ctx, server, time.Now())
@@ -97,7 +170,6 @@ func (r *resource) decodeJSON(in io.Reader, take func(object) error) (metav1.Lis
 	return m, meta.EachListItem(list, func(o runtime.Object) error { return take(o.(object)) })
 }
 
-// Watch implements lister.
 func (r *resource) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
 	return r.request(o).Watch(ctx)
@@ -128,7 +200,6 @@ type countingReader struct {
 	err   error // nil at the end
 }
 
-// Read implements io.Reader.
 func (r *countingReader) Read(p []byte) (int, error) {
 	n, err := r.from.Read(p)
 	r.bytes += n
@@ -138,8 +209,7 @@ func (r *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// broken returns the error of an answer that breaks off. The cause is text only: a server
-// that began to answer is not one that does not answer.
+// broken returns the error of an answer that breaks off, without its cause: this server does answer.
 func (r *countingReader) broken(from *url.URL) error {
-	return fmt.Errorf("the answer of %s broke off after %d bytes: %s", base(from.String()), r.bytes, r.err.Error())
+	return fmt.Errorf("the answer of %s broke off after %d bytes: %s", base(from), r.bytes, r.err.Error())
 }

@@ -37,8 +37,7 @@ func (s *sink) begin() {
 	}
 }
 
-// arrive puts an object of a list into the Store. If the list fails later, the objects that arrived stay, as they are
-// at least as new as the stored ones.
+// arrive puts an object of a list into the Store. It stays there even if the list fails later.
 func (s *sink) arrive(obj object) error {
 	s.arrived++
 	s.take(obj)
@@ -46,8 +45,7 @@ func (s *sink) arrive(obj object) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore. It is called when a list is complete and its objects have arrived. Objects
-// that are not in the list were deleted between two watches.
+// Replace is called when a list is complete. Objects that are not in it were deleted between two watches.
 func (s *sink) Replace([]any, string) error {
 	for name := range s.missing {
 		s.remove(name)
@@ -60,20 +58,17 @@ func (s *sink) Replace([]any, string) error {
 	return nil
 }
 
-// Add implements cache.ReflectorStore.
 func (s *sink) Add(obj any) error {
 	s.objects.Add(1)
 	return s.Update(obj)
 }
 
-// Update implements cache.ReflectorStore.
 func (s *sink) Update(obj any) error {
 	s.take(obj.(object))
 	s.settle()
 	return nil
 }
 
-// Delete implements cache.ReflectorStore.
 func (s *sink) Delete(obj any) error {
 	s.objects.Add(-1)
 	s.remove(nameOf(obj.(object)))
@@ -81,7 +76,6 @@ func (s *sink) Delete(obj any) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore.
 func (s *sink) Resync() error { return nil }
 
 func (s *sink) take(obj object) { s.report(nameOf(obj), s.put(obj)) }
@@ -103,8 +97,7 @@ func nameOf(obj object) cluster.Name {
 	return cluster.Name{Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }
 
-// cidrUnion keeps the ServiceCIDRs of each object, because two objects may have the
-// same. The reflector's goroutine alone uses it.
+// cidrUnion keeps the ServiceCIDRs of each object, as two may have the same. One goroutine uses it.
 type cidrUnion struct {
 	store *cluster.Store
 	cidrs map[cluster.Name][]netip.Prefix

@@ -7,15 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// protobufPrefix begins each answer in Kubernetes' protobuf encoding. A
-// runtime.Unknown follows, in whose field raw the object is.
+// protobufPrefix begins each answer in protobuf. A runtime.Unknown follows, with the object in its field raw.
 const protobufPrefix = "k8s\x00"
 
 // Numbers of fields of runtime.Unknown (generated.proto of k8s.io/apimachinery/pkg/runtime) and of every list.
@@ -126,7 +129,6 @@ func (l *wireList) value(size uint64) error {
 	return err
 }
 
-// ReadByte implements io.ByteReader.
 func (l *wireList) ReadByte() (byte, error) {
 	b, err := l.in.ReadByte()
 	if err == nil {
@@ -143,19 +145,84 @@ func midway(err error) error {
 	return err
 }
 
-// wireFields iterates over the fields of a message. Bytes that are no field come last, with number 0, for the decoder
-// to report.
-func wireFields(message []byte) iter.Seq2[protowire.Number, []byte] {
-	return func(yield func(protowire.Number, []byte) bool) {
-		for len(message) > 0 {
-			number, _, n := protowire.ConsumeField(message)
-			if n < 0 {
-				number, n = 0, len(message)
-			}
-			if !yield(number, message[:n]) {
-				return
-			}
-			message = message[n:]
-		}
+// unread selects the parts of a message in protobuf that no proxy reads. They are most of a usual object, and cost less
+// to find than to decode. The numbers in within and keys are less than 16, so that their tags have one byte.
+type unread struct {
+	fields []protowire.Number            // these are not read
+	within map[protowire.Number]*unread  // parts of these are not read
+	keys   map[protowire.Number][]string // of these maps only these keys are read
+}
+
+// Numbers of fields: generated.proto of apimachinery/pkg/apis/meta/v1, api/core/v1 and api/discovery/v1 in k8s.io.
+func unreadService() *unread {
+	return &unread{within: map[protowire.Number]*unread{
+		fieldMetadata: unreadMeta(),
+		2:             {fields: []protowire.Number{2}}, // spec: selector
+		3:             {fields: []protowire.Number{2}}, // status: conditions
+	}}
+}
+
+func unreadSlice() *unread {
+	return &unread{within: map[protowire.Number]*unread{
+		fieldMetadata: unreadMeta(),
+		2:             {fields: []protowire.Number{3, 4, 5, 7}}, // endpoints: hostname, targetRef, deprecatedTopology, zone
+	}}
+}
+
+func unreadMeta() *unread {
+	return &unread{
+		// generateName, selfLink, resourceVersion, generation, ownerReferences, finalizers, managedFields
+		fields: []protowire.Number{2, 4, 6, 7, 13, 14, 17},
+		keys: map[protowire.Number][]string{
+			11: {convert.LabelProxyName, convert.LabelHeadless, discoveryv1.LabelServiceName},
+			12: {
+				corev1.EndpointsLastChangeTriggerTime, convert.AnnotationScheduler, convert.AnnotationWeights,
+				convert.AnnotationClients, convert.AnnotationSlowStart, convert.AnnotationPreserve,
+			},
+		},
 	}
+}
+
+// trim appends a message to to, without the fields that are not read.
+func (u *unread) trim(to, message []byte) []byte {
+	for len(message) > 0 {
+		number, _, size := protowire.ConsumeField(message)
+		if size < 0 {
+			return append(to, message...) // for the decoder to report
+		}
+		field := message[:size]
+		message = message[size:]
+		if slices.Contains(u.fields, number) {
+			continue
+		}
+		value, n := protowire.ConsumeBytes(field[1:])
+		if keys := u.keys[number]; keys != nil && n >= 0 && !slices.Contains(keys, string(keyOf(value))) {
+			continue
+		}
+		of := u.within[number]
+		if of == nil || n < 0 {
+			to = append(to, field...)
+			continue
+		}
+		at := len(to)
+		to = of.trim(to, value)
+		var head [2 * 10]byte
+		tag := protowire.AppendTag(head[:0], number, protowire.BytesType)
+		to = slices.Insert(to, at, protowire.AppendVarint(tag, uint64(len(to)-at))...)
+	}
+	return to
+}
+
+func keyOf(entry []byte) []byte {
+	for len(entry) > 0 {
+		number, _, n := protowire.ConsumeField(entry)
+		if n < 0 {
+			break
+		}
+		if key, m := protowire.ConsumeBytes(entry[1:n]); number == 1 && m >= 0 {
+			return key
+		}
+		entry = entry[n:]
+	}
+	return nil
 }

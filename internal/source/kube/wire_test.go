@@ -203,12 +203,16 @@ func FuzzReadList(f *testing.F) {
 func splitList(t testing.TB, answer []byte) (prefix, list []byte) {
 	t.Helper()
 	prefix = []byte(protobufPrefix)
-	for number, field := range wireFields(answer[len(protobufPrefix):]) {
+	for rest := answer[len(protobufPrefix):]; len(rest) > 0; {
+		number, _, size := protowire.ConsumeField(rest)
+		if size < 0 {
+			break
+		}
 		if number == fieldRaw {
-			list, _ = protowire.ConsumeBytes(field[1:])
+			list, _ = protowire.ConsumeBytes(rest[1:])
 			return prefix, list
 		}
-		prefix = append(prefix, field...)
+		prefix, rest = append(prefix, rest[:size]...), rest[size:]
 	}
 	t.Fatalf("no list in %q", answer)
 	return nil, nil

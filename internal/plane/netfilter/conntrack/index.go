@@ -147,13 +147,7 @@ func (x *index) addrs(where route.Frontend, family route.Family) []netip.Addr {
 	if x.nodePorts.All(family) {
 		return []netip.Addr{{}}
 	}
-	var addrs []netip.Addr
-	for _, a := range x.nodePorts.Addrs {
-		if route.FamilyOf(a) == family {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
+	return x.nodePorts.Of(family)
 }
 
 // setLocal sets the local addresses and returns the work for new ones: their flows may
