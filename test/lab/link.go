@@ -166,11 +166,12 @@ func (m *machine) connect(to *machine, c *vethPair) error {
 }
 
 // The kernel completes some operations after it has acknowledged them; packets sent before that are lost, and
-// retransmitted only a second later. retry polls with pauses that grow from firstPause to maxPause.
+// retransmitted only a second later. retry polls with pauses that grow from firstPause to maxPause. On a busy machine,
+// which removes network namespaces meanwhile, an address has taken more than five seconds.
 const (
 	firstPause   = 50 * time.Microsecond
 	maxPause     = 5 * time.Millisecond
-	readyTimeout = 5 * time.Second
+	readyTimeout = time.Minute
 )
 
 func retry(done func() (bool, error)) error {
