@@ -240,19 +240,21 @@ func (q *Queue) pick(picked []*unit, from *fifo, room int) (all []*unit, spent i
 // together removes and returns a unit and those with which it exchanges frontends, so that
 // each of these frontends is served at every moment.
 func (q *Queue) together(first *unit) []*unit {
-	var list []*unit
+	var list, todo []*unit
 	take := func(u *unit) {
 		if u != nil {
 			q.finish(u)
-			list = append(list, u)
+			todo = append(todo, u)
 		}
 	}
 	take(first)
-	for i := 0; i < len(list); i++ { // it grows meanwhile
-		for k := range keys(list[i].now) {
+	for len(todo) > 0 {
+		u := todo[0]
+		todo, list = todo[1:], append(list, u)
+		for k := range keys(u.now) {
 			take(q.before[k])
 		}
-		for k := range keys(list[i].old) {
+		for k := range keys(u.old) {
 			take(q.after[k])
 		}
 	}
@@ -261,14 +263,18 @@ func (q *Queue) together(first *unit) []*unit {
 
 // touches returns one change for each Service, and removes the tasks that are complete.
 func (q *Queue) touches(picked []*unit) []route.Touch {
+	var order []*task
 	parts := map[*task][]*unit{}
 	for _, u := range picked {
+		if parts[u.task] == nil {
+			order = append(order, u.task)
+		}
 		parts[u.task] = append(parts[u.task], u)
 	}
-	touches := make([]route.Touch, 0, len(parts))
-	for t, some := range parts {
-		touches = append(touches, t.touch(some))
-		t.written = append(t.written, some...)
+	touches := make([]route.Touch, 0, len(order))
+	for _, t := range order {
+		touches = append(touches, t.touch(parts[t]))
+		t.written = append(t.written, parts[t]...)
 		if t.left == 0 {
 			delete(q.tasks, t.name)
 		}
