@@ -20,7 +20,7 @@ func Kind() plane.Kind {
 		Mode: "nftables", Facts: facts(), Owned: `the tables "sluice"`, Persistent: true, PartialSyncs: true,
 		Probe:   support,
 		Open:    open,
-		Preview: func(s plane.Setup) plane.Plane { return New(nft.NewFake(), options(s)) },
+		Preview: func(s plane.Setup) plane.Plane { return New(nil, options(s)) },
 		Excess:  Excess,
 		Remove:  remove,
 		Prepare: netfilter.Prepare, Cleanup: netfilter.Cleanup,

@@ -58,14 +58,17 @@ func New(kernel Kernel, opt Options) *Plane {
 func (p *Plane) Refresh(ctx context.Context) error {
 	seen := map[route.Family]*nft.State{}
 	for _, ip := range route.Families() {
+		seen[ip] = &nft.State{}
+		if p.kernel == nil { // a preview
+			continue
+		}
 		state, err := p.kernel.Read(ctx, tableFor(ip), p.layout.guesses())
 		if err != nil {
 			return fmt.Errorf("read kernel state: %w", err)
 		}
-		if state == nil {
-			state = &nft.State{}
+		if state != nil {
+			seen[ip] = state
 		}
-		seen[ip] = state
 	}
 	p.seen = seen
 	return nil
