@@ -129,7 +129,7 @@ func connect(t *testing.T, netns int, to string) net.Conn {
 	t.Helper()
 	var c net.Conn
 	kerneltest.Do(t, netns, func() (err error) {
-		c, err = net.DialTimeout("tcp", to, 5*time.Second)
+		c, err = net.DialTimeout("tcp", to, 30*time.Second)
 		return err
 	})
 	return c

@@ -100,7 +100,7 @@ func (p *proxyUnderTest) launch(o *objects) error {
 }
 
 // startup is how long a program may take to start. It is generous: dozens of them start at once.
-const startup = 20 * time.Second
+const startup = time.Minute
 
 // settle waits until all objects are in the kernel. The program reads the files in order and passes the objects on one
 // by one, so all objects written before the second barrier are in the kernel when that one is.

@@ -47,7 +47,7 @@ type pod struct {
 type fact struct{ name, result string }
 
 // limit bounds each wait.
-const limit = 20 * time.Second
+const limit = time.Minute
 
 // errCannot marks errors of the machine, not of Sluice.
 var errCannot = errors.New("the demo cannot run here")

@@ -121,7 +121,7 @@ func TestProxyHeader(t *testing.T) {
 	defer func() { _ = l.Close() }()
 	var c net.Conn
 	if err := n.Outside.Do(func() (err error) {
-		c, err = net.DialTimeout("tcp", "192.168.0.2:30080", 5*time.Second)
+		c, err = net.DialTimeout("tcp", "192.168.0.2:30080", 30*time.Second)
 		return err
 	}); err != nil {
 		t.Fatal(err)
