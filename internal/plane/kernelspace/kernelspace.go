@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -181,35 +179,22 @@ func (p *Plane) objects(ctx context.Context, s *state) error {
 
 // Plan computes what to write; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
+	var plan *ledger.Plan[key, value]
 	if p.fresh {
 		p.fresh = false
-		return p.comparison(change)
+		p.problems.ofServices(change.Table)
+		plan = p.ledger.Compare(p.writer, newListing(p.writer.state, p.reserved(change.Table)))
+		if p.writer.state.overlay() && p.opt.SourceVIP.IsValid() {
+			plan.Host(nil, []entry{{Key: key{class: source, addr: p.opt.SourceVIP}}})
+		}
+	} else {
+		for _, t := range change.Touched {
+			p.problems.ofChange(t)
+		}
+		plan = p.ledger.Change(p.writer)
 	}
-	for _, t := range change.Touched {
-		p.problems.ofChange(t)
-	}
-	plan := p.ledger.Change(p.writer)
-	host := &change.Table.Host
-	before := cmp.Or(change.OldHost, host)
-	change.Each(func(name cluster.Name, old, now *route.Service) {
-		plan.Service(name, p.render(old, before), p.render(now, host))
-	})
+	plan.Services(change, p.render)
 	plan.End()
-	return plan
-}
-
-// comparison plans the difference between what HNS has and what it should have.
-func (p *Plane) comparison(change route.Change) plane.Plan {
-	p.problems.ofServices(change.Table)
-	plan := p.ledger.Compare(p.writer, newListing(p.writer.state, p.reserved(change.Table)))
-	if p.writer.state.overlay() && p.opt.SourceVIP.IsValid() {
-		plan.Host(nil, []entry{{Key: key{class: source, addr: p.opt.SourceVIP}}})
-	}
-	for _, name := range change.Table.Order() {
-		plan.Service(name, nil, p.render(change.InKernel(name), &change.Table.Host))
-	}
-	plan.End()
-	plan.Users(p.users(change))
 	return plan
 }
 
@@ -232,20 +217,4 @@ func (p *Plane) reserved(t *route.Table) map[netip.Addr]class {
 		all[p.opt.SourceVIP] = source
 	}
 	return all
-}
-
-// users returns a function that returns the Services that need a shared entry. Its first call renders all Services.
-func (p *Plane) users(change route.Change) func(key) []cluster.Name {
-	index := sync.OnceValue(func() map[key][]cluster.Name {
-		users := map[key][]cluster.Name{}
-		for _, name := range change.Table.Order() {
-			for _, e := range p.render(change.InKernel(name), &change.Table.Host) {
-				if list := users[e.Key]; e.Key.kind().Shared && (len(list) == 0 || list[len(list)-1] != name) {
-					users[e.Key] = append(list, name)
-				}
-			}
-		}
-		return users
-	})
-	return func(k key) []cluster.Name { return index()[k] }
 }
