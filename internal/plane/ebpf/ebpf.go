@@ -141,13 +141,8 @@ func (p *Plan) Apply(ctx context.Context) error {
 			return fmt.Errorf("leave Service %s to packets: %w", name, err)
 		}
 	}
-	if err := refused.Merge(full); err != nil {
-		return err
-	}
-	if len(refused) > 0 {
-		return refused
-	}
-	return nil
+	_ = refused.Merge(full) // nil, as for any Refused
+	return refused.Err()
 }
 
 // applyMaps writes the maps.

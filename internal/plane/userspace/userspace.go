@@ -192,10 +192,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return err
 	}
 	maps.Copy(refused, lacking)
-	if len(refused) > 0 {
-		return refused
-	}
-	return nil
+	return refused.Err()
 }
 
 // withoutLacking computes the rules again, as they must not lead to sockets that could not be opened.
