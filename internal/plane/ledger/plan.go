@@ -210,7 +210,7 @@ func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 	g.size += p.writer.Size(s)
 }
 
-func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.layout.Kind(key) }
+func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.kind(key) }
 
 // End adds what becomes of shared entries and of entries that a comparison found and no Service needs.
 func (p *Plan[K, V]) End() {
@@ -219,7 +219,7 @@ func (p *Plan[K, V]) End() {
 		return
 	}
 	counts := p.ledger.uses
-	for _, key := range slices.SortedFunc(maps.Keys(p.uses), p.ledger.layout.Order) {
+	for _, key := range slices.SortedFunc(maps.Keys(p.uses), p.ledger.order) {
 		p.share(key, p.uses[key], counts[key])
 	}
 	p.Learn(func() { p.count(counts) })
@@ -244,7 +244,7 @@ func (p *Plan[K, V]) sort() {
 	slices.SortStableFunc(p.last.steps, p.inOrder)
 }
 
-func (p *Plan[K, V]) inOrder(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) }
+func (p *Plan[K, V]) inOrder(a, b Step[K, V]) int { return p.ledger.order(a.Key, b.Key) }
 
 func (p *Plan[K, V]) endComparison() {
 	p.sort()
