@@ -37,7 +37,7 @@ type Options struct {
 	Table  Table
 	Report func(error) // called when scans begin to fail; they are repeated
 
-	// Scanned is called after each scan with its duration, and how many flows of each family it ended. It may be nil.
+	// Scanned is called after each scan with its duration, and how many flows of each family it ended.
 	Scanned func(took time.Duration, ended map[route.Family]int)
 }
 
@@ -111,9 +111,7 @@ func (f *Follower) scanDue(ctx context.Context) (time.Duration, error) {
 	}
 	started := time.Now()
 	ended, err := f.scan(ctx, w)
-	if f.opts.Scanned != nil {
-		f.opts.Scanned(time.Since(started), ended)
-	}
+	f.opts.Scanned(time.Since(started), ended)
 	if err == nil {
 		f.scanAgain(w, time.Now().Add(secondScan))
 		return min(cmp.Or(wait, secondScan), secondScan), nil
