@@ -1,7 +1,7 @@
 // Package conntrack deletes the conntrack entries of flows that changes of Services made stale.
 //
-// The kernel sends all packets of a UDP flow to the destination of the first one, also when that backend is gone, or
-// when the Service had no backend then. TCP and SCTP peers notice; UDP senders that expect no answer never do.
+// The kernel sends all packets of a UDP flow to the destination of the first one, even if that backend is gone, or if
+// the Service had no backend then. TCP and SCTP peers notice; UDP senders that expect no answer never do.
 //
 // A TCP or SCTP connection may never begin: if its first packet came before there were rules for it, retransmissions
 // keep the untranslated conntrack entry, and so do connections of other clients from the same port, for two minutes.
