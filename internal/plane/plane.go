@@ -103,14 +103,30 @@ func (r Refused) Names() []cluster.Name {
 	return slices.SortedFunc(maps.Keys(r), cluster.Name.Compare)
 }
 
-// Merge adds the Services that err refuses, and returns nil. It returns any other error.
+// Merge adds the Services that err refuses, and returns nil. It returns any other error. A Service that was refused
+// before is refused for both reasons.
 func (r Refused) Merge(err error) error {
 	more, is := errors.AsType[Refused](err)
 	if !is {
 		return err
 	}
-	maps.Copy(r, more)
+	for name, err := range more {
+		switch before := r[name]; {
+		case before == nil:
+			r[name] = err
+		case !errors.Is(before, err): // plans of one comparison return what was refused before
+			r[name] = fmt.Errorf("%w; %w", before, err)
+		}
+	}
 	return nil
+}
+
+// Err returns the Refused as an error; nil if it has no Service.
+func (r Refused) Err() error {
+	if len(r) == 0 {
+		return nil
+	}
+	return r
 }
 
 // Error returns each Service with its reason.

@@ -104,6 +104,9 @@ func New(opt Options) *Loop {
 		began := time.Now()
 		opt.CPU = func() time.Duration { return time.Since(began) }
 	}
+	if opt.Due == nil {
+		opt.Due = func() time.Time { return time.Time{} }
+	}
 	return &Loop{
 		opt: opt, compare: Start, compareSince: time.Now(), pending: NewPending(), queue: plane.NewQueue(opt.Load),
 		requests: make(chan func()),
@@ -152,7 +155,7 @@ func (l *Loop) idle(ctx context.Context) bool {
 			return l.sleep(ctx, 0)
 		}
 		var due <-chan time.Time
-		if at := l.due(); !at.IsZero() {
+		if at := l.opt.Due(); !at.IsZero() {
 			due = time.After(max(time.Until(at), minDue))
 		}
 		if l.wait(ctx, due, l.opt.Store.Changed()) {
@@ -206,17 +209,9 @@ func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// due returns when the plane has something to write; zero: never.
-func (l *Loop) due() time.Time {
-	if l.opt.Due == nil {
-		return time.Time{}
-	}
-	return l.opt.Due()
-}
-
 // overdue reports whether the plane has something to write now.
 func (l *Loop) overdue() bool {
-	at := l.due()
+	at := l.opt.Due()
 	return !at.IsZero() && !time.Now().Before(at)
 }
 

@@ -30,23 +30,36 @@ func (r *refusals) after(wait time.Duration) {
 	r.due, r.again = time.Now().Add(wait), time.After(wait)
 }
 
-// withoutRefused leaves out refused Services. The kernel may hold anything of them, so only a comparison writes them.
-func (l *Loop) withoutRefused(change route.Change) route.Change {
-	if len(l.refused.services) == 0 {
-		return change
-	}
-	var rest []route.Touch
+// enqueue adds a change to the queue, except for refused Services: the kernel may hold anything of them, so only a
+// comparison writes them.
+func (l *Loop) enqueue(change route.Change) {
+	changed := false // a refused Service
 	for _, t := range change.Touched {
-		if _, refused := l.refused.services[t.Name]; !refused {
-			rest = append(rest, t)
+		if _, refused := l.refused.services[t.Name]; refused {
+			changed = true
+			continue
 		}
+		l.queue.Add(t)
 	}
 	soon := max(retryChanged, l.refused.rest-time.Since(l.refused.ended))
-	if len(rest) < len(change.Touched) && time.Until(l.refused.due) > soon {
+	if changed && time.Until(l.refused.due) > soon {
 		l.refused.after(soon)
 	}
-	change.Touched = rest
-	return change
+	if l.rehost == nil {
+		l.rehost = change.OldHost
+	}
+}
+
+// dequeue returns the next change to write: the whole queue with a change of the host, which concerns all Services.
+func (l *Loop) dequeue(table *route.Table) route.Change {
+	next := route.Change{Table: table, OldHost: l.rehost}
+	if l.rehost != nil {
+		next.Touched = l.queue.All()
+	} else {
+		next.Touched = l.queue.Next()
+	}
+	next.Underway = l.queue.Underway()
+	return next
 }
 
 // refuse records refused Services. Earlier ones stay refused unless the write compared everything.

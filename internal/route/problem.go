@@ -130,26 +130,23 @@ func digest(lost []candidate, claims *claims) []conflict {
 
 // problem returns the Problem of a candidate that is left out.
 func (c candidate) problem(svc *cluster.Service, reason string) Problem {
-	p := Problem{
-		Object: "Service " + svc.Name.String(),
-		Value:  fmt.Sprintf("%d/%s", c.claim.port, c.claim.protocol),
-		Reason: reason,
-	}
-	if c.addr.IsValid() {
-		p.Value = fmt.Sprintf("%s/%s", netip.AddrPortFrom(c.addr, c.claim.port), c.claim.protocol)
-	}
-	switch c.kind {
-	case ClusterIP:
-		p.Field = "spec.clusterIPs"
-	case ExternalIP:
-		p.Field = "spec.externalIPs"
-	case LoadBalancer:
-		p.Field = "status.loadBalancer.ingress"
-	case NodePort:
+	p := Frontend{Kind: c.kind, Addr: c.addr, Port: c.claim.port}.Problem(svc.Name, c.claim.protocol, reason)
+	if c.kind == NodePort {
 		p.Field = fmt.Sprintf("spec.ports[%d].nodePort", c.port)
-	case healthCheck:
-		p.Field = "spec.healthCheckNodePort"
 	}
+	return p
+}
+
+// Problem returns a problem of a frontend of a Service.
+func (f Frontend) Problem(of cluster.Name, protocol cluster.Protocol, reason string) Problem {
+	p := Problem{Object: "Service " + of.String(), Value: fmt.Sprintf("%d/%s", f.Port, protocol), Reason: reason}
+	if f.Addr.IsValid() {
+		p.Value = fmt.Sprintf("%s/%s", netip.AddrPortFrom(f.Addr, f.Port), protocol)
+	}
+	p.Field = [...]string{
+		ClusterIP: "spec.clusterIPs", NodePort: "spec.ports.nodePort", ExternalIP: "spec.externalIPs",
+		LoadBalancer: "status.loadBalancer.ingress", healthCheck: "spec.healthCheckNodePort",
+	}[f.Kind]
 	return p
 }
 

@@ -60,7 +60,7 @@ const staleLimit = 30 * time.Second
 // New makes a Plane. It does nothing yet.
 func New(k Kernel, opt Options) *Plane {
 	return &Plane{
-		Above: plane.Above{Beneath: opt.Packets}, kernel: k, opt: opt, ledger: ledger.New[key, string](layout()),
+		Above: plane.Above{Beneath: opt.Packets}, kernel: k, opt: opt, ledger: ledger.New[key, string](kind, order),
 		room: defaultRoom,
 	}
 }
@@ -141,13 +141,8 @@ func (p *Plan) Apply(ctx context.Context) error {
 			return fmt.Errorf("leave Service %s to packets: %w", name, err)
 		}
 	}
-	if err := refused.Merge(full); err != nil {
-		return err
-	}
-	if len(refused) > 0 {
-		return refused
-	}
-	return nil
+	_ = refused.Merge(full) // nil, as for any Refused
+	return refused.Err()
 }
 
 // applyMaps writes the maps.

@@ -21,19 +21,14 @@ const (
 	empty               // remove entries of phase fill
 )
 
-func layout() ledger.Layout[key] {
-	return ledger.Layout[key]{
-		Kind: func(k key) ledger.Kind {
-			switch k.Table {
-			case bpf.Frontends, bpf.NodeAddrs:
-				return ledger.Kind{Add: lead, Change: lead, Remove: leave}
-			case bpf.Programs:
-				return ledger.Kind{Add: attach, Change: attach, Remove: leave}
-			default:
-				return ledger.Kind{Add: fill, Change: fill, Remove: empty, Target: true}
-			}
-		},
-		Order: order,
+func kind(k key) ledger.Kind {
+	switch k.Table {
+	case bpf.Frontends, bpf.NodeAddrs:
+		return ledger.Kind{Add: lead, Change: lead, Remove: leave}
+	case bpf.Programs:
+		return ledger.Kind{Add: attach, Change: attach, Remove: leave}
+	default:
+		return ledger.Kind{Add: fill, Change: fill, Remove: empty, Target: true}
 	}
 }
 

@@ -60,18 +60,17 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	count := newMetrics(s.Families)
+	wrote, metrics := countWrites(s.Families)
 	o := options(s)
 	o.KeepInvalid = o.KeepInvalid || liberal(sysctl.New(sysctl.Options{NetNS: s.NetNS}))
-	own := plane.Part{Metrics: count.collectors()}
 	if objects := accounting(ctx, s, tools); objects != nil {
 		o.Accounting = objects
-		own.Metrics = append(own.Metrics, packetCounts(objects)...)
+		metrics = append(metrics, packetCounts(objects)...)
 	}
 	writer := o
-	writer.Wrote = count.wrote
+	writer.Wrote = wrote
 	return &plane.Opened{
-		Plane: New(tools, writer), Load: Load(tools.Room()), Parts: append(parts, own),
+		Plane: New(tools, writer), Load: Load(tools.Room()), Parts: append(parts, plane.Part{Metrics: metrics}),
 		KubeProxyRules: []string{fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
 		Reader: func(context.Context) (plane.Plane, func(), error) { // several goroutines may use the tools

@@ -15,13 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// metrics are the metrics that kube-proxy has in this mode only.
-type metrics struct {
-	rules, sent       *prometheus.GaugeVec
-	restores, partial *prometheus.CounterVec
-}
-
-func newMetrics(families []route.Family) *metrics {
+// countWrites returns the metrics that kube-proxy has in this mode only, and a function for Options.Wrote.
+func countWrites(families []route.Family) (wrote func(Write), metrics []prometheus.Collector) {
 	byTable := func(name, help string) *prometheus.GaugeVec {
 		return vec.Desc{
 			Name: name, Help: help, Labels: []string{"table", vec.FamilyLabel},
@@ -31,36 +26,28 @@ func newMetrics(families []route.Family) *metrics {
 	byFamily := func(name, help string) *prometheus.CounterVec {
 		return vec.Desc{Name: name, Help: help}.ByFamily(families).Counter()
 	}
-	return &metrics{
-		rules: byTable("kubeproxy_sync_proxy_rules_iptables_total", "Rules of Sluice in a table."),
-		sent:  byTable("kubeproxy_sync_proxy_rules_iptables_last", "Rules that the last write sent to the kernel."),
-		restores: byFamily("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
-			"Calls of iptables-restore that failed."),
-		partial: byFamily("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
-			"Calls of iptables-restore that failed, and would have written changes only."),
-	}
-}
-
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.rules, m.sent, m.restores, m.partial}
-}
-
-// wrote implements Options.Wrote.
-func (m *metrics) wrote(w Write) {
-	ip := w.Family.String()
-	if w.Err != nil {
-		m.restores.WithLabelValues(ip).Inc()
-	}
-	if w.Err != nil && !w.Full {
-		m.partial.WithLabelValues(ip).Inc()
-	}
-	if _, refused := errors.AsType[plane.Refused](w.Err); w.Err != nil && !refused {
-		return
-	}
-	for _, t := range []table{filter, nat} {
-		m.rules.WithLabelValues(t.String(), ip).Set(float64(w.Rules[t]))
-		m.sent.WithLabelValues(t.String(), ip).Set(float64(w.Written[t]))
-	}
+	rules := byTable("kubeproxy_sync_proxy_rules_iptables_total", "Rules of Sluice in a table.")
+	sent := byTable("kubeproxy_sync_proxy_rules_iptables_last", "Rules that the last write sent to the kernel.")
+	failed := byFamily("kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+		"Calls of iptables-restore that failed.")
+	failedPartial := byFamily("kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+		"Calls of iptables-restore that failed, and would have written changes only.")
+	return func(w Write) {
+		ip := w.Family.String()
+		if w.Err != nil {
+			failed.WithLabelValues(ip).Inc()
+		}
+		if w.Err != nil && !w.Full {
+			failedPartial.WithLabelValues(ip).Inc()
+		}
+		if _, refused := errors.AsType[plane.Refused](w.Err); w.Err != nil && !refused {
+			return
+		}
+		for _, t := range []table{filter, nat} {
+			rules.WithLabelValues(t.String(), ip).Set(float64(w.Rules[t]))
+			sent.WithLabelValues(t.String(), ip).Set(float64(w.Written[t]))
+		}
+	}, []prometheus.Collector{rules, sent, failed, failedPartial}
 }
 
 // verbose is the level of messages about optional features that are missing: -v=2.

@@ -16,8 +16,8 @@ import (
 
 // Writes and failures of iptables-restore are counted with the metrics of kube-proxy.
 func TestRestoresAreCounted(t *testing.T) {
-	m := newMetrics(route.Families())
-	r := metricstest.Registry(m.collectors()...)
+	wrote, metrics := countWrites(route.Families())
+	r := metricstest.Registry(metrics...)
 	const want = `kubeproxy_sync_proxy_rules_iptables_last gauge
 	Rules that the last write sent to the kernel.
 	{ip_family="IPv4", table="filter"}
@@ -51,7 +51,7 @@ kubeproxy_sync_proxy_rules_iptables_total gauge
 		{Family: route.IPv4, Rules: [3]int{nat: 99}, Err: failed},
 		{Family: route.IPv4, Rules: [3]int{nat: 99}, Err: failed},
 	} {
-		m.wrote(w)
+		wrote(w)
 	}
 	const counted = `last{ip_family="IPv4", table="nat"} 4
 last{ip_family="IPv6", table="nat"} 7

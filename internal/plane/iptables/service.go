@@ -73,13 +73,7 @@ func (r *renderer) own(name string, list ...rule) {
 
 // port adds the rules that match the frontends of a port, and the chains to which they jump.
 func (r *renderer) port(name id, p *route.Port) {
-	used := [2]bool{}
 	for _, f := range inKindOrder(p.Frontends) {
-		for _, w := range []route.Way{f.Pods, f.Node, f.Others} {
-			if w.Verdict == route.Balance {
-				used[w.Pool] = true
-			}
-		}
 		if f.Kind == route.ClusterIP {
 			r.internal(name, p, f)
 			continue
@@ -87,7 +81,7 @@ func (r *renderer) port(name id, p *route.Port) {
 		r.external(name, p, f)
 	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
-		if used[pool] {
+		if p.Uses(pool) {
 			r.pool(name, p, pool)
 		}
 	}

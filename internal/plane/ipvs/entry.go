@@ -84,8 +84,6 @@ const (
 	deviceRemoved
 )
 
-func layout() ledger.Layout[key] { return ledger.Layout[key]{Kind: key.kind, Order: key.compare} }
-
 func (k key) kind() ledger.Kind {
 	switch k.class {
 	case device:

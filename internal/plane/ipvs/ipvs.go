@@ -103,10 +103,12 @@ func New(kernel Kernel, opt Options) *Plane {
 		opt.Now = time.Now
 	}
 	sets := map[route.Family]map[string]ipset.Kind{route.IPv4: setKinds(route.IPv4), route.IPv6: setKinds(route.IPv6)}
-	return &Plane{
-		kernel: kernel, opt: opt, ledger: ledger.New[key, value](layout()), marks: newMarks(),
+	p := &Plane{
+		kernel: kernel, opt: opt, ledger: ledger.New[key, value](key.kind, key.compare), marks: newMarks(),
 		writer: writer{kernel: kernel, room: opt.Room, sets: sets, drains: drains{}},
 	}
+	p.trouble.Store(new(string))
+	return p
 }
 
 // Refresh reads all mechanisms.

@@ -21,7 +21,7 @@ type renderer struct {
 	known     map[key]bool // entries of the current port that Services share
 }
 
-// render returns the entries of a Service; none of one that does not exist.
+// render returns the entries of a Service; nil if svc is nil.
 func render(svc *route.Service, host *route.Host, scheduler string, marks *marks) []entry {
 	if svc == nil {
 		return nil
@@ -173,7 +173,7 @@ func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPor
 	}
 	for _, b := range p.Serving {
 		if _, chosen := slices.BinarySearchFunc(backends, b, netip.AddrPort.Compare); !chosen {
-			r.add(key{class: destination, server: s, at: b}, value{}) // established flows to it go on
+			r.add(key{class: destination, server: s, at: b}, value{}) // established flows to it continue
 		}
 	}
 }

@@ -52,12 +52,7 @@ func (p *Plane) poll(ctx context.Context, report func(plane.Edit)) error {
 }
 
 // watchTrouble returns why edits are not noticed; empty: they are.
-func (p *Plane) watchTrouble() string {
-	if t := p.trouble.Load(); t != nil {
-		return *t
-	}
-	return ""
-}
+func (p *Plane) watchTrouble() string { return *p.trouble.Load() }
 
 // poll reports an edit if there are fewer virtual servers than at the last poll and the plane wrote
 // nothing meanwhile. They may be those of another program.

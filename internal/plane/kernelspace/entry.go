@@ -66,8 +66,6 @@ const (
 	endpointsRemoved
 )
 
-func layout() ledger.Layout[key] { return ledger.Layout[key]{Kind: key.kind, Order: key.compare} }
-
 func (k key) kind() ledger.Kind {
 	switch {
 	case k.class.balancer():

@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/ledger"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -92,7 +90,7 @@ func New(h HNS, opt Options) *Plane {
 	opt.Poll = cmp.Or(opt.Poll, pollPeriod)
 	problems := &problems{network: opt.Network, report: opt.Report, reported: map[route.Problem]bool{}}
 	p := &Plane{
-		hns: h, opt: opt, problems: problems, ledger: ledger.New[key, value](layout()),
+		hns: h, opt: opt, problems: problems, ledger: ledger.New[key, value](key.kind, key.compare),
 		writer: &writer{hns: h, opt: opt, problems: problems, unremoved: map[key]error{}},
 	}
 	p.waits.Store(new(string))
@@ -181,35 +179,22 @@ func (p *Plane) objects(ctx context.Context, s *state) error {
 
 // Plan computes what to write; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
+	var plan *ledger.Plan[key, value]
 	if p.fresh {
 		p.fresh = false
-		return p.comparison(change)
+		p.problems.ofServices(change.Table)
+		plan = p.ledger.Compare(p.writer, newListing(p.writer.state, p.reserved(change.Table)))
+		if p.writer.state.overlay() && p.opt.SourceVIP.IsValid() {
+			plan.Host(nil, []entry{{Key: key{class: source, addr: p.opt.SourceVIP}}})
+		}
+	} else {
+		for _, t := range change.Touched {
+			p.problems.ofChange(t)
+		}
+		plan = p.ledger.Change(p.writer)
 	}
-	for _, t := range change.Touched {
-		p.problems.ofChange(t)
-	}
-	plan := p.ledger.Change(p.writer)
-	host := &change.Table.Host
-	before := cmp.Or(change.OldHost, host)
-	change.Each(func(name cluster.Name, old, now *route.Service) {
-		plan.Service(name, p.render(old, before), p.render(now, host))
-	})
+	plan.Services(change, p.render)
 	plan.End()
-	return plan
-}
-
-// comparison plans the difference between what HNS has and what it should have.
-func (p *Plane) comparison(change route.Change) plane.Plan {
-	p.problems.ofServices(change.Table)
-	plan := p.ledger.Compare(p.writer, newListing(p.writer.state, p.reserved(change.Table)))
-	if p.writer.state.overlay() && p.opt.SourceVIP.IsValid() {
-		plan.Host(nil, []entry{{Key: key{class: source, addr: p.opt.SourceVIP}}})
-	}
-	for _, name := range change.Table.Order() {
-		plan.Service(name, nil, p.render(change.InKernel(name), &change.Table.Host))
-	}
-	plan.End()
-	plan.Users(p.users(change))
 	return plan
 }
 
@@ -234,18 +219,49 @@ func (p *Plane) reserved(t *route.Table) map[netip.Addr]class {
 	return all
 }
 
-// users returns a function that returns the Services that need a shared entry. Its first call renders all Services.
-func (p *Plane) users(change route.Change) func(key) []cluster.Name {
-	index := sync.OnceValue(func() map[key][]cluster.Name {
-		users := map[key][]cluster.Name{}
-		for _, name := range change.Table.Order() {
-			for _, e := range p.render(change.InKernel(name), &change.Table.Host) {
-				if list := users[e.Key]; e.Key.kind().Shared && (len(list) == 0 || list[len(list)-1] != name) {
-					users[e.Key] = append(list, name)
-				}
-			}
+// networkPeriod is the time between two reads of the network, each of which is one call of HNS.
+const networkPeriod = time.Second
+
+// readPause is the minimum time between two comparisons as a multiple of the duration of a read, which keeps HNS
+// busy for each load balancer.
+const readPause = 100
+
+// Watch implements plane.Plane. HNS has notifications, but they do not tell the changes of this plane from other
+// changes. Watch reads the network more often than everything else: it reports an edit at once when the network is
+// created or replaced, and when its remote subnets change.
+func (p *Plane) Watch(ctx context.Context, subscribed func(), report func(plane.Edit)) error {
+	last, reported := p.readNetwork(ctx), time.Now()
+	return plane.Poll(ctx, min(networkPeriod, p.opt.Poll), subscribed, func(e plane.Edit) {
+		now, period := p.readNetwork(ctx), max(p.opt.Poll, readPause*time.Duration(p.took.Load()))
+		if now == last && time.Since(reported) < period {
+			return
 		}
-		return users
+		last, reported = now, time.Now()
+		report(e)
 	})
-	return func(k key) []cluster.Name { return index()[k] }
 }
+
+// readNetwork returns the state of the network as text that changes with it, or the error of the read.
+func (p *Plane) readNetwork(ctx context.Context) string {
+	n, err := p.hns.Network(ctx, p.opt.Network)
+	if err == nil {
+		return fmt.Sprint(n)
+	}
+	if errors.Is(err, hns.ErrNoNetwork) {
+		p.setWaiting(err)
+	}
+	return err.Error()
+}
+
+// setWaiting records and returns why the plane waits after an error of HNS; empty if it does not wait.
+func (p *Plane) setWaiting(err error) string {
+	reason := ""
+	if errors.Is(err, hns.ErrNoNetwork) {
+		reason = fmt.Sprintf("HNS network %q does not exist: waiting for the CNI plugin to create it", p.opt.Network)
+	}
+	p.waits.Store(&reason)
+	return reason
+}
+
+// Waiting returns why the plane waits; empty if it does not wait. It is safe for concurrent use.
+func (p *Plane) Waiting() string { return *p.waits.Load() }

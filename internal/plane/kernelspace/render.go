@@ -28,8 +28,8 @@ type renderer struct {
 	remotes map[netip.Addr]bool // that entries has
 }
 
-// render returns the entries of a Service; none of one that does not exist. It depends on nothing
-// but the arguments, the options, and what Refresh read about the host.
+// render returns the entries of a Service; nil if svc is nil. They depend on nothing but the arguments, the options, and
+// what Refresh read about the host.
 func (p *Plane) render(svc *route.Service, host *route.Host) []entry {
 	if svc == nil || p.writer.state == nil {
 		return nil

@@ -47,10 +47,7 @@ func (p *Plan[K, V]) Apply(ctx context.Context) error {
 	for _, learn := range p.learn {
 		learn()
 	}
-	if len(p.refused) > 0 {
-		return p.refused
-	}
-	return nil
+	return p.refused.Err()
 }
 
 // write writes groups, from a phase on. If the kernel refuses them it writes each half on its own, until it is known

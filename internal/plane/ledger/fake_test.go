@@ -45,23 +45,22 @@ const (
 	gone
 )
 
-func testLayout() Layout[name] {
-	return Layout[name]{
-		Kind: func(k name) Kind {
-			switch k.of {
-			case row:
-				return Kind{Add: added, Change: switched, Empty: emptied, Remove: gone, Target: true, Early: true}
-			case pool:
-				return Kind{Add: added, Change: switched, Remove: gone, Target: true, Shared: true}
-			case refusal:
-				return Kind{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
-			case frontend:
-			}
-			return Kind{Add: switched, Change: switched, Remove: switched}
-		},
-		Order: func(a, b name) int { return cmp.Or(cmp.Compare(a.of, b.of), cmp.Compare(a.id, b.id)) },
+func newLedger() *Ledger[name, string] { return New[name, string](name.kind, name.compare) }
+
+func (k name) kind() Kind {
+	switch k.of {
+	case row:
+		return Kind{Add: added, Change: switched, Empty: emptied, Remove: gone, Target: true, Early: true}
+	case pool:
+		return Kind{Add: added, Change: switched, Remove: gone, Target: true, Shared: true}
+	case refusal:
+		return Kind{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
+	case frontend:
 	}
+	return Kind{Add: switched, Change: switched, Remove: switched}
 }
+
+func (k name) compare(o name) int { return cmp.Or(cmp.Compare(k.of, o.of), cmp.Compare(k.id, o.id)) }
 
 // fake is a kernel in memory. It commits the steps of one phase as a whole or not
 // at all, and refuses what would lead nowhere.

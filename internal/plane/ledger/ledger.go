@@ -118,6 +118,26 @@ type Listing[K, V comparable] interface {
 	Rest() []Step[K, V]
 }
 
+// MapListing is a Listing of entries by their keys, all of which are owned by the plane. It removes entries that are
+// taken.
+type MapListing[K, V comparable] map[K]V
+
+// Take implements Listing.
+func (l MapListing[K, V]) Take(want Entry[K, V]) (had V, is Match) {
+	had, there := l[want.Key]
+	delete(l, want.Key)
+	return want.Match(had, there)
+}
+
+// Rest implements Listing.
+func (l MapListing[K, V]) Rest() []Step[K, V] {
+	var list []Step[K, V]
+	for key, value := range l {
+		list = append(list, Step[K, V]{Op: Remove, Key: key, Old: value})
+	}
+	return list
+}
+
 // Match says how an entry in the kernel compares with the wanted one.
 type Match uint8
 
@@ -128,21 +148,17 @@ const (
 	Equal
 )
 
-// Layout describes the entries of a plane.
-type Layout[K comparable] struct {
-	Kind  func(K) Kind
-	Order func(a, b K) int // of entries that belong to no single Service
-}
-
 // Ledger makes plans. One goroutine uses it.
 type Ledger[K, V comparable] struct {
-	layout Layout[K]
-	uses   map[K]int32 // how many Services need a shared entry
+	kind  func(K) Kind
+	order func(a, b K) int
+	uses  map[K]int32 // how many Services need a shared entry
 }
 
-// New returns an empty Ledger. Its first plan must be a comparison.
-func New[K, V comparable](layout Layout[K]) *Ledger[K, V] {
-	return &Ledger[K, V]{layout: layout, uses: map[K]int32{}}
+// New returns an empty Ledger for entries of some kinds, and with an order of those that belong to no single Service.
+// Its first plan must be a comparison.
+func New[K, V comparable](kind func(K) Kind, order func(a, b K) int) *Ledger[K, V] {
+	return &Ledger[K, V]{kind: kind, order: order, uses: map[K]int32{}}
 }
 
 // Change begins a plan from what the last plan left in the kernel.

@@ -25,7 +25,7 @@ func serving(i, rows int) []testEntry {
 func loaded(t *testing.T, n int) (*Ledger[name, string], *fake) {
 	t.Helper()
 	k := newFake()
-	l := New[name, string](testLayout())
+	l := newLedger()
 	p := l.Compare(k, k.list())
 	for i := range n {
 		p.Service(nameOf(i), nil, serving(i, 2))
@@ -124,7 +124,7 @@ func TestPlanIsPure(t *testing.T) {
 // A comparison with nothing to do writes nothing, and counts what it found.
 func TestAdoption(t *testing.T) {
 	_, k := loaded(t, 8)
-	other := New[name, string](testLayout())
+	other := newLedger()
 	p := other.Compare(k, k.list())
 	for i := range 8 {
 		p.Service(nameOf(i), nil, serving(i, 2))
@@ -185,7 +185,7 @@ func TestARefusedChangeIsAnError(t *testing.T) {
 func TestARefusedHostIsAnError(t *testing.T) {
 	k := newFake()
 	k.bad = "bad"
-	p := New[name, string](testLayout()).Compare(k, k.list())
+	p := newLedger().Compare(k, k.list())
 	p.Host(nil, []testEntry{{name{row, "host"}, "bad"}})
 	p.Service(nameOf(0), nil, serving(0, 2))
 	p.End()
@@ -198,7 +198,7 @@ func TestARefusedHostIsAnError(t *testing.T) {
 func TestRoom(t *testing.T) {
 	k := newFake()
 	k.room = 10
-	p := New[name, string](testLayout()).Compare(k, k.list())
+	p := newLedger().Compare(k, k.list())
 	p.Service(nameOf(0), nil, serving(0, 35))
 	for i := range 12 {
 		p.Service(nameOf(1+i), nil, serving(1+i, 4))
@@ -216,7 +216,7 @@ func TestARefusedServiceIsNotContinued(t *testing.T) {
 	k.room, k.bad = 10, "bad"
 	entries := serving(0, 35)
 	entries[3].Value = "bad"
-	p := New[name, string](testLayout()).Compare(k, k.list())
+	p := newLedger().Compare(k, k.list())
 	p.Service(nameOf(0), nil, entries)
 	p.Service(nameOf(1), nil, serving(1, 2))
 	p.End()
@@ -305,7 +305,7 @@ func TestPlans(t *testing.T) {
 	for range 2 {
 		k := newFake()
 		k.bad = "bad"
-		p := New[name, string](testLayout()).Compare(k, k.list())
+		p := newLedger().Compare(k, k.list())
 		p.Service(nameOf(0), nil, (&service{rows: 1, frontends: []int{0}, bad: true}).entries("svc-0"))
 		p.Service(nameOf(1), nil, serving(1, 1))
 		p.End()
@@ -332,7 +332,7 @@ func TestARefusedSharedEntry(t *testing.T) {
 	for _, room := range []int{1, 4, 1 << 20} {
 		k := newFake()
 		k.room, k.badKey = room, name{pool, "3"}
-		l := New[name, string](testLayout())
+		l := newLedger()
 		rows := []int{2, 3, 2, 3, 1}
 		p := l.Compare(k, k.list())
 		for i, n := range rows {
@@ -371,7 +371,7 @@ func TestARefusedSharedEntry(t *testing.T) {
 func TestARefusedSharedEntryOfTheNode(t *testing.T) {
 	k := newFake()
 	k.badKey = name{pool, "3"}
-	p := New[name, string](testLayout()).Compare(k, k.list())
+	p := newLedger().Compare(k, k.list())
 	p.Host(nil, []testEntry{{name{pool, "3"}, "pool"}})
 	p.Users(func(name) []cluster.Name { return nil })
 	p.End()

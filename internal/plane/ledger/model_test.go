@@ -70,7 +70,7 @@ func newWorld(seed uint64) *world {
 	k := newFake()
 	k.bad = "bad"
 	return &world{
-		Rand: rand.New(rand.NewPCG(seed, 0)), kernel: k, ledger: New[name, string](testLayout()), compares: true,
+		Rand: rand.New(rand.NewPCG(seed, 0)), kernel: k, ledger: newLedger(), compares: true,
 		want: map[string]*service{}, written: map[string]*service{},
 	}
 }

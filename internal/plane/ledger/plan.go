@@ -1,11 +1,14 @@
 package ledger
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Plan collects differences, and writes them. Host and Service are called first, then End, then the methods of
@@ -59,6 +62,37 @@ func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 		p.services = make([]group[K, V], 0, p.expected)
 	}
 	p.services = append(p.services, g)
+}
+
+// Services adds the Services of a change, as render returns them for a host: those that may have other entries, or, in a
+// comparison, all. If the kernel does not accept a shared entry, a comparison refuses the Services that need it.
+func (p *Plan[K, V]) Services(c route.Change, render func(*route.Service, *route.Host) []Entry[K, V]) {
+	host := &c.Table.Host
+	if p.found == nil {
+		before := cmp.Or(c.OldHost, host)
+		c.Each(func(name cluster.Name, old, now *route.Service) {
+			p.Service(name, render(old, before), render(now, host))
+		})
+		return
+	}
+	names := c.Table.Order()
+	after := func(name cluster.Name) []Entry[K, V] { return render(c.InKernel(name), host) }
+	p.Expect(len(names))
+	for _, name := range names {
+		p.Service(name, nil, after(name))
+	}
+	users := sync.OnceValue(func() map[K][]cluster.Name {
+		all := map[K][]cluster.Name{}
+		for _, name := range names {
+			for _, e := range after(name) {
+				if list := all[e.Key]; p.kind(e.Key).Shared && (len(list) == 0 || list[len(list)-1] != name) {
+					all[e.Key] = append(list, name)
+				}
+			}
+		}
+		return all
+	})
+	p.Users(func(k K) []cluster.Name { return users()[k] })
 }
 
 // Depend adds the change of shared entries that are in use and depend on the host. The
@@ -176,7 +210,7 @@ func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 	g.size += p.writer.Size(s)
 }
 
-func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.layout.Kind(key) }
+func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.kind(key) }
 
 // End adds what becomes of shared entries and of entries that a comparison found and no Service needs.
 func (p *Plan[K, V]) End() {
@@ -185,7 +219,7 @@ func (p *Plan[K, V]) End() {
 		return
 	}
 	counts := p.ledger.uses
-	for _, key := range slices.SortedFunc(maps.Keys(p.uses), p.ledger.layout.Order) {
+	for _, key := range slices.SortedFunc(maps.Keys(p.uses), p.ledger.order) {
 		p.share(key, p.uses[key], counts[key])
 	}
 	p.Learn(func() { p.count(counts) })
@@ -210,7 +244,7 @@ func (p *Plan[K, V]) sort() {
 	slices.SortStableFunc(p.last.steps, p.inOrder)
 }
 
-func (p *Plan[K, V]) inOrder(a, b Step[K, V]) int { return p.ledger.layout.Order(a.Key, b.Key) }
+func (p *Plan[K, V]) inOrder(a, b Step[K, V]) int { return p.ledger.order(a.Key, b.Key) }
 
 func (p *Plan[K, V]) endComparison() {
 	p.sort()

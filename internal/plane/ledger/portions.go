@@ -2,8 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -48,24 +46,11 @@ func (p Plans) Apply(ctx context.Context) error {
 func applyAll(ctx context.Context, plans iter.Seq[plane.Plan]) error {
 	refused := plane.Refused{}
 	for plan := range plans {
-		err := plan.Apply(ctx)
-		some, is := errors.AsType[plane.Refused](err)
-		if err != nil && !is {
+		if err := refused.Merge(plan.Apply(ctx)); err != nil {
 			return err
 		}
-		for name, err := range some {
-			switch before := refused[name]; {
-			case before == nil:
-				refused[name] = err
-			case !errors.Is(before, err): // plans of one comparison return what was refused before
-				refused[name] = fmt.Errorf("%w; %w", before, err)
-			}
-		}
 	}
-	if len(refused) > 0 {
-		return refused
-	}
-	return nil
+	return refused.Err()
 }
 
 // Portions is a plan in parts, each of which is computed while the one before it is written.

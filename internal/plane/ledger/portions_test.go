@@ -48,7 +48,7 @@ func inParts(l *Ledger[name, string], k *fake, rows []int, n int) *Portions {
 // A first load in parts leaves the same in the kernel and in the ledger as one that is written as a whole.
 func TestPortionsEqualTheWhole(t *testing.T) {
 	rows := []int{2, 3, 2, 1, 3, 2, 4}
-	whole, wholeKernel := New[name, string](testLayout()), newFake()
+	whole, wholeKernel := newLedger(), newFake()
 	p := whole.Compare(wholeKernel, wholeKernel.list())
 	for i, n := range rows {
 		p.Service(nameOf(i), nil, serving(i, n))
@@ -57,7 +57,7 @@ func TestPortionsEqualTheWhole(t *testing.T) {
 	steps := p.Steps()
 	apply(t, p)
 	for n := 1; n <= len(rows); n++ {
-		l, k := New[name, string](testLayout()), newFake()
+		l, k := newLedger(), newFake()
 		p := inParts(l, k, rows, n)
 		apply(t, p)
 		want(t, fmt.Sprint(k.entries), fmt.Sprint(wholeKernel.entries))
@@ -70,7 +70,7 @@ func TestPortionsEqualTheWhole(t *testing.T) {
 
 // Steps and String before Apply are those of all parts, and Apply then writes them.
 func TestPortionsThatArePrinted(t *testing.T) {
-	l, k := New[name, string](testLayout()), newFake()
+	l, k := newLedger(), newFake()
 	p := inParts(l, k, []int{2, 2, 3}, 1)
 	text := p.String()
 	if strings.Count(text, "add frontend") != 3 || p.Steps() == 0 || len(k.entries) != 0 || len(l.uses) != 0 {
@@ -139,7 +139,7 @@ func TestARefusedSharedEntryOfPortions(t *testing.T) {
 	for n := 1; n <= len(rows); n++ {
 		k := newFake()
 		k.badKey = name{pool, "3"}
-		l := New[name, string](testLayout())
+		l := newLedger()
 		refused, is := errors.AsType[plane.Refused](inParts(l, k, rows, n).Apply(context.Background()))
 		if !is || !slices.Equal(refused.Names(), []cluster.Name{nameOf(1), nameOf(3), nameOf(5)}) ||
 			!errors.Is(refused[nameOf(3)], errBad) {

@@ -9,8 +9,8 @@ import (
 )
 
 func TestStaleFlowsAreCounted(t *testing.T) {
-	m := newMetrics(route.Families())
-	r := metricstest.Registry(m.collectors()...)
+	scanned, metrics := countScans(route.Families())
+	r := metricstest.Registry(metrics...)
 	const want = `kubeproxy_conntrack_reconciler_deleted_entries_total counter
 	Stale conntrack entries that were deleted.
 	{ip_family="IPv4"}
@@ -24,7 +24,7 @@ kubeproxy_conntrack_reconciler_sync_duration_seconds histogram
 	if got := metricstest.Shape(metricstest.Gather(t, r)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	m.scanned(250*time.Millisecond, map[route.Family]int{route.IPv6: 3})
+	scanned(250*time.Millisecond, map[route.Family]int{route.IPv6: 3})
 	const counted = `kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv6"} 3
 kubeproxy_conntrack_reconciler_sync_duration_seconds{ip_family="IPv4"} 1 times, 0.25 in all
 kubeproxy_conntrack_reconciler_sync_duration_seconds{ip_family="IPv6"} 1 times, 0.25 in all`

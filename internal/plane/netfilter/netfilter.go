@@ -6,16 +6,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
-
+	"github.com/sluice-proxy/sluice/internal/metrics/vec"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter/conntrack"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter/hidden"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter/localnet"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Parts returns the parts of a plane. tables is the Conn through which the plane writes
@@ -38,14 +42,28 @@ func Parts(s plane.Setup, tables *nft.Conn) ([]plane.Part, error) {
 
 // staleFlows deletes conntrack entries that a change made stale.
 func staleFlows(s plane.Setup, flows *kernel.Table) plane.Part {
-	count := newMetrics(s.Families)
-	f := conntrack.New(conntrack.Options{Table: flows, Scanned: count.scanned, Report: func(err error) {
+	scanned, metrics := countScans(s.Families)
+	f := conntrack.New(conntrack.Options{Table: flows, Scanned: scanned, Report: func(err error) {
 		s.Log.Warn("Cannot end stale flows, retrying", "error", err)
 	}})
-	return plane.Part{
-		Follower: f, Run: f.Run, SetLocal: f.SetLocal, Close: flows.Close,
-		Metrics: count.collectors(),
-	}
+	return plane.Part{Follower: f, Run: f.Run, SetLocal: f.SetLocal, Close: flows.Close, Metrics: metrics}
+}
+
+// countScans returns the metrics of scans for stale conntrack entries, and a function that adds one scan.
+func countScans(families []route.Family) (scanned func(time.Duration, map[route.Family]int), m []prometheus.Collector) {
+	duration := vec.Desc{
+		Name: "kubeproxy_conntrack_reconciler_sync_duration_seconds", Buckets: vec.Durations(),
+		Help: "Duration of one scan for stale conntrack entries.",
+	}.ByFamily(families).Histogram()
+	deleted := vec.Desc{
+		Name: "kubeproxy_conntrack_reconciler_deleted_entries_total", Help: "Stale conntrack entries that were deleted.",
+	}.ByFamily(families).Counter()
+	return func(took time.Duration, ended map[route.Family]int) {
+		for _, f := range families {
+			duration.WithLabelValues(f.String()).Observe(took.Seconds())
+			deleted.WithLabelValues(f.String()).Add(float64(ended[f]))
+		}
+	}, []prometheus.Collector{duration, deleted}
 }
 
 // loopback lets 127.0.0.0/8 be routed where NodePorts need it, and drops packets of neighbours to it.

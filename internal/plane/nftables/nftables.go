@@ -50,7 +50,7 @@ type Plane struct {
 func New(kernel Kernel, opt Options) *Plane {
 	return &Plane{
 		kernel: kernel, opt: opt, layout: newLayout(), perPart: servicesPerPart,
-		ledger: ledger.New[key, value](ledger.Layout[key]{Kind: key.kind, Order: key.compare}),
+		ledger: ledger.New[key, value](key.kind, key.compare),
 	}
 }
 

@@ -20,7 +20,7 @@ type Sizes struct {
 	Backends      int `json:"backends"`      // distinct ones of each Service, summed up
 	NotProgrammed int `json:"notProgrammed"` // ignored, or without any address of their own
 
-	noLocal [2][2]int // by policy, then family
+	noLocal [2][route.IPv6 + 1]int // by policy, then family
 }
 
 // Policy is a traffic policy that may exclude endpoints on other nodes.
@@ -33,7 +33,7 @@ const (
 )
 
 // NoLocal returns how many ports of a family have no usable endpoint because of a policy, as all are on other nodes.
-func (s Sizes) NoLocal(p Policy, f route.Family) int { return s.noLocal[p][familyIndex(f)] }
+func (s Sizes) NoLocal(p Policy, f route.Family) int { return s.noLocal[p][f] }
 
 // Follower counts. It is safe for concurrent use.
 type Follower struct {
@@ -92,9 +92,9 @@ func (f *Follower) count(svc *route.Service, sign int) {
 				f.buf = append(f.buf, backend{p.Protocol, addr})
 			}
 		}
-		for policy, without := range noLocal(p) {
-			if without {
-				f.sum.noLocal[policy][familyIndex(p.Family)] += sign
+		for _, policy := range []Policy{Internal, External} {
+			if noLocal(p, policy) {
+				f.sum.noLocal[policy][p.Family] += sign
 			}
 		}
 	}
@@ -102,26 +102,10 @@ func (f *Follower) count(svc *route.Service, sign int) {
 	f.sum.Backends += sign * len(slices.Compact(f.buf))
 }
 
-// noLocal reports for each policy whether it leaves the port without usable endpoints,
-// as all are on other nodes. Only then does a route drop.
-func noLocal(p *route.Port) [2]bool {
-	var without [2]bool
-	for _, f := range p.Frontends {
-		if f.Others.Verdict != route.Drop {
-			continue
-		}
-		policy := External
-		if f.Kind == route.ClusterIP {
-			policy = Internal
-		}
-		without[policy] = true
-	}
-	return without
-}
-
-func familyIndex(f route.Family) int {
-	if f == route.IPv6 {
-		return 1
-	}
-	return 0
+// noLocal reports whether a policy leaves the port without usable endpoints, as all are on other nodes. Only then does a
+// route drop.
+func noLocal(p *route.Port, policy Policy) bool {
+	return slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool {
+		return f.Others.Verdict == route.Drop && (f.Kind == route.ClusterIP) == (policy == Internal)
+	})
 }

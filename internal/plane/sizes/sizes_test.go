@@ -105,11 +105,11 @@ func TestNoLocalEndpoints(t *testing.T) {
 	n.counts(without)
 	n.endpoints(1, "there", 11)
 	internal := Sizes{Services: 1, Ports: 4, Frontends: 8, Backends: 1}
-	internal.noLocal[Internal][0] = 2
+	internal.noLocal[Internal][route.IPv4] = 2
 	n.counts(internal)
 	n.service(1, func(s *cluster.Service) { s.InternalLocal, s.ExternalLocal = true, true })
 	both := internal
-	both.noLocal[External][0] = 2
+	both.noLocal[External][route.IPv4] = 2
 	n.counts(both)
 	if s := n.sizes.Sizes(); s.NoLocal(External, route.IPv4) != 2 || s.NoLocal(Internal, route.IPv6) != 0 {
 		t.Errorf("of a policy and a family: %+v", s)

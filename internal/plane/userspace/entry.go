@@ -61,8 +61,6 @@ const (
 	balancerRemoved
 )
 
-func layout() ledger.Layout[key] { return ledger.Layout[key]{Kind: key.kind, Order: key.compare} }
-
 func (k key) kind() ledger.Kind {
 	if k.part == balancer {
 		return ledger.Kind{Add: balancerWritten, Change: balancerWritten, Remove: balancerRemoved, Target: true}

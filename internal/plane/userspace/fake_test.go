@@ -2,9 +2,11 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -68,6 +70,12 @@ func (e *fakeEngine) Listen(s relay.Spec) (Listener, error) {
 func (l *fakeListener) Set(b *relay.Balancer, admit func(netip.Addr) relay.Admission) {
 	l.balancer, l.admit = b, admit
 }
+
+// Addr implements Listener.
+func (l *fakeListener) Addr() netip.AddrPort { return l.where.at }
+
+// File implements Listener.
+func (l *fakeListener) File() (*os.File, error) { return nil, errors.ErrUnsupported }
 
 // Close implements Listener.
 func (l *fakeListener) Close() {
@@ -246,8 +254,5 @@ func (p *rulePlan) Apply(context.Context) error {
 		}
 	}
 	p.plane.compare = false
-	if len(p.refused) > 0 {
-		return p.refused
-	}
-	return nil
+	return p.refused.Err()
 }

@@ -97,22 +97,12 @@ func (s *sockets) clients() map[string][]relay.Client {
 	return all
 }
 
-// filer is a Listener whose socket can be passed to the next run: a relay.Listener.
-type filer interface {
-	File() (*os.File, error)
-	Addr() netip.AddrPort
-}
-
 // files returns all listening sockets by name.
 func (s *sockets) files() (map[string]*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	files := map[string]*os.File{}
 	for k, l := range s.open {
-		l, can := l.(filer)
-		if !can {
-			continue
-		}
 		f, err := l.File()
 		if err != nil {
 			closeAll(files)

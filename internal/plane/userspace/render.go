@@ -19,7 +19,7 @@ func (p *Plane) render(svc *route.Service) []entry {
 	for i := range svc.Ports {
 		port := &svc.Ports[i]
 		id, used := port.ID(svc.Name), p.used(port)
-		if used == nil || !p.ports.serve(id.Family) || !forwards(id.Protocol) {
+		if len(used) == 0 || !p.ports.serve(id.Family) || !forwards(id.Protocol) {
 			continue
 		}
 		list = append(list, entry{Key: key{port: id, part: balancer}, Value: value{target: describe(p.targetOf(port))}})
@@ -41,28 +41,14 @@ func (p *Plane) render(svc *route.Service) []entry {
 // used returns the pools of a port that need a socket. With rules these are all to which a client is
 // sent; without, clients are on this host, and connect in place of the first frontend.
 func (p *Plane) used(port *route.Port) []route.Pool {
-	var has [2]bool
-	for i := range port.Frontends {
-		f := &port.Frontends[i]
-		if p.opt.Rules == nil && p.opt.Own == nil {
-			if f.Node.Verdict == route.Balance {
-				return []route.Pool{f.Node.Pool}
-			}
-			continue
+	if p.opt.Rules == nil && p.opt.Own == nil {
+		i := slices.IndexFunc(port.Frontends, func(f route.Frontend) bool { return f.Node.Verdict == route.Balance })
+		if i < 0 {
+			return nil
 		}
-		for _, w := range []route.Way{f.Pods, f.Node, f.Others} {
-			if w.Verdict == route.Balance {
-				has[w.Pool] = true
-			}
-		}
+		return []route.Pool{port.Frontends[i].Node.Pool}
 	}
-	var list []route.Pool
-	for _, pool := range []route.Pool{route.Cluster, route.Local} {
-		if has[pool] {
-			list = append(list, pool)
-		}
-	}
-	return list
+	return slices.DeleteFunc([]route.Pool{route.Cluster, route.Local}, func(pool route.Pool) bool { return !port.Uses(pool) })
 }
 
 // unprivileged is the first port that every user may bind.

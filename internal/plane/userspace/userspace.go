@@ -8,6 +8,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -25,6 +26,9 @@ type Listen func(relay.Spec) (Listener, error)
 type Listener interface {
 	Set(b *relay.Balancer, admit func(client netip.Addr) relay.Admission)
 	Close()
+
+	Addr() netip.AddrPort
+	File() (*os.File, error) // a duplicate, for the next run of the program
 }
 
 // ListenBy returns a function that opens Listeners of an Engine.
@@ -84,7 +88,7 @@ func New(listen Listen, opt Options) *Plane {
 // on makes a Plane for sockets that may be open already.
 func on(s *sockets, at *ports, opt Options) *Plane {
 	p := &Plane{
-		Above: plane.Above{Beneath: opt.Rules}, opt: opt, ledger: ledger.New[key, value](layout()), ports: at, sockets: s,
+		Above: plane.Above{Beneath: opt.Rules}, opt: opt, ledger: ledger.New[key, value](key.kind, key.compare), ports: at, sockets: s,
 		compare: true,
 	}
 	if p.opt.Opened == nil {
@@ -192,10 +196,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return err
 	}
 	maps.Copy(refused, lacking)
-	if len(refused) > 0 {
-		return refused
-	}
-	return nil
+	return refused.Err()
 }
 
 // withoutLacking computes the rules again, as they must not lead to sockets that could not be opened.

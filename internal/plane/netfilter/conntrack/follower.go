@@ -1,7 +1,7 @@
 // Package conntrack deletes the conntrack entries of flows that changes of Services made stale.
 //
-// The kernel sends all packets of a UDP flow to the destination of the first one, also when that backend is gone, or
-// when the Service had no backend then. TCP and SCTP peers notice; UDP senders that expect no answer never do.
+// The kernel sends all packets of a UDP flow to the destination of the first one, even if that backend is gone, or if
+// the Service had no backend then. TCP and SCTP peers notice; UDP senders that expect no answer never do.
 //
 // A TCP or SCTP connection may never begin: if its first packet came before there were rules for it, retransmissions
 // keep the untranslated conntrack entry, and so do connections of other clients from the same port, for two minutes.
@@ -37,7 +37,7 @@ type Options struct {
 	Table  Table
 	Report func(error) // called when scans begin to fail; they are repeated
 
-	// Scanned is called after each scan with its duration, and how many flows of each family it ended. It may be nil.
+	// Scanned is called after each scan with its duration, and how many flows of each family it ended.
 	Scanned func(took time.Duration, ended map[route.Family]int)
 }
 
@@ -111,9 +111,7 @@ func (f *Follower) scanDue(ctx context.Context) (time.Duration, error) {
 	}
 	started := time.Now()
 	ended, err := f.scan(ctx, w)
-	if f.opts.Scanned != nil {
-		f.opts.Scanned(time.Since(started), ended)
-	}
+	f.opts.Scanned(time.Since(started), ended)
 	if err == nil {
 		f.scanAgain(w, time.Now().Add(secondScan))
 		return min(cmp.Or(wait, secondScan), secondScan), nil

@@ -197,21 +197,7 @@ func (x frontend) leadsTo(at netip.AddrPort, local []netip.Addr) bool {
 }
 
 func (x frontend) problem(l sockdiag.Listener) route.Problem {
-	p := route.Problem{
-		Object: "Service " + x.service.String(),
-		Field:  "spec.ports.nodePort",
-		Value:  fmt.Sprintf("%d/%s", l.At.Port(), x.port.Protocol),
-		Reason: fmt.Sprintf("hides a socket of this node that listens on %s and belongs to user %d: "+
-			"the Service gets its connections; use another port", l.At, l.UID),
-	}
-	switch x.kind {
-	case route.ExternalIP:
-		p.Field = "spec.externalIPs"
-	case route.LoadBalancer:
-		p.Field = "status.loadBalancer.ingress"
-	case route.NodePort, route.ClusterIP:
-		return p
-	}
-	p.Value = fmt.Sprintf("%s/%s", netip.AddrPortFrom(x.addr, l.At.Port()), x.port.Protocol)
-	return p
+	f := route.Frontend{Kind: x.kind, Addr: x.addr, Port: l.At.Port()}
+	return f.Problem(x.service, x.port.Protocol, fmt.Sprintf("hides a socket of this node that listens on %s and belongs to "+
+		"user %d: the Service gets its connections; use another port", l.At, l.UID))
 }
