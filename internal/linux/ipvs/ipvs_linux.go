@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
@@ -52,8 +51,8 @@ var ErrAbsent = errors.New("this kernel has no IPVS")
 func (t *Table) Load(ctx context.Context) error {
 	_, err := nl.Execute(ctx, nl.Request{
 		NetNS: t.netns, Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL,
-		Header: []byte{unix.CTRL_CMD_GETFAMILY, version, 0, 0},
-		Encode: func(ae *netlink.AttributeEncoder) { ae.String(unix.CTRL_ATTR_FAMILY_NAME, familyName) },
+		Header:     []byte{unix.CTRL_CMD_GETFAMILY, version, 0, 0},
+		Attributes: nl.AppendString(nil, unix.CTRL_ATTR_FAMILY_NAME, familyName),
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return ErrAbsent
@@ -142,7 +141,7 @@ func (t *Table) applyAll(ctx context.Context, changes []Change) error {
 	return t.session(ctx, func(s *session) error {
 		requests := make([]nl.Request, len(changes))
 		for i, c := range changes {
-			requests[i] = s.request(c.commands()[0], 0, c.encode)
+			requests[i] = s.request(c.commands()[0], 0, c.attributes())
 		}
 		return s.conn.ExecuteAll(ctx, requests)
 	})
