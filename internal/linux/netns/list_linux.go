@@ -48,26 +48,51 @@ func Namespaces(ctx context.Context, node int) ([]Namespace, error) {
 	return all, errors.Join(append(failed, err, ctx.Err())...)
 }
 
-// WatchLinks calls a function once it notices changes, and after each change of the links of a network namespace (a
-// file descriptor; 0: the current one), until the context ends. It returns nil then.
+// WatchLinks is Watch for changes of links.
 func WatchLinks(ctx context.Context, node int, changed func()) error {
+	return Watch(ctx, node, func() error { changed(); return nil }, unix.RTNLGRP_LINK)
+}
+
+// Watch calls a function once it notices changes, and after each change that groups of route netlink
+// (unix.RTNLGRP_LINK ...) report in a network namespace (a file descriptor; 0: the current one). Changes during a call
+// cause one further call. It returns the error of the function, or nil when the context ends.
+func Watch(ctx context.Context, node int, changed func() error, groups ...uint32) error {
 	events, err := rtnetlink.Dial(unix.NETLINK_ROUTE, &rtnetlink.Config{NetNS: node})
 	if err != nil {
 		return fmt.Errorf("open route netlink: %w", err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = events.Close() })() // wakes Receive
-	defer func() { _ = events.Close() }()                         // it was only read from
-	if err := events.JoinGroup(unix.RTNLGRP_LINK); err != nil {
-		return fmt.Errorf("subscribe to changes of links: %w", err)
+	defer func() { _ = events.Close() }() // wakes listen
+	for _, group := range groups {
+		if err := events.JoinGroup(group); err != nil {
+			return fmt.Errorf("subscribe to group %d of route netlink: %w", group, err)
+		}
 	}
+	dirty, failed := make(chan struct{}, 1), make(chan error, 1)
+	go func() { failed <- listen(events, dirty) }()
 	for {
-		changed()
-		_, err := events.Receive()
-		switch {
-		case ctx.Err() != nil:
+		if err := changed(); err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
 			return nil
-		case err != nil && !errors.Is(err, unix.ENOBUFS): // the kernel dropped messages
-			return fmt.Errorf("wait for changes of links: %w", err)
+		case err := <-failed:
+			return err
+		case <-dirty:
+		}
+	}
+}
+
+// listen sends to dirty after each message, and after the kernel dropped messages.
+func listen(events *rtnetlink.Conn, dirty chan<- struct{}) error {
+	for {
+		_, err := events.Receive()
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return fmt.Errorf("wait for messages of route netlink: %w", err)
+		}
+		select {
+		case dirty <- struct{}{}:
+		default:
 		}
 	}
 }
