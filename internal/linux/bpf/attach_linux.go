@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -49,17 +51,10 @@ func points() map[string]ebpf.AttachType {
 	}
 }
 
-// phases returns the programs in the order in which they are attached: first the programs that translate answers and
-// track sockets, then the programs that choose backends.
-func phases() (phases [2][]string) {
-	for program := range points() {
-		phase := 0
-		if choosesBackends(program) {
-			phase = 1
-		}
-		phases[phase] = append(phases[phase], program)
-	}
-	return phases
+// attachOrder returns the programs in the order in which they are attached: those that choose backends are last.
+func attachOrder() []string {
+	choosing, others := split(slices.Sorted(maps.Keys(points())))
+	return append(others, choosing...)
 }
 
 // attach loads the programs with the current maps, and attaches them. It replaces an attached program atomically: a
@@ -73,16 +68,7 @@ func (c *Conn) attach() error {
 		return err
 	}
 	defer programs.Close()
-	for _, phase := range phases() {
-		if err := c.attachAll(phase, programs); err != nil {
-			return err
-		}
-	}
-	return errors.Join(c.pinMaps(), c.tidy(), c.detachOthers())
-}
-
-func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
-	for _, program := range list {
+	for _, program := range attachOrder() {
 		p := programs.Programs[program]
 		err := c.replace(program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: points()[program], Program: p})
 		if err == nil {
@@ -92,7 +78,7 @@ func (c *Conn) attachAll(list []string, programs *ebpf.Collection) error {
 			return fmt.Errorf("attach program %s to %s: %w", program, c.opt.Cgroup, err)
 		}
 	}
-	return nil
+	return errors.Join(c.pinMaps(), c.tidy(), c.detachOthers())
 }
 
 // load loads the programs.

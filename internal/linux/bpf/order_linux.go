@@ -23,20 +23,25 @@ const (
 	sendmsgPrefix = "sluice_sendmsg"
 )
 
-// choosesBackends reports whether a program replaces the address of a Service by the address of a backend. The other
-// programs translate answers back, and delete the entries of closed sockets.
-func choosesBackends(program string) bool {
-	return strings.HasPrefix(program, connectPrefix) || strings.HasPrefix(program, sendmsgPrefix)
+// split divides programs into those that replace the address of a Service by the address of a backend, and others:
+// these translate answers back, and delete the entries of closed sockets.
+func split(programs []string) (choosing, others []string) {
+	for _, name := range programs {
+		if strings.HasPrefix(name, connectPrefix) || strings.HasPrefix(name, sendmsgPrefix) {
+			choosing = append(choosing, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	return choosing, others
 }
 
 // detach removes links, first the links of programs that choose backends. If a socket may still wait for an answer,
 // it removes the others after answerTime.
 func (c *Conn) detach(ctx context.Context, links []string) error {
-	var others []string
-	for _, name := range links {
-		if !choosesBackends(name) {
-			others = append(others, name)
-		} else if err := c.unpin(name); err != nil {
+	choosing, others := split(links)
+	for _, name := range choosing {
+		if err := c.unpin(name); err != nil {
 			return err
 		}
 	}

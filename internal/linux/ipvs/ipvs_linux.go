@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
@@ -76,14 +77,22 @@ func (t *Table) Servers(ctx context.Context) ([]Server, error) {
 // List returns all virtual servers with their settings, in the kernel's order.
 func (t *Table) List(ctx context.Context) ([]Listed, error) {
 	var all []Listed
-	err := t.session(ctx, func(s *session) (err error) {
-		all, err = s.list(ctx)
+	err := t.session(ctx, func(s *session) error {
+		answers, err := s.execute(ctx, cmdGetService, netlink.Dump, nil)
+		for _, m := range answers {
+			one, decodeErr := decodeListed(m)
+			err = errors.Join(err, decodeErr)
+			all = append(all, one)
+		}
 		return err
 	})
-	if errors.Is(err, ErrAbsent) {
+	switch {
+	case errors.Is(err, ErrAbsent):
 		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("list virtual servers: %w", err)
 	}
-	return all, err
+	return all, nil
 }
 
 // Destinations returns the destinations of virtual servers, as many lists as servers. A

@@ -62,20 +62,6 @@ func (s *session) request(command byte, flags netlink.HeaderFlags, attributes []
 	return nl.Request{Type: s.family, Flags: flags, Header: []byte{command, version, 0, 0}, Attributes: attributes}
 }
 
-func (s *session) list(ctx context.Context) ([]Listed, error) {
-	answers, err := s.execute(ctx, cmdGetService, netlink.Dump, nil)
-	all := make([]Listed, 0, len(answers))
-	for _, m := range answers {
-		one, decodeErr := decodeListed(m)
-		err = errors.Join(err, decodeErr)
-		all = append(all, one)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list virtual servers: %w", err)
-	}
-	return all, nil
-}
-
 func (s *session) destinations(ctx context.Context, of Server) ([]Destination, error) {
 	answers, err := s.execute(ctx, cmdGetDest, netlink.Dump, of.attributes())
 	if missing(err) {

@@ -175,13 +175,8 @@ func remove(h *netlink.Handle, link netlink.Link, a netip.Addr) error {
 
 // Change removes addresses from an interface and adds others to it. It ignores what is already done.
 func (l *Links) Change(ctx context.Context, name string, add, remove []netip.Addr) error {
-	if len(remove) > 0 {
-		if err := l.RemoveAddresses(ctx, name, remove); err != nil {
-			return err
-		}
-	}
-	if len(add) == 0 {
-		return nil
+	if err := l.RemoveAddresses(ctx, name, remove); err != nil || len(add) == 0 {
+		return err
 	}
 	return l.AddAddresses(ctx, name, add)
 }
