@@ -20,7 +20,6 @@ type Conn struct {
 	sock   *netlink.Conn
 	buffer int // bytes to request
 	room   int // bytes of one transaction
-	large  int // see the constant of this name
 
 	x *exchange // for what the library does not do
 }
@@ -43,8 +42,7 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: &Own{}, buffer: bufferSize, large: large}
-	c.x = newExchange(c)
+	c := &Conn{netns: opt.NetNS, own: &Own{}, buffer: bufferSize, x: newExchange()}
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}
