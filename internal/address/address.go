@@ -31,22 +31,16 @@ type Watcher struct{ opts Options }
 // New returns a Watcher. It does nothing until Run.
 func New(opts Options) *Watcher { return &Watcher{opts: opts} }
 
-// follow calls fn with the addresses at first, and again whenever they differ after wait. It ends with the
-// error of wait.
-func (w *Watcher) follow(ctx context.Context, fn func([]netip.Addr), wait func() error) error {
-	var last []netip.Addr
-	for first := true; ; first = false {
+// update returns a function that lists the addresses, and calls fn at first, and whenever they differ.
+func (w *Watcher) update(ctx context.Context, fn func([]netip.Addr)) func() error {
+	var last []netip.Addr // nil: not listed yet
+	return func() error {
 		now, err := w.List(ctx)
-		if err != nil {
-			return err
-		}
-		if first || !slices.Equal(last, now) {
+		if err == nil && (last == nil || !slices.Equal(last, now)) {
 			last = now
 			fn(slices.Clone(now))
 		}
-		if err := wait(); err != nil {
-			return err
-		}
+		return err
 	}
 }
 

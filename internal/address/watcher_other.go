@@ -18,18 +18,16 @@ const period = 5 * time.Second
 func (w *Watcher) Run(ctx context.Context, fn func([]netip.Addr)) error {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	err := w.follow(ctx, fn, func() error {
+	for update := w.update(ctx, fn); ; {
+		if err := update(); err != nil && ctx.Err() == nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
 			return nil
+		case <-ticker.C:
 		}
-	})
-	if ctx.Err() != nil {
-		return nil
 	}
-	return err
 }
 
 // List returns all addresses, sorted and without duplicates.

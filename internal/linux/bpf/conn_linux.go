@@ -92,15 +92,10 @@ func (c *Conn) Read(ctx context.Context) (State, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		m, done, err := c.find(c.spec.Maps[t.String()])
-		if err != nil {
-			return nil, err
-		}
 		before := len(state)
-		if m != nil {
-			err = each(m, func(k, v []byte) { state[Key{t, string(k)}] = string(v) })
-			done()
-		}
+		err := c.useMap(t.String(), func(m *ebpf.Map) error {
+			return each(m, func(k, v []byte) { state[Key{t, string(k)}] = string(v) })
+		})
 		if err != nil {
 			return nil, fmt.Errorf("read map %s: %w", t, err)
 		}

@@ -80,39 +80,35 @@ func layoutOf(t btf.Type) string {
 // isDataSection reports whether a map is a data section of the programs, such as .rodata. It is not pinned.
 func isDataSection(name string) bool { return strings.HasPrefix(name, ".") }
 
-// find returns the open map, or opens the pinned one. It returns nil if neither exists, and otherwise a function to
-// close it.
-func (c *Conn) find(ms *ebpf.MapSpec) (m *ebpf.Map, done func(), err error) {
-	if m := c.maps[ms.Name]; m != nil {
-		return m, func() {}, nil
-	}
-	if m, err = c.pinned(ms); m == nil || err != nil {
-		return nil, nil, err
-	}
-	return m, func() { _ = m.Close() }, nil // it was only read from
-}
-
-// withMap calls a function with a map of the programs: the open one, or the pinned one. It does nothing if neither
-// exists.
+// withMap is useMap for a caller that does not hold the lock.
 func (c *Conn) withMap(name string, do func(*ebpf.Map) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m, done, err := c.find(c.spec.Maps[name])
+	return c.useMap(name, do)
+}
+
+// useMap calls a function with a map of the programs: the open one, or the pinned one. It does nothing if neither
+// exists.
+func (c *Conn) useMap(name string, do func(*ebpf.Map) error) error {
+	if m := c.maps[name]; m != nil {
+		return do(m)
+	}
+	m, err := c.pinned(name)
 	if m == nil || err != nil {
 		return err
 	}
-	defer done()
+	defer func() { _ = m.Close() }() // the error of the function matters
 	return do(m)
 }
 
 // pinned opens the pinned map. It returns nil if there is none.
-func (c *Conn) pinned(ms *ebpf.MapSpec) (*ebpf.Map, error) {
-	m, err := ebpf.LoadPinnedMap(c.mapPath(ms.Name), nil)
+func (c *Conn) pinned(name string) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(c.mapPath(name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open map %s: %w", ms.Name, err)
+		return nil, fmt.Errorf("open map %s: %w", name, err)
 	}
 	return m, nil
 }
@@ -178,7 +174,7 @@ func (c *Conn) makeDirs() error {
 
 // openMap opens a map, or creates and pins it.
 func (c *Conn) openMap(ms *ebpf.MapSpec) (*ebpf.Map, error) {
-	m, err := c.pinned(ms)
+	m, err := c.pinned(ms.Name)
 	if m != nil || err != nil {
 		return m, err
 	}

@@ -3,12 +3,12 @@ package conntrack
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
 	uapi "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
 // Attribute types of nfnetlink_conntrack.h that package uapi does not have.
@@ -43,63 +43,45 @@ func header(f Family) []byte {
 	return []byte{unix.AF_INET6, 0, 0, 0}
 }
 
-// encode returns a whole message: header and attributes.
-func encode(f Family, fill func(*netlink.AttributeEncoder)) ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	fill(ae)
-	b, err := ae.Encode()
-	if err != nil {
-		return nil, fmt.Errorf("encode conntrack message: %w", err)
-	}
-	return append(header(f), b...), nil
-}
-
-func nest(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.AttributeEncoder)) {
-	ae.Nested(typ, func(inner *netlink.AttributeEncoder) error {
-		inner.ByteOrder = binary.BigEndian
-		fill(inner)
-		return nil
-	})
-}
-
 // tuple is one direction of a flow. Invalid addresses and ports of 0 are left out, as in a filter.
 type tuple struct {
 	protocol uint8
 	src, dst netip.AddrPort
 }
 
-func (t tuple) encode(ae *netlink.AttributeEncoder, typ uint16) {
-	nest(ae, typ, func(ae *netlink.AttributeEncoder) {
+func (t tuple) append(to []byte, typ uint16) []byte {
+	return nl.AppendNested(to, typ, func(to []byte) []byte {
 		if t.src.Addr().IsValid() || t.dst.Addr().IsValid() {
-			nest(ae, uapi.CTA_TUPLE_IP, t.encodeAddrs)
+			to = nl.AppendNested(to, uapi.CTA_TUPLE_IP, t.appendAddrs)
 		}
-		nest(ae, uapi.CTA_TUPLE_PROTO, t.encodePorts)
+		return nl.AppendNested(to, uapi.CTA_TUPLE_PROTO, t.appendPorts)
 	})
 }
 
-func (t tuple) encodeAddrs(ae *netlink.AttributeEncoder) {
-	encodeAddr(ae, uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V6_SRC, t.src.Addr())
-	encodeAddr(ae, uapi.CTA_IP_V4_DST, uapi.CTA_IP_V6_DST, t.dst.Addr())
+func (t tuple) appendAddrs(to []byte) []byte {
+	to = appendAddr(to, uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V6_SRC, t.src.Addr())
+	return appendAddr(to, uapi.CTA_IP_V4_DST, uapi.CTA_IP_V6_DST, t.dst.Addr())
 }
 
-func encodeAddr(ae *netlink.AttributeEncoder, ip4, ip6 uint16, a netip.Addr) {
+func appendAddr(to []byte, ip4, ip6 uint16, a netip.Addr) []byte {
 	switch {
 	case a.Is4():
-		ae.Bytes(ip4, a.AsSlice())
+		return nl.Append(to, ip4, a.AsSlice())
 	case a.IsValid():
-		ae.Bytes(ip6, a.AsSlice())
+		return nl.Append(to, ip6, a.AsSlice())
 	}
+	return to
 }
 
-func (t tuple) encodePorts(ae *netlink.AttributeEncoder) {
-	ae.Uint8(uapi.CTA_PROTO_NUM, t.protocol)
+func (t tuple) appendPorts(to []byte) []byte {
+	to = nl.AppendUint8(to, uapi.CTA_PROTO_NUM, t.protocol)
 	if t.src.Port() != 0 {
-		ae.Uint16(uapi.CTA_PROTO_SRC_PORT, t.src.Port())
+		to = nl.AppendUint16(to, uapi.CTA_PROTO_SRC_PORT, t.src.Port())
 	}
 	if t.dst.Port() != 0 {
-		ae.Uint16(uapi.CTA_PROTO_DST_PORT, t.dst.Port())
+		to = nl.AppendUint16(to, uapi.CTA_PROTO_DST_PORT, t.dst.Port())
 	}
+	return to
 }
 
 // flags returns the parts of the tuple that a filter compares, in host byte order.
@@ -121,7 +103,7 @@ func (t tuple) flags() []byte {
 //
 // For IPv6 it encodes ports only: kernels up to 6.18 at least invert the comparison of addresses, and would leave out
 // exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality).
-func encodeFilter(f Filter) ([]byte, error) {
+func encodeFilter(f Filter) []byte {
 	if f.Family == IPv6 {
 		f.OrigDst = netip.AddrPortFrom(netip.Addr{}, f.OrigDst.Port())
 		f.ReplySrc = netip.AddrPortFrom(netip.Addr{}, f.ReplySrc.Port())
@@ -129,35 +111,140 @@ func encodeFilter(f Filter) ([]byte, error) {
 	orig := tuple{protocol: f.Protocol, dst: f.OrigDst}
 	reply := tuple{protocol: f.Protocol, src: f.ReplySrc}
 	byReply := f.ReplySrc.Addr().IsValid() || f.ReplySrc.Port() != 0
-	return encode(f.Family, func(ae *netlink.AttributeEncoder) {
-		orig.encode(ae, uapi.CTA_TUPLE_ORIG)
+	to := orig.append(header(f.Family), uapi.CTA_TUPLE_ORIG)
+	if byReply {
+		to = reply.append(to, uapi.CTA_TUPLE_REPLY)
+	}
+	if f.Unanswered {
+		to = nl.AppendUint32(to, uapi.CTA_STATUS, 0)
+		to = nl.AppendUint32(to, ctaStatusMask, uint32(Answered))
+	}
+	return nl.AppendNested(to, ctaFilter, func(to []byte) []byte {
+		to = nl.Append(to, ctaFilterOrig, orig.flags())
 		if byReply {
-			reply.encode(ae, uapi.CTA_TUPLE_REPLY)
+			to = nl.Append(to, ctaFilterReply, reply.flags())
 		}
-		if f.Unanswered {
-			ae.Uint32(uapi.CTA_STATUS, 0)
-			ae.Uint32(ctaStatusMask, uint32(Answered))
-		}
-		nest(ae, ctaFilter, func(ae *netlink.AttributeEncoder) {
-			ae.Bytes(ctaFilterOrig, orig.flags())
-			if byReply {
-				ae.Bytes(ctaFilterReply, reply.flags())
-			}
-		})
+		return to
 	})
 }
 
 // encodeDelete identifies one entry by the addresses of its first packet, its zone and
 // its ID, so that a newer entry with the same addresses is kept.
-func encodeDelete(e Entry) ([]byte, error) {
-	t := tuple{protocol: e.Protocol, src: e.OrigSrc, dst: e.OrigDst}
-	return encode(e.Family(), func(ae *netlink.AttributeEncoder) {
-		t.encode(ae, uapi.CTA_TUPLE_ORIG)
-		if e.Zone != 0 {
-			ae.Uint16(uapi.CTA_ZONE, e.Zone)
+func encodeDelete(e Entry) []byte {
+	to := tuple{e.Protocol, e.OrigSrc, e.OrigDst}.append(header(e.Family()), uapi.CTA_TUPLE_ORIG)
+	if e.Zone != 0 {
+		to = nl.AppendUint16(to, uapi.CTA_ZONE, e.Zone)
+	}
+	if e.ID != 0 {
+		to = nl.AppendUint32(to, uapi.CTA_ID, e.ID)
+	}
+	return to
+}
+
+// decode reads one message of a listing.
+func decode(b []byte) (Entry, error) {
+	if len(b) < nfgenHeaderLen {
+		return Entry{}, errShort
+	}
+	var e Entry
+	err := nl.Walk(b[nfgenHeaderLen:], func(typ uint16, data []byte) error {
+		switch typ {
+		case uapi.CTA_TUPLE_ORIG:
+			return decodeTuple(data, &e, &e.OrigSrc, &e.OrigDst)
+		case uapi.CTA_TUPLE_REPLY:
+			return decodeTuple(data, &e, &e.ReplySrc, &e.ReplyDst)
+		case uapi.CTA_STATUS:
+			return number(&e.Status, data)
+		case uapi.CTA_PROTOINFO:
+			return decodeState(data, &e)
+		case uapi.CTA_ZONE:
+			return number(&e.Zone, data)
+		case uapi.CTA_ID:
+			return number(&e.ID, data)
 		}
-		if e.ID != 0 {
-			ae.Uint32(uapi.CTA_ID, e.ID)
-		}
+		return nil
 	})
+	return e, err
+}
+
+func decodeState(b []byte, e *Entry) error {
+	return nl.Walk(b, func(typ uint16, data []byte) error {
+		if typ != uapi.CTA_PROTOINFO_TCP && typ != uapi.CTA_PROTOINFO_SCTP {
+			return nil
+		}
+		return nl.Walk(data, func(typ uint16, data []byte) error {
+			if typ != uapi.CTA_PROTOINFO_TCP_STATE { // the same number in SCTP
+				return nil
+			}
+			return number(&e.State, data)
+		})
+	})
+}
+
+func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {
+	var srcAddr, dstAddr netip.Addr
+	var srcPort, dstPort uint16
+	err := nl.Walk(b, func(typ uint16, data []byte) error {
+		switch typ {
+		case uapi.CTA_TUPLE_IP:
+			return decodeAddrs(data, &srcAddr, &dstAddr)
+		case uapi.CTA_TUPLE_PROTO:
+			return decodePorts(data, e, &srcPort, &dstPort)
+		case ctaTupleZone:
+			// A zone of the reply direction only does not identify the entry.
+			if src == &e.OrigSrc {
+				return number(&e.Zone, data)
+			}
+		}
+		return nil
+	})
+	*src = netip.AddrPortFrom(srcAddr, srcPort)
+	*dst = netip.AddrPortFrom(dstAddr, dstPort)
+	return err
+}
+
+// decodeAddrs needs no family: the four types differ.
+func decodeAddrs(b []byte, src, dst *netip.Addr) error {
+	return nl.Walk(b, func(typ uint16, data []byte) error {
+		a, ok := netip.AddrFromSlice(data)
+		if !ok {
+			return errShort
+		}
+		switch typ {
+		case uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V6_SRC:
+			*src = a
+		case uapi.CTA_IP_V4_DST, uapi.CTA_IP_V6_DST:
+			*dst = a
+		}
+		return nil
+	})
+}
+
+func decodePorts(b []byte, e *Entry, src, dst *uint16) error {
+	return nl.Walk(b, func(typ uint16, data []byte) error {
+		switch typ {
+		case uapi.CTA_PROTO_NUM:
+			return number(&e.Protocol, data)
+		case uapi.CTA_PROTO_SRC_PORT:
+			return number(src, data)
+		case uapi.CTA_PROTO_DST_PORT:
+			return number(dst, data)
+		}
+		return nil
+	})
+}
+
+// number reads an unsigned number in network byte order.
+func number[T ~uint8 | ~uint16 | ~uint32](to *T, b []byte) error {
+	switch len(b) {
+	case 1:
+		*to = T(b[0])
+	case 2:
+		*to = T(binary.BigEndian.Uint16(b))
+	case 4:
+		*to = T(binary.BigEndian.Uint32(b))
+	default:
+		return errShort
+	}
+	return nil
 }

@@ -52,17 +52,13 @@ func (t *Table) Close() error { return t.conn.Close() }
 // Kernels from 5.8 on filter the entries. Older ones send all entries of the family, which
 // takes longer and gives the same result.
 func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error {
-	request, err := encodeFilter(f)
-	if err != nil {
-		return err
-	}
 	matching := func(e Entry) error {
 		if !f.Match(e) {
 			return nil
 		}
 		return fn(e)
 	}
-	err = repeat(func() error { return t.list(ctx, request, matching) })
+	err := repeat(func() error { return t.list(ctx, encodeFilter(f), matching) })
 	if refused(err) { // the kernel supports filters, but not this one
 		err = repeat(func() error { return t.list(ctx, header(f.Family), matching) })
 	}
@@ -134,12 +130,8 @@ func (t *Table) Delete(ctx context.Context, e Entry) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	request, err := encodeDelete(e)
-	if err != nil {
-		return err
-	}
-	_, err = t.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: msgDelete, Flags: netlink.Request | netlink.Acknowledge}, Data: request,
+	_, err := t.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: msgDelete, Flags: netlink.Request | netlink.Acknowledge}, Data: encodeDelete(e),
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("delete conntrack entry %s: %w%s", e, err, remedy(err))

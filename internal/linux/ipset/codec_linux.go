@@ -24,65 +24,62 @@ func (k Kind) family() uint8 {
 	return unix.AF_INET
 }
 
-func big16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
-func big32(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
-
-// encodeCreate adds what creates a set, in a revision of its type.
-func (c Change) encodeCreate(ae *netlink.AttributeEncoder, revision uint8) {
-	ae.String(uapi.IPSET_ATTR_SETNAME, c.Set)
-	ae.String(uapi.IPSET_ATTR_TYPENAME, string(c.Kind.Type))
-	ae.Uint8(uapi.IPSET_ATTR_REVISION, revision)
-	ae.Uint8(uapi.IPSET_ATTR_FAMILY, c.Kind.family())
-	ae.Nested(uapi.IPSET_ATTR_DATA, func(ae *netlink.AttributeEncoder) error {
+// forCreate returns the attributes of a request to create the set, in a revision of its type.
+func (c Change) forCreate(revision uint8) []byte {
+	all := nl.AppendString(nil, uapi.IPSET_ATTR_SETNAME, c.Set)
+	all = nl.AppendString(all, uapi.IPSET_ATTR_TYPENAME, string(c.Kind.Type))
+	all = nl.AppendUint8(all, uapi.IPSET_ATTR_REVISION, revision)
+	all = nl.AppendUint8(all, uapi.IPSET_ATTR_FAMILY, c.Kind.family())
+	return nl.AppendNested(all, uapi.IPSET_ATTR_DATA, func(to []byte) []byte {
 		if c.Kind.Type == Port {
-			ae.Bytes(uapi.IPSET_ATTR_PORT|netlink.NetByteOrder, big16(0))
-			ae.Bytes(uapi.IPSET_ATTR_PORT_TO|netlink.NetByteOrder, big16(math.MaxUint16))
+			to = nl.AppendUint16(to, uapi.IPSET_ATTR_PORT|netlink.NetByteOrder, 0)
+			to = nl.AppendUint16(to, uapi.IPSET_ATTR_PORT_TO|netlink.NetByteOrder, math.MaxUint16)
 		} else {
-			ae.Bytes(uapi.IPSET_ATTR_HASHSIZE|netlink.NetByteOrder, big32(hashSize))
-			ae.Bytes(uapi.IPSET_ATTR_MAXELEM|netlink.NetByteOrder, big32(maxMembers))
+			to = nl.AppendUint32(to, uapi.IPSET_ATTR_HASHSIZE|netlink.NetByteOrder, hashSize)
+			to = nl.AppendUint32(to, uapi.IPSET_ATTR_MAXELEM|netlink.NetByteOrder, maxMembers)
 		}
 		if c.Kind.Marks {
-			ae.Bytes(uapi.IPSET_ATTR_CADT_FLAGS|netlink.NetByteOrder, big32(uapi.IPSET_FLAG_WITH_SKBINFO))
+			to = nl.AppendUint32(to, uapi.IPSET_ATTR_CADT_FLAGS|netlink.NetByteOrder, uapi.IPSET_FLAG_WITH_SKBINFO)
 		}
-		return nil
+		return to
 	})
 }
 
-// encodeMember adds a member to add or to delete.
-func (c Change) encodeMember(ae *netlink.AttributeEncoder) {
+// forMember returns the attributes of a request to add or delete a member.
+func (c Change) forMember() []byte {
 	m := c.Member
-	ae.String(uapi.IPSET_ATTR_SETNAME, c.Set)
-	ae.Nested(uapi.IPSET_ATTR_DATA, func(ae *netlink.AttributeEncoder) error {
+	all := nl.AppendString(nil, uapi.IPSET_ATTR_SETNAME, c.Set)
+	return nl.AppendNested(all, uapi.IPSET_ATTR_DATA, func(to []byte) []byte {
 		if m.Addr.IsValid() {
-			encodeAddr(ae, uapi.IPSET_ATTR_IP, m.Addr)
+			to = appendAddr(to, uapi.IPSET_ATTR_IP, m.Addr)
 		}
 		if m.Protocol != 0 || m.Port != 0 {
-			ae.Bytes(uapi.IPSET_ATTR_PORT|netlink.NetByteOrder, big16(m.Port))
+			to = nl.AppendUint16(to, uapi.IPSET_ATTR_PORT|netlink.NetByteOrder, m.Port)
 		}
 		if m.Protocol != 0 {
-			ae.Uint8(uapi.IPSET_ATTR_PROTO, m.Protocol)
+			to = nl.AppendUint8(to, uapi.IPSET_ATTR_PROTO, m.Protocol)
 		}
 		if m.To.IsValid() {
-			encodeAddr(ae, uapi.IPSET_ATTR_IP2, m.To.Addr())
+			to = appendAddr(to, uapi.IPSET_ATTR_IP2, m.To.Addr())
 			if c.Kind.Type == IPPortNet {
-				ae.Uint8(uapi.IPSET_ATTR_CIDR2, uint8(m.To.Bits()))
+				to = nl.AppendUint8(to, uapi.IPSET_ATTR_CIDR2, uint8(m.To.Bits()))
 			}
 		}
 		if c.Op == Add && c.Kind.Marks {
-			ae.Bytes(uapi.IPSET_ATTR_SKBMARK|netlink.NetByteOrder, append(big32(c.Mark), big32(math.MaxUint32)...))
+			mark := binary.BigEndian.AppendUint64(nil, uint64(c.Mark)<<32|math.MaxUint32) // with its mask
+			to = nl.Append(to, uapi.IPSET_ATTR_SKBMARK|netlink.NetByteOrder, mark)
 		}
-		return nil
+		return to
 	})
 }
 
-func encodeAddr(ae *netlink.AttributeEncoder, typ uint16, a netip.Addr) {
-	ae.Nested(typ, func(ae *netlink.AttributeEncoder) error {
-		if a.Is4() {
-			ae.Bytes(uapi.IPSET_ATTR_IPADDR_IPV4|netlink.NetByteOrder, a.AsSlice())
-		} else {
-			ae.Bytes(uapi.IPSET_ATTR_IPADDR_IPV6|netlink.NetByteOrder, a.AsSlice())
-		}
-		return nil
+func appendAddr(to []byte, typ uint16, a netip.Addr) []byte {
+	family := uint16(uapi.IPSET_ATTR_IPADDR_IPV6)
+	if a.Is4() {
+		family = uapi.IPSET_ATTR_IPADDR_IPV4
+	}
+	return nl.AppendNested(to, typ, func(to []byte) []byte {
+		return nl.Append(to, family|netlink.NetByteOrder, a.AsSlice())
 	})
 }
 

@@ -41,9 +41,7 @@ func (s *Sets) Names(ctx context.Context) ([]string, error) {
 	if !s.loaded() {
 		return nil, nil
 	}
-	answers, err := s.list(ctx, func(ae *netlink.AttributeEncoder) {
-		ae.Bytes(uapi.IPSET_ATTR_FLAGS|netlink.NetByteOrder, big32(flagNamesOnly))
-	})
+	answers, err := s.list(ctx, nl.AppendUint32(nil, uapi.IPSET_ATTR_FLAGS|netlink.NetByteOrder, flagNamesOnly))
 	if err != nil {
 		return nil, fmt.Errorf("list ipsets: %w", err)
 	}
@@ -63,7 +61,7 @@ func (s *Sets) Names(ctx context.Context) ([]string, error) {
 func (s *Sets) List(ctx context.Context, names []string) (map[string]*Set, error) {
 	all := map[string]*Set{}
 	for _, name := range names {
-		answers, err := s.list(ctx, func(ae *netlink.AttributeEncoder) { ae.String(uapi.IPSET_ATTR_SETNAME, name) })
+		answers, err := s.list(ctx, nl.AppendString(nil, uapi.IPSET_ATTR_SETNAME, name))
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -79,8 +77,8 @@ func (s *Sets) List(ctx context.Context, names []string) (map[string]*Set, error
 	return all, nil
 }
 
-func (s *Sets) list(ctx context.Context, encode func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
-	return nl.Execute(ctx, s.request(uapi.IPSET_CMD_LIST, netlink.Dump, encode))
+func (s *Sets) list(ctx context.Context, attributes []byte) ([]netlink.Message, error) {
+	return nl.Execute(ctx, s.request(uapi.IPSET_CMD_LIST, netlink.Dump, attributes))
 }
 
 // Destroy destroys a set. It returns nil if the set does not exist, and an error if rules refer to it.
@@ -121,30 +119,26 @@ func (s *Sets) applyMembers(ctx context.Context, changes []Change) error {
 		if c.Op != Add && c.Op != Delete {
 			return errNotMembers
 		}
-		requests[i] = s.request(c.command(), 0, c.encodeMember)
+		requests[i] = s.request(c.command(), 0, c.forMember())
 	}
-	conn, err := nl.Dial(s.netns, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // all is answered
-	return conn.ExecuteAll(ctx, requests)
+	return nl.ExecuteAll(ctx, requests)
 }
 
 func (s *Sets) apply(ctx context.Context, conn *nl.Conn, c Change) error {
-	encode := c.encodeMember
+	var attributes []byte
 	switch c.Op {
 	case Create:
 		revision, err := s.revision(ctx, conn, c.Kind)
 		if err != nil {
 			return err
 		}
-		encode = func(ae *netlink.AttributeEncoder) { c.encodeCreate(ae, revision) }
+		attributes = c.forCreate(revision)
 	case Destroy:
-		encode = func(ae *netlink.AttributeEncoder) { ae.String(uapi.IPSET_ATTR_SETNAME, c.Set) }
+		attributes = nl.AppendString(nil, uapi.IPSET_ATTR_SETNAME, c.Set)
 	case Add, Delete: // the kernel ignores one that is already done
+		attributes = c.forMember()
 	}
-	_, err := conn.Execute(ctx, s.request(c.command(), netlink.Acknowledge, encode))
+	_, err := conn.Execute(ctx, s.request(c.command(), netlink.Acknowledge, attributes))
 	if c.Op == Destroy && errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -166,10 +160,9 @@ func (c Change) command() netlink.HeaderType {
 
 // revision returns the newest revision of a type that the kernel has.
 func (s *Sets) revision(ctx context.Context, conn *nl.Conn, k Kind) (uint8, error) {
-	answers, err := conn.Execute(ctx, s.request(uapi.IPSET_CMD_TYPE, 0, func(ae *netlink.AttributeEncoder) {
-		ae.String(uapi.IPSET_ATTR_TYPENAME, string(k.Type))
-		ae.Uint8(uapi.IPSET_ATTR_FAMILY, k.family())
-	}))
+	attributes := nl.AppendString(nil, uapi.IPSET_ATTR_TYPENAME, string(k.Type))
+	attributes = nl.AppendUint8(attributes, uapi.IPSET_ATTR_FAMILY, k.family())
+	answers, err := conn.Execute(ctx, s.request(uapi.IPSET_CMD_TYPE, 0, attributes))
 	if err != nil {
 		return 0, err
 	}
@@ -188,15 +181,10 @@ func (s *Sets) loaded() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func (s *Sets) request(
-	command netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder),
-) nl.Request {
+func (s *Sets) request(command netlink.HeaderType, flags netlink.HeaderFlags, attributes []byte) nl.Request {
 	return nl.Request{
 		NetNS: s.netns, Protocol: unix.NETLINK_NETFILTER, Type: unix.NFNL_SUBSYS_IPSET<<8 | command, Flags: flags,
-		Header: []byte{unix.AF_INET, 0, 0, 0},
-		Encode: func(ae *netlink.AttributeEncoder) {
-			ae.Uint8(uapi.IPSET_ATTR_PROTOCOL, uapi.IPSET_PROTOCOL)
-			encode(ae)
-		},
+		Header:     []byte{unix.AF_INET, 0, 0, 0},
+		Attributes: append(nl.AppendUint8(nil, uapi.IPSET_ATTR_PROTOCOL, uapi.IPSET_PROTOCOL), attributes...),
 	}
 }

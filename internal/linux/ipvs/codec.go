@@ -60,23 +60,26 @@ const (
 	forwardNAT = 0 // IP_VS_CONN_F_MASQ
 )
 
-// encode adds the identity of the server.
-func (s Server) encode(ae *netlink.AttributeEncoder) {
-	ae.Nested(attrService, func(ae *netlink.AttributeEncoder) error {
-		s.identify(ae)
-		return nil
-	})
+// number16 and number32 append attributes with a number in the byte order of the machine.
+func number16(to []byte, typ, n uint16) []byte {
+	return nl.Append(to, typ, binary.NativeEndian.AppendUint16(nil, n))
 }
 
-func (s Server) identify(ae *netlink.AttributeEncoder) {
-	ae.Uint16(svcFamily, familyOf(s.Addr))
+func number32(to []byte, typ uint16, n uint32) []byte {
+	return nl.Append(to, typ, binary.NativeEndian.AppendUint32(nil, n))
+}
+
+// attributes returns the identity of the server.
+func (s Server) attributes() []byte { return nl.AppendNested(nil, attrService, s.append) }
+
+func (s Server) append(to []byte) []byte {
+	to = number16(to, svcFamily, familyOf(s.Addr))
 	if s.Mark != 0 {
-		ae.Uint32(svcMark, s.Mark)
-		return
+		return number32(to, svcMark, s.Mark)
 	}
-	ae.Uint16(svcProtocol, uint16(s.Protocol))
-	ae.Bytes(svcAddr, wide(s.Addr))
-	ae.Bytes(svcPort, binary.BigEndian.AppendUint16(nil, s.Port))
+	to = number16(to, svcProtocol, uint16(s.Protocol))
+	to = nl.Append(to, svcAddr, wide(s.Addr))
+	return nl.AppendUint16(to, svcPort, s.Port)
 }
 
 func familyOf(a netip.Addr) uint16 {
@@ -93,24 +96,22 @@ func wide(a netip.Addr) []byte {
 	return b
 }
 
-// encode adds everything that the operation needs.
-func (c Change) encode(ae *netlink.AttributeEncoder) {
-	ae.Nested(attrService, func(ae *netlink.AttributeEncoder) error {
-		c.Server.identify(ae)
+// attributes returns everything that the operation needs.
+func (c Change) attributes() []byte {
+	all := nl.AppendNested(nil, attrService, func(to []byte) []byte {
+		to = c.Server.append(to)
 		if c.Op == Set {
-			c.Settings.encode(ae, c.Server.Addr.BitLen())
+			to = c.Settings.append(to, c.Server.Addr.BitLen())
 		}
-		return nil
+		return to
 	})
 	if c.Op == SetDest || c.Op == DeleteDest {
-		ae.Nested(attrDest, func(ae *netlink.AttributeEncoder) error {
-			c.Dest.encode(ae)
-			return nil
-		})
+		all = nl.AppendNested(all, attrDest, c.Dest.append)
 	}
+	return all
 }
 
-func (s Settings) encode(ae *netlink.AttributeEncoder, bits int) {
+func (s Settings) append(to []byte, bits int) []byte {
 	flags, netmask := uint32(0), uint32(math.MaxUint32)
 	if s.Affinity > 0 {
 		flags |= flagPersistent
@@ -121,20 +122,20 @@ func (s Settings) encode(ae *netlink.AttributeEncoder, bits int) {
 	if bits == 128 {
 		netmask = uint32(bits) // a prefix length
 	}
-	ae.String(svcScheduler, s.Scheduler)
-	ae.Bytes(svcFlags, binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, flags), flagsOwn))
-	ae.Uint32(svcTimeout, uint32(s.Affinity/time.Second))
-	ae.Uint32(svcNetmask, netmask)
+	to = nl.AppendString(to, svcScheduler, s.Scheduler)
+	to = nl.Append(to, svcFlags, binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, flags), flagsOwn))
+	to = number32(to, svcTimeout, uint32(s.Affinity/time.Second))
+	return number32(to, svcNetmask, netmask)
 }
 
-func (d Destination) encode(ae *netlink.AttributeEncoder) {
-	ae.Uint16(destFamily, familyOf(d.At.Addr()))
-	ae.Bytes(destAddr, wide(d.At.Addr()))
-	ae.Bytes(destPort, binary.BigEndian.AppendUint16(nil, d.At.Port()))
-	ae.Uint32(destForward, forwardNAT)
-	ae.Uint32(destWeight, d.Weight)
-	ae.Uint32(destUpper, 0)
-	ae.Uint32(destLower, 0)
+func (d Destination) append(to []byte) []byte {
+	to = number16(to, destFamily, familyOf(d.At.Addr()))
+	to = nl.Append(to, destAddr, wide(d.At.Addr()))
+	to = nl.AppendUint16(to, destPort, d.At.Port())
+	to = number32(to, destForward, forwardNAT)
+	to = number32(to, destWeight, d.Weight)
+	to = number32(to, destUpper, 0)
+	return number32(to, destLower, 0)
 }
 
 // nested calls fn for each attribute within the attribute of that type.

@@ -69,12 +69,10 @@ func (t *Table) SetTimeouts(ctx context.Context, o Timeouts) error {
 		return nil
 	}
 	return t.session(ctx, func(s *session) error {
-		_, err := s.execute(ctx, cmdSetConfig, netlink.Acknowledge, func(ae *netlink.AttributeEncoder) {
-			ae.Uint32(attrTCP, uint32(o.TCP/time.Second))
-			ae.Uint32(attrTCPFin, uint32(o.TCPFin/time.Second))
-			ae.Uint32(attrUDP, uint32(o.UDP/time.Second))
-		})
-		if err != nil {
+		to := number32(nil, attrTCP, uint32(o.TCP/time.Second))
+		to = number32(to, attrTCPFin, uint32(o.TCPFin/time.Second))
+		to = number32(to, attrUDP, uint32(o.UDP/time.Second))
+		if _, err := s.execute(ctx, cmdSetConfig, netlink.Acknowledge, to); err != nil {
 			return fmt.Errorf("set the timeouts of IPVS: %w", err)
 		}
 		return nil

@@ -52,8 +52,8 @@ var ErrAbsent = errors.New("this kernel has no IPVS")
 func (t *Table) Load(ctx context.Context) error {
 	_, err := nl.Execute(ctx, nl.Request{
 		NetNS: t.netns, Protocol: unix.NETLINK_GENERIC, Type: unix.GENL_ID_CTRL,
-		Header: []byte{unix.CTRL_CMD_GETFAMILY, version, 0, 0},
-		Encode: func(ae *netlink.AttributeEncoder) { ae.String(unix.CTRL_ATTR_FAMILY_NAME, familyName) },
+		Header:     []byte{unix.CTRL_CMD_GETFAMILY, version, 0, 0},
+		Attributes: nl.AppendString(nil, unix.CTRL_ATTR_FAMILY_NAME, familyName),
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return ErrAbsent
@@ -77,14 +77,22 @@ func (t *Table) Servers(ctx context.Context) ([]Server, error) {
 // List returns all virtual servers with their settings, in the kernel's order.
 func (t *Table) List(ctx context.Context) ([]Listed, error) {
 	var all []Listed
-	err := t.session(ctx, func(s *session) (err error) {
-		all, err = s.list(ctx)
+	err := t.session(ctx, func(s *session) error {
+		answers, err := s.execute(ctx, cmdGetService, netlink.Dump, nil)
+		for _, m := range answers {
+			one, decodeErr := decodeListed(m)
+			err = errors.Join(err, decodeErr)
+			all = append(all, one)
+		}
 		return err
 	})
-	if errors.Is(err, ErrAbsent) {
+	switch {
+	case errors.Is(err, ErrAbsent):
 		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("list virtual servers: %w", err)
 	}
-	return all, err
+	return all, nil
 }
 
 // Destinations returns the destinations of virtual servers, as many lists as servers. A
@@ -142,7 +150,7 @@ func (t *Table) applyAll(ctx context.Context, changes []Change) error {
 	return t.session(ctx, func(s *session) error {
 		requests := make([]nl.Request, len(changes))
 		for i, c := range changes {
-			requests[i] = s.request(c.commands()[0], 0, c.encode)
+			requests[i] = s.request(c.commands()[0], 0, c.attributes())
 		}
 		return s.conn.ExecuteAll(ctx, requests)
 	})

@@ -69,13 +69,7 @@ func TestServersAreEncodedAndDecoded(t *testing.T) {
 		{Addr: netip.IPv4Unspecified(), Mark: 7},
 		{Addr: netip.IPv6Unspecified(), Mark: 1 << 31},
 	} {
-		ae := netlink.NewAttributeEncoder()
-		s.encode(ae)
-		b, err := ae.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := decodeListed(netlink.Message{Data: append([]byte{1, 1, 0, 0}, b...)})
+		got, err := decodeListed(netlink.Message{Data: append([]byte{1, 1, 0, 0}, s.attributes()...)})
 		if diff := gocmp.Diff(s, got.Server, cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
 			t.Errorf("%s (-want +got): %v\n%s", s, err, diff)
 		}

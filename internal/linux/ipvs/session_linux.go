@@ -53,31 +53,17 @@ func (s *session) find(ctx context.Context) error {
 }
 
 func (s *session) execute(
-	ctx context.Context, command byte, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder),
+	ctx context.Context, command byte, flags netlink.HeaderFlags, attributes []byte,
 ) ([]netlink.Message, error) {
-	return s.conn.Execute(ctx, s.request(command, flags, encode))
+	return s.conn.Execute(ctx, s.request(command, flags, attributes))
 }
 
-func (s *session) request(command byte, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) nl.Request {
-	return nl.Request{Type: s.family, Flags: flags, Header: []byte{command, version, 0, 0}, Encode: encode}
-}
-
-func (s *session) list(ctx context.Context) ([]Listed, error) {
-	answers, err := s.execute(ctx, cmdGetService, netlink.Dump, nil)
-	all := make([]Listed, 0, len(answers))
-	for _, m := range answers {
-		one, decodeErr := decodeListed(m)
-		err = errors.Join(err, decodeErr)
-		all = append(all, one)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list virtual servers: %w", err)
-	}
-	return all, nil
+func (s *session) request(command byte, flags netlink.HeaderFlags, attributes []byte) nl.Request {
+	return nl.Request{Type: s.family, Flags: flags, Header: []byte{command, version, 0, 0}, Attributes: attributes}
 }
 
 func (s *session) destinations(ctx context.Context, of Server) ([]Destination, error) {
-	answers, err := s.execute(ctx, cmdGetDest, netlink.Dump, of.encode)
+	answers, err := s.execute(ctx, cmdGetDest, netlink.Dump, of.attributes())
 	if missing(err) {
 		return nil, nil
 	}
@@ -96,12 +82,12 @@ func (s *session) destinations(ctx context.Context, of Server) ([]Destination, e
 // apply makes one change. What exists is changed, and what does not exist needs no deletion.
 func (s *session) apply(ctx context.Context, c Change) error {
 	commands := c.commands()
-	_, err := s.execute(ctx, commands[0], netlink.Acknowledge, c.encode)
+	_, err := s.execute(ctx, commands[0], netlink.Acknowledge, c.attributes())
 	switch {
 	case len(commands) == 1 && missing(err):
 		return nil
 	case len(commands) == 2 && (errors.Is(err, unix.EEXIST) || c.Exists && missing(err)):
-		_, err = s.execute(ctx, commands[1], netlink.Acknowledge, c.encode)
+		_, err = s.execute(ctx, commands[1], netlink.Acknowledge, c.attributes())
 	}
 	return c.explain(err)
 }

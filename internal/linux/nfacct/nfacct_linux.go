@@ -46,7 +46,7 @@ func (o *Objects) Available(ctx context.Context) error {
 func (o *Objects) Ensure(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		const flags = netlink.Acknowledge | netlink.Create | netlink.Excl
-		_, err := o.execute(ctx, messageNew, flags, func(ae *netlink.AttributeEncoder) { ae.String(attrName, name) })
+		_, err := o.execute(ctx, messageNew, flags, nl.AppendString(nil, attrName, name))
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("create accounting object %s: %w", name, err)
 		}
@@ -94,11 +94,11 @@ func (o *Objects) list(ctx context.Context) (map[string]uint64, error) {
 }
 
 func (o *Objects) execute(
-	ctx context.Context, message netlink.HeaderType, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder),
+	ctx context.Context, message netlink.HeaderType, flags netlink.HeaderFlags, attributes []byte,
 ) ([]netlink.Message, error) {
 	answers, err := nl.Execute(ctx, nl.Request{
 		NetNS: o.netns, Protocol: unix.NETLINK_NETFILTER, Type: netlink.HeaderType(o.subsystem)<<8 | message,
-		Flags: flags, Encode: encode,
+		Flags: flags, Attributes: attributes,
 	})
 	// The kernel lacks nfnetlink, or its subsystem.
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {

@@ -94,7 +94,7 @@ func (x *exchange) addSet(o op, number uint32) {
 	})
 	if s.Interval { // nft prints keys in the order of the network
 		order := userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, 2)
-		x.request = nl.Append(x.request, unix.NFTA_SET_USERDATA, string(order))
+		x.request = nl.Append(x.request, unix.NFTA_SET_USERDATA, order)
 	}
 }
 
@@ -227,7 +227,7 @@ func whole(to []byte, s Set, e Element) []byte {
 		}
 		if e.Comment != "" {
 			to = nl.Append(to, unix.NFTA_SET_ELEM_USERDATA,
-				string(userdata.AppendString(nil, userdata.NFTNL_UDATA_SET_ELEM_COMMENT, e.Comment)))
+				userdata.AppendString(nil, userdata.NFTNL_UDATA_SET_ELEM_COMMENT, e.Comment))
 		}
 		return to
 	})

@@ -40,27 +40,26 @@ const (
 // readGuessed reads a set by the guessed keys; ok is false if the set is small, has other
 // elements, or if the kernel does not report how many it has.
 func (x *exchange) readGuessed(set string, keys iter.Seq[string]) (elements Elements, ok bool, err error) {
-	count, err := x.conn.count(x.table, set)
-	if err != nil || count < x.conn.large {
+	count, err := x.count(set)
+	if err != nil || count < x.large {
 		return nil, false, err
 	}
 	elements, ok, err = x.byKeys(set, keys, count)
 	if errors.Is(err, unix.ENOBUFS) { // and answers are lost
-		x.conn.large = math.MaxInt
+		x.large = math.MaxInt
 		return nil, false, fmt.Errorf("read set %s: %w: %w", set, err, unix.EINTR)
 	}
 	if err != nil || !ok {
 		return nil, false, err
 	}
-	after, err := x.conn.count(x.table, set)
+	after, err := x.count(set)
 	return elements, after == count && err == nil, err
 }
 
 // count returns the number of elements of a set, without one for all other keys; 0 if
 // the kernel does not report it. Linux 6.18 does, 6.1 does not.
-func (c *Conn) count(t Table, set string) (int, error) {
+func (x *exchange) count(set string) (int, error) {
 	const setCount = 20 // NFTA_SET_COUNT (nf_tables.h)
-	x := c.exchange(t)
 	x.begin(unix.NFT_MSG_GETSET, unix.NLM_F_ACK)
 	x.text(unix.NFTA_SET_NAME, set)
 	n, err := x.readNumber(setCount)

@@ -37,7 +37,7 @@ func keysOf(f Family, from, to int) iter.Seq[string] {
 func filled(t *testing.T, table Table, n int) (conn *Conn, netns int) {
 	t.Helper()
 	conn, netns = realKernel(t)
-	conn.large = 1
+	conn.x.large = 1
 	tx := &Tx{}
 	tx.AddTable(table)
 	tx.AddSet(table, frontends)
@@ -52,7 +52,7 @@ func filled(t *testing.T, table Table, n int) (conn *Conn, netns int) {
 // counts reports whether this kernel reports the number of elements of a set. Otherwise sets are listed.
 func counts(t *testing.T, c *Conn, table Table) bool {
 	t.Helper()
-	n, err := c.count(table, frontends.Name)
+	n, err := c.exchange(table).count(frontends.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func chain(all []iter.Seq[string]) iter.Seq[string] {
 func TestGuessesFollowEachOther(t *testing.T) {
 	table := tables[0]
 	conn, _ := realKernel(t)
-	conn.large = 1
+	conn.x.large = 1
 	commit(t, conn, allOf(table.Family, table))
 	tx := &Tx{}
 	for _, s := range []Set{frontends, backends, some} {
@@ -188,7 +188,7 @@ func TestReadsByKeysWithASmallBuffer(t *testing.T) {
 	if err != nil || len(state.Sets[frontends.Name].Elements) != n {
 		t.Fatalf("read %d elements, %v; want %d", state.Count(), err, n)
 	}
-	if counts(t, conn, table) && conn.large != math.MaxInt {
+	if counts(t, conn, table) && conn.x.large != math.MaxInt {
 		t.Error("the set is read by its keys again")
 	}
 }

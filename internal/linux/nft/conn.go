@@ -20,7 +20,6 @@ type Conn struct {
 	sock   *netlink.Conn
 	buffer int // bytes to request
 	room   int // bytes of one transaction
-	large  int // see the constant of this name
 
 	x *exchange // for what the library does not do
 }
@@ -43,8 +42,7 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: &Own{}, buffer: bufferSize, large: large}
-	c.x = newExchange(c)
+	c := &Conn{netns: opt.NetNS, own: &Own{}, buffer: bufferSize, x: newExchange()}
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}
@@ -214,4 +212,24 @@ func (c *Conn) stopWith(ctx context.Context) (release func()) {
 			<-done
 		}
 	}
+}
+
+// RefusedError is the error of a transaction that the kernel rejects because of its
+// contents. None of it is carried out.
+type RefusedError struct{ Err error }
+
+// Error returns the reason.
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// refusal returns the error for the kernel's answer to a transaction. It is a RefusedError unless the answer is about
+// missing privilege, lack of memory, or an object that is missing (ENOENT), as another program has deleted it.
+func refusal(answer error) error {
+	passing := []error{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR, unix.ENOENT}
+	if slices.Contains(passing, answer) {
+		return answer
+	}
+	return &RefusedError{answer}
 }

@@ -15,7 +15,6 @@ import (
 // exchange sends requests, most of them about one table, and receives the answers into the same
 // memory. The library allocates memory for each and asks the kernel for its size before.
 type exchange struct {
-	conn    *Conn
 	table   Table
 	raw     syscall.RawConn
 	number  uint32 // of the last request
@@ -27,6 +26,8 @@ type exchange struct {
 	received    int                   // bytes in answers
 	receivedErr error
 	interrupted bool // another program changed what is listed
+
+	large int // see the constant of this name
 }
 
 // answerRoom is at least the size of what the kernel sends at once, 32 KB (af_netlink.c, netlink_recvmsg).
@@ -38,8 +39,8 @@ func (c *Conn) exchange(t Table) *exchange {
 	return c.x
 }
 
-func newExchange(c *Conn) *exchange {
-	x := &exchange{conn: c, answers: make([]byte, answerRoom)}
+func newExchange() *exchange {
+	x := &exchange{answers: make([]byte, answerRoom), large: large}
 	x.readable = func(fd uintptr) bool {
 		x.received, x.receivedErr = unix.Read(int(fd), x.answers)
 		return !errors.Is(x.receivedErr, unix.EAGAIN)

@@ -127,8 +127,6 @@ func (s Set) set(t Table) *nftables.Set {
 }
 
 // definition returns the definition of a set, as nft prints it on one line.
-func (s Set) definition(f Family) string { return definition(s.set(Table{Family: f})) }
-
 func definition(s *nftables.Set) string {
 	text := "type " + s.KeyType.Name
 	if s.IsMap {

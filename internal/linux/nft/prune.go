@@ -113,7 +113,7 @@ func (x *exchange) deletions(generation uint32, cuts []Cut) {
 	for _, cut := range cuts {
 		for _, r := range cut.Rules {
 			rules(cut.Table, r.Chain)
-			x.request = nl.Append(x.request, unix.NFTA_RULE_HANDLE, string(binary.BigEndian.AppendUint64(nil, r.Handle)))
+			x.request = nl.Append(x.request, unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, r.Handle))
 		}
 	}
 	for _, cut := range cuts {

@@ -196,7 +196,7 @@ func TestDefinitionsArePrintedLikeNft(t *testing.T) {
 					parts = append(parts, line+";")
 				}
 			}
-			if got, want := strings.Join(parts, " "), s.definition(table.Family); got != want {
+			if got, want := strings.Join(parts, " "), definition(s.set(table)); got != want {
 				t.Errorf("%s %s: nft prints %q, we print %q", table, s.Name, got, want)
 			}
 		}

@@ -181,10 +181,11 @@ func (o op) print(b *strings.Builder) {
 
 // body is the definition with what nft lists on a line of its own.
 func (s Set) body(f Family) string {
-	if s.Size == 0 {
-		return s.definition(f)
+	text := definition(s.set(Table{Family: f}))
+	if s.Size > 0 {
+		text += fmt.Sprintf(" size %d;", s.Size)
 	}
-	return fmt.Sprintf("%s size %d;", s.definition(f), s.Size)
+	return text
 }
 
 func (s Set) word() string {

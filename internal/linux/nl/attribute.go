@@ -5,9 +5,6 @@ import (
 	"errors"
 )
 
-// Attributes by hand, without allocations, for listings that may have millions of entries.
-// Everything else uses Decode, and the encoder of mdlayher/netlink.
-
 const (
 	attributeHeader = 4      // bytes of struct nlattr: the length, the type
 	typeMask        = 0x3fff // removes NLA_F_NESTED and NLA_F_NET_BYTEORDER from a type
@@ -17,6 +14,7 @@ const (
 var errTruncated = errors.New("netlink attribute is truncated")
 
 // Walk calls fn with the type and the data of each attribute in b, until fn returns an error. The data is a part of b.
+// It allocates nothing, for listings that may have millions of entries; everything else uses Decode.
 func Walk(b []byte, fn func(typ uint16, data []byte) error) error {
 	for len(b) >= attributeHeader {
 		size := int(binary.NativeEndian.Uint16(b))
@@ -33,7 +31,7 @@ func Walk(b []byte, fn func(typ uint16, data []byte) error) error {
 }
 
 // Append appends an attribute with data of less than 64 KB to b.
-func Append(b []byte, typ uint16, data string) []byte {
+func Append[T ~string | ~[]byte](b []byte, typ uint16, data T) []byte {
 	size := attributeHeader + len(data)
 	b = binary.NativeEndian.AppendUint16(b, uint16(size))
 	b = binary.NativeEndian.AppendUint16(b, typ)
@@ -41,9 +39,17 @@ func Append(b []byte, typ uint16, data string) []byte {
 	return append(b, "\x00\x00\x00"[:aligned(size)-size]...)
 }
 
+// AppendUint8 appends an attribute with a number.
+func AppendUint8(b []byte, typ uint16, n uint8) []byte { return Append(b, typ, []byte{n}) }
+
+// AppendUint16 appends an attribute with a number in the byte order of the network.
+func AppendUint16(b []byte, typ uint16, n uint16) []byte {
+	return Append(b, typ, binary.BigEndian.AppendUint16(nil, n))
+}
+
 // AppendUint32 appends an attribute with a number in the byte order of the network.
 func AppendUint32(b []byte, typ uint16, n uint32) []byte {
-	return Append(b, typ, string(binary.BigEndian.AppendUint32(nil, n)))
+	return Append(b, typ, binary.BigEndian.AppendUint32(nil, n))
 }
 
 // AppendString appends an attribute with text and the zero byte that ends it.

@@ -30,14 +30,10 @@ func (c *Conn) Close() error { return c.conn.Close() }
 // Execute sends a request and returns the answers. It ignores NetNS and Protocol of the
 // request, which are those of the socket.
 func (c *Conn) Execute(ctx context.Context, r Request) ([]netlink.Message, error) {
-	m, err := r.message()
-	if err != nil {
-		return nil, err
-	}
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}
-	return c.conn.Execute(m)
+	return c.conn.Execute(r.message())
 }
 
 // ExecuteAll sends requests that have no answer, many at once, and waits only for the last of
@@ -55,10 +51,7 @@ func (c *Conn) ExecuteAll(ctx context.Context, requests []Request) error {
 func (c *Conn) executeSome(ctx context.Context, requests []Request) error {
 	messages := make([]netlink.Message, len(requests))
 	for i, r := range requests {
-		var err error
-		if messages[i], err = r.message(); err != nil {
-			return err
-		}
+		messages[i] = r.message()
 	}
 	messages[len(messages)-1].Header.Flags |= netlink.Acknowledge
 	if err := c.prepare(ctx); err != nil {
@@ -83,21 +76,13 @@ func (c *Conn) prepare(ctx context.Context) error {
 }
 
 // message encodes the request.
-func (r Request) message() (netlink.Message, error) {
-	attributes := netlink.NewAttributeEncoder()
-	if r.Encode != nil {
-		r.Encode(attributes)
-	}
-	data, err := attributes.Encode()
-	if err != nil {
-		return netlink.Message{}, fmt.Errorf("encode netlink request: %w", err)
-	}
+func (r Request) message() netlink.Message {
 	header := r.Header
 	if header == nil {
 		header = make([]byte, headerLen)
 	}
 	return netlink.Message{
 		Header: netlink.Header{Type: r.Type, Flags: netlink.Request | r.Flags},
-		Data:   slices.Concat(header, data),
-	}, nil
+		Data:   slices.Concat(header, r.Attributes),
+	}
 }

@@ -1,4 +1,4 @@
-// Package nl sends requests over netlink, and decodes the attributes of answers.
+// Package nl sends requests over netlink, encodes their attributes, and decodes those of answers.
 package nl
 
 import (
@@ -25,8 +25,7 @@ type Request struct {
 	Flags    netlink.HeaderFlags // in addition to netlink.Request
 	Header   []byte              // begins the data; nil: four zero bytes, as of struct nfgenmsg or struct genlmsghdr
 
-	// Encode adds the attributes; nil: there are none.
-	Encode func(*netlink.AttributeEncoder)
+	Attributes []byte // see Append
 }
 
 // ProtocolName returns the name of a transport protocol by its IANA number: "tcp"; the number if it has none here.
@@ -50,6 +49,19 @@ func Execute(ctx context.Context, r Request) ([]netlink.Message, error) {
 	}
 	defer func() { _ = conn.Close() }() // all is answered
 	return conn.Execute(ctx, r)
+}
+
+// ExecuteAll is Conn.ExecuteAll through a socket of its own, that of the first request.
+func ExecuteAll(ctx context.Context, requests []Request) error {
+	if len(requests) == 0 {
+		return nil
+	}
+	conn, err := Dial(requests[0].NetNS, requests[0].Protocol)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // all is answered
+	return conn.ExecuteAll(ctx, requests)
 }
 
 // Decode calls fn for each attribute of a message, whose numbers have this byte order.

@@ -29,13 +29,13 @@ func (l *Links) add(ctx context.Context, name string, addrs []netip.Addr, scope 
 	err := l.with(name, func(_ *rtnl.Handle, link rtnl.Link) error {
 		requests := make([]nl.Request, len(addrs))
 		for i, a := range addrs {
-			requests[i] = addition(link.Attrs().Index, a, scope)
+			requests[i] = l.addition(link.Attrs().Index, a, scope)
 		}
-		if l.execute(ctx, requests) == nil {
+		if nl.ExecuteAll(ctx, requests) == nil {
 			return nil
 		}
 		for i, a := range addrs { // one after the other, to find the one that the kernel refuses
-			if err := l.execute(ctx, requests[i:i+1]); err != nil {
+			if err := nl.ExecuteAll(ctx, requests[i:i+1]); err != nil {
 				return fmt.Errorf("%s: %w", a, err)
 			}
 		}
@@ -47,35 +47,23 @@ func (l *Links) add(ctx context.Context, name string, addrs []netip.Addr, scope 
 	return nil
 }
 
-// execute sends requests in few messages. After an error the kernel may have carried out any of them.
-func (l *Links) execute(ctx context.Context, requests []nl.Request) error {
-	conn, err := nl.Dial(l.netns, unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // all is answered
-	return conn.ExecuteAll(ctx, requests)
-}
-
 // addition returns the request to add an address, unless it is there. In IPv6, which has no scopes, the address is
 // deprecated, so that it is not the source of other connections.
-func addition(index int, a netip.Addr, scope byte) nl.Request {
+func (l *Links) addition(index int, a netip.Addr, scope byte) nl.Request {
 	family, flags := byte(unix.AF_INET), byte(0)
 	if a.Is6() {
 		family, flags, scope = unix.AF_INET6, unix.IFA_F_NODAD, unix.RT_SCOPE_UNIVERSE // it is nowhere else on this link
 	}
 	header := []byte{family, byte(a.BitLen()), flags, scope} // struct ifaddrmsg
+	attributes := nl.Append(nl.Append(nil, unix.IFA_LOCAL, a.AsSlice()), unix.IFA_ADDRESS, a.AsSlice())
+	if a.Is6() {
+		var lifetimes [16]byte // struct ifa_cacheinfo
+		binary.NativeEndian.PutUint32(lifetimes[4:], math.MaxUint32)
+		attributes = nl.Append(attributes, unix.IFA_CACHEINFO, lifetimes[:])
+	}
 	return nl.Request{
+		NetNS: l.netns, Protocol: unix.NETLINK_ROUTE,
 		Type: unix.RTM_NEWADDR, Flags: netlink.Create | netlink.Replace,
-		Header: binary.NativeEndian.AppendUint32(header, uint32(index)),
-		Encode: func(ae *netlink.AttributeEncoder) {
-			ae.Bytes(unix.IFA_LOCAL, a.AsSlice())
-			ae.Bytes(unix.IFA_ADDRESS, a.AsSlice())
-			if a.Is6() {
-				lifetimes := binary.NativeEndian.AppendUint64(nil, 0)
-				binary.NativeEndian.PutUint32(lifetimes[4:], math.MaxUint32)
-				ae.Bytes(unix.IFA_CACHEINFO, append(lifetimes, make([]byte, 8)...)) // struct ifa_cacheinfo
-			}
-		},
+		Header: binary.NativeEndian.AppendUint32(header, uint32(index)), Attributes: attributes,
 	}
 }

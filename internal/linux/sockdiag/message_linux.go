@@ -33,12 +33,6 @@ const (
 // request is a struct inet_diag_req_v2: 8 bytes, then the identity of a socket.
 type request [8 + idSize]byte
 
-// Len implements nl.NetlinkRequestData.
-func (r *request) Len() int { return len(r) }
-
-// Serialize implements nl.NetlinkRequestData.
-func (r *request) Serialize() []byte { return r[:] }
-
 func newRequest(family, protocol uint8, states uint32) *request {
 	r := &request{family, protocol}
 	binary.NativeEndian.PutUint32(r[4:], states)
@@ -83,7 +77,7 @@ func each(protocol uint8, states uint32, found func(message)) error {
 	var failed []error
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		list := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-		list.AddData(newRequest(family, protocol, states))
+		list.AddRawData(newRequest(family, protocol, states)[:])
 		err := list.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(m []byte) bool {
 			if len(m) >= messageSize {
 				found(m)

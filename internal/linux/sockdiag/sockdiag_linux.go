@@ -118,7 +118,7 @@ func (n Node) Try() error {
 // kill destroys a socket. The error is ENOENT if the kernel finds none.
 func kill(r *request) error {
 	kill := nl.NewNetlinkRequest(unix.SOCK_DESTROY, unix.NLM_F_ACK)
-	kill.AddData(r)
+	kill.AddRawData(r[:])
 	_, err := kill.Execute(unix.NETLINK_INET_DIAG, 0)
 	return err
 }

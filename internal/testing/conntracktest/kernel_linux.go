@@ -2,7 +2,6 @@ package conntracktest
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -61,43 +60,32 @@ func (k *Kernel) Create(e conntrack.Entry) error {
 	if e.Family() == conntrack.IPv6 {
 		family = unix.AF_INET6
 	}
+	to := nl.AppendNested(nil, tupleOrig, tuple{e.Protocol, e.OrigSrc, e.OrigDst}.append)
+	to = nl.AppendNested(to, tupleReply, tuple{e.Protocol, e.OrigDst, e.OrigSrc}.append)
+	to = nl.AppendUint32(to, timeout, life)
+	if e.Answered() {
+		to = nl.AppendUint32(to, status, uint32(conntrack.Answered|confirmed))
+	}
+	if e.State != 0 {
+		to = appendState(to, e)
+	}
+	if e.Zone != 0 {
+		to = nl.AppendUint16(to, zone, e.Zone)
+	}
+	if e.ReplySrc != e.OrigDst {
+		to = appendNAT(to, natDst, e.ReplySrc)
+	}
+	if e.ReplyDst != e.OrigSrc {
+		to = appendNAT(to, natSrc, e.ReplyDst)
+	}
 	_, err := k.conn.Execute(context.Background(), nl.Request{
 		Type: unix.NFNL_SUBSYS_CTNETLINK << 8, Flags: netlink.Acknowledge | netlink.Create | netlink.Excl,
-		Header: []byte{family, 0, 0, 0},
-		Encode: func(ae *netlink.AttributeEncoder) {
-			ae.ByteOrder = binary.BigEndian
-			nest(ae, tupleOrig, tuple{e.Protocol, e.OrigSrc, e.OrigDst}.encode)
-			nest(ae, tupleReply, tuple{e.Protocol, e.OrigDst, e.OrigSrc}.encode)
-			ae.Uint32(timeout, life)
-			if e.Answered() {
-				ae.Uint32(status, uint32(conntrack.Answered|confirmed))
-			}
-			if e.State != 0 {
-				encodeState(ae, e)
-			}
-			if e.Zone != 0 {
-				ae.Uint16(zone, e.Zone)
-			}
-			if e.ReplySrc != e.OrigDst {
-				encodeNAT(ae, natDst, e.ReplySrc)
-			}
-			if e.ReplyDst != e.OrigSrc {
-				encodeNAT(ae, natSrc, e.ReplyDst)
-			}
-		},
+		Header: []byte{family, 0, 0, 0}, Attributes: to,
 	})
 	if err != nil {
 		return fmt.Errorf("create conntrack entry %s: %w", e, err)
 	}
 	return nil
-}
-
-func nest(ae *netlink.AttributeEncoder, typ uint16, fill func(*netlink.AttributeEncoder)) {
-	ae.Nested(typ, func(inner *netlink.AttributeEncoder) error {
-		inner.ByteOrder = binary.BigEndian
-		fill(inner)
-		return nil
-	})
 }
 
 // tuple is one direction of an entry.
@@ -106,48 +94,43 @@ type tuple struct {
 	src, dst netip.AddrPort
 }
 
-func (t tuple) encode(ae *netlink.AttributeEncoder) {
+func (t tuple) append(to []byte) []byte {
 	srcType, dstType := uint16(1), uint16(2)
 	if t.src.Addr().Is6() {
 		srcType, dstType = 3, 4
 	}
-	nest(ae, tupleIP, func(ae *netlink.AttributeEncoder) {
-		ae.Bytes(srcType, t.src.Addr().AsSlice())
-		ae.Bytes(dstType, t.dst.Addr().AsSlice())
+	to = nl.AppendNested(to, tupleIP, func(to []byte) []byte {
+		return nl.Append(nl.Append(to, srcType, t.src.Addr().AsSlice()), dstType, t.dst.Addr().AsSlice())
 	})
-	nest(ae, tupleProto, func(ae *netlink.AttributeEncoder) {
-		ae.Uint8(protoNum, t.protocol)
-		ae.Uint16(protoSrcPort, t.src.Port())
-		ae.Uint16(protoDest, t.dst.Port())
+	return nl.AppendNested(to, tupleProto, func(to []byte) []byte {
+		to = nl.AppendUint8(to, protoNum, t.protocol)
+		to = nl.AppendUint16(to, protoSrcPort, t.src.Port())
+		return nl.AppendUint16(to, protoDest, t.dst.Port())
 	})
 }
 
-func encodeState(ae *netlink.AttributeEncoder, e conntrack.Entry) {
-	nest(ae, protoInfo, func(ae *netlink.AttributeEncoder) {
+func appendState(to []byte, e conntrack.Entry) []byte {
+	return nl.AppendNested(to, protoInfo, func(to []byte) []byte {
 		if e.Protocol == conntrack.TCP {
-			nest(ae, infoTCP, func(ae *netlink.AttributeEncoder) { ae.Uint8(state, uint8(e.State)) })
-			return
+			return nl.AppendNested(to, infoTCP, func(to []byte) []byte { return nl.AppendUint8(to, state, uint8(e.State)) })
 		}
-		nest(ae, infoSCTP, func(ae *netlink.AttributeEncoder) {
-			ae.Uint8(state, uint8(e.State))
-			ae.Uint32(vtagOrig, 1)
-			ae.Uint32(vtagReply, 1)
+		return nl.AppendNested(to, infoSCTP, func(to []byte) []byte {
+			to = nl.AppendUint8(to, state, uint8(e.State))
+			return nl.AppendUint32(nl.AppendUint32(to, vtagOrig, 1), vtagReply, 1)
 		})
 	})
 }
 
-// encodeNAT encodes a translation, from which the kernel derives the addresses of answers.
-func encodeNAT(ae *netlink.AttributeEncoder, typ uint16, to netip.AddrPort) {
+// appendNAT appends a translation, from which the kernel derives the addresses of answers.
+func appendNAT(to []byte, typ uint16, end netip.AddrPort) []byte {
 	minimum, maximum := uint16(1), uint16(2)
-	if to.Addr().Is6() {
+	if end.Addr().Is6() {
 		minimum, maximum = 4, 5
 	}
-	nest(ae, typ, func(ae *netlink.AttributeEncoder) {
-		ae.Bytes(minimum, to.Addr().AsSlice())
-		ae.Bytes(maximum, to.Addr().AsSlice())
-		nest(ae, natProto, func(ae *netlink.AttributeEncoder) {
-			ae.Uint16(natPortMin, to.Port())
-			ae.Uint16(natPortMax, to.Port())
+	return nl.AppendNested(to, typ, func(to []byte) []byte {
+		to = nl.Append(nl.Append(to, minimum, end.Addr().AsSlice()), maximum, end.Addr().AsSlice())
+		return nl.AppendNested(to, natProto, func(to []byte) []byte {
+			return nl.AppendUint16(nl.AppendUint16(to, natPortMin, end.Port()), natPortMax, end.Port())
 		})
 	})
 }
