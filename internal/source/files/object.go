@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
@@ -52,12 +53,7 @@ func traitOf(kind string) (trait, bool) {
 }
 
 // groupOf returns the group in an apiVersion.
-func groupOf(apiVersion string) string {
-	if group, _, ok := strings.Cut(apiVersion, "/"); ok {
-		return group
-	}
-	return ""
-}
+func groupOf(apiVersion string) string { return schema.FromAPIVersionAndKind(apiVersion, "").Group }
 
 // key identifies an object.
 type key struct {
@@ -198,7 +194,7 @@ func (p *parser) keyed(h header, v value) {
 	}
 	p.seen[k] = true
 	if converted, ok := p.value(k, v); ok {
-		p.objects = append(p.objects, &object{k, converted})
+		p.objects = append(p.objects, object{k, converted})
 	}
 }
 
