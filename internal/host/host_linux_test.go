@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -185,7 +186,8 @@ func TestFailures(t *testing.T) {
 	delete(now, closeWait)
 	delete(now, oom)
 	err := host.New(host.Options{Root: tree(t, now)}).Configure(defaults())
-	want := regexp.MustCompile(`^settings of the host: read [^;\n]*` + closeWait + `[^;\n]*; read [^;\n]*` + oom + `[^;\n]*$`)
+	const one = `read [^;\n]*%s[^;\n]*`
+	want := regexp.MustCompile(fmt.Sprintf(`^settings of the host: `+one+`; `+one+`$`, closeWait, oom))
 	if err == nil || !want.MatchString(err.Error()) {
 		t.Errorf("error %v", err)
 	}

@@ -12,21 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options for New.
-type Options struct {
-	Root string // folder of the processes; "": /proc
-}
-
 // Processes gives access to the processes that this one can see.
-type Processes struct{ opts Options }
+type Processes struct{ root string }
 
 // New returns access to the processes.
-func New(opts Options) *Processes {
-	if opts.Root == "" {
-		opts.Root = "/proc"
-	}
-	return &Processes{opts: opts}
-}
+func New() Processes { return Processes{"/proc"} }
 
 // Process is a process, as far as it can be read.
 type Process struct {
@@ -39,8 +29,8 @@ type Process struct {
 
 // WithSocket returns the lowest PID of the processes that have a socket open, by its inode;
 // 0 if this process can see none.
-func (p *Processes) WithSocket(inode uint64) (int, error) {
-	folder, err := os.Open(p.opts.Root)
+func (p Processes) WithSocket(inode uint64) (int, error) {
+	folder, err := os.Open(p.root)
 	if err != nil {
 		return 0, fmt.Errorf("list processes: %w", err)
 	}
@@ -65,7 +55,7 @@ func (p *Processes) WithSocket(inode uint64) (int, error) {
 }
 
 // has reports whether a process has a file open. It may have ended, or may not be read.
-func (p *Processes) has(pid, file string) bool {
+func (p Processes) has(pid, file string) bool {
 	files, _ := os.ReadDir(p.path(pid, "fd"))
 	return slices.ContainsFunc(files, func(f os.DirEntry) bool {
 		to, err := os.Readlink(p.path(pid, "fd", f.Name()))
@@ -73,12 +63,12 @@ func (p *Processes) has(pid, file string) bool {
 	})
 }
 
-func (p *Processes) path(parts ...string) string {
-	return filepath.Join(append([]string{p.opts.Root}, parts...)...)
+func (p Processes) path(parts ...string) string {
+	return filepath.Join(append([]string{p.root}, parts...)...)
 }
 
 // Describe returns the properties of a process, as far as they can be read.
-func (p *Processes) Describe(pid int) Process {
+func (p Processes) Describe(pid int) Process {
 	entry := strconv.Itoa(pid)
 	comm, _ := os.ReadFile(p.path(entry, "comm"))
 	command, _ := os.ReadFile(p.path(entry, "cmdline"))
@@ -95,14 +85,14 @@ func (p *Processes) Describe(pid int) Process {
 
 // self reports whether a process runs the program of this one. It compares files, as paths may
 // belong to different file systems.
-func (p *Processes) self(pid string) bool {
+func (p Processes) self(pid string) bool {
 	own, ownErr := os.Stat(p.path("self", "exe"))
 	its, itsErr := os.Stat(p.path(pid, "exe"))
 	return ownErr == nil && itsErr == nil && os.SameFile(own, its)
 }
 
 // admin reports whether a process has CAP_NET_ADMIN in the user namespace of this process, or can acquire it.
-func (p *Processes) admin(pid string) bool {
+func (p Processes) admin(pid string) bool {
 	if !p.same(pid, "ns/user", os.Readlink) || !p.same(pid, "uid_map", readText) {
 		return false
 	}
@@ -123,7 +113,7 @@ func (p *Processes) admin(pid string) bool {
 
 // same reports whether a file in /proc has the same content for a process as for
 // this one. It returns true if either file cannot be read.
-func (p *Processes) same(pid, file string, read func(path string) (string, error)) bool {
+func (p Processes) same(pid, file string, read func(path string) (string, error)) bool {
 	own, ownErr := read(p.path("self", file))
 	its, itsErr := read(p.path(pid, file))
 	return ownErr != nil || itsErr != nil || own == its
