@@ -161,7 +161,7 @@ func (d *daemon) handOverPlane(h *handover.Handover) {
 		return
 	}
 	finish := d.plane.HandOver()
-	h.Last(func(h *handover.Handover) error {
+	h.Last = func(h *handover.Handover) error {
 		ctx, cancel := context.WithTimeout(context.Background(), planeTime)
 		defer cancel()
 		in, err := finish(ctx)
@@ -176,7 +176,7 @@ func (d *daemon) handOverPlane(h *handover.Handover) {
 			return nil
 		}
 		return h.Put(prefix, in.State)
-	})
+	}
 }
 
 // planeTime is how long a plane may take to hand over what it has.
