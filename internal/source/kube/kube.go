@@ -7,6 +7,9 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -217,20 +220,22 @@ func leaving(n *cluster.Node) *cluster.Node {
 
 // serviceCIDRs are all ServiceCIDRs; clusters before 1.33 may have none, or not let a proxy read them.
 func (s *Source) serviceCIDRs() feed {
-	union := cidrUnion{store: s.store}
+	cidrs := map[cluster.Name][]netip.Prefix{} // of each object, as two may have the same
 	return feed{
 		name:   kindServiceCIDRs,
 		object: &networkingv1.ServiceCIDR{},
 		from:   s.options.Client.cidrs,
 		to: &sink{
 			put: func(obj object) []route.Problem {
-				cidrs, problems := s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR))
-				union.put(nameOf(obj), cidrs)
+				own, problems := s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR))
+				cidrs[nameOf(obj)] = own
 				return problems
 			},
-			drop:   union.drop,
-			names:  union.names,
-			flush:  union.flush,
+			drop:  func(name cluster.Name) { delete(cidrs, name) },
+			names: func() []cluster.Name { return slices.Collect(maps.Keys(cidrs)) },
+			flush: func() {
+				s.store.SetServiceCIDRs(slices.Concat(slices.Collect(maps.Values(cidrs))...))
+			},
 			report: s.reporter("ServiceCIDR"),
 			done:   s.store.Feed(),
 		},
