@@ -45,7 +45,9 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	cfg := c.convert(opt)
 	cfg.NodeName = c.nodeName(env)
 	if len(c.problems) > 0 {
-		return nil, c.warnings, &InvalidError{Problems: c.sorted()}
+		byLine := func(a, b Problem) int { return a.Line - b.Line } // flags first, then in the order of the file
+		slices.SortStableFunc(c.problems, byLine)
+		return nil, c.warnings, &InvalidError{Problems: c.problems}
 	}
 	text, err := yaml.Marshal(c.config)
 	if err != nil {
