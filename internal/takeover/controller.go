@@ -13,12 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-const (
-	soon   = 3 * time.Second // between searches while there is a kube-proxy or its rules
-	rarely = time.Minute     // between searches else
-
-	maxGone = 8 // removals that State.Gone keeps
-)
+// maxGone is how many removals State.Gone keeps.
+const maxGone = 8
 
 // Controller removes the rules of other modes of Sluice once its own rules are in force, and kube-proxy's rules when
 // no kube-proxy runs. It continues to watch for a kube-proxy that starts.
@@ -37,6 +33,7 @@ type Controller struct {
 
 // New returns a Controller. ready is closed when Sluice's own rules are in force.
 func New(o Options, ready <-chan struct{}) *Controller {
+	o = o.withDefaults()
 	return &Controller{
 		opt: o, ready: ready, platform: newPlatform(o), pending: o.Others,
 		state: State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
@@ -69,12 +66,12 @@ func (c *Controller) pause(err error) time.Duration {
 	switch {
 	case err == nil && c.clean:
 		c.wait = 0
-		return rarely
+		return c.opt.Rarely
 	case err == nil && c.State().KubeProxy != nil:
 		c.wait = 0
-		return soon
+		return c.opt.Soon
 	}
-	c.wait = min(max(soon, 2*c.wait), rarely)
+	c.wait = min(max(c.opt.Soon, 2*c.wait), c.opt.Rarely)
 	return c.wait
 }
 

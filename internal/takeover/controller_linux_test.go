@@ -42,10 +42,7 @@ func playWith(t *testing.T, n *node, o Options, story func(*stage)) {
 			}
 			return a
 		}}
-		o.Log, o.Record = slog.New(slog.NewTextHandler(s.log, plain)), func(string) {}
-		if o.RecordLeft == nil {
-			o.RecordLeft = func(string) {}
-		}
+		o.Log = slog.New(slog.NewTextHandler(s.log, plain))
 		s.controller = New(o, s.ready)
 		s.controller.platform.rules, s.controller.platform.detector = n.rules(), s.machine.detector()
 		s.controller.platform.rules.ours = o.Ours

@@ -4,9 +4,11 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
+	"time"
 )
 
 // Mechanism is a way in which kube-proxy programs the kernel.
@@ -42,11 +44,24 @@ type Options struct {
 
 	// IgnoreKubeProxy removes kube-proxy's rules without looking for one that runs.
 	IgnoreKubeProxy bool
-
-	// Record makes an Event of the Node about a kube-proxy that runs. Only New needs it.
+	// Record makes an Event of the Node about a kube-proxy that runs; nil: none.
 	Record func(note string)
-	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove. Only New needs it.
+	// RecordLeft makes an Event of the Node about rules that Sluice cannot remove; nil: none.
 	RecordLeft func(note string)
+
+	// Soon is the time between searches while there is a kube-proxy or its rules (3 seconds), Rarely else (a minute).
+	Soon, Rarely time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	o.Soon, o.Rarely = cmp.Or(o.Soon, 3*time.Second), cmp.Or(o.Rarely, time.Minute)
+	if o.Record == nil {
+		o.Record = func(string) {}
+	}
+	if o.RecordLeft == nil {
+		o.RecordLeft = func(string) {}
+	}
+	return o
 }
 
 // Leftover removes the rules that another plane of Sluice may have left.
