@@ -59,7 +59,7 @@ func (o Options) scope() (scope, error) {
 			if err != nil {
 				return 0
 			}
-			pid, _ := process.New(process.Options{}).WithSocket(inode) // 0: no process is visible
+			pid, _ := process.New().WithSocket(inode) // 0: no process is visible
 			return pid
 		},
 	}, nil

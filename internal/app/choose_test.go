@@ -31,7 +31,7 @@ func TestChoose(t *testing.T) {
 		{
 			"none works",
 			map[string]string{"nftables": "a", "ipvs": "b", "iptables": "c"},
-			Choice{"nftables", "the default, but nothing works here; not nftables: a; not ipvs: b; not iptables: c"},
+			Choice{"nftables", "the default, although no mode works here; not nftables: a; not ipvs: b; not iptables: c"},
 		},
 	} {
 		if got := Choose(t.Context(), failing(tt.fails, modes...), 0); got != tt.want {

@@ -196,7 +196,7 @@ func (d *daemon) contested(c proxy.Contest) {
 func (d *daemon) run(ctx context.Context) error {
 	if !d.o.Config.Unprivileged() {
 		if err := d.host.Configure(d.o.Config); err != nil {
-			d.o.Log.Warn("Cannot make all settings of the host; serving goes on", "error", err)
+			d.o.Log.Warn("Cannot apply all settings of the host; serving without them", "error", err)
 		}
 	}
 	d.record(event.Starting())
@@ -240,8 +240,8 @@ func (d *daemon) answer(ctx context.Context) error {
 	if !errors.Is(err, admin.ErrNoSocket) {
 		return err
 	}
-	d.o.Log.Warn("Serving without sluice get, status, diff and explain; "+
-		"for these make the folder of the socket writable for this user alone, in a pod by a volume (emptyDir)", "error", err)
+	d.o.Log.Warn("The commands sluice get, status, diff and explain cannot connect; "+
+		"make the directory of the socket writable for this user only, in a pod with a volume (emptyDir)", "error", err)
 	<-ctx.Done()
 	return d.held.Close()
 }

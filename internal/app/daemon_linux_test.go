@@ -270,7 +270,7 @@ func TestNoReloadIfServicesWouldBeLost(t *testing.T) {
 	hangup <- os.Interrupt
 	eventually(t, func() bool {
 		_, page := get(t, o.NetNS, "127.0.0.1:10249/statusz")
-		return strings.Contains(page, "a new start could not read all Services again: - can be read once only")
+		return strings.Contains(page, "a new start could not read all Services again: /dev/stdin can be read once only")
 	})
 }
 

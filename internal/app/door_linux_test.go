@@ -27,7 +27,7 @@ func TestServingWithoutASocket(t *testing.T) {
 	r := run(t, o)
 	r.sync()
 	text := ""
-	for end := time.Now().Add(testTimeout); !strings.Contains(text, "Serving without sluice get"); {
+	for end := time.Now().Add(testTimeout); !strings.Contains(text, "explain cannot connect"); {
 		if text += log.Take(); time.Now().After(end) {
 			t.Fatalf("no warning in\n%s", text)
 		}

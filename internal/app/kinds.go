@@ -164,5 +164,5 @@ func Choose(ctx context.Context, kinds []plane.Kind, netns int) Choice {
 		}
 		return Choice{k.Mode, "the best this kernel can do; " + strings.Join(passed, "; ")}
 	}
-	return Choice{kinds[0].Mode, "the default, but nothing works here; " + strings.Join(passed, "; ")}
+	return Choice{kinds[0].Mode, "the default, although no mode works here; " + strings.Join(passed, "; ")}
 }

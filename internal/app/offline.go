@@ -35,7 +35,9 @@ func Preview(ctx context.Context, o Options) (Previewed, error) {
 	if nodePorts == 0 {
 		problems = slices.DeleteFunc(problems, route.IsNoAddress)
 	}
-	o.reportAll(problems)
+	found := o.logged()
+	found.Report(problems)
+	found.Flush()
 	out.Problems = f.problems || len(problems) > 0
 	notProgrammed{o.Log, slog.LevelInfo}.Applied(change)
 	out.Plan, err = o.preview(ctx, f.families, change)

@@ -11,9 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// reporter receives problems of objects, each once.
-type reporter = func([]route.Problem)
-
 func (o Options) log(problems []route.Problem) {
 	for _, p := range problems {
 		attrs := []slog.Attr{
@@ -48,12 +45,6 @@ func (o Options) digest(record func(event.Event)) *event.Digest {
 
 // logged returns a Digest that only logs problems, for commands.
 func (o Options) logged() *event.Digest { return o.digest(func(event.Event) {}) }
-
-func (o Options) reportAll(problems []route.Problem) {
-	found := o.logged()
-	found.Report(problems)
-	found.Flush()
-}
 
 // observe logs a successful write; the loop logs failures. It logs a periodic comparison that found nothing, and a
 // repeated attempt to write what the kernel refuses, at the debug level.

@@ -112,7 +112,7 @@ func (d *daemon) replace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.o.Log.Info("Starting anew in the same process, with the changed configuration", "file", d.o.File)
+	d.o.Log.Info("Restarting in the same process with the changed configuration", "file", d.o.File)
 	d.o.Replace(h)
 	return nil
 }
@@ -161,7 +161,7 @@ func (d *daemon) handOverPlane(h *handover.Handover) {
 		return
 	}
 	finish := d.plane.HandOver()
-	h.Last(func(h *handover.Handover) error {
+	h.Last = func(h *handover.Handover) error {
 		ctx, cancel := context.WithTimeout(context.Background(), planeTime)
 		defer cancel()
 		in, err := finish(ctx)
@@ -176,7 +176,7 @@ func (d *daemon) handOverPlane(h *handover.Handover) {
 			return nil
 		}
 		return h.Put(prefix, in.State)
-	})
+	}
 }
 
 // planeTime is how long a plane may take to hand over what it has.

@@ -3,6 +3,7 @@ package app
 import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source"
 	"github.com/sluice-proxy/sluice/internal/source/files"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
@@ -42,7 +43,7 @@ func (d *daemon) record(e event.Event) {
 	}
 }
 
-func openManifests(store *cluster.Store, o Options, report reporter, limits files.Limits) *files.Source {
+func openManifests(store *cluster.Store, o Options, report func([]route.Problem), limits files.Limits) *files.Source {
 	return files.New(store, files.Options{
 		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName,
 		AllowExternalIPs: o.Config.ExternalIPs, LoopbackEndpoints: o.Config.Unprivileged(), Report: report, Limits: limits,

@@ -42,7 +42,12 @@ func (s *Store) Take() Change {
 	}
 	c.Services = make([]State, 0, len(s.dirty))
 	for name := range s.dirty {
-		c.Services = append(c.Services, s.state(name))
+		st := State{Name: name}
+		if e := s.services[name]; e != nil {
+			s.sweep(e)
+			st.Service, st.Slices = e.service, e.slices
+		}
+		c.Services = append(c.Services, st)
 	}
 	slices.SortFunc(c.Services, func(a, b State) int { return a.Name.Compare(b.Name) })
 	s.facts, s.all = false, false
@@ -53,15 +58,6 @@ func (s *Store) Take() Change {
 		clear(s.dirty)
 	}
 	return c
-}
-
-func (s *Store) state(name Name) State {
-	st := State{Name: name}
-	if e := s.services[name]; e != nil {
-		s.sweep(e)
-		st.Service, st.Slices = e.service, e.slices
-	}
-	return st
 }
 
 // Window describes the changes that arrived during some time.

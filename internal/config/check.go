@@ -39,12 +39,6 @@ func (c *check) problem(path, reason string) {
 	c.problems = append(c.problems, p)
 }
 
-// sorted returns the problems of flags, and then the others in the order of the file.
-func (c *check) sorted() []Problem {
-	slices.SortStableFunc(c.problems, func(a, b Problem) int { return a.Line - b.Line })
-	return c.problems
-}
-
 func (c *check) warn(format string, args ...any) {
 	c.warnings = append(c.warnings, fmt.Sprintf(format, args...))
 }

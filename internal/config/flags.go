@@ -109,6 +109,21 @@ func (f *Flags) File() string { return f.own.Config }
 // manager learns of an invalid configuration.
 func (f *Flags) WindowsService() bool { return f.mirrored.WindowsRunAsService }
 
+// Values returns every flag with its value or default. It leaves out the flags that only
+// older versions of kube-proxy had, because they may contain passwords for cAdvisor.
+func (f *Flags) Values() map[string]string {
+	values := map[string]string{}
+	for _, group := range Groups() {
+		for _, def := range group.defs {
+			values[def.name] = def.initial
+			if text, ok := f.values[def.name]; ok {
+				values[def.name] = text
+			}
+		}
+	}
+	return values
+}
+
 // apply overwrites fields of the file with the values of flags. Maps are merged by key; --vmodule adds to the file's
 // list.
 func (f *Flags) apply(to *v1alpha1.KubeProxyConfiguration) {

@@ -17,37 +17,19 @@ const (
 //go:embed gates.txt
 var gatesText string
 
-// knownGates returns the gates of Kubernetes 1.37 with the value to which each is
-// locked: "true", "false", or "" if it is not locked.
-func knownGates() map[string]string {
-	gates := map[string]string{}
+// gate is a feature gate of some version of Kubernetes: a row of gates.txt.
+type gate struct {
+	removed string // the first release known to be without it; empty: Kubernetes 1.37 has it
+	state   string // which cannot be changed; empty: it can, or it had no effect in kube-proxy
+}
+
+// knownGates returns all gates by their names.
+func knownGates() map[string]gate {
+	gates := map[string]gate{}
 	for line := range strings.Lines(gatesText) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		name, locked, _ := strings.Cut(line, "=")
-		gates[name] = locked
-	}
-	return gates
-}
-
-//go:embed gates_removed.txt
-var removedGatesText string
-
-// removedGate is a feature gate that Kubernetes 1.37 no longer has.
-type removedGate struct {
-	removed string // the first release known to be without it
-	always  string // "on" or "off": the state of its feature now; empty if it had no effect in kube-proxy
-}
-
-// removedGates returns the gates that older versions of Kubernetes had.
-func removedGates() map[string]removedGate {
-	gates := map[string]removedGate{}
-	for line := range strings.Lines(removedGatesText) {
 		words := append(strings.Fields(line), "")
 		if words[0] != "" && words[0] != "#" {
-			gates[words[0]] = removedGate{removed: words[1], always: words[2]}
+			gates[words[0]] = gate{removed: strings.Trim(words[1], "-"), state: words[2]}
 		}
 	}
 	return gates
@@ -56,33 +38,30 @@ func removedGates() map[string]removedGate {
 // gates checks the feature gates that were set. A gate that can no longer be switched is not an error, since older
 // configurations have it: its feature behaves as in Kubernetes 1.37, whatever the value.
 func (c *check) gates(set map[string]bool) map[string]bool {
-	known, removed := knownGates(), removedGates()
+	known := knownGates()
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		value := fmt.Sprint(set[name])
-		locked, ok := known[name]
-		gone, was := removed[name]
-		switch {
-		case was:
-			c.gateWarning(name, value, gone.effect())
-		case !ok:
+		if g, ok := known[name]; !ok {
 			c.problem("featureGates."+name, invalid(name, "unknown feature gate"+alike(name, slices.Sorted(maps.Keys(known)))))
-		case locked != "" && locked != value:
-			c.gateWarning(name, value, "Kubernetes 1.37 has it locked to "+locked)
+		} else if why := g.fixed(value); why != "" {
+			c.warn("%s: %s=%s has no effect: %s; remove it", c.name("featureGates."+name), name, value, why)
 		}
 	}
 	return maps.Clone(set)
 }
 
-func (c *check) gateWarning(name, value, why string) {
-	c.warn("%s: %s=%s has no effect: %s; remove it", c.name("featureGates."+name), name, value, why)
-}
-
-func (g removedGate) effect() string {
+// fixed returns the reason why a value has no effect; empty if the gate can have it.
+func (g gate) fixed(value string) string {
 	since := "it is not part of Kubernetes " + g.removed + " and newer"
-	if g.always == "" {
+	switch {
+	case g.removed != "" && g.state != "":
+		return "its feature is always " + g.state + ", and " + since
+	case g.removed != "":
 		return since
+	case g.state != "" && g.state != value:
+		return "Kubernetes 1.37 has it locked to " + g.state
 	}
-	return "its feature is always " + g.always + ", and " + since
+	return ""
 }
 
 // alike returns a hint if name differs from one of the names in case only.

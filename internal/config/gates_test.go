@@ -1,19 +1,12 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-func TestGatesAreLockedToBooleans(t *testing.T) {
-	for name, locked := range knownGates() {
-		if locked != "" && locked != "true" && locked != "false" {
-			t.Errorf("%s is locked to %q", name, locked)
-		}
-	}
-}
 
 func TestGates(t *testing.T) {
 	for _, tc := range []struct{ file, flag, want string }{
@@ -91,18 +84,28 @@ func TestGatesWithoutEffect(t *testing.T) {
 	}
 }
 
-// Every gate in the list of removed ones is well formed and not a current one.
-func TestRemovedGates(t *testing.T) {
-	known, gates := knownGates(), removedGates()
-	if len(gates) < 250 {
-		t.Errorf("%d removed gates", len(gates))
+// Every row of the list of gates is well formed.
+func TestKnownGates(t *testing.T) {
+	removed := 0
+	for name, g := range knownGates() {
+		states := []string{"", "true", "false"}
+		if g.removed != "" {
+			removed++
+			states = []string{"", "on", "off"}
+		}
+		if g.removed != "" && !release(g.removed) || !slices.Contains(states, g.state) {
+			t.Errorf("%s: %+v", name, g)
+		}
 	}
-	for name, gate := range gates {
-		if _, ok := known[name]; ok {
-			t.Errorf("%s is in gates.txt and in gates_removed.txt", name)
+	if removed < 250 {
+		t.Errorf("%d removed gates", removed)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(gatesText) {
+		name, _, row := strings.Cut(line, " ")
+		if row && name != "#" && seen[name] {
+			t.Errorf("%s has two rows", name)
 		}
-		if !release(gate.removed) || gate.always != "" && gate.always != "on" && gate.always != "off" {
-			t.Errorf("%s: %+v", name, gate)
-		}
+		seen[name] = true
 	}
 }

@@ -35,14 +35,19 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 	c.warnOfRemoved()
 	c.conntrackMax(f.own.ConntrackMax)
 	if c.config.Mode == "" {
-		c.config.Mode = v1alpha1.ProxyMode(opt.defaultMode())
+		c.config.Mode = v1alpha1.ProxyMode(opt.Modes[0])
+		if opt.Default != nil {
+			c.config.Mode = v1alpha1.ProxyMode(opt.Default())
+		}
 	}
 	c.setDefaults()
 	c.winkernelDefaults(env)
 	cfg := c.convert(opt)
 	cfg.NodeName = c.nodeName(env)
 	if len(c.problems) > 0 {
-		return nil, c.warnings, &InvalidError{Problems: c.sorted()}
+		byLine := func(a, b Problem) int { return a.Line - b.Line } // flags first, then in the order of the file
+		slices.SortStableFunc(c.problems, byLine)
+		return nil, c.warnings, &InvalidError{Problems: c.problems}
 	}
 	text, err := yaml.Marshal(c.config)
 	if err != nil {
@@ -57,14 +62,6 @@ const maxBytes = 1 << 20
 
 // ReadFile reads a configuration file for Env. It returns an error for a file that is not regular or larger than 1 MiB.
 func ReadFile(name string) ([]byte, error) { return textfile.Read(name, maxBytes) }
-
-// defaultMode returns the mode of a configuration that names none.
-func (o Options) defaultMode() string {
-	if o.Default == nil {
-		return o.Modes[0]
-	}
-	return o.Default()
-}
 
 // recordOrigins records which flags set which fields. Items of a list or map that come
 // from the file keep the file as their origin.

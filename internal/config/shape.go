@@ -1,11 +1,15 @@
 package config
 
 import (
+	"fmt"
 	"reflect"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"github.com/sluice-proxy/sluice/internal/strict"
 )
 
 // isScalar reports whether v is one text or number in a file.
@@ -65,4 +69,17 @@ func describe(t reflect.Type) (word, wanted string) {
 func wanted(v reflect.Value) string {
 	_, wanted := describe(v.Type())
 	return wanted
+}
+
+// fieldAt returns the field of the struct v at a path such as
+// "nftables.syncPeriod". The paths are constants of this package.
+func fieldAt(v reflect.Value, path string) reflect.Value {
+	for name := range strings.SplitSeq(path, ".") {
+		f, ok := strict.FieldNamed(v.Type(), name)
+		if !ok {
+			panic(fmt.Sprintf("config: no field %s", path))
+		}
+		v = v.FieldByIndex(f.Index)
+	}
+	return v
 }

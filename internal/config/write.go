@@ -6,7 +6,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"sigs.k8s.io/yaml"
 )
+
+// Effective returns the configuration in force, defaults and flags included, as
+// a KubeProxyConfiguration v1alpha1 in JSON.
+func (c *Config) Effective() []byte {
+	text, _ := yaml.YAMLToJSON(c.effective) // Load wrote it
+	return text
+}
 
 // Write writes the configuration in force to WriteConfigTo. It replaces a file as a whole, so that no reader sees half
 // of one, and writes to a device, pipe or link directly.

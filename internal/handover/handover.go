@@ -16,16 +16,14 @@ type Handover struct {
 	Files  map[string]*os.File
 	Values map[string]json.RawMessage
 
-	last func(*Handover) error
+	// Last adds values that are known only when all parts of this run have ended; nil: there are none.
+	Last func(*Handover) error
 }
 
-// Last sets the function for Finish, which adds values that are known only when all parts of this run have ended.
-func (h *Handover) Last(add func(*Handover) error) { h.last = add }
-
-// Finish calls the function of Last once. After that the Handover is complete, except for values if it failed.
+// Finish calls Last once. After that the Handover is complete, except for values if it failed.
 func (h *Handover) Finish() error {
-	add := h.last
-	h.last = nil
+	add := h.Last
+	h.Last = nil
 	if add == nil {
 		return nil
 	}

@@ -2,7 +2,6 @@ package handover
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -53,7 +52,7 @@ func (h *Handover) Exec(args []string) error {
 func (h *Handover) list() (int, error) {
 	l := listing{PID: os.Getpid(), Files: map[string]uintptr{}, Values: h.Values}
 	for name, f := range h.Files {
-		fd, err := inheritable(f)
+		fd, _, err := fcntl(f, unix.F_SETFD) // the new run inherits it, non-blocking, as other descriptors may be in use
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", name, err)
 		}
@@ -75,19 +74,6 @@ func (h *Handover) list() (int, error) {
 		written += n
 	}
 	return fd, nil
-}
-
-// inheritable keeps a descriptor open in the new run, and non-blocking, as other descriptors may be in use.
-func inheritable(f *os.File) (fd uintptr, err error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	controlErr := raw.Control(func(n uintptr) {
-		fd = n
-		_, err = unix.FcntlInt(n, unix.F_SETFD, 0)
-	})
-	return fd, errors.Join(controlErr, err)
 }
 
 // Receive returns the Handover of the previous run; nil if there was none. Call it once, before a child starts.

@@ -81,10 +81,10 @@ func first() error {
 	if err := h.Put("text", strings.Repeat("x", 1<<20)); err != nil {
 		return err
 	}
-	h.Last(func(h *Handover) error {
+	h.Last = func(h *Handover) error {
 		h.Files["pipe"] = r
 		return nil
-	})
+	}
 	if err := errors.Join(Possible(), h.Finish()); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func TestClose(t *testing.T) {
 	}
 	h := &Handover{Files: map[string]*os.File{"pipe": r}}
 	failed := errors.New("failed")
-	h.Last(func(*Handover) error { return failed })
+	h.Last = func(*Handover) error { return failed }
 	if err := h.Finish(); !errors.Is(err, failed) {
 		t.Errorf("Finish returns %v", err)
 	}

@@ -2,9 +2,7 @@
 
 package handover
 
-import (
-	"errors"
-)
+import "errors"
 
 // errUnsupported is the error of every attempt.
 var errUnsupported = errors.New("the program cannot re-execute itself on this system: restart it")

@@ -25,10 +25,10 @@ func TestHalfClosedConnectionStaysTracked(t *testing.T) {
 	netns := kerneltest.Namespace(t)
 	h := host.New(host.Options{NetNS: netns})
 	c := &config.Config{Conntrack: config.Conntrack{TCPCloseWait: time.Hour, TCPEstablished: 24 * time.Hour}}
-	effects := h.Apply(host.Lasting(c, 0))
-	if err := host.Failed(effects); err != nil {
+	if err := h.Apply(host.Lasting(c, 0)); err != nil {
 		t.Fatal(err)
 	}
+	effects := h.Effects()
 	if effects[1].Was != "60" || effects[1].Is != "3600" {
 		t.Errorf("effect %+v", effects[1])
 	}

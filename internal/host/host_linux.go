@@ -61,12 +61,12 @@ func countCPUs(list string) (int, error) {
 
 // Configure applies the settings of the configuration. Its error names each setting that it could not write.
 func (h *Host) Configure(c *config.Config) error {
-	return h.apply(Settings(c, h.CPUs()))
+	return h.Apply(Settings(c, h.CPUs()))
 }
 
 // Prepare is Configure for --init-only: it applies only the settings that outlive this process.
 func (h *Host) Prepare(c *config.Config) error {
-	return h.apply(Lasting(c, h.CPUs()))
+	return h.Apply(Lasting(c, h.CPUs()))
 }
 
 // Compare returns the settings that outlive this process and do not have the wanted value. The error of an Effect is
@@ -86,13 +86,6 @@ func (h *Host) Compare(c *config.Config) []Effect {
 	return differ
 }
 
-func (h *Host) apply(settings []Setting) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.effects = h.Apply(settings)
-	return Failed(h.effects)
-}
-
 // Effects returns the outcome of the last settings.
 func (h *Host) Effects() []Effect {
 	h.mu.Lock()
@@ -100,13 +93,24 @@ func (h *Host) Effects() []Effect {
 	return slices.Clone(h.effects)
 }
 
-// Apply writes settings, each only if the host has another value. A failure does not keep others from being written.
-func (h *Host) Apply(settings []Setting) []Effect {
-	effects := make([]Effect, 0, len(settings))
+// Apply writes settings, each only if the host has another value. A failure does not keep others from being written;
+// the error names every setting that failed, on one line.
+func (h *Host) Apply(settings []Setting) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.effects = nil
+	var failures []string
 	for _, s := range settings {
-		effects = append(effects, h.make(s))
+		e := h.make(s)
+		h.effects = append(h.effects, e)
+		if e.Err != nil {
+			failures = append(failures, e.Err.Error())
+		}
 	}
-	return effects
+	if len(failures) == 0 {
+		return nil
+	}
+	return errors.New("settings of the host: " + strings.Join(failures, "; "))
 }
 
 func (h *Host) make(s Setting) Effect {
@@ -145,18 +149,4 @@ func (s Setting) explain(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w; in a network namespace that is not the host's it cannot be set at all", err)
-}
-
-// Failed returns an error that names every setting that could not be made, on one line; nil if there is none.
-func Failed(effects []Effect) error {
-	var failures []string
-	for _, e := range effects {
-		if e.Err != nil {
-			failures = append(failures, e.Err.Error())
-		}
-	}
-	if len(failures) == 0 {
-		return nil
-	}
-	return errors.New("settings of the host: " + strings.Join(failures, "; "))
 }

@@ -2,10 +2,12 @@ package host_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -179,14 +181,15 @@ func TestOneSettingFails(t *testing.T) {
 }
 
 // The error has all failures on one line.
-func TestFailed(t *testing.T) {
-	one, two := errors.New("one"), errors.New("two")
-	err := host.Failed([]host.Effect{{Name: "a", Err: one}, {Name: "b"}, {Name: "c", Err: two}})
-	if err == nil || err.Error() != "settings of the host: one; two" {
+func TestFailures(t *testing.T) {
+	now := fresh()
+	delete(now, closeWait)
+	delete(now, oom)
+	err := host.New(host.Options{Root: tree(t, now)}).Configure(defaults())
+	const one = `read [^;\n]*%s[^;\n]*`
+	want := regexp.MustCompile(fmt.Sprintf(`^settings of the host: `+one+`; `+one+`$`, closeWait, oom))
+	if err == nil || !want.MatchString(err.Error()) {
 		t.Errorf("error %v", err)
-	}
-	if err := host.Failed([]host.Effect{{Name: "a"}}); err != nil {
-		t.Errorf("none failed: %v", err)
 	}
 }
 
@@ -280,9 +283,13 @@ func TestNamespaceThatIsNotTheHosts(t *testing.T) {
 	c := config.Conntrack{MaxPerCore: 1, Min: before + 4, TCPCloseWait: time.Hour}
 	settings := slices.DeleteFunc(host.Lasting(&config.Config{Conntrack: c}, 1),
 		func(s host.Setting) bool { return s.Name == hashsize })
-	effects := h.Apply(settings)
+	failed := h.Apply(settings)
+	effects := h.Effects()
 	if len(effects) != 2 || effects[1].Err != nil || effects[1].Is != "3600" {
 		t.Errorf("effects %+v", effects)
+	}
+	if failed == nil {
+		t.Error("no failure is reported")
 	}
 	if err := effects[0].Err; !errors.Is(err, fs.ErrPermission) ||
 		!strings.Contains(err.Error(), "network namespace that is not the host's") {

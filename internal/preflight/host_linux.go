@@ -73,7 +73,7 @@ func ReadHost(ctx context.Context, netns int) Host {
 // servers returns the ports of the servers, and which process listens there.
 func servers(ctx context.Context, c *config.Config, netns int) ([]Port, error) {
 	listeners, err := sockdiag.Node{NetNS: netns}.Listeners(ctx)
-	processes := process.New(process.Options{})
+	processes := process.New()
 	var all []Port
 	for _, p := range []Port{{Field: "healthzBindAddress", At: c.Healthz}, {Field: "metricsBindAddress", At: c.Metrics}} {
 		if !p.At.IsValid() {

@@ -38,10 +38,10 @@ func run(t *testing.T, attr *syscall.SysProcAttr, files ...*os.File) Process {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
 	})
-	p := New(Options{}).Describe(cmd.Process.Pid)
+	p := New().Describe(cmd.Process.Pid)
 	for begun := time.Now(); p.Names[0] != "their-proxy" && time.Since(begun) < time.Minute; time.Sleep(time.Millisecond) {
 		// The kernel closes files before it sets the command line (begin_new_exec).
-		p = New(Options{}).Describe(cmd.Process.Pid)
+		p = New().Describe(cmd.Process.Pid)
 	}
 	if p.Program != path || p.Names[0] != "their-proxy" || p.Names[1] != "their-proxy" || p.Self {
 		t.Fatalf("process %+v, want that of %s", p, path)
@@ -96,11 +96,11 @@ func TestWithSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := run(t, nil, file)
-	found, err := New(Options{}).WithSocket(stat.Ino)
+	found, err := New().WithSocket(stat.Ino)
 	if err != nil || found != min(p.PID, os.Getpid()) {
 		t.Errorf("socket %d is of process %d, %v, want %d", stat.Ino, found, err, min(p.PID, os.Getpid()))
 	}
-	if found, err := New(Options{}).WithSocket(1 << 60); found != 0 || err != nil {
+	if found, err := New().WithSocket(1 << 60); found != 0 || err != nil {
 		t.Errorf("no socket is of process %d, %v", found, err)
 	}
 }
@@ -116,7 +116,7 @@ func TestDescribe(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := New(Options{Root: root})
+	p := Processes{root}
 	want := []Process{
 		{PID: 7, Program: "/usr/bin/p", Names: []string{"p", "q"}, Admin: true},
 		{PID: 8, Names: []string{".", ""}, Admin: true},
@@ -124,13 +124,14 @@ func TestDescribe(t *testing.T) {
 	if diff := cmp.Diff(want, []Process{p.Describe(7), p.Describe(8)}); diff != "" {
 		t.Errorf("processes (-want +got):\n%s", diff)
 	}
-	if !New(Options{}).Describe(os.Getpid()).Self {
+	if !New().Describe(os.Getpid()).Self {
 		t.Error("this process does not run its own program")
 	}
 }
 
 func TestWithoutProcIsAnError(t *testing.T) {
-	if _, err := New(Options{Root: filepath.Join(t.TempDir(), "none")}).WithSocket(1); err == nil {
+	none := Processes{filepath.Join(t.TempDir(), "none")}
+	if _, err := none.WithSocket(1); err == nil {
 		t.Error("no error")
 	}
 }

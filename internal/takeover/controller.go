@@ -178,7 +178,7 @@ func (s State) Lines() []string {
 	case s.KubeProxy == nil:
 	case s.Same:
 		out = append(out, s.KubeProxy.String()+
-			" runs beside Sluice, and both write the same chains, each against the other: stop it")
+			" runs beside Sluice, and each overwrites the chains of the other: stop it")
 	default:
 		out = append(out, fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; "+
 			"to remove them although it runs, start Sluice with --ignore-kube-proxy", s.KubeProxy, s.KubeProxy.Evidence))

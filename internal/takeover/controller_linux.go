@@ -70,7 +70,7 @@ func (c *Controller) beside(ctx context.Context, kubeProxy *KubeProxy) {
 	c.update(func(s *State) { s.KubeProxy, s.Same, s.Leftovers = kubeProxy, same, leftovers })
 	message := "A kube-proxy runs beside this proxy; its rules stay until it is stopped"
 	if same {
-		message = "A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it"
+		message = "A kube-proxy runs beside this proxy and each overwrites the chains of the other: stop it"
 	}
 	if started || same && !before.Same {
 		c.opt.Log.Warn(message, "pid", kubeProxy.PID, "mode", kubeProxy.Mode, "program", kubeProxy.Program,
@@ -114,7 +114,7 @@ func (c *Controller) remove(ctx context.Context) error {
 	}
 	if !slices.Equal(a.Left, left) {
 		for _, what := range a.Left {
-			c.opt.Log.Info("Left alone", "left", what)
+			c.opt.Log.Info("Not removed", "left", what)
 		}
 	}
 	return err

@@ -308,12 +308,12 @@ func TestAKubeProxyThatWritesTheSameChains(t *testing.T) {
 		state := s.after(time.Hour)
 		compare(t, "log", `msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=7 mode="" `+
 			`program=/usr/local/bin/kube-proxy noticed="it listens on port 10256"
-msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: stop it" `+
+msg="A kube-proxy runs beside this proxy and each overwrites the chains of the other: stop it" `+
 			`pid=7 mode=iptables program=/usr/local/bin/kube-proxy noticed="it listens on port 10256"
 `, s.said())
 		compare(t, "in words",
 			"kube-proxy (pid 7, /usr/local/bin/kube-proxy) in mode iptables runs beside Sluice, "+
-				"and both write the same chains, each against the other: stop it",
+				"and each overwrites the chains of the other: stop it",
 			strings.Join(state.Lines(), "\n"))
 		if len(state.Leftovers) > 0 || s.done != nil {
 			t.Errorf("ours were taken for left over: %v, done %v", state.Leftovers, s.done)

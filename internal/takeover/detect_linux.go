@@ -49,7 +49,7 @@ type detector struct {
 
 func newDetector(o Options) *detector {
 	return &detector{
-		processes: process.New(process.Options{}),
+		processes: process.New(),
 		listeners: sockdiag.Node{NetNS: o.NetNS},
 		address:   cmp.Or(o.Address, defaultAddress),
 		client: &http.Client{

@@ -147,7 +147,7 @@ func TestReloadsRefuseNoConnection(t *testing.T) {
 func (w *testEnv) reloads(d *daemon) int {
 	s, err := w.status()
 	if err != nil {
-		return d.log.count("Starting anew") // it is reloading
+		return d.log.count("Restarting in the same process") // it is reloading
 	}
 	return s.Configuration.Reloads
 }

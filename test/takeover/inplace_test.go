@@ -116,7 +116,7 @@ func testSideBySide(w *testEnv, m mode) {
 	p, first := w.startIptables(m)
 	w.checkAdopted(first)
 	w.waitForLog(p,
-		fmt.Sprintf(`msg="A kube-proxy runs beside this proxy and writes the same chains, each against the other: `+
+		fmt.Sprintf(`msg="A kube-proxy runs beside this proxy and each overwrites the chains of the other: `+
 			`stop it" pid=%d mode=iptables`, kp.pid))
 	w.setEndpoints("empty") // causes a write by both
 	w.waitForMore(2, func() int { return repairs(p) })

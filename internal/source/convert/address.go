@@ -68,35 +68,33 @@ func unique[T comparable](list []T) []T {
 
 // addresses parses the elements of a list, each address once, without blank ones. For fault see readAddr.
 func (n *notes) addresses(list texts, fault func(netip.Addr) string) []netip.Addr {
-	var out []netip.Addr
-	for i, text := range list.values {
-		if strings.TrimSpace(text) == "" {
-			continue
-		}
-		a, reason := readAddr(text, fault)
-		if reason != "" {
-			n.add(at(list.field, i)+list.suffix, text, reason)
-			continue
-		}
-		out = append(out, a)
-	}
-	return unique(out)
+	return parseAll(n, list, func(text string) (netip.Addr, string) { return readAddr(text, fault) })
 }
 
 // prefixes parses CIDRs as addresses parses addresses.
 func (n *notes) prefixes(list texts) []netip.Prefix {
-	var out []netip.Prefix
+	return parseAll(n, list, func(text string) (netip.Prefix, string) {
+		if p, ok := strict.Prefix(strings.TrimSpace(text)); ok {
+			return p, ""
+		}
+		return netip.Prefix{}, wantPrefix
+	})
+}
+
+// parseAll parses the elements of a list, each value once, without blank ones. parse returns the reason why an element
+// cannot be used; empty if it can.
+func parseAll[T comparable](n *notes, list texts, parse func(string) (v T, reason string)) []T {
+	var out []T
 	for i, text := range list.values {
-		text = strings.TrimSpace(text)
-		if text == "" {
+		if strings.TrimSpace(text) == "" {
 			continue
 		}
-		p, ok := strict.Prefix(text)
-		if !ok {
-			n.add(at(list.field, i)+list.suffix, text, wantPrefix)
+		v, reason := parse(text)
+		if reason != "" {
+			n.add(at(list.field, i)+list.suffix, text, reason)
 			continue
 		}
-		out = append(out, p)
+		out = append(out, v)
 	}
 	return unique(out)
 }

@@ -23,13 +23,7 @@ type Pod struct {
 	addrs       []netip.Addr
 	ready       bool
 	terminating bool
-	ports       []podPort
-}
-
-type podPort struct {
-	name     string
-	protocol cluster.Protocol
-	port     uint16
+	ports       []cluster.SlicePort
 }
 
 // Pod converts a Pod. It returns nil if the Pod has ended, or has no address yet.
@@ -77,12 +71,12 @@ func podReady(pod *corev1.Pod) bool {
 		})
 }
 
-func (c Converter) addPodPorts(list []podPort, from *corev1.Container) []podPort {
+func (c Converter) addPodPorts(list []cluster.SlicePort, from *corev1.Container) []cluster.SlicePort {
 	for _, p := range from.Ports {
 		proto, ok := protocol(p.Protocol)
 		port, valid := portNumber(p.ContainerPort)
 		if ok && valid && p.Name != "" {
-			list = append(list, podPort{c.Strings.Of(p.Name), proto, port})
+			list = append(list, cluster.SlicePort{Name: c.Strings.Of(p.Name), Protocol: proto, Port: port})
 		}
 	}
 	return list
@@ -99,10 +93,9 @@ type Selection struct {
 }
 
 type target struct {
-	name     string
-	protocol cluster.Protocol
-	port     uint16 // if 0: of the container port with the name in named
-	named    string
+	cluster.SlicePort // Port 0: that of the container port named
+
+	named string
 }
 
 // Selection returns the Pods that a Service selects; nil without a selector, or if it is not programmed.
@@ -122,11 +115,11 @@ func (c Converter) Selection(svc *corev1.Service, out *cluster.Service) *Selecti
 		if !ok {
 			continue
 		}
-		t := target{name: c.Strings.Of(p.Name), protocol: proto}
+		t := target{SlicePort: cluster.SlicePort{Name: c.Strings.Of(p.Name), Protocol: proto}}
 		if p.TargetPort.Type == intstr.String {
 			t.named = p.TargetPort.StrVal
 		} else {
-			t.port, _ = portNumber(cmp.Or(p.TargetPort.IntVal, p.Port))
+			t.Port, _ = portNumber(cmp.Or(p.TargetPort.IntVal, p.Port))
 		}
 		sel.ports = append(sel.ports, t)
 	}
@@ -153,22 +146,18 @@ func (s *Selection) Slices(pods []*Pod) []*cluster.Slice {
 
 // resolve returns the ports with the numbers of one Pod, without named target ports that the Pod does not have.
 func (s *Selection) resolve(pod *Pod) []cluster.SlicePort {
-	type key struct {
-		name     string
-		protocol cluster.Protocol
-	}
-	named := map[key]uint16{}
+	named := map[cluster.SlicePort]uint16{}        // by name and protocol
 	for _, p := range slices.Backward(pod.ports) { // of ports with the same name the first is used
-		named[key{p.name, p.protocol}] = p.port
+		named[cluster.SlicePort{Name: p.Name, Protocol: p.Protocol}] = p.Port
 	}
 	out := make([]cluster.SlicePort, 0, len(s.ports))
 	for _, t := range s.ports {
-		port := t.port
-		if port == 0 {
-			port = named[key{t.named, t.protocol}]
+		port := t.SlicePort
+		if port.Port == 0 {
+			port.Port = named[cluster.SlicePort{Name: t.named, Protocol: t.Protocol}]
 		}
-		if port != 0 {
-			out = append(out, cluster.SlicePort{Name: t.name, Protocol: t.protocol, Port: port})
+		if port.Port != 0 {
+			out = append(out, port)
 		}
 	}
 	return out

@@ -24,8 +24,8 @@ const maxSettle = 2 * time.Second
 
 type file struct {
 	path     string
-	objects  []*object   // of its last good content
-	content  content     // when it was last read; without objects if it could not be read whole
+	objects  []object    // of its last good content
+	content  content     // when it was last read; without objects
 	info     fs.FileInfo // when it was last read; nil if it was not, or is a stream
 	err      error       // of the last attempt to read it
 	isStream bool
@@ -39,14 +39,6 @@ type file struct {
 
 func (s *Source) sorted() []*file {
 	return slices.SortedFunc(maps.Values(s.files), func(a, b *file) int { return strings.Compare(a.path, b.path) })
-}
-
-// problemCount returns how many problems there are, including problems that are only counted.
-func (f *file) problemCount() int {
-	if f.err != nil {
-		return 1
-	}
-	return len(f.content.problems) + f.content.more
 }
 
 // scan reads the files that changed since they were read, and updates the Store.
@@ -82,7 +74,7 @@ func (s *Source) scan(ctx context.Context, now time.Time) {
 		case ctx.Err() != nil:
 			return
 		case listed[f.path]:
-			s.look(ctx, f, now)
+			s.check(ctx, f, now)
 		case !f.isStream && !slices.ContainsFunc(kept, func(r *root) bool { return r.has(f.path) }):
 			s.forget(f, now)
 		}
@@ -108,8 +100,8 @@ func (s *Source) forget(f *file, now time.Time) {
 	s.changed, s.latest = true, now
 }
 
-// look reads a file if it changed.
-func (s *Source) look(ctx context.Context, f *file, now time.Time) {
+// check reads a file if it changed.
+func (s *Source) check(ctx context.Context, f *file, now time.Time) {
 	info, err := os.Stat(f.path)
 	if err == nil && f.err == nil && same(info, f.info) {
 		f.since = time.Time{}
@@ -183,6 +175,7 @@ func (s *Source) use(ctx context.Context, f *file, data []byte, err error) {
 	f.err = err
 	if err != nil {
 		f.isKept = f.wasRead
+		f.content = content{isBroken: true, problems: []route.Problem{{Object: f.path, Reason: err.Error()}}}
 		return
 	}
 	next := s.reader.parse(ctx, f.path, data)
@@ -206,19 +199,16 @@ func (s *Source) use(ctx context.Context, f *file, data []byte, err error) {
 	}
 	s.latest = time.Now()
 	f.wasRead, f.isKept = true, next.isBroken
-	f.content = next
 	if !next.isBroken {
 		f.objects = next.objects
 	}
-	f.content.objects = nil
+	next.objects = nil
+	f.content = next
 }
 
 // problems returns the problems of a file to report. The last one says whether the file counts.
 func (f *file) problems() []route.Problem {
 	out := slices.Clone(f.content.report(f.path))
-	if f.err != nil {
-		out = []route.Problem{{Object: f.path, Reason: f.err.Error()}}
-	}
 	switch {
 	case f.isKept && len(f.objects) > 0:
 		out[len(out)-1].Reason += "; the file cannot be read whole: " + isKept

@@ -11,15 +11,16 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 )
 
-// merge joins the objects of sorted files. Of an object in two files the first counts; the second has a problem.
-func merge(files []*file) (objects map[key]*object, duplicates map[*file][]route.Problem) {
-	objects, duplicates = map[key]*object{}, map[*file][]route.Problem{}
+// merge joins the values of objects in sorted files. Of an object in two files the first counts; the second has a
+// problem.
+func merge(files []*file) (objects map[key]any, duplicates map[*file][]route.Problem) {
+	objects, duplicates = map[key]any{}, map[*file][]route.Problem{}
 	from := map[key]*file{}
 	for _, f := range files {
 		for _, o := range f.objects {
 			first, twice := from[o.key]
 			if !twice {
-				from[o.key], objects[o.key] = f, o
+				from[o.key], objects[o.key] = f, o.value
 				continue
 			}
 			duplicates[f] = append(duplicates[f], route.Problem{
@@ -40,12 +41,12 @@ type state struct {
 
 // stateOf returns the state for the objects of files. A Service without EndpointSlices gets slices of its Endpoints
 // or, if it has none, of the Pods that it selects.
-func stateOf(objects map[key]*object) state {
+func stateOf(objects map[key]any) state {
 	out := state{services: map[cluster.Name]*cluster.Service{}, slices: map[cluster.Name]*cluster.Slice{}}
 	hasSlices := map[cluster.Name]bool{}
 	pods := map[label][]*convert.Pod{}
 	for k, o := range objects {
-		switch v := o.value.(type) {
+		switch v := o.(type) {
 		case service:
 			out.services[k.name] = v.Service
 		case *cluster.Slice:
@@ -64,11 +65,11 @@ func stateOf(objects map[key]*object) state {
 	}
 	for k, o := range objects {
 		var made []*cluster.Slice
-		switch v := o.value.(type) {
+		switch v := o.(type) {
 		case []*cluster.Slice:
 			made = v
 		case service:
-			if _, ok := valueOf[[]*cluster.Slice](objects[key{kindEndpoints, k.name}]); v.selection != nil && !ok {
+			if v.selection != nil && objects[key{kindEndpoints, k.name}] == nil {
 				made = v.selection.Slices(pods[anchor(v.selection)])
 			}
 		}
@@ -97,9 +98,7 @@ func apply(store *cluster.Store, old, now state) {
 			store.DeleteService(name)
 		}
 	}
-	for _, name := range changed(old.slices, now.slices) {
-		store.SetSlice(now.slices[name])
-	}
+	setChanged(old.slices, now.slices, store.SetSlice)
 	for name := range old.slices {
 		if now.slices[name] == nil {
 			store.DeleteSlice(name)
@@ -111,28 +110,19 @@ func apply(store *cluster.Store, old, now state) {
 	if !slices.Equal(old.cidrs, now.cidrs) {
 		store.SetServiceCIDRs(now.cidrs)
 	}
-	for _, name := range changed(old.services, now.services) {
-		store.SetService(now.services[name])
-	}
+	setChanged(old.services, now.services, store.SetService)
 }
 
-// changed returns the names of values that are new or different.
-func changed[V any](old, now map[cluster.Name]V) []cluster.Name {
-	return slices.SortedFunc(func(yield func(cluster.Name) bool) {
-		for name, v := range now {
-			if before, ok := old[name]; (!ok || !reflect.DeepEqual(before, v)) && !yield(name) {
-				return
-			}
+// setChanged calls set with each object that is new or different, sorted by name.
+func setChanged[V any](old, now map[cluster.Name]*V, set func(*V)) {
+	var names []cluster.Name
+	for name, v := range now {
+		if !reflect.DeepEqual(old[name], v) {
+			names = append(names, name)
 		}
-	}, cluster.Name.Compare)
-}
-
-// valueOf returns the value of an object, if it has one of the type.
-func valueOf[T any](o *object) (T, bool) {
-	var none T
-	if o == nil {
-		return none, false
 	}
-	v, ok := o.value.(T)
-	return v, ok
+	slices.SortFunc(names, cluster.Name.Compare)
+	for _, name := range names {
+		set(now[name])
+	}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/json"
@@ -31,33 +32,21 @@ const (
 	kindPod           = "Pod"
 )
 
-// trait describes a kind.
-type trait struct {
-	apiVersion string
-	namespaced bool
-}
-
-func traitOf(kind string) (trait, bool) {
+// versionOf returns the apiVersion in which objects of a kind are read; empty: they are not read.
+func versionOf(kind string) string {
 	switch kind {
-	case kindService, kindEndpoints, kindPod:
-		return trait{"v1", true}, true
-	case kindNode:
-		return trait{"v1", false}, true
+	case kindService, kindEndpoints, kindPod, kindNode:
+		return "v1"
 	case kindEndpointSlice:
-		return trait{"discovery.k8s.io/v1", true}, true
+		return "discovery.k8s.io/v1"
 	case kindServiceCIDR:
-		return trait{"networking.k8s.io/v1", false}, true
-	}
-	return trait{}, false
-}
-
-// groupOf returns the group in an apiVersion.
-func groupOf(apiVersion string) string {
-	if group, _, ok := strings.Cut(apiVersion, "/"); ok {
-		return group
+		return "networking.k8s.io/v1"
 	}
 	return ""
 }
+
+// groupOf returns the group in an apiVersion.
+func groupOf(apiVersion string) string { return schema.FromAPIVersionAndKind(apiVersion, "").Group }
 
 // key identifies an object.
 type key struct {
@@ -82,8 +71,8 @@ type header struct {
 
 // isRead reports whether objects of the kind are read.
 func (h header) isRead() bool {
-	t, ok := traitOf(h.Kind)
-	return ok && groupOf(h.APIVersion) == groupOf(t.apiVersion)
+	version := versionOf(h.Kind)
+	return version != "" && groupOf(h.APIVersion) == groupOf(version)
 }
 
 // check returns the problem of an object without apiVersion or kind, and false. For a kind that looks like one that is
@@ -98,10 +87,10 @@ func (h header) check() (*route.Problem, bool) {
 	case !h.isRead():
 		return h.misspelled(), true
 	}
-	if t, _ := traitOf(h.Kind); h.APIVersion != t.apiVersion {
+	if version := versionOf(h.Kind); h.APIVersion != version {
 		return &route.Problem{
 			Object: h.name(), Field: "apiVersion", Value: h.APIVersion,
-			Reason: "this version is not read; expected " + t.apiVersion,
+			Reason: "this version is not read; expected " + version,
 		}, true
 	}
 	return nil, true
@@ -112,12 +101,11 @@ func (h header) name() string { return strings.TrimSpace(h.Kind + " " + h.Metada
 
 // key returns the key of the object, or the problem that it has no valid name.
 func (h header) key() (key, *route.Problem) {
-	t, _ := traitOf(h.Kind)
 	k := key{kind: h.Kind, name: cluster.Name{Name: h.Metadata.Name}}
 	invalid := func(field, value, reason string) (key, *route.Problem) {
 		return key{}, &route.Problem{Object: h.Kind, Field: field, Value: value, Reason: reason}
 	}
-	if t.namespaced {
+	if h.Kind != kindNode && h.Kind != kindServiceCIDR {
 		k.name.Namespace = h.Metadata.Namespace
 		if k.name.Namespace == "" {
 			k.name.Namespace = metav1.NamespaceDefault
@@ -146,10 +134,9 @@ func (h header) misspelled() *route.Problem {
 	if nearest == "" || !isOurs || (header{APIVersion: h.APIVersion, Kind: kind}).isRead() {
 		return nil
 	}
-	t, _ := traitOf(nearest)
 	return &route.Problem{
 		Object: h.name(), Field: "kind", Value: h.Kind,
-		Reason: "the object is not read; did you mean " + nearest + " of " + t.apiVersion + "?",
+		Reason: "the object is not read; did you mean " + nearest + " of " + versionOf(nearest) + "?",
 	}
 }
 
@@ -198,7 +185,7 @@ func (p *parser) keyed(h header, v value) {
 	}
 	p.seen[k] = true
 	if converted, ok := p.value(k, v); ok {
-		p.objects = append(p.objects, &object{k, converted})
+		p.objects = append(p.objects, object{k, converted})
 	}
 }
 

@@ -34,7 +34,7 @@ type object struct {
 
 // content has the objects and problems of a file.
 type content struct {
-	objects  []*object // each key once
+	objects  []object // each key once
 	problems []route.Problem
 	more     int  // problems that are only counted
 	isBroken bool // the file cannot be read whole, so that no object counts

@@ -27,9 +27,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/textfile"
 )
 
-// stdin is the path that means the standard input.
-const stdin = "-"
-
 // isKept is the part of messages that says that the last content stays in force.
 const isKept = "its last content stays in force"
 
@@ -71,10 +68,11 @@ type Source struct {
 
 // root is a path as the caller gave it.
 type root struct {
-	path     string
-	folder   bool // it is a folder, or was when last listed
-	isFile   bool // it was a file when it was listed first
-	isStream bool // it is read once: the standard input, or a pipe from the parent
+	path     string // "/dev/stdin" for "-"
+	isStdin  bool   // it is read from Options.Stdin
+	folder   bool   // it is a folder, or was when last listed
+	isFile   bool   // it was a file when it was listed first
+	isStream bool   // it is read once: the standard input, or a pipe from the parent
 }
 
 // New makes a Source and announces its feed to the Store. It reads no file before Load or Run.
@@ -97,10 +95,12 @@ func New(store *cluster.Store, o Options) *Source {
 		files:  map[string]*file{},
 	}
 	for _, p := range o.Paths {
-		if p != stdin {
+		r := &root{path: "/dev/stdin", isStdin: true, isStream: true}
+		if p != "-" {
 			p = filepath.Clean(p)
+			r = &root{path: p, isStream: isInherited(p)}
 		}
-		s.roots = append(s.roots, &root{path: p, isStream: p == stdin || isInherited(p)})
+		s.roots = append(s.roots, r)
 	}
 	s.publish()
 	return s
@@ -163,19 +163,11 @@ type stream struct {
 	err  error
 }
 
-// stream returns the path of a stream in messages.
-func (r *root) stream() string {
-	if r.path == stdin {
-		return "/dev/stdin"
-	}
-	return r.path
-}
-
 // readStream reads a stream to its end.
 func (s *Source) readStream(r *root) stream {
-	out := stream{path: r.stream()}
+	out := stream{path: r.path}
 	in := s.stdin
-	if r.path != stdin {
+	if !r.isStdin {
 		f, err := os.OpenFile(r.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if out.err = err; err != nil {
 			return out
@@ -196,16 +188,15 @@ func (s *Source) tryFinishLoad() {
 	if s.loaded {
 		return
 	}
-	read, failed := 0, s.unlisted
+	failed := 0
 	for _, f := range s.files {
 		if f.err != nil {
 			failed++
-		} else {
-			read++
 		}
 	}
-	hasStreams := !slices.ContainsFunc(s.roots, func(r *root) bool { return r.isStream && s.files[r.stream()] == nil })
-	if hasStreams && (read > 0 || failed == 0) {
+	isAnyRead := failed < len(s.files)
+	hasStreams := !slices.ContainsFunc(s.roots, func(r *root) bool { return r.isStream && s.files[r.path] == nil })
+	if hasStreams && (isAnyRead || failed+s.unlisted == 0) {
 		s.finishLoad()
 	}
 }
@@ -276,7 +267,7 @@ func (s *Source) publish() {
 		if f.isKept {
 			kept++
 		}
-		if n := f.problemCount(); n > 0 {
+		if n := len(f.content.problems) + f.content.more; n > 0 {
 			total += n
 			bad = append(bad, f.path)
 		}

@@ -63,12 +63,12 @@ func TestStateBeforeAndAfterLoad(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, file, svc("a", "10.0.0.1"))
 	src := New(cluster.NewStore(), Options{Paths: []string{file, "-"}, Stdin: strings.NewReader(svc("b", "10.0.0.2"))})
-	const once = "- can be read once only"
-	if d := cmp.Diff(source.State{From: file + ", -", Unrepeatable: once}, src.State()); d != "" {
+	const once = "/dev/stdin can be read once only"
+	if d := cmp.Diff(source.State{From: file + ", /dev/stdin", Unrepeatable: once}, src.State()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	must(t, src.Load())
-	waitForState(t, src, source.State{From: file + ", -", Connected: true, Files: 2, Unrepeatable: once})
+	waitForState(t, src, source.State{From: file + ", /dev/stdin", Connected: true, Files: 2, Unrepeatable: once})
 }
 
 // reports collects reported problems.

@@ -69,13 +69,12 @@ func (w *watch) loop(ctx context.Context, streams <-chan stream) error {
 	w.scan(ctx)
 	for {
 		s.tryFinishLoad()
-		wake := time.NewTimer(time.Hour)
+		var wake <-chan time.Time // nil: nothing is due
 		if !s.next.IsZero() {
-			wake.Reset(time.Until(s.next))
+			wake = time.After(time.Until(s.next))
 		}
 		select {
 		case <-ctx.Done():
-			wake.Stop()
 			return nil
 		case in := <-streams:
 			s.useStream(ctx, in)
@@ -89,10 +88,9 @@ func (w *watch) loop(ctx context.Context, streams <-chan stream) error {
 			}
 		case <-again.C:
 			s.scanAt(time.Now())
-		case <-wake.C:
+		case <-wake:
 			w.scan(ctx)
 		}
-		wake.Stop()
 	}
 }
 

@@ -61,6 +61,10 @@ type RecorderOptions struct {
 type Recorder struct {
 	options RecorderOptions
 	queue   chan event.Event
+
+	// Run alone uses these.
+	recent  map[eventKey]*counted
+	refused bool // the server refused the last Event, which is logged
 }
 
 // NewRecorder makes a Recorder. Events wait for Run.
@@ -68,7 +72,7 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Spread == 0 {
 		o.Spread = sharedSpread
 	}
-	return &Recorder{options: o, queue: make(chan event.Event, eventQueue)}
+	return &Recorder{options: o, queue: make(chan event.Event, eventQueue), recent: map[eventKey]*counted{}}
 }
 
 // Record writes an Event later, and returns at once. Equal Events of one object become one with a
@@ -91,7 +95,6 @@ func (r *Recorder) enqueue(e event.Event) {
 
 // Run writes Events until the context ends. It logs a refusal of the server once and continues.
 func (r *Recorder) Run(ctx context.Context) error {
-	w := newEventWriting(r.options)
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst)
 	shared := flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(r.options.Spread), sharedBurst)
 	series := time.NewTicker(eventSeries)
@@ -99,17 +102,17 @@ func (r *Recorder) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			r.last(ctx, w)
+			r.last(ctx)
 			return nil
 		case <-series.C:
-			w.writeCounts(ctx)
+			r.writeCounts(ctx)
 			continue
 		case e := <-r.queue:
 			if e.Everywhere && !shared.TryAccept() {
 				r.Record(e) // later
 				continue
 			}
-			if !w.take(ctx, r.made(e)) {
+			if !r.take(ctx, r.made(e)) {
 				continue // no request was sent
 			}
 		}
@@ -120,13 +123,13 @@ func (r *Recorder) Run(ctx context.Context) error {
 }
 
 // last writes the queued Events when the program ends, as one may name the reason.
-func (r *Recorder) last(ctx context.Context, w *eventWriting) {
+func (r *Recorder) last(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTimeout)
 	defer cancel()
 	for {
 		select {
 		case e := <-r.queue:
-			w.take(ctx, r.made(e))
+			r.take(ctx, r.made(e))
 		default:
 			return
 		}
@@ -220,25 +223,14 @@ type counted struct {
 	written int32 // the count that the server has
 }
 
-// eventWriting writes Events, one after the other.
-type eventWriting struct {
-	options RecorderOptions
-	recent  map[eventKey]*counted
-	refused bool // the server refused the last Event, which is logged
-}
-
-func newEventWriting(o RecorderOptions) *eventWriting {
-	return &eventWriting{options: o, recent: map[eventKey]*counted{}}
-}
-
 // take writes an Event, or counts it: of equal ones the first two are written. It reports whether it wrote.
-func (w *eventWriting) take(ctx context.Context, e *eventsv1.Event) bool {
+func (r *Recorder) take(ctx context.Context, e *eventsv1.Event) bool {
 	key := eventKey{e.Type, e.Reason, e.Action, e.Regarding}
-	c := w.recent[key]
+	c := r.recent[key]
 	switch {
 	case c == nil:
 		c = &counted{event: e}
-		w.recent[key] = c
+		r.recent[key] = c
 	case c.event.Series == nil:
 		c.event.Series = &eventsv1.EventSeries{Count: 2, LastObservedTime: e.EventTime}
 	default:
@@ -246,30 +238,30 @@ func (w *eventWriting) take(ctx context.Context, e *eventsv1.Event) bool {
 		c.event.Series.LastObservedTime = e.EventTime
 		return false
 	}
-	w.write(ctx, c)
+	r.write(ctx, c)
 	return true
 }
 
 // writeCounts writes the counts that the server lacks, and forgets Events not repeated within eventSeries.
-func (w *eventWriting) writeCounts(ctx context.Context) {
-	for key, c := range w.recent {
+func (r *Recorder) writeCounts(ctx context.Context) {
+	for key, c := range r.recent {
 		last := c.event.EventTime
 		if s := c.event.Series; s != nil {
 			last = s.LastObservedTime
 			if s.Count != c.written {
-				w.write(ctx, c)
+				r.write(ctx, c)
 			}
 		}
 		if time.Since(last.Time) > eventSeries {
-			delete(w.recent, key)
+			delete(r.recent, key)
 		}
 	}
 }
 
 // write writes an Event until the server has it or refuses it.
-func (w *eventWriting) write(ctx context.Context, c *counted) {
+func (r *Recorder) write(ctx context.Context, c *counted) {
 	for range eventTries {
-		again := w.attempt(ctx, c.event.DeepCopy())
+		again := r.attempt(ctx, c.event.DeepCopy())
 		if !again {
 			break
 		}
@@ -285,22 +277,22 @@ func (w *eventWriting) write(ctx context.Context, c *counted) {
 }
 
 // attempt writes an Event once, and reports whether to try again.
-func (w *eventWriting) attempt(ctx context.Context, e *eventsv1.Event) (again bool) {
-	api := w.options.Client.events(e.Namespace)
+func (r *Recorder) attempt(ctx context.Context, e *eventsv1.Event) (again bool) {
+	api := r.options.Client.events(e.Namespace)
 	var err error
 	if e.Series != nil {
 		_, err = api.Patch(ctx, e.Name, types.StrategicMergePatchType, seriesPatch(e.Series), metav1.PatchOptions{})
 	}
 	if e.Series == nil || apierrors.IsNotFound(err) {
 		if e.Regarding.Kind == "Service" && e.Regarding.UID == "" {
-			e.Regarding.UID = w.uid(ctx, e.Regarding) // kubectl describe selects by it
+			e.Regarding.UID = r.uid(ctx, e.Regarding) // kubectl describe selects by it
 		}
 		_, err = api.Create(ctx, e, metav1.CreateOptions{})
 	}
 	if apierrors.IsAlreadyExists(err) {
 		err = nil // another node was faster
 	}
-	w.logRefusal(err)
+	r.logRefusal(err)
 	return err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown // no server answered
 }
 
@@ -310,9 +302,9 @@ func seriesPatch(s *eventsv1.EventSeries) []byte {
 }
 
 // uid lists to find the UID of a Service, as a proxy may not get one. Empty: the Service is not visible.
-func (w *eventWriting) uid(ctx context.Context, of corev1.ObjectReference) types.UID {
+func (r *Recorder) uid(ctx context.Context, of corev1.ObjectReference) types.UID {
 	var uid types.UID
-	_, err := w.options.Client.services(of.Namespace).List(ctx, metav1.ListOptions{
+	_, err := r.options.Client.services(of.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, of.Name).String(),
 		ResourceVersion: "0", // from the server's cache
 	}, func(svc object) error {
@@ -328,17 +320,17 @@ func (w *eventWriting) uid(ctx context.Context, of corev1.ObjectReference) types
 }
 
 // logRefusal logs once that the server refuses Events, until it takes one. It logs other failures at the debug level.
-func (w *eventWriting) logRefusal(err error) {
-	log := w.options.Log
+func (r *Recorder) logRefusal(err error) {
+	log := r.options.Log
 	switch {
 	case err == nil:
-		w.refused = false
+		r.refused = false
 	case !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err),
 		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		log.Debug("Cannot write an Event", slog.Any("error", err))
-	case !w.refused:
-		w.refused = true
-		log.Warn("The API server refuses Events; nothing else suffers; grant create, patch and update "+
+	case !r.refused:
+		r.refused = true
+		log.Warn("The API server refuses Events; serving does not need them; grant create, patch and update "+
 			"on events in events.k8s.io, as the cluster role system:node-proxier does", "error", err)
 	}
 }

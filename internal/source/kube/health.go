@@ -113,21 +113,18 @@ func (h *serverHealth) begin(kind string) request {
 	return request{to: h, kind: kind, after: h.answers, outages: h.outages}
 }
 
-// ended records the outcome of the request. A resource version that is too old is none.
+// ended records the outcome of the request. It ignores canceled requests, and a resource version that is too old.
 func (r request) ended(ctx context.Context, err error) {
-	switch {
-	case err == nil:
-		r.succeeded()
-	case !isStale(err):
-		r.failed(ctx, err)
+	if err != nil && (ctx.Err() != nil || isStale(err)) {
+		return
 	}
-}
-
-// succeeded records that the server answered a request as asked.
-func (r request) succeeded() {
 	h := r.to
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err != nil {
+		h.failed(r, err)
+		return
+	}
 	h.answers++
 	h.answered(r)
 	if _, failed := h.failures[r.kind]; failed {
@@ -136,14 +133,9 @@ func (r request) succeeded() {
 	}
 }
 
-// failed records that the request failed. It ignores canceled requests.
-func (r request) failed(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
-	}
-	h, t := r.to, troubleOf(err)
-	h.mu.Lock()
-	defer h.mu.Unlock()
+// failed records that a request failed.
+func (h *serverHealth) failed(r request, err error) {
+	t := troubleOf(err)
 	if t == forbidden || t == failing {
 		h.kindFailed(r, t, err)
 		return
@@ -156,9 +148,7 @@ func (r request) failed(ctx context.Context, err error) {
 	}
 	h.outages++
 	h.failures[""] = failure{t, err.Error()}
-	if h.connected {
-		h.connected, h.since = false, time.Now()
-	}
+	h.setConnected(false)
 	h.log.Warn(t.text(), "server", h.server, "error", err)
 }
 
@@ -186,9 +176,7 @@ func (h *serverHealth) answered(r request) {
 		return
 	}
 	delete(h.failures, "")
-	if !h.connected {
-		h.connected, h.since = true, time.Now()
-	}
+	h.setConnected(true)
 	if outage {
 		h.log.Info("The API server answers again", "server", h.server)
 	}

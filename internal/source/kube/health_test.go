@@ -195,11 +195,7 @@ func TestServerHealth(t *testing.T) {
 		{"services", nil, ""},
 	} {
 		r := c.begin(s.kind)
-		if s.err == nil {
-			r.succeeded()
-		} else {
-			r.failed(t.Context(), s.err)
-		}
+		r.ended(t.Context(), s.err)
 		got := f.logLines()[seen:]
 		seen += len(got)
 		text := strings.NewReplacer("WARN ", "", "INFO ", "", `"`, "").Replace(strings.Join(got, ""))
@@ -215,11 +211,11 @@ func TestIgnoredRequests(t *testing.T) {
 	c := newServerHealth(slog.New(slog.NewTextHandler(f.log, nil)), "https://k8s:6443")
 	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: errors.New("connection refused")}
 	late := c.begin("nodes")
-	c.begin("services").succeeded()
-	late.failed(t.Context(), refused)
+	c.begin("services").ended(t.Context(), nil)
+	late.ended(t.Context(), refused)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	c.begin("nodes").failed(cancelled, refused)
+	c.begin("nodes").ended(cancelled, refused)
 	if got := f.log.String(); got != "" {
 		t.Errorf("the log is:\n%s", got)
 	}
@@ -230,14 +226,14 @@ func TestALateAnswerDoesNotEndAnOutage(t *testing.T) {
 	f := &testSource{t: t, log: &texttest.Buffer{}}
 	c := newServerHealth(slog.New(slog.NewTextHandler(f.log, nil)), "https://k8s:6443")
 	refused := &url.Error{Op: "Get", URL: "https://k8s:6443/", Err: errors.New("connection refused")}
-	c.begin("nodes").succeeded()
+	c.begin("nodes").ended(t.Context(), nil)
 	late := c.begin("services")
-	c.begin("nodes").failed(t.Context(), refused)
-	late.succeeded()
+	c.begin("nodes").ended(t.Context(), refused)
+	late.ended(t.Context(), nil)
 	if got := len(f.logLines()); got != 1 || c.state().Connected {
 		t.Errorf("connected: %v, %d lines in the log, want one:\n%s", c.state().Connected, got, f.log)
 	}
-	c.begin("services").succeeded()
+	c.begin("services").ended(t.Context(), nil)
 	if got := len(f.logLines()); got != 2 || !c.state().Connected {
 		t.Errorf("connected: %v, %d lines in the log, want two:\n%s", c.state().Connected, got, f.log)
 	}
@@ -296,7 +292,7 @@ func TestStopIsQuick(t *testing.T) {
 func TestClosedConnectionsAreAnOutage(t *testing.T) {
 	empty := listerOf{watch: watch.NewEmptyWatch()}
 	api := observed{&empty, kindServices, newServerHealth(slog.New(slog.DiscardHandler), "")}
-	api.to.begin(kindServices).succeeded()
+	api.to.begin(kindServices).ended(t.Context(), nil)
 	synctest.Test(t, func(t *testing.T) {
 		time.AfterFunc(time.Hour, func() { empty.set(watch.NewFake()) })
 		time.AfterFunc(time.Minute, func() {

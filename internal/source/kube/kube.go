@@ -7,6 +7,9 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,6 +48,7 @@ type Source struct {
 	report  *source.Reporter
 	health  *serverHealth
 	feeds   []feed
+	pause   wait.Backoff // of each feed after a failure
 }
 
 // Kinds of objects, as RBAC calls them.
@@ -63,7 +67,8 @@ type feed struct {
 	labels string // selector of objects on the server; empty: all
 	fields string // as labels
 	to     *sink
-	pause  wait.Backoff // after a failure
+
+	optional bool // a server may not have the kind or may forbid it, which then counts as listed
 }
 
 // New assembles a Source and announces its feeds to the Store. Nothing happens before Run.
@@ -74,13 +79,11 @@ func New(store *cluster.Store, o Options) *Source {
 		convert: convert.Converter{AllowExternalIPs: o.AllowExternalIPs, Strings: convert.NewInterner()},
 		report:  source.NewReporter(o.Report),
 		health:  newServerHealth(o.Log, o.Client.server),
+		pause:   wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 30 * time.Second},
 	}
 	s.feeds = []feed{s.services(), s.slices(), s.serviceCIDRs()}
 	if o.NodeName != "" {
 		s.feeds = append(s.feeds, s.node())
-	}
-	for i := range s.feeds {
-		s.feeds[i].pause = pause()
 	}
 	return s
 }
@@ -90,17 +93,18 @@ func (s *Source) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(demoted{s.options.Log.Handler()}))
 	var running sync.WaitGroup
 	for _, f := range s.feeds {
-		running.Go(func() { f.run(ctx, s.health) })
+		running.Go(func() { s.follow(ctx, f) })
 	}
 	running.Wait()
 	return nil
 }
 
-func (f feed) run(ctx context.Context, health *serverHealth) {
-	from := newListing(f, observed{f.from, f.name, health})
+// follow lists and watches one kind of object until the context ends.
+func (s *Source) follow(ctx context.Context, f feed) {
+	from, pause := newListing(f, observed{f.from, f.name, s.health}), s.pause
 	cache.NewReflectorWithOptions(from, f.object, f.to, cache.ReflectorOptions{
 		Name:    f.name,
-		Backoff: &f.pause,
+		Backoff: &pause,
 		Clock:   contextClock{done: ctx},
 	}).RunWithContext(ctx)
 }
@@ -121,11 +125,6 @@ func (s *Source) State() source.State {
 		}
 	}
 	return st
-}
-
-// pause returns the back-off after failures with a kind of object.
-func pause() wait.Backoff {
-	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 30 * time.Second}
 }
 
 // services are the Services for this proxy. The server leaves out most others, conversion the rest.
@@ -221,24 +220,26 @@ func leaving(n *cluster.Node) *cluster.Node {
 
 // serviceCIDRs are all ServiceCIDRs; clusters before 1.33 may have none, or not let a proxy read them.
 func (s *Source) serviceCIDRs() feed {
-	union := cidrUnion{store: s.store}
-	done := s.store.Feed()
+	cidrs := map[cluster.Name][]netip.Prefix{} // of each object, as two may have the same
 	return feed{
 		name:   kindServiceCIDRs,
 		object: &networkingv1.ServiceCIDR{},
-		from:   optionalKind{s.options.Client.cidrs, done},
+		from:   s.options.Client.cidrs,
 		to: &sink{
 			put: func(obj object) []route.Problem {
-				cidrs, problems := s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR))
-				union.put(nameOf(obj), cidrs)
+				own, problems := s.convert.ServiceCIDR(obj.(*networkingv1.ServiceCIDR))
+				cidrs[nameOf(obj)] = own
 				return problems
 			},
-			drop:   union.drop,
-			names:  union.names,
-			flush:  union.flush,
+			drop:  func(name cluster.Name) { delete(cidrs, name) },
+			names: func() []cluster.Name { return slices.Collect(maps.Keys(cidrs)) },
+			flush: func() {
+				s.store.SetServiceCIDRs(slices.Concat(slices.Collect(maps.Values(cidrs))...))
+			},
 			report: s.reporter("ServiceCIDR"),
-			done:   done,
+			done:   s.store.Feed(),
 		},
+		optional: true,
 	}
 }
 

@@ -108,6 +108,9 @@ func newListing(f feed, from lister) listing {
 				f.to.begin()
 			}
 			m, err := from.List(ctx, o, f.to.arrive)
+			if f.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)) {
+				f.to.done()
+			}
 			return &metav1.PartialObjectMetadataList{ListMeta: m}, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -119,20 +122,3 @@ func newListing(f feed, from lister) listing {
 
 // IsWatchListSemanticsUnSupported makes the reflector list; client-go defines the name.
 func (listing) IsWatchListSemanticsUnSupported() bool { return true }
-
-// optionalKind lists a kind that a server may not have or may forbid, which then counts as listed.
-type optionalKind struct {
-	lister
-
-	done func()
-}
-
-func (l optionalKind) List(
-	ctx context.Context, o metav1.ListOptions, take func(object) error,
-) (metav1.ListMeta, error) {
-	m, err := l.lister.List(ctx, o, take)
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) {
-		l.done()
-	}
-	return m, err
-}

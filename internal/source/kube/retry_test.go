@@ -86,9 +86,7 @@ func TestOneFeedRetriesForAllFeeds(t *testing.T) {
 
 // shortenPauses makes a Source retry sooner than it does with a real server.
 func shortenPauses(s *Source) {
-	for i := range s.feeds {
-		s.feeds[i].pause.Duration /= 20
-	}
+	s.pause.Duration /= 20
 	s.health.retries.pause.Duration /= 20
 	s.health.retries.pause.Cap /= 20
 }

@@ -1,9 +1,6 @@
 package kube
 
 import (
-	"maps"
-	"net/netip"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -95,25 +92,4 @@ func (s *sink) settle() {
 
 func nameOf(obj object) cluster.Name {
 	return cluster.Name{Namespace: obj.GetNamespace(), Name: obj.GetName()}
-}
-
-// cidrUnion keeps the ServiceCIDRs of each object, as two may have the same. One goroutine uses it.
-type cidrUnion struct {
-	store *cluster.Store
-	cidrs map[cluster.Name][]netip.Prefix
-}
-
-func (u *cidrUnion) put(name cluster.Name, cidrs []netip.Prefix) {
-	if u.cidrs == nil {
-		u.cidrs = map[cluster.Name][]netip.Prefix{}
-	}
-	u.cidrs[name] = cidrs
-}
-
-func (u *cidrUnion) drop(name cluster.Name) { delete(u.cidrs, name) }
-
-func (u *cidrUnion) names() []cluster.Name { return slices.Collect(maps.Keys(u.cidrs)) }
-
-func (u *cidrUnion) flush() {
-	u.store.SetServiceCIDRs(slices.Concat(slices.Collect(maps.Values(u.cidrs))...))
 }
