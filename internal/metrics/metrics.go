@@ -69,12 +69,18 @@ func (m *Metrics) counter(name string, labels ...string) prometheus.Counter {
 	return m.families[name].(*prometheus.CounterVec).WithLabelValues(labels...)
 }
 
-// gauge returns a series of a gauge in metrics.txt.
-func (m *Metrics) gauge(name string, labels ...string) prometheus.Gauge {
-	return m.families[name].(*prometheus.GaugeVec).WithLabelValues(labels...)
+// Count adds one to a counter in metrics.txt.
+func (m *Metrics) Count(name string, labels ...string) { m.counter(name, labels...).Inc() }
+
+// Observe adds a value to a histogram in metrics.txt.
+func (m *Metrics) Observe(name string, value float64, labels ...string) {
+	m.families[name].(*prometheus.HistogramVec).WithLabelValues(labels...).Observe(value)
 }
 
-// histogram returns a series of a histogram in metrics.txt.
-func (m *Metrics) histogram(name string, labels ...string) prometheus.Observer {
-	return m.families[name].(*prometheus.HistogramVec).WithLabelValues(labels...)
+// Set sets a gauge in metrics.txt.
+func (m *Metrics) Set(name string, value float64, labels ...string) {
+	m.families[name].(*prometheus.GaugeVec).WithLabelValues(labels...).Set(value)
 }
+
+// Expires sets when the certificate of the client of the API server expires; nil: never.
+func (m *Metrics) Expires(at *time.Time) { m.expiry.Store(at) }

@@ -13,20 +13,20 @@ import (
 // Synced records an attempt to write (proxy.Options.Observe).
 func (m *Metrics) Synced(s proxy.Sync) {
 	if s.Full() {
-		m.counter("sluice_comparisons_total", string(s.Cause)).Inc()
+		m.Count("sluice_comparisons_total", string(s.Cause))
 	}
 	took, kind := s.Took(), "kubeproxy_sync_partial_proxy_rules_duration_seconds"
 	if s.Full() {
 		kind = "kubeproxy_sync_full_proxy_rules_duration_seconds"
 	}
 	for _, f := range m.opt.Families {
-		m.histogram("kubeproxy_sync_proxy_rules_duration_seconds", f.String()).Observe(took.Seconds())
+		m.Observe("kubeproxy_sync_proxy_rules_duration_seconds", took.Seconds(), f.String())
 		if m.opt.PartialSyncs {
-			m.histogram(kind, f.String()).Observe(took.Seconds())
+			m.Observe(kind, took.Seconds(), f.String())
 		}
 	}
 	if s.Err != nil {
-		m.counter("sluice_apply_failures_total").Inc()
+		m.Count("sluice_apply_failures_total")
 		return
 	}
 	m.succeeded(s, s.Began.Add(took))
@@ -34,24 +34,24 @@ func (m *Metrics) Synced(s proxy.Sync) {
 
 func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
 	for _, f := range m.opt.Families {
-		m.gauge("kubeproxy_sync_proxy_rules_last_timestamp_seconds", f.String()).Set(seconds(at))
+		m.Set("kubeproxy_sync_proxy_rules_last_timestamp_seconds", seconds(at), f.String())
 	}
-	m.histogram("sluice_apply_steps").Observe(float64(s.Steps))
-	m.gauge("sluice_services_refused").Set(float64(s.Refused))
+	m.Observe("sluice_apply_steps", float64(s.Steps))
+	m.Set("sluice_services_refused", float64(s.Refused))
 	if s.Full() {
-		m.gauge("sluice_adopted_entries").Set(float64(s.Adopted))
+		m.Set("sluice_adopted_entries", float64(s.Adopted))
 	}
 	if s.Repair() {
-		m.counter("sluice_repairs_total", string(s.Cause)).Inc()
+		m.Count("sluice_repairs_total", string(s.Cause))
 	}
 	if s.In.Empty() {
 		return
 	}
 	m.queued.Store(s.In.Last.UnixNano())
-	m.histogram("sluice_event_to_kernel_duration_seconds").Observe(at.Sub(s.In.Since).Seconds())
+	m.Observe("sluice_event_to_kernel_duration_seconds", at.Sub(s.In.Since).Seconds())
 	for _, t := range s.In.Triggers {
 		if t.At.After(m.opt.Started) {
-			m.histogram("kubeproxy_network_programming_duration_seconds", familyOf(t).String()).Observe(at.Sub(t.At).Seconds())
+			m.Observe("kubeproxy_network_programming_duration_seconds", at.Sub(t.At).Seconds(), familyOf(t).String())
 		}
 	}
 }
@@ -69,7 +69,7 @@ func (m *Metrics) Rejected(problems []route.Problem) {
 
 // Answered counts an answer of a page on the health port: healthz or livez.
 func (m *Metrics) Answered(page string, code int) {
-	m.counter("kubeproxy_proxy_"+page+"_total", strconv.Itoa(code)).Inc()
+	m.Count("kubeproxy_proxy_"+page+"_total", strconv.Itoa(code))
 }
 
 func familyOf(t cluster.Trigger) route.Family {
