@@ -97,8 +97,8 @@ func All[T any](answer iter.Seq2[json.RawMessage, error]) (all []T, err error) {
 		if err != nil {
 			return nil, err
 		}
-		v, err := Decode[T](line)
-		if err != nil {
+		var v T
+		if err := Decode(line, &v); err != nil {
 			return nil, err
 		}
 		all = append(all, v)
@@ -107,12 +107,7 @@ func All[T any](answer iter.Seq2[json.RawMessage, error]) (all []T, err error) {
 }
 
 // Decode reads the fields of a line that this version knows.
-func Decode[T any](line json.RawMessage) (v T, err error) {
-	err = unmarshal(line, &v)
-	return v, err
-}
-
-func unmarshal(line json.RawMessage, out any) error {
+func Decode(line json.RawMessage, out any) error {
 	if err := json.Unmarshal(line, out); err != nil {
 		return fmt.Errorf("read the answer of the daemon (is it of another version?): %w", err)
 	}
@@ -125,7 +120,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 		if err != nil {
 			return err
 		}
-		return unmarshal(line, out)
+		return Decode(line, out)
 	}
 	return errors.New("the answer of the daemon is empty")
 }

@@ -28,7 +28,7 @@ func identity() Identity {
 // answer is the answer of the daemons of these tests.
 func answer() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc(statusPath, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(identity()) })
+	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(identity()) })
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(r.URL.Query())
 	})

@@ -91,8 +91,8 @@ func (e *explaining) run(ctx context.Context, source, destination string) error 
 	if err != nil {
 		return err
 	}
-	a, err := admin.Decode[explain.Answer](answer)
-	if err != nil {
+	var a explain.Answer
+	if err := admin.Decode(answer, &a); err != nil {
 		return err
 	}
 	if people := e.output.encode == nil; a.Unanswered == "" || !people { // they read the error

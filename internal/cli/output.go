@@ -129,8 +129,8 @@ func show[T any](w io.Writer, f format, all answerLines, person func(*text.Table
 		}
 		n++
 		if f.encode == nil {
-			v, err := admin.Decode[T](answer)
-			if err != nil {
+			var v T
+			if err := admin.Decode(answer, &v); err != nil {
 				return n, err
 			}
 			person(table, v)

@@ -42,8 +42,8 @@ func status(ctx context.Context, o *output, env Env) error {
 	if err := admin.DialNearest().Get(ctx, "/status", nil, &answer); err != nil {
 		return err
 	}
-	s, err := admin.Decode[inspect.Status](answer)
-	if err != nil {
+	var s inspect.Status
+	if err := admin.Decode(answer, &s); err != nil {
 		return err
 	}
 	if _, err := show(env.Stdout, o.format, answered(answer), prose[inspect.Status]); err != nil {
