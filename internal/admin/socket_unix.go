@@ -91,13 +91,12 @@ func (s socket) listen(ctx context.Context) (net.Listener, error) {
 	return socketListener{l, s.path()}, nil
 }
 
-// socketListener removes its socket.
+// socketListener is a net.Listener whose Close removes the socket.
 type socketListener struct {
 	net.Listener
 	path string
 }
 
-// Close implements net.Listener.
 func (l socketListener) Close() error {
 	err := os.Remove(l.path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -42,7 +42,7 @@ const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a
 type explaining struct {
 	env    Env
 	flags  *config.Flags
-	files  []string
+	files  bool // the manifests are in flags
 	via    string
 	output *output
 }
@@ -57,14 +57,12 @@ func newExplain(env Env) *cobra.Command {
 		Example: explainExample,
 		Args:    twoArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := set(fs, map[string][]string{"manifests": e.files}); err != nil {
-				return trouble(err)
-			}
+			e.files = cmd.Flags().Changed("filename")
 			return e.run(cmd.Context(), args[0], args[1])
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
-	cmd.Flags().StringArrayVarP(&e.files, "filename", "f", nil, "answer from this file or folder with manifests, "+
+	cmd.Flags().VarP(fs.Lookup("manifests").Value, "filename", "f", "answer from this file or folder with manifests, "+
 		"or from standard input (-), instead of asking the daemon; repeatable")
 	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, "+
 		"for modes that recognize pods by it")
@@ -106,7 +104,7 @@ func (e *explaining) run(ctx context.Context, source, destination string) error 
 
 // ask asks the daemon, or computes the answer from files.
 func (e *explaining) ask(ctx context.Context, q explain.Question) (answer json.RawMessage, err error) {
-	if len(e.files) == 0 {
+	if !e.files {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		query := url.Values{"source": {q.From()}, "destination": {q.To()}, "via": {q.Via}}

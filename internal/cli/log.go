@@ -126,12 +126,10 @@ type logHandler struct {
 	flush        func() // writes the buffer below info
 }
 
-// Enabled implements slog.Handler.
 func (h logHandler) Enabled(_ context.Context, level slog.Level) bool {
 	return level >= h.levels.lowest()
 }
 
-// Handle implements slog.Handler.
 func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < h.levels.at(r.PC) {
 		return nil
@@ -143,13 +141,11 @@ func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.errors.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	h.info, h.errors = h.info.WithAttrs(attrs), h.errors.WithAttrs(attrs)
 	return h
 }
 
-// WithGroup implements slog.Handler.
 func (h logHandler) WithGroup(name string) slog.Handler {
 	h.info, h.errors = h.info.WithGroup(name), h.errors.WithGroup(name)
 	return h

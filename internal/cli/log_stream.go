@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// logStream writes lines to a stream whose reader may stop reading, such as a pipe. A write that takes longer than
-// maxWriteWait continues in the background; until it ends, lines are dropped, and the next line is preceded by the
-// number of dropped writes. With a size it buffers lines. Each Write is one whole line.
+// logStream is an io.Writer for lines to a stream whose reader may stop reading, such as a pipe. A write that takes
+// longer than maxWriteWait continues in the background; until it ends, lines are dropped, and the next line is preceded
+// by the number of dropped writes. With a size it buffers lines. Each Write is one whole line.
 type logStream struct {
 	to     io.Writer
 	format string        // of the line about dropped writes
@@ -31,7 +31,6 @@ const maxWriteWait = 100 * time.Millisecond
 
 var errNotRead = errors.New("the log is not read")
 
-// Write implements io.Writer.
 func (s *logStream) Write(line []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

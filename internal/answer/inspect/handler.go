@@ -169,7 +169,6 @@ type serialWriter struct {
 	serial serial
 }
 
-// Write implements http.ResponseWriter.
 func (w serialWriter) Write(p []byte) (int, error) {
 	w.serial.unlock()
 	defer w.serial.lock(context.Background())
