@@ -109,7 +109,7 @@ func All[T any](answer iter.Seq2[json.RawMessage, error]) (all []T, err error) {
 // Decode reads the fields of a line that this version knows.
 func Decode(line json.RawMessage, out any) error {
 	if err := json.Unmarshal(line, out); err != nil {
-		return fmt.Errorf("read the answer of the daemon (is it of another version?): %w", err)
+		return fmt.Errorf("read the answer of the daemon (does it have another version?): %w", err)
 	}
 	return nil
 }
@@ -185,7 +185,7 @@ func refusal(resp *http.Response) error {
 	}
 	message := cmp.Or(strings.TrimSpace(string(body)), resp.Status)
 	if resp.StatusCode == http.StatusNotFound {
-		return errors.New("the daemon does not know this question: it is of another version, which sluice status shows")
+		return errors.New("the daemon does not know this query: it has another version; sluice status shows it")
 	}
 	return errors.New(message)
 }

@@ -112,7 +112,7 @@ func (d *daemon) replace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.o.Log.Info("Starting anew in the same process, with the changed configuration", "file", d.o.File)
+	d.o.Log.Info("Restarting in the same process with the changed configuration", "file", d.o.File)
 	d.o.Replace(h)
 	return nil
 }

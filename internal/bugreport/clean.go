@@ -39,7 +39,7 @@ func (a Archive) Anonymous(host string) Archive {
 	whole := slices.ContainsFunc(a.Files, func(f File) bool { return f.Name == Services && f.Err == nil && !f.Cut })
 	for i, f := range a.Files {
 		if !whole && f.Cluster && f.Err == nil {
-			err := fmt.Errorf("left out, as --anonymize does not know all names without a whole %s", Services)
+			err := fmt.Errorf("left out: --anonymize needs a complete %s to know all names", Services)
 			a.Files[i] = File{Name: f.Name, Err: err}
 		}
 	}

@@ -160,7 +160,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 		return err
 	}
 	if err := next.Finish(); err != nil {
-		o.Log.Warn("Not everything is passed to the new run", "error", err)
+		o.Log.Warn("The restarted program does not inherit everything", "error", err)
 	}
 	logs.Flush()
 	return env.Execute(next)

@@ -20,15 +20,15 @@ import (
 
 const explainLong = `Explain where new connections on this node go: which Service and policy apply, which
 backends with which probability, with source NAT or without and why, and why each
-other endpoint is left out. Nothing is sent.
+other endpoint is left out. The command sends no packets.
 
 SOURCE is an IP address, or "node" for this node itself. DESTINATION is an address or
 a Service (namespace/name, which stands for its clusterIPs); without a port it stands
 for all ports. PROTOCOL is tcp (the default if there is a port number), udp, sctp or icmp.
 
 The daemon of this node answers, which needs root. With -f the answer is computed from
-manifests, for a node with the addresses of this machine, without privileges; the
-flags of the proxy that decide what is programmed work then.
+manifests, for a node with the addresses of this machine, without privileges. Flags of
+the proxy that affect the rules, such as --cluster-cidr, work with -f.
 
 Exit status: 0 there is an answer; 1 there is none, for example because the Service does
 not exist or is not programmed; 2 the arguments are invalid.`

@@ -247,7 +247,7 @@ func (s *logStream) send(lines []byte) error {
 // report returns a line about the dropped writes.
 func (s *logStream) report() []byte {
 	var line bytes.Buffer
-	r := slog.NewRecord(time.Now(), slog.LevelWarn, "The log was not read for a while; lines were dropped", 0)
+	r := slog.NewRecord(time.Now(), slog.LevelWarn, "The reader of the log was too slow; lines were dropped", 0)
 	r.Add("writes", s.dropped)
 	_ = logFormat(s.format, &line).Handle(context.Background(), r) // a buffer takes everything
 	return line.Bytes()

@@ -285,8 +285,8 @@ func TestManyAtOnce(t *testing.T) {
 // write that was under way, the number of dropped writes, and the lines since.
 func TestLogStreamDoesNotBlock(t *testing.T) {
 	for format, dropped := range map[string]string{
-		"text": `level=WARN msg="The log was not read for a while; lines were dropped" writes=1000` + "\n",
-		"json": `"level":"WARN","msg":"The log was not read for a while; lines were dropped","writes":1000}` + "\n",
+		"text": `level=WARN msg="The reader of the log was too slow; lines were dropped" writes=1000` + "\n",
+		"json": `"level":"WARN","msg":"The reader of the log was too slow; lines were dropped","writes":1000}` + "\n",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			reader, writer := io.Pipe()

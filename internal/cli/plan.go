@@ -23,11 +23,11 @@ func newPlan(env Env) *cobra.Command {
 the data plane. Nothing is written and no privileges are needed. The flags of the proxy
 that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work here too.
 
-A warning names each object that is wrong, which is left out in part or as a whole, and the
-files if they have no Service.
+Warnings name each invalid object, which the plan leaves out in part or completely, and report
+manifests without a Service.
 
-Exit status: 0 the plan is printed, also after warnings; 1 it is not, or with --strict, which
-is for CI, there is such a warning.`,
+Exit status: 0 the plan is printed, even with warnings; 1 it is not printed. With --strict, for CI,
+the status is 1 if there is a warning.`,
 		Example: "  sluice plan -f manifests/\n" +
 			"  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode " + best,
 		Args: cobra.NoArgs,

@@ -19,8 +19,8 @@ const serviceName = "kube-proxy"
 func (e Env) asService(ctx context.Context, program service.Program) error {
 	err := e.Service(ctx, serviceName, program)
 	if errors.Is(err, service.ErrNoManager) {
-		return fmt.Errorf("%w: --windows-service (windowsRunAsService) is for a service only, such as one that "+
-			`sc.exe create %s binPath= "..." installs; remove it to run Sluice in a terminal`, err, serviceName)
+		return fmt.Errorf("%w: --windows-service (windowsRunAsService) works only in a Windows service, "+
+			`installed with sc.exe create %s binPath= "..."; remove the setting to run Sluice in a terminal`, err, serviceName)
 	}
 	return err
 }
@@ -34,7 +34,7 @@ func (e Env) run(ctx context.Context, o app.Options) (next *handover.Handover, e
 		o.Log.Info("Running as a service of Windows", "name", serviceName)
 		next, err = serve(ctx, o)
 		if err != nil { // standard error of a service leads nowhere
-			o.Log.Error("Ending", "error", err)
+			o.Log.Error("Stopping after an error", "error", err)
 		}
 		return err
 	})
@@ -71,7 +71,7 @@ func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 			return h, nil
 		}
 		if err := h.Finish(); err != nil { // what is not known cannot be closed
-			o.Log.Warn("Stopping during a handover", "error", err)
+			o.Log.Warn("Stopping before the restarted program took over", "error", err)
 		}
 		h.Close()
 	default:

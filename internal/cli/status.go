@@ -21,8 +21,8 @@ func newStatus(env Env) *cobra.Command {
 pending changes, comparisons and repairs, rules taken over, configuration, host settings, servers,
 and problems with objects.
 
-Exit status: 0 healthy; 1 not healthy, or starting; 2 the daemon cannot be asked: it does not run
-here, does not answer, or the command does not run as root.`,
+Exit status: 0 healthy; 1 not healthy, or starting; 2 no answer: the daemon does not run here or does
+not answer, or the command does not run as root.`,
 		Example: `  sluice status
   sluice status -o json | jq .lastSync
   sluice status >/dev/null && echo healthy`,
@@ -61,13 +61,13 @@ const diffTimeout = 3 * time.Minute
 func newDiff(env Env) *cobra.Command {
 	return answers(&cobra.Command{
 		Use:   "diff",
-		Short: "Compare the kernel with the rules that it should have; print what would be written",
-		Long: `Compare the rules in the kernel with those that it should have, and print the steps that would make
-them equal, in the language of the data plane. Nothing is written. Sluice repairs edits by other
-programs at once, so that usually there is nothing to print. If the daemon writes without a pause, a
-comparison is not possible; the command reports that.
+		Short: "Compare the kernel with the rules that it should have; print the differences",
+		Long: `Compare the rules in the kernel with the rules that it should have, and print the steps that would
+correct the kernel, in the language of the data plane. The command writes nothing. Sluice repairs
+changes by other programs at once, so there is usually nothing to print. The command fails if the
+daemon writes to the kernel without a pause.
 
-Exit status: 0 they are equal; 1 they differ; 2 the comparison failed.`,
+Exit status: 0 no difference; 1 a difference; 2 the comparison failed.`,
 		Example: "  sluice diff\n  sluice diff && echo no difference",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

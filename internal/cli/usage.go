@@ -56,7 +56,7 @@ func printGroups(b *strings.Builder, all *pflag.FlagSet) {
 		}
 		fmt.Fprintf(b, "\n%s:\n%s", g.Title, fs.FlagUsagesWrapped(width))
 	}
-	b.WriteString("\nFlags that only older versions of kube-proxy had are accepted as well: docs/flags.md lists them.\n")
+	b.WriteString("\nFlags of older versions of kube-proxy are accepted too: docs/flags.md lists them.\n")
 }
 
 // maxTypos is how many letters of the name of a command may differ from the argument that is taken for it.

@@ -40,7 +40,7 @@ func TestReadOnlyRootFileSystem(t *testing.T) {
 	d.checkChanges()
 
 	w.config(filepath.Dir(file), settings{"bindAddressHardFail": true, "nftables": object{"masqueradeAll": true}})
-	d.waitForLog("Starting anew")
+	d.waitForLog("Restarting in the same process")
 	w.waitMasquerade(true)
 	d.checkChanges()
 	w.checkTraffic(traffic)

@@ -27,9 +27,9 @@ func (b *balancing) shares(by plane.Connection) plane.Shares {
 	}
 	switch slowStart := c.slowStart(); {
 	case slowStart && len(p.Weights) > 0:
-		return plane.Shares{Of: c.byChance(), How: "by their weights, of which new ones have a part"}
+		return plane.Shares{Of: c.byChance(), How: "by their weights; backends in slow start get less"}
 	case slowStart:
-		return plane.Shares{Of: c.byChance(), How: "of which new ones have a part of their chance"}
+		return plane.Shares{Of: c.byChance(), How: "with the same chance, except that backends in slow start get less"}
 	case len(p.Weights) > 0:
 		return plane.Shares{Of: c.byChance(), How: "by their weights"}
 	}

@@ -116,11 +116,11 @@ func TestShares(t *testing.T) {
 		},
 		"new at random": {
 			from: inside, port: route.Port{SlowStart: 1}, new: map[netip.AddrPort]uint32{b[2]: 26},
-			want: "47.2 47.2 5.6 of which new ones have a part of their chance", unopened: "packets",
+			want: "47.2 47.2 5.6 with the same chance, except that backends in slow start get less", unopened: "packets",
 		},
 		"new, by weight": {
 			from: inside, port: route.Port{SlowStart: 1, Weights: weights(0, 1, 3)}, new: map[netip.AddrPort]uint32{b[2]: 128},
-			want: "0.0 39.2 60.8 by their weights, of which new ones have a part", unopened: "0.0 25.0 75.0 by their weights",
+			want: "0.0 39.2 60.8 by their weights; backends in slow start get less", unopened: "0.0 25.0 75.0 by their weights",
 		},
 		"new, without slow start now": {
 			from: inside, port: route.Port{}, new: map[netip.AddrPort]uint32{b[2]: 26}, want: "packets",

@@ -338,7 +338,7 @@ func (w *eventWriting) logRefusal(err error) {
 		log.Debug("Cannot write an Event", slog.Any("error", err))
 	case !w.refused:
 		w.refused = true
-		log.Warn("The API server refuses Events; nothing else suffers; grant create, patch and update "+
+		log.Warn("The API server refuses Events; everything else works; grant create, patch and update "+
 			"on events in events.k8s.io, as the cluster role system:node-proxier does", "error", err)
 	}
 }
