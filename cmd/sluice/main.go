@@ -24,7 +24,8 @@ func main() {
 	signal.Notify(hangup, syscall.SIGHUP)
 	before, err := handover.Receive()
 	if err != nil {
-		end(err)
+		fmt.Fprintln(os.Stderr, "sluice:", err)
+		os.Exit(1)
 	}
 	os.Exit(cli.Main(ctx, os.Args, cli.Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
@@ -32,15 +33,6 @@ func main() {
 		Service: services(),
 		Before:  before, Execute: func(next *handover.Handover) error { return execute(ctx, next) },
 	}))
-}
-
-// end exits, with status 1 if there is an error.
-func end(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "sluice:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
 }
 
 // services returns the function that runs a program as a service; nil on systems other than Windows.

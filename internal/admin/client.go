@@ -97,8 +97,8 @@ func All[T any](answer iter.Seq2[json.RawMessage, error]) (all []T, err error) {
 		if err != nil {
 			return nil, err
 		}
-		v, err := Decode[T](line)
-		if err != nil {
+		var v T
+		if err := Decode(line, &v); err != nil {
 			return nil, err
 		}
 		all = append(all, v)
@@ -107,14 +107,9 @@ func All[T any](answer iter.Seq2[json.RawMessage, error]) (all []T, err error) {
 }
 
 // Decode reads the fields of a line that this version knows.
-func Decode[T any](line json.RawMessage) (v T, err error) {
-	err = unmarshal(line, &v)
-	return v, err
-}
-
-func unmarshal(line json.RawMessage, out any) error {
+func Decode(line json.RawMessage, out any) error {
 	if err := json.Unmarshal(line, out); err != nil {
-		return fmt.Errorf("read the answer of the daemon (is it of another version?): %w", err)
+		return fmt.Errorf("read the answer of the daemon (does it have another version?): %w", err)
 	}
 	return nil
 }
@@ -125,7 +120,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 		if err != nil {
 			return err
 		}
-		return unmarshal(line, out)
+		return Decode(line, out)
 	}
 	return errors.New("the answer of the daemon is empty")
 }
@@ -190,7 +185,7 @@ func refusal(resp *http.Response) error {
 	}
 	message := cmp.Or(strings.TrimSpace(string(body)), resp.Status)
 	if resp.StatusCode == http.StatusNotFound {
-		return errors.New("the daemon does not know this question: it is of another version, which sluice status shows")
+		return errors.New("the daemon does not know this query: it has another version; sluice status shows it")
 	}
 	return errors.New(message)
 }

@@ -75,9 +75,6 @@ type Identity struct {
 	Mode, Node struct{ Name string }
 }
 
-// statusPath is where a daemon answers with its status.
-const statusPath = "/status"
-
 // TakenError means that another daemon serves the network namespace.
 type TakenError struct {
 	PID    int       // in this PID namespace; 0: unknown
@@ -108,7 +105,7 @@ func (o Options) identifyHolder(ctx context.Context, s scope) (*TakenError, bool
 	defer cancel()
 	taken := &TakenError{serves: s.serves}
 	var id Identity
-	if err := Dial(o).Get(ctx, statusPath, nil, &id); err == nil {
+	if err := Dial(o).Get(ctx, "/status", nil, &id); err == nil {
 		taken.Holder = &id
 	}
 	taken.PID = s.pid(id)

@@ -28,7 +28,7 @@ func identity() Identity {
 // answer is the answer of the daemons of these tests.
 func answer() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc(statusPath, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(identity()) })
+	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(identity()) })
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(r.URL.Query())
 	})
@@ -92,10 +92,10 @@ func TestQueries(t *testing.T) {
 		{"/missing", "no Service default/web"},
 		{"/silent", "503 Service Unavailable"},
 		{
-			"/invalid", "read the answer of the daemon (is it of another version?): " +
+			"/invalid", "read the answer of the daemon (does it have another version?): " +
 				"invalid character 'o' looking for beginning of value",
 		},
-		{"/new", "the daemon does not know this question: it is of another version, which sluice status shows"},
+		{"/new", "the daemon does not know this query: it has another version; sluice status shows it"},
 		{"/slow", "the daemon has not answered in time"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

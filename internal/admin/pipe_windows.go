@@ -55,7 +55,6 @@ func (s scope) instance(flags uint32) (windows.Handle, error) {
 	return h, nil
 }
 
-// Accept implements net.Listener.
 func (l *pipeListener) Accept() (net.Conn, error) {
 	for {
 		h, err := l.take()
@@ -127,10 +126,9 @@ func (l *pipeListener) connect(h windows.Handle) error {
 	return errors.Join(err, windows.GetOverlappedResult(h, o, &n, true))
 }
 
-// Addr implements net.Listener.
 func (l *pipeListener) Addr() net.Addr { return pipeAddr(l.scope.pipe) }
 
-// Close implements net.Listener. It releases the lock; connections stay open.
+// Close releases the lock; connections stay open.
 func (l *pipeListener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,22 +186,18 @@ func (s scope) checkOwner(h windows.Handle) error {
 	return nil
 }
 
-// pipeConn is one end of a connection.
+// pipeConn is one end of a connection, a net.Conn.
 type pipeConn struct{ *os.File }
 
 func (s scope) conn(h windows.Handle) net.Conn { return pipeConn{os.NewFile(uintptr(h), s.pipe)} }
 
-// LocalAddr implements net.Conn.
 func (c pipeConn) LocalAddr() net.Addr { return pipeAddr(c.Name()) }
 
-// RemoteAddr implements net.Conn.
 func (c pipeConn) RemoteAddr() net.Addr { return pipeAddr(c.Name()) }
 
-// pipeAddr is the address of both ends: the name of the pipe.
+// pipeAddr is the net.Addr of both ends: the name of the pipe.
 type pipeAddr string
 
-// Network implements net.Addr.
 func (pipeAddr) Network() string { return "pipe" }
 
-// String implements net.Addr.
 func (a pipeAddr) String() string { return string(a) }

@@ -17,7 +17,7 @@ func TestChoose(t *testing.T) {
 		fails map[string]string
 		want  Choice
 	}{
-		{"all work", nil, Choice{"nftables", "the default, and this kernel can do it"}},
+		{"all work", nil, Choice{"nftables", "the default, and this kernel supports it"}},
 		{
 			"the first does not work",
 			map[string]string{"nftables": "no numgen\nno fib"},

@@ -196,7 +196,7 @@ func (d *daemon) contested(c proxy.Contest) {
 func (d *daemon) run(ctx context.Context) error {
 	if !d.o.Config.Unprivileged() {
 		if err := d.host.Configure(d.o.Config); err != nil {
-			d.o.Log.Warn("Cannot apply all settings of the host; serving without them", "error", err)
+			d.o.Log.Warn("Cannot apply all host settings; Services are still served", "error", err)
 		}
 	}
 	d.record(event.Starting())

@@ -19,7 +19,7 @@ const (
 	diffPause    = 200 * time.Millisecond
 )
 
-var errWriting = errors.New("the proxy kept writing to the kernel during each of several comparisons; ask again")
+var errWriting = errors.New("the proxy wrote to the kernel during each of several comparisons; try again")
 
 // diff compares the kernel with the routes. It reads through a connection of its own, and does not delay the loop.
 func (d *daemon) diff(ctx context.Context) (plane.Plan, error) {

@@ -68,7 +68,7 @@ func TestTheNetworkOfWindowsIsAwaited(t *testing.T) {
 	fake.AddNetwork(hns.Network{Name: "l2", Type: hns.L2Bridge})
 	for end := time.Now().Add(testTimeout); ; time.Sleep(10 * time.Millisecond) {
 		if s := statusIn(t, o.NetNS); s.Health.State == health.Healthy ||
-			s.Health.Reason == "the Node is leaving, or not known" {
+			s.Health.Reason == "the Node is leaving the cluster, or unknown" {
 			break
 		} else if time.Now().After(end) {
 			t.Fatalf("%+v", s)

@@ -160,7 +160,7 @@ func Choose(ctx context.Context, kinds []plane.Kind, netns int) Choice {
 			continue
 		}
 		if len(passed) == 0 {
-			return Choice{k.Mode, "the default, and this kernel can do it"}
+			return Choice{k.Mode, "the default, and this kernel supports it"}
 		}
 		return Choice{k.Mode, "the best this kernel can do; " + strings.Join(passed, "; ")}
 	}

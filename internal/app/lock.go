@@ -38,7 +38,7 @@ const (
 func (l lock) acquire(ctx context.Context) (*admin.Server, error) {
 	held, err := l.listen(ctx)
 	if errors.Is(err, admin.ErrUnsupported) {
-		l.log.Warn("Serving without a lock against a second Sluice; sluice get, status, diff and explain do not work",
+		l.log.Warn("Serving without a lock that keeps other Sluices away; sluice get, status, diff and explain do not work",
 			"error", err)
 		return nil, nil
 	}
@@ -78,5 +78,5 @@ func (l lock) logWait(ctx context.Context, holder *admin.TakenError) {
 	if name, err := netns.Name(l.options.NetNS); err == nil {
 		attrs = append(attrs, slog.String("netns", name))
 	}
-	l.log.LogAttrs(ctx, slog.LevelInfo, "Waiting for a Sluice that may be about to end", attrs...)
+	l.log.LogAttrs(ctx, slog.LevelInfo, "Waiting for another Sluice, which may be stopping", attrs...)
 }

@@ -55,7 +55,7 @@ func waiting(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return "level=INFO msg=\"Waiting for a Sluice that may be about to end\" pid=7 netns=" + name + "\n"
+	return "level=INFO msg=\"Waiting for another Sluice, which may be stopping\" pid=7 netns=" + name + "\n"
 }
 
 func TestAcquiringTheLock(t *testing.T) {
@@ -71,7 +71,7 @@ func TestAcquiringTheLock(t *testing.T) {
 	}{
 		"free": {nil, []error{nil}, true, nil, 0, ""},
 		"not supported by this kernel": {nil, []error{admin.ErrUnsupported}, false, nil, 0, "level=WARN " +
-			"msg=\"Serving without a lock against a second Sluice; " +
+			"msg=\"Serving without a lock that keeps other Sluices away; " +
 			"sluice get, status, diff and explain do not work\" error=\"" +
 			admin.ErrUnsupported.Error() + "\"\n"},
 		"an error":      {nil, []error{broken}, false, broken, 0, ""},

@@ -96,7 +96,7 @@ func (n *Node) close() {
 	}
 	if n.opt.Opened.Close != nil {
 		if err := n.opt.Opened.Close(); err != nil {
-			n.opt.Log.Warn("Cannot remove everything of this mode; sluice --cleanup removes the rest", "error", err)
+			n.opt.Log.Warn("Some rules remain; run with --cleanup to remove them", "error", err)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func TestExplainWeights(t *testing.T) {
 		{"ipvs", "", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
 		{"ipvs", "", "10.244.1.5=0", "0/1 10.244.1.5:8080"},
 		{"ipvs", "", "10.244.1.5=0, 10.244.1.6=2", byWeights},
-		{"ipvs", "", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0, so that they get no new connections"},
+		{"ipvs", "", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0 and get no new connections"},
 		{"ipvs", "", "10.244.1.5=1", alike},
 		{"ipvs", "rr", "10.244.1.5=3", alike},
 		{"ipvs", "lc", "10.244.1.5=3", "1/2 10.244.1.5:8080"},
@@ -66,7 +66,7 @@ func TestExplainWeights(t *testing.T) {
 		{"userspace", "rr", "10.244.1.5=3", byWeights},
 		{"userspace", "lc", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
 		{"userspace", "sh", "10.244.1.5=0, 10.244.1.6=2", "2/2 10.244.1.6:8080"},
-		{"userspace", "lc", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0, so that they get no new connections"},
+		{"userspace", "lc", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0 and get no new connections"},
 		{"userspace", "lc", "", alike},
 	} {
 		q, err := explain.Parse("10.9.9.9", "10.96.0.80:80")

@@ -58,12 +58,12 @@ func TestPreflightBesideOthers(t *testing.T) {
 	o := options(t, "--manifests="+manifests(t, webService))
 	o.NetNS = kerneltest.Namespace(t)
 	wantLines(t, findings(t, o),
-		"can do mode nftables (the default)\n", "ok       other proxies  none, and no rules of kube-proxy\n",
+		"supports mode nftables (the default)\n", "ok       other proxies  no other proxy, and no rules of kube-proxy\n",
 		"ok       ports          free: 0.0.0.0:10256, 127.0.0.1:10249\n",
 		"ok       version skew   not needed: Services come from manifests\n")
 	commands(t, o.NetNS, "nft add table ip kube-proxy", "nft add chain ip kube-proxy services",
 		"iptables-nft -t nat -N KUBE-SVC-NPX46M4PTMTKRN6Y")
-	const left = "ok       other proxies  rules are left, "
+	const left = "ok       other proxies  rules remain: "
 	got := findings(t, o)
 	wantLines(t, got, left+"nftables: table ip kube-proxy with 1 chain; Sluice removes them\n",
 		left+"iptables-nft: 1 chain in iptables-nft nat")
@@ -79,7 +79,7 @@ func TestPreflightBesideOthers(t *testing.T) {
 	r.sync()
 	r.drain()
 	wantLines(t, findings(t, o),
-		fmt.Sprintf("ok       other proxies  Sluice  runs in mode nftables (pid %d); this is v0.2.0\n", os.Getpid()),
+		fmt.Sprintf("ok       other proxies  Sluice  runs in mode nftables (pid %d); this program is v0.2.0\n", os.Getpid()),
 		"ok       ports          free: 0.0.0.0:10256 (Sluice), 127.0.0.1:10249 (Sluice)\n")
 	if err := r.stop(); err != nil {
 		t.Error(err)

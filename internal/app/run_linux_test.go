@@ -147,7 +147,7 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 		done <- err
 	}()
 	text := ""
-	for end := time.Now().Add(testTimeout); !strings.Contains(text, "Waiting for a Sluice"); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); !strings.Contains(text, "Waiting for another"); time.Sleep(time.Millisecond) {
 		if text += log.Take(); len(done) > 0 || time.Now().After(end) {
 			t.Fatalf("the cleanup does not wait:\n%s", text)
 		}
@@ -159,7 +159,7 @@ func TestCleanupWaitsForTheDaemonToEnd(t *testing.T) {
 		t.Errorf("after the end of the daemon: %v", err)
 	}
 	text += log.Take()
-	if n := strings.Count(text, "Waiting for a Sluice"); n != 1 {
+	if n := strings.Count(text, "Waiting for another Sluice"); n != 1 {
 		t.Errorf("the wait is logged %d times:\n%s", n, text)
 	}
 	if after := runNft(t, o.NetNS, "list", "ruleset"); after != "" {

@@ -22,7 +22,7 @@ func budget(log *slog.Logger) fair.Budget {
 	limit, err := process.DescriptorLimit()
 	if err != nil {
 		limit = 1024
-		log.Warn("Cannot read the limit of file descriptors; assuming the usual one", "limit", limit, "error", err)
+		log.Warn("Cannot read the limit of file descriptors; assuming the default", "limit", limit, "error", err)
 	}
 	return fair.Split(limit)
 }

@@ -39,7 +39,7 @@ func (a Archive) Anonymous(host string) Archive {
 	whole := slices.ContainsFunc(a.Files, func(f File) bool { return f.Name == Services && f.Err == nil && !f.Cut })
 	for i, f := range a.Files {
 		if !whole && f.Cluster && f.Err == nil {
-			err := fmt.Errorf("left out, as --anonymize does not know all names without a whole %s", Services)
+			err := fmt.Errorf("left out: --anonymize needs a complete %s to know all names", Services)
 			a.Files[i] = File{Name: f.Name, Err: err}
 		}
 	}
@@ -266,4 +266,43 @@ func (a *Anonymizer) digest(value string) string {
 	h.Write([]byte(value))
 	const length = 6 // bytes: a cluster has far fewer names than would collide
 	return hex.EncodeToString(h.Sum(nil)[:length])
+}
+
+const removed = "[removed]"
+
+// Secrets returns a function that removes what looks like a secret, in whatever file it is: private keys, tokens,
+// passwords in URLs, and values of such names.
+func Secrets() func([]byte) []byte {
+	names := [][]byte{
+		[]byte("token"), []byte("passw"), []byte("secret"), []byte("key"), []byte("authorization"), []byte("-data"),
+	}
+	patterns := []struct {
+		any  [][]byte // in lower case: no match without one of them, which is faster to find
+		find *regexp.Regexp
+		with string
+	}{
+		{
+			[][]byte{[]byte("private key-")},
+			regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(-----END [A-Z ]*-----|$)`), removed,
+		},
+		// A JSON web token, such as the token of a service account.
+		{[][]byte{[]byte("eyj")}, regexp.MustCompile(`eyJ[\w-]{8,}\.[\w-]+\.[\w-]*`), removed},
+		{[][]byte{[]byte("@")}, regexp.MustCompile(`://[^/@\s"]+@`), "://" + removed + "@"},
+		{[][]byte{[]byte("bearer ")}, regexp.MustCompile(`(?i)\b(bearer +)[\w.~+/=-]{8,}`), "$1" + removed},
+		{
+			names,
+			regexp.MustCompile(`(?i)((?:token|passw(?:or)?d|secret|api-?key|authorization|client-key-data|` +
+				`client-certificate-data)\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,}]+`),
+			"$1" + removed,
+		},
+	}
+	return func(text []byte) []byte {
+		lower := bytes.ToLower(text)
+		for _, p := range patterns {
+			if slices.ContainsFunc(p.any, func(word []byte) bool { return bytes.Contains(lower, word) }) {
+				text = p.find.ReplaceAll(text, []byte(p.with))
+			}
+		}
+		return text
+	}
 }

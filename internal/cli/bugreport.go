@@ -26,12 +26,12 @@ func newBugreport(env Env) *cobra.Command {
 		Short: "Write an archive for a fault report: state, rules, Events, settings, kernel",
 		Long: `Write a .tar.gz with the facts that a fault report needs: status, the rules, the difference between
 them and the kernel, Services and backends, the latest Events, settings, and facts about the
-kernel. It takes less than 5 seconds. In place of a file that cannot be read in that time, or
-without a daemon, the archive has one with the reason. Secrets are not read, and text that looks
-like a secret is removed. Read the archive before you pass it on.
+kernel. It takes less than 5 seconds. If a file cannot be read in that time, or no daemon runs, the
+archive has a file with the reason instead. Secrets are not read, and text that looks like a secret
+is removed. Read the archive before you share it.
 
-With --anonymize, addresses and names of namespaces, Services, endpoints and nodes are hashes, the same
-in all files of the archive. Ports, and names that every cluster has, stay as they are.`,
+With --anonymize, hashes replace addresses and the names of namespaces, Services, endpoints and nodes,
+the same hash in all files. Ports, and names that every cluster has, stay as they are.`,
 		Example: `  sluice bugreport
   sluice bugreport --anonymize -o report.tar.gz
   kubectl -n kube-system exec POD -- sluice bugreport -o - > report.tar.gz`,
@@ -148,7 +148,7 @@ func writeReport(r bugreport.Archive, file string, env Env) error {
 		}
 	}
 	if len(missing) > 0 {
-		fmt.Fprintf(env.Stderr, "Without %s: about.txt in the archive says why.\n", strings.Join(missing, ", "))
+		fmt.Fprintf(env.Stderr, "Missing: %s. about.txt in the archive has the reasons.\n", strings.Join(missing, ", "))
 	}
 	return nil
 }

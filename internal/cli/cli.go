@@ -3,7 +3,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,7 +21,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/handover"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
-	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/text"
 	"github.com/sluice-proxy/sluice/internal/windows/service"
 )
@@ -162,7 +160,7 @@ func run(ctx context.Context, flags *config.Flags, env Env) error {
 		return err
 	}
 	if err := next.Finish(); err != nil {
-		o.Log.Warn("Not everything is passed to the new run", "error", err)
+		o.Log.Warn("The restarted program does not inherit everything", "error", err)
 	}
 	logs.Flush()
 	return env.Execute(next)
@@ -240,43 +238,4 @@ func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
 		flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds), Binds: app.Binds(env.Kinds)},
 	}
 	return c.load()
-}
-
-// serve runs the proxy until the context ends, or until a changed configuration makes the program re-execute itself;
-// then it returns the Handover for the next run. It waits up to writeTime for the end of the current write.
-func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
-	kube.DemoteLibraries(o.Log)
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	done, written := make(chan error, 1), make(chan struct{})
-	next := make(chan *handover.Handover, 1)
-	o.Written = func() { close(written) }
-	o.Replace = func(h *handover.Handover) {
-		next <- h
-		stop()
-	}
-	go func() { done <- app.Run(running, o) }()
-	select {
-	case err := <-done:
-		if running.Err() == nil || err != nil {
-			return nil, err
-		}
-	case <-running.Done():
-		if err := waitFor(done, written); err != nil && !errors.Is(err, context.Canceled) {
-			return nil, err
-		}
-	}
-	select {
-	case h := <-next:
-		if ctx.Err() == nil {
-			return h, nil
-		}
-		if err := h.Finish(); err != nil { // what is not known cannot be closed
-			o.Log.Warn("Stopping during a handover", "error", err)
-		}
-		h.Close()
-	default:
-	}
-	o.Log.Info("Stopped; " + app.AfterStop(o))
-	return nil, nil
 }

@@ -12,13 +12,12 @@ const (
 	exitTrouble = 2 // there is no answer, of commands where 1 is an answer; or the arguments are wrong
 )
 
-// exitError ends the program with a status. Without err nothing more is printed.
+// exitError is an error that ends the program with a status. Without err nothing more is printed.
 type exitError struct {
 	status int
 	err    error
 }
 
-// Error implements error.
 func (e *exitError) Error() string {
 	if e.err == nil {
 		return ""
@@ -26,7 +25,6 @@ func (e *exitError) Error() string {
 	return e.err.Error()
 }
 
-// Unwrap returns err.
 func (e *exitError) Unwrap() error { return e.err }
 
 func exitStatus(err error) int {

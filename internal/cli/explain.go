@@ -20,15 +20,15 @@ import (
 
 const explainLong = `Explain where new connections on this node go: which Service and policy apply, which
 backends with which probability, with source NAT or without and why, and why each
-other endpoint is left out. Nothing is sent.
+other endpoint is left out. The command sends no packets.
 
 SOURCE is an IP address, or "node" for this node itself. DESTINATION is an address or
 a Service (namespace/name, which stands for its clusterIPs); without a port it stands
 for all ports. PROTOCOL is tcp (the default if there is a port number), udp, sctp or icmp.
 
 The daemon of this node answers, which needs root. With -f the answer is computed from
-manifests, for a node with the addresses of this machine, without privileges; the
-flags of the proxy that decide what is programmed work then.
+manifests, for a node with the addresses of this machine, without privileges. Flags of
+the proxy that affect the rules, such as --cluster-cidr, work with -f.
 
 Exit status: 0 there is an answer; 1 there is none, for example because the Service does
 not exist or is not programmed; 2 the arguments are invalid.`
@@ -42,7 +42,7 @@ const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a
 type explaining struct {
 	env    Env
 	flags  *config.Flags
-	files  []string
+	files  bool // the manifests are in flags
 	via    string
 	output *output
 }
@@ -57,14 +57,12 @@ func newExplain(env Env) *cobra.Command {
 		Example: explainExample,
 		Args:    twoArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := set(fs, map[string][]string{"manifests": e.files}); err != nil {
-				return trouble(err)
-			}
+			e.files = cmd.Flags().Changed("filename")
 			return e.run(cmd.Context(), args[0], args[1])
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
-	cmd.Flags().StringArrayVarP(&e.files, "filename", "f", nil, "answer from this file or folder with manifests, "+
+	cmd.Flags().VarP(fs.Lookup("manifests").Value, "filename", "f", "answer from this file or folder with manifests, "+
 		"or from standard input (-), instead of asking the daemon; repeatable")
 	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, "+
 		"for modes that recognize pods by it")
@@ -91,8 +89,8 @@ func (e *explaining) run(ctx context.Context, source, destination string) error 
 	if err != nil {
 		return err
 	}
-	a, err := admin.Decode[explain.Answer](answer)
-	if err != nil {
+	var a explain.Answer
+	if err := admin.Decode(answer, &a); err != nil {
 		return err
 	}
 	if people := e.output.encode == nil; a.Unanswered == "" || !people { // they read the error
@@ -106,7 +104,7 @@ func (e *explaining) run(ctx context.Context, source, destination string) error 
 
 // ask asks the daemon, or computes the answer from files.
 func (e *explaining) ask(ctx context.Context, q explain.Question) (answer json.RawMessage, err error) {
-	if len(e.files) == 0 {
+	if !e.files {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		query := url.Values{"source": {q.From()}, "destination": {q.To()}, "via": {q.Via}}

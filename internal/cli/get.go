@@ -31,9 +31,9 @@ func resources() []resource {
 
 POLICY is for connections from outside: to all backends ("cluster"), to those on this node
 ("local"), "refused" if there is no backend at all, or "dropped" if there is none on this node.
-BACKENDS counts those in use. STATE is "programmed", "pending" with the reason, or "not
-programmed" with the reason; "conflict" counts the addresses and ports that belong to other
-Services. --output wide adds the IP family, session affinity and the source ranges of load
+BACKENDS counts the backends in use. STATE is "programmed", "pending" with the reason, or "not
+programmed" with the reason; "conflict" counts the addresses and ports that other Services
+own. --output wide adds the IP family, session affinity and the source ranges of load
 balancer addresses; json and yaml have all fields.`,
 			list: list[inspect.Service],
 		},
@@ -43,8 +43,8 @@ balancer addresses; json and yaml have all fields.`,
 			long: `List the backends in use on this node, one line for each backend of each port of a Service.
 
 POOLS names the pools of a backend: "cluster" for clients that may reach any backend, "local" for
-those that stay on this node. With NAME every endpoint of the Service is listed, with the reason
-why it is left out. --output wide adds its node, conditions and EndpointSlice.`,
+those that stay on this node. With NAME the list has every endpoint of the Service, and why one
+is left out. --output wide adds its node, conditions and EndpointSlice.`,
 			list: list[inspect.Backend],
 		},
 		{

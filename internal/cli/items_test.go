@@ -58,7 +58,7 @@ func compare(t *testing.T, formats []format, whole string, answers ...json.RawMe
 // An answer that this version cannot read is an error, and so is one of the daemon.
 func TestBadAnswers(t *testing.T) {
 	for want, answers := range map[string]answerLines{
-		"read the answer of the daemon (is it of another version?): json: cannot unmarshal array into Go struct field " +
+		"read the answer of the daemon (does it have another version?): json: cannot unmarshal array into Go struct field " +
 			"Service.name of type string": answered(json.RawMessage(`{"name":["a"]}`)),
 		"no daemon": func(yield func(json.RawMessage, error) bool) { yield(nil, errors.New("no daemon")) },
 	} {

@@ -65,6 +65,7 @@ func asYAML(form string) func(json.RawMessage) ([]byte, error) {
 	return func(answer json.RawMessage) ([]byte, error) { return yaml.JSONToYAML(fmt.Appendf(nil, form, answer)) }
 }
 
+// output is the pflag.Value of --output.
 type output struct {
 	format
 
@@ -86,13 +87,10 @@ func (o *output) names() (names []string) {
 	return names
 }
 
-// String implements pflag.Value.
 func (o *output) String() string { return o.name }
 
-// Type implements pflag.Value.
 func (o *output) Type() string { return "string" }
 
-// Set implements pflag.Value.
 func (o *output) Set(s string) error {
 	i := slices.Index(o.names(), s)
 	if i < 0 {
@@ -129,8 +127,8 @@ func show[T any](w io.Writer, f format, all answerLines, person func(*text.Table
 		}
 		n++
 		if f.encode == nil {
-			v, err := admin.Decode[T](answer)
-			if err != nil {
+			var v T
+			if err := admin.Decode(answer, &v); err != nil {
 				return n, err
 			}
 			person(table, v)

@@ -12,8 +12,6 @@ import (
 )
 
 func newPlan(env Env) *cobra.Command {
-	var files []string
-	var mode string
 	var strict bool
 	best := env.Kinds[0].Mode
 	fs := pflag.NewFlagSet("plan", pflag.ContinueOnError)
@@ -25,18 +23,15 @@ func newPlan(env Env) *cobra.Command {
 the data plane. Nothing is written and no privileges are needed. The flags of the proxy
 that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work here too.
 
-A warning names each object that is wrong, which is left out in part or as a whole, and the
-files if they have no Service.
+Warnings name each invalid object, which the plan leaves out in part or completely, and report
+manifests without a Service.
 
-Exit status: 0 the plan is printed, also after warnings; 1 it is not, or with --strict, which
-is for CI, there is such a warning.`,
+Exit status: 0 the plan is printed, even with warnings; 1 it is not printed. With --strict, for CI,
+the status is 1 if there is a warning.`,
 		Example: "  sluice plan -f manifests/\n" +
 			"  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode " + best,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := set(fs, map[string][]string{"manifests": files, "proxy-mode": {mode}}); err != nil {
-				return err
-			}
 			clean, err := plan(cmd, flags, env)
 			if err == nil && strict && !clean {
 				err = errors.New("--strict: an object is wrong, or there is no Service; see the warnings above")
@@ -44,9 +39,9 @@ is for CI, there is such a warning.`,
 			return err
 		},
 	}
-	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil,
+	cmd.Flags().VarP(fs.Lookup("manifests").Value, "filename", "f",
 		"file or folder with manifests, or - for standard input; repeatable")
-	cmd.Flags().StringVar(&mode, "mode", "", "data plane (default "+best+")")
+	cmd.Flags().Var(fs.Lookup("proxy-mode").Value, "mode", "data plane (default "+best+")")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with status 1 if an object is wrong, or if there is no Service")
 	addHidden(cmd, fs)
 	return cmd
@@ -58,21 +53,6 @@ func addHidden(cmd *cobra.Command, fs *pflag.FlagSet) {
 		f.Hidden = true
 		cmd.Flags().AddFlag(f)
 	})
-}
-
-// set copies the values of flags with shorter names to flags of the proxy.
-func set(fs *pflag.FlagSet, values map[string][]string) error {
-	for name, list := range values {
-		for _, v := range list {
-			if v == "" {
-				continue
-			}
-			if err := fs.Set(name, v); err != nil {
-				return fmt.Errorf("--%s: %w", name, err)
-			}
-		}
-	}
-	return nil
 }
 
 // plan prints the plan. clean means that there are Services, and no object is wrong.

@@ -18,16 +18,16 @@ func newPreflight(env Env) *cobra.Command {
 	flags, o := config.NewFlags(fs), newOutput(listFormats())
 	cmd := &cobra.Command{
 		Use:   "preflight",
-		Short: "Test whether Sluice can serve this node, before it is started; changes nothing",
+		Short: "Test whether Sluice can serve this node, before you start it; changes nothing",
 		Long: `Test whether Sluice can serve this node with a configuration: kernel, modules, capabilities, cgroups,
 other proxies and their rules, ports, ranges, sizes of conntrack, forwarding, rp_filter, MTU, and
 the version of the API server. It takes the flags and the configuration file of the proxy, writes
-nothing, and works beside a kube-proxy or a Sluice that runs.
+nothing, and may run while kube-proxy or Sluice serves the node.
 
-Each line is ok, warning or stop, with what was found and what to do. What this process may not
-test is a warning that names the missing right: run it as root.
+Each line is ok, warning or stop, with the finding and what to do. A test that this process has no
+permission for is a warning that names the missing permission: run the command as root.
 
-Exit status: 0 there is no stop; 1 there is one; 2 the arguments or the configuration are invalid.`,
+Exit status: 0 no line is stop; 1 a line is stop; 2 the arguments or the configuration are invalid.`,
 		Example: `  sluice preflight --config /var/lib/kube-proxy/config.conf
   sluice preflight --kubeconfig /etc/kubernetes/admin.conf --proxy-mode iptables
   sluice preflight -o json | jq -r '.items[] | select(.level == "stop").found'`,

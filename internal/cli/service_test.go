@@ -41,7 +41,7 @@ func TestWindowsService(t *testing.T) {
 			"--config=" + file + " --log-file=" + log + "3", refuse, "did not start this process: --windows-service", "Starting",
 		},
 		"no manager": {
-			"--windows-service --log-file=" + log + "4", refuse, "remove it to run Sluice in a terminal", "Starting",
+			"--windows-service --log-file=" + log + "4", refuse, "remove the setting to run Sluice in a terminal", "Starting",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

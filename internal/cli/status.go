@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,8 +21,8 @@ func newStatus(env Env) *cobra.Command {
 pending changes, comparisons and repairs, rules taken over, configuration, host settings, servers,
 and problems with objects.
 
-Exit status: 0 healthy; 1 not healthy, or starting; 2 the daemon cannot be asked: it does not run
-here, does not answer, or the command does not run as root.`,
+Exit status: 0 healthy; 1 not healthy, or starting; 2 no answer: the daemon does not run here or does
+not answer, or the command does not run as root.`,
 		Example: `  sluice status
   sluice status -o json | jq .lastSync
   sluice status >/dev/null && echo healthy`,
@@ -41,8 +42,8 @@ func status(ctx context.Context, o *output, env Env) error {
 	if err := admin.DialNearest().Get(ctx, "/status", nil, &answer); err != nil {
 		return err
 	}
-	s, err := admin.Decode[inspect.Status](answer)
-	if err != nil {
+	var s inspect.Status
+	if err := admin.Decode(answer, &s); err != nil {
 		return err
 	}
 	if _, err := show(env.Stdout, o.format, answered(answer), prose[inspect.Status]); err != nil {
@@ -52,4 +53,35 @@ func status(ctx context.Context, o *output, env Env) error {
 		return &exitError{status: exitFailure}
 	}
 	return nil
+}
+
+// diffTimeout bounds the wait for a comparison, for which the daemon reads the kernel.
+const diffTimeout = 3 * time.Minute
+
+func newDiff(env Env) *cobra.Command {
+	return answers(&cobra.Command{
+		Use:   "diff",
+		Short: "Compare the kernel with the rules that it should have; print the differences",
+		Long: `Compare the rules in the kernel with the rules that it should have, and print the steps that would
+correct the kernel, in the language of the data plane. The command writes nothing. Sluice repairs
+changes by other programs at once, so there is usually nothing to print. The command fails if the
+daemon writes to the kernel without a pause.
+
+Exit status: 0 no difference; 1 a difference; 2 the comparison failed.`,
+		Example: "  sluice diff\n  sluice diff && echo no difference",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), diffTimeout)
+			defer cancel()
+			return diff(ctx, env)
+		},
+	})
+}
+
+func diff(ctx context.Context, env Env) error {
+	steps, err := show(env.Stdout, format{}, admin.DialNearest().Ask(ctx, "/diff", nil), prose[inspect.Step])
+	if err != nil || steps == 0 {
+		return err
+	}
+	return &exitError{status: exitFailure}
 }

@@ -65,11 +65,11 @@ func (v Verdict) Summary() Summary {
 	why := v.trouble()
 	switch {
 	case !v.Started:
-		return Summary{Starting, cmp.Or(why, "not everything was in the kernel yet")}
+		return Summary{Starting, cmp.Or(why, "the first complete write to the kernel has not finished")}
 	case why != "":
 		return Summary{Sick, why}
 	case !v.Eligible:
-		return Summary{Sick, "the Node is leaving, or not known"}
+		return Summary{Sick, "the Node is leaving the cluster, or unknown"}
 	}
 	return Summary{Healthy, v.Refusal.String()}
 }
@@ -240,7 +240,7 @@ func (r Refusal) String() string {
 	case r.Services == 0:
 		return ""
 	case r.Vital != cluster.Name{}:
-		return fmt.Sprintf("the kernel refuses the rules of %d of %d Services, Service %s among them", r.Services, r.Of,
+		return fmt.Sprintf("the kernel refuses the rules of %d of %d Services, including Service %s", r.Services, r.Of,
 			r.Vital)
 	}
 	return fmt.Sprintf("the kernel refuses the rules of %d of %d Services", r.Services, r.Of)

@@ -25,7 +25,7 @@ func TestRefusedServices(t *testing.T) {
 		{
 			proxy.Sync{Refused: 1, Known: 10, Vital: vital},
 			false,
-			"the kernel refuses the rules of 1 of 10 Services, Service default/kubernetes among them",
+			"the kernel refuses the rules of 1 of 10 Services, including Service default/kubernetes",
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {

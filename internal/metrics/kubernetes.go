@@ -15,23 +15,23 @@ const (
 
 func (m *Metrics) constants(registered int) {
 	o := m.opt
-	m.gauge("sluice_build_info", o.Version, runtime.Version()).Set(1)
-	m.gauge("sluice_mode_info", o.Mode, o.Reason).Set(1)
+	m.Set("sluice_build_info", 1, o.Version, runtime.Version())
+	m.Set("sluice_mode_info", 1, o.Mode, o.Reason)
 	version := fmt.Sprintf("v%s.%s.0+sluice-%s", kubernetesMajor, kubernetesMinor, o.Version)
-	m.gauge("kubernetes_build_info", kubernetesMajor, kubernetesMinor, version, "", "", "",
-		runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH).Set(1)
+	m.Set("kubernetes_build_info", 1, kubernetesMajor, kubernetesMinor, version, "", "", "",
+		runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
 	for name, enabled := range o.Gates {
-		m.gauge("kubernetes_feature_enabled", name, "").Set(truth(enabled))
+		m.Set("kubernetes_feature_enabled", truth(enabled), name, "")
 	}
 	m.counter("registered_metrics_total", "ALPHA", "").Add(float64(registered))
-	m.gauge("sluice_config_last_reload_timestamp_seconds").Set(seconds(o.Started))
-	m.gauge("process_start_time_seconds").Set(seconds(o.Started))
+	m.Set("sluice_config_last_reload_timestamp_seconds", seconds(o.Started))
+	m.Set("process_start_time_seconds", seconds(o.Started))
 }
 
 // Checked counts a health check, which always passes. kube-proxy has one, "ping" of "healthz", on the metrics port.
 func (m *Metrics) Checked() {
-	m.gauge("kubernetes_healthcheck", "ping", "healthz").Set(1)
-	m.counter("kubernetes_healthchecks_total", "ping", "healthz", "success").Inc()
+	m.Set("kubernetes_healthcheck", 1, "ping", "healthz")
+	m.Count("kubernetes_healthchecks_total", "ping", "healthz", "success")
 }
 
 // SLIs serves /metrics/slis. DELETE removes the outcomes of all checks.

@@ -105,9 +105,14 @@ func busy(t *testing.T) *Metrics {
 		for i := range names {
 			names[i] = "a " + names[i]
 		}
-		m.Count(name, names...)
-		m.Observe(name, 1, names...)
-		m.Set(name, 1)
+		switch collector.(type) {
+		case *prometheus.CounterVec:
+			m.Count(name, names...)
+		case *prometheus.HistogramVec:
+			m.Observe(name, 1, names...)
+		default:
+			m.Set(name, 1, names...)
+		}
 	}
 	return m
 }

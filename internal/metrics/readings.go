@@ -35,7 +35,7 @@ type Readings struct {
 // and return at once. Until it is set, their series do not exist.
 func (m *Metrics) Read(from func() Readings) { m.read.Store(&from) }
 
-// readings is the collector of all families that each scrape reads.
+// readings is the prometheus.Collector of all families that each scrape reads.
 type readings struct {
 	m        *Metrics
 	families map[string]reading
@@ -54,14 +54,12 @@ func (r *readings) add(d vec.Desc, kind string) {
 	r.families[d.Name] = f
 }
 
-// Describe implements prometheus.Collector.
 func (r *readings) Describe(out chan<- *prometheus.Desc) {
 	for _, f := range r.families {
 		out <- f.desc
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (r *readings) Collect(out chan<- prometheus.Metric) {
 	put := func(name string, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(r.families[name].desc, r.families[name].kind, value, labels...)

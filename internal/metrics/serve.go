@@ -22,7 +22,7 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// page is a page of metrics. All requests for one form that wait when its rendering begins share
+// page is the http.Handler of a page of metrics. All requests for one form that wait when its rendering begins share
 // it, so that many clients cost as much as one. No answer is older than its request.
 // Answers are made in memory, so that a slow client does not delay others.
 type page struct {
@@ -40,13 +40,10 @@ type answer struct {
 	body   bytes.Buffer
 }
 
-// Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
 
-// WriteHeader implements http.ResponseWriter.
 func (a *answer) WriteHeader(code int) { a.code = code }
 
-// Write implements http.ResponseWriter.
 func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
 
 func serve(from prometheus.Gatherer) http.Handler {
@@ -56,7 +53,6 @@ func serve(from prometheus.Gatherer) http.Handler {
 	})}
 }
 
-// ServeHTTP implements http.Handler.
 func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	form, plain := formOf(r)
 	rendering := p.waiting.DoChan(form, func() (any, error) { return p.render(form, plain), nil })

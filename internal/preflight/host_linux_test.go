@@ -101,7 +101,7 @@ func TestAPortInUseNamesItsHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("warning  ports          127.0.0.1:10249 is taken by %s (pid %d); "+
-		"Sluice tries again until it is free; to do: stop it, or change metricsBindAddress\n", self, os.Getpid())
+		"Sluice retries until it is free; to do: stop it, or change metricsBindAddress\n", self, os.Getpid())
 	wants(t, lines(t, ns, configuration()), want)
 	c := configuration()
 	c.HardFail = true

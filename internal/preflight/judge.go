@@ -68,11 +68,11 @@ func kernel(l *findings, f Facts) {
 		return
 	case f.Probe.Err != "":
 		for problem := range strings.Lines(f.Probe.Err) {
-			l.stop(f.System+" cannot do mode "+f.Mode+": "+strings.TrimSpace(problem), "")
+			l.stop(f.System+" does not support mode "+f.Mode+": "+strings.TrimSpace(problem), "")
 		}
 		return
 	}
-	l.ok(fmt.Sprintf("%s can do mode %s (%s)", f.System, f.Mode, f.Reason))
+	l.ok(fmt.Sprintf("%s supports mode %s (%s)", f.System, f.Mode, f.Reason))
 	for _, note := range f.Notes {
 		l.warn(note, "")
 	}
@@ -87,7 +87,7 @@ func modules(l *findings, f Facts) {
 		}
 		seen[link.Bridge] = true
 		l.warn("rules do not see packets between ports of the bridge "+link.Bridge+
-			": a pod gets no answer through a Service from a pod on the same bridge",
+			": connections through a Service to a pod on the same bridge fail",
 			"if pods are on it: modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1 "+
 				"net.bridge.bridge-nf-call-ip6tables=1")
 	}
@@ -114,7 +114,7 @@ func cgroups(l *findings, f Facts) {
 	case f.Cgroup == "":
 		where = "cgroup v2 is not mounted"
 	case f.CgroupRoot.Err != "":
-		where += ", a part of all cgroups"
+		where += ", which is not the root of all cgroups"
 	}
 	switch {
 	case f.Beyond == nil:
@@ -124,16 +124,16 @@ func cgroups(l *findings, f Facts) {
 	case f.Beyond.Err != "":
 		l.warn(where+"; all connections are translated packet by packet: "+f.Beyond.Err, "")
 	default:
-		l.ok(where + ", and sockets can be balanced")
+		l.ok(where + ", and connections can be balanced at sockets")
 	}
 }
 
 func proxies(l *findings, f Facts) {
 	switch d := f.Sluice; {
 	case d != nil && d.Mode == "":
-		l.ok("a Sluice runs but does not answer here, perhaps because it is in another container; this is " + f.Version)
+		l.ok("a Sluice runs but does not answer here, perhaps as it is in another container; this program is " + f.Version)
 	case d != nil:
-		l.ok(fmt.Sprintf("Sluice %s runs in mode %s (pid %d); this is %s", d.Version, d.Mode, d.PID, f.Version))
+		l.ok(fmt.Sprintf("Sluice %s runs in mode %s (pid %d); this program is %s", d.Version, d.Mode, d.PID, f.Version))
 	}
 	if f.OthersErr.Err != "" {
 		l.warn("the search was not complete: "+strings.ReplaceAll(f.OthersErr.Err, "\n", "; "), rights)
@@ -141,21 +141,22 @@ func proxies(l *findings, f Facts) {
 	p := f.Others.KubeProxy
 	switch {
 	case p != nil && f.Others.Same:
-		l.stop(p.String()+" writes the same chains as mode "+f.Mode+", and each overwrites the other", "stop it first")
+		l.stop(p.String()+" writes the same chains as mode "+f.Mode+", and each overwrites the other",
+			"stop it before you start Sluice")
 	case p != nil:
 		l.warn(p.String()+" runs ("+p.Evidence+"): both serve until it is stopped",
-			"start Sluice, then stop it; Sluice removes its rules")
+			"start Sluice, then stop kube-proxy; Sluice removes the rules of kube-proxy")
 	}
 	for _, e := range f.Others.Rules {
 		switch {
 		case p != nil: // it uses them
 		case e.Mechanism == takeover.IPTablesLegacy:
-			l.warn("rules are left, "+e.String(), takeover.Remedy)
+			l.warn("rules remain: "+e.String(), takeover.Remedy)
 		default:
-			l.ok("rules are left, " + e.String() + "; Sluice removes them")
+			l.ok("rules remain: " + e.String() + "; Sluice removes them")
 		}
 	}
-	l.okIfNone("none, and no rules of kube-proxy")
+	l.okIfNone("no other proxy, and no rules of kube-proxy")
 }
 
 func ports(l *findings, f Facts) {
@@ -172,11 +173,11 @@ func ports(l *findings, f Facts) {
 		case f.Sluice != nil && (p.PID == 0 || p.PID == f.Sluice.PID):
 			free = append(free, p.At.String()+" (Sluice)")
 		case f.Others.KubeProxy != nil && (p.PID == 0 || p.PID == f.Others.KubeProxy.PID):
-			l.warn(p.At.String()+" is taken by kube-proxy", "stop it; Sluice takes the port then")
+			l.warn(p.At.String()+" is taken by kube-proxy", "stop kube-proxy; Sluice then opens the port")
 		case f.HardFail:
 			l.stop(taken+", and bindAddressHardFail is set", remedy)
 		default:
-			l.warn(taken+"; Sluice tries again until it is free", remedy)
+			l.warn(taken+"; Sluice retries until it is free", remedy)
 		}
 	}
 	if f.PortsErr.Err != "" {
@@ -213,7 +214,7 @@ func ranges(l *findings, f Facts) {
 			}
 		}
 	}
-	l.okIfNone("local ports and NodePorts do not overlap, and clusterCIDR does not have the address of this node")
+	l.okIfNone("local ports and NodePorts do not overlap, and the address of this node is not in clusterCIDR")
 }
 
 // span reads two numbers, "32768\t60999".

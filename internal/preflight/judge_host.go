@@ -34,7 +34,7 @@ func conntrack(l *findings, f Facts) {
 	case err1 != nil || err2 != nil:
 		l.okIfNone("no connection is tracked yet")
 	case limit > 0 && used > limit/100*fullPercent:
-		l.warn(tracked+": packets of others are dropped when the table is full",
+		l.warn(tracked+": new connections are dropped when the table is full",
 			"raise conntrack.min and conntrack.maxPerCore, or net.netfilter.nf_conntrack_max")
 	default:
 		l.ok(tracked)

@@ -61,13 +61,13 @@ func printed(all ...Finding) string {
 // A node without a fault has one line for each subject.
 func TestANodeWithoutAFault(t *testing.T) {
 	const want = `LEVEL  SUBJECT        FOUND
-ok     kernel         Linux 6.18.5 can do mode fast (the default)
+ok     kernel         Linux 6.18.5 supports mode fast (the default)
 ok     modules        the kernel has the modules that the mode needs, or loads them
 ok     capabilities   this process has the capabilities that the mode needs: CAP_NET_ADMIN, CAP_NET_RAW
 ok     cgroups        cgroup v2 is mounted at /sys/fs/cgroup; the mode does not need it
-ok     other proxies  none, and no rules of kube-proxy
+ok     other proxies  no other proxy, and no rules of kube-proxy
 ok     ports          free: 0.0.0.0:10256, 127.0.0.1:10249
-ok     ranges         local ports and NodePorts do not overlap, and clusterCIDR does not have the address of this node
+ok     ranges         local ports and NodePorts do not overlap, and the address of this node is not in clusterCIDR
 ok     conntrack      812 of 131072 connections are tracked
 ok     forwarding     on
 ok     rp_filter      no interface is strict
@@ -111,8 +111,8 @@ const root = "run it as root, or in a pod with the rights of the DaemonSet"
 
 func TestKernelAndRights(t *testing.T) {
 	expect(t, "missing features", func(f *Facts) { f.Probe.Err = "no NAT: use CONFIG_NFT_NAT\nno fib" },
-		"stop kernel: Linux 6.18.5 cannot do mode fast: no NAT: use CONFIG_NFT_NAT",
-		"stop kernel: Linux 6.18.5 cannot do mode fast: no fib")
+		"stop kernel: Linux 6.18.5 does not support mode fast: no NAT: use CONFIG_NFT_NAT",
+		"stop kernel: Linux 6.18.5 does not support mode fast: no fib")
 	expect(t, "what is not served", func(f *Facts) { f.Notes = []string{"IPv6 is not served: it is off"} },
 		"warning kernel: IPv6 is not served: it is off")
 	expect(t, "without the right", func(f *Facts) {
@@ -132,7 +132,7 @@ func TestBridges(t *testing.T) {
 	ports := []rtnl.Link{{Name: "a", Bridge: "cni0"}, {Name: "b", Bridge: "cni0"}}
 	expect(t, "not filtered", func(f *Facts) { f.Network.Links = append(f.Network.Links, ports...) },
 		"warning modules: rules do not see packets between ports of the bridge cni0: "+
-			"a pod gets no answer through a Service from a pod on the same bridge | "+
+			"connections through a Service to a pod on the same bridge fail | "+
 			"if pods are on it: modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1 "+
 			"net.bridge.bridge-nf-call-ip6tables=1")
 	expect(t, "filtered", func(f *Facts) {
@@ -144,10 +144,12 @@ func TestBridges(t *testing.T) {
 func TestCgroups(t *testing.T) {
 	const mounted = "cgroup v2 is mounted at /sys/fs/cgroup"
 	expect(t, "none", func(f *Facts) { f.Cgroup = "" }, "ok cgroups: cgroup v2 is not mounted; the mode does not need it")
-	expect(t, "needed", func(f *Facts) { f.Beyond = &Trial{} }, "ok cgroups: "+mounted+", and sockets can be balanced")
+	expect(t, "needed", func(f *Facts) { f.Beyond = &Trial{} },
+		"ok cgroups: "+mounted+", and connections can be balanced at sockets")
 	expect(t, "needed, and a part", func(f *Facts) {
 		f.Beyond, f.CgroupRoot = &Trial{Err: "no bpffs: mount it"}, Trial{Err: "x"}
-	}, "warning cgroups: "+mounted+", a part of all cgroups; all connections are translated packet by packet: "+
+	}, "warning cgroups: "+mounted+", which is not the root of all cgroups; "+
+		"all connections are translated packet by packet: "+
 		"no bpffs: mount it")
 	expect(t, "not tested", func(f *Facts) { f.Beyond = &Trial{"needs CAP_BPF", true} },
 		"warning cgroups: "+mounted+"; sockets were not tested: needs CAP_BPF")
@@ -161,10 +163,10 @@ func TestOtherProxies(t *testing.T) {
 	legacy := takeover.Entry{Mechanism: takeover.IPTablesLegacy, Count: 3, What: "3 chains"}
 	expect(t, "beside", func(f *Facts) { f.Others = takeover.Found{KubeProxy: kubeProxy, Rules: []takeover.Entry{left}} },
 		"warning other proxies: kube-proxy (pid 7, /kube-proxy) in mode iptables runs (it listens on port 10256): "+
-			"both serve until it is stopped | start Sluice, then stop it; Sluice removes its rules")
+			"both serve until it is stopped | start Sluice, then stop kube-proxy; Sluice removes the rules of kube-proxy")
 	expect(t, "the same chains", func(f *Facts) { f.Others = takeover.Found{KubeProxy: kubeProxy, Same: true} },
 		"stop other proxies: kube-proxy (pid 7, /kube-proxy) in mode iptables writes the same chains as mode fast, "+
-			"and each overwrites the other | stop it first")
+			"and each overwrites the other | stop it before you start Sluice")
 	lines := changed(func(f *Facts) {
 		f.Others, f.OthersErr = takeover.Found{KubeProxy: kubeProxy, Same: true}, Trial{Err: "no ipsets"}
 	})
@@ -173,13 +175,13 @@ func TestOtherProxies(t *testing.T) {
 		t.Errorf("found in spite of an error: %q", lines)
 	}
 	expect(t, "left", func(f *Facts) { f.Others.Rules = []takeover.Entry{left, legacy} },
-		"ok other proxies: rules are left, nftables: table ip kube-proxy with 8 chains; Sluice removes them",
-		"warning other proxies: rules are left, iptables-legacy: 3 chains | "+takeover.Remedy)
+		"ok other proxies: rules remain: nftables: table ip kube-proxy with 8 chains; Sluice removes them",
+		"warning other proxies: rules remain: iptables-legacy: 3 chains | "+takeover.Remedy)
 	expect(t, "Sluice", func(f *Facts) { f.Sluice = &Daemon{"v0.1.0", "fast", 8} },
-		"ok other proxies: Sluice v0.1.0 runs in mode fast (pid 8); this is v0.2.0")
+		"ok other proxies: Sluice v0.1.0 runs in mode fast (pid 8); this program is v0.2.0")
 	expect(t, "silent", func(f *Facts) { f.Sluice = &Daemon{} },
-		"ok other proxies: a Sluice runs but does not answer here, perhaps because it is in another container; "+
-			"this is v0.2.0")
+		"ok other proxies: a Sluice runs but does not answer here, perhaps as it is in another container; "+
+			"this program is v0.2.0")
 }
 
 func TestPorts(t *testing.T) {
@@ -196,25 +198,25 @@ func TestPorts(t *testing.T) {
 	}
 	expect(t, "taken", take(9),
 		"warning ports: 0.0.0.0:10256 is taken by /bin/other (pid 9); "+
-			"Sluice tries again until it is free | stop it, or change healthzBindAddress")
+			"Sluice retries until it is free | stop it, or change healthzBindAddress")
 	expect(t, "out of sight", take(0),
 		"warning ports: 0.0.0.0:10256 is taken by a process that this one cannot see; "+
-			"Sluice tries again until it is free | stop it, or change healthzBindAddress")
+			"Sluice retries until it is free | stop it, or change healthzBindAddress")
 	expect(t, "hard", both(take(9), func(f *Facts) { f.HardFail = true }),
 		"stop ports: 0.0.0.0:10256 is taken by /bin/other (pid 9), and bindAddressHardFail is set | "+
 			"stop it, or change healthzBindAddress")
 	for _, pid := range []int{0, 8} {
 		expect(t, "by Sluice", both(take(pid), func(f *Facts) { f.Sluice = &Daemon{"v0.2.0", "fast", 8} }),
-			"ok other proxies: Sluice v0.2.0 runs in mode fast (pid 8); this is v0.2.0",
+			"ok other proxies: Sluice v0.2.0 runs in mode fast (pid 8); this program is v0.2.0",
 			"ok ports: free: 0.0.0.0:10256 (Sluice), 127.0.0.1:10249")
 	}
 	expect(t, "beside Sluice", both(take(9), func(f *Facts) { f.Sluice = &Daemon{"v0.2.0", "fast", 8} }),
-		"ok other proxies: Sluice v0.2.0 runs in mode fast (pid 8); this is v0.2.0",
+		"ok other proxies: Sluice v0.2.0 runs in mode fast (pid 8); this program is v0.2.0",
 		"warning ports: 0.0.0.0:10256 is taken by /bin/other (pid 9); "+
-			"Sluice tries again until it is free | stop it, or change healthzBindAddress")
+			"Sluice retries until it is free | stop it, or change healthzBindAddress")
 	lines := changed(both(take(7), func(f *Facts) { f.Others.KubeProxy = kubeProxy }))
 	if len(lines) != 2 ||
-		lines[1] != "warning ports: 0.0.0.0:10256 is taken by kube-proxy | stop it; Sluice takes the port then" {
+		lines[1] != "warning ports: 0.0.0.0:10256 is taken by kube-proxy | stop kube-proxy; Sluice then opens the port" {
 		t.Errorf("by kube-proxy: %q", lines)
 	}
 	expect(t, "none", func(f *Facts) { f.Ports = nil }, "ok ports: free: none")
@@ -264,7 +266,7 @@ func TestConntrack(t *testing.T) {
 		"warning conntrack: /sys/module/x/hashsize is none, and the configuration wants 4, but this process cannot set it: "+
 			"no such file | on the host: echo 4 > /sys/module/x/hashsize, or the overlay sysctls")
 	expect(t, "nearly full", func(f *Facts) { f.Parameters["net/netfilter/nf_conntrack_count"] = "120000" },
-		"warning conntrack: 120000 of 131072 connections are tracked: packets of others are dropped "+
+		"warning conntrack: 120000 of 131072 connections are tracked: new connections are dropped "+
 			"when the table is full | raise conntrack.min and conntrack.maxPerCore, or net.netfilter.nf_conntrack_max")
 	expect(t, "no table", func(f *Facts) { delete(f.Parameters, "net/netfilter/nf_conntrack_count") },
 		"ok conntrack: no connection is tracked yet")

@@ -261,7 +261,7 @@ func (l *Loop) endComparison(s Sync, cost time.Duration) {
 	edit, repairs := l.edits.end(s, cost, time.Now())
 	l.edits.mu.Unlock()
 	if 0 < repairs && repairs <= maxLogged {
-		l.opt.Log.Warn("Another program changed our rules; they are repaired",
+		l.opt.Log.Warn("Another program changed the rules of Sluice; they are repaired",
 			"what", edit.What, "by", edit.By, "steps", s.Steps)
 	}
 	l.scheduleRepair()
@@ -275,10 +275,10 @@ func (l *Loop) reportContest() {
 	}
 	l.contested = c.Active()
 	if l.contested {
-		l.opt.Log.Error("Another program keeps changing our rules: not healthy until it stops; "+
+		l.opt.Log.Error("Another program keeps changing the rules of Sluice: this node is not healthy until it stops; "+
 			"they are repaired as often as a fifth of a CPU allows", "by", c.By, "what", c.What, "repairs", c.Repairs)
 	} else {
-		l.opt.Log.Info("No program changes our rules any more")
+		l.opt.Log.Info("No other program changes the rules of Sluice any more")
 	}
 	if l.opt.Contested != nil {
 		l.opt.Contested(c)

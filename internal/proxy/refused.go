@@ -75,7 +75,7 @@ func (l *Loop) refuse(now plane.Refused, s Sync) {
 	if len(now) == 0 {
 		l.refused = refusals{}
 		if len(before) > 0 {
-			l.opt.Log.Info("The kernel takes the rules of all Services again")
+			l.opt.Log.Info("The kernel accepts the rules of all Services again")
 		}
 		return
 	}

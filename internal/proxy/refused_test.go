@@ -68,7 +68,7 @@ func TestARefusedServiceDoesNotDelayOthers(t *testing.T) {
 		w.wantOps("refresh\napply ") // the kernel of the recorder has a b, without its version
 		w.wantNotified("b 1>2")
 		w.wantProblems()
-		w.wantLog("INFO msg=The kernel takes the rules of all Services again")
+		w.wantLog("INFO msg=The kernel accepts the rules of all Services again")
 	})
 }
 
@@ -102,7 +102,7 @@ func TestRefusalsAreRetriedAndReportedOnce(t *testing.T) {
 			}
 		}
 		w.wantProblems(problemOf("a", "too long"), problemOf("a", "too wide"))
-		w.wantLog("INFO msg=The kernel takes the rules of all Services again")
+		w.wantLog("INFO msg=The kernel accepts the rules of all Services again")
 	})
 }
 
@@ -127,7 +127,7 @@ func TestOtherServicesChangeWhileOneIsRefused(t *testing.T) {
 		}
 		w.advance(2 * firstRetry)
 		w.wantOps("refresh\napply +a")
-		w.wantLog("INFO msg=The kernel takes the rules of all Services again")
+		w.wantLog("INFO msg=The kernel accepts the rules of all Services again")
 	})
 }
 
@@ -143,7 +143,7 @@ func TestARefusedServiceIsDeleted(t *testing.T) {
 		w.deleteService("a")
 		w.advance(retryChanged)
 		w.wantNotified("a ->-") // after a comparison, as it was unknown what the kernel had of it
-		w.wantLog("INFO msg=The kernel takes the rules of all Services again")
+		w.wantLog("INFO msg=The kernel accepts the rules of all Services again")
 		if len(w.loop.refused.services) != 0 || w.loop.refused.again != nil {
 			t.Error("the deleted Service is still retried")
 		}
@@ -163,7 +163,7 @@ func TestAFailureWhileOneIsRefused(t *testing.T) {
 		w.wantProblems(problemOf("a", "too long"))
 		w.wantLog(
 			"ERROR msg=Cannot write to the kernel, retrying error=locked",
-			"INFO msg=The kernel takes the rules of all Services again",
+			"INFO msg=The kernel accepts the rules of all Services again",
 			"INFO msg=Writing to the kernel works again",
 		)
 	})

@@ -54,7 +54,7 @@ func TestAnEditIsRepairedAtOnce(t *testing.T) {
 		if s := w.takeSyncs(); len(s) != 1 || !s[0].Began.Equal(began) || s[0].Cause != ForeignEdit {
 			t.Errorf("compared %+v, want once, at once", s)
 		}
-		w.wantLog("WARN msg=Another program changed our rules; they are repaired " +
+		w.wantLog("WARN msg=Another program changed the rules of Sluice; they are repaired " +
 			"what=chain, rule by=nft (thread 812) steps=1")
 	})
 }
@@ -81,7 +81,9 @@ func TestRepairsArePacedByTheirCost(t *testing.T) {
 			if n := strings.Count(text, "Another program changed"); n != maxLogged {
 				t.Errorf("an edit every %v: %d repairs are logged, want %d", every, n, maxLogged)
 			}
-			for _, once := range []string{"Another program keeps changing our rules", "No program changes our rules any more"} {
+			for _, once := range []string{
+				"Another program keeps changing the rules of Sluice", "No other program changes the rules of Sluice any more",
+			} {
 				if strings.Count(text, once) != 1 {
 					t.Errorf("an edit every %v: %q is not logged once:\n%s", every, once, text)
 				}
@@ -163,13 +165,13 @@ func TestPossibleEdits(t *testing.T) {
 		w.advance(time.Hour)
 		w.edit(plane.Edit{What: "table"})
 		possible(0)
-		w.wantLog("WARN msg=Another program changed our rules; they are repaired what=table by= steps=1")
+		w.wantLog("WARN msg=Another program changed the rules of Sluice; they are repaired what=table by= steps=1")
 
 		w.advance(time.Hour)
 		w.remove()
 		w.loop.Edited(plane.Edit{What: "chains just written", Possible: true})
 		w.advance(time.Minute)
-		w.wantLog("WARN msg=Another program changed our rules; they are repaired what=rules, " +
+		w.wantLog("WARN msg=Another program changed the rules of Sluice; they are repaired what=rules, " +
 			"without a notification by= steps=1")
 	})
 }
@@ -190,7 +192,7 @@ func TestAnEditDuringAPeriodicComparison(t *testing.T) {
 				w.remove()
 			}
 			w.advance(time.Minute)
-			w.wantLog("WARN msg=Another program changed our rules; they are repaired what=table by= steps=1")
+			w.wantLog("WARN msg=Another program changed the rules of Sluice; they are repaired what=table by= steps=1")
 		})
 	}
 }
@@ -209,7 +211,7 @@ func TestAnUnclearEdit(t *testing.T) {
 		w.wantLog()
 		w.edit(plane.Edit{What: "rules in nat", Unclear: true})
 		w.advance(repairTime)
-		w.wantLog("WARN msg=Another program changed our rules; they are repaired what=rules in nat by= steps=1")
+		w.wantLog("WARN msg=Another program changed the rules of Sluice; they are repaired what=rules in nat by= steps=1")
 	})
 }
 

@@ -157,7 +157,7 @@ func (r *Reloader) refuse(s State, err error) {
 	if s.Refused != nil && s.Refused.Error() == err.Error() {
 		return
 	}
-	r.opt.Log.Error("The configuration file is refused, the old configuration stays in force",
+	r.opt.Log.Error("The changed configuration file is invalid; the old configuration stays in force",
 		"file", s.File, "error", err)
 	s.Refused, s.RefusedAt = err, time.Now()
 	s.Count.Refused++
@@ -189,7 +189,7 @@ func (r *Reloader) keep(s State) {
 	if s.Refused != nil {
 		s.Count.Accepted++
 	}
-	r.opt.Log.Info("The configuration file is equal to the configuration in force again", "file", s.File)
+	r.opt.Log.Info("The configuration file is the same as the configuration in force again", "file", s.File)
 	s.Due, s.Refused = time.Time{}, nil
 	r.set(s)
 }

@@ -124,7 +124,7 @@ func TestChange(t *testing.T) {
 // An invalid file changes nothing and is reported once, with all errors.
 func TestBadFile(t *testing.T) {
 	w := begin(t, "conntrack: {min: 5}\n")
-	const refused = `level=ERROR msg="The configuration file is refused, the old configuration stays in force" ` +
+	const refused = `level=ERROR msg="The changed configuration file is invalid; the old configuration stays in force" ` +
 		`file=/etc/c.conf error=`
 	bad := "conntrack: {min: -6}\noomScoreAdj: 2000\n"
 	w.becomes(t, bad, 0, refused+`"configuration: 2 errors:\n  `+
@@ -140,7 +140,7 @@ func TestBadFile(t *testing.T) {
 	}
 	w.becomes(t, "", 0, refused+`"read --config: file does not exist"`)
 	w.becomes(t, "conntrack: {min: 5}\n", 0,
-		`level=INFO msg="The configuration file is equal to the configuration in force again" file=/etc/c.conf`)
+		`level=INFO msg="The configuration file is the same as the configuration in force again" file=/etc/c.conf`)
 	if s = w.State(); s.Refused != nil || s.Count != (Count{4, 2}) || w.refused != 2 {
 		t.Errorf("state %+v, reported %d times", s, w.refused)
 	}
@@ -163,7 +163,7 @@ func TestDelay(t *testing.T) {
 		w.becomes(t, "conntrack: {min: 6}\n", 0,
 			`level=INFO msg="The configuration file has changed" file=/etc/c.conf delay=1m0s changed="conntrack.min: 5 -> 6"`)
 		w.becomes(t, "conntrack: {min: 5}\n", 0,
-			`level=INFO msg="The configuration file is equal to the configuration in force again" file=/etc/c.conf`)
+			`level=INFO msg="The configuration file is the same as the configuration in force again" file=/etc/c.conf`)
 		w.text = "conntrack: {min: 6}\n"
 		w.read(t)
 		time.Sleep(59 * time.Second)

@@ -18,7 +18,6 @@ type safe struct {
 	rest []byte // the beginning of a character
 }
 
-// Write implements io.Writer.
 func (s *safe) Write(p []byte) (int, error) {
 	in := append(s.rest, p...)
 	out := make([]byte, 0, len(in))

@@ -69,7 +69,7 @@ func TestHealth(t *testing.T) {
 		{
 			"S-254 L-14 fresh start, initial lists pending: alive, and not ready", well(starting), 503, 200,
 			`{"lastUpdated":` + never + `,"currentTime":` + now + `,"nodeEligible":true,"healthy":false,` +
-				`"reason":"not everything was in the kernel yet"}`,
+				`"reason":"the first complete write to the kernel has not finished"}`,
 			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true}`,
 		},
 		{
@@ -100,7 +100,7 @@ func TestHealth(t *testing.T) {
 		{
 			"S-258 S-260 the node leaves", well(leaving), 503, 200,
 			`{"lastUpdated":` + synced + `,"currentTime":` + now + `,"nodeEligible":false,"healthy":true,` +
-				`"reason":"the Node is leaving, or not known",` + status(synced, true) + `}`,
+				`"reason":"the Node is leaving the cluster, or unknown",` + status(synced, true) + `}`,
 			`{"lastUpdated":` + now + `,"currentTime":` + now + `,"healthy":true,` + status(synced, true) + `}`,
 		},
 	} {

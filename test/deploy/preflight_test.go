@@ -46,9 +46,9 @@ func TestPreflightAsDeployed(t *testing.T) {
 		}
 	}
 	check(
-		"can do mode nftables (the configuration names it)\n",
+		"supports mode nftables (the configuration names it)\n",
 		"ok capabilities this process has the capabilities that the mode needs: CAP_NET_ADMIN\n",
-		"ok other proxies rules are left, nftables: table ip kube-proxy with 0 chains; Sluice removes them\n",
+		"ok other proxies rules remain: nftables: table ip kube-proxy with 0 chains; Sluice removes them\n",
 		"ok conntrack ", // the base leaves its settings alone
 	)
 	if after := l.NodeA.MustRun("sh", "-c", "nft list ruleset; sysctl -a --pattern ^net.ipv4"); after != before {

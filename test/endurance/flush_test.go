@@ -64,7 +64,7 @@ func TestAFlushUnderTrafficIsRepaired(t *testing.T) {
 	}
 	w.checkDiff()
 	w.checkRepairCount(flushes)
-	d.checkLoggedOnce("Another program keeps changing our rules")
+	d.checkLoggedOnce("Another program keeps changing the rules of Sluice")
 }
 
 // onlyForeignRules deletes all rules except foreign ones, which keep conntrack active.

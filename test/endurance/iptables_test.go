@@ -128,7 +128,7 @@ func (w *testEnv) counter(series string) int {
 
 const (
 	comparisons   = `sluice_comparisons_total{cause="foreign-edit"}`
-	repairMessage = `msg="Another program changed our rules; they are repaired"`
+	repairMessage = `msg="Another program changed the rules of Sluice; they are repaired"`
 )
 
 // repairs counts repairs of detected edits, and those after a periodic comparison: an edit

@@ -209,7 +209,7 @@ func (w *testEnv) checkBadFile(d *daemon, dir string) {
 	rules := w.rules()
 	w.replaceConfigMap(dir, strings.Replace(configuration(settings{"nftables": object{"masqueradeAll": true}}),
 		clusterCIDRs, "10.180.0.0/61", 1))
-	d.waitForLog("The configuration file is refused")
+	d.waitForLog("The changed configuration file is invalid")
 	for _, want := range []string{"10.180.0.0/61", "clusterCIDR", "config.conf"} {
 		if d.log.count(want) == 0 {
 			w.Errorf("the log lacks %q:\n%s", want, d.log)
@@ -225,7 +225,7 @@ func (w *testEnv) checkBadFile(d *daemon, dir string) {
 	w.waitMasquerade(true)
 	w.config(dir, settings{})
 	w.waitMasquerade(false)
-	d.checkLoggedOnce("The configuration file is refused")
+	d.checkLoggedOnce("The changed configuration file is invalid")
 }
 
 // checkNoWrites verifies that a change without effect on rules writes none.

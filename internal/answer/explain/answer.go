@@ -192,7 +192,7 @@ func (c Case) printBackends(out *text.Columns) {
 		}
 		var remarks []string
 		if b.Hairpin {
-			remarks = append(remarks, "the client itself: always with source NAT, or the answer would not pass this node")
+			remarks = append(remarks, "the client itself: always with source NAT, so that replies return through this node")
 		}
 		if b.Terminating {
 			remarks = append(remarks, "terminating")

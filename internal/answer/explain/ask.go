@@ -56,7 +56,7 @@ func Ask(v View, q Question) Answer {
 	}
 	if n := len(out.Cases) - mostCases; n > 0 {
 		out.Cases = out.Cases[:mostCases]
-		out.Notes = append(out.Notes, fmt.Sprintf("%d more are not shown: name a port", n))
+		out.Notes = append(out.Notes, fmt.Sprintf("%d more results are not shown: add a port to the destination", n))
 	}
 	out.Notes = append(out.Notes, a.remarks(out.Cases)...)
 	return out
@@ -75,7 +75,7 @@ func (a *asker) remarks(cases []Case) []string {
 	for _, name := range slices.Compact(about) {
 		problems = append(problems, text.Strings(a.view.Routes.Problems(name))...)
 		if err := a.view.Refused[name]; err != nil {
-			refused = append(refused, fmt.Sprintf("this is not in force, the kernel rejects the rules of %s: %v", name, err))
+			refused = append(refused, fmt.Sprintf("not in force: the kernel rejects the rules of %s: %v", name, err))
 		}
 	}
 	all := slices.Concat(problems, refused)
@@ -84,10 +84,10 @@ func (a *asker) remarks(cases []Case) []string {
 	}
 	switch {
 	case a.view.Err != nil:
-		return append(all, "this may not be in force yet, the last write to the kernel failed: "+
+		return append(all, "these rules may not be in the kernel yet: the last write failed: "+
 			strings.ReplaceAll(a.view.Err.Error(), "\n", "; "))
 	case !a.view.Started:
-		return append(all, "this may not be in force yet: nothing was written since the start")
+		return append(all, "these rules may not be in the kernel yet: Sluice has written nothing since it started")
 	}
 	return all
 }
@@ -246,7 +246,7 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	case without.Verdict == plane.Untouched:
 		out.Verdict, out.Why = Untouched, without.Why
 	case out.Access != nil && !out.Access.Allowed:
-		out.Verdict, out.Why = Dropped, "the source ranges of the Service do not let the client in"
+		out.Verdict, out.Why = Dropped, "the client is not in the source ranges of the Service"
 	case w.Verdict == route.Balance:
 		a.balance(&out, f, c, p)
 	case unserved:
@@ -302,7 +302,7 @@ func (a *asker) applies(out *Case, to netip.Addr, f found, c client) {
 	switch {
 	case f.unserved:
 		out.Why += fmt.Sprintf("; %s serves no nodePorts, "+
-			"but a nodePort without a backend does this at every address of this node", to)
+			"but a nodePort without a backend refuses or drops connections at every address of this node", to)
 	case a.view.Plane.NoBackend != "":
 		out.Verdict = Untouched
 		out.Why += "; but " + a.view.Plane.NoBackend
@@ -326,7 +326,7 @@ func (a *asker) refuse(out *Case, f found) {
 		out.Why = fmt.Sprintf("none of the Service's %s takes traffic", text.Count(n, "endpoint"))
 	}
 	if f.frontend.Restricted && out.Access == nil && a.view.Plane.Ranges != plane.RangesNever {
-		out.Why += "; source ranges are not checked then"
+		out.Why += "; source ranges are not checked in this case"
 	}
 }
 
@@ -339,7 +339,7 @@ func (a *asker) drop(out *Case, f found) {
 	if f.preserved() {
 		policy = "the Service has the annotation preserve-destination"
 	}
-	out.Why = policy + ", and no endpoint on this node takes traffic while others do"
+	out.Why = policy + ", and only endpoints on other nodes take traffic"
 }
 
 func leftOut(choices []route.Choice) []LeftOut {

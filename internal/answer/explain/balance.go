@@ -40,7 +40,7 @@ func (a *asker) balance(out *Case, f found, c client, p plane.Connection) {
 	}
 	out.LeftOut = leftOut(choices)
 	if out.Verdict, out.Why = Balanced, why; why == "" {
-		out.Verdict, out.Why = Refused, "all backends have weight 0, so that they get no new connections"
+		out.Verdict, out.Why = Refused, "all backends have weight 0 and get no new connections"
 	}
 }
 
@@ -147,9 +147,9 @@ func (a *asker) sourceNAT(f found, c client, p plane.Connection) SourceNAT {
 	case external && policyOf(f, c).Name == "Cluster":
 		why = "externalTrafficPolicy Cluster: the answer must come back through this node"
 	case a.view.Routes.Host.MasqueradeAll && !external:
-		why = "masqueradeAll is set, which is for everything sent to a clusterIP"
+		why = "masqueradeAll is set and applies to all connections to a clusterIP"
 	case c.CountsAs == Node:
-		why = "sent by this node itself, so that the source address fits the route to the backend"
+		why = "this node itself connects, and the source address must fit the route to the backend"
 	}
 	return SourceNAT{true, why}
 }
@@ -157,7 +157,7 @@ func (a *asker) sourceNAT(f found, c client, p plane.Connection) SourceNAT {
 func whyOriginal(f found, c client) string {
 	switch {
 	case c.CountsAs == Pod:
-		return "pods keep their address, as answers to them pass the node they are on"
+		return "pods keep their address, because replies to a pod return through its own node"
 	case f.frontend.Kind != route.ClusterIP:
 		return "externalTrafficPolicy Local keeps the client's address"
 	}

@@ -50,7 +50,7 @@ func (a *asker) client(to netip.Addr) client {
 	case d.Interface != "" || d.Prefix != "":
 		c.CountsAs, c.Why = a.byInterface(d, addr, local)
 	case inside(d.PodCIDRs, addr):
-		c.CountsAs, c.Why = Pod, fmt.Sprintf("%s is in %s, a pod CIDR", addr, list(containing(d.PodCIDRs, addr)))
+		c.CountsAs, c.Why = Pod, fmt.Sprintf("%s is in %s, a pod CIDR", addr, text.Join(containing(d.PodCIDRs, addr), ", "))
 	case local:
 		c.CountsAs, c.Why = Node, a.whyNode()
 	case !d.Detects(route.FamilyOf(addr)):
@@ -58,7 +58,7 @@ func (a *asker) client(to netip.Addr) client {
 	default:
 		c.CountsAs = Outside
 		c.Why = fmt.Sprintf("%s is not in the pod CIDRs (%s) and not an address of this node", addr,
-			list(filter(d.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() })))
+			text.Join(filter(d.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() }), ", "))
 	}
 	return c
 }
@@ -131,6 +131,3 @@ func containing(prefixes []netip.Prefix, a netip.Addr) []netip.Prefix {
 func filter[T any](all []T, keep func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(all), func(x T) bool { return !keep(x) })
 }
-
-// list formats a list with commas.
-func list[T fmt.Stringer](all []T) string { return text.Join(all, ", ") }

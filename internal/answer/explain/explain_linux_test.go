@@ -150,7 +150,7 @@ func TestAnswerInJSON(t *testing.T) {
         "why": "10.244.1.5 is in 10.244.0.0/16, a pod CIDR"
       },
       "verdict": "dropped",
-      "why": "the source ranges of the Service do not let the client in",
+      "why": "the client is not in the source ranges of the Service",
       "access": {
         "allowed": false,
         "ranges": [
@@ -176,7 +176,8 @@ func TestBalancedAnswerInJSON(t *testing.T) {
 		`"client":{"address":"10.244.1.5","countsAs":"pod","why":"10.244.1.5 is in 10.244.0.0/16, a pod CIDR"},` +
 		`"verdict":"balanced","why":"over 2 backends, each with the same chance",` +
 		`"policy":{"name":"Cluster","why":"internalTrafficPolicy Cluster: any usable endpoint of the Service"},` +
-		`"sourceNAT":{"applied":false,"why":"pods keep their address, as answers to them pass the node they are on"},` +
+		`"sourceNAT":{"applied":false,"why":"pods keep their address, ` +
+		`because replies to a pod return through its own node"},` +
 		`"affinitySeconds":10800,` +
 		`"backends":[{"address":"10.244.1.5:8080","chance":"1/2","hairpin":true,"node":"one","slice":"web-north"},` +
 		`{"address":"10.244.2.5:8080","chance":"1/2","node":"two","slice":"web-north"}],` +
@@ -341,7 +342,7 @@ func TestManyCasesAreCut(t *testing.T) {
 	}
 	a := Ask(v, q)
 	if len(a.Cases) != 32 || a.Cases[31].Destination != "192.168.0.2:30031/tcp" ||
-		!slices.Equal(a.Notes, []string{"8 more are not shown: name a port"}) {
+		!slices.Equal(a.Notes, []string{"8 more results are not shown: add a port to the destination"}) {
 		t.Errorf("%d cases, the last to %s, noted %q", len(a.Cases), a.Cases[len(a.Cases)-1].Destination, a.Notes)
 	}
 	if q, err = Parse("node", "default/many"); err != nil {
@@ -351,7 +352,7 @@ func TestManyCasesAreCut(t *testing.T) {
 	const also = "default/many is also reached by nodePort 30000/tcp, nodePort 30001/tcp, " +
 		"nodePort 30002/tcp, nodePort 30003/tcp, " +
 		"nodePort 30004/tcp, nodePort 30005/tcp, nodePort 30006/tcp, nodePort 30007/tcp, 32 more"
-	if !slices.Equal(noted, []string{also, "8 more are not shown: name a port"}) {
+	if !slices.Equal(noted, []string{also, "8 more results are not shown: add a port to the destination"}) {
 		t.Errorf("noted %q", noted)
 	}
 }
@@ -366,7 +367,7 @@ func TestUnknownNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = "node to 192.168.0.2:80/tcp: not changed by Sluice\n" +
-		"  Why     no Service that is programmed has this address\n  Client  this node\n"
+		"  Why     no programmed Service has this address\n  Client  this node\n"
 	if got := text.Printed(Ask(v, q)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -134,7 +134,7 @@ func (a *asker) similar() string {
 		}
 	}
 	if nearest := cmp.Or(sameName, text.Nearest(a.question.Service.String(), names)); nearest != "" {
-		return "; is it " + nearest + "?"
+		return "; did you mean " + nearest + "?"
 	}
 	return ""
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // nowhere answers for connections that reach no frontend. The conditions come in the order of the rules.
@@ -25,7 +26,7 @@ func (a *asker) nowhere(to netip.Addr, n survey) Case {
 	case n.clusterIP:
 		return set(a.view.Plane.OtherPort, "; "+portsAt(to, n.others))
 	case inside(a.view.Routes.Host.ServiceCIDRs, to):
-		cidr := list(containing(a.view.Routes.Host.ServiceCIDRs, to))
+		cidr := text.Join(containing(a.view.Routes.Host.ServiceCIDRs, to), ", ")
 		return set(a.view.Plane.Unallocated, " ("+cidr+")")
 	}
 	return set(plane.Behaviour{Verdict: plane.Untouched, Why: a.whyUntouched(to, n)}, "")
@@ -43,7 +44,7 @@ func (a *asker) whyUntouched(to netip.Addr, n survey) string {
 	case n.isNodePort:
 		return fmt.Sprintf("%s serves nodePorts, but no Service has this one", to)
 	}
-	return "no Service that is programmed has this address"
+	return "no programmed Service has this address"
 }
 
 // whyNoNodePorts returns the reason as a clause that follows "but".
@@ -58,7 +59,7 @@ func (a *asker) whyNoNodePorts(to netip.Addr) string {
 		return fmt.Sprintf("%s is not an address of this node", to)
 	}
 	if served := filter(ports.Addrs, func(a netip.Addr) bool { return a.Is4() == to.Is4() }); len(served) > 0 {
-		return fmt.Sprintf("%s serves none: nodePortAddresses selects only %s", to, list(served))
+		return fmt.Sprintf("%s serves none: nodePortAddresses selects only %s", to, text.Join(served, ", "))
 	}
 	return fmt.Sprintf("%s serves none: no %s address of this node does", to, route.FamilyOf(to))
 }

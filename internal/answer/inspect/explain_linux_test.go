@@ -59,7 +59,7 @@ func TestExplainOverHTTP(t *testing.T) {
 			"the kernel refuses", "source=node&destination=default/web:http",
 			still{view: proxy.View{Started: true, Err: errors.New("no space\nfor rules")}},
 			http.StatusOK,
-			"refused; this may not be in force yet, the last write to the kernel failed: no space; for rules",
+			"refused; these rules may not be in the kernel yet: the last write failed: no space; for rules",
 		},
 		{
 			"the kernel refuses this one", "source=node&destination=default/web:http",
@@ -68,13 +68,13 @@ func TestExplainOverHTTP(t *testing.T) {
 				{Namespace: "default", Name: "db"}:  errors.New("why not"),
 			}}},
 			http.StatusOK,
-			"refused; this is not in force, the kernel rejects the rules of default/web: no such match",
+			"refused; not in force: the kernel rejects the rules of default/web: no such match",
 		},
 		{
 			"just started", "source=node&destination=default/web:http",
 			still{},
 			http.StatusOK,
-			"refused; this may not be in force yet: nothing was written since the start",
+			"refused; these rules may not be in the kernel yet: Sluice has written nothing since it started",
 		},
 		{
 			"a bad question", "source=me&destination=default/web",

@@ -126,8 +126,8 @@ type serial chan struct{}
 
 // Errors of queries that have waited for others until their time-out.
 var (
-	errQueries = errors.New("other queries have not ended in time; try again")
-	errDiffs   = errors.New("another comparison has not ended in time; try again")
+	errQueries = errors.New("the daemon is still answering other queries; try again")
+	errDiffs   = errors.New("another comparison is still running; try again")
 )
 
 // lock waits until no other handler runs; false: the context ended before.
@@ -169,7 +169,6 @@ type serialWriter struct {
 	serial serial
 }
 
-// Write implements http.ResponseWriter.
 func (w serialWriter) Write(p []byte) (int, error) {
 	w.serial.unlock()
 	defer w.serial.lock(context.Background())

@@ -221,7 +221,7 @@ func (s *selection) state(svc *route.Service) (Programming, string) {
 	case len(svc.Ports) == 0:
 		return NotProgrammed, "conflict: other Services own all its addresses and ports"
 	case svc.Lost > 0:
-		return Programmed, fmt.Sprintf("conflict: others own %d of its addresses and ports", svc.Lost)
+		return Programmed, fmt.Sprintf("conflict: other Services own %d of its addresses and ports", svc.Lost)
 	}
 	return Programmed, ""
 }

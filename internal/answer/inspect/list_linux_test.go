@@ -126,7 +126,7 @@ func TestServicesWithLostClaims(t *testing.T) {
 		}
 		done()
 		synctest.Wait()
-		want := "shop/first programmed\nshop/second programmed: conflict: others own 500 of its addresses and ports"
+		want := "shop/first programmed\nshop/second programmed: conflict: other Services own 500 of its addresses and ports"
 		if got := names(w, Filter{}); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}

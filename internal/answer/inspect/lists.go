@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -324,4 +326,29 @@ func (s *selection) nodePort(svc *route.Service, p *route.Port, f *route.Fronten
 		out.Backends = len(p.Backends(f.Others.Pool))
 	}
 	return out
+}
+
+// Address is where the process listens for a port of a Service.
+type Address struct {
+	Namespace string         `json:"namespace"`
+	Service   string         `json:"service"`
+	Port      string         `json:"port,omitempty"` // its name
+	Protocol  string         `json:"protocol"`
+	Pool      string         `json:"pool"` // to which backends: "cluster", "local"
+	Address   netip.AddrPort `json:"address"`
+	Open      int64          `json:"openConnections"` // of the port
+}
+
+var errNoSockets = errors.New("in this mode the proxy opens no sockets for Services; " +
+	"sluice get services lists their addresses")
+
+// Addresses lists the sockets of the Services that a filter matches, sorted by Service.
+func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], error) {
+	if i.opt.Opened.Sockets == nil {
+		return nil, errNoSockets
+	}
+	all := slices.DeleteFunc(i.opt.Opened.Sockets(), func(s plane.Socket) bool { return !f.matches(s.Service) })
+	return each(all, func(s plane.Socket) Address {
+		return Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), s.Pool.String(), s.At, s.Open}
+	}), nil
 }

@@ -32,7 +32,7 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 func quiet() Status {
 	return Status{
 		At: now, Version: "v1.2.0", PID: 812, Since: ago(192 * time.Second), Health: health.Summary{State: health.Healthy},
-		Mode: Mode{Name: "nftables", Reason: "the default, and this kernel can do it"}, Families: []string{"IPv4", "IPv6"},
+		Mode: Mode{Name: "nftables", Reason: "the default, and this kernel supports it"}, Families: []string{"IPv4", "IPv6"},
 		Node: cluster.Node{Name: "node-a", Zone: "zone-1", Addresses: []netip.Addr{
 			netip.MustParseAddr("192.168.0.4"), netip.MustParseAddr("fd00::4"),
 		}},

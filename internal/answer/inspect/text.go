@@ -130,7 +130,7 @@ func (s Status) configuration(p *page) {
 	}
 	p.Field("", ifSet("not in force: the file"+read+": %s", c.Refused))
 	if !c.Due.IsZero() {
-		p.Field("", "changed: in force in "+Duration(max(0, c.Due.Sub(p.now))).String())
+		p.Field("", "changed: takes effect in "+Duration(max(0, c.Due.Sub(p.now))).String())
 	}
 	for _, warning := range c.Warnings {
 		p.Field("", "warning: "+warning)

@@ -82,7 +82,7 @@ type Failure struct {
 
 // Error describes the failure for people.
 func (f Failure) Error() string {
-	return fmt.Sprintf("cannot answer load balancers that ask for Service %s at %s: %v", f.Service, f.At, f.Err)
+	return fmt.Sprintf("cannot open the health check port of Service %s at %s: %v", f.Service, f.At, f.Err)
 }
 
 // retryPeriod is the time between attempts to open a port. A change causes one, too.

@@ -157,7 +157,7 @@ func TestAPortOfAnotherProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.apply(only(route.IPv4, service("web", 30500, "10.0.0.1/rs")), service("other", 30501, "10.0.0.1/rs"))
-		want := "cannot answer load balancers that ask for Service ns/web at 0.0.0.0:30500: listen tcp4 0.0.0.0:30500: " +
+		want := "cannot open the health check port of Service ns/web at 0.0.0.0:30500: listen tcp4 0.0.0.0:30500: " +
 			"bind: address already in use"
 		if got := (<-r.told).Error(); got != want {
 			t.Errorf("told\n%s\nwant\n%s", got, want)

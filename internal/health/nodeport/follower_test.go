@@ -148,7 +148,7 @@ func TestBusyPort(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.apply(only(route.IPv4, service("b", 1000, "10.0.0.1/rs")))
-			f.expectTold("cannot answer load balancers that ask for Service ns/b at 0.0.0.0:1000: listen tcp4 0.0.0.0:1000: " +
+			f.expectTold("cannot open the health check port of Service ns/b at 0.0.0.0:1000: listen tcp4 0.0.0.0:1000: " +
 				"address already in use")
 			if err := other.Close(); err != nil {
 				t.Fatal(err)
@@ -192,7 +192,7 @@ func TestMoreServicesThanListeners(t *testing.T) {
 		f.apply(only(route.IPv4, service("a", 1000)), only(route.IPv4, service("b", 1001)),
 			only(route.IPv4, service("c", 1002)))
 		f.expect("two of three", "0.0.0.0:1000: 503 0 a", "0.0.0.0:1001: 503 0 b")
-		f.expectTold("cannot answer load balancers that ask for Service ns/c at 0.0.0.0:1002: " +
+		f.expectTold("cannot open the health check port of Service ns/c at 0.0.0.0:1002: " +
 			"2 health check node ports are open, " +
 			"and the limit of file descriptors of this process (RLIMIT_NOFILE) has room for no more; raise it, " +
 			"for example with LimitNOFILE= in the systemd unit")
@@ -218,7 +218,7 @@ func TestAddresses(t *testing.T) {
 			f.local("127.0.0.1", "192.0.2.2")
 			f.expect("another address", "127.0.0.1:1000: 200 1 web", "192.0.2.2:1000: 200 1 web", "[::]:1000: 503 0 web")
 			f.local("127.0.0.1", "192.0.2.2", "192.0.2.3")
-			f.expectTold("cannot answer load balancers that ask for Service ns/web at 192.0.2.3:1000: " +
+			f.expectTold("cannot open the health check port of Service ns/web at 192.0.2.3:1000: " +
 				"listen tcp4 192.0.2.3:1000: cannot assign requested address")
 			f.expect("one that is not ready yet", "127.0.0.1:1000: 200 1 web", "192.0.2.2:1000: 200 1 web",
 				"[::]:1000: 503 0 web")

@@ -76,7 +76,7 @@ func (w *legacyWatch) poll(ctx context.Context) Edit {
 	case w.wrote:
 		edit = Edit{What: "chains just written", Possible: true}
 	case time.Since(w.doubted) >= comparePeriod:
-		edit = Edit{What: "rules replaced by others of their size", Possible: true}
+		edit = Edit{What: "rules replaced by others of the same size", Possible: true}
 	default:
 		return Edit{}
 	}

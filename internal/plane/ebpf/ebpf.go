@@ -174,9 +174,9 @@ func (p *Plane) written(ctx context.Context, err error) error {
 		return err
 	}
 	if _, failed := p.kernel.Remove(ctx); failed != nil {
-		return errors.Join(err, fmt.Errorf("detach programs that may know backends that are gone: %w", failed))
+		return errors.Join(err, fmt.Errorf("detach programs that may still use deleted backends: %w", failed))
 	}
-	return fmt.Errorf("packets serve all connections, as programs may know backends that are gone: %w", err)
+	return fmt.Errorf("all connections are translated by packet, as socket programs may use deleted backends: %w", err)
 }
 
 // withdraw leaves a Service to packets for which the kernel has no room: it removes its frontends. Otherwise sockets

@@ -63,7 +63,7 @@ func TestProgramsWithStaleMapsAreDetached(t *testing.T) {
 	fails("operation not permitted")
 	attached(true)
 	p.failing = p.failing.Add(-time.Hour)
-	fails("packets serve all connections")
+	fails("all connections are translated by packet")
 	attached(false)
 	apply(t, p, all)
 	attached(true)

@@ -71,7 +71,7 @@ func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 		}
 	}
 	if err != nil {
-		s.Log.Error("Programs of an earlier run may still balance sockets, to backends that are gone; "+
+		s.Log.Error("Programs of an earlier run may still connect sockets to deleted backends; "+
 			"remove them with --cleanup", "error", err)
 	}
 	for _, what := range removed {

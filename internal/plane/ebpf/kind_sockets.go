@@ -34,15 +34,15 @@ func destroyer(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 	}
 	destroyed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sluice_ebpf_sockets_destroyed_total",
-		Help: "Connected sockets of DNS that were destroyed because their backend or their Service was gone.",
+		Help: "Connected DNS sockets that were destroyed because their backend or Service was deleted.",
 	})
 	f := sockets.New(sockets.Options{
 		Sockets: conn.Sockets, Destroy: sockdiag.Node{NetNS: s.NetNS}.Destroy, Pools: udpPools,
-		Failed: func(err error) { s.Log.Error("Cannot destroy sockets whose backend is gone, retrying", "error", err) },
+		Failed: func(err error) { s.Log.Error("Cannot destroy sockets of deleted backends, retrying", "error", err) },
 		Report: func(r sockdiag.Result) {
 			destroyed.Add(float64(r.Destroyed))
 			if r.Unreached > 0 {
-				s.Log.Debug("Cannot find the network namespaces of some sockets whose backend is gone", "sockets", r.Unreached)
+				s.Log.Debug("Cannot find the network namespaces of some sockets of deleted backends", "sockets", r.Unreached)
 			}
 		},
 	})

@@ -29,7 +29,7 @@ func (b *balancing) shares(by plane.Connection) plane.Shares {
 	case slowStart && len(p.Weights) > 0:
 		return plane.Shares{Of: c.byChance(), How: "by their weights; backends in slow start get less"}
 	case slowStart:
-		return plane.Shares{Of: c.byChance(), How: "each with the same chance; backends in slow start get less"}
+		return plane.Shares{Of: c.byChance(), How: "with the same chance, except that backends in slow start get less"}
 	case len(p.Weights) > 0:
 		return plane.Shares{Of: c.byChance(), How: "by their weights"}
 	}

@@ -116,7 +116,7 @@ func TestShares(t *testing.T) {
 		},
 		"new at random": {
 			from: inside, port: route.Port{SlowStart: 1}, new: map[netip.AddrPort]uint32{b[2]: 26},
-			want: "47.2 47.2 5.6 each with the same chance; backends in slow start get less", unopened: "packets",
+			want: "47.2 47.2 5.6 with the same chance, except that backends in slow start get less", unopened: "packets",
 		},
 		"new, by weight": {
 			from: inside, port: route.Port{SlowStart: 1, Weights: weights(0, 1, 3)}, new: map[netip.AddrPort]uint32{b[2]: 128},

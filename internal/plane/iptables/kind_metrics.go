@@ -84,7 +84,7 @@ func packetCounts(objects *nfacct.Objects) []prometheus.Collector {
 	}
 	return []prometheus.Collector{
 		count(InvalidDropped, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-			"Forwarded packets that were dropped as conntrack found them invalid. Only where the kernel has nfacct."),
+			"Forwarded packets that were dropped because conntrack marked them invalid. Only where the kernel has nfacct."),
 		count(LoopbackNodePorts, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 			"Connections to NodePorts at 127.0.0.0/8. Only where the kernel has nfacct."),
 	}

@@ -137,11 +137,11 @@ func (d *document) lineAt(offset int) int { return d.line + bytes.Count(d.text[:
 // checkYAML returns an error for a document with too many aliases, or of which the reader would lose a part.
 func (d *document) checkYAML(limit int64) error {
 	if i := bytes.IndexByte(d.text, '\r'); i >= 0 {
-		return fmt.Errorf("line %d: a CR without LF, behind which text would be lost; "+
-			"save the file with the line ends LF or CR LF", d.lineAt(i))
+		return fmt.Errorf("line %d: a CR without LF; the text after it would be lost; "+
+			"save the file with LF or CR LF line ends", d.lineAt(i))
 	}
 	if at := d.lostAt(); at >= 0 {
-		return fmt.Errorf("line %d: the text behind this mark would be lost; separate documents by a line with --- alone",
+		return fmt.Errorf("line %d: the text after this mark would be lost; separate documents by a line with --- alone",
 			d.lineAt(at))
 	}
 	hasAliases := bytes.IndexByte(d.text, '&') >= 0 && bytes.IndexByte(d.text, '*') >= 0
@@ -156,7 +156,7 @@ func (d *document) checkYAML(limit int64) error {
 	}
 	switch {
 	case !errors.Is(dec.Decode(&rest), io.EOF):
-		return fmt.Errorf("line %d or later: the text behind the end of the value would be lost", d.line)
+		return fmt.Errorf("line %d or later: the text after the end of the value would be lost", d.line)
 	case hasAliases && !fits(&root, &left, 0):
 		return fmt.Errorf("line %d: with its aliases replaced the document has more than %s, or %d levels, "+
 			"which is the limit", d.line, text.Bytes(limit), maxDepth)

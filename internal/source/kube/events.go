@@ -330,7 +330,7 @@ func (r *Recorder) logRefusal(err error) {
 		log.Debug("Cannot write an Event", slog.Any("error", err))
 	case !r.refused:
 		r.refused = true
-		log.Warn("The API server refuses Events; serving does not need them; grant create, patch and update "+
+		log.Warn("The API server refuses Events; everything else works; grant create, patch and update "+
 			"on events in events.k8s.io, as the cluster role system:node-proxier does", "error", err)
 	}
 }

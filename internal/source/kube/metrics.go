@@ -14,7 +14,7 @@ import (
 type Meter interface {
 	Count(name string, labels ...string)
 	Observe(name string, value float64, labels ...string) // seconds or bytes
-	Set(name string, value float64)
+	Set(name string, value float64, labels ...string)
 	Expires(at *time.Time) // the certificate of an exec plugin; nil: there is none
 }
 
