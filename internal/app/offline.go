@@ -56,7 +56,7 @@ func (o Options) preview(ctx context.Context, families []route.Family, c route.C
 }
 
 // countServices returns how many Services there are, and how many node ports they have.
-func countServices(c cluster.Change) (services, nodePorts int) {
+func countServices(c cluster.Delta) (services, nodePorts int) {
 	for _, s := range c.Services {
 		if s.Service == nil {
 			continue

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Change holds the current state of everything that changed since the previous Take. Its cost is proportional to the
+// Delta holds the current state of everything that changed since the previous Take. Its cost is proportional to the
 // number of changed Services, not to the number of all Services.
-type Change struct {
+type Delta struct {
 	Services []State
 	Facts    *Facts // nil: unchanged
 }
@@ -28,10 +28,10 @@ type Facts struct {
 }
 
 // Take returns the changes since the previous Take. After a change of the Node these are all Services.
-func (s *Store) Take() Change {
+func (s *Store) Take() Delta {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var c Change
+	var c Delta
 	if s.facts {
 		c.Facts = &Facts{Node: s.ownNode(), ServiceCIDRs: s.cidrs, Local: s.local}
 	}

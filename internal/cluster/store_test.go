@@ -28,7 +28,7 @@ func slice(own, service, addr string) *Slice {
 }
 
 // text prints a Change: each service with its ClusterIPs and its endpoints.
-func text(c Change) string {
+func text(c Delta) string {
 	var parts []string
 	for _, st := range c.Services {
 		s := st.Name.Name + "="

@@ -122,7 +122,7 @@ type Connection struct {
 	Frontend int            // index in the Frontends of the port
 	Inside   bool           // the client is a pod on this node, or this node itself
 	Node     bool           // the client is this node itself
-	Way      route.Way      // of the client
+	Way      route.Action   // of the client
 	KeptOut  bool           // source ranges do not admit the client, whatever Way is
 	Backend  netip.AddrPort // the one chosen; invalid: up to the choice
 
@@ -135,6 +135,6 @@ type Connection struct {
 }
 
 // Checks reports whether the plane checks source ranges for clients with this Way.
-func (f Facts) Checks(frontend *route.Frontend, w route.Way) bool {
+func (f Facts) Checks(frontend *route.Frontend, w route.Action) bool {
 	return frontend.Restricted && f.Ranges != RangesNever && (f.Ranges == RangesFirst || w.Verdict != route.Reject)
 }

@@ -8,7 +8,7 @@ import (
 
 // A plane checks source ranges always, while a Service is served, or never.
 func TestChecks(t *testing.T) {
-	restricted, served, unserved := &route.Frontend{Restricted: true}, route.Way{}, route.Way{Verdict: route.Reject}
+	restricted, served, unserved := &route.Frontend{Restricted: true}, route.Action{}, route.Action{Verdict: route.Reject}
 	for ranges, want := range map[Ranges][2]bool{
 		RangesFirst: {true, true}, RangesWhileServed: {true, false}, RangesNever: {false, false},
 	} {

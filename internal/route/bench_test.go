@@ -10,8 +10,8 @@ import (
 )
 
 // load fills a change with n Services of three endpoints each.
-func load(n int) cluster.Change {
-	c := cluster.Change{Facts: &cluster.Facts{Node: nodeA()}}
+func load(n int) cluster.Delta {
+	c := cluster.Delta{Facts: &cluster.Facts{Node: nodeA()}}
 	for i := range n {
 		svc := &cluster.Service{
 			Name:       cluster.Name{Namespace: "bench", Name: fmt.Sprintf("svc-%06d", i)},
@@ -51,7 +51,7 @@ func BenchmarkCompileOne(b *testing.B) {
 			b.ReportAllocs()
 			turn := 0
 			for b.Loop() {
-				got, _ := c.Compile(cluster.Change{Services: turns[turn%2 : turn%2+1]})
+				got, _ := c.Compile(cluster.Delta{Services: turns[turn%2 : turn%2+1]})
 				turn++
 				if len(got.Touched) != 1 {
 					b.Fatal("nothing changed")
@@ -75,7 +75,7 @@ func BenchmarkCompileWide(b *testing.B) {
 	b.ReportAllocs()
 	turn := 0
 	for b.Loop() {
-		c.Compile(cluster.Change{Services: turns[turn%2 : turn%2+1]})
+		c.Compile(cluster.Delta{Services: turns[turn%2 : turn%2+1]})
 		turn++
 	}
 }

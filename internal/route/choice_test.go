@@ -93,7 +93,7 @@ func TestZoneUnknown(t *testing.T) {
 			svc := web()
 			list := endpoints(t, "1.1.1.1 z=a\n1.1.1.2 z=b")
 			c := NewCompiler(Options{NodeName: "A"})
-			c.Compile(cluster.Change{
+			c.Compile(cluster.Delta{
 				Services: []cluster.State{stateOf(svc, sliceOf(svc, "x", list))},
 				Facts:    &cluster.Facts{Node: node},
 			})
@@ -190,7 +190,7 @@ func TestExplain(t *testing.T) {
 	two.Ports[0].Name = "other"
 
 	c := NewCompiler(Options{NodeName: "A"})
-	c.Compile(cluster.Change{
+	c.Compile(cluster.Delta{
 		Services: []cluster.State{stateOf(svc, one, two)},
 		Facts:    &cluster.Facts{Node: nodeA()},
 	})
@@ -233,7 +233,7 @@ func TestExplainAgrees(t *testing.T) {
 	svc := web(external)
 	sl := sliceOf(svc, "x", endpoints(t, "1.1.1.1 @A st\n1.1.1.2 @B z=a\n1.1.1.3 @B z=b\n1.1.1.4 @A -"))
 	c := NewCompiler(Options{NodeName: "A"})
-	c.Compile(cluster.Change{Services: []cluster.State{stateOf(svc, sl)}, Facts: &cluster.Facts{Node: nodeA()}})
+	c.Compile(cluster.Delta{Services: []cluster.State{stateOf(svc, sl)}, Facts: &cluster.Facts{Node: nodeA()}})
 	port := &c.Table().Services[svc.Name].Ports[0]
 	for _, pool := range []Pool{Cluster, Local} {
 		sameText(t, join(chosen(c.Snapshot().Explain(svc.Name, port, pool))), join(port.Backends(pool)))

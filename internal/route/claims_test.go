@@ -31,8 +31,8 @@ func nodePort(port uint16) func(*cluster.Service) {
 }
 
 // change makes a change of Services; one with only a name is deleted.
-func change(list ...*cluster.Service) cluster.Change {
-	var c cluster.Change
+func change(list ...*cluster.Service) cluster.Delta {
+	var c cluster.Delta
 	for _, svc := range list {
 		st := stateOf(svc)
 		if svc.ClusterIPs == nil {
@@ -48,7 +48,7 @@ func gone(name string) *cluster.Service {
 }
 
 // holders prints which Services of a table have the frontends of a kind.
-func holders(c *Compiler, kind Kind) string {
+func holders(c *Compiler, kind FrontendKind) string {
 	var list []string
 	for name, svc := range c.Table().Services {
 		for _, p := range svc.Ports {
@@ -65,7 +65,7 @@ func TestClaims(t *testing.T) {
 	x, np := externalIP("192.0.2.1"), nodePort(3001)
 	tests := []struct {
 		name string
-		kind Kind
+		kind FrontendKind
 		list []*cluster.Service
 		want string // the Services that have a frontend of the kind
 	}{
@@ -164,7 +164,7 @@ func TestClaimMoves(t *testing.T) {
 	c := NewCompiler(Options{})
 	steps := []struct {
 		what     string
-		change   cluster.Change
+		change   cluster.Delta
 		touched  string
 		problems string
 		holder   string

@@ -57,7 +57,7 @@ func (c *Compiler) Table() *Table { return c.table }
 
 // Compile applies a change of the cluster to the table. It returns the changes there, and the new problems. Its cost is
 // proportional to the change, except that a change of the node's addresses, zone or detector may concern every Service.
-func (c *Compiler) Compile(change cluster.Change) (Change, []Problem) {
+func (c *Compiler) Compile(change cluster.Delta) (Change, []Problem) {
 	out := Change{Table: c.table}
 	before := c.builder.view
 	var problems []Problem

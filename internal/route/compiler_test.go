@@ -27,7 +27,7 @@ func TestTouched(t *testing.T) {
 	a, b := claimant("a", 1, clusterIP("172.30.0.1")), claimant("b", 1, clusterIP("172.30.0.2"))
 	ready := sliceOf(a, "x", endpoints(t, "1.1.1.1 @A\n1.1.1.2 @B"))
 
-	first, _ := c.Compile(cluster.Change{Services: []cluster.State{stateOf(b), stateOf(a)}})
+	first, _ := c.Compile(cluster.Delta{Services: []cluster.State{stateOf(b), stateOf(a)}})
 	if got := touchedNames(first); got != "a b" {
 		t.Fatalf("touched %s", got)
 	}
@@ -48,7 +48,7 @@ func TestTouched(t *testing.T) {
 		{"S-218 S-220 back, endpoints there already", stateOf(a, ready), "a"},
 	}
 	for _, s := range steps {
-		got, _ := c.Compile(cluster.Change{Services: []cluster.State{s.state}})
+		got, _ := c.Compile(cluster.Delta{Services: []cluster.State{s.state}})
 		if touchedNames(got) != s.touched {
 			t.Errorf("%s: touched %q, want %q", s.name, touchedNames(got), s.touched)
 		}
@@ -96,12 +96,12 @@ func TestFacts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := NewCompiler(opt)
 			before := cluster.Facts{Node: nodeA()}
-			first, _ := c.Compile(cluster.Change{Services: []cluster.State{stateOf(svc, sl), stateOf(other)}, Facts: &before})
+			first, _ := c.Compile(cluster.Delta{Services: []cluster.State{stateOf(svc, sl), stateOf(other)}, Facts: &before})
 			if first.OldHost == nil {
 				t.Error("the first host is no change")
 			}
 			host := c.Table().Host
-			got, problems := c.Compile(cluster.Change{Facts: &tt.facts})
+			got, problems := c.Compile(cluster.Delta{Facts: &tt.facts})
 			if touchedNames(got) != tt.touched || len(problems) > 0 {
 				t.Errorf("touched %q, problems %v", touchedNames(got), problems)
 			}
@@ -119,10 +119,10 @@ func TestFacts(t *testing.T) {
 func TestFactsGuard(t *testing.T) {
 	svc := web(external, func(s *cluster.Service) { s.Restricted, s.SourceRanges = true, cidrs("192.168.0.0/24") })
 	c := NewCompiler(Options{NodeName: "A"})
-	c.Compile(cluster.Change{Services: []cluster.State{stateOf(svc)}, Facts: &cluster.Facts{Node: nodeA()}})
+	c.Compile(cluster.Delta{Services: []cluster.State{stateOf(svc)}, Facts: &cluster.Facts{Node: nodeA()}})
 	n := nodeA()
 	n.Addresses = ips("192.168.9.9")
-	got, _ := c.Compile(cluster.Change{Facts: &cluster.Facts{Node: n}})
+	got, _ := c.Compile(cluster.Delta{Facts: &cluster.Facts{Node: n}})
 	allow := func(s *Service) string {
 		for _, f := range s.Ports[0].Frontends {
 			if f.Kind == LoadBalancer {
@@ -149,7 +149,7 @@ func TestProblemsOnce(t *testing.T) {
 	)
 	steps := []struct {
 		name   string
-		change cluster.Change
+		change cluster.Delta
 		want   string
 	}{
 		{"first", change(closed(1)), none4 + "\n" + range4},
@@ -158,9 +158,9 @@ func TestProblemsOnce(t *testing.T) {
 		{"ill again", change(closed(3)), range4},
 		{"gone", change(gone("web")), ""},
 		{"back", change(closed(4)), range4},
-		{"a node", cluster.Change{Facts: &cluster.Facts{Node: nodeA()}}, ""},
-		{"no node", cluster.Change{Facts: &cluster.Facts{}}, none4},
-		{"still none", cluster.Change{Facts: &cluster.Facts{}}, ""},
+		{"a node", cluster.Delta{Facts: &cluster.Facts{Node: nodeA()}}, ""},
+		{"no node", cluster.Delta{Facts: &cluster.Facts{}}, none4},
+		{"still none", cluster.Delta{Facts: &cluster.Facts{}}, ""},
 	}
 	for _, s := range steps {
 		t.Run(s.name, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestProblemsOnce(t *testing.T) {
 func TestNodeName(t *testing.T) {
 	svc := web(itpLocal)
 	c := NewCompiler(Options{})
-	c.Compile(cluster.Change{
+	c.Compile(cluster.Delta{
 		Services: []cluster.State{stateOf(svc, sliceOf(svc, "x", endpoints(t, "1.1.1.1 @A\n1.1.1.2 @B")))},
 		Facts:    &cluster.Facts{Node: nodeA()},
 	})
@@ -302,7 +302,7 @@ func (w *world) anyNode() *cluster.Node {
 }
 
 // fresh is the change that says everything at once, in any order.
-func (w *world) fresh() cluster.Change {
+func (w *world) fresh() cluster.Delta {
 	s := cluster.NewStore()
 	for _, sl := range w.slices { // in the order of the map
 		s.SetSlice(sl)

@@ -19,7 +19,7 @@ type claim struct {
 type candidate struct {
 	claim  claim
 	addr   netip.Addr // invalid for NodePort
-	kind   Kind
+	kind   FrontendKind
 	family Family
 	port   int // index in the ports of the Service; noPort: the health check port
 	twin   int // index of the first port with the same claim; same as port: no earlier one
@@ -98,7 +98,7 @@ func appendHealthPorts(list []candidate, svc *cluster.Service, families []Family
 
 type address struct {
 	addr netip.Addr
-	kind Kind
+	kind FrontendKind
 }
 
 // appendAddresses adds the addresses of a Service in a family, each once; none if it has no ClusterIP of the family. An
@@ -106,7 +106,7 @@ type address struct {
 func appendAddresses(list []address, svc *cluster.Service, f Family) []address {
 	seen := map[netip.Addr]struct{}{}
 	for _, of := range [...]struct {
-		kind  Kind
+		kind  FrontendKind
 		addrs []netip.Addr
 	}{{ClusterIP, svc.ClusterIPs}, {LoadBalancer, svc.LoadBalancerIPs}, {ExternalIP, svc.ExternalIPs}} {
 		for _, a := range of.addrs {
@@ -198,9 +198,9 @@ func outermost(prefixes []netip.Prefix, f Family) []netip.Prefix {
 	return slices.Clip(list)
 }
 
-type ways struct{ pods, node, others Way }
+type ways struct{ pods, node, others Action }
 
-func same(w Way) ways { return ways{w, w, w} }
+func same(w Action) ways { return ways{w, w, w} }
 
 // supply summarizes the endpoints of a Port.
 type supply struct {
@@ -212,14 +212,14 @@ type supply struct {
 // return through this node. Without a detector the proxy cannot recognize pods, and no connection gets it.
 func internalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	if !s.any {
-		return same(Way{Verdict: Reject})
+		return same(Action{Verdict: Reject})
 	}
-	way := Way{Pool: Cluster, Masquerade: v.masqueradeAll}
+	way := Action{Pool: Cluster, Masquerade: v.masqueradeAll}
 	if svc.InternalLocal {
 		way.Pool = Local
 	}
 	if way.Pool == Local && s.local == 0 {
-		return same(Way{Verdict: Drop})
+		return same(Action{Verdict: Drop})
 	}
 	out := same(way)
 	if v.detector.Detects(f) {
@@ -232,10 +232,10 @@ func internalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 // pods and the node itself still reach all backends, as if they had used the ClusterIP.
 func externalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 	if !s.any {
-		return same(Way{Verdict: Reject})
+		return same(Action{Verdict: Reject})
 	}
 	if !externalLocal(svc) {
-		return same(Way{Pool: Cluster, Masquerade: true})
+		return same(Action{Pool: Cluster, Masquerade: true})
 	}
 	return localWays(s, f, v)
 }
@@ -243,12 +243,12 @@ func externalWays(svc *cluster.Service, s supply, f Family, v *view) ways {
 // localWays returns the ways of connections that stay on this node, except connections of its own clients.
 func localWays(s supply, f Family, v *view) ways {
 	out := ways{
-		pods:   Way{Pool: Cluster},
-		node:   Way{Pool: Cluster, Masquerade: true},
-		others: Way{Pool: Local},
+		pods:   Action{Pool: Cluster},
+		node:   Action{Pool: Cluster, Masquerade: true},
+		others: Action{Pool: Local},
 	}
 	if s.local == 0 {
-		out.others = Way{Verdict: Drop}
+		out.others = Action{Verdict: Drop}
 	}
 	if !v.detector.Detects(f) {
 		out.pods = out.others

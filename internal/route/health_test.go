@@ -121,7 +121,7 @@ func TestAChangeOfHealthTouchesTheService(t *testing.T) {
 	c := NewCompiler(Options{NodeName: "A"})
 	compile := func(svc *cluster.Service, conditions string) string {
 		sl := sliceOf(svc, "x", endpoints(t, "1.1.1.1 @A "+conditions))
-		change, _ := c.Compile(cluster.Change{Services: []cluster.State{stateOf(svc, sl)}})
+		change, _ := c.Compile(cluster.Delta{Services: []cluster.State{stateOf(svc, sl)}})
 		return touchedNames(change)
 	}
 	compile(svc, "rs")

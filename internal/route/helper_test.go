@@ -116,7 +116,7 @@ func compileOne(t *testing.T, opt Options, svc *cluster.Service, list ...*cluste
 	t.Helper()
 	opt.NodeName = cmp.Or(opt.NodeName, "A")
 	c := NewCompiler(opt)
-	c.Compile(cluster.Change{
+	c.Compile(cluster.Delta{
 		Services: []cluster.State{stateOf(svc, list...)},
 		Facts:    &cluster.Facts{Node: nodeA()},
 	})
@@ -173,7 +173,7 @@ func join[T fmt.Stringer](list []T) string {
 }
 
 // String prints a Way in a test.
-func (w Way) String() string {
+func (w Action) String() string {
 	switch w.Verdict {
 	case Reject:
 		return "reject"

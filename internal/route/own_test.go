@@ -102,7 +102,7 @@ func TestOwnListenersAreNotHidden(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := NewCompiler(Options{NodeName: "A", NodePorts: tt.ports, Listeners: healthServer(tt.at)})
-			_, problems := c.Compile(cluster.Change{
+			_, problems := c.Compile(cluster.Delta{
 				Services: []cluster.State{stateOf(tt.svc)}, Facts: &cluster.Facts{Node: nodeA()},
 			})
 			if got := reachedAt(c.Table().Services[tt.svc.Name]); got != tt.want {
@@ -129,8 +129,8 @@ func TestClusterIPsOfTheNodeAreReported(t *testing.T) {
 	svc, other := web(clusterIP("192.168.7.7"), externalIP("192.168.0.2")), claimant("other", 1, clusterIP("172.30.0.50"))
 	svc.Ports = append(svc.Ports, cluster.ServicePort{Name: "health", Protocol: cluster.TCP, Port: 10256})
 	c := NewCompiler(Options{NodeName: "A", Listeners: healthServer("0.0.0.0:10256")})
-	facts := func(local string) cluster.Change {
-		return cluster.Change{Facts: &cluster.Facts{Node: nodeA(), Local: ips(local)}}
+	facts := func(local string) cluster.Delta {
+		return cluster.Delta{Facts: &cluster.Facts{Node: nodeA(), Local: ips(local)}}
 	}
 	first := facts("127.0.0.1 192.168.0.2")
 	first.Services = []cluster.State{stateOf(svc), stateOf(other)}
@@ -138,7 +138,7 @@ func TestClusterIPsOfTheNodeAreReported(t *testing.T) {
 	const own = "clusterIP 192.168.7.7:80, externalIP 192.168.0.2:80"
 	const hidden = "spec.externalIPs: 192.168.0.2:10256/tcp"
 	for _, step := range []struct {
-		change            cluster.Change
+		change            cluster.Delta
 		frontends, reason string
 		touched           int
 	}{

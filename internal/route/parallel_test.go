@@ -27,7 +27,7 @@ func TestCompilingInParallel(t *testing.T) {
 			all.Services[i].Service = &svc
 		}
 	}
-	gone := cluster.Change{Services: []cluster.State{{Name: all.Services[3].Name}}}
+	gone := cluster.Delta{Services: []cluster.State{{Name: all.Services[3].Name}}}
 
 	together, alone := NewCompiler(opt), NewCompiler(opt)
 	change, problems := together.Compile(all)
@@ -37,7 +37,7 @@ func TestCompilingInParallel(t *testing.T) {
 	var one []Problem
 	facts := all.Facts
 	for i := range all.Services {
-		_, more := alone.Compile(cluster.Change{Facts: facts, Services: all.Services[i : i+1]})
+		_, more := alone.Compile(cluster.Delta{Facts: facts, Services: all.Services[i : i+1]})
 		one, facts = append(one, more...), nil
 	}
 	together.Compile(gone)

@@ -107,7 +107,7 @@ type conflict struct {
 // kinds of their own. The last one of a kind counts the rest.
 func digest(lost []candidate, claims *claims) []conflict {
 	type key struct {
-		kind Kind
+		kind FrontendKind
 		twin bool
 	}
 	var list []conflict

@@ -114,12 +114,12 @@ type Port struct {
 	Serving []netip.AddrPort
 }
 
-// Kind is the kind of address of a frontend.
-type Kind uint8
+// FrontendKind is the kind of address of a frontend.
+type FrontendKind uint8
 
 // The kinds of frontends.
 const (
-	ClusterIP Kind = iota
+	ClusterIP FrontendKind = iota
 	NodePort
 	ExternalIP
 	LoadBalancer
@@ -128,18 +128,18 @@ const (
 )
 
 // String returns the name of the kind as messages and answers spell it.
-func (k Kind) String() string {
+func (k FrontendKind) String() string {
 	return [...]string{"clusterIP", "nodePort", "externalIP", "loadBalancerIP", "healthCheckNodePort"}[k]
 }
 
 // Frontend is an address, port and protocol that clients use. There are very many: the order of fields saves memory.
 type Frontend struct {
-	Kind Kind
+	Kind FrontendKind
 	Port uint16
 
 	// Where connections go from pods on this node, from this node itself, and from all other clients. The Detector of the
 	// Host recognizes pods; without one, Pods equals Others.
-	Pods, Node, Others Way
+	Pods, Node, Others Action
 
 	// Allow lists the client addresses that may connect if Restricted is true. Connections
 	// of other clients are dropped if the frontend has backends. The prefixes are in the
@@ -149,8 +149,8 @@ type Frontend struct {
 	Allow      []netip.Prefix
 }
 
-// Way is how a new connection is treated.
-type Way struct {
+// Action is how a new connection is treated.
+type Action struct {
 	Verdict    Verdict
 	Pool       Pool // for Balance
 	Masquerade bool // for Balance: with source NAT

@@ -41,16 +41,16 @@ func orders() map[string]func([]*cluster.Service) {
 	}
 }
 
-func states(list []*cluster.Service) cluster.Change {
-	var c cluster.Change
+func states(list []*cluster.Service) cluster.Delta {
+	var c cluster.Delta
 	for _, svc := range list {
 		c.Services = append(c.Services, stateOf(svc))
 	}
 	return c
 }
 
-func withdrawn(svc *cluster.Service) cluster.Change {
-	return cluster.Change{Services: []cluster.State{{Name: svc.Name}}}
+func withdrawn(svc *cluster.Service) cluster.Delta {
+	return cluster.Delta{Services: []cluster.State{{Name: svc.Name}}}
 }
 
 // A claim concerns the Service that comes or goes and at most one more, however many ask for it and in whichever order.
@@ -93,7 +93,7 @@ func (c *Compiler) allProblems() []Problem {
 
 // mostTwo compiles a change of one Service, and fails the test if it is reported
 // to concern more than that one and another.
-func mostTwo(t *testing.T, c *Compiler, change cluster.Change, svc *cluster.Service) {
+func mostTwo(t *testing.T, c *Compiler, change cluster.Delta, svc *cluster.Service) {
 	t.Helper()
 	before := c.compiled
 	got, problems := c.Compile(change)
@@ -234,7 +234,7 @@ func TestTooManyBackends(t *testing.T) {
 	list := manyEndpoints(svc, 1000)
 	list[0].Ports = sl.Ports
 	c := NewCompiler(Options{})
-	_, problems := c.Compile(cluster.Change{Services: []cluster.State{stateOf(svc, list[0])}})
+	_, problems := c.Compile(cluster.Delta{Services: []cluster.State{stateOf(svc, list[0])}})
 	const why = "its ports and endpoints make more than 1000000 backends, more than this node has memory for; " +
 		"the Service is not programmed: use fewer ports or endpoints"
 	sameText(t, joinProblems(problems), "Service default/web: spec.ports: 1001000 backends: "+why)
@@ -243,7 +243,7 @@ func TestTooManyBackends(t *testing.T) {
 	}
 	list[0].Endpoints = list[0].Endpoints[:900]
 	less := *list[0]
-	c.Compile(cluster.Change{Services: []cluster.State{stateOf(svc, &less)}})
+	c.Compile(cluster.Delta{Services: []cluster.State{stateOf(svc, &less)}})
 	if got := c.Table().Services[svc.Name]; got.Ignored != "" || len(got.Ports) != 1001 || len(c.allProblems()) > 0 {
 		t.Errorf("with fewer endpoints: %d ports, ignored: %q", len(got.Ports), got.Ignored)
 	}
@@ -269,7 +269,7 @@ func claimWorks(list []*cluster.Service) []claimWork {
 		{"come at once", empty, func(c *Compiler) { c.Compile(all) }},
 		{"come one by one", empty, func(c *Compiler) { each(c, all.Services) }},
 		{"go one by one", full, func(c *Compiler) { each(c, gone) }},
-		{"go at once", full, func(c *Compiler) { c.Compile(cluster.Change{Services: gone}) }},
+		{"go at once", full, func(c *Compiler) { c.Compile(cluster.Delta{Services: gone}) }},
 	}
 }
 
@@ -306,7 +306,7 @@ func BenchmarkOwnerGoes(b *testing.B) {
 
 func each(c *Compiler, list []cluster.State) {
 	for i := range list {
-		c.Compile(cluster.Change{Services: list[i : i+1]})
+		c.Compile(cluster.Delta{Services: list[i : i+1]})
 	}
 }
 
@@ -365,13 +365,13 @@ func largeService(b *testing.B, name string, n int, st cluster.State) {
 		b.ReportAllocs()
 		for b.Loop() {
 			c := NewCompiler(benchOptions())
-			c.Compile(cluster.Change{Services: []cluster.State{st}})
+			c.Compile(cluster.Delta{Services: []cluster.State{st}})
 		}
 		b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(n), "ns/each")
 	})
 	b.Run("again/"+name, func(b *testing.B) { // as when an endpoint changes
 		c := NewCompiler(benchOptions())
-		c.Compile(cluster.Change{Services: []cluster.State{st}})
+		c.Compile(cluster.Delta{Services: []cluster.State{st}})
 		b.ReportAllocs()
 		for b.Loop() {
 			c.take(c.compile([]cluster.Name{st.Name})[0])

@@ -263,7 +263,7 @@ func (b *builder) fill(p *Port, candidates []Choice) {
 
 // Uses reports whether a frontend of the port sends connections to a pool.
 func (p *Port) Uses(pool Pool) bool {
-	balances := func(w Way) bool { return w.Verdict == Balance && w.Pool == pool }
+	balances := func(w Action) bool { return w.Verdict == Balance && w.Pool == pool }
 	for _, f := range p.Frontends {
 		if balances(f.Pods) || balances(f.Node) || balances(f.Others) {
 			return true

@@ -66,16 +66,16 @@ iptables-legacy -t nat -A OUTPUT -m comment --comment "kubernetes service portal
 // for a mark.
 func addServers(t *testing.T, netns int) {
 	t.Helper()
-	var changes []ipvs.Change
+	var changes []ipvs.Command
 	add := func(s ipvs.Server) {
-		changes = append(changes, ipvs.Change{Op: ipvs.Set, Server: s, Settings: ipvs.Settings{Scheduler: "rr"}})
+		changes = append(changes, ipvs.Command{Op: ipvs.Set, Server: s, Settings: ipvs.Settings{Scheduler: "rr"}})
 	}
 	for _, at := range []string{"10.96.0.1:80", "10.96.0.10:80", "[fd00::1]:80", "192.0.2.7:30080", "192.0.2.7:80"} {
 		add(tcp(at))
 	}
 	add(ipvs.Server{Addr: netip.IPv4Unspecified(), Mark: 7})
 	for _, at := range []string{"10.96.0.1:80", "10.96.0.10:80"} {
-		changes = append(changes, ipvs.Change{
+		changes = append(changes, ipvs.Command{
 			Op: ipvs.SetDest, Server: tcp(at), Dest: ipvs.Destination{At: netip.MustParseAddrPort("127.0.0.1:8080"), Weight: 1},
 		})
 	}

@@ -71,7 +71,7 @@ type timedServers struct {
 }
 
 // Apply implements planeipvs.Servers.
-func (t timedServers) Apply(ctx context.Context, changes []ipvs.Change) error {
+func (t timedServers) Apply(ctx context.Context, changes []ipvs.Command) error {
 	defer t.add(virtualServers, time.Now())
 	return t.Servers.Apply(ctx, changes)
 }
@@ -82,7 +82,7 @@ type timedSets struct {
 }
 
 // Apply implements planeipvs.Sets.
-func (t timedSets) Apply(ctx context.Context, changes []ipset.Change) error {
+func (t timedSets) Apply(ctx context.Context, changes []ipset.Command) error {
 	defer t.add(ipsets, time.Now())
 	return t.Sets.Apply(ctx, changes)
 }

@@ -57,7 +57,7 @@ func foreignServer() ipvs.Server {
 // it must have been stopped.
 func (w *testEnv) addForeignServer() {
 	w.Helper()
-	w.must(w.table().Apply(w.Context(), []ipvs.Change{
+	w.must(w.table().Apply(w.Context(), []ipvs.Command{
 		{Op: ipvs.Set, Server: foreignServer(), Settings: ipvs.Settings{Scheduler: "rr"}},
 	}))
 }

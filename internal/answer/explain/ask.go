@@ -280,7 +280,7 @@ func frontendOf(f found) *Frontend {
 }
 
 // way returns where the connections of a client go. An address that serves no NodePorts does not distinguish clients.
-func (f found) way(c client) route.Way {
+func (f found) way(c client) route.Action {
 	if f.unserved {
 		return f.frontend.Others
 	}

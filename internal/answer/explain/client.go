@@ -20,7 +20,7 @@ type client struct {
 }
 
 // way returns where a frontend sends the client.
-func (c *client) way(f *route.Frontend) route.Way {
+func (c *client) way(f *route.Frontend) route.Action {
 	switch {
 	case c.alike && f.Kind == route.ClusterIP:
 		return f.Pods

@@ -49,16 +49,16 @@ type Frontend struct {
 	Port    uint16     `json:"port"`
 
 	// Where connections go from pods on this node, from the node itself, and from all other clients.
-	Pods   Way `json:"pods"`
-	Node   Way `json:"node"`
-	Others Way `json:"others"`
+	Pods   Action `json:"pods"`
+	Node   Action `json:"node"`
+	Others Action `json:"others"`
 
 	Restricted bool           `json:"restricted,omitempty"` // to clients in Allow
 	Allow      []netip.Prefix `json:"allow,omitempty"`
 }
 
-// Way is where a connection goes.
-type Way struct {
+// Action is where a connection goes.
+type Action struct {
 	To         string `json:"to"` // the pool "cluster" or "local", "refused" or "dropped"
 	Masquerade bool   `json:"masquerade,omitempty"`
 }
@@ -116,14 +116,14 @@ func number(p *route.Port) uint16 {
 	return p.Frontends[i].Port
 }
 
-func wayOf(w route.Way) Way {
+func wayOf(w route.Action) Action {
 	switch w.Verdict {
 	case route.Reject:
-		return Way{To: "refused"}
+		return Action{To: "refused"}
 	case route.Drop:
-		return Way{To: "dropped"}
+		return Action{To: "dropped"}
 	default:
-		return Way{To: w.Pool.String(), Masquerade: w.Masquerade}
+		return Action{To: w.Pool.String(), Masquerade: w.Masquerade}
 	}
 }
 
@@ -274,9 +274,9 @@ type NodePort struct {
 	Loopback  bool         `json:"loopback,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
-	Pods     Way         `json:"pods"`
-	Node     Way         `json:"node"`
-	Others   Way         `json:"others"`
+	Pods     Action      `json:"pods"`
+	Node     Action      `json:"node"`
+	Others   Action      `json:"others"`
 	Backends int         `json:"backends"` // for clients other than pods and this node
 	State    Programming `json:"state"`
 	Reason   string      `json:"reason,omitempty"`

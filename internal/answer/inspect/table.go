@@ -109,7 +109,7 @@ func stateText(p Programming, reason string) string {
 }
 
 // String returns where the connection goes, and whether with source NAT.
-func (w Way) String() string {
+func (w Action) String() string {
 	if w.Masquerade {
 		return w.To + " masqueraded"
 	}

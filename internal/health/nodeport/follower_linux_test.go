@@ -110,7 +110,7 @@ func TestAnswers(t *testing.T) {
 	})
 	t.Run("S-265 the node is about to leave: that does not count", func(t *testing.T) {
 		facts := &cluster.Facts{Node: &cluster.Node{Name: "A", Leaving: true}}
-		change, _ := r.compiler.Compile(cluster.Change{Facts: facts})
+		change, _ := r.compiler.Compile(cluster.Delta{Facts: facts})
 		r.Applied(change)
 		r.apply(service("web", 30500, "10.0.0.1/rs"))
 		r.expect(t, v4, whole(fine, "web", 1, "true"))

@@ -73,7 +73,7 @@ func (n *node) apply(services ...cluster.State) {
 // conflicts compiles a change that makes so many problems and tells the Follower.
 func (n *node) conflicts(want int, services ...cluster.State) {
 	n.t.Helper()
-	change, problems := n.compiler.Compile(cluster.Change{Services: services})
+	change, problems := n.compiler.Compile(cluster.Delta{Services: services})
 	if len(problems) != want {
 		n.t.Errorf("%d problems, want %d: %v", len(problems), want, problems)
 	}
@@ -86,7 +86,7 @@ func (n *node) local(addrs ...string) {
 	for _, a := range addrs {
 		facts.Local = append(facts.Local, netip.MustParseAddr(a))
 	}
-	change, _ := n.compiler.Compile(cluster.Change{Facts: facts})
+	change, _ := n.compiler.Compile(cluster.Delta{Facts: facts})
 	n.Applied(change)
 }
 

@@ -34,42 +34,43 @@ func TestSetsAreCreatedFilledAndListed(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	four, six := addr("10.96.0.1"), addr("fd00::1")
 	want := map[string]*Set{
-		"PORT": {Kind{Type: Port}, map[Member]uint32{{Port: 30000}: 0, {Port: 65535}: 0}},
-		"IP":   {Kind{Type: IP}, map[Member]uint32{{Addr: four}: 0}},
-		"6-IP": {Kind{Type: IP, IPv6: true}, map[Member]uint32{{Addr: six}: 0}},
+		"PORT": {Definition{Type: Port}, map[Member]uint32{{Port: 30000}: 0, {Port: 65535}: 0}},
+		"IP":   {Definition{Type: IP}, map[Member]uint32{{Addr: four}: 0}},
+		"6-IP": {Definition{Type: IP, IPv6: true}, map[Member]uint32{{Addr: six}: 0}},
 		"P": {
-			Kind{Type: IPPort},
+			Definition{Type: IPPort},
 			map[Member]uint32{{Addr: four, Protocol: tcp, Port: 80}: 0, {Addr: four, Protocol: sctp, Port: 80}: 0},
 		},
 		"6-MARK": {
-			Kind{Type: IPPort, IPv6: true, Marks: true}, map[Member]uint32{{Addr: six, Protocol: udp, Port: 53}: 0xb5000007},
+			Definition{Type: IPPort, IPv6: true, Marks: true},
+			map[Member]uint32{{Addr: six, Protocol: udp, Port: 53}: 0xb5000007},
 		},
 		"IP2": {
-			Kind{Type: IPPortIP}, map[Member]uint32{{Addr: four, Protocol: tcp, Port: 80, To: prefix("10.0.0.1/32")}: 0},
+			Definition{Type: IPPortIP}, map[Member]uint32{{Addr: four, Protocol: tcp, Port: 80, To: prefix("10.0.0.1/32")}: 0},
 		},
 		"6-IP2": {
-			Kind{Type: IPPortIP, IPv6: true},
+			Definition{Type: IPPortIP, IPv6: true},
 			map[Member]uint32{{Addr: six, Protocol: tcp, Port: 80, To: prefix("fd00::2/128")}: 0},
 		},
 		"NET": {
-			Kind{Type: IPPortNet},
+			Definition{Type: IPPortNet},
 			map[Member]uint32{
 				{Addr: four, Protocol: tcp, Port: 80, To: prefix("10.0.0.0/8")}:   0,
 				{Addr: four, Protocol: tcp, Port: 80, To: prefix("10.96.0.1/32")}: 0,
 			},
 		},
 		"6-NET": {
-			Kind{Type: IPPortNet, IPv6: true},
+			Definition{Type: IPPortNet, IPv6: true},
 			map[Member]uint32{{Addr: six, Protocol: tcp, Port: 80, To: prefix("fd00::/8")}: 0},
 		},
 	}
-	var changes []Change
+	var changes []Command
 	var names []string
 	for name, set := range want {
 		names = append(names, name)
-		changes = append(changes, Change{Op: Create, Set: name, Kind: set.Kind})
+		changes = append(changes, Command{Op: Create, Set: name, Definition: set.Definition})
 		for m, mark := range set.Members {
-			changes = append(changes, Change{Op: Add, Set: name, Kind: set.Kind, Member: m, Mark: mark})
+			changes = append(changes, Command{Op: Add, Set: name, Definition: set.Definition, Member: m, Mark: mark})
 		}
 	}
 	for range 2 { // the second time everything exists
@@ -109,7 +110,7 @@ func TestSetsAreCreatedFilledAndListed(t *testing.T) {
 			changes[i].Op = Delete
 		}
 	}
-	slices.SortStableFunc(changes, func(a, b Change) int { return int(b.Op) - int(a.Op) })
+	slices.SortStableFunc(changes, func(a, b Command) int { return int(b.Op) - int(a.Op) })
 	if err := sets.Apply(t.Context(), changes); err != nil {
 		t.Error(err)
 	}
@@ -120,11 +121,11 @@ func TestSetsAreCreatedFilledAndListed(t *testing.T) {
 
 func TestTheMarkOfAMemberIsChanged(t *testing.T) {
 	sets := New(kerneltest.Namespace(t))
-	k, m := Kind{Type: IPPort, Marks: true}, Member{Addr: netip.MustParseAddr("10.0.0.1"), Protocol: tcp, Port: 80}
-	if err := sets.Apply(t.Context(), []Change{
-		{Op: Create, Set: "S", Kind: k},
-		{Op: Add, Set: "S", Kind: k, Member: m, Mark: 1},
-		{Op: Add, Set: "S", Kind: k, Member: m, Mark: 2},
+	k, m := Definition{Type: IPPort, Marks: true}, Member{Addr: netip.MustParseAddr("10.0.0.1"), Protocol: tcp, Port: 80}
+	if err := sets.Apply(t.Context(), []Command{
+		{Op: Create, Set: "S", Definition: k},
+		{Op: Add, Set: "S", Definition: k, Member: m, Mark: 1},
+		{Op: Add, Set: "S", Definition: k, Member: m, Mark: 2},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -136,12 +137,12 @@ func TestTheMarkOfAMemberIsChanged(t *testing.T) {
 // A large set takes several messages of a listing.
 func TestALargeSetIsListedAsAWhole(t *testing.T) {
 	sets := New(kerneltest.Namespace(t))
-	k := Kind{Type: IPPort, IPv6: true}
-	changes := []Change{{Op: Create, Set: "LARGE", Kind: k}}
+	k := Definition{Type: IPPort, IPv6: true}
+	changes := []Command{{Op: Create, Set: "LARGE", Definition: k}}
 	a := netip.MustParseAddr("fd00::1")
 	for n := range 3000 {
-		changes = append(changes, Change{
-			Op: Add, Set: "LARGE", Kind: k, Member: Member{Addr: a, Protocol: tcp, Port: uint16(n + 1)},
+		changes = append(changes, Command{
+			Op: Add, Set: "LARGE", Definition: k, Member: Member{Addr: a, Protocol: tcp, Port: uint16(n + 1)},
 		})
 	}
 	if err := sets.Apply(t.Context(), changes); err != nil {
@@ -154,14 +155,14 @@ func TestALargeSetIsListedAsAWhole(t *testing.T) {
 
 func TestErrorsOfSetsHaveAReason(t *testing.T) {
 	sets := New(kerneltest.Namespace(t))
-	for want, changes := range map[string][]Change{
+	for want, changes := range map[string][]Command{
 		"ipset create S hash:none family inet hashsize 1024 maxelem 1048576: this kernel does not have the type of set": {
-			{Op: Create, Set: "S", Kind: Kind{Type: "hash:none"}},
+			{Op: Create, Set: "S", Definition: Definition{Type: "hash:none"}},
 		},
 		"it exists with another type": {
-			{Op: Create, Set: "T", Kind: Kind{Type: IP}}, {Op: Create, Set: "T", Kind: Kind{Type: Port}},
+			{Op: Create, Set: "T", Definition: Definition{Type: IP}}, {Op: Create, Set: "T", Definition: Definition{Type: Port}},
 		},
-		"ipset add ABSENT 80": {{Op: Add, Set: "ABSENT", Kind: Kind{Type: Port}, Member: Member{Port: 80}}},
+		"ipset add ABSENT 80": {{Op: Add, Set: "ABSENT", Definition: Definition{Type: Port}, Member: Member{Port: 80}}},
 	} {
 		if err := sets.Apply(t.Context(), changes); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -172,14 +173,14 @@ func TestErrorsOfSetsHaveAReason(t *testing.T) {
 // One of many members is refused: the error names it, and those before it are there.
 func TestOneOfManyMembersIsRefused(t *testing.T) {
 	sets := New(kerneltest.Namespace(t))
-	k := Kind{Type: IPPort}
-	if err := sets.Apply(t.Context(), []Change{{Op: Create, Set: "HERE", Kind: k}}); err != nil {
+	k := Definition{Type: IPPort}
+	if err := sets.Apply(t.Context(), []Command{{Op: Create, Set: "HERE", Definition: k}}); err != nil {
 		t.Fatal(err)
 	}
-	var changes []Change
+	var changes []Command
 	for n := range 300 {
 		m := Member{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: tcp, Port: uint16(n + 1)}
-		changes = append(changes, Change{Op: Add, Set: "HERE", Kind: k, Member: m})
+		changes = append(changes, Command{Op: Add, Set: "HERE", Definition: k, Member: m})
 	}
 	changes[200].Set = "ABSENT"
 	if err := sets.Apply(t.Context(), changes); err == nil ||

@@ -17,7 +17,7 @@ import (
 // flagNamesOnly is IPSET_FLAG_LIST_SETNAME (linux/netfilter/ipset/ip_set.h).
 const flagNamesOnly = 2
 
-func (k Kind) family() uint8 {
+func (k Definition) family() uint8 {
 	if k.IPv6 && k.Type != Port {
 		return unix.AF_INET6
 	}
@@ -25,20 +25,20 @@ func (k Kind) family() uint8 {
 }
 
 // forCreate returns the attributes of a request to create the set, in a revision of its type.
-func (c Change) forCreate(revision uint8) []byte {
+func (c Command) forCreate(revision uint8) []byte {
 	all := nl.AppendString(nil, uapi.IPSET_ATTR_SETNAME, c.Set)
-	all = nl.AppendString(all, uapi.IPSET_ATTR_TYPENAME, string(c.Kind.Type))
+	all = nl.AppendString(all, uapi.IPSET_ATTR_TYPENAME, string(c.Definition.Type))
 	all = nl.AppendUint8(all, uapi.IPSET_ATTR_REVISION, revision)
-	all = nl.AppendUint8(all, uapi.IPSET_ATTR_FAMILY, c.Kind.family())
+	all = nl.AppendUint8(all, uapi.IPSET_ATTR_FAMILY, c.Definition.family())
 	return nl.AppendNested(all, uapi.IPSET_ATTR_DATA, func(to []byte) []byte {
-		if c.Kind.Type == Port {
+		if c.Definition.Type == Port {
 			to = nl.AppendUint16(to, uapi.IPSET_ATTR_PORT|netlink.NetByteOrder, 0)
 			to = nl.AppendUint16(to, uapi.IPSET_ATTR_PORT_TO|netlink.NetByteOrder, math.MaxUint16)
 		} else {
 			to = nl.AppendUint32(to, uapi.IPSET_ATTR_HASHSIZE|netlink.NetByteOrder, hashSize)
 			to = nl.AppendUint32(to, uapi.IPSET_ATTR_MAXELEM|netlink.NetByteOrder, maxMembers)
 		}
-		if c.Kind.Marks {
+		if c.Definition.Marks {
 			to = nl.AppendUint32(to, uapi.IPSET_ATTR_CADT_FLAGS|netlink.NetByteOrder, uapi.IPSET_FLAG_WITH_SKBINFO)
 		}
 		return to
@@ -46,7 +46,7 @@ func (c Change) forCreate(revision uint8) []byte {
 }
 
 // forMember returns the attributes of a request to add or delete a member.
-func (c Change) forMember() []byte {
+func (c Command) forMember() []byte {
 	m := c.Member
 	all := nl.AppendString(nil, uapi.IPSET_ATTR_SETNAME, c.Set)
 	return nl.AppendNested(all, uapi.IPSET_ATTR_DATA, func(to []byte) []byte {
@@ -61,11 +61,11 @@ func (c Change) forMember() []byte {
 		}
 		if m.To.IsValid() {
 			to = appendAddr(to, uapi.IPSET_ATTR_IP2, m.To.Addr())
-			if c.Kind.Type == IPPortNet {
+			if c.Definition.Type == IPPortNet {
 				to = nl.AppendUint8(to, uapi.IPSET_ATTR_CIDR2, uint8(m.To.Bits()))
 			}
 		}
-		if c.Op == Add && c.Kind.Marks {
+		if c.Op == Add && c.Definition.Marks {
 			mark := binary.BigEndian.AppendUint64(nil, uint64(c.Mark)<<32|math.MaxUint32) // with its mask
 			to = nl.Append(to, uapi.IPSET_ATTR_SKBMARK|netlink.NetByteOrder, mark)
 		}

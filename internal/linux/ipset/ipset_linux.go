@@ -83,11 +83,11 @@ func (s *Sets) list(ctx context.Context, attributes []byte) ([]netlink.Message, 
 
 // Destroy destroys a set. It returns nil if the set does not exist, and an error if rules refer to it.
 func (s *Sets) Destroy(ctx context.Context, name string) error {
-	return s.Apply(ctx, []Change{{Op: Destroy, Set: name}})
+	return s.Apply(ctx, []Command{{Op: Destroy, Set: name}})
 }
 
 // Apply makes changes in their order. After an error some of the changes that follow may be made.
-func (s *Sets) Apply(ctx context.Context, changes []Change) error {
+func (s *Sets) Apply(ctx context.Context, changes []Command) error {
 	if len(changes) > 1 && s.applyMembers(ctx, changes) == nil {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (s *Sets) Apply(ctx context.Context, changes []Change) error {
 var errNotMembers = errors.New("not only changes of members")
 
 // applyMembers makes changes of members in few messages. After an error any of them may be made.
-func (s *Sets) applyMembers(ctx context.Context, changes []Change) error {
+func (s *Sets) applyMembers(ctx context.Context, changes []Command) error {
 	requests := make([]nl.Request, len(changes))
 	for i, c := range changes {
 		if c.Op != Add && c.Op != Delete {
@@ -124,11 +124,11 @@ func (s *Sets) applyMembers(ctx context.Context, changes []Change) error {
 	return nl.ExecuteAll(ctx, requests)
 }
 
-func (s *Sets) apply(ctx context.Context, conn *nl.Conn, c Change) error {
+func (s *Sets) apply(ctx context.Context, conn *nl.Conn, c Command) error {
 	var attributes []byte
 	switch c.Op {
 	case Create:
-		revision, err := s.revision(ctx, conn, c.Kind)
+		revision, err := s.revision(ctx, conn, c.Definition)
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (s *Sets) apply(ctx context.Context, conn *nl.Conn, c Change) error {
 	return err
 }
 
-func (c Change) command() netlink.HeaderType {
+func (c Command) command() netlink.HeaderType {
 	switch c.Op {
 	case Create:
 		return uapi.IPSET_CMD_CREATE
@@ -159,7 +159,7 @@ func (c Change) command() netlink.HeaderType {
 }
 
 // revision returns the newest revision of a type that the kernel has.
-func (s *Sets) revision(ctx context.Context, conn *nl.Conn, k Kind) (uint8, error) {
+func (s *Sets) revision(ctx context.Context, conn *nl.Conn, k Definition) (uint8, error) {
 	attributes := nl.AppendString(nil, uapi.IPSET_ATTR_TYPENAME, string(k.Type))
 	attributes = nl.AppendUint8(attributes, uapi.IPSET_ATTR_FAMILY, k.family())
 	answers, err := conn.Execute(ctx, s.request(uapi.IPSET_CMD_TYPE, 0, attributes))

@@ -31,8 +31,8 @@ const (
 	Port      Type = "bitmap:port" // all ports
 )
 
-// Kind is how a set is created.
-type Kind struct {
+// Definition is how a set is created.
+type Definition struct {
 	Type  Type
 	IPv6  bool // of hash types
 	Marks bool // members have packet marks (skbinfo)
@@ -48,11 +48,11 @@ type Member struct {
 
 // Set is a set with its members and their marks.
 type Set struct {
-	Kind
+	Definition
 	Members map[Member]uint32
 }
 
-// Op is what a Change does.
+// Op is what a Command does.
 type Op uint8
 
 // The operations. Each has no effect, and is no error, if it is already done.
@@ -63,25 +63,25 @@ const (
 	Delete            // deletes a member
 )
 
-// Change is one change of a set.
-type Change struct {
-	Op     Op
-	Set    string
-	Kind   Kind // the set
-	Member Member
-	Mark   uint32 // of an added member, if the set has marks
+// Command changes a set.
+type Command struct {
+	Op         Op
+	Set        string
+	Definition Definition // the set
+	Member     Member
+	Mark       uint32 // of an added member, if the set has marks
 }
 
 // String returns the change as a line for ipset restore.
-func (c Change) String() string {
+func (c Command) String() string {
 	switch c.Op {
 	case Create:
-		return "create " + c.Set + " " + c.Kind.String()
+		return "create " + c.Set + " " + c.Definition.String()
 	case Destroy:
 		return "destroy " + c.Set
 	case Add:
 		line := "add " + c.Set + " " + c.Member.String()
-		if c.Kind.Marks {
+		if c.Definition.Marks {
 			line += fmt.Sprintf(" skbmark %#x", c.Mark)
 		}
 		return line
@@ -91,7 +91,7 @@ func (c Change) String() string {
 }
 
 // String returns the arguments that create such a set.
-func (k Kind) String() string {
+func (k Definition) String() string {
 	text := string(k.Type)
 	switch {
 	case k.Type == Port:

@@ -20,7 +20,7 @@ func (t *Tools) Watch(ctx context.Context, ours func(chain string) bool, subscri
 	}
 	w := &nft.Watch{
 		NetNS: t.opts.NetNS, Own: &t.own,
-		What:   func(c nft.Change) string { return describe(c, ours) },
+		What:   func(c nft.Event) string { return describe(c, ours) },
 		Report: func(e nft.Edit) { report(Edit{What: e.What, By: e.By}) },
 	}
 	return w.Run(ctx, subscribed)
@@ -32,7 +32,7 @@ func watched(t nft.Table) bool {
 }
 
 // describe describes a change that Watch reports; empty: it does not report this one.
-func describe(c nft.Change, ours func(chain string) bool) string {
+func describe(c nft.Event, ours func(chain string) bool) string {
 	in := where(fromNFT(c.Table).table())
 	switch {
 	case !watched(c.Table):
@@ -48,7 +48,7 @@ func describe(c nft.Change, ours func(chain string) bool) string {
 
 // ends reports whether a change is a new rule that ends the way of every packet in a
 // chain of the kernel: the rules behind it have no effect any more.
-func ends(c nft.Change) bool {
+func ends(c nft.Event) bool {
 	return c.Table.Name != "mangle" && c.Rule.Every && !c.Gone && !c.Rule.Jump && c.Rule.Target != "" &&
 		c.Rule.Target != "LOG" &&
 		slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, c.Chain)

@@ -30,7 +30,7 @@ type Listed struct {
 	Settings
 }
 
-// Op is what a Change does.
+// Op is what a Command does.
 type Op uint8
 
 // The operations. Each has no effect, and is no error, if it is already done.
@@ -41,8 +41,8 @@ const (
 	DeleteDest           // deletes a destination
 )
 
-// Change is one change of a virtual server.
-type Change struct {
+// Command changes a virtual server.
+type Command struct {
 	Op       Op
 	Server   Server
 	Settings Settings    // of Set
@@ -55,7 +55,7 @@ type Change struct {
 
 // String returns the change as a line for ipvsadm --restore. A server or destination whose
 // settings change is printed like a new one.
-func (c Change) String() string {
+func (c Command) String() string {
 	at := c.Server.argument()
 	server, dest := "-A ", "-a "
 	if c.Exists {

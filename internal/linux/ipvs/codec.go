@@ -97,7 +97,7 @@ func wide(a netip.Addr) []byte {
 }
 
 // attributes returns everything that the operation needs.
-func (c Change) attributes() []byte {
+func (c Command) attributes() []byte {
 	all := nl.AppendNested(nil, attrService, func(to []byte) []byte {
 		to = c.Server.append(to)
 		if c.Op == Set {

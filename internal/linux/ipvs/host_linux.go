@@ -17,7 +17,7 @@ import (
 // documentation, as kube-proxy does, and deletes it. Without the scheduler the error is ErrScheduler.
 func (t *Table) Check(ctx context.Context, scheduler string) error {
 	at := Server{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: unix.IPPROTO_TCP, Port: 20000}
-	return t.Apply(ctx, []Change{
+	return t.Apply(ctx, []Command{
 		{Op: Set, Server: at, Settings: Settings{Scheduler: scheduler}}, {Op: Delete, Server: at},
 	})
 }

@@ -122,7 +122,7 @@ func (t *Table) Connections(ctx context.Context, s Server) (int, error) {
 
 // Delete deletes a virtual server, which ends its connections. It returns nil if the server does not exist.
 func (t *Table) Delete(ctx context.Context, s Server) error {
-	err := t.Apply(ctx, []Change{{Op: Delete, Server: s}})
+	err := t.Apply(ctx, []Command{{Op: Delete, Server: s}})
 	if errors.Is(err, ErrAbsent) {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (t *Table) Delete(ctx context.Context, s Server) error {
 }
 
 // Apply makes changes in their order. After an error some of the changes that follow may be made.
-func (t *Table) Apply(ctx context.Context, changes []Change) error {
+func (t *Table) Apply(ctx context.Context, changes []Command) error {
 	if len(changes) > 1 && t.applyAll(ctx, changes) == nil {
 		return nil
 	}
@@ -146,7 +146,7 @@ func (t *Table) Apply(ctx context.Context, changes []Change) error {
 
 // applyAll makes changes of what does not exist, or exists in case of deletions, in few messages.
 // After an error any of them may be made.
-func (t *Table) applyAll(ctx context.Context, changes []Change) error {
+func (t *Table) applyAll(ctx context.Context, changes []Command) error {
 	return t.session(ctx, func(s *session) error {
 		requests := make([]nl.Request, len(changes))
 		for i, c := range changes {

@@ -30,7 +30,7 @@ func kernel(t *testing.T) (*Table, int) {
 	return New(netns), netns
 }
 
-func apply(t *testing.T, table *Table, changes ...Change) {
+func apply(t *testing.T, table *Table, changes ...Command) {
 	t.Helper()
 	if err := table.Apply(t.Context(), changes); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestServersAndDestinationsAreWrittenAndListed(t *testing.T) {
 	}
 	for range 2 { // the second time everything exists
 		for _, s := range want {
-			apply(t, table, Change{Op: Set, Server: s.Server, Settings: s.Settings})
+			apply(t, table, Command{Op: Set, Server: s.Server, Settings: s.Settings})
 		}
 	}
 	same(t, "servers", want, servers(t, table))
@@ -78,10 +78,10 @@ func TestServersAndDestinationsAreWrittenAndListed(t *testing.T) {
 		return Destination{At: netip.MustParseAddrPort(text), Weight: weight}
 	}
 	for _, d := range []Destination{dest("10.0.0.1:8080", 1), dest("10.0.0.2:8080", 7), dest("10.0.0.1:8080", 0)} {
-		apply(t, table, Change{Op: SetDest, Server: tcp4, Dest: d})
+		apply(t, table, Command{Op: SetDest, Server: tcp4, Dest: d})
 	}
-	apply(t, table, Change{Op: SetDest, Server: tcp6, Dest: dest("[fd00::2]:8443", 1)},
-		Change{Op: SetDest, Server: mark4, Dest: dest("10.0.0.3:1", 1)})
+	apply(t, table, Command{Op: SetDest, Server: tcp6, Dest: dest("[fd00::2]:8443", 1)},
+		Command{Op: SetDest, Server: mark4, Dest: dest("10.0.0.3:1", 1)})
 	got, err := table.Destinations(t.Context(), tcp4, tcp6, mark4, mark6, server(unix.IPPROTO_TCP, "10.9.9.9:9"))
 	if err != nil {
 		t.Fatal(err)
@@ -104,8 +104,8 @@ func TestServersAndDestinationsAreWrittenAndListed(t *testing.T) {
 	})
 
 	for range 2 { // the second deletion has no effect
-		apply(t, table, Change{Op: DeleteDest, Server: tcp4, Dest: dest("10.0.0.2:8080", 0)},
-			Change{Op: Delete, Server: mark4}, Change{Op: Delete, Server: tcp6})
+		apply(t, table, Command{Op: DeleteDest, Server: tcp4, Dest: dest("10.0.0.2:8080", 0)},
+			Command{Op: Delete, Server: mark4}, Command{Op: Delete, Server: tcp6})
 	}
 	same(t, "servers", []Listed{want[1], want[2], want[3], want[5]}, servers(t, table))
 	if got, err = table.Destinations(t.Context(), tcp4); err != nil || len(got[0]) != 1 {
@@ -119,11 +119,11 @@ func TestManyChanges(t *testing.T) {
 	table, _ := kernel(t)
 	s := server(unix.IPPROTO_TCP, "10.96.0.1:80")
 	const n = 300
-	dests := func(step int, weight uint32) []Change {
-		list := []Change{{Op: Set, Server: s, Settings: Settings{Scheduler: "rr"}}}
+	dests := func(step int, weight uint32) []Command {
+		list := []Command{{Op: Set, Server: s, Settings: Settings{Scheduler: "rr"}}}
 		for i := 0; i < n; i += step {
 			at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i+1))
-			list = append(list, Change{Op: SetDest, Server: s, Dest: Destination{At: at, Weight: weight}})
+			list = append(list, Command{Op: SetDest, Server: s, Dest: Destination{At: at, Weight: weight}})
 		}
 		return list
 	}
@@ -159,7 +159,7 @@ func TestExpectationsMayBeWrong(t *testing.T) {
 	for _, exists := range []bool{true, false, true} { // the first time it does not exist, then it does
 		for weight := range uint32(2) {
 			dest := Destination{At: netip.MustParseAddrPort("10.0.0.1:8080"), Weight: weight}
-			changes := []Change{
+			changes := []Command{
 				{Op: Set, Server: at, Settings: Settings{Scheduler: "rr"}, Exists: exists},
 				{Op: SetDest, Server: at, Dest: dest, Exists: exists},
 			}
@@ -173,7 +173,7 @@ func TestExpectationsMayBeWrong(t *testing.T) {
 		}
 	}
 	gone := server(unix.IPPROTO_TCP, "10.96.0.2:80")
-	err := table.Apply(t.Context(), []Change{
+	err := table.Apply(t.Context(), []Command{
 		{Op: SetDest, Server: gone, Dest: Destination{At: netip.MustParseAddrPort("10.0.0.1:8080")}, Exists: true},
 	})
 	if err == nil || !strings.Contains(err.Error(), "the virtual server does not exist") {
@@ -185,17 +185,17 @@ func TestEverySchedulerOfTheKernelIsAccepted(t *testing.T) {
 	table, _ := kernel(t)
 	s := server(unix.IPPROTO_TCP, "10.96.0.1:80")
 	for _, name := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf"} {
-		apply(t, table, Change{Op: Set, Server: s, Settings: Settings{Scheduler: name}})
+		apply(t, table, Command{Op: Set, Server: s, Settings: Settings{Scheduler: name}})
 		if got := servers(t, table); len(got) != 1 || got[0].Scheduler != name {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	err := table.Apply(t.Context(), []Change{{Op: Set, Server: s, Settings: Settings{Scheduler: "best"}}})
+	err := table.Apply(t.Context(), []Command{{Op: Set, Server: s, Settings: Settings{Scheduler: "best"}}})
 	if !errors.Is(err, ErrScheduler) ||
 		err.Error() != `ipvs -A -t 10.96.0.1:80 -s best: this kernel does not have the scheduler: "best"` {
 		t.Errorf("an unknown scheduler: %v", err)
 	}
-	err = table.Apply(t.Context(), []Change{{
+	err = table.Apply(t.Context(), []Command{{
 		Op: SetDest, Server: server(unix.IPPROTO_TCP, "10.96.0.2:80"),
 		Dest: Destination{At: netip.MustParseAddrPort("10.0.0.1:1")},
 	}})
@@ -209,8 +209,8 @@ func TestConnectionsAreCounted(t *testing.T) {
 	table, netns := kernel(t)
 	at, idle := server(unix.IPPROTO_TCP, "127.0.0.2:80"), server(unix.IPPROTO_TCP, "127.0.0.3:80")
 	for _, s := range []Server{at, idle} {
-		apply(t, table, Change{Op: Set, Server: s, Settings: Settings{Scheduler: "rr"}},
-			Change{Op: SetDest, Server: s, Dest: Destination{At: netip.MustParseAddrPort("127.0.0.1:8080"), Weight: 1}})
+		apply(t, table, Command{Op: Set, Server: s, Settings: Settings{Scheduler: "rr"}},
+			Command{Op: SetDest, Server: s, Dest: Destination{At: netip.MustParseAddrPort("127.0.0.1:8080"), Weight: 1}})
 	}
 	var ends []io.Closer
 	kerneltest.Do(t, netns, func() error {

@@ -80,7 +80,7 @@ func (s *session) destinations(ctx context.Context, of Server) ([]Destination, e
 }
 
 // apply makes one change. What exists is changed, and what does not exist needs no deletion.
-func (s *session) apply(ctx context.Context, c Change) error {
+func (s *session) apply(ctx context.Context, c Command) error {
 	commands := c.commands()
 	_, err := s.execute(ctx, commands[0], netlink.Acknowledge, c.attributes())
 	switch {
@@ -94,7 +94,7 @@ func (s *session) apply(ctx context.Context, c Change) error {
 
 // commands returns the command for a change, and the one to try if what it names exists although c.Exists is false,
 // or the reverse.
-func (c Change) commands() []byte {
+func (c Command) commands() []byte {
 	add, set := byte(cmdNewService), byte(cmdSetService)
 	switch c.Op {
 	case Delete:
@@ -112,7 +112,7 @@ func (c Change) commands() []byte {
 }
 
 // explain adds the reason to an error of the kernel.
-func (c Change) explain(err error) error {
+func (c Command) explain(err error) error {
 	switch {
 	case c.Op == Set && errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("%w: %q", ErrScheduler, c.Settings.Scheduler)

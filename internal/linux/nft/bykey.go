@@ -13,17 +13,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// Guess returns the keys that a set without ranges probably has, from the sets that were read before it: those without
-// a guess, and those with an earlier one. It may return other keys, and some twice. With a right guess the time to read
-// a large set grows with its size, without one with the square of its size.
-type Guess struct {
+// ExpectedKeys returns the keys that a set without ranges probably has, from the sets that were read before it: those
+// without expected keys, and those that come earlier in the list. It may return other keys, and some twice. If the keys
+// are right, the time to read a large set grows with its size, otherwise with the square of its size.
+type ExpectedKeys struct {
 	Set  string
 	Keys func(*State) iter.Seq[string]
 }
 
-// order puts sets with a guess after all others, in the order of the guesses.
-func order(guesses []Guess, set string) int {
-	return slices.IndexFunc(guesses, func(g Guess) bool { return g.Set == set })
+// order puts sets with expected keys after all others, in the order of the list.
+func order(expected []ExpectedKeys, set string) int {
+	return slices.IndexFunc(expected, func(e ExpectedKeys) bool { return e.Set == set })
 }
 
 const (
@@ -37,9 +37,9 @@ const (
 	keysPerRequest = 64
 )
 
-// readGuessed reads a set by the guessed keys; ok is false if the set is small, has other
+// readExpected reads a set by the expected keys; ok is false if the set is small, has other
 // elements, or if the kernel does not report how many it has.
-func (x *exchange) readGuessed(set string, keys iter.Seq[string]) (elements Elements, ok bool, err error) {
+func (x *exchange) readExpected(set string, keys iter.Seq[string]) (elements Elements, ok bool, err error) {
 	count, err := x.count(set)
 	if err != nil || count < x.large {
 		return nil, false, err

@@ -22,7 +22,7 @@ func numbered(f Family, i int) Element {
 	}
 }
 
-// keysOf returns the keys of elements in a range, as a guess.
+// keysOf returns the keys of elements in a range, as a expected.
 func keysOf(f Family, from, to int) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := from; i < to; i++ {
@@ -62,7 +62,7 @@ func counts(t *testing.T, c *Conn, table Table) bool {
 	return n > 0
 }
 
-// A set is read by its keys if they are guessed, also together with others and twice, and
+// A set is read by its keys if they are expected, also together with others and twice, and
 // listed if it has an element with another key. In both cases all is read.
 func TestReadsByKeys(t *testing.T) {
 	const n = 3*keysPerRequest + 7
@@ -70,9 +70,9 @@ func TestReadsByKeys(t *testing.T) {
 		f := table.Family
 		extra := fmt.Sprintf("{ %s . tcp . 80 : 1:2 }", addr(f, n))
 		for name, of := range map[string]struct {
-			guess []iter.Seq[string]
-			edit  string // an element that another program adds
-			byKey bool
+			expected []iter.Seq[string]
+			edit     string // an element that another program adds
+			byKey    bool
 		}{
 			"its keys":             {[]iter.Seq[string]{keysOf(f, 0, n)}, "", true},
 			"its keys and others":  {[]iter.Seq[string]{keysOf(f, -20, n+100)}, "", true},
@@ -90,8 +90,8 @@ func TestReadsByKeys(t *testing.T) {
 					runNft(t, netns, "add", "element", f.String(), table.Name, frontends.Name, of.edit)
 					want++
 				}
-				guess := Guess{frontends.Name, func(*State) iter.Seq[string] { return chain(of.guess) }}
-				state, err := conn.Read(context.Background(), table, []Guess{guess})
+				expected := ExpectedKeys{frontends.Name, func(*State) iter.Seq[string] { return chain(of.expected) }}
+				state, err := conn.Read(context.Background(), table, []ExpectedKeys{expected})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -109,7 +109,7 @@ func TestReadsByKeys(t *testing.T) {
 					return
 				}
 				x := conn.exchange(table)
-				_, ok, err := x.readGuessed(frontends.Name, chain(of.guess))
+				_, ok, err := x.readExpected(frontends.Name, chain(of.expected))
 				if ok != of.byKey || err != nil {
 					t.Errorf("read by keys: %v, %v; want %v", ok, err, of.byKey)
 				}
@@ -130,8 +130,9 @@ func chain(all []iter.Seq[string]) iter.Seq[string] {
 	}
 }
 
-// Guesses see the sets without a guess, and those with an earlier one, whatever the order of the sets in the kernel.
-func TestGuessesFollowEachOther(t *testing.T) {
+// Keys are expected from the sets without expected keys and those that come earlier in the list, whatever the order of
+// the sets in the kernel.
+func TestExpectedKeysFollowEachOther(t *testing.T) {
 	table := tables[0]
 	conn, _ := realKernel(t)
 	conn.x.large = 1
@@ -144,8 +145,8 @@ func TestGuessesFollowEachOther(t *testing.T) {
 	}
 	commit(t, conn, tx)
 	var sizes []int
-	guess := func(set Set, after ...Set) Guess {
-		return Guess{set.Name, func(s *State) iter.Seq[string] {
+	expected := func(set Set, after ...Set) ExpectedKeys {
+		return ExpectedKeys{set.Name, func(s *State) iter.Seq[string] {
 			for _, other := range after {
 				sizes = append(sizes, len(s.Sets[other.Name].Elements))
 			}
@@ -158,14 +159,14 @@ func TestGuessesFollowEachOther(t *testing.T) {
 			}
 		}}
 	}
-	state, err := conn.Read(context.Background(), table, []Guess{
-		guess(backends, frontends), guess(some, frontends, backends),
+	state, err := conn.Read(context.Background(), table, []ExpectedKeys{
+		expected(backends, frontends), expected(some, frontends, backends),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := []int{3, 3, 2}; !slices.Equal(sizes, want) {
-		t.Errorf("guesses saw sets of %d elements, want %d", sizes, want)
+		t.Errorf("expected saw sets of %d elements, want %d", sizes, want)
 	}
 	for _, s := range []Set{frontends, backends, some} {
 		got := valuesOf(state.Sets[s.Name])
@@ -183,8 +184,8 @@ func TestReadsByKeysWithASmallBuffer(t *testing.T) {
 	if err := conn.sock.SetReadBuffer(8 << 10); err != nil {
 		t.Fatal(err)
 	}
-	guess := Guess{frontends.Name, func(*State) iter.Seq[string] { return keysOf(table.Family, 0, n) }}
-	state, err := conn.Read(context.Background(), table, []Guess{guess})
+	expected := ExpectedKeys{frontends.Name, func(*State) iter.Seq[string] { return keysOf(table.Family, 0, n) }}
+	state, err := conn.Read(context.Background(), table, []ExpectedKeys{expected})
 	if err != nil || len(state.Sets[frontends.Name].Elements) != n {
 		t.Fatalf("read %d elements, %v; want %d", state.Count(), err, n)
 	}
@@ -222,7 +223,7 @@ func TestReadsByKeysWhileOthersWrite(t *testing.T) {
 		}
 	}()
 	x := conn.exchange(table)
-	elements, ok, err := x.readGuessed(frontends.Name, keysOf(table.Family, 0, n))
+	elements, ok, err := x.readExpected(frontends.Name, keysOf(table.Family, 0, n))
 	close(stop)
 	<-stopped
 	if counts(t, conn, table) && (!ok || len(elements) != n) || err != nil {

@@ -153,9 +153,9 @@ func (c *Conn) redial() error {
 }
 
 // Read returns the content of a table; nil if it does not exist. It returns as soon as the context ends.
-func (c *Conn) Read(ctx context.Context, t Table, guesses []Guess) (state *State, err error) {
+func (c *Conn) Read(ctx context.Context, t Table, expected []ExpectedKeys) (state *State, err error) {
 	err = c.retry(ctx, func() (err error) {
-		state, err = c.read(t, guesses)
+		state, err = c.read(t, expected)
 		return err
 	})
 	if err != nil {

@@ -41,7 +41,7 @@ func (f *Fake) Room() int {
 }
 
 // Read returns a copy of the contents of a table; nil if it does not exist.
-func (f *Fake) Read(_ context.Context, t Table, _ []Guess) (*State, error) {
+func (f *Fake) Read(_ context.Context, t Table, _ []ExpectedKeys) (*State, error) {
 	s := f.Tables[t]
 	if s == nil {
 		return nil, nil

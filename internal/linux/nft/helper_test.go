@@ -49,7 +49,7 @@ func runNft(t testing.TB, netns int, args ...string) string {
 // kernel is the common interface of Conn and Fake.
 type kernel interface {
 	Commit(ctx context.Context, tx *Tx) error
-	Read(ctx context.Context, t Table, guesses []Guess) (*State, error)
+	Read(ctx context.Context, t Table, expected []ExpectedKeys) (*State, error)
 	DeleteTables(ctx context.Context, tables ...Table) error
 	Room() int
 }

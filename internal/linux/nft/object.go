@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// Change is a change to an object in a table of any program.
-type Change struct {
+// Event is a change to an object in a table of any program.
+type Event struct {
 	Table Table
 	Kind  string // "table", "chain", "rule", "set" or "element"
 	Gone  bool   // it was deleted
@@ -22,13 +22,13 @@ type Change struct {
 }
 
 // decodeChange decodes a notification of nf_tables; ok is false if it is about an object of another kind.
-func decodeChange(m netlink.Message) (c Change, ok bool) {
+func decodeChange(m netlink.Message) (c Event, ok bool) {
 	kind, gone := kindOf(m), m.Header.Type&0xff%3 == unix.NFT_MSG_DELTABLE
 	if kind == "" {
-		return Change{}, false
+		return Event{}, false
 	}
 	o, err := decodeObject(m)
-	return Change{Table: o.table, Kind: kind, Gone: gone, Chain: o.chain, Rule: o.rule}, err == nil
+	return Event{Table: o.table, Kind: kind, Gone: gone, Chain: o.chain, Rule: o.rule}, err == nil
 }
 
 // kindOf returns the kind of object that a message is about; "" for any other message. Each kind

@@ -242,7 +242,7 @@ func TestChangesAreDecoded(t *testing.T) {
 	changes, done, listening := make(chan string, 100), make(chan error, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &Watch{NetNS: netns, Own: &Own{}, Report: func(e Edit) { t.Errorf("reported %v", e) }}
-	w.What = func(c Change) string {
+	w.What = func(c Event) string {
 		changes <- fmt.Sprintf("%s: %s %s %s gone=%t", c.Table, c.Kind, c.Chain, c.Rule.Target, c.Gone)
 		return ""
 	}

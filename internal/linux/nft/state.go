@@ -92,7 +92,7 @@ func (s *State) Count() int {
 }
 
 // read lists a table: its sets with their elements, its chains with their rules.
-func (c *Conn) read(t Table, guesses []Guess) (*State, error) {
+func (c *Conn) read(t Table, expected []ExpectedKeys) (*State, error) {
 	tables, err := c.lib.ListTablesOfFamily(nftables.TableFamily(t.Family))
 	if err != nil {
 		return nil, err
@@ -102,24 +102,24 @@ func (c *Conn) read(t Table, guesses []Guess) (*State, error) {
 		return nil, nil
 	}
 	s := &State{Chains: map[string]ChainState{}, Sets: map[string]SetState{}, Dormant: tables[i].Flags != 0}
-	if err := c.readSets(t, s, guesses); err != nil {
+	if err := c.readSets(t, s, expected); err != nil {
 		return nil, err
 	}
 	return s, c.readChains(t, s)
 }
 
-// readSets reads each set after those from which its keys are guessed.
-func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
+// readSets reads each set after those from which its keys follow.
+func (c *Conn) readSets(t Table, s *State, expected []ExpectedKeys) error {
 	sets, err := c.lib.GetSets(t.table())
 	if err != nil {
 		return err
 	}
 	x := c.exchange(t)
-	slices.SortStableFunc(sets, func(a, b *nftables.Set) int { return order(guesses, a.Name) - order(guesses, b.Name) })
+	slices.SortStableFunc(sets, func(a, b *nftables.Set) int { return order(expected, a.Name) - order(expected, b.Name) })
 	for _, ns := range sets {
 		state := SetState{definition: identity(ns), Elements: Elements{}}
 		if !ns.Dynamic {
-			if state.Elements, err = x.readElements(ns, s, guesses); err != nil {
+			if state.Elements, err = x.readElements(ns, s, expected); err != nil {
 				return err
 			}
 		}
@@ -132,9 +132,9 @@ func (c *Conn) readSets(t Table, s *State, guesses []Guess) error {
 	return nil
 }
 
-func (x *exchange) readElements(ns *nftables.Set, read *State, guesses []Guess) (Elements, error) {
-	if i := order(guesses, ns.Name); i >= 0 {
-		if elements, ok, err := x.readGuessed(ns.Name, guesses[i].Keys(read)); ok || err != nil {
+func (x *exchange) readElements(ns *nftables.Set, read *State, expected []ExpectedKeys) (Elements, error) {
+	if i := order(expected, ns.Name); i >= 0 {
+		if elements, ok, err := x.readExpected(ns.Name, expected[i].Keys(read)); ok || err != nil {
 			return elements, err
 		}
 	}

@@ -40,8 +40,8 @@ type Watch struct {
 	NetNS int  // file descriptor of the namespace; 0: the caller's
 	Own   *Own // the ports of writes to ignore
 
-	What   func(Change) string // describes a change; empty: it does not matter
-	Report func(Edit)          // may be called by several goroutines
+	What   func(Event) string // describes a change; empty: it does not matter
+	Report func(Edit)         // may be called by several goroutines
 
 	conn  *netlink.Conn
 	found []string // the changes of the present transaction
@@ -50,7 +50,7 @@ type Watch struct {
 // Watch calls report for each edit that another program makes to the tables. It returns nil when the context ends. It
 // calls subscribed once it reports every edit from then on. It may run beside the goroutine that uses the Conn.
 func (c *Conn) Watch(ctx context.Context, tables []Table, subscribed func(), report func(Edit)) error {
-	w := &Watch{NetNS: c.netns, Own: c.own, Report: report, What: func(change Change) string {
+	w := &Watch{NetNS: c.netns, Own: c.own, Report: report, What: func(change Event) string {
 		if slices.Contains(tables, change.Table) {
 			return change.Kind
 		}

@@ -58,8 +58,8 @@ func absent(err error, what, module, config string) error {
 func trySets(ctx context.Context, sets *ipset.Sets, tools *iptables.Tools) error {
 	var problems []error
 	for _, t := range []ipset.Type{ipset.Port, ipset.IP, ipset.IPPortIP, ipset.IPPortNet, ipset.IPPort} {
-		kind := ipset.Kind{Type: t, Marks: t == ipset.IPPort}
-		err := sets.Apply(ctx, []ipset.Change{{Op: ipset.Create, Set: probeSet, Kind: kind}})
+		kind := ipset.Definition{Type: t, Marks: t == ipset.IPPort}
+		err := sets.Apply(ctx, []ipset.Command{{Op: ipset.Create, Set: probeSet, Definition: kind}})
 		if err == nil && t == ipset.IPPort {
 			problems = append(problems, tryRules(ctx, tools))
 		}

@@ -60,7 +60,7 @@ const staleLimit = 30 * time.Second
 // New makes a Plane. It does nothing yet.
 func New(k Kernel, opt Options) *Plane {
 	return &Plane{
-		Above: plane.Above{Beneath: opt.Packets}, kernel: k, opt: opt, ledger: ledger.New[key, string](kind, order),
+		Above: plane.Above{Beneath: opt.Packets}, kernel: k, opt: opt, ledger: ledger.New[key, string](handling, order),
 		room: defaultRoom,
 	}
 }

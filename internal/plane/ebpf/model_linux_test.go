@@ -99,11 +99,11 @@ type faultyRules struct {
 
 func (k faultyRules) Room() int { return 1000 * k.Faults.Room }
 
-func (k faultyRules) Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error) {
+func (k faultyRules) Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error) {
 	if err := k.Faults.Read(); err != nil {
 		return nil, err
 	}
-	return k.Kernel.Read(ctx, t, guesses)
+	return k.Kernel.Read(ctx, t, expected)
 }
 
 func (k faultyRules) Commit(ctx context.Context, tx *nft.Tx) error {

@@ -28,7 +28,7 @@ func TestPath(t *testing.T) {
 			for j, f := range port.Frontends {
 				for _, client := range []struct {
 					node bool
-					way  route.Way
+					way  route.Action
 					name string
 				}{{false, f.Pods, "pods"}, {true, f.Node, "the node"}} {
 					got := path(plane.Connection{Service: svc, Port: i, Frontend: j, Inside: true, Node: client.node, Way: client.way})

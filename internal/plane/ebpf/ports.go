@@ -75,7 +75,7 @@ func newPort(name cluster.Name, p *route.Port) *port {
 		if f.Restricted || !balances(p.Protocol, f.Port) {
 			continue
 		}
-		for clients, way := range []route.Way{bpf.OfPods: f.Pods, bpf.OfNode: f.Node} {
+		for clients, way := range []route.Action{bpf.OfPods: f.Pods, bpf.OfNode: f.Node} {
 			if to := &decided.pools[way.Pool]; exact(bpf.Clients(clients), way) && to.slots > 0 {
 				to.frontends = append(to.frontends, frontend{f, bpf.Clients(clients)})
 			}
@@ -113,7 +113,7 @@ func balances(protocol cluster.Protocol, port uint16) bool {
 
 // exact reports whether a backend sees the same source address if clients connect to it directly as if their packets
 // are translated. Connections of the node have its own address, with and without source NAT.
-func exact(clients bpf.Clients, w route.Way) bool {
+func exact(clients bpf.Clients, w route.Action) bool {
 	return w.Verdict == route.Balance && (clients == bpf.OfNode || !w.Masquerade)
 }
 

@@ -49,7 +49,7 @@ func (k fakeKernel) parts() (map[bpf.Member]uint32, error) {
 // ofPort returns a connection of a client to a Service with one port.
 func ofPort(p route.Port, from plane.Connection) plane.Connection {
 	p.Name, p.Protocol, p.Family, p.Frontends = "http", 6, route.IPv4, make([]route.Frontend, 1)
-	from.Service, from.Way = &route.Service{Ports: []route.Port{p}}, route.Way{Verdict: route.Balance}
+	from.Service, from.Way = &route.Service{Ports: []route.Port{p}}, route.Action{Verdict: route.Balance}
 	return from
 }
 

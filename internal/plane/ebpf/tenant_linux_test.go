@@ -35,7 +35,7 @@ func tenant(name, scheduler string, ports int, backends []netip.AddrPort) *route
 	svc := &route.Service{Name: cluster.Name{Namespace: "ns", Name: name}}
 	for i := range ports {
 		at := netip.AddrFrom4([4]byte{10, 96, 0, byte(len(name))})
-		way := route.Way{Verdict: route.Balance}
+		way := route.Action{Verdict: route.Balance}
 		svc.Ports = append(svc.Ports, route.Port{
 			Name: fmt.Sprint("p", i), Protocol: cluster.TCP, Family: route.IPv4, Scheduler: scheduler, Cluster: backends,
 			Frontends: []route.Frontend{

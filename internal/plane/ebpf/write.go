@@ -21,14 +21,14 @@ const (
 	empty               // remove entries of phase fill
 )
 
-func kind(k key) ledger.Kind {
+func handling(k key) ledger.Handling {
 	switch k.Table {
 	case bpf.Frontends, bpf.NodeAddrs:
-		return ledger.Kind{Add: lead, Change: lead, Remove: leave}
+		return ledger.Handling{Add: lead, Change: lead, Remove: leave}
 	case bpf.Programs:
-		return ledger.Kind{Add: attach, Change: attach, Remove: leave}
+		return ledger.Handling{Add: attach, Change: attach, Remove: leave}
 	default:
-		return ledger.Kind{Add: fill, Change: fill, Remove: empty, Target: true}
+		return ledger.Handling{Add: fill, Change: fill, Remove: empty, Target: true}
 	}
 }
 

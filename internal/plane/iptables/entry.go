@@ -42,17 +42,17 @@ func sections() []ledger.Phase {
 	return []ledger.Phase{filterAdded, natWritten, filterRemoved, mangleRemoved}
 }
 
-func (k key) kind() ledger.Kind {
+func (k key) handling() ledger.Handling {
 	added := [...]ledger.Phase{filter: filterAdded, nat: natWritten, mangle: mangleRemoved}[k.table]
 	removed := [...]ledger.Phase{filter: filterRemoved, nat: natWritten, mangle: mangleRemoved}[k.table]
 	switch {
 	case !k.ours():
-		return ledger.Kind{Add: added, Change: added, Remove: added}
+		return ledger.Handling{Add: added, Change: added, Remove: added}
 	case k.rule != "":
-		return ledger.Kind{Add: added, Change: added, Remove: removed}
+		return ledger.Handling{Add: added, Change: added, Remove: removed}
 	}
 	early := strings.HasPrefix(k.chain, endpointPrefix)
-	return ledger.Kind{Add: added, Change: added, Empty: removed + 1, Remove: removed + 2, Target: true, Early: early}
+	return ledger.Handling{Add: added, Change: added, Empty: removed + 1, Remove: removed + 2, Target: true, Early: early}
 }
 
 func (k key) compare(o key) int {

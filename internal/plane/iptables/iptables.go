@@ -87,7 +87,7 @@ type Plane struct {
 func New(kernel Kernel, opt Options) *Plane {
 	p := &Plane{kernel: kernel, opt: opt, families: families(opt)}
 	for _, f := range p.families {
-		f.ledger = ledger.New[key, string](key.kind, key.compare)
+		f.ledger = ledger.New[key, string](key.handling, key.compare)
 		f.restorer = restorer{kernel: kernel, family: f.kernel, edited: p.edited.Load}
 	}
 	return p

@@ -16,7 +16,7 @@ import (
 // largeService returns a Service with this number of ports, each with 50 external addresses.
 func largeService(ports int) *route.Service {
 	svc := &route.Service{Name: cluster.Name{Namespace: "shop", Name: "wide"}}
-	way := route.Way{Verdict: route.Balance}
+	way := route.Action{Verdict: route.Balance}
 	for n := range ports {
 		p := route.Port{
 			Name: fmt.Sprint("p", n), Protocol: cluster.TCP, Family: route.IPv4,

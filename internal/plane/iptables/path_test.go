@@ -88,7 +88,7 @@ func connections(svc *route.Service, port int) []plane.Connection {
 		if f.Kind == route.NodePort && f.Others.Verdict != route.Balance {
 			all = append(all, plane.Connection{Service: svc, Port: port, Frontend: i, Unserved: true, Way: f.Others})
 		}
-		for _, at.Way = range []route.Way{f.Pods, f.Node, f.Others} {
+		for _, at.Way = range []route.Action{f.Pods, f.Node, f.Others} {
 			all = append(all, at)
 			if at.Way.Verdict != route.Balance {
 				continue

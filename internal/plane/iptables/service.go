@@ -90,7 +90,7 @@ func (r *renderer) port(name id, p *route.Port) {
 // inKindOrder returns frontends in the order of kube-proxy's rules.
 func inKindOrder(frontends []route.Frontend) []*route.Frontend {
 	list := make([]*route.Frontend, 0, len(frontends))
-	for _, kind := range []route.Kind{route.ClusterIP, route.ExternalIP, route.LoadBalancer, route.NodePort} {
+	for _, kind := range []route.FrontendKind{route.ClusterIP, route.ExternalIP, route.LoadBalancer, route.NodePort} {
 		for i := range frontends {
 			if frontends[i].Kind == kind {
 				list = append(list, &frontends[i])

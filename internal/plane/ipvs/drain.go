@@ -22,7 +22,7 @@ type drains map[ipvs.Server]map[netip.AddrPort]bool
 
 // retire replaces the deletion of destinations that have connections by weight 0. UDP has
 // no connections: its flows move to other destinations at once.
-func (w writer) retire(ctx context.Context, changes []ipvs.Change) ([]ipvs.Change, error) {
+func (w writer) retire(ctx context.Context, changes []ipvs.Command) ([]ipvs.Command, error) {
 	var asked []ipvs.Server
 	used := map[ipvs.Server]map[netip.AddrPort]bool{}
 	for _, c := range changes {
@@ -48,7 +48,7 @@ func (w writer) retire(ctx context.Context, changes []ipvs.Change) ([]ipvs.Chang
 		if c.Op != ipvs.DeleteDest || !used[c.Server][c.Dest.At] {
 			continue
 		}
-		changes[i] = ipvs.Change{Op: ipvs.SetDest, Server: c.Server, Dest: ipvs.Destination{At: c.Dest.At}, Exists: true}
+		changes[i] = ipvs.Command{Op: ipvs.SetDest, Server: c.Server, Dest: ipvs.Destination{At: c.Dest.At}, Exists: true}
 		w.drains.add(c.Server, c.Dest.At)
 	}
 	return changes, nil
@@ -66,7 +66,7 @@ func (d drains) add(s ipvs.Server, at netip.AddrPort) {
 }
 
 // forget ends the drain of a destination that is used again, or whose virtual server goes.
-func (d drains) forget(c ipvs.Change) {
+func (d drains) forget(c ipvs.Command) {
 	switch c.Op {
 	case ipvs.SetDest:
 		if delete(d[c.Server], c.Dest.At); len(d[c.Server]) == 0 {
@@ -85,7 +85,7 @@ func (w writer) settle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var changes []ipvs.Change
+	var changes []ipvs.Command
 	for i, s := range servers {
 		left := map[netip.AddrPort]bool{}
 		for _, dest := range lists[i] {
@@ -94,7 +94,7 @@ func (w writer) settle(ctx context.Context) error {
 			case dest.Active+dest.Inactive > 0:
 				left[dest.At] = true
 			default:
-				changes = append(changes, ipvs.Change{Op: ipvs.DeleteDest, Server: s, Dest: dest})
+				changes = append(changes, ipvs.Command{Op: ipvs.DeleteDest, Server: s, Dest: dest})
 			}
 		}
 		if w.drains[s] = left; len(left) == 0 {

@@ -37,11 +37,11 @@ const (
 
 // value is the value of an entry. Its class says which fields it has.
 type value struct {
-	kind     ipset.Kind    // of a set
-	mark     uint32        // of a member
-	rules    string        // a ruleset (iptables.Owner)
-	settings ipvs.Settings // of a virtual server
-	weight   uint32        // of a destination
+	kind     ipset.Definition // of a set
+	mark     uint32           // of a member
+	rules    string           // a ruleset (iptables.Owner)
+	settings ipvs.Settings    // of a virtual server
+	weight   uint32           // of a destination
 }
 
 type (
@@ -84,37 +84,37 @@ const (
 	deviceRemoved
 )
 
-func (k key) kind() ledger.Kind {
+func (k key) handling() ledger.Handling {
 	switch k.class {
 	case device:
-		return ledger.Kind{Add: deviceAdded, Change: deviceAdded, Remove: deviceRemoved, Target: true}
+		return ledger.Handling{Add: deviceAdded, Change: deviceAdded, Remove: deviceRemoved, Target: true}
 	case set:
-		return ledger.Kind{Add: setsAdded, Change: setsAdded, Remove: setsRemoved, Target: true}
+		return ledger.Handling{Add: setsAdded, Change: setsAdded, Remove: setsRemoved, Target: true}
 	case rules:
 		n, written := k.table(), rulesWritten
 		if k.late {
 			written = lateRulesWritten
 		}
-		return ledger.Kind{Add: written + n, Change: written + n, Remove: rulesRemoved + n, Target: true}
+		return ledger.Handling{Add: written + n, Change: written + n, Remove: rulesRemoved + n, Target: true}
 	case server:
-		return ledger.Kind{Add: serversWritten, Change: serversWritten, Remove: serversRemoved}
+		return ledger.Handling{Add: serversWritten, Change: serversWritten, Remove: serversRemoved}
 	case destination:
-		return ledger.Kind{Add: destinationsWritten, Change: destinationsWritten, Remove: destinationsRemoved}
+		return ledger.Handling{Add: destinationsWritten, Change: destinationsWritten, Remove: destinationsRemoved}
 	case address:
-		return ledger.Kind{Add: addressesAdded, Change: addressesAdded, Remove: addressesRemoved, Shared: true}
+		return ledger.Handling{Add: addressesAdded, Change: addressesAdded, Remove: addressesRemoved, Shared: true}
 	case member:
 	}
 	switch k.name {
 	case circuits:
-		return ledger.Kind{Add: marksWritten, Change: marksWritten, Remove: marksRemoved}
+		return ledger.Handling{Add: marksWritten, Change: marksWritten, Remove: marksRemoved}
 	case sourceCIDR:
-		return ledger.Kind{Add: rangesAdded, Change: rangesAdded, Remove: membersRemoved}
+		return ledger.Handling{Add: rangesAdded, Change: rangesAdded, Remove: membersRemoved}
 	case firewalled, dropped, notLocal:
-		return ledger.Kind{Add: guardsAdded, Change: guardsAdded, Remove: guardsRemoved}
+		return ledger.Handling{Add: guardsAdded, Change: guardsAdded, Remove: guardsRemoved}
 	case loopBack, healthPorts, boundIPs:
-		return ledger.Kind{Add: membersAdded, Change: membersAdded, Remove: membersRemoved, Target: true, Shared: true}
+		return ledger.Handling{Add: membersAdded, Change: membersAdded, Remove: membersRemoved, Target: true, Shared: true}
 	}
-	return ledger.Kind{Add: membersAdded, Change: membersAdded, Remove: membersRemoved}
+	return ledger.Handling{Add: membersAdded, Change: membersAdded, Remove: membersRemoved}
 }
 
 func (k key) compare(o key) int {
@@ -160,9 +160,11 @@ func nodePortSets(protocol string) (all, local string) {
 }
 
 // setKinds returns the sets of a family.
-func setKinds(f route.Family) map[string]ipset.Kind {
-	of := func(t ipset.Type) ipset.Kind { return ipset.Kind{Type: t, IPv6: f == route.IPv6 && t != ipset.Port} }
-	all := map[string]ipset.Kind{
+func setKinds(f route.Family) map[string]ipset.Definition {
+	of := func(t ipset.Type) ipset.Definition {
+		return ipset.Definition{Type: t, IPv6: f == route.IPv6 && t != ipset.Port}
+	}
+	all := map[string]ipset.Definition{
 		loopBack: of(ipset.IPPortIP), sourceCIDR: of(ipset.IPPortNet), boundIPs: of(ipset.IP), healthPorts: of(ipset.Port),
 	}
 	for _, name := range []string{

@@ -177,9 +177,9 @@ func (s faultyServers) List(ctx context.Context) ([]ipvs.Listed, error) {
 }
 
 // Apply makes the first half of the changes, and then may fail.
-func (s faultyServers) Apply(ctx context.Context, changes []ipvs.Change) error {
+func (s faultyServers) Apply(ctx context.Context, changes []ipvs.Command) error {
 	half := len(changes) / 2
-	for _, part := range [][]ipvs.Change{changes[:half], changes[half:]} {
+	for _, part := range [][]ipvs.Command{changes[:half], changes[half:]} {
 		if err := s.f.Write(func() error { return s.Servers.Apply(ctx, part) }); err != nil {
 			return err
 		}
@@ -194,9 +194,9 @@ func (s faultySets) List(ctx context.Context, names []string) (map[string]*ipset
 	return s.Sets.List(ctx, names)
 }
 
-func (s faultySets) Apply(ctx context.Context, changes []ipset.Change) error {
+func (s faultySets) Apply(ctx context.Context, changes []ipset.Command) error {
 	half := len(changes) / 2
-	for _, part := range [][]ipset.Change{changes[:half], changes[half:]} {
+	for _, part := range [][]ipset.Command{changes[:half], changes[half:]} {
 		if err := s.f.Write(func() error { return s.Sets.Apply(ctx, part) }); err != nil {
 			return err
 		}

@@ -38,13 +38,13 @@ type Servers interface {
 	List(ctx context.Context) ([]ipvs.Listed, error)
 	Count(ctx context.Context) (int, error) // of IPv4
 	Destinations(ctx context.Context, servers ...ipvs.Server) ([][]ipvs.Destination, error)
-	Apply(ctx context.Context, changes []ipvs.Change) error
+	Apply(ctx context.Context, changes []ipvs.Command) error
 }
 
 // Sets are the ipsets: ipset.Sets.
 type Sets interface {
 	List(ctx context.Context, names []string) (map[string]*ipset.Set, error)
-	Apply(ctx context.Context, changes []ipset.Change) error
+	Apply(ctx context.Context, changes []ipset.Command) error
 }
 
 // Links are the network interfaces: rtnl.Links.
@@ -102,9 +102,11 @@ func New(kernel Kernel, opt Options) *Plane {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	sets := map[route.Family]map[string]ipset.Kind{route.IPv4: setKinds(route.IPv4), route.IPv6: setKinds(route.IPv6)}
+	sets := map[route.Family]map[string]ipset.Definition{
+		route.IPv4: setKinds(route.IPv4), route.IPv6: setKinds(route.IPv6),
+	}
 	p := &Plane{
-		kernel: kernel, opt: opt, ledger: ledger.New[key, value](key.kind, key.compare), marks: newMarks(),
+		kernel: kernel, opt: opt, ledger: ledger.New[key, value](key.handling, key.compare), marks: newMarks(),
 		writer: writer{kernel: kernel, room: opt.Room, sets: sets, drains: drains{}},
 	}
 	p.trouble.Store(new(string))

@@ -230,8 +230,8 @@ func TestPath(t *testing.T) {
 			"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80, destination 10.0.0.1:80",
 			plane.Connection{Backend: netip.MustParseAddrPort("10.0.0.1:80")},
 		},
-		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80", plane.Connection{Way: route.Way{Verdict: route.Reject}}},
-		{"filter KUBE-IPVS-FILTER", plane.Connection{Way: route.Way{Verdict: route.Drop}}},
+		{"nat KUBE-SERVICES, virtual server tcp 10.96.0.1:80", plane.Connection{Way: route.Action{Verdict: route.Reject}}},
+		{"filter KUBE-IPVS-FILTER", plane.Connection{Way: route.Action{Verdict: route.Drop}}},
 		{"filter KUBE-PROXY-FIREWALL", plane.Connection{KeptOut: true}},
 	} {
 		c.connection.Service = svc

@@ -199,7 +199,7 @@ func TestAnEditIsReportedOnTheKernel(t *testing.T) {
 		t.Errorf("reported without an edit: %+v", <-edits)
 	}
 	at := ipvs.Server{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(cluster.TCP), Port: 80}
-	if err := kernel.Servers.Apply(t.Context(), []ipvs.Change{{Op: ipvs.Delete, Server: at}}); err != nil {
+	if err := kernel.Servers.Apply(t.Context(), []ipvs.Command{{Op: ipvs.Delete, Server: at}}); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -66,7 +66,7 @@ func (l *listing) Take(want entry) (had value, is ledger.Match) {
 		delete(l.addrs, k.at.Addr())
 	case set:
 		if s := l.sets[setName(k.family, k.name)]; s != nil {
-			had.kind, exists = s.Kind, true
+			had.kind, exists = s.Definition, true
 		}
 	case member:
 		if s := l.sets[setName(k.family, k.name)]; s != nil {
@@ -119,7 +119,7 @@ func (l *listing) Rest() []step {
 	}
 	for _, f := range l.opt.Families {
 		for name, kind := range setKinds(f) {
-			if s := l.sets[setName(f, name)]; s != nil && s.Kind == kind {
+			if s := l.sets[setName(f, name)]; s != nil && s.Definition == kind {
 				for m, mark := range s.Members {
 					remove(key{class: member, family: f, name: name, member: m}, value{mark: mark})
 				}

@@ -88,40 +88,40 @@ func (s *subject) edit(w *planetest.World) error {
 	if err != nil {
 		return err
 	}
-	var changes []ipvs.Change
+	var changes []ipvs.Command
 	for server, f := range st.servers {
 		if slices.Contains(s.foreign, server) {
 			continue
 		}
 		switch w.IntN(8) {
 		case 0:
-			changes = append(changes, ipvs.Change{Op: ipvs.Delete, Server: server})
+			changes = append(changes, ipvs.Command{Op: ipvs.Delete, Server: server})
 		case 1:
 			f.settings.Scheduler = "wrr"
-			changes = append(changes, ipvs.Change{Op: ipvs.Set, Server: server, Settings: f.settings})
+			changes = append(changes, ipvs.Command{Op: ipvs.Set, Server: server, Settings: f.settings})
 		case 2:
 			for at := range f.dests {
-				changes = append(changes, ipvs.Change{
+				changes = append(changes, ipvs.Command{
 					Op: planetest.Pick(w.Rand, ipvs.DeleteDest, ipvs.SetDest), Server: server,
 					Dest: ipvs.Destination{At: at, Weight: uint32(w.IntN(3))},
 				})
 			}
 		case 3:
 			at := netip.AddrPortFrom(server.Addr.Next(), 9)
-			changes = append(changes, ipvs.Change{Op: ipvs.SetDest, Server: server, Dest: ipvs.Destination{At: at, Weight: 1}})
+			changes = append(changes, ipvs.Command{Op: ipvs.SetDest, Server: server, Dest: ipvs.Destination{At: at, Weight: 1}})
 		}
 	}
-	slices.SortFunc(changes, func(a, b ipvs.Change) int { return int(b.Op) - int(a.Op) })
+	slices.SortFunc(changes, func(a, b ipvs.Command) int { return int(b.Op) - int(a.Op) })
 	if w.Chance(3) {
 		foreign := ipvs.Server{Addr: netip.MustParseAddr("192.0.2.7"), Protocol: 6, Port: 80}
-		changes = append(changes, ipvs.Change{Op: ipvs.Set, Server: foreign, Settings: ipvs.Settings{Scheduler: "lc"}})
+		changes = append(changes, ipvs.Command{Op: ipvs.Set, Server: foreign, Settings: ipvs.Settings{Scheduler: "lc"}})
 		if !slices.Contains(s.foreign, foreign) {
 			s.foreign = append(s.foreign, foreign)
 		}
 	}
 	if w.Chance(3) { // a Service that is gone
 		stale := ipvs.Server{Addr: netip.MustParseAddr("192.168.0.2"), Protocol: 17, Port: 30999}
-		changes = append(changes, ipvs.Change{Op: ipvs.Set, Server: stale, Settings: ipvs.Settings{Scheduler: "rr"}})
+		changes = append(changes, ipvs.Command{Op: ipvs.Set, Server: stale, Settings: ipvs.Settings{Scheduler: "rr"}})
 	}
 	if err := s.kernel.Servers.Apply(ctx, changes); err != nil {
 		return err
@@ -142,17 +142,19 @@ func (s *subject) edit(w *planetest.World) error {
 }
 
 func (s *subject) editSets(w *planetest.World, st *state) error {
-	var changes []ipset.Change
+	var changes []ipset.Command
 	cleared := setName(planetest.Pick(w.Rand, route.Families()...),
 		planetest.Pick(w.Rand, clusterIPs, loopBack, boundIPs, loadBalancers, externalIPs))
 	for name, set := range st.sets {
 		for m := range set.Members {
 			if name == cleared && w.Chance(2) {
-				changes = append(changes, ipset.Change{Op: ipset.Delete, Set: name, Kind: set.Kind, Member: m})
+				changes = append(changes, ipset.Command{Op: ipset.Delete, Set: name, Definition: set.Definition, Member: m})
 			}
 		}
 		if set.Type == ipset.Port && w.Chance(4) {
-			changes = append(changes, ipset.Change{Op: ipset.Add, Set: name, Kind: set.Kind, Member: ipset.Member{Port: 31999}})
+			changes = append(changes, ipset.Command{
+				Op: ipset.Add, Set: name, Definition: set.Definition, Member: ipset.Member{Port: 31999},
+			})
 		}
 	}
 	return s.kernel.Sets.Apply(context.Background(), changes)
@@ -192,9 +194,10 @@ func (s *state) print(families []route.Family) string {
 			add(server.Addr, "mark of %s: %v", names[server.Mark], f.settings)
 			continue
 		}
-		add(server.Addr, "%s", ipvs.Change{Op: ipvs.Set, Server: server, Settings: f.settings})
+		add(server.Addr, "%s", ipvs.Command{Op: ipvs.Set, Server: server, Settings: f.settings})
 		for at, weight := range f.dests {
-			add(server.Addr, "%s", ipvs.Change{Op: ipvs.SetDest, Server: server, Dest: ipvs.Destination{At: at, Weight: weight}})
+			dest := ipvs.Destination{At: at, Weight: weight}
+			add(server.Addr, "%s", ipvs.Command{Op: ipvs.SetDest, Server: server, Dest: dest})
 		}
 	}
 	for a := range s.addrs {

@@ -122,8 +122,8 @@ func TestAMissingVirtualServerIsReported(t *testing.T) {
 	server := func(op ipvs.Op, addr string) {
 		t.Helper()
 		at := ipvs.Server{Addr: netip.MustParseAddr(addr), Protocol: uint8(cluster.TCP), Port: 80}
-		c := ipvs.Change{Op: op, Server: at, Settings: ipvs.Settings{Scheduler: "rr"}}
-		if err := fake.servers.Apply(t.Context(), []ipvs.Change{c}); err != nil {
+		c := ipvs.Command{Op: op, Server: at, Settings: ipvs.Settings{Scheduler: "rr"}}
+		if err := fake.servers.Apply(t.Context(), []ipvs.Command{c}); err != nil {
 			t.Fatal(err)
 		}
 	}

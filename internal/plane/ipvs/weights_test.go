@@ -194,7 +194,7 @@ func TestBalance(t *testing.T) {
 	port.Scheduler, port.Local = "wrr", port.Cluster[:1]
 	port.Weights = map[netip.AddrPort]uint16{port.Cluster[1]: 7}
 	port.Frontends = append(port.Frontends, route.Frontend{
-		Kind: route.LoadBalancer, Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Others: route.Way{Pool: route.Local},
+		Kind: route.LoadBalancer, Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Others: route.Action{Pool: route.Local},
 	})
 	fake := newFake()
 	fake.servers.Connections = func(s ipvs.Server, _ netip.AddrPort) int {

@@ -17,7 +17,7 @@ import (
 type writer struct {
 	kernel Kernel
 	room   int
-	sets   map[route.Family]map[string]ipset.Kind // as setKinds returns them
+	sets   map[route.Family]map[string]ipset.Definition // as setKinds returns them
 	drains drains
 }
 
@@ -62,7 +62,7 @@ func (w writer) write(ctx context.Context, steps []*step) error {
 	case address:
 		return w.change(ctx, steps)
 	case set, member:
-		changes := make([]ipset.Change, len(steps))
+		changes := make([]ipset.Command, len(steps))
 		for i, s := range steps {
 			changes[i] = w.setChange(s)
 		}
@@ -107,7 +107,7 @@ func (w writer) change(ctx context.Context, steps []*step) error {
 
 // balance writes virtual servers and destinations. Removed destinations with connections drain instead.
 func (w writer) balance(ctx context.Context, steps []*step) error {
-	changes := make([]ipvs.Change, len(steps))
+	changes := make([]ipvs.Command, len(steps))
 	for i, s := range steps {
 		changes[i] = serverChange(s)
 	}
@@ -154,9 +154,9 @@ func (w writer) command(s *step) (program, input string) {
 	}
 }
 
-func (w writer) setChange(s *step) ipset.Change {
-	c := ipset.Change{
-		Set: setName(s.Key.family, s.Key.name), Kind: w.sets[s.Key.family][s.Key.name], Member: s.Key.member,
+func (w writer) setChange(s *step) ipset.Command {
+	c := ipset.Command{
+		Set: setName(s.Key.family, s.Key.name), Definition: w.sets[s.Key.family][s.Key.name], Member: s.Key.member,
 		Mark: s.New.mark,
 	}
 	switch removed := s.Op == ledger.Remove; {
@@ -172,8 +172,8 @@ func (w writer) setChange(s *step) ipset.Change {
 	return c
 }
 
-func serverChange(s *step) ipvs.Change {
-	c := ipvs.Change{Server: s.Key.server, Settings: s.New.settings, Exists: s.Op == ledger.Change}
+func serverChange(s *step) ipvs.Command {
+	c := ipvs.Command{Server: s.Key.server, Settings: s.New.settings, Exists: s.Op == ledger.Change}
 	switch removed := s.Op == ledger.Remove; {
 	case s.Key.class == destination && removed:
 		c.Op = ipvs.DeleteDest

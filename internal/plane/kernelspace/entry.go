@@ -66,17 +66,17 @@ const (
 	endpointsRemoved
 )
 
-func (k key) kind() ledger.Kind {
+func (k key) handling() ledger.Handling {
 	switch {
 	case k.class.balancer():
-		return ledger.Kind{
+		return ledger.Handling{
 			Add: balancersAdded, Change: balancersChanged, Remove: balancersRemoved,
 			Shared: k.class == healthCheck && k.id == "",
 		}
 	case k.id != "":
-		return ledger.Kind{Remove: endpointsReplaced}
+		return ledger.Handling{Remove: endpointsReplaced}
 	}
-	return ledger.Kind{
+	return ledger.Handling{
 		Add: endpointsAdded, Remove: endpointsRemoved, Target: true, Checked: true, Shared: k.class != source,
 	}
 }

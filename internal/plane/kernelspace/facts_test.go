@@ -67,7 +67,7 @@ func TestFactsOfTheSource(t *testing.T) {
 		p.seen.Store(&state{features: tc.has})
 		var got [3]bool
 		for i, by := range []plane.Connection{
-			{Service: svc}, {Service: svc, Frontend: 1}, {Service: svc, Frontend: 1, Way: route.Way{Pool: route.Local}},
+			{Service: svc}, {Service: svc, Frontend: 1}, {Service: svc, Frontend: 1, Way: route.Action{Pool: route.Local}},
 		} {
 			got[i], _ = p.facts().SourceNAT(by)
 		}

@@ -90,7 +90,7 @@ func New(h HNS, opt Options) *Plane {
 	opt.Poll = cmp.Or(opt.Poll, pollPeriod)
 	problems := &problems{network: opt.Network, report: opt.Report, reported: map[route.Problem]bool{}}
 	p := &Plane{
-		hns: h, opt: opt, problems: problems, ledger: ledger.New[key, value](key.kind, key.compare),
+		hns: h, opt: opt, problems: problems, ledger: ledger.New[key, value](key.handling, key.compare),
 		writer: &writer{hns: h, opt: opt, problems: problems, unremoved: map[key]error{}},
 	}
 	p.waits.Store(new(string))

@@ -28,8 +28,8 @@ type renderer struct {
 	remotes map[netip.Addr]bool // that entries has
 }
 
-// render returns the entries of a Service; nil if svc is nil. They depend on nothing but the arguments, the options, and
-// what Refresh read about the host.
+// render returns the entries of a Service; nil if svc is nil. They depend only on the arguments, the options, and what
+// Refresh read about the host.
 func (p *Plane) render(svc *route.Service, host *route.Host) []entry {
 	if svc == nil || p.writer.state == nil {
 		return nil
@@ -166,7 +166,7 @@ func (r *renderer) addresses(f *route.Frontend, family route.Family) []netip.Add
 
 // flags returns the flags that kube-proxy sets. One differs: NodePorts of Services with preserve-destination use
 // direct server return, as their connections stay on this node.
-func (r *renderer) flags(p *route.Port, f *route.Frontend, way route.Way) hns.Flags {
+func (r *renderer) flags(p *route.Port, f *route.Frontend, way route.Action) hns.Flags {
 	has := r.state.features
 	preserve := f.Kind == route.LoadBalancer && p.PreserveDestination && has.DSR
 	direct := f.Kind == route.ClusterIP && r.opt.DSR || f.Kind != route.ClusterIP && way.Pool == route.Local
@@ -197,7 +197,7 @@ func (r *renderer) source(p *route.Port, backends []netip.AddrPort) netip.Addr {
 	return out
 }
 
-func classOf(k route.Kind) class {
+func classOf(k route.FrontendKind) class {
 	return [...]class{
 		route.ClusterIP: clusterIP, route.NodePort: nodePort, route.ExternalIP: externalIP, route.LoadBalancer: ingressIP,
 	}[k]

@@ -94,7 +94,7 @@ func (p *Plan[K, V]) halves(steps []*Step[K, V]) []*group[K, V] {
 // lack refuses the Services that need a shared entry. If there are none, the whole node
 // needs it, and the refusal is an error.
 func (p *Plan[K, V]) lack(s Step[K, V], refusal *Refusal) error {
-	if p.users == nil || s.Op != Add && s.Op != Change || !p.kind(s.Key).Shared {
+	if p.users == nil || s.Op != Add && s.Op != Change || !p.handling(s.Key).Shared {
 		return refusal
 	}
 	names := p.users(s.Key)
@@ -147,7 +147,7 @@ func (p *Plan[K, V]) eachOf(batch []*group[K, V], from Phase, do func(*Step[K, V
 
 // stays reports whether a step removes a target that old entries of a refused Service may lead to.
 func (p *Plan[K, V]) stays(g *group[K, V], s *Step[K, V]) bool {
-	k := p.kind(s.Key)
+	k := p.handling(s.Key)
 	return len(p.refused) > 0 && g.common() && (s.Op == Empty || s.Op == Remove) && k.Target && !k.Checked
 }
 
@@ -225,7 +225,7 @@ func (p *Plan[K, V]) split(g *group[K, V], room int) []*group[K, V] {
 	}
 	var early, rest []Step[K, V]
 	for _, s := range g.steps {
-		if s.Op == Add && p.kind(s.Key).Early {
+		if s.Op == Add && p.handling(s.Key).Early {
 			early = append(early, s)
 			continue
 		}

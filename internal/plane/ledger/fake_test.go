@@ -45,19 +45,19 @@ const (
 	gone
 )
 
-func newLedger() *Ledger[name, string] { return New[name, string](name.kind, name.compare) }
+func newLedger() *Ledger[name, string] { return New[name, string](name.handling, name.compare) }
 
-func (k name) kind() Kind {
+func (k name) handling() Handling {
 	switch k.of {
 	case row:
-		return Kind{Add: added, Change: switched, Empty: emptied, Remove: gone, Target: true, Early: true}
+		return Handling{Add: added, Change: switched, Empty: emptied, Remove: gone, Target: true, Early: true}
 	case pool:
-		return Kind{Add: added, Change: switched, Remove: gone, Target: true, Shared: true}
+		return Handling{Add: added, Change: switched, Remove: gone, Target: true, Shared: true}
 	case refusal:
-		return Kind{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
+		return Handling{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
 	case frontend:
 	}
-	return Kind{Add: switched, Change: switched, Remove: switched}
+	return Handling{Add: switched, Change: switched, Remove: switched}
 }
 
 func (k name) compare(o name) int { return cmp.Or(cmp.Compare(k.of, o.of), cmp.Compare(k.id, o.id)) }

@@ -36,8 +36,8 @@ func (e Entry[K, V]) Match(had V, there bool) (V, Match) {
 // Phase orders the steps of one transaction, the lowest first. Phases count from 1.
 type Phase uint8
 
-// Kind says how entries with a key are written.
-type Kind struct {
+// Handling says how entries with a key are written.
+type Handling struct {
 	Add, Change, Remove Phase
 
 	// Empty is the phase of a step of its own that empties an entry before any of
@@ -150,15 +150,15 @@ const (
 
 // Ledger makes plans. One goroutine uses it.
 type Ledger[K, V comparable] struct {
-	kind  func(K) Kind
-	order func(a, b K) int
-	uses  map[K]int32 // how many Services need a shared entry
+	handling func(K) Handling
+	order    func(a, b K) int
+	uses     map[K]int32 // how many Services need a shared entry
 }
 
-// New returns an empty Ledger for entries of some kinds, and with an order of those that belong to no single Service.
+// New returns an empty Ledger for entries with some handling, and an order of those that belong to no single Service.
 // Its first plan must be a comparison.
-func New[K, V comparable](kind func(K) Kind, order func(a, b K) int) *Ledger[K, V] {
-	return &Ledger[K, V]{kind: kind, order: order, uses: map[K]int32{}}
+func New[K, V comparable](handling func(K) Handling, order func(a, b K) int) *Ledger[K, V] {
+	return &Ledger[K, V]{handling: handling, order: order, uses: map[K]int32{}}
 }
 
 // Change begins a plan from what the last plan left in the kernel.

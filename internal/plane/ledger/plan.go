@@ -64,8 +64,8 @@ func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 	p.services = append(p.services, g)
 }
 
-// Services adds the Services of a change, as render returns them for a host: those that may have other entries, or, in a
-// comparison, all. If the kernel does not accept a shared entry, a comparison refuses the Services that need it.
+// Services adds the Services of a change, as render returns them for a host: those that may have other entries, or all in
+// a comparison. If the kernel does not accept a shared entry, a comparison refuses the Services that need it.
 func (p *Plan[K, V]) Services(c route.Change, render func(*route.Service, *route.Host) []Entry[K, V]) {
 	host := &c.Table.Host
 	if p.found == nil {
@@ -85,7 +85,7 @@ func (p *Plan[K, V]) Services(c route.Change, render func(*route.Service, *route
 		all := map[K][]cluster.Name{}
 		for _, name := range names {
 			for _, e := range after(name) {
-				if list := all[e.Key]; p.kind(e.Key).Shared && (len(list) == 0 || list[len(list)-1] != name) {
+				if list := all[e.Key]; p.handling(e.Key).Shared && (len(list) == 0 || list[len(list)-1] != name) {
 					all[e.Key] = append(list, name)
 				}
 			}
@@ -122,7 +122,7 @@ func (p *Plan[K, V]) difference(old, now []Entry[K, V], added, removed *group[K,
 func (p *Plan[K, V]) compare(now []Entry[K, V], added *group[K, V]) {
 	for i, e := range now {
 		to := added
-		if p.kind(e.Key).Shared {
+		if p.handling(e.Key).Shared {
 			p.counts[e.Key]++
 			if p.counts[e.Key] > 1 {
 				continue
@@ -140,14 +140,14 @@ func (p *Plan[K, V]) compare(now []Entry[K, V], added *group[K, V]) {
 func (p *Plan[K, V]) differ(old, now []Entry[K, V], added, removed *group[K, V]) {
 	before := make(MapListing[K, V], len(old))
 	for _, e := range old {
-		if p.kind(e.Key).Shared {
+		if p.handling(e.Key).Shared {
 			p.need(e, -1)
 			continue
 		}
 		before[e.Key] = e.Value
 	}
 	for i, e := range now {
-		if p.kind(e.Key).Shared {
+		if p.handling(e.Key).Shared {
 			p.need(e, 1)
 			continue
 		}
@@ -193,7 +193,7 @@ func (p *Plan[K, V]) remove(g *group[K, V], e Entry[K, V]) {
 
 // add adds a step with its phase, and the one that empties an entry before it is removed.
 func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
-	k := p.kind(s.Key)
+	k := p.handling(s.Key)
 	switch s.Op {
 	case Add:
 		s.Phase = k.Add
@@ -210,7 +210,7 @@ func (p *Plan[K, V]) add(g *group[K, V], s Step[K, V]) {
 	g.size += p.writer.Size(s)
 }
 
-func (p *Plan[K, V]) kind(key K) Kind { return p.ledger.kind(key) }
+func (p *Plan[K, V]) handling(key K) Handling { return p.ledger.handling(key) }
 
 // End adds what becomes of shared entries and of entries that a comparison found and no Service needs.
 func (p *Plan[K, V]) End() {
@@ -278,7 +278,7 @@ func (p *Plan[K, V]) move() {
 		if !there || s.Op != Add {
 			return
 		}
-		s.Op, s.Phase, s.Old = Change, p.kind(s.Key).Change, old
+		s.Op, s.Phase, s.Old = Change, p.handling(s.Key).Change, old
 		moved[s.Key] = true
 	})
 	if len(moved) == 0 {
@@ -346,7 +346,7 @@ func (p *Plan[K, V]) Rewrite(r Rewrite[K, V]) {
 
 // postpone removes the targets of Services after all Services are written.
 func (p *Plan[K, V]) postpone() {
-	targets := func(s Step[K, V]) bool { return (s.Op == Empty || s.Op == Remove) && p.kind(s.Key).Target }
+	targets := func(s Step[K, V]) bool { return (s.Op == Empty || s.Op == Remove) && p.handling(s.Key).Target }
 	for i := range p.services {
 		for _, s := range p.takeOut(&p.services[i], targets) {
 			p.last.steps = append(p.last.steps, s)

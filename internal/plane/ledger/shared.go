@@ -35,7 +35,7 @@ func (p *Plan[K, V]) share(key K, u use[V], before int32) {
 // came is where an entry that belongs to no single Service is added: a target
 // before all Services, anything else after them.
 func (p *Plan[K, V]) came(key K) *group[K, V] {
-	if p.kind(key).Target {
+	if p.handling(key).Target {
 		return &p.first
 	}
 	return &p.last
@@ -44,7 +44,7 @@ func (p *Plan[K, V]) came(key K) *group[K, V] {
 // gone is where an entry that belongs to no single Service is removed: a shared one
 // that is no target before all Services, anything else after them.
 func (p *Plan[K, V]) gone(key K) *group[K, V] {
-	if k := p.kind(key); k.Shared && !k.Target {
+	if k := p.handling(key); k.Shared && !k.Target {
 		return &p.first
 	}
 	return &p.last

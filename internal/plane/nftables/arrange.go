@@ -90,7 +90,7 @@ func legsOf(p *route.Port, f *route.Frontend) [2]leg {
 	return [2]leg{s.choose(p, inside, kindPlain), s.choose(p, f.Others, kindOutside)}
 }
 
-func (s space) choose(p *route.Port, w route.Way, kind uint16) leg {
+func (s space) choose(p *route.Port, w route.Action, kind uint16) leg {
 	n := len(p.Backends(w.Pool))
 	if kind == kindPlain && w.Masquerade {
 		kind = kindMasquerade

@@ -33,7 +33,7 @@ func manyServices(n int) *route.Table {
 // numberedService returns the i-th Service, with these backends.
 func numberedService(i int, backends ...int) *route.Service {
 	p := route.Port{Name: "http", Protocol: cluster.TCP, Family: route.IPv4}
-	way := route.Way{Verdict: route.Balance}
+	way := route.Action{Verdict: route.Balance}
 	p.Frontends = []route.Frontend{{
 		Kind: route.ClusterIP, Addr: netip.AddrFrom4([4]byte{172, 16 + byte(i>>16), byte(i >> 8), byte(i)}),
 		Port: 80, Pods: way, Node: way, Others: way,

@@ -44,26 +44,26 @@ const (
 // kind says when an entry is written. What a frontend leads to is there before it and as long as it is. What
 // refuses an address except at its frontends comes after them and goes before them: until all are there,
 // another proxy may serve it, whose rules come next.
-func (k key) kind() ledger.Kind {
+func (k key) handling() ledger.Handling {
 	switch of := k.of; {
 	case of == tableObject:
-		return ledger.Kind{Add: prepared, Change: prepared, Remove: chainsGone}
+		return ledger.Handling{Add: prepared, Change: prepared, Remove: chainsGone}
 	case of == setObject:
-		return ledger.Kind{Add: prepared, Change: prepared, Remove: setsGone, Target: true}
+		return ledger.Handling{Add: prepared, Change: prepared, Remove: setsGone, Target: true}
 	case of < firstElement:
-		return ledger.Kind{
+		return ledger.Handling{
 			Add: chainsAdded, Change: chainsAdded, Empty: targetsGone, Remove: chainsGone, Target: true,
 			Shared: of == actionChain,
 		}
 	case of == clusterIPElement || of == serviceCIDRElement:
-		return ledger.Kind{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
+		return ledger.Handling{Add: refusalsAdded, Change: refusalsAdded, Remove: refusalsGone, Shared: true}
 	case of == nodeIPElement || of == frontendElement.in(byAddress) || of == frontendElement.in(byNodePort):
-		return ledger.Kind{Add: switched, Change: switched, Remove: switched}
+		return ledger.Handling{Add: switched, Change: switched, Remove: switched}
 	case of.ranged():
-		return ledger.Kind{Add: rangesAdded, Change: switched, Remove: targetsGone, Target: true, Early: true}
+		return ledger.Handling{Add: rangesAdded, Change: switched, Remove: targetsGone, Target: true, Early: true}
 	}
 	shared := k.of <= hairpinElement
-	return ledger.Kind{
+	return ledger.Handling{
 		Add: targetsAdded, Change: switched, Remove: targetsGone, Target: true, Shared: shared, Early: !shared,
 	}
 }

@@ -50,11 +50,11 @@ type faulty struct {
 
 func (k faulty) Room() int { return k.Faults.Room }
 
-func (k faulty) Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error) {
+func (k faulty) Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error) {
 	if err := k.Faults.Read(); err != nil {
 		return nil, err
 	}
-	return k.Kernel.Read(ctx, t, guesses)
+	return k.Kernel.Read(ctx, t, expected)
 }
 
 func (k faulty) Commit(ctx context.Context, tx *nft.Tx) error {

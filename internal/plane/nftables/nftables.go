@@ -16,7 +16,7 @@ import (
 // Kernel is what the plane needs of nf_tables: nft.Conn, or nft.Fake.
 type Kernel interface {
 	Writer
-	Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error)
+	Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error)
 	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 }
 
@@ -50,7 +50,7 @@ type Plane struct {
 func New(kernel Kernel, opt Options) *Plane {
 	return &Plane{
 		kernel: kernel, opt: opt, layout: newLayout(), perPart: servicesPerPart,
-		ledger: ledger.New[key, value](key.kind, key.compare),
+		ledger: ledger.New[key, value](key.handling, key.compare),
 	}
 }
 
@@ -62,7 +62,7 @@ func (p *Plane) Refresh(ctx context.Context) error {
 		if p.kernel == nil { // a preview
 			continue
 		}
-		state, err := p.kernel.Read(ctx, tableFor(ip), p.layout.guesses())
+		state, err := p.kernel.Read(ctx, tableFor(ip), p.layout.expected())
 		if err != nil {
 			return fmt.Errorf("read kernel state: %w", err)
 		}

@@ -102,8 +102,8 @@ func (f *Follower) count(svc *route.Service, sign int) {
 	f.sum.Backends += sign * len(slices.Compact(f.buf))
 }
 
-// noLocal reports whether a policy leaves the port without usable endpoints, as all are on other nodes. Only then does a
-// route drop.
+// noLocal reports whether a policy leaves the port without usable endpoints, as all are on other nodes: only then a
+// route drops.
 func noLocal(p *route.Port, policy Policy) bool {
 	return slices.ContainsFunc(p.Frontends, func(f route.Frontend) bool {
 		return f.Others.Verdict == route.Drop && (f.Kind == route.ClusterIP) == (policy == Internal)

@@ -61,11 +61,11 @@ const (
 	balancerRemoved
 )
 
-func (k key) kind() ledger.Kind {
+func (k key) handling() ledger.Handling {
 	if k.part == balancer {
-		return ledger.Kind{Add: balancerWritten, Change: balancerWritten, Remove: balancerRemoved, Target: true}
+		return ledger.Handling{Add: balancerWritten, Change: balancerWritten, Remove: balancerRemoved, Target: true}
 	}
-	return ledger.Kind{Add: socketOpened, Change: socketOpened, Remove: socketClosed}
+	return ledger.Handling{Add: socketOpened, Change: socketOpened, Remove: socketClosed}
 }
 
 func (k key) compare(o key) int {

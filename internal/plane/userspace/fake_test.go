@@ -127,7 +127,7 @@ func rulesOf(svc *route.Service) map[ruleKey]rule {
 		p := &svc.Ports[i]
 		for j := range p.Frontends {
 			f := &p.Frontends[j]
-			for from, w := range []route.Way{f.Pods, f.Node, f.Others} {
+			for from, w := range []route.Action{f.Pods, f.Node, f.Others} {
 				if w.Verdict != route.Balance {
 					continue
 				}

@@ -116,7 +116,7 @@ func over(p route.Port, protocol cluster.Protocol) route.Port {
 
 // to returns a port whose frontends balance to a pool.
 func to(p route.Port, pool route.Pool) route.Port {
-	w := route.Way{Pool: pool}
+	w := route.Action{Pool: pool}
 	p.Local = p.Cluster
 	p.Frontends = []route.Frontend{{Port: p.Frontends[0].Port, Addr: p.Frontends[0].Addr, Pods: w, Node: w, Others: w}}
 	return p

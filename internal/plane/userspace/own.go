@@ -41,14 +41,14 @@ func anyContains(list []netip.Prefix, a netip.Addr) bool {
 
 // policy is the pools and restrictions of a frontend, by kind of client.
 type policy struct {
-	pods, node, others route.Way
+	pods, node, others route.Action
 	restricted         bool
 	allow              string // prefixes, with spaces between them
 }
 
 func policyOf(f *route.Frontend) policy {
 	p := policy{pods: f.Pods, node: f.Node, others: f.Others, restricted: f.Restricted}
-	for _, w := range []*route.Way{&p.pods, &p.node, &p.others} {
+	for _, w := range []*route.Action{&p.pods, &p.node, &p.others} {
 		w.Masquerade = false // the process connects to backends with an address of this node
 	}
 	var allow []string
@@ -61,7 +61,7 @@ func policyOf(f *route.Frontend) policy {
 
 // pool returns the pool of most clients; false if no client is served.
 func (p policy) pool() (route.Pool, bool) {
-	for _, w := range []route.Way{p.others, p.pods, p.node} {
+	for _, w := range []route.Action{p.others, p.pods, p.node} {
 		if w.Verdict == route.Balance {
 			return w.Pool, true
 		}
@@ -83,7 +83,7 @@ func (p policy) String() string {
 	return text
 }
 
-func wayName(w route.Way) string {
+func wayName(w route.Action) string {
 	if w.Verdict == route.Balance {
 		return w.Pool.String()
 	}

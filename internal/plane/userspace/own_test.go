@@ -79,7 +79,8 @@ func TestThePolicyOfAnAddress(t *testing.T) {
 	p.local.Store(&[]netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	p.sockets.guarded.Store(true)
 	admit := p.admit(key{}, value{at: at("172.30.0.1:80")[0], policy: policyOf(&route.Frontend{
-		Pods: route.Way{Verdict: route.Reject}, Node: route.Way{Pool: route.Local}, Others: route.Way{Pool: route.Cluster},
+		Pods: route.Action{Verdict: route.Reject}, Node: route.Action{Pool: route.Local},
+		Others: route.Action{Pool: route.Cluster},
 		Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.1.0.0/16")},
 	})}, nil)
 	for client, want := range map[string]struct {

@@ -68,12 +68,12 @@ func (r *redirect) service(svc *route.Service) *route.Service {
 			Name: p.Name, Protocol: p.Protocol, Family: p.Family, Frontends: make([]route.Frontend, len(p.Frontends)),
 		}
 		for i, f := range p.Frontends {
-			for _, w := range []*route.Way{&f.Pods, &f.Node, &f.Others} {
+			for _, w := range []*route.Action{&f.Pods, &f.Node, &f.Others} {
 				w.Masquerade = false
 				switch {
 				case w.Verdict != route.Balance:
 				case !forwards(p.Protocol) || !r.lead(&port, p.ID(svc.Name), w.Pool):
-					*w = route.Way{Verdict: route.Reject}
+					*w = route.Action{Verdict: route.Reject}
 				}
 			}
 			port.Frontends[i] = f

@@ -48,7 +48,8 @@ func (p *Plane) used(port *route.Port) []route.Pool {
 		}
 		return []route.Pool{port.Frontends[i].Node.Pool}
 	}
-	return slices.DeleteFunc([]route.Pool{route.Cluster, route.Local}, func(pool route.Pool) bool { return !port.Uses(pool) })
+	unused := func(pool route.Pool) bool { return !port.Uses(pool) }
+	return slices.DeleteFunc([]route.Pool{route.Cluster, route.Local}, unused)
 }
 
 // unprivileged is the first port that every user may bind.

@@ -98,7 +98,7 @@ func TestWithoutSockets(t *testing.T) {
 	ignored := service("ignored", tcp(81, backend))
 	ignored.Ignored = "headless"
 	rejected := tcp(82)
-	no := route.Way{Verdict: route.Reject}
+	no := route.Action{Verdict: route.Reject}
 	rejected.Frontends[0].Pods, rejected.Frontends[0].Node, rejected.Frontends[0].Others = no, no, no
 	r.ok(r.load(service("a", over(tcp(80, backend), cluster.SCTP)), ignored, service("b", rejected)))
 	if len(r.engine.open) != 0 || len(r.rules.rules) != 0 || len(r.ports.at) != 0 {

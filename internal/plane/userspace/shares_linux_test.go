@@ -30,7 +30,7 @@ func TestSharesFollowOpenConnections(t *testing.T) {
 	check := func(when string, port int, pool route.Pool, want map[netip.AddrPort]float64) {
 		t.Helper()
 		got := r.Shares(plane.Connection{
-			Service: svc, Port: port, Way: route.Way{Pool: pool}, Client: netip.MustParseAddr("127.0.0.1"),
+			Service: svc, Port: port, Way: route.Action{Pool: pool}, Client: netip.MustParseAddr("127.0.0.1"),
 		}).Of
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			t.Errorf("%s, port %d, pool %d (-want +got):\n%s", when, port, pool, diff)
@@ -74,7 +74,7 @@ func TestSharesFollowOpenConnections(t *testing.T) {
 // bothPools returns a port with least connections, at which programs on this host reach the backends here, and others
 // reach all.
 func bothPools(name string, number uint16, here []netip.AddrPort, away netip.AddrPort) route.Port {
-	local, everywhere := route.Way{Pool: route.Local}, route.Way{Pool: route.Cluster}
+	local, everywhere := route.Action{Pool: route.Local}, route.Action{Pool: route.Cluster}
 	return route.Port{
 		Name: name, Protocol: cluster.TCP, Family: route.IPv4, Scheduler: "lc", Cluster: append(slices.Clone(here), away),
 		Local: here,

@@ -88,8 +88,8 @@ func New(listen Listen, opt Options) *Plane {
 // on makes a Plane for sockets that may be open already.
 func on(s *sockets, at *ports, opt Options) *Plane {
 	p := &Plane{
-		Above: plane.Above{Beneath: opt.Rules}, opt: opt, ledger: ledger.New[key, value](key.kind, key.compare), ports: at, sockets: s,
-		compare: true,
+		Above: plane.Above{Beneath: opt.Rules}, opt: opt, ledger: ledger.New[key, value](key.handling, key.compare),
+		ports: at, sockets: s, compare: true,
 	}
 	if p.opt.Opened == nil {
 		p.opt.Opened = func(plane.Socket) {}

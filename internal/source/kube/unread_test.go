@@ -117,7 +117,7 @@ func TestObjectsOfAListDoNotMix(t *testing.T) {
 
 	api := newAPIServer(t)
 	client := api.client()
-	listed := func(from lister, path string, objects ...metav1.Object) cluster.Change {
+	listed := func(from lister, path string, objects ...metav1.Object) cluster.Delta {
 		store := cluster.NewStore()
 		src := New(store, Options{Client: client})
 		to := src.feeds[map[string]int{servicesPath: 0, slicesPath: 1}[path]].to

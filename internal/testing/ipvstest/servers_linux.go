@@ -77,7 +77,7 @@ func (f *Servers) Destinations(_ context.Context, servers ...ipvs.Server) ([][]i
 }
 
 // Apply makes changes in their order. It stops at the first error.
-func (f *Servers) Apply(_ context.Context, changes []ipvs.Change) error {
+func (f *Servers) Apply(_ context.Context, changes []ipvs.Command) error {
 	for _, c := range changes {
 		if err := f.apply(c); err != nil {
 			return fmt.Errorf("ipvs %s: %w", c, err)
@@ -86,7 +86,7 @@ func (f *Servers) Apply(_ context.Context, changes []ipvs.Change) error {
 	return nil
 }
 
-func (f *Servers) apply(c ipvs.Change) error {
+func (f *Servers) apply(c ipvs.Command) error {
 	s := f.servers[c.Server]
 	switch c.Op {
 	case ipvs.Set:
@@ -122,10 +122,10 @@ func schedulers() []string {
 func (f *Servers) String() string {
 	var b strings.Builder
 	for _, s := range f.sorted() {
-		fmt.Fprintln(&b, ipvs.Change{Op: ipvs.Set, Server: s, Settings: f.servers[s].Settings})
+		fmt.Fprintln(&b, ipvs.Command{Op: ipvs.Set, Server: s, Settings: f.servers[s].Settings})
 		for _, at := range slices.SortedFunc(maps.Keys(f.servers[s].dests), netip.AddrPort.Compare) {
 			dest := ipvs.Destination{At: at, Weight: f.servers[s].dests[at]}
-			fmt.Fprintln(&b, ipvs.Change{Op: ipvs.SetDest, Server: s, Dest: dest})
+			fmt.Fprintln(&b, ipvs.Command{Op: ipvs.SetDest, Server: s, Dest: dest})
 		}
 	}
 	return b.String()

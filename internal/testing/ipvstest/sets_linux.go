@@ -26,14 +26,14 @@ func (f *Sets) List(_ context.Context, names []string) (map[string]*ipset.Set, e
 	all := map[string]*ipset.Set{}
 	for _, name := range names {
 		if s := f.sets[name]; s != nil {
-			all[name] = &ipset.Set{Kind: s.Kind, Members: maps.Clone(s.Members)}
+			all[name] = &ipset.Set{Definition: s.Definition, Members: maps.Clone(s.Members)}
 		}
 	}
 	return all, nil
 }
 
 // Apply makes changes in their order. It stops at the first error.
-func (f *Sets) Apply(_ context.Context, changes []ipset.Change) error {
+func (f *Sets) Apply(_ context.Context, changes []ipset.Command) error {
 	for _, c := range changes {
 		if err := f.apply(c); err != nil {
 			return fmt.Errorf("ipset %s: %w", c, err)
@@ -42,12 +42,12 @@ func (f *Sets) Apply(_ context.Context, changes []ipset.Change) error {
 	return nil
 }
 
-func (f *Sets) apply(c ipset.Change) error {
+func (f *Sets) apply(c ipset.Command) error {
 	s := f.sets[c.Set]
 	switch {
 	case c.Op == ipset.Create && s == nil:
-		f.sets[c.Set] = &ipset.Set{Kind: c.Kind, Members: map[ipset.Member]uint32{}}
-	case c.Op == ipset.Create && s.Kind != c.Kind:
+		f.sets[c.Set] = &ipset.Set{Definition: c.Definition, Members: map[ipset.Member]uint32{}}
+	case c.Op == ipset.Create && s.Definition != c.Definition:
 		return unix.EEXIST
 	case c.Op == ipset.Create:
 	case c.Op == ipset.Destroy:
@@ -72,10 +72,11 @@ func (f *Sets) String() string {
 		s := f.sets[name]
 		lines := []string{}
 		for m, mark := range s.Members {
-			lines = append(lines, ipset.Change{Op: ipset.Add, Set: name, Kind: s.Kind, Member: m, Mark: mark}.String()+"\n")
+			add := ipset.Command{Op: ipset.Add, Set: name, Definition: s.Definition, Member: m, Mark: mark}
+			lines = append(lines, add.String()+"\n")
 		}
 		slices.Sort(lines)
-		fmt.Fprintln(&b, ipset.Change{Op: ipset.Create, Set: name, Kind: s.Kind})
+		fmt.Fprintln(&b, ipset.Command{Op: ipset.Create, Set: name, Definition: s.Definition})
 		b.WriteString(strings.Join(lines, ""))
 	}
 	return b.String()

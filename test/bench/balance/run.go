@@ -68,7 +68,7 @@ type result struct {
 func (h *host) measure(ctx context.Context, o options, s scenario, scheduler string) (result, error) {
 	h.runs++
 	server := ipvs.Server{Addr: serviceAddr(), Protocol: unix.IPPROTO_TCP, Port: port + h.runs}
-	changes := []ipvs.Change{{Op: ipvs.Set, Server: server, Settings: ipvs.Settings{
+	changes := []ipvs.Command{{Op: ipvs.Set, Server: server, Settings: ipvs.Settings{
 		Scheduler: scheduler, Ports: scheduler == "mh", // as the plane does
 	}}}
 	for i, b := range h.backends {
@@ -78,7 +78,7 @@ func (h *host) measure(ctx context.Context, o options, s scenario, scheduler str
 			dest.Weight = 1
 			b.reset(s.slow)
 		}
-		changes = append(changes, ipvs.Change{Op: ipvs.SetDest, Server: server, Dest: dest})
+		changes = append(changes, ipvs.Command{Op: ipvs.SetDest, Server: server, Dest: dest})
 	}
 	if err := h.table.Apply(ctx, changes); err != nil {
 		return result{}, err

@@ -41,7 +41,7 @@ func service(t testing.TB, text string) *route.Service {
 		}
 		if len(p.Serving) == 0 {
 			for i := range p.Frontends {
-				refuse := route.Way{Verdict: route.Reject}
+				refuse := route.Action{Verdict: route.Reject}
 				p.Frontends[i].Pods, p.Frontends[i].Node, p.Frontends[i].Others = refuse, refuse, refuse
 			}
 		}
@@ -60,7 +60,7 @@ func readFrontend(text string) (route.Frontend, route.Family) {
 		return route.Frontend{Kind: route.NodePort, Port: p}, 0
 	}
 	kind := route.ClusterIP
-	for prefix, k := range map[string]route.Kind{"external:": route.ExternalIP, "lb:": route.LoadBalancer} {
+	for prefix, k := range map[string]route.FrontendKind{"external:": route.ExternalIP, "lb:": route.LoadBalancer} {
 		if rest, ok := strings.CutPrefix(text, prefix); ok {
 			kind, text = k, rest
 		}

@@ -59,7 +59,7 @@ type key struct {
 // frontend is a frontend of a Service. Values it leads to never change.
 type frontend struct {
 	service cluster.Name
-	kind    route.Kind
+	kind    route.FrontendKind
 	addr    netip.Addr
 	port    *route.Port
 }

@@ -34,7 +34,7 @@ type Sysctl interface {
 
 // Kernel reads and writes nf_tables: nft.Conn, or nft.Fake.
 type Kernel interface {
-	Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error)
+	Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error)
 	Commit(ctx context.Context, tx *nft.Tx) error
 	DeleteTables(ctx context.Context, tables ...nft.Table) error
 	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error

@@ -69,11 +69,11 @@ func (m *machine) Set(name, value string) error {
 	return m.write(func() error { m.values[name] = value; return nil })
 }
 
-func (m *machine) Read(ctx context.Context, t nft.Table, guesses []nft.Guess) (*nft.State, error) {
+func (m *machine) Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error) {
 	if m.unreadable != nil {
 		return nil, m.unreadable
 	}
-	return m.tables.Read(ctx, t, guesses)
+	return m.tables.Read(ctx, t, expected)
 }
 
 func (m *machine) Commit(ctx context.Context, tx *nft.Tx) error {

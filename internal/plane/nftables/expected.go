@@ -10,9 +10,9 @@ import (
 // formerly is how many times as many backends a port may have had, with numbers that a start adopts.
 const formerly = 8
 
-// guesses returns which elements the largest sets have if they fit the frontends.
-func (l *layout) guesses() []nft.Guess {
-	var all []nft.Guess
+// expected returns which elements the largest sets have if they fit the frontends.
+func (l *layout) expected() []nft.ExpectedKeys {
+	var all []nft.ExpectedKeys
 	for s := range spaces {
 		all = append(all, l.rowsOf(backendElement.in(s), frontendElement.in(s), insideElement.in(s)),
 			l.rowsOf(outsideBackendElement.in(s), outsideElement.in(s)))
@@ -20,9 +20,9 @@ func (l *layout) guesses() []nft.Guess {
 	return append(all, l.addresses())
 }
 
-// rowsOf guesses the rows in a map of backends from the actions in maps of frontends.
-func (l *layout) rowsOf(rows object, frontends ...object) nft.Guess {
-	return nft.Guess{Set: l[rows].Name, Keys: func(state *nft.State) iter.Seq[string] {
+// rowsOf expected the rows in a map of backends from the actions in maps of frontends.
+func (l *layout) rowsOf(rows object, frontends ...object) nft.ExpectedKeys {
+	return nft.ExpectedKeys{Set: l[rows].Name, Keys: func(state *nft.State) iter.Seq[string] {
 		return func(yield func(string) bool) {
 			for round := range 3 {
 				for _, of := range frontends {
@@ -37,10 +37,10 @@ func (l *layout) rowsOf(rows object, frontends ...object) nft.Guess {
 	}}
 }
 
-// addresses guesses that the address of each frontend is a ClusterIP.
-func (l *layout) addresses() nft.Guess {
+// addresses expected that the address of each frontend is a ClusterIP.
+func (l *layout) addresses() nft.ExpectedKeys {
 	protocolAndPort := len(nft.Key{}.Proto(0).Port(0))
-	return nft.Guess{Set: l[clusterIPElement].Name, Keys: func(state *nft.State) iter.Seq[string] {
+	return nft.ExpectedKeys{Set: l[clusterIPElement].Name, Keys: func(state *nft.State) iter.Seq[string] {
 		return func(yield func(string) bool) {
 			for key := range state.Sets[l[frontendElement.in(byAddress)].Name].Elements {
 				if !yield(key[:max(0, len(key)-protocolAndPort)]) {

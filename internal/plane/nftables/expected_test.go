@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/seeds"
 )
 
-// The guesses have the key of each element that a new cluster of every shape needs.
-func TestGuessesAreComplete(t *testing.T) {
+// Every element is expected that a new cluster of every shape needs.
+func TestExpectedKeysAreComplete(t *testing.T) {
 	fake := nft.NewFake()
 	opt := route.Options{
 		NodeName: "a", Families: route.Families(), Detector: route.DetectorOptions{Kind: route.DetectNodeCIDR},
@@ -31,25 +31,25 @@ func TestGuessesAreComplete(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, guess := range p.layout.guesses() {
-			guessed := map[string]bool{}
-			for key := range guess.Keys(state) {
-				guessed[key] = true
+		for _, set := range p.layout.expected() {
+			keys := map[string]bool{}
+			for key := range set.Keys(state) {
+				keys[key] = true
 			}
-			elements := state.Sets[guess.Set].Elements
+			elements := state.Sets[set.Set].Elements
 			if len(elements) == 0 {
-				t.Errorf("%s: the cluster needs no %s", table, guess.Set)
+				t.Errorf("%s: the cluster needs no %s", table, set.Set)
 			}
 			for key := range elements {
-				if !guessed[key] {
-					t.Errorf("%s %s: %x is not guessed", table, guess.Set, key)
+				if !keys[key] {
+					t.Errorf("%s %s: %x is not expected", table, set.Set, key)
 				}
 			}
 		}
 	}
 }
 
-// The guesses have the numbers of clients from when a port had more endpoints.
+// The expected have the numbers of clients from when a port had more endpoints.
 func TestGuessesForClientsFromBefore(t *testing.T) {
 	many, few := numberedService(1), numberedService(1)
 	for i := range 40 {
@@ -66,17 +66,17 @@ func TestGuessesForClientsFromBefore(t *testing.T) {
 	}).Apply(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	state, guessed := fake.Tables[bothTables[0]], map[string]bool{}
-	for key := range p.layout.guesses()[0].Keys(state) {
-		guessed[key] = true
+	state, keys := fake.Tables[bothTables[0]], map[string]bool{}
+	for key := range p.layout.expected()[0].Keys(state) {
+		keys[key] = true
 	}
 	rows, named := state.Sets["backends"].Elements, actionOf(t, state).drawn()
 	if len(rows) <= 5 || named >= 40 {
 		t.Fatalf("%d rows, and %d numbers to draw: want rows from before", len(rows), named)
 	}
 	for key := range rows {
-		if !guessed[key] {
-			t.Errorf("%x is not guessed", key)
+		if !keys[key] {
+			t.Errorf("%x is not expected", key)
 		}
 	}
 }
