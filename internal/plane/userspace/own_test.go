@@ -80,7 +80,7 @@ func TestThePolicyOfAnAddress(t *testing.T) {
 	p.sockets.guarded.Store(true)
 	admit := p.admit(key{}, value{at: at("172.30.0.1:80")[0], policy: policyOf(&route.Frontend{
 		Pods: route.Action{Verdict: route.Reject}, Node: route.Action{Pool: route.Local},
-		Others: route.Action{Pool: route.Cluster},
+		Others:     route.Action{Pool: route.Cluster},
 		Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.1.0.0/16")},
 	})}, nil)
 	for client, want := range map[string]struct {
