@@ -102,18 +102,17 @@ func (l *Loop) ready(ctx context.Context) bool {
 
 // useEarlyRead waits for the early read, and reports whether the plane knows the kernel from it: once at most.
 func (l *Loop) useEarlyRead() bool {
-	r, edited := l.early, false
+	r := l.early
 	if r == nil {
 		return false
 	}
+	defer l.dropEarlyRead()
 	select {
 	case <-r.ended:
-		edited = len(l.edited) > 0
+		return r.err == nil && len(l.edited) == 0
 	case <-l.edited:
-		edited = true
+		return false
 	}
-	l.dropEarlyRead()
-	return r.err == nil && !edited
 }
 
 // dropEarlyRead ends the early read, unless it was used.

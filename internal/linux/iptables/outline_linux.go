@@ -21,12 +21,14 @@ type Outline struct {
 	Chains []ChainOutline
 }
 
-// The parts of an Outline are the same in both variants.
-type (
-	ChainOutline = nft.ChainOutline
-	RuleOutline  = nft.RuleOutline
-	ChainRule    = nft.ChainRule
-)
+// ChainOutline is a chain, the same in both variants.
+type ChainOutline = nft.ChainOutline
+
+// RuleOutline is a rule without its conditions, the same in both variants.
+type RuleOutline = nft.RuleOutline
+
+// ChainRule is a rule of a chain, the same in both variants.
+type ChainRule = nft.ChainRule
 
 // Kernel reads the tables of both variants in one network namespace, and removes chains
 // from them: those of nft by netlink, those of legacy by the programs. It holds no resources.

@@ -43,7 +43,7 @@ func Append[T ~string | ~[]byte](b []byte, typ uint16, data T) []byte {
 func AppendUint8(b []byte, typ uint16, n uint8) []byte { return Append(b, typ, []byte{n}) }
 
 // AppendUint16 appends an attribute with a number in the byte order of the network.
-func AppendUint16(b []byte, typ uint16, n uint16) []byte {
+func AppendUint16(b []byte, typ, n uint16) []byte {
 	return Append(b, typ, binary.BigEndian.AppendUint16(nil, n))
 }
 

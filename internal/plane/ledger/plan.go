@@ -64,8 +64,8 @@ func (p *Plan[K, V]) Service(name cluster.Name, old, now []Entry[K, V]) {
 	p.services = append(p.services, g)
 }
 
-// Services adds the Services of a change, as render returns them for a host: those that may have other entries, or all in
-// a comparison. If the kernel does not accept a shared entry, a comparison refuses the Services that need it.
+// Services adds the Services of a change, as render returns them for a host: those that may have other entries, or all
+// in a comparison. If the kernel does not accept a shared entry, a comparison refuses the Services that need it.
 func (p *Plan[K, V]) Services(c route.Change, render func(*route.Service, *route.Host) []Entry[K, V]) {
 	host := &c.Table.Host
 	if p.found == nil {

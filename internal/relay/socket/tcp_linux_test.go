@@ -6,8 +6,9 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }

@@ -148,7 +148,9 @@ func (h *serverHealth) failed(r request, err error) {
 	}
 	h.outages++
 	h.failures[""] = failure{t, err.Error()}
-	h.setConnected(false)
+	if h.connected {
+		h.connected, h.since = false, time.Now()
+	}
 	h.log.Warn(t.text(), "server", h.server, "error", err)
 }
 
@@ -176,15 +178,11 @@ func (h *serverHealth) answered(r request) {
 		return
 	}
 	delete(h.failures, "")
-	h.setConnected(true)
+	if !h.connected {
+		h.connected, h.since = true, time.Now()
+	}
 	if outage {
 		h.log.Info("The API server answers again", "server", h.server)
-	}
-}
-
-func (h *serverHealth) setConnected(connected bool) {
-	if h.connected != connected {
-		h.connected, h.since = connected, time.Now()
 	}
 }
 

@@ -198,6 +198,6 @@ func (x frontend) leadsTo(at netip.AddrPort, local []netip.Addr) bool {
 
 func (x frontend) problem(l sockdiag.Listener) route.Problem {
 	f := route.Frontend{Kind: x.kind, Addr: x.addr, Port: l.At.Port()}
-	return f.Problem(x.service, x.port.Protocol, fmt.Sprintf("hides a socket of this node that listens on %s and belongs to "+
-		"user %d: the Service gets its connections; use another port", l.At, l.UID))
+	return f.Problem(x.service, x.port.Protocol, fmt.Sprintf("hides a socket of this node that listens on %s and belongs "+
+		"to user %d: the Service gets its connections; use another port", l.At, l.UID))
 }
