@@ -90,26 +90,17 @@ func alone(packets plane.Kind, on *plane.Opened) *plane.Opened {
 	return &opened
 }
 
-// tested returns the same as bpfOptions, and the error of the self-test.
-func tested(s plane.Setup, test func(bpf.Options) error) (bpf.Options, error) {
-	o, err := bpfOptions(s)
-	if err = probe.SocketsError(err); err == nil {
-		err = test(o)
-	}
-	return o, err
-}
-
-// bpfOptions returns the options for the programs and maps.
-func bpfOptions(s plane.Setup) (o bpf.Options, err error) {
+// tested returns the options for the programs and maps, and the error of the self-test.
+func tested(s plane.Setup, test func(bpf.Options) error) (o bpf.Options, err error) {
 	c := s.Config.EBPF
 	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName}
 	if o.Cgroup == "" {
 		if o.Cgroup, err = bpf.FindRoot(); err != nil {
-			return o, err
+			return o, probe.SocketsError(err)
 		}
 	}
 	o.Exempting = exempting(c, o.Cgroup)
-	return o, nil
+	return o, test(o)
 }
 
 // open opens the plane on top of a packet plane, whose parts it keeps.

@@ -55,10 +55,9 @@ func newLoads(
 func (l *loads) Applied(change route.Change) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.services.apply(change, byLoad) {
-		return
+	if l.services.apply(change, byLoad) {
+		l.Wake()
 	}
-	l.Wake()
 }
 
 // byLoad returns the backends of a Service that are chosen by their load.
@@ -78,7 +77,10 @@ func byLoad(svc *route.Service) map[netip.AddrPort]bool {
 
 // update counts connections, and writes the loads. It returns the time until the next count; 0: no backend needs one.
 func (l *loads) update(ctx context.Context) (next time.Duration, err error) {
-	began, backends := time.Now(), l.backends()
+	began := time.Now()
+	l.mu.Lock()
+	backends := l.services.all()
+	l.mu.Unlock()
 	before, err := l.kernel.Loads()
 	if err != nil {
 		return 0, err
@@ -100,12 +102,6 @@ func (l *loads) update(ctx context.Context) (next time.Duration, err error) {
 		return 0, err
 	}
 	return max(countPeriod, countFactor*time.Since(began)), nil
-}
-
-func (l *loads) backends() map[netip.AddrPort]bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.services.all()
 }
 
 // weigh returns the load of a backend with these connections, by network namespace.

@@ -16,16 +16,14 @@ type counter struct {
 	desc   *prometheus.Desc
 
 	mu    sync.Mutex
-	ports map[bpf.Pool]labels // by the pool of all endpoints
+	ports map[bpf.Pool]route.PortID // by the pool of all endpoints
 }
 
-// labels are those of a Service port.
-type labels struct{ namespace, service, name, protocol, family string }
-
 func newCounter(counts func() (map[bpf.Pool]uint64, error)) *counter {
-	return &counter{counts: counts, ports: map[bpf.Pool]labels{}, desc: prometheus.NewDesc("sluice_ebpf_connections_total",
+	desc := prometheus.NewDesc("sluice_ebpf_connections_total",
 		"Connections and UDP flows to a Service port that were decided at sockets of this node.",
-		[]string{"namespace", "service", "port", "protocol", "ip_family"}, nil)}
+		[]string{"namespace", "service", "port", "protocol", "ip_family"}, nil)
+	return &counter{counts: counts, ports: map[bpf.Pool]route.PortID{}, desc: desc}
 }
 
 // Applied implements plane.Follower.
@@ -37,9 +35,7 @@ func (c *counter) Applied(change route.Change) {
 			delete(c.ports, p.pools[route.Cluster].id)
 		}
 		for _, p := range portsOf(t.New) {
-			c.ports[p.pools[route.Cluster].id] = labels{
-				t.Name.Namespace, t.Name.Name, p.Name, p.Protocol.String(), p.Family.String(),
-			}
+			c.ports[p.pools[route.Cluster].id] = p.ID(t.Name)
 		}
 	}
 }
@@ -54,7 +50,7 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(c.desc, err)
 		return
 	}
-	sums := map[labels]uint64{}
+	sums := map[route.PortID]uint64{}
 	c.mu.Lock()
 	for id, n := range counts {
 		id[15] = byte(route.Cluster) + 1 // as in poolID
@@ -64,8 +60,8 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 	}
 	c.mu.Unlock()
 	for p, n := range sums {
-		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), p.namespace, p.service, p.name,
-			p.protocol, p.family)
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), p.Service.Namespace,
+			p.Service.Name, p.Name, p.Protocol.String(), p.Family.String())
 	}
 }
 

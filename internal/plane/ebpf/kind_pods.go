@@ -173,10 +173,8 @@ func (p *podFinder) choose(all []netns.Namespace) (found []bpf.Pod) {
 
 // source returns the only address of a family in a namespace that is one of a pod of this node.
 func (p *podFinder) source(n netns.Namespace, f route.Family) (own netip.Addr) {
-	prefixes := podPrefixes(p.detector, f)
 	for _, a := range n.Addrs {
-		isPod := func(prefix netip.Prefix) bool { return prefix.Contains(a) }
-		if route.FamilyOf(a) != f || !slices.ContainsFunc(prefixes, isPod) {
+		if route.FamilyOf(a) != f || !isPod(p.detector, a) {
 			continue
 		}
 		if own.IsValid() {

@@ -44,7 +44,7 @@ func decidedBy(p plane.Connection) (*port, *pool) {
 	}
 	for _, port := range portsOf(p.Service) {
 		pool := port.poolOf(frontend, clients)
-		if pool != nil && (p.Node || !p.Client.IsValid() || knownPod(p, port, pool)) {
+		if pool != nil && (p.Node || !p.Client.IsValid() || knownPod(p, pool)) {
 			return port, pool
 		}
 	}
@@ -52,10 +52,9 @@ func decidedBy(p plane.Connection) (*port, *pool) {
 }
 
 // knownPod reports whether programs recognize a pod by its source address, and the pod is not a backend of the pool.
-func knownPod(p plane.Connection, port *port, pool *pool) bool {
+func knownPod(p plane.Connection, pool *pool) bool {
 	if slices.ContainsFunc(pool.backends, func(b netip.AddrPort) bool { return b.Addr() == p.Client }) {
 		return false
 	}
-	known := func(prefix netip.Prefix) bool { return prefix.Contains(p.Client) }
-	return p.Detector == nil || slices.ContainsFunc(podPrefixes(p.Detector, port.Family), known)
+	return p.Detector == nil || isPod(p.Detector, p.Client)
 }

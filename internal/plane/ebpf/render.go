@@ -83,17 +83,9 @@ func (p *Plane) host(h *route.Host) []entry {
 // isNodeAddr reports whether sockets reach NodePorts at an address of this host.
 func isNodeAddr(a netip.Addr) bool { return !a.IsLoopback() && !a.IsLinkLocalUnicast() }
 
-// podPrefixes returns the source addresses of pods on this node. Without a detector these are all addresses. If the
-// detector recognizes pods by interfaces, which a program cannot see, there are none.
-func podPrefixes(d *route.Detector, f route.Family) []netip.Prefix {
-	if !d.Detects(f) {
-		return []netip.Prefix{netip.PrefixFrom(f.Unspecified(), 0)}
-	}
-	var list []netip.Prefix
-	for _, p := range d.PodCIDRs {
-		if route.FamilyOf(p.Addr()) == f {
-			list = append(list, p)
-		}
-	}
-	return list
+// isPod reports whether an address is the source address of a pod on this node. Without a detector each address is. If
+// the detector recognizes pods by interfaces, which a program cannot see, none is.
+func isPod(d *route.Detector, a netip.Addr) bool {
+	contains := func(prefix netip.Prefix) bool { return prefix.Contains(a) }
+	return !d.Detects(route.FamilyOf(a)) || slices.ContainsFunc(d.PodCIDRs, contains)
 }

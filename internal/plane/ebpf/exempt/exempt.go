@@ -11,7 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -35,12 +35,10 @@ type Options struct {
 	Failed   func(error)                         // called with each error; Run retries
 }
 
-// Follower updates the set of exempt cgroups. It is safe for concurrent use.
+// Follower updates the set of exempt cgroups. Only Count may be called beside other methods.
 type Follower struct {
-	opt Options
-
-	mu     sync.Mutex
-	count  int               // of exempt cgroups
+	opt    Options
+	count  atomic.Int64      // of exempt cgroups
 	notify *fsnotify.Watcher // nil: nothing is watched
 }
 
@@ -48,16 +46,10 @@ type Follower struct {
 func New(o Options) *Follower { return &Follower{opt: o} }
 
 // Count returns the number of cgroups that the last search exempted.
-func (f *Follower) Count() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.count
-}
+func (f *Follower) Count() int { return int(f.count.Load()) }
 
 // Search finds the cgroups, and exempts them.
 func (f *Follower) Search() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	ids := map[uint64]bool{}
 	for _, pattern := range f.opt.Patterns {
 		f.find(ids, f.opt.Root, strings.Split(pattern, "/"))
@@ -65,7 +57,7 @@ func (f *Follower) Search() error {
 	if err := f.opt.Exempt(ids); err != nil {
 		return err
 	}
-	f.count = len(ids)
+	f.count.Store(int64(len(ids)))
 	return nil
 }
 
@@ -105,9 +97,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		notify = &fsnotify.Watcher{}
 	} else {
 		defer func() { _ = notify.Close() }() // nothing is written
-		f.mu.Lock()
 		f.notify = notify
-		f.mu.Unlock()
 	}
 	for ctx.Err() == nil {
 		pause := rescan

@@ -73,7 +73,7 @@ func (f *Follower) Applied(change route.Change) {
 	}
 }
 
-// stale reports whether a socket has to be destroyed.
+// stale reports whether a socket has to be destroyed. The caller holds mu.
 func (f *Follower) stale(s *bpf.Socket) bool {
 	p := f.ports[s.Pool]
 	if p == nil || !hasFrontend(p, s.Service) {
@@ -120,23 +120,18 @@ func (f *Follower) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	list := f.choose(all)
+	var list []sockdiag.Socket
+	f.mu.Lock()
+	for i := range all {
+		if s := &all[i]; f.stale(s) {
+			list = append(list, sockdiag.Socket{Cookie: s.Socket, NetNS: s.NetNS, Peer: s.Backend})
+		}
+	}
+	f.mu.Unlock()
 	if len(list) == 0 {
 		return nil
 	}
 	result, err := f.opt.Destroy(ctx, list)
 	f.opt.Report(result)
 	return err
-}
-
-// choose returns the sockets that are stale.
-func (f *Follower) choose(all []bpf.Socket) (list []sockdiag.Socket) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i := range all {
-		if s := &all[i]; f.stale(s) {
-			list = append(list, sockdiag.Socket{Cookie: s.Socket, NetNS: s.NetNS, Peer: s.Backend})
-		}
-	}
-	return list
 }
