@@ -42,7 +42,10 @@ func (b *balancing) partsOf(p *route.Port) map[bpf.Member]uint32 {
 	if b.parts == nil || p.SlowStart == 0 {
 		return nil
 	}
-	parts, _ := b.parts() // nil after an error
+	parts, err := b.parts()
+	if err != nil {
+		return nil
+	}
 	return parts
 }
 
