@@ -105,7 +105,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 		return err
 	}
 	d.metrics = metrics.New(metrics.Options{
-		Mode: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
+		Mode: d.mode().Name, Configured: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
 		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: o.Config.FeatureGates, Started: d.started,
 	})
 	if err = d.openSource(); err != nil {
@@ -200,6 +200,9 @@ func (d *daemon) run(ctx context.Context) error {
 		}
 	}
 	d.record(event.Starting())
+	if m := d.mode(); m.Configured != "" {
+		d.record(event.ModeFallback(m.Configured, m.Name, m.Fallback))
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return d.answer(answering) })

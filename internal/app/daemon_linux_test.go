@@ -111,7 +111,10 @@ func TestServersOfADaemon(t *testing.T) {
 		{"127.0.0.1:10256/livez", 200, `"healthy":true`},
 		{"127.0.0.1:10256/metrics", 404, ""},
 		{"127.0.0.1:10249/proxyMode", 200, "nftables"},
-		{"127.0.0.1:10249/metrics", 200, `sluice_mode_info{mode="nftables",reason="chosen by the test"} 1`},
+		{
+			"127.0.0.1:10249/metrics", 200,
+			`sluice_mode_info{configured="nftables",mode="nftables",reason="chosen by the test"} 1`,
+		},
 		{"127.0.0.1:10249/metrics", 200, "sluice_services 1\n"},
 		{"127.0.0.1:10249/metrics", 200, "kubeproxy_sync_proxy_rules_service_changes_total 1\n"},
 		{"127.0.0.1:10249/configz", 200, `"maxPerCore":0`},

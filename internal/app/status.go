@@ -19,9 +19,7 @@ func (d *daemon) status(context.Context) inspect.Status {
 	s := inspect.Status{
 		Version: d.o.Version, PID: os.Getpid(), Since: d.started,
 		Health: d.health.Verdict().Summary(),
-		Mode: inspect.Mode{
-			Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent,
-		},
+		Mode:          d.mode(),
 		Source:        d.sourceStatus(),
 		Contest:       d.node.Loop().Contest(),
 		Families:      text.Strings(d.families),
@@ -45,6 +43,17 @@ func (d *daemon) status(context.Context) inspect.Status {
 		})
 	}
 	return s
+}
+
+// mode returns the mode that serves.
+func (d *daemon) mode() inspect.Mode {
+	m := inspect.Mode{
+		Name: d.o.Config.Mode, Reason: d.o.Reason, How: d.plane.How, Transient: !d.o.kind().Persistent,
+	}
+	if f := d.plane.Fallback; f.Mode != "" {
+		m.Configured, m.Name, m.Fallback = m.Name, f.Mode, f.Reason
+	}
+	return m
 }
 
 func (d *daemon) sourceStatus() inspect.Source {

@@ -30,6 +30,7 @@ const (
 const (
 	ReasonRulesContested       = "RulesContested"
 	ReasonRulesUncontested     = "RulesUncontested"
+	reasonModeFallback         = "ModeFallback"
 	reasonKubeProxyRuns        = "KubeProxyRuns"
 	reasonRulesLeft            = "KubeProxyRulesLeft"
 	reasonConfigurationRefused = "ConfigurationRefused"
@@ -71,6 +72,12 @@ type Event struct {
 // Starting is the Event of the start of the proxy.
 func Starting() Event {
 	return Event{Type: Normal, Reason: ReasonStarting, Action: actionStart}
+}
+
+// ModeFallback is the Event on the own Node that another mode serves in place of the configured one.
+func ModeFallback(configured, serving, reason string) Event {
+	return warning(reasonModeFallback, actionStart,
+		"Mode "+serving+" serves in place of mode "+configured+", which this node does not support: "+reason)
 }
 
 // StartFailed is the Event of a server that could not be started, which ends the process. The reason is

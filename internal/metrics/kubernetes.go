@@ -16,7 +16,7 @@ const (
 func (m *Metrics) constants(registered int) {
 	o := m.opt
 	m.Set("sluice_build_info", 1, o.Version, runtime.Version())
-	m.Set("sluice_mode_info", 1, o.Mode, o.Reason)
+	m.Set("sluice_mode_info", 1, o.Mode, o.Configured, o.Reason)
 	version := fmt.Sprintf("v%s.%s.0+sluice-%s", kubernetesMajor, kubernetesMinor, o.Version)
 	m.Set("kubernetes_build_info", 1, kubernetesMajor, kubernetesMinor, version, "", "", "",
 		runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)

@@ -20,9 +20,10 @@ import (
 
 // Options do not change while the process lives.
 type Options struct {
-	Mode    string // the data plane
-	Reason  string // why this mode
-	Version string // of Sluice
+	Mode       string // that serves
+	Configured string // mode; another one if this host does not support it
+	Reason     string // why it is configured
+	Version    string // of Sluice
 
 	// Families are the enabled families, the primary family of the cluster first.
 	Families []route.Family

@@ -30,7 +30,7 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func newMetrics() *Metrics {
 	return New(Options{
-		Mode: "best", PartialSyncs: true, Reason: "configured", Version: "v1.2.3", Started: start,
+		Mode: "best", Configured: "better", PartialSyncs: true, Reason: "configured", Version: "v1.2.3", Started: start,
 		Families: route.Families(),
 		Gates:    map[string]bool{"AllowServiceExternalIPs": true, "KubeProxyIPVS": false},
 	})
@@ -189,7 +189,7 @@ endpoints{} 9
 health_port_failures{} 2
 host_settings_failed{} 1
 kube_proxy_running{} 1
-mode_info{mode="best", reason="configured"} 1
+mode_info{configured="better", mode="best", reason="configured"} 1
 rules_contested{program="nft"} 1
 services{} 4
 source_connected{} 1
@@ -264,7 +264,7 @@ comparisons_total{cause="period"} 1
 comparisons_total{cause="start"} 1
 config_last_reload_timestamp_seconds{} 1767323045
 event_to_kernel_duration_seconds{} 1 times, 0.01 in all
-mode_info{mode="best", reason="configured"} 1
+mode_info{configured="better", mode="best", reason="configured"} 1
 repairs_total{cause="failure"} 1`)
 }
 

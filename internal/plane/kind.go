@@ -167,6 +167,9 @@ type Opened struct {
 
 	KubeProxyRules []string // those of the Kind that the plane uses on this host
 
+	// Fallback is set if this host does not support the mode, and the plane is the one of another mode.
+	Fallback Fallback
+
 	// HandOver is called before the context of the parts ends, if another run of the program follows in this process. It
 	// returns a function that is called after that, and returns what the next run inherits. Nil: nothing.
 	HandOver func() (finish func(context.Context) (Inherited, error))
@@ -211,6 +214,9 @@ type Part struct {
 	Metrics  []prometheus.Collector      // that no other plane has, one family each
 	Close    func() error                // called after Run has returned, or in its place
 }
+
+// Fallback is the mode that serves in place of the configured one, and the reason. The zero value: there is none.
+type Fallback struct{ Mode, Reason string }
 
 // Follower is notified of a change after it was written. Applied must return at once.
 type Follower interface{ Applied(route.Change) }

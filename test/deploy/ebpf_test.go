@@ -110,7 +110,7 @@ func TestSocketsAreBalancedAsDeployed(t *testing.T) {
 	}
 }
 
-// Without one of the rights something does not work, and the log says so.
+// Without one of the rights something does not work, and the log says so. If another mode serves, so does the status.
 func TestSocketsNeedEachRight(t *testing.T) {
 	n := newSocketsNode(t)
 	for name, c := range map[string]struct {
@@ -134,6 +134,14 @@ func TestSocketsNeedEachRight(t *testing.T) {
 			p.waitForLog("msg=Synced")
 			if list := problems(p.log.String()); !slices.Contains(list, c.want) {
 				t.Errorf("the log is\n%s\nwant %q", p.log, c.want)
+			}
+			exec := conf // kubectl exec
+			exec.Argv = []string{"sluice", "status"}
+			status := exec.start(t, n.lab.NodeA)
+			must(t, status.wait())
+			first, _, _ := strings.Cut(status.log.String(), "\n")
+			if got := strings.Contains(first, "mode nftables serves in place of mode ebpf"); got != (c.want == "Sockets are not balanced") {
+				t.Errorf("the status begins with %q", first)
 			}
 			must(t, p.stop())
 		})

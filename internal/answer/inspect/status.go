@@ -92,6 +92,12 @@ func (i *Inspector) Status(ctx context.Context) Status {
 type Mode struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason,omitempty"` // why it was chosen
+
+	// Configured is the mode in whose place this one serves, and Fallback why this host does not support that one. Empty:
+	// there is none.
+	Configured string `json:"configured,omitempty"`
+	Fallback   string `json:"fallback,omitempty"`
+
 	How    string `json:"how,omitempty"`    // how it writes rules: "by iptables-nft, as ..."
 
 	// Transient means that Services are not served while the process is down.

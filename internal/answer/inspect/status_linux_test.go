@@ -62,6 +62,7 @@ func troubled() Status {
 	s := quiet()
 	s.Since, s.Health = ago(75*time.Hour), health.Summary{State: health.Sick, Reason: "no complete sync for 2m0s"}
 	s.Node.Leaving = true
+	s.Mode.Configured, s.Mode.Fallback = "ebpf", "maps have no place to stay"
 	s.Source = Source{
 		"API server",
 		source.State{

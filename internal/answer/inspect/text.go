@@ -13,7 +13,11 @@ import (
 // Print writes the status as text. It describes problems in full and leaves out most fields that report none.
 func (s Status) Print(out *text.Columns) {
 	p := &page{out, s.At}
-	p.Printf("Sluice %s, pid %d, running for %s: %s\n\n", s.Version, s.PID, p.since(s.Since), s.Health)
+	fallback := ""
+	if m := s.Mode; m.Configured != "" {
+		fallback = fmt.Sprintf("; mode %s serves in place of mode %s", m.Name, m.Configured)
+	}
+	p.Printf("Sluice %s, pid %d, running for %s: %s%s\n\n", s.Version, s.PID, p.since(s.Since), s.Health, fallback)
 	s.identity(p)
 	s.writes(p)
 	s.configuration(p)
@@ -39,9 +43,11 @@ func ifSet(format, value string) string {
 }
 
 func (s Status) identity(p *page) {
-	p.Field("Mode", s.Mode.Name+ifSet(" (%s)", s.Mode.Reason))
-	p.Field("Rules", ifSet("written %s", s.Mode.How))
-	if s.Mode.Transient {
+	m := s.Mode
+	p.Field("Mode", m.Name+ifSet(" in place of %s", m.Configured)+ifSet(" (%s)", m.Reason))
+	p.Field("", ifSet("mode "+m.Configured+" does not work here: %s", m.Fallback))
+	p.Field("Rules", ifSet("written %s", m.How))
+	if m.Transient {
 		p.Field("While stopped", "Services are not served")
 	}
 	p.Field("Families", strings.Join(s.Families, ", "))

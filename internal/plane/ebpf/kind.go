@@ -43,7 +43,7 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 			s.Log.Warn("Sockets are not balanced: all connections are translated packet by packet, as in mode "+packets.Mode,
 				"error", err)
 			removeEarlier(ctx, s, o)
-			return alone(packets, on), nil
+			return alone(packets, on, err), nil
 		}
 		return open(s, on, withUDP(s, o))
 	}
@@ -79,14 +79,14 @@ func removeEarlier(ctx context.Context, s plane.Setup, o bpf.Options) {
 	}
 }
 
-// alone returns the packet plane without programs above it, whose facts are those of the mode as well.
-func alone(packets plane.Kind, on *plane.Opened) *plane.Opened {
+// alone returns the packet plane without programs above it, whose facts are those of the mode as well, and why.
+func alone(packets plane.Kind, on *plane.Opened, why error) *plane.Opened {
 	opened, facts := *on, packets.Facts
 	if on.Facts != nil {
 		facts = *on.Facts
 	}
 	facts.Name = mode
-	opened.Facts = &facts
+	opened.Facts, opened.Fallback = &facts, plane.Fallback{Mode: packets.Mode, Reason: why.Error()}
 	return &opened
 }
 

@@ -50,6 +50,9 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 			if f := opened.Facts; f == nil || f.Name != "ebpf" || f.Shares != nil {
 				t.Errorf("its facts are %+v, want those of packets in mode ebpf", f)
 			}
+			if f := opened.Fallback; f.Mode != "nftables" || !strings.Contains(f.Reason, c.want) {
+				t.Errorf("its fallback is %+v, want nftables and %q", f, c.want)
+			}
 			if text := log.String(); !strings.Contains(text, "Sockets are not balanced") || !strings.Contains(text, c.want) {
 				t.Errorf("it says %q, want %q", text, c.want)
 			}
@@ -61,7 +64,7 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 	}
 	var log bytes.Buffer
 	opened := openAt(t, config.EBPF{Dir: good.Dir, Cgroup: readOnly(t, good.Cgroup)}, &log)
-	if _, is := opened.Plane.(*ebpf.Plane); !is || opened.Facts != nil || strings.Contains(log.String(), "WARN") {
+	if _, is := opened.Plane.(*ebpf.Plane); !is || opened.Facts != nil || opened.Fallback.Mode != "" || strings.Contains(log.String(), "WARN") {
 		t.Errorf("the plane is %T: %s", opened.Plane, &log)
 	}
 	if _, err := os.Stat(good.Dir); !os.IsNotExist(err) {
