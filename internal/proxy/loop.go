@@ -67,6 +67,7 @@ type Loop struct {
 	rehost  *route.Host // the Host in the kernel, if the table has another one
 
 	settled time.Time // of the last call of Store.Settle
+	listed  bool      // the compiler has all objects
 	known   bool      // the last write succeeded, so the plane need not read the kernel
 
 	// early is a read that runs while the feeds of the store deliver, so that a start does not wait first for them and
@@ -294,6 +295,7 @@ func (l *Loop) sync(ctx context.Context) error {
 // compile compiles what changed in the store.
 func (l *Loop) compile(s *Sync) route.Change {
 	change, problems := l.opt.Compiler.Compile(l.opt.Store.Take())
+	l.listed = true
 	l.report(problems)
 	l.remember(change)
 	s.Services += len(change.Touched)

@@ -18,6 +18,7 @@ type View struct {
 	// last attempt to write, nil after a success and before the first one.
 	Pending Pending
 	Refused map[cluster.Name]error // Services that the kernel rejects
+	Listed  bool                   // Routes has all objects; before, it has none
 	Started bool                   // a write of everything has succeeded
 	Err     error
 }
@@ -28,7 +29,8 @@ func (l *Loop) View(ctx context.Context) (v View, err error) {
 	err = l.request(ctx, func() {
 		v = View{
 			Routes: l.opt.Compiler.Snapshot(), Writes: l.writes,
-			Pending: Pending{l.pending.Copy()}, Refused: l.refused.services, Started: l.started, Err: l.failure,
+			Pending: Pending{l.pending.Copy()}, Refused: l.refused.services, Listed: l.listed, Started: l.started,
+			Err: l.failure,
 		}
 	})
 	return v, err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -198,6 +199,14 @@ func testFirstList(s *apiEnv) {
 	})
 	role, err = roles.Update(s.Context(), role, metav1.UpdateOptions{})
 	s.must(err)
+	d = s.start(launch{})
+	d.waitForLog("The API server forbids reading")
+	s.waitServed(way, true)
+	s.checkUnlisted("forbidden")
+	if out, _ := s.runSluice("diff"); !regexp.MustCompile(`in the kernel: [1-9][0-9]* objects`).MatchString(out) {
+		s.Errorf("sluice diff does not say that an earlier run left rules:\n%s", out)
+	}
+	d.kill()
 	s.lab.NodeA.MustRun("nft", "flush", "ruleset")
 	d = s.start(launch{})
 	d.waitForLog("The API server forbids reading")
@@ -217,6 +226,17 @@ func testFirstList(s *apiEnv) {
 	out, status := s.runSluiceWith(launch{restriction: noNetAdmin}, s.args...)
 	if status == 0 || !strings.Contains(out, "CAP_NET_ADMIN") || time.Since(began) > machine.Scale(5*time.Second) {
 		s.Errorf("without CAP_NET_ADMIN it exits after %v with %d; its output:\n%s", time.Since(began), status, out)
+	}
+}
+
+// checkUnlisted verifies that before all objects have arrived no command answers as if it knew them. They say why.
+func (s *apiEnv) checkUnlisted(why string) {
+	s.Helper()
+	for _, args := range [][]string{{"get", "services"}, {"explain", "node", "default/web:http"}, {"diff"}, {"status"}} {
+		out, status := s.runSluice(args...)
+		if status == 0 || !strings.Contains(out, "not all Services have arrived yet") || !strings.Contains(out, why) {
+			s.Errorf("sluice %s exits with %d:\n%s", strings.Join(args, " "), status, out)
+		}
 	}
 }
 

@@ -51,19 +51,19 @@ func TestExplainOverHTTP(t *testing.T) {
 	}{
 		{
 			"an answer", "source=node&destination=default/web:http",
-			still{view: proxy.View{Started: true}},
+			still{view: proxy.View{Listed: true, Started: true}},
 			http.StatusOK,
 			"refused",
 		},
 		{
 			"the kernel refuses", "source=node&destination=default/web:http",
-			still{view: proxy.View{Started: true, Err: errors.New("no space\nfor rules")}},
+			still{view: proxy.View{Listed: true, Started: true, Err: errors.New("no space\nfor rules")}},
 			http.StatusOK,
 			"refused; these rules may not be in the kernel yet: the last write failed: no space; for rules",
 		},
 		{
 			"the kernel refuses this one", "source=node&destination=default/web:http",
-			still{view: proxy.View{Started: true, Refused: map[cluster.Name]error{
+			still{view: proxy.View{Listed: true, Started: true, Refused: map[cluster.Name]error{
 				{Namespace: "default", Name: "web"}: errors.New("no such match"),
 				{Namespace: "default", Name: "db"}:  errors.New("why not"),
 			}}},
@@ -72,7 +72,7 @@ func TestExplainOverHTTP(t *testing.T) {
 		},
 		{
 			"just started", "source=node&destination=default/web:http",
-			still{},
+			still{view: proxy.View{Listed: true}},
 			http.StatusOK,
 			"refused; these rules may not be in the kernel yet: Sluice has written nothing since it started",
 		},
@@ -106,7 +106,7 @@ func TestExplainOverHTTP(t *testing.T) {
 }
 
 func TestErrorOfLocalAddresses(t *testing.T) {
-	i := explaining(still{})
+	i := explaining(still{view: proxy.View{Listed: true}})
 	i.opt.Local = func(context.Context) ([]netip.Addr, error) { return nil, errors.New("list addresses: not today") }
 	if code, got := ask(t, i.Handler(), "/explain?source=node&destination=default/web"); code == http.StatusOK ||
 		got != "list addresses: not today" {
@@ -122,7 +122,7 @@ type changing struct {
 }
 
 func (c *changing) View(context.Context) (proxy.View, error) {
-	v := proxy.View{Routes: c.compiler.Snapshot(), Started: true}
+	v := proxy.View{Routes: c.compiler.Snapshot(), Listed: true, Started: true}
 	c.port++
 	c.store.SetService(webAt(c.port))
 	c.compiler.Compile(c.store.Take())

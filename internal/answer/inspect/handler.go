@@ -44,7 +44,7 @@ func (i *Inspector) Handler() http.Handler {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
 	}
 	for path, plan := range map[string]func(context.Context) (plane.Plan, error){
-		"/diff": i.opt.Diff, "/plan": i.opt.Plan,
+		"/diff": i.diff, "/plan": i.plan,
 	} {
 		mux.Handle("GET "+path, i.diffs.serve(lines(steps(plan)), diffTime, errDiffs))
 	}

@@ -112,6 +112,7 @@ func TestOneComparisonAtATime(t *testing.T) {
 				return made(""), nil
 			}
 		})
+		w.load()
 		h := w.Handler()
 		var all sync.WaitGroup
 		for range 5 {
@@ -178,7 +179,7 @@ func (c crowded) View(context.Context) (proxy.View, error) { return c.view, nil 
 
 func newCrowded(n int) crowded {
 	store, compiler := cluster.NewStore(), route.NewCompiler(route.Options{})
-	c := crowded{proxy.View{Pending: proxy.NewPending(), Refused: map[cluster.Name]error{}}}
+	c := crowded{proxy.View{Listed: true, Pending: proxy.NewPending(), Refused: map[cluster.Name]error{}}}
 	for i := range n {
 		name := name("default", fmt.Sprint("service-", i))
 		store.SetService(&cluster.Service{

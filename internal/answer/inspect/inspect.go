@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Options for New. All are required, except Opened and Settings.
@@ -67,13 +68,46 @@ func New(opt Options) *Inspector { return &Inspector{opt, make(serial, 1), make(
 // errBusy means that the loop has not returned a View in time.
 var errBusy = errors.New("the proxy is writing to the kernel and has not answered in time; try again")
 
+// errUnlisted means that not all objects have arrived yet, so that no query about Services can be answered.
+var errUnlisted = errors.New("not all Services have arrived yet")
+
+// unlisted returns errUnlisted with what is known.
+func unlisted(from Source) error {
+	reason := strings.TrimSpace(from.Kind+" "+from.From) + ifSet(", %s", from.Trouble)
+	return fmt.Errorf("%w (%s): Sluice has written nothing since it started, and connections follow the rules that an "+
+		"earlier run left in the kernel", errUnlisted, reason)
+}
+
 // view returns the state that an answer is computed from.
 func (i *Inspector) view(ctx context.Context) (explain.View, error) {
 	v, err := i.opt.Loop.View(ctx)
-	if err != nil {
+	switch {
+	case err != nil:
 		return explain.View{}, errBusy
+	case !v.Listed:
+		return explain.View{}, unlisted(i.opt.Status(ctx).Source)
 	}
 	return explain.View{View: v, Node: i.opt.Store.Node(), Plane: i.opt.Plane, Shares: i.opt.Opened.Shares}, nil
+}
+
+// diff compares the kernel with the rules that it should have. Before these are known the error says how much it has.
+func (i *Inspector) diff(ctx context.Context) (plane.Plan, error) {
+	plan, err := i.opt.Diff(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := i.view(ctx); errors.Is(err, errUnlisted) {
+		return nil, fmt.Errorf("%w: %s", err, text.Count(plan.Steps(), "object"))
+	}
+	return plan, nil
+}
+
+// plan returns the rules that the kernel should have.
+func (i *Inspector) plan(ctx context.Context) (plane.Plan, error) {
+	if _, err := i.view(ctx); err != nil {
+		return nil, err
+	}
+	return i.opt.Plan(ctx)
 }
 
 func (i *Inspector) explain(r *http.Request) (iter.Seq[explain.Answer], error) {

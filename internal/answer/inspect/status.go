@@ -40,8 +40,10 @@ type Status struct {
 	// WatchTrouble is why the daemon detects changes by other programs only by comparing all rules periodically.
 	WatchTrouble string `json:"watchTrouble,omitempty"`
 
-	// Busy is why Pending and Refused are unknown: a write takes a long time.
-	Busy string `json:"busy,omitempty"`
+	// Busy is why Pending and Refused are unknown: a write takes a long time. Unlisted is why Counts are unknown, too: not
+	// all objects have arrived yet.
+	Busy     string `json:"busy,omitempty"`
+	Unlisted string `json:"unlisted,omitempty"`
 
 	Takeover      []string      `json:"takeover,omitempty"` // what happened to another proxy's rules, one sentence each
 	Configuration Configuration `json:"configuration"`
@@ -74,9 +76,13 @@ func (i *Inspector) Status(ctx context.Context) Status {
 	s.Past, s.Counts.Rejected, s.Problems = i.opt.History.past()
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	v, err := i.view(ctx)
-	if err != nil {
+	v, err := i.opt.Loop.View(ctx)
+	switch {
+	case err != nil:
 		s.Busy = "a write to the kernel is under way"
+		return s
+	case !v.Listed:
+		s.Unlisted = unlisted(s.Source).Error()
 		return s
 	}
 	s.Pending, s.Refused = v.Pending.Len(), len(v.Refused)
@@ -98,7 +104,7 @@ type Mode struct {
 	Configured string `json:"configured,omitempty"`
 	Fallback   string `json:"fallback,omitempty"`
 
-	How    string `json:"how,omitempty"`    // how it writes rules: "by iptables-nft, as ..."
+	How string `json:"how,omitempty"` // how it writes rules: "by iptables-nft, as ..."
 
 	// Transient means that Services are not served while the process is down.
 	Transient bool `json:"transient,omitempty"`

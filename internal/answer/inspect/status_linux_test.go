@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -271,4 +274,43 @@ func TestHistoryCountsRepeatedProblems(t *testing.T) {
 	if !slices.Equal(got, want) || s.Counts.Rejected != 10_011 {
 		t.Errorf("%d rejected, kept\n%q\nwant\n%q", s.Counts.Rejected, got, want)
 	}
+}
+
+// Before all objects have arrived no query is answered as if there were no others.
+func TestNotAllHaveArrived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const reason = "not all Services have arrived yet (API server https://10.0.0.1:6443, certificate signed by unknown " +
+			"authority)"
+		var arrived func()
+		w := start(t, func(w *world, o *Options) {
+			arrived = w.store.Feed()
+			o.Status = func(context.Context) Status {
+				return Status{Source: Source{"API server", source.State{
+					From: "https://10.0.0.1:6443", Trouble: "certificate signed by unknown authority",
+				}}}
+			}
+			o.Diff = func(context.Context) (plane.Plan, error) { return made("delete a\ndelete b\n"), nil }
+			o.Plan = o.Diff
+		})
+		for path, more := range map[string]string{
+			"/services": "", "/backends": "", "/nodeports": "", "/names": "", "/plan": "",
+			"/explain?source=10.244.0.5&destination=10.96.0.10:80": "", "/diff": "in the kernel: 2 objects",
+		} {
+			code, answer := ask(t, w.Handler(), path)
+			if code != http.StatusServiceUnavailable || !strings.HasPrefix(answer, reason) || !strings.HasSuffix(answer, more) {
+				t.Errorf("%s: %d, %q", path, code, answer)
+			}
+		}
+		status := text.Printed(w.Status(t.Context()))
+		if !strings.Contains(status, "unknown: "+reason) || strings.Contains(status, "0 services") {
+			t.Errorf("the status is\n%s", status)
+		}
+		arrived()
+		synctest.Wait()
+		for _, path := range []string{"/services", "/plan", "/diff"} {
+			if code, answer := ask(t, w.Handler(), path); code != http.StatusOK {
+				t.Errorf("%s, when all have arrived: %d, %q", path, code, answer)
+			}
+		}
+	})
 }

@@ -90,6 +90,10 @@ func (s Status) writes(p *page) {
 	}
 	p.Field("Lag", lag)
 	p.Field("Last write failed", s.Error)
+	if s.Unlisted != "" {
+		p.Field("Programmed", "unknown: "+s.Unlisted)
+		return
+	}
 	c := s.Counts
 	p.Field("Programmed", fmt.Sprintf("%s, %s, %s, %s", text.Count(c.Services, "service"), text.Count(c.Ports, "port"),
 		text.Count(c.Frontends, "frontend"), text.Count(c.Backends, "backend")))
