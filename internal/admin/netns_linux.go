@@ -29,7 +29,7 @@ const group = 0x534c
 // ErrNotRunning means that no daemon serves the network namespace.
 var ErrNotRunning = errors.New("no Sluice is running in this network namespace; " +
 	"run the command where the daemon runs: with kubectl exec in the Sluice pod, " +
-	"on the node if it is a program of the node, or with ip netns exec NAME")
+	"on the node if it is a program of the node, with ip netns exec NAME, or as the user whose daemon it is")
 
 // errNotRoot means that this process may not query the daemon.
 var errNotRoot = errors.New("only root may ask the daemon: " +

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
-// emulates is the version of kube-proxy that this program is compatible with.
-const emulates = "1.37"
+// Emulates is the version of kube-proxy with which this program is compatible.
+const Emulates = "1.37"
 
 // budget returns how many file descriptors each server may have. If the limit
 // cannot be read, the usual smallest one counts.
@@ -58,7 +58,7 @@ func (d *daemon) diagnosticsOptions() web.Options {
 		Metrics: d.metrics.Handler(), SLIs: d.metrics.SLIs(),
 		Checked:      d.metrics.Checked,
 		Version:      d.o.Version,
-		Emulates:     emulates,
+		Emulates:     Emulates,
 		Started:      d.started,
 		Status:       func() string { return text.Printed(d.inspect.Status(context.Background())) },
 		SetVerbosity: d.o.SetVerbosity,

@@ -18,7 +18,7 @@ import (
 func (d *daemon) status(context.Context) inspect.Status {
 	s := inspect.Status{
 		Version: d.o.Version, PID: os.Getpid(), Since: d.started,
-		Health: d.health.Verdict().Summary(),
+		Health:        d.health.Verdict().Summary(),
 		Mode:          d.mode(),
 		Source:        d.sourceStatus(),
 		Contest:       d.node.Loop().Contest(),

@@ -86,6 +86,12 @@ func (l *logs) Flush() { l.out.Flush() }
 func logFormat(format string, to io.Writer) slog.Handler {
 	opts := &slog.HandlerOptions{Level: slog.Level(math.MinInt32)}
 	if format == "json" {
+		opts.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
+			if a.Value.Kind() == slog.KindDuration { // with a unit, as kube-proxy does
+				a.Value = slog.StringValue(a.Value.Duration().String())
+			}
+			return a
+		}
 		return slog.NewJSONHandler(to, opts)
 	}
 	return slog.NewTextHandler(to, opts)

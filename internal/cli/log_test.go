@@ -78,40 +78,44 @@ func TestFormatsAndStreams(t *testing.T) {
 		out, err string
 	}{
 		{
-			"text", config.Logging{Format: "text"}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n",
+			"text", config.Logging{Format: "text"}, "",
+			"level=INFO msg=hello k=v\nlevel=WARN msg=careful after=1m30s\nlevel=ERROR msg=no\n",
 		},
-		{"defaults", config.Logging{}, "", "level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n"},
+		{
+			"defaults", config.Logging{}, "",
+			"level=INFO msg=hello k=v\nlevel=WARN msg=careful after=1m30s\nlevel=ERROR msg=no\n",
+		},
 		{
 			"json",
 			config.Logging{Format: "json"},
 			"",
-			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n" +
+			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful","after":"1m30s"}` + "\n" +
 				`{"level":"ERROR","msg":"no"}` + "\n",
 		},
 		{
 			"split text",
 			config.Logging{SplitStream: true},
-			"level=INFO msg=hello k=v\nlevel=WARN msg=careful\n",
+			"level=INFO msg=hello k=v\nlevel=WARN msg=careful after=1m30s\n",
 			"level=ERROR msg=no\n",
 		},
 		{
 			"split json",
 			config.Logging{Format: "json", SplitStream: true},
-			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful"}` + "\n",
+			`{"level":"INFO","msg":"hello","k":"v"}` + "\n" + `{"level":"WARN","msg":"careful","after":"1m30s"}` + "\n",
 			`{"level":"ERROR","msg":"no"}` + "\n",
 		},
 		{
 			"a buffer without split streams",
 			config.Logging{InfoBufferSize: 1 << 20, FlushFrequency: time.Hour},
 			"",
-			"level=INFO msg=hello k=v\nlevel=WARN msg=careful\nlevel=ERROR msg=no\n",
+			"level=INFO msg=hello k=v\nlevel=WARN msg=careful after=1m30s\nlevel=ERROR msg=no\n",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var s streams
 			log := s.logs(tt.settings).Logger()
 			log.Info("hello", "k", "v")
-			log.Warn("careful")
+			log.Warn("careful", "after", 90*time.Second)
 			log.Error("no")
 			s.expect(t, tt.out, tt.err)
 		})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"runtime"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
 )
 
@@ -39,12 +41,10 @@ func newVersion(env Env) *cobra.Command {
 	}
 }
 
-// printVersion prints --version as kube-proxy does, because installers parse it.
+// printVersion prints --version as kube-proxy does, because installers parse it: the version of kube-proxy, with the one
+// of Sluice as build metadata (semver.org, 10).
 func printVersion(w io.Writer, v config.Version) error {
-	reported := v.Report
-	if reported == "" {
-		reported = version()
-	}
+	reported := cmp.Or(v.Report, "v"+app.Emulates+".0+sluice-"+version())
 	if v.Print == "raw" {
 		_, err := fmt.Fprintf(w, "version.Info{GitVersion:%q, GoVersion:%q, Compiler:%q, Platform:%q}\n",
 			reported, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)

@@ -52,7 +52,7 @@ func TestAnswers(t *testing.T) {
 			{"/services?name=a/b/c", 503, `name "a/b/c": want NAME or NAMESPACE/NAME`},
 			{"/backends?name=nothing", 503, `no Service "nothing" is known on this node; sluice get services lists them`},
 			{"/nodeports?name=1", 503, `no node port "1" is known on this node; sluice get nodeports lists them`},
-			{"/nodeports?name=70000", 503, `no Service "70000" is known on this node; sluice get services lists them`},
+			{"/nodeports?name=70000", 503, `no node port "70000" is known on this node; sluice get nodeports lists them`},
 			{"/names?name=w", 200, `"default/web"` + "\n" + `"staging/web"`},
 			{"/names?name=nothing", 200, ""},
 			{"/diff", 200, `{"step":"add a"}` + "\n" + `{"step":"add b"}`},

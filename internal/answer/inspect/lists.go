@@ -285,7 +285,7 @@ type NodePort struct {
 // NodePorts lists the node ports of the Services that a filter matches, sorted
 // by number. A name that is a number matches the node ports of that number.
 func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort], error) {
-	number, err := strconv.ParseUint(f.Name, 10, 16)
+	number, err := strconv.ParseUint(f.Name, 10, 64) // no Service can have such a name
 	byNumber := err == nil
 	services := f
 	if byNumber {

@@ -54,7 +54,7 @@ func TestImages(t *testing.T) {
 		t.Fatalf("%v\n%s\n%s", err, strings.Join(s.lines, "\n"), out)
 	}
 	outputs := fmt.Sprintf(`sluice v9.8.7 (%s, linux/%s)
-Kubernetes v9.8.7
+Kubernetes v1.37.0+sluice-v9.8.7
 open /nowhere
 `, runtime.Version(), runtime.GOARCH)
 	want := outputs + outputs
