@@ -145,7 +145,7 @@ type Backend struct {
 	State  Programming `json:"state"` // of the Service
 	Reason string      `json:"reason,omitempty"`
 
-	Endpoint *Endpoint `json:"endpoint,omitempty"` // only in queries for a Service by name
+	Endpoint *Endpoint `json:"endpoint,omitempty"`
 
 	Balancing *Balancing `json:"balancing,omitempty"` // only in modes whose kernel counts connections
 }
@@ -159,8 +159,8 @@ type Endpoint struct {
 	Terminating bool   `json:"terminating"`
 }
 
-// Backends lists the backends of the Services that a filter matches, sorted by Service, port and address. Only if the
-// filter has a name does it list the endpoints that are left out, with the reason.
+// Backends lists the backends of the Services that a filter matches, sorted by Service, port and address. It lists the
+// endpoints that are left out, with the reason, if the filter has a name, and of ports without backends.
 func (i *Inspector) Backends(ctx context.Context, f Filter) (iter.Seq[Backend], error) {
 	s, err := i.selectServices(ctx, f)
 	if err != nil {
@@ -220,16 +220,20 @@ func (s *selection) backends(svc *route.Service, p *route.Port) []Backend {
 	return list
 }
 
-// choices returns the endpoints of a pool, with those that are left out if the query names the Service.
+// choices returns the endpoints of a pool, with those that are left out if the query names the Service, or if the port
+// has no backends.
 func (s *selection) choices(svc *route.Service, p *route.Port, pool route.Pool) []route.Choice {
-	if s.filter.Name != "" {
-		return s.Routes.Explain(svc.Name, p, pool)
+	all := s.Routes.Explain(svc.Name, p, pool)
+	if len(all) == 0 { // of a Service that is to be removed
+		for _, b := range p.Backends(pool) {
+			all = append(all, route.Choice{Backend: b, Reason: route.Chosen})
+		}
 	}
-	var chosen []route.Choice
-	for _, b := range p.Backends(pool) {
-		chosen = append(chosen, route.Choice{Backend: b, Reason: route.Chosen})
+	inUse := func(pool route.Pool) bool { return len(p.Backends(pool)) > 0 }
+	if s.filter.Name != "" || !slices.ContainsFunc(poolsOf(p), inUse) {
+		return all
 	}
-	return chosen
+	return slices.DeleteFunc(all, func(c route.Choice) bool { return c.Reason != route.Chosen })
 }
 
 func (b *Backend) add(c route.Choice, pool string) {
