@@ -30,6 +30,10 @@ type Facts struct {
 	// have an address of this node as their source always.
 	Proxied bool
 
+	// Sockets is why connections reach only the sockets of the process (Opened.Sockets), and no address of a Service, as a
+	// sentence. Empty: they reach these addresses.
+	Sockets string
+
 	// OwnVIPs means that this node has the addresses of Services itself: its connections to
 	// one have that address as their source, and get source NAT always.
 	OwnVIPs bool

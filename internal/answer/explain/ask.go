@@ -22,6 +22,8 @@ type View struct {
 	Local []netip.Addr  // addresses of this host
 	Plane plane.Facts
 
+	Sockets []plane.Socket // those that are open, if the Plane has Sockets
+
 	// Shares returns the probabilities of backends at this moment (plane.Opened); nil: they are those of Plane.
 	Shares func(plane.Connection) plane.Shares
 }
@@ -43,6 +45,7 @@ type found struct {
 	frontend *route.Frontend
 
 	unserved bool // a NodePort that refuses or drops connections at an address that serves none
+	socket   bool // the frontend is a socket of the process
 }
 
 // Ask answers a question. Its cost is proportional to the number of Services.
@@ -94,6 +97,9 @@ func (a *asker) remarks(cases []Case) []string {
 
 // at answers for an address: one case for each frontend in question, or one for an address without such a frontend.
 func (a *asker) at(to netip.Addr) []Case {
+	if a.view.Plane.Sockets != "" {
+		return a.atSockets(to)
+	}
 	n := a.survey(to)
 	if len(n.matching) == 0 {
 		return []Case{a.nowhere(to, n)}
@@ -273,6 +279,9 @@ func frontendOf(f found) *Frontend {
 		name: f.service.Name, Service: f.service.Name.String(), Port: f.port.Name, Kind: f.frontend.Kind.String(),
 	}
 	out.Address = fmt.Sprintf("%d/%s", f.frontend.Port, f.port.Protocol)
+	if f.socket {
+		out.Kind = "socket"
+	}
 	if f.frontend.Kind != route.NodePort {
 		out.Address = target(f.frontend.Addr, f.frontend.Port, f.port.Protocol)
 	}

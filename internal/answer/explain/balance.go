@@ -30,7 +30,8 @@ func (a *asker) balance(out *Case, f found, c client, p plane.Connection) {
 	chances, why := a.chances(f.port, p)
 	for i, b := range pool {
 		backend := Backend{Address: b.String(), Chance: chances[i]}
-		backend.Hairpin = b.Addr() == c.addr && slices.Contains(f.port.Here, c.addr) && a.view.Plane.SourceNAT == nil
+		backend.Hairpin = b.Addr() == c.addr && slices.Contains(f.port.Here, c.addr) && a.view.Plane.SourceNAT == nil &&
+			!f.socket
 		if choice, ok := made[b]; ok {
 			e := choice.Endpoint
 			backend.Node, backend.Slice = e.Node, choice.Slice.Name.Name

@@ -22,6 +22,10 @@ func (a *asker) byName(out *Answer) {
 		out.Unanswered = fmt.Sprintf("Service %s is not programmed: %s", svc.Name, svc.Ignored)
 		return
 	}
+	if a.view.Plane.Sockets != "" {
+		a.atSocketsOf(svc, out)
+		return
+	}
 	ips := a.clusterIPs(svc)
 	if len(ips) == 0 {
 		out.Unanswered = fmt.Sprintf("Service %s has no clusterIP of its own%s", svc.Name, a.ofSource())

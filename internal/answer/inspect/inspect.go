@@ -124,7 +124,9 @@ func (i *Inspector) explain(r *http.Request) (iter.Seq[explain.Answer], error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Local = local
+	if v.Local = local; i.opt.Plane.Sockets != "" {
+		v.Sockets = i.opt.Opened.Sockets()
+	}
 	return one(explain.Ask(v, q)), nil
 }
 

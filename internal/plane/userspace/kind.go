@@ -27,7 +27,7 @@ func Loopback() plane.Kind {
 		Mode: mode, Bind: config.BindLoopback, Owned: "the listening sockets of the process",
 		Facts: plane.Facts{
 			Name: mode, Proxied: true, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
-			Loopback: "sluice get addresses lists it", Without: without(plane.Untouched),
+			Loopback: "sluice get addresses lists it", Without: without(plane.Untouched), Sockets: why,
 		},
 		Probe: func(context.Context, int) (plane.Support, error) { return loopbacks(), nil },
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
