@@ -23,6 +23,7 @@ func (d *daemon) status(context.Context) inspect.Status {
 		Source:        d.sourceStatus(),
 		Contest:       d.node.Loop().Contest(),
 		Families:      text.Strings(d.families),
+		KubeProxy:     d.takeover.State().Beside(),
 		Takeover:      d.takeover.State().Lines(),
 		Configuration: configuration(d.reload.State(), d.o.Warnings),
 		Servers:       []web.State{d.healthz.State(), d.diagnostics.State()},

@@ -171,17 +171,23 @@ type State struct {
 	Err       error             // of the last attempt
 }
 
+// Beside returns which kube-proxy runs beside Sluice, and what to do; empty: none.
+func (s State) Beside() string {
+	switch {
+	case s.KubeProxy == nil:
+		return ""
+	case s.Same:
+		return s.KubeProxy.String() + " runs beside Sluice, and each overwrites the chains of the other: stop it"
+	}
+	return fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; "+
+		"to remove them although it runs, start Sluice with --ignore-kube-proxy", s.KubeProxy, s.KubeProxy.Evidence)
+}
+
 // Lines returns the state in sentences; none if there was nothing to take over.
 func (s State) Lines() []string {
 	var out []string
-	switch {
-	case s.KubeProxy == nil:
-	case s.Same:
-		out = append(out, s.KubeProxy.String()+
-			" runs beside Sluice, and each overwrites the chains of the other: stop it")
-	default:
-		out = append(out, fmt.Sprintf("%s runs beside Sluice (%s): stop it, then Sluice removes its rules; "+
-			"to remove them although it runs, start Sluice with --ignore-kube-proxy", s.KubeProxy, s.KubeProxy.Evidence))
+	if beside := s.Beside(); beside != "" {
+		out = append(out, beside)
 	}
 	if s.Err != nil {
 		out = append(out, fmt.Sprintf("retrying: %v", s.Err))

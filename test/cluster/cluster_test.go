@@ -81,7 +81,7 @@ func (c *testCluster) checkMode(t testing.TB, mode string) {
 	t.Helper()
 	harness.Eventually(t, 3*time.Minute, func() error {
 		out, err := c.try("-n", "kube-system", "exec", "daemonset/sluice", "--", "sluice", "status")
-		if err != nil || !strings.Contains(out, ": healthy\n") ||
+		if err != nil || !strings.Contains(out, ": healthy") ||
 			!regexp.MustCompile(`(?m)^Mode +`+mode+" ").MatchString(out) {
 			time.Sleep(time.Second) // each try runs a program
 			return errors.Join(err, fmt.Errorf("want healthy, and mode %s:\n%s", mode, out))

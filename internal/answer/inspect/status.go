@@ -23,6 +23,8 @@ type Status struct {
 	Since   time.Time      `json:"since"`
 	Health  health.Summary `json:"health"`
 
+	Warnings []string `json:"warnings,omitempty"` // what needs attention now, one sentence each
+
 	Mode     Mode         `json:"mode"`
 	Families []string     `json:"families,omitempty"` // "IPv4", "IPv6"
 	Node     cluster.Node `json:"node"`               // as the daemon last received it
@@ -45,7 +47,8 @@ type Status struct {
 	Busy     string `json:"busy,omitempty"`
 	Unlisted string `json:"unlisted,omitempty"`
 
-	Takeover      []string      `json:"takeover,omitempty"` // what happened to another proxy's rules, one sentence each
+	KubeProxy     string        `json:"kubeProxy,omitempty"` // the one that runs beside Sluice, and what to do
+	Takeover      []string      `json:"takeover,omitempty"`  // what happened to another proxy's rules, one sentence each
 	Configuration Configuration `json:"configuration"`
 	HostSettings  []HostSetting `json:"hostSettings,omitempty"`
 	Servers       []web.State   `json:"servers,omitempty"`
@@ -74,16 +77,23 @@ func (i *Inspector) Status(ctx context.Context) Status {
 	s.Lag = i.opt.Store.Backlog()
 	s.Counts.Sizes = i.opt.Sizes()
 	s.Past, s.Counts.Rejected, s.Problems = i.opt.History.past()
+	i.pending(ctx, &s)
+	s.Warnings = s.warnings()
+	return s
+}
+
+// pending adds which changes are not in the kernel.
+func (i *Inspector) pending(ctx context.Context, s *Status) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	v, err := i.opt.Loop.View(ctx)
 	switch {
 	case err != nil:
 		s.Busy = "a write to the kernel is under way"
-		return s
+		return
 	case !v.Listed:
 		s.Unlisted = unlisted(s.Source).Error()
-		return s
+		return
 	}
 	s.Pending, s.Refused = v.Pending.Len(), len(v.Refused)
 	for name := range v.Refused {
@@ -91,7 +101,6 @@ func (i *Inspector) Status(ctx context.Context) Status {
 			s.Pending--
 		}
 	}
-	return s
 }
 
 // Mode is the data plane in use.

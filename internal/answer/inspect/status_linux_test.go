@@ -80,7 +80,8 @@ func troubled() Status {
 	s.Counts.NotProgrammed, s.Counts.Rejected, s.Pending, s.Refused = 1, 2, 3, 1
 	s.Error = "apply 7 steps: no space left on device"
 	s.Repairs = []Tally{{"foreign-edit", 2, ago(500 * time.Millisecond)}, {"failure", 1, ago(time.Minute)}}
-	s.Takeover = []string{"kube-proxy's iptables rules: removed 1,204", "kube-proxy runs beside this (pid 77): stop it"}
+	s.KubeProxy = "kube-proxy runs beside this (pid 77): stop it"
+	s.Takeover = []string{"kube-proxy's iptables rules: removed 1,204", s.KubeProxy}
 	s.Configuration = Configuration{
 		File: "/etc/sluice.conf", Loaded: ago(time.Hour), RefusedAt: ago(time.Minute),
 		Refused: "line 3: mode: Unsupported value",
@@ -104,6 +105,8 @@ func troubled() Status {
 		},
 		{ago(time.Hour), route.Problem{Object: "Node node-a", Reason: "has no address", Count: 1200}},
 	}
+	s.Counts.NoBackends = 2
+	s.Warnings = s.warnings()
 	return s
 }
 
@@ -164,7 +167,8 @@ func TestStatusOverTime(t *testing.T) {
 				LastSync: Sync{At: began, Services: 6, Steps: 6, Cause: "start"}, Comparisons: []Tally{{"start", 1, began}},
 				Adopted: 7,
 			},
-			Counts: Counts{Sizes: s.Counts.Sizes, Rejected: 1},
+			Counts:   Counts{Sizes: s.Counts.Sizes, Rejected: 1},
+			Warnings: []string{"no usable backend: 1 Service (see sluice get backends)"},
 			Problems: []Problem{{
 				began, route.Problem{
 					Object: "Service staging/thief", Field: "spec.clusterIPs", Value: "10.96.0.81:80/tcp",

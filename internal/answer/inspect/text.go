@@ -13,11 +13,17 @@ import (
 // Print writes the status as text. It describes problems in full and leaves out most fields that report none.
 func (s Status) Print(out *text.Columns) {
 	p := &page{out, s.At}
-	fallback := ""
-	if m := s.Mode; m.Configured != "" {
-		fallback = fmt.Sprintf("; mode %s serves in place of mode %s", m.Name, m.Configured)
+	state := s.Health.String()
+	if n := len(s.Warnings); n > 0 {
+		state += ", " + text.Count(n, "warning")
 	}
-	p.Printf("Sluice %s, pid %d, running for %s: %s%s\n\n", s.Version, s.PID, p.since(s.Since), s.Health, fallback)
+	if m := s.Mode; m.Configured != "" {
+		state += fmt.Sprintf("; mode %s serves in place of mode %s", m.Name, m.Configured)
+	}
+	p.Printf("Sluice %s, pid %d, running for %s: %s\n\n", s.Version, s.PID, p.since(s.Since), state)
+	for i, why := range s.Warnings {
+		p.Field([]string{"Attention", ""}[min(i, 1)], text.Line(why))
+	}
 	s.identity(p)
 	s.writes(p)
 	s.configuration(p)

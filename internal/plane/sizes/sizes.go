@@ -19,6 +19,7 @@ type Sizes struct {
 	Frontends     int `json:"frontends"`     // addresses, ports and protocols that clients use
 	Backends      int `json:"backends"`      // distinct ones of each Service, summed up
 	NotProgrammed int `json:"notProgrammed"` // ignored, or without any address of their own
+	NoBackends    int `json:"noBackends"`    // programmed Services without any usable endpoint
 
 	noLocal [2][route.IPv6 + 1]int // by policy, then family
 }
@@ -97,6 +98,9 @@ func (f *Follower) count(svc *route.Service, sign int) {
 				f.sum.noLocal[policy][p.Family] += sign
 			}
 		}
+	}
+	if len(f.buf) == 0 {
+		f.sum.NoBackends += sign
 	}
 	slices.SortFunc(f.buf, backend.compare)
 	f.sum.Backends += sign * len(slices.Compact(f.buf))

@@ -80,7 +80,7 @@ func TestServicesAndEndpoints(t *testing.T) {
 	n := newNode(t)
 	n.counts(Sizes{})
 	n.service(1, nil)
-	n.counts(Sizes{Services: 1, Ports: 4, Frontends: 8})
+	n.counts(Sizes{Services: 1, Ports: 4, Frontends: 8, NoBackends: 1})
 	n.endpoints(1, "here", 11, 12, 13)
 	n.counts(Sizes{Services: 1, Ports: 4, Frontends: 8, Backends: 3})
 	n.service(2, nil)
@@ -101,7 +101,7 @@ func TestServicesAndEndpoints(t *testing.T) {
 func TestNoLocalEndpoints(t *testing.T) {
 	n := newNode(t)
 	n.service(1, func(s *cluster.Service) { s.InternalLocal = true })
-	without := Sizes{Services: 1, Ports: 4, Frontends: 8}
+	without := Sizes{Services: 1, Ports: 4, Frontends: 8, NoBackends: 1}
 	n.counts(without)
 	n.endpoints(1, "there", 11)
 	internal := Sizes{Services: 1, Ports: 4, Frontends: 8, Backends: 1}
