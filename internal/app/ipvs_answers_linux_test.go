@@ -89,7 +89,8 @@ func TestAnswersInModeIPVS(t *testing.T) {
 		!strings.Contains(text, "-> virtual server tcp 10.96.0.80:80\n") {
 		t.Errorf("explain:\n%s", text)
 	}
-	if _, body := get(t, netns, "127.0.0.1:10249/metrics"); !strings.Contains(body, `sluice_mode_info{configured="ipvs",mode="ipvs"`) ||
+	const mode = `sluice_mode_info{configured="ipvs",mode="ipvs"`
+	if _, body := get(t, netns, "127.0.0.1:10249/metrics"); !strings.Contains(body, mode) ||
 		!strings.Contains(body, "sluice_services 1\n") {
 		t.Errorf("metrics:\n%s", body)
 	}

@@ -39,8 +39,8 @@ func TestStatusAndMetricsCountTheSameRepairs(t *testing.T) {
 		counts.Synced(s)
 	}
 	status := inspect.New(inspect.Options{
-		Loop: fixedLoop{view: proxy.View{Listed: true, Pending: proxy.NewPending()}}, Store: cluster.NewStore(), History: history,
-		Sizes:  sizes.New().Sizes,
+		Loop:  fixedLoop{view: proxy.View{Listed: true, Pending: proxy.NewPending()}},
+		Store: cluster.NewStore(), History: history, Sizes: sizes.New().Sizes,
 		Status: func(context.Context) inspect.Status { return inspect.Status{} },
 	}).Status(t.Context())
 	inStatus := map[string]bool{}

@@ -78,11 +78,15 @@ func TestFormatsAndStreams(t *testing.T) {
 		out, err string
 	}{
 		{
-			"text", config.Logging{Format: "text"}, "",
+			"text",
+			config.Logging{Format: "text"},
+			"",
 			"level=INFO msg=hello k=v\nlevel=WARN msg=careful after=1m30s\nlevel=ERROR msg=no\n",
 		},
 		{
-			"defaults", config.Logging{}, "",
+			"defaults",
+			config.Logging{},
+			"",
 			"level=INFO msg=hello k=v\nlevel=WARN msg=careful after=1m30s\nlevel=ERROR msg=no\n",
 		},
 		{

@@ -41,7 +41,7 @@ func newVersion(env Env) *cobra.Command {
 	}
 }
 
-// printVersion prints --version as kube-proxy does, because installers parse it: the version of kube-proxy, with the one
+// printVersion prints --version as kube-proxy does, because installers parse it: the version of kube-proxy, with that
 // of Sluice as build metadata (semver.org, 10).
 func printVersion(w io.Writer, v config.Version) error {
 	reported := cmp.Or(v.Report, "v"+app.Emulates+".0+sluice-"+version())

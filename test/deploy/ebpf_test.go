@@ -140,7 +140,8 @@ func TestSocketsNeedEachRight(t *testing.T) {
 			status := exec.start(t, n.lab.NodeA)
 			must(t, status.wait())
 			first, _, _ := strings.Cut(status.log.String(), "\n")
-			if got := strings.Contains(first, "mode nftables serves in place of mode ebpf"); got != (c.want == "Sockets are not balanced") {
+			falls := strings.Contains(first, "mode nftables serves in place of mode ebpf")
+			if falls != (c.want == "Sockets are not balanced") {
 				t.Errorf("the status begins with %q", first)
 			}
 			must(t, p.stop())

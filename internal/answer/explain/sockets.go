@@ -68,4 +68,3 @@ func (a *asker) atSocketsOf(svc *route.Service, out *Answer) {
 			a.view.Plane.Sockets)
 	}
 }
-

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -69,6 +71,33 @@ func TestBackendsOfAKernelThatCannotBeRead(t *testing.T) {
 		}
 		if table := backendTable(w, Filter{}, false); len(list) == 0 || strings.Count(table, "?") != 4*len(list) {
 			t.Errorf("table\n%s", table)
+		}
+	})
+}
+
+// Without a name, too, a Service without backends is listed, with the reason for each endpoint.
+func TestPortWithoutBackends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, nil)
+		w.load()
+		w.between(func() {
+			name := cluster.Name{Namespace: "default", Name: "empty"}
+			w.store.SetSlice(&cluster.Slice{
+				Name: cluster.Name{Namespace: "default", Name: "empty-1"}, Service: name,
+				Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+				Endpoints: []cluster.Endpoint{{Addr: netip.MustParseAddr("10.244.1.9"), Node: "node-a"}},
+			})
+		})
+		for _, f := range []Filter{{}, {Namespace: "default"}, {Name: "empty"}} {
+			i := slices.IndexFunc(must(w.Backends(t.Context(), f)), func(b Backend) bool { return b.Service == "empty" })
+			if i < 0 {
+				t.Errorf("%+v does not list the endpoint", f)
+				continue
+			}
+			b := must(w.Backends(t.Context(), f))[i]
+			if len(b.Pools) > 0 || b.LeftOut["cluster"] != "not ready" || b.Endpoint == nil || b.Endpoint.Node != "node-a" {
+				t.Errorf("%+v lists %+v", f, b)
+			}
 		}
 	})
 }

@@ -109,33 +109,6 @@ func TestFilters(t *testing.T) {
 }
 
 // A Service that does not get all it asks for is programmed, and says how much others have.
-// Without a name, too, a Service without backends is listed, with the reason for each endpoint.
-func TestPortWithoutBackends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := start(t, nil)
-		w.load()
-		w.between(func() {
-			name := cluster.Name{Namespace: "default", Name: "empty"}
-			w.store.SetSlice(&cluster.Slice{
-				Name: cluster.Name{Namespace: "default", Name: "empty-1"}, Service: name,
-				Ports:     []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
-				Endpoints: []cluster.Endpoint{{Addr: netip.MustParseAddr("10.244.1.9"), Node: "node-a"}},
-			})
-		})
-		for _, f := range []Filter{{}, {Namespace: "default"}, {Name: "empty"}} {
-			i := slices.IndexFunc(must(w.Backends(t.Context(), f)), func(b Backend) bool { return b.Service == "empty" })
-			if i < 0 {
-				t.Errorf("%+v does not list the endpoint", f)
-				continue
-			}
-			b := must(w.Backends(t.Context(), f))[i]
-			if len(b.Pools) > 0 || b.LeftOut["cluster"] != "not ready" || b.Endpoint == nil || b.Endpoint.Node != "node-a" {
-				t.Errorf("%+v lists %+v", f, b)
-			}
-		}
-	})
-}
-
 func TestServicesWithLostClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)

@@ -64,7 +64,8 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 	}
 	var log bytes.Buffer
 	opened := openAt(t, config.EBPF{Dir: good.Dir, Cgroup: readOnly(t, good.Cgroup)}, &log)
-	if _, is := opened.Plane.(*ebpf.Plane); !is || opened.Facts != nil || opened.Fallback.Mode != "" || strings.Contains(log.String(), "WARN") {
+	_, is := opened.Plane.(*ebpf.Plane)
+	if !is || opened.Facts != nil || opened.Fallback.Mode != "" || strings.Contains(log.String(), "WARN") {
 		t.Errorf("the plane is %T: %s", opened.Plane, &log)
 	}
 	if _, err := os.Stat(good.Dir); !os.IsNotExist(err) {
