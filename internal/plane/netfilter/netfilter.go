@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/metrics/vec"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter/conntrack"
-	"github.com/sluice-proxy/sluice/internal/plane/netfilter/hidden"
+	"github.com/sluice-proxy/sluice/internal/plane/netfilter/shadowed"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter/localnet"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -35,7 +35,7 @@ func Parts(s plane.Setup, tables *nft.Conn) ([]plane.Part, error) {
 	}
 	parts := []plane.Part{staleFlows(s, flows), loopback}
 	if s.Report != nil {
-		parts = append(parts, hiddenSockets(s))
+		parts = append(parts, shadowedSockets(s))
 	}
 	return parts, nil
 }
@@ -83,9 +83,9 @@ func localnetFollower(s plane.Setup, rules *nft.Conn) *localnet.Follower {
 	})
 }
 
-// hiddenSockets reports sockets of this node that Services hide.
-func hiddenSockets(s plane.Setup) plane.Part {
-	f := hidden.New(hidden.Options{
+// shadowedSockets reports sockets of this node that Services shadow.
+func shadowedSockets(s plane.Setup) plane.Part {
+	f := shadowed.New(shadowed.Options{
 		Listeners: sockdiag.Node{NetNS: s.NetNS}.Listeners, Local: s.Local, Report: s.Report,
 		Failed: func(err error) {
 			s.Log.Warn("Cannot find the sockets of this node that Services hide", "error", err)

@@ -1,9 +1,9 @@
-// Package hidden reports sockets of this node that Services hide: a NodePort, an external IP or a load balancer IP of
+// Package shadowed reports sockets of this node that Services shadow: a NodePort, an external IP or a load balancer IP of
 // the node takes connections that programs of the node listen for, such as kubelet on port 10250.
 //
 // The Service wins, as with kube-proxy. Otherwise any process that may listen on
 // the host's network could take a port away from a Service.
-package hidden
+package shadowed
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ import (
 const (
 	// scanPeriod is the time between two scans if no Service changes.
 	scanPeriod = time.Minute
-	// confirmPeriod is the time from the scan that finds a hidden socket to the scan
+	// confirmPeriod is the time from the scan that finds a shadowed socket to the scan
 	// that confirms it: sockets of clients are soon closed.
 	confirmPeriod = 2 * time.Second
 )
@@ -121,7 +121,7 @@ func (f *Follower) remove(k key, x frontend) {
 	}
 }
 
-// scan reports the sockets that are hidden in this scan and in the one before. It
+// scan reports the sockets that are shadowed in this scan and in the one before. It
 // returns the time until the next scan, which may have to confirm one.
 func (f *Follower) scan(ctx context.Context) (next time.Duration, err error) {
 	found, err := f.find(ctx)
@@ -147,7 +147,7 @@ func (f *Follower) scan(ctx context.Context) (next time.Duration, err error) {
 	return next, nil
 }
 
-// find returns the sockets that are hidden now, each with 1.
+// find returns the sockets that are shadowed now, each with 1.
 func (f *Follower) find(ctx context.Context) (map[route.Problem]int, error) {
 	listeners, err := f.opt.Listeners(ctx)
 	if err != nil {
@@ -187,7 +187,7 @@ func covers(a netip.Addr, f route.Family) bool {
 	return a == netip.IPv6Unspecified() || a == netip.IPv4Unspecified() && f == route.IPv4
 }
 
-// leadsTo reports whether the socket is an endpoint of the frontend: it is not hidden then.
+// leadsTo reports whether the socket is an endpoint of the frontend: it is not shadowed then.
 func (x frontend) leadsTo(at netip.AddrPort, local []netip.Addr) bool {
 	is := func(backend netip.AddrPort) bool {
 		return backend.Port() == at.Port() &&
