@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/metrics/vec"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter/conntrack"
-	"github.com/sluice-proxy/sluice/internal/plane/netfilter/shadowed"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter/localnet"
+	"github.com/sluice-proxy/sluice/internal/plane/netfilter/shadowed"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 

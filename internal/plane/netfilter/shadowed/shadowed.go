@@ -1,5 +1,5 @@
-// Package shadowed reports sockets of this node that Services shadow: a NodePort, an external IP or a load balancer IP of
-// the node takes connections that programs of the node listen for, such as kubelet on port 10250.
+// Package shadowed reports sockets of this node that Services shadow: a NodePort, an external IP or a load balancer IP
+// of the node takes connections that programs of the node listen for, such as kubelet on port 10250.
 //
 // The Service wins, as with kube-proxy. Otherwise any process that may listen on
 // the host's network could take a port away from a Service.
