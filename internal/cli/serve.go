@@ -70,7 +70,7 @@ func serve(ctx context.Context, o app.Options) (*handover.Handover, error) {
 		if ctx.Err() == nil {
 			return h, nil
 		}
-		if err := h.Finish(); err != nil { // what is not known cannot be closed
+		if err := h.Finish(); err != nil { // Close needs all files of the handover
 			o.Log.Warn("Stopping before the restarted program took over", "error", err)
 		}
 		h.Close()

@@ -96,7 +96,7 @@ func (v Verdict) Programmed() bool { return v.Started && v.Serving() }
 // Serving reports whether the rules allow new connections to this node. Before the first write none is known wrong.
 func (v Verdict) Serving() bool { return v.trouble() == "" }
 
-// facts are what a Verdict follows from.
+// facts are the state from which verdict computes a Verdict.
 type facts struct {
 	now     time.Time
 	listed  time.Time // when every list was complete; zero: not yet
@@ -153,7 +153,7 @@ type Tracker struct {
 	opt Options
 
 	mu      sync.Mutex
-	facts   facts // those that Run and Observe learn, and the options
+	facts   facts // without those that Verdict reads at each call
 	refusal Refusal
 }
 
@@ -204,15 +204,16 @@ func (t *Tracker) Observe(s proxy.Sync) {
 // Verdict returns the present health of the proxy.
 func (t *Tracker) Verdict() Verdict {
 	pending, node := t.opt.Store.Backlog().Since, t.opt.Store.Node()
+	var contest proxy.Contest
+	if t.opt.Contest != nil {
+		contest = t.opt.Contest() // which takes a lock of the loop
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.facts
 	f.now, f.pending, f.node = time.Now(), pending, node
 	v := f.verdict(t.opt.Families)
-	v.Refusal = t.refusal
-	if t.opt.Contest != nil {
-		v.Contest = t.opt.Contest()
-	}
+	v.Refusal, v.Contest = t.refusal, contest
 	if t.opt.Waiting != nil {
 		v.Waiting = t.opt.Waiting()
 		v.Live = v.Live || v.Waiting != ""

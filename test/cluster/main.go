@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 )
 
 const usage = `usage: cluster up   [-dir FOLDER] [-bare]   start a cluster in the background
@@ -24,9 +23,6 @@ make cluster has built everything that this needs.
 const defaultDir = ".cache/cluster"
 
 func main() {
-	// A cgroup namespace is one of a thread: all programs of a node start from the thread that has made it, and
-	// nsenter finds it at the first thread.
-	runtime.LockOSThread()
 	if err := dispatch(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		os.Exit(1)

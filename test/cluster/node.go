@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"text/template"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +36,9 @@ type podNetwork struct {
 
 // runNode is a node, the first process of its namespaces.
 func runNode() error {
+	// A cgroup namespace is one of a thread: all programs of a node start from the thread that has made it, and
+	// nsenter finds it at the first thread.
+	runtime.LockOSThread()
 	in := receive()
 	var o nodeOrder
 	if err := in.next(&o); err != nil {
