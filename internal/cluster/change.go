@@ -111,7 +111,7 @@ func (s *Store) Totals() Totals {
 	return s.total
 }
 
-// Backlog returns the changes that have not been settled, without the Triggers.
+// Backlog returns the changes that are not in the kernel yet, without the Triggers.
 func (s *Store) Backlog() Window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,8 +120,8 @@ func (s *Store) Backlog() Window {
 	return taken.and(fresh)
 }
 
-// Settle records that all changes taken are in force, and returns them.
-func (s *Store) Settle() Window {
+// MarkWritten records that the kernel has all changes taken, and returns them.
+func (s *Store) MarkWritten() Window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	done := s.taken

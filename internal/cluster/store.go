@@ -23,7 +23,7 @@ type Store struct {
 	facts bool // node, cidrs or local changed
 
 	fresh Window // changes since the last Take
-	taken Window // changes taken, but not settled yet
+	taken Window // changes taken that the kernel may not have yet
 	total Totals
 
 	feeds   int

@@ -29,21 +29,21 @@ func TestWindows(t *testing.T) {
 		if b := s.Backlog(); !same(b, want) {
 			t.Errorf("backlog %+v, want %+v", b, want)
 		}
-		// Only taken changes are settled.
-		done := s.Settle()
+		// Only taken changes are marked.
+		done := s.MarkWritten()
 		if done.Services != 1 || done.Slices != 1 || !slices.EqualFunc(done.Triggers, []Trigger{{At: trigger}}, sameTrigger) {
-			t.Errorf("settled %+v, want the taken changes", done)
+			t.Errorf("marked %+v, want the taken changes", done)
 		}
 		if b := s.Backlog(); b.Slices != 1 || !b.Since.Equal(want.Last) {
 			t.Errorf("backlog %+v, want the changes after Take", b)
 		}
-		// The changes of two Takes without Settle are one backlog.
+		// The changes of two Takes without MarkWritten are one backlog.
 		s.Take()
 		s.DeleteSlice(name)
 		s.DeleteService(name)
 		s.Take()
-		if done := s.Settle(); done.Services != 1 || done.Slices != 2 || !done.Since.Equal(want.Last) {
-			t.Errorf("settled %+v, want the changes of both Takes", done)
+		if done := s.MarkWritten(); done.Services != 1 || done.Slices != 2 || !done.Since.Equal(want.Last) {
+			t.Errorf("marked %+v, want the changes of both Takes", done)
 		}
 		if n := s.Totals(); n != (Totals{Services: 2, Slices: 4}) {
 			t.Errorf("totals %+v, want all objects", n)
@@ -63,7 +63,7 @@ func TestTriggersAreBounded(t *testing.T) {
 		}
 	}
 	s.Take()
-	done := s.Settle()
+	done := s.MarkWritten()
 	if done.Slices != changes || len(done.Triggers) != maxTriggers {
 		t.Fatalf("%d changes leave %d triggers, want %d and %d", done.Slices, len(done.Triggers), changes, maxTriggers)
 	}

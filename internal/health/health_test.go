@@ -117,7 +117,7 @@ func TestTracker(t *testing.T) {
 		go func() { _ = tr.Run(t.Context()) }()
 		wrote := func() {
 			store.Take()
-			store.Settle()
+			store.MarkWritten()
 			tr.Observe(proxy.Sync{})
 		}
 		fails := func() {
@@ -178,7 +178,7 @@ func TestChangeDuringAWrite(t *testing.T) {
 		time.Sleep(period)
 		change(store, 2)
 		time.Sleep(period - time.Second)
-		store.Settle()
+		store.MarkWritten()
 		tr.Observe(proxy.Sync{})
 		if v := tr.Verdict(); !v.Live || !v.LastUpdated.Equal(v.Now) {
 			t.Errorf("right after a write: %+v", v)

@@ -38,7 +38,7 @@ func TestRefusedServices(t *testing.T) {
 				t.Fatal(err)
 			}
 			store.Take()
-			store.Settle()
+			store.MarkWritten()
 			tracker.Observe(c.sync)
 			if v := tracker.Verdict(); (v.Summary().State == Healthy) != c.ready || v.Serving() != c.ready || !v.Live ||
 				v.Refusal.String() != c.reason {

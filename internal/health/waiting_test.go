@@ -24,7 +24,7 @@ func TestWaiting(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		store.Take()
-		store.Settle()
+		store.MarkWritten()
 		for _, want := range []bool{false, true, false} {
 			if v := tracker.Verdict(); v.Waiting != waits || !v.Live || (v.Summary().State == Healthy) != want ||
 				v.Serving() != want {

@@ -66,13 +66,13 @@ type Loop struct {
 	oldHost *route.Host // the Host that the followers know, if the table has another one
 	rehost  *route.Host // the Host in the kernel, if the table has another one
 
-	settled time.Time // of the last call of Store.Settle
-	listed  bool      // the compiler has all objects
-	known   bool      // the last write succeeded, so the plane need not read the kernel
+	marked time.Time // the last call of Store.MarkWritten
+	listed bool      // the compiler has all objects
+	known  bool      // the last write succeeded, so the plane need not read the kernel
 
-	// early is a read that runs while the feeds of the store deliver, so that a start does not wait first for them and
-	// then for the kernel. Nil: it was used or dropped.
-	early *reading
+	// firstRead is a read that runs while the feeds of the store deliver, so that a start does not wait first for them
+	// and then for the kernel. Nil: it was used or dropped.
+	firstRead *reading
 
 	edits     *edits
 	edited    chan struct{} // has an item after an edit by another program
@@ -96,8 +96,8 @@ const (
 // minDue is the least wait for a write that is due, so that the plane cannot keep the loop busy.
 const minDue = 10 * time.Millisecond
 
-// settleWithin bounds how long written changes wait for others of the same time before they count as settled.
-const settleWithin = 5 * time.Second
+// markWithin bounds how long written changes wait for others of the same time before they are marked.
+const markWithin = 5 * time.Second
 
 // New returns a Loop.
 func New(opt Options) *Loop {
@@ -118,8 +118,8 @@ func New(opt Options) *Loop {
 // Run runs until the context ends. It writes nothing before the store is complete, that
 // is, before every feed has delivered everything once. Meanwhile it reads the kernel.
 func (l *Loop) Run(ctx context.Context) error {
-	l.early = l.startReading(ctx)
-	defer l.dropEarlyRead()
+	l.firstRead = l.startReading(ctx)
+	defer l.dropFirstRead()
 	defer l.repairs.Stop()
 	if !l.ready(ctx) {
 		return nil
@@ -227,7 +227,7 @@ func (l *Loop) compareFor(why Cause) {
 // waiting for the next attempt after a failure. It does not wait for the comparison.
 func (l *Loop) Compare(ctx context.Context, why Cause) error {
 	return l.request(ctx, func() {
-		l.dropEarlyRead()
+		l.dropFirstRead()
 		l.compareFor(why)
 		l.urgent = true
 	})
@@ -273,7 +273,7 @@ func (l *Loop) sync(ctx context.Context) error {
 	}
 	if s.Err == nil && !s.Full() && change.Empty() && !l.overdue() {
 		if s.Services == 0 {
-			l.opt.Store.Settle() // the change has no effect on routes
+			l.opt.Store.MarkWritten() // the change has no effect on routes
 		}
 		return nil
 	}
@@ -332,8 +332,8 @@ func (l *Loop) write(ctx context.Context, change route.Change, s *Sync) {
 		l.queue.Clear()
 	}
 	s.Adopted = plan.Kept()
-	if !l.queue.HasSmall() || time.Since(l.settled) > settleWithin {
-		s.In, l.settled = l.opt.Store.Settle(), time.Now()
+	if !l.queue.HasSmall() || time.Since(l.marked) > markWithin {
+		s.In, l.marked = l.opt.Store.MarkWritten(), time.Now()
 	}
 	l.applied(change.Table)
 	if s.Repair() {

@@ -19,7 +19,7 @@ const (
 func (l *Loop) read(ctx context.Context, s *Sync, change *route.Change) {
 	// The plane must know what it wrote itself if changes are to pass.
 	if !l.known || !l.compare.audit() || time.Since(l.compareSince) >= auditYields {
-		if !l.useEarlyRead() {
+		if !l.useFirstRead() {
 			s.Err = l.opt.Plane.Refresh(ctx)
 		}
 		return
@@ -84,7 +84,7 @@ func (r *reading) stop() {
 	<-r.ended
 }
 
-// ready waits until the store is complete, and drops the early read after an edit. False: the context ended.
+// ready waits until the store is complete, and drops the first read after an edit. False: the context ended.
 func (l *Loop) ready(ctx context.Context) bool {
 	for {
 		select {
@@ -95,18 +95,18 @@ func (l *Loop) ready(ctx context.Context) bool {
 		case do := <-l.requests:
 			do()
 		case <-l.edited:
-			l.dropEarlyRead()
+			l.dropFirstRead()
 		}
 	}
 }
 
-// useEarlyRead waits for the early read, and reports whether the plane knows the kernel from it: once at most.
-func (l *Loop) useEarlyRead() bool {
-	r := l.early
+// useFirstRead waits for the first read, and reports whether the plane knows the kernel from it: once at most.
+func (l *Loop) useFirstRead() bool {
+	r := l.firstRead
 	if r == nil {
 		return false
 	}
-	defer l.dropEarlyRead()
+	defer l.dropFirstRead()
 	select {
 	case <-r.ended:
 		return r.err == nil && len(l.edited) == 0
@@ -115,10 +115,10 @@ func (l *Loop) useEarlyRead() bool {
 	}
 }
 
-// dropEarlyRead ends the early read, unless it was used.
-func (l *Loop) dropEarlyRead() {
-	if l.early != nil {
-		l.early.stop()
-		l.early = nil
+// dropFirstRead ends the first read, unless it was used.
+func (l *Loop) dropFirstRead() {
+	if l.firstRead != nil {
+		l.firstRead.stop()
+		l.firstRead = nil
 	}
 }

@@ -192,7 +192,7 @@ func TestWrittenChangesAreSettled(t *testing.T) {
 		synctest.Wait()
 		last := w.syncs[len(w.syncs)-1]
 		if !last.In.Since.Equal(since) || last.In.Services != 2 || last.Cause != Failure {
-			t.Errorf("the successful write settled %+v (%s), want both Services since %v", last.In, last.Cause, since)
+			t.Errorf("the successful write marked %+v (%s), want both Services since %v", last.In, last.Cause, since)
 		}
 		// Changes without an effect are not in the backlog.
 		w.plane.takeOps()

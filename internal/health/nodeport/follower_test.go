@@ -285,7 +285,7 @@ func TestAnOverdueWriteFailsHealthChecks(t *testing.T) {
 			time.Sleep(time.Nanosecond)
 			f.expect("for a minute", "0.0.0.0:1000: 503 1 web")
 			store.Take()
-			store.Settle()
+			store.MarkWritten()
 			tracker.Observe(proxy.Sync{})
 			f.expect("S-265 S-256 it goes well, on a node that leaves", "0.0.0.0:1000: 200 1 web")
 		})

@@ -78,8 +78,8 @@ func (d drains) forget(c ipvs.Command) {
 	}
 }
 
-// settle deletes destinations that have drained.
-func (w writer) settle(ctx context.Context) error {
+// deleteDrained deletes destinations that have drained.
+func (w writer) deleteDrained(ctx context.Context) error {
 	servers := slices.Collect(maps.Keys(w.drains))
 	lists, err := w.kernel.Servers.Destinations(ctx, servers...)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 // Plan is a change of the kernel.
 type Plan struct {
 	*ledger.Plan[key, value]
-	plane  *Plane
-	drains drains // that a comparison found; nil: it compared nothing
-	settle bool   // Apply deletes the destinations that have drained
+	plane         *Plane
+	drains        drains // that a comparison found; nil: it compared nothing
+	deleteDrained bool   // Apply deletes the destinations that have drained
 }
 
 // Plan computes what to write; after a Refresh it compares everything.
 func (p *Plane) Plan(change route.Change) plane.Plan {
-	plan := &Plan{plane: p, settle: !p.Due().IsZero() && !p.opt.Now().Before(p.check)}
+	plan := &Plan{plane: p, deleteDrained: !p.Due().IsZero() && !p.opt.Now().Before(p.check)}
 	host := &change.Table.Host
 	if p.state != nil {
 		found := newListing(*p.state, p.opt)
@@ -69,12 +69,12 @@ func (p *Plan) Apply(ctx context.Context) error {
 		return err
 	}
 	p.plane.state = nil
-	if p.settle {
-		if err := p.plane.writer.settle(ctx); err != nil {
+	if p.deleteDrained {
+		if err := p.plane.writer.deleteDrained(ctx); err != nil {
 			return err
 		}
 	}
-	if p.settle || idle {
+	if p.deleteDrained || idle {
 		p.plane.check = p.plane.opt.Now().Add(drainCheck)
 	}
 	return err

@@ -30,7 +30,7 @@ func Path(p plane.Connection) []string {
 	case last.sticky():
 		id := affinityElement.in(f.space)
 		return append(path, "chain "+l[id].Name, l.mapOf(id), "chain "+keeps+last.chain(),
-			l.mapOf(clientElement), "chain "+recalls+l[backends].Name, l.mapOf(clientElement), l.mapOf(backends))
+			l.mapOf(clientElement), "chain "+lookups+l[backends].Name, l.mapOf(clientElement), l.mapOf(backends))
 	}
 	return append(path, "chain "+translates+l[backends].Name, l.mapOf(backends))
 }

@@ -74,7 +74,7 @@ func (a action) drawn() int             { return 1 << (a >> drawnAt & 15) }
 const (
 	keeps   = "draw-and-keep-" // adds clients of an action to the map
 	draws   = "draw-"          // serves clients of an action while the map is full
-	recalls = "at-clients-of-" // looks up clients, and then a map of backends
+	lookups = "at-clients-of-" // looks up clients, and then a map of backends
 )
 
 // sticky returns the chain of an action that remembers clients, behind the two that it uses.
@@ -85,12 +85,12 @@ func (b builder) sticky(s space, a action, chain nft.Chain) []nft.Chain {
 	}
 	const inner = 4
 	first, n, name := int(number(int(a.pool()), 0)), a.drawn(), (a &^ guardBit).chain()
-	recall := nft.NewRule(nft.Jump(recalls + backends))
+	lookup := nft.NewRule(nft.Jump(lookups + backends))
 	keep := nft.Chain{Name: keeps + name, Rules: slices.Repeat([]nft.Rule{
-		nft.NewRule(nft.Remember(b.name(clientElement), a.timeout(), nft.Random(first, n), b.client()...)), recall,
+		nft.NewRule(nft.Remember(b.name(clientElement), a.timeout(), nft.Random(first, n), b.client()...)), lookup,
 	}, inner)}
 	draw := nft.Chain{
-		Name: draws + name, Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), recall}, inner),
+		Name: draws + name, Rules: slices.Repeat([]nft.Rule{nft.NewRule(nft.Draw(first, n)), lookup}, inner),
 	}
 	chain.Rules = append(append(chain.Rules, b.before(a.kind())...), nft.NewRule(nft.Jump(b.name(affinityElement.in(s)))))
 	for _, c := range []nft.Chain{keep, draw} {
@@ -111,7 +111,7 @@ func (b builder) identify(s space) nft.Rule {
 // recollection returns the chain that sends a client to its backend, or, if the priority is a number instead
 // of an id, to the backend with that number. If there is none, it forgets the client and restores the id.
 func (b builder) recollection(s space, backends string) nft.Chain {
-	return nft.Chain{Name: recalls + backends, Rules: []nft.Rule{
+	return nft.Chain{Name: lookups + backends, Rules: []nft.Rule{
 		nft.NewRule(nft.SetPriority(b.name(clientElement), b.client()...)),
 		nft.NewRule(nft.TranslateFrom(b.f, backends, append(s.key(b.f), nft.Priority())...)),
 		b.identify(s),

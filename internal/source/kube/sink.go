@@ -50,7 +50,7 @@ func (s *sink) Replace([]any, string) error {
 	s.missing = nil
 	s.objects.Store(int64(s.arrived))
 	s.listed.Store(true)
-	s.settle()
+	s.changed()
 	s.done()
 	return nil
 }
@@ -62,14 +62,14 @@ func (s *sink) Add(obj any) error {
 
 func (s *sink) Update(obj any) error {
 	s.take(obj.(object))
-	s.settle()
+	s.changed()
 	return nil
 }
 
 func (s *sink) Delete(obj any) error {
 	s.objects.Add(-1)
 	s.remove(nameOf(obj.(object)))
-	s.settle()
+	s.changed()
 	return nil
 }
 
@@ -82,8 +82,8 @@ func (s *sink) remove(name cluster.Name) {
 	s.drop(name)
 }
 
-// settle is called after each change and each list.
-func (s *sink) settle() {
+// changed is called after each change and each list.
+func (s *sink) changed() {
 	s.last.Store(new(time.Now()))
 	if s.flush != nil {
 		s.flush()

@@ -160,7 +160,7 @@ func (d *earlyDaemon) checkReads(t *testing.T, want int) {
 }
 
 // An edit that the plane reports makes the loop read the kernel again.
-func TestAReportedEditRepeatsTheEarlyRead(t *testing.T) {
+func TestAReportedEditRepeatsTheFirstRead(t *testing.T) {
 	p := observedPlane{Plane: &planetest.Memory{}, reads: make(chan error, 10)}
 	syncs := make(chan proxy.Sync, 10)
 	n := NewNode(NodeOptions{Opened: &plane.Opened{Plane: p}, Options: proxy.Options{
