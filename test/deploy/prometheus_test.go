@@ -116,7 +116,9 @@ func TestDashboardPanels(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow, userspaceRow}
+	want := []string{
+		"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow, userspaceRow,
+	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)
 	}
