@@ -61,6 +61,7 @@ func TestManifestsAreTheChart(t *testing.T) {
 		"sysctls/configmap.yaml":     sources(template(t, "--set=sysctls.enabled=true"))["configmap.yaml"],
 
 		"components/iptables/configmap.yaml": sources(template(t, "--set=config.mode=iptables"))["configmap.yaml"],
+		"components/ipvs/configmap.yaml":     sources(template(t, "--set=config.mode=ipvs"))["configmap.yaml"],
 		"components/ebpf/configmap.yaml":     sources(template(t, "--set=config.mode=ebpf"))["configmap.yaml"],
 
 		"components/userspace/configmap.yaml": sources(template(t, "--set=config.mode=userspace"))["configmap.yaml"],
@@ -121,6 +122,8 @@ func TestOverlaysAreTheChart(t *testing.T) {
 		{"iptables", []string{"--set=config.mode=iptables"}},
 		{"ebpf", []string{"--set=config.mode=ebpf"}},
 		{"userspace", []string{"--set=config.mode=userspace"}},
+		{"ipvs", []string{"--set=config.mode=ipvs"}},
+		{"canary-ipvs", []string{"--set=config.mode=ipvs", "--set=nodeSelector.service-proxy=sluice"}},
 		{"canary-ebpf", []string{"--set=config.mode=ebpf", "--set=nodeSelector.service-proxy=sluice"}},
 		{"canary-userspace", []string{"--set=config.mode=userspace", "--set=nodeSelector.service-proxy=sluice"}},
 		{"canary-iptables", []string{"--set=config.mode=iptables", "--set=nodeSelector.service-proxy=sluice"}},
@@ -137,8 +140,11 @@ func TestOverlaysAreTheChart(t *testing.T) {
 
 // The static pods equal the pods of the DaemonSet, except for the source of their files.
 func TestStaticPodsAreThoseOfTheDaemonSet(t *testing.T) {
-	for name, mode := range map[string]string{"sluice.yaml": "nftables", "sluice-iptables.yaml": "iptables"} {
-		t.Run(name, func(t *testing.T) {
+	for mode, name := range map[string]string{
+		"nftables": "sluice.yaml", "iptables": "sluice-iptables.yaml", "userspace": "sluice-iptables.yaml",
+		"ipvs": "sluice-ipvs.yaml", "ebpf": "sluice-ebpf.yaml",
+	} {
+		t.Run(mode, func(t *testing.T) {
 			file, err := os.ReadFile(filepath.Join(projectPath("deploy/static-pod"), name))
 			if err != nil {
 				t.Fatal(err)
@@ -148,16 +154,13 @@ func TestStaticPodsAreThoseOfTheDaemonSet(t *testing.T) {
 			for _, key := range []string{"serviceAccountName", "nodeSelector"} {
 				delete(want, key)
 			}
-			env := func(spec map[string]any) *any {
-				c, _ := spec["containers"].([]any)
-				first, _ := c[0].(map[string]any)
-				list, _ := first["env"].([]any)
-				first["env"] = list[:1]
-				return &list[0]
-			}
-			env(want)
-			if name := *env(got); cmp.Equal(name, nil) {
-				t.Error("the static pod does not set the node name")
+			for _, kind := range []string{"initContainers", "containers"} { // the address of the API server is in the kubeconfig
+				list, _ := want[kind].([]any)
+				for _, c := range list {
+					container, _ := c.(map[string]any)
+					env, _ := container["env"].([]any)
+					container["env"] = env[:1]
+				}
 			}
 			for _, spec := range []map[string]any{got, want} { // the last volume has the files
 				volumes, _ := spec["volumes"].([]any)
@@ -192,7 +195,7 @@ func TestChartRejectsUnknownValues(t *testing.T) {
 		{"apiServer.port=70000", "/apiServer/port"},
 		{"metrics.scrape=yes", "/metrics/scrape"},
 		{"config.kind=Pod", "/config"},
-		{"config.mode=ipvs", "/config/mode"},
+		{"config.mode=kernelspace", "/config/mode"},
 		{"config.fooBar=1", "fooBar"},
 		{"config.nftables.fooBar=1", "fooBar"},
 		{"config.clusterCIDR=10.244.0.0/33", "/config/clusterCIDR"},

@@ -21,8 +21,8 @@ func testManifests(t *testing.T, c *cluster) {
 	})
 	strict := []string{"apply", "--dry-run=server", "--validate=strict"}
 	for _, folder := range []string{
-		"base", "canary", "canary-ebpf", "canary-iptables", "canary-userspace", "cleanup", "cleanup-ebpf", "cleanup-iptables",
-		"ebpf", "iptables", "monitoring", "preflight", "sysctls", "userspace", "windows",
+		"base", "canary", "canary-ebpf", "canary-iptables", "canary-ipvs", "canary-userspace", "cleanup", "cleanup-ebpf",
+		"cleanup-iptables", "ebpf", "iptables", "ipvs", "monitoring", "preflight", "sysctls", "userspace", "windows",
 	} {
 		t.Run(folder, func(t *testing.T) {
 			path := filepath.Join(projectPath("deploy/kubernetes"), folder)
@@ -33,7 +33,7 @@ func testManifests(t *testing.T, c *cluster) {
 			}
 		})
 	}
-	for _, name := range []string{"sluice.yaml", "sluice-iptables.yaml"} {
+	for _, name := range []string{"sluice.yaml", "sluice-iptables.yaml", "sluice-ipvs.yaml", "sluice-ebpf.yaml"} {
 		t.Run("static pod "+name, func(t *testing.T) {
 			path := filepath.Join(projectPath("deploy/static-pod"), name)
 			c.kubectl(t, append(strict, "-f", path)...)
@@ -55,6 +55,7 @@ func testManifests(t *testing.T, c *cluster) {
 			term + ".matchExpressions[0].key=x," + term + ".matchExpressions[0].operator=Exists",
 		"annotations":           "metrics.scrape=annotations",
 		"mode iptables":         "config.mode=iptables,sysctls.enabled=true",
+		"mode ipvs":             "config.mode=ipvs,metrics.scrape=podMonitor",
 		"mode ebpf":             "config.mode=ebpf,sysctls.enabled=true",
 		"mode userspace":        "config.mode=userspace,sysctls.enabled=true,metrics.scrape=podMonitor",
 		"an existing ConfigMap": "existingConfigMap=kube-proxy",

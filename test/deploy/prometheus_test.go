@@ -116,14 +116,16 @@ func TestDashboardPanels(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow}
+	want := []string{
+		"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow, userspaceRow,
+	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)
 	}
 }
 
 // Rows of panels that have data in one mode only.
-const iptablesRow, ebpfRow = "Mode iptables", "Mode ebpf"
+const iptablesRow, ebpfRow, userspaceRow = "Mode iptables", "Mode ebpf", "Mode userspace"
 
 func rowOf(t *testing.T, title string) (row []panel) {
 	t.Helper()
@@ -317,9 +319,12 @@ func TestQueriesOfEBPFMode(t *testing.T) {
 	}
 }
 
-// The alerts about mode userspace have metrics in that mode.
+// The panels and alerts for mode userspace have data in that mode.
 func TestQueriesOfUserspaceMode(t *testing.T) {
 	m := newMonitored(t, "userspace")
+	for _, p := range rowOf(t, userspaceRow) {
+		m.checkPanel(p)
+	}
 	for name, a := range alerts(t) {
 		if strings.Contains(a.expr, userspaceMetrics) {
 			m.hasMetrics(name, a.expr)

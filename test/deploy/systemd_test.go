@@ -17,10 +17,11 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// The unit, and the drop-in for mode iptables.
+// The unit, and the drop-ins for modes iptables and ebpf.
 const (
 	unitFile = "deploy/systemd/sluice.service"
 	dropIn   = "deploy/systemd/iptables.conf"
+	ebpfUnit = "deploy/systemd/ebpf.conf"
 )
 
 // unitSettings returns the settings in unit files, each with all its values.
@@ -49,6 +50,7 @@ func TestSystemdAnalyze(t *testing.T) {
 	unit, _ := exec.Command("systemd-analyze", "verify", filepath.Join(dir, "sluice.service")).CombinedOutput()
 	must(t, os.Mkdir(filepath.Join(dir, "sluice.service.d"), 0o755))
 	must(t, os.Symlink(projectPath(dropIn), filepath.Join(dir, "sluice.service.d/iptables.conf")))
+	must(t, os.Symlink(projectPath(ebpfUnit), filepath.Join(dir, "sluice.service.d/ebpf.conf")))
 	withDropIn, _ := exec.Command("systemd-analyze", "verify", filepath.Join(dir, "sluice.service")).CombinedOutput()
 	for line := range strings.Lines(string(unit) + string(withDropIn)) {
 		// The program is not installed on the test machine.
@@ -117,6 +119,28 @@ func TestUnitWorksInIptablesMode(t *testing.T) {
 			must(t, p.stop())
 		})
 	}
+}
+
+// TestUnitWorksInEBPFMode does the same with the drop-in for mode ebpf.
+func TestUnitWorksInEBPFMode(t *testing.T) {
+	settings := unitSettings(t, unitFile, ebpfUnit)
+	if !slices.Equal(settings["CapabilityBoundingSet"], []string{"CAP_NET_ADMIN", "CAP_SYS_ADMIN CAP_SYS_PTRACE"}) ||
+		!slices.Equal(settings["RestrictNamespaces"], []string{"yes", "net"}) ||
+		!slices.Equal(settings["ProtectKernelTunables"], []string{"yes", "no"}) {
+		t.Fatalf("the drop-in has other settings than this test: %v", settings)
+	}
+	n := newSocketsNode(t)
+	c := unitConfinement(t, settings, "ebpf")
+	c.Capabilities = append(c.Capabilities, unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE)
+	c.HostPID = true
+	c.Writable["/sys/fs/bpf"] = n.bpf
+	c.Argv = append(c.Argv, "--cgroup-root="+n.lab.NodeA.Cgroup())
+	p := c.start(t, n.lab.NodeA)
+	p.waitForLog("msg=Synced")
+	if list := problems(p.log.String()); len(list) > 0 {
+		t.Errorf("%q:\n%s", list, p.log)
+	}
+	must(t, p.stop())
 }
 
 // unitConfinement is the program with the restrictions of the unit.

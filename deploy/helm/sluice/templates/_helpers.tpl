@@ -18,12 +18,17 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 
 {{- /* Not empty in modes with rules of iptables, which need programs, and rights for them. */ -}}
 {{- define "sluice.iptables" -}}
-{{ if has (include "sluice.field" (list . "mode")) (list "iptables" "userspace") }}yes{{ end }}
+{{ if has (include "sluice.field" (list . "mode")) (list "iptables" "userspace" "ipvs") }}yes{{ end }}
 {{- end }}
 
 {{- /* Not empty in mode ebpf, which needs rights, and file systems of the host. */ -}}
 {{- define "sluice.ebpf" -}}
 {{ if eq (include "sluice.field" (list . "mode")) "ebpf" }}yes{{ end }}
+{{- end }}
+
+{{- /* Not empty in mode ipvs, which needs kernel parameters that only a privileged container may write. */ -}}
+{{- define "sluice.ipvs" -}}
+{{ if eq (include "sluice.field" (list . "mode")) "ipvs" }}yes{{ end }}
 {{- end }}
 
 {{- define "sluice.image" -}}
@@ -40,7 +45,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $conntrack := ternary .Values.sysctls.conntrack $zero .Values.sysctls.enabled -}}
 {{- $metrics := ternary "127.0.0.1:10249" "0.0.0.0:10249" (eq .Values.metrics.scrape "none") -}}
 {{- $computed := dict "conntrack" $conntrack "metricsBindAddress" $metrics -}}
-{{- if and (include "sluice.iptables" .) (not .Values.sysctls.enabled) -}}
+{{- if and (include "sluice.iptables" .) (not (include "sluice.ipvs" .)) (not .Values.sysctls.enabled) -}}
 {{- $_ := set $computed "iptables" (dict "localhostNodePorts" false) -}}
 {{- end -}}
 {{- toYaml (merge (deepCopy (.Values.config | default dict)) $computed) -}}
