@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -42,9 +43,9 @@ func newVersion(env Env) *cobra.Command {
 }
 
 // printVersion prints --version as kube-proxy does, because installers parse it: the version of kube-proxy, with that
-// of Sluice as build metadata (semver.org, 10).
+// of Sluice as build metadata, in which no second + may be (semver.org, 10).
 func printVersion(w io.Writer, v config.Version) error {
-	reported := cmp.Or(v.Report, "v"+app.Emulates+".0+sluice-"+version())
+	reported := cmp.Or(v.Report, "v"+app.Emulates+".0+sluice-"+strings.ReplaceAll(version(), "+", "."))
 	if v.Print == "raw" {
 		_, err := fmt.Fprintf(w, "version.Info{GitVersion:%q, GoVersion:%q, Compiler:%q, Platform:%q}\n",
 			reported, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)

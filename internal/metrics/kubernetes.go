@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"strings"
 )
 
 // The version of kube-proxy whose behaviour this is. Alerts on components whose
@@ -17,7 +18,8 @@ func (m *Metrics) constants(registered int) {
 	o := m.opt
 	m.Set("sluice_build_info", 1, o.Version, runtime.Version())
 	m.Set("sluice_mode_info", 1, o.Mode, o.Configured, o.Reason)
-	version := fmt.Sprintf("v%s.%s.0+sluice-%s", kubernetesMajor, kubernetesMinor, o.Version)
+	version := fmt.Sprintf("v%s.%s.0+sluice-%s", kubernetesMajor, kubernetesMinor,
+		strings.ReplaceAll(o.Version, "+", ".")) // one + at most (semver.org, 10)
 	m.Set("kubernetes_build_info", 1, kubernetesMajor, kubernetesMinor, version, "", "", "",
 		runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
 	for name, enabled := range o.Gates {
