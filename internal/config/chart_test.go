@@ -52,7 +52,7 @@ func chartSchema(t *testing.T) map[string]any {
 	fields := root["properties"].(map[string]any)
 	delete(fields, "kind") // the chart has both
 	delete(fields, "apiVersion")
-	modes := []string{"", "nftables", "iptables", "ebpf", "userspace"} // that the chart has
+	modes := []string{"", "nftables", "iptables", "ipvs", "ebpf", "userspace"} // that the chart has
 	fields["mode"] = map[string]any{"enum": modes}
 	for _, f := range removedFields() {
 		parent := fields
