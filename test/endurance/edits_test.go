@@ -184,7 +184,7 @@ func (d *daemon) checkForeignChanges(x *tables) {
 	if n := x.counter(comparisons) - before; n > 1 && x.variant == "nft" {
 		x.Errorf("%d comparisons, want one, for the edit of Sluice's rules:\n%s", n, d.log)
 	}
-	if since := d.log.String()[logged:]; strings.Contains(since, "DOCKER") || strings.Count(since, " what=") != 1 {
+	if since := d.log.String()[logged:]; strings.Contains(since, "DOCKER") || strings.Count(since, repairMessage) != 1 {
 		x.Errorf("foreign rules were treated as Sluice's:\n%s", since)
 	}
 	d.checkAlive()
