@@ -26,9 +26,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{ if eq (include "sluice.field" (list . "mode")) "ebpf" }}yes{{ end }}
 {{- end }}
 
-{{- /* Not empty in mode ipvs, which needs kernel parameters that only a privileged container may write. */ -}}
-{{- define "sluice.ipvs" -}}
-{{ if eq (include "sluice.field" (list . "mode")) "ipvs" }}yes{{ end }}
+{{- /* Not empty if a privileged init container writes kernel parameters, which IPVS needs always. */ -}}
+{{- define "sluice.sysctls" -}}
+{{ if or .Values.sysctls.enabled (eq (include "sluice.field" (list . "mode")) "ipvs") }}yes{{ end }}
 {{- end }}
 
 {{- define "sluice.image" -}}
@@ -45,7 +45,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $conntrack := ternary .Values.sysctls.conntrack $zero .Values.sysctls.enabled -}}
 {{- $metrics := ternary "127.0.0.1:10249" "0.0.0.0:10249" (eq .Values.metrics.scrape "none") -}}
 {{- $computed := dict "conntrack" $conntrack "metricsBindAddress" $metrics -}}
-{{- if and (include "sluice.iptables" .) (not (include "sluice.ipvs" .)) (not .Values.sysctls.enabled) -}}
+{{- if and (include "sluice.iptables" .) (not (include "sluice.sysctls" .)) -}}
 {{- $_ := set $computed "iptables" (dict "localhostNodePorts" false) -}}
 {{- end -}}
 {{- toYaml (merge (deepCopy (.Values.config | default dict)) $computed) -}}
