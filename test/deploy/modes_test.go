@@ -17,9 +17,9 @@ func TestTheConfigurationOfEachMode(t *testing.T) {
 	for _, mode := range modes {
 		for _, more := range []string{"sysctls.enabled=false", "sysctls.enabled=true", "metrics.scrape=podMonitor"} {
 			t.Run(mode+" with "+more, func(t *testing.T) {
-				all := objects(t, template(t, "--set=config.clusterCIDR=10.244.0.0/16,config.mode="+mode, "--set="+more))
-				text, _ := subObject(all["ConfigMap sluice"], "data")["config.conf"].(string)
-				pod := daemonSetFor(t, mode).Spec.Template.Spec
+				chart := template(t, "--set=config.clusterCIDR=10.244.0.0/16,config.mode="+mode, "--set="+more)
+				text, _ := subObject(objects(t, chart)["ConfigMap sluice"], "data")["config.conf"].(string)
+				pod := readDaemonSet(t, []byte(sources(chart)["daemonset.yaml"])).Spec.Template.Spec
 				for _, c := range append(pod.InitContainers, pod.Containers...) {
 					fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
 					flags := config.NewFlags(fs)
