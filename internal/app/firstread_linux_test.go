@@ -35,17 +35,17 @@ func (p observedPlane) Watch(ctx context.Context, subscribed func(), report func
 	})
 }
 
-// earlyDaemon is a daemon whose feed is complete when the test delivers it.
-type earlyDaemon struct {
+// firstReadDaemon is a daemon whose feed is complete when the test delivers it.
+type firstReadDaemon struct {
 	*testDaemon
 	plane observedPlane
 	feed  *io.PipeWriter
 }
 
-// startEarly runs a daemon, and returns when it has read the kernel.
-func startEarly(t *testing.T, mode string, netns int) *earlyDaemon {
+// startFirstRead runs a daemon, and returns when it has read the kernel.
+func startFirstRead(t *testing.T, mode string, netns int) *firstReadDaemon {
 	t.Helper()
-	d := &earlyDaemon{plane: observedPlane{reads: make(chan error, 100), edits: make(chan plane.Edit, 100)}}
+	d := &firstReadDaemon{plane: observedPlane{reads: make(chan error, 100), edits: make(chan plane.Edit, 100)}}
 	o := options(t, "--proxy-mode="+mode, "--manifests=-")
 	o.NetNS = netns
 	o.Stdin, d.feed = io.Pipe()
@@ -67,7 +67,7 @@ func startEarly(t *testing.T, mode string, netns int) *earlyDaemon {
 }
 
 // deliver completes the feed, and returns the first write.
-func (d *earlyDaemon) deliver() proxy.Sync {
+func (d *firstReadDaemon) deliver() proxy.Sync {
 	d.t.Helper()
 	if _, err := io.WriteString(d.feed, webService); err != nil {
 		d.t.Fatal(err)
@@ -106,7 +106,7 @@ func TestTheKernelIsReadBeforeTheFeedsAreComplete(t *testing.T) {
 			rules := func() string { return runNft(t, netns, "-s", "list", "table", "ip", tt.table) }
 			handles := func() string { return runNft(t, netns, "-s", "-a", "list", "ruleset") } // they change with each write
 
-			d := startEarly(t, tt.mode, netns)
+			d := startFirstRead(t, tt.mode, netns)
 			empty := handles()
 			if s := d.deliver(); s.Steps == 0 {
 				t.Errorf("the first write into an empty kernel is %+v", s)
@@ -117,7 +117,7 @@ func TestTheKernelIsReadBeforeTheFeedsAreComplete(t *testing.T) {
 				t.Fatalf("no rules were written:\n%s", empty)
 			}
 
-			d = startEarly(t, tt.mode, netns)
+			d = startFirstRead(t, tt.mode, netns)
 			if s := d.deliver(); s.Steps != 0 || s.Adopted == 0 {
 				t.Errorf("the first write after a restart is %+v, want no steps", s)
 			}
@@ -127,7 +127,7 @@ func TestTheKernelIsReadBeforeTheFeedsAreComplete(t *testing.T) {
 				t.Errorf("a restart changed the rules:\n%s\nwant\n%s", after, beforeHandles)
 			}
 
-			d = startEarly(t, tt.mode, netns)
+			d = startFirstRead(t, tt.mode, netns)
 			runNft(t, netns, tt.edit)
 			receive(t, d.plane.edits)
 			if s := d.deliver(); s.Steps == 0 {
@@ -144,7 +144,7 @@ func TestTheKernelIsReadBeforeTheFeedsAreComplete(t *testing.T) {
 	}
 }
 
-func (d *earlyDaemon) end(t *testing.T) {
+func (d *firstReadDaemon) end(t *testing.T) {
 	t.Helper()
 	if err := d.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
@@ -152,7 +152,7 @@ func (d *earlyDaemon) end(t *testing.T) {
 }
 
 // checkReads compares the number of reads since the first one.
-func (d *earlyDaemon) checkReads(t *testing.T, want int) {
+func (d *firstReadDaemon) checkReads(t *testing.T, want int) {
 	t.Helper()
 	if got := len(d.plane.reads); got != want {
 		t.Errorf("the kernel was read %d more times, want %d", got, want)

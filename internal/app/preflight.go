@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/preflight"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
@@ -22,7 +23,7 @@ func Preflight(ctx context.Context, o Options) preflight.Facts {
 	kind := o.kind()
 	support, probeErr := kind.Probe(ctx, o.NetNS)
 	f := preflight.Read(ctx, o.Config, o.NetNS)
-	f.Version, f.Tested, f.Mode, f.Reason = o.Version, Emulates, o.Config.Mode, o.Reason
+	f.Version, f.Tested, f.Mode, f.Reason = o.Version, metrics.Kubernetes, o.Config.Mode, o.Reason
 	f.Probe, f.Notes = preflight.TrialOf(probeErr), support.Notes
 	if kind.Beyond != nil {
 		trial := preflight.TrialOf(kind.Beyond(o.setup()))

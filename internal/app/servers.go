@@ -7,14 +7,12 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/fair"
+	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/text"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
-
-// Emulates is the version of kube-proxy with which this program is compatible.
-const Emulates = "1.37"
 
 // budget returns how many file descriptors each server may have. If the limit
 // cannot be read, the usual smallest one counts.
@@ -58,7 +56,7 @@ func (d *daemon) diagnosticsOptions() web.Options {
 		Metrics: d.metrics.Handler(), SLIs: d.metrics.SLIs(),
 		Checked:      d.metrics.Checked,
 		Version:      d.o.Version,
-		Emulates:     Emulates,
+		Emulates:     metrics.Kubernetes,
 		Started:      d.started,
 		Status:       func() string { return text.Printed(d.inspect.Status(context.Background())) },
 		SetVerbosity: d.o.SetVerbosity,

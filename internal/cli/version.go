@@ -6,12 +6,11 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/metrics"
 )
 
 // stamp is the version that the linker sets: -X .../internal/cli.stamp=v1.2.3.
@@ -42,10 +41,9 @@ func newVersion(env Env) *cobra.Command {
 	}
 }
 
-// printVersion prints --version as kube-proxy does, because installers parse it: the version of kube-proxy, with that
-// of Sluice as build metadata, in which no second + may be (semver.org, 10).
+// printVersion prints --version as kube-proxy does, because installers parse it.
 func printVersion(w io.Writer, v config.Version) error {
-	reported := cmp.Or(v.Report, "v"+app.Emulates+".0+sluice-"+strings.ReplaceAll(version(), "+", "."))
+	reported := cmp.Or(v.Report, metrics.KubernetesVersion(version()))
 	if v.Print == "raw" {
 		_, err := fmt.Fprintf(w, "version.Info{GitVersion:%q, GoVersion:%q, Compiler:%q, Platform:%q}\n",
 			reported, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)

@@ -7,20 +7,24 @@ import (
 	"strings"
 )
 
-// The version of kube-proxy whose behaviour this is. Alerts on components whose
-// version differs from the cluster's read it.
+// Kubernetes is the version of kube-proxy whose behaviour this is. Alerts on components whose version differs from the
+// cluster's read it.
 const (
-	kubernetesMajor = "1"
-	kubernetesMinor = "37"
+	Kubernetes = major + "." + minor
+
+	major, minor = "1", "37"
 )
+
+// KubernetesVersion returns the version with that of Sluice as build metadata, which has no second + (semver.org, 10).
+func KubernetesVersion(sluice string) string {
+	return "v" + Kubernetes + ".0+sluice-" + strings.ReplaceAll(sluice, "+", ".")
+}
 
 func (m *Metrics) constants(registered int) {
 	o := m.opt
 	m.Set("sluice_build_info", 1, o.Version, runtime.Version())
 	m.Set("sluice_mode_info", 1, o.Mode, o.Configured, o.Reason)
-	version := fmt.Sprintf("v%s.%s.0+sluice-%s", kubernetesMajor, kubernetesMinor,
-		strings.ReplaceAll(o.Version, "+", ".")) // one + at most (semver.org, 10)
-	m.Set("kubernetes_build_info", 1, kubernetesMajor, kubernetesMinor, version, "", "", "",
+	m.Set("kubernetes_build_info", 1, major, minor, KubernetesVersion(o.Version), "", "", "",
 		runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
 	for name, enabled := range o.Gates {
 		m.Set("kubernetes_feature_enabled", truth(enabled), name, "")
