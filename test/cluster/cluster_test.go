@@ -75,19 +75,26 @@ func (c *testCluster) describe(namespace, workload string) string {
 	return fmt.Sprintf("events of %s:\n%s\nlogs:\n%s", name, events, logs)
 }
 
-// checkMode verifies that Sluice serves in a mode, and is healthy. A changed ConfigMap reaches pods after up to two
-// minutes.
+// checkMode verifies that Sluice serves in a mode, and is healthy, on each node. A changed ConfigMap reaches each pod
+// after up to two minutes.
 func (c *testCluster) checkMode(t testing.TB, mode string) {
 	t.Helper()
-	harness.Eventually(t, 3*time.Minute, func() error {
-		out, err := c.try("-n", "kube-system", "exec", "daemonset/sluice", "--", "sluice", "status")
-		if err != nil || !strings.Contains(out, ": healthy") ||
-			!regexp.MustCompile(`(?m)^Mode +`+mode+" ").MatchString(out) {
-			time.Sleep(time.Second) // each try runs a program
-			return errors.Join(err, fmt.Errorf("want healthy, and mode %s:\n%s", mode, out))
-		}
-		return nil
-	})
+	effective := regexp.MustCompile(`(?m)^Mode +` + mode + " ")
+	pods := strings.Fields(c.kubectl(t, "-n", "kube-system", "get", "pods", "-o", "name",
+		"-l", "app.kubernetes.io/name=sluice,app.kubernetes.io/component=proxy"))
+	if len(pods) != len(nodeNames()) {
+		t.Errorf("the pods of Sluice are %v, want one on each of %v", pods, nodeNames())
+	}
+	for _, pod := range pods {
+		harness.Eventually(t, 3*time.Minute, func() error {
+			out, err := c.try("-n", "kube-system", "exec", pod, "--", "sluice", "status")
+			if err != nil || !strings.Contains(out, ": healthy") || !effective.MatchString(out) {
+				time.Sleep(time.Second) // each try runs a program
+				return errors.Join(err, fmt.Errorf("%s: want healthy, and mode %s:\n%s", pod, mode, out))
+			}
+			return nil
+		})
+	}
 }
 
 func (c *testCluster) on(machine string, argv ...string) *exec.Cmd {
