@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -154,7 +153,7 @@ func (d *daemon) assembleNode() {
 	opt.Options = proxy.Options{
 		Store: d.store, Log: d.o.Log, MinPeriod: d.o.Config.MinSyncPeriod,
 		Report: d.report, Observe: d.observe, Contested: d.contested,
-		Followers: []proxy.Follower{notProgrammed{d.o.Log, slog.LevelDebug}, d.ports, d.sizes},
+		Followers: []proxy.Follower{newChanges(d.o.Log, d.history.Record), d.ports, d.sizes},
 	}
 	if len(d.o.Config.Manifests) > 0 {
 		opt.StandIn = d.o.Config.NodeName

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"slices"
 
+	"golang.org/x/time/rate"
+
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -82,4 +84,65 @@ func (n notProgrammed) Applied(c route.Change) {
 		}
 		n.log.Log(context.Background(), n.level, "Not programmed", "service", t.Name.String(), "reason", t.New.Ignored)
 	}
+}
+
+// changes records which Services changed and how, once the kernel has the change, and logs it at -v 2. It lists
+// at most maxChanges of one write, and logs at most changesPerSecond.
+type changes struct {
+	log     *slog.Logger
+	record  func(event.Event)
+	limit   *rate.Limiter
+	omitted int // from the log, since its last line
+	started bool
+}
+
+const (
+	maxChanges       = 1000
+	changesPerSecond = 10
+	changesAtOnce    = 100
+	levelOfChanges   = slog.Level(-2) // of -v 2
+)
+
+func newChanges(log *slog.Logger, record func(event.Event)) *changes {
+	return &changes{log: log, record: record, limit: rate.NewLimiter(changesPerSecond, changesAtOnce)}
+}
+
+// Applied implements proxy.Follower.
+func (c *changes) Applied(change route.Change) {
+	touched := change.Touched
+	if !c.started {
+		c.started = true
+		notProgrammed{c.log, slog.LevelDebug}.Applied(change)
+		touched = nil
+		c.take(event.FirstServices(len(change.Table.Services)))
+	}
+	if n := len(touched) - maxChanges; n > 0 {
+		c.take(event.ManyServices(n))
+		touched = touched[n:]
+	}
+	for _, t := range touched {
+		c.take(event.OfChange(t))
+	}
+}
+
+// take records and logs an Event.
+func (c *changes) take(e event.Event) {
+	c.record(e)
+	ctx := context.Background()
+	if !c.log.Enabled(ctx, levelOfChanges) {
+		return
+	}
+	if !c.limit.Allow() {
+		c.omitted++
+		return
+	}
+	attrs := []slog.Attr{slog.String("reason", e.Reason), slog.String("note", e.Note)}
+	if e.Name != "" {
+		attrs = slices.Insert(attrs, 0, slog.String("service", e.Namespace+"/"+e.Name))
+	}
+	if c.omitted > 0 {
+		attrs = append(attrs, slog.Int("omitted", c.omitted))
+		c.omitted = 0
+	}
+	c.log.LogAttrs(ctx, levelOfChanges, "Changed", attrs...)
 }

@@ -27,7 +27,7 @@ func runWithEvents(t *testing.T, o Options) (await func(is func(inspect.Event) b
 	return func(is func(inspect.Event) bool) (found inspect.Event) {
 		t.Helper()
 		eventually(t, func() bool {
-			events := d.history.Events()
+			events, _ := d.history.Events(0)
 			i := slices.IndexFunc(events, is)
 			if i >= 0 {
 				found = events[i]

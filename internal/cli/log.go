@@ -24,6 +24,7 @@ import (
 //	0 to 3  what an operator needs: start and stop, the first complete write, failures
 //	        and their end, problems with objects, changes of the configuration; nothing
 //	        while nothing happens
+//	2       also a line for each change of a Service, within limits
 //	4       also each write with its cause, its steps and its times, Services that
 //	        are not programmed and why, and the log of client libraries
 //	5 to 10 the same as 4

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"net/http"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +32,7 @@ const (
 //	/status                          Status, one
 //	/diff                            Step, to the rules that the kernel should have
 //	/plan                            Step, from a kernel without rules
-//	/events                          Event
+//	/events                          Event; with ?after=NUMBER it waits for one with a greater number
 //	/settings                        Settings, one
 //	/explain                         explain.Answer to ?source= ?destination= ?via=, one
 //
@@ -51,11 +53,26 @@ func (i *Inspector) Handler() http.Handler {
 	mux.Handle("GET /status", lines(func(r *http.Request) (iter.Seq[Status], error) {
 		return one(i.Status(r.Context())), nil
 	}))
-	mux.Handle("GET /events", lines(func(*http.Request) (iter.Seq[Event], error) {
-		return slices.Values(i.opt.History.Events()), nil
-	}))
+	mux.Handle("GET /events", lines(i.events))
 	mux.Handle("GET /settings", lines(func(*http.Request) (iter.Seq[Settings], error) { return one(i.opt.Settings), nil }))
 	return mux
+}
+
+// watchTime bounds the wait for an Event.
+const watchTime = 20 * time.Second
+
+func (i *Inspector) events(r *http.Request) (iter.Seq[Event], error) {
+	if !r.URL.Query().Has("after") {
+		events, _ := i.opt.History.Events(0)
+		return slices.Values(events), nil
+	}
+	after, err := strconv.ParseUint(r.FormValue("after"), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("after %q: want the number of an Event", r.FormValue("after"))
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), watchTime)
+	defer cancel()
+	return slices.Values(i.opt.History.eventsWithin(ctx, after)), nil
 }
 
 func one[T any](v T) iter.Seq[T] { return slices.Values([]T{v}) }

@@ -1,19 +1,24 @@
 package inspect
 
 import (
+	"cmp"
+	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // maxProblems is how many problems with objects a History keeps, and maxEvents how many Events.
 const (
 	maxProblems = 20
-	maxEvents   = 100
+	maxEvents   = 1000
 )
 
 // History keeps the past events that a Status contains. It is safe for concurrent use.
@@ -23,10 +28,12 @@ type History struct {
 	rejected int
 	problems []keptProblem // newest first
 	events   []Event       // oldest first
+	recorded uint64        // number of all Events so far
+	more     chan struct{} // closed by the next Record
 }
 
 // NewHistory returns an empty History.
-func NewHistory() *History { return &History{} }
+func NewHistory() *History { return &History{more: make(chan struct{})} }
 
 // Observe records a write, successful or not (proxy.Options.Observe).
 func (h *History) Observe(s proxy.Sync) {
@@ -103,9 +110,10 @@ func (h *History) past() (writes Past, rejected int, problems []Problem) {
 	return writes, h.rejected, problems
 }
 
-// Event is an Event that the daemon has made.
+// Event is an Event of the daemon: one that it has made, or a change of a Service.
 type Event struct {
-	At time.Time `json:"at"`
+	Number uint64    `json:"number"` // in order, from 1 on
+	At     time.Time `json:"at"`
 	event.Event
 }
 
@@ -113,12 +121,47 @@ type Event struct {
 func (h *History) Record(e event.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.events = append(h.events[max(0, len(h.events)-maxEvents+1):], Event{time.Now(), e})
+	h.recorded++
+	h.events = append(h.events[max(0, len(h.events)-maxEvents+1):], Event{h.recorded, time.Now(), e})
+	close(h.more)
+	h.more = make(chan struct{})
 }
 
-// Events returns the latest Events, the oldest first.
-func (h *History) Events() []Event {
+// Events returns the latest Events whose numbers are greater than after, the oldest first, and a channel that the next
+// Record closes.
+func (h *History) Events(after uint64) ([]Event, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.events)
+	i, _ := slices.BinarySearchFunc(h.events, after+1, func(e Event, n uint64) int { return cmp.Compare(e.Number, n) })
+	return slices.Clone(h.events[i:]), h.more
+}
+
+// eventsWithin waits for an Event whose number is greater than after, until the context ends.
+func (h *History) eventsWithin(ctx context.Context, after uint64) []Event {
+	for {
+		events, more := h.Events(after)
+		if len(events) > 0 {
+			return events
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Matches reports whether a Filter selects the object of the Event.
+func (e Event) Matches(f Filter) bool {
+	return f.matches(cluster.Name{Namespace: e.Namespace, Name: e.Name})
+}
+
+// Print writes the Event as a line.
+func (e Event) Print(out *text.Columns) {
+	object := "Node"
+	if e.Kind != "" {
+		object = strings.TrimPrefix(e.Namespace+"/"+e.Name, "/")
+	}
+	out.Printf("%s  %-7s  %-19s  %-30s  %s\n",
+		e.At.Format(time.RFC3339), e.Type, e.Reason, text.Line(object), text.Line(e.Note))
 }

@@ -242,11 +242,11 @@ func TestHistoryKeepsTheLatestEvents(t *testing.T) {
 			Note: "n",
 		})
 	}
-	got := h.Events()
+	got, _ := h.Events(0)
 	if len(got) != maxEvents || got[0].Name != "5" || got[maxEvents-1].Name != fmt.Sprint(maxEvents+4) {
 		t.Errorf("%d Events from %+v", len(got), got[0])
 	}
-	want := Event{got[0].At, event.Event{
+	want := Event{6, got[0].At, event.Event{
 		Object: event.Object{Kind: "Service", Namespace: "a", Name: "5"}, Type: "Warning", Reason: "R", Note: "n",
 	}}
 	if got[0] != want || want.At.IsZero() {
