@@ -33,7 +33,8 @@ type Load struct {
 // statsTimeout bounds the wait for statistics, which the kernel sends at once.
 const statsTimeout = 5 * time.Second
 
-// Load reads the Load of the table. The kernel marks the first answer as one of several, which the end of the second ends.
+// Load reads the Load of the table. The kernel marks the first answer as one of several; the end of the second answer
+// ends it.
 func (t *Table) Load() (l Load, err error) {
 	defer func() {
 		if err != nil {

@@ -69,7 +69,10 @@ func (l load) Collect(ch chan<- prometheus.Metric) {
 		kind       prometheus.ValueType
 		value      float64
 	}{
-		{"sluice_conntrack_entries", "Connections and flows that conntrack knows.", prometheus.GaugeValue, float64(now.Entries)},
+		{
+			"sluice_conntrack_entries", "Connections and flows that conntrack knows.",
+			prometheus.GaugeValue, float64(now.Entries),
+		},
 		{
 			"sluice_conntrack_entries_limit", "How many conntrack takes (net.netfilter.nf_conntrack_max); 0: there is no limit.",
 			prometheus.GaugeValue, float64(now.Limit),
