@@ -5,6 +5,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/files"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 )
@@ -29,7 +30,7 @@ func (d *daemon) openSource() error {
 		return err
 	}
 	d.source = kube.New(d.store, kube.Options{
-		Client: client, NodeName: c.NodeName, AllowExternalIPs: c.ExternalIPs, Report: d.report, Log: d.o.Log,
+		Client: client, NodeName: c.NodeName, Convert: d.o.converter(), Report: d.report, Log: d.o.Log,
 	})
 	d.events = kube.NewRecorder(kube.RecorderOptions{Client: client, NodeName: c.NodeName, Log: d.o.Log})
 	return nil
@@ -45,7 +46,14 @@ func (d *daemon) record(e event.Event) {
 
 func openManifests(store *cluster.Store, o Options, report func([]route.Problem), limits files.Limits) *files.Source {
 	return files.New(store, files.Options{
-		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName,
-		AllowExternalIPs: o.Config.ExternalIPs, LoopbackEndpoints: o.Config.Unprivileged(), Report: report, Limits: limits,
+		Paths: o.Config.Manifests, Stdin: o.Stdin, NodeName: o.Config.NodeName, Convert: o.converter(),
+		Report: report, Limits: limits,
 	})
+}
+
+func (o Options) converter() convert.Converter {
+	return convert.Converter{
+		AllowExternalIPs: o.Config.ExternalIPs, LoopbackEndpoints: o.Config.Unprivileged(),
+		ExternalIPs: o.Config.ExternalIPRanges, LoadBalancerIPs: o.Config.LoadBalancerIPRanges,
+	}
 }

@@ -95,6 +95,16 @@ func (c *check) cidr(path, text string) (netip.Prefix, bool) {
 	return p, ok
 }
 
+// prefixes checks a list of CIDRs, separated by commas.
+func (c *check) prefixes(path, text string) (list []netip.Prefix) {
+	for _, item := range splitList(text) {
+		if p, ok := c.cidr(path, item); ok {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
 // device checks the name of a network interface, or the beginning of one.
 func (c *check) device(path, name string, mode v1alpha1.LocalMode) string {
 	switch {

@@ -32,6 +32,9 @@ type Config struct {
 	MasqueradeMark uint32 // the packet mark, one bit
 	ExternalIPs    bool   // false: spec.externalIPs is not served
 
+	// ExternalIPRanges and LoadBalancerIPRanges have the addresses of this sort that Services may have; empty: all.
+	ExternalIPRanges, LoadBalancerIPRanges []netip.Prefix
+
 	SyncPeriod    time.Duration // a change that waits for twice as long makes the proxy unhealthy
 	MinSyncPeriod time.Duration // between two writes; 0: write at once
 

@@ -40,6 +40,9 @@ type ownFlags struct {
 	BPFDir          string          `json:"bpf-dir"`
 	CgroupRoot      string          `json:"cgroup-root"`
 	ExemptCgroups   string          `json:"exempt-cgroups"`
+
+	ExternalIPRanges     string `json:"external-ip-ranges"`
+	LoadBalancerIPRanges string `json:"load-balancer-ip-ranges"`
 }
 
 // NewFlags registers all flags. Flags that only older versions of kube-proxy had are hidden. An invalid value is not

@@ -147,6 +147,14 @@ func passing() []flagCase {
 		{args: "--drain-timeout=1m", warning: "--drain-timeout has an effect in mode userspace only: the mode is nftables"},
 		{args: "--windows-service", want: func(c *Config) { c.WindowsService = true }},
 		{args: "--windows-service --log-file=/l", want: func(c *Config) { c.WindowsService, c.Logging.File = true, "/l" }},
+		{args: "--external-ip-ranges=198.51.100.0/24,2001:db8::/32", want: func(c *Config) {
+			c.ExternalIPRanges = []netip.Prefix{
+				netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32"),
+			}
+		}},
+		{args: "--load-balancer-ip-ranges=203.0.113.0/24", want: func(c *Config) {
+			c.LoadBalancerIPRanges = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+		}},
 		{args: "--source-vip=10.0.0.9", want: func(c *Config) { c.HNS.SourceVIP = netip.MustParseAddr("10.0.0.9") }},
 		{args: "--network-name=n", want: func(c *Config) { c.HNS.Network = "n" }},
 		{args: "--enable-dsr", want: func(c *Config) { c.HNS.DSR = true }},

@@ -118,6 +118,8 @@ func (c *check) convert(opt Options) *Config {
 		ReloadJitter:    c.reloadJitter(),
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
+	cfg.ExternalIPRanges = c.prefixes("--external-ip-ranges", c.own.ExternalIPRanges)
+	cfg.LoadBalancerIPRanges = c.prefixes("--load-balancer-ip-ranges", c.own.LoadBalancerIPRanges)
 	c.mode(opt)
 	c.section(cfg)
 	cfg.HNS = c.hns()

@@ -123,6 +123,48 @@ func TestOwnListenersAreNotHidden(t *testing.T) {
 	}
 }
 
+// Only clusterIPs may be in a ServiceCIDR: an external IP there would take the connections of a Service to come.
+func TestExternalAddressesInAServiceCIDR(t *testing.T) {
+	balancer := func(s *cluster.Service) {
+		s.Type, s.LoadBalancerIPs = cluster.LoadBalancer, ips("172.30.9.9 203.0.113.9")
+	}
+	c := NewCompiler(Options{NodeName: "A"})
+	first := cluster.Delta{
+		Services: []cluster.State{
+			stateOf(web(balancer)), stateOf(claimant("other", 1, clusterIP("172.30.0.50"), externalIP("172.30.0.10"))),
+		},
+		Facts: &cluster.Facts{Node: nodeA(), ServiceCIDRs: cidrs("172.30.0.0/16")},
+	}
+	const reason = "left out, as only clusterIPs may be in the ServiceCIDR 172.30.0.0/16"
+	for _, step := range []struct {
+		change     cluster.Delta
+		web, other string
+		problems   string
+	}{
+		{
+			first, "clusterIP 172.30.0.41:80, loadBalancerIP 203.0.113.9:80", "clusterIP 172.30.0.50:80",
+			"spec.externalIPs: 172.30.0.10:80/tcp; status.loadBalancer.ingress: 172.30.9.9:80/tcp",
+		},
+		{
+			cluster.Delta{Facts: &cluster.Facts{Node: nodeA(), ServiceCIDRs: cidrs("10.96.0.0/12")}},
+			"clusterIP 172.30.0.41:80, loadBalancerIP 172.30.9.9:80, loadBalancerIP 203.0.113.9:80",
+			"clusterIP 172.30.0.50:80, externalIP 172.30.0.10:80", "",
+		},
+	} {
+		_, problems := c.Compile(step.change)
+		services := c.Table().Services
+		sameText(t, reachedAt(services[cluster.Name{Namespace: "default", Name: "web"}]), step.web)
+		sameText(t, reachedAt(services[cluster.Name{Namespace: "default", Name: "other"}]), step.other)
+		var said []string
+		for _, p := range problems {
+			said = append(said, p.Field+": "+p.Value)
+			sameText(t, p.Reason, reason)
+		}
+		slices.Sort(said)
+		sameText(t, strings.Join(said, "; "), step.problems)
+	}
+}
+
 // A ClusterIP that is an address of the node is reported, and its ports work, even when the node gets or loses the
 // address later.
 func TestClusterIPsOfTheNodeAreReported(t *testing.T) {

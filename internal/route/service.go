@@ -16,6 +16,7 @@ type view struct {
 	detector      Detector
 	masqueradeAll bool
 	preserve      bool // Options.PreserveDestination
+	serviceCIDRs  []netip.Prefix
 	own           own
 }
 
@@ -27,6 +28,7 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 		detector:      host.Detector,
 		masqueradeAll: host.MasqueradeAll,
 		preserve:      opt.PreserveDestination,
+		serviceCIDRs:  host.ServiceCIDRs,
 		own:           ownOf(opt, facts, host),
 	}
 	if facts.Node == nil {
@@ -42,9 +44,24 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 // same reports whether Services without an address that only one of the views has have the same routes.
 func (v *view) same(w *view) bool {
 	return v.node == w.node && v.zone == w.zone && slices.Equal(v.addrs, w.addrs) &&
-		v.own.nodePorts.Equal(w.own.nodePorts) &&
+		v.own.nodePorts.Equal(w.own.nodePorts) && slices.Equal(v.serviceCIDRs, w.serviceCIDRs) &&
 		v.detector.Detects(IPv4) == w.detector.Detects(IPv4) &&
 		v.detector.Detects(IPv6) == w.detector.Detects(IPv6)
+}
+
+// refusal is why no Service may have a frontend on this node; empty: one may.
+func (v *view) refusal(c candidate) string {
+	if l, hides := v.own.hiddenBy(c); hides {
+		return l.reason()
+	}
+	if c.kind == ExternalIP || c.kind == LoadBalancer {
+		for _, p := range v.serviceCIDRs {
+			if p.Contains(c.addr) {
+				return fmt.Sprintf("left out, as only clusterIPs may be in the ServiceCIDR %s", p)
+			}
+		}
+	}
+	return ""
 }
 
 func (v *view) local(e *cluster.Endpoint) bool { return e.Node != "" && e.Node == v.node }
@@ -105,8 +122,8 @@ func (b *builder) service(st state, claims *claims) (*Service, []Problem) {
 			g = guardOf(svc, f, b.view)
 			problems = append(problems, g.problems(svc, f)...)
 		}
-		won, hidden := b.sift(list, svc, claims)
-		problems = append(problems, hidden...)
+		won, refused := b.sift(list, svc, claims)
+		problems = append(problems, refused...)
 		if len(won) > 0 {
 			out.Ports = append(out.Ports, b.port(st, won, g))
 		}
@@ -151,12 +168,12 @@ func whyNoFrontends(svc *cluster.Service) string {
 }
 
 // sift returns the candidates that the Service owns, in the memory of the list, and adds all others to b.lost. The
-// problems are frontends that would hide a listener of the proxy itself.
-func (b *builder) sift(list []candidate, svc *cluster.Service, claims *claims) (won []candidate, hidden []Problem) {
+// problems are frontends that no Service may have.
+func (b *builder) sift(list []candidate, svc *cluster.Service, claims *claims) (won []candidate, refused []Problem) {
 	won = list[:0]
 	for _, c := range list {
-		if l, hides := b.view.own.hiddenBy(c); hides {
-			hidden = append(hidden, c.problem(svc, l.reason()))
+		if reason := b.view.refusal(c); reason != "" {
+			refused = append(refused, c.problem(svc, reason))
 			continue
 		}
 		if c.lost(svc, claims) {
@@ -165,7 +182,7 @@ func (b *builder) sift(list []candidate, svc *cluster.Service, claims *claims) (
 		}
 		won = append(won, c)
 	}
-	return won, hidden
+	return won, refused
 }
 
 // problems reports load balancer addresses that no client may use.

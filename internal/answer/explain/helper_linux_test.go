@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/nftables"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/files"
 	"github.com/sluice-proxy/sluice/internal/testing/hnstest"
 	"github.com/sluice-proxy/sluice/internal/windows/hns"
@@ -109,7 +110,7 @@ func view(t testing.TB, opt route.Options) View {
 	t.Helper()
 	store := cluster.NewStore()
 	src := files.New(store, files.Options{
-		Paths: []string{"testdata/cluster.yaml"}, NodeName: "one", AllowExternalIPs: true,
+		Paths: []string{"testdata/cluster.yaml"}, NodeName: "one", Convert: convert.Converter{AllowExternalIPs: true},
 		Report: func(all []route.Problem) { t.Errorf("problems in the manifests: %v", all) },
 	})
 	if err := src.Load(); err != nil {

@@ -1,9 +1,11 @@
 package netfilter
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	kernel "github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
 )
@@ -30,5 +32,21 @@ kubeproxy_conntrack_reconciler_sync_duration_seconds{ip_family="IPv4"} 1 times, 
 kubeproxy_conntrack_reconciler_sync_duration_seconds{ip_family="IPv6"} 1 times, 0.25 in all`
 	if got := metricstest.Values(t, r, ""); got != counted {
 		t.Errorf("got\n%s\nwant\n%s", got, counted)
+	}
+}
+
+func TestConntrackLoad(t *testing.T) {
+	now, err := kernel.Load{Entries: 60, Limit: 100, InsertFailed: 3, EarlyDropped: 4}, error(nil)
+	r := metricstest.Registry(load{func() (kernel.Load, error) { return now, err }})
+	const want = `sluice_conntrack_early_dropped_total{} 4
+sluice_conntrack_entries{} 60
+sluice_conntrack_entries_limit{} 100
+sluice_conntrack_insert_failed_total{} 3`
+	if got := metricstest.Values(t, r, ""); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	err = errors.New("no permission")
+	if got := metricstest.Values(t, r, ""); got != "" {
+		t.Errorf("statistics that cannot be read: got\n%s\nwant none", got)
 	}
 }

@@ -46,7 +46,48 @@ func staleFlows(s plane.Setup, flows *kernel.Table) plane.Part {
 	f := conntrack.New(conntrack.Options{Table: flows, Scanned: scanned, Report: func(err error) {
 		s.Log.Warn("Cannot end stale flows, retrying", "error", err)
 	}})
-	return plane.Part{Follower: f, Run: f.Run, SetLocal: f.SetLocal, Close: flows.Close, Metrics: metrics}
+	return plane.Part{
+		Follower: f, Run: f.Run, SetLocal: f.SetLocal, Close: flows.Close,
+		Metrics: append(metrics, load{flows.Load}),
+	}
+}
+
+// load is the metrics of the conntrack table, which a scrape reads. If they cannot be read, they are missing.
+type load struct{ read func() (kernel.Load, error) }
+
+// Describe implements prometheus.Collector.
+func (l load) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(l, ch) }
+
+// Collect implements prometheus.Collector.
+func (l load) Collect(ch chan<- prometheus.Metric) {
+	now, err := l.read()
+	if err != nil {
+		return
+	}
+	for _, m := range []struct {
+		name, help string
+		kind       prometheus.ValueType
+		value      float64
+	}{
+		{
+			"sluice_conntrack_entries", "Connections and flows that conntrack knows.",
+			prometheus.GaugeValue, float64(now.Entries),
+		},
+		{
+			"sluice_conntrack_entries_limit", "How many conntrack takes (net.netfilter.nf_conntrack_max); 0: there is no limit.",
+			prometheus.GaugeValue, float64(now.Limit),
+		},
+		{
+			"sluice_conntrack_insert_failed_total", "Packets that were lost because conntrack could not add their flow.",
+			prometheus.CounterValue, float64(now.InsertFailed),
+		},
+		{
+			"sluice_conntrack_early_dropped_total", "Connections that conntrack forgot to make room for others.",
+			prometheus.CounterValue, float64(now.EarlyDropped),
+		},
+	} {
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(m.name, m.help, nil, nil), m.kind, m.value)
+	}
 }
 
 // countScans returns the metrics of scans for stale conntrack entries, and a function that adds one scan.

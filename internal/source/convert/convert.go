@@ -6,6 +6,7 @@
 package convert
 
 import (
+	"net/netip"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,9 @@ const (
 type Converter struct {
 	// AllowExternalIPs lets Services claim addresses by spec.externalIPs.
 	AllowExternalIPs bool
+
+	// ExternalIPs and LoadBalancerIPs are the ranges in which Services may have such addresses; empty: all.
+	ExternalIPs, LoadBalancerIPs []netip.Prefix
 
 	// LoopbackEndpoints lets endpoints have loopback addresses, for programs on the same host that
 	// are reached by connections of this process. The API server accepts none.

@@ -41,9 +41,10 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.Type = serviceType(svc, n)
 	if c.AllowExternalIPs {
 		list := texts{field: "spec.externalIPs", values: svc.Spec.ExternalIPs}
-		out.ExternalIPs = n.addresses(list, ofFamilies(out.ClusterIPs, remoteFault))
+		out.ExternalIPs = n.addresses(list, ofFamilies(out.ClusterIPs, within(c.ExternalIPs, remoteFault)))
 	}
-	out.LoadBalancerIPs = loadBalancerIPs(svc, out.ClusterIPs, n)
+	out.LoadBalancerIPs = n.addresses(loadBalancerIPs(svc),
+		ofFamilies(out.ClusterIPs, within(c.LoadBalancerIPs, virtualFault)))
 	out.Ports = c.servicePorts(svc, n)
 	ranges := svc.Spec.LoadBalancerSourceRanges
 	out.SourceRanges = n.prefixes(texts{field: "spec.loadBalancerSourceRanges", values: ranges})
@@ -192,7 +193,7 @@ func ofFamilies(clusterIPs []netip.Addr, fault func(netip.Addr) string) func(net
 }
 
 // loadBalancerIPs returns the addresses in the status that this node intercepts: all except ones with ipMode Proxy.
-func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Addr {
+func loadBalancerIPs(svc *corev1.Service) texts {
 	list := texts{field: "status.loadBalancer.ingress", suffix: ".ip"}
 	for _, in := range svc.Status.LoadBalancer.Ingress {
 		if in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
@@ -200,7 +201,20 @@ func loadBalancerIPs(svc *corev1.Service, own []netip.Addr, n *notes) []netip.Ad
 		}
 		list.values = append(list.values, in.IP)
 	}
-	return n.addresses(list, ofFamilies(own, virtualFault))
+	return list
+}
+
+// within adds to a check that an address is in one of the ranges, if there are any.
+func within(ranges []netip.Prefix, fault func(netip.Addr) string) func(netip.Addr) string {
+	if len(ranges) == 0 {
+		return fault
+	}
+	return func(a netip.Addr) string {
+		if slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			return fault(a)
+		}
+		return "left out, as the configuration of the proxy allows only addresses in " + text.Join(ranges, ", ")
+	}
 }
 
 func (c Converter) servicePorts(svc *corev1.Service, n *notes) []cluster.ServicePort {

@@ -145,6 +145,32 @@ func TestServiceIgnored(t *testing.T) {
 	})
 }
 
+// Addresses outside of the ranges are left out and reported; the Service keeps its others.
+func TestServiceOutsideOfRanges(t *testing.T) {
+	ranges := func(list ...string) (out []netip.Prefix) {
+		for _, text := range list {
+			out = append(out, netip.MustParsePrefix(text))
+		}
+		return out
+	}
+	with := func(s *corev1.Service) {
+		s.Spec.ExternalIPs = []string{"198.51.100.1", "203.0.113.1", "2001:db8:100::1"}
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.7"}, {IP: "198.51.100.7"}}
+	}
+	c := Converter{AllowExternalIPs: true, ExternalIPs: ranges("198.51.100.0/24", "2001:db8::/32")}
+	runServices(t, c, []serviceCase{
+		{name: "external IPs", in: with, want: func(s *cluster.Service) {
+			s.ExternalIPs, s.LoadBalancerIPs = addrs("198.51.100.1", "2001:db8:100::1"), addrs("203.0.113.7", "198.51.100.7")
+		}, problems: []string{"spec.externalIPs[1] 203.0.113.1"}},
+	})
+	runServices(t, Converter{AllowExternalIPs: true, LoadBalancerIPs: ranges("203.0.113.0/24")}, []serviceCase{
+		{name: "load balancer addresses", in: with, want: func(s *cluster.Service) {
+			s.ExternalIPs = addrs("198.51.100.1", "203.0.113.1", "2001:db8:100::1")
+			s.LoadBalancerIPs = addrs("203.0.113.7")
+		}, problems: []string{"status.loadBalancer.ingress[1].ip 198.51.100.7"}},
+	})
+}
+
 func TestServiceClusterIPs(t *testing.T) {
 	v4only := func(s *cluster.Service) { s.ClusterIPs = addrs("10.96.0.10") }
 	runServices(t, Converter{}, []serviceCase{

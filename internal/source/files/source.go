@@ -37,10 +37,8 @@ type Options struct {
 	Paths []string
 	Stdin io.Reader
 
-	NodeName         string // the Node of this name is the own one
-	AllowExternalIPs bool   // spec.externalIPs of Services count
-
-	LoopbackEndpoints bool // endpoints may have loopback addresses
+	NodeName string            // the Node of this name is the own one
+	Convert  convert.Converter // without Strings
 
 	Report func([]route.Problem) // receives each problem once; may be nil
 
@@ -83,9 +81,7 @@ func New(store *cluster.Store, o Options) *Source {
 	s := &Source{
 		stdin: o.Stdin,
 		reader: reader{
-			convert: convert.Converter{
-				AllowExternalIPs: o.AllowExternalIPs, LoopbackEndpoints: o.LoopbackEndpoints, Strings: convert.NewInterner(),
-			},
+			convert:  o.Convert,
 			nodeName: o.NodeName,
 			limits:   o.Limits,
 		},

@@ -34,7 +34,7 @@ type Options struct {
 	Client   *Client
 	NodeName string // of the own Node; empty to watch no Node
 
-	AllowExternalIPs bool // spec.externalIPs of Services count
+	Convert convert.Converter // without Strings
 
 	Report func([]route.Problem) // receives each problem of an object once; may be nil
 	Log    *slog.Logger
@@ -76,11 +76,12 @@ func New(store *cluster.Store, o Options) *Source {
 	s := &Source{
 		store:   store,
 		options: o,
-		convert: convert.Converter{AllowExternalIPs: o.AllowExternalIPs, Strings: convert.NewInterner()},
+		convert: o.Convert,
 		report:  source.NewReporter(o.Report),
 		health:  newServerHealth(o.Log, o.Client.server),
 		pause:   wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 30 * time.Second},
 	}
+	s.convert.Strings = convert.NewInterner()
 	s.feeds = []feed{s.services(), s.slices(), s.serviceCIDRs()}
 	if o.NodeName != "" {
 		s.feeds = append(s.feeds, s.node())

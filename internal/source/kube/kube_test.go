@@ -77,7 +77,7 @@ func start(t *testing.T, api *apiServer) *testSource {
 
 func startWith(t *testing.T, client *Client) *testSource {
 	t.Helper()
-	return startOptions(t, Options{Client: client, NodeName: "n1", AllowExternalIPs: true})
+	return startOptions(t, Options{Client: client, NodeName: "n1", Convert: convert.Converter{AllowExternalIPs: true}})
 }
 
 // startOptions starts a Source whose log and problems are recorded.

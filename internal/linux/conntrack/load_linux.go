@@ -1,0 +1,84 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/mdlayher/netlink"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
+)
+
+// Message types and attributes of nfnetlink_conntrack.h for statistics.
+const (
+	msgStatsPerCPU = 1<<8 | 4
+	msgStats       = 1<<8 | 5
+
+	ctaStatsEntries    = 1
+	ctaStatsMaxEntries = 2
+
+	ctaStatsInsertFailed = 9
+	ctaStatsEarlyDrop    = 11
+)
+
+// Load is how full a table is, and what was lost since the network namespace was created.
+type Load struct {
+	Entries, Limit uint32 // Limit 0: there is none
+
+	InsertFailed uint64 // entries that could not be added, most often as two packets of a flow came at once: one was lost
+	EarlyDropped uint64 // entries of connections that were evicted as the table was full
+}
+
+// statsTimeout bounds the wait for statistics, which the kernel sends at once.
+const statsTimeout = 5 * time.Second
+
+// Load reads the Load of the table. The kernel marks the first answer as one of several; the end of the second answer
+// ends it.
+func (t *Table) Load() (l Load, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read the statistics of conntrack: %w%s", err, remedy(err))
+		}
+	}()
+	conn, err := dial(t.netns)
+	if err != nil {
+		return l, err
+	}
+	defer func() { _ = conn.Close() }() // nothing was written
+	if err := conn.SetDeadline(time.Now().Add(statsTimeout)); err != nil {
+		return l, err
+	}
+	_, err = conn.SendMessages([]netlink.Message{
+		{Header: netlink.Header{Type: msgStats, Flags: netlink.Request}, Data: header(IPv4)},
+		{Header: netlink.Header{Type: msgStatsPerCPU, Flags: netlink.Request | netlink.Dump}, Data: header(IPv4)},
+	})
+	if err != nil {
+		return l, err
+	}
+	for m, err := range conn.ReceiveIter() {
+		if err == nil {
+			err = l.add(m)
+		}
+		if err != nil {
+			return l, err
+		}
+	}
+	return l, nil
+}
+
+// add adds an answer: the state of the table, or the counts of a CPU.
+func (l *Load) add(m netlink.Message) error {
+	return nl.Decode(m, binary.BigEndian, func(a *netlink.AttributeDecoder) {
+		switch [2]int{int(m.Header.Type), int(a.Type())} {
+		case [2]int{msgStats, ctaStatsEntries}:
+			l.Entries = a.Uint32()
+		case [2]int{msgStats, ctaStatsMaxEntries}:
+			l.Limit = a.Uint32()
+		case [2]int{msgStatsPerCPU, ctaStatsInsertFailed}:
+			l.InsertFailed += uint64(a.Uint32())
+		case [2]int{msgStatsPerCPU, ctaStatsEarlyDrop}:
+			l.EarlyDropped += uint64(a.Uint32())
+		}
+	})
+}
