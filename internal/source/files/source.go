@@ -84,7 +84,8 @@ func New(store *cluster.Store, o Options) *Source {
 		stdin: o.Stdin,
 		reader: reader{
 			convert: convert.Converter{
-				AllowExternalIPs: o.AllowExternalIPs, LoopbackEndpoints: o.LoopbackEndpoints, Strings: convert.NewInterner(),
+				AllowExternalIPs: o.AllowExternalIPs, LoopbackEndpoints: o.LoopbackEndpoints, AssignClusterIPs: true,
+				Strings: convert.NewInterner(),
 			},
 			nodeName: o.NodeName,
 			limits:   o.Limits,
