@@ -212,5 +212,9 @@ func (d *daemon) takeLock(ctx context.Context) (err error) {
 		return err
 	}
 	d.held, err = d.lock.acquireWithin(ctx, killTimeout)
+	if errors.Is(err, admin.ErrPrivilege) && len(d.o.Config.Manifests) > 0 {
+		err = fmt.Errorf("%w; to serve only programs of this host, without privileges, add: "+
+			"--proxy-mode userspace --bind loopback", err)
+	}
 	return err
 }

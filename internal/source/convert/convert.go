@@ -46,6 +46,10 @@ type Converter struct {
 	// are reached by connections of this process. The API server accepts none.
 	LoopbackEndpoints bool
 
+	// AssignClusterIPs gives Services without a clusterIP one that follows from their names, for manifests of which no API
+	// server has completed the objects. If two get the same one and a common port, the older owns it (package route).
+	AssignClusterIPs bool
+
 	// Strings, if not nil, makes equal strings of different objects share their memory.
 	Strings *Interner
 }

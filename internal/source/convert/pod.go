@@ -37,7 +37,7 @@ func (c Converter) Pod(pod *corev1.Pod) (*Pod, []route.Problem) {
 		Name:        name,
 		Labels:      maps.Clone(pod.Labels),
 		node:        c.Strings.Of(pod.Spec.NodeName),
-		addrs:       podAddrs(pod, n),
+		addrs:       c.podAddrs(pod, n),
 		ready:       podReady(pod),
 		terminating: pod.DeletionTimestamp != nil,
 	}
@@ -53,7 +53,7 @@ func (c Converter) Pod(pod *corev1.Pod) (*Pod, []route.Problem) {
 	return out, n.list()
 }
 
-func podAddrs(pod *corev1.Pod, n *notes) []netip.Addr {
+func (c Converter) podAddrs(pod *corev1.Pod, n *notes) []netip.Addr {
 	list := texts{field: "status.podIPs"}
 	for _, ip := range pod.Status.PodIPs {
 		list.values = append(list.values, ip.IP)
@@ -61,7 +61,7 @@ func podAddrs(pod *corev1.Pod, n *notes) []netip.Addr {
 	if len(list.values) == 0 {
 		list.values = []string{pod.Status.PodIP}
 	}
-	return n.addresses(list, remoteFault)
+	return n.addresses(list, c.endpointFault)
 }
 
 func podReady(pod *corev1.Pod) bool {

@@ -61,7 +61,7 @@ func (s *Source) scan(ctx context.Context, now time.Time) {
 			s.unlisted++
 			kept = append(kept, r)
 		}
-		s.report.Set("path "+r.path, r.problems(err))
+		s.report.Set("path "+r.path, r.problems(paths, err))
 		for _, path := range paths {
 			listed[path] = true
 			if s.files[path] == nil {
@@ -82,12 +82,17 @@ func (s *Source) scan(ctx context.Context, now time.Time) {
 	s.update()
 }
 
-// problems reports the error of a path that cannot be read.
-func (r *root) problems(err error) []route.Problem {
-	if err == nil {
-		return nil
+// problems reports the error of a path that cannot be read, or a folder without files to read.
+func (r *root) problems(paths []string, err error) []route.Problem {
+	switch {
+	case err != nil:
+		return []route.Problem{{Object: r.path, Reason: fmt.Sprintf("%v; %s", err, isKept)}}
+	case r.folder && len(paths) == 0:
+		return []route.Problem{{
+			Object: r.path, Reason: "has no manifests: expected files *.yaml, *.yml or *.json; folders in it are not read",
+		}}
 	}
-	return []route.Problem{{Object: r.path, Reason: fmt.Sprintf("%v; %s", err, isKept)}}
+	return nil
 }
 
 // forget deletes a file that is missing.

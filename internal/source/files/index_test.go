@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
@@ -138,10 +140,13 @@ func TestObjectInTwoFiles(t *testing.T) {
 	s.write("a", web, view{"web": "[10.96.0.1] "})
 	s.write("b", strings.Replace(web, "10.96.0.1", "10.96.0.3", 1), view{"web": "[10.96.0.1] "})
 	s.write("a", "", view{"web": "[10.96.0.3] "})
-	all := s.reported.all()
-	if len(all) != 1 || all[0] != filepath.Join(s.dir, "b.yaml")+": Service default/web: also in "+filepath.Join(s.dir,
-		"a.yaml")+", which takes precedence" {
-		t.Errorf("reported %q", all)
+	want := []string{
+		s.dir + ": has no manifests: expected files *.yaml, *.yml or *.json; folders in it are not read",
+		filepath.Join(s.dir, "b.yaml") + ": Service default/web: also in " +
+			filepath.Join(s.dir, "a.yaml") + ", which takes precedence",
+	}
+	if d := cmp.Diff(want, s.reported.all()); d != "" {
+		t.Errorf("reported (-want +got):\n%s", d)
 	}
 }
 

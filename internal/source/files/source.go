@@ -90,6 +90,8 @@ func New(store *cluster.Store, o Options) *Source {
 		done:   store.Feed(),
 		files:  map[string]*file{},
 	}
+	s.reader.convert.Strings = convert.NewInterner()
+	s.reader.convert.AssignClusterIPs = true
 	for _, p := range o.Paths {
 		r := &root{path: "/dev/stdin", isStdin: true, isStream: true}
 		if p != "-" {
