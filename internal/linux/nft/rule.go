@@ -94,6 +94,9 @@ func (f Family) sourceAt() int {
 // L4Proto is the packet's transport protocol.
 func L4Proto() Field { return meta("meta l4proto", expr.MetaKeyL4PROTO) }
 
+// SourcePort is the packet's source port.
+func SourcePort() Field { return payload("th sport", expr.PayloadBaseTransportHeader, 0, 2) }
+
 // DestinationPort is the packet's destination port.
 func DestinationPort() Field { return payload("th dport", expr.PayloadBaseTransportHeader, 2, 2) }
 
@@ -165,6 +168,19 @@ func Random(first, n int) Field {
 		return &expr.Numgen{Register: reg, Modulus: uint32(n), Type: unix.NFT_NG_RANDOM, Offset: uint32(first)}
 	}}
 }
+
+// DrawByHash sets the packet's priority to one of n numbers from first on, the same one for equal fields: a hash of
+// them (linux/jhash.h).
+func DrawByHash(seed uint32, first, n int, fields ...Field) Statement {
+	text, exprs, width := join(fields)
+	return setPriority(fmt.Sprintf("jhash %s mod %d seed 0x%x offset %d", text, n, seed, first), append(exprs, &expr.Hash{
+		Type: expr.HashTypeJenkins, SourceRegister: reg1, DestRegister: reg1, Length: uint32(width),
+		Modulus: uint32(n), Seed: seed, Offset: uint32(first),
+	})...)
+}
+
+// UDP matches packets of UDP.
+func UDP() Statement { return equals("meta l4proto udp", L4Proto(), []byte{unix.IPPROTO_UDP}) }
 
 // Priority is the packet's priority (skb->priority).
 func Priority() Field { return meta("meta priority", expr.MetaKeyPRIORITY) }
@@ -252,6 +268,9 @@ func bitwise(load expr.Any, mask, xor uint32) []expr.Any {
 func Masquerade() Statement {
 	return Statement{"masquerade fully-random", []expr.Any{&expr.Masq{FullyRandom: true}}}
 }
+
+// MasqueradeInPlace is Masquerade, but the connection keeps its port unless another one has it.
+func MasqueradeInPlace() Statement { return Statement{"masquerade", []expr.Any{&expr.Masq{}}} }
 
 // FromHere matches packets whose source is an address of this host.
 func FromHere() Statement { return local("fib saddr type local", &expr.Fib{FlagSADDR: true}) }

@@ -40,7 +40,8 @@ func everyRule(f Family) []Chain {
 		Remember("clients", time.Second, Random(65537, 1), Priority(), Source(f)),
 		Remember("clients", 26*time.Hour+61*time.Second, Random(1, 65535), Priority(), Source(f)),
 		Forget("clients", Priority(), Source(f)),
-		SetPriority("clients", Priority(), Source(f)),
+		SetPriority("clients", Priority(), Source(f)), UDP(),
+		DrawByHash(0x51, 1, 3, Source(f), Destination(f), SourcePort(), DestinationPort()), DrawByHash(1, 7, 1021, Source(f)),
 	} {
 		any = append(any, NewRule(s))
 	}
@@ -60,7 +61,7 @@ func everyRule(f Family) []Chain {
 		{Name: "output", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}},
 		{Name: "input", Hook: &Hook{Type: "filter", Point: Input, Priority: 0}},
 		{Name: "postrouting", Hook: &Hook{Type: "nat", Point: Postrouting, Priority: 100}, Rules: []Rule{
-			NewRule(Masquerade()), NewRule(Translated(), In("pairs", Source(f), Destination(f)), Masquerade()),
+			NewRule(Masquerade()), NewRule(MasqueradeInPlace()), NewRule(Translated(), In("pairs", Source(f), Destination(f)), Masquerade()),
 		}},
 	}
 }

@@ -34,6 +34,7 @@ func features() []feature {
 		}},
 		{"connection tracking state", "a kernel with CONFIG_NFT_CT", inChain(filter(), nft.Translated())},
 		{"random numbers (numgen)", "a kernel with CONFIG_NFT_NUMGEN", inChain(filter(), nft.Draw(1, 3))},
+		{"hashes (jhash)", "a kernel with CONFIG_NFT_HASH", inChain(filter(), nft.DrawByHash(1, 1, 3, nft.L4Proto()))},
 		{"address type look-ups (fib)", "a kernel with CONFIG_NFT_FIB_", inChain(filter(), nft.ToHere())},
 		{"masquerade fully-random", "a kernel with CONFIG_NFT_MASQ", inChain(nat(nft.Postrouting), nft.Masquerade())},
 		{"reject in prerouting", "kernel 5.9 or newer with CONFIG_NFT_REJECT", func(tx *nft.Tx, t nft.Table) {

@@ -71,10 +71,12 @@ func (b builder) follow(s space, actions object) []nft.Statement {
 	}
 }
 
-// postrouting masquerades marked connections, and those of a backend to itself. It clears mark and priority.
+// postrouting masquerades marked connections, and those of a backend to itself. It clears mark and priority. UDP keeps
+// its port, so that two datagrams that a socket sends at the same time get the same one (draw).
 func (b builder) postrouting() []nft.Rule {
 	return []nft.Rule{
 		nft.NewRule(nft.Translated(), nft.ClearPriority()),
+		nft.NewRule(nft.Marked(b.mark), nft.UDP(), nft.MarkFlip(b.mark), nft.MasqueradeInPlace()),
 		nft.NewRule(nft.Marked(b.mark), nft.MarkFlip(b.mark), nft.Masquerade()),
 		nft.NewRule(
 			nft.Translated(), nft.In(b.name(hairpinElement), nft.Source(b.f), nft.Destination(b.f)), nft.Masquerade()),
@@ -94,9 +96,9 @@ func (b builder) chainsFor(a action) []nft.Chain {
 	case kind == kindSplit:
 		return b.split(s, chain)
 	case kind == kindOutside:
-		chain.Rules = append(chain.Rules, b.draw(b.name(outsideBackendElement.in(s)), a.count()))
+		chain.Rules = append(chain.Rules, b.draw(b.name(outsideBackendElement.in(s)), a.count())...)
 	case kind >= kindPlain:
-		chain.Rules = append(append(chain.Rules, b.before(kind)...), b.draw(b.name(backendElement.in(s)), a.count()))
+		chain.Rules = append(append(chain.Rules, b.before(kind)...), b.draw(b.name(backendElement.in(s)), a.count())...)
 	case a.guarded():
 		chain.Rules = append(chain.Rules, nft.NewRule(nft.Goto((a &^ guardBit).chain())))
 	default:
@@ -116,10 +118,22 @@ func (b builder) before(kind uint16) []nft.Rule {
 	return nil
 }
 
-// draw chooses one of n backends. The look-up is in a chain that always exists: when another
-// one begins to use a map, the kernel walks all of it (nf_tables_api.c, nf_tables_bind_set).
-func (b builder) draw(backends string, n int) nft.Rule {
-	return nft.NewRule(nft.Draw(1, n), nft.Goto(translates+backends))
+// hashSeed makes hashes differ from those of other programs.
+const hashSeed = 0x51
+
+// draw chooses one of n backends: for UDP by a hash, so that two datagrams that a socket sends at the same time, such as
+// questions for A and AAAA, get the same one. With different backends conntrack could not merge their entries, and would
+// drop a datagram (nf_conntrack_core.c, nf_ct_resolve_clash). The look-up is in a chain that always exists: when
+// another one begins to use a map, the kernel walks all of it (nf_tables_api.c, nf_tables_bind_set).
+func (b builder) draw(backends string, n int) []nft.Rule {
+	to := nft.Goto(translates + backends)
+	random := nft.NewRule(nft.Draw(1, n), to)
+	if n == 1 {
+		return []nft.Rule{random}
+	}
+	hash := nft.DrawByHash(hashSeed, 1, n,
+		nft.Source(b.f), nft.Destination(b.f), nft.SourcePort(), nft.DestinationPort())
+	return []nft.Rule{nft.NewRule(nft.UDP(), hash, to), random}
 }
 
 // translation returns the chain that sends a connection to the chosen backend. If its row has been deleted
