@@ -61,7 +61,8 @@ func everyRule(f Family) []Chain {
 		{Name: "output", Hook: &Hook{Type: "nat", Point: Output, Priority: -100}},
 		{Name: "input", Hook: &Hook{Type: "filter", Point: Input, Priority: 0}},
 		{Name: "postrouting", Hook: &Hook{Type: "nat", Point: Postrouting, Priority: 100}, Rules: []Rule{
-			NewRule(Masquerade()), NewRule(MasqueradeInPlace()), NewRule(Translated(), In("pairs", Source(f), Destination(f)), Masquerade()),
+			NewRule(Masquerade()), NewRule(MasqueradeInPlace()),
+			NewRule(Translated(), In("pairs", Source(f), Destination(f)), Masquerade()),
 		}},
 	}
 }
