@@ -24,7 +24,8 @@ func Kind(packets plane.Kind) plane.Kind { return KindTestedBy(probe.Sockets, pa
 func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
-	k.Facts.Name, k.Facts.Path, k.Facts.Shares = mode, pathOver(packets.Facts.Path), new(balancing).shares
+	k.Facts.Name, k.Facts.Path = mode, pathOver(packets.Facts.Path)
+	k.Facts.Shares = (&balancing{packets: packets.Facts.Shares}).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
 		return New(noKernel{}, Options{Packets: packets.Preview(s)})
@@ -37,6 +38,9 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 		on, err := packets.Open(ctx, s)
 		if err != nil {
 			return nil, err
+		}
+		if on.Shares == nil {
+			on.Shares = packets.Facts.Shares
 		}
 		o, err := tested(s, test)
 		if err != nil {
@@ -115,7 +119,9 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	opened := *on
 	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp})
 	sockets := sockdiag.Node{NetNS: s.NetNS}
-	answers := &balancing{sockets: conn.Sockets, connections: sockets.Count, loads: conn.Loads, parts: conn.Parts}
+	answers := &balancing{
+		sockets: conn.Sockets, connections: sockets.Count, loads: conn.Loads, parts: conn.Parts, packets: on.Shares,
+	}
 	opened.Balance, opened.Shares = answers.balance, answers.shares
 	exempt, err := exemptions(s, o, conn)
 	if err != nil {

@@ -20,6 +20,7 @@ type balancing struct {
 	connections func(context.Context, func(netip.AddrPort) bool) (sockdiag.Connections, error)
 	loads       func() (map[netip.AddrPort]bpf.Load, error)
 	parts       func() (map[bpf.Member]uint32, error)
+	packets     func(plane.Connection) plane.Shares // of connections that packets decide; nil: by weight
 
 	mu   sync.Mutex
 	at   time.Time // when open was counted

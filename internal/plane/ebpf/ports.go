@@ -24,7 +24,6 @@ type pool struct {
 	frontends []frontend       // none: packets serve all connections to the pool
 	backends  []netip.AddrPort // all, in the order of the route
 	weighted  []netip.AddrPort // those whose weight is not 0
-	turns     []int            // slots of each weighted backend; nil: one
 	slots     int              // number of slots
 }
 

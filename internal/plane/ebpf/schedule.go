@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
 // schedulerOf returns the scheduler of a port by its name: one of IPVS, or maglev. It returns ByChance for names that
@@ -39,10 +40,9 @@ func newPool(p *route.Port, backends []netip.AddrPort) pool {
 	switch scheduler := schedulerOf(p); {
 	case len(weighted) == 0, scheduler == bpf.ByLoad: // the slots have the weights
 	case scheduler == bpf.ByHash:
-		pool.slots = tableSize(len(weighted))
+		pool.slots = slots.Size(len(weighted))
 	case len(p.Weights) > 0:
-		pool.turns = turns(weighted, p.Weight)
-		pool.slots = sum(pool.turns)
+		pool.slots = slots.Count(weighted, p.Weight)
 	}
 	return pool
 }
@@ -53,67 +53,11 @@ func (p *port) table(pool *pool) []netip.AddrPort {
 	case len(pool.weighted) == 0:
 		return nil
 	case p.scheduler == bpf.ByHash:
-		return maglev(pool.weighted, p.Weight)
-	case pool.turns == nil:
+		return slots.Maglev(pool.weighted, p.Weight)
+	case p.scheduler == bpf.ByLoad, len(p.Weights) == 0:
 		return pool.weighted
 	}
-	return repeat(pool.weighted, pool.turns)
-}
-
-// repeat returns a list that contains each backend as often as it has turns.
-func repeat(backends []netip.AddrPort, turns []int) []netip.AddrPort {
-	var slots []netip.AddrPort
-	for i, n := range turns {
-		for range n {
-			slots = append(slots, backends[i])
-		}
-	}
-	return slots
-}
-
-const (
-	mostTurns = 256     // slots of a backend
-	mostSlots = 1 << 16 // of a pool, about, unless it has more backends
-)
-
-// turns returns how many slots each backend gets. It scales large weights down, to about the same proportions.
-func turns(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []int {
-	list := make([]int, len(backends))
-	divisor, most := 0, 0
-	for i, b := range backends {
-		list[i] = int(weight(b))
-		divisor, most = gcd(divisor, list[i]), max(most, list[i])
-	}
-	if most/divisor > mostTurns {
-		scale(list, mostTurns, most)
-	} else {
-		scale(list, 1, divisor)
-	}
-	if total, room := sum(list), max(mostSlots, len(list)); total > room {
-		scale(list, room, total)
-	}
-	return list
-}
-
-func sum(list []int) (total int) {
-	for _, n := range list {
-		total += n
-	}
-	return total
-}
-
-// scale multiplies numbers by a/b, and rounds down. None becomes 0.
-func scale(list []int, a, b int) {
-	for i := range list {
-		list[i] = max(1, list[i]*a/b)
-	}
-}
-
-func gcd(a, b int) int {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
+	return slots.Weighted(pool.weighted, p.Weight)
 }
 
 // ramps are the new backends that start slowly, by the window of their slow start.

@@ -54,23 +54,6 @@ func TestMaglevShares(t *testing.T) {
 	}
 }
 
-// A removed backend moves few clients of others.
-func TestMaglevDisruption(t *testing.T) {
-	all := pods(10)
-	one := func(netip.AddrPort) uint16 { return 1 }
-	before, after := maglev(all, one), maglev(append(pods(4), all[5:]...), one)
-	moved := 0
-	for i := range before {
-		if before[i] != all[4] && before[i] != after[i] {
-			moved++
-		}
-	}
-	if share := float64(moved) / float64(len(before)); share > 0.05 {
-		t.Errorf("%.3f of the slots of other backends have moved, want at most 0.05", share)
-	}
-	t.Logf("%d of %d slots of other backends have moved", moved, len(before))
-}
-
 func TestWeightedSlots(t *testing.T) {
 	b := pods(3)
 	for _, c := range []struct {

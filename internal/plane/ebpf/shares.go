@@ -8,14 +8,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
 // shares implements Shares of plane.Opened, and, without a kernel, that of plane.Facts: for connections that are
 // decided at sockets. Others follow from the facts of the packet plane.
 func (b *balancing) shares(by plane.Connection) plane.Shares {
 	p, pool := decidedBy(by)
-	if pool == nil {
+	switch {
+	case pool != nil:
+	case b.packets == nil:
 		return plane.Shares{}
+	default:
+		return b.packets(by)
 	}
 	c := choice{pool: pool.id, slots: p.table(pool), parts: b.partsOf(p.Port)}
 	switch p.scheduler {
@@ -57,7 +62,7 @@ func (b *balancing) byLoad(c *choice, p *route.Port) map[netip.AddrPort]float64 
 			return c.byLoad(loads, p.Weight)
 		}
 	}
-	c.slots = repeat(c.slots, turns(c.slots, p.Weight))
+	c.slots = slots.Weighted(c.slots, p.Weight)
 	return c.byChance()
 }
 

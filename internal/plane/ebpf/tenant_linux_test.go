@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -14,21 +13,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
-
-// Weights that a tenant chooses do not delay the changes of all others: a backend of the least weight gets a slot of
-// a Maglev table in mostTurns rounds at most.
-func TestWeightsOfMaglevAreBounded(t *testing.T) {
-	list := pods(10000)
-	weights := bounded(list, func(b netip.AddrPort) uint16 {
-		if b == list[0] {
-			return 65535
-		}
-		return 1
-	})
-	if least, most := slices.Min(weights), slices.Max(weights); least < 1 || most != mostTurns {
-		t.Errorf("weights from %d to %d, want from 1 to %d", least, most, mostTurns)
-	}
-}
 
 // tenant returns a Service with some ports and backends.
 func tenant(name, scheduler string, ports int, backends []netip.AddrPort) *route.Service {

@@ -91,7 +91,7 @@ func legsOf(p *route.Port, f *route.Frontend) [2]leg {
 }
 
 func (s space) choose(p *route.Port, w route.Action, kind uint16) leg {
-	n := len(p.Backends(w.Pool))
+	n := count(p, w.Pool)
 	if kind == kindPlain && w.Masquerade {
 		kind = kindMasquerade
 	}
@@ -103,7 +103,11 @@ func (s space) choose(p *route.Port, w route.Action, kind uint16) leg {
 	case p.Affinity > 0:
 		return leg{s.stickyAction(kind, p.Affinity, w.Pool, n), w.Pool}
 	}
-	return leg{s.action(kind, n), w.Pool}
+	a := s.action(kind, n)
+	if hashes(p) {
+		a |= hashBit
+	}
+	return leg{a, w.Pool}
 }
 
 // pools are backends in their slots: of a port, by pool; of a frontend, by the pool of the port whose slots they
@@ -123,7 +127,7 @@ func (r record) empty() bool { return r.pools[0] == nil && r.pools[1] == nil && 
 func (p pools) complete(port *route.Port) pools {
 	for pool := range p {
 		if p[pool] == nil {
-			p[pool] = port.Backends(route.Pool(pool))
+			p[pool] = slotsOf(port, route.Pool(pool))
 		}
 	}
 	return p
@@ -131,6 +135,9 @@ func (p pools) complete(port *route.Port) pools {
 
 // next returns the slots of a port that had these before. A backend keeps its slot.
 func (p pools) next(port *route.Port) (next pools) {
+	if slotted(port) { // its slots follow from its backends
+		return next
+	}
 	for pool, before := range p {
 		arrange, want := ledger.Arrange, port.Backends(route.Pool(pool))
 		if port.Affinity > 0 {

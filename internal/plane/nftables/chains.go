@@ -96,9 +96,9 @@ func (b builder) chainsFor(a action) []nft.Chain {
 	case kind == kindSplit:
 		return b.split(s, chain)
 	case kind == kindOutside:
-		chain.Rules = append(chain.Rules, b.draw(b.name(outsideBackendElement.in(s)), a.count())...)
+		chain.Rules = append(chain.Rules, b.draw(b.name(outsideBackendElement.in(s)), a)...)
 	case kind >= kindPlain:
-		chain.Rules = append(append(chain.Rules, b.before(kind)...), b.draw(b.name(backendElement.in(s)), a.count())...)
+		chain.Rules = append(append(chain.Rules, b.before(kind)...), b.draw(b.name(backendElement.in(s)), a)...)
 	case a.guarded():
 		chain.Rules = append(chain.Rules, nft.NewRule(nft.Goto((a &^ guardBit).chain())))
 	default:
@@ -121,12 +121,15 @@ func (b builder) before(kind uint16) []nft.Rule {
 // hashSeed makes hashes differ from those of other programs.
 const hashSeed = 0x51
 
-// draw chooses one of n backends: for UDP by a hash, so that two datagrams that a socket sends at the same time, such
+// draw chooses a row of backends: by the address of the client if the action says so, otherwise at random, and for UDP by a hash, so that two datagrams that a socket sends at the same time, such
 // as questions for A and AAAA, get the same one. With different backends conntrack could not merge their entries, and
 // would drop a datagram (nf_conntrack_core.c, nf_ct_resolve_clash). The look-up is in a chain that always exists: when
 // another one begins to use a map, the kernel walks all of it (nf_tables_api.c, nf_tables_bind_set).
-func (b builder) draw(backends string, n int) []nft.Rule {
-	to := nft.Goto(translates + backends)
+func (b builder) draw(backends string, a action) []nft.Rule {
+	n, to := a.count(), nft.Goto(translates+backends)
+	if a.hashes() {
+		return []nft.Rule{nft.NewRule(nft.DrawByHash(hashSeed, 1, n, nft.Source(b.f)), to)}
+	}
 	random := nft.NewRule(nft.Draw(1, n), to)
 	if n == 1 {
 		return []nft.Rule{random}

@@ -106,5 +106,7 @@ func facts() plane.Facts {
 		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
 		Loopback: "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
 		Path:     Path,
+		Weights:  true,
+		Shares:   shares,
 	}
 }

@@ -160,6 +160,9 @@ const (
 // the client is allowed. NodePorts have no such ranges.
 const guardBit action = 1 << 22
 
+// hashBit is set in the actions of frontends that choose a slot by a hash of the client's address.
+const hashBit action = 1 << 18
+
 func (s space) action(kind uint16, n int) action {
 	if kind < kindPlain {
 		return action(kind) << 16
@@ -174,8 +177,10 @@ func (a action) kind() uint16 {
 	if a.sticky() {
 		return a.stickyKind()
 	}
-	return uint16((a&^guardBit)>>16) & 0xff
+	return uint16((a&^(guardBit|hashBit))>>16) & 0xff
 }
+
+func (a action) hashes() bool { return !a.sticky() && a&hashBit != 0 }
 
 func (a action) guarded() bool { return a&guardBit != 0 }
 
@@ -206,6 +211,8 @@ func (a action) chain() string {
 		return dropped
 	case a.kind() == kindSplit:
 		return space + "split"
+	case a.hashes():
+		return fmt.Sprintf("%s%s-by-hash-%d", space, a.balancing(), a.count())
 	}
 	return fmt.Sprintf("%s%s-%d", space, a.balancing(), a.count())
 }

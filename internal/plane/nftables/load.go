@@ -21,7 +21,7 @@ func Load() plane.Load {
 
 // elementsOf estimates the number of elements for a port.
 func elementsOf(p *route.Port) int {
-	perFrontend := 1 + max(len(p.Cluster), len(p.Local))
+	perFrontend := 1 + max(count(p, route.Cluster), count(p, route.Local))
 	if p.Affinity > 0 {
 		perFrontend = 2 + stickyCosts*max(len(p.Cluster), len(p.Local)) // its id, and numbers of both pools
 	}

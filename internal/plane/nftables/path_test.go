@@ -140,12 +140,13 @@ func (w walker) ends(step, key string) error {
 	if port.Affinity > 0 {
 		first = int(way.Pool)
 	}
-	for i := range len(port.Backends(way.Pool)) {
+	for i := range count(port, way.Pool) {
 		e, _ := elements.Get(string(nft.Key(key).Index(number(first, i))))
 		backends = append(backends, backendIn(e.Data))
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
-	return wanted(slices.Equal(backends, port.Backends(way.Pool)), "the backends")
+	want := slices.SortedFunc(slices.Values(slotsOf(port, way.Pool)), netip.AddrPort.Compare)
+	return wanted(slices.Equal(backends, want), "the backends")
 }
 
 func wanted(ok bool, what string) error {

@@ -1,4 +1,4 @@
-package ebpf
+package slots
 
 import (
 	"crypto/sha256"
@@ -12,7 +12,8 @@ import (
 // one, and most of its clients get other backends.
 func tableSizes() []int { return []int{509, 1021, 4093, 16381, 65521} }
 
-func tableSize(backends int) int {
+// Size returns the size of the Maglev table of so many backends.
+func Size(backends int) int {
 	sizes := tableSizes()
 	for _, n := range sizes {
 		if n >= 100*backends {
@@ -22,12 +23,12 @@ func tableSize(backends int) int {
 	return sizes[len(sizes)-1]
 }
 
-// maglev returns a table in which the number of slots of each backend is proportional to its weight. An added or
+// Maglev returns a table for hashes of clients, in which the number of slots of each backend is proportional to its weight. An added or
 // removed backend changes few slots of others. Backends take slots in turn, each in its own order (Eisenbud et al.,
 // "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4). A backend with a smaller
 // weight skips turns.
-func maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
-	table := make([]netip.AddrPort, tableSize(len(backends)))
+func Maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
+	table := make([]netip.AddrPort, Size(len(backends)))
 	permutations := make([]permutation, len(backends))
 	weights := bounded(backends, weight)
 	for i, b := range backends {
