@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -47,7 +48,8 @@ func TestWithoutProgramsThePacketPlaneServes(t *testing.T) {
 			if _, is := opened.Plane.(*nftables.Plane); !is {
 				t.Errorf("the plane is %T", opened.Plane)
 			}
-			if f := opened.Facts; f == nil || f.Name != "ebpf" || f.Shares != nil {
+			shares := reflect.ValueOf(nftables.Kind().Facts.Shares).Pointer()
+			if f := opened.Facts; f == nil || f.Name != "ebpf" || reflect.ValueOf(f.Shares).Pointer() != shares {
 				t.Errorf("its facts are %+v, want those of packets in mode ebpf", f)
 			}
 			if f := opened.Fallback; f.Mode != "nftables" || !strings.Contains(f.Reason, c.want) {
