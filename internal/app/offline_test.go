@@ -64,7 +64,7 @@ func TestExplainWeights(t *testing.T) {
 		{"nftables", "wrr", "10.244.1.5=0", "0/1 10.244.1.5:8080"},
 		{"nftables", "", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0 and get no new connections"},
 		{"nftables", "maglev", "", "to the one that a hash of the client chooses"},
-		{"iptables", "", "10.244.1.5=3", alike},
+		{"iptables", "", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
 		{"userspace", "", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
 		{"userspace", "rr", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
 		{"userspace", "rr", "10.244.1.5=3", byWeights},

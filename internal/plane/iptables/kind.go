@@ -107,7 +107,7 @@ func facts() plane.Facts {
 		Ends: plane.Ends{
 			ClusterIPs: plane.Passing | plane.Leaving, External: plane.Arriving | plane.Passing, Unserved: true,
 		},
-		Loopback: "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
-		Path:     Path,
+		Loopback: "iptables.localhostNodePorts is true and nodePortAddresses holds the address", Weights: true,
+		Path: Path,
 	}
 }

@@ -74,7 +74,7 @@ func TestProbabilities(t *testing.T) {
 		if want != "" {
 			want = "statistic --mode random --probability " + want
 		}
-		if got := oneOf(of); got != want {
+		if got := chance(1, of); got != want {
 			t.Errorf("one of %d: %q, want %q", of, got, want)
 		}
 	}

@@ -95,7 +95,9 @@ func connections(svc *route.Service, port int) []plane.Connection {
 			}
 			to := at
 			for _, to.Backend = range p.Backends(at.Way.Pool) {
-				all = append(all, to)
+				if p.Weight(to.Backend) > 0 {
+					all = append(all, to)
+				}
 			}
 		}
 	}

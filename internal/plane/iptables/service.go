@@ -103,12 +103,21 @@ func inKindOrder(frontends []route.Frontend) []*route.Frontend {
 // internal adds the rule that matches a ClusterIP.
 func (r *renderer) internal(name id, p *route.Port, f *route.Frontend) {
 	at := match(p, f)
-	if f.Others.Verdict != route.Balance {
-		r.refuse(services, at, name, f.Others.Verdict)
+	if verdict := verdictOf(p, f.Others); verdict != route.Balance {
+		r.refuse(services, at, name, verdict)
 		return
 	}
 	at.comment, at.target = name.text+" cluster IP", name.pool(f.Others.Pool)
 	r.frontend(at)
+}
+
+// verdictOf returns the verdict of an action. Backends without a weight refuse as if there were none.
+func verdictOf(p *route.Port, to route.Action) route.Verdict {
+	weighs := func(b netip.AddrPort) bool { return p.Weight(b) > 0 }
+	if to.Verdict == route.Balance && len(p.Weights) > 0 && !slices.ContainsFunc(p.Backends(to.Pool), weighs) {
+		return route.Reject
+	}
+	return to.Verdict
 }
 
 // match returns a rule that matches packets to a frontend.
@@ -130,10 +139,10 @@ func (r *renderer) external(name id, p *route.Port, f *route.Frontend) {
 	if f.Kind == route.NodePort {
 		at.match = toThisNode
 	}
-	if f.Others.Verdict != route.Balance {
-		r.refuse(external, at, name, f.Others.Verdict)
+	if verdict := verdictOf(p, f.Others); verdict != route.Balance {
+		r.refuse(external, at, name, verdict)
 	}
-	if f.Node.Verdict != route.Balance {
+	if verdictOf(p, f.Node) != route.Balance {
 		return // refused to all clients
 	}
 	r.own(name.external(), r.bySource(name, f)...)
@@ -269,9 +278,7 @@ func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 			list = append(list, r.choice(name, p, b, recentClient(name.endpoint(b), p.Affinity)))
 		}
 	}
-	for i, b := range backends {
-		list = append(list, r.choice(name, p, b, oneOf(len(backends)-i)))
-	}
+	list = append(list, r.choices(name, p, backends)...)
 	r.own(name.pool(pool), list...)
 	if r.isPortals() {
 		return
@@ -279,6 +286,25 @@ func (r *renderer) pool(name id, p *route.Port, pool route.Pool) {
 	for _, b := range backends {
 		r.backend(name, p, b)
 	}
+}
+
+// choices returns the rules that choose a backend at random, by weight.
+func (r *renderer) choices(name id, p *route.Port, backends []string) (list []rule) {
+	weights, left := make([]int, len(backends)), 0
+	for i, b := range backends {
+		weights[i] = 1
+		if len(p.Weights) > 0 {
+			weights[i] = int(p.Weight(netip.MustParseAddrPort(b)))
+		}
+		left += weights[i]
+	}
+	for i, b := range backends {
+		if weights[i] > 0 {
+			list = append(list, r.choice(name, p, b, chance(weights[i], left)))
+		}
+		left -= weights[i]
+	}
+	return list
 }
 
 // sorted returns the backends as text, in the order of kube-proxy.
@@ -302,13 +328,14 @@ func (r *renderer) choice(name id, p *route.Port, backend, match string) rule {
 	}
 }
 
-// oneOf returns the match of one of n packets at random. The kernel keeps 31 bits of a probability.
-func oneOf(n int) string {
-	if n == 1 {
+// chance returns the match of n of m packets at random. The kernel keeps 31 bits of a probability.
+func chance(n, m int) string {
+	if n == m {
 		return ""
 	}
 	const one = 1 << 31
-	return "statistic --mode random --probability " + strconv.FormatFloat(math.Round(one/float64(n))/one, 'f', 11, 64)
+	probability := math.Round(one*float64(n)/float64(m)) / one
+	return "statistic --mode random --probability " + strconv.FormatFloat(probability, 'f', 11, 64)
 }
 
 // recentClient returns the match of clients whose last connection to this endpoint is less than a time ago.
