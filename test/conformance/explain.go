@@ -51,9 +51,17 @@ func (e *env) checkExplain(client *lab.Host, p lab.Probe, got observation) error
 func (e *env) compareExplain(client *lab.Host, c explain.Case, got observation) error {
 	explained := map[netip.AddrPort]explain.Backend{}
 	var order []netip.AddrPort
+	certain := false // one backend gets all connections of the client
 	for _, b := range c.Backends {
 		a := netip.MustParseAddrPort(b.Address)
-		explained[a], order = b, append(order, a)
+		chance, err := lab.Chance(b.Chance)
+		if err != nil {
+			return err
+		}
+		if explained[a] = b; chance > 0 {
+			order = append(order, a)
+		}
+		certain = certain || chance == 1
 	}
 	slices.SortFunc(got.backends, netip.AddrPort.Compare)
 	switch {
@@ -63,7 +71,7 @@ func (e *env) compareExplain(client *lab.Host, c explain.Case, got observation) 
 		return nil
 	case got.backends != nil && !slices.Equal(got.backends, order):
 		return fmt.Errorf("the backends are %s", got.backends)
-	case got.sticky && c.AffinitySeconds == 0:
+	case got.sticky && c.AffinitySeconds == 0 && !certain:
 		return fmt.Errorf("the client stays with its backend")
 	}
 	if err := e.compareChances(c, got); err != nil {

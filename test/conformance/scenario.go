@@ -203,6 +203,7 @@ func scenarios() []scenario {
 		restarts,
 		visibleSettings,
 		dualStackSection,
+		weights,
 	} {
 		all = append(all, section()...)
 	}

@@ -136,6 +136,9 @@ func acceptsMasqueraded(n *Traits) bool { return inIptablesMode(n) && !n.proxied
 
 func inUserspaceMode(n *Traits) bool { return n.mode == "userspace" }
 
+// hashesClients selects planes that have a scheduler by hash.
+func hashesClients(n *Traits) bool { return n.mode != "iptables" }
+
 // servesSCTP selects planes that translate packets. A process forwards TCP and UDP only.
 func servesSCTP(n *Traits) bool { return !n.proxied }
 
