@@ -1,6 +1,7 @@
 // Package conformance is a table of scenarios that every data plane must pass with real packets. A scenario is a
 // small cluster and the connections that its clients make. S-1 to S-312 number the behaviours of kube-proxy to
-// reproduce, later numbers are behaviours of Sluice; uncovered.txt lists the behaviours without a scenario, and the reasons.
+// reproduce, later numbers are behaviours of Sluice; uncovered.txt lists the behaviours without a scenario, and the
+// reasons.
 //
 // Each scenario runs in both IP families: it is written with IPv4 addresses, which translate.go replaces in its text.
 // Both variants run one after another in one lab, with the same pods. Between them the plane removes everything, and

@@ -16,7 +16,7 @@ func weights() []scenario {
 		return sequence(try("10.180.0.9", "172.30.0.41:80", original), try("node", "172.30.0.41:80", anySource),
 			try("outside", "192.168.0.2:3001", masqueraded))
 	}
-	shared := func(from, to string, seen source) step { return share(200, from, to, seen, here, there) }
+	shared := func(from, to string, seen source) step { return share(from, to, seen, here, there) }
 	return []scenario{
 		{
 			covers: []int{313}, summary: "backends get connections by the weights of their nodes, and none with weight 0",
@@ -43,13 +43,13 @@ func weights() []scenario {
 	}
 }
 
-// share verifies that n connections are answered by the backends in the shares that explain knows.
-func share(n int, from, to string, seen source, backends ...string) step {
+// share verifies that connections are answered by the backends in the shares that explain knows.
+func share(from, to string, seen source, backends ...string) step {
 	return func(e *env) error {
 		want, err := e.backends(backends)
 		if err != nil {
 			return err
 		}
-		return e.balance(balance{from: from, to: to, seen: seen, want: want, n: n})
+		return e.balance(balance{from: from, to: to, seen: seen, want: want, n: 200})
 	}
 }

@@ -121,9 +121,10 @@ func (b builder) before(kind uint16) []nft.Rule {
 // hashSeed makes hashes differ from those of other programs.
 const hashSeed = 0x51
 
-// draw chooses a row of backends: by the address of the client if the action says so, otherwise at random, and for UDP by a hash, so that two datagrams that a socket sends at the same time, such
-// as questions for A and AAAA, get the same one. With different backends conntrack could not merge their entries, and
-// would drop a datagram (nf_conntrack_core.c, nf_ct_resolve_clash). The look-up is in a chain that always exists: when
+// draw chooses a row of backends: by the address of the client if the action says so, otherwise at random, and for UDP
+// by a hash, so that two datagrams that a socket sends at the same time, such as questions for A and AAAA, get the same
+// one. With different backends conntrack could not merge their entries, and would drop a datagram
+// (nf_conntrack_core.c, nf_ct_resolve_clash). The look-up is in a chain that always exists: when
 // another one begins to use a map, the kernel walks all of it (nf_tables_api.c, nf_tables_bind_set).
 func (b builder) draw(backends string, a action) []nft.Rule {
 	n, to := a.count(), nft.Goto(translates+backends)
