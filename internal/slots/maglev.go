@@ -24,9 +24,9 @@ func Size(backends int) int {
 }
 
 // Maglev returns a table for hashes of clients, in which the number of slots of each backend is proportional to its
-// weight. An added or removed backend changes few slots of others. Backends take slots in turn, each in its own order (Eisenbud et al.,
-// "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4). A backend with a smaller
-// weight skips turns.
+// weight. An added or removed backend changes few slots of others. Backends take slots in turn, each in its own order
+// (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4). A backend
+// with a smaller weight skips turns.
 func Maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
 	table := make([]netip.AddrPort, Size(len(backends)))
 	permutations := make([]permutation, len(backends))
