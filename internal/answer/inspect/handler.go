@@ -65,8 +65,7 @@ const watchTime = 20 * time.Second
 
 func (i *Inspector) events(r *http.Request) (iter.Seq[Event], error) {
 	if !r.URL.Query().Has("after") {
-		events, _ := i.opt.History.Events(0)
-		return slices.Values(events), nil
+		return slices.Values(i.Events()), nil
 	}
 	after, err := strconv.ParseUint(r.FormValue("after"), 10, 64)
 	if err != nil {
@@ -75,6 +74,12 @@ func (i *Inspector) events(r *http.Request) (iter.Seq[Event], error) {
 	ctx, cancel := context.WithTimeout(r.Context(), watchTime)
 	defer cancel()
 	return slices.Values(i.opt.History.eventsWithin(ctx, after)), nil
+}
+
+// Events returns the latest Events, the oldest first.
+func (i *Inspector) Events() []Event {
+	events, _ := i.opt.History.Events(0)
+	return events
 }
 
 func one[T any](v T) iter.Seq[T] { return slices.Values([]T{v}) }
@@ -183,6 +188,17 @@ func (s serial) serve(h http.Handler, timeout time.Duration, tooLate error) http
 		defer cancel()
 		h.ServeHTTP(serialWriter{w, s}, r.WithContext(ctx))
 	})
+}
+
+// Alone calls do, which may query, while no query of Handler runs. It returns an error if others run until the context
+// ends.
+func (i *Inspector) Alone(ctx context.Context, do func()) error {
+	if !i.queries.lock(ctx) {
+		return errQueries
+	}
+	defer i.queries.unlock()
+	do()
+	return nil
 }
 
 // serialWriter lets other handlers run during a write, which a slow client may block.

@@ -117,18 +117,27 @@ func (i *Inspector) explain(r *http.Request) (iter.Seq[explain.Answer], error) {
 		return nil, err
 	}
 	q.Via = r.FormValue("via")
-	local, err := i.opt.Local(r.Context())
+	answer, err := i.Explain(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
-	v, err := i.view(r.Context())
+	return one(answer), nil
+}
+
+// Explain answers where the connections of a question go.
+func (i *Inspector) Explain(ctx context.Context, q explain.Question) (explain.Answer, error) {
+	local, err := i.opt.Local(ctx)
 	if err != nil {
-		return nil, err
+		return explain.Answer{}, err
+	}
+	v, err := i.view(ctx)
+	if err != nil {
+		return explain.Answer{}, err
 	}
 	if v.Local = local; i.opt.Plane.Sockets != "" {
 		v.Sockets = i.opt.Opened.Sockets()
 	}
-	return one(explain.Ask(v, q)), nil
+	return explain.Ask(v, q), nil
 }
 
 // Filter selects Services; an empty field matches all.
