@@ -224,17 +224,23 @@ func (b Backend) Remarks() (all []string) {
 	return all
 }
 
-// printLeftOut only counts the endpoints of the other IP family, which are half of all if a Service has both.
+// OfFamily returns the endpoints that are left out for another reason than their IP family, and how many have the other
+// family, which are half of all if a Service has both.
+func (c Case) OfFamily() (leftOut []LeftOut, foreign int) {
+	for _, e := range c.LeftOut {
+		if e.Reason != route.WrongFamily.String() {
+			leftOut = append(leftOut, e)
+		}
+	}
+	return leftOut, len(c.LeftOut) - len(leftOut)
+}
+
 func (c Case) printLeftOut(out *text.Columns) {
 	if len(c.LeftOut) > 0 {
 		out.Printf("  Left out:\n")
 	}
-	foreign := 0
-	for _, e := range c.LeftOut {
-		if e.Reason == route.WrongFamily.String() {
-			foreign++
-			continue
-		}
+	leftOut, foreign := c.OfFamily()
+	for _, e := range leftOut {
 		out.Row(e.Address, e.Node, e.Slice, e.Reason)
 	}
 	if foreign > 0 {

@@ -34,7 +34,7 @@ type drawing struct {
 func picture(source string, c explain.Case) node {
 	var p drawing
 	p.box(0, "client", "Client: "+string(c.Client.CountsAs), clientName(source, c))
-	p.line("way", trunk, p.y, trunk, p.y+gap)
+	p.down("way", p.y+gap)
 	p.text(trunk+margin, p.y+gap/2+5, "note", "to "+c.Destination)
 	p.y += gap
 	if f := c.Frontend; f != nil {
@@ -76,8 +76,7 @@ func (p *drawing) backends(c explain.Case) {
 	drawn := c.Backends[:min(len(c.Backends), maxDrawn)]
 	for _, b := range drawn {
 		middle := p.y + boxHeight/2
-		p.line("way", trunk, from, trunk, middle)
-		p.line("way arrow", trunk, middle, branch, middle)
+		p.path("way", "M%d %dV%dH%dm-7-5l6 5l-6 5", trunk, from, middle, branch-1)
 		p.text(trunk+margin, middle-7, "chance", b.Chance)
 		class, about := "backend", "Backend"
 		if b.Node != "" {
@@ -105,7 +104,7 @@ func (p *drawing) end(v explain.Verdict) {
 		explain.Dropped:   {"the client waits until its time-out", "Dropped"},
 		explain.Untouched: {"as if there were no proxy", "Not changed by Sluice"},
 	}[v]
-	p.line("way "+string(v), trunk, p.y, trunk, p.y+gap)
+	p.down("way "+string(v), p.y+gap)
 	p.y += gap
 	p.box(0, string(v), what[0], what[1])
 }
@@ -119,8 +118,12 @@ func (p *drawing) box(x int, style, small, large string) {
 	p.y += boxHeight
 }
 
-func (p *drawing) line(style string, x1, y1, x2, y2 int) {
-	p.nodes = append(p.nodes, el("path", class(style), attr{"d", fmt.Sprintf("M%d %dL%d %d", x1, y1, x2, y2)}))
+// down draws an arrow from the box above down to y.
+func (p *drawing) down(style string, y int) { p.path(style, "M%d %dV%dm-5-7l5 6l5-6", trunk, p.y, y-1) }
+
+// path draws lines in the language of SVG.
+func (p *drawing) path(style, format string, at ...any) {
+	p.nodes = append(p.nodes, el("path", class(style), attr{"d", fmt.Sprintf(format, at...)}))
 }
 
 // text writes text from x on. One that is too long is narrowed, and cut if it would be too narrow to read.

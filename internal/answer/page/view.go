@@ -218,36 +218,35 @@ func (d *document) answer(ctx context.Context, source string) part {
 	return out
 }
 
-// endpoints lists the endpoints of a case, those that are left out with the reason.
+// endpoints lists the backends of a case, and the endpoints that are left out with the reason.
 func endpoints(c explain.Case) nodes {
-	var in, leftOut []row
+	var in, out []row
 	for _, b := range c.Backends[:min(len(c.Backends), maxBackends)] {
 		in = append(in, row{cells: []text.Cell{
 			{"CHANCE", b.Chance}, {"BACKEND", b.Address}, {"NODE", b.Node}, {"ENDPOINTSLICE", b.Slice},
 			{"PATH", strings.Join(b.Path, " -> ")}, {"REMARKS", strings.Join(b.Remarks(), "; ")},
 		}})
 	}
-	for _, e := range c.LeftOut[:min(len(c.LeftOut), maxLeftOut)] {
-		leftOut = append(leftOut, row{cells: []text.Cell{
+	leftOut, foreign := c.OfFamily()
+	for _, e := range leftOut[:min(len(leftOut), maxLeftOut)] {
+		out = append(out, row{cells: []text.Cell{
 			{"LEFT-OUT", e.Address}, {"REASON", e.Reason}, {"NODE", e.Node}, {"ENDPOINTSLICE", e.Slice},
 		}})
 	}
-	var out nodes
-	for _, part := range []struct {
-		title string
-		rows  []row
-		all   int
-	}{{"backend", in, len(c.Backends)}, {"endpoint", leftOut, len(c.LeftOut)}} {
-		if part.all == 0 {
-			continue
-		}
-		title := text.Count(part.all, part.title)
-		if part.title == "endpoint" {
-			title += " left out"
-		}
-		out = append(out, el("details", el("summary", words(title)), table(title, part.rows), more(part.all-len(part.rows))))
+	lists := append(folded(text.Count(len(c.Backends), "backend"), in, len(c.Backends)),
+		folded(text.Count(len(leftOut), "endpoint")+" left out", out, len(leftOut))...)
+	if foreign > 0 {
+		lists = append(lists, el("p", class("hint"), words("Left out for the other IP family: "+text.Count(foreign, "endpoint")+".")))
 	}
-	return out
+	return lists
+}
+
+// folded returns a table below its title, if it has any rows of all.
+func folded(title string, rows []row, all int) nodes {
+	if all == 0 {
+		return nil
+	}
+	return nodes{el("details", el("summary", words(title)), table(title, rows), more(all-len(rows)))}
 }
 
 // more says how many rows a list does not show.
