@@ -35,8 +35,8 @@ func serve(t *testing.T, node *lab.Host) {
 	}))
 }
 
-// A person looks at a node, asks where a connection goes, and looks for a Service: in light and dark, with a large and a
-// small screen, by the keyboard, without JavaScript.
+// A person looks at a node, asks where a connection goes, and looks for a Service: in light and dark, with a large and
+// a small screen, by the keyboard, without JavaScript.
 func TestPageInABrowser(t *testing.T) {
 	l := lab.New(t, lab.Options{})
 	serve(t, l.NodeA)
@@ -51,7 +51,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.write("input[name=from]", "10.244.1.5")
 	b.write("input[name=to]", "shop/web:80")
 	b.loading(func() { b.press("input[name=to]") })
-	has(t, b.html("svg"), "10.244.1.5", "shop/web:http", "clusterIP 10.96.0.80:80/tcp", "the client itself: masqueraded",
+	has(t, b.html("svg"), "10.244.1.5", "shop/web:http", "clusterIP 10.96.0.80:80/tcp", "The client itself, masqueraded",
 		"10.244.2.5:8080", ">1/3<", "the source address is kept")
 	has(t, b.html("#explain"), "not ready", "internalTrafficPolicy Cluster")
 	b.keep("explain-light")
@@ -75,6 +75,9 @@ func TestPageInABrowser(t *testing.T) {
 	has(t, b.html("#service"), "Service shop/web", "10.244.2.6:8080", "not ready", "web-1")
 	b.keep("service-light")
 
+	if len(b.fetched) == 0 {
+		t.Error("no request was noted")
+	}
 	for _, url := range b.fetched {
 		if !strings.HasPrefix(url, "GET "+address) {
 			t.Errorf("the page made the browser request %s", url)

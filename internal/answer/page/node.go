@@ -65,11 +65,11 @@ type row struct {
 	links map[string]string // by the title of the column
 }
 
-// table returns a table with the titles of the first row. Style sheets for small screens show each row as a block, which
-// makes browsers forget that it is a table; the roles remind them.
+// table returns a table with the titles of the first row. It has explicit roles, because the style for small screens
+// shows each row as a block, and browsers then no longer announce a table.
 func table(caption string, rows []row) node {
 	if len(rows) == 0 {
-		return el("p", class("none"), words("None."))
+		return el("p", class("hint"), words(caption))
 	}
 	head, body := el("tr", attr{"role", "row"}), el("tbody", attr{"role", "rowgroup"})
 	for _, c := range rows[0].cells {

@@ -52,8 +52,11 @@ func picture(source string, c explain.Case) node {
 		p.end(c.Verdict)
 	}
 	parts := []part{
-		attr{"viewBox", fmt.Sprintf("-1 -1 %d %d", width+2, p.y+2)}, attr{"role", "img"}, attr{"width", strconv.Itoa(width)},
-		attr{"aria-label", c.Headline(source)}, el("title", words(c.Headline(source))), p.nodes,
+		attr{"viewBox", fmt.Sprintf("-1 -1 %d %d", width+2, p.y+2)},
+		attr{"role", "img"},
+		attr{"width", strconv.Itoa(width)},
+		attr{"aria-label", c.Headline(source)},
+		el("title", words(c.Headline(source))), p.nodes,
 	}
 	return el("svg", parts...)
 }
@@ -83,7 +86,7 @@ func (p *drawing) backends(c explain.Case) {
 			about += " on " + b.Node
 		}
 		if b.Hairpin {
-			class, about = "backend special", about+", the client itself: masqueraded"
+			class, about = "backend special", "The client itself, masqueraded"
 		}
 		if b.Terminating {
 			class, about = "backend special", about+", terminating"

@@ -26,7 +26,7 @@ func (d *document) services(ctx context.Context) nodes {
 			continue
 		}
 		if found >= first && found < first+maxServices {
-			rows = append(rows, serviceRows(s)...)
+			rows = append(rows, d.serviceRows(s)...)
 		}
 		found++
 	}
@@ -71,25 +71,34 @@ func (q question) selects(s inspect.Service) bool {
 }
 
 // serviceRows returns the rows of a Service, as sluice get services has them.
-func serviceRows(s inspect.Service) []row {
-	details := map[string]string{"NAME": to("service", "service", s.Namespace+"/"+s.Name)}
+func (d *document) serviceRows(s inspect.Service) []row {
+	details := map[string]string{"NAME": d.list("service", "service", s.Namespace+"/"+s.Name)}
 	var rows []row
 	all := s.Rows()
 	for _, r := range all[:min(len(all), maxPorts)] {
-		rows = append(rows, row{cells: r.Cells, links: details})
-		if last := r.Cells[len(r.Cells)-1]; s.Problem != "" {
-			rows[len(rows)-1].class = "problem"
-			if !strings.Contains(last[1], s.Problem) {
-				last[1] += ": " + s.Problem
-			}
-			rows[len(rows)-1].cells = append(slices.Clone(r.Cells[:len(r.Cells)-1]), last)
+		line := row{cells: r.Cells, links: details}
+		if s.Problem != "" {
+			line.class = "problem"
 		}
+		if state := &r.Cells[len(r.Cells)-1][1]; !strings.Contains(*state, s.Problem) {
+			*state += ": " + s.Problem
+		}
+		rows = append(rows, line)
 	}
 	if n := len(all) - len(rows); n > 0 {
-		last := rows[len(rows)-1].cells
-		rows = append(rows, row{cells: append(slices.Clone(last[:2]), text.Cell{"PORT", fmt.Sprintf("%d more", n)}), links: details})
+		name := slices.Clone(all[0].Cells[:2])
+		rows = append(rows, row{cells: append(name, text.Cell{"PORT", fmt.Sprintf("%d more", n)}), links: details})
 	}
 	return rows
+}
+
+// list returns the URL of the same part of the list, except for the values of its query in pairs.
+func (d *document) list(section string, pairs ...string) string {
+	page := ""
+	if d.asked.page > 0 {
+		page = strconv.Itoa(d.asked.page)
+	}
+	return to(section, append([]string{"q", d.asked.search, "problems", d.asked.problems, "page", page}, pairs...)...)
 }
 
 // pages returns links to the other parts of the list.
@@ -100,11 +109,7 @@ func (d *document) pages(found int) nodes {
 	}
 	nav := el("nav", class("pages"), attr{"aria-label", "Pages of Services"})
 	add := func(page int, label string) {
-		n := ""
-		if page > 0 {
-			n = strconv.Itoa(page)
-		}
-		link(to("services", "q", d.asked.search, "problems", d.asked.problems, "page", n), label).addTo(nav.Node)
+		link(d.list("services", "page", strconv.Itoa(page)), label).addTo(nav.Node)
 	}
 	if d.asked.page > 0 {
 		add(min(d.asked.page, count)-1, "Previous")
@@ -143,6 +148,6 @@ func (d *document) backends(ctx context.Context) node {
 		rows = append(rows, r)
 	}
 	return section("service", title, table(text.Count(n, "endpoint"), rows), more(n-len(rows)),
-		el("p", link(to("explain", "from", "node", "to", d.asked.service), "Explain a connection from this node"), words(" · "),
-			link(to("services"), "Close")))
+		el("p", link(to("explain", "to", d.asked.service), "Explain a connection from this node"), words(" · "),
+			link(d.list("services"), "Close")))
 }

@@ -41,7 +41,7 @@ func questionOf(values url.Values) question {
 	}
 }
 
-// to returns the URL of the page with values of its query, given as names and values.
+// to returns the URL of the page with values of its query, given as names and values, of which the last counts.
 func to(section string, pairs ...string) string {
 	values := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -133,8 +133,12 @@ func counts(s inspect.Status) node {
 		n     int
 		class string // unless it is 0
 	}{
-		{"Services", s.Counts.Services, ""}, {"Frontends", s.Counts.Frontends, ""}, {"Backends", s.Counts.Backends, ""},
-		{"Without backend", s.Counts.NoBackends, "warn"}, {"Pending", s.Pending, "warn"}, {"Refused", s.Refused, "bad"},
+		{"Services", s.Counts.Services, ""},
+		{"Frontends", s.Counts.Frontends, ""},
+		{"Backends", s.Counts.Backends, ""},
+		{"Without backend", s.Counts.NoBackends, "warn"},
+		{"Pending", s.Pending, "warn"},
+		{"Refused", s.Refused, "bad"},
 	} {
 		cell := el("div", el("dt", words(c.name)), el("dd", words(strconv.Itoa(c.n))))
 		if c.n > 0 {
@@ -160,8 +164,11 @@ func summary(s inspect.Status) []text.Cell {
 			text.Count(l.Services, "Service"), l.Took)
 	}
 	return []text.Cell{
-		{"Mode", mode}, {"Source", source + ", " + connected}, {"Last write", last},
-		{"Running for", text.Duration(max(0, s.At.Sub(s.Since)))}, {"Programmed", s.Unlisted},
+		{"Mode", mode},
+		{"Source", source + ", " + connected},
+		{"Last write", last},
+		{"Running for", text.Duration(max(0, s.At.Sub(s.Since)))},
+		{"Programmed", s.Unlisted},
 	}
 }
 
@@ -173,7 +180,8 @@ func fault(err error) node { return el("p", class("error"), attr{"role", "alert"
 // input returns a field of a form with its label.
 func input(name, label, value, example string) node {
 	return el("label", el("span", words(label)), el("input", attr{"name", name}, attr{"value", value},
-		attr{"placeholder", example}, attr{"autocomplete", "off"}, attr{"autocapitalize", "off"}, attr{"spellcheck", "false"}))
+		attr{"placeholder", example}, attr{"autocomplete", "off"}, attr{"autocapitalize", "off"},
+		attr{"spellcheck", "false"}))
 }
 
 // form returns a form that leads to a section.
@@ -186,9 +194,11 @@ func (d *document) explain(ctx context.Context) node {
 	if source == "" {
 		source = "node"
 	}
-	parts := []part{form("explain", input("from", "From", source, "node, or an address"),
-		input("to", "To", d.asked.to, "default/web:80 or 10.96.0.10:53/udp"), el("button", words("Explain"))),
-		el("p", class("hint"), words("Where does a connection go, and why? From is an address, or node for this node itself."))}
+	parts := []part{
+		form("explain", input("from", "From", source, "node, or an address"),
+			input("to", "To", d.asked.to, "default/web:80 or 10.96.0.10:53/udp"), el("button", words("Explain"))),
+		el("p", class("hint"), words("Where a connection goes, and why. From is an address, or node for this node itself.")),
+	}
 	if d.asked.to == "" {
 		return section("explain", "Explain", parts...)
 	}
@@ -223,8 +233,12 @@ func endpoints(c explain.Case) nodes {
 	var in, out []row
 	for _, b := range c.Backends[:min(len(c.Backends), maxBackends)] {
 		in = append(in, row{cells: []text.Cell{
-			{"CHANCE", b.Chance}, {"BACKEND", b.Address}, {"NODE", b.Node}, {"ENDPOINTSLICE", b.Slice},
-			{"PATH", strings.Join(b.Path, " -> ")}, {"REMARKS", strings.Join(b.Remarks(), "; ")},
+			{"CHANCE", b.Chance},
+			{"BACKEND", b.Address},
+			{"NODE", b.Node},
+			{"ENDPOINTSLICE", b.Slice},
+			{"PATH", strings.Join(b.Path, " -> ")},
+			{"REMARKS", strings.Join(b.Remarks(), "; ")},
 		}})
 	}
 	leftOut, foreign := c.OfFamily()
@@ -236,7 +250,8 @@ func endpoints(c explain.Case) nodes {
 	lists := append(folded(text.Count(len(c.Backends), "backend"), in, len(c.Backends)),
 		folded(text.Count(len(leftOut), "endpoint")+" left out", out, len(leftOut))...)
 	if foreign > 0 {
-		lists = append(lists, el("p", class("hint"), words("Left out for the other IP family: "+text.Count(foreign, "endpoint")+".")))
+		note := "Left out for the other IP family: " + text.Count(foreign, "endpoint") + "."
+		lists = append(lists, el("p", class("hint"), words(note)))
 	}
 	return lists
 }
@@ -271,8 +286,10 @@ func (d *document) events(now time.Time) node {
 			links["OBJECT"] = to("service", "service", object)
 		}
 		rows = append(rows, row{class: strings.ToLower(string(e.Type)), links: links, cells: []text.Cell{
-			{"TIME", e.At.Format(time.TimeOnly) + ", " + ago(now, e.At)}, {"REASON", e.Reason},
-			{"OBJECT", object}, {"WHAT", e.Note},
+			{"TIME", e.At.Format(time.TimeOnly) + ", " + ago(now, e.At)},
+			{"REASON", e.Reason},
+			{"OBJECT", object},
+			{"WHAT", e.Note},
 		}})
 	}
 	return section("events", "Events", table("The latest events first; sluice events prints more.", rows))
