@@ -231,24 +231,39 @@ func (b *browser) screen(width, height int, scheme string) {
 	}, nil)
 }
 
-// width returns the width of the content, which is more than that of the screen if it must be scrolled sideways.
-func (b *browser) width() int {
-	var m struct {
-		Size struct {
-			Width int `json:"width"`
-		} `json:"cssContentSize"`
-	}
-	b.call("Page.getLayoutMetrics", nil, &m)
-	return m.Size.Width
+// layout is where the content is that the screen shows.
+type layout struct {
+	Content struct {
+		Width float64 `json:"width"` // more than that of the screen if it must be scrolled sideways
+	} `json:"cssContentSize"`
+	Screen struct {
+		Top float64 `json:"pageY"`
+	} `json:"cssVisualViewport"`
 }
 
-// keep keeps a picture of the whole page.
-func (b *browser) keep(name string) {
+func (b *browser) layout() (l layout) {
 	b.t.Helper()
+	b.call("Page.getLayoutMetrics", nil, &l)
+	return l
+}
+
+// keep keeps a picture of an element.
+func (b *browser) keep(name, selector string) {
+	b.t.Helper()
+	var box struct {
+		Model struct {
+			Border        [8]float64 `json:"border"` // the corners, relative to the screen
+			Width, Height float64
+		} `json:"model"`
+	}
+	b.call("DOM.getBoxModel", object{"nodeId": b.find(selector)}, &box)
 	var shot struct {
 		Data []byte `json:"data"`
 	}
-	b.call("Page.captureScreenshot", object{"captureBeyondViewport": true}, &shot)
+	b.call("Page.captureScreenshot", object{"captureBeyondViewport": true, "clip": object{
+		"x": box.Model.Border[0], "y": box.Model.Border[1] + b.layout().Screen.Top,
+		"width": box.Model.Width, "height": box.Model.Height, "scale": 1,
+	}}, &shot)
 	folder, err := filepath.Abs("../../.cache/page")
 	must(b.t, err)
 	must(b.t, os.MkdirAll(folder, 0o755))

@@ -46,7 +46,7 @@ func TestPageInABrowser(t *testing.T) {
 	has(t, b.html("#status"), "healthy", "no usable backend: 1 Service")
 	has(t, b.html("#services"), "10.96.0.80", "30080", "headless", "no usable backend")
 	has(t, b.html("#events"), "ServicesInForce")
-	b.keep("status-light")
+	b.keep("status-light", "html")
 
 	b.write("input[name=from]", "10.244.1.5")
 	b.write("input[name=to]", "shop/web:80")
@@ -54,14 +54,16 @@ func TestPageInABrowser(t *testing.T) {
 	has(t, b.html("svg"), "10.244.1.5", "shop/web:http", "clusterIP 10.96.0.80:80/tcp", "The client itself, masqueraded",
 		"10.244.2.5:8080", ">1/3<", "the source address is kept")
 	has(t, b.html("#explain"), "not ready", "internalTrafficPolicy Cluster")
-	b.keep("explain-light")
+	b.keep("explain-light", "html")
 	b.screen(1280, 900, "dark")
-	b.keep("explain-dark")
+	b.keep("explain-dark", "html")
 	b.screen(390, 844, "dark")
-	b.keep("explain-phone")
-	if w := b.width(); w > 390 {
-		t.Errorf("the page is %d wide on a screen of 390", w)
+	b.keep("explain-phone", "html")
+	if w := b.layout().Content.Width; w > 390 {
+		t.Errorf("the page is %v wide on a screen of 390", w)
 	}
+	b.screen(960, 900, "light")
+	b.keep("explain", "#explain") // docs/page.png
 
 	b.screen(1280, 900, "light")
 	b.write("input[name=from]", "203.0.113.2")
@@ -73,7 +75,7 @@ func TestPageInABrowser(t *testing.T) {
 	has(t, b.html("#services"), "1 Service with", "10.96.0.80")
 	b.loading(func() { b.press("#services td a") })
 	has(t, b.html("#service"), "Service shop/web", "10.244.2.6:8080", "not ready", "web-1")
-	b.keep("service-light")
+	b.keep("service-light", "html")
 
 	if len(b.fetched) == 0 {
 		t.Error("no request was noted")
