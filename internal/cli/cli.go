@@ -45,14 +45,19 @@ type Env struct {
 }
 
 // Main runs a command line, args[0] being the name of the program, and returns
-// the exit status. Under the name kube-proxy there are no subcommands.
+// the exit status. Under the name kube-proxy there are no subcommands; under the
+// name kubectl-sluice it is a plugin of kubectl.
 func Main(ctx context.Context, args []string, env Env) int {
 	if env.Kinds == nil {
 		env.Kinds = app.Kinds()
 	}
 	name := strings.TrimSuffix(filepath.Base(args[0]), ".exe")
 	root := newRoot(name, env)
-	if name != "kube-proxy" {
+	switch name {
+	case "kube-proxy":
+	case pluginFile:
+		root, name = newPlugin(env), pluginName
+	default:
 		asking := env // an answer of the daemon may have text from objects of any author
 		asking.Stdout, asking.Stderr = text.Safe(env.Stdout), text.Safe(env.Stderr)
 		root.AddCommand(newGet(asking), newStatus(asking), newEvents(asking), newDiff(asking), newExplain(asking),

@@ -25,7 +25,7 @@ func usage(cmd *cobra.Command, w io.Writer) error {
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
-	if cmd.HasParent() {
+	if cmd.HasParent() || cmd.Name() == pluginFile {
 		fmt.Fprintf(&b, "\nFlags:\n%s", cmd.Flags().FlagUsagesWrapped(width))
 	} else {
 		printGroups(&b, cmd.Flags())
