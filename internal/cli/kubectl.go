@@ -59,7 +59,8 @@ func newPlugin(env Env) *cobra.Command {
 	fs := root.PersistentFlags()
 	p.access.Bind(fs)
 	fs.StringVar(&p.node, "node", "", "`name` of the node to ask; without it there must be only one")
-	root.Flags().AddFlagSet(fs) // cobra must know them to find the command behind them
+	_ = root.RegisterFlagCompletionFunc("node", p.completeNodes) // it exists
+	root.Flags().AddFlagSet(fs)                                  // cobra must know them to find the command behind them
 	root.AddCommand(p.newStatus(), p.remote(newGet(p.env), p.only), p.remote(newEvents(p.env), p.only),
 		p.newExplain(), p.remote(newDiff(p.env), p.only), newVersion(p.env))
 	root.SuggestionsMinimumDistance = maxTypos
@@ -91,8 +92,9 @@ type target func(ctx context.Context, c *fleet.Cluster, args []string) (fleet.Po
 func (p *plugin) remote(like *cobra.Command, to target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: like.Use, Aliases: like.Aliases, Short: like.Short, Args: like.Args, RunE: like.RunE,
-		Long:    "Run this command in the pod of Sluice on a node:\n\n" + like.Long,
-		Example: strings.ReplaceAll("\n"+like.Example, "\n  sluice ", "\n  "+pluginName+" ")[1:],
+		ValidArgsFunction: cobra.NoFileCompletions,
+		Long:              "Run this command in the pod of Sluice on a node:\n\n" + like.Long,
+		Example:           strings.ReplaceAll("\n"+like.Example, "\n  sluice ", "\n  "+pluginName+" ")[1:],
 	}
 	like.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden && f.Name != "filename" { // files are on this machine: sluice explain -f reads them
@@ -193,6 +195,20 @@ func (p *plugin) on(ctx context.Context, c *fleet.Cluster, node string) (fleet.P
 		runs = "did you mean " + nearest + "?"
 	}
 	return fleet.Pod{}, fmt.Errorf("no pod of Sluice on node %q: %s", node, runs)
+}
+
+// completeNodes completes the names of nodes with Sluice.
+func (p *plugin) completeNodes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), nameTime)
+	defer cancel()
+	var names []string
+	if c, err := p.access.Connect(); err == nil {
+		pods, _ := c.Pods(ctx) // without an answer there is nothing to complete
+		for _, pod := range pods {
+			names = append(names, pod.Node)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // ofSource returns the pod on the node of the source of a connection, which may be NAMESPACE/NAME of a pod. The

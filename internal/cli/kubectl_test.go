@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -62,10 +63,17 @@ func printedStatus(t *testing.T, s inspect.Status) podtest.Result {
 // kubectlSluice runs the plugin.
 func kubectlSluice(t *testing.T, s *podtest.Server, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
+	return kubectlSluiceUntil(t.Context(), t, s, args...)
+}
+
+func kubectlSluiceUntil(
+	ctx context.Context, t *testing.T, s *podtest.Server, args ...string,
+) (stdout, stderr string, status int) {
+	t.Helper()
 	t.Setenv("KUBECONFIG", s.Start(t))
 	var out, messages bytes.Buffer
 	args = append([]string{"/usr/local/bin/kubectl-sluice"}, args...)
-	status = Main(t.Context(), args, Env{Stdout: &out, Stderr: &messages})
+	status = Main(ctx, args, Env{Stdout: &out, Stderr: &messages})
 	return out.String(), messages.String(), status
 }
 
@@ -104,7 +112,7 @@ func TestPluginStatusShowsOutliersFirst(t *testing.T) {
 	}
 	stdout, stderr, status := kubectlSluice(t, &s, "status")
 	want := `NODE  VERSION  MODE      HEALTH       LAST-SYNC  PROBLEMS
-c     -        -         no answer    -          sluice: no Sluice is running
+c     -        -         no answer    -          no Sluice is running
 b     -        -         no answer    -          the pod is pending: ImagePullBackOff
 d     v1.2.0   nftables  not healthy  10s ago    a write is overdue (+1 more)
 e     v1.1.0   nftables  healthy      10s ago    most nodes run v1.2.0
@@ -206,6 +214,37 @@ func TestPluginStatusOfANodeThatHangs(t *testing.T) {
 	stdout, stderr, status := kubectlSluice(t, &s, "status", "--request-timeout=1s")
 	if !strings.Contains(stdout, " no answer within 1s\n") || status != 2 {
 		t.Errorf("status %d:\n%s%s", status, stdout, stderr)
+	}
+}
+
+// An interrupt leaves the answers that there are.
+func TestPluginStatusInterrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	s := podtest.Server{Pods: []corev1.Pod{sluicePod("a"), sluicePod("b")}}
+	s.Pods[0].Status.Phase = corev1.PodPending
+	ended := make(chan struct{})
+	s.Run = func(*http.Request, string, []string) podtest.Result {
+		interrupt()
+		<-ended
+		return podtest.Result{}
+	}
+	stdout, stderr, status := kubectlSluiceUntil(ctx, t, &s, "status")
+	close(ended)
+	if !strings.Contains(stdout, " the pod is pending: ") || !strings.Contains(stdout, " interrupted\n") || status != 2 {
+		t.Errorf("status %d:\n%s%s", status, stdout, stderr)
+	}
+}
+
+// Shells complete the names of nodes, and no files.
+func TestPluginCompletesNodes(t *testing.T) {
+	s := podtest.Server{Pods: []corev1.Pod{sluicePod("node-a"), sluicePod("node-b")}}
+	for args, want := range map[string]string{
+		"get services --node": "node-a\nnode-b\n:4\n", "get services": ":4\n",
+	} {
+		stdout, _, status := kubectlSluice(t, &s, append([]string{"__complete"}, append(strings.Fields(args), "")...)...)
+		if stdout != want || status != 0 {
+			t.Errorf("%s: status %d, %q, want %q", args, status, stdout, want)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
@@ -26,10 +27,18 @@ func (e *ExitError) Error() string { return fmt.Sprintf("the command ended with 
 // errForbidden means that this user may run no commands in the pod.
 var errForbidden = errors.New("commands in pods need the right to create pods/exec")
 
-// Run runs a command of Sluice in a pod.
-func (c *Cluster) Run(ctx context.Context, p Pod, args []string, out Streams) error {
+// Run runs a command of Sluice in a pod. It returns when the context ends, although the handshake of a WebSocket, which
+// has no context, continues until its deadline.
+func (c *Cluster) Run(ctx context.Context, p Pod, args []string, out Streams) (err error) {
 	options := remotecommand.StreamOptions{Stdout: out.Stdout, Stderr: out.Stderr}
-	err := c.stream(ctx, c.request(p, args), options)
+	done := make(chan error, 1)
+	quiet := logr.NewContext(ctx, logr.Discard()) // what fails is in the error
+	go func() { done <- c.stream(quiet, c.request(p, args), options) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if exit, ok := errors.AsType[utilexec.CodeExitError](err); ok {
 		return &ExitError{exit.Code}
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,7 +91,7 @@ func (c *Cluster) ask(ctx context.Context, p Pod) (Answer, error) {
 	switch {
 	case errors.Is(err, errForbidden):
 		return a, err
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded): // also of a connection
 		a.Error = "no answer within " + text.Duration(limit)
 	case ctx.Err() != nil:
 		a.Error = "interrupted"
@@ -99,7 +100,7 @@ func (c *Cluster) ask(ctx context.Context, p Pod) (Answer, error) {
 	case err != nil && !ended:
 		a.Error = err.Error()
 	case len(out.Bytes()) == 0:
-		a.Error = cmp.Or(strings.TrimSpace(messages.String()), "the answer is empty")
+		a.Error = cmp.Or(strings.TrimPrefix(strings.TrimSpace(messages.String()), "sluice: "), "the answer is empty")
 	default:
 		if err := json.Unmarshal(out.Bytes(), &a.Status); err != nil {
 			a.Status, a.Error = nil, fmt.Sprintf("read the answer (does it have another version?): %v", err)

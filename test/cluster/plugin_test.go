@@ -81,6 +81,9 @@ func (c *testCluster) askByPlugin(t *testing.T, flags []string) {
 	if list := ask("get", "services", "-n", "default", "--node", "node-a"); !strings.Contains(list, "default    web ") {
 		t.Errorf("want the Service default/web:\n%s", list)
 	}
+	if list := ask("events", "--node=node-a"); !strings.Contains(list, " ServicesInForce ") {
+		t.Errorf("want the start of Sluice:\n%s", list)
+	}
 
 	var pods struct {
 		Items []struct {
