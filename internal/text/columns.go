@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // Columns writes text whose cells are aligned. Cells are made to fit into a line (Line). Errors are reported by Flush.
@@ -50,31 +51,43 @@ type Cell [2]string
 // Row is a row of a table; only wide tables have the cells in Wide.
 type Row struct{ Cells, Wide []Cell }
 
-// Table writes rows that have the same columns, below their titles.
+// Table writes rows that have the same columns, below their titles. Columns do not become narrower after a Flush.
 type Table struct {
-	Out  *Columns
-	Wide bool
+	Out        *Columns
+	Wide, Bare bool   // Bare: without titles
+	Before     []Cell // in front of each row
 
 	titled bool
+	widths []int
 }
 
 // Add writes rows.
 func (t *Table) Add(rows ...Row) {
 	for _, r := range rows {
-		cells := r.Cells
+		cells := slices.Concat(t.Before, r.Cells)
 		if t.Wide {
-			cells = slices.Concat(r.Cells, r.Wide)
+			cells = append(cells, r.Wide...)
 		}
 		titles, values := make([]string, len(cells)), make([]string, len(cells))
 		for i, c := range cells {
 			titles[i], values[i] = c[0], c[1]
 		}
-		if !t.titled {
-			t.titled = true
-			t.Out.Row(titles...)
+		if !t.titled && !t.Bare {
+			t.add(titles)
 		}
-		t.Out.Row(values...)
+		t.titled = true
+		t.add(values)
 	}
+}
+
+func (t *Table) add(cells []string) {
+	last := len(cells) - 1
+	t.widths = append(t.widths, make([]int, max(0, last-len(t.widths)))...)
+	for i := range last {
+		cells[i] = fmt.Sprintf("%-*s", t.widths[i], cmp.Or(Line(cells[i]), "-"))
+		t.widths[i] = utf8.RuneCountInString(cells[i])
+	}
+	t.Out.Row(cells...)
 }
 
 // Printed returns what v prints.
