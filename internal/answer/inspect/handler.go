@@ -29,6 +29,7 @@ const (
 //	/services /backends /nodeports   Service, Backend, NodePort, Address; ?namespace= and ?name= filter
 //	/addresses
 //	/names                           "NAMESPACE/NAME", of ?namespace=, with ?name= as prefix
+//	/namespaces                      names of namespaces with ?name= as prefix
 //	/status                          Status, one
 //	/diff                            Step, to the rules that the kernel should have
 //	/plan                            Step, from a kernel without rules
@@ -36,12 +37,13 @@ const (
 //	/settings                        Settings, one
 //	/explain                         explain.Answer to ?source= ?destination= ?via=, one
 //
-// An error is answered with its message in plain text.
+// An error is answered with its message in plain text, with status 404 if nothing has the name.
 func (i *Inspector) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, h := range map[string]http.HandlerFunc{
 		"/services": filtered(i.Services), "/backends": filtered(i.Backends), "/nodeports": filtered(i.NodePorts),
-		"/addresses": filtered(i.Addresses), "/names": lines(i.names), "/explain": lines(i.explain),
+		"/addresses": filtered(i.Addresses), "/names": lines(i.names), "/namespaces": lines(i.namespaces),
+		"/explain": lines(i.explain),
 	} {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
 	}
@@ -86,7 +88,11 @@ func lines[T any](ask func(*http.Request) (iter.Seq[T], error)) http.HandlerFunc
 	return func(w http.ResponseWriter, r *http.Request) {
 		values, err := ask(r)
 		if err != nil {
-			http.Error(w, strings.TrimSpace(err.Error()), http.StatusServiceUnavailable)
+			code := http.StatusServiceUnavailable
+			if _, is := errors.AsType[notFoundError](err); is {
+				code = http.StatusNotFound
+			}
+			http.Error(w, strings.TrimSpace(err.Error()), code)
 			return
 		}
 		out := bufio.NewWriterSize(w, bufferBytes)

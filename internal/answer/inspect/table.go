@@ -29,7 +29,7 @@ func (s Service) Rows() []text.Row {
 			{"NODE-PORT", a.nodePort},
 			{"POLICY", p.policy()},
 			{"BACKENDS", p.backends()},
-			{"STATE", stateText(s.State, s.Reason)},
+			{"STATE", stateText(s.State, cmp.Or(s.Reason, p.problem()))},
 		}, Wide: []text.Cell{{"FAMILY", p.Family}, {"AFFINITY", p.affinity()}, {"CLIENTS", a.clients}}}
 	}
 	return rows

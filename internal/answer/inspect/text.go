@@ -107,7 +107,7 @@ func (s Status) writes(p *page) {
 	pending := count(s.Pending, "service", "(not in the kernel yet, or not completely)")
 	p.Field("Pending", cmp.Or(ifSet("unknown: %s", s.Busy), pending))
 	if s.Refused > 0 {
-		p.Field("Refused", count(s.Refused, "service", "by the kernel (see sluice get services)"))
+		p.Field("Refused", count(s.Refused, "service", "by the kernel (see sluice get services --problems)"))
 	}
 	p.Field("Rejected", count(c.Rejected, "problem", "with objects since the start"))
 	p.Field("Compared", p.tallies(s.Comparisons))
