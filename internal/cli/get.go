@@ -22,7 +22,10 @@ type resource struct {
 	person  person
 }
 
-const services = "services"
+const (
+	services  = "services"
+	addresses = "addresses"
+)
 
 func resources() []resource {
 	return []resource{
@@ -63,14 +66,18 @@ clients ("masqueraded").`,
 			person: rows[inspect.NodePort],
 		},
 		{
-			name: "addresses", aliases: []string{"address", "addr"},
+			name: addresses, aliases: []string{"address", "addr"},
 			short: "listening addresses, in mode userspace",
 			long: `List where the proxy listens for the ports of Services, in mode userspace.
 
 With --bind loopback, programs on this host connect to these addresses. Otherwise rules send the
 packets of Services there; on Windows these are the addresses of Services. --output wide adds which
 backends a socket leads to ("cluster": any, "local": those on this node), and the open connections
-of the port.`,
+of the port.
+
+--hosts prints lines for /etc/hosts, so that programs on this host find Services by their names, in
+any mode: without --bind loopback with clusterIPs. A name without a namespace stands for the Service
+in namespace default, or in that of --namespace.`,
 			person: rows[inspect.Address],
 		},
 	}
@@ -131,7 +138,9 @@ type getting struct {
 	output   *output
 	names    []string
 	sortBy   string
+	query    string // the path
 	problems bool
+	hosts    bool
 	bare     bool
 	missing  []error // one for each name that the daemon does not know
 }
@@ -153,13 +162,19 @@ func newGetOne(r resource, env Env) *cobra.Command {
 	fs.BoolVarP(&watch, "watch", "w", false, "then print changes, too, until interrupted")
 	fs.StringVar(&g.sortBy, "sort-by", "", "sort by a `field` of -o json, such as .name")
 	fs.BoolVar(&g.bare, "no-headers", false, "print tables without titles")
-	if r.name == services {
-		fs.BoolVar(&g.problems, "problems", false, "list Services with a problem only")
-	}
 	cmd.MarkFlagsMutuallyExclusive("watch", "sort-by")
+	switch r.name {
+	case services:
+		fs.BoolVar(&g.problems, "problems", false, "list Services with a problem only")
+	case addresses:
+		fs.BoolVar(&g.hosts, "hosts", false, "print lines for /etc/hosts")
+		cmd.MarkFlagsMutuallyExclusive("watch", "hosts")
+	}
 	g.output.register(cmd, fs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		g.names = args
+		if g.names, g.query = args, "/"+r.name; g.hosts {
+			g.query, g.person = "/hosts", prose[inspect.Host]
+		}
 		if !watch {
 			return g.list(cmd.Context())
 		}
@@ -209,7 +224,7 @@ func (g *getting) ask(ctx context.Context, names []string) answerLines {
 		g.missing = nil
 		none := true
 		for _, query := range g.queries(names) {
-			for answer, err := range admin.DialNearest().Ask(ctx, "/"+g.name, query) {
+			for answer, err := range admin.DialNearest().Ask(ctx, g.query, query) {
 				if _, unknown := errors.AsType[admin.NotFoundError](err); unknown {
 					g.missing = append(g.missing, err)
 					break

@@ -26,8 +26,8 @@ const (
 
 // Handler answers queries with lines of JSON, each of them one answer:
 //
-//	/services /backends /nodeports   Service, Backend, NodePort, Address; ?namespace= and ?name= filter
-//	/addresses
+//	/services /backends /nodeports   Service, Backend, NodePort; ?namespace= and ?name= filter
+//	/addresses /hosts                Address, Host; filtered, too
 //	/names                           "NAMESPACE/NAME", of ?namespace=, with ?name= as prefix
 //	/namespaces                      names of namespaces with ?name= as prefix
 //	/status                          Status, one
@@ -43,7 +43,7 @@ func (i *Inspector) Handler() http.Handler {
 	for path, h := range map[string]http.HandlerFunc{
 		"/services": filtered(i.Services), "/backends": filtered(i.Backends), "/nodeports": filtered(i.NodePorts),
 		"/addresses": filtered(i.Addresses), "/names": lines(i.names), "/namespaces": lines(i.namespaces),
-		"/explain": lines(i.explain),
+		"/hosts": filtered(i.hosts), "/explain": lines(i.explain),
 	} {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
 	}

@@ -53,6 +53,15 @@ func TestAnswers(t *testing.T) {
 			{"/backends?name=nothing", 404, `no Service "nothing" is known on this node; sluice get services lists them`},
 			{"/nodeports?name=1", 404, `no node port "1" is known on this node; sluice get nodeports lists them`},
 			{"/nodeports?name=70000", 404, `no node port "70000" is known on this node; sluice get nodeports lists them`},
+			{
+				"/hosts?name=default/web", 200,
+				`{"address":"10.96.0.80","names":["web.default.svc.cluster.local","web.default","web"]}` + "\n" +
+					`{"address":"fd00:10:96::80","names":["web.default.svc.cluster.local","web.default","web"]}`,
+			},
+			{
+				"/hosts?name=dns", 200, `{"address":"10.96.0.10","names":["dns.kube-system.svc.cluster.local","dns.kube-system"]}`,
+			},
+			{"/namespaces?name=s", 200, `"staging"`},
 			{"/names?name=w", 200, `"default/web"` + "\n" + `"staging/web"`},
 			{"/names?name=nothing", 200, ""},
 			{"/diff", 200, `{"step":"add a"}` + "\n" + `{"step":"add b"}`},

@@ -85,10 +85,12 @@ func (a Address) Rows() []text.Row {
 	return []text.Row{{Cells: []text.Cell{
 		{"NAMESPACE", a.Namespace},
 		{"NAME", a.Service},
-		{"PORT", strings.TrimPrefix(a.Port+"/"+a.Protocol, "/")},
+		{"PORT", a.port()},
 		{"LISTENS-AT", a.Address.String()},
 	}, Wide: []text.Cell{{"POOL", a.Pool}, {"CONNECTIONS", strconv.FormatInt(a.Open, 10)}}}}
 }
+
+func (a Address) port() string { return strings.TrimPrefix(a.Port+"/"+a.Protocol, "/") }
 
 // portText formats a port as "http:80/tcp".
 func portText(name string, number uint16, protocol string) string {
