@@ -85,8 +85,9 @@ in namespace default, or in that of --namespace.`,
 
 func newGet(env Env) *cobra.Command {
 	get := &cobra.Command{
-		Use:   "get RESOURCE [NAME...]",
-		Short: "List what is programmed on this node: services, backends, node ports, listening addresses",
+		SuggestFor: resourceNames(),
+		Use:        "get RESOURCE [NAME...]",
+		Short:      "List what is programmed on this node: services, backends, node ports, listening addresses",
 		Long: `List what the daemon has programmed on this node.
 
 The command asks the daemon of the network namespace in which it runs: run it in the Sluice pod,
@@ -118,15 +119,17 @@ In modes ipvs, ebpf and userspace, backends have the scheduler, the weight and t
 
 // unknownResource is the error of an argument that is no resource.
 func unknownResource(arg string) error {
-	var names, all []string
+	if nearest := text.Nearest(arg, resourceNames()); nearest != "" {
+		return fmt.Errorf("unknown resource %q, did you mean %s?", arg, nearest)
+	}
+	return fmt.Errorf("unknown resource %q: want services, backends, nodeports or addresses", arg)
+}
+
+func resourceNames() (all []string) {
 	for _, r := range resources() {
-		names, all = append(names, r.name), append(append(all, r.name), r.aliases...)
+		all = append(append(all, r.name), r.aliases...)
 	}
-	err := fmt.Errorf("unknown resource %q: want %s", arg, text.Alternatives(names))
-	if nearest := text.Nearest(arg, all); nearest != "" {
-		err = fmt.Errorf("unknown resource %q, did you mean %s?", arg, nearest)
-	}
-	return err
+	return all
 }
 
 // getting are the arguments of a command that lists a resource.
