@@ -35,6 +35,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/files"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
@@ -214,8 +215,9 @@ func serveFolder(ctx context.Context, folders []string) error {
 	})
 	i := inspect.New(inspect.Options{
 		Loop: loop, Store: store, History: history, Sizes: counted.Sizes, Diff: difference, Plane: nftables.Kind().Facts,
-		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
-		Status: func(context.Context) inspect.Status { return known(synced.Load()) },
+		Local:    func(context.Context) ([]netip.Addr, error) { return nil, nil },
+		Selector: convert.Selector,
+		Status:   func(context.Context) inspect.Status { return known(synced.Load()) },
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return src.Run(ctx) })

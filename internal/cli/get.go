@@ -162,6 +162,7 @@ func newGetOne(r resource, env Env) *cobra.Command {
 	}
 	g.scope.register(cmd)
 	fs := cmd.Flags()
+	fs.StringVarP(&g.selector, "selector", "l", "", "list Services with these `labels` only, such as app=web,tier!=front")
 	fs.BoolVarP(&watch, "watch", "w", false, "then print changes, too, until interrupted")
 	fs.StringVar(&g.sortBy, "sort-by", "", "sort by a `field` of -o json, such as .name")
 	fs.BoolVar(&g.bare, "no-headers", false, "print tables without titles")

@@ -11,7 +11,7 @@ import (
 )
 
 // scope says of which Services a command lists something, besides their names.
-type scope struct{ namespace string }
+type scope struct{ namespace, selector string }
 
 // register adds the flags of a command that takes names of Services, and completes them.
 func (s *scope) register(cmd *cobra.Command) {
@@ -47,7 +47,7 @@ func (s *scope) filters(names []string) ([]inspect.Filter, error) {
 func (s *scope) queries(names []string) []url.Values {
 	var queries []url.Values
 	for _, name := range each(names) {
-		queries = append(queries, url.Values{"namespace": {s.namespace}, "name": {name}})
+		queries = append(queries, url.Values{"namespace": {s.namespace}, "name": {name}, "selector": {s.selector}})
 	}
 	return queries
 }

@@ -14,9 +14,11 @@ import (
 
 // Host is a line of /etc/hosts: an address at which programs of this host reach a Service, and its names in DNS.
 type Host struct {
-	Address netip.Addr `json:"address"`
-	Names   []string   `json:"names"`
-	Ports   []string   `json:"ports,omitempty"` // "http/tcp: 8080", where the port may not be that of the Service
+	Address   netip.Addr `json:"address"`
+	Names     []string   `json:"names"`
+	Namespace string     `json:"namespace"`
+	Service   string     `json:"service"`
+	Ports     []string   `json:"ports,omitempty"` // "http/tcp: 8080", where the port may not be that of the Service
 }
 
 // Print writes the line.
@@ -42,7 +44,7 @@ func (i *Inspector) hosts(ctx context.Context, f Filter) (iter.Seq[Host], error)
 			n--
 		}
 		if n < 0 || list[n].Names[0] != names[0] {
-			n, list = len(list), append(list, Host{Address: addr, Names: names})
+			n, list = len(list), append(list, Host{Address: addr, Names: names, Namespace: namespace, Service: name})
 		}
 		list[n].Ports = append(list[n].Ports, ports...)
 	}
