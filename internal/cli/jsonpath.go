@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -49,7 +48,7 @@ func asPath(argument string) (func(json.RawMessage) ([]byte, error), error) {
 	return encode, err
 }
 
-// first returns the first value that the template finds in an answer, nil if there is none.
+// first returns the first value that the template finds in an answer, "" if there is none.
 func (t template) first(answer json.RawMessage) (any, error) {
 	path, value, err := t.apply(answer)
 	if err != nil {
@@ -59,10 +58,10 @@ func (t template) first(answer json.RawMessage) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("JSONPath %q: %w", string(t), err)
 	}
-	if found := slices.Concat(results...); len(found) > 0 && found[0].Kind() != reflect.Invalid {
+	if found := slices.Concat(results...); len(found) > 0 && found[0].IsValid() {
 		return found[0].Interface(), nil
 	}
-	return nil, nil
+	return "", nil
 }
 
 // sorted returns the answers sorted by the values of a template. Answers without a value are first.
@@ -73,7 +72,6 @@ func (t template) sorted(all answerLines) answerLines {
 	}
 	return func(yield func(json.RawMessage, error) bool) {
 		var list []entry
-		found := false
 		for answer, err := range all {
 			e := entry{answer: slices.Clone(answer)}
 			if err == nil {
@@ -83,10 +81,9 @@ func (t template) sorted(all answerLines) answerLines {
 				yield(nil, err)
 				return
 			}
-			found = found || e.key != nil
 			list = append(list, e)
 		}
-		if !found && len(list) > 0 {
+		if len(list) > 0 && !slices.ContainsFunc(list, func(e entry) bool { return e.key != "" }) {
 			yield(nil, fmt.Errorf("--sort-by %s: no item has this field; -o json shows the fields", string(t)))
 			return
 		}
@@ -99,13 +96,12 @@ func (t template) sorted(all answerLines) answerLines {
 	}
 }
 
-// compareKeys compares numbers and addresses by their value, and all else as text. nil is the smallest.
+// compareKeys compares numbers and addresses by their value, and all else as text.
 func compareKeys(a, b any) int {
-	if a == nil || b == nil {
-		return cmp.Compare(present(a), present(b))
-	}
-	if a, b := reflect.ValueOf(a), reflect.ValueOf(b); a.CanInt() && b.CanInt() {
-		return cmp.Compare(a.Int(), b.Int())
+	numberA, isA := a.(int64)
+	numberB, isB := b.(int64)
+	if isA && isB {
+		return cmp.Compare(numberA, numberB)
 	}
 	textA, textB := fmt.Sprint(a), fmt.Sprint(b)
 	addrA, errA := netip.ParseAddr(textA)
@@ -114,11 +110,4 @@ func compareKeys(a, b any) int {
 		return addrA.Compare(addrB)
 	}
 	return strings.Compare(textA, textB)
-}
-
-func present(key any) int {
-	if key == nil {
-		return 0
-	}
-	return 1
 }
