@@ -53,8 +53,8 @@ func Main(ctx context.Context, args []string, env Env) int {
 	name := strings.TrimSuffix(filepath.Base(args[0]), ".exe")
 	root := newRoot(name, env)
 	if name != "kube-proxy" {
-		asking := env // an answer of the daemon may have text from objects of any author
-		asking.Stdout, asking.Stderr = text.Safe(env.Stdout), text.Safe(env.Stderr)
+		asking := env
+		asking.Stdout, asking.Stderr = safe(env.Stdout), text.Safe(env.Stderr)
 		root.AddCommand(newGet(asking), newStatus(asking), newEvents(asking), newDiff(asking), newExplain(asking),
 			newPlan(env), newPreflight(asking), newBugreport(env), newCompletion(env), newMan(env), newVersion(env))
 		completeModes(root, app.Modes(env.Kinds))

@@ -193,7 +193,12 @@ type printer struct {
 
 func newPrinter(w io.Writer, f format, person person) *printer {
 	out := bufio.NewWriter(w)
-	table := &text.Table{Out: text.NewColumns(out), Wide: f.wide, Bare: f.bare}
+	columns := text.NewColumns(out)
+	if t, is := w.(terminal); is && f.encode == nil {
+		out = bufio.NewWriter(t.file)
+		columns = text.NewColoured(out)
+	}
+	table := &text.Table{Out: columns, Wide: f.wide, Bare: f.bare}
 	return &printer{format: f, out: out, table: table, person: person}
 }
 

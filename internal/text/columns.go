@@ -14,7 +14,9 @@ import (
 type Columns struct {
 	Indent string // in front of each row and field
 
-	out *tabwriter.Writer
+	out   *tabwriter.Writer
+	lines int          // written so far
+	marks map[int]Mark // of lines; nil: there are no colours
 }
 
 // NewColumns returns a Columns that writes to w when it is flushed.
@@ -40,7 +42,18 @@ func (c *Columns) Field(name, value string) {
 
 // Printf writes text as it is. A line without a tab ends the columns above it; the columns below it are aligned
 // separately.
-func (c *Columns) Printf(format string, args ...any) { fmt.Fprintf(c.out, format, args...) }
+func (c *Columns) Printf(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	c.lines += strings.Count(text, "\n")
+	_, _ = io.WriteString(c.out, text) // Flush reports errors
+}
+
+// Mark marks the next line.
+func (c *Columns) Mark(m Mark) {
+	if c.marks != nil && m != "" {
+		c.marks[c.lines] = m
+	}
+}
 
 // Flush writes everything to the underlying writer.
 func (c *Columns) Flush() error { return c.out.Flush() }
@@ -49,7 +62,10 @@ func (c *Columns) Flush() error { return c.out.Flush() }
 type Cell [2]string
 
 // Row is a row of a table; only wide tables have the cells in Wide.
-type Row struct{ Cells, Wide []Cell }
+type Row struct {
+	Cells, Wide []Cell
+	Mark        Mark
+}
 
 // Table writes rows that have the same columns, below their titles. Columns do not become narrower after a Flush.
 type Table struct {
@@ -76,6 +92,7 @@ func (t *Table) Add(rows ...Row) {
 			t.add(titles)
 		}
 		t.titled = true
+		t.Out.Mark(r.Mark)
 		t.add(values)
 	}
 }

@@ -20,7 +20,7 @@ func (s Service) Rows() []text.Row {
 	rows := make([]text.Row, len(ports))
 	for i, p := range ports {
 		a := p.addresses()
-		rows[i] = text.Row{Cells: []text.Cell{
+		rows[i] = text.Row{Mark: s.mark(p), Cells: []text.Cell{
 			{"NAMESPACE", s.Namespace},
 			{"NAME", s.Name},
 			{"PORT", portText(p.Name, p.Port, p.Protocol)},
@@ -33,6 +33,16 @@ func (s Service) Rows() []text.Row {
 		}, Wide: []text.Cell{{"FAMILY", p.Family}, {"AFFINITY", p.affinity()}, {"CLIENTS", a.clients}}}
 	}
 	return rows
+}
+
+func (s Service) mark(p Port) text.Mark {
+	switch {
+	case s.Problem == "" || s.Reason == "" && p.problem() == "":
+		return ""
+	case s.State == NotProgrammed:
+		return text.Bad
+	}
+	return text.Warning
 }
 
 // Rows returns a row. In modes whose kernel counts connections it has more columns.
