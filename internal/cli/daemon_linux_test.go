@@ -83,14 +83,16 @@ func TestCommandsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := txtar.ParseFile("testdata/daemon/get.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
 	shown := map[string][]byte{}
-	for _, f := range script.Files {
-		if f.Name == "services.txt" || f.Name == "web-backends.txt" {
-			shown[f.Name] = f.Data
+	for _, name := range []string{"get", "watch"} {
+		script, err := txtar.ParseFile("testdata/daemon/" + name + ".txtar")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range script.Files {
+			if f.Name == "services.txt" || f.Name == "web-backends.txt" || f.Name == "want/services.out" {
+				shown[f.Name] = f.Data
+			}
 		}
 	}
 	if shown["status"], err = os.ReadFile("../answer/inspect/testdata/status-quiet.txt"); err != nil {
@@ -101,8 +103,8 @@ func TestCommandsPage(t *testing.T) {
 			t.Errorf("docs/commands.md lacks %s:\n%s", name, text)
 		}
 	}
-	if len(shown) != 3 {
-		t.Errorf("compared %d, want 3", len(shown))
+	if len(shown) != 4 {
+		t.Errorf("compared %d, want 4", len(shown))
 	}
 }
 
