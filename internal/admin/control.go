@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -40,9 +42,28 @@ var (
 	errNoUserDaemon = errors.New("no Sluice of this user is running; run the command as the user who started it")
 )
 
+// instanceVariable is an environment variable that names one of several daemons of a user. Each has a lock and a
+// socket of its own.
+const instanceVariable = "SLUICE_INSTANCE"
+
+// instance returns what the names of the lock and of the socket of a user's daemon end with.
+func instance() (suffix string, err error) {
+	name := os.Getenv(instanceVariable)
+	switch {
+	case name == "":
+		return "", nil
+	case !regexp.MustCompile(`^[a-z0-9-]{1,32}$`).MatchString(name):
+		return "", fmt.Errorf("%s=%q: expected 1 to 32 of a to z, 0 to 9 and -", instanceVariable, name)
+	}
+	return "-" + name, nil
+}
+
 // dial connects to the daemon of a network namespace, of the machine or of this user. It waits until the daemon
 // listens or the context ends.
 func (o Options) dial(ctx context.Context) (net.Conn, error) {
+	if _, err := instance(); err != nil {
+		return nil, err
+	}
 	s, err := o.scope()
 	switch {
 	case err != nil && o.User: // without a folder there is no daemon
@@ -55,7 +76,11 @@ func (o Options) dial(ctx context.Context) (net.Conn, error) {
 
 // dialNearest connects to the daemon of the network namespace or machine. If there is none, or this process has no
 // access to it, dialNearest connects to the user's own daemon. If the user has none, it returns the first error.
+// An instance is always one of the user.
 func (o Options) dialNearest(ctx context.Context) (net.Conn, error) {
+	if os.Getenv(instanceVariable) != "" {
+		return Options{User: true}.dial(ctx)
+	}
 	conn, err := o.dial(ctx)
 	if !errors.Is(err, ErrNotRunning) && !errors.Is(err, errNotRoot) {
 		return conn, err

@@ -183,7 +183,11 @@ func user() (scope, error) {
 	if err != nil {
 		return scope{}, fmt.Errorf("find a folder for the lock of the daemon: %w", err)
 	}
-	s := socket{filepath.Join(caches, "sluice"), "control"}
+	suffix, err := instance()
+	if err != nil {
+		return scope{}, err
+	}
+	s := socket{filepath.Join(caches, "sluice"+suffix), "control"}
 	name := filepath.Join(s.folder, "lock")
 	return scope{
 		serves: "this user of this machine", socket: s,

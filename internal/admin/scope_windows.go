@@ -70,9 +70,13 @@ func user() (scope, error) {
 		return scope{}, fmt.Errorf("identify the user: %w", err)
 	}
 	sid := user.User.Sid
+	suffix, err := instance()
+	if err != nil {
+		return scope{}, err
+	}
 	return scope{
 		serves: "this user of this machine",
-		mutex:  `Global\Sluice-` + sid.String(), pipe: `\\.\pipe\Sluice-` + sid.String(),
+		mutex:  `Global\Sluice-` + sid.String() + suffix, pipe: `\\.\pipe\Sluice-` + sid.String() + suffix,
 		access: fmt.Sprintf("O:%[1]vD:P(A;;GA;;;%[1]v)", sid), owner: sid,
 		free: errNoUserDaemon, locked: errForeign, closed: errForeign,
 	}, nil

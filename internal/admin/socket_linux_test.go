@@ -230,6 +230,30 @@ func TestADaemonOfAUser(t *testing.T) {
 	}
 }
 
+// Instances of one user run at the same time, and each answers only those who name it.
+func TestInstances(t *testing.T) {
+	o := userOptions(t, t.TempDir())
+	serve(t, o)
+	t.Setenv(instanceVariable, "shop")
+	if _, err := o.dialNearest(t.Context()); !errors.Is(err, errNoUserDaemon) {
+		t.Errorf("before: %v, want errNoUserDaemon", err)
+	}
+	serve(t, o)
+	c, err := o.dialNearest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	t.Setenv(instanceVariable, "../shop")
+	const want = `SLUICE_INSTANCE="../shop": expected 1 to 32 of a to z, 0 to 9 and -`
+	if _, err := Listen(t.Context(), o); err == nil || err.Error() != want {
+		t.Errorf("a wrong name: %v, want %s", err, want)
+	}
+	if _, err := o.dialNearest(t.Context()); err == nil || err.Error() != want {
+		t.Errorf("a command with a wrong name: %v, want %s", err, want)
+	}
+}
+
 // A command queries the daemon of its network namespace, or else the daemon of its user.
 func TestTheNearestDaemon(t *testing.T) {
 	o := userOptions(t, t.TempDir())

@@ -12,11 +12,11 @@ import (
 // Kinds returns the data planes of this build, the default first. A further plane is one more line here.
 func Kinds() []plane.Kind {
 	return []plane.Kind{
-		nftables.Kind(),
-		iptables.Kind(),
+		userspace.WithLocalhost(nftables.Kind()),
+		userspace.WithLocalhost(iptables.Kind()),
 		ipvs.Kind(),
 		userspace.Kind(iptables.PortalsKind()),
 		userspace.Loopback(),
-		ebpf.Kind(nftables.Kind()),
+		ebpf.Kind(userspace.WithLocalhost(nftables.Kind())),
 	}
 }

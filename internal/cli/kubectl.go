@@ -45,7 +45,7 @@ func newPlugin(env Env) *cobra.Command {
 	if f, ok := env.Stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) { //nolint:gosec // a descriptor is small
 		p.progress = f
 	}
-	p.env.Stdout, p.env.Stderr = text.Safe(env.Stdout), text.Safe(env.Stderr)
+	p.env.Stdout, p.env.Stderr = safe(env.Stdout), text.Safe(env.Stderr)
 	root := &cobra.Command{
 		Use: pluginFile, Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: pluginName},
 		Short: "Ask Sluice on the nodes of a cluster", Long: pluginLong,
@@ -65,7 +65,7 @@ func newPlugin(env Env) *cobra.Command {
 		p.newExplain(), p.remote(newDiff(p.env), p.only), newVersion(p.env))
 	root.SuggestionsMinimumDistance = maxTypos
 	root.SetFlagErrorFunc(flagError)
-	root.SetUsageFunc(func(cmd *cobra.Command) error { return usage(cmd, p.env.Stdout) })
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { _ = help(cmd, args, env.Stdout) }) // it cannot be reported
 	return root
 }
 

@@ -259,6 +259,10 @@ func TestPluginRunsCommandsOnANode(t *testing.T) {
 	s.Pods = append(s.Pods, windows)
 	for _, tt := range []struct{ args, pod, command string }{
 		{"get services -n shop --node=a -o wide", "sluice-a", "sluice get services --namespace=shop --output=wide"},
+		{
+			"get svc web db -l app=web --node a -o name", "sluice-a",
+			"sluice get services --output=name --selector=app=web -- web db",
+		},
 		{"--node a get svc default/web", "sluice-a", "sluice get services -- default/web"},
 		{"-n net get nodeports", "sluice-w", `C:\hpc\sluice.exe get nodeports`},
 		{"events -w default/web --node b", "sluice-b", "sluice events --watch=true -- default/web"},

@@ -209,7 +209,9 @@ func (a Answer) Rows() []text.Row {
 			problem += fmt.Sprintf(" (+%d more)", more)
 		}
 	}
+	marks := [...]text.Mark{text.Bad, text.Bad, text.Warning, text.Warning, text.Warning, ""}
 	return []text.Row{{
+		Mark: marks[a.rank()],
 		Cells: []text.Cell{
 			{"NODE", a.Node},
 			{"VERSION", s.Version},

@@ -81,6 +81,7 @@ func nodePorts(opt Options, facts *cluster.Facts) (NodePorts, []Problem) {
 	}
 	noPrimary := opt.NodePorts.Primary && len(ports.Addrs) == 0 && !ports.All4 && !ports.All6
 	ports.All127 = ports.All4 && opt.NodePorts.Loopback == LoopbackIncluded
+	ports.Loopback6 = opt.NodePorts.ServesLoopback6() && slices.Contains(opt.families(), IPv6)
 	ports.Addrs = append(ports.Addrs, opt.localAddrs(facts.Local)...)
 	ports.Addrs = slices.DeleteFunc(ports.Addrs, ports.implied)
 	slices.SortFunc(ports.Addrs, netip.Addr.Compare)
@@ -171,7 +172,13 @@ func (o NodePortOptions) ServesLoopback() bool {
 	})
 }
 
-// localAddrs returns the addresses of this host that the CIDRs and the keyword localhost name.
+// ServesLoopback6 reports whether NodePorts are served on ::1: only if an entry names it.
+func (o NodePortOptions) ServesLoopback6() bool {
+	only := netip.PrefixFrom(netip.IPv6Loopback(), 128)
+	return o.Loopback != LoopbackNever && (o.Localhost || slices.Contains(o.CIDRs, only))
+}
+
+// localAddrs returns the addresses of this host that the CIDRs and the keyword localhost name, without ::1.
 func (o Options) localAddrs(local []netip.Addr) []netip.Addr {
 	var list []netip.Addr
 	if o.NodePorts.Localhost && o.NodePorts.Loopback != LoopbackNever && slices.Contains(o.families(), IPv4) {
@@ -226,5 +233,6 @@ func (o NodePortOptions) namesLoopback(a netip.Addr) bool {
 
 // Equal reports whether the same addresses serve NodePorts.
 func (n NodePorts) Equal(m NodePorts) bool {
-	return n.All4 == m.All4 && n.All6 == m.All6 && n.All127 == m.All127 && slices.Equal(n.Addrs, m.Addrs)
+	return n.All4 == m.All4 && n.All6 == m.All6 && n.All127 == m.All127 && n.Loopback6 == m.Loopback6 &&
+		slices.Equal(n.Addrs, m.Addrs)
 }

@@ -50,12 +50,12 @@ type DetectorOptions struct {
 type NodePortOptions struct {
 	CIDRs     []netip.Prefix
 	Primary   bool // the node's own address of each family
-	Localhost bool // IPv4 loopback addresses
+	Localhost bool // loopback addresses
 	All       bool // every local address, loopback as Loopback says
 	Loopback  Loopback
 }
 
-// Loopback says when an address in 127.0.0.0/8 serves NodePorts. ::1 never does.
+// Loopback says when an address in 127.0.0.0/8 serves NodePorts. ::1 does only if an entry names it.
 type Loopback uint8
 
 // The rules for loopback addresses.

@@ -269,6 +269,7 @@ func (d Detector) Detects(f Family) bool {
 type NodePorts struct {
 	All4, All6 bool         // every local address except loopback
 	All127     bool         // with All4: every address in 127.0.0.0/8 as well
+	Loopback6  bool         // ::1 as well, by sockets: the kernel sends no packet from it to another host
 	Addrs      []netip.Addr // further addresses; sorted
 }
 
@@ -280,7 +281,7 @@ func (n NodePorts) All(f Family) bool {
 	return n.All6
 }
 
-// Serve reports whether NodePorts are served on an address of this node.
+// Serve reports whether rules serve NodePorts on an address of this node.
 func (n NodePorts) Serve(a netip.Addr) bool { return n.implied(a) || slices.Contains(n.Addrs, a) }
 
 // ServeAny reports whether NodePorts are served on any address of a family.

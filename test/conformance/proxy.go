@@ -14,7 +14,9 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/plane/userspace"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -103,8 +105,20 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	p.store = cluster.NewStore()
 	p.barrier = newBarrier()
 	log := slog.New(slog.NewTextHandler(testLog{p.t}, nil))
-	setup := plane.Setup{NetNS: p.host.NetNSFD(), Families: p.options.Families, Log: log}
-	opened, err := p.plane.open(p.t, p.host, setup)
+	setup := plane.Setup{
+		NetNS: p.host.NetNSFD(), Families: p.options.Families, Log: log,
+		Config: &config.Config{NodePorts: p.options.NodePorts},
+	}
+	if setup.Families == nil {
+		setup.Families = route.Families()
+	}
+	kind := plane.Kind{Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
+		return p.plane.open(p.t, p.host, s)
+	}}
+	if !p.plane.proxied { // which has sockets for everything
+		kind = userspace.WithLocalhost(kind)
+	}
+	opened, err := kind.Open(context.Background(), setup)
 	if err != nil {
 		return err
 	}

@@ -125,24 +125,17 @@ func loopbackNodePorts() []scenario {
 	both := []string{"10.180.0.1:80", "10.180.1.1:80"}
 	return []scenario{
 		{
-			covers:   []int{65},
-			summary:  "with localhost in nodePortAddresses the IPv6 loopback address still serves no NodePorts",
-			families: onlyIPv6,
-			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
-			steps: []step{untouched("node", "127.0.0.1:3001")},
-		},
-		{
 			covers: []int{67, 79},
 			summary: "with localhost in nodePortAddresses, without a feature gate, " +
-				"127.0.0.1 is balanced like any other address, as registry pulls need",
-			families: onlyIPv4, settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
+				"127.0.0.1 and ::1 are balanced like any other address, as registry pulls need",
+			settings: settings{nodePorts: []string{"primary", "localhost"}}, cluster: aNodePort(p3001),
 			steps: []step{
 				reach("node", "127.0.0.1:3001", masqueraded, both...),
 				evenly(400, "node", "127.0.0.1:3001", both...),
 			},
 		},
 		{
-			covers: []int{68}, summary: "session affinity holds for 127.0.0.1 too", families: onlyIPv4,
+			covers: []int{68}, summary: "session affinity holds for 127.0.0.1 and ::1 too",
 			settings: settings{nodePorts: []string{"primary", "localhost"}},
 			cluster: []string{
 				service("web", `type: NodePort, clusterIP: 172.30.0.41, ports: [`+p3001+`], sessionAffinity: ClientIP`),
@@ -151,7 +144,7 @@ func loopbackNodePorts() []scenario {
 			steps: []step{sticky("node", "127.0.0.1:3001", both...)},
 		},
 		{
-			covers: []int{69}, summary: "UDP to 127.0.0.1 is balanced like TCP (kube-proxy refuses it)", families: onlyIPv4,
+			covers: []int{69}, summary: "UDP to 127.0.0.1 and ::1 is balanced like TCP (kube-proxy refuses it)",
 			settings: settings{nodePorts: []string{"primary", "localhost"}},
 			cluster:  aNodePort(`{name: u, protocol: UDP, port: 53, nodePort: 3001}`),
 			steps:    []step{reach("node", "127.0.0.1:3001/udp", masqueraded, "10.180.0.1:53", "10.180.1.1:53")},

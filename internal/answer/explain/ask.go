@@ -45,7 +45,7 @@ type found struct {
 	frontend *route.Frontend
 
 	unserved bool // a NodePort that refuses or drops connections at an address that serves none
-	socket   bool // the frontend is a socket of the process
+	socket   bool // the frontend is a socket of the process, or a NodePort on ::1, where one listens
 }
 
 // Ask answers a question. Its cost is proportional to the number of Services.
@@ -149,6 +149,7 @@ func (a *asker) surveyPort(n *survey, to netip.Addr, f found) {
 		asked := a.asks(f)
 		switch {
 		case f.frontend.Kind == route.NodePort && asked && n.isNodePort:
+			f.socket = to == netip.IPv6Loopback()
 			n.matching = append(n.matching, f)
 		case f.frontend.Kind == route.NodePort && asked && a.endsUnserved(to, f.frontend):
 			n.matching = append(n.matching, found{service: f.service, port: f.port, frontend: f.frontend, unserved: true})
@@ -201,7 +202,7 @@ func (a *asker) servesNodePorts(to netip.Addr) bool {
 		return true
 	}
 	if to.IsLoopback() {
-		return n.All127 && to.Is4()
+		return n.All127 && to.Is4() || n.Loopback6 && to.Is6()
 	}
 	return n.All(route.FamilyOf(to)) && a.isLocal(to)
 }
@@ -279,7 +280,7 @@ func frontendOf(f found) *Frontend {
 		name: f.service.Name, Service: f.service.Name.String(), Port: f.port.Name, Kind: f.frontend.Kind.String(),
 	}
 	out.Address = fmt.Sprintf("%d/%s", f.frontend.Port, f.port.Protocol)
-	if f.socket {
+	if f.socket && f.frontend.Kind != route.NodePort {
 		out.Kind = "socket"
 	}
 	if f.frontend.Kind != route.NodePort {

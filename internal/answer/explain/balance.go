@@ -129,7 +129,7 @@ func policyOf(f found, c client) Policy {
 
 // sourceNAT returns whether backends see an address of this node, and why.
 func (a *asker) sourceNAT(f found, c client, p plane.Connection) SourceNAT {
-	if a.view.Plane.Proxied {
+	if a.view.Plane.Proxied || f.socket {
 		return SourceNAT{true, "the proxy process connects to the backend in place of the client"}
 	}
 	if a.ownVIP(f.frontend.Addr) && c.addr == f.frontend.Addr {
@@ -167,7 +167,7 @@ func whyOriginal(f found, c client) string {
 
 // path sets the path of the case, and of each backend the part after it.
 func (a *asker) path(out *Case, f found, p plane.Connection) {
-	if a.view.Plane.Path == nil || out.Verdict == Untouched {
+	if a.view.Plane.Path == nil || out.Verdict == Untouched || f.socket {
 		return
 	}
 	p.KeptOut = out.Access != nil && !out.Access.Allowed

@@ -52,7 +52,8 @@ func (a *asker) whyNoNodePorts(to netip.Addr) string {
 	ports := a.view.Routes.Host.NodePorts
 	switch {
 	case to.IsLoopback() && to.Is6():
-		return fmt.Sprintf("%s serves none: the loopback address of IPv6 cannot", to)
+		return fmt.Sprintf(
+			"%s serves none: the loopback address of IPv6 does only if nodePortAddresses has localhost or ::1/128", to)
 	case to.IsLoopback():
 		return fmt.Sprintf("%s serves none: loopback addresses do only if %s", to, a.view.Plane.Loopback)
 	case !a.isLocal(to):

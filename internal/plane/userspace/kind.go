@@ -96,6 +96,33 @@ func without(verdict plane.Verdict) func(*route.Port) plane.Behaviour {
 
 // open opens the plane on top of another one, whose parts it keeps. The Plane of on is nil if there is no other one.
 func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
+	if on.Plane == nil { // the addresses are for people
+		opt.Opened = func(o plane.Socket) {
+			s.Log.Info("Listening", "service", o.Service.String(), "port", o.Port,
+				"protocol", o.Protocol.String(), "address", o.At.String())
+		}
+	}
+	run, err := forward(s, opt)
+	if err != nil {
+		return nil, err
+	}
+	p := run.plane
+	opened := *on
+	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
+	opened.Shares, opened.HandOver = p.Shares, run.handOver
+	opened.Parts = []plane.Part{run.part()}
+	for _, part := range on.Parts {
+		if part.Follower != nil {
+			part.Follower = follower{p, part.Follower}
+		}
+		opened.Parts = append(opened.Parts, part)
+	}
+	opened.Reader = p.readerOn(on)
+	return &opened, nil
+}
+
+// forward makes an engine, and a Plane that opens its listeners.
+func forward(s plane.Setup, opt Options) (*runner, error) {
 	u := s.Config.Userspace
 	engine, err := relay.New(relay.Options{
 		NetNS: s.NetNS, Log: s.Log, Drain: max(u.DrainTimeout, time.Nanosecond), UDPTimeout: u.UDPTimeout,
@@ -103,33 +130,24 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	if on.Plane == nil { // the addresses are for people
-		opt.Opened = func(o plane.Socket) {
-			s.Log.Info("Listening", "service", o.Service.String(), "port", o.Port,
-				"protocol", o.Protocol.String(), "address", o.At.String())
-		}
-	}
 	p := New(ListenBy(engine), opt)
 	if err := p.inherit(s.Inherited); err != nil {
 		return nil, errors.Join(err, engine.Discard())
 	}
-	run := newRunner(engine, p)
-	opened := *on
-	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
-	opened.Shares, opened.HandOver = p.Shares, run.handOver
-	opened.Parts = []plane.Part{
-		{
-			Run: run.run, SetLocal: func(list []netip.Addr) { p.local.Store(&list) },
-			Metrics: []prometheus.Collector{newCollector(p.sockets.counts, engine.Stats)},
-		},
+	return newRunner(engine, p), nil
+}
+
+// part returns the part that forwards.
+func (r *runner) part() plane.Part {
+	return plane.Part{
+		Run: r.run, SetLocal: func(list []netip.Addr) { r.plane.local.Store(&list) },
+		Metrics: []prometheus.Collector{newCollector(r.plane.sockets.counts, r.engine.Stats)},
 	}
-	for _, part := range on.Parts {
-		if part.Follower != nil {
-			part.Follower = follower{p, part.Follower}
-		}
-		opened.Parts = append(opened.Parts, part)
-	}
-	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {
+}
+
+// readerOn returns the Reader of the plane on top of another one.
+func (p *Plane) readerOn(on *plane.Opened) func(context.Context) (plane.Plane, func(), error) {
+	return func(ctx context.Context) (plane.Plane, func(), error) {
 		if on.Reader == nil {
 			return p.Reader(nil), func() {}, nil
 		}
@@ -139,7 +157,6 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 		}
 		return p.Reader(rules), done, nil
 	}
-	return &opened, nil
 }
 
 // follower passes on the rewritten changes, as the plane beneath gets them.

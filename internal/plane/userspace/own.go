@@ -90,8 +90,11 @@ func wayName(w route.Action) string {
 	return [...]string{route.Reject: "refused", route.Drop: "dropped"}[w.Verdict]
 }
 
-// frontends returns the sockets of a port, at the addresses of its frontends.
+// frontends returns the sockets of a port at the addresses of its frontends.
 func (p *Plane) frontends(port *route.Port, id route.PortID) []entry {
+	if p.opt.Own != nil && !p.ports.serve(id.Family) {
+		return nil
+	}
 	var list []entry
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
@@ -108,19 +111,25 @@ func (p *Plane) frontends(port *route.Port, id route.PortID) []entry {
 	return list
 }
 
-// frontendAddrs returns the addresses of a frontend: its own, or those of this node that serve NodePorts.
+// frontendAddrs returns the addresses of a frontend at which a socket listens: its own, or those of this node that
+// serve NodePorts. With rules it is only ::1, from where the kernel routes no packet to another host.
 func (p *Plane) frontendAddrs(f *route.Frontend, family route.Family) []netip.Addr {
-	if f.Addr.IsValid() {
+	switch {
+	case p.opt.Own != nil && f.Addr.IsValid():
 		return []netip.Addr{f.Addr}
+	case p.opt.Own != nil:
+		return p.nodePorts.Listen(family)
+	case p.opt.Rules != nil && !f.Addr.IsValid() && family == route.IPv6 && p.nodePorts.Loopback6:
+		return []netip.Addr{netip.IPv6Loopback()}
 	}
-	return p.nodePorts.Listen(family)
+	return nil
 }
 
 // admit returns the admission of clients to a socket. Before the first write is complete it admits only clients that
 // rules sent there: there may be no rules that protect the sockets, or rules of an earlier run that send clients to
 // the socket of another Service.
 func (p *Plane) admit(k key, v value, svc *route.Service) func(netip.Addr) relay.Admission {
-	if p.opt.Own == nil {
+	if k.part != frontendSocket {
 		sentByRules := p.sentByRules(k, v, svc)
 		return func(netip.Addr) relay.Admission {
 			if p.sockets.guarded.Load() {

@@ -78,7 +78,7 @@ func TestThePolicyOfAnAddress(t *testing.T) {
 	p.pods.Store(&route.Detector{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
 	p.local.Store(&[]netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	p.sockets.guarded.Store(true)
-	admit := p.admit(key{}, value{at: at("172.30.0.1:80")[0], policy: policyOf(&route.Frontend{
+	admit := p.admit(key{part: frontendSocket}, value{at: at("172.30.0.1:80")[0], policy: policyOf(&route.Frontend{
 		Pods: route.Action{Verdict: route.Reject}, Node: route.Action{Pool: route.Local},
 		Others:     route.Action{Pool: route.Cluster},
 		Restricted: true, Allow: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.1.0.0/16")},

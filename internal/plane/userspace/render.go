@@ -18,22 +18,30 @@ func (p *Plane) render(svc *route.Service) []entry {
 	var list []entry
 	for i := range svc.Ports {
 		port := &svc.Ports[i]
-		id, used := port.ID(svc.Name), p.used(port)
-		if len(used) == 0 || !p.ports.serve(id.Family) || !forwards(id.Protocol) {
+		if !forwards(port.Protocol) {
 			continue
 		}
-		list = append(list, entry{Key: key{port: id, part: balancer}, Value: value{target: describe(p.targetOf(port))}})
-		if p.opt.Own != nil {
-			list = append(list, p.frontends(port, id)...)
-			continue
+		id := port.ID(svc.Name)
+		if sockets := p.socketsOf(port, id); len(sockets) > 0 {
+			list = append(list, entry{Key: key{port: id, part: balancer}, Value: value{target: describe(p.targetOf(port))}})
+			list = append(list, sockets...)
 		}
-		for _, pool := range used {
-			k := key{port: id, part: clusterSocket}
-			if p.opt.Rules != nil {
-				k.part = socketOf(pool)
-			}
-			list = append(list, entry{Key: k, Value: value{at: p.ports.of(k, p.preferred(port)), pool: pool}})
+	}
+	return list
+}
+
+// socketsOf returns the sockets of a port.
+func (p *Plane) socketsOf(port *route.Port, id route.PortID) []entry {
+	list := p.frontends(port, id)
+	if p.opt.Own != nil || !p.ports.serve(id.Family) {
+		return list
+	}
+	for _, pool := range p.used(port) {
+		k := key{port: id, part: clusterSocket}
+		if p.opt.Rules != nil {
+			k.part = socketOf(pool)
 		}
+		list = append(list, entry{Key: k, Value: value{at: p.ports.of(k, p.preferred(port)), pool: pool}})
 	}
 	return list
 }

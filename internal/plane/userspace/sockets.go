@@ -22,8 +22,9 @@ import (
 
 // sockets are the open sockets and their balancers. It is safe for concurrent use.
 type sockets struct {
-	listen  Listen
-	guarded atomic.Bool // clients are admitted
+	listen   Listen
+	guarded  atomic.Bool  // clients are admitted
+	failures atomic.Int64 // sockets that could not be opened, since the start
 
 	mu        sync.Mutex
 	balancers map[route.PortID]*relay.Balancer
@@ -182,6 +183,7 @@ func (w writer) openSocket(s *step) error {
 		err = fmt.Errorf("another program has this port: %w", err)
 	}
 	if err != nil {
+		w.failures.Add(1)
 		w.failed[s.Key] = &plane.NoSocket{Err: fmt.Errorf("listen for %s at %s: %w", s.Key.port, s.New.at, err)}
 		return w.failed[s.Key]
 	}
@@ -230,6 +232,13 @@ func (s *sockets) close(except map[cluster.Name]bool) []key {
 	}
 	s.leave = left
 	return closed
+}
+
+// count returns the number of open sockets.
+func (s *sockets) count() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return float64(len(s.open))
 }
 
 // isOpen reports whether a socket is open.

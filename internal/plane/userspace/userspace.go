@@ -38,7 +38,8 @@ func ListenBy(e *relay.Engine) Listen {
 
 // Options for New.
 type Options struct {
-	// Addrs are the addresses on which the sockets listen, one for each family to serve.
+	// Addrs are the addresses on which the sockets listen, one for each family to serve. Without them sockets listen
+	// only at NodePorts on ::1 (route.NodePorts), and Rules lead to backends.
 	Addrs []netip.Addr
 
 	// Ports is the range of their ports; the zero value is every port from 1024 on.
@@ -121,8 +122,6 @@ type Plan struct {
 	plane        *Plane
 	change       route.Change
 	full         bool // it compares everything
-
-	rewrite func(route.Change) route.Change // for the rules
 }
 
 // Plan computes what to open, change and close; after a Refresh it compares everything.
@@ -133,9 +132,8 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	p.nodePorts = change.Table.Host.NodePorts
 	// Where NodePorts were served before a change of the host, only the sockets themselves tell.
 	moved := p.opt.Own != nil && change.OldHost != nil
-	plan := &Plan{plane: p, change: change, full: p.compare || moved, rewrite: p.redirect.change}
+	plan := &Plan{plane: p, change: change, full: p.compare || moved}
 	if plan.full {
-		plan.rewrite = p.redirect.whole
 		p.lacking = nil // it tries them again
 		plan.sockets = p.ledger.Compare(w, p.sockets.listing())
 		for _, name := range change.Table.Order() {
@@ -150,9 +148,21 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 	plan.sockets.End()
 	plan.Plans = ledger.Plans{plan.sockets}
 	if p.opt.Rules != nil {
-		plan.Plans = append(plan.Plans, p.Beneath.Plan(plan.rewrite(change)))
+		plan.Plans = append(plan.Plans, p.Beneath.Plan(plan.forRules()))
 	}
 	return plan
+}
+
+// forRules returns the change that the rules get.
+func (p *Plan) forRules() route.Change {
+	switch to := p.plane.redirect; {
+	case len(p.plane.opt.Addrs) == 0:
+		return p.change
+	case p.full:
+		return to.whole(p.change)
+	default:
+		return to.change(p.change)
+	}
 }
 
 // Apply opens and changes sockets, then writes the rules, and then closes the sockets to which no rule leads any more.
@@ -201,13 +211,13 @@ func (p *Plan) Apply(ctx context.Context) error {
 
 // withoutLacking computes the rules again, as they must not lead to sockets that could not be opened.
 func (p *Plan) withoutLacking(ctx context.Context) error {
-	if len(p.Plans) == 1 {
+	if len(p.Plans) == 1 || len(p.plane.opt.Addrs) == 0 {
 		return nil
 	}
 	if err := p.plane.Beneath.Refresh(ctx); err != nil {
 		return err
 	}
-	p.Plans[1] = p.plane.Beneath.Plan(p.rewrite(p.change))
+	p.Plans[1] = p.plane.Beneath.Plan(p.forRules())
 	return nil
 }
 

@@ -1,11 +1,8 @@
 package convert
 
 import (
-	"encoding/binary"
-	"hash/fnv"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,12 +20,13 @@ const (
 	maxAffinity     = 86400 * time.Second
 )
 
-// Service converts a Service. For one that is not programmed it sets only the name and Ignored, the reason.
+// Service converts a Service. For one that is not programmed it sets only name, labels and Ignored, the reason.
 func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Problem) {
 	out := &cluster.Service{
 		Name:    cluster.Name{Namespace: c.Strings.Of(svc.Namespace), Name: svc.Name},
 		Created: svc.CreationTimestamp.Time,
 		Ignored: ignored(svc),
+		Labels:  labelText(svc.Labels),
 	}
 	n := &notes{object: Object("Service", out.Name)}
 	if out.Ignored != "" {
@@ -150,39 +148,6 @@ func clusterIPs(svc *corev1.Service, n *notes) []netip.Addr {
 			n.add(at("spec.clusterIPs", i), text, reason)
 			continue
 		}
-		out = append(out, a)
-	}
-	return out
-}
-
-// assignedRanges are the ranges of assigned ClusterIPs: that of benchmarks (RFC 2544), which no network uses, and a
-// random one of unique local addresses (RFC 4193).
-func assignedRanges() map[corev1.IPFamily]netip.Prefix {
-	return map[corev1.IPFamily]netip.Prefix{
-		corev1.IPv4Protocol: netip.MustParsePrefix("198.18.0.0/15"),
-		corev1.IPv6Protocol: netip.MustParsePrefix("fd8e:51fc:aa03::/48"),
-	}
-}
-
-// assignedIPs returns a ClusterIP of each family, by default of IPv4. The number in its range is a hash of the name.
-func assignedIPs(name cluster.Name, families []corev1.IPFamily) []netip.Addr {
-	if len(families) == 0 {
-		families = []corev1.IPFamily{corev1.IPv4Protocol}
-	}
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(name.String())) // it returns no error
-	var out []netip.Addr
-	for _, f := range families {
-		p, known := assignedRanges()[f]
-		if !known {
-			continue
-		}
-		addr := p.Addr().AsSlice()
-		free := min(uint(p.Addr().BitLen()-p.Bits()), 32)
-		number := uint32(uint64(h.Sum32())%(1<<free-2)) + 1 // neither the first nor the last of an IPv4 network
-		tail := addr[len(addr)-4:]
-		binary.BigEndian.PutUint32(tail, binary.BigEndian.Uint32(tail)+number)
-		a, _ := netip.AddrFromSlice(addr)
 		out = append(out, a)
 	}
 	return out
@@ -355,48 +320,4 @@ func policies(svc *corev1.Service, out *cluster.Service, n *notes) {
 		return
 	}
 	out.HealthCheckNodePort = port
-}
-
-// weights reads the weights by node or address. It leaves out wrong entries: their endpoints keep weight 1.
-func (c Converter) weights(svc *corev1.Service, n *notes) map[string]uint16 {
-	var all map[string]uint16
-	for entry := range strings.SplitSeq(svc.Annotations[AnnotationWeights], ",") {
-		entry = strings.TrimSpace(entry)
-		if entry == "" {
-			continue
-		}
-		key, weight, reason := parseWeight(entry)
-		if _, twice := all[key]; twice && reason == "" {
-			reason = "ignored: an earlier entry has the same node or address"
-		}
-		if reason != "" {
-			n.add("metadata.annotations["+AnnotationWeights+"]", entry, reason)
-			continue
-		}
-		if all == nil {
-			all = map[string]uint16{}
-		}
-		if _, err := netip.ParseAddr(key); err != nil { // names of nodes repeat, addresses do not
-			key = c.Strings.Of(key)
-		}
-		all[key] = weight
-	}
-	return all
-}
-
-// parseWeight parses "NODE=WEIGHT" or "ADDRESS=WEIGHT". IPVS takes larger numbers, but ipvsadm does not.
-func parseWeight(entry string) (key string, weight uint16, reason string) {
-	key, number, _ := strings.Cut(entry, "=")
-	key, number = strings.TrimSpace(key), strings.TrimSpace(number)
-	w, err := strconv.ParseUint(number, 10, 16)
-	if err != nil {
-		return "", 0, "ignored: expected NODE=WEIGHT or ADDRESS=WEIGHT, with a weight from 0 to 65535"
-	}
-	if a, err := netip.ParseAddr(key); err == nil {
-		return a.Unmap().WithZone("").String(), uint16(w), ""
-	}
-	if len(validation.IsDNS1123Subdomain(key)) > 0 {
-		return "", 0, "ignored: expected the name of a Node, or the address of an endpoint, before \"=\""
-	}
-	return key, uint16(w), ""
 }

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,9 +114,9 @@ func runServices(t *testing.T, c Converter, cases []serviceCase) {
 }
 
 // onlyIgnored returns a function that makes a Service the conversion of one that is not programmed.
-func onlyIgnored(reason string) func(*cluster.Service) {
+func onlyIgnored(reason string, labels ...string) func(*cluster.Service) {
 	return func(s *cluster.Service) {
-		*s = cluster.Service{Name: s.Name, Created: s.Created, Ignored: reason}
+		*s = cluster.Service{Name: s.Name, Created: s.Created, Ignored: reason, Labels: strings.Join(labels, ",")}
 	}
 }
 
@@ -131,11 +132,11 @@ func TestServiceIgnored(t *testing.T) {
 			s.Spec.Type = corev1.ServiceTypeExternalName
 		}, want: onlyIgnored("ExternalName")},
 		{name: "S-236 for another proxy", in: func(s *corev1.Service) {
-			s.Labels = map[string]string{LabelProxyName: "foo"}
-		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=foo")},
+			s.Labels = map[string]string{"a": "b", LabelProxyName: "foo"}
+		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=foo", "a=b", LabelProxyName+"=foo")},
 		{name: "for another proxy without a name", in: func(s *corev1.Service) {
 			s.Labels = map[string]string{LabelProxyName: ""}
-		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=")},
+		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=", LabelProxyName+"=")},
 		{name: "no clusterIP", in: func(s *corev1.Service) {
 			s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
 		}, want: onlyIgnored("no clusterIP"), problems: []string{"spec.clusterIP "}},
@@ -168,23 +169,6 @@ func TestServiceOutsideOfRanges(t *testing.T) {
 			s.ExternalIPs = addrs("198.51.100.1", "203.0.113.1", "2001:db8:100::1")
 			s.LoadBalancerIPs = addrs("203.0.113.7")
 		}, problems: []string{"status.loadBalancer.ingress[1].ip 198.51.100.7"}},
-	})
-}
-
-// A Service of a manifest without a clusterIP always gets the same one.
-func TestServiceWithoutClusterIP(t *testing.T) {
-	none := func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil }
-	families := func(list ...corev1.IPFamily) func(*corev1.Service) {
-		return func(s *corev1.Service) { none(s); s.Spec.IPFamilies = list }
-	}
-	runServices(t, Converter{AssignClusterIPs: true}, []serviceCase{
-		{name: "no families", in: families(), want: func(s *cluster.Service) { s.ClusterIPs = addrs("198.18.203.146") }},
-		{name: "both families", in: families(corev1.IPv6Protocol, corev1.IPv4Protocol), want: func(s *cluster.Service) {
-			s.ClusterIPs = addrs("fd8e:51fc:aa03::41d6:89bc", "198.18.203.146")
-		}},
-		{name: "one that cannot be used stays an error", in: func(s *corev1.Service) {
-			s.Spec.ClusterIP, s.Spec.ClusterIPs = "10.96.0", nil
-		}, want: onlyIgnored("no clusterIP"), problems: []string{"spec.clusterIPs[0] 10.96.0", "spec.clusterIP "}},
 	})
 }
 
