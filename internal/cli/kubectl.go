@@ -28,7 +28,9 @@ const (
 const pluginLong = `Ask Sluice on the nodes of a cluster, from anywhere, with the rights of a kubeconfig.
 
 status asks all nodes. The other commands run in the pod of Sluice on the node of --node, and print
-what they print there. Flags before the command say where Sluice is; those behind it are its own.
+what they print there. -n and -l before the command say where Sluice is; behind a command that has
+flags of these names they are its own, and choose Services.
+
 It needs the rights to list pods and to create pods/exec in the namespace of Sluice.`
 
 // plugin are the arguments of all commands of the plugin.
