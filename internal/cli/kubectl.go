@@ -75,8 +75,8 @@ func (p *plugin) newExplain() *cobra.Command {
 	cmd := p.remote(newExplain(p.env), p.ofSource)
 	cmd.Long = `Explain where new connections go, and why, as sluice explain does on the node of their source:
 
-SOURCE is a pod (namespace/name, or its address), whose node answers; or "node" or another address,
-with --node. DESTINATION is an address or a Service, with an optional port and protocol.
+SOURCE is a pod (NAMESPACE/NAME, NAME in namespace default, or its address), whose node answers; or
+"node" or another address, with --node. DESTINATION is an address or a Service, with an optional port and protocol.
 
 Exit status: 0 there is an answer; 1 there is none, for example because the Service does not exist or
 is not programmed; 2 the arguments are invalid, or the node does not answer.`
