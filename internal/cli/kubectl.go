@@ -75,8 +75,8 @@ func (p *plugin) newExplain() *cobra.Command {
 	cmd := p.remote(newExplain(p.env), p.ofSource)
 	cmd.Long = `Explain where new connections go, and why, as sluice explain does on the node of their source:
 
-SOURCE is a pod (namespace/name, or its address), whose node answers; or "node" or another address,
-with --node. DESTINATION is an address or a Service, with an optional port and protocol.
+SOURCE is a pod (NAMESPACE/NAME, NAME in namespace default, or its address), whose node answers; or
+"node" or another address, with --node. DESTINATION is an address or a Service, with an optional port and protocol.
 
 Exit status: 0 there is an answer; 1 there is none, for example because the Service does not exist or
 is not programmed; 2 the arguments are invalid, or the node does not answer.`
@@ -213,22 +213,27 @@ func (p *plugin) completeNodes(cmd *cobra.Command, _ []string, _ string) ([]stri
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// ofSource returns the pod on the node of the source of a connection, which may be NAMESPACE/NAME of a pod. The
-// address of that pod takes its place.
+// ofSource returns the pod on the node of the source of a connection, which may be a pod. The address of that pod takes
+// the place of its name, because daemons know only pods that a Service selects.
 func (p *plugin) ofSource(ctx context.Context, c *fleet.Cluster, args []string) (fleet.Pod, []string, error) {
-	source, destination := args[0], args[1]
+	if len(args) < 2 || args[0] == "node" { // the node itself
+		return p.only(ctx, c, args)
+	}
 	var from fleet.Pod
-	addr, err := netip.ParseAddr(source)
-	namespace, name, isPod := strings.Cut(source, "/")
+	addr, err := netip.ParseAddr(args[0])
 	switch {
-	case isPod:
+	case err != nil:
+		namespace, name, both := strings.Cut(args[0], "/")
+		if !both {
+			namespace, name = "default", args[0]
+		}
 		if from, err = c.Pod(ctx, namespace, name); err != nil {
 			return fleet.Pod{}, nil, err
 		}
-		if args, err = fromPod(from, destination); err != nil {
+		if args, err = fromPod(from, args[1]); err != nil {
 			return fleet.Pod{}, nil, err
 		}
-	case err == nil && p.node == "":
+	case p.node == "":
 		if from, err = c.At(ctx, addr); err != nil {
 			return fleet.Pod{}, nil, fmt.Errorf("%w; --node names the node of the connection", err)
 		}

@@ -271,6 +271,7 @@ func TestPluginRunsCommandsOnANode(t *testing.T) {
 		{"status --node b -o json", "sluice-b", "sluice status --output=json"},
 		{"explain 10.244.2.7 default/web:80", "sluice-b", "sluice explain -- 10.244.2.7 default/web:80"},
 		{"explain default/client 10.96.0.1:443", "sluice-b", "sluice explain -- 10.244.2.7 10.96.0.1:443"},
+		{"explain client default/web --node a", "sluice-a", "sluice explain -- 10.244.2.7 default/web"},
 		{"explain node default/web --node a -o yaml", "sluice-a", "sluice explain --output=yaml -- node default/web"},
 		{"explain 203.0.113.9 192.168.0.2:30080 --node a", "sluice-a", "sluice explain -- 203.0.113.9 192.168.0.2:30080"},
 	} {
@@ -314,8 +315,8 @@ func TestPluginErrors(t *testing.T) {
 			"--node names the node of the connection\n",
 		"explain default/none default/web":    "kubectl sluice: find pod default/none: pods \"none\" not found\n",
 		"explain default/pending default/web": "kubectl sluice: pod default/pending has no address yet\n",
-		"explain node": "kubectl sluice: explain takes a source and a destination, " +
-			"got 1 argument; see sluice explain --help\n",
+		"explain a b c": "kubectl sluice: explain takes a source and a destination, " +
+			"got 3 arguments; see sluice explain --help\n",
 		"stats": "kubectl sluice: unknown command \"stats\", did you mean status?\n",
 	} {
 		stdout, stderr, status := kubectlSluice(t, &s, strings.Fields(args)...)
