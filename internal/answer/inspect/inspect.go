@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Options for New. All are required, except Opened and Settings.
+// Options for New. All are required, except Opened, Selector and Settings.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -31,12 +31,16 @@ type Options struct {
 	Store interface {
 		Backlog() cluster.Window
 		Node() *cluster.Node
+		Labels(name cluster.Name) string
 	}
 	History *History
 	Sizes   func() sizes.Sizes                              // of the Services in the kernel
 	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
 	Plane   plane.Facts
 	Opened  plane.Opened // Balance, Shares and Sockets of it are used
+
+	// Selector parses a label selector. The function reports whether it selects Labels of the Store.
+	Selector func(text string) (selects func(labels string) bool, err error)
 
 	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status
