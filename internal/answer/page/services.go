@@ -77,11 +77,8 @@ func (d *document) serviceRows(s inspect.Service) []row {
 	all := s.Rows()
 	for _, r := range all[:min(len(all), maxPorts)] {
 		line := row{cells: r.Cells, links: details}
-		if s.Problem != "" {
+		if r.Mark != "" {
 			line.class = "problem"
-		}
-		if state := &r.Cells[len(r.Cells)-1][1]; !strings.Contains(*state, s.Problem) {
-			*state += ": " + s.Problem
 		}
 		rows = append(rows, line)
 	}
