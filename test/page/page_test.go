@@ -66,10 +66,17 @@ func TestPageInABrowser(t *testing.T) {
 	b.keep("explain", "#explain") // docs/page.png
 
 	b.screen(1280, 900, "light")
-	b.write("input[name=from]", "203.0.113.2")
-	b.write("input[name=to]", "192.168.0.99:80")
-	b.loading(func() { b.press("form[action='./#explain'] button") })
-	has(t, b.html("svg"), "Not changed by Sluice")
+	for _, tt := range []struct{ from, to, what, name string }{
+		{"203.0.113.2", "192.168.0.2:30080", "masqueraded: backends see an address of this node", "masqueraded"},
+		{"node", "shop/cart", "Refused", "refused"},
+		{"node", "192.168.0.99:80", "Not changed by Sluice", "untouched"},
+	} {
+		b.write("input[name=from]", tt.from)
+		b.write("input[name=to]", tt.to)
+		b.loading(func() { b.press("form[action='./#explain'] button") })
+		has(t, b.html("svg"), tt.what)
+		b.keep(tt.name, "#explain")
+	}
 	b.write("input[name=q]", "30080")
 	b.loading(func() { b.press("input[name=q]") })
 	has(t, b.html("#services"), "1 Service with", "10.96.0.80")
