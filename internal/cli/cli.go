@@ -56,7 +56,8 @@ func Main(ctx context.Context, args []string, env Env) int {
 		asking := env // an answer of the daemon may have text from objects of any author
 		asking.Stdout, asking.Stderr = text.Safe(env.Stdout), text.Safe(env.Stderr)
 		root.AddCommand(newGet(asking), newStatus(asking), newEvents(asking), newDiff(asking), newExplain(asking),
-			newPlan(env), newPreflight(asking), newBugreport(env), newCompletion(env), newVersion(env))
+			newTop(asking, env.Stdout), newPlan(env), newPreflight(asking), newBugreport(env), newCompletion(env),
+			newVersion(env))
 		completeModes(root, app.Modes(env.Kinds))
 	}
 	root.CompletionOptions.DisableDefaultCmd = true // newCompletion has more help; kube-proxy has no such command

@@ -26,8 +26,8 @@ const (
 
 // Handler answers queries with lines of JSON, each of them one answer:
 //
-//	/services /backends /nodeports   Service, Backend, NodePort, Address; ?namespace= and ?name= filter
-//	/addresses
+//	/services /backends /nodeports   Service, Backend, NodePort, Address, Traffic; ?namespace= and ?name= filter
+//	/addresses /traffic
 //	/names                           "NAMESPACE/NAME", of ?namespace=, with ?name= as prefix
 //	/status                          Status, one
 //	/diff                            Step, to the rules that the kernel should have
@@ -41,7 +41,8 @@ func (i *Inspector) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, h := range map[string]http.HandlerFunc{
 		"/services": filtered(i.Services), "/backends": filtered(i.Backends), "/nodeports": filtered(i.NodePorts),
-		"/addresses": filtered(i.Addresses), "/names": lines(i.names), "/explain": lines(i.explain),
+		"/addresses": filtered(i.Addresses), "/traffic": filtered(i.Traffic), "/names": lines(i.names),
+		"/explain": lines(i.explain),
 	} {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
 	}

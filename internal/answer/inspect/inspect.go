@@ -35,7 +35,7 @@ type Options struct {
 	Sizes   func() sizes.Sizes                              // of the Services in the kernel
 	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
 	Plane   plane.Facts
-	Opened  plane.Opened // Balance, Shares and Sockets of it are used
+	Opened  plane.Opened // Balance, Shares, Sockets and Traffic of it are used
 
 	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status
