@@ -40,7 +40,7 @@ const minInterval = 100 * time.Millisecond
 type top struct {
 	query    url.Values
 	interval time.Duration
-	sort     order
+	sort     string
 	format   format
 
 	out      io.Writer
@@ -49,7 +49,7 @@ type top struct {
 
 func newTop(env Env, stdout io.Writer) *cobra.Command {
 	var namespace string
-	t, o := &top{out: env.Stdout, sort: orders()[0]}, newOutput(listFormats())
+	t, o := &top{out: env.Stdout}, newOutput(listFormats())
 	cmd := &cobra.Command{
 		Use:     "top [NAME]",
 		Short:   "Show what happens at Services: new and live connections, bytes, failures",
@@ -59,14 +59,17 @@ func newTop(env Env, stdout io.Writer) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "show this namespace only (default: all)")
 	cmd.Flags().DurationVar(&t.interval, "interval", 2*time.Second, "time between two looks at the counters")
-	cmd.Flags().Var(&t.sort, "sort", "the first in the table: "+strings.Join(orderNames(), ", "))
+	cmd.Flags().StringVar(&t.sort, "sort", sortNames()[0], "the first in the table: "+strings.Join(sortNames(), ", "))
 	o.register(cmd, cmd.Flags())
 	complete(cmd, "namespace", nil)
-	complete(cmd, "sort", orderNames())
+	complete(cmd, "sort", sortNames())
 	cmd.ValidArgsFunction = completeNames(&namespace)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if t.interval < minInterval {
 			return fmt.Errorf("--interval %s: want at least %s", t.interval, minInterval)
+		}
+		if err := t.sorted(nil); err != nil {
+			return err
 		}
 		t.query, t.format = url.Values{"namespace": {namespace}, "name": args}, o.format
 		if f, is := stdout.(*os.File); is && term.IsTerminal(int(f.Fd())) && o.encode == nil {
@@ -78,35 +81,32 @@ func newTop(env Env, stdout io.Writer) *cobra.Command {
 }
 
 func (t *top) run(ctx context.Context, stderr io.Writer) error {
-	var before []inspect.Traffic
-	var at time.Time
-	for {
-		now, err := t.read(ctx)
-		if err != nil {
-			return err
-		}
-		elapsed := time.Since(at)
-		switch first := at.IsZero(); {
-		case t.terminal != nil && first:
-			err = t.draw(now)
-		case t.terminal != nil:
-			err = t.draw(rates(before, now, elapsed))
-		case !first:
-			return t.once(rates(before, now, elapsed), stderr)
-		}
-		if err != nil {
-			return err
-		}
-		before, at = now, time.Now()
+	now, err := t.read(ctx)
+	if err == nil && t.terminal != nil {
+		err = t.draw(now)
+	}
+	for at := time.Now(); err == nil; {
+		before, since := now, at
 		select {
 		case <-ctx.Done():
-			if t.terminal != nil {
-				return nil // interrupted, as intended
-			}
-			return ctx.Err()
+			err = ctx.Err()
 		case <-time.After(t.interval):
+			now, err = t.read(ctx)
 		}
+		if err != nil {
+			break
+		}
+		at = time.Now()
+		all := rates(before, now, at.Sub(since))
+		if t.terminal == nil {
+			return t.once(all, stderr)
+		}
+		err = t.draw(all)
 	}
+	if t.terminal != nil && ctx.Err() != nil {
+		return nil // interrupted, as intended
+	}
+	return err
 }
 
 func (t *top) read(ctx context.Context) ([]inspect.Traffic, error) {
@@ -134,7 +134,7 @@ func rates(before, now []inspect.Traffic, elapsed time.Duration) []inspect.Traff
 }
 
 func (t *top) once(all []inspect.Traffic, stderr io.Writer) error {
-	if err := t.sort.apply(all); err != nil {
+	if err := t.sorted(all); err != nil {
 		return err
 	}
 	n, err := show(t.out, t.format, answered(all...), rows[inspect.Traffic])
@@ -146,7 +146,7 @@ func (t *top) once(all []inspect.Traffic, stderr io.Writer) error {
 
 // draw replaces what is on the terminal by a table of as many rows as it has room for.
 func (t *top) draw(all []inspect.Traffic) error {
-	if err := t.sort.apply(all); err != nil {
+	if err := t.sorted(all); err != nil {
 		return err
 	}
 	width, height, err := term.GetSize(int(t.terminal.Fd()))
@@ -157,7 +157,7 @@ func (t *top) draw(all []inspect.Traffic) error {
 	rowsShown := min(len(all), max(height-titles-1, 1))
 	var table bytes.Buffer
 	fmt.Fprintf(&table, "%s: %d of %s, sorted by %s\n\n", time.Now().Format(time.TimeOnly), rowsShown,
-		text.Count(len(all), "Service port"), t.sort.name)
+		text.Count(len(all), "Service port"), t.sort)
 	if _, err := show(text.Safe(&table), t.format, answered(all[:rowsShown]...), rows[inspect.Traffic]); err != nil {
 		return err
 	}
@@ -178,55 +178,29 @@ func cut(lines string, width int) string {
 	return b.String()
 }
 
-// order is the pflag.Value of --sort: the greatest value comes first.
-type order struct {
-	name string
-	of   []plane.Signal // the sum of their rates, or of the numbers of those that have none
-}
+// sortNames are the values of --sort.
+func sortNames() []string { return []string{"new", "live", "bytes", "failures", "name"} }
 
-func orders() []order {
-	return []order{
-		{name: "new", of: []plane.Signal{plane.Connections}},
-		{name: "live", of: []plane.Signal{plane.Live}},
-		{name: "bytes", of: []plane.Signal{plane.Received, plane.Sent}},
-		{name: "failures", of: []plane.Signal{plane.Failures}},
-		{name: "name"},
+// sorted sorts a list that is sorted by name: the greatest value comes first.
+func (t *top) sorted(all []inspect.Traffic) error {
+	by, known := map[string][]plane.Signal{
+		"new": {plane.Connections}, "live": {plane.Live}, "bytes": {plane.Received, plane.Sent},
+		"failures": {plane.Failures}, "name": nil,
+	}[t.sort]
+	if !known {
+		return fmt.Errorf("--sort %s: want %s", t.sort, strings.Join(sortNames(), ", "))
 	}
-}
-
-func orderNames() (names []string) {
-	for _, o := range orders() {
-		names = append(names, o.name)
-	}
-	return names
-}
-
-func (o *order) String() string { return o.name }
-
-func (o *order) Type() string { return "string" }
-
-func (o *order) Set(s string) error {
-	i := slices.IndexFunc(orders(), func(o order) bool { return o.name == s })
-	if i < 0 {
-		return fmt.Errorf("want %s", strings.Join(orderNames(), ", "))
-	}
-	*o = orders()[i]
-	return nil
-}
-
-// apply sorts a list by name, and equal ones stay in that order.
-func (o *order) apply(all []inspect.Traffic) error {
-	for _, signal := range o.of {
-		for _, t := range all {
-			if _, known := t.Signals[signal]; !known && len(t.Signals) > 0 {
-				return fmt.Errorf("--sort %s: the mode of this node does not count %s", o.name, o.name)
+	for _, signal := range by {
+		for _, v := range all {
+			if _, counted := v.Signals[signal]; !counted && len(v.Signals) > 0 {
+				return fmt.Errorf("--sort %s: the mode of this node does not count %s", t.sort, t.sort)
 			}
 		}
 	}
-	value := func(t inspect.Traffic) (sum float64) {
-		for _, signal := range o.of {
-			if sum += t.PerSecond[signal]; signal == plane.Live {
-				sum += float64(t.Signals[signal])
+	value := func(v inspect.Traffic) (sum float64) {
+		for _, signal := range by {
+			if sum += v.PerSecond[signal]; signal == plane.Live {
+				sum += float64(v.Signals[signal])
 			}
 		}
 		return sum

@@ -40,14 +40,11 @@ func TestOrders(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"new": "bacd", "live": "cabd", "name": "abcd",
-		"bytes": "--sort bytes: the mode of this node does not count bytes", "cpu": "want new, live, bytes, failures, name",
+		"bytes": "--sort bytes: the mode of this node does not count bytes",
+		"cpu":   "--sort cpu: want new, live, bytes, failures, name",
 	} {
-		var o order
 		all := list()
-		err := o.Set(name)
-		if err == nil {
-			err = o.apply(all)
-		}
+		err := (&top{sort: name}).sorted(all)
 		var got strings.Builder
 		for _, v := range all {
 			got.WriteString(v.Service)
