@@ -23,33 +23,33 @@ func powerless() *syscall.SysProcAttr {
 	}
 }
 
-// terminal runs a program of a script whose output is a terminal of a width and height, until it has cleared the
+// onTerminal runs a program of a script whose output is a terminal of a width and height, until it has cleared the
 // terminal a number of times, and interrupts it. It prints the output.
 //
-//	terminal WIDTH HEIGHT TIMES PROGRAM ARG...
-func terminal() {
+//	onterminal WIDTH HEIGHT TIMES PROGRAM ARG...
+func onTerminal() {
 	var numbers [3]int
 	for i := range numbers {
 		n, err := strconv.Atoi(os.Args[1+i])
-		check("terminal", err)
+		check("onterminal", err)
 		numbers[i] = n
 	}
 	master, slave, err := openTerminal(numbers[0], numbers[1])
-	check("terminal", err)
+	check("onterminal", err)
 	cmd := exec.Command(os.Args[4], os.Args[5:]...)
 	cmd.Stdout, cmd.Stderr = slave, os.Stderr
-	check("terminal", cmd.Start())
+	check("onterminal", cmd.Start())
 	var shown []byte
 	buffer := make([]byte, 4096)
 	for bytes.Count(shown, []byte("\x1b[H\x1b[J")) < numbers[2] {
 		n, err := master.Read(buffer)
-		check("terminal", err)
+		check("onterminal", err)
 		shown = append(shown, buffer[:n]...)
 	}
-	check("terminal", cmd.Process.Signal(os.Interrupt))
-	check("terminal", cmd.Wait())
+	check("onterminal", cmd.Process.Signal(os.Interrupt))
+	check("onterminal", cmd.Wait())
 	_, err = os.Stdout.Write(bytes.ReplaceAll(shown, []byte("\r"), nil))
-	check("terminal", err)
+	check("onterminal", err)
 }
 
 func openTerminal(width, height int) (master, slave *os.File, err error) {

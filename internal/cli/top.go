@@ -43,13 +43,13 @@ type top struct {
 	sort     string
 	format   format
 
-	out      io.Writer
+	env      Env
 	terminal *os.File // of the live table; nil: print once
 }
 
 func newTop(env Env, stdout io.Writer) *cobra.Command {
-	var namespace string
-	t, o := &top{out: env.Stdout}, newOutput(listFormats())
+	var in scope
+	t, o := &top{env: env}, newOutput(listFormats())
 	cmd := &cobra.Command{
 		Use:     "top [NAME]",
 		Short:   "Show what happens at Services: new and live connections, bytes, failures",
@@ -57,13 +57,11 @@ func newTop(env Env, stdout io.Writer) *cobra.Command {
 		Example: "  sluice top\n  sluice top -n default --sort bytes\n  sluice top default/web -o json",
 		Args:    cobra.MaximumNArgs(1),
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "show this namespace only (default: all)")
+	in.register(cmd)
 	cmd.Flags().DurationVar(&t.interval, "interval", 2*time.Second, "time between two looks at the counters")
 	cmd.Flags().StringVar(&t.sort, "sort", sortNames()[0], "the first in the table: "+strings.Join(sortNames(), ", "))
 	o.register(cmd, cmd.Flags())
-	complete(cmd, "namespace", nil)
 	complete(cmd, "sort", sortNames())
-	cmd.ValidArgsFunction = completeNames(&namespace)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if t.interval < minInterval {
 			return fmt.Errorf("--interval %s: want at least %s", t.interval, minInterval)
@@ -71,16 +69,16 @@ func newTop(env Env, stdout io.Writer) *cobra.Command {
 		if err := t.sorted(nil); err != nil {
 			return err
 		}
-		t.query, t.format = url.Values{"namespace": {namespace}, "name": args}, o.format
+		t.query, t.format = in.queries(args)[0], o.format
 		if f, is := stdout.(*os.File); is && term.IsTerminal(int(f.Fd())) && o.encode == nil {
 			t.terminal = f
 		}
-		return t.run(cmd.Context(), env.Stderr)
+		return t.run(cmd.Context())
 	}
 	return cmd
 }
 
-func (t *top) run(ctx context.Context, stderr io.Writer) error {
+func (t *top) run(ctx context.Context) error {
 	now, err := t.read(ctx)
 	if err == nil && t.terminal != nil {
 		err = t.draw(now)
@@ -99,7 +97,7 @@ func (t *top) run(ctx context.Context, stderr io.Writer) error {
 		at = time.Now()
 		all := rates(before, now, at.Sub(since))
 		if t.terminal == nil {
-			return t.once(all, stderr)
+			return t.once(all)
 		}
 		err = t.draw(all)
 	}
@@ -133,15 +131,12 @@ func rates(before, now []inspect.Traffic, elapsed time.Duration) []inspect.Traff
 	return all
 }
 
-func (t *top) once(all []inspect.Traffic, stderr io.Writer) error {
+func (t *top) once(all []inspect.Traffic) error {
 	if err := t.sorted(all); err != nil {
 		return err
 	}
-	n, err := show(t.out, t.format, answered(all...), rows[inspect.Traffic])
-	if err == nil && n == 0 {
-		fmt.Fprintln(stderr, "No Service has had a connection.")
-	}
-	return err
+	n, err := show(t.env.Stdout, t.format, answered(all...), rows[inspect.Traffic])
+	return noneOf("Service with connections", n, err, t.env)
 }
 
 // draw replaces what is on the terminal by a table of as many rows as it has room for.
