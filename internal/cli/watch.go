@@ -87,6 +87,9 @@ func (g *getting) watch(ctx context.Context) error {
 		default:
 			err = w.follow(ctx, events, last)
 		}
+		if ctx.Err() != nil {
+			return nil // interrupted, as intended
+		}
 		if err != nil {
 			return err
 		}

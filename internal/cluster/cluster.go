@@ -113,6 +113,13 @@ type Slice struct {
 	Ports     []SlicePort
 	Endpoints []Endpoint
 	Trigger   time.Time // of the change to endpoints that this slice came from; zero: unknown
+	Pods      []Pod     // behind the endpoints; from an API server only those of this node
+}
+
+// Pod is an address of a pod in the namespace of a Slice.
+type Pod struct {
+	Name string
+	Addr netip.Addr
 }
 
 // SlicePort is one port of an EndpointSlice; it belongs to the Service port of the same name and protocol.
@@ -169,7 +176,7 @@ func (s *Service) equal(t *Service) bool {
 
 func (s *Slice) equal(t *Slice) bool {
 	return s.Name == t.Name && s.Service == t.Service && slices.Equal(s.Ports, t.Ports) &&
-		slices.EqualFunc(s.Endpoints, t.Endpoints, Endpoint.equal)
+		slices.EqualFunc(s.Endpoints, t.Endpoints, Endpoint.equal) && slices.Equal(s.Pods, t.Pods)
 }
 
 func (e Endpoint) equal(f Endpoint) bool {

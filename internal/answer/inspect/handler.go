@@ -28,7 +28,7 @@ const (
 // Handler answers queries with lines of JSON, each of them one answer:
 //
 //	/services /backends /nodeports   Service, Backend, NodePort; ?namespace= ?name= ?selector= filter
-//	/addresses /hosts                Address, Host; filtered, too
+//	/addresses /hosts /traffic       Address, Host, Traffic; filtered, too
 //	/names                           "NAMESPACE/NAME", of ?namespace=, with ?name= as prefix
 //	/namespaces                      names of namespaces with ?name= as prefix
 //	/status                          Status, one
@@ -43,8 +43,8 @@ func (i *Inspector) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, h := range map[string]http.HandlerFunc{
 		"/services": filtered(i, i.Services), "/backends": filtered(i, i.Backends), "/nodeports": filtered(i, i.NodePorts),
-		"/addresses": filtered(i, i.Addresses), "/hosts": filtered(i, i.hosts), "/names": lines(i.names),
-		"/namespaces": lines(i.namespaces), "/explain": lines(i.explain),
+		"/addresses": filtered(i, i.Addresses), "/hosts": filtered(i, i.hosts), "/traffic": filtered(i, i.Traffic),
+		"/names": lines(i.names), "/namespaces": lines(i.namespaces), "/explain": lines(i.explain),
 	} {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
 	}
@@ -122,6 +122,8 @@ func (b Backend) owner() cluster.Name { return cluster.Name{Namespace: b.Namespa
 func (n NodePort) owner() cluster.Name { return cluster.Name{Namespace: n.Namespace, Name: n.Service} }
 
 func (a Address) owner() cluster.Name { return cluster.Name{Namespace: a.Namespace, Name: a.Service} }
+
+func (t Traffic) owner() cluster.Name { return cluster.Name{Namespace: t.Namespace, Name: t.Service} }
 
 func (h Host) owner() cluster.Name { return cluster.Name{Namespace: h.Namespace, Name: h.Service} }
 

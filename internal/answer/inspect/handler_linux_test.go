@@ -78,8 +78,9 @@ func TestAnswers(t *testing.T) {
 			{"/plan", 200, `{"step":"add <c>"}`},
 			{"/settings", 200, `{"configuration":{"mode":"a"},"flags":{"v":"4"}}`},
 			{"/events", 200, ""},
-			{"/explain?source=node&destination=web", 503, "destination \"web\": want an address or namespace/name, such as " +
-				"10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, default/web, default/web:80 or default/web:http"},
+			{"/explain?source=node&destination=Web", 503, "destination \"Web\": want an address or a Service, such as " +
+				"10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, web, default/web, default/web:80, " +
+				"default/web:http or web.default.svc"},
 			{"/pods", 404, "404 page not found"},
 		} {
 			if code, got := ask(t, h, tt.url); code != tt.code || got != tt.want {

@@ -37,7 +37,7 @@ type Options struct {
 	Sizes   func() sizes.Sizes                              // of the Services in the kernel
 	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
 	Plane   plane.Facts
-	Opened  plane.Opened // Balance, Shares and Sockets of it are used
+	Opened  plane.Opened // Balance, Shares, Sockets and Traffic of it are used
 
 	// Selector parses a label selector. The function reports whether it selects Labels of the Store.
 	Selector func(text string) (selects func(labels string) bool, err error)

@@ -68,7 +68,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	}
 	p := New(KernelOf(s.NetNS, tools), o)
 	return &plane.Opened{
-		Plane: p, Load: Load(), Parts: parts, Due: p.Due, Balance: p.Balance,
+		Plane: p, Load: Load(), Parts: parts, Due: p.Due, Balance: p.Balance, Traffic: p.Traffic,
 		WatchTrouble:   p.watchTrouble,
 		KubeProxyRules: []string{"ipvs", fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("to IPVS and ipsets, and by iptables-%s, as %s", tools.Variant(), tools.Reason()),

@@ -165,7 +165,12 @@ func unreadService() *unread {
 func unreadSlice() *unread {
 	return &unread{within: map[protowire.Number]*unread{
 		fieldMetadata: unreadMeta([]string{convert.LabelHeadless, discoveryv1.LabelServiceName}),
-		2:             {fields: []protowire.Number{3, 4, 5, 7}}, // endpoints: hostname, targetRef, deprecatedTopology, zone
+		2: { // endpoints
+			fields: []protowire.Number{3, 5, 7}, // hostname, deprecatedTopology, zone
+			within: map[protowire.Number]*unread{
+				4: {fields: []protowire.Number{2, 4, 5, 6, 7}}, // targetRef: all but kind and name
+			},
+		},
 	}}
 }
 
