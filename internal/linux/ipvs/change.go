@@ -28,6 +28,14 @@ type Destination struct {
 type Listed struct {
 	Server
 	Settings
+
+	Traffic Traffic
+}
+
+// Traffic is what the kernel counted for a virtual server since that was added.
+type Traffic struct {
+	Connections    uint64 // and UDP flows
+	Received, Sent uint64 // bytes from clients, and to them
 }
 
 // Op is what a Command does.

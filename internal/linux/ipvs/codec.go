@@ -42,6 +42,7 @@ const (
 	svcFlags     = 7
 	svcTimeout   = 8
 	svcNetmask   = 9
+	svcStats64   = 12
 
 	destAddr     = 1
 	destPort     = 2
@@ -52,6 +53,10 @@ const (
 	destActive   = 7
 	destInactive = 8
 	destFamily   = 11
+
+	statsConnections = 1
+	statsInBytes     = 4
+	statsOutBytes    = 5
 
 	flagPersistent = 0x1
 	flagPorts      = 0x10 // IP_VS_SVC_F_SCHED2: of mh and sh
@@ -184,6 +189,8 @@ func decodeListed(m netlink.Message) (Listed, error) {
 			}
 		case svcTimeout:
 			timeout = ad.Uint32()
+		case svcStats64:
+			nl.Nested(ad, s.Traffic.decode)
 		}
 	})
 	if err != nil {
@@ -195,6 +202,17 @@ func decodeListed(m netlink.Message) (Listed, error) {
 	s.Ports = flags&flagPorts != 0
 	s.Addr, err = narrow(addr, family)
 	return s, err
+}
+
+func (t *Traffic) decode(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case statsConnections:
+		t.Connections = ad.Uint64()
+	case statsInBytes:
+		t.Received = ad.Uint64()
+	case statsOutBytes:
+		t.Sent = ad.Uint64()
+	}
 }
 
 // narrow returns the address of a family in a union nf_inet_addr.

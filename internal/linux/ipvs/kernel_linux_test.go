@@ -60,12 +60,12 @@ func TestServersAndDestinationsAreWrittenAndListed(t *testing.T) {
 	udp, sctp := server(unix.IPPROTO_UDP, "10.96.0.10:53"), server(unix.IPPROTO_SCTP, "10.96.0.10:53")
 	mark4, mark6 := Server{Addr: netip.IPv4Unspecified(), Mark: 0xb5000007}, Server{Addr: netip.IPv6Unspecified(), Mark: 7}
 	want := []Listed{
-		{mark4, Settings{Scheduler: "rr", Affinity: time.Minute}},
-		{mark6, Settings{Scheduler: "rr"}},
-		{sctp, Settings{Scheduler: "rr"}},
-		{tcp4, Settings{Scheduler: "mh", Ports: true}},
-		{tcp6, Settings{Scheduler: "wrr", Affinity: 3 * time.Hour}},
-		{udp, Settings{Scheduler: "lc"}},
+		{Server: mark4, Settings: Settings{Scheduler: "rr", Affinity: time.Minute}},
+		{Server: mark6, Settings: Settings{Scheduler: "rr"}},
+		{Server: sctp, Settings: Settings{Scheduler: "rr"}},
+		{Server: tcp4, Settings: Settings{Scheduler: "mh", Ports: true}},
+		{Server: tcp6, Settings: Settings{Scheduler: "wrr", Affinity: 3 * time.Hour}},
+		{Server: udp, Settings: Settings{Scheduler: "lc"}},
 	}
 	for range 2 { // the second time everything exists
 		for _, s := range want {

@@ -21,6 +21,9 @@ type Servers struct {
 
 	// Connections returns the connections to a destination; nil: there are none.
 	Connections func(ipvs.Server, netip.AddrPort) int
+
+	// Traffic is what was counted.
+	Traffic map[ipvs.Server]ipvs.Traffic
 }
 
 type server struct {
@@ -35,7 +38,7 @@ func NewServers() *Servers { return &Servers{servers: map[ipvs.Server]*server{}}
 func (f *Servers) List(context.Context) ([]ipvs.Listed, error) {
 	var all []ipvs.Listed
 	for _, s := range f.sorted() {
-		all = append(all, ipvs.Listed{Server: s, Settings: f.servers[s].Settings})
+		all = append(all, ipvs.Listed{Server: s, Settings: f.servers[s].Settings, Traffic: f.Traffic[s]})
 	}
 	return all, nil
 }
