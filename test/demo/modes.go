@@ -209,7 +209,16 @@ func (t *tour) changeMode(removed string, flags ...string) (c modeChange, err er
 func (t *tour) ipvs() error {
 	err := t.thereAndBack("ipvs", moves{removedOurs, ""}, func() error {
 		t.ask("get backends web")
-		return nil
+		n := 0
+		err := t.sluice.Until(limit, "connections are counted", func() (err error) { // the kernel sums up every 2 s
+			n, err = t.metric(`sluice_ipvs_connections_total\{ip_family="IPv4".*service="web"} `)
+			if err == nil && n == 0 {
+				err = errors.New("there are none")
+			}
+			return err
+		})
+		t.pass("Its metrics count them: sluice_ipvs_connections_total %d for IPv4", n)
+		return err
 	})
 	t.note("Virtual servers stay until their connections have ended.")
 	return err
