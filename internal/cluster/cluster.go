@@ -63,6 +63,8 @@ type Service struct {
 	// service.kubernetes.io/service-proxy-name=foo", "no clusterIP"). Empty: it is programmed.
 	Ignored string
 
+	Labels string // metadata.labels, for queries: "app=web,tier=front", sorted; a map would take more memory
+
 	// The small fields are adjacent to save memory: there may be very many Services.
 	Type                Type
 	InternalLocal       bool   // spec.internalTrafficPolicy: Local
@@ -155,6 +157,7 @@ func (n Name) Compare(m Name) int {
 
 func (s *Service) equal(t *Service) bool {
 	return s.Name == t.Name && s.Created.Equal(t.Created) && s.Ignored == t.Ignored && s.Type == t.Type &&
+		s.Labels == t.Labels &&
 		slices.Equal(s.ClusterIPs, t.ClusterIPs) && slices.Equal(s.ExternalIPs, t.ExternalIPs) &&
 		slices.Equal(s.LoadBalancerIPs, t.LoadBalancerIPs) && slices.Equal(s.Ports, t.Ports) &&
 		s.InternalLocal == t.InternalLocal && s.ExternalLocal == t.ExternalLocal &&
