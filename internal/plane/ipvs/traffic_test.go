@@ -19,17 +19,15 @@ func TestVirtualServersHaveOwners(t *testing.T) {
 	fake := newFake()
 	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	written(t, p, change)
-	owners, err := p.owners(t.Context(), compiler.Snapshot())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := newCounter(fake.servers, func() *marks { return p.marks })
+	c.Applied(change)
 	listed, err := fake.servers.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	marks := 0
 	for _, s := range listed {
-		if _, known := owners[s.Server]; !known {
+		if _, known := c.ports[s.Server]; !known {
 			t.Errorf("%s has no owner", s.Server)
 		}
 		if s.Own() {
@@ -55,12 +53,9 @@ func TestTrafficOfVirtualServers(t *testing.T) {
 	fake.servers.Connections = func(_ ipvs.Server, at netip.AddrPort) int { return int(at.Addr().As4()[3]) }
 	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	written(t, p, change)
-	owners := map[ipvs.Server]route.PortID{}
-	for i, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP} {
-		at := ipvs.Server{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(protocol), Port: 80}
-		owners[at] = svc.Ports[i].ID(svc.Name)
-	}
-	got, err := p.traffic(t.Context(), owners)
+	c := newCounter(fake.servers, func() *marks { return p.marks })
+	c.Applied(change)
+	got, err := c.Traffic(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
