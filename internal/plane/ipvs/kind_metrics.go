@@ -117,8 +117,8 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// Traffic implements Traffic of plane.Opened, for ports that have had connections. Of UDP all flows are live, as IPVS has
-// no active ones.
+// Traffic implements Traffic of plane.Opened, for ports that have had connections. Of UDP all flows are live, as IPVS
+// has no active ones.
 func (c *counter) Traffic(ctx context.Context, _ *route.Snapshot) (map[route.PortID]plane.Traffic, error) {
 	sums, open, err := c.read(ctx)
 	if err != nil {

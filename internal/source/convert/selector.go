@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// labelText returns labels as cluster.Service.Labels. It allocates less than apimachinery's Set.String: all Services of a
-// List are converted.
+// labelText returns labels as cluster.Service.Labels. It allocates less than apimachinery's Set.String: all Services of
+// a List are converted.
 func labelText(set map[string]string) string {
 	size := 0
 	keys := make([]string, 0, len(set))
