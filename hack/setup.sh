@@ -73,8 +73,14 @@ need_for_test() {
 need_for_rest() {
 	have systemd-analyze || need systemd-analyze systemd
 	have musl-gcc || need musl-gcc musl-tools
+	have_browser || need Chromium chromium fonts-dejavu-core
 	need_for_windows
 	need_for_kernel
+}
+
+# have_browser says whether test/page finds a browser, or this is Ubuntu, whose Chromium is a snap: test/page then skips.
+have_browser() {
+	have chromium-headless-shell || have chromium || have google-chrome || grep -qsx 'ID=ubuntu' /etc/os-release
 }
 
 # need_for_windows is for tests of the program for Windows (test/wine). Wine and

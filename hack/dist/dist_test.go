@@ -182,6 +182,9 @@ func untar(t *testing.T, archive []byte) unpacked {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if h.Typeflag != tar.TypeReg { // krew refuses links, which kubectl-sluice could be
+			t.Errorf("%s is no file", h.Name)
+		}
 		if h.ModTime.Unix() != 1764115200 || h.Uid != 0 || h.Uname != "" {
 			t.Errorf("%s is of %v and belongs to %d %q", h.Name, h.ModTime, h.Uid, h.Uname)
 		}

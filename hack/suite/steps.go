@@ -144,7 +144,11 @@ func restSteps() []step {
 		{
 			name: "deployments", about: "manifests, chart, image, unit files, resolvers, benchmarks, Windows by Wine",
 			after:   []string{"sluice", "assets", "tools", "kernel"},
-			command: goTest(), packages: append(leftOver(), "-./test/hostile", "-./test/cluster"),
+			command: goTest(), packages: append(leftOver(), "-./test/hostile", "-./test/cluster", "-./test/page"),
+		},
+		{
+			name: "page", about: "the page of the metrics address in Chromium; screenshots in .cache/page",
+			after: []string{"sluice"}, waits: true, command: goTest(), packages: []string{"./test/page"},
 		},
 		{
 			name: "real-cluster", about: "a cluster of kubelets and containers: modes, roll-outs, migration, upgrades, drain",

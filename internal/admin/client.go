@@ -32,6 +32,12 @@ func (e *UnansweredError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (*UnansweredError) Unwrap() error { return context.DeadlineExceeded }
 
+// NotFoundError means that the daemon knows no object of the name in a query.
+type NotFoundError string
+
+// Error returns the message of the daemon.
+func (e NotFoundError) Error() string { return string(e) }
+
 // Client queries a daemon.
 type Client struct {
 	dial func(context.Context) (net.Conn, error)
@@ -177,6 +183,9 @@ func inTime(err error) error {
 	return &UnansweredError{}
 }
 
+// unknownPath is the answer of http.ServeMux for a query that it does not have.
+const unknownPath = "404 page not found"
+
 // refusal returns the message of a daemon that does not answer.
 func refusal(resp *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
@@ -184,8 +193,11 @@ func refusal(resp *http.Response) error {
 		return fmt.Errorf("read the answer of the daemon: %w", err)
 	}
 	message := cmp.Or(strings.TrimSpace(string(body)), resp.Status)
-	if resp.StatusCode == http.StatusNotFound {
+	switch {
+	case resp.StatusCode != http.StatusNotFound:
+		return errors.New(message)
+	case message == unknownPath:
 		return errors.New("the daemon does not know this query: it has another version; sluice status shows it")
 	}
-	return errors.New(message)
+	return NotFoundError(message)
 }

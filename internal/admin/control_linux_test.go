@@ -35,6 +35,9 @@ func answer() http.Handler {
 	mux.HandleFunc("/missing", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "no Service default/web", http.StatusServiceUnavailable)
 	})
+	mux.HandleFunc("/unknown", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no Service default/db", http.StatusNotFound)
+	})
 	mux.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
@@ -90,6 +93,7 @@ func TestQueries(t *testing.T) {
 
 	for _, tt := range []struct{ path, want string }{
 		{"/missing", "no Service default/web"},
+		{"/unknown", "no Service default/db"},
 		{"/silent", "503 Service Unavailable"},
 		{
 			"/invalid", "read the answer of the daemon (does it have another version?): " +
@@ -106,6 +110,9 @@ func TestQueries(t *testing.T) {
 		cancel()
 		if err == nil || err.Error() != tt.want {
 			t.Errorf("GET %s: %v, want %q", tt.path, err, tt.want)
+		}
+		if _, is := errors.AsType[NotFoundError](err); is != (tt.path == "/unknown") {
+			t.Errorf("GET %s: %v is a NotFoundError: %t", tt.path, err, is)
 		}
 	}
 

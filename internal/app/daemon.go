@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 	"github.com/sluice-proxy/sluice/internal/web"
@@ -139,7 +140,8 @@ func (d *daemon) assemble(ctx context.Context) error {
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
 		Plan: d.plan, Settings: inspect.Settings{Configuration: o.Config.Effective(), Flags: o.Flags}, Opened: *d.plane,
-		Local: address.New(address.Options{NetNS: o.NetNS}).List, Plane: *cmp.Or(d.plane.Facts, &kind.Facts),
+		Selector: convert.Selector,
+		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: *cmp.Or(d.plane.Facts, &kind.Facts),
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings)

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
@@ -46,6 +47,21 @@ func (a answering) backends() string {
 		rows = append(rows, strings.Join(values, " "))
 	}
 	return strings.Join(rows, "\n")
+}
+
+// traffic returns what the kernel counts for default/web, which it does not do at once.
+func (a answering) traffic() plane.Traffic {
+	a.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		list, err := admin.All[inspect.Traffic](a.client.Ask(a.Context(), "/traffic", nil))
+		if err != nil {
+			a.Fatal(err)
+		}
+		if len(list) > 0 {
+			return list[0].Signals
+		}
+	}
+	return nil
 }
 
 // Questions about a daemon in mode ipvs: weights and connections of backends, what drains, and
@@ -97,6 +113,9 @@ func TestAnswersInModeIPVS(t *testing.T) {
 
 	conn := connect(t, netns, "10.96.0.80:80")
 	expect("10.244.1.5:8080 wrr 3 1 0\n10.244.1.6:8080 wrr 0 0 0")
+	if n := a.traffic(); n[plane.Connections] != 1 || n[plane.Live] != 1 || n[plane.Received] == 0 || len(n) != 4 {
+		t.Errorf("traffic: %v", n)
+	}
 	without := strings.Replace(both, ", {addresses: [10.244.1.5]}", "", 1)
 	if err := os.WriteFile(path, []byte(without), 0o600); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/sluice-proxy/sluice/internal/answer/page"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/fair"
 	"github.com/sluice-proxy/sluice/internal/metrics"
@@ -53,7 +54,7 @@ func (d *daemon) diagnosticsOptions() web.Options {
 	c := d.o.Config
 	return web.Options{
 		Mode: c.Mode, Config: c.Effective(), Flags: d.o.Flags,
-		Metrics: d.metrics.Handler(), SLIs: d.metrics.SLIs(),
+		Metrics: d.metrics.Handler(), SLIs: d.metrics.SLIs(), Page: page.New(d.inspect),
 		Checked:      d.metrics.Checked,
 		Version:      d.o.Version,
 		Emulates:     metrics.Kubernetes,

@@ -45,18 +45,24 @@ type Env struct {
 }
 
 // Main runs a command line, args[0] being the name of the program, and returns
-// the exit status. Under the name kube-proxy there are no subcommands.
+// the exit status. Under the name kube-proxy there are no subcommands; under the
+// name kubectl-sluice it is a plugin of kubectl.
 func Main(ctx context.Context, args []string, env Env) int {
 	if env.Kinds == nil {
 		env.Kinds = app.Kinds()
 	}
 	name := strings.TrimSuffix(filepath.Base(args[0]), ".exe")
 	root := newRoot(name, env)
-	if name != "kube-proxy" {
-		asking := env // an answer of the daemon may have text from objects of any author
-		asking.Stdout, asking.Stderr = text.Safe(env.Stdout), text.Safe(env.Stderr)
+	switch name {
+	case "kube-proxy":
+	case pluginFile:
+		root, name = newPlugin(env), pluginName
+	default:
+		asking := env
+		asking.Stdout, asking.Stderr = safe(env.Stdout), text.Safe(env.Stderr)
 		root.AddCommand(newGet(asking), newStatus(asking), newEvents(asking), newDiff(asking), newExplain(asking),
-			newPlan(env), newPreflight(asking), newBugreport(env), newCompletion(env), newVersion(env))
+			newTop(asking, env.Stdout), newPlan(env), newPreflight(asking), newBugreport(env), newCompletion(env),
+			newMan(env), newVersion(env))
 		completeModes(root, app.Modes(env.Kinds))
 	}
 	root.CompletionOptions.DisableDefaultCmd = true // newCompletion has more help; kube-proxy has no such command
@@ -88,7 +94,8 @@ func newRoot(name string, env Env) *cobra.Command {
 	root.Flags().SortFlags = false
 	root.SuggestionsMinimumDistance = maxTypos
 	root.SetFlagErrorFunc(flagError)
-	root.SetUsageFunc(func(cmd *cobra.Command) error { return usage(cmd, env.Stdout) })
+	root.PersistentFlags().BoolP("help", "h", false, "-h: in short; --help: in full")
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { _ = help(cmd, args, env.Stdout) }) // it cannot be reported
 	return root
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,32 +71,40 @@ func completeModes(root *cobra.Command, modes []string) {
 // nameTime bounds the wait of a completion for the daemon.
 const nameTime = 2 * time.Second
 
+// askNames asks the daemon for names that begin with a text. Without a daemon there are none.
+func askNames(ctx context.Context, path, namespace, begun string) []string {
+	ctx, cancel := context.WithTimeout(ctx, nameTime)
+	defer cancel()
+	query := url.Values{"namespace": {namespace}, "name": {begun}}
+	names, err := admin.All[string](admin.DialNearest().Ask(ctx, path, query))
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return strings.ContainsFunc(name, notOfName) })
+}
+
 // completeNames completes the names of Services that the daemon knows, in the namespace
-// if it is not empty. Without a daemon it completes nothing.
+// if it is not empty.
 func completeNames(namespace *string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), nameTime)
-		defer cancel()
-		query := url.Values{"namespace": {*namespace}, "name": {begun}}
-		names, err := admin.All[string](admin.DialNearest().Ask(ctx, "/names", query))
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return candidates(names, *namespace, begun), cobra.ShellCompDirectiveNoFileComp
+		names := candidates(askNames(cmd.Context(), "/names", *namespace, begun), *namespace, begun)
+		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) })
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
+// completeNamespaces completes the namespaces of Services that the daemon knows.
+func completeNamespaces(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return askNames(cmd.Context(), "/namespaces", "", begun), cobra.ShellCompDirectiveNoFileComp
+}
+
 // candidates returns the names in the form that was begun, with or without the
-// namespace. It leaves out names with characters that no Service name has.
+// namespace.
 func candidates(names []string, namespace, begun string) []string {
 	var out []string
 	for _, full := range names {
 		_, name, _ := strings.Cut(full, "/")
 		switch {
-		case strings.ContainsFunc(full, notOfName):
 		case namespace != "":
 			out = append(out, name)
 		case strings.HasPrefix(full, begun):

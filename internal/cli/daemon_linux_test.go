@@ -35,6 +35,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/files"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
@@ -82,14 +83,16 @@ func TestCommandsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := txtar.ParseFile("testdata/daemon/get.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
 	shown := map[string][]byte{}
-	for _, f := range script.Files {
-		if f.Name == "services.txt" || f.Name == "web-backends.txt" {
-			shown[f.Name] = f.Data
+	for _, name := range []string{"get", "watch"} {
+		script, err := txtar.ParseFile("testdata/daemon/" + name + ".txtar")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range script.Files {
+			if f.Name == "services.txt" || f.Name == "web-backends.txt" || f.Name == "want/services.out" {
+				shown[f.Name] = f.Data
+			}
 		}
 	}
 	if shown["status"], err = os.ReadFile("../answer/inspect/testdata/status-quiet.txt"); err != nil {
@@ -100,8 +103,8 @@ func TestCommandsPage(t *testing.T) {
 			t.Errorf("docs/commands.md lacks %s:\n%s", name, text)
 		}
 	}
-	if len(shown) != 3 {
-		t.Errorf("compared %d, want 3", len(shown))
+	if len(shown) != 4 {
+		t.Errorf("compared %d, want 4", len(shown))
 	}
 }
 
@@ -214,8 +217,9 @@ func serveFolder(ctx context.Context, folders []string) error {
 	})
 	i := inspect.New(inspect.Options{
 		Loop: loop, Store: store, History: history, Sizes: counted.Sizes, Diff: difference, Plane: nftables.Kind().Facts,
-		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
-		Status: func(context.Context) inspect.Status { return known(synced.Load()) },
+		Local:    func(context.Context) ([]netip.Addr, error) { return nil, nil },
+		Selector: convert.Selector,
+		Status:   func(context.Context) inspect.Status { return known(synced.Load()) },
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return src.Run(ctx) })

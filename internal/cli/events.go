@@ -3,10 +3,10 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"iter"
 	"net/url"
+	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,81 +14,93 @@ import (
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 )
 
-// events are the arguments of a command.
-type events struct {
-	filter inspect.Filter
-	format format
-	watch  bool
-	env    Env
-}
-
-// eventFormats are those of a list without an end: each answer is a line.
-func eventFormats() []format {
-	asLine := func(e json.RawMessage) ([]byte, error) { return append(e, '\n'), nil }
-	return []format{{name: "text"}, {name: "json", encode: asLine}}
-}
-
 func newEvents(env Env) *cobra.Command {
-	var namespace string
-	e, o := events{env: env}, newOutput(eventFormats())
+	var s scope
+	var watch bool
+	o := newOutput(append([]format{{name: "text"}}, streamFormats()...))
 	cmd := &cobra.Command{
-		Use:   "events [SERVICE]",
+		Use:   "events [SERVICE...]",
 		Short: "List what changed when: Services, their endpoints and frontends, and what the daemon reported",
 		Long: `List the last thousand changes of Services that are in the kernel, and Events of the daemon, the
-oldest first. SERVICE, which is NAME or NAMESPACE/NAME, limits the list to one Service.
+oldest first. SERVICE, which is NAME or NAMESPACE/NAME, limits the list to these Services.
 
 The daemon keeps the list in memory: it begins with the start of the daemon, or with a change of its
 configuration. --output json prints one object per line. At -v 2 the daemon also logs the changes.`,
 		Example: `  sluice events
   sluice events default/web
   sluice events --watch -o json | jq 'select(.type == "Warning")'`,
-		Args: cobra.MaximumNArgs(1),
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "list this namespace only (default: all)")
-	cmd.Flags().BoolVarP(&e.watch, "watch", "w", false, "print new ones, too, until interrupted")
+	s.register(cmd)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print new ones, too, until interrupted")
 	o.register(cmd, cmd.Flags())
-	complete(cmd, "namespace", nil)
-	cmd.ValidArgsFunction = completeNames(&namespace)
-	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		if e.filter, err = inspect.ParseFilter(strings.Join(args, ""), namespace); err != nil {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		filters, err := s.filters(args)
+		if err != nil {
 			return err
 		}
-		e.format = o.format
-		return e.run(cmd.Context())
+		p := newPrinter(env.Stdout, o.format, prose[inspect.Event])
+		for events, err := range eventBatches(cmd.Context()) {
+			if err == nil {
+				err = p.events(events, filters)
+			}
+			if err != nil || !watch {
+				return noneOf("events", p.n, err, env)
+			}
+		}
+		return nil
 	}
 	return cmd
 }
 
-func (e events) run(ctx context.Context) error {
-	last := uint64(0)
-	n, err := e.print(ctx, nil, &last)
-	for e.watch && err == nil {
-		_, err = e.print(ctx, url.Values{"after": {strconv.FormatUint(last, 10)}}, &last)
+// events prints the Events that a filter matches.
+func (p *printer) events(events []eventLine, filters []inspect.Filter) error {
+	for _, e := range events {
+		if !slices.ContainsFunc(filters, e.Matches) {
+			continue
+		}
+		if err := p.print(e.line); err != nil {
+			return err
+		}
 	}
-	if e.watch && ctx.Err() != nil {
-		return nil // interrupted, as intended
-	}
-	if err == nil && n == 0 {
-		fmt.Fprintln(e.env.Stderr, "No events.")
-	}
-	return err
+	return p.flush()
 }
 
-// print prints an answer, and sets last to the greatest number in it.
-func (e events) print(ctx context.Context, query url.Values, last *uint64) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	answers := admin.DialNearest().Ask(ctx, "/events", query)
-	return show(e.env.Stdout, e.format, func(yield func(json.RawMessage, error) bool) {
-		for line, err := range answers {
-			var got inspect.Event
-			if err == nil {
-				err = admin.Decode(line, &got)
-			}
-			*last = max(*last, got.Number)
-			if (err != nil || got.Matches(e.filter)) && !yield(line, err) {
+// eventLine is an Event with its line in the answer of the daemon.
+type eventLine struct {
+	inspect.Event
+
+	line json.RawMessage
+}
+
+// eventBatches yields the Events that the daemon has kept, then new ones as they come, until the context ends.
+func eventBatches(ctx context.Context) iter.Seq2[[]eventLine, error] {
+	return func(yield func([]eventLine, error) bool) {
+		last, query := uint64(0), url.Values(nil)
+		for {
+			batch, err := askEvents(ctx, query)
+			if ctx.Err() != nil || !yield(batch, err) || err != nil {
 				return
 			}
+			if len(batch) > 0 {
+				last = batch[len(batch)-1].Number
+			}
+			query = url.Values{"after": {strconv.FormatUint(last, 10)}}
 		}
-	}, prose[inspect.Event])
+	}
+}
+
+func askEvents(ctx context.Context, query url.Values) (events []eventLine, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for line, err := range admin.DialNearest().Ask(ctx, "/events", query) {
+		e := eventLine{line: slices.Clone(line)}
+		if err == nil {
+			err = admin.Decode(line, &e.Event)
+		}
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	return events, nil
 }

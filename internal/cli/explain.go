@@ -22,9 +22,13 @@ const explainLong = `Explain where new connections on this node go: which Servic
 backends with which probability, with source NAT or without and why, and why each
 other endpoint is left out. The command sends no packets.
 
-SOURCE is an IP address, or "node" for this node itself. DESTINATION is an address or
-a Service (namespace/name, which stands for its clusterIPs); without a port it stands
-for all ports. PROTOCOL is tcp (the default if there is a port number), udp, sctp or icmp.
+SOURCE is an IP address, a pod (NAMESPACE/NAME, or NAME) of this node that a Service
+selects, or "node" for this node itself, for which --from-node is the same.
+DESTINATION is an address, or a Service by its name (NAMESPACE/NAME, or NAME) or by its
+name in DNS, which stands for its clusterIPs; without a port it stands for all ports.
+PORT is a number or the name of a port of the Service. PROTOCOL is tcp (the default if
+there is a port number), udp, sctp or icmp. A NAME without NAMESPACE is the one in the
+namespace default, or else the only one of all namespaces.
 
 The daemon of this node answers, which needs root. With -f the answer is computed from
 manifests, for a node with the addresses of this machine, without privileges. Flags of
@@ -34,7 +38,8 @@ Exit status: 0 there is an answer; 1 there is none, for example because the Serv
 not exist or is not programmed; 2 the arguments are invalid.`
 
 const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a pod to a clusterIP
-  sluice explain node default/web:http            from this node to a port by its name
+  sluice explain default/client web:http          from a pod to a port by its name
+  sluice explain --from-node web.default.svc      from this node to a Service by its name in DNS
   sluice explain 203.0.113.9 192.168.0.2:30080    from outside to a NodePort
   sluice explain node [fd00:96::a]:443 -o json
   kubectl get svc,endpointslices,nodes -A -o yaml | sluice explain -f - node default/web`
@@ -44,6 +49,7 @@ type explaining struct {
 	flags  *config.Flags
 	files  bool // the manifests are in flags
 	via    string
+	node   bool // this node is the source
 	output *output
 }
 
@@ -55,9 +61,12 @@ func newExplain(env Env) *cobra.Command {
 		Short:   "Explain where connections go, and why",
 		Long:    explainLong,
 		Example: explainExample,
-		Args:    twoArguments,
+		Args:    e.arguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e.files = cmd.Flags().Changed("filename")
+			if e.node {
+				args = []string{"node", args[0]}
+			}
 			return e.run(cmd.Context(), args[0], args[1])
 		},
 	}
@@ -66,17 +75,25 @@ func newExplain(env Env) *cobra.Command {
 		"or from standard input (-), instead of asking the daemon; repeatable")
 	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, "+
 		"for modes that recognize pods by it")
+	cmd.Flags().BoolVar(&e.node, "from-node", false, "this node itself is the source: give the destination only")
 	e.output.register(cmd, cmd.Flags())
 	addHidden(cmd, fs)
 	return cmd
 }
 
-func twoArguments(_ *cobra.Command, args []string) error {
-	if len(args) != 2 {
-		return trouble(fmt.Errorf("explain takes a source and a destination, got %s; see sluice explain --help",
-			text.Count(len(args), "argument")))
+func (e *explaining) arguments(_ *cobra.Command, args []string) error {
+	switch {
+	case e.node && len(args) == 1, !e.node && len(args) == 2:
+		return nil
+	case e.node:
+		return trouble(fmt.Errorf("with --from-node explain takes a destination only, got %s; "+
+			"for another node as the source give its address in place of the flag", text.Count(len(args), "argument")))
+	case len(args) == 1:
+		return trouble(fmt.Errorf("explain takes a source and a destination, got 1 argument; "+
+			"for this node as the source: sluice explain --from-node %s", args[0]))
 	}
-	return nil
+	return trouble(fmt.Errorf("explain takes a source and a destination, got %s; see sluice explain --help",
+		text.Count(len(args), "argument")))
 }
 
 func (e *explaining) run(ctx context.Context, source, destination string) error {

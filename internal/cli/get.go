@@ -2,9 +2,9 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
-	"net/url"
 
 	"github.com/spf13/cobra"
 
@@ -19,13 +19,18 @@ type resource struct {
 	aliases []string
 	short   string
 	long    string
-	list    func(w io.Writer, f format, all answerLines) (n int, err error)
+	person  person
 }
+
+const (
+	services  = "services"
+	addresses = "addresses"
+)
 
 func resources() []resource {
 	return []resource{
 		{
-			name: "services", aliases: []string{"service", "svc"},
+			name: services, aliases: []string{"service", "svc"},
 			short: "Services, and why others are not programmed",
 			long: `List Services as programmed on this node, one line for each port and IP family.
 
@@ -34,8 +39,11 @@ POLICY is for connections from outside: to all backends ("cluster"), to those on
 BACKENDS counts the backends in use. STATE is "programmed", "pending" with the reason, or "not
 programmed" with the reason; "conflict" counts the addresses and ports that other Services
 own. --output wide adds the IP family, session affinity and the source ranges of load
-balancer addresses; json and yaml have all fields.`,
-			list: list[inspect.Service],
+balancer addresses; json and yaml have all fields.
+
+--problems lists Services that the kernel refuses or does not have yet, whose addresses or ports
+belong to others, or of which a port has no usable backend: sluice get backends NAME says why.`,
+			person: rows[inspect.Service],
 		},
 		{
 			name: "backends", aliases: []string{"backend", "be"},
@@ -45,7 +53,7 @@ balancer addresses; json and yaml have all fields.`,
 POOLS names the pools of a backend: "cluster" for clients that may reach any backend, "local" for
 those that stay on this node. With NAME the list has every endpoint of the Service, and why one
 is left out. --output wide adds its node, conditions and EndpointSlice.`,
-			list: list[inspect.Backend],
+			person: rows[inspect.Backend],
 		},
 		{
 			name: "nodeports", aliases: []string{"nodeport", "np"},
@@ -55,40 +63,49 @@ is left out. --output wide adds its node, conditions and EndpointSlice.`,
 POLICY and BACKENDS are for clients that are neither pods of this node nor the node itself;
 --output wide adds those for pods and the node, and whether source NAT replaces the address of
 clients ("masqueraded").`,
-			list: list[inspect.NodePort],
+			person: rows[inspect.NodePort],
 		},
 		{
-			name: "addresses", aliases: []string{"address", "addr"},
+			name: addresses, aliases: []string{"address", "addr"},
 			short: "listening addresses, in mode userspace",
 			long: `List where the proxy listens for the ports of Services, in mode userspace.
 
 With --bind loopback, programs on this host connect to these addresses. Otherwise rules send the
 packets of Services there; on Windows these are the addresses of Services. --output wide adds which
 backends a socket leads to ("cluster": any, "local": those on this node), and the open connections
-of the port.`,
-			list: list[inspect.Address],
+of the port.
+
+--hosts prints lines for /etc/hosts, so that programs on this host find Services by their names, in
+any mode: without --bind loopback with clusterIPs. A name without a namespace stands for the Service
+in namespace default, or in that of --namespace.`,
+			person: rows[inspect.Address],
 		},
 	}
 }
 
 func newGet(env Env) *cobra.Command {
 	get := &cobra.Command{
-		Use:   "get RESOURCE [NAME]",
-		Short: "List what is programmed on this node: services, backends, node ports, listening addresses",
+		SuggestFor: resourceNames(),
+		Use:        "get RESOURCE [NAME...]",
+		Short:      "List what is programmed on this node: services, backends, node ports, listening addresses",
 		Long: `List what the daemon has programmed on this node.
 
 The command asks the daemon of the network namespace in which it runs: run it in the Sluice pod,
 or as root on the node if Sluice is a program there. NAME is NAME or NAMESPACE/NAME. Without
---namespace it lists all namespaces.
+--namespace it lists all namespaces. --output name prints Services as get, events and explain take
+them; the fields of jsonpath=TEMPLATE and --sort-by are those of --output json. --watch prints what
+there is, then changes, as listed, added, changed or gone.
+
 In modes ipvs, ebpf and userspace, backends have the scheduler, the weight and the numbers of connections.`,
 		Example: `  sluice get services
+  sluice get services --problems
   sluice get svc web -n default -o wide
-  sluice get backends default/web
+  sluice get backends default/web --watch
   sluice get nodeports 30080
   kubectl -n kube-system exec POD -- sluice get services`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown resource %q: want services, backends, nodeports or addresses", args[0])
+				return unknownResource(args[0])
 			}
 			return nil
 		},
@@ -100,37 +117,138 @@ In modes ipvs, ebpf and userspace, backends have the scheduler, the weight and t
 	return get
 }
 
+// unknownResource is the error of an argument that is no resource.
+func unknownResource(arg string) error {
+	if nearest := text.Nearest(arg, resourceNames()); nearest != "" {
+		return fmt.Errorf("unknown resource %q, did you mean %s?", arg, nearest)
+	}
+	return fmt.Errorf("unknown resource %q: want services, backends, nodeports or addresses", arg)
+}
+
+func resourceNames() (all []string) {
+	for _, r := range resources() {
+		all = append(append(all, r.name), r.aliases...)
+	}
+	return all
+}
+
+// getting are the arguments of a command that lists a resource.
+type getting struct {
+	resource
+	scope
+
+	env      Env
+	output   *output
+	names    []string
+	sortBy   string
+	query    string // the path
+	problems bool
+	hosts    bool
+	bare     bool
+	missing  []error // one for each name that the daemon does not know
+}
+
 func newGetOne(r resource, env Env) *cobra.Command {
-	var namespace string
-	o := newOutput(listFormats())
+	var watch bool
+	g := &getting{resource: r, env: env, output: newOutput(append(listFormats(), nameFormat()))}
+	stream := newOutput(append(tableFormats(), streamFormats()...))
 	cmd := &cobra.Command{
-		Use:     r.name + " [NAME]",
+		Use:     r.name + " [NAME...]",
 		Aliases: r.aliases,
 		Short:   "List " + r.short,
 		Long:    r.long,
 		Example: fmt.Sprintf("  sluice get %[1]s\n  sluice get %[2]s default/web\n  sluice get %[2]s -n kube-system -o wide",
 			r.name, r.aliases[1]),
-		Args: cobra.MaximumNArgs(1),
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "list this namespace only (default: all)")
-	cmd.Flags().BoolP("all-namespaces", "A", false, "all namespaces, as without --namespace")
-	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
-	o.register(cmd, cmd.Flags())
-	complete(cmd, "namespace", nil)
-	cmd.ValidArgsFunction = completeNames(&namespace)
+	g.scope.register(cmd)
+	fs := cmd.Flags()
+	fs.StringVarP(&g.selector, "selector", "l", "", "list Services with these `labels` only, such as app=web,tier!=front")
+	fs.BoolVarP(&watch, "watch", "w", false, "then print changes, too, until interrupted")
+	fs.StringVar(&g.sortBy, "sort-by", "", "sort by a `field` of -o json, such as .name")
+	fs.BoolVar(&g.bare, "no-headers", false, "print tables without titles")
+	cmd.MarkFlagsMutuallyExclusive("watch", "sort-by")
+	switch r.name {
+	case services:
+		fs.BoolVar(&g.problems, "problems", false, "list Services with a problem only")
+	case addresses:
+		fs.BoolVar(&g.hosts, "hosts", false, "print lines for /etc/hosts")
+		cmd.MarkFlagsMutuallyExclusive("watch", "hosts")
+	}
+	g.output.register(cmd, fs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
-		defer cancel()
-		all := admin.DialNearest().Ask(ctx, "/"+r.name, url.Values{"namespace": {namespace}, "name": args})
-		n, err := r.list(env.Stdout, o.format, all)
-		if err == nil && n == 0 {
-			fmt.Fprintf(env.Stderr, "No %s.\n", r.name)
+		if g.names, g.query = args, "/"+r.name; g.hosts {
+			g.query, g.person = "/hosts", prose[inspect.Host]
 		}
-		return err
+		if !watch {
+			return g.list(cmd.Context())
+		}
+		if err := stream.Set(g.output.text); err != nil {
+			return err
+		}
+		g.output = stream
+		return g.watch(cmd.Context())
 	}
 	return cmd
 }
 
-func list[T interface{ Rows() []text.Row }](w io.Writer, f format, all answerLines) (int, error) {
-	return show(w, f, all, rows[T])
+// format returns how to print the list.
+func (g *getting) format() format {
+	f := g.output.format
+	f.bare = g.bare
+	return f
+}
+
+// list prints what there is.
+func (g *getting) list(ctx context.Context) error {
+	all := g.ask(ctx, g.names)
+	if g.sortBy != "" {
+		all = template(g.sortBy).sorted(all)
+	}
+	n, err := show(g.env.Stdout, g.format(), all, g.person)
+	if err == nil && len(g.missing) > 0 {
+		return errors.Join(g.missing...)
+	}
+	return noneOf(g.name, n, err, g.env)
+}
+
+// noneOf says that a list is empty if it is.
+func noneOf(what string, n int, err error, env Env) error {
+	if err == nil && n == 0 {
+		fmt.Fprintf(env.Stderr, "No %s.\n", what)
+	}
+	return err
+}
+
+// ask asks the daemon for the items of Services, or of all without names. Names that it does not know go to missing; if
+// it knows none of them, that is the error.
+func (g *getting) ask(ctx context.Context, names []string) answerLines {
+	return func(yield func(json.RawMessage, error) bool) {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		g.missing = nil
+		none := true
+		for _, query := range g.queries(names) {
+			for answer, err := range admin.DialNearest().Ask(ctx, g.query, query) {
+				if _, unknown := errors.AsType[admin.NotFoundError](err); unknown {
+					g.missing = append(g.missing, err)
+					break
+				}
+				if err == nil && !g.wanted(answer) {
+					continue
+				}
+				if none = false; !yield(answer, err) || err != nil {
+					return
+				}
+			}
+		}
+		if none && len(g.missing) > 0 {
+			yield(nil, errors.Join(g.missing...))
+		}
+	}
+}
+
+// wanted reports whether an item is to be listed.
+func (g *getting) wanted(answer json.RawMessage) bool {
+	var s inspect.Service
+	return !g.problems || json.Unmarshal(answer, &s) != nil || s.Problem != ""
 }

@@ -85,17 +85,25 @@ func (l *logs) Flush() { l.out.Flush() }
 
 // logFormat returns a handler that writes records of every level.
 func logFormat(format string, to io.Writer) slog.Handler {
-	opts := &slog.HandlerOptions{Level: slog.Level(math.MinInt32)}
+	opts := &slog.HandlerOptions{Level: slog.Level(math.MinInt32), ReplaceAttr: plainAttr}
 	if format == "json" {
-		opts.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
-			if a.Value.Kind() == slog.KindDuration { // with a unit, as kube-proxy does
-				a.Value = slog.StringValue(a.Value.Duration().String())
-			}
-			return a
-		}
 		return slog.NewJSONHandler(to, opts)
 	}
 	return slog.NewTextHandler(to, opts)
+}
+
+// plainAttr gives durations a unit in JSON too, as kube-proxy does. It prints every level below INFO as DEBUG: the
+// levels of -v have names such as DEBUG+2 otherwise, which no reader of logs knows.
+func plainAttr(_ []string, a slog.Attr) slog.Attr {
+	switch v := a.Value.Any().(type) {
+	case time.Duration:
+		a.Value = slog.StringValue(v.String())
+	case slog.Level:
+		if v < slog.LevelInfo {
+			a.Value = slog.StringValue(slog.LevelDebug.String())
+		}
+	}
+	return a
 }
 
 // logLevels decides which records are logged.

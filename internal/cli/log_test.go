@@ -126,6 +126,22 @@ func TestFormatsAndStreams(t *testing.T) {
 	}
 }
 
+// The levels of -v below INFO have one name, in either format.
+func TestLevelsHavePlainNames(t *testing.T) {
+	for _, tt := range []struct{ format, want string }{
+		{"text", "level=DEBUG msg=two\nlevel=DEBUG msg=four\nlevel=DEBUG msg=nine\n"},
+		{"json", `{"level":"DEBUG","msg":"two"}` + "\n" + `{"level":"DEBUG","msg":"four"}` + "\n" +
+			`{"level":"DEBUG","msg":"nine"}` + "\n"},
+	} {
+		var s streams
+		log := s.logs(config.Logging{Format: tt.format, Verbosity: 9}).Logger()
+		log.Log(t.Context(), slog.Level(-2), "two")
+		log.Debug("four")
+		log.Log(t.Context(), slog.Level(-9), "nine")
+		s.expect(t, "", tt.want)
+	}
+}
+
 // Attributes and groups of a logger are in both streams, in both formats.
 func TestAttributes(t *testing.T) {
 	for _, tt := range []struct {

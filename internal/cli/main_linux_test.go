@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		"sluice": program(nil), "kube-proxy": program(nil),
 		"memory": program(append(app.Kinds(), (&planetest.Memory{}).Kind())),
 		"daemon": daemon, "lagging": lagging, "fetch": fetch,
-		"answer": answer, "ask": request, "keep": keep, "says": says, "closed": closed,
+		"answer": answer, "ask": request, "keep": keep, "says": says, "closed": closed, "onterminal": onTerminal,
 	})
 }
 

@@ -27,28 +27,59 @@ const askTimeout = 30 * time.Second
 type format struct {
 	name                string
 	begin, between, end string // text around answers
-	none                string // in place of it, if there is no answer
-	wide                bool   // of a table
+	after               string // text after each answer
+	none                string // in place of begin and end, if there is no answer
+	wide, bare          bool   // of a table; bare: without titles
 
 	encode func(json.RawMessage) ([]byte, error) // nil: a form for people
+
+	// parse returns encode of a format with an argument, as in jsonpath=TEMPLATE. nil: it has none.
+	parse func(argument string) (encode func(json.RawMessage) ([]byte, error), err error)
+	whole bool // encode gets a list as one object
 }
 
-// objectFormats are the formats of a command whose answer is one object, listFormats of one whose answer is a list.
-// The first is the default.
+// objectFormats are the formats of a command whose answer is one object, listFormats of one whose answer is a list, and
+// streamFormats of one that prints answers as they come. The first is the default.
 func objectFormats() []format {
-	return []format{{name: "text"}, {name: "json", end: "\n", encode: asJSON("")}, {name: "yaml", encode: asYAML("%s")}}
+	return []format{
+		{name: "text"},
+		{name: "json", end: "\n", encode: asJSON("")},
+		{name: "yaml", encode: asYAML("%s")},
+		{name: jsonPath, parse: asPath},
+	}
 }
+
+func tableFormats() []format { return []format{{name: "table"}, {name: "wide", wide: true}} }
 
 func listFormats() []format {
-	return []format{
-		{name: "table"},
-		{name: "wide", wide: true},
-		{
-			name: "json", encode: asJSON("    "),
-			begin: "{\n  \"items\": [\n    ", between: ",\n    ", end: "\n  ]\n}\n", none: "{\n  \"items\": []\n}\n",
-		},
-		{name: "yaml", begin: "items:\n", none: "items: []\n", encode: asYAML("[%s]")},
+	asItems := format{
+		name: "json", encode: asJSON("    "),
+		begin: "{\n  \"items\": [\n    ", between: ",\n    ", end: "\n  ]\n}\n", none: "{\n  \"items\": []\n}\n",
 	}
+	asYAMLItems := format{name: "yaml", begin: "items:\n", none: "items: []\n", encode: asYAML("[%s]")}
+	return append(tableFormats(), asItems, asYAMLItems, format{name: jsonPath, parse: asPath, whole: true})
+}
+
+func streamFormats() []format {
+	asLine := func(answer json.RawMessage) ([]byte, error) { return answer, nil }
+	return []format{
+		{name: "json", after: "\n", encode: asLine},
+		{name: "yaml", between: "---\n", encode: asYAML("%s")},
+		{name: jsonPath, after: "\n", parse: asPath},
+	}
+}
+
+// nameFormat prints which Services answers are about, each once.
+func nameFormat() format {
+	seen := map[string]bool{}
+	return format{name: "name", encode: func(answer json.RawMessage) ([]byte, error) {
+		service, err := serviceOf(answer)
+		if err != nil || seen[service] {
+			return nil, err
+		}
+		seen[service] = true
+		return []byte(service + "\n"), nil
+	}}
 }
 
 // asJSON indents an answer, its first line less than the others.
@@ -70,34 +101,51 @@ type output struct {
 	format
 
 	formats []format
+	text    string // as set
 }
 
-func newOutput(formats []format) *output { return &output{formats[0], formats} }
+func newOutput(formats []format) *output { return &output{formats[0], formats, formats[0].name} }
 
 // register adds the flag to a command.
 func (o *output) register(cmd *cobra.Command, fs *pflag.FlagSet) {
-	fs.VarP(o, "output", "o", "how to print: "+strings.Join(o.names(), ", "))
+	fs.VarP(o, "output", "o", "how to print: "+o.usage())
 	complete(cmd, "output", o.names())
 }
 
 func (o *output) names() (names []string) {
 	for _, f := range o.formats {
-		names = append(names, f.name)
+		name := f.name
+		if f.parse != nil {
+			name += "="
+		}
+		names = append(names, name)
 	}
 	return names
 }
 
-func (o *output) String() string { return o.name }
+func (o *output) usage() string {
+	return strings.ReplaceAll(strings.Join(o.names(), ", "), "=", "=TEMPLATE")
+}
+
+func (o *output) String() string { return o.text }
 
 func (o *output) Type() string { return "string" }
 
-func (o *output) Set(s string) error {
-	i := slices.Index(o.names(), s)
-	if i < 0 {
-		return fmt.Errorf("want %s", strings.Join(o.names(), ", "))
+func (o *output) Set(s string) (err error) {
+	name, argument, _ := strings.Cut(s, "=")
+	if argument != "" {
+		name += "="
 	}
-	o.format = o.formats[i]
-	return nil
+	i := slices.Index(o.names(), name)
+	if i < 0 {
+		return fmt.Errorf("want %s", o.usage())
+	}
+	f := o.formats[i]
+	if f.parse != nil {
+		f.encode, err = f.parse(argument)
+	}
+	o.format, o.text = f, s
+	return err
 }
 
 // answerLines are answers in JSON, each valid until the next one.
@@ -114,45 +162,104 @@ func answered[T any](values ...T) answerLines {
 	}
 }
 
-// show prints answers and returns how many there were. It keeps one at a time, because lists may be long, and in a pod
-// this process shares the memory limit of the daemon; only a table is kept as a whole. For people it decodes what this
-// version knows of an answer, and person prints that: rows or prose.
-func show[T any](w io.Writer, f format, all answerLines, person func(*text.Table, T)) (n int, err error) {
+// asOne returns answers as one, an object with a list.
+func asOne(all answerLines) answerLines {
+	return func(yield func(json.RawMessage, error) bool) {
+		whole, separator := []byte(`{"items":[`), ""
+		for answer, err := range all {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			whole = append(append(whole, separator...), answer...)
+			separator = ","
+		}
+		yield(append(whole, "]}"...), nil)
+	}
+}
+
+// person prints an answer for people: rows or prose. It decodes what this version knows of the answer.
+type person func(t *text.Table, answer json.RawMessage) error
+
+// printer prints answers as they come.
+type printer struct {
+	format
+
+	out    *bufio.Writer
+	table  *text.Table
+	person person
+	n      int // answers so far
+}
+
+func newPrinter(w io.Writer, f format, person person) *printer {
 	out := bufio.NewWriter(w)
-	table := &text.Table{Out: text.NewColumns(out), Wide: f.wide}
-	before := f.begin
+	columns := text.NewColumns(out)
+	if t, is := w.(terminal); is && f.encode == nil {
+		out = bufio.NewWriter(t.file)
+		columns = text.NewColoured(out)
+	}
+	table := &text.Table{Out: columns, Wide: f.wide, Bare: f.bare}
+	return &printer{format: f, out: out, table: table, person: person}
+}
+
+func (p *printer) print(answer json.RawMessage) error {
+	p.n++
+	if p.encode == nil {
+		return p.person(p.table, answer)
+	}
+	encoded, err := p.encode(answer)
+	if err != nil {
+		return fmt.Errorf("print the answer: %w", err)
+	}
+	before := p.between
+	if p.n == 1 {
+		before = p.begin
+	}
+	_, err = fmt.Fprintf(p.out, "%s%s%s", before, encoded, p.after)
+	return err
+}
+
+func (p *printer) flush() error { return errors.Join(p.table.Out.Flush(), p.out.Flush()) }
+
+// show prints answers and returns how many there were. It keeps one at a time, because lists may be long, and in a pod
+// this process shares the memory limit of the daemon; only a table is kept as a whole, and the list of a JSONPath.
+func show(w io.Writer, f format, all answerLines, person person) (n int, err error) {
+	p := newPrinter(w, f, person)
+	if f.whole {
+		all = asOne(all)
+	}
 	for answer, err := range all {
 		if err != nil {
-			return n, err
+			return p.n, err
 		}
-		n++
-		if f.encode == nil {
-			var v T
-			if err := admin.Decode(answer, &v); err != nil {
-				return n, err
-			}
-			person(table, v)
-			continue
+		if err := p.print(answer); err != nil {
+			return p.n, err
 		}
-		encoded, err := f.encode(answer)
-		if err != nil {
-			return n, fmt.Errorf("print the answer: %w", err)
-		}
-		if _, err := fmt.Fprintf(out, "%s%s", before, encoded); err != nil {
-			return n, err
-		}
-		before = f.between
 	}
 	after := f.end
-	if n == 0 {
+	if p.n == 0 {
 		after = f.none
 	}
-	_, _ = out.WriteString(after) // Flush reports errors
-	return n, errors.Join(table.Out.Flush(), out.Flush())
+	_, _ = p.out.WriteString(after) // flush reports errors
+	return p.n, p.flush()
 }
 
 // rows prints an item of a list.
-func rows[T interface{ Rows() []text.Row }](t *text.Table, v T) { t.Add(v.Rows()...) }
+func rows[T interface{ Rows() []text.Row }](t *text.Table, answer json.RawMessage) error {
+	var v T
+	err := admin.Decode(answer, &v)
+	if err == nil {
+		t.Add(v.Rows()...)
+	}
+	return err
+}
 
 // prose prints an answer that is no row.
-func prose[T interface{ Print(out *text.Columns) }](t *text.Table, v T) { v.Print(t.Out) }
+func prose[T interface{ Print(out *text.Columns) }](t *text.Table, answer json.RawMessage) error {
+	var v T
+	err := admin.Decode(answer, &v)
+	if err == nil {
+		v.Print(t.Out)
+	}
+	return err
+}

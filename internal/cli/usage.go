@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,9 +15,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// usage prints the commands and flags, the most used first.
-func usage(cmd *cobra.Command, w io.Writer) error {
+// help prints what a command does and how it is used: for -h what fits a screen, otherwise all.
+func help(cmd *cobra.Command, args []string, w io.Writer) error {
 	var b strings.Builder
+	brief := slices.Contains(args, "-h")
+	about := cmp.Or(cmd.Long, cmd.Short)
+	if brief && cmd.HasParent() {
+		about = cmd.Short
+	}
+	fmt.Fprintf(&b, "%s\n\n", about)
 	fmt.Fprintf(&b, "Usage:\n  %s\n", cmd.UseLine())
 	if cmd.HasAvailableSubCommands() {
 		b.WriteString("\nCommands:\n")
@@ -25,10 +32,18 @@ func usage(cmd *cobra.Command, w io.Writer) error {
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
-	if cmd.HasParent() {
-		fmt.Fprintf(&b, "\nFlags:\n%s", cmd.Flags().FlagUsagesWrapped(width))
-	} else {
-		printGroups(&b, cmd.Flags())
+	groups := groupsOf(cmd)
+	if brief {
+		groups = groups[:1]
+	}
+	for _, g := range groups {
+		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.flags.FlagUsagesWrapped(width))
+	}
+	switch {
+	case brief && cmd.Long != "":
+		fmt.Fprintf(&b, "\n%s --help says more.\n", cmd.CommandPath())
+	case len(groups) > 1:
+		b.WriteString("\nFlags of older versions of kube-proxy are accepted too: docs/flags.md lists them.\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -47,16 +62,26 @@ func printCommands(b *strings.Builder, all []*cobra.Command) {
 	_ = out.Flush() // a strings.Builder takes everything
 }
 
-func printGroups(b *strings.Builder, all *pflag.FlagSet) {
+// flagGroup has flags of a command below a title.
+type flagGroup struct {
+	title string
+	flags *pflag.FlagSet
+}
+
+// groupsOf returns the flags of a command, the most used first.
+func groupsOf(cmd *cobra.Command) (groups []flagGroup) {
+	if cmd.HasParent() || cmd.Name() == pluginFile {
+		return []flagGroup{{"Flags", cmd.Flags()}}
+	}
 	for _, g := range config.Groups() {
 		fs := pflag.NewFlagSet(g.Title, pflag.ContinueOnError)
 		fs.SortFlags = false
 		for _, name := range g.Flags {
-			fs.AddFlag(all.Lookup(name))
+			fs.AddFlag(cmd.Flags().Lookup(name))
 		}
-		fmt.Fprintf(b, "\n%s:\n%s", g.Title, fs.FlagUsagesWrapped(width))
+		groups = append(groups, flagGroup{g.Title, fs})
 	}
-	b.WriteString("\nFlags of older versions of kube-proxy are accepted too: docs/flags.md lists them.\n")
+	return groups
 }
 
 // maxTypos is how many letters of the name of a command may differ from the argument that is taken for it.

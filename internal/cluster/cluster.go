@@ -63,6 +63,8 @@ type Service struct {
 	// service.kubernetes.io/service-proxy-name=foo", "no clusterIP"). Empty: it is programmed.
 	Ignored string
 
+	Labels string // metadata.labels, for queries: "app=web,tier=front", sorted; a map would take more memory
+
 	// The small fields are adjacent to save memory: there may be very many Services.
 	Type                Type
 	InternalLocal       bool   // spec.internalTrafficPolicy: Local
@@ -111,6 +113,13 @@ type Slice struct {
 	Ports     []SlicePort
 	Endpoints []Endpoint
 	Trigger   time.Time // of the change to endpoints that this slice came from; zero: unknown
+	Pods      []Pod     // behind the endpoints; from an API server only those of this node
+}
+
+// Pod is an address of a pod in the namespace of a Slice.
+type Pod struct {
+	Name string
+	Addr netip.Addr
 }
 
 // SlicePort is one port of an EndpointSlice; it belongs to the Service port of the same name and protocol.
@@ -155,6 +164,7 @@ func (n Name) Compare(m Name) int {
 
 func (s *Service) equal(t *Service) bool {
 	return s.Name == t.Name && s.Created.Equal(t.Created) && s.Ignored == t.Ignored && s.Type == t.Type &&
+		s.Labels == t.Labels &&
 		slices.Equal(s.ClusterIPs, t.ClusterIPs) && slices.Equal(s.ExternalIPs, t.ExternalIPs) &&
 		slices.Equal(s.LoadBalancerIPs, t.LoadBalancerIPs) && slices.Equal(s.Ports, t.Ports) &&
 		s.InternalLocal == t.InternalLocal && s.ExternalLocal == t.ExternalLocal &&
@@ -166,7 +176,7 @@ func (s *Service) equal(t *Service) bool {
 
 func (s *Slice) equal(t *Slice) bool {
 	return s.Name == t.Name && s.Service == t.Service && slices.Equal(s.Ports, t.Ports) &&
-		slices.EqualFunc(s.Endpoints, t.Endpoints, Endpoint.equal)
+		slices.EqualFunc(s.Endpoints, t.Endpoints, Endpoint.equal) && slices.Equal(s.Pods, t.Pods)
 }
 
 func (e Endpoint) equal(f Endpoint) bool {

@@ -205,6 +205,16 @@ func (s *Store) ServiceNames() []Name {
 	return names
 }
 
+// Labels returns the labels of a Service, as Service.Labels.
+func (s *Store) Labels(name Name) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.services[name]; e != nil && e.service != nil {
+		return e.service.Labels
+	}
+	return ""
+}
+
 // SliceNames returns the names of all EndpointSlices.
 func (s *Store) SliceNames() []Name {
 	s.mu.Lock()

@@ -42,7 +42,9 @@ func (f Finding) Rows() []text.Row {
 	if f.Remedy != "" {
 		found += "; to do: " + f.Remedy
 	}
-	return []text.Row{{Cells: []text.Cell{{"LEVEL", string(f.Level)}, {"SUBJECT", f.Subject}, {"FOUND", found}}}}
+	cells := []text.Cell{{"LEVEL", string(f.Level)}, {"SUBJECT", f.Subject}, {"FOUND", found}}
+	marks := map[Level]text.Mark{Stop: text.Bad, Warning: text.Warning}
+	return []text.Row{{Cells: cells, Mark: marks[f.Level]}}
 }
 
 // Trial is the outcome of a test.

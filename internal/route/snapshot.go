@@ -2,6 +2,7 @@ package route
 
 import (
 	"iter"
+	"net/netip"
 	"runtime"
 	"slices"
 
@@ -32,6 +33,21 @@ func (s *Snapshot) Service(name cluster.Name) *Service {
 		return r.made
 	}
 	return nil
+}
+
+// Pods yields the addresses of the pods that slices of Services name. A pod of several Services comes several times.
+func (s *Snapshot) Pods() iter.Seq2[cluster.Name, netip.Addr] {
+	return func(yield func(cluster.Name, netip.Addr) bool) {
+		for r := range Yielding(s.records.Scan) {
+			for _, sl := range r.slices {
+				for _, pod := range sl.Pods {
+					if !yield(cluster.Name{Namespace: sl.Name.Namespace, Name: pod.Name}, pod.Addr) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // yieldEvery is after how many values Yielding lets other goroutines run; the runtime preempts only every 10 ms. It

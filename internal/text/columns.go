@@ -7,13 +7,16 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // Columns writes text whose cells are aligned. Cells are made to fit into a line (Line). Errors are reported by Flush.
 type Columns struct {
 	Indent string // in front of each row and field
 
-	out *tabwriter.Writer
+	out   *tabwriter.Writer
+	lines int          // written so far
+	marks map[int]Mark // of lines; nil: there are no colours
 }
 
 // NewColumns returns a Columns that writes to w when it is flushed.
@@ -39,7 +42,18 @@ func (c *Columns) Field(name, value string) {
 
 // Printf writes text as it is. A line without a tab ends the columns above it; the columns below it are aligned
 // separately.
-func (c *Columns) Printf(format string, args ...any) { fmt.Fprintf(c.out, format, args...) }
+func (c *Columns) Printf(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	c.lines += strings.Count(text, "\n")
+	_, _ = io.WriteString(c.out, text) // Flush reports errors
+}
+
+// Mark marks the next line.
+func (c *Columns) Mark(m Mark) {
+	if c.marks != nil && m != "" {
+		c.marks[c.lines] = m
+	}
+}
 
 // Flush writes everything to the underlying writer.
 func (c *Columns) Flush() error { return c.out.Flush() }
@@ -48,33 +62,49 @@ func (c *Columns) Flush() error { return c.out.Flush() }
 type Cell [2]string
 
 // Row is a row of a table; only wide tables have the cells in Wide.
-type Row struct{ Cells, Wide []Cell }
+type Row struct {
+	Cells, Wide []Cell
+	Mark        Mark
+}
 
-// Table writes rows that have the same columns, below their titles.
+// Table writes rows that have the same columns, below their titles. Columns do not become narrower after a Flush.
 type Table struct {
-	Out  *Columns
-	Wide bool
+	Out        *Columns
+	Wide, Bare bool   // Bare: without titles
+	Before     []Cell // in front of each row
 
 	titled bool
+	widths []int
 }
 
 // Add writes rows.
 func (t *Table) Add(rows ...Row) {
 	for _, r := range rows {
-		cells := r.Cells
+		cells := slices.Concat(t.Before, r.Cells)
 		if t.Wide {
-			cells = slices.Concat(r.Cells, r.Wide)
+			cells = append(cells, r.Wide...)
 		}
 		titles, values := make([]string, len(cells)), make([]string, len(cells))
 		for i, c := range cells {
 			titles[i], values[i] = c[0], c[1]
 		}
-		if !t.titled {
-			t.titled = true
-			t.Out.Row(titles...)
+		if !t.titled && !t.Bare {
+			t.add(titles)
 		}
-		t.Out.Row(values...)
+		t.titled = true
+		t.Out.Mark(r.Mark)
+		t.add(values)
 	}
+}
+
+func (t *Table) add(cells []string) {
+	last := len(cells) - 1
+	t.widths = append(t.widths, make([]int, max(0, last-len(t.widths)))...)
+	for i := range last {
+		cells[i] = fmt.Sprintf("%-*s", t.widths[i], cmp.Or(Line(cells[i]), "-"))
+		t.widths[i] = utf8.RuneCountInString(cells[i])
+	}
+	t.Out.Row(cells...)
 }
 
 // Printed returns what v prints.

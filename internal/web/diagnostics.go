@@ -17,7 +17,8 @@ type Options struct {
 	Flags  map[string]string // the command line: every flag with its value
 
 	Metrics, SLIs http.Handler
-	Checked       func() // called at each request of /healthz
+	Page          http.Handler // for people, at /; it gets GET and HEAD
+	Checked       func()       // called at each request of /healthz
 
 	Version  string        // of this program
 	Emulates string        // the version of Kubernetes whose kube-proxy it replaces, such as "1.37"
@@ -36,6 +37,7 @@ const component = "kube-proxy"
 // authentication: use it at an address that only the node itself reaches.
 func Diagnostics(o Options) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("GET /{$}", o.Page)
 	mux.HandleFunc("/healthz", o.healthz)
 	mux.HandleFunc("/healthz/ping", text("ok"))
 	mux.HandleFunc("/proxyMode", text(o.Mode))

@@ -14,7 +14,7 @@ func options() Options {
 	return Options{
 		Mode: "nftables", Config: []byte(`{"kind":"KubeProxyConfiguration","mode":"nftables"}`),
 		Flags:   map[string]string{"v": "2", "config": "/etc/c.yaml", "cluster-cidr": ""},
-		Metrics: text("metrics"), SLIs: text("slis"),
+		Metrics: text("metrics"), SLIs: text("slis"), Page: text("page"),
 		Version: "v1.2.3", Emulates: "1.37",
 		Status: func() string { return "Sluice: all is well\n" }, Checked: func() {},
 	}
@@ -40,7 +40,9 @@ func TestPages(t *testing.T) {
 			"S-269 the configuration", "GET /configz", json,
 			`{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration","mode":"nftables"}}`, 200,
 		},
-		{"nothing else", "GET /", plain, "404 page not found\n", 404},
+		{"for people", "GET /?q=web", plain, "page", 200},
+		{"which changes nothing", "POST /", plain, "Method Not Allowed\n", 405},
+		{"nothing else", "GET /index.html", plain, "404 page not found\n", 404},
 		{"S-271 no profiling", "GET /debug/pprof/", plain, "404 page not found\n", 404},
 		{"S-271 none of its parts", "GET /debug/pprof/heap", plain, "404 page not found\n", 404},
 		{"S-271 no flags", "PUT /debug/flags/v", plain, "404 page not found\n", 404},

@@ -25,6 +25,7 @@ func TestAPIServer(t *testing.T) {
 		{"S-178 zone of the Node", testZone},
 		{"addresses of the Node", testNodeAddress},
 		{"nothing is written before everything is listed", testSlowLists},
+		{"explain knows the pods of this node by their names", testPodNames},
 		{"a server without ServiceCIDRs", testNoServiceCIDRs},
 		{"S-275 S-276 the API server stops and starts", testServerDown},
 		{"S-276 changes while disconnected", testDisconnected},

@@ -4,6 +4,8 @@ package apiserver
 
 import (
 	"fmt"
+	"net/netip"
+	"net/url"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +13,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -114,4 +118,32 @@ func testNodeAddress(w *testEnv) {
 	w.setNode("zone-a", "192.168.1.2", "2001:db8:1::2")
 	w.waitReached(w.lab.Outside, second, w.pods[0])
 	w.waitOutcome(w.lab.Outside, first, lab.Reset)
+}
+
+// EndpointSlices name the pods behind endpoints, so that users need not know the addresses of the pods of their node.
+func testPodNames(w *testEnv) {
+	w.run()
+	w.createService()
+	for _, s := range Slices("web", w.pods[:2]) {
+		for i, node := range []string{w.lab.NodeA.Name(), w.lab.NodeB.Name()} {
+			s.Endpoints[i].NodeName = &node
+			s.Endpoints[i].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: w.ns, Name: fmt.Sprint("web-", i)}
+		}
+		w.setSlice(s)
+	}
+	ask := func(pod string) (a explain.Answer) {
+		query := url.Values{"source": {pod}, "destination": {"web." + w.ns + ".svc.cluster.local:80"}}
+		w.must(admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/explain", query, &a))
+		return a
+	}
+	w.eventually(func() error {
+		a, address := ask("web-0"), w.pods[0].Addr(netip.IPv4Unspecified()).String()
+		if len(a.Cases) != 2 || a.Source != w.ns+"/web-0" || a.Cases[0].Client.Address != address {
+			return fmt.Errorf("pod web-0: %+v", a)
+		}
+		return nil
+	})
+	if a := ask(w.ns + "/web-1"); !strings.HasPrefix(a.Unanswered, "the address of pod "+w.ns+"/web-1 is not known") {
+		w.Errorf("a pod of another node: %+v", a)
+	}
 }

@@ -221,6 +221,7 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 func TestCluster(t *testing.T) {
 	c := start(t)
 	t.Run("install", func(t *testing.T) { testInstall(t, c) })
+	t.Run("plugin", func(t *testing.T) { testPlugin(t, c) })
 	t.Run("ebpf", func(t *testing.T) { testEBPF(t, c) })
 	t.Run("chart", func(t *testing.T) { testChart(t, c) })
 	t.Run("drain", func(t *testing.T) { testDrain(t, c) })

@@ -111,13 +111,46 @@ func checkOutput(t *testing.T, out string) {
 			t.Errorf("docs/demo.svg has a line that the demo does not print, with any numbers: %s", line)
 		}
 	}
-	for _, bad := range []string{"✗", "It had warned", "ot shown on this machine", "\x1b"} {
+	for _, bad := range []string{
+		"✗", "It had warned", "\x1b", "Mode iptables  not shown", "Mode ebpf      not shown", "Mode userspace not shown",
+	} {
 		if strings.Contains(out, bad) {
 			t.Errorf("the output has %q", bad)
 		}
 	}
 	if t.Failed() {
 		t.Log(out)
+	}
+}
+
+// The demo names what a machine lacks for a mode, and one command that loads all that is a module.
+func TestLacks(t *testing.T) {
+	for _, c := range []struct{ name, found, why, command string }{
+		{"nothing", `{"found":"Linux 6.1 supports mode ipvs"},{"found":"clusterCIDR is not set"}`, "", ""},
+		{
+			"modules",
+			`{"found":"Linux 6.1 does not support mode ipvs: missing kernel feature: the kernel has no IPVS: load it with: ` +
+				`modprobe ip_vs, or use a kernel with CONFIG_IP_VS (this kernel has no IPVS)"},` +
+				`{"found":"Linux 6.1 does not support mode ipvs: missing kernel feature: the kernel has no dummy interfaces: ` +
+				`load it with: modprobe dummy, or use a kernel with CONFIG_DUMMY"}`,
+			"the kernel has no IPVS, the kernel has no dummy interfaces", "modprobe -a ip_vs dummy",
+		},
+		{
+			"a file system",
+			`{"found":"cgroup v2 is mounted at /c; all connections are translated packet by packet: missing kernel feature: ` +
+				`no bpffs: mount it with: mount -t bpf bpf /sys/fs/bpf"}`,
+			"no bpffs: mount it with: mount -t bpf bpf /sys/fs/bpf", "",
+		},
+		{
+			"a right",
+			`{"found":"Linux 6.1, mode iptables not tested: read legacy tables: permission denied: run as root"}`,
+			"read legacy tables: permission denied: run as root", "",
+		},
+	} {
+		why, command, err := lacks([]byte(`{"items":[` + c.found + `]}`))
+		if err != nil || why != c.why || command != c.command {
+			t.Errorf("%s: %q, %q, %v; want %q, %q", c.name, why, command, err, c.why, c.command)
+		}
 	}
 }
 

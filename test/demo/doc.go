@@ -10,8 +10,9 @@
 //
 //	bin/sluice-demo -svg docs/demo.svg
 //
-// It does not change the network of the machine. Everything is in the namespaces
-// and mounts of this process and ends with it, even if it is killed.
+// It does not change the network of the machine. Everything is in the namespaces and mounts of this process and ends
+// with it, even if it is killed, except the cgroup in which mode ebpf balances: the process that waits in lab.Enter
+// removes it, or the next run if that one is killed too.
 //
 // It exits with 0 if all its checks pass, with 1 if not, and with 2 if it cannot run on this machine.
 package main

@@ -143,7 +143,7 @@ func (t *tour) summary(took time.Duration) {
 	}
 	fmt.Fprintln(t)
 	if len(t.failures) == 0 {
-		t.pass("All of it shown and measured in this run, in %.1f s.", took.Seconds())
+		t.pass("Everything above was shown and measured in this run, in %.1f s.", took.Seconds())
 	}
 	for _, f := range t.failures {
 		fmt.Fprintf(t, "   %s\n", t.paint(red, "✗ "+f))

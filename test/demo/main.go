@@ -32,7 +32,7 @@ func main() {
 	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "the `binary` to show")
 	flag.StringVar(&o.examples, "examples", "examples", "`folder` with the manifests to copy")
 	flag.StringVar(&o.svg, "svg", "", "write an animation of a run without failures to a `file`")
-	flag.StringVar(&o.chapters, "chapters", "1,6,10,12,13", "`numbers` of the chapters in the animation")
+	flag.StringVar(&o.chapters, "chapters", "1,6,10,15,16", "`numbers` of the chapters in the animation")
 	flag.Parse()
 	s := newScreen(os.Stdout, os.Getenv)
 	var recorded *recorder
@@ -44,6 +44,7 @@ func main() {
 	if err == nil {
 		err = lab.Enter()
 	}
+	mountBPF()
 	if err != nil {
 		os.Exit(cannot(s, err))
 	}
@@ -58,6 +59,10 @@ func main() {
 	}
 	os.Exit(code)
 }
+
+// mountBPF mounts the file system that mode ebpf needs, in the mount namespace of this process. Without it preflight
+// says what the mode lacks.
+func mountBPF() { _ = unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, "") }
 
 // options are the flags.
 type options struct {

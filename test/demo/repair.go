@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -18,70 +17,6 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// modes starts Sluice in mode iptables, flushes its rules, and switches back, while connections stay open.
-func (t *tour) modes() error {
-	const connections = 16
-	t.head("The other data plane: kube-proxy's chains of iptables, there and back under traffic")
-	stop, err := startQuestions(t.ways(), connections)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	there, err := t.changeMode(`msg="Removed leftovers of Sluice in another mode"`, "--proxy-mode", "iptables")
-	if errors.Is(err, harness.ErrEnded) {
-		t.note("%s", clip("Not shown on this machine: "+lastLine(t.sluice.Log)))
-		t.addFact("Modes", "iptables not shown on this machine")
-		_, err = t.start()
-		return err
-	}
-	if err != nil {
-		return err
-	}
-	t.pass("%d Services in kube-proxy's chains %s after the process started, in both IP families.",
-		there.services, millis(there.took))
-	t.pass("Then it removed its tables of the mode nftables, %s after the start:", millis(there.cleared))
-	t.note("  %s", there.removed)
-	if err := t.inIptables(); err != nil {
-		return err
-	}
-	back, err := t.changeMode(`msg="Removed leftovers of kube-proxy or of another mode"`)
-	if err != nil {
-		return err
-	}
-	t.pass("Back in nftables %s after the process started, and rid of the chains %s after.",
-		millis(back.took), millis(back.cleared))
-	t.note("KUBE-FIREWALL stays: it is kubelet's too.")
-	asked, unanswered := stop()
-	t.losses("Modes", append(there.made, back.made...))
-	t.reportOpen(connections, asked, unanswered)
-	return t.noChains()
-}
-
-type modeChange struct {
-	synced
-	cleared time.Duration // from the start until the rules of the other mode were removed
-	removed string        // of the other mode
-	made    requests
-}
-
-// changeMode restarts Sluice with additional flags, under traffic, and waits until it
-// logs that it removed the rules of the other mode.
-func (t *tour) changeMode(removed string, flags ...string) (c modeChange, err error) {
-	flow := startTraffic(t.webWays())
-	defer flow()
-	shortPause()
-	if _, err := t.stop(); err != nil {
-		return c, err
-	}
-	if c.synced, err = t.start(flags...); err != nil {
-		return c, err
-	}
-	gone, err := t.sluice.Logs(limit, removed)
-	shortPause()
-	c.cleared, c.removed, c.made = gone.Time.Sub(t.sluice.Began), gone.Field("removed"), flow()
-	return c, err
-}
-
 // iptables returns the IPv4 program of the variant that Sluice uses.
 func (t *tour) iptables() string {
 	for _, line := range t.sluice.Log.Lines("Rules are written by") {
@@ -94,8 +29,16 @@ func (t *tour) iptables() string {
 	return "iptables" // there is one variant only
 }
 
-// inIptables shows the rules of the mode iptables and their repair.
-func (t *tour) inIptables() error {
+// chains shows the rules of mode iptables and their repair.
+func (t *tour) chains() error {
+	if err := t.thereAndBack("iptables", moves{removedOurs, removedRules}, t.showChains); err != nil {
+		return err
+	}
+	t.note("KUBE-FIREWALL stays: it is kubelet's too.")
+	return t.noChains()
+}
+
+func (t *tour) showChains() error {
 	tables, err := t.tables()
 	if err != nil {
 		return err
@@ -343,12 +286,17 @@ func (t *tour) flushRuleset() error {
 	return conn.Flush()
 }
 
-// repairs reads from its metrics how many foreign edits Sluice has repaired.
+// repairs returns how many foreign edits Sluice has repaired by its metrics.
 func (t *tour) repairs() (int, error) {
+	return t.metric(`sluice_repairs_total\{cause="foreign-edit"\} `)
+}
+
+// metric returns the value of the first metric that begins with a pattern, 0 if there is none yet.
+func (t *tour) metric(pattern string) (int, error) {
 	text, err := t.sluice.Get("http://127.0.0.1:10249/metrics")
-	m := regexp.MustCompile(`(?m)^sluice_repairs_total\{cause="foreign-edit"\} (\d+)$`).FindSubmatch(text)
+	m := regexp.MustCompile(`(?m)^` + pattern + `(\d+)$`).FindSubmatch(text)
 	if err != nil || m == nil {
-		return 0, err // none yet
+		return 0, err
 	}
 	return strconv.Atoi(string(m[1]))
 }

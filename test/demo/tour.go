@@ -41,6 +41,7 @@ type tour struct {
 type pod struct {
 	*lab.Host
 	label string
+	web   *lab.Server
 }
 
 // fact is a line of the summary.
@@ -66,16 +67,26 @@ func (t *tour) addFact(what, format string, args ...any) {
 
 // show runs the chapters in a lab.
 func (t *tour) show(owner lab.T) {
-	t.Lab = lab.New(owner, lab.Options{})
+	t.Lab = lab.New(owner, lab.Options{Cgroups: lab.HasCgroups()})
 	t.populate()
 	fmt.Fprintf(t, "\n  %s\n  %s\n\n", t.paint(strong, "Sluice"),
 		t.paint(faint, "A Kubernetes service proxy at work, in a small cluster of network namespaces."))
 	t.note("outside ───┬─── node A   pods A1 A2 A3 and a client; sluice runs here")
 	t.note("           └─── node B   pods B1 B2")
-	for _, chapter := range []func() error{
-		t.takeOver, t.questions, t.balance, t.latency, t.features, t.scale, t.refuse, t.udp,
-		t.reload, t.crash, t.modes, t.repair, t.leave,
-	} {
+	if t.files, t.err = newFiles(t.examples); t.err != nil {
+		return
+	}
+	modes := t.modes()
+	if t.err = t.announce(modes); t.err != nil {
+		return
+	}
+	chapters := []func() error{
+		t.takeOver, t.questions, t.balance, t.latency, t.features, t.scale, t.refuse, t.udp, t.reload, t.crash,
+	}
+	for _, m := range modes {
+		chapters = append(chapters, func() error { return t.chapterOf(m) })
+	}
+	for _, chapter := range append(chapters, t.repair, t.leave) {
 		if t.err = chapter(); t.err != nil {
 			return
 		}
@@ -104,9 +115,9 @@ func (t *tour) populate() {
 		{"B2", t.NodeB, "10.180.1.2", "fd00:10:180:1::2"},
 	} {
 		host := t.Pod(p.node, p.v4, p.v6)
-		host.Serve(lab.TCP, webPort)
+		web := host.Serve(lab.TCP, webPort)
 		host.Serve(lab.UDP, dnsPort)
-		t.pods, hosts = append(t.pods, pod{host, p.label}), append(hosts, host)
+		t.pods, hosts = append(t.pods, pod{host, p.label, web}), append(hosts, host)
 	}
 	for _, h := range hosts {
 		if name, err := os.Readlink(h.NetNSPath()); err == nil {
@@ -155,6 +166,9 @@ type synced struct {
 func (t *tour) start(flags ...string) (synced, error) {
 	shown := append([]string{"sluice --config kube-proxy.conf --manifests examples/"}, flags...)
 	t.command("%s", strings.Join(shown, " "))
+	if slices.Contains(flags, "ebpf") {
+		flags = append(flags, "--cgroup-root", t.NodeA.Cgroup())
+	}
 	cmd := exec.Command(t.options.sluice, append([]string{
 		"--config", t.files.config, "--reload-jitter", "0", "--manifests", t.files.manifests, "--hostname-override", "node-a",
 	}, flags...)...)

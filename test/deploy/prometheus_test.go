@@ -117,7 +117,7 @@ func TestDashboardPanels(t *testing.T) {
 		}
 	}
 	want := []string{
-		"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow, userspaceRow,
+		"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow, userspaceRow, ipvsRow,
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)
@@ -125,7 +125,10 @@ func TestDashboardPanels(t *testing.T) {
 }
 
 // Rows of panels that have data in one mode only.
-const iptablesRow, ebpfRow, userspaceRow = "Mode iptables", "Mode ebpf", "Mode userspace"
+const (
+	iptablesRow, ebpfRow  = "Mode iptables", "Mode ebpf"
+	userspaceRow, ipvsRow = "Mode userspace", "Mode ipvs"
+)
 
 func rowOf(t *testing.T, title string) (row []panel) {
 	t.Helper()
@@ -268,9 +271,8 @@ func newMonitored(t *testing.T, mode string) *monitoredSluice {
 // checkPanel verifies that a panel has data.
 func (m *monitoredSluice) checkPanel(p panel) {
 	m.t.Helper()
-	variables := strings.NewReplacer("$instance", ".+", "$__rate_interval", "1m")
 	for _, q := range p.Targets {
-		expr := variables.Replace(q.Expr)
+		expr := expand(q.Expr)
 		eventually(m.t, func() error {
 			values, err := m.query(expr)
 			if err == nil && len(slices.DeleteFunc(values, func(v string) bool { return v == "NaN" })) == 0 {
@@ -279,6 +281,11 @@ func (m *monitoredSluice) checkPanel(p panel) {
 			return err
 		})
 	}
+}
+
+// expand gives the variables of a query values.
+func expand(query string) string {
+	return strings.NewReplacer("$instance", ".+", "$__rate_interval", "1m").Replace(query)
 }
 
 // The panels for mode iptables have data in that mode.
@@ -353,6 +360,13 @@ func TestQueries(t *testing.T) {
 			break
 		}
 		m.checkPanel(p)
+	}
+	for _, p := range rowOf(t, ipvsRow) { // package plane/ipvs compares the names of its metrics
+		for _, q := range p.Targets {
+			if _, err := m.query(expand(q.Expr)); err != nil {
+				t.Errorf("panel %q: %v", p.Title, err)
+			}
+		}
 	}
 	for name, a := range alerts(t) {
 		if _, err := m.query(a.expr); err != nil {

@@ -147,8 +147,8 @@ const (
 	annotationSlowStart = "sluice-proxy.github.io/slow-start"
 )
 
-// Annotations of a Service govern all kinds of sockets, of the node and of a pod, and get backends, explain and the
-// metrics agree with them.
+// Annotations of a Service govern all kinds of sockets, of the node and of a pod, and get backends, top, explain and
+// the metrics agree with them.
 func TestAnnotationsGovernSockets(t *testing.T) {
 	t.Parallel()
 	s := newSockets(t, "ebpf")
@@ -248,6 +248,7 @@ func (o opener) checkEven() (opened int) {
 	f, busy := o.open()
 	defer f.Close()
 	o.shows(fmt.Sprintf(`10\.180\.1\.%d:80 .* lc +1 +1 `, busy+1), "get", "backends", "web")
+	o.shows(`web +[^ ]*80/tcp +0\.0 +1 `, "top", "web", "--interval=100ms")
 	count := o.spread(n)
 	for _, c := range count {
 		if c < n/4 || c > n/2 {

@@ -5,7 +5,6 @@ package lab
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -126,23 +125,20 @@ func onThread(f func()) {
 	}()
 }
 
-// leaveCgroups moves this process out of the cgroups that Cgroup made, and removes them.
-func leaveCgroups() error {
+// HasCgroups reports whether this process may make cgroups (v2), as Options.Cgroups asks.
+func HasCgroups() bool {
 	root, err := cgroupRoot()
-	if err != nil {
-		return nil // there are none
-	}
-	home := homeIn(root)
-	if _, err := os.Stat(home); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err := os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte("0"), 0); err != nil {
-		return fmt.Errorf("leave the cgroup: %w", err)
-	}
-	return removeTree(home)
+	return err == nil && unix.Access(root, unix.W_OK) == nil
 }
 
-func homeIn(root string) string { return filepath.Join(root, homePrefix+strconv.Itoa(os.Getpid())) }
+// removeHome removes the cgroups that a process has made, after its end.
+func removeHome(pid int) {
+	if root, err := cgroupRoot(); err == nil {
+		removeSoon(homeIn(root, pid))
+	}
+}
+
+func homeIn(root string, pid int) string { return filepath.Join(root, homePrefix+strconv.Itoa(pid)) }
 
 // enterHome moves this process into a cgroup of its own, once. The cgroups below may be threaded then.
 func enterHome() (string, error) {
@@ -150,7 +146,7 @@ func enterHome() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	home := homeIn(root)
+	home := homeIn(root, os.Getpid())
 	switch err := os.Mkdir(home, 0o755); {
 	case errors.Is(err, os.ErrExist): // another test enters it
 		return home, waitFor(home)

@@ -4,9 +4,11 @@ package lab
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -16,8 +18,8 @@ import (
 // Programs and sockets of clients are in the cgroup of their host. The cgroup of a pod is below the cgroup of its
 // node. All are removed in the end.
 func TestClientsAreInCgroups(t *testing.T) {
-	if root, err := cgroupRoot(); err != nil || unix.Access(root, unix.W_OK) != nil {
-		t.Skipf("cgroup v2 is not there for this user: %v", err)
+	if !HasCgroups() {
+		t.Skip("cgroup v2 is not there for this user")
 	}
 	var dirs []string
 	t.Run("with cgroups", func(t *testing.T) {
@@ -52,5 +54,26 @@ func TestClientsAreInCgroups(t *testing.T) {
 		if _, err := os.Stat(dir); !os.IsNotExist(err) {
 			t.Errorf("after the test there is %s: %v", dir, err)
 		}
+	}
+}
+
+// The process that waits in Enter removes the cgroup of the one inside, even if that is killed.
+func TestTheCgroupOfAProcessIsRemoved(t *testing.T) {
+	if !HasCgroups() {
+		t.Skip("cgroup v2 is not there for this user")
+	}
+	if os.Getenv("LAB_TEST_CGROUP") != "" {
+		fmt.Println("cgroup", filepath.Dir(Cgroup(t)))
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestTheCgroupOfAProcessIsRemoved$")
+	cmd.Env = append(os.Environ(), "LAB_TEST_CGROUP=1")
+	out, _ := cmd.CombinedOutput() // it is killed
+	m := regexp.MustCompile(`cgroup (/\S+)`).FindSubmatch(out)
+	if m == nil {
+		t.Fatalf("the process made no cgroup: %s", out)
+	}
+	if _, err := os.Stat(string(m[1])); !os.IsNotExist(err) {
+		t.Errorf("%s is left: %v", m[1], err)
 	}
 }

@@ -29,12 +29,7 @@ func Main(m runner) {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
-	code := m.Run()
-	if err := leaveCgroups(); err != nil {
-		fmt.Fprintln(os.Stderr, "lab:", err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
 // Enter runs this program again, with the same arguments, in new network and mount namespaces,
@@ -87,6 +82,7 @@ func runInNamespaces() (int, error) {
 	defer close(done)
 	go forward(cmd.Process, signals, done)
 	err = cmd.Wait()
+	removeHome(cmd.Process.Pid)
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		return 0, fmt.Errorf("wait for the process in the namespaces: %w", err)

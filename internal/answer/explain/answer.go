@@ -1,6 +1,8 @@
 package explain
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -142,40 +144,54 @@ func (a Answer) Print(out *text.Columns) {
 	}
 }
 
-func (c Case) print(out *text.Columns, source string) {
+// Headline says in a line what happens to the connections of a source.
+func (c Case) Headline(source string) string {
 	words := map[Verdict]string{
 		Balanced: "balanced " + c.Why, Refused: "refused at once", Dropped: "dropped without a reply",
 		Untouched: "not changed by Sluice",
 	}
-	out.Printf("%s to %s: %s\n", source, c.Destination, words[c.Verdict])
-	out.Indent = "  "
+	return fmt.Sprintf("%s to %s: %s", source, c.Destination, words[c.Verdict])
+}
+
+// Facts returns what is known of the case besides its headline and endpoints, as names and values.
+func (c Case) Facts() (all []text.Cell) {
+	add := func(name, value string) { all = append(all, text.Cell{name, value}) }
 	if c.Verdict != Balanced {
-		out.Field("Why", c.Why)
+		add("Why", c.Why)
 	}
 	if f := c.Frontend; f != nil {
 		service := f.Service
 		if f.Port != "" {
 			service += ", port " + f.Port
 		}
-		out.Field("Service", service)
-		out.Field("Reached by", f.Kind+" "+f.Address)
+		add("Service", service)
+		add("Reached by", f.Kind+" "+f.Address)
 	}
-	out.Field("Client", c.Client.text())
+	add("Client", c.Client.text())
 	if c.Access != nil {
-		out.Field("Admitted", c.Access.text())
+		add("Admitted", c.Access.text())
 	}
 	if c.Policy != nil {
-		out.Field("Policy", c.Policy.Why)
+		add("Policy", c.Policy.Why)
 	}
 	if c.SourceNAT != nil {
-		out.Field("Source NAT", yesNo(c.SourceNAT.Applied)+c.SourceNAT.Why)
+		add("Source NAT", yesNo(c.SourceNAT.Applied)+c.SourceNAT.Why)
 	}
-	out.Field("Path", strings.Join(c.Path, " -> "))
+	add("Path", strings.Join(c.Path, " -> "))
 	if c.AffinitySeconds > 0 {
 		timeout := text.Duration(time.Duration(c.AffinitySeconds) * time.Second)
-		out.Field("Affinity", "a client stays with its backend until it made no new connection for "+timeout)
+		add("Affinity", "a client stays with its backend until it made no new connection for "+timeout)
 	}
-	out.Field("Affinity", c.Affinity)
+	add("Affinity", c.Affinity)
+	return slices.DeleteFunc(all, func(c text.Cell) bool { return c[1] == "" })
+}
+
+func (c Case) print(out *text.Columns, source string) {
+	out.Printf("%s\n", c.Headline(source))
+	out.Indent = "  "
+	for _, fact := range c.Facts() {
+		out.Field(fact[0], fact[1])
+	}
 	c.printBackends(out)
 	c.printLeftOut(out)
 }
@@ -190,31 +206,41 @@ func (c Case) printBackends(out *text.Columns) {
 		if len(b.Path) > 0 {
 			cells = append(cells, "by "+strings.Join(b.Path, " -> "))
 		}
-		var remarks []string
-		if b.Hairpin {
-			remarks = append(remarks, "the client itself: always with source NAT, so that replies return through this node")
-		}
-		if b.Terminating {
-			remarks = append(remarks, "terminating")
-		}
-		if len(remarks) > 0 {
+		if remarks := b.Remarks(); len(remarks) > 0 {
 			cells = append(cells, strings.Join(remarks, "; "))
 		}
 		out.Row(cells...)
 	}
 }
 
-// printLeftOut only counts the endpoints of the other IP family, which are half of all if a Service has both.
+// Remarks returns what is special about the backend.
+func (b Backend) Remarks() (all []string) {
+	if b.Hairpin {
+		all = append(all, "the client itself: always with source NAT, so that replies return through this node")
+	}
+	if b.Terminating {
+		all = append(all, "terminating")
+	}
+	return all
+}
+
+// OfFamily returns the endpoints that are left out for another reason than their IP family, and how many have the other
+// family, which are half of all if a Service has both.
+func (c Case) OfFamily() (leftOut []LeftOut, foreign int) {
+	for _, e := range c.LeftOut {
+		if e.Reason != route.WrongFamily.String() {
+			leftOut = append(leftOut, e)
+		}
+	}
+	return leftOut, len(c.LeftOut) - len(leftOut)
+}
+
 func (c Case) printLeftOut(out *text.Columns) {
 	if len(c.LeftOut) > 0 {
 		out.Printf("  Left out:\n")
 	}
-	foreign := 0
-	for _, e := range c.LeftOut {
-		if e.Reason == route.WrongFamily.String() {
-			foreign++
-			continue
-		}
+	leftOut, foreign := c.OfFamily()
+	for _, e := range leftOut {
 		out.Row(e.Address, e.Node, e.Slice, e.Reason)
 	}
 	if foreign > 0 {

@@ -35,7 +35,8 @@ const mostCases = 32
 type asker struct {
 	view     View
 	question Question
-	open     bool // a frontend has source ranges, which the plane cannot check
+	sources  []netip.Addr // of the client; none: this node itself
+	open     bool         // a frontend has source ranges, which the plane cannot check
 }
 
 // found is a frontend with its Service and port.
@@ -51,12 +52,21 @@ type found struct {
 // Ask answers a question. Its cost is proportional to the number of Services.
 func Ask(v View, q Question) Answer {
 	a := &asker{view: v, question: q}
-	out := Answer{Source: q.From(), Destination: q.To(), Plane: v.Plane.Name}
-	if q.Destination.IsValid() {
-		out.Cases = a.at(q.Destination)
-	} else {
+	out := Answer{Plane: v.Plane.Name}
+	note, err := a.resolve()
+	out.Source, out.Destination = a.question.From(), a.question.To()
+	switch {
+	case err != nil:
+		out.Unanswered = err.Error()
+		return out
+	case q.Destination.IsValid():
+		if out.Cases = a.at(q.Destination); len(out.Cases) == 0 {
+			out.Unanswered = a.noPort()
+		}
+	default:
 		a.byName(&out)
 	}
+	out.Notes = append(out.Notes, note...)
 	if n := len(out.Cases) - mostCases; n > 0 {
 		out.Cases = out.Cases[:mostCases]
 		out.Notes = append(out.Notes, fmt.Sprintf("%d more results are not shown: add a port to the destination", n))
@@ -95,13 +105,17 @@ func (a *asker) remarks(cases []Case) []string {
 	return all
 }
 
-// at answers for an address: one case for each frontend in question, or one for an address without such a frontend.
+// at answers for an address: one case for each frontend in question, or one for an address without such a frontend,
+// but none if the frontend was given by the name of its port.
 func (a *asker) at(to netip.Addr) []Case {
 	if a.view.Plane.Sockets != "" {
 		return a.atSockets(to)
 	}
 	n := a.survey(to)
 	if len(n.matching) == 0 {
+		if a.question.PortName != "" {
+			return nil
+		}
 		return []Case{a.nowhere(to, n)}
 	}
 	var cases []Case
@@ -168,7 +182,8 @@ func (a *asker) surveyPort(n *survey, to netip.Addr, f found) {
 // asks reports whether the port and protocol of a frontend are those in question.
 func (a *asker) asks(f found) bool {
 	q := a.question
-	return (q.Port == 0 || q.Port == f.frontend.Port) && (q.Protocol == 0 || q.Protocol == f.port.Protocol)
+	return (q.Port == 0 || q.Port == f.frontend.Port) && (q.Protocol == 0 || q.Protocol == f.port.Protocol) &&
+		(q.PortName == "" || q.PortName == f.port.Name)
 }
 
 // compare sorts addresses before NodePorts, in the order in which rules match, and by port.
@@ -232,7 +247,7 @@ func (a *asker) ends(to netip.Addr, f *route.Frontend, c client) bool {
 // enter answers for connections that reach a frontend.
 func (a *asker) enter(to netip.Addr, f found) Case {
 	c := a.client(to)
-	if c.own && !a.question.Source.IsValid() && a.ownVIP(f.frontend.Addr) {
+	if c.own && len(a.sources) == 0 && a.ownVIP(f.frontend.Addr) {
 		c.addr, c.Address = to, to.String()
 	}
 	out := Case{

@@ -36,11 +36,8 @@ func (c *client) way(f *route.Frontend) route.Action {
 
 // client classifies the source of the question. An address of this node in a pod CIDR counts as a pod.
 func (a *asker) client(to netip.Addr) client {
-	addr := a.question.Source
-	if !addr.IsValid() {
-		addr = a.ownSource(to)
-	}
-	local := !a.question.Source.IsValid() || a.isLocal(addr)
+	addr := a.source(to)
+	local := len(a.sources) == 0 || a.isLocal(addr)
 	c := client{addr: addr, own: local, alike: a.view.Plane.Alike, Client: Client{Via: a.question.Via}}
 	if addr.IsValid() {
 		c.Address = addr.String()
@@ -52,7 +49,7 @@ func (a *asker) client(to netip.Addr) client {
 	case inside(d.PodCIDRs, addr):
 		c.CountsAs, c.Why = Pod, fmt.Sprintf("%s is in %s, a pod CIDR", addr, text.Join(containing(d.PodCIDRs, addr), ", "))
 	case local:
-		c.CountsAs, c.Why = Node, a.whyNode()
+		c.CountsAs, c.Why = Node, a.whyNode(addr)
 	case !d.Detects(route.FamilyOf(addr)):
 		c.CountsAs, c.Why = Outside, fmt.Sprintf("pods are not recognized in %s: no pod CIDR is known", route.FamilyOf(addr))
 	default:
@@ -63,9 +60,18 @@ func (a *asker) client(to netip.Addr) client {
 	return c
 }
 
-func (a *asker) whyNode() string {
-	if a.question.Source.IsValid() {
-		return a.question.Source.String() + " is an address of this node"
+// source returns the address from which the client connects to an address; invalid: it is not known.
+func (a *asker) source(to netip.Addr) netip.Addr {
+	if len(a.sources) == 0 {
+		return a.ownSource(to)
+	}
+	i := slices.IndexFunc(a.sources, func(addr netip.Addr) bool { return addr.Is4() == to.Is4() })
+	return a.sources[max(i, 0)]
+}
+
+func (a *asker) whyNode(addr netip.Addr) string {
+	if len(a.sources) > 0 {
+		return addr.String() + " is an address of this node"
 	}
 	return "this node itself"
 }
@@ -79,7 +85,7 @@ func (a *asker) byInterface(d route.Detector, addr netip.Addr, local bool) (Who,
 	}
 	switch {
 	case local:
-		return Node, a.whyNode()
+		return Node, a.whyNode(addr)
 	case a.question.Via != "" && matches:
 		return Pod, fmt.Sprintf("it arrives on %s, and pods arrive %s", a.question.Via, rule)
 	case a.question.Via != "":

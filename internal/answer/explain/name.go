@@ -32,29 +32,38 @@ func (a *asker) byName(out *Answer) {
 		out.Notes = alsoAt(svc)
 		return
 	}
-	if a.question.PortName != "" && !a.resolve(svc) {
+	for _, ip := range ips {
+		out.Cases = append(out.Cases, a.at(ip)...)
+	}
+	if len(out.Cases) == 0 {
 		out.Unanswered = fmt.Sprintf("Service %s has no port %s; it has %s", svc.Name, a.question.PortName,
 			strings.Join(portsOf(svc), ", "))
 		return
 	}
-	for _, ip := range ips {
-		out.Cases = append(out.Cases, a.at(ip)...)
-	}
 	out.Notes = append(out.Notes, alsoAt(svc)...)
 }
 
+// noPort returns why an address has no case for a port by its name.
+func (a *asker) noPort() string {
+	to, port := a.question.Destination, a.question.PortName+slash(a.question.Protocol)
+	if n := a.survey(to); len(n.others) > 0 {
+		return fmt.Sprintf("%s has no port %s; %s", to, port, portsAt(to, n.others))
+	}
+	return fmt.Sprintf("no Service has a port %s at %s", port, to)
+}
+
 func (a *asker) ofSource() string {
-	if !a.question.Source.IsValid() {
+	if len(a.sources) != 1 {
 		return ""
 	}
-	return fmt.Sprintf(" in %s, the family of %s", route.FamilyOf(a.question.Source), a.question.Source)
+	return fmt.Sprintf(" in %s, the family of %s", route.FamilyOf(a.sources[0]), a.sources[0])
 }
 
 // clusterIPs returns the clusterIPs of the Service that the source can send to.
 func (a *asker) clusterIPs(svc *route.Service) []netip.Addr {
 	var out []netip.Addr
 	for _, f := range frontendsOf(svc) {
-		reachable := !a.question.Source.IsValid() || a.question.Source.Is4() == f.frontend.Addr.Is4()
+		reachable := len(a.sources) == 0 || a.source(f.frontend.Addr).Is4() == f.frontend.Addr.Is4()
 		if f.frontend.Kind == route.ClusterIP && reachable && !slices.Contains(out, f.frontend.Addr) {
 			out = append(out, f.frontend.Addr)
 		}
@@ -70,18 +79,6 @@ func frontendsOf(svc *route.Service) []found {
 		}
 	}
 	return out
-}
-
-// resolve sets the number and protocol of a port that the question names.
-func (a *asker) resolve(svc *route.Service) bool {
-	for _, f := range frontendsOf(svc) {
-		wanted := a.question.Protocol == 0 || a.question.Protocol == f.port.Protocol
-		if f.frontend.Kind == route.ClusterIP && f.port.Name == a.question.PortName && wanted {
-			a.question.Port, a.question.Protocol = f.frontend.Port, f.port.Protocol
-			return true
-		}
-	}
-	return false
 }
 
 // eachOnce returns the distinct texts of frontends in order, without empty ones, in linear time.
@@ -129,15 +126,17 @@ func alsoAt(svc *route.Service) []string {
 
 // similar suggests a Service of the same name in another namespace, or with a name like the one in the question.
 func (a *asker) similar() string {
+	asked := a.question.Service
+	asked.Namespace = cmp.Or(asked.Namespace, "default")
 	var names []string
 	sameName := ""
 	for svc := range a.view.Routes.Services() {
 		names = append(names, svc.Name.String())
-		if svc.Name.Name == a.question.Service.Name {
+		if svc.Name.Name == asked.Name {
 			sameName = svc.Name.String()
 		}
 	}
-	if nearest := cmp.Or(sameName, text.Nearest(a.question.Service.String(), names)); nearest != "" {
+	if nearest := cmp.Or(sameName, text.Nearest(asked.String(), names)); nearest != "" {
 		return "; did you mean " + nearest + "?"
 	}
 	return ""

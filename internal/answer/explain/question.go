@@ -4,6 +4,7 @@
 package explain
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -18,31 +19,35 @@ const ICMP cluster.Protocol = 1
 
 // Question is a question where new connections go.
 type Question struct {
-	Source netip.Addr // invalid: this node itself
-	Via    string     // interface on which they arrive; empty: unknown
+	// The source is an address, or all addresses of a pod, or without both this node itself.
+	Source netip.Addr
+	Pod    cluster.Name // without a namespace: see named
+
+	Via string // interface on which they arrive; empty: unknown
 
 	// The destination is an address, or all clusterIPs of a Service.
-	Destination netip.Addr // invalid: see Service
-	Service     cluster.Name
+	Destination netip.Addr   // invalid: see Service
+	Service     cluster.Name // without a namespace: see named
 
 	Port     uint16           // 0: any, or that of PortName
-	PortName string           // of Service
+	PortName string           // of the Service, or of the one at the address
 	Protocol cluster.Protocol // 0: any
 }
 
 // The forms of arguments, for messages.
 const (
-	sourceForms      = `an IP address, or "node" for this node itself`
-	destinationForms = "10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, default/web, default/web:80 or default/web:http"
+	sourceForms      = `an IP address, a pod such as default/client, or "node" for this node itself`
+	destinationForms = "10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, web, default/web, default/web:80, default/web:http " +
+		"or web.default.svc"
 )
 
-// Parse parses a question as users write it. The source is an address or "node". The destination is an address or
-// namespace/name, with an optional port and, if it is not TCP, a protocol.
+// Parse parses a question as users write it. The source is an address, a pod or "node". The destination is an address
+// or a Service: its name, with or without namespace, or its name in DNS. It has an optional port, by its number or
+// name, and, if it is not TCP, a protocol.
 func Parse(source, destination string) (Question, error) {
 	var q Question
-	var err error
-	if q.Source, err = parseSource(source); err != nil {
-		return Question{}, err
+	if err := q.parseSource(source); err != nil {
+		return Question{}, fmt.Errorf("source %q: %w", source, err)
 	}
 	if err := q.parseDestination(destination); err != nil {
 		return Question{}, fmt.Errorf("destination %q: %w", destination, err)
@@ -53,15 +58,32 @@ func Parse(source, destination string) (Question, error) {
 	return q, nil
 }
 
-func parseSource(text string) (netip.Addr, error) {
-	if text == "node" {
-		return netip.Addr{}, nil
+func (q *Question) parseSource(text string) (err error) {
+	name, valid := parseName(text)
+	switch {
+	case text == "node":
+	case valid && !isAddress(text):
+		q.Pod = name
+	default:
+		if q.Source, err = parseAddr(text); err != nil {
+			return errors.New("want " + sourceForms)
+		}
 	}
-	a, err := parseAddr(text)
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("source %q: want %s", text, sourceForms)
+	return nil
+}
+
+// parseName parses "web" or "default/web"; false: it is not the name of an object.
+func parseName(text string) (cluster.Name, bool) {
+	namespace, name, both := strings.Cut(text, "/")
+	if !both {
+		namespace, name = "", text
 	}
-	return a, nil
+	return cluster.Name{Namespace: namespace, Name: name}, isName(strings.Replace(text, "/", "-", 1))
+}
+
+// isName reports whether an object or a port may have the name.
+func isName(s string) bool {
+	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" && strings.Trim(s, "-.") == s
 }
 
 // parseAddr parses an address. It rejects a zone, which has no meaning for forwarded packets.
@@ -100,7 +122,7 @@ func (q *Question) parseDestination(text string) error {
 // parseProtocol returns a destination without its protocol. The last part of "default/tcp" is the name of a Service.
 func (q *Question) parseProtocol(text string) (head string, err error) {
 	i := strings.LastIndexByte(text, '/')
-	if i < 0 || !isAddress(text[:i]) && !strings.Contains(text[:i], "/") {
+	if i < 0 || !strings.ContainsAny(text[:i], "/:.[") {
 		return text, nil
 	}
 	for _, p := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP, ICMP} {
@@ -112,45 +134,57 @@ func (q *Question) parseProtocol(text string) (head string, err error) {
 	return "", fmt.Errorf("unknown protocol %q: want tcp, udp, sctp or icmp", text[i+1:])
 }
 
-// isAddress reports whether a destination is an address. Names of Services have neither dots nor brackets.
-func isAddress(head string) bool {
-	return strings.ContainsAny(head, ".[") || strings.Count(head, ":") > 1
+// isAddress reports whether text is an address, with or without a port, or was meant as one. Names have letters.
+func isAddress(text string) bool {
+	host, _, _ := strings.Cut(text, ":")
+	return strings.Contains(text, "[") || strings.Count(text, ":") > 1 ||
+		host != "" && strings.Trim(host, "0123456789.") == ""
 }
 
 func (q *Question) parseAddress(head string) (err error) {
-	bare := head
-	if strings.HasPrefix(head, "[") && strings.HasSuffix(head, "]") {
-		bare = head[1 : len(head)-1]
+	host, port := head, ""
+	i := strings.LastIndexByte(head, ':')
+	hasPort := i >= 0 && (strings.HasSuffix(head[:i], "]") || strings.Count(head, ":") == 1)
+	if hasPort {
+		host, port = head[:i], head[i+1:]
 	}
-	if q.Destination, err = parseAddr(bare); err == nil {
-		return nil
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
 	}
-	to, err := netip.ParseAddrPort(head)
-	switch {
-	case err != nil || to.Addr().Zone() != "":
+	if q.Destination, err = parseAddr(host); err != nil {
 		return fmt.Errorf("want %s", destinationForms)
-	case to.Port() == 0:
-		return errors.New("no port 0: want 1 to 65535")
 	}
-	q.Destination, q.Port = to.Addr().Unmap(), to.Port()
+	if hasPort {
+		return q.parsePort(port)
+	}
 	return nil
 }
 
 func (q *Question) parseService(head string) error {
 	full, port, hasPort := strings.Cut(head, ":")
-	namespace, name, _ := strings.Cut(full, "/")
-	if namespace == "" || name == "" || strings.Contains(name, "/") {
-		return fmt.Errorf("want an address or namespace/name, such as %s", destinationForms)
+	labels := strings.Split(strings.TrimSuffix(full, "."), ".")
+	if len(labels) == 2 || len(labels) > 2 && labels[2] == "svc" { // pods resolve "web.default", as they search domains
+		full = labels[1] + "/" + labels[0]
 	}
-	q.Service = cluster.Name{Namespace: namespace, Name: name}
+	name, valid := parseName(full)
+	if !valid || strings.Contains(full, ".") {
+		return fmt.Errorf("want an address or a Service, such as %s", destinationForms)
+	}
+	q.Service = name
+	if hasPort {
+		return q.parsePort(port)
+	}
+	return nil
+}
+
+func (q *Question) parsePort(port string) error {
 	number, err := strconv.ParseUint(port, 10, 16)
 	switch {
-	case !hasPort:
 	case err == nil && number > 0:
 		q.Port = uint16(number)
 	case strings.Trim(port, "0123456789") == "":
 		return fmt.Errorf("no port %s: want 1 to 65535, or the name of a port", port)
-	case strings.Contains(port, "/"):
+	case !isName(port):
 		return fmt.Errorf("want %s", destinationForms)
 	default:
 		q.PortName = port
@@ -160,26 +194,34 @@ func (q *Question) parseService(head string) error {
 
 // From returns the source in the form that Parse accepts.
 func (q Question) From() string {
-	if q.Source.IsValid() {
+	switch {
+	case q.Source.IsValid():
 		return q.Source.String()
+	case q.Pod.Name != "":
+		return nameText(q.Pod)
 	}
 	return "node"
 }
 
 // To returns the destination in the form that Parse accepts.
 func (q Question) To() string {
-	s := q.Service.String()
+	s, port := nameText(q.Service), ""
 	if q.Destination.IsValid() {
-		return target(q.Destination, q.Port, q.Protocol)
+		if s = q.Destination.String(); q.Destination.Is6() && (q.Port != 0 || q.PortName != "") {
+			s = "[" + s + "]"
+		}
 	}
-	switch {
-	case q.PortName != "":
-		s += ":" + q.PortName
-	case q.Port != 0:
-		s += ":" + strconv.Itoa(int(q.Port))
+	if q.Port != 0 {
+		port = strconv.Itoa(int(q.Port))
+	}
+	if port = cmp.Or(q.PortName, port); port != "" {
+		s += ":" + port
 	}
 	return s + slash(q.Protocol)
 }
+
+// nameText returns "web" for a name without a namespace.
+func nameText(n cluster.Name) string { return strings.TrimPrefix(n.String(), "/") }
 
 // target formats "10.96.0.10:53/udp", without a port or protocol that is 0.
 func target(a netip.Addr, port uint16, p cluster.Protocol) string {

@@ -77,10 +77,10 @@ func TestExplainOverHTTP(t *testing.T) {
 			"refused; these rules may not be in the kernel yet: Sluice has written nothing since it started",
 		},
 		{
-			"a bad question", "source=me&destination=default/web",
+			"a bad question", "source=10.9&destination=default/web",
 			still{},
 			http.StatusServiceUnavailable,
-			`source "me": want an IP address, or "node" for this node itself`,
+			`source "10.9": want an IP address, a pod such as default/client, or "node" for this node itself`,
 		},
 		{
 			"the loop ends", "source=node&destination=default/web",

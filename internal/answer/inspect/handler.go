@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
@@ -26,9 +27,10 @@ const (
 
 // Handler answers queries with lines of JSON, each of them one answer:
 //
-//	/services /backends /nodeports   Service, Backend, NodePort, Address; ?namespace= and ?name= filter
-//	/addresses
+//	/services /backends /nodeports   Service, Backend, NodePort; ?namespace= ?name= ?selector= filter
+//	/addresses /hosts /traffic       Address, Host, Traffic; filtered, too
 //	/names                           "NAMESPACE/NAME", of ?namespace=, with ?name= as prefix
+//	/namespaces                      names of namespaces with ?name= as prefix
 //	/status                          Status, one
 //	/diff                            Step, to the rules that the kernel should have
 //	/plan                            Step, from a kernel without rules
@@ -36,12 +38,13 @@ const (
 //	/settings                        Settings, one
 //	/explain                         explain.Answer to ?source= ?destination= ?via=, one
 //
-// An error is answered with its message in plain text.
+// An error is answered with its message in plain text, with status 404 if nothing has the name.
 func (i *Inspector) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, h := range map[string]http.HandlerFunc{
-		"/services": filtered(i.Services), "/backends": filtered(i.Backends), "/nodeports": filtered(i.NodePorts),
-		"/addresses": filtered(i.Addresses), "/names": lines(i.names), "/explain": lines(i.explain),
+		"/services": filtered(i, i.Services), "/backends": filtered(i, i.Backends), "/nodeports": filtered(i, i.NodePorts),
+		"/addresses": filtered(i, i.Addresses), "/hosts": filtered(i, i.hosts), "/traffic": filtered(i, i.Traffic),
+		"/names": lines(i.names), "/namespaces": lines(i.namespaces), "/explain": lines(i.explain),
 	} {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
 	}
@@ -63,8 +66,7 @@ const watchTime = 20 * time.Second
 
 func (i *Inspector) events(r *http.Request) (iter.Seq[Event], error) {
 	if !r.URL.Query().Has("after") {
-		events, _ := i.opt.History.Events(0)
-		return slices.Values(events), nil
+		return slices.Values(i.Events()), nil
 	}
 	after, err := strconv.ParseUint(r.FormValue("after"), 10, 64)
 	if err != nil {
@@ -73,6 +75,12 @@ func (i *Inspector) events(r *http.Request) (iter.Seq[Event], error) {
 	ctx, cancel := context.WithTimeout(r.Context(), watchTime)
 	defer cancel()
 	return slices.Values(i.opt.History.eventsWithin(ctx, after)), nil
+}
+
+// Events returns the latest Events, the oldest first.
+func (i *Inspector) Events() []Event {
+	events, _ := i.opt.History.Events(0)
+	return events
 }
 
 func one[T any](v T) iter.Seq[T] { return slices.Values([]T{v}) }
@@ -86,7 +94,11 @@ func lines[T any](ask func(*http.Request) (iter.Seq[T], error)) http.HandlerFunc
 	return func(w http.ResponseWriter, r *http.Request) {
 		values, err := ask(r)
 		if err != nil {
-			http.Error(w, strings.TrimSpace(err.Error()), http.StatusServiceUnavailable)
+			code := http.StatusServiceUnavailable
+			if _, is := errors.AsType[notFoundError](err); is {
+				code = http.StatusNotFound
+			}
+			http.Error(w, strings.TrimSpace(err.Error()), code)
 			return
 		}
 		out := bufio.NewWriterSize(w, bufferBytes)
@@ -101,13 +113,39 @@ func lines[T any](ask func(*http.Request) (iter.Seq[T], error)) http.HandlerFunc
 	}
 }
 
-func filtered[T any](list func(context.Context, Filter) (iter.Seq[T], error)) http.HandlerFunc {
+// owned is an item of a list that belongs to a Service.
+type owned interface{ owner() cluster.Name }
+
+func (s Service) owner() cluster.Name { return cluster.Name{Namespace: s.Namespace, Name: s.Name} }
+func (b Backend) owner() cluster.Name { return cluster.Name{Namespace: b.Namespace, Name: b.Service} }
+
+func (n NodePort) owner() cluster.Name { return cluster.Name{Namespace: n.Namespace, Name: n.Service} }
+
+func (a Address) owner() cluster.Name { return cluster.Name{Namespace: a.Namespace, Name: a.Service} }
+
+func (t Traffic) owner() cluster.Name { return cluster.Name{Namespace: t.Namespace, Name: t.Service} }
+
+func (h Host) owner() cluster.Name { return cluster.Name{Namespace: h.Namespace, Name: h.Service} }
+
+func filtered[T owned](i *Inspector, list func(context.Context, Filter) (iter.Seq[T], error)) http.HandlerFunc {
 	return lines(func(r *http.Request) (iter.Seq[T], error) {
 		f, err := ParseFilter(r.FormValue("name"), r.FormValue("namespace"))
 		if err != nil {
 			return nil, err
 		}
-		return list(r.Context(), f)
+		all, err := list(r.Context(), f)
+		selector := r.FormValue("selector")
+		if err != nil || selector == "" {
+			return all, err
+		}
+		selects, err := i.opt.Selector(selector)
+		return func(yield func(T) bool) {
+			for v := range all {
+				if selects(i.opt.Store.Labels(v.owner())) && !yield(v) {
+					return
+				}
+			}
+		}, err
 	})
 }
 
@@ -177,6 +215,17 @@ func (s serial) serve(h http.Handler, timeout time.Duration, tooLate error) http
 		defer cancel()
 		h.ServeHTTP(serialWriter{w, s}, r.WithContext(ctx))
 	})
+}
+
+// Alone calls do, which may query, while no query of Handler runs. It returns an error if others run until the context
+// ends.
+func (i *Inspector) Alone(ctx context.Context, do func()) error {
+	if !i.queries.lock(ctx) {
+		return errQueries
+	}
+	defer i.queries.unlock()
+	do()
+	return nil
 }
 
 // serialWriter lets other handlers run during a write, which a slow client may block.

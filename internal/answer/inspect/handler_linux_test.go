@@ -49,18 +49,38 @@ func TestAnswers(t *testing.T) {
 				"/services?name=staging/web", 200,
 				`{"namespace":"staging","name":"web","state":"not programmed","reason":"headless"}`,
 			},
+			{"/services?selector=tier+in+(back)", 200, ""},
+			{"/backends?selector=missing", 200, ""},
+			{"/nodeports?selector=!app&name=default/web", 200, ""},
+			{
+				"/services?selector=a+b", 503,
+				`label selector "a b": unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt`,
+			},
 			{"/services?name=a/b/c", 503, `name "a/b/c": want NAME or NAMESPACE/NAME`},
-			{"/backends?name=nothing", 503, `no Service "nothing" is known on this node; sluice get services lists them`},
-			{"/nodeports?name=1", 503, `no node port "1" is known on this node; sluice get nodeports lists them`},
-			{"/nodeports?name=70000", 503, `no node port "70000" is known on this node; sluice get nodeports lists them`},
+			{"/backends?name=nothing", 404, `no Service "nothing" is known on this node; sluice get services lists them`},
+			{"/nodeports?name=1", 404, `no node port "1" is known on this node; sluice get nodeports lists them`},
+			{"/nodeports?name=70000", 404, `no node port "70000" is known on this node; sluice get nodeports lists them`},
+			{
+				"/hosts?name=default/web", 200,
+				`{"address":"10.96.0.80","names":["web.default.svc.cluster.local","web.default","web"],` +
+					`"namespace":"default","service":"web"}` + "\n" +
+					`{"address":"fd00:10:96::80","names":["web.default.svc.cluster.local","web.default","web"],` +
+					`"namespace":"default","service":"web"}`,
+			},
+			{
+				"/hosts?name=dns", 200, `{"address":"10.96.0.10","names":["dns.kube-system.svc.cluster.local","dns.kube-system"],` +
+					`"namespace":"kube-system","service":"dns"}`,
+			},
+			{"/namespaces?name=s", 200, `"staging"`},
 			{"/names?name=w", 200, `"default/web"` + "\n" + `"staging/web"`},
 			{"/names?name=nothing", 200, ""},
 			{"/diff", 200, `{"step":"add a"}` + "\n" + `{"step":"add b"}`},
 			{"/plan", 200, `{"step":"add <c>"}`},
 			{"/settings", 200, `{"configuration":{"mode":"a"},"flags":{"v":"4"}}`},
 			{"/events", 200, ""},
-			{"/explain?source=node&destination=web", 503, "destination \"web\": want an address or namespace/name, such as " +
-				"10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, default/web, default/web:80 or default/web:http"},
+			{"/explain?source=node&destination=Web", 503, "destination \"Web\": want an address or a Service, such as " +
+				"10.96.0.10, 10.96.0.10:53/udp, [fd00::a]:80, web, default/web, default/web:80, " +
+				"default/web:http or web.default.svc"},
 			{"/pods", 404, "404 page not found"},
 		} {
 			if code, got := ask(t, h, tt.url); code != tt.code || got != tt.want {
@@ -74,6 +94,12 @@ func TestAnswers(t *testing.T) {
 		var s Status
 		if _, got := ask(t, h, "/status"); json.Unmarshal([]byte(got), &s) != nil || s.Counts.Services != 3 {
 			t.Errorf("the status is %s", got)
+		}
+		for _, query := range []string{"/services?", "/nodeports?"} {
+			_, all := ask(t, h, query+"name=default/web")
+			if _, got := ask(t, h, query+"selector=app=web"); got != all || got == "" {
+				t.Errorf("%s of Services with a label: %s, want %s", query, got, all)
+			}
 		}
 		if _, got := ask(t, h, "/nodeports"); strings.Count(got, "\n") != 2 {
 			t.Errorf("the node ports are %s, want a line for each of 3", got)

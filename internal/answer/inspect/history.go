@@ -162,6 +162,9 @@ func (e Event) Print(out *text.Columns) {
 	if e.Kind != "" {
 		object = strings.TrimPrefix(e.Namespace+"/"+e.Name, "/")
 	}
+	if e.Type == event.Warning {
+		out.Mark(text.Warning)
+	}
 	out.Printf("%s  %-7s  %-19s  %-30s  %s\n",
 		e.At.Format(time.RFC3339), e.Type, e.Reason, text.Line(object), text.Line(e.Note))
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -22,7 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Options for New. All are required, except Opened and Settings.
+// Options for New. All are required, except Opened, Selector and Settings.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -30,12 +31,16 @@ type Options struct {
 	Store interface {
 		Backlog() cluster.Window
 		Node() *cluster.Node
+		Labels(name cluster.Name) string
 	}
 	History *History
 	Sizes   func() sizes.Sizes                              // of the Services in the kernel
 	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
 	Plane   plane.Facts
-	Opened  plane.Opened // Balance, Shares and Sockets of it are used
+	Opened  plane.Opened // Balance, Shares, Sockets and Traffic of it are used
+
+	// Selector parses a label selector. The function reports whether it selects Labels of the Store.
+	Selector func(text string) (selects func(labels string) bool, err error)
 
 	// Status returns all fields that Inspector.Status does not fill in.
 	Status func(context.Context) Status
@@ -116,18 +121,27 @@ func (i *Inspector) explain(r *http.Request) (iter.Seq[explain.Answer], error) {
 		return nil, err
 	}
 	q.Via = r.FormValue("via")
-	local, err := i.opt.Local(r.Context())
+	answer, err := i.Explain(r.Context(), q)
 	if err != nil {
 		return nil, err
 	}
-	v, err := i.view(r.Context())
+	return one(answer), nil
+}
+
+// Explain answers where the connections of a question go.
+func (i *Inspector) Explain(ctx context.Context, q explain.Question) (explain.Answer, error) {
+	local, err := i.opt.Local(ctx)
 	if err != nil {
-		return nil, err
+		return explain.Answer{}, err
+	}
+	v, err := i.view(ctx)
+	if err != nil {
+		return explain.Answer{}, err
 	}
 	if v.Local = local; i.opt.Plane.Sockets != "" {
 		v.Sockets = i.opt.Opened.Sockets()
 	}
-	return one(explain.Ask(v, q)), nil
+	return explain.Ask(v, q), nil
 }
 
 // Filter selects Services; an empty field matches all.
@@ -167,10 +181,15 @@ func (f Filter) String() string {
 	return f.Namespace + "/" + f.Name
 }
 
-// notFound is the error if no object of a kind, "Service" or "node port", has the name in the query.
-func notFound(kind string, f Filter) error {
-	list := strings.ToLower(strings.ReplaceAll(kind, " ", "")) + "s"
-	return fmt.Errorf("no %s %q is known on this node; sluice get %s lists them", kind, f, list)
+// notFoundError is the error if no object of a kind, "Service" or "node port", has the name in the query.
+type notFoundError struct {
+	kind   string
+	filter Filter
+}
+
+func (e notFoundError) Error() string {
+	list := strings.ToLower(strings.ReplaceAll(e.kind, " ", "")) + "s"
+	return fmt.Sprintf("no %s %q is known on this node; sluice get %s lists them", e.kind, e.filter, list)
 }
 
 // selection has the Services of a View that a Filter matches.
@@ -197,7 +216,7 @@ func (i *Inspector) selectServices(ctx context.Context, f Filter) (*selection, e
 		s.addAll()
 	}
 	if f.Name != "" && len(s.services) == 0 {
-		return nil, notFound("Service", f)
+		return nil, notFoundError{"Service", f}
 	}
 	return s, nil
 }
@@ -283,4 +302,19 @@ func (i *Inspector) names(r *http.Request) (iter.Seq[string], error) {
 		}
 	}
 	return slices.Values(names), nil
+}
+
+// namespaces lists the namespaces of Services that begin with ?name=, for the completion of shells.
+func (i *Inspector) namespaces(r *http.Request) (iter.Seq[string], error) {
+	v, err := i.view(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]struct{}{}
+	for svc := range v.Routes.Services() {
+		if strings.HasPrefix(svc.Name.Namespace, r.FormValue("name")) {
+			names[svc.Name.Namespace] = struct{}{}
+		}
+	}
+	return slices.Values(slices.Sorted(maps.Keys(names))), nil
 }

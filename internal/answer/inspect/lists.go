@@ -23,6 +23,9 @@ type Service struct {
 	Reason    string      `json:"reason,omitempty"` // of the state; empty: it is completely programmed
 	Ports     []Port      `json:"ports,omitempty"`
 
+	// Problem is what is wrong with it: the reason, unless it is not for a proxy, or a port without a usable backend.
+	Problem string `json:"problem,omitempty"`
+
 	// LeftOut is how many of its addresses and ports are not programmed because
 	// they belong to other Services or to earlier ports of its own.
 	LeftOut int `json:"leftOut,omitempty"`
@@ -89,7 +92,21 @@ func (s *selection) service(svc *route.Service) Service {
 	for i := range svc.Ports {
 		out.Ports = append(out.Ports, portOf(&svc.Ports[i]))
 	}
+	if out.Problem = out.Reason; svc.Ignored != "" && out.State == NotProgrammed {
+		out.Problem = "" // by its kind
+	}
+	for _, p := range out.Ports {
+		out.Problem = cmp.Or(out.Problem, p.problem())
+	}
 	return out
+}
+
+// problem returns why the port serves nobody on this node.
+func (p Port) problem() string {
+	if p.Cluster+p.Local > 0 || len(p.Frontends) == 0 {
+		return ""
+	}
+	return "no usable backend"
 }
 
 func portOf(p *route.Port) Port {
@@ -310,7 +327,7 @@ func (i *Inspector) NodePorts(ctx context.Context, f Filter) (iter.Seq[NodePort]
 		}
 	}
 	if byNumber && len(list) == 0 {
-		return nil, notFound("node port", f)
+		return nil, notFoundError{"node port", f}
 	}
 	slices.SortStableFunc(list, func(a, b NodePort) int { return cmp.Compare(a.Port, b.Port) })
 	return slices.Values(list), nil

@@ -168,7 +168,7 @@ func TestStatusOverTime(t *testing.T) {
 				Adopted: 7,
 			},
 			Counts:   Counts{Sizes: s.Counts.Sizes, Rejected: 1},
-			Warnings: []string{"no usable backend: 1 Service (see sluice get backends)"},
+			Warnings: []string{"no usable backend: 1 Service (see sluice get services --problems)"},
 			Problems: []Problem{{
 				began, route.Problem{
 					Object: "Service staging/thief", Field: "spec.clusterIPs", Value: "10.96.0.81:80/tcp",

@@ -20,7 +20,7 @@ func (s Service) Rows() []text.Row {
 	rows := make([]text.Row, len(ports))
 	for i, p := range ports {
 		a := p.addresses()
-		rows[i] = text.Row{Cells: []text.Cell{
+		rows[i] = text.Row{Mark: s.mark(p), Cells: []text.Cell{
 			{"NAMESPACE", s.Namespace},
 			{"NAME", s.Name},
 			{"PORT", portText(p.Name, p.Port, p.Protocol)},
@@ -29,10 +29,20 @@ func (s Service) Rows() []text.Row {
 			{"NODE-PORT", a.nodePort},
 			{"POLICY", p.policy()},
 			{"BACKENDS", p.backends()},
-			{"STATE", stateText(s.State, s.Reason)},
+			{"STATE", stateText(s.State, cmp.Or(s.Reason, p.problem()))},
 		}, Wide: []text.Cell{{"FAMILY", p.Family}, {"AFFINITY", p.affinity()}, {"CLIENTS", a.clients}}}
 	}
 	return rows
+}
+
+func (s Service) mark(p Port) text.Mark {
+	switch {
+	case s.Problem == "" || s.Reason == "" && p.problem() == "":
+		return ""
+	case s.State == NotProgrammed:
+		return text.Bad
+	}
+	return text.Warning
 }
 
 // Rows returns a row. In modes whose kernel counts connections it has more columns.
@@ -85,10 +95,12 @@ func (a Address) Rows() []text.Row {
 	return []text.Row{{Cells: []text.Cell{
 		{"NAMESPACE", a.Namespace},
 		{"NAME", a.Service},
-		{"PORT", strings.TrimPrefix(a.Port+"/"+a.Protocol, "/")},
+		{"PORT", a.port()},
 		{"LISTENS-AT", a.Address.String()},
 	}, Wide: []text.Cell{{"POOL", a.Pool}, {"CONNECTIONS", strconv.FormatInt(a.Open, 10)}}}}
 }
+
+func (a Address) port() string { return strings.TrimPrefix(a.Port+"/"+a.Protocol, "/") }
 
 // portText formats a port as "http:80/tcp".
 func portText(name string, number uint16, protocol string) string {

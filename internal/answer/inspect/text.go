@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/health"
 	"github.com/sluice-proxy/sluice/internal/text"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
@@ -20,14 +21,27 @@ func (s Status) Print(out *text.Columns) {
 	if m := s.Mode; m.Configured != "" {
 		state += fmt.Sprintf("; mode %s serves in place of mode %s", m.Name, m.Configured)
 	}
+	p.Mark(s.mark())
 	p.Printf("Sluice %s, pid %d, running for %s: %s\n\n", s.Version, s.PID, p.since(s.Since), state)
 	for i, why := range s.Warnings {
+		p.Mark(text.Warning)
 		p.Field([]string{"Attention", ""}[min(i, 1)], text.Line(why))
 	}
 	s.identity(p)
 	s.writes(p)
 	s.configuration(p)
 	s.lists(p)
+}
+
+// mark returns how the first line is highlighted.
+func (s Status) mark() text.Mark {
+	switch {
+	case s.Health.State != health.Healthy:
+		return text.Bad
+	case len(s.Warnings) > 0:
+		return text.Warning
+	}
+	return text.Good
 }
 
 // page is text in columns with ages relative to a time.
@@ -107,7 +121,7 @@ func (s Status) writes(p *page) {
 	pending := count(s.Pending, "service", "(not in the kernel yet, or not completely)")
 	p.Field("Pending", cmp.Or(ifSet("unknown: %s", s.Busy), pending))
 	if s.Refused > 0 {
-		p.Field("Refused", count(s.Refused, "service", "by the kernel (see sluice get services)"))
+		p.Field("Refused", count(s.Refused, "service", "by the kernel (see sluice get services --problems)"))
 	}
 	p.Field("Rejected", count(c.Rejected, "problem", "with objects since the start"))
 	p.Field("Compared", p.tallies(s.Comparisons))

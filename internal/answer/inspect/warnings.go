@@ -17,7 +17,7 @@ func (s Status) warnings() (all []string) {
 		warn("the last write to the kernel failed: %s", s.Error)
 	}
 	if s.Refused > 0 {
-		warn("the kernel refuses the rules of %s (see sluice get services)", text.Count(s.Refused, "Service"))
+		warn("the kernel refuses the rules of %s (see sluice get services --problems)", text.Count(s.Refused, "Service"))
 	}
 	if s.Contest.Active() {
 		warn("%s", s.Contest)
@@ -31,7 +31,7 @@ func (s Status) warnings() (all []string) {
 		warn("%s %s does not answer for %s%s", from.Kind, from.From, Duration(age), ifSet(": %s", from.Trouble))
 	}
 	if n := s.Counts.NoBackends; n > 0 {
-		warn("no usable backend: %s (see sluice get backends)", text.Count(n, "Service"))
+		warn("no usable backend: %s (see sluice get services --problems)", text.Count(n, "Service"))
 	}
 	if m := s.Mode; m.Configured != "" {
 		warn("mode %s serves in place of mode %s: %s", m.Name, m.Configured, m.Fallback)

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/files"
 )
 
@@ -84,7 +85,7 @@ func start(t *testing.T, tune func(*world, *Options)) *world {
 		Status: func(context.Context) Status { return Status{} },
 		Diff:   func(context.Context) (plane.Plan, error) { return made(""), nil },
 		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
-		Plane:  nftables.Kind().Facts,
+		Plane:  nftables.Kind().Facts, Selector: convert.Selector,
 	}
 	if tune != nil {
 		tune(w, &opt)

@@ -28,6 +28,13 @@ type Destination struct {
 type Listed struct {
 	Server
 	Settings
+	Stats
+}
+
+// Stats count since the virtual server was added. The kernel updates them every 2 seconds. They are 0 before Linux 4.1.
+type Stats struct {
+	Connections    uint64
+	Received, Sent uint64 // bytes from clients and to them
 }
 
 // Op is what a Command does.

@@ -42,6 +42,11 @@ const (
 	svcFlags     = 7
 	svcTimeout   = 8
 	svcNetmask   = 9
+	svcStats64   = 12
+
+	statsConnections = 1
+	statsReceived    = 4
+	statsSent        = 5
 
 	destAddr     = 1
 	destPort     = 2
@@ -184,6 +189,8 @@ func decodeListed(m netlink.Message) (Listed, error) {
 			}
 		case svcTimeout:
 			timeout = ad.Uint32()
+		case svcStats64:
+			nl.Nested(ad, s.Stats.decode)
 		}
 	})
 	if err != nil {
@@ -195,6 +202,18 @@ func decodeListed(m netlink.Message) (Listed, error) {
 	s.Ports = flags&flagPorts != 0
 	s.Addr, err = narrow(addr, family)
 	return s, err
+}
+
+// decode reads an attribute of the counters.
+func (s *Stats) decode(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case statsConnections:
+		s.Connections = ad.Uint64()
+	case statsReceived:
+		s.Received = ad.Uint64()
+	case statsSent:
+		s.Sent = ad.Uint64()
+	}
 }
 
 // narrow returns the address of a family in a union nf_inet_addr.

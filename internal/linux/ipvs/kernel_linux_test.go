@@ -60,12 +60,12 @@ func TestServersAndDestinationsAreWrittenAndListed(t *testing.T) {
 	udp, sctp := server(unix.IPPROTO_UDP, "10.96.0.10:53"), server(unix.IPPROTO_SCTP, "10.96.0.10:53")
 	mark4, mark6 := Server{Addr: netip.IPv4Unspecified(), Mark: 0xb5000007}, Server{Addr: netip.IPv6Unspecified(), Mark: 7}
 	want := []Listed{
-		{mark4, Settings{Scheduler: "rr", Affinity: time.Minute}},
-		{mark6, Settings{Scheduler: "rr"}},
-		{sctp, Settings{Scheduler: "rr"}},
-		{tcp4, Settings{Scheduler: "mh", Ports: true}},
-		{tcp6, Settings{Scheduler: "wrr", Affinity: 3 * time.Hour}},
-		{udp, Settings{Scheduler: "lc"}},
+		{Server: mark4, Settings: Settings{Scheduler: "rr", Affinity: time.Minute}},
+		{Server: mark6, Settings: Settings{Scheduler: "rr"}},
+		{Server: sctp, Settings: Settings{Scheduler: "rr"}},
+		{Server: tcp4, Settings: Settings{Scheduler: "mh", Ports: true}},
+		{Server: tcp6, Settings: Settings{Scheduler: "wrr", Affinity: 3 * time.Hour}},
+		{Server: udp, Settings: Settings{Scheduler: "lc"}},
 	}
 	for range 2 { // the second time everything exists
 		for _, s := range want {
@@ -230,6 +230,21 @@ func TestConnectionsAreCounted(t *testing.T) {
 	got, err := table.Destinations(t.Context(), at)
 	if err != nil || len(got[0]) != 1 || got[0][0].Active != 1 {
 		t.Errorf("destinations: %v, %v", got, err)
+	}
+	stats := map[Server]Stats{}
+	for deadline := time.Now().Add(time.Minute); stats[at].Connections == 0 && time.Now().Before(deadline); {
+		time.Sleep(100 * time.Millisecond)
+		listed, err := table.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range listed {
+			stats[l.Server] = l.Stats
+		}
+	}
+	// A handshake is two packets of 40 bytes or more from the client.
+	if s := stats[at]; s.Connections != 1 || s.Received < 80 || s.Sent < 40 || stats[idle] != (Stats{}) {
+		t.Errorf("counted: %+v", stats)
 	}
 	for _, e := range ends {
 		_ = e.Close()

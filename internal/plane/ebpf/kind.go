@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 const mode = "ebpf"
@@ -128,6 +129,9 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		return nil, errors.Join(err, conn.Close())
 	}
 	count := newCounter(conn.Counts)
+	opened.Traffic = func(ctx context.Context, all *route.Snapshot) (map[route.PortID]plane.Traffic, error) {
+		return traffic(ctx, all, count.sums, answers.openConnections)
+	}
 	load := newLoads(conn, sockets.Count, func(err error) {
 		s.Log.Error("Cannot count the connections of backends for least connections, retrying", "error", err)
 	})

@@ -43,22 +43,31 @@ func (c *counter) Applied(change route.Change) {
 // Describe implements prometheus.Collector.
 func (c *counter) Describe(out chan<- *prometheus.Desc) { out <- c.desc }
 
-// Collect implements prometheus.Collector.
-func (c *counter) Collect(out chan<- prometheus.Metric) {
+// sums returns how many connections each port has had, if any.
+func (c *counter) sums() (map[route.PortID]uint64, error) {
 	counts, err := c.counts()
 	if err != nil {
-		out <- prometheus.NewInvalidMetric(c.desc, err)
-		return
+		return nil, err
 	}
 	sums := map[route.PortID]uint64{}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for id, n := range counts {
 		id[15] = byte(route.Cluster) + 1 // as in poolID
 		if p, known := c.ports[id]; known {
 			sums[p] += n
 		}
 	}
-	c.mu.Unlock()
+	return sums, nil
+}
+
+// Collect implements prometheus.Collector.
+func (c *counter) Collect(out chan<- prometheus.Metric) {
+	sums, err := c.sums()
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(c.desc, err)
+		return
+	}
 	for p, n := range sums {
 		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(n), p.Service.Namespace,
 			p.Service.Name, p.Name, p.Protocol.String(), p.Family.String())

@@ -1,10 +1,14 @@
 package ebpf
 
 import (
+	"context"
+	"maps"
+	"net/netip"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
@@ -51,5 +55,33 @@ sluice_ebpf_map_max_entries{map="connections"} 65536
 sluice_ebpf_map_max_entries{map="slots"} 1024`
 	if got := metricstest.Values(t, metricstest.Registry(p), ""); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A port has the connections that were decided, and those that are open to its backends, each backend once.
+func TestTrafficOfPorts(t *testing.T) {
+	compiler := route.NewCompiler(route.Options{NodeName: "a"})
+	compiler.Compile(planetest.EveryShape().Take())
+	all, id := compiler.Snapshot(), route.PortID{}
+	var backend netip.AddrPort
+	for svc := range all.Services() {
+		for i := range svc.Ports {
+			if p := &svc.Ports[i]; p.Protocol == cluster.TCP && len(p.Cluster) > 0 && len(p.Local) > 0 {
+				id, backend = p.ID(svc.Name), p.Local[0]
+			}
+		}
+	}
+	got, err := traffic(t.Context(), all,
+		func() (map[route.PortID]uint64, error) { return map[route.PortID]uint64{id: 7}, nil },
+		func(context.Context) (map[cluster.Protocol]map[netip.AddrPort]int, error) {
+			return map[cluster.Protocol]map[netip.AddrPort]int{cluster.TCP: {backend: 3}}, nil
+		})
+	if want := (plane.Traffic{plane.Connections: 7, plane.Live: 3}); err != nil || !maps.Equal(got[id], want) {
+		t.Errorf("%s: got %v, %v, want %v", id, got[id], err, want)
+	}
+	for other, n := range got {
+		if other != id && n[plane.Connections] > 0 {
+			t.Errorf("%s has %v", other, n)
+		}
 	}
 }

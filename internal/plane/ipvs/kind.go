@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sluice-proxy/sluice/internal/linux/ipset"
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
@@ -67,8 +69,10 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		return nil, err
 	}
 	p := New(KernelOf(s.NetNS, tools), o)
+	count := newCounter(ipvs.New(s.NetNS), func() *marks { return p.marks })
+	parts = append(parts, plane.Part{Follower: count, Metrics: []prometheus.Collector{count}})
 	return &plane.Opened{
-		Plane: p, Load: Load(), Parts: parts, Due: p.Due, Balance: p.Balance,
+		Plane: p, Load: Load(), Parts: parts, Due: p.Due, Balance: p.Balance, Traffic: count.Traffic,
 		WatchTrouble:   p.watchTrouble,
 		KubeProxyRules: []string{"ipvs", fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("to IPVS and ipsets, and by iptables-%s, as %s", tools.Variant(), tools.Reason()),

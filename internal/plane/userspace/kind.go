@@ -109,7 +109,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	p := run.plane
 	opened := *on
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
-	opened.Shares, opened.HandOver = p.Shares, run.handOver
+	opened.Shares, opened.Traffic, opened.HandOver = p.Shares, p.Traffic, run.handOver
 	opened.Parts = []plane.Part{run.part()}
 	for _, part := range on.Parts {
 		if part.Follower != nil {

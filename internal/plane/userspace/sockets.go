@@ -275,6 +275,18 @@ func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *rout
 	return b, nil
 }
 
+// Traffic returns what was counted. It is safe for concurrent use.
+func (p *Plane) Traffic(context.Context, *route.Snapshot) (map[route.PortID]plane.Traffic, error) {
+	all := map[route.PortID]plane.Traffic{}
+	for id, n := range p.sockets.counts() {
+		all[id] = plane.Traffic{
+			plane.Connections: uint64(n.Connections), plane.Live: uint64(n.Open), plane.Failures: uint64(n.Failures),
+			plane.Received: uint64(n.Received), plane.Sent: uint64(n.Sent),
+		}
+	}
+	return all, nil
+}
+
 // Shares returns how probable it is now that each backend gets the next connection of a client. It is
 // safe for concurrent use.
 func (p *Plane) Shares(by plane.Connection) plane.Shares {

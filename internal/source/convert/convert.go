@@ -50,6 +50,9 @@ type Converter struct {
 	// server has completed the objects. If two get the same one and a common port, the older owns it (package route).
 	AssignClusterIPs bool
 
+	// PodsOf is the node whose pods slices name (cluster.Slice); empty: they name all pods.
+	PodsOf string
+
 	// Strings, if not nil, makes equal strings of different objects share their memory.
 	Strings *Interner
 }

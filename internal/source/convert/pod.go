@@ -134,12 +134,16 @@ func (s *Selection) Slices(pods []*Pod) []*cluster.Slice {
 		if pod.Name.Namespace != s.Service.Namespace || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		out = append(out, &cluster.Slice{
+		sl := &cluster.Slice{
 			Name:      derivedName(s.Service, "pods", pod.Name.Name),
 			Service:   s.Service,
 			Ports:     s.resolve(pod),
 			Endpoints: s.endpoints(pod),
-		})
+		}
+		for _, e := range sl.Endpoints {
+			sl.Pods = append(sl.Pods, cluster.Pod{Name: pod.Name.Name, Addr: e.Addr})
+		}
+		out = append(out, sl)
 	}
 	return out
 }

@@ -20,12 +20,13 @@ const (
 	maxAffinity     = 86400 * time.Second
 )
 
-// Service converts a Service. For one that is not programmed it sets only the name and Ignored, the reason.
+// Service converts a Service. For one that is not programmed it sets only name, labels and Ignored, the reason.
 func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Problem) {
 	out := &cluster.Service{
 		Name:    cluster.Name{Namespace: c.Strings.Of(svc.Namespace), Name: svc.Name},
 		Created: svc.CreationTimestamp.Time,
 		Ignored: ignored(svc),
+		Labels:  labelText(svc.Labels),
 	}
 	n := &notes{object: Object("Service", out.Name)}
 	if out.Ignored != "" {

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,9 +114,9 @@ func runServices(t *testing.T, c Converter, cases []serviceCase) {
 }
 
 // onlyIgnored returns a function that makes a Service the conversion of one that is not programmed.
-func onlyIgnored(reason string) func(*cluster.Service) {
+func onlyIgnored(reason string, labels ...string) func(*cluster.Service) {
 	return func(s *cluster.Service) {
-		*s = cluster.Service{Name: s.Name, Created: s.Created, Ignored: reason}
+		*s = cluster.Service{Name: s.Name, Created: s.Created, Ignored: reason, Labels: strings.Join(labels, ",")}
 	}
 }
 
@@ -131,11 +132,11 @@ func TestServiceIgnored(t *testing.T) {
 			s.Spec.Type = corev1.ServiceTypeExternalName
 		}, want: onlyIgnored("ExternalName")},
 		{name: "S-236 for another proxy", in: func(s *corev1.Service) {
-			s.Labels = map[string]string{LabelProxyName: "foo"}
-		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=foo")},
+			s.Labels = map[string]string{"a": "b", LabelProxyName: "foo"}
+		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=foo", "a=b", LabelProxyName+"=foo")},
 		{name: "for another proxy without a name", in: func(s *corev1.Service) {
 			s.Labels = map[string]string{LabelProxyName: ""}
-		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=")},
+		}, want: onlyIgnored("label service.kubernetes.io/service-proxy-name=", LabelProxyName+"=")},
 		{name: "no clusterIP", in: func(s *corev1.Service) {
 			s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
 		}, want: onlyIgnored("no clusterIP"), problems: []string{"spec.clusterIP "}},

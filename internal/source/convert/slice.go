@@ -33,13 +33,14 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 		n.add("addressType", string(es.AddressType), "unknown address type: expected IPv4, IPv6 or FQDN")
 		return nil, n.list()
 	}
-	return &cluster.Slice{
-		Name:      name,
-		Service:   cluster.Name{Namespace: name.Namespace, Name: service},
-		Ports:     c.slicePorts(es, n),
-		Endpoints: c.endpoints(es, n),
-		Trigger:   trigger(es),
-	}, n.list()
+	out := &cluster.Slice{
+		Name:    name,
+		Service: cluster.Name{Namespace: name.Namespace, Name: service},
+		Ports:   c.slicePorts(es, n),
+		Trigger: trigger(es),
+	}
+	c.addEndpoints(out, es, n)
+	return out, n.list()
 }
 
 // trigger returns the time of the change to pods that led to this version of a slice.
@@ -83,7 +84,7 @@ func (c Converter) slicePort(p corev1.EndpointPort, field string, n *notes) (clu
 	return cluster.SlicePort{Name: c.Strings.Of(p.Name), Protocol: proto, Port: port}, ok
 }
 
-func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.Endpoint {
+func (c Converter) addEndpoints(out *cluster.Slice, es *discoveryv1.EndpointSlice, n *notes) {
 	fault := func(a netip.Addr) string {
 		reason := c.endpointFault(a)
 		if reason == "" && route.FamilyOf(a).String() != string(es.AddressType) {
@@ -91,7 +92,7 @@ func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.
 		}
 		return reason
 	}
-	out := make([]cluster.Endpoint, 0, len(es.Endpoints))
+	out.Endpoints = make([]cluster.Endpoint, 0, len(es.Endpoints))
 	for i := range es.Endpoints {
 		ep := &es.Endpoints[i]
 		if len(ep.Addresses) == 0 {
@@ -102,7 +103,10 @@ func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.
 			n.add(at("endpoints", i)+".addresses[0]", ep.Addresses[0], reason)
 			continue
 		}
-		out = append(out, cluster.Endpoint{
+		if ref := ep.TargetRef; ref != nil && ref.Kind == "Pod" {
+			c.addPod(out, cluster.Pod{Name: ref.Name, Addr: a}, ptr.Deref(ep.NodeName, ""))
+		}
+		out.Endpoints = append(out.Endpoints, cluster.Endpoint{
 			Addr:        a,
 			Node:        c.Strings.Of(ptr.Deref(ep.NodeName, "")),
 			Ready:       ptr.Deref(ep.Conditions.Ready, true),
@@ -111,7 +115,13 @@ func (c Converter) endpoints(es *discoveryv1.EndpointSlice, n *notes) []cluster.
 			Hints:       c.Strings.Hints(ep.Hints),
 		})
 	}
-	return out
+}
+
+// addPod adds a pod to a slice if slices name the pods of its node.
+func (c Converter) addPod(to *cluster.Slice, pod cluster.Pod, node string) {
+	if c.PodsOf == "" || c.PodsOf == node {
+		to.Pods = append(to.Pods, pod)
+	}
 }
 
 // Endpoints converts an Endpoints object to one slice for each subset, which may have

@@ -100,6 +100,15 @@ func TestSlice(t *testing.T) {
 		}, func(sl *cluster.Slice) {
 			sl.Endpoints[0] = cluster.Endpoint{Addr: addrs("10.0.0.1")[0], Node: "n1", Terminating: true}
 		}, nil},
+		{"pods, if they are the targets", func(es *discoveryv1.EndpointSlice) {
+			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: "web-0"}
+			es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{"10.0.0.2"}, TargetRef: &corev1.ObjectReference{Kind: "Node", Name: "n1"},
+			})
+		}, func(sl *cluster.Slice) {
+			sl.Endpoints = append(sl.Endpoints, cluster.Endpoint{Addr: addrs("10.0.0.2")[0], Ready: true, Serving: true})
+			sl.Pods = []cluster.Pod{{Name: "web-0", Addr: addrs("10.0.0.1")[0]}}
+		}, nil},
 		{"serving is true by default", func(es *discoveryv1.EndpointSlice) {
 			es.Endpoints[0].Conditions.Ready = new(false)
 		}, func(sl *cluster.Slice) { sl.Endpoints[0].Ready = false }, nil},
@@ -175,5 +184,18 @@ func TestEndpoints(t *testing.T) {
 	eps.Labels = map[string]string{LabelHeadless: ""}
 	if got, problems := (Converter{}).Endpoints(eps); got != nil || problems != nil {
 		t.Errorf("headless Endpoints became %v, %v", got, problems)
+	}
+}
+
+// Slices from an API server name the pods of this node only, as there are very many others.
+func TestPodsOfThisNode(t *testing.T) {
+	es := endpointSlice(func(es *discoveryv1.EndpointSlice) {
+		es.Endpoints[0].NodeName, es.Endpoints[0].TargetRef = new("one"), &corev1.ObjectReference{Kind: "Pod", Name: "web-0"}
+	})
+	for node, want := range map[string]int{"": 1, "one": 1, "two": 0} {
+		got, problems := Converter{PodsOf: node}.Slice(es)
+		if len(got.Pods) != want || len(problems) > 0 {
+			t.Errorf("node %q: got %v and %v, want %d pods", node, got.Pods, problems, want)
+		}
 	}
 }

@@ -81,7 +81,7 @@ func New(store *cluster.Store, o Options) *Source {
 		health:  newServerHealth(o.Log, o.Client.server),
 		pause:   wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 30 * time.Second},
 	}
-	s.convert.Strings = convert.NewInterner()
+	s.convert.Strings, s.convert.PodsOf = convert.NewInterner(), o.NodeName
 	s.feeds = []feed{s.services(), s.slices(), s.serviceCIDRs()}
 	if o.NodeName != "" {
 		s.feeds = append(s.feeds, s.node())

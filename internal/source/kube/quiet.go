@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -16,9 +17,13 @@ func (d demoted) Enabled(ctx context.Context, level slog.Level) bool {
 	return d.Handler.Enabled(ctx, min(level, slog.LevelDebug))
 }
 
+// intended begins what client-go logs once for each kind about IsWatchListSemanticsUnSupported of a listing, as if it
+// were a fault. To list is a choice: docs/decisions/0031-one-list-at-the-start.md.
+const intended = "The client used to build this informer/reflector doesn't support WatchList semantics."
+
 // Handle checks the level, because logr passes errors on without a call of Enabled.
 func (d demoted) Handle(ctx context.Context, r slog.Record) error {
-	if !d.Enabled(ctx, r.Level) {
+	if !d.Enabled(ctx, r.Level) || strings.HasPrefix(r.Message, intended) {
 		return nil
 	}
 	r.Level = min(r.Level, slog.LevelDebug)

@@ -10,7 +10,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/sluice-proxy/sluice/internal/testing/texttest"
@@ -43,6 +45,17 @@ func TestLibrariesLogAtDebugLevel(t *testing.T) {
 				t.Errorf("log (-want +got):\n%s", d)
 			}
 		})
+	}
+}
+
+// A reflector logs nothing about the choice to list.
+func TestListingIsNoFault(t *testing.T) {
+	f := &testSource{t: t, log: &texttest.Buffer{}}
+	log := logr.FromSlogHandler(demoted{slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug})})
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	cache.NewReflectorWithOptions(listing{}, &corev1.Node{}, store, cache.ReflectorOptions{Logger: &log})
+	if got := f.logLines(); len(got) > 0 {
+		t.Errorf("the log has %q", got)
 	}
 }
 

@@ -59,6 +59,9 @@ func TestUnreadFieldsAreNotRead(t *testing.T) {
 		es.AddressType = discoveryv1.AddressTypeIPv4
 		for i := range es.Endpoints {
 			es.Endpoints[i].Addresses = []string{"10.0.0.1"}
+			if ref := es.Endpoints[i].TargetRef; ref != nil && coin.IntN(2) == 0 {
+				ref.Kind = "Pod"
+			}
 		}
 		es.Labels = pick(pick(es.Labels, discoveryv1.LabelServiceName, "web"), convert.LabelHeadless, "")
 		es.Annotations = pick(es.Annotations, corev1.EndpointsLastChangeTriggerTime, "2026-11-20T10:11:12Z")

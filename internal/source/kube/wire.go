@@ -156,7 +156,7 @@ type unread struct {
 // Numbers of fields: generated.proto of apimachinery/pkg/apis/meta/v1, api/core/v1 and api/discovery/v1 in k8s.io.
 func unreadService() *unread {
 	return &unread{within: map[protowire.Number]*unread{
-		fieldMetadata: unreadMeta(),
+		fieldMetadata: unreadMeta(nil),                 // all labels are read, for queries
 		2:             {fields: []protowire.Number{2}}, // spec: selector
 		3:             {fields: []protowire.Number{2}}, // status: conditions
 	}}
@@ -164,17 +164,22 @@ func unreadService() *unread {
 
 func unreadSlice() *unread {
 	return &unread{within: map[protowire.Number]*unread{
-		fieldMetadata: unreadMeta(),
-		2:             {fields: []protowire.Number{3, 4, 5, 7}}, // endpoints: hostname, targetRef, deprecatedTopology, zone
+		fieldMetadata: unreadMeta([]string{convert.LabelHeadless, discoveryv1.LabelServiceName}),
+		2: { // endpoints
+			fields: []protowire.Number{3, 5, 7}, // hostname, deprecatedTopology, zone
+			within: map[protowire.Number]*unread{
+				4: {fields: []protowire.Number{2, 4, 5, 6, 7}}, // targetRef: all but kind and name
+			},
+		},
 	}}
 }
 
-func unreadMeta() *unread {
+func unreadMeta(labels []string) *unread {
 	return &unread{
 		// generateName, selfLink, resourceVersion, generation, ownerReferences, finalizers, managedFields
 		fields: []protowire.Number{2, 4, 6, 7, 13, 14, 17},
 		keys: map[protowire.Number][]string{
-			11: {convert.LabelProxyName, convert.LabelHeadless, discoveryv1.LabelServiceName},
+			11: labels,
 			12: {
 				corev1.EndpointsLastChangeTriggerTime, convert.AnnotationScheduler, convert.AnnotationWeights,
 				convert.AnnotationClients, convert.AnnotationSlowStart, convert.AnnotationPreserve,

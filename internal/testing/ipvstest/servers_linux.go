@@ -19,8 +19,10 @@ import (
 type Servers struct {
 	servers map[ipvs.Server]*server
 
-	// Connections returns the connections to a destination; nil: there are none.
+	// Connections returns the inactive connections to a destination, and Stats what a server has counted; nil: there are
+	// none.
 	Connections func(ipvs.Server, netip.AddrPort) int
+	Stats       func(ipvs.Server) ipvs.Stats
 }
 
 type server struct {
@@ -35,7 +37,11 @@ func NewServers() *Servers { return &Servers{servers: map[ipvs.Server]*server{}}
 func (f *Servers) List(context.Context) ([]ipvs.Listed, error) {
 	var all []ipvs.Listed
 	for _, s := range f.sorted() {
-		all = append(all, ipvs.Listed{Server: s, Settings: f.servers[s].Settings})
+		listed := ipvs.Listed{Server: s, Settings: f.servers[s].Settings}
+		if f.Stats != nil {
+			listed.Stats = f.Stats(s)
+		}
+		all = append(all, listed)
 	}
 	return all, nil
 }

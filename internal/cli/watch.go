@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// What happens to an item of a list that is watched.
+const (
+	listed  = "listed" // it was there at first
+	added   = "added"
+	changed = "changed"
+	gone    = "gone"
+)
+
+// change is an item of a list with what happened to it.
+type change struct {
+	Change string          `json:"change"`
+	Item   json.RawMessage `json:"item"`
+}
+
+// changeRows prints changes for people, their items by print.
+func changeRows(print person) person {
+	return func(t *text.Table, answer json.RawMessage) error {
+		var c change
+		if err := admin.Decode(answer, &c); err != nil {
+			return err
+		}
+		t.Before = []text.Cell{{"CHANGE", fmt.Sprintf("%-*s", len(changed), c.Change)}}
+		return print(t, c.Item)
+	}
+}
+
+// item is what tells an item of a list from others.
+type item struct {
+	Namespace, Name, Service         string
+	PortName, Protocol, Family, Pool string
+	Port, Address, TargetPort        any // numbers or texts
+}
+
+func (i item) service() string { return i.Namespace + "/" + cmp.Or(i.Service, i.Name) }
+
+// matches reports whether a filter selects the item: by its Service, or by the number of a node port.
+func (i item) matches(f inspect.Filter) bool {
+	name := cmp.Or(i.Service, i.Name)
+	return (f.Namespace == "" || f.Namespace == i.Namespace) &&
+		(f.Name == "" || f.Name == name || f.Name == fmt.Sprint(i.Port))
+}
+
+// itemLines are the answers of the items of a Service.
+type itemLines map[item]string
+
+// watching prints the changes of a list. It asks for the items of a Service after each Event of the Service, so that a
+// change costs the daemon what the Service costs. It keeps what it has printed.
+type watching struct {
+	*getting
+
+	printer *printer
+	filters []inspect.Filter
+	known   map[string]itemLines
+}
+
+// watch prints what there is, then changes, until the context ends.
+func (g *getting) watch(ctx context.Context) error {
+	filters, err := g.filters(g.names)
+	if err != nil {
+		return err
+	}
+	p := newPrinter(g.env.Stdout, g.format(), changeRows(g.person))
+	w, last := &watching{g, p, filters, map[string]itemLines{}}, uint64(0)
+	for events, err := range eventBatches(ctx) {
+		switch {
+		case err != nil:
+		case last == 0:
+			err = w.update(listed, w.ask(ctx, w.names), nil)
+			err = errors.Join(append(w.missing, err)...)
+		default:
+			err = w.follow(ctx, events, last)
+		}
+		if ctx.Err() != nil {
+			return nil // interrupted, as intended
+		}
+		if err != nil {
+			return err
+		}
+		if len(events) > 0 {
+			last = events[len(events)-1].Number
+		}
+	}
+	return nil
+}
+
+// follow prints what has changed since the Event with the number last.
+func (w *watching) follow(ctx context.Context, events []eventLine, last uint64) error {
+	var touched []string
+	for _, e := range events {
+		if e.Number > last+1 || e.Kind == "" { // Events are missing, or one stands for many
+			return w.update(added, w.ask(ctx, w.names), slices.Collect(maps.Keys(w.known)))
+		}
+		last = e.Number
+		concerns := func(f inspect.Filter) bool { return e.Matches(anyPort(f)) }
+		if e.Kind == "Service" && slices.ContainsFunc(w.filters, concerns) {
+			touched = append(touched, e.Namespace+"/"+e.Name)
+		}
+	}
+	slices.Sort(touched)
+	for _, service := range slices.Compact(touched) {
+		if err := w.update(added, w.ask(ctx, []string{service}), []string{service}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// anyPort returns a filter for all Services in place of one for a node port, as any may have it.
+func anyPort(f inspect.Filter) inspect.Filter {
+	if _, err := strconv.Atoi(f.Name); err == nil {
+		f.Name = ""
+	}
+	return f
+}
+
+// update prints answers that differ from those printed last, the new ones as appeared, and items of Services in scope
+// that are gone.
+func (w *watching) update(appeared string, answers answerLines, scope []string) error {
+	now := map[string]itemLines{}
+	for answer, err := range answers {
+		if _, unknown := errors.AsType[admin.NotFoundError](err); unknown {
+			break
+		}
+		var i item
+		if err == nil {
+			err = admin.Decode(answer, &i)
+		}
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(w.filters, i.matches) {
+			continue
+		}
+		if now[i.service()] == nil {
+			now[i.service()] = itemLines{}
+		}
+		now[i.service()][i] = string(answer)
+		before, known := w.known[i.service()][i]
+		switch {
+		case !known:
+			err = w.print(appeared, string(answer))
+		case before != string(answer):
+			err = w.print(changed, string(answer))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return w.forget(scope, now)
+}
+
+// forget prints the items of Services that are gone, and keeps those that are there now.
+func (w *watching) forget(services []string, now map[string]itemLines) error {
+	var ended []string
+	for _, service := range services {
+		for i, line := range w.known[service] {
+			if _, remains := now[service][i]; !remains {
+				ended = append(ended, line)
+			}
+		}
+		delete(w.known, service)
+	}
+	maps.Copy(w.known, now)
+	slices.Sort(ended)
+	for _, line := range ended {
+		if err := w.print(gone, line); err != nil {
+			return err
+		}
+	}
+	return w.printer.flush()
+}
+
+func (w *watching) print(what, line string) error {
+	answer, err := json.Marshal(change{what, json.RawMessage(line)})
+	if err != nil {
+		return fmt.Errorf("print a change: %w", err)
+	}
+	return w.printer.print(answer)
+}

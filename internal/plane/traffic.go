@@ -1,0 +1,37 @@
+package plane
+
+import "maps"
+
+// Signal names a number that planes know of a port of a Service.
+type Signal string
+
+// The signals. All except Live are counters that only grow, but begin at 0 again when the plane replaces its object.
+const (
+	Connections Signal = "connections" // and UDP flows, since the start
+	Live        Signal = "live"        // connections and UDP flows at this moment
+	Received    Signal = "receivedBytes"
+	Sent        Signal = "sentBytes"
+	Failures    Signal = "failures" // connections that no backend accepted
+)
+
+// Traffic is what a plane knows of a port of a Service; it has no Signal that the plane does not know.
+type Traffic map[Signal]uint64
+
+// Add adds other numbers to these.
+func (t Traffic) Add(other Traffic) {
+	for signal, n := range other {
+		t[signal] += n
+	}
+}
+
+// Since returns how much each counter has grown from an earlier Traffic. One that is less than before began again.
+func (t Traffic) Since(before Traffic) Traffic {
+	grown := maps.Clone(t)
+	delete(grown, Live)
+	for signal, n := range grown {
+		if was := before[signal]; was <= n {
+			grown[signal] = n - was
+		}
+	}
+	return grown
+}
