@@ -163,14 +163,7 @@ func TestStoppingDuringTheFirstRead(t *testing.T) {
 				w := startReading(t)
 				before(w)
 				synctest.Wait()
-				began := time.Now()
-				w.stop()
-				if err := <-w.ended; err != nil {
-					t.Errorf("Run = %v, want nil", err)
-				}
-				if waited := time.Since(began); waited != 0 {
-					t.Errorf("ended after %v, want at once", waited)
-				}
+				w.wantEndAtOnce()
 				w.wantLog()
 				for _, s := range w.syncs {
 					if s.Err == nil {

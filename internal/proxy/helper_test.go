@@ -90,6 +90,19 @@ func (w *testLoop) advance(d time.Duration) {
 	synctest.Wait()
 }
 
+// wantEndAtOnce stops the loop, which must end without an error and without waiting.
+func (w *testLoop) wantEndAtOnce() {
+	w.t.Helper()
+	began := time.Now()
+	w.stop()
+	if err := <-w.ended; err != nil {
+		w.t.Errorf("Run = %v, want nil", err)
+	}
+	if waited := time.Since(began); waited != 0 {
+		w.t.Errorf("ended after %v, want at once", waited)
+	}
+}
+
 // wantOps waits until all goroutines are blocked, and compares the calls of the plane since the last call.
 func (w *testLoop) wantOps(want string) {
 	w.t.Helper()

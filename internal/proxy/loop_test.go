@@ -272,14 +272,7 @@ func TestStopping(t *testing.T) {
 				w := start(t, func(o *Options) { o.MinPeriod = time.Hour })
 				tt.before(w)
 				synctest.Wait()
-				before := time.Now()
-				w.stop()
-				if err := <-w.ended; err != nil {
-					t.Errorf("Run = %v, want nil", err)
-				}
-				if waited := time.Since(before); waited != 0 {
-					t.Errorf("stopped after %v, want at once", waited)
-				}
+				w.wantEndAtOnce()
 				if strings.Contains(w.log.String(), "canceled") {
 					t.Errorf("stopping is logged as a failure:\n%s", &w.log)
 				}

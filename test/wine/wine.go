@@ -129,7 +129,7 @@ type Result struct {
 }
 
 // Run runs a program to its end, a minute at most. It tries again if Wine could not start the program, as on a busy
-// machine.
+// machine; see notStarted.
 func (p *Prefix) Run(program string, args ...string) (r Result) {
 	p.t.Helper()
 	const attempts = 3
@@ -137,11 +137,18 @@ func (p *Prefix) Run(program string, args ...string) (r Result) {
 		ctx, cancel := context.WithTimeout(p.t.Context(), runTimeout)
 		r = p.run(ctx, append([]string{loader, program}, args...)...)
 		cancel()
-		if !strings.Contains(r.Stdout, "ShellExecuteEx failed: Internal error") {
+		if !r.notStarted() {
 			break
 		}
 	}
 	return r
+}
+
+// notStarted reports whether Wine's start.exe ended with its own status 1, in place of that of a program which it could
+// not start. It prints the reason, or nothing where it cannot load the text of the message. No program of a test fails
+// without output.
+func (r Result) notStarted() bool {
+	return r.Code == 1 && (r.Stdout+r.Stderr == "" || strings.Contains(r.Stdout, "ShellExecuteEx failed: Internal error"))
 }
 
 func (p *Prefix) run(ctx context.Context, command ...string) Result {

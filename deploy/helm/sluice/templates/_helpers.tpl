@@ -26,7 +26,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{ if eq (include "sluice.field" (list . "mode")) "ebpf" }}yes{{ end }}
 {{- end }}
 
-{{- /* Not empty if a privileged init container writes kernel parameters, which IPVS needs always. */ -}}
+{{- /* Not empty if a privileged init container writes kernel parameters, which mode ipvs always needs. */ -}}
 {{- define "sluice.sysctls" -}}
 {{ if or .Values.sysctls.enabled (eq (include "sluice.field" (list . "mode")) "ipvs") }}yes{{ end }}
 {{- end }}
