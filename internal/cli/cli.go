@@ -60,7 +60,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 	default:
 		asking := env
 		asking.Stdout, asking.Stderr = safe(env.Stdout), text.Safe(env.Stderr)
-		root.AddCommand(newGet(asking), newStatus(asking), newEvents(asking), newDiff(asking), newExplain(asking),
+		root.AddCommand(newGet(asking), newStatus(asking, env.Stdout), newEvents(asking), newDiff(asking), newExplain(asking),
 			newTop(asking, env.Stdout), newPlan(env), newPreflight(asking), newBugreport(env), newCompletion(env),
 			newMan(env), newVersion(env))
 		completeModes(root, app.Modes(env.Kinds))

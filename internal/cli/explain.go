@@ -23,7 +23,7 @@ backends with which probability, with source NAT or without and why, and why eac
 other endpoint is left out. The command sends no packets.
 
 SOURCE is an IP address, a pod (NAMESPACE/NAME, or NAME) of this node that a Service
-selects, or "node" for this node itself, for which --from-node is the same.
+selects, or "node" for this node itself, which is the default.
 DESTINATION is an address, or a Service by its name (NAMESPACE/NAME, or NAME) or by its
 name in DNS, which stands for its clusterIPs; without a port it stands for all ports.
 PORT is a number or the name of a port of the Service. PROTOCOL is tcp (the default if
@@ -39,7 +39,8 @@ not exist or is not programmed; 2 the arguments are invalid.`
 
 const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a pod to a clusterIP
   sluice explain default/client web:http          from a pod to a port by its name
-  sluice explain --from-node web.default.svc      from this node to a Service by its name in DNS
+  sluice explain web                              from this node to a Service
+  sluice explain node web.default.svc:80          the same by its name in DNS, for one port
   sluice explain 203.0.113.9 192.168.0.2:30080    from outside to a NodePort
   sluice explain node [fd00:96::a]:443 -o json
   kubectl get svc,endpointslices,nodes -A -o yaml | sluice explain -f - node default/web`
@@ -57,14 +58,14 @@ func newExplain(env Env) *cobra.Command {
 	fs := pflag.NewFlagSet("explain", pflag.ContinueOnError)
 	e := &explaining{env: env, flags: config.NewFlags(fs), output: newOutput(objectFormats())}
 	cmd := &cobra.Command{
-		Use:     "explain SOURCE DESTINATION[:PORT][/PROTOCOL]",
+		Use:     "explain [SOURCE] DESTINATION[:PORT][/PROTOCOL]",
 		Short:   "Explain where connections go, and why",
 		Long:    explainLong,
 		Example: explainExample,
 		Args:    e.arguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e.files = cmd.Flags().Changed("filename")
-			if e.node {
+			if len(args) == 1 {
 				args = []string{"node", args[0]}
 			}
 			return e.run(cmd.Context(), args[0], args[1])
@@ -75,25 +76,22 @@ func newExplain(env Env) *cobra.Command {
 		"or from standard input (-), instead of asking the daemon; repeatable")
 	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, "+
 		"for modes that recognize pods by it")
-	cmd.Flags().BoolVar(&e.node, "from-node", false, "this node itself is the source: give the destination only")
+	cmd.Flags().BoolVar(&e.node, "from-node", false, "this node itself is the source, as without SOURCE")
 	e.output.register(cmd, cmd.Flags())
 	addHidden(cmd, fs)
 	return cmd
 }
 
 func (e *explaining) arguments(_ *cobra.Command, args []string) error {
-	switch {
-	case e.node && len(args) == 1, !e.node && len(args) == 2:
+	switch n := len(args); {
+	case n == 1, n == 2 && !e.node:
 		return nil
-	case e.node:
-		return trouble(fmt.Errorf("with --from-node explain takes a destination only, got %s; "+
-			"for another node as the source give its address in place of the flag", text.Count(len(args), "argument")))
-	case len(args) == 1:
-		return trouble(fmt.Errorf("explain takes a source and a destination, got 1 argument; "+
-			"for this node as the source: sluice explain --from-node %s", args[0]))
+	case n == 2:
+		return trouble(fmt.Errorf("--from-node and the source %q are given: want one of them", args[0]))
+	default:
+		return trouble(fmt.Errorf("explain takes a source and a destination, or a destination only, got %s; "+
+			"see sluice explain --help", text.Count(n, "argument")))
 	}
-	return trouble(fmt.Errorf("explain takes a source and a destination, got %s; see sluice explain --help",
-		text.Count(len(args), "argument")))
 }
 
 func (e *explaining) run(ctx context.Context, source, destination string) error {

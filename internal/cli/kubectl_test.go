@@ -315,7 +315,7 @@ func TestPluginErrors(t *testing.T) {
 			"--node names the node of the connection\n",
 		"explain default/none default/web":    "kubectl sluice: find pod default/none: pods \"none\" not found\n",
 		"explain default/pending default/web": "kubectl sluice: pod default/pending has no address yet\n",
-		"explain a b c": "kubectl sluice: explain takes a source and a destination, " +
+		"explain a b c": "kubectl sluice: explain takes a source and a destination, or a destination only, " +
 			"got 3 arguments; see sluice explain --help\n",
 		"stats": "kubectl sluice: unknown command \"stats\", did you mean status?\n",
 	} {

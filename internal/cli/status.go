@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,16 +13,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-func newStatus(env Env) *cobra.Command {
+func newStatus(env Env, stdout io.Writer) *cobra.Command {
+	var watch bool
 	o := newOutput(objectFormats())
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the daemon on this node: health, mode and why, last sync, lag, repairs, failures",
 		Long: `Show the state of the daemon of this network namespace: mode and why, source, the last write and
 pending changes, comparisons and repairs, rules taken over, configuration, host settings, servers,
-and problems with objects.
+and problems with objects. --watch shows it again every two seconds, also while no daemon answers.
 
 Exit status: 0 healthy; 1 not healthy, or starting; 2 no answer: the daemon does not run here or does
 not answer, or the command does not run as root.`,
@@ -28,16 +33,47 @@ not answer, or the command does not run as root.`,
   sluice status >/dev/null && echo healthy`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
-			defer cancel()
-			return status(ctx, o, env)
+			if watch {
+				return watchStatus(cmd.Context(), o.format, stdout)
+			}
+			return status(cmd.Context(), o.format, env.Stdout)
 		},
 	}
 	o.register(cmd, cmd.Flags())
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again and again, until interrupted")
 	return answers(cmd)
 }
 
-func status(ctx context.Context, o *output, env Env) error {
+// watchStatus prints the state, or why there is none, until it is interrupted: in place of the last one on a terminal.
+func watchStatus(ctx context.Context, f format, stdout io.Writer) error {
+	const pause = 2 * time.Second
+	for at := time.Now(); ; at = time.Now() {
+		var now bytes.Buffer
+		err := status(ctx, f, text.Safe(&now))
+		if ctx.Err() != nil {
+			return nil // interrupted, as intended
+		}
+		if err != nil && err.Error() != "" {
+			fmt.Fprintf(&now, "%s: %v\n", at.Format(time.TimeOnly), err)
+		}
+		if file := screen(stdout); file != nil && f.encode == nil {
+			err = redraw(file, now.String())
+		} else {
+			_, err = now.WriteTo(stdout)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+func status(ctx context.Context, f format, w io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	var answer json.RawMessage
 	if err := admin.DialNearest().Get(ctx, "/status", nil, &answer); err != nil {
 		return err
@@ -46,7 +82,7 @@ func status(ctx context.Context, o *output, env Env) error {
 	if err := admin.Decode(answer, &s); err != nil {
 		return err
 	}
-	if _, err := show(env.Stdout, o.format, answered(answer), prose[inspect.Status]); err != nil {
+	if _, err := show(w, f, answered(answer), prose[inspect.Status]); err != nil {
 		return err
 	}
 	if s.Health.State != health.Healthy {

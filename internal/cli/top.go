@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
@@ -70,8 +69,8 @@ func newTop(env Env, stdout io.Writer) *cobra.Command {
 			return err
 		}
 		t.query, t.format = in.queries(args)[0], o.format
-		if f, is := stdout.(*os.File); is && term.IsTerminal(int(f.Fd())) && o.encode == nil {
-			t.terminal = f
+		if o.encode == nil {
+			t.terminal = screen(stdout)
 		}
 		return t.run(cmd.Context())
 	}
@@ -144,10 +143,7 @@ func (t *top) draw(all []inspect.Traffic) error {
 	if err := t.sorted(all); err != nil {
 		return err
 	}
-	width, height, err := term.GetSize(int(t.terminal.Fd()))
-	if err != nil || width <= 0 || height <= 0 {
-		width, height = 80, 24
-	}
+	_, height := size(t.terminal)
 	const titles = 3 // lines above the rows
 	rowsShown := min(len(all), max(height-titles-1, 1))
 	var table bytes.Buffer
@@ -156,21 +152,7 @@ func (t *top) draw(all []inspect.Traffic) error {
 	if _, err := show(text.Safe(&table), t.format, answered(all[:rowsShown]...), rows[inspect.Traffic]); err != nil {
 		return err
 	}
-	const clear = "\x1b[H\x1b[J"
-	_, err = io.WriteString(t.terminal, clear+cut(table.String(), width))
-	return err
-}
-
-// cut shortens lines to a width.
-func cut(lines string, width int) string {
-	var b strings.Builder
-	for line := range strings.Lines(lines) {
-		if runes := []rune(strings.TrimSuffix(line, "\n")); len(runes) > width {
-			line = string(runes[:width]) + "\n"
-		}
-		b.WriteString(line)
-	}
-	return b.String()
+	return redraw(t.terminal, table.String())
 }
 
 // sortNames are the values of --sort.

@@ -58,9 +58,3 @@ func TestOrders(t *testing.T) {
 		}
 	}
 }
-
-func TestCutLines(t *testing.T) {
-	if got := cut("short\n€uros and more\n", 6); got != "short\n€uros \n" {
-		t.Errorf("got %q", got)
-	}
-}

@@ -131,19 +131,24 @@ func testPodNames(w *testEnv) {
 		}
 		w.setSlice(s)
 	}
-	ask := func(pod string) (a explain.Answer) {
+	ask := func(pod string) (a explain.Answer, err error) {
 		query := url.Values{"source": {pod}, "destination": {"web." + w.ns + ".svc.cluster.local:80"}}
-		w.must(admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/explain", query, &a))
-		return a
+		err = admin.Dial(admin.Options{NetNS: w.lab.NodeA.NetNSFD()}).Get(w.Context(), "/explain", query, &a)
+		return a, err
 	}
+	address := w.pods[0].Addr(netip.IPv4Unspecified()).String()
 	w.eventually(func() error {
-		a, address := ask("web-0"), w.pods[0].Addr(netip.IPv4Unspecified()).String()
+		a, err := ask("web-0")
+		if err != nil { // as before the first write
+			return err
+		}
 		if len(a.Cases) != 2 || a.Source != w.ns+"/web-0" || a.Cases[0].Client.Address != address {
 			return fmt.Errorf("pod web-0: %+v", a)
 		}
 		return nil
 	})
-	if a := ask(w.ns + "/web-1"); !strings.HasPrefix(a.Unanswered, "the address of pod "+w.ns+"/web-1 is not known") {
-		w.Errorf("a pod of another node: %+v", a)
+	a, err := ask(w.ns + "/web-1")
+	if err != nil || !strings.HasPrefix(a.Unanswered, "the address of pod "+w.ns+"/web-1 is not known") {
+		w.Errorf("a pod of another node: %+v, %v", a, err)
 	}
 }

@@ -195,9 +195,10 @@ func (d *document) explain(ctx context.Context) node {
 		source = "node"
 	}
 	parts := []part{
-		form("explain", input("from", "From", source, "node, or an address"),
+		form("explain", input("from", "From", source, "node, a pod or an address"),
 			input("to", "To", d.asked.to, "default/web:80 or 10.96.0.10:53/udp"), el("button", words("Explain"))),
-		el("p", class("hint"), words("Where a connection goes, and why. From is an address, or node for this node itself.")),
+		el("p", class("hint"), words("Where a connection goes, and why. From is node for this node itself, "+
+			"a pod of this node as namespace/name, or an address.")),
 	}
 	if d.asked.to == "" {
 		return section("explain", "Explain", parts...)

@@ -155,14 +155,16 @@ func (s *subject) End(*planetest.Model) error {
 // Services prefer the same.
 func (s *subject) state(*route.Table) (string, error) {
 	var lines []string
-	known := 0
+	known, fixed := 0, 0 // fixed: sockets at addresses of frontends
 	for k, v := range s.plane.sockets.values {
 		b := s.plane.sockets.balancers[k.port]
 		if k.part == balancer {
 			lines = append(lines, fmt.Sprint(k, " ", v.target, " ", backendsOf(b)))
 			continue
 		}
-		known++
+		if known++; k.part == frontendSocket {
+			fixed++
+		}
 		l := s.engine.open[socketAddr{k.port.Protocol, v.at}]
 		if l == nil || l.pool() != v.pool || l.balancer != b {
 			return "", fmt.Errorf("socket %s at %s is not open as it should be: %+v", k, v.at, l)
@@ -178,9 +180,9 @@ func (s *subject) state(*route.Table) (string, error) {
 		return "", fmt.Errorf("%d sockets are known, %d open here, %d in the engine, %v wait", known, n, len(s.engine.open),
 			p.sockets.leave)
 	}
-	if n := len(p.ports.at); n != known+closedNow(p) || len(p.ports.users) != n {
-		return "", fmt.Errorf("%d sockets are known, but %d have addresses, of which %d are in use: %v", known, n,
-			len(p.ports.users), p.ports.at)
+	if n := len(p.ports.at); n != known-fixed+closedNow(p) || len(p.ports.users) != n {
+		return "", fmt.Errorf("of %d sockets %d have fixed addresses, and %d other addresses, of which %d are in use: %v",
+			known, fixed, n, len(p.ports.users), p.ports.at)
 	}
 	if s.rules != nil {
 		for _, k := range slices.Collect(maps.Keys(s.rules.rules)) {
