@@ -131,7 +131,6 @@ type Connection struct {
 	Backend  netip.AddrPort // the one chosen; invalid: up to the choice
 
 	Client, To netip.Addr      // of the connection; invalid: not known
-	NodeName   string          // of this node; empty: not known
 	Detector   *route.Detector // recognizes pods; nil: not known
 
 	// Unserved: its destination is a NodePort at an address that serves none (Ends.Unserved).

@@ -240,6 +240,7 @@ type Host struct {
 	MasqueradeAll bool
 	NodePorts     NodePorts
 	Local         []netip.Addr // the addresses of this host, sorted; nil unless Options.ListLocal
+	Primary       []netip.Addr // the first address of the Node in each family, which connections of this host have
 
 	// ServiceCIDRs are sorted, none inside another. Connections to an address in them that no Service has are dropped.
 	ServiceCIDRs []netip.Prefix

@@ -98,7 +98,7 @@ func alone(packets plane.Kind, on *plane.Opened, why error) *plane.Opened {
 // tested returns the options for the programs and maps, and the error of the self-test.
 func tested(s plane.Setup, test func(bpf.Options) error) (o bpf.Options, err error) {
 	c := s.Config.EBPF
-	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName}
+	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS}
 	if o.Cgroup == "" {
 		if o.Cgroup, err = bpf.FindRoot(); err != nil {
 			return o, probe.SocketsError(err)

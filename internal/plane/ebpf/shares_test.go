@@ -77,7 +77,7 @@ const (
 func TestShares(t *testing.T) {
 	b := pods(3)
 	inside := plane.Connection{Inside: true, Client: netip.MustParseAddr("10.180.0.2")}
-	node := plane.Connection{Inside: true, Node: true, NodeName: "a"}
+	node := plane.Connection{Inside: true, Node: true, Client: netip.MustParseAddr("192.168.0.2")}
 	weights := func(w ...uint16) map[netip.AddrPort]uint16 {
 		return map[netip.AddrPort]uint16{b[0]: w[0], b[1]: w[1], b[2]: w[2]}
 	}

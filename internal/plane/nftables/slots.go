@@ -76,7 +76,7 @@ func shares(by plane.Connection) plane.Shares {
 		s.How = "each with the same chance"
 	case by.Client.IsValid():
 		s.How = "to the one that a hash of the client chooses"
-		s.Of[table[slots.Of(by.Client, hashSeed, len(table))]] = 1
+		s.Of[table[slots.Of(by.Client, len(table))]] = 1
 		return s
 	default:
 		s.How = "by a hash of the client"
