@@ -104,6 +104,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	if err = d.openPlane(ctx); err != nil {
 		return err
 	}
+	d.sizes.Hashed = o.kind().Facts.Hashed
 	d.metrics = metrics.New(metrics.Options{
 		Mode: d.mode().Name, Configured: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
 		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: o.Config.FeatureGates, Started: d.started,

@@ -19,6 +19,9 @@ type Facts struct {
 	// Weights means that the weights of backends count.
 	Weights bool
 
+	// Hashed means that ports that choose by the client (route.Port.ByClient) have the tables and hashes of package slots.
+	Hashed bool
+
 	// Unweighted are the schedulers with which only the weight 0 counts.
 	Unweighted []string
 

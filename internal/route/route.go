@@ -234,6 +234,16 @@ func (p *Port) Weight(backend netip.AddrPort) uint16 {
 	return 1
 }
 
+// ByClient reports whether a hash of the client's address chooses the backend, for planes that have that. Session affinity
+// comes before it.
+func (p *Port) ByClient() bool {
+	switch p.Scheduler {
+	case "maglev", "mh", "sh":
+		return p.Affinity == 0
+	}
+	return false
+}
+
 // Host is the policy of the whole node.
 type Host struct {
 	Detector      Detector

@@ -13,13 +13,7 @@ import (
 // alone. Session affinity comes before both.
 
 // hashes reports whether a hash of the client's address chooses the slot.
-func hashes(p *route.Port) bool {
-	switch p.Scheduler {
-	case "maglev", "mh", "sh":
-		return p.Affinity == 0
-	}
-	return false
-}
+func hashes(p *route.Port) bool { return p.ByClient() }
 
 // slotted reports whether a port has slots.
 func slotted(p *route.Port) bool { return p.Affinity == 0 && (len(p.Weights) > 0 || hashes(p)) }
