@@ -2,7 +2,14 @@
 
 package conformance
 
-import "fmt"
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
+	"github.com/sluice-proxy/sluice/internal/slots"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
 
 // weights are what kube-proxy has in mode ipvs only: schedulers and weights of backends.
 func weights() []scenario {
@@ -40,6 +47,53 @@ func weights() []scenario {
 				)).otherwise(clients(shared)),
 			},
 		},
+		{
+			covers: []int{315}, summary: "the address of a client has the same backend in every plane with tables of hashes",
+			cluster: []string{
+				`{kind: Service, metadata: {name: web, annotations: {sluice-proxy.github.io/scheduler: maglev}}, ` +
+					`spec: {type: NodePort, clusterIP: 172.30.0.41, ports: [{name: a, port: 80, nodePort: 3001}, ` +
+					`{name: b, port: 53, protocol: UDP, nodePort: 3002}]}}`,
+				slice("web", "a:8080 b:53/udp", "10.180.0.1 A", "10.180.0.2 A", "10.180.0.3 A", "10.180.1.1 B", "10.180.1.2 B"),
+			},
+			steps: []step{
+				when(hasTables, sequence(
+					hashed("10.180.0.8", "172.30.0.41:80"), hashed("10.180.0.9", "172.30.0.41:80"),
+					hashed("10.180.0.10", "172.30.0.41:80"), hashed("10.180.0.10", "172.30.0.41:53/udp"),
+					hashed("node", "172.30.0.41:80"), hashed("node", "172.30.0.41:53/udp"), hashed("node", "192.168.0.2:3001"),
+					hashed("outside", "192.168.0.2:3001"), hashed("outside", "192.168.0.2:3002/udp"),
+				)).otherwise(),
+			},
+		},
+	}
+}
+
+// hashed verifies that connections of a client reach the backend that package slots has for its address, among the
+// five of S-315.
+func hashed(from, to string) step {
+	return func(e *env) error {
+		client, probe, err := e.probe(from, to)
+		if err != nil {
+			return err
+		}
+		port := map[lab.Protocol]string{lab.TCP: ":8080", lab.UDP: ":53"}[probe.Protocol]
+		all, err := e.backends([]string{
+			"10.180.0.1" + port, "10.180.0.2" + port, "10.180.0.3" + port, "10.180.1.1" + port, "10.180.1.2" + port,
+		})
+		if err != nil {
+			return err
+		}
+		table := slots.Maglev(all, func(netip.AddrPort) uint16 { return 1 })
+		want := table[slots.Of(client.Addr(probe.To.Addr()), len(table))]
+		got := observation{verdict: explain.Balanced, sticky: true}
+		for range 3 {
+			r := client.Try(probe)
+			if r.Outcome != lab.Answered || r.Backend != want {
+				return fmt.Errorf("%s to %s: %s, want an answer of %s", from, to, r, want)
+			}
+			got.results = append(got.results, r)
+		}
+		got.backends = []netip.AddrPort{want}
+		return e.checkExplain(client, probe, got)
 	}
 }
 

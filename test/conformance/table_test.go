@@ -14,7 +14,7 @@ import (
 var uncovered string
 
 const (
-	last       = 314 // the numbers are 1 to last
+	last       = 315 // the numbers are 1 to last
 	minCovered = 150
 )
 
