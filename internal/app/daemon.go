@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -136,12 +135,11 @@ func (d *daemon) assemble(ctx context.Context) error {
 	other.RecordLeft = func(note string) { d.record(event.KubeProxyRulesLeft(note)) }
 	d.takeover = takeover.New(other, d.inForce)
 	d.reload = d.newReloader()
-	kind := d.o.kind()
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
 		Plan: d.plan, Settings: inspect.Settings{Configuration: o.Config.Effective(), Flags: o.Flags}, Opened: *d.plane,
 		Selector: convert.Selector,
-		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: *cmp.Or(d.plane.Facts, &kind.Facts),
+		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.facts(),
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings)
