@@ -35,7 +35,7 @@ func weights() []scenario {
 		},
 		{
 			covers: []int{314}, summary: "with a scheduler by hash a client reaches the same backend each time",
-			cluster: []string{web("sluice-proxy.github.io/scheduler: mh"), both},
+			cluster: []string{web("sluice-proxy.github.io/scheduler: maglev"), both},
 			steps: []step{
 				when(hashesClients, sequence(
 					sticky("10.180.0.9", "172.30.0.41:80", here, there),

@@ -134,7 +134,7 @@ func facts() plane.Facts {
 			Why:     "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node",
 		},
 		Ranges: plane.RangesFirst, OwnVIPs: true, Weights: true, Unweighted: []string{"dh"},
-		AnyScheduler: true, SchedulerName: schedulerOf,
+		AnyScheduler: true, SchedulerName: schedulerOf, Shares: shares,
 		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
 		Loopback: "never: IPVS does not forward from loopback addresses",
 		Path:     Path,

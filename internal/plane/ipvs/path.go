@@ -3,6 +3,7 @@ package ipvs
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/linux/ipvs"
@@ -38,6 +39,24 @@ func (p *Plane) Balance(ctx context.Context, svc *route.Service, port int, host 
 		}
 	}
 	return b, err
+}
+
+// shares returns the shares of all clients if a hash chooses, as the kernel does not say what it chooses for one.
+// Everything else follows from the weights.
+func shares(by plane.Connection) plane.Shares {
+	p := &by.Service.Ports[by.Port]
+	if p.Method() != route.Hash {
+		return plane.Shares{}
+	}
+	s, total := plane.Shares{Of: map[netip.AddrPort]float64{}, How: "by a hash of the client, about by weight"}, 0.0
+	for _, b := range p.Backends(by.Way.Pool) {
+		s.Of[b] = float64(p.Weight(b))
+		total += s.Of[b]
+	}
+	for b := range s.Of {
+		s.Of[b] /= max(1, total)
+	}
+	return s
 }
 
 // Path returns the chains and the virtual server that the first packet of a connection passes.
