@@ -170,7 +170,7 @@ type Backend struct {
 
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
 
-	Balancing *Balancing `json:"balancing,omitempty"` // only in modes whose kernel counts connections
+	Balancing *Balancing `json:"balancing,omitempty"` // nil in modes that neither weigh nor count
 }
 
 // Endpoint is what an EndpointSlice contains about a backend.
