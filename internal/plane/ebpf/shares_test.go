@@ -194,7 +194,7 @@ func TestBalance(t *testing.T) {
 		sockets: func() ([]bpf.Socket, error) { return nil, nil },
 	}
 	got, err := answers.balance(t.Context(), by.Service, 0, nil)
-	if err != nil || got.Scheduler != "lc" || got.Backends[b[0]].Active != 2 || got.Backends[b[2]].Active != 0 {
+	if err != nil || got[b[0]].Active != 2 || got[b[2]].Active != 0 {
 		t.Errorf("answers %+v, %v", got, err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 // A port whose Service has weights, or a scheduler that chooses by the client, has slots in place of backends: the
 // same rows and chains, of which more than one may have the same backend. The order of slots follows from the backends
-// alone. Session affinity comes before both.
+// alone. Session affinity comes before both: of weights only 0 counts then.
 
 // hashes reports whether a hash of the client's address chooses the slot.
 func hashes(p *route.Port) bool { return p.ByClient() }
@@ -21,7 +21,7 @@ func slotted(p *route.Port) bool { return p.Affinity == 0 && (len(p.Weights) > 0
 // weighted returns the backends of a pool that get new connections.
 func weighted(p *route.Port, pool route.Pool) []netip.AddrPort {
 	all := p.Backends(pool)
-	if !slotted(p) || len(p.Weights) == 0 {
+	if len(p.Weights) == 0 {
 		return all
 	}
 	var list []netip.AddrPort
