@@ -117,7 +117,7 @@ func (d *daemon) openPlane(ctx context.Context) error {
 	return nil
 }
 
-// logScheduler logs which scheduler Services have that name none, if the configuration has one of IPVS for another mode.
+// logScheduler logs the scheduler of Services that name none, if the configuration has one of IPVS for another mode.
 func (d *daemon) logScheduler() {
 	facts := d.facts()
 	if d.o.Config.Scheduler == "" || facts.AnyScheduler {

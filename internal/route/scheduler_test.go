@@ -91,8 +91,8 @@ func TestWeightsOfEndpoints(t *testing.T) {
 	}
 }
 
-// Endpoints to which the Service gives no weight have that of their slice. Once a slice of the Service has one, those of
-// others have 100, as in Cilium.
+// Endpoints to which the Service gives no weight have that of their slice. Once a slice of the Service has one, those
+// of others have 100, as in Cilium.
 func TestWeightsOfSlices(t *testing.T) {
 	store := cluster.NewStore()
 	c := NewCompiler(Options{Scheduler: "sh"})
@@ -104,7 +104,8 @@ func TestWeightsOfSlices(t *testing.T) {
 		}
 		for i := range 2 {
 			at := netip.MustParseAddr(fmt.Sprintf("10.0.%d.%d", n, i))
-			sl.Endpoints = append(sl.Endpoints, cluster.Endpoint{Addr: at, Node: fmt.Sprint("n", i), Ready: true, Serving: true})
+			e := cluster.Endpoint{Addr: at, Node: fmt.Sprint("n", i), Ready: true, Serving: true}
+			sl.Endpoints = append(sl.Endpoints, e)
 		}
 		store.SetSlice(sl)
 	}

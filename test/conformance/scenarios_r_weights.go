@@ -84,7 +84,8 @@ func weights() []scenario {
 			covers:  []int{331},
 			summary: "with session affinity, too, no client gets a backend of weight 0 that it did not have",
 			cluster: []string{
-				strings.Replace(web(`sluice-proxy.github.io/weights: "node-a=0"`), "spec: {", "spec: {sessionAffinity: ClientIP, ", 1),
+				strings.Replace(web(`sluice-proxy.github.io/weights: "node-a=0"`),
+					"spec: {", "spec: {sessionAffinity: ClientIP, ", 1),
 				both,
 			},
 			steps: []step{clients(func(from, to string, seen source) step { return reach(from, to, seen, there) })},

@@ -31,8 +31,12 @@ func (s Service) Rows() []text.Row {
 			{"POLICY", p.policy()},
 			{"BACKENDS", p.backends()},
 			{"STATE", stateText(s.State, cmp.Or(s.Reason, p.problem()))},
-		}, Wide: []text.Cell{{"FAMILY", p.Family}, {"AFFINITY", p.affinity()}, {"CLIENTS", a.clients},
-			{"SCHEDULER", schedulerText(p.Scheduler, p.SchedulerNote)}}}
+		}, Wide: []text.Cell{
+			{"FAMILY", p.Family},
+			{"AFFINITY", p.affinity()},
+			{"CLIENTS", a.clients},
+			{"SCHEDULER", schedulerText(p.Scheduler, p.SchedulerNote)},
+		}}
 	}
 	return rows
 }

@@ -38,7 +38,8 @@ func TestPrintedTargets(t *testing.T) {
 	p.Weights = map[netip.AddrPort]uint16{p.Cluster[1]: 3}
 	p.Affinity = 3 * time.Hour
 	for scheduler, want := range map[string]string{
-		"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "mh": "sh", "p2c": "lc", "sed": "lc", "fo": "rr", "other": "rr",
+		"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "mh": "sh",
+		"p2c": "lc", "sed": "lc", "fo": "rr", "other": "rr",
 	} {
 		p.Scheduler = scheduler
 		want += " affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80"

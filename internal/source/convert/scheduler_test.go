@@ -25,8 +25,8 @@ func TestScheduler(t *testing.T) {
 	}
 }
 
-// A name that no mode has is a problem, and so is one that this mode does not have: it is passed on, for answers that say
-// so. In mode ipvs an unknown one is passed on as well: the kernel may have it.
+// A name that no mode has is a problem, and so is one that this mode does not have, which answers name all the same. In
+// mode ipvs an unknown one is passed on as well: the kernel may have it.
 func TestSchedulerOfAMode(t *testing.T) {
 	const unknown = "expected rr, wrr, lc, wlc, sh, mh, maglev, p2c, twos, sed, nq, dh, lblc, lblcr, fo or ovf"
 	iptables := Converter{Mode: "iptables", Lacking: []route.Method{route.Hash, route.Least}}
@@ -36,7 +36,11 @@ func TestSchedulerOfAMode(t *testing.T) {
 		name, want, reason string
 	}{
 		{Converter{}, "unheard", "", "unknown scheduler, ignored: " + unknown},
-		{Converter{AnyScheduler: true}, "unheard", "unheard", "unknown scheduler, ignored unless the kernel has it: " + unknown},
+		{
+			Converter{AnyScheduler: true},
+			"unheard", "unheard",
+			"unknown scheduler, ignored unless the kernel has it: " + unknown,
+		},
 		{iptables, "mh", "mh", lacking},
 		{iptables, "nq", "nq", lacking},
 		{iptables, "wrr", "wrr", ""},

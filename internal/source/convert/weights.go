@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/utils/ptr"
 )
 
 // weights reads the weights by node or address. It leaves out wrong entries: their endpoints keep weight 1.
@@ -49,7 +48,7 @@ func sliceWeight(es *discoveryv1.EndpointSlice, n *notes) *uint16 {
 		n.add("metadata.annotations["+AnnotationSliceWeight+"]", text, "ignored: expected a weight from 0 to 65535")
 		return nil
 	}
-	return ptr.To(uint16(w))
+	return new(uint16(w))
 }
 
 // parseWeight parses "NODE=WEIGHT" or "ADDRESS=WEIGHT". IPVS takes larger numbers, but ipvsadm does not.
