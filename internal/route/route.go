@@ -235,8 +235,8 @@ func (p *Port) Weight(backend netip.AddrPort) uint16 {
 	return 1
 }
 
-// ByClient reports whether a hash of the client's address chooses the backend, for planes that have that. Session affinity
-// comes before it.
+// ByClient reports whether a hash of the client's address chooses the backend, for planes that have that. Session
+// affinity comes before it.
 func (p *Port) ByClient() bool { return p.Affinity == 0 && p.Method() == Hash }
 
 // Host is the policy of the whole node.

@@ -16,8 +16,8 @@ type Pod struct {
 	IPv6  netip.Addr
 }
 
-// SetPods makes programs decide for these pods, and for no others. The addresses of the node (NetNS) are those that ByHash
-// has for it. It returns ErrFull if the map has no room for all.
+// SetPods makes programs decide for these pods, and for no others. ByHash takes the addresses of the node, with the
+// cookie of NetNS, as those of its processes. It returns ErrFull if the map has no room for all.
 func (c *Conn) SetPods(pods []Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
