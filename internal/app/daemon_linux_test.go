@@ -100,7 +100,8 @@ conntrack: {maxPerCore: 0}
 func TestServersOfADaemon(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, quiet)
-	hashed := strings.Replace(webService, "name: web,", "name: web, annotations: {sluice-proxy.github.io/scheduler: sh},", 1)
+	const scheduler = "{annotations: {sluice-proxy.github.io/scheduler: sh}, name: web"
+	hashed := strings.Replace(webService, "{name: web", scheduler, 1)
 	r, netns := daemonWith(t, path, "--manifests="+manifests(t, hashed))
 	r.sync()
 	for _, tt := range []struct {
