@@ -139,7 +139,7 @@ func (p pools) next(port *route.Port) (next pools) {
 		return next
 	}
 	for pool, before := range p {
-		arrange, want := ledger.Arrange, port.Backends(route.Pool(pool))
+		arrange, want := ledger.Arrange, weighted(port, route.Pool(pool))
 		if port.Affinity > 0 {
 			arrange = renumber
 		}
@@ -157,7 +157,7 @@ func (p pools) assign(fronts []front, id uint32) {
 		for n, l := range f.legs {
 			switch {
 			case l.sticky():
-				f.rows[n], f.id = p.reachable(l.pool, f.port.Backends(l.pool)), id
+				f.rows[n], f.id = p.reachable(l.pool, weighted(f.port, l.pool)), id
 			case l.kind() >= kindPlain:
 				f.rows[n] = pools{p[l.pool]}
 			}

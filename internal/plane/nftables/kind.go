@@ -107,6 +107,7 @@ func facts() plane.Facts {
 		Loopback: "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
 		Path:     Path,
 		Weights:  true,
+		Lacking:  []route.Method{route.Least},
 		Shares:   shares,
 	}
 }

@@ -10,16 +10,10 @@ import (
 
 // A port whose Service has weights, or a scheduler that chooses by the client, has slots in place of backends: the
 // same rows and chains, of which more than one may have the same backend. The order of slots follows from the backends
-// alone. Session affinity comes before both.
+// alone. Session affinity comes before both: of weights only 0 counts then.
 
 // hashes reports whether a hash of the client's address chooses the slot.
-func hashes(p *route.Port) bool {
-	switch p.Scheduler {
-	case "maglev", "mh", "sh":
-		return p.Affinity == 0
-	}
-	return false
-}
+func hashes(p *route.Port) bool { return p.ByClient() }
 
 // slotted reports whether a port has slots.
 func slotted(p *route.Port) bool { return p.Affinity == 0 && (len(p.Weights) > 0 || hashes(p)) }
@@ -27,7 +21,7 @@ func slotted(p *route.Port) bool { return p.Affinity == 0 && (len(p.Weights) > 0
 // weighted returns the backends of a pool that get new connections.
 func weighted(p *route.Port, pool route.Pool) []netip.AddrPort {
 	all := p.Backends(pool)
-	if !slotted(p) || len(p.Weights) == 0 {
+	if len(p.Weights) == 0 {
 		return all
 	}
 	var list []netip.AddrPort
@@ -76,7 +70,7 @@ func shares(by plane.Connection) plane.Shares {
 		s.How = "each with the same chance"
 	case by.Client.IsValid():
 		s.How = "to the one that a hash of the client chooses"
-		s.Of[table[slots.Of(by.Client, hashSeed, len(table))]] = 1
+		s.Of[table[slots.Of(by.Client, len(table))]] = 1
 		return s
 	default:
 		s.How = "by a hash of the client"
