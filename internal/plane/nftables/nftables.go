@@ -31,6 +31,10 @@ type Writer interface {
 type Options struct {
 	Families []route.Family // those that the host supports
 	Mark     uint32         // bit of the packet mark of connections to masquerade
+
+	// Live returns the connections that were counted since it was called last, for the next plan of a change; nil: none
+	// were. A nil function counts none.
+	Live func() *Live
 }
 
 // Plane programs nf_tables. It implements plane.Plane.
@@ -48,6 +52,9 @@ type Plane struct {
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
+	if opt.Live == nil {
+		opt.Live = func() *Live { return nil }
+	}
 	return &Plane{
 		kernel: kernel, opt: opt, layout: newLayout(), perPart: servicesPerPart,
 		ledger: ledger.New[key, value](key.handling, key.compare),

@@ -42,7 +42,8 @@ func (p *Plane) change(c route.Change) plane.Plan {
 		plan.Host(p.render.host(), render.host())
 		plan.Depend(render.replaces(p.render))
 	}
-	draft := &draft{history: p.history, learned: map[route.PortID]record{}}
+	draft := &draft{history: p.history, learned: map[route.PortID]record{}, live: p.opt.Live()}
+	c.Touched = draft.live.touch(&c)
 	olds, nows := make([][]front, len(c.Touched)), make([][]front, len(c.Touched))
 	for i, t := range c.Touched {
 		olds[i], nows[i] = draft.change(t)
@@ -89,7 +90,7 @@ const servicesPerPart = 4096
 
 // compare returns a plan in parts, or in one unless it is a first load.
 func (p *Plane) compare(t *route.Table) plane.Plan {
-	d := &draft{history{given: p.history.given}, map[route.PortID]record{}}
+	d := &draft{history: history{given: p.history.given}, learned: map[route.PortID]record{}}
 	c := &comparison{draft: d, plane: p, table: t, render: newRenderer(p.layout, t.Host, p.opt)}
 	c.host = c.render.host()
 	c.listing = newListing(c.render, p.seen)

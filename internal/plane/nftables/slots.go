@@ -10,7 +10,7 @@ import (
 
 // A port whose Service has weights, or a scheduler that chooses by the client, has slots in place of backends: the
 // same rows and chains, of which more than one may have the same backend. The order of slots follows from the backends
-// alone. Session affinity comes before both.
+// alone, except with least connections (least.go). Session affinity comes before both.
 
 // hashes reports whether a hash of the client's address chooses the slot.
 func hashes(p *route.Port) bool {
@@ -22,7 +22,9 @@ func hashes(p *route.Port) bool {
 }
 
 // slotted reports whether a port has slots.
-func slotted(p *route.Port) bool { return p.Affinity == 0 && (len(p.Weights) > 0 || hashes(p)) }
+func slotted(p *route.Port) bool {
+	return p.Affinity == 0 && (len(p.Weights) > 0 || hashes(p) || least(p))
+}
 
 // weighted returns the backends of a pool that get new connections.
 func weighted(p *route.Port, pool route.Pool) []netip.AddrPort {
@@ -47,6 +49,8 @@ func slotsOf(p *route.Port, pool route.Pool) []netip.AddrPort {
 		return backends
 	case hashes(p):
 		return slots.Maglev(backends, p.Weight)
+	case least(p):
+		return slots.Fit(nil, Live{}.loads(p, backends))
 	}
 	return slots.Weighted(backends, p.Weight)
 }
@@ -59,6 +63,8 @@ func count(p *route.Port, pool route.Pool) int {
 		return len(backends)
 	case hashes(p):
 		return slots.Size(len(backends))
+	case least(p):
+		return slots.LeastSize(len(backends))
 	}
 	return slots.Count(backends, p.Weight)
 }

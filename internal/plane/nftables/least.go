@@ -1,0 +1,78 @@
+package nftables
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/slots"
+)
+
+// Least connections: rules choose a slot at random, and backends with few connections have many slots. Whenever
+// connections were counted, a plan also moves slots. What is in the kernel is right whichever backends the slots have, so
+// a start and a comparison keep it.
+
+// least reports whether backends with few connections get more new ones.
+func least(p *route.Port) bool {
+	switch p.Scheduler {
+	case "lc", "wlc", "p2c":
+		return p.Affinity == 0
+	}
+	return false
+}
+
+// Target is where connections go.
+type Target struct {
+	Protocol cluster.Protocol
+	Backend  netip.AddrPort
+}
+
+// Live are open connections of this node, counted by backend, and the Services with least connections as the kernel
+// holds them.
+type Live struct {
+	Services    map[cluster.Name]*route.Service
+	Connections map[Target]int
+}
+
+// touch returns the Services that a change touches, and those whose slots may move. It leaves out those that the kernel
+// holds in another state than the table, and all if the host changes.
+func (l *Live) touch(c *route.Change) []route.Touch {
+	if l == nil || c.OldHost != nil {
+		return c.Touched
+	}
+	all := slices.Clone(c.Touched)
+	for _, name := range slices.SortedFunc(maps.Keys(l.Services), cluster.Name.Compare) {
+		svc := l.Services[name]
+		touched := slices.ContainsFunc(c.Touched, func(t route.Touch) bool { return t.Name == name })
+		if !touched && svc == c.InKernel(name) {
+			all = append(all, route.Touch{Name: name, Old: svc, New: svc})
+		}
+	}
+	return all
+}
+
+// loads returns the backends of a pool with their connections.
+func (l Live) loads(p *route.Port, backends []netip.AddrPort) []slots.Load {
+	loads := make([]slots.Load, len(backends))
+	for i, b := range backends {
+		loads[i] = slots.Load{At: b, Weight: p.Weight(b), Live: l.Connections[Target{p.Protocol, b}]}
+	}
+	return loads
+}
+
+// level returns the slots of a port with least connections that had these before.
+func (p pools) level(port *route.Port, live *Live) (next pools) {
+	for pool, before := range p {
+		backends := weighted(port, route.Pool(pool))
+		switch {
+		case len(backends) == 0:
+		case live == nil:
+			next[pool] = slices.Clone(slots.Fit(before, Live{}.loads(port, backends)))
+		default:
+			next[pool] = slots.Level(before, live.loads(port, backends))
+		}
+	}
+	return next
+}
