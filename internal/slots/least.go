@@ -41,8 +41,8 @@ func Fit(before []netip.AddrPort, loads []Load) []netip.AddrPort {
 	return assign(before, loads, have)
 }
 
-// Level returns the slots that Fit does, with some of them moved from backends with many connections for their weight to
-// those with few. It is called about once a second.
+// Level returns the slots that Fit does, with some of them moved from backends with many connections for their weight
+// to those with few. It is called about once a second.
 func Level(before []netip.AddrPort, loads []Load) []netip.AddrPort {
 	have, fit := portions(before, loads)
 	live, weight, all := 0., 0., 0.

@@ -1,7 +1,6 @@
 package slots
 
 import (
-	"maps"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -9,8 +8,8 @@ import (
 	"testing"
 )
 
-// model is a Service whose last backend takes five times as long as each other one. Connections come at random, and last
-// for a random time. A second is one call of Level.
+// model is a Service whose last backend takes five times as long as each other one. Connections come at random, and
+// last for a random time. A second is one call of Level.
 type model struct {
 	random *rand.Rand
 	slots  []netip.AddrPort
@@ -121,8 +120,7 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// Slots that fit stay. Others have only the backends, each at least once; of the slots of backends that stay, only those
-// that others need change. A new backend gets the share of its weight.
+// Slots that fit stay. Others have only the backends, each at least once. A new backend gets the share of its weight.
 func TestFit(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var before []netip.AddrPort
@@ -147,7 +145,7 @@ func TestFit(t *testing.T) {
 			}
 		}
 		if len(after) != LeastSize(len(loads)) || len(counts) != len(loads) {
-			t.Fatalf("%d slots of %v, want %d of %v", len(after), slices.Collect(maps.Keys(counts)), LeastSize(len(loads)), loads)
+			t.Fatalf("%d slots of %v, want %d of %v", len(after), counts, LeastSize(len(loads)), loads)
 		}
 		if !slices.Equal(Fit(after, loads), after) {
 			t.Fatal("slots that fit change")

@@ -56,8 +56,9 @@ func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 	opt := options(s)
 	opt.Live = count.take
 	metrics, writeFailed := failures(s.Families)
+	p := New(conn, opt)
 	return &plane.Opened{
-		Plane: New(conn, opt), Load: Load(), Close: conn.Close, Due: count.Due, Ready: count.ready,
+		Plane: p, Load: Load(), Close: conn.Close, Due: count.Due, Ready: count.ready, Shares: p.Shares,
 		Parts: append(parts, plane.Part{Metrics: metrics},
 			plane.Part{Follower: count, Run: count.Run, Close: table.Close}),
 		WriteFailed: writeFailed,

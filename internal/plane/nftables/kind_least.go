@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,11 +14,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/work"
 )
 
-// countPeriod is the time between two counts of connections. A count takes longer with more of them, and the period is at
-// least countFactor times as long.
 const (
+	// countPeriod is the time between two counts of connections. A count takes longer with more of them, and the period
+	// is at least countFactor times as long.
 	countPeriod = time.Second
 	countFactor = 50
+
+	// settling is for how many counts the slots of a Service still move after its last connection has ended.
+	settling = 20
 )
 
 // flows lists conntrack entries: conntrack.Table.
@@ -33,14 +37,21 @@ type counter struct {
 	ready chan struct{} // has an item after a count
 
 	mu       sync.Mutex
-	services map[cluster.Name]*route.Service
-	live     *Live // the last count, until a plan takes it
-	counted  time.Time
+	services map[cluster.Name]*counted
+	live     *Live     // the last count, until a plan takes it
+	ended    time.Time // the last count
 	next     time.Time // of the next count, at the earliest
 }
 
+// counted is a Service with least connections.
+type counted struct {
+	service *route.Service
+	targets map[Target]bool
+	moves   int // for how many more counts, without connections
+}
+
 func newCounter(table flows, failed func(error)) *counter {
-	c := &counter{table: table, ready: make(chan struct{}, 1), services: map[cluster.Name]*route.Service{}}
+	c := &counter{table: table, ready: make(chan struct{}, 1), services: map[cluster.Name]*counted{}}
 	c.Loop = work.New(c.update, failed)
 	return c
 }
@@ -50,26 +61,31 @@ func (c *counter) Applied(change route.Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range change.Touched {
-		if t.New == nil || len(targets(t.New)) == 0 {
+		all := targets(t.New)
+		if len(all) == 0 {
 			delete(c.services, t.Name)
 			continue
 		}
-		c.services[t.Name] = t.New
+		c.services[t.Name] = &counted{t.New, all, settling}
 		c.Wake()
 	}
 }
 
-// targets returns the backends of a Service that are chosen by their connections.
-func targets(svc *route.Service) map[Target]bool {
-	all := map[Target]bool{}
+// targets returns the backends of a Service that are chosen by their connections; nil if there are none.
+func targets(svc *route.Service) (all map[Target]bool) {
+	if svc == nil {
+		return nil
+	}
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		for _, pool := range []route.Pool{route.Cluster, route.Local} {
-			for _, b := range p.Backends(pool) {
-				if least(p) {
-					all[Target{p.Protocol, b}] = true
-				}
-			}
+		if !least(p) {
+			continue
+		}
+		if all == nil {
+			all = map[Target]bool{}
+		}
+		for _, b := range slices.Concat(p.Cluster, p.Local) {
+			all[Target{p.Protocol, b}] = true
 		}
 	}
 	return all
@@ -82,7 +98,7 @@ func (c *counter) Due() time.Time {
 	if c.live == nil {
 		return time.Time{}
 	}
-	return c.counted
+	return c.ended
 }
 
 // take returns the last count once.
@@ -111,8 +127,11 @@ func (c *counter) update(ctx context.Context) (next time.Duration, err error) {
 	now := time.Now()
 	next = max(countPeriod, countFactor*now.Sub(began))
 	c.mu.Lock()
-	c.live, c.counted, c.next = live, now, now.Add(next)
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	if c.next = now.Add(next); len(live.Services) == 0 {
+		return next, nil
+	}
+	c.live, c.ended = live, now
 	select {
 	case c.ready <- struct{}{}:
 	default: // the loop will see it
@@ -122,11 +141,11 @@ func (c *counter) update(ctx context.Context) (next time.Duration, err error) {
 
 // count counts connections that this node translates and that nobody closes yet. The kernel selects them by the port of
 // the backend, so Services with the same target port take one listing.
-func (c *counter) count(ctx context.Context, services map[cluster.Name]*route.Service) (*Live, error) {
-	live := &Live{Services: services, Connections: map[Target]int{}}
+func (c *counter) count(ctx context.Context, services map[cluster.Name]*counted) (*Live, error) {
+	live := &Live{Services: map[cluster.Name]*route.Service{}, Connections: map[Target]int{}}
 	wanted, filters := map[Target]bool{}, map[conntrack.Filter]bool{}
-	for _, svc := range services {
-		for at := range targets(svc) {
+	for _, s := range services {
+		for at := range s.targets {
 			wanted[at] = true
 			filters[filter(at)] = true
 		}
@@ -141,6 +160,17 @@ func (c *counter) count(ctx context.Context, services map[cluster.Name]*route.Se
 		})
 		if err != nil {
 			return nil, err
+		}
+	}
+	for name, s := range services {
+		for at := range s.targets {
+			if live.Connections[at] > 0 {
+				s.moves = settling
+			}
+		}
+		if s.moves > 0 {
+			s.moves--
+			live.Services[name] = s.service
 		}
 	}
 	return live, nil

@@ -6,13 +6,14 @@ import (
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
 // Least connections: rules choose a slot at random, and backends with few connections have many slots. Whenever
-// connections were counted, a plan also moves slots. What is in the kernel is right whichever backends the slots have, so
-// a start and a comparison keep it.
+// connections were counted, a plan also moves slots. Any slots with the right backends are right, so a start and a
+// comparison keep those in the kernel.
 
 // least reports whether backends with few connections get more new ones.
 func least(p *route.Port) bool {
@@ -29,7 +30,7 @@ type Target struct {
 	Backend  netip.AddrPort
 }
 
-// Live are open connections of this node, counted by backend, and the Services with least connections as the kernel
+// Live are open connections of this node, counted by backend, and the Services whose slots may move, as the kernel
 // holds them.
 type Live struct {
 	Services    map[cluster.Name]*route.Service
@@ -42,11 +43,12 @@ func (l *Live) touch(c *route.Change) []route.Touch {
 	if l == nil || c.OldHost != nil {
 		return c.Touched
 	}
-	all := slices.Clone(c.Touched)
+	all, touched := slices.Clone(c.Touched), map[cluster.Name]bool{}
+	for _, t := range c.Touched {
+		touched[t.Name] = true
+	}
 	for _, name := range slices.SortedFunc(maps.Keys(l.Services), cluster.Name.Compare) {
-		svc := l.Services[name]
-		touched := slices.ContainsFunc(c.Touched, func(t route.Touch) bool { return t.Name == name })
-		if !touched && svc == c.InKernel(name) {
+		if svc := l.Services[name]; !touched[name] && svc == c.InKernel(name) {
 			all = append(all, route.Touch{Name: name, Old: svc, New: svc})
 		}
 	}
@@ -60,6 +62,18 @@ func (l Live) loads(p *route.Port, backends []netip.AddrPort) []slots.Load {
 		loads[i] = slots.Load{At: b, Weight: p.Weight(b), Live: l.Connections[Target{p.Protocol, b}]}
 	}
 	return loads
+}
+
+// Shares implements plane.Opened.
+func (p *Plane) Shares(by plane.Connection) plane.Shares {
+	port := &by.Service.Ports[by.Port]
+	p.learning.Lock()
+	table := p.history.ports[port.ID(by.Service.Name)].pools[by.Way.Pool]
+	p.learning.Unlock()
+	if !least(port) || len(table) == 0 {
+		return shares(by)
+	}
+	return sharesOf(port, table, by.Client)
 }
 
 // level returns the slots of a port with least connections that had these before.

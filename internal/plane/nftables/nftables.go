@@ -5,6 +5,7 @@ package nftables
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
@@ -48,6 +49,8 @@ type Plane struct {
 	seen    map[route.Family]*nft.State // what Refresh read; nil once a Plan used it
 	history history                     // as the last plan left it in the kernel
 	render  *renderer                   // for the host as the last plan left it
+
+	learning sync.Mutex // of the history, which Shares reads
 }
 
 // New makes a Plane. It does nothing yet.

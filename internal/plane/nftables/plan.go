@@ -54,8 +54,14 @@ func (p *Plane) change(c route.Change) plane.Plan {
 	}
 	plan.End()
 	plan.count()
-	plan.Learn(func() { p.history, p.render = draft.learn(), render })
+	plan.Learn(func() { p.learn(draft, render) })
 	return plan
+}
+
+func (p *Plane) learn(d *draft, r *renderer) {
+	p.learning.Lock()
+	defer p.learning.Unlock()
+	p.history, p.render = d.learn(), r
 }
 
 func (p *Plane) writer(r *renderer) *writer {
@@ -119,7 +125,7 @@ func (c *comparison) parts(names []cluster.Name, size int) iter.Seq[plane.Plan] 
 		c.add(plan, left)
 		plan.End()
 		plan.count()
-		plan.Learn(func() { c.plane.history, c.plane.render = c.learn(), c.render })
+		plan.Learn(func() { c.plane.learn(c.draft, c.render) })
 		yield(plan)
 	}
 }

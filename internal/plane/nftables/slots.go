@@ -69,20 +69,26 @@ func count(p *route.Port, pool route.Pool) int {
 	return slots.Count(backends, p.Weight)
 }
 
-// shares returns the backend that a hash of the client's address chooses, and the shares without weights, which do not
-// count with session affinity. Everything else follows from the weights.
+// shares returns the shares before connections are counted.
 func shares(by plane.Connection) plane.Shares {
 	p := &by.Service.Ports[by.Port]
-	table := slotsOf(p, by.Way.Pool)
+	return sharesOf(p, slotsOf(p, by.Way.Pool), by.Client)
+}
+
+// sharesOf returns the backend that a hash of the client's address chooses, the shares of slots with least connections,
+// and the shares without weights, which do not count with session affinity. Everything else follows from the weights.
+func sharesOf(p *route.Port, table []netip.AddrPort, client netip.Addr) plane.Shares {
 	s := plane.Shares{Of: map[netip.AddrPort]float64{}}
 	switch {
-	case len(table) == 0, !hashes(p) && (p.Affinity == 0 || len(p.Weights) == 0):
+	case len(table) == 0, !hashes(p) && !least(p) && (p.Affinity == 0 || len(p.Weights) == 0):
 		return plane.Shares{}
+	case least(p):
+		s.How = "more to those with few connections for their weight"
 	case !hashes(p):
 		s.How = "each with the same chance"
-	case by.Client.IsValid():
+	case client.IsValid():
 		s.How = "to the one that a hash of the client chooses"
-		s.Of[table[slots.Of(by.Client, hashSeed, len(table))]] = 1
+		s.Of[table[slots.Of(client, hashSeed, len(table))]] = 1
 		return s
 	default:
 		s.How = "by a hash of the client"
