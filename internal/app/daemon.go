@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -104,6 +103,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 	if err = d.openPlane(ctx); err != nil {
 		return err
 	}
+	d.sizes.Hashed = o.kind().Facts.Hashes()
 	d.metrics = metrics.New(metrics.Options{
 		Mode: d.mode().Name, Configured: o.Config.Mode, Reason: o.Reason, Version: o.Version, Families: d.families,
 		PartialSyncs: o.kind().PartialSyncs, Plane: d.plane.Metrics(), Gates: o.Config.FeatureGates, Started: d.started,
@@ -136,12 +136,11 @@ func (d *daemon) assemble(ctx context.Context) error {
 	other.RecordLeft = func(note string) { d.record(event.KubeProxyRulesLeft(note)) }
 	d.takeover = takeover.New(other, d.inForce)
 	d.reload = d.newReloader()
-	kind := d.o.kind()
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
 		Plan: d.plan, Settings: inspect.Settings{Configuration: o.Config.Effective(), Flags: o.Flags}, Opened: *d.plane,
 		Selector: convert.Selector,
-		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: *cmp.Or(d.plane.Facts, &kind.Facts),
+		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.facts(),
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings)

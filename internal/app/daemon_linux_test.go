@@ -100,7 +100,9 @@ conntrack: {maxPerCore: 0}
 func TestServersOfADaemon(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, quiet)
-	r, netns := daemonWith(t, path, "--manifests="+manifests(t, webService))
+	const scheduler = "{annotations: {sluice-proxy.github.io/scheduler: sh}, name: web"
+	hashed := strings.Replace(webService, "{name: web", scheduler, 1)
+	r, netns := daemonWith(t, path, "--manifests="+manifests(t, hashed))
 	r.sync()
 	for _, tt := range []struct {
 		url  string
@@ -116,6 +118,8 @@ func TestServersOfADaemon(t *testing.T) {
 			`sluice_mode_info{configured="nftables",mode="nftables",reason="chosen by the test"} 1`,
 		},
 		{"127.0.0.1:10249/metrics", 200, "sluice_services 1\n"},
+		{"127.0.0.1:10249/metrics", 200, "sluice_hash_tables 1\n"},
+		{"127.0.0.1:10249/statusz", 200, "Hash tables "},
 		{"127.0.0.1:10249/metrics", 200, "kubeproxy_sync_proxy_rules_service_changes_total 1\n"},
 		{"127.0.0.1:10249/configz", 200, `"maxPerCore":0`},
 		{"127.0.0.1:10249/flagz", 200, "config=" + path},

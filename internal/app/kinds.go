@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/takeover"
 )
 
@@ -70,6 +71,7 @@ func (o Options) policy(families []route.Family) route.Options {
 		NodePorts:     c.NodePorts,
 		Excess:        kind.Excess,
 		ListLocal:     kind.ListLocal,
+		Scheduler:     c.Scheduler,
 	}
 	if c.Unprivileged() { // every address is as good, as none serves NodePorts
 		p.NodePorts = route.NodePortOptions{All: true}
@@ -111,7 +113,27 @@ func (d *daemon) openPlane(ctx context.Context) error {
 		o.Log.Info("Rules are written " + d.plane.How)
 	}
 	d.families = s.Families
+	d.logScheduler()
 	return nil
+}
+
+// logScheduler logs the scheduler of Services that name none, if the configuration has one of IPVS for another mode.
+func (d *daemon) logScheduler() {
+	facts := d.facts()
+	if d.o.Config.Scheduler == "" || facts.AnyScheduler {
+		return
+	}
+	is := facts.Scheduling(&route.Port{Scheduler: d.o.Config.Scheduler})
+	d.o.Log.Info("Services without the annotation "+convert.AnnotationScheduler+" have the scheduler of the configuration",
+		"scheduler", d.o.Config.Scheduler, "chooses", is.String())
+}
+
+// facts returns those of the plane that is open.
+func (d *daemon) facts() plane.Facts {
+	if d.plane.Facts != nil {
+		return *d.plane.Facts
+	}
+	return d.o.kind().Facts
 }
 
 // leftovers returns the planes that may have left rules when the mode changed, except

@@ -44,8 +44,7 @@ func TestExplainFromManifests(t *testing.T) {
 	}
 }
 
-// Weights count in modes that have them, and nowhere else. Some schedulers of IPVS respect only 0; all of mode
-// userspace respect all.
+// Weights count in modes that have them, and nowhere else. One scheduler of IPVS respects only 0.
 func TestExplainWeights(t *testing.T) {
 	const byWeights = "balanced over 2 backends, by their weights"
 	const alike = "balanced over 2 backends, each with the same chance"
@@ -56,9 +55,12 @@ func TestExplainWeights(t *testing.T) {
 		{"ipvs", "", "10.244.1.5=0, 10.244.1.6=2", byWeights},
 		{"ipvs", "", "10.244.1.5=0, 10.244.1.6=0", "all backends have weight 0 and get no new connections"},
 		{"ipvs", "", "10.244.1.5=1", alike},
-		{"ipvs", "rr", "10.244.1.5=3", alike},
-		{"ipvs", "lc", "10.244.1.5=3", "1/2 10.244.1.5:8080"},
+		{"ipvs", "rr", "10.244.1.5=3", byWeights},
+		{"ipvs", "lc", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
+		{"ipvs", "dh", "10.244.1.5=3", alike},
 		{"ipvs", "dh", "10.244.1.5=0", "0/1 10.244.1.5:8080"},
+		{"ipvs", "sh", "10.244.1.5=3", "by a hash of the client, about by weight"},
+		{"ipvs", "maglev", "10.244.1.5=3", "75.0% 10.244.1.5:8080"},
 		{"ipvs", "wlc", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
 		{"nftables", "", "10.244.1.5=3", "3/4 10.244.1.5:8080"},
 		{"nftables", "wrr", "10.244.1.5=0", "0/1 10.244.1.5:8080"},

@@ -52,8 +52,10 @@ func openManifests(store *cluster.Store, o Options, report func([]route.Problem)
 }
 
 func (o Options) converter() convert.Converter {
+	facts := o.kind().Facts
 	return convert.Converter{
 		AllowExternalIPs: o.Config.ExternalIPs, LoopbackEndpoints: o.Config.Unprivileged(),
 		ExternalIPs: o.Config.ExternalIPRanges, LoadBalancerIPs: o.Config.LoadBalancerIPRanges,
+		Mode: facts.Name, Lacking: facts.Lacking, AnyScheduler: facts.AnyScheduler,
 	}
 }

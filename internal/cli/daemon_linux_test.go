@@ -108,6 +108,21 @@ func TestCommandsPage(t *testing.T) {
 	}
 }
 
+// docs/balancing.md shows the real output.
+func TestBalancingPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/balancing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := txtar.ParseFile("testdata/daemon/balancing.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := script.Files[0]; f.Name != "balancing.txt" || !bytes.Contains(page, append([]byte("backends\n"), f.Data...)) {
+		t.Errorf("docs/balancing.md lacks %s:\n%s", f.Name, f.Data)
+	}
+}
+
 // docs/explain.md shows the real output: one answer completely, and some lines of another.
 func TestExplainPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/explain.md")

@@ -96,7 +96,8 @@ or as root on the node if Sluice is a program there. NAME is NAME or NAMESPACE/N
 them; the fields of jsonpath=TEMPLATE and --sort-by are those of --output json. --watch prints what
 there is, then changes, as listed, added, changed or gone.
 
-In modes ipvs, ebpf and userspace, backends have the scheduler, the weight and the numbers of connections.`,
+SCHEDULER says how backends are chosen, with a note if the mode does not have the scheduler that was
+named. In modes ipvs, ebpf and userspace, backends have numbers of connections.`,
 		Example: `  sluice get services
   sluice get services --problems
   sluice get svc web -n default -o wide

@@ -93,8 +93,8 @@ type Service struct {
 	// in data planes that connect to endpoints in place of clients.
 	ProxyHeader bool
 
-	// Weights are the weights of endpoints, by their address or else by their node, for data
-	// planes whose algorithms use them. All other endpoints have weight 1.
+	// Weights are the weights of endpoints, by their address or else by their node, for data planes whose algorithms use
+	// them. All other endpoints have the weight of their Slice.
 	Weights map[string]uint16
 }
 
@@ -113,6 +113,7 @@ type Slice struct {
 	Ports     []SlicePort
 	Endpoints []Endpoint
 	Trigger   time.Time // of the change to endpoints that this slice came from; zero: unknown
+	Weight    *uint16   // of endpoints to which the Service gives none; nil: 1
 	Pods      []Pod     // behind the endpoints; from an API server only those of this node
 }
 
@@ -176,7 +177,8 @@ func (s *Service) equal(t *Service) bool {
 
 func (s *Slice) equal(t *Slice) bool {
 	return s.Name == t.Name && s.Service == t.Service && slices.Equal(s.Ports, t.Ports) &&
-		slices.EqualFunc(s.Endpoints, t.Endpoints, Endpoint.equal) && slices.Equal(s.Pods, t.Pods)
+		slices.EqualFunc(s.Endpoints, t.Endpoints, Endpoint.equal) && slices.Equal(s.Pods, t.Pods) &&
+		(s.Weight == nil) == (t.Weight == nil) && (s.Weight == nil || *s.Weight == *t.Weight)
 }
 
 func (e Endpoint) equal(f Endpoint) bool {

@@ -38,6 +38,8 @@ type Config struct {
 	SyncPeriod    time.Duration // a change that waits for twice as long makes the proxy unhealthy
 	MinSyncPeriod time.Duration // between two writes; 0: write at once
 
+	Scheduler string // of Services that name none, one of route.Schedulers except in mode ipvs; empty: that of the mode
+
 	IPVS        IPVS      // of the mode ipvs
 	Userspace   Userspace // of the mode userspace
 	HNS         HNS       // of the mode kernelspace
@@ -99,7 +101,6 @@ type Conntrack struct {
 
 // IPVS are settings of the mode ipvs. Zero does not change a timeout of the kernel.
 type IPVS struct {
-	Scheduler    string         // empty: rr
 	ExcludeCIDRs []netip.Prefix // virtual servers at these addresses are left alone
 	StrictARP    bool           // addresses of Services are not announced by ARP
 	TCPTimeout   time.Duration
@@ -112,7 +113,6 @@ type Userspace struct {
 	Bind                     Bind
 	FirstPort, LastPort      uint16 // of listening sockets, both ends included
 	UDPTimeout, DrainTimeout time.Duration
-	Scheduler                string // of Services that name none
 }
 
 // HNS are settings of the mode kernelspace. Other modes use Network to remove the leftovers of this mode.

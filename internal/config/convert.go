@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"path"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/strict"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // longestMinSync bounds the time changes may wait: a longer one is a mistake.
@@ -35,13 +37,15 @@ func (c *check) section(cfg *Config) {
 		path, sync, least = "iptables", in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod
 	case "ipvs": // shares all fields but periods with iptables
 		path, sync, least = "ipvs", in.IPVS.SyncPeriod, in.IPVS.MinSyncPeriod
-		cfg.IPVS = c.ipvs()
+		cfg.IPVS, cfg.Scheduler = c.ipvs(), in.IPVS.Scheduler
 	default:
+		cfg.Scheduler = c.scheduler()
 		bit = c.between("nftables.masqueradeBit", in.NFTables.MasqueradeBit, 0, 31)
 		cfg.MasqueradeAll = in.NFTables.MasqueradeAll
 	}
 	if cfg.Mode == userspaceMode {
 		cfg.Userspace = c.userspace()
+		cfg.Scheduler = cmp.Or(c.own.Scheduler, c.scheduler())
 	}
 	cfg.EBPF = c.ebpf()
 	cfg.MasqueradeMark = 1 << bit
@@ -144,10 +148,22 @@ func (c *check) nodePorts() route.NodePortOptions {
 	return n
 }
 
+// scheduler returns the scheduler of the section ipvs as the default of another mode. kube-proxy ignores it there, so
+// an unknown one is no error.
+func (c *check) scheduler() string {
+	name := c.config.IPVS.Scheduler
+	if _, known := route.MethodOf(name); !known {
+		c.warn("%s is ignored: %q is no scheduler that mode %s knows: expected %s",
+			c.name("ipvs.scheduler"), name, c.config.Mode, text.Alternatives(route.Schedulers()))
+		return ""
+	}
+	return name
+}
+
 func (c *check) ipvs() IPVS {
 	in := c.config.IPVS
 	out := IPVS{
-		Scheduler: in.Scheduler, StrictARP: in.StrictARP,
+		StrictARP:  in.StrictARP,
 		TCPTimeout: atLeast0(c, "ipvs.tcpTimeout", in.TCPTimeout.Duration),
 		TCPFinWait: atLeast0(c, "ipvs.tcpFinTimeout", in.TCPFinTimeout.Duration),
 		UDPTimeout: atLeast0(c, "ipvs.udpTimeout", in.UDPTimeout.Duration),

@@ -106,7 +106,7 @@ func fieldCases() []fieldCase {
 		{path: "iptables.minSyncPeriod", value: "2s"},
 		{path: "ipvs.syncPeriod", value: "1m"},
 		{path: "ipvs.minSyncPeriod", value: "2s"},
-		{path: "ipvs.scheduler", value: "wrr"},
+		{path: "ipvs.scheduler", value: "wrr", want: func(c *Config) { c.Scheduler = "wrr" }},
 		{path: "ipvs.excludeCIDRs", value: "[10.0.0.0/8]"},
 		{path: "ipvs.strictARP", value: "true"},
 		{path: "ipvs.tcpTimeout", value: "1s"},

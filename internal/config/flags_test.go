@@ -122,7 +122,7 @@ func passing() []flagCase {
 		{args: "--iptables-localhost-nodeports=false"},
 		{args: "--ipvs-sync-period=5s"},
 		{args: "--ipvs-min-sync-period=5s"},
-		{args: "--ipvs-scheduler=wrr"},
+		{args: "--ipvs-scheduler=wrr", want: func(c *Config) { c.Scheduler = "wrr" }},
 		{args: "--ipvs-exclude-cidrs=10.0.0.0/8"},
 		{args: "--ipvs-strict-arp"},
 		{args: "--ipvs-tcp-timeout=5s"},
@@ -142,7 +142,7 @@ func passing() []flagCase {
 		{args: "--udp-timeout=250ms"},
 		{
 			args:    "--scheduler=lc",
-			warning: "--scheduler has an effect in mode userspace only: the mode is nftables; mode ipvs has --ipvs-scheduler",
+			warning: "--scheduler has an effect in mode userspace only: the mode is nftables; other modes have --ipvs-scheduler",
 		},
 		{args: "--drain-timeout=1m", warning: "--drain-timeout has an effect in mode userspace only: the mode is nftables"},
 		{args: "--windows-service", want: func(c *Config) { c.WindowsService = true }},

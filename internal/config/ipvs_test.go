@@ -27,7 +27,7 @@ func TestIPVS(t *testing.T) {
 	const file = "ipvs: {scheduler: wrr, excludeCIDRs: [192.0.2.0/24, 'fd00::/8'], strictARP: true, tcpTimeout: 1h, " +
 		"tcpFinTimeout: 2m, udpTimeout: 3s}"
 	want := IPVS{
-		Scheduler: "wrr", StrictARP: true,
+		StrictARP:    true,
 		ExcludeCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("fd00::/8")},
 		TCPTimeout:   time.Hour, TCPFinWait: 2 * time.Minute, UDPTimeout: 3 * time.Second,
 	}
@@ -35,6 +35,9 @@ func TestIPVS(t *testing.T) {
 		cfg, err := load(file, mode)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if cfg.Scheduler != "wrr" {
+			t.Errorf("%s: scheduler %q", mode, cfg.Scheduler)
 		}
 		if diff := cmp.Diff(want, cfg.IPVS, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", mode, diff)

@@ -23,16 +23,16 @@ func (c *check) userspace() Userspace {
 		binds = []Bind{BindRules, BindLoopback}
 	}
 	u := Userspace{
-		Bind: Bind(cmp.Or(c.flags["bind"], string(binds[0]))), Scheduler: cmp.Or(c.own.Scheduler, schedulers()[0]),
+		Bind:         Bind(cmp.Or(c.flags["bind"], string(binds[0]))),
 		UDPTimeout:   c.positive("--udp-timeout", c.own.UDPTimeout.Duration),
 		DrainTimeout: atLeast0(c, "--drain-timeout", c.own.DrainTimeout.Duration),
 	}
 	if !slices.Contains(binds, u.Bind) {
 		c.problem("--bind", invalid(string(u.Bind), "must be "+text.Alternatives(binds)))
 	}
-	if !slices.Contains(schedulers(), u.Scheduler) {
+	if s := c.own.Scheduler; s != "" && !slices.Contains(schedulers(), s) {
 		c.problem("--scheduler",
-			invalid(u.Scheduler, "must be "+text.Alternatives(schedulers())+", the schedulers of mode userspace"))
+			invalid(s, "must be "+text.Alternatives(schedulers())+", the schedulers of mode userspace"))
 	}
 	var ok bool
 	if u.FirstPort, u.LastPort, ok = parsePorts(c.config.PortRange); !ok {
@@ -42,7 +42,7 @@ func (c *check) userspace() Userspace {
 	return u
 }
 
-// schedulers returns the schedulers of the mode userspace, the default first.
+// schedulers returns the values of --scheduler.
 func schedulers() []string { return []string{"rr", "lc", "wlc", "sh"} }
 
 // parsePorts reads a range of ports as kube-proxy did. Empty, "0" and "0-0" are the default.
@@ -69,7 +69,7 @@ func (c *check) unusedInMode() {
 		{ebpfMode, "cgroup-root", "", ""},
 		{ebpfMode, "exempt-cgroups", "", ""},
 		{userspaceMode, "drain-timeout", "", ""},
-		{userspaceMode, "scheduler", "", "; mode ipvs has --ipvs-scheduler"},
+		{userspaceMode, "scheduler", "", "; other modes have --ipvs-scheduler"},
 		// 250 ms are kube-proxy's default.
 		{userspaceMode, "udp-timeout", "250ms", "; use --conntrack-udp-timeout for flows in the kernel"},
 	} {

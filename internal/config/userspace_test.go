@@ -26,18 +26,15 @@ func loadUserspace(t *testing.T, args ...string) (Userspace, error) {
 
 func TestUserspace(t *testing.T) {
 	for args, want := range map[string]Userspace{
-		"": {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "rr"},
+		"": {BindRules, 33000, 49151, 30 * time.Second, time.Minute},
 		"--bind=loopback --proxy-port-range=20000-20010 --udp-timeout=1m --drain-timeout=0s": {
 			BindLoopback,
-			20000, 20010, time.Minute, 0, "rr",
+			20000, 20010, time.Minute, 0,
 		},
-		"--proxy-port-range=20000+5": {BindRules, 20000, 20005, 30 * time.Second, time.Minute, "rr"},
-		"--proxy-port-range=7":       {BindRules, 7, 7, 30 * time.Second, time.Minute, "rr"},
-		"--scheduler=sh":             {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "sh"},
-		"--scheduler=wlc":            {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "wlc"},
-		"--scheduler=":               {BindRules, 33000, 49151, 30 * time.Second, time.Minute, "rr"},
+		"--proxy-port-range=20000+5": {BindRules, 20000, 20005, 30 * time.Second, time.Minute},
+		"--proxy-port-range=7":       {BindRules, 7, 7, 30 * time.Second, time.Minute},
 		"--proxy-mode=nftables":      {},
-		"--proxy-port-range=1-65535": {BindRules, 1, 65535, 30 * time.Second, time.Minute, "rr"},
+		"--proxy-port-range=1-65535": {BindRules, 1, 65535, 30 * time.Second, time.Minute},
 	} {
 		got, err := loadUserspace(t, strings.Fields(args)...)
 		if err != nil {

@@ -98,6 +98,8 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	}
 	put("sluice_services", float64(r.Sizes.Services))
 	put("sluice_endpoints", float64(r.Sizes.Backends))
+	put("sluice_hash_tables", float64(r.Sizes.Hashed))
+	put("sluice_hash_tables_checksum", float64(r.Sizes.Tables))
 	put("sluice_source_connected", truth(r.Connected))
 	put("sluice_config_reloads_total", float64(r.Reloads.Accepted), "ok")
 	put("sluice_config_reloads_total", float64(r.Reloads.Refused), "refused")

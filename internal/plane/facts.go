@@ -2,6 +2,7 @@ package plane
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -21,6 +22,16 @@ type Facts struct {
 
 	// Unweighted are the schedulers with which only the weight 0 counts.
 	Unweighted []string
+
+	// Lacking are the methods that the plane does not have. It chooses at random in place of them.
+	Lacking []route.Method
+
+	// AnyScheduler means that the kernel may have schedulers that route.MethodOf does not know.
+	AnyScheduler bool
+
+	// SchedulerName returns the name of the scheduler of a port, where a plane has another one than route.Method has. Nil:
+	// it has that of the Method, and chooses at random if there is session affinity.
+	SchedulerName func(*route.Port) string
 
 	// Shares returns the probabilities of backends, as far as they are known without what happens at this moment, such
 	// as how many connections are open. Nil: they follow from the weights.
@@ -61,6 +72,48 @@ type Facts struct {
 	// Path returns the names of the chains, maps and so on that the first packet of a
 	// connection passes, in order. Nil: the plane has no such names.
 	Path func(Connection) []string
+}
+
+// Hashes reports whether ports that choose by the client (route.Port.ByClient) have the tables and hashes of package
+// slots.
+func (f Facts) Hashes() bool {
+	return f.Weights && !f.AnyScheduler && !slices.Contains(f.Lacking, route.Hash)
+}
+
+// Scheduling is how the backends of a port are chosen.
+type Scheduling struct {
+	Name string // of the scheduler; empty: the plane has none
+	Note string // how it differs from the one that the Service or the configuration names; empty: it does not
+}
+
+// Scheduling returns how the plane chooses the backends of a port.
+func (f Facts) Scheduling(p *route.Port) Scheduling {
+	m, note := p.Method(), ""
+	switch {
+	case !f.Weights:
+		return Scheduling{}
+	case f.AnyScheduler:
+		return Scheduling{Name: f.SchedulerName(p)}
+	case slices.Contains(f.Lacking, m):
+		m, note = route.Random, "mode "+f.Name+" has no "+p.Scheduler
+	case slices.Contains([]string{"dh", "fo", "ovf", "lblc", "lblcr"}, p.Scheduler):
+		note = "nearest to " + p.Scheduler
+	}
+	if f.SchedulerName != nil {
+		return Scheduling{f.SchedulerName(p), note}
+	}
+	if m != route.Random && p.Affinity > 0 {
+		m, note = route.Random, "session affinity comes before "+p.Scheduler
+	}
+	return Scheduling{m.String(), note}
+}
+
+// String returns the name with the note, such as "random (nearest to dh)".
+func (s Scheduling) String() string {
+	if s.Note == "" {
+		return s.Name
+	}
+	return s.Name + " (" + s.Note + ")"
 }
 
 // Shares are how probable it is that each backend gets a connection.
@@ -131,7 +184,6 @@ type Connection struct {
 	Backend  netip.AddrPort // the one chosen; invalid: up to the choice
 
 	Client, To netip.Addr      // of the connection; invalid: not known
-	NodeName   string          // of this node; empty: not known
 	Detector   *route.Detector // recognizes pods; nil: not known
 
 	// Unserved: its destination is a NodePort at an address that serves none (Ends.Unserved).

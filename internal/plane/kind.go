@@ -132,8 +132,8 @@ type Opened struct {
 	// compare the kernel with the table. The caller calls done at the end.
 	Reader func(context.Context) (reader Plane, done func(), err error)
 
-	// Balance returns how the kernel balances a port of a Service, by its index. It is safe
-	// for concurrent use. Nil: the kernel does not know.
+	// Balance returns what the kernel knows about the backends of a port of a Service, by its index. It is safe for
+	// concurrent use. Nil: it counts no connections, and the weights are those of the route.
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (Balance, error)
 
 	// Traffic returns what the plane counts of the ports of Services; ports without connections may be missing. It is safe
@@ -200,11 +200,8 @@ type Socket struct {
 	Open     int64 // connections of the port at this moment, those through other sockets included
 }
 
-// Balance is how the kernel balances a port of a Service.
-type Balance struct {
-	Scheduler string // the algorithm
-	Backends  map[netip.AddrPort]Balanced
-}
+// Balance is what the kernel knows about the backends of a port.
+type Balance map[netip.AddrPort]Balanced
 
 // Balanced is what the kernel knows about a backend.
 type Balanced struct {

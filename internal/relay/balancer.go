@@ -93,7 +93,7 @@ func (b *Balancer) compile(t *Target, before *plan) *plan {
 			l := cmp.Or(p.listed[backend.Addr], before.load(backend.Addr), &load{})
 			p.listed[backend.Addr] = l
 			if backend.Weight > 0 {
-				members = append(members, member{Backend: backend, load: l, hash: hashMember(backend.Addr)})
+				members = append(members, member{Backend: backend, load: l})
 			}
 		}
 		old := &pool{}

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
 // backends returns backends 10.0.0.0:80, 10.0.0.1:80 ... with weights.
@@ -144,13 +146,17 @@ func TestLeastConnections(t *testing.T) {
 	b.reached(netip.MustParseAddrPort("[2001:db8::1]:1"))
 }
 
-// If a backend of a hash leaves or comes, no other clients move.
+// If a backend of a hash leaves or comes, few other clients move. A client has the backend of its slot.
 func TestSourceHashIsStable(t *testing.T) {
 	const clients = 20_000
 	for _, n := range []int{3, 30, 3000} {
 		before, _ := seeded(&Target{Scheduler: SourceHash, Pools: [][]Backend{equal(n)}})
 		after, _ := seeded(&Target{Scheduler: SourceHash, Pools: [][]Backend{equal(n + 1)}})
-		moved := 0
+		var addrs []netip.AddrPort
+		for i := range n {
+			addrs = append(addrs, backend(i))
+		}
+		table, moved := slots.Maglev(addrs, func(netip.AddrPort) uint16 { return 1 }), 0
 		for i := range clients {
 			x, _ := before.pick(client(i), 0, nil)
 			y, _ := after.pick(client(i), 0, nil)
@@ -158,14 +164,14 @@ func TestSourceHashIsStable(t *testing.T) {
 			if x != again {
 				t.Fatalf("client %v goes to %v and %v", client(i), x, again)
 			}
-			if x != y && y != backend(n) {
-				t.Errorf("client %v has moved from %v to %v, which is not new", client(i), x, y)
+			if want := table[slots.Of(client(i), len(table))]; x != want {
+				t.Fatalf("client %v goes to %v, want %v", client(i), x, want)
 			}
 			if x != y {
 				moved++
 			}
 		}
-		if most := clients/(n+1) + 200; moved > most {
+		if most := clients/(n+1) + clients/25; moved > most {
 			t.Errorf("%d of %d clients have moved with backend %d, want at most %d", moved, clients, n+1, most)
 		}
 	}

@@ -29,7 +29,7 @@ type Scheduler uint8
 const (
 	RoundRobin       Scheduler = iota // each in turn, smoothly by weight
 	LeastConnections                  // the fewest open connections for its weight
-	SourceHash                        // by the address of the client; few clients move when backends change
+	SourceHash                        // by a hash of the address of the client, as in other planes (package slots)
 )
 
 // Backend is where connections can go.

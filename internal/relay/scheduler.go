@@ -1,18 +1,19 @@
 package relay
 
 import (
-	"encoding/binary"
 	"math"
-	"math/bits"
 	"net/netip"
 	"slices"
 	"sync"
+
+	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
 // pool is the backends of a pool that have a weight. It is safe for concurrent use.
 type pool struct {
 	scheduler Scheduler
 	index     map[netip.AddrPort]int // in members
+	table     []uint32               // SourceHash: the member of each slot
 
 	mu      sync.Mutex
 	members []member
@@ -24,7 +25,6 @@ type pool struct {
 type member struct {
 	Backend
 	load     *load
-	hash     uint64  // of its address
 	deadline float64 // RoundRobin chooses the earliest, and adds 1/weight to it
 	chosen   uint64  // the number of the last choice of this member
 }
@@ -47,17 +47,33 @@ func (q *pool) next(s Scheduler, members []member, random func() float64) *pool 
 			m.deadline = min(q.members[j].deadline, q.now+turn) // its weight may have become greater
 		}
 	}
+	n.fill()
 	return n
+}
+
+// fill computes the table.
+func (q *pool) fill() {
+	if q.scheduler != SourceHash || len(q.members) == 0 {
+		return
+	}
+	backends := make([]netip.AddrPort, len(q.members))
+	for i, m := range q.members {
+		backends[i] = m.Addr
+	}
+	table := slots.Maglev(backends, func(at netip.AddrPort) uint16 { return q.members[q.index[at]].Weight })
+	q.table = make([]uint32, len(table))
+	for i, at := range table {
+		q.table[i] = uint32(q.index[at])
+	}
 }
 
 // choose returns the backend for a connection of a client, if possible one that was not tried. The pool has members.
 func (q *pool) choose(client netip.Addr, tried []netip.AddrPort) netip.AddrPort {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	hash := hashClient(client)
-	m := q.first(hash, tried)
+	m := q.first(client, tried)
 	if m == nil {
-		m = q.first(hash, nil)
+		m = q.first(client, nil)
 	}
 	q.now = max(q.now, m.deadline)
 	m.deadline += 1 / float64(m.Weight)
@@ -66,9 +82,24 @@ func (q *pool) choose(client netip.Addr, tried []netip.AddrPort) netip.AddrPort 
 	return m.Addr
 }
 
+// hashed returns the member at the slot of a client, or else at the next one, except some backends; nil: there is none.
+func (q *pool) hashed(client netip.Addr, except []netip.AddrPort) *member {
+	at := slots.Of(client, len(q.table))
+	for i := range q.table {
+		m := &q.members[q.table[(at+i)%len(q.table)]]
+		if !slices.Contains(except, m.Addr) {
+			return m
+		}
+	}
+	return nil
+}
+
 // first returns the member with the lowest rank except some backends, and of several the one that was not chosen for
-// the longest time; nil: there is none.
-func (q *pool) first(client uint64, except []netip.AddrPort) *member {
+// the longest time; with SourceHash the one of the client. Nil: there is none.
+func (q *pool) first(client netip.Addr, except []netip.AddrPort) *member {
+	if q.scheduler == SourceHash {
+		return q.hashed(client, except)
+	}
 	var first *member
 	var lowest float64
 	for i := range q.members {
@@ -76,7 +107,7 @@ func (q *pool) first(client uint64, except []netip.AddrPort) *member {
 		if slices.Contains(except, m.Addr) {
 			continue
 		}
-		rank := q.rank(m, client)
+		rank := q.rank(m)
 		if first == nil || rank < lowest || rank == lowest && m.chosen < first.chosen {
 			first, lowest = m, rank
 		}
@@ -84,14 +115,10 @@ func (q *pool) first(client uint64, except []netip.AddrPort) *member {
 	return first
 }
 
-// rank returns the rank of a member for a client. The scheduler chooses the lowest.
-func (q *pool) rank(m *member, client uint64) float64 {
-	switch q.scheduler {
-	case LeastConnections:
+// rank returns the rank of a member. The scheduler chooses the lowest.
+func (q *pool) rank(m *member) float64 {
+	if q.scheduler == LeastConnections {
 		return float64(m.load.open.Load()+1) / float64(m.Weight) // with the connection to choose for
-	case SourceHash:
-		return m.distance(client)
-	case RoundRobin:
 	}
 	return m.deadline
 }
@@ -100,10 +127,14 @@ func (q *pool) rank(m *member, client uint64) float64 {
 func (q *pool) share(client netip.Addr, shares map[netip.AddrPort]float64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	hash, lowest, total := hashClient(client), math.Inf(1), 0.0
+	if q.scheduler == SourceHash {
+		q.shareByHash(client, shares)
+		return
+	}
+	lowest, total := math.Inf(1), 0.0
 	ranks := make([]float64, len(q.members))
 	for i := range q.members {
-		ranks[i] = q.rank(&q.members[i], hash)
+		ranks[i] = q.rank(&q.members[i])
 		lowest = min(lowest, ranks[i])
 	}
 	for i, m := range q.members {
@@ -120,29 +151,13 @@ func (q *pool) share(client netip.Addr, shares map[netip.AddrPort]float64) {
 	}
 }
 
-// distance returns the distance of a client from the member by rendezvous hashing: the nearest of several members is
-// each with a probability in proportion to its weight. It depends on addresses only, so that all nodes choose the same
-// member, and if a member comes or goes, only clients of this member move.
-func (m *member) distance(client uint64) float64 {
-	uniform := (float64(mix(client^m.hash)>>12) + 0.5) / (1 << 52) // from 0 to 1
-	return -math.Log(uniform) / float64(m.Weight)
-}
-
-// hashClient returns a hash of the address of a client.
-func hashClient(a netip.Addr) uint64 {
-	b := a.As16()
-	return mix(mix(binary.BigEndian.Uint64(b[:8])) + binary.BigEndian.Uint64(b[8:]))
-}
-
-// hashMember returns a hash of the address of a backend.
-func hashMember(a netip.AddrPort) uint64 {
-	return mix(bits.RotateLeft64(hashClient(a.Addr()), 17) + uint64(a.Port()))
-}
-
-// mix spreads the bits of a number (the finalizer of splitmix64).
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+// shareByHash is share for SourceHash. If the client is not known, the probabilities are the shares of the table.
+func (q *pool) shareByHash(client netip.Addr, shares map[netip.AddrPort]float64) {
+	if client.IsValid() && len(q.table) > 0 {
+		shares[q.hashed(client, nil).Addr] = 1
+		return
+	}
+	for _, i := range q.table {
+		shares[q.members[i].Addr] += 1 / float64(len(q.table))
+	}
 }

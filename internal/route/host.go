@@ -16,8 +16,19 @@ func compileHost(opt Options, facts *cluster.Facts) (Host, []Problem) {
 		MasqueradeAll: opt.MasqueradeAll,
 		NodePorts:     ports,
 		Local:         opt.listLocal(facts.Local),
+		Primary:       primaries(facts.Node, opt.families()),
 		ServiceCIDRs:  ofFamilies(facts.ServiceCIDRs, opt.families()),
 	}, problems
+}
+
+// primaries returns the primary address of a node in each of the families.
+func primaries(node *cluster.Node, families []Family) (list []netip.Addr) {
+	for _, f := range families {
+		if a, ok := primary(node, f); ok {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 func detector(opt Options, node *cluster.Node) Detector {
@@ -126,6 +137,10 @@ func (o Options) primary(node *cluster.Node, f Family) (netip.Addr, bool) {
 	if o.Primary.IsValid() && FamilyOf(o.Primary) == f {
 		return o.Primary, true
 	}
+	return primary(node, f)
+}
+
+func primary(node *cluster.Node, f Family) (netip.Addr, bool) {
 	if node == nil {
 		return netip.Addr{}, false
 	}

@@ -20,6 +20,9 @@ type Options struct {
 	// PreserveDestination means that the data plane can preserve the destination, for Services that request it.
 	PreserveDestination bool
 
+	// Scheduler names the scheduler of Services that name none; empty: the plane has its own default.
+	Scheduler string
+
 	// Excess returns the size of a Service that is too large for the data plane, and the limit with its reason. Such a
 	// Service is not programmed. The limit is empty if the Service fits; a nil Excess sets no limit.
 	Excess func(*Service) (size, limit string)

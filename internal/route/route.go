@@ -91,7 +91,8 @@ type Port struct {
 	// Affinity, if not 0, keeps a client on its backend until it has made no new connection for this long.
 	Affinity time.Duration
 
-	// Scheduler names the algorithm that chooses backends, for planes that have several. Empty: the one of the node.
+	// Scheduler names the algorithm that chooses backends: that of the Service, or of the node (Options.Scheduler). Empty:
+	// the default of the plane.
 	Scheduler string
 
 	// SlowStart is how long the share of a new backend grows, for planes that do that. 0: it has all of it at once.
@@ -234,12 +235,17 @@ func (p *Port) Weight(backend netip.AddrPort) uint16 {
 	return 1
 }
 
+// ByClient reports whether a hash of the client's address chooses the backend, for planes that have that. Session
+// affinity comes before it.
+func (p *Port) ByClient() bool { return p.Affinity == 0 && p.Method() == Hash }
+
 // Host is the policy of the whole node.
 type Host struct {
 	Detector      Detector
 	MasqueradeAll bool
 	NodePorts     NodePorts
 	Local         []netip.Addr // the addresses of this host, sorted; nil unless Options.ListLocal
+	Primary       []netip.Addr // the first address of the Node in each family, which connections of this host have
 
 	// ServiceCIDRs are sorted, none inside another. Connections to an address in them that no Service has are dropped.
 	ServiceCIDRs []netip.Prefix

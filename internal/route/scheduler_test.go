@@ -91,6 +91,65 @@ func TestWeightsOfEndpoints(t *testing.T) {
 	}
 }
 
+// Endpoints to which the Service gives no weight have that of their slice. Once a slice of the Service has one, those
+// of others have 100, as in Cilium.
+func TestWeightsOfSlices(t *testing.T) {
+	store := cluster.NewStore()
+	c := NewCompiler(Options{Scheduler: "sh"})
+	name := cluster.Name{Namespace: "default", Name: "web"}
+	slice := func(n int, weight *uint16) {
+		sl := &cluster.Slice{
+			Name: cluster.Name{Namespace: "default", Name: fmt.Sprint("web-", n)}, Service: name, Weight: weight,
+			Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}},
+		}
+		for i := range 2 {
+			at := netip.MustParseAddr(fmt.Sprintf("10.0.%d.%d", n, i))
+			e := cluster.Endpoint{Addr: at, Node: fmt.Sprint("n", i), Ready: true, Serving: true}
+			sl.Endpoints = append(sl.Endpoints, e)
+		}
+		store.SetSlice(sl)
+	}
+	is := func(want string) {
+		t.Helper()
+		change, _ := c.Compile(store.Take())
+		if len(change.Touched) != 1 {
+			t.Fatalf("touched are %v, want weights %s", change.Touched, want)
+		}
+		p := change.Touched[0].New.Ports[0]
+		var all []string
+		for _, b := range p.Cluster {
+			all = append(all, fmt.Sprint(p.Weight(b)))
+		}
+		if got := strings.Join(all, " "); got != want || p.Scheduler != "sh" {
+			t.Errorf("weights %s, scheduler %s, want %s and sh", got, p.Scheduler, want)
+		}
+	}
+	of := func(n uint16) *uint16 { return &n }
+	svc := &cluster.Service{
+		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+		Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80}},
+	}
+	store.SetService(svc)
+	slice(1, nil)
+	slice(2, nil)
+	is("1 1 1 1")
+	slice(1, of(70))
+	is("70 70 100 100")
+	slice(2, of(0))
+	is("70 70 0 0")
+	own := *svc
+	own.Weights = map[string]uint16{"n0": 3, "10.0.2.1": 1}
+	store.SetService(&own)
+	is("3 70 3 1")
+	slice(1, nil)
+	slice(2, nil)
+	is("3 1 3 1")
+	slice(2, nil)
+	if change, _ := c.Compile(store.Take()); !change.Empty() {
+		t.Errorf("the same slice changes %v", change.Touched)
+	}
+}
+
 // The addresses of this host are listed for planes that need them, and only for those.
 func TestLocalAddressesAreListed(t *testing.T) {
 	local := []netip.Addr{

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,7 +16,8 @@ type view struct {
 	addrs         []netip.Addr // of the node
 	detector      Detector
 	masqueradeAll bool
-	preserve      bool // Options.PreserveDestination
+	preserve      bool   // Options.PreserveDestination
+	scheduler     string // Options.Scheduler
 	serviceCIDRs  []netip.Prefix
 	own           own
 }
@@ -28,6 +30,7 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 		detector:      host.Detector,
 		masqueradeAll: host.MasqueradeAll,
 		preserve:      opt.PreserveDestination,
+		scheduler:     opt.Scheduler,
 		serviceCIDRs:  host.ServiceCIDRs,
 		own:           ownOf(opt, facts, host),
 	}
@@ -208,7 +211,7 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		Protocol:    sp.Protocol,
 		Family:      f,
 		Affinity:    st.service.Affinity,
-		Scheduler:   st.service.Scheduler,
+		Scheduler:   cmp.Or(st.service.Scheduler, b.view.scheduler),
 		SlowStart:   st.service.SlowStart,
 		ProxyHeader: st.service.ProxyHeader,
 		Frontends:   make([]Frontend, 0, len(won)),
@@ -236,23 +239,37 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		p.Frontends = append(p.Frontends, frontend)
 	}
 	b.fill(&p, candidates)
-	p.Weights = weights(st.service, candidates)
+	p.Weights = weights(st, candidates)
 	return p
 }
 
-// weights returns the backends whose weight is not 1; nil if there are none.
-func weights(svc *cluster.Service, candidates []Choice) map[netip.AddrPort]uint16 {
-	if len(svc.Weights) == 0 {
+// besideWeighted is the weight of endpoints without one if a slice of their Service has one, as in Cilium.
+const besideWeighted = 100
+
+// weights returns the backends whose weight is not 1; nil if there are none. The Service gives weights by address or
+// else by node, and each slice to those of its endpoints that have none.
+func weights(st state, candidates []Choice) map[netip.AddrPort]uint16 {
+	of, other := st.service.Weights, uint16(1)
+	if slices.ContainsFunc(st.slices, func(sl *cluster.Slice) bool { return sl.Weight != nil }) {
+		other = besideWeighted
+	} else if len(of) == 0 {
 		return nil
 	}
 	out := map[netip.AddrPort]uint16{}
 	for i := range candidates {
 		c := &candidates[i]
-		w, has := svc.Weights[c.Backend.Addr().String()]
+		w, has := of[c.Backend.Addr().String()]
 		if !has {
-			w, has = svc.Weights[c.Endpoint.Node]
+			w, has = of[c.Endpoint.Node]
 		}
-		if has && w != 1 {
+		switch {
+		case has:
+		case c.Slice.Weight != nil:
+			w = *c.Slice.Weight
+		default:
+			w = other
+		}
+		if w != 1 {
 			out[c.Backend] = w
 		}
 	}

@@ -6,10 +6,18 @@ import (
 	"net/netip"
 )
 
-// Of returns the slot of a client among n: a hash of its address, scaled to n as the kernel does (nft_hash.c).
-func Of(client netip.Addr, seed uint32, n int) int {
-	return int(uint64(Hash(client.Unmap().AsSlice(), seed)) * uint64(n) >> 32)
-}
+// Seed is the seed of all hashes of clients, on every node and in every plane. It makes them differ from those of other
+// programs.
+const Seed = 0x51
+
+// Of returns the slot of a client among n.
+func Of(client netip.Addr, n int) int { return Scale(HashClient(client), n) }
+
+// HashClient returns the hash of the address of a client.
+func HashClient(client netip.Addr) uint32 { return Hash(client.Unmap().AsSlice(), Seed) }
+
+// Scale returns the slot of a hash among n, as the kernel computes it (nft_hash.c).
+func Scale(hash uint32, n int) int { return int(uint64(hash) * uint64(n) >> 32) }
 
 // Hash is Bob Jenkins' lookup3 as the kernel computes it on machines with the least byte first (linux/jhash.h).
 func Hash(data []byte, seed uint32) uint32 {

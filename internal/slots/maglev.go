@@ -12,8 +12,11 @@ import (
 // one, and most of its clients get other backends.
 func tableSizes() []int { return []int{509, 1021, 4093, 16381, 65521} }
 
-// Size returns the size of the Maglev table of so many backends.
+// Size returns the size of the Maglev table of so many backends. One backend needs no table.
 func Size(backends int) int {
+	if backends == 1 {
+		return 1
+	}
 	sizes := tableSizes()
 	for _, n := range sizes {
 		if n >= 100*backends {
@@ -70,7 +73,7 @@ func newPermutation(b netip.AddrPort, size int) permutation {
 	a := b.Addr().As16()
 	sum := sha256.Sum256(binary.BigEndian.AppendUint16(a[:], b.Port()))
 	first, second := binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])
-	return permutation{at: int(first % uint64(size)), step: int(second%uint64(size-1)) + 1}
+	return permutation{at: int(first % uint64(size)), step: int(second%uint64(max(1, size-1))) + 1}
 }
 
 // next returns the next free slot.

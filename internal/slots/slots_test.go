@@ -1,6 +1,8 @@
 package slots
 
 import (
+	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"slices"
 	"testing"
@@ -58,5 +60,58 @@ func TestHash(t *testing.T) {
 		if got := Hash([]byte(c.text), c.seed); got != c.want {
 			t.Errorf("%q with %#x: %#x, want %#x", c.text, c.seed, got, c.want)
 		}
+	}
+}
+
+// Other tables or hashes need another version, so that nodes with different ones have other checksums.
+func TestVersion(t *testing.T) {
+	h := fnv.New32a()
+	for _, at := range Maglev(pods(6), func(at netip.AddrPort) uint16 { return 1 + at.Port()%3 }) {
+		fmt.Fprintln(h, at, Of(at.Addr(), 1021))
+	}
+	fmt.Fprintln(h, Of(netip.MustParseAddr("2001:db8::1"), 1021))
+	if got := h.Sum32(); version != 1 || got != 0x26e78b8f {
+		t.Errorf("version %d has %#x: set another version if tables or hashes have changed", version, got)
+	}
+}
+
+// A checksum depends on ports, backends and weights, not on the order of ports. A table that is added twice is removed.
+func TestChecksum(t *testing.T) {
+	one := func(netip.AddrPort) uint16 { return 1 }
+	without := func(out netip.AddrPort) func(netip.AddrPort) uint16 {
+		return func(at netip.AddrPort) uint16 {
+			if at == out {
+				return 0
+			}
+			return 1
+		}
+	}
+	all := pods(3)
+	var a, b Checksum
+	a.Add("web", all[:2], one)
+	b.Add("api", all, one)
+	b.Add("web", all, without(all[2]))
+	if a.Add("api", all, one); a != b || a == 0 || len(a.String()) != 8 {
+		t.Errorf("%s and %s, want the same", a, b)
+	}
+	if b.Add("api", all, one); a == b {
+		t.Errorf("%s without a table, want another", b)
+	}
+	seen := map[Checksum]bool{}
+	for _, add := range []func(*Checksum){
+		func(c *Checksum) { c.Add("web", all, one) },
+		func(c *Checksum) { c.Add("api", all, one) },
+		func(c *Checksum) { c.Add("web", all[:2], one) },
+		func(c *Checksum) { c.Add("web", all, func(netip.AddrPort) uint16 { return 2 }) },
+	} {
+		var c, read Checksum
+		add(&c)
+		seen[c] = true
+		if text, _ := c.MarshalText(); read.UnmarshalText(text) != nil || read != c {
+			t.Errorf("%s is read as %s", c, read)
+		}
+	}
+	if len(seen) != 4 {
+		t.Errorf("4 tables have the checksums %v", seen)
 	}
 }

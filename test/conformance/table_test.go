@@ -14,7 +14,7 @@ import (
 var uncovered string
 
 const (
-	last       = 314 // the numbers are 1 to last
+	last       = 312 // behaviours of kube-proxy are 1 to last; later ones are of Sluice, each with a scenario
 	minCovered = 150
 )
 
@@ -30,8 +30,10 @@ func TestEveryNumberIsCoveredOrListed(t *testing.T) {
 			t.Errorf("S-%03d is neither covered nor in uncovered.txt", n)
 		}
 	}
-	if len(covered)+len(listed) != last {
-		t.Errorf("%d covered and %d listed numbers, want %d together", len(covered), len(listed), last)
+	for n := range listed {
+		if n > last {
+			t.Errorf("uncovered.txt lists S-%03d, which has no scenario", n)
+		}
 	}
 	t.Logf("%d of %d covered", len(covered), last)
 	if len(covered) < minCovered {

@@ -139,6 +139,9 @@ func inUserspaceMode(n *Traits) bool { return n.mode == "userspace" }
 // hashesClients selects planes that have a scheduler by hash.
 func hashesClients(n *Traits) bool { return n.mode != "iptables" }
 
+// hasTables selects planes with the tables and hashes of package slots.
+func hasTables(n *Traits) bool { return hashesClients(n) && !inIPVSMode(n) }
+
 // servesSCTP selects planes that translate packets. A process forwards TCP and UDP only.
 func servesSCTP(n *Traits) bool { return !n.proxied }
 

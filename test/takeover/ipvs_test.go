@@ -38,9 +38,9 @@ func TestIPVS(t *testing.T) {
 
 // ipvsKubeProxy starts a real kube-proxy in mode ipvs. IPVS forgets ended connections after two
 // seconds, so that tests need not wait two minutes for it.
-func (w *testEnv) ipvsKubeProxy() *kubeProxy {
+func (w *testEnv) ipvsKubeProxy(more ...string) *kubeProxy {
 	w.Helper()
-	args := []string{"--ipvs-tcpfin-timeout=2s"}
+	args := append([]string{"--ipvs-tcpfin-timeout=2s"}, more...)
 	const gate = "KubeProxyIPVS" // from v1.37 on the mode needs it; before, it is unknown
 	if help, _ := exec.Command(program(), "--help").Output(); strings.Contains(string(help), gate) {
 		args = append(args, "--feature-gates="+gate+"=true")
@@ -76,19 +76,36 @@ func (w *testEnv) deleteForeignServer() {
 func (w *testEnv) table() *ipvs.Table { return ipvs.New(w.lab.NodeA.NetNSFD()) }
 
 // testIPVSToNftables starts Sluice beside kube-proxy, which it stops last. Open connections continue through IPVS,
-// and everything that they need stays as long as they do.
+// and everything that they need stays as long as they do. Services keep the scheduler of the configuration.
 func testIPVSToNftables(w *testEnv) {
+	const scheduler = "--ipvs-scheduler=sh"
 	w.loadForeignRules(ipvsMode())
 	before := w.dump() + w.ipvsState()
-	kp := w.ipvsKubeProxy()
+	kp := w.ipvsKubeProxy(scheduler)
+	w.waitReachable()
+	w.checkOneBackend()
 	traffic := w.startTraffic()
-	p := w.startSluice("--proxy-mode=nftables")
+	p := w.startSluice("--proxy-mode=nftables", scheduler)
+	w.waitForLog(p, "have the scheduler of the configuration\" scheduler=sh chooses=maglev")
 	w.waitForLog(p,
 		fmt.Sprintf(`msg="A kube-proxy runs beside this proxy; its rules stay until it is stopped" pid=%d mode=ipvs`, kp.pid))
 	kp.stop()
 	w.addForeignServer()
 	w.checkIPVSLeftToConnections(p, traffic)
+	w.checkOneBackend()
 	w.checkIPVSRemoved(p, before)
+}
+
+// checkOneBackend verifies that a client gets the same backend each time.
+func (w *testEnv) checkOneBackend() {
+	w.Helper()
+	to := netip.AddrPortFrom(netip.MustParseAddr(clusterIP4), 80)
+	first := w.client.Dial(lab.TCP, to)
+	for range 20 {
+		if r := w.client.Dial(lab.TCP, to); r.Outcome != lab.Answered || r.Backend != first.Backend {
+			w.Errorf("%s after %s, want the same backend", r, first)
+		}
+	}
 }
 
 // testIPVSToIptables stops kube-proxy, then starts Sluice in mode iptables, which writes some of the same chains.

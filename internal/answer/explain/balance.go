@@ -183,15 +183,11 @@ func (a *asker) path(out *Case, f found, p plane.Connection) {
 
 // connection returns the connection of a client, up to the choice of a backend.
 func (a *asker) connection(f found, c client, to netip.Addr) plane.Connection {
-	p := plane.Connection{
+	return plane.Connection{
 		Service: f.service, Port: index(f.service.Ports, f.port), Frontend: index(f.port.Frontends, f.frontend),
 		Inside: c.CountsAs != Outside, Node: c.CountsAs == Node, Way: f.way(c), Unserved: f.unserved,
 		Client: c.addr, To: to, Detector: &a.view.Routes.Host.Detector,
 	}
-	if a.view.Node != nil {
-		p.NodeName = a.view.Node.Name
-	}
-	return p
 }
 
 // beyond returns a path without the elements of its beginning in common; the whole path if it begins otherwise.

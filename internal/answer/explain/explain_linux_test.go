@@ -306,7 +306,7 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	v.Plane.Proxied = true
 	var asked string
 	v.Shares = func(p plane.Connection) plane.Shares {
-		asked = fmt.Sprint(p.Service.Name, " ", p.Port, " ", p.Way.Pool, " ", p.Node, " ", p.Client, " ", p.NodeName)
+		asked = fmt.Sprint(p.Service.Name, " ", p.Port, " ", p.Way.Pool, " ", p.Node, " ", p.Client)
 		port := &p.Service.Ports[p.Port]
 		return plane.Shares{Of: map[netip.AddrPort]float64{port.Cluster[0]: 0.75, port.Cluster[1]: 0.25}, How: "as it comes"}
 	}
@@ -316,7 +316,7 @@ func TestTheProbabilitiesOfAProxy(t *testing.T) {
 	}
 	c := Ask(v, q).Cases[0]
 	if !c.SourceNAT.Applied || len(c.Backends) < 2 || c.Backends[0].Chance != "75.0%" || c.Backends[1].Chance != "25.0%" ||
-		c.Why != "over 2 backends, as it comes" || asked != "default/web 0 cluster true 192.168.0.2 one" {
+		c.Why != "over 2 backends, as it comes" || asked != "default/web 0 cluster true 192.168.0.2" {
 		t.Errorf("got %+v for %q", c, asked)
 	}
 }

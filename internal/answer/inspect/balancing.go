@@ -10,15 +10,17 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Balancing is how the kernel balances connections to a backend.
+// Balancing is how connections to a backend are balanced.
 type Balancing struct {
 	Scheduler string `json:"scheduler,omitempty"`
+	Note      string `json:"schedulerNote,omitempty"` // as that of a Port
 
 	// Weight is nil if the kernel does not have the backend. With 0 it gets no new connections.
 	Weight   *uint32 `json:"weight,omitempty"`
-	Active   int     `json:"activeConnections"`
-	Inactive int     `json:"inactiveConnections"` // that the kernel remembers
-	Error    string  `json:"error,omitempty"`     // why the kernel could not be read
+	Counted  bool    `json:"counted,omitempty"` // the mode counts connections
+	Active   *int    `json:"activeConnections,omitempty"`
+	Inactive *int    `json:"inactiveConnections,omitempty"` // that the kernel remembers
+	Error    string  `json:"error,omitempty"`               // why the kernel could not be read
 }
 
 // These are why a backend that is no endpoint is listed.
@@ -31,31 +33,38 @@ const (
 // for a Service by name also those that only the kernel has.
 func (i *Inspector) balanced(ctx context.Context, s *selection, svc *route.Service, port int) []Backend {
 	p := &svc.Ports[port]
-	list := s.backends(svc, p)
+	list, by := s.backends(svc, p), s.Plane.Scheduling(p)
 	if i.opt.Opened.Balance == nil {
-		return list
+		return weighted(list, p, by)
 	}
 	kernel, err := i.opt.Opened.Balance(ctx, svc, port, &s.Routes.Host)
 	if err != nil {
 		for n := range list {
-			list[n].Balancing = &Balancing{Error: err.Error()}
+			list[n].Balancing = &Balancing{Scheduler: by.Name, Note: by.Note, Counted: true, Error: err.Error()}
 		}
 		return list
 	}
+	of := func(at netip.AddrPort) *Balancing {
+		out := &Balancing{Scheduler: by.Name, Note: by.Note, Counted: true}
+		if b, has := kernel[at]; has {
+			out.Weight, out.Active, out.Inactive = &b.Weight, &b.Active, &b.Inactive
+		}
+		return out
+	}
 	for n := range list {
 		at := netip.AddrPortFrom(list[n].Address, list[n].Target)
-		list[n].Balancing = balancing(kernel, at)
-		delete(kernel.Backends, at)
+		list[n].Balancing = of(at)
+		delete(kernel, at)
 	}
 	if s.filter.Name == "" {
 		return list
 	}
 	pool := poolsOf(p)[0].String()
-	for _, at := range slices.SortedFunc(maps.Keys(kernel.Backends), netip.AddrPort.Compare) {
+	for _, at := range slices.SortedFunc(maps.Keys(kernel), netip.AddrPort.Compare) {
 		b := s.common(svc, p)
 		b.Address, b.Target = at.Addr(), at.Port()
-		b.LeftOut, b.Balancing = map[string]string{pool: drains}, balancing(kernel, at)
-		if kernel.Backends[at].Weight > 0 {
+		b.LeftOut, b.Balancing = map[string]string{pool: drains}, of(at)
+		if kernel[at].Weight > 0 {
 			b.LeftOut[pool] = foreign
 		}
 		list = append(list, b)
@@ -63,10 +72,18 @@ func (i *Inspector) balanced(ctx context.Context, s *selection, svc *route.Servi
 	return list
 }
 
-func balancing(of plane.Balance, at netip.AddrPort) *Balancing {
-	b, has := of.Backends[at]
-	if !has {
-		return &Balancing{Scheduler: of.Scheduler}
+// weighted adds scheduler and weights to backends of a port, in a mode that counts no connections.
+func weighted(list []Backend, p *route.Port, by plane.Scheduling) []Backend {
+	if by.Name == "" {
+		return list
 	}
-	return &Balancing{Scheduler: of.Scheduler, Weight: &b.Weight, Active: b.Active, Inactive: b.Inactive}
+	for n := range list {
+		b := &list[n]
+		b.Balancing = &Balancing{Scheduler: by.Name, Note: by.Note}
+		if len(b.Pools) > 0 {
+			w := uint32(p.Weight(netip.AddrPortFrom(b.Address, b.Target)))
+			b.Balancing.Weight = &w
+		}
+	}
+	return list
 }

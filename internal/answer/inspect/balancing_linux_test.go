@@ -20,12 +20,13 @@ import (
 func counting(t *testing.T, err error) *world {
 	t.Helper()
 	w := start(t, func(_ *world, o *Options) {
+		o.Plane.AnyScheduler, o.Plane.SchedulerName = true, func(*route.Port) string { return "wlc" }
 		o.Opened.Balance = func(_ context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
-			b := plane.Balance{Scheduler: "wlc", Backends: map[netip.AddrPort]plane.Balanced{}}
+			b := plane.Balance{}
 			for _, at := range svc.Ports[port].Cluster {
-				b.Backends[at] = plane.Balanced{Weight: 3, Active: 2, Inactive: 5}
+				b[at] = plane.Balanced{Weight: 3, Active: 2, Inactive: 5}
 			}
-			b.Backends[netip.MustParseAddrPort("10.9.9.9:99")] = plane.Balanced{Active: 1}
+			b[netip.MustParseAddrPort("10.9.9.9:99")] = plane.Balanced{Active: 1}
 			return b, err
 		}
 	})
@@ -51,7 +52,7 @@ func TestBackendsOfAKernelThatCountsConnections(t *testing.T) {
 			text, err := json.Marshal(b)
 			drains := b.Address == netip.MustParseAddr("10.9.9.9")
 			has := strings.Contains(string(text),
-				`"balancing":{"scheduler":"wlc","weight":0,"activeConnections":1,"inactiveConnections":0}`)
+				`"balancing":{"scheduler":"wlc","weight":0,"counted":true,"activeConnections":1,"inactiveConnections":0}`)
 			if err != nil || drains != has {
 				t.Errorf("%s, %v", text, err)
 			}
@@ -69,7 +70,7 @@ func TestBackendsOfAKernelThatCannotBeRead(t *testing.T) {
 				t.Errorf("%s: %+v", b.Address, b.Balancing)
 			}
 		}
-		if table := backendTable(w, Filter{}, false); len(list) == 0 || strings.Count(table, "?") != 4*len(list) {
+		if table := backendTable(w, Filter{}, false); len(list) == 0 || strings.Count(table, "?") != 3*len(list) {
 			t.Errorf("table\n%s", table)
 		}
 	})

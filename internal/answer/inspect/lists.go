@@ -40,6 +40,11 @@ type Port struct {
 	Frontends []Frontend `json:"frontends"`
 	Affinity  Duration   `json:"affinity,omitzero"`
 
+	// Scheduler chooses the backends; empty: the mode has none. SchedulerNote is how it differs from the one that the
+	// Service or the configuration names; empty: it does not.
+	Scheduler     string `json:"scheduler,omitempty"`
+	SchedulerNote string `json:"schedulerNote,omitempty"`
+
 	// Cluster and Local are the numbers of backends in the pools that a frontend uses.
 	Cluster int `json:"clusterBackends"`
 	Local   int `json:"localBackends"`
@@ -90,7 +95,7 @@ func (s *selection) service(svc *route.Service) Service {
 	out := Service{Namespace: svc.Name.Namespace, Name: svc.Name.Name, LeftOut: svc.Lost}
 	out.State, out.Reason = s.state(svc)
 	for i := range svc.Ports {
-		out.Ports = append(out.Ports, portOf(&svc.Ports[i]))
+		out.Ports = append(out.Ports, portOf(&svc.Ports[i], s.Plane.Scheduling(&svc.Ports[i])))
 	}
 	if out.Problem = out.Reason; svc.Ignored != "" && out.State == NotProgrammed {
 		out.Problem = "" // by its kind
@@ -109,10 +114,11 @@ func (p Port) problem() string {
 	return "no usable backend"
 }
 
-func portOf(p *route.Port) Port {
+func portOf(p *route.Port, by plane.Scheduling) Port {
 	out := Port{
 		Name: p.Name, Port: number(p), Protocol: p.Protocol.String(), Family: p.Family.String(),
 		Affinity: Duration(p.Affinity.Round(time.Second)), Cluster: len(p.Cluster), Local: len(p.Local),
+		Scheduler: by.Name, SchedulerNote: by.Note,
 	}
 	for _, f := range p.Frontends {
 		out.Frontends = append(out.Frontends, Frontend{
@@ -164,7 +170,7 @@ type Backend struct {
 
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
 
-	Balancing *Balancing `json:"balancing,omitempty"` // only in modes whose kernel counts connections
+	Balancing *Balancing `json:"balancing,omitempty"` // nil in modes that neither weigh nor count
 }
 
 // Endpoint is what an EndpointSlice contains about a backend.

@@ -105,7 +105,7 @@ func troubled() Status {
 		},
 		{ago(time.Hour), route.Problem{Object: "Node node-a", Reason: "has no address", Count: 1200}},
 	}
-	s.Counts.NoBackends = 2
+	s.Counts.NoBackends, s.Counts.Hashed, s.Counts.Tables = 2, 1, 0x9f3a01c2
 	s.Warnings = s.warnings()
 	return s
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -30,7 +31,12 @@ func (s Service) Rows() []text.Row {
 			{"POLICY", p.policy()},
 			{"BACKENDS", p.backends()},
 			{"STATE", stateText(s.State, cmp.Or(s.Reason, p.problem()))},
-		}, Wide: []text.Cell{{"FAMILY", p.Family}, {"AFFINITY", p.affinity()}, {"CLIENTS", a.clients}}}
+		}, Wide: []text.Cell{
+			{"FAMILY", p.Family},
+			{"AFFINITY", p.affinity()},
+			{"CLIENTS", a.clients},
+			{"SCHEDULER", schedulerText(p.Scheduler, p.SchedulerNote)},
+		}}
 	}
 	return rows
 }
@@ -45,7 +51,7 @@ func (s Service) mark(p Port) text.Mark {
 	return text.Warning
 }
 
-// Rows returns a row. In modes whose kernel counts connections it has more columns.
+// Rows returns a row. In modes that balance by weight, and in those that count connections, it has more columns.
 func (b Backend) Rows() []text.Row {
 	e := cmp.Or(b.Endpoint, &Endpoint{})
 	at := b.Address.String()
@@ -63,14 +69,27 @@ func (b *Balancing) cells() []text.Cell {
 	if b == nil {
 		return nil
 	}
-	scheduler, weight, active, inactive := b.Scheduler, "", "", ""
-	if b.Weight != nil {
-		weight, active, inactive = fmt.Sprint(*b.Weight), strconv.Itoa(b.Active), strconv.Itoa(b.Inactive)
-	}
+	weight, active, inactive := known(b.Weight), known(b.Active), known(b.Inactive)
 	if b.Error != "" {
-		scheduler, weight, active, inactive = "?", "?", "?", "?"
+		weight, active, inactive = "?", "?", "?"
 	}
-	return []text.Cell{{"SCHEDULER", scheduler}, {"WEIGHT", weight}, {"ACTIVE", active}, {"INACTIVE", inactive}}
+	cells := []text.Cell{{"SCHEDULER", schedulerText(b.Scheduler, b.Note)}, {"WEIGHT", weight}}
+	if b.Counted {
+		cells = append(cells, text.Cell{"ACTIVE", active}, text.Cell{"INACTIVE", inactive})
+	}
+	return cells
+}
+
+func schedulerText(name, note string) string {
+	return plane.Scheduling{Name: name, Note: note}.String()
+}
+
+// known returns a number as text; empty: it is not known.
+func known[T int | uint32](n *T) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprint(*n)
 }
 
 // Rows returns a row.

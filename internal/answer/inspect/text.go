@@ -117,6 +117,9 @@ func (s Status) writes(p *page) {
 	c := s.Counts
 	p.Field("Programmed", fmt.Sprintf("%s, %s, %s, %s", text.Count(c.Services, "service"), text.Count(c.Ports, "port"),
 		text.Count(c.Frontends, "frontend"), text.Count(c.Backends, "backend")))
+	if c.Hashed > 0 {
+		p.Field("Hash tables", fmt.Sprintf("%s, checksum %s", text.Count(c.Hashed, "port"), c.Tables))
+	}
 	p.Field("Not programmed", count(c.NotProgrammed, "service", "(see sluice get services)"))
 	pending := count(s.Pending, "service", "(not in the kernel yet, or not completely)")
 	p.Field("Pending", cmp.Or(ifSet("unknown: %s", s.Busy), pending))

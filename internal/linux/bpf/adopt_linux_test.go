@@ -98,7 +98,7 @@ func TestOtherMaps(t *testing.T) {
 			return n.fails(failAt(Attach, len(points())-2), many()...)
 		},
 		"killed while programs are attached again": func(n *node) error {
-			n.conn = n.reopen(func(o *Options) { o.Node = "another" })
+			n.conn = n.reopen(func(o *Options) { o.Exempting = ExemptRoot })
 			return n.fails(failAt(Attach, len(points())/2), Step{
 				Entry: Entry{Key{Table: Programs}, n.conn.Version()},
 			})

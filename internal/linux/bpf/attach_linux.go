@@ -26,7 +26,6 @@ func (c *Conn) versionOf() string {
 	h.Write(sockObject)
 	h.Write(native64(c.cookie))
 	fmt.Fprint(h, c.opt.ConnectedUDP)
-	h.Write([]byte(c.opt.Node))
 	h.Write(native32(uint32(c.opt.Exempting)))
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
@@ -89,7 +88,7 @@ func (c *Conn) load() (*ebpf.Collection, error) {
 	spec := c.spec.Copy()
 	set := spec.Variables
 	err := errors.Join(set["node_netns"].Set(c.cookie), set["connected_udp"].Set(c.opt.ConnectedUDP),
-		set["node_hash"].Set(NodeHash(c.opt.Node)), set["exempting"].Set(uint32(c.opt.Exempting)))
+		set["exempting"].Set(uint32(c.opt.Exempting)))
 	if err != nil {
 		return nil, err
 	}

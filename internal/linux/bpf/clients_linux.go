@@ -9,14 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pod is the network namespace of a pod, by its cookie, with its source addresses.
+// Pod is the network namespace of a pod or of the node, by its cookie, with its source addresses.
 type Pod struct {
 	NetNS uint64
 	IPv4  netip.Addr // invalid: unknown
 	IPv6  netip.Addr
 }
 
-// SetPods makes programs decide for these pods, and for no others. It returns ErrFull if the map has no room for all.
+// SetPods makes programs decide for these pods, and for no others. ByHash takes the addresses of the node, with the
+// cookie of NetNS, as those of its processes. It returns ErrFull if the map has no room for all.
 func (c *Conn) SetPods(pods []Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,8 +25,6 @@ type Options struct {
 	// gone.
 	ConnectedUDP bool
 
-	Node string // its name, for ByHash
-
 	// Exempting selects the processes whose connections are left to the packet plane.
 	Exempting Exempting
 
@@ -68,6 +66,9 @@ func Open(o Options) (*Conn, error) {
 
 // Version returns the value that the entry of the programs should have.
 func (c *Conn) Version() string { return c.version }
+
+// NetNS returns the cookie of the network namespace of the node.
+func (c *Conn) NetNS() uint64 { return c.cookie }
 
 // Close closes the descriptors. Pinned maps and attached programs stay.
 func (c *Conn) Close() error {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/internal/slots"
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -33,82 +34,96 @@ func scheduled(n *node, change func(*Frontend)) []string {
 	return backends
 }
 
-// With ByHash all connections of a client have the backend that PodHash or NodeHash names, or, while that is new and
-// passes them on, the one that Rehash names.
+// With ByHash all connections of the node have the backend of its primary address, or, while that is new and passes
+// them on, the one that Rehash names.
 func TestByHash(t *testing.T) {
 	n := newNode(t)
 	backends := scheduled(n, func(f *Frontend) { f.Scheduler, f.SlowStart = ByHash, true })
 	hit, passedOn := map[string]bool{}, 0
 	for i := range 16 {
-		n.conn = n.reopen(func(o *Options) { o.Node = fmt.Sprint("node-", i) })
-		n.write()
+		primary := netip.AddrFrom4([4]byte{192, 168, 0, byte(2 + i)})
+		n.know(n.opt.NetNS, primary.String())
 		if i == 4 {
 			n.ramp(backends[0], time.Hour)
 		}
-		number, first := NodeHash(n.opt.Node), backends[NodeHash(n.opt.Node)%4]
+		number := slots.HashClient(primary)
+		want := backends[slots.Scale(number, 4)]
+		first := want
 		for range Draws - 1 {
-			if i < 4 || backends[number%4] != backends[0] || number>>24 < leastPart {
+			if i < 4 || want != backends[0] || number&0xff < leastPart {
 				break
 			}
 			number = Rehash(number)
+			want = backends[slots.Scale(number, 4)]
 		}
-		want := backends[number%4]
 		if want != first {
 			passedOn++
 		}
 		for range 3 {
-			n.run(func() error {
-				answered, _, err := ask(vip)
-				if err == nil && answered != want {
-					err = fmt.Errorf("%s: %s answers, want %s", n.opt.Node, answered, want)
-				}
-				return err
-			})
+			n.run(func() error { return answers(vip, want) })
 		}
 		hit[want] = true
 	}
 	if len(hit) < 3 || passedOn == 0 {
-		t.Errorf("16 nodes have the backends %v, %d of them another than the first; want nearly all, and some", hit, passedOn)
+		t.Errorf("16 addresses have the backends %v, %d of them another than the first; want nearly all, and some",
+			hit, passedOn)
 	}
 }
 
-// The programs and PodHash compute the same hash.
+func answers(service, want string) error {
+	answered, _, err := ask(service)
+	if err == nil && answered != want {
+		err = fmt.Errorf("%s answers, want %s", answered, want)
+	}
+	return err
+}
+
+// The programs compute the same hash of a pod as package slots.
 func TestByHashOfPods(t *testing.T) {
 	n := newNode(t)
-	f := Frontend{
-		At: netip.MustParseAddrPort(vip), Protocol: unix.IPPROTO_TCP, Clients: OfPods, Pool: Pool{7, 15: 1}, Count: 4,
-		Scheduler: ByHash,
+	var list []Entry
+	backend := func(own netip.Addr, slot int) string {
+		if own.Is4() {
+			return fmt.Sprint("127.0.0.1:", 8080+slot)
+		}
+		return fmt.Sprint("[::1]:", 8080+slot)
 	}
-	list := []Entry{f.Entry()}
-	for i := range f.Count {
-		list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(fmt.Sprint("127.0.0.1:", 8080+i)), 1}.Entry())
+	services := map[bool]string{true: vip, false: "[fd00::1]:80"}
+	for is4, at := range services {
+		f := Frontend{
+			At: netip.MustParseAddrPort(at), Protocol: unix.IPPROTO_TCP, Clients: OfPods, Pool: Pool{7, 15: 1}, Count: 4,
+			Scheduler: ByHash,
+		}
+		if !is4 {
+			f.Pool[0]++
+		}
+		list = append(list, f.Entry())
+		for i := range f.Count {
+			list = append(list, Slot{f.Pool, i, netip.MustParseAddrPort(backend(f.At.Addr(), i)), 1}.Entry())
+		}
 	}
 	n.write(list...)
 	hit := map[string]bool{}
-	for i := range 8 {
+	for i := range 16 {
 		own := netip.AddrFrom4([4]byte{10, 1, byte(i), byte(3 * i)})
+		if i >= 8 {
+			own = netip.AddrFrom16([16]byte{0xfd, 0, 3: byte(i), 7: byte(7 * i), 15: byte(3 * i)})
+		}
 		pod := kerneltest.Namespace(t)
-		address4(t, pod, own.String()+"/32")
-		for k := range f.Count {
-			serve(t, pod, fmt.Sprint("127.0.0.1:", 8080+k))
+		address4(t, pod, netip.PrefixFrom(own, own.BitLen()).String())
+		for k := range 4 {
+			serve(t, pod, backend(own, k))
 		}
 		n.know(pod, own.String())
 		inside := lab.Inside(t, n.opt.Cgroup, pod)
-		want := fmt.Sprint("127.0.0.1:", 8080+PodHash(own)%4)
+		want := backend(own, slots.Of(own, 4))
 		hit[want] = true
-		err := inside(func() error {
-			answered, _, err := ask(vip)
-			if err == nil && answered != want {
-				err = fmt.Errorf("%s answers, want %s", answered, want)
-			}
-			return err
-		})
-		if err != nil {
+		if err := inside(func() error { return answers(services[own.Is4()], want) }); err != nil {
 			t.Errorf("%s: %v", own, err)
 		}
 	}
-	if len(hit) < 3 {
-		t.Errorf("8 pods have the backends %v, want nearly all", hit)
+	if len(hit) < 6 {
+		t.Errorf("8 pods of each family have the backends %v, want nearly all", hit)
 	}
 }
 

@@ -26,6 +26,7 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
 	k.Facts.Name, k.Facts.Path = mode, pathOver(packets.Facts.Path)
+	k.Facts.Lacking, k.Facts.Weights = nil, true
 	k.Facts.Shares = (&balancing{packets: packets.Facts.Shares}).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
@@ -98,7 +99,7 @@ func alone(packets plane.Kind, on *plane.Opened, why error) *plane.Opened {
 // tested returns the options for the programs and maps, and the error of the self-test.
 func tested(s plane.Setup, test func(bpf.Options) error) (o bpf.Options, err error) {
 	c := s.Config.EBPF
-	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS, Node: s.Config.NodeName}
+	o = bpf.Options{Dir: c.Dir, Cgroup: c.Cgroup, NetNS: s.NetNS}
 	if o.Cgroup == "" {
 		if o.Cgroup, err = bpf.FindRoot(); err != nil {
 			return o, probe.SocketsError(err)

@@ -64,14 +64,14 @@ func (b *balancing) openConnections(ctx context.Context) (map[cluster.Protocol]m
 // balance implements Balance of plane.Opened.
 func (b *balancing) balance(ctx context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
 	p := &svc.Ports[port]
-	answer := plane.Balance{Scheduler: schedulerName(schedulerOf(p)), Backends: map[netip.AddrPort]plane.Balanced{}}
+	answer := plane.Balance{}
 	open, err := b.openConnections(ctx)
 	if err != nil {
 		return answer, err
 	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
 		for _, at := range p.Backends(pool) {
-			answer.Backends[at] = plane.Balanced{Weight: uint32(p.Weight(at)), Active: open[p.Protocol][at]}
+			answer[at] = plane.Balanced{Weight: uint32(p.Weight(at)), Active: open[p.Protocol][at]}
 		}
 	}
 	return answer, nil

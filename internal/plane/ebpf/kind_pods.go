@@ -26,30 +26,38 @@ const (
 	minSearch, maxSearch = 50 * time.Millisecond, time.Minute
 )
 
+// clients is the map of clients: a bpf.Conn.
+type clients interface {
+	SetPods(pods []bpf.Pod) error
+	NetNS() uint64
+}
+
 // namespaces are the network namespaces of a node: netns.Namespaces and netns.WatchLinks.
 type namespaces struct {
 	list  func(context.Context) ([]netns.Namespace, error)
 	watch func(ctx context.Context, changed func()) error
 }
 
-// podFinder finds the network namespaces of the pods of this node, and their source addresses. A pod is
+// podFinder finds the network namespaces of the pods of this node, and their source addresses, and writes them with
+// the primary addresses of the node. A pod is
 // attached to the namespace of the node, or has the address of an endpoint. Namespaces inside of a pod, as of Docker
 // or kind, may have the addresses and Services of another cluster: they are left to packets, and so are pods with
 // several addresses of a family in the pod CIDRs, whose source depends on routes.
 type podFinder struct {
 	loop   *work.Loop
-	set    func([]bpf.Pod) error // makes programs decide for these pods
+	kernel clients
 	node   namespaces
 	failed func(error)
 	asked  atomic.Int64 // when a search was requested last, in nanoseconds since 1970
 
 	mu       sync.Mutex
 	detector *route.Detector         // nil: no change was applied yet
+	primary  []netip.Addr            // of the node
 	services serviceSets[netip.Addr] // endpoints on this node
 }
 
-func newPodFinder(set func([]bpf.Pod) error, node namespaces, failed func(error)) *podFinder {
-	p := &podFinder{set: set, node: node, failed: failed}
+func newPodFinder(kernel clients, node namespaces, failed func(error)) *podFinder {
+	p := &podFinder{kernel: kernel, node: node, failed: failed}
 	p.loop = work.New(p.update, failed)
 	p.loop.Rest = searchRest
 	return p
@@ -65,7 +73,7 @@ func podsOf(s plane.Setup, o bpf.Options, conn *bpf.Conn) plane.Part {
 		list:  func(ctx context.Context) ([]netns.Namespace, error) { return netns.Namespaces(ctx, s.NetNS) },
 		watch: func(ctx context.Context, changed func()) error { return netns.WatchLinks(ctx, s.NetNS, changed) },
 	}
-	p := newPodFinder(conn.SetPods, node, func(err error) {
+	p := newPodFinder(conn, node, func(err error) {
 		s.Log.Error("Cannot find some new pods; their connections are served packet by packet until then; retrying",
 			"error", err)
 	})
@@ -97,7 +105,7 @@ func (p *podFinder) Applied(change route.Change) {
 	p.services.apply(change, endpointsHere)
 	if p.detector == nil || change.OldHost != nil {
 		detector := change.Table.Host.Detector
-		p.detector = &detector
+		p.detector, p.primary = &detector, change.Table.Host.Primary
 		p.search()
 	}
 }
@@ -147,13 +155,28 @@ func (p *podFinder) update(ctx context.Context) (time.Duration, error) {
 	if err != nil && len(all) == 0 {
 		return 0, err
 	}
-	if failed := p.set(p.choose(all)); failed != nil {
+	if failed := p.kernel.SetPods(append([]bpf.Pod{p.host()}, p.choose(all)...)); failed != nil {
 		return 0, failed
 	}
 	if !slices.ContainsFunc(all, func(n netns.Namespace) bool { return n.Attached && len(n.Addrs) == 0 }) {
 		return maxSearch, err
 	}
 	return min(max(time.Since(time.Unix(0, p.asked.Load())), minSearch), maxSearch), err
+}
+
+// host returns the namespace of the node.
+func (p *podFinder) host() bpf.Pod {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := bpf.Pod{NetNS: p.kernel.NetNS()}
+	for _, a := range p.primary {
+		if a.Is4() {
+			n.IPv4 = a
+		} else {
+			n.IPv6 = a
+		}
+	}
+	return n
 }
 
 // choose returns the namespaces that are those of pods.

@@ -23,6 +23,14 @@ func (f *fakePods) SetPods(pods []bpf.Pod) error {
 	return nil
 }
 
+func (f *fakePods) NetNS() uint64 { return 100 }
+
+// node is the namespace of the node.
+func node() bpf.Pod {
+	list := addrs("192.168.0.2", "2001:db8::2")
+	return bpf.Pod{NetNS: 100, IPv4: list[0], IPv6: list[1]}
+}
+
 func addrs(list ...string) (all []netip.Addr) {
 	for _, a := range list {
 		all = append(all, netip.MustParseAddr(a))
@@ -67,7 +75,7 @@ func startFinder(t *testing.T, all ...netns.Namespace) *finder {
 		<-ctx.Done()
 		return nil
 	}
-	f.podFinder = newPodFinder(f.kernel.SetPods, namespaces{list, watch}, func(err error) { t.Error(err) })
+	f.podFinder = newPodFinder(f.kernel, namespaces{list, watch}, func(err error) { t.Error(err) })
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- f.Run(ctx) }()
@@ -81,6 +89,7 @@ func startFinder(t *testing.T, all ...netns.Namespace) *finder {
 		Name: cluster.Name{Namespace: "ns", Name: "web"}, Ports: []route.Port{{Here: addrs("10.180.0.3")}},
 	}
 	table := &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}
+	table.Host.Primary = addrs("192.168.0.2", "2001:db8::2")
 	table.Host.Detector = route.Detector{
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.180.0.0/24"), netip.MustParsePrefix("fd00:10:180::/64")},
 	}
@@ -103,6 +112,7 @@ func TestPodsAreFound(t *testing.T) {
 			netns.Namespace{Cookie: 6}, // not attached yet
 		)
 		want := []bpf.Pod{
+			node(),
 			{NetNS: 1, IPv4: addrs("10.180.0.1")[0], IPv6: addrs("fd00:10:180::1")[0]},
 			{NetNS: 3, IPv4: addrs("10.180.0.3")[0]},
 			{NetNS: 5, IPv6: addrs("fd00:10:180::5")[0]},
@@ -126,13 +136,13 @@ func TestPodsAreFound(t *testing.T) {
 func TestPodsThatAreMadeAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFinder(t, netns.Namespace{Cookie: 1, Attached: true})
-		if len(f.kernel.known) > 0 {
-			t.Errorf("the pods are %v, want none", f.kernel.known)
+		if len(f.kernel.known) > 1 {
+			t.Errorf("the pods are %v, want the node only", f.kernel.known)
 		}
 		f.set(0, netns.Namespace{Cookie: 1, Attached: true, Addrs: addrs("10.180.0.1")})
 		time.Sleep(3 * minSearch)
 		f.searches()
-		want := []bpf.Pod{{NetNS: 1, IPv4: addrs("10.180.0.1")[0]}}
+		want := []bpf.Pod{node(), {NetNS: 1, IPv4: addrs("10.180.0.1")[0]}}
 		if !slices.Equal(f.kernel.known, want) {
 			t.Errorf("the pods are %v, want %v", f.kernel.known, want)
 		}

@@ -10,20 +10,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
-// schedulerOf returns the scheduler of a port by its name: one of IPVS, or maglev. It returns ByChance for names that
-// only other planes know.
+// schedulerOf returns the scheduler of a port.
 func schedulerOf(p *route.Port) bpf.Scheduler {
-	switch p.Scheduler {
-	case "maglev", "mh", "sh":
-		return bpf.ByHash
-	case "lc", "wlc", "p2c":
-		return bpf.ByLoad
-	}
-	return bpf.ByChance
+	return [...]bpf.Scheduler{route.Random: bpf.ByChance, route.Hash: bpf.ByHash, route.Least: bpf.ByLoad}[p.Method()]
 }
-
-// schedulerName returns the name of a scheduler in answers.
-func schedulerName(s bpf.Scheduler) string { return [...]string{"random", "maglev", "lc"}[s] }
 
 // newPool returns the pool of some backends of a port.
 func newPool(p *route.Port, backends []netip.AddrPort) pool {

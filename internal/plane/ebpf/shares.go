@@ -107,22 +107,16 @@ func (c *choice) byChance() map[netip.AddrPort]float64 {
 	return shares
 }
 
-// byHash returns the backend of a client. If the hash of the client is not known, the probabilities are the shares of
+// byHash returns the backend of a client. If its address is not known, the probabilities are the shares of
 // the table.
 func (c *choice) byHash(by plane.Connection) map[netip.AddrPort]float64 {
-	var hash uint32
-	switch {
-	case !by.Node && by.Client.IsValid():
-		hash = bpf.PodHash(by.Client)
-	case by.Node && by.NodeName != "":
-		hash = bpf.NodeHash(by.NodeName)
-	default:
+	if !by.Client.IsValid() {
 		return c.byChance()
 	}
-	var at netip.AddrPort
+	hash, at := slots.HashClient(by.Client), netip.AddrPort{}
 	for range bpf.Draws {
-		at = c.slots[hash%uint32(len(c.slots))]
-		if hash>>24 < c.part(at) {
+		at = c.slots[slots.Scale(hash, len(c.slots))]
+		if hash&0xff < c.part(at) {
 			break
 		}
 		hash = bpf.Rehash(hash)

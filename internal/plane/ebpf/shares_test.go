@@ -77,7 +77,7 @@ const (
 func TestShares(t *testing.T) {
 	b := pods(3)
 	inside := plane.Connection{Inside: true, Client: netip.MustParseAddr("10.180.0.2")}
-	node := plane.Connection{Inside: true, Node: true, NodeName: "a"}
+	node := plane.Connection{Inside: true, Node: true, Client: netip.MustParseAddr("192.168.0.2")}
 	weights := func(w ...uint16) map[netip.AddrPort]uint16 {
 		return map[netip.AddrPort]uint16{b[0]: w[0], b[1]: w[1], b[2]: w[2]}
 	}
@@ -194,7 +194,7 @@ func TestBalance(t *testing.T) {
 		sockets: func() ([]bpf.Socket, error) { return nil, nil },
 	}
 	got, err := answers.balance(t.Context(), by.Service, 0, nil)
-	if err != nil || got.Scheduler != "lc" || got.Backends[b[0]].Active != 2 || got.Backends[b[2]].Active != 0 {
+	if err != nil || got[b[0]].Active != 2 || got[b[2]].Active != 0 {
 		t.Errorf("answers %+v, %v", got, err)
 	}
 }

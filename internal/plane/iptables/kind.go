@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/netfilter"
+	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 // Kind returns what the rest of the program knows about this plane.
@@ -107,7 +108,8 @@ func facts() plane.Facts {
 		Ends: plane.Ends{
 			ClusterIPs: plane.Passing | plane.Leaving, External: plane.Arriving | plane.Passing, Unserved: true,
 		},
-		Loopback: "iptables.localhostNodePorts is true and nodePortAddresses holds the address", Weights: true,
+		Loopback: "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
+		Weights:  true, Lacking: []route.Method{route.Hash, route.Least},
 		Path: Path,
 	}
 }

@@ -67,7 +67,6 @@ type Options struct {
 	Families    []route.Family // those that the host supports
 	Mark        uint32         // bit of the packet mark for packets to masquerade
 	KeepInvalid bool           // accepts forwarded packets that are invalid for conntrack
-	Scheduler   string         // of virtual servers; empty: rr
 	Exclude     []netip.Prefix // virtual servers at these addresses are never deleted as leftovers
 	Poll        time.Duration  // the time between two polls for edits; 0: 1.5 s
 
@@ -97,7 +96,6 @@ type Plane struct {
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
-	opt.Scheduler = cmp.Or(opt.Scheduler, defaultScheduler)
 	opt.Room, opt.Poll = cmp.Or(opt.Room, roomDefault), cmp.Or(opt.Poll, pollPeriod)
 	if opt.Now == nil {
 		opt.Now = time.Now

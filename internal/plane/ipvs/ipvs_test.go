@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"cmp"
 	"errors"
 	"net/netip"
 	"slices"
@@ -127,16 +126,15 @@ func TestAServiceHasASchedulerOfItsOwn(t *testing.T) {
 	change, svc := oneService("10.0.0.1:80")
 	p := newPlane(fake.kernel(), route.Families(), 1<<20)
 	written(t, p, change)
-	for _, want := range []string{"wlc", "mh", ""} {
+	for _, c := range []struct{ name, want string }{
+		{"wlc", "wlc"}, {"mh", "mh -b mh-port"}, {"maglev", "mh"}, {"p2c", "wlc"}, {"", "rr"},
+	} {
 		after := withBackends(svc, "10.0.0.1:80")
-		after.Ports[0].Scheduler = want
+		after.Ports[0].Scheduler = c.name
 		update(t, p, svc, after)
 		svc = after
-		if want == "mh" {
-			want = "mh -b mh-port"
-		}
-		if got, _, _ := strings.Cut(fake.servers.String(), "\n"); got != "-A -t 10.96.0.1:80 -s "+cmp.Or(want, "rr") {
-			t.Errorf("got %s, want scheduler %q", got, want)
+		if got, _, _ := strings.Cut(fake.servers.String(), "\n"); got != "-A -t 10.96.0.1:80 -s "+c.want {
+			t.Errorf("%q: got %s, want scheduler %q", c.name, got, c.want)
 		}
 	}
 }
@@ -144,7 +142,8 @@ func TestAServiceHasASchedulerOfItsOwn(t *testing.T) {
 // An unknown scheduler refuses the Service with its name.
 func TestAnUnknownSchedulerIsNamed(t *testing.T) {
 	change, svc := oneService("10.0.0.1:80")
-	p := New(newFake().kernel(), Options{Families: route.Families(), Mark: 0x4000, Scheduler: "best"})
+	svc.Ports[0].Scheduler = "best"
+	p := New(newFake().kernel(), Options{Families: route.Families(), Mark: 0x4000})
 	if err := p.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}

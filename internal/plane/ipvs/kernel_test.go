@@ -260,19 +260,20 @@ func TestTheKindOpensOnTheKernel(t *testing.T) {
 		NetNS: netns, Families: support.Families(), Log: slog.New(slog.DiscardHandler),
 		Config: &config.Config{
 			MasqueradeMark: 0x4000, SyncPeriod: 30 * time.Second,
-			IPVS: config.IPVS{Scheduler: "best", TCPTimeout: time.Hour, StrictARP: true},
+			Scheduler: "best", IPVS: config.IPVS{TCPTimeout: time.Hour, StrictARP: true},
 		},
 	}
 	want := `the kernel does not have the scheduler "best" (ipvs.scheduler): load it with: modprobe ip_vs_best`
 	if _, err := Kind().Open(t.Context(), setup); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("an unknown scheduler: %v", err)
 	}
-	setup.Config.IPVS.Scheduler = "mh"
+	setup.Config.Scheduler = "mh"
 	opened, err := Kind().Open(t.Context(), setup)
 	if err != nil {
 		t.Fatal(err)
 	}
-	change, _ := oneService("10.0.0.1:80")
+	change, svc := oneService("10.0.0.1:80")
+	svc.Ports[0].Scheduler = "mh"
 	planetest.Load(t, opened.Plane, change)
 	listed, err := ipvs.New(netns).List(t.Context())
 	if err != nil || len(listed) != 1 || listed[0].Settings != (ipvs.Settings{Scheduler: "mh", Ports: true}) {

@@ -42,7 +42,7 @@ func support(ctx context.Context, netns int) (plane.Support, error) {
 func options(s plane.Setup) Options {
 	return Options{
 		Families: s.Families, Mark: s.Config.MasqueradeMark, KeepInvalid: s.Config.Conntrack.TCPBeLiberal,
-		Scheduler: cmp.Or(s.Config.IPVS.Scheduler, defaultScheduler), Exclude: s.Config.IPVS.ExcludeCIDRs,
+		Exclude: s.Config.IPVS.ExcludeCIDRs,
 	}
 }
 
@@ -51,12 +51,12 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := options(s)
-	err = ipvs.New(s.NetNS).Check(ctx, o.Scheduler)
+	o, scheduler := options(s), cmp.Or(s.Config.Scheduler, defaultScheduler)
+	err = ipvs.New(s.NetNS).Check(ctx, scheduler)
 	if errors.Is(err, ipvs.ErrScheduler) {
 		return nil, fmt.Errorf("%w: the kernel does not have the scheduler %q (ipvs.scheduler): load it with: "+
 			"modprobe ip_vs_%s, or choose another one; most kernels have rr, wrr, lc, wlc, sh and dh",
-			probe.ErrFeature, o.Scheduler, o.Scheduler)
+			probe.ErrFeature, scheduler, scheduler)
 	}
 	if err != nil {
 		return nil, err
@@ -133,7 +133,8 @@ func facts() plane.Facts {
 			Verdict: plane.Untouched,
 			Why:     "no programmed Service has this address of a ServiceCIDR; packets to it follow the routes of this node",
 		},
-		Ranges: plane.RangesFirst, OwnVIPs: true, Weights: true, Unweighted: []string{"rr", "lc", "dh"},
+		Ranges: plane.RangesFirst, OwnVIPs: true, Weights: true, Unweighted: []string{"dh"},
+		AnyScheduler: true, SchedulerName: schedulerOf, Shares: shares,
 		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
 		Loopback: "never: IPVS does not forward from loopback addresses",
 		Path:     Path,

@@ -43,7 +43,7 @@ func (p *Plane) Plan(change route.Change) plane.Plan {
 
 // render returns the entries of a Service.
 func (p *Plane) render(svc *route.Service, host *route.Host) []entry {
-	return render(svc, host, p.opt.Scheduler, p.marks)
+	return render(svc, host, p.marks)
 }
 
 // fixed returns the entries that belong to no Service.

@@ -14,19 +14,18 @@ import (
 
 // renderer renders one Service. It collects the entries of all families.
 type renderer struct {
-	host      *route.Host
-	scheduler string
-	marks     *marks
-	entries   []entry
-	known     map[key]bool // entries of the current port that Services share
+	host    *route.Host
+	marks   *marks
+	entries []entry
+	known   map[key]bool // entries of the current port that Services share
 }
 
 // render returns the entries of a Service; nil if svc is nil.
-func render(svc *route.Service, host *route.Host, scheduler string, marks *marks) []entry {
+func render(svc *route.Service, host *route.Host, marks *marks) []entry {
 	if svc == nil {
 		return nil
 	}
-	r := renderer{host: host, scheduler: scheduler, marks: marks}
+	r := renderer{host: host, marks: marks}
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		r.known = map[key]bool{}
@@ -158,14 +157,26 @@ func masqueraded(f *route.Frontend) bool {
 	return f.Others.Verdict == route.Balance && f.Others.Masquerade
 }
 
+// schedulerOf returns the scheduler of a port. If backends have weights, it is one that goes by them. Names that only
+// other planes have become those of IPVS.
+func schedulerOf(p *route.Port) string {
+	s := cmp.Or(p.Scheduler, defaultScheduler)
+	switch {
+	case s == "maglev":
+		return "mh"
+	case s == "p2c":
+		return "wlc"
+	case len(p.Weights) > 0 && (s == "rr" || s == "lc"):
+		return "w" + s
+	}
+	return s
+}
+
 // server adds a virtual server. Without destinations it refuses connections.
 func (r *renderer) server(p *route.Port, s ipvs.Server, backends []netip.AddrPort) {
-	scheduler := cmp.Or(p.Scheduler, r.scheduler)
-	if p.Scheduler == "" && len(p.Weights) > 0 && (scheduler == "rr" || scheduler == "lc") {
-		scheduler = "w" + scheduler
-	}
+	scheduler := schedulerOf(p)
 	r.add(key{class: server, server: s}, value{settings: ipvs.Settings{
-		Scheduler: scheduler, Ports: scheduler == "mh",
+		Scheduler: scheduler, Ports: p.Scheduler == "mh", // as kube-proxy does
 		Affinity: (p.Affinity + time.Second - 1).Truncate(time.Second),
 	}})
 	for _, b := range backends {

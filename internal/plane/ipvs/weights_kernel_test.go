@@ -14,7 +14,7 @@ func TestConnectionsFollowWeightsOnTheKernel(t *testing.T) {
 	kernel, netns := realKernel(t)
 	_, plain := oneService(light, heavy)
 	prepared(t, netns)
-	p := New(kernel, Options{Families: route.Families()[:1], Mark: 0x4000, Scheduler: "wrr"})
+	p := New(kernel, Options{Families: route.Families()[:1], Mark: 0x4000})
 	svc := weighted(plain, map[string]uint16{heavy: 3})
 	written(t, p, route.Change{Table: &route.Table{Services: map[cluster.Name]*route.Service{svc.Name: svc}}})
 	listen(t, netns, light)

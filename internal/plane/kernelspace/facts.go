@@ -28,6 +28,7 @@ func (p *Plane) facts() plane.Facts {
 		Name: mode, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Ranges: plane.RangesNever,
 		Loopback:  "another program forwards it: HNS balances at addresses of interfaces",
 		Alike:     true,
+		Lacking:   []route.Method{route.Hash, route.Least},
 		NoBackend: "HNS neither refuses nor drops: it has no load balancer for this, and packets follow the routing table",
 		Without:   p.unservedBehaviour, SourceNAT: p.sourceNAT,
 		Affinity: "a client stays with its backend as long as HNS remembers it; the timeout of the Service has no effect",

@@ -142,7 +142,7 @@ func (p pools) next(port *route.Port, live *Live) (next pools) {
 		return next
 	}
 	for pool, before := range p {
-		arrange, want := ledger.Arrange, port.Backends(route.Pool(pool))
+		arrange, want := ledger.Arrange, weighted(port, route.Pool(pool))
 		if port.Affinity > 0 {
 			arrange = renumber
 		}
@@ -160,7 +160,7 @@ func (p pools) assign(fronts []front, id uint32) {
 		for n, l := range f.legs {
 			switch {
 			case l.sticky():
-				f.rows[n], f.id = p.reachable(l.pool, f.port.Backends(l.pool)), id
+				f.rows[n], f.id = p.reachable(l.pool, weighted(f.port, l.pool)), id
 			case l.kind() >= kindPlain:
 				f.rows[n] = pools{p[l.pool]}
 			}

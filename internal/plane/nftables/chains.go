@@ -3,6 +3,7 @@ package nftables
 import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
 const (
@@ -118,9 +119,6 @@ func (b builder) before(kind uint16) []nft.Rule {
 	return nil
 }
 
-// hashSeed makes hashes differ from those of other programs.
-const hashSeed = 0x51
-
 // draw chooses a row of backends: by the address of the client if the action says so, otherwise at random, and for UDP
 // by a hash, so that two datagrams that a socket sends at the same time, such as questions for A and AAAA, get the same
 // one. With different backends conntrack could not merge their entries, and would drop a datagram
@@ -129,13 +127,13 @@ const hashSeed = 0x51
 func (b builder) draw(backends string, a action) []nft.Rule {
 	n, to := a.count(), nft.Goto(translates+backends)
 	if a.hashes() {
-		return []nft.Rule{nft.NewRule(nft.DrawByHash(hashSeed, 1, n, nft.Source(b.f)), to)}
+		return []nft.Rule{nft.NewRule(nft.DrawByHash(slots.Seed, 1, n, nft.Source(b.f)), to)}
 	}
 	random := nft.NewRule(nft.Draw(1, n), to)
 	if n == 1 {
 		return []nft.Rule{random}
 	}
-	hash := nft.DrawByHash(hashSeed, 1, n,
+	hash := nft.DrawByHash(slots.Seed, 1, n,
 		nft.Source(b.f), nft.Destination(b.f), nft.SourcePort(), nft.DestinationPort())
 	return []nft.Rule{nft.NewRule(nft.UDP(), hash, to), random}
 }

@@ -16,13 +16,7 @@ import (
 // comparison keep those in the kernel.
 
 // least reports whether backends with few connections get more new ones.
-func least(p *route.Port) bool {
-	switch p.Scheduler {
-	case "lc", "wlc", "p2c":
-		return p.Affinity == 0
-	}
-	return false
-}
+func least(p *route.Port) bool { return p.Affinity == 0 && p.Method() == route.Least }
 
 // Target is where connections go.
 type Target struct {

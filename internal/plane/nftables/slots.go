@@ -10,16 +10,10 @@ import (
 
 // A port whose Service has weights, or a scheduler that chooses by the client, has slots in place of backends: the
 // same rows and chains, of which more than one may have the same backend. The order of slots follows from the backends
-// alone, except with least connections (least.go). Session affinity comes before both.
+// alone, except with least connections (least.go). Session affinity comes before all: of weights only 0 counts then.
 
 // hashes reports whether a hash of the client's address chooses the slot.
-func hashes(p *route.Port) bool {
-	switch p.Scheduler {
-	case "maglev", "mh", "sh":
-		return p.Affinity == 0
-	}
-	return false
-}
+func hashes(p *route.Port) bool { return p.ByClient() }
 
 // slotted reports whether a port has slots.
 func slotted(p *route.Port) bool {
@@ -29,7 +23,7 @@ func slotted(p *route.Port) bool {
 // weighted returns the backends of a pool that get new connections.
 func weighted(p *route.Port, pool route.Pool) []netip.AddrPort {
 	all := p.Backends(pool)
-	if !slotted(p) || len(p.Weights) == 0 {
+	if len(p.Weights) == 0 {
 		return all
 	}
 	var list []netip.AddrPort
@@ -88,7 +82,7 @@ func sharesOf(p *route.Port, table []netip.AddrPort, client netip.Addr) plane.Sh
 		s.How = "each with the same chance"
 	case client.IsValid():
 		s.How = "to the one that a hash of the client chooses"
-		s.Of[table[slots.Of(client, hashSeed, len(table))]] = 1
+		s.Of[table[slots.Of(client, len(table))]] = 1
 		return s
 	default:
 		s.How = "by a hash of the client"

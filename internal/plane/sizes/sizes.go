@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
 // Sizes are the totals of the programmed Services.
@@ -20,6 +21,11 @@ type Sizes struct {
 	Backends      int `json:"backends"`      // distinct ones of each Service, summed up
 	NotProgrammed int `json:"notProgrammed"` // ignored, or without any address of their own
 	NoBackends    int `json:"noBackends"`    // programmed Services without any usable endpoint
+
+	// Hashed are the ports whose backends a hash of the client chooses, and Tables a checksum of their tables with
+	// endpoints of all nodes.
+	Hashed int            `json:"hashTables"`
+	Tables slots.Checksum `json:"hashTablesChecksum"`
 
 	noLocal [2][route.IPv6 + 1]int // by policy, then family
 }
@@ -38,6 +44,8 @@ func (s Sizes) NoLocal(p Policy, f route.Family) int { return s.noLocal[p][f] }
 
 // Follower counts. It is safe for concurrent use.
 type Follower struct {
+	Hashed bool // the plane has the tables of package slots; set before the first change
+
 	mu  sync.Mutex
 	sum Sizes
 	buf []backend
@@ -92,6 +100,10 @@ func (f *Follower) count(svc *route.Service, sign int) {
 			for _, addr := range pool {
 				f.buf = append(f.buf, backend{p.Protocol, addr})
 			}
+		}
+		if f.Hashed && p.ByClient() {
+			f.sum.Hashed += sign
+			f.sum.Tables.Add(p.ID(svc.Name).String(), p.Cluster, p.Weight)
 		}
 		for _, policy := range []Policy{Internal, External} {
 			if noLocal(p, policy) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
 // node is a compiler whose changes are followed.
@@ -116,4 +117,44 @@ func TestNoLocalEndpoints(t *testing.T) {
 	}
 	n.endpoints(1, "here", 11)
 	n.counts(Sizes{Services: 1, Ports: 4, Frontends: 8, Backends: 1})
+}
+
+// The checksum of tables follows the changes of ports that choose by the client, and is the same on another node.
+func TestTables(t *testing.T) {
+	n, other := newNode(t), newNode(t)
+	n.sizes.Hashed, other.sizes.Hashed = true, true
+	sum := func(n *node) (int, slots.Checksum) {
+		change, _ := n.compiler.Compile(n.store.Take())
+		n.sizes.Applied(change)
+		s := n.sizes.Sizes()
+		return s.Hashed, s.Tables
+	}
+	hashed := func(svc *cluster.Service) { svc.Scheduler = "maglev" }
+	n.service(1, hashed)
+	n.service(2, nil)
+	n.endpoints(1, "here", 1, 2)
+	ports, before := sum(n)
+	if ports != 4 || before == 0 {
+		t.Errorf("%d ports, checksum %s; want 4", ports, before)
+	}
+	n.endpoints(1, "here", 1, 2, 3)
+	if _, got := sum(n); got == before {
+		t.Errorf("with another endpoint the checksum is still %s", got)
+	}
+	n.service(3, hashed)
+	n.endpoints(1, "here", 1, 2)
+	n.endpoints(3, "here", 7)
+	ports, now := sum(n)
+	other.service(3, hashed)
+	other.endpoints(3, "there", 7)
+	sum(other)
+	other.endpoints(1, "there", 2, 1)
+	other.service(1, hashed)
+	if p, got := sum(other); ports != 8 || p != 8 || got != now {
+		t.Errorf("%d ports %s, on another node %d ports %s; want the same", ports, now, p, got)
+	}
+	n.service(3, nil)
+	if _, got := sum(n); got != before {
+		t.Errorf("without the table that was added the checksum is %s, want %s as before", got, before)
+	}
 }

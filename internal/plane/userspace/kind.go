@@ -27,7 +27,8 @@ func Loopback() plane.Kind {
 		Mode: mode, Bind: config.BindLoopback, Owned: "the listening sockets of the process",
 		Facts: plane.Facts{
 			Name: mode, Proxied: true, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
-			Loopback: "sluice get addresses lists it", Without: without(plane.Untouched), Sockets: why,
+			SchedulerName: schedulerName,
+			Loopback:      "sluice get addresses lists it", Without: without(plane.Untouched), Sockets: why,
 		},
 		Probe: func(context.Context, int) (plane.Support, error) { return loopbacks(), nil },
 		Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
@@ -72,7 +73,7 @@ func loopbackAddrs(families []route.Family) []netip.Addr {
 
 func options(s plane.Setup, addrs []netip.Addr, rules plane.Plane) Options {
 	u := s.Config.Userspace
-	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules, Scheduler: u.Scheduler}
+	return Options{Addrs: addrs, Ports: PortRange{u.FirstPort, u.LastPort}, Rules: rules}
 }
 
 // forwards reports whether the plane forwards a protocol. It refuses ports with others.

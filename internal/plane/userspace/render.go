@@ -78,7 +78,7 @@ func (p *Plane) preferred(port *route.Port) uint16 {
 // targetOf returns where the connections of a port go.
 func (p *Plane) targetOf(port *route.Port) *relay.Target {
 	t := &relay.Target{
-		Scheduler: p.schedulerOf(port), Affinity: port.Affinity, Pools: make([][]relay.Backend, 2),
+		Scheduler: schedulerOf(port), Affinity: port.Affinity, Pools: make([][]relay.Backend, 2),
 		ProxyHeader: port.ProxyHeader && port.Protocol == cluster.TCP,
 	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
@@ -94,36 +94,22 @@ func (p *Plane) targetOf(port *route.Port) *relay.Target {
 	return t
 }
 
-// schedulerOf returns the scheduler of a port: that of its Service, or of Options if the Service names none, or one
-// that only other modes have.
-func (p *Plane) schedulerOf(port *route.Port) relay.Scheduler {
-	if s, known := schedulerNamed(port.Scheduler); known {
-		return s
-	}
-	s, _ := schedulerNamed(p.opt.Scheduler)
-	return s
+// schedulerOf returns the scheduler of a port.
+func schedulerOf(p *route.Port) relay.Scheduler {
+	return [...]relay.Scheduler{
+		route.Random: relay.RoundRobin, route.Hash: relay.SourceHash, route.Least: relay.LeastConnections,
+	}[p.Method()]
 }
 
-// schedulerNamed returns the scheduler with a name. IPVS and other modes have some of the names.
-func schedulerNamed(name string) (s relay.Scheduler, known bool) {
-	switch name {
-	case "rr", "wrr":
-		return relay.RoundRobin, true
-	case "lc", "wlc":
-		return relay.LeastConnections, true
-	case "sh", "mh", "maglev":
-		return relay.SourceHash, true
-	}
-	return relay.RoundRobin, false
-}
+// schedulerName returns the name of the scheduler of a port.
+func schedulerName(p *route.Port) string { return nameOf(schedulerOf(p)) }
 
-// schedulerName returns the name of a scheduler.
-func schedulerName(s relay.Scheduler) string { return [...]string{"rr", "lc", "sh"}[s] }
+func nameOf(s relay.Scheduler) string { return [...]string{"rr", "lc", "sh"}[s] }
 
 // describe returns a target as text: "rr affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80".
 func describe(t *relay.Target) string {
 	var b strings.Builder
-	b.WriteString(schedulerName(t.Scheduler))
+	b.WriteString(nameOf(t.Scheduler))
 	if t.Affinity > 0 {
 		fmt.Fprintf(&b, " affinity %s", t.Affinity)
 	}

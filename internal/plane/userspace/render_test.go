@@ -38,7 +38,8 @@ func TestPrintedTargets(t *testing.T) {
 	p.Weights = map[netip.AddrPort]uint16{p.Cluster[1]: 3}
 	p.Affinity = 3 * time.Hour
 	for scheduler, want := range map[string]string{
-		"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "p2c": "rr", "other": "rr",
+		"": "rr", "rr": "rr", "lc": "lc", "wlc": "lc", "sh": "sh", "mh": "sh",
+		"p2c": "lc", "sed": "lc", "fo": "rr", "other": "rr",
 	} {
 		p.Scheduler = scheduler
 		want += " affinity 3h0m0s cluster 10.0.0.1:80 10.0.0.2:80*3 local 10.0.0.1:80"
@@ -48,33 +49,6 @@ func TestPrintedTargets(t *testing.T) {
 	}
 	if got := describe(&relay.Target{}); got != "rr" {
 		t.Errorf("an empty target is %q", got)
-	}
-}
-
-// Services without a scheduler, or with one that only another mode has, get that of Options.
-func TestSchedulerOfOptions(t *testing.T) {
-	p := tcp(80, backend)
-	for _, c := range []struct{ option, service, want string }{
-		{"", "", "rr"},
-		{"", "lc", "lc"},
-		{"lc", "", "lc"},
-		{"wlc", "", "lc"},
-		{"sh", "rr", "rr"},
-		{"lc", "wrr", "rr"},
-		{"lc", "mh", "sh"},
-		{"lc", "maglev", "sh"},
-		{"lc", "twos", "lc"},
-		{"sh", "sed", "sh"},
-	} {
-		r := newRig(t, Options{Scheduler: c.option})
-		p.Scheduler = c.service
-		if got, want := describe(r.targetOf(&p)), c.want+" cluster "+backend; got != want {
-			t.Errorf("options %q, Service %q: %s, want %s", c.option, c.service, got, want)
-		}
-		r.ok(r.load(service("a", p)))
-		if got, err := r.Balance(t.Context(), r.table.Services[svcName("a")], 0, nil); err != nil || got.Scheduler != c.want {
-			t.Errorf("options %q, Service %q: the balance is %+v, %v", c.option, c.service, got, err)
-		}
 	}
 }
 
@@ -106,17 +80,15 @@ func TestWithoutSockets(t *testing.T) {
 	}
 }
 
-// What the balancer knows: its scheduler, and the weight and connections of each backend.
+// What the balancer knows: the weight and connections of each backend.
 func TestBalance(t *testing.T) {
 	r := newRig(t, Options{})
 	p := tcp(81, backend, "127.0.0.1:10")
 	p.Scheduler, p.Weights = "wlc", map[netip.AddrPort]uint16{p.Cluster[1]: 5}
 	svc := service("a", tcp(80, backend), p)
-	want := plane.Balance{Scheduler: "lc", Backends: map[netip.AddrPort]plane.Balanced{}}
-	for _, backends := range []map[netip.AddrPort]plane.Balanced{
-		{}, {p.Cluster[0]: {Weight: 1}, p.Cluster[1]: {Weight: 5}},
+	for _, want := range []plane.Balance{
+		{}, {p.Cluster[0]: {Weight: 1}, p.Cluster[1]: {Weight: 5}}, // none before the socket is open
 	} {
-		want.Backends = backends // none before the socket is open
 		got, err := r.Balance(t.Context(), svc, 1, nil)
 		r.ok(err)
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {

@@ -58,7 +58,7 @@ func TestSharesFollowOpenConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, at := range here {
-		has[balance.Backends[at].Active == 1] = at
+		has[balance[at].Active == 1] = at
 	}
 	busy, idle := has[true], has[false]
 	check("with a connection", 0, route.Local, map[netip.AddrPort]float64{busy: 0, idle: 1})

@@ -263,13 +263,13 @@ func (s *sockets) listing() ledger.MapListing[key, value] {
 	return maps.Clone(s.values)
 }
 
-// Balance returns how a port of a Service is balanced. It is safe for concurrent use.
+// Balance returns the backends of a port of a Service with their open connections. It is safe for concurrent use.
 func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *route.Host) (plane.Balance, error) {
 	at := &svc.Ports[port]
-	b := plane.Balance{Scheduler: schedulerName(p.schedulerOf(at)), Backends: map[netip.AddrPort]plane.Balanced{}}
+	b := plane.Balance{}
 	if balancer := p.sockets.balancer(at.ID(svc.Name)); balancer != nil {
 		for to, open := range balancer.Open() {
-			b.Backends[to] = plane.Balanced{Weight: uint32(at.Weight(to)), Active: open}
+			b[to] = plane.Balanced{Weight: uint32(at.Weight(to)), Active: open}
 		}
 	}
 	return b, nil

@@ -45,9 +45,6 @@ type Options struct {
 	// Ports is the range of their ports; the zero value is every port from 1024 on.
 	Ports PortRange
 
-	// Scheduler is the name of the scheduler of Services that name none; empty: rr.
-	Scheduler string
-
 	// Opened is called with each socket that was opened; it may be nil.
 	Opened func(plane.Socket)
 

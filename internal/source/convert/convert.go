@@ -22,16 +22,18 @@ const (
 )
 
 // AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that have several.
-// AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0". AnnotationClients with the value
+// AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0". AnnotationSliceWeight, of Cilium since 1.20, is
+// the weight of each endpoint of an EndpointSlice. AnnotationClients with the value
 // "proxy-protocol" tells endpoints the addresses of clients in mode userspace. AnnotationSlowStart is how long the
 // share of a new endpoint grows in mode ebpf, such as 30s. AnnotationPreserve is the annotation of kube-proxy for
 // Windows: "true" preserves the destination.
 const (
-	AnnotationScheduler = "sluice-proxy.github.io/scheduler"
-	AnnotationWeights   = "sluice-proxy.github.io/weights"
-	AnnotationClients   = "sluice-proxy.github.io/client-address"
-	AnnotationSlowStart = "sluice-proxy.github.io/slow-start"
-	AnnotationPreserve  = "preserve-destination"
+	AnnotationScheduler   = "sluice-proxy.github.io/scheduler"
+	AnnotationWeights     = "sluice-proxy.github.io/weights"
+	AnnotationSliceWeight = "service.cilium.io/weight"
+	AnnotationClients     = "sluice-proxy.github.io/client-address"
+	AnnotationSlowStart   = "sluice-proxy.github.io/slow-start"
+	AnnotationPreserve    = "preserve-destination"
 )
 
 // Converter converts objects. Its zero value ignores externalIPs; it is safe for concurrent use.
@@ -49,6 +51,12 @@ type Converter struct {
 	// AssignClusterIPs gives Services without a clusterIP one that follows from their names, for manifests of which no API
 	// server has completed the objects. If two get the same one and a common port, the older owns it (package route).
 	AssignClusterIPs bool
+
+	// Mode names the mode in the problems of annotations that it cannot follow. It does not have the methods Lacking.
+	// AnyScheduler means that a Service may name a scheduler that only the kernel may know.
+	Mode         string
+	Lacking      []route.Method
+	AnyScheduler bool
 
 	// PodsOf is the node whose pods slices name (cluster.Slice); empty: they name all pods.
 	PodsOf string

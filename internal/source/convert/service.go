@@ -53,7 +53,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.SourceRanges = n.prefixes(texts{field: "spec.loadBalancerSourceRanges", values: ranges})
 	out.Restricted = slices.ContainsFunc(ranges, func(text string) bool { return strings.TrimSpace(text) != "" })
 	out.Affinity = affinity(svc, n)
-	out.Scheduler = c.Strings.Of(scheduler(svc, n))
+	out.Scheduler = c.Strings.Of(c.scheduler(svc, n))
 	out.SlowStart = slowStart(svc, n)
 	out.ProxyHeader = proxyHeader(svc, n)
 	out.PreserveDestination = svc.Annotations[AnnotationPreserve] == "true"
@@ -62,28 +62,28 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	return out, n.list()
 }
 
-// scheduler returns the name of an algorithm, which a data plane may not have.
-func scheduler(svc *corev1.Service, n *notes) string {
+// scheduler returns the name of an algorithm, which a data plane may not have; empty: the Service names none that this
+// mode may know.
+func (c Converter) scheduler(svc *corev1.Service, n *notes) string {
 	const longest = 15 // of a name in the kernel
 	name := svc.Annotations[AnnotationScheduler]
 	unusual := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }
-	if len(name) > longest || strings.ContainsFunc(name, unusual) {
-		n.add("metadata.annotations["+AnnotationScheduler+"]", name,
-			"ignored: expected at most 15 letters and digits, such as rr or wlc")
-		return ""
+	method, known := route.MethodOf(name)
+	used, reason := name, ""
+	switch {
+	case len(name) > longest || strings.ContainsFunc(name, unusual):
+		used, reason = "", "ignored: expected at most 15 letters and digits, such as rr or wlc"
+	case !known && c.AnyScheduler:
+		reason = "unknown scheduler, ignored unless the kernel has it: expected " + text.Alternatives(route.Schedulers())
+	case !known:
+		used, reason = "", "unknown scheduler, ignored: expected "+text.Alternatives(route.Schedulers())
+	case slices.Contains(c.Lacking, method):
+		reason = "mode " + c.Mode + " does not have this scheduler and chooses endpoints at random"
 	}
-	if name != "" && !slices.Contains(schedulers(), name) {
-		n.add("metadata.annotations["+AnnotationScheduler+"]", name,
-			"unknown scheduler, ignored unless the kernel has it: expected "+text.Alternatives(schedulers()))
+	if reason != "" {
+		n.add("metadata.annotations["+AnnotationScheduler+"]", name, reason)
 	}
-	return name
-}
-
-// schedulers returns the names of all schedulers of Linux, and of schedulers that only planes have.
-func schedulers() []string {
-	return []string{
-		"rr", "wrr", "lc", "wlc", "sh", "mh", "maglev", "p2c", "twos", "sed", "nq", "dh", "lblc", "lblcr", "fo", "ovf",
-	}
+	return used
 }
 
 // slowStart returns how long the share of a new endpoint grows.

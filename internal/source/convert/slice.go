@@ -38,6 +38,7 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 		Service: cluster.Name{Namespace: name.Namespace, Name: service},
 		Ports:   c.slicePorts(es, n),
 		Trigger: trigger(es),
+		Weight:  sliceWeight(es, n),
 	}
 	c.addEndpoints(out, es, n)
 	return out, n.list()

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -34,6 +35,20 @@ func (c Converter) weights(svc *corev1.Service, n *notes) map[string]uint16 {
 		all[key] = weight
 	}
 	return all
+}
+
+// sliceWeight returns the weight that a slice gives its endpoints; nil: none.
+func sliceWeight(es *discoveryv1.EndpointSlice, n *notes) *uint16 {
+	text, has := es.Annotations[AnnotationSliceWeight]
+	if !has {
+		return nil
+	}
+	w, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		n.add("metadata.annotations["+AnnotationSliceWeight+"]", text, "ignored: expected a weight from 0 to 65535")
+		return nil
+	}
+	return new(uint16(w))
 }
 
 // parseWeight parses "NODE=WEIGHT" or "ADDRESS=WEIGHT". IPVS takes larger numbers, but ipvsadm does not.

@@ -6,8 +6,44 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// The annotation of Cilium has the weight of all endpoints of a slice. Another text is a problem, and is ignored.
+func TestWeightOfASlice(t *testing.T) {
+	for text, want := range map[string]int{
+		"": -1, "0": 0, "1": 1, "70": 70, "65535": 65535, "65536": -1, "-1": -1, "7.5": -1, " 7": -1, "none": -1,
+	} {
+		es := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+				Annotations: map[string]string{AnnotationSliceWeight: text},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4,
+		}
+		got, problems := (&Converter{}).Slice(es)
+		is := -1
+		if got.Weight != nil {
+			is = int(*got.Weight)
+		}
+		if is != want || (len(problems) > 0) != (want < 0) {
+			t.Errorf("%q: weight %d, problems %v, want %d", text, is, problems, want)
+		}
+		for _, p := range problems {
+			if p.Object != "EndpointSlice default/web-1" || p.Value != text ||
+				p.Field != "metadata.annotations[service.cilium.io/weight]" {
+				t.Errorf("%q: problem %+v", text, p)
+			}
+		}
+	}
+	if got, problems := (&Converter{}).Slice(&discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}); got.Weight != nil || problems != nil {
+		t.Errorf("without the annotation: %v, %v", got.Weight, problems)
+	}
+}
 
 // The annotation has weights by node and by address. An invalid entry is left out with a problem that names the
 // Service, the annotation and the entry; the others apply.

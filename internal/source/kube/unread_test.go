@@ -65,6 +65,7 @@ func TestUnreadFieldsAreNotRead(t *testing.T) {
 		}
 		es.Labels = pick(pick(es.Labels, discoveryv1.LabelServiceName, "web"), convert.LabelHeadless, "")
 		es.Annotations = pick(es.Annotations, corev1.EndpointsLastChangeTriggerTime, "2026-11-20T10:11:12Z")
+		es.Annotations = pick(es.Annotations, convert.AnnotationSliceWeight, "70")
 		gotSlice := &discoveryv1.EndpointSlice{}
 		trimmed(t, unreadSlice(), &es, gotSlice)
 		want, wantProblems := converter.Slice(&es)

@@ -7,6 +7,8 @@
 //	go run ./test/bench/least                                   # two minutes
 //	go run ./test/bench/least -ways nftables-lc -seconds 120
 //
+//	make build && go run ./test/uml -program ./test/bench/least -- -sluice $PWD/bin/sluice -ways nftables-lc,ipvs-lc
+//
 // The way ipvs-lc needs a kernel with IPVS, ebpf-lc root of the machine.
 package main
 
@@ -36,13 +38,15 @@ func ways() []way {
 // options are the flags.
 type options struct {
 	ways    string
-	seconds int // of a measurement, after as long without one
+	seconds int    // of a measurement, after as long without one
+	sluice  string // program; empty: it is built
 }
 
 func main() {
 	o := options{}
 	flag.StringVar(&o.ways, "ways", "nftables-random,nftables-lc,ebpf-lc", "what to measure, with commas between")
 	flag.IntVar(&o.seconds, "seconds", 20, "duration of each measurement, and of the time before it")
+	flag.StringVar(&o.sluice, "sluice", "", "the program sluice (default: one that is built for this run)")
 	flag.Parse()
 	err := lab.Enter()
 	if err == nil {
@@ -64,7 +68,7 @@ func run(o options, w io.Writer) error {
 		}
 		var c counts
 		var failed error
-		err := lab.Run(func(t lab.T) { c, failed = measure(t, way, o.seconds) })
+		err := lab.Run(func(t lab.T) { c, failed = measure(t, way, o) })
 		if err := errors.Join(err, failed); err != nil {
 			return fmt.Errorf("%s: %w", way.name, err)
 		}

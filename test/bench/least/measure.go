@@ -31,7 +31,7 @@ const (
 func backendAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 180, 0, byte(20 + i)}) }
 
 // measure runs Sluice in a mode, and connections through it.
-func measure(t lab.T, w way, seconds int) (counts, error) {
+func measure(t lab.T, w way, o options) (counts, error) {
 	l := lab.New(t, lab.Options{Cgroups: w.mode == "ebpf"})
 	client := l.Pod(l.NodeA, "10.180.0.9")
 	for i := range backends {
@@ -46,9 +46,11 @@ func measure(t lab.T, w way, seconds int) (counts, error) {
 	if err := os.WriteFile(manifest, w.manifest(), 0o600); err != nil {
 		return nil, err
 	}
-	program, err := harness.ProgramIn(dir)
-	if err != nil {
-		return nil, err
+	program := o.sluice
+	if program == "" {
+		if program, err = harness.ProgramIn(dir); err != nil {
+			return nil, err
+		}
 	}
 	args := []string{
 		"--manifests=" + manifest, "--hostname-override=node-a", "--cluster-cidr=10.180.0.0/16", "--proxy-mode=" + w.mode,
@@ -68,7 +70,7 @@ func measure(t lab.T, w way, seconds int) (counts, error) {
 	if err := errors.Join(p.Until(limit, "the client", known), p.Until(limit, "the Service", b.open)); err != nil {
 		return nil, err
 	}
-	return b.run(time.Duration(seconds) * time.Second)
+	return b.run(time.Duration(o.seconds) * time.Second)
 }
 
 // manifest returns a Service with all backends.

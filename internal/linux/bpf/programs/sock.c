@@ -159,9 +159,6 @@ const volatile __u64 node_netns = 0;
 // gone.
 const volatile _Bool connected_udp = 0;
 
-// The node among the clients that by_hash tells apart.
-const volatile __u32 node_hash = 0;
-
 // Which connections are for packets, whatever their Service. Bit n: those of processes in the cgroups of the map
 // exempt, and below, that are n levels below the root of all cgroups. Bit 0: those of processes in that root, as
 // threads of the kernel are, but not below.
@@ -194,7 +191,8 @@ MAP(generation, BPF_MAP_TYPE_ARRAY, 0, 1, __u32, __u64);
 
 // Maps that other parts of user space write.
 
-// The source addresses of pods of this node, by their network namespaces. Clients in other namespaces are for packets.
+// The source addresses of pods of this node, by their network namespaces, and the primary addresses of the node. Clients
+// in other namespaces are for packets.
 HASH(clients, 16384, struct client_key, struct address);
 
 // The ids of cgroups: connections of processes in them, and below, are for packets.
@@ -396,16 +394,52 @@ static always_inline struct frontend *decidable(struct bpf_sock_addr *ctx, const
 	return f && is_known(c, to, f) ? f : 0;
 }
 
-// hash_of returns the number of a client. PodHash and NodeHash of scheduler.go are the same.
-static always_inline __u32 hash_of(const struct client *c)
+// source_of finds the address that packets of a connection would have as their source: the node uses the destination if
+// that is its own, or else its primary address.
+static always_inline int source_of(const struct client *c, const struct endpoint *to, struct address *source)
 {
-	__u32 h = 0;
-	if (c->kind == of_node)
-		return node_hash;
-	h = mix(h ^ bpf_ntohl(c->addr.word[0]));
-	h = mix(h ^ bpf_ntohl(c->addr.word[1]));
-	h = mix(h ^ bpf_ntohl(c->addr.word[2]));
-	return mix(h ^ bpf_ntohl(c->addr.word[3]));
+	struct client_key k = { .netns = c->netns, .is4 = is4(&to->addr) };
+	struct address *primary;
+	if (c->kind != of_node) {
+		*source = c->addr;
+		return 1;
+	}
+	if (bpf_map_lookup_elem(&node_addrs, &to->addr)) {
+		*source = to->addr;
+		return 1;
+	}
+	if (!(primary = bpf_map_lookup_elem(&clients, &k)))
+		return 0;
+	*source = *primary;
+	return 1;
+}
+
+#define rotate(x, n) ((x) << (n) | (x) >> (32 - (n)))
+
+// hash_of returns the hash of an address that the packet plane computes (jhash of nf_tables), as package slots does.
+enum { hash_seed = 0x51 };
+static always_inline __u32 hash_of(const struct address *source)
+{
+	__u32 a, b, c;
+	a = b = c = 0xdeadbeef + (is4(source) ? 4 : 16) + hash_seed;
+	if (!is4(source)) {
+		a += source->word[0], b += source->word[1], c += source->word[2];
+		a -= c, a ^= rotate(c, 4), c += b;
+		b -= a, b ^= rotate(a, 6), a += c;
+		c -= b, c ^= rotate(b, 8), b += a;
+		a -= c, a ^= rotate(c, 16), c += b;
+		b -= a, b ^= rotate(a, 19), a += c;
+		c -= b, c ^= rotate(b, 4), b += a;
+	}
+	a += source->word[3];
+	c ^= b, c -= rotate(b, 14);
+	a ^= c, a -= rotate(c, 11);
+	b ^= a, b -= rotate(a, 25);
+	c ^= b, c -= rotate(b, 16);
+	a ^= c, a -= rotate(c, 4);
+	b ^= a, b -= rotate(a, 14);
+	c ^= b, c -= rotate(b, 24);
+	return c;
 }
 
 // share returns how much of its share a backend gets, in 256ths: all, unless it is new.
@@ -436,15 +470,16 @@ static always_inline int backend_at(const struct frontend *f, __u32 slot, struct
 	return 1;
 }
 
-// draw chooses a slot by a number. A new backend passes some of its connections on to the next slots.
+// draw chooses a slot by a number, which it scales as nf_tables does. A new backend passes some of its connections on to
+// other slots, by the low bits of the number.
 enum { draws = 4 };
 static always_inline int draw(const struct frontend *f, __u32 number, struct endpoint *backend)
 {
 	__u32 weight;
 	for (int i = 0; i < draws; i++) {
-		if (!backend_at(f, number % f->count, backend, &weight))
+		if (!backend_at(f, (__u64)number * f->count >> 32, backend, &weight))
 			return 0;
-		if (!f->slow_start || (number >> 24) < share(f, backend))
+		if (!f->slow_start || (number & 0xff) < share(f, backend))
 			return 1;
 		number = mix(number + 1);
 	}
@@ -474,13 +509,22 @@ static always_inline int least(const struct frontend *f, struct endpoint *backen
 	return best != ~0ULL;
 }
 
-static always_inline int choose(const struct frontend *f, const struct client *c, struct endpoint *backend)
+static always_inline int choose(const struct frontend *f, const struct client *c, const struct endpoint *to,
+				struct endpoint *backend)
 {
+	struct address source;
+	__u32 number;
 	if (!f->count)
 		return 0;
 	if (f->scheduler == by_load)
 		return least(f, backend);
-	return draw(f, f->scheduler == by_hash ? hash_of(c) : bpf_get_prandom_u32(), backend);
+	if (f->scheduler != by_hash)
+		number = bpf_get_prandom_u32();
+	else if (source_of(c, to, &source))
+		number = hash_of(&source);
+	else
+		return 0;
+	return draw(f, number, backend);
 }
 
 // add_load adds a connection to the load of its backend.
@@ -649,7 +693,7 @@ static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct end
 	struct frontend f;
 	delete_connection(socket);
 	int decided = decide(ctx, to, &client, &f, backend);
-	if (!decided || (decided == has_frontend && !choose(&f, &client, backend)))
+	if (!decided || (decided == has_frontend && !choose(&f, &client, to, backend)))
 		return 0;
 	store_connection(socket, backend, to);
 	count(&f.pool);
@@ -730,7 +774,7 @@ static always_inline int send_unconnected(struct bpf_sock_addr *ctx, const struc
 		bpf_map_update_elem(&udp_choices, &k, &next, BPF_ANY);
 		return 0;
 	}
-	if (!choose(f, &client, backend) || !add_reply(k.socket, backend, to))
+	if (!choose(f, &client, to, backend) || !add_reply(k.socket, backend, to))
 		return 0;
 	next.backend = *backend;
 	next.generation = now;
@@ -778,7 +822,7 @@ static always_inline int choose_connected(struct bpf_sock_addr *ctx, const struc
 	struct choice last;
 	if (choice_of(&k, &last) && has_member(&f->pool, &last.backend))
 		*backend = last.backend;
-	else if (!choose(f, &client, backend))
+	else if (!choose(f, &client, to, backend))
 		return 0;
 	c.backend = *backend;
 	c.pool = f->pool;
