@@ -5,7 +5,9 @@ package endurance
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -24,16 +26,20 @@ func TestLeastConnectionsOfPackets(t *testing.T) {
 	for _, to := range []string{webIP4, webIP6} {
 		const busy, idle = 4, 2
 		flows := w.occupy(netip.MustParseAddr(to), busy, idle)
-		w.gets(to, idle, 45, 60)
+		w.gets(to, idle, dials*3/4, dials)
 		w.checkDiff()
+		out, status := w.runSluice("explain", w.client.Addr4().String(), webIP4+":80")
+		if !strings.Contains(out, "more to those with few connections for their weight") {
+			t.Errorf("explain exits with %d:\n%s", status, out)
+		}
 		d.stop()
 		d = w.start(launch{})
 		d.waitSynced(1)
-		w.gets(to, idle, 45, 60)
+		w.gets(to, idle, dials*3/4, dials)
 		for _, f := range flows {
 			f.Close()
 		}
-		w.gets(to, idle, 10, 30)
+		w.gets(to, idle, dials/6, dials/2)
 	}
 	if lines := d.log.Lines("Another program"); len(lines) > 0 {
 		t.Errorf("the log says %q", lines)
@@ -68,16 +74,20 @@ func (w *testEnv) pod(r lab.Result) int {
 	return 0
 }
 
-// gets waits until a pod gets from least to most of 60 connections.
+// dials is how many connections gets makes.
+const dials = 60
+
+// gets waits until a pod gets a number of connections.
 func (w *testEnv) gets(to string, pod, least, most int) {
 	w.Helper()
 	w.eventually(func() error {
 		var count [3]int
-		for range 60 {
+		for range dials {
 			count[w.pod(w.client.Dial(lab.TCP, netip.AddrPortFrom(netip.MustParseAddr(to), 80)))]++
 		}
 		if n := count[pod]; n < least || n > most {
-			return fmt.Errorf("the pods get %v of 60 connections, want pod %d to get from %d to %d", count, pod, least, most)
+			time.Sleep(time.Second) // otherwise conntrack has ever more connections to list
+			return fmt.Errorf("the pods get %v of %d connections, want pod %d to get %d to %d", count, dials, pod, least, most)
 		}
 		return nil
 	})
