@@ -28,8 +28,13 @@ const (
 	threshold = 1. / 8
 )
 
-// LeastSize returns how many slots so many backends have for least connections.
-func LeastSize(backends int) int { return backends * min(perBackend, max(2, enough/max(1, backends))) }
+// LeastSize returns how many slots so many backends have for least connections. One backend needs no choice.
+func LeastSize(backends int) int {
+	if backends < 2 {
+		return backends
+	}
+	return backends * min(perBackend, max(2, enough/backends))
+}
 
 // Fit returns slots that only these backends have, which are not empty, and each has one at least. It changes as few of
 // the slots before as possible, and gives a new backend the share of its weight.

@@ -46,7 +46,7 @@ type counter struct {
 // counted is a Service with least connections.
 type counted struct {
 	service *route.Service
-	targets map[Target]bool
+	targets []Target
 	moves   int // for how many more counts, without connections
 }
 
@@ -71,21 +71,17 @@ func (c *counter) Applied(change route.Change) {
 	}
 }
 
-// targets returns the backends of a Service that are chosen by their connections; nil if there are none.
-func targets(svc *route.Service) (all map[Target]bool) {
+// targets returns the backends of a Service that are chosen by their connections, those of two pools twice.
+func targets(svc *route.Service) (all []Target) {
 	if svc == nil {
 		return nil
 	}
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
-		if !least(p) {
-			continue
-		}
-		if all == nil {
-			all = map[Target]bool{}
-		}
 		for _, b := range slices.Concat(p.Cluster, p.Local) {
-			all[Target{p.Protocol, b}] = true
+			if least(p) {
+				all = append(all, Target{p.Protocol, b})
+			}
 		}
 	}
 	return all
@@ -145,7 +141,7 @@ func (c *counter) count(ctx context.Context, services map[cluster.Name]*counted)
 	live := &Live{Services: map[cluster.Name]*route.Service{}, Connections: map[Target]int{}}
 	wanted, filters := map[Target]bool{}, map[conntrack.Filter]bool{}
 	for _, s := range services {
-		for at := range s.targets {
+		for _, at := range s.targets {
 			wanted[at] = true
 			filters[filter(at)] = true
 		}
@@ -163,7 +159,7 @@ func (c *counter) count(ctx context.Context, services map[cluster.Name]*counted)
 		}
 	}
 	for name, s := range services {
-		for at := range s.targets {
+		for _, at := range s.targets {
 			if live.Connections[at] > 0 {
 				s.moves = settling
 			}

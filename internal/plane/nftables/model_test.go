@@ -93,7 +93,7 @@ func (l leveled) Plan(c route.Change) plane.Plan {
 		}
 		live := &Live{Services: c.Table.Services, Connections: map[Target]int{}}
 		for _, svc := range live.Services {
-			for at := range targets(svc) {
+			for _, at := range targets(svc) {
 				live.Connections[at] = int(at.Backend.Addr().As16()[15]) % 9 * len(c.Touched)
 			}
 		}
