@@ -52,7 +52,8 @@ func NewNode(opt NodeOptions) *Node {
 	}
 	opt.Followers = append(followers, opt.Followers...)
 	opt.Compiler, opt.CPU = route.NewCompiler(opt.Policy), process.CPUTime
-	opt.Plane, opt.Load, opt.Due = opt.Opened.Plane, opt.Opened.Load, opt.Opened.Due
+	opt.Plane, opt.Load = opt.Opened.Plane, opt.Opened.Load
+	opt.Due, opt.Ready = opt.Opened.Due, opt.Opened.Ready
 	return &Node{opt: opt, loop: proxy.New(opt.Options), ready: opt.Store.Feed()}
 }
 

@@ -152,6 +152,9 @@ type Opened struct {
 	// Due returns a later time, or zero.
 	Due func() time.Time
 
+	// Ready has an item when Due may return an earlier time although nothing was written. Nil: it never does.
+	Ready <-chan struct{}
+
 	WriteFailed func() // called after each attempt to write that failed
 
 	// Waiting returns what the plane waits for before it can serve; empty: nothing. It is safe for concurrent use.

@@ -93,3 +93,24 @@ func TestAPlaneThatIsAlwaysDue(t *testing.T) {
 		}
 	})
 }
+
+// A plane that has something to write earlier than it had said wakes the loop.
+func TestReadyWakesTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, ready := &drains{}, make(chan struct{}, 1)
+		w := start(t, func(o *Options) { o.Due, o.Ready = d.due, ready })
+		w.plane.onApply = d.written
+		w.setService("a", 1)
+		w.listed()
+		w.wantOps("refresh\napply +a")
+		ready <- struct{}{} // nothing is due
+		w.advance(time.Second)
+		w.wantOps("")
+		d.add(0)
+		ready <- struct{}{}
+		w.advance(time.Second)
+		w.wantOps("apply ")
+		w.advance(time.Minute)
+		w.wantOps("")
+	})
+}

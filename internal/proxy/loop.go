@@ -37,6 +37,9 @@ type Options struct {
 	// Due returns when the plane has something to write although nothing changed; zero, or a nil Due: never.
 	Due func() time.Time
 
+	// Ready has an item when Due may return an earlier time. Nil: it does only after a write.
+	Ready <-chan struct{}
+
 	// Report is called with each new problem of an object. It may be nil.
 	Report func([]route.Problem)
 
@@ -177,6 +180,7 @@ func (l *Loop) wait(ctx context.Context, timer <-chan time.Time, changed <-chan 
 	case <-l.refused.again:
 		l.refused.again = nil
 		l.compareFor(Failure)
+	case <-l.opt.Ready:
 	case <-l.edited:
 		l.scheduleRepair()
 	case <-l.repairs.C:

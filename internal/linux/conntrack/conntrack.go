@@ -49,6 +49,9 @@ type State uint8
 const (
 	SynSent    State = 1 // TCP
 	CookieWait State = 2 // SCTP
+
+	established State = 3 // TCP; later ones are closing, except that of two first packets that cross
+	associated  State = 4 // SCTP
 )
 
 // Entry is one tracked flow.
@@ -74,6 +77,11 @@ func (e Entry) Answered() bool { return e.Status&Answered != 0 }
 // Opening reports whether a TCP or SCTP connection has had its first packet only.
 func (e Entry) Opening() bool {
 	return e.Protocol == TCP && e.State == SynSent || e.Protocol == SCTP && e.State == CookieWait
+}
+
+// Closing reports whether one side of a TCP or SCTP connection has closed it.
+func (e Entry) Closing() bool {
+	return e.Protocol == TCP && e.State > established || e.Protocol == SCTP && e.State > associated
 }
 
 // Family returns the IP family of the flow.

@@ -133,8 +133,11 @@ func (p pools) complete(port *route.Port) pools {
 	return p
 }
 
-// next returns the slots of a port that had these before. A backend keeps its slot.
-func (p pools) next(port *route.Port) (next pools) {
+// next returns the slots of a port that had these before. A backend keeps its slot, unless connections were counted.
+func (p pools) next(port *route.Port, live *Live) (next pools) {
+	if least(port) {
+		return p.level(port, live)
+	}
 	if slotted(port) { // its slots follow from its backends
 		return next
 	}

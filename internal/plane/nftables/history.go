@@ -12,6 +12,7 @@ type history struct {
 type draft struct {
 	history
 	learned map[route.PortID]record // of the ports that changed
+	live    *Live                   // nil: connections were not counted
 }
 
 // change arranges a Service before and after a change.
@@ -38,7 +39,10 @@ func (d *draft) change(t route.Touch) (old, now []front) {
 
 // next returns the record of a port that had another one. It keeps its id as long as it has backends.
 func (d *draft) next(id route.PortID, p *route.Port, last record) record {
-	next := record{last.next(p), last.id}
+	if p.Affinity > 0 && last.id == 0 { // no client has a number yet
+		last.pools = pools{}
+	}
+	next := record{last.next(p, d.live), last.id}
 	switch {
 	case p.Affinity == 0 || len(p.Cluster)+len(p.Local) == 0:
 		next.id = 0

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/metrics/vec"
@@ -41,14 +42,25 @@ func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts, err := netfilter.Parts(s, conn)
+	table, err := conntrack.Open(s.NetNS)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	parts, err := netfilter.Parts(s, conn)
+	if err != nil {
+		return nil, errors.Join(err, table.Close(), conn.Close())
+	}
+	count := newCounter(table, func(err error) {
+		s.Log.Warn("Cannot count the connections of Services with least connections, retrying", "error", err)
+	})
+	opt := options(s)
+	opt.Live = count.take
 	metrics, writeFailed := failures(s.Families)
+	p := New(conn, opt)
 	return &plane.Opened{
-		Plane: New(conn, options(s)), Load: Load(), Close: conn.Close,
-		Parts:       append(parts, plane.Part{Metrics: metrics}),
+		Plane: p, Load: Load(), Close: conn.Close, Due: count.Due, Ready: count.ready, Shares: p.Shares,
+		Parts: append(parts, plane.Part{Metrics: metrics},
+			plane.Part{Follower: count, Run: count.Run, Close: table.Close}),
 		WriteFailed: writeFailed,
 		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },
 	}, nil
@@ -107,7 +119,6 @@ func facts() plane.Facts {
 		Loopback: "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
 		Path:     Path,
 		Weights:  true,
-		Lacking:  []route.Method{route.Least},
 		Shares:   shares,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -73,19 +74,39 @@ func subject(kernel Kernel, perPart int) planetest.Subject {
 		Plane: func(opt route.Options) plane.Plane {
 			p := New(faulty{kernel, faults}, Options{Families: opt.Families, Mark: testMark})
 			p.perPart = perPart
-			return p
+			return leveled{p}
 		},
-		State:   func(*route.Table) (string, error) { return abstract(kernel) },
+		State:   func(t *route.Table) (string, error) { return abstract(kernel, t) },
 		Scratch: func() planetest.Subject { return subject(nft.NewFake(), servicesPerPart) },
 		Edit:    func(w *planetest.World) error { return editor{w, kernel}.edit() },
 	}
 }
 
+// leveled is a plane with new counts of connections before some changes. Two plans for the same change have the same.
+type leveled struct{ *Plane }
+
+func (l leveled) Plan(c route.Change) plane.Plan {
+	random := rand.New(rand.NewPCG(uint64(len(c.Table.Services)), uint64(len(c.Touched))))
+	l.opt.Live = func() *Live {
+		if len(c.Touched) == 0 || random.IntN(3) == 0 {
+			return nil
+		}
+		live := &Live{Services: c.Table.Services, Connections: map[Target]int{}}
+		for _, svc := range live.Services {
+			for _, at := range targets(svc) {
+				live.Connections[at] = int(at.Backend.Addr().As16()[15]) % 9 * len(c.Touched)
+			}
+		}
+		return live
+	}
+	return l.Plane.Plan(c)
+}
+
 // abstract prints the tables of both families, without what depends on history.
-func abstract(k Kernel) (string, error) {
+func abstract(k Kernel, routes *route.Table) (string, error) {
 	var all strings.Builder
 	for _, t := range bothTables {
-		text, err := abstractTable(k, t)
+		text, err := abstractTable(k, t, leastIn(routes))
 		if err != nil {
 			return "", err
 		}
@@ -96,7 +117,7 @@ func abstract(k Kernel) (string, error) {
 
 // abstractTable prints a table, with the rows of each frontend sorted by backend: the slots
 // of backends depend on history.
-func abstractTable(k Kernel, t nft.Table) (string, error) {
+func abstractTable(k Kernel, t nft.Table, least map[string]bool) (string, error) {
 	state, err := k.Read(context.Background(), t, nil)
 	if err != nil || state == nil {
 		return "", err
@@ -112,6 +133,10 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 				rows[frontend] = append(rows[frontend], e)
 			}
 			for frontend, list := range rows {
+				if least[frontend] {
+					forgetShares(elements, list)
+					continue
+				}
 				if _, sticky := state.Sets[affinity].Elements.Get(frontend); sticky {
 					if err := forgetNumbers(elements, list); err != nil {
 						return "", fmt.Errorf("%s %s %x: %w", t, set.Name, frontend, err)
@@ -133,6 +158,36 @@ func abstractTable(k Kernel, t nft.Table) (string, error) {
 	return state.String(), nil
 }
 
+// leastIn returns the keys of the frontends of ports with least connections.
+func leastIn(t *route.Table) map[string]bool {
+	all := map[string]bool{}
+	for _, svc := range t.Services {
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			for n := range p.Frontends {
+				all[keyOf(p, &p.Frontends[n]).name] = least(p)
+			}
+		}
+	}
+	return all
+}
+
+// forgetShares leaves the first slot that each backend has, and writes how many slots there are into the last.
+func forgetShares(elements nft.Elements, rows []nft.Element) {
+	seen := map[string]bool{}
+	for _, e := range rows {
+		delete(elements, e.Key)
+		seen[e.Data] = true
+	}
+	key := func(i int) string {
+		return string(nft.Key(rows[0].Key[:len(rows[0].Key)-4]).Index(uint32(i)))
+	}
+	for i, data := range slices.Sorted(maps.Keys(seen)) {
+		elements.Put(nft.Element{Key: key(i + 1), Data: data})
+	}
+	elements.Put(nft.Element{Key: key(len(rows)), Comment: "the last"})
+}
+
 // forgetIDs removes the ids of ports from the elements of a map.
 func forgetIDs(elements nft.Elements) error {
 	for _, e := range elements.All() {
@@ -145,13 +200,18 @@ func forgetIDs(elements nft.Elements) error {
 	return nil
 }
 
+// slotsLeft is more than a backend has in a model.
+const slotsLeft = 256
+
 // forgetNumbers keeps one row for each backend of a frontend that remembers its clients, in the order of the backends.
 // A backend has at most one number for each pool and each power of two numbers from which clients draw.
+//
+// After a failed write also the slots that it had without session affinity may be numbers.
 func forgetNumbers(elements nft.Elements, rows []nft.Element) error {
 	numbers := map[string]int{}
 	for _, e := range rows {
 		delete(elements, e.Key)
-		if numbers[e.Data]++; numbers[e.Data] > 2*17 {
+		if numbers[e.Data]++; numbers[e.Data] > 2*17+slotsLeft {
 			return fmt.Errorf("backend %x has %d numbers", e.Data, numbers[e.Data])
 		}
 	}

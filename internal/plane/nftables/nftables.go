@@ -5,6 +5,7 @@ package nftables
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
@@ -31,6 +32,10 @@ type Writer interface {
 type Options struct {
 	Families []route.Family // those that the host supports
 	Mark     uint32         // bit of the packet mark of connections to masquerade
+
+	// Live returns the connections that were counted since it was called last, for the next plan of a change; nil: none
+	// were. A nil function counts none.
+	Live func() *Live
 }
 
 // Plane programs nf_tables. It implements plane.Plane.
@@ -44,10 +49,15 @@ type Plane struct {
 	seen    map[route.Family]*nft.State // what Refresh read; nil once a Plan used it
 	history history                     // as the last plan left it in the kernel
 	render  *renderer                   // for the host as the last plan left it
+
+	learning sync.Mutex // of the history, which Shares reads
 }
 
 // New makes a Plane. It does nothing yet.
 func New(kernel Kernel, opt Options) *Plane {
+	if opt.Live == nil {
+		opt.Live = func() *Live { return nil }
+	}
 	return &Plane{
 		kernel: kernel, opt: opt, layout: newLayout(), perPart: servicesPerPart,
 		ledger: ledger.New[key, value](key.handling, key.compare),

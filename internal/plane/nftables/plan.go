@@ -42,7 +42,8 @@ func (p *Plane) change(c route.Change) plane.Plan {
 		plan.Host(p.render.host(), render.host())
 		plan.Depend(render.replaces(p.render))
 	}
-	draft := &draft{history: p.history, learned: map[route.PortID]record{}}
+	draft := &draft{history: p.history, learned: map[route.PortID]record{}, live: p.opt.Live()}
+	c.Touched = draft.live.touch(&c)
 	olds, nows := make([][]front, len(c.Touched)), make([][]front, len(c.Touched))
 	for i, t := range c.Touched {
 		olds[i], nows[i] = draft.change(t)
@@ -53,8 +54,14 @@ func (p *Plane) change(c route.Change) plane.Plan {
 	}
 	plan.End()
 	plan.count()
-	plan.Learn(func() { p.history, p.render = draft.learn(), render })
+	plan.Learn(func() { p.learn(draft, render) })
 	return plan
+}
+
+func (p *Plane) learn(d *draft, r *renderer) {
+	p.learning.Lock()
+	defer p.learning.Unlock()
+	p.history, p.render = d.learn(), r
 }
 
 func (p *Plane) writer(r *renderer) *writer {
@@ -89,7 +96,7 @@ const servicesPerPart = 4096
 
 // compare returns a plan in parts, or in one unless it is a first load.
 func (p *Plane) compare(t *route.Table) plane.Plan {
-	d := &draft{history{given: p.history.given}, map[route.PortID]record{}}
+	d := &draft{history: history{given: p.history.given}, learned: map[route.PortID]record{}}
 	c := &comparison{draft: d, plane: p, table: t, render: newRenderer(p.layout, t.Host, p.opt)}
 	c.host = c.render.host()
 	c.listing = newListing(c.render, p.seen)
@@ -118,7 +125,7 @@ func (c *comparison) parts(names []cluster.Name, size int) iter.Seq[plane.Plan] 
 		c.add(plan, left)
 		plan.End()
 		plan.count()
-		plan.Learn(func() { c.plane.history, c.plane.render = c.learn(), c.render })
+		plan.Learn(func() { c.plane.learn(c.draft, c.render) })
 		yield(plan)
 	}
 }
