@@ -7,10 +7,9 @@ import (
 )
 
 // tableSizes returns the sizes of Maglev tables, which are primes. There are few, because most clients get other
-// backends when a Service grows beyond its table. The first is the size that IPVS has for its scheduler mh by default
-// (CONFIG_IP_VS_MH_TAB_INDEX). With two hundred slots for each backend, up to 327 of them, one that leaves moves less
-// than a hundredth of the clients of others.
-func tableSizes() []int { return []int{4093, 16381, 65521} }
+// backends when a Service grows beyond its table. With two hundred slots for each backend, up to 327 of them, one that
+// leaves moves less than a hundredth of the clients of others.
+func tableSizes() []int { return []int{2039, 16381, 65521} }
 
 // Size returns the size of the Maglev table of so many backends. One backend needs no table.
 func Size(backends int) int {
