@@ -4,13 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
-	"slices"
 )
 
-// tableSizes returns the sizes of Maglev tables, which are primes. Up to 655 backends a table has at least a hundred
-// slots for each, so that shares differ by a hundredth at most. If a Service grows beyond its table, it gets the next
-// one, and most of its clients get other backends.
-func tableSizes() []int { return []int{509, 1021, 4093, 16381, 65521} }
+// tableSizes returns the sizes of Maglev tables, which are primes. There are few, because most clients get other
+// backends when a Service grows beyond its table. With two hundred slots for each backend, up to 327 of them, one that
+// leaves moves less than a hundredth of the clients of others.
+func tableSizes() []int { return []int{2039, 16381, 65521} }
 
 // Size returns the size of the Maglev table of so many backends. One backend needs no table.
 func Size(backends int) int {
@@ -19,7 +18,7 @@ func Size(backends int) int {
 	}
 	sizes := tableSizes()
 	for _, n := range sizes {
-		if n >= 100*backends {
+		if n >= 200*backends {
 			return n
 		}
 	}
@@ -27,59 +26,64 @@ func Size(backends int) int {
 }
 
 // Maglev returns a table for hashes of clients, in which the number of slots of each backend is proportional to its
-// weight. An added or removed backend changes few slots of others. Backends take slots in turn, each in its own order
-// (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4). A backend
-// with a smaller weight skips turns.
+// weight, to within a slot. An added or removed backend changes few slots of others.
+//
+// Each backend visits all slots in its own order (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load
+// Balancer", NSDI 2016, section 3.4), all of them in step, and takes each free slot until it has its number. There it
+// waits for the next step if a slot is taken, in place of going on to a free one: so a slot depends on the backends
+// that visit it early, and a change of one moves half as many slots of others.
 func Maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
 	table := make([]netip.AddrPort, Size(len(backends)))
-	permutations := make([]permutation, len(backends))
-	weights := bounded(backends, weight)
-	for i, b := range backends {
-		permutations[i] = newPermutation(b, len(table))
-	}
-	for left := len(table); ; {
-		for i, b := range backends {
-			p := &permutations[i]
-			if p.credit += weights[i]; p.credit < mostTurns {
-				continue
+	visitors := newVisitors(backends, weight, len(table))
+	for len(visitors) > 0 {
+		waiting := visitors[:0]
+		for _, v := range visitors {
+			if v.left > 0 && !table[v.at].IsValid() {
+				table[v.at] = v.backend
+				v.left--
 			}
-			p.credit -= mostTurns
-			table[p.next(table)] = b
-			if left--; left == 0 {
-				return table
+			if v.at = (v.at + v.step) % len(table); v.left > 0 {
+				waiting = append(waiting, v)
 			}
 		}
+		visitors = waiting
 	}
+	return table
 }
 
-// bounded returns the weights scaled so that the largest one is mostTurns. Without that a table would take as many
-// rounds as it has slots.
-func bounded(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []int {
-	weights := make([]int, len(backends))
+// visitor is a backend that visits all slots of a table, in an order that depends on the backend.
+type visitor struct {
+	backend  netip.AddrPort
+	at, step int
+	left     int // slots that it is to take
+}
+
+// newVisitors divides a table among backends. Each gets at least a slot if there are not more backends than slots.
+func newVisitors(backends []netip.AddrPort, weight func(netip.AddrPort) uint16, size int) []visitor {
+	weights, total := make([]int, len(backends)), 0
 	for i, b := range backends {
 		weights[i] = int(weight(b))
+		total += weights[i]
 	}
-	scale(weights, mostTurns, max(1, slices.Max(weights)))
-	return weights
+	enough := 2 * total / size // for a slot, of the greater total that follows
+	total = 0
+	for i := range weights {
+		weights[i] = max(weights[i], enough)
+		total += weights[i]
+	}
+	list, sum, taken := make([]visitor, len(backends)), 0, 0
+	for i, b := range backends {
+		sum += weights[i]
+		end := sum * size / total
+		list[i] = newVisitor(b, end-taken, size)
+		taken = end
+	}
+	return list
 }
 
-// permutation visits all slots of a table, in an order that depends on the backend.
-type permutation struct {
-	at, step int
-	credit   int // of weight; a turn costs the largest weight
-}
-
-func newPermutation(b netip.AddrPort, size int) permutation {
+func newVisitor(b netip.AddrPort, slots, size int) visitor {
 	a := b.Addr().As16()
 	sum := sha256.Sum256(binary.BigEndian.AppendUint16(a[:], b.Port()))
 	first, second := binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])
-	return permutation{at: int(first % uint64(size)), step: int(second%uint64(max(1, size-1))) + 1}
-}
-
-// next returns the next free slot.
-func (p *permutation) next(table []netip.AddrPort) int {
-	for table[p.at].IsValid() {
-		p.at = (p.at + p.step) % len(table)
-	}
-	return p.at
+	return visitor{b, int(first % uint64(size)), 1 + int(second%uint64(max(1, size-1))), slots}
 }

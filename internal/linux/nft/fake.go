@@ -25,6 +25,8 @@ type Fake struct {
 	Refuse func(command string) error
 
 	Space int // what Room returns; 0: a megabyte
+
+	undo []func() // restores the elements that a transaction has changed
 }
 
 // NewFake returns an empty Fake.
@@ -47,6 +49,15 @@ func (f *Fake) Read(_ context.Context, t Table, _ []ExpectedKeys) (*State, error
 		return nil, nil
 	}
 	return s.clone(), nil
+}
+
+// Copy returns the tables as they are, which later transactions do not change.
+func (f *Fake) Copy() map[Table]*State {
+	n := map[Table]*State{}
+	for t, s := range f.Tables {
+		n[t] = s.clone()
+	}
+	return n
 }
 
 // DeleteTables deletes the tables that exist.
@@ -74,10 +85,13 @@ func (f *Fake) Commit(_ context.Context, tx *Tx) error {
 	}
 	next := f.clone()
 	err := next.run(tx)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &RefusedError{err}
-	}
 	if err != nil {
+		for _, restore := range slices.Backward(next.undo) {
+			restore()
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return &RefusedError{err}
+		}
 		return err
 	}
 	f.Tables, f.Rules = next.Tables, next.Rules
@@ -249,6 +263,7 @@ func (f *Fake) add(o op) error {
 		}
 		if !there {
 			set.Elements.Put(e)
+			f.undo = append(f.undo, func() { delete(set.Elements, e.id()) })
 		}
 	}
 	return nil
@@ -286,10 +301,13 @@ func (f *Fake) delete(o op) error {
 		return missing("no such set: %s %s", o.table, o.set.Name)
 	}
 	for _, e := range o.elements {
-		if _, there := set.Elements[e.id()]; !there {
+		id := e.id()
+		old, there := set.Elements[id]
+		if !there {
 			return missing("delete element %s %s { %s }: no such element", o.table, o.set.Name, e.text(o.set, o.table.Family))
 		}
-		delete(set.Elements, e.id())
+		delete(set.Elements, id)
+		f.undo = append(f.undo, func() { set.Elements[id] = old })
 	}
 	return nil
 }
@@ -351,11 +369,12 @@ func (f *Fake) unused(o op, name string) error {
 	return nil
 }
 
+// clone returns a Fake with the same elements, not with copies of them: a transaction changes few of many.
 func (f *Fake) clone() *Fake {
 	n := NewFake()
 	n.Refuse = f.Refuse
 	for t, s := range f.Tables {
-		n.Tables[t] = s.clone()
+		n.Tables[t] = &State{Chains: maps.Clone(s.Chains), Sets: maps.Clone(s.Sets), Dormant: s.Dormant}
 		n.Rules[t] = maps.Clone(f.Rules[t])
 	}
 	return n

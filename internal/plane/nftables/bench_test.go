@@ -55,6 +55,16 @@ func affinity(services ...*route.Service) {
 	}
 }
 
+// weights gives the endpoints of Services different weights.
+func weights(services ...*route.Service) {
+	for _, svc := range services {
+		if svc != nil {
+			p := &svc.Ports[0]
+			p.Weights = map[netip.AddrPort]uint16{p.Cluster[0]: 3, p.Cluster[1]: 2}
+		}
+	}
+}
+
 // BenchmarkChange measures one change, from the difference to the reply of the kernel. The
 // time must not depend on the number of Services.
 func BenchmarkChange(b *testing.B) { benchmarkChange(b, func(...*route.Service) {}) }
@@ -113,11 +123,36 @@ func benchmarkChange(b *testing.B, alter func(...*route.Service)) {
 	}
 }
 
+// BenchmarkTenChange measures the replacement of one of the ten backends of a Service among others, at random and by a
+// hash of the client.
+func BenchmarkTenChange(b *testing.B) {
+	table := manyServices(1_000)
+	ten, other := numberedService(7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9), numberedService(7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 10)
+	for _, scheduler := range []string{"random", "maglev"} {
+		ten.Ports[0].Scheduler, other.Ports[0].Scheduler = scheduler, scheduler
+		table.Services[ten.Name] = ten
+		conn, _ := realKernel(b)
+		p := load(b, conn, route.Change{Table: table}, route.IPv4)
+		b.Run(scheduler, func(b *testing.B) {
+			for now, next := ten, other; b.Loop(); now, next = next, now {
+				table.Services[ten.Name] = next
+				touched := []route.Touch{{Name: ten.Name, Old: now, New: next}}
+				if err := p.Plan(route.Change{Table: table, Touched: touched}).Apply(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkColdLoad measures a start with an empty kernel, BenchmarkRestart one with a kernel that has everything.
 func BenchmarkColdLoad(b *testing.B) { benchmarkColdLoad(b, func(...*route.Service) {}) }
 
 // BenchmarkStickyColdLoad measures the same if all Services have session affinity.
 func BenchmarkStickyColdLoad(b *testing.B) { benchmarkColdLoad(b, affinity) }
+
+// BenchmarkWeightedColdLoad measures the same if all Services have weights.
+func BenchmarkWeightedColdLoad(b *testing.B) { benchmarkColdLoad(b, weights) }
 
 func benchmarkColdLoad(b *testing.B, alter func(...*route.Service)) {
 	b.Helper()

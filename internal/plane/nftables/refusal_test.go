@@ -59,11 +59,12 @@ func (r *refusals) begin(t *testing.T, to route.Change, families []route.Family)
 	next := nft.NewFake()
 	load(t, next, to, families...)
 	r.layout = newLayout()
-	r.before, r.after, r.last = maps.Clone(r.Tables), next.Tables, maps.Clone(r.Tables)
+	r.before, r.after = r.Copy(), next.Tables
+	r.last = r.before
 	r.writes, r.shared, r.served = 0, false, 0
 }
 
-// Commit implements Kernel. The Fake creates a new state and does not change the previous one.
+// Commit implements Kernel.
 func (r *refusals) Commit(ctx context.Context, tx *nft.Tx) error {
 	if err := r.Fake.Commit(ctx, tx); err != nil {
 		return err
@@ -84,7 +85,7 @@ func (r *refusals) Commit(ctx context.Context, tx *nft.Tx) error {
 	if changed {
 		r.writes++
 	}
-	r.last = maps.Clone(r.Tables)
+	r.last = r.Copy()
 	return nil
 }
 
