@@ -51,9 +51,8 @@ func (a *asker) whyUntouched(to netip.Addr, n survey) string {
 func (a *asker) whyNoNodePorts(to netip.Addr) string {
 	ports := a.view.Routes.Host.NodePorts
 	switch {
-	case to.IsLoopback() && to.Is6():
-		return fmt.Sprintf(
-			"%s serves none: the loopback address of IPv6 does only if nodePortAddresses has localhost or ::1/128", to)
+	case to == netip.IPv6Loopback() && a.view.Plane.Loopback6 != "":
+		return fmt.Sprintf("%s serves none: the loopback address of IPv6 does only if %s", to, a.view.Plane.Loopback6)
 	case to.IsLoopback():
 		return fmt.Sprintf("%s serves none: loopback addresses do only if %s", to, a.view.Plane.Loopback)
 	case !a.isLocal(to):

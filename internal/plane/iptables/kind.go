@@ -107,7 +107,8 @@ func facts() plane.Facts {
 		Ends: plane.Ends{
 			ClusterIPs: plane.Passing | plane.Leaving, External: plane.Arriving | plane.Passing, Unserved: true,
 		},
-		Loopback: "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
-		Path:     Path,
+		Loopback:  "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
+		Loopback6: "iptables.localhostNodePorts is true and nodePortAddresses has localhost or ::1/128",
+		Path:      Path,
 	}
 }
