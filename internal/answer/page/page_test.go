@@ -256,6 +256,7 @@ func TestPageIsBounded(t *testing.T) {
 			{"/?q=10.96.39.15", "web-9999", "web-9999", `1 Service with`},
 			{"/?problems=1", "web-0000", "web-0198", "5000 Services with a problem"},
 			{"/?page=7000", "", "", "Page 7001 of 101"},
+			{"/?page=9223372036854775807", "", "", "Page 2147483648 of 101"},
 		} {
 			body, doc := w.get(tt.url)
 			var names []string
