@@ -26,7 +26,7 @@ func newStatus(env Env, stdout io.Writer) *cobra.Command {
 		Short: "Show the state of the daemon on this node: health, mode and why, last sync, lag, repairs, failures",
 		Long: `Show the state of the daemon of this network namespace: mode and why, source, the last write and
 pending changes, comparisons and repairs, rules taken over, configuration, host settings, servers,
-and problems with objects. --watch shows it again every two seconds, also while no daemon answers.
+and problems with objects. --watch shows it again every two seconds, or why no daemon answers.
 
 Exit status: 0 healthy; 1 not healthy, or starting; 2 no answer: the daemon does not run here or does
 not answer, or the command does not run as root.`,
