@@ -336,11 +336,16 @@ func TestManyCasesAreCut(t *testing.T) {
 	c.Compile(store.Take())
 	v := View{View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Plane: pathless(nftables.Kind())}
 
+	computed := 0
+	v.Plane.Without = func(*route.Port) plane.Behaviour { computed++; return plane.Behaviour{} }
 	q, err := Parse("node", "192.168.0.2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := Ask(v, q)
+	if computed != len(a.Cases) {
+		t.Errorf("%d cases are computed, %d shown", computed, len(a.Cases))
+	}
 	if len(a.Cases) != 32 || a.Cases[31].Destination != "192.168.0.2:30031/tcp" ||
 		!slices.Equal(a.Notes, []string{"8 more results are not shown: add a port to the destination"}) {
 		t.Errorf("%d cases, the last to %s, noted %q", len(a.Cases), a.Cases[len(a.Cases)-1].Destination, a.Notes)
@@ -354,28 +359,6 @@ func TestManyCasesAreCut(t *testing.T) {
 		"nodePort 30004/tcp, nodePort 30005/tcp, nodePort 30006/tcp, nodePort 30007/tcp, 32 more"
 	if !slices.Equal(noted, []string{also, "8 more results are not shown: add a port to the destination"}) {
 		t.Errorf("noted %q", noted)
-	}
-}
-
-// A name that very many namespaces have is answered in a line.
-func TestManyServicesOfOneName(t *testing.T) {
-	store := cluster.NewStore()
-	for i := range 20 {
-		store.SetService(&cluster.Service{
-			Name: cluster.Name{Namespace: fmt.Sprintf("ns-%02d", i), Name: "web"}, ClusterIPs: addrs("10.96.0.1"),
-		})
-	}
-	c := route.NewCompiler(usual())
-	c.Compile(store.Take())
-	q, err := Parse("node", "web")
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := View{View: proxy.View{Routes: c.Snapshot(), Started: true}, Plane: pathless(nftables.Kind())}
-	const want = "there are 20 Services called web: give one of ns-00/web, ns-01/web, ns-02/web, ns-03/web, ns-04/web, " +
-		"ns-05/web, ns-06/web, ns-07/web, 12 more"
-	if got := Ask(v, q).Unanswered; got != want {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

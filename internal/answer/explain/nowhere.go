@@ -3,6 +3,7 @@ package explain
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -45,6 +46,17 @@ func (a *asker) whyUntouched(to netip.Addr, n survey) string {
 		return fmt.Sprintf("%s serves nodePorts, but no Service has this one", to)
 	}
 	return "no programmed Service has this address"
+}
+
+func (a *asker) servesNodePorts(to netip.Addr) bool {
+	n := a.view.Routes.Host.NodePorts
+	if slices.Contains(n.Addrs, to) {
+		return true
+	}
+	if to.IsLoopback() {
+		return n.All127 && to.Is4() || n.Loopback6 && to.Is6()
+	}
+	return n.All(route.FamilyOf(to)) && a.isLocal(to)
 }
 
 // whyNoNodePorts returns the reason as a clause that follows "but".
