@@ -47,7 +47,7 @@ func (i *Inspector) balanced(ctx context.Context, s *selection, svc *route.Servi
 		list[n].Balancing = balancing(kernel, at)
 		delete(kernel.Backends, at)
 	}
-	if s.filter.Name == "" {
+	if !s.filter.detailed() {
 		return list
 	}
 	pool := poolsOf(p)[0].String()

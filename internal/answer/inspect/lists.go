@@ -247,7 +247,7 @@ func (s *selection) choices(svc *route.Service, p *route.Port, pool route.Pool) 
 		}
 	}
 	inUse := func(pool route.Pool) bool { return len(p.Backends(pool)) > 0 }
-	if s.filter.Name != "" || !slices.ContainsFunc(poolsOf(p), inUse) {
+	if s.filter.detailed() || !slices.ContainsFunc(poolsOf(p), inUse) {
 		return all
 	}
 	return slices.DeleteFunc(all, func(c route.Choice) bool { return c.Reason != route.Chosen })
