@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -170,7 +171,7 @@ func (w *watching) update(appeared string, answers answerLines, scope []string) 
 		switch {
 		case !known:
 			err = w.print(appeared, string(answer))
-		case before != string(answer):
+		case !alike(before, string(answer)):
 			err = w.print(changed, string(answer))
 		}
 		if err != nil {
@@ -178,6 +179,12 @@ func (w *watching) update(appeared string, answers answerLines, scope []string) 
 		}
 	}
 	return w.forget(scope, now)
+}
+
+// alike reports whether two answers differ at most in numbers of connections, which change all the time.
+func alike(a, b string) bool {
+	numbers := regexp.MustCompile(`"(open|active|inactive)Connections":[0-9]+`)
+	return a == b || numbers.ReplaceAllLiteralString(a, "") == numbers.ReplaceAllLiteralString(b, "")
 }
 
 // forget prints the items of Services that are gone, and keeps those that are there now.
