@@ -29,7 +29,7 @@ var style string
 const answerTime = 3 * time.Second
 
 // The pause after an answer is pace times its duration, but at most longestPause: however often clients ask, answers
-// take a fifth of a CPU at most.
+// take a fifth of a CPU at most, as long as one takes less than 250 ms. With 100,000 Services one takes 200 ms.
 const (
 	pace         = 4
 	longestPause = time.Second
