@@ -342,6 +342,9 @@ func (s *selection) nodePort(svc *route.Service, p *route.Port, f *route.Fronten
 		Addresses: ports.Of(p.Family),
 		Pods:      wayOf(f.Pods), Node: wayOf(f.Node), Others: wayOf(f.Others),
 	}
+	if ports.Loopback6 && p.Family == route.IPv6 && p.Protocol != cluster.SCTP {
+		out.Addresses = append(out.Addresses, netip.IPv6Loopback())
+	}
 	out.State, out.Reason = s.state(svc)
 	if f.Others.Verdict == route.Balance {
 		out.Backends = len(p.Backends(f.Others.Pool))
