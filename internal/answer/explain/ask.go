@@ -170,9 +170,10 @@ func (a *asker) surveyPort(n *survey, to netip.Addr, f found) {
 	for i := range f.port.Frontends {
 		f.frontend = &f.port.Frontends[i]
 		asked := a.asks(f)
+		f.socket = f.frontend.Kind == route.NodePort && to == netip.IPv6Loopback()
+		served := n.isNodePort && (!f.socket || f.port.Protocol != cluster.SCTP)
 		switch {
-		case f.frontend.Kind == route.NodePort && asked && n.isNodePort:
-			f.socket = to == netip.IPv6Loopback()
+		case f.frontend.Kind == route.NodePort && asked && served:
 			n.matching = append(n.matching, f)
 		case f.frontend.Kind == route.NodePort && asked && a.endsUnserved(to, f.frontend):
 			n.matching = append(n.matching, found{service: f.service, port: f.port, frontend: f.frontend, unserved: true})

@@ -63,6 +63,8 @@ func (a *asker) servesNodePorts(to netip.Addr) bool {
 func (a *asker) whyNoNodePorts(to netip.Addr) string {
 	ports := a.view.Routes.Host.NodePorts
 	switch {
+	case a.servesNodePorts(to): // by sockets at ::1
+		return fmt.Sprintf("%s serves only those with TCP and UDP", to)
 	case to == netip.IPv6Loopback() && a.view.Plane.Loopback6 != "":
 		return fmt.Sprintf("%s serves none: the loopback address of IPv6 does only if %s", to, a.view.Plane.Loopback6)
 	case to.IsLoopback():
