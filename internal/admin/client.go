@@ -38,6 +38,12 @@ type NotFoundError string
 // Error returns the message of the daemon.
 func (e NotFoundError) Error() string { return string(e) }
 
+// RefusedError means that the daemon does not answer a query, in most cases only for the moment.
+type RefusedError string
+
+// Error returns the message of the daemon.
+func (e RefusedError) Error() string { return string(e) }
+
 // Client queries a daemon.
 type Client struct {
 	dial func(context.Context) (net.Conn, error)
@@ -195,7 +201,7 @@ func refusal(resp *http.Response) error {
 	message := cmp.Or(strings.TrimSpace(string(body)), resp.Status)
 	switch {
 	case resp.StatusCode != http.StatusNotFound:
-		return errors.New(message)
+		return RefusedError(message)
 	case message == unknownPath:
 		return errors.New("the daemon does not know this query: it has another version; sluice status shows it")
 	}

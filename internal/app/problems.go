@@ -114,7 +114,7 @@ func (c *changes) Applied(change route.Change) {
 		c.started = true
 		notProgrammed{c.log, slog.LevelDebug}.Applied(change)
 		touched = nil
-		c.take(event.FirstServices(len(change.Table.Services)))
+		c.take(event.FirstServices(programmed(change.Table)))
 	}
 	if n := len(touched) - maxChanges; n > 0 {
 		c.take(event.ManyServices(n))
@@ -123,6 +123,16 @@ func (c *changes) Applied(change route.Change) {
 	for _, t := range touched {
 		c.take(event.OfChange(t))
 	}
+}
+
+// programmed returns how many Services have rules: headless ones, for example, have none.
+func programmed(t *route.Table) (n int) {
+	for _, svc := range t.Services {
+		if len(svc.Ports) > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // take records and logs an Event.

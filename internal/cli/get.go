@@ -229,6 +229,9 @@ func (g *getting) ask(ctx context.Context, names []string) answerLines {
 		g.missing = nil
 		none := true
 		for _, query := range g.queries(names) {
+			if len(g.names) == 0 { // a watch of all Services lists of one what it lists of all
+				query.Set("brief", "true")
+			}
 			for answer, err := range admin.DialNearest().Ask(ctx, g.query, query) {
 				if _, unknown := errors.AsType[admin.NotFoundError](err); unknown {
 					g.missing = append(g.missing, err)

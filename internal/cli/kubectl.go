@@ -28,8 +28,8 @@ const (
 const pluginLong = `Ask Sluice on the nodes of a cluster, from anywhere, with the rights of a kubeconfig.
 
 status asks all nodes. The other commands run in the pod of Sluice on the node of --node, and print
-what they print there. -n and -l before the command say where Sluice is; behind a command that has
-flags of these names they are its own, and choose Services.
+what they print there. -n and -l before the command select the pods of Sluice; after get, events and
+top they select Services.
 
 It needs the rights to list pods and to create pods/exec in the namespace of Sluice.`
 
@@ -60,7 +60,7 @@ func newPlugin(env Env) *cobra.Command {
 	}
 	fs := root.PersistentFlags()
 	p.access.Bind(fs)
-	fs.StringVar(&p.node, "node", "", "`name` of the node to ask; without it there must be only one")
+	fs.StringVar(&p.node, "node", "", "`name` of the node to ask; required if there are several")
 	_ = root.RegisterFlagCompletionFunc("node", p.completeNodes) // it exists
 	root.Flags().AddFlagSet(fs)                                  // cobra must know them to find the command behind them
 	root.AddCommand(p.newStatus(), p.remote(newGet(p.env), p.only), p.remote(newEvents(p.env), p.only),
@@ -191,7 +191,7 @@ func (p *plugin) on(ctx context.Context, c *fleet.Cluster, node string) (fleet.P
 	runs := fmt.Sprintf("Sluice runs on %s, such as %s", text.Count(len(names), "node"),
 		strings.Join(names[:min(few, len(names))], ", "))
 	if node == "" {
-		return fleet.Pod{}, errors.New("no node is named by --node: " + runs)
+		return fleet.Pod{}, errors.New("--node is required: " + runs)
 	}
 	if nearest := text.Nearest(node, names); nearest != "" {
 		runs = "did you mean " + nearest + "?"

@@ -299,7 +299,7 @@ func TestPluginErrors(t *testing.T) {
 	s.Pods[1].Status.Phase = corev1.PodPending
 	s.Run = func(*http.Request, string, []string) podtest.Result { return podtest.Result{Forbidden: true} }
 	for args, want := range map[string]string{
-		"get services":      "kubectl sluice: no node is named by --node: Sluice runs on 2 nodes, such as node-a, node-b\n",
+		"get services":      "kubectl sluice: --node is required: Sluice runs on 2 nodes, such as node-a, node-b\n",
 		"diff --node nodea": `kubectl sluice: no pod of Sluice on node "nodea": did you mean node-a?` + "\n",
 		"diff --node other": `kubectl sluice: no pod of Sluice on node "other": ` +
 			"Sluice runs on 2 nodes, such as node-a, node-b\n",

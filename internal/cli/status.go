@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -19,12 +20,13 @@ import (
 func newStatus(env Env, stdout io.Writer) *cobra.Command {
 	var watch bool
 	o := newOutput(objectFormats())
+	stream := newOutput(append([]format{{name: "text"}}, streamFormats()...))
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the daemon on this node: health, mode and why, last sync, lag, repairs, failures",
 		Long: `Show the state of the daemon of this network namespace: mode and why, source, the last write and
 pending changes, comparisons and repairs, rules taken over, configuration, host settings, servers,
-and problems with objects. --watch shows it again every two seconds, also while no daemon answers.
+and problems with objects. --watch shows it again every two seconds, or why no daemon answers.
 
 Exit status: 0 healthy; 1 not healthy, or starting; 2 no answer: the daemon does not run here or does
 not answer, or the command does not run as root.`,
@@ -33,31 +35,44 @@ not answer, or the command does not run as root.`,
   sluice status >/dev/null && echo healthy`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if watch {
-				return watchStatus(cmd.Context(), o.format, stdout)
+			if !watch {
+				return status(cmd.Context(), o.format, env.Stdout)
 			}
-			return status(cmd.Context(), o.format, env.Stdout)
+			if err := stream.Set(o.text); err != nil {
+				return err
+			}
+			return watchStatus(cmd.Context(), stream.format, stdout, env.Stderr)
 		},
 	}
 	o.register(cmd, cmd.Flags())
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again and again, until interrupted")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again and again, until interrupted; json as lines")
 	return answers(cmd)
 }
 
 // watchStatus prints the state, or why there is none, until it is interrupted: in place of the last one on a terminal.
-func watchStatus(ctx context.Context, f format, stdout io.Writer) error {
+// In a format for programs the reason goes to stderr.
+func watchStatus(ctx context.Context, f format, stdout, stderr io.Writer) error {
 	const pause = 2 * time.Second
+	var now bytes.Buffer
+	safe := text.Safe(&now)
+	p := newPrinter(safe, f, prose[inspect.Status])
+	if f.encode == nil {
+		stderr = safe
+	}
 	for at := time.Now(); ; at = time.Now() {
-		var now bytes.Buffer
-		err := status(ctx, f, text.Safe(&now))
+		answer, err := askStatus(ctx)
+		if err == nil {
+			err = errors.Join(p.print(answer), p.flush())
+		}
 		if ctx.Err() != nil {
 			return nil // interrupted, as intended
 		}
-		if err != nil && err.Error() != "" {
-			fmt.Fprintf(&now, "%s: %v\n", at.Format(time.TimeOnly), err)
+		if err != nil {
+			fmt.Fprintf(stderr, "%s: %v\n", at.Format(time.TimeOnly), err)
 		}
 		if file := screen(stdout); file != nil && f.encode == nil {
 			err = redraw(file, now.String())
+			now.Reset()
 		} else {
 			_, err = now.WriteTo(stdout)
 		}
@@ -71,11 +86,16 @@ func watchStatus(ctx context.Context, f format, stdout io.Writer) error {
 	}
 }
 
-func status(ctx context.Context, f format, w io.Writer) error {
+func askStatus(ctx context.Context) (answer json.RawMessage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var answer json.RawMessage
-	if err := admin.DialNearest().Get(ctx, "/status", nil, &answer); err != nil {
+	err = admin.DialNearest().Get(ctx, "/status", nil, &answer)
+	return answer, err
+}
+
+func status(ctx context.Context, f format, w io.Writer) error {
+	answer, err := askStatus(ctx)
+	if err != nil {
 		return err
 	}
 	var s inspect.Status

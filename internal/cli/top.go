@@ -29,8 +29,8 @@ once, after one interval. Ports that have had no connection are left out, except
 or NAMESPACE/NAME. --output wide adds the sums since the proxy, or the kernel, began to count.
 
 Modes ebpf, ipvs and userspace count; a dash is a number that the mode does not know. Mode ipvs knows no
-failures. Mode ebpf knows the connections that sockets of this node began, and of the live ones those to
-the backends of the Service, also direct ones.`
+failures. Mode ebpf counts only connections that sockets of this node open; LIVE are all connections of
+this node to the backends of the Service, including direct ones.`
 
 // minInterval bounds what a live table costs the daemon.
 const minInterval = 100 * time.Millisecond
@@ -57,7 +57,7 @@ func newTop(env Env, stdout io.Writer) *cobra.Command {
 		Args:    cobra.MaximumNArgs(1),
 	}
 	in.register(cmd)
-	cmd.Flags().DurationVar(&t.interval, "interval", 2*time.Second, "time between two looks at the counters")
+	cmd.Flags().DurationVar(&t.interval, "interval", 2*time.Second, "time between two readings of the counters")
 	cmd.Flags().StringVar(&t.sort, "sort", sortNames()[0], "the first in the table: "+strings.Join(sortNames(), ", "))
 	o.register(cmd, cmd.Flags())
 	complete(cmd, "sort", sortNames())

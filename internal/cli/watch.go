@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -68,6 +69,7 @@ type watching struct {
 	printer *printer
 	filters []inspect.Filter
 	known   map[string]itemLines
+	behind  bool // what was printed last may be out of date
 }
 
 // watch prints what there is, then changes, until the context ends.
@@ -77,7 +79,7 @@ func (g *getting) watch(ctx context.Context) error {
 		return err
 	}
 	p := newPrinter(g.env.Stdout, g.format(), changeRows(g.person))
-	w, last := &watching{g, p, filters, map[string]itemLines{}}, uint64(0)
+	w, last := &watching{getting: g, printer: p, filters: filters, known: map[string]itemLines{}}, uint64(0)
 	for events, err := range eventBatches(ctx) {
 		switch {
 		case err != nil:
@@ -100,13 +102,31 @@ func (g *getting) watch(ctx context.Context) error {
 	return nil
 }
 
-// follow prints what has changed since the Event with the number last.
+// follow prints what has changed since the Event with the number last. If the daemon cannot answer now, such as after a
+// change of its configuration, follow says so, and the next call prints it.
 func (w *watching) follow(ctx context.Context, events []eventLine, last uint64) error {
+	touched := w.touched(events, last)
+	var err error
+	if w.behind {
+		touched, err = nil, w.update(added, w.ask(ctx, w.names), slices.Collect(maps.Keys(w.known)))
+	}
+	for _, service := range touched {
+		if err = w.update(added, w.ask(ctx, []string{service}), []string{service}); err != nil {
+			break
+		}
+	}
+	if _, w.behind = errors.AsType[admin.RefusedError](err); w.behind {
+		fmt.Fprintln(w.env.Stderr, err)
+		return nil
+	}
+	return err
+}
+
+// touched returns the Services that Events are about. It notes if Events are missing, or if one stands for many.
+func (w *watching) touched(events []eventLine, last uint64) []string {
 	var touched []string
 	for _, e := range events {
-		if e.Number > last+1 || e.Kind == "" { // Events are missing, or one stands for many
-			return w.update(added, w.ask(ctx, w.names), slices.Collect(maps.Keys(w.known)))
-		}
+		w.behind = w.behind || e.Number > last+1 || e.Kind == ""
 		last = e.Number
 		concerns := func(f inspect.Filter) bool { return e.Matches(anyPort(f)) }
 		if e.Kind == "Service" && slices.ContainsFunc(w.filters, concerns) {
@@ -114,12 +134,7 @@ func (w *watching) follow(ctx context.Context, events []eventLine, last uint64) 
 		}
 	}
 	slices.Sort(touched)
-	for _, service := range slices.Compact(touched) {
-		if err := w.update(added, w.ask(ctx, []string{service}), []string{service}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return slices.Compact(touched)
 }
 
 // anyPort returns a filter for all Services in place of one for a node port, as any may have it.
@@ -156,7 +171,7 @@ func (w *watching) update(appeared string, answers answerLines, scope []string) 
 		switch {
 		case !known:
 			err = w.print(appeared, string(answer))
-		case before != string(answer):
+		case !alike(before, string(answer)):
 			err = w.print(changed, string(answer))
 		}
 		if err != nil {
@@ -164,6 +179,12 @@ func (w *watching) update(appeared string, answers answerLines, scope []string) 
 		}
 	}
 	return w.forget(scope, now)
+}
+
+// alike reports whether two answers differ at most in numbers of connections, which change all the time.
+func alike(a, b string) bool {
+	numbers := regexp.MustCompile(`"(open|active|inactive)Connections":[0-9]+`)
+	return a == b || numbers.ReplaceAllLiteralString(a, "") == numbers.ReplaceAllLiteralString(b, "")
 }
 
 // forget prints the items of Services that are gone, and keeps those that are there now.

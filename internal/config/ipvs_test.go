@@ -3,6 +3,7 @@ package config
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,5 +49,18 @@ func TestIPVS(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("got %v, want an error of %s", err, field)
 		}
+	}
+}
+
+func TestLocalhostInModeIPVS(t *testing.T) {
+	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
+	f := NewFlags(fs)
+	if err := fs.Parse([]string{"--proxy-mode=ipvs", "--nodeport-addresses=localhost,primary"}); err != nil {
+		t.Fatal(err)
+	}
+	_, warnings, err := f.Load(Env{Hostname: os.Hostname}, Options{Modes: []string{"nftables", "ipvs"}})
+	const want = "localhost in --nodeport-addresses has no effect: mode ipvs serves no NodePorts on loopback addresses"
+	if err != nil || !slices.Contains(warnings, want) {
+		t.Errorf("%q, %v, want %q", warnings, err, want)
 	}
 }

@@ -226,8 +226,11 @@ func (c *check) combinations() {
 // contradictions warns of a setting that another one cancels.
 func (c *check) contradictions(cfg *Config) {
 	if cfg.NodePorts.Localhost && cfg.NodePorts.Loopback == route.LoopbackNever {
-		c.warn("localhost in %s has no effect: %s is false",
-			c.name("nodePortAddresses"), c.name("iptables.localhostNodePorts"))
+		why := c.name("iptables.localhostNodePorts") + " is false"
+		if cfg.Mode == "ipvs" || cfg.Mode == kernelspaceMode {
+			why = "mode " + cfg.Mode + " serves no NodePorts on loopback addresses"
+		}
+		c.warn("localhost in %s has no effect: %s", c.name("nodePortAddresses"), why)
 	}
 	if Collide(cfg.Healthz, cfg.Metrics) {
 		c.warn("%s %v and %s %v: only one of two servers can listen; change one of the ports",

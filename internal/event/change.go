@@ -41,7 +41,7 @@ func OfChange(t route.Touch) Event {
 		case endpoints != "":
 			e.Reason, e.Note = reasonEndpointsChanged, endpoints
 		default:
-			e.Reason, e.Note = reasonServiceChanged, "another policy, affinity, weight or port name"
+			e.Reason, e.Note = reasonServiceChanged, "a policy, affinity, weight or port name changed"
 		}
 	}
 	return e
@@ -49,7 +49,7 @@ func OfChange(t route.Touch) Event {
 
 // FirstServices stands for the Services that the first write after a start contains.
 func FirstServices(n int) Event {
-	return ofMany(reasonFirstServices, "the kernel has the rules of "+services(n))
+	return ofMany(reasonFirstServices, services(n)+" programmed")
 }
 
 // ManyServices stands for changes of Services that are not described one by one.

@@ -59,7 +59,7 @@ func TestOfChange(t *testing.T) {
 		},
 		{
 			what: "affinity", old: web(), now: web(func(s *route.Service) { s.Ports[0].Affinity = 1 }),
-			reason: "ServiceChanged", note: "another policy, affinity, weight or port name",
+			reason: "ServiceChanged", note: "a policy, affinity, weight or port name changed",
 		},
 	} {
 		got := OfChange(route.Touch{Name: web().Name, Old: tt.old, New: tt.now})

@@ -16,6 +16,7 @@ type Facts struct {
 	Ranges      Ranges    // when source ranges are checked
 	Ends        Ends      // where connections without a backend are refused or dropped
 	Loopback    string    // the condition for NodePorts on loopback addresses; completes "only if"
+	Loopback6   string    // the same for ::1; empty: there is no other
 
 	// Weights means that the weights of backends count.
 	Weights bool

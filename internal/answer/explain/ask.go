@@ -37,6 +37,7 @@ type asker struct {
 	question Question
 	sources  []netip.Addr // of the client; none: this node itself
 	open     bool         // a frontend has source ranges, which the plane cannot check
+	omitted  int          // frontends in question without a Case
 }
 
 // found is a frontend with its Service and port.
@@ -67,8 +68,9 @@ func Ask(v View, q Question) Answer {
 		a.byName(&out)
 	}
 	out.Notes = append(out.Notes, note...)
-	if n := len(out.Cases) - mostCases; n > 0 {
-		out.Cases = out.Cases[:mostCases]
+	shown := min(len(out.Cases), mostCases)
+	if n := len(out.Cases) - shown + a.omitted; n > 0 {
+		out.Cases = out.Cases[:shown]
 		out.Notes = append(out.Notes, fmt.Sprintf("%d more results are not shown: add a port to the destination", n))
 	}
 	out.Notes = append(out.Notes, a.remarks(out.Cases)...)
@@ -118,8 +120,15 @@ func (a *asker) at(to netip.Addr) []Case {
 		}
 		return []Case{a.nowhere(to, n)}
 	}
-	var cases []Case
-	for _, f := range n.matching {
+	return a.enterEach(to, n.matching)
+}
+
+// enterEach answers for as many frontends as an Answer has, and counts the others: an address may have ten thousand
+// NodePorts, each with very many endpoints.
+func (a *asker) enterEach(to netip.Addr, all []found) (cases []Case) {
+	some := all[:min(len(all), mostCases)]
+	a.omitted += len(all) - len(some)
+	for _, f := range some {
 		cases = append(cases, a.enter(to, f))
 	}
 	return cases
@@ -161,9 +170,10 @@ func (a *asker) surveyPort(n *survey, to netip.Addr, f found) {
 	for i := range f.port.Frontends {
 		f.frontend = &f.port.Frontends[i]
 		asked := a.asks(f)
+		f.socket = f.frontend.Kind == route.NodePort && to == netip.IPv6Loopback()
+		served := n.isNodePort && (!f.socket || f.port.Protocol != cluster.SCTP)
 		switch {
-		case f.frontend.Kind == route.NodePort && asked && n.isNodePort:
-			f.socket = to == netip.IPv6Loopback()
+		case f.frontend.Kind == route.NodePort && asked && served:
 			n.matching = append(n.matching, f)
 		case f.frontend.Kind == route.NodePort && asked && a.endsUnserved(to, f.frontend):
 			n.matching = append(n.matching, found{service: f.service, port: f.port, frontend: f.frontend, unserved: true})
@@ -209,17 +219,6 @@ func (f found) String() string {
 		s += " (" + f.port.Name + ")"
 	}
 	return s
-}
-
-func (a *asker) servesNodePorts(to netip.Addr) bool {
-	n := a.view.Routes.Host.NodePorts
-	if slices.Contains(n.Addrs, to) {
-		return true
-	}
-	if to.IsLoopback() {
-		return n.All127 && to.Is4() || n.Loopback6 && to.Is6()
-	}
-	return n.All(route.FamilyOf(to)) && a.isLocal(to)
 }
 
 // endsUnserved reports whether a NodePort refuses or drops connections at an address that serves no NodePorts.

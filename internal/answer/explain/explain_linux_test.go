@@ -336,11 +336,16 @@ func TestManyCasesAreCut(t *testing.T) {
 	c.Compile(store.Take())
 	v := View{View: proxy.View{Routes: c.Snapshot(), Started: true}, Node: store.Node(), Plane: pathless(nftables.Kind())}
 
+	computed := 0
+	v.Plane.Without = func(*route.Port) plane.Behaviour { computed++; return plane.Behaviour{} }
 	q, err := Parse("node", "192.168.0.2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := Ask(v, q)
+	if computed != len(a.Cases) {
+		t.Errorf("%d cases are computed, %d shown", computed, len(a.Cases))
+	}
 	if len(a.Cases) != 32 || a.Cases[31].Destination != "192.168.0.2:30031/tcp" ||
 		!slices.Equal(a.Notes, []string{"8 more results are not shown: add a port to the destination"}) {
 		t.Errorf("%d cases, the last to %s, noted %q", len(a.Cases), a.Cases[len(a.Cases)-1].Destination, a.Notes)

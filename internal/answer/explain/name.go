@@ -117,11 +117,16 @@ func alsoAt(svc *route.Service) []string {
 	if len(all) == 0 {
 		return nil
 	}
+	return []string{svc.Name.String() + " is also reached by " + few(all)}
+}
+
+// few lists the first of many texts, and how many more there are.
+func few(all []string) string {
 	const most = 8
 	if n := len(all) - most; n > 0 {
-		all = append(all[:most], fmt.Sprintf("%d more", n))
+		all = append(all[:most:most], fmt.Sprintf("%d more", n))
 	}
-	return []string{svc.Name.String() + " is also reached by " + strings.Join(all, ", ")}
+	return strings.Join(all, ", ")
 }
 
 // similar suggests a Service of the same name in another namespace, or with a name like the one in the question.

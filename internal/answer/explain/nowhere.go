@@ -3,6 +3,7 @@ package explain
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -47,13 +48,25 @@ func (a *asker) whyUntouched(to netip.Addr, n survey) string {
 	return "no programmed Service has this address"
 }
 
+func (a *asker) servesNodePorts(to netip.Addr) bool {
+	n := a.view.Routes.Host.NodePorts
+	if slices.Contains(n.Addrs, to) {
+		return true
+	}
+	if to.IsLoopback() {
+		return n.All127 && to.Is4() || n.Loopback6 && to.Is6()
+	}
+	return n.All(route.FamilyOf(to)) && a.isLocal(to)
+}
+
 // whyNoNodePorts returns the reason as a clause that follows "but".
 func (a *asker) whyNoNodePorts(to netip.Addr) string {
 	ports := a.view.Routes.Host.NodePorts
 	switch {
-	case to.IsLoopback() && to.Is6():
-		return fmt.Sprintf(
-			"%s serves none: the loopback address of IPv6 does only if nodePortAddresses has localhost or ::1/128", to)
+	case a.servesNodePorts(to): // by sockets at ::1
+		return fmt.Sprintf("%s serves only those with TCP and UDP", to)
+	case to == netip.IPv6Loopback() && a.view.Plane.Loopback6 != "":
+		return fmt.Sprintf("%s serves none: the loopback address of IPv6 does only if %s", to, a.view.Plane.Loopback6)
 	case to.IsLoopback():
 		return fmt.Sprintf("%s serves none: loopback addresses do only if %s", to, a.view.Plane.Loopback)
 	case !a.isLocal(to):

@@ -41,7 +41,7 @@ func (a *asker) resolveService() (notes []string, err error) {
 	}
 	found, others, err := named("Service", known)
 	if len(others) > 0 {
-		notes = []string{"there is also " + text.Join(others, ", ")}
+		notes = []string{"there is also " + few(text.Strings(others))}
 	}
 	q.Service = found
 	return notes, err
@@ -84,7 +84,7 @@ func named(kind string, all []cluster.Name) (found cluster.Name, others []cluste
 	i := slices.IndexFunc(all, func(n cluster.Name) bool { return n.Namespace == "default" })
 	if i < 0 && len(all) > 1 {
 		return cluster.Name{Name: all[0].Name}, nil, fmt.Errorf("there are %d %ss called %s: give one of %s", len(all),
-			kind, all[0].Name, text.Join(all, ", "))
+			kind, all[0].Name, few(text.Strings(all)))
 	}
 	found = all[max(i, 0)]
 	return found, slices.DeleteFunc(all, func(n cluster.Name) bool { return n == found }), nil

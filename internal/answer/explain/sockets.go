@@ -34,14 +34,10 @@ func (a *asker) sockets() []found {
 }
 
 // atSockets answers for an address in a mode whose clients connect to sockets of the process.
-func (a *asker) atSockets(to netip.Addr) (cases []Case) {
-	for _, f := range a.sockets() {
-		if f.frontend.Addr == to && a.asks(f) {
-			cases = append(cases, a.enter(to, f))
-		}
-	}
-	if len(cases) > 0 {
-		return cases
+func (a *asker) atSockets(to netip.Addr) []Case {
+	matching := slices.DeleteFunc(a.sockets(), func(f found) bool { return f.frontend.Addr != to || !a.asks(f) })
+	if len(matching) > 0 {
+		return a.enterEach(to, matching)
 	}
 	out := Case{
 		Destination: target(to, a.question.Port, a.question.Protocol), Client: a.client(to).Client,

@@ -56,7 +56,7 @@ func (i *Inspector) balanced(ctx context.Context, s *selection, svc *route.Servi
 		list[n].Balancing = of(at)
 		delete(kernel, at)
 	}
-	if s.filter.Name == "" {
+	if !s.filter.detailed() {
 		return list
 	}
 	pool := poolsOf(p)[0].String()

@@ -27,7 +27,8 @@ const (
 
 // Handler answers queries with lines of JSON, each of them one answer:
 //
-//	/services /backends /nodeports   Service, Backend, NodePort; ?namespace= ?name= ?selector= filter
+//	/services /backends /nodeports   Service, Backend, NodePort; ?namespace= ?name= ?selector= filter; ?brief=
+//	                                 leaves out what only a query by name has (Filter.Brief)
 //	/addresses /hosts /traffic       Address, Host, Traffic; filtered, too
 //	/names                           "NAMESPACE/NAME", of ?namespace=, with ?name= as prefix
 //	/namespaces                      names of namespaces with ?name= as prefix
@@ -133,6 +134,7 @@ func filtered[T owned](i *Inspector, list func(context.Context, Filter) (iter.Se
 		if err != nil {
 			return nil, err
 		}
+		f.Brief = r.FormValue("brief") != ""
 		all, err := list(r.Context(), f)
 		selector := r.FormValue("selector")
 		if err != nil || selector == "" {

@@ -191,7 +191,7 @@ func TestManyQueriesDuringWrites(t *testing.T) {
 		})
 		all.Wait()
 		synctest.Wait()
-		if got := must(w.Services(t.Context(), Filter{"default", "web"})); got[0].Ports[0].Port != 1199 {
+		if got := must(w.Services(t.Context(), Filter{Namespace: "default", Name: "web"})); got[0].Ports[0].Port != 1199 {
 			t.Errorf("in the end: %+v", got)
 		}
 	})
@@ -240,7 +240,7 @@ func BenchmarkQuestions(b *testing.B) {
 func questions(ctx context.Context) map[string]func(*Inspector) {
 	return map[string]func(*Inspector){
 		"all services": func(i *Inspector) { _, _ = i.Services(ctx, Filter{}) },
-		"one service":  func(i *Inspector) { _, _ = i.Services(ctx, Filter{"default", "service-7"}) },
+		"one service":  func(i *Inspector) { _, _ = i.Services(ctx, Filter{Namespace: "default", Name: "service-7"}) },
 		"names": func(i *Inspector) {
 			_, _ = i.names(httptest.NewRequestWithContext(ctx, http.MethodGet, "/names?name=serv", http.NoBody))
 		},

@@ -28,12 +28,15 @@ type History struct {
 	rejected int
 	problems []keptProblem // newest first
 	events   []Event       // oldest first
-	recorded uint64        // number of all Events so far
+	recorded uint64        // Event.Number of the last one
 	more     chan struct{} // closed by the next Record
 }
 
-// NewHistory returns an empty History.
-func NewHistory() *History { return &History{more: make(chan struct{})} }
+// NewHistory returns an empty History. Its Events have greater numbers than those of earlier ones, so that a client
+// that asks for Events after one of an earlier History gets them: it has missed some if their numbers do not follow.
+func NewHistory() *History {
+	return &History{recorded: uint64(time.Now().UnixMicro()), more: make(chan struct{})}
+}
 
 // Observe records a write, successful or not (proxy.Options.Observe).
 func (h *History) Observe(s proxy.Sync) {
@@ -112,7 +115,7 @@ func (h *History) past() (writes Past, rejected int, problems []Problem) {
 
 // Event is an Event of the daemon: one that it has made, or a change of a Service.
 type Event struct {
-	Number uint64    `json:"number"` // in order, from 1 on
+	Number uint64    `json:"number"` // one more than that of the previous Event since the start
 	At     time.Time `json:"at"`
 	event.Event
 }

@@ -145,7 +145,12 @@ func (i *Inspector) Explain(ctx context.Context, q explain.Question) (explain.An
 }
 
 // Filter selects Services; an empty field matches all.
-type Filter struct{ Namespace, Name string }
+type Filter struct {
+	Namespace, Name string
+
+	// Brief leaves out what only a query for a Service by name has, such as endpoints that are left out.
+	Brief bool
+}
 
 // ParseFilter parses "NAME" or "NAMESPACE/NAME", with an optional separate namespace.
 func ParseFilter(name, namespace string) (Filter, error) {
@@ -164,6 +169,9 @@ func ParseFilter(name, namespace string) (Filter, error) {
 func (f Filter) matches(n cluster.Name) bool {
 	return (f.Namespace == "" || f.Namespace == n.Namespace) && (f.Name == "" || f.Name == n.Name)
 }
+
+// detailed reports whether a list has everything about the Service.
+func (f Filter) detailed() bool { return f.Name != "" && !f.Brief }
 
 // matchesPrefix reports whether the filter is a prefix of a name, or of its namespace if the filter has none.
 func (f Filter) matchesPrefix(n cluster.Name) bool {
@@ -211,7 +219,7 @@ func (i *Inspector) selectServices(ctx context.Context, f Filter) (*selection, e
 		s.why = v.Err.Error()
 	}
 	if f.Name != "" && f.Namespace != "" {
-		s.add(cluster.Name(f))
+		s.add(cluster.Name{Namespace: f.Namespace, Name: f.Name})
 	} else {
 		s.addAll()
 	}

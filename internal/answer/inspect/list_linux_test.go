@@ -48,7 +48,7 @@ func TestTables(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.load()
-		web := Filter{"default", "web"}
+		web := Filter{Namespace: "default", Name: "web"}
 		for kind, l := range listings() {
 			for _, tt := range []struct {
 				file   string
@@ -155,7 +155,7 @@ func TestUnknownService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, nil)
 		w.load()
-		for _, f := range []Filter{{"default", "nothing"}, {"", "nothing"}} {
+		for _, f := range []Filter{{Namespace: "default", Name: "nothing"}, {Name: "nothing"}} {
 			_, services := w.Services(t.Context(), f)
 			_, backends := w.Backends(t.Context(), f)
 			_, ports := w.NodePorts(t.Context(), f)
@@ -187,8 +187,8 @@ func TestReasonOfPendingServices(t *testing.T) {
 			t.Errorf("in default:\n%s\nwant:\n%s", got, want)
 		}
 		for f, want := range map[Filter]string{
-			{"default", "web"}: "default/web pending: to be removed: no space",
-			{"default", "new"}: "default/new pending: no space",
+			{Namespace: "default", Name: "web"}: "default/web pending: to be removed: no space",
+			{Namespace: "default", Name: "new"}: "default/new pending: no space",
 		} {
 			if got := names(w, f); got != want {
 				t.Errorf("%s: %s, want %s", f, got, want)
@@ -214,8 +214,8 @@ func TestReasonOfRefusedServices(t *testing.T) {
 		if got, want := names(w, Filter{Namespace: "default"}), "default/empty programmed\ndefault/web "+why; got != want {
 			t.Errorf("in default:\n%s\nwant:\n%s", got, want)
 		}
-		backends := must(w.Backends(t.Context(), Filter(web)))
-		ports := must(w.NodePorts(t.Context(), Filter(web)))
+		backends := must(w.Backends(t.Context(), Filter{Namespace: web.Namespace, Name: web.Name}))
+		ports := must(w.NodePorts(t.Context(), Filter{Namespace: web.Namespace, Name: web.Name}))
 		if len(backends) == 0 || len(ports) == 0 {
 			t.Fatalf("%d backends, %d NodePorts, want some", len(backends), len(ports))
 		}
@@ -237,7 +237,7 @@ func TestReasonOfRefusedServices(t *testing.T) {
 		w.between(func() { w.kernel.refuse = nil })
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if got, want := names(w, Filter(web)), "default/web programmed"; got != want {
+		if got, want := names(w, Filter{Namespace: web.Namespace, Name: web.Name}), "default/web programmed"; got != want {
 			t.Errorf("when it is taken: %s, want %s", got, want)
 		}
 		if s := w.Status(t.Context()); s.Refused != 0 || s.Pending != 0 {
@@ -250,7 +250,8 @@ func TestBeforeTheFirstSyncAllIsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, func(w *world, _ *Options) { w.kernel.refuse = errors.New("not yet") })
 		w.load()
-		if got, want := names(w, Filter{"kube-system", "dns"}), "kube-system/dns pending: not yet"; got != want {
+		dns := Filter{Namespace: "kube-system", Name: "dns"}
+		if got, want := names(w, dns), "kube-system/dns pending: not yet"; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	})
@@ -265,12 +266,12 @@ func TestNodePortsByNumber(t *testing.T) {
 		one := all[0]
 		want := slices.DeleteFunc(slices.Clone(all), func(n NodePort) bool { return n.Port != one.Port })
 		asked := fmt.Sprint(one.Port)
-		for _, f := range []Filter{{"", asked}, {one.Namespace, asked}} {
+		for _, f := range []Filter{{Name: asked}, {Namespace: one.Namespace, Name: asked}} {
 			if got := must(w.NodePorts(t.Context(), f)); !reflect.DeepEqual(got, want) || len(got) == len(all) {
 				t.Errorf("%s: %+v, want %+v", f, got, want)
 			}
 		}
-		if _, err := w.NodePorts(t.Context(), Filter{"nowhere", asked}); err == nil {
+		if _, err := w.NodePorts(t.Context(), Filter{Namespace: "nowhere", Name: asked}); err == nil {
 			t.Errorf("node port %s is found in a namespace that does not have it", asked)
 		}
 	})
@@ -354,13 +355,13 @@ func TestNamesForCompletion(t *testing.T) {
 		w := start(t, nil)
 		w.load()
 		for f, want := range map[Filter]string{
-			{"", "we"}:         "[default/web staging/web]",
-			{"", "st"}:         "[staging/outside staging/thief staging/web]",
-			{"", "staging/t"}:  "[staging/thief]",
-			{"", "stag/t"}:     "[]",
-			{"default", ""}:    "[default/empty default/web]",
-			{"default", "e"}:   "[default/empty]",
-			{"default", "def"}: "[]",
+			{Name: "we"}:                        "[default/web staging/web]",
+			{Name: "st"}:                        "[staging/outside staging/thief staging/web]",
+			{Name: "staging/t"}:                 "[staging/thief]",
+			{Name: "stag/t"}:                    "[]",
+			{Namespace: "default"}:              "[default/empty default/web]",
+			{Namespace: "default", Name: "e"}:   "[default/empty]",
+			{Namespace: "default", Name: "def"}: "[]",
 		} {
 			if got := namesFor(w, f); fmt.Sprint(got) != want {
 				t.Errorf("names that begin with %q: %v, want %s", f, got, want)

@@ -253,7 +253,7 @@ func (s *selection) choices(svc *route.Service, p *route.Port, pool route.Pool) 
 		}
 	}
 	inUse := func(pool route.Pool) bool { return len(p.Backends(pool)) > 0 }
-	if s.filter.Name != "" || !slices.ContainsFunc(poolsOf(p), inUse) {
+	if s.filter.detailed() || !slices.ContainsFunc(poolsOf(p), inUse) {
 		return all
 	}
 	return slices.DeleteFunc(all, func(c route.Choice) bool { return c.Reason != route.Chosen })
@@ -347,6 +347,9 @@ func (s *selection) nodePort(svc *route.Service, p *route.Port, f *route.Fronten
 		Every: ports.All(p.Family), Loopback: ports.All127 && p.Family == route.IPv4,
 		Addresses: ports.Of(p.Family),
 		Pods:      wayOf(f.Pods), Node: wayOf(f.Node), Others: wayOf(f.Others),
+	}
+	if ports.Loopback6 && p.Family == route.IPv6 && p.Protocol != cluster.SCTP {
+		out.Addresses = append(out.Addresses, netip.IPv6Loopback())
 	}
 	out.State, out.Reason = s.state(svc)
 	if f.Others.Verdict == route.Balance {

@@ -232,7 +232,6 @@ func TestHistoryKeepsTheLatestProblems(t *testing.T) {
 	}
 }
 
-// Very many Services that ask for the same are one problem, and a count.
 // The latest Events are kept, with their objects.
 func TestHistoryKeepsTheLatestEvents(t *testing.T) {
 	h := NewHistory()
@@ -246,7 +245,7 @@ func TestHistoryKeepsTheLatestEvents(t *testing.T) {
 	if len(got) != maxEvents || got[0].Name != "5" || got[maxEvents-1].Name != fmt.Sprint(maxEvents+4) {
 		t.Errorf("%d Events from %+v", len(got), got[0])
 	}
-	want := Event{6, got[0].At, event.Event{
+	want := Event{got[maxEvents-1].Number - maxEvents + 1, got[0].At, event.Event{
 		Object: event.Object{Kind: "Service", Namespace: "a", Name: "5"}, Type: "Warning", Reason: "R", Note: "n",
 	}}
 	if got[0] != want || want.At.IsZero() {
@@ -254,6 +253,23 @@ func TestHistoryKeepsTheLatestEvents(t *testing.T) {
 	}
 }
 
+// After a change of the configuration the daemon has another History. A client that waits for Events after the last one
+// of the former gets all, and their numbers show that it has missed some.
+func TestALaterHistoryHasGreaterNumbers(t *testing.T) {
+	former := NewHistory()
+	former.Record(event.Event{Reason: "Former"})
+	events, _ := former.Events(0)
+	last := events[0].Number
+	time.Sleep(time.Millisecond)
+	later := NewHistory()
+	later.Record(event.Event{Reason: "Later"})
+	got, _ := later.Events(last)
+	if len(got) != 1 || got[0].Number <= last+1 {
+		t.Errorf("after Event %d: %+v", last, got)
+	}
+}
+
+// Very many Services that ask for the same are one problem, and a count.
 func TestHistoryCountsRepeatedProblems(t *testing.T) {
 	h := NewHistory()
 	report := func(service, field, value, reason string, count int) {

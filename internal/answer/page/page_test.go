@@ -256,6 +256,7 @@ func TestPageIsBounded(t *testing.T) {
 			{"/?q=10.96.39.15", "web-9999", "web-9999", `1 Service with`},
 			{"/?problems=1", "web-0000", "web-0198", "5000 Services with a problem"},
 			{"/?page=7000", "", "", "Page 7001 of 101"},
+			{"/?page=9223372036854775807", "", "", "Page 2147483648 of 101"},
 		} {
 			body, doc := w.get(tt.url)
 			var names []string
@@ -329,7 +330,7 @@ func TestPageBeforeTheFirstSync(t *testing.T) {
 }
 
 // Requests are answered one at a time, with pauses, and those that would wait too long are refused.
-func TestPageTakesTurns(t *testing.T) {
+func TestPageAnswersOneRequestAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.serves()
@@ -337,7 +338,7 @@ func TestPageTakesTurns(t *testing.T) {
 		if !ok {
 			t.Fatal(errors.New("another handler"))
 		}
-		h.turn <- struct{}{}
+		h.slot <- struct{}{}
 		began := time.Now()
 		rec := w.ask(http.MethodGet, "/", home())
 		if took := time.Since(began) - longestPause; rec.Code != http.StatusServiceUnavailable || took != answerTime {
@@ -346,7 +347,7 @@ func TestPageTakesTurns(t *testing.T) {
 		if rec.Header().Get("Retry-After") == "" || !strings.HasPrefix(rec.Body.String(), "this page answers one request") {
 			t.Errorf("got %v %s", rec.Header(), rec.Body)
 		}
-		<-h.turn
+		<-h.slot
 		if rec := w.ask(http.MethodGet, "/", home()); rec.Code != http.StatusOK {
 			t.Errorf("got %d", rec.Code)
 		}

@@ -34,9 +34,9 @@ type question struct {
 }
 
 func questionOf(values url.Values) question {
-	n, _ := strconv.Atoi(values.Get("page")) // anything else is the first page
+	n, _ := strconv.ParseInt(values.Get("page"), 10, 32) // what is no number is the first page
 	return question{
-		search: strings.TrimSpace(values.Get("q")), problems: values.Get("problems"), page: max(0, n),
+		search: strings.TrimSpace(values.Get("q")), problems: values.Get("problems"), page: max(0, int(n)),
 		service: values.Get("service"), from: strings.TrimSpace(values.Get("from")), to: strings.TrimSpace(values.Get("to")),
 	}
 }

@@ -108,8 +108,9 @@ func facts() plane.Facts {
 		Ends: plane.Ends{
 			ClusterIPs: plane.Passing | plane.Leaving, External: plane.Arriving | plane.Passing, Unserved: true,
 		},
-		Loopback: "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
-		Weights:  true, Lacking: []route.Method{route.Hash, route.Least},
+		Loopback:  "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
+		Loopback6: "iptables.localhostNodePorts is true and nodePortAddresses has localhost or ::1/128",
+		Weights:   true, Lacking: []route.Method{route.Hash, route.Least},
 		Path: Path,
 	}
 }

@@ -136,7 +136,7 @@ func facts() plane.Facts {
 		Ranges: plane.RangesFirst, OwnVIPs: true, Weights: true, Unweighted: []string{"dh"},
 		AnyScheduler: true, SchedulerName: schedulerOf, Shares: shares,
 		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
-		Loopback: "never: IPVS does not forward from loopback addresses",
+		Loopback: "another program forwards it: IPVS does not forward from loopback addresses",
 		Path:     Path,
 	}
 }

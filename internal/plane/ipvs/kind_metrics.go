@@ -30,8 +30,9 @@ type counter struct {
 
 	connections, received, sent, active, inactive *prometheus.Desc
 
-	mu    sync.Mutex // not held while the kernel is read: Applied returns at once
-	ports map[ipvs.Server]route.PortID
+	mu     sync.Mutex // not held while the kernel is read: Applied returns at once
+	ports  map[ipvs.Server]route.PortID
+	marked map[route.PortID]ipvs.Server // those of packet marks, which the plane may have forgotten
 
 	scrape sync.Mutex
 	last   map[ipvs.Server]ipvs.Stats  // at the last scrape
@@ -51,7 +52,7 @@ func newCounter(servers Servers, marks func() *marks) *counter {
 		active:      desc("active_connections", "Established connections to a Service port."),
 		inactive: desc("inactive_connections",
 			"Connections to a Service port that are not established, such as those that ended recently, and UDP flows."),
-		ports: map[ipvs.Server]route.PortID{}, sums: map[route.PortID]ipvs.Stats{},
+		ports: map[ipvs.Server]route.PortID{}, marked: map[route.PortID]ipvs.Server{}, sums: map[route.PortID]ipvs.Stats{},
 	}
 }
 
@@ -64,24 +65,32 @@ func (c *counter) Applied(change route.Change) {
 		before = change.OldHost
 	}
 	change.Each(func(_ cluster.Name, old, _ *route.Service) {
-		c.each(old, before, func(s ipvs.Server, _ route.PortID) { delete(c.ports, s) })
+		eachServer(old, before, func(s ipvs.Server, id route.PortID) {
+			delete(c.ports, s)
+			delete(c.ports, c.marked[id])
+			delete(c.marked, id)
+		})
 	})
+	marks := c.marks()
 	change.Each(func(_ cluster.Name, _, now *route.Service) {
-		c.each(now, host, func(s ipvs.Server, id route.PortID) { c.ports[s] = id })
+		eachServer(now, host, func(s ipvs.Server, id route.PortID) {
+			c.ports[s] = id
+			if mark, has := marks.of[id]; has {
+				c.marked[id] = ipvs.Server{Addr: id.Family.Unspecified(), Mark: mark}
+				c.ports[c.marked[id]] = id
+			}
+		})
 	})
 }
 
-// each calls fn with the virtual servers that a Service may have.
-func (c *counter) each(svc *route.Service, host *route.Host, fn func(ipvs.Server, route.PortID)) {
+// eachServer calls fn with the virtual servers that a Service may have at addresses.
+func eachServer(svc *route.Service, host *route.Host, fn func(ipvs.Server, route.PortID)) {
 	if svc == nil {
 		return
 	}
 	for i := range svc.Ports {
 		p := &svc.Ports[i]
 		id := p.ID(svc.Name)
-		if mark, has := c.marks().of[id]; has {
-			fn(ipvs.Server{Addr: p.Family.Unspecified(), Mark: mark}, id)
-		}
 		for j := range p.Frontends {
 			f := &p.Frontends[j]
 			for _, to := range addresses(host, p, f) {

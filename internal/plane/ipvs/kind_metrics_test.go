@@ -68,6 +68,23 @@ func TestTrafficIsCountedByServicePort(t *testing.T) {
 	}
 }
 
+// A Service with a packet mark that is deleted during a comparison, which begins with other marks, leaves nothing.
+func TestMarksOfDeletedServicesAreNotCounted(t *testing.T) {
+	change, svc := oneService("10.0.0.1:80")
+	plane := newMarks()
+	plane.mark(svc.Ports[0].ID(svc.Name))
+	c := newCounter(newFake().servers, func() *marks { return plane })
+	c.Applied(change)
+	if len(c.ports) != 2 {
+		t.Fatalf("virtual servers %v, want one with an address and one with a mark", c.ports)
+	}
+	plane = newMarks()
+	c.Applied(route.Change{Table: &route.Table{}, Touched: []route.Touch{{Name: svc.Name, Old: svc}}})
+	if len(c.ports) != 0 || len(c.marked) != 0 {
+		t.Errorf("left %v, %v", c.ports, c.marked)
+	}
+}
+
 // The kernel counts connections and bytes, which are in the list of virtual servers.
 func TestTrafficOnTheKernel(t *testing.T) {
 	const at = "127.0.0.1:8080"

@@ -70,11 +70,11 @@ func (l load) Collect(ch chan<- prometheus.Metric) {
 		value      float64
 	}{
 		{
-			"sluice_conntrack_entries", "Connections and flows that conntrack knows.",
+			"sluice_conntrack_entries", "Entries of connections and flows in the conntrack table.",
 			prometheus.GaugeValue, float64(now.Entries),
 		},
 		{
-			"sluice_conntrack_entries_limit", "How many conntrack takes (net.netfilter.nf_conntrack_max); 0: there is no limit.",
+			"sluice_conntrack_entries_limit", "The limit of conntrack entries (net.netfilter.nf_conntrack_max); 0: none.",
 			prometheus.GaugeValue, float64(now.Limit),
 		},
 		{
@@ -82,7 +82,7 @@ func (l load) Collect(ch chan<- prometheus.Metric) {
 			prometheus.CounterValue, float64(now.InsertFailed),
 		},
 		{
-			"sluice_conntrack_early_dropped_total", "Connections that conntrack forgot to make room for others.",
+			"sluice_conntrack_early_dropped_total", "Entries of connections that conntrack evicted because the table was full.",
 			prometheus.CounterValue, float64(now.EarlyDropped),
 		},
 	} {

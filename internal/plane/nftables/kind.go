@@ -115,10 +115,11 @@ func facts() plane.Facts {
 			Why:     "no programmed Service has this address of a ServiceCIDR; packets to it must not leave the node",
 			Path:    []string{l.setOf(serviceCIDRElement), "chain " + dropped},
 		},
-		Ends:     plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
-		Loopback: "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
-		Path:     Path,
-		Weights:  true,
-		Shares:   shares,
+		Ends:      plane.Ends{ClusterIPs: plane.Everywhere, External: plane.Everywhere},
+		Loopback:  "nodePortAddresses has localhost, or a part of 127.0.0.0/8",
+		Loopback6: "nodePortAddresses has localhost or ::1/128",
+		Path:      Path,
+		Weights:   true,
+		Shares:    shares,
 	}
 }

@@ -103,6 +103,9 @@ func (s *sockets) files() (map[string]*os.File, error) {
 	defer s.mu.Unlock()
 	files := map[string]*os.File{}
 	for k, l := range s.open {
+		if s.absent[k] != nil {
+			continue
+		}
 		f, err := l.File()
 		if err != nil {
 			closeAll(files)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/metrics/vec"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -40,7 +41,14 @@ func WithLocalhost(rules plane.Kind) plane.Kind {
 
 // openLocalhost opens the plane on top of another one, from which it keeps everything that concerns all Services.
 func openLocalhost(s plane.Setup, on *plane.Opened) (*plane.Opened, error) {
-	run, err := forward(s, Options{Rules: on.Plane})
+	run, err := forward(s, Options{Rules: on.Plane, Absent: func(service cluster.Name, reason error) {
+		if s.Report != nil {
+			s.Report([]route.Problem{{
+				Object: "Service " + service.String(),
+				Reason: "not served at ::1, but everywhere else; Sluice retries with later changes: " + reason.Error(),
+			}})
+		}
+	}})
 	if err != nil {
 		return nil, errors.Join(err, on.Close())
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -30,7 +31,9 @@ type sockets struct {
 	balancers map[route.PortID]*relay.Balancer
 	values    map[key]value
 	open      map[key]Listener
-	leave     []key // sockets and balancers to close once no rule points to them
+	absent    map[key]*absent // those of the open ones that are none (Options.Absent)
+	retried   time.Time       // when the absent ones were tried again
+	leave     []key           // sockets and balancers to close once no rule points to them
 
 	inherited  map[string]*os.File       // listening sockets of the previous run that are not adopted yet
 	remembered map[string][]relay.Client // clients with session affinity in the previous run, by the text of a PortID
@@ -39,6 +42,7 @@ type sockets struct {
 func newSockets(listen Listen) *sockets {
 	return &sockets{
 		listen: listen, balancers: map[route.PortID]*relay.Balancer{}, values: map[key]value{}, open: map[key]Listener{},
+		absent: map[key]*absent{},
 	}
 }
 
@@ -174,18 +178,27 @@ func (w writer) openSocket(s *step) error {
 		return &plane.NoSocket{Err: errors.New("all ports of the range for listening sockets are in use (portRange)")}
 	}
 	inherited := w.inheritedSocket(s.Key, s.New.at)
-	l, err := w.listen(relay.Spec{
+	spec := relay.Spec{
 		Protocol: relay.Protocol(s.Key.port.Protocol), Addr: s.New.at, Balancer: w.balancers[s.Key.port],
 		Admit: w.plane.admit(s.Key, s.New, w.service(s.Key.port.Service)), Inherited: inherited,
-	})
+	}
+	l, err := w.listen(spec)
 	if relay.InUse(err) {
 		w.plane.ports.refuse(s.Key)
 		err = fmt.Errorf("another program has this port: %w", err)
 	}
 	if err != nil {
 		w.failures.Add(1)
-		w.failed[s.Key] = &plane.NoSocket{Err: fmt.Errorf("listen for %s at %s: %w", s.Key.port, s.New.at, err)}
-		return w.failed[s.Key]
+		reason := &plane.NoSocket{Err: fmt.Errorf("listen for %s at %s: %w", s.Key.port, s.New.at, err)}
+		if w.plane.opt.Absent == nil {
+			w.failed[s.Key] = reason
+			return reason
+		}
+		spec.Inherited = nil
+		w.absent[s.Key] = &absent{spec}
+		w.open[s.Key], w.retried = w.absent[s.Key], time.Now()
+		w.plane.opt.Absent(s.Key.port.Service, reason)
+		return nil
 	}
 	w.open[s.Key] = l
 	if inherited == nil {
@@ -227,6 +240,7 @@ func (s *sockets) close(except map[cluster.Name]bool) []key {
 		case l != nil:
 			l.Close()
 			delete(s.open, k)
+			delete(s.absent, k)
 		}
 		closed = append(closed, k)
 	}
@@ -238,7 +252,7 @@ func (s *sockets) close(except map[cluster.Name]bool) []key {
 func (s *sockets) count() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return float64(len(s.open))
+	return float64(len(s.open) - len(s.absent))
 }
 
 // isOpen reports whether a socket is open.
@@ -312,6 +326,9 @@ func (p *Plane) Sockets() []plane.Socket {
 	keys := slices.SortedFunc(maps.Keys(s.open), key.compare)
 	list := make([]plane.Socket, 0, len(keys))
 	for _, k := range keys {
+		if s.absent[k] != nil {
+			continue
+		}
 		socket := k.socket(s.values[k])
 		if b := s.balancers[k.port]; b != nil {
 			socket.Open = b.Counts().Open

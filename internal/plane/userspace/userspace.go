@@ -42,6 +42,10 @@ type Options struct {
 	// only at NodePorts on ::1 (route.NodePorts), and Rules lead to backends.
 	Addrs []netip.Addr
 
+	// Absent is called for a socket that cannot be opened, without which the Service is served; a later write tries again.
+	// Nil: the Service is refused.
+	Absent func(service cluster.Name, reason error)
+
 	// Ports is the range of their ports; the zero value is every port from 1024 on.
 	Ports PortRange
 
@@ -194,6 +198,7 @@ func (p *Plan) Apply(ctx context.Context) error {
 			on.held[name] = true
 		}
 	}
+	on.sockets.retryAbsent()
 	closed := on.sockets.close(on.held)
 	on.ports.release(closed, on.sockets.isOpen)
 	if p.full {
