@@ -159,6 +159,7 @@ bench: setup-test test-assets ## store to kernel; with an API server, and beside
 	@go run ./test/bench/relay -rounds 3 -time 1s
 	@go run ./test/bench/sockets
 	@go run ./test/bench/least
+	@go run ./test/bench/slots
 	@go run ./test/bench/versus $(VERSUS)
 	@go test -run='^$$' -bench='$(BENCH)' -benchmem ./internal/...
 
