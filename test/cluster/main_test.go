@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -53,29 +52,30 @@ func must(t testing.TB, err error) {
 
 // running is a cluster that the program runs.
 type running struct {
-	t    testing.TB
-	dir  string
-	cmd  *exec.Cmd
-	log  *harness.Log
-	wait func() error
+	t   testing.TB
+	dir string
+	cmd *exec.Cmd
+	log *harness.Log
+
+	ended chan struct{} // closed when it has ended
+	err   error         // with which it ended
 }
 
 // begin begins to start a cluster without Sluice. It ends with the test, even if the test is killed.
 func begin(t testing.TB) *running {
 	t.Helper()
-	r := &running{t: t, dir: filepath.Join(t.TempDir(), "cluster"), log: &harness.Log{}}
+	r := &running{t: t, dir: filepath.Join(t.TempDir(), "cluster"), log: &harness.Log{}, ended: make(chan struct{})}
 	r.cmd = exec.Command("/proc/self/exe", "run", "-bare", "-dir="+r.dir)
 	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGTERM}
 	started := make(chan error)
-	ended := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // the signal is for the end of the thread
 		started <- r.cmd.Start()
-		ended <- r.cmd.Wait()
+		r.err = r.cmd.Wait()
+		close(r.ended)
 	}()
 	must(t, <-started)
-	r.wait = sync.OnceValue(func() error { return <-ended })
 	t.Cleanup(func() {
 		_ = r.cmd.Process.Signal(unix.SIGTERM) // an error means that it has ended
 		_ = r.wait()
@@ -86,10 +86,21 @@ func begin(t testing.TB) *running {
 	return r
 }
 
+// wait waits for the end of the program.
+func (r *running) wait() error {
+	<-r.ended
+	return r.err
+}
+
 // waitFor waits until the cluster has printed a text.
 func (r *running) waitFor(text string) {
 	r.t.Helper()
 	eventually(r.t, func() error {
+		select {
+		case <-r.ended:
+			r.t.Fatalf("the cluster ended (%v) before it said %q", r.err, text)
+		default:
+		}
 		if !strings.Contains(r.log.String(), text) {
 			return fmt.Errorf("the cluster has not said %q:\n%s", text, r.log)
 		}
