@@ -145,6 +145,7 @@ type clientCounts struct {
 	Sources     map[string]int
 	Unanswered  int
 	Slowest     time.Duration
+	Stalled     time.Duration
 	Kept        string
 }
 
@@ -191,10 +192,10 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 	all["outside"] = f.stop()
 	f.kubectl(t, "delete", "daemonset", "load", "--wait") // the next one begins to count from 0
 	var total int
-	var slowest time.Duration
+	var slowest, stalled time.Duration
 	for client, seen := range all {
 		total += seen.Connections
-		slowest = max(slowest, seen.Slowest)
+		slowest, stalled = max(slowest, seen.Slowest), max(stalled, seen.Stalled)
 		if len(seen.Lost) > 0 {
 			t.Errorf("%s lost %d of %d connections, the last ones: %s",
 				client, len(seen.Lost), seen.Connections, strings.Join(seen.Lost, "\n  "))
@@ -214,7 +215,8 @@ func (f *traffic) end(t testing.TB, backends keeps) {
 			t.Errorf("%s: a connection that was open ended: %s", client, seen.Kept)
 		}
 	}
-	t.Logf("%d connections, slowest %v", total, slowest.Round(time.Millisecond))
+	t.Logf("%d connections, slowest %v; a client did not run for %v at most",
+		total, slowest.Round(time.Millisecond), stalled.Round(time.Millisecond))
 }
 
 // TestCluster performs the tasks of an operator of Sluice in one real cluster, with traffic.

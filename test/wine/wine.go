@@ -129,7 +129,7 @@ type Result struct {
 }
 
 // Run runs a program to its end, a minute at most. It tries again if Wine could not start the program, as on a busy
-// machine; see notStarted.
+// machine, and logs that.
 func (p *Prefix) Run(program string, args ...string) (r Result) {
 	p.t.Helper()
 	const attempts = 3
@@ -140,15 +140,16 @@ func (p *Prefix) Run(program string, args ...string) (r Result) {
 		if !r.notStarted() {
 			break
 		}
+		p.t.Logf("Wine did not start %s %q: %+v", program, args, r)
 	}
 	return r
 }
 
-// notStarted reports whether Wine's start.exe ended with its own status 1, in place of that of a program which it could
-// not start. It prints the reason, or nothing where it cannot load the text of the message. No program of a test fails
-// without output.
+// notStarted reports whether Wine's start.exe failed in place of the program. It names the error, or ends with status 1
+// without output, as programs of these tests never do.
 func (r Result) notStarted() bool {
-	return r.Code == 1 && (r.Stdout+r.Stderr == "" || strings.Contains(r.Stdout, "ShellExecuteEx failed: Internal error"))
+	silent := r.Code == 1 && r.Stdout == "" && r.Stderr == ""
+	return silent || strings.Contains(r.Stdout, "ShellExecuteEx failed: Internal error")
 }
 
 func (p *Prefix) run(ctx context.Context, command ...string) Result {

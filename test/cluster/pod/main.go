@@ -92,7 +92,8 @@ type counts struct {
 	Sources     map[string]int // connections by the address that it saw
 	Unanswered  int            // questions to the name server
 	Slowest     time.Duration
-	Kept        string // the error of a connection that was kept open from the start, "" while it answers
+	Stalled     time.Duration // for which the client itself did not run, at most
+	Kept        string        // the error of a connection that was kept open from the start, "" while it answers
 }
 
 // client asks a server.
@@ -107,7 +108,10 @@ func load(ctx context.Context, to string) error {
 	c := &client{to: to, counts: counts{Backends: map[string]int{}, Sources: map[string]int{}}}
 	go c.keep(ctx)
 	go func() {
+		last := time.Now()
 		for every := time.NewTicker(10 * time.Millisecond); ctx.Err() == nil; <-every.C {
+			c.tick(time.Since(last))
+			last = time.Now()
 			go c.once(ctx)
 		}
 	}()
@@ -128,8 +132,16 @@ func (c *client) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(c.counts) // an error means that the reader is gone
 }
 
-// patience is when a connection counts as lost.
-const patience = 10 * time.Second
+// tick records the time since the last connection was begun.
+func (c *client) tick(since time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Stalled = max(c.Stalled, since)
+}
+
+// patience is when a connection without an answer counts as lost. A busy machine may stop a client or a server for some
+// 20 s, and nothing that a proxy drops gets an answer later.
+const patience = time.Minute
 
 // once opens one connection.
 func (c *client) once(ctx context.Context) {
@@ -143,7 +155,7 @@ func (c *client) once(ctx context.Context) {
 	c.Connections++
 	c.Slowest = max(c.Slowest, time.Since(start))
 	if err != nil {
-		c.Lost = append(c.Lost, fmt.Sprintf("%s: %v", start.UTC().Format(time.TimeOnly), err))
+		c.Lost = append(c.Lost, fmt.Sprintf("%s, %v: %v", start.UTC().Format(time.TimeOnly), time.Since(start), err))
 		c.Lost = slices.Delete(c.Lost, 0, max(0, len(c.Lost)-20))
 		return
 	}
