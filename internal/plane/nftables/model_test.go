@@ -106,7 +106,7 @@ func (l leveled) Plan(c route.Change) plane.Plan {
 func abstract(k Kernel, routes *route.Table) (string, error) {
 	var all strings.Builder
 	for _, t := range bothTables {
-		text, err := abstractTable(k, t, leastIn(routes))
+		text, err := abstractTable(k, t, leastIn(routes, t))
 		if err != nil {
 			return "", err
 		}
@@ -158,14 +158,16 @@ func abstractTable(k Kernel, t nft.Table, least map[string]bool) (string, error)
 	return state.String(), nil
 }
 
-// leastIn returns the keys of the frontends of ports with least connections.
-func leastIn(t *route.Table) map[string]bool {
+// leastIn returns the keys of the frontends in a table that belong to ports with least connections.
+func leastIn(routes *route.Table, t nft.Table) map[string]bool {
 	all := map[string]bool{}
-	for _, svc := range t.Services {
+	for _, svc := range routes.Services {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
 			for n := range p.Frontends {
-				all[keyOf(p, &p.Frontends[n]).name] = least(p)
+				if least(p) && tableFor(p.Family) == t {
+					all[keyOf(p, &p.Frontends[n]).name] = true
+				}
 			}
 		}
 	}
