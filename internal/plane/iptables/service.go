@@ -81,7 +81,7 @@ func (r *renderer) port(name id, p *route.Port) {
 		r.external(name, p, f)
 	}
 	for _, pool := range []route.Pool{route.Cluster, route.Local} {
-		if p.Uses(pool) {
+		if p.Uses(pool) && verdictOf(p, route.Action{Verdict: route.Balance, Pool: pool}) == route.Balance {
 			r.pool(name, p, pool)
 		}
 	}
@@ -145,7 +145,7 @@ func (r *renderer) external(name id, p *route.Port, f *route.Frontend) {
 	if verdictOf(p, f.Node) != route.Balance {
 		return // refused to all clients
 	}
-	r.own(name.external(), r.bySource(name, f)...)
+	r.own(name.external(), r.bySource(name, p, f)...)
 	at.target = name.external()
 	switch f.Kind {
 	case route.NodePort:
@@ -219,7 +219,7 @@ func (r *renderer) restrict(name id, f *route.Frontend, at rule) {
 
 // bySource returns the rules of an external frontend that treat packets from pods, from
 // this node and from other clients differently.
-func (r *renderer) bySource(name id, f *route.Frontend) []rule {
+func (r *renderer) bySource(name id, p *route.Port, f *route.Frontend) []rule {
 	if f.Pods == f.Node && f.Node == f.Others {
 		var list []rule
 		if f.Others.Masquerade {
@@ -230,7 +230,7 @@ func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 		return append(list, rule{target: name.pool(f.Others.Pool)})
 	}
 	var list []rule
-	if f.Pods != f.Others {
+	if f.Pods != f.Others && verdictOf(p, f.Pods) == route.Balance {
 		for _, pods := range r.pods(r.host) {
 			list = append(list, rule{
 				from: pods, comment: "pod traffic for " + name.text + " external destinations",
@@ -249,7 +249,7 @@ func (r *renderer) bySource(name id, f *route.Frontend) []rule {
 		comment: "route LOCAL traffic for " + name.text + " external destinations", match: here,
 		target: name.pool(f.Node.Pool),
 	})
-	if f.Others.Verdict == route.Balance {
+	if verdictOf(p, f.Others) == route.Balance {
 		list = append(list, rule{target: name.pool(f.Others.Pool)})
 	}
 	return list
