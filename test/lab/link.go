@@ -112,6 +112,29 @@ func (m *machine) addRoute(link netlink.Link, p netip.Prefix, next netip.Addr) e
 	if err := m.links.RouteReplace(r); err != nil {
 		return fmt.Errorf("route %s of %s: %w", p, m.name, err)
 	}
+	return m.awaitRoute(p)
+}
+
+// awaitRoute waits until a new route is in use: those of IPv6 are not while the kernel has not noticed the carrier of
+// their link.
+func (m *machine) awaitRoute(p netip.Prefix) error {
+	to := p.Addr()
+	if to.Is4() {
+		return nil
+	}
+	if to.IsUnspecified() {
+		to = netip.MustParseAddr("2001:db8:ffff::1")
+	}
+	err := retry(func() (bool, error) {
+		_, err := m.links.RouteGet(to.AsSlice())
+		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+			return false, nil
+		}
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the route %s of %s: %w", p, m.name, err)
+	}
 	return nil
 }
 
