@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
 	kernel "github.com/sluice-proxy/sluice/internal/linux/iptables"
-	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -52,21 +51,31 @@ func TestConformance(t *testing.T) {
 
 func bothFamiliesOf() []route.Family { return route.Families() }
 
-// netfilterParts returns the parts of a netfilter plane. They do not share a connection with the plane.
-func netfilterParts(s plane.Setup) ([]plane.Part, error) { return netfilter.Parts(s, nil) }
+// withParts returns a plane with the parts of each netfilter plane.
+func withParts(t testing.TB, p plane.Plane, s plane.Setup) *plane.Opened {
+	parts, err := netfilter.Parts(s, nil)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return &plane.Opened{Plane: p, Parts: parts}
+}
+
+// opened opens a plane as the program does.
+func opened(t testing.TB, kind plane.Kind, s plane.Setup) *plane.Opened {
+	o, err := kind.Open(context.Background(), s)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return o
+}
 
 func nftablesPlane() Plane {
 	return Plane{
-		Name: "nftables", Traits: Nftables(), Explain: nftables.Kind().Facts, Parts: netfilterParts,
+		Name: "nftables", Traits: Nftables(), Explain: nftables.Kind().Facts,
 		Others: []func() Plane{iptablesNFTPlane},
 		Remove: removeTables,
-		Start: func(t testing.TB, host *lab.Host) plane.Plane {
-			conn, err := nft.Open(nft.Options{NetNS: host.NetNSFD()})
-			if err != nil {
-				t.Fatalf("open nf_tables: %v", err)
-			}
-			t.Cleanup(func() { _ = conn.Close() }) // nothing is left to lose
-			return nftables.New(conn, nftables.Options{Families: bothFamiliesOf(), Mark: 0x4000})
+		Open: func(t testing.TB, _ *lab.Host, s plane.Setup) *plane.Opened {
+			return opened(t, nftables.Kind(), s)
 		},
 	}
 }
@@ -89,7 +98,7 @@ func removeChains(host *lab.Host) error {
 func ebpfPlane() Plane {
 	var bpffs string
 	kind := ebpf.KindTestedBy(once(probe.Sockets), nftables.Kind())
-	var parts, counters sync.Map // of open planes, by network namespace
+	var counters sync.Map // of open planes, by network namespace
 	setupOn := func(host *lab.Host) plane.Setup {
 		at := config.EBPF{Dir: filepath.Join(bpffs, fmt.Sprint("sluice-", host.NetNSFD())), Cgroup: host.Cgroup()}
 		cfg := &config.Config{Mode: "ebpf", MasqueradeMark: 0x4000, EBPF: at}
@@ -114,13 +123,10 @@ func ebpfPlane() Plane {
 		Remove: func(host *lab.Host) error { return errors.Join(leave(host), removeTables(host)) },
 		Name:   "ebpf", Traits: EBPF(), Explain: kind.Facts, Sockets: true, On: "nftables",
 		Others: []func() Plane{nftablesPlane},
-		Start: func(t testing.TB, host *lab.Host) plane.Plane {
+		Open: func(t testing.TB, host *lab.Host, s plane.Setup) *plane.Opened {
 			setup := setupOn(host)
-			setup.Log = slog.New(slog.NewTextHandler(testLog{t}, nil))
-			opened, err := kind.Open(context.Background(), setup)
-			if err != nil {
-				t.Fatalf("%v", err)
-			}
+			setup.Log = s.Log
+			opened := opened(t, kind, setup)
 			counter, err := bpf.Open(bpf.Options{
 				Dir: setup.Config.EBPF.Dir, Cgroup: setup.Config.EBPF.Cgroup, NetNS: setup.NetNS,
 			})
@@ -129,19 +135,13 @@ func ebpfPlane() Plane {
 			}
 			counters.Store(host.NetNSFD(), counter)
 			t.Cleanup(func() {
-				parts.Delete(host.NetNSFD()) // each holds the programs, and a process in a guest of test/uml has 256 MB
-				counters.Delete(host.NetNSFD())
-				_, _ = opened.Close(), counter.Close() // nothing is left to lose
+				counters.Delete(host.NetNSFD()) // it holds the programs, and a process in a guest of test/uml has 256 MB
+				_ = counter.Close()             // nothing is left to lose
 				if _, err := kind.Remove(context.Background(), setup); err != nil {
 					t.Error(err)
 				}
 			})
-			parts.Store(host.NetNSFD(), opened.Parts)
-			return opened.Plane
-		},
-		Parts: func(s plane.Setup) ([]plane.Part, error) {
-			list, _ := parts.Load(s.NetNS)
-			return list.([]plane.Part), nil
+			return opened
 		},
 	}
 }
@@ -187,9 +187,9 @@ func iptablesPlane(variant string) Plane {
 	nature := Iptables(variant)
 	return Plane{
 		Remove: removeChains,
-		Name:   "iptables-" + variant, Traits: nature, Explain: iptables.Kind().Facts, Parts: netfilterParts,
+		Name:   "iptables-" + variant, Traits: nature, Explain: iptables.Kind().Facts,
 		Others: []func() Plane{nftablesPlane},
-		Start: func(t testing.TB, host *lab.Host) plane.Plane {
+		Open: func(t testing.TB, host *lab.Host, s plane.Setup) *plane.Opened {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
@@ -201,7 +201,9 @@ func iptablesPlane(variant string) Plane {
 			if got := string(tools.Variant()); got != variant {
 				t.Fatalf("uses %s, because %s, want %s", got, tools.Reason(), variant)
 			}
-			return iptables.New(tools, iptables.Options{Families: bothFamiliesOf(), Mark: 0x4000, KeepInvalid: liberal(t, host)})
+			return withParts(t, iptables.New(tools, iptables.Options{
+				Families: bothFamiliesOf(), Mark: 0x4000, KeepInvalid: liberal(t, host),
+			}), s)
 		},
 	}
 }
@@ -210,10 +212,10 @@ func ipvsPlane() Plane {
 	nature := IPVS("nft")
 	return Plane{
 		Remove: removeChains,
-		Name:   "ipvs", Traits: nature, Unsupported: notInIPVS(), Explain: ipvs.Kind().Facts, Parts: netfilterParts,
+		Name:   "ipvs", Traits: nature, Unsupported: notInIPVS(), Explain: ipvs.Kind().Facts,
 		Others: []func() Plane{nftablesPlane, ipvsPlane, iptablesNFTPlane}, // from and to each other mode
 		Need:   kerneltest.NeedIPVS,
-		Start: func(t testing.TB, host *lab.Host) plane.Plane {
+		Open: func(t testing.TB, host *lab.Host, s plane.Setup) *plane.Opened {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
@@ -226,9 +228,12 @@ func ipvsPlane() Plane {
 			if err != nil {
 				t.Fatalf("find iptables: %v", err)
 			}
-			return ipvs.New(ipvs.KernelOf(host.NetNSFD(), tools), ipvs.Options{
+			p := ipvs.New(ipvs.KernelOf(host.NetNSFD(), tools), ipvs.Options{
 				Families: bothFamiliesOf(), Mark: 0x4000, KeepInvalid: liberal(t, host), Poll: legacyPoll,
 			})
+			opened := withParts(t, p, s)
+			opened.Due = p.Due
+			return opened
 		},
 	}
 }
@@ -237,7 +242,7 @@ func ipvsPlane() Plane {
 func userspacePlane() Plane {
 	nature := Userspace("nft")
 	kind := userspace.Kind(iptables.PortalsKind())
-	var parts, shared, handing, inherited sync.Map // of open planes, by network namespace
+	var handing, inherited sync.Map // of open planes, by network namespace
 	return Plane{
 		Name: "userspace", Traits: nature, Explain: kind.Facts, Unsupported: notInUserspace(),
 		Remove: func(host *lab.Host) error {
@@ -245,7 +250,7 @@ func userspacePlane() Plane {
 			return errors.Join(err, removeChains(host))
 		},
 		Others: []func() Plane{nftablesPlane},
-		Start: func(t testing.TB, host *lab.Host) plane.Plane {
+		Open: func(t testing.TB, host *lab.Host, _ plane.Setup) *plane.Opened {
 			if err := nature.firewall.createHint(host); err != nil {
 				t.Fatalf("%v", err)
 			}
@@ -259,27 +264,14 @@ func userspacePlane() Plane {
 				}
 				setup.Inherited = in
 			}
-			opened, err := kind.Open(context.Background(), setup)
-			if err != nil {
-				t.Fatalf("%v", err)
-			}
-			parts.Store(host.NetNSFD(), opened.Parts)
+			opened := opened(t, kind, setup)
 			handing.Store(host.NetNSFD(), opened.HandOver)
-			shared.Store(host.NetNSFD(), opened.Shares)
-			return opened.Plane
-		},
-		Shares: func(host *lab.Host) shares {
-			of, _ := shared.Load(host.NetNSFD())
-			return of.(shares)
+			return opened
 		},
 		Reload: func(host *lab.Host) {
 			if handOver, open := handing.LoadAndDelete(host.NetNSFD()); open {
 				inherited.Store(host.NetNSFD(), handOver.(func() func(context.Context) (plane.Inherited, error))())
 			}
-		},
-		Parts: func(s plane.Setup) ([]plane.Part, error) {
-			list, _ := parts.Load(s.NetNS)
-			return list.([]plane.Part), nil
 		},
 	}
 }

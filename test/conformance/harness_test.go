@@ -98,7 +98,7 @@ func (inert) Apply(context.Context) error { return nil }
 func inertPlane() Plane {
 	return Plane{
 		Traits: Nftables(), Explain: nftables.Kind().Facts,
-		Start: func(testing.TB, *lab.Host) plane.Plane { return inert{} },
+		Open: func(testing.TB, *lab.Host, plane.Setup) *plane.Opened { return &plane.Opened{Plane: inert{}} },
 	}
 }
 

@@ -107,13 +107,13 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	log := slog.New(slog.NewTextHandler(testLog{p.t}, nil))
 	setup := plane.Setup{
 		NetNS: p.host.NetNSFD(), Families: p.options.Families, Log: log,
-		Config: &config.Config{NodePorts: p.options.NodePorts},
+		Config: &config.Config{NodePorts: p.options.NodePorts, MasqueradeMark: 0x4000},
 	}
 	if setup.Families == nil {
 		setup.Families = route.Families()
 	}
 	kind := plane.Kind{Open: func(_ context.Context, s plane.Setup) (*plane.Opened, error) {
-		return p.plane.open(p.t, p.host, s)
+		return p.plane.Open(p.t, p.host, s), nil
 	}}
 	if !p.plane.proxied { // which has sockets for everything
 		kind = userspace.WithLocalhost(kind)

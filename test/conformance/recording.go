@@ -44,13 +44,14 @@ func (e *env) restartRecording() (*recordingPlane, error) {
 		return nil, err
 	}
 	w := &recordingPlane{}
-	start := e.proxy.plane.Start
-	e.proxy.plane.Start = func(t testing.TB, host *lab.Host) plane.Plane {
-		w.Plane = start(t, host)
-		return w
+	open := e.proxy.plane.Open
+	e.proxy.plane.Open = func(t testing.TB, host *lab.Host, s plane.Setup) *plane.Opened {
+		opened := open(t, host, s)
+		w.Plane, opened.Plane = opened.Plane, w
+		return opened
 	}
 	err := startProxy(e)
-	e.proxy.plane.Start = start
+	e.proxy.plane.Open = open
 	return w, err
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
@@ -24,19 +23,13 @@ type Plane struct {
 	// Explain has the facts from which explain computes its answers, which steps compare with the connections.
 	Explain plane.Facts
 
-	// Start returns the plane for a host. A restart of the proxy calls it again for
-	// the same host. Everything it opens is closed when t ends.
-	Start func(t testing.TB, host *lab.Host) plane.Plane
+	// Open opens the plane for a host. A restart of the proxy calls it again for the same host. Everything that the plane
+	// itself does not close is closed when t ends.
+	Open func(t testing.TB, host *lab.Host, s plane.Setup) *plane.Opened
 
 	// Reload makes the plane of a host, which is stopped next, hand over its sockets to the one that
-	// Start returns next. Nil: it has none.
+	// Open opens next. Nil: it has none.
 	Reload func(host *lab.Host)
-
-	// Parts returns plane.Opened.Parts for the plane. Nil: there are none.
-	Parts func(plane.Setup) ([]plane.Part, error)
-
-	// Shares returns plane.Opened.Shares for the plane of a host, which was started. Nil: it has none.
-	Shares func(host *lab.Host) shares
 
 	// Sockets means that the plane acts on sockets of node A's cgroup.
 	Sockets bool
@@ -60,7 +53,7 @@ type Plane struct {
 	Left func(host *lab.Host) error
 
 	// Launch, if not nil, runs the proxy as a separate process. It returns a function
-	// that stops the process and may be called more than once. Start is then called
+	// that stops the process and may be called more than once. Open is then called
 	// only by scenarios that need the proxy in this process, and must skip them.
 	Launch func(t testing.TB, p Program) (stop func())
 
@@ -76,25 +69,8 @@ type Plane struct {
 	Only []int
 }
 
-// shares returns how probable it is that each backend gets the next connection of a client.
+// shares returns how probable it is at this moment that each backend gets the next connection.
 type shares = func(plane.Connection) plane.Shares
-
-// open opens the plane with its parts for a host.
-func (p *Plane) open(t testing.TB, host *lab.Host, s plane.Setup) (*plane.Opened, error) {
-	opened := &plane.Opened{Plane: p.Start(t, host)}
-	if due, drains := opened.Plane.(interface{ Due() time.Time }); drains {
-		opened.Due = due.Due
-	}
-	if p.Shares != nil {
-		opened.Shares = p.Shares(host)
-	}
-	if p.Parts == nil {
-		return opened, nil
-	}
-	var err error
-	opened.Parts, err = p.Parts(s)
-	return opened, err
-}
 
 // remove removes everything of the plane from a host.
 func (p *Plane) remove(host *lab.Host) error {
@@ -204,6 +180,7 @@ func scenarios() []scenario {
 		visibleSettings,
 		dualStackSection,
 		weights,
+		leastConnections,
 	} {
 		all = append(all, section()...)
 	}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -59,7 +58,7 @@ func testStateSteps(t *testing.T, p Plane) {
 				"foreign", "-j", "FOREIGN-SVC")
 		})},
 		{"rules of the previous mode left", func(e *env) error {
-			e.proxy.plane.Start = func(testing.TB, *lab.Host) plane.Plane { return inert{} }
+			e.proxy.plane.Open = inertPlane().Open
 			return switchMode(e)
 		}},
 		{"rules left", cleanUp},

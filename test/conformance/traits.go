@@ -139,6 +139,9 @@ func inUserspaceMode(n *Traits) bool { return n.mode == "userspace" }
 // hashesClients selects planes that have a scheduler by hash.
 func hashesClients(n *Traits) bool { return n.mode != "iptables" }
 
+// countsConnections selects planes that have least connections.
+func countsConnections(n *Traits) bool { return n.mode != "iptables" }
+
 // hasTables selects planes with the tables and hashes of package slots.
 func hasTables(n *Traits) bool { return hashesClients(n) && !inIPVSMode(n) }
 

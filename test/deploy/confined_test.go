@@ -85,7 +85,7 @@ func deployedPlane(t *testing.T, name string, traits conformance.Traits) conform
 	return conformance.Plane{
 		Name: name + " as deployed", Traits: traits,
 		Unsupported: unsupported(),
-		Start: func(t testing.TB, _ *lab.Host) plane.Plane {
+		Open: func(t testing.TB, _ *lab.Host, _ plane.Setup) *plane.Opened {
 			t.Skip("needs the proxy in the process of the test")
 			return nil
 		},
