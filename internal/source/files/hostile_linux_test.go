@@ -173,19 +173,20 @@ func TestStartWithUnreadableFiles(t *testing.T) {
 func TestFileReplacedByAnotherKind(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
+	next := path + "~"
 	write(t, path, svc("a", "10.0.0.1"))
 	write(t, other, svc("b", "10.0.0.2"))
 	r := run(t, dir)
 	i := 2
 	for name, put := range map[string]func() error{
-		"a named pipe": func() error { return syscall.Mkfifo(path, 0o600) },
-		"a device":     func() error { return os.Symlink("/dev/zero", path) },
-		"input/output": func() error { return os.Symlink("/proc/self/mem", path) },
-		"too many":     func() error { return os.Symlink("a.yaml", path) },
+		"a named pipe": func() error { return syscall.Mkfifo(next, 0o600) },
+		"a device":     func() error { return os.Symlink("/dev/zero", next) },
+		"input/output": func() error { return os.Symlink("/proc/self/mem", next) },
+		"too many":     func() error { return os.Symlink("a.yaml", next) },
 	} {
 		was := r.view["a"]
-		must(t, os.Rename(path, path+"~"))
 		must(t, put())
+		must(t, os.Rename(next, path)) // at once, as a file that is missing for a moment may be noticed
 		r.waitForReport(path, name, isKept)
 		i++
 		write(t, other, svc("b", fmt.Sprintf("10.0.0.%d", i)))
