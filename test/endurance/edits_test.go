@@ -126,7 +126,7 @@ func (d *daemon) checkRepairs(x *tables, all []edit) {
 			x.Errorf("%s: the log lacks %s:\n%s", e.name, by, d.log)
 		}
 	}
-	limit := machine.Scale(3 * time.Second)
+	limit := machine.Scale(2 * time.Second)
 	if x.variant == "legacy" {
 		limit += poll
 	}
