@@ -19,6 +19,7 @@ type balance struct {
 	want     []netip.AddrPort
 	n        int
 	even     bool
+	first    bool // the first backend gets three quarters at least, in shares that change with each connection
 }
 
 // balance makes the connections and returns an error at the first unexpected one.
@@ -45,16 +46,29 @@ func (e *env) balance(b balance) error {
 		hits[r.Backend]++
 		got.results = append(got.results, r)
 	}
-	lo, hi := 1, b.n
-	if b.even {
-		lo, hi = lab.Bounds(b.n, 1/float64(len(b.want)))
-	}
-	for _, backend := range b.want {
+	for i, backend := range b.want {
+		lo, hi := b.bounds(i)
 		if h := hits[backend]; h < lo || h > hi {
 			return fmt.Errorf("%s to %s: %d of %d connections reached %s, want %d to %d", b.from, b.to, h, b.n, backend, lo, hi)
 		}
 	}
+	if b.first { // the shares have changed since
+		got.backends, got.hits = nil, nil
+	}
 	return e.checkExplain(client, probe, got)
+}
+
+// bounds returns how many connections the backend with an index gets, at least and at most.
+func (b *balance) bounds(i int) (least, most int) {
+	switch {
+	case b.even:
+		return lab.Bounds(b.n, 1/float64(len(b.want)))
+	case b.first && i == 0:
+		return b.n * 3 / 4, b.n
+	case b.first:
+		return 0, b.n / 4
+	}
+	return 1, b.n
 }
 
 // sees reports whether the backend saw the expected source.

@@ -202,7 +202,7 @@ func iptablesPlane(variant string) Plane {
 				t.Fatalf("uses %s, because %s, want %s", got, tools.Reason(), variant)
 			}
 			return withParts(t, iptables.New(tools, iptables.Options{
-				Families: bothFamiliesOf(), Mark: 0x4000, KeepInvalid: liberal(t, host),
+				Families: bothFamiliesOf(), Mark: s.Config.MasqueradeMark, KeepInvalid: liberal(t, host),
 			}), s)
 		},
 	}
@@ -229,7 +229,7 @@ func ipvsPlane() Plane {
 				t.Fatalf("find iptables: %v", err)
 			}
 			p := ipvs.New(ipvs.KernelOf(host.NetNSFD(), tools), ipvs.Options{
-				Families: bothFamiliesOf(), Mark: 0x4000, KeepInvalid: liberal(t, host), Poll: legacyPoll,
+				Families: bothFamiliesOf(), Mark: s.Config.MasqueradeMark, KeepInvalid: liberal(t, host), Poll: legacyPoll,
 			})
 			opened := withParts(t, p, s)
 			opened.Due = p.Due

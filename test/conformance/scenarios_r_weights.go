@@ -36,7 +36,7 @@ func weights() []scenario {
 			covers: []int{314}, summary: "with a scheduler by hash a client reaches the same backend each time",
 			cluster: []string{annotatedWeb("sluice-proxy.github.io/scheduler: maglev"), both},
 			steps: []step{
-				when(hashesClients, sequence(
+				when(hasSchedulers, sequence(
 					sticky("10.180.0.9", "172.30.0.41:80", here, there),
 					sticky("node", "172.30.0.41:80", here, there),
 					sticky("outside", "192.168.0.2:3001", here, there),

@@ -136,14 +136,11 @@ func acceptsMasqueraded(n *Traits) bool { return inIptablesMode(n) && !n.proxied
 
 func inUserspaceMode(n *Traits) bool { return n.mode == "userspace" }
 
-// hashesClients selects planes that have a scheduler by hash.
-func hashesClients(n *Traits) bool { return n.mode != "iptables" }
-
-// countsConnections selects planes that have least connections.
-func countsConnections(n *Traits) bool { return n.mode != "iptables" }
+// hasSchedulers selects planes that have a scheduler by hash, and least connections.
+func hasSchedulers(n *Traits) bool { return n.mode != "iptables" }
 
 // hasTables selects planes with the tables and hashes of package slots.
-func hasTables(n *Traits) bool { return hashesClients(n) && !inIPVSMode(n) }
+func hasTables(n *Traits) bool { return hasSchedulers(n) && !inIPVSMode(n) }
 
 // servesSCTP selects planes that translate packets. A process forwards TCP and UDP only.
 func servesSCTP(n *Traits) bool { return !n.proxied }
