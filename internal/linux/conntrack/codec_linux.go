@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"time"
 
 	uapi "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -99,7 +100,8 @@ func (t tuple) flags() []byte {
 }
 
 // encodeFilter encodes a filter for the kernel. Kernels before 5.8 ignore the
-// attribute and send all entries of the family; before 5.18 they ignore the status.
+// attribute and send all entries of the family; before 5.18 they ignore the status. A filter of all protocols is not
+// encoded.
 //
 // For IPv6 it encodes ports only: kernels up to 6.18 at least invert the comparison of addresses, and would leave out
 // exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality).
@@ -107,6 +109,9 @@ func encodeFilter(f Filter) []byte {
 	if f.Family == IPv6 {
 		f.OrigDst = netip.AddrPortFrom(netip.Addr{}, f.OrigDst.Port())
 		f.ReplySrc = netip.AddrPortFrom(netip.Addr{}, f.ReplySrc.Port())
+	}
+	if f.Protocol == 0 {
+		return header(f.Family)
 	}
 	orig := tuple{protocol: f.Protocol, dst: f.OrigDst}
 	reply := tuple{protocol: f.Protocol, src: f.ReplySrc}
@@ -128,9 +133,9 @@ func encodeFilter(f Filter) []byte {
 	})
 }
 
-// encodeDelete identifies one entry by the addresses of its first packet, its zone and
-// its ID, so that a newer entry with the same addresses is kept.
-func encodeDelete(e Entry) []byte {
+// encodeKey identifies one entry by the addresses of its first packet, its zone and its ID, so that a newer entry with
+// the same addresses is not deleted.
+func encodeKey(e Entry) []byte {
 	to := tuple{e.Protocol, e.OrigSrc, e.OrigDst}.append(header(e.Family()), uapi.CTA_TUPLE_ORIG)
 	if e.Zone != 0 {
 		to = nl.AppendUint16(to, uapi.CTA_ZONE, e.Zone)
@@ -161,10 +166,30 @@ func decode(b []byte) (Entry, error) {
 			return number(&e.Zone, data)
 		case uapi.CTA_ID:
 			return number(&e.ID, data)
+		case uapi.CTA_TIMEOUT:
+			var seconds uint32
+			err := number(&seconds, data)
+			e.Remaining = time.Duration(seconds) * time.Second
+			return err
+		case uapi.CTA_COUNTERS_ORIG:
+			e.Accounted = true
+			return decodeBytes(data, &e.Sent)
+		case uapi.CTA_COUNTERS_REPLY:
+			return decodeBytes(data, &e.Received)
 		}
 		return nil
 	})
 	return e, err
+}
+
+// decodeBytes reads the bytes of one direction.
+func decodeBytes(b []byte, n *uint64) error {
+	return nl.Walk(b, func(typ uint16, data []byte) error {
+		if typ != uapi.CTA_COUNTERS_BYTES {
+			return nil
+		}
+		return number(n, data)
+	})
 }
 
 func decodeState(b []byte, e *Entry) error {
@@ -235,7 +260,7 @@ func decodePorts(b []byte, e *Entry, src, dst *uint16) error {
 }
 
 // number reads an unsigned number in network byte order.
-func number[T ~uint8 | ~uint16 | ~uint32](to *T, b []byte) error {
+func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64](to *T, b []byte) error {
 	switch len(b) {
 	case 1:
 		*to = T(b[0])
@@ -243,6 +268,8 @@ func number[T ~uint8 | ~uint16 | ~uint32](to *T, b []byte) error {
 		*to = T(binary.BigEndian.Uint16(b))
 	case 4:
 		*to = T(binary.BigEndian.Uint32(b))
+	case 8:
+		*to = T(binary.BigEndian.Uint64(b))
 	default:
 		return errShort
 	}

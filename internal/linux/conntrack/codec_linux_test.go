@@ -20,7 +20,7 @@ var sample = Entry{
 
 // A deletion request decodes as the original direction of the entry, with its zone and ID.
 func TestEncodeDelete(t *testing.T) {
-	got, err := decode(encodeDelete(sample))
+	got, err := decode(encodeKey(sample))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestRemedy(t *testing.T) {
 
 // decode does not panic for any input.
 func FuzzDecode(f *testing.F) {
-	b := encodeDelete(sample)
+	b := encodeKey(sample)
 	f.Add(b)
 	f.Add(b[:len(b)-3])
 	f.Add([]byte{})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Protocols by their IANA number, as Filter and Entry carry them.
@@ -66,6 +67,14 @@ type Entry struct {
 	State  State  // of TCP and SCTP
 	Zone   uint16 // of the original direction
 	ID     uint32 // differs in a later entry, unless that has the same addresses and memory (nf_ct_get_id); 0: not known
+
+	// Remaining is until the entry ends unless a packet comes, in whole seconds.
+	Remaining time.Duration
+
+	// Sent and Received are bytes from and to the client, with headers of IP. They are known only if the entry is Accounted
+	// (net.netfilter.nf_conntrack_acct).
+	Sent, Received uint64
+	Accounted      bool
 }
 
 // Translated reports whether the destination was translated.
@@ -102,7 +111,7 @@ func (e Entry) String() string {
 // Filter selects entries. In OrigDst and ReplySrc an invalid address or a port of 0 matches all.
 type Filter struct {
 	Family   Family // required
-	Protocol uint8  // required
+	Protocol uint8  // 0: all, and then the kernel filters nothing else
 	OrigDst  netip.AddrPort
 	ReplySrc netip.AddrPort
 
@@ -132,8 +141,8 @@ func (f Filter) String() string {
 
 // Match reports whether the filter selects the entry.
 func (f Filter) Match(e Entry) bool {
-	return e.Family() == f.Family && e.Protocol == f.Protocol && (!f.Unanswered || !e.Answered()) &&
-		matchEnd(f.OrigDst, e.OrigDst) && matchEnd(f.ReplySrc, e.ReplySrc)
+	return e.Family() == f.Family && (f.Protocol == 0 || e.Protocol == f.Protocol) &&
+		(!f.Unanswered || !e.Answered()) && matchEnd(f.OrigDst, e.OrigDst) && matchEnd(f.ReplySrc, e.ReplySrc)
 }
 
 func matchEnd(want, have netip.AddrPort) bool {

@@ -125,13 +125,37 @@ func receive(conn *netlink.Conn, fn func(Entry) error) error {
 	return nil
 }
 
+// Get returns the present state of an entry that was listed before. It returns false if the entry has ended.
+func (t *Table) Get(ctx context.Context, e Entry) (Entry, bool, error) {
+	if err := ctx.Err(); err != nil {
+		return Entry{}, false, err
+	}
+	answers, err := t.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: msgGet, Flags: netlink.Request}, Data: encodeKey(e),
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return Entry{}, false, nil
+	}
+	if err == nil && len(answers) != 1 {
+		err = errShort
+	}
+	var now Entry
+	if err == nil {
+		now, err = decode(answers[0].Data)
+	}
+	if err != nil {
+		return Entry{}, false, fmt.Errorf("read conntrack entry %s: %w%s", e, err, remedy(err))
+	}
+	return now, now.ID == e.ID, nil
+}
+
 // Delete deletes one entry. It returns nil if the entry does not exist or was replaced by a newer one.
 func (t *Table) Delete(ctx context.Context, e Entry) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	_, err := t.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: msgDelete, Flags: netlink.Request | netlink.Acknowledge}, Data: encodeDelete(e),
+		Header: netlink.Header{Type: msgDelete, Flags: netlink.Request | netlink.Acknowledge}, Data: encodeKey(e),
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("delete conntrack entry %s: %w%s", e, err, remedy(err))
