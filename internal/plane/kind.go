@@ -136,9 +136,9 @@ type Opened struct {
 	// concurrent use. Nil: it counts no connections, and the weights are those of the route.
 	Balance func(ctx context.Context, svc *route.Service, port int, host *route.Host) (Balance, error)
 
-	// Traffic returns what the plane counts of the ports of Services; ports without connections may be missing. It is safe
-	// for concurrent use. Nil: the plane does not count.
-	Traffic func(context.Context, *route.Snapshot) (map[route.PortID]Traffic, error)
+	// Traffic returns what the plane counts of the ports of Services. It is safe for concurrent use. Nil: the plane does
+	// not count.
+	Traffic func(context.Context, *route.Snapshot) (Counted, error)
 
 	// Shares returns how probable it is at this moment that each backend gets the next connection of a
 	// client. It is safe for concurrent use. Nil: that of Facts is all that is known.

@@ -1,6 +1,12 @@
 package plane
 
-import "maps"
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
 
 // Signal names a number that planes know of a port of a Service.
 type Signal string
@@ -34,4 +40,20 @@ func (t Traffic) Since(before Traffic) Traffic {
 		}
 	}
 	return grown
+}
+
+// Target is where connections go.
+type Target struct {
+	Protocol cluster.Protocol
+	Backend  netip.AddrPort
+}
+
+// Counted is what a plane counts, by port. Ports and backends without connections may be missing.
+type Counted map[route.PortID]PortTraffic
+
+// PortTraffic is what a plane counts of a port: of all of it, and of each backend, also of former ones.
+type PortTraffic struct {
+	Traffic
+
+	Backends map[netip.AddrPort]Traffic // nil: the plane does not know
 }

@@ -53,7 +53,7 @@ func (i *Inspector) Traffic(ctx context.Context, f Filter) (iter.Seq[Traffic], e
 }
 
 // trafficOf returns the sums of both IP families for the ports of a Service.
-func trafficOf(svc *route.Service, counted map[route.PortID]plane.Traffic) (all []Traffic) {
+func trafficOf(svc *route.Service, counted plane.Counted) (all []Traffic) {
 	index := map[route.PortID]int{} // of ports, without a family
 	for n := range svc.Ports {
 		p := &svc.Ports[n]
@@ -68,7 +68,7 @@ func trafficOf(svc *route.Service, counted map[route.PortID]plane.Traffic) (all 
 				Protocol: p.Protocol.String(), Signals: plane.Traffic{},
 			})
 		}
-		all[at].Signals.Add(counted[id])
+		all[at].Signals.Add(counted[id].Traffic)
 	}
 	return all
 }

@@ -16,13 +16,16 @@ import (
 func metered(t *testing.T, err error) *world {
 	t.Helper()
 	w := start(t, func(_ *world, o *Options) {
-		o.Opened.Traffic = func(_ context.Context, all *route.Snapshot) (map[route.PortID]plane.Traffic, error) {
-			counted := map[route.PortID]plane.Traffic{}
+		o.Opened.Traffic = func(_ context.Context, all *route.Snapshot) (plane.Counted, error) {
+			counted := plane.Counted{}
 			for i := range all.Service(name("default", "web")).Ports {
 				p := &all.Service(name("default", "web")).Ports[i]
-				counted[p.ID(name("default", "web"))] = plane.Traffic{plane.Connections: 7, plane.Live: 2, plane.Failures: 1}
+				t := plane.Traffic{plane.Connections: 7, plane.Live: 2, plane.Failures: 1}
+				counted[p.ID(name("default", "web"))] = plane.PortTraffic{Traffic: t}
 			}
-			counted[route.PortID{Service: name("default", "gone"), Protocol: cluster.TCP}] = plane.Traffic{plane.Live: 9}
+			counted[route.PortID{Service: name("default", "gone"), Protocol: cluster.TCP}] = plane.PortTraffic{
+				Traffic: plane.Traffic{plane.Live: 9},
+			}
 			return counted, err
 		}
 	})

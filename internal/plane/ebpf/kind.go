@@ -130,7 +130,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		return nil, errors.Join(err, conn.Close())
 	}
 	count := newCounter(conn.Counts)
-	opened.Traffic = func(ctx context.Context, all *route.Snapshot) (map[route.PortID]plane.Traffic, error) {
+	opened.Traffic = func(ctx context.Context, all *route.Snapshot) (plane.Counted, error) {
 		return traffic(ctx, all, count.sums, answers.openConnections)
 	}
 	load := newLoads(conn, sockets.Count, func(err error) {

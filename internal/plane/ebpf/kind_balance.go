@@ -81,7 +81,7 @@ func (b *balancing) balance(ctx context.Context, svc *route.Service, port int, _
 func traffic(
 	ctx context.Context, all *route.Snapshot, decided func() (map[route.PortID]uint64, error),
 	open func(context.Context) (map[cluster.Protocol]map[netip.AddrPort]int, error),
-) (map[route.PortID]plane.Traffic, error) {
+) (plane.Counted, error) {
 	sums, err := decided()
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func traffic(
 	if err != nil {
 		return nil, err
 	}
-	out := map[route.PortID]plane.Traffic{}
+	out := plane.Counted{}
 	for svc := range all.Services() {
 		for i := range svc.Ports {
 			p, live := &svc.Ports[i], 0
@@ -100,7 +100,7 @@ func traffic(
 				live += now[p.Protocol][at]
 			}
 			if id := p.ID(svc.Name); live > 0 || sums[id] > 0 {
-				out[id] = plane.Traffic{plane.Connections: sums[id], plane.Live: uint64(live)}
+				out[id] = plane.PortTraffic{Traffic: plane.Traffic{plane.Connections: sums[id], plane.Live: uint64(live)}}
 			}
 		}
 	}

@@ -76,11 +76,11 @@ func TestTrafficOfPorts(t *testing.T) {
 		func(context.Context) (map[cluster.Protocol]map[netip.AddrPort]int, error) {
 			return map[cluster.Protocol]map[netip.AddrPort]int{cluster.TCP: {backend: 3}}, nil
 		})
-	if want := (plane.Traffic{plane.Connections: 7, plane.Live: 3}); err != nil || !maps.Equal(got[id], want) {
+	if want := (plane.Traffic{plane.Connections: 7, plane.Live: 3}); err != nil || !maps.Equal(got[id].Traffic, want) {
 		t.Errorf("%s: got %v, %v, want %v", id, got[id], err, want)
 	}
 	for other, n := range got {
-		if other != id && n[plane.Connections] > 0 {
+		if other != id && n.Traffic[plane.Connections] > 0 {
 			t.Errorf("%s has %v", other, n)
 		}
 	}

@@ -128,26 +128,27 @@ func (c *counter) Collect(out chan<- prometheus.Metric) {
 
 // Traffic implements Traffic of plane.Opened, for ports that have had connections. Of UDP all flows are live, as IPVS
 // has no active ones.
-func (c *counter) Traffic(ctx context.Context, _ *route.Snapshot) (map[route.PortID]plane.Traffic, error) {
+func (c *counter) Traffic(ctx context.Context, _ *route.Snapshot) (plane.Counted, error) {
 	sums, open, err := c.read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := map[route.PortID]plane.Traffic{}
+	all := plane.Counted{}
 	for id, sum := range sums {
 		if sum.Connections == 0 {
 			continue
 		}
-		all[id] = plane.Traffic{
+		t := plane.Traffic{
 			plane.Connections: sum.Connections, plane.Received: sum.Received, plane.Sent: sum.Sent,
 		}
 		now, known := open[id]
 		if known {
-			all[id][plane.Live] = uint64(now.Active)
+			t[plane.Live] = uint64(now.Active)
 		}
 		if known && id.Protocol == cluster.UDP {
-			all[id][plane.Live] += uint64(now.Inactive)
+			t[plane.Live] += uint64(now.Inactive)
 		}
+		all[id] = plane.PortTraffic{Traffic: t}
 	}
 	return all, nil
 }

@@ -63,7 +63,7 @@ func TestTrafficOfVirtualServers(t *testing.T) {
 		{plane.Connections: 6, plane.Live: 0, plane.Received: 3, plane.Sent: 4},
 		{plane.Connections: 17, plane.Live: 3, plane.Received: 3, plane.Sent: 4},
 	} {
-		if id := svc.Ports[i].ID(svc.Name); !maps.Equal(got[id], want) {
+		if id := svc.Ports[i].ID(svc.Name); !maps.Equal(got[id].Traffic, want) {
 			t.Errorf("%s: got %v, want %v", id, got[id], want)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/work"
 )
@@ -46,7 +47,7 @@ type counter struct {
 // counted is a Service with least connections.
 type counted struct {
 	service *route.Service
-	targets []Target
+	targets []plane.Target
 	moves   int // for how many more counts, without connections
 }
 
@@ -72,7 +73,7 @@ func (c *counter) Applied(change route.Change) {
 }
 
 // targets returns the backends of a Service that are chosen by their connections, those of two pools twice.
-func targets(svc *route.Service) (all []Target) {
+func targets(svc *route.Service) (all []plane.Target) {
 	if svc == nil {
 		return nil
 	}
@@ -80,7 +81,7 @@ func targets(svc *route.Service) (all []Target) {
 		p := &svc.Ports[i]
 		for _, b := range slices.Concat(p.Cluster, p.Local) {
 			if least(p) {
-				all = append(all, Target{p.Protocol, b})
+				all = append(all, plane.Target{Protocol: p.Protocol, Backend: b})
 			}
 		}
 	}
@@ -138,8 +139,8 @@ func (c *counter) update(ctx context.Context) (next time.Duration, err error) {
 // count counts connections that this node translates and that nobody closes yet. The kernel selects them by the port of
 // the backend, so Services with the same target port take one listing.
 func (c *counter) count(ctx context.Context, services map[cluster.Name]*counted) (*Live, error) {
-	live := &Live{Services: map[cluster.Name]*route.Service{}, Connections: map[Target]int{}}
-	wanted, filters := map[Target]bool{}, map[conntrack.Filter]bool{}
+	live := &Live{Services: map[cluster.Name]*route.Service{}, Connections: map[plane.Target]int{}}
+	wanted, filters := map[plane.Target]bool{}, map[conntrack.Filter]bool{}
 	for _, s := range services {
 		for _, at := range s.targets {
 			wanted[at] = true
@@ -148,7 +149,7 @@ func (c *counter) count(ctx context.Context, services map[cluster.Name]*counted)
 	}
 	for f := range filters {
 		err := c.table.Each(ctx, f, func(e conntrack.Entry) error {
-			at := Target{cluster.Protocol(e.Protocol), e.ReplySrc}
+			at := plane.Target{Protocol: cluster.Protocol(e.Protocol), Backend: e.ReplySrc}
 			if wanted[at] && e.Translated() && !e.Closing() {
 				live.Connections[at]++
 			}
@@ -173,7 +174,7 @@ func (c *counter) count(ctx context.Context, services map[cluster.Name]*counted)
 }
 
 // filter selects connections to the port of a target.
-func filter(at Target) conntrack.Filter {
+func filter(at plane.Target) conntrack.Filter {
 	f := conntrack.Filter{
 		Family: conntrack.IPv4, Protocol: uint8(at.Protocol), ReplySrc: netip.AddrPortFrom(netip.Addr{}, at.Backend.Port()),
 	}

@@ -78,7 +78,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 			t.Errorf("%d listings in two and a half seconds, want 3", kernel.listings)
 		}
 		live := c.take()
-		counted := live.Connections[Target{cluster.TCP, podAt(1)}]
+		counted := live.Connections[plane.Target{Protocol: cluster.TCP, Backend: podAt(1)}]
 		if counted != 2 || len(live.Connections) != 1 || !c.Due().IsZero() {
 			t.Errorf("counted %v, want 2 of the first pod", live.Connections)
 		}
@@ -155,7 +155,7 @@ func TestSlotsAreLeveled(t *testing.T) {
 		t.Errorf("%d steps without a count, share %.2f", n, share())
 	}
 	live = &Live{
-		Services: change.Table.Services, Connections: map[Target]int{{cluster.TCP, podAt(1)}: 100},
+		Services: change.Table.Services, Connections: map[plane.Target]int{{cluster.TCP, podAt(1)}: 100},
 	}
 	if n := apply(p, nothing); n == 0 || share() < 0.6 {
 		t.Errorf("after a count %d steps, the idle pod has a share of %.2f", n, share())

@@ -18,17 +18,11 @@ import (
 // least reports whether backends with few connections get more new ones.
 func least(p *route.Port) bool { return p.Affinity == 0 && p.Method() == route.Least }
 
-// Target is where connections go.
-type Target struct {
-	Protocol cluster.Protocol
-	Backend  netip.AddrPort
-}
-
 // Live are open connections of this node, counted by backend, and the Services whose slots may move, as the kernel
 // holds them.
 type Live struct {
 	Services    map[cluster.Name]*route.Service
-	Connections map[Target]int
+	Connections map[plane.Target]int
 }
 
 // touch returns the Services that a change touches, and those whose slots may move. It leaves out those that the kernel
@@ -53,7 +47,8 @@ func (l *Live) touch(c *route.Change) []route.Touch {
 func (l Live) loads(p *route.Port, backends []netip.AddrPort) []slots.Load {
 	loads := make([]slots.Load, len(backends))
 	for i, b := range backends {
-		loads[i] = slots.Load{At: b, Weight: p.Weight(b), Live: l.Connections[Target{p.Protocol, b}]}
+		live := l.Connections[plane.Target{Protocol: p.Protocol, Backend: b}]
+		loads[i] = slots.Load{At: b, Weight: p.Weight(b), Live: live}
 	}
 	return loads
 }

@@ -91,7 +91,7 @@ func (l leveled) Plan(c route.Change) plane.Plan {
 		if len(c.Touched) == 0 || random.IntN(3) == 0 {
 			return nil
 		}
-		live := &Live{Services: c.Table.Services, Connections: map[Target]int{}}
+		live := &Live{Services: c.Table.Services, Connections: map[plane.Target]int{}}
 		for _, svc := range live.Services {
 			for _, at := range targets(svc) {
 				live.Connections[at] = int(at.Backend.Addr().As16()[15]) % 9 * len(c.Touched)

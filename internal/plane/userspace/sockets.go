@@ -290,13 +290,13 @@ func (p *Plane) Balance(_ context.Context, svc *route.Service, port int, _ *rout
 }
 
 // Traffic returns what was counted. It is safe for concurrent use.
-func (p *Plane) Traffic(context.Context, *route.Snapshot) (map[route.PortID]plane.Traffic, error) {
-	all := map[route.PortID]plane.Traffic{}
+func (p *Plane) Traffic(context.Context, *route.Snapshot) (plane.Counted, error) {
+	all := plane.Counted{}
 	for id, n := range p.sockets.counts() {
-		all[id] = plane.Traffic{
+		all[id] = plane.PortTraffic{Traffic: plane.Traffic{
 			plane.Connections: uint64(n.Connections), plane.Live: uint64(n.Open), plane.Failures: uint64(n.Failures),
 			plane.Received: uint64(n.Received), plane.Sent: uint64(n.Sent),
-		}
+		}}
 	}
 	return all, nil
 }
