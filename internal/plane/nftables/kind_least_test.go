@@ -155,7 +155,7 @@ func TestSlotsAreLeveled(t *testing.T) {
 		t.Errorf("%d steps without a count, share %.2f", n, share())
 	}
 	live = &Live{
-		Services: change.Table.Services, Connections: map[plane.Target]int{{cluster.TCP, podAt(1)}: 100},
+		Services: change.Table.Services, Connections: map[plane.Target]int{{Protocol: cluster.TCP, Backend: podAt(1)}: 100},
 	}
 	if n := apply(p, nothing); n == 0 || share() < 0.6 {
 		t.Errorf("after a count %d steps, the idle pod has a share of %.2f", n, share())
