@@ -39,6 +39,7 @@ type Status uint32
 // The bits in use here, as the kernel numbers them.
 const (
 	Answered Status = 1 << 1
+	Assured  Status = 1 << 2 // of UDP: a stream, with a longer timeout
 	SrcNAT   Status = 1 << 4
 	DstNAT   Status = 1 << 5
 )
@@ -111,7 +112,7 @@ func (e Entry) String() string {
 // Filter selects entries. In OrigDst and ReplySrc an invalid address or a port of 0 matches all.
 type Filter struct {
 	Family   Family // required
-	Protocol uint8  // 0: all, and then the kernel filters nothing else
+	Protocol uint8  // 0: all; then the kernel does not filter by ports
 	OrigDst  netip.AddrPort
 	ReplySrc netip.AddrPort
 
