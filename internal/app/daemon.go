@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/handover"
 	"github.com/sluice-proxy/sluice/internal/handover/listen"
@@ -59,8 +60,9 @@ type daemon struct {
 	takeover *takeover.Controller
 	reload   *reload.Reloader
 	inspect  *inspect.Inspector
+	drains   *drain.Waits // nil: this system has no table of connections
 
-	healthz, diagnostics *web.Server
+	healthz, diagnostics, draining *web.Server
 
 	replaced atomic.Bool // a handover has begun
 
@@ -136,12 +138,19 @@ func (d *daemon) assemble(ctx context.Context) error {
 	other.RecordLeft = func(note string) { d.record(event.KubeProxyRulesLeft(note)) }
 	d.takeover = takeover.New(other, d.inForce)
 	d.reload = d.newReloader()
-	d.inspect = inspect.New(inspect.Options{
+	if err := d.assembleDrains(); err != nil {
+		return err
+	}
+	asked := inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
 		Plan: d.plan, Settings: inspect.Settings{Configuration: o.Config.Effective(), Flags: o.Flags}, Opened: *d.plane,
 		Selector: convert.Selector,
 		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.facts(),
-	})
+	}
+	if d.drains != nil {
+		asked.Drain = d.drains
+	}
+	d.inspect = inspect.New(asked)
 	d.assembleServers()
 	d.metrics.Read(d.readings)
 	return nil
@@ -218,7 +227,7 @@ func (d *daemon) work(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	parts := []func(context.Context) error{
 		d.node.Run, d.health.Run, d.ports.Run,
-		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
+		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.draining.Run, d.reload.Run, d.onRequest,
 		d.problems.Run,
 	}
 	if !d.o.Config.Unprivileged() {

@@ -28,6 +28,9 @@ func (d *daemon) status(context.Context) inspect.Status {
 		Configuration: configuration(d.reload.State(), d.o.Warnings),
 		Servers:       []web.State{d.healthz.State(), d.diagnostics.State()},
 	}
+	if d.o.Config.Drain.IsValid() {
+		s.Servers = append(s.Servers, d.draining.State())
+	}
 	if d.plane.WatchTrouble != nil {
 		s.WatchTrouble = d.plane.WatchTrouble()
 	}
@@ -88,6 +91,7 @@ func (d *daemon) readings() metrics.Readings {
 		Takeover:           d.takeover.State(),
 		HealthPortFailures: len(d.ports.Failing()),
 		HostSettingsFailed: len(slices.DeleteFunc(d.host.Effects(), func(e host.Effect) bool { return e.Err == nil })),
+		DrainWaits:         d.drainWaits(),
 		Contest:            d.node.Loop().Contest(),
 	}
 }

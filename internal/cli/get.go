@@ -87,7 +87,7 @@ func newGet(env Env) *cobra.Command {
 	get := &cobra.Command{
 		SuggestFor: resourceNames(),
 		Use:        "get RESOURCE [NAME...]",
-		Short:      "List what is programmed on this node: services, backends, node ports, listening addresses",
+		Short:      "List what is programmed on this node: services, backends, node ports, listening addresses, pods that drain",
 		Long: `List what the daemon has programmed on this node.
 
 The command asks the daemon of the network namespace in which it runs: run it in the Sluice pod,
@@ -115,6 +115,7 @@ named. In modes ipvs, ebpf and userspace, backends have numbers of connections.`
 	for _, r := range resources() {
 		get.AddCommand(newGetOne(r, env))
 	}
+	get.AddCommand(newDraining(env))
 	return get
 }
 
@@ -123,7 +124,7 @@ func unknownResource(arg string) error {
 	if nearest := text.Nearest(arg, resourceNames()); nearest != "" {
 		return fmt.Errorf("unknown resource %q, did you mean %s?", arg, nearest)
 	}
-	return fmt.Errorf("unknown resource %q: want services, backends, nodeports or addresses", arg)
+	return fmt.Errorf("unknown resource %q: want services, backends, nodeports, addresses or draining", arg)
 }
 
 func resourceNames() (all []string) {

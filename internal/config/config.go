@@ -23,6 +23,7 @@ type Config struct {
 	BindAddress netip.Addr     // if specified (not 0.0.0.0 or ::), the node's primary address
 	Healthz     netip.AddrPort // not valid: no health server
 	Metrics     netip.AddrPort // not valid: no metrics server
+	Drain       netip.AddrPort // where pods of this node wait for the end of their connections; not valid: nowhere
 	HardFail    bool           // a server that cannot listen ends the process
 	Profiling   bool           // pprof on the metrics server
 
@@ -66,7 +67,7 @@ type Config struct {
 	ReloadJitter time.Duration
 
 	// effective is the configuration in force, defaults and flags included, as a KubeProxyConfiguration v1alpha1. Loading
-	// it gives the same Config, except the fields that only flags set: Manifests, Client.Master, IgnoreKubeProxy,
+	// it gives the same Config, except the fields that only flags set: Manifests, Client.Master, Drain, IgnoreKubeProxy,
 	// ReloadJitter, and the tasks in place of running.
 	effective []byte
 }

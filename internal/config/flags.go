@@ -40,6 +40,7 @@ type ownFlags struct {
 	BPFDir          string          `json:"bpf-dir"`
 	CgroupRoot      string          `json:"cgroup-root"`
 	ExemptCgroups   string          `json:"exempt-cgroups"`
+	Drain           string          `json:"drain-bind-address"`
 
 	ExternalIPRanges     string `json:"external-ip-ranges"`
 	LoadBalancerIPRanges string `json:"load-balancer-ip-ranges"`

@@ -173,6 +173,13 @@ func (c *check) addresses(cfg *Config) {
 	}
 	cfg.Healthz = c.server(server{"healthz", &in.HealthzBindAddress, netip.AddrPortFrom(health, 10256)})
 	cfg.Metrics = c.server(server{"metrics", &in.MetricsBindAddress, netip.AddrPortFrom(loopback, 10249)})
+	if s := c.own.Drain; s != "" {
+		at, err := netip.ParseAddrPort(s)
+		if err != nil || at.Port() == 0 {
+			c.problem("--drain-bind-address", invalid(s, "must be IP:port, such as 0.0.0.0:10257"))
+		}
+		cfg.Drain = at
+	}
 }
 
 // nodeName returns the override or the hostname, in lower case as in Kubernetes.

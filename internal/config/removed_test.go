@@ -153,7 +153,7 @@ func release(text string) bool { return regexp.MustCompile(`^1\.\d+$`).MatchStri
 func TestReleases(t *testing.T) {
 	ours := []string{
 		"manifests", "ignore-kube-proxy", "reload-jitter", "replace", "bind", "drain-timeout", "scheduler", "bpf-dir",
-		"cgroup-root", "exempt-cgroups", "external-ip-ranges", "load-balancer-ip-ranges",
+		"cgroup-root", "exempt-cgroups", "external-ip-ranges", "load-balancer-ip-ranges", "drain-bind-address",
 	}
 	for _, g := range table() {
 		for _, def := range g.defs {

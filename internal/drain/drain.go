@@ -51,9 +51,9 @@ type Waiter struct {
 	Timeouts func() (Timeouts, error)
 }
 
-// Wait returns when the pod with these addresses is drained, or with what is left when the context ends. It returns an
-// error if the table cannot be read.
-func (w *Waiter) Wait(ctx context.Context, pod []netip.Addr) (Result, error) {
+// wait returns when the pod with these addresses is drained, or with what is left when the context ends. It calls listed
+// with the number of live flows after each listing. It returns an error if the table cannot be read.
+func (w *Waiter) wait(ctx context.Context, pod []netip.Addr, listed func(live int)) (Result, error) {
 	udp, err := w.Timeouts()
 	if err != nil {
 		return Result{}, fmt.Errorf("read the timeouts of UDP flows: %w", err)
@@ -69,6 +69,7 @@ func (w *Waiter) Wait(ctx context.Context, pod []netip.Addr) (Result, error) {
 			if err := w.look(context.WithoutCancel(ctx), all, pod); err != nil {
 				return Result{}, err
 			}
+			listed(all.live)
 			budget -= time.Since(at)
 		}
 		quiet := Quiet - time.Since(all.newest)

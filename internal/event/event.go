@@ -24,6 +24,7 @@ const (
 	FailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
 	FailedToStartProxierHealthcheck = "FailedToStartProxierHealthcheck"
 	FailedToStartMetricServer       = "FailedToStartMetricServer"
+	FailedToStartDrainServer        = "FailedToStartDrainServer"
 )
 
 // The reasons that kube-proxy does not have.
@@ -81,7 +82,7 @@ func ModeFallback(configured, serving, reason string) Event {
 }
 
 // StartFailed is the Event of a server that could not be started, which ends the process. The reason is
-// FailedToStartProxierHealthcheck or FailedToStartMetricServer.
+// FailedToStartProxierHealthcheck, FailedToStartMetricServer or FailedToStartDrainServer.
 func StartFailed(reason string, err error) Event { return warning(reason, actionStart, err.Error()) }
 
 // warning is a warning about the own Node.

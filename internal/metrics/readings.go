@@ -28,6 +28,8 @@ type Readings struct {
 	HealthPortFailures int
 	HostSettingsFailed int
 
+	DrainWaits int // that run now
+
 	Contest proxy.Contest // another program keeps changing the rules
 }
 
@@ -111,6 +113,7 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	}
 	put("sluice_health_port_failures", float64(r.HealthPortFailures))
 	put("sluice_host_settings_failed", float64(r.HostSettingsFailed))
+	put("sluice_drain_waits", float64(r.DrainWaits))
 	program := "none"
 	if r.Contest.Active() {
 		program = cmp.Or(r.Contest.Program(), "unknown")

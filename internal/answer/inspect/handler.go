@@ -36,6 +36,8 @@ const (
 //	/diff                            Step, to the rules that the kernel should have
 //	/plan                            Step, from a kernel without rules
 //	/events                          Event; with ?after=NUMBER it waits for one with a greater number
+//	/drain                           Drain of the pod ?pod= after at most ?wait=, one
+//	/draining                        Draining, of all waits that run
 //	/settings                        Settings, one
 //	/explain                         explain.Answer to ?source= ?destination= ?via=, one
 //
@@ -58,6 +60,8 @@ func (i *Inspector) Handler() http.Handler {
 		return one(i.Status(r.Context())), nil
 	}))
 	mux.Handle("GET /events", lines(i.events))
+	mux.Handle("GET /drain", patient(lines(i.drain)))
+	mux.Handle("GET /draining", lines(i.draining))
 	mux.Handle("GET /settings", lines(func(*http.Request) (iter.Seq[Settings], error) { return one(i.opt.Settings), nil }))
 	return mux
 }

@@ -13,9 +13,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
@@ -23,7 +25,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Options for New. All are required, except Opened, Selector and Settings.
+// Options for New. All are required, except Opened, Selector, Settings and Drain.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -52,6 +54,12 @@ type Options struct {
 	Plan func(context.Context) (plane.Plan, error)
 
 	Settings Settings
+
+	// Drain waits for pods of this node. Nil: this system has no table of connections.
+	Drain interface {
+		Wait(ctx context.Context, pod drain.Pod, limit time.Duration) (drain.Result, error)
+		Running() []drain.Running
+	}
 }
 
 // Settings are what the daemon was told.
@@ -196,6 +204,10 @@ type notFoundError struct {
 }
 
 func (e notFoundError) Error() string {
+	if e.kind == "pod" {
+		return fmt.Sprintf("no pod %q of this node is a backend of a Service; for another pod of this node give its address",
+			e.filter)
+	}
 	list := strings.ToLower(strings.ReplaceAll(e.kind, " ", "")) + "s"
 	return fmt.Sprintf("no %s %q is known on this node; sluice get %s lists them", e.kind, e.filter, list)
 }
