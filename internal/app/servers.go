@@ -39,7 +39,7 @@ func (d *daemon) assembleServers() {
 	d.diagnostics = web.NewServer(diagnostics)
 	draining := d.serverOptions("drain", event.FailedToStartDrainServer)
 	if d.drains != nil {
-		draining.Addr, draining.MaxConns = c.Drain, share.Drain
+		draining.Addr, draining.MaxConns = c.Drain, share.Metrics
 		draining.Handler = signed(d.drains.Handler(d.inspect.PodAt))
 	}
 	d.draining = web.NewServer(draining)

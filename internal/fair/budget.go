@@ -3,7 +3,6 @@ package fair
 // Budget divides file descriptors between the connections of servers and the listeners of health check node ports.
 type Budget struct {
 	Health, Metrics, Control int // connections of these servers
-	Drain                    int // connections of pods that wait until they are drained
 	PortClients              int // connections of all health check node ports
 	Ports                    int // listeners of health check node ports
 }
@@ -20,8 +19,7 @@ func Split(limit int) Budget {
 		Metrics:     min(max(spare/6, 2), 64),
 		Control:     min(max(spare/6, 2), 32),
 		PortClients: min(max(spare/6, 2), 256),
-		Drain:       min(max(spare/12, 2), 128),
 	}
-	b.Ports = max(spare-b.Health-b.Metrics-b.Control-b.PortClients-b.Drain, 2)
+	b.Ports = max(spare-b.Health-b.Metrics-b.Control-b.PortClients, 2)
 	return b
 }
