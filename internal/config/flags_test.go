@@ -64,8 +64,8 @@ func settings() []flagCase {
 			c.Metrics = netip.MustParseAddrPort("0.0.0.0:9")
 		}},
 		{args: "--bind-address-hard-fail", want: func(c *Config) { c.HardFail = true }},
-		{args: "--drain-bind-address=192.0.2.1:10257", want: func(c *Config) {
-			c.Drain = netip.MustParseAddrPort("192.0.2.1:10257")
+		{args: "--drain-bind-address=192.0.2.1:10261", want: func(c *Config) {
+			c.Drain = netip.MustParseAddrPort("192.0.2.1:10261")
 		}},
 		{args: "--profiling=true", want: func(c *Config) { c.Profiling = true }},
 		{args: "--version", want: func(c *Config) { c.Version.Print = "true" }},

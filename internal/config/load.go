@@ -176,7 +176,7 @@ func (c *check) addresses(cfg *Config) {
 	if s := c.own.Drain; s != "" {
 		at, err := netip.ParseAddrPort(s)
 		if err != nil || at.Port() == 0 {
-			c.problem("--drain-bind-address", invalid(s, "must be IP:port, such as 0.0.0.0:10257"))
+			c.problem("--drain-bind-address", invalid(s, "must be IP:port, such as 0.0.0.0:10261"))
 		}
 		cfg.Drain = at
 	}

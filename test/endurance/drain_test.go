@@ -19,7 +19,7 @@ import (
 )
 
 // drainPort is where pods of the node ask.
-const drainPort = 10257
+const drainPort = 10261
 
 // named gives the endpoints names of pods on the node, and lets one of them terminate; -1: none.
 func named(objects []any, terminating int) []any {
