@@ -100,6 +100,7 @@ func TestEach(t *testing.T) {
 		node4    = "17 10.0.0.1:1000 > 192.0.2.1:53 via 10.1.0.1:5353"
 		tcp4     = "6 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
 		opening4 = "6 10.0.0.2:1000 > 10.96.0.10:53"
+		opening6 = "6 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
 		dns6     = "17 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
 	)
 	end := netip.MustParseAddrPort
@@ -129,6 +130,8 @@ func TestEach(t *testing.T) {
 		{with(udp4, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 0), none), []string{node4}},
 		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP}, []string{tcp4, opening4}},
 		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP, Unanswered: true}, []string{opening4}},
+		{conntrack.Filter{Protocol: conntrack.TCP, Unanswered: true}, []string{opening4, opening6}},
+		{conntrack.Filter{Protocol: conntrack.TCP}, []string{opening4, tcp4, opening6}},
 	}
 	both(t, func(t *testing.T, ct table) {
 		create(t, ct,
@@ -191,7 +194,7 @@ func TestEntry(t *testing.T) {
 			if s := got[i].Status & (conntrack.DstNAT | conntrack.SrcNAT); s != c.status {
 				t.Errorf("%s: status %x, want %x", c.name, s, c.status)
 			}
-			got[i].ID, got[i].Status = 0, 0
+			got[i].ID, got[i].Status, got[i].Remaining = 0, 0, 0
 			if got[i] != c.entry {
 				t.Errorf("%s: got %+v, want %+v", c.name, got[i], c.entry)
 			}
