@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/event"
-	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -39,7 +38,7 @@ func (d *daemon) assembleEjection() error {
 		Summary: func(_ event.Group, p route.Problem) { d.record(event.Ejected(p)) },
 	})
 	d.ejection = watch.New(watch.Options{
-		Table: table, Shares: d.store.SetShares, Direct: d.facts().Direct, Before: before, CPU: process.CPUTime,
+		Table: table, Shares: d.store.SetShares, Direct: d.facts().Direct, Before: before, CPU: threadTime,
 		Changed: d.ejected, Save: d.saveEjections,
 		Failed: func(err error) {
 			d.o.Log.Warn("Cannot read conntrack: no endpoint leaves as connections to it fail", "error", err)

@@ -2,7 +2,13 @@
 
 package app
 
-import "github.com/sluice-proxy/sluice/internal/eject/watch"
+import (
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/eject/watch"
+)
+
+func threadTime() time.Duration { return 0 }
 
 // openConnections returns nil: only Linux has a table of connections.
 func openConnections(int) (watch.Table, error) { return nil, nil }

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"net/netip"
+	"runtime"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -14,10 +15,12 @@ import (
 
 // Run looks until the context ends. It returns nil then, and also if the table cannot be read at all.
 func (p *Part) Run(ctx context.Context) error {
+	runtime.LockOSThread() // CPU is that of the thread
+	defer runtime.UnlockOSThread()
 	due := time.NewTimer(period)
 	defer due.Stop()
 	var refusals <-chan error
-	last, left := "", credit
+	last, pace := "", newPacer()
 	for {
 		select {
 		case <-ctx.Done():
@@ -34,23 +37,16 @@ func (p *Part) Run(ctx context.Context) error {
 		case <-due.C:
 		}
 		began := p.opt.CPU()
-		near, err := p.look(ctx, time.Now())
-		took := p.opt.CPU() - began
+		near, entries, err := p.look(ctx, time.Now())
 		if err != nil && ctx.Err() == nil && err.Error() != last {
 			last = err.Error()
 			p.opt.Failed(err)
 		}
 		pause := p.pause()
-		left = min(credit, left+max(pause, took)/regained)
-		switch {
-		case err != nil:
-			pause = slowPeriod
-		case near > 0 && left > took:
-			pause, left = near, left-took
-		default:
-			pause = max(pause, rest*took)
+		if err != nil {
+			pause, near = slowPeriod, 0
 		}
-		due.Reset(pause)
+		due.Reset(pace.pause(look{p.opt.CPU() - began, entries, pause, near}))
 	}
 }
 
@@ -162,11 +158,12 @@ func (p *Part) subject(q *port, b netip.AddrPort) *subject {
 	return s
 }
 
-// look lists unanswered connections, and decides. It returns the time until a decision may be possible; 0: none is near.
-func (p *Part) look(ctx context.Context, now time.Time) (near time.Duration, err error) {
-	seen, late, err := p.unanswered(ctx, now)
+// look lists unanswered connections, and decides. It returns the time until a decision may be possible, 0 if none is
+// near, and how many entries it has read.
+func (p *Part) look(ctx context.Context, now time.Time) (near time.Duration, entries int, err error) {
+	seen, late, entries, err := p.unanswered(ctx, now)
 	if err != nil {
-		return 0, err
+		return 0, entries, err
 	}
 	p.mu.Lock()
 	p.waiting = seen
@@ -183,19 +180,25 @@ func (p *Part) look(ctx context.Context, now time.Time) (near time.Duration, err
 	near = p.near(seen, now)
 	wanted := p.wanted(now)
 	p.mu.Unlock()
-	if err := p.list(ctx, wanted, now); err != nil {
-		return near, err
+	listed, err := p.list(ctx, wanted, now)
+	if entries += listed; err != nil {
+		return near, entries, err
 	}
-	p.settle(now)
-	return near, nil
+	if p.settle(now) {
+		near = period
+	}
+	return near, entries, nil
 }
 
 // unanswered lists the connections without an answer, and returns those that became failures.
-func (p *Part) unanswered(ctx context.Context, now time.Time) (map[uint32]*waiting, []conntrack.Entry, error) {
-	seen, each := map[uint32]*waiting{}, map[netip.AddrPort]int{}
-	var late []conntrack.Entry
+func (p *Part) unanswered(ctx context.Context, now time.Time) (
+	seen map[uint32]*waiting, late []conntrack.Entry, entries int, err error,
+) {
+	seen = map[uint32]*waiting{}
+	each := map[netip.AddrPort]int{}
 	filter := conntrack.Filter{Protocol: conntrack.TCP, Unanswered: true}
-	err := p.opt.Table.Each(ctx, filter, func(e conntrack.Entry) error {
+	err = p.opt.Table.Each(ctx, filter, func(e conntrack.Entry) error {
+		entries++
 		if e.State != conntrack.SynSent || each[e.ReplySrc] >= mostPending || seen[e.ID] != nil {
 			return nil
 		}
@@ -215,7 +218,7 @@ func (p *Part) unanswered(ctx context.Context, now time.Time) (map[uint32]*waiti
 		seen[e.ID] = w
 		return nil
 	})
-	return seen, late, err
+	return seen, late, entries, err
 }
 
 // near returns the time until the next look if something can be decided soon; otherwise 0. If several connections wait
@@ -254,14 +257,18 @@ func (p *Part) near(seen map[uint32]*waiting, now time.Time) (next time.Duration
 	return next
 }
 
-// settle decides about all ports with evidence, and sets the shares of Services that changed.
-func (p *Part) settle(now time.Time) {
+// settle decides about all ports with evidence, and sets the shares of Services that changed. It reports whether a trial
+// began.
+func (p *Part) settle(now time.Time) (trial bool) {
 	p.mu.Lock()
 	var changes []Change
 	changed := p.left
 	p.left = map[cluster.Name]bool{}
 	for q := range p.active {
 		found, is := p.decide(q, now)
+		for _, s := range q.Standings {
+			trial = trial || s.Phase == eject.Trial && s.Since.Equal(now)
+		}
 		changes = append(changes, found...)
 		if is {
 			changed[q.id.Service] = true
@@ -281,6 +288,7 @@ func (p *Part) settle(now time.Time) {
 	if len(shares) > 0 {
 		p.opt.Save(p.Saved())
 	}
+	return trial
 }
 
 // decide updates the standings of a port. It reports whether one has changed, and returns the ejections.

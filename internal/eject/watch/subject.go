@@ -121,8 +121,9 @@ func (p *Part) wanted(now time.Time) map[netip.AddrPort][]*subject {
 	return all
 }
 
-// list lists the answered connections to backends: by port, or if there are many, all.
-func (p *Part) list(ctx context.Context, wanted map[netip.AddrPort][]*subject, now time.Time) error {
+// list lists the answered connections to backends: by port, or if there are many, all. It returns how many it has
+// read.
+func (p *Part) list(ctx context.Context, wanted map[netip.AddrPort][]*subject, now time.Time) (entries int, err error) {
 	found := map[netip.AddrPort]*answered{}
 	filters := map[conntrack.Filter]bool{}
 	for b := range wanted {
@@ -131,13 +132,14 @@ func (p *Part) list(ctx context.Context, wanted map[netip.AddrPort][]*subject, n
 	}
 	for f := range filters {
 		err := p.opt.Table.Each(ctx, f, func(e conntrack.Entry) error {
+			entries++
 			if a := found[e.ReplySrc]; a != nil && e.Answered() {
 				a.add(e.ID)
 			}
 			return nil
 		})
 		if err != nil {
-			return err
+			return entries, err
 		}
 	}
 	p.mu.Lock()
@@ -147,7 +149,7 @@ func (p *Part) list(ctx context.Context, wanted map[netip.AddrPort][]*subject, n
 			s.compare(*found[b], now)
 		}
 	}
-	return nil
+	return entries, nil
 }
 
 // fewBackends is up to how many backends are listed one by one: each listing walks the whole table.

@@ -24,12 +24,6 @@ const (
 	trialPause = 2 * time.Second         // the same while the backend is on trial
 	relist     = 5 * time.Second         // between listings of the connections to a backend that is not decided on
 
-	// Looks take less than a hundredth of one CPU. While a decision is near, they take this much more at most, which comes
-	// back at a five hundredth.
-	rest     = 125
-	credit   = 300 * time.Millisecond
-	regained = 500
-
 	mostPending = 4096    // unanswered connections to one backend that are followed
 	mostOpen    = 64      // failed connections to one backend that are asked again
 	mostTargets = 1 << 16 // whose failures are counted
@@ -49,7 +43,7 @@ type Options struct {
 	Shares func(cluster.Name, cluster.Shares) // cluster.Store.SetShares
 	Direct bool                               // plane.Facts.Direct
 	Before Saved                              // of an earlier run
-	CPU    func() time.Duration               // of this process; looks pause by it
+	CPU    func() time.Duration               // of this thread; looks pause by it
 
 	Changed func(Change) // called for each backend that is ejected
 	Save    func(Saved)  // called after each change of a standing
