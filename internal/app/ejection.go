@@ -22,7 +22,10 @@ const maxEjections = 16 << 20
 // assembleEjection makes the part that lets backends leave to which connections fail.
 func (d *daemon) assembleEjection() error {
 	table, err := openConnections(d.o.NetNS)
-	if err != nil || table == nil {
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	before := d.before.Ejections

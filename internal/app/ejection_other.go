@@ -3,6 +3,7 @@
 package app
 
 import (
+	"errors"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/eject/watch"
@@ -10,5 +11,5 @@ import (
 
 func threadTime() time.Duration { return 0 }
 
-// openConnections returns nil: only Linux has a table of connections.
-func openConnections(int) (watch.Table, error) { return nil, nil }
+// openConnections returns an error: only Linux has a table of connections.
+func openConnections(int) (watch.Table, error) { return nil, errors.ErrUnsupported }

@@ -119,7 +119,9 @@ func (p Port) Decide(evidence map[netip.AddrPort]Evidence, now time.Time) map[ne
 		}
 	}
 	p.readmit(next, out-Most(len(p.Backends)))
-	slices.SortStableFunc(suspects, func(a, b netip.AddrPort) int { return cmp.Compare(evidence[b].Failures, evidence[a].Failures) })
+	slices.SortStableFunc(suspects, func(a, b netip.AddrPort) int {
+		return cmp.Compare(evidence[b].Failures, evidence[a].Failures)
+	})
 	for _, b := range suspects[:min(len(suspects), max(0, Most(len(p.Backends))-out))] {
 		next[b] = eject(next[b].Times, evidence[b], now)
 	}

@@ -108,8 +108,8 @@ type Port struct {
 	// HealthPort is the health check node port of the Service; 0: it has none.
 	HealthPort uint16
 
-	// Ejection says which failures eject TCP backends; the zero value: none. Ejected has the backends that are left out of a
-	// pool for that. Sorted, without duplicates.
+	// Ejection says which failures eject TCP backends; the zero value: none. Ejected has the backends that are left out of
+	// a pool for that. Sorted, without duplicates.
 	Ejection cluster.Ejection
 	Ejected  []netip.AddrPort
 

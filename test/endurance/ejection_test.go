@@ -87,8 +87,8 @@ func (e *ejecting) kill() { e.daemon.kill() }
 // stopPod makes the last pod drop or refuse connections.
 func (e *ejecting) stopPod(how string) {
 	e.Helper()
-	_, err := e.pods[2].Run("table inet stopped { chain in { type filter hook input priority 0; tcp flags & (syn|ack) == syn "+
-		how+"; }; }", "nft", "-f", "-")
+	rule := "tcp flags & (syn|ack) == syn " + how
+	_, err := e.pods[2].Run("table inet stopped { chain in { type filter hook input priority 0; "+rule+"; }; }", "nft", "-f", "-")
 	e.must(err)
 }
 
@@ -125,7 +125,8 @@ func (e *ejecting) waitStanding(texts ...string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("get backends exits with %d, want %q for %s:\n%s\n%s", status, texts, e.pods[2].Addr4(), out, e.daemon.log)
+		return fmt.Errorf("get backends exits with %d, want %q for %s:\n%s\n%s",
+			status, texts, e.pods[2].Addr4(), out, e.daemon.log)
 	})
 }
 

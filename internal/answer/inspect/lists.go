@@ -260,7 +260,9 @@ func (s *selection) choices(svc *route.Service, p *route.Port, pool route.Pool) 
 	if s.filter.detailed() || !slices.ContainsFunc(poolsOf(p), inUse) {
 		return all
 	}
-	return slices.DeleteFunc(all, func(c route.Choice) bool { return c.Reason != route.Chosen && c.Reason != route.Ejected })
+	return slices.DeleteFunc(all, func(c route.Choice) bool {
+		return c.Reason != route.Chosen && c.Reason != route.Ejected
+	})
 }
 
 func (b *Backend) add(c route.Choice, pool string) {

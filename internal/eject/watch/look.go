@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -17,6 +18,7 @@ import (
 func (p *Part) Run(ctx context.Context) error {
 	runtime.LockOSThread() // CPU is that of the thread
 	defer runtime.UnlockOSThread()
+	defer func() { _ = p.opt.Table.Close() }() // nothing is written
 	due := time.NewTimer(period)
 	defer due.Stop()
 	var refusals <-chan error
@@ -25,7 +27,7 @@ func (p *Part) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			if refusals != nil {
-				<-refusals
+				return <-refusals
 			}
 			return nil
 		case <-p.wake:
@@ -72,7 +74,7 @@ func (p *Part) subscribe(ctx context.Context) <-chan error {
 		if err != nil {
 			p.opt.Failed(err)
 		}
-		done <- err
+		done <- nil
 	}()
 	return done
 }
@@ -128,10 +130,8 @@ func (p *Part) of(e conntrack.Entry) []*port {
 		key.Addr = netip.Addr{} // a node port
 		q = p.fronts[key]
 	}
-	for _, o := range p.backends[e.ReplySrc] {
-		if o == q {
-			return []*port{q}
-		}
+	if slices.Contains(p.backends[e.ReplySrc], q) {
+		return []*port{q}
 	}
 	return nil
 }
@@ -257,8 +257,8 @@ func (p *Part) near(seen map[uint32]*waiting, now time.Time) (next time.Duration
 	return next
 }
 
-// settle decides about all ports with evidence, and sets the shares of Services that changed. It reports whether a trial
-// began.
+// settle decides about all ports with evidence, and sets the shares of Services that changed. It reports whether a
+// trial began.
 func (p *Part) settle(now time.Time) (trial bool) {
 	p.mu.Lock()
 	var changes []Change

@@ -99,9 +99,12 @@ func (p *Part) ask(ctx context.Context, s *subject, list []conntrack.Entry) {
 	}
 }
 
+// wanted are subjects by backend.
+type wanted map[netip.AddrPort][]*subject
+
 // wanted returns the subjects whose connections are to be listed, by backend.
-func (p *Part) wanted(now time.Time) map[netip.AddrPort][]*subject {
-	all := map[netip.AddrPort][]*subject{}
+func (p *Part) wanted(now time.Time) wanted {
+	all := wanted{}
 	for q := range p.active {
 		full := q.Full()
 		for b, s := range q.subjects {
@@ -123,7 +126,7 @@ func (p *Part) wanted(now time.Time) map[netip.AddrPort][]*subject {
 
 // list lists the answered connections to backends: by port, or if there are many, all. It returns how many it has
 // read.
-func (p *Part) list(ctx context.Context, wanted map[netip.AddrPort][]*subject, now time.Time) (entries int, err error) {
+func (p *Part) list(ctx context.Context, wanted wanted, now time.Time) (entries int, err error) {
 	found := map[netip.AddrPort]*answered{}
 	filters := map[conntrack.Filter]bool{}
 	for b := range wanted {

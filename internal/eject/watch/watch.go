@@ -35,11 +35,12 @@ type Table interface {
 	Each(ctx context.Context, f conntrack.Filter, fn func(conntrack.Entry) error) error
 	Get(ctx context.Context, e conntrack.Entry) (conntrack.Entry, bool, error)
 	Refusals(ctx context.Context, subscribed func(), fn func(conntrack.Entry)) error
+	Close() error
 }
 
 // Options for New.
 type Options struct {
-	Table  Table
+	Table  Table                              // Run closes it
 	Shares func(cluster.Name, cluster.Shares) // cluster.Store.SetShares
 	Direct bool                               // plane.Facts.Direct
 	Before Saved                              // of an earlier run

@@ -89,7 +89,7 @@ func measure(t lab.T, mode string, k kase, o options) (*result, error) {
 	}
 	state := command.ProcessState
 	b.result.cpu = state.UserTime() + state.SystemTime()
-	b.result.ejections, b.result.writes = p.Log.Count("Ejected an endpoint"), p.Log.Count("Synced")-1
+	b.result.ejections = p.Log.Count("Ejected an endpoint")
 	return &b.result, nil
 }
 
