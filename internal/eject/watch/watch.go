@@ -142,9 +142,7 @@ func (p *Part) Applied(change route.Change) {
 		p.replace(t.Name, t.New)
 	}
 	for name := range p.restored {
-		if len(p.services[name]) == 0 {
-			p.left[name] = true
-		}
+		p.left[name] = true // some backends may be gone
 	}
 	p.restored = nil
 	p.awake()
