@@ -102,14 +102,19 @@ func (d *daemon) saveEjections(saved watch.Saved) {
 	if path == "" {
 		return
 	}
-	data, err := json.Marshal(saved)
-	if err == nil {
-		err = os.WriteFile(path+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil && !d.unsaved.Swap(true) {
+	if err := writeJSON(path, saved); err != nil && !d.unsaved.Swap(true) {
 		d.o.Log.Warn("A restart will forget which endpoints are ejected", "error", fmt.Errorf("write %s: %w", path, err))
 	}
+}
+
+// writeJSON replaces a file atomically.
+func writeJSON(path string, from any) error {
+	data, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }

@@ -5,7 +5,7 @@ import "time"
 const (
 	// A walk through the table takes the same time as long as its size is the same. More CPU time is that of packets,
 	// which the kernel processes in between; reading entries is added.
-	perEntry = 2 * time.Microsecond
+	perEntry = 4 * time.Microsecond
 
 	// Looks take a hundredth of one CPU. While a decision is near they take this much more, which comes back at a two
 	// hundredth.
