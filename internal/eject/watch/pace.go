@@ -32,7 +32,7 @@ func newPacer() *pacer { return &pacer{left: credit} }
 
 // pause returns the time until the next look.
 func (p *pacer) pause(l look) time.Duration {
-	if p.walk += p.walk / 20; p.walk == 0 || l.cpu < p.walk { // it grows slowly if the table did
+	if p.walk += p.walk / 200; p.walk == 0 || l.cpu < p.walk { // it grows slowly if the table did
 		p.walk = l.cpu
 	}
 	took := p.walk + time.Duration(l.entries)*perEntry
