@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/handover"
 	"github.com/sluice-proxy/sluice/internal/handover/listen"
@@ -44,26 +45,29 @@ type daemon struct {
 	plane    *plane.Opened
 	families []route.Family
 
-	lock     lock
-	held     *admin.Server // nil if the kernel has no lock; then there is no control socket
-	store    *cluster.Store
-	source   statefulSource
-	node     *Node
-	events   *kube.Recorder // nil: there is no API server
-	metrics  *metrics.Metrics
-	sizes    *sizes.Follower
-	history  *inspect.History
-	problems *event.Digest
-	health   *health.Tracker
-	ports    *serviceports.Follower
-	host     *host.Host
-	takeover *takeover.Controller
-	reload   *reload.Reloader
-	inspect  *inspect.Inspector
-	drains   *drain.Waits // nil: this system has no table of connections
+	lock      lock
+	held      *admin.Server // nil if the kernel has no lock; then there is no control socket
+	store     *cluster.Store
+	source    statefulSource
+	node      *Node
+	events    *kube.Recorder // nil: there is no API server
+	metrics   *metrics.Metrics
+	sizes     *sizes.Follower
+	history   *inspect.History
+	problems  *event.Digest
+	ejections *event.Digest
+	health    *health.Tracker
+	ports     *serviceports.Follower
+	ejection  *watch.Part // nil: this system has no table of connections
+	host      *host.Host
+	takeover  *takeover.Controller
+	reload    *reload.Reloader
+	inspect   *inspect.Inspector
+	drains    *drain.Waits // nil: this system has no table of connections
 
 	healthz, diagnostics, draining *web.Server
 
+	unsaved  atomic.Bool // that ejections cannot be saved was logged
 	replaced atomic.Bool // a handover has begun
 
 	inForce     chan struct{} // closed when everything was in the kernel once
@@ -131,6 +135,9 @@ func (d *daemon) assemble(ctx context.Context) error {
 			o.Log.Info("The health check port of a Service is open now", "service", service.String(), "port", port)
 		},
 	})
+	if err = d.assembleEjection(); err != nil {
+		return err
+	}
 	d.assembleNode()
 	other := o.takeover()
 	other.Ours, other.Others = mechanisms(d.plane.KubeProxyRules), leftovers(o)
@@ -167,6 +174,9 @@ func (d *daemon) assembleNode() {
 	}
 	if len(d.o.Config.Manifests) > 0 {
 		opt.StandIn = d.o.Config.NodeName
+	}
+	if d.ejection != nil {
+		opt.Followers = append(opt.Followers, d.ejection)
 	}
 	d.node = NewNode(opt)
 }
@@ -232,6 +242,9 @@ func (d *daemon) work(ctx context.Context) error {
 	}
 	if !d.o.Config.Unprivileged() {
 		parts = append(parts, d.takeover.Run)
+	}
+	if d.ejection != nil {
+		parts = append(parts, d.ejection.Run, d.ejections.Run)
 	}
 	if d.events != nil {
 		parts = append(parts, d.events.Run)

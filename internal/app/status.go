@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
@@ -81,7 +82,12 @@ const answerTime = 10 * time.Second
 
 // readings returns the values that a scrape of the metrics reads.
 func (d *daemon) readings() metrics.Readings {
+	var ejected watch.Counts
+	if d.ejection != nil {
+		ejected = d.ejection.Counts()
+	}
 	return metrics.Readings{
+		Ejections: ejected.Ejections, Ejected: ejected.Ejected,
 		Totals:             d.store.Totals(),
 		Backlog:            d.store.Backlog(),
 		Sizes:              d.sizes.Sizes(),

@@ -93,6 +93,9 @@ type Service struct {
 	// in data planes that connect to endpoints in place of clients.
 	ProxyHeader bool
 
+	// Ejection says which failures make an endpoint leave; the zero value: none.
+	Ejection Ejection
+
 	// Weights are the weights of endpoints, by their address or else by their node, for data planes whose algorithms use
 	// them. All other endpoints have the weight of their Slice.
 	Weights map[string]uint16
@@ -172,7 +175,7 @@ func (s *Service) equal(t *Service) bool {
 		s.Restricted == t.Restricted && slices.Equal(s.SourceRanges, t.SourceRanges) &&
 		s.Affinity == t.Affinity && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart &&
 		s.ProxyHeader == t.ProxyHeader && s.PreserveDestination == t.PreserveDestination &&
-		maps.Equal(s.Weights, t.Weights) && s.HealthCheckNodePort == t.HealthCheckNodePort
+		maps.Equal(s.Weights, t.Weights) && s.Ejection == t.Ejection && s.HealthCheckNodePort == t.HealthCheckNodePort
 }
 
 func (s *Slice) equal(t *Slice) bool {

@@ -17,6 +17,7 @@ type Store struct {
 	standIn  *Node // used while node is nil
 	cidrs    []netip.Prefix
 	local    []netip.Addr
+	shares   map[Name]Shares // by Service, which need not exist
 
 	dirty map[Name]struct{}
 	all   bool // the next Take returns every Service
@@ -44,6 +45,7 @@ type entry struct {
 func NewStore() *Store {
 	return &Store{
 		services: map[Name]*entry{},
+		shares:   map[Name]Shares{},
 		slices:   map[Name]*Slice{},
 		dirty:    map[Name]struct{}{},
 		ready:    make(chan struct{}),
@@ -134,6 +136,20 @@ func (s *Store) DeleteSlice(name Name) {
 		s.note(Window{Slices: 1})
 		s.detach(old)
 	}
+}
+
+// SetShares sets the shares of the backends of a Service, which need not exist yet; nil: all have the whole one.
+func (s *Store) SetShares(name Name, shares Shares) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if maps.Equal(s.shares[name], shares) {
+		return
+	}
+	if delete(s.shares, name); len(shares) > 0 {
+		s.shares[name] = shares
+	}
+	s.note(Window{})
+	s.touch(name)
 }
 
 // SetNode sets the own Node; nil if it does not exist (yet).

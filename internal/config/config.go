@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -66,9 +67,12 @@ type Config struct {
 	// ReloadJitter bounds the random time that a changed file waits before it takes effect; 0: none.
 	ReloadJitter time.Duration
 
+	// Ejection is that of Services without the annotation.
+	Ejection cluster.Ejection
+
 	// effective is the configuration in force, defaults and flags included, as a KubeProxyConfiguration v1alpha1. Loading
 	// it gives the same Config, except the fields that only flags set: Manifests, Client.Master, Drain, IgnoreKubeProxy,
-	// ReloadJitter, and the tasks in place of running.
+	// ReloadJitter, Ejection, and the tasks in place of running.
 	effective []byte
 }
 

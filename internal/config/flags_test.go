@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -73,6 +76,7 @@ func settings() []flagCase {
 		{args: "--version=v1.37.0-x", want: func(c *Config) { c.Version.Report = "v1.37.0-x" }},
 		{args: "--write-config-to=/w", want: func(c *Config) { c.WriteConfigTo = "/w" }},
 		{args: "--cleanup", want: func(c *Config) { c.Cleanup = true }},
+		{args: "--ejection=on", want: func(c *Config) { c.Ejection = cluster.Ejection{Clients: 2, Row: 5} }},
 		{args: "--reload-jitter=5m", want: func(c *Config) { c.ReloadJitter = 5 * time.Minute }},
 		{args: "--ignore-kube-proxy", want: func(c *Config) { c.IgnoreKubeProxy = true }},
 		{args: "--init-only", want: func(c *Config) { c.InitOnly = true }},

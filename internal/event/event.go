@@ -34,6 +34,7 @@ const (
 	reasonModeFallback         = "ModeFallback"
 	reasonKubeProxyRuns        = "KubeProxyRuns"
 	reasonRulesLeft            = "KubeProxyRulesLeft"
+	reasonEjected              = "EndpointEjected"
 	reasonConfigurationRefused = "ConfigurationRefused"
 )
 
@@ -79,6 +80,13 @@ func Starting() Event {
 func ModeFallback(configured, serving, reason string) Event {
 	return warning(reasonModeFallback, actionStart,
 		"Mode "+serving+" serves in place of mode "+configured+", which this node does not support: "+reason)
+}
+
+// Ejected is the Event of an endpoint of a Service that gets no new connections from the own Node, or of several.
+func Ejected(p route.Problem) Event {
+	e := warning(reasonEjected, actionProgram, strings.TrimPrefix(p.String(), p.Object+": "))
+	e.Object, _ = ObjectOf(p)
+	return e
 }
 
 // StartFailed is the Event of a server that could not be started, which ends the process. The reason is

@@ -27,6 +27,8 @@ type Readings struct {
 	Takeover           takeover.State
 	HealthPortFailures int
 	HostSettingsFailed int
+	Ejections          uint64 // since the start
+	Ejected            int    // now
 
 	DrainWaits int // that run now
 
@@ -100,6 +102,8 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	}
 	put("sluice_services", float64(r.Sizes.Services))
 	put("sluice_endpoints", float64(r.Sizes.Backends))
+	put("sluice_ejections_total", float64(r.Ejections))
+	put("sluice_ejected_endpoints", float64(r.Ejected))
 	put("sluice_hash_tables", float64(r.Sizes.Hashed))
 	put("sluice_hash_tables_checksum", float64(r.Sizes.Tables))
 	put("sluice_source_connected", truth(r.Connected))

@@ -42,6 +42,9 @@ type Facts struct {
 	// have an address of this node as their source always.
 	Proxied bool
 
+	// Direct means that connections may reach backends without a translation in conntrack: it has only their backend.
+	Direct bool
+
 	// Sockets is why connections reach only the sockets of the process (Opened.Sockets), and no address of a Service, as a
 	// sentence. Empty: they reach these addresses.
 	Sockets string

@@ -108,6 +108,11 @@ type Port struct {
 	// HealthPort is the health check node port of the Service; 0: it has none.
 	HealthPort uint16
 
+	// Ejection says which failures eject TCP backends; the zero value: none. Ejected has the backends that are left out of
+	// a pool for that. Sorted, without duplicates.
+	Ejection cluster.Ejection
+	Ejected  []netip.AddrPort
+
 	// Weights has the backends whose weight is not 1; see Weight.
 	Weights map[netip.AddrPort]uint16
 

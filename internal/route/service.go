@@ -92,6 +92,7 @@ type builder struct {
 type state struct {
 	service *cluster.Service
 	slices  []*cluster.Slice
+	shares  cluster.Shares
 }
 
 // service returns the route of a Service. It sets b.lost to the frontends that belong to
@@ -219,6 +220,10 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 	p.PreserveDestination = st.service.PreserveDestination && b.view.preserve
 	b.choices = b.supplies.candidates(b.choices[:0], backendKey{portName{sp.Name, sp.Protocol}, f})
 	candidates := b.choices
+	if p.Protocol == cluster.TCP && st.service.Ejection.On() {
+		p.Ejection = st.service.Ejection
+		setShares(candidates, sp.Name, st.shares)
+	}
 	choose(candidates, Local, b.view)
 	s := supply{local: countChosen(candidates), any: slices.ContainsFunc(candidates, usable)}
 	internal := internalWays(st.service, s, f, b.view)
@@ -239,7 +244,7 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		p.Frontends = append(p.Frontends, frontend)
 	}
 	b.fill(&p, candidates)
-	p.Weights = weights(st, candidates)
+	p.Weights = shared(&p, weights(st, candidates), candidates)
 	return p
 }
 
@@ -284,10 +289,12 @@ func (b *builder) fill(p *Port, candidates []Choice) {
 	if p.Uses(Local) {
 		p.Local = chosen(candidates)
 		p.Here = b.here(candidates)
+		p.Ejected = ejected(nil, candidates)
 	}
 	if p.Uses(Cluster) {
 		choose(candidates, Cluster, b.view)
 		p.Cluster = share(chosen(candidates), p.Local)
+		p.Ejected = ejected(p.Ejected, candidates)
 		p.Here, p.Unplaced = merge(p.Here, b.here(candidates)), unplaced(candidates)
 	}
 	if p.Protocol == cluster.UDP {

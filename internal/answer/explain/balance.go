@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -36,10 +37,11 @@ func (a *asker) balance(out *Case, f found, c client, p plane.Connection) {
 			e := choice.Endpoint
 			backend.Node, backend.Slice = e.Node, choice.Slice.Name.Name
 			backend.Terminating = e.Terminating
+			backend.Standing = Standing(choice.Share, time.Now())
 		}
 		out.Backends = append(out.Backends, backend)
 	}
-	out.LeftOut = leftOut(choices)
+	out.LeftOut = leftOut(choices, time.Now())
 	if out.Verdict, out.Why = Balanced, why; why == "" {
 		out.Verdict, out.Why = Refused, "all backends have weight 0 and get no new connections"
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -165,6 +166,9 @@ type Backend struct {
 	Pools   []string          `json:"pools,omitempty"`
 	LeftOut map[string]string `json:"leftOut,omitempty"`
 
+	// Standing describes what happens to a backend as connections to it failed; empty: nothing.
+	Standing string `json:"standing,omitempty"`
+
 	State  Programming `json:"state"` // of the Service
 	Reason string      `json:"reason,omitempty"`
 
@@ -256,7 +260,9 @@ func (s *selection) choices(svc *route.Service, p *route.Port, pool route.Pool) 
 	if s.filter.detailed() || !slices.ContainsFunc(poolsOf(p), inUse) {
 		return all
 	}
-	return slices.DeleteFunc(all, func(c route.Choice) bool { return c.Reason != route.Chosen })
+	return slices.DeleteFunc(all, func(c route.Choice) bool {
+		return c.Reason != route.Chosen && c.Reason != route.Ejected
+	})
 }
 
 func (b *Backend) add(c route.Choice, pool string) {
@@ -264,13 +270,14 @@ func (b *Backend) add(c route.Choice, pool string) {
 	if e := c.Endpoint; e != nil {
 		b.Endpoint = &Endpoint{c.Slice.Name.Name, e.Node, e.Ready, e.Serving, e.Terminating}
 	}
+	b.Standing = explain.Standing(c.Share, time.Now())
 	switch {
 	case c.Reason == route.Chosen:
 		b.Pools = append(b.Pools, pool)
 	case b.LeftOut == nil:
-		b.LeftOut = map[string]string{pool: c.Reason.String()}
+		b.LeftOut = map[string]string{pool: explain.Reason(c, time.Now())}
 	default:
-		b.LeftOut[pool] = c.Reason.String()
+		b.LeftOut[pool] = explain.Reason(c, time.Now())
 	}
 }
 

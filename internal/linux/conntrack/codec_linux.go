@@ -38,10 +38,7 @@ var errShort = errors.New("conntrack message is truncated")
 
 // header is the nfgenmsg every conntrack message begins with.
 func header(f Family) []byte {
-	if f == IPv4 {
-		return []byte{unix.AF_INET, 0, 0, 0}
-	}
-	return []byte{unix.AF_INET6, 0, 0, 0}
+	return []byte{map[Family]byte{IPv4: unix.AF_INET, IPv6: unix.AF_INET6}[f], 0, 0, 0}
 }
 
 // tuple is one direction of a flow. Invalid addresses and ports of 0 are left out, as in a filter.

@@ -111,7 +111,7 @@ func (e Entry) String() string {
 
 // Filter selects entries. In OrigDst and ReplySrc an invalid address or a port of 0 matches all.
 type Filter struct {
-	Family   Family // required
+	Family   Family // 0: both, for filters without addresses
 	Protocol uint8  // 0: all; then the kernel does not filter by ports
 	OrigDst  netip.AddrPort
 	ReplySrc netip.AddrPort
@@ -142,7 +142,7 @@ func (f Filter) String() string {
 
 // Match reports whether the filter selects the entry.
 func (f Filter) Match(e Entry) bool {
-	return e.Family() == f.Family && (f.Protocol == 0 || e.Protocol == f.Protocol) &&
+	return (f.Family == 0 || e.Family() == f.Family) && (f.Protocol == 0 || e.Protocol == f.Protocol) &&
 		(!f.Unanswered || !e.Answered()) && matchEnd(f.OrigDst, e.OrigDst) && matchEnd(f.ReplySrc, e.ReplySrc)
 }
 

@@ -101,9 +101,9 @@ func TestEach(t *testing.T) {
 		node4    = "17 10.0.0.1:1000 > 192.0.2.1:53 via 10.1.0.1:5353"
 		tcp4     = "6 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
 		opening4 = "6 10.0.0.2:1000 > 10.96.0.10:53"
+		opening6 = "6 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
 		dns6     = "17 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
 		sctp4    = "132 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
-		tcp6     = "6 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
 	)
 	end := netip.MustParseAddrPort
 	port := func(p uint16) netip.AddrPort { return netip.AddrPortFrom(netip.Addr{}, p) }
@@ -125,7 +125,7 @@ func TestEach(t *testing.T) {
 			conntrack.Filter{Family: conntrack.IPv4, ReplySrc: end("10.1.0.1:0")},
 			[]string{dns4, node4, other4, tcp4, sctp4},
 		},
-		{conntrack.Filter{Family: conntrack.IPv6, ReplySrc: end("[fd01::1]:0")}, []string{dns6, tcp6}},
+		{conntrack.Filter{Family: conntrack.IPv6, ReplySrc: end("[fd01::1]:0")}, []string{dns6, opening6}},
 		{with(udp4, end("10.96.0.10:53"), none), []string{dns4, dns4b, plain4}},
 		{with(udp4, port(53), none), []string{dns4, node4, dns4b, plain4}},
 		{with(udp4, none, end("10.1.0.1:5353")), []string{dns4, node4, other4}},
@@ -138,6 +138,8 @@ func TestEach(t *testing.T) {
 		{with(udp4, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 0), none), []string{node4}},
 		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP}, []string{tcp4, opening4}},
 		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP, Unanswered: true}, []string{opening4}},
+		{conntrack.Filter{Protocol: conntrack.TCP, Unanswered: true}, []string{opening4, opening6}},
+		{conntrack.Filter{Protocol: conntrack.TCP}, []string{opening4, tcp4, opening6}},
 	}
 	both(t, func(t *testing.T, ct table) {
 		create(t, ct,
@@ -200,10 +202,7 @@ func TestEntry(t *testing.T) {
 			if s := got[i].Status & (conntrack.DstNAT | conntrack.SrcNAT); s != c.status {
 				t.Errorf("%s: status %x, want %x", c.name, s, c.status)
 			}
-			if c.entry.Remaining == 0 { // the fake has no clock
-				got[i].Remaining = 0
-			}
-			got[i].ID, got[i].Status = 0, 0
+			got[i].ID, got[i].Status, got[i].Remaining = 0, 0, 0
 			if got[i] != c.entry {
 				t.Errorf("%s: got %+v, want %+v", c.name, got[i], c.entry)
 			}

@@ -26,7 +26,7 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
 	k.Facts.Name, k.Facts.Path = mode, pathOver(packets.Facts.Path)
-	k.Facts.Lacking, k.Facts.Weights = nil, true
+	k.Facts.Lacking, k.Facts.Weights, k.Facts.Direct = nil, true, true
 	k.Facts.Shares = (&balancing{packets: packets.Facts.Shares}).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {

@@ -56,6 +56,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.Scheduler = c.Strings.Of(c.scheduler(svc, n))
 	out.SlowStart = slowStart(svc, n)
 	out.ProxyHeader = proxyHeader(svc, n)
+	out.Ejection = c.ejection(svc, n)
 	out.PreserveDestination = svc.Annotations[AnnotationPreserve] == "true"
 	out.Weights = c.weights(svc, n)
 	policies(svc, out, n)
@@ -99,6 +100,20 @@ func slowStart(svc *corev1.Service, n *notes) time.Duration {
 		return 0
 	}
 	return d
+}
+
+// ejection returns which failures eject endpoints.
+func (c Converter) ejection(svc *corev1.Service, n *notes) cluster.Ejection {
+	text, has := svc.Annotations[AnnotationEjection]
+	if !has {
+		return c.Ejection
+	}
+	e, err := route.ParseEjection(text)
+	if err != nil {
+		n.add("metadata.annotations["+AnnotationEjection+"]", text, "ignored: "+err.Error())
+		return c.Ejection
+	}
+	return e
 }
 
 // proxyHeader reports whether endpoints learn the addresses of clients.
