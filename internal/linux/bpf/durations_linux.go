@@ -20,6 +20,39 @@ type Durations struct {
 	Buckets [durationBounds + 1]uint64 // number of connections; not of those in the buckets before
 }
 
+// Count returns the number of connections.
+func (d *Durations) Count() (sum uint64) {
+	for _, n := range d.Buckets {
+		sum += n
+	}
+	return sum
+}
+
+// Add adds other durations to these.
+func (d *Durations) Add(other Durations) {
+	d.Sum += other.Sum
+	for i, n := range other.Buckets {
+		d.Buckets[i] += n
+	}
+}
+
+// Since returns the durations that were added to earlier ones. If some are missing, the kernel has evicted the pool, and
+// all are new.
+func (d *Durations) Since(before Durations) Durations {
+	more := *d
+	if more.Sum < before.Sum {
+		return *d
+	}
+	for i, n := range before.Buckets {
+		if more.Buckets[i] < n {
+			return *d
+		}
+		more.Buckets[i] -= n
+	}
+	more.Sum -= before.Sum
+	return more
+}
+
 // DurationBounds returns the upper bound of each bucket of Durations; the last bucket has none.
 func DurationBounds() (bounds [durationBounds]time.Duration) {
 	for i := range bounds {
