@@ -36,8 +36,8 @@ func (d *Durations) Add(other Durations) {
 	}
 }
 
-// Since returns the durations that were added to earlier ones. If some are missing, the kernel has evicted the pool, and
-// all are new.
+// Since returns the durations that were added to earlier ones. If some are missing, the kernel has evicted the pool,
+// and all are new.
 func (d *Durations) Since(before Durations) Durations {
 	more := *d
 	if more.Sum < before.Sum {

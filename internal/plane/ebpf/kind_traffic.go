@@ -68,8 +68,8 @@ func (t *traffic) atSockets(ctx context.Context, all *route.Snapshot) (plane.Cou
 	return out, nil
 }
 
-// backendsOf returns the traffic of the backends of a port that have any. Of former backends no connections are live, as
-// their addresses may belong to other pods now.
+// backendsOf returns the traffic of the backends of a port that have any. Of former backends no connections are live,
+// as their addresses may belong to other pods now.
 func backendsOf(
 	p *route.Port, decided map[netip.AddrPort]uint64, open map[netip.AddrPort]int,
 ) map[netip.AddrPort]plane.Traffic {
