@@ -64,7 +64,8 @@ func newPlugin(env Env) *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc("node", p.completeNodes) // it exists
 	root.Flags().AddFlagSet(fs)                                  // cobra must know them to find the command behind them
 	root.AddCommand(p.newStatus(), p.remote(newGet(p.env), p.only), p.remote(newEvents(p.env), p.only),
-		p.remote(newTop(p.env, nil), p.only), p.newExplain(), p.remote(newDrain(p.env), p.ofPod), p.remote(newDiff(p.env), p.only), newVersion(p.env))
+		p.remote(newTop(p.env, nil), p.only), p.newExplain(), p.remote(newDrain(p.env), p.ofPod),
+		p.remote(newDiff(p.env), p.only), newVersion(p.env))
 	root.SuggestionsMinimumDistance = maxTypos
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { _ = help(cmd, args, env.Stdout) }) // it cannot be reported

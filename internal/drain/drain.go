@@ -51,8 +51,8 @@ type Waiter struct {
 	Timeouts func() (Timeouts, error)
 }
 
-// wait returns when the pod with these addresses is drained, or with what is left when the context ends. It calls listed
-// with the number of live flows after each listing. It returns an error if the table cannot be read.
+// wait returns when the pod with these addresses is drained, or with what is left when the context ends. It calls
+// listed with the number of live flows after each listing. It returns an error if the table cannot be read.
 func (w *Waiter) wait(ctx context.Context, pod []netip.Addr, listed func(live int)) (Result, error) {
 	udp, err := w.Timeouts()
 	if err != nil {

@@ -83,7 +83,10 @@ func client(i int) netip.AddrPort {
 }
 
 var (
-	pod     = Pod{cluster.Name{Namespace: "default", Name: "web-0"}, []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")}}
+	pod = Pod{
+		cluster.Name{Namespace: "default", Name: "web-0"},
+		[]netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")},
+	}
 	service = netip.MustParseAddrPort("10.96.0.1:80")
 	backend = netip.MustParseAddrPort("10.1.0.1:8080")
 )
@@ -204,8 +207,12 @@ func TestUDP(t *testing.T) {
 		remaining time.Duration
 		live      bool
 	}{
-		{udp(1, 0), 30 * time.Second, true}, {udp(1, 0), 21 * time.Second, true}, {udp(1, 0), 20 * time.Second, false},
-		{stream, 120 * time.Second, true}, {stream, 111 * time.Second, true}, {stream, 30 * time.Second, false},
+		{udp(1, 0), 30 * time.Second, true},
+		{udp(1, 0), 21 * time.Second, true},
+		{udp(1, 0), 20 * time.Second, false},
+		{stream, 120 * time.Second, true},
+		{stream, 111 * time.Second, true},
+		{stream, 30 * time.Second, false},
 		{udp(1, 0), 90 * time.Second, true}, // a longer timeout was set before
 	} {
 		c.e.Remaining = c.remaining
@@ -221,7 +228,8 @@ func TestUDP(t *testing.T) {
 func TestManyConnections(t *testing.T) {
 	const n = 100_000
 	for name, order := range map[string]func(i int) uint32{
-		"the oldest first": func(i int) uint32 { return uint32(i + 1) }, "the newest first": func(i int) uint32 { return uint32(n - i) },
+		"the oldest first": func(i int) uint32 { return uint32(i + 1) },
+		"the newest first": func(i int) uint32 { return uint32(n - i) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -266,7 +274,8 @@ func TestWaits(t *testing.T) {
 			t.Errorf("one more ends with %v", err)
 		}
 		list := w.Running()
-		if want := fmt.Sprint(Running{pod, now, now.Add(time.Minute), 1}); len(list) != mostWaits || fmt.Sprint(list[0]) != want {
+		want := fmt.Sprint(Running{pod, now, now.Add(time.Minute), 1})
+		if len(list) != mostWaits || fmt.Sprint(list[0]) != want {
 			t.Errorf("%d run, %v, want %s", len(list), list[0], want)
 		}
 		ct.mu.Lock()

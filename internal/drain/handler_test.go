@@ -26,19 +26,20 @@ func TestHandler(t *testing.T) {
 		}
 		h := NewWaits(waiter(ct), never).Handler(of)
 		ct.begin(tcp(1))
+		const busy, bad = "default/web-0 still has 1 connection after ", ": want a time up to 10m0s, such as 25s\n"
 		for _, c := range []struct {
 			name, method, path, from string
 			status                   int
 			body                     string
 			took                     time.Duration
 		}{
-			{"busy", "GET", "/drain?wait=3s", "10.1.0.1:5", http.StatusGatewayTimeout, "default/web-0 still has 1 connection after 3s\n", 3 * time.Second},
+			{"busy", "GET", "/drain?wait=3s", "10.1.0.1:5", http.StatusGatewayTimeout, busy + "3s\n", 3 * time.Second},
 			{"mapped", "GET", "/drain?wait=3s", "[::ffff:10.1.0.9]:5", http.StatusOK, "10.1.0.9 is drained after 2s\n", Quiet},
-			{"default", "GET", "/drain", "10.1.0.1:5", http.StatusGatewayTimeout, "default/web-0 still has 1 connection after 25s\n", defaultWait},
+			{"default", "GET", "/drain", "10.1.0.1:5", http.StatusGatewayTimeout, busy + "25s\n", defaultWait},
 			{"stranger", "GET", "/drain?wait=3s", "10.1.0.3:5", http.StatusForbidden, "no pod \"10.1.0.3\"\n", 0},
-			{"bad", "GET", "/drain?wait=x", "10.1.0.1:5", http.StatusBadRequest, "wait=\"x\": want a time up to 10m0s, such as 25s\n", 0},
-			{"long", "GET", "/drain?wait=11m", "10.1.0.1:5", http.StatusBadRequest, "wait=\"11m\": want a time up to 10m0s, such as 25s\n", 0},
-			{"negative", "GET", "/drain?wait=-1s", "10.1.0.1:5", http.StatusBadRequest, "wait=\"-1s\": want a time up to 10m0s, such as 25s\n", 0},
+			{"bad", "GET", "/drain?wait=x", "10.1.0.1:5", http.StatusBadRequest, `wait="x"` + bad, 0},
+			{"long", "GET", "/drain?wait=11m", "10.1.0.1:5", http.StatusBadRequest, `wait="11m"` + bad, 0},
+			{"negative", "GET", "/drain?wait=-1s", "10.1.0.1:5", http.StatusBadRequest, `wait="-1s"` + bad, 0},
 			{"post", "POST", "/drain", "10.1.0.1:5", http.StatusMethodNotAllowed, "Method Not Allowed\n", 0},
 			{"path", "GET", "/", "10.1.0.1:5", http.StatusNotFound, "404 page not found\n", 0},
 		} {

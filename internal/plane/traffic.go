@@ -48,7 +48,7 @@ type Target struct {
 	Backend  netip.AddrPort
 }
 
-// Failed are the connections to a Target that failed since the start: SYNs that nobody answered for a second, and resets in
+// Failed are the connections to a Target that failed since the start: SYNs unanswered for a second, and resets in
 // answer to a SYN.
 type Failed struct{ Unanswered, Refused uint64 }
 

@@ -110,7 +110,8 @@ func TestDrain(t *testing.T) {
 			if status, err := e.ask(e.lab.Outside, "20s"); status != http.StatusForbidden || err != nil {
 				t.Errorf("a client outside gets %d, %v", status, err)
 			}
-			if out, status := e.runSluice("drain", "default/other"); status != 1 || !strings.Contains(out, `no pod "default/other"`) {
+			out, status = e.runSluice("drain", "default/other")
+			if status != 1 || !strings.Contains(out, `no pod "default/other"`) {
 				t.Errorf("drain of an unknown pod exits with %d:\n%s", status, out)
 			}
 		})

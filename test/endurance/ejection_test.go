@@ -88,7 +88,8 @@ func (e *ejecting) kill() { e.daemon.kill() }
 func (e *ejecting) stopPod(how string) {
 	e.Helper()
 	rule := "tcp flags & (syn|ack) == syn " + how
-	_, err := e.pods[2].Run("table inet stopped { chain in { type filter hook input priority 0; "+rule+"; }; }", "nft", "-f", "-")
+	table := "table inet stopped { chain in { type filter hook input priority 0; " + rule + "; }; }"
+	_, err := e.pods[2].Run(table, "nft", "-f", "-")
 	e.must(err)
 }
 

@@ -20,7 +20,8 @@ func TestDrainIsPrinted(t *testing.T) {
 		{Protocol: conntrack.TCP, Client: client, To: service, Pod: pod, Since: at, Bytes: 2048, Known: true},
 		{Protocol: conntrack.UDP, Client: client, To: service, Pod: pod, Since: at, Idle: 4 * time.Second},
 	}}
-	d := Drain{Summary: drain.Sentence(drain.Pod{Name: cluster.Name{Namespace: "default", Name: "web-0"}}, result), Live: 3}
+	of := drain.Pod{Name: cluster.Name{Namespace: "default", Name: "web-0"}}
+	d := Drain{Summary: drain.Sentence(of, result), Live: 3}
 	for _, f := range result.Flows {
 		d.Flows = append(d.Flows, flow(f))
 	}
