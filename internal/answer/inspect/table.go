@@ -61,7 +61,8 @@ func (b Backend) Rows() []text.Row {
 	return []text.Row{{Cells: slices.Concat([]text.Cell{
 		{"NAMESPACE", b.Namespace}, {"NAME", b.Service}, {"PORT", portText(b.PortName, b.Port, b.Protocol)}, {"BACKEND", at},
 	}, b.Balancing.cells(), []text.Cell{
-		{"POOLS", strings.Join(b.Pools, ",")}, {"LEFT-OUT", cmp.Or(b.leftOut(), b.Standing)},
+		{"POOLS", strings.Join(b.Pools, ",")},
+		{"LEFT-OUT", cmp.Or(b.leftOut(), b.Standing)},
 		{"STATE", stateText(b.State, b.Reason)},
 	}), Wide: []text.Cell{{"NODE", e.Node}, {"CONDITIONS", e.conditions()}, {"ENDPOINTSLICE", e.Slice}}}}
 }

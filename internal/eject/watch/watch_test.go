@@ -88,15 +88,17 @@ func (f *table) connect(client int, to, backend string, status conntrack.Status)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id := uint32(len(f.entries) + 1)
-	f.entries = append(f.entries, entry(client, to, backend, status, id))
+	e := entry(client, to, backend, id)
+	e.Status |= status
+	f.entries = append(f.entries, e)
 	return id
 }
 
-func entry(client int, to, backend string, status conntrack.Status, id uint32) conntrack.Entry {
+func entry(client int, to, backend string, id uint32) conntrack.Entry {
 	src := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(client)}), uint16(1024+id))
 	e := conntrack.Entry{
 		Protocol: conntrack.TCP, OrigSrc: src, OrigDst: addr(to), ReplySrc: addr(backend), ReplyDst: src,
-		Status: status, State: conntrack.SynSent, ID: id,
+		State: conntrack.SynSent, ID: id,
 	}
 	if to != backend {
 		e.Status |= conntrack.DstNAT
@@ -243,12 +245,13 @@ func TestRefusalsCountForTheirService(t *testing.T) {
 		w := newWorld(t, nil)
 		stop := w.run()
 		tenant := service(other, 2, route.DefaultEjection())
-		tenant.Ports[0].Cluster = append(tenant.Ports[0].Cluster, service(web, 1, route.DefaultEjection()).Ports[0].Cluster...)
-		w.apply(service(web, 1, route.DefaultEjection()), tenant)
+		victim := service(web, 1, route.DefaultEjection())
+		tenant.Ports[0].Cluster = append(tenant.Ports[0].Cluster, victim.Ports[0].Cluster...)
+		w.apply(victim, tenant)
 		time.Sleep(10 * time.Second)
 		for i := range 3000 {
 			for _, b := range []string{"10.0.2.1:8080", "10.0.1.1:8080", "10.0.1.2:8080", "10.0.1.3:8080"} {
-				w.table.refused <- entry(i%250, "10.96.0.2:80", b, 0, 0)
+				w.table.refused <- entry(i%250, "10.96.0.2:80", b, 0)
 			}
 		}
 		time.Sleep(5 * time.Second)

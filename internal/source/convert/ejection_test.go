@@ -24,7 +24,8 @@ func TestEjectionOfServices(t *testing.T) {
 		{map[string]string{AnnotationEjection: "off"}, on, cluster.Ejection{}, ""},
 		{map[string]string{AnnotationEjection: "clients=3"}, on, three, ""},
 		{
-			map[string]string{AnnotationEjection: "yes"}, on, on,
+			map[string]string{AnnotationEjection: "yes"},
+			on, on,
 			"Service default/web: metadata.annotations[sluice-proxy.github.io/ejection]: yes: " +
 				"ignored: expected on, off, or thresholds from 2 to 16 such as clients=2,row=5",
 		},

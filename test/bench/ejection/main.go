@@ -89,8 +89,8 @@ func main() {
 
 // run measures all cases, each in a lab of its own.
 func run(o options, w io.Writer) error {
-	fmt.Fprintf(w, "| mode | case | connections/s | failed in second 1, 2, 3, 4 | seconds 4 to 40 | most in one of these | "+
-		"ejections | CPU |\n|---|---|---:|---:|---:|---:|---:|---:|\n")
+	fmt.Fprintf(w, "| mode | case | connections/s | failed in second 1, 2, 3, 4 | seconds 4 to 40 | "+
+		"most in one of these | ejections | CPU |\n|---|---|---:|---:|---:|---:|---:|---:|\n")
 	for mode := range strings.SplitSeq(o.modes, ",") {
 		for _, k := range cases(o.loss) {
 			if o.cases != "" && !slices.Contains(strings.Split(o.cases, ","), k.name) {
