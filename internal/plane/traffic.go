@@ -48,8 +48,8 @@ type Target struct {
 	Backend  netip.AddrPort
 }
 
-// Failed are the connections to a Target that failed since the start: SYNs unanswered for a second, and resets in
-// answer to a SYN.
+// Failed are the connections to a Target that failed since the start: SYNs that nobody answered for a second, and resets
+// in answer to a SYN.
 type Failed struct{ Unanswered, Refused uint64 }
 
 // Counted is what a plane counts, by port. Ports and backends without connections may be missing.

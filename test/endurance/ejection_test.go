@@ -87,9 +87,8 @@ func (e *ejecting) kill() { e.daemon.kill() }
 // stopPod makes the last pod drop or refuse connections.
 func (e *ejecting) stopPod(how string) {
 	e.Helper()
-	rule := "tcp flags & (syn|ack) == syn " + how
-	table := "table inet stopped { chain in { type filter hook input priority 0; " + rule + "; }; }"
-	_, err := e.pods[2].Run(table, "nft", "-f", "-")
+	chain := "chain in { type filter hook input priority 0; tcp flags & (syn|ack) == syn " + how + "; };"
+	_, err := e.pods[2].Run("table inet stopped { "+chain+" }", "nft", "-f", "-")
 	e.must(err)
 }
 

@@ -88,8 +88,9 @@ func (f *table) connect(client int, to, backend string, status conntrack.Status)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id := uint32(len(f.entries) + 1)
-	f.entries = append(f.entries, entry(client, to, backend, id))
-	f.entries[id-1].Status |= status
+	e := entry(client, to, backend, id)
+	e.Status |= status
+	f.entries = append(f.entries, e)
 	return id
 }
 
@@ -244,9 +245,9 @@ func TestRefusalsCountForTheirService(t *testing.T) {
 		w := newWorld(t, nil)
 		stop := w.run()
 		tenant := service(other, 2, route.DefaultEjection())
-		others := service(web, 1, route.DefaultEjection()).Ports[0].Cluster
-		tenant.Ports[0].Cluster = append(tenant.Ports[0].Cluster, others...)
-		w.apply(service(web, 1, route.DefaultEjection()), tenant)
+		victim := service(web, 1, route.DefaultEjection())
+		tenant.Ports[0].Cluster = append(tenant.Ports[0].Cluster, victim.Ports[0].Cluster...)
+		w.apply(victim, tenant)
 		time.Sleep(10 * time.Second)
 		for i := range 3000 {
 			for _, b := range []string{"10.0.2.1:8080", "10.0.1.1:8080", "10.0.1.2:8080", "10.0.1.3:8080"} {

@@ -72,8 +72,8 @@ type Entry struct {
 	// Remaining is until the entry ends unless a packet comes, in whole seconds.
 	Remaining time.Duration
 
-	// Sent and Received are bytes from and to the client, with headers of IP. They are known only if an entry is Accounted
-	// (net.netfilter.nf_conntrack_acct).
+	// Sent and Received are bytes from and to the client, with headers of IP. They are known only if the entry is
+	// Accounted (net.netfilter.nf_conntrack_acct).
 	Sent, Received uint64
 	Accounted      bool
 }

@@ -26,8 +26,8 @@ func Loopback() plane.Kind {
 	return plane.Kind{
 		Mode: mode, Bind: config.BindLoopback, Owned: "the listening sockets of the process",
 		Facts: plane.Facts{
-			Name: mode, Proxied: true, Direct: true, Weights: true,
-			OtherPort: untouched, Ping: untouched, Unallocated: untouched,
+			Name: mode, Proxied: true, Direct: true,
+			OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
 			SchedulerName: schedulerName,
 			Loopback:      "sluice get addresses lists it", Without: without(plane.Untouched), Sockets: why,
 		},
