@@ -37,7 +37,7 @@ func options(s plane.Setup) Options {
 	return Options{Families: s.Families, Mark: s.Config.MasqueradeMark}
 }
 
-func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
+func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	conn, err := nft.Open(nft.Options{NetNS: s.NetNS})
 	if err != nil {
 		return nil, err
@@ -55,15 +55,34 @@ func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 	})
 	opt := options(s)
 	opt.Live = count.take
+	tally, reads, err := openTally(ctx, s, conn)
+	if err != nil {
+		return nil, errors.Join(err, table.Close(), conn.Close())
+	}
 	metrics, writeFailed := failures(s.Families)
 	p := New(conn, opt)
 	return &plane.Opened{
 		Plane: p, Load: Load(), Close: conn.Close, Due: count.Due, Ready: count.ready, Shares: p.Shares,
+		Traffic: tally.Traffic,
 		Parts: append(parts, plane.Part{Metrics: metrics},
-			plane.Part{Follower: count, Run: count.Run, Close: table.Close}),
+			plane.Part{Follower: count, Run: count.Run, Close: table.Close},
+			reads),
 		WriteFailed: writeFailed,
 		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },
 	}, nil
+}
+
+// openTally opens a tally with a connection of its own, which the Part closes. What an earlier run has counted does not count.
+func openTally(ctx context.Context, s plane.Setup, beside *nft.Conn) (*tally, plane.Part, error) {
+	conn, err := nft.Open(nft.Options{NetNS: s.NetNS, Beside: beside})
+	if err != nil {
+		return nil, plane.Part{}, err
+	}
+	t := newTally(conn)
+	if err := t.read(ctx, nil); err != nil {
+		return nil, plane.Part{}, errors.Join(err, conn.Close())
+	}
+	return t, plane.Part{Close: conn.Close}, nil
 }
 
 // reader returns a plane with a connection of its own.
