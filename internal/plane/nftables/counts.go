@@ -2,8 +2,6 @@ package nftables
 
 import (
 	"context"
-	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -45,135 +43,46 @@ type counters interface {
 	Counters(ctx context.Context, t nft.Table, set string) ([]nft.Counter, error)
 }
 
-// tally has the sums of new connections since it was read first. They never fall, although elements come and go.
-type tally struct {
+// counts has the new connections since it was read first.
+type counts struct {
 	kernel counters
 	set    string
 	now    func() time.Time
 
-	mu   sync.Mutex
-	last map[string]listed // by the key of an element
-	sums map[route.PortID]*sum
+	mu    sync.Mutex
+	tally *plane.Tally
 }
 
-// listed is an element as it was listed last. Until it expires it may be missing in a listing by chance.
-type listed struct {
-	packets uint64
-	expires time.Time
-}
-
-// sum has the connections to a port, and those to each backend; former backends stay until their elements expire.
-type sum struct {
-	all      uint64
-	backends map[netip.AddrPort]backendSum
-}
-
-type backendSum struct {
-	all     uint64
-	expires time.Time // the last of its elements
-}
-
-func newTally(kernel counters) *tally {
-	return &tally{
-		kernel: kernel, set: newLayout()[countElement].Name, now: time.Now,
-		last: map[string]listed{}, sums: map[route.PortID]*sum{},
-	}
+func newCounts(kernel counters) *counts {
+	return &counts{kernel: kernel, set: newLayout()[countElement].Name, now: time.Now, tally: plane.NewTally()}
 }
 
 // Traffic implements plane.Opened.
-func (t *tally) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Counted, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err := t.read(ctx, routes); err != nil {
+func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Counted, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.read(ctx, portsOf(routes)); err != nil {
 		return nil, err
 	}
-	all := make(plane.Counted, len(t.sums))
-	for id, s := range t.sums {
-		of := plane.PortTraffic{
-			Traffic:  plane.Traffic{plane.Connections: s.all},
-			Backends: make(map[netip.AddrPort]plane.Traffic, len(s.backends)),
-		}
-		for b, n := range s.backends {
-			of.Backends[b] = plane.Traffic{plane.Connections: n.all}
-		}
-		all[id] = of
-	}
-	return all, nil
+	c.tally.Forget(routes, c.now())
+	return c.tally.Counted(), nil
 }
 
-// read adds what the kernel has counted since the last call for Services of a snapshot; nil: of none.
-func (t *tally) read(ctx context.Context, routes *route.Snapshot) error {
-	ports, now := portsOf(routes), t.now()
+// read adds what the kernel has counted for these ports since the last call. An element that a listing misses by chance
+// is the same as long as it has not expired.
+func (c *counts) read(ctx context.Context, ports portsByFront) error {
 	for _, ip := range route.Families() {
-		elements, err := t.kernel.Counters(ctx, tableFor(ip), t.set)
+		elements, err := c.kernel.Counters(ctx, tableFor(ip), c.set)
 		if err != nil {
 			return err
 		}
+		now := c.now()
 		for _, e := range elements {
-			grown := t.grown(e, now)
+			expires := now.Add(e.Expires)
+			grown := c.tally.Grown(e.Key, e.Packets, expires)
 			if id, known := ports.find(ip, e.Key); known {
-				t.add(id, backendIn(e.Key[frontendWidth(ip):]), grown, now.Add(e.Expires))
+				c.tally.Add(id, backendIn(e.Key[frontendWidth(ip):]), grown, expires)
 			}
-		}
-	}
-	t.forget(routes, now)
-	return nil
-}
-
-// grown returns what an element has counted since it was listed last. One with less than then is a new one.
-func (t *tally) grown(e nft.Counter, now time.Time) uint64 {
-	before := t.last[e.Key].packets
-	t.last[e.Key] = listed{e.Packets, now.Add(e.Expires)}
-	if e.Packets < before {
-		return e.Packets
-	}
-	return e.Packets - before
-}
-
-func (t *tally) add(id route.PortID, backend netip.AddrPort, grown uint64, expires time.Time) {
-	s := t.sums[id]
-	if s == nil {
-		s = &sum{backends: map[netip.AddrPort]backendSum{}}
-		t.sums[id] = s
-	}
-	s.all += grown
-	of := s.backends[backend]
-	of.all += grown
-	if expires.After(of.expires) {
-		of.expires = expires
-	}
-	s.backends[backend] = of
-}
-
-// forget forgets elements that have expired, ports that are gone, and backends that are gone and have no element.
-func (t *tally) forget(routes *route.Snapshot, now time.Time) {
-	for k, e := range t.last {
-		if e.expires.Before(now) {
-			delete(t.last, k)
-		}
-	}
-	for id, s := range t.sums {
-		p := portIn(routes.Service(id.Service), id)
-		if p == nil {
-			delete(t.sums, id)
-			continue
-		}
-		for b, of := range s.backends {
-			if of.expires.Before(now) && !slices.Contains(p.Cluster, b) && !slices.Contains(p.Local, b) {
-				delete(s.backends, b)
-			}
-		}
-	}
-}
-
-// portIn returns a port of a Service, which may be nil; nil: it is gone.
-func portIn(svc *route.Service, id route.PortID) *route.Port {
-	if svc == nil {
-		return nil
-	}
-	for i := range svc.Ports {
-		if p := &svc.Ports[i]; p.ID(svc.Name) == id {
-			return p
 		}
 	}
 	return nil
@@ -183,9 +92,6 @@ func portIn(svc *route.Service, id route.PortID) *route.Port {
 type portsByFront map[key]route.PortID
 
 func portsOf(routes *route.Snapshot) portsByFront {
-	if routes == nil {
-		return nil
-	}
 	ports := make(portsByFront, routes.Len())
 	for svc := range routes.Services() {
 		for i := range svc.Ports {

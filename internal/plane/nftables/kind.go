@@ -46,43 +46,43 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	parts, err := netfilter.Parts(s, conn)
+	counts, reads, err := openCounts(ctx, s, conn)
 	if err != nil {
 		return nil, errors.Join(err, table.Close(), conn.Close())
+	}
+	parts, err := netfilter.Parts(s, conn)
+	if err != nil {
+		return nil, errors.Join(err, reads.Close(), table.Close(), conn.Close())
 	}
 	count := newCounter(table, func(err error) {
 		s.Log.Warn("Cannot count the connections of Services with least connections, retrying", "error", err)
 	})
 	opt := options(s)
 	opt.Live = count.take
-	tally, reads, err := openTally(ctx, s, conn)
-	if err != nil {
-		return nil, errors.Join(err, table.Close(), conn.Close())
-	}
 	metrics, writeFailed := failures(s.Families)
 	p := New(conn, opt)
 	return &plane.Opened{
 		Plane: p, Load: Load(), Close: conn.Close, Due: count.Due, Ready: count.ready, Shares: p.Shares,
-		Traffic: tally.Traffic,
-		Parts: append(parts, plane.Part{Metrics: metrics},
-			plane.Part{Follower: count, Run: count.Run, Close: table.Close},
-			reads),
+		Traffic: counts.Traffic,
+		Parts: append(parts, plane.Part{Metrics: metrics}, reads,
+			plane.Part{Follower: count, Run: count.Run, Close: table.Close}),
 		WriteFailed: writeFailed,
 		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },
 	}, nil
 }
 
-// openTally opens a tally with a connection of its own, which the Part closes. What an earlier run has counted does not count.
-func openTally(ctx context.Context, s plane.Setup, beside *nft.Conn) (*tally, plane.Part, error) {
+// openCounts opens the counts of connections, with a Conn of its own, which the Part closes. What earlier runs of the
+// program have counted is left out.
+func openCounts(ctx context.Context, s plane.Setup, beside *nft.Conn) (*counts, plane.Part, error) {
 	conn, err := nft.Open(nft.Options{NetNS: s.NetNS, Beside: beside})
 	if err != nil {
 		return nil, plane.Part{}, err
 	}
-	t := newTally(conn)
-	if err := t.read(ctx, nil); err != nil {
+	c := newCounts(conn)
+	if err := c.read(ctx, nil); err != nil {
 		return nil, plane.Part{}, errors.Join(err, conn.Close())
 	}
-	return t, plane.Part{Close: conn.Close}, nil
+	return c, plane.Part{Close: conn.Close}, nil
 }
 
 // reader returns a plane with a connection of its own.
