@@ -146,7 +146,7 @@ func (x *exchange) addRule(o op, r Rule) (err error) {
 	x.aboutChain(o, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, unix.NFTA_RULE_CHAIN)
 	x.request = nl.AppendNested(x.request, unix.NFTA_RULE_EXPRESSIONS, func(to []byte) []byte {
 		for _, e := range r.exprs() {
-			attributes, failed := expr.Marshal(byte(o.table.Family), e)
+			attributes, failed := marshal(o.table.Family, e)
 			err = errors.Join(err, failed)
 			to = nl.AppendNested(to, unix.NFTA_LIST_ELEM, func(to []byte) []byte { return append(to, attributes...) })
 		}

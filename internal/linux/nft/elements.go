@@ -21,6 +21,9 @@ type received struct {
 	Element
 	ends bool // it is the key after a range
 
+	packets uint64 // in its counter
+	expires time.Duration
+
 	requested string // the key that the request names, if it names one
 }
 
@@ -107,6 +110,10 @@ func (e *received) decode(typ uint16, data []byte) error {
 			return errors.New("the flags of an element are malformed")
 		}
 		e.ends = binary.BigEndian.Uint32(data)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+	case unix.NFTA_SET_ELEM_EXPR:
+		return nl.Walk(data, e.decodeCounter)
+	case unix.NFTA_SET_ELEM_EXPIRATION:
+		return e.decodeExpiration(data)
 	case unix.NFTA_SET_ELEM_USERDATA:
 		e.Comment = commentIn(data)
 	}

@@ -26,6 +26,7 @@ type exchange struct {
 	received    int                   // bytes in answers
 	receivedErr error
 	interrupted bool // another program changed what is listed
+	loose       bool // which does not matter
 
 	large int // see the constant of this name
 }
@@ -155,7 +156,7 @@ func (x *exchange) read(b []byte, answer func(netlink.Message) error) (done bool
 		if number != x.number {
 			return false, fmt.Errorf("the kernel answers request %d, want %d", number, x.number)
 		}
-		x.interrupted = x.interrupted || flags&unix.NLM_F_DUMP_INTR != 0
+		x.interrupted = x.interrupted || flags&unix.NLM_F_DUMP_INTR != 0 && !x.loose
 		switch {
 		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
 			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The sets and maps of the rules in tests.
@@ -17,10 +19,11 @@ var (
 	nets      = Set{Name: "nets", Key: []Type{Addr}, Interval: true}
 	allowed   = Set{Name: "allowed", Key: []Type{Addr, Proto, Port, Addr}, Interval: true}
 	clients   = Set{Name: "clients", Key: []Type{ClassID, Addr}, Data: []Type{Index}, Dynamic: true, Size: 1000}
+	tallies   = Set{Name: "tallies", Key: []Type{Addr, Proto, Port, Addr, Port}, Dynamic: true, Size: 4}
 )
 
 func everySet() []Set {
-	return []Set{frontends, backends, ways, direct, some, pairs, nets, allowed, clients}
+	return []Set{frontends, backends, ways, direct, some, pairs, nets, allowed, clients, tallies}
 }
 
 // everyRule returns a rule for each statement, and for each hook the rules that only it allows.
@@ -45,6 +48,9 @@ func everyRule(f Family) []Chain {
 	} {
 		any = append(any, NewRule(s))
 	}
+	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
+		any = append(any, NewRule(Of(protocol), Count("tallies", time.Hour, pairOf(f)...)))
+	}
 	if f == IP4 {
 		any = append(any, NewRule(ToLoopback(f)), NewRule(FromLoopback()))
 	}
@@ -65,6 +71,11 @@ func everyRule(f Family) []Chain {
 			NewRule(Translated(), In("pairs", Source(f), Destination(f)), Masquerade()),
 		}},
 	}
+}
+
+// pairOf returns the fields of a frontend and a backend.
+func pairOf(f Family) []Field {
+	return []Field{OriginalDestination(f), L4Proto(), OriginalDestinationPort(), Destination(f), AnswersFrom()}
 }
 
 func allOf(f Family, table Table) *Tx {

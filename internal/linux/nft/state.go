@@ -73,8 +73,8 @@ func canonical(exprs []expr.Any) string {
 			fmt.Fprintf(&b, "%+v;", same)
 		case *expr.Dynset:
 			same := *e
-			same.SetID = 0
-			fmt.Fprintf(&b, "%+v;", same)
+			same.SetID, same.Exprs = 0, nil
+			fmt.Fprintf(&b, "%+v{%s};", same, canonical(e.Exprs))
 		default:
 			fmt.Fprintf(&b, "%T%+v;", e, e)
 		}
@@ -150,15 +150,13 @@ func (c *Conn) readChains(t Table, s *State) error {
 		if nc.Table.Name != t.Name {
 			continue
 		}
-		rules, err := c.lib.GetRules(t.table(), nc)
+		rules, err := c.exchange(t).rules(nc.Name)
 		if err != nil {
 			return err
 		}
-		state := ChainState{hook: hookOf(nc).text(), drops: nc.Policy != nil && *nc.Policy == nftables.ChainPolicyDrop}
-		for _, r := range rules {
-			state.rules = append(state.rules, canonical(r.Exprs))
+		s.Chains[nc.Name] = ChainState{
+			hook: hookOf(nc).text(), drops: nc.Policy != nil && *nc.Policy == nftables.ChainPolicyDrop, rules: rules,
 		}
-		s.Chains[nc.Name] = state
 	}
 	return nil
 }

@@ -68,10 +68,14 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		o.Accounting = objects
 		metrics = append(metrics, packetCounts(objects)...)
 	}
+	count := newCounts(tools, s.Families, func(err error) {
+		s.Log.Warn("Cannot read the counters of rules, retrying", "error", err)
+	})
 	writer := o
 	writer.Wrote = wrote
 	return &plane.Opened{
-		Plane: New(tools, writer), Load: Load(tools.Room()), Parts: append(parts, plane.Part{Metrics: metrics}),
+		Plane: New(tools, writer), Load: Load(tools.Room()), Traffic: count.Traffic,
+		Parts:          append(parts, plane.Part{Metrics: metrics, Run: count.Run}),
 		KubeProxyRules: []string{fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
 		Reader: func(context.Context) (plane.Plane, func(), error) { // several goroutines may use the tools

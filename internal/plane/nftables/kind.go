@@ -37,7 +37,7 @@ func options(s plane.Setup) Options {
 	return Options{Families: s.Families, Mark: s.Config.MasqueradeMark}
 }
 
-func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
+func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	conn, err := nft.Open(nft.Options{NetNS: s.NetNS})
 	if err != nil {
 		return nil, err
@@ -46,9 +46,13 @@ func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	parts, err := netfilter.Parts(s, conn)
+	counts, reads, err := openCounts(ctx, s, conn)
 	if err != nil {
 		return nil, errors.Join(err, table.Close(), conn.Close())
+	}
+	parts, err := netfilter.Parts(s, conn)
+	if err != nil {
+		return nil, errors.Join(err, reads.Close(), table.Close(), conn.Close())
 	}
 	count := newCounter(table, func(err error) {
 		s.Log.Warn("Cannot count the connections of Services with least connections, retrying", "error", err)
@@ -59,11 +63,26 @@ func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 	p := New(conn, opt)
 	return &plane.Opened{
 		Plane: p, Load: Load(), Close: conn.Close, Due: count.Due, Ready: count.ready, Shares: p.Shares,
-		Parts: append(parts, plane.Part{Metrics: metrics},
+		Traffic: counts.Traffic,
+		Parts: append(parts, plane.Part{Metrics: metrics}, reads,
 			plane.Part{Follower: count, Run: count.Run, Close: table.Close}),
 		WriteFailed: writeFailed,
 		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },
 	}, nil
+}
+
+// openCounts opens the counts of connections, with a Conn of its own, which the Part closes. What earlier runs of the
+// program have counted is left out.
+func openCounts(ctx context.Context, s plane.Setup, beside *nft.Conn) (*counts, plane.Part, error) {
+	conn, err := nft.Open(nft.Options{NetNS: s.NetNS, Beside: beside})
+	if err != nil {
+		return nil, plane.Part{}, err
+	}
+	c := newCounts(conn)
+	if err := c.read(ctx, nil); err != nil {
+		return nil, plane.Part{}, errors.Join(err, conn.Close())
+	}
+	return c, plane.Part{Close: conn.Close}, nil
 }
 
 // reader returns a plane with a connection of its own.

@@ -43,6 +43,7 @@ const (
 	podRanges                                // clients that count as pods
 	allowedRanges                            // frontend . source: allowed clients
 	clientElement                            // id of a port . client -> number of the backend it keeps; rules add them
+	countElement                             // frontend . backend, with the number of connections; rules add them
 	spaceElement
 )
 
@@ -120,6 +121,7 @@ func newLayout() *layout {
 			Name: "clients", Key: []nft.Type{nft.ClassID, nft.Addr}, Data: []nft.Type{nft.Index},
 			Dynamic: true, Size: maxClients,
 		},
+		countElement: {Name: "counts", Key: slices.Concat(keys[byAddress], backend), Dynamic: true, Size: maxCounts},
 	}
 	for s := range spaces {
 		for of, set := range []nft.Set{

@@ -1,0 +1,110 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
+)
+
+// The library encodes the direction of a connection in four bytes; the kernel wants one, and sends one, which the
+// library refuses together with the whole rule. So Ct is encoded and decoded here, and rules are listed here.
+
+// marshal encodes an expression.
+func marshal(f Family, e expr.Any) ([]byte, error) {
+	ct, is := e.(*expr.Ct)
+	if !is || !directed(ct.Key) {
+		return expr.Marshal(byte(f), e)
+	}
+	return nl.AppendNested(nl.AppendString(nil, unix.NFTA_EXPR_NAME, "ct"), unix.NFTA_EXPR_DATA, func(b []byte) []byte {
+		b = nl.AppendUint32(nl.AppendUint32(b, unix.NFTA_CT_KEY, uint32(ct.Key)), unix.NFTA_CT_DREG, ct.Register)
+		return nl.AppendUint8(b, unix.NFTA_CT_DIRECTION, uint8(ct.Direction))
+	}), nil
+}
+
+// directed reports whether each direction of a connection has its own value of a key.
+func directed(key expr.CtKey) bool {
+	return slices.Contains([]expr.CtKey{ctDestination4, ctDestination6, expr.CtKeyPROTOSRC, expr.CtKeyPROTODST}, key)
+}
+
+// rules lists the rules of a chain as canonical prints them.
+func (x *exchange) rules(chain string) (rules []string, err error) {
+	x.begin(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
+	x.text(unix.NFTA_RULE_CHAIN, chain)
+	err = x.do(func(m netlink.Message) error {
+		return nl.Walk(m.Data[nfgenHeader:], func(typ uint16, data []byte) error {
+			if typ != unix.NFTA_RULE_EXPRESSIONS {
+				return nil
+			}
+			var rule strings.Builder
+			err := nl.Walk(data, func(_ uint16, data []byte) error { return readExpression(&rule, x.table.Family, data) })
+			rules = append(rules, rule.String())
+			return err
+		})
+	})
+	return rules, err
+}
+
+// readExpression prints an expression that the kernel sent.
+func readExpression(to *strings.Builder, f Family, data []byte) error {
+	name := ""
+	return nl.Walk(data, func(typ uint16, data []byte) error {
+		switch typ {
+		case unix.NFTA_EXPR_NAME: // comes before the data
+			name = strings.TrimSuffix(string(data), "\x00")
+		case unix.NFTA_EXPR_DATA:
+			e, err := unmarshal(f, name, data)
+			if err != nil {
+				return fmt.Errorf("expression %s: %w", name, err)
+			}
+			if e == nil {
+				fmt.Fprintf(to, "%s %x;", name, data)
+				return nil
+			}
+			to.WriteString(canonical([]expr.Any{e}))
+		}
+		return nil
+	})
+}
+
+// unmarshal decodes an expression; nil: rules of Sluice have none of this name.
+func unmarshal(f Family, name string, data []byte) (expr.Any, error) {
+	e := map[string]expr.Any{
+		"meta": &expr.Meta{}, "payload": &expr.Payload{}, "cmp": &expr.Cmp{}, "bitwise": &expr.Bitwise{},
+		"lookup": &expr.Lookup{}, "dynset": &expr.Dynset{}, "counter": &expr.Counter{}, "immediate": &expr.Immediate{},
+		"nat": &expr.NAT{}, "masq": &expr.Masq{}, "reject": &expr.Reject{}, "fib": &expr.Fib{},
+		"numgen": &expr.Numgen{}, "hash": &expr.Hash{}, "ct": &expr.Ct{},
+	}[name]
+	if e == nil {
+		return nil, nil
+	}
+	if ct, is := e.(*expr.Ct); is {
+		return ct, nl.Walk(data, func(typ uint16, data []byte) error { return unmarshalCt(ct, typ, data) })
+	}
+	err := expr.Unmarshal(byte(f), data, e)
+	if to, is := e.(*expr.Immediate); is && err == nil && to.Register == unix.NFT_REG_VERDICT && len(to.Data) == 0 {
+		e = &expr.Verdict{}
+		err = expr.Unmarshal(byte(f), data, e)
+	}
+	return e, err
+}
+
+func unmarshalCt(ct *expr.Ct, typ uint16, data []byte) error {
+	switch {
+	case typ == unix.NFTA_CT_DIRECTION && len(data) == 1:
+		ct.Direction = uint32(data[0])
+	case len(data) != 4:
+		return fmt.Errorf("attribute %d has %d bytes", typ, len(data))
+	case typ == unix.NFTA_CT_KEY:
+		ct.Key = expr.CtKey(binary.BigEndian.Uint32(data))
+	case typ == unix.NFTA_CT_DREG, typ == unix.NFTA_CT_SREG:
+		ct.Register, ct.SourceRegister = binary.BigEndian.Uint32(data), typ == unix.NFTA_CT_SREG
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package nftables
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// New connections are counted by frontend and backend, in elements of a set that rules add. Elements of the maps of
+// backends could count as well, but at each change of a backend they begin again, and 300,000 of them with a counter for
+// each processor take hundreds of megabytes; the set has only pairs that had a connection within countedFor.
+
+const (
+	// maxCounts bounds the memory of a table: an element takes some 150 bytes, and 16 for each processor. Connections of
+	// further pairs are served, but not counted.
+	maxCounts = 1 << 16
+
+	// countedFor is for how long an element stays without a new connection. A tally that is read more often than this
+	// misses nothing.
+	countedFor = time.Hour
+
+	counting = "count" // the chain
+)
+
+// count returns the rules that count a connection after its translation. Each names its protocol, as nft does not know
+// otherwise that the port of the frontend is a port.
+func (b builder) count() (rules []nft.Rule) {
+	for _, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
+		rules = append(rules, nft.NewRule(nft.Of(uint8(protocol)), nft.Count(b.name(countElement), countedFor,
+			nft.OriginalDestination(b.f), nft.L4Proto(), nft.OriginalDestinationPort(), nft.Destination(b.f), nft.AnswersFrom(),
+		)))
+	}
+	return rules
+}
+
+// counters reads the counters of a set: nft.Conn.
+type counters interface {
+	Counters(ctx context.Context, t nft.Table, set string) ([]nft.Counter, error)
+}
+
+// counts has the new connections since it was read first.
+type counts struct {
+	kernel counters
+	set    string
+	now    func() time.Time
+
+	mu    sync.Mutex
+	tally *plane.Tally
+}
+
+func newCounts(kernel counters) *counts {
+	return &counts{kernel: kernel, set: newLayout()[countElement].Name, now: time.Now, tally: plane.NewTally()}
+}
+
+// Traffic implements plane.Opened.
+func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Counted, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.read(ctx, portsOf(routes)); err != nil {
+		return nil, err
+	}
+	c.tally.Forget(routes, c.now())
+	return c.tally.Counted(), nil
+}
+
+// read adds what the kernel has counted for these ports since the last call. An element that a listing misses by chance
+// is the same as long as it has not expired.
+func (c *counts) read(ctx context.Context, ports portsByFront) error {
+	for _, ip := range route.Families() {
+		elements, err := c.kernel.Counters(ctx, tableFor(ip), c.set)
+		if err != nil {
+			return err
+		}
+		now := c.now()
+		for _, e := range elements {
+			expires := now.Add(e.Expires)
+			grown := c.tally.Grown(e.Key, e.Packets, expires)
+			if id, known := ports.find(ip, e.Key); known {
+				c.tally.Add(id, backendIn(e.Key[frontendWidth(ip):]), grown, expires)
+			}
+		}
+	}
+	return nil
+}
+
+// portsByFront finds ports by their frontends.
+type portsByFront map[key]route.PortID
+
+func portsOf(routes *route.Snapshot) portsByFront {
+	ports := make(portsByFront, routes.Len())
+	for svc := range routes.Services() {
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			for j := range p.Frontends {
+				ports[keyOf(p, &p.Frontends[j])] = p.ID(svc.Name)
+			}
+		}
+	}
+	return ports
+}
+
+// find returns the port of an element. A frontend with its address comes before a NodePort, as in rules.
+func (ports portsByFront) find(ip route.Family, element string) (id route.PortID, known bool) {
+	frontend := element[:frontendWidth(ip)]
+	if id, known = ports[key{ip, frontendElement.in(byAddress), frontend}]; known {
+		return id, true
+	}
+	id, known = ports[key{ip, frontendElement.in(byNodePort), frontend[tableFor(ip).Family.AddrLen():]}]
+	return id, known
+}
+
+// frontendWidth returns how many bytes of the key of an element are the frontend; the others are the backend.
+func frontendWidth(ip route.Family) int {
+	return tableFor(ip).Family.AddrLen() + len(nft.Key{}.Proto(0).Port(0))
+}
