@@ -30,6 +30,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/traffic"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
@@ -59,6 +60,8 @@ type daemon struct {
 	takeover *takeover.Controller
 	reload   *reload.Reloader
 	inspect  *inspect.Inspector
+	flows    *traffic.Lister // nil: there is no conntrack
+	meter    *traffic.Meter
 
 	healthz, diagnostics *web.Server
 
@@ -136,11 +139,13 @@ func (d *daemon) assemble(ctx context.Context) error {
 	other.RecordLeft = func(note string) { d.record(event.KubeProxyRulesLeft(note)) }
 	d.takeover = takeover.New(other, d.inForce)
 	d.reload = d.newReloader()
+	d.openTraffic()
 	d.inspect = inspect.New(inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
 		Plan: d.plan, Settings: inspect.Settings{Configuration: o.Config.Effective(), Flags: o.Flags}, Opened: *d.plane,
 		Selector: convert.Selector,
 		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.facts(),
+		Meter: d.meter, Flows: d.listings(),
 	})
 	d.assembleServers()
 	d.metrics.Read(d.readings)
@@ -226,6 +231,9 @@ func (d *daemon) work(ctx context.Context) error {
 	}
 	if d.events != nil {
 		parts = append(parts, d.events.Run)
+	}
+	if d.flows != nil {
+		parts = append(parts, d.flows.Run)
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })

@@ -89,5 +89,6 @@ func (d *daemon) readings() metrics.Readings {
 		HealthPortFailures: len(d.ports.Failing()),
 		HostSettingsFailed: len(slices.DeleteFunc(d.host.Effects(), func(e host.Effect) bool { return e.Err == nil })),
 		Contest:            d.node.Loop().Contest(),
+		Traffic:            d.traffic(),
 	}
 }

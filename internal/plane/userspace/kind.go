@@ -109,6 +109,7 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	}
 	p := run.plane
 	opened := *on
+	opened.Direct = true
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
 	opened.Shares, opened.Traffic, opened.HandOver = p.Shares, p.Traffic, run.handOver
 	opened.Parts = []plane.Part{run.part()}
