@@ -130,7 +130,10 @@ func (t *top) choose(args []string) ([]string, error) {
 	if !slices.Contains(t.sorts, t.sort) {
 		return nil, fmt.Errorf("--sort %s: want %s", t.sort, strings.Join(t.sorts, ", "))
 	}
-	return args[at+1:], nil
+	if at >= 0 {
+		args = args[1:]
+	}
+	return args, nil
 }
 
 // frame is a reading.
