@@ -13,12 +13,15 @@ import (
 // openTraffic makes the parts that know what Services do.
 func (d *daemon) openTraffic() {
 	d.meter = traffic.NewMeter(traffic.MeterOptions{Traffic: d.plane.Traffic, Failed: d.failed()})
+	if d.plane.Tracking == plane.Untracked {
+		return
+	}
 	table, err := traffic.Open(d.o.NetNS)
 	if err != nil {
 		d.o.Log.Warn("Live connections are not known", "error", err)
 	}
 	if table != nil {
-		d.flows = traffic.NewLister(table, traffic.Scope{Direct: d.plane.Direct, Relayed: d.plane.Sockets != nil})
+		d.flows = traffic.NewLister(table, d.plane.Tracking)
 	}
 }
 

@@ -81,22 +81,12 @@ func (l *Listing) Heaviest() (name cluster.Name, entries uint64) {
 	return name, entries
 }
 
-// Scope says how connections to Services look like in conntrack.
-type Scope struct {
-	// Direct means that connections may have a backend as their destination from the start. Then all connections to a
-	// backend count, for the first of its Services by name.
-	Direct bool
-
-	// Relayed means that translated connections lead to this process, not to a backend.
-	Relayed bool
-}
-
-// Flows counts entries. Its memory is bounded by the number of Services and backends, and by maxClients.
+// flows counts entries. Its memory is bounded by the number of Services and backends, and by maxClients.
 type flows struct {
-	scope    Scope
+	tracking plane.Tracking
 	ids      []route.PortID
 	fronts   map[route.Key]int32    // indexes of ids
-	backends map[plane.Target]int32 // nil unless Direct
+	backends map[plane.Target]int32 // nil if no connection has one as its destination
 	ports    map[int32]*PortFlows
 	clients  heavy
 	entries  uint64
@@ -104,9 +94,11 @@ type flows struct {
 }
 
 // newFlows returns a count for the Services of a Snapshot.
-func newFlows(routes *route.Snapshot, scope Scope) *flows {
-	f := &flows{scope: scope, fronts: map[route.Key]int32{}, ports: map[int32]*PortFlows{}, clients: newHeavy(maxClients)}
-	if scope.Direct {
+func newFlows(routes *route.Snapshot, tracking plane.Tracking) *flows {
+	f := &flows{
+		tracking: tracking, fronts: map[route.Key]int32{}, ports: map[int32]*PortFlows{}, clients: newHeavy(maxClients),
+	}
+	if tracking == plane.Direct || tracking == plane.Relayed {
 		f.backends = map[plane.Target]int32{}
 	}
 	for svc := range routes.Services() {
@@ -176,7 +168,8 @@ func (f Flows) plus(e conntrack.Entry, live bool) Flows { //nolint:revive // a p
 	return f
 }
 
-// find returns the port to which a connection goes, and whether the source of answers is its backend.
+// find returns the port to which a connection goes, and whether the source of answers is its backend. A connection whose
+// destination is a backend counts for the first Service that has it, by name: nobody knows for which one it was opened.
 func (f *flows) find(e conntrack.Entry) (port int32, backend bool) {
 	protocol, family := cluster.Protocol(e.Protocol), route.FamilyOf(e.OrigDst.Addr())
 	if e.Translated() || e.ReplySrc != e.OrigDst {
@@ -187,7 +180,7 @@ func (f *flows) find(e conntrack.Entry) (port int32, backend bool) {
 			at, known = f.fronts[key]
 		}
 		if known {
-			return at, !f.scope.Relayed
+			return at, f.tracking != plane.Relayed
 		}
 		return noPort, false
 	}

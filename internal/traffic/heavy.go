@@ -17,12 +17,12 @@ const (
 // time on average, and lost is at most the number of entries divided by the places.
 type heavy struct {
 	places int
-	all    map[netip.Addr]*client
+	all    map[netip.Addr]*visitor
 	lost   uint64
 }
 
-// client is what is counted of one.
-type client struct {
+// visitor is what is counted of one.
+type visitor struct {
 	entries, live uint32
 	services      [4]visits // the same algorithm, with four places
 }
@@ -33,7 +33,7 @@ type visits struct {
 	n    uint32 // 0: the place is free
 }
 
-func newHeavy(places int) heavy { return heavy{places: places, all: map[netip.Addr]*client{}} }
+func newHeavy(places int) heavy { return heavy{places: places, all: map[netip.Addr]*visitor{}} }
 
 // add counts an entry to a port.
 func (h *heavy) add(addr netip.Addr, port int32, live bool) { //nolint:revive // a property of the entry
@@ -43,7 +43,7 @@ func (h *heavy) add(addr netip.Addr, port int32, live bool) { //nolint:revive //
 		return
 	}
 	if c == nil {
-		c = &client{}
+		c = &visitor{}
 		h.all[addr] = c
 	}
 	c.entries++
@@ -64,7 +64,7 @@ func (h *heavy) lose() {
 	}
 }
 
-func (c *client) visit(port int32) {
+func (c *visitor) visit(port int32) {
 	free := -1
 	for i, v := range c.services {
 		switch {
@@ -85,7 +85,7 @@ func (c *client) visit(port int32) {
 }
 
 // top returns the port with the most entries, or noPort.
-func (c *client) top() int32 {
+func (c *visitor) top() int32 {
 	best := visits{port: noPort}
 	for _, v := range c.services {
 		if v.n > best.n || v.n == best.n && v.n > 0 && v.port < best.port {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -30,9 +31,9 @@ type Table interface {
 
 // Lister lists the conntrack table when somebody asks. Its methods may be called by several goroutines.
 type Lister struct {
-	table Table
-	scope Scope
-	wake  chan struct{}
+	table    Table
+	tracking plane.Tracking
+	wake     chan struct{}
 
 	mu     sync.Mutex
 	routes *route.Snapshot // of the latest question
@@ -43,8 +44,8 @@ type Lister struct {
 }
 
 // NewLister returns a Lister of a table.
-func NewLister(table Table, scope Scope) *Lister {
-	return &Lister{table: table, scope: scope, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+func NewLister(table Table, tracking plane.Tracking) *Lister {
+	return &Lister{table: table, tracking: tracking, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
 // Listing returns a listing by the Services of a Snapshot: the last one if it ended less than a second ago, or if another
@@ -122,7 +123,7 @@ func (l *Lister) list(ctx context.Context, routes *route.Snapshot) (*Listing, er
 	if err != nil {
 		return nil, err
 	}
-	count := newFlows(routes, l.scope)
+	count := newFlows(routes, l.tracking)
 	for _, family := range []conntrack.Family{conntrack.IPv4, conntrack.IPv6} {
 		err := l.table.Each(ctx, conntrack.Filter{Family: family}, func(e conntrack.Entry) error {
 			count.add(e)

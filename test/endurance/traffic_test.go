@@ -53,7 +53,7 @@ func (w *testEnv) liveAre(live, entries uint64) error {
 	if err != nil {
 		return err
 	}
-	if len(ports) != 1 || ports[0].Signals[plane.Live] != live || ports[0].Entries != entries {
+	if len(ports) != 1 || ports[0].Signals[plane.Live] != live || ports[0].Conntrack.Entries != entries {
 		return fmt.Errorf("sluice top: %+v, want %d live of %d entries", ports, live, entries)
 	}
 	backends, err := topOf[inspect.Traffic](w, "backends", "web")

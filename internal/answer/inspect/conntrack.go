@@ -102,7 +102,7 @@ func unnamed(netip.Addr) string { return "one client (sluice top clients names i
 
 // pressure returns who holds more than a quarter of a table that is more than half full.
 func pressure(l *traffic.Listing, name func(netip.Addr) string) (all []string) {
-	if !crowded(l.Held, l.Limit) {
+	if !halfFull(l.Held, l.Limit) {
 		return nil
 	}
 	warn := func(who string, entries uint64) {
@@ -119,16 +119,16 @@ func pressure(l *traffic.Listing, name func(netip.Addr) string) (all []string) {
 	return slices.Clip(all)
 }
 
-// crowded reports whether a table is more than half full.
-func crowded(entries, limit uint64) bool { return limit > 0 && float64(entries) > full*float64(limit) }
+// halfFull reports whether a table is more than half full.
+func halfFull(entries, limit uint64) bool { return limit > 0 && float64(entries) > full*float64(limit) }
 
-// pressed returns the warnings about the conntrack table for the status. It lists the table only if that is crowded.
+// pressed returns the warnings about the conntrack table for the status. It lists the table only if that is more than half full.
 func (i *Inspector) pressed(ctx context.Context, routes *route.Snapshot) []string {
 	if i.opt.Flows == nil {
 		return nil
 	}
 	entries, limit, err := i.opt.Flows.Load()
-	if err != nil || !crowded(entries, limit) {
+	if err != nil || !halfFull(entries, limit) {
 		return nil
 	}
 	l, err := i.listing(ctx, routes)

@@ -29,15 +29,20 @@ type Traffic struct {
 	// Signals are only those that are known.
 	Signals plane.Traffic `json:"signals"`
 
-	// Entries are those of conntrack, also of connections that are closed, and Share is their part of the table.
-	Entries uint64  `json:"conntrackEntries,omitempty"`
-	Share   float64 `json:"conntrackShare,omitempty"`
-
-	// Unended are the bytes of the Entries, in both directions, if conntrack counts bytes.
-	Unended uint64 `json:"conntrackBytes,omitempty"`
+	Conntrack *Held `json:"conntrack,omitempty"` // nil: not known
 
 	// PerSecond is how fast the counters among the Signals grow. The daemon leaves it out.
 	PerSecond map[plane.Signal]float64 `json:"perSecond,omitempty"`
+}
+
+// Held is what conntrack holds of a Service.
+type Held struct {
+	Entries uint64  `json:"entries"` // also of connections that are closed, or have no answer yet
+	Share   float64 `json:"share"`   // of the table
+
+	// Bytes of the Entries from and to clients, if conntrack counts bytes.
+	Received uint64 `json:"receivedBytes,omitempty"`
+	Sent     uint64 `json:"sentBytes,omitempty"`
 }
 
 // readings are the sources of answers about traffic.
@@ -116,7 +121,7 @@ func (t Traffic) busy() bool {
 			return true
 		}
 	}
-	return t.Entries > 0
+	return t.Conntrack != nil && t.Conntrack.Entries > 0
 }
 
 // portTraffic returns the Traffic of a port with nothing known.
@@ -166,8 +171,7 @@ func (r readings) held(t *Traffic, flows traffic.Flows) {
 		return
 	}
 	t.Signals[plane.Live] = flows.Live
-	t.Entries, t.Share = flows.Entries, r.listing.Share(flows.Entries)
-	t.Unended = flows.Sent + flows.Received
+	t.Conntrack = &Held{flows.Entries, r.listing.Share(flows.Entries), flows.Sent, flows.Received}
 }
 
 // backends returns what is known of the backends of a Service.
@@ -208,22 +212,42 @@ func (t Traffic) Rows() []text.Row {
 		{"LIVE", cell(t.Signals, plane.Live, decimal)},
 		{"RECEIVED/s", cell(t.PerSecond, plane.Received, size)},
 		{"SENT/s", cell(t.PerSecond, plane.Sent, size)},
-		{"UNANSWERED/s", cell(t.PerSecond, plane.Unanswered, rate)},
-		{"REFUSED/s", cell(t.PerSecond, plane.Refusals, rate)},
 	}...)
-	if !t.Backend.IsValid() {
-		cells = append(cells, text.Cell{"FAILED/s", cell(t.PerSecond, plane.Failures, rate)})
+	if t.Backend.IsValid() {
+		cells = append(cells, text.Cell{"UNANSWERED/s", cell(t.PerSecond, plane.Unanswered, rate)},
+			text.Cell{"REFUSED/s", cell(t.PerSecond, plane.Refusals, rate)})
+	} else {
+		cells = append(cells, text.Cell{"FAILED/s", cell(failed(t.PerSecond), plane.Failures, rate)})
 	}
-	return []text.Row{{Cells: cells, Wide: []text.Cell{
+	return []text.Row{{Cells: cells, Wide: append([]text.Cell{
 		{"CONNECTIONS", cell(t.Signals, plane.Connections, decimal)},
 		{"RECEIVED", cell(t.Signals, plane.Received, size)},
 		{"SENT", cell(t.Signals, plane.Sent, size)},
 		{"UNANSWERED", cell(t.Signals, plane.Unanswered, decimal)},
 		{"REFUSED", cell(t.Signals, plane.Refusals, decimal)},
-		{"FAILURES", cell(t.Signals, plane.Failures, decimal)},
-		{"ENTRIES", decimal(t.Entries)},
-		{"TABLE", percent(t.Share)},
-	}}}
+		{"FAILURES", cell(failed(t.Signals), plane.Failures, decimal)},
+	}, t.Conntrack.cells()...)}}
+}
+
+// failed returns the failures: the sum, if the reasons are known.
+func failed[M ~map[plane.Signal]N, N uint64 | float64](of M) M {
+	sum, known := of[plane.Failures]
+	for _, reason := range []plane.Signal{plane.Unanswered, plane.Refusals} {
+		n, counted := of[reason]
+		sum, known = sum+n, known || counted
+	}
+	if !known {
+		return nil
+	}
+	return M{plane.Failures: sum}
+}
+
+func (h *Held) cells() []text.Cell {
+	var entries, share string
+	if h != nil {
+		entries, share = decimal(h.Entries), percent(h.Share)
+	}
+	return []text.Cell{{"ENTRIES", entries}, {"TABLE", share}}
 }
 
 // cell formats a number; empty: it is not known.

@@ -72,6 +72,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	writer.Wrote = wrote
 	return &plane.Opened{
 		Plane: New(tools, writer), Load: Load(tools.Room()), Parts: append(parts, plane.Part{Metrics: metrics}),
+		Tracking:       plane.Translated,
 		KubeProxyRules: []string{fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
 		Reader: func(context.Context) (plane.Plane, func(), error) { // several goroutines may use the tools

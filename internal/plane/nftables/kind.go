@@ -61,8 +61,8 @@ func open(_ context.Context, s plane.Setup) (*plane.Opened, error) {
 		Plane: p, Load: Load(), Close: conn.Close, Due: count.Due, Ready: count.ready, Shares: p.Shares,
 		Parts: append(parts, plane.Part{Metrics: metrics},
 			plane.Part{Follower: count, Run: count.Run, Close: table.Close}),
-		WriteFailed: writeFailed,
-		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },
+		WriteFailed: writeFailed, Tracking: plane.Translated,
+		Reader: func(context.Context) (plane.Plane, func(), error) { return reader(s) },
 	}, nil
 }
 
