@@ -4,6 +4,7 @@ package traffic
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -168,8 +169,8 @@ func (f Flows) plus(e conntrack.Entry, live bool) Flows { //nolint:revive // a p
 	return f
 }
 
-// find returns the port to which a connection goes, and whether the source of answers is its backend. A connection whose
-// destination is a backend counts for the first Service that has it, by name: nobody knows for which one it was opened.
+// find returns the port to which a connection goes, and whether the source of answers is its backend. A connection
+// whose destination is a backend counts for the first Service that has it, by name: nobody knows which one was meant.
 func (f *flows) find(e conntrack.Entry) (port int32, backend bool) {
 	protocol, family := cluster.Protocol(e.Protocol), route.FamilyOf(e.OrigDst.Addr())
 	if e.Translated() || e.ReplySrc != e.OrigDst {
@@ -199,9 +200,7 @@ func (f *flows) listing() *Listing {
 			sum.Backends = map[netip.AddrPort]Flows{}
 		}
 		sum.Flows = sum.sum(flows.Flows)
-		for b, n := range flows.Backends { // of one family, so that no other has it
-			sum.Backends[b] = n
-		}
+		maps.Copy(sum.Backends, flows.Backends) // of one family, so that no other has them
 		l.Ports[f.ids[at]] = sum
 	}
 	for addr, c := range f.clients.all {

@@ -10,8 +10,8 @@ func addr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// A million entries of hundreds of thousands of clients take the memory of a few thousand. Whatever the order, each heavy
-// client is there, no count is too high, and none is lower by more than what was lost.
+// A million entries of hundreds of thousands of clients take the memory of a thousand. Each heavy client is there, no
+// count is too high, and none is lower by more than what was lost.
 func TestHeavyClientsAmongVeryMany(t *testing.T) {
 	const all, places = 1_000_000, 1000
 	random := rand.New(rand.NewPCG(1, 2))

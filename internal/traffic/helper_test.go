@@ -19,7 +19,8 @@ const (
 )
 
 // services returns the routes of Services in namespace default with an unnamed TCP port 80 and the node port 30080 plus
-// their index. Each has these backends, at port 8080. The first has the clusterIP 10.96.0.80, the others the next ones.
+// their index. Each has these backends, at port 8080. The first has the clusterIPs 10.96.0.80 and fd00::50, the others the
+// next ones.
 func services(t testing.TB, names []string, backends ...string) *route.Snapshot {
 	t.Helper()
 	compiler := route.NewCompiler(route.Options{NodeName: "node-a"})
@@ -31,8 +32,11 @@ func services(t testing.TB, names []string, backends ...string) *route.Snapshot 
 	for i, name := range names {
 		svc := &cluster.Service{
 			Name: cluster.Name{Namespace: "default", Name: name}, Created: time.Unix(1000, 0), Type: cluster.NodePort,
-			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte((80 + i) >> 8), byte(80 + i)})},
-			Ports:      []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80, NodePort: uint16(30080 + i)}},
+			ClusterIPs: []netip.Addr{
+				netip.AddrFrom4([4]byte{10, 96, byte((80 + i) >> 8), byte(80 + i)}),
+				netip.AddrFrom16([16]byte{0: 0xfd, 14: byte((80 + i) >> 8), 15: byte(80 + i)}),
+			},
+			Ports: []cluster.ServicePort{{Protocol: cluster.TCP, Port: 80, NodePort: uint16(30080 + i)}},
 		}
 		all = append(all, cluster.State{Name: svc.Name, Service: svc, Slices: []*cluster.Slice{{
 			Name: svc.Name, Service: svc.Name, Ports: []cluster.SlicePort{{Protocol: cluster.TCP, Port: 8080}}, Endpoints: list,

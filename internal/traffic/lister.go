@@ -48,9 +48,9 @@ func NewLister(table Table, tracking plane.Tracking) *Lister {
 	return &Lister{table: table, tracking: tracking, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// Listing returns a listing by the Services of a Snapshot: the last one if it ended less than a second ago, or if another
-// would take more than a hundredth of one CPU, otherwise a new one. If the context ends before that does, it returns the
-// last one; the new one goes on.
+// Listing returns a listing by the Services of a Snapshot: the last one if it ended less than a second ago, or if
+// another would take more than a hundredth of one CPU, otherwise a new one. If the context ends before that, it returns
+// the last one; the new one continues.
 func (l *Lister) Listing(ctx context.Context, routes *route.Snapshot) (*Listing, error) {
 	l.mu.Lock()
 	if time.Now().Before(l.next) {

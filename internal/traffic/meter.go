@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -20,7 +21,8 @@ var ErrNotCounted = errors.New("this mode does not count the connections of Serv
 type MeterOptions struct {
 	Traffic func(context.Context, *route.Snapshot) (plane.Counted, error) // that of plane.Opened
 
-	// Failed returns how many connections to each backend failed, as a new map; for planes whose Traffic does not have that.
+	// Failed returns how many connections to each backend failed, as a new map. It is for planes whose Traffic does not
+	// have that.
 	Failed func() map[plane.Target]plane.Failed
 }
 
@@ -33,6 +35,7 @@ type Meter struct {
 	ports  map[route.PortID]*sums // of both families: the Family of its keys is 0
 	failed map[plane.Target]plane.Failed
 	others others
+	reads  uint64
 }
 
 // NewMeter returns a Meter that has counted nothing yet.
@@ -66,14 +69,40 @@ func (m *Meter) read(ctx context.Context, routes *route.Snapshot) (r Reading, er
 	if m.opt.Failed != nil {
 		r.Failed = m.opt.Failed()
 	}
-	m.forget(routes)
-	for id, now := range r.Counted {
-		if routes.Service(id.Service) != nil {
-			m.of(id).count(id.Family, now.Traffic)
+	grown := m.grownFailures(r.Failed)
+	m.reads++
+	for svc := range routes.Services() {
+		for i := range svc.Ports {
+			m.count(&svc.Ports[i], svc.Ports[i].ID(svc.Name), r.Counted, grown)
 		}
 	}
-	m.addFailed(routes, r)
+	maps.DeleteFunc(m.ports, func(_ route.PortID, s *sums) bool { return s.read != m.reads })
 	return r, nil
+}
+
+// count adds what was counted of a port since the last reading. Failures count for each port that has the backend: nobody
+// knows for which one of several a connection was.
+func (m *Meter) count(p *route.Port, id route.PortID, all plane.Counted, failed map[plane.Target]plane.Failed) {
+	now, counted := all[id]
+	s := m.ports[bothFamilies(id)]
+	if s == nil && counted {
+		s = m.of(id)
+	}
+	if counted {
+		s.count(id.Family, now.Traffic)
+	}
+	if len(failed) > 0 {
+		for b := range Backends(p, now, PortFlows{}) {
+			if n, some := failed[plane.Target{Protocol: p.Protocol, Backend: b}]; some {
+				s = m.of(id)
+				s.total[unanswered] += n.Unanswered
+				s.total[refused] += n.Refused
+			}
+		}
+	}
+	if s != nil {
+		s.read = m.reads
+	}
 }
 
 // of returns the sums of a port.
@@ -87,41 +116,18 @@ func (m *Meter) of(id route.PortID) *sums {
 	return s
 }
 
-// forget deletes the sums of Services that are gone.
-func (m *Meter) forget(routes *route.Snapshot) {
-	for id := range m.ports {
-		if routes.Service(id.Service) == nil {
-			delete(m.ports, id)
-		}
-	}
-}
-
-// addFailed adds the failures since the last reading to each port that has the backend: nobody knows for which port of
-// several a connection was.
-func (m *Meter) addFailed(routes *route.Snapshot, r Reading) {
+// grownFailures returns the failures since the last reading.
+func (m *Meter) grownFailures(now map[plane.Target]plane.Failed) map[plane.Target]plane.Failed {
 	grown := map[plane.Target]plane.Failed{}
-	for at, now := range r.Failed {
+	for at, n := range now {
 		was := m.failed[at]
-		n := plane.Failed{Unanswered: since(now.Unanswered, was.Unanswered), Refused: since(now.Refused, was.Refused)}
+		n = plane.Failed{Unanswered: since(n.Unanswered, was.Unanswered), Refused: since(n.Refused, was.Refused)}
 		if n != (plane.Failed{}) {
 			grown[at] = n
 		}
 	}
-	if m.failed = r.Failed; len(grown) == 0 {
-		return
-	}
-	for svc := range routes.Services() {
-		for i := range svc.Ports {
-			p := &svc.Ports[i]
-			for b := range Backends(p, r.Counted[p.ID(svc.Name)], PortFlows{}) {
-				if n, failed := grown[plane.Target{Protocol: p.Protocol, Backend: b}]; failed {
-					s := m.of(p.ID(svc.Name))
-					s.total[unanswered] += n.Unanswered
-					s.total[refused] += n.Refused
-				}
-			}
-		}
-	}
+	m.failed = now
+	return grown
 }
 
 // Backends yields the backends of a port, and then former ones that are still counted or have entries, each once.
@@ -202,6 +208,7 @@ type sums struct {
 	known [places]bool
 	was   [2]numbers // of each family, when the plane was read the last time
 	total numbers
+	read  uint64 // the last reading with this port
 
 	// For the metrics: see busiest.go.
 	seen  numbers   // total at the last scrape

@@ -23,7 +23,7 @@ type Flows interface {
 // Client is an address that has opened connections through this node.
 type Client struct {
 	Client  netip.Addr `json:"client"`
-	Entries uint64     `json:"conntrackEntries"` // also of closed connections, and of those to other destinations than Services
+	Entries uint64     `json:"conntrackEntries"` // of connections to any destination, also of closed ones
 	Share   float64    `json:"conntrackShare"`   // of the table
 	Live    uint64     `json:"live"`
 
@@ -122,7 +122,8 @@ func pressure(l *traffic.Listing, name func(netip.Addr) string) (all []string) {
 // halfFull reports whether a table is more than half full.
 func halfFull(entries, limit uint64) bool { return limit > 0 && float64(entries) > full*float64(limit) }
 
-// pressed returns the warnings about the conntrack table for the status. It lists the table only if that is more than half full.
+// pressed returns the warnings about the conntrack table for the status. It lists the table only if that is more than
+// half full.
 func (i *Inspector) pressed(ctx context.Context, routes *route.Snapshot) []string {
 	if i.opt.Flows == nil {
 		return nil

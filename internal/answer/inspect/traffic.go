@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"strconv"
 	"time"
@@ -190,9 +191,7 @@ func (r readings) backends(svc *route.Service) (all []Traffic) {
 			if counted.Backends != nil {
 				t.Signals[plane.Connections] = 0
 			}
-			for signal, n := range counted.Backends[b] {
-				t.Signals[signal] = n
-			}
+			maps.Copy(t.Signals, counted.Backends[b])
 			all = append(all, t)
 		}
 	}
