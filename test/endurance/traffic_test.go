@@ -18,9 +18,17 @@ import (
 // Live connections come from the conntrack table of the kernel, by Service, by backend and by client. A connection that
 // ended is not live, but it still holds the table.
 func TestLiveConnections(t *testing.T) {
-	t.Parallel()
-	w := newTestEnv(t)
-	d := w.start(launch{}, "--proxy-mode=nftables")
+	for _, mode := range []string{"nftables", "iptables"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			newTestEnv(t).checkLive(mode)
+		})
+	}
+}
+
+func (w *testEnv) checkLive(mode string) {
+	w.Helper()
+	d := w.start(launch{}, "--proxy-mode="+mode)
 	d.waitSynced(1)
 	const open = 5
 	to := netip.AddrPortFrom(netip.MustParseAddr(webIP4), 80)
@@ -28,13 +36,13 @@ func TestLiveConnections(t *testing.T) {
 	for range open {
 		flow, result := w.client.Open(lab.Probe{Protocol: lab.TCP, To: to, Timeout: timeout})
 		if flow == nil {
-			t.Fatal(result)
+			w.Fatal(result)
 		}
 		flows = append(flows, flow)
 	}
 	w.eventually(func() error { return w.liveAre(open, open) })
 	if got := w.live("sluice_service_live_connections"); got != open {
-		t.Errorf("the metrics have %v live connections, want %d", got, open)
+		w.Errorf("the metrics have %v live connections, want %d", got, open)
 	}
 
 	flows[0].Close()
@@ -44,6 +52,34 @@ func TestLiveConnections(t *testing.T) {
 	}
 	w.eventually(func() error { return w.liveAre(0, open) })
 	d.checkAlive()
+}
+
+// In mode ebpf connections have backends as their destination from the start.
+func TestLiveConnectionsOfSockets(t *testing.T) {
+	s := newSockets(t, "ebpf")
+	to := netip.AddrPortFrom(netip.MustParseAddr(webIP4), 80)
+	const open = 4
+	for range open {
+		flow, result := s.client.Open(lab.Probe{Protocol: lab.TCP, To: to, Timeout: timeout})
+		if flow == nil {
+			t.Fatal(result)
+		}
+		defer flow.Close()
+	}
+	s.eventually(func() error {
+		backends, err := topOf[inspect.Traffic](s.testEnv, "backends", "web")
+		var sum uint64
+		for _, b := range backends {
+			if b.Conntrack == nil || b.Conntrack.Entries != b.Signals[plane.Live] {
+				return fmt.Errorf("conntrack has %+v of %+v", b.Conntrack, b)
+			}
+			sum += b.Conntrack.Entries
+		}
+		if err == nil && sum != open {
+			err = fmt.Errorf("the backends have %d entries, want %d: %+v", sum, open, backends)
+		}
+		return err
+	})
 }
 
 // liveAre compares all tables of sluice top with what a client has opened.
