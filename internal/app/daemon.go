@@ -32,6 +32,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/traffic"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
@@ -63,7 +64,9 @@ type daemon struct {
 	takeover  *takeover.Controller
 	reload    *reload.Reloader
 	inspect   *inspect.Inspector
-	drains    *drain.Waits // nil: this system has no table of connections
+	drains    *drain.Waits    // nil: this system has no table of connections
+	flows     *traffic.Lister // nil: there is no conntrack
+	meter     *traffic.Meter
 
 	healthz, diagnostics, draining *web.Server
 
@@ -148,11 +151,13 @@ func (d *daemon) assemble(ctx context.Context) error {
 	if err := d.assembleDrains(); err != nil {
 		return err
 	}
+	d.openTraffic()
 	asked := inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
 		Plan: d.plan, Settings: inspect.Settings{Configuration: o.Config.Effective(), Flags: o.Flags}, Opened: *d.plane,
 		Selector: convert.Selector,
 		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.facts(),
+		Meter: d.meter, Flows: d.listings(),
 	}
 	if d.drains != nil {
 		asked.Drain = d.drains
@@ -248,6 +253,9 @@ func (d *daemon) work(ctx context.Context) error {
 	}
 	if d.events != nil {
 		parts = append(parts, d.events.Run)
+	}
+	if d.flows != nil {
+		parts = append(parts, d.flows.Run)
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })

@@ -99,5 +99,6 @@ func (d *daemon) readings() metrics.Readings {
 		HostSettingsFailed: len(slices.DeleteFunc(d.host.Effects(), func(e host.Effect) bool { return e.Err == nil })),
 		DrainWaits:         d.drainWaits(),
 		Contest:            d.node.Loop().Contest(),
+		Traffic:            d.traffic(),
 	}
 }

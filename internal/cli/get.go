@@ -38,8 +38,8 @@ POLICY is for connections from outside: to all backends ("cluster"), to those on
 ("local"), "refused" if there is no backend at all, or "dropped" if there is none on this node.
 BACKENDS counts the backends in use. STATE is "programmed", "pending" with the reason, or "not
 programmed" with the reason; "conflict" counts the addresses and ports that other Services
-own. --output wide adds the IP family, session affinity and the source ranges of load
-balancer addresses; json and yaml have all fields.
+own. --output wide adds the IP family, session affinity, the source ranges of load balancer addresses,
+and connections so far and live ones, of both families together; json and yaml have all other fields.
 
 --problems lists Services that the kernel refuses or does not have yet, whose addresses or ports
 belong to others, or of which a port has no usable backend: sluice get backends NAME says why.`,
@@ -147,6 +147,7 @@ type getting struct {
 	problems bool
 	hosts    bool
 	bare     bool
+	counts   bool    // ask for connections
 	missing  []error // one for each name that the daemon does not know
 }
 
@@ -202,6 +203,7 @@ func (g *getting) format() format {
 
 // list prints what there is.
 func (g *getting) list(ctx context.Context) error {
+	g.counts = g.name == services && g.output.wide
 	all := g.ask(ctx, g.names)
 	if g.sortBy != "" {
 		all = template(g.sortBy).sorted(all)
@@ -232,6 +234,9 @@ func (g *getting) ask(ctx context.Context, names []string) answerLines {
 		for _, query := range g.queries(names) {
 			if len(g.names) == 0 { // a watch of all Services lists of one what it lists of all
 				query.Set("brief", "true")
+			}
+			if g.counts {
+				query.Set("counts", "true")
 			}
 			for answer, err := range admin.DialNearest().Ask(ctx, g.query, query) {
 				if _, unknown := errors.AsType[admin.NotFoundError](err); unknown {

@@ -33,10 +33,11 @@ type Readings struct {
 	DrainWaits int // that run now
 
 	Contest proxy.Contest // another program keeps changing the rules
+	Traffic Traffic
 }
 
 // Read sets the function that returns the Readings. It must be safe for concurrent use
-// and return at once. Until it is set, their series do not exist.
+// and return soon. Until it is set, their series do not exist.
 func (m *Metrics) Read(from func() Readings) { m.read.Store(&from) }
 
 // readings is the prometheus.Collector of all families that each scrape reads.
@@ -123,6 +124,7 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 		program = cmp.Or(r.Contest.Program(), "unknown")
 	}
 	put("sluice_rules_contested", truth(r.Contest.Active()), program)
+	r.Traffic.collect(put)
 }
 
 func truth(is bool) float64 { return map[bool]float64{true: 1}[is] }

@@ -140,6 +140,9 @@ type Opened struct {
 	// not count.
 	Traffic func(context.Context, *route.Snapshot) (Counted, error)
 
+	// Tracking says what conntrack has of connections to Services.
+	Tracking Tracking
+
 	// Shares returns how probable it is at this moment that each backend gets the next connection of a
 	// client. It is safe for concurrent use. Nil: that of Facts is all that is known.
 	Shares func(Connection) Shares

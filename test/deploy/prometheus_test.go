@@ -117,7 +117,7 @@ func TestDashboardPanels(t *testing.T) {
 		}
 	}
 	want := []string{
-		"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow, userspaceRow, ipvsRow,
+		"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", servicesRow, iptablesRow, ebpfRow, userspaceRow, ipvsRow,
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)
@@ -128,6 +128,8 @@ func TestDashboardPanels(t *testing.T) {
 const (
 	iptablesRow, ebpfRow  = "Mode iptables", "Mode ebpf"
 	userspaceRow, ipvsRow = "Mode userspace", "Mode ipvs"
+
+	servicesRow = "Traffic of Services" // some panels have data only in modes that count
 )
 
 func rowOf(t *testing.T, title string) (row []panel) {
@@ -356,12 +358,16 @@ const ebpfMetrics, userspaceMetrics = "sluice_ebpf_", "sluice_userspace_"
 func TestQueries(t *testing.T) {
 	m := newMonitored(t, "nftables")
 	for _, p := range panels(t) {
-		if p.Title == iptablesRow {
+		if p.Title == servicesRow {
 			break
 		}
 		m.checkPanel(p)
 	}
-	for _, p := range rowOf(t, ipvsRow) { // package plane/ipvs compares the names of its metrics
+	counted := rowOf(t, servicesRow) // packages traffic and metrics compare the names of its metrics
+	for _, p := range counted[2:] {
+		m.checkPanel(p)
+	}
+	for _, p := range append(counted[:2], rowOf(t, ipvsRow)...) { // package plane/ipvs compares the names of its metrics
 		for _, q := range p.Targets {
 			if _, err := m.query(expand(q.Expr)); err != nil {
 				t.Errorf("panel %q: %v", p.Title, err)

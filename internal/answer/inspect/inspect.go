@@ -23,9 +23,10 @@ import (
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
+	"github.com/sluice-proxy/sluice/internal/traffic"
 )
 
-// Options for New. All are required, except Opened, Selector, Settings and Drain.
+// Options for New. All are required, except Opened, Meter, Flows, Selector, Settings and Drain.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -40,6 +41,9 @@ type Options struct {
 	Local   func(ctx context.Context) ([]netip.Addr, error) // addresses of this host
 	Plane   plane.Facts
 	Opened  plane.Opened // Balance, Shares, Sockets and Traffic of it are used
+
+	Meter *traffic.Meter // nil: one that has Traffic of Opened
+	Flows Flows          // nil: there is no conntrack
 
 	// Selector parses a label selector. The function reports whether it selects Labels of the Store.
 	Selector func(text string) (selects func(labels string) bool, err error)
@@ -76,7 +80,12 @@ type Inspector struct {
 }
 
 // New returns an Inspector.
-func New(opt Options) *Inspector { return &Inspector{opt, make(serial, 1), make(serial, 1)} }
+func New(opt Options) *Inspector {
+	if opt.Meter == nil {
+		opt.Meter = traffic.NewMeter(traffic.MeterOptions{Traffic: opt.Opened.Traffic})
+	}
+	return &Inspector{opt, make(serial, 1), make(serial, 1)}
+}
 
 // errBusy means that the loop has not returned a View in time.
 var errBusy = errors.New("the proxy is writing to the kernel and has not answered in time; try again")
@@ -158,6 +167,9 @@ type Filter struct {
 
 	// Brief leaves out what only a query for a Service by name has, such as endpoints that are left out.
 	Brief bool
+
+	// Counts adds the connections of each port to a list of Services.
+	Counts bool
 }
 
 // ParseFilter parses "NAME" or "NAMESPACE/NAME", with an optional separate namespace.

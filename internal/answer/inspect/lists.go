@@ -27,6 +27,9 @@ type Service struct {
 	// Problem is what is wrong with it: the reason, unless it is not for a proxy, or a port without a usable backend.
 	Problem string `json:"problem,omitempty"`
 
+	// Traffic is what happens at its ports, if Filter.Counts asks for it and the mode counts.
+	Traffic []Traffic `json:"traffic,omitempty"`
+
 	// LeftOut is how many of its addresses and ports are not programmed because
 	// they belong to other Services or to earlier ports of its own.
 	LeftOut int `json:"leftOut,omitempty"`
@@ -78,7 +81,17 @@ func (i *Inspector) Services(ctx context.Context, f Filter) (iter.Seq[Service], 
 	if err != nil {
 		return nil, err
 	}
-	return each(s.services, s.service), nil
+	if !f.Counts {
+		return each(s.services, s.service), nil
+	}
+	r, err := i.readTraffic(ctx, s.Routes)
+	return each(s.services, func(svc *route.Service) Service {
+		out := s.service(svc)
+		if err == nil { // what is not known is left out
+			out.Traffic = r.ports(svc)
+		}
+		return out
+	}), nil
 }
 
 // each yields the result of a function for each value.

@@ -77,23 +77,26 @@ func (i *Inspector) Status(ctx context.Context) Status {
 	s.Lag = i.opt.Store.Backlog()
 	s.Counts.Sizes = i.opt.Sizes()
 	s.Past, s.Counts.Rejected, s.Problems = i.opt.History.past()
-	i.pending(ctx, &s)
+	routes := i.pending(ctx, &s)
 	s.Warnings = s.warnings()
+	if routes != nil {
+		s.Warnings = append(s.Warnings, i.pressed(ctx, routes)...)
+	}
 	return s
 }
 
-// pending adds which changes are not in the kernel.
-func (i *Inspector) pending(ctx context.Context, s *Status) {
+// pending adds which changes are not in the kernel, and returns the Services; nil: they are not known.
+func (i *Inspector) pending(ctx context.Context, s *Status) *route.Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	v, err := i.opt.Loop.View(ctx)
 	switch {
 	case err != nil:
 		s.Busy = "a write to the kernel is under way"
-		return
+		return nil
 	case !v.Listed:
 		s.Unlisted = unlisted(s.Source).Error()
-		return
+		return nil
 	}
 	s.Pending, s.Refused = v.Pending.Len(), len(v.Refused)
 	for name := range v.Refused {
@@ -101,6 +104,7 @@ func (i *Inspector) pending(ctx context.Context, s *Status) {
 			s.Pending--
 		}
 	}
+	return v.Routes
 }
 
 // Mode is the data plane in use.

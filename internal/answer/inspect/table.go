@@ -36,9 +36,21 @@ func (s Service) Rows() []text.Row {
 			{"AFFINITY", p.affinity()},
 			{"CLIENTS", a.clients},
 			{"SCHEDULER", schedulerText(p.Scheduler, p.SchedulerNote)},
+			{"CONNECTIONS", cell(s.signals(p), plane.Connections, decimal)},
+			{"LIVE", cell(s.signals(p), plane.Live, decimal)},
 		}}
 	}
 	return rows
+}
+
+// signals returns what is known of a port, of both families.
+func (s Service) signals(p Port) plane.Traffic {
+	for _, t := range s.Traffic {
+		if t.PortName == p.Name && t.Protocol == p.Protocol {
+			return t.Signals
+		}
+	}
+	return nil
 }
 
 func (s Service) mark(p Port) text.Mark {

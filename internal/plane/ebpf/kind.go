@@ -118,6 +118,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
+	opened.Tracking = plane.Direct
 	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp})
 	sockets := sockdiag.Node{NetNS: s.NetNS}
 	answers := &balancing{

@@ -66,8 +66,8 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		Traffic: counts.Traffic,
 		Parts: append(parts, plane.Part{Metrics: metrics}, reads,
 			plane.Part{Follower: count, Run: count.Run, Close: table.Close}),
-		WriteFailed: writeFailed,
-		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },
+		WriteFailed: writeFailed, Tracking: plane.Translated,
+		Reader: func(context.Context) (plane.Plane, func(), error) { return reader(s) },
 	}, nil
 }
 

@@ -110,6 +110,9 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	}
 	p := run.plane
 	opened := *on
+	if on.Tracking != plane.Untracked {
+		opened.Tracking = plane.Relayed
+	}
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
 	opened.Shares, opened.Traffic, opened.HandOver = p.Shares, p.Traffic, run.handOver
 	opened.Parts = []plane.Part{run.part()}
