@@ -136,7 +136,11 @@ func (x *exchange) addChain(o op) {
 	}
 	x.request = nl.AppendNested(x.request, unix.NFTA_CHAIN_HOOK, func(to []byte) []byte {
 		to = nl.AppendUint32(to, unix.NFTA_HOOK_HOOKNUM, uint32(hook.Point))
-		return nl.AppendUint32(to, unix.NFTA_HOOK_PRIORITY, uint32(int32(hook.Priority)))
+		to = nl.AppendUint32(to, unix.NFTA_HOOK_PRIORITY, uint32(int32(hook.Priority)))
+		if hook.Device != "" {
+			to = nl.AppendString(to, unix.NFTA_HOOK_DEV, hook.Device)
+		}
+		return to
 	})
 	x.uint32(unix.NFTA_CHAIN_POLICY, uint32(expr.VerdictAccept))
 	x.text(unix.NFTA_CHAIN_TYPE, hook.Type)
@@ -146,7 +150,7 @@ func (x *exchange) addRule(o op, r Rule) (err error) {
 	x.aboutChain(o, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, unix.NFTA_RULE_CHAIN)
 	x.request = nl.AppendNested(x.request, unix.NFTA_RULE_EXPRESSIONS, func(to []byte) []byte {
 		for _, e := range r.exprs() {
-			attributes, failed := expr.Marshal(byte(o.table.Family), e)
+			attributes, failed := marshal(o.table.Family, e)
 			err = errors.Join(err, failed)
 			to = nl.AppendNested(to, unix.NFTA_LIST_ELEM, func(to []byte) []byte { return append(to, attributes...) })
 		}

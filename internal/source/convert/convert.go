@@ -25,7 +25,8 @@ const (
 // AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0". AnnotationSliceWeight, of Cilium since 1.20, is
 // the weight of each endpoint of an EndpointSlice. AnnotationClients with the value
 // "proxy-protocol" tells endpoints the addresses of clients in mode userspace. AnnotationSlowStart is how long the
-// share of a new endpoint grows in mode ebpf, such as 30s. AnnotationPreserve is the annotation of kube-proxy for
+// share of a new endpoint grows in mode ebpf, such as 30s. AnnotationExternal with the value "direct" makes nodes pass
+// connections of clients outside on to the node of an endpoint. AnnotationPreserve is the annotation of kube-proxy for
 // Windows: "true" preserves the destination.
 const (
 	AnnotationScheduler   = "sluice-proxy.github.io/scheduler"
@@ -33,6 +34,7 @@ const (
 	AnnotationSliceWeight = "service.cilium.io/weight"
 	AnnotationClients     = "sluice-proxy.github.io/client-address"
 	AnnotationSlowStart   = "sluice-proxy.github.io/slow-start"
+	AnnotationExternal    = "sluice-proxy.github.io/external"
 	AnnotationPreserve    = "preserve-destination"
 )
 
@@ -57,6 +59,9 @@ type Converter struct {
 	Mode         string
 	Lacking      []route.Method
 	AnyScheduler bool
+
+	// Direct means that nodes can pass connections on to each other in this mode.
+	Direct bool
 
 	// PodsOf is the node whose pods slices name (cluster.Slice); empty: they name all pods.
 	PodsOf string

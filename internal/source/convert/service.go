@@ -57,6 +57,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.SlowStart = slowStart(svc, n)
 	out.ProxyHeader = proxyHeader(svc, n)
 	out.PreserveDestination = svc.Annotations[AnnotationPreserve] == "true"
+	out.Direct = c.direct(svc, n)
 	out.Weights = c.weights(svc, n)
 	policies(svc, out, n)
 	return out, n.list()
@@ -99,6 +100,19 @@ func slowStart(svc *corev1.Service, n *notes) time.Duration {
 		return 0
 	}
 	return d
+}
+
+// direct reports whether nodes pass connections of clients outside on to each other.
+func (c Converter) direct(svc *corev1.Service, n *notes) bool {
+	text := svc.Annotations[AnnotationExternal]
+	if text != "" && text != "direct" {
+		n.add("metadata.annotations["+AnnotationExternal+"]", text, "ignored: expected direct")
+	}
+	if text == "direct" && !c.Direct {
+		n.add("metadata.annotations["+AnnotationExternal+"]", text,
+			"mode "+c.Mode+" cannot do this and serves external addresses as without the annotation")
+	}
+	return text == "direct"
 }
 
 // proxyHeader reports whether endpoints learn the addresses of clients.
