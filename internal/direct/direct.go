@@ -17,22 +17,39 @@ import (
 // owner. With it the shares of a hundred nodes differ by a tenth at most.
 const Slots = 1021
 
-// Port is how the slots of a port are owned. Its lists have a name of a node for each slot, or "", and do not change.
+// Former is how many nodes besides the owner may have connections of a slot that has moved. More find connections after
+// more changes, but let a flood of forged packets make more load. Passes is how often a packet is passed on to find them:
+// once more, since it may come to the owner again.
+const (
+	Former = 3
+	Passes = Former + 1
+)
+
+// Port is how the slots of a port are owned. It does not change.
 type Port struct {
-	Owner  []string
-	Before []string // the owner before that, which may have connections of the slot
+	chains [][]string // for each slot the owner, and the former ones, the last one first; empty: it has no owner
 }
 
 // Next returns the state after the owners of a port have changed.
 func (p Port) Next(owners []route.Owner) Port {
-	next := Port{assign(owners), make([]string, Slots)}
-	for slot, now := range next.Owner {
+	next := Port{make([][]string, Slots)}
+	alone := map[string][]string{"": nil} // most slots have no former owner, and share a list
+	for slot, owner := range assign(owners) {
+		if _, known := alone[owner]; !known {
+			alone[owner] = []string{owner}
+		}
+		var before []string
+		if p.chains != nil {
+			before = p.chains[slot]
+		}
 		switch {
-		case p.Owner == nil:
-		case p.Owner[slot] != now && p.Owner[slot] != "":
-			next.Before[slot] = p.Owner[slot]
+		case len(before) == 0:
+			next.chains[slot] = alone[owner]
+		case owner == "" || before[0] == owner:
+			next.chains[slot] = before
 		default:
-			next.Before[slot] = p.Before[slot]
+			former := slices.DeleteFunc(slices.Clone(before), func(name string) bool { return name == owner })
+			next.chains[slot] = append([]string{owner}, former[:min(len(former), Former)]...)
 		}
 	}
 	return next
@@ -44,38 +61,73 @@ type View struct {
 	Reachable func(node string) bool // it can pass packets on to the other node
 }
 
-// Choice says for each slot to which node a packet goes; "": it stays on this node.
+// Choice says for each slot to which node a packet goes; "": it stays on this node. Unknown and Lost are packets within
+// a TCP connection that this node does not know.
 type Choice struct {
 	Entering []string // packets that enter the cluster here
-	Unknown  []string // packets within a TCP connection that this node does not know
+	Unknown  []string // to the owner; on the owner, to the one before
+	Lost     []string // packets that came as Unknown from another node: to the next node that may know them, else as Unknown
 }
 
 // Choose returns where packets go. A slot whose owner this node cannot reach goes to an owner that it can reach, so that
 // the client keeps its address and the load is even. Without one it stays here.
 func (p Port) Choose(owners []route.Owner, v View) Choice {
-	reachable := slices.DeleteFunc(slices.Clone(owners), func(o route.Owner) bool {
-		return o.Node != v.Self && !v.Reachable(o.Node)
-	})
-	here := p.Owner
+	can := func(name string) bool { return name == v.Self || v.Reachable(name) }
+	reachable := slices.DeleteFunc(slices.Clone(owners), func(o route.Owner) bool { return !can(o.Node) })
+	var others []string
 	if len(reachable) < len(owners) {
-		here = slices.Clone(p.Owner)
-		for slot, other := range assign(reachable) {
-			if here[slot] != v.Self && !v.Reachable(here[slot]) {
-				here[slot] = other
-			}
-		}
+		others = assign(reachable)
 	}
-	c := Choice{make([]string, Slots), make([]string, Slots)}
-	for slot, owner := range here {
-		if owner != v.Self {
-			c.Entering[slot], c.Unknown[slot] = owner, owner
+	c := Choice{make([]string, Slots), make([]string, Slots), make([]string, Slots)}
+	for slot, chain := range p.chains {
+		if len(chain) == 0 {
 			continue
 		}
-		if before := p.Before[slot]; before != v.Self && before != "" && v.Reachable(before) {
-			c.Unknown[slot] = before
+		owner := chain[0]
+		if !can(owner) {
+			owner = others[slot]
+		}
+		if owner != v.Self && owner != "" {
+			c.Entering[slot], c.Unknown[slot] = owner, owner
+		}
+		if len(chain) == 1 {
+			continue
+		}
+		c.Lost[slot] = after(v.Self, candidates(chain, owners), v.Reachable)
+		switch {
+		case c.Unknown[slot] != "":
+		case chain[0] == v.Self && v.Reachable(chain[1]):
+			c.Unknown[slot] = chain[1]
+		default:
+			c.Unknown[slot] = c.Lost[slot]
 		}
 	}
 	return c
+}
+
+// candidates returns the nodes that may have connections of a slot that has moved, sorted: its owner and the former ones,
+// and owners of other slots, because nodes that lag, or see two changes as one, have seen other owners in between.
+func candidates(chain []string, owners []route.Owner) []string {
+	list := slices.Clone(chain)
+	for _, o := range owners {
+		if len(list) < 1+Former && !slices.Contains(chain, o.Node) {
+			list = append(list, o.Node)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// after returns the node that follows in a circle of sorted names: a packet visits all, wherever it begins, and even if
+// nodes disagree about some.
+func after(self string, circle []string, reachable func(string) bool) string {
+	i, _ := slices.BinarySearch(circle, self)
+	for n := range circle {
+		if name := circle[(i+n)%len(circle)]; name != self && reachable(name) {
+			return name
+		}
+	}
+	return ""
 }
 
 // assign returns the owner of each slot, by Maglev: a node that comes or goes changes few slots of others.

@@ -92,8 +92,20 @@ func (r *rig) pod(node int) {
 	r.at[a], r.at[lab.Analog(a)] = node, node
 }
 
-// apply writes the Service with the pods on some nodes as its endpoints, and the Nodes.
+// apply writes the Service with the pods on some nodes as its endpoints.
 func (r *rig) apply(nodes ...int) {
+	r.Helper()
+	var pods []int
+	for i, pod := range r.pods {
+		if slices.Contains(nodes, r.at[pod.Addr4()]) {
+			pods = append(pods, i)
+		}
+	}
+	r.applyPods(pods...)
+}
+
+// applyPods writes the Service with these pods as its endpoints, and the Nodes.
+func (r *rig) applyPods(pods ...int) {
 	r.Helper()
 	ports := []object{{"name": "tcp", "port": 80}, {"name": "udp", "port": 80, "protocol": "UDP"}}
 	web := harness.Service("web", object{
@@ -106,14 +118,13 @@ func (r *rig) apply(nodes ...int) {
 	for _, family := range []string{"IPv4", "IPv6"} {
 		sl := harness.EndpointSlice("web", family, ports)
 		var endpoints []object
-		for _, pod := range r.pods {
+		for _, i := range pods {
+			pod := r.pods[i]
 			a := pod.Addr4()
 			if family == "IPv6" {
 				a = pod.Addr6()
 			}
-			if slices.Contains(nodes, r.at[a]) {
-				endpoints = append(endpoints, object{"addresses": []string{a.String()}, "nodeName": r.nodes[r.at[a]].Name()})
-			}
+			endpoints = append(endpoints, object{"addresses": []string{a.String()}, "nodeName": r.nodes[r.at[a]].Name()})
 		}
 		sl["endpoints"] = endpoints
 		objects = append(objects, sl)

@@ -24,7 +24,7 @@ type place struct {
 // rendered is a port in the maps of slots.
 type rendered struct {
 	keys  []string    // of its frontends
-	nodes [2][]uint16 // by slot, of packets that enter and of unknown ones: the number of the node; 0: none
+	nodes [3][]uint16 // by stage and slot: the number of the node; 0: none
 }
 
 // port is a port that is served directly.
@@ -53,7 +53,7 @@ func (p *port) render(self string, r *reach, number func(string) uint16) *render
 	for _, f := range p.external() {
 		out.keys = append(out.keys, keyOf(f, p.Protocol))
 	}
-	for i, names := range [][]string{c.Entering, c.Unknown} {
+	for i, names := range [][]string{entering: c.Entering, unknown: c.Unknown, lost: c.Lost} {
 		out.nodes[i] = make([]uint16, direct.Slots)
 		for slot, name := range names {
 			if name != "" {
@@ -193,36 +193,33 @@ func (w *writer) port(f route.Family, old, now *rendered) {
 		if familyOf(f) != s.ip {
 			continue
 		}
-		i := 1
-		if s.entering {
-			i = 0
-		}
-		for _, key := range old.keys {
-			if !slices.Contains(now.keys, key) {
-				w.slots(s, key, old.nodes[i], nil)
+		for _, at := range s.stages() {
+			for _, key := range old.keys {
+				if !slices.Contains(now.keys, key) {
+					w.slots(s.slots(at), s.table(w.g), key, [2][]uint16{old.nodes[at], nil})
+				}
 			}
-		}
-		for _, key := range now.keys {
-			was := old.nodes[i]
-			if !slices.Contains(old.keys, key) {
-				was = nil
+			for _, key := range now.keys {
+				was := old.nodes[at]
+				if !slices.Contains(old.keys, key) {
+					was = nil
+				}
+				w.slots(s.slots(at), s.table(w.g), key, [2][]uint16{was, now.nodes[at]})
 			}
-			w.slots(s, key, was, now.nodes[i])
 		}
 	}
 }
 
-// slots writes the difference of the slots of a frontend; nil: all are empty.
-func (w *writer) slots(s side, key string, old, now []uint16) {
+// slots writes the difference of the slots of a frontend in a map, before and after; nil: all are empty.
+func (w *writer) slots(set nft.Set, t nft.Table, key string, nodes [2][]uint16) {
 	at := func(list []uint16, slot int) uint16 {
 		if list == nil {
 			return 0
 		}
 		return list[slot]
 	}
-	t, set := s.table(w.g), s.owners()
 	for slot := range direct.Slots {
-		was, is := at(old, slot), at(now, slot)
+		was, is := at(nodes[0], slot), at(nodes[1], slot)
 		if was == is {
 			continue
 		}

@@ -77,9 +77,26 @@ func (s side) byClient() nft.Set {
 	return nft.Set{Name: s.name("by-client"), Key: []nft.Type{s.addr(), nft.Proto, nft.Port}}
 }
 
-func (s side) owners() nft.Set {
+// stage is why a packet is passed on: direct.Choice has the node for each.
+type stage int
+
+const (
+	entering stage = iota
+	unknown
+	lost
+)
+
+func (s side) stages() []stage {
+	if s.entering {
+		return []stage{entering}
+	}
+	return []stage{unknown, lost}
+}
+
+// slots is the map that leads from slots to nodes.
+func (s side) slots(at stage) nft.Set {
 	return nft.Set{
-		Name: s.name("owners"), Key: []nft.Type{s.addr(), nft.Proto, nft.Port, nft.Index}, Data: []nft.Type{nft.Index},
+		Name: s.name([...]string{"owners", "owners", "former"}[at]), Key: []nft.Type{s.addr(), nft.Proto, nft.Port, nft.Index}, Data: []nft.Type{nft.Index},
 	}
 }
 
@@ -92,7 +109,10 @@ func (s side) nodes(on nft.Device) nft.Set {
 func peers() nft.Set { return nft.Set{Name: "peers", Key: []nft.Type{nft.Ether}} }
 
 func (s side) sets(devices []nft.Device) []nft.Set {
-	all := []nft.Set{s.vips(), s.byClient(), s.owners()}
+	all := []nft.Set{s.vips(), s.byClient()}
+	for _, at := range s.stages() {
+		all = append(all, s.slots(at))
+	}
 	for _, d := range devices {
 		all = append(all, s.nodes(d))
 	}
@@ -103,9 +123,11 @@ func (s side) sets(devices []nft.Device) []nft.Set {
 }
 
 const (
-	// hopsOfSecond is how many hops a packet has left that is passed on a second time. One with no more is never passed on
-	// again, so there is no loop, whatever nodes believe. The owner forwards it to its pod, with hops to spare.
-	hopsOfSecond = 5
+	// hops is how many hops a packet gets that is passed on because this node does not know its connection. It loses one
+	// each time, and one with no more than lastHops is not passed on: so there is no loop, whatever nodes believe, and hops
+	// are left for the way to the pod.
+	hops     = 16
+	lastHops = hops - direct.Passes
 
 	// afterConntrack is between conntrack (-200) and NAT (-100): an entry that is dropped here is never confirmed.
 	afterConntrack = -150
@@ -122,14 +144,15 @@ func (g generation) chains(devices []nft.Device) map[nft.Table][]nft.Chain {
 			all[t] = append(all[t], s.pass(devices)...)
 		}
 	}
+	s4, s6 := side{nft.IP4, true}, side{nft.IP6, true}
 	netdev := nft.Table{Family: nft.Netdev, Name: g.name()}
 	for _, d := range devices {
 		all[netdev] = append(all[netdev], nft.Chain{
 			Name: fmt.Sprintf("ingress-%d", d.Index), Hook: &nft.Hook{Type: "filter", Device: d.Name},
 			Rules: []nft.Rule{
-				nft.NewRule(nft.In(peers().Name, nft.FromEther()), nft.Accept()), // passed on already
-				nft.NewRule(nft.Of(nft.IP4), nft.Goto("ip")),
-				nft.NewRule(nft.Of(nft.IP6), nft.Goto("ip6")),
+				nft.NewRule(nft.FromEther(peers().Name), nft.Accept()), // passed on already
+				nft.NewRule(nft.Of(nft.IP4), nft.Goto(s4.name("forward"))),
+				nft.NewRule(nft.Of(nft.IP6), nft.Goto(s6.name("forward"))),
 			},
 		})
 	}
@@ -143,42 +166,52 @@ func (s side) forward(devices []nft.Device) []nft.Chain {
 	if s.ip == nft.IP4 { // of IPv6, the next header says it
 		rules = append(rules, nft.NewRule(in, nft.Fragment(), nft.Accept()))
 	}
-	choose := append(s.choose(in, nft.Source(s.ip), nft.SourcePort()),
-		nft.NewRule(in, nft.SetPriority(s.owners().Name, append(s.key(), nft.Priority())...)))
+	choose := append(s.choose([]nft.Statement{in}, nft.Source(s.ip), nft.SourcePort()),
+		nft.NewRule(in, nft.SetPriority(s.slots(entering).Name, append(s.key(), nft.Priority())...)))
 	for _, d := range devices {
 		choose = append(choose, nft.NewRule(in, nft.HopsAbove(s.ip, 1), nft.Forward(s.ip, d, s.nodes(d).Name, nft.Priority())))
 	}
 	rules = append(rules, choose...)
-	return []nft.Chain{{Name: s.ip.String(), Rules: append(rules, nft.NewRule(nft.ClearPriority()))}}
+	return []nft.Chain{{Name: s.name("forward"), Rules: append(rules, nft.NewRule(nft.ClearPriority()))}}
 }
 
 // pass returns the chains for segments of TCP connections that this node does not know: they go to the owner, or to the
-// owner before this node. The copy has fewer hops, and the packet is dropped, so conntrack forgets it.
+// owner before this node. This is a copy: the packet is dropped, so that conntrack forgets it.
 func (s side) pass(devices []nft.Device) []nft.Chain {
-	pass := []nft.Rule{nft.NewRule(nft.SetHops(s.ip, hopsOfSecond))}
+	var pass []nft.Rule
 	for _, d := range devices {
 		pass = append(pass, nft.NewRule(nft.Copy(d, s.nodes(d).Name, nft.Priority()), nft.Drop()))
 	}
-	second := append(s.choose(nft.Statement{}, nft.Source(s.ip), nft.SourcePort()),
-		nft.NewRule(nft.SetPriority(s.owners().Name, append(s.key(), nft.Priority())...), nft.Goto("pass")),
-		nft.NewRule(nft.ClearPriority()))
-	return []nft.Chain{
-		{Name: "pass", Rules: append(pass, nft.NewRule(nft.ClearPriority()))},
-		{Name: "unknown", Rules: second},
-		{
-			Name: "prerouting", Hook: &nft.Hook{Type: "filter", Point: nft.Prerouting, Priority: afterConntrack},
-			Rules: []nft.Rule{nft.NewRule(nft.Midstream(), nft.HopsAbove(s.ip, hopsOfSecond),
-				nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Goto("unknown"))},
-		},
+	chains := []nft.Chain{{Name: "pass", Rules: append(pass, nft.NewRule(nft.ClearPriority()))}}
+	prerouting := nft.Chain{Name: "prerouting", Hook: &nft.Hook{
+		Type: "filter", Point: nft.Prerouting, Priority: afterConntrack,
+	}}
+	lookUp := func(at stage, more ...nft.Statement) nft.Rule {
+		find := nft.SetPriority(s.slots(at).Name, append(s.key(), nft.Priority())...)
+		return nft.NewRule(append(append([]nft.Statement{find}, more...), nft.Goto("pass"))...)
 	}
+	for _, c := range []struct {
+		name  string
+		above uint8
+		rules []nft.Rule
+	}{
+		{"unknown", hops, []nft.Rule{lookUp(unknown, nft.SetHops(s.ip, hops))}},
+		{"lost", lastHops, []nft.Rule{lookUp(lost), lookUp(unknown)}},
+	} {
+		rules := append(s.choose(nil, nft.Source(s.ip), nft.SourcePort()), c.rules...)
+		chains = append(chains, nft.Chain{Name: c.name, Rules: append(rules, nft.NewRule(nft.ClearPriority()))})
+		prerouting.Rules = append(prerouting.Rules, nft.NewRule(nft.Midstream(), nft.HopsAbove(s.ip, c.above),
+			nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Goto(c.name)))
+	}
+	return append(chains, prerouting)
 }
 
 // choose returns rules that set the priority to the number of the slot, by address and port of the client, or by the
 // address alone for session affinity.
-func (s side) choose(in nft.Statement, addr, port nft.Field) []nft.Rule {
+func (s side) choose(in []nft.Statement, addr, port nft.Field) []nft.Rule {
 	return []nft.Rule{
-		nft.NewRule(in, nft.DrawByHash(slots.Seed, 1, direct.Slots, addr, port)),
-		nft.NewRule(in, nft.In(s.byClient().Name, s.key()...), nft.DrawByHash(slots.Seed, 1, direct.Slots, addr)),
+		nft.NewRule(append(in, nft.DrawByHash(slots.Seed, 1, direct.Slots, addr, port))...),
+		nft.NewRule(append(in, nft.In(s.byClient().Name, s.key()...), nft.DrawByHash(slots.Seed, 1, direct.Slots, addr))...),
 	}
 }
 

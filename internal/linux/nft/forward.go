@@ -16,8 +16,13 @@ type Device struct {
 	Index int
 }
 
-// FromEther is the source in the Ethernet header of the packet.
-func FromEther() Field { return payload("ether saddr", expr.PayloadBaseLLHeader, 6, 6) }
+// FromEther matches packets that arrived on Ethernet from a hardware address in the set.
+func FromEther(set string) Statement {
+	const ethernet = 1 // ARPHRD_ETHER, linux/if_arp.h; nft prints no match of it before an Ethernet header
+	is := equals("", meta("", expr.MetaKeyIIFTYPE), binary.NativeEndian.AppendUint16(nil, ethernet))
+	in := In(set, payload("ether saddr", expr.PayloadBaseLLHeader, 6, 6))
+	return Statement{in.text, append(is.exprs, in.exprs...)}
+}
 
 // Of matches packets of the family, in a netdev table.
 func Of(f Family) Statement {
