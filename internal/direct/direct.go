@@ -55,6 +55,20 @@ func (p Port) Next(owners []route.Owner) Port {
 	return next
 }
 
+// Recall adds former owners that are known from an earlier run of the program, the last one first.
+func (p Port) Recall(former func(slot int) []string) Port {
+	next := Port{slices.Clone(p.chains)}
+	for slot, chain := range next.chains {
+		for _, name := range former(slot) {
+			if len(chain) > 0 && len(chain) <= Former && !slices.Contains(chain, name) {
+				chain = append(slices.Clip(chain), name)
+			}
+		}
+		next.chains[slot] = chain
+	}
+	return next
+}
+
 // View is what one node knows of the others in one IP family.
 type View struct {
 	Self      string

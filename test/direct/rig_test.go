@@ -39,12 +39,16 @@ type rig struct {
 	pods    []*lab.Host
 	at      map[netip.Addr]int // the index of the node of each pod, by its addresses
 	dir     string
+
+	annotation string
+	masquerade bool // a pod may see another address than that of the client
 }
 
-func newRig(t *testing.T) *rig {
+// newRig makes a rig with a pod on each of some nodes.
+func newRig(t *testing.T, pods ...int) *rig {
 	t.Helper()
 	l := lab.New(t, lab.Options{Timeout: 5 * time.Second})
-	r := &rig{T: t, lab: l, at: map[netip.Addr]int{}}
+	r := &rig{T: t, lab: l, at: map[netip.Addr]int{}, annotation: "direct"}
 	r.nodes = [3]*lab.Host{l.NodeA, l.NodeB, l.Node("node-c", "192.168.0.4", "2001:db8::4")}
 	for _, n := range r.nodes {
 		n.MustRun("ip", "route", "replace", "default", "via", "192.168.0.1", "dev", "eth0", "onlink")
@@ -58,7 +62,20 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	r.dir = dir
 	r.enterAt(0, 1, 2)
+	for _, node := range pods {
+		r.pod(node)
+	}
 	return r
+}
+
+// begin starts all daemons, with the pods on some nodes as endpoints, and waits until they agree.
+func (r *rig) begin(nodes ...int) (sum string) {
+	r.Helper()
+	r.apply(nodes...)
+	for i := range r.nodes {
+		r.start(i)
+	}
+	return r.agree("", 0, 1, 2)
 }
 
 func (r *rig) must(err error) {
@@ -112,7 +129,7 @@ func (r *rig) applyPods(pods ...int) {
 		"type": "LoadBalancer", "clusterIP": "172.30.0.80", "clusterIPs": []string{"172.30.0.80", "fd00:172:30::80"},
 		"ports": ports,
 	})
-	web["metadata"].(object)["annotations"] = object{"sluice-proxy.github.io/external": "direct"}
+	web["metadata"].(object)["annotations"] = object{"sluice-proxy.github.io/external": r.annotation}
 	web["status"] = object{"loadBalancer": object{"ingress": []object{{"ip": vip4}, {"ip": vip6}}}}
 	objects := []object{web}
 	for _, family := range []string{"IPv4", "IPv6"} {
@@ -222,7 +239,7 @@ func (r *rig) flows(n int, protocol lab.Protocol, vip string) *flows {
 	for i := range n {
 		flow, res := r.lab.Outside.Open(lab.Probe{Protocol: protocol, To: netip.AddrPortFrom(netip.MustParseAddr(vip), 80)})
 		if flow != nil {
-			if res = flow.Ask(nil); res.Outcome == lab.Answered && res.Masqueraded() {
+			if res = flow.Ask(nil); res.Outcome == lab.Answered && res.Masqueraded() && !r.masquerade {
 				res.Err = errors.New("masqueraded")
 			}
 		}
@@ -300,4 +317,5 @@ func (f *flows) end() {
 	for _, flow := range f.open {
 		flow.Close()
 	}
+	f.open = nil
 }

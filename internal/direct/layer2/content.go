@@ -223,7 +223,7 @@ func (w *writer) slots(set nft.Set, t nft.Table, key string, nodes [2][]uint16) 
 		if was == is {
 			continue
 		}
-		k := string(append(nft.Key(key), nft.Key{}.Index(uint32(slot+1))...))
+		k := slotKey(key, slot)
 		if was != 0 {
 			w.tx.Delete(t, set, nft.Element{Key: k, Data: string(nft.Key{}.Index(value(was)))})
 		}
@@ -232,6 +232,11 @@ func (w *writer) slots(set nft.Set, t nft.Table, key string, nodes [2][]uint16) 
 		}
 		w.flushIfFull()
 	}
+}
+
+// slotKey returns the key of a slot of a frontend.
+func slotKey(frontend string, slot int) string {
+	return string(append(make(nft.Key, 0, len(frontend)+4), frontend...).Index(uint32(slot + 1)))
 }
 
 // build writes a generation, which must not exist. Its rules come last.

@@ -27,7 +27,8 @@ import (
 type Kernel interface {
 	Commit(ctx context.Context, tx *nft.Tx) error
 	DeleteTables(ctx context.Context, tables ...nft.Table) error
-	Outline(ctx context.Context, tables []nft.Table, rules func(t nft.Table, chain string) bool) ([]nft.Outline, error)
+	Has(ctx context.Context, t nft.Table, chain string) (bool, error)
+	Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error)
 	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 }
 
@@ -62,7 +63,9 @@ type Follower struct {
 	g       generation
 	written *content // nil: unknown
 	reach   *reach
-	numbers map[string]uint16 // of nodes
+
+	recalled bool              // the tables of an earlier run were read
+	numbers  map[string]uint16 // of nodes
 }
 
 const (
@@ -188,6 +191,9 @@ func (f *Follower) update(ctx context.Context) (time.Duration, error) {
 	if !listed {
 		return 0, nil // a change wakes
 	}
+	if err := f.remember(ctx, nodes, ports); err != nil {
+		return 0, f.again(changed, err)
+	}
 	began := time.Now()
 	keys, addrs := addresses(f.opt.Self, nodes)
 	n, err := f.opt.Neighbours(ctx, addrs)
@@ -217,6 +223,30 @@ func (f *Follower) take() (ports map[route.PortID]*port, changed map[route.PortI
 		}
 	}
 	return maps.Clone(f.ports), changed, !f.started
+}
+
+// remember recalls the former owners once, and keeps them.
+func (f *Follower) remember(ctx context.Context, nodes []*cluster.Node, ports map[route.PortID]*port) error {
+	if f.recalled {
+		return nil
+	}
+	names := map[netip.Addr]string{}
+	keys, addrs := addresses(f.opt.Self, nodes)
+	for i, a := range addrs {
+		names[a] = keys[i].node
+	}
+	if err := f.recall(ctx, ports, names); err != nil {
+		return err
+	}
+	f.recalled = true
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, p := range ports {
+		if now := f.ports[id]; now != nil {
+			f.ports[id] = &port{now.Port, p.owners, p.slots}
+		}
+	}
+	return nil
 }
 
 // again has ports rendered by the next update, which reads the kernel.
@@ -258,15 +288,13 @@ func (f *Follower) write(ctx context.Context, ports map[route.PortID]*port, chan
 
 // rebuild writes another generation, and deletes the one that is there after that.
 func (f *Follower) rebuild(ctx context.Context, w *writer, c *content) error {
-	there, err := f.opt.Kernel.Outline(ctx, Tables(), nft.NoRules)
+	there, err := existing(ctx, f.opt.Kernel)
 	if err != nil {
 		return err
 	}
 	f.g = 0
-	for _, t := range there {
-		if t.Name == f.g.name() {
-			f.g = 1
-		}
+	if slices.ContainsFunc(there, func(t nft.Table) bool { return t.Name == f.g.name() }) {
+		f.g = 1
 	}
 	w.g = f.g
 	if err := f.opt.Kernel.DeleteTables(ctx, f.g.tables()...); err != nil {
@@ -297,15 +325,28 @@ func (f *Follower) remove(ctx context.Context) error {
 
 // Remove deletes all tables of this package, and returns a few words for each.
 func Remove(ctx context.Context, k Kernel) (removed []string, err error) {
-	there, err := k.Outline(ctx, Tables(), nft.NoRules)
+	there, err := existing(ctx, k)
 	if err != nil || len(there) == 0 {
 		return nil, err
 	}
-	var tables []nft.Table
 	for _, t := range there {
-		tables, removed = append(tables, t.Table), append(removed, "table "+t.Table.String())
+		removed = append(removed, "table "+t.String())
 	}
-	return removed, k.DeleteTables(ctx, tables...)
+	return removed, k.DeleteTables(ctx, there...)
+}
+
+// existing returns the tables that exist.
+func existing(ctx context.Context, k Kernel) (there []nft.Table, err error) {
+	for _, t := range Tables() {
+		has, err := k.Has(ctx, t, "")
+		if err != nil {
+			return nil, err
+		}
+		if has {
+			there = append(there, t)
+		}
+	}
+	return there, nil
 }
 
 // publish updates the status.
